@@ -1,0 +1,88 @@
+/*
+The training precision floatX, error checks, 16-byte vectors and warp reductions that all CUDA files share.
+
+Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPRECISION_BF16 (the default).
+*/
+#ifndef LLMC_CUDA_COMMON_CUH
+#define LLMC_CUDA_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "utils.h"
+
+#if defined(PRECISION_FP32)
+typedef float floatX;
+#define PRECISION_NAME "fp32"
+#elif defined(PRECISION_FP16)
+typedef half floatX;
+#define PRECISION_NAME "fp16"
+#else
+#ifndef PRECISION_BF16
+#define PRECISION_BF16
+#endif
+typedef __nv_bfloat16 floatX;
+#define PRECISION_NAME "bf16"
+#endif
+
+// Ends the program when a CUDA call fails: file, line, what was called, what came back.
+#define cuda_check(call) cuda_check_(call, #call, __FILE__, __LINE__)
+static inline void cuda_check_(cudaError_t error, const char* call, const char* file, int line) {
+    if (error == cudaSuccess) { return; }
+    fatal("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+// ----------------------------------------------------------------------------
+// 16 bytes of T, moved by one load or store. load_stream and store_stream do not keep the line in L1.
+
+template <class T> struct alignas(16) Vec128 {
+    static constexpr int size = 16 / sizeof(T);
+    T data[size];
+    __device__ T& operator[](int i) { return data[i]; }
+    __device__ const T& operator[](int i) const { return data[i]; }
+};
+typedef Vec128<floatX> x128;
+typedef Vec128<float> f128;
+
+template <class T> __device__ inline Vec128<T> load128(const T* p) { return *reinterpret_cast<const Vec128<T>*>(p); }
+template <class T> __device__ inline Vec128<T> load128_stream(const T* p) {
+    int4 bits = __ldcs(reinterpret_cast<const int4*>(p));
+    return *reinterpret_cast<Vec128<T>*>(&bits);
+}
+template <class T> __device__ inline void store128(T* p, Vec128<T> v) { *reinterpret_cast<Vec128<T>*>(p) = v; }
+template <class T> __device__ inline void store128_stream(T* p, Vec128<T> v) {
+    __stcs(reinterpret_cast<int4*>(p), *reinterpret_cast<int4*>(&v));
+}
+
+// ----------------------------------------------------------------------------
+// Reductions, in an order that does not depend on timing
+
+constexpr int WARP_SIZE = 32;
+
+__device__ inline float warp_sum(float x) {
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { x += __shfl_xor_sync(0xffffffffu, x, offset); }
+    return x;
+}
+__device__ inline float warp_max(float x) {
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+    }
+    return x;
+}
+
+// The sum of x over all threads of the block, in every thread. blockDim.x is a multiple of 32, at most 1024.
+__device__ inline float block_sum(float x) {
+    __shared__ float partial[WARP_SIZE];
+    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
+    x = warp_sum(x);
+    __syncthreads(); // partial may still be read by an earlier call
+    if (lane == 0) { partial[warp] = x; }
+    __syncthreads();
+    return warp_sum(lane < warps ? partial[lane] : 0.0f);
+}
+
+#endif

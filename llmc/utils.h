@@ -1,0 +1,146 @@
+/*
+What every C and CUDA file of the project needs: errors that name the file and the fault, memory and files that either
+work or end the program with one line, and atomic writes.
+
+User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit code 1.
+*/
+#ifndef LLMC_UTILS_H
+#define LLMC_UTILS_H
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef __cplusplus
+#define RESTRICT __restrict__
+#else
+#define RESTRICT restrict
+#endif
+
+#define CEIL_DIV(n, d) (((n) + (d)-1) / (d))
+
+// Prints "error: <message>" on stderr as one line and exits with code 1.
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2), noreturn, unused))
+#endif
+static void fatal(const char* format, ...) {
+    va_list args;
+    fflush(stdout);
+    fputs("error: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    exit(EXIT_FAILURE);
+}
+
+// ----------------------------------------------------------------------------
+// Memory
+
+static inline void* malloc_check(size_t bytes) {
+    void* p = malloc(bytes ? bytes : 1);
+    if (p == NULL) { fatal("out of memory: %zu bytes of host memory asked for", bytes); }
+    return p;
+}
+
+static inline void* calloc_check(size_t count, size_t size) {
+    void* p = calloc(count ? count : 1, size);
+    if (p == NULL) { fatal("out of memory: %zu bytes of host memory asked for", count * size); }
+    return p;
+}
+
+// ----------------------------------------------------------------------------
+// Files. All sizes are 64 bit. Every function names the file in its error.
+
+static inline FILE* fopen_check(const char* path, const char* mode) {
+    FILE* f = fopen(path, mode);
+    if (f == NULL) { fatal("cannot open %s: %s", path, strerror(errno)); }
+    return f;
+}
+
+static inline void fread_check(void* dst, size_t size, size_t count, FILE* f, const char* path) {
+    size_t got = fread(dst, size, count, f);
+    if (got == count) { return; }
+    if (ferror(f)) { fatal("cannot read %s: %s", path, strerror(errno)); }
+    fatal("%s ends too early: %zu bytes wanted, %zu left; the file is truncated", path, size * count, size * got);
+}
+
+static inline void fwrite_check(const void* src, size_t size, size_t count, FILE* f, const char* path) {
+    if (fwrite(src, size, count, f) != count) { fatal("cannot write %s: %s", path, strerror(errno)); }
+}
+
+static inline void fseek_check(FILE* f, int64_t offset, const char* path) {
+    if (fseeko(f, (off_t)offset, SEEK_SET) != 0) { fatal("cannot seek in %s: %s", path, strerror(errno)); }
+}
+
+static inline int64_t file_size(FILE* f, const char* path) {
+    struct stat st;
+    if (fstat(fileno(f), &st) != 0) { fatal("cannot stat %s: %s", path, strerror(errno)); }
+    return (int64_t)st.st_size;
+}
+
+static inline int file_exists(const char* path) { return access(path, F_OK) == 0; }
+
+static inline void create_directory(const char* path) {
+    struct stat st;
+    if (mkdir(path, 0755) == 0) { return; }
+    if (errno == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) { return; }
+    fatal("cannot create directory %s: %s", path, strerror(errno));
+}
+
+// An atomic write: bytes go to <path>.tmp; commit flushes them to the disk and renames. A crash in between leaves the
+// old file, or none, never half of one.
+typedef struct {
+    FILE* file;
+    char path[1024];
+    char temporary[1024 + 8];
+} AtomicFile;
+
+static inline AtomicFile atomic_open(const char* path) {
+    AtomicFile a;
+    if (strlen(path) >= sizeof(a.path)) { fatal("path is longer than %zu bytes: %s", sizeof(a.path) - 1, path); }
+    strcpy(a.path, path);
+    snprintf(a.temporary, sizeof(a.temporary), "%s.tmp", path);
+    a.file = fopen_check(a.temporary, "wb");
+    return a;
+}
+
+static inline void atomic_write(AtomicFile* a, const void* src, size_t bytes) {
+    fwrite_check(src, 1, bytes, a->file, a->temporary);
+}
+
+static inline void atomic_commit(AtomicFile* a) {
+    if (fflush(a->file) != 0 || fsync(fileno(a->file)) != 0) {
+        fatal("cannot write %s: %s", a->temporary, strerror(errno));
+    }
+    if (fclose(a->file) != 0) { fatal("cannot close %s: %s", a->temporary, strerror(errno)); }
+    if (rename(a->temporary, a->path) != 0) { fatal("cannot rename %s: %s", a->temporary, strerror(errno)); }
+    a->file = NULL;
+}
+
+// ----------------------------------------------------------------------------
+// The 256-int32 header that every file of the project begins with: [0] magic, [1] version, the rest by format.
+
+enum { HEADER_INTS = 256, HEADER_BYTES = 1024 };
+
+// Reads the header and ends with one line where the magic is another one; `what` is the kind of file, for the message.
+static inline void read_header(int32_t* header, FILE* f, const char* path, int32_t magic, const char* what) {
+    fread_check(header, sizeof(int32_t), HEADER_INTS, f, path);
+    if (header[0] != magic) {
+        fatal("%s is not a %s: magic number %d, expected %d", path, what, (int)header[0], (int)magic);
+    }
+}
+
+static inline double wall_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+#endif
