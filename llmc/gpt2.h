@@ -1,0 +1,419 @@
+/*
+GPT-2, in numbers: the sizes of a model, the table of its parameters, the table of its activations, how a model is named
+on the command line, how it is initialised, and how it lies in a checkpoint file. Both trainers are built from this file;
+each table is written here once and nowhere else.
+
+The model (Radford et al. 2019): learned positions, pre-LayerNorm blocks, tanh-GELU, tied token embedding.
+Names: B batch, T time, C channels, L layers, NH heads, HS = C/NH head size, V vocabulary, Vp vocabulary padded to a
+multiple of 128, maxT the context length.
+*/
+#ifndef LLMC_GPT2_H
+#define LLMC_GPT2_H
+
+#include <ctype.h>
+#include <math.h>
+
+#include "rand.h"
+#include "utils.h"
+
+typedef struct {
+    int max_seq_len;       // maxT
+    int vocab_size;        // V
+    int padded_vocab_size; // Vp
+    int num_layers;        // L
+    int num_heads;         // NH
+    int channels;          // C
+} GPT2Config;
+
+// ----------------------------------------------------------------------------
+// Parameters, in the order of the checkpoint file.
+// X(ctx, name, layers, rows, cols, init). Each tensor is (layers, rows, cols); cols = 1 marks a vector. Weight decay
+// acts on matrices only. Weights multiply from the left: out (BT, rows) = inp (BT, cols) W^T + b.
+
+// clang-format off
+#define GPT2_PARAMETERS(X, ctx)                                                                                        \
+    X(ctx, wte, 1, Vp, C, INIT_NORMAL)          /* token embedding and output projection; rows V..Vp-1 are zero */    \
+    X(ctx, wpe, 1, maxT, C, INIT_NORMAL)        /* position embedding */                                              \
+    X(ctx, ln1w, L, C, 1, INIT_ONE)             /* LayerNorm before attention */                                      \
+    X(ctx, ln1b, L, C, 1, INIT_ZERO)                                                                                  \
+    X(ctx, qkvw, L, 3 * C, C, INIT_NORMAL)      /* queries, keys, values */                                           \
+    X(ctx, qkvb, L, 3 * C, 1, INIT_ZERO)                                                                              \
+    X(ctx, attprojw, L, C, C, INIT_RESIDUAL)    /* attention output back into the residual stream */                  \
+    X(ctx, attprojb, L, C, 1, INIT_ZERO)                                                                              \
+    X(ctx, ln2w, L, C, 1, INIT_ONE)             /* LayerNorm before the MLP */                                        \
+    X(ctx, ln2b, L, C, 1, INIT_ZERO)                                                                                  \
+    X(ctx, fcw, L, 4 * C, C, INIT_NORMAL)       /* MLP up */                                                          \
+    X(ctx, fcb, L, 4 * C, 1, INIT_ZERO)                                                                               \
+    X(ctx, fcprojw, L, C, 4 * C, INIT_RESIDUAL) /* MLP down, back into the residual stream */                         \
+    X(ctx, fcprojb, L, C, 1, INIT_ZERO)                                                                               \
+    X(ctx, lnfw, 1, C, 1, INIT_ONE)             /* final LayerNorm */                                                 \
+    X(ctx, lnfb, 1, C, 1, INIT_ZERO)
+// clang-format on
+
+typedef enum {
+    INIT_ZERO,
+    INIT_ONE,
+    INIT_NORMAL,  // N(0, 0.02)
+    INIT_RESIDUAL // N(0, 0.02 / sqrt(2L)): the residual stream sums 2L of these
+} GPT2Init;
+
+#define GPT2_COUNT_(ctx, ...) +1
+enum { NUM_PARAMETER_TENSORS = 0 GPT2_PARAMETERS(GPT2_COUNT_, ) };
+
+typedef struct {
+    const char* name;
+    size_t layers, rows, cols;
+    size_t count; // layers * rows * cols
+    GPT2Init init;
+    int decay; // 1 where weight decay acts
+} GPT2Parameter;
+
+// Fills the table of parameters for a model; returns the number of parameters.
+static inline size_t gpt2_parameters(GPT2Parameter table[NUM_PARAMETER_TENSORS], GPT2Config config) {
+    size_t Vp = (size_t)config.padded_vocab_size, maxT = (size_t)config.max_seq_len;
+    size_t C = (size_t)config.channels, L = (size_t)config.num_layers;
+    size_t total = 0;
+    int i = 0;
+#define GPT2_ROW_(ctx, name_, layers_, rows_, cols_, init_)                                                            \
+    table[i].name = #name_;                                                                                            \
+    table[i].layers = (layers_);                                                                                       \
+    table[i].rows = (rows_);                                                                                           \
+    table[i].cols = (cols_);                                                                                           \
+    table[i].count = table[i].layers * table[i].rows * table[i].cols;                                                  \
+    table[i].init = init_;                                                                                             \
+    table[i].decay = table[i].cols > 1;                                                                                \
+    total += table[i++].count;
+    GPT2_PARAMETERS(GPT2_ROW_, )
+#undef GPT2_ROW_
+    return total;
+}
+
+// GPT2_DECLARE_PARAMETERS(ParameterTensors, float) declares a struct of one `float*` per row of the table.
+#define GPT2_POINTER_(type, name, ...) type* name;
+#define GPT2_DECLARE_PARAMETERS(Name, type)                                                                            \
+    typedef struct {                                                                                                   \
+        GPT2_PARAMETERS(GPT2_POINTER_, type)                                                                           \
+    } Name
+
+// Points every member of a struct made by GPT2_DECLARE_PARAMETERS into one block of memory, in table order.
+static inline void gpt2_point_parameters(void* members, const GPT2Parameter* table, void* memory, size_t element) {
+    char** pointer = (char**)members;
+    char* p = (char*)memory;
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        pointer[i] = p;
+        p += table[i].count * element;
+    }
+}
+
+// ----------------------------------------------------------------------------
+// Activations. X(ctx, name, type, layers, count): `layers` slices of `count` elements each, of type real (the training
+// precision) or stat (fp32 always). Lg and Ln are L, or 1 where a tensor is recomputed in the backward pass instead of
+// kept: recompute >= 1 gives up fch_gelu, recompute >= 2 also ln1 and ln2. `training` is 0 or 1: a model that is only
+// evaluated has no backward buffers.
+
+// clang-format off
+#define GPT2_ACTIVATIONS(X, ctx)                                                                                       \
+    X(ctx, encoded, real, 1, BT * C)             /* (B,T,C) token plus position embedding */                            \
+    X(ctx, ln1, real, Ln, BT * C)                /* (Ln,B,T,C) */                                                       \
+    X(ctx, ln1_mean, stat, L, BT)               /* (L,B,T) */                                                          \
+    X(ctx, ln1_rstd, stat, L, BT)               /* (L,B,T) */                                                          \
+    X(ctx, qkv, real, L, BT * 3 * C)            /* (L,B,T,3,NH,HS) */                                                  \
+    X(ctx, atty, real, L, BT * C)                /* (L,B,T,NH,HS) attention output */                                   \
+    X(ctx, l, stat, L, BT * NH)                  /* (L,B,NH,T) softmax denominator: sum_j exp(s_ij - m_i) */            \
+    X(ctx, m, stat, L, BT * NH)                  /* (L,B,NH,T) softmax maximum */                                       \
+    X(ctx, residual2, real, L, BT * C)           /* (L,B,T,C) after attention */                                        \
+    X(ctx, ln2, real, Ln, BT * C)                /* (Ln,B,T,C) */                                                       \
+    X(ctx, ln2_mean, stat, L, BT)               /* (L,B,T) */                                                          \
+    X(ctx, ln2_rstd, stat, L, BT)               /* (L,B,T) */                                                          \
+    X(ctx, fch, real, L, BT * 4 * C)            /* (L,B,T,4C) before the GELU */                                       \
+    X(ctx, fch_gelu, real, Lg, BT * 4 * C)      /* (Lg,B,T,4C) after it */                                             \
+    X(ctx, residual3, real, L, BT * C)           /* (L,B,T,C) after the MLP */                                          \
+    X(ctx, lnf, real, 1, BT * C)                 /* (B,T,C) */                                                          \
+    X(ctx, lnf_mean, stat, 1, BT)               /* (B,T) */                                                            \
+    X(ctx, lnf_rstd, stat, 1, BT)               /* (B,T) */                                                            \
+    X(ctx, losses, stat, 1, BT)                 /* (B,T) cross entropy of each token, in nats */                       \
+    X(ctx, output, real, 1, BT * Vp)             /* (B,T,Vp) logits; in the backward pass their gradients */            \
+    X(ctx, dresidual, real, training, BT * C)    /* (B,T,C) gradient of the residual stream */                          \
+    X(ctx, dbtc, real, training, BT * C)         /* (B,T,C) gradient of a LayerNorm's or the attention's output */      \
+    X(ctx, dbt4c, real, training, BT * 4 * C)   /* (B,T,4C) gradient inside the MLP; (B,T,3,NH,HS) of qkv */           \
+    X(ctx, scratch, stat, training, SCRATCH)    /* whatever the backward kernels ask for, the largest of them */
+// clang-format on
+
+enum { NUM_ACTIVATION_TENSORS = 0 GPT2_ACTIVATIONS(GPT2_COUNT_, ) };
+
+typedef enum { ACTIVATION_real, ACTIVATION_stat } GPT2ActivationType;
+
+typedef struct {
+    const char* name;
+    GPT2ActivationType type;
+    size_t layers, count; // elements: layers * count
+    size_t bytes;         // layers * count elements, rounded up to 256 so that every tensor is aligned
+} GPT2Activation;
+
+// Fills the table of activations for a batch of B rows of T tokens; returns the number of bytes they take together.
+// real_size is sizeof(real); scratch_bytes is what the backward kernels need.
+static inline size_t gpt2_activations(GPT2Activation table[NUM_ACTIVATION_TENSORS], GPT2Config config, int B, int T_,
+                                      int recompute, size_t training, size_t real_size, size_t scratch_bytes) {
+    size_t BT = (size_t)B * (size_t)T_, C = (size_t)config.channels, NH = (size_t)config.num_heads;
+    size_t Vp = (size_t)config.padded_vocab_size, L = (size_t)config.num_layers;
+    size_t Lg = recompute >= 1 ? 1 : L, Ln = recompute >= 2 ? 1 : L;
+    size_t SCRATCH = CEIL_DIV(scratch_bytes, sizeof(float));
+    size_t total = 0;
+    int i = 0;
+#define GPT2_ROW_(ctx, name_, type_, layers_, count_)                                                                  \
+    table[i].name = #name_;                                                                                            \
+    table[i].type = ACTIVATION_##type_;                                                                                \
+    table[i].layers = (layers_);                                                                                       \
+    table[i].count = (count_);                                                                                         \
+    table[i].bytes = table[i].layers * table[i].count * (ACTIVATION_##type_ == ACTIVATION_real ? real_size : 4);       \
+    table[i].bytes = CEIL_DIV(table[i].bytes, (size_t)256) * 256;                                                      \
+    total += table[i++].bytes;
+    GPT2_ACTIVATIONS(GPT2_ROW_, )
+#undef GPT2_ROW_
+    return total;
+}
+
+// GPT2_DECLARE_ACTIVATIONS(ActivationTensors, real): one pointer per row. The type columns are spelled through two
+// typedefs of the including trainer: gpt2_real and gpt2_stat.
+#define GPT2_TYPED_POINTER_(ctx, name, type, ...) gpt2_##type* name;
+#define GPT2_DECLARE_ACTIVATIONS(Name)                                                                                 \
+    typedef struct {                                                                                                   \
+        GPT2_ACTIVATIONS(GPT2_TYPED_POINTER_, )                                                                        \
+    } Name
+
+// Points every member of a struct made by GPT2_DECLARE_ACTIVATIONS into one block of memory; NULL where there is nothing.
+static inline void gpt2_point_activations(void* members, const GPT2Activation* table, void* memory) {
+    char** pointer = (char**)members;
+    char* p = (char*)memory;
+    for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) {
+        pointer[i] = table[i].bytes ? p : NULL;
+        p += table[i].bytes;
+    }
+}
+
+// ----------------------------------------------------------------------------
+// Model descriptors
+//
+//   d12, gpt2:d12        GPT-2 by depth, context 1024
+//   gpt3:c768            GPT-3 by channels, context 2048
+//   gpt2:l4c128h4        any other size: layers, channels, heads
+//   d12t4096, gpt2:l4c128h4t64   the same with another context length
+//   model.bin            a checkpoint (not handled here)
+
+typedef struct {
+    int key, layers, channels, heads;
+} GPT2Size;
+
+static const GPT2Size gpt2_by_depth[] = {
+    {6, 6, 384, 6},      // 30M
+    {12, 12, 768, 12},   // GPT-2, 124M
+    {24, 24, 1024, 16},  // GPT-2 medium, 355M
+    {36, 36, 1280, 20},  // GPT-2 large, 774M
+    {48, 48, 1600, 25},  // GPT-2 XL, 1558M
+    {60, 60, 1920, 30},  // 2.7B
+    {72, 72, 2880, 30},  // 7.2B
+    {84, 84, 3456, 36},  // 12.2B
+};
+static const GPT2Size gpt3_by_channels[] = {
+    {384, 6, 384, 6},          // 31M
+    {768, 12, 768, 12},        // GPT-3 small, 125M
+    {1024, 24, 1024, 16},      // GPT-3 medium, 350M
+    {1536, 24, 1536, 16},      // GPT-3 large, 760M
+    {2048, 24, 2048, 16},      // GPT-3 XL, 1.3B
+    {2560, 32, 2560, 32},      // GPT-3 2.7B
+    {4096, 32, 4096, 32},      // GPT-3 6.7B
+    {5120, 40, 5120, 40},      // GPT-3 13B
+    {12288, 96, 12288, 96},    // GPT-3 175B
+};
+
+#define GPT2_DESCRIPTOR_HELP                                                                                           \
+    "use d6, d12, d24, d36, d48, gpt3:c768 and the like, gpt2:l<layers>c<channels>h<heads>, each with t<context> "     \
+    "behind it if wanted, or a .bin file"
+
+static inline int gpt2_pad_vocab(int vocab_size) { return CEIL_DIV(vocab_size, 128) * 128; }
+
+// Ends with one line where the sizes make no model; `source` (a file or a descriptor) is named in it.
+static inline void gpt2_check_config(GPT2Config c, const char* source) {
+    if (c.max_seq_len < 1 || c.vocab_size < 1 || c.num_layers < 1 || c.num_heads < 1 || c.channels < 1) {
+        fatal("%s: sizes must be positive: context %d, vocabulary %d, layers %d, heads %d, channels %d", source,
+              c.max_seq_len, c.vocab_size, c.num_layers, c.num_heads, c.channels);
+    }
+    if (c.padded_vocab_size < c.vocab_size || c.padded_vocab_size % 128 != 0) {
+        fatal("%s: padded vocabulary %d must be a multiple of 128 and at least the vocabulary %d", source,
+              c.padded_vocab_size, c.vocab_size);
+    }
+    if (c.channels % c.num_heads != 0) {
+        fatal("%s: %d channels do not divide by %d heads", source, c.channels, c.num_heads);
+    }
+    int HS = c.channels / c.num_heads;
+    if (HS != 32 && HS != 64 && HS != 96 && HS != 128) {
+        fatal("%s: head size %d (channels %d / heads %d) is not supported: choose 32, 64, 96 or 128", source, HS,
+              c.channels, c.num_heads);
+    }
+}
+
+static inline GPT2Size gpt2_lookup_(const GPT2Size* table, size_t rows, int key, const char* descriptor) {
+    for (size_t i = 0; i < rows; i++) {
+        if (table[i].key == key) { return table[i]; }
+    }
+    fatal("model descriptor %s: no model of size %d; %s", descriptor, key, GPT2_DESCRIPTOR_HELP);
+}
+
+// Reads a model descriptor. The vocabulary is the data's, not the descriptor's. Ends with one line on a bad descriptor.
+static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int vocab_size) {
+    GPT2Size size = {0, 0, 0, 0};
+    int gpt3 = strncmp(descriptor, "gpt3:", 5) == 0;
+    int explicit_family = gpt3 || strncmp(descriptor, "gpt2:", 5) == 0;
+    int depth = 0, layers = 0, channels = 0, heads = 0, context = 0;
+    const char* p = descriptor + (explicit_family ? 5 : 0);
+    while (*p != '\0') { // a letter and its number, again and again
+        char letter = *p++;
+        int* field = letter == 'd' ? &depth
+                   : letter == 'l' ? &layers
+                   : letter == 'c' ? &channels
+                   : letter == 'h' ? &heads
+                   : letter == 't' ? &context
+                                   : NULL;
+        char* end;
+        long value = isdigit((unsigned char)*p) ? strtol(p, &end, 10) : 0;
+        if (field == NULL || value < 1 || value > 1000000 || *field != 0) {
+            fatal("bad model descriptor %s; %s", descriptor, GPT2_DESCRIPTOR_HELP);
+        }
+        *field = (int)value;
+        p = end;
+    }
+    int by_depth = depth && !layers && !channels && !heads && !gpt3;
+    int by_channels = channels && !depth && !layers && !heads && gpt3;
+    int by_sizes = layers && channels && heads && !depth;
+    if (by_depth) {
+        size = gpt2_lookup_(gpt2_by_depth, sizeof(gpt2_by_depth) / sizeof(GPT2Size), depth, descriptor);
+    } else if (by_channels) {
+        size = gpt2_lookup_(gpt3_by_channels, sizeof(gpt3_by_channels) / sizeof(GPT2Size), channels, descriptor);
+    } else if (by_sizes) {
+        size.layers = layers, size.channels = channels, size.heads = heads;
+    } else {
+        fatal("bad model descriptor %s; %s", descriptor, GPT2_DESCRIPTOR_HELP);
+    }
+    GPT2Config config;
+    config.max_seq_len = context ? context : gpt3 ? 2048 : 1024;
+    config.vocab_size = vocab_size;
+    config.padded_vocab_size = gpt2_pad_vocab(vocab_size);
+    config.num_layers = size.layers;
+    config.num_heads = size.heads;
+    config.channels = size.channels;
+    gpt2_check_config(config, descriptor);
+    return config;
+}
+
+// ----------------------------------------------------------------------------
+// Initialisation, fp32, on the host
+
+// Fills params (the whole block, in table order) with GPT-2's initial weights. The random numbers are drawn layer by
+// layer in PyTorch's order, so that the same seed gives the same weights as llm.c.
+static inline void gpt2_init_parameters(float* params, GPT2Config config, unsigned int seed) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    gpt2_parameters(table, config);
+    mt19937_state rng;
+    manual_seed(&rng, seed);
+    float residual = 0.02f * (1.0f / sqrtf(2.0f * (float)config.num_layers));
+    for (size_t layer = 0; layer < (size_t)config.num_layers; layer++) {
+        float* tensor = params;
+        for (int i = 0; i < NUM_PARAMETER_TENSORS; tensor += table[i++].count) {
+            if (layer >= table[i].layers) { continue; }
+            size_t slice = table[i].count / table[i].layers; // this layer's elements
+            float* p = tensor + layer * slice;
+            memset(p, 0, slice * sizeof(float));
+            if (table[i].init == INIT_ONE) {
+                for (size_t j = 0; j < slice; j++) { p[j] = 1.0f; }
+            } else if (table[i].init != INIT_ZERO) {
+                // the padding rows of wte stay zero
+                size_t drawn = i == 0 ? (size_t)config.vocab_size * (size_t)config.channels : slice;
+                normal_(p, drawn, 0.0f, table[i].init == INIT_RESIDUAL ? residual : 0.02f, &rng);
+            }
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The checkpoint file: header, then all parameters in table order, in fp32 (version 3) or bf16 (version 5)
+
+enum { MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
+
+static inline void gpt2_write_model_header(AtomicFile* file, GPT2Config config, int version) {
+    int32_t header[HEADER_INTS] = {0};
+    header[0] = MODEL_MAGIC;
+    header[1] = version;
+    header[2] = config.max_seq_len;
+    header[3] = config.vocab_size;
+    header[4] = config.num_layers;
+    header[5] = config.num_heads;
+    header[6] = config.channels;
+    header[7] = config.padded_vocab_size;
+    atomic_write(file, header, sizeof(header));
+}
+
+// Reads the header of an open model file, checks it and the file's length, and leaves the file at the first parameter.
+// *version is 3 (fp32) or 5 (bf16).
+static inline GPT2Config gpt2_read_model_header(FILE* file, const char* path, int* version) {
+    int32_t header[HEADER_INTS];
+    read_header(header, file, path, MODEL_MAGIC, "GPT-2 model");
+    *version = header[1];
+    if (*version != MODEL_VERSION_FP32 && *version != MODEL_VERSION_BF16) {
+        fatal("%s: model file version %d is not supported: 3 (fp32) and 5 (bf16) are", path, *version);
+    }
+    GPT2Config config;
+    config.max_seq_len = header[2];
+    config.vocab_size = header[3];
+    config.num_layers = header[4];
+    config.num_heads = header[5];
+    config.channels = header[6];
+    config.padded_vocab_size = header[7];
+    gpt2_check_config(config, path);
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t expected = gpt2_parameters(table, config) * (*version == MODEL_VERSION_FP32 ? 4 : 2) + HEADER_BYTES;
+    int64_t size = file_size(file, path);
+    if ((uint64_t)size != (uint64_t)expected) {
+        fatal("%s: %lld bytes, but its header describes a model of %zu bytes; the file is truncated or corrupt", path,
+              (long long)size, expected);
+    }
+    return config;
+}
+
+// bf16 <-> fp32 on the host; rounding to nearest even, NaN stays NaN
+static inline float bf16_to_float(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, sizeof(y));
+    return y;
+}
+static inline uint16_t float_to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    if ((bits & 0x7fffffffu) > 0x7f800000u) { return (uint16_t)((bits >> 16) | 0x40u); }
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Reads a whole model file into fp32 on the host: allocates and returns the parameters (the caller frees them). Either
+// version serves: bf16 weights are widened.
+static inline float* gpt2_load_parameters(const char* path, GPT2Config* config) {
+    FILE* file = fopen_check(path, "rb");
+    int version;
+    *config = gpt2_read_model_header(file, path, &version);
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t n = gpt2_parameters(table, *config);
+    float* params = (float*)malloc_check(n * sizeof(float));
+    if (version == MODEL_VERSION_FP32) {
+        fread_check(params, sizeof(float), n, file, path);
+    } else {
+        uint16_t words[4096];
+        for (size_t i = 0; i < n; i += 4096) {
+            size_t k = n - i < 4096 ? n - i : 4096;
+            fread_check(words, sizeof(uint16_t), k, file, path);
+            for (size_t j = 0; j < k; j++) { params[i + j] = bf16_to_float(words[j]); }
+        }
+    }
+    fclose(file);
+    return params;
+}
+
+#endif
