@@ -1,0 +1,390 @@
+"""What the data scripts share: token files, evaluation files, raw files from a mirror or the network, one-line errors.
+
+Needs nothing but Python's standard library (3.8 or newer); tiktoken is imported only where GPT-2 tokens are asked for.
+
+A token file is what llmc/dataloader.h reads: 256 int32, then the tokens.
+
+    header[0]  20240520 (uint16 tokens) or 20240801 (uint32 tokens)
+    header[1]  1 or 7: the version that belongs to each magic number
+    header[2]  number of tokens
+    header[3]  size of the vocabulary: 50257, 256, ...; 0 in files by other writers. llm.c ignores it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import struct
+import sys
+import time
+import urllib.error
+import urllib.request
+from array import array
+
+HEADER_INTS = 256
+HEADER_BYTES = 4 * HEADER_INTS
+TOKENS_NARROW = (20240520, 1)  # (magic, version), uint16 tokens
+TOKENS_WIDE = (20240801, 7)  # uint32 tokens
+EVALUATION = (20240522, 1)
+TOKENIZER = (20240328, 2)
+
+GPT2_VOCAB_SIZE = 50257
+GPT2_EOT = 50256  # <|endoftext|>: written before every document
+BYTE_VOCAB_SIZE = 256
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+
+# ----------------------------------------------------------------------------
+# Errors and the command line
+
+
+def fail(message):
+    """Ends the program with one line on stderr and exit code 1."""
+    sys.stdout.flush()
+    sys.exit(f"error: {message}")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and exit code 1, like those of the C programs."""
+
+    def __init__(self, doc):
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+
+    def error(self, message):
+        fail(f"{message}; {os.path.basename(self.prog)} --help lists the options")
+
+
+def add_mirror_option(parser):
+    parser.add_argument(
+        "--mirror",
+        default=os.environ.get("DATA_MIRROR") or None,
+        metavar="DIR",
+        help="a local folder that holds the raw files, anywhere below it (default: the environment's DATA_MIRROR)",
+    )
+
+
+def positive_int(text):
+    """An argparse type: an integer of at least 1; underscores and powers such as 1e8 are welcome."""
+    try:
+        value = float(text)
+        if value >= 1 and value == int(value):
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
+
+
+# ----------------------------------------------------------------------------
+# Files that are there whole, or not at all
+
+
+@contextlib.contextmanager
+def errors_name(path):
+    """Turns an operating system error inside the block into one line that names the path."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror or error}")
+
+
+def make_directory(path):
+    with errors_name(path):
+        os.makedirs(path or ".", exist_ok=True)
+
+
+def write_atomically(path, *parts):
+    """Writes the parts (bytes-like objects) to `path` under a temporary name, flushes to the disk and renames."""
+    with OutputFile(path) as out:
+        for part in parts:
+            out.write(part)
+        out.finish()
+
+
+class OutputFile:
+    """Bytes on their way to <path>.tmp. finish() flushes them to the disk and renames; without it nothing remains.
+
+    close() and publish() are the two halves of finish(), for callers whose files must appear together.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        self.temporary = f"{path}.tmp"
+        with errors_name(path):
+            if os.path.isdir(path):
+                raise IsADirectoryError(21, "it is a directory")
+            self.file = open(self.temporary, "wb")
+
+    def write(self, data):
+        with errors_name(self.path):
+            self.file.write(data)
+
+    def close(self):
+        if not self.file.closed:
+            with errors_name(self.path):
+                self.file.flush()
+                os.fsync(self.file.fileno())
+                self.file.close()
+
+    def publish(self):
+        with errors_name(self.path):
+            os.replace(self.temporary, self.path)
+
+    def finish(self):
+        self.close()
+        self.publish()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self.file.close()
+        with contextlib.suppress(OSError):
+            os.remove(self.temporary)  # gone already after publish()
+
+
+# ----------------------------------------------------------------------------
+# Token files
+
+
+def pack_header(*ints):
+    return struct.pack(f"<{HEADER_INTS}i", *ints, *[0] * (HEADER_INTS - len(ints)))
+
+
+def pack_tokens(tokens, vocab_size):
+    """Tokens as the bytes that a file holds: uint16, or uint32 where the vocabulary does not fit in 16 bits.
+
+    `tokens` is bytes (each byte a token) or a sequence of integers; one that is not below vocab_size raises ValueError.
+    """
+    if isinstance(tokens, (bytes, bytearray, memoryview)):
+        packed = bytearray(2 * len(tokens))  # little-endian uint16: the byte, then zero
+        packed[::2] = tokens
+        return packed
+    if len(tokens) and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        raise ValueError(f"a token lies outside the vocabulary of {vocab_size}")
+    packed = array("H" if vocab_size <= 1 << 16 else "I", tokens)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+class TokenFile(OutputFile):
+    """A token file that is written in pieces; its header is completed when it is closed."""
+
+    def __init__(self, path, vocab_size):
+        super().__init__(path)
+        self.vocab_size = vocab_size
+        self.count = 0
+        self.write(bytes(HEADER_BYTES))
+
+    def append(self, tokens):
+        self.write(pack_tokens(tokens, self.vocab_size))
+        self.count += len(tokens)
+
+    def close(self):
+        if self.count >= 1 << 31:
+            fail(f"{self.path} would hold {self.count:,} tokens; a file holds fewer than 2^31: use smaller shards")
+        magic, version = TOKENS_NARROW if self.vocab_size <= 1 << 16 else TOKENS_WIDE
+        with errors_name(self.path):
+            self.file.seek(0)
+            self.file.write(pack_header(magic, version, self.count, self.vocab_size))
+        super().close()
+
+
+def write_token_file(path, tokens, vocab_size):
+    """Writes one token file, whole or not at all, and says so."""
+    with TokenFile(path, vocab_size) as out:
+        out.append(tokens)
+        out.finish()
+    print(f"{path}: {len(tokens):,} tokens")
+
+
+def read_token_file(path):
+    """Returns (tokens as an array, vocab_size or 0). Ends with one line where the file is not a sound token file."""
+    try:
+        with open(path, "rb") as f:
+            data = f.read()
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}")
+    if len(data) < HEADER_BYTES:
+        fail(f"{path} ends inside its header")
+    magic, version, count, vocab_size = struct.unpack_from("<4i", data)
+    if (magic, version) not in (TOKENS_NARROW, TOKENS_WIDE):
+        fail(f"{path} is not a token file: magic number {magic}, version {version}")
+    tokens = array("H" if magic == TOKENS_NARROW[0] else "I")
+    if len(data) != HEADER_BYTES + count * tokens.itemsize:
+        fail(f"{path} holds {len(data) - HEADER_BYTES} bytes of tokens, its header says {count * tokens.itemsize}")
+    tokens.frombytes(data[HEADER_BYTES:])
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens, vocab_size
+
+
+def write_evaluation_file(path, examples):
+    """Writes multiple-choice examples: dicts with label, ctx_tokens and ending_tokens (a list of token lists).
+
+    Header: [2] number of examples, [3] bytes of the longest. Each example is a run of uint16: 65535 as its first mark,
+    its length in bytes, its index, the label, the number of endings, then the context and each ending, every one led
+    by its length in tokens.
+    """
+    if len(examples) >= 1 << 16:
+        fail(f"{path}: {len(examples):,} examples, and the format counts them in 16 bits")
+    body = bytearray()
+    longest = 0
+    for index, example in enumerate(examples):
+        words = [0xFFFF, 0, index, example["label"], len(example["ending_tokens"])]
+        for tokens in [example["ctx_tokens"], *example["ending_tokens"]]:
+            words += [len(tokens), *tokens]
+        words[1] = 2 * len(words)
+        if words[1] >= 1 << 16:
+            fail(f"{path}: example {index} takes {words[1]:,} bytes, and the format counts them in 16 bits")
+        longest = max(longest, words[1])
+        body += pack_tokens(words, 1 << 16)
+    write_atomically(path, pack_header(*EVALUATION, len(examples), longest), body)
+    print(f"{path}: {len(examples):,} examples")
+
+
+# ----------------------------------------------------------------------------
+# GPT-2's tokenizer, through tiktoken
+
+
+def gpt2_encoding(mirror=None):
+    """tiktoken's GPT-2 encoding. A folder `tiktoken` in the mirror serves as its cache, so that no network is needed."""
+    if mirror and "TIKTOKEN_CACHE_DIR" not in os.environ:
+        for folder, names, _ in walk_mirror(mirror):
+            if "tiktoken" in names:
+                os.environ["TIKTOKEN_CACHE_DIR"] = os.path.join(folder, "tiktoken")
+                break
+    try:
+        import tiktoken
+    except ImportError:
+        fail("GPT-2 tokens need the Python package tiktoken: pip install tiktoken, or choose --tokenizer bytes")
+    try:
+        return tiktoken.get_encoding("gpt2")
+    except Exception as error:  # tiktoken passes on whatever its HTTP client raises
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        fail(f"tiktoken cannot load GPT-2's vocabulary ({reason}); a mirror with its cache in a folder tiktoken helps")
+
+
+def write_gpt2_tokenizer(encoding, path):
+    """Writes the table that the C side decodes with: each token as a length byte and its bytes; header[3] is EOT."""
+    tokens = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab)]
+    table = b"".join(bytes([len(token)]) + token for token in tokens)
+    write_atomically(path, pack_header(*TOKENIZER, len(tokens), encoding.eot_token), table)
+    print(f"{path}: {len(tokens):,} entries")
+
+
+# ----------------------------------------------------------------------------
+# Raw files: already here, in a mirror, or on the network
+
+
+def walk_mirror(mirror):
+    if not os.path.isdir(mirror):
+        fail(f"the mirror {mirror} is not a folder (from --mirror or DATA_MIRROR)")
+    for folder, names, files in os.walk(mirror):
+        names.sort()
+        yield folder, names, sorted(files)
+
+
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as f:
+        for block in iter(lambda: f.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fault_of(path, size, sha256):
+    """What is wrong with a raw file, or None: its size and checksum are compared where they are known."""
+    if size is not None and os.path.getsize(path) != size:
+        return f"{os.path.getsize(path):,} bytes instead of {size:,}"
+    if sha256 is not None and sha256_of(path) != sha256:
+        return "its SHA-256 differs"
+    return None
+
+
+def find_in_mirror(mirror, names, size=None, sha256=None):
+    """The first sound file below `mirror` that has one of the names; None where there is none."""
+    for folder, _, files in walk_mirror(mirror):
+        for name in files:
+            path = os.path.join(folder, name)
+            if name in names:
+                fault = fault_of(path, size, sha256)
+                if fault is None:
+                    return path
+                print(f"passing over {path}: {fault}", file=sys.stderr)
+    return None
+
+
+class Progress:
+    """A line that renews itself on a terminal and is silent elsewhere."""
+
+    def __init__(self, what, total):
+        self.what, self.total, self.start, self.shown = what, total, time.monotonic(), 0.0
+
+    def update(self, done):
+        now = time.monotonic()
+        if not sys.stderr.isatty() or now - self.shown < 0.2:
+            return
+        self.shown = now
+        rate = done / max(now - self.start, 1e-9)
+        share = f" {100 * done / self.total:5.1f}%" if self.total else ""
+        left = f", {(self.total - done) / rate:,.0f} s left" if self.total and rate > 0 else ""
+        print(f"\r{self.what}{share} {done / 1e6:,.1f} MB, {rate / 1e6:.1f} MB/s{left} ", end="\x1b[K", file=sys.stderr)
+
+    def finish(self):
+        if self.shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def download(url, path, size=None, sha256=None, attempts=3):
+    """Fetches url to path. The file appears only when it is complete and its size and checksum are right."""
+    print(f"downloading {url}", flush=True)
+    for attempt in range(1, attempts + 1):
+        try:
+            with urllib.request.urlopen(url, timeout=30) as response, OutputFile(path) as out:
+                expected = response.headers.get("Content-Length")
+                expected = int(expected) if expected else None
+                progress = Progress(os.path.basename(path), expected)
+                done = 0
+                for block in iter(lambda: response.read(1 << 20), b""):
+                    out.write(block)
+                    done += len(block)
+                    progress.update(done)
+                progress.finish()
+                out.close()
+                fault = fault_of(out.temporary, expected if size is None else size, sha256)
+                if fault is None:
+                    out.publish()
+                    return
+                reason = (
+                    f"what came has {fault}" if "bytes" in fault else "what came is another file: its SHA-256 differs"
+                )
+        except urllib.error.HTTPError as error:
+            fail(f"cannot download {url}: HTTP status {error.code}")
+        except (urllib.error.URLError, OSError) as error:
+            reason = str(getattr(error, "reason", error))
+        if attempt < attempts:
+            print(f"attempt {attempt} failed ({reason}); trying again", file=sys.stderr)
+            time.sleep(attempt)
+    fail(f"cannot download {url}: {reason}; --mirror DIR (or DATA_MIRROR) takes the file from a local folder instead")
+
+
+def obtain(url, path, mirror=None, other_names=(), size=None, sha256=None):
+    """The path of a raw file: `path` where it is already there and sound, else from the mirror, else downloaded."""
+    if os.path.exists(path):
+        if fault_of(path, size, sha256) is None:
+            return path
+        print(f"{path} is not the file that it should be; fetching it again", file=sys.stderr)
+    if mirror:
+        found = find_in_mirror(mirror, {os.path.basename(path), os.path.basename(url), *other_names}, size, sha256)
+        if found:
+            return found
+        print(f"the mirror {mirror} does not hold {os.path.basename(path)}", file=sys.stderr)
+    make_directory(os.path.dirname(path))
+    download(url, path, size, sha256)
+    return path
