@@ -1,6 +1,6 @@
 """What the data scripts share: token files, evaluation files, raw files from a mirror or the network, one-line errors.
 
-Needs nothing but Python's standard library (3.8 or newer); tiktoken is imported only where GPT-2 tokens are asked for.
+Needs nothing but Python's standard library (3.9 or newer); tiktoken is imported only where GPT-2 tokens are asked for.
 
 A token file is what llmc/dataloader.h reads: 256 int32, then the tokens.
 
@@ -14,14 +14,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
+import multiprocessing
 import os
+import re
 import struct
 import sys
 import time
 import urllib.error
 import urllib.request
 from array import array
+from collections import deque
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
@@ -65,6 +69,32 @@ def add_mirror_option(parser):
         metavar="DIR",
         help="a local folder that holds the raw files, anywhere below it (default: the environment's DATA_MIRROR)",
     )
+
+
+def add_workers_option(parser):
+    parser.add_argument(
+        "--workers",
+        type=positive_int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that tokenise (default: the %(default)s processors of this machine)",
+    )
+
+
+def ordered_map(function, items, workers):
+    """function(*item) for each item, in order, by `workers` processes; at most a few items a worker are in flight."""
+    if workers == 1:
+        for item in items:
+            yield function(*item)
+        return
+    with multiprocessing.Pool(workers) as pool:
+        pending = deque()
+        for item in items:
+            pending.append(pool.apply_async(function, item))
+            if len(pending) == 4 * workers:
+                yield pending.popleft().get()
+        while pending:
+            yield pending.popleft().get()
 
 
 def positive_int(text):
@@ -116,18 +146,17 @@ class OutputFile:
         with errors_name(path):
             if os.path.isdir(path):
                 raise IsADirectoryError(21, "it is a directory")
-            self.file = open(self.temporary, "wb")
+            self.file = open(self.temporary, "wb")  # noqa: SIM115 (closed by close() or __exit__)
 
     def write(self, data):
         with errors_name(self.path):
             self.file.write(data)
 
     def close(self):
-        if not self.file.closed:
-            with errors_name(self.path):
-                self.file.flush()
-                os.fsync(self.file.fileno())
-                self.file.close()
+        with errors_name(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
 
     def publish(self):
         with errors_name(self.path):
@@ -172,6 +201,10 @@ def pack_tokens(tokens, vocab_size):
     return packed.tobytes()
 
 
+def item_bytes(vocab_size):
+    return 2 if vocab_size <= 1 << 16 else 4
+
+
 class TokenFile(OutputFile):
     """A token file that is written in pieces; its header is completed when it is closed."""
 
@@ -182,10 +215,15 @@ class TokenFile(OutputFile):
         self.write(bytes(HEADER_BYTES))
 
     def append(self, tokens):
-        self.write(pack_tokens(tokens, self.vocab_size))
-        self.count += len(tokens)
+        self.append_packed(pack_tokens(tokens, self.vocab_size))
+
+    def append_packed(self, data):
+        self.write(data)
+        self.count += len(data) // item_bytes(self.vocab_size)
 
     def close(self):
+        if self.file.closed:
+            return
         if self.count >= 1 << 31:
             fail(f"{self.path} would hold {self.count:,} tokens; a file holds fewer than 2^31: use smaller shards")
         magic, version = TOKENS_NARROW if self.vocab_size <= 1 << 16 else TOKENS_WIDE
@@ -195,12 +233,71 @@ class TokenFile(OutputFile):
         super().close()
 
 
-def write_token_file(path, tokens, vocab_size):
-    """Writes one token file, whole or not at all, and says so."""
-    with TokenFile(path, vocab_size) as out:
-        out.append(tokens)
-        out.finish()
-    print(f"{path}: {len(tokens):,} tokens")
+class SplitWriter:
+    """The token files of one split, <prefix>_<split>.bin, or <prefix>_<split>_000000.bin and on where it fills several.
+
+    Nothing appears before publish(), which then removes what an earlier run left under the same name: a trainer that
+    reads <prefix>_<split>*.bin must not mix the two.
+    """
+
+    def __init__(self, prefix, split, vocab_size, shard_tokens=100_000_000):
+        self.stem = f"{prefix}_{split}"
+        self.vocab_size, self.shard_tokens = vocab_size, shard_tokens
+        self.files = []
+
+    def append_packed(self, data):
+        width = item_bytes(self.vocab_size)
+        data = memoryview(data)
+        while len(data):
+            if not self.files or self.files[-1].count == self.shard_tokens:
+                if self.files:
+                    self.files[-1].close()
+                self.files.append(TokenFile(f"{self.stem}_{len(self.files):06d}.bin", self.vocab_size))
+            room = (self.shard_tokens - self.files[-1].count) * width
+            self.files[-1].append_packed(data[:room])
+            data = data[room:]
+
+    @property
+    def count(self):
+        return sum(file.count for file in self.files)
+
+    def close(self):
+        if len(self.files) == 1:
+            self.files[0].path = f"{self.stem}.bin"
+        for file in self.files:
+            file.close()
+
+    def publish(self):
+        for file in self.files:
+            file.publish()
+            print(f"{file.path}: {file.count:,} tokens")
+        pattern = re.compile(re.escape(os.path.basename(self.stem)) + r"(_\d{6})?\.bin")
+        folder = os.path.dirname(self.stem) or "."
+        written = {os.path.basename(file.path) for file in self.files}
+        for name in sorted(os.listdir(folder)):
+            if pattern.fullmatch(name) and name not in written:
+                with errors_name(os.path.join(folder, name)):
+                    os.remove(os.path.join(folder, name))
+                print(f"{os.path.join(folder, name)}: removed, an earlier run left it")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for file in self.files:
+            file.__exit__(*exception)
+
+
+@contextlib.contextmanager
+def open_splits(prefix, vocab_size, shard_tokens=100_000_000):
+    """Gives (train, val), two SplitWriters, and publishes both when the block ends well; otherwise nothing remains."""
+    train, val = (SplitWriter(prefix, split, vocab_size, shard_tokens) for split in ("train", "val"))
+    with train, val:
+        yield train, val
+        train.close()
+        val.close()
+        train.publish()
+        val.publish()
 
 
 def read_token_file(path):
@@ -252,22 +349,46 @@ def write_evaluation_file(path, examples):
 # GPT-2's tokenizer, through tiktoken
 
 
-def gpt2_encoding(mirror=None):
-    """tiktoken's GPT-2 encoding. A folder `tiktoken` in the mirror serves as its cache, so that no network is needed."""
+def use_tiktoken_mirror(mirror):
+    """A folder `tiktoken` in the mirror serves as tiktoken's cache, so that no network is needed."""
     if mirror and "TIKTOKEN_CACHE_DIR" not in os.environ:
         for folder, names, _ in walk_mirror(mirror):
             if "tiktoken" in names:
                 os.environ["TIKTOKEN_CACHE_DIR"] = os.path.join(folder, "tiktoken")
                 break
+
+
+@functools.cache
+def gpt2_encoding():
+    """tiktoken's GPT-2 encoding; worker processes load it once each, or inherit it."""
     try:
         import tiktoken
     except ImportError:
         fail("GPT-2 tokens need the Python package tiktoken: pip install tiktoken, or choose --tokenizer bytes")
     try:
         return tiktoken.get_encoding("gpt2")
-    except Exception as error:  # tiktoken passes on whatever its HTTP client raises
+    except Exception as error:  # noqa: BLE001 (tiktoken passes on whatever its HTTP client raises)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         fail(f"tiktoken cannot load GPT-2's vocabulary ({reason}); a mirror with its cache in a folder tiktoken helps")
+
+
+def pack_gpt2_document(text, starts_document=True):
+    """The GPT-2 tokens of a text as uint16 bytes, led by <|endoftext|> where a document begins."""
+    tokens = array("H", [GPT2_EOT] if starts_document else [])
+    tokens.extend(gpt2_encoding().encode_ordinary(text))
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens.tobytes()
+
+
+def prepare_gpt2(mirror=None):
+    """Loads the encoding, and writes the C side's table, gpt2_tokenizer.bin, where it is missing."""
+    use_tiktoken_mirror(mirror)
+    encoding = gpt2_encoding()
+    path = os.path.join(ROOT, "gpt2_tokenizer.bin")
+    if not os.path.exists(path):
+        write_gpt2_tokenizer(encoding, path)
+    return encoding
 
 
 def write_gpt2_tokenizer(encoding, path):

@@ -15,14 +15,13 @@ from data_common import (
     GPT2_EOT,
     GPT2_VOCAB_SIZE,
     HERE,
-    ROOT,
     Parser,
     add_mirror_option,
-    gpt2_encoding,
     make_directory,
     obtain,
-    write_gpt2_tokenizer,
-    write_token_file,
+    open_splits,
+    pack_tokens,
+    prepare_gpt2,
 )
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -62,11 +61,11 @@ def main():
     if args.tokenizer == "bytes":
         name, vocab_size, tokens = "tiny_shakespeare_bytes", BYTE_VOCAB_SIZE, text
     else:
-        encoding = gpt2_encoding(args.mirror)
-        name, vocab_size, tokens = "tiny_shakespeare", GPT2_VOCAB_SIZE, encode_speeches(text.decode(), encoding)
-        write_gpt2_tokenizer(encoding, os.path.join(ROOT, "gpt2_tokenizer.bin"))
-    write_token_file(os.path.join(args.output, f"{name}_val.bin"), tokens[:VALIDATION_TOKENS], vocab_size)
-    write_token_file(os.path.join(args.output, f"{name}_train.bin"), tokens[VALIDATION_TOKENS:], vocab_size)
+        tokens = encode_speeches(text.decode(), prepare_gpt2(args.mirror))
+        name, vocab_size = "tiny_shakespeare", GPT2_VOCAB_SIZE
+    with open_splits(os.path.join(args.output, name), vocab_size) as (train, val):
+        train.append_packed(pack_tokens(tokens[VALIDATION_TOKENS:], vocab_size))
+        val.append_packed(pack_tokens(tokens[:VALIDATION_TOKENS], vocab_size))
 
 
 if __name__ == "__main__":

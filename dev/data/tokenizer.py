@@ -6,7 +6,14 @@ python dev/data/tokenizer.py                     # 2 s, 0.4 MB; fetches 1.5 MB, 
 
 import os
 
-from data_common import ROOT, Parser, add_mirror_option, gpt2_encoding, write_gpt2_tokenizer
+from data_common import (
+    ROOT,
+    Parser,
+    add_mirror_option,
+    gpt2_encoding,
+    use_tiktoken_mirror,
+    write_gpt2_tokenizer,
+)
 
 DEFAULT_PATH = os.path.join(ROOT, "gpt2_tokenizer.bin")
 
@@ -16,7 +23,8 @@ def main():
     parser.add_argument("--output", default=DEFAULT_PATH, metavar="FILE", help="default: %(default)s")
     add_mirror_option(parser)
     args = parser.parse_args()
-    write_gpt2_tokenizer(gpt2_encoding(args.mirror), args.output)
+    use_tiktoken_mirror(args.mirror)
+    write_gpt2_tokenizer(gpt2_encoding(), args.output)
 
 
 if __name__ == "__main__":

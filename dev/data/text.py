@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Any text as token files: <output>_train.bin and <output>_val.bin.
+
+    python dev/data/text.py notes.txt --output data/notes                  # GPT-2 BPE, about 5 MB/s a processor
+    python dev/data/text.py src/ docs/ --output data/me --tokenizer bytes  # bytes, no packages needed, 200 MB/s
+
+A folder stands for every text file below it, in the order of their paths; hidden ones and those with a zero byte are
+left out. The last --val-fraction of the text is the validation split. With GPT-2 tokens each file is a document, led
+by <|endoftext|>; with bytes the files simply follow each other. A split of more than --shard-tokens tokens becomes
+several files, <output>_train_000000.bin and on. Both splits appear together, when all is done.
+"""
+
+import argparse
+import mmap
+import os
+import re
+
+from data_common import (
+    BYTE_VOCAB_SIZE,
+    GPT2_VOCAB_SIZE,
+    Parser,
+    add_mirror_option,
+    add_workers_option,
+    fail,
+    make_directory,
+    open_splits,
+    ordered_map,
+    pack_gpt2_document,
+    pack_tokens,
+    positive_int,
+    prepare_gpt2,
+)
+
+PIECE_BYTES = 1 << 20
+
+# GPT-2's pattern has no token in which a space follows a visible character, and it looks only ahead, so text that is cut
+# between the two has the same tokens as the whole. ASCII only: a byte of a wider character could belong to a space.
+SAFE_CUT = re.compile(rb"[!-~](?=[ \t\r\n])")
+
+
+def fraction(text):
+    """An argparse type: a number in [0, 1)."""
+    try:
+        if 0 <= float(text) < 1:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"'{text}' is not a number of at least 0 and below 1")
+
+
+def is_text(path):
+    """Whether a file found in a folder takes part: it has content, and no zero byte near its beginning."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as f:
+            head = f.read(8192)
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}")
+    return bool(head) and b"\0" not in head
+
+
+def list_files(inputs):
+    """The files that the arguments stand for, in order. An argument that is missing or empty ends the program."""
+    paths = []
+    for name in inputs:
+        if os.path.isdir(name):
+            found = []
+            for folder, folders, files in os.walk(name):
+                folders[:] = sorted(f for f in folders if not f.startswith("."))
+                found += [os.path.join(folder, f) for f in sorted(files) if not f.startswith(".")]
+            found = [path for path in found if is_text(path)]
+            if not found:
+                fail(f"no text files below {name}")
+            paths += found
+        elif not os.path.exists(name):
+            fail(f"there is no file or folder {name}")
+        elif not os.path.isfile(name):
+            fail(f"{name} is neither a file nor a folder")
+        elif os.path.getsize(name) == 0:
+            fail(f"{name} is empty")
+        else:
+            paths.append(name)
+    return paths
+
+
+def next_cut(data, offset, anywhere):
+    """The first place at or after `offset` where the text may be cut."""
+    if anywhere or offset >= len(data):
+        return min(offset, len(data))
+    match = SAFE_CUT.search(data, max(offset - 1, 0))
+    return match.end() if match else len(data)
+
+
+def cut_file(path, train_bytes, anywhere):
+    """Yields (starts the file, belongs to the validation split, bytes) for each piece of about PIECE_BYTES.
+
+    The first `train_bytes` bytes belong to the training split, and what lies between them and the next place to cut.
+    """
+    try:
+        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            boundary = next_cut(data, train_bytes, anywhere) if train_bytes else 0
+            start = 0
+            while start < len(data):
+                end = next_cut(data, start + PIECE_BYTES, anywhere)
+                if start < boundary:
+                    end = min(end, boundary)
+                yield start == 0, start >= boundary, data[start:end]
+                start = end
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}")
+
+
+def cut_files(paths, val_fraction, anywhere):
+    """Yields (path, starts the file, belongs to the validation split, bytes) over all files."""
+    sizes = [os.path.getsize(path) for path in paths]
+    train_left = sum(sizes) - round(val_fraction * sum(sizes))
+    for path, size in zip(paths, sizes):
+        for piece in cut_file(path, min(max(train_left, 0), size), anywhere):
+            yield (path, *piece)
+        train_left -= size
+
+
+def pack_bytes(text, _):
+    return pack_tokens(text, BYTE_VOCAB_SIZE)
+
+
+def decode(text, path):
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        fail(f"{path} is not UTF-8 text; convert it, or choose --tokenizer bytes")
+
+
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("inputs", nargs="+", metavar="PATH", help="text files, and folders of them")
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="<PREFIX>_train.bin and <PREFIX>_val.bin")
+    parser.add_argument("--tokenizer", choices=["gpt2", "bytes"], default="gpt2", help="default: %(default)s")
+    parser.add_argument("--val-fraction", type=fraction, default=0.1, metavar="F", help="default: %(default)s")
+    parser.add_argument("--shard-tokens", type=positive_int, default=100_000_000, metavar="N", help="default: 100e6")
+    add_workers_option(parser)
+    add_mirror_option(parser)
+    args = parser.parse_args()
+
+    paths = list_files(args.inputs)
+    make_directory(os.path.dirname(args.output))
+    total = sum(os.path.getsize(path) for path in paths)
+    as_bytes = args.tokenizer == "bytes"
+    print(f"{len(paths):,} file{'s' * (len(paths) > 1)}, {total:,} bytes", flush=True)
+    if as_bytes:
+        pack, vocab_size, workers = pack_bytes, BYTE_VOCAB_SIZE, 1
+    else:
+        prepare_gpt2(args.mirror)
+        pack, vocab_size = pack_gpt2_document, GPT2_VOCAB_SIZE
+        workers = min(
+            args.workers, 1 + total // (8 * PIECE_BYTES)
+        )  # processes cost more than they bring on small texts
+
+    destinations = []  # of the pieces in flight, in order
+    with open_splits(args.output, vocab_size, args.shard_tokens) as (train, val):
+
+        def texts():
+            for path, starts_file, is_val, piece in cut_files(paths, args.val_fraction, as_bytes):
+                destinations.append(val if is_val else train)
+                yield (piece if as_bytes else decode(piece, path)), starts_file
+
+        for packed in ordered_map(pack, texts(), workers):
+            destinations.pop(0).append_packed(packed)
+        if not train.count or (args.val_fraction and not val.count):
+            empty = "validation" if train.count else "training"
+            fail(f"the {empty} split is empty: give more text, or change --val-fraction ({args.val_fraction:g})")
+
+
+if __name__ == "__main__":
+    main()
