@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Writes what the C and CUDA code is tested against: <output>.bin (fp32 weights), <output>_bf16.bin (the same rounded)
+and <output>_debug_state.bin (a batch, its logits, loss and gradients, and the losses of ten AdamW steps on it).
+
+    python dev/reference/write_reference.py --model d12 --output gpt2_124M           # 3 GB of memory, 1 min, 1.3 GB
+    python dev/reference/write_reference.py --hf path/to/gpt2 --output gpt2_124M     # weights of a local checkpoint
+    python dev/reference/write_reference.py --layers 2 --heads 1 --channels 64 --context 64 --vocab 251 \\
+        --batch 2 --time 37 --init test --learning-rate 1e-3 --output dev/reference/tiny         # 5 s
+    python dev/reference/write_reference.py --layers 1 --heads 2 --channels 64 --context 40 --vocab 123 \\
+        --batch 2 --time 40 --init test --learning-rate 1e-3 --output dev/reference/tiny_heads   # 5 s
+
+The last two are the committed dumps: T is no multiple of a tile and the vocabulary is padded in the first; two heads
+and T at the end of the context in the second.
+
+The state follows from the fp32 weights, and is computed in fp64 where the model is small enough (--dtype).
+"""
+
+import os
+
+import torch
+from formats import (
+    Parser,
+    fail,
+    positive_int,
+    read_hugging_face,
+    write_model,
+    write_state,
+)
+from model import (
+    GPT2,
+    Config,
+    clip_gradients,
+    initialise,
+    initialise_for_tests,
+    make_optimizer,
+)
+
+SIZES = {  # layers, heads, channels
+    "d6": (6, 6, 384),
+    "d12": (12, 12, 768),
+    "d24": (24, 16, 1024),
+    "d36": (36, 20, 1280),
+    "d48": (48, 25, 1600),
+}
+STEPS = 10
+BETA1, BETA2, EPSILON, WEIGHT_DECAY, CLIP = 0.9, 0.95, 1e-8, 0.1, 1.0
+LARGEST_FP64 = 500_000_000  # parameters: weights, gradients and two moments of 8 bytes make 16 GB
+
+
+def parse_arguments():
+    parser = Parser(__doc__)
+    model = parser.add_argument_group("the model: --model, or --hf, or its sizes")
+    model.add_argument("--model", choices=SIZES, help="GPT-2 by depth")
+    model.add_argument("--hf", metavar="DIR", help="a local Hugging Face checkpoint of GPT-2")
+    for size in ("layers", "heads", "channels"):
+        model.add_argument(f"--{size}", type=positive_int, metavar="N")
+    model.add_argument("--context", type=positive_int, metavar="N", help="default: 1024")
+    model.add_argument("--vocab", type=positive_int, metavar="N", help="default: 50257")
+    model.add_argument(
+        "--init",
+        choices=["gpt2", "test"],
+        default="gpt2",
+        help="initial weights: GPT-2's, or such that every gradient matters (default: %(default)s)",
+    )
+    batch = parser.add_argument_group("the batch")
+    batch.add_argument("--batch", type=positive_int, default=4, metavar="B", help="default: %(default)s")
+    batch.add_argument("--time", type=positive_int, default=64, metavar="T", help="default: %(default)s")
+    batch.add_argument(
+        "--data", metavar="FILE", help="token file whose first B*T+1 tokens are the batch (default: random)"
+    )
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=1e-4,
+        metavar="X",
+        help="of the ten steps (default: %(default)s); 1e-3 makes small models show faults in weight decay and clipping",
+    )
+    parser.add_argument("--seed", type=int, default=42, help="of weights and random tokens (default: %(default)s)")
+    parser.add_argument(
+        "--dtype", choices=["float32", "float64"], help="of the computation (default: by the model's size)"
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="of the three files")
+    return parser.parse_args()
+
+
+def build_model(args):
+    by_sizes = [args.layers, args.heads, args.channels]
+    ways = [args.model is not None, args.hf is not None, any(by_sizes)]
+    if sum(ways) != 1:
+        fail("say which model in one way: --model, or --hf, or --layers, --heads and --channels")
+    if args.hf:
+        if args.context or args.vocab:
+            fail("--context and --vocab come with the checkpoint of --hf")
+        return read_hugging_face(args.hf)
+    layers, heads, channels = SIZES[args.model] if args.model else by_sizes
+    if not (layers and heads and channels):
+        fail("--layers, --heads and --channels go together")
+    if channels % heads:
+        fail(f"--channels {channels} does not divide by --heads {heads}")
+    model = GPT2(Config(args.context or 1024, args.vocab or 50257, layers, heads, channels))
+    (initialise if args.init == "gpt2" else initialise_for_tests)(model, args.seed)
+    return model
+
+
+def build_batch(args, config):
+    """Inputs and targets, (B,T) each: the targets are the inputs' successors."""
+    B, T = args.batch, args.time
+    if T > config.context:
+        fail(f"--time {T} is beyond the model's context of {config.context}")
+    if args.data:
+        from data_common import read_token_file
+
+        tokens, _ = read_token_file(args.data)
+        if len(tokens) < B * T + 1:
+            fail(f"{args.data} holds {len(tokens)} tokens, a batch of {B} x {T} needs {B * T + 1}")
+        run = torch.tensor(tokens[: B * T + 1].tolist())
+        if int(run.max()) >= config.vocab_size:
+            fail(f"{args.data}: token {int(run.max())} is beyond the model's vocabulary of {config.vocab_size}")
+    else:
+        generator = torch.Generator().manual_seed(args.seed + 1)
+        run = torch.randint(config.vocab_size, (B * T + 1,), generator=generator)
+    return run[:-1].view(B, T), run[1:].view(B, T)
+
+
+def main():
+    args = parse_arguments()
+    model = build_model(args)
+    x, y = build_batch(args, model.config)
+    os.makedirs(os.path.dirname(args.output) or ".", exist_ok=True)
+    write_model(model, f"{args.output}.bin", torch.float32)
+    write_model(model, f"{args.output}_bf16.bin", torch.bfloat16)
+
+    parameters = sum(p.numel() for p in model.parameters())
+    dtype = args.dtype or ("float64" if parameters <= LARGEST_FP64 else "float32")
+    model.to(args.device, getattr(torch, dtype))
+    x, y = x.to(args.device), y.to(args.device)
+    optimizer = make_optimizer(model, args.learning_rate, BETA1, BETA2, EPSILON, WEIGHT_DECAY)
+    losses = []
+    for step in range(STEPS):
+        logits, loss = model(x, y)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if step == 0:
+            first = logits.detach(), loss.detach()
+            gradients = [t.grad.float().cpu() for _, tensors in model.tensors() for t in tensors]
+        norm = clip_gradients(model, CLIP)
+        optimizer.step()
+        losses.append(loss.item())
+        print(f"step {step + 1}: loss {loss.item():.6f}, gradient norm {norm.item():.6f} ({dtype})")
+    settings = (args.learning_rate, BETA1, BETA2, EPSILON, WEIGHT_DECAY, CLIP)
+    write_state(f"{args.output}_debug_state.bin", x, y, *first, gradients, losses, settings)
+
+
+if __name__ == "__main__":
+    main()
