@@ -1,0 +1,44 @@
+/*
+Is this loss, or this gradient norm, unlike the last ones? The z-score of each value within the window of the last 128,
+the value itself included:  z = (x - mean) / standard deviation.
+*/
+#ifndef LLMC_OUTLIER_DETECTOR_H
+#define LLMC_OUTLIER_DETECTOR_H
+
+#include <math.h>
+
+enum { OUTLIER_WINDOW = 128 };
+
+typedef struct {
+    double window[OUTLIER_WINDOW]; // a ring
+    int count;                     // values in it
+    int index;                     // the oldest value, once it is full
+} OutlierDetector;
+
+static inline void outlier_init(OutlierDetector* d) {
+    d->count = 0;
+    d->index = 0;
+}
+
+// Takes x into the window and returns its z-score; NaN until the window is full, 0 where all its values are equal. An x
+// that is not finite is infinitely unlike the others: it returns INFINITY and stays out of the window.
+static inline double outlier_update(OutlierDetector* d, double x) {
+    if (!isfinite(x)) { return INFINITY; }
+    int full = d->count == OUTLIER_WINDOW;
+    d->window[full ? d->index : d->count] = x;
+    if (!full) {
+        d->count++;
+        return NAN;
+    }
+    d->index = (d->index + 1) % OUTLIER_WINDOW;
+    // Both sums are taken anew: 128 additions are nothing beside a training step, and running sums would drift.
+    double mean = 0.0, variance = 0.0;
+    for (int i = 0; i < OUTLIER_WINDOW; i++) { mean += d->window[i] / OUTLIER_WINDOW; }
+    for (int i = 0; i < OUTLIER_WINDOW; i++) {
+        double off = d->window[i] - mean;
+        variance += off * off / OUTLIER_WINDOW;
+    }
+    return variance > 0.0 ? (x - mean) / sqrt(variance) : 0.0;
+}
+
+#endif
