@@ -1,0 +1,84 @@
+/*
+How far long work has come. On a terminal one line renews itself; in a file there is a plain line now and then, and none
+for work of less than half a minute.
+*/
+#ifndef LLMC_PROGRESS_H
+#define LLMC_PROGRESS_H
+
+#include "utils.h"
+
+// Writes a duration as people say it: 12s, 3m20s, 1h02m, 2d03h.
+static inline char* format_duration(char* buf, size_t n, double seconds) {
+    if (!(seconds >= 0.0 && seconds < 1e9)) { // no time, or more than 30 years
+        snprintf(buf, n, "?");
+        return buf;
+    }
+    long long s = (long long)(seconds + 0.5);
+    if (s < 60) {
+        snprintf(buf, n, "%llds", s);
+    } else if (s < 3600) {
+        snprintf(buf, n, "%lldm%02llds", s / 60, s % 60);
+    } else if (s < 86400) {
+        snprintf(buf, n, "%lldh%02lldm", s / 3600, s / 60 % 60);
+    } else {
+        snprintf(buf, n, "%lldd%02lldh", s / 86400, s / 3600 % 24);
+    }
+    return buf;
+}
+
+typedef struct {
+    int active;       // work is under way
+    char what[64];    // which
+    double start;     // when it began, in seconds
+    size_t first;     // what was done by then
+    double shown;     // when the last line was written
+    int line_is_open; // a line stands on the terminal without its end
+} Progress;
+
+static const double PROGRESS_TERMINAL_SECONDS = 0.1, PROGRESS_FILE_SECONDS = 30.0;
+
+// Shows on `out` that `done` of `total` are done at time `now`, if the last line is old enough. A new name begins anew.
+static inline void progress_show(Progress* p, FILE* out, int terminal, double now, const char* what, size_t done,
+                                 size_t total) {
+    if (!p->active || strncmp(p->what, what, sizeof(p->what) - 1) != 0) {
+        memset(p, 0, sizeof(*p));
+        p->active = 1;
+        snprintf(p->what, sizeof(p->what), "%s", what);
+        p->start = now;
+        p->shown = now;
+        p->first = done;
+    }
+    double wait = terminal ? PROGRESS_TERMINAL_SECONDS : PROGRESS_FILE_SECONDS;
+    if (now - p->shown < wait || total == 0) { return; }
+    p->shown = now;
+    double percent = 100.0 * (double)done / (double)total;
+    char left[32] = "?";
+    if (done > p->first) {
+        double rest = done < total ? (double)(total - done) : 0.0;
+        format_duration(left, sizeof(left), (now - p->start) * rest / (double)(done - p->first));
+    }
+    fprintf(out, terminal ? "\r%s %5.1f%%, %s left\033[K" : "%s %5.1f%%, %s left\n", p->what, percent, left);
+    fflush(out);
+    p->line_is_open = terminal;
+}
+
+// Ends the work: the terminal's line goes away, for what the caller prints in its place.
+static inline void progress_finish(Progress* p, FILE* out) {
+    if (p->line_is_open) {
+        fputs("\r\033[K", out);
+        fflush(out);
+    }
+    p->active = 0;
+    p->line_is_open = 0;
+}
+
+// The program's own progress line, on stdout
+static Progress progress_of_program;
+
+static inline void progress_update(const char* what, size_t done, size_t total) {
+    progress_show(&progress_of_program, stdout, isatty(STDOUT_FILENO), wall_seconds(), what, done, total);
+}
+
+static inline void progress_end(void) { progress_finish(&progress_of_program, stdout); }
+
+#endif
