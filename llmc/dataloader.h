@@ -1,0 +1,407 @@
+/*
+The batches of a training run, from token files ("shards"). A shard is the header ([2] number of tokens, [3] vocabulary,
+0 where the writer did not say) and its tokens, as uint16 (magic 20240520, version 1) or uint32 (20240801, version 7).
+
+A sample of a shard is ranks * B * T tokens and one more, the last target; rank r takes rows r*B .. r*B+B-1 of it. Samples
+come in the order of the file, or shuffled: the order of the shards anew for each epoch, the order of the samples anew
+for each shard, from the Mersenne Twister. The order is llm.c's, for the same seed.
+
+While a batch is in use, a thread reads the next one of the same shard. It touches nothing but that batch's memory, so
+the loader's position is always the consumer's, and no batch depends on how fast the thread was.
+*/
+#ifndef LLMC_DATALOADER_H
+#define LLMC_DATALOADER_H
+
+#include <glob.h>
+#include <pthread.h>
+
+#include "rand.h"
+#include "utils.h"
+
+enum { TOKENS_MAGIC_16 = 20240520, TOKENS_VERSION_16 = 1, TOKENS_MAGIC_32 = 20240801, TOKENS_VERSION_32 = 7 };
+
+// Where batches live: the GPU trainer passes page-locked memory. {NULL, NULL}: malloc and free.
+typedef struct {
+    void* (*alloc)(size_t bytes);
+    void (*release)(void* memory);
+} HostAlloc;
+
+typedef struct {
+    FILE* file;
+    const char* path;
+    size_t num_tokens;
+    size_t token_bytes; // 2 or 4
+    int vocab_size;     // 0: not known
+} TokenFile;
+
+// A batch and the order to read it
+typedef struct {
+    int* tokens;    // (B*T + 1): the inputs are the first B*T, the targets the last B*T
+    void* raw;      // (B*T + 1) as the file has them
+    size_t first;   // position in the shard of tokens[0]
+    size_t count;   // B*T + 1
+    int vocab_size; // tokens must be below it; 0: any
+    TokenFile shard;
+    char error[1400]; // what went wrong, for the consumer to say; "" where nothing did
+} TokenBatch;
+
+// A batch stays in place while the next one is in use and the one after it is being read.
+enum { DATALOADER_BATCHES = 3 };
+
+typedef struct {
+    size_t B, T;
+    size_t rank, num_ranks;
+    int vocab_size;
+    HostAlloc memory;
+    glob_t paths;
+    size_t num_tokens; // of all shards
+    // position and order; what a state file holds
+    size_t num_shards;
+    size_t current_shard_idx;  // in the order of shard_indices
+    size_t current_sample_idx; // the next sample, in the order of intra_shard_indices
+    size_t shard_num_samples;
+    int should_shuffle;
+    int* shard_indices;       // (num_shards), NULL where not shuffled
+    int* intra_shard_indices; // (shard_num_samples), NULL where not shuffled
+    mt19937_state shuffle_rng;
+    // reading
+    TokenFile shard; // the current one
+    TokenBatch batches[DATALOADER_BATCHES];
+    int batch;    // the one in use
+    int prefetch; // 0: each batch is read when it is asked for
+    int fetching; // the thread works on the batch after the one in use
+    pthread_t thread;
+} DataLoader;
+
+// ----------------------------------------------------------------------------
+// Token files
+
+// Opens a token file and checks its header and its length.
+static inline TokenFile token_file_open(const char* path) {
+    TokenFile t;
+    memset(&t, 0, sizeof(t));
+    t.path = path;
+    t.file = fopen_check(path, "rb");
+    int32_t header[HEADER_INTS];
+    fread_check(header, sizeof(int32_t), HEADER_INTS, t.file, path);
+    int expected_version = header[0] == TOKENS_MAGIC_32 ? TOKENS_VERSION_32 : TOKENS_VERSION_16;
+    if (header[0] != TOKENS_MAGIC_16 && header[0] != TOKENS_MAGIC_32) {
+        fatal("%s is not a token file: magic number %d, expected %d or %d; the scripts in dev/data write such files",
+              path, (int)header[0], (int)TOKENS_MAGIC_16, (int)TOKENS_MAGIC_32);
+    }
+    if (header[1] != expected_version) {
+        fatal("%s: version %d of the token format with magic number %d, expected %d", path, (int)header[1],
+              (int)header[0], expected_version);
+    }
+    if (header[2] < 0 || header[3] < 0) {
+        fatal("%s: its header says %d tokens of a vocabulary of %d; the file is corrupt", path, (int)header[2],
+              (int)header[3]);
+    }
+    t.num_tokens = (size_t)header[2];
+    t.vocab_size = header[3];
+    t.token_bytes = header[0] == TOKENS_MAGIC_32 ? 4 : 2;
+    size_t size = (size_t)file_size(t.file, path), expected = HEADER_BYTES + t.num_tokens * t.token_bytes;
+    if (size != expected) {
+        fatal("%s: %zu bytes, but its header says %zu tokens, which take %zu; the file is truncated or corrupt", path,
+              size, t.num_tokens, expected);
+    }
+    return t;
+}
+
+// All files that match the pattern, in alphabetical order; ends with one line where there are none.
+static inline glob_t token_file_paths(const char* pattern) {
+    glob_t paths;
+    memset(&paths, 0, sizeof(paths));
+    int status = glob(pattern, 0, NULL, &paths);
+    if (status == GLOB_NOMATCH) {
+        fatal("no token file matches %s; a script in dev/data makes them, for example `python "
+              "dev/data/tinyshakespeare.py`",
+              pattern);
+    }
+    if (status != 0) { fatal("cannot list the files that match %s: %s", pattern, strerror(errno)); }
+    return paths;
+}
+
+// The vocabulary that the first file of a pattern was written with; 0 where it does not say.
+static inline int dataloader_vocab_size(const char* pattern) {
+    glob_t paths = token_file_paths(pattern);
+    TokenFile t = token_file_open(paths.gl_pathv[0]);
+    fclose(t.file);
+    globfree(&paths);
+    return t.vocab_size;
+}
+
+// ----------------------------------------------------------------------------
+// Reading a batch; runs in either thread, so it neither ends the program nor touches the loader
+
+static inline void token_batch_read_(TokenBatch* b) {
+    const TokenFile* shard = &b->shard;
+    size_t bytes = b->count * shard->token_bytes, got = 0;
+    off_t offset = (off_t)(HEADER_BYTES + b->first * shard->token_bytes);
+    b->error[0] = '\0';
+    while (got < bytes) {
+        ssize_t n = pread(fileno(shard->file), (char*)b->raw + got, bytes - got, offset + (off_t)got);
+        if (n > 0) {
+            got += (size_t)n;
+        } else if (n == 0 || errno != EINTR) {
+            const char* reason = n == 0 ? "it has become shorter since it was opened" : strerror(errno);
+            snprintf(b->error, sizeof(b->error), "cannot read %s at token %zu: %s", shard->path, b->first, reason);
+            return;
+        }
+    }
+    for (size_t i = 0; i < b->count; i++) {
+        uint32_t token = shard->token_bytes == 2 ? ((uint16_t*)b->raw)[i] : ((uint32_t*)b->raw)[i];
+        if (token > (uint32_t)INT32_MAX || (b->vocab_size > 0 && token >= (uint32_t)b->vocab_size)) {
+            snprintf(b->error, sizeof(b->error),
+                     "%s: token %u at position %zu is not below the model's vocabulary of %d; train a model with "
+                     "another --vocab-size, or make the file again with its tokenizer",
+                     shard->path, (unsigned)token, b->first + i, b->vocab_size);
+            return;
+        }
+        b->tokens[i] = (int)token;
+    }
+}
+
+static inline void* token_batch_thread_(void* batch) {
+    token_batch_read_((TokenBatch*)batch);
+    return NULL;
+}
+
+// Tells a batch which sample it is to hold.
+static inline void dataloader_order_(const DataLoader* d, TokenBatch* b, size_t sample_idx) {
+    size_t sample = d->should_shuffle ? (size_t)d->intra_shard_indices[sample_idx] : sample_idx;
+    b->first = (sample * d->num_ranks + d->rank) * d->B * d->T;
+    b->shard = d->shard;
+}
+
+static inline TokenBatch* dataloader_next_batch_(DataLoader* d) {
+    return &d->batches[(d->batch + 1) % DATALOADER_BATCHES];
+}
+
+// Begins to read the batch after the one in use, where it lies in the same shard. Without a thread it is read later.
+static inline void dataloader_fetch_(DataLoader* d) {
+    if (!d->prefetch || d->current_sample_idx >= d->shard_num_samples) { return; }
+    TokenBatch* next = dataloader_next_batch_(d);
+    dataloader_order_(d, next, d->current_sample_idx);
+    d->fetching = pthread_create(&d->thread, NULL, token_batch_thread_, next) == 0;
+}
+
+// Waits for the thread, if there is one. Returns 1 where it has read the batch after the one in use.
+static inline int dataloader_wait_(DataLoader* d) {
+    int fetched = d->fetching;
+    if (fetched) { pthread_join(d->thread, NULL); }
+    d->fetching = 0;
+    return fetched;
+}
+
+// ----------------------------------------------------------------------------
+// Shards
+
+static inline size_t dataloader_samples_(const DataLoader* d, TokenFile shard) {
+    return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / (d->num_ranks * d->B * d->T);
+}
+
+// Opens the shard at current_shard_idx. Call it while no thread reads.
+static inline void dataloader_open_shard_(DataLoader* d) {
+    size_t i = d->should_shuffle ? (size_t)d->shard_indices[d->current_shard_idx] : d->current_shard_idx;
+    if (d->shard.file != NULL) { fclose(d->shard.file); }
+    d->shard = token_file_open(d->paths.gl_pathv[i]);
+    d->shard_num_samples = dataloader_samples_(d, d->shard);
+    if (d->shard_num_samples == 0) { // it was checked once: the file has changed
+        fatal("%s has become too short for a batch since the run began", d->shard.path);
+    }
+}
+
+static inline void dataloader_allocate_order_(DataLoader* d) {
+    free(d->intra_shard_indices);
+    d->intra_shard_indices = (int*)malloc_check(d->shard_num_samples * sizeof(int));
+}
+
+// Begins the shard at current_shard_idx.
+static inline void dataloader_begin_shard_(DataLoader* d) {
+    d->current_sample_idx = 0;
+    dataloader_open_shard_(d);
+    if (!d->should_shuffle) { return; }
+    dataloader_allocate_order_(d);
+    init_identity_permutation(d->intra_shard_indices, (int)d->shard_num_samples);
+    random_permutation(d->intra_shard_indices, (int)d->shard_num_samples, &d->shuffle_rng);
+}
+
+// Begins an epoch. Not shuffled, it is the same as the last; shuffled, it is another one.
+static inline void dataloader_reset(DataLoader* d) {
+    dataloader_wait_(d); // whatever was fetched is not the next batch
+    d->current_shard_idx = 0;
+    if (d->should_shuffle) { random_permutation(d->shard_indices, (int)d->num_shards, &d->shuffle_rng); }
+    dataloader_begin_shard_(d);
+}
+
+// Checks every shard now, so that a bad one does not end the run in its middle.
+static inline void dataloader_check_shards_(DataLoader* d) {
+    size_t needed = d->num_ranks * d->B * d->T + 1;
+    int vocab_size = 0; // the first that a shard names
+    for (size_t i = 0; i < d->num_shards; i++) {
+        TokenFile t = token_file_open(d->paths.gl_pathv[i]);
+        if (t.num_tokens < needed) {
+            fatal(
+                "%s holds %zu tokens, a batch needs %zu (processes %zu x B %zu x T %zu, and one); choose a smaller -b "
+                "or -t, or larger files",
+                t.path, t.num_tokens, needed, d->num_ranks, d->B, d->T);
+        }
+        if (d->vocab_size > 0 && t.vocab_size > d->vocab_size) {
+            fatal(
+                "%s holds tokens of a vocabulary of %d, the model's is %d; use the model's tokenizer, or another model",
+                t.path, t.vocab_size, d->vocab_size);
+        }
+        if (vocab_size == 0) { vocab_size = t.vocab_size; }
+        if (t.vocab_size != 0 && t.vocab_size != vocab_size) {
+            fatal("%s holds tokens of a vocabulary of %d, other files of the pattern of %d; train on one kind", t.path,
+                  t.vocab_size, vocab_size);
+        }
+        d->num_tokens += t.num_tokens;
+        fclose(t.file);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The loader
+
+// Opens all files that match `pattern` for batches of B rows of T tokens. rank and num_ranks are 0 and 1 for a process
+// alone. Tokens must be below vocab_size; 0 skips that check. Ends with one line that names the file and its fault.
+static inline void dataloader_open(DataLoader* d, const char* pattern, int B, int T, int rank, int num_ranks,
+                                   int shuffle, unsigned seed, int vocab_size, HostAlloc alloc) {
+    memset(d, 0, sizeof(*d));
+    d->B = (size_t)B, d->T = (size_t)T;
+    d->rank = (size_t)rank, d->num_ranks = (size_t)num_ranks;
+    d->vocab_size = vocab_size;
+    d->memory = alloc;
+    d->paths = token_file_paths(pattern);
+    d->num_shards = d->paths.gl_pathc;
+    dataloader_check_shards_(d);
+
+    d->should_shuffle = shuffle;
+    if (shuffle) {
+        manual_seed(&d->shuffle_rng, seed + (unsigned)rank);
+        d->shard_indices = (int*)malloc_check(d->num_shards * sizeof(int));
+        init_identity_permutation(d->shard_indices, (int)d->num_shards);
+    }
+    size_t count = d->B * d->T + 1;
+    for (int i = 0; i < DATALOADER_BATCHES; i++) {
+        TokenBatch* b = &d->batches[i];
+        b->tokens = (int*)(alloc.alloc ? alloc.alloc(count * sizeof(int)) : malloc_check(count * sizeof(int)));
+        b->raw = malloc_check(count * sizeof(uint32_t));
+        b->count = count;
+        b->vocab_size = vocab_size;
+    }
+    d->prefetch = 1;
+    dataloader_reset(d);
+}
+
+// The tokens of all shards together
+static inline size_t dataloader_tokens(const DataLoader* d) { return d->num_tokens; }
+
+// Gives the next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both stay in place until the second
+// next call, so that a copy to the GPU may still be under way when the next batch is asked for.
+static inline void dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
+    int fetched = dataloader_wait_(d);
+    if (d->current_sample_idx >= d->shard_num_samples) { // nothing was fetched: no thread goes beyond a shard
+        if (++d->current_shard_idx < d->num_shards) {
+            dataloader_begin_shard_(d);
+        } else {
+            dataloader_reset(d);
+        }
+    }
+    TokenBatch* b = dataloader_next_batch_(d);
+    if (!fetched) {
+        dataloader_order_(d, b, d->current_sample_idx);
+        token_batch_read_(b);
+    }
+    if (b->error[0] != '\0') { fatal("%s", b->error); }
+    *inputs = b->tokens;
+    *targets = b->tokens + 1;
+    d->batch = (d->batch + 1) % DATALOADER_BATCHES;
+    d->current_sample_idx++;
+    dataloader_fetch_(d);
+}
+
+static inline void dataloader_close(DataLoader* d) {
+    dataloader_wait_(d);
+    for (int i = 0; i < DATALOADER_BATCHES; i++) {
+        if (d->memory.release) {
+            d->memory.release(d->batches[i].tokens);
+        } else {
+            free(d->batches[i].tokens);
+        }
+        free(d->batches[i].raw);
+    }
+    free(d->shard_indices);
+    free(d->intra_shard_indices);
+    fclose(d->shard.file);
+    globfree(&d->paths);
+    memset(d, 0, sizeof(*d));
+}
+
+// ----------------------------------------------------------------------------
+// The loader's state in a state file (magic 20240527). current_shard_idx and current_sample_idx stand in its header; the
+// order of a shuffled loader is the file's tail: num_shards (size_t), shard_indices, shard_num_samples (size_t),
+// intra_shard_indices, shuffle_rng. The tail of a loader that does not shuffle is empty.
+
+static inline void dataloader_write_state(const DataLoader* d, AtomicFile* file) {
+    if (!d->should_shuffle) { return; }
+    atomic_write(file, &d->num_shards, sizeof(size_t));
+    atomic_write(file, d->shard_indices, d->num_shards * sizeof(int));
+    atomic_write(file, &d->shard_num_samples, sizeof(size_t));
+    atomic_write(file, d->intra_shard_indices, d->shard_num_samples * sizeof(int));
+    atomic_write(file, &d->shuffle_rng, sizeof(d->shuffle_rng));
+}
+
+// Reads a permutation of 0..n-1 into order (n).
+static inline void dataloader_read_order_(int* order, size_t n, FILE* file, const char* path) {
+    fread_check(order, sizeof(int), n, file, path);
+    char* seen = (char*)calloc_check(n, 1);
+    for (size_t i = 0; i < n; i++) {
+        if (order[i] < 0 || (size_t)order[i] >= n || seen[order[i]]++) {
+            fatal("%s: entry %zu, %d, does not belong into an order of %zu; the file is corrupt", path, i, order[i], n);
+        }
+    }
+    free(seen);
+}
+
+static inline void dataloader_read_count_(size_t expected, const char* what, FILE* file, const char* path) {
+    size_t count;
+    fread_check(&count, sizeof(count), 1, file, path);
+    if (count != expected) {
+        fatal("%s was saved with %zu %s, now there are %zu: the data, the batch or the number of processes is another",
+              path, count, what, expected);
+    }
+}
+
+// Puts a loader that was opened with the same files and settings back to the position (shard_idx, sample_idx) of a state
+// file, whose tail is read from `file`. The next batch is then the one that would have followed when it was saved.
+static inline void dataloader_read_state(DataLoader* d, FILE* file, const char* path, size_t shard_idx,
+                                         size_t sample_idx) {
+    dataloader_wait_(d); // whatever was fetched is not the next batch
+    if (d->should_shuffle) {
+        dataloader_read_count_(d->num_shards, "token files", file, path);
+        dataloader_read_order_(d->shard_indices, d->num_shards, file, path);
+    }
+    if (shard_idx >= d->num_shards) {
+        fatal("%s was saved in token file %zu of the pattern, now there are %zu", path, shard_idx + 1, d->num_shards);
+    }
+    d->current_shard_idx = shard_idx;
+    dataloader_open_shard_(d);
+    if (sample_idx > d->shard_num_samples) {
+        fatal("%s was saved at sample %zu of %s, which now has %zu: the data, the batch or the number of processes is "
+              "another",
+              path, sample_idx, d->shard.path, d->shard_num_samples);
+    }
+    d->current_sample_idx = sample_idx;
+    if (d->should_shuffle) {
+        dataloader_read_count_(d->shard_num_samples, "samples in its token file", file, path);
+        dataloader_allocate_order_(d);
+        dataloader_read_order_(d->intra_shard_indices, d->shard_num_samples, file, path);
+        fread_check(&d->shuffle_rng, sizeof(d->shuffle_rng), 1, file, path);
+        if (!mt19937_valid(&d->shuffle_rng)) { fatal("%s: its random number generator is corrupt", path); }
+    }
+}
+
+#endif
