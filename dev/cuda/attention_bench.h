@@ -1,0 +1,574 @@
+/*
+The program that every contestant becomes: read the command line, check every configuration over a sweep of shapes, then
+time each at one shape and print a row for it. A wrong kernel ends the program with exit code 1 before anything is timed.
+
+The check    outputs and scratch filled with NaN, guard bytes around them, errors held against the fp64 reference and
+             its model of rounding (attention_reference.h), a second run compared bit for bit.
+The timing   CUDA graphs of launches that walk through more memory than the L2 cache holds; the median of the replays.
+The row      TFLOP/s count the causal half: 2 B NH T^2 HS forward, 2.5 times that backward. "of GEMM" is the share of
+             what cuBLAS reaches on 8192^3 in the same precision, "x naive" the speed-up over the naive contestant.
+
+Programs link with -lcublas, for the GEMM.
+*/
+#ifndef ATTENTION_BENCH_H
+#define ATTENTION_BENCH_H
+
+#include "attention.h"
+#include "attention_backward_naive.cu"
+#include "attention_forward_naive.cu"
+#include "attention_reference.h"
+
+#include <algorithm>
+#include <cublas_v2.h>
+#include <string>
+#include <vector>
+
+// ----------------------------------------------------------------------------
+// The command line
+
+struct BenchOptions {
+    Shape shape = {8, 1024, 12, 64};
+    bool given[4] = {}; // -b, -t, -h, -d
+    bool check_only = false;
+    const char* config = nullptr;
+    const char* csv = nullptr;
+};
+
+static inline void bench_help(const char* direction, const char* idea) {
+    printf("Usage: attention_%s_%s_%s [flag value]...\n\n"
+           "  -b <int>         B, batch (default 8)\n"
+           "  -t <int>         T, sequence length (default 1024)\n"
+           "  -h <int>         NH, number of heads (default 12)\n"
+           "  -d <int>         HS, head size: 32, 64, 96 or 128 (default 64)\n"
+           "  --config <name>  only this configuration\n"
+           "  --csv <file>     append the fastest configuration's row to this leaderboard\n"
+           "  --check-only     check and do not time; a size that is given replaces its list in the sweep\n"
+           "  --help           this text\n",
+           direction, idea, PRECISION_NAME);
+}
+
+static inline BenchOptions bench_options(int argc, char** argv, const char* direction, const char* idea) {
+    BenchOptions o;
+    const char* const size_flags[4] = {"-b", "-t", "-h", "-d"};
+    int* const sizes[4] = {&o.shape.B, &o.shape.T, &o.shape.NH, &o.shape.HS};
+    for (int i = 1; i < argc; i++) {
+        std::string flag = argv[i];
+        if (flag == "--help") {
+            bench_help(direction, idea);
+            exit(EXIT_SUCCESS);
+        }
+        if (flag == "--check-only") {
+            o.check_only = true;
+            continue;
+        }
+        int size = (int)(std::find(size_flags, size_flags + 4, flag) - size_flags);
+        if (size == 4 && flag != "--config" && flag != "--csv") { fatal("unknown flag %s; --help lists all", argv[i]); }
+        if (++i == argc) { fatal("flag %s needs a value", flag.c_str()); }
+        if (flag == "--config") {
+            o.config = argv[i];
+        } else if (flag == "--csv") {
+            o.csv = argv[i];
+        } else {
+            char* end;
+            long value = strtol(argv[i], &end, 10);
+            if (*end != '\0' || end == argv[i] || value < 1 || value > INT32_MAX) {
+                fatal("%s %s: must be a whole number of at least 1", flag.c_str(), argv[i]);
+            }
+            *sizes[size] = (int)value;
+            o.given[size] = true;
+        }
+    }
+    const char* why = attention_unsupported(o.shape.B, o.shape.T, o.shape.NH, o.shape.HS);
+    if (why) { fatal("-b %d -t %d -h %d -d %d: %s", o.shape.B, o.shape.T, o.shape.NH, o.shape.HS, why); }
+    return o;
+}
+
+static inline cudaDeviceProp bench_gpu() {
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+        fatal("this program needs an NVIDIA GPU and found none (%s)", cudaGetErrorString(error));
+    }
+    cudaDeviceProp gpu;
+    cuda_check(cudaGetDeviceProperties(&gpu, 0));
+    return gpu;
+}
+
+// ----------------------------------------------------------------------------
+// Device memory with guards: GUARD bytes before and after, filled with the same 0xff (a NaN in every precision) as the
+// outputs themselves, so that a write outside is seen.
+
+constexpr size_t GUARD = 1024;
+
+struct Buffer {
+    char* data = nullptr;
+    size_t bytes = 0;
+    template <class T> T* as() const { return reinterpret_cast<T*>(data); }
+};
+static inline Buffer buffer_allocate(size_t bytes) {
+    Buffer b;
+    b.bytes = CEIL_DIV(bytes, (size_t)4) * 4;
+    cudaError_t error = cudaMalloc(&b.data, b.bytes + 2 * GUARD);
+    if (error == cudaErrorMemoryAllocation) {
+        fatal("this GPU has no memory left for a tensor of %.1f GB; take a smaller shape", 1e-9 * b.bytes);
+    }
+    cuda_check(error);
+    b.data += GUARD;
+    return b;
+}
+static inline void buffer_free(Buffer* b) {
+    if (b->data) { cuda_check(cudaFree(b->data - GUARD)); }
+    *b = Buffer();
+}
+static inline void buffer_poison(Buffer b) {
+    if (b.data) { cuda_check(cudaMemset(b.data - GUARD, 0xff, b.bytes + 2 * GUARD)); }
+}
+
+__global__ void count_different(unsigned long long* count, const uint32_t* a, const uint32_t* b, size_t words) {
+    for (size_t n = blockIdx.x * (size_t)blockDim.x + threadIdx.x; n < words; n += gridDim.x * (size_t)blockDim.x) {
+        if (a[n] != (b ? b[n] : 0xffffffffu)) { atomicAdd(count, 1ull); }
+    }
+}
+
+struct TensorSet {
+    Buffer qkv, dout, out, dqkv, l, m, scratch;
+};
+
+// ----------------------------------------------------------------------------
+// The two directions: how to launch, which tensors are outputs, how they are compared
+
+struct Forward {
+    typedef AttentionForwardConfig Config;
+    static constexpr const char* name = "forward";
+    static constexpr double flops = 2; // times B NH T^2 HS
+    static const Config& naive() { return naive::forward_configs[0]; }
+    static size_t scratch_bytes(const Config& c, Shape s) {
+        return c.scratch_bytes ? c.scratch_bytes(s.B, s.T, s.NH, s.HS) : 0;
+    }
+    static std::vector<Buffer*> outputs(TensorSet& t) { return {&t.out, &t.l, &t.m}; }
+    static void launch(const Config& c, const TensorSet& t, Shape s, cudaStream_t stream) {
+        floatX *out = t.out.as<floatX>(), *qkv = t.qkv.as<floatX>();
+        float *l = t.l.as<float>(), *m = t.m.as<float>();
+        if (c.launch) {
+            c.launch(out, l, m, qkv, s.B, s.T, s.NH, s.HS, stream);
+        } else {
+            c.launch_unfused(out, l, m, qkv, t.scratch.data, s.B, s.T, s.NH, s.HS, stream);
+        }
+    }
+    static void prepare(const TensorSet&, const Reference&) {}
+    static void compare(Difference* d, const TensorSet& t, const Reference& r) {
+        compare_tensor<<<1024, REFERENCE_THREADS>>>(d, OUT, t.out.as<floatX>(), 1, 0, r);
+        unsigned blocks = (unsigned)CEIL_DIV(r.shape.rows(), (int64_t)256);
+        compare_statistics<<<blocks, 256>>>(d, t.l.as<float>(), t.m.as<float>(), r);
+    }
+};
+
+struct Backward {
+    typedef AttentionBackwardConfig Config;
+    static constexpr const char* name = "backward";
+    static constexpr double flops = 5;
+    static const Config& naive() { return naive::backward_configs[0]; }
+    static size_t scratch_bytes(const Config& c, Shape s) { return c.scratch_bytes(s.B, s.T, s.NH, s.HS); }
+    static std::vector<Buffer*> outputs(TensorSet& t) { return {&t.dqkv}; }
+    static void launch(const Config& c, const TensorSet& t, Shape s, cudaStream_t stream) {
+        c.launch(t.dqkv.as<floatX>(), t.dout.as<floatX>(), t.qkv.as<floatX>(), t.out.as<floatX>(), t.l.as<float>(),
+                 t.m.as<float>(), t.scratch.data, s.B, s.T, s.NH, s.HS, stream);
+    }
+    static void prepare(const TensorSet& t, const Reference& r) {
+        unsigned blocks = (unsigned)CEIL_DIV(r.shape.elements(), (int64_t)256);
+        reference_forward_outputs<<<blocks, 256>>>(t.out.as<floatX>(), t.l.as<float>(), t.m.as<float>(), r, 4);
+    }
+    static void compare(Difference* d, const TensorSet& t, const Reference& r) {
+        for (int slot = 0; slot < 3; slot++) {
+            compare_tensor<<<1024, REFERENCE_THREADS>>>(d, (Tensor)(DQ + slot), t.dqkv.as<floatX>(), 3, slot, r);
+        }
+    }
+};
+
+static inline TensorSet tensors_allocate(Shape s, bool backward) {
+    TensorSet t;
+    size_t tensor = s.elements() * sizeof(floatX), statistics = s.rows() * sizeof(float);
+    t.qkv = buffer_allocate(3 * tensor);
+    t.dout = buffer_allocate(tensor);
+    t.out = buffer_allocate(tensor);
+    t.l = buffer_allocate(statistics);
+    t.m = buffer_allocate(statistics);
+    if (backward) { t.dqkv = buffer_allocate(3 * tensor); }
+    return t;
+}
+static inline void tensors_free(TensorSet* t) {
+    for (Buffer* b : {&t->qkv, &t->dout, &t->out, &t->dqkv, &t->l, &t->m, &t->scratch}) { buffer_free(b); }
+}
+static inline void tensors_fill(const TensorSet& t, Shape s, int distinct, Pattern pattern, uint64_t seed) {
+    unsigned blocks = (unsigned)CEIL_DIV(4 * s.elements(), (int64_t)256);
+    fill_inputs<<<blocks, 256>>>(t.qkv.as<floatX>(), t.dout.as<floatX>(), s, distinct, pattern, seed);
+    cuda_check(cudaGetLastError());
+}
+
+// ----------------------------------------------------------------------------
+// The check
+
+struct Verdict {
+    double worst = 0;   // error over what is allowed: at most 1 is right
+    double rel_err = 0; // the largest ||x - ref|| / ||ref|| of the output tensors
+    bool deterministic = true;
+};
+
+static inline unsigned long long words_different(const void* a, const void* b, size_t bytes) {
+    static unsigned long long* count = nullptr;
+    if (!count) { cuda_check(cudaMallocManaged(&count, sizeof(*count))); }
+    *count = 0;
+    count_different<<<256, 256>>>(count, (const uint32_t*)a, (const uint32_t*)b, bytes / 4);
+    cuda_check(cudaDeviceSynchronize());
+    return *count;
+}
+
+template <class Direction>
+static void run_poisoned(const typename Direction::Config& c, TensorSet& t, Shape s, const std::string& what) {
+    std::vector<Buffer*> written = Direction::outputs(t);
+    written.push_back(&t.scratch);
+    for (Buffer* b : written) { buffer_poison(*b); }
+    Direction::launch(c, t, s, 0);
+    cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess) { error = cudaDeviceSynchronize(); }
+    if (error != cudaSuccess) { fatal("%s: the kernel failed: %s", what.c_str(), cudaGetErrorString(error)); }
+    for (Buffer* b : written) {
+        if (b->data &&
+            (words_different(b->data - GUARD, nullptr, GUARD) || words_different(b->data + b->bytes, nullptr, GUARD))) {
+            fatal("%s: wrote outside of its tensors", what.c_str());
+        }
+    }
+}
+
+// Ends the program when the configuration is wrong at this shape.
+template <class Direction>
+static Verdict check(const typename Direction::Config& c, TensorSet& t, const Reference& r, const std::string& what) {
+    const Shape s = r.shape;
+    t.scratch = Direction::scratch_bytes(c, s) ? buffer_allocate(Direction::scratch_bytes(c, s)) : Buffer();
+    run_poisoned<Direction>(c, t, s, what);
+
+    Difference* d;
+    double noise[NUM_TENSORS];
+    cuda_check(cudaMallocManaged(&d, sizeof(*d)));
+    memset((void*)d, 0, sizeof(*d));
+    Direction::compare(d, t, r);
+    cuda_check(cudaGetLastError());
+    cuda_check(cudaDeviceSynchronize());
+    cuda_check(cudaMemcpy(noise, r.noise, sizeof(noise), cudaMemcpyDeviceToHost));
+    if (d->not_finite) { fatal("%s: %llu elements are not finite, or were not written", what.c_str(), d->not_finite); }
+    Verdict verdict;
+    for (int n = 0; n < NUM_TENSORS; n++) {
+        bool compared = (n == OUT) == (strcmp(Direction::name, "forward") == 0);
+        if (!compared) { continue; }
+        double model2 = noise[n] * s.heads() / r.distinct + UNIT_ROUNDOFF * UNIT_ROUNDOFF * d->reference2[n];
+        double allowed = 3 * sqrt(model2), error = sqrt(d->error2[n]);
+        if (!(error <= allowed)) {
+            fatal("%s: %s is wrong: ||x - ref|| is %.3g, at most %.3g is rounding (||ref|| is %.3g)", what.c_str(),
+                  tensor_names[n], error, allowed, sqrt(d->reference2[n]));
+        }
+        verdict.worst = fmax(verdict.worst, error / allowed);
+        if (d->reference2[n] > 0) { verdict.rel_err = fmax(verdict.rel_err, error / sqrt(d->reference2[n])); }
+    }
+    float worst_lse;
+    memcpy(&worst_lse, &d->worst_lse, sizeof(worst_lse));
+    if (!(worst_lse <= 1)) {
+        fatal("%s: m + log(l) is off by %.3g times what is rounding, or m is more than 8 from the row's maximum",
+              what.c_str(), worst_lse);
+    }
+    verdict.worst = fmax(verdict.worst, worst_lse);
+    cuda_check(cudaFree(d));
+
+    std::vector<Buffer> first;
+    for (Buffer* b : Direction::outputs(t)) {
+        first.push_back(buffer_allocate(b->bytes));
+        cuda_check(cudaMemcpy(first.back().data, b->data, b->bytes, cudaMemcpyDeviceToDevice));
+    }
+    run_poisoned<Direction>(c, t, s, what);
+    std::vector<Buffer*> second = Direction::outputs(t);
+    for (size_t n = 0; n < first.size(); n++) {
+        if (words_different(first[n].data, second[n]->data, first[n].bytes)) { verdict.deterministic = false; }
+        buffer_free(&first[n]);
+    }
+    buffer_free(&t.scratch);
+    return verdict;
+}
+
+template <class Direction> static std::string describe(const char* idea, const char* config, Shape s, Pattern pattern) {
+    char text[256];
+    snprintf(text, sizeof(text), "attention_%s_%s %s at B %d T %d NH %d HS %d, %s", Direction::name, idea, config, s.B,
+             s.T, s.NH, s.HS, pattern_names[pattern]);
+    return text;
+}
+
+// Checks every configuration over all shapes of the sweep and all patterns, and prints a line for each.
+template <class Direction> static void
+check_sweep(const char* idea, const std::vector<const typename Direction::Config*>& configs, const BenchOptions& o) {
+    std::vector<int> Ts = {1, 2, 31, 63, 64, 65, 127, 128, 129, 1000, 1024, 1025}, HSs = {32, 64, 96, 128};
+    std::vector<Shape> shapes;
+    if (o.check_only && o.given[1]) { Ts = {o.shape.T}; }
+    if (o.check_only && o.given[3]) { HSs = {o.shape.HS}; }
+    for (int HS : HSs) {
+        for (int T : Ts) {
+            shapes.push_back({2, T, 3, HS});
+            if (o.check_only && o.given[0]) { shapes.back().B = o.shape.B; }
+            if (o.check_only && o.given[2]) { shapes.back().NH = o.shape.NH; }
+        }
+        if (!o.check_only || !(o.given[0] || o.given[1] || o.given[2])) {
+            shapes.push_back({1, 200, 1, HS});
+            shapes.push_back({3, 77, 1, HS});
+        }
+    }
+    std::vector<Verdict> verdicts(configs.size());
+    std::vector<int> checks(configs.size());
+    for (Shape s : shapes) {
+        TensorSet t = tensors_allocate(s, strcmp(Direction::name, "backward") == 0);
+        Reference r = reference_allocate(s);
+        for (int pattern = 0; pattern < NUM_PATTERNS; pattern++) {
+            tensors_fill(t, s, r.distinct, (Pattern)pattern, 1000 + pattern);
+            reference_compute(&r, t.qkv.as<floatX>(), t.dout.as<floatX>());
+            Direction::prepare(t, r);
+            for (size_t n = 0; n < configs.size(); n++) {
+                if (configs[n]->HS != 0 && configs[n]->HS != s.HS) { continue; }
+                std::string what = describe<Direction>(idea, configs[n]->name, s, (Pattern)pattern);
+                Verdict v = check<Direction>(*configs[n], t, r, what);
+                verdicts[n].worst = fmax(verdicts[n].worst, v.worst);
+                verdicts[n].deterministic &= v.deterministic;
+                checks[n]++;
+            }
+        }
+        reference_free(&r);
+        tensors_free(&t);
+    }
+    for (size_t n = 0; n < configs.size(); n++) {
+        if (checks[n] == 0) { continue; }
+        std::string head_size = configs[n]->HS ? "HS " + std::to_string(configs[n]->HS) : "every HS";
+        printf("attention_%s_%s %s %s, %s: %d checks passed, largest error %.0f%% of what is allowed, %s\n",
+               Direction::name, idea, PRECISION_NAME, configs[n]->name, head_size.c_str(), checks[n],
+               100 * verdicts[n].worst, verdicts[n].deterministic ? "deterministic" : "not deterministic");
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The timing
+
+static inline float median(std::vector<float> x) {
+    std::sort(x.begin(), x.end());
+    return x[x.size() / 2];
+}
+
+// Median milliseconds of launch(n, stream), n walking through 0 .. sets-1: replays of a graph of about 2 ms or more.
+template <class Launch> static float time_launches(int sets, Launch launch) {
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+    cuda_check(cudaStreamCreate(&stream));
+    cuda_check(cudaEventCreate(&begin));
+    cuda_check(cudaEventCreate(&end));
+    auto elapsed = [&]() {
+        float ms;
+        cuda_check(cudaEventRecord(end, stream));
+        cuda_check(cudaEventSynchronize(end));
+        cuda_check(cudaEventElapsedTime(&ms, begin, end));
+        return ms;
+    };
+    launch(0, stream); // warm-up
+    cuda_check(cudaEventRecord(begin, stream));
+    launch(0, stream);
+    float estimate = elapsed();
+    int rounds = std::max(1, std::min(100, (int)(2.0f / (estimate * sets))));
+
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int n = 0; n < rounds * sets; n++) { launch(n % sets, stream); }
+    cuda_check(cudaStreamEndCapture(stream, &graph));
+    cuda_check(cudaGraphInstantiate(&executable, graph, 0));
+    cuda_check(cudaGraphLaunch(executable, stream));
+    cuda_check(cudaStreamSynchronize(stream));
+    std::vector<float> times;
+    for (float spent = 0; times.size() < 3 || (times.size() < 31 && spent < 300);) {
+        cuda_check(cudaEventRecord(begin, stream));
+        cuda_check(cudaGraphLaunch(executable, stream));
+        float ms = elapsed();
+        spent += ms;
+        times.push_back(ms / (rounds * sets));
+    }
+    cuda_check(cudaGraphExecDestroy(executable));
+    cuda_check(cudaGraphDestroy(graph));
+    cuda_check(cudaEventDestroy(begin));
+    cuda_check(cudaEventDestroy(end));
+    cuda_check(cudaStreamDestroy(stream));
+    return median(times);
+}
+
+static inline void cublas_check(cublasStatus_t status) {
+    if (status != CUBLAS_STATUS_SUCCESS) { fatal("cuBLAS: %s", cublasGetStatusString(status)); }
+}
+
+// TFLOP/s of an 8192^3 product in the training precision (fp32: true fp32, not tf32), on random data.
+static inline double gemm_ceiling() {
+    const int n = 8192;
+    const cudaDataType_t type = sizeof(floatX) == 4                   ? CUDA_R_32F
+                                : strcmp(PRECISION_NAME, "fp16") == 0 ? CUDA_R_16F
+                                                                      : CUDA_R_16BF;
+    const Shape s = {1, n, n / 64, 64}; // 4 n^2 elements in qkv and dout: A and B, and more
+    TensorSet t = tensors_allocate(s, false);
+    tensors_fill(t, s, s.heads(), ORDINARY, 7);
+    cublasHandle_t handle;
+    cublas_check(cublasCreate(&handle));
+    Buffer workspace = buffer_allocate(32 << 20);
+    const float one = 1, zero = 0;
+    const floatX* A = t.qkv.as<floatX>();
+    float ms = time_launches(1, [&](int, cudaStream_t stream) {
+        cublas_check(cublasSetStream(handle, stream));
+        cublas_check(cublasSetWorkspace(handle, workspace.data, workspace.bytes));
+        cublas_check(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, A, type, n, A + (size_t)n * n, type,
+                                  n, &zero, t.out.data, type, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    });
+    cublas_check(cublasDestroy(handle));
+    buffer_free(&workspace);
+    tensors_free(&t);
+    return 2e-9 * n * n * n / ms;
+}
+
+// ----------------------------------------------------------------------------
+// The rows
+
+// First line of a command's output, or "unknown".
+static inline std::string output_of(const char* command) {
+    char line[128] = "";
+    FILE* f = popen(command, "r");
+    if (f && !fgets(line, sizeof(line), f)) { line[0] = '\0'; }
+    if (f) { pclose(f); }
+    line[strcspn(line, "\n")] = '\0';
+    return line[0] ? line : "unknown";
+}
+
+// Appends one row to the leaderboard; the first row of a file brings the line of column names.
+static inline void append_csv(const char* path, const std::string& row) {
+    FILE* f = fopen_check(path, "a");
+    fseek(f, 0, SEEK_END);
+    if (ftell(f) == 0) {
+        fputs("gpu,driver,cuda,date,commit,direction,idea,precision,B,T,NH,HS,config,ms,tflops,rel_err,deterministic\n",
+              f);
+    }
+    fprintf(f, "%s\n", row.c_str());
+    if (fclose(f) != 0) { fatal("cannot write %s: %s", path, strerror(errno)); }
+}
+
+static inline std::string csv_environment(const cudaDeviceProp& gpu) {
+    char date[16], text[512];
+    time_t now = time(nullptr);
+    int cuda;
+    cuda_check(cudaRuntimeGetVersion(&cuda));
+    strftime(date, sizeof(date), "%Y-%m-%d", gmtime(&now));
+    const char* commit = getenv("COMMIT"); // where the sources were built away from their repository
+    snprintf(text, sizeof(text), "%s,%s,%d.%d,%s,%s", gpu.name,
+             output_of("nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null").c_str(), cuda / 1000,
+             cuda % 1000 / 10, date, commit ? commit : output_of("git rev-parse --short HEAD 2>/dev/null").c_str());
+    return text;
+}
+
+// Checks each configuration at the shape, times it and prints its row.
+template <class Direction> static void bench(const char* idea,
+                                             const std::vector<const typename Direction::Config*>& configs,
+                                             const BenchOptions& o, const cudaDeviceProp& gpu) {
+    const Shape s = o.shape;
+    const double tflop = 1e-12 * Direction::flops * s.B * s.NH * s.T * s.T * s.HS;
+    const double ceiling = gemm_ceiling();
+    printf("\nattention_%s_%s, %s, %s, B %d T %d NH %d HS %d; GEMM %.1f TFLOP/s\n", Direction::name, idea,
+           PRECISION_NAME, gpu.name, s.B, s.T, s.NH, s.HS, ceiling);
+    printf("%-16s %10s %9s %8s %9s %9s  %s\n", "config", "ms", "TFLOP/s", "of GEMM", "x naive", "rel_err",
+           "deterministic");
+
+    // As many sets of tensors as it takes to read past the L2 cache twice before a set comes again
+    size_t set_bytes = 4 * s.elements() * sizeof(floatX);
+    int sets = 1 + (int)(2 * (size_t)gpu.l2CacheSize / set_bytes);
+    std::vector<TensorSet> tensors;
+    Reference r = reference_allocate(s);
+    for (int n = 0; n < sets; n++) {
+        tensors.push_back(tensors_allocate(s, strcmp(Direction::name, "backward") == 0));
+        tensors_fill(tensors[n], s, r.distinct, ORDINARY, 42);
+        if (n == 0) { reference_compute(&r, tensors[0].qkv.as<floatX>(), tensors[0].dout.as<floatX>()); }
+        Direction::prepare(tensors[n], r);
+    }
+    auto time_config = [&](const typename Direction::Config& c) {
+        Buffer scratch = buffer_allocate(Direction::scratch_bytes(c, s));
+        for (TensorSet& t : tensors) { t.scratch = scratch; }
+        float ms =
+            time_launches(sets, [&](int n, cudaStream_t stream) { Direction::launch(c, tensors[n], s, stream); });
+        for (TensorSet& t : tensors) { t.scratch = Buffer(); }
+        buffer_free(&scratch);
+        return ms;
+    };
+    // The naive kernels take seconds at large shapes, where a speed-up over them says nothing any more.
+    float naive_ms = tflop <= 0.6 ? time_config(Direction::naive()) : NAN;
+
+    std::string best_row;
+    float best_ms = INFINITY;
+    for (const typename Direction::Config* c : configs) {
+        if (c->HS != 0 && c->HS != s.HS) { continue; }
+        Verdict v = check<Direction>(*c, tensors[0], r, describe<Direction>(idea, c->name, s, ORDINARY));
+        float ms = time_config(*c);
+        const char* deterministic = v.deterministic ? "yes" : "no";
+        char times_naive[16] = "-", row[256];
+        if (isfinite(naive_ms)) { snprintf(times_naive, sizeof(times_naive), "%.2f", naive_ms / ms); }
+        printf("%-16s %10.4f %9.1f %7.1f%% %9s %9.2e  %s\n", c->name, ms, 1e3 * tflop / ms,
+               100 * 1e3 * tflop / ms / ceiling, times_naive, v.rel_err, deterministic);
+        fflush(stdout);
+        if (ms < best_ms) {
+            best_ms = ms;
+            snprintf(row, sizeof(row), "%s,%s,%s,%d,%d,%d,%d,%s,%.5f,%.2f,%.3e,%s", Direction::name, idea,
+                     PRECISION_NAME, s.B, s.T, s.NH, s.HS, c->name, ms, 1e3 * tflop / ms, v.rel_err, deterministic);
+            best_row = csv_environment(gpu) + "," + row;
+        }
+    }
+    if (best_row.empty()) { fatal("no configuration of %s serves head size %d on this GPU", idea, s.HS); }
+    if (o.csv) { append_csv(o.csv, best_row); }
+    reference_free(&r);
+    for (TensorSet& t : tensors) { tensors_free(&t); }
+}
+
+// ----------------------------------------------------------------------------
+// The mains
+
+template <class Direction, size_t N> static int attention_main(int argc, char** argv, const char* idea,
+                                                               const typename Direction::Config (&table)[N],
+                                                               int compute_capability) {
+    BenchOptions o = bench_options(argc, argv, Direction::name, idea);
+    std::string names;
+    std::vector<const typename Direction::Config*> configs;
+    for (const typename Direction::Config& c : table) {
+        if (names.find(c.name) == std::string::npos) { names += (names.empty() ? "" : ", ") + std::string(c.name); }
+        if (!o.config || strcmp(o.config, c.name) == 0) { configs.push_back(&c); }
+    }
+    if (configs.empty()) { fatal("--config %s: no such configuration; there are: %s", o.config, names.c_str()); }
+
+    cudaDeviceProp gpu = bench_gpu();
+    if (gpu.major * 10 + gpu.minor < compute_capability) {
+        fatal("attention_%s_%s needs compute capability %d.%d; the %s has %d.%d", Direction::name, idea,
+              compute_capability / 10, compute_capability % 10, gpu.name, gpu.major, gpu.minor);
+    }
+    for (size_t n = configs.size(); n-- > 0;) {
+        if (configs[n]->shared_bytes <= gpu.sharedMemPerBlockOptin) { continue; }
+        printf("skipped %s for HS %d: it needs %zu KB of shared memory a block, the %s has %zu\n", configs[n]->name,
+               configs[n]->HS, configs[n]->shared_bytes / 1024, gpu.name, gpu.sharedMemPerBlockOptin / 1024);
+        configs.erase(configs.begin() + n);
+    }
+    check_sweep<Direction>(idea, configs, o);
+    if (!o.check_only) { bench<Direction>(idea, configs, o, gpu); }
+    return EXIT_SUCCESS;
+}
+
+// compute_capability: the least that the contestant runs on, such as 80; 0 where any will do.
+template <size_t N> static inline int attention_forward_main(int argc, char** argv, const char* idea,
+                                                             const AttentionForwardConfig (&table)[N],
+                                                             int compute_capability = 0) {
+    return attention_main<Forward>(argc, argv, idea, table, compute_capability);
+}
+template <size_t N> static inline int attention_backward_main(int argc, char** argv, const char* idea,
+                                                              const AttentionBackwardConfig (&table)[N],
+                                                              int compute_capability = 0) {
+    return attention_main<Backward>(argc, argv, idea, table, compute_capability);
+}
+
+#endif

@@ -1,0 +1,64 @@
+/*
+One thread for each query row. Slow, obvious, correct: everything else is measured against it.
+
+A row's maximum in a first pass over the keys, the weights and their sum with the products in a second. The query and the
+output row are a thread's own; keys and values come from global memory, one row at a time, the same for a whole warp.
+*/
+#ifndef ATTENTION_FORWARD_NAIVE_CU
+#define ATTENTION_FORWARD_NAIVE_CU
+
+#include "attention.h"
+
+namespace naive {
+
+template <int HS>
+__global__ void forward_rows(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH) {
+    const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; // over (B,NH,T)
+    if (n >= (int64_t)B * NH * T) { return; }
+    const int t = (int)(n % T), h = (int)(n / T % NH), b = (int)(n / T / NH);
+    const int64_t token = (int64_t)3 * NH * HS; // elements from a token to the next
+    const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS) + t * token;
+    const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
+    const floatX* v = qkv + qkv_offset(b, 2, h, T, NH, HS);
+
+    auto score = [&](int j) { // q.k_j / sqrt(HS)
+        float sum = 0;
+        for (int d = 0; d < HS; d++) { sum += (float)q[d] * (float)k[j * token + d]; }
+        return sum * rsqrtf((float)HS);
+    };
+    float maximum = -INFINITY;
+    for (int j = 0; j <= t; j++) { maximum = fmaxf(maximum, score(j)); }
+    float sum = 0, o[HS] = {};
+    for (int j = 0; j <= t; j++) {
+        float weight = expf(score(j) - maximum);
+        sum += weight;
+        for (int d = 0; d < HS; d++) { o[d] += weight * (float)v[j * token + d]; }
+    }
+    floatX* out_row = out + out_offset(b, h, T, NH, HS) + (int64_t)t * NH * HS;
+    for (int d = 0; d < HS; d++) { out_row[d] = (floatX)(o[d] / sum); }
+    m[n] = maximum;
+    l[n] = sum;
+}
+
+template <int HS>
+void forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int, cudaStream_t stream) {
+    const unsigned blocks = (unsigned)CEIL_DIV((int64_t)B * NH * T, (int64_t)128);
+    forward_rows<HS><<<blocks, 128, 0, stream>>>(out, l, m, qkv, B, T, NH);
+}
+
+void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                       cudaStream_t stream) {
+    auto launch = HS == 32 ? forward<32> : HS == 64 ? forward<64> : HS == 96 ? forward<96> : forward<128>;
+    launch(out, l, m, qkv, B, T, NH, HS, stream);
+}
+
+static const AttentionForwardConfig forward_configs[] = {{"128 threads", 0, 0, attention_forward}};
+
+} // namespace naive
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "attention_bench.h"
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, "naive", naive::forward_configs); }
+#endif
+
+#endif
