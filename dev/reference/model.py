@@ -17,6 +17,14 @@ from torch.nn import functional as F
 
 LAYERNORM_EPSILON = 1e-5
 
+SIZES = {  # layers, heads, channels
+    "d6": (6, 6, 384),
+    "d12": (12, 12, 768),
+    "d24": (24, 16, 1024),
+    "d36": (36, 20, 1280),
+    "d48": (48, 25, 1600),
+}
+
 
 @dataclass
 class Config:

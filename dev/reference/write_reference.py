@@ -28,6 +28,7 @@ from formats import (
 )
 from model import (
     GPT2,
+    SIZES,
     Config,
     clip_gradients,
     initialise,
@@ -35,13 +36,6 @@ from model import (
     make_optimizer,
 )
 
-SIZES = {  # layers, heads, channels
-    "d6": (6, 6, 384),
-    "d12": (12, 12, 768),
-    "d24": (24, 16, 1024),
-    "d36": (36, 20, 1280),
-    "d48": (48, 25, 1600),
-}
 STEPS = 10
 BETA1, BETA2, EPSILON, WEIGHT_DECAY, CLIP = 0.9, 0.95, 1e-8, 0.1, 1.0
 LARGEST_FP64 = 500_000_000  # parameters: weights, gradients and two moments of 8 bytes make 16 GB

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""The time of a PyTorch training step at a given size: forward, backward, clipping and AdamW, to stand beside ours.
+
+    python dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa cudnn     # 1.5 min, 60 GB, an H200
+
+Random weights and tokens, bf16 autocast, fused AdamW, torch.compile; the vocabulary is a multiple of 128, as PyTorch
+users pad it for speed. Prints the median step and the fastest, tokens/s, and the memory that was reserved.
+"""
+
+import os
+import statistics
+import time
+from contextlib import nullcontext
+
+import torch
+from formats import Parser, fail, positive_int
+from model import (
+    GPT2,
+    SIZES,
+    Config,
+    clip_gradients,
+    fused_attention,
+    initialise,
+    make_optimizer,
+)
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+def parse_arguments():
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--model", choices=SIZES, default="d12", help="GPT-2 by depth (default: %(default)s)")
+    add("--batch", type=positive_int, default=64, metavar="B", help="default: %(default)s")
+    add("--time", type=positive_int, default=1024, metavar="T", help="default: %(default)s")
+    add("--vocab", type=positive_int, default=50304, metavar="V", help="default: %(default)s")
+    add(
+        "--sdpa",
+        choices=["auto", *BACKENDS],
+        default="auto",
+        help="attention's backend (default: PyTorch's own choice)",
+    )
+    add("--dtype", choices=["float32", "bfloat16"], default="bfloat16", help="default: %(default)s")
+    add("--compile", type=int, choices=[0, 1], default=1, help="1: torch.compile (default: %(default)s)")
+    add("--steps", type=positive_int, default=30, metavar="N", help="steps that are timed (default: %(default)s)")
+    add("--warm-up", type=positive_int, default=10, metavar="N", help="steps before them (default: %(default)s)")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    return parser.parse_args()
+
+
+def main():
+    args = parse_arguments()
+    B, T, on_gpu = args.batch, args.time, torch.device(args.device).type == "cuda"
+    torch.set_float32_matmul_precision("high")
+    layers, heads, channels = SIZES[args.model]
+    model = GPT2(Config(max(T, 1024), args.vocab, layers, heads, channels), attention=fused_attention)
+    initialise(model, seed=42)
+    model.to(args.device)
+    optimizer = make_optimizer(model, 1e-4)
+    compiled = torch.compile(model) if args.compile else model
+    x, y = torch.randint(args.vocab, (2, B, T), device=args.device)
+    autocast = torch.autocast(torch.device(args.device).type, torch.bfloat16, enabled=args.dtype == "bfloat16")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with autocast:
+            loss = compiled(x, y)[1]
+        loss.backward()
+        clip_gradients(model, 1.0)
+        optimizer.step()
+
+    def seconds_of_step():
+        start = time.perf_counter()
+        step()
+        if on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    with nullcontext() if args.sdpa == "auto" else sdpa_kernel(BACKENDS[args.sdpa]):
+        try:
+            for _ in range(args.warm_up):
+                seconds_of_step()
+            times = [seconds_of_step() for _ in range(args.steps)]
+        except torch.OutOfMemoryError:
+            fail(f"--batch {B} does not fit in the memory of this GPU")
+        except RuntimeError as error:
+            if "No available kernel" not in str(error):
+                raise
+            fail(f"--sdpa {args.sdpa} does not serve this device and precision")
+    median = statistics.median(times)
+    device = torch.cuda.get_device_name() if on_gpu else f"CPU, {os.cpu_count()} processors"
+    memory = f", {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB" if on_gpu else ""
+    how = f"{args.dtype}, sdpa {args.sdpa}, {'torch.compile' if args.compile else 'eager'}"
+    print(f"{args.model}, B={B}, T={T}, {how}, PyTorch {torch.__version__}, {device}")
+    print(f"{1e3 * median:.2f} ms (fastest {1e3 * min(times):.2f}), {B * T / median:,.0f} tok/s{memory}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""Trains the PyTorch model from a checkpoint on the very batches of the C and CUDA trainers, for a curve beside theirs.
+
+    python dev/reference/train_reference.py -e gpt2_124M.bin -b 64 -t 1024 -x 200 -l 3e-4 -o log_torch --compile 1
+
+The flags are the trainers'; those that PyTorch adds have no short form. Writes <output-dir>/main.log with nine digits.
+200 steps of 124M at B=64, T=1024 in bf16: half a minute on an H200 and 60 GB of its memory; --compile adds a minute.
+"""
+
+import glob
+import math
+import os
+import statistics
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from formats import HEADER_BYTES, Parser, fail, positive_int, read_model
+from model import clip_gradients, fused_attention, make_optimizer
+
+TOKENS_MAGIC = 20240520
+SHUFFLE_SEED = 42
+
+
+class TokenLoader:
+    """Batches in the order of the trainers' loader.
+
+    A sample is a run of B*T tokens and the one after it. Unshuffled, samples follow each other, file by file. Shuffled,
+    each epoch permutes the files, then the samples of each file when it is opened, both on from the order before, by
+    Fisher-Yates steps i = n-1..1 that swap i with MT19937() mod (i+1).
+    """
+
+    def __init__(self, pattern, B, T, shuffle):
+        self.B, self.T = B, T
+        paths = sorted(glob.glob(pattern))
+        if not paths:
+            fail(f"no file matches {pattern}")
+        self.shards = [self.open_shard(path) for path in paths]
+        self.order = list(range(len(self.shards)))
+        self.random = np.random.RandomState(SHUFFLE_SEED) if shuffle else None
+        self.reset()
+
+    def open_shard(self, path):
+        """The tokens of a file as a (n,) uint16 map."""
+        try:
+            header = np.fromfile(path, np.int32, 256)
+            size = os.path.getsize(path)
+        except OSError as error:
+            fail(f"cannot read {path}: {error.strerror}")
+        if len(header) < 256 or header[0] != TOKENS_MAGIC or size != HEADER_BYTES + 2 * int(header[2]):
+            fail(f"{path} is not a sound token file of 16-bit tokens")
+        if header[2] < self.B * self.T + 1:
+            fail(f"{path} holds {header[2]:,} tokens; a batch of {self.B} x {self.T} needs {self.B * self.T + 1:,}")
+        return np.memmap(path, np.uint16, "r", HEADER_BYTES)
+
+    def permute(self, items):
+        for i in range(len(items) - 1, 0, -1):
+            j = int(self.random.randint(1 << 32, dtype=np.uint32)) % (i + 1)
+            items[i], items[j] = items[j], items[i]
+
+    def reset(self):
+        if self.random:
+            self.permute(self.order)
+        self.open(0)
+
+    def open(self, position):
+        self.position, self.sample = position, 0
+        self.tokens = self.shards[self.order[position]]
+        self.samples = list(range((len(self.tokens) - 1) // (self.B * self.T)))
+        if self.random:
+            self.permute(self.samples)
+
+    def next_batch(self):
+        """Inputs and targets, (B,T) each, on the CPU."""
+        if self.sample == len(self.samples):
+            if self.position + 1 == len(self.shards):
+                self.reset()
+            else:
+                self.open(self.position + 1)
+        start = self.samples[self.sample] * self.B * self.T
+        self.sample += 1
+        run = torch.from_numpy(self.tokens[start : start + self.B * self.T + 1].astype(np.int64))
+        return run[:-1].view(self.B, self.T), run[1:].view(self.B, self.T)
+
+
+def learning_rate(args, step):
+    """The trainers' schedules: a linear warm-up, then cosine, linear, wsd (constant, then 1 - sqrt), or constant."""
+    largest, smallest = args.learning_rate, args.learning_rate * args.final_fraction
+    if args.scheduler == "constant":
+        return largest
+    if step < args.warmup:
+        return largest * (step + 1) / args.warmup
+    start = int(0.8 * args.max_steps) if args.scheduler == "wsd" else args.warmup
+    done = min(max((step - start) / max(args.max_steps - start, 1), 0), 1)
+    if args.scheduler == "cosine":
+        return smallest + 0.5 * (1 + math.cos(math.pi * done)) * (largest - smallest)
+    if args.scheduler == "linear":
+        return largest - done * (largest - smallest)
+    return smallest + (1 - math.sqrt(done)) * (largest - smallest) if step >= start else largest
+
+
+def parse_arguments():
+    parser = Parser(__doc__)
+    shakespeare = "dev/data/tinyshakespeare/tiny_shakespeare"
+    add = parser.add_argument
+    add(
+        "-e", "--model", default="gpt2_124M.bin", metavar="FILE", help="checkpoint to start from (default: %(default)s)"
+    )
+    add("-i", "--train-data", default=f"{shakespeare}_train.bin", metavar="GLOB", help="default: %(default)s")
+    add("-j", "--val-data", default=f"{shakespeare}_val.bin", metavar="GLOB", help="default: %(default)s")
+    add("-o", "--output-dir", metavar="DIR", help="where main.log goes")
+    add("-b", "--batch", type=positive_int, default=4, metavar="B", help="rows of a micro-batch (default: %(default)s)")
+    add("-t", "--time", type=positive_int, default=1024, metavar="T", help="tokens of a row (default: %(default)s)")
+    add(
+        "-d", "--total-batch", type=positive_int, metavar="N", help="tokens of a step, a multiple of B*T (default: B*T)"
+    )
+    add("-x", "--max-steps", type=positive_int, default=200, metavar="N", help="default: %(default)s")
+    add("-k", "--scheduler", choices=["cosine", "linear", "constant", "wsd"], default="cosine", help="default: cosine")
+    add("-l", "--learning-rate", type=float, default=3e-4, metavar="X", help="default: %(default)s")
+    add("-u", "--warmup", type=int, default=0, metavar="N", help="steps of linear warm-up (default: %(default)s)")
+    add("-q", "--final-fraction", type=float, default=1.0, metavar="X", help="of the learning rate, at the end")
+    add("-c", "--weight-decay", type=float, default=0.0, metavar="X", help="on matrices only (default: %(default)s)")
+    add(
+        "--grad-clip",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="largest gradient norm; 0: none (default: %(default)s)",
+    )
+    add("--beta1", type=float, default=0.9, metavar="X")
+    add("--beta2", type=float, default=0.95, metavar="X")
+    add("--epsilon", type=float, default=1e-8, metavar="X")
+    add("-v", "--val-every", type=int, default=20, metavar="N", help="steps between validations; 0: only at the end")
+    add("-m", "--val-steps", type=positive_int, default=20, metavar="N", help="batches of a validation")
+    add("-f", "--tf32", type=int, choices=[0, 1], default=1, help="1: tf32 products in float32 (default: %(default)s)")
+    add(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="bfloat16",
+        help="bfloat16 is autocast (default: %(default)s)",
+    )
+    add("--compile", type=int, choices=[0, 1], default=0, help="1: torch.compile (default: %(default)s)")
+    add("--shuffle", type=int, choices=[0, 1], default=1, help="1: the trainers' shuffled order (default: %(default)s)")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    args = parser.parse_args()
+    args.total_batch = args.total_batch or args.batch * args.time
+    if args.total_batch % (args.batch * args.time):
+        fail(f"--total-batch {args.total_batch} is no multiple of B*T = {args.batch * args.time}")
+    return args
+
+
+class Log:
+    """main.log in the trainers' lines, with nine digits."""
+
+    def __init__(self, folder):
+        self.path = folder and os.path.join(folder, "main.log")
+        if folder:
+            try:
+                os.makedirs(folder, exist_ok=True)
+                open(self.path, "w", encoding="utf-8").close()
+            except OSError as error:
+                fail(f"cannot write {self.path}: {error.strerror}")
+
+    def line(self, text):
+        if self.path:
+            with open(self.path, "a", encoding="utf-8") as f:
+                f.write(text + "\n")
+
+
+@torch.no_grad()
+def validation_loss(model, args, autocast):
+    """The mean loss over the first --val-steps batches of the validation data, or fewer where it holds fewer."""
+    loader = TokenLoader(args.val_data, args.batch, args.time, shuffle=False)
+    steps = min(args.val_steps, sum((len(shard) - 1) // (args.batch * args.time) for shard in loader.shards))
+    total = 0.0
+    for _ in range(steps):
+        x, y = (tensor.to(args.device) for tensor in loader.next_batch())
+        with autocast():
+            total += model(x, y)[1].item()
+    return total / steps
+
+
+def train_step(model, compiled, optimizer, loader, args, autocast):
+    """One step of accumulated micro-batches. Returns their mean loss and the gradient norm, as numbers."""
+    micro_steps = args.total_batch // (args.batch * args.time)
+    optimizer.zero_grad(set_to_none=True)
+    mean = torch.zeros((), device=args.device)
+    for _ in range(micro_steps):
+        x, y = (tensor.to(args.device, non_blocking=True) for tensor in loader.next_batch())
+        with autocast():
+            loss = compiled(x, y)[1] / micro_steps
+        loss.backward()
+        mean += loss.detach()
+    norm = clip_gradients(model, args.grad_clip)
+    optimizer.step()
+    return mean.item(), norm.item()
+
+
+def main():
+    args = parse_arguments()
+    model = read_model(args.model, attention=fused_attention).to(args.device)
+    if args.time > model.config.context:
+        fail(f"--time {args.time} is beyond the context of {args.model}, {model.config.context}")
+    torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
+    device_type = torch.device(args.device).type
+
+    def autocast():
+        return torch.autocast(device_type, torch.bfloat16) if args.dtype == "bfloat16" else nullcontext()
+
+    loader = TokenLoader(args.train_data, args.batch, args.time, bool(args.shuffle))
+    decay = args.weight_decay
+    optimizer = make_optimizer(model, args.learning_rate, args.beta1, args.beta2, args.epsilon, decay)
+    compiled = torch.compile(model) if args.compile else model
+    log = Log(args.output_dir)
+    times = []
+    for step in range(args.max_steps + 1):
+        last = step == args.max_steps
+        if last or (args.val_every and step % args.val_every == 0):
+            loss = validation_loss(compiled, args, autocast)
+            print(f"val loss {loss:.6f}")
+            log.line(f"s:{step} tel:{loss:.9f}")
+        if last:
+            break
+        start = time.perf_counter()
+        rate = learning_rate(args, step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss, norm = train_step(model, compiled, optimizer, loader, args, autocast)  # .item() waits for the device
+        times.append(time.perf_counter() - start)
+        speed = f"{1e3 * times[-1]:.2f} ms | {args.total_batch / times[-1]:,.0f} tok/s"
+        print(
+            f"step {step + 1}/{args.max_steps} | loss {loss:.6f} | norm {norm:.4f} | lr {rate:.3e} | {speed}",
+            flush=True,
+        )
+        log.line(f"s:{step} trl:{loss:.9f} lr:{rate:.9f} norm:{norm:.9f}")
+    median = statistics.median(times[len(times) // 4 :])  # the first steps compile and warm up
+    memory = f", {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB" if device_type == "cuda" else ""
+    print(f"median of the last three quarters: {1e3 * median:.2f} ms, {args.total_batch / median:,.0f} tok/s{memory}")
+
+
+if __name__ == "__main__":
+    main()
