@@ -1,0 +1,82 @@
+/*
+AdamW (Loshchilov and Hutter 2019) on fp32 moments and, where there are any, fp32 master weights.
+*/
+#ifndef LLMC_ADAMW_CUH
+#define LLMC_ADAMW_CUH
+
+#include "cuda_common.cuh"
+
+typedef struct {
+    float learning_rate, beta1, beta2, epsilon;
+    float correction1, correction2; // 1 - beta^step
+    float grad_scale;               // the gradient counts times this: clipping
+    unsigned int seed;              // of stochastic rounding, another one each step
+} AdamW;
+
+static inline AdamW adamw_step(float learning_rate, float beta1, float beta2, float epsilon, float grad_scale,
+                               int step) {
+    AdamW a = {learning_rate, beta1, beta2, epsilon, 0.0f, 0.0f, grad_scale, (unsigned int)step};
+    a.correction1 = (float)(1.0 - pow((double)beta1, (double)step));
+    a.correction2 = (float)(1.0 - pow((double)beta2, (double)step));
+    return a;
+}
+
+// A well-mixed 32-bit hash of a position and a seed: the random bits of stochastic rounding.
+__device__ inline unsigned int hash32(unsigned int x, unsigned int seed) {
+    x ^= seed * 0x9e3779b9u;
+    x = (x ^ (x >> 16)) * 0x85ebca6bu;
+    x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+    return x ^ (x >> 16);
+}
+
+// Rounds up or down at random so that the expectation is x: without master weights, updates smaller than half a unit in
+// the last place would be lost otherwise.
+__device__ inline void round_stochastic(__nv_bfloat16* out, float x, unsigned int random) {
+    unsigned int bits = __float_as_uint(x);
+    if ((bits & 0x7f800000u) != 0x7f800000u) { bits += random & 0xffffu; }
+    *out = __ushort_as_bfloat16((unsigned short)(bits >> 16));
+}
+__device__ inline void round_stochastic(half* out, float x, unsigned int) { *out = (half)x; }
+__device__ inline void round_stochastic(float* out, float x, unsigned int) { *out = x; }
+
+//   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
+__global__ void __launch_bounds__(256)
+    adamw_kernel(floatX* params, float* master, const float* grads, float* m_memory, float* v_memory, size_t n,
+                 float weight_decay, AdamW a) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) { return; }
+    float g = grads[i] * a.grad_scale;
+    float m = a.beta1 * m_memory[i] + (1.0f - a.beta1) * g;
+    float v = a.beta2 * v_memory[i] + (1.0f - a.beta2) * g * g;
+    m_memory[i] = m;
+    v_memory[i] = v;
+    float w = master ? master[i] : (float)params[i];
+    float update = (m / a.correction1) / (sqrtf(v / a.correction2) + a.epsilon);
+    w -= a.learning_rate * (update + weight_decay * w);
+    if (master) {
+        master[i] = w;
+        params[i] = (floatX)w;
+    } else {
+        round_stochastic(&params[i], w, hash32((unsigned int)i, a.seed));
+    }
+}
+
+// params (n) and their fp32 moments and gradients; master (n), fp32, or NULL.
+static inline void adamw_update(floatX* params, float* master, const float* grads, float* m_memory, float* v_memory,
+                                size_t n, float weight_decay, AdamW a, cudaStream_t stream) {
+    adamw_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(params, master, grads, m_memory, v_memory, n,
+                                                                         weight_decay, a);
+    cuda_check(cudaGetLastError());
+}
+
+// params (n) = master (n), rounded to nearest; and the other way round
+__global__ void narrow_kernel(floatX* out, const float* in, size_t n) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { out[i] = (floatX)in[i]; }
+}
+__global__ void widen_kernel(float* out, const floatX* in, size_t n) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { out[i] = (float)in[i]; }
+}
+
+#endif

@@ -1,0 +1,85 @@
+/*
+Sums over the rows of a tensor, the gradient of every bias and every LayerNorm weight. In two steps, so that the order
+of additions is fixed: a kernel sums the rows of each block into one row of `partial`, then column_sum_partials adds
+those rows to the gradient.
+*/
+#ifndef LLMC_COLUMN_SUM_CUH
+#define LLMC_COLUMN_SUM_CUH
+
+#include "cuda_common.cuh"
+
+// Rows of partial sums that a kernel may write: enough blocks to fill any GPU.
+constexpr int COLUMN_SUM_BLOCKS = 1024;
+
+// grad (n), fp32, += sum of the rows of partial (rows, stride); a block sums 32 columns.
+__global__ void column_sum_partials_kernel(float* grad, const float* partial, int rows, int n, size_t stride) {
+    __shared__ float sums[32][33];
+    int column = blockIdx.x * 32 + threadIdx.x;
+    float sum = 0.0f;
+    if (column < n) {
+        for (int row = threadIdx.y; row < rows; row += 32) { sum += partial[row * stride + column]; }
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    sum = warp_sum(sums[threadIdx.x][threadIdx.y]); // warp y sums column y of the block
+    column = blockIdx.x * 32 + threadIdx.y;
+    if (threadIdx.x == 0 && column < n) { grad[column] += sum; }
+}
+
+static inline void column_sum_partials(float* grad, const float* partial, int rows, int n, size_t stride,
+                                       cudaStream_t stream) {
+    column_sum_partials_kernel<<<CEIL_DIV(n, 32), dim3(32, 32), 0, stream>>>(grad, partial, rows, n, stride);
+    cuda_check(cudaGetLastError());
+}
+
+// How the column-sum kernels share a tensor (rows, n): a block has 8 warps; each lane owns one 16-byte vector of columns,
+// and the warps of all blocks with the same blockIdx.x share the rows.
+constexpr int COLUMN_SUM_WARPS = 8;
+constexpr int COLUMN_SUM_WIDTH = WARP_SIZE * x128::size; // columns of a block
+
+static inline dim3 column_sum_grid(int rows, int n) {
+    int blocks_x = CEIL_DIV(n, COLUMN_SUM_WIDTH), blocks_y = CEIL_DIV(COLUMN_SUM_BLOCKS, blocks_x);
+    int enough = CEIL_DIV(rows, COLUMN_SUM_WARPS);
+    return dim3(blocks_x, blocks_y < enough ? blocks_y : enough);
+}
+
+// Adds up the sums of the block's warps for the columns of block column `block`; they become, or with ADD are added to,
+// row (n).
+template <bool ADD>
+__device__ inline void store_column_sums(float* row, const float (&sum)[x128::size], int block, int n) {
+    __shared__ float sums[COLUMN_SUM_WARPS][COLUMN_SUM_WIDTH];
+    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    for (int k = 0; k < x128::size; k++) { sums[warp][k * WARP_SIZE + lane] = sum[k]; }
+    __syncthreads();
+    for (int i = threadIdx.x; i < COLUMN_SUM_WIDTH; i += blockDim.x) {
+        float total = 0.0f;
+        for (int w = 0; w < COLUMN_SUM_WARPS; w++) { total += sums[w][i]; }
+        int column = block * COLUMN_SUM_WIDTH + i % WARP_SIZE * x128::size + i / WARP_SIZE;
+        if (column < n) { row[column] = ADD ? row[column] + total : total; }
+    }
+}
+
+// partial (gridDim.y, n): row y is the sum of this block's rows of x (rows, n).
+__global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
+    column_sum_kernel(float* partial, const floatX* x, int rows, int n) {
+    int column = blockIdx.x * COLUMN_SUM_WIDTH + threadIdx.x % WARP_SIZE * x128::size;
+    int first = blockIdx.y * COLUMN_SUM_WARPS + threadIdx.x / WARP_SIZE;
+    float sum[x128::size] = {};
+    for (int row = first; row < rows && column < n; row += gridDim.y * COLUMN_SUM_WARPS) {
+        x128 v = load128(x + (size_t)row * n + column);
+        for (int k = 0; k < x128::size; k++) { sum[k] += (float)v[k]; }
+    }
+    store_column_sums<false>(partial + (size_t)blockIdx.y * n, sum, blockIdx.x, n);
+}
+
+static inline size_t column_sum_scratch_bytes(int n) { return sizeof(float) * (size_t)COLUMN_SUM_BLOCKS * n; }
+
+// grad (n), fp32, += sum over the rows of x (rows, n). n is a multiple of x128::size; scratch from the function above.
+static inline void column_sum(float* grad, const floatX* x, float* scratch, int rows, int n, cudaStream_t stream) {
+    dim3 grid = column_sum_grid(rows, n);
+    column_sum_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(scratch, x, rows, n);
+    cuda_check(cudaGetLastError());
+    column_sum_partials(grad, scratch, grid.y, n, n, stream);
+}
+
+#endif

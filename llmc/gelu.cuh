@@ -1,0 +1,66 @@
+/*
+GELU, the tanh approximation of GPT-2 (Hendrycks and Gimpel 2016): gelu(x) = x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))).
+*/
+#ifndef LLMC_GELU_CUH
+#define LLMC_GELU_CUH
+
+#include "column_sum.cuh"
+#include "cuda_common.cuh"
+
+constexpr float GELU_SCALE = 0.7978845608028654f; // √(2/π)
+constexpr float GELU_CUBIC = 0.044715f;
+
+__device__ inline float gelu_tanh(float x) { return tanhf(GELU_SCALE * (x + GELU_CUBIC * x * x * x)); }
+__device__ inline float gelu(float x) { return 0.5f * x * (1.0f + gelu_tanh(x)); }
+// gelu'(x) = (1 + t)/2 + x/2 (1 - t²) √(2/π) (1 + 3·0.044715 x²), t the tanh above
+__device__ inline float gelu_derivative(float x, float t) {
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * x * x);
+}
+
+__global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n) {
+    size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
+    if (i >= n) { return; }
+    x128 x = load128_stream(inp + i), y;
+    for (int k = 0; k < x128::size; k++) { y[k] = (floatX)gelu((float)x[k]); }
+    store128(out + i, y); // the next product reads it: leave it in the cache
+}
+
+// out (n) = gelu(inp); n is a multiple of x128::size.
+static inline void gelu_forward(floatX* out, const floatX* inp, size_t n, cudaStream_t stream) {
+    gelu_forward_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256 * x128::size), 256, 0, stream>>>(out, inp, n);
+    cuda_check(cudaGetLastError());
+}
+
+// d (rows, n), in place: d *= gelu'(inp). Row y of partial (gridDim.y, n): column sums over this block's rows.
+// Where out is not NULL, gelu(inp) is written to it once more. Blocks and threads as in column_sum_kernel.
+__global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
+    gelu_backward_kernel(floatX* d, floatX* out, float* partial, const floatX* inp, int rows, int n) {
+    int column = blockIdx.x * COLUMN_SUM_WIDTH + threadIdx.x % WARP_SIZE * x128::size;
+    int first = blockIdx.y * COLUMN_SUM_WARPS + threadIdx.x / WARP_SIZE;
+    float sum[x128::size] = {};
+    for (int row = first; row < rows && column < n; row += gridDim.y * COLUMN_SUM_WARPS) {
+        size_t i = (size_t)row * n + column;
+        x128 x = load128_stream(inp + i), g = load128(d + i), y;
+        for (int k = 0; k < x128::size; k++) {
+            float t = gelu_tanh((float)x[k]);
+            y[k] = (floatX)(0.5f * (float)x[k] * (1.0f + t));
+            g[k] = (floatX)((float)g[k] * gelu_derivative((float)x[k], t));
+            sum[k] += (float)g[k];
+        }
+        store128(d + i, g);
+        if (out != NULL) { store128(out + i, y); }
+    }
+    store_column_sums<false>(partial + (size_t)blockIdx.y * n, sum, blockIdx.x, n);
+}
+
+// d (rows, n) *= gelu'(inp), in place; dbias (n), fp32, += the column sums of the result. out (rows, n) or NULL: where
+// gelu(inp) was not kept, it is computed again in the same pass. scratch: column_sum_scratch_bytes(n).
+static inline void gelu_backward(floatX* d, float* dbias, floatX* out, const floatX* inp, float* scratch, int rows,
+                                 int n, cudaStream_t stream) {
+    dim3 grid = column_sum_grid(rows, n);
+    gelu_backward_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(d, out, scratch, inp, rows, n);
+    cuda_check(cudaGetLastError());
+    column_sum_partials(dbias, scratch, grid.y, n, n, stream);
+}
+
+#endif

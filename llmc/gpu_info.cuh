@@ -1,0 +1,28 @@
+/*
+Clocks, power and temperature of the GPU, as nvidia-smi tells them: it comes with every driver, and nothing is linked.
+*/
+#ifndef LLMC_GPU_INFO_CUH
+#define LLMC_GPU_INFO_CUH
+
+#include "cuda_common.cuh"
+
+// Prints one line on the current device, or one that says why there is none. Takes some ten milliseconds.
+static inline void gpu_info_print(void) {
+    char bus[32], command[256], line[256];
+    int device;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetPCIBusId(bus, sizeof(bus), device));
+    snprintf(command, sizeof(command),
+             "nvidia-smi -i %s --format=csv,noheader --query-gpu="
+             "utilization.gpu,utilization.memory,clocks.sm,clocks.max.sm,power.draw,temperature.gpu 2>/dev/null",
+             bus);
+    FILE* pipe = popen(command, "r");
+    if (pipe != NULL && fgets(line, sizeof(line), pipe) != NULL) {
+        printf("gpu: compute, memory busy; SM clock, its maximum; power; degrees C: %s", line);
+    } else {
+        printf("gpu: nvidia-smi does not answer; no clocks, power or temperature\n");
+    }
+    if (pipe != NULL) { pclose(pipe); }
+}
+
+#endif

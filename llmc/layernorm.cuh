@@ -1,0 +1,177 @@
+/*
+LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) * rstd * w + b over the channels, rstd = 1/sqrt(variance + 1e-5).
+
+Forward fuses the residual addition before it. Backward fuses everything that wants the same rows: the gradient of the
+residual stream is added to in place, and the column sums for w, b and for the bias of the product that fed the residual
+stream are taken on the way.
+*/
+#ifndef LLMC_LAYERNORM_CUH
+#define LLMC_LAYERNORM_CUH
+
+#include "column_sum.cuh"
+#include "cuda_common.cuh"
+
+constexpr float LAYERNORM_EPSILON = 1e-5f;
+constexpr int LAYERNORM_WARPS = 4; // rows of a forward block
+
+// residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). One warp a row; the row waits in shared
+// memory. Without b, a is normalised and nothing is written to residual.
+__global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
+    residual_layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
+                                      const floatX* b, const floatX* weight, const floatX* bias, int N, int C) {
+    extern __shared__ int4 rows_in_shared[];
+    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + warp;
+    if (row >= N) { return; }
+    floatX* x = reinterpret_cast<floatX*>(rows_in_shared) + (size_t)warp * C;
+    constexpr int K = x128::size;
+
+    float sum = 0.0f;
+    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
+        x128 v = load128(a + row * C + c);
+        if (b != NULL) {
+            x128 w = load128(b + row * C + c);
+            for (int k = 0; k < K; k++) { v[k] = (floatX)((float)v[k] + (float)w[k]); }
+            store128(residual + row * C + c, v);
+        }
+        for (int k = 0; k < K; k++) { sum += (float)v[k]; }
+        store128(x + c, v); // read again by this lane alone
+    }
+    float mu = warp_sum(sum) / C;
+    float squares = 0.0f;
+    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
+        x128 v = load128(x + c);
+        for (int k = 0; k < K; k++) { squares += ((float)v[k] - mu) * ((float)v[k] - mu); }
+    }
+    float s = rsqrtf(warp_sum(squares) / C + LAYERNORM_EPSILON);
+    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
+        x128 v = load128(x + c), w = load128(weight + c), d = load128(bias + c), y;
+        for (int k = 0; k < K; k++) { y[k] = (floatX)(((float)v[k] - mu) * s * (float)w[k] + (float)d[k]); }
+        store128(out + row * C + c, y);
+    }
+    if (lane == 0) {
+        mean[row] = mu;
+        rstd[row] = s;
+    }
+}
+
+// residual (N, C) = a + b and out (N, C) = layernorm(residual) with its mean and rstd (N). b NULL: out = layernorm(a).
+static inline void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
+                                              const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
+                                              cudaStream_t stream) {
+    size_t shared = sizeof(floatX) * LAYERNORM_WARPS * C;
+    if (shared > 48 * 1024) {
+        cuda_check(cudaFuncSetAttribute(residual_layernorm_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        (int)shared));
+    }
+    residual_layernorm_forward_kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, shared, stream>>>(
+        residual, out, mean, rstd, a, b, weight, bias, N, C);
+    cuda_check(cudaGetLastError());
+}
+
+static inline void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
+                                     const floatX* bias, int N, int C, cudaStream_t stream) {
+    residual_layernorm_forward(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, stream);
+}
+
+// Sums p and q over the block for R rows at once; every thread gets all sums. shared: 2 * R * 32 floats.
+template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q)[R], float* shared) {
+    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
+    for (int r = 0; r < R; r++) {
+        p[r] = warp_sum(p[r]);
+        q[r] = warp_sum(q[r]);
+        if (lane == 0) {
+            shared[(2 * r) * WARP_SIZE + warp] = p[r];
+            shared[(2 * r + 1) * WARP_SIZE + warp] = q[r];
+        }
+    }
+    __syncthreads();
+    for (int r = 0; r < R; r++) {
+        p[r] = q[r] = 0.0f;
+        for (int w = 0; w < warps; w++) {
+            p[r] += shared[(2 * r) * WARP_SIZE + w];
+            q[r] += shared[(2 * r + 1) * WARP_SIZE + w];
+        }
+    }
+    __syncthreads();
+}
+
+// A block works on R rows at once to hide the latency of their sums: four where a row is one warp to eight, one where it
+// takes more threads and registers are short.
+// Each thread owns one 16-byte vector of channels in all rows of its block, so the column sums stay in registers.
+//   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
+// Row y of partial (gridDim.x, 3, C): sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
+template <int R, int MAX_THREADS>
+__global__ void __launch_bounds__(MAX_THREADS)
+    layernorm_backward_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
+                              const floatX* weight, const float* mean, const float* rstd, int N, int C, int overwrite) {
+    constexpr int K = x128::size;
+    __shared__ float shared[2 * R * WARP_SIZE];
+    int c = threadIdx.x * K;
+    bool active = c < C;
+    float w[K], dw[K] = {}, db[K] = {}, ds[K] = {};
+    for (int k = 0; k < K; k++) { w[k] = active ? (float)weight[c + k] : 0.0f; }
+
+    for (size_t first = (size_t)blockIdx.x * R; first < N; first += (size_t)gridDim.x * R) {
+        x128 d[R], x[R], residual[R];
+        float mu[R], s[R], sum_g[R], sum_gx[R];
+        for (int r = 0; r < R; r++) {
+            size_t row = first + r;
+            bool live = active && row < N;
+            mu[r] = row < N ? mean[row] : 0.0f;
+            s[r] = row < N ? rstd[row] : 0.0f;
+            d[r] = live ? load128_stream(dout + row * C + c) : x128{};
+            x[r] = live ? load128_stream(inp + row * C + c) : x128{};
+            residual[r] = live && !overwrite ? load128(dresidual + row * C + c) : x128{};
+            sum_g[r] = sum_gx[r] = 0.0f;
+            for (int k = 0; k < K; k++) {
+                float g = (float)d[r][k] * w[k], xhat = ((float)x[r][k] - mu[r]) * s[r];
+                sum_g[r] += g;
+                sum_gx[r] += g * xhat;
+            }
+        }
+        block_sum_pairs<R>(sum_g, sum_gx, shared);
+        for (int r = 0; r < R; r++) {
+            if (!active || first + r >= N) { continue; }
+            for (int k = 0; k < K; k++) {
+                float xhat = ((float)x[r][k] - mu[r]) * s[r];
+                float dx = ((float)d[r][k] * w[k] - sum_g[r] / C - xhat * (sum_gx[r] / C)) * s[r];
+                residual[r][k] = (floatX)((float)residual[r][k] + dx);
+                dw[k] += (float)d[r][k] * xhat;
+                db[k] += (float)d[r][k];
+                ds[k] += (float)residual[r][k];
+            }
+            store128(dresidual + (first + r) * C + c, residual[r]);
+        }
+    }
+    if (!active) { return; }
+    float* mine = partial + (size_t)blockIdx.x * 3 * C + c;
+    for (int k = 0; k < K; k++) {
+        mine[k] = dw[k];
+        mine[C + k] = db[k];
+        mine[2 * C + k] = ds[k];
+    }
+}
+
+static inline size_t layernorm_backward_scratch_bytes(int C) { return 3 * column_sum_scratch_bytes(C); }
+
+// dresidual (N, C) += the gradient of layernorm's input (= with overwrite); dweight, dbias (C), fp32, +=.
+// dresidual_sum (C), fp32, or NULL: += the column sums of the new dresidual, which is the gradient of the bias of the
+// product whose output was added to the residual stream. dout, inp (N, C); mean, rstd (N) from forward.
+static inline void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum,
+                                      const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
+                                      const float* rstd, float* scratch, int N, int C, int overwrite,
+                                      cudaStream_t stream) {
+    int threads = CEIL_DIV(C / x128::size, 32) * 32;
+    if (threads > 640) { fatal("LayerNorm backward takes at most %d channels, not %d", 640 * x128::size, C); }
+    int R = threads <= 256 ? 4 : 1;
+    auto kernel = R == 4 ? layernorm_backward_kernel<4, 256> : layernorm_backward_kernel<1, 640>;
+    int blocks = CEIL_DIV(N, R) < COLUMN_SUM_BLOCKS ? CEIL_DIV(N, R) : COLUMN_SUM_BLOCKS;
+    kernel<<<blocks, threads, 0, stream>>>(dresidual, scratch, dout, inp, weight, mean, rstd, N, C, overwrite);
+    cuda_check(cudaGetLastError());
+    column_sum_partials(dweight, scratch, blocks, C, 3 * C, stream);
+    column_sum_partials(dbias, scratch + C, blocks, C, 3 * C, stream);
+    if (dresidual_sum != NULL) { column_sum_partials(dresidual_sum, scratch + 2 * C, blocks, C, 3 * C, stream); }
+}
+
+#endif

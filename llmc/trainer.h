@@ -1,0 +1,328 @@
+/*
+A training run: what is the same on the CPU and on the GPU. train_gpt2.c and train_gpt2.cu define GPT2 and its functions
+(gpt2_forward, gpt2_backward, ...), include this file, and their main strings the steps together:
+
+    open { evaluate, sample, checkpoint, step } close
+
+Each of the four does its work at the steps where it is due. Step N is the state after N updates, so the loop runs once
+more than it updates.
+*/
+#ifndef LLMC_TRAINER_H
+#define LLMC_TRAINER_H
+
+#include "checkpoint.h"
+#include "cli.h"
+#include "dataloader.h"
+#include "evalloader.h"
+#include "gpt2.h"
+#include "logger.h"
+#include "outlier_detector.h"
+#include "progress.h"
+#include "sampler.h"
+#include "schedulers.h"
+#include "tokenizer.h"
+
+#define HELLASWAG_PATH "dev/data/hellaswag/hellaswag_val.bin"
+enum { GPT2_VOCAB_SIZE = 50257 };
+
+typedef struct {
+    Options options;
+    GPT2 model;
+    DataLoader train, val;
+    EvalLoader hellaswag;
+    Tokenizer tokenizer;
+    Logger logger;
+    LearningRateScheduler schedule;
+    Outliers outliers;
+    int first_step, num_steps; // steps first_step .. num_steps-1 are trained
+    int resumed;               // 1: first_step is a checkpoint that was read
+    int val_batches;
+    int accumulation; // micro-steps of a step
+    double peak;      // FLOP/s of a large product on this machine, measured
+    double seconds;   // of all steps but the first, which warms up
+    double rate;      // tokens/s, exponentially averaged
+} Trainer;
+
+// ----------------------------------------------------------------------------
+// Opening
+
+static inline int ends_with(const char* text, const char* end) {
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+// Checks the options against each other; what one flag alone can say wrong is checked where it is parsed.
+static inline void trainer_check_options(Options* o) {
+    long long tokens = (long long)o->batch * o->time;
+    if (tokens > INT_MAX) { fatal("-b %d times -t %d is more than 2^31 tokens; lower one", o->batch, o->time); }
+    if (o->total_batch == -1) { o->total_batch = (int)tokens; }
+    if (o->total_batch < 1 || o->total_batch % tokens != 0) {
+        fatal("-d %d is not a multiple of -b %d times -t %d = %lld tokens", o->total_batch, o->batch, o->time, tokens);
+    }
+    if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }
+    if (o->checkpoint_every > 0 && o->output_dir == NULL) { fatal("-n %d needs -o", o->checkpoint_every); }
+    if (o->overfit) { o->train_data = o->val_data; }
+}
+
+// The sizes of the model in a .bin file or of the one that a descriptor names.
+static inline GPT2Config trainer_config(const Options* o, const char* source) {
+    if (!ends_with(source, ".bin")) {
+        int vocab_size = o->vocab_size ? o->vocab_size : dataloader_vocab_size(o->train_data);
+        return gpt2_config_from_descriptor(source, vocab_size ? vocab_size : GPT2_VOCAB_SIZE);
+    }
+    if (!file_exists(source)) {
+        fatal("-e %s: no such file; name a .bin that exists, or start a new model, such as -e d12", source);
+    }
+    int version;
+    FILE* file = fopen_check(source, "rb");
+    GPT2Config config = gpt2_read_model_header(file, source, &version);
+    fclose(file);
+    return config;
+}
+
+// The model, with the weights of a .bin file or, where the source is a descriptor, new ones.
+static inline void trainer_build_model(Trainer* t, const char* source) {
+    Options* o = &t->options;
+    GPT2Config config = trainer_config(o, source);
+    if (o->time > config.max_seq_len) {
+        fatal("-t %d is longer than the model's context of %d; name a longer one, such as -e d12t%d", o->time,
+              config.max_seq_len, o->time);
+    }
+    gpt2_create(&t->model, config, o);
+    gpt2_allocate(&t->model, o->batch, o->time, 1);
+    float* params;
+    if (ends_with(source, ".bin")) {
+        params = gpt2_load_parameters(source, &config);
+    } else {
+        params = (float*)malloc_check(t->model.num_parameters * sizeof(float));
+        gpt2_init_parameters(params, config, (unsigned int)o->seed);
+    }
+    gpt2_set_parameters(&t->model, params);
+    free(params);
+}
+
+static inline void trainer_print(const Trainer* t, const char* source) {
+    const Options* o = &t->options;
+    GPT2Config c = t->model.config;
+    cli_print(o);
+    gpt2_print_device(&t->model);
+    print_table_row("measured peak", "%.1f TFLOP/s", t->peak * 1e-12);
+    print_table_line();
+    print_table_row("weights from", "%s", source);
+    print_table_row("context maxT", "%d", c.max_seq_len);
+    print_table_row("vocabulary V (Vp)", "%d (%d)", c.vocab_size, c.padded_vocab_size);
+    print_table_row("layers L", "%d", c.num_layers);
+    print_table_row("heads NH", "%d", c.num_heads);
+    print_table_row("channels C", "%d", c.channels);
+    print_table_row("parameters", "%zu", t->model.num_parameters);
+    print_table_row("memory", "%.0f MiB", (double)gpt2_memory_bytes(&t->model) / (1 << 20));
+    print_table_row("training tokens", "%zu", dataloader_tokens(&t->train));
+    print_table_row("validation tokens", "%zu", dataloader_tokens(&t->val));
+    print_table_row("steps", "%d", t->num_steps);
+    print_table_row("validation batches", "%d", t->val_batches);
+    print_table_row("micro-steps of a step", "%d", t->accumulation);
+    print_table_line();
+    if (o->time < c.max_seq_len) {
+        printf("note: -t %d is shorter than the model's context of %d: position embeddings beyond stay untrained\n",
+               o->time, c.max_seq_len);
+    }
+    fflush(stdout);
+}
+
+// Everything before the first step. Ends with one line where something is wrong.
+static inline void trainer_open(Trainer* t, Options options) {
+    memset(t, 0, sizeof(*t));
+    Options* o = &t->options;
+    *o = options;
+    trainer_check_options(o);
+    int found = o->resume ? checkpoint_newest(o->output_dir) : -1;
+    t->resumed = found >= 0;
+    t->first_step = t->resumed ? found : 0;
+    CheckpointPaths paths = checkpoint_paths(o->output_dir ? o->output_dir : "", t->first_step);
+    const char* source = t->resumed ? paths.model : o->model;
+
+    trainer_build_model(t, source);
+    int V = t->model.config.vocab_size;
+    dataloader_open(&t->train, o->train_data, o->batch, o->time, 0, 1, !o->overfit, (unsigned int)o->seed, V,
+                    gpt2_host_alloc());
+    dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 1, 0, 0, V, gpt2_host_alloc());
+    if (o->hellaswag) { evalloader_open(&t->hellaswag, HELLASWAG_PATH, o->batch, o->time, 0, 1); }
+    outlier_init(&t->outliers.loss);
+    outlier_init(&t->outliers.grad_norm);
+    if (t->resumed) { checkpoint_read_state(&t->model, &t->train, &t->outliers, paths.state); }
+    if (o->sample_every > 0) { tokenizer_load(&t->tokenizer, o->tokenizer, V); }
+
+    t->accumulation = o->total_batch / (o->batch * o->time);
+    t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(dataloader_tokens(&t->train) / (size_t)o->total_batch);
+    size_t whole = dataloader_tokens(&t->val) / ((size_t)o->batch * (size_t)o->time);
+    t->val_batches = o->val_steps >= 0 ? o->val_steps : (int)whole;
+    if (t->first_step > t->num_steps) {
+        fatal("-x %d: the checkpoint in %s is already at step %d", t->num_steps, o->output_dir, t->first_step);
+    }
+    t->schedule.type = o->scheduler;
+    t->schedule.learning_rate = (float)o->learning_rate;
+    t->schedule.warmup_steps = o->warmup;
+    t->schedule.num_steps = t->num_steps;
+    t->schedule.final_fraction = (float)o->final_fraction;
+    if (o->output_dir != NULL) { create_directory(o->output_dir); }
+    logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1);
+    t->peak = gpt2_measure_peak(&t->model);
+    trainer_print(t, source);
+}
+
+// ----------------------------------------------------------------------------
+// Evaluating, sampling, saving
+
+// 1 where something that happens every `every` steps, and after the last, happens at this step; 0: only after the last.
+static inline int trainer_due(const Trainer* t, int step, int every) {
+    return step == t->num_steps || (every > 0 && step % every == 0);
+}
+
+static inline void trainer_validate(Trainer* t, int step) {
+    const Options* o = &t->options;
+    const int *inputs, *targets;
+    double sum = 0.0;
+    dataloader_reset(&t->val);
+    for (int i = 0; i < t->val_batches; i++) {
+        dataloader_next(&t->val, &inputs, &targets);
+        sum += gpt2_validate(&t->model, inputs, targets, o->batch, o->time);
+        progress_update("validation", (size_t)i + 1, (size_t)t->val_batches);
+    }
+    progress_end();
+    float loss = (float)(sum / t->val_batches);
+    printf("val loss %f\n", loss);
+    logger_val(&t->logger, step, loss);
+}
+
+// HellaSwag (Zellers et al. 2019): of four endings, the one with the lowest mean loss counts as chosen.
+static inline void trainer_hellaswag(Trainer* t, int step) {
+    const Options* o = &t->options;
+    int correct = 0;
+    evalloader_reset(&t->hellaswag);
+    for (int i = 0; i < t->hellaswag.num_batches; i++) {
+        evalloader_next(&t->hellaswag);
+        gpt2_validate(&t->model, t->hellaswag.inputs, t->hellaswag.targets, o->batch, o->time);
+        correct += evalloader_score(&t->hellaswag, t->model.losses_host);
+        progress_update("HellaSwag", (size_t)i + 1, (size_t)t->hellaswag.num_batches);
+    }
+    progress_end();
+    float accuracy = (float)correct / (float)t->hellaswag.num_examples;
+    printf("HellaSwag: %d/%d = %f\n", correct, t->hellaswag.num_examples, accuracy);
+    logger_eval(&t->logger, step, accuracy);
+}
+
+static inline void trainer_evaluate(Trainer* t, int step) {
+    if (!trainer_due(t, step, t->options.val_every)) { return; }
+    if (t->val_batches > 0) { trainer_validate(t, step); }
+    if (t->options.hellaswag && step > 0) { trainer_hellaswag(t, step); }
+}
+
+// Prints text that the model writes from an end-of-text token on.
+static inline void trainer_sample(Trainer* t, int step) {
+    const Options* o = &t->options;
+    if (o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every)) { return; }
+    int V = t->model.config.vocab_size, T = o->time;
+    int length = o->sample_tokens < T ? o->sample_tokens : T;
+    int* tokens = (int*)malloc_check((size_t)T * sizeof(int));
+    float* logits = (float*)malloc_check(2 * (size_t)V * sizeof(float)); // the second half is scratch
+    unsigned long long rng = (unsigned long long)o->sample_seed;
+    for (int i = 0; i < T; i++) { tokens[i] = t->tokenizer.eot_token; }
+    printf("generating:\n---\n");
+    for (int n = 1; n < length; n++) {
+        int window = 64; // the smallest power of two that holds the tokens so far: few shapes, little waste
+        while (window < n) { window *= 2; }
+        gpt2_forward(&t->model, tokens, 1, window < T ? window : T);
+        gpt2_get_logits(&t->model, logits, n - 1);
+        float coin = random_f32(&rng);
+        tokens[n] = sample_logits(logits, V, (float)o->temperature, o->top_k, coin, logits + V);
+        tokenizer_print(stdout, &t->tokenizer, tokens[n]);
+        fflush(stdout);
+    }
+    printf("\n---\n");
+    free(logits);
+    free(tokens);
+}
+
+static inline void trainer_checkpoint(Trainer* t, int step) {
+    const Options* o = &t->options;
+    int just_read = t->resumed && step == t->first_step;
+    if (o->checkpoint_every == 0 || step == 0 || just_read || !trainer_due(t, step, o->checkpoint_every)) { return; }
+    checkpoint_write(&t->model, &t->train, &t->outliers, o->output_dir, step);
+    printf("wrote checkpoint %08d to %s\n", step, o->output_dir);
+    // the one that is now one too many, unless it is a major one
+    long long old = (long long)step - (long long)o->checkpoints_keep * o->checkpoint_every;
+    int major = o->checkpoint_major > 0 && old % o->checkpoint_major == 0;
+    if (o->checkpoints_keep > 0 && old > 0 && !major) { checkpoint_delete(o->output_dir, (int)old); }
+}
+
+// ----------------------------------------------------------------------------
+// Training
+
+// FLOPs of one token, forward and backward: six for each parameter that is multiplied with (the position embedding is
+// not), and for each layer 2 T C for causal attention forward and twice that backward.
+static inline double flops_per_token(const GPT2* model, int T) {
+    GPT2Config c = model->config;
+    double multiplied = (double)model->num_parameters - (double)c.max_seq_len * c.channels;
+    return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
+}
+
+static inline void trainer_report(Trainer* t, int step, float loss_z, float norm, float norm_z, float learning_rate,
+                                  double seconds) {
+    const Options* o = &t->options;
+    double rate = o->total_batch / seconds;
+    int done = step - t->first_step; // steps before this one
+    t->seconds += done > 0 ? seconds : 0.0;
+    t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
+    double share = flops_per_token(&t->model, o->time) * rate / t->peak;
+    char left[32];
+    format_duration(left, sizeof(left), (t->num_steps - step - 1) * o->total_batch / t->rate);
+    printf("step %4d/%d | loss %7.6f (%+.2fz) | norm %6.4f (%+.2fz) | lr %.2e | %.2f ms | %.1f%% of peak | %.0f tok/s | "
+           "%s left\n",
+           step + 1, t->num_steps, t->model.mean_loss, loss_z, norm, norm_z, learning_rate, seconds * 1e3,
+           100.0 * share, t->rate, left);
+    fflush(stdout);
+    if (o->log_gpu_every > 0 && (step + 1) % o->log_gpu_every == 0) { gpt2_log_device(&t->model); }
+    logger_train(&t->logger, step, t->model.mean_loss, learning_rate, norm);
+}
+
+// One step of the optimiser: the mean gradient of total_batch tokens, clipped, into AdamW.
+static inline void trainer_step(Trainer* t, int step) {
+    const Options* o = &t->options;
+    const int *inputs, *targets;
+    if (step == t->num_steps) { return; }
+    if (o->overfit) { dataloader_reset(&t->train); }
+    double start = wall_seconds();
+    for (int micro = 0; micro < t->accumulation; micro++) {
+        dataloader_next(&t->train, &inputs, &targets);
+        gpt2_forward(&t->model, inputs, o->batch, o->time);
+        gpt2_backward(&t->model, inputs, targets, t->accumulation, micro);
+    }
+    float loss_z = (float)outlier_update(&t->outliers.loss, t->model.mean_loss);
+    float norm = gpt2_grad_norm(&t->model);
+    float norm_z = (float)outlier_update(&t->outliers.grad_norm, norm);
+    float learning_rate = get_learning_rate(&t->schedule, step);
+    float clip = (float)o->grad_clip;
+    float grad_scale = clip > 0.0f && norm > clip ? clip / norm : 1.0f;
+    if (o->skip_loss_z > 0.0 && isfinite(loss_z) && loss_z > o->skip_loss_z) {
+        printf("skipping the update: the loss has a z-score of %f\n", loss_z);
+    } else if (o->skip_grad_z > 0.0 && isfinite(norm_z) && norm_z > o->skip_grad_z) {
+        printf("skipping the update: the gradient norm has a z-score of %f\n", norm_z);
+    } else {
+        gpt2_update(&t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
+                    (float)o->weight_decay, grad_scale, step + 1);
+    }
+    gpt2_synchronize(&t->model);
+    trainer_report(t, step, loss_z, norm, norm_z, learning_rate, wall_seconds() - start);
+}
+
+static inline void trainer_close(Trainer* t) {
+    int timed = t->num_steps - t->first_step - 1;
+    if (timed > 0) { printf("total average iteration time: %f ms\n", t->seconds / timed * 1e3); }
+    dataloader_close(&t->train);
+    dataloader_close(&t->val);
+    if (t->options.hellaswag) { evalloader_close(&t->hellaswag); }
+    if (t->options.sample_every > 0) { tokenizer_free(&t->tokenizer); }
+    gpt2_free(&t->model);
+}
+
+#endif
