@@ -19,6 +19,7 @@ import hashlib
 import multiprocessing
 import os
 import re
+import signal
 import struct
 import sys
 import time
@@ -50,6 +51,14 @@ def fail(message):
     """Ends the program with one line on stderr and exit code 1."""
     sys.stdout.flush()
     sys.exit(f"error: {message}")
+
+
+def run(main):
+    """Runs a script's main(); Ctrl-C ends it with one line instead of a trace."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        fail("interrupted")
 
 
 class Parser(argparse.ArgumentParser):
@@ -87,7 +96,7 @@ def ordered_map(function, items, workers):
         for item in items:
             yield function(*item)
         return
-    with multiprocessing.Pool(workers) as pool:
+    with multiprocessing.Pool(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
         pending = deque()
         for item in items:
             pending.append(pool.apply_async(function, item))

@@ -17,6 +17,7 @@ from data_common import (
     make_directory,
     obtain,
     prepare_gpt2,
+    run,
     write_evaluation_file,
 )
 
@@ -58,4 +59,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -29,6 +29,7 @@ from data_common import (
     pack_tokens,
     positive_int,
     prepare_gpt2,
+    run,
 )
 
 PIECE_BYTES = 1 << 20
@@ -173,4 +174,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -22,6 +22,7 @@ from data_common import (
     open_splits,
     pack_tokens,
     prepare_gpt2,
+    run,
 )
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -69,4 +70,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""FineWeb and FineWeb-Edu (Penedo et al. 2024) as shards of 100 M GPT-2 tokens; the first shard is for validation.
+
+    python dev/data/fineweb.py                            # fineweb10B: 103 shards, 20 GB; fetches 28 GB; 16 cores: 1 h
+    python dev/data/fineweb.py --max-shards 11            # the first 1.1 G tokens of it: 2.2 GB, 7 min
+    python dev/data/fineweb.py --type edu --version 100B  # edu_fineweb100B: 200 GB
+
+Needs the Python packages tiktoken and pyarrow. Raw files are fetched one ahead of the one in work and removed when no
+longer needed; a mirror holds them as on Hugging Face, with the dataset's name and sample/10BT in their path. Started
+again after an interruption it goes on at the first missing shard, and the shards are those of an uninterrupted run.
+"""
+
+import contextlib
+import json
+import os
+import urllib.error
+import urllib.request
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+
+from data_common import (
+    GPT2_VOCAB_SIZE,
+    HERE,
+    Parser,
+    TokenFile,
+    add_mirror_option,
+    add_workers_option,
+    fail,
+    make_directory,
+    obtain,
+    ordered_map,
+    pack_gpt2_document,
+    positive_int,
+    prepare_gpt2,
+    run,
+    walk_mirror,
+    write_atomically,
+)
+
+HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")  # the variable that Hugging Face's own tools read
+DATASETS = {"classic": ("fineweb", ""), "edu": ("fineweb-edu", "edu_")}  # name on the hub, prefix of our files
+DOCUMENTS_PER_TASK = 64
+TOKEN_BYTES = 2
+
+
+class HubFiles:
+    """The raw files of a sample on Hugging Face, fetched one ahead."""
+
+    def __init__(self, dataset, sample, folder):
+        self.folder = folder
+        base = f"{HUB}/datasets/HuggingFaceFW/{dataset}/resolve/main"
+        listing = f"{HUB}/api/datasets/HuggingFaceFW/{dataset}/tree/main/{sample}"
+        try:
+            with urllib.request.urlopen(listing, timeout=30) as response:
+                entries = json.load(response)
+            parquet = [entry for entry in entries if entry["path"].endswith(".parquet")]
+            self.files = sorted((f"{base}/{e['path']}", e["size"], e.get("lfs", {}).get("oid")) for e in parquet)
+        except (OSError, ValueError, KeyError, TypeError, urllib.error.URLError) as error:
+            fail(f"cannot list {listing}: {error}; --mirror DIR takes the files from a local folder")
+        if not self.files:
+            fail(f"{listing} names no parquet files")
+        self.fetcher = ThreadPoolExecutor(1)
+        self.fetched = {}
+
+    def __len__(self):
+        return len(self.files)
+
+    def fetch(self, index):
+        url, size, sha256 = self.files[index]
+        return obtain(url, os.path.join(self.folder, os.path.basename(url)), size=size, sha256=sha256)
+
+    def path(self, index):
+        for i in (index, index + 1):
+            if i < len(self) and i not in self.fetched:
+                self.fetched[i] = self.fetcher.submit(self.fetch, i)
+        return self.fetched[index].result()
+
+    def discard_before(self, index):
+        for url, _, _ in self.files[:index]:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(self.folder, os.path.basename(url)))
+
+    def close(self):
+        self.fetcher.shutdown(wait=False, cancel_futures=True)
+
+
+class MirrorFiles:
+    """The raw files of a sample in a local folder; they stay there."""
+
+    def __init__(self, dataset, sample, mirror):
+        wanted = [dataset, *sample.split("/")]  # as folders, in this order
+        self.paths = []
+        for folder, _, files in walk_mirror(mirror):
+            parts = iter(os.path.relpath(folder, os.path.dirname(os.path.abspath(mirror))).split(os.sep))
+            if all(name in parts for name in wanted):
+                self.paths += [os.path.join(folder, name) for name in files if name.endswith(".parquet")]
+
+    def __len__(self):
+        return len(self.paths)
+
+    def path(self, index):
+        return self.paths[index]
+
+    def discard_before(self, index):
+        pass
+
+    def close(self):
+        pass
+
+
+def read_documents(source, first_file, first_row):
+    """Yields (file, row of the first, texts) from a position on, a few documents at a time."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        fail("FineWeb's files need the Python package pyarrow: pip install pyarrow")
+    for index in range(first_file, len(source)):
+        path = source.path(index)
+        try:
+            row = 0
+            for batch in parquet.ParquetFile(path).iter_batches(DOCUMENTS_PER_TASK, columns=["text"]):
+                skip = first_row - row if index == first_file else 0
+                if skip < len(batch):
+                    yield index, row + max(skip, 0), batch.column(0).to_pylist()[max(skip, 0) :]
+                row += len(batch)
+        except (ArrowException, OSError, KeyError) as error:
+            fail(f"{path} is not a parquet file with a column text: {str(error).splitlines()[0]}")
+
+
+def pack_documents(file, row, texts):
+    """One task of a worker: documents as uint16 bytes, and where each of them came from and how long it is."""
+    packed = [pack_gpt2_document(text) for text in texts]
+    return b"".join(packed), file, row, array("q", map(len, packed))
+
+
+class Shards:
+    """Writes the token stream as files of equal size, and after each the place in the source where the next begins."""
+
+    def __init__(self, stem, shard_tokens, source, place):
+        self.stem, self.shard_bytes, self.source, self.place = stem, shard_tokens * TOKEN_BYTES, source, place
+        self.buffer = bytearray()
+        self.skip = place["skip"]  # bytes of the first document that the shard before holds
+
+    def append(self, packed, file, row, lengths):
+        documents = memoryview(packed)
+        for index, length in enumerate(lengths):
+            document, documents = documents[:length], documents[length:]
+            used, self.skip = self.skip, 0
+            while used < length:
+                part = document[used : used + self.shard_bytes - len(self.buffer)]
+                self.buffer += part
+                used += len(part)
+                if len(self.buffer) == self.shard_bytes:
+                    finished = used == length
+                    self.write({"file": file, "row": row + index + finished, "skip": 0 if finished else used})
+
+    def write(self, place):
+        """Writes the buffer as the next shard; `place` is where the one after it begins."""
+        shards = self.place["shards"]
+        split = "train" if shards else "val"
+        path = f"{self.stem}_{split}_{shards:06d}.bin"
+        with TokenFile(path, GPT2_VOCAB_SIZE) as out:
+            out.append_packed(self.buffer)
+            out.finish()
+        print(f"{path}: {len(self.buffer) // TOKEN_BYTES:,} tokens", flush=True)
+        self.buffer.clear()
+        self.place.update(place, shards=shards + 1)
+        write_progress(self.stem, self.place)
+        self.source.discard_before(self.place["file"])
+
+
+def progress_path(stem):
+    return os.path.join(os.path.dirname(stem), "progress.json")
+
+
+def write_progress(stem, place):
+    write_atomically(progress_path(stem), json.dumps(place).encode())
+
+
+def read_progress(stem, settings):
+    """Where the last run stopped; settings of a run that cannot be continued by this one end the program."""
+    beginning = {**settings, "shards": 0, "file": 0, "row": 0, "skip": 0, "complete": False}
+    path = progress_path(stem)
+    if not os.path.exists(path):
+        return beginning
+    try:
+        with open(path, encoding="utf-8") as f:
+            place = json.load(f)
+        differing = [key for key, value in settings.items() if place[key] != value]
+        if place.keys() != beginning.keys():
+            raise ValueError("other keys")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fail(f"{path} is not a record of this script ({error}); remove {os.path.dirname(path)} to start over")
+    if differing:
+        key = differing[0]
+        folder = os.path.dirname(path)
+        fail(f"{folder} was begun with {key} {place[key]}, not {settings[key]}: choose another --output, or remove it")
+    return place
+
+
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("-t", "--type", choices=DATASETS, default="classic", help="default: %(default)s")
+    parser.add_argument("-v", "--version", choices=["10B", "100B"], default="10B", help="default: %(default)s")
+    parser.add_argument("-s", "--shard-tokens", type=positive_int, default=10**8, metavar="N", help="default: 1e8")
+    parser.add_argument("--max-shards", type=positive_int, metavar="N", help="stop after so many (default: all)")
+    parser.add_argument("--output", metavar="DIR", help="default: dev/data/fineweb10B and the like")
+    add_workers_option(parser)
+    add_mirror_option(parser)
+    args = parser.parse_args()
+
+    dataset, prefix = DATASETS[args.type]
+    sample = f"sample/{args.version}T"
+    folder = args.output or os.path.join(HERE, f"{prefix}fineweb{args.version}")
+    make_directory(folder)
+    stem = os.path.join(folder, f"{prefix}fineweb")
+    settings = {"dataset": dataset, "sample": sample, "shard_tokens": args.shard_tokens}
+    place = read_progress(stem, settings)
+    limit = args.max_shards or float("inf")
+    if place["complete"] or place["shards"] >= limit:
+        print(f"{folder} is complete: {place['shards']} shards")
+        return
+    prepare_gpt2(args.mirror)
+    source = MirrorFiles(dataset, sample, args.mirror) if args.mirror else ()
+    if not source:
+        if args.mirror:
+            print(f"the mirror {args.mirror} holds no {dataset}/.../{sample}; trying the network", flush=True)
+        source = HubFiles(dataset, sample, os.path.join(folder, "raw"))
+    if place["shards"]:
+        print(f"going on after {place['shards']} shards")
+
+    shards = Shards(stem, args.shard_tokens, source, place)
+    documents = read_documents(source, place["file"], place["row"])
+    try:
+        for packed in ordered_map(pack_documents, documents, args.workers):
+            shards.append(*packed)
+            if place["shards"] >= limit:
+                return
+    finally:
+        source.close()
+    if shards.buffer:
+        shards.write({"file": len(source), "row": 0, "skip": 0})
+    place["complete"] = True
+    write_progress(stem, place)
+
+
+if __name__ == "__main__":
+    run(main)
