@@ -1,0 +1,190 @@
+# make                 everything that this machine can build
+# make train_gpt2      the CPU trainer             make train_gpt2cu    the GPU trainer
+# make test            every test that this machine can run
+# make attention_forward_flash2                    one contestant of dev/cuda, as build/attention_forward_flash2_bf16
+# make compete         race all contestants on this GPU
+# make libattention.so the winners with a C interface
+# make lint            format and static checks    make format          puts the format right
+#
+# PRECISION=BF16|FP32                              of the GPU programs; FP16 too for contestants
+# ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  contestants to train with, instead of the table's choice
+# GPU_ARCH=90                                      compute capability to build for, instead of this machine's
+# USE_OPENMP=0  USE_CBLAS=0  SANITIZE=1            for the CPU programs
+
+SHELL := /bin/bash
+PRECISION ?= BF16
+precision := $(shell echo $(PRECISION) | tr A-Z a-z)
+ifeq ($(filter $(PRECISION),BF16 FP32 FP16),)
+$(error PRECISION=$(PRECISION): must be BF16, FP32 or, for the contestants of dev/cuda, FP16)
+endif
+
+# ----------------------------------------------------------------------------
+# The CPU side
+
+CC ?= cc
+CFLAGS := -std=c11 -D_GNU_SOURCE -O3 -march=native -Wall -Wextra -Werror -I. -MMD -MP
+LDLIBS := -lm -lpthread
+
+# OpenMP, where the compiler has it
+ifneq ($(USE_OPENMP),0)
+ifeq ($(shell echo 'int main(void){return 0;}' | $(CC) -fopenmp -x c -o /dev/null - 2>/dev/null && echo yes),yes)
+CFLAGS += -fopenmp
+else
+$(info no OpenMP in $(CC): the CPU programs will use one core)
+endif
+endif
+
+# A CBLAS, where pkg-config knows an optimised one (the reference BLAS is slower than our own product)
+ifneq ($(USE_CBLAS),0)
+cblas := $(firstword $(foreach lib,openblas blis mkl-sdl,$(shell pkg-config --exists $(lib) 2>/dev/null && echo $(lib))))
+ifneq ($(cblas),)
+CFLAGS += -DUSE_CBLAS $(shell pkg-config --cflags $(cblas))
+LDLIBS += $(shell pkg-config --libs $(cblas))
+endif
+endif
+
+# ----------------------------------------------------------------------------
+# The GPU side
+
+NVCC ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+
+# The compute capability of the first GPU, without the dot; wgmma and its kin exist only in the 'a' flavour of 9.0.
+GPU_ARCH ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | grep -E '^[0-9]+\.[0-9]+$$' | tr -d .)
+gencode = -gencode arch=compute_$(1),code=sm_$(1)
+ifneq ($(GPU_ARCH),)
+arch_flags := $(call gencode,$(patsubst 90,90a,$(GPU_ARCH)))
+arch_text := compute capability $(GPU_ARCH)
+else # sm_80 and Hopper, and PTX for what comes after
+arch_flags := $(call gencode,80) $(call gencode,90a) -gencode arch=compute_80,code=compute_80
+arch_text := no GPU seen: sm_80, sm_90a and PTX for newer ones
+endif
+
+NVCCFLAGS := -std=c++17 -O3 -I. $(arch_flags) -t 2 -Xcompiler -Wall,-Wextra -Xptxas --warn-on-spills \
+    -Werror all-warnings
+ifneq ($(ATTENTION_FORWARD),)
+attention_flags += -DATTENTION_FORWARD=$(ATTENTION_FORWARD)
+endif
+ifneq ($(ATTENTION_BACKWARD),)
+attention_flags += -DATTENTION_BACKWARD=$(ATTENTION_BACKWARD)
+endif
+CUDA_LDLIBS := -lcublasLt -lcublas
+
+contestants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_*.cu))
+unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
+python := $(shell command -v python3 || command -v python)
+gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
+
+# ----------------------------------------------------------------------------
+# Programs
+
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests compete lint format clean contestants $(contestants)
+
+all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
+no-nvcc:
+	@echo "no nvcc found: the CPU programs are built; install the CUDA Toolkit for the GPU ones"
+
+# What a program was built with; a change of flags rebuilds it.
+build/%.flags: FORCE
+	@mkdir -p build
+	@echo '$($(notdir $*)_flags)' | cmp -s - $@ || echo '$($(notdir $*)_flags)' > $@
+FORCE:
+.PHONY: FORCE
+cpu_flags = $(CC) $(CFLAGS) $(LDLIBS)
+gpu_flags = $(NVCC) $(NVCCFLAGS)
+trainer_flags = $(gpu_flags) $(PRECISION) $(attention_flags)
+
+train_gpt2 test_gpt2: %: %.c build/cpu.flags
+	$(CC) $(CFLAGS) -MF build/$@.d $< -o $@ $(LDLIBS)
+
+nvcc = $(if $(NVCC),$(NVCC),$(error no nvcc found: install the CUDA Toolkit, or name its compiler with NVCC=)) $(NVCCFLAGS)
+
+train_gpt2cu test_gpt2cu: %cu: %.cu build/trainer.flags
+	@echo "building $@ in $(PRECISION) for $(arch_text)"
+	$(nvcc) -DPRECISION_$(PRECISION) $(attention_flags) -MMD -MF build/$@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
+
+build/test_gpt2cu_%: test_gpt2.cu build/trainer.flags
+	$(nvcc) -DPRECISION_$(shell echo $* | tr a-z A-Z) $(attention_flags) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
+
+# Contestants: build/<name>_<precision>
+define contestant_rule
+build/%_$(1): dev/cuda/%.cu build/gpu.flags
+	$$(nvcc) -DPRECISION_$(2) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS)
+endef
+$(eval $(call contestant_rule,bf16,BF16))
+$(eval $(call contestant_rule,fp16,FP16))
+$(eval $(call contestant_rule,fp32,FP32))
+$(contestants): %: build/%_$(precision)
+# the tensor-core contestants have no fp32
+contestant_programs := $(foreach c,$(contestants),build/$(c)_bf16 build/$(c)_fp16 \
+    $(if $(filter %_mma %_wgmma,$(c)),,build/$(c)_fp32))
+contestants: $(contestant_programs)
+
+# Every CUDA program there is, to see that all of them compile
+cuda: train_gpt2cu test_gpt2cu build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 libattention.so contestants
+
+libattention.so: dev/cuda/libattention.cu build/trainer.flags
+	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -MMD -MF build/$@.d -MT $@ \
+	    $< -o $@
+
+-include $(wildcard build/*.d)
+
+# ----------------------------------------------------------------------------
+# Tests
+
+test: unit-tests cpu-tests sanitizer-tests gpu-tests
+	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
+
+build/test_%: dev/test/test_%.c build/cpu.flags
+	$(CC) $(CFLAGS) -MF $@.d $< -o $@ $(LDLIBS)
+
+sanitize := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+build/sanitized/%: %.c build/cpu.flags
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -O3,$(CFLAGS)) $(sanitize) -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
+
+unit-tests: $(unit_tests)
+	@set -e; for t in $^; do echo "== $$t"; $$t; done
+	@echo "== dev/test/test_data.py"; $(python) dev/test/test_data.py
+
+cpu-tests: train_gpt2 test_gpt2
+	@echo "== test_gpt2"; ./test_gpt2
+	@echo "== test_gpt2, odd head counts"; ./test_gpt2 dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin
+	@echo "== dev/test/test_training.sh"; dev/test/test_training.sh ./train_gpt2
+
+sanitizer-tests: $(patsubst build/%,build/sanitized/dev/test/%,$(unit_tests)) build/sanitized/test_gpt2
+	@set -e; for t in $^; do echo "== $$t"; $$t; done
+
+ifneq ($(and $(gpu),$(NVCC)),)
+gpu-tests: build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 train_gpt2cu
+	@set -e; for t in build/test_gpt2cu_bf16 build/test_gpt2cu_fp32; do echo "== $$t"; $$t; \
+	    $$t dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin; done
+	@echo "== dev/test/test_training.sh"; dev/test/test_training.sh ./train_gpt2cu
+else
+gpu-tests:
+	@echo "gpu-tests: skipped, $(if $(gpu),no nvcc,no GPU) here"
+endif
+
+compete: contestants
+	dev/cuda/compete.sh
+
+# ----------------------------------------------------------------------------
+# Format and static checks
+
+c_files := $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' 2>/dev/null)
+sh_files := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
+py_files := $(shell git ls-files '*.py' 2>/dev/null)
+
+lint:
+	clang-format --dry-run --Werror $(c_files)
+	cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+	    --suppress=missingIncludeSystem -I. $(filter %.c,$(c_files))
+	shellcheck $(sh_files)
+	ruff check $(py_files)
+	ruff format --line-length 120 --check $(py_files)
+
+format:
+	clang-format -i $(c_files)
+	ruff format --line-length 120 $(py_files)
+
+clean:
+	rm -rf build train_gpt2 test_gpt2 train_gpt2cu test_gpt2cu libattention.so

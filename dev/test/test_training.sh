@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Trains a tiny model with the given trainer (./train_gpt2 or ./train_gpt2cu) and checks what a user relies on: the loss
+# falls, a run is reproducible bit for bit, also across recompute settings and after a resume, and mistakes end in one
+# line. Takes seconds; writes to a temporary folder only.
+set -uo pipefail
+trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
+python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# check NAME COMMAND...: the command must succeed
+check() {
+    local name=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
+}
+
+# fails_with TEXT FLAG...: the trainer must exit with 1 and print exactly one line on stderr, with TEXT in it
+fails_with() {
+    local text=$1 code lines
+    shift
+    "$trainer" "$@" >"$dir/stdout" 2>"$dir/stderr"
+    code=$?
+    lines=$(wc -l <"$dir/stderr")
+    [ "$code" -eq 1 ] && [ "$lines" -eq 1 ] && grep -qF -- "$text" "$dir/stderr" && return 0
+    echo "exit code $code, stderr:"
+    cat "$dir/stderr"
+    return 1
+}
+
+"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" README.md Makefile llmc/*.h >"$dir/data.log" 2>&1 ||
+    { cat "$dir/data.log"; exit 1; }
+model=gpt2:l2c64h2t64
+common=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -b 4 -t 64 -d 512 -l 2e-3 -u 5 -q 0.1 -c 0.1 -x 40
+    -v 20 -m 4 -g 32 -n 20)
+
+# run NAME FLAG...: trains into $dir/NAME
+run() {
+    local name=$1
+    shift
+    "$trainer" "${common[@]}" -o "$dir/$name" "$@" >"$dir/$name.log" 2>&1 || { cat "$dir/$name.log"; return 1; }
+}
+same() { cmp "$dir/$1/$3" "$dir/$2/$3"; }
+val_loss() { sed -n "s/^s:$2 tel:\(.*\)/\1/p" "$dir/$1/main.log"; }
+loss_falls() { awk -v a="$(val_loss whole 0)" -v b="$(val_loss whole 40)" 'BEGIN { exit !(b != "" && b < a - 1.5) }'; }
+
+check "a run of 40 steps ends" run whole -e $model -s 20
+check "the validation loss falls by more than 1.5 nats" loss_falls
+check "samples are printed" grep -q '^generating:' "$dir/whole.log"
+
+check "a second run ends" run again -e $model -s 0
+for file in model_00000040.bin state_00000040_00000.bin main.log; do
+    check "two runs write the same $file" same whole again $file
+done
+for r in 0 2; do
+    check "a run with -r $r ends" run "recompute$r" -e $model -s 0 -r $r
+    check "-r $r writes the same weights" same whole "recompute$r" model_00000040.bin
+done
+
+# a run that stopped between steps 20 and 40: its log has gone on, its last checkpoint is step 20's
+mkdir "$dir/resumed"
+cp "$dir"/whole/{main.log,{model,state}_00000020*,DONE_00000020} "$dir/resumed"
+check "a resumed run ends" run resumed -e $model -y 1 -s 20
+for file in model_00000040.bin state_00000040_00000.bin main.log; do
+    check "the resumed run writes the same $file" same whole resumed $file
+done
+
+"$trainer" "${common[@]}" -n 0 -e "$dir/whole/model_00000040.bin" -x 0 >"$dir/continued.log" 2>&1
+check "a checkpoint serves as a model" grep -q "val loss $(val_loss whole 40 | cut -c1-5)" "$dir/continued.log"
+
+check "keeping one checkpoint deletes the older" run keep -e $model -s 0 -n 10 -nk 1
+check "the newest is there" test -e "$dir/keep/DONE_00000040"
+check "the older is not" test ! -e "$dir/keep/DONE_00000030"
+
+check "overfitting one batch" run overfit -e $model -a 1 -s 0 -n 0 -d 256
+head -c 2000 "$dir/whole/state_00000020_00000.bin" >"$dir/resumed/state_00000040_00000.bin"
+check "a truncated state is named" fails_with "state_00000040" "${common[@]}" -e $model -y 1 -o "$dir/resumed" -x 60
+check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
+check "a missing value" fails_with "-b needs a value" -b
+check "a missing file" fails_with "$dir/none.bin" -e $model -i "$dir/none.bin"
+check "a missing model" fails_with "nothing.bin" "${common[@]}" -e nothing.bin
+check "a bad descriptor" fails_with "d13" "${common[@]}" -e d13
+check "a context that is too short" fails_with "-t 64" "${common[@]}" -e gpt2:l2c64h2t32
+check "a batch that does not divide" fails_with "-d 500" "${common[@]}" -d 500 -e $model
+check "a head size that is not supported" fails_with "head size" "${common[@]}" -e gpt2:l2c64h4
+check "--help" "$trainer" --help >/dev/null
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
