@@ -59,10 +59,10 @@ typedef struct {
     int* token_counts;
     cudaEvent_t batch_copied; // the host's buffers may be written again
     // results
-    float mean_loss;      // of the last step, after its last micro-step
-    float* losses_host;   // (B,T), of the last validation
-    float* scalar;        // one float on the device
-    float* scalar_host;   // and pinned on the host
+    float mean_loss;    // of the last step, after its last micro-step
+    float* losses_host; // (B,T), of the last validation
+    float* scalar;      // one float on the device
+    float* scalar_host; // and pinned on the host
     // the GPU
     cudaDeviceProp device;
     cudaStream_t stream;
@@ -78,9 +78,10 @@ void* device_alloc(size_t bytes, const char* what) {
     if (error == cudaErrorMemoryAllocation) {
         size_t available = 0, total = 0;
         cudaMemGetInfo(&available, &total);
-        fatal("%s: %.1f MiB of GPU memory asked for, %.1f MiB free; use a smaller batch (-b, with -d for accumulation), "
-              "a smaller model (-e), or more recomputation (-r 2)",
-              what, (double)bytes / (1 << 20), (double)available / (1 << 20));
+        fatal(
+            "%s: %.1f MiB of GPU memory asked for, %.1f MiB free; use a smaller batch (-b, with -d for accumulation), "
+            "a smaller model (-e), or more recomputation (-r 2)",
+            what, (double)bytes / (1 << 20), (double)available / (1 << 20));
     }
     cuda_check(error);
     return p;
@@ -143,8 +144,8 @@ void gpt2_create(GPT2* model, GPT2Config config, const Options* options) {
 
 size_t gpt2_scratch_bytes(const GPT2* model, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
-    size_t sizes[] = {column_sum_scratch_bytes(4 * C), layernorm_backward_scratch_bytes(C),
-                      global_norm_scratch_bytes(), attention_backward_scratch_bytes(B, T, NH, C / NH)};
+    size_t sizes[] = {column_sum_scratch_bytes(4 * C), layernorm_backward_scratch_bytes(C), global_norm_scratch_bytes(),
+                      attention_backward_scratch_bytes(B, T, NH, C / NH)};
     size_t largest = 0;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         if (sizes[i] > largest) { largest = sizes[i]; }
@@ -157,14 +158,14 @@ void gpt2_allocate(GPT2* model, int B, int T, int training) {
     GPT2Activation table[NUM_ACTIVATION_TENSORS];
     size_t BT = (size_t)B * T, n = model->num_parameters, V = model->config.vocab_size;
     if (BT > INT_MAX) { fatal("B*T = %zu tokens are more than a batch may have (%d): lower -b or -t", BT, INT_MAX); }
-    const char* fault = attention_unsupported(B, T, model->config.num_heads,
-                                              model->config.channels / model->config.num_heads);
+    const char* fault =
+        attention_unsupported(B, T, model->config.num_heads, model->config.channels / model->config.num_heads);
     if (fault != NULL) { fatal("attention: %s", fault); }
     model->B = B;
     model->T = T;
     size_t scratch = training ? gpt2_scratch_bytes(model, B, T) : 0;
-    model->acts_bytes = gpt2_activations(table, model->config, B, T, model->recompute, training ? 1 : 0,
-                                         sizeof(floatX), scratch);
+    model->acts_bytes =
+        gpt2_activations(table, model->config, B, T, model->recompute, training ? 1 : 0, sizeof(floatX), scratch);
     model->acts_memory = device_alloc(model->acts_bytes, "activations");
     gpt2_point_activations(&model->acts, table, model->acts_memory);
     model->inputs = (int*)device_alloc(2 * BT * sizeof(int), "a batch");
@@ -194,16 +195,16 @@ void gpt2_allocate(GPT2* model, int B, int T, int training) {
 
 // What the model holds on the GPU, in bytes.
 size_t gpt2_memory_bytes(const GPT2* model) {
-    size_t per_parameter = sizeof(floatX) + (model->grads_memory ? 3 * sizeof(float) : 0) +
-                           (model->master_weights ? sizeof(float) : 0);
+    size_t per_parameter =
+        sizeof(floatX) + (model->grads_memory ? 3 * sizeof(float) : 0) + (model->master_weights ? sizeof(float) : 0);
     return model->num_parameters * per_parameter + model->acts_bytes + MATMUL_WORKSPACE;
 }
 
 void gpt2_free(GPT2* model) {
     cuda_check(cudaDeviceSynchronize());
-    void* on_device[] = {model->params_memory, model->grads_memory, model->m_memory,       model->v_memory,
-                         model->master_weights, model->acts_memory, model->inputs, model->sorted.buckets,
-                         model->scalar};
+    void* on_device[] = {model->params_memory, model->grads_memory,   model->m_memory,
+                         model->v_memory,      model->master_weights, model->acts_memory,
+                         model->inputs,        model->sorted.buckets, model->scalar};
     for (size_t i = 0; i < sizeof(on_device) / sizeof(on_device[0]); i++) { cuda_check(cudaFree(on_device[i])); }
     cuda_check(cudaFreeHost(model->losses_host));
     cuda_check(cudaFreeHost(model->sorted_host.buckets));
@@ -334,8 +335,8 @@ void gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
             residual_layernorm_forward(y.residual3, next.ln1, next.ln1_mean, next.ln1_rstd, y.residual2, product,
                                        next.ln1w, next.ln1b, BT, C, stream);
         } else {
-            residual_layernorm_forward(y.residual3, a.lnf, a.lnf_mean, a.lnf_rstd, y.residual2, product, p.lnfw,
-                                       p.lnfb, BT, C, stream);
+            residual_layernorm_forward(y.residual3, a.lnf, a.lnf_mean, a.lnf_rstd, y.residual2, product, p.lnfw, p.lnfb,
+                                       BT, C, stream);
         }
     }
     matmul_forward(mm, a.output, a.lnf, p.wte, NULL, BT, C, c.padded_vocab_size);
@@ -445,8 +446,8 @@ void gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_
     sort_tokens(&model->sorted_host, model->token_counts, inputs, BT, c.vocab_size);
     model->sorted.unique = model->sorted_host.unique;
     size_t buckets_bytes = (model->sorted.unique + 1) * sizeof(int2);
-    cuda_check(cudaMemcpyAsync(model->sorted.buckets, model->sorted_host.buckets, buckets_bytes,
-                               cudaMemcpyHostToDevice, stream));
+    cuda_check(cudaMemcpyAsync(model->sorted.buckets, model->sorted_host.buckets, buckets_bytes, cudaMemcpyHostToDevice,
+                               stream));
     cuda_check(cudaMemcpyAsync(model->sorted.order, model->sorted_host.order, (size_t)BT * sizeof(int),
                                cudaMemcpyHostToDevice, stream));
     encoder_backward(g.wte, g.wpe, a.dresidual, model->sorted, B, T, C, stream);
@@ -467,7 +468,7 @@ float gpt2_grad_norm(GPT2* model) {
 
 // One AdamW step, `step` counting from 1; decay on matrices only; the gradients count times grad_scale.
 void gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
-                        float grad_scale, int step) {
+                 float grad_scale, int step) {
     AdamW adamw = adamw_step(learning_rate, beta1, beta2, epsilon, grad_scale, step);
     size_t offset = 0;
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {

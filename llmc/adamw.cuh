@@ -40,9 +40,8 @@ __device__ inline void round_stochastic(half* out, float x, unsigned int) { *out
 __device__ inline void round_stochastic(float* out, float x, unsigned int) { *out = x; }
 
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
-__global__ void __launch_bounds__(256)
-    adamw_kernel(floatX* params, float* master, const float* grads, float* m_memory, float* v_memory, size_t n,
-                 float weight_decay, AdamW a) {
+__global__ void __launch_bounds__(256) adamw_kernel(floatX* params, float* master, const float* grads, float* m_memory,
+                                                    float* v_memory, size_t n, float weight_decay, AdamW a) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) { return; }
     float g = grads[i] * a.grad_scale;

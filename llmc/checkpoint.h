@@ -25,13 +25,13 @@ enum {
     STATE_MASTER_WEIGHTS = 4,
     STATE_SHUFFLE = 5,
     STATE_STEP = 10,
-    STATE_RNG = 20,          // 64 bit; our stochastic rounding depends on the step alone, so these two are the step
-    STATE_RNG_LAST = 22,     // 64 bit
-    STATE_SHARD = 30,        // 64 bit
-    STATE_SAMPLE = 32,       // 64 bit
-    STATE_BATCH = 34,        // B, or 0
-    STATE_TIME = 35,         // T, or 0
-    STATE_OUTLIERS = 36      // 1: two OutlierDetectors stand at the end of the file
+    STATE_RNG = 20,      // 64 bit; our stochastic rounding depends on the step alone, so these two are the step
+    STATE_RNG_LAST = 22, // 64 bit
+    STATE_SHARD = 30,    // 64 bit
+    STATE_SAMPLE = 32,   // 64 bit
+    STATE_BATCH = 34,    // B, or 0
+    STATE_TIME = 35,     // T, or 0
+    STATE_OUTLIERS = 36  // 1: two OutlierDetectors stand at the end of the file
 };
 
 typedef struct {

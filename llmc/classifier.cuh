@@ -10,8 +10,7 @@ the second time from L2, and their gradients overwrite them. Probabilities are n
 constexpr int CLASSIFIER_THREADS = 1024;
 
 // One block a row; what it computes stands at fused_classifier below.
-template <bool WRITE_GRADIENT>
-__global__ void __launch_bounds__(CLASSIFIER_THREADS)
+template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     fused_classifier_kernel(floatX* logits, float* losses, const int* targets, float gradient_scale, int V, int Vp) {
     constexpr int K = x128::size;
     size_t row = gridDim.x - 1 - blockIdx.x; // the rows that the product wrote last are still in L2

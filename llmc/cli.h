@@ -227,7 +227,9 @@ static inline Options cli_parse(int argc, char** argv) {
 // ----------------------------------------------------------------------------
 // The settings of a run, as the table that it prints first
 
-static inline void print_table_line(void) { printf("+-----------------------+----------------------------------------------------+\n"); }
+static inline void print_table_line(void) {
+    printf("+-----------------------+----------------------------------------------------+\n");
+}
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))

@@ -68,9 +68,7 @@ __device__ inline float warp_sum(float x) {
     return x;
 }
 __device__ inline float warp_max(float x) {
-    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
-    }
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset)); }
     return x;
 }
 

@@ -93,7 +93,8 @@ static inline void encoder_backward(float* dwte, float* dwpe, const floatX* dout
     encoder_backward_wpe_kernel<<<(unsigned)CEIL_DIV(vectors, (size_t)256), 256, 0, stream>>>(dwpe, dout, B, T, C);
     cuda_check(cudaGetLastError());
     dim3 grid(sorted.unique, CEIL_DIV(C, COLUMN_SUM_WIDTH));
-    encoder_backward_wte_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(dwte, dout, sorted.buckets, sorted.order, C);
+    encoder_backward_wte_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(dwte, dout, sorted.buckets,
+                                                                                   sorted.order, C);
     cuda_check(cudaGetLastError());
 }
 

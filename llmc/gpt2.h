@@ -205,25 +205,25 @@ typedef struct {
 } GPT2Size;
 
 static const GPT2Size gpt2_by_depth[] = {
-    {6, 6, 384, 6},      // 30M
-    {12, 12, 768, 12},   // GPT-2, 124M
-    {24, 24, 1024, 16},  // GPT-2 medium, 355M
-    {36, 36, 1280, 20},  // GPT-2 large, 774M
-    {48, 48, 1600, 25},  // GPT-2 XL, 1558M
-    {60, 60, 1920, 30},  // 2.7B
-    {72, 72, 2880, 30},  // 7.2B
-    {84, 84, 3456, 36},  // 12.2B
+    {6, 6, 384, 6},     // 30M
+    {12, 12, 768, 12},  // GPT-2, 124M
+    {24, 24, 1024, 16}, // GPT-2 medium, 355M
+    {36, 36, 1280, 20}, // GPT-2 large, 774M
+    {48, 48, 1600, 25}, // GPT-2 XL, 1558M
+    {60, 60, 1920, 30}, // 2.7B
+    {72, 72, 2880, 30}, // 7.2B
+    {84, 84, 3456, 36}, // 12.2B
 };
 static const GPT2Size gpt3_by_channels[] = {
-    {384, 6, 384, 6},          // 31M
-    {768, 12, 768, 12},        // GPT-3 small, 125M
-    {1024, 24, 1024, 16},      // GPT-3 medium, 350M
-    {1536, 24, 1536, 16},      // GPT-3 large, 760M
-    {2048, 24, 2048, 16},      // GPT-3 XL, 1.3B
-    {2560, 32, 2560, 32},      // GPT-3 2.7B
-    {4096, 32, 4096, 32},      // GPT-3 6.7B
-    {5120, 40, 5120, 40},      // GPT-3 13B
-    {12288, 96, 12288, 96},    // GPT-3 175B
+    {384, 6, 384, 6},       // 31M
+    {768, 12, 768, 12},     // GPT-3 small, 125M
+    {1024, 24, 1024, 16},   // GPT-3 medium, 350M
+    {1536, 24, 1536, 16},   // GPT-3 large, 760M
+    {2048, 24, 2048, 16},   // GPT-3 XL, 1.3B
+    {2560, 32, 2560, 32},   // GPT-3 2.7B
+    {4096, 32, 4096, 32},   // GPT-3 6.7B
+    {5120, 40, 5120, 40},   // GPT-3 13B
+    {12288, 96, 12288, 96}, // GPT-3 175B
 };
 
 #define GPT2_DESCRIPTOR_HELP                                                                                           \
@@ -268,12 +268,12 @@ static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int
     const char* p = descriptor + (explicit_family ? 5 : 0);
     while (*p != '\0') { // a letter and its number, again and again
         char letter = *p++;
-        int* field = letter == 'd' ? &depth
-                   : letter == 'l' ? &layers
-                   : letter == 'c' ? &channels
-                   : letter == 'h' ? &heads
-                   : letter == 't' ? &context
-                                   : NULL;
+        int* field = letter == 'd'   ? &depth
+                     : letter == 'l' ? &layers
+                     : letter == 'c' ? &channels
+                     : letter == 'h' ? &heads
+                     : letter == 't' ? &context
+                                     : NULL;
         char* end;
         long value = isdigit((unsigned char)*p) ? strtol(p, &end, 10) : 0;
         if (field == NULL || value < 1 || value > 1000000 || *field != 0) {

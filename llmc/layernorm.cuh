@@ -101,8 +101,7 @@ template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q
 // Each thread owns one 16-byte vector of channels in all rows of its block, so the column sums stay in registers.
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
 // Row y of partial (gridDim.x, 3, C): sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
-template <int R, int MAX_THREADS>
-__global__ void __launch_bounds__(MAX_THREADS)
+template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
     layernorm_backward_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
                               const floatX* weight, const float* mean, const float* rstd, int N, int C, int overwrite) {
     constexpr int K = x128::size;

@@ -19,19 +19,13 @@ static inline void cublas_check_(cublasStatus_t status, const char* call, const 
 }
 
 template <class T> struct CudaType;
-template <> struct CudaType<float> {
-    static constexpr cudaDataType_t value = CUDA_R_32F;
-};
-template <> struct CudaType<half> {
-    static constexpr cudaDataType_t value = CUDA_R_16F;
-};
-template <> struct CudaType<__nv_bfloat16> {
-    static constexpr cudaDataType_t value = CUDA_R_16BF;
-};
+template <> struct CudaType<float> { static constexpr cudaDataType_t value = CUDA_R_32F; };
+template <> struct CudaType<half> { static constexpr cudaDataType_t value = CUDA_R_16F; };
+template <> struct CudaType<__nv_bfloat16> { static constexpr cudaDataType_t value = CUDA_R_16BF; };
 
 // One product's shape and kind: what its plan depends on.
 struct MatmulShape {
-    int m, n, k;             // D is m x n, column-major
+    int m, n, k; // D is m x n, column-major
     int transpose_a, transpose_b;
     cublasLtEpilogue_t epilogue;
     cudaDataType_t out_type; // of D; A and B are floatX
@@ -114,8 +108,8 @@ static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
                                                       sizeof(workspace)));
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
-    cublas_check(cublasLtMatmulAlgoGetHeuristic(mm->handle, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result,
-                                                &found));
+    cublas_check(
+        cublasLtMatmulAlgoGetHeuristic(mm->handle, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &found));
     cublas_check(cublasLtMatmulPreferenceDestroy(preference));
     if (found == 0) {
         fatal("cuBLASLt has no algorithm for a product of m %d, n %d, k %d, epilogue %d in " PRECISION_NAME, shape.m,
@@ -126,8 +120,8 @@ static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
 }
 
 // D = A B, or D += A B, each operand transposed or not, with an epilogue that may read a bias or read or write aux.
-static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b, MatmulShape shape,
-                           const floatX* bias, const floatX* aux) {
+static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b, MatmulShape shape, const floatX* bias,
+                           const floatX* aux) {
     MatmulPlan* p = matmul_plan_(mm, shape);
     if (bias != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias); }
     if (aux != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void*)aux); }

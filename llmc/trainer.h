@@ -276,10 +276,11 @@ static inline void trainer_report(Trainer* t, int step, float loss_z, float norm
     double share = flops_per_token(&t->model, o->time) * rate / t->peak;
     char left[32];
     format_duration(left, sizeof(left), (t->num_steps - step - 1) * o->total_batch / t->rate);
-    printf("step %4d/%d | loss %7.6f (%+.2fz) | norm %6.4f (%+.2fz) | lr %.2e | %.2f ms | %.1f%% of peak | %.0f tok/s | "
-           "%s left\n",
-           step + 1, t->num_steps, t->model.mean_loss, loss_z, norm, norm_z, learning_rate, seconds * 1e3,
-           100.0 * share, t->rate, left);
+    printf(
+        "step %4d/%d | loss %7.6f (%+.2fz) | norm %6.4f (%+.2fz) | lr %.2e | %.2f ms | %.1f%% of peak | %.0f tok/s | "
+        "%s left\n",
+        step + 1, t->num_steps, t->model.mean_loss, loss_z, norm, norm_z, learning_rate, seconds * 1e3, 100.0 * share,
+        t->rate, left);
     fflush(stdout);
     if (o->log_gpu_every > 0 && (step + 1) % o->log_gpu_every == 0) { gpt2_log_device(&t->model); }
     logger_train(&t->logger, step, t->model.mean_loss, learning_rate, norm);

@@ -29,7 +29,8 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2), noreturn, unused))
 #endif
-static void fatal(const char* format, ...) {
+static void
+fatal(const char* format, ...) {
     va_list args;
     fflush(stdout);
     fputs("error: ", stderr);
