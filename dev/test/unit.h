@@ -131,18 +131,21 @@ static inline void unit_check_fatal(const char* words, const char* claim, const 
 // ----------------------------------------------------------------------------
 // Files
 
-// The path of a file in this program's own directory; good until 16 more are asked for.
+// The path of a file in this program's own directory; it stays good. A program has up to 64 names.
 static inline const char* unit_path(const char* name) {
-    static char paths[16][512];
-    static int next;
+    static char paths[64][512];
+    char path[512];
     if (unit_folder[0] == '\0') {
         const char* parent = getenv("TMPDIR");
         snprintf(unit_folder, sizeof(unit_folder), "%s/unit_XXXXXX", parent && parent[0] ? parent : "/tmp");
         if (mkdtemp(unit_folder) == NULL) { fatal("cannot create %s: %s", unit_folder, strerror(errno)); }
     }
-    char* path = paths[next++ % 16];
-    snprintf(path, sizeof(paths[0]), "%s/%s", unit_folder, name);
-    return path;
+    snprintf(path, sizeof(path), "%s/%s", unit_folder, name);
+    for (int i = 0; i < 64; i++) {
+        if (paths[i][0] == '\0') { strcpy(paths[i], path); }
+        if (strcmp(paths[i], path) == 0) { return paths[i]; }
+    }
+    fatal("more than 64 names of files");
 }
 
 static inline void unit_write(const char* path, const void* data, size_t bytes) {
@@ -197,7 +200,7 @@ static inline void unit_patch(const char* path, size_t offset, uint16_t value) {
 static inline void unit_clean(void) {
     DIR* dir = unit_folder[0] ? opendir(unit_folder) : NULL;
     for (struct dirent* entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
-        if (entry->d_name[0] != '.') { remove(unit_path(entry->d_name)); }
+        if (entry->d_name[0] != '.') { unlinkat(dirfd(dir), entry->d_name, 0); }
     }
     if (dir != NULL) { closedir(dir); }
 }

@@ -1,0 +1,439 @@
+/*
+llmc/dataloader.h: which tokens come in which order, through shards, epochs, shuffling, ranks, prefetch and resume, and
+which files are refused.
+
+Most tests read three shards of 5, 3 and 7 samples for B = 1, T = 4. Token p of shard f is 100 f + p / 4, so the first
+token of a batch tells its shard and its sample.
+*/
+#include "llmc/dataloader.h"
+
+#include "unit.h"
+
+enum { V = 50257, NUM_SHARDS = 3, NUM_SAMPLES = 15 };
+static const int shard_tokens[NUM_SHARDS] = {4 * 5 + 1, 4 * 3 + 2, 4 * 7 + 1};
+static const HostAlloc host_memory = {NULL, NULL};
+
+static void write_tokens(const char* path, const uint16_t* tokens, int n, int vocab_size) {
+    unit_write_format(path, TOKENS_MAGIC_16, TOKENS_VERSION_16, n, vocab_size, tokens, 2 * (size_t)n);
+}
+
+// Writes the shards, if they are not there; returns the pattern that matches them.
+static const char* write_shards(void) {
+    const char* pattern = unit_path("shard_*.bin");
+    if (file_exists(unit_path("shard_0.bin"))) { return pattern; }
+    for (int f = 0; f < NUM_SHARDS; f++) {
+        uint16_t tokens[64];
+        char name[32];
+        for (int p = 0; p < shard_tokens[f]; p++) { tokens[p] = (uint16_t)(100 * f + p / 4); }
+        snprintf(name, sizeof(name), "shard_%d.bin", f);
+        write_tokens(unit_path(name), tokens, shard_tokens[f], V);
+    }
+    return pattern;
+}
+
+static void open_shards(DataLoader* d, int B, int rank, int num_ranks, int shuffle) {
+    dataloader_open(d, write_shards(), B, 4, rank, num_ranks, shuffle, 42, V, host_memory);
+}
+
+// The first token of the next batch
+static int next_sample(DataLoader* d) {
+    const int *inputs, *targets;
+    dataloader_next(d, &inputs, &targets);
+    return inputs[0];
+}
+
+static int next_samples_are(DataLoader* d, const int* expected, int n) {
+    int same = 1;
+    for (int i = 0; i < n; i++) {
+        int sample = next_sample(d);
+        if (sample != expected[i]) { printf("    batch %d begins with %d, expected %d\n", i, sample, expected[i]); }
+        same = same && sample == expected[i];
+    }
+    return same;
+}
+
+// ----------------------------------------------------------------------------
+// Order
+
+static void unshuffled_batches_follow_the_files(void) {
+    static const int epoch[NUM_SAMPLES] = {0, 1, 2, 3, 4, 100, 101, 102, 200, 201, 202, 203, 204, 205, 206};
+    DataLoader d;
+    open_shards(&d, 1, 0, 1, 0);
+    CHECK(dataloader_tokens(&d) == 21 + 14 + 29);
+    for (int i = 0; i < 3; i++) { CHECK(next_samples_are(&d, epoch, NUM_SAMPLES)); } // and around again
+    CHECK(next_samples_are(&d, epoch, 7));
+    dataloader_reset(&d); // in the middle of a shard
+    CHECK(next_samples_are(&d, epoch, NUM_SAMPLES));
+    dataloader_close(&d);
+}
+
+// The order of llm.c's loader on the same files, printed by it
+static void shuffled_batches_come_in_llmc_s_order(void) {
+    static const int alone[30] = {202, 200, 205, 203, 201, 206, 204, 100, 102, 101, 1,   0,   4,   2,   3,
+                                  100, 101, 102, 3,   0,   1,   4,   2,   206, 203, 202, 201, 204, 205, 200};
+    static const int of_two[2][14] = {{204, 200, 202, 100, 2, 0, 100, 202, 200, 204, 0, 2, 2, 0},
+                                      {201, 203, 205, 1, 3, 101, 1, 3, 201, 205, 203, 101, 101, 3}};
+    DataLoader d;
+    open_shards(&d, 1, 0, 1, 1);
+    CHECK(next_samples_are(&d, alone, 30));
+    dataloader_close(&d);
+    for (int rank = 0; rank < 2; rank++) {
+        open_shards(&d, 1, rank, 2, 1);
+        CHECK(next_samples_are(&d, of_two[rank], 14));
+        dataloader_close(&d);
+    }
+}
+
+static void every_epoch_visits_every_sample_once(void) {
+    DataLoader d;
+    open_shards(&d, 1, 0, 1, 1);
+    int last_order[NUM_SAMPLES] = {0}, changed = 0;
+    for (int epoch = 0; epoch < 5; epoch++) {
+        int visits[300] = {0}, order[NUM_SAMPLES], once = 1;
+        for (int i = 0; i < NUM_SAMPLES; i++) { visits[order[i] = next_sample(&d)]++; }
+        for (int f = 0; f < NUM_SHARDS; f++) {
+            for (int s = 0; s < (shard_tokens[f] - 1) / 4; s++) { once = once && visits[100 * f + s] == 1; }
+        }
+        CHECK(once);
+        changed += memcmp(order, last_order, sizeof(order)) != 0;
+        memcpy(last_order, order, sizeof(order));
+    }
+    CHECK(changed == 5);
+    dataloader_close(&d);
+}
+
+// Batches (B,T) of random tokens: rank r has rows rB .. rB+B-1 of each sample, and targets are the tokens after the inputs.
+static void ranks_share_a_sample(int B, int T, int num_ranks, int wide) {
+    enum { N = 1000 };
+    static uint32_t tokens[N];
+    static uint16_t narrow[N];
+    mt19937_state rng;
+    manual_seed(&rng, 9);
+    for (int i = 0; i < N; i++) {
+        tokens[i] = randint32(&rng) % (wide ? 128256u : 65536u);
+        narrow[i] = (uint16_t)tokens[i];
+    }
+    const char* path = unit_path("random.bin");
+    if (wide) {
+        unit_write_format(path, TOKENS_MAGIC_32, TOKENS_VERSION_32, N, 128256, tokens, sizeof(tokens));
+    } else {
+        write_tokens(path, narrow, N, 0);
+    }
+    CHECK(dataloader_vocab_size(path) == (wide ? 128256 : 0));
+    int samples = (N - 1) / (num_ranks * B * T);
+    for (int rank = 0; rank < num_ranks; rank++) {
+        DataLoader d;
+        dataloader_open(&d, path, B, T, rank, num_ranks, 0, 42, 0, host_memory);
+        int same = 1;
+        for (int batch = 0; batch < 2 * samples; batch++) {
+            const int *inputs, *targets;
+            const uint32_t* expected = tokens + (batch % samples * num_ranks + rank) * B * T;
+            dataloader_next(&d, &inputs, &targets);
+            for (int i = 0; i < B * T; i++) {
+                same = same && inputs[i] == (int)expected[i] && targets[i] == (int)expected[i + 1];
+            }
+        }
+        CHECK(same);
+        dataloader_close(&d);
+    }
+}
+
+static void prefetched_batches_are_the_same(void) {
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        DataLoader ahead, plain;
+        open_shards(&ahead, 1, 0, 1, shuffle);
+        open_shards(&plain, 1, 0, 1, shuffle);
+        plain.prefetch = 0;
+        int same = 1;
+        for (int i = 0; i < 10 * NUM_SAMPLES; i++) {
+            const int *x[2], *y[2];
+            dataloader_next(&ahead, &x[0], &y[0]);
+            dataloader_next(&plain, &x[1], &y[1]);
+            same = same && memcmp(x[0], x[1], 4 * sizeof(int)) == 0 && memcmp(y[0], y[1], 4 * sizeof(int)) == 0;
+            same = same && ahead.current_sample_idx == plain.current_sample_idx;
+            same = same && ahead.current_shard_idx == plain.current_shard_idx;
+            same = same && memcmp(&ahead.shuffle_rng, &plain.shuffle_rng, sizeof(plain.shuffle_rng)) == 0;
+            if (i % 37 == 36) {
+                dataloader_reset(&ahead);
+                dataloader_reset(&plain);
+            }
+        }
+        CHECK(same);
+        dataloader_close(&ahead);
+        dataloader_close(&plain);
+    }
+}
+
+static void a_batch_stays_until_the_second_next_call(void) {
+    DataLoader d;
+    open_shards(&d, 1, 0, 1, 1);
+    const int *before = NULL, *inputs, *targets;
+    int copy[5], stays = 1;
+    for (int i = 0; i < 4 * NUM_SAMPLES; i++) {
+        dataloader_next(&d, &inputs, &targets);
+        dataloader_wait_(&d); // the thread has written whatever it will write
+        stays = stays && (before == NULL || memcmp(before, copy, sizeof(copy)) == 0);
+        memcpy(copy, inputs, sizeof(copy)); // (T) and the last target
+        before = inputs;
+    }
+    CHECK(stays);
+    dataloader_close(&d);
+}
+
+// ----------------------------------------------------------------------------
+// Memory, sizes
+
+static int allocated, released;
+static void* count_alloc(size_t bytes) {
+    allocated++;
+    return malloc_check(bytes);
+}
+static void count_release(void* memory) {
+    released++;
+    free(memory);
+}
+
+static void batches_live_in_the_memory_of_the_caller(void) {
+    HostAlloc counted = {count_alloc, count_release};
+    DataLoader d;
+    dataloader_open(&d, write_shards(), 1, 4, 0, 1, 0, 42, V, counted);
+    next_sample(&d);
+    CHECK(allocated == DATALOADER_BATCHES && released == 0);
+    dataloader_close(&d);
+    CHECK(released == allocated);
+}
+
+// A sparse file of 1.2e9 tokens, the last of which lie beyond 2^31 bytes
+static void offsets_have_64_bits(void) {
+    const char* path = unit_path("large.bin");
+    const int n = 1200000001, T = 1000;
+    uint16_t last[3] = {7, 8, 9};
+    unit_write_format(path, TOKENS_MAGIC_16, TOKENS_VERSION_16, n, 0, "", 0);
+    unit_truncate(path, HEADER_BYTES + 2 * (size_t)n);
+    FILE* file = fopen_check(path, "r+b");
+    fseek_check(file, HEADER_BYTES + 2 * ((int64_t)n - 3), path);
+    fwrite_check(last, 2, 3, file, path);
+    fclose(file);
+    DataLoader d;
+    const int *inputs, *targets;
+    dataloader_open(&d, path, 1, T, 0, 1, 0, 42, 10, host_memory);
+    d.current_sample_idx = d.shard_num_samples - 1;
+    dataloader_next(&d, &inputs, &targets);
+    CHECK(inputs[T - 3] == 0 && inputs[T - 2] == 7 && inputs[T - 1] == 8 && targets[T - 1] == 9);
+    dataloader_close(&d);
+    remove(path);
+}
+
+// ----------------------------------------------------------------------------
+// Resume
+
+static size_t save_state(const DataLoader* d, const char* path) {
+    AtomicFile file = atomic_open(path);
+    dataloader_write_state(d, &file);
+    atomic_commit(&file);
+    size_t bytes;
+    free(unit_read(path, &bytes));
+    return bytes;
+}
+
+static void load_state(DataLoader* d, const char* path, size_t shard_idx, size_t sample_idx) {
+    FILE* file = fopen_check(path, "rb");
+    dataloader_read_state(d, file, path, shard_idx, sample_idx);
+    CHECK(fgetc(file) == EOF); // the whole tail was read
+    fclose(file);
+}
+
+// Stops after each number of batches, through two epochs, and goes on with a fresh loader from the state file.
+static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle, int rank, int num_ranks) {
+    const char* path = unit_path("state.bin");
+    int all = 1;
+    for (int stop = 0; stop <= 2 * NUM_SAMPLES; stop++) {
+        DataLoader whole, resumed;
+        open_shards(&whole, 1, rank, num_ranks, shuffle);
+        for (int i = 0; i < stop; i++) { next_sample(&whole); }
+        save_state(&whole, path);
+        open_shards(&resumed, 1, rank, num_ranks, shuffle);
+        for (int i = 0; i < stop % 4; i++) { next_sample(&resumed); } // wherever it was before
+        load_state(&resumed, path, whole.current_shard_idx, whole.current_sample_idx);
+        for (int i = 0; i < 3 * NUM_SAMPLES; i++) {
+            const int *x[2], *y[2];
+            dataloader_next(&whole, &x[0], &y[0]);
+            dataloader_next(&resumed, &x[1], &y[1]);
+            all = all && memcmp(x[0], x[1], 4 * sizeof(int)) == 0 && memcmp(y[0], y[1], 4 * sizeof(int)) == 0;
+        }
+        dataloader_close(&whole);
+        dataloader_close(&resumed);
+    }
+    CHECK(all);
+}
+
+// The tail of llm.c's state files: number of shards, their order, number of samples, their order, the generator
+static void the_state_has_llmc_s_layout(void) {
+    DataLoader d;
+    const char* path = unit_path("state.bin");
+    open_shards(&d, 1, 0, 1, 0);
+    CHECK(save_state(&d, path) == 0);
+    dataloader_close(&d);
+    open_shards(&d, 1, 0, 1, 1); // begins with shard 2, of 7 samples
+    CHECK(save_state(&d, path) == 8 + 3 * 4 + 8 + 7 * 4 + sizeof(mt19937_state));
+    size_t bytes, num_shards, num_samples;
+    char* state = unit_read(path, &bytes);
+    memcpy(&num_shards, state, 8);
+    memcpy(&num_samples, state + 20, 8);
+    CHECK(num_shards == 3 && num_samples == 7);
+    CHECK(memcmp(state + 8, d.shard_indices, 12) == 0);
+    CHECK(memcmp(state + 28, d.intra_shard_indices, 28) == 0);
+    CHECK(memcmp(state + 56, &d.shuffle_rng, sizeof(mt19937_state)) == 0);
+    free(state);
+    dataloader_close(&d);
+}
+
+static void a_state_that_does_not_fit_is_refused(void) {
+    DataLoader d, other;
+    const char* path = unit_path("state.bin");
+    open_shards(&d, 1, 0, 1, 1);
+    size_t bytes = save_state(&d, path);
+    CHECK_FATAL("state.bin|token file 4|3", load_state(&d, path, 3, 0));
+    CHECK_FATAL("state.bin|sample 8|7", load_state(&d, path, 0, 8));
+    CHECK_FATAL("state.bin|7 samples|3", load_state(&d, path, 1, 0)); // the order is the first shard's
+    open_shards(&other, 2, 0, 1, 1);                                  // another batch
+    CHECK_FATAL("state.bin|7 samples|3", load_state(&other, path, 0, 0));
+    dataloader_close(&other);
+    dataloader_open(&other, unit_path("shard_[01].bin"), 1, 4, 0, 1, 1, 42, V, host_memory); // other data
+    CHECK_FATAL("state.bin|3 token files|2", load_state(&other, path, 0, 0));
+    dataloader_close(&other);
+    for (size_t cut = 0; cut < bytes; cut += cut < 64 ? 4 : 491) {
+        save_state(&d, path);
+        unit_truncate(path, cut);
+        CHECK_FATAL("state.bin|truncated", load_state(&d, path, 0, 0));
+    }
+    static const struct {
+        size_t offset;
+        uint16_t value;
+        const char* words;
+    } patches[] = {
+        {8, 3, "state.bin|order of 3|corrupt"},                         // a shard that does not exist
+        {10, 0xffff, "state.bin|order of 3|corrupt"},                   // a negative one
+        {28, 7, "state.bin|order of 7|corrupt"},                        // a sample that does not exist
+        {56 + 8, 5000, "state.bin|random number generator is corrupt"}, // a generator that never was
+    };
+    for (size_t i = 0; i < sizeof(patches) / sizeof(patches[0]); i++) {
+        save_state(&d, path);
+        unit_patch(path, patches[i].offset, patches[i].value);
+        CHECK_FATAL(patches[i].words, load_state(&d, path, 0, 0));
+    }
+    save_state(&d, path);
+    unit_patch(path, 8, (uint16_t)d.shard_indices[1]); // a shard twice
+    CHECK_FATAL("state.bin|entry 1|corrupt", load_state(&d, path, 0, 0));
+    dataloader_close(&d);
+    open_shards(&d, 1, 0, 1, 0);
+    CHECK_FATAL("token file 4|3", load_state(&d, "/dev/null", 3, 0));
+    CHECK_FATAL("sample 6|shard_0.bin|5", load_state(&d, "/dev/null", 0, 6));
+    dataloader_close(&d);
+}
+
+// ----------------------------------------------------------------------------
+// Bad files
+
+static void open_pattern(const char* pattern) {
+    DataLoader d;
+    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, 256, host_memory);
+    for (int i = 0; i < 3; i++) { next_sample(&d); }
+    dataloader_close(&d);
+}
+
+static void bad_files_are_refused(void) {
+    uint16_t tokens[13] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}; // three samples
+    const char *pattern = unit_path("bad*.bin"), *bad = unit_path("bad.bin");
+    CHECK_FATAL("bad*.bin|dev/data", open_pattern(pattern));
+    CHECK_FATAL("bad*.bin|dev/data", dataloader_vocab_size(pattern));
+    CHECK_FATAL("Is a directory", open_pattern(unit_folder));
+    unit_write_format(bad, 20240326, 1, 13, 0, tokens, sizeof(tokens));
+    CHECK_FATAL("bad.bin|20240326|20240520|20240801", open_pattern(pattern));
+    CHECK_FATAL("bad.bin|20240326", dataloader_vocab_size(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_16, 7, 13, 0, tokens, sizeof(tokens));
+    CHECK_FATAL("bad.bin|version 7|expected 1", open_pattern(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_32, 1, 13, 0, tokens, sizeof(tokens));
+    CHECK_FATAL("bad.bin|version 1|expected 7", open_pattern(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_16, 1, -13, 0, tokens, sizeof(tokens));
+    CHECK_FATAL("bad.bin|-13|corrupt", open_pattern(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_16, 1, 14, 0, tokens, sizeof(tokens)); // a token too few
+    CHECK_FATAL("bad.bin|1050 bytes|14 tokens|1052", open_pattern(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_16, 1, 12, 0, tokens, sizeof(tokens)); // a token too many
+    CHECK_FATAL("bad.bin|1050 bytes|12 tokens|1048", open_pattern(pattern));
+    write_tokens(bad, tokens, 4, 0);
+    CHECK_FATAL("bad.bin|4 tokens|a batch needs 5|-b|-t", open_pattern(pattern));
+    write_tokens(bad, tokens, 13, 50257);
+    CHECK_FATAL("bad.bin|50257|256", open_pattern(pattern));
+    write_tokens(bad, tokens, 13, 256);
+    write_tokens(unit_path("bad2.bin"), tokens, 13, 128);
+    CHECK_FATAL("bad2.bin|128|256", open_pattern(pattern));
+    remove(unit_path("bad2.bin"));
+    for (size_t cut = 0; cut < HEADER_BYTES + sizeof(tokens); cut += 151) {
+        write_tokens(bad, tokens, 13, 0);
+        unit_truncate(bad, cut);
+        CHECK_FATAL("bad.bin|truncated", open_pattern(pattern));
+    }
+}
+
+// The first batch, one that the thread reads, and the last target of all
+static void tokens_beyond_the_vocabulary_are_refused(void) {
+    static const int positions[3] = {0, 6, 12};
+    const char* bad = unit_path("bad.bin");
+    for (int i = 0; i < 3; i++) {
+        uint16_t tokens[13] = {0};
+        char words[64];
+        tokens[positions[i]] = 255;
+        write_tokens(bad, tokens, 13, 0);
+        CHECK_NO_CRASH(open_pattern(bad));
+        tokens[positions[i]] = 256;
+        write_tokens(bad, tokens, 13, 0);
+        snprintf(words, sizeof(words), "bad.bin|token 256 at position %d |256", positions[i]);
+        CHECK_FATAL(words, open_pattern(bad));
+    }
+    uint32_t wide[13] = {0};
+    wide[2] = 0x80000000u; // no int
+    unit_write_format(bad, TOKENS_MAGIC_32, TOKENS_VERSION_32, 13, 0, wide, sizeof(wide));
+    DataLoader d;
+    dataloader_open(&d, bad, 1, 4, 0, 1, 0, 42, 0, host_memory);
+    CHECK_FATAL("bad.bin|token 2147483648 at position 2", next_sample(&d));
+    dataloader_close(&d);
+}
+
+static void shrink_and_go_on(DataLoader* d, size_t bytes) {
+    unit_truncate(d->shard.path, bytes);
+    for (int i = 0; i < NUM_SAMPLES; i++) { next_sample(d); }
+}
+
+static void a_file_that_shrinks_during_the_run_is_noticed(void) {
+    DataLoader d;
+    open_shards(&d, 1, 0, 1, 0);
+    d.prefetch = 0;
+    next_sample(&d);
+    CHECK_FATAL("shard_0.bin|token 8|shorter", shrink_and_go_on(&d, HEADER_BYTES + 20));
+    dataloader_close(&d);
+}
+
+int main(void) {
+    unshuffled_batches_follow_the_files();
+    shuffled_batches_come_in_llmc_s_order();
+    every_epoch_visits_every_sample_once();
+    ranks_share_a_sample(1, 1, 1, 0);
+    ranks_share_a_sample(3, 16, 1, 0);
+    ranks_share_a_sample(2, 8, 4, 0);
+    ranks_share_a_sample(3, 5, 2, 1);
+    ranks_share_a_sample(9, 111, 1, 0); // the whole file is one sample
+    prefetched_batches_are_the_same();
+    a_batch_stays_until_the_second_next_call();
+    batches_live_in_the_memory_of_the_caller();
+    offsets_have_64_bits();
+    a_resumed_loader_goes_on_as_if_nothing_had_happened(0, 0, 1);
+    a_resumed_loader_goes_on_as_if_nothing_had_happened(1, 0, 1);
+    a_resumed_loader_goes_on_as_if_nothing_had_happened(1, 1, 2);
+    the_state_has_llmc_s_layout();
+    a_state_that_does_not_fit_is_refused();
+    bad_files_are_refused();
+    tokens_beyond_the_vocabulary_are_refused();
+    a_file_that_shrinks_during_the_run_is_noticed();
+    return unit_end();
+}
