@@ -215,12 +215,13 @@ struct Verdict {
 };
 
 static inline unsigned long long words_different(const void* a, const void* b, size_t bytes) {
-    static unsigned long long* count = nullptr;
-    if (!count) { cuda_check(cudaMallocManaged(&count, sizeof(*count))); }
-    *count = 0;
+    unsigned long long *count, different;
+    cuda_check(cudaMalloc(&count, sizeof(*count)));
+    cuda_check(cudaMemset(count, 0, sizeof(*count)));
     count_different<<<256, 256>>>(count, (const uint32_t*)a, (const uint32_t*)b, bytes / 4);
-    cuda_check(cudaDeviceSynchronize());
-    return *count;
+    cuda_check(cudaMemcpy(&different, count, sizeof(different), cudaMemcpyDeviceToHost));
+    cuda_check(cudaFree(count));
+    return different;
 }
 
 template <class Direction>
@@ -247,36 +248,36 @@ static Verdict check(const typename Direction::Config& c, TensorSet& t, const Re
     t.scratch = Direction::scratch_bytes(c, s) ? buffer_allocate(Direction::scratch_bytes(c, s)) : Buffer();
     run_poisoned<Direction>(c, t, s, what);
 
-    Difference* d;
+    Difference *on_gpu, d;
     double noise[NUM_TENSORS];
-    cuda_check(cudaMallocManaged(&d, sizeof(*d)));
-    memset((void*)d, 0, sizeof(*d));
-    Direction::compare(d, t, r);
+    cuda_check(cudaMalloc(&on_gpu, sizeof(d)));
+    cuda_check(cudaMemset(on_gpu, 0, sizeof(d)));
+    Direction::compare(on_gpu, t, r);
     cuda_check(cudaGetLastError());
-    cuda_check(cudaDeviceSynchronize());
+    cuda_check(cudaMemcpy(&d, on_gpu, sizeof(d), cudaMemcpyDeviceToHost));
+    cuda_check(cudaFree(on_gpu));
     cuda_check(cudaMemcpy(noise, r.noise, sizeof(noise), cudaMemcpyDeviceToHost));
-    if (d->not_finite) { fatal("%s: %llu elements are not finite, or were not written", what.c_str(), d->not_finite); }
+    if (d.not_finite) { fatal("%s: %llu elements are not finite, or were not written", what.c_str(), d.not_finite); }
     Verdict verdict;
     for (int n = 0; n < NUM_TENSORS; n++) {
         bool compared = (n == OUT) == (strcmp(Direction::name, "forward") == 0);
         if (!compared) { continue; }
-        double model2 = noise[n] * s.heads() / r.distinct + UNIT_ROUNDOFF * UNIT_ROUNDOFF * d->reference2[n];
-        double allowed = 3 * sqrt(model2), error = sqrt(d->error2[n]);
+        double model2 = noise[n] * s.heads() / r.distinct + UNIT_ROUNDOFF * UNIT_ROUNDOFF * d.reference2[n];
+        double allowed = 3 * sqrt(model2), error = sqrt(d.error2[n]);
         if (!(error <= allowed)) {
             fatal("%s: %s is wrong: ||x - ref|| is %.3g, at most %.3g is rounding (||ref|| is %.3g)", what.c_str(),
-                  tensor_names[n], error, allowed, sqrt(d->reference2[n]));
+                  tensor_names[n], error, allowed, sqrt(d.reference2[n]));
         }
         verdict.worst = fmax(verdict.worst, error / allowed);
-        if (d->reference2[n] > 0) { verdict.rel_err = fmax(verdict.rel_err, error / sqrt(d->reference2[n])); }
+        if (d.reference2[n] > 0) { verdict.rel_err = fmax(verdict.rel_err, error / sqrt(d.reference2[n])); }
     }
     float worst_lse;
-    memcpy(&worst_lse, &d->worst_lse, sizeof(worst_lse));
+    memcpy(&worst_lse, &d.worst_lse, sizeof(worst_lse));
     if (!(worst_lse <= 1)) {
         fatal("%s: m + log(l) is off by %.3g times what is rounding, or m is more than 8 from the row's maximum",
               what.c_str(), worst_lse);
     }
     verdict.worst = fmax(verdict.worst, worst_lse);
-    cuda_check(cudaFree(d));
 
     std::vector<Buffer> first;
     for (Buffer* b : Direction::outputs(t)) {

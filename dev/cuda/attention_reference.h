@@ -95,6 +95,7 @@ struct RowStatistics {
 struct Reference {
     Shape shape;
     int distinct;
+    double scale;           // 1 / sqrt(HS)
     double* x[NUM_TENSORS]; // (distinct,T,HS) each
     RowStatistics* rows;    // (distinct,T)
     double* noise;          // NUM_TENSORS squared errors of the model, without the rounding of the result
@@ -137,6 +138,7 @@ struct Dot {
 };
 __device__ inline Dot reference_dot(const double* x, const floatX* y, int HS) {
     Dot dot = {0, 0, 0};
+#pragma unroll 1
     for (int d = 0; d < HS; d += x128::size) {
         x128 v = load128(y + d);
         for (int k = 0; k < x128::size; k++) {
@@ -172,9 +174,8 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     const Shape s = r.shape;
     const int head = blockIdx.x / s.T, i = blockIdx.x % s.T, HS = s.HS, tid = threadIdx.x;
     const HeadRows x = head_rows(qkv, dout, s, head);
-    const double scale = 1.0 / sqrt((double)HS);
     if (tid < HS) {
-        q[tid] = (double)(float)x.q[i * x.qkv_stride + tid] * scale;
+        q[tid] = (double)(float)x.q[i * x.qkv_stride + tid] * r.scale;
         g[tid] = (double)(float)x.dout[i * x.out_stride + tid];
     }
     __syncthreads();
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     }
     double gO = tid < HS ? g[tid] * out : 0;
     double D = reference_sum(gO), gO2 = reference_sum(gO * gO), g2 = reference_sum(tid < HS ? g[tid] * g[tid] : 0);
-    double dq = (PdPk - D * Pk) * scale;
+    double dq = (PdPk - D * Pk) * r.scale;
     if (tid < HS) {
         int64_t at = ((int64_t)head * s.T + i) * HS + tid;
         r.x[OUT][at] = out;
@@ -244,7 +245,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
         double q2 = 0;
         for (int d = 0; d < HS; d++) { q2 += q[d] * q[d]; } // q is scaled already
         atomicAdd(&r.noise[OUT], c2 * (P2v2 + out2) + kept2);
-        atomicAdd(&r.noise[DQ], (dS2k2 + D_error2 * Pk2) * scale * scale + c2 * dq2);
+        atomicAdd(&r.noise[DQ], (dS2k2 + D_error2 * Pk2) * r.scale * r.scale + c2 * dq2);
         atomicAdd(&r.noise[DK], (dS2 + D_error2 * P2) * q2);
         atomicAdd(&r.noise[DV], (c2 * P2 + SMALLEST * SMALLEST * (i + 1)) * g2);
         double lse_error = score_error + sqrt(sum_error2) + SUM_ROUNDOFF * (fabs(lse) + fabs(row_maximum));
@@ -259,9 +260,8 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     const Shape s = r.shape;
     const int head = blockIdx.x / s.T, j = blockIdx.x % s.T, HS = s.HS, tid = threadIdx.x;
     const HeadRows x = head_rows(qkv, dout, s, head);
-    const double scale = 1.0 / sqrt((double)HS);
     if (tid < HS) {
-        k[tid] = (double)(float)x.k[j * x.qkv_stride + tid] * scale;
+        k[tid] = (double)(float)x.k[j * x.qkv_stride + tid] * r.scale;
         v[tid] = (double)(float)x.v[j * x.qkv_stride + tid];
     }
     __syncthreads();
@@ -269,9 +269,10 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     for (int i0 = j; i0 < s.T; i0 += REFERENCE_THREADS) {
         int i = i0 + tid;
         if (i < s.T) {
-            RowStatistics row = r.rows[(int64_t)head * s.T + i];
+            const RowStatistics& row = r.rows[(int64_t)head * s.T + i];
+            dS[tid] = reference_dot(v, x.dout + i * x.out_stride, HS).sum - row.D;
             P[tid] = exp(reference_dot(k, x.q + i * x.qkv_stride, HS).sum - row.lse);
-            dS[tid] = P[tid] * (reference_dot(v, x.dout + i * x.out_stride, HS).sum - row.D);
+            dS[tid] *= P[tid];
         }
         __syncthreads();
         int rows = min(REFERENCE_THREADS, s.T - i0);
@@ -283,7 +284,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     }
     if (tid < HS) {
         int64_t at = ((int64_t)head * s.T + j) * HS + tid;
-        r.x[DK][at] = dk * scale;
+        r.x[DK][at] = dk * r.scale;
         r.x[DV][at] = dv;
     }
 }
@@ -291,6 +292,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
 static inline Reference reference_allocate(Shape s) {
     Reference r;
     r.shape = s;
+    r.scale = 1 / sqrt((double)s.HS);
     r.distinct = distinct_heads(s) < s.heads() ? distinct_heads(s) : s.heads();
     size_t rows = (size_t)r.distinct * s.T;
     for (int n = 0; n < NUM_TENSORS; n++) { cuda_check(cudaMalloc(&r.x[n], rows * s.HS * sizeof(double))); }

@@ -1,0 +1,232 @@
+/*
+FlashAttention-2 backward on CUDA cores (Dao 2023): blocks of keys in parallel for dK and dV, recomputing P from the
+scores, l and m; nothing of size T×T is kept.
+
+Against flash1: no block reads and writes another's gradient. FA2 as published adds dQ with atomics from every key block,
+which ends in other bits each time; here a second kernel owns blocks of queries and recomputes for dQ: 7 products instead
+of 5, on scores that are right there in registers, and the same bits every time.
+
+    L_i = m_i + log(l_i)        P_ij = exp(s_ij - L_i)        dS_ij = P_ij (dO_i.v_j - D_i)        D_i = dO_i.O_i
+    dq_i = sum_j dS_ij k_j / sqrt(HS)        dk_j = sum_i dS_ij q_i / sqrt(HS)        dv_j = sum_i P_ij dO_i
+*/
+#ifndef ATTENTION_BACKWARD_FLASH2_CU
+#define ATTENTION_BACKWARD_FLASH2_CU
+
+#include "attention.h"
+#include "register_tiles.cuh"
+
+namespace flash2 {
+
+using namespace register_tiles;
+
+// What backward needs of a row: {L_i log2(e), D_i}. (B,NH,T) of them are the scratch.
+typedef float2 RowTerms;
+
+// OWN rows that a block owns (queries for dQ, keys for dK and dV) by STEP rows that it walks over.
+template <int HS, int WARPS, int TM, int TN> struct BackwardTiles {
+    static constexpr int threads = 32 * WARPS, own = 4 * TM * WARPS, step = 8 * TN;
+    static constexpr int stride = operand_stride(HS);
+    struct Shared {
+        float A[own * stride], B[own * stride]; // of the rows owned: Q and dO, or K and V
+        float X
+        [step * stride], Y[step * stride];    // of the rows walked over: K and V, or Q and dO
+        float E[own * exchange_stride(step)]; // P or dS
+        RowTerms terms[step];                 // of queries walked over
+    };
+};
+
+// S <- P and G <- dS, elementwise, from scores S = q.k and products G = dO.v. i - j is the query's position less the
+// key's; above the diagonal both become zero.
+__device__ inline void weight_and_gradient(float& S, float& G, RowTerms row, float exponent, int i_minus_j) {
+    S = i_minus_j < 0 ? 0.0f : exp2_approximate(fmaf(S, exponent, -row.x));
+    G = S * (G - row.y);
+}
+
+// Row terms of the block's own queries, into scratch: one warp for each row in turn.
+template <int HS, int ROWS, int WARPS>
+__device__ inline void compute_row_terms(RowTerms* terms, const floatX* dO, const floatX* O, const float* l,
+                                         const float* m, int64_t stride, int limit) {
+    const int lane = threadIdx.x % WARP_SIZE;
+    for (int row = threadIdx.x / WARP_SIZE; row < min(ROWS, limit); row += WARPS) {
+        float D = 0;
+        for (int d = lane; d < HS; d += WARP_SIZE) { D += (float)dO[row * stride + d] * (float)O[row * stride + d]; }
+        D = warp_sum(D);
+        if (lane == 0) { terms[row] = {fmaf(m[row], (float)M_LOG2E, log2f(l[row])), D}; }
+    }
+}
+
+// A block of queries walks over its keys: dQ, and the row terms for the kernel that follows.
+template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+    backward_queries(floatX* dqkv, RowTerms* terms, const floatX* dout, const floatX* qkv, const floatX* out,
+                     const float* l, const float* m, int B, int T, int NH) {
+    using Tiles = BackwardTiles<HS, WARPS, TM, TN>;
+    constexpr int Br = Tiles::own, Bc = Tiles::step, threads = Tiles::threads;
+    extern __shared__ __align__(16) char shared_memory[];
+    typename Tiles::Shared& tile = *reinterpret_cast<typename Tiles::Shared*>(shared_memory);
+
+    const int heads = B * NH, head = blockIdx.x % heads, b = head / NH, h = head % NH;
+    const int i0 = (gridDim.x / heads - 1 - blockIdx.x / heads) * Br; // the longest rows first
+    const int token = 3 * NH * HS, out_token = NH * HS;               // elements from a token to the next
+    const int64_t row0 = (int64_t)head * T + i0;
+    const int64_t q = qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * token,
+                  o = out_offset(b, h, T, NH, HS) + (int64_t)i0 * out_token;
+    const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
+    const floatX* v = qkv + qkv_offset(b, 2, h, T, NH, HS);
+    const float scale = rsqrtf((float)HS), exponent = scale * (float)M_LOG2E;
+
+    const Place at;
+    const int warp_row = at.warp * 4 * TM, first = i0 + warp_row, last = first + 4 * TM - 1; // the warp's queries
+    float* dS = tile.E + warp_row * exchange_stride(Bc);
+
+    load_tile<Br, HS, threads>(tile.A, qkv + q, token, T - i0);
+    load_tile<Br, HS, threads>(tile.B, dout + o, out_token, T - i0);
+    load_tile<Bc, HS, threads>(tile.X, k, token, T);
+    compute_row_terms<HS, Br, WARPS>(terms + row0, dout + o, out + o, l + row0, m + row0, out_token, T - i0);
+    __syncthreads();
+    RowTerms row[TM]; // rows behind T - 1 repeat the last one and are not stored
+#pragma unroll
+    for (int r = 0; r < TM; r++) { row[r] = terms[row0 + min(warp_row + at.row + 4 * r, T - 1 - i0)]; }
+
+    float dQ[TM][HS / 8] = {};
+    for (int j0 = 0; j0 < min(i0 + Br, T); j0 += Bc) {
+        load_tile<Bc, HS, threads>(tile.Y, v + (int64_t)j0 * token, token, T - j0);
+        finish_loads();
+        __syncthreads(); // K and V have arrived
+        if (j0 <= last) {
+            float S[TM][TN] = {}, G[TM][TN] = {};
+            multiply_abt<HS>(S, tile.A + warp_row * Tiles::stride, tile.X, at); // S = Q K^T
+            multiply_abt<HS>(G, tile.B + warp_row * Tiles::stride, tile.Y, at); // G = dO V^T
+#pragma unroll
+            for (int r = 0; r < TM; r++) {
+#pragma unroll
+                for (int c = 0; c < TN; c++) {
+                    const int i_minus_j = first + at.row + 4 * r - (j0 + at.col + 8 * c);
+                    weight_and_gradient(S[r][c], G[r][c], row[r], exponent, i_minus_j);
+                }
+            }
+            exchange(dS, G, at);
+            __syncwarp();
+            multiply_ab<Bc>(dQ, dS, tile.X, at); // dQ += dS K
+        }
+        __syncthreads(); // K and V are done with
+        if (j0 + Bc < min(i0 + Br, T)) {
+            load_tile<Bc, HS, threads>(tile.X, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
+        }
+    }
+    float scales[TM];
+#pragma unroll
+    for (int r = 0; r < TM; r++) { scales[r] = scale; }
+    store_tile(dqkv + q + warp_row * token, token, dQ, scales, at, T - first);
+}
+
+// A block of keys walks over the queries from its diagonal on: dK and dV. Scores are transposed: rows are keys.
+template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+    backward_keys(floatX* dqkv, const RowTerms* terms, const floatX* dout, const floatX* qkv, int B, int T, int NH) {
+    using Tiles = BackwardTiles<HS, WARPS, TM, TN>;
+    constexpr int Bc = Tiles::own, Br = Tiles::step, threads = Tiles::threads;
+    extern __shared__ __align__(16) char shared_memory[];
+    typename Tiles::Shared& tile = *reinterpret_cast<typename Tiles::Shared*>(shared_memory);
+
+    const int heads = B * NH, head = blockIdx.x % heads, b = head / NH, h = head % NH;
+    const int j0 = blockIdx.x / heads * Bc;             // the first keys have the most queries
+    const int token = 3 * NH * HS, out_token = NH * HS; // elements from a token to the next
+    const int64_t k = qkv_offset(b, 1, h, T, NH, HS) + (int64_t)j0 * token, v = k + NH * HS;
+    const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS);
+    const floatX* dO = dout + out_offset(b, h, T, NH, HS);
+    terms += (int64_t)head * T;
+    const float scale = rsqrtf((float)HS), exponent = scale * (float)M_LOG2E;
+
+    const Place at;
+    const int warp_row = at.warp * 4 * TM, first = j0 + warp_row; // the warp's keys
+    float* E = tile.E + warp_row * exchange_stride(Br);
+
+    float dK[TM][HS / 8] = {}, dV[TM][HS / 8] = {};
+    load_tile<Bc, HS, threads>(tile.A, qkv + k, token, T - j0);
+    load_tile<Bc, HS, threads>(tile.B, qkv + v, token, T - j0);
+    for (int i0 = j0 / Br * Br; i0 < T; i0 += Br) {
+        load_tile<Br, HS, threads>(tile.X, q + (int64_t)i0 * token, token, T - i0);
+        load_tile<Br, HS, threads>(tile.Y, dO + (int64_t)i0 * out_token, out_token, T - i0);
+        for (int n = threadIdx.x; n < Br; n += threads) { // queries behind T - 1 weigh exp(-inf) = 0
+            tile.terms[n] = i0 + n < T ? terms[i0 + n] : RowTerms{INFINITY, 0};
+        }
+        finish_loads();
+        __syncthreads(); // Q, dO and the row terms have arrived
+        if (first <= i0 + Br - 1) {
+            float S[TM][TN] = {}, G[TM][TN] = {};
+            multiply_abt<HS>(S, tile.A + warp_row * Tiles::stride, tile.X, at); // S^T = K Q^T
+            multiply_abt<HS>(G, tile.B + warp_row * Tiles::stride, tile.Y, at); // G^T = V dO^T
+#pragma unroll
+            for (int c = 0; c < TN; c++) {
+                const RowTerms row = tile.terms[at.col + 8 * c];
+#pragma unroll
+                for (int r = 0; r < TM; r++) {
+                    const int i_minus_j = i0 + at.col + 8 * c - (first + at.row + 4 * r);
+                    weight_and_gradient(S[r][c], G[r][c], row, exponent, i_minus_j);
+                }
+            }
+            exchange(E, S, at);
+            __syncwarp();
+            multiply_ab<Br>(dV, E, tile.Y, at); // dV += P^T dO
+            __syncwarp();
+            exchange(E, G, at);
+            __syncwarp();
+            multiply_ab<Br>(dK, E, tile.X, at); // dK += dS^T Q
+        }
+        __syncthreads(); // Q and dO are done with
+    }
+    float scales[TM], ones[TM];
+#pragma unroll
+    for (int r = 0; r < TM; r++) { scales[r] = scale, ones[r] = 1; }
+    store_tile(dqkv + k + warp_row * token, token, dK, scales, at, T - first);
+    store_tile(dqkv + v + warp_row * token, token, dV, ones, at, T - first);
+}
+
+static inline size_t backward_scratch_bytes(int B, int T, int NH, int) { return (size_t)B * NH * T * sizeof(RowTerms); }
+
+// QM×QN scores of a thread in the kernel of the queries, KM×KN in that of the keys
+template <int HS, int WARPS, int QM, int QN, int KM, int KN> struct BackwardLaunch {
+    using Queries = BackwardTiles<HS, WARPS, QM, QN>;
+    using Keys = BackwardTiles<HS, WARPS, KM, KN>;
+    static constexpr size_t query_bytes = sizeof(typename Queries::Shared), key_bytes = sizeof(typename Keys::Shared);
+
+    static void launch(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
+                       const float* m, void* scratch, int B, int T, int NH, int, cudaStream_t stream) {
+        auto queries = backward_queries<HS, WARPS, QM, QN>;
+        auto keys = backward_keys<HS, WARPS, KM, KN>;
+        cuda_check(cudaFuncSetAttribute(queries, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)query_bytes));
+        cuda_check(cudaFuncSetAttribute(keys, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)key_bytes));
+        queries<<<B * NH * CEIL_DIV(T, Queries::own), Queries::threads, query_bytes, stream>>>(
+            dqkv, (RowTerms*)scratch, dout, qkv, out, l, m, B, T, NH);
+        keys<<<B * NH * CEIL_DIV(T, Keys::own), Keys::threads, key_bytes, stream>>>(dqkv, (RowTerms*)scratch, dout, qkv,
+                                                                                    B, T, NH);
+    }
+    static constexpr AttentionBackwardConfig config(const char* name) {
+        return {name, HS, query_bytes > key_bytes ? query_bytes : key_bytes, launch, backward_scratch_bytes};
+    }
+};
+
+// Names are warps, scores of a thread in the kernel of the queries and in that of the keys.
+static const AttentionBackwardConfig backward_configs[] = {
+    BackwardLaunch<32, 4, 8, 4, 8, 4>::config("4 warps 8x4 8x4"),
+    BackwardLaunch<64, 4, 8, 4, 4, 8>::config("4 warps 8x4 4x8"),
+    BackwardLaunch<64, 4, 4, 8, 4, 4>::config("4 warps 4x8 4x4"),
+    BackwardLaunch<64, 2, 8, 4, 4, 8>::config("2 warps 8x4 4x8"),
+    BackwardLaunch<96, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
+    BackwardLaunch<96, 2, 4, 4, 4, 4>::config("2 warps 4x4 4x4"),
+    BackwardLaunch<128, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
+    BackwardLaunch<128, 2, 4, 4, 4, 4>::config("2 warps 4x4 4x4"),
+};
+
+void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
+                        const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
+    attention_config(backward_configs, HS).launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+}
+
+} // namespace flash2
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "attention_bench.h"
+int main(int argc, char** argv) { return attention_backward_main(argc, argv, "flash2", flash2::backward_configs); }
+#endif
+
+#endif

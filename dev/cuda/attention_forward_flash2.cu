@@ -1,0 +1,161 @@
+/*
+FlashAttention-2 on CUDA cores (Dao 2023): a block of threads owns a block of queries and walks over the keys, so that
+queries run in parallel, O, l and m live in registers, and the output is written once.
+
+Against flash1: the loops are swapped, nothing goes back and forth to global memory, and each thread computes a tile of
+TM×TN scores from registers instead of one row, so that a 16-byte read from shared memory feeds 16 or more multiply-adds.
+Tiles above the diagonal are never computed, by block and again by warp; blocks with the most keys start first.
+*/
+#ifndef ATTENTION_FORWARD_FLASH2_CU
+#define ATTENTION_FORWARD_FLASH2_CU
+
+#include "attention.h"
+#include "register_tiles.cuh"
+
+namespace flash2 {
+
+using namespace register_tiles;
+
+// Br queries by Bc keys; a warp has 4 TM queries, a thread TM×TN scores.
+template <int HS, int WARPS, int TM, int TN> struct ForwardTiles {
+    static constexpr int threads = 32 * WARPS, Br = 4 * TM * WARPS, Bc = 8 * TN;
+    static constexpr int stride = operand_stride(HS);
+    struct Shared {
+        float Q[Br * stride], K[Bc * stride], V[Bc * stride], P[Br * exchange_stride(Bc)];
+    };
+};
+
+// Row statistics of the online softmax, in units of the raw score q.k
+template <int TM> struct OnlineSoftmax {
+    float m[TM], l[TM]; // l: of this thread's columns, summed over the row at the end
+
+    __device__ OnlineSoftmax() {
+        for (int r = 0; r < TM; r++) { m[r] = -INFINITY, l[r] = 0; }
+    }
+    // S <- exp(scale (S - m)), with exponent = scale log2(e); returns what O is to be multiplied by in `rescale`.
+    // The first tile of a row holds key 0, so m is finite from then on.
+    template <int TN> __device__ void update(float (&S)[TM][TN], float (&rescale)[TM], float exponent) {
+#pragma unroll
+        for (int r = 0; r < TM; r++) {
+            float maximum = S[r][0];
+#pragma unroll
+            for (int c = 1; c < TN; c++) { maximum = fmaxf(maximum, S[r][c]); }
+            maximum = fmaxf(m[r], row_max(maximum));
+            const float zero_at = -maximum * exponent;
+            rescale[r] = exp2_approximate(fmaf(m[r], exponent, zero_at));
+            m[r] = maximum;
+            l[r] *= rescale[r];
+#pragma unroll
+            for (int c = 0; c < TN; c++) {
+                S[r][c] = exp2_approximate(fmaf(S[r][c], exponent, zero_at));
+                l[r] += S[r][c];
+            }
+        }
+    }
+};
+
+template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+    forward_blocks(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH) {
+    using Tiles = ForwardTiles<HS, WARPS, TM, TN>;
+    constexpr int Br = Tiles::Br, Bc = Tiles::Bc, threads = Tiles::threads;
+    extern __shared__ __align__(16) char shared_memory[];
+    typename Tiles::Shared& tile = *reinterpret_cast<typename Tiles::Shared*>(shared_memory);
+
+    const int heads = B * NH, head = blockIdx.x % heads, b = head / NH, h = head % NH;
+    const int i0 = (gridDim.x / heads - 1 - blockIdx.x / heads) * Br; // the longest rows first
+    const int token = 3 * NH * HS;                                    // elements from a token to the next
+    const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * token;
+    const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
+    const floatX* v = qkv + qkv_offset(b, 2, h, T, NH, HS);
+    const float scale = rsqrtf((float)HS);
+
+    const Place at;
+    const int warp_row = at.warp * 4 * TM, first = i0 + warp_row, last = first + 4 * TM - 1; // the warp's queries
+    float* P = tile.P + warp_row * exchange_stride(Bc);
+
+    float O[TM][HS / 8] = {};
+    OnlineSoftmax<TM> softmax;
+    load_tile<Br, HS, threads>(tile.Q, q, token, T - i0);
+    load_tile<Bc, HS, threads>(tile.K, k, token, T);
+    for (int j0 = 0; j0 < min(i0 + Br, T); j0 += Bc) {
+        finish_loads();
+        __syncthreads(); // K has arrived, and V of the previous tile is done with
+        load_tile<Bc, HS, threads>(tile.V, v + (int64_t)j0 * token, token, T - j0);
+        if (j0 <= last) {
+            float S[TM][TN] = {}, rescale[TM];
+            multiply_abt<HS>(S, tile.Q + warp_row * Tiles::stride, tile.K, at); // S = Q K^T
+            if (j0 + Bc - 1 > first) {                                          // the diagonal crosses this tile
+#pragma unroll
+                for (int r = 0; r < TM; r++) {
+#pragma unroll
+                    for (int c = 0; c < TN; c++) {
+                        if (j0 + at.col + 8 * c > first + at.row + 4 * r) { S[r][c] = -INFINITY; }
+                    }
+                }
+            }
+            softmax.update(S, rescale, scale * (float)M_LOG2E); // S <- exp(S - m)
+#pragma unroll
+            for (int r = 0; r < TM; r++) {
+#pragma unroll
+                for (int d = 0; d < HS / 8; d++) { O[r][d] *= rescale[r]; }
+            }
+            exchange(P, S, at);
+        }
+        finish_loads();
+        __syncthreads(); // V has arrived, and K is done with
+        if (j0 + Bc < min(i0 + Br, T)) {
+            load_tile<Bc, HS, threads>(tile.K, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
+        }
+        if (j0 <= last) { multiply_ab<Bc>(O, P, tile.V, at); } // O += P V
+    }
+
+    float inverse[TM];
+#pragma unroll
+    for (int r = 0; r < TM; r++) {
+        const float sum = row_sum(softmax.l[r]);
+        const int i = first + at.row + 4 * r;
+        inverse[r] = 1.0f / sum;
+        if (at.col == 0 && i < T) {
+            l[(int64_t)head * T + i] = sum;
+            m[(int64_t)head * T + i] = softmax.m[r] * scale;
+        }
+    }
+    floatX* out_rows = out + out_offset(b, h, T, NH, HS) + (int64_t)first * NH * HS;
+    store_tile(out_rows, (int64_t)NH * HS, O, inverse, at, T - first);
+}
+
+template <int HS, int WARPS, int TM, int TN>
+void forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int, cudaStream_t stream) {
+    using Tiles = ForwardTiles<HS, WARPS, TM, TN>;
+    constexpr int bytes = sizeof(typename Tiles::Shared);
+    auto kernel = forward_blocks<HS, WARPS, TM, TN>;
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    kernel<<<B * NH * CEIL_DIV(T, Tiles::Br), Tiles::threads, bytes, stream>>>(out, l, m, qkv, B, T, NH);
+}
+
+template <int HS, int WARPS, int TM, int TN> constexpr AttentionForwardConfig forward_config(const char* name) {
+    return {name, HS, sizeof(typename ForwardTiles<HS, WARPS, TM, TN>::Shared), forward<HS, WARPS, TM, TN>};
+}
+// Names are Br x Bc, scores of a thread.
+static const AttentionForwardConfig forward_configs[] = {
+    forward_config<32, 4, 8, 8>("128x64 8x8"),  forward_config<32, 2, 8, 8>("64x64 8x8"),
+    forward_config<64, 4, 8, 8>("128x64 8x8"),  forward_config<64, 2, 8, 8>("64x64 8x8"),
+    forward_config<64, 4, 8, 4>("128x32 8x4"),  forward_config<64, 4, 4, 8>("64x64 4x8"),
+    forward_config<96, 4, 8, 4>("128x32 8x4"),  forward_config<96, 2, 8, 4>("64x32 8x4"),
+    forward_config<128, 4, 8, 4>("128x32 8x4"), forward_config<128, 2, 8, 4>("64x32 8x4"),
+    forward_config<128, 4, 4, 8>("64x64 4x8"),  forward_config<128, 4, 4, 4>("64x32 4x4"),
+};
+
+void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                       cudaStream_t stream) {
+    attention_config(forward_configs, HS).launch(out, l, m, qkv, B, T, NH, HS, stream);
+}
+
+} // namespace flash2
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "attention_bench.h"
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, "flash2", flash2::forward_configs); }
+#endif
+
+#endif
