@@ -34,7 +34,7 @@ from data_common import (
 
 PIECE_BYTES = 1 << 20
 
-# GPT-2's pattern has no token in which a space follows a visible character, and it looks only ahead, so text that is cut
+# GPT-2's pattern has no token in which a space follows a visible character, and it looks only ahead, so text cut
 # between the two has the same tokens as the whole. ASCII only: a byte of a wider character could belong to a space.
 SAFE_CUT = re.compile(rb"[!-~](?=[ \t\r\n])")
 

@@ -11,6 +11,7 @@ from data_common import (
     Parser,
     add_mirror_option,
     gpt2_encoding,
+    run,
     use_tiktoken_mirror,
     write_gpt2_tokenizer,
 )

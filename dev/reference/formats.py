@@ -12,21 +12,12 @@ beta1, beta2, epsilon, weight decay (on matrices only) and the limit of the grad
 import json
 import os
 import struct
-import sys
 
 import numpy as np
 import torch
-from model import GPT2, Config
 
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
-from data_common import (  # noqa: F401
-    HEADER_BYTES,
-    OutputFile,
-    Parser,
-    fail,
-    pack_header,
-    positive_int,
-)
+from common import HEADER_BYTES, OutputFile, fail, pack_header
+from model import GPT2, Config
 
 MODEL_MAGIC = 20240326
 MODEL_VERSIONS = {torch.float32: 3, torch.bfloat16: 5}

@@ -10,7 +10,7 @@ import math
 import os
 import re
 
-from formats import Parser, fail
+from common import Parser, fail, run
 
 LINE = re.compile(r"s:(\d+) (trl|tel):(\S+)")
 KINDS = {"trl": "training", "tel": "validation"}
@@ -47,10 +47,8 @@ def state_differences(first, second):
         largest = max(differences)
         where = steps[differences.index(largest)]
         mean = sum(differences) / len(steps)
-        values = f"{first[kind][where]:.6f} and {second[kind][where]:.6f}"
-        print(
-            f"{name} loss, {len(steps)} steps: largest difference {largest:.6f} at step {where} ({values}), mean {mean:.6f}"
-        )
+        values = f"step {where}: {first[kind][where]:.6f}, {second[kind][where]:.6f}"
+        print(f"{name} loss, {len(steps)} steps: largest difference {largest:.6f} ({values}), mean {mean:.6f}")
 
 
 def plot(first, second, labels, path):
@@ -96,4 +94,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,7 +13,9 @@ import time
 from contextlib import nullcontext
 
 import torch
-from formats import Parser, fail, positive_int
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from common import Parser, add_device_option, fail, positive_int, run
 from model import (
     GPT2,
     SIZES,
@@ -23,7 +25,6 @@ from model import (
     initialise,
     make_optimizer,
 )
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -50,7 +51,7 @@ def parse_arguments():
     add("--compile", type=int, choices=[0, 1], default=1, help="1: torch.compile (default: %(default)s)")
     add("--steps", type=positive_int, default=30, metavar="N", help="steps that are timed (default: %(default)s)")
     add("--warm-up", type=positive_int, default=10, metavar="N", help="steps before them (default: %(default)s)")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    add_device_option(parser)
     return parser.parse_args()
 
 
@@ -87,7 +88,7 @@ def main():
             for _ in range(args.warm_up):
                 seconds_of_step()
             times = [seconds_of_step() for _ in range(args.steps)]
-        except torch.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError:
             fail(f"--batch {B} does not fit in the memory of this GPU")
         except RuntimeError as error:
             if "No available kernel" not in str(error):
@@ -102,4 +103,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -16,7 +16,9 @@ from contextlib import nullcontext
 
 import numpy as np
 import torch
-from formats import HEADER_BYTES, Parser, fail, positive_int, read_model
+
+from common import HEADER_BYTES, Parser, add_device_option, fail, positive_int, run
+from formats import read_model
 from model import clip_gradients, fused_attention, make_optimizer
 
 TOKENS_MAGIC = 20240520
@@ -31,11 +33,12 @@ class TokenLoader:
     Fisher-Yates steps i = n-1..1 that swap i with MT19937() mod (i+1).
     """
 
-    def __init__(self, pattern, B, T, shuffle):
-        self.B, self.T = B, T
+    def __init__(self, pattern, B, T, shuffle, vocab_size):
+        self.B, self.T, self.vocab_size = B, T, vocab_size
         paths = sorted(glob.glob(pattern))
         if not paths:
             fail(f"no file matches {pattern}")
+        self.paths = paths
         self.shards = [self.open_shard(path) for path in paths]
         self.order = list(range(len(self.shards)))
         self.random = np.random.RandomState(SHUFFLE_SEED) if shuffle else None
@@ -81,6 +84,9 @@ class TokenLoader:
         start = self.samples[self.sample] * self.B * self.T
         self.sample += 1
         run = torch.from_numpy(self.tokens[start : start + self.B * self.T + 1].astype(np.int64))
+        if run.max() >= self.vocab_size:
+            path = self.paths[self.order[self.position]]
+            fail(f"{path}: token {run.max()} is beyond the model's vocabulary of {self.vocab_size}")
         return run[:-1].view(self.B, self.T), run[1:].view(self.B, self.T)
 
 
@@ -142,7 +148,7 @@ def parse_arguments():
     )
     add("--compile", type=int, choices=[0, 1], default=0, help="1: torch.compile (default: %(default)s)")
     add("--shuffle", type=int, choices=[0, 1], default=1, help="1: the trainers' shuffled order (default: %(default)s)")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    add_device_option(parser)
     args = parser.parse_args()
     args.total_batch = args.total_batch or args.batch * args.time
     if args.total_batch % (args.batch * args.time):
@@ -169,9 +175,9 @@ class Log:
 
 
 @torch.no_grad()
-def validation_loss(model, args, autocast):
+def validation_loss(model, vocab_size, args, autocast):
     """The mean loss over the first --val-steps batches of the validation data, or fewer where it holds fewer."""
-    loader = TokenLoader(args.val_data, args.batch, args.time, shuffle=False)
+    loader = TokenLoader(args.val_data, args.batch, args.time, False, vocab_size)
     steps = min(args.val_steps, sum((len(shard) - 1) // (args.batch * args.time) for shard in loader.shards))
     total = 0.0
     for _ in range(steps):
@@ -208,7 +214,8 @@ def main():
     def autocast():
         return torch.autocast(device_type, torch.bfloat16) if args.dtype == "bfloat16" else nullcontext()
 
-    loader = TokenLoader(args.train_data, args.batch, args.time, bool(args.shuffle))
+    vocab_size = model.config.vocab_size
+    loader = TokenLoader(args.train_data, args.batch, args.time, bool(args.shuffle), vocab_size)
     decay = args.weight_decay
     optimizer = make_optimizer(model, args.learning_rate, args.beta1, args.beta2, args.epsilon, decay)
     compiled = torch.compile(model) if args.compile else model
@@ -217,7 +224,7 @@ def main():
     for step in range(args.max_steps + 1):
         last = step == args.max_steps
         if last or (args.val_every and step % args.val_every == 0):
-            loss = validation_loss(compiled, args, autocast)
+            loss = validation_loss(compiled, vocab_size, args, autocast)
             print(f"val loss {loss:.6f}")
             log.line(f"s:{step} tel:{loss:.9f}")
         if last:
@@ -240,4 +247,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

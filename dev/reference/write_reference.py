@@ -18,14 +18,9 @@ The state follows from the fp32 weights, and is computed in fp64 where the model
 import os
 
 import torch
-from formats import (
-    Parser,
-    fail,
-    positive_int,
-    read_hugging_face,
-    write_model,
-    write_state,
-)
+
+from common import Parser, add_device_option, fail, make_directory, positive_int, read_token_file, run
+from formats import read_hugging_face, write_model, write_state
 from model import (
     GPT2,
     SIZES,
@@ -67,13 +62,13 @@ def parse_arguments():
         type=float,
         default=1e-4,
         metavar="X",
-        help="of the ten steps (default: %(default)s); 1e-3 makes small models show faults in weight decay and clipping",
+        help="of the ten steps (default: %(default)s); 1e-3 makes faults in decay and clipping show in small models",
     )
     parser.add_argument("--seed", type=int, default=42, help="of weights and random tokens (default: %(default)s)")
     parser.add_argument(
         "--dtype", choices=["float32", "float64"], help="of the computation (default: by the model's size)"
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    add_device_option(parser)
     parser.add_argument("--output", required=True, metavar="PREFIX", help="of the three files")
     return parser.parse_args()
 
@@ -100,11 +95,9 @@ def build_model(args):
 def build_batch(args, config):
     """Inputs and targets, (B,T) each: the targets are the inputs' successors."""
     B, T = args.batch, args.time
-    if T > config.context:
+    if config.context < T:
         fail(f"--time {T} is beyond the model's context of {config.context}")
     if args.data:
-        from data_common import read_token_file
-
         tokens, _ = read_token_file(args.data)
         if len(tokens) < B * T + 1:
             fail(f"{args.data} holds {len(tokens)} tokens, a batch of {B} x {T} needs {B * T + 1}")
@@ -121,7 +114,7 @@ def main():
     args = parse_arguments()
     model = build_model(args)
     x, y = build_batch(args, model.config)
-    os.makedirs(os.path.dirname(args.output) or ".", exist_ok=True)
+    make_directory(os.path.dirname(args.output))
     write_model(model, f"{args.output}.bin", torch.float32)
     write_model(model, f"{args.output}_bf16.bin", torch.bfloat16)
 
@@ -147,4 +140,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,0 +1,470 @@
+#!/usr/bin/env python3
+"""Tests of dev/data: token files, splits and shards, atomic writes, mirrors, downloads, error lines.
+
+    python dev/test/test_data.py          # 10 s; ends in 'N passed, N failed'
+
+Needs the standard library only. Tests of GPT-2 tokens run where tiktoken and its vocabulary are (a mirror may hold it),
+tests of the raw files where the mirror holds them; the others say that they were left out.
+"""
+
+import contextlib
+import functools
+import hashlib
+import http.server
+import importlib.util
+import io
+import json
+import os
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from array import array
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+import data_common
+import text as text_script
+
+MIRROR = os.environ.get("DATA_MIRROR")
+SPEECHES = "First Citizen:\nBefore we proceed, hear me speak.\n\nAll:\nSpeak, speak.\n\n" * 40
+
+
+class LeftOut(Exception):
+    """Raised by a test whose requirements this machine does not meet."""
+
+
+def run(script, *arguments, code=0, env=None, flags=(), **options):
+    """Runs a script of dev/data, checks its exit code and returns (stdout, stderr). An error must be a single line."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("DATA_MIRROR", "PYTHONPATH")}
+    command = [sys.executable, *flags, os.path.join(data_common.HERE, script), *map(str, arguments)]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env={**environment, **(env or {})}, **options
+    )
+    assert done.returncode == code, f"exit code {done.returncode}, expected {code}: {done.stderr}"
+    if code:
+        errors = done.stderr.splitlines()
+        assert len(errors) == 1 and errors[0].startswith("error: "), f"not one line: {done.stderr!r}"
+    return done.stdout, done.stderr
+
+
+def write(path, content):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def tokens_of(path):
+    return data_common.read_token_file(path)[0].tolist()
+
+
+def expect_failure(call, *words):
+    """Calls something that must fail() and checks that its line holds the words."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            call()
+        except SystemExit as error:
+            for word in words:
+                assert word in str(error.code), f"'{word}' is not in: {error.code}"
+            return
+    raise AssertionError("nothing failed")
+
+
+def require_gpt2():
+    if importlib.util.find_spec("tiktoken") is None:
+        raise LeftOut("tiktoken is not installed")
+    try:
+        data_common.use_tiktoken_mirror(MIRROR)
+        return data_common.gpt2_encoding()
+    except SystemExit:
+        raise LeftOut("GPT-2's vocabulary is neither in a mirror nor on the network") from None
+
+
+@contextlib.contextmanager
+def serve(folder):
+    """Serves a folder by HTTP on this machine; gives the address."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def send_head(self):
+            if self.path == "/truncated":  # promises more than it sends
+                self.send_response(200)
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                return io.BytesIO(b"short")
+            return super().send_head()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+# ----------------------------------------------------------------------------
+# Formats
+
+
+def test_token_file_has_the_documented_bytes(folder):
+    path = os.path.join(folder, "a.bin")
+    with data_common.TokenFile(path, 50257) as out:
+        out.append([1, 2, 50256])
+        out.append([7])
+        out.finish()
+    content = read(path)
+    assert struct.unpack("<256i", content[:1024]) == (20240520, 1, 4, 50257, *[0] * 252)
+    assert content[1024:] == struct.pack("<4H", 1, 2, 50256, 7)
+
+
+def test_large_vocabularies_take_32_bits(folder):
+    path = os.path.join(folder, "a.bin")
+    with data_common.TokenFile(path, 128256) as out:
+        out.append([1, 128255])
+        out.finish()
+    content = read(path)
+    assert struct.unpack("<4i", content[:16]) == (20240801, 7, 2, 128256)
+    assert content[1024:] == struct.pack("<2I", 1, 128255)
+    assert tokens_of(path) == [1, 128255]
+
+
+def test_bytes_are_packed_as_tokens(_):
+    every = bytes(range(256))
+    assert bytes(data_common.pack_tokens(every, 256)) == struct.pack("<256H", *range(256))
+
+
+def test_tokens_outside_the_vocabulary_are_refused(_):
+    for bad in ([256], [-1], [0, 70000]):
+        try:
+            data_common.pack_tokens(bad, 256)
+        except ValueError:
+            continue
+        raise AssertionError(f"{bad} was packed")
+
+
+def test_unsound_token_files_are_refused(folder):
+    path = os.path.join(folder, "a.bin")
+    with data_common.TokenFile(path, 256) as out:
+        out.append(b"hello")
+        out.finish()
+    good = read(path)
+    cases = [(good[:-1], "bytes of tokens"), (good + b"x", "bytes of tokens"), (good[:100], "header")]
+    for content, word in [*cases, (b"\0" * 1100, "magic"), (b"", "header")]:
+        write(path, content)
+        expect_failure(lambda: data_common.read_token_file(path), path, word)
+    expect_failure(lambda: data_common.read_token_file(path + "x"), path, "No such file")
+
+
+def test_evaluation_file_reads_back(folder):
+    path = os.path.join(folder, "e.bin")
+    examples = [
+        {"label": 2, "ctx_tokens": [5, 6, 7], "ending_tokens": [[1], [2, 3], [4], [50256]]},
+        {"label": 0, "ctx_tokens": [9], "ending_tokens": [[8, 8, 8], [1], [1], [1, 2]]},
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        data_common.write_evaluation_file(path, examples)
+    content = read(path)
+    header = struct.unpack("<256i", content[:1024])
+    words = struct.unpack(f"<{(len(content) - 1024) // 2}H", content[1024:])
+    at, longest = 0, 0
+    for index, example in enumerate(examples):
+        mark, size, number, label, endings, context = words[at : at + 6]
+        assert (mark, number, label, endings) == (65535, index, example["label"], 4)
+        assert list(words[at + 6 : at + 6 + context]) == example["ctx_tokens"]
+        cursor = at + 6 + context
+        for ending in example["ending_tokens"]:
+            assert list(words[cursor : cursor + 1 + words[cursor]]) == [len(ending), *ending]
+            cursor += 1 + len(ending)
+        assert size == 2 * (cursor - at)
+        at, longest = cursor, max(longest, size)
+    assert at == len(words)
+    assert header == (20240522, 1, 2, longest, *[0] * 252)
+
+
+def test_gpt2_table_decodes_every_token(folder):
+    encoding = require_gpt2()
+    path = os.path.join(folder, "t.bin")
+    with contextlib.redirect_stdout(io.StringIO()):
+        data_common.write_gpt2_tokenizer(encoding, path)
+    content = read(path)
+    assert struct.unpack("<5i", content[:20]) == (20240328, 2, 50257, 50256, 0)
+    tokens, at = [], 1024
+    while at < len(content):
+        tokens.append(content[at + 1 : at + 1 + content[at]])
+        at += 1 + content[at]
+    assert len(tokens) == 50257 and tokens[50256] == b"<|endoftext|>" and min(map(len, tokens)) > 0
+    sample = "Größe, 日本 and\n\n  spaces"
+    assert b"".join(tokens[t] for t in encoding.encode_ordinary(sample)) == sample.encode()
+
+
+# ----------------------------------------------------------------------------
+# Atomic writes
+
+
+def test_nothing_is_left_of_a_write_that_failed(folder):
+    path = write(os.path.join(folder, "x_train.bin"), "old")
+    try:
+        with data_common.open_splits(os.path.join(folder, "x"), 256) as (train, val):
+            train.append_packed(b"a\0" * 100)
+            val.append_packed(b"b\0" * 100)
+            raise RuntimeError("interrupted")
+    except RuntimeError:
+        pass
+    assert read(path) == b"old" and os.listdir(folder) == ["x_train.bin"]
+
+
+def test_a_full_disk_leaves_the_old_files(folder):
+    source = write(os.path.join(folder, "in.txt"), SPEECHES)
+    prefix = os.path.join(folder, "out", "x")
+    for split in ("train", "val"):
+        write(f"{prefix}_{split}.bin", "old")
+
+    def limit():  # files may not grow beyond 2000 bytes
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    _, error = run("text.py", source, "--output", prefix, "--tokenizer", "bytes", code=1, preexec_fn=limit)
+    assert f"cannot write {prefix}_train" in error, error
+    assert sorted(os.listdir(os.path.dirname(prefix))) == ["x_train.bin", "x_val.bin"]
+    assert read(f"{prefix}_train.bin") == read(f"{prefix}_val.bin") == b"old"
+
+
+# ----------------------------------------------------------------------------
+# text.py
+
+
+def test_bytes_need_only_the_standard_library(folder):
+    source = write(os.path.join(folder, "in.txt"), SPEECHES)
+    prefix = os.path.join(folder, "out", "x")
+    run("text.py", source, "--output", prefix, "--tokenizer", "bytes", flags=["-S"])  # -S: no installed packages
+    train, val = tokens_of(f"{prefix}_train.bin"), tokens_of(f"{prefix}_val.bin")
+    assert bytes(train + val) == SPEECHES.encode()
+    assert len(val) == round(0.1 * len(SPEECHES))
+    assert data_common.read_token_file(f"{prefix}_train.bin")[1] == 256
+
+
+def test_folders_stand_for_their_text_files_in_order(folder):
+    for name, content in {"b/2.txt": "two", "b/1.txt": "one", "a.c": "zero", "c.bin": b"\0\1", ".git/x": "no"}.items():
+        write(os.path.join(folder, "in", name), content)
+    prefix = os.path.join(folder, "x")
+    run("text.py", os.path.join(folder, "in"), "--output", prefix, "--tokenizer", "bytes", "--val-fraction", "0")
+    assert bytes(tokens_of(f"{prefix}_train.bin")) == b"zeroonetwo"
+    assert not os.path.exists(f"{prefix}_val.bin")
+
+
+def test_shards_are_full_and_replace_those_of_earlier_runs(folder):
+    source = write(os.path.join(folder, "in.txt"), bytes(range(256)) * 10)
+    prefix = os.path.join(folder, "x")
+    common = ["text.py", source, "--output", prefix, "--tokenizer", "bytes", "--val-fraction", 0.25]
+    foreign = write(f"{prefix}_train_notes.bin", "not ours")
+    run(*common, "--shard-tokens", 500)
+    shards = [f"{prefix}_train_{i:06d}.bin" for i in range(4)]
+    lengths = [len(tokens_of(path)) for path in shards]
+    assert lengths == [500, 500, 500, 420]
+    shards += [f"{prefix}_val_{i:06d}.bin" for i in range(2)]
+    assert [token for path in shards for token in tokens_of(path)] == list(range(256)) * 10
+    run(*common, "--shard-tokens", 1000)
+    run(*common)
+    names = {os.path.basename(foreign), "in.txt", "x_train.bin", "x_val.bin"}
+    assert set(os.listdir(folder)) == names, os.listdir(folder)
+
+
+def test_cutting_does_not_change_gpt2_tokens(folder):
+    encoding = require_gpt2()
+    body = SPEECHES + "tabs\tand  double spaces \n \n\n= Title = \n x's don't\u00a0break 1234 日本語 \r\n" * 30
+    path = write(os.path.join(folder, "in.txt"), body)
+    old, text_script.PIECE_BYTES = text_script.PIECE_BYTES, 7
+    try:
+        pieces = list(text_script.cut_file(path, len(body) // 2, anywhere=False))
+    finally:
+        text_script.PIECE_BYTES = old
+    assert len(pieces) > 300 and {is_val for _, is_val, _ in pieces} == {False, True}
+    tokens = array("H")
+    for starts_file, _, piece in pieces:
+        tokens.frombytes(data_common.pack_gpt2_document(piece.decode(), starts_file))
+    assert tokens.tolist() == [50256, *encoding.encode_ordinary(body)]
+
+
+def test_gpt2_documents_begin_with_eot(folder):
+    encoding = require_gpt2()
+    first = write(os.path.join(folder, "1.txt"), SPEECHES)
+    second = write(os.path.join(folder, "2.txt"), "the second document\n" * 50)
+    prefix = os.path.join(folder, "x")
+    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
+    run("text.py", first, second, "--output", prefix, "--workers", 2, env=cache)
+    tokens = tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin")
+    texts = [encoding.encode_ordinary(read(path).decode()) for path in (first, second)]
+    assert tokens == [50256, *texts[0], 50256, *texts[1]]
+    write(second, b"caf\xe9 " * 50)
+    _, error = run("text.py", first, second, "--output", prefix, env=cache, code=1)
+    assert f"{second} is not UTF-8" in error, error
+    assert tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin") == tokens
+
+
+def test_bad_input_ends_in_one_line(folder):
+    good = write(os.path.join(folder, "good.txt"), SPEECHES)
+    empty = write(os.path.join(folder, "empty.txt"), "")
+    os.makedirs(os.path.join(folder, "nothing"))
+    prefix = os.path.join(folder, "x")
+    os.makedirs(f"{prefix}d_train.bin")
+    output = ["--output", prefix, "--tokenizer", "bytes"]
+    cases = [
+        (["text.py", "missing.txt", *output], "there is no file or folder missing.txt"),
+        (["text.py", empty, *output], f"{empty} is empty"),
+        (["text.py", os.path.join(folder, "nothing"), *output], "no text files below"),
+        (["text.py", "/dev/null", *output], "/dev/null is neither a file nor a folder"),
+        (["text.py", good, *output, "--shuffle"], "unrecognized arguments: --shuffle"),
+        (["text.py", good], "--output"),
+        (["text.py", *output], "PATH"),
+        (["text.py", good, *output, "--tokenizer", "words"], "'words'"),
+        (["text.py", good, *output, "--val-fraction", "1"], "'1' is not a number of at least 0 and below 1"),
+        (["text.py", good, *output, "--val-fraction", "nan"], "'nan' is not"),
+        (["text.py", good, *output, "--shard-tokens", "0.5"], "'0.5' is not a whole number"),
+        (["text.py", good, *output, "--val-fraction", "1e-9"], "the validation split is empty"),
+        (["text.py", good, "--output", f"{good}/x", "--tokenizer", "bytes"], f"cannot write {good}"),
+        (["text.py", good, "--output", f"{prefix}d", "--tokenizer", "bytes"], f"cannot write {prefix}d_train.bin"),
+        (["tinyshakespeare.py", "--mirror", "/no/such/folder", "--output", folder], "/no/such/folder is not a folder"),
+        (["tinyshakespeare.py", "--tokenizer", "llama"], "'llama'"),
+        (["fineweb.py", "--version", "1B"], "'1B'"),
+        (["fineweb.py", "--workers", "0"], "'0' is not a whole number of at least 1"),
+    ]
+    for command, words in cases:
+        _, error = run(*command, code=1)
+        assert words in error, f"{command}: {words!r} is not in {error!r}"
+        assert not [name for name in os.listdir(folder) if name.endswith(".tmp") or name == "x_train.bin"]
+
+
+# ----------------------------------------------------------------------------
+# Raw files
+
+
+def test_mirror_is_searched_by_name_and_checksum(folder):
+    wrong = write(os.path.join(folder, "a", "input.txt"), "wrong!")
+    right = write(os.path.join(folder, "b", "deep", "input.txt"), "right!")
+    digest = hashlib.sha256(b"right!").hexdigest()
+    with contextlib.redirect_stderr(io.StringIO()) as passed:
+        assert data_common.find_in_mirror(folder, {"input.txt"}, sha256=digest) == right
+    assert wrong in passed.getvalue()
+    assert data_common.find_in_mirror(folder, {"input.txt"}) == wrong
+    assert data_common.find_in_mirror(folder, {"other.txt"}) is None
+    found = data_common.obtain(
+        "http://127.0.0.1:9/x", os.path.join(folder, "out", "deep.txt"), folder, ["input.txt"], 6
+    )
+    assert found == wrong and not os.path.exists(os.path.join(folder, "out"))
+
+
+def test_downloads_are_whole_or_nothing(folder):
+    content = os.urandom(3_000_000)
+    write(os.path.join(folder, "served", "raw.bin"), content)
+    target = os.path.join(folder, "out", "raw.bin")
+    digest = hashlib.sha256(content).hexdigest()
+    with serve(os.path.join(folder, "served")) as address:
+
+        def fetch(name, **known):
+            with contextlib.redirect_stdout(io.StringIO()):
+                return data_common.obtain(f"{address}/{name}", target, **known)
+
+        once = functools.partial(data_common.download, attempts=1)
+        os.makedirs(os.path.dirname(target))
+        expect_failure(lambda: once(f"{address}/missing", target), "HTTP status 404", "missing")
+        expect_failure(lambda: once(f"{address}/truncated", target), "5 bytes instead of 1,000")
+        expect_failure(lambda: once(f"{address}/raw.bin", target, size=7), "3,000,000 bytes instead of 7")
+        expect_failure(lambda: once(f"{address}/raw.bin", target, sha256="0" * 64), "SHA-256 differs")
+        assert os.listdir(os.path.dirname(target)) == []
+        assert fetch("raw.bin", size=len(content), sha256=digest) == target and read(target) == content
+        write(target, "damaged")
+        with contextlib.redirect_stderr(io.StringIO()):
+            fetch("raw.bin", size=len(content), sha256=digest)
+        assert read(target) == content
+    fetch("raw.bin", size=len(content), sha256=digest)  # it is there: no server is needed
+    expect_failure(lambda: once(f"{address}/raw.bin", target + "2"), "cannot download", "--mirror")
+    assert os.listdir(os.path.dirname(target)) == ["raw.bin"]
+
+
+def test_tinyshakespeare_splits(folder):
+    if not MIRROR or not data_common.find_in_mirror(MIRROR, {"tinyshakespeare.txt", "input.txt"}, size=1115394):
+        raise LeftOut("no mirror holds TinyShakespeare")
+    out = os.path.join(folder, "out")
+    run("tinyshakespeare.py", "--tokenizer", "bytes", "--output", out, flags=["-S"], env={"DATA_MIRROR": MIRROR})
+    train, val = (tokens_of(os.path.join(out, f"tiny_shakespeare_bytes_{split}.bin")) for split in ("train", "val"))
+    assert (len(train), len(val)) == (1082626, 32768) and bytes(val[:14]) == b"First Citizen:"
+    require_gpt2()
+    run("tinyshakespeare.py", "--output", out, "--mirror", MIRROR)
+    train, val = (tokens_of(os.path.join(out, f"tiny_shakespeare_{split}.bin")) for split in ("train", "val"))
+    assert (len(train), len(val)) == (305260, 32768) and val[:4] == [50256, 5962, 22307, 25]
+
+
+def test_fineweb_survives_interruptions(folder):
+    require_gpt2()
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise LeftOut("pyarrow is not installed") from None
+    sample = os.path.join(folder, "hub", "datasets", "HuggingFaceFW", "fineweb", "resolve", "main", "sample", "10BT")
+    os.makedirs(sample)
+    want, listing = array("H"), []
+    for i in range(3):
+        texts = [f"document {i}.{j} " + "word " * (j * 37 % 400) for j in range(150)]
+        path = os.path.join(sample, f"{i:03d}_00000.parquet")
+        parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=60)
+        for text in texts:
+            want.frombytes(data_common.pack_gpt2_document(text))
+        digest = hashlib.sha256(read(path)).hexdigest()
+        name = f"sample/10BT/{i:03d}_00000.parquet"
+        listing.append({"path": name, "size": os.path.getsize(path), "lfs": {"oid": digest}})
+    api = os.path.join(folder, "hub", "api", "datasets", "HuggingFaceFW", "fineweb", "tree", "main", "sample", "10BT")
+    write(api, json.dumps(listing))
+    out = os.path.join(folder, "out")
+    env = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
+    with serve(os.path.join(folder, "hub")) as address:
+        env["HF_ENDPOINT"] = address
+        common = ["fineweb.py", "--shard-tokens", 7000, "--workers", 2, "--output", out]
+        for shards in (1, 2, 5):
+            run(*common, "--max-shards", shards, env=env)
+        run(*common, env=env)
+    with_mirror = os.path.join(folder, "out2")
+    run(*common[:-1], with_mirror, "--mirror", os.path.join(folder, "hub"), env=env)
+    names = sorted((n for n in os.listdir(with_mirror) if n.endswith(".bin")), key=lambda name: name[-10:])
+    assert names[0] == "fineweb_val_000000.bin" and names[1] == "fineweb_train_000001.bin"
+    got = array("H")
+    for name in names:
+        assert read(os.path.join(out, name)) == read(os.path.join(with_mirror, name))
+        got.extend(tokens_of(os.path.join(out, name)))
+    assert got == want and len(names) == -(-len(want) // 7000)
+    assert not os.listdir(os.path.join(out, "raw"))
+    _, error = run(*common, "--shard-tokens", 8000, env=env, code=1)
+    assert "shard_tokens 7000, not 8000" in error, error
+
+
+def main():
+    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
+    passed = failed = 0
+    for name, test in tests:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                test(folder)
+                passed += 1
+                outcome = "ok"
+            except LeftOut as reason:
+                outcome = f"left out: {reason}"
+            except (Exception, SystemExit):  # noqa: BLE001 (whatever went wrong, the other tests go on)
+                failed += 1
+                outcome = f"FAILED\n{traceback.format_exc()}"
+        print(f"{name[5:].replace('_', ' '):60s} {outcome}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
