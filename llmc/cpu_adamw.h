@@ -1,0 +1,48 @@
+/*
+AdamW on the CPU (Loshchilov and Hutter 2017), and the norm of the gradients by which they are clipped.
+*/
+#ifndef LLMC_CPU_ADAMW_H
+#define LLMC_CPU_ADAMW_H
+
+#include <math.h>
+
+#include "cpu_vector.h"
+
+// One step for n parameters; m and v are their first and second moments, t counts steps from 1.
+//
+//     g = grad_scale grad,   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
+//     param -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay param)
+static inline void adamw_update(float* params, float* m, float* v, const float* grads, size_t n, float lr, float beta1,
+                                float beta2, float eps, float weight_decay, float grad_scale, int t) {
+    float m_scale = (float)(1.0 / (1.0 - pow((double)beta1, t)));
+    float v_scale = (float)(1.0 / (1.0 - pow((double)beta2, t)));
+#pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) {
+        float g = grad_scale * grads[i];
+        m[i] = beta1 * m[i] + (1.0f - beta1) * g;
+        v[i] = beta2 * v[i] + (1.0f - beta2) * g * g;
+        params[i] -= lr * (m[i] * m_scale / (sqrtf(v[i] * v_scale) + eps) + weight_decay * params[i]);
+    }
+}
+
+// sqrt(sum of x^2), n elements. Squares are added up in fp64, by blocks of fixed size whose sums are then added in
+// order: the same bits for any number of threads.
+static inline double vector_norm(const float* x, size_t n) {
+    enum { BLOCK = 1 << 16 };
+    size_t blocks = CEIL_DIV(n, (size_t)BLOCK);
+    double* sums = (double*)malloc_check(blocks * sizeof(double));
+#pragma omp parallel for
+    for (size_t b = 0; b < blocks; b++) {
+        size_t first = b * BLOCK, end = n - first < BLOCK ? n : first + BLOCK;
+        double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+        for (size_t i = first; i < end; i++) { sum += (double)x[i] * (double)x[i]; }
+        sums[b] = sum;
+    }
+    double total = 0.0;
+    for (size_t b = 0; b < blocks; b++) { total += sums[b]; }
+    free(sums);
+    return sqrt(total);
+}
+
+#endif

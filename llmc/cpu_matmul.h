@@ -1,0 +1,178 @@
+/*
+Matrix products on the CPU: the linear layers, forward and backward.
+
+One product serves all three, since packing puts any operand into the order that the register tile wants:
+
+    c (M,N) = base + bias + a (M,K) b (K,N)
+
+c is cut into blocks; each block is one task of one thread, which walks over K in steps of BLOCK_K. In a step it packs
+its rows of a into panels of TILE_ROWS rows, small enough together to stay in the second-level cache; then, panel by
+panel of TILE_COLS columns, it packs b, which stays in the first-level cache, and multiplies it with every panel of a
+(Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Every element of c is summed in the
+same order whatever the blocks and the number of threads: same inputs, same bits.
+
+With USE_CBLAS the products go to cblas_sgemm instead.
+*/
+#ifndef LLMC_CPU_MATMUL_H
+#define LLMC_CPU_MATMUL_H
+
+#include "cpu_vector.h"
+
+#ifdef USE_CBLAS
+#include <cblas.h>
+#endif
+
+enum {
+    TILE_COLS = TILE_VECTORS * LANES,
+    BLOCK_K = 192,               // a panel of b, TILE_COLS * BLOCK_K floats, is 36 KiB with AVX-512
+    BLOCK_ROWS = 64 * TILE_ROWS, // the packed rows of a are 384 KiB with AVX-512
+    BLOCK_COLS = 16 * TILE_COLS
+};
+
+// A matrix as a product reads it: element (r,k) of a or (k,j) of b lies at data[outer * outer_stride + k * k_stride],
+// where outer is the index that is not summed over. One of the strides is 1.
+typedef struct {
+    const float* data;
+    size_t outer_stride, k_stride;
+} MatmulOperand;
+
+// Packs `count` (at most `width`) rows or columns of x, from `first` on, and K steps from k0 on, into (K, width); the
+// rest is zero.
+ALWAYS_INLINE void matmul_pack(float* packed, MatmulOperand x, size_t first, size_t count, size_t k0, size_t K,
+                               const size_t width) {
+    const float* source = x.data + first * x.outer_stride + k0 * x.k_stride;
+    if (count < width) { memset(packed, 0, K * width * sizeof(float)); }
+    if (x.outer_stride == 1) {
+        for (size_t k = 0; k < K; k++) {
+            const float* from = source + k * x.k_stride;
+            if (count == width) {
+                memcpy(packed + k * width, from, width * sizeof(float));
+            } else {
+                memcpy(packed + k * width, from, count * sizeof(float));
+            }
+        }
+    } else {
+        for (size_t i = 0; i < count; i++) {
+            const float* from = source + i * x.outer_stride;
+            for (size_t k = 0; k < K; k++) { packed[k * width + i] = from[k]; }
+        }
+    }
+}
+
+// The block of c that begins at (row, col): rows x cols of it, over the whole of K.
+static inline void matmul_block(float* c, const float* base, const float* bias, MatmulOperand a, MatmulOperand b,
+                                size_t N, size_t K, size_t row, size_t col, size_t rows, size_t cols) {
+    static _Thread_local float packed_a[BLOCK_ROWS * BLOCK_K] ALIGNED; // (panels, BLOCK_K, TILE_ROWS)
+    static _Thread_local float packed_b[BLOCK_K * TILE_COLS] ALIGNED;
+    for (size_t k0 = 0; k0 < K; k0 += BLOCK_K) {
+        size_t depth = K - k0 < BLOCK_K ? K - k0 : BLOCK_K;
+        const float* addend = k0 == 0 ? base : c; // later steps add to what the earlier ones left
+        for (size_t i = 0; i < rows; i += TILE_ROWS) {
+            size_t count = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
+            matmul_pack(packed_a + i * BLOCK_K, a, row + i, count, k0, depth, TILE_ROWS);
+        }
+        for (size_t j = 0; j < cols; j += TILE_COLS) {
+            size_t width = cols - j < TILE_COLS ? cols - j : TILE_COLS;
+            matmul_pack(packed_b, b, col + j, width, k0, depth, TILE_COLS);
+            for (size_t i = 0; i < rows; i += TILE_ROWS) {
+                int height = (int)(rows - i < TILE_ROWS ? rows - i : TILE_ROWS);
+                size_t at = (row + i) * N + col + j;
+                const float* tile_base = addend ? addend + at : NULL;
+                const float* tile_bias = bias && k0 == 0 ? bias + col + j : NULL;
+                const float* panel = packed_a + i * BLOCK_K;
+                if (width == TILE_COLS) {
+                    tile_product(c + at, tile_base, N, tile_bias, panel, 1, TILE_ROWS, packed_b, TILE_COLS, depth,
+                                 height, TILE_VECTORS);
+                    continue;
+                }
+                // the last columns: through a whole tile beside c
+                float tile[TILE_ROWS * TILE_COLS] ALIGNED;
+                tile_product_(tile, NULL, TILE_COLS, NULL, panel, 1, TILE_ROWS, packed_b, TILE_COLS, depth, TILE_ROWS,
+                              TILE_VECTORS);
+                for (int r = 0; r < height; r++) {
+                    for (size_t s = 0; s < width; s++) {
+                        float x = tile[r * TILE_COLS + (int)s];
+                        if (tile_base) { x += tile_base[(size_t)r * N + s]; }
+                        if (tile_bias) { x += tile_bias[s]; }
+                        c[at + (size_t)r * N + s] = x;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// c (M,N) = base (M,N) + bias (N) + a (M,K) b (K,N). base and bias may be NULL; base may be c.
+static inline void matmul(float* c, const float* base, const float* bias, MatmulOperand a, MatmulOperand b, size_t M,
+                          size_t N, size_t K) {
+#ifdef USE_CBLAS
+    if (base != c || bias != NULL) {
+#pragma omp parallel for
+        for (size_t i = 0; i < M; i++) {
+            for (size_t j = 0; j < N; j++) { c[i * N + j] = (base ? base[i * N + j] : 0.0f) + (bias ? bias[j] : 0.0f); }
+        }
+    }
+    CBLAS_TRANSPOSE a_order = a.k_stride == 1 ? CblasNoTrans : CblasTrans;
+    CBLAS_TRANSPOSE b_order = b.k_stride == 1 ? CblasTrans : CblasNoTrans;
+    size_t lda = a.k_stride == 1 ? a.outer_stride : a.k_stride;
+    size_t ldb = b.k_stride == 1 ? b.outer_stride : b.k_stride;
+    cblas_sgemm(CblasRowMajor, a_order, b_order, (int)M, (int)N, (int)K, 1.0f, a.data, (int)lda, b.data, (int)ldb,
+                base || bias ? 1.0f : 0.0f, c, (int)N);
+#else
+    // Blocks as large as the caches like, but at least two for each thread where the product is large enough.
+    size_t block_rows = BLOCK_ROWS, block_cols = BLOCK_COLS, wanted = 2 * (size_t)cpu_threads();
+    while (block_cols > 2 * TILE_COLS && CEIL_DIV(M, block_rows) * CEIL_DIV(N, block_cols) < wanted) {
+        block_cols /= 2;
+    }
+    while (block_rows > 2 * TILE_ROWS && CEIL_DIV(M, block_rows) * CEIL_DIV(N, block_cols) < wanted) {
+        block_rows /= 2;
+    }
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (size_t row = 0; row < M; row += block_rows) {
+        for (size_t col = 0; col < N; col += block_cols) {
+            size_t rows = M - row < block_rows ? M - row : block_rows;
+            size_t cols = N - col < block_cols ? N - col : block_cols;
+            matmul_block(c, base, bias, a, b, N, K, row, col, rows, cols);
+        }
+    }
+#endif
+}
+
+// ----------------------------------------------------------------------------
+// The linear layer. inp (BT,C), weight (OC,C), bias (OC), out (BT,OC).
+
+// out = residual + inp weight^T + bias; bias and residual (BT,OC) may be NULL.
+static inline void matmul_forward(float* out, const float* residual, const float* inp, const float* weight,
+                                  const float* bias, size_t BT, size_t C, size_t OC) {
+    MatmulOperand a = {inp, C, 1}, b = {weight, C, 1};
+    matmul(out, residual, bias, a, b, BT, OC, C);
+}
+
+// dinp (BT,C) = dout (BT,OC) weight
+static inline void matmul_backward_input(float* dinp, const float* dout, const float* weight, size_t BT, size_t C,
+                                         size_t OC) {
+    MatmulOperand a = {dout, OC, 1}, b = {weight, 1, C};
+    matmul(dinp, NULL, NULL, a, b, BT, C, OC);
+}
+
+// dweight (OC,C) = dout^T inp,  dbias (OC) = sum over rows of dout; added to what is there where `accumulate`.
+// dbias may be NULL.
+static inline void matmul_backward_weight(float* dweight, float* dbias, const float* dout, const float* inp,
+                                          int accumulate, size_t BT, size_t C, size_t OC) {
+    MatmulOperand a = {dout, 1, OC}, b = {inp, 1, C};
+    matmul(dweight, accumulate ? dweight : NULL, NULL, a, b, OC, C, BT);
+    if (dbias == NULL) { return; }
+    enum { COLUMNS = 64 }; // a thread sums 64 columns over all rows, in order: no two threads add to one sum
+#pragma omp parallel for
+    for (size_t first = 0; first < OC; first += COLUMNS) {
+        size_t count = OC - first < COLUMNS ? OC - first : COLUMNS;
+        float sum[COLUMNS] = {0};
+        for (size_t bt = 0; bt < BT; bt++) {
+#pragma omp simd
+            for (size_t o = 0; o < count; o++) { sum[o] += dout[bt * OC + first + o]; }
+        }
+        for (size_t o = 0; o < count; o++) { dbias[first + o] = (accumulate ? dbias[first + o] : 0.0f) + sum[o]; }
+    }
+}
+
+#endif
