@@ -1,0 +1,96 @@
+/*
+Debug states: what PyTorch computed for one batch, to hold the trainers against. llm.c's format, which
+dev/reference/write_reference.py writes:
+
+    header      magic 20240327, version 2, B, T, number of step losses; then, as fp32 bits, the settings of the steps
+    x, y        (B,T) int32      inputs and targets
+    logits      (B,T,V) fp32     without the padding of the vocabulary
+    loss        fp32
+    gradients   fp32             of all parameters in table order
+    losses      fp32             before each of ten AdamW steps on the same batch; llm.c's files have none
+*/
+#ifndef LLMC_DEBUG_STATE_H
+#define LLMC_DEBUG_STATE_H
+
+#include "gpt2.h"
+
+enum { DEBUG_STATE_MAGIC = 20240327, DEBUG_STATE_VERSION = 2, DEBUG_STATE_MAX_STEPS = 1000 };
+
+typedef struct {
+    int B, T;
+    int32_t *x, *y; // (B,T)
+    float* logits;  // (B,T,V)
+    float loss;
+    float* gradients; // (num_parameters)
+    int num_losses;   // 0: no steps in the file
+    float* losses;    // (num_losses)
+    float learning_rate, beta1, beta2, epsilon, weight_decay, grad_clip;
+} DebugState;
+
+static inline void* debug_state_tensor_(size_t count, FILE* file, const char* path) {
+    void* p = malloc_check(count * sizeof(float));
+    fread_check(p, sizeof(float), count, file, path);
+    return p;
+}
+
+static inline void debug_state_check_tokens_(const int32_t* tokens, size_t count, int vocab_size, const char* path) {
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] < 0 || tokens[i] >= vocab_size) {
+            fatal("%s: token %d is outside of the model's vocabulary of %d", path, (int)tokens[i], vocab_size);
+        }
+    }
+}
+
+// Reads the state that belongs to a model of this configuration; ends with one line where the file is another kind, is
+// damaged, or belongs to another model. debug_state_free() frees it.
+static inline DebugState debug_state_read(const char* path, GPT2Config config) {
+    DebugState s;
+    int32_t header[HEADER_INTS];
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t num_parameters = gpt2_parameters(table, config);
+    FILE* file = fopen_check(path, "rb");
+    read_header(header, file, path, DEBUG_STATE_MAGIC, "debug state");
+    if (header[1] != DEBUG_STATE_VERSION) {
+        fatal("%s: debug state version %d is not supported: %d is", path, (int)header[1], DEBUG_STATE_VERSION);
+    }
+    s.B = header[2], s.T = header[3], s.num_losses = header[4];
+    if (s.B < 1 || s.B > (1 << 20) || s.T < 1 || s.T > config.max_seq_len) {
+        fatal("%s: a batch of %d x %d tokens does not suit a model with a context of %d", path, s.B, s.T,
+              config.max_seq_len);
+    }
+    if (s.num_losses < 0 || s.num_losses > DEBUG_STATE_MAX_STEPS) {
+        fatal("%s: %d step losses; 0 to %d are possible", path, s.num_losses, DEBUG_STATE_MAX_STEPS);
+    }
+    float* settings[] = {&s.learning_rate, &s.beta1, &s.beta2, &s.epsilon, &s.weight_decay, &s.grad_clip};
+    for (int i = 0; i < 6; i++) { memcpy(settings[i], &header[5 + i], sizeof(float)); }
+
+    size_t BT = (size_t)s.B * (size_t)s.T, V = (size_t)config.vocab_size, steps = (size_t)s.num_losses;
+    size_t expected = HEADER_BYTES + sizeof(float) * (2 * BT + BT * V + 1 + num_parameters + steps);
+    int64_t size = file_size(file, path);
+    if ((uint64_t)size != (uint64_t)expected) {
+        fatal("%s: %lld bytes, but for this model and its batch of %d x %d tokens it should have %zu; the file is "
+              "truncated, corrupt or another model's",
+              path, (long long)size, s.B, s.T, expected);
+    }
+    s.x = (int32_t*)debug_state_tensor_(BT, file, path);
+    s.y = (int32_t*)debug_state_tensor_(BT, file, path);
+    s.logits = (float*)debug_state_tensor_(BT * V, file, path);
+    fread_check(&s.loss, sizeof(float), 1, file, path);
+    s.gradients = (float*)debug_state_tensor_(num_parameters, file, path);
+    s.losses = (float*)debug_state_tensor_(steps, file, path);
+    fclose(file);
+    debug_state_check_tokens_(s.x, BT, config.vocab_size, path);
+    debug_state_check_tokens_(s.y, BT, config.vocab_size, path);
+    return s;
+}
+
+static inline void debug_state_free(DebugState* s) {
+    free(s->x);
+    free(s->y);
+    free(s->logits);
+    free(s->gradients);
+    free(s->losses);
+    memset(s, 0, sizeof(*s));
+}
+
+#endif
