@@ -7,7 +7,8 @@ come in the order of the file, or shuffled: the order of the shards anew for eac
 for each shard, from the Mersenne Twister. The order is llm.c's, for the same seed.
 
 While a batch is in use, a thread reads the next one of the same shard. It touches nothing but that batch's memory, so
-the loader's position is always the consumer's, and no batch depends on how fast the thread was.
+the loader's position is always the consumer's, and no batch depends on how fast the thread was. Where the thread has
+not begun when the batch is asked for (small batches, busy processors), the consumer reads it itself.
 */
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
@@ -48,6 +49,19 @@ typedef struct {
 // A batch stays in place while the next one is in use and the one after it is being read.
 enum { DATALOADER_BATCHES = 3 };
 
+typedef enum { FETCH_NOTHING, FETCH_WANTED, FETCH_UNDER_WAY, FETCH_DONE, FETCH_END } FetchState;
+
+// The batches and the thread that reads them; on the heap, so that a loader may be copied from place to place.
+typedef struct {
+    TokenBatch batches[DATALOADER_BATCHES];
+    TokenBatch* wanted; // what the thread is to read
+    FetchState state;   // of it; guarded by the mutex
+    int has_thread;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+} TokenFetcher;
+
 typedef struct {
     size_t B, T;
     size_t rank, num_ranks;
@@ -66,11 +80,9 @@ typedef struct {
     mt19937_state shuffle_rng;
     // reading
     TokenFile shard; // the current one
-    TokenBatch batches[DATALOADER_BATCHES];
+    TokenFetcher* fetcher;
     int batch;    // the one in use
     int prefetch; // 0: each batch is read when it is asked for
-    int fetching; // the thread works on the batch after the one in use
-    pthread_t thread;
 } DataLoader;
 
 // ----------------------------------------------------------------------------
@@ -162,9 +174,47 @@ static inline void token_batch_read_(TokenBatch* b) {
     }
 }
 
-static inline void* token_batch_thread_(void* batch) {
-    token_batch_read_((TokenBatch*)batch);
+// The thread: reads what is wanted until the end.
+static inline void* token_fetcher_thread_(void* fetcher) {
+    TokenFetcher* f = (TokenFetcher*)fetcher;
+    pthread_mutex_lock(&f->mutex);
+    while (f->state != FETCH_END) {
+        if (f->state != FETCH_WANTED) {
+            pthread_cond_wait(&f->changed, &f->mutex);
+            continue;
+        }
+        f->state = FETCH_UNDER_WAY;
+        pthread_mutex_unlock(&f->mutex);
+        token_batch_read_(f->wanted);
+        pthread_mutex_lock(&f->mutex);
+        f->state = FETCH_DONE;
+        pthread_cond_signal(&f->changed);
+    }
+    pthread_mutex_unlock(&f->mutex);
     return NULL;
+}
+
+// Asks the thread for a batch, or to end; it begins with the first that is asked for. Without a thread, which the system
+// may refuse, nothing is fetched and all goes on.
+static inline void token_fetcher_ask_(TokenFetcher* f, FetchState what, TokenBatch* batch) {
+    pthread_mutex_lock(&f->mutex);
+    f->state = what;
+    f->wanted = batch;
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->mutex);
+    if (!f->has_thread && what == FETCH_WANTED) {
+        f->has_thread = pthread_create(&f->thread, NULL, token_fetcher_thread_, f) == 0;
+    }
+}
+
+// Takes back what was asked for, or waits for its end. Returns 1 where it was read.
+static inline int token_fetcher_wait_(TokenFetcher* f) {
+    pthread_mutex_lock(&f->mutex);
+    while (f->state == FETCH_UNDER_WAY) { pthread_cond_wait(&f->changed, &f->mutex); }
+    int fetched = f->state == FETCH_DONE;
+    f->state = FETCH_NOTHING;
+    pthread_mutex_unlock(&f->mutex);
+    return fetched;
 }
 
 // Tells a batch which sample it is to hold.
@@ -174,24 +224,15 @@ static inline void dataloader_order_(const DataLoader* d, TokenBatch* b, size_t 
     b->shard = d->shard;
 }
 
-static inline TokenBatch* dataloader_next_batch_(DataLoader* d) {
-    return &d->batches[(d->batch + 1) % DATALOADER_BATCHES];
+static inline TokenBatch* dataloader_next_batch_(const DataLoader* d) {
+    return &d->fetcher->batches[(d->batch + 1) % DATALOADER_BATCHES];
 }
 
-// Begins to read the batch after the one in use, where it lies in the same shard. Without a thread it is read later.
+// Begins to read the batch after the one in use, where it lies in the same shard.
 static inline void dataloader_fetch_(DataLoader* d) {
     if (!d->prefetch || d->current_sample_idx >= d->shard_num_samples) { return; }
-    TokenBatch* next = dataloader_next_batch_(d);
-    dataloader_order_(d, next, d->current_sample_idx);
-    d->fetching = pthread_create(&d->thread, NULL, token_batch_thread_, next) == 0;
-}
-
-// Waits for the thread, if there is one. Returns 1 where it has read the batch after the one in use.
-static inline int dataloader_wait_(DataLoader* d) {
-    int fetched = d->fetching;
-    if (fetched) { pthread_join(d->thread, NULL); }
-    d->fetching = 0;
-    return fetched;
+    dataloader_order_(d, dataloader_next_batch_(d), d->current_sample_idx);
+    token_fetcher_ask_(d->fetcher, FETCH_WANTED, dataloader_next_batch_(d));
 }
 
 // ----------------------------------------------------------------------------
@@ -229,7 +270,7 @@ static inline void dataloader_begin_shard_(DataLoader* d) {
 
 // Begins an epoch. Not shuffled, it is the same as the last; shuffled, it is another one.
 static inline void dataloader_reset(DataLoader* d) {
-    dataloader_wait_(d); // whatever was fetched is not the next batch
+    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
     d->current_shard_idx = 0;
     if (d->should_shuffle) { random_permutation(d->shard_indices, (int)d->num_shards, &d->shuffle_rng); }
     dataloader_begin_shard_(d);
@@ -284,9 +325,12 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
         d->shard_indices = (int*)malloc_check(d->num_shards * sizeof(int));
         init_identity_permutation(d->shard_indices, (int)d->num_shards);
     }
+    d->fetcher = (TokenFetcher*)calloc_check(1, sizeof(TokenFetcher));
+    pthread_mutex_init(&d->fetcher->mutex, NULL);
+    pthread_cond_init(&d->fetcher->changed, NULL);
     size_t count = d->B * d->T + 1;
     for (int i = 0; i < DATALOADER_BATCHES; i++) {
-        TokenBatch* b = &d->batches[i];
+        TokenBatch* b = &d->fetcher->batches[i];
         b->tokens = (int*)(alloc.alloc ? alloc.alloc(count * sizeof(int)) : malloc_check(count * sizeof(int)));
         b->raw = malloc_check(count * sizeof(uint32_t));
         b->count = count;
@@ -302,7 +346,7 @@ static inline size_t dataloader_tokens(const DataLoader* d) { return d->num_toke
 // Gives the next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both stay in place until the second
 // next call, so that a copy to the GPU may still be under way when the next batch is asked for.
 static inline void dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
-    int fetched = dataloader_wait_(d);
+    int fetched = token_fetcher_wait_(d->fetcher);
     if (d->current_sample_idx >= d->shard_num_samples) { // nothing was fetched: no thread goes beyond a shard
         if (++d->current_shard_idx < d->num_shards) {
             dataloader_begin_shard_(d);
@@ -324,15 +368,17 @@ static inline void dataloader_next(DataLoader* d, const int** inputs, const int*
 }
 
 static inline void dataloader_close(DataLoader* d) {
-    dataloader_wait_(d);
+    TokenFetcher* f = d->fetcher;
+    token_fetcher_wait_(f);
+    token_fetcher_ask_(f, FETCH_END, NULL);
+    if (f->has_thread) { pthread_join(f->thread, NULL); }
     for (int i = 0; i < DATALOADER_BATCHES; i++) {
-        if (d->memory.release) {
-            d->memory.release(d->batches[i].tokens);
-        } else {
-            free(d->batches[i].tokens);
-        }
-        free(d->batches[i].raw);
+        d->memory.release ? d->memory.release(f->batches[i].tokens) : free(f->batches[i].tokens);
+        free(f->batches[i].raw);
     }
+    pthread_mutex_destroy(&f->mutex);
+    pthread_cond_destroy(&f->changed);
+    free(f);
     free(d->shard_indices);
     free(d->intra_shard_indices);
     fclose(d->shard.file);
@@ -379,7 +425,7 @@ static inline void dataloader_read_count_(size_t expected, const char* what, FIL
 // file, whose tail is read from `file`. The next batch is then the one that would have followed when it was saved.
 static inline void dataloader_read_state(DataLoader* d, FILE* file, const char* path, size_t shard_idx,
                                          size_t sample_idx) {
-    dataloader_wait_(d); // whatever was fetched is not the next batch
+    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
     if (d->should_shuffle) {
         dataloader_read_count_(d->num_shards, "token files", file, path);
         dataloader_read_order_(d->shard_indices, d->num_shards, file, path);
