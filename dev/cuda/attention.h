@@ -17,8 +17,9 @@ magnitude too. A launcher allocates nothing, synchronises nothing and keeps no s
 Scratch holds anything when a kernel starts.
 
 A contestant attention_<direction>_<idea>.cu is, inside `namespace <idea>`, its kernels, a launcher for each
-configuration, the table `forward_configs` or `backward_configs`, and attention_forward() or attention_backward(), which
-run the first entry of the table that serves the head size and fits the GPU. It ends with
+configuration, the table `forward_configs` or `backward_configs`, and attention_forward(), or attention_backward() and
+attention_backward_scratch_bytes(), which run the first entry of the table that serves the head size and fits the GPU.
+It ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "attention_bench.h"
@@ -32,9 +33,10 @@ run the first entry of the table that serves the head size and fits the GPU. It 
 
 typedef void (*AttentionForward)(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                  cudaStream_t stream);
-// For the contestants that keep T×T tensors in device memory: forward too has a scratch.
-typedef void (*AttentionForwardUnfused)(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T,
-                                        int NH, int HS, cudaStream_t stream);
+// For contestants that keep more in device memory than their outputs, such as a T×T tensor: forward too has a scratch.
+// They race, but do not train: the trainer keeps none for forward.
+typedef void (*AttentionForwardWithScratch)(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B,
+                                            int T, int NH, int HS, cudaStream_t stream);
 typedef void (*AttentionBackward)(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                   const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                   cudaStream_t stream);
@@ -46,8 +48,8 @@ struct AttentionForwardConfig {
     int HS;                  // the head size it serves; 0: every one of the contract
     size_t shared_bytes;     // shared memory of a block
     AttentionForward launch; // nullptr when the contestant is unfused
-    AttentionForwardUnfused launch_unfused = nullptr;
-    AttentionScratchBytes scratch_bytes = nullptr; // of launch_unfused
+    AttentionForwardWithScratch launch_with_scratch = nullptr;
+    AttentionScratchBytes scratch_bytes = nullptr; // may be 0; the caller aligns scratch to 256 bytes
 };
 struct AttentionBackwardConfig {
     const char* name;

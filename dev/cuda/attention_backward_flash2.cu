@@ -181,7 +181,9 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     store_tile(dqkv + v + warp_row * token, token, dV, ones, at, T - first);
 }
 
-static inline size_t backward_scratch_bytes(int B, int T, int NH, int) { return (size_t)B * NH * T * sizeof(RowTerms); }
+static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int) {
+    return (size_t)B * NH * T * sizeof(RowTerms);
+}
 
 // QM×QN scores of a thread in the kernel of the queries, KM×KN in that of the keys
 template <int HS, int WARPS, int QM, int QN, int KM, int KN> struct BackwardLaunch {
@@ -201,7 +203,7 @@ template <int HS, int WARPS, int QM, int QN, int KM, int KN> struct BackwardLaun
                                                                                     B, T, NH);
     }
     static constexpr AttentionBackwardConfig config(const char* name) {
-        return {name, HS, query_bytes > key_bytes ? query_bytes : key_bytes, launch, backward_scratch_bytes};
+        return {name, HS, query_bytes > key_bytes ? query_bytes : key_bytes, launch, attention_backward_scratch_bytes};
     }
 };
 

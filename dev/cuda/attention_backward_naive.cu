@@ -71,7 +71,7 @@ __global__ void backward_products(floatX* dqkv, const floatX* dout, const floatX
     dqkv[v + t * token] = (floatX)dv;
 }
 
-static inline size_t backward_scratch_bytes(int B, int T, int NH, int) {
+static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int) {
     return (size_t)B * NH * T * T * 2 * sizeof(float);
 }
 
@@ -86,7 +86,7 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, con
 }
 
 static const AttentionBackwardConfig backward_configs[] = {
-    {"256 threads", 0, 0, attention_backward, backward_scratch_bytes}};
+    {"256 threads", 0, 0, attention_backward, attention_backward_scratch_bytes}};
 
 } // namespace naive
 
