@@ -8,6 +8,7 @@ command lines work unchanged; every flag has a long name too. A flag and its val
 
 #include <limits.h>
 #include <math.h>
+#include <stddef.h>
 
 #include "utils.h"
 
@@ -175,7 +176,7 @@ static inline const CliFlag* cli_find_(const char* word, size_t length) {
 static inline int cli_is_choice_(const char* choices, const char* word) {
     size_t length = strlen(word);
     for (const char* c = choices; c != NULL; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL) {
-        if (strncmp(c, word, length) == 0 && (c[length] == '|' || c[length] == '\0')) { return length > 0; }
+        if (strcspn(c, "|") == length && strncmp(c, word, length) == 0) { return 1; }
     }
     return 0;
 }
