@@ -1,0 +1,228 @@
+/*
+llmc/cli.h: every flag of the table, by each of its names, with values that fit and values that do not. As it stands the
+program tests the CPU trainer's command line; test_cli_gpu.c makes it the GPU trainer's.
+*/
+#include "llmc/cli.h"
+
+#include "unit.h"
+
+#define MAX_WORDS 64
+
+// Reads a command line of words, as the shell hands them over.
+static Options parse(int n, const char** words) {
+    char* argv[MAX_WORDS + 2] = {(char*)(uintptr_t)CLI_PROGRAM};
+    for (int i = 0; i < n; i++) { argv[i + 1] = (char*)(uintptr_t)words[i]; } // cli_parse does not write to them
+    return cli_parse(n + 1, argv);
+}
+#define PARSE(...) parse((int)(sizeof((const char*[]){__VA_ARGS__}) / sizeof(char*)), (const char*[]){__VA_ARGS__})
+
+static int is_mine(const CliFlag* f) { return (f->who & CLI_TRAINER) != 0; }
+
+// 1 where the options hold this value for the flag.
+static int has_value(const Options* options, const CliFlag* f, double number, const char* text) {
+    const void* member = (const char*)options + f->offset;
+    if (f->type == CLI_text) { return strcmp(*(const cli_text*)member, text) == 0; }
+    return f->type == CLI_whole ? *(const cli_whole*)member == (int)number : *(const cli_number*)member == number;
+}
+
+// A flag takes the value by its short name, by its long name, and by its long name with '='.
+static void takes(const CliFlag* f, const char* text) {
+    char with_equals[256];
+    double number = f->type == CLI_text ? 0.0 : strtod(text, NULL);
+    snprintf(with_equals, sizeof(with_equals), "%s=%s", f->long_name, text);
+    Options options[3] = {PARSE(f->long_name, text), PARSE(with_equals), cli_defaults()};
+    if (f->short_name) { options[2] = PARSE(f->short_name, text); }
+    for (int i = 0; i < 3 - (f->short_name == NULL); i++) {
+        if (!CHECK(has_value(&options[i], f, number, text))) { printf("    %s %s\n", f->long_name, text); }
+    }
+}
+
+// It refuses the value with one line that names the flag, the value and what was expected.
+static void refuses(const CliFlag* f, const char* text, const char* reason) {
+    char words[256];
+    if (f->short_name) {
+        snprintf(words, sizeof(words), "%s %s|%s", f->short_name, text, reason);
+        CHECK_FATAL(words, PARSE(f->short_name, text));
+    }
+    snprintf(words, sizeof(words), "%s %s|%s", f->long_name, text, reason);
+    CHECK_FATAL(words, PARSE(f->long_name, text));
+}
+
+static void numbers_stay_in_their_range(const CliFlag* f) {
+    double between =
+        f->type == CLI_whole ? floor(0.5 * f->smallest + 0.5 * f->largest) : f->smallest + 0.25 * f->largest;
+    double values[3] = {f->smallest, f->largest, between};
+    char text[64];
+    for (int i = 0; i < 3; i++) {
+        snprintf(text, sizeof(text), "%.17g", values[i]);
+        if (f->type == CLI_whole) { snprintf(text, sizeof(text), "%.0f", values[i]); }
+        takes(f, text);
+    }
+    snprintf(text, sizeof(text), "%.10g", f->smallest - 1.0);
+    refuses(f, text, "must be at least");
+    snprintf(text, sizeof(text), "%.10g", f->largest + 1.0);
+    refuses(f, text, "must be at most");
+    const char* kind = f->type == CLI_whole ? "must be a whole number" : "must be a number";
+    refuses(f, "abc", kind);
+    refuses(f, "12abc", kind);
+    refuses(f, "", kind);
+    refuses(f, "nan", kind);
+    refuses(f, "99999999999999999999999999", f->type == CLI_whole ? kind : "must be at most");
+    if (f->type == CLI_whole) { refuses(f, "1.5", kind); }
+    if (f->type == CLI_number) { refuses(f, "1e999", kind); }
+}
+
+static void texts_are_among_their_choices(const CliFlag* f) {
+    if (f->choices == NULL) {
+        takes(f, "some/*.bin");
+        return;
+    }
+    char list[256];
+    snprintf(list, sizeof(list), "%s", f->choices);
+    for (char *word = list, *next; word != NULL; word = next) {
+        next = strchr(word, '|');
+        if (next) { *next++ = '\0'; }
+        takes(f, word);
+    }
+    refuses(f, "nonsense", "must be one of");
+    refuses(f, "", "must be one of");
+    refuses(f, f->choices, "must be one of"); // all of them at once are none
+}
+
+static void every_flag_keeps_its_promise(void) {
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        char other[32];
+        const char* names[2] = {f->short_name, f->long_name};
+        snprintf(other, sizeof(other), "%s|trainer", f->long_name);
+        if (!is_mine(f)) {
+            CHECK_FATAL(other, PARSE(f->long_name, "1"));
+        } else if (f->type == CLI_text) {
+            texts_are_among_their_choices(f);
+        } else {
+            numbers_stay_in_their_range(f);
+        }
+        for (int k = 0; k < 2 && is_mine(f); k++) {
+            if (names[k] == NULL) { continue; }
+            char words[64];
+            snprintf(words, sizeof(words), "%s|needs a value", names[k]);
+            CHECK_FATAL(words, PARSE(names[k]));
+        }
+    }
+}
+
+static void no_two_flags_share_a_name(void) {
+    int distinct = 1;
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        for (int j = 0; j < i; j++) {
+            const char *a = cli_flags[i].short_name, *b = cli_flags[j].short_name;
+            distinct = distinct && strcmp(cli_flags[i].long_name, cli_flags[j].long_name) != 0;
+            distinct = distinct && (a == NULL || b == NULL || strcmp(a, b) != 0);
+        }
+    }
+    CHECK(distinct);
+}
+
+static void unknown_words_are_refused(void) {
+    CHECK_FATAL("unknown flag -zz|--help", PARSE("-zz", "1"));
+    CHECK_FATAL("unknown flag --batches|--help", PARSE("--batches", "1"));
+    CHECK_FATAL("unknown flag --batc|--help", PARSE("--batc", "1")); // no abbreviations
+    CHECK_FATAL("unknown flag --batc|--help", PARSE("--batc=1"));
+    CHECK_FATAL("unknown flag -|--help", PARSE("-", "1"));
+    CHECK_FATAL("unknown flag --|--help", PARSE("--"));
+    CHECK_FATAL("unknown flag -b=4|--help", PARSE("-b=4")); // '=' is the long names'
+    CHECK_FATAL("data.bin|a flag was expected", PARSE("data.bin"));
+    CHECK_FATAL("8|a flag was expected", PARSE("-b", "4", "8"));
+    CHECK_FATAL("-b -t|whole number", PARSE("-b", "-t", "64"));
+}
+
+static void defaults_are_llmc_s(void) {
+    Options o = parse(0, NULL);
+    CHECK(o.batch == 4 && o.time == 1024 && o.total_batch == -1 && o.max_steps == -1);
+    CHECK(strcmp(o.scheduler, "cosine") == 0 && o.learning_rate == 3e-4 && o.warmup == 0 && o.final_fraction == 1.0);
+    CHECK(o.weight_decay == 0.0 && o.skip_loss_z == 0.0 && o.skip_grad_z == 0.0);
+    CHECK(o.val_every == 20 && o.val_steps == 20 && o.sample_every == 20 && o.sample_tokens == 64);
+    CHECK(o.checkpoint_every == 0 && o.checkpoints_keep == 0 && o.checkpoint_major == 0 && o.resume == 0);
+    CHECK(o.hellaswag == 0 && o.overfit == 0 && o.recompute == 1 && o.output_dir == NULL);
+    CHECK(strcmp(o.train_data, "dev/data/tinyshakespeare/tiny_shakespeare_train.bin") == 0);
+}
+
+// The flags of llm.c's reproduction of GPT-2 124M; the last of two values counts.
+static void llmc_s_command_lines_work(void) {
+    Options o =
+        PARSE("-i", "fineweb_train_*.bin", "-j", "fineweb_val_*.bin", "-o", "log124M", "-v", "250", "-s", "20000", "-g",
+              "144", "-h", "1", "-b", "64", "-t", "1024", "-d", "524288", "-r", "0", "-c", "0.1", "-l", "0.0006", "-q",
+              "0.0", "-u", "700", "-n", "5000", "-y", "1", "-e", "d12", "-x", "-1", "-b", "32");
+    CHECK(strcmp(o.train_data, "fineweb_train_*.bin") == 0 && strcmp(o.val_data, "fineweb_val_*.bin") == 0);
+    CHECK(strcmp(o.output_dir, "log124M") == 0 && strcmp(o.model, "d12") == 0);
+    CHECK(o.val_every == 250 && o.sample_every == 20000 && o.sample_tokens == 144 && o.hellaswag == 1);
+    CHECK(o.batch == 32 && o.time == 1024 && o.total_batch == 524288 && o.recompute == 0 && o.max_steps == -1);
+    CHECK(o.weight_decay == 0.1 && o.learning_rate == 0.0006 && o.final_fraction == 0.0 && o.warmup == 700);
+    CHECK(o.checkpoint_every == 5000 && o.resume == 1);
+    if (CLI_TRAINER & FOR_GPU) {
+        o = PARSE("-z", "1", "-f", "0", "-w", "0", "-ge", "2", "-lg", "10", "-pn", "1", "-pr", "0", "-pg", "8", "-pi",
+                  "fs", "-pf", "/tmp/x", "-ps", "10.0.0.1");
+        CHECK(o.zero_stage == 1 && o.tf32 == 0 && o.master_weights == 0 && o.gelu_fusion == 2 && o.log_gpu_every == 10);
+        CHECK(o.num_processes == 1 && o.process_rank == 0 && o.gpus_per_node == 8);
+        CHECK(strcmp(o.nccl_method, "fs") == 0 && strcmp(o.fs_path, "/tmp/x") == 0);
+        CHECK(strcmp(o.server_ip, "10.0.0.1") == 0);
+    }
+}
+
+// What a function prints on stdout
+static char* printed(void (*print)(void)) {
+    const char* path = unit_path("printed.txt");
+    fflush(stdout);
+    int saved = dup(STDOUT_FILENO);
+    FILE* file = fopen_check(path, "w");
+    dup2(fileno(file), STDOUT_FILENO);
+    print();
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    fclose(file);
+    size_t bytes;
+    return unit_read(path, &bytes);
+}
+
+static void print_help(void) { cli_help(stdout); }
+static void print_settings(void) {
+    Options o = PARSE("-b", "17", "-l", "0.125", "-o", "somewhere");
+    cli_print(&o);
+}
+
+static void help_and_settings_list_the_flags_of_this_trainer(void) {
+    char *help = printed(print_help), *settings = printed(print_settings);
+    int listed = 1;
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        char flag[64], row[64];
+        snprintf(flag, sizeof(flag), " %s <", f->long_name);
+        snprintf(row, sizeof(row), "| %-21s |", f->long_name + 2);
+        listed = listed && (strstr(help, flag) != NULL) == is_mine(f) && (strstr(settings, row) != NULL) == is_mine(f);
+    }
+    CHECK(listed);
+    CHECK(strstr(help, "  -b  --batch <int>\n        B, rows of a micro-batch (default 4)\n") != NULL);
+    CHECK(strstr(help, "cosine|linear|constant|wsd") != NULL && strstr(help, "--help") != NULL);
+    CHECK(strstr(settings, "| batch                 | 17  ") != NULL);
+    CHECK(strstr(settings, "| learning-rate         | 0.125  ") != NULL);
+    CHECK(strstr(settings, "| output-dir            | somewhere  ") != NULL);
+    free(help);
+    free(settings);
+    if (unit_fork()) {
+        PARSE("-b", "8", "--help", "--nonsense"); // --help ends the program well, whatever follows
+        _exit(7);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 0 && child.length == 0);
+}
+
+int main(void) {
+    every_flag_keeps_its_promise();
+    no_two_flags_share_a_name();
+    unknown_words_are_refused();
+    defaults_are_llmc_s();
+    llmc_s_command_lines_work();
+    help_and_settings_list_the_flags_of_this_trainer();
+    return unit_end();
+}

@@ -1,0 +1,8 @@
+// The claims of test_cli.c about the command line of the GPU trainer, which llmc/cli.h tells by the compiler's macro.
+#include <limits.h>
+#include <math.h>
+
+#include "llmc/utils.h"
+
+#define __CUDACC__ 1
+#include "test_cli.c"
