@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The time of a PyTorch training step at a given size: forward, backward, clipping and AdamW, to stand beside ours.
 
-    python dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa cudnn     # 1.5 min, 60 GB, an H200
+    python dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa cudnn     # a minute or two
 
 Random weights and tokens, bf16 autocast, fused AdamW, torch.compile; the vocabulary is a multiple of 128, as PyTorch
 users pad it for speed. Prints the median step and the fastest, tokens/s, and the memory that was reserved.
