@@ -15,7 +15,9 @@ dev/cuda/attention.h's; what is raced there is what trains here.
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
 
 #ifdef ATTENTION_FORWARD
-#define ATTENTION_FORWARD_FILE_(idea) ATTENTION_TEXT(dev / cuda / attention_forward_##idea.cu)
+// clang-format off
+#define ATTENTION_FORWARD_FILE_(idea) ATTENTION_TEXT(dev/cuda/attention_forward_##idea.cu)
+// clang-format on
 #define ATTENTION_FORWARD_FILE(idea) ATTENTION_FORWARD_FILE_(idea)
 #include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
 #else
@@ -23,7 +25,9 @@ dev/cuda/attention.h's; what is raced there is what trains here.
 #endif
 
 #ifdef ATTENTION_BACKWARD
-#define ATTENTION_BACKWARD_FILE_(idea) ATTENTION_TEXT(dev / cuda / attention_backward_##idea.cu)
+// clang-format off
+#define ATTENTION_BACKWARD_FILE_(idea) ATTENTION_TEXT(dev/cuda/attention_backward_##idea.cu)
+// clang-format on
 #define ATTENTION_BACKWARD_FILE(idea) ATTENTION_BACKWARD_FILE_(idea)
 #include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
 #else

@@ -9,47 +9,65 @@ the second time from L2, and their gradients overwrite them. Probabilities are n
 
 constexpr int CLASSIFIER_THREADS = 1024;
 
-// One block a row; what it computes stands at fused_classifier below.
-template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THREADS)
+// The running maximum m of some numbers, and l, the sum of 2^((x - m) log2 e) over them.
+struct OnlineSum {
+    float m, l;
+
+    template <int N> __device__ void add(const float (&x)[N]) {
+        float largest = m;
+        for (int k = 0; k < N; k++) { largest = fmaxf(largest, x[k]); }
+        l *= ex2_approx_ftz((m - largest) * LOG2_E);
+        m = largest;
+        for (int k = 0; k < N; k++) { l += ex2_approx_ftz(fmaf(x[k], LOG2_E, -m * LOG2_E)); }
+    }
+};
+
+// One block a row; what it computes stands at fused_classifier below. Few instructions count: a row is 3 to 4 per
+// number and pass, next to two exponentials.
+template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     fused_classifier_kernel(floatX* logits, float* losses, const int* targets, float gradient_scale, int V, int Vp) {
     constexpr int K = x128::size;
     size_t row = gridDim.x - 1 - blockIdx.x; // the rows that the product wrote last are still in L2
     floatX* x = logits + row * Vp;
-    int target = targets[row];
+    int whole = V / K * K; // the vectors below hold no padding
 
-    // m = max_v x_v and l = sum_v exp(x_v - m), online
-    float m = -INFINITY, l = 0.0f;
-    for (int i = threadIdx.x * K; i < V; i += CLASSIFIER_THREADS * K) {
+    OnlineSum mine = {-INFINITY, 0.0f};
+#pragma unroll 2
+    for (int i = threadIdx.x * K; i < whole; i += CLASSIFIER_THREADS * K) {
         x128 v = load128(x + i);
-        float largest = -INFINITY;
-        for (int k = 0; k < K; k++) { largest = i + k < V ? fmaxf(largest, (float)v[k]) : largest; }
-        if (largest > m) {
-            l *= expf(m - largest);
-            m = largest;
-        }
-        for (int k = 0; k < K; k++) { l += i + k < V ? expf((float)v[k] - m) : 0.0f; }
+        float f[K];
+        for (int k = 0; k < K; k++) { f[k] = (float)v[k]; }
+        mine.add(f);
+    }
+    if (whole + threadIdx.x < V) { // the rest, a number a thread
+        float f[1] = {(float)x[whole + threadIdx.x]};
+        mine.add(f);
     }
     __shared__ float maxima[WARP_SIZE];
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    float warp_m = warp_max(m);
+    float warp_m = warp_max(mine.m);
     if (lane == 0) { maxima[warp] = warp_m; }
     __syncthreads();
-    float row_m = warp_max(maxima[lane]); // CLASSIFIER_THREADS / 32 == 32 warps
-    float row_l = block_sum(m == -INFINITY ? 0.0f : l * expf(m - row_m));
+    float m = warp_max(maxima[lane]); // CLASSIFIER_THREADS / 32 == 32 warps
+    float l = block_sum(mine.l * ex2_approx_ftz((mine.m - m) * LOG2_E));
 
+    int target = targets[row];
     float target_logit = (float)x[target];
     __syncthreads(); // every thread has read it before any overwrites it
-    if (threadIdx.x == 0) { losses[row] += row_m + logf(row_l) - target_logit; }
+    if (threadIdx.x == 0) { losses[row] += m + logf(l) - target_logit; }
     if (!WRITE_GRADIENT) { return; }
     // dx_v = (p_v - [v = target]) * gradient_scale; the padding gets 0
-    float scale = 1.0f / row_l;
+    float factor = gradient_scale / l, offset = -m * LOG2_E;
+#pragma unroll 2
     for (int i = threadIdx.x * K; i < Vp; i += CLASSIFIER_THREADS * K) {
-        x128 v = load128(x + i), d;
-        for (int k = 0; k < K; k++) {
-            float p = expf((float)v[k] - row_m) * scale;
-            d[k] = (floatX)(i + k < V ? (p - (i + k == target ? 1.0f : 0.0f)) * gradient_scale : 0.0f);
+        x128 v = load128(x + i);
+        float d[K];
+        for (int k = 0; k < K; k++) { d[k] = ex2_approx_ftz(fmaf((float)v[k], LOG2_E, offset)) * factor; }
+        if (target / K == i / K || i >= whole) { // the one vector with the target, and those with padding
+            for (int k = 0; k < K; k++) { d[k] = i + k >= V ? 0.0f : i + k == target ? d[k] - gradient_scale : d[k]; }
         }
-        store128_stream(x + i, d);
+        for (int k = 0; k < K; k++) { v[k] = (floatX)d[k]; }
+        store128_stream(x + i, v);
     }
 }
 

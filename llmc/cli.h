@@ -92,7 +92,7 @@ enum { CLI_TRAINER = FOR_CPU };
     X(master_weights, "-w", "--master-weights", whole, 1, 0, 1, NULL, FOR_GPU,                                         \
       "1: AdamW works on an fp32 copy of the weights; 0: on the weights, with stochastic rounding")                    \
     X(gelu_fusion, "-ge", "--gelu-fusion", whole, -1, -1, 2, NULL, FOR_GPU,                                            \
-      "GELU inside cuBLASLt's products: 0 none, 1 forward, 2 forward and backward; -1: the fastest")                   \
+      "GELU inside cuBLASLt's products: 0 none, 1 forward, 2 forward and backward; -1: as 0. With 1 and 2, -r changes bits")                   \
     X(log_gpu_every, "-lg", "--log-gpu-every", whole, -1, -1, INT_MAX, NULL, FOR_GPU,                                  \
       "steps between lines on the GPU's clocks, power and temperature; -1: none")                                      \
     X(zero_stage, "-z", "--zero-stage", whole, 0, 0, 3, NULL, FOR_GPU, "ZeRO stage; no difference on one GPU")         \

@@ -7,21 +7,26 @@ GELU, the tanh approximation of GPT-2 (Hendrycks and Gimpel 2016): gelu(x) = x/2
 #include "column_sum.cuh"
 #include "cuda_common.cuh"
 
-constexpr float GELU_SCALE = 0.7978845608028654f; // √(2/π)
-constexpr float GELU_CUBIC = 0.044715f;
+// With u = √(2/π) (x + 0.044715 x³): (1 + tanh(u))/2 = σ(2u), the logistic function, which keeps its digits where tanh is
+// close to -1, and takes two instructions of the special function unit: σ(y) = 1 / (1 + 2^(-y log2 e)).
+constexpr float GELU_SLOPE = 0.7978845608028654f, GELU_CUBIC = 0.044715f; // √(2/π) and the factor of x³
 
-__device__ inline float gelu_tanh(float x) { return tanhf(GELU_SCALE * (x + GELU_CUBIC * x * x * x)); }
-__device__ inline float gelu(float x) { return 0.5f * x * (1.0f + gelu_tanh(x)); }
-// gelu'(x) = (1 + t)/2 + x/2 (1 - t²) √(2/π) (1 + 3·0.044715 x²), t the tanh above
-__device__ inline float gelu_derivative(float x, float t) {
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * x * x);
+__device__ inline float gelu_sigma(float x) {
+    float u = x * (GELU_SLOPE + GELU_SLOPE * GELU_CUBIC * x * x);
+    return __fdividef(1.0f, 1.0f + ex2_approx_ftz(-2.0f * LOG2_E * u));
+}
+// gelu(x) = x σ(2u);  gelu'(x) = σ + x σ (1 - σ) 2u',  with u' = √(2/π) (1 + 3·0.044715 x²)
+__device__ inline float gelu(float x, float sigma) { return x * sigma; }
+__device__ inline float gelu_derivative(float x, float sigma) {
+    float slope = 2.0f * GELU_SLOPE + 6.0f * GELU_SLOPE * GELU_CUBIC * x * x;
+    return sigma + x * slope * sigma * (1.0f - sigma);
 }
 
 __global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n) {
     size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
     if (i >= n) { return; }
     x128 x = load128_stream(inp + i), y;
-    for (int k = 0; k < x128::size; k++) { y[k] = (floatX)gelu((float)x[k]); }
+    for (int k = 0; k < x128::size; k++) { y[k] = (floatX)gelu((float)x[k], gelu_sigma((float)x[k])); }
     store128(out + i, y); // the next product reads it: leave it in the cache
 }
 
@@ -42,9 +47,9 @@ __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
         size_t i = (size_t)row * n + column;
         x128 x = load128_stream(inp + i), g = load128(d + i), y;
         for (int k = 0; k < x128::size; k++) {
-            float t = gelu_tanh((float)x[k]);
-            y[k] = (floatX)(0.5f * (float)x[k] * (1.0f + t));
-            g[k] = (floatX)((float)g[k] * gelu_derivative((float)x[k], t));
+            float sigma = gelu_sigma((float)x[k]);
+            y[k] = (floatX)gelu((float)x[k], sigma);
+            g[k] = (floatX)((float)g[k] * gelu_derivative((float)x[k], sigma));
             sum[k] += (float)g[k];
         }
         store128(d + i, g);

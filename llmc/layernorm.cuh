@@ -96,8 +96,8 @@ template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q
     __syncthreads();
 }
 
-// A block works on R rows at once to hide the latency of their sums: four where a row is one warp to eight, one where it
-// takes more threads and registers are short.
+// A block works on R rows at once to hide the latency of their sums: two where a row is eight warps or fewer (four lost
+// a third on an H200, to registers), one where it takes more threads and registers are short.
 // Each thread owns one 16-byte vector of channels in all rows of its block, so the column sums stay in registers.
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
 // Row y of partial (gridDim.x, 3, C): sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
@@ -163,9 +163,14 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
                                       cudaStream_t stream) {
     int threads = CEIL_DIV(C / x128::size, 32) * 32;
     if (threads > 640) { fatal("LayerNorm backward takes at most %d channels, not %d", 640 * x128::size, C); }
-    int R = threads <= 256 ? 4 : 1;
-    auto kernel = R == 4 ? layernorm_backward_kernel<4, 256> : layernorm_backward_kernel<1, 640>;
-    int blocks = CEIL_DIV(N, R) < COLUMN_SUM_BLOCKS ? CEIL_DIV(N, R) : COLUMN_SUM_BLOCKS;
+    int R = threads <= 256 ? 2 : 1, device, multiprocessors, resident;
+    auto kernel = R > 1 ? layernorm_backward_kernel<2, 256> : layernorm_backward_kernel<1, 640>;
+    // as many blocks as the GPU holds at once: all finish together, and few partial sums are left
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, 0));
+    int blocks = CEIL_DIV(N, R) < multiprocessors * resident ? CEIL_DIV(N, R) : multiprocessors * resident;
+    if (blocks > COLUMN_SUM_BLOCKS) { blocks = COLUMN_SUM_BLOCKS; }
     kernel<<<blocks, threads, 0, stream>>>(dresidual, scratch, dout, inp, weight, mean, rstd, N, C, overwrite);
     cuda_check(cudaGetLastError());
     column_sum_partials(dweight, scratch, blocks, C, 3 * C, stream);

@@ -1,0 +1,19 @@
+/*
+The GPU trainer against PyTorch: logits, loss, every gradient, ten steps, determinism. See dev/test/reference_test.h.
+
+    ./test_gpt2cu [model.bin debug_state.bin]      default: the small dump in dev/reference
+*/
+#define TESTING
+#include "train_gpt2.cu"
+#include "dev/test/reference_test.h"
+
+int main(int argc, char** argv) {
+    Options options = cli_defaults();
+    options.tf32 = 0; // fp32 products in an fp32 build
+#if defined(PRECISION_FP32)
+    ReferencePrecision precision = {ldexp(1.0, -24), 1};
+#else
+    ReferencePrecision precision = {ldexp(1.0, -8), 0}; // products add in fp32
+#endif
+    return reference_main(argc, argv, options, precision);
+}
