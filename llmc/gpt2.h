@@ -95,12 +95,16 @@ static inline size_t gpt2_parameters(GPT2Parameter table[NUM_PARAMETER_TENSORS],
         GPT2_PARAMETERS(GPT2_POINTER_, type)                                                                           \
     } Name
 
+// Sets member number i of a struct of pointers. The copy, rather than a store through a cast, is what C allows.
+static inline void gpt2_set_pointer_(void* members, int i, void* pointer) {
+    memcpy((char*)members + (size_t)i * sizeof(void*), &pointer, sizeof(void*));
+}
+
 // Points every member of a struct made by GPT2_DECLARE_PARAMETERS into one block of memory, in table order.
 static inline void gpt2_point_parameters(void* members, const GPT2Parameter* table, void* memory, size_t element) {
-    char** pointer = (char**)members;
     char* p = (char*)memory;
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        pointer[i] = p;
+        gpt2_set_pointer_(members, i, p);
         p += table[i].count * element;
     }
 }
@@ -183,10 +187,9 @@ static inline size_t gpt2_activations(GPT2Activation table[NUM_ACTIVATION_TENSOR
 
 // Points every member of a struct made by GPT2_DECLARE_ACTIVATIONS into one block of memory; NULL where there is nothing.
 static inline void gpt2_point_activations(void* members, const GPT2Activation* table, void* memory) {
-    char** pointer = (char**)members;
     char* p = (char*)memory;
     for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) {
-        pointer[i] = table[i].bytes ? p : NULL;
+        gpt2_set_pointer_(members, i, table[i].bytes ? p : NULL);
         p += table[i].bytes;
     }
 }
