@@ -1,0 +1,115 @@
+// llmc/utils.h: errors in one line, and files that are whole or not at all.
+#include "llmc/utils.h"
+
+#include "unit.h"
+
+static void errors_are_one_line_and_exit_code_1(void) {
+    if (unit_fork()) { fatal("%s: %d is not %s", "-b", 3, "even"); }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 1);
+    CHECK(strcmp(child.text, "error: -b: 3 is not even\n") == 0);
+}
+
+static void atomic_files_are_whole_or_not_at_all(void) {
+    const char *path = unit_path("state.bin"), *temporary = unit_path("state.bin.tmp");
+    unit_write(path, "old", 3);
+    AtomicFile file = atomic_open(path);
+    atomic_write(&file, "new and ", 8);
+    fflush(file.file);
+    CHECK(unit_file_is(path, "old")); // the old one until the very end
+    atomic_write(&file, "longer", 6);
+    atomic_commit(&file);
+    CHECK(unit_file_is(path, "new and longer"));
+    CHECK(!file_exists(temporary));
+    CHECK_FATAL("no/such/folder/x.tmp|No such file", atomic_open("no/such/folder/x"));
+    char long_path[2000];
+    memset(long_path, 'x', sizeof(long_path) - 1);
+    long_path[sizeof(long_path) - 1] = '\0';
+    CHECK_FATAL("longer than 1023|xxxx", atomic_open(long_path));
+    file = atomic_open(path);
+    CHECK_FATAL("state.bin.tmp|cannot rename", remove(temporary), atomic_commit(&file));
+    fclose(file.file);
+}
+
+static void write_and_commit(const char* path) {
+    AtomicFile file;
+    memset(&file, 0, sizeof(file));
+    strcpy(file.path, "model.bin");
+    strcpy(file.temporary, path);
+    file.file = fopen_check(path, "wb");
+    atomic_write(&file, "x", 1);
+    atomic_commit(&file);
+}
+
+// /dev/full is a disk without space.
+static void a_full_disk_is_noticed(void) { CHECK_FATAL("/dev/full|No space left", write_and_commit("/dev/full")); }
+
+static void reading_names_the_file_and_the_fault(void) {
+    const char* path = unit_path("short.bin");
+    char buffer[16];
+    unit_write(path, "12345", 5);
+    FILE* file = fopen_check(path, "rb");
+    CHECK(file_size(file, path) == 5);
+    CHECK_FATAL("short.bin|8 bytes wanted|truncated", fread_check(buffer, 2, 4, file, path));
+    fseek_check(file, 3, path);
+    fread_check(buffer, 1, 2, file, path);
+    CHECK(memcmp(buffer, "45", 2) == 0);
+    CHECK_FATAL("short.bin|cannot seek", fseek_check(file, -1, path));
+    CHECK_FATAL("short.bin|cannot write", fwrite_check("x", 1, 1, file, path)); // it was opened for reading
+    fclose(file);
+    CHECK_FATAL("missing.bin|No such file", fopen_check(unit_path("missing.bin"), "rb"));
+}
+
+// AddressSanitizer has its own word on such sizes.
+static void memory_that_is_not_there_is_said(void) {
+#if !defined(__SANITIZE_ADDRESS__)
+    volatile size_t huge = SIZE_MAX / 4;
+    CHECK_FATAL("out of memory|4611686018427387903 bytes", malloc_check(huge));
+    CHECK_FATAL("out of memory", calloc_check(huge, 8));
+#endif
+    void* nothing = malloc_check(0);
+    CHECK(nothing != NULL);
+    free(nothing);
+}
+
+static void headers_are_told_by_their_magic(void) {
+    int32_t header[HEADER_INTS];
+    const char* path = unit_path("header.bin");
+    unit_write_format(path, 20240520, 1, 17, 0, "", 0);
+    FILE* file = fopen_check(path, "rb");
+    read_header(header, file, path, 20240520, "token file");
+    CHECK(header[0] == 20240520 && header[1] == 1 && header[2] == 17 && header[255] == 0);
+    rewind(file);
+    CHECK_FATAL("header.bin|not a model|20240520|20240326", read_header(header, file, path, 20240326, "model"));
+    fclose(file);
+}
+
+static void directories_are_made_once(void) {
+    const char* path = unit_path("folder");
+    create_directory(path);
+    create_directory(path); // it is there: fine
+    CHECK(file_exists(path));
+    rmdir(path);
+    unit_write(path, "x", 1);
+    CHECK_FATAL("folder|File exists", create_directory(path)); // a file is in the way
+    CHECK_FATAL("no/such/folder|No such file", create_directory("no/such/folder"));
+}
+
+static void time_does_not_run_backwards(void) {
+    double start = wall_seconds();
+    usleep(20000);
+    double passed = wall_seconds() - start;
+    CHECK(passed >= 0.02 && passed < 60.0);
+}
+
+int main(void) {
+    errors_are_one_line_and_exit_code_1();
+    atomic_files_are_whole_or_not_at_all();
+    a_full_disk_is_noticed();
+    reading_names_the_file_and_the_fault();
+    memory_that_is_not_there_is_said();
+    headers_are_told_by_their_magic();
+    directories_are_made_once();
+    time_does_not_run_backwards();
+    return unit_end();
+}
