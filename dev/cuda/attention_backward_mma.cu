@@ -1,0 +1,429 @@
+/*
+The backward pass of FlashAttention-2 on tensor cores, as two kernels without a reduction between blocks of threads.
+
+With P = exp(S - m)/l recomputed and D = rowsum(dO o O):  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - D),
+dQ = dS K / sqrt(HS),  dK = dS^T Q / sqrt(HS).  dV and dK sum over queries, dQ over keys. One kernel for all three either
+adds dQ through global memory, in an order that must be enforced for the same bits every time, or passes dS between warps
+through shared memory, or both. Here instead:
+1. the query kernel gives a warp 16 M query rows; S, dP and dS stay in registers and dS is the A operand of dQ += dS K.
+   It also computes D, once, and leaves log(l) + m and D in scratch for the second kernel.
+2. the key kernel gives a warp 16 M keys and works on the transposes S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T
+   in registers are the A operands of dV += P^T dO and dK += dS^T Q.
+That is 7 products instead of 5, and no fp32 copy of dQ, no memset, no conversion, no atomics, no waiting: the same bits
+always. The count for 128 keys x 64 queries of HS = 64 on an H200: 7 products are 2890 clocks of tensor cores and 288 KB
+of shared memory, 2250 clocks; the single kernel has 2060 and 1880 clocks, 32 KB of traffic with L2 and three barriers.
+*/
+#include "attention.h"
+#include "llmc/mma.cuh"
+
+namespace mma {
+
+// What the key kernel needs to know of a query row, left by the query kernel: P = 2^(scale LOG2E s - lse).
+struct alignas(8) RowStatistics {
+    float lse;     // log2(l) + m LOG2E; infinity for the rows past T, whose P is so 0
+    float minus_d; // -rowsum(dO o O), what the accumulators of dP start from
+};
+constexpr int padded_rows = 128; // scratch holds a multiple of so many rows per head
+// Where row t of a head is in scratch, t < padded T. Blocks are counted in 32 bits: one register while a kernel runs.
+__host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
+    return (int64_t)(head * CEIL_DIV(T, padded_rows) + t / padded_rows) * padded_rows + t % padded_rows;
+}
+
+// Configuration of the query kernel: warps, rows per warp / 16, keys per block and per step, blocks per multiprocessor.
+template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTiles {
+    static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
+    static constexpr int Br = WARPS * M * 16;
+    static constexpr float scale = inverse_sqrt(HS);
+    static constexpr bool in_registers = HS * M <= 128; // Q and dO, else their fragments would take more than 64
+    static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2;
+    static constexpr size_t shared_bytes = 2 * q_bytes + 2 * 2 * kv_bytes; // Q (later dQ), dO, two stages of K and V
+    static_assert(q_bytes <= 2 * kv_bytes, "O passes through the second stage");
+    static_assert(padded_rows % Br == 0 && Bc % step == 0, "");
+};
+// Configuration of the key kernel: warps, keys per warp / 16, queries per block and per step, blocks per multiprocessor.
+template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTiles {
+    static constexpr int HS = HS_, M = M_, Br = BR, step = STEP, threads = WARPS * 32, ctas = CTAS;
+    static constexpr int Bc = WARPS * M * 16;
+    static constexpr float scale = inverse_sqrt(HS);
+    static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2, row_bytes = Br * sizeof(RowStatistics);
+    // K (later dK), V (later dV), two stages of Q, dO and the rows' statistics
+    static constexpr size_t shared_bytes = 2 * kv_bytes + 2 * (2 * q_bytes + row_bytes);
+    static_assert(padded_rows % Br == 0 && Br % step == 0 && Bc % Br == 0 && row_bytes % 128 == 0, "");
+};
+
+// Which of `blocks` blocks of which head. Heads go in groups whose tensors stay in L2; in a group block 0 comes first.
+struct BackwardTask {
+    int block, head;
+    __device__ BackwardTask(int blocks, int heads, int group) {
+        int index = mov_ctaid_x(), first = index / (blocks * group) * group; // head
+        int in_group = index - first * blocks, size = min(group, heads - first);
+        block = in_group / size;
+        head = first + in_group % size;
+    }
+};
+
+// ----------------------------------------------------------------------------
+// dQ
+
+// A warp's operand rows: their fragments, or where in shared memory they are where registers are short.
+template <class C> struct WarpRows {
+    uint32_t address; // with lane_a
+    uint32_t fragments[C::in_registers ? C::HS / 16 : 1][C::M][4];
+
+    __device__ void load() {
+        if constexpr (C::in_registers) {
+#pragma unroll
+            for (int k = 0; k < C::HS / 16; k++) { load_a<C::HS>(fragments[k], address, k); }
+        }
+    }
+    // s += rows B^T
+    template <int N> __device__ void mma_abt_with(float (&s)[C::M][N][4], uint32_t B) const {
+        if constexpr (C::in_registers) {
+            mma_abt<C::HS>(s, fragments, B);
+        } else {
+            mma_abt<C::HS>(s, address, B);
+        }
+    }
+};
+
+// D = rowsum(dO o O) of a warp's rows [i][h]; dO and O are tile addresses with lane_a.
+template <int HS, int M> __device__ inline void row_dots(float (&D)[M][2], uint32_t dO, uint32_t O) {
+#pragma unroll
+    for (int i = 0; i < M; i++) { D[i][0] = D[i][1] = 0; }
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        uint32_t x[M][4], y[M][4];
+        load_a<HS>(x, dO, k);
+        load_a<HS>(y, O, k);
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { D[i][e % 2] = dot_x2(x[i][e], y[i][e], D[i][e % 2]); }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) { // the four lanes of a quad share a row
+            D[i][h] += __shfl_xor_sync(0xffffffffu, D[i][h], 1);
+            D[i][h] += __shfl_xor_sync(0xffffffffu, D[i][h], 2);
+        }
+    }
+}
+
+// A warp's rows against `step` keys: dQ += (P o (dO V^T - D)) K. K_b, V_b carry lane_b, K_a carries lane_a; the lane's
+// first score is (row, column).
+template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C::M][C::HS / 8][4], const WarpRows<C>& Q,
+                                                                  const WarpRows<C>& dO,
+                                                                  const RowStatistics (&rows)[C::M][2], uint32_t K_b,
+                                                                  uint32_t V_b, uint32_t K_a, int row, int column) {
+    constexpr int M = C::M, N = C::step / 8;
+    float S[M][N][4], dP[M][N][4];
+    fill(S, 0.0f);
+    Q.mma_abt_with(S, K_b); // S = Q K^T
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { dP[i][n][e] = rows[i][e / 2].minus_d; }
+        }
+    }
+    dO.mma_abt_with(dP, V_b); // dP - D = dO V^T - D
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { // dS = P o (dP - D)
+                float P = ex2_approx(fmaf(S[i][n][e], C::scale * LOG2E, -rows[i][e / 2].lse));
+                if (masked && column + 8 * n + e % 2 > row + 16 * i + e / 2 * 8) { P = 0; }
+                dP[i][n][e] *= P;
+            }
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) { // dQ += dS K
+        uint32_t dS[M][4];
+        round_a(dS, dP, k);
+        mma_ab_step<C::HS>(dQ, dS, K_a + k * 16 * Tile<C::HS>::row_bytes);
+    }
+}
+
+// dqkv (B,T,3,NH,HS), the q part; statistics (B,NH,T padded); dout, out (B,T,NH,HS); l, m (B,NH,T)
+template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
+    attention_backward_query_kernel(floatX* dqkv, RowStatistics* statistics, const floatX* dout, const floatX* qkv,
+                                    const floatX* out, const float* l, const float* m, int T, int NH, int heads,
+                                    int group) {
+    constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, warp_rows = 16 * M;
+    extern __shared__ __align__(1024) char shared[];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int blocks = CEIL_DIV(T, Br);
+    BackwardTask task(blocks, heads, group);
+    int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
+    int i0 = (blocks - 1 - task.block) * Br; // long rows first
+    int last = (min(i0 + Br, T) - 1) / Bc;
+    int row = i0 + warp * warp_rows; // the warp's first
+    int64_t q_offset = qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * stride;
+    int64_t o_offset = out_offset(b, h, T, NH, HS) + (int64_t)i0 * NH * HS;
+    const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
+
+    uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), do_tile = q_tile + C::q_bytes;
+    uint32_t kv_tiles = do_tile + C::q_bytes, o_tile = kv_tiles + 2 * C::kv_bytes; // O in stage 1
+    int warp_offset = warp * warp_rows * Tile<HS>::row_bytes;
+    auto load_kv = [&](int j) {
+        uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
+        const floatX* k_block = k + (int64_t)j * Bc * stride;
+        load_tile<HS, Bc, C::threads>(tile, k_block, stride, T - j * Bc);
+        load_tile<HS, Bc, C::threads>(tile + C::kv_bytes, k_block + NH * HS, stride, T - j * Bc);
+        cp_async_commit_group();
+    };
+    load_tile<HS, Br, C::threads>(do_tile, dout + o_offset, NH * HS, T - i0);
+    load_tile<HS, Br, C::threads>(o_tile, out + o_offset, NH * HS, T - i0);
+    load_tile<HS, Br, C::threads>(q_tile, qkv + q_offset, stride, T - i0);
+    load_kv(0);
+    cp_async_wait_group<0>();
+    __syncthreads();
+
+    WarpRows<C> Q, dO;
+    Q.address = q_tile + warp_offset + Tile<HS>::lane_a(lane), dO.address = Q.address + C::q_bytes;
+    Q.load();
+    dO.load();
+    float D[M][2];
+    row_dots<HS>(D, dO.address, o_tile + warp_offset + Tile<HS>::lane_a(lane));
+    RowStatistics rows[M][2];
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int t = row + 16 * i + 8 * h + lane / 4;
+            int64_t at = (int64_t)task.head * T + t;
+            rows[i][h].lse = t < T ? __fmul_rn(m[at], LOG2E) + log2f(l[at]) : INFINITY;
+            rows[i][h].minus_d = -D[i][h];
+            if (lane % 4 == 0) { statistics[statistics_offset(task.head, t, T)] = rows[i][h]; }
+        }
+    }
+
+    float dQ[M][HS / 8][4];
+    fill(dQ, 0.0f);
+    for (int j = 0; j <= last; j++) { // key blocks, diagonal last
+        cp_async_wait_group<0>();
+        __syncthreads(); // block j is there, and everyone has left block j - 1, or O
+        if (j < last) { load_kv(j + 1); }
+        uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
+        uint32_t K_b = tile + Tile<HS>::lane_b(lane), K_a = tile + Tile<HS>::lane_a(lane);
+        int end = min((j + 1) * Bc, row + warp_rows); // keys past the warp's rows do not count
+#pragma unroll 1
+        for (int column = j * Bc; column < end; column += C::step) {
+            int lane_row = row + lane / 4, lane_column = column + lane % 4 * 2;
+            if (column + C::step <= row + 1) {
+                query_step<C, false>(dQ, Q, dO, rows, K_b, K_b + C::kv_bytes, K_a, lane_row, lane_column);
+            } else {
+                query_step<C, true>(dQ, Q, dO, rows, K_b, K_b + C::kv_bytes, K_a, lane_row, lane_column);
+            }
+            K_b += C::step * Tile<HS>::row_bytes, K_a += C::step * Tile<HS>::row_bytes;
+        }
+    }
+
+    float factor[M][2];
+#pragma unroll
+    for (int i = 0; i < M; i++) { factor[i][0] = factor[i][1] = C::scale; }
+    __syncwarp();
+    store_accumulators<HS>(q_tile + warp_offset, dQ, factor, lane);
+    __syncwarp();
+    store_tile<HS, warp_rows>(dqkv + q_offset + (int64_t)(row - i0) * stride, q_tile + warp_offset, stride, T - row,
+                              lane);
+}
+
+// ----------------------------------------------------------------------------
+// dK, dV
+
+// A warp's keys against `step` queries: dV += P^T dO, dK += (P o (dO V^T - D))^T Q. K and V carry lane_a; of the queries'
+// tiles Q_b and dO_b carry lane_b, Q_a and dO_a lane_a; the lane's first score is (column, row), its first query's
+// statistics are at `rows`.
+template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M][C::HS / 8][4],
+                                                                float (&dV)[C::M][C::HS / 8][4], uint32_t K, uint32_t V,
+                                                                uint32_t Q_b, uint32_t Q_a, const RowStatistics* rows,
+                                                                int row, int column) {
+    constexpr int M = C::M, N = C::step / 8;
+    float S[M][N][4], dP[M][N][4];
+    fill(S, 0.0f);
+    mma_abt<C::HS>(S, K, Q_b); // S^T = K Q^T
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float4 two = *reinterpret_cast<const float4*>(rows + 8 * n); // {lse, -D} of the lane's two queries
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { // P = exp(S - m) / l
+                S[i][n][e] = ex2_approx(fmaf(S[i][n][e], C::scale * LOG2E, -(e % 2 ? two.z : two.x)));
+                if (masked && column + 16 * i + e / 2 * 8 > row + 8 * n + e % 2) { S[i][n][e] = 0; }
+            }
+        }
+    }
+    fill(dP, 0.0f);
+    mma_abt<C::HS>(dP, V, Q_b + C::q_bytes); // (dP - D)^T = V dO^T - D
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float4 two = *reinterpret_cast<const float4*>(rows + 8 * n); // {lse, -D} of the lane's two queries
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { dP[i][n][e] += e % 2 ? two.w : two.y; }
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) { // dV += P^T dO
+        uint32_t P[M][4];
+        round_a(P, S, k);
+        mma_ab_step<C::HS>(dV, P, Q_a + C::q_bytes + k * 16 * Tile<C::HS>::row_bytes);
+    }
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) { // dK += dS^T Q
+        uint32_t dS[M][4];
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) { dP[i][2 * k + e / 4][e % 4] *= S[i][2 * k + e / 4][e % 4]; }
+        }
+        round_a(dS, dP, k);
+        mma_ab_step<C::HS>(dK, dS, Q_a + k * 16 * Tile<C::HS>::row_bytes);
+    }
+}
+
+// dqkv (B,T,3,NH,HS), the k and v parts; dout (B,T,NH,HS); statistics (B,NH,T padded)
+template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
+    attention_backward_key_kernel(floatX* dqkv, const floatX* dout, const floatX* qkv, const RowStatistics* statistics,
+                                  int T, int NH, int heads, int group) {
+    constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, warp_keys = 16 * M;
+    extern __shared__ __align__(1024) char shared[];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    BackwardTask task(CEIL_DIV(T, Bc), heads, group);
+    int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
+    int j0 = task.block * Bc;           // the first keys have most queries
+    int column = j0 + warp * warp_keys; // the warp's first
+    const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS);
+    const floatX* dO = dout + out_offset(b, h, T, NH, HS);
+    int64_t k_offset = qkv_offset(b, 1, h, T, NH, HS) + (int64_t)j0 * stride;
+
+    constexpr int stage_bytes = 2 * C::q_bytes + C::row_bytes;
+    uint32_t k_tile = (uint32_t)__cvta_generic_to_shared(shared), stages = k_tile + 2 * C::kv_bytes;
+    auto load_queries = [&](int i) {
+        uint32_t tile = stages + i % 2 * stage_bytes;
+        load_tile<HS, Br, C::threads>(tile, q + (int64_t)i * Br * stride, stride, T - i * Br);
+        load_tile<HS, Br, C::threads>(tile + C::q_bytes, dO + (int64_t)i * Br * NH * HS, NH * HS, T - i * Br);
+        if (threadIdx.x < C::row_bytes / 16) {
+            const RowStatistics* rows = statistics + statistics_offset(task.head, i * Br, T);
+            cp_async_16(tile + 2 * C::q_bytes + threadIdx.x * 16, rows + threadIdx.x * 2, 16);
+        }
+        cp_async_commit_group();
+    };
+    int first = j0 / Br, end = CEIL_DIV(T, Br);
+    load_tile<HS, Bc, C::threads>(k_tile, qkv + k_offset, stride, T - j0);
+    load_tile<HS, Bc, C::threads>(k_tile + C::kv_bytes, qkv + k_offset + NH * HS, stride, T - j0);
+    load_queries(first);
+
+    uint32_t k_rows = k_tile + warp * warp_keys * Tile<HS>::row_bytes, v_rows = k_rows + C::kv_bytes; // the warp's own
+    float dK[M][HS / 8][4], dV[M][HS / 8][4];
+    fill(dK, 0.0f);
+    fill(dV, 0.0f);
+    for (int i = first; i < end; i++) { // query blocks, diagonal first
+        cp_async_wait_group<0>();
+        __syncthreads(); // block i is there, and everyone has left block i - 1
+        if (i + 1 < end) { load_queries(i + 1); }
+        int stage = i % 2 * stage_bytes, tile = stages + stage;
+#pragma unroll 1
+        for (int s = 0; s < Br; s += C::step) {
+            int row = i * Br + s;
+            if (row + C::step <= column) { continue; } // queries before all of the warp's keys
+            int lane = mov_tid_x() % 32;
+            uint32_t K = k_rows + Tile<HS>::lane_a(lane), V = K + C::kv_bytes;
+            uint32_t Q_b = tile + s * Tile<HS>::row_bytes + Tile<HS>::lane_b(lane);
+            uint32_t Q_a = tile + s * Tile<HS>::row_bytes + Tile<HS>::lane_a(lane);
+            const RowStatistics* rows =
+                reinterpret_cast<const RowStatistics*>(shared + 2 * C::kv_bytes + stage + 2 * C::q_bytes) + s +
+                lane % 4 * 2;
+            int lane_row = row + lane % 4 * 2, lane_column = column + lane / 4;
+            if (row + 1 >= column + warp_keys) {
+                key_step<C, false>(dK, dV, K, V, Q_b, Q_a, rows, lane_row, lane_column);
+            } else {
+                key_step<C, true>(dK, dV, K, V, Q_b, Q_a, rows, lane_row, lane_column);
+            }
+        }
+    }
+
+    float scale[M][2], one[M][2];
+#pragma unroll
+    for (int i = 0; i < M; i++) { scale[i][0] = scale[i][1] = C::scale, one[i][0] = one[i][1] = 1; }
+    __syncwarp();
+    store_accumulators<HS>(k_rows, dK, scale, lane);
+    store_accumulators<HS>(v_rows, dV, one, lane);
+    __syncwarp();
+    BackwardTask same(CEIL_DIV(T, Bc), heads, group); // instead of registers that would hold it all the while
+    floatX* dk = dqkv + qkv_offset(same.head / NH, 1, same.head % NH, T, NH, HS) + (int64_t)column * stride;
+    store_tile<HS, warp_keys>(dk, k_rows, stride, T - column, lane);
+    store_tile<HS, warp_keys>(dk + NH * HS, v_rows, stride, T - column, lane);
+}
+
+// ----------------------------------------------------------------------------
+// Launch
+
+static inline size_t backward_scratch_bytes(int B, int T, int NH, int) {
+    return statistics_offset(B * NH, 0, T) * sizeof(RowStatistics);
+}
+
+template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                                 const float* l, const float* m, void* scratch, int B, int T, int NH,
+                                                 int HS, cudaStream_t stream) {
+    constexpr int l2_bytes = 16 << 20; // Q, K, V, O and dO of a group: inside the L2 of data centre GPUs (40 to 60 MB)
+    int group = (int)max((int64_t)1, l2_bytes / ((int64_t)T * HS * 10)), heads = B * NH;
+    RowStatistics* statistics = (RowStatistics*)scratch;
+    auto query = attention_backward_query_kernel<Q>;
+    auto key = attention_backward_key_kernel<K>;
+    cuda_check(cudaFuncSetAttribute(query, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)Q::shared_bytes));
+    cuda_check(cudaFuncSetAttribute(key, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)K::shared_bytes));
+    query<<<CEIL_DIV(T, Q::Br) * heads, Q::threads, Q::shared_bytes, stream>>>(dqkv, statistics, dout, qkv, out, l, m,
+                                                                               T, NH, heads, group);
+    cuda_check(cudaGetLastError());
+    key<<<CEIL_DIV(T, K::Bc) * heads, K::threads, K::shared_bytes, stream>>>(dqkv, dout, qkv, statistics, T, NH, heads,
+                                                                             group);
+    cuda_check(cudaGetLastError());
+}
+
+// A table row, named after the two kernels' warps x rows, block and step.
+template <class Q, class K> constexpr size_t backward_shared_bytes() {
+    return Q::shared_bytes > K::shared_bytes ? Q::shared_bytes : K::shared_bytes;
+}
+#define BACKWARD_CONFIG(NAME, Q, K)                                                                                    \
+    { NAME, Q::HS, backward_shared_bytes<Q, K>(), launch_backward<Q, K>, backward_scratch_bytes }
+typedef QueryTiles<32, 4, 2, 64, 32, 2> Query32;
+typedef KeyTiles<32, 4, 2, 64, 32, 2> Key32;
+typedef QueryTiles<64, 4, 2, 128, 32, 2> Query64;
+typedef KeyTiles<64, 4, 2, 128, 32, 2> Key64;
+typedef QueryTiles<96, 4, 1, 64, 32, 2> Query96;
+typedef KeyTiles<96, 8, 1, 64, 32, 1> Key96;
+typedef QueryTiles<128, 4, 1, 64, 32, 2> Query128;
+typedef KeyTiles<128, 4, 1, 32, 32, 2> Key128;
+static const AttentionBackwardConfig backward_configs[] = {
+    BACKWARD_CONFIG("128 queries, 128 keys", Query32, Key32),
+    BACKWARD_CONFIG("128 queries, 128 keys", Query64, Key64),
+    BACKWARD_CONFIG("64 queries, 128 keys", Query96, Key96),
+    BACKWARD_CONFIG("64 queries, 64 keys", Query128, Key128),
+};
+#undef BACKWARD_CONFIG
+
+// The best configuration for the head size, among those that fit the GPU's shared memory. Returns the scratch in bytes.
+inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
+    return attention_config(backward_configs, HS).scratch_bytes(B, T, NH, HS);
+}
+inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
+                               const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
+    attention_config(backward_configs, HS).launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+}
+
+} // namespace mma
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "attention_bench.h"
+int main(int argc, char** argv) { return attention_backward_main(argc, argv, "mma", mma::backward_configs, 80); }
+#endif

@@ -1,0 +1,264 @@
+/*
+FlashAttention-2 on tensor cores: mma.sync fed by ldmatrix from swizzled shared memory, filled by cp.async.
+
+A block of threads owns Br query rows of one head and walks over the key blocks, Bc keys at a time. A warp owns 16 M of
+the rows alone: S, P and O never leave its registers, because the accumulators of S = Q K^T are, register by register, the
+A operand of O += P V. Against flash2, which multiplies on CUDA cores:
+- Tensor cores: 16x as many multiplications per clock on an H200 as fp32 FMA.
+- 32 rows per warp (M = 2). A fragment of K or V that a warp fetches then feeds two products. On Hopper this decides:
+  a 16x64 strip costs 64 clocks of shared memory and 51 of tensor cores, a 32x64 strip 64 and 103.
+- K and V of the next block arrive by cp.async while this block is multiplied; one barrier per block.
+- O is rescaled only when a row's maximum has grown by more than a factor of 2^8 in P since it was last adopted.
+- A warp stops at its own rows' diagonal; the block that crosses it is taken in squares of 16 M, so that of T = 1024
+  97% of the executed products are useful.
+- Long rows first, and heads in groups whose K and V stay in L2 while the group's query blocks pass.
+
+Paper: Dao, FlashAttention-2 (2023), algorithm 1; the lazy rescaling follows its section 3.1 one step further.
+*/
+#include "attention.h"
+#include "llmc/mma.cuh"
+
+namespace mma {
+
+// A configuration: warps per block, rows per warp / 16, keys per block, and blocks per multiprocessor to compile for.
+template <int HS_, int WARPS, int M_, int BC, int CTAS> struct ForwardTiles {
+    static constexpr int HS = HS_, M = M_, Bc = BC, threads = WARPS * 32, ctas = CTAS;
+    static constexpr int Br = WARPS * M * 16;
+    static constexpr float scale = inverse_sqrt(HS);
+    static constexpr bool q_in_registers = HS * M <= 128; // else its fragments would take more than 32 registers
+    static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2;
+    static_assert(Bc % (16 * M) == 0, "a key block is whole squares of the diagonal");
+    static constexpr size_t shared_bytes = q_bytes + 2 * 2 * kv_bytes; // Q (later O), then two stages of K and V
+};
+
+// The softmax of a warp's 16 M rows so far. A lane serves rows 16 i + 8 h + lane/4, as [i][h].
+template <int M> struct RunningSoftmax {
+    // An older maximum stays in use while no score exceeds it by more: P stays below 2^8, m within 8 of the maximum.
+    static constexpr float slack = 8 / LOG2E;
+    float scale;     // 1/sqrt(HS), known when compiling
+    float m[M][2];   // the maximum in use, as the contract has it: scaled
+    float sum[M][2]; // of exp(scale S - m), this lane's columns only
+
+    __device__ explicit RunningSoftmax(float scale) : scale(scale) {
+#pragma unroll
+        for (int i = 0; i < M; i++) { m[i][0] = m[i][1] = -INFINITY, sum[i][0] = sum[i][1] = 0; }
+    }
+    // Adopts the maxima of S where some row of the warp needs it, and rescales what was summed under the old ones.
+    template <int N, int D> __device__ void update(const float (&S)[M][N][4], float (&O)[M][D][4]) {
+        float x[M][2];
+        bool grown = false;
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                x[i][h] = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
+#pragma unroll
+                for (int n = 1; n < N; n++) { x[i][h] = fmaxf(x[i][h], fmaxf(S[i][n][2 * h], S[i][n][2 * h + 1])); }
+                grown |= scale * x[i][h] - m[i][h] > slack;
+            }
+        }
+        if (!__any_sync(0xffffffffu, grown)) { return; }
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) { // the four lanes of a quad share a row
+                x[i][h] = fmaxf(x[i][h], __shfl_xor_sync(0xffffffffu, x[i][h], 1));
+                x[i][h] = fmaxf(x[i][h], __shfl_xor_sync(0xffffffffu, x[i][h], 2));
+                float old = m[i][h];
+                m[i][h] = fmaxf(old, scale * x[i][h]);
+                float factor = ex2_approx(__fmul_rn(old, LOG2E) - __fmul_rn(m[i][h], LOG2E));
+                sum[i][h] *= factor;
+#pragma unroll
+                for (int n = 0; n < D; n++) { O[i][n][2 * h] *= factor, O[i][n][2 * h + 1] *= factor; }
+            }
+        }
+    }
+    // P = exp(scale S - m) in columns 16 k to 16 k + 15. Both terms in powers of two, the second rounded before it is
+    // subtracted, as backward does it: so P is the same there.
+    template <int N> __device__ void exponentiate(float (&S)[M][N][4], int k) {
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                float& s = S[i][2 * k + e / 4][e % 4];
+                s = ex2_approx(fmaf(s, scale * LOG2E, -(m[i][e / 2 % 2] * LOG2E)));
+                sum[i][e / 2 % 2] += s;
+            }
+        }
+    }
+    // The whole row's sum
+    __device__ float l(int i, int h) const {
+        float x = sum[i][h] + __shfl_xor_sync(0xffffffffu, sum[i][h], 1);
+        return x + __shfl_xor_sync(0xffffffffu, x, 2);
+    }
+};
+
+// -inf above the diagonal. S starts at (row, column), the lane's part included.
+template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], int row, int column) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (column + 8 * n + e % 2 > row + 16 * i + e / 2 * 8) { S[i][n][e] = -INFINITY; }
+            }
+        }
+    }
+}
+
+// A warp's Q: its fragments, or where in shared memory they are where registers are short.
+template <class C> struct WarpQuery {
+    uint32_t address; // of the warp's rows, with lane_a
+    uint32_t fragments[C::q_in_registers ? C::HS / 16 : 1][C::M][4];
+
+    __device__ void load() {
+        if constexpr (C::q_in_registers) {
+#pragma unroll
+            for (int k = 0; k < C::HS / 16; k++) { load_a<C::HS>(fragments[k], address, k); }
+        }
+    }
+    // S = Q K^T
+    template <int N> __device__ void mma_abt_with(float (&S)[C::M][N][4], uint32_t K) const {
+        fill(S, 0.0f);
+        if constexpr (C::q_in_registers) {
+            mma_abt<C::HS>(S, fragments, K);
+        } else {
+            mma_abt<C::HS>(S, address, K);
+        }
+    }
+};
+
+// A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's part,
+// (row, column) is the lane's first score.
+template <class C, int N, bool masked>
+__device__ inline void attend(float (&O)[C::M][C::HS / 8][4], RunningSoftmax<C::M>& softmax, const WarpQuery<C>& Q,
+                              uint32_t K, uint32_t V, int row, int column) {
+    float S[C::M][N][4];
+    Q.mma_abt_with(S, K);
+    if (masked) { mask_causal(S, row, column); }
+    softmax.update(S, O);
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) { // 16 keys at a time, so that exponentials and products overlap
+        uint32_t P[C::M][4];
+        softmax.exponentiate(S, k);
+        round_a(P, S, k);
+        mma_ab_step<C::HS>(O, P, V + k * 16 * Tile<C::HS>::row_bytes);
+    }
+}
+
+// Which query block of which head. Within a group of heads the long rows come first.
+struct ForwardTask {
+    int i, head;
+    __device__ ForwardTask(int index, int blocks, int heads, int group) {
+        int first = index / (blocks * group) * group; // head
+        int in_group = index - first * blocks, size = min(group, heads - first);
+        i = blocks - 1 - in_group / size;
+        head = first + in_group % size;
+    }
+};
+
+// out (B,T,NH,HS); l, m (B,NH,T); qkv (B,T,3,NH,HS)
+template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
+    attention_forward_kernel(floatX* out, float* l, float* m, const floatX* qkv, int T, int NH, int heads, int group) {
+    constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, square = 16 * M;
+    extern __shared__ __align__(1024) char shared[];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    ForwardTask task(blockIdx.x, CEIL_DIV(T, Br), heads, group);
+    int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
+    int i0 = task.i * Br, last = (min(i0 + Br, T) - 1) / Bc;
+    int row = i0 + warp * square; // the warp's first
+    const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * stride;
+    const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
+    const floatX* v = k + NH * HS;
+
+    uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), kv_tiles = q_tile + C::q_bytes;
+    uint32_t q_rows = q_tile + warp * square * Tile<HS>::row_bytes; // the warp's own: Q, in the end O
+    auto load_kv = [&](int j) {
+        uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
+        load_tile<HS, Bc, C::threads>(tile, k + (int64_t)j * Bc * stride, stride, T - j * Bc);
+        load_tile<HS, Bc, C::threads>(tile + C::kv_bytes, v + (int64_t)j * Bc * stride, stride, T - j * Bc);
+        cp_async_commit_group();
+    };
+    load_tile<HS, Br, C::threads>(q_tile, q, stride, T - i0);
+    load_kv(0);
+
+    float O[M][HS / 8][4];
+    fill(O, 0.0f);
+    RunningSoftmax<M> softmax(C::scale);
+    WarpQuery<C> Q;
+    Q.address = q_rows + Tile<HS>::lane_a(lane);
+    int lane_row = row + lane / 4, lane_column = lane % 4 * 2;
+    for (int j = 0; j <= last; j++) { // key blocks, diagonal last
+        cp_async_wait_group<0>();
+        __syncthreads(); // block j is there, and everyone has left block j - 1
+        if (j < last) { load_kv(j + 1); }
+        if (j == 0) { Q.load(); }
+        uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
+        uint32_t K = tile + Tile<HS>::lane_b(lane), V = tile + C::kv_bytes + Tile<HS>::lane_a(lane);
+        int column = j * Bc;
+        if (column + Bc <= row) {
+            attend<C, Bc / 8, false>(O, softmax, Q, K, V, lane_row, column + lane_column);
+        } else { // squares up to the warp's diagonal
+            for (; column < min(row + square, (j + 1) * Bc); column += square) {
+                attend<C, square / 8, true>(O, softmax, Q, K, V, lane_row, column + lane_column);
+                K += square * Tile<HS>::row_bytes, V += square * Tile<HS>::row_bytes;
+            }
+        }
+    }
+
+    float factor[M][2]; // O /= l
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int t = row + 16 * i + 8 * h + lane / 4;
+            float sum = softmax.l(i, h);
+            factor[i][h] = 1 / sum;
+            if (lane % 4 == 0 && t < T) {
+                l[(int64_t)task.head * T + t] = sum;
+                m[(int64_t)task.head * T + t] = softmax.m[i][h];
+            }
+        }
+    }
+    store_accumulators<HS>(q_rows, O, factor, lane);
+    __syncwarp();
+    store_tile<HS, square>(out + out_offset(b, h, T, NH, HS) + (int64_t)row * NH * HS, q_rows, NH * HS, T - row, lane);
+}
+
+template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                                       cudaStream_t stream) {
+    constexpr int l2_bytes = 16 << 20; // K and V of a group: well inside the L2 of data centre GPUs (40 to 60 MB)
+    int group = (int)max((int64_t)1, l2_bytes / ((int64_t)T * HS * 4));
+    auto kernel = attention_forward_kernel<C>;
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
+    kernel<<<CEIL_DIV(T, C::Br) * B * NH, C::threads, C::shared_bytes, stream>>>(out, l, m, qkv, T, NH, B * NH, group);
+    cuda_check(cudaGetLastError());
+}
+
+// A table row: its name says rows per block x keys per block, then warps, then blocks per multiprocessor.
+#define FORWARD_CONFIG(HS, WARPS, M, BC, CTAS)                                                                         \
+    {                                                                                                                  \
+#WARPS "x" #M "x16 rows, " #BC " keys, " #CTAS " a multiprocessor", HS, ForwardTiles < HS, WARPS, M, BC,       \
+            CTAS> ::shared_bytes, launch_forward < ForwardTiles < HS, WARPS, M, BC, CTAS>>                             \
+    }
+static const AttentionForwardConfig forward_configs[] = {
+    FORWARD_CONFIG(64, 4, 2, 64, 2),  FORWARD_CONFIG(64, 4, 1, 64, 4),  FORWARD_CONFIG(64, 8, 1, 64, 2),
+    FORWARD_CONFIG(64, 2, 2, 64, 4),  FORWARD_CONFIG(128, 4, 2, 32, 2), FORWARD_CONFIG(128, 4, 1, 64, 2),
+    FORWARD_CONFIG(128, 8, 1, 64, 1), FORWARD_CONFIG(96, 4, 2, 32, 2),  FORWARD_CONFIG(96, 4, 1, 64, 2),
+    FORWARD_CONFIG(32, 4, 2, 64, 3),  FORWARD_CONFIG(32, 4, 1, 64, 4),
+};
+#undef FORWARD_CONFIG
+
+// The best configuration for the head size, among those that fit the GPU's shared memory.
+inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                              cudaStream_t stream) {
+    attention_config(forward_configs, HS).launch(out, l, m, qkv, B, T, NH, HS, stream);
+}
+
+} // namespace mma
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "attention_bench.h"
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, "mma", mma::forward_configs, 80); }
+#endif

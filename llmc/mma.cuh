@@ -1,0 +1,297 @@
+/*
+Tensor cores through mma.sync, for sm_80 and up: one function per PTX instruction, named after its mnemonic; then what
+the mma contestants of dev/cuda are written in, swizzled tiles in shared memory and a warp's products over them.
+
+Everything is in 16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation. Section numbers are those of the PTX
+ISA 9.0.
+*/
+#ifndef LLMC_MMA_CUH
+#define LLMC_MMA_CUH
+
+#include "cuda_common.cuh"
+
+#if defined(PRECISION_FP32)
+#error "mma.cuh multiplies 16-bit numbers: build with PRECISION=BF16 or PRECISION=FP16"
+#endif
+
+namespace mma {
+
+// ----------------------------------------------------------------------------
+// Instructions
+
+// d (16,8) += a (16,16) b (16,8). Lane t holds, with r = t/4 and c = 2(t%4):                                (9.7.14.5.8)
+//   a: {(r,c),(r,c+1)}, {(r+8,c),..}, {(r,c+8),..}, {(r+8,c+8),..}   b: {(c,r),(c+1,r)}, {(c+8,r),(c+9,r)}
+//   d: (r,c), (r,c+1), (r+8,c), (r+8,c+1)
+__device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if defined(PRECISION_FP16)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// Four 8x8 matrices of 16-bit elements from shared memory. Lanes 8i..8i+7 give the addresses of the rows of matrix i;
+// lane t receives elements (t/4, 2(t%4)) and the next of every matrix, transposed first with _trans.        (9.7.14.5.15)
+__device__ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+__device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+}
+
+// The inverse of ldmatrix_x4. Only sm_90 and up have it.                                                    (9.7.14.5.16)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r0), "r"(r1),
+                 "r"(r2), "r"(r3)
+                 : "memory");
+}
+#endif
+
+// threadIdx.x and blockIdx.x, read anew each time: what is derived from them then occupies no registers from one use to
+// the next, where the compiler would rather keep, and spill, it.                                    (10.1, 10.5)
+__device__ inline int mov_tid_x() {
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+}
+__device__ inline int mov_ctaid_x() {
+    int x;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+    return x;
+}
+
+// 16 bytes from global to shared memory, past L1 and the registers, arriving later. Of the source only the first
+// `bytes`, 16 or 0, are read; the rest becomes 0.                                                       (9.7.9.25.3.1)
+__device__ inline void cp_async_16(uint32_t address, const void* source, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(bytes) : "memory");
+}
+// Ends a group: the copies that this thread has issued since the last group.                            (9.7.9.25.3.2)
+__device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most the N latest groups of this thread are under way.                                 (9.7.9.25.3.3)
+template <int N> __device__ inline void cp_async_wait_group() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// 2^x to about 2 units in the last place; 2^-inf = 0.                                                      (9.7.3.21)
+__device__ inline float ex2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+constexpr float LOG2E = 1.4426950408889634f;
+// 1/sqrt(n), by Newton's method in the compiler
+constexpr float inverse_sqrt(int n) {
+    double root = n;
+    for (int i = 0; i < 32; i++) { root = (root + n / root) / 2; }
+    return (float)(1 / root);
+}
+
+// Two floats, rounded to nearest, in one register: x in the lower half.                                    (9.7.9.22)
+__device__ inline uint32_t cvt_rn_x2(float x, float y) {
+#if defined(PRECISION_FP16)
+    __half2 v = __floats2half2_rn(x, y);
+#else
+    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+#endif
+    return *reinterpret_cast<uint32_t*>(&v);
+}
+// The sum of the two products of the halves of x and y.
+__device__ inline float dot_x2(uint32_t x, uint32_t y, float sum) {
+#if defined(PRECISION_FP16)
+    float2 u = __half22float2(*reinterpret_cast<__half2*>(&x)), v = __half22float2(*reinterpret_cast<__half2*>(&y));
+#else
+    float2 u = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&x));
+    float2 v = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&y));
+#endif
+    return fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+}
+
+// ----------------------------------------------------------------------------
+// Tiles in shared memory: rows of HS elements, 16-byte chunk c of row r stored at chunk c ^ key(r).
+//
+// ldmatrix reads 8 rows at one chunk in a pass. Without the key they would lie HS·2 bytes apart, in the same 16-byte
+// column of the 32 banks; with it the 8 rows of a pass fall into 8 different columns, and so do the chunks that cp.async
+// and the epilogues move. A row of 64 or 128 elements is a multiple of the banks' 128 bytes and needs 8 keys; rows of
+// 32 or 96 elements alternate between the banks' halves by themselves and need 4.
+
+template <int HS> struct Tile {
+    static constexpr int row_bytes = 2 * HS, chunks = HS / 8;
+    static constexpr int keys = HS % 64 == 0 ? 8 : 4;
+
+    // Byte offset of chunk c of row r.
+    static __device__ int offset(int r, int c) {
+        int key = keys == 8 ? r % 8 : r / 2 % 4;
+        return r * row_bytes + (c ^ key) * 16;
+    }
+    // The byte address `rows` (a multiple of 8) rows down and `chunk` (even, known at compile time) chunks to the right
+    // of `base`, itself in an even chunk or its successor. Only the key's bits are mixed: the rest is an immediate.
+    static __device__ uint32_t at(uint32_t base, int rows, int chunk) {
+        return (base ^ (chunk % keys * 16)) + rows * row_bytes + chunk / keys * keys * 16;
+    }
+    // What a lane adds to a tile's address to fetch, with one ldmatrix_x4,
+    // the A fragment of 16 rows and 2 chunks (or, transposed, B fragments of 16 rows by 16 columns);
+    static __device__ int lane_a(int lane) { return offset(lane % 16, lane / 16); }
+    // the B fragments of the transpose of 16 rows and 2 chunks: {b0,b1} of rows 0..7, then {b0,b1} of rows 8..15.
+    static __device__ int lane_b(int lane) { return offset(lane % 8 + lane / 16 * 8, lane / 8 % 2); }
+};
+
+// Copies rows x HS elements, `stride` elements from row to row, into a tile; rows from `valid` on become 0.
+template <int HS, int rows, int threads>
+__device__ inline void load_tile(uint32_t tile, const floatX* source, int stride, int valid) {
+    constexpr int chunks = Tile<HS>::chunks;
+    static_assert(rows * chunks % threads == 0, "every thread copies the same number of chunks");
+    uint32_t thread = mov_tid_x();
+    if constexpr (threads % (8 * chunks) == 0) { // a thread stays in its column of chunks and keeps its key
+        constexpr int step = threads / chunks;   // rows
+        int r = thread / chunks, c = thread % chunks;
+        tile += Tile<HS>::offset(r, c);
+        source += (int64_t)r * stride + c * 8;
+#pragma unroll
+        for (int i = 0; i < rows / step; i++) {
+            cp_async_16(tile + i * step * Tile<HS>::row_bytes, source, r + i * step < valid ? 16 : 0);
+            source += (int64_t)step * stride;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < rows * chunks / threads; i++) {
+            uint32_t index = i * threads + thread, r = index / chunks, c = index % chunks;
+            cp_async_16(tile + Tile<HS>::offset(r, c), source + (int64_t)r * stride + c * 8, (int)r < valid ? 16 : 0);
+        }
+    }
+}
+
+// A warp's accumulators x (16 M, HS), scaled by factor[i][h] in row 16 i + 8 h + lane/4, become 16 M rows of a tile.
+template <int HS, int M> __device__ inline void store_accumulators(uint32_t tile, const float (&x)[M][HS / 8][4],
+                                                                   const float (&factor)[M][2], int lane) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int n = 0; n < HS / 8; n += 2) {
+            const float(&u)[4] = x[i][n];
+            const float(&v)[4] = x[i][n + 1];
+            float f = factor[i][0], g = factor[i][1];
+            uint32_t r0 = cvt_rn_x2(f * u[0], f * u[1]), r1 = cvt_rn_x2(g * u[2], g * u[3]);
+            uint32_t r2 = cvt_rn_x2(f * v[0], f * v[1]), r3 = cvt_rn_x2(g * v[2], g * v[3]);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+            stmatrix_x4(Tile<HS>::at(tile + Tile<HS>::lane_a(lane), i * 16, n), r0, r1, r2, r3);
+#else
+            uint32_t base = tile + i * 16 * Tile<HS>::row_bytes + lane % 4 * 4;
+            int r = lane / 4;
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r, n)), "r"(r0) : "memory");
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r + 8, n)), "r"(r1) : "memory");
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r, n + 1)), "r"(r2) : "memory");
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r + 8, n + 1)), "r"(r3) : "memory");
+#endif
+        }
+    }
+}
+
+// A warp copies `rows` rows of a tile to global memory, 16 bytes a lane; rows from `valid` on are left out.
+template <int HS, int rows>
+__device__ inline void store_tile(floatX* destination, uint32_t tile, int stride, int valid, int lane) {
+    constexpr int chunks = Tile<HS>::chunks;
+    static_assert(rows * chunks % WARP_SIZE == 0, "every lane copies the same number of chunks");
+#pragma unroll
+    for (int i = 0; i < rows * chunks / WARP_SIZE; i++) {
+        int index = i * WARP_SIZE + lane, r = index / chunks, c = index % chunks;
+        uint4 v;
+        asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(tile + Tile<HS>::offset(r, c))
+                     : "memory");
+        if (r < valid) { __stcg(reinterpret_cast<uint4*>(destination + (int64_t)r * stride + c * 8), v); }
+    }
+}
+
+// ----------------------------------------------------------------------------
+// A warp's products. Accumulators (16 M, 8 N) are float[M][N][4], A fragments (16 M, 16 K) uint32_t[K][M][4], as
+// mma_m16n8k16 has them. Tile addresses already hold the lane's part, lane_a or lane_b.
+
+template <int M, int N> __device__ inline void fill(float (&x)[M][N][4], float value) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { x[i][n][e] = value; }
+        }
+    }
+}
+
+// a = chunks 2k and 2k+1 of 16 M rows of a tile, with lane_a.
+template <int HS, int M> __device__ inline void load_a(uint32_t (&a)[M][4], uint32_t tile, int k) {
+#pragma unroll
+    for (int i = 0; i < M; i++) { ldmatrix_x4(a[i], Tile<HS>::at(tile, i * 16, 2 * k)); }
+}
+
+// One step, 16 of the HS columns, of s (16 M, 8 N) += A B^T: chunks 2k and 2k+1 of the 8 N rows of B, with lane_b.
+template <int HS, int M, int N>
+__device__ inline void mma_abt_step(float (&s)[M][N][4], const uint32_t (&a)[M][4], uint32_t tile, int k) {
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        uint32_t b[4];
+        ldmatrix_x4(b, Tile<HS>::at(tile, n * 8, 2 * k));
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            mma_m16n8k16(s[i][n], a[i], b[0], b[1]);
+            mma_m16n8k16(s[i][n + 1], a[i], b[2], b[3]);
+        }
+    }
+}
+
+// s (16 M, 8 N) += A B^T, with A (16 M, HS) in fragments;
+template <int HS, int M, int N>
+__device__ inline void mma_abt(float (&s)[M][N][4], const uint32_t (&a)[HS / 16][M][4], uint32_t tile) {
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) { mma_abt_step<HS>(s, a[k], tile, k); }
+}
+// with A in shared memory, tile_a with lane_a.
+template <int HS, int M, int N> __device__ inline void mma_abt(float (&s)[M][N][4], uint32_t tile_a, uint32_t tile) {
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        uint32_t a[M][4];
+        load_a<HS>(a, tile_a, k);
+        mma_abt_step<HS>(s, a, tile, k);
+    }
+}
+
+// o (16 M, HS) += A B, with A (16 M, 16) in fragments and the 16 rows of B in a tile, with lane_a.
+template <int HS, int M>
+__device__ inline void mma_ab_step(float (&o)[M][HS / 8][4], const uint32_t (&a)[M][4], uint32_t tile) {
+#pragma unroll
+    for (int n = 0; n < HS / 8; n += 2) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, Tile<HS>::at(tile, 0, n));
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            mma_m16n8k16(o[i][n], a[i], b[0], b[1]);
+            mma_m16n8k16(o[i][n + 1], a[i], b[2], b[3]);
+        }
+    }
+}
+
+// a (16 M, 16) = columns 16 k to 16 k + 15 of accumulators, rounded: an accumulator of one product is, register by
+// register, an A operand of the next.
+template <int M, int N> __device__ inline void round_a(uint32_t (&a)[M][4], const float (&s)[M][N][4], int k) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        a[i][0] = cvt_rn_x2(s[i][2 * k][0], s[i][2 * k][1]);
+        a[i][1] = cvt_rn_x2(s[i][2 * k][2], s[i][2 * k][3]);
+        a[i][2] = cvt_rn_x2(s[i][2 * k + 1][0], s[i][2 * k + 1][1]);
+        a[i][3] = cvt_rn_x2(s[i][2 * k + 1][2], s[i][2 * k + 1][3]);
+    }
+}
+
+} // namespace mma
+
+#endif
