@@ -8,6 +8,7 @@ dev/cuda/attention.h's; what is raced there is what trains here.
 #define LLMC_ATTENTION_CUH
 
 #include <limits.h>
+#include <type_traits>
 
 #include "dev/cuda/attention.h"
 
@@ -20,6 +21,8 @@ dev/cuda/attention.h's; what is raced there is what trains here.
 // clang-format on
 #define ATTENTION_FORWARD_FILE(idea) ATTENTION_FORWARD_FILE_(idea)
 #include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
+static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), AttentionForward>::value,
+              "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
 #else
 #include "dev/cuda/attention_forward_flash2.cu"
 #endif

@@ -47,9 +47,9 @@ struct AttentionForwardConfig {
     const char* name;        // as the bench prints it and --config names it, such as "64x64"
     int HS;                  // the head size it serves; 0: every one of the contract
     size_t shared_bytes;     // shared memory of a block
-    AttentionForward launch; // nullptr when the contestant is unfused
+    AttentionForward launch; // nullptr where forward needs a scratch: then launch_with_scratch
     AttentionForwardWithScratch launch_with_scratch = nullptr;
-    AttentionScratchBytes scratch_bytes = nullptr; // may be 0; the caller aligns scratch to 256 bytes
+    AttentionScratchBytes scratch_bytes = nullptr; // of launch_with_scratch; the caller aligns scratch to 256 bytes
 };
 struct AttentionBackwardConfig {
     const char* name;

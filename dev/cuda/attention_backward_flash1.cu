@@ -1,0 +1,174 @@
+/*
+FlashAttention backward as first published (Dao et al. 2022, algorithm 4): keys and values in the outer loop, with their
+gradients beside them in shared memory; queries in the inner loop, whose dQ is read, added to and written for each block
+of keys. P is recomputed from l and m.
+
+Against naive: no T×T tensor. Against flash2: one block of threads serves a whole head, which is slow and makes the order
+of the additions to dQ, and with it every bit, the same each time. dV_j sums P_ij dO_i over the rows of the query block:
+a thread that multiplied by its own row of dO alone would be wrong.
+
+Br = Bc is the most rows whose tiles fit the shared memory of a block on this GPU.
+*/
+#ifndef ATTENTION_BACKWARD_FLASH1_CU
+#define ATTENTION_BACKWARD_FLASH1_CU
+
+#include "attention.h"
+
+namespace flash1 {
+
+struct BackwardSizes {
+    int rows; // Br and Bc
+    size_t shared_bytes;
+};
+// K, V, dK, dV, Q and dO are rows×HS, P and dS rows×rows; rows in shared memory are one float longer.
+static inline BackwardSizes backward_sizes(int HS) {
+    int device, limit;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    BackwardSizes sizes = {0, 0};
+    for (int rows = 8;; rows += 8) {
+        size_t bytes = (size_t)rows * (6 * (HS + 1) + 2 * (rows + 1)) * sizeof(float);
+        if (bytes > (size_t)limit) { return sizes; }
+        sizes = {rows, bytes};
+    }
+}
+
+// D_i = dO_i.O_i of every row, a warp for each. D is (B,NH,T).
+__global__ void backward_D(float* D, const floatX* dout, const floatX* out, int B, int T, int NH, int HS) {
+    const int64_t n = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / WARP_SIZE; // over (B,NH,T)
+    if (n >= (int64_t)B * NH * T) { return; }
+    const int t = (int)(n % T), h = (int)(n / T % NH), b = (int)(n / T / NH);
+    const int64_t o = out_offset(b, h, T, NH, HS) + (int64_t)t * NH * HS;
+    float sum = 0;
+    for (int d = threadIdx.x % WARP_SIZE; d < HS; d += WARP_SIZE) { sum += (float)dout[o + d] * (float)out[o + d]; }
+    sum = warp_sum(sum);
+    if (threadIdx.x % WARP_SIZE == 0) { D[n] = sum; }
+}
+
+// Rows of HS numbers between shared memory and the packed tensors, up to row `limit`; behind it they read as zero.
+__device__ inline void backward_load(float* tile, const floatX* from, int64_t stride, int rows, int limit, int HS) {
+    for (int n = threadIdx.x; n < rows * HS; n += blockDim.x) {
+        const int row = n / HS, d = n % HS;
+        tile[row * (HS + 1) + d] = row < limit ? (float)from[row * stride + d] : 0.0f;
+    }
+}
+__device__ inline void backward_store(floatX* to, const float* tile, float scale, int64_t stride, int rows, int limit,
+                                      int HS) {
+    for (int n = threadIdx.x; n < min(rows, limit) * HS; n += blockDim.x) {
+        const int row = n / HS, d = n % HS;
+        to[row * stride + d] = (floatX)(scale * tile[row * (HS + 1) + d]);
+    }
+}
+
+// dQ is (B,NH,T,HS) floats: 16 bits would be rounded once for each block of keys.
+template <int HS> __global__ void backward_head(floatX* dqkv, float* dQ, const float* D, const floatX* dout,
+                                                const floatX* qkv, const float* l, const float* m, int T, int NH,
+                                                int rows) {
+    extern __shared__ float shared_memory[];
+    const int tile = rows * (HS + 1), stride = rows + 1;
+    float *K = shared_memory, *V = K + tile, *dK = V + tile, *dV = dK + tile, *Q = dV + tile, *dO = Q + tile;
+    float *P = dO + tile, *dS = P + rows * stride;
+    const int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    const int64_t token = (int64_t)3 * NH * HS, out_token = (int64_t)NH * HS, row0 = (int64_t)blockIdx.x * T;
+    const int64_t q = qkv_offset(b, 0, h, T, NH, HS), k = q + NH * HS, v = k + NH * HS;
+    const floatX* dO_head = dout + out_offset(b, h, T, NH, HS);
+    const float scale = rsqrtf((float)HS);
+    l += row0, m += row0, D += row0, dQ += row0 * HS;
+
+    for (int j0 = 0; j0 < T; j0 += rows) { // blocks of keys
+        backward_load(K, qkv + k + j0 * token, token, rows, T - j0, HS);
+        backward_load(V, qkv + v + j0 * token, token, rows, T - j0, HS);
+        for (int n = threadIdx.x; n < tile; n += blockDim.x) { dK[n] = dV[n] = 0; }
+        for (int i0 = j0; i0 < T; i0 += rows) { // blocks of queries from the diagonal on
+            __syncthreads();                    // the previous Q, dO, P and dS are done with
+            backward_load(Q, qkv + q + i0 * token, token, rows, T - i0, HS);
+            backward_load(dO, dO_head + i0 * out_token, out_token, rows, T - i0, HS);
+            __syncthreads();
+            for (int n = threadIdx.x; n < rows * rows; n += blockDim.x) {
+                const int r = n / rows, c = n % rows, i = i0 + r;
+                float s = 0, dP = 0, p = 0;
+                for (int d = 0; d < HS; d++) {
+                    s += Q[r * (HS + 1) + d] * K[c * (HS + 1) + d];
+                    dP += dO[r * (HS + 1) + d] * V[c * (HS + 1) + d];
+                }
+                if (i < T && j0 + c <= i) { p = expf(s * scale - m[i]) / l[i]; }
+                P[r * stride + c] = p;
+                dS[r * stride + c] = i < T ? p * (dP - D[i]) : 0.0f;
+            }
+            __syncthreads();
+            for (int n = threadIdx.x; n < rows * HS; n += blockDim.x) { // dV += P^T dO, dK += dS^T Q
+                const int c = n / HS, d = n % HS;
+                float dk = 0, dv = 0;
+                for (int r = 0; r < rows; r++) {
+                    dv += P[r * stride + c] * dO[r * (HS + 1) + d];
+                    dk += dS[r * stride + c] * Q[r * (HS + 1) + d];
+                }
+                dK[c * (HS + 1) + d] += dk;
+                dV[c * (HS + 1) + d] += dv;
+            }
+            for (int n = threadIdx.x; n < min(rows, T - i0) * HS; n += blockDim.x) { // dQ += dS K
+                const int r = n / HS, d = n % HS;
+                float dq = 0;
+                for (int c = 0; c < rows; c++) { dq += dS[r * stride + c] * K[c * (HS + 1) + d]; }
+                float* dQ_id = dQ + (int64_t)(i0 + r) * HS + d;
+                if (j0 > 0) { dq += *dQ_id; }
+                if (i0 == j0) { // the last keys of this row
+                    dqkv[q + (i0 + r) * token + d] = (floatX)(scale * dq);
+                } else {
+                    *dQ_id = dq;
+                }
+            }
+        }
+        __syncthreads();
+        backward_store(dqkv + k + j0 * token, dK, scale, token, rows, T - j0, HS);
+        backward_store(dqkv + v + j0 * token, dV, 1, token, rows, T - j0, HS);
+        __syncthreads(); // K, V, dK and dV are done with
+    }
+}
+
+// dQ and D
+static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
+    return (size_t)B * NH * T * (HS + 1) * sizeof(float);
+}
+
+template <int HS, int THREADS> void backward_size(floatX* dqkv, float* dQ, const float* D, const floatX* dout,
+                                                  const floatX* qkv, const float* l, const float* m, int B, int T,
+                                                  int NH, cudaStream_t stream) {
+    const BackwardSizes sizes = backward_sizes(HS);
+    cuda_check(
+        cudaFuncSetAttribute(backward_head<HS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizes.shared_bytes));
+    backward_head<HS><<<B * NH, THREADS, sizes.shared_bytes, stream>>>(dqkv, dQ, D, dout, qkv, l, m, T, NH, sizes.rows);
+}
+
+template <int THREADS> void backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                     const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
+                                     cudaStream_t stream) {
+    const int64_t rows = (int64_t)B * NH * T;
+    float *dQ = (float*)scratch, *D = dQ + rows * HS;
+    backward_D<<<(unsigned)CEIL_DIV(rows, (int64_t)8), 8 * WARP_SIZE, 0, stream>>>(D, dout, out, B, T, NH, HS);
+    auto launch = HS == 32   ? backward_size<32, THREADS>
+                  : HS == 64 ? backward_size<64, THREADS>
+                  : HS == 96 ? backward_size<96, THREADS>
+                             : backward_size<128, THREADS>;
+    launch(dqkv, dQ, D, dout, qkv, l, m, B, T, NH, stream);
+}
+
+static const AttentionBackwardConfig backward_configs[] = {
+    {"1024 threads", 0, 0, backward<1024>, attention_backward_scratch_bytes},
+    {"512 threads", 0, 0, backward<512>, attention_backward_scratch_bytes},
+    {"256 threads", 0, 0, backward<256>, attention_backward_scratch_bytes},
+};
+
+void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
+                        const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
+    backward<1024>(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+}
+
+} // namespace flash1
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "attention_bench.h"
+int main(int argc, char** argv) { return attention_backward_main(argc, argv, "flash1", flash1::backward_configs); }
+#endif
+
+#endif

@@ -1,0 +1,160 @@
+/*
+FlashAttention as first published (Dao et al. 2022, algorithm 1): no T×T matrix in memory. Keys and values in the outer
+loop, queries in the inner one; O, l and m of every row are read, rescaled and written again for each block of keys.
+
+Against naive: scores live in shared memory, a tile at a time, each key is read once for a whole tile of queries, and the
+softmax is computed while they pass. What it leaves on the table is why flash2 exists: one block of threads serves a whole
+head, so that queries do not run in parallel; O goes to global memory and back T / Bc times; and every multiply-add reads
+both of its operands from shared memory.
+
+Bc is the most keys, and Br = min(Bc, HS) the queries, whose tiles fit the shared memory of a block on this GPU: the
+paper's M / 4d, with the tile of scores counted in.
+*/
+#ifndef ATTENTION_FORWARD_FLASH1_CU
+#define ATTENTION_FORWARD_FLASH1_CU
+
+#include "attention.h"
+
+namespace flash1 {
+
+struct ForwardSizes {
+    int Br, Bc;
+    size_t shared_bytes;
+};
+// Rows of the tiles in shared memory are HS + 1 and Bc + 1 floats long, so that a column's rows differ in their banks.
+static inline ForwardSizes forward_sizes(int HS) {
+    int device, limit;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    ForwardSizes sizes = {0, 0, 0};
+    for (int Bc = 16;; Bc += 16) {
+        int Br = Bc < HS ? Bc : HS; // Q is Br×HS, K and V are Bc×HS, S is Br×Bc, and a factor for each row
+        size_t bytes = ((size_t)(Br + 2 * Bc) * (HS + 1) + (size_t)Br * (Bc + 1) + Br) * sizeof(float);
+        if (bytes > (size_t)limit) { return sizes; }
+        sizes = {Br, Bc, bytes};
+    }
+}
+
+// `rows` rows of HS numbers to shared memory; rows from `limit` on become zero.
+__device__ inline void load_rows(float* tile, const floatX* from, int64_t stride, int rows, int limit, int HS) {
+    for (int n = threadIdx.x; n < rows * HS; n += blockDim.x) {
+        const int row = n / HS, d = n % HS;
+        tile[row * (HS + 1) + d] = row < limit ? (float)from[row * stride + d] : 0.0f;
+    }
+}
+
+// O is `out` in fp32, and (B,T,NH,HS) floats of scratch in 16 bit: a running sum must not be rounded to 16 bit T / Bc
+// times.
+template <int HS> __global__ void forward_head(floatX* out, float* O, float* l, float* m, const floatX* qkv, int T,
+                                               int NH, int Br, int Bc) {
+    extern __shared__ float shared_memory[];
+    float *Q = shared_memory, *K = Q + Br * (HS + 1), *V = K + Bc * (HS + 1), *S = V + Bc * (HS + 1);
+    float* rescale = S + Br * (Bc + 1);
+    const int b = blockIdx.x / NH, h = blockIdx.x % NH, lane = threadIdx.x % WARP_SIZE;
+    const int64_t token = (int64_t)3 * NH * HS, out_token = (int64_t)NH * HS;
+    const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS);
+    const int64_t o = out_offset(b, h, T, NH, HS);
+    const float scale = rsqrtf((float)HS);
+    l += (int64_t)blockIdx.x * T, m += (int64_t)blockIdx.x * T;
+
+    for (int j0 = 0; j0 < T; j0 += Bc) { // blocks of keys
+        load_rows(K, q + NH * HS + j0 * token, token, Bc, T - j0, HS);
+        load_rows(V, q + 2 * NH * HS + j0 * token, token, Bc, T - j0, HS);
+        for (int i0 = j0; i0 < T; i0 += Br) { // blocks of queries from the diagonal on
+            __syncthreads();                  // the previous Q, S and factors are done with
+            load_rows(Q, q + i0 * token, token, Br, T - i0, HS);
+            __syncthreads();
+            for (int n = threadIdx.x; n < Br * Bc; n += blockDim.x) { // S = Q K^T
+                const int r = n / Bc, c = n % Bc;
+                float sum = 0;
+                for (int d = 0; d < HS; d++) { sum += Q[r * (HS + 1) + d] * K[c * (HS + 1) + d]; }
+                S[r * (Bc + 1) + c] = j0 + c <= i0 + r ? sum * scale : -INFINITY;
+            }
+            __syncthreads();
+            // A warp for each row: m_new = max(m, row's maximum), P = exp(S - m_new), l_new = exp(m - m_new) l + sum P.
+            // Every row has a key in this block: i >= j0.
+            for (int r = threadIdx.x / WARP_SIZE; r < min(Br, T - i0); r += blockDim.x / WARP_SIZE) {
+                const float m_old = j0 == 0 ? -INFINITY : m[i0 + r];
+                float m_new = m_old, sum = 0;
+                for (int c = lane; c < Bc; c += WARP_SIZE) { m_new = fmaxf(m_new, S[r * (Bc + 1) + c]); }
+                m_new = warp_max(m_new);
+                for (int c = lane; c < Bc; c += WARP_SIZE) {
+                    const float p = expf(S[r * (Bc + 1) + c] - m_new);
+                    S[r * (Bc + 1) + c] = p;
+                    sum += p;
+                }
+                sum = warp_sum(sum);
+                __syncwarp();
+                if (lane == 0) {
+                    rescale[r] = expf(m_old - m_new);
+                    m[i0 + r] = m_new;
+                    l[i0 + r] = j0 == 0 ? sum : rescale[r] * l[i0 + r] + sum;
+                }
+            }
+            __syncthreads();
+            // O = exp(m - m_new) O + P V, and divided by l once the diagonal is behind
+            for (int n = threadIdx.x; n < min(Br, T - i0) * HS; n += blockDim.x) {
+                const int r = n / HS, d = n % HS, i = i0 + r;
+                float sum = 0;
+                for (int c = 0; c < Bc; c++) { sum += S[r * (Bc + 1) + c] * V[c * (HS + 1) + d]; }
+                float* O_id = O + o + i * out_token + d;
+                if (j0 > 0) { sum += rescale[r] * *O_id; }
+                if (i < j0 + Bc) {
+                    out[o + i * out_token + d] = (floatX)(sum / l[i]);
+                } else {
+                    *O_id = sum;
+                }
+            }
+        }
+        __syncthreads(); // K and V are done with
+    }
+}
+
+static inline size_t forward_scratch_bytes(int B, int T, int NH, int HS) {
+    return sizeof(floatX) == sizeof(float) ? 0 : (size_t)B * T * NH * HS * sizeof(float);
+}
+
+template <int HS, int THREADS> void forward_size(floatX* out, float* l, float* m, const floatX* qkv, float* O, int B,
+                                                 int T, int NH, cudaStream_t stream) {
+    const ForwardSizes sizes = forward_sizes(HS);
+    cuda_check(
+        cudaFuncSetAttribute(forward_head<HS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizes.shared_bytes));
+    forward_head<HS><<<B * NH, THREADS, sizes.shared_bytes, stream>>>(out, O, l, m, qkv, T, NH, sizes.Br, sizes.Bc);
+}
+
+template <int THREADS> void forward(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T,
+                                    int NH, int HS, cudaStream_t stream) {
+    auto launch = HS == 32   ? forward_size<32, THREADS>
+                  : HS == 64 ? forward_size<64, THREADS>
+                  : HS == 96 ? forward_size<96, THREADS>
+                             : forward_size<128, THREADS>;
+    float* O = sizeof(floatX) == sizeof(float) ? (float*)out : (float*)scratch;
+    launch(out, l, m, qkv, O, B, T, NH, stream);
+}
+
+static const AttentionForwardConfig forward_configs[] = {
+    {"1024 threads", 0, 0, nullptr, forward<1024>, forward_scratch_bytes},
+    {"512 threads", 0, 0, nullptr, forward<512>, forward_scratch_bytes},
+    {"256 threads", 0, 0, nullptr, forward<256>, forward_scratch_bytes},
+};
+
+#if defined(PRECISION_FP32) // where O needs no scratch
+void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                       cudaStream_t stream) {
+    forward<1024>(out, l, m, qkv, nullptr, B, T, NH, HS, stream);
+}
+#else
+void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T, int NH, int HS,
+                       cudaStream_t stream) {
+    forward<1024>(out, l, m, qkv, scratch, B, T, NH, HS, stream);
+}
+#endif
+
+} // namespace flash1
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "attention_bench.h"
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, "flash1", flash1::forward_configs); }
+#endif
+
+#endif
