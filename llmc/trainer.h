@@ -60,7 +60,10 @@ static inline void trainer_check_options(Options* o) {
         fatal("-d %d is not a multiple of -b %d times -t %d = %lld tokens", o->total_batch, o->batch, o->time, tokens);
     }
     if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }
-    if (o->checkpoint_every > 0 && o->output_dir == NULL) { fatal("-n %d needs -o", o->checkpoint_every); }
+    if (o->checkpoint_every > 0 && o->output_dir == NULL) {
+        printf("note: -n %d without -o, the directory to write to: no checkpoints\n", o->checkpoint_every);
+        o->checkpoint_every = 0;
+    }
     if (o->overfit) { o->train_data = o->val_data; }
 }
 

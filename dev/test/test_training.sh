@@ -3,6 +3,7 @@
 # falls, a run is reproducible bit for bit, also across recompute settings and after a resume, and mistakes end in one
 # line. Takes seconds; writes to a temporary folder only.
 set -uo pipefail
+export OMP_WAIT_POLICY=passive # threads that spin hold up a machine that has other work
 trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
 python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
 dir=$(mktemp -d)
@@ -30,7 +31,7 @@ fails_with() {
     return 1
 }
 
-"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" README.md Makefile llmc/*.h >"$dir/data.log" 2>&1 ||
+"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c train_gpt2.cu llmc/*.h >"$dir/data.log" 2>&1 ||
     { cat "$dir/data.log"; exit 1; }
 model=gpt2:l2c64h2t64
 common=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -b 4 -t 64 -d 512 -l 2e-3 -u 5 -q 0.1 -c 0.1 -x 40
