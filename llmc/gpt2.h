@@ -268,7 +268,7 @@ static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int
     int gpt3 = strncmp(descriptor, "gpt3:", 5) == 0;
     int explicit_family = gpt3 || strncmp(descriptor, "gpt2:", 5) == 0;
     int depth = 0, layers = 0, channels = 0, heads = 0, context = 0;
-    const char* p = descriptor + (explicit_family ? 5 : 0);
+    const char* p = explicit_family ? strchr(descriptor, ':') + 1 : descriptor;
     while (*p != '\0') { // a letter and its number, again and again
         char letter = *p++;
         int* field = letter == 'd'   ? &depth

@@ -38,7 +38,7 @@ static void coins_choose_in_proportion(const float* logits, int V, float tempera
     int counts[8] = {0};
     for (int i = 0; i < V; i++) {
         int rank = 0; // how many come before it
-        for (int j = 0; j < V; j++) { rank += logits[j] > logits[i] || (logits[j] == logits[i] && j < i); }
+        for (int j = 0; j < V; j++) { rank += logits[j] > logits[i] || (j < i && logits[j] == logits[i]); }
         if (top_k == 0 || rank < top_k) { weight[i] = exp((double)logits[i] / temperature); }
         norm += weight[i];
     }
@@ -100,7 +100,7 @@ static int compare_floats(const void* a, const void* b) {
 
 static void kth_largest_is_the_sorted_one(void) {
     enum { V = 257 };
-    float logits[V], sorted[V], heap[V];
+    float logits[V], sorted[V], heap[V] = {0};
     unsigned long long state = 5;
     for (int round = 0; round < 4; round++) { // the later the round, the more of them are equal
         for (int i = 0; i < V; i++) { logits[i] = (float)(random_u32(&state) % (1000000u >> (6 * round))); }

@@ -57,15 +57,15 @@ static void reading_names_the_file_and_the_fault(void) {
     CHECK_FATAL("short.bin|cannot seek", fseek_check(file, -1, path));
     CHECK_FATAL("short.bin|cannot write", fwrite_check("x", 1, 1, file, path)); // it was opened for reading
     fclose(file);
-    CHECK_FATAL("missing.bin|No such file", fopen_check(unit_path("missing.bin"), "rb"));
+    CHECK_FATAL("missing.bin|No such file", fclose(fopen_check(unit_path("missing.bin"), "rb")));
 }
 
 // AddressSanitizer has its own word on such sizes.
 static void memory_that_is_not_there_is_said(void) {
 #if !defined(__SANITIZE_ADDRESS__)
     volatile size_t huge = SIZE_MAX / 4;
-    CHECK_FATAL("out of memory|4611686018427387903 bytes", malloc_check(huge));
-    CHECK_FATAL("out of memory", calloc_check(huge, 8));
+    CHECK_FATAL("out of memory|4611686018427387903 bytes", free(malloc_check(huge)));
+    CHECK_FATAL("out of memory", free(calloc_check(huge, 8)));
 #endif
     void* nothing = malloc_check(0);
     CHECK(nothing != NULL);
