@@ -431,7 +431,7 @@ static inline void dataloader_read_state(DataLoader* d, FILE* file, const char* 
         dataloader_read_order_(d->shard_indices, d->num_shards, file, path);
     }
     if (shard_idx >= d->num_shards) {
-        fatal("%s was saved in token file %zu of the pattern, now there are %zu", path, shard_idx + 1, d->num_shards);
+        fatal("%s was saved in token file %zu, counted from 0; now there are %zu", path, shard_idx, d->num_shards);
     }
     d->current_shard_idx = shard_idx;
     dataloader_open_shard_(d);

@@ -322,7 +322,7 @@ static void a_state_that_does_not_fit_is_refused(void) {
     const char* path = unit_path("state.bin");
     open_shards(&d, 1, 0, 1, 1);
     size_t bytes = save_state(&d, path);
-    CHECK_FATAL("state.bin|token file 4|3", load_state(&d, path, 3, 0));
+    CHECK_FATAL("state.bin|token file 3|are 3", load_state(&d, path, 3, 0));
     CHECK_FATAL("state.bin|sample 8|7", load_state(&d, path, 0, 8));
     CHECK_FATAL("state.bin|7 samples|3", load_state(&d, path, 1, 0)); // the order is the first shard's
     open_shards(&other, 2, 0, 1, 1);                                  // another batch
@@ -356,7 +356,7 @@ static void a_state_that_does_not_fit_is_refused(void) {
     CHECK_FATAL("state.bin|entry 1|corrupt", load_state(&d, path, 0, 0));
     dataloader_close(&d);
     open_shards(&d, 1, 0, 1, 0);
-    CHECK_FATAL("token file 4|3", load_state(&d, "/dev/null", 3, 0));
+    CHECK_FATAL("token file 3|are 3", load_state(&d, "/dev/null", 3, 0));
     CHECK_FATAL("sample 6|shard_0.bin|5", load_state(&d, "/dev/null", 0, 6));
     dataloader_close(&d);
 }
