@@ -21,8 +21,7 @@ from common import HEADER_BYTES, Parser, add_device_option, fail, positive_int, 
 from formats import read_model
 from model import clip_gradients, fused_attention, make_optimizer
 
-TOKENS_MAGIC = 20240520
-SHUFFLE_SEED = 42
+TOKEN_TYPES = {20240520: np.uint16, 20240801: np.uint32}  # by magic number
 
 
 class TokenLoader:
@@ -33,7 +32,7 @@ class TokenLoader:
     Fisher-Yates steps i = n-1..1 that swap i with MT19937() mod (i+1).
     """
 
-    def __init__(self, pattern, B, T, shuffle, vocab_size):
+    def __init__(self, pattern, B, T, vocab_size, shuffle_seed=None):
         self.B, self.T, self.vocab_size = B, T, vocab_size
         paths = sorted(glob.glob(pattern))
         if not paths:
@@ -41,21 +40,22 @@ class TokenLoader:
         self.paths = paths
         self.shards = [self.open_shard(path) for path in paths]
         self.order = list(range(len(self.shards)))
-        self.random = np.random.RandomState(SHUFFLE_SEED) if shuffle else None
+        self.random = None if shuffle_seed is None else np.random.RandomState(shuffle_seed)
         self.reset()
 
     def open_shard(self, path):
-        """The tokens of a file as a (n,) uint16 map."""
+        """The tokens of a file as a (n,) map."""
         try:
             header = np.fromfile(path, np.int32, 256)
             size = os.path.getsize(path)
         except OSError as error:
             fail(f"cannot read {path}: {error.strerror}")
-        if len(header) < 256 or header[0] != TOKENS_MAGIC or size != HEADER_BYTES + 2 * int(header[2]):
-            fail(f"{path} is not a sound token file of 16-bit tokens")
+        dtype = TOKEN_TYPES.get(int(header[0])) if len(header) == 256 else None
+        if dtype is None or size != HEADER_BYTES + int(header[2]) * np.dtype(dtype).itemsize:
+            fail(f"{path} is not a sound token file")
         if header[2] < self.B * self.T + 1:
             fail(f"{path} holds {header[2]:,} tokens; a batch of {self.B} x {self.T} needs {self.B * self.T + 1:,}")
-        return np.memmap(path, np.uint16, "r", HEADER_BYTES)
+        return np.memmap(path, dtype, "r", HEADER_BYTES)
 
     def permute(self, items):
         for i in range(len(items) - 1, 0, -1):
@@ -147,6 +147,7 @@ def parse_arguments():
         help="bfloat16 is autocast (default: %(default)s)",
     )
     add("--compile", type=int, choices=[0, 1], default=0, help="1: torch.compile (default: %(default)s)")
+    add("--seed", type=int, default=42, metavar="N", help="of the shuffling (default: %(default)s)")
     add("--shuffle", type=int, choices=[0, 1], default=1, help="1: the trainers' shuffled order (default: %(default)s)")
     add_device_option(parser)
     args = parser.parse_args()
@@ -177,7 +178,7 @@ class Log:
 @torch.no_grad()
 def validation_loss(model, vocab_size, args, autocast):
     """The mean loss over the first --val-steps batches of the validation data, or fewer where it holds fewer."""
-    loader = TokenLoader(args.val_data, args.batch, args.time, False, vocab_size)
+    loader = TokenLoader(args.val_data, args.batch, args.time, vocab_size)
     steps = min(args.val_steps, sum((len(shard) - 1) // (args.batch * args.time) for shard in loader.shards))
     total = 0.0
     for _ in range(steps):
@@ -215,7 +216,7 @@ def main():
         return torch.autocast(device_type, torch.bfloat16) if args.dtype == "bfloat16" else nullcontext()
 
     vocab_size = model.config.vocab_size
-    loader = TokenLoader(args.train_data, args.batch, args.time, bool(args.shuffle), vocab_size)
+    loader = TokenLoader(args.train_data, args.batch, args.time, vocab_size, args.seed if args.shuffle else None)
     decay = args.weight_decay
     optimizer = make_optimizer(model, args.learning_rate, args.beta1, args.beta2, args.epsilon, decay)
     compiled = torch.compile(model) if args.compile else model
