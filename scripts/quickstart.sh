@@ -39,6 +39,7 @@ fi
 
 # 3. Train
 echo "== ./$trainer"
+export OMP_WAIT_POLICY=passive # threads that spin while they wait slow a busy machine down
 if [ $gpu = 1 ]; then
     ./$trainer -i ${data}_train.bin -j ${data}_val.bin -e gpt2:l6c384h6t256 -b 64 -t 256 -x 1500 -l 1e-3 -u 100 -q 0.1 \
         -c 0.1 -v 250 -m 8 -s 1500 -g 256 --top-k 40 --temperature 0.9
