@@ -83,13 +83,15 @@ static void ranks_share_the_examples(void) {
         int visits[NUM_EXAMPLES] = {0}, num_batches = 0, good = 1;
         for (int rank = 0; rank < num_ranks; rank++) {
             EvalLoader e;
-            evalloader_open(&e, path, 4, T, rank, num_ranks);
+            evalloader_open(&e, path, 8, T, rank, num_ranks);
             good = good && (rank == 0 || e.num_batches == num_batches); // the ranks walk in step
             num_batches = e.num_batches;
             for (int batch = 0; batch < e.num_batches; batch++) {
                 int example = e.current;
                 evalloader_next(&e);
-                if (e.examples) { good = good && holds_example(&e, 0, example) && visits[example]++ == 0; }
+                for (int i = 0; i < e.examples; i++) {
+                    good = good && holds_example(&e, i, example + i) && visits[example + i]++ == 0;
+                }
             }
             evalloader_close(&e);
         }
@@ -180,6 +182,16 @@ static void bad_files_are_refused(void) {
     CHECK_FATAL("bad.bin|no example 5", open_and_walk(bad, 4, T));
     unit_write_format(bad, EVAL_MAGIC, 1, NUM_EXAMPLES - 1, 0, words, bytes);
     CHECK_FATAL("bad.bin|behind the last of 4", open_and_walk(bad, 4, T));
+    words[3] = 4; // the first example's label
+    unit_write_format(bad, EVAL_MAGIC, 1, NUM_EXAMPLES, 0, words, bytes);
+    CHECK_FATAL("bad.bin|example 0|label 4", open_and_walk(bad, 4, T));
+    n = make_examples(words, 1);
+    words[1] += 2; // a word behind the last ending
+    unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * (n + 1));
+    CHECK_FATAL("bad.bin|example 0|behind its last ending", open_and_walk(bad, 4, T));
+    words[1] -= 4; // a word too few for it
+    unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * (n - 1));
+    CHECK_FATAL("bad.bin|example 0|does not fit", open_and_walk(bad, 4, T));
     for (size_t cut = 0; cut < HEADER_BYTES + bytes; cut += cut < HEADER_BYTES ? 256 : 9) {
         write_examples("bad.bin");
         unit_truncate(bad, cut);

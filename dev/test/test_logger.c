@@ -60,6 +60,8 @@ static void other_lines_stay(void) {
     unit_write(unit_path("main.log"), notes, strlen(notes));
     logger_open(&logger, folder(), 12);
     CHECK(unit_file_is(unit_path("main.log"), "# lr was halved by hand\ns:3 tel:4.0000\n\n"));
+    logger_open(&logger, folder(), 0);
+    CHECK(unit_file_is(unit_path("main.log"), "# lr was halved by hand\n\n"));
 }
 
 static void without_a_directory_nothing_is_written(void) {

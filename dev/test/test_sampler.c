@@ -126,6 +126,8 @@ static void extreme_logits_are_safe(void) {
     float nothing[3] = {NAN, NAN, NAN};
     int token = sample_logits(nothing, 3, 1.0f, 2, 0.5f, scratch);
     CHECK(token >= 0 && token < 3);
+    float first_nan[4] = {NAN, 0.0f, -0.5f, -1.0f};
+    CHECK(sample_logits(first_nan, 4, 1.0f, 2, 0.99f, scratch) == 2); // NaN takes no place among the top k
     float flat[3] = {0.0f, 0.0f, 0.0f};
     CHECK(sample_logits(flat, 3, 1e-30f, 0, 0.99f, scratch) == 2); // a small temperature divides no 0 by 0
     CHECK(sample_logits(huge, 4, 1e-30f, 0, 0.99f, scratch) == 1);

@@ -156,6 +156,8 @@ static void bad_files_are_refused(void) {
         unit_truncate(write_tokenizer("bad.bin", 2, V, 10), cut);
         CHECK_FATAL("bad.bin|truncated", tokenizer_load(&t, bad, V));
     }
+    unit_truncate(write_tokenizer("bad.bin", 2, V, 10), size - 1);
+    CHECK_FATAL("bad.bin|truncated", tokenizer_load(&t, bad, V));
     CHECK_FATAL("Is a directory", tokenizer_load(&t, unit_folder, V));
 }
 
