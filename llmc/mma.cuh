@@ -56,17 +56,19 @@ __device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, u
 }
 #endif
 
-// threadIdx.x and blockIdx.x, read anew each time: what is derived from them then occupies no registers from one use to
+// threadIdx.x and blockIdx, read anew each time: what is derived from them then occupies no registers from one use to
 // the next, where the compiler would rather keep, and spill, it.                                    (10.1, 10.5)
 __device__ inline int mov_tid_x() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
     return x;
 }
-__device__ inline int mov_ctaid_x() {
-    int x;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
-    return x;
+__device__ inline int3 mov_ctaid() {
+    int3 v;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(v.x));
+    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(v.y));
+    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(v.z));
+    return v;
 }
 
 // 16 bytes from global to shared memory, past L1 and the registers, arriving later. Of the source only the first
@@ -85,6 +87,13 @@ template <int N> __device__ inline void cp_async_wait_group() {
 __device__ inline float ex2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// log2(x), wrong by at most 2^-22.6 for x in [0.5, 2] and by 3 units in the last place elsewhere.
+__device__ inline float lg2_approx(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
@@ -212,6 +221,24 @@ __device__ inline void store_tile(floatX* destination, uint32_t tile, int stride
         if (r < valid) { __stcg(reinterpret_cast<uint4*>(destination + (int64_t)r * stride + c * 8), v); }
     }
 }
+
+// ----------------------------------------------------------------------------
+// Which thread block works on what: a grid of (heads of a group, blocks of a head, groups), so that all first blocks of
+// a group start before the second ones, and the group's tensors stay in L2 meanwhile. The last group may be short.
+
+// head_bytes: of a head's tensors that several blocks read
+inline dim3 attention_grid(int blocks, int heads, int64_t head_bytes) {
+    constexpr int64_t l2_bytes = 16 << 20; // well inside the L2 of data centre GPUs (40 to 60 MB)
+    int group = (int)min((int64_t)heads, max((int64_t)1, l2_bytes / head_bytes));
+    return dim3(group, blocks, CEIL_DIV(heads, group));
+}
+struct AttentionTask {
+    int head, block;
+    __device__ AttentionTask() {
+        int3 v = mov_ctaid();
+        head = v.z * gridDim.x + v.x, block = v.y;
+    }
+};
 
 // ----------------------------------------------------------------------------
 // A warp's products. Accumulators (16 M, 8 N) are float[M][N][4], A fragments (16 M, 16 K) uint32_t[K][M][4], as

@@ -51,17 +51,6 @@ template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTile
     static_assert(padded_rows % Br == 0 && Br % step == 0 && Bc % Br == 0 && row_bytes % 128 == 0, "");
 };
 
-// Which of `blocks` blocks of which head. Heads go in groups whose tensors stay in L2; in a group block 0 comes first.
-struct BackwardTask {
-    int block, head;
-    __device__ BackwardTask(int blocks, int heads, int group) {
-        int index = mov_ctaid_x(), first = index / (blocks * group) * group; // head
-        int in_group = index - first * blocks, size = min(group, heads - first);
-        block = in_group / size;
-        head = first + in_group % size;
-    }
-};
-
 // ----------------------------------------------------------------------------
 // dQ
 
@@ -153,15 +142,14 @@ template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C:
 // dqkv (B,T,3,NH,HS), the q part; statistics (B,NH,T padded); dout, out (B,T,NH,HS); l, m (B,NH,T)
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     attention_backward_query_kernel(floatX* dqkv, RowStatistics* statistics, const floatX* dout, const floatX* qkv,
-                                    const floatX* out, const float* l, const float* m, int T, int NH, int heads,
-                                    int group) {
+                                    const floatX* out, const float* l, const float* m, int T, int NH, int heads) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, warp_rows = 16 * M;
     extern __shared__ __align__(1024) char shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int blocks = CEIL_DIV(T, Br);
-    BackwardTask task(blocks, heads, group);
+    AttentionTask task;
+    if (task.head >= heads) { return; }
     int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
-    int i0 = (blocks - 1 - task.block) * Br; // long rows first
+    int i0 = (gridDim.y - 1 - task.block) * Br; // long rows first
     int last = (min(i0 + Br, T) - 1) / Bc;
     int row = i0 + warp * warp_rows; // the warp's first
     int64_t q_offset = qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * stride;
@@ -182,6 +170,17 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     load_tile<HS, Br, C::threads>(o_tile, out + o_offset, NH * HS, T - i0);
     load_tile<HS, Br, C::threads>(q_tile, qkv + q_offset, stride, T - i0);
     load_kv(0);
+
+    RowStatistics rows[M][2];
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) { // while the copies are under way
+            int t = row + 16 * i + 8 * h + lane / 4;
+            int64_t at = (int64_t)task.head * T + t;
+            rows[i][h].lse = t < T ? __fmul_rn(m[at], LOG2E) + lg2_approx(l[at]) : INFINITY;
+        }
+    }
     cp_async_wait_group<0>();
     __syncthreads();
 
@@ -191,14 +190,11 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     dO.load();
     float D[M][2];
     row_dots<HS>(D, dO.address, o_tile + warp_offset + Tile<HS>::lane_a(lane));
-    RowStatistics rows[M][2];
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int t = row + 16 * i + 8 * h + lane / 4;
-            int64_t at = (int64_t)task.head * T + t;
-            rows[i][h].lse = t < T ? __fmul_rn(m[at], LOG2E) + log2f(l[at]) : INFINITY;
             rows[i][h].minus_d = -D[i][h];
             if (lane % 4 == 0) { statistics[statistics_offset(task.head, t, T)] = rows[i][h]; }
         }
@@ -294,11 +290,12 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
 // dqkv (B,T,3,NH,HS), the k and v parts; dout (B,T,NH,HS); statistics (B,NH,T padded)
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     attention_backward_key_kernel(floatX* dqkv, const floatX* dout, const floatX* qkv, const RowStatistics* statistics,
-                                  int T, int NH, int heads, int group) {
+                                  int T, int NH, int heads) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, warp_keys = 16 * M;
     extern __shared__ __align__(1024) char shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    BackwardTask task(CEIL_DIV(T, Bc), heads, group);
+    AttentionTask task;
+    if (task.head >= heads) { return; }
     int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
     int j0 = task.block * Bc;           // the first keys have most queries
     int column = j0 + warp * warp_keys; // the warp's first
@@ -359,7 +356,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     store_accumulators<HS>(k_rows, dK, scale, lane);
     store_accumulators<HS>(v_rows, dV, one, lane);
     __syncwarp();
-    BackwardTask same(CEIL_DIV(T, Bc), heads, group); // instead of registers that would hold it all the while
+    AttentionTask same; // instead of registers that would hold it all the while
     floatX* dk = dqkv + qkv_offset(same.head / NH, 1, same.head % NH, T, NH, HS) + (int64_t)column * stride;
     store_tile<HS, warp_keys>(dk, k_rows, stride, T - column, lane);
     store_tile<HS, warp_keys>(dk + NH * HS, v_rows, stride, T - column, lane);
@@ -375,42 +372,36 @@ static inline size_t backward_scratch_bytes(int B, int T, int NH, int) {
 template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                                  const float* l, const float* m, void* scratch, int B, int T, int NH,
                                                  int HS, cudaStream_t stream) {
-    constexpr int l2_bytes = 16 << 20; // Q, K, V, O and dO of a group: inside the L2 of data centre GPUs (40 to 60 MB)
-    int group = (int)max((int64_t)1, l2_bytes / ((int64_t)T * HS * 10)), heads = B * NH;
+    int heads = B * NH;
+    int64_t head_bytes = (int64_t)T * HS * 5 * sizeof(floatX); // Q, K, V, O and dO
     RowStatistics* statistics = (RowStatistics*)scratch;
     auto query = attention_backward_query_kernel<Q>;
     auto key = attention_backward_key_kernel<K>;
     cuda_check(cudaFuncSetAttribute(query, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)Q::shared_bytes));
     cuda_check(cudaFuncSetAttribute(key, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)K::shared_bytes));
-    query<<<CEIL_DIV(T, Q::Br) * heads, Q::threads, Q::shared_bytes, stream>>>(dqkv, statistics, dout, qkv, out, l, m,
-                                                                               T, NH, heads, group);
+    query<<<attention_grid(CEIL_DIV(T, Q::Br), heads, head_bytes), Q::threads, Q::shared_bytes, stream>>>(
+        dqkv, statistics, dout, qkv, out, l, m, T, NH, heads);
     cuda_check(cudaGetLastError());
-    key<<<CEIL_DIV(T, K::Bc) * heads, K::threads, K::shared_bytes, stream>>>(dqkv, dout, qkv, statistics, T, NH, heads,
-                                                                             group);
+    key<<<attention_grid(CEIL_DIV(T, K::Bc), heads, head_bytes), K::threads, K::shared_bytes, stream>>>(
+        dqkv, dout, qkv, statistics, T, NH, heads);
     cuda_check(cudaGetLastError());
 }
 
-// A table row, named after the two kernels' warps x rows, block and step.
-template <class Q, class K> constexpr size_t backward_shared_bytes() {
-    return Q::shared_bytes > K::shared_bytes ? Q::shared_bytes : K::shared_bytes;
+// A table row, named after the rows of a block and keys of a stage in the query kernel, keys of a block and queries of a
+// stage in the key kernel.
+template <class Q, class K> constexpr AttentionBackwardConfig backward_config(const char* name) {
+    return {name, Q::HS, Q::shared_bytes > K::shared_bytes ? Q::shared_bytes : K::shared_bytes, launch_backward<Q, K>,
+            backward_scratch_bytes};
 }
-#define BACKWARD_CONFIG(NAME, Q, K)                                                                                    \
-    { NAME, Q::HS, backward_shared_bytes<Q, K>(), launch_backward<Q, K>, backward_scratch_bytes }
-typedef QueryTiles<32, 4, 2, 64, 32, 2> Query32;
-typedef KeyTiles<32, 4, 2, 64, 32, 2> Key32;
-typedef QueryTiles<64, 4, 2, 128, 32, 2> Query64;
-typedef KeyTiles<64, 4, 2, 128, 32, 2> Key64;
-typedef QueryTiles<96, 4, 1, 64, 32, 2> Query96;
-typedef KeyTiles<96, 8, 1, 64, 32, 1> Key96;
-typedef QueryTiles<128, 4, 1, 64, 32, 2> Query128;
-typedef KeyTiles<128, 4, 1, 32, 32, 2> Key128;
 static const AttentionBackwardConfig backward_configs[] = {
-    BACKWARD_CONFIG("128 queries, 128 keys", Query32, Key32),
-    BACKWARD_CONFIG("128 queries, 128 keys", Query64, Key64),
-    BACKWARD_CONFIG("64 queries, 128 keys", Query96, Key96),
-    BACKWARD_CONFIG("64 queries, 64 keys", Query128, Key128),
+    backward_config<QueryTiles<32, 4, 2, 128, 32, 2>, KeyTiles<32, 4, 2, 128, 32, 2>>("128x128, 128x128"),
+    backward_config<QueryTiles<64, 4, 2, 128, 32, 2>, KeyTiles<64, 4, 2, 128, 32, 2>>("128x128, 128x128"),
+    backward_config<QueryTiles<64, 4, 2, 64, 32, 2>, KeyTiles<64, 4, 2, 64, 32, 2>>("128x64, 128x64"),
+    backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 8, 1, 64, 32, 1>>("64x64, 128x64"),
+    backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 4, 1, 64, 32, 2>>("64x64, 64x64"),
+    backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x64, 64x32"),
+    backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 32, 2>>("64x64, 64x64"),
 };
-#undef BACKWARD_CONFIG
 
 // The best configuration for the head size, among those that fit the GPU's shared memory. Returns the scratch in bytes.
 inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {

@@ -20,14 +20,14 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 1; the lazy rescaling follows its
 
 namespace mma {
 
-// A configuration: warps per block, rows per warp / 16, keys per block, and blocks per multiprocessor to compile for.
-template <int HS_, int WARPS, int M_, int BC, int CTAS> struct ForwardTiles {
-    static constexpr int HS = HS_, M = M_, Bc = BC, threads = WARPS * 32, ctas = CTAS;
+// A configuration: warps per block, rows per warp / 16, keys per block and per step, and blocks per multiprocessor.
+template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct ForwardTiles {
+    static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
     static constexpr float scale = inverse_sqrt(HS);
     static constexpr bool q_in_registers = HS * M <= 128; // else its fragments would take more than 32 registers
     static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2;
-    static_assert(Bc % (16 * M) == 0, "a key block is whole squares of the diagonal");
+    static_assert(Bc % step == 0 && step % (16 * M) == 0, "a step is whole squares of the diagonal");
     static constexpr size_t shared_bytes = q_bytes + 2 * 2 * kv_bytes; // Q (later O), then two stages of K and V
 };
 
@@ -147,26 +147,17 @@ __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], RunningSoftmax<C::
     }
 }
 
-// Which query block of which head. Within a group of heads the long rows come first.
-struct ForwardTask {
-    int i, head;
-    __device__ ForwardTask(int index, int blocks, int heads, int group) {
-        int first = index / (blocks * group) * group; // head
-        int in_group = index - first * blocks, size = min(group, heads - first);
-        i = blocks - 1 - in_group / size;
-        head = first + in_group % size;
-    }
-};
-
 // out (B,T,NH,HS); l, m (B,NH,T); qkv (B,T,3,NH,HS)
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
-    attention_forward_kernel(floatX* out, float* l, float* m, const floatX* qkv, int T, int NH, int heads, int group) {
+    attention_forward_kernel(floatX* out, float* l, float* m, const floatX* qkv, int T, int NH, int heads) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, square = 16 * M;
     extern __shared__ __align__(1024) char shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    ForwardTask task(blockIdx.x, CEIL_DIV(T, Br), heads, group);
+    AttentionTask task;
+    if (task.head >= heads) { return; }
     int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
-    int i0 = task.i * Br, last = (min(i0 + Br, T) - 1) / Bc;
+    int i0 = (gridDim.y - 1 - task.block) * Br; // long rows first
+    int last = (min(i0 + Br, T) - 1) / Bc;
     int row = i0 + warp * square; // the warp's first
     const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * stride;
     const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
@@ -196,14 +187,17 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         if (j == 0) { Q.load(); }
         uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
         uint32_t K = tile + Tile<HS>::lane_b(lane), V = tile + C::kv_bytes + Tile<HS>::lane_a(lane);
-        int column = j * Bc;
-        if (column + Bc <= row) {
-            attend<C, Bc / 8, false>(O, softmax, Q, K, V, lane_row, column + lane_column);
-        } else { // squares up to the warp's diagonal
-            for (; column < min(row + square, (j + 1) * Bc); column += square) {
+        int end = min((j + 1) * Bc, row + square); // keys past the warp's rows do not count
+#pragma unroll 1
+        for (int column = j * Bc; column < end;) {
+            bool full = column + C::step <= row + 1;
+            if (full) {
+                attend<C, C::step / 8, false>(O, softmax, Q, K, V, lane_row, column + lane_column);
+            } else { // the warp's diagonal is near: by squares
                 attend<C, square / 8, true>(O, softmax, Q, K, V, lane_row, column + lane_column);
-                K += square * Tile<HS>::row_bytes, V += square * Tile<HS>::row_bytes;
             }
+            int keys = full ? C::step : square;
+            column += keys, K += keys * Tile<HS>::row_bytes, V += keys * Tile<HS>::row_bytes;
         }
     }
 
@@ -228,27 +222,31 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                        cudaStream_t stream) {
-    constexpr int l2_bytes = 16 << 20; // K and V of a group: well inside the L2 of data centre GPUs (40 to 60 MB)
-    int group = (int)max((int64_t)1, l2_bytes / ((int64_t)T * HS * 4));
+    int64_t head_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V
     auto kernel = attention_forward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
-    kernel<<<CEIL_DIV(T, C::Br) * B * NH, C::threads, C::shared_bytes, stream>>>(out, l, m, qkv, T, NH, B * NH, group);
+    kernel<<<attention_grid(CEIL_DIV(T, C::Br), B * NH, head_bytes), C::threads, C::shared_bytes, stream>>>(
+        out, l, m, qkv, T, NH, B * NH);
     cuda_check(cudaGetLastError());
 }
 
-// A table row: its name says rows per block x keys per block, then warps, then blocks per multiprocessor.
-#define FORWARD_CONFIG(HS, WARPS, M, BC, CTAS)                                                                         \
-    {                                                                                                                  \
-#WARPS "x" #M "x16 rows, " #BC " keys, " #CTAS " a multiprocessor", HS, ForwardTiles < HS, WARPS, M, BC,       \
-            CTAS> ::shared_bytes, launch_forward < ForwardTiles < HS, WARPS, M, BC, CTAS>>                             \
-    }
+// A table row, named after the rows and keys of a block and its warps.
+template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
+    return {name, C::HS, C::shared_bytes, launch_forward<C>};
+}
 static const AttentionForwardConfig forward_configs[] = {
-    FORWARD_CONFIG(64, 4, 2, 64, 2),  FORWARD_CONFIG(64, 4, 1, 64, 4),  FORWARD_CONFIG(64, 8, 1, 64, 2),
-    FORWARD_CONFIG(64, 2, 2, 64, 4),  FORWARD_CONFIG(128, 4, 2, 32, 2), FORWARD_CONFIG(128, 4, 1, 64, 2),
-    FORWARD_CONFIG(128, 8, 1, 64, 1), FORWARD_CONFIG(96, 4, 2, 32, 2),  FORWARD_CONFIG(96, 4, 1, 64, 2),
-    FORWARD_CONFIG(32, 4, 2, 64, 3),  FORWARD_CONFIG(32, 4, 1, 64, 4),
+    forward_config<ForwardTiles<32, 4, 2, 64, 64, 3>>("128x64, 4 warps"),
+    forward_config<ForwardTiles<32, 4, 1, 64, 64, 4>>("64x64, 4 warps"),
+    forward_config<ForwardTiles<64, 4, 2, 128, 64, 2>>("128x128, 4 warps"),
+    forward_config<ForwardTiles<64, 4, 2, 64, 64, 2>>("128x64, 4 warps"),
+    forward_config<ForwardTiles<64, 4, 1, 64, 64, 3>>("64x64, 4 warps"),
+    forward_config<ForwardTiles<64, 2, 2, 64, 64, 4>>("64x64, 2 warps"),
+    forward_config<ForwardTiles<96, 4, 2, 64, 32, 2>>("128x64, 4 warps"),
+    forward_config<ForwardTiles<96, 4, 1, 64, 64, 2>>("64x64, 4 warps"),
+    forward_config<ForwardTiles<128, 4, 2, 64, 32, 2>>("128x64, 4 warps"),
+    forward_config<ForwardTiles<128, 4, 2, 32, 32, 2>>("128x32, 4 warps"),
+    forward_config<ForwardTiles<128, 4, 1, 64, 64, 2>>("64x64, 4 warps"),
 };
-#undef FORWARD_CONFIG
 
 // The best configuration for the head size, among those that fit the GPU's shared memory.
 inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
