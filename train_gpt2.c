@@ -53,26 +53,23 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// Memory for a large tensor, in huge pages where the system has them: a product walks over rows that lie pages apart.
+// Memory for tensors: zeroed, and taken from the system only where it is touched. In huge pages where the system has
+// them: a product walks over rows that lie pages apart.
 void* tensor_alloc(size_t bytes, const char* what) {
-    const size_t huge_page = 2 << 20;
-    size_t alignment = bytes >= huge_page ? huge_page : 256;
-    void* p = aligned_alloc(alignment, CEIL_DIV(bytes ? bytes : 1, alignment) * alignment);
-    if (p == NULL) {
+    void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
         fatal("%s: %.1f MiB of memory asked for, more than there is; use a smaller batch (-b, with -d for "
               "accumulation), a smaller model (-e), or more recomputation (-r 2)",
               what, (double)bytes / (1 << 20));
     }
 #ifdef MADV_HUGEPAGE
-    if (bytes >= huge_page) { madvise(p, bytes, MADV_HUGEPAGE); } // advice: nothing is wrong where it is refused
+    madvise(p, bytes, MADV_HUGEPAGE); // advice: nothing is wrong where it is refused
 #endif
     return p;
 }
 
-void* tensor_alloc_zeroed(size_t bytes, const char* what) {
-    void* p = tensor_alloc(bytes, what);
-    memset(p, 0, bytes);
-    return p;
+void tensor_free(void* p, size_t bytes) {
+    if (p != NULL) { munmap(p, bytes); }
 }
 
 // Host <-> the model's memory, which on the CPU is the host's.
@@ -101,9 +98,9 @@ void gpt2_allocate(GPT2* model, int B, int T, int training) {
     gpt2_point_activations(&model->acts, table, model->acts_memory);
     model->losses_host = model->acts.losses;
     if (!training) { return; }
-    model->grads_memory = (float*)tensor_alloc_zeroed(bytes, "gradients");
-    model->m_memory = (float*)tensor_alloc_zeroed(bytes, "first moments");
-    model->v_memory = (float*)tensor_alloc_zeroed(bytes, "second moments");
+    model->grads_memory = (float*)tensor_alloc(bytes, "gradients");
+    model->m_memory = (float*)tensor_alloc(bytes, "first moments");
+    model->v_memory = (float*)tensor_alloc(bytes, "second moments");
     gpt2_point_parameters(&model->grads, model->table, model->grads_memory, sizeof(float));
 }
 
@@ -113,11 +110,12 @@ size_t gpt2_memory_bytes(const GPT2* model) {
 }
 
 void gpt2_free(GPT2* model) {
-    free(model->params_memory);
-    free(model->grads_memory);
-    free(model->m_memory);
-    free(model->v_memory);
-    free(model->acts_memory);
+    size_t bytes = model->num_parameters * sizeof(float);
+    tensor_free(model->params_memory, bytes);
+    tensor_free(model->grads_memory, bytes);
+    tensor_free(model->m_memory, bytes);
+    tensor_free(model->v_memory, bytes);
+    tensor_free(model->acts_memory, model->acts_bytes);
     memset(model, 0, sizeof(*model));
 }
 
@@ -343,7 +341,7 @@ HostAlloc gpt2_host_alloc(void) {
 double gpt2_measure_peak(GPT2* model) {
     (void)model;
     const size_t n = 1024;
-    float* memory = (float*)tensor_alloc_zeroed(3 * n * n * sizeof(float), "a product");
+    float* memory = (float*)tensor_alloc(3 * n * n * sizeof(float), "a product");
     double best = 0.0;
     for (int round = 0; round < 5; round++) {
         double start = wall_seconds();
@@ -351,7 +349,7 @@ double gpt2_measure_peak(GPT2* model) {
         double rate = 2.0 * (double)(n * n * n) / (wall_seconds() - start);
         best = rate > best ? rate : best;
     }
-    free(memory);
+    tensor_free(memory, 3 * n * n * sizeof(float));
     return best;
 }
 

@@ -7,7 +7,7 @@ One product serves all three, since packing puts any operand into the order that
 
 c is cut into blocks; each block is one task of one thread, which walks over K in steps of BLOCK_K. In a step it packs
 its rows of a into panels of TILE_ROWS rows, small enough together to stay in the second-level cache; then, panel by
-panel of TILE_COLS columns, it packs b, which stays in the first-level cache, and multiplies it with every panel of a
+panel of TILE_COLS columns, it packs b and multiplies it with every panel of a while it is in the first-level cache
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Every element of c is summed in the
 same order whatever the blocks and the number of threads: same inputs, same bits.
 
@@ -24,9 +24,10 @@ With USE_CBLAS the products go to cblas_sgemm instead.
 
 enum {
     TILE_COLS = TILE_VECTORS * LANES,
-    BLOCK_K = 192,               // a panel of b, TILE_COLS * BLOCK_K floats, is 36 KiB with AVX-512
-    BLOCK_ROWS = 64 * TILE_ROWS, // the packed rows of a are 384 KiB with AVX-512
-    BLOCK_COLS = 16 * TILE_COLS
+    BLOCK_K = 384,
+    BLOCK_ROWS = 64 * TILE_ROWS, // the packed rows of a are 768 KiB with AVX-512
+    BLOCK_COLS = 16 * TILE_COLS,
+    PANEL = BLOCK_K * TILE_ROWS + 16 // floats of a panel of a; the 16 keep panels off each other's cache sets
 };
 
 // A matrix as a product reads it: element (r,k) of a or (k,j) of b lies at data[outer * outer_stride + k * k_stride],
@@ -36,50 +37,61 @@ typedef struct {
     size_t outer_stride, k_stride;
 } MatmulOperand;
 
-// Packs `count` (at most `width`) rows or columns of x, from `first` on, and K steps from k0 on, into (K, width); the
-// rest is zero.
-ALWAYS_INLINE void matmul_pack(float* packed, MatmulOperand x, size_t first, size_t count, size_t k0, size_t K,
-                               const size_t width) {
+// Packs `count` rows of a, or columns of b, from `first` on, and `depth` steps from k0 on, into panels of `width` of
+// them, (depth, width) each and `panel` floats apart. The last panel is filled up with zeros.
+ALWAYS_INLINE void matmul_pack(float* packed, size_t panel, const size_t width, MatmulOperand x, size_t first,
+                               size_t count, size_t k0, size_t depth) {
     const float* source = x.data + first * x.outer_stride + k0 * x.k_stride;
-    if (count < width) { memset(packed, 0, K * width * sizeof(float)); }
-    if (x.outer_stride == 1) {
-        for (size_t k = 0; k < K; k++) {
+    size_t last = count / width * width, done = 0;
+    if (last < count) { memset(packed + last / width * panel, 0, depth * width * sizeof(float)); }
+    if (x.outer_stride == 1) { // rows lie side by side: copy a panel's width of them at each step
+        for (size_t k = 0; k < depth; k++) {
             const float* from = source + k * x.k_stride;
-            if (count == width) {
-                memcpy(packed + k * width, from, width * sizeof(float));
-            } else {
-                memcpy(packed + k * width, from, count * sizeof(float));
+            float* to = packed + k * width;
+            for (size_t i = 0; i < last; i += width, to += panel) { memcpy(to, from + i, width * sizeof(float)); }
+            if (last < count) { memcpy(to, from + last, (count - last) * sizeof(float)); }
+        }
+        return;
+    }
+    const size_t piece = width < LANES ? width : LANES; // of a transposed vector that stays within a panel
+    size_t whole_k = depth / LANES * LANES;
+    for (; done + LANES <= count; done += LANES) { // steps lie side by side: transpose squares of LANES rows and steps
+        for (size_t k = 0; k < whole_k; k += LANES) {
+            vec square[LANES];
+            for (size_t i = 0; i < LANES; i++) { square[i] = vec_load(source + (done + i) * x.outer_stride + k); }
+            vec_transpose(square);
+            for (size_t i = 0; i < LANES; i += piece) {
+                float* to = packed + (done + i) / width * panel + (done + i) % width + k * width;
+                for (size_t j = 0; j < LANES; j++) {
+                    memcpy(to + j * width, (const float*)&square[j] + i, piece * sizeof(float));
+                }
             }
         }
-    } else {
-        for (size_t i = 0; i < count; i++) {
-            const float* from = source + i * x.outer_stride;
-            for (size_t k = 0; k < K; k++) { packed[k * width + i] = from[k]; }
-        }
+    }
+    for (size_t i = 0; i < count; i++) { // what is left over of rows and of steps, one by one
+        float* to = packed + i / width * panel + i % width;
+        for (size_t k = i < done ? whole_k : 0; k < depth; k++) { to[k * width] = source[i * x.outer_stride + k]; }
     }
 }
 
 // The block of c that begins at (row, col): rows x cols of it, over the whole of K.
 static inline void matmul_block(float* c, const float* base, const float* bias, MatmulOperand a, MatmulOperand b,
                                 size_t N, size_t K, size_t row, size_t col, size_t rows, size_t cols) {
-    static _Thread_local float packed_a[BLOCK_ROWS * BLOCK_K] ALIGNED; // (panels, BLOCK_K, TILE_ROWS)
+    static _Thread_local float packed_a[BLOCK_ROWS / TILE_ROWS * PANEL] ALIGNED; // (panels, BLOCK_K, TILE_ROWS)
     static _Thread_local float packed_b[BLOCK_K * TILE_COLS] ALIGNED;
     for (size_t k0 = 0; k0 < K; k0 += BLOCK_K) {
         size_t depth = K - k0 < BLOCK_K ? K - k0 : BLOCK_K;
         const float* addend = k0 == 0 ? base : c; // later steps add to what the earlier ones left
-        for (size_t i = 0; i < rows; i += TILE_ROWS) {
-            size_t count = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
-            matmul_pack(packed_a + i * BLOCK_K, a, row + i, count, k0, depth, TILE_ROWS);
-        }
+        matmul_pack(packed_a, PANEL, TILE_ROWS, a, row, rows, k0, depth);
         for (size_t j = 0; j < cols; j += TILE_COLS) {
             size_t width = cols - j < TILE_COLS ? cols - j : TILE_COLS;
-            matmul_pack(packed_b, b, col + j, width, k0, depth, TILE_COLS);
+            matmul_pack(packed_b, 0, TILE_COLS, b, col + j, width, k0, depth);
             for (size_t i = 0; i < rows; i += TILE_ROWS) {
                 int height = (int)(rows - i < TILE_ROWS ? rows - i : TILE_ROWS);
                 size_t at = (row + i) * N + col + j;
                 const float* tile_base = addend ? addend + at : NULL;
                 const float* tile_bias = bias && k0 == 0 ? bias + col + j : NULL;
-                const float* panel = packed_a + i * BLOCK_K;
+                const float* panel = packed_a + i / TILE_ROWS * PANEL;
                 if (width == TILE_COLS) {
                     tile_product(c + at, tile_base, N, tile_bias, panel, 1, TILE_ROWS, packed_b, TILE_COLS, depth,
                                  height, TILE_VECTORS);

@@ -23,16 +23,22 @@ The code relies on NaN staying NaN and on sums being added in the order written;
 #error "compile without -ffast-math: NaN must stay NaN, and vec_exp() rounds by adding and subtracting a constant"
 #endif
 
+// LANES: floats of a vector. TILE_ROWS: a tile of TILE_ROWS x TILE_VECTORS sums, a row of TILE_VECTORS and a scalar fill
+// the registers.
 #if defined(__AVX512F__)
-enum { LANES = 16, TILE_ROWS = 8 }; // 32 registers: an 8 x 3 tile of them holds sums
+#define LANES 16
+#define TILE_ROWS 8 // of 32 registers
 #elif defined(__AVX__)
-enum { LANES = 8, TILE_ROWS = 4 }; // 16 registers: 4 x 3
+#define LANES 8
+#define TILE_ROWS 4 // of 16
 #elif defined(__aarch64__)
-enum { LANES = 4, TILE_ROWS = 8 }; // 32 registers
+#define LANES 4
+#define TILE_ROWS 8 // of 32
 #else
-enum { LANES = 4, TILE_ROWS = 4 };
+#define LANES 4
+#define TILE_ROWS 4 // of 16
 #endif
-enum { TILE_VECTORS = 3 }; // the widest tile, in vectors
+#define TILE_VECTORS 3
 
 typedef float vec __attribute__((vector_size(LANES * 4), may_alias));
 typedef uint32_t vec_bits __attribute__((vector_size(LANES * 4), may_alias));
@@ -82,6 +88,45 @@ static inline float vec_largest(vec x) {
     return largest;
 }
 
+// Transposes a square of LANES x LANES: for w = LANES/2 .. 1, rows i and i + w swap the blocks of w lanes that are off the
+// diagonal. In a pair (upper, lower) lane j of upper is numbered j, of lower LANES + j.
+#define TO_UPPER_(w, j) (((j) & (w)) ? LANES + (j) - (w) : (j))
+#define TO_LOWER_(w, j) (((j) & (w)) ? LANES + (j) : (j) + (w))
+#define FOUR_LANES_(f, w, j) f(w, j), f(w, j + 1), f(w, j + 2), f(w, j + 3)
+#if LANES == 16
+#define ALL_LANES_(f, w) FOUR_LANES_(f, w, 0), FOUR_LANES_(f, w, 4), FOUR_LANES_(f, w, 8), FOUR_LANES_(f, w, 12)
+#elif LANES == 8
+#define ALL_LANES_(f, w) FOUR_LANES_(f, w, 0), FOUR_LANES_(f, w, 4)
+#else
+#define ALL_LANES_(f, w) FOUR_LANES_(f, w, 0)
+#endif
+#ifdef __clang__
+#define SHUFFLE_(upper, lower, ...) __builtin_shufflevector(upper, lower, __VA_ARGS__)
+#else
+#define SHUFFLE_(upper, lower, ...) __builtin_shuffle(upper, lower, (vec_bits){__VA_ARGS__})
+#endif
+#define SWAP_BLOCKS_(row, w)                                                                                           \
+    for (int i = 0; i < LANES; i++) {                                                                                  \
+        if (i & (w)) { continue; }                                                                                     \
+        vec upper = row[i], lower = row[i + (w)];                                                                      \
+        row[i] = SHUFFLE_(upper, lower, ALL_LANES_(TO_UPPER_, w));                                                     \
+        row[i + (w)] = SHUFFLE_(upper, lower, ALL_LANES_(TO_LOWER_, w));                                               \
+    }
+ALWAYS_INLINE void vec_transpose(vec row[LANES]) {
+#if LANES > 8
+#pragma GCC unroll 16
+    SWAP_BLOCKS_(row, 8)
+#endif
+#if LANES > 4
+#pragma GCC unroll 16
+    SWAP_BLOCKS_(row, 4)
+#endif
+#pragma GCC unroll 16
+    SWAP_BLOCKS_(row, 2)
+#pragma GCC unroll 16
+    SWAP_BLOCKS_(row, 1)
+}
+
 // ----------------------------------------------------------------------------
 // exp(x) to about one unit in the last place; 0 below -87, exp(88) above 88; NaN for NaN.
 //
@@ -126,6 +171,11 @@ ALWAYS_INLINE void tile_product_(float* c, const float* base, size_t ldc, const 
         a_of[r] = a + (size_t)(r < rows ? r : rows - 1) * a_row; // rows past the end repeat the last one
 #pragma GCC unroll 3
         for (int v = 0; v < vectors; v++) { sum[r][v] = (vec){0}; }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) { // c is on its way from the caches while the sums are made
+#pragma GCC unroll 3
+        for (int v = 0; v < vectors; v++) { __builtin_prefetch(c + (size_t)r * ldc + v * LANES, 1); }
     }
     for (size_t k = 0; k < K; k++) {
         vec b_k[TILE_VECTORS];
