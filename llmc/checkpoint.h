@@ -132,6 +132,7 @@ static inline int checkpoint_read_state(GPT2* model, DataLoader* loader, Outlier
     memcpy(&sample, &header[STATE_SAMPLE], sizeof(sample));
     dataloader_read_state(loader, file, path, (size_t)shard, (size_t)sample);
     if (header[STATE_OUTLIERS]) { fread_check(outliers, sizeof(*outliers), 1, file, path); }
+    if (fgetc(file) != EOF) { fatal("%s goes on behind its end: it is another model's, or corrupt", path); }
     fclose(file);
     return header[STATE_STEP];
 }

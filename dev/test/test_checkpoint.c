@@ -1,0 +1,230 @@
+/*
+llmc/checkpoint.h: what a checkpoint brings back, which one is the newest, and which are refused. The model here is only
+its memory, which is all that checkpoints see of it.
+*/
+#include "llmc/gpt2.h"
+
+typedef float gpt2_real;
+enum { GPT2_MODEL_VERSION = MODEL_VERSION_FP32 };
+
+typedef struct {
+    GPT2Config config;
+    size_t num_parameters;
+    int B, T;
+    float *params_memory, *m_memory, *v_memory, *master_weights; // (num_parameters) each
+} GPT2;
+
+static void gpt2_copy_out(void* host, const void* tensor, size_t bytes) { memcpy(host, tensor, bytes); }
+static void gpt2_copy_in(void* tensor, const void* host, size_t bytes) { memcpy(tensor, host, bytes); }
+
+#include "llmc/checkpoint.h"
+
+#include "unit.h"
+
+enum { STEP = 12, V = 100 };
+
+static float* numbers(size_t n, float first) {
+    float* p = (float*)malloc_check(n * sizeof(float));
+    for (size_t i = 0; i < n; i++) { p[i] = first + (float)i; }
+    return p;
+}
+
+static GPT2 make_model(int master_weights, float first) {
+    static const GPT2Config small = {8, V, 128, 1, 1, 32};
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    GPT2 model;
+    model.config = small;
+    model.num_parameters = gpt2_parameters(table, small);
+    model.B = 2, model.T = 4;
+    model.params_memory = numbers(model.num_parameters, first);
+    model.m_memory = numbers(model.num_parameters, first + 0.25f);
+    model.v_memory = numbers(model.num_parameters, first + 0.5f);
+    model.master_weights = master_weights ? numbers(model.num_parameters, first + 0.75f) : NULL;
+    return model;
+}
+
+static void free_model(GPT2* model) {
+    free(model->params_memory);
+    free(model->m_memory);
+    free(model->v_memory);
+    free(model->master_weights);
+}
+
+static void open_loader(DataLoader* d, int shuffle) {
+    const HostAlloc host_memory = {NULL, NULL};
+    uint16_t tokens[101];
+    for (int i = 0; i <= 100; i++) { tokens[i] = (uint16_t)(i % V); }
+    const char* path = unit_path("tokens.bin");
+    if (!file_exists(path)) {
+        unit_write_format(path, TOKENS_MAGIC_16, TOKENS_VERSION_16, 101, V, tokens, sizeof(tokens));
+    }
+    dataloader_open(d, path, 2, 4, 0, 1, shuffle, 42, V, host_memory);
+}
+
+static Outliers make_outliers(void) {
+    Outliers o;
+    memset(&o, 0, sizeof(o));
+    for (int i = 0; i < 200; i++) {
+        outlier_update(&o.loss, 5.0 - 0.01 * i);
+        outlier_update(&o.grad_norm, i % 7);
+    }
+    return o;
+}
+
+static const char* state_path(void) { return unit_path("state_00000012_00000.bin"); }
+static const char* folder(void) {
+    unit_path("tokens.bin"); // makes the directory
+    return unit_folder;
+}
+
+// Writes a checkpoint of step 12 after five batches.
+static void write_one(int master_weights, int shuffle) {
+    GPT2 model = make_model(master_weights, 1.0f);
+    DataLoader d;
+    const int *inputs, *targets;
+    Outliers outliers = make_outliers();
+    open_loader(&d, shuffle);
+    for (int i = 0; i < 5; i++) { dataloader_next(&d, &inputs, &targets); }
+    checkpoint_write(&model, &d, &outliers, folder(), STEP);
+    dataloader_close(&d);
+    free_model(&model);
+}
+
+// Reads the state of step 12 into a model and a loader as they are when a program has just started.
+static void read_one(int master_weights, int shuffle, int B) {
+    GPT2 model = make_model(master_weights, -1.0f);
+    DataLoader d;
+    Outliers outliers;
+    model.B = B;
+    open_loader(&d, shuffle);
+    checkpoint_read_state(&model, &d, &outliers, state_path());
+    dataloader_close(&d);
+    free_model(&model);
+}
+
+static int same_numbers(const float* a, const float* b, size_t n) { return memcmp(a, b, n * sizeof(float)) == 0; }
+
+static void everything_comes_back(int saved_master, int master, int shuffle) {
+    write_one(saved_master, shuffle);
+    GPT2 saved = make_model(1, 1.0f), model = make_model(master, -1.0f);
+    size_t n = model.num_parameters;
+    DataLoader whole, d;
+    const int *x[2], *y[2];
+    Outliers outliers, expected = make_outliers();
+    open_loader(&whole, shuffle);
+    open_loader(&d, shuffle);
+    for (int i = 0; i < 5; i++) { dataloader_next(&whole, &x[0], &y[0]); }
+    memset(&outliers, 0xff, sizeof(outliers));
+    CHECK(checkpoint_read_state(&model, &d, &outliers, state_path()) == STEP);
+    CHECK(same_numbers(model.m_memory, saved.m_memory, n) && same_numbers(model.v_memory, saved.v_memory, n));
+    if (master) { CHECK(same_numbers(model.master_weights, saved.master_weights, n)); }
+    CHECK(memcmp(&outliers, &expected, sizeof(outliers)) == 0);
+    int same = 1;
+    for (int i = 0; i < 20; i++) {
+        dataloader_next(&whole, &x[0], &y[0]);
+        dataloader_next(&d, &x[1], &y[1]);
+        same = same && memcmp(x[0], x[1], 9 * sizeof(int)) == 0;
+    }
+    CHECK(same);
+    GPT2Config config;
+    float* params = gpt2_load_parameters(unit_path("model_00000012.bin"), &config);
+    CHECK(same_numbers(params, saved.params_memory, n));
+    free(params);
+    dataloader_close(&whole);
+    dataloader_close(&d);
+    free_model(&saved);
+    free_model(&model);
+}
+
+static void other_settings_are_refused(void) {
+    write_one(0, 1);
+    CHECK_FATAL("state_00000012_00000.bin|-b 2 -t 4", read_one(0, 1, 4));
+    CHECK_FATAL("state_00000012_00000.bin|-a 0", read_one(0, 0, 2));
+    CHECK_FATAL("state_00000012_00000.bin|no master weights|-w 0", read_one(1, 1, 2));
+    unit_patch(state_path(), 4 * STATE_NUM_PROCESSES, 8);
+    CHECK_FATAL("state_00000012_00000.bin|8 processes", read_one(0, 1, 2));
+    unit_patch(state_path(), 4, 2);
+    CHECK_FATAL("state_00000012_00000.bin|version 2", read_one(0, 1, 2));
+    unit_patch(state_path(), 0, 0);
+    CHECK_FATAL("state_00000012_00000.bin|magic number", read_one(0, 1, 2));
+}
+
+static void damaged_states_are_refused(void) {
+    size_t size;
+    write_one(1, 1);
+    char* state = unit_read(state_path(), &size);
+    for (size_t cut = 0; cut < size; cut += size / 37 + 1) {
+        unit_truncate(state_path(), cut);
+        CHECK_FATAL("state_00000012_00000.bin", read_one(1, 1, 2));
+        unit_write(state_path(), state, size);
+    }
+    unit_truncate(state_path(), size - 1);
+    CHECK_FATAL("state_00000012_00000.bin|truncated", read_one(1, 1, 2));
+    unit_write(state_path(), state, size);
+    unit_truncate(state_path(), size + 1);
+    CHECK_FATAL("state_00000012_00000.bin|another model's", read_one(1, 1, 2));
+    unit_write(state_path(), state, size);
+    unit_patch(state_path(), 4 * STATE_SHARD + 6, 0xffff); // a negative position
+    CHECK_FATAL("state_00000012_00000.bin|token file", read_one(1, 1, 2));
+    free(state);
+}
+
+// llm.c writes neither batch nor outliers.
+static void llmc_s_states_are_read(void) {
+    size_t size;
+    write_one(1, 1);
+    unit_patch(state_path(), 4 * STATE_BATCH, 0);
+    unit_patch(state_path(), 4 * STATE_TIME, 0);
+    unit_patch(state_path(), 4 * STATE_OUTLIERS, 0);
+    free(unit_read(state_path(), &size));
+    unit_truncate(state_path(), size - sizeof(Outliers));
+    CHECK_NO_CRASH(read_one(1, 1, 2));
+    if (unit_fork()) {
+        read_one(1, 1, 2);
+        _exit(0);
+    }
+    CHECK(unit_wait().exit_code == 0);
+}
+
+static void the_newest_whole_checkpoint_is_found(void) {
+    static const char* others[] = {"DONE_00000099.tmp", "DONE_",         "DONE_x",   "DONE",
+                                   "XDONE_00000077",    "DONE_0000007x", "main.log", "model_00000055.bin",
+                                   "DONE_00000003",     "DONE_00000011"};
+    CHECK(checkpoint_newest("no/such/folder") == -1);
+    unit_clean();
+    CHECK(checkpoint_newest(folder()) == -1);
+    write_one(0, 0);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) { unit_write(unit_path(others[i]), "", 0); }
+    CHECK(checkpoint_newest(folder()) == STEP);
+    checkpoint_delete(folder(), STEP);
+    CHECK(checkpoint_newest(folder()) == 11);
+    CHECK(!file_exists(state_path()) && !file_exists(unit_path("model_00000012.bin")));
+    CHECK(!file_exists(unit_path("DONE_00000012")));
+}
+
+// A crash while a checkpoint is written over an older one of the same step leaves no DONE file.
+static void a_half_written_checkpoint_is_none(void) {
+    unit_clean();
+    write_one(0, 0);
+    CHECK(checkpoint_newest(folder()) == STEP);
+    create_directory(unit_path("state_00000012_00000.bin.tmp")); // the second file cannot be written
+    CHECK_FATAL("state_00000012_00000.bin.tmp|Is a directory", write_one(0, 0));
+    rmdir(unit_path("state_00000012_00000.bin.tmp"));
+    CHECK(checkpoint_newest(folder()) == -1);
+}
+
+int main(void) {
+    everything_comes_back(1, 1, 1);
+    everything_comes_back(1, 0, 1);
+    everything_comes_back(0, 0, 0);
+    other_settings_are_refused();
+    damaged_states_are_refused();
+    llmc_s_states_are_read();
+    the_newest_whole_checkpoint_is_found();
+    a_half_written_checkpoint_is_none();
+    char long_name[1000];
+    memset(long_name, 'x', sizeof(long_name) - 1);
+    long_name[sizeof(long_name) - 1] = '\0';
+    CHECK_FATAL("-o|longer than 960|xxxx", checkpoint_paths(long_name, 1));
+    return unit_end();
+}
