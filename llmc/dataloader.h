@@ -68,7 +68,8 @@ typedef struct {
     int vocab_size;
     HostAlloc memory;
     glob_t paths;
-    size_t num_tokens; // of all shards
+    size_t num_tokens;  // of all shards
+    size_t num_batches; // of an epoch
     // position and order; what a state file holds
     size_t num_shards;
     size_t current_shard_idx;  // in the order of shard_indices
@@ -299,6 +300,7 @@ static inline void dataloader_check_shards_(DataLoader* d) {
                   t.vocab_size, vocab_size);
         }
         d->num_tokens += t.num_tokens;
+        d->num_batches += dataloader_samples_(d, t);
         fclose(t.file);
     }
 }
@@ -342,6 +344,9 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
 
 // The tokens of all shards together
 static inline size_t dataloader_tokens(const DataLoader* d) { return d->num_tokens; }
+
+// How many batches an epoch has: what is left over at the end of a shard, less than a batch, is in none.
+static inline size_t dataloader_batches(const DataLoader* d) { return d->num_batches; }
 
 // Gives the next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both stay in place until the second
 // next call, so that a copy to the GPU may still be under way when the next batch is asked for.

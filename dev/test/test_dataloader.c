@@ -71,7 +71,7 @@ static void unshuffled_batches_follow_the_files(void) {
     static const int epoch[NUM_SAMPLES] = {0, 1, 2, 3, 4, 100, 101, 102, 200, 201, 202, 203, 204, 205, 206};
     DataLoader d;
     open_shards(&d, 1, 0, 1, 0);
-    CHECK(dataloader_tokens(&d) == 21 + 14 + 29);
+    CHECK(dataloader_tokens(&d) == 21 + 14 + 29 && dataloader_batches(&d) == NUM_SAMPLES);
     for (int i = 0; i < 3; i++) { CHECK(next_samples_are(&d, epoch, NUM_SAMPLES)); } // and around again
     CHECK(next_samples_are(&d, epoch, 7));
     CHECK(thread_is_done(d.fetcher));
