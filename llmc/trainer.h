@@ -149,7 +149,10 @@ static inline void trainer_open(Trainer* t, Options options) {
     dataloader_open(&t->train, o->train_data, o->batch, o->time, 0, 1, !o->overfit, (unsigned int)o->seed, V,
                     gpt2_host_alloc());
     dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 1, 0, 0, V, gpt2_host_alloc());
-    if (o->hellaswag) { evalloader_open(&t->hellaswag, HELLASWAG_PATH, o->batch, o->time, 0, 1); }
+    if (o->hellaswag) {
+        evalloader_open(&t->hellaswag, HELLASWAG_PATH, o->batch, o->time, 0, 1);
+        evalloader_check_vocab(&t->hellaswag, V);
+    }
     outlier_init(&t->outliers.loss);
     outlier_init(&t->outliers.grad_norm);
     if (t->resumed) { checkpoint_read_state(&t->model, &t->train, &t->outliers, paths.state); }
@@ -157,8 +160,7 @@ static inline void trainer_open(Trainer* t, Options options) {
 
     t->accumulation = o->total_batch / (o->batch * o->time);
     t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(dataloader_tokens(&t->train) / (size_t)o->total_batch);
-    size_t whole = dataloader_tokens(&t->val) / ((size_t)o->batch * (size_t)o->time);
-    t->val_batches = o->val_steps >= 0 ? o->val_steps : (int)whole;
+    t->val_batches = o->val_steps >= 0 ? o->val_steps : (int)dataloader_batches(&t->val);
     if (t->first_step > t->num_steps) {
         fatal("-x %d: the checkpoint in %s is already at step %d", t->num_steps, o->output_dir, t->first_step);
     }
@@ -307,9 +309,9 @@ static inline void trainer_step(Trainer* t, int step) {
     float learning_rate = get_learning_rate(&t->schedule, step);
     float clip = (float)o->grad_clip;
     float grad_scale = clip > 0.0f && norm > clip ? clip / norm : 1.0f;
-    if (o->skip_loss_z > 0.0 && isfinite(loss_z) && loss_z > o->skip_loss_z) {
+    if (o->skip_loss_z > 0.0 && loss_z > o->skip_loss_z) {
         printf("skipping the update: the loss has a z-score of %f\n", loss_z);
-    } else if (o->skip_grad_z > 0.0 && isfinite(norm_z) && norm_z > o->skip_grad_z) {
+    } else if (o->skip_grad_z > 0.0 && norm_z > o->skip_grad_z) {
         printf("skipping the update: the gradient norm has a z-score of %f\n", norm_z);
     } else {
         gpt2_update(&t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
