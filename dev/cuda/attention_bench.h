@@ -29,7 +29,7 @@ Programs link with -lcublas, for the GEMM.
 struct BenchOptions {
     Shape shape = {8, 1024, 12, 64};
     bool given[4] = {}; // -b, -t, -h, -d
-    bool check_only = false;
+    bool check_only = false, sweep = true;
     const char* config = nullptr;
     const char* csv = nullptr;
 };
@@ -43,6 +43,7 @@ static inline void bench_help(const char* direction, const char* idea) {
            "  --config <name>  only this configuration\n"
            "  --csv <file>     append the fastest configuration's row to this leaderboard\n"
            "  --check-only     check and do not time; a size that is given replaces its list in the sweep\n"
+           "  --no-sweep       check only the shape that is timed\n"
            "  --help           this text\n",
            direction, idea, PRECISION_NAME);
 }
@@ -57,8 +58,8 @@ static inline BenchOptions bench_options(int argc, char** argv, const char* dire
             bench_help(direction, idea);
             exit(EXIT_SUCCESS);
         }
-        if (flag == "--check-only") {
-            o.check_only = true;
+        if (flag == "--check-only" || flag == "--no-sweep") {
+            (flag == "--check-only" ? o.check_only : o.sweep) = flag == "--check-only";
             continue;
         }
         int size = (int)(std::find(size_flags, size_flags + 4, flag) - size_flags);
@@ -501,8 +502,8 @@ template <class Direction> static void bench(const char* idea,
         buffer_free(&scratch);
         return ms;
     };
-    // The naive kernels take seconds at large shapes, where a speed-up over them says nothing any more.
-    float naive_ms = tflop <= 0.6 ? time_config(Direction::naive()) : NAN;
+    // The naive kernels take seconds at large shapes, where a speed-up over them says little.
+    float naive_ms = tflop <= 0.1 ? time_config(Direction::naive()) : NAN;
 
     std::string best_row;
     float best_ms = INFINITY;
@@ -555,7 +556,7 @@ template <class Direction, size_t N> static int attention_main(int argc, char** 
                configs[n]->HS, configs[n]->shared_bytes / 1024, gpu.name, gpu.sharedMemPerBlockOptin / 1024);
         configs.erase(configs.begin() + n);
     }
-    check_sweep<Direction>(idea, configs, o);
+    if (o.sweep || o.check_only) { check_sweep<Direction>(idea, configs, o); }
     if (!o.check_only) { bench<Direction>(idea, configs, o, gpu); }
     return EXIT_SUCCESS;
 }
