@@ -25,6 +25,9 @@ static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), Atte
               "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
 #else
 #include "dev/cuda/attention_forward_flash2.cu"
+#if !defined(PRECISION_FP32)
+#include "dev/cuda/attention_forward_mma.cu"
+#endif
 #endif
 
 #ifdef ATTENTION_BACKWARD
@@ -35,6 +38,9 @@ static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), Atte
 #include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
 #else
 #include "dev/cuda/attention_backward_flash2.cu"
+#if !defined(PRECISION_FP32)
+#include "dev/cuda/attention_backward_mma.cu"
+#endif
 #endif
 
 // A contestant, from one compute capability to another (90 is 9.0) and from one head size to another
@@ -55,6 +61,9 @@ static const AttentionForwardChoice attention_forward_choices[] = {
 #ifdef ATTENTION_FORWARD
     {ATTENTION_TEXT(ATTENTION_FORWARD), 0, INT_MAX, 0, INT_MAX, ATTENTION_FORWARD::attention_forward},
 #else
+#if !defined(PRECISION_FP32)
+    {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_forward},
+#endif
     {"flash2", 0, INT_MAX, 0, INT_MAX, flash2::attention_forward},
 #endif
 };
@@ -63,6 +72,9 @@ static const AttentionBackwardChoice attention_backward_choices[] = {
     {ATTENTION_TEXT(ATTENTION_BACKWARD), 0, INT_MAX, 0, INT_MAX, ATTENTION_BACKWARD::attention_backward,
      ATTENTION_BACKWARD::attention_backward_scratch_bytes},
 #else
+#if !defined(PRECISION_FP32)
+    {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_backward, mma::attention_backward_scratch_bytes},
+#endif
     {"flash2", 0, INT_MAX, 0, INT_MAX, flash2::attention_backward, flash2::attention_backward_scratch_bytes},
 #endif
 };

@@ -211,12 +211,17 @@ template <int HS, int WARPS, int QM, int QN, int KM, int KN> struct BackwardLaun
 static const AttentionBackwardConfig backward_configs[] = {
     BackwardLaunch<32, 4, 8, 4, 8, 4>::config("4 warps 8x4 8x4"),
     BackwardLaunch<64, 4, 8, 4, 4, 8>::config("4 warps 8x4 4x8"),
+    BackwardLaunch<96, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
+    BackwardLaunch<128, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
+#if __INCLUDE_LEVEL__ == 0 // tried in the sweep, and slower
+    BackwardLaunch<32, 4, 4, 8, 4, 8>::config("4 warps 4x8 4x8"),
+    BackwardLaunch<32, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
     BackwardLaunch<64, 4, 4, 8, 4, 4>::config("4 warps 4x8 4x4"),
     BackwardLaunch<64, 2, 8, 4, 4, 8>::config("2 warps 8x4 4x8"),
-    BackwardLaunch<96, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
     BackwardLaunch<96, 2, 4, 4, 4, 4>::config("2 warps 4x4 4x4"),
-    BackwardLaunch<128, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
+    BackwardLaunch<96, 4, 4, 8, 4, 4>::config("4 warps 4x8 4x4"),
     BackwardLaunch<128, 2, 4, 4, 4, 4>::config("2 warps 4x4 4x4"),
+#endif
 };
 
 void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,

@@ -138,12 +138,16 @@ template <int HS, int WARPS, int TM, int TN> constexpr AttentionForwardConfig fo
 }
 // Names are Br x Bc, scores of a thread.
 static const AttentionForwardConfig forward_configs[] = {
-    forward_config<32, 4, 8, 8>("128x64 8x8"),  forward_config<32, 2, 8, 8>("64x64 8x8"),
-    forward_config<64, 4, 8, 8>("128x64 8x8"),  forward_config<64, 2, 8, 8>("64x64 8x8"),
-    forward_config<64, 4, 8, 4>("128x32 8x4"),  forward_config<64, 4, 4, 8>("64x64 4x8"),
-    forward_config<96, 4, 8, 4>("128x32 8x4"),  forward_config<96, 2, 8, 4>("64x32 8x4"),
+    forward_config<32, 4, 4, 8>("64x64 4x8"),   forward_config<64, 4, 4, 8>("64x64 4x8"),
+    forward_config<96, 4, 4, 8>("64x64 4x8"),   forward_config<128, 4, 4, 8>("64x64 4x8"),
+#if __INCLUDE_LEVEL__ == 0 // tried in the sweep, and slower
+    forward_config<32, 4, 8, 8>("128x64 8x8"),  forward_config<64, 4, 8, 8>("128x64 8x8"),
+    forward_config<64, 2, 8, 8>("64x64 8x8"),   forward_config<64, 4, 8, 4>("128x32 8x4"),
+    forward_config<64, 8, 4, 8>("128x64 4x8"),  forward_config<64, 2, 4, 8>("32x64 4x8"),
+    forward_config<96, 4, 8, 4>("128x32 8x4"),  forward_config<96, 4, 4, 4>("64x32 4x4"),
     forward_config<128, 4, 8, 4>("128x32 8x4"), forward_config<128, 2, 8, 4>("64x32 8x4"),
-    forward_config<128, 4, 4, 8>("64x64 4x8"),  forward_config<128, 4, 4, 4>("64x32 4x4"),
+    forward_config<128, 4, 4, 4>("64x32 4x4"),
+#endif
 };
 
 void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
