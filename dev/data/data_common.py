@@ -27,6 +27,7 @@ import urllib.error
 import urllib.request
 from array import array
 from collections import deque
+from concurrent.futures import ProcessPoolExecutor
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
@@ -91,19 +92,27 @@ def add_workers_option(parser):
 
 
 def ordered_map(function, items, workers):
-    """function(*item) for each item, in order, by `workers` processes; at most a few items a worker are in flight."""
+    """function(*item) for each item, in order, by `workers` processes; at most a few items a worker are in flight.
+
+    The processes are spawned, not forked: a fork while a thread of ours downloads could inherit a lock that it holds.
+    A caller that stops early waits for what is in flight; a worker that dies raises BrokenProcessPool.
+    """
     if workers == 1:
         for item in items:
             yield function(*item)
         return
-    with multiprocessing.Pool(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
-        pending = deque()
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    pending = deque()
+    try:
         for item in items:
-            pending.append(pool.apply_async(function, item))
+            pending.append(pool.submit(function, *item))
             if len(pending) == 4 * workers:
-                yield pending.popleft().get()
+                yield pending.popleft().result()
         while pending:
-            yield pending.popleft().get()
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def positive_int(text):

@@ -42,7 +42,7 @@ def run(script, *arguments, code=0, env=None, flags=(), **options):
     environment = {key: value for key, value in os.environ.items() if key not in ("DATA_MIRROR", "PYTHONPATH")}
     command = [sys.executable, *flags, os.path.join(data_common.HERE, script), *map(str, arguments)]
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env={**environment, **(env or {})}, **options
+        command, check=False, capture_output=True, text=True, timeout=300, env={**environment, **(env or {})}, **options
     )
     assert done.returncode == code, f"exit code {done.returncode}, expected {code}: {done.stderr}"
     if code:
