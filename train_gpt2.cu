@@ -157,7 +157,8 @@ size_t gpt2_scratch_bytes(const GPT2* model, int B, int T) {
     return largest;
 }
 
-// Activations for a batch of B rows of T tokens and, for training, gradients and AdamW's memory, zeroed.
+// Activations for a batch of B rows of T tokens and, for training, gradients, AdamW's zeroed moments and the master
+// weights, which gpt2_set_parameters fills: it comes after this.
 void gpt2_allocate(GPT2* model, int B, int T, int training) {
     GPT2Activation table[NUM_ACTIVATION_TENSORS];
     size_t BT = (size_t)B * T, n = model->num_parameters, V = model->config.vocab_size;
@@ -191,9 +192,6 @@ void gpt2_allocate(GPT2* model, int B, int T, int training) {
     cuda_check(cudaMemset(model->v_memory, 0, n * sizeof(float)));
     if (model->use_master_weights) {
         model->master_weights = (float*)device_alloc(n * sizeof(float), "master weights");
-        widen_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, model->stream>>>(model->master_weights,
-                                                                                    model->params_memory, n);
-        cuda_check(cudaGetLastError());
     }
     cuda_check(cudaDeviceSynchronize());
 }

@@ -37,10 +37,13 @@ static inline void column_sum_partials(float* grad, const float* partial, int ro
 constexpr int COLUMN_SUM_WARPS = 8;
 constexpr int COLUMN_SUM_WIDTH = WARP_SIZE * x128::size; // columns of a block
 
-static inline dim3 column_sum_grid(int rows, int n) {
-    int blocks_x = CEIL_DIV(n, COLUMN_SUM_WIDTH), blocks_y = CEIL_DIV(COLUMN_SUM_BLOCKS, blocks_x);
-    int enough = CEIL_DIV(rows, COLUMN_SUM_WARPS);
-    return dim3(blocks_x, blocks_y < enough ? blocks_y : enough);
+// A grid that fills the GPU once, with at most COLUMN_SUM_BLOCKS rows of partial sums.
+template <class Kernel> static inline dim3 column_sum_grid(Kernel* kernel, int rows, int n) {
+    int x = CEIL_DIV(n, COLUMN_SUM_WIDTH), enough = CEIL_DIV(rows, COLUMN_SUM_WARPS);
+    int y = resident_blocks(kernel, COLUMN_SUM_WARPS * WARP_SIZE) / x;
+    if (y > enough) { y = enough; }
+    if (y > COLUMN_SUM_BLOCKS) { y = COLUMN_SUM_BLOCKS; }
+    return dim3(x, y > 1 ? y : 1);
 }
 
 // Adds up the sums of the block's warps for the columns of block column `block`; they become, or with ADD are added to,
@@ -76,7 +79,7 @@ static inline size_t column_sum_scratch_bytes(int n) { return sizeof(float) * (s
 
 // grad (n), fp32, += sum over the rows of x (rows, n). n is a multiple of x128::size; scratch from the function above.
 static inline void column_sum(float* grad, const floatX* x, float* scratch, int rows, int n, cudaStream_t stream) {
-    dim3 grid = column_sum_grid(rows, n);
+    dim3 grid = column_sum_grid(column_sum_kernel, rows, n);
     column_sum_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(scratch, x, rows, n);
     cuda_check(cudaGetLastError());
     column_sum_partials(grad, scratch, grid.y, n, n, stream);

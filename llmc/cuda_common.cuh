@@ -36,6 +36,15 @@ static inline void cuda_check_(cudaError_t error, const char* call, const char* 
     fatal("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
+// How many blocks of the kernel the current GPU holds at once: a grid of so many finishes together.
+template <class Kernel> static inline int resident_blocks(Kernel* kernel, int threads) {
+    int device, multiprocessors, blocks;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0));
+    return multiprocessors * blocks;
+}
+
 // ----------------------------------------------------------------------------
 // 16 bytes of T, moved by one load or store. load_stream and store_stream do not keep the line in L1.
 

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
 // gelu(inp) was not kept, it is computed again in the same pass. scratch: column_sum_scratch_bytes(n).
 static inline void gelu_backward(floatX* d, float* dbias, floatX* out, const floatX* inp, float* scratch, int rows,
                                  int n, cudaStream_t stream) {
-    dim3 grid = column_sum_grid(rows, n);
+    dim3 grid = column_sum_grid(gelu_backward_kernel, rows, n);
     gelu_backward_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(d, out, scratch, inp, rows, n);
     cuda_check(cudaGetLastError());
     column_sum_partials(dbias, scratch, grid.y, n, n, stream);

@@ -163,13 +163,10 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
                                       cudaStream_t stream) {
     int threads = CEIL_DIV(C / x128::size, 32) * 32;
     if (threads > 640) { fatal("LayerNorm backward takes at most %d channels, not %d", 640 * x128::size, C); }
-    int R = threads <= 256 ? 2 : 1, device, multiprocessors, resident;
+    int R = threads <= 256 ? 2 : 1;
     auto kernel = R > 1 ? layernorm_backward_kernel<2, 256> : layernorm_backward_kernel<1, 640>;
-    // as many blocks as the GPU holds at once: all finish together, and few partial sums are left
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, 0));
-    int blocks = CEIL_DIV(N, R) < multiprocessors * resident ? CEIL_DIV(N, R) : multiprocessors * resident;
+    int blocks = resident_blocks(kernel, threads);
+    if (blocks > CEIL_DIV(N, R)) { blocks = CEIL_DIV(N, R); }
     if (blocks > COLUMN_SUM_BLOCKS) { blocks = COLUMN_SUM_BLOCKS; }
     kernel<<<blocks, threads, 0, stream>>>(dresidual, scratch, dout, inp, weight, mean, rstd, N, C, overwrite);
     cuda_check(cudaGetLastError());
