@@ -102,6 +102,7 @@ void gpt2_copy_out(void* host, const void* tensor, size_t bytes) {
 void gpt2_copy_in(void* tensor, const void* host, size_t bytes) {
     cuda_check(cudaDeviceSynchronize());
     cuda_check(cudaMemcpy(tensor, host, bytes, cudaMemcpyHostToDevice));
+    cuda_check(cudaDeviceSynchronize()); // from pageable memory the copy may still be under way
 }
 
 // Finds the GPU. Ends with one line where there is none that this build runs on.

@@ -188,8 +188,9 @@ static inline double matmul_measure_peak(Matmul* mm) {
         int top = i % sizeof(floatX) == sizeof(floatX) - 1;
         host[i] = (uint8_t)(top ? ((x >> 24) & 0x83u) | 0x3cu : x >> 24);
     }
-    cuda_check(cudaMemcpy(a, host, sizeof(floatX) * n * n, cudaMemcpyHostToDevice));
-    cuda_check(cudaMemcpy(b, host, sizeof(floatX) * n * n, cudaMemcpyHostToDevice));
+    cuda_check(cudaMemcpyAsync(a, host, sizeof(floatX) * n * n, cudaMemcpyHostToDevice, mm->stream));
+    cuda_check(cudaMemcpyAsync(b, host, sizeof(floatX) * n * n, cudaMemcpyHostToDevice, mm->stream));
+    cuda_check(cudaStreamSynchronize(mm->stream));
     free(host);
     cudaEvent_t start, end;
     cuda_check(cudaEventCreate(&start));
