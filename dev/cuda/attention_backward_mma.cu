@@ -37,7 +37,9 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTi
     static constexpr bool in_registers = HS * M <= 128; // Q and dO, else their fragments would take more than 64
     static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2;
     static constexpr size_t shared_bytes = 2 * q_bytes + 2 * 2 * kv_bytes; // Q (later dQ), dO, two stages of K and V
-    static_assert(q_bytes <= 2 * kv_bytes, "O passes through the second stage");
+    // O passes through the second stage, or through both before the first keys come.
+    static constexpr bool o_in_one_stage = q_bytes <= 2 * kv_bytes;
+    static_assert(q_bytes <= 4 * kv_bytes, "");
     static_assert(padded_rows % Br == 0 && Bc % step == 0, "");
 };
 // Configuration of the key kernel: warps, keys per warp / 16, queries per block and per step, blocks per multiprocessor.
@@ -157,7 +159,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
 
     uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), do_tile = q_tile + C::q_bytes;
-    uint32_t kv_tiles = do_tile + C::q_bytes, o_tile = kv_tiles + 2 * C::kv_bytes; // O in stage 1
+    uint32_t kv_tiles = do_tile + C::q_bytes, o_tile = kv_tiles + (C::o_in_one_stage ? 2 * C::kv_bytes : 0);
     int warp_offset = warp * warp_rows * Tile<HS>::row_bytes;
     auto load_kv = [&](int j) {
         uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
@@ -169,7 +171,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     load_tile<HS, Br, C::threads>(do_tile, dout + o_offset, NH * HS, T - i0);
     load_tile<HS, Br, C::threads>(o_tile, out + o_offset, NH * HS, T - i0);
     load_tile<HS, Br, C::threads>(q_tile, qkv + q_offset, stride, T - i0);
-    load_kv(0);
+    if (C::o_in_one_stage) { load_kv(0); }
 
     RowStatistics rows[M][2];
 #pragma unroll
@@ -177,10 +179,12 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 #pragma unroll
         for (int h = 0; h < 2; h++) { // while the copies are under way
             int t = row + 16 * i + 8 * h + lane / 4;
-            int64_t at = (int64_t)task.head * T + t;
-            rows[i][h].lse = t < T ? __fmul_rn(m[at], LOG2E) + lg2_approx(l[at]) : INFINITY;
+            int64_t at = (int64_t)task.head * T + min(t, T - 1);
+            float lse = __fmul_rn(m[at], LOG2E) + lg2_approx(l[at]);
+            rows[i][h].lse = t < T ? lse : INFINITY;
         }
     }
+    cp_async_commit_group();
     cp_async_wait_group<0>();
     __syncthreads();
 
@@ -198,6 +202,10 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
             rows[i][h].minus_d = -D[i][h];
             if (lane % 4 == 0) { statistics[statistics_offset(task.head, t, T)] = rows[i][h]; }
         }
+    }
+    if (!C::o_in_one_stage) {
+        __syncthreads(); // everyone has left O
+        load_kv(0);
     }
 
     float dQ[M][HS / 8][4];
@@ -227,8 +235,9 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     __syncwarp();
     store_accumulators<HS>(q_tile + warp_offset, dQ, factor, lane);
     __syncwarp();
-    store_tile<HS, warp_rows>(dqkv + q_offset + (int64_t)(row - i0) * stride, q_tile + warp_offset, stride, T - row,
-                              lane);
+    AttentionTask same; // instead of registers that would hold it all the while
+    floatX* dq = dqkv + qkv_offset(same.head / NH, 0, same.head % NH, T, NH, HS) + (int64_t)row * stride;
+    store_tile<HS, warp_rows>(dq, q_tile + warp_offset, stride, T - row, lane);
 }
 
 // ----------------------------------------------------------------------------
@@ -394,13 +403,14 @@ template <class Q, class K> constexpr AttentionBackwardConfig backward_config(co
             backward_scratch_bytes};
 }
 static const AttentionBackwardConfig backward_configs[] = {
-    backward_config<QueryTiles<32, 4, 2, 128, 32, 2>, KeyTiles<32, 4, 2, 128, 32, 2>>("128x128, 128x128"),
+    backward_config<QueryTiles<32, 4, 2, 64, 32, 3>, KeyTiles<32, 4, 2, 128, 32, 3>>("128x64, 128x128"),
+    backward_config<QueryTiles<32, 4, 2, 128, 64, 2>, KeyTiles<32, 4, 2, 128, 64, 2>>("128x128, 128x128"),
     backward_config<QueryTiles<64, 4, 2, 128, 32, 2>, KeyTiles<64, 4, 2, 128, 32, 2>>("128x128, 128x128"),
     backward_config<QueryTiles<64, 4, 2, 64, 32, 2>, KeyTiles<64, 4, 2, 64, 32, 2>>("128x64, 128x64"),
-    backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 8, 1, 64, 32, 1>>("64x64, 128x64"),
-    backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 4, 1, 64, 32, 2>>("64x64, 64x64"),
-    backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x64, 64x32"),
-    backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 32, 2>>("64x64, 64x64"),
+    backward_config<QueryTiles<96, 4, 2, 64, 32, 2>, KeyTiles<96, 4, 1, 64, 64, 2>>("128x64, 64x64"),
+    backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 4, 1, 32, 32, 2>>("64x64, 64x32"),
+    backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 64, 2>>("64x64, 64x64"),
+    backward_config<QueryTiles<128, 4, 1, 32, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x32, 64x32"),
 };
 
 // The best configuration for the head size, among those that fit the GPU's shared memory. Returns the scratch in bytes.
