@@ -1,0 +1,246 @@
+/*
+Hopper (sm_90a): one function per PTX instruction, named after its mnemonic. Tensors travel between global and shared
+memory in boxes (TMA), barriers in shared memory count arrivals and bytes, and a warpgroup (four warps, the first a
+multiple of four) multiplies tiles of shared memory into its registers while it goes on with something else.
+
+    wait for a box      barrier.expect_tx(bytes), cp_async_bulk_tensor(box, map, ..., barrier);  elsewhere: barrier.wait
+    multiply            wgmma_fence, wgmma_mma_async ..., wgmma_commit_group;  later: wgmma_wait_group<0>
+    store a box         stores, fence_proxy_async, bar_sync;  one thread: cp_async_bulk_tensor(map, ..., box) and commit
+
+Everything is in 16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation. Section numbers are those of the PTX
+ISA 9.0. Addresses are 32-bit, of shared memory. Only kernels built for sm_90a may call these.
+*/
+#ifndef LLMC_HOPPER_CUH
+#define LLMC_HOPPER_CUH
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include "cuda_common.cuh"
+
+#if defined(PRECISION_FP32)
+#error "hopper.cuh multiplies 16-bit numbers: build with PRECISION=BF16 or PRECISION=FP16"
+#endif
+
+// Kernels that use this header have a body only where this is defined: in the pass for sm_90a.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER_DEVICE_CODE
+#endif
+
+namespace hopper {
+
+constexpr int WARPGROUP_SIZE = 128;
+
+__device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+// ----------------------------------------------------------------------------
+// Barriers
+
+// A barrier in shared memory. A phase ends when all arrivals have come and all expected bytes have been written; then
+// the next begins by itself. wait(n % 2) returns once phase n has ended.                                    (9.7.13.15)
+struct Mbarrier {
+    uint64_t state;
+
+    // arrivals: how many end a phase. By one thread; then fence_mbarrier_init() and a barrier of the block.
+    __device__ void init(int arrivals) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
+    }
+    __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
+    // One arrival, and so many bytes more to wait for in this phase.
+    __device__ void expect_tx(int bytes) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+    }
+    __device__ bool try_wait(uint32_t parity) {
+        uint32_t ended;
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.b32 %0, 1, 0, p;\n"
+                     "}"
+                     : "=r"(ended)
+                     : "r"(address()), "r"(parity)
+                     : "memory");
+        return ended;
+    }
+    __device__ void wait(uint32_t parity) {
+        while (!try_wait(parity)) {}
+    }
+    __device__ uint32_t address() const { return shared_address(this); }
+};
+
+// Makes initialised barriers visible to the copy engine.                                                     (9.7.13.4)
+__device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// Orders this thread's accesses to shared memory before those of the copy engine and of wgmma that follow.   (9.7.13.4)
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Barrier `id` (1 to 15; __syncthreads is 0) of `threads` threads, a multiple of 32: wait for the rest,      (9.7.13.1)
+__device__ inline void bar_sync(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// or be counted only.
+__device__ inline void bar_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// The registers of each thread of this warpgroup from here on, a multiple of 8 in [24, 256]. To be executed by all its
+// warps; the kernel needs __launch_bounds__(threads, blocks).                                                (9.7.19.5)
+template <int registers> __device__ inline void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers> __device__ inline void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// ----------------------------------------------------------------------------
+// The copy engine
+
+// Fetches the descriptor of a tensor, a __grid_constant__ parameter, ahead of its first use.               (9.7.9.15)
+__device__ inline void prefetch_tensormap(const CUtensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// The box of a tensor of rank 4 whose first element is (x, y, z, w), x innermost, to shared memory. What lies outside
+// of the tensor becomes 0; the barrier counts the bytes of the whole box.                               (9.7.9.27.1.2)
+__device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map, int x, int y, int z, int w,
+                                            Mbarrier& barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(box),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier.address())
+                 : "memory");
+}
+// From shared memory; what lies outside of the tensor is not written.
+__device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y, int z, int w, uint32_t box) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(map), "r"(x),
+                 "r"(y), "r"(z), "r"(w), "r"(box)
+                 : "memory");
+}
+// Ends a group: this thread's stores since the last group.
+__device__ inline void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until at most the N latest groups of this thread have still to read their shared memory.
+template <int N> __device__ inline void cp_async_bulk_wait_group_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+// The descriptor of a tensor of 16-bit elements of rank 4: sizes and box in elements, innermost first; strides of the
+// three outer dimensions in bytes, multiples of 16. Rows of a box hold 64 elements, 128 bytes, whose 16-byte chunk c
+// lies at c ^ (row % 8) in shared memory: the layout that tile_descriptor_* tell wgmma of.   (CUDA driver API, 6.29)
+static inline CUtensorMap tensor_map(const void* tensor, const uint64_t (&sizes)[4], const uint64_t (&strides)[3],
+                                     const uint32_t (&box)[4]) {
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = [] { // of libcuda, which nothing links
+        void* entry = nullptr;
+        cudaDriverEntryPointQueryResult found;
+        cuda_check(
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
+        if (found != cudaDriverEntryPointSuccess) { fatal("the NVIDIA driver is too old for tensor maps"); }
+        return (PFN_cuTensorMapEncodeTiled_v12000)entry;
+    }();
+    const uint32_t steps[4] = {1, 1, 1, 1};
+#if defined(PRECISION_FP16)
+    const CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+#else
+    const CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+#endif
+    CUtensorMap map;
+    CUresult result =
+        encode(&map, type, 4, const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS) {
+        fatal("cuTensorMapEncodeTiled returned %d for a tensor at %p of %llu x %llu x %llu x %llu", (int)result, tensor,
+              (unsigned long long)sizes[3], (unsigned long long)sizes[2], (unsigned long long)sizes[1],
+              (unsigned long long)sizes[0]);
+    }
+    return map;
+}
+
+// Four 8x8 matrices of 16-bit elements to shared memory. Lanes 8i..8i+7 give the addresses of the rows of matrix i;
+// lane t holds elements (t/4, 2(t%4)) and the next of every matrix.                                           (9.7.14.5.16)
+__device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r0), "r"(r1),
+                 "r"(r2), "r"(r3)
+                 : "memory");
+}
+
+// ----------------------------------------------------------------------------
+// Products of a warpgroup
+
+// Descriptors of tiles in shared memory whose rows are 64 elements, 128 bytes, swizzled by the copy engine; a tile is
+// aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes.                                  (9.7.15.5.1)
+constexpr uint64_t DESCRIPTOR_SWIZZLE_128B = 1ull << 62;
+// Rows are along M or N, a row's 64 elements along K: 16 of K further are 32 bytes further.
+__device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
+    uint64_t eight_rows = 1024 >> 4;
+    return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | 1ull << 16 | (tile & 0x3ffff) >> 4;
+}
+// Rows are along K, a row's 64 elements along N; 64 of N further are `columns_stride` bytes further, 16 of K 2048 bytes.
+__device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
+    uint64_t eight_rows = 1024 >> 4;
+    return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | (uint64_t)(columns_stride >> 4) << 16 | (tile & 0x3ffff) >> 4;
+}
+
+// Before the first wgmma_mma_async, and whenever its registers have been written since.                    (9.7.15.7.1)
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Ends a group: the products since the last group.
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until at most the N latest groups are under way.
+template <int N> __device__ inline void wgmma_wait_group() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+// No instruction: x has its value here, and the compiler neither moves its accesses across nor copies of it. To stand
+// around the time in which products under way own the registers of x.
+template <int N> __device__ inline void hold(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) { asm volatile("" : "+f"(x[i])::"memory"); }
+}
+
+#if defined(PRECISION_FP16)
+#define HOPPER_WGMMA(shape) "wgmma.mma_async.sync.aligned." shape ".f32.f16.f16 "
+#else
+#define HOPPER_WGMMA(shape) "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 "
+#endif
+#define HOPPER_OUT8(d, i)                                                                                              \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
+        "+f"(d[i + 7])
+#define HOPPER_OUT32(d, i) HOPPER_OUT8(d, i), HOPPER_OUT8(d, i + 8), HOPPER_OUT8(d, i + 16), HOPPER_OUT8(d, i + 24)
+#define HOPPER_D32                                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
+    "%30,%31}, "
+#define HOPPER_D64                                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
+    "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
+    "%57,%58,%59,%60,%61,%62,%63}, "
+
+// d (64,N) = A B^T, or += where accumulate is 1: A (64,16) and B (N,16) by descriptors, K-major both.      (9.7.15.5.2)
+// Thread t of the warpgroup holds, as d[4 n + 2 h + e], row 16 (t/32) + 8 h + t%32/4 and column 8 n + 2 (t%4) + e.
+__device__ inline void wgmma_mma_async(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
+                 "%32, %33, p, 1, 1, 0, 0;\n}"
+                 : HOPPER_OUT32(d, 0)
+                 : "l"(a), "l"(b), "r"(accumulate));
+}
+__device__ inline void wgmma_mma_async(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64
+                 "%64, %65, p, 1, 1, 0, 0;\n}"
+                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
+                 : "l"(a), "l"(b), "r"(accumulate));
+}
+// d (64,N) += A B: A (64,16) in registers, as mma_m16n8k16 has it for each warp's 16 rows; B (16,N) N-major.
+__device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("{\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32 "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n}"
+                 : HOPPER_OUT32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("{\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64 "{%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n}"
+                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef HOPPER_WGMMA
+#undef HOPPER_OUT8
+#undef HOPPER_OUT32
+#undef HOPPER_D32
+#undef HOPPER_D64
+
+} // namespace hopper
+
+#endif
