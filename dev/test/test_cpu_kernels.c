@@ -284,9 +284,9 @@ static void test_classifier(size_t BT, size_t V, size_t Vp) {
     int* targets = (int*)malloc_check(BT * sizeof(int));
     double *e_losses = (double*)calloc_check(BT, sizeof(double)), *e_d = (double*)calloc_check(BT * Vp, sizeof(double));
     for (size_t t = 0; t < BT; t++) {
-        double sum = 0.0;
+        double sum = exp((double)logits[t * Vp]);
         targets[t] = (int)(t * 7919 % V);
-        for (size_t v = 0; v < V; v++) { sum += exp((double)logits[t * Vp + v]); }
+        for (size_t v = 1; v < V; v++) { sum += exp((double)logits[t * Vp + v]); }
         e_losses[t] = log(sum) - (double)logits[t * Vp + (size_t)targets[t]];
         for (size_t v = 0; v < V; v++) {
             e_d[t * Vp + v] = 0.125 * (exp((double)logits[t * Vp + v]) / sum - ((int)v == targets[t]));
