@@ -146,7 +146,7 @@ build/sanitized/%: %.c build/cpu.flags
 
 unit-tests: $(unit_tests)
 	@set -e; for t in $^; do echo "== $$t"; $$t; done
-	@echo "== dev/test/test_data.py"; $(python) dev/test/test_data.py
+	@set -e; for t in dev/test/test_*.py; do echo "== $$t"; $(python) $$t; done
 
 cpu-tests: train_gpt2 test_gpt2
 	@echo "== test_gpt2"; ./test_gpt2

@@ -23,11 +23,10 @@ dev/cuda/attention.h's; what is raced there is what trains here.
 #include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
 static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), AttentionForward>::value,
               "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
-#else
+#elif defined(PRECISION_FP32)
 #include "dev/cuda/attention_forward_flash2.cu"
-#if !defined(PRECISION_FP32)
+#else
 #include "dev/cuda/attention_forward_mma.cu"
-#endif
 #endif
 
 #ifdef ATTENTION_BACKWARD
@@ -36,11 +35,10 @@ static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), Atte
 // clang-format on
 #define ATTENTION_BACKWARD_FILE(idea) ATTENTION_BACKWARD_FILE_(idea)
 #include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
-#else
+#elif defined(PRECISION_FP32)
 #include "dev/cuda/attention_backward_flash2.cu"
-#if !defined(PRECISION_FP32)
+#else
 #include "dev/cuda/attention_backward_mma.cu"
-#endif
 #endif
 
 // A contestant, from one compute capability to another (90 is 9.0) and from one head size to another
@@ -60,22 +58,20 @@ struct AttentionBackwardChoice {
 static const AttentionForwardChoice attention_forward_choices[] = {
 #ifdef ATTENTION_FORWARD
     {ATTENTION_TEXT(ATTENTION_FORWARD), 0, INT_MAX, 0, INT_MAX, ATTENTION_FORWARD::attention_forward},
-#else
-#if !defined(PRECISION_FP32)
-    {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_forward},
-#endif
+#elif defined(PRECISION_FP32)
     {"flash2", 0, INT_MAX, 0, INT_MAX, flash2::attention_forward},
+#else
+    {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_forward},
 #endif
 };
 static const AttentionBackwardChoice attention_backward_choices[] = {
 #ifdef ATTENTION_BACKWARD
     {ATTENTION_TEXT(ATTENTION_BACKWARD), 0, INT_MAX, 0, INT_MAX, ATTENTION_BACKWARD::attention_backward,
      ATTENTION_BACKWARD::attention_backward_scratch_bytes},
-#else
-#if !defined(PRECISION_FP32)
-    {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_backward, mma::attention_backward_scratch_bytes},
-#endif
+#elif defined(PRECISION_FP32)
     {"flash2", 0, INT_MAX, 0, INT_MAX, flash2::attention_backward, flash2::attention_backward_scratch_bytes},
+#else
+    {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_backward, mma::attention_backward_scratch_bytes},
 #endif
 };
 
