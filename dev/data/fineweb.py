@@ -135,9 +135,13 @@ def pack_documents(file, row, texts):
 
 
 class Shards:
-    """Writes the token stream as files of equal size, and after each the place in the source where the next begins."""
+    """Writes the token stream as files of equal size, and after each the place in the source where the next begins.
 
-    def __init__(self, stem, shard_tokens, source, place):
+    Once there are `limit` shards, what follows is dropped.
+    """
+
+    def __init__(self, stem, shard_tokens, source, place, limit):
+        self.limit = limit
         self.stem, self.shard_bytes, self.source, self.place = stem, shard_tokens * TOKEN_BYTES, source, place
         self.buffer = bytearray()
         self.skip = place["skip"]  # bytes of the first document that the shard before holds
@@ -147,13 +151,16 @@ class Shards:
         for index, length in enumerate(lengths):
             document, documents = documents[:length], documents[length:]
             used, self.skip = self.skip, 0
-            while used < length:
+            while used < length and not self.full():
                 part = document[used : used + self.shard_bytes - len(self.buffer)]
                 self.buffer += part
                 used += len(part)
                 if len(self.buffer) == self.shard_bytes:
                     finished = used == length
                     self.write({"file": file, "row": row + index + finished, "skip": 0 if finished else used})
+
+    def full(self):
+        return self.place["shards"] >= self.limit
 
     def write(self, place):
         """Writes the buffer as the next shard; `place` is where the one after it begins."""
@@ -217,8 +224,7 @@ def main():
     stem = os.path.join(folder, f"{prefix}fineweb")
     settings = {"dataset": dataset, "sample": sample, "shard_tokens": args.shard_tokens}
     place = read_progress(stem, settings)
-    limit = args.max_shards or float("inf")
-    if place["complete"] or place["shards"] >= limit:
+    if place["complete"] or (args.max_shards and place["shards"] >= args.max_shards):
         print(f"{folder} is complete: {place['shards']} shards")
         return
     prepare_gpt2(args.mirror)
@@ -230,12 +236,12 @@ def main():
     if place["shards"]:
         print(f"going on after {place['shards']} shards")
 
-    shards = Shards(stem, args.shard_tokens, source, place)
+    shards = Shards(stem, args.shard_tokens, source, place, args.max_shards or float("inf"))
     documents = read_documents(source, place["file"], place["row"])
     try:
         for packed in ordered_map(pack_documents, documents, args.workers):
             shards.append(*packed)
-            if place["shards"] >= limit:
+            if shards.full():
                 return
     finally:
         source.close()

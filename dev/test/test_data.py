@@ -430,8 +430,9 @@ def test_fineweb_survives_interruptions(folder):
     with serve(os.path.join(folder, "hub")) as address:
         env["HF_ENDPOINT"] = address
         common = ["fineweb.py", "--shard-tokens", 7000, "--workers", 2, "--output", out]
-        for shards in (1, 2, 5):
+        for shards in (1, 2, 3, 5):
             run(*common, "--max-shards", shards, env=env)
+            assert len([name for name in os.listdir(out) if name.endswith(".bin")]) == shards
         run(*common, env=env)
     with_mirror = os.path.join(folder, "out2")
     run(*common[:-1], with_mirror, "--mirror", os.path.join(folder, "hub"), env=env)

@@ -74,6 +74,17 @@ def test_committed_dumps_are_what_the_model_computes(_):
         assert state["loss"][0] == state["losses"][0]
 
 
+def test_clipping_only_shrinks(_):
+    net = model.GPT2(model.Config(10, 7, 1, 1, 32))
+    for scale, clipped in ((0.001, False), (10.0, True)):
+        for parameter in net.parameters():
+            parameter.grad = torch.full_like(parameter, scale)
+        before = sum(p.numel() for p in net.parameters()) ** 0.5 * scale
+        norm = model.clip_gradients(net, 1.0).item()
+        after = sum(p.grad.square().sum().item() for p in net.parameters()) ** 0.5
+        assert abs(norm / before - 1) < 1e-5 and abs(after / (1.0 if clipped else before) - 1) < 1e-5
+
+
 def test_padding_is_zero_and_bf16_is_rounded(_):
     for name in DUMPS:
         exact, rounded = (formats.read_model(path_of(f"{name}{suffix}.bin")) for suffix in ("", "_bf16"))
