@@ -44,9 +44,16 @@ static inline void attention_product(float* c, const float* base, size_t ldc, co
 
 // xT (HS, ATTENTION_BLOCK) = scale * the first `rows` rows of x (rows, HS), which are ld apart; lanes past them are 0.
 static inline void attention_transpose(float* xT, const float* x, size_t ld, size_t rows, size_t HS, float scale) {
-    if (rows < ATTENTION_BLOCK) { memset(xT, 0, HS * ATTENTION_BLOCK * sizeof(float)); }
-    for (size_t i = 0; i < rows; i++) {
-        for (size_t d = 0; d < HS; d++) { xT[d * ATTENTION_BLOCK + i] = scale * x[i * ld + d]; }
+    for (size_t i = 0; i < ATTENTION_BLOCK; i += LANES) {
+        for (size_t d = 0; d < HS; d += LANES) {
+            vec square[LANES];
+            for (size_t r = 0; r < LANES; r++) {
+                square[r] = vec_set(0.0f);
+                if (i + r < rows) { square[r] = vec_load(x + (i + r) * ld + d) * scale; }
+            }
+            vec_transpose(square);
+            for (size_t r = 0; r < LANES; r++) { vec_store(xT + (d + r) * ATTENTION_BLOCK + i, square[r]); }
+        }
     }
 }
 
