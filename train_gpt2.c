@@ -39,6 +39,7 @@ typedef struct {
     float* v_memory;       // AdamW's second moments
     float* master_weights; // NULL: fp32 weights are their own master
     // activations of a batch of at most B*T tokens
+    GPT2Activation acts_table[NUM_ACTIVATION_TENSORS];
     ActivationTensors acts;
     void* acts_memory;
     size_t acts_bytes;
@@ -88,14 +89,13 @@ void gpt2_create(GPT2* model, GPT2Config config, const Options* options) {
 
 // Activations for a batch of B rows of T tokens and, for training, gradients and AdamW's memory, zeroed.
 void gpt2_allocate(GPT2* model, int B, int T, int training) {
-    GPT2Activation table[NUM_ACTIVATION_TENSORS];
     size_t bytes = model->num_parameters * sizeof(float);
     model->B = B;
     model->T = T;
     model->acts_bytes =
-        gpt2_activations(table, model->config, B, T, model->recompute, training ? 1 : 0, sizeof(float), 0);
+        gpt2_activations(model->acts_table, model->config, B, T, model->recompute, training ? 1 : 0, sizeof(float), 0);
     model->acts_memory = tensor_alloc(model->acts_bytes, "activations");
-    gpt2_point_activations(&model->acts, table, model->acts_memory);
+    gpt2_point_activations(&model->acts, model->acts_table, model->acts_memory);
     model->losses_host = model->acts.losses;
     if (!training) { return; }
     model->grads_memory = (float*)tensor_alloc(bytes, "gradients");
@@ -131,54 +131,22 @@ void gpt2_get_gradients(GPT2* model, float* grads) {
 }
 
 // ----------------------------------------------------------------------------
-// One layer, as pointers into the tables
+// One layer's slice of the tables
 
 // Its parameters, or their gradients
-typedef struct {
-    float *ln1w, *ln1b;         // (C)
-    float *qkvw, *qkvb;         // (3C,C), (3C)
-    float *attprojw, *attprojb; // (C,C), (C)
-    float *ln2w, *ln2b;         // (C)
-    float *fcw, *fcb;           // (4C,C), (4C)
-    float *fcprojw, *fcprojb;   // (C,4C), (C)
-} LayerParameters;
-
-LayerParameters gpt2_layer_parameters(const ParameterTensors* p, int layer, size_t C) {
-    size_t i = (size_t)layer;
-    LayerParameters y;
-    y.ln1w = p->ln1w + i * C, y.ln1b = p->ln1b + i * C;
-    y.qkvw = p->qkvw + i * 3 * C * C, y.qkvb = p->qkvb + i * 3 * C;
-    y.attprojw = p->attprojw + i * C * C, y.attprojb = p->attprojb + i * C;
-    y.ln2w = p->ln2w + i * C, y.ln2b = p->ln2b + i * C;
-    y.fcw = p->fcw + i * 4 * C * C, y.fcb = p->fcb + i * 4 * C;
-    y.fcprojw = p->fcprojw + i * 4 * C * C, y.fcprojb = p->fcprojb + i * C;
+ParameterTensors gpt2_layer_parameters(const GPT2* model, const ParameterTensors* whole, int layer) {
+    ParameterTensors w;
+    gpt2_slice_parameters(&w, whole, model->table, (size_t)layer, sizeof(float));
+    return w;
+}
+ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
+    ActivationTensors y;
+    gpt2_slice_activations(&y, &model->acts, model->acts_table, (size_t)layer, sizeof(float));
     return y;
 }
-
-typedef struct {
-    float* inp;                       // (B,T,C) the residual stream that enters
-    float *ln1, *ln1_mean, *ln1_rstd; // (B,T,C), (B,T), (B,T)
-    float *qkv, *atty, *l, *m;        // (B,T,3,NH,HS), (B,T,NH,HS), (B,NH,T), (B,NH,T)
-    float* residual2;                 // (B,T,C)
-    float *ln2, *ln2_mean, *ln2_rstd; // (B,T,C), (B,T), (B,T)
-    float *fch, *fch_gelu;            // (B,T,4C)
-    float* residual3;                 // (B,T,C)
-} LayerActivations;
-
-LayerActivations gpt2_layer_activations(const GPT2* model, int layer, size_t BT) {
-    const ActivationTensors* a = &model->acts;
-    size_t i = (size_t)layer, C = (size_t)model->config.channels, NH = (size_t)model->config.num_heads;
-    size_t ig = model->recompute >= 1 ? 0 : i, in = model->recompute >= 2 ? 0 : i; // recomputed tensors have one slice
-    LayerActivations y;
-    y.inp = layer == 0 ? a->encoded : a->residual3 + (i - 1) * BT * C;
-    y.ln1 = a->ln1 + in * BT * C, y.ln1_mean = a->ln1_mean + i * BT, y.ln1_rstd = a->ln1_rstd + i * BT;
-    y.qkv = a->qkv + i * BT * 3 * C, y.atty = a->atty + i * BT * C;
-    y.l = a->l + i * BT * NH, y.m = a->m + i * BT * NH;
-    y.residual2 = a->residual2 + i * BT * C;
-    y.ln2 = a->ln2 + in * BT * C, y.ln2_mean = a->ln2_mean + i * BT, y.ln2_rstd = a->ln2_rstd + i * BT;
-    y.fch = a->fch + i * BT * 4 * C, y.fch_gelu = a->fch_gelu + ig * BT * 4 * C;
-    y.residual3 = a->residual3 + i * BT * C;
-    return y;
+// (B,T,C) the residual stream that enters a layer
+float* gpt2_layer_input(const GPT2* model, int layer) {
+    return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
 }
 
 // ----------------------------------------------------------------------------
@@ -209,20 +177,21 @@ void gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
 
     encoder_forward(a.encoded, inputs, p.wte, p.wpe, B, T, C);
     for (int i = 0; i < c.num_layers; i++) {
-        LayerParameters w = gpt2_layer_parameters(&p, i, C);
-        LayerActivations y = gpt2_layer_activations(model, i, BT);
+        ParameterTensors w = gpt2_layer_parameters(model, &p, i);
+        ActivationTensors y = gpt2_layer_activations(model, i);
+        const float* inp = gpt2_layer_input(model, i);
         // residual2 = inp + attproj(attention(ln1(inp)))
-        layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, y.inp, w.ln1w, w.ln1b, BT, C);
+        layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C);
         matmul_forward(y.qkv, NULL, y.ln1, w.qkvw, w.qkvb, BT, C, 3 * C);
         attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, C / NH);
-        matmul_forward(y.residual2, y.inp, y.atty, w.attprojw, w.attprojb, BT, C, C);
+        matmul_forward(y.residual2, inp, y.atty, w.attprojw, w.attprojb, BT, C, C);
         // residual3 = residual2 + fcproj(gelu(fc(ln2(residual2))))
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C);
         matmul_forward(y.fch, NULL, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
         gelu_forward(y.fch_gelu, y.fch, BT * 4 * C);
         matmul_forward(y.residual3, y.residual2, y.fch_gelu, w.fcprojw, w.fcprojb, BT, 4 * C, C);
     }
-    const float* last = a.residual3 + (size_t)(c.num_layers - 1) * BT * C;
+    const float* last = gpt2_layer_input(model, c.num_layers); // what leaves the last layer
     layernorm_forward(a.lnf, a.lnf_mean, a.lnf_rstd, last, p.lnfw, p.lnfb, BT, C);
     matmul_forward(a.output, NULL, a.lnf, p.wte, NULL, BT, C, (size_t)c.padded_vocab_size);
 }
@@ -259,8 +228,10 @@ float gpt2_validate(GPT2* model, const int* inputs, const int* targets, int B, i
 void gpt2_backward_layer(GPT2* model, int i, size_t B, size_t T, int accumulate) {
     size_t BT = B * T, C = (size_t)model->config.channels, NH = (size_t)model->config.num_heads;
     float *dresidual = model->acts.dresidual, *dbtc = model->acts.dbtc, *dbt4c = model->acts.dbt4c;
-    LayerParameters w = gpt2_layer_parameters(&model->params, i, C), g = gpt2_layer_parameters(&model->grads, i, C);
-    LayerActivations y = gpt2_layer_activations(model, i, BT);
+    ParameterTensors w = gpt2_layer_parameters(model, &model->params, i);
+    ParameterTensors g = gpt2_layer_parameters(model, &model->grads, i);
+    ActivationTensors y = gpt2_layer_activations(model, i);
+    const float* inp = gpt2_layer_input(model, i);
 
     // MLP: fcproj, GELU, fc, ln2
     if (model->recompute >= 1) { gelu_forward(y.fch_gelu, y.fch, BT * 4 * C); }
@@ -278,10 +249,10 @@ void gpt2_backward_layer(GPT2* model, int i, size_t B, size_t T, int accumulate)
     matmul_backward_weight(g.attprojw, g.attprojb, dresidual, y.atty, accumulate, BT, C, C);
     matmul_backward_input(dbtc, dresidual, w.attprojw, BT, C, C);
     attention_backward(dqkv, dbtc, y.qkv, y.atty, y.l, y.m, B, T, NH, C / NH);
-    if (model->recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, y.inp, w.ln1w, w.ln1b, BT, C); }
+    if (model->recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C); }
     matmul_backward_weight(g.qkvw, g.qkvb, dqkv, y.ln1, accumulate, BT, C, 3 * C);
     matmul_backward_input(dbtc, dqkv, w.qkvw, BT, C, 3 * C);
-    layernorm_backward(dresidual, g.ln1w, g.ln1b, dbtc, y.inp, w.ln1w, y.ln1_mean, y.ln1_rstd, 1, accumulate, BT, C);
+    layernorm_backward(dresidual, g.ln1w, g.ln1b, dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd, 1, accumulate, BT, C);
 }
 
 // The gradients of the batch of the last gpt2_forward, added up over grad_accum_steps micro-steps and scaled to their
@@ -301,7 +272,7 @@ void gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_
 
     matmul_backward_weight(g.wte, NULL, a.output, a.lnf, accumulate, BT, C, Vp);
     matmul_backward_input(a.dbtc, a.output, model->params.wte, BT, C, Vp);
-    const float* last = a.residual3 + (size_t)(c.num_layers - 1) * BT * C;
+    const float* last = gpt2_layer_input(model, c.num_layers); // what leaves the last layer
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dbtc, last, model->params.lnfw, a.lnf_mean, a.lnf_rstd, 0,
                        accumulate, BT, C);
     for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T, accumulate); }

@@ -46,6 +46,7 @@ typedef struct {
     float* v_memory;       // AdamW's second moments
     float* master_weights; // fp32 copy of the weights, or NULL
     // activations of a batch of at most B*T tokens
+    GPT2Activation acts_table[NUM_ACTIVATION_TENSORS];
     ActivationTensors acts;
     void* acts_memory;
     size_t acts_bytes;
@@ -161,7 +162,6 @@ size_t gpt2_scratch_bytes(const GPT2* model, int B, int T) {
 // Activations for a batch of B rows of T tokens and, for training, gradients, AdamW's zeroed moments and the master
 // weights, which gpt2_set_parameters fills: it comes after this.
 void gpt2_allocate(GPT2* model, int B, int T, int training) {
-    GPT2Activation table[NUM_ACTIVATION_TENSORS];
     size_t BT = (size_t)B * T, n = model->num_parameters, V = model->config.vocab_size;
     if (BT > INT_MAX) { fatal("B*T = %zu tokens are more than a batch may have (%d): lower -b or -t", BT, INT_MAX); }
     const char* fault =
@@ -170,10 +170,10 @@ void gpt2_allocate(GPT2* model, int B, int T, int training) {
     model->B = B;
     model->T = T;
     size_t scratch = training ? gpt2_scratch_bytes(model, B, T) : 0;
-    model->acts_bytes =
-        gpt2_activations(table, model->config, B, T, model->recompute, training ? 1 : 0, sizeof(floatX), scratch);
+    model->acts_bytes = gpt2_activations(model->acts_table, model->config, B, T, model->recompute, training ? 1 : 0,
+                                         sizeof(floatX), scratch);
     model->acts_memory = device_alloc(model->acts_bytes, "activations");
-    gpt2_point_activations(&model->acts, table, model->acts_memory);
+    gpt2_point_activations(&model->acts, model->acts_table, model->acts_memory);
     model->inputs = (int*)device_alloc(2 * BT * sizeof(int), "a batch");
     model->targets = model->inputs + BT;
     model->losses_host = (float*)pinned_alloc(BT * sizeof(float));
@@ -253,37 +253,26 @@ float gpt2_read_scalar(GPT2* model, const float* scalar) {
 }
 
 // ----------------------------------------------------------------------------
-// One layer, as pointers into the tables
+// One layer's slice of the tables
 
-typedef struct {
-    // parameters
-    floatX *ln1w, *ln1b, *qkvw, *qkvb, *attprojw, *attprojb, *ln2w, *ln2b, *fcw, *fcb, *fcprojw, *fcprojb;
-    // activations: inp (B,T,C) is the residual stream that enters
-    floatX *inp, *ln1, *qkv, *atty, *residual2, *ln2, *fch, *fch_gelu, *residual3;
-    float *ln1_mean, *ln1_rstd, *l, *m, *ln2_mean, *ln2_rstd;
-} Layer;
-
-Layer gpt2_layer(const GPT2* model, int layer, size_t BT) {
-    const ParameterTensors* p = &model->params;
-    const ActivationTensors* a = &model->acts;
-    size_t i = layer, C = model->config.channels, NH = model->config.num_heads;
-    size_t ig = model->recompute >= 1 ? 0 : i, in = model->recompute >= 2 ? 0 : i; // recomputed tensors have one slice
-    Layer y;
-    y.ln1w = p->ln1w + i * C, y.ln1b = p->ln1b + i * C;
-    y.qkvw = p->qkvw + i * 3 * C * C, y.qkvb = p->qkvb + i * 3 * C;
-    y.attprojw = p->attprojw + i * C * C, y.attprojb = p->attprojb + i * C;
-    y.ln2w = p->ln2w + i * C, y.ln2b = p->ln2b + i * C;
-    y.fcw = p->fcw + i * 4 * C * C, y.fcb = p->fcb + i * 4 * C;
-    y.fcprojw = p->fcprojw + i * 4 * C * C, y.fcprojb = p->fcprojb + i * C;
-    y.inp = layer == 0 ? a->encoded : a->residual3 + (i - 1) * BT * C;
-    y.ln1 = a->ln1 + in * BT * C, y.ln1_mean = a->ln1_mean + i * BT, y.ln1_rstd = a->ln1_rstd + i * BT;
-    y.qkv = a->qkv + i * BT * 3 * C, y.atty = a->atty + i * BT * C;
-    y.l = a->l + i * BT * NH, y.m = a->m + i * BT * NH;
-    y.residual2 = a->residual2 + i * BT * C;
-    y.ln2 = a->ln2 + in * BT * C, y.ln2_mean = a->ln2_mean + i * BT, y.ln2_rstd = a->ln2_rstd + i * BT;
-    y.fch = a->fch + i * BT * 4 * C, y.fch_gelu = a->fch_gelu + ig * BT * 4 * C;
-    y.residual3 = a->residual3 + i * BT * C;
+ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
+    ParameterTensors w;
+    gpt2_slice_parameters(&w, &model->params, model->table, layer, sizeof(floatX));
+    return w;
+}
+GradientTensors gpt2_layer_gradients(const GPT2* model, int layer) {
+    GradientTensors g;
+    gpt2_slice_parameters(&g, &model->grads, model->table, layer, sizeof(float));
+    return g;
+}
+ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
+    ActivationTensors y;
+    gpt2_slice_activations(&y, &model->acts, model->acts_table, layer, sizeof(floatX));
     return y;
+}
+// (B,T,C) the residual stream that enters a layer
+floatX* gpt2_layer_input(const GPT2* model, int layer) {
+    return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
 }
 
 // ----------------------------------------------------------------------------
@@ -314,33 +303,36 @@ void gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     cuda_check(cudaEventRecord(model->batch_copied, stream));
 
     encoder_forward(a.encoded, model->inputs, p.wte, p.wpe, B, T, C, stream);
-    Layer first = gpt2_layer(model, 0, BT);
-    layernorm_forward(first.ln1, first.ln1_mean, first.ln1_rstd, first.inp, first.ln1w, first.ln1b, BT, C, stream);
+    ParameterTensors w = gpt2_layer_parameters(model, 0);
+    ActivationTensors y = gpt2_layer_activations(model, 0);
+    floatX* product = a.lnf; // (B,T,C), free until the end, when each of its rows is read before it is written
+    layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
     for (int i = 0; i < L; i++) {
-        Layer y = gpt2_layer(model, i, BT);
-        floatX* product = a.lnf; // (B,T,C), free until the end, when each of its rows is read before it is written
         // residual2 = inp + attproj(attention(ln1(inp)))
-        matmul_forward(mm, y.qkv, y.ln1, y.qkvw, y.qkvb, BT, C, 3 * C);
+        matmul_forward(mm, y.qkv, y.ln1, w.qkvw, w.qkvb, BT, C, 3 * C);
         attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, HS, stream);
-        matmul_forward(mm, product, y.atty, y.attprojw, y.attprojb, BT, C, C);
-        residual_layernorm_forward(y.residual2, y.ln2, y.ln2_mean, y.ln2_rstd, y.inp, product, y.ln2w, y.ln2b, BT, C,
-                                   stream);
+        matmul_forward(mm, product, y.atty, w.attprojw, w.attprojb, BT, C, C);
+        residual_layernorm_forward(y.residual2, y.ln2, y.ln2_mean, y.ln2_rstd, gpt2_layer_input(model, i), product,
+                                   w.ln2w, w.ln2b, BT, C, stream);
         // residual3 = residual2 + fcproj(gelu(fc(ln2(residual2))))
         if (model->gelu_fusion >= 1) {
-            matmul_gelu_forward(mm, y.fch_gelu, y.fch, y.ln2, y.fcw, y.fcb, BT, C, 4 * C);
+            matmul_gelu_forward(mm, y.fch_gelu, y.fch, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
         } else {
-            matmul_forward(mm, y.fch, y.ln2, y.fcw, y.fcb, BT, C, 4 * C);
+            matmul_forward(mm, y.fch, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
             gelu_forward(y.fch_gelu, y.fch, BT * 4 * C, stream);
         }
-        matmul_forward(mm, product, y.fch_gelu, y.fcprojw, y.fcprojb, BT, 4 * C, C);
-        if (i + 1 < L) { // the addition goes with the next LayerNorm
-            Layer next = gpt2_layer(model, i + 1, BT);
-            residual_layernorm_forward(y.residual3, next.ln1, next.ln1_mean, next.ln1_rstd, y.residual2, product,
-                                       next.ln1w, next.ln1b, BT, C, stream);
-        } else {
+        matmul_forward(mm, product, y.fch_gelu, w.fcprojw, w.fcprojb, BT, 4 * C, C);
+        // the addition goes with the LayerNorm that comes next: the next layer's first, or the final one
+        if (i + 1 == L) {
             residual_layernorm_forward(y.residual3, a.lnf, a.lnf_mean, a.lnf_rstd, y.residual2, product, p.lnfw, p.lnfb,
                                        BT, C, stream);
+            break;
         }
+        ActivationTensors below = y;
+        w = gpt2_layer_parameters(model, i + 1);
+        y = gpt2_layer_activations(model, i + 1);
+        residual_layernorm_forward(below.residual3, y.ln1, y.ln1_mean, y.ln1_rstd, below.residual2, product, w.ln1w,
+                                   w.ln1b, BT, C, stream);
     }
     matmul_forward(mm, a.output, a.lnf, p.wte, NULL, BT, C, c.padded_vocab_size);
 }
@@ -377,46 +369,45 @@ float gpt2_validate(GPT2* model, const int* inputs, const int* targets, int B, i
 // From the gradient of a layer's output in acts.dresidual to the gradient of its input there.
 // fcprojb's gradient is taken where dresidual was written: by the LayerNorm backward of the layer above.
 void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
-    GPT2Config c = model->config;
-    ActivationTensors a = model->acts;
-    GradientTensors g = model->grads;
-    int C = c.channels, NH = c.num_heads, BT = B * T;
-    size_t l = i, C2 = (size_t)C * C;
+    ActivationTensors y = gpt2_layer_activations(model, i);
+    ParameterTensors w = gpt2_layer_parameters(model, i);
+    GradientTensors g = gpt2_layer_gradients(model, i);
+    int C = model->config.channels, NH = model->config.num_heads, BT = B * T;
     cudaStream_t stream = model->stream;
     Matmul* mm = &model->matmul;
-    Layer y = gpt2_layer(model, i, BT);
+    const floatX* inp = gpt2_layer_input(model, i);
 
     // MLP: fcproj, GELU, fc, ln2. gelu_fusion 2 multiplies by gelu' inside the product.
     floatX* pre_gelu = model->gelu_fusion >= 2 ? y.fch : NULL;
-    matmul_backward_input(mm, a.dbt4c, a.dresidual, y.fcprojw, pre_gelu, BT, 4 * C, C);
+    matmul_backward_input(mm, y.dbt4c, y.dresidual, w.fcprojw, pre_gelu, BT, 4 * C, C);
     if (pre_gelu != NULL) {
-        column_sum(g.fcb + l * 4 * C, a.dbt4c, a.scratch, BT, 4 * C, stream);
+        column_sum(g.fcb, y.dbt4c, y.scratch, BT, 4 * C, stream);
         if (model->recompute >= 1) { gelu_forward(y.fch_gelu, y.fch, (size_t)BT * 4 * C, stream); }
     } else {
-        gelu_backward(a.dbt4c, g.fcb + l * 4 * C, model->recompute >= 1 ? y.fch_gelu : NULL, y.fch, a.scratch, BT,
-                      4 * C, stream);
+        floatX* gelu_again = model->recompute >= 1 ? y.fch_gelu : NULL;
+        gelu_backward(y.dbt4c, g.fcb, gelu_again, y.fch, y.scratch, BT, 4 * C, stream);
     }
-    matmul_backward_weight(mm, g.fcprojw + l * 4 * C2, a.dresidual, y.fch_gelu, BT, 4 * C, C);
-    matmul_backward_input(mm, a.dbtc, a.dbt4c, y.fcw, NULL, BT, C, 4 * C);
+    matmul_backward_weight(mm, g.fcprojw, y.dresidual, y.fch_gelu, BT, 4 * C, C);
+    matmul_backward_input(mm, y.dbtc, y.dbt4c, w.fcw, NULL, BT, C, 4 * C);
     if (model->recompute >= 2) {
-        layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, y.ln2w, y.ln2b, BT, C, stream);
+        layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }
-    matmul_backward_weight(mm, g.fcw + l * 4 * C2, a.dbt4c, y.ln2, BT, C, 4 * C);
-    layernorm_backward(a.dresidual, g.ln2w + l * C, g.ln2b + l * C, g.attprojb + l * C, a.dbtc, y.residual2, y.ln2w,
-                       y.ln2_mean, y.ln2_rstd, a.scratch, BT, C, 0, stream);
+    matmul_backward_weight(mm, g.fcw, y.dbt4c, y.ln2, BT, C, 4 * C);
+    layernorm_backward(y.dresidual, g.ln2w, g.ln2b, g.attprojb, y.dbtc, y.residual2, w.ln2w, y.ln2_mean, y.ln2_rstd,
+                       y.scratch, BT, C, 0, stream);
 
-    // attention: attproj, attention, qkv, ln1
-    matmul_backward_input(mm, a.dbtc, a.dresidual, y.attprojw, NULL, BT, C, C);
-    matmul_backward_weight(mm, g.attprojw + l * C2, a.dresidual, y.atty, BT, C, C);
-    attention_backward(a.dbt4c, a.dbtc, y.qkv, y.atty, y.l, y.m, a.scratch, B, T, NH, C / NH, stream);
-    column_sum(g.qkvb + l * 3 * C, a.dbt4c, a.scratch, BT, 3 * C, stream);
-    matmul_backward_input(mm, a.dbtc, a.dbt4c, y.qkvw, NULL, BT, C, 3 * C);
-    if (model->recompute >= 2) {
-        layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, y.inp, y.ln1w, y.ln1b, BT, C, stream);
-    }
-    matmul_backward_weight(mm, g.qkvw + l * 3 * C2, a.dbt4c, y.ln1, BT, C, 3 * C);
-    layernorm_backward(a.dresidual, g.ln1w + l * C, g.ln1b + l * C, i > 0 ? g.fcprojb + (l - 1) * C : NULL, a.dbtc,
-                       y.inp, y.ln1w, y.ln1_mean, y.ln1_rstd, a.scratch, BT, C, 0, stream);
+    // attention: attproj, attention, qkv, ln1; dqkv (B,T,3,NH,HS) takes the first three quarters of dbt4c
+    floatX* dqkv = y.dbt4c;
+    matmul_backward_input(mm, y.dbtc, y.dresidual, w.attprojw, NULL, BT, C, C);
+    matmul_backward_weight(mm, g.attprojw, y.dresidual, y.atty, BT, C, C);
+    attention_backward(dqkv, y.dbtc, y.qkv, y.atty, y.l, y.m, y.scratch, B, T, NH, C / NH, stream);
+    column_sum(g.qkvb, dqkv, y.scratch, BT, 3 * C, stream);
+    matmul_backward_input(mm, y.dbtc, dqkv, w.qkvw, NULL, BT, C, 3 * C);
+    if (model->recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
+    matmul_backward_weight(mm, g.qkvw, dqkv, y.ln1, BT, C, 3 * C);
+    float* fcprojb_below = i > 0 ? gpt2_layer_gradients(model, i - 1).fcprojb : NULL;
+    layernorm_backward(y.dresidual, g.ln1w, g.ln1b, fcprojb_below, y.dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd,
+                       y.scratch, BT, C, 0, stream);
 }
 
 // The gradients of the batch of the last gpt2_forward, added up over grad_accum_steps micro-steps and scaled to their
@@ -437,9 +428,9 @@ void gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_
     fused_classifier(a.output, a.losses, model->targets, scale, BT, c.vocab_size, Vp, 1, stream);
     matmul_backward_input(mm, a.dbtc, a.output, model->params.wte, NULL, BT, C, Vp);
     matmul_backward_weight(mm, g.wte, a.output, a.lnf, BT, C, Vp);
-    const floatX* last = a.residual3 + (size_t)(L - 1) * BT * C;
-    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, g.fcprojb + (size_t)(L - 1) * C, a.dbtc, last, model->params.lnfw,
-                       a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, stream);
+    const floatX* last = gpt2_layer_input(model, L); // what leaves the last layer
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, a.dbtc, last,
+                       model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, stream);
     for (int i = L - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T); }
 
     // The host sorts while the GPU works. Its arrays are free again: the last step ended in a synchronisation, or the

@@ -99,6 +99,11 @@ static inline size_t gpt2_parameters(GPT2Parameter table[NUM_PARAMETER_TENSORS],
 static inline void gpt2_set_pointer_(void* members, int i, void* pointer) {
     memcpy((char*)members + (size_t)i * sizeof(void*), &pointer, sizeof(void*));
 }
+static inline char* gpt2_get_pointer_(const void* members, int i) {
+    char* pointer;
+    memcpy(&pointer, (const char*)members + (size_t)i * sizeof(void*), sizeof(void*));
+    return pointer;
+}
 
 // Points every member of a struct made by GPT2_DECLARE_PARAMETERS into one block of memory, in table order.
 static inline void gpt2_point_parameters(void* members, const GPT2Parameter* table, void* memory, size_t element) {
@@ -106,6 +111,16 @@ static inline void gpt2_point_parameters(void* members, const GPT2Parameter* tab
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         gpt2_set_pointer_(members, i, p);
         p += table[i].count * element;
+    }
+}
+
+// Points every member of `slice` at layer i of what the same member of `whole` points to; a tensor without layers stays
+// itself.
+static inline void gpt2_slice_parameters(void* slice, const void* whole, const GPT2Parameter* table, size_t layer,
+                                         size_t element) {
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        size_t index = table[i].layers > 1 ? layer : 0;
+        gpt2_set_pointer_(slice, i, gpt2_get_pointer_(whole, i) + index * table[i].rows * table[i].cols * element);
     }
 }
 
@@ -191,6 +206,17 @@ static inline void gpt2_point_activations(void* members, const GPT2Activation* t
     for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) {
         gpt2_set_pointer_(members, i, table[i].bytes ? p : NULL);
         p += table[i].bytes;
+    }
+}
+
+// The same as gpt2_slice_parameters for activations. A tensor that is computed again instead of kept has one slice, which
+// serves all layers.
+static inline void gpt2_slice_activations(void* slice, const void* whole, const GPT2Activation* table, size_t layer,
+                                          size_t real_size) {
+    for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) {
+        size_t index = table[i].layers > 1 ? layer : 0, element = table[i].type == ACTIVATION_real ? real_size : 4;
+        char* p = gpt2_get_pointer_(whole, i);
+        gpt2_set_pointer_(slice, i, p == NULL ? NULL : p + index * table[i].count * element);
     }
 }
 
