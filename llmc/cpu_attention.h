@@ -29,8 +29,8 @@ enum {
     BLOCK_VECTORS = ATTENTION_BLOCK / LANES
 };
 
-// c (rows, cols) = base + a (rows, K) b (K, cols), where a(r,k) = a[r * a_row + k * a_k]; base may be NULL or c. cols is
-// a multiple of ATTENTION_LANES.
+// c (rows, cols) = base + a (rows, K) b (K, cols), where a(r,k) = a[r * a_row + k * a_k]; base may be NULL or c. cols
+// is a multiple of ATTENTION_LANES.
 static inline void attention_product(float* c, const float* base, size_t ldc, const float* a, size_t a_row, size_t a_k,
                                      const float* b, size_t ldb, size_t rows, size_t cols, size_t K) {
     for (size_t i = 0; i < rows; i += TILE_ROWS) {

@@ -18,8 +18,8 @@ ALWAYS_INLINE vec classifier_load(const float* x, size_t v, size_t V) {
     return V - v >= LANES ? vec_load(x + v) : vec_load_first(x + v, V - v, -INFINITY);
 }
 
-// With `backward`, logits become their gradients for a gradient dloss of each loss; the padding's are 0. Without, logits
-// stay as they are.
+// With `backward`, logits become their gradients for a gradient dloss of each loss; the padding's are 0. Without,
+// logits stay as they are.
 static inline void classifier(float* losses, float* logits, const int* targets, float dloss, int backward, size_t BT,
                               size_t V, size_t Vp) {
 #pragma omp parallel for

@@ -75,7 +75,8 @@ ALWAYS_INLINE void matmul_pack(float* packed, size_t panel, const size_t width, 
     }
 }
 
-// One tile of c, `height` x `width`, from a panel of a and a panel of b. base and bias point to the tile's part of them.
+// One tile of c, `height` x `width`, from a panel of a and a panel of b. base and bias point to the tile's part of
+// them.
 static inline void matmul_tile(float* c, const float* base, size_t ldc, const float* bias, const float* panel_a,
                                const float* panel_b, size_t depth, int height, size_t width) {
     if (width == 3 * LANES) {

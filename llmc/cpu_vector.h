@@ -23,8 +23,8 @@ The code relies on NaN staying NaN and on sums being added in the order written;
 #error "compile without -ffast-math: NaN must stay NaN, and vec_exp() rounds by adding and subtracting a constant"
 #endif
 
-// LANES: floats of a vector. TILE_ROWS: a tile of TILE_ROWS x TILE_VECTORS sums, a row of TILE_VECTORS and a scalar fill
-// the registers.
+// LANES: floats of a vector. TILE_ROWS: a tile of TILE_ROWS x TILE_VECTORS sums, a row of TILE_VECTORS and a scalar
+// fill the registers.
 #if defined(__AVX512F__)
 #define LANES 16
 #define TILE_ROWS 8 // of 32 registers
@@ -88,8 +88,8 @@ static inline float vec_largest(vec x) {
     return largest;
 }
 
-// Transposes a square of LANES x LANES: for w = LANES/2 .. 1, rows i and i + w swap the blocks of w lanes that are off the
-// diagonal. In a pair (upper, lower) lane j of upper is numbered j, of lower LANES + j.
+// Transposes a square of LANES x LANES: for w = LANES/2 .. 1, rows i and i + w swap the blocks of w lanes that are
+// off the diagonal. In a pair (upper, lower) lane j of upper is numbered j, of lower LANES + j.
 #define TO_UPPER_(w, j) (((j) & (w)) ? LANES + (j) - (w) : (j))
 #define TO_LOWER_(w, j) (((j) & (w)) ? LANES + (j) : (j) + (w))
 #define FOUR_LANES_(f, w, j) f(w, j), f(w, j + 1), f(w, j + 2), f(w, j + 3)

@@ -1,6 +1,6 @@
 /*
-One training step (forward, backward, update) of a CPU trainer, timed. Compiled twice by cpu_step.sh, with TRAINER naming
-our train_gpt2.c or llm.c's (and LLMC defined), which both run from the same weights:
+One training step (forward, backward, update) of a CPU trainer, timed. Compiled twice by cpu_step.sh, with TRAINER
+naming our train_gpt2.c or llm.c's (and LLMC defined), which both run from the same weights:
 
     cpu_step new d12 model.bin         (ours only) writes a model with initial weights
     cpu_step model.bin B T steps       prints the loss, the milliseconds of each step, and the peak memory in MiB

@@ -1,11 +1,13 @@
 /*
-The trainer against PyTorch: what test_gpt2.c and test_gpt2.cu have in common. Included after a trainer, which it runs on
-the batch of a debug state:
+The trainer against PyTorch: what test_gpt2.c and test_gpt2.cu have in common. Included after a trainer, which it runs
+on the batch of a debug state:
 
     logits, loss, every gradient by name, and the losses of ten AdamW steps are PyTorch's, within tolerances
+    so are the loss of a validation, and loss and gradients of the batch in two micro-steps
     two runs give the same bits, and so does every recompute setting
 
-A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prints a row for each check and ends in 'N passed, N failed'.
+A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prints a row for each check and ends in
+'N passed, N failed'.
 */
 #ifndef REFERENCE_TEST_H
 #define REFERENCE_TEST_H
@@ -26,20 +28,20 @@ typedef struct {
     double loss;              // nats
 } ReferenceTolerances;
 
-// Rounding to nearest with unit roundoff u errs by u/sqrt(6) in the mean square (uniformly within half a unit in the last
-// place, which is u to 2u of the number). A tensor that is rounded once per element has that relative error in norm. If a
-// sum of K terms is itself rounded at each addition, the errors of its partial sums add up like a random walk: sqrt(K)
-// times as much; the longest sums of a layer have K = 4C.
+// Rounding to nearest with unit roundoff u errs by u/sqrt(6) in the mean square (uniformly within half a unit in the
+// last place, which is u to 2u of the number). A tensor that is rounded once per element has that relative error in
+// norm. If a sum of K terms is itself rounded at each addition, the errors of its partial sums add up like a random
+// walk: sqrt(K) times as much; the longest sums of a layer have K = 4C.
 //
-// From the tokens to the logits a layer rounds sixteen tensors: eleven activations (ln1, qkv, P, atty, attproj, residual2,
-// ln2, fch, gelu, fcproj, residual3), four weights and the sum in a softmax; the embedding, lnf, wte and logits make four
-// more. The errors are independent: they add in quadrature. Gradients have been through as many roundings on their way
-// forward, and as many again backward. The factor 3 stands for what this leaves out: how much a layer amplifies the error
-// of its input, and that a gradient can be smaller than the terms which it is the sum of.
+// From the tokens to the logits a layer rounds sixteen tensors: eleven activations (ln1, qkv, P, atty, attproj,
+// residual2, ln2, fch, gelu, fcproj, residual3), four weights and the sum in a softmax; the embedding, lnf, wte and
+// logits make four more. The errors are independent: they add in quadrature. Gradients have been through as many
+// roundings on their way forward, and as many again backward. The factor 3 stands for what this leaves out: how much a
+// layer amplifies the error of its input, and that a gradient can be smaller than the terms which it is the sum of.
 //
-// The loss of a token changes by (p - y).d where its logits change by d, p the probabilities and y the target as a unit
-// vector. The length of p - y is at most sqrt(2) and the elements of d are independent, so the change is at most sqrt(2)
-// times one of them; the mean over tokens may share it, since they share the rounded weights.
+// The loss of a token changes by (p - y).d where its logits change by d, p the probabilities and y the target as a
+// unit vector. The length of p - y is at most sqrt(2) and the elements of d are independent, so the change is at most
+// sqrt(2) times one of them; the mean over tokens may share it, since they share the rounded weights.
 static inline ReferenceTolerances reference_tolerances(ReferencePrecision precision, GPT2Config config,
                                                        const DebugState* state) {
     double once = precision.unit_roundoff / sqrt(6.0) * (precision.rounds_sums ? sqrt(4.0 * config.channels) : 1.0);
@@ -186,6 +188,33 @@ static inline ReferenceBits reference_run(Options options, int recompute, GPT2Co
     return bits;
 }
 
+// The loss as a validation computes it, then loss and gradients of the same batch in two micro-steps of half its rows.
+static inline void reference_check_micro_steps(Options options, GPT2Config config, const float* params,
+                                               const DebugState* state, const ReferenceTolerances* tolerances) {
+    static GPT2 model;
+    int half = state->B / 2;
+    gpt2_create(&model, config, &options);
+    gpt2_allocate(&model, state->B, state->T, 1);
+    gpt2_set_parameters(&model, params);
+    double loss = (double)gpt2_validate(&model, state->x, state->y, state->B, state->T);
+    reference_check("validation loss", fabs(loss - (double)state->loss), tolerances->loss);
+    if (state->B % 2 == 0) {
+        for (int micro = 0; micro < 2; micro++) {
+            size_t first = (size_t)micro * (size_t)half * (size_t)state->T;
+            gpt2_forward(&model, state->x + first, half, state->T);
+            gpt2_backward(&model, state->x + first, state->y + first, 2, micro);
+        }
+        float* grads = (float*)malloc_check(model.num_parameters * sizeof(float));
+        ReferenceError error = {0, 0};
+        gpt2_get_gradients(&model, grads);
+        reference_add(&error, grads, state->gradients, model.num_parameters);
+        reference_check("micro-steps: loss", fabs((double)model.mean_loss - (double)state->loss), tolerances->loss);
+        reference_check("micro-steps: gradients", reference_relative(error), tolerances->gradients);
+        free(grads);
+    }
+    gpt2_free(&model);
+}
+
 static inline void reference_check_bits(const char* what, ReferenceBits bits, ReferenceBits expected) {
     char name[64];
     snprintf(name, sizeof(name), "%s: gradients", what);
@@ -214,6 +243,7 @@ static inline int reference_main(int argc, char** argv, Options options, Referen
     printf("%s, %s: batch %d x %d\n", model_path, state_path, state.B, state.T);
     printf("%-24s %11s %11s\n", "check", "error", "tolerance");
     ReferenceBits first = reference_run(options, 0, config, params, &state, &tolerances);
+    reference_check_micro_steps(options, config, params, &state, &tolerances);
     reference_check_bits("run again", reference_run(options, 0, config, params, &state, NULL), first);
     reference_check_bits("recompute 1", reference_run(options, 1, config, params, &state, NULL), first);
     reference_check_bits("recompute 2", reference_run(options, 2, config, params, &state, NULL), first);

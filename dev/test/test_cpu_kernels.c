@@ -1,8 +1,9 @@
 // The CPU kernels (llmc/cpu_*.h) against the equations in their head comments, computed in fp64.
 //
-// Sizes are such that no dimension is a multiple of a tile. Errors are relative in norm, ||x - expected|| / ||expected||.
-// A sum of K fp32 terms errs by about sqrt(K) 2^-24 (see reference_test.h); the longest here have K = 400, 1.2e-6, and
-// pass through at most three sums and an exponential: 1e-5 leaves room for both and catches any wrong term.
+// Sizes are such that no dimension is a multiple of a tile. Errors are relative in norm, ||x - expected|| /
+// ||expected||. A sum of K fp32 terms errs by about sqrt(K) 2^-24 (see reference_test.h); the longest here have K =
+// 400, 1.2e-6, and pass through at most three sums and an exponential: 1e-5 leaves room for both and catches any
+// wrong term.
 #include "llmc/cpu_adamw.h"
 #include "llmc/cpu_attention.h"
 #include "llmc/cpu_classifier.h"
