@@ -4,8 +4,8 @@ One thread for each query row. Slow, obvious, correct: everything else is measur
 A row's maximum in a first pass over the keys, the weights and their sum with the products in a second. The query and the
 output row are a thread's own; keys and values come from global memory, one row at a time, the same for a whole warp.
 
-H200, fp32, 8,1024,12,64: 5.87 ms, 2.2 TFLOP/s. From head size 96 on the output row no longer fits the registers, which
-costs another factor of 8.
+H200, fp32, 8,1024,12,64: 5.87 ms, 2.2 TFLOP/s. From head size 96 on the compiler no longer keeps the output row
+in registers, which costs another factor of 8.
 */
 #ifndef ATTENTION_FORWARD_NAIVE_CU
 #define ATTENTION_FORWARD_NAIVE_CU
