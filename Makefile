@@ -150,7 +150,7 @@ unit-tests: $(unit_tests)
 
 cpu-tests: train_gpt2 test_gpt2
 	@echo "== test_gpt2"; ./test_gpt2
-	@echo "== test_gpt2, odd head counts"; ./test_gpt2 dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin
+	@echo "== test_gpt2, two heads and a full context"; ./test_gpt2 dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin
 	@echo "== dev/test/test_training.sh"; dev/test/test_training.sh ./train_gpt2
 
 sanitizer-tests: $(patsubst build/%,build/sanitized/dev/test/%,$(unit_tests)) build/sanitized/test_gpt2

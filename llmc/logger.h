@@ -67,11 +67,11 @@ logger_line_(const Logger* logger, const char* format, ...) {
 }
 
 static inline void logger_train(const Logger* logger, int step, float loss, float learning_rate, float norm) {
-    logger_line_(logger, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", step, (double)loss, (double)learning_rate, (double)norm);
+    logger_line_(logger, "s:%d trl:%.6f lr:%.6f norm:%.4f\n", step, (double)loss, (double)learning_rate, (double)norm);
 }
 
 static inline void logger_val(const Logger* logger, int step, float loss) {
-    logger_line_(logger, "s:%d tel:%.4f\n", step, (double)loss);
+    logger_line_(logger, "s:%d tel:%.6f\n", step, (double)loss);
 }
 
 static inline void logger_eval(const Logger* logger, int step, float accuracy) {

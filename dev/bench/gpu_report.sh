@@ -29,7 +29,7 @@ average_ms() { sed -n 's/^total average iteration time: \([0-9.]*\) ms/\1/p' "$1
 
 # 1. Number by number against a 124M dump
 [ -e "$out/gpt2_124M_debug_state.bin" ] ||
-    python3 dev/reference/write_reference.py --model d12 --batch 4 --time 256 --data ${data}_train.bin --device cuda \
+    python3 dev/reference/write_reference.py --model d12 --batch 4 --time 256 --learning-rate 3e-5 --data ${data}_train.bin --device cuda \
         --output "$out/gpt2_124M" >"$out/write_reference.log"
 for precision in fp32 bf16; do
     "build/test_gpt2cu_$precision" "$out/gpt2_124M.bin" "$out/gpt2_124M_debug_state.bin" \

@@ -17,15 +17,15 @@ static void run(Logger* logger, int first, int last) {
     }
 }
 
-static const char* uninterrupted = "s:0 tel:5.0000\n"
-                                   "s:0 trl:6.0000 lr:0.000300 norm:1.50\n"
-                                   "s:1 trl:5.5000 lr:0.000150 norm:2.50\n"
-                                   "s:2 tel:4.5000\n"
-                                   "s:2 trl:5.0000 lr:0.000100 norm:3.50\n"
-                                   "s:3 trl:4.5000 lr:0.000075 norm:4.50\n"
-                                   "s:4 tel:4.0000\n"
+static const char* uninterrupted = "s:0 tel:5.000000\n"
+                                   "s:0 trl:6.000000 lr:0.000300 norm:1.5000\n"
+                                   "s:1 trl:5.500000 lr:0.000150 norm:2.5000\n"
+                                   "s:2 tel:4.500000\n"
+                                   "s:2 trl:5.000000 lr:0.000100 norm:3.5000\n"
+                                   "s:3 trl:4.500000 lr:0.000075 norm:4.5000\n"
+                                   "s:4 tel:4.000000\n"
                                    "s:4 eval:0.2875\n"
-                                   "s:4 trl:4.0000 lr:0.000060 norm:5.50\n";
+                                   "s:4 trl:4.000000 lr:0.000060 norm:5.5000\n";
 
 static void a_new_run_starts_an_empty_log(void) {
     Logger logger;
@@ -47,11 +47,11 @@ static void a_resumed_log_equals_the_uninterrupted_one(int stopped, int checkpoi
 }
 
 static void a_line_that_was_cut_short_goes(void) {
-    static const char* cut = "s:0 tel:5.0000\ns:1 trl:5.5";
+    static const char* cut = "s:0 tel:5.000000\ns:1 trl:5.5";
     Logger logger;
     unit_write(unit_path("main.log"), cut, strlen(cut));
     logger_open(&logger, folder(), 9);
-    CHECK(unit_file_is(unit_path("main.log"), "s:0 tel:5.0000\n"));
+    CHECK(unit_file_is(unit_path("main.log"), "s:0 tel:5.000000\n"));
 }
 
 static void other_lines_stay(void) {
