@@ -58,8 +58,12 @@ static inline BenchOptions bench_options(int argc, char** argv, const char* dire
             bench_help(direction, idea);
             exit(EXIT_SUCCESS);
         }
-        if (flag == "--check-only" || flag == "--no-sweep") {
-            (flag == "--check-only" ? o.check_only : o.sweep) = flag == "--check-only";
+        if (flag == "--check-only") {
+            o.check_only = true;
+            continue;
+        }
+        if (flag == "--no-sweep") {
+            o.sweep = false;
             continue;
         }
         int size = (int)(std::find(size_flags, size_flags + 4, flag) - size_flags);
@@ -131,6 +135,7 @@ __global__ void count_different(unsigned long long* count, const uint32_t* a, co
     }
 }
 
+// All tensors of the contract: those that a direction reads, writes or needs as scratch.
 struct TensorSet {
     Buffer qkv, dout, out, dqkv, l, m, scratch;
 };
@@ -141,6 +146,7 @@ struct TensorSet {
 struct Forward {
     typedef AttentionForwardConfig Config;
     static constexpr const char* name = "forward";
+    static constexpr Tensor first_tensor = OUT, last_tensor = OUT;
     static constexpr double flops = 2; // times B NH T^2 HS
     static const Config& naive() { return naive::forward_configs[0]; }
     static size_t scratch_bytes(const Config& c, Shape s) {
@@ -167,6 +173,7 @@ struct Forward {
 struct Backward {
     typedef AttentionBackwardConfig Config;
     static constexpr const char* name = "backward";
+    static constexpr Tensor first_tensor = DQ, last_tensor = DV;
     static constexpr double flops = 5;
     static const Config& naive() { return naive::backward_configs[0]; }
     static size_t scratch_bytes(const Config& c, Shape s) { return c.scratch_bytes(s.B, s.T, s.NH, s.HS); }
@@ -242,13 +249,8 @@ static void run_poisoned(const typename Direction::Config& c, TensorSet& t, Shap
     }
 }
 
-// Ends the program when the configuration is wrong at this shape.
-template <class Direction>
-static Verdict check(const typename Direction::Config& c, TensorSet& t, const Reference& r, const std::string& what) {
-    const Shape s = r.shape;
-    t.scratch = Direction::scratch_bytes(c, s) ? buffer_allocate(Direction::scratch_bytes(c, s)) : Buffer();
-    run_poisoned<Direction>(c, t, s, what);
-
+// Ends the program when the outputs in t are wrong, else says how far off they are.
+template <class Direction> static Verdict judge(const TensorSet& t, const Reference& r, const std::string& what) {
     Difference *on_gpu, d;
     double noise[NUM_TENSORS];
     cuda_check(cudaMalloc(&on_gpu, sizeof(d)));
@@ -260,10 +262,9 @@ static Verdict check(const typename Direction::Config& c, TensorSet& t, const Re
     cuda_check(cudaMemcpy(noise, r.noise, sizeof(noise), cudaMemcpyDeviceToHost));
     if (d.not_finite) { fatal("%s: %llu elements are not finite, or were not written", what.c_str(), d.not_finite); }
     Verdict verdict;
-    for (int n = 0; n < NUM_TENSORS; n++) {
-        bool compared = (n == OUT) == (strcmp(Direction::name, "forward") == 0);
-        if (!compared) { continue; }
-        double model2 = noise[n] * s.heads() / r.distinct + UNIT_ROUNDOFF * UNIT_ROUNDOFF * d.reference2[n];
+    for (int n = Direction::first_tensor; n <= Direction::last_tensor; n++) {
+        // the model is of the distinct heads, the error of all
+        double model2 = noise[n] * r.shape.heads() / r.distinct + UNIT_ROUNDOFF * UNIT_ROUNDOFF * d.reference2[n];
         double allowed = 2 * sqrt(model2), error = sqrt(d.error2[n]);
         if (!(error <= allowed)) {
             fatal("%s: %s is wrong: ||x - ref|| is %.3g, at most %.3g is rounding (||ref|| is %.3g)", what.c_str(),
@@ -272,20 +273,30 @@ static Verdict check(const typename Direction::Config& c, TensorSet& t, const Re
         verdict.worst = fmax(verdict.worst, error / allowed);
         if (d.reference2[n] > 0) { verdict.rel_err = fmax(verdict.rel_err, error / sqrt(d.reference2[n])); }
     }
-    float worst_lse;
+    float worst_lse; // zero backward
     memcpy(&worst_lse, &d.worst_lse, sizeof(worst_lse));
     if (!(worst_lse <= 1)) {
         fatal("%s: m + log(l) is off by %.3g times what is rounding, or m is more than 8 from the row's maximum",
               what.c_str(), worst_lse);
     }
     verdict.worst = fmax(verdict.worst, worst_lse);
+    return verdict;
+}
+
+// Runs the configuration twice, and ends the program when it is wrong at this shape.
+template <class Direction>
+static Verdict check(const typename Direction::Config& c, TensorSet& t, const Reference& r, const std::string& what) {
+    const size_t scratch = Direction::scratch_bytes(c, r.shape);
+    t.scratch = scratch ? buffer_allocate(scratch) : Buffer();
+    run_poisoned<Direction>(c, t, r.shape, what);
+    Verdict verdict = judge<Direction>(t, r, what);
 
     std::vector<Buffer> first;
     for (Buffer* b : Direction::outputs(t)) {
         first.push_back(buffer_allocate(b->bytes));
         cuda_check(cudaMemcpy(first.back().data, b->data, b->bytes, cudaMemcpyDeviceToDevice));
     }
-    run_poisoned<Direction>(c, t, s, what);
+    run_poisoned<Direction>(c, t, r.shape, what);
     std::vector<Buffer*> second = Direction::outputs(t);
     for (size_t n = 0; n < first.size(); n++) {
         if (words_different(first[n].data, second[n]->data, first[n].bytes)) { verdict.deterministic = false; }
@@ -302,28 +313,29 @@ template <class Direction> static std::string describe(const char* idea, const c
     return text;
 }
 
+// Every T at which tiles end or overlap, at every head size; with --check-only, sizes that were given instead.
+static inline std::vector<Shape> sweep_shapes(const BenchOptions& o) {
+    std::vector<int> Ts = {1, 2, 31, 63, 64, 65, 127, 128, 129, 1000, 1024, 1025}, HSs = {32, 64, 96, 128};
+    bool whole = !o.check_only || !(o.given[0] || o.given[1] || o.given[2]);
+    int B = o.check_only && o.given[0] ? o.shape.B : 2, NH = o.check_only && o.given[2] ? o.shape.NH : 3;
+    if (o.check_only && o.given[1]) { Ts = {o.shape.T}; }
+    if (o.check_only && o.given[3]) { HSs = {o.shape.HS}; }
+    std::vector<Shape> shapes;
+    for (int HS : HSs) {
+        for (int T : Ts) { shapes.push_back({B, T, NH, HS}); }
+        if (whole) { shapes.insert(shapes.end(), {{1, 200, 1, HS}, {3, 77, 1, HS}}); }
+    }
+    return shapes;
+}
+
 // Checks every configuration over all shapes of the sweep and all patterns, and prints a line for each.
 template <class Direction> static void
 check_sweep(const char* idea, const std::vector<const typename Direction::Config*>& configs, const BenchOptions& o) {
-    std::vector<int> Ts = {1, 2, 31, 63, 64, 65, 127, 128, 129, 1000, 1024, 1025}, HSs = {32, 64, 96, 128};
-    std::vector<Shape> shapes;
-    if (o.check_only && o.given[1]) { Ts = {o.shape.T}; }
-    if (o.check_only && o.given[3]) { HSs = {o.shape.HS}; }
-    for (int HS : HSs) {
-        for (int T : Ts) {
-            shapes.push_back({2, T, 3, HS});
-            if (o.check_only && o.given[0]) { shapes.back().B = o.shape.B; }
-            if (o.check_only && o.given[2]) { shapes.back().NH = o.shape.NH; }
-        }
-        if (!o.check_only || !(o.given[0] || o.given[1] || o.given[2])) {
-            shapes.push_back({1, 200, 1, HS});
-            shapes.push_back({3, 77, 1, HS});
-        }
-    }
+    int all_checks = 0;
     std::vector<Verdict> verdicts(configs.size());
     std::vector<int> checks(configs.size());
-    for (Shape s : shapes) {
-        TensorSet t = tensors_allocate(s, strcmp(Direction::name, "backward") == 0);
+    for (Shape s : sweep_shapes(o)) {
+        TensorSet t = tensors_allocate(s, Direction::first_tensor == DQ);
         Reference r = reference_allocate(s);
         for (int pattern = 0; pattern < NUM_PATTERNS; pattern++) {
             tensors_fill(t, s, r.distinct, (Pattern)pattern, 1000 + pattern);
@@ -335,11 +347,14 @@ check_sweep(const char* idea, const std::vector<const typename Direction::Config
                 Verdict v = check<Direction>(*configs[n], t, r, what);
                 verdicts[n].worst = fmax(verdicts[n].worst, v.worst);
                 verdicts[n].deterministic &= v.deterministic;
-                checks[n]++;
+                checks[n]++, all_checks++;
             }
         }
         reference_free(&r);
         tensors_free(&t);
+    }
+    if (all_checks == 0) {
+        fatal("attention_%s_%s: no configuration serves head size %d", Direction::name, idea, o.shape.HS);
     }
     for (size_t n = 0; n < configs.size(); n++) {
         if (checks[n] == 0) { continue; }
@@ -488,7 +503,7 @@ template <class Direction> static void bench(const char* idea,
     std::vector<TensorSet> tensors;
     Reference r = reference_allocate(s);
     for (int n = 0; n < sets; n++) {
-        tensors.push_back(tensors_allocate(s, strcmp(Direction::name, "backward") == 0));
+        tensors.push_back(tensors_allocate(s, Direction::first_tensor == DQ));
         tensors_fill(tensors[n], s, r.distinct, ORDINARY, 42);
         if (n == 0) { reference_compute(&r, tensors[0].qkv.as<floatX>(), tensors[0].dout.as<floatX>()); }
         Direction::prepare(tensors[n], r);
