@@ -12,6 +12,16 @@ through shared memory, or both. Here instead:
 That is 7 products instead of 5, and no fp32 copy of dQ, no memset, no conversion, no atomics, no waiting: the same bits
 always. The count for 128 keys x 64 queries of HS = 64 on an H200: 7 products are 2890 clocks of tensor cores and 288 KB
 of shared memory, 2250 clocks; the single kernel has 2060 and 1880 clocks, 32 KB of traffic with L2 and three barriers.
+
+The climb on an H200, bf16, ms at 8,1024,12,64 and 64,1024,12,64 (PyTorch's FlashAttention-2: .201, 1.40):
+    the two kernels, 128 rows against stages of 64                        predicted      .92    measured .175  1.285
+    registers without spills, stages of 128, half the barriers            predicted      1.20   measured .171  1.19
+    l and m loaded while Q, dO and O arrive; shorter address arithmetic;
+      16-byte stores (the compiler had split them into four)              predicted      1.12   measured .158  1.10
+    groups of heads by half of L2                                         predicted .150        measured .149  1.11
+Tried and not kept: steps of 16 rows (4% slower: every step fetches K and V again), 2 warps or 8 (5 to 10% slower), two
+steps unrolled (spills), a ring of mbarriers in place of the barrier per block (1 to 3% faster, 60 lines). With HS = 128
+a warp of the key kernel has registers for 16 keys only, shared memory is the limit and FlashAttention-2 3% ahead.
 */
 #include "attention.h"
 #include "llmc/mma.cuh"
@@ -21,7 +31,7 @@ namespace mma {
 // What the key kernel needs to know of a query row, left by the query kernel: P = 2^(scale LOG2E s - lse).
 struct alignas(8) RowStatistics {
     float lse;     // log2(l) + m LOG2E; infinity for the rows past T, whose P is so 0
-    float minus_d; // -rowsum(dO o O), what the accumulators of dP start from
+    float minus_d; // -rowsum(dO o O)
 };
 constexpr int padded_rows = 128; // scratch holds a multiple of so many rows per head
 // Where row t of a head is in scratch, t < padded T. Blocks are counted in 32 bits: one register while a kernel runs.
@@ -34,12 +44,10 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTi
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
     static constexpr float scale = inverse_sqrt(HS);
-    static constexpr bool in_registers = HS * M <= 128; // Q and dO, else their fragments would take more than 64
+    typedef WarpRows<HS, M, HS * M <= 128> Rows; // of Q and of dO, in registers while both take no more than 64
     static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2;
     static constexpr size_t shared_bytes = 2 * q_bytes + 2 * 2 * kv_bytes; // Q (later dQ), dO, two stages of K and V
-    // O passes through the second stage, or through both before the first keys come.
-    static constexpr bool o_in_one_stage = q_bytes <= 2 * kv_bytes;
-    static_assert(q_bytes <= 4 * kv_bytes, "");
+    static_assert(q_bytes <= 2 * kv_bytes, "O passes through the second stage");
     static_assert(padded_rows % Br == 0 && Bc % step == 0, "");
 };
 // Configuration of the key kernel: warps, keys per warp / 16, queries per block and per step, blocks per multiprocessor.
@@ -56,31 +64,23 @@ template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTile
 // ----------------------------------------------------------------------------
 // dQ
 
-// A warp's operand rows: their fragments, or where in shared memory they are where registers are short.
-template <class C> struct WarpRows {
-    uint32_t address; // with lane_a
-    uint32_t fragments[C::in_registers ? C::HS / 16 : 1][C::M][4];
-
-    __device__ void load() {
-        if constexpr (C::in_registers) {
+// log(l) + m in powers of two of the lane's rows; `row` is the warp's first.
+template <int M> __device__ inline void load_logsums(RowStatistics (&rows)[M][2], const float* l, const float* m,
+                                                     int row, int T, int lane) {
 #pragma unroll
-            for (int k = 0; k < C::HS / 16; k++) { load_a<C::HS>(fragments[k], address, k); }
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int t = row + 16 * i + 8 * h + lane / 4, at = min(t, T - 1);
+            float lse = __fmul_rn(m[at], LOG2E) + lg2_approx(l[at]); // as forward rounded it
+            rows[i][h].lse = t < T ? lse : INFINITY;
         }
     }
-    // s += rows B^T
-    template <int N> __device__ void mma_abt_with(float (&s)[C::M][N][4], uint32_t B) const {
-        if constexpr (C::in_registers) {
-            mma_abt<C::HS>(s, fragments, B);
-        } else {
-            mma_abt<C::HS>(s, address, B);
-        }
-    }
-};
+}
 
-// D = rowsum(dO o O) of a warp's rows [i][h]; dO and O are tile addresses with lane_a.
-template <int HS, int M> __device__ inline void row_dots(float (&D)[M][2], uint32_t dO, uint32_t O) {
-#pragma unroll
-    for (int i = 0; i < M; i++) { D[i][0] = D[i][1] = 0; }
+// -D = -rowsum(dO o O) of the lane's rows. dO and O are tile addresses with lane_a.
+template <int HS, int M> __device__ inline void row_dots(RowStatistics (&rows)[M][2], uint32_t dO, uint32_t O) {
+    float D[M][2] = {};
 #pragma unroll
     for (int k = 0; k < HS / 16; k++) {
         uint32_t x[M][4], y[M][4];
@@ -97,21 +97,21 @@ template <int HS, int M> __device__ inline void row_dots(float (&D)[M][2], uint3
 #pragma unroll
         for (int h = 0; h < 2; h++) { // the four lanes of a quad share a row
             D[i][h] += __shfl_xor_sync(0xffffffffu, D[i][h], 1);
-            D[i][h] += __shfl_xor_sync(0xffffffffu, D[i][h], 2);
+            rows[i][h].minus_d = -(D[i][h] + __shfl_xor_sync(0xffffffffu, D[i][h], 2));
         }
     }
 }
 
 // A warp's rows against `step` keys: dQ += (P o (dO V^T - D)) K. K_b, V_b carry lane_b, K_a carries lane_a; the lane's
 // first score is (row, column).
-template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C::M][C::HS / 8][4], const WarpRows<C>& Q,
-                                                                  const WarpRows<C>& dO,
+template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C::M][C::HS / 8][4],
+                                                                  const typename C::Rows& Q, const typename C::Rows& dO,
                                                                   const RowStatistics (&rows)[C::M][2], uint32_t K_b,
                                                                   uint32_t V_b, uint32_t K_a, int row, int column) {
     constexpr int M = C::M, N = C::step / 8;
     float S[M][N][4], dP[M][N][4];
     fill(S, 0.0f);
-    Q.mma_abt_with(S, K_b); // S = Q K^T
+    mma_abt(S, Q, K_b); // S = Q K^T
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll
@@ -120,7 +120,7 @@ template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C:
             for (int e = 0; e < 4; e++) { dP[i][n][e] = rows[i][e / 2].minus_d; }
         }
     }
-    dO.mma_abt_with(dP, V_b); // dP - D = dO V^T - D
+    mma_abt(dP, dO, V_b); // dP - D = dO V^T - D
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll
@@ -159,7 +159,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
 
     uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), do_tile = q_tile + C::q_bytes;
-    uint32_t kv_tiles = do_tile + C::q_bytes, o_tile = kv_tiles + (C::o_in_one_stage ? 2 * C::kv_bytes : 0);
+    uint32_t kv_tiles = do_tile + C::q_bytes, o_tile = kv_tiles + 2 * C::kv_bytes; // O in stage 1
     int warp_offset = warp * warp_rows * Tile<HS>::row_bytes;
     auto load_kv = [&](int j) {
         uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
@@ -171,41 +171,24 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     load_tile<HS, Br, C::threads>(do_tile, dout + o_offset, NH * HS, T - i0);
     load_tile<HS, Br, C::threads>(o_tile, out + o_offset, NH * HS, T - i0);
     load_tile<HS, Br, C::threads>(q_tile, qkv + q_offset, stride, T - i0);
-    if (C::o_in_one_stage) { load_kv(0); }
-
+    load_kv(0);
     RowStatistics rows[M][2];
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) { // while the copies are under way
-            int t = row + 16 * i + 8 * h + lane / 4;
-            int64_t at = (int64_t)task.head * T + min(t, T - 1);
-            float lse = __fmul_rn(m[at], LOG2E) + lg2_approx(l[at]);
-            rows[i][h].lse = t < T ? lse : INFINITY;
-        }
-    }
-    cp_async_commit_group();
+    load_logsums(rows, l + (int64_t)task.head * T, m + (int64_t)task.head * T, row, T,
+                 lane); // while copies are under way
     cp_async_wait_group<0>();
     __syncthreads();
 
-    WarpRows<C> Q, dO;
-    Q.address = q_tile + warp_offset + Tile<HS>::lane_a(lane), dO.address = Q.address + C::q_bytes;
+    typename C::Rows Q{q_tile + warp_offset + Tile<HS>::lane_a(lane)}, dO{Q.address + C::q_bytes};
     Q.load();
     dO.load();
-    float D[M][2];
-    row_dots<HS>(D, dO.address, o_tile + warp_offset + Tile<HS>::lane_a(lane));
+    row_dots<HS>(rows, dO.address, o_tile + warp_offset + Tile<HS>::lane_a(lane));
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int t = row + 16 * i + 8 * h + lane / 4;
-            rows[i][h].minus_d = -D[i][h];
             if (lane % 4 == 0) { statistics[statistics_offset(task.head, t, T)] = rows[i][h]; }
         }
-    }
-    if (!C::o_in_one_stage) {
-        __syncthreads(); // everyone has left O
-        load_kv(0);
     }
 
     float dQ[M][HS / 8][4];
@@ -229,15 +212,10 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         }
     }
 
-    float factor[M][2];
-#pragma unroll
-    for (int i = 0; i < M; i++) { factor[i][0] = factor[i][1] = C::scale; }
-    __syncwarp();
-    store_accumulators<HS>(q_tile + warp_offset, dQ, factor, lane);
-    __syncwarp();
+    multiply(dQ, C::scale);
     AttentionTask same; // instead of registers that would hold it all the while
     floatX* dq = dqkv + qkv_offset(same.head / NH, 0, same.head % NH, T, NH, HS) + (int64_t)row * stride;
-    store_tile<HS, warp_rows>(dq, q_tile + warp_offset, stride, T - row, lane);
+    store_rows<HS>(dq, q_tile + warp_offset, dQ, stride, T - row, lane);
 }
 
 // ----------------------------------------------------------------------------
@@ -358,17 +336,11 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         }
     }
 
-    float scale[M][2], one[M][2];
-#pragma unroll
-    for (int i = 0; i < M; i++) { scale[i][0] = scale[i][1] = C::scale, one[i][0] = one[i][1] = 1; }
-    __syncwarp();
-    store_accumulators<HS>(k_rows, dK, scale, lane);
-    store_accumulators<HS>(v_rows, dV, one, lane);
-    __syncwarp();
+    multiply(dK, C::scale);
     AttentionTask same; // instead of registers that would hold it all the while
     floatX* dk = dqkv + qkv_offset(same.head / NH, 1, same.head % NH, T, NH, HS) + (int64_t)column * stride;
-    store_tile<HS, warp_keys>(dk, k_rows, stride, T - column, lane);
-    store_tile<HS, warp_keys>(dk + NH * HS, v_rows, stride, T - column, lane);
+    store_rows<HS>(dk, k_rows, dK, stride, T - column, lane);
+    store_rows<HS>(dk + NH * HS, v_rows, dV, stride, T - column, lane);
 }
 
 // ----------------------------------------------------------------------------
@@ -382,16 +354,16 @@ template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dou
                                                  const float* l, const float* m, void* scratch, int B, int T, int NH,
                                                  int HS, cudaStream_t stream) {
     int heads = B * NH;
-    int64_t head_bytes = (int64_t)T * HS * 5 * sizeof(floatX); // Q, K, V, O and dO
+    int64_t reread_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V in the first, Q and dO in the second
     RowStatistics* statistics = (RowStatistics*)scratch;
     auto query = attention_backward_query_kernel<Q>;
     auto key = attention_backward_key_kernel<K>;
     cuda_check(cudaFuncSetAttribute(query, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)Q::shared_bytes));
     cuda_check(cudaFuncSetAttribute(key, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)K::shared_bytes));
-    query<<<attention_grid(CEIL_DIV(T, Q::Br), heads, head_bytes), Q::threads, Q::shared_bytes, stream>>>(
+    query<<<attention_grid(CEIL_DIV(T, Q::Br), heads, reread_bytes), Q::threads, Q::shared_bytes, stream>>>(
         dqkv, statistics, dout, qkv, out, l, m, T, NH, heads);
     cuda_check(cudaGetLastError());
-    key<<<attention_grid(CEIL_DIV(T, K::Bc), heads, head_bytes), K::threads, K::shared_bytes, stream>>>(
+    key<<<attention_grid(CEIL_DIV(T, K::Bc), heads, reread_bytes), K::threads, K::shared_bytes, stream>>>(
         dqkv, dout, qkv, statistics, T, NH, heads);
     cuda_check(cudaGetLastError());
 }

@@ -4,7 +4,7 @@ FlashAttention-2 on tensor cores: mma.sync fed by ldmatrix from swizzled shared 
 A block of threads owns Br query rows of one head and walks over the key blocks, Bc keys at a time. A warp owns 16 M of
 the rows alone: S, P and O never leave its registers, because the accumulators of S = Q K^T are, register by register, the
 A operand of O += P V. Against flash2, which multiplies on CUDA cores:
-- Tensor cores: 16x as many multiplications per clock on an H200 as fp32 FMA.
+- Tensor cores: about 10 times the multiplications per clock of fp32 FMA, as far as mma.sync goes on an H200.
 - 32 rows per warp (M = 2). A fragment of K or V that a warp fetches then feeds two products. On Hopper this decides:
   a 16x64 strip costs 64 clocks of shared memory and 51 of tensor cores, a 32x64 strip 64 and 103.
 - K and V of the next block arrive by cp.async while this block is multiplied; one barrier per block.
@@ -13,7 +13,15 @@ A operand of O += P V. Against flash2, which multiplies on CUDA cores:
   97% of the executed products are useful.
 - Long rows first, and heads in groups whose K and V stay in L2 while the group's query blocks pass.
 
-Paper: Dao, FlashAttention-2 (2023), algorithm 1; the lazy rescaling follows its section 3.1 one step further.
+The climb on an H200, bf16, ms at 8,1024,12,64 and 64,1024,12,64 (PyTorch's FlashAttention-2: .0762, .474):
+    128 rows, 64 keys, 4 warps                                            predicted .055 .350   measured .0600 .382
+    16 rows a warp, 8 warps instead                                       predicted slower      measured .0657 .432
+    128 keys a stage, 16-byte stores (the compiler had split them into
+      four), no divisions by the grid's sizes                             predicted      .365   measured .0585 .370
+    groups of heads by half of L2 instead of 16 MB of K and V             predicted .054        measured .0515 .370
+Left on the table: two warps a scheduler, all that the registers allow, keep the tensor cores busy for half of the time.
+
+Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 */
 #include "attention.h"
 #include "llmc/mma.cuh"
@@ -25,7 +33,7 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct Forward
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
     static constexpr float scale = inverse_sqrt(HS);
-    static constexpr bool q_in_registers = HS * M <= 128; // else its fragments would take more than 32 registers
+    typedef WarpRows<HS, M, HS * M <= 128> Rows; // of Q, in registers while it takes no more than 32
     static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2;
     static_assert(Bc % step == 0 && step % (16 * M) == 0, "a step is whole squares of the diagonal");
     static constexpr size_t shared_bytes = q_bytes + 2 * 2 * kv_bytes; // Q (later O), then two stages of K and V
@@ -107,35 +115,14 @@ template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], 
     }
 }
 
-// A warp's Q: its fragments, or where in shared memory they are where registers are short.
-template <class C> struct WarpQuery {
-    uint32_t address; // of the warp's rows, with lane_a
-    uint32_t fragments[C::q_in_registers ? C::HS / 16 : 1][C::M][4];
-
-    __device__ void load() {
-        if constexpr (C::q_in_registers) {
-#pragma unroll
-            for (int k = 0; k < C::HS / 16; k++) { load_a<C::HS>(fragments[k], address, k); }
-        }
-    }
-    // S = Q K^T
-    template <int N> __device__ void mma_abt_with(float (&S)[C::M][N][4], uint32_t K) const {
-        fill(S, 0.0f);
-        if constexpr (C::q_in_registers) {
-            mma_abt<C::HS>(S, fragments, K);
-        } else {
-            mma_abt<C::HS>(S, address, K);
-        }
-    }
-};
-
 // A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's part,
 // (row, column) is the lane's first score.
 template <class C, int N, bool masked>
-__device__ inline void attend(float (&O)[C::M][C::HS / 8][4], RunningSoftmax<C::M>& softmax, const WarpQuery<C>& Q,
+__device__ inline void attend(float (&O)[C::M][C::HS / 8][4], RunningSoftmax<C::M>& softmax, const typename C::Rows& Q,
                               uint32_t K, uint32_t V, int row, int column) {
     float S[C::M][N][4];
-    Q.mma_abt_with(S, K);
+    fill(S, 0.0f);
+    mma_abt(S, Q, K);
     if (masked) { mask_causal(S, row, column); }
     softmax.update(S, O);
 #pragma unroll
@@ -177,8 +164,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     float O[M][HS / 8][4];
     fill(O, 0.0f);
     RunningSoftmax<M> softmax(C::scale);
-    WarpQuery<C> Q;
-    Q.address = q_rows + Tile<HS>::lane_a(lane);
+    typename C::Rows Q{q_rows + Tile<HS>::lane_a(lane)};
     int lane_row = row + lane / 4, lane_column = lane % 4 * 2;
     for (int j = 0; j <= last; j++) { // key blocks, diagonal last
         cp_async_wait_group<0>();
@@ -201,31 +187,30 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         }
     }
 
-    float factor[M][2]; // O /= l
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int t = row + 16 * i + 8 * h + lane / 4;
-            float sum = softmax.l(i, h);
-            factor[i][h] = 1 / sum;
+            float sum = softmax.l(i, h), factor = 1 / sum;
+#pragma unroll
+            for (int n = 0; n < HS / 8; n++) { O[i][n][2 * h] *= factor, O[i][n][2 * h + 1] *= factor; } // O /= l
             if (lane % 4 == 0 && t < T) {
                 l[(int64_t)task.head * T + t] = sum;
                 m[(int64_t)task.head * T + t] = softmax.m[i][h];
             }
         }
     }
-    store_accumulators<HS>(q_rows, O, factor, lane);
-    __syncwarp();
-    store_tile<HS, square>(out + out_offset(b, h, T, NH, HS) + (int64_t)row * NH * HS, q_rows, NH * HS, T - row, lane);
+    floatX* o = out + out_offset(b, h, T, NH, HS) + (int64_t)row * NH * HS;
+    store_rows<HS>(o, q_rows, O, NH * HS, T - row, lane);
 }
 
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                        cudaStream_t stream) {
-    int64_t head_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V
+    int64_t reread_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V
     auto kernel = attention_forward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
-    kernel<<<attention_grid(CEIL_DIV(T, C::Br), B * NH, head_bytes), C::threads, C::shared_bytes, stream>>>(
+    kernel<<<attention_grid(CEIL_DIV(T, C::Br), B * NH, reread_bytes), C::threads, C::shared_bytes, stream>>>(
         out, l, m, qkv, T, NH, B * NH);
     cuda_check(cudaGetLastError());
 }
