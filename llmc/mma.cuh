@@ -2,8 +2,8 @@
 Tensor cores through mma.sync, for sm_80 and up: one function per PTX instruction, named after its mnemonic; then what
 the mma contestants of dev/cuda are written in, swizzled tiles in shared memory and a warp's products over them.
 
-Everything is in 16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation. Section numbers are those of the PTX
-ISA 9.0.
+Everything is in 16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation. The PTX ISA describes each
+instruction under its name, and the layouts under "Matrix fragments for mma.m16n8k16 with floating point type".
 */
 #ifndef LLMC_MMA_CUH
 #define LLMC_MMA_CUH
@@ -19,7 +19,7 @@ namespace mma {
 // ----------------------------------------------------------------------------
 // Instructions
 
-// d (16,8) += a (16,16) b (16,8). Lane t holds, with r = t/4 and c = 2(t%4):                                (9.7.14.5.8)
+// d (16,8) += a (16,16) b (16,8). Lane t holds, with r = t/4 and c = 2(t%4):
 //   a: {(r,c),(r,c+1)}, {(r+8,c),..}, {(r,c+8),..}, {(r+8,c+8),..}   b: {(c,r),(c+1,r)}, {(c+8,r),(c+9,r)}
 //   d: (r,c), (r,c+1), (r+8,c), (r+8,c+1)
 __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -35,7 +35,7 @@ __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint3
 }
 
 // Four 8x8 matrices of 16-bit elements from shared memory. Lanes 8i..8i+7 give the addresses of the rows of matrix i;
-// lane t receives elements (t/4, 2(t%4)) and the next of every matrix, transposed first with _trans.        (9.7.14.5.15)
+// lane t receives elements (t/4, 2(t%4)) and the next of every matrix, transposed first with _trans.
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -47,7 +47,7 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
                  : "r"(address));
 }
 
-// The inverse of ldmatrix_x4. Only sm_90 and up have it.                                                    (9.7.14.5.16)
+// The inverse of ldmatrix_x4. Only sm_90 and up have it.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r0), "r"(r1),
@@ -57,7 +57,7 @@ __device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, u
 #endif
 
 // threadIdx.x and blockIdx, read anew each time: what is derived from them then occupies no registers from one use to
-// the next, where the compiler would rather keep, and spill, it.                                    (10.1, 10.5)
+// the next, where the compiler would rather keep, and spill, it.
 __device__ inline int mov_tid_x() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
@@ -72,18 +72,18 @@ __device__ inline int3 mov_ctaid() {
 }
 
 // 16 bytes from global to shared memory, past L1 and the registers, arriving later. Of the source only the first
-// `bytes`, 16 or 0, are read; the rest becomes 0.                                                       (9.7.9.25.3.1)
+// `bytes`, 16 or 0, are read; the rest becomes 0.
 __device__ inline void cp_async_16(uint32_t address, const void* source, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(bytes) : "memory");
 }
-// Ends a group: the copies that this thread has issued since the last group.                            (9.7.9.25.3.2)
+// Ends a group: the copies that this thread has issued since the last group.
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most the N latest groups of this thread are under way.                                 (9.7.9.25.3.3)
+// Waits until at most the N latest groups of this thread are under way.
 template <int N> __device__ inline void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// 2^x to about 2 units in the last place; 2^-inf = 0.                                                      (9.7.3.21)
+// 2^x to about 2 units in the last place; 2^-inf = 0.
 __device__ inline float ex2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -105,7 +105,7 @@ constexpr float inverse_sqrt(int n) {
     return (float)(1 / root);
 }
 
-// Two floats, rounded to nearest, in one register: x in the lower half.                                    (9.7.9.22)
+// Two floats, rounded to nearest, in one register: x in the lower half.
 __device__ inline uint32_t cvt_rn_x2(float x, float y) {
 #if defined(PRECISION_FP16)
     __half2 v = __floats2half2_rn(x, y);
@@ -128,10 +128,10 @@ __device__ inline float dot_x2(uint32_t x, uint32_t y, float sum) {
 // ----------------------------------------------------------------------------
 // Tiles in shared memory: rows of HS elements, 16-byte chunk c of row r stored at chunk c ^ key(r).
 //
-// ldmatrix reads 8 rows at one chunk in a pass. Without the key they would lie HS·2 bytes apart, in the same 16-byte
-// column of the 32 banks; with it the 8 rows of a pass fall into 8 different columns, and so do the chunks that cp.async
-// and the epilogues move. A row of 64 or 128 elements is a multiple of the banks' 128 bytes and needs 8 keys; rows of
-// 32 or 96 elements alternate between the banks' halves by themselves and need 4.
+// ldmatrix reads 8 rows at one chunk in a pass. Without the key they would lie 2 HS bytes apart, in the same 16-byte
+// column of the 32 banks; with it the 8 rows of a pass fall into 8 different columns, and so do the chunks that
+// cp.async and the epilogues move. A row of 64 or 128 elements is a multiple of the banks' 128 bytes and needs 8 keys;
+// rows of 32 or 96 elements alternate between the banks' halves by themselves and need 4.
 
 template <int HS> struct Tile {
     static constexpr int row_bytes = 2 * HS, chunks = HS / 8;
@@ -231,12 +231,12 @@ store_rows(floatX* destination, uint32_t tile, const float (&x)[M][HS / 8][4], i
 }
 
 // ----------------------------------------------------------------------------
-// Which thread block works on what: a grid of (heads of a group, blocks of a head, groups). Within a group all first blocks
-// of its heads start, then all second ones, and so on: longest work first, while the tensors that every block of a head
-// reads stay in L2.
+// Which thread block works on what: a grid of (heads of a group, blocks of a head, groups). Within a group all first
+// blocks of its heads start, then all second ones, and so on: longest work first, while the tensors that every block of
+// a head reads stay in L2.
 
-// reread_bytes: of those tensors, for one head. A group may fill half of L2 with them. On an H200 (60 MB) forward was 12%
-// slower with a quarter of L2 at B = 8, where two groups then follow each other, and 8% with all heads at B = 64.
+// reread_bytes: of those tensors, for one head. A group may fill half of L2 with them. On an H200 (60 MB) forward was
+// 12% slower with a quarter of L2 at B = 8, where two groups then follow each other, and 8% with all heads at B = 64.
 inline dim3 attention_grid(int blocks, int heads, int64_t reread_bytes) {
     int device, l2_bytes;
     cuda_check(cudaGetDevice(&device));
@@ -316,7 +316,7 @@ template <int HS, int M, int N> __device__ inline void mma_abt(float (&s)[M][N][
     }
 }
 
-// A warp's 16 M rows as an A operand for the whole kernel: as fragments, or where they take too many registers, in the tile.
+// A warp's 16 M rows as an A operand for a whole kernel: as fragments, or where registers are short, in the tile.
 template <int HS, int M, bool in_registers> struct WarpRows {
     uint32_t address; // in the tile, with lane_a
     uint32_t fragments[in_registers ? HS / 16 : 1][M][4];

@@ -2,9 +2,9 @@
 The backward pass of FlashAttention-2 on tensor cores, as two kernels without a reduction between blocks of threads.
 
 With P = exp(S - m)/l recomputed and D = rowsum(dO o O):  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - D),
-dQ = dS K / sqrt(HS),  dK = dS^T Q / sqrt(HS).  dV and dK sum over queries, dQ over keys. One kernel for all three either
-adds dQ through global memory, in an order that must be enforced for the same bits every time, or passes dS between warps
-through shared memory, or both. Here instead:
+dQ = dS K / sqrt(HS),  dK = dS^T Q / sqrt(HS).  dV and dK sum over queries, dQ over keys. One kernel for all three
+passes dS between warps through shared memory and adds dQ through global memory, in an order that must be enforced for
+the same bits every time. Here instead:
 1. the query kernel gives a warp 16 M query rows; S, dP and dS stay in registers and dS is the A operand of dQ += dS K.
    It also computes D, once, and leaves log(l) + m and D in scratch for the second kernel.
 2. the key kernel gives a warp 16 M keys and works on the transposes S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T
@@ -50,7 +50,7 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTi
     static_assert(q_bytes <= 2 * kv_bytes, "O passes through the second stage");
     static_assert(padded_rows % Br == 0 && Bc % step == 0, "");
 };
-// Configuration of the key kernel: warps, keys per warp / 16, queries per block and per step, blocks per multiprocessor.
+// Of the key kernel: warps, keys per warp / 16, queries per block and per step, blocks per multiprocessor.
 template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTiles {
     static constexpr int HS = HS_, M = M_, Br = BR, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Bc = WARPS * M * 16;
@@ -221,9 +221,9 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 // ----------------------------------------------------------------------------
 // dK, dV
 
-// A warp's keys against `step` queries: dV += P^T dO, dK += (P o (dO V^T - D))^T Q. K and V carry lane_a; of the queries'
-// tiles Q_b and dO_b carry lane_b, Q_a and dO_a lane_a; the lane's first score is (column, row), its first query's
-// statistics are at `rows`.
+// A warp's keys against `step` queries: dV += P^T dO, dK += (P o (dO V^T - D))^T Q. K and V carry lane_a; of the
+// queries' tiles Q_b and dO_b carry lane_b, Q_a and dO_a lane_a, dO lying after Q. The lane's first score is at
+// (column, row), its first query's statistics are at `rows`.
 template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M][C::HS / 8][4],
                                                                 float (&dV)[C::M][C::HS / 8][4], uint32_t K, uint32_t V,
                                                                 uint32_t Q_b, uint32_t Q_a, const RowStatistics* rows,
@@ -245,10 +245,10 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
         }
     }
     fill(dP, 0.0f);
-    mma_abt<C::HS>(dP, V, Q_b + C::q_bytes); // (dP - D)^T = V dO^T - D
+    mma_abt<C::HS>(dP, V, Q_b + C::q_bytes); // dP^T = V dO^T
 #pragma unroll
-    for (int n = 0; n < N; n++) {
-        float4 two = *reinterpret_cast<const float4*>(rows + 8 * n); // {lse, -D} of the lane's two queries
+    for (int n = 0; n < N; n++) { // dP -= D: at the start, as the query kernel does, it would cost a few spills here
+        float4 two = *reinterpret_cast<const float4*>(rows + 8 * n);
 #pragma unroll
         for (int i = 0; i < M; i++) {
 #pragma unroll
@@ -353,6 +353,7 @@ static inline size_t backward_scratch_bytes(int B, int T, int NH, int) {
 template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                                  const float* l, const float* m, void* scratch, int B, int T, int NH,
                                                  int HS, cudaStream_t stream) {
+    static_assert(Q::Br % K::Br == 0, "the query kernel leaves statistics for every row that the key kernel reads");
     int heads = B * NH;
     int64_t reread_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V in the first, Q and dO in the second
     RowStatistics* statistics = (RowStatistics*)scratch;
@@ -368,8 +369,8 @@ template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dou
     cuda_check(cudaGetLastError());
 }
 
-// A table row, named after the rows of a block and keys of a stage in the query kernel, keys of a block and queries of a
-// stage in the key kernel.
+// A table row, named after the rows of a block and keys of a stage in the query kernel, then the keys of a block and
+// queries of a stage in the key kernel.
 template <class Q, class K> constexpr AttentionBackwardConfig backward_config(const char* name) {
     return {name, Q::HS, Q::shared_bytes > K::shared_bytes ? Q::shared_bytes : K::shared_bytes, launch_backward<Q, K>,
             backward_scratch_bytes};

@@ -2,8 +2,8 @@
 FlashAttention-2 on tensor cores: mma.sync fed by ldmatrix from swizzled shared memory, filled by cp.async.
 
 A block of threads owns Br query rows of one head and walks over the key blocks, Bc keys at a time. A warp owns 16 M of
-the rows alone: S, P and O never leave its registers, because the accumulators of S = Q K^T are, register by register, the
-A operand of O += P V. Against flash2, which multiplies on CUDA cores:
+the rows alone: S, P and O never leave its registers, because the accumulators of S = Q K^T are, register by register,
+the A operand of O += P V. Against flash2, which multiplies on CUDA cores:
 - Tensor cores: about 10 times the multiplications per clock of fp32 FMA, as far as mma.sync goes on an H200.
 - 32 rows per warp (M = 2). A fragment of K or V that a warp fetches then feeds two products. On Hopper this decides:
   a 16x64 strip costs 64 clocks of shared memory and 51 of tensor cores, a 32x64 strip 64 and 103.
