@@ -104,8 +104,12 @@ train_gpt2cu test_gpt2cu: %cu: %.cu build/trainer.flags
 	@echo "building $@ in $(PRECISION) for $(arch_text)"
 	$(nvcc) -DPRECISION_$(PRECISION) $(attention_flags) -MMD -MF build/$@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
 
-build/test_gpt2cu_%: test_gpt2.cu build/trainer.flags
-	$(nvcc) -DPRECISION_$(shell echo $* | tr a-z A-Z) $(attention_flags) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
+# Both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
+define precision_rule
+build/$(1)_%: $(1:cu=.cu) build/trainer.flags
+	$$(nvcc) -DPRECISION_$$(shell echo $$* | tr a-z A-Z) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $(CUDA_LDLIBS)
+endef
+$(foreach program,train_gpt2cu test_gpt2cu,$(eval $(call precision_rule,$(program))))
 
 # Contestants: build/<name>_<precision>
 define contestant_rule

@@ -2,7 +2,7 @@
 # From a fresh clone to a GPT-2 that has learned to write: builds, gets text, trains a small model on its bytes, and
 # prints what the model writes.
 #
-# Costs: with a GPU about two minutes; on two CPU cores under four. 300 MB of memory, 20 MB of disk.
+# Costs: with a GPU under a minute, most of it compilation; on two CPU cores under four. 300 MB of memory, 20 MB of disk.
 # Needs: a C compiler, make and python3, all without packages; for a GPU, the CUDA Toolkit.
 # Text: TinyShakespeare, from the folder that DATA_MIRROR names or by download; with neither, this project's own sources.
 set -euo pipefail
@@ -41,8 +41,8 @@ fi
 echo "== ./$trainer"
 export OMP_WAIT_POLICY=passive # threads that spin while they wait slow a busy machine down
 if [ $gpu = 1 ]; then
-    ./$trainer -i ${data}_train.bin -j ${data}_val.bin -e gpt2:l6c384h6t256 -b 64 -t 256 -x 1500 -l 1e-3 -u 100 -q 0.1 \
-        -c 0.1 -v 250 -m 8 -s 1500 -g 256 --top-k 40 --temperature 0.9
+    ./$trainer -i ${data}_train.bin -j ${data}_val.bin -e gpt2:l6c384h6t256 -b 64 -t 256 -x 900 -l 1e-3 -u 100 -q 0.1 \
+        -c 0.1 -v 150 -m 1 -s 900 -g 256 --top-k 40 --temperature 0.9
 else
     ./$trainer -i ${data}_train.bin -j ${data}_val.bin -e gpt2:l4c128h4t64 -b 16 -t 64 -x 1500 -l 2e-3 -u 100 -q 0.1 \
         -c 0.1 -v 250 -m 16 -s 1500 -g 64 --top-k 40 --temperature 0.9

@@ -20,7 +20,7 @@ csv=$results/training.csv
 data=dev/data/tinyshakespeare/tiny_shakespeare
 [ -e ${data}_train.bin ] || python3 dev/data/tinyshakespeare.py
 
-make build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 train_gpt2cu
+make build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 build/train_gpt2cu_fp32 train_gpt2cu
 cuda=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 echo "what,value,unit,gpu,driver,cuda,date,commit" >"$csv"
 # row WHAT VALUE UNIT: a line of the summary
@@ -37,14 +37,22 @@ for precision in fp32 bf16; do
     row "test_gpt2cu $precision on 124M" "$(tail -n 1 "$results/test_gpt2cu_124M_$precision.txt" | tr , ';')" checks
 done
 
-# 2. 200 steps beside PyTorch: the same weights, batches and schedule
+# 2. 200 steps beside PyTorch: the same weights, batches and schedule; in fp32 on small batches first
+build/train_gpt2cu_fp32 -e "$out/gpt2_124M.bin" -b 4 -t 256 -x 200 -l 1e-4 -u 20 -q 0.1 -c 0.1 -f 0 -v 0 -m 8 -s 0 \
+    -o "$out/ours_fp32" >"$out/ours_fp32.log"
+python3 dev/reference/train_reference.py -e "$out/gpt2_124M.bin" -b 4 -t 256 -x 200 -l 1e-4 -u 20 -q 0.1 -c 0.1 -f 0 \
+    -v 0 -m 8 --dtype float32 -o "$out/pytorch_fp32" >"$out/pytorch_fp32.log"
+python3 dev/reference/plot_curves.py "$out/ours_fp32/main.log" "$out/pytorch_fp32/main.log" --labels ours PyTorch \
+    --output "$results/curves_fp32.svg" | tee "$out/curves_fp32.txt"
+row "largest difference of the training loss in 200 steps in fp32 at B=4 T=256" \
+    "$(sed -n 's/^training loss.*largest difference \([0-9.]*\) .*/\1/p' "$out/curves_fp32.txt")" nats
 run=(-e "$out/gpt2_124M_bf16.bin" -i "${data}_train.bin" -j "${data}_val.bin" -b 16 -t 1024 -x 200 -l 3e-4 -u 20 -q 0.1
     -c 0.1 -v 50 -m 1)
 ./train_gpt2cu "${run[@]}" -s 0 -n 200 -o "$out/ours" >"$out/ours.log"
 python3 dev/reference/train_reference.py "${run[@]}" --dtype bfloat16 -o "$out/pytorch" >"$out/pytorch.log"
 python3 dev/reference/plot_curves.py "$out/ours/main.log" "$out/pytorch/main.log" --labels ours PyTorch \
     --output "$results/curves.svg" | tee "$out/curves.txt"
-row "largest difference of the training loss in 200 steps" \
+row "largest difference of the training loss in 200 steps in bf16 at B=16 T=1024" \
     "$(sed -n 's/^training loss.*largest difference \([0-9.]*\) .*/\1/p' "$out/curves.txt")" nats
 
 # 3. Speed and memory: B=64 and 32, T=1024

@@ -75,11 +75,10 @@ static inline UnitChild unit_wait(void) {
     UnitChild child;
     memset(&child, 0, sizeof(child));
     close(unit_pipe[1]);
-    ssize_t n;
-    while ((n = read(unit_pipe[0], child.text + child.length, sizeof(child.text) - 1 - child.length)) > 0) {
-        child.length += (size_t)n;
-    }
-    close(unit_pipe[0]);
+    FILE* end = fdopen(unit_pipe[0], "r");
+    if (end == NULL) { fatal("cannot read from a child: %s", strerror(errno)); }
+    child.length = fread(child.text, 1, sizeof(child.text) - 1, end);
+    fclose(end);
     int status = 0;
     waitpid(unit_pid, &status, 0);
     child.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
