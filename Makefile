@@ -2,7 +2,7 @@
 # make train_gpt2      the CPU trainer             make train_gpt2cu    the GPU trainer
 # make test            every test that this machine can run
 # make attention_forward_flash2                    one contestant of dev/cuda, as build/attention_forward_flash2_bf16
-# make compete         race all contestants on this GPU
+# make compete         race all contestants on this GPU      make pair-tests      train with every pair of them
 # make libattention.so the winners with a C interface
 # make lint            format and static checks    make format          puts the format right
 #
@@ -79,7 +79,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests compete lint format clean contestants $(contestants)
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests pair-tests compete lint format clean contestants $(contestants)
 
 all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
 no-nvcc:
@@ -128,6 +128,18 @@ contestants: $(contestant_programs)
 # Every CUDA program there is, to see that all of them compile
 cuda: train_gpt2cu test_gpt2cu build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 libattention.so contestants
 
+# The trainer's test with every pair of contestants that can train: build/pair-<forward>-<backward>-<precision>. A
+# contestant whose forward needs a scratch cannot (cublas, and flash1 in 16 bit).
+trainable_bf16 := $(filter-out cublas flash1,$(contestants:attention_forward_%=%))
+trainable_fp32 := $(filter-out cublas mma wgmma,$(contestants:attention_forward_%=%))
+trainable_backward_bf16 := $(contestants:attention_backward_%=%)
+trainable_backward_fp32 := $(filter-out mma wgmma,$(contestants:attention_backward_%=%))
+pairs := $(foreach p,bf16 fp32,$(foreach f,$(filter-out attention_%,$(trainable_$(p))),$(foreach \
+    b,$(filter-out attention_%,$(trainable_backward_$(p))),build/pair-$(f)-$(b)-$(p))))
+build/pair-%: test_gpt2.cu build/gpu.flags
+	$(nvcc) -DATTENTION_FORWARD=$(word 1,$(subst -, ,$*)) -DATTENTION_BACKWARD=$(word 2,$(subst -, ,$*)) \
+	    -DPRECISION_$(shell echo $(word 3,$(subst -, ,$*)) | tr a-z A-Z) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
+
 libattention.so: dev/cuda/libattention.cu build/trainer.flags
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -MMD -MF build/$@.d -MT $@ \
 	    $< -o $@
@@ -169,6 +181,11 @@ else
 gpu-tests:
 	@echo "gpu-tests: skipped, $(if $(gpu),no nvcc,no GPU) here"
 endif
+
+# Every pair of contestants in the trainer, against the committed dumps; needs a GPU
+pair-tests: $(pairs)
+	@set -e; for t in $^; do echo "== $$t"; $$t | tail -n 1; \
+	    $$t dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin | tail -n 1; done
 
 compete: contestants
 	dev/cuda/compete.sh

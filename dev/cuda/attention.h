@@ -44,7 +44,7 @@ typedef size_t (*AttentionScratchBytes)(int B, int T, int NH, int HS);
 
 // One way to launch a contestant. A table lists them best first for each head size.
 struct AttentionForwardConfig {
-    const char* name;        // as the bench prints it and --config names it, such as "64x64"
+    const char* name;        // as the bench prints it and --config names it, such as "64x64"; no comma: a CSV field
     int HS;                  // the head size it serves; 0: every one of the contract
     size_t shared_bytes;     // shared memory of a block
     AttentionForward launch; // nullptr where forward needs a scratch: then launch_with_scratch

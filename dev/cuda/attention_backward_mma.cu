@@ -376,14 +376,14 @@ template <class Q, class K> constexpr AttentionBackwardConfig backward_config(co
             backward_scratch_bytes};
 }
 static const AttentionBackwardConfig backward_configs[] = {
-    backward_config<QueryTiles<32, 4, 2, 64, 32, 3>, KeyTiles<32, 4, 2, 128, 32, 3>>("128x64, 128x128"),
-    backward_config<QueryTiles<32, 4, 2, 128, 64, 2>, KeyTiles<32, 4, 2, 128, 64, 2>>("128x128, 128x128"),
-    backward_config<QueryTiles<64, 4, 2, 128, 32, 2>, KeyTiles<64, 4, 2, 128, 32, 2>>("128x128, 128x128"),
-    backward_config<QueryTiles<64, 4, 2, 64, 32, 2>, KeyTiles<64, 4, 2, 64, 32, 2>>("128x64, 128x64"),
-    backward_config<QueryTiles<96, 4, 2, 64, 32, 2>, KeyTiles<96, 4, 1, 64, 64, 2>>("128x64, 64x64"),
-    backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 4, 1, 32, 32, 2>>("64x64, 64x32"),
-    backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 64, 2>>("64x64, 64x64"),
-    backward_config<QueryTiles<128, 4, 1, 32, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x32, 64x32"),
+    backward_config<QueryTiles<32, 4, 2, 64, 32, 3>, KeyTiles<32, 4, 2, 128, 32, 3>>("128x64 128x128"),
+    backward_config<QueryTiles<32, 4, 2, 128, 64, 2>, KeyTiles<32, 4, 2, 128, 64, 2>>("128x128 128x128"),
+    backward_config<QueryTiles<64, 4, 2, 128, 32, 2>, KeyTiles<64, 4, 2, 128, 32, 2>>("128x128 128x128"),
+    backward_config<QueryTiles<64, 4, 2, 64, 32, 2>, KeyTiles<64, 4, 2, 64, 32, 2>>("128x64 128x64"),
+    backward_config<QueryTiles<96, 4, 2, 64, 32, 2>, KeyTiles<96, 4, 1, 64, 64, 2>>("128x64 64x64"),
+    backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 4, 1, 32, 32, 2>>("64x64 64x32"),
+    backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 64, 2>>("64x64 64x64"),
+    backward_config<QueryTiles<128, 4, 1, 32, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x32 64x32"),
 };
 
 // The best configuration for the head size, among those that fit the GPU's shared memory. Returns the scratch in bytes.

@@ -220,16 +220,16 @@ template <class C> constexpr AttentionForwardConfig forward_config(const char* n
     return {name, C::HS, C::shared_bytes, launch_forward<C>};
 }
 static const AttentionForwardConfig forward_configs[] = {
-    forward_config<ForwardTiles<32, 4, 2, 128, 64, 3>>("128x128, 4 warps"),
-    forward_config<ForwardTiles<32, 4, 2, 64, 64, 3>>("128x64, 4 warps"),
-    forward_config<ForwardTiles<64, 4, 2, 128, 64, 2>>("128x128, 4 warps"),
-    forward_config<ForwardTiles<64, 4, 2, 64, 64, 2>>("128x64, 4 warps"),
-    forward_config<ForwardTiles<64, 4, 1, 64, 64, 3>>("64x64, 4 warps"),
-    forward_config<ForwardTiles<64, 2, 2, 64, 64, 4>>("64x64, 2 warps"),
-    forward_config<ForwardTiles<96, 4, 2, 64, 32, 2>>("128x64, 4 warps"),
-    forward_config<ForwardTiles<96, 4, 1, 64, 64, 2>>("64x64, 4 warps"),
-    forward_config<ForwardTiles<128, 4, 2, 64, 32, 2>>("128x64, 4 warps"),
-    forward_config<ForwardTiles<128, 4, 1, 64, 64, 2>>("64x64, 4 warps"),
+    forward_config<ForwardTiles<32, 4, 2, 128, 64, 3>>("128x128 4 warps"),
+    forward_config<ForwardTiles<32, 4, 2, 64, 64, 3>>("128x64 4 warps"),
+    forward_config<ForwardTiles<64, 4, 2, 128, 64, 2>>("128x128 4 warps"),
+    forward_config<ForwardTiles<64, 4, 2, 64, 64, 2>>("128x64 4 warps"),
+    forward_config<ForwardTiles<64, 4, 1, 64, 64, 3>>("64x64 4 warps"),
+    forward_config<ForwardTiles<64, 2, 2, 64, 64, 4>>("64x64 2 warps"),
+    forward_config<ForwardTiles<96, 4, 2, 64, 32, 2>>("128x64 4 warps"),
+    forward_config<ForwardTiles<96, 4, 1, 64, 64, 2>>("64x64 4 warps"),
+    forward_config<ForwardTiles<128, 4, 2, 64, 32, 2>>("128x64 4 warps"),
+    forward_config<ForwardTiles<128, 4, 1, 64, 64, 2>>("64x64 4 warps"),
 };
 
 // The best configuration for the head size, among those that fit the GPU's shared memory.

@@ -10,8 +10,9 @@ roundoff of the training precision, e that of fp32 accumulation, and a_i = max_j
                 u sqrt(sum_d (dO_id O_id)^2) P_ij, what rounding `out` does to D_i, the same for the whole row
 Independent errors add as squares through the products that follow: out_i = sum_j P_ij v_j is off by
 sqrt(sum_j c_i^2 P_ij^2 |v_j|^2), and so on for dq, dk and dv; storing the result adds u times its norm. A kernel passes
-when its error is at most twice the model. That scales by itself to T = 1 (where dq and dk are zero) and to scores of
-1e4 (where fp32 itself resolves a score only to about 1e-3), and is near u |ref| for ordinary inputs.
+when its error is at most twice the model; for l and m, where the largest error of all rows counts, six times: among ten
+million rows, one is off by 5.4 standard deviations. That scales by itself to T = 1 (where dq and dk are zero) and to
+scores of 1e4 (where fp32 itself resolves a score only to about 1e-3), and is near u |ref| for ordinary inputs.
 */
 #ifndef ATTENTION_REFERENCE_H
 #define ATTENTION_REFERENCE_H
@@ -366,7 +367,7 @@ __global__ void compare_statistics(Difference* difference, const float* l, const
     int64_t head = n / r.shape.T % r.distinct;
     RowStatistics row = r.rows[head * r.shape.T + n % r.shape.T];
     if (!isfinite(l[n]) || !isfinite(m[n])) { atomicAdd(&difference->not_finite, 1ull); }
-    double allowed = 2 * row.lse_error;
+    double allowed = 6 * row.lse_error;
     double off = fabs(m[n] + log((double)l[n]) - row.lse) / allowed;
     bool near_maximum = m[n] <= row.maximum + allowed && m[n] >= row.maximum - 8 - allowed;
     // not a number, too, is the largest of all
