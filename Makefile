@@ -184,8 +184,9 @@ endif
 
 # Every pair of contestants in the trainer, against the committed dumps; needs a GPU
 pair-tests: $(pairs)
-	@set -e; for t in $^; do echo "== $$t"; $$t | tail -n 1; \
-	    $$t dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin | tail -n 1; done
+	@set -eo pipefail; for t in $^; do echo "== $$t"; $$t | tail -n 1; \
+	    case $$t in *wgmma*) ;; # has no head size of 32 \
+	    *) $$t dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin | tail -n 1 ;; esac; done
 
 compete: contestants
 	dev/cuda/compete.sh
