@@ -9,7 +9,8 @@
 # PRECISION=BF16|FP32                              of the GPU programs; FP16 too for contestants
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  contestants to train with, instead of the table's choice
 # GPU_ARCH=90                                      compute capability to build for, instead of this machine's
-# USE_OPENMP=0  USE_CBLAS=0  SANITIZE=1            for the CPU programs
+# USE_OPENMP=0  USE_CBLAS=1                        for the CPU programs: one core; products by an installed CBLAS
+# WERROR=                                          lets the warnings of a newer compiler pass
 
 SHELL := /bin/bash
 PRECISION ?= BF16
@@ -22,27 +23,32 @@ endif
 # The CPU side
 
 CC ?= cc
+WERROR ?= -Werror
 # Multiply-adds may be fused; but no -ffast-math: NaN must stay NaN, and sums are added in the order written.
 CFLAGS := -std=c11 -D_GNU_SOURCE -O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-math \
-    -Wall -Wextra -Werror -I. -MMD -MP
+    -Wall -Wextra $(WERROR) -I. -MMD -MP
 LDLIBS := -lm -lpthread
 
 # OpenMP, where the compiler has it
+openmp := -fopenmp-simd # loops may still be vectorised
 ifneq ($(USE_OPENMP),0)
 ifeq ($(shell echo 'int main(void){return 0;}' | $(CC) -fopenmp -x c -o /dev/null - 2>/dev/null && echo yes),yes)
-CFLAGS += -fopenmp
+openmp := -fopenmp
 else
 $(info no OpenMP in $(CC): the CPU programs will use one core)
 endif
 endif
+CFLAGS += $(openmp)
 
-# A CBLAS, where pkg-config knows an optimised one (the reference BLAS is slower than our own product)
-ifneq ($(USE_CBLAS),0)
+# USE_CBLAS=1: the products are those of the CBLAS that pkg-config finds. It is not chosen by itself: OpenBLAS 0.3.21 was
+# slower than our own products, by a third with AVX-512, and gives other bits with another number of threads.
+ifeq ($(USE_CBLAS),1)
 cblas := $(firstword $(foreach lib,openblas blis mkl-sdl,$(shell pkg-config --exists $(lib) 2>/dev/null && echo $(lib))))
-ifneq ($(cblas),)
+ifeq ($(cblas),)
+$(error USE_CBLAS=1: pkg-config finds none of openblas, blis and mkl-sdl; install one, or leave USE_CBLAS out)
+endif
 CFLAGS += -DUSE_CBLAS $(shell pkg-config --cflags $(cblas))
 LDLIBS += $(shell pkg-config --libs $(cblas))
-endif
 endif
 
 # ----------------------------------------------------------------------------
@@ -62,7 +68,7 @@ arch_text := no GPU seen: sm_80, sm_90a and PTX for newer ones
 endif
 
 NVCCFLAGS := -std=c++17 -O3 -I. $(arch_flags) -t 2 -Xcompiler -Wall,-Wextra -Xptxas --warn-on-spills \
-    -Werror all-warnings
+    $(if $(WERROR),-Werror all-warnings)
 ifneq ($(ATTENTION_FORWARD),)
 attention_flags += -DATTENTION_FORWARD=$(ATTENTION_FORWARD)
 endif
@@ -136,7 +142,7 @@ trainable_backward_bf16 := $(contestants:attention_backward_%=%)
 trainable_backward_fp32 := $(filter-out mma wgmma,$(contestants:attention_backward_%=%))
 pairs := $(foreach p,bf16 fp32,$(foreach f,$(filter-out attention_%,$(trainable_$(p))),$(foreach \
     b,$(filter-out attention_%,$(trainable_backward_$(p))),build/pair-$(f)-$(b)-$(p))))
-build/pair-%: test_gpt2.cu build/gpu.flags
+$(pairs): build/pair-%: test_gpt2.cu build/gpu.flags
 	$(nvcc) -DATTENTION_FORWARD=$(word 1,$(subst -, ,$*)) -DATTENTION_BACKWARD=$(word 2,$(subst -, ,$*)) \
 	    -DPRECISION_$(shell echo $(word 3,$(subst -, ,$*)) | tr a-z A-Z) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
 

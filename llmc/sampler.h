@@ -30,11 +30,11 @@ static inline int sample_argmax(const float* logits /* (V) */, int V) {
 
 // The k-th largest logit, 1 <= k <= V. A heap with the smallest on top holds the k largest seen: heap[i] <= its children
 // heap[2i+1], heap[2i+2]. heap is (k).
-static inline float sample_kth_largest(const float* logits /* (V) */, int V, int k, float* heap) {
-    int filled = 0;
+static inline float sample_kth_largest(const float* logits /* (V) */, int V, size_t k, float* heap) {
+    size_t filled = 0;
     for (int i = 0; i < V; i++) {
         float x = isnan(logits[i]) ? -INFINITY : logits[i];
-        int hole;
+        size_t hole;
         if (filled < k) { // grow: move the parents that are larger down, from the end
             for (hole = filled++; hole > 0 && heap[(hole - 1) / 2] > x; hole = (hole - 1) / 2) {
                 heap[hole] = heap[(hole - 1) / 2];
@@ -42,7 +42,7 @@ static inline float sample_kth_largest(const float* logits /* (V) */, int V, int
         } else { // replace the smallest: move the smaller children up, from the top
             if (!(x > heap[0])) { continue; }
             for (hole = 0; 2 * hole + 1 < k;) {
-                int child = 2 * hole + 1;
+                size_t child = 2 * hole + 1;
                 if (child + 1 < k && heap[child + 1] < heap[child]) { child++; }
                 if (heap[child] >= x) { break; }
                 heap[hole] = heap[child];
@@ -64,7 +64,7 @@ static inline int sample_logits(const float* logits /* (V) */, int V, float temp
     float threshold = -INFINITY; // logits above it are in, and the first `ties` of those equal to it
     int ties = V;
     if (top_k > 0 && top_k < V) {
-        threshold = sample_kth_largest(logits, V, top_k, scratch);
+        threshold = sample_kth_largest(logits, V, (size_t)top_k, scratch);
         ties = top_k;
         for (int i = 0; i < V; i++) { ties -= logits[i] > threshold; }
     }
