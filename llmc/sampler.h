@@ -5,6 +5,7 @@ Sampling a token from logits: temperature, top-k, and the small random number ge
 #define LLMC_SAMPLER_H
 
 #include <math.h>
+#include <stddef.h>
 
 // xorshift64* (Marsaglia 2003; Vigna 2016). The state must not be 0, or it stays 0.
 static inline unsigned int random_u32(unsigned long long* state) {
