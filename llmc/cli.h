@@ -83,7 +83,9 @@ enum { CLI_TRAINER = FOR_CPU };
     X(top_k, NULL, "--top-k", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, "sample among the k likeliest tokens; 0: all")     \
     X(sample_seed, NULL, "--sample-seed", whole, 1337, 1, INT_MAX, NULL, FOR_BOTH, "of sampling")                      \
     X(hellaswag, "-h", "--hellaswag", whole, 0, 0, 1, NULL, FOR_BOTH,                                                  \
-      "1: HellaSwag accuracy with every validation, from dev/data/hellaswag/hellaswag_val.bin")                        \
+      "1: HellaSwag accuracy with every validation")                        \
+    X(hellaswag_data, NULL, "--hellaswag-data", text, "dev/data/hellaswag/hellaswag_val.bin", 0, 0, NULL, FOR_BOTH,    \
+      "HellaSwag's questions, as dev/data/hellaswag.py writes them")                                                   \
     X(overfit, "-a", "--overfit", whole, 0, 0, 1, NULL, FOR_BOTH,                                                      \
       "1: train on one batch of the validation data again and again, for debugging")                                   \
     X(recompute, "-r", "--recompute", whole, 1, 0, 2, NULL, FOR_BOTH,                                                  \

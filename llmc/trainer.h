@@ -22,7 +22,6 @@ more than it updates.
 #include "schedulers.h"
 #include "tokenizer.h"
 
-#define HELLASWAG_PATH "dev/data/hellaswag/hellaswag_val.bin"
 enum { GPT2_VOCAB_SIZE = 50257 };
 
 typedef struct {
@@ -150,7 +149,7 @@ static inline void trainer_open(Trainer* t, Options options) {
                     gpt2_host_alloc());
     dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 1, 0, 0, V, gpt2_host_alloc());
     if (o->hellaswag) {
-        evalloader_open(&t->hellaswag, HELLASWAG_PATH, o->batch, o->time, 0, 1);
+        evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time, 0, 1);
         evalloader_check_vocab(&t->hellaswag, V);
     }
     outlier_init(&t->outliers.loss);

@@ -75,7 +75,34 @@ check "keeping one checkpoint deletes the older" run keep -e $model -s 0 -n 10 -
 check "the newest is there" test -e "$dir/keep/DONE_00000040"
 check "the older is not" test ! -e "$dir/keep/DONE_00000030"
 
+# HellaSwag's format, two questions of bytes: in the first the right ending is the likelier text by far
+"$python" - "$dir/hellaswag.bin" <<'END'
+import struct, sys
+def question(index, label, context, endings):
+    words = [label, len(endings), len(context), *context]
+    for ending in endings:
+        words += [len(ending), *ending]
+    return [65535, 2 * (len(words) + 3), index, *words]
+examples = [question(0, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
+            question(1, 3, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"])]
+with open(sys.argv[1], "wb") as f:
+    header = [20240522, 1, len(examples), max(2 * len(e) for e in examples)]
+    f.write(struct.pack("<256i", *header, *[0] * 252))
+    for example in examples:
+        f.write(struct.pack(f"<{len(example)}H", *example))
+END
+check "a run with HellaSwag ends" run hellaswag -e $model -s 0 -n 0 -h 1 --hellaswag-data "$dir/hellaswag.bin"
+check "a trained model answers right" grep -q "s:40 eval:1.0000" "$dir/hellaswag/main.log"
+
 check "overfitting one batch" run overfit -e $model -a 1 -s 0 -n 0 -d 256
+check "accumulating four micro-steps with a constant rate, top-k and no clipping" run plain -e $model -k constant -d 1024 \
+    --grad-clip 0 --top-k 5 --temperature 0.8 --sample-seed 7 -s 40 -n 0 -sl 5 -sg 5
+if [[ $trainer == *cu ]]; then
+    check "no master weights: the run ends" run bf16 -e $model -s 0 -w 0 -lg 20
+    check "no master weights: the loss falls" awk -v a="$(val_loss bf16 0)" -v b="$(val_loss bf16 40)" \
+        'BEGIN { exit !(b != "" && b < a - 1.5) }'
+    check "GELU inside the products" run fused -e $model -s 0 -n 0 -ge 2
+fi
 head -c 2000 "$dir/whole/state_00000020_00000.bin" >"$dir/resumed/state_00000040_00000.bin"
 check "a truncated state is named" fails_with "state_00000040" "${common[@]}" -e $model -y 1 -o "$dir/resumed" -x 60
 check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
