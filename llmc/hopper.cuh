@@ -154,7 +154,7 @@ static inline CUtensorMap tensor_map(const void* tensor, const uint64_t (&sizes)
 }
 
 // Four 8x8 matrices of 16-bit elements to shared memory. Lanes 8i..8i+7 give the addresses of the rows of matrix i;
-// lane t holds elements (t/4, 2(t%4)) and the next of every matrix.                                           (9.7.14.5.16)
+// lane t holds elements (t/4, 2(t%4)) and the next of every matrix.                                     (9.7.14.5.16)
 __device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r0), "r"(r1),
                  "r"(r2), "r"(r3)
@@ -172,7 +172,7 @@ __device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | 1ull << 16 | (tile & 0x3ffff) >> 4;
 }
-// Rows are along K, a row's 64 elements along N; 64 of N further are `columns_stride` bytes further, 16 of K 2048 bytes.
+// Rows are along K, a row's 64 elements along N: 64 of N further are columns_stride bytes further, 16 of K 2048 bytes.
 __device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | (uint64_t)(columns_stride >> 4) << 16 | (tile & 0x3ffff) >> 4;

@@ -1,16 +1,41 @@
 /*
 FlashAttention on Hopper: wgmma fed by TMA, one warpgroup that loads and two to four that multiply.
 
-A block of threads takes tiles of Br query rows of one head; each consumer warpgroup owns a strip of 64 of the rows and
-walks over the key blocks from its own diagonal down to the first. Against mma:
-- wgmma reads K, V and Q from shared memory by itself and runs while the warpgroup does something else: S of the next
-  block and O += P V of this one are under way together, and the softmax of the next runs under the latter.
+A block of threads takes tiles of Br query rows of one head; each consumer warpgroup owns 64 of the rows and walks over
+the key blocks from its own diagonal down to the first. Against mma:
+- wgmma reads Q, K and V from shared memory by itself and runs while the warpgroup does something else: S of the next
+  block and O += P V of this one are under way together. P stays in registers, as the A operand of the second product.
 - The copy engine loads whole boxes on behalf of one thread; barriers count bytes and say what is full and what is
   empty. The loading warpgroup gives its registers to the others.
-- Blocks of threads stay for the whole launch. They take pairs of a long and a short tile, all pairs being equally long;
-  so the next tile's Q, K and V are loaded while this one's O is stored, and no counter in memory is needed.
-- A warpgroup takes the diagonal block at half width where its strip needs no more, and masks 64 columns only.
+- Blocks of threads stay for the whole launch and are dealt equal work without a counter in memory, so that the next
+  tile's Q, K and V are loaded while this one's O is stored.
+- A warpgroup stops at its own diagonal, takes that block at half width where it needs no more, and changes its place
+  in the tile from tile to tile, so that one that has less to do in this tile runs ahead into the next.
 - O is rescaled only when a row's maximum has grown by more than a factor of 2^8 in P since it was last adopted.
+
+The climb, in TFLOP/s on one H200, bf16, each with its best tile.
+
+    B,T,NH,HS                                  8,1024 64,1024  6,4096  1,8192 4,16384 16,1024  4,4096
+                                                12,64   12,64   12,64   12,64   48,64  16,128  16,128
+    1 pipeline, two products under way            290     393     480     494     507     491     620
+    2 exponentials before the wait for O          302     364     468     511     504     491     637
+    3 descriptors in uniform registers            306     400     495     535     532     495     658
+    4 tiles dealt to and fro, strips rotate       346     409     513     542     518     489     606
+    5 exponentials behind the wait again          363     420     534     561     534     507     662
+
+2 was predicted to gain 15%, since the softmax would run under O += P V, and gained nothing: by the clocks, 1500 of 3500
+a step passed in issuing the products, since a warpgroup issues a wgmma only when those before have nearly ended; they
+are over before its softmax begins. Hence 3: with four dependent instructions before each, the tensor cores waited. 4 was predicted to gain 1.26 times
+at 8,1024 and 1.13 at 6,4096 with tiles of 256 rows, by the balance alone, and gained 1.24 and 1.12; but it had too many
+heads at work at a time for L2, and with 192x128 at T = 16384 lost 9% (531 to 481). 5 lets conversions and sums hide
+between the exponentials. tiles_side_by_side() bounds the heads at work; not measured yet. It leaves T = 1024 and
+1,8192,12,64 as they are and should bring 3% to 4,4096,16,128 and 4,16384,48,64.
+
+What binds: at HS = 64 the tensor cores and the special function units are busy for half of the time each, at HS = 128
+the tensor cores for 0.7 of it. Only other warpgroups fill the gaps of one: four with 64 keys do that better than three
+with 128, except where rows are few and long and smaller tiles can be dealt more evenly. Turns at the tensor cores gain
+3 to 6% with three warpgroups, nothing with four. Lost: Q in registers (1 to 3%), three warpgroups with 64 keys (15% at
+T = 1024), 64 keys at HS = 128 (14%).
 
 Papers: Dao, FlashAttention-2 (2023), algorithm 1; Shah et al., FlashAttention-3 (2024), sections 3.1 and 3.2.
 */
@@ -25,13 +50,15 @@ using namespace hopper;
 constexpr int STRIP = 64;                // rows of a warpgroup
 constexpr int BOX_ELEMENTS = STRIP * 64; // what one copy moves: 64 rows of 64 elements
 
-// A configuration: head size, consumer warpgroups, keys of a block, stages of the pipeline.
-template <int HS_, int WARPGROUPS, int BC, int STAGES> struct ForwardTiles {
+// A configuration: head size, consumer warpgroups, keys of a block, stages of the pipeline, and whether the warpgroups
+// take turns at the tensor cores.
+template <int HS_, int WARPGROUPS, int BC, int STAGES, bool TURNS> struct ForwardTiles {
     static constexpr int HS = HS_, warpgroups = WARPGROUPS, Bc = BC, stages = STAGES;
     static constexpr int Br = warpgroups * STRIP, boxes = HS / 64, box_bytes = BOX_ELEMENTS * 2;
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup loads
-    static constexpr int producer_registers = warpgroups == 2 ? 24 : 32;
-    static constexpr int consumer_registers = warpgroups == 2 ? 240 : warpgroups == 3 ? 160 : 112;
+    static constexpr int producer_registers = warpgroups == 2 ? 40 : 32;
+    static constexpr int consumer_registers = warpgroups == 2 ? 232 : warpgroups == 3 ? 160 : 112;
+    static constexpr bool turns = TURNS;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
     struct Shared {
@@ -43,37 +70,41 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES> struct ForwardTiles {
     static constexpr size_t shared_bytes = sizeof(Shared);
 };
 
-// Which query tiles a block works on, in pairs of a heavy and a light one, all pairs being equally long. Producer and
-// consumers take the same walk.
-template <class C> struct Walk {
-    int T, tiles, pairs, pair;
-    int head, tile, n = 0; // n: how many tiles came before this one
-    bool light = false;
+struct Problem {
+    int T, NH, heads;
+    int neighbours; // tiles of a head that follow each other on the line of all tiles
+};
 
-    __device__ Walk(int T, int heads) : T(T), tiles(CEIL_DIV(T, C::Br)), pair(blockIdx.x) {
-        pairs = heads * CEIL_DIV(tiles, 2);
-        locate();
-    }
-    __device__ bool more() const { return pair < pairs; }
+// The tiles that a block of threads works on. All tiles stand in a line, long ones first, and are dealt to the blocks
+// to and fro: each gets nearly the same number of keys. Producers and consumers take the same walk.
+template <class C> struct Walk {
+    const Problem& p;
+    int n = 0; // how many tiles came before this one
+    int head, tile;
+
+    __device__ explicit Walk(const Problem& p) : p(p) { locate(); }
+    __device__ int tiles() const { return CEIL_DIV(p.T, C::Br); }
+    __device__ int place() const { return n * gridDim.x + (n % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x); }
+    __device__ bool more() const { return place() < p.heads * tiles(); }
     __device__ void next() {
         n++;
-        if (!light && 2 * tile != tiles - 1) {
-            light = true;
-        } else {
-            light = false;
-            pair += gridDim.x;
-        }
         locate();
     }
+    // The line is cut into rows: `neighbours` tiles of every head, then as many shorter ones of every head, and so on.
     __device__ void locate() {
-        int half = CEIL_DIV(tiles, 2), q = pair % half;
-        head = pair / half;
-        tile = light ? q : tiles - 1 - q;
+        int row_length = p.heads * p.neighbours, row = place() / row_length, column = place() % row_length;
+        int longest = tiles() - 1 - row * p.neighbours;
+        int neighbours = max(1, min(p.neighbours, longest + 1)); // the last row may have fewer
+        head = column / neighbours;
+        tile = longest - column % neighbours;
     }
-    // Key blocks that some row of the tile needs, and those that strip w needs.
-    __device__ int blocks() const { return CEIL_DIV(min((tile + 1) * C::Br, T), C::Bc); }
-    __device__ int first_row(int w) const { return tile * C::Br + w * STRIP; }
-    __device__ int blocks_of(int w) const { return first_row(w) < T ? CEIL_DIV(first_row(w) + STRIP, C::Bc) : 0; }
+    __device__ int b() const { return head / p.NH; }
+    __device__ int h() const { return head % p.NH; }
+    // First row of warpgroup w. Its strip is another one in each tile, for the lower ones have more keys.
+    __device__ int row(int w) const { return tile * C::Br + (w + n) % C::warpgroups * STRIP; }
+    // Key blocks that some row of the tile needs, and those that warpgroup w needs.
+    __device__ int blocks() const { return CEIL_DIV(min((tile + 1) * C::Br, p.T), C::Bc); }
+    __device__ int blocks(int w) const { return row(w) < p.T ? CEIL_DIV(row(w) + STRIP, C::Bc) : 0; }
 };
 
 // A stage of the pipeline, and the parity of the round over the stages.
@@ -84,6 +115,11 @@ template <int stages> struct Cursor {
         stage++;
         if (stage == stages) { stage = 0, parity ^= 1; }
     }
+    __device__ Cursor next() const {
+        Cursor c = *this;
+        c.advance();
+        return c;
+    }
 };
 
 // The softmax of a thread's two rows so far: rows lane/4 and lane/4 + 8 of its warp's sixteen.
@@ -93,16 +129,18 @@ struct RunningSoftmax {
     float scale;           // 1/sqrt(HS), known when compiling
     float m[2];            // the maximum in use, as the contract has it: scaled
     float sum[2] = {0, 0}; // of exp(scale S - m), this thread's columns only
-    float factor[2];       // of what was summed before the latest update
+    float factor[2];       // for what was summed up before m grew
 
     __device__ explicit RunningSoftmax(float scale) : scale(scale) {
-        m[0] = m[1] = -INFINITY, factor[0] = factor[1] = 1;
+        m[0] = m[1] = -INFINITY;
+        factor[0] = factor[1] = 1;
     }
-    // Adopts the maxima of S where some row of the warp needs it; true where the factor is to be applied.
+    // Adopts the maxima of S where some row of the warp needs it; true where O is to be multiplied by the factors.
     template <int N> __device__ bool update(const float (&S)[N]) {
-        float x[2] = {S[0], S[2]};
+        float four[4] = {S[0], S[1], S[2], S[3]}; // two for each row: shorter chains
 #pragma unroll
-        for (int i = 0; i < N; i++) { x[i / 2 % 2] = fmaxf(x[i / 2 % 2], S[i]); }
+        for (int i = 4; i < N; i++) { four[i % 4] = fmaxf(four[i % 4], S[i]); }
+        float x[2] = {fmaxf(four[0], four[1]), fmaxf(four[2], four[3])};
         bool grown = scale * x[0] - m[0] > slack || scale * x[1] - m[1] > slack;
         grown = __any_sync(0xffffffffu, grown);
         if (grown) {
@@ -135,7 +173,7 @@ struct RunningSoftmax {
     }
 };
 
-// -inf above the diagonal, which the last 64 columns of S hold: row r of the strip sees columns up to r.
+// -inf above the diagonal, which the last 64 columns of S hold: row r of the strip sees their columns up to r.
 template <int N> __device__ inline void mask_causal(float (&S)[N], int warp, int lane) {
     int row = warp * 16 + lane / 4, column = lane % 4 * 2;
 #pragma unroll
@@ -145,128 +183,159 @@ template <int N> __device__ inline void mask_causal(float (&S)[N], int warp, int
     }
 }
 
-// The producer: one thread that keeps the pipeline filled.
-template <class C>
-__device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, int T, int NH, int heads) {
+// The producers, two threads. One keeps the pipeline of K and V filled, as far ahead as its stages reach,
+template <class C> __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv, const Problem& p) {
     Cursor<C::stages> cursor;
-    for (Walk<C> walk(T, heads); walk.more(); walk.next()) {
-        int b = walk.head / NH, h = walk.head % NH;
-        for (int w = 0; w < C::warpgroups; w++) {
-            s.Q_empty[w].wait((walk.n + 1) % 2);
-            s.Q_full[w].expect_tx(C::boxes * C::box_bytes);
-            for (int x = 0; x < C::boxes; x++) {
-                cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * 64, h, walk.first_row(w), b, s.Q_full[w]);
-            }
-        }
-        for (int j = walk.blocks() - 1; j >= 0; j--, cursor.advance()) {
-            int n = cursor.stage;
+    for (Walk<C> walk(p); walk.more(); walk.next()) {
+        int b = walk.b(), h = walk.h();
+        for (int j = walk.blocks() - 1; j >= 0; j--, cursor.advance()) { // key blocks, diagonal first
             auto load = [&](floatX(&tile)[C::boxes][C::Bc * 64], int which, Mbarrier& full, Mbarrier& empty) {
                 empty.wait(cursor.parity ^ 1);
-                full.expect_tx(C::Bc * C::HS * 2);
+                full.expect_tx(C::boxes * C::Bc * 128);
                 for (int x = 0; x < C::boxes; x++) {
                     for (int r = 0; r < C::Bc; r += STRIP) {
-                        cp_async_bulk_tensor(shared_address(tile[x]) + r * 128, qkv, x * 64, which * NH + h,
+                        cp_async_bulk_tensor(shared_address(tile[x]) + r * 128, qkv, x * 64, which * p.NH + h,
                                              j * C::Bc + r, b, full);
                     }
                 }
             };
+            int n = cursor.stage;
             load(s.K[n], 1, s.K_full[n], s.K_empty[n]);
             load(s.V[n], 2, s.V_full[n], s.V_empty[n]);
         }
     }
 }
+// the other gives each warpgroup its rows of the next tile's Q once it has done with the last.
+template <class C> __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, const Problem& p) {
+    for (Walk<C> walk(p); walk.more(); walk.next()) {
+        for (int w = 0; w < C::warpgroups; w++) {
+            s.Q_empty[w].wait((walk.n + 1) % 2);
+            s.Q_full[w].expect_tx(C::boxes * C::box_bytes);
+            for (int x = 0; x < C::boxes; x++) {
+                cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * 64, walk.h(), walk.row(w), walk.b(),
+                                     s.Q_full[w]);
+            }
+        }
+    }
+}
 
-// A consumer: one warpgroup, which takes strip w of every tile.
+// A consumer: warpgroup w, which takes 64 rows of every tile.
 template <class C> struct Consumer {
     static constexpr int HS = C::HS, Bc = C::Bc;
     typename C::Shared& s;
-    const int w, warp, lane;
-    Cursor<C::stages> k, v; // the next blocks of K and V
+    const int w;
+    Cursor<C::stages> cursor; // the block whose V comes next
     float O[HS / 2];
-    uint32_t P[Bc / 16][4];
+    uint32_t P[Bc / 16][4]; // of the block at the cursor
 
-    __device__ Consumer(typename C::Shared& s, int w)
-        : s(s), w(w), warp(threadIdx.x % WARPGROUP_SIZE / WARP_SIZE), lane(threadIdx.x % WARP_SIZE) {}
+    __device__ Consumer(typename C::Shared& s, int w) : s(s), w(w) {}
 
-    __device__ void release(Mbarrier& empty) {
-        if (lane == 0) { empty.arrive(); }
+    static __device__ int lane() { return mma::mov_tid_x() % WARP_SIZE; }
+    static __device__ int warp() { return mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
+    // The same in all lanes already: now the compiler knows, and keeps descriptors in uniform registers.
+    static __device__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+    // While one warpgroup has its turn at the tensor cores, the others find their maxima and exponentials. A turn for
+    // each key block of the tile, needed or not.
+    __device__ void wait_turn() {
+        if (C::turns) { bar_sync(1 + C::warpgroups + w, 2 * WARPGROUP_SIZE); }
     }
-    // Issues S = Q K^T with the first 2 N keys of the stage.
-    template <int N> __device__ void issue_scores(float (&S)[N]) {
-        s.K_full[k.stage].wait(k.parity);
+    __device__ void pass_turn() {
+        if (C::turns) { bar_arrive(1 + C::warpgroups + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
+    }
+    __device__ void release(Mbarrier& empty) {
+        if (lane() == 0) { empty.arrive(); }
+    }
+
+    // Begins S (64, 2N) = Q K^T with the first 2 N keys of a block.
+    template <int N> __device__ void begin_scores(float (&S)[N], Cursor<C::stages> block) {
+        s.K_full[block.stage].wait(block.parity);
         uint64_t a = tile_descriptor_k_major(shared_address(s.Q[w]));
-        uint64_t b = tile_descriptor_k_major(shared_address(s.K[k.stage]));
+        uint64_t b = tile_descriptor_k_major(uniform(shared_address(s.K[block.stage])));
         hold(S);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < HS / 16; i++) {
+        for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes, 64 a box
             wgmma_mma_async(S, a + i / 4 * (C::box_bytes / 16) + i % 4 * 2, b + i / 4 * (Bc * 128 / 16) + i % 4 * 2,
                             i > 0);
         }
         wgmma_commit_group();
         hold(S);
     }
-    // Issues O += P V with the first `keys` keys of the stage.
-    template <int keys> __device__ void issue_output() {
-        s.V_full[v.stage].wait(v.parity);
-        uint64_t b = tile_descriptor_n_major(shared_address(s.V[v.stage]), Bc * 128);
+    // Begins O += P V with the first `keys` keys of the block at the cursor.
+    template <int keys> __device__ void begin_output() {
+        s.V_full[cursor.stage].wait(cursor.parity);
+        uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.V[cursor.stage])), Bc * 128);
         hold(O);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < keys / 16; i++) { wgmma_mma_async(O, P[i], b + i * 128); }
+        for (int i = 0; i < keys / 16; i++) { wgmma_mma_async(O, P[i], b + i * (16 * 128 / 16)); }
         wgmma_commit_group();
         hold(O);
     }
-    __device__ void release_k() { release(s.K_empty[k.stage]), k.advance(); }
-    __device__ void release_v() { release(s.V_empty[v.stage]), v.advance(); }
-
-    template <int N> __device__ void round(const float (&S)[N]) {
+    __device__ void end_output() {
+        wgmma_wait_group<0>();
+        hold(O);
+        release(s.V_empty[cursor.stage]);
+        cursor.advance();
+    }
+    // P = S, rounded: the accumulator of one product is, register by register, the operand A of the other.
+    template <int N> __device__ void round_to_p(const float (&S)[N]) {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) { P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]); }
     }
 
-    // The block of the diagonal, of which `keys` are needed
+    // P of the diagonal's block, of which the first `keys` are needed.
     template <int keys> __device__ void first(RunningSoftmax& softmax) {
         float S[keys / 2];
-        issue_scores(S);
+        wait_turn();
+        begin_scores(S, cursor);
+        pass_turn();
         wgmma_wait_group<0>();
         hold(S);
-        release_k();
-        mask_causal(S, warp, lane);
+        release(s.K_empty[cursor.stage]);
+        mask_causal(S, warp(), lane());
         softmax.update(S);
         softmax.exponentiate(S);
-        round(S);
+        round_to_p(S);
     }
-    // S of this block under the products of the last, of which `keys` were needed.
+    // O += P V of the last block, of which `keys` were needed, and P of this one.
     template <int keys> __device__ void step(RunningSoftmax& softmax) {
         float S[Bc / 2];
-        issue_scores(S);
-        issue_output<keys>();
+        wait_turn();
+        begin_scores(S, cursor.next());
+        begin_output<keys>();
+        pass_turn();
         wgmma_wait_group<1>();
         hold(S);
-        release_k();
+        release(s.K_empty[cursor.next().stage]);
         bool grown = softmax.update(S);
         softmax.exponentiate(S);
-        wgmma_wait_group<0>();
-        hold(O);
-        release_v();
-        round(S);
+        end_output();
+        round_to_p(S);
         if (grown) {
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] *= softmax.factor[i / 2 % 2]; }
         }
     }
-    template <int keys> __device__ void finish() {
-        issue_output<keys>();
-        wgmma_wait_group<0>();
-        hold(O);
-        release_v();
+    template <int keys> __device__ void last() {
+        begin_output<keys>();
+        end_output();
+    }
+    // A block that other strips of the tile need.
+    __device__ void skip() {
+        wait_turn();
+        pass_turn();
+        s.K_full[cursor.stage].wait(cursor.parity);
+        release(s.K_empty[cursor.stage]);
+        s.V_full[cursor.stage].wait(cursor.parity);
+        release(s.V_empty[cursor.stage]);
+        cursor.advance();
     }
 
-    // out = O / l
-    __device__ void store(RunningSoftmax& softmax, const CUtensorMap* out, float* l, float* m, const Walk<C>& walk,
-                          int NH) {
-        const int row = walk.first_row(w), T = walk.T;
+    // out = O / l, by way of shared memory
+    __device__ void store(RunningSoftmax& softmax, const CUtensorMap* out, float* l, float* m, const Walk<C>& walk) {
+        const int row = walk.row(w), T = walk.p.T, warp = this->warp(), lane = this->lane();
         float factor[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -283,42 +352,38 @@ template <class C> struct Consumer {
         bar_sync(1 + w, WARPGROUP_SIZE);
         uint32_t lane_row = shared_address(s.O[w]) + (warp * 16 + lane % 16) * 128;
 #pragma unroll
-        for (int n = 0; n < HS / 8; n += 2) {
-            const float* x = O + 4 * n;
-            uint32_t r0 = mma::cvt_rn_x2(factor[0] * x[0], factor[0] * x[1]),
-                     r1 = mma::cvt_rn_x2(factor[1] * x[2], factor[1] * x[3]);
-            uint32_t r2 = mma::cvt_rn_x2(factor[0] * x[4], factor[0] * x[5]),
-                     r3 = mma::cvt_rn_x2(factor[1] * x[6], factor[1] * x[7]);
-            stmatrix_x4(lane_row + n / 8 * C::box_bytes + ((n % 8 + lane / 16) ^ lane % 8) * 16, r0, r1, r2, r3);
+        for (int n = 0; n < HS / 8; n += 2) { // chunks of 8 channels
+            float x[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) { x[i] = factor[i / 2 % 2] * O[4 * n + i]; }
+            int chunk = (n % 8 + lane / 16) ^ lane % 8;
+            stmatrix_x4(lane_row + n / 8 * C::box_bytes + chunk * 16, mma::cvt_rn_x2(x[0], x[1]),
+                        mma::cvt_rn_x2(x[2], x[3]), mma::cvt_rn_x2(x[4], x[5]), mma::cvt_rn_x2(x[6], x[7]));
         }
         fence_proxy_async();
         bar_sync(1 + w, WARPGROUP_SIZE);
         if (leader) {
             for (int x = 0; x < C::boxes; x++) {
-                cp_async_bulk_tensor(out, x * 64, walk.head % NH, row, walk.head / NH, shared_address(s.O[w][x]));
+                cp_async_bulk_tensor(out, x * 64, walk.h(), row, walk.b(), shared_address(s.O[w][x]));
             }
             cp_async_bulk_commit_group();
         }
     }
 
-    __device__ void run(const CUtensorMap* out, float* l, float* m, int T, int NH, int heads) {
-        for (Walk<C> walk(T, heads); walk.more(); walk.next()) {
-            int blocks = walk.blocks_of(w);
-            for (int skipped = walk.blocks() - blocks; skipped > 0; skipped--) {
-                s.K_full[k.stage].wait(k.parity);
-                release_k();
-                s.V_full[v.stage].wait(v.parity);
-                release_v();
-            }
+    __device__ void run(const CUtensorMap* out, float* l, float* m, const Problem& p) {
+        if (w == C::warpgroups - 1) { pass_turn(); } // the first turn
+        for (Walk<C> walk(p); walk.more(); walk.next()) {
+            int blocks = walk.blocks(w);
+            for (int n = blocks; n < walk.blocks(); n++) { skip(); }
             s.Q_full[w].wait(walk.n % 2);
-            if (blocks == 0) {
+            if (blocks == 0) { // all rows are past T
                 release(s.Q_empty[w]);
                 continue;
             }
             RunningSoftmax softmax(C::scale);
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
-            bool half = blocks * Bc > walk.first_row(w) + STRIP;
+            bool half = blocks * Bc > walk.row(w) + STRIP; // of the diagonal's block is needed
             if (half) {
                 first<STRIP>(softmax);
                 if (blocks > 1) { step<STRIP>(softmax); }
@@ -327,28 +392,28 @@ template <class C> struct Consumer {
                 if (blocks > 1) { step<Bc>(softmax); }
             }
 #pragma unroll 1
-            for (int j = 2; j < blocks; j++) { step<Bc>(softmax); }
+            for (int n = 2; n < blocks; n++) { step<Bc>(softmax); }
             release(s.Q_empty[w]);
             if (half && blocks == 1) {
-                finish<STRIP>();
+                last<STRIP>();
             } else {
-                finish<Bc>();
+                last<Bc>();
             }
-            store(softmax, out, l, m, walk, NH);
+            store(softmax, out, l, m, walk);
         }
-        if (warp == 0 && lane == 0) { cp_async_bulk_wait_group_read<0>(); }
+        if (threadIdx.x % WARPGROUP_SIZE == 0) { cp_async_bulk_wait_group_read<0>(); }
     }
 };
 
 // out (B,T,NH,HS) and qkv (B,T,3,NH,HS) by descriptors; l, m (B,NH,T)
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     attention_forward_kernel(const __grid_constant__ CUtensorMap out, float* l, float* m,
-                             const __grid_constant__ CUtensorMap qkv, int T, int NH, int heads) {
+                             const __grid_constant__ CUtensorMap qkv, const __grid_constant__ Problem p) {
 #if defined(HOPPER_DEVICE_CODE)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     if (threadIdx.x == 0) {
-        for (int w = 0; w < C::warpgroups; w++) { s.Q_full[w].init(1), s.Q_empty[w].init(4); }
+        for (int w = 0; w < C::warpgroups; w++) { s.Q_full[w].init(1), s.Q_empty[w].init(4); } // one arrival a warp
         for (int n = 0; n < C::stages; n++) {
             s.K_full[n].init(1), s.K_empty[n].init(4 * C::warpgroups);
             s.V_full[n].init(1), s.V_empty[n].init(4 * C::warpgroups);
@@ -359,28 +424,42 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP_SIZE, 0);
     if (warpgroup == 0) {
         setmaxnreg_dec<C::producer_registers>();
-        if (threadIdx.x == 0) { produce<C>(s, &qkv, T, NH, heads); }
+        if (threadIdx.x == 0) { produce_kv<C>(s, &qkv, p); }
+        if (threadIdx.x == WARP_SIZE) { produce_q<C>(s, &qkv, p); }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
-        Consumer<C>(s, warpgroup - 1).run(&out, l, m, T, NH, heads);
+        Consumer<C>(s, warpgroup - 1).run(&out, l, m, p);
     }
 #endif
 }
 
+// K and V of the heads at work should stay in L2 (50 MB) while the tiles that read them pass. Where those of all heads
+// do, tiles stand by length alone, which balances best; else so many of a head side by side that the heads at work do.
+inline bool fit_l2(int B, int T, int NH, int HS) { return (int64_t)B * NH * T * HS * 4 <= 32 << 20; }
+inline int tiles_side_by_side(int tiles, int blocks, int B, int T, int NH, int HS) {
+    constexpr int64_t share = 24 << 20; // leaves room for Q, out, and blocks that are late
+    return fit_l2(B, T, NH, HS) ? 1 : (int)min((int64_t)tiles, CEIL_DIV((int64_t)blocks * T * HS * 4, share));
+}
+
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                        cudaStream_t stream) {
-    uint64_t n = 2 * HS; // bytes of a head's row
-    CUtensorMap qkv_map = tensor_map(qkv, {(uint64_t)HS, 3ull * NH, (uint64_t)T, (uint64_t)B},
-                                     {n, 3 * NH * n, 3 * NH * n * T}, {64, 1, STRIP, 1});
-    CUtensorMap out_map = tensor_map(out, {(uint64_t)HS, (uint64_t)NH, (uint64_t)T, (uint64_t)B},
-                                     {n, NH * n, NH * n * T}, {64, 1, STRIP, 1});
-    int device, multiprocessors;
+    uint64_t row = 2 * HS; // bytes
+    uint64_t channels = HS, heads = NH, tokens = T, batch = B;
+    CUtensorMap qkv_map = tensor_map(qkv, {channels, 3 * heads, tokens, batch},
+                                     {row, 3 * heads * row, 3 * heads * row * tokens}, {64, 1, STRIP, 1});
+    CUtensorMap out_map =
+        tensor_map(out, {channels, heads, tokens, batch}, {row, heads * row, heads * row * tokens}, {64, 1, STRIP, 1});
+    int device, major, minor, multiprocessors;
     cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    if (major != 9 || minor != 0) { fatal("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor); }
     cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
     auto kernel = attention_forward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
-    int pairs = B * NH * CEIL_DIV(CEIL_DIV(T, C::Br), 2);
-    kernel<<<min(pairs, multiprocessors), C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, T, NH, B * NH);
+    int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, multiprocessors);
+    Problem p = {T, NH, B * NH, tiles_side_by_side(tiles, blocks, B, T, NH, HS)};
+    kernel<<<blocks, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
     cuda_check(cudaGetLastError());
 }
 
@@ -388,17 +467,20 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
     return {name, C::HS, C::shared_bytes, launch_forward<C>};
 }
+typedef ForwardTiles<64, 3, 128, 5, true> FewRowsForwardTiles;
 static const AttentionForwardConfig forward_configs[] = {
-    forward_config<ForwardTiles<64, 2, 128, 5>>("128x128"),
-    forward_config<ForwardTiles<64, 3, 128, 4>>("192x128"),
-    forward_config<ForwardTiles<64, 4, 64, 6>>("256x64"),
-    forward_config<ForwardTiles<128, 2, 128, 2>>("128x128"),
+    forward_config<ForwardTiles<64, 4, 64, 9, false>>("256x64"),
+    forward_config<FewRowsForwardTiles>("192x128"),
+    forward_config<ForwardTiles<64, 2, 128, 5, true>>("128x128"),
+    forward_config<ForwardTiles<128, 2, 128, 2, false>>("128x128"),
 };
 
-// The best configuration for the head size.
+// The best configuration for the head size. Few long rows are dealt more evenly in smaller tiles.
 inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                               cudaStream_t stream) {
-    attention_config(forward_configs, HS).launch(out, l, m, qkv, B, T, NH, HS, stream);
+    AttentionForward launch = attention_config(forward_configs, HS).launch;
+    if (HS == 64 && T > 4096 && fit_l2(B, T, NH, HS)) { launch = launch_forward<FewRowsForwardTiles>; }
+    launch(out, l, m, qkv, B, T, NH, HS, stream);
 }
 
 } // namespace wgmma
