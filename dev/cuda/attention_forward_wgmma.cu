@@ -23,13 +23,14 @@ The climb, in TFLOP/s on one H200, bf16, each with its best tile.
     4 tiles dealt to and fro, strips rotate       346     409     513     542     518     489     606
     5 exponentials behind the wait again          363     420     534     561     534     507     662
 
-2 was predicted to gain 15%, since the softmax would run under O += P V, and gained nothing: by the clocks, 1500 of 3500
-a step passed in issuing the products, since a warpgroup issues a wgmma only when those before have nearly ended; they
-are over before its softmax begins. Hence 3: with four dependent instructions before each, the tensor cores waited. 4 was predicted to gain 1.26 times
-at 8,1024 and 1.13 at 6,4096 with tiles of 256 rows, by the balance alone, and gained 1.24 and 1.12; but it had too many
-heads at work at a time for L2, and with 192x128 at T = 16384 lost 9% (531 to 481). 5 lets conversions and sums hide
-between the exponentials. tiles_side_by_side() bounds the heads at work; not measured yet. It leaves T = 1024 and
-1,8192,12,64 as they are and should bring 3% to 4,4096,16,128 and 4,16384,48,64.
+2 was predicted to gain 15%, since the softmax would run under O += P V, and gained nothing: by the clocks, 1500 of
+3500 a step passed in issuing the products, since a warpgroup issues a wgmma only when those before have nearly ended;
+they are over before its softmax begins. Hence 3: with four dependent instructions before each, the tensor cores
+waited. 4 was predicted to gain 1.26 times at 8,1024 and 1.13 at 6,4096 with tiles of 256 rows, by the balance alone,
+and gained 1.24 and 1.12; but it had too many heads at work at a time for L2, and with 192x128 at T = 16384 lost 9%
+(531 to 481). 5 lets conversions and sums hide between the exponentials. tiles_side_by_side() bounds the heads at work;
+not measured yet. It leaves T = 1024 and 1,8192,12,64 as they are and should bring 3% to 4,4096,16,128 and
+4,16384,48,64.
 
 What binds: at HS = 64 the tensor cores and the special function units are busy for half of the time each, at HS = 128
 the tensor cores for 0.7 of it. Only other warpgroups fill the gaps of one: four with 64 keys do that better than three
