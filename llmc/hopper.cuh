@@ -153,14 +153,6 @@ static inline CUtensorMap tensor_map(const void* tensor, const uint64_t (&sizes)
     return map;
 }
 
-// Four 8x8 matrices of 16-bit elements to shared memory. Lanes 8i..8i+7 give the addresses of the rows of matrix i;
-// lane t holds elements (t/4, 2(t%4)) and the next of every matrix.                                     (9.7.14.5.16)
-__device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r0), "r"(r1),
-                 "r"(r2), "r"(r3)
-                 : "memory");
-}
-
 // ----------------------------------------------------------------------------
 // Products of a warpgroup
 

@@ -83,13 +83,6 @@ template <int N> __device__ inline void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// 2^x to about 2 units in the last place; 2^-inf = 0.
-__device__ inline float ex2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // log2(x), wrong by at most 2^-22.6 for x in [0.5, 2] and by 3 units in the last place elsewhere.
 __device__ inline float lg2_approx(float x) {
     float y;
@@ -97,7 +90,6 @@ __device__ inline float lg2_approx(float x) {
     return y;
 }
 
-constexpr float LOG2E = 1.4426950408889634f;
 // 1/sqrt(n), by Newton's method in the compiler
 constexpr float inverse_sqrt(int n) {
     double root = n;

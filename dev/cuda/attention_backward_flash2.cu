@@ -40,7 +40,7 @@ template <int HS, int WARPS, int TM, int TN> struct BackwardTiles {
 // S <- P and G <- dS, elementwise, from scores S = q.k and products G = dO.v. i - j is the query's position less the
 // key's; above the diagonal both become zero.
 __device__ inline void weight_and_gradient(float& S, float& G, RowTerms row, float exponent, int i_minus_j) {
-    S = i_minus_j < 0 ? 0.0f : exp2_approximate(fmaf(S, exponent, -row.x));
+    S = i_minus_j < 0 ? 0.0f : ex2_approx_ftz(fmaf(S, exponent, -row.x));
     G = S * (G - row.y);
 }
 

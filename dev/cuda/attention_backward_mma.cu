@@ -28,9 +28,9 @@ a warp of the key kernel has registers for 16 keys only, shared memory is the li
 
 namespace mma {
 
-// What the key kernel needs to know of a query row, left by the query kernel: P = 2^(scale LOG2E s - lse).
+// What the key kernel needs to know of a query row, left by the query kernel: P = 2^(scale LOG2_E s - lse).
 struct alignas(8) RowStatistics {
-    float lse;     // log2(l) + m LOG2E; infinity for the rows past T, whose P is so 0
+    float lse;     // log2(l) + m LOG2_E; infinity for the rows past T, whose P is so 0
     float minus_d; // -rowsum(dO o O)
 };
 constexpr int padded_rows = 128; // scratch holds a multiple of so many rows per head
@@ -72,7 +72,7 @@ template <int M> __device__ inline void load_logsums(RowStatistics (&rows)[M][2]
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int t = row + 16 * i + 8 * h + lane / 4, at = min(t, T - 1);
-            float lse = __fmul_rn(m[at], LOG2E) + lg2_approx(l[at]); // as forward rounded it
+            float lse = __fmul_rn(m[at], LOG2_E) + lg2_approx(l[at]); // as forward rounded it
             rows[i][h].lse = t < T ? lse : INFINITY;
         }
     }
@@ -127,7 +127,7 @@ template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C:
         for (int n = 0; n < N; n++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) { // dS = P o (dP - D)
-                float P = ex2_approx(fmaf(S[i][n][e], C::scale * LOG2E, -rows[i][e / 2].lse));
+                float P = ex2_approx_ftz(fmaf(S[i][n][e], C::scale * LOG2_E, -rows[i][e / 2].lse));
                 if (masked && column + 8 * n + e % 2 > row + 16 * i + e / 2 * 8) { P = 0; }
                 dP[i][n][e] *= P;
             }
@@ -239,7 +239,7 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
         for (int i = 0; i < M; i++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) { // P = exp(S - m) / l
-                S[i][n][e] = ex2_approx(fmaf(S[i][n][e], C::scale * LOG2E, -(e % 2 ? two.z : two.x)));
+                S[i][n][e] = ex2_approx_ftz(fmaf(S[i][n][e], C::scale * LOG2_E, -(e % 2 ? two.z : two.x)));
                 if (masked && column + 16 * i + e / 2 * 8 > row + 8 * n + e % 2) { S[i][n][e] = 0; }
             }
         }

@@ -47,12 +47,12 @@ template <int TM> struct OnlineSoftmax {
             for (int c = 1; c < TN; c++) { maximum = fmaxf(maximum, S[r][c]); }
             maximum = fmaxf(m[r], row_max(maximum));
             const float zero_at = -maximum * exponent;
-            rescale[r] = exp2_approximate(fmaf(m[r], exponent, zero_at));
+            rescale[r] = ex2_approx_ftz(fmaf(m[r], exponent, zero_at));
             m[r] = maximum;
             l[r] *= rescale[r];
 #pragma unroll
             for (int c = 0; c < TN; c++) {
-                S[r][c] = exp2_approximate(fmaf(S[r][c], exponent, zero_at));
+                S[r][c] = ex2_approx_ftz(fmaf(S[r][c], exponent, zero_at));
                 l[r] += S[r][c];
             }
         }

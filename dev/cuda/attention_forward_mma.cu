@@ -42,7 +42,7 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct Forward
 // The softmax of a warp's 16 M rows so far. A lane serves rows 16 i + 8 h + lane/4, as [i][h].
 template <int M> struct RunningSoftmax {
     // An older maximum stays in use while no score exceeds it by more: P stays below 2^8, m within 8 of the maximum.
-    static constexpr float slack = 8 / LOG2E;
+    static constexpr float slack = 8 / LOG2_E;
     float scale;     // 1/sqrt(HS), known when compiling
     float m[M][2];   // the maximum in use, as the contract has it: scaled
     float sum[M][2]; // of exp(scale S - m), this lane's columns only
@@ -74,7 +74,7 @@ template <int M> struct RunningSoftmax {
                 x[i][h] = fmaxf(x[i][h], __shfl_xor_sync(0xffffffffu, x[i][h], 2));
                 float old = m[i][h];
                 m[i][h] = fmaxf(old, scale * x[i][h]);
-                float factor = ex2_approx(__fmul_rn(old, LOG2E) - __fmul_rn(m[i][h], LOG2E));
+                float factor = ex2_approx_ftz(__fmul_rn(old, LOG2_E) - __fmul_rn(m[i][h], LOG2_E));
                 sum[i][h] *= factor;
 #pragma unroll
                 for (int n = 0; n < D; n++) { O[i][n][2 * h] *= factor, O[i][n][2 * h + 1] *= factor; }
@@ -89,7 +89,7 @@ template <int M> struct RunningSoftmax {
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 float& s = S[i][2 * k + e / 4][e % 4];
-                s = ex2_approx(fmaf(s, scale * LOG2E, -(m[i][e / 2 % 2] * LOG2E)));
+                s = ex2_approx_ftz(fmaf(s, scale * LOG2_E, -(m[i][e / 2 % 2] * LOG2_E)));
                 sum[i][e / 2 % 2] += s;
             }
         }

@@ -23,8 +23,8 @@ The climb, in TFLOP/s on one H200, bf16, each with its best tile.
     4 tiles dealt to and fro, strips rotate       346     409     513     542     518     489     606
     5 exponentials behind the wait again          363     420     534     561     534     507     662
 
-2 was predicted to gain 15%, since the softmax would run under O += P V, and gained nothing: by the clocks, 1500 of
-3500 a step passed in issuing the products, since a warpgroup issues a wgmma only when those before have nearly ended;
+2 was meant to let the softmax run under O += P V, and gained little: by the clocks, 1500 of 3500 a step passed in
+issuing the products, it seems because a warpgroup issues a wgmma only when those before have nearly ended;
 they are over before its softmax begins. Hence 3: with four dependent instructions before each, the tensor cores
 waited. 4 was predicted to gain 1.26 times at 8,1024 and 1.13 at 6,4096 with tiles of 256 rows, by the balance alone,
 and gained 1.24 and 1.12; but it had too many heads at work at a time for L2, and with 192x128 at T = 16384 lost 9%
@@ -358,8 +358,8 @@ template <class C> struct Consumer {
 #pragma unroll
             for (int i = 0; i < 8; i++) { x[i] = factor[i / 2 % 2] * O[4 * n + i]; }
             int chunk = (n % 8 + lane / 16) ^ lane % 8;
-            stmatrix_x4(lane_row + n / 8 * C::box_bytes + chunk * 16, mma::cvt_rn_x2(x[0], x[1]),
-                        mma::cvt_rn_x2(x[2], x[3]), mma::cvt_rn_x2(x[4], x[5]), mma::cvt_rn_x2(x[6], x[7]));
+            mma::stmatrix_x4(lane_row + n / 8 * C::box_bytes + chunk * 16, mma::cvt_rn_x2(x[0], x[1]),
+                             mma::cvt_rn_x2(x[2], x[3]), mma::cvt_rn_x2(x[4], x[5]), mma::cvt_rn_x2(x[6], x[7]));
         }
         fence_proxy_async();
         bar_sync(1 + w, WARPGROUP_SIZE);

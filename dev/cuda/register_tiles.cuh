@@ -45,13 +45,6 @@ __device__ inline float row_sum(float x) {
     return x;
 }
 
-// 2^x by the special function unit: relative error 2^-22, zero below 2^-126.
-__device__ inline float exp2_approximate(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 __device__ inline float4 read4(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
 // C[r][c] += sum_d A[row + 4r][d] B[col + 8c][d]; A and B are DEPTH wide in shared memory.
