@@ -2,7 +2,7 @@
 # From a fresh clone to a GPT-2 that has learned to write: builds, gets text, trains a small model on its bytes, and
 # prints what the model writes.
 #
-# Costs: with a GPU under a minute, most of it compilation; on two CPU cores under four. 300 MB of memory, 20 MB of disk.
+# Costs: with a GPU half a minute, most of it compilation; on two CPU cores a minute and a half. 300 MB of memory, 20 MB of disk.
 # Needs: a C compiler, make and python3, all without packages; for a GPU, the CUDA Toolkit.
 # Text: TinyShakespeare, from the folder that DATA_MIRROR names or by download; with neither, this project's own sources.
 set -euo pipefail
