@@ -270,6 +270,13 @@ static inline double flops_per_token(const GPT2* model, int T) {
     return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
 }
 
+// " (+1.23z)", or nothing while the detector's window fills and there is no z-score yet.
+static inline const char* format_z(char* text, size_t size, float z) {
+    text[0] = '\0';
+    if (!isnan(z)) { snprintf(text, size, " (%+.2fz)", (double)z); }
+    return text;
+}
+
 static inline void trainer_report(Trainer* t, int step, float loss_z, float norm, float norm_z, float learning_rate,
                                   double seconds) {
     const Options* o = &t->options;
@@ -278,13 +285,11 @@ static inline void trainer_report(Trainer* t, int step, float loss_z, float norm
     t->seconds += done > 0 ? seconds : 0.0;
     t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
     double share = flops_per_token(&t->model, o->time) * rate / t->peak;
-    char left[32];
-    format_duration(left, sizeof(left), (t->num_steps - step - 1) * o->total_batch / t->rate);
-    printf(
-        "step %4d/%d | loss %7.6f (%+.2fz) | norm %6.4f (%+.2fz) | lr %.2e | %.2f ms | %.1f%% of peak | %.0f tok/s | "
-        "%s left\n",
-        step + 1, t->num_steps, t->model.mean_loss, loss_z, norm, norm_z, learning_rate, seconds * 1e3, 100.0 * share,
-        t->rate, left);
+    char left[32], of_loss[32], of_norm[32];
+    format_duration(left, sizeof(left), (double)(t->num_steps - step - 1) * o->total_batch / t->rate);
+    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.1f%% of peak | %.0f tok/s | %s left\n",
+           step + 1, t->num_steps, t->model.mean_loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,
+           format_z(of_norm, sizeof(of_norm), norm_z), learning_rate, seconds * 1e3, 100.0 * share, t->rate, left);
     fflush(stdout);
     if (o->log_gpu_every > 0 && (step + 1) % o->log_gpu_every == 0) { gpt2_log_device(&t->model); }
     logger_train(&t->logger, step, t->model.mean_loss, learning_rate, norm);
