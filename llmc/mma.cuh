@@ -48,13 +48,11 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
 }
 
 // The inverse of ldmatrix_x4. Only sm_90 and up have it.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r0), "r"(r1),
                  "r"(r2), "r"(r3)
                  : "memory");
 }
-#endif
 
 // threadIdx.x and blockIdx, read anew each time: what is derived from them then occupies no registers from one use to
 // the next, where the compiler would rather keep, and spill, it.
