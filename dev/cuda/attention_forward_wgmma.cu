@@ -29,14 +29,35 @@ a step into issuing the products, as if a warpgroup issued a wgmma only when tho
 which also replaced a branch by a vote. 4 was predicted to gain 1.26 times at 8,1024 and 1.13 at 6,4096 with tiles of 256
 rows, by the balance alone, and gained 1.24 and 1.12; but with 192x128 at T = 16384 it lost 9% (531 to 481), too many
 heads at work for L2 being the guess. 2, 3 and 5 had no prediction in figures.
-This file is not the one that was measured: tiles_side_by_side(), which bounds the heads at work, has been compiled and
-its dealing checked on a CPU, and has not run on a GPU. It leaves T = 1024 with heads of 64 and 1,8192,12,64 as they
-were, and is predicted to bring 3% to 4,4096,16,128 and 4,16384,48,64.
 
-What binds, from times and a clock of 1.8 GHz, not from a profiler's counters: at HS = 64 the tensor cores and the
-special function units are busy for half of the time each, at HS = 128 the tensor cores for 0.7 of it. Turns at the
-tensor cores gained 3 to 6% with three warpgroups, nothing with four. Lost: Q in registers (1 to 3%), three warpgroups
-with 64 keys (15% at T = 1024), 64 keys at HS = 128 (14%).
+The order of the tiles since then, measured otherwise: all variants in one process, windows of 80 ms after 50 ms of the
+same kernel, so that the GPU stands at its 700 W all the time; means of four calls, which agree within 3%. 6 stood first
+in the list, which favours it: at 8,1024 the same order of tiles reached 343 at another place.
+
+    6 1 to 22 tiles of a head side by side        354     387     486     524     553     431     582
+    7 sections whose lengths fall and rise        345     389     499     529     548     441     601
+
+6 was predicted to bring 3% to 4,16384 and to 4,4096, over tiles that stand by length alone. In one run it brought 4%
+with 256x64 and 21% with 192x128 to the first and nothing to the second, where it lost in balance (the longest share is
+1.035 times the mean, counted on a CPU) what it won in L2. 7 has 1.002 there, was predicted to gain 3% and gained 3.3%.
+Sections of 24, 32 and 48 MB instead of 16: 605, 604, 597 at 4,4096 and 436, 417, 406 at 16,1024.
+
+What binds, by the profiler's counters of one launch (with sections of 32 MB), in % of the peak; tensor cores,
+exponentials and issue while the multiprocessors are busy:
+
+                            clock    tensor  exponentials  issue  shared memory  L2   DRAM read
+    4,16384,48,64   256x64  1.79 GHz   65        66          57        49        19    2.4 GB
+    4,16384,48,64  192x128  1.77 GHz   65        66          50        41        25    3.9 GB
+    4,4096,16,128  128x128  1.63 GHz   83        42          37        52        49    0.35 GB
+
+That launch at 4,16384 took 10.5 ms, 626 TFLOP/s; launch after launch it is 550, for then power binds: nvidia-smi names
+the power cap as what holds the clock in 1431 of 1454 samples, with HS = 128 at 1.4 to 1.65 GHz. So instructions cost
+even where their unit is idle. Lost, in those calls or the one before: an eighth of the exponentials as a polynomial on
+the FMA pipe (4 to 6%), a quarter (8 to 10%); O += P V issued before S = Q K^T (2% with 256x64, 7% with 192x128, 17% at
+HS = 128); exponentials without a look at the maximum, redone where a sum exceeds 2^8 (from -1 to 2% gained with 256x64,
+3 to 10% lost with 192x128, 4 to 8% at 4,4096); one ring of stages for K and V (2 to 3%); turns at HS = 128 (4%). Turns
+at the tensor cores gained 3 to 6% with three warpgroups, nothing with four. Lost earlier: Q in registers (1 to 3%),
+three warpgroups with 64 keys (15% at T = 1024), 64 keys at HS = 128 (14%).
 
 Papers: Dao, FlashAttention-2 (2023), algorithm 1; Shah et al., FlashAttention-3 (2024), sections 3.1 and 3.2.
 */
@@ -73,11 +94,13 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool TURNS> struct Forwar
 
 struct Problem {
     int T, NH, heads;
-    int neighbours; // tiles of a head that follow each other on the line of all tiles
+    int side_by_side; // heads of a section of the line of all tiles
 };
 
-// The tiles that a block of threads works on. All tiles stand in a line, long ones first, and are dealt to the blocks
-// to and fro: each gets nearly the same number of keys. Producers and consumers take the same walk.
+// The tiles that a block of threads works on. All tiles stand in a line, section after section of so many heads that
+// their K and V stay in L2. Within a section stand those of one length of all heads, then those of the next; lengths
+// fall and rise by turns from section to section, so that they never jump, and fall in the last. The line is dealt to
+// the blocks to and fro: each gets nearly the same number of keys. Producers and consumers take the same walk.
 template <class C> struct Walk {
     const Problem& p;
     int n = 0; // how many tiles came before this one
@@ -91,13 +114,14 @@ template <class C> struct Walk {
         n++;
         locate();
     }
-    // The line is cut into rows: `neighbours` tiles of every head, then as many shorter ones of every head, and so on.
     __device__ void locate() {
-        int row_length = p.heads * p.neighbours, row = place() / row_length, column = place() % row_length;
-        int longest = tiles() - 1 - row * p.neighbours;
-        int neighbours = max(1, min(p.neighbours, longest + 1)); // the last row may have fewer
-        head = column / neighbours;
-        tile = longest - column % neighbours;
+        int section = place() / (p.side_by_side * tiles()), first = section * p.side_by_side;
+        int heads = max(1, min(p.side_by_side, p.heads - first)); // the last section may have fewer
+        int column = place() - first * tiles();
+        head = first + column % heads;
+        tile = column / heads;
+        bool fall = (CEIL_DIV(p.heads, p.side_by_side) - section) % 2 == 1;
+        if (fall) { tile = tiles() - 1 - tile; }
     }
     __device__ int b() const { return head / p.NH; }
     __device__ int h() const { return head % p.NH; }
@@ -434,12 +458,11 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 #endif
 }
 
-// K and V of the heads at work should stay in L2 (50 MB) while the tiles that read them pass. Where those of all heads
-// do, tiles stand by length alone, which balances best; else so many of a head side by side that the heads at work do.
-inline bool fit_l2(int B, int T, int NH, int HS) { return (int64_t)B * NH * T * HS * 4 <= 32 << 20; }
-inline int tiles_side_by_side(int tiles, int blocks, int B, int T, int NH, int HS) {
-    constexpr int64_t share = 24 << 20; // leaves room for Q, out, and blocks that are late
-    return fit_l2(B, T, NH, HS) ? 1 : (int)min((int64_t)tiles, CEIL_DIV((int64_t)blocks * T * HS * 4, share));
+// As many heads as have 16 MB of K and V, which stay in L2 (50 MB) while the tiles that read them pass.
+inline int64_t kv_bytes(int heads, int T, int HS) { return (int64_t)heads * T * HS * 4; }
+inline int heads_side_by_side(int heads, int T, int HS) {
+    int64_t sections = CEIL_DIV(kv_bytes(heads, T, HS), (int64_t)16 << 20);
+    return CEIL_DIV(heads, (int)min((int64_t)heads, sections));
 }
 
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
@@ -459,7 +482,7 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     auto kernel = attention_forward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
     int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, multiprocessors);
-    Problem p = {T, NH, B * NH, tiles_side_by_side(tiles, blocks, B, T, NH, HS)};
+    Problem p = {T, NH, B * NH, heads_side_by_side(B * NH, T, HS)};
     kernel<<<blocks, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
     cuda_check(cudaGetLastError());
 }
@@ -480,7 +503,7 @@ static const AttentionForwardConfig forward_configs[] = {
 inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                               cudaStream_t stream) {
     AttentionForward launch = attention_config(forward_configs, HS).launch;
-    if (HS == 64 && T > 4096 && fit_l2(B, T, NH, HS)) { launch = launch_forward<FewRowsForwardTiles>; }
+    if (HS == 64 && T > 4096 && kv_bytes(B * NH, T, HS) <= 32 << 20) { launch = launch_forward<FewRowsForwardTiles>; }
     launch(out, l, m, qkv, B, T, NH, HS, stream);
 }
 
