@@ -74,6 +74,28 @@ __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init
 // Orders this thread's accesses to shared memory before those of the copy engine and of wgmma that follow.   (9.7.13.4)
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// The same for global memory, in both directions: between what the copy engine wrote or is to read there and the flags by
+// which threads tell each other.                                                                            (9.7.13.4)
+__device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// A flag in global memory, between blocks of threads: what this thread had seen or written is seen by who reads x.
+//                                                                                                  (9.7.9.8, 9.7.9.11)
+__device__ inline void st_release(int* flag, int x) {
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
+}
+__device__ inline int ld_acquire(const int* flag) {
+    int x;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(flag)) : "memory");
+    return x;
+}
+
+// Programmatic dependent launch: the next kernel of the stream may start, where it was launched so;        (9.7.13.13)
+__device__ inline void griddepcontrol_launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// the kernel before has ended and its writes are seen.
+__device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // Barrier `id` (1 to 15; __syncthreads is 0) of `threads` threads, a multiple of 32: wait for the rest,      (9.7.13.1)
 __device__ inline void bar_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -115,11 +137,34 @@ __device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y
                  "r"(y), "r"(z), "r"(w), "r"(box)
                  : "memory");
 }
+// Bytes that follow each other, a multiple of 16 at addresses that are: from global to shared memory,      (9.7.9.25.4)
+__device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, Mbarrier& barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address())
+                 : "memory");
+}
+// back,
+__device__ inline void cp_async_bulk(void* to, uint32_t from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(from), "r"(bytes)
+                 : "memory");
+}
+// and added to floats that are there.
+__device__ inline void cp_reduce_async_bulk_add(float* to, uint32_t from, int bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                     __cvta_generic_to_global(to)),
+                 "r"(from), "r"(bytes)
+                 : "memory");
+}
 // Ends a group: this thread's stores since the last group.
 __device__ inline void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until at most the N latest groups of this thread have still to read their shared memory.
 template <int N> __device__ inline void cp_async_bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+// Waits until at most the N latest groups of this thread have still to write.
+template <int N> __device__ inline void cp_async_bulk_wait_group() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
 }
 
 // The descriptor of a tensor of 16-bit elements of rank 4: sizes and box in elements, innermost first; strides of the
@@ -164,7 +209,7 @@ __device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | 1ull << 16 | (tile & 0x3ffff) >> 4;
 }
-// Rows are along K, a row's 64 elements along N: 64 of N further are columns_stride bytes further, 16 of K 2048 bytes.
+// Rows are along K, a row's 64 elements along N (or M): 64 of N further are columns_stride bytes further, 16 of K 2048 bytes.
 __device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | (uint64_t)(columns_stride >> 4) << 16 | (tile & 0x3ffff) >> 4;
@@ -214,6 +259,13 @@ __device__ inline void wgmma_mma_async(float (&d)[64], uint64_t a, uint64_t b, i
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64
                  "%64, %65, p, 1, 1, 0, 0;\n}"
                  : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
+                 : "l"(a), "l"(b), "r"(accumulate));
+}
+// d (64,64) = A B or += where accumulate is 1: A (64,16) M-major, B (16,64) N-major, by descriptors.
+__device__ inline void wgmma_mma_async_mn_major(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
+                 "%32, %33, p, 1, 1, 1, 1;\n}"
+                 : HOPPER_OUT32(d, 0)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
 // d (64,N) += A B: A (64,16) in registers, as mma_m16n8k16 has it for each warp's 16 rows; B (16,N) N-major.

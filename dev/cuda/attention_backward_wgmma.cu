@@ -1,0 +1,749 @@
+/*
+The backward pass of FlashAttention on Hopper: one kernel with five products, and dQ in an order that never changes.
+
+With P = exp(S - m)/l recomputed and D = rowsum(dO o O):  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - D),
+dQ = dS K / sqrt(HS),  dK = dS^T Q / sqrt(HS).  A block of threads has 128 keys and walks over the queries that see them;
+each of its two consumer warpgroups has 64 of the keys. Against mma:
+- S^T = K Q^T and dP^T = V dO^T are transposed, so that P^T and dS^T are operands A of dV and dK where they are, in the
+  registers of S. Only dS passes through shared memory, for dQ = dS K wants all keys. dP begins at -D.
+- dQ of 128 keys is added, in fp32, to what the other key blocks have left in scratch: the copy engine adds, a thread of
+  its own tells the next block by a flag, and nobody computes meanwhile. The order is that in which the blocks were taken;
+  so the bits are the same always, and no block waits for one that has not begun. See KeyBlock and Link.
+- There are two such sums, for the even and the odd in that order, so that an addition has the time of two steps. The
+  first to come stores and the last converts, into dqkv: nothing is cleared before, nothing converted after.
+- Most heads take their key blocks from the last, with the fewest queries, to the first, each from the diagonal on: each
+  finds the sum of the one before it a step ahead. The last heads go the other way round, and so end evenly.
+- With long rows of HS = 64 dQ of a step is found in the next one, and the warpgroups take turns at the tensor cores.
+What remains in front is a kernel for D and log(l) + m, which this one starts beside (programmatic dependent launch).
+
+The climb, in TFLOP/s on one H200, bf16; one run each.
+
+    B,T,NH,HS                                  8,1024 64,1024  6,4096  1,8192 4,16384 16,1024  4,4096
+                                                12,64   12,64   12,64   12,64   48,64  16,128  16,128
+    1 one sum                                     278     324     195     221     105     263     163
+    2 two sums, flags awaited ahead               303     357     441     395     477     340     466
+    3 heads at work by 14 MB of L2, not 24        306     375     430     391     476     356     488
+    4 turns, dQ a step late                       276     333     452     401     514     304     456
+    5 statistics loaded ahead, dP begins at -D    272     327     451     390     520     312     465
+    6 the last heads the other way round;         327     352     500     509     518     366     533
+      2 or 3 where 4 is not faster
+
+1 had been predicted to keep pace as long as an addition takes a step, 2.3 us; it took 6 to 14 where blocks of one head
+run side by side. 6 was predicted, by a simulation of the dealing, to gain 1.16 at 1,8192, 1.05 at 6,4096, 1.12 at 8,1024,
+1.05 at 16,1024 and 1.07 at 4,4096, and gained 1.31, 1.11, 1.07, 1.03 and 1.09 over the best before it of the same kind;
+64,1024 lost 6% in it, which is not explained. 2 to 5 had no prediction in figures. The figure of 6 at 4,16384 is from a
+GPU that had rested: after another second of the same work it is 489, for the power limit lowers the clock.
+
+What binds, by the profiler at 4,16384 (step 4): tensor cores 59%, shared memory 73%, L2 62%, issue 33% at 1.79 GHz; in
+longer runs the clock falls to about 1.6 GHz. At 64,1024 (step 2, 14 MB) L2 81%, DRAM 43%. A consumer waits most for
+loads of statistics behind the products' own traffic, and for fences towards the copy engine (6% each of two).
+Lost: P and dS in one loop with the stores (7% at 4,16384), one fence for both dQ and dS (7 to 20%), -D read in that loop
+(10%), dQ a step late at HS = 128 (5%), 24 to 72 MB for the heads at work (3 to 20%).
+
+Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024), section 3 and appendix B.
+*/
+#include "attention.h"
+#include "llmc/hopper.cuh"
+#include "llmc/mma.cuh"
+
+namespace wgmma {
+
+using namespace hopper;
+
+// A configuration: head size, queries of a step, and whether dQ is found one step late, the warpgroups taking turns.
+template <int HS_, int BR, bool LATE> struct BackwardTiles {
+    static constexpr int HS = HS_, Br = BR;
+    static constexpr bool late = LATE;
+    static constexpr int warpgroups = 2, Bc = 64 * warpgroups;        // keys of a block, 64 for each consumer warpgroup
+    static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup moves data
+    static constexpr int mover_registers = 40, consumer_registers = 232; // 168 each when the kernel starts
+    static_assert(mover_registers + warpgroups * consumer_registers <= 3 * 168, "");
+    static constexpr int boxes = HS / 64, box_row = 128; // tiles lie in boxes of 64 channels, whose rows are 128 bytes
+    static constexpr int steps_per_block = Bc / Br;      // steps that a key block's own queries take
+    static constexpr float scale = mma::inverse_sqrt(HS);
+    // dQ of a warpgroup: 64 queries, or at HS = 128 all 64 of the step and 64 of the channels
+    static constexpr int dq_elements = 64 * 64, dq_bytes = dq_elements * sizeof(float);
+    static_assert(Br * HS == warpgroups * dq_elements, "");
+
+    struct Shared {
+        floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64]; // of a block. K: later dK
+        floatX Q[2][boxes][Br * 64], dO[2][boxes][Br * 64];
+        floatX dS[2][Br / 64][Bc * 64]; // transposed: rows are keys. Later dV
+        alignas(1024) float dQ[warpgroups][dq_elements];
+        float lse[2][Br], minus_D[2][Br];
+        Mbarrier K_full[2], K_empty[2], V_full, V_empty;
+        Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];
+        Mbarrier dS_full[2], dS_empty[2];
+        Mbarrier dQ_full[warpgroups], dQ_ready[warpgroups], dKV_full[warpgroups], dKV_empty;
+        Mbarrier ticket_full[2], ticket_empty[2];
+        int ticket[2];
+    };
+    static constexpr size_t shared_bytes = sizeof(Shared);
+};
+
+constexpr int padded_rows = 128; // scratch has a multiple of so many rows for each head
+
+// What the kernels leave for each other in scratch. A place is a warpgroup's part of dQ of a step's queries.
+struct BackwardScratch {
+    float* sums;    // (2, places, dq_elements): dQ so far, in the order of the warpgroup's registers
+    float* lse;     // (heads, padded T): log2(l) + m LOG2_E; infinity past T, where P is so 0
+    float* minus_D; // (heads, padded T): -rowsum(dO o O). Both permuted: statistics_row()
+    int* flags;     // (2, places): how many key blocks the sum has
+    int* tickets;   // how many key blocks have been taken
+};
+struct BackwardProblem {
+    int T, NH, heads, padded_T;
+    int head_blocks, head_steps, blocks; // key blocks and steps of a head, key blocks of all
+    int group, group_blocks;             // heads whose blocks are taken by turns, and their blocks
+    int reversed, first_reversed,
+        first_reversed_block; // how many heads go the other way, the first, and its first block
+    int64_t places;
+};
+
+// Where a row's statistics are, among those of 16 rows: the four that a thread needs, for columns 2 (lane % 4) + {0, 1} and
+// those 8 further, follow each other.
+__host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 + row / 8 * 2 + row % 2; }
+
+// A block of 128 keys of a head, and the order of its steps. Blocks are taken by ticket.
+struct KeyBlock {
+    int head, j;
+    bool reversed; // the heads that take the first keys first, and the last queries first
+    __device__ KeyBlock(int ticket, const BackwardProblem& p) {
+        reversed = ticket >= p.first_reversed_block;
+        int group = ticket / p.group_blocks * p.group;
+        int first = reversed ? p.first_reversed : group;
+        int heads = reversed ? p.reversed : min(p.group, p.first_reversed - group);
+        int n = ticket - first * p.head_blocks;
+        j = reversed ? n / heads : p.head_blocks - 1 - n / heads;
+        head = first + n % heads;
+    }
+    template <class C> __device__ int steps(const BackwardProblem& p) const {
+        return p.head_steps - j * C::steps_per_block;
+    }
+    // The queries of step i: so many steps behind the block's first key
+    template <class C> __device__ int queries(int i, const BackwardProblem& p) const {
+        return reversed ? steps<C>(p) - 1 - i : i;
+    }
+};
+
+// A key block's link in the chain of those that add to a tile of dQ, whose own keys are `behind` blocks further. Links
+// join sum 0 and sum 1 by turns. The last but one adds sum 1 to its own dQ, on the way, and joins sum 0; the last one
+// adds sum 0 to its own dQ, which is then complete.
+struct Link {
+    int before, after; // how many links
+    __device__ Link(int j, bool reversed, int behind) : before(reversed ? j : behind), after(reversed ? behind : j) {}
+    __device__ bool last() const { return after == 0; }
+    // The sum that dQ joins, if this is not the last link, and how many it has by then
+    __device__ int sum() const { return after == 1 ? 0 : after % 2; }
+    __device__ int in_sum() const { return after == 1 ? (before + 1) / 2 : before / 2; }
+    // Whether a sum is added to dQ on the way, which, and how many that has by then
+    __device__ bool fetches() const { return after < 2 && before > after; }
+    __device__ int fetched_sum() const { return after; }
+    __device__ int in_fetched_sum() const { return after == 1 ? before / 2 : before / 2 + 1; }
+};
+
+// ----------------------------------------------------------------------------
+// The first warpgroup: four threads that move data
+
+template <class C> __device__ inline int take_ticket(typename C::Shared& s, uint32_t n) {
+    s.ticket_full[n % 2].wait(n / 2 % 2);
+    int ticket = s.ticket[n % 2];
+    s.ticket_empty[n % 2].arrive();
+    return ticket;
+}
+// `rows` rows of a head, from `row` on
+template <int boxes, int rows> __device__ inline void
+load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, int row, int b, Mbarrier& full) {
+#pragma unroll
+    for (int x = 0; x < boxes; x++) {
+#pragma unroll
+        for (int r = 0; r < rows; r += 64) {
+            cp_async_bulk_tensor(shared_address(tile[x]) + r * 128, map, x * 64, head, row + r, b, full);
+        }
+    }
+}
+
+// One thread takes the tickets and loads K, Q and lse, another V, dO and -D.
+template <class C, bool takes> __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv,
+                                                              const CUtensorMap* dout, const BackwardProblem& p,
+                                                              const BackwardScratch& scratch) {
+    griddepcontrol_wait();
+    uint32_t t = 0; // steps so far
+    for (uint32_t n = 0;; n++) {
+        int ticket;
+        if (takes) {
+            s.ticket_empty[n % 2].wait(n / 2 % 2 ^ 1);
+            ticket = atomicAdd(scratch.tickets, 1);
+            s.ticket[n % 2] = ticket;
+            s.ticket_full[n % 2].arrive();
+        } else {
+            ticket = take_ticket<C>(s, n);
+        }
+        if (ticket >= p.blocks) { break; }
+        const KeyBlock block(ticket, p);
+        const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
+        for (int i = 0; i < steps; i++, t++) {
+            int row = block.j * C::Bc + block.queries<C>(i, p) * C::Br;
+            Mbarrier& full = (takes ? s.Q_full : s.dO_full)[t % 2];
+            (takes ? s.Q_empty : s.dO_empty)[t % 2].wait(t / 2 % 2 ^ 1);
+            full.expect_tx(C::Br * (C::HS * 2 + 4));
+            load_tile<C::boxes, C::Br>((takes ? s.Q : s.dO)[t % 2], takes ? qkv : dout, h, row, b, full);
+            cp_async_bulk(shared_address((takes ? s.lse : s.minus_D)[t % 2]),
+                          (takes ? scratch.lse : scratch.minus_D) + (int64_t)block.head * p.padded_T + row, C::Br * 4,
+                          full);
+            if (i == 0) { // behind the first queries: these need not wait for the last block
+                if (takes) {
+                    s.K_empty[n % 2].wait(n / 2 % 2 ^ 1);
+                } else {
+                    s.V_empty.wait(n % 2 ^ 1);
+                }
+                Mbarrier& full = takes ? s.K_full[n % 2] : s.V_full;
+                full.expect_tx(C::Bc * C::HS * 2);
+                load_tile<C::boxes, C::Bc>(takes ? s.K[n % 2] : s.V, qkv, (takes ? 1 : 2) * p.NH + h, block.j * C::Bc,
+                                           b, full);
+            }
+        }
+    }
+}
+
+// A thread for each consumer w brings its dQ to the others' sum, or the complete one to dqkv, and stores dK and dV.
+template <class C> __device__ inline void deliver(typename C::Shared& s, const CUtensorMap* dqkv,
+                                                  const BackwardProblem& p, const BackwardScratch& scratch, int w) {
+    const uint32_t dQ = shared_address(s.dQ[w]);
+    uint32_t t = 0; // steps so far
+    for (uint32_t n = 0;; n++) {
+        int ticket = take_ticket<C>(s, n);
+        if (ticket >= p.blocks) { break; }
+        const KeyBlock block(ticket, p);
+        const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
+        bool ready = false;             // the consumer has been told that s.dQ is free
+        int *flag = nullptr, added = 0; // of the last step
+        for (int i = 0; i < steps; i++, t++) {
+            const int queries = block.queries<C>(i, p);
+            const Link link(block.j, block.reversed, queries / C::steps_per_block);
+            const int64_t place =
+                ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + queries) * C::warpgroups + w;
+            auto await = [&](int sum, int count) { // until it has so many
+                while (ld_acquire(scratch.flags + sum * p.places + place) < count) {}
+                fence_proxy_async_global();
+            };
+            auto sum = [&](int which) { return scratch.sums + (which * p.places + place) * C::dq_elements; };
+            if (link.fetches()) {
+                await(link.fetched_sum(), link.in_fetched_sum());
+                s.dQ_ready[w].expect_tx(C::dq_bytes);
+                cp_async_bulk(dQ, sum(link.fetched_sum()), C::dq_bytes, s.dQ_ready[w]);
+            } else if (!ready) {
+                s.dQ_ready[w].arrive();
+            }
+            ready = false;
+            if (link.last()) {
+                s.dQ_full[w].wait(t % 2);
+                int row = block.j * C::Bc + queries * C::Br;
+                cp_async_bulk_tensor(dqkv, C::HS == 64 ? 0 : w * 64, h, C::HS == 64 ? row + w * 64 : row, b, dQ);
+                cp_async_bulk_commit_group();
+                if (i + 1 < steps) { cp_async_bulk_wait_group_read<0>(); }
+                continue;
+            }
+            const int into = link.sum(), before = link.in_sum();
+            if (before > 0) { await(into, before); }
+            s.dQ_full[w].wait(t % 2);
+            if (before > 0) {
+                cp_reduce_async_bulk_add(sum(into), dQ, C::dq_bytes);
+            } else {
+                cp_async_bulk(sum(into), dQ, C::dq_bytes);
+            }
+            cp_async_bulk_commit_group();
+            if (i + 1 < steps) {
+                const Link next(block.j, block.reversed, block.queries<C>(i + 1, p) / C::steps_per_block);
+                if (!next.fetches()) { // the consumer need not wait until the sum is there
+                    cp_async_bulk_wait_group_read<0>();
+                    s.dQ_ready[w].arrive();
+                    ready = true;
+                }
+                cp_async_bulk_wait_group<0>();
+                fence_proxy_async_global();
+                st_release(scratch.flags + into * p.places + place, before + 1);
+            } else {
+                flag = scratch.flags + into * p.places + place;
+                added = before + 1;
+            }
+        }
+        s.dKV_full[w].wait(n % 2);
+#pragma unroll
+        for (int x = 0; x < C::boxes; x++) {
+            const uint32_t box = x * C::Bc * C::box_row, rows = w * 64 * C::box_row;
+            const int key = block.j * C::Bc + w * 64;
+            cp_async_bulk_tensor(dqkv, x * 64, p.NH + h, key, b, shared_address(s.K[n % 2]) + box + rows);
+            cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH + h, key, b, shared_address(s.dS) + box + rows);
+        }
+        cp_async_bulk_commit_group();
+        if (flag) { // dQ of the last step has had the time until here
+            cp_async_bulk_wait_group<1>();
+            fence_proxy_async_global();
+            st_release(flag, added);
+        }
+        cp_async_bulk_wait_group_read<0>();
+        s.dKV_empty.arrive();
+        s.K_empty[n % 2].arrive();
+    }
+    cp_async_bulk_wait_group<0>();
+}
+
+// ----------------------------------------------------------------------------
+// The consumers
+
+// Warpgroup w, which has 64 of the block's keys. S and dP are transposed: their rows are keys, their columns queries.
+template <class C> struct KeyConsumer {
+    static constexpr int HS = C::HS, Br = C::Br, Bc = C::Bc, N = Br / 16;
+    typedef float Scores[Br / 2];
+    typename C::Shared& s;
+    const int w;
+    uint32_t n = 0, t = 0; // blocks and steps so far: step t uses stage t % 2 for the (t / 2)th time
+    float dK[HS / 2], dV[HS / 2];
+
+    __device__ KeyConsumer(typename C::Shared& s, int w) : s(s), w(w) {}
+
+    static __device__ uint32_t lane() { return (uint32_t)mma::mov_tid_x() % WARP_SIZE; }
+    static __device__ uint32_t warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
+    // The same in all lanes already: now the compiler knows, and keeps descriptors in uniform registers.
+    static __device__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
+    __device__ void arrive(Mbarrier& barrier) { // for the warp
+        __syncwarp();
+        if (lane() == 0) { barrier.arrive(); }
+    }
+    // While one warpgroup has its turn at the tensor cores, the other finds P and dS.
+    __device__ void wait_turn() {
+        if (C::late) { bar_sync(3 + w, 2 * WARPGROUP_SIZE); }
+    }
+    __device__ void pass_turn() {
+        if (C::late) { bar_arrive(3 + (w ^ 1), 2 * WARPGROUP_SIZE); }
+    }
+
+    // Begins x (64 keys, Br queries) = A B^T, or +=, with the warpgroup's rows of A, K or V, and B, Q or dO.
+    template <bool accumulate> __device__ void begin_transposed(Scores& x, const void* A, const void* B) {
+        uint64_t a = tile_descriptor_k_major(uniform(shared_address(A) + w * 64 * C::box_row));
+        uint64_t b = tile_descriptor_k_major(uniform(shared_address(B)));
+        hold(x);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes, 64 a box
+            wgmma_mma_async(x, a + i / 4 * (Bc * C::box_row / 16) + i % 4 * 2,
+                            b + i / 4 * (Br * C::box_row / 16) + i % 4 * 2, accumulate || i > 0);
+        }
+        wgmma_commit_group();
+        hold(x);
+    }
+    __device__ void begin_S(Scores& S) { // S^T = K Q^T
+        s.Q_full[t % 2].wait(t / 2 % 2);
+        begin_transposed<false>(S, s.K[n % 2], s.Q[t % 2]);
+    }
+    __device__ void start_dP(Scores& dP, uint32_t t) { // dP^T = -D, of step t
+        s.dO_full[t % 2].wait(t / 2 % 2);
+        const float4* minus_D = reinterpret_cast<const float4*>(s.minus_D[t % 2]) + lane() % 4;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float4 u = minus_D[4 * k];
+            const float x[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+            for (int i = 0; i < 8; i++) { dP[8 * k + i] = x[i / 4 * 2 + i % 2]; }
+        }
+        hold(dP);
+    }
+    __device__ void begin_dP(Scores& dP) { begin_transposed<true>(dP, s.V, s.dO[t % 2]); } // dP^T += V dO^T
+
+    // Begins x (64 keys, HS) += A B with A in registers, four of every eight from `part` on, and B, Q or dO.
+    template <int part> __device__ void begin_gradient(float (&x)[HS / 2], const Scores& A, const void* B) {
+        uint64_t b = tile_descriptor_n_major(uniform(shared_address(B)), Br * C::box_row);
+        hold(x);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const uint32_t a[4] = {__float_as_uint(A[8 * k + part]), __float_as_uint(A[8 * k + part + 1]),
+                                   __float_as_uint(A[8 * k + part + 2]), __float_as_uint(A[8 * k + part + 3])};
+            wgmma_mma_async(x, a, b + k * (16 * C::box_row / 16));
+        }
+        hold(x);
+    }
+    __device__ void begin_gradients(const Scores& PdS) {
+        begin_gradient<0>(dV, PdS, s.dO[t % 2]); // dV += P^T dO
+        begin_gradient<4>(dK, PdS, s.Q[t % 2]);  // dK += dS^T Q
+        wgmma_commit_group();
+    }
+    __device__ void end_gradients() {
+        hold(dV);
+        hold(dK);
+        arrive(s.Q_empty[t % 2]);
+        arrive(s.dO_empty[t % 2]);
+        t++;
+    }
+    // Begins dQ = dS K of step t with all keys of the block, for 64 queries, or at HS = 128 for 64 channels.
+    __device__ void begin_dQ(float (&dQ)[32], uint32_t t) {
+        s.dS_full[t % 2].wait(t / 2 % 2);
+        uint64_t a = tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 ? w : 0])), 0);
+        uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.K[n % 2][HS == 64 ? 0 : w])), 0);
+        hold(dQ);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < Bc / 16; i++) {
+            wgmma_mma_async_mn_major(dQ, a + i * (16 * C::box_row / 16), b + i * (16 * C::box_row / 16), i > 0);
+        }
+        wgmma_commit_group();
+        hold(dQ);
+    }
+    // Hands dQ over to the thread that brings it to the sum, or to dqkv, and adds what that thread has fetched.
+    __device__ void end_dQ(float (&dQ)[32], uint32_t t, const Link& link) {
+        hold(dQ);
+        arrive(s.dS_empty[t % 2]);
+        s.dQ_ready[w].wait(t % 2);
+        float4* part = reinterpret_cast<float4*>(s.dQ[w]) + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE;
+        if (link.fetches()) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                float4 sum = part[i * WARPGROUP_SIZE];
+                dQ[4 * i] += sum.x, dQ[4 * i + 1] += sum.y, dQ[4 * i + 2] += sum.z, dQ[4 * i + 3] += sum.w;
+            }
+        }
+        if (link.last()) {
+            if (link.fetches()) { bar_sync(1 + w, WARPGROUP_SIZE); }
+            store_tile(shared_address(s.dQ[w]), 0, dQ, C::scale);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                part[i * WARPGROUP_SIZE] = make_float4(dQ[4 * i], dQ[4 * i + 1], dQ[4 * i + 2], dQ[4 * i + 3]);
+            }
+        }
+        fence_proxy_async();
+        arrive(s.dQ_full[w]);
+    }
+
+    // P = exp(S - m)/l and dS = P o (dP - D), rounded, as the operands A that begin_gradients() takes from the registers
+    // of S; dS in shared memory for both warpgroups. `hidden`: how far the strip's first key is behind the first query.
+    __device__ void finish_scores(Scores& S, Scores& dP, int hidden) {
+        constexpr int ahead = C::late ? 2 : 4; // loads under way
+        const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
+        float4 next[ahead];
+#pragma unroll
+        for (int k = 0; k < ahead; k++) { next[k] = lse[4 * k]; }
+        wgmma_wait_group<1>();
+        hold(S);
+        if (hidden > -64) { mask_transposed(S, hidden); }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float4 u = next[k % ahead];
+            if (k + ahead < N) { next[k % ahead] = lse[4 * (k + ahead)]; }
+            const float x[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                S[8 * k + i] = ex2_approx_ftz(fmaf(S[8 * k + i], C::scale * LOG2_E, -x[i / 4 * 2 + i % 2]));
+            }
+        }
+        wgmma_wait_group<0>();
+        hold(dP);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            float P[8], dS[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) { P[i] = S[8 * k + i], dS[i] = P[i] * dP[8 * k + i]; }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                S[8 * k + i] = __uint_as_float(mma::cvt_rn_x2(P[2 * i], P[2 * i + 1]));
+                S[8 * k + 4 + i] = __uint_as_float(mma::cvt_rn_x2(dS[2 * i], dS[2 * i + 1]));
+            }
+        }
+        s.dS_empty[t % 2].wait(t / 2 % 2 ^ 1);
+        uint32_t dS[N][4];
+#pragma unroll
+        for (int i = 0; i < 4 * N; i++) { dS[i / 4][i % 4] = __float_as_uint(S[i / 4 * 8 + 4 + i % 4]); }
+        store_fragments(shared_address(s.dS[t % 2]) + w * 64 * C::box_row, Bc * C::box_row, dS);
+        fence_proxy_async();
+        arrive(s.dS_full[t % 2]);
+    }
+    // -inf where the key is behind the query
+    __device__ void mask_transposed(Scores& S, int hidden) {
+        int row = hidden + (int)(warp() * 16 + lane() / 4) - (int)(lane() % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < Br / 2; i++) {
+            if (row + i / 2 % 2 * 8 > i / 4 * 8 + i % 2) { S[i] = -INFINITY; }
+        }
+    }
+    // The warp's 16 rows of a 64-row strip, as operands A of 16 columns each, into boxes of 64 columns
+    template <int K> __device__ void store_fragments(uint32_t strip, int box_bytes, const uint32_t (&x)[K][4]) {
+        uint32_t row = strip + (warp() * 16 + lane() % 16) * C::box_row;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            uint32_t chunk = (k % 4 * 2 + lane() / 16) ^ lane() % 8;
+            mma::stmatrix_x4(row + k / 4 * box_bytes + chunk * 16, x[k][0], x[k][1], x[k][2], x[k][3]);
+        }
+    }
+    // An accumulator, scaled and rounded
+    template <int M> __device__ void store_tile(uint32_t strip, int box_bytes, const float (&x)[M], float scale) {
+        uint32_t rounded[M / 8][4];
+#pragma unroll
+        for (int i = 0; i < M / 2; i++) {
+            rounded[i / 4][i % 4] = mma::cvt_rn_x2(scale * x[2 * i], scale * x[2 * i + 1]);
+        }
+        store_fragments(strip, box_bytes, rounded);
+    }
+
+    __device__ void run(const BackwardProblem& p) {
+        if (w == 1) { pass_turn(); } // the first turn
+        for (;; n++) {
+            const int ticket = __shfl_sync(0xffffffffu, lane() == 0 ? take_ticket<C>(s, n) : 0, 0);
+            if (ticket >= p.blocks) { break; }
+            const KeyBlock block(ticket, p);
+            const int sign = block.reversed ? -1 : 1; // from a step's queries to those of the next
+            const int left = block.steps<C>(p) - 1, first = block.reversed ? left : 0;
+            const int last = left - first;
+            auto link = [&](int queries) { return Link(block.j, sign < 0, queries / C::steps_per_block); };
+            Scores S;
+            {
+                Scores dP;
+                wait_turn();
+                s.K_full[n % 2].wait(n / 2 % 2);
+                start_dP(dP, t);
+                begin_S(S);
+                s.V_full.wait(n % 2);
+                begin_dP(dP);
+                pass_turn();
+                s.dKV_empty.wait(n % 2 ^ 1);
+                finish_scores(S, dP, w * 64 - first * Br);
+            }
+#pragma unroll
+            for (int i = 0; i < HS / 2; i++) { dK[i] = 0, dV[i] = 0; }
+            int queries = first;
+#pragma unroll 1
+            for (; queries != last; queries += sign) {
+                Scores dP;
+                if (C::late) {
+                    wait_turn();
+                    if (queries != first) {
+                        float dQ[32];
+                        begin_dQ(dQ, t - 1);
+                        begin_gradients(S);
+                        wgmma_wait_group<1>();
+                        end_dQ(dQ, t - 1, link(queries - sign));
+                    } else {
+                        begin_gradients(S);
+                    }
+                    wgmma_wait_group<0>();
+                    end_gradients();
+                    begin_S(S);
+                    pass_turn();
+                } else {
+                    begin_gradients(S);
+                    wgmma_wait_group<0>();
+                    end_gradients();
+                    begin_S(S);
+                    float dQ[32];
+                    begin_dQ(dQ, t - 1);
+                    wgmma_wait_group<0>();
+                    hold(S);
+                    end_dQ(dQ, t - 1, link(queries));
+                }
+                start_dP(dP, t);
+                begin_dP(dP);
+                finish_scores(S, dP, w * 64 - (queries + sign) * Br);
+            }
+            arrive(s.V_empty);
+            wait_turn();
+            if (C::late && queries != first) {
+                float dQ[32];
+                begin_dQ(dQ, t - 1);
+                begin_gradients(S);
+                wgmma_wait_group<1>();
+                end_dQ(dQ, t - 1, link(queries - sign));
+            } else {
+                begin_gradients(S);
+            }
+            float dQ[32];
+            begin_dQ(dQ, t);
+            pass_turn();
+            wgmma_wait_group<0>();
+            end_gradients();
+            end_dQ(dQ, t - 1, link(queries));
+            s.dS_empty[(t - 1) % 2].wait((t - 1) / 2 % 2); // the other warpgroup has dQ, too
+            const uint32_t rows = w * 64 * C::box_row;
+            store_tile(shared_address(s.dS) + rows, Bc * C::box_row, dV, 1);
+            store_tile(shared_address(s.K[n % 2]) + rows, Bc * C::box_row, dK, C::scale);
+            fence_proxy_async();
+            arrive(s.dKV_full[w]);
+        }
+    }
+};
+
+// dqkv, qkv (B,T,3,NH,HS) and dout (B,T,NH,HS) by descriptors
+template <class C> __global__ void __launch_bounds__(C::threads, 1)
+    attention_backward_kernel(const __grid_constant__ CUtensorMap dqkv, const __grid_constant__ CUtensorMap dout,
+                              const __grid_constant__ CUtensorMap qkv, const __grid_constant__ BackwardScratch scratch,
+                              const __grid_constant__ BackwardProblem p) {
+#if defined(HOPPER_DEVICE_CODE)
+    extern __shared__ __align__(1024) char shared[];
+    typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
+    constexpr int warps = 4 * C::warpgroups; // of the consumers
+    if (threadIdx.x == 0) {
+        s.V_full.init(1), s.V_empty.init(warps), s.dKV_empty.init(C::warpgroups);
+        for (int n = 0; n < 2; n++) {
+            s.K_full[n].init(1), s.K_empty[n].init(C::warpgroups);
+            s.Q_full[n].init(1), s.Q_empty[n].init(warps), s.dO_full[n].init(1), s.dO_empty[n].init(warps);
+            s.dS_full[n].init(warps), s.dS_empty[n].init(warps);
+            s.ticket_full[n].init(1), s.ticket_empty[n].init(1 + C::warpgroups + warps);
+        }
+        for (int w = 0; w < C::warpgroups; w++) { s.dQ_full[w].init(4), s.dQ_ready[w].init(1), s.dKV_full[w].init(4); }
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+    int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP_SIZE, 0);
+    if (warpgroup == 0) {
+        setmaxnreg_dec<C::mover_registers>();
+        int warp = threadIdx.x / WARP_SIZE;
+        if (threadIdx.x % WARP_SIZE == 0) {
+            if (warp == 0) { produce<C, true>(s, &qkv, &dout, p, scratch); }
+            if (warp == 1) { produce<C, false>(s, &qkv, &dout, p, scratch); }
+            if (warp > 1) { deliver<C>(s, &dqkv, p, scratch, warp - 2); }
+        }
+    } else {
+        setmaxnreg_inc<C::consumer_registers>();
+        KeyConsumer<C>(s, warpgroup - 1).run(p);
+    }
+#endif
+}
+
+// The statistics of 128 rows of a head, and their flags at 0. dout, out (B,T,NH,HS); l, m (B,NH,T)
+template <int HS> __global__ void __launch_bounds__(256)
+    attention_backward_statistics_kernel(const __grid_constant__ BackwardScratch scratch, const floatX* dout,
+                                         const floatX* out, const float* l, const float* m, int T, int NH,
+                                         int flags_per_block) {
+#if defined(HOPPER_DEVICE_CODE)
+    griddepcontrol_launch_dependents();
+    constexpr int lanes = HS / x128::size, rows = 256 / lanes, passes = padded_rows / rows; // lanes of a row
+    const int blocks = CEIL_DIV(T, padded_rows), head = blockIdx.x / blocks, first = blockIdx.x % blocks * padded_rows;
+    const int64_t base = out_offset(head / NH, head % NH, T, NH, HS) + threadIdx.x % lanes * x128::size;
+    x128 x[passes], y[passes];
+#pragma unroll
+    for (int i = 0; i < passes; i++) {
+        int t = first + i * rows + threadIdx.x / lanes;
+        int64_t at = base + (int64_t)min(t, T - 1) * NH * HS;
+        x[i] = load128(dout + at);
+        y[i] = load128(out + at);
+    }
+    float* lse = scratch.lse + (int64_t)blockIdx.x * padded_rows;
+    float* minus_D = scratch.minus_D + (int64_t)blockIdx.x * padded_rows;
+    if (threadIdx.x < padded_rows) {
+        int r = threadIdx.x, t = first + r;
+        int64_t at = (int64_t)head * T + min(t, T - 1);
+        float sum = __fmul_rn(m[at], LOG2_E) + mma::lg2_approx(l[at]); // as forward rounded it
+        lse[r / 16 * 16 + statistics_row(r % 16)] = t < T ? sum : INFINITY;
+    } else if (threadIdx.x < padded_rows + flags_per_block) {
+        scratch.flags[(int64_t)blockIdx.x * flags_per_block + threadIdx.x - padded_rows] = 0;
+    } else if (blockIdx.x == 0 && threadIdx.x == 255) {
+        *scratch.tickets = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < passes; i++) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) { sum = fmaf((float)x[i][k], (float)y[i][k], sum); }
+#pragma unroll
+        for (int offset = lanes / 2; offset > 0; offset /= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, offset); }
+        int r = i * rows + threadIdx.x / lanes;
+        if (threadIdx.x % lanes == 0) { minus_D[r / 16 * 16 + statistics_row(r % 16)] = first + r < T ? -sum : 0; }
+    }
+#endif
+}
+
+// ----------------------------------------------------------------------------
+// Launchers
+
+// Two fp32 copies of dq, two statistics of a row, and for 64 rows (or at HS = 128 for 32) a flag of either copy
+inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
+    size_t rows = (size_t)B * NH * CEIL_DIV(T, padded_rows) * padded_rows;
+    return rows * (2 * HS + 2) * sizeof(float) + rows * HS / (64 * 64) * 2 * sizeof(int) + sizeof(int);
+}
+
+template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                        const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
+                                        cudaStream_t stream) {
+    uint64_t row = 2 * HS; // bytes
+    uint64_t channels = HS, heads = NH, tokens = T, batch = B;
+    auto packed_map = [&](const floatX* x) {
+        return tensor_map(x, {channels, 3 * heads, tokens, batch}, {row, 3 * heads * row, 3 * heads * row * tokens},
+                          {64, 1, 64, 1});
+    };
+    CUtensorMap qkv_map = packed_map(qkv), dqkv_map = packed_map(dqkv);
+    CUtensorMap dout_map =
+        tensor_map(dout, {channels, heads, tokens, batch}, {row, heads * row, heads * row * tokens}, {64, 1, 64, 1});
+    int device, major, minor, multiprocessors;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    if (major != 9 || minor != 0) { fatal("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor); }
+    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+
+    BackwardProblem p;
+    const int key_blocks = CEIL_DIV(T, padded_rows);
+    p.T = T, p.NH = NH, p.heads = B * NH;
+    p.padded_T = key_blocks * padded_rows;
+    p.head_blocks = key_blocks, p.head_steps = CEIL_DIV(T, C::Br);
+    p.blocks = p.heads * key_blocks;
+    p.places = (int64_t)p.heads * p.padded_T / C::Br * C::warpgroups;
+    // What a head's blocks share, Q, dO and the sums, should stay in L2 while they are at work.
+    p.group = max(1, (int)((14 << 20) / ((int64_t)T * HS * 8)));
+    p.group_blocks = p.group * key_blocks;
+    p.reversed = min(p.heads, CEIL_DIV(2 * multiprocessors, key_blocks));
+    p.first_reversed = p.heads - p.reversed, p.first_reversed_block = p.first_reversed * key_blocks;
+
+    BackwardScratch parts;
+    const int64_t rows = (int64_t)p.heads * p.padded_T;
+    parts.sums = (float*)scratch;
+    parts.lse = parts.sums + 2 * rows * HS;
+    parts.minus_D = parts.lse + rows;
+    parts.flags = (int*)(parts.minus_D + rows);
+    parts.tickets = parts.flags + 2 * p.places;
+
+    attention_backward_statistics_kernel<C::HS>
+        <<<p.blocks, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups);
+    cuda_check(cudaGetLastError());
+    auto kernel = attention_backward_kernel<C>;
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
+    cudaLaunchAttribute early; // its blocks may start before the statistics are there, and wait
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3(min(p.blocks, multiprocessors));
+    launch.blockDim = dim3(C::threads);
+    launch.dynamicSmemBytes = C::shared_bytes;
+    launch.stream = stream;
+    launch.attrs = &early;
+    launch.numAttrs = 1;
+    cuda_check(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, parts, p));
+}
+
+// A table row, named after the queries of a step and the keys of a block.
+template <class C> constexpr AttentionBackwardConfig backward_config(const char* name) {
+    return {name, C::HS, C::shared_bytes, launch_backward<C>, backward_scratch_bytes};
+}
+typedef BackwardTiles<64, 128, true> LongRowBackwardTiles;
+static const AttentionBackwardConfig backward_configs[] = {
+    backward_config<BackwardTiles<64, 128, false>>("128x128"),
+    backward_config<LongRowBackwardTiles>("128x128 late"),
+    backward_config<BackwardTiles<128, 64, false>>("64x128"),
+    backward_config<BackwardTiles<128, 64, true>>("64x128 late"),
+};
+
+// The best configuration for the head size. Returns the scratch in bytes.
+inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
+    return attention_config(backward_configs, HS).scratch_bytes(B, T, NH, HS);
+}
+inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
+                               const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
+    AttentionBackward launch = attention_config(backward_configs, HS).launch;
+    if (HS == 64 && T > 2048) { launch = launch_backward<LongRowBackwardTiles>; }
+    launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+}
+
+} // namespace wgmma
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "attention_bench.h"
+int main(int argc, char** argv) { return attention_backward_main(argc, argv, "wgmma", wgmma::backward_configs, 90); }
+#endif
