@@ -27,6 +27,7 @@ static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), Atte
 #include "dev/cuda/attention_forward_flash2.cu"
 #else
 #include "dev/cuda/attention_forward_mma.cu"
+#include "dev/cuda/attention_forward_wgmma.cu"
 #endif
 
 #ifdef ATTENTION_BACKWARD
@@ -61,6 +62,8 @@ static const AttentionForwardChoice attention_forward_choices[] = {
 #elif defined(PRECISION_FP32)
     {"flash2", 0, INT_MAX, 0, INT_MAX, flash2::attention_forward},
 #else
+    {"wgmma", 90, 90, 64, 64, wgmma::attention_forward},
+    {"wgmma", 90, 90, 128, 128, wgmma::attention_forward},
     {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_forward},
 #endif
 };
