@@ -40,6 +40,7 @@ static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), Atte
 #include "dev/cuda/attention_backward_flash2.cu"
 #else
 #include "dev/cuda/attention_backward_mma.cu"
+#include "dev/cuda/attention_backward_wgmma.cu"
 #endif
 
 // A contestant, from one compute capability to another (90 is 9.0) and from one head size to another
@@ -74,6 +75,8 @@ static const AttentionBackwardChoice attention_backward_choices[] = {
 #elif defined(PRECISION_FP32)
     {"flash2", 0, INT_MAX, 0, INT_MAX, flash2::attention_backward, flash2::attention_backward_scratch_bytes},
 #else
+    {"wgmma", 90, 90, 64, 64, wgmma::attention_backward, wgmma::attention_backward_scratch_bytes},
+    {"wgmma", 90, 90, 128, 128, wgmma::attention_backward, wgmma::attention_backward_scratch_bytes},
     {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_backward, mma::attention_backward_scratch_bytes},
 #endif
 };
