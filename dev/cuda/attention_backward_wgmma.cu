@@ -16,29 +16,12 @@ each of its two consumer warpgroups has 64 of the keys. Against mma:
 - With long rows of HS = 64 dQ of a step is found in the next one, and the warpgroups take turns at the tensor cores.
 What remains in front is a kernel for D and log(l) + m, which this one starts beside (programmatic dependent launch).
 
-The climb, in TFLOP/s on one H200, bf16; one run each.
+The climb is told in README.md, section "The climb of wgmma".
 
-    B,T,NH,HS                                  8,1024 64,1024  6,4096  1,8192 4,16384 16,1024  4,4096
-                                                12,64   12,64   12,64   12,64   48,64  16,128  16,128
-    1 one sum                                     278     324     195     221     105     263     163
-    2 two sums, flags awaited ahead               303     357     441     395     477     340     466
-    3 heads at work by 14 MB of L2, not 24        306     375     430     391     476     356     488
-    4 turns, dQ a step late                       276     333     452     401     514     304     456
-    5 statistics loaded ahead, dP begins at -D    272     327     451     390     520     312     465
-    6 the last heads the other way round;         327     352     500     509     518     366     533
-      2 or 3 where 4 is not faster
-
-1 had been predicted to keep pace as long as an addition takes a step, 2.3 us; it took 6 to 14 where blocks of one head
-run side by side. 6 was predicted, by a simulation of the dealing, to gain 1.16 at 1,8192, 1.05 at 6,4096, 1.12 at 8,1024,
-1.05 at 16,1024 and 1.07 at 4,4096, and gained 1.31, 1.11, 1.07, 1.03 and 1.09 over the best before it of the same kind;
-64,1024 lost 6% in it, which is not explained. 2 to 5 had no prediction in figures. The figure of 6 at 4,16384 is from a
-GPU that had rested: after another second of the same work it is 489, for the power limit lowers the clock.
-
-What binds, by the profiler at 4,16384 (step 4): tensor cores 59%, shared memory 73%, L2 62%, issue 33% at 1.79 GHz; in
-longer runs the clock falls to about 1.6 GHz. At 64,1024 (step 2, 14 MB) L2 81%, DRAM 43%. A consumer waits most for
-loads of statistics behind the products' own traffic, and for fences towards the copy engine (6% each of two).
-Lost: P and dS in one loop with the stores (7% at 4,16384), one fence for both dQ and dS (7 to 20%), -D read in that loop
-(10%), dQ a step late at HS = 128 (5%), 24 to 72 MB for the heads at work (3 to 20%).
+What binds, by the profiler's counters of one launch at 4,16384,12,64, at step 4 of the climb: the busiest pipe, which by
+count is the tensor cores, 59%, shared memory 73%, L2 62%, issue 33%, at 1.79 GHz; launch after launch the power limit
+lowers the clock to about 1.6 GHz. At 64,1024,12,64 and step 3, L2 81% and DRAM 43%. A consumer waits most for loads of
+statistics behind the products' own traffic, and for two fences towards the copy engine, 6% each.
 
 Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024), section 3 and appendix B.
 */
@@ -737,7 +720,7 @@ inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
 inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
                                const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
     AttentionBackward launch = attention_config(backward_configs, HS).launch;
-    if (HS == 64 && T > 2048) { launch = launch_backward<LongRowBackwardTiles>; }
+    if (HS == 64 && T > 1024) { launch = launch_backward<LongRowBackwardTiles>; }
     launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
 }
 

@@ -13,34 +13,7 @@ the key blocks from its own diagonal down to the first. Against mma:
   in the tile from tile to tile, so that one that has less to do in this tile runs ahead into the next.
 - O is rescaled only when a row's maximum has grown by more than a factor of 2^8 in P since it was last adopted.
 
-The climb, in TFLOP/s on one H200, bf16, each with its best tile.
-
-    B,T,NH,HS                                  8,1024 64,1024  6,4096  1,8192 4,16384 16,1024  4,4096
-                                                12,64   12,64   12,64   12,64   48,64  16,128  16,128
-    1 pipeline, two products under way            290     393     480     494     507     491     620
-    2 exponentials before the wait for O          302     364     468     511     504     491     637
-    3 descriptors in uniform registers            306     400     495     535     532     495     658
-    4 tiles dealt to and fro, strips rotate       346     409     513     542     518     489     606
-    5 exponentials behind the wait again          363     420     534     561     534     507     662
-
-Each row is one run, and binaries of the same source differed by 2 to 4%; 5 ran last in its call and was not repeated.
-2 was meant to let the softmax run under O += P V, and gained little. The clocks of one instrumented run put 1500 of 3500
-a step into issuing the products, as if a warpgroup issued a wgmma only when those before have nearly ended. Hence 3,
-which also replaced a branch by a vote. 4 was predicted to gain 1.26 times at 8,1024 and 1.13 at 6,4096 with tiles of 256
-rows, by the balance alone, and gained 1.24 and 1.12; but with 192x128 at T = 16384 it lost 9% (531 to 481), too many
-heads at work for L2 being the guess. 2, 3 and 5 had no prediction in figures.
-
-The order of the tiles since then, measured otherwise: all variants in one process, windows of 80 ms after 50 ms of the
-same kernel, so that the GPU stands at its 700 W all the time; means of four calls, which agree within 3%. 6 stood first
-in the list, which favours it: at 8,1024 the same order of tiles reached 343 at another place.
-
-    6 1 to 22 tiles of a head side by side        354     387     486     524     553     431     582
-    7 sections whose lengths fall and rise        345     389     499     529     548     441     601
-
-6 was predicted to bring 3% to 4,16384 and to 4,4096, over tiles that stand by length alone. In one run it brought 4%
-with 256x64 and 21% with 192x128 to the first and nothing to the second, where it lost in balance (the longest share is
-1.035 times the mean, counted on a CPU) what it won in L2. 7 has 1.002 there, was predicted to gain 3% and gained 3.3%.
-Sections of 24, 32 and 48 MB instead of 16: 605, 604, 597 at 4,4096 and 436, 417, 406 at 16,1024.
+The climb is told in README.md, section "The climb of wgmma".
 
 What binds, by the profiler's counters of one launch (with sections of 32 MB), in % of the peak; tensor cores,
 exponentials and issue while the multiprocessors are busy:
