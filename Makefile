@@ -104,23 +104,26 @@ trainer_flags = $(gpu_flags) $(PRECISION) $(attention_flags)
 train_gpt2 test_gpt2: %: %.c build/cpu.flags
 	$(CC) $(CFLAGS) -MF build/$@.d $< -o $@ $(LDLIBS)
 
-nvcc = $(if $(NVCC),$(NVCC),$(error no nvcc found: install the CUDA Toolkit, or name its compiler with NVCC=)) $(NVCCFLAGS)
+# With WERROR what ptxas only informs of ends the build too: wgmma serialised, setmaxnreg ignored (C7508 to C7519).
+nvcc = set -o pipefail; $(if $(NVCC),$(NVCC),$(error no nvcc found: install the CUDA Toolkit, or name its compiler with NVCC=)) $(NVCCFLAGS)
+strict := $(if $(WERROR),2>&1 | awk '{ print } /C75[01][0-9]/ { bad = 1 } END { exit bad }' >&2)
+.DELETE_ON_ERROR:
 
 train_gpt2cu test_gpt2cu: %cu: %.cu build/trainer.flags
 	@echo "building $@ in $(PRECISION) for $(arch_text)"
-	$(nvcc) -DPRECISION_$(PRECISION) $(attention_flags) -MMD -MF build/$@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
+	$(nvcc) -DPRECISION_$(PRECISION) $(attention_flags) -MMD -MF build/$@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # Both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
 define precision_rule
 build/$(1)_%: $(1:cu=.cu) build/trainer.flags
-	$$(nvcc) -DPRECISION_$$(shell echo $$* | tr a-z A-Z) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $(CUDA_LDLIBS)
+	$$(nvcc) -DPRECISION_$$(shell echo $$* | tr a-z A-Z) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $(CUDA_LDLIBS) $$(strict)
 endef
 $(foreach program,train_gpt2cu test_gpt2cu,$(eval $(call precision_rule,$(program))))
 
 # Contestants: build/<name>_<precision>
 define contestant_rule
 build/%_$(1): dev/cuda/%.cu build/gpu.flags
-	$$(nvcc) -DPRECISION_$(2) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS)
+	$$(nvcc) -DPRECISION_$(2) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 endef
 $(eval $(call contestant_rule,bf16,BF16))
 $(eval $(call contestant_rule,fp16,FP16))
@@ -144,11 +147,11 @@ pairs := $(foreach p,bf16 fp32,$(foreach f,$(filter-out attention_%,$(trainable_
     b,$(filter-out attention_%,$(trainable_backward_$(p))),build/pair-$(f)-$(b)-$(p))))
 $(pairs): build/pair-%: test_gpt2.cu build/gpu.flags
 	$(nvcc) -DATTENTION_FORWARD=$(word 1,$(subst -, ,$*)) -DATTENTION_BACKWARD=$(word 2,$(subst -, ,$*)) \
-	    -DPRECISION_$(shell echo $(word 3,$(subst -, ,$*)) | tr a-z A-Z) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
+	    -DPRECISION_$(shell echo $(word 3,$(subst -, ,$*)) | tr a-z A-Z) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -MMD -MF build/$@.d -MT $@ \
-	    $< -o $@
+	    $< -o $@ $(strict)
 
 -include $(wildcard build/*.d)
 
