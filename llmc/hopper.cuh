@@ -31,6 +31,17 @@ namespace hopper {
 
 constexpr int WARPGROUP_SIZE = 128;
 
+// How many multiprocessors the current GPU has. Ends the program where it is not of compute capability 9.0.
+static inline int hopper_multiprocessors() {
+    int device, major, minor, multiprocessors;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    if (major != 9 || minor != 0) { fatal("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor); }
+    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    return multiprocessors;
+}
+
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // ----------------------------------------------------------------------------

@@ -655,12 +655,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     CUtensorMap qkv_map = packed_map(qkv), dqkv_map = packed_map(dqkv);
     CUtensorMap dout_map =
         tensor_map(dout, {channels, heads, tokens, batch}, {row, heads * row, heads * row * tokens}, {64, 1, 64, 1});
-    int device, major, minor, multiprocessors;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    if (major != 9 || minor != 0) { fatal("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor); }
-    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    const int multiprocessors = hopper_multiprocessors();
 
     BackwardProblem p;
     const int key_blocks = CEIL_DIV(T, padded_rows);

@@ -446,12 +446,7 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
                                      {row, 3 * heads * row, 3 * heads * row * tokens}, {64, 1, STRIP, 1});
     CUtensorMap out_map =
         tensor_map(out, {channels, heads, tokens, batch}, {row, heads * row, heads * row * tokens}, {64, 1, STRIP, 1});
-    int device, major, minor, multiprocessors;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    if (major != 9 || minor != 0) { fatal("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor); }
-    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    const int multiprocessors = hopper_multiprocessors();
     auto kernel = attention_forward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
     int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, multiprocessors);
