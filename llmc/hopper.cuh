@@ -90,7 +90,6 @@ __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.sha
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // A flag in global memory, between blocks of threads: what this thread had seen or written is seen by who reads x.
-//                                                                                                  (9.7.9.8, 9.7.9.11)
 __device__ inline void st_release(int* flag, int x) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
 }
@@ -100,7 +99,7 @@ __device__ inline int ld_acquire(const int* flag) {
     return x;
 }
 
-// Programmatic dependent launch: the next kernel of the stream may start, where it was launched so;        (9.7.13.13)
+// Programmatic dependent launch: the next kernel of the stream may start, where it was launched so;
 __device__ inline void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
@@ -148,7 +147,7 @@ __device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y
                  "r"(y), "r"(z), "r"(w), "r"(box)
                  : "memory");
 }
-// Bytes that follow each other, a multiple of 16 at addresses that are: from global to shared memory,      (9.7.9.25.4)
+// Bytes that follow each other, a multiple of 16 at addresses that are: from global to shared memory,
 __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, Mbarrier& barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address())
@@ -220,7 +219,8 @@ __device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | 1ull << 16 | (tile & 0x3ffff) >> 4;
 }
-// Rows are along K, a row's 64 elements along N (or M): 64 of N further are columns_stride bytes further, 16 of K 2048 bytes.
+// Rows are along K, a row's 64 elements along N (or M): 64 of N further are columns_stride bytes further, 16 of K are
+// 2048 bytes.
 __device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | (uint64_t)(columns_stride >> 4) << 16 | (tile & 0x3ffff) >> 4;
