@@ -4,7 +4,7 @@
 #
 #   dev/bench/gpu_report.sh [folder]        default: build/report; the summary goes to dev/bench/<gpu>/
 #
-# Costs: three minutes on an H200, before the comparison in fp32 was added. Needs PyTorch, matplotlib and, unless they
+# Costs: three minutes on an H200. Needs PyTorch, matplotlib and, unless they
 # are there already, DATA_MIRROR or a network for TinyShakespeare.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
