@@ -44,6 +44,9 @@ static inline int hopper_multiprocessors() {
 
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
+// x, which is the same in all lanes already: now the compiler knows, and keeps descriptors in uniform registers.
+__device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 // ----------------------------------------------------------------------------
 // Barriers
 

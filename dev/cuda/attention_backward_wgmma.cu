@@ -33,20 +33,20 @@ namespace wgmma {
 
 using namespace hopper;
 
-// A configuration: head size, queries of a step, and whether dQ is found one step late, the warpgroups taking turns.
-template <int HS_, int BR, bool LATE> struct BackwardTiles {
-    static constexpr int HS = HS_, Br = BR;
+// A configuration: head size, and whether dQ is found one step late, the warpgroups taking turns.
+template <int HS_, bool LATE> struct BackwardTiles {
+    static constexpr int HS = HS_;
     static constexpr bool late = LATE;
     static constexpr int warpgroups = 2, Bc = 64 * warpgroups;        // keys of a block, 64 for each consumer warpgroup
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup moves data
     static constexpr int mover_registers = 40, consumer_registers = 232; // 168 each when the kernel starts
     static_assert(mover_registers + warpgroups * consumer_registers <= 3 * 168, "");
-    static constexpr int boxes = HS / 64, box_row = 128; // tiles lie in boxes of 64 channels, whose rows are 128 bytes
-    static constexpr int steps_per_block = Bc / Br;      // steps that a key block's own queries take
-    static constexpr float scale = mma::inverse_sqrt(HS);
     // dQ of a warpgroup: 64 queries, or at HS = 128 all 64 of the step and 64 of the channels
     static constexpr int dq_elements = 64 * 64, dq_bytes = dq_elements * sizeof(float);
-    static_assert(Br * HS == warpgroups * dq_elements, "");
+    static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
+    static constexpr int steps_per_block = Bc / Br;          // steps that a key block's own queries take
+    static constexpr int boxes = HS / 64, box_row = 128; // tiles lie in boxes of 64 channels, whose rows are 128 bytes
+    static constexpr float scale = mma::inverse_sqrt(HS);
 
     struct Shared {
         floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64]; // of a block. K: later dK
@@ -78,13 +78,13 @@ struct BackwardProblem {
     int T, NH, heads, padded_T;
     int head_blocks, head_steps, blocks; // key blocks and steps of a head, key blocks of all
     int group, group_blocks;             // heads whose blocks are taken by turns, and their blocks
-    int reversed, first_reversed,
-        first_reversed_block; // how many heads go the other way, the first, and its first block
+    // How many heads go the other way, the first of them, and its first block
+    int reversed, first_reversed, first_reversed_block;
     int64_t places;
 };
 
-// Where a row's statistics are, among those of 16 rows: the four that a thread needs, for columns 2 (lane % 4) + {0, 1} and
-// those 8 further, follow each other.
+// Where a row's statistics are, among those of 16 rows: the four that a thread needs, for columns 2 (lane % 4) + {0, 1}
+// and those 8 further, follow each other.
 __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 + row / 8 * 2 + row % 2; }
 
 // A block of 128 keys of a head, and the order of its steps. Blocks are taken by ticket.
@@ -288,8 +288,6 @@ template <class C> struct KeyConsumer {
 
     static __device__ uint32_t lane() { return (uint32_t)mma::mov_tid_x() % WARP_SIZE; }
     static __device__ uint32_t warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
-    // The same in all lanes already: now the compiler knows, and keeps descriptors in uniform registers.
-    static __device__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
     __device__ void arrive(Mbarrier& barrier) { // for the warp
         __syncwarp();
         if (lane() == 0) { barrier.arrive(); }
@@ -575,7 +573,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         fence_mbarrier_init();
     }
     __syncthreads();
-    int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP_SIZE, 0);
+    int warpgroup = uniform(threadIdx.x / WARPGROUP_SIZE);
     if (warpgroup == 0) {
         setmaxnreg_dec<C::mover_registers>();
         int warp = threadIdx.x / WARP_SIZE;
@@ -700,15 +698,15 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
 template <class C> constexpr AttentionBackwardConfig backward_config(const char* name) {
     return {name, C::HS, C::shared_bytes, launch_backward<C>, backward_scratch_bytes};
 }
-typedef BackwardTiles<64, 128, true> LongRowBackwardTiles;
+typedef BackwardTiles<64, true> LongRowBackwardTiles;
 static const AttentionBackwardConfig backward_configs[] = {
-    backward_config<BackwardTiles<64, 128, false>>("128x128"),
+    backward_config<BackwardTiles<64, false>>("128x128"),
     backward_config<LongRowBackwardTiles>("128x128 late"),
-    backward_config<BackwardTiles<128, 64, false>>("64x128"),
-    backward_config<BackwardTiles<128, 64, true>>("64x128 late"),
+    backward_config<BackwardTiles<128, false>>("64x128"),
+    backward_config<BackwardTiles<128, true>>("64x128 late"),
 };
 
-// The best configuration for the head size. Returns the scratch in bytes.
+// The best configuration for the head size; for long rows of HS = 64 the late one. Returns the scratch in bytes.
 inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
     return attention_config(backward_configs, HS).scratch_bytes(B, T, NH, HS);
 }

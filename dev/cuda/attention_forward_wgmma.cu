@@ -230,8 +230,6 @@ template <class C> struct Consumer {
 
     static __device__ int lane() { return mma::mov_tid_x() % WARP_SIZE; }
     static __device__ int warp() { return mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
-    // The same in all lanes already: now the compiler knows, and keeps descriptors in uniform registers.
-    static __device__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
     // While one warpgroup has its turn at the tensor cores, the others find their maxima and exponentials. A turn for
     // each key block of the tile, needed or not.
@@ -419,7 +417,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         fence_mbarrier_init();
     }
     __syncthreads();
-    int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP_SIZE, 0);
+    int warpgroup = uniform(threadIdx.x / WARPGROUP_SIZE);
     if (warpgroup == 0) {
         setmaxnreg_dec<C::producer_registers>();
         if (threadIdx.x == 0) { produce_kv<C>(s, &qkv, p); }
