@@ -211,6 +211,13 @@ static inline CUtensorMap tensor_map(const void* tensor, const uint64_t (&sizes)
     return map;
 }
 
+// A tensor (B,T,heads,HS) in boxes of 64 tokens by 64 channels of a head, whose coordinates are channel, head, token and b.
+static inline CUtensorMap tensor_map_of_heads(const floatX* x, int B, int T, int heads, int HS) {
+    const uint64_t row = HS * sizeof(floatX), token = heads * row;
+    return tensor_map(x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B}, {row, token, T * token},
+                      {64, 1, 64, 1});
+}
+
 // ----------------------------------------------------------------------------
 // Products of a warpgroup
 

@@ -644,15 +644,9 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
 template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                         const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                         cudaStream_t stream) {
-    uint64_t row = 2 * HS; // bytes
-    uint64_t channels = HS, heads = NH, tokens = T, batch = B;
-    auto packed_map = [&](const floatX* x) {
-        return tensor_map(x, {channels, 3 * heads, tokens, batch}, {row, 3 * heads * row, 3 * heads * row * tokens},
-                          {64, 1, 64, 1});
-    };
-    CUtensorMap qkv_map = packed_map(qkv), dqkv_map = packed_map(dqkv);
-    CUtensorMap dout_map =
-        tensor_map(dout, {channels, heads, tokens, batch}, {row, heads * row, heads * row * tokens}, {64, 1, 64, 1});
+    CUtensorMap qkv_map = tensor_map_of_heads(qkv, B, T, 3 * NH, HS);
+    CUtensorMap dqkv_map = tensor_map_of_heads(dqkv, B, T, 3 * NH, HS);
+    CUtensorMap dout_map = tensor_map_of_heads(dout, B, T, NH, HS);
     const int multiprocessors = hopper_multiprocessors();
 
     BackwardProblem p;

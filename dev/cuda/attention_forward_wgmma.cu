@@ -438,12 +438,8 @@ inline int heads_side_by_side(int heads, int T, int HS) {
 
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                        cudaStream_t stream) {
-    uint64_t row = 2 * HS; // bytes
-    uint64_t channels = HS, heads = NH, tokens = T, batch = B;
-    CUtensorMap qkv_map = tensor_map(qkv, {channels, 3 * heads, tokens, batch},
-                                     {row, 3 * heads * row, 3 * heads * row * tokens}, {64, 1, STRIP, 1});
-    CUtensorMap out_map =
-        tensor_map(out, {channels, heads, tokens, batch}, {row, heads * row, heads * row * tokens}, {64, 1, STRIP, 1});
+    CUtensorMap qkv_map = tensor_map_of_heads(qkv, B, T, 3 * NH, HS);
+    CUtensorMap out_map = tensor_map_of_heads(out, B, T, NH, HS);
     const int multiprocessors = hopper_multiprocessors();
     auto kernel = attention_forward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
