@@ -104,14 +104,17 @@ __device__ inline uint32_t cvt_rn_x2(float x, float y) {
 #endif
     return *reinterpret_cast<uint32_t*>(&v);
 }
+// Back: the lower half is x.
+__device__ inline float2 float2_of(uint32_t v) {
+#if defined(PRECISION_FP16)
+    return __half22float2(*reinterpret_cast<__half2*>(&v));
+#else
+    return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&v));
+#endif
+}
 // The sum of the two products of the halves of x and y.
 __device__ inline float dot_x2(uint32_t x, uint32_t y, float sum) {
-#if defined(PRECISION_FP16)
-    float2 u = __half22float2(*reinterpret_cast<__half2*>(&x)), v = __half22float2(*reinterpret_cast<__half2*>(&y));
-#else
-    float2 u = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&x));
-    float2 v = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&y));
-#endif
+    float2 u = float2_of(x), v = float2_of(y);
     return fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
 }
 

@@ -11,7 +11,9 @@ the key blocks from its own diagonal down to the first. Against mma:
   tile's Q, K and V are loaded while this one's O is stored.
 - A warpgroup stops at its own diagonal, takes that block at half width where it needs no more, and changes its place
   in the tile from tile to tile, so that one that has less to do in this tile runs ahead into the next.
-- O is rescaled only when a row's maximum has grown by more than a factor of 2^8 in P since it was last adopted.
+- O is rescaled only when a row's maximum has grown by more than a factor of 2^8 in P since it was last adopted. The
+  largest P of a row is then seldom 1, and is rounded. In return a head's first 64 rows, where out is largest and the
+  fewest roundings average out, multiply V by what rounding has left of P, too.
 
 The climb is told in README.md, section "The climb of wgmma".
 
@@ -27,10 +29,11 @@ That launch at 4,16384 took 10.5 ms, 626 TFLOP/s; launch after launch it is 550,
 the power cap as what holds the clock in 1431 of 1454 samples, with HS = 128 at 1.4 to 1.65 GHz. So instructions cost
 even where their unit is idle. Lost, in those calls or the one before: an eighth of the exponentials as a polynomial on
 the FMA pipe (4 to 6%), a quarter (8 to 10%); O += P V issued before S = Q K^T (2% with 256x64, 7% with 192x128, 17% at
-HS = 128); exponentials without a look at the maximum, redone where a sum exceeds 2^8 (from -1 to 2% gained with 256x64,
-3 to 10% lost with 192x128, 4 to 8% at 4,4096); one ring of stages for K and V (2 to 3%); turns at HS = 128 (4%). Turns
-at the tensor cores gained 3 to 6% with three warpgroups, nothing with four. Lost earlier: Q in registers (1 to 3%),
-three warpgroups with 64 keys (15% at T = 1024), 64 keys at HS = 128 (14%).
+HS = 128); O rescaled from a factor of 2^2, of 2, or whenever the maximum grows (1 to 4%, 3 to 9%, 4 to 15%);
+exponentials without a look at the maximum, redone where a sum exceeds 2^8 (from -1 to 2% gained with 256x64, 3 to 10%
+lost with 192x128, 4 to 8% at 4,4096); one ring of stages for K and V (2 to 3%); turns at HS = 128 (4%). Turns at the
+tensor cores gained 3 to 6% with three warpgroups, nothing with four. Lost earlier: Q in registers (1 to 3%), three
+warpgroups with 64 keys (15% at T = 1024), 64 keys at HS = 128 (14%).
 
 Papers: Dao, FlashAttention-2 (2023), algorithm 1; Shah et al., FlashAttention-3 (2024), sections 3.1 and 3.2.
 */
@@ -259,7 +262,7 @@ template <class C> struct Consumer {
         hold(S);
     }
     // Begins O += P V with the first `keys` keys of the block at the cursor.
-    template <int keys> __device__ void begin_output() {
+    template <int keys, int N> __device__ void begin_output(const uint32_t (&P)[N][4]) {
         s.V_full[cursor.stage].wait(cursor.parity);
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.V[cursor.stage])), Bc * 128);
         hold(O);
@@ -281,9 +284,8 @@ template <class C> struct Consumer {
         for (int i = 0; i < N / 2; i++) { P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]); }
     }
 
-    // P of the diagonal's block, of which the first `keys` are needed.
-    template <int keys> __device__ void first(RunningSoftmax& softmax) {
-        float S[keys / 2];
+    // P of the diagonal's block, of which the first `keys` are needed: in S, unrounded.
+    template <int keys> __device__ void diagonal(float (&S)[keys / 2], RunningSoftmax& softmax) {
         wait_turn();
         begin_scores(S, cursor);
         pass_turn();
@@ -293,14 +295,35 @@ template <class C> struct Consumer {
         mask_causal(S, warp(), lane());
         softmax.update(S);
         softmax.exponentiate(S);
+    }
+    template <int keys> __device__ void first(RunningSoftmax& softmax) {
+        float S[keys / 2];
+        diagonal<keys>(S, softmax);
         round_to_p(S);
+    }
+    // O of the first strip of a head: P V with P in two parts, rounded and what rounding has left of it.
+    __device__ void first_rows(RunningSoftmax& softmax) {
+        float S[STRIP / 2];
+        diagonal<STRIP>(S, softmax);
+        release(s.Q_empty[w]);
+        uint32_t rest[STRIP / 16][4];
+#pragma unroll
+        for (int i = 0; i < STRIP / 4; i++) {
+            uint32_t& p = P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]);
+            float2 rounded = mma::float2_of(p);
+            rest[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i] - rounded.x, S[2 * i + 1] - rounded.y);
+        }
+        begin_output<STRIP>(P);
+        wgmma_wait_group<0>();
+        begin_output<STRIP>(rest);
+        end_output();
     }
     // O += P V of the last block, of which `keys` were needed, and P of this one.
     template <int keys> __device__ void step(RunningSoftmax& softmax) {
         float S[Bc / 2];
         wait_turn();
         begin_scores(S, cursor.next());
-        begin_output<keys>();
+        begin_output<keys>(P);
         pass_turn();
         wgmma_wait_group<1>();
         hold(S);
@@ -314,8 +337,9 @@ template <class C> struct Consumer {
             for (int i = 0; i < HS / 2; i++) { O[i] *= softmax.factor[i / 2 % 2]; }
         }
     }
-    template <int keys> __device__ void last() {
-        begin_output<keys>();
+    __device__ void last() {
+        release(s.Q_empty[w]);
+        begin_output<Bc>(P);
         end_output();
     }
     // A block that other strips of the tile need.
@@ -380,20 +404,19 @@ template <class C> struct Consumer {
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
             bool half = blocks * Bc > walk.row(w) + STRIP; // of the diagonal's block is needed
-            if (half) {
-                first<STRIP>(softmax);
-                if (blocks > 1) { step<STRIP>(softmax); }
+            if (walk.row(w) == 0) {
+                first_rows(softmax);
             } else {
-                first<Bc>(softmax);
-                if (blocks > 1) { step<Bc>(softmax); }
-            }
+                if (half) {
+                    first<STRIP>(softmax);
+                    step<STRIP>(softmax);
+                } else {
+                    first<Bc>(softmax);
+                    if (blocks > 1) { step<Bc>(softmax); }
+                }
 #pragma unroll 1
-            for (int n = 2; n < blocks; n++) { step<Bc>(softmax); }
-            release(s.Q_empty[w]);
-            if (half && blocks == 1) {
-                last<STRIP>();
-            } else {
-                last<Bc>();
+                for (int n = 2; n < blocks; n++) { step<Bc>(softmax); }
+                last();
             }
             store(softmax, out, l, m, walk);
         }
