@@ -102,6 +102,11 @@ __device__ inline int ld_acquire(const int* flag) {
     return x;
 }
 
+// The 128 bytes at x, aligned to 128, are not needed any more: L2 may forget them instead of writing them to memory.
+__device__ inline void discard_l2(const void* x) {
+    asm volatile("discard.global.L2 [%0], 128;" ::"l"(__cvta_generic_to_global(x)) : "memory");
+}
+
 // Programmatic dependent launch: the next kernel of the stream may start, where it was launched so;
 __device__ inline void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -10,7 +10,8 @@ each of its two consumer warpgroups has 64 of the keys. Against mma:
   its own tells the next block by a flag, and nobody computes meanwhile. The order is that in which the blocks were taken;
   so the bits are the same always, and no block waits for one that has not begun. See KeyBlock and Link.
 - There are two such sums, for the even and the odd in that order, so that an addition has the time of two steps. The
-  first to come stores and the last converts, into dqkv: nothing is cleared before, nothing converted after.
+  first to come stores and the last converts, into dqkv: nothing is cleared before, nothing converted after. A sum that
+  has been read for the last time is discarded, so that L2 does not write it to memory.
 - Most heads take their key blocks from the last, with the fewest queries, to the first, each from the diagonal on: each
   finds the sum of the one before it a step ahead. The last heads go the other way round, and so end evenly.
 - With long rows of HS = 64 dQ of a step is found in the next one, and the warpgroups take turns at the tensor cores.
@@ -20,8 +21,10 @@ The climb is told in README.md, section "The climb of wgmma".
 
 What binds, by the profiler's counters of one launch at 4,16384,12,64, at step 4 of the climb: the busiest pipe, which by
 count is the tensor cores, 59%, shared memory 73%, L2 62%, issue 33%, at 1.79 GHz; launch after launch the power limit
-lowers the clock to about 1.6 GHz. At 64,1024,12,64 and step 3, L2 81% and DRAM 43%. A consumer waits most for loads of
-statistics behind the products' own traffic, and for two fences towards the copy engine, 6% each.
+lowers the clock to about 1.6 GHz. At 64,1024,12,64 and step 3, L2 81% and DRAM 43%; a launch now reads .44 GB and writes
+.33 GB there, where the tensors alone are .40 and .30 (it wrote .63 before sums were discarded), and the kernel in front
+takes 7% of the time. A consumer waits most for loads of statistics behind the products' own traffic, and for two fences
+towards the copy engine, 6% each.
 
 Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024), section 3 and appendix B.
 */
@@ -46,6 +49,8 @@ template <int HS_, bool LATE> struct BackwardTiles {
     static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
     static constexpr int steps_per_block = Bc / Br;          // steps that a key block's own queries take
     static constexpr int boxes = HS / 64, box_row = 128; // tiles lie in boxes of 64 channels, whose rows are 128 bytes
+    // Heads take turns until what their blocks share, Q, dO and the sums, comes to this. Measured.
+    static constexpr int group_bytes = HS == 64 ? 14 << 20 : 2 << 20;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
     struct Shared {
@@ -60,6 +65,7 @@ template <int HS_, bool LATE> struct BackwardTiles {
         Mbarrier dQ_full[warpgroups], dQ_ready[warpgroups], dKV_full[warpgroups], dKV_empty;
         Mbarrier ticket_full[2], ticket_empty[2];
         int ticket[2];
+        const float* fetched[warpgroups]; // the sum whose copy is in dQ
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
 };
@@ -91,7 +97,7 @@ __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 
 struct KeyBlock {
     int head, j;
     bool reversed; // the heads that take the first keys first, and the last queries first
-    __device__ KeyBlock(int ticket, const BackwardProblem& p) {
+    __host__ __device__ KeyBlock(int ticket, const BackwardProblem& p) {
         reversed = ticket >= p.first_reversed_block;
         int group = ticket / p.group_blocks * p.group;
         int first = reversed ? p.first_reversed : group;
@@ -100,11 +106,11 @@ struct KeyBlock {
         j = reversed ? n / heads : p.head_blocks - 1 - n / heads;
         head = first + n % heads;
     }
-    template <class C> __device__ int steps(const BackwardProblem& p) const {
+    template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
         return p.head_steps - j * C::steps_per_block;
     }
     // The queries of step i: so many steps behind the block's first key
-    template <class C> __device__ int queries(int i, const BackwardProblem& p) const {
+    template <class C> __host__ __device__ int queries(int i, const BackwardProblem& p) const {
         return reversed ? steps<C>(p) - 1 - i : i;
     }
 };
@@ -114,15 +120,16 @@ struct KeyBlock {
 // adds sum 0 to its own dQ, which is then complete.
 struct Link {
     int before, after; // how many links
-    __device__ Link(int j, bool reversed, int behind) : before(reversed ? j : behind), after(reversed ? behind : j) {}
-    __device__ bool last() const { return after == 0; }
+    __host__ __device__ Link(int j, bool reversed, int behind)
+        : before(reversed ? j : behind), after(reversed ? behind : j) {}
+    __host__ __device__ bool last() const { return after == 0; }
     // The sum that dQ joins, if this is not the last link, and how many it has by then
-    __device__ int sum() const { return after == 1 ? 0 : after % 2; }
-    __device__ int in_sum() const { return after == 1 ? (before + 1) / 2 : before / 2; }
+    __host__ __device__ int sum() const { return after == 1 ? 0 : after % 2; }
+    __host__ __device__ int in_sum() const { return after == 1 ? (before + 1) / 2 : before / 2; }
     // Whether a sum is added to dQ on the way, which, and how many that has by then
-    __device__ bool fetches() const { return after < 2 && before > after; }
-    __device__ int fetched_sum() const { return after; }
-    __device__ int in_fetched_sum() const { return after == 1 ? before / 2 : before / 2 + 1; }
+    __host__ __device__ bool fetches() const { return after < 2 && before > after; }
+    __host__ __device__ int fetched_sum() const { return after; }
+    __host__ __device__ int in_fetched_sum() const { return after == 1 ? before / 2 : before / 2 + 1; }
 };
 
 // ----------------------------------------------------------------------------
@@ -213,6 +220,7 @@ template <class C> __device__ inline void deliver(typename C::Shared& s, const C
             auto sum = [&](int which) { return scratch.sums + (which * p.places + place) * C::dq_elements; };
             if (link.fetches()) {
                 await(link.fetched_sum(), link.in_fetched_sum());
+                s.fetched[w] = sum(link.fetched_sum());
                 s.dQ_ready[w].expect_tx(C::dq_bytes);
                 cp_async_bulk(dQ, sum(link.fetched_sum()), C::dq_bytes, s.dQ_ready[w]);
             } else if (!ready) {
@@ -378,6 +386,8 @@ template <class C> struct KeyConsumer {
         s.dQ_ready[w].wait(t % 2);
         float4* part = reinterpret_cast<float4*>(s.dQ[w]) + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE;
         if (link.fetches()) {
+            static_assert(C::dq_bytes == WARPGROUP_SIZE * 128, ""); // the sum has been read for the last time
+            discard_l2(s.fetched[w] + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE * 32);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 float4 sum = part[i * WARPGROUP_SIZE];
@@ -641,6 +651,20 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     return rows * (2 * HS + 2) * sizeof(float) + rows * HS / (64 * 64) * 2 * sizeof(int) + sizeof(int);
 }
 
+template <class C> BackwardProblem backward_problem(int B, int T, int NH, int multiprocessors) {
+    BackwardProblem p;
+    p.T = T, p.NH = NH, p.heads = B * NH;
+    p.head_blocks = CEIL_DIV(T, padded_rows), p.head_steps = CEIL_DIV(T, C::Br);
+    p.padded_T = p.head_blocks * padded_rows;
+    p.blocks = p.heads * p.head_blocks;
+    p.places = (int64_t)p.heads * p.padded_T / C::Br * C::warpgroups;
+    p.group = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
+    p.group_blocks = p.group * p.head_blocks;
+    p.reversed = min(p.heads, CEIL_DIV(2 * multiprocessors, p.head_blocks));
+    p.first_reversed = p.heads - p.reversed, p.first_reversed_block = p.first_reversed * p.head_blocks;
+    return p;
+}
+
 template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                         const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                         cudaStream_t stream) {
@@ -648,19 +672,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     CUtensorMap dqkv_map = tensor_map_of_heads(dqkv, B, T, 3 * NH, HS);
     CUtensorMap dout_map = tensor_map_of_heads(dout, B, T, NH, HS);
     const int multiprocessors = hopper_multiprocessors();
-
-    BackwardProblem p;
-    const int key_blocks = CEIL_DIV(T, padded_rows);
-    p.T = T, p.NH = NH, p.heads = B * NH;
-    p.padded_T = key_blocks * padded_rows;
-    p.head_blocks = key_blocks, p.head_steps = CEIL_DIV(T, C::Br);
-    p.blocks = p.heads * key_blocks;
-    p.places = (int64_t)p.heads * p.padded_T / C::Br * C::warpgroups;
-    // What a head's blocks share, Q, dO and the sums, should stay in L2 while they are at work.
-    p.group = max(1, (int)((14 << 20) / ((int64_t)T * HS * 8)));
-    p.group_blocks = p.group * key_blocks;
-    p.reversed = min(p.heads, CEIL_DIV(2 * multiprocessors, key_blocks));
-    p.first_reversed = p.heads - p.reversed, p.first_reversed_block = p.first_reversed * key_blocks;
+    const BackwardProblem p = backward_problem<C>(B, T, NH, multiprocessors);
 
     BackwardScratch parts;
     const int64_t rows = (int64_t)p.heads * p.padded_T;
