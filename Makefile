@@ -79,6 +79,7 @@ CUDA_LDLIBS := -lcublasLt -lcublas
 
 contestants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_*.cu))
 unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
+cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(wildcard dev/test/test_*.cu))) # of what needs no GPU
 python := $(shell command -v python3 || command -v python)
 gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 
@@ -169,7 +170,10 @@ build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -O3,$(CFLAGS)) $(sanitize) -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
 
-unit-tests: $(unit_tests)
+build/test_%: dev/test/test_%.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(strict)
+
+unit-tests: $(unit_tests) $(cuda_unit_tests)
 	@set -e; for t in $^; do echo "== $$t"; $$t; done
 	@set -e; for t in dev/test/test_*.py; do echo "== $$t"; $(python) $$t; done
 

@@ -1,0 +1,67 @@
+// The order in which attention_backward_wgmma.cu takes key blocks and adds dQ, run through without a GPU: BackwardProblem,
+// KeyBlock and Link. Blocks are worked off one by one in the order of their tickets, which is the hardest case: then a
+// block finds only what earlier tickets have left.
+#include "dev/cuda/attention_backward_wgmma.cu"
+#include "unit.h"
+
+#include <vector>
+
+// dQ of a step is the set of the key blocks that are in it, as bits; adding a block twice carries into another bit.
+template <class C> static bool every_dq_is_complete(int heads, int T, int multiprocessors) {
+    const wgmma::BackwardProblem p = wgmma::backward_problem<C>(1, T, heads, multiprocessors);
+    struct Place {
+        uint64_t sum[2] = {}, dQ = 0;
+        int added[2] = {}, results = 0;
+    };
+    std::vector<Place> places((size_t)heads * p.head_steps);
+    std::vector<int> taken(p.blocks);
+    for (int ticket = 0; ticket < p.blocks; ticket++) {
+        const wgmma::KeyBlock block(ticket, p);
+        if (block.head < 0 || block.head >= heads || block.j < 0 || block.j >= p.head_blocks) { return false; }
+        taken[block.head * p.head_blocks + block.j]++;
+        for (int i = 0; i < block.steps<C>(p); i++) {
+            const int queries = block.queries<C>(i, p);
+            const wgmma::Link link(block.j, block.reversed, queries / C::steps_per_block);
+            Place& place = places[(size_t)block.head * p.head_steps + block.j * C::steps_per_block + queries];
+            uint64_t dQ = 1ull << block.j;
+            if (link.fetches()) {
+                if (place.added[link.fetched_sum()] != link.in_fetched_sum()) { return false; }
+                dQ += place.sum[link.fetched_sum()];
+            }
+            if (link.last()) {
+                place.dQ = dQ;
+                place.results++;
+                continue;
+            }
+            const int into = link.sum();
+            if (place.added[into] != link.in_sum()) { return false; }
+            place.sum[into] = (link.in_sum() > 0 ? place.sum[into] : 0) + dQ;
+            place.added[into]++;
+        }
+    }
+    for (int n : taken) {
+        if (n != 1) { return false; }
+    }
+    for (size_t n = 0; n < places.size(); n++) {
+        const int key_blocks = (int)(n % p.head_steps) / C::steps_per_block + 1; // that these queries see
+        if (places[n].results != 1 || places[n].dQ != (2ull << (key_blocks - 1)) - 1) { return false; }
+    }
+    return true;
+}
+
+int main(void) {
+    for (int heads : {1, 2, 3, 12, 47, 156, 300}) {
+        for (int T : {1, 64, 65, 128, 129, 333, 512, 1000, 1024, 1025, 2048, 4096, 5000, 8064}) {
+            for (int multiprocessors : {1, 2, 78, 114, 132, 200}) {
+                bool complete = every_dq_is_complete<wgmma::BackwardTiles<64, false>>(heads, T, multiprocessors) &&
+                                every_dq_is_complete<wgmma::BackwardTiles<128, false>>(heads, T, multiprocessors);
+                if (!CHECK(complete)) { printf("    heads %d, T %d, multiprocessors %d\n", heads, T, multiprocessors); }
+            }
+        }
+    }
+    // A row's statistics keep their place among sixteen others.
+    unsigned rows = 0;
+    for (int row = 0; row < 16; row++) { rows |= 1u << wgmma::statistics_row(row); }
+    CHECK(rows == 0xffff);
+    return unit_end();
+}
