@@ -13,8 +13,8 @@ With scores s_ij = q_i.k_j / sqrt(HS) for j <= i, m_i is the maximum that the ke
 
 B, T, NH >= 1 and HS of 32, 64, 96 or 128; attention_unsupported() says so, and launchers rely on its having been asked.
 Every element of the outputs is written; nothing else is. Finite inputs give finite outputs, with scores up to 1e4 in
-magnitude too. A launcher allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph.
-Scratch holds anything when a kernel starts.
+magnitude too. A launcher allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph, and
+on several streams at once with a scratch for each. Scratch holds anything when a kernel starts.
 
 A contestant attention_<direction>_<idea>.cu is, inside `namespace <idea>`, its kernels, a launcher for each
 configuration, the table `forward_configs` or `backward_configs`, and attention_forward(), or attention_backward() and

@@ -3,8 +3,9 @@ The program that every contestant becomes: read the command line, check every co
 time each at one shape and print a row for it. A wrong kernel ends the program with exit code 1 before anything is timed.
 
 The check    outputs and scratch filled with NaN, guard bytes around them, errors held against the fp64 reference and
-             its model of rounding (attention_reference.h), a second run compared bit for bit.
-The timing   CUDA graphs of launches that walk through more memory than the L2 cache holds; the median of the replays.
+             its model of rounding (attention_reference.h), more runs compared bit for bit: in the sweep two at once.
+The timing   CUDA graphs of launches that walk through more memory than the L2 cache holds, replayed by turns with rests
+             between; the median of the replays.
 The row      TFLOP/s count the causal half: 2 B NH T^2 HS forward, 2.5 times that backward. "of GEMM" is the share of
              what cuBLAS reaches on 8192^3 in the same precision, "x naive" the speed-up over the naive contestant.
 
@@ -19,8 +20,10 @@ Programs link with -lcublas, for the GEMM.
 #include "attention_reference.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cublas_v2.h>
 #include <string>
+#include <thread>
 #include <vector>
 
 // ----------------------------------------------------------------------------
@@ -232,15 +235,23 @@ static inline unsigned long long words_different(const void* a, const void* b, s
     return different;
 }
 
-template <class Direction>
-static void run_poisoned(const typename Direction::Config& c, TensorSet& t, Shape s, const std::string& what) {
-    std::vector<Buffer*> written = Direction::outputs(t);
-    written.push_back(&t.scratch);
+// Runs the configuration on each set of tensors, all at once where there are several: each has a stream of its own.
+template <class Direction> static void run_poisoned(const typename Direction::Config& c, std::vector<TensorSet*> sets,
+                                                    Shape s, const std::string& what) {
+    std::vector<Buffer*> written;
+    for (TensorSet* t : sets) {
+        for (Buffer* b : Direction::outputs(*t)) { written.push_back(b); }
+        written.push_back(&t->scratch);
+    }
     for (Buffer* b : written) { buffer_poison(*b); }
-    Direction::launch(c, t, s, 0);
+    cuda_check(cudaDeviceSynchronize());
+    std::vector<cudaStream_t> streams(sets.size());
+    for (cudaStream_t& stream : streams) { cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+    for (size_t n = 0; n < sets.size(); n++) { Direction::launch(c, *sets[n], s, streams[n]); }
     cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess) { error = cudaDeviceSynchronize(); }
     if (error != cudaSuccess) { fatal("%s: the kernel failed: %s", what.c_str(), cudaGetErrorString(error)); }
+    for (cudaStream_t stream : streams) { cuda_check(cudaStreamDestroy(stream)); }
     for (Buffer* b : written) {
         if (b->data &&
             (words_different(b->data - GUARD, nullptr, GUARD) || words_different(b->data + b->bytes, nullptr, GUARD))) {
@@ -283,26 +294,33 @@ template <class Direction> static Verdict judge(const TensorSet& t, const Refere
     return verdict;
 }
 
-// Runs the configuration twice, and ends the program when it is wrong at this shape.
-template <class Direction>
-static Verdict check(const typename Direction::Config& c, TensorSet& t, const Reference& r, const std::string& what) {
+// Runs the configuration once, then so many times at once, and ends the program when it is wrong at this shape.
+template <class Direction> static Verdict check(const typename Direction::Config& c, TensorSet& t, const Reference& r,
+                                                const std::string& what, int at_once) {
     const size_t scratch = Direction::scratch_bytes(c, r.shape);
-    t.scratch = scratch ? buffer_allocate(scratch) : Buffer();
-    run_poisoned<Direction>(c, t, r.shape, what);
+    if (scratch) { t.scratch = buffer_allocate(scratch); }
+    run_poisoned<Direction>(c, {&t}, r.shape, what);
     Verdict verdict = judge<Direction>(t, r, what);
 
-    std::vector<Buffer> first;
-    for (Buffer* b : Direction::outputs(t)) {
-        first.push_back(buffer_allocate(b->bytes));
-        cuda_check(cudaMemcpy(first.back().data, b->data, b->bytes, cudaMemcpyDeviceToDevice));
+    std::vector<TensorSet> repeats(at_once, t); // the same inputs; the first has the same scratch, too
+    std::vector<TensorSet*> sets;
+    for (TensorSet& again : repeats) {
+        for (Buffer* b : Direction::outputs(again)) { *b = buffer_allocate(b->bytes); }
+        if (scratch && &again != &repeats[0]) { again.scratch = buffer_allocate(scratch); }
+        sets.push_back(&again);
     }
-    run_poisoned<Direction>(c, t, r.shape, what);
-    std::vector<Buffer*> second = Direction::outputs(t);
-    for (size_t n = 0; n < first.size(); n++) {
-        if (words_different(first[n].data, second[n]->data, first[n].bytes)) { verdict.deterministic = false; }
-        buffer_free(&first[n]);
+    run_poisoned<Direction>(c, sets, r.shape, what);
+    std::vector<Buffer*> first = Direction::outputs(t);
+    for (TensorSet& again : repeats) {
+        verdict.worst = fmax(verdict.worst, judge<Direction>(again, r, what + ", repeated").worst);
+        std::vector<Buffer*> outputs = Direction::outputs(again);
+        for (size_t n = 0; n < first.size(); n++) {
+            if (words_different(first[n]->data, outputs[n]->data, first[n]->bytes)) { verdict.deterministic = false; }
+            buffer_free(outputs[n]);
+        }
+        buffer_free(&again.scratch);
     }
-    buffer_free(&t.scratch);
+    t.scratch = Buffer();
     return verdict;
 }
 
@@ -345,7 +363,7 @@ check_sweep(const char* idea, const std::vector<const typename Direction::Config
             for (size_t n = 0; n < configs.size(); n++) {
                 if (configs[n]->HS != 0 && configs[n]->HS != s.HS) { continue; }
                 std::string what = describe<Direction>(idea, configs[n]->name, s, (Pattern)pattern);
-                Verdict v = check<Direction>(*configs[n], t, r, what);
+                Verdict v = check<Direction>(*configs[n], t, r, what, 2);
                 verdicts[n].worst = fmax(verdicts[n].worst, v.worst);
                 verdicts[n].deterministic &= v.deterministic;
                 checks[n]++, all_checks++;
@@ -374,48 +392,74 @@ static inline float median(std::vector<float> x) {
     return x[x.size() / 2];
 }
 
-// Median milliseconds of launch(n, stream), n walking through 0 .. sets-1: replays of a graph of about 2 ms or more.
-template <class Launch> static float time_launches(int sets, Launch launch) {
+// Launches captured in a graph that takes about 2 ms or more.
+struct TimedGraph {
+    cudaGraphExec_t executable;
+    int launches;
+};
+
+struct Stopwatch {
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    cuda_check(cudaStreamCreate(&stream));
-    cuda_check(cudaEventCreate(&begin));
-    cuda_check(cudaEventCreate(&end));
-    auto elapsed = [&]() {
+    Stopwatch() {
+        cuda_check(cudaStreamCreate(&stream));
+        cuda_check(cudaEventCreate(&begin));
+        cuda_check(cudaEventCreate(&end));
+    }
+    ~Stopwatch() {
+        cudaEventDestroy(begin);
+        cudaEventDestroy(end);
+        cudaStreamDestroy(stream);
+    }
+    // Milliseconds of what work() puts into the stream
+    template <class Work> float time(Work work) {
         float ms;
+        cuda_check(cudaEventRecord(begin, stream));
+        work();
         cuda_check(cudaEventRecord(end, stream));
         cuda_check(cudaEventSynchronize(end));
         cuda_check(cudaEventElapsedTime(&ms, begin, end));
         return ms;
-    };
-    launch(0, stream); // warm-up
-    cuda_check(cudaEventRecord(begin, stream));
-    launch(0, stream);
-    float estimate = elapsed();
-    int rounds = std::max(1, std::min(100, (int)(2.0f / (estimate * sets))));
-
-    cudaGraph_t graph;
-    cudaGraphExec_t executable;
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int n = 0; n < rounds * sets; n++) { launch(n % sets, stream); }
-    cuda_check(cudaStreamEndCapture(stream, &graph));
-    cuda_check(cudaGraphInstantiate(&executable, graph, 0));
-    cuda_check(cudaGraphLaunch(executable, stream));
-    cuda_check(cudaStreamSynchronize(stream));
-    std::vector<float> times;
-    for (float spent = 0; times.size() < 3 || (times.size() < 31 && spent < 300);) {
-        cuda_check(cudaEventRecord(begin, stream));
-        cuda_check(cudaGraphLaunch(executable, stream));
-        float ms = elapsed();
-        spent += ms;
-        times.push_back(ms / (rounds * sets));
     }
-    cuda_check(cudaGraphExecDestroy(executable));
+};
+
+// A graph of launch(n, stream), n walking through 0 .. sets-1; replayed once.
+template <class Launch> static TimedGraph capture_launches(Stopwatch& watch, int sets, Launch launch) {
+    launch(0, watch.stream); // warm-up
+    float estimate = watch.time([&] { launch(0, watch.stream); });
+    TimedGraph timed;
+    timed.launches = sets * std::max(1, std::min(100, (int)(2.0f / (estimate * sets))));
+    cudaGraph_t graph;
+    cuda_check(cudaStreamBeginCapture(watch.stream, cudaStreamCaptureModeThreadLocal));
+    for (int n = 0; n < timed.launches; n++) { launch(n % sets, watch.stream); }
+    cuda_check(cudaStreamEndCapture(watch.stream, &graph));
+    cuda_check(cudaGraphInstantiate(&timed.executable, graph, 0));
     cuda_check(cudaGraphDestroy(graph));
-    cuda_check(cudaEventDestroy(begin));
-    cuda_check(cudaEventDestroy(end));
-    cuda_check(cudaStreamDestroy(stream));
-    return median(times);
+    cuda_check(cudaGraphLaunch(timed.executable, watch.stream));
+    cuda_check(cudaStreamSynchronize(watch.stream));
+    return timed;
+}
+
+// Median milliseconds of a launch of each graph. The graphs are replayed by turns, 3 to 31 times each. After each replay
+// the GPU rests for as long as it worked: a kernel that reaches the power limit would otherwise be slower the longer it
+// is timed, and so would whatever comes after it.
+static inline std::vector<float> time_graphs(Stopwatch& watch, const std::vector<TimedGraph>& graphs) {
+    std::vector<std::vector<float>> times(graphs.size());
+    float spent = 0;
+    for (int round = 0; round < 3 || (round < 31 && spent < 300.0f * graphs.size()); round++) {
+        for (size_t n = 0; n < graphs.size(); n++) {
+            float ms = watch.time([&] { cuda_check(cudaGraphLaunch(graphs[n].executable, watch.stream)); });
+            times[n].push_back(ms / graphs[n].launches);
+            spent += ms;
+            std::this_thread::sleep_for(std::chrono::microseconds((int64_t)(1000 * ms)));
+        }
+    }
+    std::vector<float> medians;
+    for (size_t n = 0; n < graphs.size(); n++) {
+        medians.push_back(median(times[n]));
+        cuda_check(cudaGraphExecDestroy(graphs[n].executable));
+    }
+    return medians;
 }
 
 static inline void cublas_check(cublasStatus_t status) {
@@ -436,12 +480,14 @@ static inline double gemm_ceiling() {
     Buffer workspace = buffer_allocate(32 << 20);
     const float one = 1, zero = 0;
     const floatX* A = t.qkv.as<floatX>();
-    float ms = time_launches(1, [&](int, cudaStream_t stream) {
+    Stopwatch watch;
+    auto launch = [&](int, cudaStream_t stream) {
         cublas_check(cublasSetStream(handle, stream));
         cublas_check(cublasSetWorkspace(handle, workspace.data, workspace.bytes));
         cublas_check(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, A, type, n, A + (size_t)n * n, type,
                                   n, &zero, t.out.data, type, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
-    });
+    };
+    const float ms = time_graphs(watch, {capture_launches(watch, 1, launch)})[0];
     cublas_check(cublasDestroy(handle));
     buffer_free(&workspace);
     tensors_free(&t);
@@ -486,7 +532,28 @@ static inline std::string csv_environment(const cudaDeviceProp& gpu) {
     return text;
 }
 
-// Checks each configuration at the shape, times it and prints its row.
+// Median milliseconds of each configuration at the shape.
+template <class Direction> static std::vector<float>
+time_configs(const std::vector<const typename Direction::Config*>& configs, std::vector<TensorSet>& tensors, Shape s) {
+    size_t scratch_bytes = 0;
+    for (const typename Direction::Config* c : configs) {
+        scratch_bytes = std::max(scratch_bytes, Direction::scratch_bytes(*c, s));
+    }
+    Buffer scratch = buffer_allocate(scratch_bytes);
+    for (TensorSet& t : tensors) { t.scratch = scratch; }
+    Stopwatch watch;
+    std::vector<TimedGraph> graphs;
+    for (const typename Direction::Config* c : configs) {
+        auto launch = [&](int n, cudaStream_t stream) { Direction::launch(*c, tensors[n], s, stream); };
+        graphs.push_back(capture_launches(watch, (int)tensors.size(), launch));
+    }
+    std::vector<float> ms = time_graphs(watch, graphs);
+    for (TensorSet& t : tensors) { t.scratch = Buffer(); }
+    buffer_free(&scratch);
+    return ms;
+}
+
+// Checks the configurations at the shape, times them and prints a row for each.
 template <class Direction> static void bench(const char* idea,
                                              const std::vector<const typename Direction::Config*>& configs,
                                              const BenchOptions& o, const cudaDeviceProp& gpu) {
@@ -509,38 +576,36 @@ template <class Direction> static void bench(const char* idea,
         if (n == 0) { reference_compute(&r, tensors[0].qkv.as<floatX>(), tensors[0].dout.as<floatX>()); }
         Direction::prepare(tensors[n], r);
     }
-    auto time_config = [&](const typename Direction::Config& c) {
-        Buffer scratch = buffer_allocate(Direction::scratch_bytes(c, s));
-        for (TensorSet& t : tensors) { t.scratch = scratch; }
-        float ms =
-            time_launches(sets, [&](int n, cudaStream_t stream) { Direction::launch(c, tensors[n], s, stream); });
-        for (TensorSet& t : tensors) { t.scratch = Buffer(); }
-        buffer_free(&scratch);
-        return ms;
-    };
+
+    std::vector<const typename Direction::Config*> racers;
+    std::vector<Verdict> verdicts;
+    for (const typename Direction::Config* c : configs) {
+        if (c->HS != 0 && c->HS != s.HS) { continue; }
+        verdicts.push_back(check<Direction>(*c, tensors[0], r, describe<Direction>(idea, c->name, s, ORDINARY), 1));
+        racers.push_back(c);
+    }
+    if (racers.empty()) { fatal("no configuration of %s serves head size %d on this GPU", idea, s.HS); }
+    std::vector<float> times = time_configs<Direction>(racers, tensors, s);
     // The naive kernels take seconds at large shapes, where a speed-up over them says little.
-    float naive_ms = tflop <= 0.1 ? time_config(Direction::naive()) : NAN;
+    float naive_ms = tflop <= 0.1 ? time_configs<Direction>({&Direction::naive()}, tensors, s)[0] : NAN;
 
     std::string best_row;
     float best_ms = INFINITY;
-    for (const typename Direction::Config* c : configs) {
-        if (c->HS != 0 && c->HS != s.HS) { continue; }
-        Verdict v = check<Direction>(*c, tensors[0], r, describe<Direction>(idea, c->name, s, ORDINARY));
-        float ms = time_config(*c);
-        const char* deterministic = v.deterministic ? "yes" : "no";
+    for (size_t n = 0; n < racers.size(); n++) {
+        const float ms = times[n];
+        const char* deterministic = verdicts[n].deterministic ? "yes" : "no";
         char times_naive[16] = "-", row[256];
         if (isfinite(naive_ms)) { snprintf(times_naive, sizeof(times_naive), "%.2f", naive_ms / ms); }
-        printf("%-16s %10.4f %9.1f %7.1f%% %9s %9.2e  %s\n", c->name, ms, 1e3 * tflop / ms,
-               100 * 1e3 * tflop / ms / ceiling, times_naive, v.rel_err, deterministic);
-        fflush(stdout);
+        printf("%-16s %10.4f %9.1f %7.1f%% %9s %9.2e  %s\n", racers[n]->name, ms, 1e3 * tflop / ms,
+               100 * 1e3 * tflop / ms / ceiling, times_naive, verdicts[n].rel_err, deterministic);
         if (ms < best_ms) {
             best_ms = ms;
             snprintf(row, sizeof(row), "%s,%s,%s,%d,%d,%d,%d,%s,%.5f,%.2f,%.3e,%s", Direction::name, idea,
-                     PRECISION_NAME, s.B, s.T, s.NH, s.HS, c->name, ms, 1e3 * tflop / ms, v.rel_err, deterministic);
+                     PRECISION_NAME, s.B, s.T, s.NH, s.HS, racers[n]->name, ms, 1e3 * tflop / ms, verdicts[n].rel_err,
+                     deterministic);
             best_row = csv_environment(gpu) + "," + row;
         }
     }
-    if (best_row.empty()) { fatal("no configuration of %s serves head size %d on this GPU", idea, s.HS); }
     if (o.csv) { append_csv(o.csv, best_row); }
     reference_free(&r);
     for (TensorSet& t : tensors) { tensors_free(&t); }
