@@ -130,6 +130,9 @@ $(eval $(call contestant_rule,bf16,BF16))
 $(eval $(call contestant_rule,fp16,FP16))
 $(eval $(call contestant_rule,fp32,FP32))
 $(contestants): %: build/%_$(precision)
+# for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
+build/racecheck_%_bf16: dev/cuda/%.cu build/gpu.flags
+	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
 # the tensor-core contestants have no fp32
 contestant_programs := $(foreach c,$(contestants),build/$(c)_bf16 build/$(c)_fp16 \
     $(if $(filter %_mma %_wgmma,$(c)),,build/$(c)_fp32))

@@ -50,6 +50,14 @@ __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu,
 // ----------------------------------------------------------------------------
 // Barriers
 
+// compute-sanitizer does not see that lane 0 arrives behind the other lanes, for ptxas makes nothing of __syncwarp where a
+// warp is together, and reports their accesses as races. For its sake all lanes may arrive.
+#if defined(EVERY_LANE_ARRIVES)
+constexpr int WARP_ARRIVALS = 32;
+#else
+constexpr int WARP_ARRIVALS = 1;
+#endif
+
 // A barrier in shared memory. A phase ends when all arrivals have come and all expected bytes have been written; then
 // the next begins by itself. wait(n % 2) returns once phase n has ended.                                    (9.7.13.15)
 struct Mbarrier {
@@ -60,6 +68,11 @@ struct Mbarrier {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
     }
     __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
+    // For the warp, all of whose lanes have come this far: counts as WARP_ARRIVALS.
+    __device__ void arrive_warp(int lane) {
+        __syncwarp();
+        if (lane < WARP_ARRIVALS) { arrive(); }
+    }
     // One arrival, and so many bytes more to wait for in this phase.
     __device__ void expect_tx(int bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");

@@ -296,10 +296,7 @@ template <class C> struct KeyConsumer {
 
     static __device__ uint32_t lane() { return (uint32_t)mma::mov_tid_x() % WARP_SIZE; }
     static __device__ uint32_t warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
-    __device__ void arrive(Mbarrier& barrier) { // for the warp
-        __syncwarp();
-        if (lane() == 0) { barrier.arrive(); }
-    }
+    __device__ void arrive(Mbarrier& barrier) { barrier.arrive_warp(lane()); }
     // While one warpgroup has its turn at the tensor cores, the other finds P and dS.
     __device__ void wait_turn() {
         if (C::late) { bar_sync(3 + w, 2 * WARPGROUP_SIZE); }
@@ -571,15 +568,18 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     constexpr int warps = 4 * C::warpgroups; // of the consumers
+    constexpr int each = 4 * WARP_ARRIVALS, all = C::warpgroups * each;
     if (threadIdx.x == 0) {
-        s.V_full.init(1), s.V_empty.init(warps), s.dKV_empty.init(C::warpgroups);
+        s.V_full.init(1), s.V_empty.init(all), s.dKV_empty.init(C::warpgroups);
         for (int n = 0; n < 2; n++) {
             s.K_full[n].init(1), s.K_empty[n].init(C::warpgroups);
-            s.Q_full[n].init(1), s.Q_empty[n].init(warps), s.dO_full[n].init(1), s.dO_empty[n].init(warps);
-            s.dS_full[n].init(warps), s.dS_empty[n].init(warps);
+            s.Q_full[n].init(1), s.Q_empty[n].init(all), s.dO_full[n].init(1), s.dO_empty[n].init(all);
+            s.dS_full[n].init(all), s.dS_empty[n].init(all);
             s.ticket_full[n].init(1), s.ticket_empty[n].init(1 + C::warpgroups + warps);
         }
-        for (int w = 0; w < C::warpgroups; w++) { s.dQ_full[w].init(4), s.dQ_ready[w].init(1), s.dKV_full[w].init(4); }
+        for (int w = 0; w < C::warpgroups; w++) {
+            s.dQ_full[w].init(each), s.dQ_ready[w].init(1), s.dKV_full[w].init(each);
+        }
         fence_mbarrier_init();
     }
     __syncthreads();

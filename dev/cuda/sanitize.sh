@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# compute-sanitizer's four tools over the contestants as built, on a small shape: two heads of 130 rows. Prints a line for
-# each program and ends with exit code 1 if a tool found something.
+# compute-sanitizer's four tools over the contestants as built, on small shapes: two heads of 130 rows, and for wgmma two of
+# 400, in which every stage of its pipelines comes again, with heads of 64 and of 128. Prints a line for each program and
+# shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which make builds
+# here: hopper.cuh says why.
 #
 #     make contestants && dev/cuda/sanitize.sh            all of them
 #     dev/cuda/sanitize.sh mma wgmma                      these ideas
@@ -24,28 +26,43 @@ tools=(memcheck racecheck initcheck synccheck)
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 failed=0
+
+check() { # program, shape
+    local tool n code line jobs=() sizes checked
+    read -ra sizes <<<"$2"
+    for tool in "${tools[@]}"; do
+        checked=$1
+        if [ "$tool" = racecheck ] && [ -x "build/racecheck_$(basename "$1")" ]; then
+            checked=build/racecheck_$(basename "$1")
+        fi
+        timeout "$limit" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+            "$checked" --check-only -b 1 -h 2 "${sizes[@]}" >"$logs/$tool" 2>&1 &
+        jobs+=($!)
+    done
+    line="$(basename "$1") $2:"
+    for n in "${!tools[@]}"; do
+        code=0
+        wait "${jobs[n]}" || code=$?
+        case $code in
+        0) line+=" ${tools[n]} clean," ;;
+        124) line+=" ${tools[n]} NOT DONE in $limit s,"; failed=1 ;;
+        *) line+=" ${tools[n]} FAILED,"; failed=1; tail -n 20 "$logs/${tools[n]}" >&2 ;;
+        esac
+    done
+    echo "${line%,}"
+}
+
 for idea in "${ideas[@]}"; do
     found=0
     for program in build/attention_*ward_"${idea}"_{bf16,fp32}; do
         [ -x "$program" ] || continue
         found=1
-        jobs=()
-        for tool in "${tools[@]}"; do
-            timeout "$limit" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-                "$program" --check-only -b 1 -t 130 -h 2 -d 64 >"$logs/$tool" 2>&1 &
-            jobs+=($!)
-        done
-        line="$(basename "$program"):"
-        for n in "${!tools[@]}"; do
-            code=0
-            wait "${jobs[n]}" || code=$?
-            case $code in
-            0) line+=" ${tools[n]} clean," ;;
-            124) line+=" ${tools[n]} NOT DONE in $limit s,"; failed=1 ;;
-            *) line+=" ${tools[n]} FAILED,"; failed=1; tail -n 20 "$logs/${tools[n]}" >&2 ;;
-            esac
-        done
-        echo "${line%,}"
+        shapes=("-t 130 -d 64")
+        if [ "$idea" = wgmma ]; then
+            shapes+=("-t 400 -d 64" "-t 400 -d 128")
+            make -s "build/racecheck_$(basename "$program")"
+        fi
+        for shape in "${shapes[@]}"; do check "$program" "$shape"; done
     done
     [ $found -eq 1 ] || { echo "error: no program of $idea in build/: run make contestants" >&2; exit 1; }
 done
