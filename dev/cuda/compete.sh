@@ -5,7 +5,7 @@
 #     make compete                    builds all contestants and races them
 #     dev/cuda/compete.sh mma wgmma   races these ideas alone, as built; the rows of the others stay
 #
-# About 5 minutes on an H200, and at most 40 GB of GPU memory. COMMIT=<hash> says what was built, where the repository is
+# About 8 minutes on an H200, and at most 40 GB of GPU memory. COMMIT=<hash> says what was built, where the repository is
 # elsewhere.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
