@@ -49,7 +49,7 @@ template <int HS_, bool LATE> struct BackwardTiles {
     static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
     static constexpr int steps_per_block = Bc / Br;          // steps that a key block's own queries take
     static constexpr int boxes = HS / 64, box_row = 128; // tiles lie in boxes of 64 channels, whose rows are 128 bytes
-    // Heads take turns until what their blocks share, Q, dO and the sums, comes to this. Measured.
+    // So many heads take their blocks by turns that what a head's blocks share, Q, dO and the sums, comes to this in all
     static constexpr int group_bytes = HS == 64 ? 14 << 20 : 2 << 20;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
@@ -651,6 +651,7 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     return rows * (2 * HS + 2) * sizeof(float) + rows * HS / (64 * 64) * 2 * sizeof(int) + sizeof(int);
 }
 
+// The work of a launch, and the order in which so many multiprocessors take it up
 template <class C> BackwardProblem backward_problem(int B, int T, int NH, int multiprocessors) {
     BackwardProblem p;
     p.T = T, p.NH = NH, p.heads = B * NH;
