@@ -148,11 +148,6 @@ template <int registers> __device__ inline void setmaxnreg_dec() {
 // ----------------------------------------------------------------------------
 // The copy engine
 
-// Fetches the descriptor of a tensor, a __grid_constant__ parameter, ahead of its first use.               (9.7.9.15)
-__device__ inline void prefetch_tensormap(const CUtensorMap* map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 // The box of a tensor of rank 4 whose first element is (x, y, z, w), x innermost, to shared memory. What lies outside
 // of the tensor becomes 0; the barrier counts the bytes of the whole box.                               (9.7.9.27.1.2)
 __device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map, int x, int y, int z, int w,
