@@ -1,13 +1,13 @@
 # make                 everything that this machine can build
 # make train_gpt2      the CPU trainer             make train_gpt2cu    the GPU trainer
 # make test            every test that this machine can run
-# make attention_forward_flash2                    one contestant of dev/cuda, as build/attention_forward_flash2_bf16
-# make compete         race all contestants on this GPU      make pair-tests      train with every pair of them
+# make attention_forward_flash2                    one variant of dev/cuda, as build/attention_forward_flash2_bf16
+# make compete         race all variants on this GPU      make pair-tests      train with every pair of them
 # make libattention.so the winners with a C interface
 # make lint            format and static checks    make format          puts the format right
 #
-# PRECISION=BF16|FP32                              of the GPU programs; FP16 too for contestants
-# ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  contestants to train with, instead of the table's choice
+# PRECISION=BF16|FP32                              of the GPU programs; FP16 too for variants
+# ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
 # GPU_ARCH=90                                      compute capability to build for, instead of this machine's
 # USE_OPENMP=0  USE_CBLAS=1                        for the CPU programs: one core; products by an installed CBLAS
 # WERROR=                                          lets the warnings of a newer compiler pass
@@ -16,7 +16,7 @@ SHELL := /bin/bash
 PRECISION ?= BF16
 precision := $(shell echo $(PRECISION) | tr A-Z a-z)
 ifeq ($(filter $(PRECISION),BF16 FP32 FP16),)
-$(error PRECISION=$(PRECISION): must be BF16, FP32 or, for the contestants of dev/cuda, FP16)
+$(error PRECISION=$(PRECISION): must be BF16, FP32 or, for the variants of dev/cuda, FP16)
 endif
 
 # ----------------------------------------------------------------------------
@@ -77,7 +77,7 @@ attention_flags += -DATTENTION_BACKWARD=$(ATTENTION_BACKWARD)
 endif
 CUDA_LDLIBS := -lcublasLt -lcublas
 
-contestants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_*.cu))
+variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_*.cu))
 unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
 cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(wildcard dev/test/test_*.cu))) # of what needs no GPU
 python := $(shell command -v python3 || command -v python)
@@ -86,7 +86,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests pair-tests compete lint format clean contestants $(contestants)
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests pair-tests compete lint format clean variants $(variants)
 
 all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
 no-nvcc:
@@ -121,32 +121,32 @@ build/$(1)_%: $(1:cu=.cu) build/trainer.flags
 endef
 $(foreach program,train_gpt2cu test_gpt2cu,$(eval $(call precision_rule,$(program))))
 
-# Contestants: build/<name>_<precision>
-define contestant_rule
+# Variants: build/<name>_<precision>
+define variant_rule
 build/%_$(1): dev/cuda/%.cu build/gpu.flags
 	$$(nvcc) -DPRECISION_$(2) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 endef
-$(eval $(call contestant_rule,bf16,BF16))
-$(eval $(call contestant_rule,fp16,FP16))
-$(eval $(call contestant_rule,fp32,FP32))
-$(contestants): %: build/%_$(precision)
+$(eval $(call variant_rule,bf16,BF16))
+$(eval $(call variant_rule,fp16,FP16))
+$(eval $(call variant_rule,fp32,FP32))
+$(variants): %: build/%_$(precision)
 # for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
 build/racecheck_%_bf16: dev/cuda/%.cu build/gpu.flags
 	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
-# the tensor-core contestants have no fp32
-contestant_programs := $(foreach c,$(contestants),build/$(c)_bf16 build/$(c)_fp16 \
+# the tensor-core variants have no fp32
+variant_programs := $(foreach c,$(variants),build/$(c)_bf16 build/$(c)_fp16 \
     $(if $(filter %_mma %_wgmma,$(c)),,build/$(c)_fp32))
-contestants: $(contestant_programs)
+variants: $(variant_programs)
 
 # Every CUDA program there is, to see that all of them compile
-cuda: train_gpt2cu test_gpt2cu build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 libattention.so contestants
+cuda: train_gpt2cu test_gpt2cu build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 libattention.so variants
 
-# The trainer's test with every pair of contestants that can train: build/pair-<forward>-<backward>-<precision>. A
-# contestant whose forward needs a scratch cannot (cublas, and flash1 in 16 bit).
-trainable_bf16 := $(filter-out cublas flash1,$(contestants:attention_forward_%=%))
-trainable_fp32 := $(filter-out cublas mma wgmma,$(contestants:attention_forward_%=%))
-trainable_backward_bf16 := $(contestants:attention_backward_%=%)
-trainable_backward_fp32 := $(filter-out mma wgmma,$(contestants:attention_backward_%=%))
+# The trainer's test with every pair of variants that can train: build/pair-<forward>-<backward>-<precision>. A
+# variant whose forward needs a scratch cannot (cublas, and flash1 in 16 bit).
+trainable_bf16 := $(filter-out cublas flash1,$(variants:attention_forward_%=%))
+trainable_fp32 := $(filter-out cublas mma wgmma,$(variants:attention_forward_%=%))
+trainable_backward_bf16 := $(variants:attention_backward_%=%)
+trainable_backward_fp32 := $(filter-out mma wgmma,$(variants:attention_backward_%=%))
 pairs := $(foreach p,bf16 fp32,$(foreach f,$(filter-out attention_%,$(trainable_$(p))),$(foreach \
     b,$(filter-out attention_%,$(trainable_backward_$(p))),build/pair-$(f)-$(b)-$(p))))
 $(pairs): build/pair-%: test_gpt2.cu build/gpu.flags
@@ -198,13 +198,13 @@ gpu-tests:
 	@echo "gpu-tests: skipped, $(if $(gpu),no nvcc,no GPU) here"
 endif
 
-# Every pair of contestants in the trainer, against the committed dumps; needs a GPU
+# Every pair of variants in the trainer, against the committed dumps; needs a GPU
 pair-tests: $(pairs)
 	@set -eo pipefail; for t in $^; do echo "== $$t"; $$t | tail -n 1; \
 	    case $$t in *wgmma*) ;; # has no head size of 32 \
 	    *) $$t dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin | tail -n 1 ;; esac; done
 
-compete: contestants
+compete: variants
 	dev/cuda/compete.sh
 
 # ----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 /*
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
-Products are cuBLASLt's; everything else is in llmc/, one header per idea; attention is the winning contestant of
+Products are cuBLASLt's; everything else is in llmc/, one header per idea; attention is the winning variant of
 dev/cuda. Nothing adds with atomics, so the same seed gives the same bits. main, at the end, is the training loop; its
 steps are in llmc/trainer.h, which the CPU trainer shares.
 */

@@ -1,8 +1,8 @@
 /*
-Which contestant of dev/cuda serves which GPU, precision and head size: one table for each direction. The contract is
+Which variant of dev/cuda serves which GPU, precision and head size: one table for each direction. The contract is
 dev/cuda/attention.h's; what is raced there is what trains here.
 
-    make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      forces contestants by name
+    make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      forces variants by name
 */
 #ifndef LLMC_ATTENTION_CUH
 #define LLMC_ATTENTION_CUH
@@ -17,9 +17,9 @@ dev/cuda/attention.h's; what is raced there is what trains here.
 
 #ifdef ATTENTION_FORWARD
 // clang-format off
-#define ATTENTION_FORWARD_FILE_(idea) ATTENTION_TEXT(dev/cuda/attention_forward_##idea.cu)
+#define ATTENTION_FORWARD_FILE_(variant) ATTENTION_TEXT(dev/cuda/attention_forward_##variant.cu)
 // clang-format on
-#define ATTENTION_FORWARD_FILE(idea) ATTENTION_FORWARD_FILE_(idea)
+#define ATTENTION_FORWARD_FILE(variant) ATTENTION_FORWARD_FILE_(variant)
 #include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
 static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), AttentionForward>::value,
               "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
@@ -32,9 +32,9 @@ static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), Atte
 
 #ifdef ATTENTION_BACKWARD
 // clang-format off
-#define ATTENTION_BACKWARD_FILE_(idea) ATTENTION_TEXT(dev/cuda/attention_backward_##idea.cu)
+#define ATTENTION_BACKWARD_FILE_(variant) ATTENTION_TEXT(dev/cuda/attention_backward_##variant.cu)
 // clang-format on
-#define ATTENTION_BACKWARD_FILE(idea) ATTENTION_BACKWARD_FILE_(idea)
+#define ATTENTION_BACKWARD_FILE(variant) ATTENTION_BACKWARD_FILE_(variant)
 #include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
 #elif defined(PRECISION_FP32)
 #include "dev/cuda/attention_backward_flash2.cu"
@@ -43,14 +43,14 @@ static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), Atte
 #include "dev/cuda/attention_backward_wgmma.cu"
 #endif
 
-// A contestant, from one compute capability to another (90 is 9.0) and from one head size to another
+// A variant, from one compute capability to another (90 is 9.0) and from one head size to another
 struct AttentionForwardChoice {
-    const char* idea;
+    const char* variant;
     int capability_from, capability_to, HS_from, HS_to;
     AttentionForward launch;
 };
 struct AttentionBackwardChoice {
-    const char* idea;
+    const char* variant;
     int capability_from, capability_to, HS_from, HS_to;
     AttentionBackward launch;
     AttentionScratchBytes scratch_bytes;
@@ -92,15 +92,15 @@ template <class Choice, size_t N> static inline const Choice& attention_choice(c
             return c;
         }
     }
-    fatal("attention: no contestant serves head size %d on compute capability %d.%d", HS, major, minor);
+    fatal("attention: no variant serves head size %d on compute capability %d.%d", HS, major, minor);
 }
 
-// The names of the contestants that serve the current GPU
+// The names of the variants that serve the current GPU
 static inline const char* attention_forward_name(int HS = 64) {
-    return attention_choice(attention_forward_choices, HS).idea;
+    return attention_choice(attention_forward_choices, HS).variant;
 }
 static inline const char* attention_backward_name(int HS = 64) {
-    return attention_choice(attention_backward_choices, HS).idea;
+    return attention_choice(attention_backward_choices, HS).variant;
 }
 
 // out (B,T,NH,HS), l and m (B,NH,T) from qkv (B,T,3,NH,HS)

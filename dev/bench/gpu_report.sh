@@ -68,7 +68,7 @@ for sdpa in cudnn flash; do
     row "PyTorch: torch.compile with $sdpa attention: 124M B=64 T=1024" \
         "$(sed -n 's/.*, \([0-9,]*\) tok\/s.*/\1/p' "$out/torch_$sdpa.log" | head -n 1 | tr -d ,)" tok/s
 done
-row "attention" "$(sed -n 's/^| attention *| \(.*[^ ]\) *|$/\1/p' "$out/speed_64.log" | tr , ';')" contestants
+row "attention" "$(sed -n 's/^| attention *| \(.*[^ ]\) *|$/\1/p' "$out/speed_64.log" | tr , ';')" variants
 
 # 4. The same bits: a second run, and one resumed from step 100
 ./train_gpt2cu "${run[@]}" -s 0 -n 100 -o "$out/again" >"$out/again.log"

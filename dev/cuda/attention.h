@@ -1,5 +1,5 @@
 /*
-The contract of the attention contestants: shapes, signatures, and what a contestant declares.
+The contract of the attention variants: shapes, signatures, and what a variant declares.
 
     forward (out, l, m, qkv, B, T, NH, HS, stream)
     backward(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream)
@@ -16,14 +16,14 @@ Every element of the outputs is written; nothing else is. Finite inputs give fin
 magnitude too. A launcher allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph, and
 on several streams at once with a scratch for each. Scratch holds anything when a kernel starts.
 
-A contestant attention_<direction>_<idea>.cu is, inside `namespace <idea>`, its kernels, a launcher for each
+A variant attention_<direction>_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each
 configuration, the table `forward_configs` or `backward_configs`, and attention_forward(), or attention_backward() and
 attention_backward_scratch_bytes(), which run the first entry of the table that serves the head size and fits the GPU.
 It ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "attention_bench.h"
-    int main(int argc, char** argv) { return attention_forward_main(argc, argv, "<idea>", <idea>::forward_configs); }
+    int main(int argc, char** argv) { return attention_forward_main(argc, argv, "<variant>", <variant>::forward_configs); }
     #endif
 */
 #ifndef ATTENTION_H
@@ -33,7 +33,7 @@ It ends with
 
 typedef void (*AttentionForward)(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                  cudaStream_t stream);
-// For contestants that keep more in device memory than their outputs, such as a T×T tensor: forward too has a scratch.
+// For variants that keep more in device memory than their outputs, such as a T×T tensor: forward too has a scratch.
 // They race, but do not train: the trainer keeps none for forward.
 typedef void (*AttentionForwardWithScratch)(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B,
                                             int T, int NH, int HS, cudaStream_t stream);
@@ -42,7 +42,7 @@ typedef void (*AttentionBackward)(floatX* dqkv, const floatX* dout, const floatX
                                   cudaStream_t stream);
 typedef size_t (*AttentionScratchBytes)(int B, int T, int NH, int HS);
 
-// One way to launch a contestant. A table lists them best first for each head size.
+// One way to launch a variant. A table lists them best first for each head size.
 struct AttentionForwardConfig {
     const char* name;        // as the bench prints it and --config names it, such as "64x64"; no comma: a CSV field
     int HS;                  // the head size it serves; 0: every one of the contract

@@ -1,7 +1,7 @@
 /*
 The unfused way backward: five batched products, with P and dS kept as T×T tensors between them.
 
-Against naive: the library's speed for the products. Against the fused contestants: 8 to 12 bytes of scratch for each of
+Against naive: the library's speed for the products. Against the fused variants: 8 to 12 bytes of scratch for each of
 B NH T^2 scores, all of them written and read, and twice the work, because the library knows no causal mask.
 
     P = exp(Q K^T / sqrt(HS) - m) / l        dP = dO V^T        dS = P (dP - D)        D = rowsum(dO O)

@@ -1,5 +1,5 @@
 /*
-The program that every contestant becomes: read the command line, check every configuration over a sweep of shapes, then
+The program that every variant becomes: read the command line, check every configuration over a sweep of shapes, then
 time each at one shape and print a row for it. A wrong kernel ends the program with exit code 1 before anything is timed.
 
 The check    outputs and scratch filled with NaN, guard bytes around them, errors held against the fp64 reference and
@@ -7,7 +7,7 @@ The check    outputs and scratch filled with NaN, guard bytes around them, error
 The timing   CUDA graphs of launches that walk through more memory than the L2 cache holds, replayed by turns with rests
              between; the median of the replays.
 The row      TFLOP/s count the causal half: 2 B NH T^2 HS forward, 2.5 times that backward. "of GEMM" is the share of
-             what cuBLAS reaches on 8192^3 in the same precision, "x naive" the speed-up over the naive contestant.
+             what cuBLAS reaches on 8192^3 in the same precision, "x naive" the speed-up over the naive variant.
 
 Programs link with -lcublas, for the GEMM.
 */
@@ -37,7 +37,7 @@ struct BenchOptions {
     const char* csv = nullptr;
 };
 
-static inline void bench_help(const char* direction, const char* idea) {
+static inline void bench_help(const char* direction, const char* variant) {
     printf("Usage: attention_%s_%s_%s [flag value]...\n\n"
            "  -b <int>         B, batch (default 8)\n"
            "  -t <int>         T, sequence length (default 1024)\n"
@@ -48,17 +48,17 @@ static inline void bench_help(const char* direction, const char* idea) {
            "  --check-only     check and do not time; a size that is given replaces its list in the sweep\n"
            "  --no-sweep       check only the shape that is timed\n"
            "  --help           this text\n",
-           direction, idea, PRECISION_NAME);
+           direction, variant, PRECISION_NAME);
 }
 
-static inline BenchOptions bench_options(int argc, char** argv, const char* direction, const char* idea) {
+static inline BenchOptions bench_options(int argc, char** argv, const char* direction, const char* variant) {
     BenchOptions o;
     const char* const size_flags[4] = {"-b", "-t", "-h", "-d"};
     int* const sizes[4] = {&o.shape.B, &o.shape.T, &o.shape.NH, &o.shape.HS};
     for (int i = 1; i < argc; i++) {
         std::string flag = argv[i];
         if (flag == "--help") {
-            bench_help(direction, idea);
+            bench_help(direction, variant);
             exit(EXIT_SUCCESS);
         }
         if (flag == "--check-only") {
@@ -324,10 +324,11 @@ template <class Direction> static Verdict check(const typename Direction::Config
     return verdict;
 }
 
-template <class Direction> static std::string describe(const char* idea, const char* config, Shape s, Pattern pattern) {
+template <class Direction>
+static std::string describe(const char* variant, const char* config, Shape s, Pattern pattern) {
     char text[256];
-    snprintf(text, sizeof(text), "attention_%s_%s %s at B %d T %d NH %d HS %d, %s", Direction::name, idea, config, s.B,
-             s.T, s.NH, s.HS, pattern_names[pattern]);
+    snprintf(text, sizeof(text), "attention_%s_%s %s at B %d T %d NH %d HS %d, %s", Direction::name, variant, config,
+             s.B, s.T, s.NH, s.HS, pattern_names[pattern]);
     return text;
 }
 
@@ -349,7 +350,7 @@ static inline std::vector<Shape> sweep_shapes(const BenchOptions& o) {
 
 // Checks every configuration over all shapes of the sweep and all patterns, and prints a line for each.
 template <class Direction> static void
-check_sweep(const char* idea, const std::vector<const typename Direction::Config*>& configs, const BenchOptions& o) {
+check_sweep(const char* variant, const std::vector<const typename Direction::Config*>& configs, const BenchOptions& o) {
     int all_checks = 0;
     std::vector<Verdict> verdicts(configs.size());
     std::vector<int> checks(configs.size());
@@ -362,7 +363,7 @@ check_sweep(const char* idea, const std::vector<const typename Direction::Config
             Direction::prepare(t, r);
             for (size_t n = 0; n < configs.size(); n++) {
                 if (configs[n]->HS != 0 && configs[n]->HS != s.HS) { continue; }
-                std::string what = describe<Direction>(idea, configs[n]->name, s, (Pattern)pattern);
+                std::string what = describe<Direction>(variant, configs[n]->name, s, (Pattern)pattern);
                 Verdict v = check<Direction>(*configs[n], t, r, what, 2);
                 verdicts[n].worst = fmax(verdicts[n].worst, v.worst);
                 verdicts[n].deterministic &= v.deterministic;
@@ -373,13 +374,13 @@ check_sweep(const char* idea, const std::vector<const typename Direction::Config
         tensors_free(&t);
     }
     if (all_checks == 0) {
-        fatal("attention_%s_%s: no configuration serves head size %d", Direction::name, idea, o.shape.HS);
+        fatal("attention_%s_%s: no configuration serves head size %d", Direction::name, variant, o.shape.HS);
     }
     for (size_t n = 0; n < configs.size(); n++) {
         if (checks[n] == 0) { continue; }
         std::string head_size = configs[n]->HS ? "HS " + std::to_string(configs[n]->HS) : "every HS";
         printf("attention_%s_%s %s %s, %s: %d checks passed, largest error %.0f%% of what is allowed, %s\n",
-               Direction::name, idea, PRECISION_NAME, configs[n]->name, head_size.c_str(), checks[n],
+               Direction::name, variant, PRECISION_NAME, configs[n]->name, head_size.c_str(), checks[n],
                100 * verdicts[n].worst, verdicts[n].deterministic ? "deterministic" : "not deterministic");
     }
 }
@@ -512,7 +513,8 @@ static inline void append_csv(const char* path, const std::string& row) {
     FILE* f = fopen_check(path, "a");
     fseek(f, 0, SEEK_END);
     if (ftell(f) == 0) {
-        fputs("gpu,driver,cuda,date,commit,direction,idea,precision,B,T,NH,HS,config,ms,tflops,rel_err,deterministic\n",
+        fputs("gpu,driver,cuda,date,commit,direction,variant,precision,B,T,NH,HS,config,ms,tflops,rel_err,"
+              "deterministic\n",
               f);
     }
     fprintf(f, "%s\n", row.c_str());
@@ -554,13 +556,13 @@ time_configs(const std::vector<const typename Direction::Config*>& configs, std:
 }
 
 // Checks the configurations at the shape, times them and prints a row for each.
-template <class Direction> static void bench(const char* idea,
+template <class Direction> static void bench(const char* variant,
                                              const std::vector<const typename Direction::Config*>& configs,
                                              const BenchOptions& o, const cudaDeviceProp& gpu) {
     const Shape s = o.shape;
     const double tflop = 1e-12 * Direction::flops * s.B * s.NH * s.T * s.T * s.HS;
     const double ceiling = gemm_ceiling();
-    printf("\nattention_%s_%s, %s, %s, B %d T %d NH %d HS %d; GEMM %.1f TFLOP/s\n", Direction::name, idea,
+    printf("\nattention_%s_%s, %s, %s, B %d T %d NH %d HS %d; GEMM %.1f TFLOP/s\n", Direction::name, variant,
            PRECISION_NAME, gpu.name, s.B, s.T, s.NH, s.HS, ceiling);
     printf("%-16s %10s %9s %8s %9s %9s  %s\n", "config", "ms", "TFLOP/s", "of GEMM", "x naive", "rel_err",
            "deterministic");
@@ -581,10 +583,10 @@ template <class Direction> static void bench(const char* idea,
     std::vector<Verdict> verdicts;
     for (const typename Direction::Config* c : configs) {
         if (c->HS != 0 && c->HS != s.HS) { continue; }
-        verdicts.push_back(check<Direction>(*c, tensors[0], r, describe<Direction>(idea, c->name, s, ORDINARY), 1));
+        verdicts.push_back(check<Direction>(*c, tensors[0], r, describe<Direction>(variant, c->name, s, ORDINARY), 1));
         racers.push_back(c);
     }
-    if (racers.empty()) { fatal("no configuration of %s serves head size %d on this GPU", idea, s.HS); }
+    if (racers.empty()) { fatal("no configuration of %s serves head size %d on this GPU", variant, s.HS); }
     std::vector<float> times = time_configs<Direction>(racers, tensors, s);
     // The naive kernels take seconds at large shapes, where a speed-up over them says little.
     float naive_ms = tflop <= 0.1 ? time_configs<Direction>({&Direction::naive()}, tensors, s)[0] : NAN;
@@ -600,7 +602,7 @@ template <class Direction> static void bench(const char* idea,
                100 * 1e3 * tflop / ms / ceiling, times_naive, verdicts[n].rel_err, deterministic);
         if (ms < best_ms) {
             best_ms = ms;
-            snprintf(row, sizeof(row), "%s,%s,%s,%d,%d,%d,%d,%s,%.5f,%.2f,%.3e,%s", Direction::name, idea,
+            snprintf(row, sizeof(row), "%s,%s,%s,%d,%d,%d,%d,%s,%.5f,%.2f,%.3e,%s", Direction::name, variant,
                      PRECISION_NAME, s.B, s.T, s.NH, s.HS, racers[n]->name, ms, 1e3 * tflop / ms, verdicts[n].rel_err,
                      deterministic);
             best_row = csv_environment(gpu) + "," + row;
@@ -614,10 +616,10 @@ template <class Direction> static void bench(const char* idea,
 // ----------------------------------------------------------------------------
 // The mains
 
-template <class Direction, size_t N> static int attention_main(int argc, char** argv, const char* idea,
+template <class Direction, size_t N> static int attention_main(int argc, char** argv, const char* variant,
                                                                const typename Direction::Config (&table)[N],
                                                                int compute_capability) {
-    BenchOptions o = bench_options(argc, argv, Direction::name, idea);
+    BenchOptions o = bench_options(argc, argv, Direction::name, variant);
     std::string names;
     std::vector<const typename Direction::Config*> configs;
     for (const typename Direction::Config& c : table) {
@@ -628,7 +630,7 @@ template <class Direction, size_t N> static int attention_main(int argc, char** 
 
     cudaDeviceProp gpu = bench_gpu();
     if (gpu.major * 10 + gpu.minor < compute_capability) {
-        fatal("attention_%s_%s needs compute capability %d.%d; the %s has %d.%d", Direction::name, idea,
+        fatal("attention_%s_%s needs compute capability %d.%d; the %s has %d.%d", Direction::name, variant,
               compute_capability / 10, compute_capability % 10, gpu.name, gpu.major, gpu.minor);
     }
     for (size_t n = configs.size(); n-- > 0;) {
@@ -637,21 +639,21 @@ template <class Direction, size_t N> static int attention_main(int argc, char** 
                configs[n]->HS, configs[n]->shared_bytes / 1024, gpu.name, gpu.sharedMemPerBlockOptin / 1024);
         configs.erase(configs.begin() + n);
     }
-    if (o.sweep || o.check_only) { check_sweep<Direction>(idea, configs, o); }
-    if (!o.check_only) { bench<Direction>(idea, configs, o, gpu); }
+    if (o.sweep || o.check_only) { check_sweep<Direction>(variant, configs, o); }
+    if (!o.check_only) { bench<Direction>(variant, configs, o, gpu); }
     return EXIT_SUCCESS;
 }
 
-// compute_capability: the least that the contestant runs on, such as 80; 0 where any will do.
-template <size_t N> static inline int attention_forward_main(int argc, char** argv, const char* idea,
+// compute_capability: the least that the variant runs on, such as 80; 0 where any will do.
+template <size_t N> static inline int attention_forward_main(int argc, char** argv, const char* variant,
                                                              const AttentionForwardConfig (&table)[N],
                                                              int compute_capability = 0) {
-    return attention_main<Forward>(argc, argv, idea, table, compute_capability);
+    return attention_main<Forward>(argc, argv, variant, table, compute_capability);
 }
-template <size_t N> static inline int attention_backward_main(int argc, char** argv, const char* idea,
+template <size_t N> static inline int attention_backward_main(int argc, char** argv, const char* variant,
                                                               const AttentionBackwardConfig (&table)[N],
                                                               int compute_capability = 0) {
-    return attention_main<Backward>(argc, argv, idea, table, compute_capability);
+    return attention_main<Backward>(argc, argv, variant, table, compute_capability);
 }
 
 #endif

@@ -1,5 +1,5 @@
 /*
-What the contestants are held against: random inputs of three kinds, attention and its gradients in fp64 on the GPU, and
+What the variants are held against: random inputs of three kinds, attention and its gradients in fp64 on the GPU, and
 the error that a correct kernel may make.
 
 The error is not a guessed tolerance but a first-order model, summed up in fp64 beside the reference. Let u be the unit

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Races the attention contestants on this GPU and writes dev/cuda/leaderboard/<gpu>.csv, a row for each contestant,
+# Races the attention variants on this GPU and writes dev/cuda/leaderboard/<gpu>.csv, a row for each variant,
 # precision and shape: its fastest configuration. A wrong kernel ends the race.
 #
-#     make compete                    builds all contestants and races them
-#     dev/cuda/compete.sh mma wgmma   races these ideas alone, as built; the rows of the others stay
+#     make compete                    builds all variants and races them
+#     dev/cuda/compete.sh mma wgmma   races these variants alone, as built; the rows of the others stay
 #
 # About 8 minutes on an H200, and at most 40 GB of GPU memory. COMMIT=<hash> says what was built, where the repository is
 # elsewhere.
@@ -24,7 +24,7 @@ shapes=(
     "64 512 12 64" "16 2048 12 64" "8 4096 12 64" "4 8192 12 64" "2 16384 12 64"
 )
 
-# The longest rows an idea races over, for its time (naive, flash1) or its T x T tensors (cublas); fp32 is for the ladder.
+# The longest rows an variant races over, for its time (naive, flash1) or its T x T tensors (cublas); fp32 is for the ladder.
 longest() {
     case "$1 $2" in
     naive* | flash1*) echo 1024 ;;
@@ -34,32 +34,32 @@ longest() {
     esac
 }
 
-ideas=("$@")
-if [ ${#ideas[@]} -eq 0 ]; then
-    mapfile -t ideas < <(find dev/cuda -name 'attention_forward_*.cu' | sed 's/.*attention_forward_//; s/\.cu$//' | sort)
+variants=("$@")
+if [ ${#variants[@]} -eq 0 ]; then
+    mapfile -t variants < <(find dev/cuda -name 'attention_forward_*.cu' | sed 's/.*attention_forward_//; s/\.cu$//' | sort)
 fi
-for idea in "${ideas[@]}"; do
+for variant in "${variants[@]}"; do
     for direction in forward backward; do
         for precision in bf16 fp32; do
-            program=build/attention_${direction}_${idea}_${precision}
+            program=build/attention_${direction}_${variant}_${precision}
             if [ ! -x "$program" ]; then continue; fi # such as mma in fp32
             "$program" --check-only
             for shape in "${shapes[@]}"; do
                 read -r B T NH HS <<< "$shape"
-                if [ "$T" -gt "$(longest "$idea" "$precision")" ]; then continue; fi
+                if [ "$T" -gt "$(longest "$variant" "$precision")" ]; then continue; fi
                 "$program" -b "$B" -t "$T" -h "$NH" -d "$HS" --no-sweep --csv "$race"
             done
         done
     done
 done
-[ -s "$race" ] || { echo "error: nothing raced: build contestants first, with make contestants" >&2; exit 1; }
+[ -s "$race" ] || { echo "error: nothing raced: build variants first, with make variants" >&2; exit 1; }
 
-# New rows take the place of the old ones of the same ideas.
+# New rows take the place of the old ones of the same variants.
 mkdir -p "$(dirname "$board")"
 merged=$board.tmp
 head -n 1 "$race" > "$merged"
 if [ -f "$board" ]; then
-    raced=$(printf ',%s,|' "${ideas[@]}")
+    raced=$(printf ',%s,|' "${variants[@]}")
     tail -n +2 "$board" | grep -vE "${raced%|}" >> "$merged" || true # all of them may have raced
 fi
 tail -n +2 "$race" >> "$merged"

@@ -1,8 +1,8 @@
 /*
-The batched products of the cublas contestants: every head of a batch row in one call, straight on the packed tensors. A
+The batched products of the cublas variants: every head of a batch row in one call, straight on the packed tensors. A
 matrix is row-major, T rows of `ld` numbers; heads are `head` numbers apart.
 
-cuBLAS needs a handle, the one piece of state among the contestants: it is made at the first launch, which therefore must
+cuBLAS needs a handle, the one piece of state among the variants: it is made at the first launch, which therefore must
 not be inside a graph's capture. Its workspace is part of the scratch, so that it allocates nothing later.
 */
 #ifndef CUBLAS_BATCHES_CUH

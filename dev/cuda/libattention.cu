@@ -1,5 +1,5 @@
 /*
-The winning contestants as a shared library with a C interface, for whoever holds raw device pointers: PyTorch through
+The winning variants as a shared library with a C interface, for whoever holds raw device pointers: PyTorch through
 ctypes (compare_torch.py), Julia, Rust. bf16 tensors, in the shapes of attention.h. Functions return 0 when the kernels
 were launched on the stream, else 1, and attention_error() then says why.
 

@@ -19,13 +19,13 @@ DIRECTIONS = ("forward", "backward")
 
 
 def read(path):
-    """The fastest row of each contestant, precision and shape, with shape, ms and tflops as numbers."""
+    """The fastest row of each variant, precision and shape, with shape, ms and tflops as numbers."""
     best = {}
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             row["shape"] = tuple(int(row[size]) for size in ("B", "T", "NH", "HS"))
             row["ms"], row["tflops"] = float(row["ms"]), float(row["tflops"])
-            key = (row["direction"], row["idea"], row["precision"], row["shape"])
+            key = (row["direction"], row["variant"], row["precision"], row["shape"])
             if key not in best or row["ms"] < best[key]["ms"]:
                 best[key] = row
     if not best:
@@ -39,40 +39,44 @@ def table(header, rows):
 
 
 def ladder(rows):
-    """Every idea at one shape, slowest first: milliseconds and TFLOP/s, forward and backward, in each precision."""
+    """Every variant at one shape, slowest first: milliseconds and TFLOP/s, forward and backward, in each precision."""
     precisions = [p for p in ("fp32", "bf16", "fp16") if any(r["precision"] == p for r in rows)]
-    cells = {(r["idea"], r["precision"], r["direction"]): r for r in rows if r["shape"] == LADDER_SHAPE}
-    ideas = {idea for idea, _, _ in cells}
+    cells = {(r["variant"], r["precision"], r["direction"]): r for r in rows if r["shape"] == LADDER_SHAPE}
+    variants = {variant for variant, _, _ in cells}
 
-    def slowness(idea):
-        return -min(r["ms"] for (name, _, _), r in cells.items() if name == idea), idea
+    def slowness(variant):
+        return -min(r["ms"] for (name, _, _), r in cells.items() if name == variant), variant
 
     def cell(row):
         return f"{row['ms']:.4g} ms, {row['tflops']:.1f}" if row else "–"
 
     columns = [(p, d) for p in precisions for d in DIRECTIONS]
-    lines = [[idea] + [cell(cells.get((idea, p, d))) for p, d in columns] for idea in sorted(ideas, key=slowness)]
-    return table(["idea"] + [f"{d}, {p}" for p, d in columns], lines)
+    lines = [
+        [variant] + [cell(cells.get((variant, p, d))) for p, d in columns] for variant in sorted(variants, key=slowness)
+    ]
+    return table(["variant"] + [f"{d}, {p}" for p, d in columns], lines)
 
 
 def shapes_table(rows, direction):
-    """TFLOP/s of every idea in bf16 at every shape; the fastest is bold, with its milliseconds."""
+    """TFLOP/s of every variant in bf16 at every shape; the fastest is bold, with its milliseconds."""
     rows = [r for r in rows if r["direction"] == direction and r["precision"] == "bf16"]
-    ideas = sorted({r["idea"] for r in rows}, key=lambda idea: max(r["tflops"] for r in rows if r["idea"] == idea))
+    variants = sorted(
+        {r["variant"] for r in rows}, key=lambda variant: max(r["tflops"] for r in rows if r["variant"] == variant)
+    )
     lines = []
     for shape in dict.fromkeys(r["shape"] for r in rows):
-        here = {r["idea"]: r for r in rows if r["shape"] == shape}
+        here = {r["variant"]: r for r in rows if r["shape"] == shape}
         best = min(here.values(), key=lambda r: r["ms"])
-        cells = [f"{here[i]['tflops']:.1f}" if i in here else "–" for i in ideas]
-        cells = [f"**{c}**" if i == best["idea"] else c for i, c in zip(ideas, cells)]
+        cells = [f"{here[i]['tflops']:.1f}" if i in here else "–" for i in variants]
+        cells = [f"**{c}**" if i == best["variant"] else c for i, c in zip(variants, cells)]
         lines.append([",".join(map(str, shape)), *cells, f"{best['ms']:.4g}"])
-    return table(["B,T,NH,HS", *ideas, "best, ms"], lines)
+    return table(["B,T,NH,HS", *variants, "best, ms"], lines)
 
 
 def write_readme(rows, name, plots):
     gpu = rows[0]
     begin, end = f"<!-- leaderboard {name} -->", f"<!-- end of leaderboard {name} -->"
-    moody = sorted({f"{r['idea']} {r['direction']}" for r in rows if r["deterministic"] != "yes"})
+    moody = sorted({f"{r['variant']} {r['direction']}" for r in rows if r["deterministic"] != "yes"})
     lines = [
         begin,
         f"### {gpu['gpu']}",
@@ -109,9 +113,9 @@ def plot(rows, direction, path):
     for r in rows:
         B, T, NH, HS = r["shape"]
         if r["direction"] == direction and r["precision"] == "bf16" and (B * T, NH, HS) == (CURVE_TOKENS, 12, 64):
-            curves.setdefault(r["idea"], {})[T] = r["tflops"]
-    for idea, points in sorted(curves.items(), key=lambda item: -max(item[1].values())):
-        axes.plot(*zip(*sorted(points.items())), marker="o", label=idea)
+            curves.setdefault(r["variant"], {})[T] = r["tflops"]
+    for variant, points in sorted(curves.items(), key=lambda item: -max(item[1].values())):
+        axes.plot(*zip(*sorted(points.items())), marker="o", label=variant)
     lengths = sorted({T for points in curves.values() for T in points})
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [str(T) for T in lengths])

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# compute-sanitizer's four tools over the contestants as built, on small shapes: two heads of 130 rows, and for wgmma two of
+# compute-sanitizer's four tools over the variants as built, on small shapes: two heads of 130 rows, and for wgmma two of
 # 400, in which every stage of its pipelines comes again, with heads of 64 and of 128. Prints a line for each program and
 # shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which make builds
 # here: hopper.cuh says why. flash1, whose products read every operand from shared memory, takes 66 rows of 32 channels:
 # racecheck had not ended after 330 s with 130 of 64.
 #
-#     make contestants && dev/cuda/sanitize.sh            all of them
-#     dev/cuda/sanitize.sh mma wgmma                      these ideas
+#     make variants && dev/cuda/sanitize.sh            all of them
+#     dev/cuda/sanitize.sh mma wgmma                      these variants
 #
 # The four tools run side by side: about fifteen seconds for each program and shape on an H200. A tool that is not done
 # after LIMIT seconds (300) counts as failed.
@@ -18,9 +18,9 @@ command -v compute-sanitizer >/dev/null || {
     echo "error: no compute-sanitizer found: it comes with the CUDA Toolkit" >&2
     exit 1
 }
-ideas=("$@")
-if [ ${#ideas[@]} -eq 0 ]; then
-    mapfile -t ideas < <(find dev/cuda -name 'attention_*.cu' | sed 's/.*ward_//; s/\.cu$//' | sort -u)
+variants=("$@")
+if [ ${#variants[@]} -eq 0 ]; then
+    mapfile -t variants < <(find dev/cuda -name 'attention_*.cu' | sed 's/.*ward_//; s/\.cu$//' | sort -u)
 fi
 tools=(memcheck racecheck initcheck synccheck)
 logs=$(mktemp -d)
@@ -52,19 +52,19 @@ check() { # program, shape
     echo "${line%,}"
 }
 
-for idea in "${ideas[@]}"; do
+for variant in "${variants[@]}"; do
     found=0
-    for program in build/attention_*ward_"${idea}"_{bf16,fp32}; do
+    for program in build/attention_*ward_"${variant}"_{bf16,fp32}; do
         [ -x "$program" ] || continue
         found=1
         shapes=("-t 130 -d 64")
-        if [ "$idea" = flash1 ]; then shapes=("-t 66 -d 32"); fi
-        if [ "$idea" = wgmma ]; then
+        if [ "$variant" = flash1 ]; then shapes=("-t 66 -d 32"); fi
+        if [ "$variant" = wgmma ]; then
             shapes+=("-t 400 -d 64" "-t 400 -d 128")
             make -s "build/racecheck_$(basename "$program")"
         fi
         for shape in "${shapes[@]}"; do check "$program" "$shape"; done
     done
-    [ $found -eq 1 ] || { echo "error: no program of $idea in build/: run make contestants" >&2; exit 1; }
+    [ $found -eq 1 ] || { echo "error: no program of $variant in build/: run make variants" >&2; exit 1; }
 done
 exit $failed
