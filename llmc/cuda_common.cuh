@@ -38,11 +38,11 @@ static inline void cuda_check_(cudaError_t error, const char* call, const char* 
 
 // How many blocks of the kernel the current GPU holds at once: a grid of so many finishes together.
 template <class Kernel> static inline int resident_blocks(Kernel* kernel, int threads) {
-    int device, multiprocessors, blocks;
+    int device, num_sms, blocks;
     cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    cuda_check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
     cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0));
-    return multiprocessors * blocks;
+    return num_sms * blocks;
 }
 
 // ----------------------------------------------------------------------------

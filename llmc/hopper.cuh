@@ -31,15 +31,15 @@ namespace hopper {
 
 constexpr int WARPGROUP_SIZE = 128;
 
-// How many multiprocessors the current GPU has. Ends the program where it is not of compute capability 9.0.
-static inline int hopper_multiprocessors() {
-    int device, major, minor, multiprocessors;
+// How many SMs the current GPU has. Ends the program where it is not of compute capability 9.0.
+static inline int hopper_num_sms() {
+    int device, major, minor, num_sms;
     cuda_check(cudaGetDevice(&device));
     cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
     if (major != 9 || minor != 0) { fatal("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor); }
-    cuda_check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    return multiprocessors;
+    cuda_check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
+    return num_sms;
 }
 
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }

@@ -39,7 +39,7 @@ __host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
     return (int64_t)(head * CEIL_DIV(T, padded_rows) + t / padded_rows) * padded_rows + t % padded_rows;
 }
 
-// Configuration of the query kernel: warps, rows per warp / 16, keys per block and per step, blocks per multiprocessor.
+// Configuration of the query kernel: warps, rows per warp / 16, keys per block and per step, blocks per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTiles {
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
@@ -50,7 +50,7 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTi
     static_assert(q_bytes <= 2 * kv_bytes, "O passes through the second stage");
     static_assert(padded_rows % Br == 0 && Bc % step == 0, "");
 };
-// Of the key kernel: warps, keys per warp / 16, queries per block and per step, blocks per multiprocessor.
+// Of the key kernel: warps, keys per warp / 16, queries per block and per step, blocks per SM.
 template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTiles {
     static constexpr int HS = HS_, M = M_, Br = BR, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Bc = WARPS * M * 16;

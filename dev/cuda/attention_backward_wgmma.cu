@@ -651,8 +651,8 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     return rows * (2 * HS + 2) * sizeof(float) + rows * HS / (64 * 64) * 2 * sizeof(int) + sizeof(int);
 }
 
-// The work of a launch, and the order in which so many multiprocessors take it up
-template <class C> BackwardProblem backward_problem(int B, int T, int NH, int multiprocessors) {
+// The work of a launch, and the order in which so many SMs take it up
+template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
     BackwardProblem p;
     p.T = T, p.NH = NH, p.heads = B * NH;
     p.head_blocks = CEIL_DIV(T, padded_rows), p.head_steps = CEIL_DIV(T, C::Br);
@@ -661,7 +661,7 @@ template <class C> BackwardProblem backward_problem(int B, int T, int NH, int mu
     p.places = (int64_t)p.heads * p.padded_T / C::Br * C::warpgroups;
     p.group = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
     p.group_blocks = p.group * p.head_blocks;
-    p.reversed = min(p.heads, CEIL_DIV(2 * multiprocessors, p.head_blocks));
+    p.reversed = min(p.heads, CEIL_DIV(2 * num_sms, p.head_blocks));
     p.first_reversed = p.heads - p.reversed, p.first_reversed_block = p.first_reversed * p.head_blocks;
     return p;
 }
@@ -672,8 +672,8 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     CUtensorMap qkv_map = tensor_map_of_heads(qkv, B, T, 3 * NH, HS);
     CUtensorMap dqkv_map = tensor_map_of_heads(dqkv, B, T, 3 * NH, HS);
     CUtensorMap dout_map = tensor_map_of_heads(dout, B, T, NH, HS);
-    const int multiprocessors = hopper_multiprocessors();
-    const BackwardProblem p = backward_problem<C>(B, T, NH, multiprocessors);
+    const int num_sms = hopper_num_sms();
+    const BackwardProblem p = backward_problem<C>(B, T, NH, num_sms);
 
     BackwardScratch parts;
     const int64_t rows = (int64_t)p.heads * p.padded_T;
@@ -692,7 +692,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(min(p.blocks, multiprocessors));
+    launch.gridDim = dim3(min(p.blocks, num_sms));
     launch.blockDim = dim3(C::threads);
     launch.dynamicSmemBytes = C::shared_bytes;
     launch.stream = stream;

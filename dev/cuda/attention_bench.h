@@ -342,7 +342,7 @@ static inline std::vector<Shape> sweep_shapes(const BenchOptions& o) {
     std::vector<Shape> shapes;
     for (int HS : HSs) {
         for (int T : Ts) { shapes.push_back({B, T, NH, HS}); }
-        // the last has more heads than a GPU has multiprocessors
+        // the last has more heads than a GPU has SMs
         if (whole) { shapes.insert(shapes.end(), {{1, 200, 1, HS}, {3, 77, 1, HS}, {12, 333, 13, HS}}); }
     }
     return shapes;

@@ -10,7 +10,7 @@ both of its operands from shared memory.
 Bc is the most keys, and Br = min(Bc, HS) the queries, whose tiles fit the shared memory of a block on this GPU: the
 paper's M / 4d, with the tile of scores counted in.
 
-H200, fp32, 8,1024,12,64: 3.13 ms, 4.1 TFLOP/s, where naive takes 5.87 ms; 96 blocks of threads on 132 multiprocessors.
+H200, fp32, 8,1024,12,64: 3.13 ms, 4.1 TFLOP/s, where naive takes 5.87 ms; 96 blocks of threads on 132 SMs.
 */
 #ifndef ATTENTION_FORWARD_FLASH1_CU
 #define ATTENTION_FORWARD_FLASH1_CU

@@ -28,7 +28,7 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 
 namespace mma {
 
-// A configuration: warps per block, rows per warp / 16, keys per block and per step, and blocks per multiprocessor.
+// A configuration: warps per block, rows per warp / 16, keys per block and per step, and blocks per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct ForwardTiles {
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;

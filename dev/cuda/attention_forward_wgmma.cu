@@ -18,7 +18,7 @@ the key blocks from its own diagonal down to the first. Against mma:
 The climb is told in README.md, section "The climb of wgmma".
 
 What binds, by the profiler's counters of one launch (with sections of 32 MB), in % of the peak; tensor cores,
-exponentials and issue while the multiprocessors are busy:
+exponentials and issue while the SMs are busy:
 
                             clock    tensor  exponentials  issue  shared memory  L2   DRAM read
     4,16384,48,64   256x64  1.79 GHz   65        66          57        49        19    2.4 GB
@@ -463,10 +463,10 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
                                        cudaStream_t stream) {
     CUtensorMap qkv_map = tensor_map_of_heads(qkv, B, T, 3 * NH, HS);
     CUtensorMap out_map = tensor_map_of_heads(out, B, T, NH, HS);
-    const int multiprocessors = hopper_multiprocessors();
+    const int num_sms = hopper_num_sms();
     auto kernel = attention_forward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
-    int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, multiprocessors);
+    int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, num_sms);
     Problem p = {T, NH, B * NH, heads_side_by_side(B * NH, T, HS)};
     kernel<<<blocks, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
     cuda_check(cudaGetLastError());

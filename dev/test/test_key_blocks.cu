@@ -7,8 +7,8 @@
 #include <vector>
 
 // dQ of a step is the set of the key blocks that are in it, as bits; adding a block twice carries into another bit.
-template <class C> static bool every_dq_is_complete(int heads, int T, int multiprocessors) {
-    const wgmma::BackwardProblem p = wgmma::backward_problem<C>(1, T, heads, multiprocessors);
+template <class C> static bool every_dq_is_complete(int heads, int T, int num_sms) {
+    const wgmma::BackwardProblem p = wgmma::backward_problem<C>(1, T, heads, num_sms);
     struct Place {
         uint64_t sum[2] = {}, dQ = 0;
         int added[2] = {}, results = 0;
@@ -52,10 +52,10 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int multip
 int main(void) {
     for (int heads : {1, 2, 3, 12, 47, 156, 300}) {
         for (int T : {1, 64, 65, 128, 129, 333, 512, 1000, 1024, 1025, 2048, 4096, 5000, 8064}) {
-            for (int multiprocessors : {1, 2, 78, 114, 132, 200}) {
-                bool complete = every_dq_is_complete<wgmma::BackwardTiles<64, false>>(heads, T, multiprocessors) &&
-                                every_dq_is_complete<wgmma::BackwardTiles<128, false>>(heads, T, multiprocessors);
-                if (!CHECK(complete)) { printf("    heads %d, T %d, multiprocessors %d\n", heads, T, multiprocessors); }
+            for (int num_sms : {1, 2, 78, 114, 132, 200}) {
+                bool complete = every_dq_is_complete<wgmma::BackwardTiles<64, false>>(heads, T, num_sms) &&
+                                every_dq_is_complete<wgmma::BackwardTiles<128, false>>(heads, T, num_sms);
+                if (!CHECK(complete)) { printf("    heads %d, T %d, SMs %d\n", heads, T, num_sms); }
             }
         }
     }
