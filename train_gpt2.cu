@@ -120,7 +120,7 @@ void gpt2_find_gpu(GPT2* model) {
               model->device.major, model->device.minor);
     }
     cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, widen_kernel) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&attributes, cast_to_fp32_kernel) != cudaSuccess) {
         fatal("this build has no code for %s (compute capability %d.%d); run make clean and make train_gpt2cu here",
               model->device.name, model->device.major, model->device.minor);
     }
@@ -225,7 +225,7 @@ void gpt2_set_parameters(GPT2* model, const float* params) {
     size_t n = model->num_parameters;
     float* wide = model->master_weights ? model->master_weights : (float*)device_alloc(n * sizeof(float), "parameters");
     gpt2_copy_in(wide, params, n * sizeof(float));
-    narrow_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, model->stream>>>(model->params_memory, wide, n);
+    cast_from_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, model->stream>>>(model->params_memory, wide, n);
     cuda_check(cudaGetLastError());
     cuda_check(cudaDeviceSynchronize());
     if (wide != model->master_weights) { cuda_check(cudaFree(wide)); }
@@ -235,7 +235,7 @@ void gpt2_set_parameters(GPT2* model, const float* params) {
 void gpt2_get_parameters(GPT2* model, float* params) {
     size_t n = model->num_parameters;
     float* wide = (float*)device_alloc(n * sizeof(float), "parameters");
-    widen_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, model->stream>>>(wide, model->params_memory, n);
+    cast_to_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, model->stream>>>(wide, model->params_memory, n);
     cuda_check(cudaGetLastError());
     gpt2_copy_out(params, wide, n * sizeof(float));
     cuda_check(cudaFree(wide));

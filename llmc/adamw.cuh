@@ -69,11 +69,11 @@ static inline void adamw_update(floatX* params, float* master, const float* grad
 }
 
 // params (n) = master (n), rounded to nearest; and the other way round
-__global__ void narrow_kernel(floatX* out, const float* in, size_t n) {
+__global__ void cast_from_fp32_kernel(floatX* out, const float* in, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) { out[i] = (floatX)in[i]; }
 }
-__global__ void widen_kernel(float* out, const floatX* in, size_t n) {
+__global__ void cast_to_fp32_kernel(float* out, const floatX* in, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) { out[i] = (float)in[i]; }
 }

@@ -423,7 +423,7 @@ static inline uint16_t float_to_bf16(float x) {
 }
 
 // Reads a whole model file into fp32 on the host: allocates and returns the parameters (the caller frees them). Either
-// version serves: bf16 weights are widened.
+// version serves: bf16 weights are cast.
 static inline float* gpt2_load_parameters(const char* path, GPT2Config* config) {
     FILE* file = fopen_check(path, "rb");
     int version;

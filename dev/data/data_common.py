@@ -31,8 +31,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
-TOKENS_NARROW = (20240520, 1)  # (magic, version), uint16 tokens
-TOKENS_WIDE = (20240801, 7)  # uint32 tokens
+TOKENS_UINT16 = (20240520, 1)  # (magic, version), uint16 tokens
+TOKENS_UINT32 = (20240801, 7)  # uint32 tokens
 EVALUATION = (20240522, 1)
 TOKENIZER = (20240328, 2)
 
@@ -244,7 +244,7 @@ class TokenFile(OutputFile):
             return
         if self.count >= 1 << 31:
             fail(f"{self.path} would hold {self.count:,} tokens; a file holds fewer than 2^31: use smaller shards")
-        magic, version = TOKENS_NARROW if self.vocab_size <= 1 << 16 else TOKENS_WIDE
+        magic, version = TOKENS_UINT16 if self.vocab_size <= 1 << 16 else TOKENS_UINT32
         with errors_name(self.path):
             self.file.seek(0)
             self.file.write(pack_header(magic, version, self.count, self.vocab_size))
@@ -328,9 +328,9 @@ def read_token_file(path):
     if len(data) < HEADER_BYTES:
         fail(f"{path} ends inside its header")
     magic, version, count, vocab_size = struct.unpack_from("<4i", data)
-    if (magic, version) not in (TOKENS_NARROW, TOKENS_WIDE):
+    if (magic, version) not in (TOKENS_UINT16, TOKENS_UINT32):
         fail(f"{path} is not a token file: magic number {magic}, version {version}")
-    tokens = array("H" if magic == TOKENS_NARROW[0] else "I")
+    tokens = array("H" if magic == TOKENS_UINT16[0] else "I")
     if len(data) != HEADER_BYTES + count * tokens.itemsize:
         fail(f"{path} holds {len(data) - HEADER_BYTES} bytes of tokens, its header says {count * tokens.itemsize}")
     tokens.frombytes(data[HEADER_BYTES:])
