@@ -95,13 +95,13 @@ struct Mbarrier {
     __device__ uint32_t address() const { return shared_address(this); }
 };
 
-// Makes initialised barriers visible to the copy engine.                                                     (9.7.13.4)
+// Makes initialised barriers visible to TMA.                                                     (9.7.13.4)
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// Orders this thread's accesses to shared memory before those of the copy engine and of wgmma that follow.   (9.7.13.4)
+// Orders this thread's accesses to shared memory before those of TMA and of wgmma that follow.   (9.7.13.4)
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// The same for global memory, in both directions: between what the copy engine wrote or is to read there and the flags by
+// The same for global memory, in both directions: between what TMA wrote or is to read there and the flags by
 // which threads tell each other.                                                                            (9.7.13.4)
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
@@ -146,7 +146,7 @@ template <int registers> __device__ inline void setmaxnreg_dec() {
 }
 
 // ----------------------------------------------------------------------------
-// The copy engine
+// TMA
 
 // The box of a tensor of rank 4 whose first element is (x, y, z, w), x innermost, to shared memory. What lies outside
 // of the tensor becomes 0; the barrier counts the bytes of the whole box.                               (9.7.9.27.1.2)
@@ -234,7 +234,7 @@ static inline CUtensorMap tensor_map_of_heads(const floatX* x, int B, int T, int
 // ----------------------------------------------------------------------------
 // Products of a warpgroup
 
-// Descriptors of tiles in shared memory whose rows are 64 elements, 128 bytes, swizzled by the copy engine; a tile is
+// Descriptors of tiles in shared memory whose rows are 64 elements, 128 bytes, swizzled by TMA; a tile is
 // aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes.                                  (9.7.15.5.1)
 constexpr uint64_t DESCRIPTOR_SWIZZLE_128B = 1ull << 62;
 // Rows are along M or N, a row's 64 elements along K: 16 of K further are 32 bytes further.

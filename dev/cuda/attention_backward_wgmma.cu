@@ -6,7 +6,7 @@ dQ = dS K / sqrt(HS),  dK = dS^T Q / sqrt(HS).  A block of threads has 128 keys 
 each of its two consumer warpgroups has 64 of the keys. Against mma:
 - S^T = K Q^T and dP^T = V dO^T are transposed, so that P^T and dS^T are operands A of dV and dK where they are, in the
   registers of S. Only dS passes through shared memory, for dQ = dS K wants all keys. dP begins at -D.
-- dQ of 128 keys is added, in fp32, to what the other key blocks have left in scratch: the copy engine adds, a thread of
+- dQ of 128 keys is added, in fp32, to what the other key blocks have left in scratch: TMA adds, a thread of
   its own tells the next block by a flag, and nobody computes meanwhile. The order is that in which the blocks were taken;
   so the bits are the same always, and no block waits for one that has not begun. See KeyBlock and Link.
 - There are two such sums, for the even and the odd in that order, so that an addition has the time of two steps. The
@@ -24,7 +24,7 @@ count is the tensor cores, 59%, shared memory 73%, L2 62%, issue 33%, at 1.79 GH
 lowers the clock to about 1.6 GHz. At 64,1024,12,64 and step 3, L2 81% and DRAM 43%; a launch now reads .44 GB and writes
 .33 GB there, where the tensors alone are .40 and .30 (it wrote .63 before sums were discarded), and the kernel in front
 takes 7% of the time. A consumer waits most for loads of statistics behind the products' own traffic, and for two fences
-towards the copy engine, 6% each.
+towards TMA, 6% each.
 
 Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024), section 3 and appendix B.
 */

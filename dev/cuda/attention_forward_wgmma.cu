@@ -5,7 +5,7 @@ A block of threads takes tiles of Br query rows of one head; each consumer warpg
 the key blocks from its own diagonal down to the first. Against mma:
 - wgmma reads Q, K and V from shared memory by itself and runs while the warpgroup does something else: S of the next
   block and O += P V of this one are under way together. P stays in registers, as the A operand of the second product.
-- The copy engine loads whole boxes on behalf of one thread; barriers count bytes and say what is full and what is
+- TMA loads whole boxes on behalf of one thread; barriers count bytes and say what is full and what is
   empty. The loading warpgroup gives its registers to the others.
 - Blocks of threads stay for the whole launch and are dealt equal work without a counter in memory, so that the next
   tile's Q, K and V are loaded while this one's O is stored.
