@@ -9,6 +9,7 @@ llmc/trainer.h, which the GPU trainer shares.
 #include <sys/mman.h>
 
 #include "llmc/gpt2.h"
+#include "llmc/model_file.h"
 #include "llmc/cli.h"
 #include "llmc/cpu_matmul.h"
 #include "llmc/cpu_encoder.h"

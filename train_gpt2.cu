@@ -6,12 +6,13 @@ dev/cuda. Nothing adds with atomics, so the same seed gives the same bits. main,
 steps are in llmc/trainer.h, which the CPU trainer shares.
 */
 #include "llmc/gpt2.h"
+#include "llmc/model_file.h"
 #include "llmc/cli.h"
 #include "llmc/cuda_common.cuh"
 #include "llmc/matmul.cuh"
 #include "llmc/encoder.cuh"
 #include "llmc/layernorm.cuh"
-#include "llmc/attention.cuh"
+#include "dev/cuda/attention.cuh"
 #include "llmc/gelu.cuh"
 #include "llmc/classifier.cuh"
 #include "llmc/adamw.cuh"

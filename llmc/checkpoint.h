@@ -14,6 +14,7 @@ Checkpoints of a training run, in llm.c's files: in the output directory, for st
 
 #include "dataloader.h"
 #include "gpt2.h"
+#include "model_file.h"
 #include "outlier_detector.h"
 
 enum { STATE_MAGIC = 20240527, STATE_VERSION = 1 };

@@ -13,6 +13,7 @@ Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPREC
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "status.h"
 #include "utils.h"
 
 #if defined(PRECISION_FP32)
@@ -34,6 +35,14 @@ typedef __nv_bfloat16 floatX;
 static inline void cuda_check_(cudaError_t error, const char* call, const char* file, int line) {
     if (error == cudaSuccess) { return; }
     fatal("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+// The same for libraries: records the failure (status.h) and goes on; returns the Status.
+#define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
+static inline Status cuda_try_(cudaError_t error, const char* call, const char* file, int line) {
+    if (error == cudaSuccess) { return STATUS_OK; }
+    return status_fail("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error),
+                       cudaGetErrorString(error));
 }
 
 // How many blocks of the kernel the current GPU holds at once: a grid of so many finishes together.

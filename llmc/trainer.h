@@ -15,6 +15,7 @@ more than it updates.
 #include "dataloader.h"
 #include "evalloader.h"
 #include "gpt2.h"
+#include "model_file.h"
 #include "logger.h"
 #include "outlier_detector.h"
 #include "progress.h"

@@ -24,7 +24,7 @@ steps unrolled (spills), a ring of mbarriers in place of the barrier per block (
 a warp of the key kernel has registers for 16 keys only, shared memory is the limit by count, and FlashAttention-2 is 9% ahead at 4,4096,16,128.
 */
 #include "attention.h"
-#include "llmc/mma.cuh"
+#include "mma_tiles.cuh"
 
 namespace mma {
 

@@ -24,7 +24,7 @@ Left on the table: two warps a scheduler, all that the registers allow, keep the
 Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 */
 #include "attention.h"
-#include "llmc/mma.cuh"
+#include "mma_tiles.cuh"
 
 namespace mma {
 

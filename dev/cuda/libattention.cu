@@ -5,7 +5,7 @@ were launched on the stream, else 1, and attention_error() then says why.
 
 make libattention.so builds it; nothing but the four functions below is exported.
 */
-#include "llmc/attention.cuh"
+#include "attention.cuh"
 
 #if !defined(PRECISION_BF16)
 #error "libattention is bf16: build it with -DPRECISION_BF16"

@@ -3,6 +3,7 @@ llmc/checkpoint.h: what a checkpoint brings back, which one is the newest, and w
 its memory, which is all that checkpoints see of it.
 */
 #include "llmc/gpt2.h"
+#include "llmc/model_file.h"
 
 typedef float gpt2_real;
 enum { GPT2_MODEL_VERSION = MODEL_VERSION_FP32 };

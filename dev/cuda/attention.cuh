@@ -4,43 +4,43 @@ dev/cuda/attention.h's; what is raced there is what trains here.
 
     make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      forces variants by name
 */
-#ifndef LLMC_ATTENTION_CUH
-#define LLMC_ATTENTION_CUH
+#ifndef ATTENTION_CUH
+#define ATTENTION_CUH
 
 #include <limits.h>
 #include <type_traits>
 
-#include "dev/cuda/attention.h"
+#include "attention.h"
 
 #define ATTENTION_TEXT_(x) #x
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
 
 #ifdef ATTENTION_FORWARD
 // clang-format off
-#define ATTENTION_FORWARD_FILE_(variant) ATTENTION_TEXT(dev/cuda/attention_forward_##variant.cu)
+#define ATTENTION_FORWARD_FILE_(variant) ATTENTION_TEXT(attention_forward_##variant.cu)
 // clang-format on
 #define ATTENTION_FORWARD_FILE(variant) ATTENTION_FORWARD_FILE_(variant)
 #include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
 static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), AttentionForward>::value,
               "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
 #elif defined(PRECISION_FP32)
-#include "dev/cuda/attention_forward_flash2.cu"
+#include "attention_forward_flash2.cu"
 #else
-#include "dev/cuda/attention_forward_mma.cu"
-#include "dev/cuda/attention_forward_wgmma.cu"
+#include "attention_forward_mma.cu"
+#include "attention_forward_wgmma.cu"
 #endif
 
 #ifdef ATTENTION_BACKWARD
 // clang-format off
-#define ATTENTION_BACKWARD_FILE_(variant) ATTENTION_TEXT(dev/cuda/attention_backward_##variant.cu)
+#define ATTENTION_BACKWARD_FILE_(variant) ATTENTION_TEXT(attention_backward_##variant.cu)
 // clang-format on
 #define ATTENTION_BACKWARD_FILE(variant) ATTENTION_BACKWARD_FILE_(variant)
 #include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
 #elif defined(PRECISION_FP32)
-#include "dev/cuda/attention_backward_flash2.cu"
+#include "attention_backward_flash2.cu"
 #else
-#include "dev/cuda/attention_backward_mma.cu"
-#include "dev/cuda/attention_backward_wgmma.cu"
+#include "attention_backward_mma.cu"
+#include "attention_backward_wgmma.cu"
 #endif
 
 // A variant, from one compute capability to another (90 is 9.0) and from one head size to another

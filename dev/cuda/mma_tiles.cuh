@@ -1,0 +1,254 @@
+/*
+What the mma variants are written in: swizzled tiles in shared memory, and a warp's matrix multiplications over them.
+16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation; the instructions are in llmc/mma.cuh.
+*/
+#ifndef MMA_TILES_CUH
+#define MMA_TILES_CUH
+
+#include "llmc/mma.cuh"
+
+namespace mma {
+
+// ----------------------------------------------------------------------------
+// Tiles in shared memory: rows of HS elements, 16-byte chunk c of row r stored at chunk c ^ key(r).
+//
+// ldmatrix reads 8 rows at one chunk in a pass. Without the key they would lie 2 HS bytes apart, in the same 16-byte
+// column of the 32 banks; with it the 8 rows of a pass fall into 8 different columns, and so do the chunks that
+// cp.async and the epilogues move. A row of 64 or 128 elements is a multiple of the banks' 128 bytes and needs 8 keys;
+// rows of 32 or 96 elements alternate between the banks' halves by themselves and need 4.
+
+template <int HS> struct Tile {
+    static constexpr int row_bytes = 2 * HS, chunks = HS / 8;
+    static constexpr int keys = HS % 64 == 0 ? 8 : 4;
+
+    // Byte offset of chunk c of row r.
+    static __device__ int offset(int r, int c) {
+        int key = keys == 8 ? r % 8 : r / 2 % 4;
+        return r * row_bytes + (c ^ key) * 16;
+    }
+    // The byte address `rows` (a multiple of 8) rows down and `chunk` (even, known at compile time) chunks to the right
+    // of `base`, itself in an even chunk or its successor. Only the key's bits are mixed: the rest is an immediate.
+    static __device__ uint32_t at(uint32_t base, int rows, int chunk) {
+        return (base ^ (chunk % keys * 16)) + rows * row_bytes + chunk / keys * keys * 16;
+    }
+    // What a lane adds to a tile's address to fetch, with one ldmatrix_x4,
+    // the A fragment of 16 rows and 2 chunks (or, transposed, B fragments of 16 rows by 16 columns);
+    static __device__ int lane_a(int lane) { return offset(lane % 16, lane / 16); }
+    // the B fragments of the transpose of 16 rows and 2 chunks: {b0,b1} of rows 0..7, then {b0,b1} of rows 8..15.
+    static __device__ int lane_b(int lane) { return offset(lane % 8 + lane / 16 * 8, lane / 8 % 2); }
+};
+
+// Copies rows x HS elements, `stride` elements from row to row, into a tile; rows from `valid` on become 0.
+template <int HS, int rows, int threads>
+__device__ inline void load_tile(uint32_t tile, const floatX* source, int stride, int valid) {
+    constexpr int chunks = Tile<HS>::chunks;
+    static_assert(rows * chunks % threads == 0, "every thread copies the same number of chunks");
+    uint32_t thread = mov_tid_x();
+    if constexpr (threads % (8 * chunks) == 0) { // a thread stays in its column of chunks and keeps its key
+        constexpr int step = threads / chunks;   // rows
+        int r = thread / chunks, c = thread % chunks;
+        tile += Tile<HS>::offset(r, c);
+        source += (int64_t)r * stride + c * 8;
+#pragma unroll
+        for (int i = 0; i < rows / step; i++) {
+            cp_async_16(tile + i * step * Tile<HS>::row_bytes, source, r + i * step < valid ? 16 : 0);
+            source += (int64_t)step * stride;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < rows * chunks / threads; i++) {
+            uint32_t index = i * threads + thread, r = index / chunks, c = index % chunks;
+            cp_async_16(tile + Tile<HS>::offset(r, c), source + (int64_t)r * stride + c * 8, (int)r < valid ? 16 : 0);
+        }
+    }
+}
+
+// A warp's accumulators x (16 M, HS), rounded, become 16 M rows of a tile.
+template <int HS, int M>
+__device__ inline void store_accumulators(uint32_t tile, const float (&x)[M][HS / 8][4], int lane) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int n = 0; n < HS / 8; n += 2) {
+            const float(&u)[4] = x[i][n];
+            const float(&v)[4] = x[i][n + 1];
+            uint32_t r0 = cvt_rn_x2(u[0], u[1]), r1 = cvt_rn_x2(u[2], u[3]);
+            uint32_t r2 = cvt_rn_x2(v[0], v[1]), r3 = cvt_rn_x2(v[2], v[3]);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+            stmatrix_x4(Tile<HS>::at(tile + Tile<HS>::lane_a(lane), i * 16, n), r0, r1, r2, r3);
+#else
+            uint32_t base = tile + i * 16 * Tile<HS>::row_bytes + lane % 4 * 4;
+            int r = lane / 4;
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r, n)), "r"(r0) : "memory");
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r + 8, n)), "r"(r1) : "memory");
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r, n + 1)), "r"(r2) : "memory");
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r + 8, n + 1)), "r"(r3) : "memory");
+#endif
+        }
+    }
+}
+
+// A warp copies `rows` rows of a tile to global memory, 16 bytes a lane; rows from `valid` on are left out.
+template <int HS, int rows>
+__device__ inline void store_tile(floatX* destination, uint32_t tile, int stride, int valid, int lane) {
+    constexpr int chunks = Tile<HS>::chunks;
+    static_assert(rows * chunks % WARP_SIZE == 0, "every lane copies the same number of chunks");
+#pragma unroll
+    for (int i = 0; i < rows * chunks / WARP_SIZE; i++) {
+        int index = i * WARP_SIZE + lane, r = index / chunks, c = index % chunks;
+        uint4 v;
+        asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(tile + Tile<HS>::offset(r, c))
+                     : "memory");
+        if (r < valid) { __stcg(reinterpret_cast<uint4*>(destination + (int64_t)r * stride + c * 8), v); }
+    }
+}
+
+// A warp's accumulators x (16 M, HS) to 16 M rows of global memory, by way of as many rows of a tile that are its own.
+template <int HS, int M> __device__ inline void
+store_rows(floatX* destination, uint32_t tile, const float (&x)[M][HS / 8][4], int stride, int valid, int lane) {
+    __syncwarp(); // all lanes have read what the tile held
+    store_accumulators<HS>(tile, x, lane);
+    __syncwarp();
+    store_tile<HS, 16 * M>(destination, tile, stride, valid, lane);
+}
+
+// ----------------------------------------------------------------------------
+// Which thread block works on what: a grid of (heads of a group, blocks of a head, groups). Within a group all first
+// blocks of its heads start, then all second ones, and so on: longest work first, while the tensors that every block of
+// a head reads stay in L2.
+
+// reread_bytes: of those tensors, for one head. A group may fill half of L2 with them. On an H200 (60 MB) forward was
+// 12% slower with a quarter of L2 at B = 8, where two groups then follow each other, and 8% with all heads at B = 64.
+inline dim3 attention_grid(int blocks, int heads, int64_t reread_bytes) {
+    int device, l2_bytes;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device));
+    int groups = CEIL_DIV(heads, (int)max((int64_t)1, l2_bytes / 2 / reread_bytes));
+    int group = CEIL_DIV(heads, groups); // as even as can be: the last group may be short
+    return dim3(group, blocks, CEIL_DIV(heads, group));
+}
+struct AttentionTask {
+    int head, block;
+    __device__ AttentionTask() {
+        int3 v = mov_ctaid();
+        head = v.z * gridDim.x + v.x, block = v.y;
+    }
+};
+
+// ----------------------------------------------------------------------------
+// A warp's products. Accumulators (16 M, 8 N) are float[M][N][4], A fragments (16 M, 16 K) uint32_t[K][M][4], as
+// mma_m16n8k16 has them. Tile addresses already hold the lane's part, lane_a or lane_b.
+
+template <int M, int N> __device__ inline void fill(float (&x)[M][N][4], float value) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { x[i][n][e] = value; }
+        }
+    }
+}
+
+template <int M, int N> __device__ inline void multiply(float (&x)[M][N][4], float factor) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) { x[i][n][e] *= factor; }
+        }
+    }
+}
+
+// a = chunks 2k and 2k+1 of 16 M rows of a tile, with lane_a.
+template <int HS, int M> __device__ inline void load_a(uint32_t (&a)[M][4], uint32_t tile, int k) {
+#pragma unroll
+    for (int i = 0; i < M; i++) { ldmatrix_x4(a[i], Tile<HS>::at(tile, i * 16, 2 * k)); }
+}
+
+// One step, 16 of the HS columns, of s (16 M, 8 N) += A B^T: chunks 2k and 2k+1 of the 8 N rows of B, with lane_b.
+template <int HS, int M, int N>
+__device__ inline void mma_abt_step(float (&s)[M][N][4], const uint32_t (&a)[M][4], uint32_t tile, int k) {
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        uint32_t b[4];
+        ldmatrix_x4(b, Tile<HS>::at(tile, n * 8, 2 * k));
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            mma_m16n8k16(s[i][n], a[i], b[0], b[1]);
+            mma_m16n8k16(s[i][n + 1], a[i], b[2], b[3]);
+        }
+    }
+}
+
+// s (16 M, 8 N) += A B^T, with A (16 M, HS) in fragments;
+template <int HS, int M, int N>
+__device__ inline void mma_abt(float (&s)[M][N][4], const uint32_t (&a)[HS / 16][M][4], uint32_t tile) {
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) { mma_abt_step<HS>(s, a[k], tile, k); }
+}
+// with A in shared memory, tile_a with lane_a.
+template <int HS, int M, int N> __device__ inline void mma_abt(float (&s)[M][N][4], uint32_t tile_a, uint32_t tile) {
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        uint32_t a[M][4];
+        load_a<HS>(a, tile_a, k);
+        mma_abt_step<HS>(s, a, tile, k);
+    }
+}
+
+// A warp's 16 M rows as an A operand for a whole kernel: as fragments, or where registers are short, in the tile.
+template <int HS, int M, bool in_registers> struct WarpRows {
+    uint32_t address; // in the tile, with lane_a
+    uint32_t fragments[in_registers ? HS / 16 : 1][M][4];
+
+    __device__ void load() {
+        if constexpr (in_registers) {
+#pragma unroll
+            for (int k = 0; k < HS / 16; k++) { load_a<HS>(fragments[k], address, k); }
+        }
+    }
+};
+// s += rows B^T
+template <int HS, int M, bool in_registers, int N>
+__device__ inline void mma_abt(float (&s)[M][N][4], const WarpRows<HS, M, in_registers>& rows, uint32_t tile) {
+    if constexpr (in_registers) {
+        mma_abt<HS>(s, rows.fragments, tile);
+    } else {
+        mma_abt<HS>(s, rows.address, tile);
+    }
+}
+
+// o (16 M, HS) += A B, with A (16 M, 16) in fragments and the 16 rows of B in a tile, with lane_a.
+template <int HS, int M>
+__device__ inline void mma_ab_step(float (&o)[M][HS / 8][4], const uint32_t (&a)[M][4], uint32_t tile) {
+#pragma unroll
+    for (int n = 0; n < HS / 8; n += 2) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, Tile<HS>::at(tile, 0, n));
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            mma_m16n8k16(o[i][n], a[i], b[0], b[1]);
+            mma_m16n8k16(o[i][n + 1], a[i], b[2], b[3]);
+        }
+    }
+}
+
+// a (16 M, 16) = columns 16 k to 16 k + 15 of accumulators, rounded: an accumulator of one product is, register by
+// register, an A operand of the next.
+template <int M, int N> __device__ inline void round_a(uint32_t (&a)[M][4], const float (&s)[M][N][4], int k) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        a[i][0] = cvt_rn_x2(s[i][2 * k][0], s[i][2 * k][1]);
+        a[i][1] = cvt_rn_x2(s[i][2 * k][2], s[i][2 * k][3]);
+        a[i][2] = cvt_rn_x2(s[i][2 * k + 1][0], s[i][2 * k + 1][1]);
+        a[i][3] = cvt_rn_x2(s[i][2 * k + 1][2], s[i][2 * k + 1][3]);
+    }
+}
+
+} // namespace mma
+
+#endif
