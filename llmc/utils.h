@@ -42,6 +42,25 @@ fatal(const char* format, ...) {
 }
 
 // ----------------------------------------------------------------------------
+// Sizes that files and flags ask for. SIZE_MAX stands for every size that does not fit: it stays SIZE_MAX through further
+// sums and products, no file is as long, and malloc_check() refuses it.
+
+// a * b
+static inline size_t size_mul(size_t a, size_t b) { return b != 0 && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
+
+// a + b
+static inline size_t size_add(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
+
+// a rounded up to a multiple of `unit`
+static inline size_t size_round_up(size_t a, size_t unit) {
+    size_t rest = a % unit;
+    return a == SIZE_MAX || rest == 0 ? a : size_add(a, unit - rest);
+}
+
+// The largest vocabulary of a model, of a token file and of --vocab-size
+enum { MAX_VOCAB_SIZE = 1 << 24 };
+
+// ----------------------------------------------------------------------------
 // Memory
 
 static inline void* malloc_check(size_t bytes) {

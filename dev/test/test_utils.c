@@ -10,6 +10,18 @@ static void errors_are_one_line_and_exit_code_1(void) {
     CHECK(strcmp(child.text, "error: -b: 3 is not even\n") == 0);
 }
 
+static void sizes_that_do_not_fit_stay_size_max(void) {
+    CHECK(size_mul(3, 5) == 15 && size_mul(0, SIZE_MAX) == 0 && size_mul(SIZE_MAX, 0) == 0 &&
+          size_mul(SIZE_MAX, 1) == SIZE_MAX);
+    CHECK(size_mul((size_t)1 << 32, (size_t)1 << 31) == (size_t)1 << 63);
+    CHECK(size_mul((size_t)1 << 32, (size_t)1 << 32) == SIZE_MAX && size_mul(SIZE_MAX, SIZE_MAX) == SIZE_MAX);
+    CHECK(size_mul(SIZE_MAX / 4, 4) == SIZE_MAX - 3 && size_mul(SIZE_MAX / 4 + 1, 4) == SIZE_MAX);
+    CHECK(size_add(3, 5) == 8 && size_add(SIZE_MAX - 1, 1) == SIZE_MAX && size_add(SIZE_MAX, 0) == SIZE_MAX);
+    CHECK(size_add(SIZE_MAX, 1) == SIZE_MAX && size_add(1, SIZE_MAX) == SIZE_MAX);
+    CHECK(size_round_up(0, 256) == 0 && size_round_up(1, 256) == 256 && size_round_up(512, 256) == 512);
+    CHECK(size_round_up(SIZE_MAX, 256) == SIZE_MAX && size_round_up(SIZE_MAX - 1, 256) == SIZE_MAX);
+}
+
 static void atomic_files_are_whole_or_not_at_all(void) {
     const char *path = unit_path("state.bin"), *temporary = unit_path("state.bin.tmp");
     unit_write(path, "old", 3);
@@ -104,6 +116,7 @@ static void time_does_not_run_backwards(void) {
 
 int main(void) {
     errors_are_one_line_and_exit_code_1();
+    sizes_that_do_not_fit_stay_size_max();
     atomic_files_are_whole_or_not_at_all();
     a_full_disk_is_noticed();
     reading_names_the_file_and_the_fault();
