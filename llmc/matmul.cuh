@@ -8,20 +8,7 @@ cuBLASLt's first heuristic for the shape, looked up once: no timing, so that eve
 #ifndef LLMC_MATMUL_CUH
 #define LLMC_MATMUL_CUH
 
-#include <cublasLt.h>
-
-#include "cuda_common.cuh"
-
-#define cublas_check(call) cublas_check_(call, #call, __FILE__, __LINE__)
-static inline void cublas_check_(cublasStatus_t status, const char* call, const char* file, int line) {
-    if (status == CUBLAS_STATUS_SUCCESS) { return; }
-    fatal("%s:%d: %s returned %s", file, line, call, cublasLtGetStatusName(status));
-}
-
-template <class T> struct CudaType;
-template <> struct CudaType<float> { static constexpr cudaDataType_t value = CUDA_R_32F; };
-template <> struct CudaType<half> { static constexpr cudaDataType_t value = CUDA_R_16F; };
-template <> struct CudaType<__nv_bfloat16> { static constexpr cudaDataType_t value = CUDA_R_16BF; };
+#include "cublas_common.cuh"
 
 // One product's shape and kind: what its plan depends on.
 struct MatmulShape {

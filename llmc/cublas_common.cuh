@@ -1,0 +1,32 @@
+/*
+What every user of cuBLAS and cuBLASLt shares: error checks, and the library's name of a type.
+
+Programs link with -lcublasLt.
+*/
+#ifndef LLMC_CUBLAS_COMMON_CUH
+#define LLMC_CUBLAS_COMMON_CUH
+
+#include <cublasLt.h>
+
+#include "cuda_common.cuh"
+
+// Ends the program when a call fails: file, line, what was called, what came back.
+#define cublas_check(call) cublas_check_(call, #call, __FILE__, __LINE__)
+static inline void cublas_check_(cublasStatus_t status, const char* call, const char* file, int line) {
+    if (status == CUBLAS_STATUS_SUCCESS) { return; }
+    fatal("%s:%d: %s returned %s", file, line, call, cublasLtGetStatusName(status));
+}
+
+// The same for libraries: records the failure (status.h) and goes on; returns the Status.
+#define cublas_try(call) cublas_try_(call, #call, __FILE__, __LINE__)
+static inline Status cublas_try_(cublasStatus_t status, const char* call, const char* file, int line) {
+    if (status == CUBLAS_STATUS_SUCCESS) { return STATUS_OK; }
+    return status_fail("%s:%d: %s returned %s", file, line, call, cublasLtGetStatusName(status));
+}
+
+template <class T> struct CudaType;
+template <> struct CudaType<float> { static constexpr cudaDataType_t value = CUDA_R_32F; };
+template <> struct CudaType<half> { static constexpr cudaDataType_t value = CUDA_R_16F; };
+template <> struct CudaType<__nv_bfloat16> { static constexpr cudaDataType_t value = CUDA_R_16BF; };
+
+#endif
