@@ -1,11 +1,12 @@
 /*
 Checkpoints of a training run, in llm.c's files: in the output directory, for step N,
 
-    model_N.bin          the weights (see gpt2.h)
+    model_N.bin          the weights (see model_file.h)
     state_N_00000.bin    AdamW's moments, master weights, the position in the data: what a resumed run needs
     DONE_N               empty, written last: the checkpoint is whole
 
-(N as %08d.) Files appear under their names only when they are complete. Included by the trainers after their GPT2.
+(N as %08d.) Files appear under their names only when they are complete. Both files hold the step and the digest of the
+weights, so that renamed files, or files of two runs, are refused. Included by the trainers after their GPT2.
 */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
@@ -13,13 +14,14 @@ Checkpoints of a training run, in llm.c's files: in the output directory, for st
 #include <dirent.h>
 
 #include "dataloader.h"
+#include "digest.h"
 #include "gpt2.h"
 #include "model_file.h"
 #include "outlier_detector.h"
 
 enum { STATE_MAGIC = 20240527, STATE_VERSION = 1 };
 
-// int32 positions in the state file's header. llm.c has all of them but the last three, which it leaves 0.
+// int32 positions in the state file's header. llm.c has all of them but the last four, which it leaves 0.
 enum {
     STATE_NUM_PROCESSES = 2,
     STATE_RANK = 3,
@@ -32,7 +34,8 @@ enum {
     STATE_SAMPLE = 32,   // 64 bit
     STATE_BATCH = 34,    // B, or 0
     STATE_TIME = 35,     // T, or 0
-    STATE_OUTLIERS = 36  // 1: two OutlierDetectors stand at the end of the file
+    STATE_OUTLIERS = 36, // 1: two OutlierDetectors stand at the end of the file
+    STATE_MODEL = 38     // 64 bit; the digest in the header of the model file that belongs to it, or 0
 };
 
 typedef struct {
@@ -42,12 +45,13 @@ typedef struct {
 // Moves `bytes` of a tensor to or from a file through a buffer of the host.
 static const size_t CHECKPOINT_BUFFER = 32 << 20;
 
-static inline void checkpoint_write_tensor_(AtomicFile* file, const void* tensor, size_t bytes) {
+static inline void checkpoint_write_tensor_(AtomicFile* file, const void* tensor, size_t bytes, Digest* digest) {
     char* buffer = (char*)malloc_check(CHECKPOINT_BUFFER);
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
         gpt2_copy_out(buffer, (const char*)tensor + i, n);
         atomic_write(file, buffer, n);
+        if (digest != NULL) { digest_update(digest, buffer, n); }
     }
     free(buffer);
 }
@@ -62,16 +66,19 @@ static inline void checkpoint_read_tensor_(void* tensor, size_t bytes, FILE* fil
     free(buffer);
 }
 
-// The weights as they are, in the training precision.
-static inline void checkpoint_write_model(GPT2* model, const char* path) {
+// Writes the weights as they are, in the training precision; returns the digest that ties the state to them.
+static inline uint64_t checkpoint_write_model(GPT2* model, int step, const char* path) {
     AtomicFile file = atomic_open(path);
+    Digest digest = digest_begin();
     gpt2_write_model_header(&file, model->config, GPT2_MODEL_VERSION);
-    checkpoint_write_tensor_(&file, model->params_memory, model->num_parameters * sizeof(gpt2_real));
+    checkpoint_write_tensor_(&file, model->params_memory, model->num_parameters * sizeof(gpt2_real), &digest);
+    uint64_t result = gpt2_complete_model_header(&file, step, digest);
     atomic_commit(&file);
+    return result;
 }
 
 static inline void checkpoint_write_state(GPT2* model, const DataLoader* loader, const Outliers* outliers, int step,
-                                          const char* path) {
+                                          uint64_t model_digest, const char* path) {
     int32_t header[HEADER_INTS] = {0};
     int64_t rng = step, shard = (int64_t)loader->current_shard_idx, sample = (int64_t)loader->current_sample_idx;
     size_t bytes = model->num_parameters * sizeof(float);
@@ -89,53 +96,114 @@ static inline void checkpoint_write_state(GPT2* model, const DataLoader* loader,
     header[STATE_BATCH] = model->B;
     header[STATE_TIME] = model->T;
     header[STATE_OUTLIERS] = 1;
+    memcpy(&header[STATE_MODEL], &model_digest, sizeof(model_digest));
     AtomicFile file = atomic_open(path);
     atomic_write(&file, header, sizeof(header));
-    checkpoint_write_tensor_(&file, model->m_memory, bytes);
-    checkpoint_write_tensor_(&file, model->v_memory, bytes);
-    if (model->master_weights != NULL) { checkpoint_write_tensor_(&file, model->master_weights, bytes); }
+    checkpoint_write_tensor_(&file, model->m_memory, bytes, NULL);
+    checkpoint_write_tensor_(&file, model->v_memory, bytes, NULL);
+    if (model->master_weights != NULL) { checkpoint_write_tensor_(&file, model->master_weights, bytes, NULL); }
     if (loader->should_shuffle) { dataloader_write_state(loader, &file); }
     atomic_write(&file, outliers, sizeof(*outliers));
     atomic_commit(&file);
 }
 
-// Brings back what checkpoint_write_state wrote; returns the step. Ends with one line where the file is damaged or was
-// written by a run of other settings.
-static inline int checkpoint_read_state(GPT2* model, DataLoader* loader, Outliers* outliers, const char* path) {
+// ----------------------------------------------------------------------------
+// Reading. Every function ends with one line where the file is damaged or was written by a run of other settings.
+
+// A word of the header that is 0 or 1
+static inline int checkpoint_flag_(const int32_t* header, int position, const char* path) {
+    int value = header[position];
+    if (value != 0 && value != 1) {
+        fatal("%s: header word %d is %d, not 0 or 1; it is corrupt", path, position, value);
+    }
+    return value;
+}
+
+// A word of the header that is 64 bit and a position in the data
+static inline size_t checkpoint_position_(const int32_t* header, int position, const char* path) {
+    int64_t value;
+    memcpy(&value, &header[position], sizeof(value));
+    if (value < 0) {
+        fatal("%s: header word %d, a position in the data, is %lld; it is corrupt", path, position, (long long)value);
+    }
+    return (size_t)value;
+}
+
+// The two files of a checkpoint belong together, and to the step in their names.
+static inline void checkpoint_check_pair_(const int32_t* header, int step, const char* path, const char* model_path) {
+    uint64_t digest;
+    memcpy(&digest, &header[STATE_MODEL], sizeof(digest));
+    FILE* file = fopen_check(model_path, "rb");
+    ModelHeader model = gpt2_model_header(file, model_path);
+    fclose(file);
+    if (header[STATE_STEP] != step) {
+        fatal("%s holds step %d, its name says step %d; give it back its own name", path, (int)header[STATE_STEP],
+              step);
+    }
+    if (model.step != 0 && model.step != step) {
+        fatal("%s holds step %d, its name says step %d; give it back its own name", model_path, model.step, step);
+    }
+    if (digest != model.digest) {
+        fatal("%s was not written together with %s; put back both files of one checkpoint", path, model_path);
+    }
+}
+
+// The settings of the run that wrote the state are this run's.
+static inline void checkpoint_check_settings_(const int32_t* header, const GPT2* model, const DataLoader* loader,
+                                              const char* path) {
+    int B = header[STATE_BATCH], T = header[STATE_TIME];
+    if (header[STATE_NUM_PROCESSES] != 1 || header[STATE_RANK] != 0) {
+        fatal("%s is the state of process %d of %d; this trainer resumes runs of one process", path,
+              (int)header[STATE_RANK], (int)header[STATE_NUM_PROCESSES]);
+    }
+    if ((B != 0 || T != 0) && (B != model->B || T != model->T)) {
+        fatal("%s was written with -b %d -t %d; resume with the same", path, B, T);
+    }
+    if (checkpoint_flag_(header, STATE_SHUFFLE, path) != loader->should_shuffle) {
+        fatal("%s was written with -a %d; resume with the same", path, !header[STATE_SHUFFLE]);
+    }
+    if (!checkpoint_flag_(header, STATE_MASTER_WEIGHTS, path) && model->master_weights != NULL) {
+        fatal("%s has no master weights; resume with -w 0", path);
+    }
+}
+
+static inline void checkpoint_read_outliers_(Outliers* outliers, FILE* file, const char* path) {
+    fread_check(outliers, sizeof(*outliers), 1, file, path);
+    if (!outlier_valid(&outliers->loss) || !outlier_valid(&outliers->grad_norm)) {
+        fatal("%s: its outlier detectors (the last %zu bytes) are corrupt; resume from another checkpoint", path,
+              sizeof(*outliers));
+    }
+}
+
+// Brings back what checkpoint_write() wrote at `step`, but for the weights.
+static inline void checkpoint_read_state(GPT2* model, DataLoader* loader, Outliers* outliers, int step,
+                                         const char* path, const char* model_path) {
     int32_t header[HEADER_INTS];
-    int64_t shard, sample;
     size_t bytes = model->num_parameters * sizeof(float);
     FILE* file = fopen_check(path, "rb");
     read_header(header, file, path, STATE_MAGIC, "training state");
-    if (header[1] != STATE_VERSION) { fatal("%s: version %d is not supported: 1 is", path, (int)header[1]); }
-    if (header[STATE_NUM_PROCESSES] != 1) {
-        fatal("%s was written by a run of %d processes; this trainer resumes runs of one", path,
-              (int)header[STATE_NUM_PROCESSES]);
-    }
-    if (header[STATE_BATCH] != 0 && (header[STATE_BATCH] != model->B || header[STATE_TIME] != model->T)) {
-        fatal("%s was written with -b %d -t %d; resume with the same", path, (int)header[STATE_BATCH],
-              (int)header[STATE_TIME]);
-    }
-    if (header[STATE_SHUFFLE] != loader->should_shuffle) {
-        fatal("%s was written with -a %d; resume with the same", path, !header[STATE_SHUFFLE]);
-    }
-    if (!header[STATE_MASTER_WEIGHTS] && model->master_weights != NULL) {
-        fatal("%s has no master weights; resume with -w 0", path);
+    if (header[1] != STATE_VERSION) { fatal("%s: state version %d is not supported: 1 is", path, (int)header[1]); }
+    checkpoint_check_pair_(header, step, path, model_path);
+    checkpoint_check_settings_(header, model, loader, path);
+    int has_outliers = checkpoint_flag_(header, STATE_OUTLIERS, path);
+    size_t tensors = header[STATE_MASTER_WEIGHTS] ? 3 : 2;
+    size_t least = HEADER_BYTES + tensors * bytes + (has_outliers ? sizeof(*outliers) : 0);
+    if ((uint64_t)file_size(file, path) < (uint64_t)least) {
+        fatal("%s has %lld bytes, the state of this model has at least %zu; it is truncated or another model's", path,
+              (long long)file_size(file, path), least);
     }
     checkpoint_read_tensor_(model->m_memory, bytes, file, path);
     checkpoint_read_tensor_(model->v_memory, bytes, file, path);
     if (model->master_weights != NULL) {
         checkpoint_read_tensor_(model->master_weights, bytes, file, path);
-    } else if (header[STATE_MASTER_WEIGHTS]) {
-        fseek_check(file, (int64_t)(HEADER_BYTES + 3 * bytes), path);
+    } else {
+        fseek_check(file, (int64_t)(HEADER_BYTES + tensors * bytes), path);
     }
-    memcpy(&shard, &header[STATE_SHARD], sizeof(shard));
-    memcpy(&sample, &header[STATE_SAMPLE], sizeof(sample));
-    dataloader_read_state(loader, file, path, (size_t)shard, (size_t)sample);
-    if (header[STATE_OUTLIERS]) { fread_check(outliers, sizeof(*outliers), 1, file, path); }
-    if (fgetc(file) != EOF) { fatal("%s goes on behind its end: it is another model's, or corrupt", path); }
+    dataloader_read_state(loader, file, path, checkpoint_position_(header, STATE_SHARD, path),
+                          checkpoint_position_(header, STATE_SAMPLE, path));
+    if (has_outliers) { checkpoint_read_outliers_(outliers, file, path); }
+    if (fgetc(file) != EOF) { fatal("%s has trailing bytes: it is another model's, or corrupt", path); }
     fclose(file);
-    return header[STATE_STEP];
 }
 
 // ----------------------------------------------------------------------------
@@ -172,10 +240,17 @@ static inline void checkpoint_write(GPT2* model, const DataLoader* loader, const
                                     const char* directory, int step) {
     CheckpointPaths paths = checkpoint_paths(directory, step);
     remove(paths.done); // an older run's files of this step are no longer whole once the first of them is replaced
-    checkpoint_write_model(model, paths.model);
-    checkpoint_write_state(model, loader, outliers, step, paths.state);
+    uint64_t digest = checkpoint_write_model(model, step, paths.model);
+    checkpoint_write_state(model, loader, outliers, step, digest, paths.state);
     AtomicFile done = atomic_open(paths.done);
     atomic_commit(&done);
+}
+
+// Brings back the checkpoint of a step, but for its weights, which the model was built with.
+static inline void checkpoint_read(GPT2* model, DataLoader* loader, Outliers* outliers, const char* directory,
+                                   int step) {
+    CheckpointPaths paths = checkpoint_paths(directory, step);
+    checkpoint_read_state(model, loader, outliers, step, paths.state, paths.model);
 }
 
 static inline void checkpoint_delete(const char* directory, int step) {

@@ -5,6 +5,7 @@ the value itself included:  z = (x - mean) / standard deviation.
 #ifndef LLMC_OUTLIER_DETECTOR_H
 #define LLMC_OUTLIER_DETECTOR_H
 
+#include <float.h>
 #include <math.h>
 
 enum { OUTLIER_WINDOW = 128 };
@@ -18,6 +19,17 @@ typedef struct {
 static inline void outlier_init(OutlierDetector* d) {
     d->count = 0;
     d->index = 0;
+}
+
+// 1 where this is a detector that outlier_update() can have made: one from a file must not index beyond its window, and
+// its values are those of losses and norms, which are floats.
+static inline int outlier_valid(const OutlierDetector* d) {
+    if (d->count < 0 || d->count > OUTLIER_WINDOW || d->index < 0 || d->index >= OUTLIER_WINDOW) { return 0; }
+    if (d->count < OUTLIER_WINDOW && d->index != 0) { return 0; }
+    for (int i = 0; i < d->count; i++) {
+        if (!(fabs(d->window[i]) <= (double)FLT_MAX)) { return 0; } // NaN too
+    }
+    return 1;
 }
 
 // Takes x into the window and returns its z-score; NaN until the window is full, 0 where all its values are equal. An x

@@ -155,7 +155,7 @@ static inline void trainer_open(Trainer* t, Options options) {
     }
     outlier_init(&t->outliers.loss);
     outlier_init(&t->outliers.grad_norm);
-    if (t->resumed) { checkpoint_read_state(&t->model, &t->train, &t->outliers, paths.state); }
+    if (t->resumed) { checkpoint_read(&t->model, &t->train, &t->outliers, o->output_dir, found); }
     if (o->sample_every > 0) { tokenizer_load(&t->tokenizer, o->tokenizer, V); }
 
     t->accumulation = o->total_batch / (o->batch * o->time);

@@ -43,7 +43,7 @@ fatal(const char* format, ...) {
 
 // ----------------------------------------------------------------------------
 // Sizes that files and flags ask for. SIZE_MAX stands for every size that does not fit: it stays SIZE_MAX through further
-// sums and products, no file is as long, and malloc_check() refuses it.
+// sums and products (but by 0), no file is as long, and malloc_check() refuses it.
 
 // a * b
 static inline size_t size_mul(size_t a, size_t b) { return b != 0 && a > SIZE_MAX / b ? SIZE_MAX : a * b; }

@@ -98,7 +98,7 @@ static void read_one(int master_weights, int shuffle, int B) {
     Outliers outliers;
     model.B = B;
     open_loader(&d, shuffle);
-    checkpoint_read_state(&model, &d, &outliers, state_path());
+    checkpoint_read(&model, &d, &outliers, folder(), STEP);
     dataloader_close(&d);
     free_model(&model);
 }
@@ -116,7 +116,7 @@ static void everything_comes_back(int saved_master, int master, int shuffle) {
     open_loader(&d, shuffle);
     for (int i = 0; i < 5; i++) { dataloader_next(&whole, &x[0], &y[0]); }
     memset(&outliers, 0xff, sizeof(outliers));
-    CHECK(checkpoint_read_state(&model, &d, &outliers, state_path()) == STEP);
+    checkpoint_read(&model, &d, &outliers, folder(), STEP);
     CHECK(same_numbers(model.m_memory, saved.m_memory, n) && same_numbers(model.v_memory, saved.v_memory, n));
     if (master) { CHECK(same_numbers(model.master_weights, saved.master_weights, n)); }
     CHECK(memcmp(&outliers, &expected, sizeof(outliers)) == 0);
@@ -143,7 +143,7 @@ static void other_settings_are_refused(void) {
     CHECK_FATAL("state_00000012_00000.bin|-a 0", read_one(0, 0, 2));
     CHECK_FATAL("state_00000012_00000.bin|no master weights|-w 0", read_one(1, 1, 2));
     unit_patch(state_path(), 4 * STATE_NUM_PROCESSES, 8);
-    CHECK_FATAL("state_00000012_00000.bin|8 processes", read_one(0, 1, 2));
+    CHECK_FATAL("state_00000012_00000.bin|process 0 of 8", read_one(0, 1, 2));
     unit_patch(state_path(), 4, 2);
     CHECK_FATAL("state_00000012_00000.bin|version 2", read_one(0, 1, 2));
     unit_patch(state_path(), 0, 0);
@@ -163,11 +163,144 @@ static void damaged_states_are_refused(void) {
     CHECK_FATAL("state_00000012_00000.bin|truncated", read_one(1, 1, 2));
     unit_write(state_path(), state, size);
     unit_truncate(state_path(), size + 1);
-    CHECK_FATAL("state_00000012_00000.bin|another model's", read_one(1, 1, 2));
-    unit_write(state_path(), state, size);
-    unit_patch(state_path(), 4 * STATE_SHARD + 6, 0xffff); // a negative position
-    CHECK_FATAL("state_00000012_00000.bin|token file", read_one(1, 1, 2));
+    CHECK_FATAL("state_00000012_00000.bin|trailing bytes|another model's", read_one(1, 1, 2));
     free(state);
+}
+
+// Puts a number of 32 bits of the state file to another value, which ends with one line that holds the words.
+static void check_word(const char* state, size_t size, size_t offset, int32_t value, const char* words) {
+    unit_write(state_path(), state, size);
+    unit_patch(state_path(), offset, (uint16_t)value);
+    unit_patch(state_path(), offset + 2, (uint16_t)((uint32_t)value >> 16));
+    CHECK_FATAL(words, read_one(1, 1, 2));
+}
+
+static void damaged_headers_are_refused(void) {
+    static const struct {
+        int word;
+        int32_t value;
+        const char* words;
+    } patches[] = {
+        {STATE_RANK, 1, "process 1 of 1"},
+        {STATE_RANK, -1, "process -1 of 1"},
+        {STATE_NUM_PROCESSES, 0, "process 0 of 0"},
+        {STATE_MASTER_WEIGHTS, 2, "word 4 is 2, not 0 or 1"},
+        {STATE_MASTER_WEIGHTS, -1, "word 4 is -1, not 0 or 1"},
+        {STATE_SHUFFLE, 2, "word 5 is 2, not 0 or 1"},
+        {STATE_OUTLIERS, 2, "word 36 is 2, not 0 or 1"},
+        {STATE_OUTLIERS, 0, "trailing bytes"},
+        {STATE_BATCH, 0, "-b 0 -t 4"},
+        {STATE_BATCH, -2, "-b -2 -t 4"},
+        {STATE_TIME, INT32_MIN, "-b 2 -t -2147483648"},
+        {STATE_STEP, -12, "holds step -12|name says step 12"},
+        {STATE_SHARD, 1, "token file 1"},
+        {STATE_SHARD + 1, INT32_MIN, "word 30, a position|is -9223372036854775808"},
+        {STATE_SAMPLE, 13, "sample 13"},
+        {STATE_SAMPLE + 1, -1, "word 32, a position|corrupt"},
+        {STATE_SAMPLE + 1, 1, "sample 4294967301"},
+    };
+    size_t size;
+    write_one(1, 1);
+    char* state = unit_read(state_path(), &size);
+    for (size_t i = 0; i < sizeof(patches) / sizeof(patches[0]); i++) {
+        char words[128];
+        snprintf(words, sizeof(words), "state_00000012_00000.bin|%s", patches[i].words);
+        check_word(state, size, 4 * (size_t)patches[i].word, patches[i].value, words);
+    }
+    free(state);
+}
+
+// Every bit of both detectors' counts and indices: what is accepted still counts as a detector should.
+static void damaged_outlier_detectors_are_refused(void) {
+    size_t size;
+    write_one(1, 1);
+    char* state = unit_read(state_path(), &size);
+    for (int detector = 0; detector < 2; detector++) {
+        size_t count = size - sizeof(Outliers) + (size_t)detector * sizeof(OutlierDetector) + 128 * sizeof(double);
+        for (int bit = 0; bit < 32; bit++) {
+            int32_t flipped = (int32_t)(128u ^ (1u << bit)); // the window is full, and the oldest value the 72nd
+            check_word(state, size, count, flipped, "state_00000012_00000.bin|outlier detectors|corrupt");
+            flipped = (int32_t)(72u ^ (1u << bit));
+            if (flipped >= 0 && flipped < 128) { continue; } // another index, but one of the window
+            check_word(state, size, count + 4, flipped, "state_00000012_00000.bin|outlier detectors|corrupt");
+        }
+        check_word(state, size, count - 4, 0x7ff80000, "state_00000012_00000.bin|outlier detectors|corrupt"); // NaN
+        check_word(state, size, count - 4, 0x7ff00000, "state_00000012_00000.bin|outlier detectors|corrupt");
+        check_word(state, size, count - 4, 0x7fe00000, "state_00000012_00000.bin|outlier detectors|corrupt");
+    }
+    free(state);
+}
+
+// ----------------------------------------------------------------------------
+// Files that do not belong together
+
+static const char* model_path(void) { return unit_path("model_00000012.bin"); }
+
+static void read_as_step(int step) {
+    GPT2 model = make_model(1, -1.0f);
+    DataLoader d;
+    Outliers outliers;
+    open_loader(&d, 1);
+    checkpoint_read(&model, &d, &outliers, folder(), step);
+    dataloader_close(&d);
+    free_model(&model);
+}
+
+static void renamed_files_are_refused(void) {
+    const char *state_13 = unit_path("state_00000013_00000.bin"), *model_13 = unit_path("model_00000013.bin");
+    write_one(1, 1);
+    CHECK_ENDS_WELL(read_as_step(STEP));
+    rename(state_path(), state_13);
+    rename(model_path(), model_13);
+    CHECK_FATAL("state_00000013_00000.bin|holds step 12|name says step 13", read_as_step(13));
+    unit_patch(state_13, 4 * STATE_STEP, 13);
+    CHECK_FATAL("model_00000013.bin|holds step 12|name says step 13", read_as_step(13));
+    CHECK_FATAL("state_00000012_00000.bin|No such file", read_as_step(12));
+    rename(state_13, state_path());
+    CHECK_FATAL("model_00000012.bin|No such file", read_as_step(12));
+}
+
+static void a_model_and_a_state_of_two_runs_are_refused(void) {
+    size_t size;
+    write_one(1, 1);
+    char* model = unit_read(model_path(), &size);
+    unit_write(unit_path("other.bin"), model, size);
+    GPT2 other = make_model(1, 2.0f);
+    checkpoint_write_model(&other, STEP, model_path());
+    CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
+    AtomicFile file = atomic_open(model_path()); // one that does not say what it is
+    gpt2_write_model_header(&file, other.config, MODEL_VERSION_FP32);
+    atomic_write(&file, other.params_memory, other.num_parameters * sizeof(float));
+    atomic_commit(&file);
+    CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
+    // as the version before wrote both, and as llm.c does
+    for (size_t i = 0; i < 4; i++) { unit_patch(state_path(), 4 * STATE_MODEL + 2 * i, 0); }
+    CHECK_ENDS_WELL(read_as_step(STEP));
+    unit_write(model_path(), model, size);
+    CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
+    free_model(&other);
+    free(model);
+}
+
+static void load_model(const char* path) {
+    GPT2Config config;
+    free(gpt2_load_parameters(path, &config));
+}
+
+static void a_damaged_model_is_noticed_by_its_digest(void) {
+    size_t size;
+    write_one(1, 1);
+    char* model = unit_read(model_path(), &size);
+    size_t offsets[] = {HEADER_BYTES, HEADER_BYTES + 1, size / 2, size - 1};
+    for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+        model[offsets[i]] ^= 0x40;
+        unit_write(model_path(), model, size);
+        CHECK_FATAL("model_00000012.bin|digest|corrupt", load_model(model_path()));
+        model[offsets[i]] ^= 0x40;
+    }
+    unit_write(model_path(), model, size);
+    CHECK_ENDS_WELL(load_model(model_path()));
+    free(model);
 }
 
 // llm.c writes neither batch nor outliers.
@@ -179,11 +312,7 @@ static void llmc_s_states_are_read(void) {
     unit_patch(state_path(), 4 * STATE_OUTLIERS, 0);
     free(unit_read(state_path(), &size));
     unit_truncate(state_path(), size - sizeof(Outliers));
-    if (unit_fork()) {
-        read_one(1, 1, 2);
-        _exit(0);
-    }
-    CHECK(unit_wait().exit_code == 0);
+    CHECK_ENDS_WELL(read_one(1, 1, 2));
 }
 
 static void the_newest_whole_checkpoint_is_found(void) {
@@ -219,6 +348,11 @@ int main(void) {
     everything_comes_back(0, 0, 0);
     other_settings_are_refused();
     damaged_states_are_refused();
+    damaged_headers_are_refused();
+    damaged_outlier_detectors_are_refused();
+    renamed_files_are_refused();
+    a_model_and_a_state_of_two_runs_are_refused();
+    a_damaged_model_is_noticed_by_its_digest();
     llmc_s_states_are_read();
     the_newest_whole_checkpoint_is_found();
     a_half_written_checkpoint_is_none();

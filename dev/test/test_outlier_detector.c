@@ -55,7 +55,37 @@ static void infinite_values_stay_out(void) {
     CHECK(outlier_update(&d, 0.0) == -1.0); // half the window is 0, half 1
 }
 
+static void only_what_updates_can_make_is_valid(void) {
+    OutlierDetector d;
+    memset(&d, 0xff, sizeof(d)); // NaN in the window
+    outlier_init(&d);
+    int valid = outlier_valid(&d);
+    for (int i = 0; i < 300; i++) {
+        outlier_update(&d, i % 2 ? -3e38 : 3e38);
+        valid = valid && outlier_valid(&d);
+    }
+    CHECK(valid);
+    static const struct {
+        int count, index;
+    } bad[] = {{-1, 0}, {129, 0}, {INT32_MAX, 0}, {INT32_MIN, 0},   {128, -1},       {128, 128},
+               {5, 3},  {0, 1},   {127, 127},     {128, INT32_MIN}, {128, INT32_MAX}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        OutlierDetector broken = d;
+        broken.count = bad[i].count, broken.index = bad[i].index;
+        CHECK(!outlier_valid(&broken));
+    }
+    static const double values[] = {NAN, INFINITY, -INFINITY, 1e39, -1e39};
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        OutlierDetector broken = d;
+        broken.window[127] = values[i];
+        CHECK(!outlier_valid(&broken));
+        broken.count = 127, broken.index = 0; // what is beyond the count does not matter
+        CHECK(outlier_valid(&broken));
+    }
+}
+
 int main(void) {
+    only_what_updates_can_make_is_valid();
     scores_are_the_definition_s();
     a_jump_is_an_outlier_and_equal_values_are_none();
     infinite_values_stay_out();

@@ -114,6 +114,19 @@ static inline void unit_check_fatal(const char* words, const char* claim, const 
         unit_check_fatal(words, #__VA_ARGS__, __FILE__, __LINE__);                                                     \
     } while (0)
 
+// The statement ends without an error.
+#define CHECK_ENDS_WELL(...)                                                                                           \
+    do {                                                                                                               \
+        if (unit_fork()) {                                                                                             \
+            __VA_ARGS__;                                                                                               \
+            _exit(0);                                                                                                  \
+        }                                                                                                              \
+        UnitChild unit_child = unit_wait();                                                                            \
+        if (!unit_check(unit_child.exit_code == 0, #__VA_ARGS__, __FILE__, __LINE__)) {                                \
+            printf("    exit code %d and: %s\n", unit_child.exit_code, unit_child.text);                               \
+        }                                                                                                              \
+    } while (0)
+
 // The statement ends either well or as a user's error, never in a crash.
 #define CHECK_NO_CRASH(...)                                                                                            \
     do {                                                                                                               \

@@ -1,0 +1,40 @@
+/*
+A 64-bit digest of the bytes of a file: it tells a file's contents from another's and notices damage (any change within
+one word of 8 bytes for certain, others but for one in 2^64). It does not withstand intent. It is part of the formats of
+model and state files: model_file.h, checkpoint.h.
+*/
+#ifndef LLMC_DIGEST_H
+#define LLMC_DIGEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    uint64_t hash, bytes;
+} Digest;
+
+static inline Digest digest_begin(void) {
+    Digest d = {0xcbf29ce484222325u, 0};
+    return d;
+}
+
+// Takes the next bytes of the stream. Every call but the last takes a multiple of 8; the last word is filled with zeros.
+static inline void digest_update(Digest* d, const void* data, size_t bytes) {
+    const char* p = (const char*)data;
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, p + i, bytes - i < 8 ? bytes - i : 8);
+        d->hash = (d->hash ^ word) * 0x9e3779b97f4a7c15u; // both steps can be undone: no two words give the same hash
+        d->hash ^= d->hash >> 32;
+    }
+    d->bytes += bytes;
+}
+
+// The digest of all bytes and their number; never 0, which stands for a file without a digest.
+static inline uint64_t digest_end(Digest d) {
+    digest_update(&d, &d.bytes, sizeof(d.bytes));
+    return d.hash ? d.hash : 1;
+}
+
+#endif
