@@ -1,6 +1,6 @@
 // The order in which attention_backward_wgmma.cu takes key blocks and adds dQ, run through without a GPU: BackwardProblem,
-// KeyBlock and Link. Blocks are worked off one by one in the order of their tickets, which is the hardest case: then a
-// block finds only what earlier tickets have left.
+// KeyBlock and Link. Blocks are worked off one by one in the order of the work counter, which is the hardest case:
+// then a block finds only what earlier ones have left.
 #include "dev/cuda/attention_backward_wgmma.cu"
 #include "unit.h"
 
@@ -13,16 +13,16 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int num_sm
         uint64_t sum[2] = {}, dQ = 0;
         int added[2] = {}, results = 0;
     };
-    std::vector<Place> places((size_t)heads * p.head_steps);
-    std::vector<int> taken(p.blocks);
-    for (int ticket = 0; ticket < p.blocks; ticket++) {
-        const wgmma::KeyBlock block(ticket, p);
-        if (block.head < 0 || block.head >= heads || block.j < 0 || block.j >= p.head_blocks) { return false; }
-        taken[block.head * p.head_blocks + block.j]++;
+    std::vector<Place> places((size_t)heads * p.query_blocks);
+    std::vector<int> taken(p.work_items);
+    for (int work_item = 0; work_item < p.work_items; work_item++) {
+        const wgmma::KeyBlock block(work_item, p);
+        if (block.head < 0 || block.head >= heads || block.j < 0 || block.j >= p.key_blocks) { return false; }
+        taken[block.head * p.key_blocks + block.j]++;
         for (int i = 0; i < block.steps<C>(p); i++) {
             const int queries = block.queries<C>(i, p);
             const wgmma::Link link(block.j, block.reversed, queries / C::steps_per_block);
-            Place& place = places[(size_t)block.head * p.head_steps + block.j * C::steps_per_block + queries];
+            Place& place = places[(size_t)block.head * p.query_blocks + block.j * C::steps_per_block + queries];
             uint64_t dQ = 1ull << block.j;
             if (link.fetches()) {
                 if (place.added[link.fetched_sum()] != link.in_fetched_sum()) { return false; }
@@ -43,7 +43,7 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int num_sm
         if (n != 1) { return false; }
     }
     for (size_t n = 0; n < places.size(); n++) {
-        const int key_blocks = (int)(n % p.head_steps) / C::steps_per_block + 1; // that these queries see
+        const int key_blocks = (int)(n % p.query_blocks) / C::steps_per_block + 1; // that these queries see
         if (places[n].results != 1 || places[n].dQ != (2ull << (key_blocks - 1)) - 1) { return false; }
     }
     return true;
