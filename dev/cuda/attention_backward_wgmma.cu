@@ -63,8 +63,8 @@ template <int HS_, bool LATE> struct BackwardTiles {
         Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];
         Mbarrier dS_full[2], dS_empty[2];
         Mbarrier dQ_full[warpgroups], dQ_ready[warpgroups], dKV_full[warpgroups], dKV_empty;
-        Mbarrier ticket_full[2], ticket_empty[2];
-        int ticket[2];
+        Mbarrier work_full[2], work_empty[2];
+        int work_item[2];
         const float* fetched[warpgroups]; // the sum whose copy is in dQ
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
@@ -74,40 +74,40 @@ constexpr int padded_rows = 128; // scratch has a multiple of so many rows for e
 
 // What the kernels leave for each other in scratch. A place is a warpgroup's part of dQ of a step's queries.
 struct BackwardScratch {
-    float* sums;    // (2, places, dq_elements): dQ so far, in the order of the warpgroup's registers
-    float* lse;     // (heads, padded T): log2(l) + m LOG2_E; infinity past T, where P is so 0
-    float* minus_D; // (heads, padded T): -rowsum(dO o O). Both permuted: statistics_row()
-    int* flags;     // (2, places): how many key blocks the sum has
-    int* tickets;   // how many key blocks have been taken
+    float* sums;       // (2, places, dq_elements): dQ so far, in the order of the warpgroup's registers
+    float* lse;        // (heads, padded T): log2(l) + m LOG2_E; infinity past T, where P is so 0
+    float* minus_D;    // (heads, padded T): -rowsum(dO o O). Both permuted: statistics_row()
+    int* flags;        // (2, places): how many key blocks the sum has
+    int* work_counter; // how many key blocks have been taken
 };
+// The sizes of a launch. A work item is a key block of a head; the order of work items is KeyBlock's.
 struct BackwardProblem {
     int T, NH, heads, padded_T;
-    int head_blocks, head_steps, blocks; // key blocks and steps of a head, key blocks of all
-    int group, group_blocks;             // heads whose blocks are taken by turns, and their blocks
-    // How many heads go the other way, the first of them, and its first block
-    int reversed, first_reversed, first_reversed_block;
-    int64_t places;
+    int key_blocks, query_blocks, work_items; // key blocks and query blocks of a head, key blocks of all heads
+    int group_heads, group_items;             // heads whose key blocks are interleaved, and their key blocks
+    int reversed_heads, first_reversed_head, first_reversed_item; // the last heads, whose order is reversed
+    int64_t dq_tiles;                                             // of all heads: warpgroups * query blocks
 };
 
 // Where a row's statistics are, among those of 16 rows: the four that a thread needs, for columns 2 (lane % 4) + {0, 1}
 // and those 8 further, follow each other.
 __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 + row / 8 * 2 + row % 2; }
 
-// A block of 128 keys of a head, and the order of its steps. Blocks are taken by ticket.
+// A block of 128 keys of a head, and the order of its steps. Blocks are taken by work_item.
 struct KeyBlock {
     int head, j;
     bool reversed; // the heads that take the first keys first, and the last queries first
-    __host__ __device__ KeyBlock(int ticket, const BackwardProblem& p) {
-        reversed = ticket >= p.first_reversed_block;
-        int group = ticket / p.group_blocks * p.group;
-        int first = reversed ? p.first_reversed : group;
-        int heads = reversed ? p.reversed : min(p.group, p.first_reversed - group);
-        int n = ticket - first * p.head_blocks;
-        j = reversed ? n / heads : p.head_blocks - 1 - n / heads;
+    __host__ __device__ KeyBlock(int work_item, const BackwardProblem& p) {
+        reversed = work_item >= p.first_reversed_item;
+        int group = work_item / p.group_items * p.group_heads;
+        int first = reversed ? p.first_reversed_head : group;
+        int heads = reversed ? p.reversed_heads : min(p.group_heads, p.first_reversed_head - group);
+        int n = work_item - first * p.key_blocks;
+        j = reversed ? n / heads : p.key_blocks - 1 - n / heads;
         head = first + n % heads;
     }
     template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
-        return p.head_steps - j * C::steps_per_block;
+        return p.query_blocks - j * C::steps_per_block;
     }
     // The queries of step i: so many steps behind the block's first key
     template <class C> __host__ __device__ int queries(int i, const BackwardProblem& p) const {
@@ -135,11 +135,11 @@ struct Link {
 // ----------------------------------------------------------------------------
 // The first warpgroup: four threads that move data
 
-template <class C> __device__ inline int take_ticket(typename C::Shared& s, uint32_t n) {
-    s.ticket_full[n % 2].wait(n / 2 % 2);
-    int ticket = s.ticket[n % 2];
-    s.ticket_empty[n % 2].arrive();
-    return ticket;
+template <class C> __device__ inline int receive_work_item(typename C::Shared& s, uint32_t n) {
+    s.work_full[n % 2].wait(n / 2 % 2);
+    int work_item = s.work_item[n % 2];
+    s.work_empty[n % 2].arrive();
+    return work_item;
 }
 // `rows` rows of a head, from `row` on
 template <int boxes, int rows> __device__ inline void
@@ -153,24 +153,24 @@ load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, in
     }
 }
 
-// One thread takes the tickets and loads K, Q and lse, another V, dO and -D.
+// One thread takes the work items and loads K, Q and lse, another V, dO and -D.
 template <class C, bool takes> __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv,
                                                               const CUtensorMap* dout, const BackwardProblem& p,
                                                               const BackwardScratch& scratch) {
     griddepcontrol_wait();
     uint32_t t = 0; // steps so far
     for (uint32_t n = 0;; n++) {
-        int ticket;
+        int work_item;
         if (takes) {
-            s.ticket_empty[n % 2].wait(n / 2 % 2 ^ 1);
-            ticket = atomicAdd(scratch.tickets, 1);
-            s.ticket[n % 2] = ticket;
-            s.ticket_full[n % 2].arrive();
+            s.work_empty[n % 2].wait(n / 2 % 2 ^ 1);
+            work_item = atomicAdd(scratch.work_counter, 1);
+            s.work_item[n % 2] = work_item;
+            s.work_full[n % 2].arrive();
         } else {
-            ticket = take_ticket<C>(s, n);
+            work_item = receive_work_item<C>(s, n);
         }
-        if (ticket >= p.blocks) { break; }
-        const KeyBlock block(ticket, p);
+        if (work_item >= p.work_items) { break; }
+        const KeyBlock block(work_item, p);
         const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
         for (int i = 0; i < steps; i++, t++) {
             int row = block.j * C::Bc + block.queries<C>(i, p) * C::Br;
@@ -202,9 +202,9 @@ template <class C> __device__ inline void deliver(typename C::Shared& s, const C
     const uint32_t dQ = shared_address(s.dQ[w]);
     uint32_t t = 0; // steps so far
     for (uint32_t n = 0;; n++) {
-        int ticket = take_ticket<C>(s, n);
-        if (ticket >= p.blocks) { break; }
-        const KeyBlock block(ticket, p);
+        int work_item = receive_work_item<C>(s, n);
+        if (work_item >= p.work_items) { break; }
+        const KeyBlock block(work_item, p);
         const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
         bool ready = false;             // the consumer has been told that s.dQ is free
         int *flag = nullptr, added = 0; // of the last step
@@ -214,10 +214,10 @@ template <class C> __device__ inline void deliver(typename C::Shared& s, const C
             const int64_t place =
                 ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + queries) * C::warpgroups + w;
             auto await = [&](int sum, int count) { // until it has so many
-                while (ld_acquire(scratch.flags + sum * p.places + place) < count) {}
+                while (ld_acquire(scratch.flags + sum * p.dq_tiles + place) < count) {}
                 fence_proxy_async_global();
             };
-            auto sum = [&](int which) { return scratch.sums + (which * p.places + place) * C::dq_elements; };
+            auto sum = [&](int which) { return scratch.sums + (which * p.dq_tiles + place) * C::dq_elements; };
             if (link.fetches()) {
                 await(link.fetched_sum(), link.in_fetched_sum());
                 s.fetched[w] = sum(link.fetched_sum());
@@ -253,9 +253,9 @@ template <class C> __device__ inline void deliver(typename C::Shared& s, const C
                 }
                 cp_async_bulk_wait_group<0>();
                 fence_proxy_async_global();
-                st_release(scratch.flags + into * p.places + place, before + 1);
+                st_release(scratch.flags + into * p.dq_tiles + place, before + 1);
             } else {
-                flag = scratch.flags + into * p.places + place;
+                flag = scratch.flags + into * p.dq_tiles + place;
                 added = before + 1;
             }
         }
@@ -284,7 +284,7 @@ template <class C> __device__ inline void deliver(typename C::Shared& s, const C
 // The consumers
 
 // Warpgroup w, which has 64 of the block's keys. S and dP are transposed: their rows are keys, their columns queries.
-template <class C> struct KeyConsumer {
+template <class C> struct BackwardConsumer {
     static constexpr int HS = C::HS, Br = C::Br, Bc = C::Bc, N = Br / 16;
     typedef float Scores[Br / 2];
     typename C::Shared& s;
@@ -292,7 +292,7 @@ template <class C> struct KeyConsumer {
     uint32_t n = 0, t = 0; // blocks and steps so far: step t uses stage t % 2 for the (t / 2)th time
     float dK[HS / 2], dV[HS / 2];
 
-    __device__ KeyConsumer(typename C::Shared& s, int w) : s(s), w(w) {}
+    __device__ BackwardConsumer(typename C::Shared& s, int w) : s(s), w(w) {}
 
     static __device__ uint32_t lane() { return (uint32_t)mma::mov_tid_x() % WARP_SIZE; }
     static __device__ uint32_t warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
@@ -476,9 +476,9 @@ template <class C> struct KeyConsumer {
     __device__ void run(const BackwardProblem& p) {
         if (w == 1) { pass_turn(); } // the first turn
         for (;; n++) {
-            const int ticket = __shfl_sync(0xffffffffu, lane() == 0 ? take_ticket<C>(s, n) : 0, 0);
-            if (ticket >= p.blocks) { break; }
-            const KeyBlock block(ticket, p);
+            const int work_item = __shfl_sync(0xffffffffu, lane() == 0 ? receive_work_item<C>(s, n) : 0, 0);
+            if (work_item >= p.work_items) { break; }
+            const KeyBlock block(work_item, p);
             const int sign = block.reversed ? -1 : 1; // from a step's queries to those of the next
             const int left = block.steps<C>(p) - 1, first = block.reversed ? left : 0;
             const int last = left - first;
@@ -575,7 +575,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
             s.K_full[n].init(1), s.K_empty[n].init(C::warpgroups);
             s.Q_full[n].init(1), s.Q_empty[n].init(all), s.dO_full[n].init(1), s.dO_empty[n].init(all);
             s.dS_full[n].init(all), s.dS_empty[n].init(all);
-            s.ticket_full[n].init(1), s.ticket_empty[n].init(1 + C::warpgroups + warps);
+            s.work_full[n].init(1), s.work_empty[n].init(1 + C::warpgroups + warps);
         }
         for (int w = 0; w < C::warpgroups; w++) {
             s.dQ_full[w].init(each), s.dQ_ready[w].init(1), s.dKV_full[w].init(each);
@@ -594,7 +594,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
-        KeyConsumer<C>(s, warpgroup - 1).run(p);
+        BackwardConsumer<C>(s, warpgroup - 1).run(p);
     }
 #endif
 }
@@ -627,7 +627,7 @@ template <int HS> __global__ void __launch_bounds__(256)
     } else if (threadIdx.x < padded_rows + flags_per_block) {
         scratch.flags[(int64_t)blockIdx.x * flags_per_block + threadIdx.x - padded_rows] = 0;
     } else if (blockIdx.x == 0 && threadIdx.x == 255) {
-        *scratch.tickets = 0;
+        *scratch.work_counter = 0;
     }
 #pragma unroll
     for (int i = 0; i < passes; i++) {
@@ -655,14 +655,14 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
 template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
     BackwardProblem p;
     p.T = T, p.NH = NH, p.heads = B * NH;
-    p.head_blocks = CEIL_DIV(T, padded_rows), p.head_steps = CEIL_DIV(T, C::Br);
-    p.padded_T = p.head_blocks * padded_rows;
-    p.blocks = p.heads * p.head_blocks;
-    p.places = (int64_t)p.heads * p.padded_T / C::Br * C::warpgroups;
-    p.group = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
-    p.group_blocks = p.group * p.head_blocks;
-    p.reversed = min(p.heads, CEIL_DIV(2 * num_sms, p.head_blocks));
-    p.first_reversed = p.heads - p.reversed, p.first_reversed_block = p.first_reversed * p.head_blocks;
+    p.key_blocks = CEIL_DIV(T, padded_rows), p.query_blocks = CEIL_DIV(T, C::Br);
+    p.padded_T = p.key_blocks * padded_rows;
+    p.work_items = p.heads * p.key_blocks;
+    p.dq_tiles = (int64_t)p.heads * p.padded_T / C::Br * C::warpgroups;
+    p.group_heads = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
+    p.group_items = p.group_heads * p.key_blocks;
+    p.reversed_heads = min(p.heads, CEIL_DIV(2 * num_sms, p.key_blocks));
+    p.first_reversed_head = p.heads - p.reversed_heads, p.first_reversed_item = p.first_reversed_head * p.key_blocks;
     return p;
 }
 
@@ -681,10 +681,10 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     parts.lse = parts.sums + 2 * rows * HS;
     parts.minus_D = parts.lse + rows;
     parts.flags = (int*)(parts.minus_D + rows);
-    parts.tickets = parts.flags + 2 * p.places;
+    parts.work_counter = parts.flags + 2 * p.dq_tiles;
 
     attention_backward_statistics_kernel<C::HS>
-        <<<p.blocks, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups);
+        <<<p.work_items, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups);
     cuda_check(cudaGetLastError());
     auto kernel = attention_backward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
@@ -692,7 +692,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(min(p.blocks, num_sms));
+    launch.gridDim = dim3(min(p.work_items, num_sms));
     launch.blockDim = dim3(C::threads);
     launch.dynamicSmemBytes = C::shared_bytes;
     launch.stream = stream;

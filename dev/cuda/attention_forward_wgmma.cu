@@ -45,14 +45,14 @@ namespace wgmma {
 
 using namespace hopper;
 
-constexpr int STRIP = 64;                // rows of a warpgroup
-constexpr int BOX_ELEMENTS = STRIP * 64; // what one copy moves: 64 rows of 64 elements
+constexpr int WARPGROUP_ROWS = 64;                // rows of a warpgroup
+constexpr int BOX_ELEMENTS = WARPGROUP_ROWS * 64; // what one copy moves: 64 rows of 64 elements
 
 // A configuration: head size, consumer warpgroups, keys of a block, stages of the pipeline, and whether the warpgroups
 // take turns at the tensor cores.
 template <int HS_, int WARPGROUPS, int BC, int STAGES, bool TURNS> struct ForwardTiles {
     static constexpr int HS = HS_, warpgroups = WARPGROUPS, Bc = BC, stages = STAGES;
-    static constexpr int Br = warpgroups * STRIP, boxes = HS / 64, box_bytes = BOX_ELEMENTS * 2;
+    static constexpr int Br = warpgroups * WARPGROUP_ROWS, boxes = HS / 64, box_bytes = BOX_ELEMENTS * 2;
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup loads
     static constexpr int producer_registers = warpgroups == 2 ? 40 : 32;
     static constexpr int consumer_registers = warpgroups == 2 ? 232 : warpgroups == 3 ? 160 : 112;
@@ -68,58 +68,64 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool TURNS> struct Forwar
     static constexpr size_t shared_bytes = sizeof(Shared);
 };
 
-struct Problem {
+struct ForwardProblem {
     int T, NH, heads;
-    int side_by_side; // heads of a section of the line of all tiles
+    int section_heads; // heads of a section of the tile order: so many that their K and V stay in L2
 };
 
-// The tiles that a block of threads works on. All tiles stand in a line, section after section of so many heads that
-// their K and V stay in L2. Within a section stand those of one length of all heads, then those of the next; lengths
-// fall and rise by turns from section to section, so that they never jump, and fall in the last. The line is dealt to
-// the blocks to and fro: each gets nearly the same number of keys. Producers and consumers take the same walk.
-template <class C> struct Walk {
-    const Problem& p;
-    int n = 0; // how many tiles came before this one
-    int head, tile;
+// Static persistent tile scheduler: the sequence of query tiles (head, i) of one CTA. Producers and consumers of the CTA
+// each run their own copy, without communication.
+//
+// Tile order: heads are cut into sections of section_heads heads; within a section, tiles are sorted by their number of
+// keys, all heads of one length before the next length. Odd sections counted from the last one descend, even ones ascend,
+// so that the length does not jump between sections and the launch ends with short tiles.
+// CTAs take the tiles in serpentine order: round n goes from the first CTA to the last if n is even, and back if it is
+// odd. So every CTA gets nearly the same number of keys.
+template <class C> struct TileScheduler {
+    const ForwardProblem& p;
+    int n = 0; // round: how many tiles this CTA had before
+    int head, i;
 
-    __device__ explicit Walk(const Problem& p) : p(p) { locate(); }
-    __device__ int tiles() const { return CEIL_DIV(p.T, C::Br); }
-    __device__ int place() const { return n * gridDim.x + (n % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x); }
-    __device__ bool more() const { return place() < p.heads * tiles(); }
-    __device__ void next() {
+    __device__ explicit TileScheduler(const ForwardProblem& p) : p(p) { decode(); }
+    __device__ int tiles_per_head() const { return CEIL_DIV(p.T, C::Br); }
+    __device__ int tile_index() const { return n * gridDim.x + (n % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x); }
+    __device__ bool valid() const { return tile_index() < p.heads * tiles_per_head(); }
+    __device__ void advance() {
         n++;
-        locate();
+        decode();
     }
-    __device__ void locate() {
-        int section = place() / (p.side_by_side * tiles()), first = section * p.side_by_side;
-        int heads = max(1, min(p.side_by_side, p.heads - first)); // the last section may have fewer
-        int column = place() - first * tiles();
-        head = first + column % heads;
-        tile = column / heads;
-        bool fall = (CEIL_DIV(p.heads, p.side_by_side) - section) % 2 == 1;
-        if (fall) { tile = tiles() - 1 - tile; }
+    __device__ void decode() { // (head, i) from tile_index()
+        int section = tile_index() / (p.section_heads * tiles_per_head()), first = section * p.section_heads;
+        int heads = max(1, min(p.section_heads, p.heads - first)); // the last section may have fewer
+        int index = tile_index() - first * tiles_per_head();
+        head = first + index % heads;
+        i = index / heads;
+        bool descending = (CEIL_DIV(p.heads, p.section_heads) - section) % 2 == 1;
+        if (descending) { i = tiles_per_head() - 1 - i; }
     }
     __device__ int b() const { return head / p.NH; }
     __device__ int h() const { return head % p.NH; }
-    // First row of warpgroup w. Its strip is another one in each tile, for the lower ones have more keys.
-    __device__ int row(int w) const { return tile * C::Br + (w + n) % C::warpgroups * STRIP; }
-    // Key blocks that some row of the tile needs, and those that warpgroup w needs.
-    __device__ int blocks() const { return CEIL_DIV(min((tile + 1) * C::Br, p.T), C::Bc); }
-    __device__ int blocks(int w) const { return row(w) < p.T ? CEIL_DIV(row(w) + STRIP, C::Bc) : 0; }
+    // The first of the 64 rows of warpgroup w. The warpgroups rotate over the tile's rows from round to round, because
+    // lower rows have more keys.
+    __device__ int row(int w) const { return i * C::Br + (w + n) % C::warpgroups * WARPGROUP_ROWS; }
+    // The number of key blocks that the tile needs, and that the rows of warpgroup w need.
+    __device__ int key_blocks() const { return CEIL_DIV(min((i + 1) * C::Br, p.T), C::Bc); }
+    __device__ int key_blocks(int w) const { return row(w) < p.T ? CEIL_DIV(row(w) + WARPGROUP_ROWS, C::Bc) : 0; }
 };
 
-// A stage of the pipeline, and the parity of the round over the stages.
-template <int stages> struct Cursor {
+// Position in a ring of pipeline stages: the stage, and the parity of the current pass over the ring, which is the mbarrier
+// phase parity to wait for.
+template <int stages> struct PipelineState {
     int stage = 0;
     uint32_t parity = 0;
     __device__ void advance() {
         stage++;
         if (stage == stages) { stage = 0, parity ^= 1; }
     }
-    __device__ Cursor next() const {
-        Cursor c = *this;
-        c.advance();
-        return c;
+    __device__ PipelineState next() const {
+        PipelineState state = *this;
+        state.advance();
+        return state;
     }
 };
 
@@ -185,35 +191,37 @@ template <int N> __device__ inline void mask_causal(float (&S)[N], int warp, int
 }
 
 // The producers, two threads. One keeps the pipeline of K and V filled, as far ahead as its stages reach,
-template <class C> __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv, const Problem& p) {
-    Cursor<C::stages> cursor;
-    for (Walk<C> walk(p); walk.more(); walk.next()) {
-        int b = walk.b(), h = walk.h();
-        for (int j = walk.blocks() - 1; j >= 0; j--, cursor.advance()) { // key blocks, diagonal first
-            auto load = [&](floatX(&tile)[C::boxes][C::Bc * 64], int which, Mbarrier& full, Mbarrier& empty) {
-                empty.wait(cursor.parity ^ 1);
+template <class C>
+__device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
+    PipelineState<C::stages> state;
+    for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
+        int b = tile.b(), h = tile.h();
+        for (int j = tile.key_blocks() - 1; j >= 0; j--, state.advance()) { // key blocks, diagonal first
+            auto load = [&](floatX(&smem)[C::boxes][C::Bc * 64], int which, Mbarrier& full, Mbarrier& empty) {
+                empty.wait(state.parity ^ 1);
                 full.expect_tx(C::boxes * C::Bc * 128);
                 for (int x = 0; x < C::boxes; x++) {
-                    for (int r = 0; r < C::Bc; r += STRIP) {
-                        cp_async_bulk_tensor(shared_address(tile[x]) + r * 128, qkv, x * 64, which * p.NH + h,
+                    for (int r = 0; r < C::Bc; r += WARPGROUP_ROWS) {
+                        cp_async_bulk_tensor(shared_address(smem[x]) + r * 128, qkv, x * 64, which * p.NH + h,
                                              j * C::Bc + r, b, full);
                     }
                 }
             };
-            int n = cursor.stage;
+            int n = state.stage;
             load(s.K[n], 1, s.K_full[n], s.K_empty[n]);
             load(s.V[n], 2, s.V_full[n], s.V_empty[n]);
         }
     }
 }
 // the other gives each warpgroup its rows of the next tile's Q once it has done with the last.
-template <class C> __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, const Problem& p) {
-    for (Walk<C> walk(p); walk.more(); walk.next()) {
+template <class C>
+__device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
+    for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
         for (int w = 0; w < C::warpgroups; w++) {
-            s.Q_empty[w].wait((walk.n + 1) % 2);
+            s.Q_empty[w].wait((tile.n + 1) % 2);
             s.Q_full[w].expect_tx(C::boxes * C::box_bytes);
             for (int x = 0; x < C::boxes; x++) {
-                cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * 64, walk.h(), walk.row(w), walk.b(),
+                cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * 64, tile.h(), tile.row(w), tile.b(),
                                      s.Q_full[w]);
             }
         }
@@ -221,15 +229,15 @@ template <class C> __device__ inline void produce_q(typename C::Shared& s, const
 }
 
 // A consumer: warpgroup w, which takes 64 rows of every tile.
-template <class C> struct Consumer {
+template <class C> struct ForwardConsumer {
     static constexpr int HS = C::HS, Bc = C::Bc;
     typename C::Shared& s;
     const int w;
-    Cursor<C::stages> cursor; // the block whose V comes next
+    PipelineState<C::stages> state; // the block whose V comes next
     float O[HS / 2];
-    uint32_t P[Bc / 16][4]; // of the block at the cursor
+    uint32_t P[Bc / 16][4]; // of the block at the state
 
-    __device__ Consumer(typename C::Shared& s, int w) : s(s), w(w) {}
+    __device__ ForwardConsumer(typename C::Shared& s, int w) : s(s), w(w) {}
 
     static __device__ int lane() { return mma::mov_tid_x() % WARP_SIZE; }
     static __device__ int warp() { return mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
@@ -247,7 +255,7 @@ template <class C> struct Consumer {
     }
 
     // Begins S (64, 2N) = Q K^T with the first 2 N keys of a block.
-    template <int N> __device__ void begin_scores(float (&S)[N], Cursor<C::stages> block) {
+    template <int N> __device__ void begin_scores(float (&S)[N], PipelineState<C::stages> block) {
         s.K_full[block.stage].wait(block.parity);
         uint64_t a = tile_descriptor_k_major(shared_address(s.Q[w]));
         uint64_t b = tile_descriptor_k_major(uniform(shared_address(s.K[block.stage])));
@@ -261,10 +269,10 @@ template <class C> struct Consumer {
         wgmma_commit_group();
         hold(S);
     }
-    // Begins O += P V with the first `keys` keys of the block at the cursor.
+    // Begins O += P V with the first `keys` keys of the block at the state.
     template <int keys, int N> __device__ void begin_output(const uint32_t (&P)[N][4]) {
-        s.V_full[cursor.stage].wait(cursor.parity);
-        uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.V[cursor.stage])), Bc * 128);
+        s.V_full[state.stage].wait(state.parity);
+        uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.V[state.stage])), Bc * 128);
         hold(O);
         wgmma_fence();
 #pragma unroll
@@ -275,8 +283,8 @@ template <class C> struct Consumer {
     __device__ void end_output() {
         wgmma_wait_group<0>();
         hold(O);
-        release(s.V_empty[cursor.stage]);
-        cursor.advance();
+        release(s.V_empty[state.stage]);
+        state.advance();
     }
     // P = S, rounded: the accumulator of one product is, register by register, the operand A of the other.
     template <int N> __device__ void round_to_p(const float (&S)[N]) {
@@ -287,11 +295,11 @@ template <class C> struct Consumer {
     // P of the diagonal's block, of which the first `keys` are needed: in S, unrounded.
     template <int keys> __device__ void diagonal(float (&S)[keys / 2], RunningSoftmax& softmax) {
         wait_turn();
-        begin_scores(S, cursor);
+        begin_scores(S, state);
         pass_turn();
         wgmma_wait_group<0>();
         hold(S);
-        release(s.K_empty[cursor.stage]);
+        release(s.K_empty[state.stage]);
         mask_causal(S, warp(), lane());
         softmax.update(S);
         softmax.exponentiate(S);
@@ -303,31 +311,31 @@ template <class C> struct Consumer {
     }
     // O of the first strip of a head: P V with P in two parts, rounded and what rounding has left of it.
     __device__ void first_rows(RunningSoftmax& softmax) {
-        float S[STRIP / 2];
-        diagonal<STRIP>(S, softmax);
+        float S[WARPGROUP_ROWS / 2];
+        diagonal<WARPGROUP_ROWS>(S, softmax);
         release(s.Q_empty[w]);
-        uint32_t rest[STRIP / 16][4];
+        uint32_t rest[WARPGROUP_ROWS / 16][4];
 #pragma unroll
-        for (int i = 0; i < STRIP / 4; i++) {
+        for (int i = 0; i < WARPGROUP_ROWS / 4; i++) {
             uint32_t& p = P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]);
             float2 rounded = mma::float2_of(p);
             rest[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i] - rounded.x, S[2 * i + 1] - rounded.y);
         }
-        begin_output<STRIP>(P);
+        begin_output<WARPGROUP_ROWS>(P);
         wgmma_wait_group<0>();
-        begin_output<STRIP>(rest);
+        begin_output<WARPGROUP_ROWS>(rest);
         end_output();
     }
     // O += P V of the last block, of which `keys` were needed, and P of this one.
     template <int keys> __device__ void step(RunningSoftmax& softmax) {
         float S[Bc / 2];
         wait_turn();
-        begin_scores(S, cursor.next());
+        begin_scores(S, state.next());
         begin_output<keys>(P);
         pass_turn();
         wgmma_wait_group<1>();
         hold(S);
-        release(s.K_empty[cursor.next().stage]);
+        release(s.K_empty[state.next().stage]);
         bool grown = softmax.update(S);
         softmax.exponentiate(S);
         end_output();
@@ -346,16 +354,17 @@ template <class C> struct Consumer {
     __device__ void skip() {
         wait_turn();
         pass_turn();
-        s.K_full[cursor.stage].wait(cursor.parity);
-        release(s.K_empty[cursor.stage]);
-        s.V_full[cursor.stage].wait(cursor.parity);
-        release(s.V_empty[cursor.stage]);
-        cursor.advance();
+        s.K_full[state.stage].wait(state.parity);
+        release(s.K_empty[state.stage]);
+        s.V_full[state.stage].wait(state.parity);
+        release(s.V_empty[state.stage]);
+        state.advance();
     }
 
     // out = O / l, by way of shared memory
-    __device__ void store(RunningSoftmax& softmax, const CUtensorMap* out, float* l, float* m, const Walk<C>& walk) {
-        const int row = walk.row(w), T = walk.p.T, warp = this->warp(), lane = this->lane();
+    __device__ void store(RunningSoftmax& softmax, const CUtensorMap* out, float* l, float* m,
+                          const TileScheduler<C>& tile) {
+        const int row = tile.row(w), T = tile.p.T, warp = this->warp(), lane = this->lane();
         float factor[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -363,8 +372,8 @@ template <class C> struct Consumer {
             float sum = softmax.l(h);
             factor[h] = 1 / sum;
             if (lane % 4 == 0 && t < T) {
-                l[(int64_t)walk.head * T + t] = sum;
-                m[(int64_t)walk.head * T + t] = softmax.m[h];
+                l[(int64_t)tile.head * T + t] = sum;
+                m[(int64_t)tile.head * T + t] = softmax.m[h];
             }
         }
         const bool leader = warp == 0 && lane == 0;
@@ -384,18 +393,18 @@ template <class C> struct Consumer {
         bar_sync(1 + w, WARPGROUP_SIZE);
         if (leader) {
             for (int x = 0; x < C::boxes; x++) {
-                cp_async_bulk_tensor(out, x * 64, walk.h(), row, walk.b(), shared_address(s.O[w][x]));
+                cp_async_bulk_tensor(out, x * 64, tile.h(), row, tile.b(), shared_address(s.O[w][x]));
             }
             cp_async_bulk_commit_group();
         }
     }
 
-    __device__ void run(const CUtensorMap* out, float* l, float* m, const Problem& p) {
+    __device__ void run(const CUtensorMap* out, float* l, float* m, const ForwardProblem& p) {
         if (w == C::warpgroups - 1) { pass_turn(); } // the first turn
-        for (Walk<C> walk(p); walk.more(); walk.next()) {
-            int blocks = walk.blocks(w);
-            for (int n = blocks; n < walk.blocks(); n++) { skip(); }
-            s.Q_full[w].wait(walk.n % 2);
+        for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
+            int blocks = tile.key_blocks(w);
+            for (int n = blocks; n < tile.key_blocks(); n++) { skip(); }
+            s.Q_full[w].wait(tile.n % 2);
             if (blocks == 0) { // all rows are past T
                 release(s.Q_empty[w]);
                 continue;
@@ -403,13 +412,13 @@ template <class C> struct Consumer {
             RunningSoftmax softmax(C::scale);
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
-            bool half = blocks * Bc > walk.row(w) + STRIP; // of the diagonal's block is needed
-            if (walk.row(w) == 0) {
+            bool half = blocks * Bc > tile.row(w) + WARPGROUP_ROWS; // of the diagonal's block is needed
+            if (tile.row(w) == 0) {
                 first_rows(softmax);
             } else {
                 if (half) {
-                    first<STRIP>(softmax);
-                    step<STRIP>(softmax);
+                    first<WARPGROUP_ROWS>(softmax);
+                    step<WARPGROUP_ROWS>(softmax);
                 } else {
                     first<Bc>(softmax);
                     if (blocks > 1) { step<Bc>(softmax); }
@@ -418,7 +427,7 @@ template <class C> struct Consumer {
                 for (int n = 2; n < blocks; n++) { step<Bc>(softmax); }
                 last();
             }
-            store(softmax, out, l, m, walk);
+            store(softmax, out, l, m, tile);
         }
         if (threadIdx.x % WARPGROUP_SIZE == 0) { cp_async_bulk_wait_group_read<0>(); }
     }
@@ -427,7 +436,7 @@ template <class C> struct Consumer {
 // out (B,T,NH,HS) and qkv (B,T,3,NH,HS) by descriptors; l, m (B,NH,T)
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     attention_forward_kernel(const __grid_constant__ CUtensorMap out, float* l, float* m,
-                             const __grid_constant__ CUtensorMap qkv, const __grid_constant__ Problem p) {
+                             const __grid_constant__ CUtensorMap qkv, const __grid_constant__ ForwardProblem p) {
 #if defined(HOPPER_DEVICE_CODE)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
@@ -447,14 +456,14 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         if (threadIdx.x == WARP_SIZE) { produce_q<C>(s, &qkv, p); }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
-        Consumer<C>(s, warpgroup - 1).run(&out, l, m, p);
+        ForwardConsumer<C>(s, warpgroup - 1).run(&out, l, m, p);
     }
 #endif
 }
 
 // As many heads as have 16 MB of K and V, which stay in L2 (50 MB) while the tiles that read them pass.
 inline int64_t kv_bytes(int heads, int T, int HS) { return (int64_t)heads * T * HS * 4; }
-inline int heads_side_by_side(int heads, int T, int HS) {
+inline int heads_per_section(int heads, int T, int HS) {
     int64_t sections = CEIL_DIV(kv_bytes(heads, T, HS), (int64_t)16 << 20);
     return CEIL_DIV(heads, (int)min((int64_t)heads, sections));
 }
@@ -467,7 +476,7 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     auto kernel = attention_forward_kernel<C>;
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
     int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, num_sms);
-    Problem p = {T, NH, B * NH, heads_side_by_side(B * NH, T, HS)};
+    ForwardProblem p = {T, NH, B * NH, heads_per_section(B * NH, T, HS)};
     kernel<<<blocks, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
     cuda_check(cudaGetLastError());
 }
