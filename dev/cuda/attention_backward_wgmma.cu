@@ -8,7 +8,7 @@ each of its two consumer warpgroups has 64 of the keys. Against mma:
   registers of S. Only dS passes through shared memory, for dQ = dS K wants all keys. dP begins at -D.
 - dQ of 128 keys is added, in fp32, to what the other key blocks have left in scratch: TMA adds, a thread of
   its own tells the next block by a flag, and nobody computes meanwhile. The order is that in which the blocks were taken;
-  so the bits are the same always, and no block waits for one that has not begun. See KeyBlock and Link.
+  so the bits are the same always, and no block waits for one that has not begun. See KeyBlock and DqChain.
 - There are two such sums, for the even and the odd in that order, so that an addition has the time of two steps. The
   first to come stores and the last converts, into dqkv: nothing is cleared before, nothing converted after. A sum that
   has been read for the last time is discarded, so that L2 does not write it to memory.
@@ -42,8 +42,8 @@ template <int HS_, bool LATE> struct BackwardTiles {
     static constexpr bool late = LATE;
     static constexpr int warpgroups = 2, Bc = 64 * warpgroups;        // keys of a block, 64 for each consumer warpgroup
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup moves data
-    static constexpr int mover_registers = 40, consumer_registers = 232; // 168 each when the kernel starts
-    static_assert(mover_registers + warpgroups * consumer_registers <= 3 * 168, "");
+    static constexpr int producer_registers = 40, consumer_registers = 232; // 168 each when the kernel starts
+    static_assert(producer_registers + warpgroups * consumer_registers <= 3 * 168, "");
     // dQ of a warpgroup: 64 queries, or at HS = 128 all 64 of the step and 64 of the channels
     static constexpr int dq_elements = 64 * 64, dq_bytes = dq_elements * sizeof(float);
     static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
@@ -62,23 +62,24 @@ template <int HS_, bool LATE> struct BackwardTiles {
         Mbarrier K_full[2], K_empty[2], V_full, V_empty;
         Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];
         Mbarrier dS_full[2], dS_empty[2];
-        Mbarrier dQ_full[warpgroups], dQ_ready[warpgroups], dKV_full[warpgroups], dKV_empty;
+        Mbarrier dQ_full[warpgroups], dQ_empty[warpgroups], dKV_full[warpgroups], dKV_empty;
         Mbarrier work_full[2], work_empty[2];
         int work_item[2];
-        const float* fetched[warpgroups]; // the sum whose copy is in dQ
+        const float* dq_source[warpgroups]; // the accumulator whose copy is in dQ
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
 };
 
 constexpr int padded_rows = 128; // scratch has a multiple of so many rows for each head
 
-// What the kernels leave for each other in scratch. A place is a warpgroup's part of dQ of a step's queries.
+// What the kernels leave for each other in scratch. A dQ tile is the part of a query block's dQ that one warpgroup computes.
 struct BackwardScratch {
-    float* sums;       // (2, places, dq_elements): dQ so far, in the order of the warpgroup's registers
-    float* lse;        // (heads, padded T): log2(l) + m LOG2_E; infinity past T, where P is so 0
-    float* minus_D;    // (heads, padded T): -rowsum(dO o O). Both permuted: statistics_row()
-    int* flags;        // (2, places): how many key blocks the sum has
-    int* work_counter; // how many key blocks have been taken
+    float*
+        dq_accumulators; // (2, dq_tiles, dq_elements): sums of dQ, elements in the order of the warpgroup's registers
+    float* lse;          // (heads, padded T): log2(l) + m LOG2_E; infinity past T, where P is so 0
+    float* minus_D;      // (heads, padded T): -rowsum(dO o O). Both permuted: statistics_row()
+    int* dq_counts;      // (2, dq_tiles): how many key blocks the accumulator holds
+    int* work_counter;   // how many work items have been taken
 };
 // The sizes of a launch. A work item is a key block of a head; the order of work items is KeyBlock's.
 struct BackwardProblem {
@@ -109,27 +110,29 @@ struct KeyBlock {
     template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
         return p.query_blocks - j * C::steps_per_block;
     }
-    // The queries of step i: so many steps behind the block's first key
-    template <class C> __host__ __device__ int queries(int i, const BackwardProblem& p) const {
+    // The query block of step i, relative to the one that holds the key block's first key
+    template <class C> __host__ __device__ int query_offset(int i, const BackwardProblem& p) const {
         return reversed ? steps<C>(p) - 1 - i : i;
     }
 };
 
-// A key block's link in the chain of those that add to a tile of dQ, whose own keys are `behind` blocks further. Links
-// join sum 0 and sum 1 by turns. The last but one adds sum 1 to its own dQ, on the way, and joins sum 0; the last one
-// adds sum 0 to its own dQ, which is then complete.
-struct Link {
-    int before, after; // how many links
-    __host__ __device__ Link(int j, bool reversed, int behind)
+// dQ of a query block is a sum over key blocks j = 0 .. jq, where jq holds the diagonal; they add to it one after the other,
+// in the order of the work counter. DqChain is the position of key block j in that chain, with jq - j = `behind`.
+// There are two accumulators in scratch, 0 and 1, which alternate along the chain, so that an addition may take the time of
+// two steps. The last but one reads accumulator 1 into its own dQ and adds both to accumulator 0; the last one reads
+// accumulator 0, which completes dQ. (dev/cuda/README.md has the table.)
+struct DqChain {
+    int before, after; // key blocks in the chain before and after this one
+    __host__ __device__ DqChain(int j, bool reversed, int behind)
         : before(reversed ? j : behind), after(reversed ? behind : j) {}
     __host__ __device__ bool last() const { return after == 0; }
-    // The sum that dQ joins, if this is not the last link, and how many it has by then
-    __host__ __device__ int sum() const { return after == 1 ? 0 : after % 2; }
-    __host__ __device__ int in_sum() const { return after == 1 ? (before + 1) / 2 : before / 2; }
-    // Whether a sum is added to dQ on the way, which, and how many that has by then
-    __host__ __device__ bool fetches() const { return after < 2 && before > after; }
-    __host__ __device__ int fetched_sum() const { return after; }
-    __host__ __device__ int in_fetched_sum() const { return after == 1 ? before / 2 : before / 2 + 1; }
+    // The accumulator that this block's dQ is added to, unless it is the last, and how many blocks it holds by then.
+    __host__ __device__ int accumulator() const { return after == 1 ? 0 : after % 2; }
+    __host__ __device__ int accumulator_count() const { return after == 1 ? (before + 1) / 2 : before / 2; }
+    // Whether an accumulator is read into this block's dQ, which one, and how many blocks it holds by then.
+    __host__ __device__ bool reads() const { return after < 2 && before > after; }
+    __host__ __device__ int read_accumulator() const { return after; }
+    __host__ __device__ int read_count() const { return after == 1 ? before / 2 : before / 2 + 1; }
 };
 
 // ----------------------------------------------------------------------------
@@ -173,7 +176,7 @@ template <class C, bool takes> __device__ inline void produce(typename C::Shared
         const KeyBlock block(work_item, p);
         const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
         for (int i = 0; i < steps; i++, t++) {
-            int row = block.j * C::Bc + block.queries<C>(i, p) * C::Br;
+            int row = block.j * C::Bc + block.query_offset<C>(i, p) * C::Br;
             Mbarrier& full = (takes ? s.Q_full : s.dO_full)[t % 2];
             (takes ? s.Q_empty : s.dO_empty)[t % 2].wait(t / 2 % 2 ^ 1);
             full.expect_tx(C::Br * (C::HS * 2 + 4));
@@ -197,8 +200,8 @@ template <class C, bool takes> __device__ inline void produce(typename C::Shared
 }
 
 // A thread for each consumer w brings its dQ to the others' sum, or the complete one to dqkv, and stores dK and dV.
-template <class C> __device__ inline void deliver(typename C::Shared& s, const CUtensorMap* dqkv,
-                                                  const BackwardProblem& p, const BackwardScratch& scratch, int w) {
+template <class C> __device__ inline void write_dq(typename C::Shared& s, const CUtensorMap* dqkv,
+                                                   const BackwardProblem& p, const BackwardScratch& scratch, int w) {
     const uint32_t dQ = shared_address(s.dQ[w]);
     uint32_t t = 0; // steps so far
     for (uint32_t n = 0;; n++) {
@@ -206,56 +209,58 @@ template <class C> __device__ inline void deliver(typename C::Shared& s, const C
         if (work_item >= p.work_items) { break; }
         const KeyBlock block(work_item, p);
         const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
-        bool ready = false;             // the consumer has been told that s.dQ is free
-        int *flag = nullptr, added = 0; // of the last step
+        bool ready = false;              // the consumer has been told that s.dQ is free
+        int *count = nullptr, added = 0; // of the last step
         for (int i = 0; i < steps; i++, t++) {
-            const int queries = block.queries<C>(i, p);
-            const Link link(block.j, block.reversed, queries / C::steps_per_block);
-            const int64_t place =
-                ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + queries) * C::warpgroups + w;
-            auto await = [&](int sum, int count) { // until it has so many
-                while (ld_acquire(scratch.flags + sum * p.dq_tiles + place) < count) {}
+            const int offset = block.query_offset<C>(i, p);
+            const DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
+            const int64_t dq_tile =
+                ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + offset) * C::warpgroups + w;
+            auto wait_count = [&](int which, int n) { // until accumulator `which` holds n key blocks
+                while (ld_acquire(scratch.dq_counts + which * p.dq_tiles + dq_tile) < n) {}
                 fence_proxy_async_global();
             };
-            auto sum = [&](int which) { return scratch.sums + (which * p.dq_tiles + place) * C::dq_elements; };
-            if (link.fetches()) {
-                await(link.fetched_sum(), link.in_fetched_sum());
-                s.fetched[w] = sum(link.fetched_sum());
-                s.dQ_ready[w].expect_tx(C::dq_bytes);
-                cp_async_bulk(dQ, sum(link.fetched_sum()), C::dq_bytes, s.dQ_ready[w]);
+            auto accumulator = [&](int which) {
+                return scratch.dq_accumulators + (which * p.dq_tiles + dq_tile) * C::dq_elements;
+            };
+            if (chain.reads()) {
+                wait_count(chain.read_accumulator(), chain.read_count());
+                s.dq_source[w] = accumulator(chain.read_accumulator());
+                s.dQ_empty[w].expect_tx(C::dq_bytes);
+                cp_async_bulk(dQ, accumulator(chain.read_accumulator()), C::dq_bytes, s.dQ_empty[w]);
             } else if (!ready) {
-                s.dQ_ready[w].arrive();
+                s.dQ_empty[w].arrive();
             }
             ready = false;
-            if (link.last()) {
+            if (chain.last()) {
                 s.dQ_full[w].wait(t % 2);
-                int row = block.j * C::Bc + queries * C::Br;
+                int row = block.j * C::Bc + offset * C::Br;
                 cp_async_bulk_tensor(dqkv, C::HS == 64 ? 0 : w * 64, h, C::HS == 64 ? row + w * 64 : row, b, dQ);
                 cp_async_bulk_commit_group();
                 if (i + 1 < steps) { cp_async_bulk_wait_group_read<0>(); }
                 continue;
             }
-            const int into = link.sum(), before = link.in_sum();
-            if (before > 0) { await(into, before); }
+            const int into = chain.accumulator(), before = chain.accumulator_count();
+            if (before > 0) { wait_count(into, before); }
             s.dQ_full[w].wait(t % 2);
             if (before > 0) {
-                cp_reduce_async_bulk_add(sum(into), dQ, C::dq_bytes);
+                cp_reduce_async_bulk_add(accumulator(into), dQ, C::dq_bytes);
             } else {
-                cp_async_bulk(sum(into), dQ, C::dq_bytes);
+                cp_async_bulk(accumulator(into), dQ, C::dq_bytes);
             }
             cp_async_bulk_commit_group();
             if (i + 1 < steps) {
-                const Link next(block.j, block.reversed, block.queries<C>(i + 1, p) / C::steps_per_block);
-                if (!next.fetches()) { // the consumer need not wait until the sum is there
+                const DqChain next(block.j, block.reversed, block.query_offset<C>(i + 1, p) / C::steps_per_block);
+                if (!next.reads()) { // the consumer need not wait until the sum is there
                     cp_async_bulk_wait_group_read<0>();
-                    s.dQ_ready[w].arrive();
+                    s.dQ_empty[w].arrive();
                     ready = true;
                 }
                 cp_async_bulk_wait_group<0>();
                 fence_proxy_async_global();
-                st_release(scratch.flags + into * p.dq_tiles + place, before + 1);
+                st_release(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
             } else {
-                flag = scratch.flags + into * p.dq_tiles + place;
+                count = scratch.dq_counts + into * p.dq_tiles + dq_tile;
                 added = before + 1;
             }
         }
@@ -268,10 +273,10 @@ template <class C> __device__ inline void deliver(typename C::Shared& s, const C
             cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH + h, key, b, shared_address(s.dS) + box + rows);
         }
         cp_async_bulk_commit_group();
-        if (flag) { // dQ of the last step has had the time until here
+        if (count) { // dQ of the last step has had the time until here
             cp_async_bulk_wait_group<1>();
             fence_proxy_async_global();
-            st_release(flag, added);
+            st_release(count, added);
         }
         cp_async_bulk_wait_group_read<0>();
         s.dKV_empty.arrive();
@@ -377,22 +382,22 @@ template <class C> struct BackwardConsumer {
         hold(dQ);
     }
     // Hands dQ over to the thread that brings it to the sum, or to dqkv, and adds what that thread has fetched.
-    __device__ void end_dQ(float (&dQ)[32], uint32_t t, const Link& link) {
+    __device__ void end_dQ(float (&dQ)[32], uint32_t t, const DqChain& chain) {
         hold(dQ);
         arrive(s.dS_empty[t % 2]);
-        s.dQ_ready[w].wait(t % 2);
+        s.dQ_empty[w].wait(t % 2);
         float4* part = reinterpret_cast<float4*>(s.dQ[w]) + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE;
-        if (link.fetches()) {
+        if (chain.reads()) {
             static_assert(C::dq_bytes == WARPGROUP_SIZE * 128, ""); // the sum has been read for the last time
-            discard_l2(s.fetched[w] + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE * 32);
+            discard_l2(s.dq_source[w] + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE * 32);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                float4 sum = part[i * WARPGROUP_SIZE];
-                dQ[4 * i] += sum.x, dQ[4 * i + 1] += sum.y, dQ[4 * i + 2] += sum.z, dQ[4 * i + 3] += sum.w;
+                float4 x = part[i * WARPGROUP_SIZE];
+                dQ[4 * i] += x.x, dQ[4 * i + 1] += x.y, dQ[4 * i + 2] += x.z, dQ[4 * i + 3] += x.w;
             }
         }
-        if (link.last()) {
-            if (link.fetches()) { bar_sync(1 + w, WARPGROUP_SIZE); }
+        if (chain.last()) {
+            if (chain.reads()) { bar_sync(1 + w, WARPGROUP_SIZE); }
             store_tile(shared_address(s.dQ[w]), 0, dQ, C::scale);
         } else {
 #pragma unroll
@@ -482,7 +487,7 @@ template <class C> struct BackwardConsumer {
             const int sign = block.reversed ? -1 : 1; // from a step's queries to those of the next
             const int left = block.steps<C>(p) - 1, first = block.reversed ? left : 0;
             const int last = left - first;
-            auto link = [&](int queries) { return Link(block.j, sign < 0, queries / C::steps_per_block); };
+            auto chain = [&](int offset) { return DqChain(block.j, sign < 0, offset / C::steps_per_block); };
             Scores S;
             {
                 Scores dP;
@@ -498,18 +503,18 @@ template <class C> struct BackwardConsumer {
             }
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { dK[i] = 0, dV[i] = 0; }
-            int queries = first;
+            int offset = first;
 #pragma unroll 1
-            for (; queries != last; queries += sign) {
+            for (; offset != last; offset += sign) {
                 Scores dP;
                 if (C::late) {
                     wait_turn();
-                    if (queries != first) {
+                    if (offset != first) {
                         float dQ[32];
                         begin_dQ(dQ, t - 1);
                         begin_gradients(S);
                         wgmma_wait_group<1>();
-                        end_dQ(dQ, t - 1, link(queries - sign));
+                        end_dQ(dQ, t - 1, chain(offset - sign));
                     } else {
                         begin_gradients(S);
                     }
@@ -526,20 +531,20 @@ template <class C> struct BackwardConsumer {
                     begin_dQ(dQ, t - 1);
                     wgmma_wait_group<0>();
                     hold(S);
-                    end_dQ(dQ, t - 1, link(queries));
+                    end_dQ(dQ, t - 1, chain(offset));
                 }
                 start_dP(dP, t);
                 begin_dP(dP);
-                finish_scores(S, dP, w * 64 - (queries + sign) * Br);
+                finish_scores(S, dP, w * 64 - (offset + sign) * Br);
             }
             arrive(s.V_empty);
             wait_turn();
-            if (C::late && queries != first) {
+            if (C::late && offset != first) {
                 float dQ[32];
                 begin_dQ(dQ, t - 1);
                 begin_gradients(S);
                 wgmma_wait_group<1>();
-                end_dQ(dQ, t - 1, link(queries - sign));
+                end_dQ(dQ, t - 1, chain(offset - sign));
             } else {
                 begin_gradients(S);
             }
@@ -548,7 +553,7 @@ template <class C> struct BackwardConsumer {
             pass_turn();
             wgmma_wait_group<0>();
             end_gradients();
-            end_dQ(dQ, t - 1, link(queries));
+            end_dQ(dQ, t - 1, chain(offset));
             s.dS_empty[(t - 1) % 2].wait((t - 1) / 2 % 2); // the other warpgroup has dQ, too
             const uint32_t rows = w * 64 * C::box_row;
             store_tile(shared_address(s.dS) + rows, Bc * C::box_row, dV, 1);
@@ -578,19 +583,19 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
             s.work_full[n].init(1), s.work_empty[n].init(1 + C::warpgroups + warps);
         }
         for (int w = 0; w < C::warpgroups; w++) {
-            s.dQ_full[w].init(each), s.dQ_ready[w].init(1), s.dKV_full[w].init(each);
+            s.dQ_full[w].init(each), s.dQ_empty[w].init(1), s.dKV_full[w].init(each);
         }
         fence_mbarrier_init();
     }
     __syncthreads();
     int warpgroup = uniform(threadIdx.x / WARPGROUP_SIZE);
     if (warpgroup == 0) {
-        setmaxnreg_dec<C::mover_registers>();
+        setmaxnreg_dec<C::producer_registers>();
         int warp = threadIdx.x / WARP_SIZE;
         if (threadIdx.x % WARP_SIZE == 0) {
             if (warp == 0) { produce<C, true>(s, &qkv, &dout, p, scratch); }
             if (warp == 1) { produce<C, false>(s, &qkv, &dout, p, scratch); }
-            if (warp > 1) { deliver<C>(s, &dqkv, p, scratch, warp - 2); }
+            if (warp > 1) { write_dq<C>(s, &dqkv, p, scratch, warp - 2); }
         }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
@@ -603,7 +608,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 template <int HS> __global__ void __launch_bounds__(256)
     attention_backward_statistics_kernel(const __grid_constant__ BackwardScratch scratch, const floatX* dout,
                                          const floatX* out, const float* l, const float* m, int T, int NH,
-                                         int flags_per_block) {
+                                         int counts_per_block) {
 #if defined(HOPPER_DEVICE_CODE)
     griddepcontrol_launch_dependents();
     constexpr int lanes = HS / x128::size, rows = 256 / lanes, passes = padded_rows / rows; // lanes of a row
@@ -624,8 +629,8 @@ template <int HS> __global__ void __launch_bounds__(256)
         int64_t at = (int64_t)head * T + min(t, T - 1);
         float sum = __fmul_rn(m[at], LOG2_E) + mma::lg2_approx(l[at]); // as forward rounded it
         lse[r / 16 * 16 + statistics_row(r % 16)] = t < T ? sum : INFINITY;
-    } else if (threadIdx.x < padded_rows + flags_per_block) {
-        scratch.flags[(int64_t)blockIdx.x * flags_per_block + threadIdx.x - padded_rows] = 0;
+    } else if (threadIdx.x < padded_rows + counts_per_block) {
+        scratch.dq_counts[(int64_t)blockIdx.x * counts_per_block + threadIdx.x - padded_rows] = 0;
     } else if (blockIdx.x == 0 && threadIdx.x == 255) {
         *scratch.work_counter = 0;
     }
@@ -677,11 +682,11 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
 
     BackwardScratch parts;
     const int64_t rows = (int64_t)p.heads * p.padded_T;
-    parts.sums = (float*)scratch;
-    parts.lse = parts.sums + 2 * rows * HS;
+    parts.dq_accumulators = (float*)scratch;
+    parts.lse = parts.dq_accumulators + 2 * rows * HS;
     parts.minus_D = parts.lse + rows;
-    parts.flags = (int*)(parts.minus_D + rows);
-    parts.work_counter = parts.flags + 2 * p.dq_tiles;
+    parts.dq_counts = (int*)(parts.minus_D + rows);
+    parts.work_counter = parts.dq_counts + 2 * p.dq_tiles;
 
     attention_backward_statistics_kernel<C::HS>
         <<<p.work_items, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups);

@@ -1,5 +1,5 @@
 // The order in which attention_backward_wgmma.cu takes key blocks and adds dQ, run through without a GPU: BackwardProblem,
-// KeyBlock and Link. Blocks are worked off one by one in the order of the work counter, which is the hardest case:
+// KeyBlock and DqChain. Blocks are worked off one by one in the order of the work counter, which is the hardest case:
 // then a block finds only what earlier ones have left.
 #include "dev/cuda/attention_backward_wgmma.cu"
 #include "unit.h"
@@ -9,42 +9,42 @@
 // dQ of a step is the set of the key blocks that are in it, as bits; adding a block twice carries into another bit.
 template <class C> static bool every_dq_is_complete(int heads, int T, int num_sms) {
     const wgmma::BackwardProblem p = wgmma::backward_problem<C>(1, T, heads, num_sms);
-    struct Place {
-        uint64_t sum[2] = {}, dQ = 0;
+    struct DqTile {
+        uint64_t accumulator[2] = {}, dQ = 0;
         int added[2] = {}, results = 0;
     };
-    std::vector<Place> places((size_t)heads * p.query_blocks);
+    std::vector<DqTile> dq_tiles((size_t)heads * p.query_blocks);
     std::vector<int> taken(p.work_items);
     for (int work_item = 0; work_item < p.work_items; work_item++) {
         const wgmma::KeyBlock block(work_item, p);
         if (block.head < 0 || block.head >= heads || block.j < 0 || block.j >= p.key_blocks) { return false; }
         taken[block.head * p.key_blocks + block.j]++;
         for (int i = 0; i < block.steps<C>(p); i++) {
-            const int queries = block.queries<C>(i, p);
-            const wgmma::Link link(block.j, block.reversed, queries / C::steps_per_block);
-            Place& place = places[(size_t)block.head * p.query_blocks + block.j * C::steps_per_block + queries];
+            const int offset = block.query_offset<C>(i, p);
+            const wgmma::DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
+            DqTile& dq_tile = dq_tiles[(size_t)block.head * p.query_blocks + block.j * C::steps_per_block + offset];
             uint64_t dQ = 1ull << block.j;
-            if (link.fetches()) {
-                if (place.added[link.fetched_sum()] != link.in_fetched_sum()) { return false; }
-                dQ += place.sum[link.fetched_sum()];
+            if (chain.reads()) {
+                if (dq_tile.added[chain.read_accumulator()] != chain.read_count()) { return false; }
+                dQ += dq_tile.accumulator[chain.read_accumulator()];
             }
-            if (link.last()) {
-                place.dQ = dQ;
-                place.results++;
+            if (chain.last()) {
+                dq_tile.dQ = dQ;
+                dq_tile.results++;
                 continue;
             }
-            const int into = link.sum();
-            if (place.added[into] != link.in_sum()) { return false; }
-            place.sum[into] = (link.in_sum() > 0 ? place.sum[into] : 0) + dQ;
-            place.added[into]++;
+            const int into = chain.accumulator();
+            if (dq_tile.added[into] != chain.accumulator_count()) { return false; }
+            dq_tile.accumulator[into] = (chain.accumulator_count() > 0 ? dq_tile.accumulator[into] : 0) + dQ;
+            dq_tile.added[into]++;
         }
     }
     for (int n : taken) {
         if (n != 1) { return false; }
     }
-    for (size_t n = 0; n < places.size(); n++) {
+    for (size_t n = 0; n < dq_tiles.size(); n++) {
         const int key_blocks = (int)(n % p.query_blocks) / C::steps_per_block + 1; // that these queries see
-        if (places[n].results != 1 || places[n].dQ != (2ull << (key_blocks - 1)) - 1) { return false; }
+        if (dq_tiles[n].results != 1 || dq_tiles[n].dQ != (2ull << (key_blocks - 1)) - 1) { return false; }
     }
     return true;
 }
@@ -59,7 +59,7 @@ int main(void) {
             }
         }
     }
-    // A row's statistics keep their place among sixteen others.
+    // A row's statistics keep their dq_tile among sixteen others.
     unsigned rows = 0;
     for (int row = 0; row < 16; row++) { rows |= 1u << wgmma::statistics_row(row); }
     CHECK(rows == 0xffff);
