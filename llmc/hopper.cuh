@@ -259,7 +259,7 @@ template <int N> __device__ inline void wgmma_wait_group() {
 }
 // No instruction: x has its value here, and the compiler neither moves its accesses across nor copies of it. To stand
 // around the time in which products under way own the registers of x.
-template <int N> __device__ inline void hold(float (&x)[N]) {
+template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) { asm volatile("" : "+f"(x[i])::"memory"); }
 }

@@ -37,9 +37,9 @@ namespace wgmma {
 using namespace hopper;
 
 // A configuration: head size, and whether dQ is found one step late, the warpgroups taking turns.
-template <int HS_, bool LATE> struct BackwardTiles {
+template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     static constexpr int HS = HS_;
-    static constexpr bool late = LATE;
+    static constexpr bool delayed_dq = DELAYED_DQ;
     static constexpr int warpgroups = 2, Bc = 64 * warpgroups;        // keys of a block, 64 for each consumer warpgroup
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup moves data
     static constexpr int producer_registers = 40, consumer_registers = 232; // 168 each when the kernel starts
@@ -157,14 +157,14 @@ load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, in
 }
 
 // One thread takes the work items and loads K, Q and lse, another V, dO and -D.
-template <class C, bool takes> __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv,
-                                                              const CUtensorMap* dout, const BackwardProblem& p,
-                                                              const BackwardScratch& scratch) {
+template <class C, bool loads_qk> __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv,
+                                                                 const CUtensorMap* dout, const BackwardProblem& p,
+                                                                 const BackwardScratch& scratch) {
     griddepcontrol_wait();
     uint32_t t = 0; // steps so far
     for (uint32_t n = 0;; n++) {
         int work_item;
-        if (takes) {
+        if (loads_qk) {
             s.work_empty[n % 2].wait(n / 2 % 2 ^ 1);
             work_item = atomicAdd(scratch.work_counter, 1);
             s.work_item[n % 2] = work_item;
@@ -177,23 +177,23 @@ template <class C, bool takes> __device__ inline void produce(typename C::Shared
         const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
         for (int i = 0; i < steps; i++, t++) {
             int row = block.j * C::Bc + block.query_offset<C>(i, p) * C::Br;
-            Mbarrier& full = (takes ? s.Q_full : s.dO_full)[t % 2];
-            (takes ? s.Q_empty : s.dO_empty)[t % 2].wait(t / 2 % 2 ^ 1);
+            Mbarrier& full = (loads_qk ? s.Q_full : s.dO_full)[t % 2];
+            (loads_qk ? s.Q_empty : s.dO_empty)[t % 2].wait(t / 2 % 2 ^ 1);
             full.expect_tx(C::Br * (C::HS * 2 + 4));
-            load_tile<C::boxes, C::Br>((takes ? s.Q : s.dO)[t % 2], takes ? qkv : dout, h, row, b, full);
-            cp_async_bulk(shared_address((takes ? s.lse : s.minus_D)[t % 2]),
-                          (takes ? scratch.lse : scratch.minus_D) + (int64_t)block.head * p.padded_T + row, C::Br * 4,
-                          full);
+            load_tile<C::boxes, C::Br>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
+            cp_async_bulk(shared_address((loads_qk ? s.lse : s.minus_D)[t % 2]),
+                          (loads_qk ? scratch.lse : scratch.minus_D) + (int64_t)block.head * p.padded_T + row,
+                          C::Br * 4, full);
             if (i == 0) { // behind the first queries: these need not wait for the last block
-                if (takes) {
+                if (loads_qk) {
                     s.K_empty[n % 2].wait(n / 2 % 2 ^ 1);
                 } else {
                     s.V_empty.wait(n % 2 ^ 1);
                 }
-                Mbarrier& full = takes ? s.K_full[n % 2] : s.V_full;
+                Mbarrier& full = loads_qk ? s.K_full[n % 2] : s.V_full;
                 full.expect_tx(C::Bc * C::HS * 2);
-                load_tile<C::boxes, C::Bc>(takes ? s.K[n % 2] : s.V, qkv, (takes ? 1 : 2) * p.NH + h, block.j * C::Bc,
-                                           b, full);
+                load_tile<C::boxes, C::Bc>(loads_qk ? s.K[n % 2] : s.V, qkv, (loads_qk ? 1 : 2) * p.NH + h,
+                                           block.j * C::Bc, b, full);
             }
         }
     }
@@ -303,18 +303,18 @@ template <class C> struct BackwardConsumer {
     static __device__ uint32_t warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
     __device__ void arrive(Mbarrier& barrier) { barrier.arrive_warp(lane()); }
     // While one warpgroup has its turn at the tensor cores, the other finds P and dS.
-    __device__ void wait_turn() {
-        if (C::late) { bar_sync(3 + w, 2 * WARPGROUP_SIZE); }
+    __device__ void pingpong_sync() {
+        if (C::delayed_dq) { bar_sync(3 + w, 2 * WARPGROUP_SIZE); }
     }
-    __device__ void pass_turn() {
-        if (C::late) { bar_arrive(3 + (w ^ 1), 2 * WARPGROUP_SIZE); }
+    __device__ void pingpong_arrive() {
+        if (C::delayed_dq) { bar_arrive(3 + (w ^ 1), 2 * WARPGROUP_SIZE); }
     }
 
     // Begins x (64 keys, Br queries) = A B^T, or +=, with the warpgroup's rows of A, K or V, and B, Q or dO.
-    template <bool accumulate> __device__ void begin_transposed(Scores& x, const void* A, const void* B) {
+    template <bool accumulate> __device__ void issue_transposed(Scores& x, const void* A, const void* B) {
         uint64_t a = tile_descriptor_k_major(uniform(shared_address(A) + w * 64 * C::box_row));
         uint64_t b = tile_descriptor_k_major(uniform(shared_address(B)));
-        hold(x);
+        fence_operand(x);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes, 64 a box
@@ -322,13 +322,13 @@ template <class C> struct BackwardConsumer {
                             b + i / 4 * (Br * C::box_row / 16) + i % 4 * 2, accumulate || i > 0);
         }
         wgmma_commit_group();
-        hold(x);
+        fence_operand(x);
     }
-    __device__ void begin_S(Scores& S) { // S^T = K Q^T
+    __device__ void issue_S(Scores& S) { // S^T = K Q^T
         s.Q_full[t % 2].wait(t / 2 % 2);
-        begin_transposed<false>(S, s.K[n % 2], s.Q[t % 2]);
+        issue_transposed<false>(S, s.K[n % 2], s.Q[t % 2]);
     }
-    __device__ void start_dP(Scores& dP, uint32_t t) { // dP^T = -D, of step t
+    __device__ void init_dP(Scores& dP, uint32_t t) { // dP^T = -D, of step t
         s.dO_full[t % 2].wait(t / 2 % 2);
         const float4* minus_D = reinterpret_cast<const float4*>(s.minus_D[t % 2]) + lane() % 4;
 #pragma unroll
@@ -338,14 +338,14 @@ template <class C> struct BackwardConsumer {
 #pragma unroll
             for (int i = 0; i < 8; i++) { dP[8 * k + i] = x[i / 4 * 2 + i % 2]; }
         }
-        hold(dP);
+        fence_operand(dP);
     }
-    __device__ void begin_dP(Scores& dP) { begin_transposed<true>(dP, s.V, s.dO[t % 2]); } // dP^T += V dO^T
+    __device__ void issue_dP(Scores& dP) { issue_transposed<true>(dP, s.V, s.dO[t % 2]); } // dP^T += V dO^T
 
     // Begins x (64 keys, HS) += A B with A in registers, four of every eight from `part` on, and B, Q or dO.
-    template <int part> __device__ void begin_gradient(float (&x)[HS / 2], const Scores& A, const void* B) {
+    template <int part> __device__ void issue_gradient(float (&x)[HS / 2], const Scores& A, const void* B) {
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(B)), Br * C::box_row);
-        hold(x);
+        fence_operand(x);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < N; k++) {
@@ -353,37 +353,37 @@ template <class C> struct BackwardConsumer {
                                    __float_as_uint(A[8 * k + part + 2]), __float_as_uint(A[8 * k + part + 3])};
             wgmma_mma_async(x, a, b + k * (16 * C::box_row / 16));
         }
-        hold(x);
+        fence_operand(x);
     }
-    __device__ void begin_gradients(const Scores& PdS) {
-        begin_gradient<0>(dV, PdS, s.dO[t % 2]); // dV += P^T dO
-        begin_gradient<4>(dK, PdS, s.Q[t % 2]);  // dK += dS^T Q
+    __device__ void issue_gradients(const Scores& PdS) {
+        issue_gradient<0>(dV, PdS, s.dO[t % 2]); // dV += P^T dO
+        issue_gradient<4>(dK, PdS, s.Q[t % 2]);  // dK += dS^T Q
         wgmma_commit_group();
     }
-    __device__ void end_gradients() {
-        hold(dV);
-        hold(dK);
+    __device__ void finish_gradients() {
+        fence_operand(dV);
+        fence_operand(dK);
         arrive(s.Q_empty[t % 2]);
         arrive(s.dO_empty[t % 2]);
         t++;
     }
     // Begins dQ = dS K of step t with all keys of the block, for 64 queries, or at HS = 128 for 64 channels.
-    __device__ void begin_dQ(float (&dQ)[32], uint32_t t) {
+    __device__ void issue_dQ(float (&dQ)[32], uint32_t t) {
         s.dS_full[t % 2].wait(t / 2 % 2);
         uint64_t a = tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 ? w : 0])), 0);
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.K[n % 2][HS == 64 ? 0 : w])), 0);
-        hold(dQ);
+        fence_operand(dQ);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < Bc / 16; i++) {
             wgmma_mma_async_mn_major(dQ, a + i * (16 * C::box_row / 16), b + i * (16 * C::box_row / 16), i > 0);
         }
         wgmma_commit_group();
-        hold(dQ);
+        fence_operand(dQ);
     }
     // Hands dQ over to the thread that brings it to the sum, or to dqkv, and adds what that thread has fetched.
-    __device__ void end_dQ(float (&dQ)[32], uint32_t t, const DqChain& chain) {
-        hold(dQ);
+    __device__ void finish_dQ(float (&dQ)[32], uint32_t t, const DqChain& chain) {
+        fence_operand(dQ);
         arrive(s.dS_empty[t % 2]);
         s.dQ_empty[w].wait(t % 2);
         float4* part = reinterpret_cast<float4*>(s.dQ[w]) + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE;
@@ -411,14 +411,14 @@ template <class C> struct BackwardConsumer {
 
     // P = exp(S - m)/l and dS = P o (dP - D), rounded, as the operands A that begin_gradients() takes from the registers
     // of S; dS in shared memory for both warpgroups. `hidden`: how far the strip's first key is behind the first query.
-    __device__ void finish_scores(Scores& S, Scores& dP, int hidden) {
-        constexpr int ahead = C::late ? 2 : 4; // loads under way
+    __device__ void compute_P_dS(Scores& S, Scores& dP, int hidden) {
+        constexpr int ahead = C::delayed_dq ? 2 : 4; // loads under way
         const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
         float4 next[ahead];
 #pragma unroll
         for (int k = 0; k < ahead; k++) { next[k] = lse[4 * k]; }
         wgmma_wait_group<1>();
-        hold(S);
+        fence_operand(S);
         if (hidden > -64) { mask_transposed(S, hidden); }
 #pragma unroll
         for (int k = 0; k < N; k++) {
@@ -431,7 +431,7 @@ template <class C> struct BackwardConsumer {
             }
         }
         wgmma_wait_group<0>();
-        hold(dP);
+        fence_operand(dP);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float P[8], dS[8];
@@ -479,7 +479,7 @@ template <class C> struct BackwardConsumer {
     }
 
     __device__ void run(const BackwardProblem& p) {
-        if (w == 1) { pass_turn(); } // the first turn
+        if (w == 1) { pingpong_arrive(); } // the first turn
         for (;; n++) {
             const int work_item = __shfl_sync(0xffffffffu, lane() == 0 ? receive_work_item<C>(s, n) : 0, 0);
             if (work_item >= p.work_items) { break; }
@@ -491,15 +491,15 @@ template <class C> struct BackwardConsumer {
             Scores S;
             {
                 Scores dP;
-                wait_turn();
+                pingpong_sync();
                 s.K_full[n % 2].wait(n / 2 % 2);
-                start_dP(dP, t);
-                begin_S(S);
+                init_dP(dP, t);
+                issue_S(S);
                 s.V_full.wait(n % 2);
-                begin_dP(dP);
-                pass_turn();
+                issue_dP(dP);
+                pingpong_arrive();
                 s.dKV_empty.wait(n % 2 ^ 1);
-                finish_scores(S, dP, w * 64 - first * Br);
+                compute_P_dS(S, dP, w * 64 - first * Br);
             }
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { dK[i] = 0, dV[i] = 0; }
@@ -507,53 +507,53 @@ template <class C> struct BackwardConsumer {
 #pragma unroll 1
             for (; offset != last; offset += sign) {
                 Scores dP;
-                if (C::late) {
-                    wait_turn();
+                if (C::delayed_dq) {
+                    pingpong_sync();
                     if (offset != first) {
                         float dQ[32];
-                        begin_dQ(dQ, t - 1);
-                        begin_gradients(S);
+                        issue_dQ(dQ, t - 1);
+                        issue_gradients(S);
                         wgmma_wait_group<1>();
-                        end_dQ(dQ, t - 1, chain(offset - sign));
+                        finish_dQ(dQ, t - 1, chain(offset - sign));
                     } else {
-                        begin_gradients(S);
+                        issue_gradients(S);
                     }
                     wgmma_wait_group<0>();
-                    end_gradients();
-                    begin_S(S);
-                    pass_turn();
+                    finish_gradients();
+                    issue_S(S);
+                    pingpong_arrive();
                 } else {
-                    begin_gradients(S);
+                    issue_gradients(S);
                     wgmma_wait_group<0>();
-                    end_gradients();
-                    begin_S(S);
+                    finish_gradients();
+                    issue_S(S);
                     float dQ[32];
-                    begin_dQ(dQ, t - 1);
+                    issue_dQ(dQ, t - 1);
                     wgmma_wait_group<0>();
-                    hold(S);
-                    end_dQ(dQ, t - 1, chain(offset));
+                    fence_operand(S);
+                    finish_dQ(dQ, t - 1, chain(offset));
                 }
-                start_dP(dP, t);
-                begin_dP(dP);
-                finish_scores(S, dP, w * 64 - (offset + sign) * Br);
+                init_dP(dP, t);
+                issue_dP(dP);
+                compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
             }
             arrive(s.V_empty);
-            wait_turn();
-            if (C::late && offset != first) {
+            pingpong_sync();
+            if (C::delayed_dq && offset != first) {
                 float dQ[32];
-                begin_dQ(dQ, t - 1);
-                begin_gradients(S);
+                issue_dQ(dQ, t - 1);
+                issue_gradients(S);
                 wgmma_wait_group<1>();
-                end_dQ(dQ, t - 1, chain(offset - sign));
+                finish_dQ(dQ, t - 1, chain(offset - sign));
             } else {
-                begin_gradients(S);
+                issue_gradients(S);
             }
             float dQ[32];
-            begin_dQ(dQ, t);
-            pass_turn();
+            issue_dQ(dQ, t);
+            pingpong_arrive();
             wgmma_wait_group<0>();
-            end_gradients();
-            end_dQ(dQ, t - 1, chain(offset));
+            finish_gradients();
+            finish_dQ(dQ, t - 1, chain(offset));
             s.dS_empty[(t - 1) % 2].wait((t - 1) / 2 % 2); // the other warpgroup has dQ, too
             const uint32_t rows = w * 64 * C::box_row;
             store_tile(shared_address(s.dS) + rows, Bc * C::box_row, dV, 1);
@@ -713,9 +713,9 @@ template <class C> constexpr AttentionBackwardConfig backward_config(const char*
 typedef BackwardTiles<64, true> LongRowBackwardTiles;
 static const AttentionBackwardConfig backward_configs[] = {
     backward_config<BackwardTiles<64, false>>("128x128"),
-    backward_config<LongRowBackwardTiles>("128x128 late"),
+    backward_config<LongRowBackwardTiles>("128x128 delayed-dQ"),
     backward_config<BackwardTiles<128, false>>("64x128"),
-    backward_config<BackwardTiles<128, true>>("64x128 late"),
+    backward_config<BackwardTiles<128, true>>("64x128 delayed-dQ"),
 };
 
 // The best configuration for the head size; for long rows of HS = 64 the late one. Returns the scratch in bytes.

@@ -40,21 +40,21 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct Forward
 };
 
 // The softmax of a warp's 16 M rows so far. A lane serves rows 16 i + 8 h + lane/4, as [i][h].
-template <int M> struct RunningSoftmax {
+template <int M> struct OnlineSoftmax {
     // An older maximum stays in use while no score exceeds it by more: P stays below 2^8, m within 8 of the maximum.
-    static constexpr float slack = 8 / LOG2_E;
+    static constexpr float rescale_threshold = 8 / LOG2_E;
     float scale;     // 1/sqrt(HS), known when compiling
     float m[M][2];   // the maximum in use, as the contract has it: scaled
     float sum[M][2]; // of exp(scale S - m), this lane's columns only
 
-    __device__ explicit RunningSoftmax(float scale) : scale(scale) {
+    __device__ explicit OnlineSoftmax(float scale) : scale(scale) {
 #pragma unroll
         for (int i = 0; i < M; i++) { m[i][0] = m[i][1] = -INFINITY, sum[i][0] = sum[i][1] = 0; }
     }
     // Adopts the maxima of S where some row of the warp needs it, and rescales what was summed under the old ones.
     template <int N, int D> __device__ void update(const float (&S)[M][N][4], float (&O)[M][D][4]) {
         float x[M][2];
-        bool grown = false;
+        bool exceeds = false;
 #pragma unroll
         for (int i = 0; i < M; i++) {
 #pragma unroll
@@ -62,10 +62,10 @@ template <int M> struct RunningSoftmax {
                 x[i][h] = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
 #pragma unroll
                 for (int n = 1; n < N; n++) { x[i][h] = fmaxf(x[i][h], fmaxf(S[i][n][2 * h], S[i][n][2 * h + 1])); }
-                grown |= scale * x[i][h] - m[i][h] > slack;
+                exceeds |= scale * x[i][h] - m[i][h] > rescale_threshold;
             }
         }
-        if (!__any_sync(0xffffffffu, grown)) { return; }
+        if (!__any_sync(0xffffffffu, exceeds)) { return; }
 #pragma unroll
         for (int i = 0; i < M; i++) {
 #pragma unroll
@@ -118,7 +118,7 @@ template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], 
 // A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's part,
 // (row, column) is the lane's first score.
 template <class C, int N, bool masked>
-__device__ inline void attend(float (&O)[C::M][C::HS / 8][4], RunningSoftmax<C::M>& softmax, const typename C::Rows& Q,
+__device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M>& softmax, const typename C::Rows& Q,
                               uint32_t K, uint32_t V, int row, int column) {
     float S[C::M][N][4];
     fill(S, 0.0f);
@@ -163,7 +163,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 
     float O[M][HS / 8][4];
     fill(O, 0.0f);
-    RunningSoftmax<M> softmax(C::scale);
+    OnlineSoftmax<M> softmax(C::scale);
     typename C::Rows Q{q_rows + Tile<HS>::lane_a(lane)};
     int lane_row = row + lane / 4, lane_column = lane % 4 * 2;
     for (int j = 0; j <= last; j++) { // key blocks, diagonal last

@@ -50,13 +50,13 @@ constexpr int BOX_ELEMENTS = WARPGROUP_ROWS * 64; // what one copy moves: 64 row
 
 // A configuration: head size, consumer warpgroups, keys of a block, stages of the pipeline, and whether the warpgroups
 // take turns at the tensor cores.
-template <int HS_, int WARPGROUPS, int BC, int STAGES, bool TURNS> struct ForwardTiles {
+template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct ForwardTiles {
     static constexpr int HS = HS_, warpgroups = WARPGROUPS, Bc = BC, stages = STAGES;
     static constexpr int Br = warpgroups * WARPGROUP_ROWS, boxes = HS / 64, box_bytes = BOX_ELEMENTS * 2;
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup loads
     static constexpr int producer_registers = warpgroups == 2 ? 40 : 32;
     static constexpr int consumer_registers = warpgroups == 2 ? 232 : warpgroups == 3 ? 160 : 112;
-    static constexpr bool turns = TURNS;
+    static constexpr bool pingpong = PINGPONG;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
     struct Shared {
@@ -130,15 +130,15 @@ template <int stages> struct PipelineState {
 };
 
 // The softmax of a thread's two rows so far: rows lane/4 and lane/4 + 8 of its warp's sixteen.
-struct RunningSoftmax {
+struct OnlineSoftmax {
     // An older maximum stays in use while no score exceeds it by more: P stays below 2^8, m within 8 of the maximum.
-    static constexpr float slack = 8 / LOG2_E;
+    static constexpr float rescale_threshold = 8 / LOG2_E;
     float scale;           // 1/sqrt(HS), known when compiling
     float m[2];            // the maximum in use, as the contract has it: scaled
     float sum[2] = {0, 0}; // of exp(scale S - m), this thread's columns only
     float factor[2];       // for what was summed up before m grew
 
-    __device__ explicit RunningSoftmax(float scale) : scale(scale) {
+    __device__ explicit OnlineSoftmax(float scale) : scale(scale) {
         m[0] = m[1] = -INFINITY;
         factor[0] = factor[1] = 1;
     }
@@ -148,9 +148,9 @@ struct RunningSoftmax {
 #pragma unroll
         for (int i = 4; i < N; i++) { four[i % 4] = fmaxf(four[i % 4], S[i]); }
         float x[2] = {fmaxf(four[0], four[1]), fmaxf(four[2], four[3])};
-        bool grown = scale * x[0] - m[0] > slack || scale * x[1] - m[1] > slack;
-        grown = __any_sync(0xffffffffu, grown);
-        if (grown) {
+        bool exceeds = scale * x[0] - m[0] > rescale_threshold || scale * x[1] - m[1] > rescale_threshold;
+        exceeds = __any_sync(0xffffffffu, exceeds);
+        if (exceeds) {
 #pragma unroll
             for (int h = 0; h < 2; h++) { // the four lanes of a quad share a row
                 x[h] = fmaxf(x[h], __shfl_xor_sync(0xffffffffu, x[h], 1));
@@ -161,7 +161,7 @@ struct RunningSoftmax {
                 sum[h] *= factor[h];
             }
         }
-        return grown;
+        return exceeds;
     }
     // S = exp(scale S - m). Both terms in powers of two, the second rounded before it is subtracted, as backward does
     // it: so P is the same there.
@@ -244,22 +244,22 @@ template <class C> struct ForwardConsumer {
 
     // While one warpgroup has its turn at the tensor cores, the others find their maxima and exponentials. A turn for
     // each key block of the tile, needed or not.
-    __device__ void wait_turn() {
-        if (C::turns) { bar_sync(1 + C::warpgroups + w, 2 * WARPGROUP_SIZE); }
+    __device__ void pingpong_sync() {
+        if (C::pingpong) { bar_sync(1 + C::warpgroups + w, 2 * WARPGROUP_SIZE); }
     }
-    __device__ void pass_turn() {
-        if (C::turns) { bar_arrive(1 + C::warpgroups + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
+    __device__ void pingpong_arrive() {
+        if (C::pingpong) { bar_arrive(1 + C::warpgroups + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
     }
-    __device__ void release(Mbarrier& empty) {
+    __device__ void arrive(Mbarrier& empty) {
         if (lane() == 0) { empty.arrive(); }
     }
 
     // Begins S (64, 2N) = Q K^T with the first 2 N keys of a block.
-    template <int N> __device__ void begin_scores(float (&S)[N], PipelineState<C::stages> block) {
+    template <int N> __device__ void issue_scores(float (&S)[N], PipelineState<C::stages> block) {
         s.K_full[block.stage].wait(block.parity);
         uint64_t a = tile_descriptor_k_major(shared_address(s.Q[w]));
         uint64_t b = tile_descriptor_k_major(uniform(shared_address(s.K[block.stage])));
-        hold(S);
+        fence_operand(S);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes, 64 a box
@@ -267,23 +267,23 @@ template <class C> struct ForwardConsumer {
                             i > 0);
         }
         wgmma_commit_group();
-        hold(S);
+        fence_operand(S);
     }
     // Begins O += P V with the first `keys` keys of the block at the state.
-    template <int keys, int N> __device__ void begin_output(const uint32_t (&P)[N][4]) {
+    template <int keys, int N> __device__ void issue_output(const uint32_t (&P)[N][4]) {
         s.V_full[state.stage].wait(state.parity);
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.V[state.stage])), Bc * 128);
-        hold(O);
+        fence_operand(O);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < keys / 16; i++) { wgmma_mma_async(O, P[i], b + i * (16 * 128 / 16)); }
         wgmma_commit_group();
-        hold(O);
+        fence_operand(O);
     }
-    __device__ void end_output() {
+    __device__ void finish_output() {
         wgmma_wait_group<0>();
-        hold(O);
-        release(s.V_empty[state.stage]);
+        fence_operand(O);
+        arrive(s.V_empty[state.stage]);
         state.advance();
     }
     // P = S, rounded: the accumulator of one product is, register by register, the operand A of the other.
@@ -293,27 +293,27 @@ template <class C> struct ForwardConsumer {
     }
 
     // P of the diagonal's block, of which the first `keys` are needed: in S, unrounded.
-    template <int keys> __device__ void diagonal(float (&S)[keys / 2], RunningSoftmax& softmax) {
-        wait_turn();
-        begin_scores(S, state);
-        pass_turn();
+    template <int keys> __device__ void compute_diagonal(float (&S)[keys / 2], OnlineSoftmax& softmax) {
+        pingpong_sync();
+        issue_scores(S, state);
+        pingpong_arrive();
         wgmma_wait_group<0>();
-        hold(S);
-        release(s.K_empty[state.stage]);
+        fence_operand(S);
+        arrive(s.K_empty[state.stage]);
         mask_causal(S, warp(), lane());
         softmax.update(S);
         softmax.exponentiate(S);
     }
-    template <int keys> __device__ void first(RunningSoftmax& softmax) {
+    template <int keys> __device__ void first_key_block(OnlineSoftmax& softmax) {
         float S[keys / 2];
-        diagonal<keys>(S, softmax);
+        compute_diagonal<keys>(S, softmax);
         round_to_p(S);
     }
     // O of the first strip of a head: P V with P in two parts, rounded and what rounding has left of it.
-    __device__ void first_rows(RunningSoftmax& softmax) {
+    __device__ void first_tile(OnlineSoftmax& softmax) {
         float S[WARPGROUP_ROWS / 2];
-        diagonal<WARPGROUP_ROWS>(S, softmax);
-        release(s.Q_empty[w]);
+        compute_diagonal<WARPGROUP_ROWS>(S, softmax);
+        arrive(s.Q_empty[w]);
         uint32_t rest[WARPGROUP_ROWS / 16][4];
 #pragma unroll
         for (int i = 0; i < WARPGROUP_ROWS / 4; i++) {
@@ -321,48 +321,48 @@ template <class C> struct ForwardConsumer {
             float2 rounded = mma::float2_of(p);
             rest[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i] - rounded.x, S[2 * i + 1] - rounded.y);
         }
-        begin_output<WARPGROUP_ROWS>(P);
+        issue_output<WARPGROUP_ROWS>(P);
         wgmma_wait_group<0>();
-        begin_output<WARPGROUP_ROWS>(rest);
-        end_output();
+        issue_output<WARPGROUP_ROWS>(rest);
+        finish_output();
     }
     // O += P V of the last block, of which `keys` were needed, and P of this one.
-    template <int keys> __device__ void step(RunningSoftmax& softmax) {
+    template <int keys> __device__ void key_block(OnlineSoftmax& softmax) {
         float S[Bc / 2];
-        wait_turn();
-        begin_scores(S, state.next());
-        begin_output<keys>(P);
-        pass_turn();
+        pingpong_sync();
+        issue_scores(S, state.next());
+        issue_output<keys>(P);
+        pingpong_arrive();
         wgmma_wait_group<1>();
-        hold(S);
-        release(s.K_empty[state.next().stage]);
-        bool grown = softmax.update(S);
+        fence_operand(S);
+        arrive(s.K_empty[state.next().stage]);
+        bool rescale_O = softmax.update(S);
         softmax.exponentiate(S);
-        end_output();
+        finish_output();
         round_to_p(S);
-        if (grown) {
+        if (rescale_O) {
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] *= softmax.factor[i / 2 % 2]; }
         }
     }
-    __device__ void last() {
-        release(s.Q_empty[w]);
-        begin_output<Bc>(P);
-        end_output();
+    __device__ void last_key_block() {
+        arrive(s.Q_empty[w]);
+        issue_output<Bc>(P);
+        finish_output();
     }
     // A block that other strips of the tile need.
-    __device__ void skip() {
-        wait_turn();
-        pass_turn();
+    __device__ void skip_key_block() {
+        pingpong_sync();
+        pingpong_arrive();
         s.K_full[state.stage].wait(state.parity);
-        release(s.K_empty[state.stage]);
+        arrive(s.K_empty[state.stage]);
         s.V_full[state.stage].wait(state.parity);
-        release(s.V_empty[state.stage]);
+        arrive(s.V_empty[state.stage]);
         state.advance();
     }
 
     // out = O / l, by way of shared memory
-    __device__ void store(RunningSoftmax& softmax, const CUtensorMap* out, float* l, float* m,
+    __device__ void store(OnlineSoftmax& softmax, const CUtensorMap* out, float* l, float* m,
                           const TileScheduler<C>& tile) {
         const int row = tile.row(w), T = tile.p.T, warp = this->warp(), lane = this->lane();
         float factor[2];
@@ -400,32 +400,32 @@ template <class C> struct ForwardConsumer {
     }
 
     __device__ void run(const CUtensorMap* out, float* l, float* m, const ForwardProblem& p) {
-        if (w == C::warpgroups - 1) { pass_turn(); } // the first turn
+        if (w == C::warpgroups - 1) { pingpong_arrive(); } // the first turn
         for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
             int blocks = tile.key_blocks(w);
-            for (int n = blocks; n < tile.key_blocks(); n++) { skip(); }
+            for (int n = blocks; n < tile.key_blocks(); n++) { skip_key_block(); }
             s.Q_full[w].wait(tile.n % 2);
             if (blocks == 0) { // all rows are past T
-                release(s.Q_empty[w]);
+                arrive(s.Q_empty[w]);
                 continue;
             }
-            RunningSoftmax softmax(C::scale);
+            OnlineSoftmax softmax(C::scale);
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
             bool half = blocks * Bc > tile.row(w) + WARPGROUP_ROWS; // of the diagonal's block is needed
             if (tile.row(w) == 0) {
-                first_rows(softmax);
+                first_tile(softmax);
             } else {
                 if (half) {
-                    first<WARPGROUP_ROWS>(softmax);
-                    step<WARPGROUP_ROWS>(softmax);
+                    first_key_block<WARPGROUP_ROWS>(softmax);
+                    key_block<WARPGROUP_ROWS>(softmax);
                 } else {
-                    first<Bc>(softmax);
-                    if (blocks > 1) { step<Bc>(softmax); }
+                    first_key_block<Bc>(softmax);
+                    if (blocks > 1) { key_block<Bc>(softmax); }
                 }
 #pragma unroll 1
-                for (int n = 2; n < blocks; n++) { step<Bc>(softmax); }
-                last();
+                for (int n = 2; n < blocks; n++) { key_block<Bc>(softmax); }
+                last_key_block();
             }
             store(softmax, out, l, m, tile);
         }
