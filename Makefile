@@ -221,6 +221,7 @@ lint:
 	shellcheck $(sh_files)
 	ruff check $(py_files)
 	ruff format --check $(py_files)
+	$(python) dev/bench/readme_tables.py --check
 
 format:
 	clang-format -i $(c_files)
