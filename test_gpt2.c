@@ -9,5 +9,5 @@ The CPU trainer against PyTorch: logits, loss, every gradient, ten steps, determ
 
 int main(int argc, char** argv) {
     ReferencePrecision fp32 = {ldexp(1.0, -24), 1};
-    return reference_main(argc, argv, cli_defaults(), fp32);
+    return reference_main(argc, argv, gpt2_default_settings(), fp32);
 }

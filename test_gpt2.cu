@@ -8,12 +8,12 @@ The GPU trainer against PyTorch: logits, loss, every gradient, ten steps, determ
 #include "dev/test/reference_test.h"
 
 int main(int argc, char** argv) {
-    Options options = cli_defaults();
-    options.tf32 = 0; // fp32 products in an fp32 build
+    GPT2Settings settings = gpt2_default_settings();
+    settings.tf32 = 0; // an fp32 build multiplies in fp32
 #if defined(PRECISION_FP32)
     ReferencePrecision precision = {ldexp(1.0, -24), 1};
 #else
-    ReferencePrecision precision = {ldexp(1.0, -8), 0}; // products add in fp32
+    ReferencePrecision precision = {ldexp(1.0, -8), 0}; // GEMMs add in fp32
 #endif
-    return reference_main(argc, argv, options, precision);
+    return reference_main(argc, argv, settings, precision);
 }

@@ -1,13 +1,11 @@
 /*
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
-Products are cuBLASLt's; everything else is in llmc/, one header per idea; attention is the winning variant of
-dev/cuda. Nothing adds with atomics, so the same seed gives the same bits. main, at the end, is the training loop; its
-steps are in llmc/trainer.h, which the CPU trainer shares.
+This file is the model: llmc/gpt2_model.h says what each of its functions does. GEMMs are cuBLASLt's; attention is the
+variant that dev/cuda/attention.cuh names; everything else is in llmc/, one header per idea. Nothing adds with atomics,
+so the same seed gives the same bits. The training loop is trainer_main in llmc/trainer.h, which the CPU trainer shares.
 */
-#include "llmc/gpt2.h"
-#include "llmc/model_file.h"
-#include "llmc/cli.h"
+#include "llmc/gpt2_model.h"
 #include "llmc/cuda_common.cuh"
 #include "llmc/matmul.cuh"
 #include "llmc/encoder.cuh"
@@ -18,26 +16,19 @@ steps are in llmc/trainer.h, which the CPU trainer shares.
 #include "llmc/adamw.cuh"
 #include "llmc/global_norm.cuh"
 #include "llmc/gpu_info.cuh"
-#include "llmc/dataloader.h" // HostAlloc
+#include "llmc/nvtx.cuh"
+#include "llmc/table.h"
 
-typedef floatX gpt2_real;
-typedef float gpt2_stat;
-GPT2_DECLARE_PARAMETERS(ParameterTensors, floatX);
-GPT2_DECLARE_PARAMETERS(GradientTensors, float);
-GPT2_DECLARE_ACTIVATIONS(ActivationTensors);
-
-#if defined(PRECISION_FP32)
-enum { GPT2_MODEL_VERSION = MODEL_VERSION_FP32 };
-#elif defined(PRECISION_BF16)
-enum { GPT2_MODEL_VERSION = MODEL_VERSION_BF16 };
-#else
+#if defined(PRECISION_FP16)
 #error "the trainer is built with PRECISION=BF16 or PRECISION=FP32: GPT-2's file formats have no fp16"
 #endif
 
-typedef struct {
-    GPT2Config config;
-    GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    size_t num_parameters;
+GPT2_DECLARE_PARAMETERS(ParameterTensors, floatX);
+GPT2_DECLARE_PARAMETERS(GradientTensors, float);
+GPT2_DECLARE_ACTIVATIONS(ActivationTensors, floatX);
+
+struct GPT2 {
+    GPT2Info info;
     // (num_parameters), on the device
     ParameterTensors params;
     floatX* params_memory;
@@ -46,351 +37,424 @@ typedef struct {
     float* m_memory;       // AdamW's first moments
     float* v_memory;       // AdamW's second moments
     float* master_weights; // fp32 copy of the weights, or NULL
-    // activations of a batch of at most B*T tokens
+    // activations of a batch of at most B rows of T tokens
     GPT2Activation acts_table[NUM_ACTIVATION_TENSORS];
     ActivationTensors acts;
     void* acts_memory;
-    size_t acts_bytes;
-    int B, T;
+    size_t scratch_bytes;
     int last_B, last_T; // of the last forward pass
-    // settings
-    int recompute, gelu_fusion, use_master_weights;
     // a batch on the device, and its positions sorted by token on both sides
     int *inputs, *targets;
     TokenOrder sorted, sorted_host;
     int* token_counts;
     cudaEvent_t batch_copied; // the host's buffers may be written again
     // results
-    float mean_loss;    // of the last step, after its last micro-step
-    float* losses_host; // (B,T), of the last validation
     float* scalar;      // one float on the device
-    float* scalar_host; // and pinned on the host
+    float* scalar_host; // and page-locked on the host
+    floatX* logits_row; // (V), page-locked on the host
     // the GPU
     cudaDeviceProp device;
     cudaStream_t stream;
     Matmul matmul;
-} GPT2;
+};
 
 // ----------------------------------------------------------------------------
-// Building and freeing
+// Building and freeing. After an error nothing more is allocated, and nothing is launched.
 
-void* device_alloc(size_t bytes, const char* what) {
-    void* p;
+static void* device_alloc(GPT2* model, size_t bytes, const char* what) {
+    void* p = NULL;
+    if (status_now() != STATUS_OK) { return NULL; }
     cudaError_t error = cudaMalloc(&p, bytes);
     if (error == cudaErrorMemoryAllocation) {
         size_t available = 0, total = 0;
+        (void)cudaGetLastError(); // the next launch shall not report it again
         cudaMemGetInfo(&available, &total);
-        fatal(
+        status_fail(
             "%s: %.1f MiB of GPU memory asked for, %.1f MiB free; use a smaller batch (-b, with -d for accumulation), "
             "a smaller model (-e), or more recomputation (-r 2)",
             what, (double)bytes / (1 << 20), (double)available / (1 << 20));
+        return NULL;
     }
-    cuda_check(error);
+    if (cuda_try(error) != STATUS_OK) { return NULL; }
+    model->info.memory_bytes += bytes;
     return p;
 }
 
-void* pinned_alloc(size_t bytes) {
-    void* p;
-    cuda_check(cudaMallocHost(&p, bytes));
-    return p;
-}
-void pinned_free(void* p) { cuda_check(cudaFreeHost(p)); }
-
-// Host <-> device, after all work in all streams, and finished on return.
-void gpt2_copy_out(void* host, const void* tensor, size_t bytes) {
-    cuda_check(cudaDeviceSynchronize());
-    cuda_check(cudaMemcpy(host, tensor, bytes, cudaMemcpyDeviceToHost));
-}
-void gpt2_copy_in(void* tensor, const void* host, size_t bytes) {
-    cuda_check(cudaDeviceSynchronize());
-    cuda_check(cudaMemcpy(tensor, host, bytes, cudaMemcpyHostToDevice));
-    cuda_check(cudaDeviceSynchronize()); // from pageable memory the copy may still be under way
+// Page-locked memory on the host
+static void* pinned_alloc(size_t bytes) {
+    void* p = NULL;
+    if (status_now() != STATUS_OK) { return NULL; }
+    return cuda_try(cudaMallocHost(&p, bytes)) == STATUS_OK ? p : NULL;
 }
 
-// Finds the GPU. Ends with one line where there is none that this build runs on.
-void gpt2_find_gpu(GPT2* model) {
+// Finds the GPU; an error where there is none that this build runs on.
+static Status gpt2_find_gpu(GPT2* model) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
-        fatal("no usable GPU: %s; ./train_gpt2 trains on the CPU", cudaGetErrorString(error));
+        return status_fail("no usable GPU: %s; ./train_gpt2 trains on the CPU", cudaGetErrorString(error));
     }
-    cuda_check(cudaSetDevice(0));
-    cuda_check(cudaGetDeviceProperties(&model->device, 0));
+    TRY(cuda_try(cudaSetDevice(0)));
+    TRY(cuda_try(cudaGetDeviceProperties(&model->device, 0)));
     if (model->device.major < 8) {
-        fatal("%s has compute capability %d.%d; this trainer needs 8.0 or newer", model->device.name,
-              model->device.major, model->device.minor);
+        return status_fail("%s has compute capability %d.%d; this trainer needs 8.0 or newer", model->device.name,
+                           model->device.major, model->device.minor);
     }
     cudaFuncAttributes attributes;
     if (cudaFuncGetAttributes(&attributes, cast_to_fp32_kernel) != cudaSuccess) {
-        fatal("this build has no code for %s (compute capability %d.%d); run make clean and make train_gpt2cu here",
-              model->device.name, model->device.major, model->device.minor);
+        return status_fail("this build has no code for %s (compute capability %d.%d); run make clean and make "
+                           "train_gpt2cu here",
+                           model->device.name, model->device.major, model->device.minor);
     }
-    cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
+    return cuda_try(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
 }
 
-// A model with room for its parameters, which are not set yet.
-void gpt2_create(GPT2* model, GPT2Config config, const Options* options) {
-    memset(model, 0, sizeof(*model));
-    gpt2_find_gpu(model);
-    model->config = config;
-    model->num_parameters = gpt2_parameters(model->table, config);
-    model->recompute = options->recompute;
-    model->use_master_weights = options->master_weights && sizeof(floatX) < 4; // fp32 weights are their own master
-    model->gelu_fusion = options->gelu_fusion;
-    // Fused GELU gains nothing worth having on an H200 (124M, B=64, T=1024, flash2, means of 5 steps: 277.5 ms against
-    // 278.6, with -r 1 280.2 against 279.0), and differs from the recomputed one in the last bit: so it is asked for, never chosen.
-    if (model->gelu_fusion < 0) { model->gelu_fusion = 0; }
-    matmul_create(&model->matmul, options->tf32, model->stream);
-    size_t bytes = model->num_parameters * sizeof(floatX);
-    model->params_memory = (floatX*)device_alloc(bytes, "parameters");
-    gpt2_point_parameters(&model->params, model->table, model->params_memory, sizeof(floatX));
-    model->scalar = (float*)device_alloc(sizeof(float), "a float");
+// gpt2_create, into a model that is all zeros
+static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) {
+    GPT2Info* info = &model->info;
+    TRY(gpt2_config_status(config, "the model"));
+    TRY(gpt2_find_gpu(model));
+    info->config = config;
+    info->settings = settings;
+    info->num_parameters = gpt2_parameters(info->table, config);
+    info->weight_bytes = sizeof(floatX);
+    TRY(matmul_create(&model->matmul, settings.tf32, model->stream));
+    info->memory_bytes = MATMUL_WORKSPACE;
+    model->params_memory = (floatX*)device_alloc(model, info->num_parameters * sizeof(floatX), "parameters");
+    model->scalar = (float*)device_alloc(model, sizeof(float), "a float");
     model->scalar_host = (float*)pinned_alloc(sizeof(float));
-    cuda_check(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming));
+    model->logits_row = (floatX*)pinned_alloc(config.vocab_size * sizeof(floatX));
+    TRY(status_now());
+    gpt2_point_parameters(&model->params, info->table, model->params_memory, sizeof(floatX));
+    return cuda_try(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming));
 }
 
-size_t gpt2_scratch_bytes(const GPT2* model, int B, int T) {
-    int C = model->config.channels, NH = model->config.num_heads;
+Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
+    status_clear();
+    *result = NULL;
+    GPT2* model = (GPT2*)calloc(1, sizeof(GPT2));
+    if (model == NULL) { return status_fail("no memory for a model"); }
+    if (gpt2_build(model, config, settings) != STATUS_OK) {
+        gpt2_free(model);
+        return STATUS_ERROR;
+    }
+    *result = model;
+    return STATUS_OK;
+}
+
+// What the backward kernels need for a batch of B rows of T tokens, the largest of them.
+static size_t gpt2_scratch_bytes(const GPT2* model, int B, int T) {
+    int C = model->info.config.channels, NH = model->info.config.num_heads;
     size_t sizes[] = {column_sum_scratch_bytes(4 * C), layernorm_backward_scratch_bytes(C), global_norm_scratch_bytes(),
                       attention_backward_scratch_bytes(B, T, NH, C / NH)};
     size_t largest = 0;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (sizes[i] > largest) { largest = sizes[i]; }
-    }
+    for (size_t bytes : sizes) { largest = bytes > largest ? bytes : largest; }
     return largest;
 }
 
-// Activations for a batch of B rows of T tokens and, for training, gradients, AdamW's zeroed moments and the master
-// weights, which gpt2_set_parameters fills: it comes after this.
-void gpt2_allocate(GPT2* model, int B, int T, int training) {
-    size_t BT = (size_t)B * T, n = model->num_parameters, V = model->config.vocab_size;
-    if (BT > INT_MAX) { fatal("B*T = %zu tokens are more than a batch may have (%d): lower -b or -t", BT, INT_MAX); }
-    const char* fault =
-        attention_unsupported(B, T, model->config.num_heads, model->config.channels / model->config.num_heads);
-    if (fault != NULL) { fatal("attention: %s", fault); }
-    model->B = B;
-    model->T = T;
-    size_t scratch = training ? gpt2_scratch_bytes(model, B, T) : 0;
-    model->acts_bytes = gpt2_activations(model->acts_table, model->config, B, T, model->recompute, training ? 1 : 0,
-                                         sizeof(floatX), scratch);
-    model->acts_memory = device_alloc(model->acts_bytes, "activations");
-    gpt2_point_activations(&model->acts, model->acts_table, model->acts_memory);
-    model->inputs = (int*)device_alloc(2 * BT * sizeof(int), "a batch");
-    model->targets = model->inputs + BT;
-    model->losses_host = (float*)pinned_alloc(BT * sizeof(float));
-    if (!training) { return; }
-
-    size_t buckets = (BT < V ? BT : V) + 1;
+// What training needs beside the activations, of which some are for BT tokens.
+static Status gpt2_allocate_training(GPT2* model, size_t BT) {
+    GPT2Info* info = &model->info;
+    size_t n = info->num_parameters, V = info->config.vocab_size, buckets = (BT < V ? BT : V) + 1;
     model->sorted_host.buckets = (int2*)pinned_alloc(buckets * sizeof(int2) + BT * sizeof(int));
-    model->sorted_host.order = (int*)(model->sorted_host.buckets + buckets);
-    model->sorted.buckets = (int2*)device_alloc(buckets * sizeof(int2) + BT * sizeof(int), "sorted tokens");
-    model->sorted.order = (int*)(model->sorted.buckets + buckets);
-    model->token_counts = (int*)malloc_check(V * sizeof(int));
-    model->grads_memory = (float*)device_alloc(n * sizeof(float), "gradients");
-    model->m_memory = (float*)device_alloc(n * sizeof(float), "first moments");
-    model->v_memory = (float*)device_alloc(n * sizeof(float), "second moments");
-    gpt2_point_parameters(&model->grads, model->table, model->grads_memory, sizeof(float));
-    cuda_check(cudaMemset(model->m_memory, 0, n * sizeof(float)));
-    cuda_check(cudaMemset(model->v_memory, 0, n * sizeof(float)));
-    if (model->use_master_weights) {
-        model->master_weights = (float*)device_alloc(n * sizeof(float), "master weights");
+    model->sorted.buckets = (int2*)device_alloc(model, buckets * sizeof(int2) + BT * sizeof(int), "sorted tokens");
+    model->grads_memory = (float*)device_alloc(model, n * sizeof(float), "gradients");
+    model->m_memory = (float*)device_alloc(model, n * sizeof(float), "first moments");
+    model->v_memory = (float*)device_alloc(model, n * sizeof(float), "second moments");
+    if (info->settings.master_weights && sizeof(floatX) < 4) { // fp32 weights are their own master
+        model->master_weights = (float*)device_alloc(model, n * sizeof(float), "master weights");
     }
-    cuda_check(cudaDeviceSynchronize());
+    TRY(status_now());
+    model->token_counts = (int*)malloc(V * sizeof(int));
+    if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
+    model->sorted_host.order = (int*)(model->sorted_host.buckets + buckets);
+    model->sorted.order = (int*)(model->sorted.buckets + buckets);
+    gpt2_point_parameters(&model->grads, info->table, model->grads_memory, sizeof(float));
+    TRY(cuda_try(cudaMemset(model->m_memory, 0, n * sizeof(float))));
+    TRY(cuda_try(cudaMemset(model->v_memory, 0, n * sizeof(float))));
+    return cuda_try(cudaDeviceSynchronize());
 }
 
-// What the model holds on the GPU, in bytes.
-size_t gpt2_memory_bytes(const GPT2* model) {
-    size_t per_parameter =
-        sizeof(floatX) + (model->grads_memory ? 3 * sizeof(float) : 0) + (model->master_weights ? sizeof(float) : 0);
-    return model->num_parameters * per_parameter + model->acts_bytes + MATMUL_WORKSPACE;
+Status gpt2_allocate(GPT2* model, int B, int T, int training) {
+    GPT2Info* info = &model->info;
+    GPT2Config c = info->config;
+    status_clear();
+    TRY(gpt2_check_allocation(info, B, T));
+    const char* fault = attention_unsupported(B, T, c.num_heads, c.channels / c.num_heads);
+    if (fault != NULL) { return status_fail("attention: %s", fault); }
+    size_t BT = (size_t)B * T;
+    model->scratch_bytes = training ? gpt2_scratch_bytes(model, B, T) : 0;
+    size_t acts_bytes = gpt2_activations(model->acts_table, c, B, T, info->settings.recompute, training ? 1 : 0,
+                                         sizeof(floatX), model->scratch_bytes);
+    model->acts_memory = device_alloc(model, acts_bytes, "activations");
+    model->inputs = (int*)device_alloc(model, 2 * BT * sizeof(int), "a batch");
+    info->losses = (float*)pinned_alloc(BT * sizeof(float));
+    TRY(status_now());
+    gpt2_point_activations(&model->acts, model->acts_table, model->acts_memory);
+    model->targets = model->inputs + BT;
+    if (training) { TRY(gpt2_allocate_training(model, BT)); }
+    info->B = B;
+    info->T = T;
+    info->training = training;
+    return STATUS_OK;
 }
 
+// Frees whatever is there; errors of work that is still under way belong to the functions that launched it.
 void gpt2_free(GPT2* model) {
-    cuda_check(cudaDeviceSynchronize());
+    if (model == NULL) { return; }
+    if (model->stream != NULL) { cudaDeviceSynchronize(); }
     void* on_device[] = {model->params_memory, model->grads_memory,   model->m_memory,
                          model->v_memory,      model->master_weights, model->acts_memory,
                          model->inputs,        model->sorted.buckets, model->scalar};
-    for (size_t i = 0; i < sizeof(on_device) / sizeof(on_device[0]); i++) { cuda_check(cudaFree(on_device[i])); }
-    cuda_check(cudaFreeHost(model->losses_host));
-    cuda_check(cudaFreeHost(model->sorted_host.buckets));
-    cuda_check(cudaFreeHost(model->scalar_host));
+    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalar_host, model->logits_row};
+    for (void* p : on_device) {
+        if (p != NULL) { cudaFree(p); }
+    }
+    for (void* p : on_host) {
+        if (p != NULL) { cudaFreeHost(p); }
+    }
     free(model->token_counts);
     matmul_destroy(&model->matmul);
-    cuda_check(cudaEventDestroy(model->batch_copied));
-    cuda_check(cudaStreamDestroy(model->stream));
-    memset(model, 0, sizeof(*model));
+    if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }
+    if (model->stream != NULL) { cudaStreamDestroy(model->stream); }
+    (void)cudaGetLastError(); // of this thread's next model
+    free(model);
 }
 
-// The parameters from an fp32 host block in table order: rounded to the training precision; master weights keep fp32.
-void gpt2_set_parameters(GPT2* model, const float* params) {
-    size_t n = model->num_parameters;
-    float* wide = model->master_weights ? model->master_weights : (float*)device_alloc(n * sizeof(float), "parameters");
-    gpt2_copy_in(wide, params, n * sizeof(float));
-    cast_from_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, model->stream>>>(model->params_memory, wide, n);
-    cuda_check(cudaGetLastError());
-    cuda_check(cudaDeviceSynchronize());
-    if (wide != model->master_weights) { cuda_check(cudaFree(wide)); }
+const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
+
+// ----------------------------------------------------------------------------
+// Parameters, gradients, moments
+
+// A block's memory; NULL where the model has none.
+static char* gpt2_block(const GPT2* model, GPT2Block block) {
+    switch (block) {
+    case GPT2_WEIGHTS:
+        return (char*)model->params_memory;
+    case GPT2_GRADIENTS:
+        return (char*)model->grads_memory;
+    case GPT2_MOMENTS1:
+        return (char*)model->m_memory;
+    case GPT2_MOMENTS2:
+        return (char*)model->v_memory;
+    case GPT2_MASTER_WEIGHTS:
+        return (char*)model->master_weights;
+    }
+    return NULL;
 }
 
-// The parameters as an fp32 host block in table order.
-void gpt2_get_parameters(GPT2* model, float* params) {
-    size_t n = model->num_parameters;
-    float* wide = (float*)device_alloc(n * sizeof(float), "parameters");
-    cast_to_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, model->stream>>>(wide, model->params_memory, n);
-    cuda_check(cudaGetLastError());
-    gpt2_copy_out(params, wide, n * sizeof(float));
-    cuda_check(cudaFree(wide));
+size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
+    if (gpt2_block(model, block) == NULL) { return 0; }
+    return model->info.num_parameters * (block == GPT2_WEIGHTS ? sizeof(floatX) : sizeof(float));
 }
 
-void gpt2_get_gradients(GPT2* model, float* grads) {
-    gpt2_copy_out(grads, model->grads_memory, model->num_parameters * sizeof(float));
+// After all work in all streams, and finished on return
+static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    TRY(cuda_try(cudaMemcpy(to, from, bytes, direction)));
+    return cuda_try(cudaDeviceSynchronize()); // from pageable memory the copy may still be under way
 }
 
-// One float from the device, when the stream has come to it.
-float gpt2_read_scalar(GPT2* model, const float* scalar) {
-    cuda_check(cudaMemcpyAsync(model->scalar_host, scalar, sizeof(float), cudaMemcpyDeviceToHost, model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
-    return *model->scalar_host;
+Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    status_clear();
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
+    return device_copy(host, gpt2_block(model, block) + offset, bytes, cudaMemcpyDeviceToHost);
+}
+
+Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
+    status_clear();
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
+    return device_copy(gpt2_block(model, block) + offset, host, bytes, cudaMemcpyHostToDevice);
+}
+
+// An fp32 block on the device for casts: the master weights, or memory for the moment, which cast_block_free frees.
+static float* cast_block(GPT2* model, int use_master_weights) {
+    if (use_master_weights && model->master_weights != NULL) { return model->master_weights; }
+    size_t held = model->info.memory_bytes;
+    float* block = (float*)device_alloc(model, model->info.num_parameters * sizeof(float), "parameters in fp32");
+    model->info.memory_bytes = held; // what is freed soon does not count
+    return block;
+}
+static void cast_block_free(GPT2* model, float* block) {
+    if (block != model->master_weights) { cuda_try(cudaFree(block)); }
+}
+
+Status gpt2_set_parameters(GPT2* model, const float* params) {
+    size_t n = model->info.num_parameters;
+    status_clear();
+    float* fp32 = cast_block(model, 1);
+    TRY(status_now());
+    if (device_copy(fp32, params, n * sizeof(float), cudaMemcpyHostToDevice) == STATUS_OK) {
+        cast_from_fp32(model->params_memory, fp32, n, model->stream);
+        cuda_try(cudaDeviceSynchronize());
+    }
+    cast_block_free(model, fp32);
+    return status_now();
+}
+
+Status gpt2_get_parameters(GPT2* model, float* params) {
+    size_t n = model->info.num_parameters;
+    status_clear();
+    float* fp32 = cast_block(model, 0);
+    TRY(status_now());
+    cast_to_fp32(fp32, model->params_memory, n, model->stream);
+    device_copy(params, fp32, n * sizeof(float), cudaMemcpyDeviceToHost);
+    cast_block_free(model, fp32);
+    return status_now();
+}
+
+// *value is one float from the device, when the stream has come to it.
+static Status gpt2_read_scalar(GPT2* model, float* value, const float* scalar) {
+    cuda_try(cudaMemcpyAsync(model->scalar_host, scalar, sizeof(float), cudaMemcpyDeviceToHost, model->stream));
+    cuda_try(cudaStreamSynchronize(model->stream));
+    *value = *model->scalar_host;
+    return status_now();
 }
 
 // ----------------------------------------------------------------------------
 // One layer's slice of the tables
 
-ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
+static ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
     ParameterTensors w;
-    gpt2_slice_parameters(&w, &model->params, model->table, layer, sizeof(floatX));
+    gpt2_slice_parameters(&w, &model->params, model->info.table, layer, sizeof(floatX));
     return w;
 }
-GradientTensors gpt2_layer_gradients(const GPT2* model, int layer) {
+static GradientTensors gpt2_layer_gradients(const GPT2* model, int layer) {
     GradientTensors g;
-    gpt2_slice_parameters(&g, &model->grads, model->table, layer, sizeof(float));
+    gpt2_slice_parameters(&g, &model->grads, model->info.table, layer, sizeof(float));
     return g;
 }
-ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
+static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
     ActivationTensors y;
     gpt2_slice_activations(&y, &model->acts, model->acts_table, layer, sizeof(floatX));
     return y;
 }
 // (B,T,C) the residual stream that enters a layer
-floatX* gpt2_layer_input(const GPT2* model, int layer) {
+static floatX* gpt2_layer_input(const GPT2* model, int layer) {
     return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
 }
 
 // ----------------------------------------------------------------------------
 // Forward
 
-// Copies a batch's tokens to the device in the order of the stream. The host's buffer must stay as it is until the
-// second next forward pass has begun, which is what the loader's three buffers promise.
-void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT) {
-    cuda_check(cudaMemcpyAsync(device, host, BT * sizeof(int), cudaMemcpyHostToDevice, model->stream));
+// Copies a batch's tokens to the device in the order of the stream. Forward waits for the previous batch's copy, so the
+// host's buffer is free once the second next forward pass has begun: the loader has three.
+static void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT) {
+    cuda_try(cudaMemcpyAsync(device, host, BT * sizeof(int), cudaMemcpyHostToDevice, model->stream));
 }
 
-// inputs (B,T), tokens on the host. Leaves the logits (B,T,Vp) in acts.output. B*T is at most what was allocated.
-void gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
-    GPT2Config c = model->config;
+// The logits (B,T,Vp) stay in acts.output.
+Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
+    GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
     ParameterTensors p = model->params;
     int L = c.num_layers, C = c.channels, NH = c.num_heads, HS = C / NH;
     size_t BT = (size_t)B * T;
     cudaStream_t stream = model->stream;
     Matmul* mm = &model->matmul;
-    if (BT > (size_t)model->B * model->T || T > c.max_seq_len) {
-        fatal("a batch of %d x %d tokens does not fit a model made for %d x %d and a context of %d", B, T, model->B,
-              model->T, c.max_seq_len);
-    }
+    status_clear();
+    TRY(gpt2_check_batch(&model->info, B, T));
+    TRY(gpt2_check_tokens(&model->info, inputs, BT));
+    NvtxRange range("forward");
     model->last_B = B, model->last_T = T;
-    cuda_check(cudaEventSynchronize(model->batch_copied)); // keeps the host at most one batch ahead of the GPU
+    TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
     gpt2_load_batch(model, model->inputs, inputs, BT);
-    cuda_check(cudaEventRecord(model->batch_copied, stream));
+    cuda_try(cudaEventRecord(model->batch_copied, stream));
 
     encoder_forward(a.encoded, model->inputs, p.wte, p.wpe, B, T, C, stream);
     ParameterTensors w = gpt2_layer_parameters(model, 0);
     ActivationTensors y = gpt2_layer_activations(model, 0);
-    floatX* product = a.lnf; // (B,T,C), free until the end, when each of its rows is read before it is written
+    floatX* branch =
+        a.lnf; // (B,T,C) what a layer adds to the residual stream; lnf overwrites it at the end, row by row
     layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
     for (int i = 0; i < L; i++) {
+        NvtxRange layer_range("forward layer", i);
         // residual2 = inp + attproj(attention(ln1(inp)))
         matmul_forward(mm, y.qkv, y.ln1, w.qkvw, w.qkvb, BT, C, 3 * C);
         attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, HS, stream);
-        matmul_forward(mm, product, y.atty, w.attprojw, w.attprojb, BT, C, C);
-        residual_layernorm_forward(y.residual2, y.ln2, y.ln2_mean, y.ln2_rstd, gpt2_layer_input(model, i), product,
+        matmul_forward(mm, branch, y.atty, w.attprojw, w.attprojb, BT, C, C);
+        residual_layernorm_forward(y.residual2, y.ln2, y.ln2_mean, y.ln2_rstd, gpt2_layer_input(model, i), branch,
                                    w.ln2w, w.ln2b, BT, C, stream);
         // residual3 = residual2 + fcproj(gelu(fc(ln2(residual2))))
-        if (model->gelu_fusion >= 1) {
+        if (model->info.settings.gelu_fusion >= 1) {
             matmul_gelu_forward(mm, y.fch_gelu, y.fch, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
         } else {
             matmul_forward(mm, y.fch, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
             gelu_forward(y.fch_gelu, y.fch, BT * 4 * C, stream);
         }
-        matmul_forward(mm, product, y.fch_gelu, w.fcprojw, w.fcprojb, BT, 4 * C, C);
-        // the addition goes with the LayerNorm that comes next: the next layer's first, or the final one
+        matmul_forward(mm, branch, y.fch_gelu, w.fcprojw, w.fcprojb, BT, 4 * C, C);
+        // The LayerNorm that comes next adds it: the next layer's first, or the final one.
         if (i + 1 == L) {
-            residual_layernorm_forward(y.residual3, a.lnf, a.lnf_mean, a.lnf_rstd, y.residual2, product, p.lnfw, p.lnfb,
+            residual_layernorm_forward(y.residual3, a.lnf, a.lnf_mean, a.lnf_rstd, y.residual2, branch, p.lnfw, p.lnfb,
                                        BT, C, stream);
             break;
         }
         ActivationTensors below = y;
         w = gpt2_layer_parameters(model, i + 1);
         y = gpt2_layer_activations(model, i + 1);
-        residual_layernorm_forward(below.residual3, y.ln1, y.ln1_mean, y.ln1_rstd, below.residual2, product, w.ln1w,
+        residual_layernorm_forward(below.residual3, y.ln1, y.ln1_mean, y.ln1_rstd, below.residual2, branch, w.ln1w,
                                    w.ln1b, BT, C, stream);
     }
     matmul_forward(mm, a.output, a.lnf, p.wte, NULL, BT, C, c.padded_vocab_size);
+    return status_now();
 }
 
-// Row t of the last forward pass's logits, the first V of it, to the host.
-void gpt2_get_logits(GPT2* model, float* logits, int t) {
-    size_t V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
-    floatX* row = (floatX*)malloc_check(V * sizeof(floatX));
-    gpt2_copy_out(row, model->acts.output + t * Vp, V * sizeof(floatX));
-    for (size_t v = 0; v < V; v++) { logits[v] = (float)row[v]; }
-    free(row);
+Status gpt2_get_logits(GPT2* model, float* logits, int t) {
+    size_t V = model->info.config.vocab_size, Vp = model->info.config.padded_vocab_size;
+    status_clear();
+    TRY(gpt2_check_row(t, model->last_B, model->last_T));
+    TRY(device_copy(model->logits_row, model->acts.output + t * Vp, V * sizeof(floatX), cudaMemcpyDeviceToHost));
+    for (size_t v = 0; v < V; v++) { logits[v] = (float)model->logits_row[v]; }
+    return STATUS_OK;
 }
 
-// The mean loss of a batch in nats; the loss of each token in losses_host (B,T).
-float gpt2_validate(GPT2* model, const int* inputs, const int* targets, int B, int T) {
-    GPT2Config c = model->config;
+Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T) {
+    GPT2Info* info = &model->info;
     size_t BT = (size_t)B * T;
-    gpt2_forward(model, inputs, B, T);
+    cudaStream_t stream = model->stream;
+    TRY(gpt2_forward(model, inputs, B, T));
+    TRY(gpt2_check_tokens(info, targets, BT));
     gpt2_load_batch(model, model->targets, targets, BT);
-    cuda_check(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), model->stream));
-    fused_classifier(model->acts.output, model->acts.losses, model->targets, 0.0f, BT, c.vocab_size,
-                     c.padded_vocab_size, 0, model->stream);
-    cuda_check(cudaMemcpyAsync(model->losses_host, model->acts.losses, BT * sizeof(float), cudaMemcpyDeviceToHost,
-                               model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
+    cuda_try(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), stream));
+    fused_classifier(model->acts.output, model->acts.losses, model->targets, 0.0f, BT, info->config.vocab_size,
+                     info->config.padded_vocab_size, 0, stream);
+    cuda_try(cudaMemcpyAsync(info->losses, model->acts.losses, BT * sizeof(float), cudaMemcpyDeviceToHost, stream));
+    TRY(cuda_try(cudaStreamSynchronize(stream)));
     double sum = 0.0;
-    for (size_t i = 0; i < BT; i++) { sum += model->losses_host[i]; }
-    return (float)(sum / (double)BT);
+    for (size_t i = 0; i < BT; i++) { sum += info->losses[i]; }
+    *loss = (float)(sum / (double)BT);
+    return status_now();
 }
 
 // ----------------------------------------------------------------------------
 // Backward
 
-// From the gradient of a layer's output in acts.dresidual to the gradient of its input there.
-// fcprojb's gradient is taken where dresidual was written: by the LayerNorm backward of the layer above.
-void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
+// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input, and adds to the gradients of
+// the layer's parameters; but fcprojb's is added where dresidual was written, by the LayerNorm backward of the layer above.
+static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
+    NvtxRange range("backward layer", i);
     ActivationTensors y = gpt2_layer_activations(model, i);
     ParameterTensors w = gpt2_layer_parameters(model, i);
     GradientTensors g = gpt2_layer_gradients(model, i);
-    int C = model->config.channels, NH = model->config.num_heads, BT = B * T;
+    int C = model->info.config.channels, NH = model->info.config.num_heads, BT = B * T;
+    int recompute = model->info.settings.recompute;
     cudaStream_t stream = model->stream;
     Matmul* mm = &model->matmul;
     const floatX* inp = gpt2_layer_input(model, i);
 
-    // MLP: fcproj, GELU, fc, ln2. gelu_fusion 2 multiplies by gelu' inside the product.
-    floatX* pre_gelu = model->gelu_fusion >= 2 ? y.fch : NULL;
+    // MLP: fcproj, GELU, fc, ln2. With gelu_fusion 2 the GEMM's epilogue multiplies by gelu'.
+    floatX* pre_gelu = model->info.settings.gelu_fusion >= 2 ? y.fch : NULL;
     matmul_backward_input(mm, y.dbt4c, y.dresidual, w.fcprojw, pre_gelu, BT, 4 * C, C);
     if (pre_gelu != NULL) {
         column_sum(g.fcb, y.dbt4c, y.scratch, BT, 4 * C, stream);
-        if (model->recompute >= 1) { gelu_forward(y.fch_gelu, y.fch, (size_t)BT * 4 * C, stream); }
+        if (recompute >= 1) { gelu_forward(y.fch_gelu, y.fch, (size_t)BT * 4 * C, stream); }
     } else {
-        floatX* gelu_again = model->recompute >= 1 ? y.fch_gelu : NULL;
+        floatX* gelu_again = recompute >= 1 ? y.fch_gelu : NULL;
         gelu_backward(y.dbt4c, g.fcb, gelu_again, y.fch, y.scratch, BT, 4 * C, stream);
     }
     matmul_backward_weight(mm, g.fcprojw, y.dresidual, y.fch_gelu, BT, 4 * C, C);
     matmul_backward_input(mm, y.dbtc, y.dbt4c, w.fcw, NULL, BT, C, 4 * C);
-    if (model->recompute >= 2) {
+    if (recompute >= 2) {
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }
     matmul_backward_weight(mm, g.fcw, y.dbt4c, y.ln2, BT, C, 4 * C);
@@ -404,29 +468,37 @@ void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     attention_backward(dqkv, y.dbtc, y.qkv, y.atty, y.l, y.m, y.scratch, B, T, NH, C / NH, stream);
     column_sum(g.qkvb, dqkv, y.scratch, BT, 3 * C, stream);
     matmul_backward_input(mm, y.dbtc, dqkv, w.qkvw, NULL, BT, C, 3 * C);
-    if (model->recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
+    if (recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
     matmul_backward_weight(mm, g.qkvw, dqkv, y.ln1, BT, C, 3 * C);
     float* fcprojb_below = i > 0 ? gpt2_layer_gradients(model, i - 1).fcprojb : NULL;
     layernorm_backward(y.dresidual, g.ln1w, g.ln1b, fcprojb_below, y.dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd,
                        y.scratch, BT, C, 0, stream);
 }
 
-// The gradients of the batch of the last gpt2_forward, added up over grad_accum_steps micro-steps and scaled to their
-// mean. After the last micro-step mean_loss is the loss of the whole step.
-void gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
-    GPT2Config c = model->config;
+Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
+    GPT2Info* info = &model->info;
     ActivationTensors a = model->acts;
     GradientTensors g = model->grads;
-    int B = model->last_B, T = model->last_T, BT = B * T, L = c.num_layers, C = c.channels, Vp = c.padded_vocab_size;
+    int B = model->last_B, T = model->last_T, BT = B * T, L = info->config.num_layers, C = info->config.channels;
+    int V = info->config.vocab_size, Vp = info->config.padded_vocab_size;
     cudaStream_t stream = model->stream;
     Matmul* mm = &model->matmul;
+    status_clear();
+    TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
+    TRY(gpt2_check_tokens(info, inputs, BT));
+    TRY(gpt2_check_tokens(info, targets, BT));
+    if (gpt2_scratch_bytes(model, B, T) > model->scratch_bytes) { // a smaller batch may run another configuration
+        return status_fail("the scratch of a model allocated for %d x %d tokens is too small for a batch of %d x %d",
+                           info->B, info->T, B, T);
+    }
+    NvtxRange range("backward");
     if (micro_step == 0) {
-        cuda_check(cudaMemsetAsync(model->grads_memory, 0, model->num_parameters * sizeof(float), stream));
-        cuda_check(cudaMemsetAsync(a.losses, 0, (size_t)BT * sizeof(float), stream));
+        cuda_try(cudaMemsetAsync(model->grads_memory, 0, info->num_parameters * sizeof(float), stream));
+        cuda_try(cudaMemsetAsync(a.losses, 0, (size_t)BT * sizeof(float), stream));
     }
     gpt2_load_batch(model, model->targets, targets, BT);
     float scale = 1.0f / ((float)BT * (float)grad_accum_steps); // the loss is a mean over tokens and micro-steps
-    fused_classifier(a.output, a.losses, model->targets, scale, BT, c.vocab_size, Vp, 1, stream);
+    fused_classifier(a.output, a.losses, model->targets, scale, BT, V, Vp, 1, stream);
     matmul_backward_input(mm, a.dbtc, a.output, model->params.wte, NULL, BT, C, Vp);
     matmul_backward_weight(mm, g.wte, a.output, a.lnf, BT, C, Vp);
     const floatX* last = gpt2_layer_input(model, L); // what leaves the last layer
@@ -434,86 +506,92 @@ void gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_
                        model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, stream);
     for (int i = L - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T); }
 
-    // The host sorts while the GPU works. Its arrays are free again: the last step ended in a synchronisation, or the
-    // previous micro-step's copy is waited for.
-    cuda_check(cudaEventSynchronize(model->batch_copied));
-    sort_tokens(&model->sorted_host, model->token_counts, inputs, BT, c.vocab_size);
+    // The host sorts while the GPU works. The arrays that it sorts into are free: this batch's copy is behind those of the
+    // previous micro-step in the stream, and is waited for.
+    TRY(cuda_try(cudaEventSynchronize(model->batch_copied)));
+    sort_tokens(&model->sorted_host, model->token_counts, inputs, BT, V);
     model->sorted.unique = model->sorted_host.unique;
     size_t buckets_bytes = (model->sorted.unique + 1) * sizeof(int2);
-    cuda_check(cudaMemcpyAsync(model->sorted.buckets, model->sorted_host.buckets, buckets_bytes, cudaMemcpyHostToDevice,
-                               stream));
-    cuda_check(cudaMemcpyAsync(model->sorted.order, model->sorted_host.order, (size_t)BT * sizeof(int),
-                               cudaMemcpyHostToDevice, stream));
+    cuda_try(cudaMemcpyAsync(model->sorted.buckets, model->sorted_host.buckets, buckets_bytes, cudaMemcpyHostToDevice,
+                             stream));
+    cuda_try(cudaMemcpyAsync(model->sorted.order, model->sorted_host.order, (size_t)BT * sizeof(int),
+                             cudaMemcpyHostToDevice, stream));
     encoder_backward(g.wte, g.wpe, a.dresidual, model->sorted, B, T, C, stream);
 
     if (micro_step == grad_accum_steps - 1) {
         sum_losses(model->scalar, a.losses, BT, stream);
-        model->mean_loss = gpt2_read_scalar(model, model->scalar) * scale;
+        TRY(gpt2_read_scalar(model, &info->mean_loss, model->scalar));
+        info->mean_loss *= scale;
     }
+    return status_now();
 }
 
 // ----------------------------------------------------------------------------
 // Update
 
-float gpt2_grad_norm(GPT2* model) {
-    global_norm(model->scalar, model->grads_memory, model->acts.scratch, model->num_parameters, model->stream);
-    return gpt2_read_scalar(model, model->scalar);
+Status gpt2_grad_norm(GPT2* model, float* norm) {
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    NvtxRange range("gradient norm");
+    global_norm(model->scalar, model->grads_memory, model->acts.scratch, model->info.num_parameters, model->stream);
+    return gpt2_read_scalar(model, norm, model->scalar);
 }
 
-// One AdamW step, `step` counting from 1; decay on matrices only; the gradients count times grad_scale.
-void gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
-                 float grad_scale, int step) {
+Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
+                   float grad_scale, int step) {
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    NvtxRange range("update");
     AdamW adamw = adamw_step(learning_rate, beta1, beta2, epsilon, grad_scale, step);
     size_t offset = 0;
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        const GPT2Parameter* p = &model->table[i];
+        const GPT2Parameter* p = &model->info.table[i];
         float* master = model->master_weights ? model->master_weights + offset : NULL;
         adamw_update(model->params_memory + offset, master, model->grads_memory + offset, model->m_memory + offset,
                      model->v_memory + offset, p->count, p->decay ? weight_decay : 0.0f, adamw, model->stream);
         adamw.seed += 0x632be5abu; // other random bits for every tensor
         offset += p->count;
     }
+    return status_now();
 }
 
-void gpt2_synchronize(GPT2* model) { cuda_check(cudaStreamSynchronize(model->stream)); }
+Status gpt2_synchronize(GPT2* model) {
+    status_clear();
+    return cuda_try(cudaStreamSynchronize(model->stream));
+}
 
 // ----------------------------------------------------------------------------
-// What a run asks of the machine
+// The machine
 
-HostAlloc gpt2_host_alloc(void) {
-    HostAlloc pinned = {pinned_alloc, pinned_free};
-    return pinned;
+void* gpt2_host_alloc(size_t bytes) {
+    status_clear();
+    return pinned_alloc(bytes);
 }
+void gpt2_host_free(void* memory) { cudaFreeHost(memory); }
 
-double gpt2_measure_peak(GPT2* model) { return matmul_measure_peak(&model->matmul); }
+Status gpt2_measure_gemm(GPT2* model, double* flops) {
+    status_clear();
+    return matmul_measure(&model->matmul, flops);
+}
 
 void gpt2_print_device(const GPT2* model) {
     int driver = 0, runtime = 0;
-    cuda_check(cudaDriverGetVersion(&driver));
-    cuda_check(cudaRuntimeGetVersion(&runtime));
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
     print_table_row("device", "%s, %d SMs", model->device.name, model->device.multiProcessorCount);
     print_table_row("CUDA", "driver %d.%d, runtime %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
                     runtime % 1000 / 10);
     print_table_row("precision", "%s", model->matmul.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? "tf32" : PRECISION_NAME);
-    int HS = model->config.channels / model->config.num_heads;
+    int HS = model->info.config.channels / model->info.config.num_heads;
     print_table_row("attention", "%s forward, %s backward", attention_forward_name(HS), attention_backward_name(HS));
 }
 
 void gpt2_log_device(const GPT2*) { gpu_info_print(); }
+void gpt2_range_begin(const char* name) { nvtx_begin(name); }
+void gpt2_range_end(void) { nvtx_end(); }
 
 #ifndef TESTING
 #include "llmc/trainer.h"
 
-int main(int argc, char** argv) {
-    static Trainer trainer;
-    trainer_open(&trainer, cli_parse(argc, argv));
-    for (int step = trainer.first_step; step <= trainer.num_steps; step++) {
-        trainer_evaluate(&trainer, step);
-        trainer_sample(&trainer, step);
-        trainer_checkpoint(&trainer, step);
-        trainer_step(&trainer, step);
-    }
-    trainer_close(&trainer);
-    return 0;
-}
+int main(int argc, char** argv) { return trainer_main(argc, argv); }
 #endif

@@ -4,6 +4,8 @@ AdamW (Loshchilov and Hutter 2019) on fp32 moments and, where there are any, fp3
 #ifndef LLMC_ADAMW_CUH
 #define LLMC_ADAMW_CUH
 
+#include <math.h>
+
 #include "cuda_common.cuh"
 
 typedef struct {
@@ -60,15 +62,15 @@ __global__ void __launch_bounds__(256) adamw_kernel(floatX* params, float* maste
     }
 }
 
-// params (n) and their fp32 moments and gradients; master (n), fp32, or NULL.
+// One step for params (n) with their fp32 moments and gradients; master (n), fp32, or NULL.
 static inline void adamw_update(floatX* params, float* master, const float* grads, float* m_memory, float* v_memory,
                                 size_t n, float weight_decay, AdamW a, cudaStream_t stream) {
     adamw_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(params, master, grads, m_memory, v_memory, n,
                                                                          weight_decay, a);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
-// params (n) = master (n), rounded to nearest; and the other way round
+// out (n) = in (n), rounded to nearest; and the other way round
 __global__ void cast_from_fp32_kernel(floatX* out, const float* in, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) { out[i] = (floatX)in[i]; }
@@ -76,6 +78,14 @@ __global__ void cast_from_fp32_kernel(floatX* out, const float* in, size_t n) {
 __global__ void cast_to_fp32_kernel(float* out, const floatX* in, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) { out[i] = (float)in[i]; }
+}
+static inline void cast_from_fp32(floatX* out, const float* in, size_t n, cudaStream_t stream) {
+    cast_from_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(out, in, n);
+    cuda_try(cudaGetLastError());
+}
+static inline void cast_to_fp32(float* out, const floatX* in, size_t n, cudaStream_t stream) {
+    cast_to_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(out, in, n);
+    cuda_try(cudaGetLastError());
 }
 
 #endif

@@ -6,7 +6,7 @@ Checkpoints of a training run, in llm.c's files: in the output directory, for st
     DONE_N               empty, written last: the checkpoint is whole
 
 (N as %08d.) Files appear under their names only when they are complete. Both files hold the step and the digest of the
-weights, so that renamed files, or files of two runs, are refused. Included by the trainers after their GPT2.
+weights, so that renamed files, or files of two runs, are refused.
 */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
@@ -15,7 +15,7 @@ weights, so that renamed files, or files of two runs, are refused. Included by t
 
 #include "dataloader.h"
 #include "digest.h"
-#include "gpt2.h"
+#include "gpt2_model.h"
 #include "model_file.h"
 #include "outlier_detector.h"
 
@@ -42,26 +42,28 @@ typedef struct {
     OutlierDetector loss, grad_norm;
 } Outliers;
 
-// Moves `bytes` of a tensor to or from a file through a buffer of the host.
+// Writes a block of the model to a file, or fills it from there, through a buffer on the host.
 static const size_t CHECKPOINT_BUFFER = 32 << 20;
 
-static inline void checkpoint_write_tensor_(AtomicFile* file, const void* tensor, size_t bytes, Digest* digest) {
+static inline void checkpoint_write_block_(AtomicFile* file, GPT2* model, GPT2Block block, Digest* digest) {
+    size_t bytes = gpt2_block_bytes(model, block);
     char* buffer = (char*)malloc_check(CHECKPOINT_BUFFER);
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
-        gpt2_copy_out(buffer, (const char*)tensor + i, n);
+        check(gpt2_copy_out(model, buffer, block, i, n));
         atomic_write(file, buffer, n);
         if (digest != NULL) { digest_update(digest, buffer, n); }
     }
     free(buffer);
 }
 
-static inline void checkpoint_read_tensor_(void* tensor, size_t bytes, FILE* file, const char* path) {
+static inline void checkpoint_read_block_(GPT2* model, GPT2Block block, FILE* file, const char* path) {
+    size_t bytes = gpt2_block_bytes(model, block);
     char* buffer = (char*)malloc_check(CHECKPOINT_BUFFER);
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
         fread_check(buffer, 1, n, file, path);
-        gpt2_copy_in((char*)tensor + i, buffer, n);
+        check(gpt2_copy_in(model, block, buffer, i, n));
     }
     free(buffer);
 }
@@ -70,8 +72,9 @@ static inline void checkpoint_read_tensor_(void* tensor, size_t bytes, FILE* fil
 static inline uint64_t checkpoint_write_model(GPT2* model, int step, const char* path) {
     AtomicFile file = atomic_open(path);
     Digest digest = digest_begin();
-    gpt2_write_model_header(&file, model->config, GPT2_MODEL_VERSION);
-    checkpoint_write_tensor_(&file, model->params_memory, model->num_parameters * sizeof(gpt2_real), &digest);
+    const GPT2Info* info = gpt2_info(model);
+    gpt2_write_model_header(&file, info->config, info->weight_bytes == 4 ? MODEL_VERSION_FP32 : MODEL_VERSION_BF16);
+    checkpoint_write_block_(&file, model, GPT2_WEIGHTS, &digest);
     uint64_t result = gpt2_complete_model_header(&file, step, digest);
     atomic_commit(&file);
     return result;
@@ -81,27 +84,26 @@ static inline void checkpoint_write_state(GPT2* model, const DataLoader* loader,
                                           uint64_t model_digest, const char* path) {
     int32_t header[HEADER_INTS] = {0};
     int64_t rng = step, shard = (int64_t)loader->current_shard_idx, sample = (int64_t)loader->current_sample_idx;
-    size_t bytes = model->num_parameters * sizeof(float);
     header[0] = STATE_MAGIC;
     header[1] = STATE_VERSION;
     header[STATE_NUM_PROCESSES] = 1;
     header[STATE_RANK] = 0;
-    header[STATE_MASTER_WEIGHTS] = model->master_weights != NULL;
+    header[STATE_MASTER_WEIGHTS] = gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0;
     header[STATE_SHUFFLE] = loader->should_shuffle;
     header[STATE_STEP] = step;
     memcpy(&header[STATE_RNG], &rng, sizeof(rng));
     memcpy(&header[STATE_RNG_LAST], &rng, sizeof(rng));
     memcpy(&header[STATE_SHARD], &shard, sizeof(shard));
     memcpy(&header[STATE_SAMPLE], &sample, sizeof(sample));
-    header[STATE_BATCH] = model->B;
-    header[STATE_TIME] = model->T;
+    header[STATE_BATCH] = gpt2_info(model)->B;
+    header[STATE_TIME] = gpt2_info(model)->T;
     header[STATE_OUTLIERS] = 1;
     memcpy(&header[STATE_MODEL], &model_digest, sizeof(model_digest));
     AtomicFile file = atomic_open(path);
     atomic_write(&file, header, sizeof(header));
-    checkpoint_write_tensor_(&file, model->m_memory, bytes, NULL);
-    checkpoint_write_tensor_(&file, model->v_memory, bytes, NULL);
-    if (model->master_weights != NULL) { checkpoint_write_tensor_(&file, model->master_weights, bytes, NULL); }
+    checkpoint_write_block_(&file, model, GPT2_MOMENTS1, NULL);
+    checkpoint_write_block_(&file, model, GPT2_MOMENTS2, NULL);
+    checkpoint_write_block_(&file, model, GPT2_MASTER_WEIGHTS, NULL);
     if (loader->should_shuffle) { dataloader_write_state(loader, &file); }
     atomic_write(&file, outliers, sizeof(*outliers));
     atomic_commit(&file);
@@ -151,18 +153,19 @@ static inline void checkpoint_check_pair_(const int32_t* header, int step, const
 // The settings of the run that wrote the state are this run's.
 static inline void checkpoint_check_settings_(const int32_t* header, const GPT2* model, const DataLoader* loader,
                                               const char* path) {
+    const GPT2Info* info = gpt2_info(model);
     int B = header[STATE_BATCH], T = header[STATE_TIME];
     if (header[STATE_NUM_PROCESSES] != 1 || header[STATE_RANK] != 0) {
         fatal("%s is the state of process %d of %d; this trainer resumes runs of one process", path,
               (int)header[STATE_RANK], (int)header[STATE_NUM_PROCESSES]);
     }
-    if ((B != 0 || T != 0) && (B != model->B || T != model->T)) {
+    if ((B != 0 || T != 0) && (B != info->B || T != info->T)) {
         fatal("%s was written with -b %d -t %d; resume with the same", path, B, T);
     }
     if (checkpoint_flag_(header, STATE_SHUFFLE, path) != loader->should_shuffle) {
         fatal("%s was written with -a %d; resume with the same", path, !header[STATE_SHUFFLE]);
     }
-    if (!checkpoint_flag_(header, STATE_MASTER_WEIGHTS, path) && model->master_weights != NULL) {
+    if (!checkpoint_flag_(header, STATE_MASTER_WEIGHTS, path) && gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0) {
         fatal("%s has no master weights; resume with -w 0", path);
     }
 }
@@ -179,7 +182,7 @@ static inline void checkpoint_read_outliers_(Outliers* outliers, FILE* file, con
 static inline void checkpoint_read_state(GPT2* model, DataLoader* loader, Outliers* outliers, int step,
                                          const char* path, const char* model_path) {
     int32_t header[HEADER_INTS];
-    size_t bytes = model->num_parameters * sizeof(float);
+    size_t bytes = gpt2_info(model)->num_parameters * sizeof(float);
     FILE* file = fopen_check(path, "rb");
     read_header(header, file, path, STATE_MAGIC, "training state");
     if (header[1] != STATE_VERSION) { fatal("%s: state version %d is not supported: 1 is", path, (int)header[1]); }
@@ -192,13 +195,10 @@ static inline void checkpoint_read_state(GPT2* model, DataLoader* loader, Outlie
         fatal("%s has %lld bytes, the state of this model has at least %zu; it is truncated or another model's", path,
               (long long)file_size(file, path), least);
     }
-    checkpoint_read_tensor_(model->m_memory, bytes, file, path);
-    checkpoint_read_tensor_(model->v_memory, bytes, file, path);
-    if (model->master_weights != NULL) {
-        checkpoint_read_tensor_(model->master_weights, bytes, file, path);
-    } else {
-        fseek_check(file, (int64_t)(HEADER_BYTES + tensors * bytes), path);
-    }
+    checkpoint_read_block_(model, GPT2_MOMENTS1, file, path);
+    checkpoint_read_block_(model, GPT2_MOMENTS2, file, path);
+    checkpoint_read_block_(model, GPT2_MASTER_WEIGHTS, file, path);
+    fseek_check(file, (int64_t)(HEADER_BYTES + tensors * bytes), path); // past master weights that are not wanted
     dataloader_read_state(loader, file, path, checkpoint_position_(header, STATE_SHARD, path),
                           checkpoint_position_(header, STATE_SAMPLE, path));
     if (has_outliers) { checkpoint_read_outliers_(outliers, file, path); }

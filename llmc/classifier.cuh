@@ -77,7 +77,7 @@ static inline void fused_classifier(floatX* logits, float* losses, const int* ta
                                     int V, int Vp, int write_gradient, cudaStream_t stream) {
     auto kernel = write_gradient ? fused_classifier_kernel<true> : fused_classifier_kernel<false>;
     kernel<<<N, CLASSIFIER_THREADS, 0, stream>>>(logits, losses, targets, gradient_scale, V, Vp);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 // *sum = the sum of losses (n), by one block and so in a fixed order
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(1024) sum_losses_kernel(float* sum, const floa
 
 static inline void sum_losses(float* sum, const float* losses, size_t n, cudaStream_t stream) {
     sum_losses_kernel<<<1, 1024, 0, stream>>>(sum, losses, n);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 #endif

@@ -10,6 +10,7 @@ command lines work unchanged; every flag has a long name too. A flag and its val
 #include <math.h>
 #include <stddef.h>
 
+#include "table.h"
 #include "utils.h"
 
 typedef const char* cli_text; // NULL: not given
@@ -229,23 +230,6 @@ static inline Options cli_parse(int argc, char** argv) {
 
 // ----------------------------------------------------------------------------
 // The settings of a run, as the table that it prints first
-
-static inline void print_table_line(void) {
-    printf("+-----------------------+----------------------------------------------------+\n");
-}
-
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-static inline void
-print_table_row(const char* name, const char* format, ...) {
-    char value[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(value, sizeof(value), format, args);
-    va_end(args);
-    printf("| %-21s | %-50s |\n", name, value);
-}
 
 static inline void cli_print(const Options* options) {
     print_table_line();

@@ -29,7 +29,7 @@ __global__ void column_sum_partials_kernel(float* grad, const float* partial, in
 static inline void column_sum_partials(float* grad, const float* partial, int rows, int n, size_t stride,
                                        cudaStream_t stream) {
     column_sum_partials_kernel<<<CEIL_DIV(n, 32), dim3(32, 32), 0, stream>>>(grad, partial, rows, n, stride);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 // How the column-sum kernels share a tensor (rows, n): a block has 8 warps; each lane owns one 16-byte vector of columns,
@@ -81,7 +81,7 @@ static inline size_t column_sum_scratch_bytes(int n) { return sizeof(float) * (s
 static inline void column_sum(float* grad, const floatX* x, float* scratch, int rows, int n, cudaStream_t stream) {
     dim3 grid = column_sum_grid(column_sum_kernel, rows, n);
     column_sum_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(scratch, x, rows, n);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
     column_sum_partials(grad, scratch, grid.y, n, n, stream);
 }
 

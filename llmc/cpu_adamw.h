@@ -28,20 +28,20 @@ static inline void adamw_update(float* params, float* m, float* v, const float* 
 // sqrt(sum of x^2), n elements. Squares are added up in fp64, by blocks of fixed size whose sums are then added in
 // order: the same bits for any number of threads.
 static inline double vector_norm(const float* x, size_t n) {
-    enum { BLOCK = 1 << 16 };
-    size_t blocks = CEIL_DIV(n, (size_t)BLOCK);
-    double* sums = (double*)malloc_check(blocks * sizeof(double));
+    enum { BLOCK = 1 << 16, BLOCKS = 1024 };
+    double total = 0.0, sums[BLOCKS];
+    for (size_t start = 0; start < n; start += (size_t)BLOCKS * BLOCK) {
+        size_t left = CEIL_DIV(n - start, (size_t)BLOCK), blocks = left < BLOCKS ? left : BLOCKS;
 #pragma omp parallel for
-    for (size_t b = 0; b < blocks; b++) {
-        size_t first = b * BLOCK, end = n - first < BLOCK ? n : first + BLOCK;
-        double sum = 0.0;
+        for (size_t b = 0; b < blocks; b++) {
+            size_t first = start + b * BLOCK, end = n - first < BLOCK ? n : first + BLOCK;
+            double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
-        for (size_t i = first; i < end; i++) { sum += (double)x[i] * (double)x[i]; }
-        sums[b] = sum;
+            for (size_t i = first; i < end; i++) { sum += (double)x[i] * (double)x[i]; }
+            sums[b] = sum;
+        }
+        for (size_t b = 0; b < blocks; b++) { total += sums[b]; }
     }
-    double total = 0.0;
-    for (size_t b = 0; b < blocks; b++) { total += sums[b]; }
-    free(sums);
     return sqrt(total);
 }
 

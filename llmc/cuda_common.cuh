@@ -41,17 +41,19 @@ static inline void cuda_check_(cudaError_t error, const char* call, const char* 
 #define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
 static inline Status cuda_try_(cudaError_t error, const char* call, const char* file, int line) {
     if (error == cudaSuccess) { return STATUS_OK; }
+    (void)cudaGetLastError(); // the look after the next launch shall not find it again
     return status_fail("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error),
                        cudaGetErrorString(error));
 }
 
-// How many blocks of the kernel the current GPU holds at once: a grid of so many finishes together.
+// How many thread blocks of the kernel the current GPU holds at once: a grid of so many finishes together. At least 1,
+// also where an error is recorded.
 template <class Kernel> static inline int resident_blocks(Kernel* kernel, int threads) {
-    int device, num_sms, blocks;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
-    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0));
-    return num_sms * blocks;
+    int device = 0, num_sms = 0, blocks = 0;
+    cuda_try(cudaGetDevice(&device));
+    cuda_try(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
+    cuda_try(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0));
+    return num_sms * blocks > 1 ? num_sms * blocks : 1;
 }
 
 // ----------------------------------------------------------------------------

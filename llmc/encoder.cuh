@@ -7,6 +7,8 @@ positions by token (a counting sort, microseconds for a batch); one block then s
 #ifndef LLMC_ENCODER_CUH
 #define LLMC_ENCODER_CUH
 
+#include <string.h>
+
 #include "column_sum.cuh"
 #include "cuda_common.cuh"
 
@@ -27,7 +29,7 @@ static inline void encoder_forward(floatX* out, const int* tokens, const floatX*
     size_t BT = (size_t)B * T, vectors = BT * C / x128::size;
     encoder_forward_kernel<<<(unsigned)CEIL_DIV(vectors, (size_t)256), 256, 0, stream>>>(out, tokens, wte, wpe, BT, T,
                                                                                          C);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 // dwpe (maxT,C), fp32: dwpe[t] += sum_b dout[b,t]
@@ -91,11 +93,11 @@ static inline void encoder_backward(float* dwte, float* dwpe, const floatX* dout
                                     int C, cudaStream_t stream) {
     size_t vectors = (size_t)T * C / x128::size;
     encoder_backward_wpe_kernel<<<(unsigned)CEIL_DIV(vectors, (size_t)256), 256, 0, stream>>>(dwpe, dout, B, T, C);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
     dim3 grid(sorted.unique, CEIL_DIV(C, COLUMN_SUM_WIDTH));
     encoder_backward_wte_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(dwte, dout, sorted.buckets,
                                                                                    sorted.order, C);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 #endif

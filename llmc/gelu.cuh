@@ -33,7 +33,7 @@ __global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n) {
 // out (n) = gelu(inp); n is a multiple of x128::size.
 static inline void gelu_forward(floatX* out, const floatX* inp, size_t n, cudaStream_t stream) {
     gelu_forward_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256 * x128::size), 256, 0, stream>>>(out, inp, n);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 // d (rows, n), in place: d *= gelu'(inp). Row y of partial (gridDim.y, n): column sums over this block's rows.
@@ -64,7 +64,7 @@ static inline void gelu_backward(floatX* d, float* dbias, floatX* out, const flo
                                  int n, cudaStream_t stream) {
     dim3 grid = column_sum_grid(gelu_backward_kernel, rows, n);
     gelu_backward_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(d, out, scratch, inp, rows, n);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
     column_sum_partials(dbias, scratch, grid.y, n, n, stream);
 }
 

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(GLOBAL_NORM_BLOCKS) norm_kernel(float* norm, c
 static inline void global_norm(float* norm, const float* x, float* scratch, size_t n, cudaStream_t stream) {
     squares_kernel<<<GLOBAL_NORM_BLOCKS, 512, 0, stream>>>(scratch, x, n);
     norm_kernel<<<1, GLOBAL_NORM_BLOCKS, 0, stream>>>(norm, scratch);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 #endif

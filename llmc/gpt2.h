@@ -11,9 +11,11 @@ multiple of 128, maxT the context length.
 #define LLMC_GPT2_H
 
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 
 #include "rand.h"
+#include "status.h"
 #include "utils.h"
 
 typedef struct {
@@ -68,7 +70,7 @@ typedef struct {
     int decay; // 1 where weight decay acts
 } GPT2Parameter;
 
-// Fills the table of parameters for a model; returns the number of parameters.
+// Fills the table of parameters for a model; returns the number of parameters, SIZE_MAX where it does not fit.
 static inline size_t gpt2_parameters(GPT2Parameter table[NUM_PARAMETER_TENSORS], GPT2Config config) {
     size_t Vp = (size_t)config.padded_vocab_size, maxT = (size_t)config.max_seq_len;
     size_t C = (size_t)config.channels, L = (size_t)config.num_layers;
@@ -79,10 +81,10 @@ static inline size_t gpt2_parameters(GPT2Parameter table[NUM_PARAMETER_TENSORS],
     table[i].layers = (layers_);                                                                                       \
     table[i].rows = (rows_);                                                                                           \
     table[i].cols = (cols_);                                                                                           \
-    table[i].count = table[i].layers * table[i].rows * table[i].cols;                                                  \
+    table[i].count = size_mul(table[i].layers, size_mul(table[i].rows, table[i].cols));                                \
     table[i].init = init_;                                                                                             \
     table[i].decay = table[i].cols > 1;                                                                                \
-    total += table[i++].count;
+    total = size_add(total, table[i++].count);
     GPT2_PARAMETERS(GPT2_ROW_, )
 #undef GPT2_ROW_
     return total;
@@ -169,14 +171,14 @@ typedef struct {
     size_t bytes;         // layers * count elements, rounded up to 256 so that every tensor is aligned
 } GPT2Activation;
 
-// Fills the table of activations for a batch of B rows of T tokens; returns the number of bytes they take together.
-// real_size is sizeof(real); scratch_bytes is what the backward kernels need.
+// Fills the table of activations for a batch of B rows of T tokens; returns the number of bytes they take together,
+// SIZE_MAX where it does not fit. real_size is sizeof(real); scratch_bytes is what the backward kernels need.
 static inline size_t gpt2_activations(GPT2Activation table[NUM_ACTIVATION_TENSORS], GPT2Config config, int B, int T_,
                                       int recompute, size_t training, size_t real_size, size_t scratch_bytes) {
     size_t BT = (size_t)B * (size_t)T_, C = (size_t)config.channels, NH = (size_t)config.num_heads;
     size_t Vp = (size_t)config.padded_vocab_size, L = (size_t)config.num_layers;
     size_t Lg = recompute >= 1 ? 1 : L, Ln = recompute >= 2 ? 1 : L;
-    size_t SCRATCH = CEIL_DIV(scratch_bytes, sizeof(float));
+    size_t SCRATCH = size_round_up(scratch_bytes, sizeof(float)) / sizeof(float);
     size_t total = 0;
     int i = 0;
 #define GPT2_ROW_(ctx, name_, type_, layers_, count_)                                                                  \
@@ -184,20 +186,22 @@ static inline size_t gpt2_activations(GPT2Activation table[NUM_ACTIVATION_TENSOR
     table[i].type = ACTIVATION_##type_;                                                                                \
     table[i].layers = (layers_);                                                                                       \
     table[i].count = (count_);                                                                                         \
-    table[i].bytes = table[i].layers * table[i].count * (ACTIVATION_##type_ == ACTIVATION_real ? real_size : 4);       \
-    table[i].bytes = CEIL_DIV(table[i].bytes, (size_t)256) * 256;                                                      \
-    total += table[i++].bytes;
+    table[i].bytes = size_mul(table[i].count, ACTIVATION_##type_ == ACTIVATION_real ? real_size : 4);                  \
+    table[i].bytes = size_round_up(size_mul(table[i].layers, table[i].bytes), 256);                                    \
+    total = size_add(total, table[i++].bytes);
     GPT2_ACTIVATIONS(GPT2_ROW_, )
 #undef GPT2_ROW_
     return total;
 }
 
-// GPT2_DECLARE_ACTIVATIONS(ActivationTensors, real): one pointer per row. The type columns are spelled through two
-// typedefs of the including trainer: gpt2_real and gpt2_stat.
-#define GPT2_TYPED_POINTER_(ctx, name, type, ...) gpt2_##type* name;
-#define GPT2_DECLARE_ACTIVATIONS(Name)                                                                                 \
+// GPT2_DECLARE_ACTIVATIONS(ActivationTensors, floatX) declares a struct of one pointer per row of the table: floatX*
+// where its type is real, float* where it is stat.
+#define GPT2_TYPE_real(training_precision) training_precision
+#define GPT2_TYPE_stat(training_precision) float
+#define GPT2_TYPED_POINTER_(training_precision, name, type, ...) GPT2_TYPE_##type(training_precision) * name;
+#define GPT2_DECLARE_ACTIVATIONS(Name, training_precision)                                                             \
     typedef struct {                                                                                                   \
-        GPT2_ACTIVATIONS(GPT2_TYPED_POINTER_, )                                                                        \
+        GPT2_ACTIVATIONS(GPT2_TYPED_POINTER_, training_precision)                                                      \
     } Name
 
 // Points every member of a struct made by GPT2_DECLARE_ACTIVATIONS into one block of memory; NULL where there is nothing.
@@ -249,7 +253,7 @@ static const GPT2Size gpt3_by_channels[] = {
     {1024, 24, 1024, 16},   // GPT-3 medium, 350M
     {1536, 24, 1536, 16},   // GPT-3 large, 760M
     {2048, 24, 2048, 16},   // GPT-3 XL, 1.3B
-    {2560, 32, 2560, 32},   // GPT-3 2.7B
+    {2560, 32, 2560, 32},   // GPT-3 2.7B: refused for its head size of 80
     {4096, 32, 4096, 32},   // GPT-3 6.7B
     {5120, 40, 5120, 40},   // GPT-3 13B
     {12288, 96, 12288, 96}, // GPT-3 175B
@@ -261,24 +265,49 @@ static const GPT2Size gpt3_by_channels[] = {
 
 static inline int gpt2_pad_vocab(int vocab_size) { return CEIL_DIV(vocab_size, 128) * 128; }
 
-// Ends with one line where the sizes make no model; `source` (a file or a descriptor) is named in it.
-static inline void gpt2_check_config(GPT2Config c, const char* source) {
+// Refuses sizes that make no model; `source` (a file or a descriptor) is named in the message.
+static inline Status gpt2_config_status(GPT2Config c, const char* source) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
     if (c.max_seq_len < 1 || c.vocab_size < 1 || c.num_layers < 1 || c.num_heads < 1 || c.channels < 1) {
-        fatal("%s: sizes must be positive: context %d, vocabulary %d, layers %d, heads %d, channels %d", source,
-              c.max_seq_len, c.vocab_size, c.num_layers, c.num_heads, c.channels);
+        return status_fail("%s: sizes must be positive: context %d, vocabulary %d, layers %d, heads %d, channels %d",
+                           source, c.max_seq_len, c.vocab_size, c.num_layers, c.num_heads, c.channels);
     }
-    if (c.padded_vocab_size < c.vocab_size || c.padded_vocab_size % 128 != 0) {
-        fatal("%s: padded vocabulary %d must be a multiple of 128 and at least the vocabulary %d", source,
-              c.padded_vocab_size, c.vocab_size);
+    if (c.vocab_size > MAX_VOCAB_SIZE) {
+        return status_fail("%s: vocabulary %d is larger than %d", source, c.vocab_size, MAX_VOCAB_SIZE);
+    }
+    if (c.padded_vocab_size < c.vocab_size || c.padded_vocab_size > 2 * MAX_VOCAB_SIZE ||
+        c.padded_vocab_size % 128 != 0) {
+        return status_fail(
+            "%s: padded vocabulary %d must be a multiple of 128, at least the vocabulary %d and at most %d", source,
+            c.padded_vocab_size, c.vocab_size, 2 * MAX_VOCAB_SIZE);
     }
     if (c.channels % c.num_heads != 0) {
-        fatal("%s: %d channels do not divide by %d heads", source, c.channels, c.num_heads);
+        return status_fail("%s: %d channels do not divide by %d heads", source, c.channels, c.num_heads);
     }
     int HS = c.channels / c.num_heads;
     if (HS != 32 && HS != 64 && HS != 96 && HS != 128) {
-        fatal("%s: head size %d (channels %d / heads %d) is not supported: choose 32, 64, 96 or 128", source, HS,
-              c.channels, c.num_heads);
+        int best = c.channels % 128 == 0 ? 128 : c.channels % 64 == 0 ? 64 : c.channels % 96 == 0 ? 96 : 32;
+        if (c.channels % best != 0) {
+            return status_fail("%s: head size %d (channels %d / heads %d) is not supported: choose 32, 64, 96 or 128",
+                               source, HS, c.channels, c.num_heads);
+        }
+        return status_fail(
+            "%s: head size %d (channels %d / heads %d) is not supported: choose 32, 64, 96 or 128, as in "
+            "gpt2:l%dc%dh%d",
+            source, HS, c.channels, c.num_heads, c.num_layers, c.channels, c.channels / best);
     }
+    // 16 bytes a parameter are trained with: weights, gradients, two moments
+    if (size_mul(gpt2_parameters(table, c), 16) == SIZE_MAX) {
+        return status_fail("%s: more parameters than can be counted: context %d, vocabulary %d, layers %d, channels %d",
+                           source, c.max_seq_len, c.vocab_size, c.num_layers, c.channels);
+    }
+    return STATUS_OK;
+}
+
+// For programs: ends with one line where the sizes make no model.
+static inline void gpt2_check_config(GPT2Config c, const char* source) {
+    status_clear();
+    check(gpt2_config_status(c, source));
 }
 
 static inline GPT2Size gpt2_lookup_(const GPT2Size* table, size_t rows, int key, const char* descriptor) {

@@ -10,8 +10,8 @@ Clocks, power and temperature of the GPU, as nvidia-smi tells them: it comes wit
 static inline void gpu_info_print(void) {
     char bus[32], command[256], line[256];
     int device;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetPCIBusId(bus, sizeof(bus), device));
+    cuda_try(cudaGetDevice(&device));
+    cuda_try(cudaDeviceGetPCIBusId(bus, sizeof(bus), device));
     snprintf(command, sizeof(command),
              "nvidia-smi -i %s --format=csv,noheader --query-gpu="
              "utilization.gpu,utilization.memory,clocks.sm,clocks.max.sm,power.draw,temperature.gpu 2>/dev/null",

@@ -61,12 +61,12 @@ static inline void residual_layernorm_forward(floatX* residual, floatX* out, flo
                                               cudaStream_t stream) {
     size_t shared = sizeof(floatX) * LAYERNORM_WARPS * C;
     if (shared > 48 * 1024) {
-        cuda_check(cudaFuncSetAttribute(residual_layernorm_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        (int)shared));
+        cuda_try(cudaFuncSetAttribute(residual_layernorm_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)shared));
     }
     residual_layernorm_forward_kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, shared, stream>>>(
         residual, out, mean, rstd, a, b, weight, bias, N, C);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 static inline void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
@@ -169,7 +169,7 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
     if (blocks > CEIL_DIV(N, R)) { blocks = CEIL_DIV(N, R); }
     if (blocks > COLUMN_SUM_BLOCKS) { blocks = COLUMN_SUM_BLOCKS; }
     kernel<<<blocks, threads, 0, stream>>>(dresidual, scratch, dout, inp, weight, mean, rstd, N, C, overwrite);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
     column_sum_partials(dweight, scratch, blocks, C, 3 * C, stream);
     column_sum_partials(dbias, scratch + C, blocks, C, 3 * C, stream);
     if (dresidual_sum != NULL) { column_sum_partials(dresidual_sum, scratch + 2 * C, blocks, C, 3 * C, stream); }

@@ -1,11 +1,11 @@
 /*
-A training run: what is the same on the CPU and on the GPU. train_gpt2.c and train_gpt2.cu define GPT2 and its functions
-(gpt2_forward, gpt2_backward, ...), include this file, and their main strings the steps together:
+A training run, on the CPU or on the GPU: everything stands on the functions of gpt2_model.h, which train_gpt2.c or
+train_gpt2.cu defines. trainer_main, at the end, is the training loop:
 
     open { evaluate, sample, checkpoint, step } close
 
-Each of the four does its work at the steps where it is due. Step N is the state after N updates, so the loop runs once
-more than it updates.
+Each of the four does its work at the steps where it is due. Step N is the state after N updates, so the loop has one
+more round than there are updates.
 */
 #ifndef LLMC_TRAINER_H
 #define LLMC_TRAINER_H
@@ -14,20 +14,21 @@ more than it updates.
 #include "cli.h"
 #include "dataloader.h"
 #include "evalloader.h"
-#include "gpt2.h"
+#include "gpt2_model.h"
 #include "model_file.h"
 #include "logger.h"
 #include "outlier_detector.h"
 #include "progress.h"
 #include "sampler.h"
 #include "schedulers.h"
+#include "table.h"
 #include "tokenizer.h"
 
 enum { GPT2_VOCAB_SIZE = 50257 };
 
 typedef struct {
     Options options;
-    GPT2 model;
+    GPT2* model;
     DataLoader train, val;
     EvalLoader hellaswag;
     Tokenizer tokenizer;
@@ -37,10 +38,10 @@ typedef struct {
     int first_step, num_steps; // steps first_step .. num_steps-1 are trained
     int resumed;               // 1: first_step is a checkpoint that was read
     int val_batches;
-    int accumulation; // micro-steps of a step
-    double peak;      // FLOP/s of a large product on this machine, measured
-    double seconds;   // of all steps but the first, which warms up
-    double rate;      // tokens/s, exponentially averaged
+    int accumulation;  // micro-steps of a step
+    double gemm_flops; // FLOP/s of a large GEMM on this machine, measured: what MFU is a share of
+    double seconds;    // of all steps but the first, which warms up
+    double rate;       // tokens/s, exponentially averaged
 } Trainer;
 
 // ----------------------------------------------------------------------------
@@ -83,6 +84,16 @@ static inline GPT2Config trainer_config(const Options* o, const char* source) {
     return config;
 }
 
+// What the flags ask of the model.
+static inline GPT2Settings trainer_settings(const Options* o) {
+    GPT2Settings s;
+    s.recompute = o->recompute;
+    s.master_weights = o->master_weights;
+    s.tf32 = o->tf32;
+    s.gelu_fusion = o->gelu_fusion;
+    return s;
+}
+
 // The model, with the weights of a .bin file or, where the source is a descriptor, new ones.
 static inline void trainer_build_model(Trainer* t, const char* source) {
     Options* o = &t->options;
@@ -91,25 +102,26 @@ static inline void trainer_build_model(Trainer* t, const char* source) {
         fatal("-t %d is longer than the model's context of %d; name a longer one, such as -e d12t%d", o->time,
               config.max_seq_len, o->time);
     }
-    gpt2_create(&t->model, config, o);
-    gpt2_allocate(&t->model, o->batch, o->time, 1);
+    check(gpt2_create(&t->model, config, trainer_settings(o)));
+    check(gpt2_allocate(t->model, o->batch, o->time, 1));
     float* params;
     if (ends_with(source, ".bin")) {
         params = gpt2_load_parameters(source, &config);
     } else {
-        params = (float*)malloc_check(t->model.num_parameters * sizeof(float));
+        params = (float*)malloc_check(gpt2_info(t->model)->num_parameters * sizeof(float));
         gpt2_init_parameters(params, config, (unsigned int)o->seed);
     }
-    gpt2_set_parameters(&t->model, params);
+    check(gpt2_set_parameters(t->model, params));
     free(params);
 }
 
 static inline void trainer_print(const Trainer* t, const char* source) {
     const Options* o = &t->options;
-    GPT2Config c = t->model.config;
+    const GPT2Info* info = gpt2_info(t->model);
+    GPT2Config c = info->config;
     cli_print(o);
-    gpt2_print_device(&t->model);
-    print_table_row("measured peak", "%.1f TFLOP/s", t->peak * 1e-12);
+    gpt2_print_device(t->model);
+    print_table_row("measured GEMM", "%.1f TFLOP/s: MFU is a step's share of it", t->gemm_flops * 1e-12);
     print_table_line();
     print_table_row("weights from", "%s", source);
     print_table_row("context maxT", "%d", c.max_seq_len);
@@ -117,8 +129,8 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     print_table_row("layers L", "%d", c.num_layers);
     print_table_row("heads NH", "%d", c.num_heads);
     print_table_row("channels C", "%d", c.channels);
-    print_table_row("parameters", "%zu", t->model.num_parameters);
-    print_table_row("memory", "%.0f MiB", (double)gpt2_memory_bytes(&t->model) / (1 << 20));
+    print_table_row("parameters", "%zu", info->num_parameters);
+    print_table_row("memory", "%.0f MiB", (double)info->memory_bytes / (1 << 20));
     print_table_row("training tokens", "%zu", dataloader_tokens(&t->train));
     print_table_row("validation tokens", "%zu", dataloader_tokens(&t->val));
     print_table_row("steps", "%d", t->num_steps);
@@ -145,17 +157,17 @@ static inline void trainer_open(Trainer* t, Options options) {
     const char* source = t->resumed ? paths.model : o->model;
 
     trainer_build_model(t, source);
-    int V = t->model.config.vocab_size;
-    dataloader_open(&t->train, o->train_data, o->batch, o->time, 0, 1, !o->overfit, (unsigned int)o->seed, V,
-                    gpt2_host_alloc());
-    dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 1, 0, 0, V, gpt2_host_alloc());
+    int V = gpt2_info(t->model)->config.vocab_size;
+    HostAlloc memory = {gpt2_host_alloc, gpt2_host_free};
+    dataloader_open(&t->train, o->train_data, o->batch, o->time, 0, 1, !o->overfit, (unsigned int)o->seed, V, memory);
+    dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 1, 0, 0, V, memory);
     if (o->hellaswag) {
         evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time, 0, 1);
         evalloader_check_vocab(&t->hellaswag, V);
     }
     outlier_init(&t->outliers.loss);
     outlier_init(&t->outliers.grad_norm);
-    if (t->resumed) { checkpoint_read(&t->model, &t->train, &t->outliers, o->output_dir, found); }
+    if (t->resumed) { checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, found); }
     if (o->sample_every > 0) { tokenizer_load(&t->tokenizer, o->tokenizer, V); }
 
     t->accumulation = o->total_batch / (o->batch * o->time);
@@ -171,7 +183,7 @@ static inline void trainer_open(Trainer* t, Options options) {
     t->schedule.final_fraction = (float)o->final_fraction;
     if (o->output_dir != NULL) { create_directory(o->output_dir); }
     logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1);
-    t->peak = gpt2_measure_peak(&t->model);
+    check(gpt2_measure_gemm(t->model, &t->gemm_flops));
     trainer_print(t, source);
 }
 
@@ -190,7 +202,9 @@ static inline void trainer_validate(Trainer* t, int step) {
     dataloader_reset(&t->val);
     for (int i = 0; i < t->val_batches; i++) {
         dataloader_next(&t->val, &inputs, &targets);
-        sum += gpt2_validate(&t->model, inputs, targets, o->batch, o->time);
+        float loss;
+        check(gpt2_validate(t->model, &loss, inputs, targets, o->batch, o->time));
+        sum += loss;
         progress_update("validation", (size_t)i + 1, (size_t)t->val_batches);
     }
     progress_end();
@@ -206,8 +220,9 @@ static inline void trainer_hellaswag(Trainer* t, int step) {
     evalloader_reset(&t->hellaswag);
     for (int i = 0; i < t->hellaswag.num_batches; i++) {
         evalloader_next(&t->hellaswag);
-        gpt2_validate(&t->model, t->hellaswag.inputs, t->hellaswag.targets, o->batch, o->time);
-        correct += evalloader_score(&t->hellaswag, t->model.losses_host);
+        float loss; // of the whole batch; what counts is each token's
+        check(gpt2_validate(t->model, &loss, t->hellaswag.inputs, t->hellaswag.targets, o->batch, o->time));
+        correct += evalloader_score(&t->hellaswag, gpt2_info(t->model)->losses);
         progress_update("HellaSwag", (size_t)i + 1, (size_t)t->hellaswag.num_batches);
     }
     progress_end();
@@ -226,7 +241,7 @@ static inline void trainer_evaluate(Trainer* t, int step) {
 static inline void trainer_sample(Trainer* t, int step) {
     const Options* o = &t->options;
     if (o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every)) { return; }
-    int V = t->model.config.vocab_size, T = o->time;
+    int V = gpt2_info(t->model)->config.vocab_size, T = o->time;
     int length = o->sample_tokens < T ? o->sample_tokens : T;
     int* tokens = (int*)malloc_check((size_t)T * sizeof(int));
     float* logits = (float*)malloc_check(2 * (size_t)V * sizeof(float)); // the second half is scratch
@@ -236,8 +251,8 @@ static inline void trainer_sample(Trainer* t, int step) {
     for (int n = 1; n < length; n++) {
         int window = 64; // the smallest power of two that holds the tokens so far: few shapes, little waste
         while (window < n) { window *= 2; }
-        gpt2_forward(&t->model, tokens, 1, window < T ? window : T);
-        gpt2_get_logits(&t->model, logits, n - 1);
+        check(gpt2_forward(t->model, tokens, 1, window < T ? window : T));
+        check(gpt2_get_logits(t->model, logits, n - 1));
         float coin = random_f32(&rng);
         tokens[n] = sample_logits(logits, V, (float)o->temperature, o->top_k, coin, logits + V);
         tokenizer_print(stdout, &t->tokenizer, tokens[n]);
@@ -252,7 +267,7 @@ static inline void trainer_checkpoint(Trainer* t, int step) {
     const Options* o = &t->options;
     int just_read = t->resumed && step == t->first_step;
     if (o->checkpoint_every == 0 || step == 0 || just_read || !trainer_due(t, step, o->checkpoint_every)) { return; }
-    checkpoint_write(&t->model, &t->train, &t->outliers, o->output_dir, step);
+    checkpoint_write(t->model, &t->train, &t->outliers, o->output_dir, step);
     printf("wrote checkpoint %08d to %s\n", step, o->output_dir);
     // the one that is now one too many, unless it is a major one
     long long old = (long long)step - (long long)o->checkpoints_keep * o->checkpoint_every;
@@ -265,9 +280,9 @@ static inline void trainer_checkpoint(Trainer* t, int step) {
 
 // FLOPs of one token, forward and backward: six for each parameter that is multiplied with (the position embedding is
 // not), and for each layer 2 T C for causal attention forward and twice that backward.
-static inline double flops_per_token(const GPT2* model, int T) {
-    GPT2Config c = model->config;
-    double multiplied = (double)model->num_parameters - (double)c.max_seq_len * c.channels;
+static inline double flops_per_token(const GPT2Info* info, int T) {
+    GPT2Config c = info->config;
+    double multiplied = (double)info->num_parameters - (double)c.max_seq_len * c.channels;
     return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
 }
 
@@ -285,31 +300,33 @@ static inline void trainer_report(Trainer* t, int step, float loss_z, float norm
     int done = step - t->first_step; // steps before this one
     t->seconds += done > 0 ? seconds : 0.0;
     t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
-    double share = flops_per_token(&t->model, o->time) * rate / t->peak;
+    float loss = gpt2_info(t->model)->mean_loss;
+    double mfu = flops_per_token(gpt2_info(t->model), o->time) * rate / t->gemm_flops;
     char left[32], of_loss[32], of_norm[32];
     format_duration(left, sizeof(left), (double)(t->num_steps - step - 1) * o->total_batch / t->rate);
-    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.1f%% of peak | %.0f tok/s | %s left\n",
-           step + 1, t->num_steps, t->model.mean_loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,
-           format_z(of_norm, sizeof(of_norm), norm_z), learning_rate, seconds * 1e3, 100.0 * share, t->rate, left);
+    printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.1f%% MFU | %.0f tok/s | %s left\n",
+           step + 1, t->num_steps, loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,
+           format_z(of_norm, sizeof(of_norm), norm_z), learning_rate, seconds * 1e3, 100.0 * mfu, t->rate, left);
     fflush(stdout);
-    if (o->log_gpu_every > 0 && (step + 1) % o->log_gpu_every == 0) { gpt2_log_device(&t->model); }
-    logger_train(&t->logger, step, t->model.mean_loss, learning_rate, norm);
+    if (o->log_gpu_every > 0 && (step + 1) % o->log_gpu_every == 0) { gpt2_log_device(t->model); }
+    logger_train(&t->logger, step, loss, learning_rate, norm);
 }
 
 // One step of the optimiser: the mean gradient of total_batch tokens, clipped, into AdamW.
 static inline void trainer_step(Trainer* t, int step) {
     const Options* o = &t->options;
     const int *inputs, *targets;
+    float norm;
     if (step == t->num_steps) { return; }
     if (o->overfit) { dataloader_reset(&t->train); }
     double start = wall_seconds();
     for (int micro = 0; micro < t->accumulation; micro++) {
         dataloader_next(&t->train, &inputs, &targets);
-        gpt2_forward(&t->model, inputs, o->batch, o->time);
-        gpt2_backward(&t->model, inputs, targets, t->accumulation, micro);
+        check(gpt2_forward(t->model, inputs, o->batch, o->time));
+        check(gpt2_backward(t->model, inputs, targets, t->accumulation, micro));
     }
-    float loss_z = (float)outlier_update(&t->outliers.loss, t->model.mean_loss);
-    float norm = gpt2_grad_norm(&t->model);
+    float loss_z = (float)outlier_update(&t->outliers.loss, gpt2_info(t->model)->mean_loss);
+    check(gpt2_grad_norm(t->model, &norm));
     float norm_z = (float)outlier_update(&t->outliers.grad_norm, norm);
     float learning_rate = get_learning_rate(&t->schedule, step);
     float clip = (float)o->grad_clip;
@@ -319,10 +336,10 @@ static inline void trainer_step(Trainer* t, int step) {
     } else if (o->skip_grad_z > 0.0 && norm_z > o->skip_grad_z) {
         printf("skipping the update: the gradient norm has a z-score of %f\n", norm_z);
     } else {
-        gpt2_update(&t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
-                    (float)o->weight_decay, grad_scale, step + 1);
+        check(gpt2_update(t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
+                          (float)o->weight_decay, grad_scale, step + 1));
     }
-    gpt2_synchronize(&t->model);
+    check(gpt2_synchronize(t->model));
     trainer_report(t, step, loss_z, norm, norm_z, learning_rate, wall_seconds() - start);
 }
 
@@ -333,7 +350,23 @@ static inline void trainer_close(Trainer* t) {
     dataloader_close(&t->val);
     if (t->options.hellaswag) { evalloader_close(&t->hellaswag); }
     if (t->options.sample_every > 0) { tokenizer_free(&t->tokenizer); }
-    gpt2_free(&t->model);
+    gpt2_free(t->model);
+}
+
+// ----------------------------------------------------------------------------
+// The program
+
+static inline int trainer_main(int argc, char** argv) {
+    static Trainer trainer;
+    trainer_open(&trainer, cli_parse(argc, argv));
+    for (int step = trainer.first_step; step <= trainer.num_steps; step++) {
+        trainer_evaluate(&trainer, step);
+        trainer_sample(&trainer, step);
+        trainer_checkpoint(&trainer, step);
+        trainer_step(&trainer, step);
+    }
+    trainer_close(&trainer);
+    return EXIT_SUCCESS;
 }
 
 #endif

@@ -7,6 +7,9 @@ naming our train_gpt2.c or llm.c's (and LLMC defined), which both run from the s
 */
 #define TESTING
 #include TRAINER
+#ifndef LLMC
+#include "llmc/model_file.h"
+#endif
 
 #include <sys/resource.h>
 
@@ -35,7 +38,7 @@ static float train_step(int* inputs, int* targets, int B, int T, int step) {
 
 #else
 
-static GPT2 model;
+static GPT2* model;
 
 static void new_model(const char* descriptor, const char* path) {
     GPT2Config config = gpt2_config_from_descriptor(descriptor, 50257);
@@ -52,21 +55,21 @@ static void new_model(const char* descriptor, const char* path) {
 
 static void open_model(const char* path, int B, int T) {
     GPT2Config config;
-    Options options = cli_defaults();
     float* params = gpt2_load_parameters(path, &config);
-    gpt2_create(&model, config, &options);
-    gpt2_allocate(&model, B, T, 1);
-    gpt2_set_parameters(&model, params);
+    check(gpt2_create(&model, config, gpt2_default_settings()));
+    check(gpt2_allocate(model, B, T, 1));
+    check(gpt2_set_parameters(model, params));
     free(params);
 }
 
 // As the trainer does it: with the norm of the gradients, by which they are clipped; llm.c's has no clipping.
 static float train_step(int* inputs, int* targets, int B, int T, int step) {
-    gpt2_forward(&model, inputs, B, T);
-    gpt2_backward(&model, inputs, targets, 1, 0);
-    float norm = gpt2_grad_norm(&model);
-    gpt2_update(&model, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, norm > 1.0f ? 1.0f / norm : 1.0f, step);
-    return model.mean_loss;
+    float norm;
+    check(gpt2_forward(model, inputs, B, T));
+    check(gpt2_backward(model, inputs, targets, 1, 0));
+    check(gpt2_grad_norm(model, &norm));
+    check(gpt2_update(model, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, norm > 1.0f ? 1.0f / norm : 1.0f, step));
+    return gpt2_info(model)->mean_loss;
 }
 
 #endif

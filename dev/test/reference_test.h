@@ -13,6 +13,8 @@ A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prin
 #define REFERENCE_TEST_H
 
 #include "llmc/debug_state.h"
+#include "llmc/gpt2_model.h"
+#include "llmc/model_file.h"
 
 #define REFERENCE_MODEL "dev/reference/tiny.bin"
 #define REFERENCE_STATE "dev/reference/tiny_debug_state.bin"
@@ -108,10 +110,10 @@ static inline uint64_t reference_bits(const float* x, size_t n) {
 
 static inline void reference_check_logits(GPT2* model, const DebugState* state, double tolerance) {
     ReferenceError error = {0, 0};
-    size_t V = (size_t)model->config.vocab_size;
+    size_t V = (size_t)gpt2_info(model)->config.vocab_size;
     float* row = (float*)malloc_check(V * sizeof(float));
     for (int t = 0; t < state->B * state->T; t++) {
-        gpt2_get_logits(model, row, t);
+        check(gpt2_get_logits(model, row, t));
         reference_add(&error, row, state->logits + (size_t)t * V, V);
     }
     free(row);
@@ -120,14 +122,15 @@ static inline void reference_check_logits(GPT2* model, const DebugState* state, 
 
 static inline void reference_check_gradients(GPT2* model, const float* grads, const DebugState* state,
                                              double tolerance) {
+    const GPT2Parameter* table = gpt2_info(model)->table;
     size_t offset = 0;
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         char name[64];
         ReferenceError error = {0, 0};
-        reference_add(&error, grads + offset, state->gradients + offset, model->table[i].count);
-        snprintf(name, sizeof(name), "gradient of %s", model->table[i].name);
+        reference_add(&error, grads + offset, state->gradients + offset, table[i].count);
+        snprintf(name, sizeof(name), "gradient of %s", table[i].name);
         reference_check(name, reference_relative(error), tolerance);
-        offset += model->table[i].count;
+        offset += table[i].count;
     }
 }
 
@@ -141,29 +144,30 @@ typedef struct {
 } ReferenceBits;
 
 // Trains a few steps on the state's batch, from `params`. With tolerances, checks against the state on the way.
-static inline ReferenceBits reference_run(Options options, int recompute, GPT2Config config, const float* params,
+static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, GPT2Config config, const float* params,
                                           const DebugState* state, const ReferenceTolerances* tolerances) {
-    static GPT2 model;
+    GPT2* model;
     ReferenceBits bits = {0, 0, 0};
-    options.recompute = recompute;
-    gpt2_create(&model, config, &options);
-    gpt2_allocate(&model, state->B, state->T, 1);
-    gpt2_set_parameters(&model, params);
-    size_t n = model.num_parameters;
+    settings.recompute = recompute;
+    check(gpt2_create(&model, config, settings));
+    check(gpt2_allocate(model, state->B, state->T, 1));
+    check(gpt2_set_parameters(model, params));
+    const GPT2Info* info = gpt2_info(model);
+    size_t n = info->num_parameters;
     float* host = (float*)malloc_check(n * sizeof(float));
 
     int steps = tolerances && state->num_losses > REFERENCE_STEPS ? state->num_losses : REFERENCE_STEPS;
     for (int step = 0; step < steps; step++) {
-        gpt2_forward(&model, state->x, state->B, state->T);
-        if (step == 0 && tolerances) { reference_check_logits(&model, state, tolerances->logits); }
-        gpt2_backward(&model, state->x, state->y, 1, 0);
+        check(gpt2_forward(model, state->x, state->B, state->T));
+        if (step == 0 && tolerances) { reference_check_logits(model, state, tolerances->logits); }
+        check(gpt2_backward(model, state->x, state->y, 1, 0));
         if (step == 0) {
-            gpt2_get_gradients(&model, host);
+            check(gpt2_get_gradients(model, host));
             bits.gradients = reference_bits(host, n);
-            bits.loss = reference_bits(&model.mean_loss, 1);
+            bits.loss = reference_bits(&info->mean_loss, 1);
             if (tolerances) {
-                reference_check("loss", fabs((double)model.mean_loss - (double)state->loss), tolerances->loss);
-                reference_check_gradients(&model, host, state, tolerances->gradients);
+                reference_check("loss", fabs((double)info->mean_loss - (double)state->loss), tolerances->loss);
+                reference_check_gradients(model, host, state, tolerances->gradients);
             }
         }
         if (tolerances && step < state->num_losses) {
@@ -171,48 +175,51 @@ static inline ReferenceBits reference_run(Options options, int recompute, GPT2Co
             double reference = state->losses[step], fall = fabs((double)state->losses[0] - reference);
             char name[64];
             snprintf(name, sizeof(name), "loss before step %d", step + 1);
-            reference_check(name, fabs((double)model.mean_loss - reference),
+            reference_check(name, fabs((double)info->mean_loss - reference),
                             tolerances->loss + tolerances->gradients * fall);
         }
-        float norm = gpt2_grad_norm(&model);
+        float norm;
+        check(gpt2_grad_norm(model, &norm));
         float scale = state->grad_clip > 0 && norm > state->grad_clip ? state->grad_clip / norm : 1.0f;
-        gpt2_update(&model, state->learning_rate, state->beta1, state->beta2, state->epsilon, state->weight_decay,
-                    scale, step + 1);
+        check(gpt2_update(model, state->learning_rate, state->beta1, state->beta2, state->epsilon, state->weight_decay,
+                          scale, step + 1));
         if (step + 1 == REFERENCE_STEPS) {
-            gpt2_get_parameters(&model, host);
+            check(gpt2_get_parameters(model, host));
             bits.parameters = reference_bits(host, n);
         }
     }
     free(host);
-    gpt2_free(&model);
+    gpt2_free(model);
     return bits;
 }
 
 // The loss as a validation computes it, then loss and gradients of the same batch in two micro-steps of half its rows.
-static inline void reference_check_micro_steps(Options options, GPT2Config config, const float* params,
+static inline void reference_check_micro_steps(GPT2Settings settings, GPT2Config config, const float* params,
                                                const DebugState* state, const ReferenceTolerances* tolerances) {
-    static GPT2 model;
+    GPT2* model;
     int half = state->B / 2;
-    gpt2_create(&model, config, &options);
-    gpt2_allocate(&model, state->B, state->T, 1);
-    gpt2_set_parameters(&model, params);
-    double loss = (double)gpt2_validate(&model, state->x, state->y, state->B, state->T);
-    reference_check("validation loss", fabs(loss - (double)state->loss), tolerances->loss);
+    check(gpt2_create(&model, config, settings));
+    check(gpt2_allocate(model, state->B, state->T, 1));
+    check(gpt2_set_parameters(model, params));
+    const GPT2Info* info = gpt2_info(model);
+    float loss;
+    check(gpt2_validate(model, &loss, state->x, state->y, state->B, state->T));
+    reference_check("validation loss", fabs((double)loss - (double)state->loss), tolerances->loss);
     if (state->B % 2 == 0) {
         for (int micro = 0; micro < 2; micro++) {
             size_t first = (size_t)micro * (size_t)half * (size_t)state->T;
-            gpt2_forward(&model, state->x + first, half, state->T);
-            gpt2_backward(&model, state->x + first, state->y + first, 2, micro);
+            check(gpt2_forward(model, state->x + first, half, state->T));
+            check(gpt2_backward(model, state->x + first, state->y + first, 2, micro));
         }
-        float* grads = (float*)malloc_check(model.num_parameters * sizeof(float));
+        float* grads = (float*)malloc_check(info->num_parameters * sizeof(float));
         ReferenceError error = {0, 0};
-        gpt2_get_gradients(&model, grads);
-        reference_add(&error, grads, state->gradients, model.num_parameters);
-        reference_check("micro-steps: loss", fabs((double)model.mean_loss - (double)state->loss), tolerances->loss);
+        check(gpt2_get_gradients(model, grads));
+        reference_add(&error, grads, state->gradients, info->num_parameters);
+        reference_check("micro-steps: loss", fabs((double)info->mean_loss - (double)state->loss), tolerances->loss);
         reference_check("micro-steps: gradients", reference_relative(error), tolerances->gradients);
         free(grads);
     }
-    gpt2_free(&model);
+    gpt2_free(model);
 }
 
 static inline void reference_check_bits(const char* what, ReferenceBits bits, ReferenceBits expected) {
@@ -223,8 +230,8 @@ static inline void reference_check_bits(const char* what, ReferenceBits bits, Re
     reference_check_same(name, bits.parameters, expected.parameters);
 }
 
-// The whole test; what main returns. `options` are the trainer's settings, but for recompute.
-static inline int reference_main(int argc, char** argv, Options options, ReferencePrecision precision) {
+// The whole test; what main returns. `settings` are the model's, but for recompute.
+static inline int reference_main(int argc, char** argv, GPT2Settings settings, ReferencePrecision precision) {
     if (argc != 1 && argc != 3) {
         fatal("usage: %s [model.bin debug_state.bin]; without arguments %s and %s", argv[0], REFERENCE_MODEL,
               REFERENCE_STATE);
@@ -242,11 +249,11 @@ static inline int reference_main(int argc, char** argv, Options options, Referen
 
     printf("%s, %s: batch %d x %d\n", model_path, state_path, state.B, state.T);
     printf("%-24s %11s %11s\n", "check", "error", "tolerance");
-    ReferenceBits first = reference_run(options, 0, config, params, &state, &tolerances);
-    reference_check_micro_steps(options, config, params, &state, &tolerances);
-    reference_check_bits("run again", reference_run(options, 0, config, params, &state, NULL), first);
-    reference_check_bits("recompute 1", reference_run(options, 1, config, params, &state, NULL), first);
-    reference_check_bits("recompute 2", reference_run(options, 2, config, params, &state, NULL), first);
+    ReferenceBits first = reference_run(settings, 0, config, params, &state, &tolerances);
+    reference_check_micro_steps(settings, config, params, &state, &tolerances);
+    reference_check_bits("run again", reference_run(settings, 0, config, params, &state, NULL), first);
+    reference_check_bits("recompute 1", reference_run(settings, 1, config, params, &state, NULL), first);
+    reference_check_bits("recompute 2", reference_run(settings, 2, config, params, &state, NULL), first);
     debug_state_free(&state);
     free(params);
     printf("%d passed, %d failed\n", reference_passed, reference_failed);

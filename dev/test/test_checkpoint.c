@@ -2,27 +2,31 @@
 llmc/checkpoint.h: what a checkpoint brings back, which one is the newest, and which are refused. The model here is only
 its memory, which is all that checkpoints see of it.
 */
-#include "llmc/gpt2.h"
-#include "llmc/model_file.h"
-
-typedef float gpt2_real;
-enum { GPT2_MODEL_VERSION = MODEL_VERSION_FP32 };
-
-typedef struct {
-    GPT2Config config;
-    size_t num_parameters;
-    int B, T;
-    float *params_memory, *m_memory, *v_memory, *master_weights; // (num_parameters) each
-} GPT2;
-
-static void gpt2_copy_out(void* host, const void* tensor, size_t bytes) { memcpy(host, tensor, bytes); }
-static void gpt2_copy_in(void* tensor, const void* host, size_t bytes) { memcpy(tensor, host, bytes); }
-
 #include "llmc/checkpoint.h"
 
 #include "unit.h"
 
 enum { STEP = 12, V = 100 };
+
+struct GPT2 {
+    GPT2Info info;
+    float* blocks[GPT2_MASTER_WEIGHTS + 1]; // (num_parameters) each, or NULL
+};
+
+const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
+size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
+    return model->blocks[block] ? model->info.num_parameters * sizeof(float) : 0;
+}
+Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
+    memcpy(host, (char*)model->blocks[block] + offset, bytes);
+    return STATUS_OK;
+}
+Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
+    memcpy((char*)model->blocks[block] + offset, host, bytes);
+    return STATUS_OK;
+}
 
 static float* numbers(size_t n, float first) {
     float* p = (float*)malloc_check(n * sizeof(float));
@@ -32,23 +36,22 @@ static float* numbers(size_t n, float first) {
 
 static GPT2 make_model(int master_weights, float first) {
     static const GPT2Config small = {8, V, 128, 1, 1, 32};
-    GPT2Parameter table[NUM_PARAMETER_TENSORS];
     GPT2 model;
-    model.config = small;
-    model.num_parameters = gpt2_parameters(table, small);
-    model.B = 2, model.T = 4;
-    model.params_memory = numbers(model.num_parameters, first);
-    model.m_memory = numbers(model.num_parameters, first + 0.25f);
-    model.v_memory = numbers(model.num_parameters, first + 0.5f);
-    model.master_weights = master_weights ? numbers(model.num_parameters, first + 0.75f) : NULL;
+    memset(&model, 0, sizeof(model));
+    model.info.config = small;
+    model.info.num_parameters = gpt2_parameters(model.info.table, small);
+    model.info.weight_bytes = sizeof(float);
+    model.info.B = 2, model.info.T = 4;
+    size_t n = model.info.num_parameters;
+    model.blocks[GPT2_WEIGHTS] = numbers(n, first);
+    model.blocks[GPT2_MOMENTS1] = numbers(n, first + 0.25f);
+    model.blocks[GPT2_MOMENTS2] = numbers(n, first + 0.5f);
+    model.blocks[GPT2_MASTER_WEIGHTS] = master_weights ? numbers(n, first + 0.75f) : NULL;
     return model;
 }
 
 static void free_model(GPT2* model) {
-    free(model->params_memory);
-    free(model->m_memory);
-    free(model->v_memory);
-    free(model->master_weights);
+    for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { free(model->blocks[i]); }
 }
 
 static void open_loader(DataLoader* d, int shuffle) {
@@ -96,7 +99,7 @@ static void read_one(int master_weights, int shuffle, int B) {
     GPT2 model = make_model(master_weights, -1.0f);
     DataLoader d;
     Outliers outliers;
-    model.B = B;
+    model.info.B = B;
     open_loader(&d, shuffle);
     checkpoint_read(&model, &d, &outliers, folder(), STEP);
     dataloader_close(&d);
@@ -108,7 +111,7 @@ static int same_numbers(const float* a, const float* b, size_t n) { return memcm
 static void everything_comes_back(int saved_master, int master, int shuffle) {
     write_one(saved_master, shuffle);
     GPT2 saved = make_model(1, 1.0f), model = make_model(master, -1.0f);
-    size_t n = model.num_parameters;
+    size_t n = model.info.num_parameters;
     DataLoader whole, d;
     const int *x[2], *y[2];
     Outliers outliers, expected = make_outliers();
@@ -117,8 +120,9 @@ static void everything_comes_back(int saved_master, int master, int shuffle) {
     for (int i = 0; i < 5; i++) { dataloader_next(&whole, &x[0], &y[0]); }
     memset(&outliers, 0xff, sizeof(outliers));
     checkpoint_read(&model, &d, &outliers, folder(), STEP);
-    CHECK(same_numbers(model.m_memory, saved.m_memory, n) && same_numbers(model.v_memory, saved.v_memory, n));
-    if (master) { CHECK(same_numbers(model.master_weights, saved.master_weights, n)); }
+    for (int i = GPT2_MOMENTS1; i <= GPT2_MASTER_WEIGHTS; i++) {
+        if (model.blocks[i]) { CHECK(same_numbers(model.blocks[i], saved.blocks[i], n)); }
+    }
     CHECK(memcmp(&outliers, &expected, sizeof(outliers)) == 0);
     int same = 1;
     for (int i = 0; i < 20; i++) {
@@ -129,7 +133,7 @@ static void everything_comes_back(int saved_master, int master, int shuffle) {
     CHECK(same);
     GPT2Config config;
     float* params = gpt2_load_parameters(unit_path("model_00000012.bin"), &config);
-    CHECK(same_numbers(params, saved.params_memory, n));
+    CHECK(same_numbers(params, saved.blocks[GPT2_WEIGHTS], n));
     free(params);
     dataloader_close(&whole);
     dataloader_close(&d);
@@ -269,8 +273,8 @@ static void a_model_and_a_state_of_two_runs_are_refused(void) {
     checkpoint_write_model(&other, STEP, model_path());
     CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
     AtomicFile file = atomic_open(model_path()); // one that does not say what it is
-    gpt2_write_model_header(&file, other.config, MODEL_VERSION_FP32);
-    atomic_write(&file, other.params_memory, other.num_parameters * sizeof(float));
+    gpt2_write_model_header(&file, other.info.config, MODEL_VERSION_FP32);
+    atomic_write(&file, other.blocks[GPT2_WEIGHTS], other.info.num_parameters * sizeof(float));
     atomic_commit(&file);
     CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
     // as the version before wrote both, and as llm.c does

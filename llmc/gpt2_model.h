@@ -1,0 +1,200 @@
+/*
+What a trainer's model offers: GPT-2 in memory, its passes and its optimizer. Declared here once; a program has one
+implementation, train_gpt2.c or train_gpt2.cu. trainer.h, checkpoint.h and the tests stand on this file alone.
+
+    GPT2* model;
+    check(gpt2_create(&model, config, gpt2_default_settings()));
+    check(gpt2_allocate(model, B, T, 1));
+    check(gpt2_set_parameters(model, params));
+    for each step { for each micro-step { gpt2_forward(); gpt2_backward(); }  gpt2_grad_norm();  gpt2_update(); }
+    gpt2_free(model);
+
+A function that returns a Status begins with status_clear(). On STATUS_ERROR status_message() says what was wrong; the
+process and the CUDA context are whole, the model can be freed, and an argument that is refused changes nothing.
+*/
+#ifndef LLMC_GPT2_MODEL_H
+#define LLMC_GPT2_MODEL_H
+
+#include "gpt2.h"
+#include "status.h"
+
+typedef struct GPT2 GPT2;
+
+// How a model computes. The CPU trainer reads `recompute` only.
+typedef struct {
+    int recompute;      // what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 LayerNorm too
+    int master_weights; // 1: AdamW updates an fp32 copy of bf16 weights; 0: the weights, with stochastic rounding
+    int tf32;           // 1: fp32 GEMMs may use tf32 tensor cores
+    int gelu_fusion;    // GELU in cuBLASLt's epilogues: 0 never, 1 forward, 2 forward and backward
+} GPT2Settings;
+
+static inline GPT2Settings gpt2_default_settings(void) {
+    GPT2Settings s;
+    s.recompute = 1, s.master_weights = 1, s.tf32 = 1, s.gelu_fusion = 0;
+    return s;
+}
+
+// What a model tells of itself.
+typedef struct {
+    GPT2Config config;
+    GPT2Settings settings;
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t num_parameters;
+    size_t weight_bytes; // of one weight: 4 in fp32, 2 in bf16
+    size_t memory_bytes; // of all tensors; on the GPU, of device memory
+    int B, T;            // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
+    int training;        // 1: the model has gradients and AdamW's moments
+    float mean_loss;     // nats: of the last step, after its last gpt2_backward
+    float* losses;       // (B,T) nats, on the host: of the last gpt2_validate
+} GPT2Info;
+
+// The blocks of memory that have an element for each parameter, in table order.
+typedef enum {
+    GPT2_WEIGHTS,       // weight_bytes each
+    GPT2_GRADIENTS,     // fp32, and so are the rest
+    GPT2_MOMENTS1,      // AdamW's first moments
+    GPT2_MOMENTS2,      // AdamW's second moments
+    GPT2_MASTER_WEIGHTS // only where bf16 weights are trained with settings.master_weights
+} GPT2Block;
+
+// ----------------------------------------------------------------------------
+// Building and freeing
+
+// A model with room for its weights, which are not set yet. On an error *model is NULL.
+Status gpt2_create(GPT2** model, GPT2Config config, GPT2Settings settings);
+
+// Activations for batches of up to B rows of up to T tokens and, with `training`, gradients, zeroed moments and the
+// master weights, which gpt2_set_parameters fills: it comes after this. Once for a model; after an error, gpt2_free.
+Status gpt2_allocate(GPT2* model, int B, int T, int training);
+
+// Any model that gpt2_create has returned, in whatever state; NULL is none.
+void gpt2_free(GPT2* model);
+
+// Valid, and kept up to date, until gpt2_free.
+const GPT2Info* gpt2_info(const GPT2* model);
+
+// ----------------------------------------------------------------------------
+// Parameters, gradients, moments
+
+// The weights from, and to, num_parameters floats on the host, in table order. Setting casts to the training precision
+// and fills the master weights, where there are any.
+Status gpt2_set_parameters(GPT2* model, const float* params);
+Status gpt2_get_parameters(GPT2* model, float* params);
+
+// The size of a block; 0 where the model has no such block.
+size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
+
+// Bytes offset .. offset+bytes-1 of a block, as they are, to the host and back.
+Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
+Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes);
+
+// The gradients to num_parameters floats on the host, in table order.
+static inline Status gpt2_get_gradients(GPT2* model, float* grads) {
+    return gpt2_copy_out(model, grads, GPT2_GRADIENTS, 0, gpt2_block_bytes(model, GPT2_GRADIENTS));
+}
+
+// ----------------------------------------------------------------------------
+// Passes. inputs and targets (B,T) are tokens on the host. The GPU reads them in the order of its stream: they must stay
+// as they are until the second next gpt2_forward has returned.
+
+// Computes the logits of a batch, B and T at most as allocated.
+Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
+
+// Row t of the last forward pass's logits, t in [0, B*T): its first V numbers, to the host.
+Status gpt2_get_logits(GPT2* model, float* logits, int t);
+
+// A forward pass and the batch's losses. *loss is their mean in nats; each of them is in gpt2_info()->losses.
+Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T);
+
+// The gradients of the batch of the last gpt2_forward, whose inputs are given again, added up over grad_accum_steps
+// micro-steps and scaled to their mean. The first micro-step (0) overwrites what was there. After the last one
+// gpt2_info()->mean_loss is the loss of the whole step.
+Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step);
+
+// *norm is the Euclidean norm of all gradients.
+Status gpt2_grad_norm(GPT2* model, float* norm);
+
+// One AdamW step (adamw.cuh, cpu_adamw.h), `step` counting from 1; weight decay on matrices only; the gradients are
+// multiplied by grad_scale.
+Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
+                   float grad_scale, int step);
+
+// Waits until everything above is done, and reports what went wrong meanwhile.
+Status gpt2_synchronize(GPT2* model);
+
+// ----------------------------------------------------------------------------
+// The machine
+
+// Memory for batches, page-locked on the GPU's host. NULL where there is none; gpt2_host_free frees it.
+void* gpt2_host_alloc(size_t bytes);
+void gpt2_host_free(void* memory);
+
+// *flops is the FLOP/s of a large GEMM on this machine, measured: the denominator of MFU.
+Status gpt2_measure_gemm(GPT2* model, double* flops);
+
+// Prints the rows on the machine of the table that a run prints first.
+void gpt2_print_device(const GPT2* model);
+
+// Prints a line on the GPU's clocks, power and temperature; nothing on the CPU.
+void gpt2_log_device(const GPT2* model);
+
+// Ranges that a profiler (Nsight Systems) shows on the time line; they nest, and cost nothing where none looks on.
+void gpt2_range_begin(const char* name);
+void gpt2_range_end(void);
+
+// ----------------------------------------------------------------------------
+// What every implementation refuses
+
+// Sizes that no model can be allocated for.
+static inline Status gpt2_check_allocation(const GPT2Info* info, int B, int T) {
+    if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
+    if (B < 1 || T < 1 || T > info->config.max_seq_len) {
+        return status_fail("a batch of %d x %d tokens does not fit a context of %d", B, T, info->config.max_seq_len);
+    }
+    if (B > INT_MAX / T) { return status_fail("%d x %d tokens are 2^31 or more; use a smaller batch", B, T); }
+    return STATUS_OK;
+}
+
+// A batch that is larger than what was allocated, also where only B or only T is: scratch is sized for both.
+static inline Status gpt2_check_batch(const GPT2Info* info, int B, int T) {
+    if (B >= 1 && B <= info->B && T >= 1 && T <= info->T) { return STATUS_OK; }
+    return status_fail("a batch of %d x %d tokens does not fit a model allocated for %d x %d", B, T, info->B, info->T);
+}
+
+// Tokens that the vocabulary does not have.
+static inline Status gpt2_check_tokens(const GPT2Info* info, const int* tokens, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] < 0 || tokens[i] >= info->config.vocab_size) {
+            return status_fail("token %d in a batch is outside of the model's vocabulary of %d", tokens[i],
+                               info->config.vocab_size);
+        }
+    }
+    return STATUS_OK;
+}
+
+// A row of logits that the last forward pass, of B rows of T tokens, did not compute.
+static inline Status gpt2_check_row(int t, int B, int T) {
+    if (t >= 0 && t < B * T) { return STATUS_OK; }
+    return status_fail("logits of row %d, after a forward pass of %d rows", t, B * T);
+}
+
+// Gradients and updates of a model that has no memory for them.
+static inline Status gpt2_check_training(const GPT2Info* info) {
+    return info->training ? STATUS_OK : status_fail("this model was not allocated for training");
+}
+
+// A backward pass before any forward pass, or a micro-step that is not one of the step's.
+static inline Status gpt2_check_backward(const GPT2Info* info, size_t BT, int grad_accum_steps, int micro_step) {
+    TRY(gpt2_check_training(info));
+    if (BT == 0) { return status_fail("gpt2_backward before gpt2_forward"); }
+    if (micro_step >= 0 && micro_step < grad_accum_steps) { return STATUS_OK; }
+    return status_fail("micro-step %d of %d", micro_step, grad_accum_steps);
+}
+
+// Bytes that a block does not have.
+static inline Status gpt2_check_block(size_t block_bytes, size_t offset, size_t bytes) {
+    if (offset <= block_bytes && bytes <= block_bytes - offset) { return STATUS_OK; }
+    return status_fail("bytes %zu to %zu of a block of %zu", offset, size_add(offset, bytes), block_bytes);
+}
+
+#endif

@@ -1,0 +1,39 @@
+/*
+Ranges on a profiler's time line (NVTX 3): Nsight Systems shows the name while the object lives. The header is the
+toolkit's and nothing is linked; without a profiler a range is two calls through a pointer.
+*/
+#ifndef LLMC_NVTX_CUH
+#define LLMC_NVTX_CUH
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+
+static inline void nvtx_begin(const char* name) { nvtxRangePushA(name); }
+static inline void nvtx_end(void) { nvtxRangePop(); }
+
+// A name and a number, such as a layer's
+static inline void nvtx_begin(const char* name, int number) {
+    nvtxEventAttributes_t attributes = {};
+    attributes.version = NVTX_VERSION;
+    attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    attributes.message.ascii = name;
+    attributes.payloadType = NVTX_PAYLOAD_TYPE_INT32;
+    attributes.payload.iValue = number;
+    nvtxRangePushEx(&attributes);
+}
+#else // a toolkit without the header: no ranges
+static inline void nvtx_begin(const char*) {}
+static inline void nvtx_begin(const char*, int) {}
+static inline void nvtx_end(void) {}
+#endif
+
+struct NvtxRange {
+    explicit NvtxRange(const char* name) { nvtx_begin(name); }
+    NvtxRange(const char* name, int number) { nvtx_begin(name, number); }
+    ~NvtxRange() { nvtx_end(); }
+    NvtxRange(const NvtxRange&) = delete;
+    NvtxRange& operator=(const NvtxRange&) = delete;
+};
+
+#endif
