@@ -5,6 +5,7 @@ on the batch of a debug state:
     logits, loss, every gradient by name, and the losses of ten AdamW steps are PyTorch's, within tolerances
     so are the loss of a validation, and loss and gradients of the batch in two micro-steps
     two runs give the same bits, and so does every recompute setting
+    wrong calls are refused, and leave everything as it was (reference_errors.h)
 
 A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prints a row for each check and ends in
 'N passed, N failed'.
@@ -15,6 +16,7 @@ A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prin
 #include "llmc/debug_state.h"
 #include "llmc/gpt2_model.h"
 #include "llmc/model_file.h"
+#include "reference_errors.h"
 
 #define REFERENCE_MODEL "dev/reference/tiny.bin"
 #define REFERENCE_STATE "dev/reference/tiny_debug_state.bin"
@@ -254,6 +256,7 @@ static inline int reference_main(int argc, char** argv, GPT2Settings settings, R
     reference_check_bits("run again", reference_run(settings, 0, config, params, &state, NULL), first);
     reference_check_bits("recompute 1", reference_run(settings, 1, config, params, &state, NULL), first);
     reference_check_bits("recompute 2", reference_run(settings, 2, config, params, &state, NULL), first);
+    reference_check_errors(settings, config, params, &state);
     debug_state_free(&state);
     free(params);
     printf("%d passed, %d failed\n", reference_passed, reference_failed);
