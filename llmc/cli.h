@@ -90,22 +90,14 @@ enum { CLI_TRAINER = FOR_CPU };
     X(overfit, "-a", "--overfit", whole, 0, 0, 1, NULL, FOR_BOTH,                                                      \
       "1: train on one batch of the validation data again and again, for debugging")                                   \
     X(recompute, "-r", "--recompute", whole, 1, 0, 2, NULL, FOR_BOTH,                                                  \
-      "compute again instead of keeping: 0 nothing, 1 GELU, 2 GELU and LayerNorm")                                     \
-    X(tf32, "-f", "--tf32", whole, 1, 0, 1, NULL, FOR_GPU, "1: tf32 products in an fp32 build")                        \
+      "what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 GELU and LayerNorm")                                     \
+    X(tf32, "-f", "--tf32", whole, 1, 0, 1, NULL, FOR_GPU, "1: tf32 GEMMs in an fp32 build")                           \
     X(master_weights, "-w", "--master-weights", whole, 1, 0, 1, NULL, FOR_GPU,                                         \
       "1: AdamW works on an fp32 copy of the weights; 0: on the weights, with stochastic rounding")                    \
-    X(gelu_fusion, "-ge", "--gelu-fusion", whole, -1, -1, 2, NULL, FOR_GPU,                                            \
-      "GELU inside cuBLASLt's products: 0 none, 1 forward, 2 forward and backward; -1: as 0. With 1 and 2, -r changes bits")                   \
+    X(gelu_fusion, "-ge", "--gelu-fusion", whole, 0, 0, 2, NULL, FOR_GPU,                                              \
+      "GELU in cuBLASLt's epilogues: 0 none, 1 forward, 2 forward and backward. With 1 and 2, -r changes bits")        \
     X(log_gpu_every, "-lg", "--log-gpu-every", whole, -1, -1, INT_MAX, NULL, FOR_GPU,                                  \
-      "steps between lines on the GPU's clocks, power and temperature; -1: none")                                      \
-    X(zero_stage, "-z", "--zero-stage", whole, 0, 0, 3, NULL, FOR_GPU, "ZeRO stage; no difference on one GPU")         \
-    X(num_processes, "-pn", "--num-processes", whole, 1, 1, 1, NULL, FOR_GPU, "GPUs in all; this trainer uses one")    \
-    X(process_rank, "-pr", "--process-rank", whole, 0, 0, 0, NULL, FOR_GPU, "rank of this process")                    \
-    X(gpus_per_node, "-pg", "--gpus-per-node", whole, 8, 1, 1024, NULL, FOR_GPU, "GPUs of one machine")                \
-    X(nccl_method, "-pi", "--nccl-method", text, "mpi", 0, 0, "mpi|tcp|fs", FOR_GPU,                                   \
-      "how several processes would meet; no difference on one GPU")                                                    \
-    X(server_ip, "-ps", "--server-ip", text, "", 0, 0, NULL, FOR_GPU, "for -pi tcp; no difference on one GPU")         \
-    X(fs_path, "-pf", "--fs-path", text, "/tmp", 0, 0, NULL, FOR_GPU, "for -pi fs; no difference on one GPU")
+      "steps between lines on the GPU's clocks, power and temperature; -1: none")
 // clang-format on
 
 typedef struct {
@@ -170,6 +162,12 @@ static inline const CliFlag* cli_find_(const char* word, size_t length) {
                 fatal("flag %s is the GPU trainer's; leave it out, or run ./train_gpt2cu", names[k]);
             }
             return f;
+        }
+    }
+    static const char* of_several[] = {"-z", "-pn", "-pr", "-pg", "-pi", "-ps", "-pf"}; // llm.c's, for several GPUs
+    for (size_t i = 0; i < sizeof(of_several) / sizeof(of_several[0]); i++) {
+        if (strlen(of_several[i]) == length && strncmp(of_several[i], word, length) == 0) {
+            fatal("%s: this build trains on one GPU; leave out -z, -pn, -pr, -pg, -pi, -ps and -pf", of_several[i]);
         }
     }
     fatal("unknown flag %.*s; ./%s --help lists all flags", (int)length, word, CLI_PROGRAM);

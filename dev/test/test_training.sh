@@ -101,7 +101,7 @@ if [[ $trainer == *cu ]]; then
     check "no master weights: the run ends" run bf16 -e $model -s 0 -w 0 -lg 20
     check "no master weights: the loss falls" awk -v a="$(val_loss bf16 0)" -v b="$(val_loss bf16 40)" \
         'BEGIN { exit !(b != "" && b < a - 1.5) }'
-    check "GELU inside the products" run fused -e $model -s 0 -n 0 -ge 2
+    check "GELU in the epilogues" run fused -e $model -s 0 -n 0 -ge 2
 fi
 head -c 2000 "$dir/whole/state_00000020_00000.bin" >"$dir/resumed/state_00000040_00000.bin"
 check "a truncated state is named" fails_with "state_00000040" "${common[@]}" -e $model -y 1 -o "$dir/resumed" -x 60
