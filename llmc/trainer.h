@@ -199,6 +199,7 @@ static inline void trainer_validate(Trainer* t, int step) {
     const Options* o = &t->options;
     const int *inputs, *targets;
     double sum = 0.0;
+    gpt2_range_begin("validate");
     dataloader_reset(&t->val);
     for (int i = 0; i < t->val_batches; i++) {
         dataloader_next(&t->val, &inputs, &targets);
@@ -208,6 +209,7 @@ static inline void trainer_validate(Trainer* t, int step) {
         progress_update("validation", (size_t)i + 1, (size_t)t->val_batches);
     }
     progress_end();
+    gpt2_range_end();
     float loss = (float)(sum / t->val_batches);
     printf("val loss %f\n", loss);
     logger_val(&t->logger, step, loss);
@@ -217,6 +219,7 @@ static inline void trainer_validate(Trainer* t, int step) {
 static inline void trainer_hellaswag(Trainer* t, int step) {
     const Options* o = &t->options;
     int correct = 0;
+    gpt2_range_begin("HellaSwag");
     evalloader_reset(&t->hellaswag);
     for (int i = 0; i < t->hellaswag.num_batches; i++) {
         evalloader_next(&t->hellaswag);
@@ -226,6 +229,7 @@ static inline void trainer_hellaswag(Trainer* t, int step) {
         progress_update("HellaSwag", (size_t)i + 1, (size_t)t->hellaswag.num_batches);
     }
     progress_end();
+    gpt2_range_end();
     float accuracy = (float)correct / (float)t->hellaswag.num_examples;
     printf("HellaSwag: %d/%d = %f\n", correct, t->hellaswag.num_examples, accuracy);
     logger_eval(&t->logger, step, accuracy);
@@ -247,6 +251,7 @@ static inline void trainer_sample(Trainer* t, int step) {
     float* logits = (float*)malloc_check(2 * (size_t)V * sizeof(float)); // the second half is scratch
     unsigned long long rng = (unsigned long long)o->sample_seed;
     for (int i = 0; i < T; i++) { tokens[i] = t->tokenizer.eot_token; }
+    gpt2_range_begin("sample");
     printf("generating:\n---\n");
     for (int n = 1; n < length; n++) {
         int window = 64; // the smallest power of two that holds the tokens so far: few shapes, little waste
@@ -259,6 +264,7 @@ static inline void trainer_sample(Trainer* t, int step) {
         fflush(stdout);
     }
     printf("\n---\n");
+    gpt2_range_end();
     free(logits);
     free(tokens);
 }
@@ -267,7 +273,9 @@ static inline void trainer_checkpoint(Trainer* t, int step) {
     const Options* o = &t->options;
     int just_read = t->resumed && step == t->first_step;
     if (o->checkpoint_every == 0 || step == 0 || just_read || !trainer_due(t, step, o->checkpoint_every)) { return; }
+    gpt2_range_begin("checkpoint");
     checkpoint_write(t->model, &t->train, &t->outliers, o->output_dir, step);
+    gpt2_range_end();
     printf("wrote checkpoint %08d to %s\n", step, o->output_dir);
     // the one that is now one too many, unless it is a major one
     long long old = (long long)step - (long long)o->checkpoints_keep * o->checkpoint_every;
@@ -319,6 +327,7 @@ static inline void trainer_step(Trainer* t, int step) {
     float norm;
     if (step == t->num_steps) { return; }
     if (o->overfit) { dataloader_reset(&t->train); }
+    gpt2_range_begin("step");
     double start = wall_seconds();
     for (int micro = 0; micro < t->accumulation; micro++) {
         dataloader_next(&t->train, &inputs, &targets);
@@ -340,6 +349,7 @@ static inline void trainer_step(Trainer* t, int step) {
                           (float)o->weight_decay, grad_scale, step + 1));
     }
     check(gpt2_synchronize(t->model));
+    gpt2_range_end();
     trainer_report(t, step, loss_z, norm, norm_z, learning_rate, wall_seconds() - start);
 }
 
