@@ -582,8 +582,10 @@ void gpt2_print_device(const GPT2* model) {
     print_table_row("CUDA", "driver %d.%d, runtime %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
                     runtime % 1000 / 10);
     print_table_row("precision", "%s", model->matmul.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? "tf32" : PRECISION_NAME);
-    int HS = model->info.config.channels / model->info.config.num_heads;
-    print_table_row("attention", "%s forward, %s backward", attention_forward_name(HS), attention_backward_name(HS));
+    const GPT2Info* info = &model->info;
+    int B = info->B, T = info->T, NH = info->config.num_heads, HS = info->config.channels / NH;
+    print_table_row("attention", "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
+                    attention_backward_name(B, T, NH, HS));
 }
 
 void gpt2_log_device(const GPT2*) { gpu_info_print(); }

@@ -31,15 +31,16 @@ namespace hopper {
 
 constexpr int WARPGROUP_SIZE = 128;
 
-// How many SMs the current GPU has. Ends the program where it is not of compute capability 9.0.
-static inline int hopper_num_sms() {
-    int device, major, minor, num_sms;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    if (major != 9 || minor != 0) { fatal("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor); }
-    cuda_check(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
-    return num_sms;
+// How many SMs the current GPU has. Records an error (status.h) where it is not of compute capability 9.0.
+static inline Status hopper_num_sms(int* num_sms) {
+    int device, major, minor;
+    TRY(cuda_try(cudaGetDevice(&device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
+    if (major != 9 || minor != 0) {
+        return status_fail("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor);
+    }
+    return cuda_try(cudaDeviceGetAttribute(num_sms, cudaDevAttrMultiProcessorCount, device));
 }
 
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -193,41 +194,46 @@ template <int N> __device__ inline void cp_async_bulk_wait_group() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
 }
 
+// The driver's cuTensorMapEncodeTiled, of libcuda, which nothing links; nullptr where the driver has none.
+static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = [] {
+        void* entry = nullptr;
+        cudaDriverEntryPointQueryResult found;
+        cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
+        return (PFN_cuTensorMapEncodeTiled_v12000)entry;
+    }();
+    return encode;
+}
+
 // The descriptor of a tensor of 16-bit elements of rank 4: sizes and box in elements, innermost first; strides of the
 // three outer dimensions in bytes, multiples of 16. Rows of a box hold 64 elements, 128 bytes, whose 16-byte chunk c
 // lies at c ^ (row % 8) in shared memory: the layout that tile_descriptor_* tell wgmma of.   (CUDA driver API, 6.29)
-static inline CUtensorMap tensor_map(const void* tensor, const uint64_t (&sizes)[4], const uint64_t (&strides)[3],
-                                     const uint32_t (&box)[4]) {
-    static const PFN_cuTensorMapEncodeTiled_v12000 encode = [] { // of libcuda, which nothing links
-        void* entry = nullptr;
-        cudaDriverEntryPointQueryResult found;
-        cuda_check(
-            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
-        if (found != cudaDriverEntryPointSuccess) { fatal("the NVIDIA driver is too old for tensor maps"); }
-        return (PFN_cuTensorMapEncodeTiled_v12000)entry;
-    }();
+// Records an error (status.h) where the driver refuses, such as a tensor that is not aligned to 16 bytes.
+static inline Status tensor_map(CUtensorMap* map, const void* tensor, const uint64_t (&sizes)[4],
+                                const uint64_t (&strides)[3], const uint32_t (&box)[4]) {
+    const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
+    if (encode == nullptr) {
+        return status_fail("the NVIDIA driver is too old for tensor maps: it is older than 12.0");
+    }
     const uint32_t steps[4] = {1, 1, 1, 1};
 #if defined(PRECISION_FP16)
     const CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 #else
     const CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 #endif
-    CUtensorMap map;
     CUresult result =
-        encode(&map, type, 4, const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        encode(map, type, 4, const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS) {
-        fatal("cuTensorMapEncodeTiled returned %d for a tensor at %p of %llu x %llu x %llu x %llu", (int)result, tensor,
-              (unsigned long long)sizes[3], (unsigned long long)sizes[2], (unsigned long long)sizes[1],
-              (unsigned long long)sizes[0]);
-    }
-    return map;
+    if (result == CUDA_SUCCESS) { return STATUS_OK; }
+    return status_fail("cuTensorMapEncodeTiled returned %d for a tensor at %p of %llu x %llu x %llu x %llu",
+                       (int)result, tensor, (unsigned long long)sizes[3], (unsigned long long)sizes[2],
+                       (unsigned long long)sizes[1], (unsigned long long)sizes[0]);
 }
 
 // A tensor (B,T,heads,HS) in boxes of 64 tokens by 64 channels of a head, whose coordinates are channel, head, token and b.
-static inline CUtensorMap tensor_map_of_heads(const floatX* x, int B, int T, int heads, int HS) {
+static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int B, int T, int heads, int HS) {
     const uint64_t row = HS * sizeof(floatX), token = heads * row;
-    return tensor_map(x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B}, {row, token, T * token},
+    return tensor_map(map, x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B}, {row, token, T * token},
                       {64, 1, 64, 1});
 }
 

@@ -1,33 +1,69 @@
 /*
-Which variant of dev/cuda serves which GPU, precision and head size: one table for each direction. The contract is
-dev/cuda/attention.h's; what is raced there is what trains here.
+The attention that a program trains with: the variants it is built with, and the launchers of those that attention_choice.h
+names for a GPU, a precision and a shape. The contract is attention.h's; what is raced in dev/cuda is what trains here.
 
-    make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      forces variants by name
+    make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      builds with these variants alone, by name
+
+With -DATTENTION_ALL a program holds every variant that can train in its precision, and a test goes through all pairs:
+
+    for (const AttentionForwardVariant& f : attention_forward_variants) {
+        for (const AttentionBackwardVariant& b : attention_backward_variants) {
+            check(attention_force(f.name, b.name));   // from the next launch on; nullptr: what attention_choice.h says
+            if (!f.serves(HS) || !b.serves(HS)) { continue; }   // wgmma has heads of 64 and 128 only
+            ...                                       // scratch differs: attention_backward_scratch_bytes() anew
+        }
+    }
+
+Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
 */
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
-
-#include <limits.h>
-#include <type_traits>
 
 #include "attention.h"
 
 #define ATTENTION_TEXT_(x) #x
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
 
+#if defined(ATTENTION_ALL) && (defined(ATTENTION_FORWARD) || defined(ATTENTION_BACKWARD))
+#error                                                                                                                 \
+    "ATTENTION_ALL builds with every variant: attention_force() names one, not ATTENTION_FORWARD or ATTENTION_BACKWARD"
+#endif
+
+// The variants that this program holds, X(variant) for each
 #ifdef ATTENTION_FORWARD
 // clang-format off
 #define ATTENTION_FORWARD_FILE_(variant) ATTENTION_TEXT(attention_forward_##variant.cu)
 // clang-format on
 #define ATTENTION_FORWARD_FILE(variant) ATTENTION_FORWARD_FILE_(variant)
 #include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
-static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), AttentionForward>::value,
-              "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
+#define ATTENTION_FORWARD_VARIANTS(X) X(ATTENTION_FORWARD)
+#elif defined(ATTENTION_ALL) && defined(PRECISION_FP32)
+#include "attention_forward_flash1.cu"
+#include "attention_forward_flash2.cu"
+#include "attention_forward_naive.cu"
+#define ATTENTION_FORWARD_VARIANTS(X)                                                                                  \
+    X(naive)                                                                                                           \
+    X(flash1)                                                                                                          \
+    X(flash2)
+#elif defined(ATTENTION_ALL)
+#include "attention_forward_flash2.cu"
+#include "attention_forward_mma.cu"
+#include "attention_forward_naive.cu"
+#include "attention_forward_wgmma.cu"
+#define ATTENTION_FORWARD_VARIANTS(X)                                                                                  \
+    X(naive)                                                                                                           \
+    X(flash2)                                                                                                          \
+    X(mma)                                                                                                             \
+    X(wgmma)
 #elif defined(PRECISION_FP32)
 #include "attention_forward_flash2.cu"
+#define ATTENTION_FORWARD_VARIANTS(X) X(flash2)
 #else
 #include "attention_forward_mma.cu"
 #include "attention_forward_wgmma.cu"
+#define ATTENTION_FORWARD_VARIANTS(X)                                                                                  \
+    X(mma)                                                                                                             \
+    X(wgmma)
 #endif
 
 #ifdef ATTENTION_BACKWARD
@@ -36,88 +72,208 @@ static_assert(std::is_same<decltype(&ATTENTION_FORWARD::attention_forward), Atte
 // clang-format on
 #define ATTENTION_BACKWARD_FILE(variant) ATTENTION_BACKWARD_FILE_(variant)
 #include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
-#elif defined(PRECISION_FP32)
+#define ATTENTION_BACKWARD_VARIANTS(X) X(ATTENTION_BACKWARD)
+#elif defined(ATTENTION_ALL)
+#include "attention_backward_cublas.cu"
+#include "attention_backward_flash1.cu"
 #include "attention_backward_flash2.cu"
+#include "attention_backward_naive.cu"
+#if defined(PRECISION_FP32)
+#define ATTENTION_BACKWARD_VARIANTS(X)                                                                                 \
+    X(naive)                                                                                                           \
+    X(flash1)                                                                                                          \
+    X(cublas)                                                                                                          \
+    X(flash2)
 #else
 #include "attention_backward_mma.cu"
 #include "attention_backward_wgmma.cu"
+#define ATTENTION_BACKWARD_VARIANTS(X)                                                                                 \
+    X(naive)                                                                                                           \
+    X(flash1)                                                                                                          \
+    X(cublas)                                                                                                          \
+    X(flash2)                                                                                                          \
+    X(mma)                                                                                                             \
+    X(wgmma)
 #endif
-
-// A variant, from one compute capability to another (90 is 9.0) and from one head size to another
-struct AttentionForwardChoice {
-    const char* variant;
-    int capability_from, capability_to, HS_from, HS_to;
-    AttentionForward launch;
-};
-struct AttentionBackwardChoice {
-    const char* variant;
-    int capability_from, capability_to, HS_from, HS_to;
-    AttentionBackward launch;
-    AttentionScratchBytes scratch_bytes;
-};
-
-// The first row that fits serves.
-static const AttentionForwardChoice attention_forward_choices[] = {
-#ifdef ATTENTION_FORWARD
-    {ATTENTION_TEXT(ATTENTION_FORWARD), 0, INT_MAX, 0, INT_MAX, ATTENTION_FORWARD::attention_forward},
 #elif defined(PRECISION_FP32)
-    {"flash2", 0, INT_MAX, 0, INT_MAX, flash2::attention_forward},
+#include "attention_backward_flash2.cu"
+#define ATTENTION_BACKWARD_VARIANTS(X) X(flash2)
 #else
-    {"wgmma", 90, 90, 64, 64, wgmma::attention_forward},
-    {"wgmma", 90, 90, 128, 128, wgmma::attention_forward},
-    {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_forward},
+#include "attention_backward_mma.cu"
+#include "attention_backward_wgmma.cu"
+#define ATTENTION_BACKWARD_VARIANTS(X)                                                                                 \
+    X(mma)                                                                                                             \
+    X(wgmma)
 #endif
-};
-static const AttentionBackwardChoice attention_backward_choices[] = {
-#ifdef ATTENTION_BACKWARD
-    {ATTENTION_TEXT(ATTENTION_BACKWARD), 0, INT_MAX, 0, INT_MAX, ATTENTION_BACKWARD::attention_backward,
-     ATTENTION_BACKWARD::attention_backward_scratch_bytes},
-#elif defined(PRECISION_FP32)
-    {"flash2", 0, INT_MAX, 0, INT_MAX, flash2::attention_backward, flash2::attention_backward_scratch_bytes},
-#else
-    {"wgmma", 90, 90, 64, 64, wgmma::attention_backward, wgmma::attention_backward_scratch_bytes},
-    {"wgmma", 90, 90, 128, 128, wgmma::attention_backward, wgmma::attention_backward_scratch_bytes},
-    {"mma", 80, INT_MAX, 0, INT_MAX, mma::attention_backward, mma::attention_backward_scratch_bytes},
-#endif
-};
 
-template <class Choice, size_t N> static inline const Choice& attention_choice(const Choice (&choices)[N], int HS) {
-    int device, major, minor;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    const int capability = 10 * major + minor;
-    for (const Choice& c : choices) {
-        if (c.capability_from <= capability && capability <= c.capability_to && c.HS_from <= HS && HS <= c.HS_to) {
-            return c;
+// A variant and its table of configurations
+template <class Config_> struct AttentionVariant {
+    typedef Config_ Config;
+    const char* name;
+    const Config* configs;
+    size_t num_configs;
+
+    template <size_t N> constexpr AttentionVariant(const char* name, const Config (&table)[N])
+        : name(name), configs(table), num_configs(N) {}
+    // Whether it has a configuration for the head size
+    bool serves(int HS) const { return attention_config(configs, num_configs, nullptr, HS, SIZE_MAX) != nullptr; }
+};
+typedef AttentionVariant<AttentionForwardConfig> AttentionForwardVariant;
+typedef AttentionVariant<AttentionBackwardConfig> AttentionBackwardVariant;
+
+#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::forward_configs},
+static constexpr AttentionForwardVariant attention_forward_variants[] = {ATTENTION_FORWARD_VARIANTS(ATTENTION_VARIANT)};
+#undef ATTENTION_VARIANT
+#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::backward_configs},
+static constexpr AttentionBackwardVariant attention_backward_variants[] = {
+    ATTENTION_BACKWARD_VARIANTS(ATTENTION_VARIANT)};
+#undef ATTENTION_VARIANT
+
+// ----------------------------------------------------------------------------
+// What can be seen at compile time: every variant can train, and has the configurations that the rules name.
+
+constexpr bool attention_same_text(const char* a, const char* b) {
+    while (*a && *a == *b) { a++, b++; }
+    return *a == *b;
+}
+template <class Variant> constexpr bool attention_has_config(const Variant& v, const char* name, int HS) {
+    for (size_t n = 0; n < v.num_configs; n++) {
+        const typename Variant::Config& c = v.configs[n];
+        if (attention_same_text(c.name, name) && (c.HS == 0 || c.HS == HS)) { return true; }
+    }
+    return false;
+}
+template <class Variant, size_t N, size_t M>
+constexpr bool attention_rules_hold(const AttentionRule (&rules)[N], const Variant (&variants)[M]) {
+    for (const AttentionRule& r : rules) {
+        for (const Variant& v : variants) {
+            if (!r.config || !attention_same_text(r.variant, v.name)) { continue; }
+            if (!attention_has_config(v, r.config, r.HS)) { return false; }
         }
     }
-    fatal("attention: no variant serves head size %d on compute capability %d.%d", HS, major, minor);
+    return true;
+}
+template <class Variant, size_t M> constexpr bool attention_all_launch(const Variant (&variants)[M]) {
+    for (const Variant& v : variants) {
+        for (size_t n = 0; n < v.num_configs; n++) {
+            if (v.configs[n].launch == nullptr) { return false; }
+        }
+    }
+    return true;
+}
+static_assert(attention_all_launch(attention_forward_variants),
+              "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
+static_assert(attention_rules_hold(attention_forward_rules, attention_forward_variants),
+              "attention_choice.h names a configuration that a variant's forward_configs do not have");
+static_assert(attention_rules_hold(attention_backward_rules, attention_backward_variants),
+              "attention_choice.h names a configuration that a variant's backward_configs do not have");
+
+// ----------------------------------------------------------------------------
+// The choice
+
+// The variants asked for by name, or nullptr: what attention_choice.h says
+#ifdef ATTENTION_FORWARD
+static constexpr const char* attention_forced_forward = ATTENTION_TEXT(ATTENTION_FORWARD);
+#elif defined(ATTENTION_ALL)
+static const char* attention_forced_forward = nullptr;
+#else
+static constexpr const char* attention_forced_forward = nullptr;
+#endif
+#ifdef ATTENTION_BACKWARD
+static constexpr const char* attention_forced_backward = ATTENTION_TEXT(ATTENTION_BACKWARD);
+#elif defined(ATTENTION_ALL)
+static const char* attention_forced_backward = nullptr;
+#else
+static constexpr const char* attention_forced_backward = nullptr;
+#endif
+
+template <class Variant, size_t N>
+static inline const Variant* attention_find(const Variant (&variants)[N], const char* name) {
+    for (const Variant& v : variants) {
+        if (strcmp(v.name, name) == 0) { return &v; }
+    }
+    status_fail("attention: this program has no variant %s that can train in " PRECISION_NAME, name);
+    return nullptr;
 }
 
-// The names of the variants that serve the current GPU
-static inline const char* attention_forward_name(int HS = 64) {
-    return attention_choice(attention_forward_choices, HS).variant;
+#ifdef ATTENTION_ALL
+// Takes these variants from the next launch on; nullptr: what attention_choice.h says. An error where one is not there.
+static inline Status attention_force(const char* forward, const char* backward) {
+    if (forward && !attention_find(attention_forward_variants, forward)) { return STATUS_ERROR; }
+    if (backward && !attention_find(attention_backward_variants, backward)) { return STATUS_ERROR; }
+    attention_forced_forward = forward, attention_forced_backward = backward;
+    return STATUS_OK;
 }
-static inline const char* attention_backward_name(int HS = 64) {
-    return attention_choice(attention_backward_choices, HS).variant;
+#endif
+
+template <class Config> struct AttentionChoice {
+    const char* variant;  // "" where nothing serves,
+    const Config* config; // and nullptr; an error is recorded then
+};
+
+template <class Variant, size_t N> static inline AttentionChoice<typename Variant::Config>
+attention_choice(AttentionDirection direction, const Variant (&variants)[N], const char* forced, int B, int T, int NH,
+                 int HS) {
+    AttentionGpu gpu;
+    if (attention_gpu(&gpu) != STATUS_OK) { return {"", nullptr}; }
+    const AttentionRule* rule =
+        attention_rule(direction, forced, sizeof(floatX) == sizeof(float), gpu.capability, B, T, NH, HS);
+    const char* name = forced ? forced : rule ? rule->variant : nullptr;
+    if (!name) {
+        status_fail("attention: no variant serves head size %d in " PRECISION_NAME " on compute capability %d.%d", HS,
+                    gpu.capability / 10, gpu.capability % 10);
+        return {"", nullptr};
+    }
+    const Variant* v = attention_find(variants, name);
+    if (!v) { return {"", nullptr}; }
+    const typename Variant::Config* config =
+        attention_config(v->configs, v->num_configs, rule ? rule->config : nullptr, HS, gpu.shared_limit);
+    if (!config) {
+        status_fail("attention: %s has no configuration for head size %d that fits the %zu bytes of shared memory of "
+                    "this GPU",
+                    name, HS, gpu.shared_limit);
+        return {"", nullptr};
+    }
+    return {name, config};
 }
+static inline AttentionChoice<AttentionForwardConfig> attention_forward_choice(int B, int T, int NH, int HS) {
+    return attention_choice(ATTENTION_FORWARD_PASS, attention_forward_variants, attention_forced_forward, B, T, NH, HS);
+}
+static inline AttentionChoice<AttentionBackwardConfig> attention_backward_choice(int B, int T, int NH, int HS) {
+    return attention_choice(ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T, NH,
+                            HS);
+}
+
+// The names of the variants that serve the shape on the current GPU; "" and an error where none does
+static inline const char* attention_forward_name(int B, int T, int NH, int HS) {
+    return attention_forward_choice(B, T, NH, HS).variant;
+}
+static inline const char* attention_backward_name(int B, int T, int NH, int HS) {
+    return attention_backward_choice(B, T, NH, HS).variant;
+}
+
+// ----------------------------------------------------------------------------
+// The launchers
 
 // out (B,T,NH,HS), l and m (B,NH,T) from qkv (B,T,3,NH,HS)
 static inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                      cudaStream_t stream) {
-    attention_choice(attention_forward_choices, HS).launch(out, l, m, qkv, B, T, NH, HS, stream);
+    const AttentionForwardConfig* config = attention_forward_choice(B, T, NH, HS).config;
+    if (config) { config->launch(out, l, m, qkv, B, T, NH, HS, stream); }
 }
 
+// Bytes of scratch; SIZE_MAX where the size does not fit. 0 and an error where nothing serves.
 static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
-    return attention_choice(attention_backward_choices, HS).scratch_bytes(B, T, NH, HS);
+    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+    return config ? config->scratch_bytes(B, T, NH, HS) : 0;
 }
 
 // dqkv (B,T,3,NH,HS) from dout and what forward read and wrote; scratch as large as the function above says
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                       const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                       cudaStream_t stream) {
-    attention_choice(attention_backward_choices, HS).launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+    if (config) { config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream); }
 }
 
 #endif

@@ -16,10 +16,12 @@ Every element of the outputs is written; nothing else is. Finite inputs give fin
 magnitude too. A launcher allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph, and
 on several streams at once with a scratch for each. Scratch holds anything when a kernel starts.
 
+A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/status.h) and returns; nothing is thrown
+and nothing ends. qkv, dqkv, out and dout are aligned to 16 bytes, scratch to 256.
+
 A variant attention_<direction>_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each
-configuration, the table `forward_configs` or `backward_configs`, and attention_forward(), or attention_backward() and
-attention_backward_scratch_bytes(), which run the first entry of the table that serves the head size and fits the GPU.
-It ends with
+configuration, and the table `forward_configs` or `backward_configs`. Which entry of it serves is attention_choice.h's
+matter: where that has no row for it, the first that serves the head size and fits the GPU. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "attention_bench.h"
@@ -29,6 +31,7 @@ It ends with
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
+#include "attention_choice.h"
 #include "llmc/cuda_common.cuh"
 
 typedef void (*AttentionForward)(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
@@ -46,7 +49,7 @@ typedef size_t (*AttentionScratchBytes)(int B, int T, int NH, int HS);
 struct AttentionForwardConfig {
     const char* name;        // as the bench prints it and --config names it, such as "64x64"; no comma: a CSV field
     int HS;                  // the head size it serves; 0: every one of the contract
-    size_t shared_bytes;     // shared memory of a block
+    size_t shared_bytes;     // shared memory of a thread block
     AttentionForward launch; // nullptr where forward needs a scratch: then launch_with_scratch
     AttentionForwardWithScratch launch_with_scratch = nullptr;
     AttentionScratchBytes scratch_bytes = nullptr; // of launch_with_scratch; the caller aligns scratch to 256 bytes
@@ -59,25 +62,31 @@ struct AttentionBackwardConfig {
     AttentionScratchBytes scratch_bytes; // may be 0; the caller aligns scratch to 256 bytes
 };
 
-// What the contract does not serve, as half a sentence, or nullptr where it serves the sizes.
-static inline const char* attention_unsupported(int B, int T, int NH, int HS) {
-    if (B < 1 || T < 1 || NH < 1) { return "batch, sequence length and number of heads must be at least 1"; }
-    if (HS != 32 && HS != 64 && HS != 96 && HS != 128) { return "the head size must be 32, 64, 96 or 128"; }
-    // Blocks are counted in one grid dimension, by the smallest tile in use: 16 rows of one head.
-    if ((int64_t)B * NH * CEIL_DIV(T, 16) > INT32_MAX) { return "batch x heads x sequence length is too large"; }
-    return nullptr;
+// What of the current GPU decides which configurations it can run
+struct AttentionGpu {
+    int capability; // 90 is 9.0
+    size_t shared_limit;
+};
+// Records an error where there is no GPU.
+static inline Status attention_gpu(AttentionGpu* gpu) {
+    int device, major, minor, shared_limit;
+    TRY(cuda_try(cudaGetDevice(&device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
+    *gpu = {10 * major + minor, (size_t)shared_limit};
+    return STATUS_OK;
 }
 
-// The first configuration of the table that serves the head size and fits the current GPU.
-template <class Config, size_t N> static inline const Config& attention_config(const Config (&configs)[N], int HS) {
-    int device, shared_limit;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    for (const Config& c : configs) {
-        if ((c.HS == 0 || c.HS == HS) && c.shared_bytes <= (size_t)shared_limit) { return c; }
+// The first configuration of a variant's table that serves the head size and fits the GPU, and is called `name` unless
+// that is nullptr; nullptr where there is none.
+template <class Config> static inline const Config* attention_config(const Config* configs, size_t num_configs,
+                                                                     const char* name, int HS, size_t shared_limit) {
+    for (const Config* c = configs; c < configs + num_configs; c++) {
+        if (name && strcmp(c->name, name) != 0) { continue; }
+        if ((c->HS == 0 || c->HS == HS) && c->shared_bytes <= shared_limit) { return c; }
     }
-    fatal("attention: no configuration serves head size %d with the %d bytes of shared memory of this GPU", HS,
-          shared_limit);
+    return nullptr;
 }
 
 // ----------------------------------------------------------------------------
@@ -92,16 +101,10 @@ __host__ __device__ inline int64_t out_offset(int b, int h, int T, int NH, int H
     return (int64_t)b * T * NH * HS + (int64_t)h * HS;
 }
 
-// One 16-byte vector of the training precision to and from floats.
+// One 16-byte vector of the training precision as floats.
 __device__ inline void to_floats(float* x, const x128& v) {
 #pragma unroll
     for (int i = 0; i < x128::size; i++) { x[i] = (float)v[i]; }
-}
-__device__ inline x128 from_floats(const float* x) {
-    x128 v;
-#pragma unroll
-    for (int i = 0; i < x128::size; i++) { v[i] = (floatX)x[i]; }
-    return v;
 }
 
 #endif

@@ -37,12 +37,13 @@ __global__ void causal_softmax_backward(floatX* P, floatX* dS, const float* S, c
 }
 
 // The library's workspace, S, dP, P and dS
-static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int) {
-    return WORKSPACE + (size_t)B * NH * T * padded(T) * 2 * (sizeof(float) + sizeof(floatX));
+static inline size_t backward_scratch_bytes(int B, int T, int NH, int) {
+    const size_t scores = size_mul((size_t)B * NH * T, padded(T));
+    return size_add(WORKSPACE, size_mul(scores, 2 * (sizeof(float) + sizeof(floatX))));
 }
 
-void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
-                        const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
+inline void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
+                            const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
     const int64_t ld = padded(T), head = T * ld, rows = (int64_t)B * NH * T;
     const int token = 3 * NH * HS, out_token = NH * HS;
     const float scale = 1 / sqrtf((float)HS);
@@ -57,6 +58,7 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, con
     }
     causal_softmax_backward<<<(unsigned)CEIL_DIV(rows, (int64_t)8), 8 * WARP_SIZE, 0, stream>>>(
         P, dS, S, dP, dout, out, l, m, B, T, NH, HS, (int)ld);
+    cuda_try(cudaGetLastError());
     for (int b = 0; b < B; b++) {
         const floatX *q = qkv + qkv_offset(b, 0, 0, T, NH, HS), *k = q + NH * HS;
         const floatX* dO = dout + out_offset(b, 0, T, NH, HS);
@@ -68,8 +70,8 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, con
     }
 }
 
-static const AttentionBackwardConfig backward_configs[] = {
-    {"library", 0, 0, attention_backward, attention_backward_scratch_bytes}};
+static constexpr AttentionBackwardConfig backward_configs[] = {
+    {"library", 0, 0, launch_backward, backward_scratch_bytes}};
 
 } // namespace cublas
 

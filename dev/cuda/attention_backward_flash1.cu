@@ -23,15 +23,14 @@ struct BackwardSizes {
     size_t shared_bytes;
 };
 // K, V, dK, dV, Q and dO are rows×HS, P and dS rows×rows; rows in shared memory are one float longer.
-static inline BackwardSizes backward_sizes(int HS) {
+static inline Status backward_sizes(BackwardSizes* sizes, int HS) {
     int device, limit;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    BackwardSizes sizes = {0, 0};
+    TRY(cuda_try(cudaGetDevice(&device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
     for (int rows = 8;; rows += 8) {
         size_t bytes = (size_t)rows * (6 * (HS + 1) + 2 * (rows + 1)) * sizeof(float);
-        if (bytes > (size_t)limit) { return sizes; }
-        sizes = {rows, bytes};
+        if (bytes > (size_t)limit) { return STATUS_OK; }
+        *sizes = {rows, bytes};
     }
 }
 
@@ -129,17 +128,20 @@ template <int HS> __global__ void backward_head(floatX* dqkv, float* dQ, const f
 }
 
 // dQ and D
-static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
+static inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     return (size_t)B * NH * T * (HS + 1) * sizeof(float);
 }
 
 template <int HS, int THREADS> void backward_size(floatX* dqkv, float* dQ, const float* D, const floatX* dout,
                                                   const floatX* qkv, const float* l, const float* m, int B, int T,
                                                   int NH, cudaStream_t stream) {
-    const BackwardSizes sizes = backward_sizes(HS);
-    cuda_check(
-        cudaFuncSetAttribute(backward_head<HS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizes.shared_bytes));
-    backward_head<HS><<<B * NH, THREADS, sizes.shared_bytes, stream>>>(dqkv, dQ, D, dout, qkv, l, m, T, NH, sizes.rows);
+    BackwardSizes sizes;
+    if (backward_sizes(&sizes, HS) != STATUS_OK) { return; }
+    auto kernel = backward_head<HS>;
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)sizes.shared_bytes)) != STATUS_OK) { return; }
+    kernel<<<B * NH, THREADS, sizes.shared_bytes, stream>>>(dqkv, dQ, D, dout, qkv, l, m, T, NH, sizes.rows);
+    cuda_try(cudaGetLastError());
 }
 
 template <int THREADS> void backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
@@ -148,6 +150,7 @@ template <int THREADS> void backward(floatX* dqkv, const floatX* dout, const flo
     const int64_t rows = (int64_t)B * NH * T;
     float *dQ = (float*)scratch, *D = dQ + rows * HS;
     backward_D<<<(unsigned)CEIL_DIV(rows, (int64_t)8), 8 * WARP_SIZE, 0, stream>>>(D, dout, out, B, T, NH, HS);
+    cuda_try(cudaGetLastError());
     auto launch = HS == 32   ? backward_size<32, THREADS>
                   : HS == 64 ? backward_size<64, THREADS>
                   : HS == 96 ? backward_size<96, THREADS>
@@ -155,16 +158,11 @@ template <int THREADS> void backward(floatX* dqkv, const floatX* dout, const flo
     launch(dqkv, dQ, D, dout, qkv, l, m, B, T, NH, stream);
 }
 
-static const AttentionBackwardConfig backward_configs[] = {
-    {"1024 threads", 0, 0, backward<1024>, attention_backward_scratch_bytes},
-    {"512 threads", 0, 0, backward<512>, attention_backward_scratch_bytes},
-    {"256 threads", 0, 0, backward<256>, attention_backward_scratch_bytes},
+static constexpr AttentionBackwardConfig backward_configs[] = {
+    {"1024 threads", 0, 0, backward<1024>, backward_scratch_bytes},
+    {"512 threads", 0, 0, backward<512>, backward_scratch_bytes},
+    {"256 threads", 0, 0, backward<256>, backward_scratch_bytes},
 };
-
-void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
-                        const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
-    backward<1024>(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
-}
 
 } // namespace flash1
 

@@ -183,9 +183,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     store_tile(dqkv + v + warp_row * token, token, dV, ones, at, T - first);
 }
 
-static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int) {
-    return (size_t)B * NH * T * sizeof(RowTerms);
-}
+static inline size_t backward_scratch_bytes(int B, int T, int NH, int) { return (size_t)B * NH * T * sizeof(RowTerms); }
 
 // QM×QN scores of a thread in the kernel of the queries, KM×KN in that of the keys
 template <int HS, int WARPS, int QM, int QN, int KM, int KN> struct BackwardLaunch {
@@ -197,20 +195,23 @@ template <int HS, int WARPS, int QM, int QN, int KM, int KN> struct BackwardLaun
                        const float* m, void* scratch, int B, int T, int NH, int, cudaStream_t stream) {
         auto queries = backward_queries<HS, WARPS, QM, QN>;
         auto keys = backward_keys<HS, WARPS, KM, KN>;
-        cuda_check(cudaFuncSetAttribute(queries, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)query_bytes));
-        cuda_check(cudaFuncSetAttribute(keys, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)key_bytes));
+        const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+        if (cuda_try(cudaFuncSetAttribute(queries, shared, (int)query_bytes)) != STATUS_OK) { return; }
+        if (cuda_try(cudaFuncSetAttribute(keys, shared, (int)key_bytes)) != STATUS_OK) { return; }
         queries<<<B * NH * CEIL_DIV(T, Queries::own), Queries::threads, query_bytes, stream>>>(
             dqkv, (RowTerms*)scratch, dout, qkv, out, l, m, B, T, NH);
+        cuda_try(cudaGetLastError());
         keys<<<B * NH * CEIL_DIV(T, Keys::own), Keys::threads, key_bytes, stream>>>(dqkv, (RowTerms*)scratch, dout, qkv,
                                                                                     B, T, NH);
+        cuda_try(cudaGetLastError());
     }
     static constexpr AttentionBackwardConfig config(const char* name) {
-        return {name, HS, query_bytes > key_bytes ? query_bytes : key_bytes, launch, attention_backward_scratch_bytes};
+        return {name, HS, query_bytes > key_bytes ? query_bytes : key_bytes, launch, backward_scratch_bytes};
     }
 };
 
 // Names are warps, scores of a thread in the kernel of the queries and in that of the keys.
-static const AttentionBackwardConfig backward_configs[] = {
+static constexpr AttentionBackwardConfig backward_configs[] = {
     BackwardLaunch<32, 4, 4, 8, 4, 8>::config("4 warps 4x8 4x8"),
     BackwardLaunch<64, 4, 8, 4, 4, 8>::config("4 warps 8x4 4x8"),
     BackwardLaunch<96, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
@@ -224,11 +225,6 @@ static const AttentionBackwardConfig backward_configs[] = {
     BackwardLaunch<128, 2, 4, 4, 4, 4>::config("2 warps 4x4 4x4"),
 #endif
 };
-
-void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
-                        const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
-    attention_config(backward_configs, HS).launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
-}
 
 } // namespace flash2
 

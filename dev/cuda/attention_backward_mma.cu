@@ -359,14 +359,16 @@ template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dou
     RowStatistics* statistics = (RowStatistics*)scratch;
     auto query = attention_backward_query_kernel<Q>;
     auto key = attention_backward_key_kernel<K>;
-    cuda_check(cudaFuncSetAttribute(query, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)Q::shared_bytes));
-    cuda_check(cudaFuncSetAttribute(key, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)K::shared_bytes));
-    query<<<attention_grid(CEIL_DIV(T, Q::Br), heads, reread_bytes), Q::threads, Q::shared_bytes, stream>>>(
-        dqkv, statistics, dout, qkv, out, l, m, T, NH, heads);
-    cuda_check(cudaGetLastError());
-    key<<<attention_grid(CEIL_DIV(T, K::Bc), heads, reread_bytes), K::threads, K::shared_bytes, stream>>>(
-        dqkv, dout, qkv, statistics, T, NH, heads);
-    cuda_check(cudaGetLastError());
+    dim3 query_grid, key_grid;
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (cuda_try(cudaFuncSetAttribute(query, shared, (int)Q::shared_bytes)) != STATUS_OK) { return; }
+    if (cuda_try(cudaFuncSetAttribute(key, shared, (int)K::shared_bytes)) != STATUS_OK) { return; }
+    if (attention_grid(&query_grid, CEIL_DIV(T, Q::Br), heads, reread_bytes) != STATUS_OK) { return; }
+    if (attention_grid(&key_grid, CEIL_DIV(T, K::Bc), heads, reread_bytes) != STATUS_OK) { return; }
+    query<<<query_grid, Q::threads, Q::shared_bytes, stream>>>(dqkv, statistics, dout, qkv, out, l, m, T, NH, heads);
+    cuda_try(cudaGetLastError());
+    key<<<key_grid, K::threads, K::shared_bytes, stream>>>(dqkv, dout, qkv, statistics, T, NH, heads);
+    cuda_try(cudaGetLastError());
 }
 
 // A table row, named after the rows of a block and keys of a stage in the query kernel, then the keys of a block and
@@ -375,7 +377,7 @@ template <class Q, class K> constexpr AttentionBackwardConfig backward_config(co
     return {name, Q::HS, Q::shared_bytes > K::shared_bytes ? Q::shared_bytes : K::shared_bytes, launch_backward<Q, K>,
             backward_scratch_bytes};
 }
-static const AttentionBackwardConfig backward_configs[] = {
+static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<QueryTiles<32, 4, 2, 64, 32, 3>, KeyTiles<32, 4, 2, 128, 32, 3>>("128x64 128x128"),
     backward_config<QueryTiles<32, 4, 2, 128, 64, 2>, KeyTiles<32, 4, 2, 128, 64, 2>>("128x128 128x128"),
     backward_config<QueryTiles<64, 4, 2, 128, 32, 2>, KeyTiles<64, 4, 2, 128, 32, 2>>("128x128 128x128"),
@@ -385,15 +387,6 @@ static const AttentionBackwardConfig backward_configs[] = {
     backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 64, 2>>("64x64 64x64"),
     backward_config<QueryTiles<128, 4, 1, 32, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x32 64x32"),
 };
-
-// The best configuration for the head size, among those that fit the GPU's shared memory. Returns the scratch in bytes.
-inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
-    return attention_config(backward_configs, HS).scratch_bytes(B, T, NH, HS);
-}
-inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
-                               const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
-    attention_config(backward_configs, HS).launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
-}
 
 } // namespace mma
 

@@ -71,22 +71,26 @@ __global__ void backward_products(floatX* dqkv, const floatX* dout, const floatX
     dqkv[v + t * token] = (floatX)dv;
 }
 
-static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int) {
-    return (size_t)B * NH * T * T * 2 * sizeof(float);
+// P and dS
+static inline size_t backward_scratch_bytes(int B, int T, int NH, int) {
+    return size_mul(size_mul((size_t)B * NH * T, T), 2 * sizeof(float));
 }
 
-void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX*, const float* l,
-                        const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
+inline void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX*, const float* l,
+                            const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
     const int64_t rows = (int64_t)B * NH * T;
     float *P = (float*)scratch, *dS = P + rows * T;
     auto blocks = [](int64_t threads) { return (unsigned)CEIL_DIV(threads, (int64_t)256); };
     backward_weights<<<blocks(rows * T), 256, 0, stream>>>(P, dS, dout, qkv, l, m, B, T, NH, HS);
+    cuda_try(cudaGetLastError());
     backward_softmax<<<blocks(rows), 256, 0, stream>>>(dS, P, rows, T);
+    cuda_try(cudaGetLastError());
     backward_products<<<blocks(rows * HS), 256, 0, stream>>>(dqkv, dout, qkv, P, dS, B, T, NH, HS);
+    cuda_try(cudaGetLastError());
 }
 
-static const AttentionBackwardConfig backward_configs[] = {
-    {"256 threads", 0, 0, attention_backward, attention_backward_scratch_bytes}};
+static constexpr AttentionBackwardConfig backward_configs[] = {
+    {"256 threads", 0, 0, launch_backward, backward_scratch_bytes}};
 
 } // namespace naive
 

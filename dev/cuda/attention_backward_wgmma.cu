@@ -674,10 +674,15 @@ template <class C> BackwardProblem backward_problem(int B, int T, int NH, int nu
 template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                         const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                         cudaStream_t stream) {
-    CUtensorMap qkv_map = tensor_map_of_heads(qkv, B, T, 3 * NH, HS);
-    CUtensorMap dqkv_map = tensor_map_of_heads(dqkv, B, T, 3 * NH, HS);
-    CUtensorMap dout_map = tensor_map_of_heads(dout, B, T, NH, HS);
-    const int num_sms = hopper_num_sms();
+    int num_sms;
+    CUtensorMap qkv_map, dqkv_map, dout_map;
+    if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&dqkv_map, dqkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&dout_map, dout, B, T, NH, HS) != STATUS_OK) { return; }
+    auto kernel = attention_backward_kernel<C>;
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
     const BackwardProblem p = backward_problem<C>(B, T, NH, num_sms);
 
     BackwardScratch parts;
@@ -690,9 +695,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
 
     attention_backward_statistics_kernel<C::HS>
         <<<p.work_items, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups);
-    cuda_check(cudaGetLastError());
-    auto kernel = attention_backward_kernel<C>;
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
+    if (cuda_try(cudaGetLastError()) != STATUS_OK) { return; }
     cudaLaunchAttribute early; // its blocks may start before the statistics are there, and wait
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -703,31 +706,19 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     launch.stream = stream;
     launch.attrs = &early;
     launch.numAttrs = 1;
-    cuda_check(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, parts, p));
+    cuda_try(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, parts, p));
 }
 
 // A table row, named after the queries of a step and the keys of a block.
 template <class C> constexpr AttentionBackwardConfig backward_config(const char* name) {
     return {name, C::HS, C::shared_bytes, launch_backward<C>, backward_scratch_bytes};
 }
-typedef BackwardTiles<64, true> LongRowBackwardTiles;
-static const AttentionBackwardConfig backward_configs[] = {
+static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<BackwardTiles<64, false>>("128x128"),
-    backward_config<LongRowBackwardTiles>("128x128 delayed-dQ"),
+    backward_config<BackwardTiles<64, true>>("128x128 delayed-dQ"),
     backward_config<BackwardTiles<128, false>>("64x128"),
     backward_config<BackwardTiles<128, true>>("64x128 delayed-dQ"),
 };
-
-// The best configuration for the head size; for long rows of HS = 64 the late one. Returns the scratch in bytes.
-inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
-    return attention_config(backward_configs, HS).scratch_bytes(B, T, NH, HS);
-}
-inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
-                               const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
-    AttentionBackward launch = attention_config(backward_configs, HS).launch;
-    if (HS == 64 && T > 1024) { launch = launch_backward<LongRowBackwardTiles>; }
-    launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
-}
 
 } // namespace wgmma
 

@@ -38,11 +38,12 @@ __global__ void causal_softmax(floatX* P, float* l, float* m, const float* S, in
 
 // The library's workspace, S and P
 static inline size_t forward_scratch_bytes(int B, int T, int NH, int) {
-    return WORKSPACE + (size_t)B * NH * T * padded(T) * (sizeof(float) + sizeof(floatX));
+    const size_t scores = size_mul((size_t)B * NH * T, padded(T));
+    return size_add(WORKSPACE, size_mul(scores, sizeof(float) + sizeof(floatX)));
 }
 
-void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T, int NH, int HS,
-                       cudaStream_t stream) {
+inline void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T, int NH,
+                           int HS, cudaStream_t stream) {
     const int64_t ld = padded(T), head = T * ld, rows = (int64_t)B * NH * T;
     const int token = 3 * NH * HS;
     float* S = (float*)((char*)scratch + WORKSPACE);
@@ -54,6 +55,7 @@ void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, void*
                              1 / sqrtf((float)HS), T, NH, HS);
     }
     causal_softmax<<<(unsigned)CEIL_DIV(rows, (int64_t)8), 8 * WARP_SIZE, 0, stream>>>(P, l, m, S, rows, T, (int)ld);
+    cuda_try(cudaGetLastError());
     for (int b = 0; b < B; b++) { // out = P V
         const floatX* v = qkv + qkv_offset(b, 2, 0, T, NH, HS);
         multiply_ab<floatX>(handle, {out + out_offset(b, 0, T, NH, HS), NH * HS, HS}, {P + b * NH * head, ld, head},
@@ -61,8 +63,8 @@ void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, void*
     }
 }
 
-static const AttentionForwardConfig forward_configs[] = {
-    {"library", 0, 0, nullptr, attention_forward, forward_scratch_bytes}};
+static constexpr AttentionForwardConfig forward_configs[] = {
+    {"library", 0, 0, nullptr, launch_forward, forward_scratch_bytes}};
 
 } // namespace cublas
 

@@ -24,16 +24,15 @@ struct ForwardSizes {
     size_t shared_bytes;
 };
 // Rows of the tiles in shared memory are HS + 1 and Bc + 1 floats long, so that a column's rows differ in their banks.
-static inline ForwardSizes forward_sizes(int HS) {
+static inline Status forward_sizes(ForwardSizes* sizes, int HS) {
     int device, limit;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    ForwardSizes sizes = {0, 0, 0};
+    TRY(cuda_try(cudaGetDevice(&device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
     for (int Bc = 16;; Bc += 16) {
         int Br = Bc < HS ? Bc : HS; // Q is Br×HS, K and V are Bc×HS, S is Br×Bc, and a factor for each row
         size_t bytes = ((size_t)(Br + 2 * Bc) * (HS + 1) + (size_t)Br * (Bc + 1) + Br) * sizeof(float);
-        if (bytes > (size_t)limit) { return sizes; }
-        sizes = {Br, Bc, bytes};
+        if (bytes > (size_t)limit) { return STATUS_OK; }
+        *sizes = {Br, Bc, bytes};
     }
 }
 
@@ -112,16 +111,20 @@ template <int HS> __global__ void forward_head(floatX* out, float* O, float* l, 
     }
 }
 
+// O in fp32
 static inline size_t forward_scratch_bytes(int B, int T, int NH, int HS) {
-    return sizeof(floatX) == sizeof(float) ? 0 : (size_t)B * T * NH * HS * sizeof(float);
+    return (size_t)B * T * NH * HS * sizeof(float);
 }
 
 template <int HS, int THREADS> void forward_size(floatX* out, float* l, float* m, const floatX* qkv, float* O, int B,
                                                  int T, int NH, cudaStream_t stream) {
-    const ForwardSizes sizes = forward_sizes(HS);
-    cuda_check(
-        cudaFuncSetAttribute(forward_head<HS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizes.shared_bytes));
-    forward_head<HS><<<B * NH, THREADS, sizes.shared_bytes, stream>>>(out, O, l, m, qkv, T, NH, sizes.Br, sizes.Bc);
+    ForwardSizes sizes;
+    if (forward_sizes(&sizes, HS) != STATUS_OK) { return; }
+    auto kernel = forward_head<HS>;
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)sizes.shared_bytes)) != STATUS_OK) { return; }
+    kernel<<<B * NH, THREADS, sizes.shared_bytes, stream>>>(out, O, l, m, qkv, T, NH, sizes.Br, sizes.Bc);
+    cuda_try(cudaGetLastError());
 }
 
 template <int THREADS> void forward(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T,
@@ -134,23 +137,24 @@ template <int THREADS> void forward(floatX* out, float* l, float* m, const float
     launch(out, l, m, qkv, O, B, T, NH, stream);
 }
 
-static const AttentionForwardConfig forward_configs[] = {
-    {"1024 threads", 0, 0, nullptr, forward<1024>, forward_scratch_bytes},
-    {"512 threads", 0, 0, nullptr, forward<512>, forward_scratch_bytes},
-    {"256 threads", 0, 0, nullptr, forward<256>, forward_scratch_bytes},
-};
-
-#if defined(PRECISION_FP32) // where O needs no scratch
-void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
-                       cudaStream_t stream) {
-    forward<1024>(out, l, m, qkv, nullptr, B, T, NH, HS, stream);
+#if defined(PRECISION_FP32) // out itself holds O
+template <int THREADS> void forward_in_place(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH,
+                                             int HS, cudaStream_t stream) {
+    forward<THREADS>(out, l, m, qkv, nullptr, B, T, NH, HS, stream);
+}
+template <int THREADS> constexpr AttentionForwardConfig forward_config(const char* name) {
+    return {name, 0, 0, forward_in_place<THREADS>};
 }
 #else
-void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T, int NH, int HS,
-                       cudaStream_t stream) {
-    forward<1024>(out, l, m, qkv, scratch, B, T, NH, HS, stream);
+template <int THREADS> constexpr AttentionForwardConfig forward_config(const char* name) {
+    return {name, 0, 0, nullptr, forward<THREADS>, forward_scratch_bytes};
 }
 #endif
+static constexpr AttentionForwardConfig forward_configs[] = {
+    forward_config<1024>("1024 threads"),
+    forward_config<512>("512 threads"),
+    forward_config<256>("256 threads"),
+};
 
 } // namespace flash1
 

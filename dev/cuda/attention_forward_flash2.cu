@@ -134,15 +134,17 @@ void forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, i
     using Tiles = ForwardTiles<HS, WARPS, TM, TN>;
     constexpr int bytes = sizeof(typename Tiles::Shared);
     auto kernel = forward_blocks<HS, WARPS, TM, TN>;
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (cuda_try(cudaFuncSetAttribute(kernel, shared, bytes)) != STATUS_OK) { return; }
     kernel<<<B * NH * CEIL_DIV(T, Tiles::Br), Tiles::threads, bytes, stream>>>(out, l, m, qkv, B, T, NH);
+    cuda_try(cudaGetLastError());
 }
 
 template <int HS, int WARPS, int TM, int TN> constexpr AttentionForwardConfig forward_config(const char* name) {
     return {name, HS, sizeof(typename ForwardTiles<HS, WARPS, TM, TN>::Shared), forward<HS, WARPS, TM, TN>};
 }
 // Names are Br x Bc, scores of a thread.
-static const AttentionForwardConfig forward_configs[] = {
+static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<32, 4, 4, 8>("64x64 4x8"),   forward_config<64, 4, 4, 8>("64x64 4x8"),
     forward_config<96, 4, 8, 4>("128x32 8x4"),  forward_config<128, 4, 4, 4>("64x32 4x4"),
 #if __INCLUDE_LEVEL__ == 0 // tried in the sweep, and slower
@@ -153,11 +155,6 @@ static const AttentionForwardConfig forward_configs[] = {
     forward_config<128, 4, 8, 4>("128x32 8x4"), forward_config<128, 4, 4, 8>("64x64 4x8"),
 #endif
 };
-
-void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
-                       cudaStream_t stream) {
-    attention_config(forward_configs, HS).launch(out, l, m, qkv, B, T, NH, HS, stream);
-}
 
 } // namespace flash2
 

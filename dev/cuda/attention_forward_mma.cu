@@ -209,17 +209,19 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
                                        cudaStream_t stream) {
     int64_t reread_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V
     auto kernel = attention_forward_kernel<C>;
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
-    kernel<<<attention_grid(CEIL_DIV(T, C::Br), B * NH, reread_bytes), C::threads, C::shared_bytes, stream>>>(
-        out, l, m, qkv, T, NH, B * NH);
-    cuda_check(cudaGetLastError());
+    dim3 grid;
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
+    if (attention_grid(&grid, CEIL_DIV(T, C::Br), B * NH, reread_bytes) != STATUS_OK) { return; }
+    kernel<<<grid, C::threads, C::shared_bytes, stream>>>(out, l, m, qkv, T, NH, B * NH);
+    cuda_try(cudaGetLastError());
 }
 
 // A table row, named after the rows and keys of a block and its warps.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
     return {name, C::HS, C::shared_bytes, launch_forward<C>};
 }
-static const AttentionForwardConfig forward_configs[] = {
+static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<ForwardTiles<32, 4, 2, 128, 64, 3>>("128x128 4 warps"),
     forward_config<ForwardTiles<32, 4, 2, 64, 64, 3>>("128x64 4 warps"),
     forward_config<ForwardTiles<64, 4, 2, 128, 64, 2>>("128x128 4 warps"),
@@ -231,12 +233,6 @@ static const AttentionForwardConfig forward_configs[] = {
     forward_config<ForwardTiles<128, 4, 2, 64, 32, 2>>("128x64 4 warps"),
     forward_config<ForwardTiles<128, 4, 1, 64, 64, 2>>("64x64 4 warps"),
 };
-
-// The best configuration for the head size, among those that fit the GPU's shared memory.
-inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
-                              cudaStream_t stream) {
-    attention_config(forward_configs, HS).launch(out, l, m, qkv, B, T, NH, HS, stream);
-}
 
 } // namespace mma
 

@@ -47,15 +47,16 @@ template <int HS>
 void forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int, cudaStream_t stream) {
     const unsigned blocks = (unsigned)CEIL_DIV((int64_t)B * NH * T, (int64_t)128);
     forward_rows<HS><<<blocks, 128, 0, stream>>>(out, l, m, qkv, B, T, NH);
+    cuda_try(cudaGetLastError());
 }
 
-void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
-                       cudaStream_t stream) {
+inline void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                           cudaStream_t stream) {
     auto launch = HS == 32 ? forward<32> : HS == 64 ? forward<64> : HS == 96 ? forward<96> : forward<128>;
     launch(out, l, m, qkv, B, T, NH, HS, stream);
 }
 
-static const AttentionForwardConfig forward_configs[] = {{"128 threads", 0, 0, attention_forward}};
+static constexpr AttentionForwardConfig forward_configs[] = {{"128 threads", 0, 0, launch_forward}};
 
 } // namespace naive
 

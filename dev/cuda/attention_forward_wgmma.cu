@@ -470,36 +470,30 @@ inline int heads_per_section(int heads, int T, int HS) {
 
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                        cudaStream_t stream) {
-    CUtensorMap qkv_map = tensor_map_of_heads(qkv, B, T, 3 * NH, HS);
-    CUtensorMap out_map = tensor_map_of_heads(out, B, T, NH, HS);
-    const int num_sms = hopper_num_sms();
+    int num_sms;
+    CUtensorMap qkv_map, out_map;
+    if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&out_map, out, B, T, NH, HS) != STATUS_OK) { return; }
     auto kernel = attention_forward_kernel<C>;
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
     int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, num_sms);
     ForwardProblem p = {T, NH, B * NH, heads_per_section(B * NH, T, HS)};
     kernel<<<blocks, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
-    cuda_check(cudaGetLastError());
+    cuda_try(cudaGetLastError());
 }
 
 // A table row, named after the rows and keys of a block.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
     return {name, C::HS, C::shared_bytes, launch_forward<C>};
 }
-typedef ForwardTiles<64, 3, 128, 5, true> FewRowsForwardTiles;
-static const AttentionForwardConfig forward_configs[] = {
+static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<ForwardTiles<64, 4, 64, 9, false>>("256x64"),
-    forward_config<FewRowsForwardTiles>("192x128"),
+    forward_config<ForwardTiles<64, 3, 128, 5, true>>("192x128"),
     forward_config<ForwardTiles<64, 2, 128, 5, true>>("128x128"),
     forward_config<ForwardTiles<128, 2, 128, 2, false>>("128x128"),
 };
-
-// The best configuration for the head size. Few long rows are dealt more evenly in smaller tiles.
-inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
-                              cudaStream_t stream) {
-    AttentionForward launch = attention_config(forward_configs, HS).launch;
-    if (HS == 64 && T > 4096 && kv_bytes(B * NH, T, HS) <= 32 << 20) { launch = launch_forward<FewRowsForwardTiles>; }
-    launch(out, l, m, qkv, B, T, NH, HS, stream);
-}
 
 } // namespace wgmma
 

@@ -1,11 +1,13 @@
 /*
-The winning variants as a shared library with a C interface, for whoever holds raw device pointers: PyTorch through
-ctypes (compare_torch.py), Julia, Rust. bf16 tensors, in the shapes of attention.h. Functions return 0 when the kernels
-were launched on the stream, else 1, and attention_error() then says why.
-
-make libattention.so builds it; nothing but the four functions below is exported.
+The winning variants as a shared library with the C interface of libattention.h, for whoever holds raw device pointers:
+PyTorch through ctypes (compare_torch.py), Julia, Rust. make libattention.so builds it; nothing but the four functions is
+exported. Whatever the arguments, a function returns, and the CUDA context stays whole.
 */
+#include <initializer_list>
+#include <utility>
+
 #include "attention.cuh"
+#include "libattention.h"
 
 #if !defined(PRECISION_BF16)
 #error "libattention is bf16: build it with -DPRECISION_BF16"
@@ -13,50 +15,77 @@ make libattention.so builds it; nothing but the four functions below is exported
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-static thread_local char error_text[256] = "";
+// Forgets this thread's last error, and looks at what speaks against any launch: an error that a CUDA call of the caller
+// has left pending is neither swallowed nor reported as this call's.
+static Status begin(int B, int T, int NH, int HS) {
+    status_clear();
+    const cudaError_t pending = cudaPeekAtLastError();
+    if (pending != cudaSuccess) {
+        return status_fail("a CUDA call before this one failed, and the error is pending: %s",
+                           cudaGetErrorString(pending));
+    }
+    const char* why = attention_unsupported(B, T, NH, HS);
+    if (why) { return status_fail("B %d, T %d, NH %d, HS %d: %s", B, T, NH, HS, why); }
+    return STATUS_OK;
+}
 
-static int failed(const char* what) {
-    snprintf(error_text, sizeof(error_text), "%s", what);
+// The status of the call that began with begin(). An error is told here and once: none stays pending for the next call.
+static int finish() {
+    if (status_now() == STATUS_OK) { return 0; }
+    cudaGetLastError();
     return 1;
 }
 
-// What speaks against a launch on the current GPU, or nullptr
-static const char* refusal(int B, int T, int NH, int HS) {
-    int device, major;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) { error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device); }
-    if (error != cudaSuccess) { return cudaGetErrorString(error); }
-    return attention_unsupported(B, T, NH, HS);
+// What a kernel must not be given: a null or misaligned pointer, memory of the host or of another GPU
+static Status check_pointer(const char* name, const void* p, size_t alignment) {
+    if (p == nullptr) { return status_fail("%s is a null pointer", name); }
+    if ((uintptr_t)p % alignment != 0) {
+        return status_fail("%s (%p) is not aligned to %zu bytes", name, p, alignment);
+    }
+    int device;
+    cudaPointerAttributes memory;
+    TRY(cuda_try(cudaGetDevice(&device)));
+    TRY(cuda_try(cudaPointerGetAttributes(&memory, p)));
+    if (memory.type == cudaMemoryTypeUnregistered || memory.devicePointer == nullptr) {
+        return status_fail("%s (%p) is not memory that the GPU can reach", name, p);
+    }
+    if (memory.type == cudaMemoryTypeDevice && memory.device != device) {
+        return status_fail("%s (%p) is memory of device %d; the current device is %d", name, p, memory.device, device);
+    }
+    return STATUS_OK;
+}
+static Status check_pointers(std::initializer_list<std::pair<const char*, const void*>> tensors,
+                             std::initializer_list<std::pair<const char*, const void*>> statistics) {
+    for (const auto& t : tensors) { TRY(check_pointer(t.first, t.second, 16)); }
+    for (const auto& s : statistics) { TRY(check_pointer(s.first, s.second, sizeof(float))); }
+    return STATUS_OK;
 }
 
-static int launched() {
-    cudaError_t error = cudaGetLastError();
-    return error == cudaSuccess ? 0 : failed(cudaGetErrorString(error));
-}
+EXPORT const char* attention_error(void) { return status_message(); }
 
-// What went wrong in this thread's last call that failed
-EXPORT const char* attention_error(void) { return error_text; }
-
-// Bytes of scratch of attention_backward, aligned to 256; 0 where the sizes are not supported.
 EXPORT size_t attention_scratch_bytes(int B, int T, int NH, int HS) {
-    const char* why = refusal(B, T, NH, HS);
-    if (why) { return failed(why), 0; }
-    return attention_backward_scratch_bytes(B, T, NH, HS);
+    if (begin(B, T, NH, HS) != STATUS_OK) { return 0; }
+    const size_t bytes = attention_backward_scratch_bytes(B, T, NH, HS);
+    return finish() == 0 ? bytes : 0;
 }
 
 EXPORT int attention_forward(void* out, float* l, float* m, const void* qkv, int B, int T, int NH, int HS,
                              void* stream) {
-    const char* why = refusal(B, T, NH, HS);
-    if (why) { return failed(why); }
-    attention_forward((floatX*)out, l, m, (const floatX*)qkv, B, T, NH, HS, (cudaStream_t)stream);
-    return launched();
+    TRY(begin(B, T, NH, HS));
+    if (check_pointers({{"out", out}, {"qkv", qkv}}, {{"l", l}, {"m", m}}) == STATUS_OK) {
+        attention_forward((floatX*)out, l, m, (const floatX*)qkv, B, T, NH, HS, (cudaStream_t)stream);
+    }
+    return finish();
 }
 
 EXPORT int attention_backward(void* dqkv, const void* dout, const void* qkv, const void* out, const float* l,
                               const float* m, void* scratch, int B, int T, int NH, int HS, void* stream) {
-    const char* why = refusal(B, T, NH, HS);
-    if (why) { return failed(why); }
-    attention_backward((floatX*)dqkv, (const floatX*)dout, (const floatX*)qkv, (const floatX*)out, l, m, scratch, B, T,
-                       NH, HS, (cudaStream_t)stream);
-    return launched();
+    TRY(begin(B, T, NH, HS));
+    if (check_pointers({{"dqkv", dqkv}, {"dout", dout}, {"qkv", qkv}, {"out", out}}, {{"l", l}, {"m", m}}) ==
+            STATUS_OK &&
+        check_pointer("scratch", scratch, 256) == STATUS_OK) {
+        attention_backward((floatX*)dqkv, (const floatX*)dout, (const floatX*)qkv, (const floatX*)out, l, m, scratch, B,
+                           T, NH, HS, (cudaStream_t)stream);
+    }
+    return finish();
 }

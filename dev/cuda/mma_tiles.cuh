@@ -121,13 +121,14 @@ store_rows(floatX* destination, uint32_t tile, const float (&x)[M][HS / 8][4], i
 
 // reread_bytes: of those tensors, for one head. A group may fill half of L2 with them. On an H200 (60 MB) forward was
 // 12% slower with a quarter of L2 at B = 8, where two groups then follow each other, and 8% with all heads at B = 64.
-inline dim3 attention_grid(int blocks, int heads, int64_t reread_bytes) {
+inline Status attention_grid(dim3* grid, int blocks, int heads, int64_t reread_bytes) {
     int device, l2_bytes;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device));
+    TRY(cuda_try(cudaGetDevice(&device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device)));
     int groups = CEIL_DIV(heads, (int)max((int64_t)1, l2_bytes / 2 / reread_bytes));
     int group = CEIL_DIV(heads, groups); // as even as can be: the last group may be short
-    return dim3(group, blocks, CEIL_DIV(heads, group));
+    *grid = dim3(group, blocks, CEIL_DIV(heads, group));
+    return STATUS_OK;
 }
 struct AttentionTask {
     int head, block;

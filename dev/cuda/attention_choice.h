@@ -1,0 +1,87 @@
+/*
+Which variant and configuration of dev/cuda serves which GPU, precision and shape: the one table that the trainer,
+libattention.so and the bench's column `trains` ask. Names only, in plain C: no kernel is compiled for the question.
+attention.cuh turns the answer into a launcher.
+*/
+#ifndef ATTENTION_CHOICE_H
+#define ATTENTION_CHOICE_H
+
+#include <limits.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "llmc/utils.h"
+
+typedef enum { ATTENTION_FORWARD_PASS, ATTENTION_BACKWARD_PASS } AttentionDirection;
+
+// What the contract does not serve, as half a sentence, or NULL where it serves the sizes. Any int may be asked for.
+static inline const char* attention_unsupported(int B, int T, int NH, int HS) {
+    if (B < 1 || T < 1 || NH < 1) { return "batch, sequence length and number of heads must be at least 1"; }
+    if (HS != 32 && HS != 64 && HS != 96 && HS != 128) { return "the head size must be 32, 64, 96 or 128"; }
+    // Kernels count rows with an int, and round T up to whole tiles;
+    if (T > 1 << 30) { return "the sequence length must be at most 2^30"; }
+    // so they do the elements from a token of qkv to the next,
+    if ((int64_t)3 * NH * HS > INT32_MAX) { return "number of heads x head size is too large"; }
+    // and thread blocks, in one grid dimension, by the smallest tile in use: 16 rows of one head.
+    if ((int64_t)B * NH > INT32_MAX / CEIL_DIV(T, 16)) { return "batch x heads x sequence length is too large"; }
+    return NULL;
+}
+
+typedef struct {
+    const char* variant;
+    const char* config; // of the variant's table; NULL: its first that serves the head size and fits the GPU
+    int fp32;           // 1: serves fp32; 0: bf16 and fp16
+    int capability_from, capability_to;  // compute capability; 90 is 9.0
+    int HS;                              // the head size that it serves; 0: every one
+    int (*serves)(int B, int T, int NH); // which shapes; NULL: every one
+} AttentionRule;
+
+// Few long rows, whose K and V are at most 32 MB at HS = 64 in 16 bit: smaller tiles keep all SMs busy to the end.
+static inline int attention_few_long_rows(int B, int T, int NH) {
+    return T > 4096 && (int64_t)B * NH * T * 64 * 4 <= 32 << 20;
+}
+static inline int attention_long_rows(int B, int T, int NH) {
+    (void)B, (void)NH;
+    return T > 1024;
+}
+
+#ifdef __cplusplus
+#define ATTENTION_TABLE constexpr // attention.cuh checks at compile time that the configurations exist
+#else
+#define ATTENTION_TABLE static const
+#endif
+
+// The first row that fits serves.
+ATTENTION_TABLE AttentionRule attention_forward_rules[] = {
+    {"wgmma", "192x128", 0, 90, 90, 64, attention_few_long_rows},
+    {"wgmma", NULL, 0, 90, 90, 64, NULL},
+    {"wgmma", NULL, 0, 90, 90, 128, NULL},
+    {"mma", NULL, 0, 80, INT_MAX, 0, NULL},
+    {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
+};
+ATTENTION_TABLE AttentionRule attention_backward_rules[] = {
+    {"wgmma", "128x128 delayed-dQ", 0, 90, 90, 64, attention_long_rows},
+    {"wgmma", NULL, 0, 90, 90, 64, NULL},
+    {"wgmma", NULL, 0, 90, 90, 128, NULL},
+    {"mma", NULL, 0, 80, INT_MAX, 0, NULL},
+    {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
+};
+
+// The row that serves B sequences of T tokens with NH heads of HS channels; NULL where none does. With `variant` not NULL
+// only the rows of that variant are asked; where none of them fits, the first configuration of its table serves.
+static inline const AttentionRule* attention_rule(AttentionDirection direction, const char* variant, int fp32,
+                                                  int capability, int B, int T, int NH, int HS) {
+    const int forward = direction == ATTENTION_FORWARD_PASS;
+    const AttentionRule* rules = forward ? attention_forward_rules : attention_backward_rules;
+    const size_t num_rules = forward ? sizeof(attention_forward_rules) / sizeof(AttentionRule)
+                                     : sizeof(attention_backward_rules) / sizeof(AttentionRule);
+    for (size_t n = 0; n < num_rules; n++) {
+        const AttentionRule* r = &rules[n];
+        if (variant != NULL && strcmp(r->variant, variant) != 0) { continue; }
+        if (r->fp32 != fp32 || capability < r->capability_from || capability > r->capability_to) { continue; }
+        if ((r->HS == 0 || r->HS == HS) && (r->serves == NULL || r->serves(B, T, NH))) { return r; }
+    }
+    return NULL;
+}
+
+#endif
