@@ -135,7 +135,7 @@ static inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
 template <int HS, int THREADS> void backward_size(floatX* dqkv, float* dQ, const float* D, const floatX* dout,
                                                   const floatX* qkv, const float* l, const float* m, int B, int T,
                                                   int NH, cudaStream_t stream) {
-    BackwardSizes sizes;
+    BackwardSizes sizes = {};
     if (backward_sizes(&sizes, HS) != STATUS_OK) { return; }
     auto kernel = backward_head<HS>;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;

@@ -118,7 +118,7 @@ static inline size_t forward_scratch_bytes(int B, int T, int NH, int HS) {
 
 template <int HS, int THREADS> void forward_size(floatX* out, float* l, float* m, const floatX* qkv, float* O, int B,
                                                  int T, int NH, cudaStream_t stream) {
-    ForwardSizes sizes;
+    ForwardSizes sizes = {};
     if (forward_sizes(&sizes, HS) != STATUS_OK) { return; }
     auto kernel = forward_head<HS>;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
