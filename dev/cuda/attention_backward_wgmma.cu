@@ -1,32 +1,16 @@
 /*
-The backward pass of FlashAttention on Hopper: one kernel with five products, and dQ in an order that never changes.
+FlashAttention backward on Hopper: one kernel, five GEMMs a tile, and dQ summed in a fixed order.
 
-With P = exp(S - m)/l recomputed and D = rowsum(dO o O):  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - D),
-dQ = dS K / sqrt(HS),  dK = dS^T Q / sqrt(HS).  A block of threads has 128 keys and walks over the queries that see them;
-each of its two consumer warpgroups has 64 of the keys. Against mma:
-- S^T = K Q^T and dP^T = V dO^T are transposed, so that P^T and dS^T are operands A of dV and dK where they are, in the
-  registers of S. Only dS passes through shared memory, for dQ = dS K wants all keys. dP begins at -D.
-- dQ of 128 keys is added, in fp32, to what the other key blocks have left in scratch: TMA adds, a thread of
-  its own tells the next block by a flag, and nobody computes meanwhile. The order is that in which the blocks were taken;
-  so the bits are the same always, and no block waits for one that has not begun. See KeyBlock and DqChain.
-- There are two such sums, for the even and the odd in that order, so that an addition has the time of two steps. The
-  first to come stores and the last converts, into dqkv: nothing is cleared before, nothing converted after. A sum that
-  has been read for the last time is discarded, so that L2 does not write it to memory.
-- Most heads take their key blocks from the last, with the fewest queries, to the first, each from the diagonal on: each
-  finds the sum of the one before it a step ahead. The last heads go the other way round, and so end evenly.
-- With long rows of HS = 64 dQ of a step is found in the next one, and the warpgroups take turns at the tensor cores.
-What remains in front is a kernel for D and log(l) + m, which this one starts beside (programmatic dependent launch).
+    S = Q K^T / sqrt(HS)    P = exp(S - m) / l      dP = dO V^T              D = rowsum(dO o O)    dS = P o (dP - D)
+    dV = P^T dO             dK = dS^T Q / sqrt(HS)  dQ = dS K / sqrt(HS)
 
-The climb is told in README.md, section "The climb of wgmma".
-
-What binds, by the profiler's counters of one launch at 4,16384,12,64, at step 4 of the climb: the busiest pipe, which by
-count is the tensor cores, 59%, shared memory 73%, L2 62%, issue 33%, at 1.79 GHz; launch after launch the power limit
-lowers the clock to about 1.6 GHz. At 64,1024,12,64 and step 3, L2 81% and DRAM 43%; a launch now reads .44 GB and writes
-.33 GB there, where the tensors alone are .40 and .30 (it wrote .63 before sums were discarded), and the kernel in front
-takes 7% of the time. A consumer waits most for loads of statistics behind the products' own traffic, and for two fences
-towards TMA, 6% each.
-
-Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024), section 3 and appendix B.
+A CTA owns a block of 128 keys and iterates over the query blocks that see them. Against mma (two kernels, seven GEMMs):
+- S^T = K Q^T and dP^T = V dO^T by wgmma; so P^T and dS^T are operand A of dV and dK in the registers that they are computed
+  in. Only dS passes through shared memory, because dQ = dS K needs the keys of both warpgroups.
+- dQ is added to fp32 accumulators in scratch by TMA reduce-add, in the order in which CTAs took the key blocks from the
+  work counter (DqChain): the same bits always, and a CTA waits only for work that was taken before its own.
+Roles: two producer threads, a dQ writer thread for each of two consumer warpgroups. README.md in this folder draws them:
+timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024).
 */
 #include "attention.h"
 #include "llmc/hopper.cuh"
@@ -36,50 +20,61 @@ namespace wgmma {
 
 using namespace hopper;
 
-// A configuration: head size, and whether dQ is found one step late, the warpgroups taking turns.
+// A configuration. DELAYED_DQ: dQ of a step is computed in the next one, and the two consumer warpgroups ping-pong: while one
+// issues its GEMMs, the other computes P and dS (FlashAttention-3, section 3.1).
 template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     static constexpr int HS = HS_;
     static constexpr bool delayed_dq = DELAYED_DQ;
-    static constexpr int warpgroups = 2, Bc = 64 * warpgroups;        // keys of a block, 64 for each consumer warpgroup
-    static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup moves data
-    static constexpr int producer_registers = 40, consumer_registers = 232; // 168 each when the kernel starts
+    static constexpr int warpgroups = 2, Bc = 64 * warpgroups; // consumers; keys of a block, 64 for each consumer
+    static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // warpgroup 0: producers and dQ writers
+    static constexpr int producer_registers = 40,
+                         consumer_registers = 232; // setmaxnreg; the kernel starts with 168 each
     static_assert(producer_registers + warpgroups * consumer_registers <= 3 * 168, "");
-    // dQ of a warpgroup: 64 queries, or at HS = 128 all 64 of the step and 64 of the channels
+    // The dQ tile that a warpgroup computes: 64 queries by 64 channels. HS = 64: half of the queries of a step; HS = 128: half
+    // of the channels.
     static constexpr int dq_elements = 64 * 64, dq_bytes = dq_elements * sizeof(float);
     static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
-    static constexpr int steps_per_block = Bc / Br;          // steps that a key block's own queries take
-    static constexpr int boxes = HS / 64, box_row = 128; // tiles lie in boxes of 64 channels, whose rows are 128 bytes
-    // So many heads take their blocks by turns that what a head's blocks share, Q, dO and the sums, comes to this in all
+    static constexpr int steps_per_block = Bc / Br;          // query blocks that a key block's own 128 positions have
+    static constexpr int boxes = HS / 64, box_row = 128;     // a TMA box is 64 rows of 64 channels; bytes of its rows
+    // Heads whose key blocks are interleaved re-read Q and dO and update dQ accumulators, which should stay in L2: together
+    // they may have so many bytes, counted as 8 for each of T * HS elements of a head. Tuned on an H200 (dev/LOG.md).
     static constexpr int group_bytes = HS == 64 ? 14 << 20 : 2 << 20;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
     struct Shared {
-        floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64]; // of a block. K: later dK
-        floatX Q[2][boxes][Br * 64], dO[2][boxes][Br * 64];
-        floatX dS[2][Br / 64][Bc * 64]; // transposed: rows are keys. Later dV
-        alignas(1024) float dQ[warpgroups][dq_elements];
-        float lse[2][Br], minus_D[2][Br];
+        // Tiles in boxes of 64 columns, swizzled by TMA. [2]: two stages; K[n % 2] of work item n, the others of step t % 2
+        floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64];     // (Bc, HS). At the end of the block K holds dK
+        floatX Q[2][boxes][Br * 64], dO[2][boxes][Br * 64]; // (Br, HS)
+        floatX dS[2][Br / 64][Bc * 64];                     // dS^T (Bc, Br). At the end of the block it holds dV
+        alignas(1024) float dQ[warpgroups][dq_elements]; // one dQ tile for each consumer: fp32, or the final 16-bit one
+        float lse[2][Br], minus_D[2][Br];                // (Br), as statistics_row() permutes them
+        // Barriers; README.md has the table of who arrives and who waits.
         Mbarrier K_full[2], K_empty[2], V_full, V_empty;
         Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];
         Mbarrier dS_full[2], dS_empty[2];
-        Mbarrier dQ_full[warpgroups], dQ_empty[warpgroups], dKV_full[warpgroups], dKV_empty;
+        Mbarrier dQ_full[warpgroups], dQ_ready[warpgroups], dKV_full[warpgroups], dKV_empty;
         Mbarrier work_full[2], work_empty[2];
-        int work_item[2];
-        const float* dq_source[warpgroups]; // the accumulator whose copy is in dQ
+        int work_item[2];                   // taken from the work counter by a producer, for all roles
+        const float* dq_source[warpgroups]; // the accumulator in scratch whose copy is in dQ
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
+
+    // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses id + w.
+    enum NamedBarrier {
+        BAR_DQ_READ = 1,                        // 128 threads of consumer w: all have read the accumulator in s.dQ[w]
+        BAR_PINGPONG = BAR_DQ_READ + warpgroups // 256: consumer w waits, the other one arrives: w may issue GEMMs
+    };
 };
 
 constexpr int padded_rows = 128; // scratch has a multiple of so many rows for each head
 
-// What the kernels leave for each other in scratch. A dQ tile is the part of a query block's dQ that one warpgroup computes.
+// Scratch. A dQ tile is the part of a query block's dQ that one warpgroup computes.
 struct BackwardScratch {
-    float*
-        dq_accumulators; // (2, dq_tiles, dq_elements): sums of dQ, elements in the order of the warpgroup's registers
-    float* lse;          // (heads, padded T): log2(l) + m LOG2_E; infinity past T, where P is so 0
-    float* minus_D;      // (heads, padded T): -rowsum(dO o O). Both permuted: statistics_row()
-    int* dq_counts;      // (2, dq_tiles): how many key blocks the accumulator holds
-    int* work_counter;   // how many work items have been taken
+    float* dq_accumulators; // (2, dq_tiles, dq_elements), elements in the order of the warpgroup's registers
+    float* lse;     // (heads, padded T): log2(l) + m log2(e), permuted by statistics_row(); inf past T, so that P = 0
+    float* minus_D; // (heads, padded T): -rowsum(dO o O), permuted likewise
+    int* dq_counts; // (2, dq_tiles): how many key blocks have been added to the accumulator
+    int* work_counter; // how many work items have been taken
 };
 // The sizes of a launch. A work item is a key block of a head; the order of work items is KeyBlock's.
 struct BackwardProblem {
@@ -90,14 +85,18 @@ struct BackwardProblem {
     int64_t dq_tiles;                                             // of all heads: warpgroups * query blocks
 };
 
-// Where a row's statistics are, among those of 16 rows: the four that a thread needs, for columns 2 (lane % 4) + {0, 1}
-// and those 8 further, follow each other.
+// The position of a query's statistics among those of 16 queries: rows 2c, 2c + 1, 2c + 8 and 2c + 9, which a thread with
+// lane % 4 = c needs for the columns of its wgmma accumulator, become neighbours, one float4.
 __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 + row / 8 * 2 + row % 2; }
 
-// A block of 128 keys of a head, and the order of its steps. Blocks are taken by work_item.
+// Dynamic persistent tile scheduler: CTAs take work items from a counter; work item -> (head, key block j).
+// Heads come in groups of group_heads (so many that their Q, dO and dQ accumulators stay in L2), whose key blocks are
+// interleaved: for every j all heads of the group. j descends, shortest first: then key block j + 1 visits a query block one
+// block ahead of j, and j finds its dQ accumulator complete. Heads from first_reversed_head on are one last group in which
+// j ascends, longest first, so that all CTAs end at about the same time.
 struct KeyBlock {
     int head, j;
-    bool reversed; // the heads that take the first keys first, and the last queries first
+    bool reversed; // j ascends from item to item, and query blocks are visited from the last to the diagonal
     __host__ __device__ KeyBlock(int work_item, const BackwardProblem& p) {
         reversed = work_item >= p.first_reversed_item;
         int group = work_item / p.group_items * p.group_heads;
@@ -107,44 +106,46 @@ struct KeyBlock {
         j = reversed ? n / heads : p.key_blocks - 1 - n / heads;
         head = first + n % heads;
     }
+    // The number of steps: query blocks from the diagonal to the last row.
     template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
         return p.query_blocks - j * C::steps_per_block;
     }
-    // The query block of step i, relative to the one that holds the key block's first key
+    // The query block of step i, counted from the one that holds the key block's first key.
     template <class C> __host__ __device__ int query_offset(int i, const BackwardProblem& p) const {
         return reversed ? steps<C>(p) - 1 - i : i;
     }
 };
 
-// dQ of a query block is a sum over key blocks j = 0 .. jq, where jq holds the diagonal; they add to it one after the other,
-// in the order of the work counter. DqChain is the position of key block j in that chain, with jq - j = `behind`.
-// There are two accumulators in scratch, 0 and 1, which alternate along the chain, so that an addition may take the time of
-// two steps. The last but one reads accumulator 1 into its own dQ and adds both to accumulator 0; the last one reads
-// accumulator 0, which completes dQ. (dev/cuda/README.md has the table.)
+// The position of key block j in the chain of those that contribute to the dQ of a query block, in the order of the work
+// counter: dQ = sum of dS_j K_j over j = 0 .. jq, where key block jq holds the diagonal and behind = jq - j.
+// Two accumulators in scratch alternate along the chain, so that a reduce-add may take the time of two steps. The first
+// contribution to an accumulator is stored, the others are added. The last but one adds accumulator 1 to its own dQ and both
+// to accumulator 0; the last one adds accumulator 0 to its own dQ, which completes it. README.md has the table.
 struct DqChain {
-    int before, after; // key blocks in the chain before and after this one
+    int before, after; // number of key blocks in the chain before and after j
     __host__ __device__ DqChain(int j, bool reversed, int behind)
         : before(reversed ? j : behind), after(reversed ? behind : j) {}
     __host__ __device__ bool last() const { return after == 0; }
-    // The accumulator that this block's dQ is added to, unless it is the last, and how many blocks it holds by then.
+    // The accumulator that j's contribution goes to (not where j is last), and how many contributions it must hold by then.
     __host__ __device__ int accumulator() const { return after == 1 ? 0 : after % 2; }
     __host__ __device__ int accumulator_count() const { return after == 1 ? (before + 1) / 2 : before / 2; }
-    // Whether an accumulator is read into this block's dQ, which one, and how many blocks it holds by then.
+    // Whether an accumulator is added to j's own dQ, which one, and how many contributions it must hold by then.
     __host__ __device__ bool reads() const { return after < 2 && before > after; }
     __host__ __device__ int read_accumulator() const { return after; }
     __host__ __device__ int read_count() const { return after == 1 ? before / 2 : before / 2 + 1; }
 };
 
 // ----------------------------------------------------------------------------
-// The first warpgroup: four threads that move data
+// Warpgroup 0: four threads of four warps. Two producers and a dQ writer for each consumer.
 
+// Work item n of this CTA, which a producer has taken: for all other roles.
 template <class C> __device__ inline int receive_work_item(typename C::Shared& s, uint32_t n) {
     s.work_full[n % 2].wait(n / 2 % 2);
     int work_item = s.work_item[n % 2];
     s.work_empty[n % 2].arrive();
     return work_item;
 }
-// `rows` rows of a head, from `row` on
+// TMA loads of a tile (rows, HS): `rows` tokens of `head` in batch row b, from token `row` on.
 template <int boxes, int rows> __device__ inline void
 load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, int row, int b, Mbarrier& full) {
 #pragma unroll
@@ -156,12 +157,12 @@ load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, in
     }
 }
 
-// One thread takes the work items and loads K, Q and lse, another V, dO and -D.
+// A producer thread. loads_qk: takes the work items, loads K, Q and lse; otherwise loads V, dO and -D.
 template <class C, bool loads_qk> __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv,
                                                                  const CUtensorMap* dout, const BackwardProblem& p,
                                                                  const BackwardScratch& scratch) {
-    griddepcontrol_wait();
-    uint32_t t = 0; // steps so far
+    griddepcontrol_wait(); // the statistics kernel has ended: lse, minus_D, dq_counts and work_counter are there
+    uint32_t t = 0;        // step, over all work items
     for (uint32_t n = 0;; n++) {
         int work_item;
         if (loads_qk) {
@@ -184,7 +185,7 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
             cp_async_bulk(shared_address((loads_qk ? s.lse : s.minus_D)[t % 2]),
                           (loads_qk ? scratch.lse : scratch.minus_D) + (int64_t)block.head * p.padded_T + row,
                           C::Br * 4, full);
-            if (i == 0) { // behind the first queries: these need not wait for the last block
+            if (i == 0) { // K and V after the first Q and dO, which need not wait until the last work item is stored
                 if (loads_qk) {
                     s.K_empty[n % 2].wait(n / 2 % 2 ^ 1);
                 } else {
@@ -199,18 +200,20 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
     }
 }
 
-// A thread for each consumer w brings its dQ to the others' sum, or the complete one to dqkv, and stores dK and dV.
+// The dQ writer thread of consumer w: adds its dQ tiles to the accumulators in scratch, or stores the complete ones to dqkv;
+// at the end of a key block it stores w's rows of dK and dV. Keeps CTAs in the order of the chain: a contribution is written
+// once dq_counts says that those before it have been, and released by a count of one more.
 template <class C> __device__ inline void write_dq(typename C::Shared& s, const CUtensorMap* dqkv,
                                                    const BackwardProblem& p, const BackwardScratch& scratch, int w) {
     const uint32_t dQ = shared_address(s.dQ[w]);
-    uint32_t t = 0; // steps so far
+    uint32_t t = 0; // step, over all work items
     for (uint32_t n = 0;; n++) {
         int work_item = receive_work_item<C>(s, n);
         if (work_item >= p.work_items) { break; }
         const KeyBlock block(work_item, p);
         const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
-        bool ready = false;              // the consumer has been told that s.dQ is free
-        int *count = nullptr, added = 0; // of the last step
+        bool ready = false;              // the consumer has been told that s.dQ[w] is free
+        int *count = nullptr, added = 0; // of the last step: released after dK and dV have been issued
         for (int i = 0; i < steps; i++, t++) {
             const int offset = block.query_offset<C>(i, p);
             const DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
@@ -218,7 +221,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + offset) * C::warpgroups + w;
             auto wait_count = [&](int which, int n) { // until accumulator `which` holds n key blocks
                 while (ld_acquire(scratch.dq_counts + which * p.dq_tiles + dq_tile) < n) {}
-                fence_proxy_async_global();
+                fence_proxy_async_global(); // the count was read by the generic proxy, the accumulator is read by TMA
             };
             auto accumulator = [&](int which) {
                 return scratch.dq_accumulators + (which * p.dq_tiles + dq_tile) * C::dq_elements;
@@ -226,10 +229,10 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             if (chain.reads()) {
                 wait_count(chain.read_accumulator(), chain.read_count());
                 s.dq_source[w] = accumulator(chain.read_accumulator());
-                s.dQ_empty[w].expect_tx(C::dq_bytes);
-                cp_async_bulk(dQ, accumulator(chain.read_accumulator()), C::dq_bytes, s.dQ_empty[w]);
+                s.dQ_ready[w].expect_tx(C::dq_bytes);
+                cp_async_bulk(dQ, accumulator(chain.read_accumulator()), C::dq_bytes, s.dQ_ready[w]);
             } else if (!ready) {
-                s.dQ_empty[w].arrive();
+                s.dQ_ready[w].arrive();
             }
             ready = false;
             if (chain.last()) {
@@ -251,9 +254,9 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             cp_async_bulk_commit_group();
             if (i + 1 < steps) {
                 const DqChain next(block.j, block.reversed, block.query_offset<C>(i + 1, p) / C::steps_per_block);
-                if (!next.reads()) { // the consumer need not wait until the sum is there
+                if (!next.reads()) { // s.dQ[w] is free once TMA has read it; the count needs the write to have ended
                     cp_async_bulk_wait_group_read<0>();
-                    s.dQ_empty[w].arrive();
+                    s.dQ_ready[w].arrive();
                     ready = true;
                 }
                 cp_async_bulk_wait_group<0>();
@@ -273,7 +276,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH + h, key, b, shared_address(s.dS) + box + rows);
         }
         cp_async_bulk_commit_group();
-        if (count) { // dQ of the last step has had the time until here
+        if (count) { // the last step's reduce-add has ended by now, or nearly so
             cp_async_bulk_wait_group<1>();
             fence_proxy_async_global();
             st_release(count, added);
@@ -288,13 +291,14 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
 // ----------------------------------------------------------------------------
 // The consumers
 
-// Warpgroup w, which has 64 of the block's keys. S and dP are transposed: their rows are keys, their columns queries.
+// Consumer warpgroup w, which owns keys 64 w .. 64 w + 63 of the block. Scores are transposed: S^T, dP^T and dS^T are
+// (64 keys, Br queries), dK and dV (64 keys, HS), all wgmma accumulators.
 template <class C> struct BackwardConsumer {
     static constexpr int HS = C::HS, Br = C::Br, Bc = C::Bc, N = Br / 16;
     typedef float Scores[Br / 2];
     typename C::Shared& s;
     const int w;
-    uint32_t n = 0, t = 0; // blocks and steps so far: step t uses stage t % 2 for the (t / 2)th time
+    uint32_t n = 0, t = 0; // work item and step: step t uses stage t % 2, whose barriers are in phase t / 2
     float dK[HS / 2], dV[HS / 2];
 
     __device__ BackwardConsumer(typename C::Shared& s, int w) : s(s), w(w) {}
@@ -302,15 +306,15 @@ template <class C> struct BackwardConsumer {
     static __device__ uint32_t lane() { return (uint32_t)mma::mov_tid_x() % WARP_SIZE; }
     static __device__ uint32_t warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
     __device__ void arrive(Mbarrier& barrier) { barrier.arrive_warp(lane()); }
-    // While one warpgroup has its turn at the tensor cores, the other finds P and dS.
+    // Ping-pong: this warpgroup issues GEMMs between pingpong_sync() and pingpong_arrive(), while the other computes P and dS.
     __device__ void pingpong_sync() {
-        if (C::delayed_dq) { bar_sync(3 + w, 2 * WARPGROUP_SIZE); }
+        if (C::delayed_dq) { bar_sync(C::BAR_PINGPONG + w, 2 * WARPGROUP_SIZE); }
     }
     __device__ void pingpong_arrive() {
-        if (C::delayed_dq) { bar_arrive(3 + (w ^ 1), 2 * WARPGROUP_SIZE); }
+        if (C::delayed_dq) { bar_arrive(C::BAR_PINGPONG + (w ^ 1), 2 * WARPGROUP_SIZE); }
     }
 
-    // Begins x (64 keys, Br queries) = A B^T, or +=, with the warpgroup's rows of A, K or V, and B, Q or dO.
+    // Issues x (64, Br) = A B^T, or x += A B^T: the warpgroup's 64 rows of A (Bc, HS), which is K or V; B (Br, HS), Q or dO.
     template <bool accumulate> __device__ void issue_transposed(Scores& x, const void* A, const void* B) {
         uint64_t a = tile_descriptor_k_major(uniform(shared_address(A) + w * 64 * C::box_row));
         uint64_t b = tile_descriptor_k_major(uniform(shared_address(B)));
@@ -324,11 +328,13 @@ template <class C> struct BackwardConsumer {
         wgmma_commit_group();
         fence_operand(x);
     }
-    __device__ void issue_S(Scores& S) { // S^T = K Q^T
+    // Issues S^T = K Q^T of step t.
+    __device__ void issue_S(Scores& S) {
         s.Q_full[t % 2].wait(t / 2 % 2);
         issue_transposed<false>(S, s.K[n % 2], s.Q[t % 2]);
     }
-    __device__ void init_dP(Scores& dP, uint32_t t) { // dP^T = -D, of step t
+    // dP^T = -D, the initial value of its accumulator: so dP - D costs no addition.
+    __device__ void init_dP(Scores& dP, uint32_t t) {
         s.dO_full[t % 2].wait(t / 2 % 2);
         const float4* minus_D = reinterpret_cast<const float4*>(s.minus_D[t % 2]) + lane() % 4;
 #pragma unroll
@@ -340,9 +346,10 @@ template <class C> struct BackwardConsumer {
         }
         fence_operand(dP);
     }
-    __device__ void issue_dP(Scores& dP) { issue_transposed<true>(dP, s.V, s.dO[t % 2]); } // dP^T += V dO^T
+    // Issues dP^T += V dO^T of step t.
+    __device__ void issue_dP(Scores& dP) { issue_transposed<true>(dP, s.V, s.dO[t % 2]); }
 
-    // Begins x (64 keys, HS) += A B with A in registers, four of every eight from `part` on, and B, Q or dO.
+    // Issues x (64, HS) += A B: A (64, Br) in registers, four of every eight of PdS from `part` on; B (Br, HS), dO or Q.
     template <int part> __device__ void issue_gradient(float (&x)[HS / 2], const Scores& A, const void* B) {
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(B)), Br * C::box_row);
         fence_operand(x);
@@ -355,11 +362,13 @@ template <class C> struct BackwardConsumer {
         }
         fence_operand(x);
     }
+    // Issues dV += P^T dO and dK += dS^T Q of step t.
     __device__ void issue_gradients(const Scores& PdS) {
-        issue_gradient<0>(dV, PdS, s.dO[t % 2]); // dV += P^T dO
-        issue_gradient<4>(dK, PdS, s.Q[t % 2]);  // dK += dS^T Q
+        issue_gradient<0>(dV, PdS, s.dO[t % 2]);
+        issue_gradient<4>(dK, PdS, s.Q[t % 2]);
         wgmma_commit_group();
     }
+    // After the wait for these GEMMs: releases Q and dO, and goes to the next step.
     __device__ void finish_gradients() {
         fence_operand(dV);
         fence_operand(dK);
@@ -367,7 +376,7 @@ template <class C> struct BackwardConsumer {
         arrive(s.dO_empty[t % 2]);
         t++;
     }
-    // Begins dQ = dS K of step t with all keys of the block, for 64 queries, or at HS = 128 for 64 channels.
+    // Issues this warpgroup's dQ tile (64, 64) = dS K of step t, over all Bc keys of the block.
     __device__ void issue_dQ(float (&dQ)[32], uint32_t t) {
         s.dS_full[t % 2].wait(t / 2 % 2);
         uint64_t a = tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 ? w : 0])), 0);
@@ -381,14 +390,16 @@ template <class C> struct BackwardConsumer {
         wgmma_commit_group();
         fence_operand(dQ);
     }
-    // Hands dQ over to the thread that brings it to the sum, or to dqkv, and adds what that thread has fetched.
+    // After the wait for issue_dQ(): hands the dQ tile of step t to the dQ writer, in s.dQ[w]; first adds the accumulator that
+    // the writer has loaded there, where the chain says so. A complete dQ is scaled and rounded to 16 bit.
     __device__ void finish_dQ(float (&dQ)[32], uint32_t t, const DqChain& chain) {
         fence_operand(dQ);
         arrive(s.dS_empty[t % 2]);
-        s.dQ_empty[w].wait(t % 2);
+        s.dQ_ready[w].wait(t % 2);
         float4* part = reinterpret_cast<float4*>(s.dQ[w]) + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE;
         if (chain.reads()) {
-            static_assert(C::dq_bytes == WARPGROUP_SIZE * 128, ""); // the sum has been read for the last time
+            // Nobody reads the accumulator in scratch again: L2 need not write it back. Each thread discards 128 bytes.
+            static_assert(C::dq_bytes == WARPGROUP_SIZE * 128, "");
             discard_l2(s.dq_source[w] + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE * 32);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
@@ -397,7 +408,7 @@ template <class C> struct BackwardConsumer {
             }
         }
         if (chain.last()) {
-            if (chain.reads()) { bar_sync(1 + w, WARPGROUP_SIZE); }
+            if (chain.reads()) { bar_sync(C::BAR_DQ_READ + w, WARPGROUP_SIZE); } // other threads' parts are overwritten
             store_tile(shared_address(s.dQ[w]), 0, dQ, C::scale);
         } else {
 #pragma unroll
@@ -409,17 +420,18 @@ template <class C> struct BackwardConsumer {
         arrive(s.dQ_full[w]);
     }
 
-    // P = exp(S - m)/l and dS = P o (dP - D), rounded, as the operands A that begin_gradients() takes from the registers
-    // of S; dS in shared memory for both warpgroups. `hidden`: how far the strip's first key is behind the first query.
-    __device__ void compute_P_dS(Scores& S, Scores& dP, int hidden) {
-        constexpr int ahead = C::delayed_dq ? 2 : 4; // loads under way
+    // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
+    // 16 bit, into the registers of S: of every eight, four words are P and four dS, as issue_gradient() takes them. dS also
+    // goes to shared memory for dQ. key_minus_query: the warpgroup's first key less the first query, for the causal mask.
+    __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
+        constexpr int ahead = C::delayed_dq ? 2 : 4; // loads of lse in flight; each takes 4 registers
         const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
         float4 next[ahead];
 #pragma unroll
         for (int k = 0; k < ahead; k++) { next[k] = lse[4 * k]; }
         wgmma_wait_group<1>();
         fence_operand(S);
-        if (hidden > -64) { mask_transposed(S, hidden); }
+        if (key_minus_query > -64) { mask_transposed(S, key_minus_query); }
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const float4 u = next[k % ahead];
@@ -451,15 +463,16 @@ template <class C> struct BackwardConsumer {
         fence_proxy_async();
         arrive(s.dS_full[t % 2]);
     }
-    // -inf where the key is behind the query
-    __device__ void mask_transposed(Scores& S, int hidden) {
-        int row = hidden + (int)(warp() * 16 + lane() / 4) - (int)(lane() % 4 * 2);
+    // S^T = -inf where the key is after the query.
+    __device__ void mask_transposed(Scores& S, int key_minus_query) {
+        int row = key_minus_query + (int)(warp() * 16 + lane() / 4) - (int)(lane() % 4 * 2);
 #pragma unroll
         for (int i = 0; i < Br / 2; i++) {
             if (row + i / 2 % 2 * 8 > i / 4 * 8 + i % 2) { S[i] = -INFINITY; }
         }
     }
-    // The warp's 16 rows of a 64-row strip, as operands A of 16 columns each, into boxes of 64 columns
+    // Stores the warp's 16 of the warpgroup's 64 rows at `strip`, in fragments of 16 columns (operand A of mma.m16n8k16), to a
+    // tile in shared memory with boxes of 64 columns and TMA's 128-byte swizzle: 16-byte chunk c of row r is at c ^ (r % 8).
     template <int K> __device__ void store_fragments(uint32_t strip, int box_bytes, const uint32_t (&x)[K][4]) {
         uint32_t row = strip + (warp() * 16 + lane() % 16) * C::box_row;
 #pragma unroll
@@ -468,7 +481,7 @@ template <class C> struct BackwardConsumer {
             mma::stmatrix_x4(row + k / 4 * box_bytes + chunk * 16, x[k][0], x[k][1], x[k][2], x[k][3]);
         }
     }
-    // An accumulator, scaled and rounded
+    // Stores a wgmma accumulator (64, M * 2), times `scale`, rounded to 16 bit, likewise.
     template <int M> __device__ void store_tile(uint32_t strip, int box_bytes, const float (&x)[M], float scale) {
         uint32_t rounded[M / 8][4];
 #pragma unroll
@@ -479,14 +492,14 @@ template <class C> struct BackwardConsumer {
     }
 
     __device__ void run(const BackwardProblem& p) {
-        if (w == 1) { pingpong_arrive(); } // the first turn
+        if (w == 1) { pingpong_arrive(); } // warpgroup 0 begins
         for (;; n++) {
             const int work_item = __shfl_sync(0xffffffffu, lane() == 0 ? receive_work_item<C>(s, n) : 0, 0);
             if (work_item >= p.work_items) { break; }
             const KeyBlock block(work_item, p);
-            const int sign = block.reversed ? -1 : 1; // from a step's queries to those of the next
-            const int left = block.steps<C>(p) - 1, first = block.reversed ? left : 0;
-            const int last = left - first;
+            const int sign = block.reversed ? -1 : 1; // of the change of `offset` from a step to the next
+            const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0,
+                      last = end - first; // query offsets
             auto chain = [&](int offset) { return DqChain(block.j, sign < 0, offset / C::steps_per_block); };
             Scores S;
             {
@@ -564,7 +577,7 @@ template <class C> struct BackwardConsumer {
     }
 };
 
-// dqkv, qkv (B,T,3,NH,HS) and dout (B,T,NH,HS) by descriptors
+// dqkv and qkv (B,T,3,NH,HS), dout (B,T,NH,HS) as TMA descriptors. One persistent CTA per SM.
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     attention_backward_kernel(const __grid_constant__ CUtensorMap dqkv, const __grid_constant__ CUtensorMap dout,
                               const __grid_constant__ CUtensorMap qkv, const __grid_constant__ BackwardScratch scratch,
@@ -572,18 +585,19 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 #if defined(HOPPER_DEVICE_CODE)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
-    constexpr int warps = 4 * C::warpgroups; // of the consumers
-    constexpr int each = 4 * WARP_ARRIVALS, all = C::warpgroups * each;
+    // Arrivals that end a phase: of one consumer's 4 warps; of all consumers' warps; of all readers of a work item.
+    constexpr int consumer = 4 * WARP_ARRIVALS, consumers = C::warpgroups * consumer;
+    constexpr int work_readers = 1 + C::warpgroups + 4 * C::warpgroups; // producer, dQ writers, consumer warps
     if (threadIdx.x == 0) {
-        s.V_full.init(1), s.V_empty.init(all), s.dKV_empty.init(C::warpgroups);
+        s.V_full.init(1), s.V_empty.init(consumers), s.dKV_empty.init(C::warpgroups);
         for (int n = 0; n < 2; n++) {
             s.K_full[n].init(1), s.K_empty[n].init(C::warpgroups);
-            s.Q_full[n].init(1), s.Q_empty[n].init(all), s.dO_full[n].init(1), s.dO_empty[n].init(all);
-            s.dS_full[n].init(all), s.dS_empty[n].init(all);
-            s.work_full[n].init(1), s.work_empty[n].init(1 + C::warpgroups + warps);
+            s.Q_full[n].init(1), s.Q_empty[n].init(consumers), s.dO_full[n].init(1), s.dO_empty[n].init(consumers);
+            s.dS_full[n].init(consumers), s.dS_empty[n].init(consumers);
+            s.work_full[n].init(1), s.work_empty[n].init(work_readers);
         }
         for (int w = 0; w < C::warpgroups; w++) {
-            s.dQ_full[w].init(each), s.dQ_empty[w].init(1), s.dKV_full[w].init(each);
+            s.dQ_full[w].init(consumer), s.dQ_ready[w].init(1), s.dKV_full[w].init(consumer);
         }
         fence_mbarrier_init();
     }
@@ -604,14 +618,15 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 #endif
 }
 
-// The statistics of 128 rows of a head, and their flags at 0. dout, out (B,T,NH,HS); l, m (B,NH,T)
+// The kernel in front: lse = log2(l) + m log2(e) and -D = -rowsum(dO o O) of 128 rows of a head, and dq_counts and
+// work_counter at 0. dout, out (B,T,NH,HS); l, m (B,NH,T). HS / 8 lanes read a row, 16 bytes each.
 template <int HS> __global__ void __launch_bounds__(256)
     attention_backward_statistics_kernel(const __grid_constant__ BackwardScratch scratch, const floatX* dout,
                                          const floatX* out, const float* l, const float* m, int T, int NH,
                                          int counts_per_block) {
 #if defined(HOPPER_DEVICE_CODE)
     griddepcontrol_launch_dependents();
-    constexpr int lanes = HS / x128::size, rows = 256 / lanes, passes = padded_rows / rows; // lanes of a row
+    constexpr int lanes = HS / x128::size, rows = 256 / lanes, passes = padded_rows / rows; // of a row; in a pass
     const int blocks = CEIL_DIV(T, padded_rows), head = blockIdx.x / blocks, first = blockIdx.x % blocks * padded_rows;
     const int64_t base = out_offset(head / NH, head % NH, T, NH, HS) + threadIdx.x % lanes * x128::size;
     x128 x[passes], y[passes];
@@ -627,7 +642,8 @@ template <int HS> __global__ void __launch_bounds__(256)
     if (threadIdx.x < padded_rows) {
         int r = threadIdx.x, t = first + r;
         int64_t at = (int64_t)head * T + min(t, T - 1);
-        float sum = __fmul_rn(m[at], LOG2_E) + mma::lg2_approx(l[at]); // as forward rounded it
+        float sum =
+            __fmul_rn(m[at], LOG2_E) + mma::lg2_approx(l[at]); // rounded as forward does it, so that P is the same
         lse[r / 16 * 16 + statistics_row(r % 16)] = t < T ? sum : INFINITY;
     } else if (threadIdx.x < padded_rows + counts_per_block) {
         scratch.dq_counts[(int64_t)blockIdx.x * counts_per_block + threadIdx.x - padded_rows] = 0;
