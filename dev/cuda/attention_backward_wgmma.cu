@@ -91,9 +91,9 @@ __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 
 
 // Dynamic persistent tile scheduler: CTAs take work items from a counter; work item -> (head, key block j).
 // Heads come in groups of group_heads (so many that their Q, dO and dQ accumulators stay in L2), whose key blocks are
-// interleaved: for every j all heads of the group. j descends, shortest first: then key block j + 1 visits a query block one
-// block ahead of j, and j finds its dQ accumulator complete. Heads from first_reversed_head on are one last group in which
-// j ascends, longest first, so that all CTAs end at about the same time.
+// interleaved: for every j all heads of the group. j descends and each key block begins at its diagonal: so key block j + 1,
+// which was taken before j, is a block ahead of j at every query block, and its dQ has been added when j needs it. Heads from
+// first_reversed_head on are one last group in which j ascends, longest first, so that all CTAs end at about the same time.
 struct KeyBlock {
     int head, j;
     bool reversed; // j ascends from item to item, and query blocks are visited from the last to the diagonal
@@ -276,7 +276,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH + h, key, b, shared_address(s.dS) + box + rows);
         }
         cp_async_bulk_commit_group();
-        if (count) { // the last step's reduce-add has ended by now, or nearly so
+        if (count) { // the reduce-add of the last step had the time until here
             cp_async_bulk_wait_group<1>();
             fence_proxy_async_global();
             st_release(count, added);
@@ -429,7 +429,7 @@ template <class C> struct BackwardConsumer {
         float4 next[ahead];
 #pragma unroll
         for (int k = 0; k < ahead; k++) { next[k] = lse[4 * k]; }
-        wgmma_wait_group<1>();
+        wgmma_wait_group<1>(); // S is there, dP is under way
         fence_operand(S);
         if (key_minus_query > -64) { mask_transposed(S, key_minus_query); }
 #pragma unroll
@@ -491,17 +491,18 @@ template <class C> struct BackwardConsumer {
         store_fragments(strip, box_bytes, rounded);
     }
 
+    // Works off the CTA's key blocks: dK, dV and the dQ tiles of consumer w. README.md has the timeline of one block.
     __device__ void run(const BackwardProblem& p) {
-        if (w == 1) { pingpong_arrive(); } // warpgroup 0 begins
+        if (w == 1) { pingpong_arrive(); } // consumer 0 begins
         for (;; n++) {
             const int work_item = __shfl_sync(0xffffffffu, lane() == 0 ? receive_work_item<C>(s, n) : 0, 0);
             if (work_item >= p.work_items) { break; }
             const KeyBlock block(work_item, p);
-            const int sign = block.reversed ? -1 : 1; // of the change of `offset` from a step to the next
-            const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0,
-                      last = end - first; // query offsets
+            // Query offsets of the first and the last step, and the change from a step to the next.
+            const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0, last = end - first;
+            const int sign = block.reversed ? -1 : 1;
             auto chain = [&](int offset) { return DqChain(block.j, sign < 0, offset / C::steps_per_block); };
-            Scores S;
+            Scores S; // of step t; after compute_P_dS(): P and dS
             {
                 Scores dP;
                 pingpong_sync();
@@ -511,35 +512,30 @@ template <class C> struct BackwardConsumer {
                 s.V_full.wait(n % 2);
                 issue_dP(dP);
                 pingpong_arrive();
-                s.dKV_empty.wait(n % 2 ^ 1);
+                s.dKV_empty.wait(n % 2 ^ 1); // dK and dV of the last block have been stored: s.dS may be written
                 compute_P_dS(S, dP, w * 64 - first * Br);
             }
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { dK[i] = 0, dV[i] = 0; }
-            int offset = first;
+            int offset = first; // of step t
 #pragma unroll 1
-            for (; offset != last; offset += sign) {
+            for (; offset != last; offset += sign) { // ends step t, begins step t + 1
                 Scores dP;
-                if (C::delayed_dq) {
-                    pingpong_sync();
-                    if (offset != first) {
-                        float dQ[32];
-                        issue_dQ(dQ, t - 1);
-                        issue_gradients(S);
-                        wgmma_wait_group<1>();
-                        finish_dQ(dQ, t - 1, chain(offset - sign));
-                    } else {
-                        issue_gradients(S);
-                    }
-                    wgmma_wait_group<0>();
-                    finish_gradients();
-                    issue_S(S);
-                    pingpong_arrive();
+                pingpong_sync();
+                if (C::delayed_dq && offset != first) {
+                    float dQ[32];
+                    issue_dQ(dQ, t - 1);
+                    issue_gradients(S);
+                    wgmma_wait_group<1>();
+                    finish_dQ(dQ, t - 1, chain(offset - sign));
                 } else {
                     issue_gradients(S);
-                    wgmma_wait_group<0>();
-                    finish_gradients();
-                    issue_S(S);
+                }
+                wgmma_wait_group<0>();
+                finish_gradients(); // t++
+                issue_S(S);
+                pingpong_arrive();
+                if (!C::delayed_dq) {
                     float dQ[32];
                     issue_dQ(dQ, t - 1);
                     wgmma_wait_group<0>();
@@ -550,7 +546,7 @@ template <class C> struct BackwardConsumer {
                 issue_dP(dP);
                 compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
             }
-            arrive(s.V_empty);
+            arrive(s.V_empty); // the block's last dP has been computed
             pingpong_sync();
             if (C::delayed_dq && offset != first) {
                 float dQ[32];
@@ -565,9 +561,9 @@ template <class C> struct BackwardConsumer {
             issue_dQ(dQ, t);
             pingpong_arrive();
             wgmma_wait_group<0>();
-            finish_gradients();
+            finish_gradients(); // t++
             finish_dQ(dQ, t - 1, chain(offset));
-            s.dS_empty[(t - 1) % 2].wait((t - 1) / 2 % 2); // the other warpgroup has dQ, too
+            s.dS_empty[(t - 1) % 2].wait((t - 1) / 2 % 2); // the other consumer, too, has done with dS and K
             const uint32_t rows = w * 64 * C::box_row;
             store_tile(shared_address(s.dS) + rows, Bc * C::box_row, dV, 1);
             store_tile(shared_address(s.K[n % 2]) + rows, Bc * C::box_row, dK, C::scale);
