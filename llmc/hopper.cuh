@@ -1,14 +1,13 @@
 /*
-Hopper (sm_90a): one function per PTX instruction, named after its mnemonic. Tensors travel between global and shared
-memory in boxes (TMA), barriers in shared memory count arrivals and bytes, and a warpgroup (four warps, the first a
-multiple of four) multiplies tiles of shared memory into its registers while it goes on with something else.
+Hopper (sm_90a): one function for each PTX instruction, named after its mnemonic, and what a kernel needs around them:
+mbarriers, TMA descriptors, wgmma tile descriptors. A warpgroup is four warps, the first a multiple of four.
 
-    wait for a box      barrier.expect_tx(bytes), cp_async_bulk_tensor(box, map, ..., barrier);  elsewhere: barrier.wait
-    multiply            wgmma_fence, wgmma_mma_async ..., wgmma_commit_group;  later: wgmma_wait_group<0>
-    store a box         stores, fence_proxy_async, bar_sync;  one thread: cp_async_bulk_tensor(map, ..., box) and commit
+    load a tile     one thread: barrier.expect_tx(bytes), cp_async_bulk_tensor(box, map, ..., barrier);  readers: barrier.wait
+    multiply        wgmma_fence, wgmma_mma_async ..., wgmma_commit_group;  later: wgmma_wait_group<0>
+    store a tile    stores, fence_proxy_async, bar_sync;  one thread: cp_async_bulk_tensor(map, ..., box) and commit
 
-Everything is in 16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation. Section numbers are those of the PTX
-ISA 9.0. Addresses are 32-bit, of shared memory. Only kernels built for sm_90a may call these.
+16-bit operands (bf16 or fp16, the build's floatX), fp32 accumulation. Section numbers are those of the PTX ISA 9.0. Shared
+memory is addressed by 32-bit addresses. Only kernels built for sm_90a may call these functions.
 */
 #ifndef LLMC_HOPPER_CUH
 #define LLMC_HOPPER_CUH
@@ -22,7 +21,7 @@ ISA 9.0. Addresses are 32-bit, of shared memory. Only kernels built for sm_90a m
 #error "hopper.cuh multiplies 16-bit numbers: build with PRECISION=BF16 or PRECISION=FP16"
 #endif
 
-// Kernels that use this header have a body only where this is defined: in the pass for sm_90a.
+// Kernels that use this header have a body only where this is defined: in the compiler's pass for sm_90a.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER_DEVICE_CODE
 #endif
@@ -45,39 +44,41 @@ static inline Status hopper_num_sms(int* num_sms) {
 
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-// x, which is the same in all lanes already: now the compiler knows, and keeps descriptors in uniform registers.
+// Returns x, which must be the same in all lanes: tells the compiler so, which then keeps descriptors in uniform registers.
 __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // ----------------------------------------------------------------------------
 // Barriers
 
-// compute-sanitizer does not see that lane 0 arrives behind the other lanes, for ptxas makes nothing of __syncwarp where a
-// warp is together, and reports their accesses as races. For its sake all lanes may arrive.
+// The number of lanes of a warp that arrive on a barrier. One is enough: __syncwarp orders the other lanes' accesses before
+// its arrival. But ptxas removes a __syncwarp that a converged warp does not need, and racecheck, which no longer sees the
+// order, reports a race: for its sake all lanes arrive in builds for compute-sanitizer.
 #if defined(EVERY_LANE_ARRIVES)
 constexpr int WARP_ARRIVALS = 32;
 #else
 constexpr int WARP_ARRIVALS = 1;
 #endif
 
-// A barrier in shared memory. A phase ends when all arrivals have come and all expected bytes have been written; then
-// the next begins by itself. wait(n % 2) returns once phase n has ended.                                    (9.7.13.15)
+// A barrier in shared memory, in phases 0, 1, 2, ... A phase ends when its expected arrivals have come and its expected bytes
+// have been written. wait(n % 2) returns once phase n has ended, and at once on a new barrier for n = -1.      (9.7.13.15)
 struct Mbarrier {
     uint64_t state;
 
-    // arrivals: how many end a phase. By one thread; then fence_mbarrier_init() and a barrier of the block.
+    // Sets the number of arrivals that end a phase. By one thread, before fence_mbarrier_init() and __syncthreads().
     __device__ void init(int arrivals) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
     }
     __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
-    // For the warp, all of whose lanes have come this far: counts as WARP_ARRIVALS.
+    // Arrives for the calling warp, after the accesses of all its lanes: WARP_ARRIVALS arrivals.
     __device__ void arrive_warp(int lane) {
         __syncwarp();
         if (lane < WARP_ARRIVALS) { arrive(); }
     }
-    // One arrival, and so many bytes more to wait for in this phase.
+    // Arrives once, and adds `bytes` to what the phase expects.
     __device__ void expect_tx(int bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
     }
+    // Returns whether the phase of this parity has ended; may suspend the thread for a while.
     __device__ bool try_wait(uint32_t parity) {
         uint32_t ended;
         asm volatile("{\n"
@@ -102,11 +103,12 @@ __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init
 // Orders this thread's accesses to shared memory before those of TMA and of wgmma that follow.   (9.7.13.4)
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// The same for global memory, in both directions: between what TMA wrote or is to read there and the flags by
-// which threads tell each other.                                                                            (9.7.13.4)
+// Orders accesses to global memory by this thread's ordinary instructions and by TMA, in both directions: between a flag that
+// threads exchange by st_release and ld_acquire, and the data that TMA wrote or is to read.                    (9.7.13.4)
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// A flag in global memory, between blocks of threads: what this thread had seen or written is seen by who reads x.
+// Writes x to a flag in global memory, after all that this thread has written or observed: a CTA whose ld_acquire reads x sees
+// it, too. (PTX ISA, chapter "Memory Consistency Model")
 __device__ inline void st_release(int* flag, int x) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
 }
@@ -116,29 +118,30 @@ __device__ inline int ld_acquire(const int* flag) {
     return x;
 }
 
-// The 128 bytes at x, aligned to 128, are not needed any more: L2 may forget them instead of writing them to memory.
+// Destroys the 128 bytes at x, aligned to 128: L2 need not write them to memory. (PTX ISA, "discard")
 __device__ inline void discard_l2(const void* x) {
     asm volatile("discard.global.L2 [%0], 128;" ::"l"(__cvta_generic_to_global(x)) : "memory");
 }
 
-// Programmatic dependent launch: the next kernel of the stream may start, where it was launched so;
+// Programmatic dependent launch: lets the next kernel of the stream start, if it was launched with that attribute.
 __device__ inline void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-// the kernel before has ended and its writes are seen.
+// Programmatic dependent launch: waits until the kernel before has ended and its writes are visible.
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Barrier `id` (1 to 15; __syncthreads is 0) of `threads` threads, a multiple of 32: wait for the rest,      (9.7.13.1)
+// Arrives on named barrier `id` (1 to 15; __syncthreads is 0) of `threads` threads, a multiple of 32, and waits for the
+// others.                                                                                                     (9.7.13.1)
 __device__ inline void bar_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// or be counted only.
+// Arrives on named barrier `id` without waiting.                                                              (9.7.13.1)
 __device__ inline void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The registers of each thread of this warpgroup from here on, a multiple of 8 in [24, 256]. To be executed by all its
-// warps; the kernel needs __launch_bounds__(threads, blocks).                                                (9.7.19.5)
+// Sets the registers of each thread of this warpgroup from here on, a multiple of 8 in [24, 256]. Executed by all its warps;
+// the kernel needs __launch_bounds__(threads, blocks).                                                        (9.7.19.5)
 template <int registers> __device__ inline void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
@@ -149,8 +152,8 @@ template <int registers> __device__ inline void setmaxnreg_dec() {
 // ----------------------------------------------------------------------------
 // TMA
 
-// The box of a tensor of rank 4 whose first element is (x, y, z, w), x innermost, to shared memory. What lies outside
-// of the tensor becomes 0; the barrier counts the bytes of the whole box.                               (9.7.9.27.1.2)
+// TMA load: the box of a tensor of rank 4 whose first element is (x, y, z, w), x innermost, to shared memory. Elements outside
+// of the tensor become 0; the barrier counts the bytes of the whole box.                                  (9.7.9.27.1.2)
 __device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map, int x, int y, int z, int w,
                                             Mbarrier& barrier) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -158,38 +161,38 @@ __device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map
                  "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier.address())
                  : "memory");
 }
-// From shared memory; what lies outside of the tensor is not written.
+// TMA store: a box from shared memory to the tensor; elements outside of the tensor are not written.      (9.7.9.27.1.2)
 __device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y, int z, int w, uint32_t box) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(map), "r"(x),
                  "r"(y), "r"(z), "r"(w), "r"(box)
                  : "memory");
 }
-// Bytes that follow each other, a multiple of 16 at addresses that are: from global to shared memory,
+// Bulk copy of `bytes` contiguous bytes from global to shared memory; bytes and addresses are multiples of 16.
 __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, Mbarrier& barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address())
                  : "memory");
 }
-// back,
+// Bulk copy from shared to global memory, likewise.
 __device__ inline void cp_async_bulk(void* to, uint32_t from, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
                  "r"(from), "r"(bytes)
                  : "memory");
 }
-// and added to floats that are there.
+// TMA reduce-add: adds floats of shared memory to those in global memory.
 __device__ inline void cp_reduce_async_bulk_add(float* to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
                      __cvta_generic_to_global(to)),
                  "r"(from), "r"(bytes)
                  : "memory");
 }
-// Ends a group: this thread's stores since the last group.
+// Commits this thread's TMA stores since the last commit as a group.
 __device__ inline void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until at most the N latest groups of this thread have still to read their shared memory.
+// Waits until all but the N latest groups of this thread have read their shared memory, which may then be overwritten.
 template <int N> __device__ inline void cp_async_bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
-// Waits until at most the N latest groups of this thread have still to write.
+// Waits until all but the N latest groups of this thread have written to global memory.
 template <int N> __device__ inline void cp_async_bulk_wait_group() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
 }
@@ -230,7 +233,8 @@ static inline Status tensor_map(CUtensorMap* map, const void* tensor, const uint
                        (unsigned long long)sizes[1], (unsigned long long)sizes[0]);
 }
 
-// A tensor (B,T,heads,HS) in boxes of 64 tokens by 64 channels of a head, whose coordinates are channel, head, token and b.
+// The descriptor of a tensor (B,T,heads,HS) in boxes of 64 tokens by 64 channels of a head; coordinates are channel, head,
+// token, b.
 static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int B, int T, int heads, int HS) {
     const uint64_t row = HS * sizeof(floatX), token = heads * row;
     return tensor_map(map, x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B}, {row, token, T * token},
@@ -238,33 +242,34 @@ static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int 
 }
 
 // ----------------------------------------------------------------------------
-// Products of a warpgroup
+// wgmma: a matrix multiplication by a warpgroup
 
-// Descriptors of tiles in shared memory whose rows are 64 elements, 128 bytes, swizzled by TMA; a tile is
-// aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes.                                  (9.7.15.5.1)
+// Matrix descriptors of tiles in shared memory, with rows of 64 elements, 128 bytes, in TMA's 128-byte swizzle. A tile is
+// aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes.                                   (9.7.15.5.1)
 constexpr uint64_t DESCRIPTOR_SWIZZLE_128B = 1ull << 62;
-// Rows are along M or N, a row's 64 elements along K: 16 of K further are 32 bytes further.
+// K-major: tile rows are rows of A, or columns of B; a row's elements go along K. The next 16 of K are 32 bytes further.
 __device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | 1ull << 16 | (tile & 0x3ffff) >> 4;
 }
-// Rows are along K, a row's 64 elements along N (or M): 64 of N further are columns_stride bytes further, 16 of K are
-// 2048 bytes.
+// MN-major: tile rows go along K, a row's elements along N (or M). The next 16 of K are 2048 bytes further, the next 64 of N are
+// columns_stride bytes further.
 __device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | (uint64_t)(columns_stride >> 4) << 16 | (tile & 0x3ffff) >> 4;
 }
 
-// Before the first wgmma_mma_async, and whenever its registers have been written since.                    (9.7.15.7.1)
+// Orders this warpgroup's register accesses before the wgmma_mma_async that follow: needed before the first one, and whenever
+// operands or accumulators in registers have been written since.                                            (9.7.15.7.1)
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Ends a group: the products since the last group.
+// Commits the wgmma_mma_async since the last commit as a group.                                             (9.7.15.7.2)
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until at most the N latest groups are under way.
+// Waits until all but the N latest groups have ended.                                                       (9.7.15.7.3)
 template <int N> __device__ inline void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// No instruction: x has its value here, and the compiler neither moves its accesses across nor copies of it. To stand
-// around the time in which products under way own the registers of x.
+// Keeps the compiler from moving or copying accesses to the registers of x across this point; no instruction. Stands before
+// and after the time in which wgmma owns them (as CUTLASS's warpgroup_fence_operand).
 template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) { asm volatile("" : "+f"(x[i])::"memory"); }
@@ -287,8 +292,8 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
     "%57,%58,%59,%60,%61,%62,%63}, "
 
-// d (64,N) = A B^T, or += where accumulate is 1: A (64,16) and B (N,16) by descriptors, K-major both.      (9.7.15.5.2)
-// Thread t of the warpgroup holds, as d[4 n + 2 h + e], row 16 (t/32) + 8 h + t%32/4 and column 8 n + 2 (t%4) + e.
+// d (64,N) = A B^T, or d += A B^T if accumulate is 1. A (64,16) and B (N,16) by K-major descriptors.        (9.7.15.5.2)
+// Thread t of the warpgroup holds in d[4 n + 2 h + e] row 16 (t/32) + 8 h + t%32/4 and column 8 n + 2 (t%4) + e.
 __device__ inline void wgmma_mma_async(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
                  "%32, %33, p, 1, 1, 0, 0;\n}"
@@ -301,14 +306,14 @@ __device__ inline void wgmma_mma_async(float (&d)[64], uint64_t a, uint64_t b, i
                  : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// d (64,64) = A B or += where accumulate is 1: A (64,16) M-major, B (16,64) N-major, by descriptors.
+// d (64,64) = A B, or d += A B if accumulate is 1. A (64,16) and B (16,64) by MN-major descriptors.
 __device__ inline void wgmma_mma_async_mn_major(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
                  "%32, %33, p, 1, 1, 1, 1;\n}"
                  : HOPPER_OUT32(d, 0)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// d (64,N) += A B: A (64,16) in registers, as mma_m16n8k16 has it for each warp's 16 rows; B (16,N) N-major.
+// d (64,N) += A B. A (64,16) in registers, each warp's 16 rows as in mma_m16n8k16; B (16,N) by an MN-major descriptor.
 __device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("{\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32 "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n}"
                  : HOPPER_OUT32(d, 0)

@@ -54,8 +54,8 @@ __device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, u
                  : "memory");
 }
 
-// threadIdx.x and blockIdx, read anew each time: what is derived from them then occupies no registers from one use to
-// the next, where the compiler would rather keep, and spill, it.
+// threadIdx.x and blockIdx, read by a volatile instruction each time. The compiler then recomputes what depends on them instead
+// of keeping it in registers, or spilling it, from one use to the next.
 __device__ inline int mov_tid_x() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
@@ -69,14 +69,14 @@ __device__ inline int3 mov_ctaid() {
     return v;
 }
 
-// 16 bytes from global to shared memory, past L1 and the registers, arriving later. Of the source only the first
-// `bytes`, 16 or 0, are read; the rest becomes 0.
+// Asynchronous copy of 16 bytes from global to shared memory, bypassing L1. If `bytes` is 0 instead of 16, nothing is read and
+// the 16 bytes become 0.
 __device__ inline void cp_async_16(uint32_t address, const void* source, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(bytes) : "memory");
 }
-// Ends a group: the copies that this thread has issued since the last group.
+// Commits this thread's copies since the last commit as a group.
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most the N latest groups of this thread are under way.
+// Waits until all but the N latest groups of this thread have arrived.
 template <int N> __device__ inline void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
@@ -88,14 +88,14 @@ __device__ inline float lg2_approx(float x) {
     return y;
 }
 
-// 1/sqrt(n), by Newton's method in the compiler
+// 1/sqrt(n) at compile time, by Newton's method.
 constexpr float inverse_sqrt(int n) {
     double root = n;
     for (int i = 0; i < 32; i++) { root = (root + n / root) / 2; }
     return (float)(1 / root);
 }
 
-// Two floats, rounded to nearest, in one register: x in the lower half.
+// Casts two floats to 16 bit, rounded to nearest, in one register: x in the lower half.
 __device__ inline uint32_t cvt_rn_x2(float x, float y) {
 #if defined(PRECISION_FP16)
     __half2 v = __floats2half2_rn(x, y);
@@ -104,7 +104,7 @@ __device__ inline uint32_t cvt_rn_x2(float x, float y) {
 #endif
     return *reinterpret_cast<uint32_t*>(&v);
 }
-// Back: the lower half is x.
+// The two halves of v as floats, the lower one first.
 __device__ inline float2 float2_of(uint32_t v) {
 #if defined(PRECISION_FP16)
     return __half22float2(*reinterpret_cast<__half2*>(&v));
@@ -112,7 +112,7 @@ __device__ inline float2 float2_of(uint32_t v) {
     return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(&v));
 #endif
 }
-// The sum of the two products of the halves of x and y.
+// sum + x.lo y.lo + x.hi y.hi, in fp32.
 __device__ inline float dot_x2(uint32_t x, uint32_t y, float sum) {
     float2 u = float2_of(x), v = float2_of(y);
     return fmaf(u.x, v.x, fmaf(u.y, v.y, sum));

@@ -1,41 +1,17 @@
 /*
-FlashAttention on Hopper: wgmma fed by TMA, one warpgroup that loads and two to four that multiply.
+FlashAttention forward on Hopper: wgmma fed by TMA, a warpgroup of producers and two to four consumer warpgroups.
 
-A block of threads takes tiles of Br query rows of one head; each consumer warpgroup owns 64 of the rows and walks over
-the key blocks from its own diagonal down to the first. Against mma:
-- wgmma reads Q, K and V from shared memory by itself and runs while the warpgroup does something else: S of the next
-  block and O += P V of this one are under way together. P stays in registers, as the A operand of the second product.
-- TMA loads whole boxes on behalf of one thread; barriers count bytes and say what is full and what is
-  empty. The loading warpgroup gives its registers to the others.
-- Blocks of threads stay for the whole launch and are dealt equal work without a counter in memory, so that the next
-  tile's Q, K and V are loaded while this one's O is stored.
-- A warpgroup stops at its own diagonal, takes that block at half width where it needs no more, and changes its place
-  in the tile from tile to tile, so that one that has less to do in this tile runs ahead into the next.
-- O is rescaled only when a row's maximum has grown by more than a factor of 2^8 in P since it was last adopted. The
-  largest P of a row is then seldom 1, and is rounded. In return a head's first 64 rows, where out is largest and the
-  fewest roundings average out, multiply V by what rounding has left of P, too.
-
-The climb is told in README.md, section "The climb of wgmma".
-
-What binds, by the profiler's counters of one launch (with sections of 32 MB), in % of the peak; tensor cores,
-exponentials and issue while the SMs are busy:
-
-                            clock    tensor  exponentials  issue  shared memory  L2   DRAM read
-    4,16384,48,64   256x64  1.79 GHz   65        66          57        49        19    2.4 GB
-    4,16384,48,64  192x128  1.77 GHz   65        66          50        41        25    3.9 GB
-    4,4096,16,128  128x128  1.63 GHz   83        42          37        52        49    0.35 GB
-
-That launch at 4,16384 took 10.5 ms, 626 TFLOP/s; launch after launch it is 550, for then power binds: nvidia-smi names
-the power cap as what holds the clock in 1431 of 1454 samples, with HS = 128 at 1.4 to 1.65 GHz. So instructions cost
-even where their unit is idle. Lost, in those calls or the one before: an eighth of the exponentials as a polynomial on
-the FMA pipe (4 to 6%), a quarter (8 to 10%); O += P V issued before S = Q K^T (2% with 256x64, 7% with 192x128, 17% at
-HS = 128); O rescaled from a factor of 2^2, of 2, or whenever the maximum grows (1 to 4%, 3 to 9%, 4 to 15%);
-exponentials without a look at the maximum, redone where a sum exceeds 2^8 (from -1 to 2% gained with 256x64, 3 to 10%
-lost with 192x128, 4 to 8% at 4,4096); one ring of stages for K and V (2 to 3%); turns at HS = 128 (4%). Turns at the
-tensor cores gained 3 to 6% with three warpgroups, nothing with four. Lost earlier: Q in registers (1 to 3%), three
-warpgroups with 64 keys (15% at T = 1024), 64 keys at HS = 128 (14%).
-
-Papers: Dao, FlashAttention-2 (2023), algorithm 1; Shah et al., FlashAttention-3 (2024), sections 3.1 and 3.2.
+A CTA takes tiles of Br query rows of one head; each consumer owns 64 of the rows and iterates over the key blocks from its
+own diagonal down to the first. Against mma:
+- S = Q K^T of the next key block and O += P V of this one are in flight together; P is the register operand A of O += P V.
+- Persistent CTAs and a static tile scheduler: Q, K and V of the next tile are loaded while this one's O is stored.
+- A consumer stops at its own diagonal and takes the diagonal block at half width where that is enough. Consumers swap rows
+  from tile to tile, so that one with less work in this tile runs ahead into the next.
+- O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted; so P < 2^8. As the
+  largest P of a row is then not exactly 1, rows 0 .. 63 of a head, where out is largest, multiply V by P's rounding error too.
+Roles: one thread loads K and V, one loads Q; consumers release stages by mbarriers, and ping-pong in some configurations.
+README.md in this folder has the timeline and the barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 1; Shah et al.,
+FlashAttention-3 (2024), sections 3.1 and 3.2.
 */
 #include "attention.h"
 #include "llmc/hopper.cuh"
@@ -45,27 +21,33 @@ namespace wgmma {
 
 using namespace hopper;
 
-constexpr int WARPGROUP_ROWS = 64;                // rows of a warpgroup
-constexpr int BOX_ELEMENTS = WARPGROUP_ROWS * 64; // what one copy moves: 64 rows of 64 elements
+constexpr int WARPGROUP_ROWS = 64;                // query rows of a consumer: M of wgmma
+constexpr int BOX_ELEMENTS = WARPGROUP_ROWS * 64; // a TMA box: 64 rows of 64 channels
 
-// A configuration: head size, consumer warpgroups, keys of a block, stages of the pipeline, and whether the warpgroups
-// take turns at the tensor cores.
+// A configuration: head size, consumer warpgroups, keys of a block, pipeline stages, and whether consumers ping-pong: while one
+// issues its GEMMs, the others compute their softmax (FlashAttention-3, section 3.1).
 template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct ForwardTiles {
     static constexpr int HS = HS_, warpgroups = WARPGROUPS, Bc = BC, stages = STAGES;
     static constexpr int Br = warpgroups * WARPGROUP_ROWS, boxes = HS / 64, box_bytes = BOX_ELEMENTS * 2;
-    static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // the first warpgroup loads
+    static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // warpgroup 0: producers
     static constexpr int producer_registers = warpgroups == 2 ? 40 : 32;
     static constexpr int consumer_registers = warpgroups == 2 ? 232 : warpgroups == 3 ? 160 : 112;
     static constexpr bool pingpong = PINGPONG;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
-    struct Shared {
+    struct Shared { // tiles in TMA boxes, swizzled: Q and O (64, HS) for each consumer, K and V (Bc, HS) for each stage
         floatX Q[warpgroups][boxes][BOX_ELEMENTS], O[warpgroups][boxes][BOX_ELEMENTS];
         floatX K[stages][boxes][Bc * 64], V[stages][boxes][Bc * 64];
         Mbarrier Q_full[warpgroups], Q_empty[warpgroups];
         Mbarrier K_full[stages], K_empty[stages], V_full[stages], V_empty[stages];
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
+
+    // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses id + w.
+    enum NamedBarrier {
+        BAR_OUTPUT = 1,                        // 128 threads of consumer w: s.O[w] is free; s.O[w] is written
+        BAR_PINGPONG = BAR_OUTPUT + warpgroups // 256: consumer w waits, the one before it arrives: w may issue GEMMs
+    };
 };
 
 struct ForwardProblem {
@@ -77,8 +59,8 @@ struct ForwardProblem {
 // each run their own copy, without communication.
 //
 // Tile order: heads are cut into sections of section_heads heads; within a section, tiles are sorted by their number of
-// keys, all heads of one length before the next length. Odd sections counted from the last one descend, even ones ascend,
-// so that the length does not jump between sections and the launch ends with short tiles.
+// keys, all heads of one length before the next length. The last section descends, the one before it ascends, and so on: the
+// length does not jump between sections, and the launch ends with short tiles.
 // CTAs take the tiles in serpentine order: round n goes from the first CTA to the last if n is even, and back if it is
 // odd. So every CTA gets nearly the same number of keys.
 template <class C> struct TileScheduler {
@@ -113,8 +95,8 @@ template <class C> struct TileScheduler {
     __device__ int key_blocks(int w) const { return row(w) < p.T ? CEIL_DIV(row(w) + WARPGROUP_ROWS, C::Bc) : 0; }
 };
 
-// Position in a ring of pipeline stages: the stage, and the parity of the current pass over the ring, which is the mbarrier
-// phase parity to wait for.
+// Position in a ring of pipeline stages (as CUTLASS's PipelineState): the stage, and the parity of the pass over the ring. A
+// consumer waits for `full` with the parity, a producer for `empty` with the opposite one, which a new barrier passes.
 template <int stages> struct PipelineState {
     int stage = 0;
     uint32_t parity = 0;
@@ -129,22 +111,24 @@ template <int stages> struct PipelineState {
     }
 };
 
-// The softmax of a thread's two rows so far: rows lane/4 and lane/4 + 8 of its warp's sixteen.
+// The online softmax of a thread's two rows, lane/4 and lane/4 + 8 of its warp's 16. S is a wgmma accumulator (64, 2N), of
+// which the thread has S[N]; element i is in row i / 2 % 2.
 struct OnlineSoftmax {
-    // An older maximum stays in use while no score exceeds it by more: P stays below 2^8, m within 8 of the maximum.
+    // m is kept while no score exceeds it by more than this: P stays below 2^8, and m within 8 of the maximum.
     static constexpr float rescale_threshold = 8 / LOG2_E;
-    float scale;           // 1/sqrt(HS), known when compiling
-    float m[2];            // the maximum in use, as the contract has it: scaled
+    float scale;           // 1/sqrt(HS), a compile-time constant
+    float m[2];            // the maximum in use, of scale * S
     float sum[2] = {0, 0}; // of exp(scale S - m), this thread's columns only
-    float factor[2];       // for what was summed up before m grew
+    float factor[2];       // exp(old m - m) of the last update: O and sum are to be multiplied by it
 
     __device__ explicit OnlineSoftmax(float scale) : scale(scale) {
         m[0] = m[1] = -INFINITY;
         factor[0] = factor[1] = 1;
     }
-    // Adopts the maxima of S where some row of the warp needs it; true where O is to be multiplied by the factors.
+    // Adopts the maxima of S if some row of the warp exceeds the threshold; returns whether, then O is to be multiplied by
+    // `factor`. The decision is the warp's, the test each thread's: no shuffle where nothing is to be done.
     template <int N> __device__ bool update(const float (&S)[N]) {
-        float four[4] = {S[0], S[1], S[2], S[3]}; // two for each row: shorter chains
+        float four[4] = {S[0], S[1], S[2], S[3]}; // maxima, two for each row: shorter dependency chains
 #pragma unroll
         for (int i = 4; i < N; i++) { four[i % 4] = fmaxf(four[i % 4], S[i]); }
         float x[2] = {fmaxf(four[0], four[1]), fmaxf(four[2], four[3])};
@@ -163,8 +147,8 @@ struct OnlineSoftmax {
         }
         return exceeds;
     }
-    // S = exp(scale S - m). Both terms in powers of two, the second rounded before it is subtracted, as backward does
-    // it: so P is the same there.
+    // S <- P = exp(scale S - m), computed as 2^(scale log2(e) S - m log2(e)) with m log2(e) rounded first, as backward does it:
+    // so P is the same there. sum += P.
     template <int N> __device__ void exponentiate(float (&S)[N]) {
         float shift[2] = {-__fmul_rn(m[0], LOG2_E), -__fmul_rn(m[1], LOG2_E)};
 #pragma unroll
@@ -173,14 +157,14 @@ struct OnlineSoftmax {
             sum[i / 2 % 2] += S[i];
         }
     }
-    // The whole row's sum
+    // The sum over the row's four threads.
     __device__ float l(int h) const {
         float x = sum[h] + __shfl_xor_sync(0xffffffffu, sum[h], 1);
         return x + __shfl_xor_sync(0xffffffffu, x, 2);
     }
 };
 
-// -inf above the diagonal, which the last 64 columns of S hold: row r of the strip sees their columns up to r.
+// S = -inf above the diagonal, for S whose last 64 columns are the 64 x 64 diagonal: row r sees their columns 0 .. r.
 template <int N> __device__ inline void mask_causal(float (&S)[N], int warp, int lane) {
     int row = warp * 16 + lane / 4, column = lane % 4 * 2;
 #pragma unroll
@@ -190,7 +174,7 @@ template <int N> __device__ inline void mask_causal(float (&S)[N], int warp, int
     }
 }
 
-// The producers, two threads. One keeps the pipeline of K and V filled, as far ahead as its stages reach,
+// Producer thread of K and V: fills the ring of stages with the key blocks of every tile, from the last to the first.
 template <class C>
 __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
     PipelineState<C::stages> state;
@@ -213,7 +197,7 @@ __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv,
         }
     }
 }
-// the other gives each warpgroup its rows of the next tile's Q once it has done with the last.
+// Producer thread of Q: loads each consumer's 64 rows of the next tile once the consumer has released those of the last.
 template <class C>
 __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
     for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
@@ -228,33 +212,33 @@ __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, 
     }
 }
 
-// A consumer: warpgroup w, which takes 64 rows of every tile.
+// Consumer warpgroup w, which owns 64 rows of every tile.
 template <class C> struct ForwardConsumer {
     static constexpr int HS = C::HS, Bc = C::Bc;
     typename C::Shared& s;
     const int w;
-    PipelineState<C::stages> state; // the block whose V comes next
-    float O[HS / 2];
-    uint32_t P[Bc / 16][4]; // of the block at the state
+    PipelineState<C::stages> state; // of the key block whose P V comes next
+    float O[HS / 2];                // (64, HS), a wgmma accumulator
+    uint32_t P[Bc / 16][4];         // (64, Bc) of the key block at `state`, in 16 bit: operand A of wgmma
 
     __device__ ForwardConsumer(typename C::Shared& s, int w) : s(s), w(w) {}
 
     static __device__ int lane() { return mma::mov_tid_x() % WARP_SIZE; }
     static __device__ int warp() { return mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
 
-    // While one warpgroup has its turn at the tensor cores, the others find their maxima and exponentials. A turn for
-    // each key block of the tile, needed or not.
+    // Ping-pong: this consumer issues GEMMs between pingpong_sync() and pingpong_arrive(), while the others compute softmax.
+    // Consumers take turns once for each key block of the tile, whether they need the block or not.
     __device__ void pingpong_sync() {
-        if (C::pingpong) { bar_sync(1 + C::warpgroups + w, 2 * WARPGROUP_SIZE); }
+        if (C::pingpong) { bar_sync(C::BAR_PINGPONG + w, 2 * WARPGROUP_SIZE); }
     }
     __device__ void pingpong_arrive() {
-        if (C::pingpong) { bar_arrive(1 + C::warpgroups + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
+        if (C::pingpong) { bar_arrive(C::BAR_PINGPONG + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
     }
     __device__ void arrive(Mbarrier& empty) {
         if (lane() == 0) { empty.arrive(); }
     }
 
-    // Begins S (64, 2N) = Q K^T with the first 2 N keys of a block.
+    // Issues S (64, 2N) = Q K^T, with the first 2N keys of the key block at `block`.
     template <int N> __device__ void issue_scores(float (&S)[N], PipelineState<C::stages> block) {
         s.K_full[block.stage].wait(block.parity);
         uint64_t a = tile_descriptor_k_major(shared_address(s.Q[w]));
@@ -269,7 +253,7 @@ template <class C> struct ForwardConsumer {
         wgmma_commit_group();
         fence_operand(S);
     }
-    // Begins O += P V with the first `keys` keys of the block at the state.
+    // Issues O += P V, with the first `keys` keys of the key block at `state`.
     template <int keys, int N> __device__ void issue_output(const uint32_t (&P)[N][4]) {
         s.V_full[state.stage].wait(state.parity);
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.V[state.stage])), Bc * 128);
@@ -280,19 +264,20 @@ template <class C> struct ForwardConsumer {
         wgmma_commit_group();
         fence_operand(O);
     }
+    // Waits for O += P V, releases V and goes to the next key block.
     __device__ void finish_output() {
         wgmma_wait_group<0>();
         fence_operand(O);
         arrive(s.V_empty[state.stage]);
         state.advance();
     }
-    // P = S, rounded: the accumulator of one product is, register by register, the operand A of the other.
+    // P = S in 16 bit: the accumulator of S = Q K^T is, register by register, operand A of O += P V.
     template <int N> __device__ void round_to_p(const float (&S)[N]) {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) { P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]); }
     }
 
-    // P of the diagonal's block, of which the first `keys` are needed: in S, unrounded.
+    // S <- P of the diagonal block, of which the first `keys` keys are needed; in fp32.
     template <int keys> __device__ void compute_diagonal(float (&S)[keys / 2], OnlineSoftmax& softmax) {
         pingpong_sync();
         issue_scores(S, state);
@@ -304,36 +289,38 @@ template <class C> struct ForwardConsumer {
         softmax.update(S);
         softmax.exponentiate(S);
     }
+    // P of the diagonal block.
     template <int keys> __device__ void first_key_block(OnlineSoftmax& softmax) {
         float S[keys / 2];
         compute_diagonal<keys>(S, softmax);
         round_to_p(S);
     }
-    // O of the first strip of a head: P V with P in two parts, rounded and what rounding has left of it.
-    __device__ void first_tile(OnlineSoftmax& softmax) {
+    // O of rows 0 .. 63 of a head, which have one key block: O = P V + (P in fp32 - P in 16 bit) V.
+    __device__ void first_rows(OnlineSoftmax& softmax) {
         float S[WARPGROUP_ROWS / 2];
         compute_diagonal<WARPGROUP_ROWS>(S, softmax);
         arrive(s.Q_empty[w]);
-        uint32_t rest[WARPGROUP_ROWS / 16][4];
+        uint32_t residual[WARPGROUP_ROWS / 16][4];
 #pragma unroll
         for (int i = 0; i < WARPGROUP_ROWS / 4; i++) {
             uint32_t& p = P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]);
             float2 rounded = mma::float2_of(p);
-            rest[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i] - rounded.x, S[2 * i + 1] - rounded.y);
+            residual[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i] - rounded.x, S[2 * i + 1] - rounded.y);
         }
         issue_output<WARPGROUP_ROWS>(P);
         wgmma_wait_group<0>();
-        issue_output<WARPGROUP_ROWS>(rest);
+        issue_output<WARPGROUP_ROWS>(residual);
         finish_output();
     }
-    // O += P V of the last block, of which `keys` were needed, and P of this one.
+    // O += P V of the key block at `state`, of which `keys` keys are needed, and P of the next one:
+    // S = Q K_next^T;  O += P V;  m, P, sum by softmax of S;  O *= exp(old m - m)
     template <int keys> __device__ void key_block(OnlineSoftmax& softmax) {
         float S[Bc / 2];
         pingpong_sync();
         issue_scores(S, state.next());
         issue_output<keys>(P);
         pingpong_arrive();
-        wgmma_wait_group<1>();
+        wgmma_wait_group<1>(); // S is there, O is under way
         fence_operand(S);
         arrive(s.K_empty[state.next().stage]);
         bool rescale_O = softmax.update(S);
@@ -345,12 +332,13 @@ template <class C> struct ForwardConsumer {
             for (int i = 0; i < HS / 2; i++) { O[i] *= softmax.factor[i / 2 % 2]; }
         }
     }
+    // O += P V of the last key block, after which Q is not needed any more.
     __device__ void last_key_block() {
         arrive(s.Q_empty[w]);
         issue_output<Bc>(P);
         finish_output();
     }
-    // A block that other strips of the tile need.
+    // Releases a key block that only other consumers of the tile need.
     __device__ void skip_key_block() {
         pingpong_sync();
         pingpong_arrive();
@@ -361,7 +349,7 @@ template <class C> struct ForwardConsumer {
         state.advance();
     }
 
-    // out = O / l, by way of shared memory
+    // out = O / l for the consumer's rows, through s.O[w] and a TMA store; l and m from registers.
     __device__ void store(OnlineSoftmax& softmax, const CUtensorMap* out, float* l, float* m,
                           const TileScheduler<C>& tile) {
         const int row = tile.row(w), T = tile.p.T, warp = this->warp(), lane = this->lane();
@@ -377,20 +365,21 @@ template <class C> struct ForwardConsumer {
             }
         }
         const bool leader = warp == 0 && lane == 0;
-        if (leader) { cp_async_bulk_wait_group_read<0>(); } // of the last tile
-        bar_sync(1 + w, WARPGROUP_SIZE);
+        if (leader) { cp_async_bulk_wait_group_read<0>(); } // s.O[w] has been read, for the last tile
+        bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
         uint32_t lane_row = shared_address(s.O[w]) + (warp * 16 + lane % 16) * 128;
 #pragma unroll
         for (int n = 0; n < HS / 8; n += 2) { // chunks of 8 channels
             float x[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) { x[i] = factor[i / 2 % 2] * O[4 * n + i]; }
+            // TMA's 128-byte swizzle: 16-byte chunk c of row r is at c ^ (r % 8)
             int chunk = (n % 8 + lane / 16) ^ lane % 8;
             mma::stmatrix_x4(lane_row + n / 8 * C::box_bytes + chunk * 16, mma::cvt_rn_x2(x[0], x[1]),
                              mma::cvt_rn_x2(x[2], x[3]), mma::cvt_rn_x2(x[4], x[5]), mma::cvt_rn_x2(x[6], x[7]));
         }
         fence_proxy_async();
-        bar_sync(1 + w, WARPGROUP_SIZE);
+        bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
         if (leader) {
             for (int x = 0; x < C::boxes; x++) {
                 cp_async_bulk_tensor(out, x * 64, tile.h(), row, tile.b(), shared_address(s.O[w][x]));
@@ -399,8 +388,9 @@ template <class C> struct ForwardConsumer {
         }
     }
 
+    // Works off the CTA's tiles. README.md has the timeline of one tile.
     __device__ void run(const CUtensorMap* out, float* l, float* m, const ForwardProblem& p) {
-        if (w == C::warpgroups - 1) { pingpong_arrive(); } // the first turn
+        if (w == C::warpgroups - 1) { pingpong_arrive(); } // consumer 0 begins
         for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
             int blocks = tile.key_blocks(w);
             for (int n = blocks; n < tile.key_blocks(); n++) { skip_key_block(); }
@@ -412,9 +402,10 @@ template <class C> struct ForwardConsumer {
             OnlineSoftmax softmax(C::scale);
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
-            bool half = blocks * Bc > tile.row(w) + WARPGROUP_ROWS; // of the diagonal's block is needed
+            // Whether the diagonal is in the first 64 of the diagonal block's 128 keys; then there are two blocks or more.
+            bool half = blocks * Bc > tile.row(w) + WARPGROUP_ROWS;
             if (tile.row(w) == 0) {
-                first_tile(softmax);
+                first_rows(softmax);
             } else {
                 if (half) {
                     first_key_block<WARPGROUP_ROWS>(softmax);
@@ -433,7 +424,7 @@ template <class C> struct ForwardConsumer {
     }
 };
 
-// out (B,T,NH,HS) and qkv (B,T,3,NH,HS) by descriptors; l, m (B,NH,T)
+// out (B,T,NH,HS) and qkv (B,T,3,NH,HS) as TMA descriptors; l, m (B,NH,T). One persistent CTA per SM.
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     attention_forward_kernel(const __grid_constant__ CUtensorMap out, float* l, float* m,
                              const __grid_constant__ CUtensorMap qkv, const __grid_constant__ ForwardProblem p) {
@@ -441,7 +432,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     if (threadIdx.x == 0) {
-        for (int w = 0; w < C::warpgroups; w++) { s.Q_full[w].init(1), s.Q_empty[w].init(4); } // one arrival a warp
+        for (int w = 0; w < C::warpgroups; w++) { s.Q_full[w].init(1), s.Q_empty[w].init(4); } // 4 warps
         for (int n = 0; n < C::stages; n++) {
             s.K_full[n].init(1), s.K_empty[n].init(4 * C::warpgroups);
             s.V_full[n].init(1), s.V_empty[n].init(4 * C::warpgroups);
