@@ -4,13 +4,19 @@
 # make attention_forward_flash2                    one variant of dev/cuda, as build/attention_forward_flash2_bf16
 # make compete         race all variants on this GPU      make pair-tests      train with every pair of them
 # make libattention.so the winners with a C interface
+# make install         libattention.so, libattention.h and a pkg-config file, under PREFIX; make uninstall removes them
+# make profile         a short run of the GPU trainer under Nsight Systems, or Nsight Compute where only that is there
+# make cuda            every CUDA program there is, to see that all of them compile
 # make lint            format and static checks    make format          puts the format right
+# make compile_commands.json                       for clangd and other tools
+# make help            this text                   make clean           removes what was built
 #
 # PRECISION=BF16|FP32                              of the GPU programs; FP16 too for variants
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
 # GPU_ARCH=90                                      compute capability to build for, instead of this machine's
 # USE_OPENMP=0  USE_CBLAS=1                        for the CPU programs: one core; products by an installed CBLAS
 # WERROR=                                          lets the warnings of a newer compiler pass
+# PREFIX=/usr/local DESTDIR=                       of make install
 
 SHELL := /bin/bash
 PRECISION ?= BF16
@@ -28,6 +34,11 @@ WERROR ?= -Werror
 CFLAGS := -std=c11 -D_GNU_SOURCE -O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-math \
     -Wall -Wextra $(WERROR) -I. -MMD -MP
 LDLIBS := -lm -lpthread
+# Files from elsewhere are read: position-independent code, read-only relocations, guarded stacks, checked libc calls.
+harden := -fPIE -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+harden_link := -pie -Wl,-z,relro,-z,now
+CFLAGS += $(harden)
+LDLIBS += $(harden_link)
 
 # OpenMP, where the compiler has it
 openmp := -fopenmp-simd # loops may still be vectorised
@@ -67,15 +78,21 @@ arch_flags := $(call gencode,80) $(call gencode,90a) -gencode arch=compute_80,co
 arch_text := no GPU seen: sm_80, sm_90a and PTX for newer ones
 endif
 
-NVCCFLAGS := -std=c++17 -O3 -I. $(arch_flags) -t 2 -Xcompiler -Wall,-Wextra -Xptxas --warn-on-spills \
-    $(if $(WERROR),-Werror all-warnings)
+# The registers of the kernels are fitted with ptxas 13. That of 12.6 spills 20 bytes in two configurations of mma.
+cuda_release := $(if $(NVCC),$(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p'))
+warn_on_spills := $(if $(filter 9 10 11 12,$(cuda_release)),,-Xptxas --warn-on-spills)
+comma := ,
+empty :=
+space := $(empty) $(empty)
+NVCCFLAGS := -std=c++17 -O3 -I. $(arch_flags) -t 2 -Xcompiler -Wall,-Wextra,$(subst $(space),$(comma),$(harden)) \
+    $(warn_on_spills) $(if $(WERROR),-Werror all-warnings)
 ifneq ($(ATTENTION_FORWARD),)
 attention_flags += -DATTENTION_FORWARD=$(ATTENTION_FORWARD)
 endif
 ifneq ($(ATTENTION_BACKWARD),)
 attention_flags += -DATTENTION_BACKWARD=$(ATTENTION_BACKWARD)
 endif
-CUDA_LDLIBS := -lcublasLt -lcublas
+CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 
 variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_*.cu))
 unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
@@ -86,7 +103,8 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests pair-tests compete lint format clean variants $(variants)
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests pair-tests compete install uninstall profile help lint format \
+    clean variants $(variants)
 
 all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
 no-nvcc:
@@ -99,8 +117,9 @@ build/%.flags: FORCE
 FORCE:
 .PHONY: FORCE
 cpu_flags = $(CC) $(CFLAGS) $(LDLIBS)
-gpu_flags = $(NVCC) $(NVCCFLAGS)
-trainer_flags = $(gpu_flags) $(PRECISION) $(attention_flags)
+gpu_flags = $(NVCC) $(NVCCFLAGS) $(CUDA_LDLIBS)
+trainer_flags = $(gpu_flags) $(attention_flags)
+precision_flags = $(PRECISION)
 
 train_gpt2 test_gpt2: %: %.c build/cpu.flags
 	$(CC) $(CFLAGS) -MF build/$@.d $< -o $@ $(LDLIBS)
@@ -108,38 +127,38 @@ train_gpt2 test_gpt2: %: %.c build/cpu.flags
 # With WERROR what ptxas only informs of ends the build too: wgmma serialised, setmaxnreg ignored (C7508 to C7519).
 nvcc = set -o pipefail; $(if $(NVCC),$(NVCC),$(error no nvcc found: install the CUDA Toolkit, or name its compiler with NVCC=)) $(NVCCFLAGS)
 strict := $(if $(WERROR),2>&1 | awk '{ print } /C75[01][0-9]/ { bad = 1 } END { exit bad }' >&2)
+define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 .DELETE_ON_ERROR:
 
-train_gpt2cu test_gpt2cu: %cu: %.cu build/trainer.flags
-	@echo "building $@ in $(PRECISION) for $(arch_text)"
-	$(nvcc) -DPRECISION_$(PRECISION) $(attention_flags) -MMD -MF build/$@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
-
-# Both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
-define precision_rule
-build/$(1)_%: $(1:cu=.cu) build/trainer.flags
-	$$(nvcc) -DPRECISION_$$(shell echo $$* | tr a-z A-Z) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $(CUDA_LDLIBS) $$(strict)
+# The trainers in both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
+define trainer_rule
+build/train_gpt2cu_$(1) build/test_gpt2cu_$(1): build/%cu_$(1): %.cu build/trainer.flags
+	@echo "building $$@ for $(arch_text)"
+	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 endef
-$(foreach program,train_gpt2cu test_gpt2cu,$(eval $(call precision_rule,$(program))))
+$(foreach p,bf16 fp32,$(eval $(call trainer_rule,$(p))))
+# and that of PRECISION at the root
+train_gpt2cu test_gpt2cu: %: build/%_$(precision) build/precision.flags
+	cp $< $@
+build/train_gpt2cu_fp16 build/test_gpt2cu_fp16:
+	$(error PRECISION=FP16: the trainer scales no loss, so fp16 is for the variants of dev/cuda; take BF16 or FP32)
 
-# Variants: build/<name>_<precision>
+# Variants: build/<name>_<precision>; those on tensor cores have no fp32.
+fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
+variant_programs := $(foreach p,bf16 fp16,$(variants:%=build/%_$(p))) $(fp32_variants:%=build/%_fp32)
 define variant_rule
-build/%_$(1): dev/cuda/%.cu build/gpu.flags
-	$$(nvcc) -DPRECISION_$(2) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
+$(filter %_$(1),$(variant_programs)): build/%_$(1): dev/cuda/%.cu build/gpu.flags
+	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 endef
-$(eval $(call variant_rule,bf16,BF16))
-$(eval $(call variant_rule,fp16,FP16))
-$(eval $(call variant_rule,fp32,FP32))
+$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p))))
 $(variants): %: build/%_$(precision)
-# for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
-build/racecheck_%_bf16: dev/cuda/%.cu build/gpu.flags
-	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
-# the tensor-core variants have no fp32
-variant_programs := $(foreach c,$(variants),build/$(c)_bf16 build/$(c)_fp16 \
-    $(if $(filter %_mma %_wgmma,$(c)),,build/$(c)_fp32))
 variants: $(variant_programs)
+# for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
+$(variants:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/gpu.flags
+	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
 
 # Every CUDA program there is, to see that all of them compile
-cuda: train_gpt2cu test_gpt2cu build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 libattention.so variants
+cuda: train_gpt2cu test_gpt2cu build/train_gpt2cu_fp32 build/test_gpt2cu_fp32 libattention.so variants $(cuda_unit_tests)
 
 # The trainer's test with every pair of variants that can train: build/pair-<forward>-<backward>-<precision>. A
 # variant whose forward needs a scratch cannot (cublas, and flash1 in 16 bit).
@@ -154,10 +173,69 @@ $(pairs): build/pair-%: test_gpt2.cu build/gpu.flags
 	    -DPRECISION_$(shell echo $(word 3,$(subst -, ,$*)) | tr a-z A-Z) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags
-	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -MMD -MF build/$@.d -MT $@ \
-	    $< -o $@ $(strict)
+	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
+	    -MMD -MF build/$@.d -MT $@ $< -o $@ $(strict)
 
 -include $(wildcard build/*.d)
+build/%.d: ; # what a compiler wrote beside a program is not a target of its own
+
+# ----------------------------------------------------------------------------
+# Installing, and what other tools read
+
+VERSION := 0.1.0
+PREFIX ?= /usr/local
+libdir := $(PREFIX)/lib
+includedir := $(PREFIX)/include
+
+build/libattention.pc: FORCE
+	@mkdir -p build
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: libattention' \
+	    'Description: causal self-attention for NVIDIA GPUs, forward and backward, in bf16' 'Version: $(VERSION)' \
+	    'Libs: -L$${libdir} -lattention' 'Cflags: -I$${includedir}' > $@
+
+install: libattention.so build/libattention.pc
+	install -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir)
+	install -m 755 libattention.so $(DESTDIR)$(libdir)/libattention.so
+	install -m 644 dev/cuda/libattention.h $(DESTDIR)$(includedir)/libattention.h
+	install -m 644 build/libattention.pc $(DESTDIR)$(libdir)/pkgconfig/libattention.pc
+uninstall:
+	rm -f $(DESTDIR)$(libdir)/libattention.so $(DESTDIR)$(includedir)/libattention.h $(DESTDIR)$(libdir)/pkgconfig/libattention.pc
+
+# For clangd: how each program is compiled. CUDA files get clang's flags, which clangd understands, not nvcc's.
+clang_cuda := clang++ -x cuda -std=c++17 -I. --cuda-gpu-arch=sm_80 --cuda-path=$(patsubst %/bin/nvcc,%,$(NVCC)) -DPRECISION_BF16
+c_programs := $(wildcard *.c dev/test/*.c dev/bench/*.c)
+cu_programs := $(wildcard *.cu dev/cuda/*.cu dev/test/*.cu)
+compile_commands.json: FORCE
+	@{ echo '['; \
+	    for f in $(c_programs); do printf '  {"directory": "%s", "file": "%s", "command": "%s"},\n' \
+	        '$(CURDIR)' $$f "$(CC) $(filter-out -MMD -MP,$(CFLAGS)) -c $$f"; done; \
+	    for f in $(cu_programs); do printf '  {"directory": "%s", "file": "%s", "command": "%s"},\n' \
+	        '$(CURDIR)' $$f "$(clang_cuda) -c $$f"; done; } | sed '$$ s/,$$/\n]/' > $@
+	@echo "$@: $(words $(c_programs) $(cu_programs)) programs"
+
+help:
+	@sed -n '/^# make /,/^$$/ { s/^# \{0,1\}//p }' Makefile
+
+# A short run under a profiler: steps, layers and kernels are NVTX ranges. On this project's own text, in a small model.
+nsys := $(shell command -v nsys 2>/dev/null)
+ncu := $(shell command -v ncu 2>/dev/null)
+profile_run = ./train_gpt2cu -i build/profile_train.bin -j build/profile_val.bin -b 16 -t 1024 -d 16384 -v 0 -s 0
+ifeq ($(gpu),)
+profile:
+	@echo "error: make profile runs the GPU trainer, and there is no GPU here" >&2; exit 1
+else ifeq ($(nsys)$(ncu),)
+profile:
+	@echo "error: make profile needs nsys (Nsight Systems) or ncu (Nsight Compute) in PATH; the CUDA Toolkit has both" >&2; exit 1
+else
+profile: train_gpt2cu
+	$(python) dev/data/text.py --tokenizer bytes --output build/profile README.md Makefile llmc dev
+ifneq ($(nsys),)
+	$(nsys) profile --force-overwrite true --trace cuda,nvtx,cublas -o build/profile $(profile_run) -e gpt2:d12 -x 10
+	$(nsys) stats --force-export true --report nvtx_sum,cuda_gpu_kern_sum build/profile.nsys-rep
+else
+	$(ncu) --set basic --launch-skip 400 --launch-count 100 $(profile_run) -e gpt2:l2c768h12 -x 20 | tee build/profile.txt
+endif
+endif
 
 # ----------------------------------------------------------------------------
 # Tests
@@ -171,13 +249,14 @@ build/test_%: dev/test/test_%.c build/cpu.flags
 sanitize := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
-	$(CC) $(filter-out -O3,$(CFLAGS)) $(sanitize) -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
+	$(CC) $(filter-out -O3 %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) $(sanitize) -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
 
 build/test_%: dev/test/test_%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(strict)
 
-unit-tests: $(unit_tests) $(cuda_unit_tests)
-	@set -e; for t in $^; do echo "== $$t"; $$t; done
+unit-tests: $(unit_tests) $(cuda_unit_tests) train_gpt2
+	@set -e; for t in $(unit_tests) $(cuda_unit_tests); do echo "== $$t"; $$t; done
+	@echo "== dev/test/test_makefile.sh"; dev/test/test_makefile.sh
 	@set -e; for t in dev/test/test_*.py; do echo "== $$t"; $(python) $$t; done
 
 cpu-tests: train_gpt2 test_gpt2
@@ -221,10 +300,11 @@ lint:
 	shellcheck $(sh_files)
 	ruff check $(py_files)
 	ruff format --check $(py_files)
+	$(python) dev/bench/readme_tables.py --check
 
 format:
 	clang-format -i $(c_files)
 	ruff format $(py_files)
 
 clean:
-	rm -rf build train_gpt2 test_gpt2 train_gpt2cu test_gpt2cu libattention.so
+	rm -rf build train_gpt2 test_gpt2 train_gpt2cu test_gpt2cu libattention.so compile_commands.json

@@ -107,17 +107,18 @@ static inline TokenFile token_file_open(const char* path) {
         fatal("%s: version %d of the token format with magic number %d, expected %d", path, (int)header[1],
               (int)header[0], expected_version);
     }
-    if (header[2] < 0 || header[3] < 0) {
-        fatal("%s: its header says %d tokens of a vocabulary of %d; the file is corrupt", path, (int)header[2],
-              (int)header[3]);
+    if (header[2] < 0 || header[3] < 0 || header[3] > MAX_VOCAB_SIZE) {
+        fatal("%s: its header says %d tokens of a vocabulary of %d, %d at most; the file is corrupt", path,
+              (int)header[2], (int)header[3], (int)MAX_VOCAB_SIZE);
     }
     t.num_tokens = (size_t)header[2];
     t.vocab_size = header[3];
     t.token_bytes = header[0] == TOKENS_MAGIC_32 ? 4 : 2;
-    size_t size = (size_t)file_size(t.file, path), expected = HEADER_BYTES + t.num_tokens * t.token_bytes;
+    size_t size = HEADER_BYTES + body_bytes(t.file, path);
+    size_t expected = size_add(HEADER_BYTES, size_mul(t.num_tokens, t.token_bytes));
     if (size != expected) {
-        fatal("%s: %zu bytes, but its header says %zu tokens, which take %zu; the file is truncated or corrupt", path,
-              size, t.num_tokens, expected);
+        fatal("%s has %zu bytes, but its header says %zu tokens, which take %zu; the file is truncated or corrupt",
+              path, size, t.num_tokens, expected);
     }
     return t;
 }
@@ -240,8 +241,13 @@ static inline void dataloader_fetch_(DataLoader* d) {
 // ----------------------------------------------------------------------------
 // Shards
 
+// Tokens of a sample: a batch of every rank. SIZE_MAX where that does not fit.
+static inline size_t dataloader_sample_tokens_(const DataLoader* d) {
+    return size_mul(d->num_ranks, size_mul(d->B, d->T));
+}
+
 static inline size_t dataloader_samples_(const DataLoader* d, TokenFile shard) {
-    return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / (d->num_ranks * d->B * d->T);
+    return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / dataloader_sample_tokens_(d);
 }
 
 // Opens the shard at current_shard_idx. Call it while no thread reads.
@@ -280,7 +286,7 @@ static inline void dataloader_reset(DataLoader* d) {
 
 // Checks every shard now, so that a bad one does not end the run in its middle.
 static inline void dataloader_check_shards_(DataLoader* d) {
-    size_t needed = d->num_ranks * d->B * d->T + 1;
+    size_t needed = size_add(dataloader_sample_tokens_(d), 1);
     int vocab_size = 0; // the first that a shard names
     for (size_t i = 0; i < d->num_shards; i++) {
         TokenFile t = token_file_open(d->paths.gl_pathv[i]);
@@ -413,7 +419,8 @@ static inline void dataloader_read_order_(int* order, size_t n, FILE* file, cons
     char* seen = (char*)calloc_check(n, 1);
     for (size_t i = 0; i < n; i++) {
         if (order[i] < 0 || (size_t)order[i] >= n || seen[order[i]]++) {
-            fatal("%s: entry %zu, %d, does not belong into an order of %zu; the file is corrupt", path, i, order[i], n);
+            fatal("%s: entry %zu, %d, is not one of an order of %zu, or there twice; the file is corrupt", path, i,
+                  order[i], n);
         }
     }
     free(seen);

@@ -12,6 +12,8 @@ dev/reference/write_reference.py writes:
 #ifndef LLMC_DEBUG_STATE_H
 #define LLMC_DEBUG_STATE_H
 
+#include <math.h>
+
 #include "gpt2.h"
 
 enum { DEBUG_STATE_MAGIC = 20240327, DEBUG_STATE_VERSION = 2, DEBUG_STATE_MAX_STEPS = 1000 };
@@ -28,7 +30,7 @@ typedef struct {
 } DebugState;
 
 static inline void* debug_state_tensor_(size_t count, FILE* file, const char* path) {
-    void* p = malloc_check(count * sizeof(float));
+    void* p = malloc_check(size_mul(count, sizeof(float)));
     fread_check(p, sizeof(float), count, file, path);
     return p;
 }
@@ -62,13 +64,17 @@ static inline DebugState debug_state_read(const char* path, GPT2Config config) {
         fatal("%s: %d step losses; 0 to %d are possible", path, s.num_losses, DEBUG_STATE_MAX_STEPS);
     }
     float* settings[] = {&s.learning_rate, &s.beta1, &s.beta2, &s.epsilon, &s.weight_decay, &s.grad_clip};
-    for (int i = 0; i < 6; i++) { memcpy(settings[i], &header[5 + i], sizeof(float)); }
+    for (int i = 0; i < 6; i++) {
+        memcpy(settings[i], &header[5 + i], sizeof(float));
+        if (!isfinite(*settings[i])) { fatal("%s: setting %d of its steps is not finite; it is corrupt", path, i); }
+    }
 
-    size_t BT = (size_t)s.B * (size_t)s.T, V = (size_t)config.vocab_size, steps = (size_t)s.num_losses;
-    size_t expected = HEADER_BYTES + sizeof(float) * (2 * BT + BT * V + 1 + num_parameters + steps);
+    size_t BT = size_mul((size_t)s.B, (size_t)s.T), V = (size_t)config.vocab_size, steps = (size_t)s.num_losses;
+    size_t numbers = size_add(size_mul(BT, V + 2), size_add(num_parameters, 1 + steps)); // x and y, logits, the rest
+    size_t expected = size_add(HEADER_BYTES, size_mul(numbers, sizeof(float)));
     int64_t size = file_size(file, path);
     if ((uint64_t)size != (uint64_t)expected) {
-        fatal("%s: %lld bytes, but for this model and its batch of %d x %d tokens it should have %zu; the file is "
+        fatal("%s has %lld bytes, but for this model and its batch of %d x %d tokens it should have %zu; the file is "
               "truncated, corrupt or another model's",
               path, (long long)size, s.B, s.T, expected);
     }

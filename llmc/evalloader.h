@@ -16,6 +16,7 @@ It is read and checked as a whole when it is opened: HellaSwag's validation set 
 #include "utils.h"
 
 enum { EVAL_MAGIC = 20240522, EVAL_ENDINGS = 4, EVAL_EXAMPLE_MARK = 65535 };
+enum { EVAL_MAX_EXAMPLES = 65536 };                  // their index has 16 bits
 enum { EVAL_SMALLEST = 5 + 2 * (1 + EVAL_ENDINGS) }; // words of an example whose parts have one token each
 
 typedef struct {
@@ -67,7 +68,7 @@ static inline size_t evalloader_check_example_(EvalLoader* e, const uint16_t* wo
         }
         at += 1 + n;
     }
-    if (at != length) { fatal("%s: example %d has words behind its last ending; the file is corrupt", e->path, index); }
+    if (at != length) { fatal("%s: example %d has trailing words; the file is corrupt", e->path, index); }
     return length;
 }
 
@@ -76,10 +77,14 @@ static inline void evalloader_read_(EvalLoader* e) {
     int32_t header[HEADER_INTS];
     read_header(header, file, e->path, EVAL_MAGIC, "multiple-choice evaluation file");
     if (header[1] != 1) { fatal("%s: evaluation file version %d is not supported: 1 is", e->path, (int)header[1]); }
-    size_t bytes = (size_t)file_size(file, e->path) - HEADER_BYTES, words = bytes / 2, at = 0;
-    if (header[2] < 1 || (size_t)header[2] > words / EVAL_SMALLEST) {
-        fatal("%s: its header says %d examples, which %zu bytes cannot hold; the file is truncated or corrupt", e->path,
-              (int)header[2], bytes);
+    size_t bytes = body_bytes(file, e->path), words = bytes / 2, at = 0;
+    if (header[2] < 1 || header[2] > EVAL_MAX_EXAMPLES || (size_t)header[2] > words / EVAL_SMALLEST) {
+        fatal("%s: its header says %d examples, 1 to %d fit into its %zu bytes; the file is truncated or corrupt",
+              e->path, (int)header[2],
+              words / EVAL_SMALLEST < EVAL_MAX_EXAMPLES ? (int)(words / EVAL_SMALLEST) : (int)EVAL_MAX_EXAMPLES, bytes);
+    }
+    if (words > (size_t)header[2] * EVAL_EXAMPLE_MARK / 2) { // no example is longer than its length in 16 bits can say
+        fatal("%s has trailing bytes after its %d examples; it is corrupt", e->path, (int)header[2]);
     }
     e->num_examples = header[2];
     e->words = (uint16_t*)malloc_check(bytes);
@@ -91,7 +96,7 @@ static inline void evalloader_read_(EvalLoader* e) {
         at += evalloader_check_example_(e, e->words + at, words - at, i);
     }
     if (2 * at != bytes) {
-        fatal("%s: %zu bytes behind the last of %d examples; it is corrupt", e->path, bytes - 2 * at, e->num_examples);
+        fatal("%s has trailing bytes after its %d examples; it is corrupt", e->path, e->num_examples);
     }
 }
 

@@ -14,7 +14,7 @@ typedef struct {
     int vocab_size;
     int eot_token;          // what a sample begins with: <|endoftext|>, or a newline where tokens are bytes
     int ready;              // 0: there is no file; tokens print as numbers
-    unsigned char* bytes;   // all tokens' bytes, one behind the other
+    unsigned char* bytes;   // all tokens' bytes, one after the other
     size_t* offsets;        // (vocab_size + 1) token i is bytes[offsets[i]] .. bytes[offsets[i+1] - 1]
     unsigned char begun[4]; // the first bytes of a UTF-8 character whose rest is still to be printed
     int begun_length;
@@ -28,9 +28,12 @@ static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t byte
     t->ready = 1;
 }
 
-// Reads the tokens of an open file behind its header; `size` is the length of the whole file.
-static inline void tokenizer_read_tokens_(Tokenizer* t, FILE* file, const char* path, int vocab_size, size_t size) {
-    size_t left = size - HEADER_BYTES, at = 0;
+// Reads the tokens of an open file, which stands at the end of its header.
+static inline void tokenizer_read_tokens_(Tokenizer* t, FILE* file, const char* path, int vocab_size) {
+    size_t left = body_bytes(file, path), at = 0;
+    if (left > (size_t)vocab_size * 256) { // a byte of length and up to 255 bytes
+        fatal("%s has trailing bytes: %zu for %d tokens; it is corrupt", path, left, vocab_size);
+    }
     unsigned char* body = (unsigned char*)malloc_check(left); // (length byte, bytes) of each token
     fread_check(body, 1, left, file, path);
     tokenizer_allocate_(t, vocab_size, left);
@@ -42,7 +45,9 @@ static inline void tokenizer_read_tokens_(Tokenizer* t, FILE* file, const char* 
         t->offsets[i + 1] = t->offsets[i] + length;
         at += 1 + length;
     }
-    if (at != left) { fatal("%s: %zu bytes behind the last of %d tokens; it is corrupt", path, left - at, vocab_size); }
+    if (at != left) {
+        fatal("%s has %zu trailing bytes after its %d tokens; it is corrupt", path, left - at, vocab_size);
+    }
     free(body);
 }
 
@@ -80,7 +85,7 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
     if (t->eot_token < 0 || t->eot_token >= vocab_size) {
         fatal("%s: end-of-text token %d is not below the vocabulary of %d", path, t->eot_token, vocab_size);
     }
-    tokenizer_read_tokens_(t, file, path, vocab_size, (size_t)file_size(file, path));
+    tokenizer_read_tokens_(t, file, path, vocab_size);
     fclose(file);
 }
 

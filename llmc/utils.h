@@ -8,6 +8,7 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 #define LLMC_UTILS_H
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,19 +26,24 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 
 #define CEIL_DIV(n, d) (((n) + (d)-1) / (d))
 
-// Prints "error: <message>" on stderr as one line and exits with code 1.
+// Prints "error: <message>" on stderr and exits with code 1. It is one line, cut after 4 KB, and steers no terminal,
+// whatever the names and texts in it hold: control characters become '?'.
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2), noreturn, unused))
 #endif
 static void
 fatal(const char* format, ...) {
+    char message[4000];
     va_list args;
-    fflush(stdout);
-    fputs("error: ", stderr);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    int length = vsnprintf(message, sizeof(message), format, args);
     va_end(args);
-    fputc('\n', stderr);
+    if (length >= (int)sizeof(message)) { strcpy(message + sizeof(message) - 4, "..."); }
+    for (char* c = message; *c != '\0'; c++) {
+        if ((unsigned char)*c < ' ' || *c == 0x7f) { *c = '?'; }
+    }
+    fflush(stdout);
+    fprintf(stderr, "error: %s\n", message);
     exit(EXIT_FAILURE);
 }
 
@@ -71,7 +77,7 @@ static inline void* malloc_check(size_t bytes) {
 
 static inline void* calloc_check(size_t count, size_t size) {
     void* p = calloc(count ? count : 1, size);
-    if (p == NULL) { fatal("out of memory: %zu bytes of host memory asked for", count * size); }
+    if (p == NULL) { fatal("out of memory: %zu bytes of host memory asked for", size_mul(count, size)); }
     return p;
 }
 
@@ -88,7 +94,8 @@ static inline void fread_check(void* dst, size_t size, size_t count, FILE* f, co
     size_t got = fread(dst, size, count, f);
     if (got == count) { return; }
     if (ferror(f)) { fatal("cannot read %s: %s", path, strerror(errno)); }
-    fatal("%s ends too early: %zu bytes wanted, %zu left; the file is truncated", path, size * count, size * got);
+    fatal("%s ends too early: %zu bytes wanted, %zu left; the file is truncated", path, size_mul(size, count),
+          size * got);
 }
 
 static inline void fwrite_check(const void* src, size_t size, size_t count, FILE* f, const char* path) {
@@ -114,8 +121,8 @@ static inline void create_directory(const char* path) {
     fatal("cannot create directory %s: %s", path, strerror(errno));
 }
 
-// An atomic write: bytes go to <path>.tmp; commit flushes them to the disk and renames. A crash in between leaves the
-// old file, or none, never half of one.
+// An atomic write: bytes go to <path>.tmp; commit flushes them to the disk, renames, and flushes the directory. A crash in
+// between leaves the old file, or none, never half of one.
 typedef struct {
     FILE* file;
     char path[1024];
@@ -135,12 +142,27 @@ static inline void atomic_write(AtomicFile* a, const void* src, size_t bytes) {
     fwrite_check(src, 1, bytes, a->file, a->temporary);
 }
 
+// Brings the new name onto the disk too. Some file systems cannot do that for a directory (EINVAL): then there is nothing
+// to wait for.
+static inline void atomic_sync_directory_(const char* path) {
+    char directory[1024];
+    const char* slash = strrchr(path, '/');
+    size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
+    memcpy(directory, path, length);
+    strcpy(directory + length, ".");
+    int fd = open(directory, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) { fatal("cannot open %s: %s", directory, strerror(errno)); }
+    if (fsync(fd) != 0 && errno != EINVAL) { fatal("cannot write %s: %s", directory, strerror(errno)); }
+    close(fd);
+}
+
 static inline void atomic_commit(AtomicFile* a) {
     if (fflush(a->file) != 0 || fsync(fileno(a->file)) != 0) {
         fatal("cannot write %s: %s", a->temporary, strerror(errno));
     }
     if (fclose(a->file) != 0) { fatal("cannot close %s: %s", a->temporary, strerror(errno)); }
     if (rename(a->temporary, a->path) != 0) { fatal("cannot rename %s: %s", a->temporary, strerror(errno)); }
+    atomic_sync_directory_(a->path);
     a->file = NULL;
 }
 
@@ -155,6 +177,16 @@ static inline void read_header(int32_t* header, FILE* f, const char* path, int32
     if (header[0] != magic) {
         fatal("%s is not a %s: magic number %d, expected %d", path, what, (int)header[0], (int)magic);
     }
+}
+
+// How many bytes follow the header. A file without one, or what has no length (a pipe), ends with one line.
+static inline size_t body_bytes(FILE* f, const char* path) {
+    int64_t size = file_size(f, path);
+    if (size < HEADER_BYTES) {
+        fatal("%s has %lld bytes, less than its header of %d; it is truncated, or no file", path, (long long)size,
+              (int)HEADER_BYTES);
+    }
+    return (size_t)size - HEADER_BYTES;
 }
 
 static inline double wall_seconds(void) {

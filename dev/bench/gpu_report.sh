@@ -1,80 +1,225 @@
 #!/usr/bin/env bash
-# Everything that README shows about training on a GPU, in one command: the trainer against PyTorch's dump of 124M in
-# fp32 and bf16, 200 steps of 124M beside PyTorch, speed and memory, determinism and resume.
+# Everything that README shows about training on a GPU, in one command. Each section writes its own file in
+# dev/bench/<gpu>/; python3 dev/bench/readme_tables.py then brings them into README.
 #
-#   dev/bench/gpu_report.sh [folder]        default: build/report; the summary goes to dev/bench/<gpu>/
+#     dev/bench/gpu_report.sh [--only SECTION]... [--list]
 #
-# Costs: three minutes on an H200. Needs PyTorch, matplotlib and, unless they
-# are there already, DATA_MIRROR or a network for TinyShakespeare.
+# reference   test_gpt2cu_124M_{fp32,bf16}.txt   the trainer against PyTorch's dump of 124M, check by check
+# curves      curves.csv, curves{,_fp32}.svg     200 steps of 124M beside PyTorch's, from the same weights and batches
+# speed       speed.csv                          steady training steps: batch sizes, long rows, variants, PyTorch
+# bits        bits.csv                           a second run and a resumed one against the first
+# quickstart  quickstart.csv                     scripts/quickstart.sh in a fresh copy
+#
+# Costs: about eight minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
+# build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens tiktoken and a network or DATA_MIRROR (dev/data).
+# COMMIT=<hash> says what is measured where there is no git.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-out=${1:-build/report}
-mkdir -p "$out"
 
-gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+sections=(reference curves speed bits quickstart)
+only=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --list) printf '%s\n' "${sections[@]}"; exit 0 ;;
+    --only) only+=("${2-}"); shift ;;
+    *) echo "error: $1: unknown; usage: $0 [--only SECTION]... [--list]" >&2; exit 1 ;;
+    esac
+    shift || { echo "error: --only needs a section, one of: ${sections[*]}" >&2; exit 1; }
+done
+for section in ${only[@]+"${only[@]}"}; do
+    [[ " ${sections[*]} " == *" $section "* ]] || {
+        echo "error: --only $section: no such section; choose of: ${sections[*]}" >&2
+        exit 1
+    }
+done
+[ ${#only[@]} -gt 0 ] || only=("${sections[@]}")
+wanted() { [[ " ${only[*]} " == *" $1 "* ]]; }
+
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) || true
+[ -n "$gpu" ] || { echo "error: nvidia-smi shows no GPU here" >&2; exit 1; }
+commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || true)}
+[ -n "$commit" ] || { echo "error: no git here: name what is measured with COMMIT=<hash>" >&2; exit 1; }
+export COMMIT=$commit
+PATH=$PATH:/usr/local/cuda/bin
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
-commit=${COMMIT:-$(git rev-parse --short HEAD)}
-results=dev/bench/$(echo "$gpu" | tr 'A-Z ' 'a-z-')
-mkdir -p "$results"
-csv=$results/training.csv
-data=dev/data/tinyshakespeare/tiny_shakespeare
-[ -e ${data}_train.bin ] || python3 dev/data/tinyshakespeare.py
-
-make build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 build/train_gpt2cu_fp32 train_gpt2cu
 cuda=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
-echo "what,value,unit,gpu,driver,cuda,date,commit" >"$csv"
-# row WHAT VALUE UNIT: a line of the summary
-row() { echo "$1,$2,$3,$gpu,$driver,$cuda,$(date +%F),$commit" | tee -a "$csv"; }
-average_ms() { sed -n 's/^total average iteration time: \([0-9.]*\) ms/\1/p' "$1"; }
+provenance="$gpu,$driver,$cuda,$(date +%F),$commit"
+results=dev/bench/$(echo "$gpu" | tr 'A-Z ' 'a-z-')
+out=build/report
+mkdir -p "$results" "$out"
+data=dev/data/tinyshakespeare/tiny_shakespeare
+log() { printf '== %4d s: %s\n' $SECONDS "$*"; }
 
-# 1. Number by number against a 124M dump
-[ -e "$out/gpt2_124M_debug_state.bin" ] ||
-    python3 dev/reference/write_reference.py --model d12 --batch 4 --time 256 --learning-rate 3e-5 --data ${data}_train.bin --device cuda \
-        --output "$out/gpt2_124M" >"$out/write_reference.log"
-for precision in fp32 bf16; do
-    "build/test_gpt2cu_$precision" "$out/gpt2_124M.bin" "$out/gpt2_124M_debug_state.bin" \
-        >"$results/test_gpt2cu_124M_$precision.txt" || true
-    row "test_gpt2cu $precision on 124M" "$(tail -n 1 "$results/test_gpt2cu_124M_$precision.txt" | tr , ';')" checks
+# row FILE VALUE...: a line of a section's CSV file; the section's head is written by head_of FILE COLUMNS
+head_of() { echo "$2,gpu,driver,cuda,date,commit" >"$out/$1"; }
+row() {
+    local file=$1 IFS=,
+    shift
+    echo "$*,$provenance" | tee -a "$out/$file"
+}
+
+# ----------------------------------------------------------------------------
+# What the sections stand on
+
+# 124M with new weights, a batch, and what PyTorch computes from them: build/report/gpt2_124M*.bin
+write_dump() {
+    [ -e "$out/gpt2_124M_debug_state.bin" ] ||
+        python3 dev/reference/write_reference.py --model d12 --batch 4 --time 256 --learning-rate 3e-5 \
+            --data ${data}_train.bin --device cuda --output "$out/gpt2_124M" >"$out/write_reference.log"
+}
+
+curve_fp32=(-e "$out/gpt2_124M.bin" -b 4 -t 256 -x 200 -l 1e-4 -u 20 -q 0.1 -c 0.1 -f 0 -v 50 -m 8)
+curve_bf16=(-e "$out/gpt2_124M_bf16.bin" -b 16 -t 1024 -x 200 -l 3e-4 -u 20 -q 0.1 -c 0.1 -v 50 -m 1)
+torch_curves() {
+    python3 dev/reference/train_reference.py "${curve_fp32[@]}" --dtype float32 -o "$out/pytorch_fp32" >"$out/pytorch_fp32.log"
+    python3 dev/reference/train_reference.py "${curve_bf16[@]}" --dtype bfloat16 -o "$out/pytorch_bf16" >"$out/pytorch_bf16.log"
+}
+
+variants=(mma flash2) # trained with beside the one that is chosen by itself
+build() {
+    local v targets=()
+    if wanted reference; then targets+=(build/test_gpt2cu_fp32 build/test_gpt2cu_bf16); fi
+    if wanted curves; then targets+=(build/train_gpt2cu_fp32); fi
+    if wanted curves || wanted speed || wanted bits; then targets+=(build/train_gpt2cu_bf16); fi
+    if wanted speed; then
+        for v in "${variants[@]}"; do
+            make build/train_gpt2cu_bf16 "ATTENTION_FORWARD=$v" "ATTENTION_BACKWARD=$v"
+            mv build/train_gpt2cu_bf16 "$out/train_$v"
+        done
+    fi
+    [ ${#targets[@]} -eq 0 ] || make -j "$(nproc)" "${targets[@]}"
+}
+
+# ----------------------------------------------------------------------------
+# The sections
+
+reference() {
+    local precision
+    write_dump
+    for precision in fp32 bf16; do
+        {
+            echo "# $gpu, driver $driver, CUDA $cuda, $(date +%F), commit $commit"
+            "build/test_gpt2cu_$precision" "$out/gpt2_124M.bin" "$out/gpt2_124M_debug_state.bin" || true # it says what failed
+        } >"$out/test_gpt2cu_124M_$precision.txt"
+        tail -n 1 "$out/test_gpt2cu_124M_$precision.txt"
+    done
+    mv "$out"/test_gpt2cu_124M_*.txt "$results"
+}
+
+curves() {
+    local precision svg shape kind
+    head_of curves.csv precision,B,T,learning_rate,steps,loss,largest,mean
+    for precision in fp32 bf16; do
+        if [ $precision = fp32 ]; then
+            shape=4,256,1e-4,200 svg=curves_fp32.svg
+            build/train_gpt2cu_fp32 "${curve_fp32[@]}" -s 0 -o "$out/ours_fp32" >"$out/ours_fp32.log"
+        else
+            shape=16,1024,3e-4,200 svg=curves.svg
+            build/train_gpt2cu_bf16 "${curve_bf16[@]}" -s 0 -o "$out/ours_bf16" >"$out/ours_bf16.log"
+        fi
+        python3 dev/reference/plot_curves.py "$out/ours_$precision/main.log" "$out/pytorch_$precision/main.log" \
+            --labels ours PyTorch --output "$results/$svg" >"$out/curves_$precision.txt"
+        for kind in training validation; do
+            row curves.csv $precision $shape $kind "$(sed -n "s/^$kind loss.*largest difference \([0-9.]*\) .*mean \([0-9.]*\)$/\1,\2/p" \
+                "$out/curves_$precision.txt")"
+        done
+    done
+    mv "$out/curves.csv" "$results"
+}
+
+# Steady state: 200 steps after 50. Mean of their ms and of their MFU, from the trainer's step lines.
+warm_up=50 timed=200
+steady() {
+    awk -v first=$warm_up -v timed=$timed '
+        /^step / {
+            if (++n <= first) { next }
+            for (i = 2; i <= NF; i++) {
+                if ($i == "ms") { ms += $(i - 1); k++ }
+                if ($i == "MFU") { mfu += $(i - 1) + 0; j++ }
+            }
+        }
+        END {
+            if (k != timed) { print "error: " k + 0 " step lines with ms, not " timed > "/dev/stderr"; exit 1 }
+            printf "%.3f,%s\n", ms / k, j == k ? sprintf("%.1f", mfu / j) : ""
+        }' "$1"
+}
+
+# train PROGRAM MODEL B T: a row of speed.csv
+train() {
+    local program=$1 model=$2 B=$3 T=$4 run mean ms attention
+    run=$out/speed_$(basename "$program")_${B}x$T.log
+    "$program" -e "$model" -i ${data}_train.bin -j ${data}_train.bin -b "$B" -t "$T" -x $((warm_up + timed)) -v 0 -m 0 \
+        -s 0 >"$run"
+    mean=$(steady "$run")
+    ms=${mean%,*}
+    attention=$(sed -n 's/^| attention *| \([^ ]*\) forward, \([^ ]*\) backward.*/\1,\2/p' "$run")
+    row speed.csv flashgpt "${model%%t*}" "$B" "$T" "$attention" "$ms" "$(tokens_per_second "$B" "$T" "$ms")" "${mean#*,}" \
+        "$(sed -n 's/^| memory *| \([0-9]*\) MiB.*/\1/p' "$run")" $warm_up $timed
+}
+tokens_per_second() { awk -v n=$(($1 * $2)) -v ms="$3" 'BEGIN { printf "%.0f", n / ms * 1000 }'; }
+
+speed() {
+    local v sdpa said ms
+    head_of speed.csv program,model,B,T,attention_forward,attention_backward,ms,tok_s,mfu,mib,warm_up,steps
+    train build/train_gpt2cu_bf16 d12 64 1024
+    train build/train_gpt2cu_bf16 d12 32 1024
+    train build/train_gpt2cu_bf16 d12t4096 4 4096
+    train build/train_gpt2cu_bf16 d12t8192 2 8192
+    for v in "${variants[@]}"; do train "$out/train_$v" d12 32 1024; done
+    for sdpa in cudnn flash; do
+        said=$(python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa $sdpa --warm-up $warm_up \
+            --steps $timed)
+        echo "$said" >"$out/torch_$sdpa.log"
+        ms=$(sed -n 's/^mean \([0-9.]*\) ms.*/\1/p' "$out/torch_$sdpa.log")
+        row speed.csv "$(sed -n 's/.*\(PyTorch [0-9]*\.[0-9]*\).*/\1/p' "$out/torch_$sdpa.log" | head -n 1)" d12 64 1024 $sdpa $sdpa \
+            "$ms" "$(tokens_per_second 64 1024 "$ms")" "" "$(sed -n 's/.*, \([0-9]*\) MiB$/\1/p' "$out/torch_$sdpa.log")" \
+            $warm_up $timed
+    done
+    mv "$out/speed.csv" "$results"
+}
+
+# same WHAT FOLDER: a row of bits.csv, whether the folder's last checkpoint is the first run's
+same() {
+    local verdict=yes file
+    for file in model_00000200.bin state_00000200_00000.bin; do cmp "$out/first/$file" "$out/$2/$file" || verdict=no; done
+    row bits.csv "$1" $verdict
+}
+
+bits() {
+    local run=(-e d12 -i "${data}_train.bin" -j "${data}_val.bin" -b 16 -t 1024 -x 200 -l 3e-4 -u 20 -q 0.1 -c 0.1 -v 50 -m 1
+        -s 0 -n 100)
+    head_of bits.csv what,same
+    rm -rf "$out/first" "$out/second" "$out/resumed"
+    build/train_gpt2cu_bf16 "${run[@]}" -o "$out/first" >"$out/first.log"
+    build/train_gpt2cu_bf16 "${run[@]}" -o "$out/second" >"$out/second.log"
+    mkdir "$out/resumed"
+    cp "$out"/first/{main.log,*00000100*} "$out/resumed"
+    build/train_gpt2cu_bf16 "${run[@]}" -y 1 -o "$out/resumed" >"$out/resumed.log"
+    same "a second run" second
+    same "a run resumed at step 100" resumed
+    rm -rf "$out/first" "$out/second" "$out/resumed"
+    mv "$out/bits.csv" "$results"
+}
+
+quickstart() { python3 dev/bench/quickstart.py --output "$results/quickstart.csv" | tail -n 1; }
+
+# ----------------------------------------------------------------------------
+
+log "building; meanwhile PyTorch's part of: ${only[*]}"
+build >"$out/build.log" 2>&1 &
+builder=$!
+[ -e ${data}_train.bin ] || [ "${only[*]}" = quickstart ] || python3 dev/data/tinyshakespeare.py
+# nothing is timed while compilers run
+if wanted reference || wanted curves; then write_dump; fi
+if wanted curves; then torch_curves; fi
+wait $builder || { tail -n 30 "$out/build.log"; echo "error: the build failed" >&2; exit 1; }
+
+failed=()
+for section in "${sections[@]}"; do
+    wanted "$section" || continue
+    log "$section"
+    (set -euo pipefail; "$section") & # in the background, so that set -e holds inside
+    wait $! || { failed+=("$section"); echo "$section FAILED; its file in $results stays as it was" >&2; }
 done
-
-# 2. 200 steps beside PyTorch: the same weights, batches and schedule; in fp32 on small batches first
-build/train_gpt2cu_fp32 -e "$out/gpt2_124M.bin" -b 4 -t 256 -x 200 -l 1e-4 -u 20 -q 0.1 -c 0.1 -f 0 -v 0 -m 8 -s 0 \
-    -o "$out/ours_fp32" >"$out/ours_fp32.log"
-python3 dev/reference/train_reference.py -e "$out/gpt2_124M.bin" -b 4 -t 256 -x 200 -l 1e-4 -u 20 -q 0.1 -c 0.1 -f 0 \
-    -v 0 -m 8 --dtype float32 -o "$out/pytorch_fp32" >"$out/pytorch_fp32.log"
-python3 dev/reference/plot_curves.py "$out/ours_fp32/main.log" "$out/pytorch_fp32/main.log" --labels ours PyTorch \
-    --output "$results/curves_fp32.svg" | tee "$out/curves_fp32.txt"
-row "largest difference of the training loss in 200 steps in fp32 at B=4 T=256" \
-    "$(sed -n 's/^training loss.*largest difference \([0-9.]*\) .*/\1/p' "$out/curves_fp32.txt")" nats
-run=(-e "$out/gpt2_124M_bf16.bin" -i "${data}_train.bin" -j "${data}_val.bin" -b 16 -t 1024 -x 200 -l 3e-4 -u 20 -q 0.1
-    -c 0.1 -v 50 -m 1)
-./train_gpt2cu "${run[@]}" -s 0 -n 200 -o "$out/ours" >"$out/ours.log"
-python3 dev/reference/train_reference.py "${run[@]}" --dtype bfloat16 -o "$out/pytorch" >"$out/pytorch.log"
-python3 dev/reference/plot_curves.py "$out/ours/main.log" "$out/pytorch/main.log" --labels ours PyTorch \
-    --output "$results/curves.svg" | tee "$out/curves.txt"
-row "largest difference of the training loss in 200 steps in bf16 at B=16 T=1024" \
-    "$(sed -n 's/^training loss.*largest difference \([0-9.]*\) .*/\1/p' "$out/curves.txt")" nats
-
-# 3. Speed and memory: B=64 and 32, T=1024
-for B in 64 32; do
-    ./train_gpt2cu -e d12 -i ${data}_train.bin -j ${data}_train.bin -b $B -t 1024 -x 30 -v 0 -m 0 -s 0 >"$out/speed_$B.log"
-    ms=$(average_ms "$out/speed_$B.log")
-    row "124M step B=$B T=1024" "$ms" ms
-    row "124M B=$B T=1024" "$(awk -v ms="$ms" -v b=$B 'BEGIN { printf "%.0f", b * 1024 / ms * 1000 }')" tok/s
-    row "124M B=$B T=1024" "$(sed -n 's/^| memory *| \([0-9]*\) MiB.*/\1/p' "$out/speed_$B.log")" MiB
-done
-for sdpa in cudnn flash; do
-    python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa $sdpa >"$out/torch_$sdpa.log"
-    row "PyTorch: torch.compile with $sdpa attention: 124M B=64 T=1024" \
-        "$(sed -n 's/.*, \([0-9,]*\) tok\/s.*/\1/p' "$out/torch_$sdpa.log" | head -n 1 | tr -d ,)" tok/s
-done
-row "attention" "$(sed -n 's/^| attention *| \(.*[^ ]\) *|$/\1/p' "$out/speed_64.log" | tr , ';')" variants
-
-# 4. The same bits: a second run, and one resumed from step 100
-./train_gpt2cu "${run[@]}" -s 0 -n 100 -o "$out/again" >"$out/again.log"
-cmp "$out/ours/state_00000200_00000.bin" "$out/again/state_00000200_00000.bin" && same=yes || same=no
-row "two runs of 200 steps write the same weights and moments" "$same" -
-rm -f "$out"/again/*00000200*
-./train_gpt2cu "${run[@]}" -s 0 -n 100 -y 1 -o "$out/again" >"$out/resumed.log"
-cmp "$out/ours/state_00000200_00000.bin" "$out/again/state_00000200_00000.bin" && same=yes || same=no
-row "a run resumed at step 100 writes the same weights and moments" "$same" -
+log "done: $results"
+[ ${#failed[@]} -eq 0 ] || { echo "error: failed: ${failed[*]}" >&2; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Two runs in one plot, and the largest difference between them, from their main.log files.
+"""Two runs in one plot, and how far their losses differ, from their main.log files.
 
-    python dev/reference/plot_curves.py log_ours/main.log log_torch/main.log --labels ours PyTorch --output curves.png
+    python3 dev/reference/plot_curves.py log_ours/main.log log_torch/main.log --labels ours PyTorch --output curves.png
 
 The plot shows both training losses, both validation losses, and below them the difference of the training losses.
 """

@@ -396,6 +396,15 @@ static void bad_files_are_refused(void) {
     CHECK_FATAL("bad.bin|4 tokens|a batch needs 5|-b|-t", open_pattern(pattern));
     write_tokens(bad, tokens, 13, 50257);
     CHECK_FATAL("bad.bin|50257|256", open_pattern(pattern));
+    write_tokens(bad, tokens, 13, INT32_MAX); // the padded vocabulary would not be an int
+    CHECK_FATAL("bad.bin|vocabulary of 2147483647|16777216", dataloader_vocab_size(pattern));
+    CHECK_FATAL("bad.bin|vocabulary of 2147483647|16777216", open_pattern(pattern));
+    write_tokens(bad, tokens, 13, MAX_VOCAB_SIZE + 1);
+    CHECK_FATAL("bad.bin|vocabulary of 16777217|16777216", dataloader_vocab_size(pattern));
+    write_tokens(bad, tokens, 13, MAX_VOCAB_SIZE);
+    CHECK(dataloader_vocab_size(pattern) == MAX_VOCAB_SIZE);
+    write_tokens(bad, tokens, 13, -1);
+    CHECK_FATAL("bad.bin|vocabulary of -1", dataloader_vocab_size(pattern));
     write_tokens(bad, tokens, 13, 256);
     write_tokens(unit_path("bad2.bin"), tokens, 13, 128);
     CHECK_FATAL("bad2.bin|128|256", open_pattern(pattern));
@@ -405,6 +414,21 @@ static void bad_files_are_refused(void) {
         unit_truncate(bad, cut);
         CHECK_FATAL("bad.bin|truncated", open_pattern(pattern));
     }
+}
+
+static void open_batches(const char* path, int B, int T, int rank, int num_ranks) {
+    DataLoader d;
+    dataloader_open(&d, path, B, T, rank, num_ranks, 0, 42, 256, host_memory);
+    dataloader_close(&d);
+}
+
+// B * T * ranks may be beyond 64 bits: 2^31 tokens of each of 2^33 batches are not zero tokens.
+static void batches_that_no_size_can_hold_are_refused(void) {
+    uint16_t tokens[13] = {0};
+    const char* path = unit_path("bad.bin");
+    write_tokens(path, tokens, 13, 256);
+    CHECK_FATAL("bad.bin|13 tokens|-b|-t", open_batches(path, 1 << 30, 1 << 30, 0, 16));
+    CHECK_FATAL("bad.bin|13 tokens|-b|-t", open_batches(path, INT32_MAX, INT32_MAX, 0, INT32_MAX));
 }
 
 // The first batch, one that the thread reads, and the last target of all
@@ -465,6 +489,7 @@ int main(void) {
     the_state_has_llmc_s_layout();
     a_state_that_does_not_fit_is_refused();
     bad_files_are_refused();
+    batches_that_no_size_can_hold_are_refused();
     tokens_beyond_the_vocabulary_are_refused();
     a_file_that_shrinks_during_the_run_is_noticed();
     return unit_end();

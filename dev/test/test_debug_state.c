@@ -73,6 +73,13 @@ static void test_damage(void) {
     CHECK_FATAL("state.bin|token 5|vocabulary of 5", debug_state_read(path, small_config()));
     write_state(path, DEBUG_STATE_MAGIC, DEBUG_STATE_VERSION, B, T, STEPS, -1);
     CHECK_FATAL("state.bin|token -1", debug_state_read(path, small_config()));
+    write_state(path, DEBUG_STATE_MAGIC, DEBUG_STATE_VERSION, (1 << 20) + 1, T, STEPS, 4);
+    CHECK_FATAL("state.bin|1048577 x 3", debug_state_read(path, small_config()));
+    for (int i = 0; i < 6; i++) { // a setting that is not a number
+        write_state(path, DEBUG_STATE_MAGIC, DEBUG_STATE_VERSION, B, T, STEPS, 4);
+        unit_patch(path, 4 * (5 + (size_t)i) + 2, i % 2 ? 0x7fc0 : 0xff80);
+        CHECK_FATAL("state.bin|setting|not finite", debug_state_read(path, small_config()));
+    }
     size_t bytes = write_state(path, DEBUG_STATE_MAGIC, DEBUG_STATE_VERSION, B, T, STEPS, 4);
     CHECK_FATAL("state.bin|another model", debug_state_read(path, other));
     unit_truncate(path, bytes - 1);
@@ -81,7 +88,25 @@ static void test_damage(void) {
     CHECK_FATAL("state.bin|truncated", debug_state_read(path, small_config()));
 }
 
+// 4 (2 B T + B T V + n) is 2^64 more than its true value would be, and the file as long as the rest of that.
+static void test_sizes_that_wrap_around(void) {
+    const char* path = unit_path("state.bin");
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    GPT2Config config = small_config();
+    size_t n = gpt2_parameters(table, config);
+    int b = 1 << 20, v = 1 << 24;
+    config.max_seq_len = 1 << 18; // B T V = 2^62
+    size_t positions = (size_t)(config.max_seq_len - small_config().max_seq_len) * 32;
+    size_t wrapped = HEADER_BYTES + 4 * (((size_t)1 << 39) + 1 + n + positions);
+    int32_t header[HEADER_INTS] = {DEBUG_STATE_MAGIC, DEBUG_STATE_VERSION, b, config.max_seq_len, 0};
+    unit_write(path, header, sizeof(header));
+    config.vocab_size = v;        // the table sees the padded vocabulary only
+    unit_truncate(path, wrapped); // sparse
+    CHECK_FATAL("state.bin|another model", debug_state_read(path, config));
+}
+
 int main(void) {
+    test_sizes_that_wrap_around();
     test_reading();
     test_without_steps();
     test_damage();

@@ -178,17 +178,22 @@ static void bad_files_are_refused(void) {
     CHECK_FATAL("bad.bin|0 examples", open_and_walk(bad, 4, T));
     unit_write_format(bad, EVAL_MAGIC, 1, INT32_MAX, 0, words, bytes);
     CHECK_FATAL("bad.bin|2147483647 examples", open_and_walk(bad, 4, T));
+    unit_write_format(bad, EVAL_MAGIC, 1, -1, 0, words, bytes);
+    CHECK_FATAL("bad.bin|-1 examples", open_and_walk(bad, 4, T));
+    unit_write_format(bad, EVAL_MAGIC, 1, 65537, 0, "", 0); // their numbers have 16 bits
+    unit_truncate(bad, HEADER_BYTES + 2 * EVAL_SMALLEST * 65537);
+    CHECK_FATAL("bad.bin|65537 examples|65536", open_and_walk(bad, 4, T));
     unit_write_format(bad, EVAL_MAGIC, 1, NUM_EXAMPLES + 1, 0, words, bytes);
     CHECK_FATAL("bad.bin|no example 5", open_and_walk(bad, 4, T));
     unit_write_format(bad, EVAL_MAGIC, 1, NUM_EXAMPLES - 1, 0, words, bytes);
-    CHECK_FATAL("bad.bin|behind the last of 4", open_and_walk(bad, 4, T));
+    CHECK_FATAL("bad.bin|trailing bytes after its 4 examples", open_and_walk(bad, 4, T));
     words[3] = 4; // the first example's label
     unit_write_format(bad, EVAL_MAGIC, 1, NUM_EXAMPLES, 0, words, bytes);
     CHECK_FATAL("bad.bin|example 0|label 4", open_and_walk(bad, 4, T));
     n = make_examples(words, 1);
-    words[1] += 2; // a word behind the last ending
+    words[1] += 2; // a word after the last ending
     unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * (n + 1));
-    CHECK_FATAL("bad.bin|example 0|behind its last ending", open_and_walk(bad, 4, T));
+    CHECK_FATAL("bad.bin|example 0|trailing words", open_and_walk(bad, 4, T));
     words[1] -= 4; // a word too few for it
     unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * (n - 1));
     CHECK_FATAL("bad.bin|example 0|does not fit", open_and_walk(bad, 4, T));

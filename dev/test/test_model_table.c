@@ -336,6 +336,33 @@ static void checkpoints_come_back(void) {
     }
 }
 
+static void read_sizes(const char* path) {
+    int version;
+    FILE* file = fopen_check(path, "rb");
+    gpt2_read_model_header(file, path, &version);
+    fclose(file);
+}
+
+// Sizes of which four bytes a parameter are a multiple of 2^64: a file of nothing but the header has the length that a
+// product which wraps around expects. The first claims 2^62 parameters.
+static void sizes_that_wrap_around_are_refused(void) {
+    static const int32_t sizes[][6] = {
+        {2147433329, 50257, 1, 16777216, 536870912, 50304}, // maxT, V, L, NH, C, Vp
+        {2147483505, 1, 1, 16777216, 536870912, 128},
+        {2147483566, 1, 16, 33554432, 1073741824, 2147483520},
+        {1073741822, 1, 536870912, 16777216, 536870912, 536870912},
+    };
+    const char* path = unit_path("bad.bin");
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        int32_t header[HEADER_INTS] = {MODEL_MAGIC, MODEL_VERSION_FP32};
+        memcpy(&header[2], sizes[i], sizeof(sizes[i]));
+        uint64_t C = (uint64_t)header[6], L = (uint64_t)header[4], rows = (uint64_t)header[7] + (uint64_t)header[2];
+        CHECK(4 * (rows * C + L * (12 * C * C + 13 * C) + 2 * C) == 0);
+        unit_write(path, header, sizeof(header));
+        CHECK_FATAL("bad.bin", read_sizes(path));
+    }
+}
+
 static void broken_checkpoints_are_refused(void) {
     const char* path = write_model("bad.bin", MODEL_VERSION_BF16);
     size_t size;
@@ -367,6 +394,7 @@ static void broken_checkpoints_are_refused(void) {
         unit_patch(write_model("bad.bin", MODEL_VERSION_FP32), 4 * patches[i].word, patches[i].value);
         CHECK_FATAL(patches[i].words, load(path));
     }
+    sizes_that_wrap_around_are_refused();
     for (size_t at = 8; at < 32; at += 2) { // any half of any size at its extremes
         unit_patch(write_model("bad.bin", MODEL_VERSION_FP32), at, 0x7fff);
         CHECK_NO_CRASH(load(path));

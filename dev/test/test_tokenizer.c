@@ -148,7 +148,10 @@ static void bad_files_are_refused(void) {
     unit_write_format(bad, TOKENIZER_MAGIC, 2, V + 1, 10, body, bytes); // a token too few
     CHECK_FATAL("bad.bin|token 12 of 13", tokenizer_load(&t, bad, V + 1));
     unit_write_format(bad, TOKENIZER_MAGIC, 2, V - 1, 10, body, bytes); // a token too many
-    CHECK_FATAL("bad.bin|256 bytes behind", tokenizer_load(&t, bad, V - 1));
+    CHECK_FATAL("bad.bin|256 trailing bytes", tokenizer_load(&t, bad, V - 1));
+    unit_write_format(bad, TOKENIZER_MAGIC, 2, V, 10, body, bytes);
+    unit_truncate(bad, (size_t)1 << 40); // a sparse file, to be refused before memory is asked for
+    CHECK_FATAL("bad.bin|trailing bytes", tokenizer_load(&t, bad, V));
     body[6] = 0; // the second token's length
     unit_write_format(bad, TOKENIZER_MAGIC, 2, V, 10, body, bytes);
     CHECK_FATAL("bad.bin|token 1 is empty", tokenizer_load(&t, bad, V));

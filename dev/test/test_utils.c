@@ -10,6 +10,16 @@ static void errors_are_one_line_and_exit_code_1(void) {
     CHECK(strcmp(child.text, "error: -b: 3 is not even\n") == 0);
 }
 
+// Whatever a file name or a flag holds, a message stays one line and steers no terminal; UTF-8 passes.
+static void errors_stay_one_line(void) {
+    static char long_name[9000];
+    CHECK_FATAL("a?b?[2J? \xc3\xa9", fatal("cannot open %s", "a\nb\x1b[2J\x7f \xc3\xa9"));
+    memset(long_name, 'x', sizeof(long_name) - 1);
+    if (unit_fork()) { fatal("%s: no such file", long_name); }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 1 && child.length > 2000 && strcmp(child.text + child.length - 4, "...\n") == 0);
+}
+
 static void sizes_that_do_not_fit_stay_size_max(void) {
     CHECK(size_mul(3, 5) == 15 && size_mul(0, SIZE_MAX) == 0 && size_mul(SIZE_MAX, 0) == 0 &&
           size_mul(SIZE_MAX, 1) == SIZE_MAX);
@@ -96,6 +106,22 @@ static void headers_are_told_by_their_magic(void) {
     fclose(file);
 }
 
+// The length after the header, also of what is no file and has a length of 0
+static void bodies_have_a_length(void) {
+    const char* path = unit_path("body.bin");
+    unit_write_format(path, 1, 1, 0, 0, "12345", 5);
+    FILE* file = fopen_check(path, "rb");
+    CHECK(body_bytes(file, path) == 5);
+    unit_truncate(path, HEADER_BYTES);
+    CHECK(body_bytes(file, path) == 0);
+    unit_truncate(path, HEADER_BYTES - 1);
+    CHECK_FATAL("body.bin|1023 bytes|truncated", body_bytes(file, path));
+    fclose(file);
+    FILE* zero = fopen_check("/dev/zero", "rb");
+    CHECK_FATAL("/dev/zero|0 bytes", body_bytes(zero, "/dev/zero"));
+    fclose(zero);
+}
+
 static void directories_are_made_once(void) {
     const char* path = unit_path("folder");
     create_directory(path);
@@ -116,12 +142,14 @@ static void time_does_not_run_backwards(void) {
 
 int main(void) {
     errors_are_one_line_and_exit_code_1();
+    errors_stay_one_line();
     sizes_that_do_not_fit_stay_size_max();
     atomic_files_are_whole_or_not_at_all();
     a_full_disk_is_noticed();
     reading_names_the_file_and_the_fault();
     memory_that_is_not_there_is_said();
     headers_are_told_by_their_magic();
+    bodies_have_a_length();
     directories_are_made_once();
     time_does_not_run_backwards();
     return unit_end();

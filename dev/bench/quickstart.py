@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Runs scripts/quickstart.sh in a fresh copy of the sources and writes what it took as a row of a CSV file.
+
+    DATA_MIRROR=folder python3 dev/bench/quickstart.py [--output dev/bench/quickstart.csv]
+
+Costs what quickstart.sh costs. The copy is a temporary folder. A row replaces the earlier row of the same machine.
+Columns: seconds of the whole script and of the build in it, the last validation loss (nats a byte), lines printed, the
+memory of the largest process, the disk space that the copy grew by, and the load average before the start.
+"""
+
+import argparse
+import csv
+import datetime
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+COLUMNS = [
+    *["machine", "cores", "gpu", "text", "seconds", "build_seconds", "val_loss", "lines", "peak_mib", "disk_mib"],
+    *["load", "date", "commit"],
+]
+# without git: everything but what a build, a run or a download leaves behind
+LEFT_BEHIND = shutil.ignore_patterns(
+    *[".git", "build", "__pycache__", "train_gpt2", "train_gpt2cu", "test_gpt2", "test_gpt2cu", "*.so", "log*"],
+    *["tinyshakespeare", "hellaswag", "fineweb*", "edu_fineweb*", "shared"],
+)
+
+
+def output_of(*command):
+    """The standard output of a command, or an empty text where it cannot run."""
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def copy_sources(folder):
+    """Copies what git tracks; where there is no git, all but LEFT_BEHIND."""
+    tracked = output_of("git", "ls-files", "-z")
+    if not tracked:
+        shutil.copytree(ROOT, folder, ignore=LEFT_BEHIND)
+        return
+    for name in tracked.split("\0"):
+        if name and os.path.exists(os.path.join(ROOT, name)):
+            target = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            shutil.copy2(os.path.join(ROOT, name), target)
+
+
+def bytes_of(folder):
+    return sum(os.path.getsize(os.path.join(place, name)) for place, _, names in os.walk(folder) for name in names)
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            return re.search(r"model name\s*: (.*)", f.read())[1].strip()
+    except (OSError, TypeError):
+        return "unknown"
+
+
+def run_quickstart(folder):
+    """Runs the script, echoing its lines. Returns its figures as part of a row."""
+    start = time.monotonic()
+    build_end, lines, losses = None, 0, []
+    process = subprocess.Popen(
+        ["scripts/quickstart.sh"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    for line in process.stdout:
+        sys.stdout.write(line)
+        lines += 1
+        if build_end is None and line.startswith("== text"):
+            build_end = time.monotonic()
+        losses += re.findall(r"val loss ([0-9.]+)", line)
+    if process.wait() != 0:
+        sys.exit(f"error: scripts/quickstart.sh ended with exit code {process.returncode}")
+    if not losses or build_end is None:
+        sys.exit("error: scripts/quickstart.sh printed no 'val loss' or no '== text' line")
+    return {
+        "seconds": f"{time.monotonic() - start:.1f}",
+        "build_seconds": f"{build_end - start:.1f}",
+        "val_loss": losses[-1],
+        "lines": lines,
+        "peak_mib": f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:.0f}",
+    }
+
+
+def write_row(path, row):
+    rows = []
+    if os.path.exists(path):
+        with open(path, newline="", encoding="utf-8") as f:
+            rows = list(csv.DictReader(f))
+    same = ("machine", "cores", "gpu", "text")
+    rows = [old for old in rows if any(old[key] != str(row[key]) for key in same)] + [row]
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        writer = csv.DictWriter(f, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = os.path.join(ROOT, "dev", "bench", "quickstart.csv")
+    parser.add_argument("--output", default=default, metavar="FILE", help="default: dev/bench/quickstart.csv")
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as parent:
+        folder = os.path.join(parent, "flashgpt")
+        copy_sources(folder)
+        before = bytes_of(folder)
+        row = run_quickstart(folder)
+        row["disk_mib"] = f"{(bytes_of(folder) - before) / 2**20:.0f}"
+        data = os.path.join(folder, "dev", "data", "tinyshakespeare")
+        row["text"] = "TinyShakespeare" if os.path.isdir(data) and os.listdir(data) else "sources"
+    row |= {
+        "machine": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0],
+        "load": f"{load:.1f}",
+        "date": datetime.date.today().isoformat(),
+        "commit": os.environ.get("COMMIT") or output_of("git", "rev-parse", "--short", "HEAD"),
+    }
+    write_row(args.output, row)
+    print(f"{args.output}: {row['seconds']} s, validation loss {row['val_loss']}")
+
+
+if __name__ == "__main__":
+    main()

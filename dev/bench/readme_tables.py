@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+"""Writes README.md's figures from the committed measurements.
+
+    python3 dev/bench/readme_tables.py            # rewrites the generated parts of README.md
+    python3 dev/bench/readme_tables.py --check    # fails where README.md differs from what the files say
+
+A generated part stands between <!-- generated: NAME --> and <!-- end -->; NAME is a function below. Outside of these
+parts README.md may state no measured figure: --check refuses a number with a unit there.
+"""
+
+import argparse
+import csv
+import difflib
+import glob
+import math
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+README = os.path.join(ROOT, "README.md")
+BENCH = "dev/bench"
+H200 = f"{BENCH}/nvidia-h200"
+LIBRARIES = {"cudnn": "cuDNN", "flash": "FlashAttention-2"}
+SIZES = {"d6": "30M", "d12": "124M", "d24": "355M", "d36": "774M", "d48": "1558M"}
+
+
+class Fault(Exception):
+    """A committed file that is missing or does not hold what README needs."""
+
+
+def read_csv(path):
+    """The rows of a CSV file as dictionaries; none where there is no such file."""
+    try:
+        with open(os.path.join(ROOT, path), newline="", encoding="utf-8") as f:
+            rows = list(csv.DictReader(f))
+    except FileNotFoundError:
+        return []
+    for row in rows:
+        if None in row or None in row.values():
+            raise Fault(f"{path}: a row has not as many columns as the head: {row}")
+    return rows
+
+
+def need(rows, path):
+    if not rows:
+        raise Fault(f"{path} is missing or empty; the head of {BENCH}/gpu_report.sh says how it is written")
+    return rows
+
+
+def thousands(value):
+    return f"{round(float(value)):,}"
+
+
+def provenance(row):
+    """'NVIDIA H200, driver 580, CUDA 13.0, 2026-11-21, commit 310ce91'"""
+    return f"{row['gpu']}, driver {row['driver']}, CUDA {row['cuda']}, {row['date']}, commit {row['commit']}"
+
+
+def seconds_in_words(seconds):
+    seconds = float(seconds)
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.1f} minutes"
+
+
+# ----------------------------------------------------------------------------
+# The parts
+
+
+def quickstart():
+    gpu = [row for row in read_csv(f"{H200}/quickstart.csv") if row["text"] == "TinyShakespeare"]
+    path = f"{BENCH}/quickstart.csv"
+    cpu = need([row for row in read_csv(path) if row["text"] == "TinyShakespeare"], path)[-1]
+    runs = [(f"an {row['gpu']}", row, f"{H200}/quickstart.csv") for row in gpu[-1:]]
+    runs += [(f"{cpu['cores']} CPU cores ({cpu['machine']})", cpu, path)]
+    said = [
+        f"[{seconds_in_words(row['seconds'])}]({file}) on {where}, to a validation loss of {float(row['val_loss']):.2f}"
+        for where, row, file in runs
+    ]
+    return f"The first takes {'; '.join(said)} nats a byte."
+
+
+def reference():
+    said = []
+    for precision in ("fp32", "bf16"):
+        path = f"{H200}/test_gpt2cu_124M_{precision}.txt"
+        try:
+            with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+                text = f.read()
+        except FileNotFoundError as error:
+            raise Fault(f"{path} is missing") from error
+        result = re.findall(r"^(\d+) passed, (\d+) failed", text, re.MULTILINE)
+        errors = [float(x) for x in re.findall(r"^gradient of \S+ +([0-9.e+-]+)", text, re.MULTILINE)]
+        if not result or not errors or not all(math.isfinite(x) for x in errors):
+            raise Fault(f"{path} holds no result, or no finite gradient errors")
+        passed, failed = result[-1]
+        outcome = (
+            f"{passed} checks passed" if failed == "0" else f"{failed} of {int(passed) + int(failed)} checks FAILED"
+        )
+        said.append(
+            f"in [{precision}]({path}) {outcome}, with a largest relative error of a gradient of {max(errors):.1e}"
+        )
+    return f"On GPT-2 124M (B=4, T=256), {'; '.join(said)}."
+
+
+def curves():
+    path = f"{H200}/curves.csv"
+    rows = need(read_csv(path), path)
+    lines = [
+        "| precision | B, T | largest learning rate | loss | largest difference, nats | mean |",
+        "|---|---|---|---|---:|---:|",
+    ]
+    for row in rows:
+        digits = 3 if float(row["largest"]) >= 1e-4 else 6
+        mean = f"{float(row['mean']):.{digits}f}" if row["mean"] else "–"
+        lines.append(
+            f"| {row['precision']} | {row['B']}, {row['T']} | {row['learning_rate']} | {row['loss']} "
+            f"| {float(row['largest']):.{digits}f} | {mean} |"
+        )
+    steps = rows[0]["steps"]
+    return (
+        f"{steps} steps of 124M on TinyShakespeare beside PyTorch, from the same weights, batches and schedule, one "
+        f"run of each ([curves.csv]({path}); {provenance(rows[0])}).\n\n" + "\n".join(lines)
+    )
+
+
+def speed():
+    path = f"{H200}/speed.csv"
+    rows = need(read_csv(path), path)
+    lines = [
+        "| model, B × T | attention | ms a step | tokens/s | MFU | MiB | steps timed |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        ours = row["program"] == "flashgpt"
+        attention = row["attention_forward"]
+        if row["attention_backward"] != attention:
+            attention += f", {row['attention_backward']} backward"
+        name = f"`{attention}`" if ours else f"{row['program']}, torch.compile, {LIBRARIES.get(attention, attention)}"
+        lines.append(
+            f"| {SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']} | {name} | {float(row['ms']):.1f} "
+            f"| {thousands(row['tok_s'])} | {row['mfu'] + '%' if row['mfu'] else '–'} "
+            f"| {thousands(row['mib']) if row['mib'] else '–'} | {row['steps']} after {row['warm_up']} |"
+        )
+    by_commit = {}
+    for row in rows:
+        by_commit.setdefault(provenance(row), []).append(row)
+    return f"bf16, `-r 1`, one run of each ([speed.csv]({path})): {'; '.join(by_commit)}.\n\n" + "\n".join(lines)
+
+
+def bits():
+    path = f"{H200}/bits.csv"
+    same = {"yes": "the same bits", "no": "OTHER BITS"}
+    said = [f"{row['what']}: {same[row['same']]}" for row in need(read_csv(path), path)]
+    return (
+        f"Weights and moments of 124M in bf16 after 200 steps, against those of a first run ([bits.csv]({path})): "
+        f"{'; '.join(said)}."
+    )
+
+
+def cpu():
+    path = f"{BENCH}/cpu_step.csv"
+    lines = [
+        "| B, T | CPU | ours, ms | llm.c, ms | llm.c / ours | peak memory: ours, llm.c | date, commit |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for row in need(read_csv(path), path):
+        lines.append(
+            f"| {row['B']}, {row['T']} | {row['cpu']}, {row['cores']} cores | {thousands(row['ms'])} "
+            f"| {thousands(row['ms_llmc'])} | {row['ratio']} "
+            f"| {thousands(row['peak_mib'])}, {thousands(row['peak_mib_llmc'])} MiB | {row['date']}, {row['commit']} |"
+        )
+    return f"Medians of interleaved steps of 124M ([cpu_step.csv]({path})):\n\n" + "\n".join(lines)
+
+
+def attention():
+    """The fastest variant at a few shapes, from the leaderboard."""
+    path = "dev/cuda/leaderboard/nvidia-h200.csv"
+    rows = [row for row in need(read_csv(path), path) if row["precision"] == "bf16"]
+    steady = [row for row in rows if row.get("mode") == "steady"]
+    rows = steady or rows
+    shapes = [
+        ("64", "1024", "12", "64"),
+        ("4", "4096", "48", "64"),
+        ("4", "16384", "48", "64"),
+        ("4", "4096", "16", "128"),
+    ]
+    lines = ["| B,T,NH,HS | forward | backward |", "|---|---:|---:|"]
+    for shape in shapes:
+        cells = []
+        for direction in ("forward", "backward"):
+            here = [
+                row
+                for row in rows
+                if row["direction"] == direction and (row["B"], row["T"], row["NH"], row["HS"]) == shape
+            ]
+            best = max(need(here, f"{path}, {direction} {','.join(shape)}"), key=lambda row: float(row["tflops"]))
+            cells.append(f"`{best['variant']}` {float(best['tflops']):.0f} TFLOP/s")
+        lines.append(f"| {','.join(shape)} | {cells[0]} | {cells[1]} |")
+    mode = "steady state" if steady else "rests between launches"
+    return f"bf16, {mode}, FLOPs of the causal half ([leaderboard]({path})): {provenance(rows[0])}.\n\n" + "\n".join(
+        lines
+    )
+
+
+# name, what it is, the files whose lines count
+PLACES = [
+    ("`train_gpt2.cu`", "the GPU trainer: the model's passes, and a `main` that is the training loop", "train_gpt2.cu"),
+    ("`train_gpt2.c`", "the CPU trainer, in the same order", "train_gpt2.c"),
+    (
+        "`dev/cuda/`",
+        "attention: the variants, their contract, check and benchmark, and the choice of one",
+        "dev/cuda/*.*",
+    ),
+    ("`llmc/`", "headers that both stand on, each complete in itself", "llmc/*.*"),
+    (
+        "`test_gpt2.*`, `dev/test/`",
+        "the trainers against PyTorch's dumps; unit and end-to-end tests",
+        "test_gpt2.* dev/test/*",
+    ),
+    ("`dev/data/`", "text to token files, a script for each dataset", "dev/data/*.py"),
+    ("`dev/reference/`", "the PyTorch model that writes the dumps, and small dumps", "dev/reference/*.py"),
+    ("`dev/bench/`", "the scripts behind this page's figures, and their results", "dev/bench/*.*"),
+]
+
+
+def places(old=""):
+    """What is where, and how long. A count stays while it is within a tenth of the truth: few commits change README."""
+    table = ["| | | lines |", "|---|---|---:|"]
+    for name, what, patterns in PLACES:
+        paths = [path for pattern in patterns.split() for path in glob.glob(os.path.join(ROOT, pattern))]
+        count = sum(map(count_lines, paths))
+        shown = rounded(count)
+        before = re.search(re.escape(f"| {name} | {what} | ") + r"([\d,]+) \|", old)
+        if before and abs(int(before[1].replace(",", "")) - count) <= 0.1 * count:
+            shown = before[1]
+        table.append(f"| {name} | {what} | {shown} |")
+    return "\n".join(table)
+
+
+def count_lines(path):
+    if not path.endswith((".c", ".h", ".cu", ".cuh", ".py", ".sh")):
+        return 0
+    with open(path, encoding="utf-8") as f:
+        return sum(1 for _ in f)
+
+
+def rounded(count):
+    """Two digits that count: 5,312 becomes 5,300."""
+    step = 10 ** max(len(str(count)) - 2, 0)
+    return f"{round(count / step) * step:,}"
+
+
+# ----------------------------------------------------------------------------
+# README.md
+
+PARTS = {f.__name__: f for f in (quickstart, reference, curves, speed, bits, cpu, attention, places)}
+PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)\n?<!-- end -->", re.DOTALL)
+# a number with a unit of measurement
+FIGURE = re.compile(
+    r"\d[\d.,]*\s?(?:ms|µs|seconds?|minutes?|hours?|tok/s|tokens/s|[KMG]i?B|nats|TFLOP/s|GFLOP/s|%|times|×|W|J)(?![\w/])"
+)
+
+
+def generate(text):
+    """README's text with every part written anew."""
+    found = [match[2] for match in PART.finditer(text)]
+    unknown = [name for name in found if name not in PARTS]
+    if unknown or text.count("<!-- generated:") != len(found):
+        raise Fault(f"README.md: a marker without its end, or a part that does not exist: {', '.join(unknown) or '?'}")
+    missing = [name for name in PARTS if name not in found]
+    if missing:
+        raise Fault(f"README.md has no <!-- generated: {missing[0]} -->")
+
+    def written(match):
+        body = places(match[3]) if match[2] == "places" else PARTS[match[2]]()
+        return f"{match[1]}{body}\n<!-- end -->"
+
+    return PART.sub(written, text)
+
+
+def stray_figures(text):
+    """Figures outside of the generated parts and of code."""
+    text = PART.sub(lambda match: "\n" * match[0].count("\n"), text)
+    text = re.sub(r"```.*?```", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    return [
+        f"README.md:{number}: '{match[0]}' is a figure without a file; generate it or leave it out"
+        for number, line in enumerate(text.split("\n"), 1)
+        for match in FIGURE.finditer(line)
+    ]
+
+
+def missing_links(text):
+    """Links into the repository that lead nowhere."""
+    links = {link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")}
+    return [
+        f"README.md: {link}: no such file" for link in sorted(links) if not os.path.exists(os.path.join(ROOT, link))
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where README.md is not up to date")
+    args = parser.parse_args()
+    with open(README, encoding="utf-8") as f:
+        old = f.read()
+    try:
+        new = generate(old)
+    except Fault as fault:
+        sys.exit(f"error: {fault}")
+    if not args.check:
+        with open(README, "w", encoding="utf-8") as f:
+            f.write(new)
+    elif new != old:
+        sys.stderr.writelines(
+            difflib.unified_diff(*(text.splitlines(True) for text in (old, new)), "README.md", "generated")
+        )
+        sys.exit("error: README.md is not what the measurements say: run python3 dev/bench/readme_tables.py")
+    faults = stray_figures(new) + missing_links(new)
+    if faults:
+        sys.exit("error: " + "\n".join(faults))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Tests of dev/bench/readme_tables.py: README's figures are those of the committed files, and no others.
+
+    python3 dev/test/test_readme.py          # ends in 'N passed, N failed'
+
+Needs the standard library only. Works on a copy of the files that the script reads.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LEFT_BEHIND = shutil.ignore_patterns(".git", "build", "__pycache__", "*.bin", "shared", "train_gpt2cu", "test_gpt2cu")
+
+
+def script(folder, *arguments, code=0):
+    """Runs the copy's script; returns what it wrote to stderr."""
+    command = [sys.executable, os.path.join(folder, "dev", "bench", "readme_tables.py"), *arguments]
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert result.returncode == code, f"exit code {result.returncode}, not {code}: {result.stderr}"
+    assert code == 0 or "error:" in result.stderr, result.stderr
+    return result.stderr
+
+
+def edit(folder, path, change):
+    """Applies a function to the text of a file of the copy; the text must change."""
+    path = os.path.join(folder, path)
+    with open(path, encoding="utf-8") as f:
+        old = f.read()
+    new = change(old)
+    assert new != old, f"{path} did not change"
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(new)
+
+
+def test_what_the_script_writes_passes_its_check(folder):
+    script(folder, "--check")
+    with open(os.path.join(folder, "README.md"), encoding="utf-8") as f:
+        before = f.read()
+    script(folder)
+    with open(os.path.join(folder, "README.md"), encoding="utf-8") as f:
+        assert f.read() == before
+
+
+def test_a_figure_changed_in_README_is_refused(folder):
+    edit(folder, "README.md", lambda text: text.replace("nats a byte", "bits a byte"))
+    assert "nats a byte" in script(folder, "--check", code=1)
+
+
+def test_a_measurement_that_README_does_not_show_yet_is_refused(folder):
+    edit(folder, "dev/bench/cpu_step.csv", lambda text: text.replace(",2070,", ",2071,"))
+    assert "2,071" in script(folder, "--check", code=1)
+    script(folder)
+    script(folder, "--check")
+
+
+def test_a_figure_without_a_file_is_refused(folder):
+    for figure in ("12 ms", "1.79 nats", "500,000 tokens/s", "3 times", "90%", "two 7.5 GB"):
+        edit(folder, "README.md", lambda text, figure=figure: text + f"\nIt takes {figure}.\n")
+        assert "without a file" in script(folder, "--check", code=1), figure
+        edit(folder, "README.md", lambda text, figure=figure: text.replace(f"\nIt takes {figure}.\n", ""))
+    script(folder, "--check")
+
+
+def test_a_link_that_leads_nowhere_is_refused(folder):
+    edit(folder, "README.md", lambda text: text + "\n[gone](dev/gone.md)\n")
+    assert "dev/gone.md: no such file" in script(folder, "--check", code=1)
+
+
+def test_markers_must_be_whole_and_known(folder):
+    for change in (
+        lambda text: text.replace("<!-- generated: speed -->", "<!-- generated: sped -->"),
+        lambda text: text.replace("<!-- generated: speed -->", ""),
+        lambda text: text[: text.rindex("<!-- end -->")],
+    ):
+        shutil.copy(os.path.join(ROOT, "README.md"), folder)
+        edit(folder, "README.md", change)
+        assert "README.md" in script(folder, "--check", code=1)
+
+
+def test_a_missing_file_is_named(folder):
+    os.remove(os.path.join(folder, "dev", "bench", "nvidia-h200", "speed.csv"))
+    assert "speed.csv" in script(folder, "--check", code=1)
+
+
+def test_a_failed_check_shows(folder):
+    path = "dev/bench/nvidia-h200/test_gpt2cu_124M_bf16.txt"
+    edit(folder, path, lambda text: text.replace(", 0 failed", ", 1 failed"))
+    assert "checks FAILED" in script(folder, "--check", code=1)
+    edit(folder, path, lambda text: text.replace("1.761e-03", "nan"))
+    assert path in script(folder, "--check", code=1)
+
+
+def test_a_count_of_lines_stays_while_it_is_within_a_tenth(folder):
+    script(folder, "--check")
+    with open(os.path.join(folder, "train_gpt2.cu"), encoding="utf-8") as f:
+        lines = f.read().count("\n")
+    edit(folder, "train_gpt2.cu", lambda text: text + "\n" * (lines // 30))
+    script(folder, "--check")
+    edit(folder, "train_gpt2.cu", lambda text: text + "\n" * (lines // 2))
+    assert "train_gpt2.cu" in script(folder, "--check", code=1)
+
+
+def main():
+    passed = failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        with tempfile.TemporaryDirectory() as parent:
+            folder = os.path.join(parent, "flashgpt")
+            shutil.copytree(ROOT, folder, ignore=LEFT_BEHIND)
+            subprocess.run(
+                [sys.executable, f"{folder}/dev/bench/readme_tables.py"], check=False
+            )  # counts of lines drift
+            try:
+                test(folder)
+                passed += 1
+                outcome = "ok"
+            except Exception:  # noqa: BLE001 (whatever went wrong, the other tests go on)
+                failed += 1
+                outcome = f"FAILED\n{traceback.format_exc()}"
+        print(f"{name[5:].replace('_', ' '):70s} {outcome}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
