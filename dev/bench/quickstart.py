@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs scripts/quickstart.sh in a fresh copy of the sources and writes what it took as a row of a CSV file.
 
-    DATA_MIRROR=folder python3 dev/bench/quickstart.py [--output dev/bench/quickstart.csv]
+    DATA_MIRROR=folder dev/bench/quickstart.py [--output FILE]          # without DATA_MIRROR the text is fetched
 
 Costs what quickstart.sh costs. The copy is a temporary folder. A row replaces the earlier row of the same machine.
 Columns: seconds of the whole script and of the build in it, the last validation loss (nats a byte), lines printed, the
@@ -11,6 +11,7 @@ memory of the largest process, the disk space that the copy grew by, and the loa
 import argparse
 import csv
 import datetime
+import glob
 import os
 import re
 import resource
@@ -70,7 +71,12 @@ def run_quickstart(folder):
     start = time.monotonic()
     build_end, lines, losses = None, 0, []
     process = subprocess.Popen(
-        ["scripts/quickstart.sh"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ["scripts/quickstart.sh"],
+        cwd=folder,
+        env={**os.environ, "NO_INSTALL": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     for line in process.stdout:
         sys.stdout.write(line)
@@ -116,8 +122,8 @@ def main():
         before = bytes_of(folder)
         row = run_quickstart(folder)
         row["disk_mib"] = f"{(bytes_of(folder) - before) / 2**20:.0f}"
-        data = os.path.join(folder, "dev", "data", "tinyshakespeare")
-        row["text"] = "TinyShakespeare" if os.path.isdir(data) and os.listdir(data) else "sources"
+        plays = glob.glob(os.path.join(folder, "**", "tiny_shakespeare_bytes_train.bin"), recursive=True)
+        row["text"] = "TinyShakespeare" if plays else "sources"
     row |= {
         "machine": processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Tests of dev/bench/gpu_report.sh where there is no GPU: the programs that it runs are stand-ins of a few lines.
+
+    python3 dev/test/test_gpu_report.py          # ends in 'N passed, N failed'
+
+The stand-in of the trainer prints the lines that the report reads, in the words of llmc/trainer.h and train_gpt2.cu,
+which a test compares. Needs bash and the standard library.
+"""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RESULTS = "dev/bench/nvidia-h200"
+PYTHON = sys.executable
+
+PROGRAMS = {
+    "nvidia-smi": """case "$*" in *name*) echo "NVIDIA H200";; *driver*) echo 580.1;; esac""",
+    "nvcc": """echo "Cuda compilation tools, release 13.0, V13.0.88" """,
+    # one make for all: a test prints its checks, a trainer is the stand-in below
+    "make": r"""
+        mkdir -p build
+        for a in "$@"; do case $a in
+        build/test*) printf '#!/bin/bash\necho "gradient of wte  1e-06  2e-06  ok"\necho "3 passed, 0 failed"\n' > $a;;
+        build/train*) cp "$FAKE/trainer" $a;;
+        esac; done
+        chmod +x build/t*""",
+    # steps 1 to 50 take 900 ms, the later ones 100 and 101 ms by turns
+    "trainer": r"""
+        x=250; n=0
+        while [ $# -gt 0 ]; do case $1 in -x) x=$2;; -o) o=$2;; -n) n=$2;; esac; shift; done
+        echo "| attention             | wgmma forward, mma backward      |"
+        echo "| memory                | 23940 MiB                        |"
+        for ((i = 1; i <= x; i++)); do
+            if [ $i -le 50 ]; then ms=900.00; else ms=10$((i % 2)).00; fi
+            echo "step $i/$x | loss 7.1 (+0.1z) | norm 1.0 (-0.2z) | $ms ms | 51.2% MFU | 9 tok/s | 3s left"
+        done
+        [ -z "$o" ] || { mkdir -p $o; seq 0 $((x - 1)) | sed 's/.*/s:& trl:7.25 lr:0 norm:1/' > $o/main.log
+            echo s:$x tel:6.5 >> $o/main.log; }
+        [ $n = 0 ] || for s in 100 200; do echo weights > $o/model_00000$s.bin; date > $o/state_00000${s}_00000.bin
+        done""",
+    "date": "echo 2026-01-02",
+    "python3": r"""
+        case $1 in
+        *write_reference.py) touch build/report/gpt2_124M{,_bf16,_debug_state}.bin;;
+        *train_reference.py) while [ $# -gt 0 ]; do [ $1 != -o ] || o=$2; shift; done
+            $FAKE/trainer -x 200 -o $o >$o.log 2>/dev/null || exit 1; sed -i '1s/7.25/7.27/' $o/main.log;;
+        *time_torch.py) echo "d12, B=64, T=1024, bfloat16, sdpa cudnn, torch.compile, PyTorch 2.11.0+cu130, NVIDIA H200"
+            echo "mean 128.000 ms of 200 steps after 50 (median 127.00, fastest 126.00), 512,000 tok/s, 31000 MiB";;
+        *plot_curves.py) while [ $# -gt 0 ]; do case $1 in --output) touch $2; shift;; *) a+=("$1");; esac; shift; done
+            exec $REAL_PYTHON "${a[@]}";;
+        *tinyshakespeare.py) mkdir -p dev/data/tinyshakespeare; cd $_; touch tiny_shakespeare_{train,val}.bin;;
+        *quickstart.py) echo head > $3; echo "$3: 30 s";;
+        *) exec $REAL_PYTHON "$@";;
+        esac""",
+}
+
+
+def report(folder, *arguments, code=0):
+    """Runs the copy's report with the stand-ins before everything else on PATH; returns its output."""
+    fake = os.path.join(folder, "fake")
+    os.makedirs(fake, exist_ok=True)
+    for name, text in PROGRAMS.items():
+        with open(os.path.join(fake, name), "w", encoding="utf-8") as f:
+            f.write("#!/bin/bash\n" + text)
+        os.chmod(f.name, 0o755)
+    env = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}", "FAKE": fake, "REAL_PYTHON": PYTHON}
+    result = subprocess.run(
+        ["dev/bench/gpu_report.sh", *arguments],
+        cwd=folder, env={**env, "COMMIT": "abc1234"}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == code, f"exit code {result.returncode}, not {code}:\n{result.stdout}{result.stderr}"
+    return result.stdout + result.stderr
+
+
+def rows(folder, name):
+    with open(os.path.join(folder, RESULTS, name), newline="", encoding="utf-8") as f:
+        found = list(csv.DictReader(f))
+    assert found and all(None not in row and None not in row.values() for row in found), found
+    assert {(row["gpu"], row["driver"], row["cuda"], row["date"], row["commit"]) for row in found} == {
+        ("NVIDIA H200", "580.1", "13.0", "2026-01-02", "abc1234")
+    }
+    return found
+
+
+def test_every_section_writes_its_file(folder):
+    shutil.rmtree(os.path.join(folder, RESULTS))
+    report(folder)
+    speed = rows(folder, "speed.csv")
+    assert [(row["program"], row["B"], row["T"]) for row in speed[:4]] == [
+        *[("flashgpt", "64", "1024"), ("flashgpt", "32", "1024"), ("flashgpt", "4", "4096"), ("flashgpt", "2", "8192")]
+    ]
+    assert (speed[0]["ms"], speed[0]["tok_s"], speed[0]["mfu"]) == ("100.500", "652100", "51.2"), speed[0]
+    assert (speed[0]["attention_forward"], speed[0]["attention_backward"], speed[0]["mib"]) == ("wgmma", "mma", "23940")
+    assert (speed[-1]["program"], speed[-1]["ms"], speed[-1]["tok_s"], speed[-1]["mib"]) == (
+        *("PyTorch 2.11", "128.000", "512000", "31000"),
+    )
+    curves = {(row["precision"], row["loss"]): (row["largest"], row["mean"]) for row in rows(folder, "curves.csv")}
+    assert curves == {
+        **{(p, "training"): ("0.020000", "0.000100") for p in ("fp32", "bf16")},
+        **{(p, "validation"): ("0.000000", "0.000000") for p in ("fp32", "bf16")},
+    }, curves
+    assert [row["same"] for row in rows(folder, "bits.csv")] == ["yes", "yes"]
+    for name in ("curves.svg", "curves_fp32.svg", "quickstart.csv"):
+        assert os.path.exists(os.path.join(folder, RESULTS, name)), name
+    with open(os.path.join(folder, RESULTS, "test_gpt2cu_124M_bf16.txt"), encoding="utf-8") as f:
+        assert f.readline() == "# NVIDIA H200, driver 580.1, CUDA 13.0, 2026-01-02, commit abc1234\n"
+
+
+def test_other_bits_are_reported(folder):
+    trainer = PROGRAMS["trainer"]
+    PROGRAMS["trainer"] = trainer.replace("echo weights >", "echo $RANDOM$RANDOM$RANDOM >")
+    try:
+        report(folder, "--only", "bits")
+    finally:
+        PROGRAMS["trainer"] = trainer
+    assert [row["same"] for row in rows(folder, "bits.csv")] == ["no", "no"]
+
+
+def test_a_section_that_fails_keeps_its_file_and_the_others_go_on(folder):
+    with open(os.path.join(folder, RESULTS, "speed.csv"), encoding="utf-8") as f:
+        before = f.read()
+    trainer = PROGRAMS["trainer"]
+    PROGRAMS["trainer"] = trainer.replace("$ms ms |", "$ms milliseconds |")
+    try:
+        said = report(folder, "--only", "speed", "--only", "bits", code=1)
+    finally:
+        PROGRAMS["trainer"] = trainer
+    assert "speed FAILED" in said and "0 step lines with ms, not 200" in said, said
+    with open(os.path.join(folder, RESULTS, "speed.csv"), encoding="utf-8") as f:
+        assert f.read() == before
+    rows(folder, "bits.csv")
+
+
+def test_wrong_arguments_and_no_GPU_end_in_one_line(folder):
+    assert "--only needs a section" in report(folder, "--only", code=1)
+    assert "--only sped: no such section" in report(folder, "--only", "sped", code=1)
+    assert "--fast: unknown" in report(folder, "--fast", code=1)
+    smi = PROGRAMS["nvidia-smi"]
+    PROGRAMS["nvidia-smi"] = "echo no devices >&2; exit 9"
+    try:
+        assert report(folder, code=1) == "error: nvidia-smi shows no GPU here\n"
+    finally:
+        PROGRAMS["nvidia-smi"] = smi
+
+
+def test_the_trainers_lines_are_those_that_the_report_reads(folder):
+    with open(os.path.join(folder, "llmc", "trainer.h"), encoding="utf-8") as f:
+        trainer = f.read()
+    step = re.search(r'"step [^"]*"', trainer)
+    assert step and "| %.2f ms |" in step[0] and "| %.1f%% MFU |" in step[0], step
+    assert re.search(r'print_table_row\("memory", "%.0f MiB', trainer)
+    with open(os.path.join(folder, "train_gpt2.cu"), encoding="utf-8") as f:
+        assert re.search(r'print_table_row\("attention", "%s forward, %s backward"', f.read())
+
+
+def main():
+    passed = failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            for part in ("dev/bench", "dev/data", "dev/reference", "llmc"):
+                shutil.copytree(os.path.join(ROOT, part), os.path.join(folder, part))
+            shutil.copy(os.path.join(ROOT, "train_gpt2.cu"), folder)
+            try:
+                test(folder)
+                passed += 1
+                outcome = "ok"
+            except Exception:  # noqa: BLE001 (whatever went wrong, the other tests go on)
+                failed += 1
+                outcome = f"FAILED\n{traceback.format_exc()}"
+        print(f"{name[5:].replace('_', ' '):70s} {outcome}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
