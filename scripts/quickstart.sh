@@ -1,23 +1,70 @@
-#!/usr/bin/env bash
+#!/bin/sh
 # From a fresh clone to a GPT-2 that has learned to write: builds, gets text, trains a small model on its bytes, and
-# prints what the model writes.
+# prints what the model writes. The model, its text and the whole log are kept in build/quickstart.
 #
-# Costs: with a GPU half a minute, most of it compilation; on two CPU cores a minute and a half. 300 MB of memory, 20 MB of disk.
-# Needs: a C compiler, make and python3, all without packages; for a GPU, the CUDA Toolkit.
+# Costs: with a GPU half a minute, most of it compilation; on two CPU cores a minute and a half. 300 MB of memory, 30 MB of disk.
+# Needs: a C compiler, make, bash and python3, all without packages; for a GPU, the CUDA Toolkit. On Debian and Ubuntu what
+# is missing is installed, as root or by a sudo that asks no password; NO_INSTALL=1 only names it.
 # Text: TinyShakespeare, from the folder that DATA_MIRROR names or by download; with neither, this project's own sources.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+set -eu
 
-missing=()
-command -v cc >/dev/null || missing+=(gcc)
-command -v make >/dev/null || missing+=(make)
-command -v python3 >/dev/null || missing+=(python3)
-if [ ${#missing[@]} -gt 0 ]; then
-    echo "error: missing: ${missing[*]}; on Debian and Ubuntu: sudo apt-get install ${missing[*]}" >&2
+fail() {
+    echo "error: $*" >&2
     exit 1
+}
+
+if [ -n "${DATA_MIRROR:-}" ]; then # relative to where the user is
+    [ -d "$DATA_MIRROR" ] || fail "DATA_MIRROR=$DATA_MIRROR: no such folder; name one that holds input.txt, or leave it out"
+    DATA_MIRROR=$(cd "$DATA_MIRROR" && pwd)
+    export DATA_MIRROR
+fi
+cd "$(dirname "$0")/.."
+dir=build/quickstart
+if ! { mkdir -p $dir && touch $dir/install.log train_gpt2.tmp && rm train_gpt2.tmp; } 2>/dev/null; then
+    fail "cannot write in $PWD: copy the project to a folder that you may write in"
 fi
 
+# ----------------------------------------------------------------------------
+# 0. What is missing
+
+# A C compiler without the headers of libc, or a python3 without its library, does not serve.
+compiles() { printf '#include <math.h>\n#include <stdio.h>\n#include <pthread.h>\nint main(void) { return 0; }\n' |
+    "${CC:-cc}" -x c -o $dir/compiles - -lm -lpthread >/dev/null 2>&1; }
+find_missing() { # as Debian's packages
+    missing=
+    if ! command -v "${CC:-cc}" >/dev/null; then missing="gcc libc6-dev"; elif ! compiles; then missing=libc6-dev; fi
+    command -v make >/dev/null || missing="$missing make"
+    command -v bash >/dev/null || missing="$missing bash"
+    python3 -c 'import argparse, hashlib, json, multiprocessing, ssl, urllib.request' >/dev/null 2>&1 || missing="$missing python3"
+    missing=${missing# }
+}
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
+may_install() {
+    [ "${NO_INSTALL:-0}" = 0 ] && command -v apt-get >/dev/null || return 1
+    [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }
+}
+install_missing() {
+    echo "== apt-get install $missing"
+    # ca-certificates: for the download of the text
+    # shellcheck disable=SC2086 # a list of words
+    { as_root apt-get update && as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends $missing ca-certificates; } </dev/null >$dir/install.log 2>&1 ||
+        fail "apt-get could not install $missing: $(grep '^E:' $dir/install.log | head -n 1); all of it is in $dir/install.log"
+}
+find_missing
+if [ -n "$missing" ]; then
+    if ! may_install; then
+        if command -v apt-get >/dev/null; then way="sudo apt-get install $missing"; else way="install them with your system's package manager"; fi
+        fail "missing: $missing. To get it: $way"
+    fi
+    install_missing
+    find_missing
+    [ -z "$missing" ] || fail "still missing: $missing. apt-get installed what it could; see $dir/install.log"
+fi
+
+# ----------------------------------------------------------------------------
 # 1. Build
+
 if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then gpu=1; else gpu=0; fi
 if [ $gpu = 1 ] && ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     echo "There is a GPU but no nvcc: training on the CPU. With the CUDA Toolkit installed, the GPU would be used."
@@ -25,25 +72,45 @@ if [ $gpu = 1 ] && ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nv
 fi
 if [ $gpu = 1 ]; then trainer=train_gpt2cu; else trainer=train_gpt2; fi
 echo "== make $trainer"
-make $trainer
+make -s $trainer >$dir/make.log 2>&1 || {
+    tail -n 20 $dir/make.log >&2
+    fail "make $trainer failed; all it said is in $dir/make.log"
+}
 
+# ----------------------------------------------------------------------------
 # 2. Text
-data=dev/data/tinyshakespeare/tiny_shakespeare_bytes
+
+data=$dir/tiny_shakespeare_bytes
 echo "== text"
-if [ ! -e ${data}_train.bin ] && ! python3 dev/data/tinyshakespeare.py --tokenizer bytes; then
+if [ ! -e ${data}_train.bin ] && ! python3 dev/data/tinyshakespeare.py --tokenizer bytes --output $dir; then
     echo "TinyShakespeare cannot be had here: training on this project's own sources instead."
-    mkdir -p build/quickstart
-    data=build/quickstart/sources
+    data=$dir/sources
     python3 dev/data/text.py --tokenizer bytes --output $data README.md Makefile llmc dev ./*.c ./*.cu
 fi
 
-# 3. Train
-echo "== ./$trainer"
+# ----------------------------------------------------------------------------
+# 3. Train; every hundredth step is shown
+
+echo "== ./$trainer, in full in $dir/train.log"
 export OMP_WAIT_POLICY=passive # threads that spin while they wait slow a busy machine down
+rm -rf $dir/model
+set -- -i ${data}_train.bin -j ${data}_val.bin -o $dir/model -u 100 -q 0.1 -c 0.1 --top-k 40 --temperature 0.9
 if [ $gpu = 1 ]; then
-    ./$trainer -i ${data}_train.bin -j ${data}_val.bin -e gpt2:l6c384h6t256 -b 64 -t 256 -x 900 -l 1e-3 -u 100 -q 0.1 \
-        -c 0.1 -v 150 -m 1 -s 900 -g 256 --top-k 40 --temperature 0.9
+    set -- "$@" -e gpt2:l6c384h6t256 -b 64 -t 256 -x 900 -l 1e-3 -v 150 -m 1 -s 900 -n 900 -g 256
+    checkpoint=$dir/model/model_00000900.bin
 else
-    ./$trainer -i ${data}_train.bin -j ${data}_val.bin -e gpt2:l4c128h4t64 -b 16 -t 64 -x 1500 -l 2e-3 -u 100 -q 0.1 \
-        -c 0.1 -v 250 -m 16 -s 1500 -g 64 --top-k 40 --temperature 0.9
+    set -- "$@" -e gpt2:l4c128h4t64 -b 16 -t 64 -x 1500 -l 2e-3 -v 250 -m 16 -s 1500 -n 1500 -g 64
+    checkpoint=$dir/model/model_00001500.bin
 fi
+rm -f $dir/failed
+{ ./$trainer "$@" || : >$dir/failed; } 2>&1 | tee $dir/train.log |
+    grep --line-buffered -E '^(val loss|step +([0-9]*00)/|error:)' || :
+[ ! -e $dir/failed ] || fail "./$trainer failed; see $dir/train.log"
+sed -n '/^generating:/,/^---$/d; /^total average/p' $dir/train.log
+echo "== what it writes"
+sed '1,/^generating:/d' $dir/train.log | sed '1d; /^---$/,$d' | head -n 20
+
+echo
+echo "The model is $checkpoint. Next, on text of your own:"
+echo "  python3 dev/data/text.py --tokenizer bytes --output build/mine FILES && ./$trainer -e $checkpoint \\"
+echo "      -i build/mine_train.bin -j build/mine_val.bin -b 16 -t 64 -x 500 -l 5e-4 -o build/mine"
