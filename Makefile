@@ -298,6 +298,7 @@ lint:
 	cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 	    --suppress=missingIncludeSystem -I. $(filter %.c,$(c_files))
 	shellcheck $(sh_files)
+	CC="$(CC)" NVCC="$(NVCC)" dev/test/check_includes.sh
 	ruff check $(py_files)
 	ruff format --check $(py_files)
 	$(python) dev/bench/readme_tables.py --check

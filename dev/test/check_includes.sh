@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Checks that includes only go down, programs -> dev/cuda -> llmc, and that each header of llmc compiles alone: .h with the
+# C compiler, .cuh with nvcc where there is one. Takes 15 s on two cores, writes to a temporary folder only.
+#
+#     dev/test/check_includes.sh            checks; exit code 1 and a line for each fault
+#     dev/test/check_includes.sh --graph    prints who includes whom, a line for each include, and the sums by floor
+#
+# CC and NVCC name other compilers; NVCC= (empty) skips the .cuh files.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+nvcc=${NVCC-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The sources: what git tracks, and what is new and not ignored. Outside of a checkout, what lies here.
+sources() {
+    { git ls-files -co --exclude-standard 2>/dev/null || find . -type f -not -path './build/*' | sed 's|^\./||'; } |
+        grep -E '\.(c|h|cu|cuh)$' | sort -u | while read -r file; do [ ! -f "$file" ] || echo "$file"; done
+}
+
+# "file included" for each quoted include, by their paths from the root: next to the file, or from the root.
+edges() {
+    # shellcheck disable=SC2016 # awk's own
+    sources | xargs awk '
+        FNR == 1 { folder = FILENAME; if (!sub(/\/[^\/]*$/, "/", folder)) { folder = "" } }
+        match($0, /^[ \t]*#[ \t]*include[ \t]*"[^"]+"/) {
+            name = substr($0, RSTART, RLENGTH); sub(/^[^"]*"/, "", name); sub(/"$/, "", name)
+            near = folder name
+            while (sub(/[^\/]+\/\.\.\//, "", near)) { }
+            if ((getline line < near) >= 0) { close(near); print FILENAME, near } else { print FILENAME, name }
+        }'
+}
+
+# Adds both floors to each edge: 0 llmc, 1 dev/cuda, 2 programs, their tests and benches.
+floors() {
+    awk 'function floor(f) { return f ~ /^llmc\// ? 0 : f ~ /^dev\/cuda\// ? 1 : 2 }
+         { print floor($1), floor($2), $1, $2 }'
+}
+
+if [ "${1:-}" = --graph ]; then
+    edges | floors | awk '
+        BEGIN { split("llmc dev/cuda programs", name, " ") }
+        { printf "%-40s -> %s\n", $3, $4; sum[$1 " " $2]++ }
+        END { for (a = 2; a >= 0; a--) { for (b = 2; b >= 0; b--) {
+                  printf "%4d  %s -> %s%s\n", sum[a " " b], name[a + 1], name[b + 1], (b > a ? "   (must be 0)" : "") } } }'
+    exit
+fi
+[ $# -eq 0 ] || { echo "error: $1: the only argument is --graph" >&2; exit 1; }
+
+faults=$(edges | floors | awk '$2 > $1 { print $3 " includes " $4 ": includes go down, programs -> dev/cuda -> llmc" }')
+printf '%s' "${faults:+$faults
+}" >&2
+
+# The header of "$1" alone in a file; prints what the compiler says.
+export work nvcc CC=${CC:-cc}
+# shellcheck disable=SC2016 # expanded by the inner shell
+alone='header=$1
+stub=$work/$(echo "$header" | tr / _).${header##*.}
+case $header in
+*.cuh)
+    echo "#include \"$header\"" >"$stub.cu"
+    "$nvcc" -std=c++17 -I. -arch=sm_90a -ptx $syntax_only -Werror all-warnings "$stub.cu" -o "$stub.ptx" ;;
+*)
+    echo "#include \"$header\"" >"$stub.c"
+    "$CC" -std=c11 -D_GNU_SOURCE -fopenmp-simd -fsyntax-only -Wall -Wextra -Werror -I. "$stub.c" ;;
+esac >"$stub.log" 2>&1 || { echo "$header does not compile alone:"; head -n 5 "$stub.log"; }'
+syntax_only=
+if [ -n "$nvcc" ] && "$nvcc" --help | grep -q fdevice-syntax-only; then syntax_only=--fdevice-syntax-only; fi
+export syntax_only
+headers=$(sources | grep -E "^llmc/.*\.(h${nvcc:+|cuh})$")
+broken=$(echo "$headers" | xargs -P 2 -I{} bash -c "$alone" _ {})
+[ -z "$broken" ] || echo "$broken" >&2
+[ -n "$nvcc" ] || echo "check_includes.sh: no nvcc, the .cuh headers were not compiled"
+
+[ -z "$faults$broken" ] || exit 1
+echo "check_includes.sh: $(edges | wc -l) includes go down; $(echo "$headers" | wc -l) headers of llmc compile alone"
