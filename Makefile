@@ -86,10 +86,14 @@ empty :=
 space := $(empty) $(empty)
 NVCCFLAGS := -std=c++17 -O3 -I. $(arch_flags) -t 2 -Xcompiler -Wall,-Wextra,$(subst $(space),$(comma),$(harden)) \
     $(warn_on_spills) $(if $(WERROR),-Werror all-warnings)
+variant_names = $(patsubst dev/cuda/attention_$(1)_%.cu,%,$(wildcard dev/cuda/attention_$(1)_*.cu))
+known_variant = $(if $(filter $(2),$(call variant_names,$(1))),,$(error $(3)=$(2): no such variant; choose of: $(call variant_names,$(1))))
 ifneq ($(ATTENTION_FORWARD),)
+$(call known_variant,forward,$(ATTENTION_FORWARD),ATTENTION_FORWARD)
 attention_flags += -DATTENTION_FORWARD=$(ATTENTION_FORWARD)
 endif
 ifneq ($(ATTENTION_BACKWARD),)
+$(call known_variant,backward,$(ATTENTION_BACKWARD),ATTENTION_BACKWARD)
 attention_flags += -DATTENTION_BACKWARD=$(ATTENTION_BACKWARD)
 endif
 CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
@@ -283,8 +287,13 @@ pair-tests: $(pairs)
 	    case $$t in *wgmma*) ;; # has no head size of 32 \
 	    *) $$t dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin | tail -n 1 ;; esac; done
 
+ifeq ($(gpu),)
+compete:
+	@echo "error: make compete races the variants on a GPU, and there is no GPU here" >&2; exit 1
+else
 compete: variants
 	dev/cuda/compete.sh
+endif
 
 # ----------------------------------------------------------------------------
 # Format and static checks

@@ -204,14 +204,14 @@ def attention():
 
 # name, what it is, the files whose lines count
 PLACES = [
-    ("`train_gpt2.cu`", "the GPU trainer: the model's passes, and a `main` that is the training loop", "train_gpt2.cu"),
-    ("`train_gpt2.c`", "the CPU trainer, in the same order", "train_gpt2.c"),
+    ("`train_gpt2.cu`", "the GPU trainer: forward, backward and update of the model", "train_gpt2.cu"),
+    ("`train_gpt2.c`", "the CPU trainer: the same functions", "train_gpt2.c"),
     (
         "`dev/cuda/`",
         "attention: the variants, their contract, check and benchmark, and the choice of one",
         "dev/cuda/*.*",
     ),
-    ("`llmc/`", "headers that both stand on, each complete in itself", "llmc/*.*"),
+    ("`llmc/`", "headers that both stand on, each complete in itself: the run, the files, the kernels", "llmc/*.*"),
     (
         "`test_gpt2.*`, `dev/test/`",
         "the trainers against PyTorch's dumps; unit and end-to-end tests",

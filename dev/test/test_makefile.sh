@@ -109,6 +109,10 @@ assert names >= {*glob.glob("*.c"), *glob.glob("*.cu"), *glob.glob("dev/*/*.c"),
 }
 check "names every program" all_programs
 check "make profile says that it needs a GPU" refuses "no GPU here" profile
+check "make compete says it before it builds" refuses "no GPU here" compete
+check "and builds nothing" is "$(number_of_calls)" 0
+check "a variant that does not exist is named" refuses "ATTENTION_FORWARD=none: no such variant" train_gpt2cu ATTENTION_FORWARD=none
+check "backward too" refuses "ATTENTION_BACKWARD=flash3: no such variant" train_gpt2cu ATTENTION_BACKWARD=flash3
 check "make help" run_make help
 check "lists the targets" grep -q "^make compete" "$dir/out"
 
