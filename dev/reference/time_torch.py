@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The time of a PyTorch training step at a given size: forward, backward, clipping and AdamW, to stand beside ours.
 
-    python dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa cudnn     # a minute or two
+    python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa cudnn     # a minute or two
 
 Random weights and tokens, bf16 autocast, fused AdamW, torch.compile; the vocabulary is a multiple of 128, as PyTorch
 users pad it for speed. Prints the mean step, the median and the fastest, tokens/s by the mean, and the reserved memory.
@@ -12,8 +12,11 @@ import statistics
 import time
 from contextlib import nullcontext
 
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as error:
+    raise SystemExit(f"error: no Python package {error.name} here: pip install torch numpy") from None
 
 from common import Parser, add_device_option, fail, positive_int, run
 from model import (

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the PyTorch model from a checkpoint on the very batches of the C and CUDA trainers, for a curve beside theirs.
 
-    python dev/reference/train_reference.py -e gpt2_124M.bin -b 64 -t 1024 -x 200 -l 3e-4 -o log_torch --compile 1
+    python3 dev/reference/train_reference.py -e gpt2_124M.bin -b 64 -t 1024 -x 200 -l 3e-4 -o log_torch --compile 1
 
 The flags are the trainers'; those that PyTorch adds have no short form. Writes <output-dir>/main.log with nine digits.
 124M at B=16, T=1024 in bf16 without --compile: 51 ms a step and 18 GiB on an H200.
@@ -14,8 +14,11 @@ import statistics
 import time
 from contextlib import nullcontext
 
-import numpy as np
-import torch
+try:
+    import numpy as np
+    import torch
+except ImportError as error:
+    raise SystemExit(f"error: no Python package {error.name} here: pip install torch numpy") from None
 
 from common import HEADER_BYTES, Parser, add_device_option, fail, positive_int, run
 from formats import read_model

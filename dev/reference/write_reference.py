@@ -17,7 +17,10 @@ The state follows from the fp32 weights, and is computed in fp64 where the model
 
 import os
 
-import torch
+try:
+    import torch
+except ImportError as error:
+    raise SystemExit(f"error: no Python package {error.name} here: pip install torch numpy") from None
 
 from common import Parser, add_device_option, fail, make_directory, positive_int, read_token_file, run
 from formats import read_hugging_face, write_model, write_state
