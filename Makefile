@@ -7,6 +7,7 @@
 # make install         libattention.so, libattention.h and a pkg-config file, under PREFIX; make uninstall removes them
 # make profile         a short run of the GPU trainer under Nsight Systems, or Nsight Compute where only that is there
 # make cuda            every CUDA program there is, to see that all of them compile
+# make fuzz            damaged files of every format, for FUZZ_SECONDS=60
 # make lint            format and static checks    make format          puts the format right
 # make compile_commands.json                       for clangd and other tools
 # make help            this text                   make clean           removes what was built
@@ -107,7 +108,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests pair-tests compete install uninstall profile help lint format \
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests fuzz pair-tests compete install uninstall profile help lint format \
     clean variants $(variants)
 
 all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
@@ -244,7 +245,7 @@ endif
 # ----------------------------------------------------------------------------
 # Tests
 
-test: unit-tests cpu-tests sanitizer-tests gpu-tests
+test: unit-tests cpu-tests sanitizer-tests fuzz gpu-tests
 	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
 
 build/test_%: dev/test/test_%.c build/cpu.flags
@@ -267,9 +268,15 @@ cpu-tests: train_gpt2 test_gpt2
 	@echo "== test_gpt2"; ./test_gpt2
 	@echo "== test_gpt2, two heads and a full context"; ./test_gpt2 dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin
 	@echo "== dev/test/test_training.sh"; dev/test/test_training.sh ./train_gpt2
+	@echo "== dev/test/test_hardening.sh"; dev/test/test_hardening.sh train_gpt2 test_gpt2
 
 sanitizer-tests: $(patsubst build/%,build/sanitized/dev/test/%,$(unit_tests)) build/sanitized/test_gpt2
 	@set -e; for t in $^; do echo "== $$t"; $$t; done
+
+# Damaged files and command lines for a minute; make fuzz FUZZ_SECONDS=3600 for longer
+FUZZ_SECONDS ?= 60
+fuzz: build/sanitized/dev/test/fuzz
+	@echo "== dev/test/fuzz.c"; FUZZ_SECONDS=$(FUZZ_SECONDS) $<
 
 ifneq ($(and $(gpu),$(NVCC)),)
 gpu-tests: build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 train_gpt2cu

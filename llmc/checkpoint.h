@@ -47,7 +47,7 @@ static const size_t CHECKPOINT_BUFFER = 32 << 20;
 
 static inline void checkpoint_write_block_(AtomicFile* file, GPT2* model, GPT2Block block, Digest* digest) {
     size_t bytes = gpt2_block_bytes(model, block);
-    char* buffer = (char*)malloc_check(CHECKPOINT_BUFFER);
+    char* buffer = (char*)malloc_check(bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER);
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
         check(gpt2_copy_out(model, buffer, block, i, n));
@@ -59,7 +59,7 @@ static inline void checkpoint_write_block_(AtomicFile* file, GPT2* model, GPT2Bl
 
 static inline void checkpoint_read_block_(GPT2* model, GPT2Block block, FILE* file, const char* path) {
     size_t bytes = gpt2_block_bytes(model, block);
-    char* buffer = (char*)malloc_check(CHECKPOINT_BUFFER);
+    char* buffer = (char*)malloc_check(bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER);
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
         fread_check(buffer, 1, n, file, path);

@@ -1,0 +1,966 @@
+/*
+Fuzzing: damaged files of every format, model descriptors and command lines, given to their readers. Whatever the bytes,
+a reader accepts them and its result can be used, or it ends with one line that names the file. A crash, a report of a
+sanitizer, a second line, memory out of proportion to the file, or ten seconds without an end is a fault.
+
+    build/fuzz                    the corpus, then new inputs for FUZZ_SECONDS (60) or FUZZ_INPUTS of each format
+    build/fuzz FORMAT             one format
+    build/fuzz FORMAT INPUT...    single inputs: a file, or the number that a fault was reported with
+    build/fuzz seeds FOLDER       writes the inputs that the others are made from, for other fuzzers
+
+Inputs are made from sound ones, by a generator that depends on the format and the input's number alone. The corpus,
+dev/test/fuzz_corpus.txt, lists as text those that found a fault. With -DFUZZ_LIBFUZZER it is a target of libFuzzer.
+*/
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <float.h>
+#include <glob.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+// ----------------------------------------------------------------------------
+// What the readers call instead of the C library: exit() comes back to the driver, which then frees and closes what the
+// reader left.
+
+enum { LARGEST_INPUT = 1 << 19, MAX_LEFT = 256 };
+#ifndef FUZZ_MEMORY
+#define FUZZ_MEMORY (64 << 10) // what a reader may ask for beside eight times its input
+#endif
+
+static jmp_buf fuzz_back;
+static int fuzz_reading;          // 1 while a reader runs
+static void* fuzz_left[MAX_LEFT]; // memory and files that it holds; NULL: a free place
+static int fuzz_is_file[MAX_LEFT];
+static size_t fuzz_asked;   // bytes of memory that it has asked for
+static size_t fuzz_allowed; // and may ask for
+static FILE *fuzz_stderr, *fuzz_stdout;
+static char fuzz_message[8192]; // what it wrote on stderr
+static char fuzz_folder[256];
+
+static void fuzz_fault(const char* what) {
+    dprintf(STDERR_FILENO, "fuzz: %s\n", what);
+    abort();
+}
+
+static void* fuzz_keep(void* p, int is_file) {
+    for (int i = 0; p != NULL && i < MAX_LEFT; i++) {
+        if (fuzz_left[i] == NULL) {
+            fuzz_left[i] = p, fuzz_is_file[i] = is_file;
+            return p;
+        }
+    }
+    if (p != NULL) { fuzz_fault("a reader holds more files and memory than the driver has places for"); }
+    return NULL;
+}
+
+static void fuzz_forget(const void* p) {
+    for (int i = 0; p != NULL && i < MAX_LEFT; i++) {
+        if (fuzz_left[i] == p) {
+            fuzz_left[i] = NULL;
+            return;
+        }
+    }
+}
+
+static _Noreturn void fuzz_exit(int code) {
+    if (!fuzz_reading) { (exit)(code); }
+    longjmp(fuzz_back, code == 0 ? 2 : 1);
+}
+
+static void* fuzz_malloc(size_t bytes) {
+    fuzz_asked = bytes > SIZE_MAX - fuzz_asked ? SIZE_MAX : fuzz_asked + bytes;
+    if (fuzz_reading && fuzz_asked > fuzz_allowed) {
+        fuzz_fault("a reader asks for more memory than its input explains");
+    }
+    return fuzz_reading ? fuzz_keep((malloc)(bytes), 0) : (malloc)(bytes);
+}
+
+static void* fuzz_calloc(size_t count, size_t size) {
+    if (size != 0 && count > SIZE_MAX / size) { return NULL; }
+    void* p = fuzz_malloc(count * size);
+    return p == NULL ? NULL : memset(p, 0, count * size);
+}
+
+static void fuzz_free(void* p) {
+    fuzz_forget(p);
+    (free)(p);
+}
+
+static FILE* fuzz_fopen(const char* path, const char* mode) {
+    FILE* file = (fopen)(path, mode);
+    return fuzz_reading ? (FILE*)fuzz_keep(file, 1) : file;
+}
+
+static int fuzz_fclose(FILE* file) {
+    fuzz_forget(file);
+    return (fclose)(file);
+}
+
+#undef stderr
+#undef stdout
+#define stderr fuzz_stderr
+#define stdout fuzz_stdout
+#define exit(code) fuzz_exit(code)
+#define malloc(bytes) fuzz_malloc(bytes)
+#define calloc(count, size) fuzz_calloc(count, size)
+#define free(p) fuzz_free(p)
+#define fopen(path, mode) fuzz_fopen(path, mode)
+#define fclose(file) fuzz_fclose(file)
+
+#include "llmc/checkpoint.h"
+#include "llmc/cli.h"
+#include "llmc/debug_state.h"
+#include "llmc/evalloader.h"
+#include "llmc/tokenizer.h"
+#include "llmc/trainer.h"
+
+#undef exit
+#undef malloc
+#undef calloc
+#undef free
+#undef fopen
+#undef fclose
+#undef stderr
+#undef stdout
+
+// ----------------------------------------------------------------------------
+// The formats: how a sound input is written, and how one is read and used
+
+// A model that is only its blocks of memory, which is all that a state's reader sees of one
+struct GPT2 {
+    GPT2Info info;
+    float* blocks[GPT2_MASTER_WEIGHTS + 1]; // (num_parameters) each, or NULL
+};
+
+const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
+size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
+    return model->blocks[block] ? model->info.num_parameters * sizeof(float) : 0;
+}
+Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    memcpy(host, (char*)model->blocks[block] + offset, bytes);
+    return STATUS_OK;
+}
+Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
+    memcpy((char*)model->blocks[block] + offset, host, bytes);
+    return STATUS_OK;
+}
+
+enum { SMALL_V = 12, STEP = 12, STATE_NUMBERS = 16 };
+static const GPT2Config small_config = {4, SMALL_V, 128, 1, 1, 32};
+static const HostAlloc host_memory = {NULL, NULL};
+
+typedef struct {
+    const char* name;
+    const char* file;                          // in the driver's folder; NULL: the input is a text
+    int seeds;                                 // sound inputs, by number
+    void (*write)(int seed, const char* path); // writes one
+    void (*read)(const char* path);            // reads and uses one
+    const char* texts[12];                     // the sound inputs, where they are texts
+} Format;
+
+// The path of a file in the driver's folder; it stays good for seven more calls.
+static const char* in_folder(const char* name) {
+    static char paths[8][512];
+    static int next;
+    char* path = paths[next++ % 8];
+    snprintf(path, sizeof(paths[0]), "%s/%s", fuzz_folder, name);
+    return path;
+}
+
+static void write_format(const char* path, const int32_t* numbers, int n, const void* body, size_t bytes) {
+    int32_t header[HEADER_INTS] = {0};
+    memcpy(header, numbers, (size_t)n * sizeof(int32_t));
+    FILE* file = fopen_check(path, "wb");
+    fwrite_check(header, sizeof(header), 1, file, path);
+    fwrite_check(body, 1, bytes, file, path);
+    fclose(file);
+}
+
+// n numbers in every block; the training precision is fp32
+static GPT2 make_model(float* numbers, size_t n, int master_weights) {
+    GPT2 model;
+    memset(&model, 0, sizeof(model));
+    model.info.config = small_config;
+    model.info.num_parameters = n;
+    model.info.weight_bytes = sizeof(float);
+    model.info.B = 2, model.info.T = 4;
+    for (int i = 0; i < GPT2_MASTER_WEIGHTS + master_weights; i++) { model.blocks[i] = numbers; }
+    return model;
+}
+
+// Models: fp32 as a run writes it, bf16 without step and digest
+static void write_model(int seed, const char* path) {
+    static float params[LARGEST_INPUT / 4];
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t n = gpt2_parameters(table, small_config);
+    for (size_t i = 0; i < n; i++) { params[i] = (float)i / 64.0f; }
+    GPT2 model = make_model(params, n, 0);
+    if (seed == 0) {
+        checkpoint_write_model(&model, STEP, path);
+        return;
+    }
+    AtomicFile file = atomic_open(path);
+    gpt2_write_model_header(&file, small_config, MODEL_VERSION_BF16);
+    atomic_write(&file, params, n * sizeof(uint16_t));
+    atomic_commit(&file);
+}
+
+static void read_model(const char* path) {
+    GPT2Config config;
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    float *params = gpt2_load_parameters(path, &config), sum = 0.0f;
+    size_t n = gpt2_parameters(table, config);
+    for (size_t i = 0; i < n; i++) { sum += params[i]; }
+    if (sum == 12345.0f) { fprintf(fuzz_stdout, "%f\n", sum); }
+    fuzz_free(params);
+}
+
+static void write_debug_state(int seed, const char* path) {
+    static int32_t body[LARGEST_INPUT / 4];
+    const float settings[6] = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
+    int32_t header[11] = {DEBUG_STATE_MAGIC, DEBUG_STATE_VERSION, 2, 3, seed == 0 ? 4 : 0};
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t numbers = 2 * 6 + 6 * SMALL_V + 1 + gpt2_parameters(table, small_config) + (size_t)header[4];
+    memcpy(&header[5], settings, sizeof(settings));
+    for (size_t i = 0; i < numbers; i++) { body[i] = (int32_t)(i % SMALL_V); }
+    write_format(path, header, 11, body, 4 * numbers);
+}
+
+static void read_debug_state(const char* path) {
+    DebugState s = debug_state_read(path, small_config);
+    size_t tokens = (size_t)s.B * (size_t)s.T;
+    float sum = s.loss;
+    for (size_t i = 0; i < tokens; i++) { sum += s.logits[i * SMALL_V + (size_t)s.x[i]] + (float)s.y[i]; }
+    for (int i = 0; i < s.num_losses; i++) { sum += s.losses[i]; }
+    if (sum == 12345.0f) { fprintf(fuzz_stdout, "%f\n", sum); }
+    fuzz_free(s.x), fuzz_free(s.y), fuzz_free(s.logits), fuzz_free(s.gradients), fuzz_free(s.losses);
+}
+
+static void write_tokens_16(int seed, const char* path) {
+    const int32_t header[4] = {TOKENS_MAGIC_16, TOKENS_VERSION_16, 61, seed == 0 ? SMALL_V : 0};
+    uint16_t tokens[61];
+    for (int i = 0; i < 61; i++) { tokens[i] = (uint16_t)(i % SMALL_V); }
+    write_format(path, header, 4, tokens, sizeof(tokens));
+}
+
+static void write_tokens_32(int seed, const char* path) {
+    const int32_t header[4] = {TOKENS_MAGIC_32, TOKENS_VERSION_32, 61, seed == 0 ? 128256 : 0};
+    uint32_t tokens[61];
+    for (int i = 0; i < 61; i++) { tokens[i] = (uint32_t)(i * 800); }
+    write_format(path, header, 4, tokens, sizeof(tokens));
+}
+
+static void open_loader(DataLoader* d, const char* path, int shuffle, int vocab_size) {
+    dataloader_open(d, path, 2, 4, 0, 1, shuffle, 42, vocab_size, host_memory);
+    d->prefetch = 0; // a thread does not survive the longjmp from an error
+}
+
+static void use_batches(DataLoader* d, int n, int vocab_size) {
+    const int *x, *y;
+    for (int i = 0; i < n; i++) {
+        dataloader_next(d, &x, &y);
+        for (int k = 0; k < 8; k++) {
+            if (x[k] < 0 || y[k] < 0 || (vocab_size > 0 && (x[k] >= vocab_size || y[k] >= vocab_size))) {
+                fuzz_fault("a token outside of the vocabulary");
+            }
+        }
+    }
+}
+
+// As the trainer does with a new model: the vocabulary comes from the file.
+static void read_tokens(const char* path) {
+    int vocab_size = dataloader_vocab_size(path);
+    GPT2Config config = gpt2_config_from_descriptor("gpt2:l1c32h1", vocab_size ? vocab_size : 50257);
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        DataLoader d;
+        open_loader(&d, path, shuffle, config.vocab_size);
+        use_batches(&d, 20, config.vocab_size);
+        dataloader_close(&d);
+    }
+}
+
+static void write_evaluation(int seed, const char* path) {
+    uint16_t words[512];
+    size_t at = 0;
+    int examples = seed == 0 ? 3 : 1;
+    for (int i = 0; i < examples; i++) {
+        size_t begin = at;
+        words[at] = EVAL_EXAMPLE_MARK, words[at + 2] = (uint16_t)i, words[at + 3] = (uint16_t)(i % 4),
+        words[at + 4] = 4;
+        at += 5;
+        for (int part = 0; part <= 4; part++) {
+            int n = 1 + (part + i) % 5;
+            words[at++] = (uint16_t)n;
+            for (int k = 0; k < n; k++) { words[at++] = (uint16_t)((part + k) % SMALL_V); }
+        }
+        words[begin + 1] = (uint16_t)(2 * (at - begin));
+    }
+    const int32_t header[4] = {EVAL_MAGIC, 1, examples, 100};
+    write_format(path, header, 4, words, 2 * at);
+}
+
+static void read_evaluation(const char* path) {
+    EvalLoader e;
+    float losses[8 * 16] = {1.0f};
+    evalloader_open(&e, path, 8, 16, 0, 1);
+    evalloader_check_vocab(&e, SMALL_V);
+    for (int i = 0; i <= e.num_batches; i++) {
+        evalloader_next(&e);
+        int correct = evalloader_score(&e, losses);
+        for (int k = 0; k < 8 * 16; k++) {
+            if (e.inputs[k] < 0 || e.inputs[k] >= SMALL_V || e.targets[k] < 0 || e.targets[k] >= SMALL_V) {
+                fuzz_fault("a token outside of the vocabulary");
+            }
+        }
+        if (correct < 0 || correct > e.examples) { fuzz_fault("more right answers than examples"); }
+    }
+    evalloader_close(&e);
+}
+
+static void write_tokenizer(int seed, const char* path) {
+    static const char body[] = "\1a\2bc\3\xe2\x82\xac\2\xe2\x82\2\xac!\1\n\4\x1b[2J\2\xff\xfe\1 \3\0xy\5hello\1z";
+    const int32_t header[4] = {TOKENIZER_MAGIC, 1 + seed, SMALL_V, seed == 0 ? 0 : 3};
+    write_format(path, header, 4, body, sizeof(body) - 1);
+}
+
+static void read_tokenizer(const char* path) {
+    Tokenizer t;
+    tokenizer_load(&t, path, SMALL_V);
+    for (int i = -1; i <= 2 * SMALL_V; i++) { tokenizer_print(fuzz_stdout, &t, i <= SMALL_V ? i : i - SMALL_V); }
+    tokenizer_print(fuzz_stdout, &t, t.eot_token);
+    tokenizer_free(&t);
+}
+
+// States of step 12: shuffled with master weights and full windows, neither with empty ones, and as the version before
+// wrote them. Beside them lie the model and two token files that they belong to.
+static void write_state(int seed, const char* path) {
+    float numbers[STATE_NUMBERS] = {0};
+    GPT2 model = make_model(numbers, STATE_NUMBERS, seed == 0);
+    Outliers outliers;
+    DataLoader d;
+    const char* model_path = in_folder(seed == 2 ? "older_model.bin" : "model_00000012.bin");
+    memset(&outliers, 0, sizeof(outliers));
+    for (int i = 0; i < (seed == 0 ? 200 : 5); i++) {
+        outlier_update(&outliers.loss, 5.0 - 0.01 * i);
+        outlier_update(&outliers.grad_norm, i % 7);
+    }
+    write_tokens_16(0, in_folder("data_0.bin"));
+    write_tokens_16(0, in_folder("data_1.bin"));
+    write_model(seed == 2, model_path);
+    FILE* file = fopen_check(model_path, "rb");
+    uint64_t digest = gpt2_model_header(file, model_path).digest;
+    fclose(file);
+    open_loader(&d, in_folder("data_?.bin"), seed == 0, SMALL_V);
+    use_batches(&d, 5, SMALL_V);
+    checkpoint_write_state(&model, &d, &outliers, STEP, digest, path);
+    dataloader_close(&d);
+}
+
+// The trainer's flags, and the model beside it, are those that the state names, so that as much as possible is reached.
+static void read_state(const char* path) {
+    float numbers[STATE_NUMBERS] = {0};
+    int32_t header[HEADER_INTS] = {0};
+    Outliers outliers;
+    DataLoader d;
+    FILE* file = (fopen)(path, "rb");
+    if (file != NULL && fread(header, 1, sizeof(header), file) == 0) { header[0] = 0; }
+    if (file != NULL) { (fclose)(file); }
+    int shuffle = header[STATE_SHUFFLE] & 1, master = header[STATE_MASTER_WEIGHTS] & 1, digest = header[STATE_MODEL];
+    GPT2 model = make_model(numbers, STATE_NUMBERS, master);
+    outlier_init(&outliers.loss);
+    outlier_init(&outliers.grad_norm);
+    open_loader(&d, in_folder("data_?.bin"), shuffle, SMALL_V);
+    checkpoint_read_state(&model, &d, &outliers, STEP, path,
+                          in_folder(digest == 0 ? "older_model.bin" : "model_00000012.bin"));
+    for (int i = 0; i < 300; i++) {
+        outlier_update(&outliers.loss, i);
+        outlier_update(&outliers.grad_norm, -i);
+    }
+    use_batches(&d, 30, SMALL_V);
+    dataloader_close(&d);
+}
+
+// ----------------------------------------------------------------------------
+// Texts. Here `path` is the text itself.
+
+// Sizes as long double, which counts far beyond 64 bits: the tables say the same, or SIZE_MAX.
+static void check_size(size_t size, long double expected) {
+    int good = expected < 18446744073709551615.0L ? fabsl((long double)size - expected) <= expected * 1e-15L
+                                                  : size == SIZE_MAX;
+    if (!good) { fuzz_fault("the table of a model's sizes has wrapped around"); }
+}
+
+static void read_descriptor(const char* text) {
+    GPT2Config c = gpt2_config_from_descriptor(text, 50257);
+    GPT2Parameter parameters[NUM_PARAMETER_TENSORS];
+    GPT2Activation activations[NUM_ACTIVATION_TENSORS];
+    long double C = c.channels, L = c.num_layers, rows = (long double)c.padded_vocab_size + c.max_seq_len;
+    check_size(gpt2_parameters(parameters, c), rows * C + L * (12 * C * C + 13 * C) + 2 * C);
+    gpt2_activations(activations, c, 1 << 15, 1 << 16, 0, 1, 4, 0);
+}
+
+// One argument a line
+static void read_command_line(const char* text) {
+    char copy[4096], *argv[64] = {copy};
+    int argc = 1;
+    snprintf(copy, sizeof(copy), "train_gpt2\n%s", text);
+    for (char* c = copy; *c != '\0' && argc < 63; c++) {
+        if (*c == '\n') { *c = '\0', argv[argc++] = c + 1; }
+    }
+    Options options = cli_parse(argc, argv);
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        const void* member = (const char*)&options + f->offset;
+        double value = f->type == CLI_whole ? *(const cli_whole*)member : f->smallest;
+        if (f->type == CLI_number) { value = *(const cli_number*)member; }
+        if (!(value >= f->smallest && value <= f->largest)) { fuzz_fault("a flag's value is outside of its bounds"); }
+    }
+    cli_print(&options);
+    trainer_check_options(&options);
+}
+
+static const Format formats[] = {
+    {"model", "model.bin", 2, write_model, read_model, {NULL}},
+    {"state", "state_00000012_00000.bin", 3, write_state, read_state, {NULL}},
+    {"debug-state", "debug_state.bin", 2, write_debug_state, read_debug_state, {NULL}},
+    {"tokens-16", "tokens_16.bin", 2, write_tokens_16, read_tokens, {NULL}},
+    {"tokens-32", "tokens_32.bin", 2, write_tokens_32, read_tokens, {NULL}},
+    {"evaluation", "evaluation.bin", 2, write_evaluation, read_evaluation, {NULL}},
+    {"tokenizer", "tokenizer.bin", 2, write_tokenizer, read_tokenizer, {NULL}},
+    {"descriptor",
+     NULL,
+     6,
+     NULL,
+     read_descriptor,
+     {"d12", "gpt2:d48t4096", "gpt3:c768", "gpt2:l4c128h4t64", "gpt3:h2c64l1", "l1000000c999936h7812"}},
+    {"command-line",
+     NULL,
+     5,
+     NULL,
+     read_command_line,
+     {"-b\n4\n-t\n64\n-d\n512\n-l\n2e-3\n-u\n5\n-q\n0.1\n-x\n40", "--model=d12t64\n-k\ncosine\n--epsilon\n1e-8",
+      "-o\nout\n-y\n1\n-n\n20\n-nk\n1\n-nm\n100", "--help", "-h\n1\n-sl\n2.5\n-sg\n3\n-m\n-1\n-v\n0\n--seed=7"}},
+};
+enum { NUM_FORMATS = sizeof(formats) / sizeof(formats[0]) };
+
+// ----------------------------------------------------------------------------
+// One input
+
+static void clean_up(void) {
+    for (int i = 0; i < MAX_LEFT; i++) {
+        if (fuzz_left[i] != NULL) { fuzz_is_file[i] ? (void)fclose(fuzz_left[i]) : free(fuzz_left[i]); }
+        fuzz_left[i] = NULL;
+    }
+}
+
+// The message is one line, and names a file of ours where the input is one.
+static void check_message(const Format* format) {
+    fflush(fuzz_stderr);
+    const char* end = strchr(fuzz_message, '\n');
+    if (strncmp(fuzz_message, "error: ", 7) != 0 || end == NULL || end[1] != '\0') {
+        fuzz_fault("an error that is not one line");
+    }
+    if (format->file != NULL && strstr(fuzz_message, fuzz_folder) == NULL) {
+        fuzz_fault("an error that names no file");
+    }
+}
+
+// (Not O_TRUNC: some file systems bring a file that was emptied and written again to the disk at once.)
+static void write_input(const char* path, const uint8_t* data, size_t size) {
+    int fd = open(path, O_WRONLY | O_CREAT, 0644);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0 || close(fd) != 0) {
+        fprintf(stderr, "fuzz: cannot write %s: %s\n", path, strerror(errno));
+        _exit(3);
+    }
+}
+
+// Returns 1 where the reader accepted the input, 0 where it refused it. A fault ends the process.
+static int run_input(const Format* format, const uint8_t* data, size_t size) {
+    static char text[LARGEST_INPUT + 1];
+    static char path[512];
+    memset(fuzz_message, 0, sizeof(fuzz_message));
+    rewind(fuzz_stderr);
+    memcpy(text, data, size);
+    text[size] = '\0';
+    snprintf(path, sizeof(path), "%s", format->file ? in_folder(format->file) : "");
+    if (format->file != NULL) { write_input(path, data, size); }
+    fuzz_asked = 0;
+    fuzz_allowed = FUZZ_MEMORY + 8 * size;
+    alarm(10);
+    fuzz_reading = 1;
+    volatile int accepted = 1;
+    int back = setjmp(fuzz_back);
+    if (back == 0) {
+        format->read(format->file ? path : text);
+    } else {
+        accepted = 0;
+    }
+    fuzz_reading = 0;
+    alarm(0);
+    if (back == 1) { check_message(format); }
+    clean_up();
+    return accepted;
+}
+
+// ----------------------------------------------------------------------------
+// Making inputs
+
+static uint64_t rng_state;
+
+static uint64_t next_random(void) { // SplitMix64
+    uint64_t z = (rng_state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+static size_t below(size_t n) { return n == 0 ? 0 : (size_t)(next_random() % n); }
+
+typedef struct {
+    uint8_t data[LARGEST_INPUT];
+    size_t size;
+} Input;
+
+enum { MAX_SEEDS = 64 };
+static Input* seeds[NUM_FORMATS][MAX_SEEDS]; // the sound ones, then the corpus
+static int num_seeds[NUM_FORMATS];
+
+// A place in the file: half of them among the first 64 words of the header, a quarter in the last 2200 bytes
+static size_t place(const Input* input, size_t unit) {
+    size_t from = 0, n = input->size;
+    size_t where = below(4);
+    if (where < 2) { n = n < 256 ? n : 256; }
+    if (where == 2 && n > 2200) { from = n - 2200, n = 2200; }
+    return from + below(n / unit) * unit;
+}
+
+static void put(Input* input, size_t at, const void* value, size_t bytes) {
+    if (at + bytes <= input->size) { memcpy(input->data + at, value, bytes); }
+}
+
+static int32_t interesting(void) {
+    static const int32_t values[] = {0,     1,       2,          3,          4,         7,         127,
+                                     128,   129,     255,        256,        65535,     65536,     1 << 20,
+                                     50257, 1 << 24, 0x1fffffff, 0x3fffffff, 1 << 30,   INT32_MAX, INT32_MAX - 1,
+                                     -1,    -2,      INT32_MIN,  -65536,     536870912, 16777216,  2147433329};
+    return values[below(sizeof(values) / sizeof(values[0]))];
+}
+
+static void mutate_file(Input* input) {
+    static const double doubles[] = {NAN, INFINITY, -INFINITY, 1e308, -1e308, 1e39, 0.0, 5e-324};
+    int32_t word = interesting(), old = 0;
+    uint16_t half = (uint16_t)interesting();
+    size_t at = place(input, 4), from = below(input->size), n;
+    switch (below(11)) {
+    case 0:
+        input->data[place(input, 1) % LARGEST_INPUT] ^= (uint8_t)(1u << below(8));
+        break;
+    case 1:
+        input->data[place(input, 1) % LARGEST_INPUT] = (uint8_t)next_random();
+        break;
+    case 2:
+    case 3:
+    case 4:
+        put(input, at, &word, 4);
+        break;
+    case 5:
+        put(input, place(input, 2), &half, 2);
+        break;
+    case 6:
+        put(input, place(input, 8), &doubles[below(8)], 8);
+        break;
+    case 7: // a small step up or down
+        memcpy(&old, input->data + at, 4);
+        old = (int32_t)((uint32_t)old + (uint32_t)below(9) - 4u);
+        put(input, at, &old, 4);
+        break;
+    case 8:
+        input->size = below(2) ? below(input->size + 1) : input->size - below(input->size < 9 ? 1 : 9);
+        break;
+    case 9: // longer by a few bytes, or by a piece of itself
+        n = below(2) ? below(9) : below(input->size + 1);
+        n = n < input->size ? n : input->size;
+        if (n > LARGEST_INPUT - input->size) { n = LARGEST_INPUT - input->size; }
+        memmove(input->data + input->size, input->data + below(input->size - n + 1), n);
+        input->size += n;
+        break;
+    default: // a piece of itself elsewhere
+        n = below(input->size < 64 ? input->size : 64);
+        at = below(input->size - n + 1), from = from + n <= input->size ? from : 0;
+        memmove(input->data + at, input->data + from, n);
+    }
+}
+
+static void mutate_text(Input* input) {
+    static const char* words[] = {"d",          "gpt2:",
+                                  "gpt3:",      "t",
+                                  "h",          "l",
+                                  "c",          "\n",
+                                  "-",          "=",
+                                  "--model",    "-b",
+                                  "-d",         "-1",
+                                  "0",          "1e9",
+                                  "nan",        "inf",
+                                  " ",          "1000000",
+                                  "4294967296", "99999999999999999999",
+                                  "2147483647", "-2147483648",
+                                  "0x10",       "1e-400",
+                                  "--seed=",    "-pn",
+                                  "-k",         "\x1b[2J",
+                                  "\xff",       "%s%n",
+                                  "--",         "9223372036854775807"};
+    const char* word = words[below(sizeof(words) / sizeof(words[0]))];
+    size_t at = below(input->size + 1), n = strlen(word), cut = below(input->size - at < 8 ? input->size - at + 1 : 8);
+    switch (below(3)) {
+    case 0: // without a piece
+        memmove(input->data + at, input->data + at + cut, input->size - at - cut);
+        input->size -= cut;
+        break;
+    case 1: // with a word more
+        if (input->size + n > 2000) { break; }
+        memmove(input->data + at + n, input->data + at, input->size - at);
+        memcpy(input->data + at, word, n);
+        input->size += n;
+        break;
+    default:
+        if (at < input->size) { input->data[at] = (uint8_t)(below(4) ? ' ' + below(95) : next_random()); }
+    }
+}
+
+// Input number i of a format: a seed as it is for the first numbers, then a few changes to a seed.
+static void make_input(int format, uint64_t i, Input* input) {
+    rng_state = i * 0x9e3779b97f4a7c15u + (uint64_t)format * 0xd1342543de82ef95u;
+    size_t all = (size_t)num_seeds[format], sound = (size_t)formats[format].seeds;
+    const Input* seed = seeds[format][i < all ? i : below(below(2) ? all : sound)];
+    memcpy(input->data, seed->data, seed->size);
+    input->size = seed->size;
+    if (i < all) { return; }
+    for (size_t k = 1 + below(formats[format].file ? 4 : 2); k > 0; k--) {
+        formats[format].file && input->size > 0 ? mutate_file(input) : mutate_text(input);
+    }
+}
+
+static void load_input(const char* path, Input* input) {
+    int fd = open(path, O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, input->data, LARGEST_INPUT);
+    if (n < 0) {
+        fprintf(stderr, "fuzz: cannot read %s: %s\n", path, strerror(errno));
+        exit(EXIT_FAILURE);
+    }
+    close(fd);
+    input->size = (size_t)n;
+}
+
+static Input* add_seed(int format) {
+    if (num_seeds[format] == MAX_SEEDS) { fuzz_fault("too many seeds"); }
+    Input** place_of_seed = &seeds[format][num_seeds[format]++];
+    *place_of_seed = (Input*)malloc(sizeof(Input));
+    if (*place_of_seed == NULL) { fuzz_fault("no memory for seeds"); }
+    (*place_of_seed)->size = 0;
+    return *place_of_seed;
+}
+
+static void make_seeds(void) {
+    for (int f = 0; f < NUM_FORMATS; f++) {
+        for (int i = 0; i < formats[f].seeds; i++) {
+            Input* input = add_seed(f);
+            if (formats[f].file != NULL) {
+                char path[512];
+                snprintf(path, sizeof(path), "%s", in_folder(formats[f].file));
+                formats[f].write(i, path);
+                load_input(path, input);
+            } else {
+                input->size = strlen(formats[f].texts[i]);
+                memcpy(input->data, formats[f].texts[i], input->size);
+            }
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The corpus: lines of   format seed outcome [change...]   where a change to the seed is
+
+//     12=ff00      these bytes at offset 12; -8=...: 8 bytes before the end
+//     length=1024  cut, or filled with zeros
+//     text=...     instead of the seed, to the end of the line; \n is a new line
+
+typedef struct {
+    int format, accepted, line;
+    Input* input;
+} CorpusEntry;
+
+static CorpusEntry corpus[256];
+static int corpus_size;
+
+static int find_format(const char* name) {
+    for (int f = 0; f < NUM_FORMATS; f++) {
+        if (strcmp(formats[f].name, name) == 0) { return f; }
+    }
+    fprintf(stderr, "fuzz: no format is called %s\n", name);
+    exit(EXIT_FAILURE);
+}
+
+static void change_input(Input* input, const char* change) {
+    char* value;
+    if (strncmp(change, "length=", 7) == 0) {
+        size_t size = (size_t)strtoul(change + 7, NULL, 10);
+        if (size > LARGEST_INPUT) { fuzz_fault("the corpus has too long an input"); }
+        if (size > input->size) { memset(input->data + input->size, 0, size - input->size); }
+        input->size = size;
+        return;
+    }
+    long offset = strtol(change, &value, 10);
+    size_t at = offset < 0 ? input->size - (size_t)-offset : (size_t)offset;
+    for (value++; isxdigit((unsigned char)value[0]) && isxdigit((unsigned char)value[1]); value += 2) {
+        char digits[3] = {value[0], value[1], '\0'};
+        uint8_t byte = (uint8_t)strtoul(digits, NULL, 16);
+        put(input, at++, &byte, 1);
+    }
+}
+
+static void change_text(Input* input, const char* text) {
+    input->size = 0;
+    for (; *text != '\0' && *text != '\n'; text++) {
+        int newline = text[0] == '\\' && text[1] == 'n';
+        input->data[input->size++] = newline ? '\n' : (uint8_t)*text;
+        text += newline;
+    }
+}
+
+static void load_corpus(const char* path) {
+    char line[2048], format[32], outcome[32];
+    FILE* file = fopen(path, "r");
+    if (file == NULL) {
+        fprintf(stderr, "fuzz: cannot open %s: run it in the project's folder\n", path);
+        exit(EXIT_FAILURE);
+    }
+    for (int number = 1; fgets(line, sizeof(line), file) != NULL; number++) {
+        int seed = 0, end = 0;
+        if (line[0] == '#' || sscanf(line, "%31s %d %31s%n", format, &seed, outcome, &end) != 3) { continue; }
+        int f = find_format(format);
+        CorpusEntry* entry = &corpus[corpus_size++];
+        if (corpus_size == 256 || seed < 0 || seed >= formats[f].seeds) { fuzz_fault("a line of the corpus is wrong"); }
+        Input* input = add_seed(f);
+        *input = *seeds[f][seed];
+        char* text = strstr(line, "text=");
+        if (text != NULL) {
+            change_text(input, text + 5);
+        } else {
+            for (char* change = strtok(line + end, " \n"); change && change[0] != '#'; change = strtok(NULL, " \n")) {
+                change_input(input, change);
+            }
+        }
+        entry->format = f, entry->accepted = strcmp(outcome, "accepted") == 0, entry->line = number,
+        entry->input = input;
+    }
+    fclose(file);
+}
+
+// ----------------------------------------------------------------------------
+// Many inputs: a process for each batch of them, so that a fault ends only that
+
+typedef struct {
+    uint64_t next; // the input under way
+    uint64_t accepted, refused;
+} Counts;
+
+static Counts* progress; // shared with the children
+static const char* reports = "build/fuzz_faults";
+
+// Runs a function in a process of its own; returns what was wrong with its end, or NULL.
+static const char* in_child(void (*work)(int format, uint64_t from, uint64_t to), int format, uint64_t from,
+                            uint64_t to) {
+    static char what[64];
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        fuzz_stderr = fmemopen(fuzz_message, sizeof(fuzz_message), "w");
+        fuzz_stdout = fopen("/dev/null", "w");
+        if (fuzz_stderr == NULL || fuzz_stdout == NULL || freopen("/dev/null", "w", stdout) == NULL) { _exit(3); }
+        work(format, from, to);
+        _exit(0);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid) {
+        fprintf(stderr, "fuzz: cannot run a child: %s\n", strerror(errno));
+        exit(EXIT_FAILURE);
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) { return NULL; }
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) { return "did not end within ten seconds"; }
+    snprintf(what, sizeof(what), "ended with %s %d", WIFSIGNALED(status) ? "signal" : "exit code",
+             WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    return what;
+}
+
+static void run_batch(int format, uint64_t from, uint64_t to) {
+    static Input input;
+    for (uint64_t i = from; i < to; i++) {
+        progress->next = i;
+        make_input(format, i, &input);
+        run_input(&formats[format], input.data, input.size) ? progress->accepted++ : progress->refused++;
+    }
+}
+
+static void run_corpus_entry(int format, uint64_t from, uint64_t to) {
+    (void)format, (void)to;
+    const CorpusEntry* entry = &corpus[from];
+    int accepted = run_input(&formats[entry->format], entry->input->data, entry->input->size);
+    if (accepted != entry->accepted) {
+        dprintf(STDERR_FILENO, "%s", fuzz_message);
+        fuzz_fault(accepted ? "was accepted" : "was refused");
+    }
+}
+
+// Returns the number of faults.
+static int run_corpus(int only) {
+    int faults = 0, runs = 0;
+    for (int i = 0; i < corpus_size; i++) {
+        if (only >= 0 && corpus[i].format != only) { continue; }
+        const char* fault = in_child(run_corpus_entry, corpus[i].format, (uint64_t)i, 0);
+        if (fault != NULL) {
+            printf("FAULT: line %d of the corpus (%s) %s\n", corpus[i].line, formats[corpus[i].format].name, fault);
+        }
+        faults += fault != NULL;
+        runs++;
+    }
+    printf("corpus        %10d inputs, %d faults\n", runs, faults);
+    return faults;
+}
+
+// Inputs of one format until the time or the number is used up; returns the number of faults.
+static int run_format(int format, double seconds, uint64_t inputs) {
+    enum { BATCH = 500, MOST_FAULTS = 10 };
+    static Input input;
+    int faults = 0;
+    double end = wall_seconds() + seconds;
+    memset(progress, 0, sizeof(*progress));
+    for (uint64_t i = 0; inputs ? i < inputs : wall_seconds() < end;) {
+        uint64_t to = inputs && i + BATCH > inputs ? inputs : i + BATCH;
+        const char* fault = in_child(run_batch, format, i, to);
+        i = fault ? progress->next + 1 : to;
+        if (fault == NULL) { continue; }
+        char path[512];
+        make_input(format, progress->next, &input);
+        mkdir("build", 0755), mkdir(reports, 0755);
+        snprintf(path, sizeof(path), "%s/%s_%llu", reports, formats[format].name, (unsigned long long)progress->next);
+        write_input(path, input.data, input.size);
+        printf("FAULT: %s input %llu %s; kept as %s\n", formats[format].name, (unsigned long long)progress->next, fault,
+               path);
+        if (++faults == MOST_FAULTS) { break; }
+    }
+    printf("%-13s %10llu inputs, %llu accepted, %llu refused, %d faults\n", formats[format].name,
+           (unsigned long long)(progress->accepted + progress->refused + (uint64_t)faults),
+           (unsigned long long)progress->accepted, (unsigned long long)progress->refused, faults);
+    return faults;
+}
+
+// A single input, from a file or by its number
+static int run_single(int format, const char* which) {
+    static Input input;
+    char* end;
+    uint64_t i = strtoull(which, &end, 10);
+    if (*end == '\0') {
+        const char* fault = in_child(run_batch, format, i, i + 1);
+        printf("%s input %s: %s\n", formats[format].name, which, fault ? fault : "no fault");
+        return fault != NULL;
+    }
+    CorpusEntry* entry = &corpus[corpus_size];
+    load_input(which, &input);
+    entry->format = format, entry->input = &input, entry->accepted = 1;
+    const char* fault = in_child(run_corpus_entry, format, (uint64_t)corpus_size, 0);
+    printf("%s: %s\n", which, fault ? fault : "accepted");
+    return fault != NULL;
+}
+
+static void open_folder(void) {
+    const char* parent = getenv("TMPDIR");
+    snprintf(fuzz_folder, sizeof(fuzz_folder), "%s/fuzz_XXXXXX", parent && parent[0] ? parent : "/tmp");
+    fuzz_stderr = stderr, fuzz_stdout = stdout;
+    if (mkdtemp(fuzz_folder) == NULL) {
+        fprintf(stderr, "fuzz: cannot create %s: %s\n", fuzz_folder, strerror(errno));
+        exit(EXIT_FAILURE);
+    }
+}
+
+static void remove_folder(void) {
+    DIR* dir = opendir(fuzz_folder);
+    for (struct dirent* entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        if (entry->d_name[0] != '.') { unlinkat(dirfd(dir), entry->d_name, 0); }
+    }
+    if (dir != NULL) { closedir(dir); }
+    rmdir(fuzz_folder);
+}
+
+static void write_seeds(const char* folder) {
+    char path[1024];
+    mkdir(folder, 0755);
+    for (int f = 0; f < NUM_FORMATS; f++) {
+        for (int i = 0; i < num_seeds[f]; i++) {
+            snprintf(path, sizeof(path), "%s/%s_%d", folder, formats[f].name, i);
+            write_input(path, seeds[f][i]->data, seeds[f][i]->size);
+        }
+    }
+}
+
+// A sanitizer's report ends the process like a crash. What a refused input leaves is no leak.
+const char* __asan_default_options(void);
+const char* __asan_default_options(void) { return "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1"; }
+
+#ifdef FUZZ_LIBFUZZER
+// The format is named by the environment's FUZZ_FORMAT.
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    static int format = -1;
+    if (format < 0) {
+        const char* name = getenv("FUZZ_FORMAT");
+        format = find_format(name ? name : "model");
+        open_folder();
+        make_seeds(); // the files that a state belongs to, too
+        fuzz_stderr = fmemopen(fuzz_message, sizeof(fuzz_message), "w");
+        fuzz_stdout = fopen("/dev/null", "w");
+    }
+    if (size <= LARGEST_INPUT) { run_input(&formats[format], data, size); }
+    return 0;
+}
+#else
+int main(int argc, char** argv) {
+    const char *seconds_text = getenv("FUZZ_SECONDS"), *inputs_text = getenv("FUZZ_INPUTS");
+    double seconds = seconds_text ? atof(seconds_text) : 60.0;
+    uint64_t inputs = inputs_text ? strtoull(inputs_text, NULL, 10) : 0;
+    int faults = 0;
+    progress = (Counts*)mmap(NULL, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (progress == MAP_FAILED) { fuzz_fault("no shared memory"); }
+    open_folder();
+    make_seeds();
+    load_corpus("dev/test/fuzz_corpus.txt");
+    if (argc == 3 && strcmp(argv[1], "seeds") == 0) {
+        write_seeds(argv[2]);
+    } else if (argc > 2) {
+        for (int i = 2; i < argc; i++) { faults += run_single(find_format(argv[1]), argv[i]); }
+    } else {
+        int only = argc == 2 ? find_format(argv[1]) : -1;
+        faults += run_corpus(only);
+        for (int f = 0; f < NUM_FORMATS; f++) {
+            if (only < 0 || only == f) { faults += run_format(f, only < 0 ? seconds / NUM_FORMATS : seconds, inputs); }
+        }
+    }
+    remove_folder();
+    printf("fuzz: %d faults\n", faults);
+    return faults ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+#endif
