@@ -262,9 +262,9 @@ __device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_st
 // Orders this warpgroup's register accesses before the wgmma_mma_async that follow: needed before the first one, and whenever
 // operands or accumulators in registers have been written since.                                            (9.7.15.7.1)
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Commits the wgmma_mma_async since the last commit as a group.                                             (9.7.15.7.2)
+// Commits the wgmma_mma_async since the last commit as a group.
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until all but the N latest groups have ended.                                                       (9.7.15.7.3)
+// Waits until all but the N latest groups have ended.
 template <int N> __device__ inline void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
