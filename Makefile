@@ -108,7 +108,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests fuzz pair-tests compete install uninstall profile help lint format \
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests test-programs fuzz pair-tests compete install uninstall profile help lint format \
     clean variants $(variants)
 
 all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
@@ -259,7 +259,7 @@ build/sanitized/%: %.c build/cpu.flags
 build/test_%: dev/test/test_%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(strict)
 
-unit-tests: $(unit_tests) $(cuda_unit_tests) train_gpt2
+unit-tests: $(unit_tests) $(cuda_unit_tests)
 	@set -e; for t in $(unit_tests) $(cuda_unit_tests); do echo "== $$t"; $$t; done
 	@echo "== dev/test/test_makefile.sh"; dev/test/test_makefile.sh
 	@set -e; for t in dev/test/test_*.py; do echo "== $$t"; $(python) $$t; done
@@ -272,6 +272,10 @@ cpu-tests: train_gpt2 test_gpt2
 
 sanitizer-tests: $(patsubst build/%,build/sanitized/dev/test/%,$(unit_tests)) build/sanitized/test_gpt2
 	@set -e; for t in $^; do echo "== $$t"; $$t; done
+
+# What the tests above run, compiled side by side: make -j test-programs
+test-programs: train_gpt2 test_gpt2 $(unit_tests) $(cuda_unit_tests) build/sanitized/dev/test/fuzz build/sanitized/test_gpt2 \
+    $(patsubst build/%,build/sanitized/dev/test/%,$(unit_tests))
 
 # Damaged files and command lines for a minute; make fuzz FUZZ_SECONDS=3600 for longer
 FUZZ_SECONDS ?= 60
