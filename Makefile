@@ -1,8 +1,8 @@
 # make                 everything that this machine can build
 # make train_gpt2      the CPU trainer             make train_gpt2cu    the GPU trainer
-# make test            every test that this machine can run
+# make test            every test that this machine can run; make check-NAME runs one of them, make checks lists them
 # make attention_forward_flash2                    one variant of dev/cuda, as build/attention_forward_flash2_bf16
-# make compete         race all variants on this GPU      make pair-tests      train with every pair of them
+# make compete         race all variants on this GPU      make planted-faults  try the tests on sources with a fault
 # make libattention.so the winners with a C interface
 # make install         libattention.so, libattention.h and a pkg-config file, under PREFIX; make uninstall removes them
 # make profile         a short run of the GPU trainer under Nsight Systems, or Nsight Compute where only that is there
@@ -101,14 +101,16 @@ CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 
 variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_*.cu))
 unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
-cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(wildcard dev/test/test_*.cu))) # of what needs no GPU
+# CUDA programs whose tests need no GPU, and in both precisions those that do
+cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(filter-out dev/test/test_gpu_%,$(wildcard dev/test/test_*.cu))))
+gpu_unit_tests := $(foreach p,bf16 fp32,$(patsubst dev/test/%.cu,build/%_$(p),$(wildcard dev/test/test_gpu_*.cu)))
 python := $(shell command -v python3 || command -v python)
 gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests test-programs fuzz pair-tests compete install uninstall profile help lint format \
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests fuzz checks planted-faults compete install uninstall profile help lint format \
     clean variants $(variants)
 
 all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
@@ -163,19 +165,8 @@ $(variants:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu buil
 	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
 
 # Every CUDA program there is, to see that all of them compile
-cuda: train_gpt2cu test_gpt2cu build/train_gpt2cu_fp32 build/test_gpt2cu_fp32 libattention.so variants $(cuda_unit_tests)
-
-# The trainer's test with every pair of variants that can train: build/pair-<forward>-<backward>-<precision>. A
-# variant whose forward needs a scratch cannot (cublas, and flash1 in 16 bit).
-trainable_bf16 := $(filter-out cublas flash1,$(variants:attention_forward_%=%))
-trainable_fp32 := $(filter-out cublas mma wgmma,$(variants:attention_forward_%=%))
-trainable_backward_bf16 := $(variants:attention_backward_%=%)
-trainable_backward_fp32 := $(filter-out mma wgmma,$(variants:attention_backward_%=%))
-pairs := $(foreach p,bf16 fp32,$(foreach f,$(filter-out attention_%,$(trainable_$(p))),$(foreach \
-    b,$(filter-out attention_%,$(trainable_backward_$(p))),build/pair-$(f)-$(b)-$(p))))
-$(pairs): build/pair-%: test_gpt2.cu build/gpu.flags
-	$(nvcc) -DATTENTION_FORWARD=$(word 1,$(subst -, ,$*)) -DATTENTION_BACKWARD=$(word 2,$(subst -, ,$*)) \
-	    -DPRECISION_$(shell echo $(word 3,$(subst -, ,$*)) | tr a-z A-Z) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+cuda: train_gpt2cu test_gpt2cu build/train_gpt2cu_fp32 build/test_gpt2cu_fp32 libattention.so variants \
+    $(cuda_unit_tests) $(gpu_unit_tests)
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
@@ -245,13 +236,18 @@ endif
 # ----------------------------------------------------------------------------
 # Tests
 
-test: unit-tests cpu-tests sanitizer-tests fuzz gpu-tests
-	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
+# A check is a program with its arguments: `make check-NAME` builds it and runs it. `make test` builds all programs, then runs
+# all checks that this machine can; dev/test/planted_faults.sh runs them one by one on sources with a fault.
+# $(call check,NAME,WHAT IT NEEDS,COMMAND)
+define check_rule
+.PHONY: check-$(1)
+check-$(1): $(2)
+	@dev/test/check.sh $(1) $(3)
+endef
+check = $(eval $(call check_rule,$(1),$(2),$(3)))
 
 build/test_%: dev/test/test_%.c build/cpu.flags
 	$(CC) $(CFLAGS) -MF $@.d $< -o $@ $(LDLIBS)
-build/test_libattention: private LDLIBS += -ldl
-build/test_libattention: | $(if $(NVCC),libattention.so)
 
 sanitize := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 build/sanitized/%: %.c build/cpu.flags
@@ -259,47 +255,75 @@ build/sanitized/%: %.c build/cpu.flags
 	$(CC) $(filter-out -O3 %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) $(sanitize) -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
 
 build/test_%: dev/test/test_%.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(strict)
 
-unit-tests: $(unit_tests) $(cuda_unit_tests)
-	@set -e; for t in $(unit_tests) $(cuda_unit_tests); do echo "== $$t"; $$t; done
-	@echo "== dev/test/test_makefile.sh"; dev/test/test_makefile.sh
-	@set -e; for t in dev/test/test_*.py; do echo "== $$t"; $(python) $$t; done
+define gpu_unit_test_rule
+$(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): dev/test/%.cu build/gpu.flags
+	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
+endef
+$(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
 
-cpu-tests: train_gpt2 test_gpt2
-	@echo "== test_gpt2"; ./test_gpt2
-	@echo "== test_gpt2, two heads and a full context"; ./test_gpt2 dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin
-	@echo "== dev/test/test_training.sh"; dev/test/test_training.sh ./train_gpt2
-	@echo "== dev/test/test_hardening.sh"; dev/test/test_hardening.sh train_gpt2 test_gpt2
-
-# all unit tests but that of the library, whose CUDA driver maps memory where ASan has its shadow
-sanitizer-tests: $(patsubst build/%,build/sanitized/dev/test/%,$(filter-out build/test_libattention,$(unit_tests))) build/sanitized/test_gpt2
-	@set -e; for t in $^; do echo "== $$t"; $$t; done
-
-# What the tests above run, compiled side by side: make -j test-programs
-test-programs: train_gpt2 test_gpt2 $(unit_tests) $(cuda_unit_tests) build/sanitized/dev/test/fuzz build/sanitized/test_gpt2 \
-    $(patsubst build/%,build/sanitized/dev/test/%,$(unit_tests))
-
+# What needs no GPU: unit tests in C, as they are and under AddressSanitizer and UBSan, in CUDA and in Python, and the trainer
+sanitized_tests := $(patsubst build/%,build/sanitized/dev/test/%,$(unit_tests)) build/sanitized/test_gpt2
+python_tests := $(wildcard dev/test/test_*.py)
+$(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
+$(foreach t,$(sanitized_tests),$(call check,sanitized-$(notdir $(t)),$(t),$(t)))
+$(foreach t,$(filter-out %test_reference.py,$(python_tests)),$(call check,$(notdir $(t:.py=)),,$(python) $(t)))
+# PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
+torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
+$(call check,test_reference,,$$(torch_python) dev/test/test_reference.py)
+$(call check,test_makefile,train_gpt2,dev/test/test_makefile.sh)
+$(call check,test_gpt2,test_gpt2,./test_gpt2)
+$(call check,training,train_gpt2,dev/test/test_training.sh ./train_gpt2)
+$(call check,test_hardening,train_gpt2 test_gpt2,dev/test/test_hardening.sh train_gpt2 test_gpt2)
 # Damaged files and command lines for a minute; make fuzz FUZZ_SECONDS=3600 for longer
 FUZZ_SECONDS ?= 60
-fuzz: build/sanitized/dev/test/fuzz
-	@echo "== dev/test/fuzz.c"; FUZZ_SECONDS=$(FUZZ_SECONDS) $<
+$(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/dev/test/fuzz)
+unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
+cpu_checks := check-test_gpt2 check-training check-test_hardening
+sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
 
+# What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
+# kernels of llmc against fp64; every variant's sweep; and compute-sanitizer on small shapes of those that train
+$(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
+$(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/test_training.sh build/train_gpt2cu_$(p)))
+$(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
+$(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
+sanitized_variants := flash2 mma wgmma
+sanitizer_needs = $(filter %ward_$(1)_bf16 %ward_$(1)_fp32,$(variant_programs)) \
+    $(if $(filter wgmma,$(1)),$(patsubst %,build/racecheck_attention_%ward_wgmma_bf16,for back))
+$(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),dev/cuda/sanitize.sh $(v)))
+gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/train_gpt2cu_$(p)) $(gpu_unit_tests) $(variant_programs) \
+    $(call sanitizer_needs,wgmma)
+gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 \
+    $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(shell command -v compute-sanitizer 2>/dev/null),$(sanitized_variants:%=sanitizer_%)))
+
+unit-tests: $(unit_checks)
+cpu-tests: $(cpu_checks)
+sanitizer-tests: $(sanitizer_checks)
+fuzz: check-fuzz
 ifneq ($(and $(gpu),$(NVCC)),)
-gpu-tests: build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 train_gpt2cu
-	@set -e; for t in build/test_gpt2cu_bf16 build/test_gpt2cu_fp32; do echo "== $$t"; $$t; \
-	    $$t dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin; done
-	@echo "== dev/test/test_training.sh"; dev/test/test_training.sh ./train_gpt2cu
+gpu-tests: $(gpu_checks)
 else
 gpu-tests:
 	@echo "gpu-tests: skipped, $(if $(gpu),no nvcc,no GPU) here"
 endif
 
-# Every pair of variants in the trainer, against the committed dumps; needs a GPU
-pair-tests: $(pairs)
-	@set -eo pipefail; for t in $^; do echo "== $$t"; $$t | tail -n 1; \
-	    case $$t in *wgmma*) ;; # has no head size of 32 \
-	    *) $$t dev/reference/tiny_heads.bin dev/reference/tiny_heads_debug_state.bin | tail -n 1 ;; esac; done
+# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many.
+cores := $(shell nproc 2>/dev/null || echo 2)
+test_programs := train_gpt2 test_gpt2 $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) build/sanitized/dev/test/fuzz \
+    $(if $(and $(gpu),$(NVCC)),$(gpu_programs))
+test:
+	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(cores) $(test_programs) && echo "built in $$(($$(date +%s) - begin)) s"
+	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(shell echo $$((($(cores) + 3) / 4))) --output-sync=target \
+	    gpu-tests fuzz cpu-tests unit-tests sanitizer-tests && echo "checked in $$(($$(date +%s) - begin)) s"
+	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
+checks:
+	@printf '%s\n' $(unit_checks) $(cpu_checks) check-fuzz $(sanitizer_checks) $(gpu_checks)
+
+# Faults that the checks must refuse, in copies of the sources; dev/test/planted_faults.txt lists them
+planted-faults:
+	dev/test/planted_faults.sh
 
 ifeq ($(gpu),)
 compete:

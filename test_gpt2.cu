@@ -1,7 +1,7 @@
 /*
 The GPU trainer against PyTorch: logits, loss, every gradient, ten steps, determinism. See dev/test/reference_test.h.
 
-    ./test_gpt2cu [model.bin debug_state.bin]      default: the small dump in dev/reference
+    ./test_gpt2cu [model.bin debug_state.bin]      default: the dumps in dev/reference
 */
 #define TESTING
 #include "train_gpt2.cu"
@@ -10,10 +10,5 @@ The GPU trainer against PyTorch: logits, loss, every gradient, ten steps, determ
 int main(int argc, char** argv) {
     GPT2Settings settings = gpt2_default_settings();
     settings.tf32 = 0; // an fp32 build multiplies in fp32
-#if defined(PRECISION_FP32)
-    ReferencePrecision precision = {ldexp(1.0, -24), 1};
-#else
-    ReferencePrecision precision = {ldexp(1.0, -8), 0}; // GEMMs add in fp32
-#endif
-    return reference_main(argc, argv, settings, precision);
+    return reference_main(argc, argv, settings, gpu_precision());
 }

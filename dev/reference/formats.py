@@ -62,6 +62,16 @@ def write_state(path, x, y, logits, loss, gradients, losses, settings):
     print(f"{path}: {os.path.getsize(path):,} bytes")
 
 
+def write_errors(path, errors, batches):
+    """Writes the errors of bf16, {name: error}, that dev/test/reference_test.h reads beside a debug state."""
+    with OutputFile(path) as out:
+        out.write(f"# root mean square errors of bf16 over {batches} batches (dev/reference/rounding.py)\n".encode())
+        for name, error in errors.items():
+            out.write(f"{name},{error:.4e}\n".encode())
+        out.finish()
+    print(f"{path}: {len(errors)} errors")
+
+
 @torch.no_grad()
 def read_model(path, **options):
     """The model of a checkpoint file, in fp32; `options` go to GPT2()."""

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""Writes what the C and CUDA code is tested against: <output>.bin (fp32 weights), <output>_bf16.bin (the same rounded)
-and <output>_debug_state.bin (a batch, its logits, loss and gradients, and the losses of ten AdamW steps on it).
+"""Writes what the C and CUDA code is tested against: <output>.bin (fp32 weights), <output>_bf16.bin (the same rounded),
+<output>_debug_state.bin (a batch, its logits, loss and gradients, and the losses of ten AdamW steps on it) and, with
+--error-batches, <output>_bf16_errors.csv (how far our bf16 strays from these: see rounding.py).
 
     python dev/reference/write_reference.py --model d12 --output gpt2_124M           # 70 s on 2 cores, 6.6 GB of memory
     python dev/reference/write_reference.py --hf path/to/gpt2 --output gpt2_124M     # weights of a local checkpoint
-    python dev/reference/write_reference.py --layers 2 --heads 1 --channels 64 --context 64 --vocab 251 \\
-        --batch 2 --time 37 --init test --learning-rate 1e-3 --output dev/reference/tiny         # 5 s
-    python dev/reference/write_reference.py --layers 1 --heads 2 --channels 64 --context 40 --vocab 123 \\
-        --batch 2 --time 40 --init test --learning-rate 1e-3 --output dev/reference/tiny_heads   # 5 s
+    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 2 --heads 1 \\
+        --channels 64 --context 64 --vocab 251 --batch 2 --time 37 --output dev/reference/tiny
+    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 2 \\
+        --channels 64 --context 40 --vocab 123 --batch 2 --time 40 --output dev/reference/tiny_heads
+    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 8 --layers 1 --heads 1 \\
+        --channels 64 --context 1030 --vocab 31 --batch 1 --time 1030 --weights bf16 --output dev/reference/long_hs64
+    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 8 --layers 1 --heads 1 \\
+        --channels 128 --context 290 --vocab 31 --batch 1 --time 289 --weights bf16 --output dev/reference/long_hs128
 
-The last two are the committed dumps: T is no multiple of a tile and the vocabulary is padded in the first; two heads
-and T at the end of the context in the second.
+The last four are the committed dumps, a minute each: T is no multiple of a tile and the vocabulary is padded in the
+first; two heads and T at the end of the context in the second; many key blocks, of heads of 64 and 128, in the others.
 
 The state follows from the fp32 weights, and is computed in fp64 where the model is small enough (--dtype).
 """
@@ -23,7 +28,7 @@ except ImportError as error:
     raise SystemExit(f"error: no Python package {error.name} here: pip install torch numpy") from None
 
 from common import Parser, add_device_option, fail, make_directory, positive_int, read_token_file, run
-from formats import read_hugging_face, write_model, write_state
+from formats import read_hugging_face, write_errors, write_model, write_state
 from model import (
     GPT2,
     SIZES,
@@ -33,6 +38,7 @@ from model import (
     initialise_for_tests,
     make_optimizer,
 )
+from rounding import measure
 
 STEPS = 10
 BETA1, BETA2, EPSILON, WEIGHT_DECAY, CLIP = 0.9, 0.95, 1e-8, 0.1, 1.0
@@ -71,8 +77,20 @@ def parse_arguments():
     parser.add_argument(
         "--dtype", choices=["float32", "float64"], help="of the computation (default: by the model's size)"
     )
+    parser.add_argument(
+        "--error-batches",
+        type=positive_int,
+        metavar="N",
+        help="batches to measure the errors of bf16 on, each twice the work (default: none are written)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=["float32", "bf16"],
+        default="float32",
+        help="bf16: <output>.bin has rounded weights, and the state is computed from them (default: %(default)s)",
+    )
     add_device_option(parser)
-    parser.add_argument("--output", required=True, metavar="PREFIX", help="of the three files")
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="of the files")
     return parser.parse_args()
 
 
@@ -95,20 +113,20 @@ def build_model(args):
     return model
 
 
-def build_batch(args, config):
-    """Inputs and targets, (B,T) each: the targets are the inputs' successors."""
+def build_batch(args, config, n=0):
+    """Inputs and targets of batch n, (B,T) each: the targets are the inputs' successors."""
     B, T = args.batch, args.time
     if config.context < T:
         fail(f"--time {T} is beyond the model's context of {config.context}")
     if args.data:
         tokens, _ = read_token_file(args.data)
-        if len(tokens) < B * T + 1:
-            fail(f"{args.data} holds {len(tokens)} tokens, a batch of {B} x {T} needs {B * T + 1}")
-        run = torch.tensor(tokens[: B * T + 1].tolist())
+        if len(tokens) < (n + 1) * B * T + 1:
+            fail(f"{args.data} holds {len(tokens)} tokens, {n + 1} x {B} x {T} and one are needed")
+        run = torch.tensor(tokens[n * B * T : (n + 1) * B * T + 1].tolist())
         if int(run.max()) >= config.vocab_size:
             fail(f"{args.data}: token {int(run.max())} is beyond the model's vocabulary of {config.vocab_size}")
     else:
-        generator = torch.Generator().manual_seed(args.seed + 1)
+        generator = torch.Generator().manual_seed(args.seed + 1 + n)
         run = torch.randint(config.vocab_size, (B * T + 1,), generator=generator)
     return run[:-1].view(B, T), run[1:].view(B, T)
 
@@ -118,14 +136,24 @@ def main():
     model = build_model(args)
     x, y = build_batch(args, model.config)
     make_directory(os.path.dirname(args.output))
-    write_model(model, f"{args.output}.bin", torch.float32)
-    write_model(model, f"{args.output}_bf16.bin", torch.bfloat16)
+    if args.weights == "bf16":
+        model = model.bfloat16().float()
+        write_model(model, f"{args.output}.bin", torch.bfloat16)
+    else:
+        write_model(model, f"{args.output}.bin", torch.float32)
+        write_model(model, f"{args.output}_bf16.bin", torch.bfloat16)
 
     parameters = sum(p.numel() for p in model.parameters())
     dtype = args.dtype or ("float64" if parameters <= LARGEST_FP64 else "float32")
     model.to(args.device, getattr(torch, dtype))
     x, y = x.to(args.device), y.to(args.device)
-    optimizer = make_optimizer(model, args.learning_rate, BETA1, BETA2, EPSILON, WEIGHT_DECAY)
+    adam = (args.learning_rate, BETA1, BETA2, EPSILON, WEIGHT_DECAY)
+    if args.error_batches:
+        batches = [build_batch(args, model.config, n) for n in range(args.error_batches)]
+        batches = [tuple(t.to(args.device) for t in batch) for batch in batches]
+        errors = measure(model, batches, STEPS, CLIP, *adam)
+        write_errors(f"{args.output}_bf16_errors.csv", errors, args.error_batches)
+    optimizer = make_optimizer(model, *adam)
     losses = []
     for step in range(STEPS):
         logits, loss = model(x, y)
@@ -138,8 +166,7 @@ def main():
         optimizer.step()
         losses.append(loss.item())
         print(f"step {step + 1}: loss {loss.item():.6f}, gradient norm {norm.item():.6f} ({dtype})")
-    settings = (args.learning_rate, BETA1, BETA2, EPSILON, WEIGHT_DECAY, CLIP)
-    write_state(f"{args.output}_debug_state.bin", x, y, *first, gradients, losses, settings)
+    write_state(f"{args.output}_debug_state.bin", x, y, *first, gradients, losses, (*adam, CLIP))
 
 
 if __name__ == "__main__":

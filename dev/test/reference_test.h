@@ -1,9 +1,10 @@
 /*
-The trainer against PyTorch: what test_gpt2.c and test_gpt2.cu have in common. Included after a trainer, which it runs
-on the batch of a debug state:
+The trainer against PyTorch: what test_gpt2.c and test_gpt2.cu have in common. Included after a trainer, which it runs on the
+batch of a debug state:
 
     logits, loss, every gradient by name, and the losses of ten AdamW steps are PyTorch's, within tolerances
     so are the loss of a validation, and loss and gradients of the batch in two micro-steps
+    AdamW on given gradients is that of fp64, tensor by tensor, within the rounding of fp32
     two runs give the same bits, and so does every recompute setting
     wrong calls are refused, and leave everything as it was (reference_errors.h)
 
@@ -18,20 +19,44 @@ A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prin
 #include "llmc/model_file.h"
 #include "reference_errors.h"
 
-#define REFERENCE_MODEL "dev/reference/tiny.bin"
-#define REFERENCE_STATE "dev/reference/tiny_debug_state.bin"
+// The committed dumps: <name>.bin and <name>_debug_state.bin, see dev/reference/README.md
+static const char* const reference_dumps[] = {"dev/reference/tiny", "dev/reference/tiny_heads",
+                                              "dev/reference/long_hs64", "dev/reference/long_hs128"};
 
 // How a trainer rounds; its tolerances follow.
 typedef struct {
     double unit_roundoff; // of the training precision: 2^-24 for fp32, 2^-8 for bf16
     int rounds_sums;      // 1: sums are rounded at each addition, as in fp32; 0: they are kept wider than tensors
+    int gelu_fusions;     // the trainer's settings gelu_fusion are 0 to this
 } ReferencePrecision;
+
+typedef struct {
+    char name[32];
+    double error;
+} ReferenceMeasured;
+
+#ifdef __CUDACC__
+static inline ReferencePrecision gpu_precision(void) {
+#if defined(PRECISION_FP32)
+    return {0x1p-24, 1, 2};
+#else
+    return {0x1p-8, 0, 2}; // GEMMs add in fp32
+#endif
+}
+#endif
 
 typedef struct {
     double logits, gradients; // relative errors
     double loss;              // nats
+    // what bf16 was measured to err by, for the checks of these names; none: the tolerances above
+    ReferenceMeasured measured[64];
+    int num_measured;
 } ReferenceTolerances;
 
+// In bf16 the small dumps come with measured errors: dev/reference/rounding.py runs the model of PyTorch with our rounding and
+// writes, for each check, the root mean square of its error over several batches. Three times as much is allowed. For other
+// dumps, and in fp32, tolerances are derived:
+//
 // Rounding to nearest with unit roundoff u errs by u/sqrt(6) in the mean square (uniformly within half a unit in the
 // last place, which is u to 2u of the number). A tensor that is rounded once per element has that relative error in
 // norm. If a sum of K terms is itself rounded at each addition, the errors of its partial sums add up like a random
@@ -51,6 +76,7 @@ static inline ReferenceTolerances reference_tolerances(ReferencePrecision precis
     double once = precision.unit_roundoff / sqrt(6.0) * (precision.rounds_sums ? sqrt(4.0 * config.channels) : 1.0);
     double roundings = 16.0 * config.num_layers + 4.0;
     ReferenceTolerances tolerances;
+    memset(&tolerances, 0, sizeof(tolerances));
     tolerances.logits = 3.0 * once * sqrt(roundings);
     size_t n = (size_t)state->B * (size_t)state->T * (size_t)config.vocab_size;
     double squares = 0.0;
@@ -60,6 +86,34 @@ static inline ReferenceTolerances reference_tolerances(ReferencePrecision precis
     return tolerances;
 }
 
+// Reads <dump>_bf16_errors.csv, which stands beside <dump>_debug_state.bin, where there is one: lines of name,error.
+static inline void reference_read_measured(ReferenceTolerances* tolerances, const char* state_path) {
+    const char* end = strstr(state_path, "_debug_state.bin");
+    char path[1024], line[128];
+    if (end == NULL || end - state_path > 900) { return; }
+    snprintf(path, sizeof(path), "%.*s_bf16_errors.csv", (int)(end - state_path), state_path);
+    FILE* file = fopen(path, "r");
+    if (file == NULL) { return; }
+    while (fgets(line, sizeof(line), file) != NULL) {
+        ReferenceMeasured m;
+        if (line[0] == '#') { continue; }
+        if (tolerances->num_measured == 64 || sscanf(line, "%31[^,],%lf", m.name, &m.error) != 2 || !(m.error > 0.0)) {
+            fatal("%s: not a line of name,error: %s", path, line);
+        }
+        tolerances->measured[tolerances->num_measured++] = m;
+    }
+    fclose(file);
+}
+
+// The tolerance of a check: three times the error that was measured for it, or else the derived one.
+static inline double reference_tolerance(const ReferenceTolerances* tolerances, const char* name, double derived) {
+    for (int i = 0; i < tolerances->num_measured; i++) {
+        if (strcmp(tolerances->measured[i].name, name) == 0) { return 3.0 * tolerances->measured[i].error; }
+    }
+    if (tolerances->num_measured > 0) { fatal("the measured errors of bf16 lack a line for %s", name); }
+    return derived;
+}
+
 // ----------------------------------------------------------------------------
 // Checks
 
@@ -67,7 +121,7 @@ static int reference_passed, reference_failed;
 
 // One row: what was checked, its numbers (empty where it has none), and whether it holds.
 static inline void reference_row(const char* name, const char* numbers, int ok) {
-    printf("%-24s %23s   %s\n", name, numbers, ok ? "ok" : "FAILED");
+    printf("%-32s %23s   %s\n", name, numbers, ok ? "ok" : "FAILED");
     ok ? reference_passed++ : reference_failed++;
 }
 
@@ -110,7 +164,8 @@ static inline uint64_t reference_bits(const float* x, size_t n) {
     return hash;
 }
 
-static inline void reference_check_logits(GPT2* model, const DebugState* state, double tolerance) {
+// The relative error of the logits of the last forward pass.
+static inline double reference_logits_error(GPT2* model, const DebugState* state) {
     ReferenceError error = {0, 0};
     size_t V = (size_t)gpt2_info(model)->config.vocab_size;
     float* row = (float*)malloc_check(V * sizeof(float));
@@ -119,21 +174,26 @@ static inline void reference_check_logits(GPT2* model, const DebugState* state, 
         reference_add(&error, row, state->logits + (size_t)t * V, V);
     }
     free(row);
-    reference_check("logits", reference_relative(error), tolerance);
+    return reference_relative(error);
 }
 
-static inline void reference_check_gradients(GPT2* model, const float* grads, const DebugState* state,
-                                             double tolerance) {
-    const GPT2Parameter* table = gpt2_info(model)->table;
+// One row for each tensor, or with `label` one for all of them: the largest error, in units of its tolerance.
+static inline void reference_check_gradients(const GPT2Info* info, const float* grads, const DebugState* state,
+                                             const ReferenceTolerances* tolerances, const char* label) {
     size_t offset = 0;
+    double worst = 0.0;
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         char name[64];
         ReferenceError error = {0, 0};
-        reference_add(&error, grads + offset, state->gradients + offset, table[i].count);
-        snprintf(name, sizeof(name), "gradient of %s", table[i].name);
-        reference_check(name, reference_relative(error), tolerance);
-        offset += table[i].count;
+        reference_add(&error, grads + offset, state->gradients + offset, info->table[i].count);
+        snprintf(name, sizeof(name), "gradient of %s", info->table[i].name);
+        double relative = reference_relative(error);
+        double tolerance = reference_tolerance(tolerances, name, tolerances->gradients);
+        if (label == NULL) { reference_check(name, relative, tolerance); }
+        if (!(relative / tolerance <= worst)) { worst = relative / tolerance; }
+        offset += info->table[i].count;
     }
+    if (label != NULL) { reference_check(label, worst, 1.0); }
 }
 
 // ----------------------------------------------------------------------------
@@ -145,15 +205,22 @@ typedef struct {
     uint64_t loss, gradients, parameters; // bits, the last after REFERENCE_STEPS
 } ReferenceBits;
 
-// Trains a few steps on the state's batch, from `params`. With tolerances, checks against the state on the way.
-static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, GPT2Config config, const float* params,
-                                          const DebugState* state, const ReferenceTolerances* tolerances) {
+// A model with these parameters, for training on batches of the state's size.
+static inline GPT2* reference_model(GPT2Settings settings, GPT2Config config, const float* params,
+                                    const DebugState* state) {
     GPT2* model;
-    ReferenceBits bits = {0, 0, 0};
-    settings.recompute = recompute;
     check(gpt2_create(&model, config, settings));
     check(gpt2_allocate(model, state->B, state->T, 1));
     check(gpt2_set_parameters(model, params));
+    return model;
+}
+
+// Trains a few steps on the state's batch, from `params`. With tolerances, checks against the state on the way.
+static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, GPT2Config config, const float* params,
+                                          const DebugState* state, const ReferenceTolerances* tolerances) {
+    ReferenceBits bits = {0, 0, 0};
+    settings.recompute = recompute;
+    GPT2* model = reference_model(settings, config, params, state);
     const GPT2Info* info = gpt2_info(model);
     size_t n = info->num_parameters;
     float* host = (float*)malloc_check(n * sizeof(float));
@@ -161,15 +228,19 @@ static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, 
     int steps = tolerances && state->num_losses > REFERENCE_STEPS ? state->num_losses : REFERENCE_STEPS;
     for (int step = 0; step < steps; step++) {
         check(gpt2_forward(model, state->x, state->B, state->T));
-        if (step == 0 && tolerances) { reference_check_logits(model, state, tolerances->logits); }
+        if (step == 0 && tolerances) {
+            reference_check("logits", reference_logits_error(model, state),
+                            reference_tolerance(tolerances, "logits", tolerances->logits));
+        }
         check(gpt2_backward(model, state->x, state->y, 1, 0));
         if (step == 0) {
             check(gpt2_get_gradients(model, host));
             bits.gradients = reference_bits(host, n);
             bits.loss = reference_bits(&info->mean_loss, 1);
             if (tolerances) {
-                reference_check("loss", fabs((double)info->mean_loss - (double)state->loss), tolerances->loss);
-                reference_check_gradients(model, host, state, tolerances->gradients);
+                reference_check("loss", fabs((double)info->mean_loss - (double)state->loss),
+                                reference_tolerance(tolerances, "loss", tolerances->loss));
+                reference_check_gradients(info, host, state, tolerances, NULL);
             }
         }
         if (tolerances && step < state->num_losses) {
@@ -178,7 +249,7 @@ static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, 
             char name[64];
             snprintf(name, sizeof(name), "loss before step %d", step + 1);
             reference_check(name, fabs((double)info->mean_loss - reference),
-                            tolerances->loss + tolerances->gradients * fall);
+                            reference_tolerance(tolerances, name, tolerances->loss + tolerances->gradients * fall));
         }
         float norm;
         check(gpt2_grad_norm(model, &norm));
@@ -195,32 +266,145 @@ static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, 
     return bits;
 }
 
-// The loss as a validation computes it, then loss and gradients of the same batch in two micro-steps of half its rows.
+// The loss as a validation computes it, then loss and gradients of the same batch in two micro-steps of half its rows. After
+// these the whole batch gives the gradients of the first run again, bit by bit: nothing of the old ones is left.
 static inline void reference_check_micro_steps(GPT2Settings settings, GPT2Config config, const float* params,
-                                               const DebugState* state, const ReferenceTolerances* tolerances) {
-    GPT2* model;
-    int half = state->B / 2;
-    check(gpt2_create(&model, config, settings));
-    check(gpt2_allocate(model, state->B, state->T, 1));
-    check(gpt2_set_parameters(model, params));
+                                               const DebugState* state, const ReferenceTolerances* tolerances,
+                                               ReferenceBits first) {
+    GPT2* model = reference_model(settings, config, params, state);
     const GPT2Info* info = gpt2_info(model);
-    float loss;
+    float loss, *grads = (float*)malloc_check(info->num_parameters * sizeof(float));
+    double loss_tolerance = reference_tolerance(tolerances, "loss", tolerances->loss);
     check(gpt2_validate(model, &loss, state->x, state->y, state->B, state->T));
-    reference_check("validation loss", fabs((double)loss - (double)state->loss), tolerances->loss);
-    if (state->B % 2 == 0) {
-        for (int micro = 0; micro < 2; micro++) {
-            size_t first = (size_t)micro * (size_t)half * (size_t)state->T;
-            check(gpt2_forward(model, state->x + first, half, state->T));
-            check(gpt2_backward(model, state->x + first, state->y + first, 2, micro));
-        }
-        float* grads = (float*)malloc_check(info->num_parameters * sizeof(float));
-        ReferenceError error = {0, 0};
-        check(gpt2_get_gradients(model, grads));
-        reference_add(&error, grads, state->gradients, info->num_parameters);
-        reference_check("micro-steps: loss", fabs((double)info->mean_loss - (double)state->loss), tolerances->loss);
-        reference_check("micro-steps: gradients", reference_relative(error), tolerances->gradients);
-        free(grads);
+    reference_check("validation loss", fabs((double)loss - (double)state->loss), loss_tolerance);
+    int half = state->B / 2;
+    for (int micro = 0; micro < 2 && state->B % 2 == 0; micro++) {
+        size_t begin = (size_t)micro * (size_t)half * (size_t)state->T;
+        check(gpt2_forward(model, state->x + begin, half, state->T));
+        check(gpt2_backward(model, state->x + begin, state->y + begin, 2, micro));
     }
+    if (state->B % 2 == 0) {
+        check(gpt2_get_gradients(model, grads));
+        reference_check("micro-steps: loss", fabs((double)info->mean_loss - (double)state->loss), loss_tolerance);
+        reference_check_gradients(info, grads, state, tolerances, "micro-steps: worst gradient");
+    }
+    for (int again = 0; again < 2; again++) {
+        check(gpt2_forward(model, state->x, state->B, state->T));
+        check(gpt2_backward(model, state->x, state->y, 1, 0));
+    }
+    check(gpt2_get_gradients(model, grads));
+    reference_check_same("gradients are not added to", reference_bits(grads, info->num_parameters), first.gradients);
+    free(grads);
+    gpt2_free(model);
+}
+
+// Logits, loss and gradients with other settings or kernels, and the same bits from a second pass.
+static inline void reference_check_settings(GPT2Settings settings, const char* label, GPT2Config config,
+                                            const float* params, const DebugState* state,
+                                            const ReferenceTolerances* tolerances) {
+    GPT2* model = reference_model(settings, config, params, state);
+    const GPT2Info* info = gpt2_info(model);
+    float* grads = (float*)malloc_check(info->num_parameters * sizeof(float));
+    char name[96];
+    check(gpt2_forward(model, state->x, state->B, state->T));
+    snprintf(name, sizeof(name), "%s: logits", label);
+    reference_check(name, reference_logits_error(model, state),
+                    reference_tolerance(tolerances, "logits", tolerances->logits));
+    check(gpt2_backward(model, state->x, state->y, 1, 0));
+    check(gpt2_get_gradients(model, grads));
+    snprintf(name, sizeof(name), "%s: loss", label);
+    reference_check(name, fabs((double)info->mean_loss - (double)state->loss),
+                    reference_tolerance(tolerances, "loss", tolerances->loss));
+    snprintf(name, sizeof(name), "%s: worst gradient", label);
+    reference_check_gradients(info, grads, state, tolerances, name);
+    uint64_t bits = reference_bits(grads, info->num_parameters);
+    check(gpt2_forward(model, state->x, state->B, state->T));
+    check(gpt2_backward(model, state->x, state->y, 1, 0));
+    check(gpt2_get_gradients(model, grads));
+    snprintf(name, sizeof(name), "%s: gradients again", label);
+    reference_check_same(name, reference_bits(grads, info->num_parameters), bits);
+    free(grads);
+    gpt2_free(model);
+}
+
+// ----------------------------------------------------------------------------
+// AdamW on given gradients
+
+// Gradients from 1 down to 1e-9, where the epsilon of 1e-8 is more than the root of the second moment.
+static inline void reference_random_gradients(float* grads, size_t n, uint32_t seed) {
+    static const float sizes[10] = {1.0f, 0.1f, 1e-2f, 1e-3f, 1e-4f, 1e-5f, 1e-6f, 1e-7f, 1e-8f, 1e-9f};
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        grads[i] = sizes[i % 10] * ((float)(seed >> 8) / 8388608.0f - 1.0f);
+    }
+}
+
+// Weights w, and moments m and v, (n) each, after a step of AdamW in fp64. Gradients count times `scale`.
+static inline void reference_adamw(double* w, double* m, double* v, const float* grads, size_t n, double rate,
+                                   double beta1, double beta2, double epsilon, double decay, double scale, int step) {
+    double correction1 = 1.0 - pow(beta1, step), correction2 = 1.0 - pow(beta2, step);
+    for (size_t i = 0; i < n; i++) {
+        double g = scale * (double)grads[i];
+        m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+        v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+        w[i] -= rate * (m[i] / correction1 / (sqrt(v[i] / correction2) + epsilon) + decay * w[i]);
+    }
+}
+
+// Three steps on random gradients against fp64. The error of a tensor is relative to how far it moved. fp32 rounds a weight
+// at each step, by up to 2^-24 of it, and an update in about 30 operations; no factor is needed beside these worst cases.
+static inline void reference_check_adamw(GPT2Settings settings, GPT2Config config, const float* params,
+                                         const DebugState* state) {
+    enum { STEPS = 3 };
+    static const char matrices[] = " wte wpe qkvw attprojw fcw fcprojw "; // weight decay acts on these
+    const float rate = 1e-2f, beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, decay = 0.1f, clip = 1.0f;
+    const double eps = ldexp(1.0, -24);
+    GPT2* model = reference_model(settings, config, params, state);
+    const GPT2Info* info = gpt2_info(model);
+    size_t n = info->num_parameters, bytes = n * sizeof(float);
+    GPT2Block trained = gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) ? GPT2_MASTER_WEIGHTS : GPT2_WEIGHTS;
+    float *grads = (float*)malloc_check(bytes), *weights = (float*)malloc_check(bytes), norm = 0.0f;
+    float *start = (float*)malloc_check(bytes), *cast = (float*)malloc_check(bytes);
+    double* memory = (double*)calloc_check(3 * n, sizeof(double));
+    double *w = memory, *m = memory + n, *v = memory + 2 * n, norm_error = 0.0;
+    check(gpt2_copy_out(model, start, trained, 0, bytes));
+    for (size_t i = 0; i < n; i++) { w[i] = (double)start[i]; }
+    for (int step = 1; step <= STEPS; step++) {
+        double squares = 0.0;
+        reference_random_gradients(grads, n, (uint32_t)step);
+        for (size_t i = 0; i < n; i++) { squares += (double)grads[i] * (double)grads[i]; }
+        check(gpt2_copy_in(model, GPT2_GRADIENTS, grads, 0, bytes));
+        check(gpt2_grad_norm(model, &norm));
+        norm_error = fmax(norm_error, fabs((double)norm / sqrt(squares) - 1.0));
+        float scale = clip / norm;
+        check(gpt2_update(model, rate, beta1, beta2, epsilon, decay, scale, step));
+        for (size_t i = 0, offset = 0; i < NUM_PARAMETER_TENSORS; offset += info->table[i++].count) {
+            char name[16];
+            snprintf(name, sizeof(name), " %s ", info->table[i].name);
+            reference_adamw(w + offset, m + offset, v + offset, grads + offset, info->table[i].count, (double)rate,
+                            (double)beta1, (double)beta2, (double)epsilon, strstr(matrices, name) ? (double)decay : 0.0,
+                            (double)scale, step);
+        }
+    }
+    reference_check("norm of given gradients", norm_error, 64 * eps); // squares and partial sums, a tree
+    check(gpt2_copy_out(model, weights, trained, 0, bytes));
+    for (size_t i = 0, offset = 0; i < NUM_PARAMETER_TENSORS; offset += info->table[i++].count) {
+        double error = 0.0, moved = 0.0, size = 0.0;
+        char name[64];
+        for (size_t j = offset; j < offset + info->table[i].count; j++) {
+            error += pow((double)weights[j] - w[j], 2);
+            moved += pow(w[j] - (double)start[j], 2);
+            size += w[j] * w[j];
+        }
+        snprintf(name, sizeof(name), "AdamW of %s", info->table[i].name);
+        reference_check(name, sqrt(error / moved), STEPS * eps * sqrt(size / moved) + 30 * eps);
+    }
+    if (trained == GPT2_MASTER_WEIGHTS) { // the weights that the next pass reads are these, rounded to nearest
+        check(gpt2_get_parameters(model, cast));
+        for (size_t i = 0; i < n; i++) { weights[i] = bf16_to_float(float_to_bf16(weights[i])); }
+        reference_check_same("weights are the masters, cast", reference_bits(cast, n), reference_bits(weights, n));
+    }
+    free(grads), free(weights), free(start), free(cast), free(memory);
     gpt2_free(model);
 }
 
@@ -232,14 +416,9 @@ static inline void reference_check_bits(const char* what, ReferenceBits bits, Re
     reference_check_same(name, bits.parameters, expected.parameters);
 }
 
-// The whole test; what main returns. `settings` are the model's, but for recompute.
-static inline int reference_main(int argc, char** argv, GPT2Settings settings, ReferencePrecision precision) {
-    if (argc != 1 && argc != 3) {
-        fatal("usage: %s [model.bin debug_state.bin]; without arguments %s and %s", argv[0], REFERENCE_MODEL,
-              REFERENCE_STATE);
-    }
-    const char* model_path = argc == 3 ? argv[1] : REFERENCE_MODEL;
-    const char* state_path = argc == 3 ? argv[2] : REFERENCE_STATE;
+// All checks of one dump.
+static inline void reference_dump(const char* model_path, const char* state_path, GPT2Settings settings,
+                                  ReferencePrecision precision) {
     GPT2Config config;
     float* params = gpt2_load_parameters(model_path, &config);
     DebugState state = debug_state_read(state_path, config);
@@ -248,17 +427,40 @@ static inline int reference_main(int argc, char** argv, GPT2Settings settings, R
         state.weight_decay = 0.1f, state.grad_clip = 1.0f;
     }
     ReferenceTolerances tolerances = reference_tolerances(precision, config, &state);
+    if (!precision.rounds_sums) { reference_read_measured(&tolerances, state_path); }
 
     printf("%s, %s: batch %d x %d\n", model_path, state_path, state.B, state.T);
-    printf("%-24s %11s %11s\n", "check", "error", "tolerance");
+    printf("%-32s %11s %11s\n", "check", "error", "tolerance");
     ReferenceBits first = reference_run(settings, 0, config, params, &state, &tolerances);
-    reference_check_micro_steps(settings, config, params, &state, &tolerances);
+    reference_check_micro_steps(settings, config, params, &state, &tolerances, first);
+    reference_check_adamw(settings, config, params, &state);
+    for (int fusion = 1; fusion <= precision.gelu_fusions; fusion++) {
+        GPT2Settings fused = settings;
+        char label[32];
+        fused.gelu_fusion = fusion;
+        snprintf(label, sizeof(label), "GELU fusion %d", fusion);
+        reference_check_settings(fused, label, config, params, &state, &tolerances);
+    }
     reference_check_bits("run again", reference_run(settings, 0, config, params, &state, NULL), first);
     reference_check_bits("recompute 1", reference_run(settings, 1, config, params, &state, NULL), first);
     reference_check_bits("recompute 2", reference_run(settings, 2, config, params, &state, NULL), first);
     reference_check_errors(settings, config, params, &state);
     debug_state_free(&state);
     free(params);
+}
+
+// The whole test; what main returns. `settings` are the model's, but for recompute.
+static inline int reference_main(int argc, char** argv, GPT2Settings settings, ReferencePrecision precision) {
+    if (argc != 1 && argc != 3) {
+        fatal("usage: %s [model.bin debug_state.bin]; without arguments, all committed dumps", argv[0]);
+    }
+    if (argc == 3) { reference_dump(argv[1], argv[2], settings, precision); }
+    for (size_t i = 0; argc == 1 && i < sizeof(reference_dumps) / sizeof(reference_dumps[0]); i++) {
+        char model_path[256], state_path[256];
+        snprintf(model_path, sizeof(model_path), "%s.bin", reference_dumps[i]);
+        snprintf(state_path, sizeof(state_path), "%s_debug_state.bin", reference_dumps[i]);
+        reference_dump(model_path, state_path, settings, precision);
+    }
     printf("%d passed, %d failed\n", reference_passed, reference_failed);
     return reference_failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -4,7 +4,7 @@
     python dev/test/test_data.py          # 10 s; ends in 'N passed, N failed'
 
 Needs the standard library only. Tests of GPT-2 tokens run where tiktoken and its vocabulary are (a mirror may hold it),
-tests of the raw files where the mirror holds them; the others say that they were left out.
+tests of the raw files where the mirror holds them; the others say that they were skipped, and why.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ MIRROR = os.environ.get("DATA_MIRROR")
 SPEECHES = "First Citizen:\nBefore we proceed, hear me speak.\n\nAll:\nSpeak, speak.\n\n" * 40
 
 
-class LeftOut(Exception):
+class Skipped(Exception):
     """Raised by a test whose requirements this machine does not meet."""
 
 
@@ -81,12 +81,12 @@ def expect_failure(call, *words):
 
 def require_gpt2():
     if importlib.util.find_spec("tiktoken") is None:
-        raise LeftOut("tiktoken is not installed")
+        raise Skipped("tiktoken is not installed")
     try:
         data_common.use_tiktoken_mirror(MIRROR)
         return data_common.gpt2_encoding()
     except SystemExit:
-        raise LeftOut("GPT-2's vocabulary is neither in a mirror nor on the network") from None
+        raise Skipped("GPT-2's vocabulary is neither in a mirror nor on the network") from None
 
 
 @contextlib.contextmanager
@@ -393,7 +393,7 @@ def test_downloads_are_whole_or_nothing(folder):
 
 def test_tinyshakespeare_splits(folder):
     if not MIRROR or not data_common.find_in_mirror(MIRROR, {"tinyshakespeare.txt", "input.txt"}, size=1115394):
-        raise LeftOut("no mirror holds TinyShakespeare")
+        raise Skipped("no mirror holds TinyShakespeare")
     out = os.path.join(folder, "out")
     run("tinyshakespeare.py", "--tokenizer", "bytes", "--output", out, flags=["-S"], env={"DATA_MIRROR": MIRROR})
     train, val = (tokens_of(os.path.join(out, f"tiny_shakespeare_bytes_{split}.bin")) for split in ("train", "val"))
@@ -410,7 +410,7 @@ def test_fineweb_survives_interruptions(folder):
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise LeftOut("pyarrow is not installed") from None
+        raise Skipped("pyarrow is not installed") from None
     sample = os.path.join(folder, "hub", "datasets", "HuggingFaceFW", "fineweb", "resolve", "main", "sample", "10BT")
     os.makedirs(sample)
     want, listing = array("H"), []
@@ -451,19 +451,21 @@ def test_fineweb_survives_interruptions(folder):
 def main():
     tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
     passed = failed = 0
+    skipped = set()
     for name, test in tests:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 test(folder)
                 passed += 1
                 outcome = "ok"
-            except LeftOut as reason:
-                outcome = f"left out: {reason}"
+            except Skipped as reason:
+                skipped.add(str(reason))
+                outcome = f"skipped: {reason}"
             except (Exception, SystemExit):  # noqa: BLE001 (whatever went wrong, the other tests go on)
                 failed += 1
                 outcome = f"FAILED\n{traceback.format_exc()}"
         print(f"{name[5:].replace('_', ' '):60s} {outcome}", flush=True)
-    print(f"{passed} passed, {failed} failed")
+    print(f"{passed} passed, {failed} failed" + (f", skipped: {'; '.join(sorted(skipped))}" if skipped else ""))
     return 1 if failed else 0
 
 

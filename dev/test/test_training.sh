@@ -51,6 +51,16 @@ check "a run of 40 steps ends" run whole -e $model -s 20
 check "the validation loss falls by more than 1.5 nats" loss_falls
 check "samples are printed" grep -q '^generating:' "$dir/whole.log"
 
+# its arithmetic, computed again: the schedule, initial weights, the order of the data, clipping and AdamW
+check_run() { "$python" dev/test/check_run.py "$@"; }
+check "the learning rates are the schedule's" check_run schedule "$dir/whole/main.log" 40 5 2e-3 0.1
+check "a run at a rate of 0 ends" run still -e $model -l 0 -c 0 -x 3 -n 3 -s 0 -v 1
+check "initial weights are GPT-2's" check_run initial "$dir/still/model_00000003.bin"
+check "samples come in the order of the seed" check_run order "$dir/still/state_00000003_00000.bin" "$dir/still/model_00000003.bin" 42
+check "each validation sees the same batches" check_run validation "$dir/still/main.log" 256
+check "two clipped steps from a checkpoint end" run clipped -e "$dir/whole/model_00000040.bin" --grad-clip 0.1 -x 2 -n 1 -s 0
+check "they are AdamW's" check_run adamw "$dir/clipped" "$dir/whole/model_00000040.bin" 5 2e-3 0.1 0.1
+
 check "a second run ends" run again -e $model -s 0
 for file in model_00000040.bin state_00000040_00000.bin main.log; do
     check "two runs write the same $file" same whole again $file
@@ -97,7 +107,7 @@ check "a trained model answers right" grep -q "s:40 eval:1.0000" "$dir/hellaswag
 check "overfitting one batch" run overfit -e $model -a 1 -s 0 -n 0 -d 256
 check "accumulating four micro-steps with a constant rate, top-k and no clipping" run plain -e $model -k constant -d 1024 \
     --grad-clip 0 --top-k 5 --temperature 0.8 --sample-seed 7 -s 40 -n 0 -sl 5 -sg 5
-if [[ $trainer == *cu ]]; then
+if [[ $trainer == *cu* ]]; then
     check "no master weights: the run ends" run bf16 -e $model -s 0 -w 0 -lg 20
     check "no master weights: the loss falls" awk -v a="$(val_loss bf16 0)" -v b="$(val_loss bf16 40)" \
         'BEGIN { exit !(b != "" && b < a - 1.5) }'

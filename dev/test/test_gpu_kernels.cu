@@ -1,0 +1,654 @@
+// The GPU kernels of llmc/*.cuh against the equations in their head comments, computed in fp64. Needs a GPU.
+//
+// A kernel reads tensors of the training precision, computes in fp32, and rounds what it stores to nearest. So an output is
+// the fp64 result within `bound`, the error of fp32 arithmetic, then rounded: it lies between round(expected - bound) and
+// round(expected + bound). That is as sharp in bf16 as in fp32: of 1000 outputs that a wrong constant moves by 1e-4, it moves
+// about 15 over the edge between two bf16 numbers, and none of those passes.
+//
+// The bounds: an operation of fp32 errs by at most EPS = 2^-24 of its result, a sum of K terms by K EPS sum |terms|, in any
+// order; ex2.approx and rsqrtf by 4 EPS. What is added up for an element is written beside its bound.
+//
+// Outputs begin as NaN, or with numbers that are to be added to; tensors stand between guards; scratch memory begins as NaN;
+// every kernel runs twice and must give the same bits. Rows and batches are odd; channels are multiples of a 16-byte vector.
+#include "llmc/adamw.cuh"
+#include "llmc/classifier.cuh"
+#include "llmc/column_sum.cuh"
+#include "llmc/encoder.cuh"
+#include "llmc/gelu.cuh"
+#include "llmc/global_norm.cuh"
+#include "llmc/layernorm.cuh"
+#include "llmc/matmul.cuh"
+#include "unit.h"
+
+#include <functional>
+#include <vector>
+
+typedef std::vector<double> Numbers;
+static const double EPS = 0x1p-24;
+static const double UNIT_ROUNDOFF = sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-8; // of the training precision
+static const int K = x128::size;                                            // channels come in multiples of it
+
+template <class T> static double rounded(double x) { return (double)(float)(T)(float)x; }
+
+// n numbers in [-scale, scale), exact in the training precision, the same for the same seed.
+static Numbers numbers(size_t n, double scale, unsigned seed) {
+    Numbers x(n);
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = rounded<floatX>(scale * ((double)(seed >> 8) / 8388608.0 - 1.0));
+    }
+    return x;
+}
+
+// A tensor on the GPU between guards that nothing may touch.
+static const size_t GUARD = 256; // bytes
+template <class T> struct Tensor {
+    size_t n;
+    char* memory;
+    T* data;
+
+    explicit Tensor(size_t n_) : n(n_) { // of NaN
+        cuda_check(cudaMalloc(&memory, bytes() + 2 * GUARD));
+        cuda_check(cudaMemset(memory, 0xff, bytes() + 2 * GUARD));
+        data = reinterpret_cast<T*>(memory + GUARD);
+    }
+    explicit Tensor(const Numbers& x) : Tensor(x.size()) { write(x); }
+    Tensor(const Tensor&) = delete;
+    ~Tensor() {
+        CHECK(guards_are_whole());
+        cuda_check(cudaFree(memory));
+    }
+    size_t bytes() const { return n * sizeof(T); }
+    void poison() { cuda_check(cudaMemset(data, 0xff, bytes())); }
+    void write(const Numbers& x) {
+        std::vector<T> host(n);
+        for (size_t i = 0; i < n; i++) { host[i] = (T)(float)x[i]; }
+        cuda_check(cudaMemcpy(data, host.data(), bytes(), cudaMemcpyHostToDevice));
+    }
+    Numbers read() const {
+        std::vector<T> host(n);
+        cuda_check(cudaMemcpy(host.data(), data, bytes(), cudaMemcpyDeviceToHost));
+        Numbers x(n);
+        for (size_t i = 0; i < n; i++) { x[i] = (double)(float)host[i]; }
+        return x;
+    }
+    std::vector<char> bits() const {
+        std::vector<char> host(bytes());
+        cuda_check(cudaMemcpy(host.data(), data, bytes(), cudaMemcpyDeviceToHost));
+        return host;
+    }
+    bool guards_are_whole() const {
+        std::vector<char> host(bytes() + 2 * GUARD);
+        cuda_check(cudaMemcpy(host.data(), memory, host.size(), cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < GUARD; i++) {
+            if (host[i] != (char)0xff || host[GUARD + bytes() + i] != (char)0xff) { return false; }
+        }
+        return true;
+    }
+};
+typedef Tensor<floatX> TensorX;
+typedef Tensor<float> TensorF;
+
+static Tensor<int>* integers(const std::vector<int>& x) {
+    Tensor<int>* t = new Tensor<int>(x.size());
+    cuda_check(cudaMemcpy(t->data, x.data(), t->bytes(), cudaMemcpyHostToDevice));
+    return t;
+}
+
+static void wait_for_gpu(void) {
+    check(status_now());
+    cuda_check(cudaDeviceSynchronize());
+}
+
+// One claim: every element of x is expected within bound, rounded to T.
+template <class T>
+static void check_rounded(const char* what, const Tensor<T>& x, const Numbers& expected, const Numbers& bound) {
+    Numbers got = x.read();
+    size_t wrong = 0, first = 0;
+    for (size_t i = 0; i < got.size(); i++) {
+        double low = rounded<T>(expected[i] - bound[i]), high = rounded<T>(expected[i] + bound[i]);
+        if (!(low <= got[i] && got[i] <= high) && wrong++ == 0) { first = i; }
+    }
+    if (!unit_check(wrong == 0 && got.size() == expected.size(), what, __FILE__, __LINE__)) {
+        printf("    %zu of %zu are wrong; element %zu is %.9g, expected %.9g within %.3g\n", wrong, got.size(), first,
+               got[first], expected[first], bound[first]);
+    }
+}
+
+template <class T> static void check_same_bits(const char* what, const Tensor<T>& x, const std::vector<char>& bits) {
+    unit_check(x.bits() == bits, what, __FILE__, __LINE__);
+}
+
+// ----------------------------------------------------------------------------
+
+static void test_encoder(int B, int T, int C, int V) {
+    size_t BT = (size_t)B * T;
+    std::vector<int> tokens(BT);
+    for (size_t i = 0; i < BT; i++) { tokens[i] = (int)(i * i * 7 % (size_t)V); } // some occur often, some never
+    Numbers wte = numbers((size_t)V * C, 1, 1), wpe = numbers((size_t)(T + 3) * C, 1, 2), dout = numbers(BT * C, 1, 3);
+    Numbers dwte = numbers((size_t)V * C, 1, 4), dwpe = numbers((size_t)(T + 3) * C, 1, 5), sum_wte(dwte.size()),
+            sum_wpe(dwpe.size()), count_wte(dwte.size()), out(BT * C), bound(BT * C);
+    for (size_t i = 0; i < dwte.size(); i++) { sum_wte[i] = fabs(dwte[i]); }
+    for (size_t i = 0; i < dwpe.size(); i++) { sum_wpe[i] = fabs(dwpe[i]); }
+    TensorF d_dwte(dwte), d_dwpe(dwpe), d_dwte_again(dwte), d_dwpe_again(dwpe);
+    for (size_t bt = 0; bt < BT; bt++) {
+        for (int c = 0; c < C; c++) {
+            size_t i = bt * C + c, w = (size_t)tokens[bt] * C + c, p = bt % T * C + c;
+            out[i] = wte[w] + wpe[p];
+            bound[i] = EPS * fabs(out[i]);
+            dwte[w] += dout[i], sum_wte[w] += fabs(dout[i]), count_wte[w]++;
+            dwpe[p] += dout[i], sum_wpe[p] += fabs(dout[i]);
+        }
+    }
+    for (size_t i = 0; i < dwte.size(); i++) { sum_wte[i] *= EPS * count_wte[i]; } // none: must not change at all
+    for (size_t i = 0; i < dwpe.size(); i++) { sum_wpe[i] *= i < (size_t)T * C ? EPS * B : 0.0; }
+
+    Tensor<int>* d_tokens = integers(tokens);
+    TensorX d_out(BT * C), d_wte(wte), d_wpe(wpe), d_dout(dout);
+    encoder_forward(d_out.data, d_tokens->data, d_wte.data, d_wpe.data, B, T, C, 0);
+    wait_for_gpu();
+    check_rounded("embedding", d_out, out, bound);
+
+    std::vector<int2> buckets(BT + 1);
+    std::vector<int> order(BT), counts((size_t)V);
+    TokenOrder sorted = {buckets.data(), order.data(), 0};
+    sort_tokens(&sorted, counts.data(), tokens.data(), (int)BT, V);
+    bool ascending = true;
+    for (int u = 0; u < sorted.unique; u++) {
+        for (int i = buckets[u].y; i < buckets[u + 1].y; i++) {
+            ascending = ascending && tokens[order[i]] == buckets[u].x && (i == buckets[u].y || order[i] > order[i - 1]);
+        }
+    }
+    CHECK(ascending && buckets[0].y == 0 && buckets[sorted.unique].y == (int)BT);
+    Tensor<int2> d_buckets(buckets.size());
+    cuda_check(cudaMemcpy(d_buckets.data, buckets.data(), d_buckets.bytes(), cudaMemcpyHostToDevice));
+    Tensor<int>* d_order = integers(order);
+    TokenOrder on_device = {d_buckets.data, d_order->data, sorted.unique};
+    encoder_backward(d_dwte.data, d_dwpe.data, d_dout.data, on_device, B, T, C, 0);
+    encoder_backward(d_dwte_again.data, d_dwpe_again.data, d_dout.data, on_device, B, T, C, 0);
+    wait_for_gpu();
+    check_rounded("gradient of wte", d_dwte, dwte, sum_wte);
+    check_rounded("gradient of wpe", d_dwpe, dwpe, sum_wpe);
+    check_same_bits("gradient of wte again", d_dwte_again, d_dwte.bits());
+    check_same_bits("gradient of wpe again", d_dwpe_again, d_dwpe.bits());
+    delete d_tokens;
+    delete d_order;
+}
+
+// ----------------------------------------------------------------------------
+
+// Rows of several sizes: variances from 1 to 1e-6, where the epsilon of 1e-5 counts.
+static Numbers rows_of_sizes(size_t N, size_t C, unsigned seed) {
+    Numbers x = numbers(N * C, 1.7, seed);
+    for (size_t n = 0; n < N; n++) {
+        for (size_t c = 0; c < C; c++) {
+            x[n * C + c] = rounded<floatX>((x[n * C + c] + 0.3) * pow(10.0, -(double)(n % 4)));
+        }
+    }
+    return x;
+}
+
+static void test_layernorm_forward(size_t N, size_t C, bool with_residual) {
+    Numbers a = rows_of_sizes(N, C, 1), b = rows_of_sizes(N, C, 2), w = numbers(C, 1.5, 3), bias = numbers(C, 1, 4);
+    TensorX d_a(a), d_b(b), d_w(w), d_bias(bias), d_residual(N * C), d_out(N * C), d_out_again(N * C);
+    TensorF d_mean(N), d_rstd(N);
+    for (TensorX* out : {&d_out, &d_out_again}) {
+        if (with_residual) {
+            residual_layernorm_forward(d_residual.data, out->data, d_mean.data, d_rstd.data, d_a.data, d_b.data,
+                                       d_w.data, d_bias.data, (int)N, (int)C, 0);
+        } else {
+            layernorm_forward(out->data, d_mean.data, d_rstd.data, d_a.data, d_w.data, d_bias.data, (int)N, (int)C, 0);
+        }
+        wait_for_gpu();
+    }
+    Numbers x = a, sum(N * C), bound(N * C);
+    if (with_residual) { // what is normalised is the sum as it was stored
+        for (size_t i = 0; i < N * C; i++) { sum[i] = a[i] + b[i], bound[i] = EPS * fabs(sum[i]); }
+        check_rounded("residual", d_residual, sum, bound);
+        x = d_residual.read();
+    }
+    Numbers mean(N), rstd(N), mean_bound(N), rstd_bound(N), out(N * C);
+    for (size_t n = 0; n < N; n++) {
+        double mu = 0.0, size = 0.0, variance = 0.0, sums = (double)C / 32 + 8; // a lane's terms, and a tree
+        for (size_t c = 0; c < C; c++) { mu += x[n * C + c] / C, size += fabs(x[n * C + c]) / C; }
+        for (size_t c = 0; c < C; c++) { variance += pow(x[n * C + c] - mu, 2) / C; }
+        double s = 1 / sqrt(variance + 1e-5), mu_error = sums * EPS * size;
+        // (x - mu)^2 errs by 2 |x - mu| (EPS |x| + the error of mu), on average by 2 sigma of it
+        double variance_error = sums * EPS * variance + 2 * sqrt(variance) * (mu_error + EPS * size);
+        double s_error = s * (0.5 * variance_error * s * s + 6 * EPS);
+        mean[n] = mu, mean_bound[n] = mu_error, rstd[n] = s, rstd_bound[n] = s_error;
+        for (size_t c = 0; c < C; c++) {
+            size_t i = n * C + c;
+            double n_hat = (x[i] - mu) * s;
+            out[i] = n_hat * w[c] + bias[c];
+            double n_error = s * (mu_error + EPS * fabs(x[i])) + fabs(x[i] - mu) * s_error + 2 * EPS * fabs(n_hat);
+            bound[i] = fabs(w[c]) * n_error + EPS * (fabs(n_hat * w[c]) + fabs(bias[c]) + fabs(out[i]));
+        }
+    }
+    check_rounded("layernorm's mean", d_mean, mean, mean_bound);
+    check_rounded("layernorm's rstd", d_rstd, rstd, rstd_bound);
+    check_rounded("layernorm", d_out, out, bound);
+    check_same_bits("layernorm again", d_out_again, d_out.bits());
+}
+
+static void test_layernorm_backward(size_t N, size_t C, int overwrite, bool with_sum) {
+    Numbers inp = rows_of_sizes(N, C, 1), w = numbers(C, 1.5, 2), dout = numbers(N * C, 1, 3),
+            before = numbers(N * C, 1, 4);
+    Numbers start_w = numbers(C, 1, 5), start_b = numbers(C, 1, 6), start_s = numbers(C, 1, 7), mean(N), rstd(N);
+    for (size_t n = 0; n < N; n++) {
+        double mu = 0.0, variance = 0.0;
+        for (size_t c = 0; c < C; c++) { mu += inp[n * C + c] / C; }
+        for (size_t c = 0; c < C; c++) { variance += pow(inp[n * C + c] - mu, 2) / C; }
+        mean[n] = rounded<float>(mu), rstd[n] = rounded<float>(1 / sqrt(variance + 1e-5)); // given to the kernel
+    }
+    TensorX d_inp(inp), d_w(w), d_dout(dout), d_residual(N * C);
+    TensorF d_mean(mean), d_rstd(rstd), dw(C), db(C), ds(C), scratch(layernorm_backward_scratch_bytes((int)C) / 4);
+    std::vector<char> bits;
+    for (int run = 0; run < 2; run++) {
+        overwrite ? d_residual.poison() : d_residual.write(before);
+        dw.write(start_w), db.write(start_b), ds.write(start_s), scratch.poison();
+        layernorm_backward(d_residual.data, dw.data, db.data, with_sum ? ds.data : NULL, d_dout.data, d_inp.data,
+                           d_w.data, d_mean.data, d_rstd.data, scratch.data, (int)N, (int)C, overwrite, 0);
+        wait_for_gpu();
+        std::vector<char> now = d_residual.bits(), more = dw.bits();
+        now.insert(now.end(), more.begin(), more.end());
+        if (run == 0) { bits = now; }
+        CHECK(now == bits);
+    }
+    Numbers after = d_residual.read(), e(N * C), bound(N * C), e_w = start_w, e_b = start_b, e_s = start_s;
+    Numbers size_w(C), size_b(C), size_s(C);
+    for (size_t c = 0; c < C; c++) {
+        size_w[c] = fabs(start_w[c]), size_b[c] = fabs(start_b[c]), size_s[c] = fabs(start_s[c]);
+    }
+    for (size_t n = 0; n < N; n++) {
+        double mean_g = 0.0, mean_gx = 0.0, size_g = 0.0, size_gx = 0.0, sums = (double)C / 32 + 32;
+        for (size_t c = 0; c < C; c++) {
+            double g = dout[n * C + c] * w[c], x_hat = (inp[n * C + c] - mean[n]) * rstd[n];
+            double x_size = (fabs(inp[n * C + c]) + fabs(mean[n])) * rstd[n];
+            mean_g += g / C, mean_gx += g * x_hat / C, size_g += fabs(g) / C, size_gx += fabs(g) * x_size / C;
+        }
+        for (size_t c = 0; c < C; c++) {
+            size_t i = n * C + c;
+            double g = dout[i] * w[c], x_hat = (inp[i] - mean[n]) * rstd[n];
+            double x_size = (fabs(inp[i]) + fabs(mean[n])) * rstd[n], old = overwrite ? 0.0 : before[i];
+            e[i] = old + rstd[n] * (g - mean_g - x_hat * mean_gx);
+            bound[i] = EPS * (fabs(old) + fabs(e[i]) +
+                              rstd[n] * (6 * fabs(g) + (sums + 6) * size_g + x_size * (sums + 10) * size_gx));
+            e_w[c] += dout[i] * x_hat, size_w[c] += fabs(dout[i]) * x_size;
+            e_b[c] += dout[i], size_b[c] += fabs(dout[i]);
+            e_s[c] += after[i], size_s[c] += fabs(after[i]); // of what was stored
+        }
+    }
+    for (size_t c = 0; c < C; c++) {
+        size_w[c] *= EPS * (N + 8.0), size_b[c] *= EPS * (N + 1.0), size_s[c] *= EPS * (N + 1.0);
+    }
+    check_rounded("gradient of layernorm's input", d_residual, e, bound);
+    check_rounded("gradient of layernorm's weight", dw, e_w, size_w);
+    check_rounded("gradient of layernorm's bias", db, e_b, size_b);
+    if (with_sum) {
+        check_rounded("column sums of the residual's gradient", ds, e_s, size_s);
+    } else {
+        check_rounded("no column sums", ds, start_s, Numbers(C));
+    }
+}
+
+// ----------------------------------------------------------------------------
+
+// gelu(x) = x σ(y), y = 2 √(2/π) (x + 0.044715 x³); gelu'(x) = σ + x y' σ (1 - σ). σ errs by the error of 2^(-y log2 e), which
+// is |y| times that of y, four operations; where y < -80 or so it becomes 0.
+struct Gelu {
+    double y, slope, sigma, value, derivative, value_bound, derivative_bound;
+    explicit Gelu(double x) {
+        const double k = 2 * sqrt(2 / M_PI);
+        y = k * (x + 0.044715 * x * x * x), slope = k * (1 + 3 * 0.044715 * x * x);
+        sigma = 1 / (1 + exp(-y)), value = x * sigma, derivative = sigma + x * slope * sigma * (1 - sigma);
+        double sigma_error = sigma * EPS * (8 + 8 * fabs(y) * (1 - sigma)) + 1e-36;
+        value_bound = fabs(x) * sigma_error + EPS * fabs(value);
+        derivative_bound = sigma_error + fabs(x * slope) * (sigma_error + sigma * (EPS + sigma_error)) +
+                           6 * EPS * fabs(x * slope * sigma * (1 - sigma));
+    }
+};
+
+static Numbers gelu_inputs(size_t n) {
+    Numbers x = numbers(n, 4, 1);
+    const double special[] = {0.0, 1e-6, -1e-6, 40.0, -40.0, -12.0, 1e4, -1e4};
+    for (size_t i = 0; i < sizeof(special) / sizeof(special[0]) && i < n; i++) {
+        x[n - 1 - i] = rounded<floatX>(special[i]);
+    }
+    return x;
+}
+
+static void test_gelu(int rows, int n) {
+    size_t size = (size_t)rows * n;
+    Numbers x = gelu_inputs(size), d = numbers(size, 1, 2), start = numbers((size_t)n, 1, 3), e(size), bound(size);
+    TensorX d_x(x), d_out(size), d_again(size), d_d(size);
+    for (size_t i = 0; i < size; i++) {
+        Gelu g(x[i]);
+        e[i] = g.value, bound[i] = g.value_bound;
+    }
+    gelu_forward(d_out.data, d_x.data, size, 0);
+    wait_for_gpu();
+    check_rounded("gelu", d_out, e, bound);
+
+    TensorF dbias((size_t)n), scratch(column_sum_scratch_bytes(n) / 4);
+    std::vector<char> bits;
+    for (int run = 0; run < 2; run++) {
+        d_d.write(d), dbias.write(start), scratch.poison();
+        gelu_backward(d_d.data, dbias.data, run == 0 ? d_again.data : NULL, d_x.data, scratch.data, rows, n, 0);
+        wait_for_gpu();
+        std::vector<char> now = d_d.bits(), more = dbias.bits();
+        now.insert(now.end(), more.begin(), more.end());
+        if (run == 0) { bits = now; }
+        CHECK(now == bits);
+    }
+    check_same_bits("gelu computed again", d_again, d_out.bits());
+    Numbers after = d_d.read(), e_bias = start, size_bias((size_t)n);
+    for (int c = 0; c < n; c++) { size_bias[c] = fabs(start[c]); }
+    for (size_t i = 0; i < size; i++) {
+        Gelu g(x[i]);
+        e[i] = d[i] * g.derivative, bound[i] = fabs(d[i]) * g.derivative_bound + EPS * fabs(e[i]);
+        e_bias[i % n] += after[i], size_bias[i % n] += fabs(after[i]);
+    }
+    for (int c = 0; c < n; c++) { size_bias[c] *= EPS * (rows + 1.0); }
+    check_rounded("gradient of gelu", d_d, e, bound);
+    check_rounded("gradient of the bias before gelu", dbias, e_bias, size_bias);
+}
+
+static void test_column_sum(int rows, int n) {
+    Numbers x = numbers((size_t)rows * n, 1, 1), e = numbers((size_t)n, 1, 2), bound((size_t)n);
+    TensorX d_x(x);
+    TensorF sum(e), again(e), scratch(column_sum_scratch_bytes(n) / 4);
+    for (int c = 0; c < n; c++) { bound[c] = fabs(e[c]); }
+    for (size_t i = 0; i < x.size(); i++) { e[i % n] += x[i], bound[i % n] += fabs(x[i]); }
+    for (int c = 0; c < n; c++) { bound[c] *= EPS * (rows + 1.0); }
+    column_sum(sum.data, d_x.data, scratch.data, rows, n, 0);
+    column_sum(again.data, d_x.data, scratch.data, rows, n, 0);
+    wait_for_gpu();
+    check_rounded("column sums", sum, e, bound);
+    check_same_bits("column sums again", again, sum.bits());
+}
+
+// ----------------------------------------------------------------------------
+
+static void test_classifier(size_t N, size_t V, size_t Vp, double scale) {
+    Numbers x = numbers(N * Vp, scale, 1), start = numbers(N, 1, 2), e(N * Vp), bound(N * Vp), loss(N), loss_bound(N);
+    std::vector<int> targets(N);
+    const double factor = rounded<float>(1.0 / 37);
+    for (size_t n = 0; n < N; n++) {
+        const double* row = &x[n * Vp];
+        double m = row[0], l = 0.0;
+        int t = targets[n] = n == 0 ? 0 : n == 1 ? (int)V - 1 : (int)(n * 7919 % V);
+        for (size_t v = 0; v < V; v++) { m = fmax(m, row[v]); }
+        for (size_t v = 0; v < V; v++) { l += exp(row[v] - m); }
+        // 2^(x log2 e - m log2 e): the exponent errs by 3 EPS (|x| + |m|) log2 e, the sum by its length and rescalings
+        double power = 4 * EPS * (fabs(m) + scale) + 4 * EPS, sum = power + EPS * ((double)V / 256 + 40) * (1 + power);
+        loss[n] = start[n] + m + log(l) - row[t];
+        loss_bound[n] = sum + EPS * (2 * fabs(log(l)) + 3 * fabs(m) + fabs(row[t]) + fabs(start[n]) + fabs(loss[n]));
+        for (size_t v = 0; v < V; v++) {
+            double p = exp(row[v] - m) / l;
+            e[n * Vp + v] = factor * (p - ((int)v == t));
+            bound[n * Vp + v] = factor * (p * (power + sum + 4 * EPS) + ((int)v == t ? 2 * EPS : 0.0)) + 1e-37;
+        }
+    }
+    Tensor<int>* d_targets = integers(targets);
+    TensorX d_x(x);
+    TensorF losses(start);
+    std::vector<char> logits = d_x.bits(), gradients, losses_alone;
+    fused_classifier(d_x.data, losses.data, d_targets->data, 0.0f, (int)N, (int)V, (int)Vp, 0, 0);
+    wait_for_gpu();
+    check_rounded("losses", losses, loss, loss_bound);
+    check_same_bits("logits of a validation", d_x, logits);
+    losses_alone = losses.bits();
+    for (int run = 0; run < 2; run++) {
+        d_x.write(x), losses.write(start);
+        fused_classifier(d_x.data, losses.data, d_targets->data, (float)factor, (int)N, (int)V, (int)Vp, 1, 0);
+        wait_for_gpu();
+        if (run == 0) { gradients = d_x.bits(); }
+        check_same_bits("gradients of the logits again", d_x, gradients);
+        check_same_bits("losses with gradients", losses, losses_alone);
+    }
+    check_rounded("gradients of the logits", d_x, e, bound); // of the padding: 0 within 0
+    delete d_targets;
+}
+
+static void test_sums(size_t n) {
+    Numbers x = numbers(n, 1, 1);
+    double sum = 0.0, size = 0.0, squares = 0.0;
+    for (size_t i = 0; i < n; i++) { sum += x[i], size += fabs(x[i]), squares += x[i] * x[i]; }
+    TensorF d_x(x), d_sum(1), d_norm(1), d_norm_again(1), scratch(global_norm_scratch_bytes() / 4);
+    sum_losses(d_sum.data, d_x.data, n, 0);
+    global_norm(d_norm.data, d_x.data, scratch.data, n, 0);
+    global_norm(d_norm_again.data, d_x.data, scratch.data, n, 0);
+    wait_for_gpu();
+    check_rounded("sum of losses", d_sum, {sum}, {EPS * ((double)n / 1024 + 12) * size});
+    check_rounded("norm", d_norm, {sqrt(squares)}, {EPS * ((double)n / (1024 * 512) + 24) * sqrt(squares)});
+    check_same_bits("norm again", d_norm_again, d_norm.bits());
+}
+
+// ----------------------------------------------------------------------------
+
+// AdamW in fp64, with the size of what is added up beside each number: an error is a small multiple of EPS times it.
+struct AdamReference {
+    Numbers w, m, v, size_m, bound_w, bound_m, bound_v;
+    explicit AdamReference(const Numbers& weights)
+        : w(weights), m(w.size()), v(w.size()), size_m(w.size()), bound_w(w.size()), bound_m(w.size()),
+          bound_v(w.size()) {}
+
+    void step(const Numbers& grads, AdamW a, double decay, int t) {
+        double c1 = 1 - pow(a.beta1, t), c2 = 1 - pow(a.beta2, t);
+        for (size_t i = 0; i < w.size(); i++) {
+            double g = grads[i] * a.grad_scale;
+            m[i] = a.beta1 * m[i] + (1.0 - a.beta1) * g;
+            v[i] = a.beta2 * v[i] + (1.0 - a.beta2) * g * g;
+            size_m[i] = a.beta1 * size_m[i] + (1.0 - a.beta1) * fabs(g);
+            bound_m[i] = (3.0 * t + 2) * EPS * size_m[i], bound_v[i] = (4.0 * t + 4) * EPS * v[i] + 1e-44;
+            double root = sqrt(v[i] / c2) + a.epsilon, update = m[i] / c1 / root + decay * w[i];
+            double error = (bound_m[i] + 8 * EPS * size_m[i]) / c1 / root + fabs(m[i]) / c1 / root * (2 * t + 8) * EPS +
+                           3 * EPS * fabs(decay * w[i]);
+            bound_w[i] = bound_w[i] + a.learning_rate * (error + EPS * fabs(update)) + EPS * fabs(w[i]);
+            w[i] -= a.learning_rate * update;
+        }
+    }
+};
+
+// Gradients of all sizes: from 1 down to 1e-9, where the epsilon of 1e-8 is more than the root.
+static Numbers gradients_of_sizes(size_t n, unsigned seed) {
+    Numbers g = numbers(n, 1, seed);
+    for (size_t i = 0; i < n; i++) { g[i] = rounded<float>(g[i] * pow(10.0, -(double)(i % 10))); }
+    return g;
+}
+
+static void test_adamw(size_t n, bool with_master) {
+    Numbers start = numbers(n, 1, 1);
+    AdamReference reference(start);
+    TensorX params(start);
+    TensorF master(start), m(Numbers(n, 0.0)), v(Numbers(n, 0.0));
+    for (int t = 1; t <= 4; t++) {
+        AdamW a = adamw_step(0.01f, 0.9f, 0.95f, 1e-8f, 0.5f, t);
+        Numbers grads = gradients_of_sizes(n, 10 + (unsigned)t);
+        TensorF d_grads(grads);
+        if (!with_master) { // steps go on from the rounded weights
+            reference.w = params.read();
+            reference.bound_w.assign(n, 0.0);
+        }
+        reference.step(grads, a, 0.1, t);
+        adamw_update(params.data, with_master ? master.data : NULL, d_grads.data, m.data, v.data, n, 0.1f, a, 0);
+        wait_for_gpu();
+        check_rounded("first moments", m, reference.m, reference.bound_m);
+        check_rounded("second moments", v, reference.v, reference.bound_v);
+        if (with_master) {
+            check_rounded("master weights", master, reference.w, reference.bound_w);
+            check_rounded("weights", params, master.read(), Numbers(n)); // rounded to nearest
+        } else if (sizeof(floatX) == 4) {
+            check_rounded("weights", params, reference.w, reference.bound_w);
+        }
+    }
+}
+
+#if defined(PRECISION_BF16)
+// Without master weights, a weight becomes one of its two neighbours in bf16, at random, and its own value on average: the
+// mean of n errors of one unit in the last place, each of a variance of at most 1/4, stays within 5 deviations of 0.
+static void test_stochastic_rounding(size_t n) {
+    Numbers start = numbers(n, 1, 1), grads = gradients_of_sizes(n, 2), rounded_to[2];
+    TensorF d_grads(grads);
+    for (int t = 1; t <= 2; t++) { // another step, other random numbers
+        AdamW a = adamw_step(1e-3f, 0.9f, 0.95f, 1e-8f, 1.0f, 1);
+        a.seed = (unsigned)t;
+        AdamReference reference(start);
+        reference.step(grads, a, 0.1, 1);
+        TensorX params(start);
+        TensorF m(Numbers(n, 0.0)), v(Numbers(n, 0.0));
+        adamw_update(params.data, NULL, d_grads.data, m.data, v.data, n, 0.1f, a, 0);
+        wait_for_gpu();
+        Numbers got = rounded_to[t - 1] = params.read();
+        double sum = 0.0;
+        size_t outside = 0;
+        for (size_t i = 0; i < n; i++) {
+            double ulp = ldexp(1.0, ilogb(reference.w[i] == 0 ? 1.0 : reference.w[i]) - 7),
+                   error = (got[i] - reference.w[i]) / ulp;
+            sum += error;
+            outside += !(fabs(error) <= 1.0 + reference.bound_w[i] / ulp);
+        }
+        CHECK(outside == 0);
+        CHECK_NEAR(sum / n, 0.0, 5 * 0.5 / sqrt((double)n));
+    }
+    size_t differ = 0;
+    for (size_t i = 0; i < n; i++) { differ += rounded_to[0][i] != rounded_to[1][i]; }
+    CHECK(differ > n / 10); // two independent roundings of a uniform fraction differ for a third
+    CHECK(adamw_step(1, 1, 1, 1, 1, 1).seed != adamw_step(1, 1, 1, 1, 1, 2).seed);
+}
+#endif
+
+static void test_casts(size_t n) {
+    Numbers x = gradients_of_sizes(n, 1), exact = numbers(n, 1, 2);
+    TensorF wide(x), wide_again(n);
+    TensorX narrow(n), narrow_exact(exact);
+    unsigned blocks = (unsigned)CEIL_DIV(n, (size_t)256);
+    cast_from_fp32_kernel<<<blocks, 256>>>(narrow.data, wide.data, n);
+    cast_to_fp32_kernel<<<blocks, 256>>>(wide_again.data, narrow_exact.data, n);
+    wait_for_gpu();
+    check_rounded("cast from fp32", narrow, x, Numbers(n));
+    check_rounded("cast to fp32", wide_again, exact, Numbers(n));
+}
+
+// ----------------------------------------------------------------------------
+
+// c (M,N) = sum over k of a(i,k) b(k,j), and the sizes of the sums.
+typedef std::function<double(size_t, size_t)> Element;
+static void multiply(Numbers* c, Numbers* size, size_t M, size_t N, size_t inner, Element a, Element b) {
+    c->assign(M * N, 0.0), size->assign(M * N, 0.0);
+    for (size_t i = 0; i < M; i++) {
+        for (size_t k = 0; k < inner; k++) {
+            double x = a(i, k);
+            for (size_t j = 0; j < N; j++) {
+                double term = x * b(k, j);
+                (*c)[i * N + j] += term, (*size)[i * N + j] += fabs(term);
+            }
+        }
+    }
+}
+
+// Tensor cores may truncate where they add: 2 EPS a term.
+static void test_matmul(Matmul* mm, size_t BT, size_t C, size_t OC) {
+    Numbers inp = numbers(BT * C, 1, 1), w = numbers(OC * C, 1, 2), bias = numbers(OC, 1, 3),
+            dout = numbers(BT * OC, 1, 4);
+    Numbers pre = numbers(BT * C, 3, 5), start = numbers(OC * C, 1, 6), e, size;
+    TensorX d_inp(inp), d_w(w), d_bias(bias), d_dout(dout), d_pre(pre), out(BT * OC), again(BT * OC), gelu(BT * OC),
+        dinp(BT * C);
+    TensorF dw(start), dw_again(start);
+    auto row = [C](const Numbers& x) { return [&x, C](size_t i, size_t k) { return x[i * C + k]; }; };
+    auto bound_by = [&](double terms) {
+        Numbers bound(size.size());
+        for (size_t i = 0; i < bound.size(); i++) { bound[i] = 2 * EPS * terms * size[i]; }
+        return bound;
+    };
+    multiply(&e, &size, BT, OC, C, row(inp), [&](size_t k, size_t j) { return w[j * C + k]; });
+    matmul_forward(mm, out.data, d_inp.data, d_w.data, NULL, (int)BT, (int)C, (int)OC);
+    matmul_forward(mm, again.data, d_inp.data, d_w.data, NULL, (int)BT, (int)C, (int)OC);
+    wait_for_gpu();
+    check_rounded("matmul", out, e, bound_by((double)C));
+    check_same_bits("matmul again", again, out.bits());
+    for (size_t i = 0; i < e.size(); i++) { e[i] += bias[i % OC], size[i] += fabs(bias[i % OC]); }
+    out.poison();
+    matmul_forward(mm, out.data, d_inp.data, d_w.data, d_bias.data, (int)BT, (int)C, (int)OC);
+    wait_for_gpu();
+    check_rounded("matmul with bias", out, e, bound_by(C + 1.0));
+    out.poison();
+    matmul_gelu_forward(mm, gelu.data, out.data, d_inp.data, d_w.data, d_bias.data, (int)BT, (int)C, (int)OC);
+    wait_for_gpu();
+    check_rounded("matmul before its gelu", out, e, bound_by(C + 1.0));
+    Numbers value = e, bound = bound_by(C + 1.0); // cuBLASLt's tanh may be the approximate one, which errs by 2^-10.987
+    for (size_t i = 0; i < e.size(); i++) {
+        value[i] = Gelu(e[i]).value;
+        bound[i] = 1.13 * (bound[i] + UNIT_ROUNDOFF * fabs(e[i])) + 0.5 * fabs(e[i]) * 0x1p-10;
+    }
+    check_rounded("matmul's gelu", gelu, value, bound);
+
+    multiply(
+        &e, &size, BT, C, OC, [&](size_t i, size_t k) { return dout[i * OC + k]; }, row(w));
+    matmul_backward_input(mm, dinp.data, d_dout.data, d_w.data, NULL, (int)BT, (int)C, (int)OC);
+    wait_for_gpu();
+    check_rounded("gradient of matmul's input", dinp, e, bound_by((double)OC));
+    bound = bound_by((double)OC);
+    for (size_t i = 0; i < e.size(); i++) {
+        Gelu g(pre[i]);
+        bound[i] = 1.13 * bound[i] + fabs(e[i]) * (UNIT_ROUNDOFF + 0x1p-9);
+        e[i] *= g.derivative;
+    }
+    dinp.poison();
+    matmul_backward_input(mm, dinp.data, d_dout.data, d_w.data, d_pre.data, (int)BT, (int)C, (int)OC);
+    wait_for_gpu();
+    check_rounded("gradient of matmul's input times gelu'", dinp, e, bound);
+
+    multiply(
+        &e, &size, OC, C, BT, [&](size_t i, size_t k) { return dout[k * OC + i]; },
+        [&](size_t k, size_t j) { return inp[k * C + j]; });
+    for (size_t i = 0; i < e.size(); i++) { e[i] += start[i], size[i] += fabs(start[i]); }
+    matmul_backward_weight(mm, dw.data, d_dout.data, d_inp.data, (int)BT, (int)C, (int)OC);
+    matmul_backward_weight(mm, dw_again.data, d_dout.data, d_inp.data, (int)BT, (int)C, (int)OC);
+    wait_for_gpu();
+    check_rounded("gradient of matmul's weight", dw, e, bound_by(BT + 1.0));
+    check_same_bits("gradient of matmul's weight again", dw_again, dw.bits());
+}
+
+int main(void) {
+    for (int C : {K, 5 * K, 33 * K, 768}) { test_encoder(3, 37, C, 251); }
+    test_encoder(1, 1, K, 1);
+    test_encoder(2, 1029, 2 * K, 7); // hundreds of positions of a token
+    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1600, 4096, 12288}) {
+        test_layernorm_forward(67, C, false);
+        test_layernorm_forward(5, C, true);
+    }
+    test_layernorm_forward(1, 768, true);
+    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1600, 2560}) {
+        test_layernorm_backward(67, C, 0, true);
+        test_layernorm_backward(1, C, 1, false);
+    }
+    test_layernorm_backward(4099, 64, 1, true); // more rows than blocks
+    test_gelu(1, K);
+    test_gelu(67, 33 * K);
+    test_gelu(2051, 3072);
+    test_column_sum(1, K);
+    test_column_sum(2051, 33 * K);
+    test_classifier(1, 1, 128, 1);
+    test_classifier(3, 123, 128, 5);
+    test_classifier(37, 251, 256, 10);
+    test_classifier(5, 50257, 50304, 10);
+    test_classifier(2, 300, 384, 80); // one logit takes all
+    for (size_t n : {1, 31, 1025, 20001, 1100001}) { test_sums(n); }
+    for (size_t n : {1, 1001}) {
+        test_adamw(n, true);
+        test_adamw(n, false);
+        test_casts(n);
+    }
+#if defined(PRECISION_BF16)
+    test_stochastic_rounding(100003);
+#endif
+    Matmul mm;
+    matmul_create(&mm, 0, 0);
+    test_matmul(&mm, 37, 64, 3 * 64);
+    test_matmul(&mm, 131, 40, 128);
+    test_matmul(&mm, 1, 768, 8);
+    matmul_destroy(&mm);
+    return unit_end();
+}

@@ -1,0 +1,40 @@
+/*
+The GPU trainer with every pair of attention variants that can train in its precision, forward and backward, on the committed
+dumps: logits, loss and gradients are PyTorch's, and a second pass gives the same bits. See dev/test/reference_test.h.
+*/
+#define TESTING
+#define ATTENTION_ALL
+#include "train_gpt2.cu"
+#include "dev/test/reference_test.h"
+
+static void check_pairs(const char* dump) {
+    char model_path[256], state_path[256], label[64];
+    snprintf(model_path, sizeof(model_path), "%s.bin", dump);
+    snprintf(state_path, sizeof(state_path), "%s_debug_state.bin", dump);
+    GPT2Config config;
+    float* params = gpt2_load_parameters(model_path, &config);
+    DebugState state = debug_state_read(state_path, config);
+    ReferencePrecision precision = gpu_precision();
+    ReferenceTolerances tolerances = reference_tolerances(precision, config, &state);
+    if (!precision.rounds_sums) { reference_read_measured(&tolerances, state_path); }
+    int HS = config.channels / config.num_heads;
+    printf("%s: batch %d x %d, head size %d\n", dump, state.B, state.T, HS);
+    for (const AttentionForwardVariant& f : attention_forward_variants) {
+        for (const AttentionBackwardVariant& b : attention_backward_variants) {
+            GPT2Settings settings = gpt2_default_settings();
+            settings.tf32 = 0;
+            if (!f.serves(HS) || !b.serves(HS)) { continue; } // wgmma has heads of 64 and 128 only
+            check(attention_force(f.name, b.name));
+            snprintf(label, sizeof(label), "%s, %s", f.name, b.name);
+            reference_check_settings(settings, label, config, params, &state, &tolerances);
+        }
+    }
+    debug_state_free(&state);
+    free(params);
+}
+
+int main(void) {
+    for (const char* dump : reference_dumps) { check_pairs(dump); }
+    printf("%d passed, %d failed\n", reference_passed, reference_failed);
+    return reference_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
