@@ -1,13 +1,11 @@
 /*
-The unfused way backward: five batched products, with P and dS kept as T×T tensors between them.
+The unfused way backward: five batched GEMMs, with P and dS kept as T×T tensors between them.
 
-Against naive: the library's speed for the products. Against the fused variants: 8 to 12 bytes of scratch for each of
-B NH T^2 scores, all of them written and read, and twice the work, because the library knows no causal mask.
+Against naive: the library's speed for the GEMMs. Against the fused variants: 8 to 12 bytes of scratch for each of B NH T^2
+scores, all of them written and read, and twice the work, because the library knows no causal mask.
 
     P = exp(Q K^T / sqrt(HS) - m) / l        dP = dO V^T        dS = P (dP - D)        D = rowsum(dO O)
     dV = P^T dO        dQ = dS K / sqrt(HS)        dK = dS^T Q / sqrt(HS)
-
-H200, 8,1024,12,64: 2.80 ms in fp32 where naive takes 36.1 ms; 0.822 ms in bf16.
 */
 #ifndef ATTENTION_BACKWARD_CUBLAS_CU
 #define ATTENTION_BACKWARD_CUBLAS_CU
@@ -17,7 +15,7 @@ H200, 8,1024,12,64: 2.80 ms in fp32 where naive takes 36.1 ms; 0.822 ms in bf16.
 
 namespace cublas {
 
-// A warp for each row: P and dS from S and dP, zero behind the diagonal. All are (B,NH,T,ld).
+// A warp for each row: P and dS from S and dP, zero after the diagonal. All are (B,NH,T,ld).
 __global__ void causal_softmax_backward(floatX* P, floatX* dS, const float* S, const float* dP, const floatX* dout,
                                         const floatX* out, const float* l, const float* m, int B, int T, int NH, int HS,
                                         int ld) {

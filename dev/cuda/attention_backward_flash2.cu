@@ -1,12 +1,10 @@
 /*
-FlashAttention-2 backward on CUDA cores (Dao 2023): blocks of keys in parallel for dK and dV, recomputing P from the
+FlashAttention-2 backward on CUDA cores (Dao 2023, algorithm 2): key blocks in parallel for dK and dV; P is recomputed from the
 scores, l and m; nothing of size T×T is kept.
 
-Against flash1: no block reads and writes another's gradient. FA2 as published adds dQ with atomics from every key block,
-which ends in other bits each time; here a second kernel owns blocks of queries and recomputes for dQ: 7 products instead
-of 5, on scores that are right there in registers, and the same bits every time.
-
-H200, fp32, 8,1024,12,64: 1.30 ms, 24.7 TFLOP/s, where flash1 takes 6.80 ms.
+Against flash1: no CTA reads and writes another's gradient. FlashAttention-2 as published adds dQ by atomics from every key
+block, whose order, and so the bits, change from run to run; here a second kernel owns query blocks and recomputes P for dQ:
+7 matrix multiplications instead of 5, on scores that are in registers, and the same bits every time.
 
     L_i = m_i + log(l_i)        P_ij = exp(s_ij - L_i)        dS_ij = P_ij (dO_i.v_j - D_i)        D_i = dO_i.O_i
     dq_i = sum_j dS_ij k_j / sqrt(HS)        dk_j = sum_i dS_ij q_i / sqrt(HS)        dv_j = sum_i P_ij dO_i
@@ -24,20 +22,20 @@ using namespace register_tiles;
 // What backward needs of a row: {L_i log2(e), D_i}. (B,NH,T) of them are the scratch.
 typedef float2 RowTerms;
 
-// OWN rows that a block owns (queries for dQ, keys for dK and dV) by STEP rows that it walks over.
+// A CTA owns `own` rows (queries for dQ, keys for dK and dV) and iterates over the others, `step` rows at a time.
 template <int HS, int WARPS, int TM, int TN> struct BackwardTiles {
     static constexpr int threads = 32 * WARPS, own = 4 * TM * WARPS, step = 8 * TN;
     static constexpr int stride = operand_stride(HS);
     struct Shared {
-        float A[own * stride], B[own * stride]; // of the rows owned: Q and dO, or K and V
+        float A[own * stride], B[own * stride]; // of the owned rows: Q and dO, or K and V
         float X
-        [step * stride], Y[step * stride];    // of the rows walked over: K and V, or Q and dO
+        [step * stride], Y[step * stride];    // of the step's rows: K and V, or Q and dO
         float E[own * exchange_stride(step)]; // P or dS
-        RowTerms terms[step];                 // of queries walked over
+        RowTerms terms[step];                 // of the step's queries
     };
 };
 
-// S <- P and G <- dS, elementwise, from scores S = q.k and products G = dO.v. i - j is the query's position less the
+// S <- P and G <- dS, elementwise, from scores S = q.k and G = dP = dO.v. i - j is the query's position less the
 // key's; above the diagonal both become zero.
 __device__ inline void weight_and_gradient(float& S, float& G, RowTerms row, float exponent, int i_minus_j) {
     S = i_minus_j < 0 ? 0.0f : ex2_approx_ftz(fmaf(S, exponent, -row.x));
@@ -57,7 +55,7 @@ __device__ inline void compute_row_terms(RowTerms* terms, const floatX* dO, cons
     }
 }
 
-// A block of queries walks over its keys: dQ, and the row terms for the kernel that follows.
+// dQ of a query block, summed over its key blocks, and the row terms for the kernel that follows.
 template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
     backward_queries(floatX* dqkv, RowTerms* terms, const floatX* dout, const floatX* qkv, const floatX* out,
                      const float* l, const float* m, int B, int T, int NH) {
@@ -76,7 +74,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     const floatX* v = qkv + qkv_offset(b, 2, h, T, NH, HS);
     const float scale = rsqrtf((float)HS), exponent = scale * (float)M_LOG2E;
 
-    const Place at;
+    const ThreadPosition at;
     const int warp_row = at.warp * 4 * TM, first = i0 + warp_row, last = first + 4 * TM - 1; // the warp's queries
     float* dS = tile.E + warp_row * exchange_stride(Bc);
 
@@ -85,7 +83,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     load_tile<Bc, HS, threads>(tile.X, k, token, T);
     compute_row_terms<HS, Br, WARPS>(terms + row0, dout + o, out + o, l + row0, m + row0, out_token, T - i0);
     __syncthreads();
-    RowTerms row[TM]; // rows behind T - 1 repeat the last one and are not stored
+    RowTerms row[TM]; // rows from T on repeat row T - 1 and are not stored
 #pragma unroll
     for (int r = 0; r < TM; r++) { row[r] = terms[row0 + min(warp_row + at.row + 4 * r, T - 1 - i0)]; }
 
@@ -121,7 +119,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     store_tile(dqkv + q + warp_row * token, token, dQ, scales, at, T - first);
 }
 
-// A block of keys walks over the queries from its diagonal on: dK and dV. Scores are transposed: rows are keys.
+// dK and dV of a key block, summed over the query blocks from its diagonal on. Scores are transposed: rows are keys.
 template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
     backward_keys(floatX* dqkv, const RowTerms* terms, const floatX* dout, const floatX* qkv, int B, int T, int NH) {
     using Tiles = BackwardTiles<HS, WARPS, TM, TN>;
@@ -138,7 +136,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     terms += (int64_t)head * T;
     const float scale = rsqrtf((float)HS), exponent = scale * (float)M_LOG2E;
 
-    const Place at;
+    const ThreadPosition at;
     const int warp_row = at.warp * 4 * TM, first = j0 + warp_row; // the warp's keys
     float* E = tile.E + warp_row * exchange_stride(Br);
 
@@ -148,7 +146,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     for (int i0 = j0 / Br * Br; i0 < T; i0 += Br) {
         load_tile<Br, HS, threads>(tile.X, q + (int64_t)i0 * token, token, T - i0);
         load_tile<Br, HS, threads>(tile.Y, dO + (int64_t)i0 * out_token, out_token, T - i0);
-        for (int n = threadIdx.x; n < Br; n += threads) { // queries behind T - 1 weigh exp(-inf) = 0
+        for (int n = threadIdx.x; n < Br; n += threads) { // queries from T on weigh exp(-inf) = 0
             tile.terms[n] = i0 + n < T ? terms[i0 + n] : RowTerms{INFINITY, 0};
         }
         finish_loads();

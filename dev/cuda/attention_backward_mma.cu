@@ -1,34 +1,24 @@
 /*
-The backward pass of FlashAttention-2 on tensor cores, as two kernels without a reduction between blocks of threads.
+FlashAttention-2 backward on tensor cores, as two kernels without a reduction between CTAs.
 
-With P = exp(S - m)/l recomputed and D = rowsum(dO o O):  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - D),
-dQ = dS K / sqrt(HS),  dK = dS^T Q / sqrt(HS).  dV and dK sum over queries, dQ over keys. One kernel for all three
-passes dS between warps through shared memory and adds dQ through global memory, in an order that must be enforced for
-the same bits every time. Here instead:
-1. the query kernel gives a warp 16 M query rows; S, dP and dS stay in registers and dS is the A operand of dQ += dS K.
-   It also computes D, once, and leaves log(l) + m and D in scratch for the second kernel.
-2. the key kernel gives a warp 16 M keys and works on the transposes S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T
-   in registers are the A operands of dV += P^T dO and dK += dS^T Q.
-That is 7 products instead of 5, and no fp32 copy of dQ, no memset, no conversion, no atomics, no waiting: the same bits
-always. The count for 128 keys x 64 queries of HS = 64 on an H200: 7 products are 2890 clocks of tensor cores and 288 KB
-of shared memory, 2250 clocks; the single kernel has 2060 and 1880 clocks, 32 KB of traffic with L2 and three barriers.
+    P = exp(S - m)/l    D = rowsum(dO o O)    dV = P^T dO    dP = dO V^T    dS = P o (dP - D)
+    dQ = dS K / sqrt(HS)    dK = dS^T Q / sqrt(HS)
 
-The climb on an H200, bf16, ms at 8,1024,12,64 and 64,1024,12,64 (PyTorch's FlashAttention-2: .201, 1.40):
-    the two kernels, 128 rows against stages of 64                        predicted      .92    measured .175  1.285
-    registers without spills, stages of 128, half the barriers            not predicted         measured .171  1.19
-    l and m loaded while Q, dO and O arrive; shorter address arithmetic;
-      16-byte stores (the compiler had split them into four)              predicted      1.12   measured .158  1.10
-    groups of heads by half of L2                                         predicted .150        measured .149  1.11
-Tried and not kept: steps of 16 rows (4% slower: every step fetches K and V again), 2 warps or 8 (5 to 10% slower), two
-steps unrolled (spills), a ring of mbarriers in place of the barrier per block (1 to 3% faster, 60 lines). With HS = 128
-a warp of the key kernel has registers for 16 keys only, shared memory is the limit by count, and FlashAttention-2 is 9% ahead at 4,4096,16,128.
+dV and dK sum over queries, dQ over keys. One kernel for all three passes dS between warps through shared memory, and adds dQ
+through global memory in an order that must be enforced for the same bits every time (see wgmma). Here instead:
+1. The query kernel gives a warp 16 M query rows; S, dP and dS stay in registers, and dS is operand A of dQ += dS K. It also
+   computes D, once, and leaves log(l) + m and D in scratch for the second kernel.
+2. The key kernel gives a warp 16 M keys and computes the transposes S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T in
+   registers are operand A of dV += P^T dO and dK += dS^T Q.
+That is 7 GEMMs instead of 5; and no fp32 copy of dQ, no memset, no cast kernel, no atomics, no waiting between CTAs.
+Paper: Dao, FlashAttention-2 (2023), algorithm 2.
 */
 #include "attention.h"
 #include "mma_tiles.cuh"
 
 namespace mma {
 
-// What the key kernel needs to know of a query row, left by the query kernel: P = 2^(scale LOG2_E s - lse).
+// What the key kernel reads of a query row, written by the query kernel: P = 2^(scale LOG2_E s - lse).
 struct alignas(8) RowStatistics {
     float lse;     // log2(l) + m LOG2_E; infinity for the rows past T, whose P is so 0
     float minus_d; // -rowsum(dO o O)
@@ -39,7 +29,7 @@ __host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
     return (int64_t)(head * CEIL_DIV(T, padded_rows) + t / padded_rows) * padded_rows + t % padded_rows;
 }
 
-// Configuration of the query kernel: warps, rows per warp / 16, keys per block and per step, blocks per SM.
+// Configuration of the query kernel: warps, rows of a warp / 16, keys of a block and of a step, CTAs per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTiles {
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
@@ -50,7 +40,7 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTi
     static_assert(q_bytes <= 2 * kv_bytes, "O passes through the second stage");
     static_assert(padded_rows % Br == 0 && Bc % step == 0, "");
 };
-// Of the key kernel: warps, keys per warp / 16, queries per block and per step, blocks per SM.
+// Of the key kernel: warps, keys of a warp / 16, queries of a block and of a step, CTAs per SM.
 template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTiles {
     static constexpr int HS = HS_, M = M_, Br = BR, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Bc = WARPS * M * 16;
@@ -72,7 +62,8 @@ template <int M> __device__ inline void load_logsums(RowStatistics (&rows)[M][2]
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int t = row + 16 * i + 8 * h + lane / 4, at = min(t, T - 1);
-            float lse = __fmul_rn(m[at], LOG2_E) + lg2_approx(l[at]); // as forward rounded it
+            float lse =
+                __fmul_rn(m[at], LOG2_E) + lg2_approx(l[at]); // rounded as forward does it, so that P is the same
             rows[i][h].lse = t < T ? lse : INFINITY;
         }
     }
@@ -195,7 +186,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     fill(dQ, 0.0f);
     for (int j = 0; j <= last; j++) { // key blocks, diagonal last
         cp_async_wait_group<0>();
-        __syncthreads(); // block j is there, and everyone has left block j - 1, or O
+        __syncthreads(); // block j is there, and all warps have done with block j - 1, or with O
         if (j < last) { load_kv(j + 1); }
         uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
         uint32_t K_b = tile + Tile<HS>::lane_b(lane), K_a = tile + Tile<HS>::lane_a(lane);
@@ -213,7 +204,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     }
 
     multiply(dQ, C::scale);
-    AttentionTask same; // instead of registers that would hold it all the while
+    AttentionTask same; // recomputed, so that no registers hold it during the loop
     floatX* dq = dqkv + qkv_offset(same.head / NH, 0, same.head % NH, T, NH, HS) + (int64_t)row * stride;
     store_rows<HS>(dq, q_tile + warp_offset, dQ, stride, T - row, lane);
 }
@@ -313,7 +304,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     fill(dV, 0.0f);
     for (int i = first; i < end; i++) { // query blocks, diagonal first
         cp_async_wait_group<0>();
-        __syncthreads(); // block i is there, and everyone has left block i - 1
+        __syncthreads(); // block i is there, and all warps have done with block i - 1
         if (i + 1 < end) { load_queries(i + 1); }
         int stage = i % 2 * stage_bytes, tile = stages + stage;
 #pragma unroll 1
@@ -337,7 +328,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     }
 
     multiply(dK, C::scale);
-    AttentionTask same; // instead of registers that would hold it all the while
+    AttentionTask same; // recomputed, so that no registers hold it during the loop
     floatX* dk = dqkv + qkv_offset(same.head / NH, 1, same.head % NH, T, NH, HS) + (int64_t)column * stride;
     store_rows<HS>(dk, k_rows, dK, stride, T - column, lane);
     store_rows<HS>(dk + NH * HS, v_rows, dV, stride, T - column, lane);

@@ -1,15 +1,10 @@
 /*
-FlashAttention-2 on CUDA cores (Dao 2023): a block of threads owns a block of queries and walks over the keys, so that
+FlashAttention-2 on CUDA cores (Dao 2023, algorithm 1): a CTA owns a block of queries and iterates over the key blocks, so that
 queries run in parallel, O, l and m live in registers, and the output is written once.
 
 Against flash1: the loops are swapped, nothing goes back and forth to global memory, and each thread computes a tile of
-TM×TN scores from registers instead of one row, so that a 16-byte read from shared memory feeds 10 or more multiply-adds.
-Tiles above the diagonal are never computed, by block and again by warp; blocks with the most keys start first.
-
-H200, fp32, 8,1024,12,64: 0.353 ms, 36.5 TFLOP/s, where flash1 takes 3.13 ms. That is 55% of the 67 TFLOP/s that the FMA
-units could do and 71% of what cuBLAS reaches on 8192^3; with rows of 4096, 74%. Three quarters of the instructions are
-multiply-adds; what holds them back is dispatch, not memory (0.6 warps stalled on it for each instruction issued, 0.17 on
-shared memory). Tiles of 8×8 scores need fewer reads but leave room for 8 warps instead of 12, and lose 2 to 4%.
+TM×TN scores from registers instead of one score, so that a 16-byte read from shared memory feeds 10 or more multiply-adds.
+Tiles above the diagonal are skipped, by CTA and again by warp; CTAs with the most keys start first.
 */
 #ifndef ATTENTION_FORWARD_FLASH2_CU
 #define ATTENTION_FORWARD_FLASH2_CU
@@ -74,7 +69,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     const floatX* v = qkv + qkv_offset(b, 2, h, T, NH, HS);
     const float scale = rsqrtf((float)HS);
 
-    const Place at;
+    const ThreadPosition at;
     const int warp_row = at.warp * 4 * TM, first = i0 + warp_row, last = first + 4 * TM - 1; // the warp's queries
     float* P = tile.P + warp_row * exchange_stride(Bc);
 

@@ -1,26 +1,16 @@
 /*
 FlashAttention-2 on tensor cores: mma.sync fed by ldmatrix from swizzled shared memory, filled by cp.async.
 
-A block of threads owns Br query rows of one head and walks over the key blocks, Bc keys at a time. A warp owns 16 M of
-the rows alone: S, P and O never leave its registers, because the accumulators of S = Q K^T are, register by register,
-the A operand of O += P V. Against flash2, which multiplies on CUDA cores:
-- Tensor cores: about 10 times the multiplications per clock of fp32 FMA, as far as mma.sync goes on an H200.
-- 32 rows per warp (M = 2). A fragment of K or V that a warp fetches then feeds two products. On Hopper this decides:
-  a 16x64 strip costs 64 clocks of shared memory and 51 of tensor cores, a 32x64 strip 64 and 103.
-- K and V of the next block arrive by cp.async while this block is multiplied; one barrier per block.
-- O is rescaled only when a row's maximum has grown by more than a factor of 2^8 in P since it was last adopted.
-- A warp stops at its own rows' diagonal; the block that crosses it is taken in squares of 16 M, so that of T = 1024
-  97% of the executed products are useful.
+A CTA owns Br query rows of one head and iterates over the key blocks, Bc keys at a time. A warp owns 16 M of the rows alone:
+S, P and O never leave its registers, because the accumulators of S = Q K^T are, register by register, operand A of O += P V.
+Against flash2, which multiplies on CUDA cores:
+- 32 rows per warp (M = 2): a fragment of K or V that a warp loads feeds two mma. On Hopper this decides: a 16x64 tile costs
+  64 clocks of shared memory and 51 of tensor cores, a 32x64 tile 64 and 103.
+- K and V of the next block arrive by cp.async while this one is multiplied: two stages, one __syncthreads a block.
+- O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted (P < 2^8).
+- A warp stops at its own rows' diagonal; the block that crosses it is taken in squares of 16 M: at T = 1024, 97% of the
+  executed multiply-adds are useful.
 - Long rows first, and heads in groups whose K and V stay in L2 while the group's query blocks pass.
-
-The climb on an H200, bf16, ms at 8,1024,12,64 and 64,1024,12,64 (PyTorch's FlashAttention-2: .0762, .474):
-    128 rows, 64 keys, 4 warps                                            predicted .055 .350   measured .0600 .382
-    16 rows a warp, 8 warps instead                                       predicted slower      measured .0657 .432
-    128 keys a stage, 16-byte stores (the compiler had split them into
-      four), no divisions by the grid's sizes                             predicted      .365   measured .0585 .370
-    groups of heads by half of L2 instead of 16 MB of K and V             predicted .054        measured .0515 .370
-Left on the table: two warps a scheduler, all that the registers allow, keep the tensor cores busy for half of the time.
-
 Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 */
 #include "attention.h"
@@ -28,7 +18,7 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 
 namespace mma {
 
-// A configuration: warps per block, rows per warp / 16, keys per block and per step, and blocks per SM.
+// A configuration: warps of a CTA, rows of a warp / 16, keys of a block and of a step, CTAs per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct ForwardTiles {
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
@@ -39,19 +29,19 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct Forward
     static constexpr size_t shared_bytes = q_bytes + 2 * 2 * kv_bytes; // Q (later O), then two stages of K and V
 };
 
-// The softmax of a warp's 16 M rows so far. A lane serves rows 16 i + 8 h + lane/4, as [i][h].
+// The online softmax of a warp's 16 M rows. A lane serves rows 16 i + 8 h + lane/4, as [i][h].
 template <int M> struct OnlineSoftmax {
-    // An older maximum stays in use while no score exceeds it by more: P stays below 2^8, m within 8 of the maximum.
+    // m is kept while no score exceeds it by more than this: P stays below 2^8, and m within 8 of the maximum.
     static constexpr float rescale_threshold = 8 / LOG2_E;
-    float scale;     // 1/sqrt(HS), known when compiling
-    float m[M][2];   // the maximum in use, as the contract has it: scaled
+    float scale;     // 1/sqrt(HS), a compile-time constant
+    float m[M][2];   // the maximum in use, of scale * S
     float sum[M][2]; // of exp(scale S - m), this lane's columns only
 
     __device__ explicit OnlineSoftmax(float scale) : scale(scale) {
 #pragma unroll
         for (int i = 0; i < M; i++) { m[i][0] = m[i][1] = -INFINITY, sum[i][0] = sum[i][1] = 0; }
     }
-    // Adopts the maxima of S where some row of the warp needs it, and rescales what was summed under the old ones.
+    // Adopts the maxima of S if some row of the warp exceeds the threshold; then sum and O are multiplied by exp(old m - m).
     template <int N, int D> __device__ void update(const float (&S)[M][N][4], float (&O)[M][D][4]) {
         float x[M][2];
         bool exceeds = false;
@@ -81,8 +71,8 @@ template <int M> struct OnlineSoftmax {
             }
         }
     }
-    // P = exp(scale S - m) in columns 16 k to 16 k + 15. Both terms in powers of two, the second rounded before it is
-    // subtracted, as backward does it: so P is the same there.
+    // S <- P = exp(scale S - m) in columns 16 k to 16 k + 15, computed as 2^(scale log2(e) S - m log2(e)) with m log2(e)
+    // rounded first, as backward does it: so P is the same there. sum += P.
     template <int N> __device__ void exponentiate(float (&S)[M][N][4], int k) {
 #pragma unroll
         for (int i = 0; i < M; i++) {
@@ -94,7 +84,7 @@ template <int M> struct OnlineSoftmax {
             }
         }
     }
-    // The whole row's sum
+    // The sum over the row's four lanes.
     __device__ float l(int i, int h) const {
         float x = sum[i][h] + __shfl_xor_sync(0xffffffffu, sum[i][h], 1);
         return x + __shfl_xor_sync(0xffffffffu, x, 2);
@@ -126,7 +116,7 @@ __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M
     if (masked) { mask_causal(S, row, column); }
     softmax.update(S, O);
 #pragma unroll
-    for (int k = 0; k < N / 2; k++) { // 16 keys at a time, so that exponentials and products overlap
+    for (int k = 0; k < N / 2; k++) { // 16 keys at a time, so that exponentials and mma overlap
         uint32_t P[C::M][4];
         softmax.exponentiate(S, k);
         round_a(P, S, k);
@@ -168,7 +158,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     int lane_row = row + lane / 4, lane_column = lane % 4 * 2;
     for (int j = 0; j <= last; j++) { // key blocks, diagonal last
         cp_async_wait_group<0>();
-        __syncthreads(); // block j is there, and everyone has left block j - 1
+        __syncthreads(); // block j is there, and all warps have done with block j - 1
         if (j < last) { load_kv(j + 1); }
         if (j == 0) { Q.load(); }
         uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;

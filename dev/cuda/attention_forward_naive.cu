@@ -1,11 +1,8 @@
 /*
 One thread for each query row. Slow, obvious, correct: everything else is measured against it.
 
-A row's maximum in a first pass over the keys, the weights and their sum with the products in a second. The query and the
+A first pass over the keys finds the row's maximum, a second one sums the weights and their multiples of v. The query and the
 output row are a thread's own; keys and values come from global memory, one row at a time, the same for a whole warp.
-
-H200, fp32, 8,1024,12,64: 5.87 ms, 2.2 TFLOP/s. From head size 96 on the compiler no longer keeps the output row
-in registers, which costs another factor of 8.
 */
 #ifndef ATTENTION_FORWARD_NAIVE_CU
 #define ATTENTION_FORWARD_NAIVE_CU

@@ -1,27 +1,7 @@
 /*
-What the variants are held against: random inputs of three kinds, attention and its gradients in fp64 on the GPU, and
-the error that a correct kernel may make.
-
-The error is not a guessed tolerance but a first-order model, summed up in fp64 beside the reference. Let u be the unit
-roundoff of the training precision, e that of fp32 accumulation, and a_i = max_j sum_d |q_id k_jd| / sqrt(HS).
-    score       s_ij is off by  e (sqrt(HS) + 4) a_i    a sum of HS products; scaling, subtraction of m_i and exp
-    weight      P_ij is off by  c_i P_ij                c_i^2 = u^2 + e^2 (T + HS) + (the error of the score)^2
-    gradient    dS_ij is off by c_i P_ij (|dP_ij| + |D_i|), by the products' own e |dO_i| |v_j| P_ij, and by
-                u sqrt(sum_d (dO_id O_id)^2) P_ij, what rounding `out` does to D_i, the same for the whole row
-    m + log(l)  is off by the errors of the scores as P averages them, sqrt(sum_j P_ij^2) times that of one, by
-                e sqrt(i + 1) / 2 for the sum, and by e (HS/32 a_i + |m_i| + |m_i + log(l_i)| + 2) where all keys err
-                alike: tensor cores truncate HS/16 times, m and m log2(e) are rounded once, exp2 is good to 2 e
-Independent errors add as squares through the products that follow: out_i = sum_j P_ij v_j is off by
-sqrt(sum_j c_i^2 P_ij^2 |v_j|^2), and so on for dq, dk and dv; storing the result adds u times its norm. A kernel passes
-when its error is at most twice the model. That scales by itself to T = 1 (where dq and dk are zero) and to scores of 1e4
-(where fp32 itself resolves a score only to about 1e-3), and is near u |ref| for ordinary inputs.
-
-For l and m the largest error of all rows counts, and twice the model is six standard deviations: an addition rounded to
-nearest is off by e/sqrt(12) of the sum so far at most; n of them, while the sum grows evenly, by e sqrt(n)/6. Among ten
-million rows one is off by 5.4. On an H200, with T up to 16384, naive reaches .41 of what is allowed, the others .35 at most,
-while one average term missing from a single row of 16384 keys is 2.7 times that. An error that grows with the number of
-tiles is a fault: rescaling by exp2(c m - round(c m)) instead of 1 where the maximum stays put flash2's m + log(l) off by
-8e-5 in 512 tiles, and by .087 at scores of 1e4.
+What the variants are compared with: random inputs of three kinds, attention and its gradients in fp64 on the GPU, and the
+error that a correct kernel may make, which is a first-order model of rounding, not a guessed tolerance (below, "The error
+model"). A kernel passes when its error is at most twice the model.
 */
 #ifndef ATTENTION_REFERENCE_H
 #define ATTENTION_REFERENCE_H
@@ -43,7 +23,7 @@ static const char* const pattern_names[NUM_PATTERNS] = {"ordinary", "scores of +
 // Heads beyond the first `distinct` repeat their inputs, so that the reference of a large shape stays affordable while
 // every element of every head is still checked. Odd, so that it is no multiple of the number of heads.
 static inline int distinct_heads(Shape s) {
-    const double budget = 8e9; // multiply-adds of one product: about half a second for all of the reference on an H200
+    const double budget = 8e9; // multiply-adds of one GEMM: about half a second for all of the reference on an H200
     double per_head = 0.5 * s.T * s.T * s.HS;
     if (s.heads() * per_head <= budget) { return s.heads(); }
     int heads = (int)(budget / per_head) | 1;
@@ -90,6 +70,26 @@ __global__ void fill_inputs(floatX* qkv, floatX* dout, Shape s, int distinct, Pa
         dout[out_offset(b, h, s.T, s.NH, s.HS) + (int64_t)t * s.NH * s.HS + d] = (floatX)x;
     }
 }
+
+// ----------------------------------------------------------------------------
+// The error model, summed in fp64 beside the reference. Let u be the unit roundoff of the training precision, e that of fp32
+// accumulation, and a_i = max_j sum_d |q_id k_jd| / sqrt(HS).
+//     score       s_ij is off by  e (sqrt(HS) + 4) a_i    a sum of HS products; scaling, subtraction of m_i and exp
+//     weight      P_ij is off by  c_i P_ij                c_i^2 = u^2 + e^2 (T + HS) + (the error of the score)^2
+//     gradient    dS_ij is off by c_i P_ij (|dP_ij| + |D_i|), by the error of dP_ij itself, e |dO_i| |v_j| P_ij, and by
+//                 u sqrt(sum_d (dO_id O_id)^2) P_ij, what rounding `out` does to D_i, the same for the whole row
+//     m + log(l)  is off by the errors of the scores as P averages them, sqrt(sum_j P_ij^2) times that of one, by
+//                 e sqrt(i + 1) / 2 for the sum, and by e (HS/32 a_i + |m_i| + |m_i + log(l_i)| + 2) where all keys err
+//                 alike: tensor cores truncate HS/16 times, m and m log2(e) are rounded once, exp2 is good to 2 e
+// Independent errors add as squares through the matrix multiplications that follow: out_i = sum_j P_ij v_j is off by
+// sqrt(sum_j c_i^2 P_ij^2 |v_j|^2), and so on for dq, dk and dv; storing the result adds u times its norm. So the model holds
+// at T = 1 (where dq and dk are zero) and at scores of 1e4 (where fp32 itself resolves a score only to about 1e-3), and is near
+// u |ref| for ordinary inputs.
+//
+// For l and m the largest error of all rows counts. Twice the model is six standard deviations there: an addition rounded to
+// nearest is off by e/sqrt(12) of the partial sum at most, so n additions, while the sum grows evenly, by e sqrt(n)/6; among
+// ten million rows the worst is off by 5.4 standard deviations. (dev/LOG.md: how near correct and faulty kernels come.) An
+// error that grows with the number of tiles is a fault.
 
 // ----------------------------------------------------------------------------
 // Attention in fp64
@@ -153,9 +153,9 @@ __device__ inline Dot reference_dot(const double* x, const floatX* y, int HS) {
     for (int d = 0; d < HS; d += x128::size) {
         x128 v = load128(y + d);
         for (int k = 0; k < x128::size; k++) {
-            double product = x[d + k] * (double)(float)v[k];
-            dot.sum += product;
-            dot.magnitude += fabs(product);
+            double term = x[d + k] * (double)(float)v[k];
+            dot.sum += term;
+            dot.magnitude += fabs(term);
             dot.square += (double)(float)v[k] * (double)(float)v[k];
         }
     }
@@ -244,15 +244,15 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     double sum_error2 = SUM_ROUNDOFF * SUM_ROUNDOFF * (s.T + HS);
     double c2 = UNIT_ROUNDOFF * UNIT_ROUNDOFF + sum_error2 + score_error * score_error;
     double D_error2 = (UNIT_ROUNDOFF * UNIT_ROUNDOFF + sum_error2) * gO2;
-    double product2 = 2 * SUM_ROUNDOFF * SUM_ROUNDOFF * g2; // of dP_ij, over |v_j|^2
+    double dP_error2 = 2 * SUM_ROUNDOFF * SUM_ROUNDOFF * g2; // of dP_ij, over |v_j|^2
     double out2 = reference_sum(tid < HS ? out * out : 0), dq2 = reference_sum(tid < HS ? dq * dq : 0);
     double Pk2 = reference_sum(tid < HS ? Pk * Pk : 0);
     P2 = reference_sum(P2), P2k2 = reference_sum(P2k2), P2v2 = reference_sum(P2v2), P2v2k2 = reference_sum(P2v2k2);
     PdP2 = reference_sum(PdP2), PdP2k2 = reference_sum(PdP2k2), kept2 = reference_sum(kept2);
     if (tid == 0) {
         // (|dP| + |D|)^2 <= 2 (dP^2 + D^2)
-        double dS2k2 = 2 * c2 * (PdP2k2 + D * D * P2k2) + product2 * P2v2k2;
-        double dS2 = 2 * c2 * (PdP2 + D * D * P2) + product2 * P2v2;
+        double dS2k2 = 2 * c2 * (PdP2k2 + D * D * P2k2) + dP_error2 * P2v2k2;
+        double dS2 = 2 * c2 * (PdP2 + D * D * P2) + dP_error2 * P2v2;
         double q2 = 0;
         for (int d = 0; d < HS; d++) { q2 += q[d] * q[d]; } // q is scaled already
         atomicAdd(&r.noise[OUT], c2 * (P2v2 + out2) + kept2);

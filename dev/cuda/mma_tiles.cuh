@@ -63,7 +63,7 @@ __device__ inline void load_tile(uint32_t tile, const floatX* source, int stride
     }
 }
 
-// A warp's accumulators x (16 M, HS), rounded, become 16 M rows of a tile.
+// Stores a warp's accumulators x (16 M, HS), rounded to 16 bit, to 16 M rows of a tile.
 template <int HS, int M>
 __device__ inline void store_accumulators(uint32_t tile, const float (&x)[M][HS / 8][4], int lane) {
 #pragma unroll
@@ -88,7 +88,7 @@ __device__ inline void store_accumulators(uint32_t tile, const float (&x)[M][HS 
     }
 }
 
-// A warp copies `rows` rows of a tile to global memory, 16 bytes a lane; rows from `valid` on are left out.
+// A warp copies `rows` rows of a tile to global memory, 16 bytes a lane; rows from `valid` on are skipped.
 template <int HS, int rows>
 __device__ inline void store_tile(floatX* destination, uint32_t tile, int stride, int valid, int lane) {
     constexpr int chunks = Tile<HS>::chunks;
@@ -105,7 +105,7 @@ __device__ inline void store_tile(floatX* destination, uint32_t tile, int stride
     }
 }
 
-// A warp's accumulators x (16 M, HS) to 16 M rows of global memory, by way of as many rows of a tile that are its own.
+// Stores a warp's accumulators x (16 M, HS) to 16 M rows of global memory, through rows of a tile that are the warp's own.
 template <int HS, int M> __device__ inline void
 store_rows(floatX* destination, uint32_t tile, const float (&x)[M][HS / 8][4], int stride, int valid, int lane) {
     __syncwarp(); // all lanes have read what the tile held
@@ -119,8 +119,8 @@ store_rows(floatX* destination, uint32_t tile, const float (&x)[M][HS / 8][4], i
 // blocks of its heads start, then all second ones, and so on: longest work first, while the tensors that every block of
 // a head reads stay in L2.
 
-// reread_bytes: of those tensors, for one head. A group may fill half of L2 with them. On an H200 (60 MB) forward was
-// 12% slower with a quarter of L2 at B = 8, where two groups then follow each other, and 8% with all heads at B = 64.
+// The grid for `blocks` blocks of each head. reread_bytes: of the tensors that every block of a head reads; those of a group
+// may fill half of L2 (a quarter, and all heads at once, were slower: dev/LOG.md).
 inline Status attention_grid(dim3* grid, int blocks, int heads, int64_t reread_bytes) {
     int device, l2_bytes;
     TRY(cuda_try(cudaGetDevice(&device)));
@@ -139,7 +139,7 @@ struct AttentionTask {
 };
 
 // ----------------------------------------------------------------------------
-// A warp's products. Accumulators (16 M, 8 N) are float[M][N][4], A fragments (16 M, 16 K) uint32_t[K][M][4], as
+// A warp's matrix multiplications. Accumulators (16 M, 8 N) are float[M][N][4], A fragments (16 M, 16 K) uint32_t[K][M][4], as
 // mma_m16n8k16 has them. Tile addresses already hold the lane's part, lane_a or lane_b.
 
 template <int M, int N> __device__ inline void fill(float (&x)[M][N][4], float value) {
@@ -185,13 +185,13 @@ __device__ inline void mma_abt_step(float (&s)[M][N][4], const uint32_t (&a)[M][
     }
 }
 
-// s (16 M, 8 N) += A B^T, with A (16 M, HS) in fragments;
+// s (16 M, 8 N) += A B^T, with A (16 M, HS) in fragments.
 template <int HS, int M, int N>
 __device__ inline void mma_abt(float (&s)[M][N][4], const uint32_t (&a)[HS / 16][M][4], uint32_t tile) {
 #pragma unroll
     for (int k = 0; k < HS / 16; k++) { mma_abt_step<HS>(s, a[k], tile, k); }
 }
-// with A in shared memory, tile_a with lane_a.
+// s (16 M, 8 N) += A B^T, with A in shared memory, tile_a with lane_a.
 template <int HS, int M, int N> __device__ inline void mma_abt(float (&s)[M][N][4], uint32_t tile_a, uint32_t tile) {
 #pragma unroll
     for (int k = 0; k < HS / 16; k++) {
@@ -238,8 +238,8 @@ __device__ inline void mma_ab_step(float (&o)[M][HS / 8][4], const uint32_t (&a)
     }
 }
 
-// a (16 M, 16) = columns 16 k to 16 k + 15 of accumulators, rounded: an accumulator of one product is, register by
-// register, an A operand of the next.
+// a (16 M, 16) = columns 16 k to 16 k + 15 of accumulators, rounded: an accumulator of one GEMM is, register by
+// register, operand A of the next.
 template <int M, int N> __device__ inline void round_a(uint32_t (&a)[M][4], const float (&s)[M][N][4], int k) {
 #pragma unroll
     for (int i = 0; i < M; i++) {

@@ -1,11 +1,11 @@
 /*
-Products of tiles on CUDA cores, the way that keeps them busy: each thread holds a tile of the result in registers, and
-operands come from shared memory as 16-byte vectors, each of which serves a row or a column of the thread's tile.
+Matrix multiplications of tiles on CUDA cores: each thread holds a tile of the result in registers, and operands come from
+shared memory as 16-byte vectors, each of which serves a row or a column of the thread's tile.
 
-A warp is 4 × 8 threads. Of a result it owns 4 TM consecutive rows: a thread has the rows row + 4r for r < TM. Columns come
-in two kinds. Where the other operand's rows are the columns (A B^T), a thread has the columns col + 8c; where its columns
-are (A B), four neighbours at a time, 4 col + 32 c + (0..3). Both make a warp's reads of the other operand hit all 32 banks
-once. Rows of one warp need no other warp, so statistics and exchanged tiles stay inside it.
+A warp is 4 × 8 threads. It owns 4 TM consecutive rows of a result: a thread has rows row + 4r for r < TM. Columns come in two
+kinds. Where the other operand's rows are the columns (A B^T), a thread has columns col + 8c; where its columns are (A B), four
+neighbours at a time, 4 col + 32 c + (0..3). With both, a warp's reads of the other operand hit all 32 banks once. Rows of one
+warp need no other warp, so statistics and exchanged tiles stay inside it.
 */
 #ifndef REGISTER_TILES_CUH
 #define REGISTER_TILES_CUH
@@ -21,11 +21,11 @@ namespace register_tiles {
 __host__ __device__ constexpr int operand_stride(int width) { return width + 4; }
 __host__ __device__ constexpr int exchange_stride(int width) { return width + 8; }
 
-// Place in the 4 × 8 of a warp. Neighbouring lanes share a row, lanes 2 apart a column, which lets the hardware serve two
+// A thread's position in the 4 × 8 of its warp. Neighbouring lanes share a row, lanes 2 apart a column, which lets the hardware serve two
 // quarters of a warp at once.
-struct Place {
+struct ThreadPosition {
     int warp, row, col;
-    __device__ Place() {
+    __device__ ThreadPosition() {
         int lane = threadIdx.x % WARP_SIZE;
         warp = threadIdx.x / WARP_SIZE;
         row = (lane >> 1 & 1) | (lane >> 3 & 2);
@@ -49,7 +49,7 @@ __device__ inline float4 read4(const float* p) { return *reinterpret_cast<const 
 
 // C[r][c] += sum_d A[row + 4r][d] B[col + 8c][d]; A and B are DEPTH wide in shared memory.
 template <int DEPTH, int TM, int TN>
-__device__ inline void multiply_abt(float (&C)[TM][TN], const float* A, const float* B, Place at) {
+__device__ inline void multiply_abt(float (&C)[TM][TN], const float* A, const float* B, ThreadPosition at) {
     constexpr int stride = operand_stride(DEPTH);
     A += at.row * stride, B += at.col * stride;
 #pragma unroll(TM* TN < 64 ? 2 : 1)
@@ -73,7 +73,7 @@ __device__ inline void multiply_abt(float (&C)[TM][TN], const float* A, const fl
 
 // C[r][4c + n] += sum_k A[row + 4r][k] B[k][4 col + 32 c + n]; A is an exchanged tile DEPTH wide, B has 32 VECTORS columns.
 template <int DEPTH, int TM, int COLUMNS>
-__device__ inline void multiply_ab(float (&C)[TM][COLUMNS], const float* A, const float* B, Place at) {
+__device__ inline void multiply_ab(float (&C)[TM][COLUMNS], const float* A, const float* B, ThreadPosition at) {
     constexpr int stride_a = exchange_stride(DEPTH), stride_b = operand_stride(8 * COLUMNS);
     A += at.row * stride_a, B += 4 * at.col;
 #pragma unroll(TM* COLUMNS <= 64 ? 2 : 1)
@@ -98,9 +98,9 @@ __device__ inline void multiply_ab(float (&C)[TM][COLUMNS], const float* A, cons
     }
 }
 
-// Writes a thread's tile of A B^T to an exchanged tile, for the threads that share its rows: A of the next product.
+// Writes a thread's tile of A B^T to an exchanged tile, for the threads that share its rows: operand A of the next multiplication.
 // The warp reads it after __syncwarp().
-template <int TM, int TN> __device__ inline void exchange(float* tile, const float (&C)[TM][TN], Place at) {
+template <int TM, int TN> __device__ inline void exchange(float* tile, const float (&C)[TM][TN], ThreadPosition at) {
     constexpr int stride = exchange_stride(8 * TN);
 #pragma unroll
     for (int r = 0; r < TM; r++) {
@@ -125,7 +125,7 @@ __device__ inline void load_tile(float* tile, const floatX* rows, int row_stride
         if (!even && (row0 >= pass || row >= ROWS)) { break; }
 #if defined(PRECISION_FP32)
         __pipeline_memcpy_async(to + n * pass * stride, from, 16,
-                                row < limit ? 0 : 16); // behind the limit nothing is read
+                                row < limit ? 0 : 16); // from the limit on nothing is read
 #else
         alignas(16) float x[x128::size] = {};
         if (row < limit) { to_floats(x, load128(from)); }
@@ -140,9 +140,9 @@ __device__ inline void load_tile(float* tile, const floatX* rows, int row_stride
 __device__ inline void finish_loads() { __pipeline_wait_prior(0); }
 
 // Stores a thread's tile of A B times `scale` per row to rows of global memory, up to row `limit`.
-template <int TM, int COLUMNS> __device__ inline void store_tile(floatX* rows, int64_t row_stride,
-                                                                 const float (&C)[TM][COLUMNS],
-                                                                 const float (&scale)[TM], Place at, int limit) {
+template <int TM, int COLUMNS>
+__device__ inline void store_tile(floatX* rows, int64_t row_stride, const float (&C)[TM][COLUMNS],
+                                  const float (&scale)[TM], ThreadPosition at, int limit) {
 #pragma unroll
     for (int r = 0; r < TM; r++) {
         const int row = at.row + 4 * r;
