@@ -1,6 +1,6 @@
 """
 Turns dev/cuda/leaderboard/<gpu>.csv, which `make compete` writes, into the tables of dev/cuda/README.md and two plots
-beside the CSV: TFLOP/s against T, forward and backward.
+beside the CSV: TFLOP/s against T, forward and backward, in each mode.
 
     python3 dev/cuda/plot_leaderboard.py dev/cuda/leaderboard/nvidia-h200.csv
 
@@ -13,24 +13,42 @@ import sys
 from pathlib import Path
 
 README = Path(__file__).parent / "README.md"
-LADDER_SHAPE = (8, 1024, 12, 64)
+OVERVIEW_SHAPE = (8, 1024, 12, 64)
 CURVE_TOKENS = 32768  # the plots' shapes: this many tokens in rows of T, 12 heads of 64
 DIRECTIONS = ("forward", "backward")
+# rested1x: rows from before there were two modes, which rested for as long as a replay took
+MODES = {"steady": "Steady", "rested": "Rested", "rested1x": "Rested for one replay"}
+NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz")
 
 
 def read(path):
-    """The fastest row of each variant, precision and shape, with shape, ms and tflops as numbers."""
-    best = {}
+    """All rows, with the shape and what was measured as numbers; None where it was not."""
+    rows = []
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             row["shape"] = tuple(int(row[size]) for size in ("B", "T", "NH", "HS"))
-            row["ms"], row["tflops"] = float(row["ms"]), float(row["tflops"])
-            key = (row["direction"], row["variant"], row["precision"], row["shape"])
-            if key not in best or row["ms"] < best[key]["ms"]:
-                best[key] = row
-    if not best:
+            for name in NUMBERS:
+                row[name] = float(row[name]) if row[name] else None
+            if row["mode"] not in MODES:
+                sys.exit(f"error: {path}: mode {row['mode']}: must be one of {', '.join(MODES)}")
+            rows.append(row)
+    if not rows:
         sys.exit(f"error: {path} has no rows")
+    return rows
+
+
+def fastest(rows):
+    """The fastest row of each mode, direction, variant, precision and shape."""
+    best = {}
+    for row in rows:
+        key = tuple(row[column] for column in ("mode", "direction", "variant", "precision", "shape"))
+        if key not in best or row["ms"] < best[key]["ms"]:
+            best[key] = row
     return list(best.values())
+
+
+def shape_text(shape):
+    return ",".join(map(str, shape))
 
 
 def table(header, rows):
@@ -38,10 +56,10 @@ def table(header, rows):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def ladder(rows):
+def overview(rows):
     """Every variant at one shape, slowest first: milliseconds and TFLOP/s, forward and backward, in each precision."""
     precisions = [p for p in ("fp32", "bf16", "fp16") if any(r["precision"] == p for r in rows)]
-    cells = {(r["variant"], r["precision"], r["direction"]): r for r in rows if r["shape"] == LADDER_SHAPE}
+    cells = {(r["variant"], r["precision"], r["direction"]): r for r in rows if r["shape"] == OVERVIEW_SHAPE}
     variants = {variant for variant, _, _ in cells}
 
     def slowness(variant):
@@ -58,38 +76,68 @@ def ladder(rows):
 
 
 def shapes_table(rows, direction):
-    """TFLOP/s of every variant in bf16 at every shape; the fastest is bold, with its milliseconds."""
+    """TFLOP/s of every variant in bf16 at every shape; the fastest is bold, with its milliseconds and its energy."""
     rows = [r for r in rows if r["direction"] == direction and r["precision"] == "bf16"]
     variants = sorted(
         {r["variant"] for r in rows}, key=lambda variant: max(r["tflops"] for r in rows if r["variant"] == variant)
     )
+    energy = any(r["mj"] is not None for r in rows)
     lines = []
     for shape in dict.fromkeys(r["shape"] for r in rows):
         here = {r["variant"]: r for r in rows if r["shape"] == shape}
         best = min(here.values(), key=lambda r: r["ms"])
         cells = [f"{here[i]['tflops']:.1f}" if i in here else "–" for i in variants]
         cells = [f"**{c}**" if i == best["variant"] else c for i, c in zip(variants, cells)]
-        lines.append([",".join(map(str, shape)), *cells, f"{best['ms']:.4g}"])
-    return table(["B,T,NH,HS", *variants, "best, ms"], lines)
+        cells.append(f"{best['ms']:.4g}")
+        if energy:
+            cells += [f"{best['mj']:.4g}", f"{best['pj_per_flop']:.2f}"] if best["mj"] is not None else ["–", "–"]
+        lines.append([shape_text(shape), *cells])
+    return table(["B,T,NH,HS", *variants, "best, ms"] + (["mJ", "pJ/FLOP"] if energy else []), lines)
+
+
+def differences(rows):
+    """Where the fastest configuration of what trains is not the one that trains: a table, or a sentence."""
+    lines = []
+    for best in fastest(rows):
+        key = [best[column] for column in ("mode", "direction", "variant", "precision", "shape")]
+        for row in rows:
+            same = [row[column] for column in ("mode", "direction", "variant", "precision", "shape")] == key
+            if same and row["trains"] == "yes" and row["config"] != best["config"]:
+                cells = [shape_text(best["shape"]), best["direction"], best["precision"], best["mode"], best["config"]]
+                lines.append([*cells, row["config"], f"{100 * (row['ms'] / best['ms'] - 1):.1f}%"])
+    if not any(row["trains"] for row in rows):
+        return ""
+    if not lines:
+        return "At every shape and in both modes the configuration that trains is the fastest of its variant."
+    header = ["B,T,NH,HS", "direction", "precision", "mode", "fastest", "trains", "slower by"]
+    return "Where the configuration that trains is not the fastest of its variant:\n\n" + table(header, lines)
 
 
 def write_readme(rows, name, plots):
-    gpu = rows[0]
     begin, end = f"<!-- leaderboard {name} -->", f"<!-- end of leaderboard {name} -->"
-    moody = sorted({f"{r['variant']} {r['direction']}" for r in rows if r["deterministic"] != "yes"})
+    best = fastest(rows)
+    unsure = sorted({r["variant"] for r in rows if r["deterministic"] != "yes"})
+    environments = sorted({(r["driver"], r["cuda"], r["date"], r["commit"]) for r in rows})
     lines = [
         begin,
-        f"### {gpu['gpu']}",
+        f"### {rows[0]['gpu']}",
         "",
-        f"Driver {gpu['driver']}, CUDA {gpu['cuda']}, {max(r['date'] for r in rows)}. "
-        + (f"Not deterministic: {', '.join(moody)}." if moody else "All are deterministic."),
+        "; ".join(f"Driver {d}, CUDA {c}, {date}, commit {commit}" for d, c, date, commit in environments)
+        + f". {'Not deterministic: ' + ', '.join(unsure) if unsure else 'All are deterministic'}.",
         "",
-        f"The ladder at {','.join(map(str, LADDER_SHAPE))}: ms and TFLOP/s.",
-        "",
-        ladder(rows),
+        differences(rows),
     ]
+    for mode, title in MODES.items():
+        here = [r for r in best if r["mode"] == mode]
+        if not here:
+            continue
+        if any(r["shape"] == OVERVIEW_SHAPE for r in here):
+            lines += ["", f"{title}, all variants at {shape_text(OVERVIEW_SHAPE)}: ms and TFLOP/s.", "", overview(here)]
+        for d in DIRECTIONS:
+            if any(r["direction"] == d and r["precision"] == "bf16" for r in here):
+                lines += ["", f"{title}, {d}, bf16, TFLOP/s:", "", shapes_table(here, d)]
     for d in DIRECTIONS:
-        lines += ["", f"{d.capitalize()}, bf16, TFLOP/s:", "", shapes_table(rows, d), "", f"![{d}]({plots[d]})"]
+        lines += ["", f"![{d}]({plots[d]})"]
     text = "\n".join([*lines, "", end])
     readme = README.read_text()
     if begin in readme and end in readme:
@@ -110,13 +158,18 @@ def plot(rows, direction, path):
 
     figure, axes = plt.subplots(figsize=(7, 4.2))
     curves = {}
-    for r in rows:
+    for r in fastest(rows):
         B, T, NH, HS = r["shape"]
         if r["direction"] == direction and r["precision"] == "bf16" and (B * T, NH, HS) == (CURVE_TOKENS, 12, 64):
-            curves.setdefault(r["variant"], {})[T] = r["tflops"]
-    for variant, points in sorted(curves.items(), key=lambda item: -max(item[1].values())):
-        axes.plot(*zip(*sorted(points.items())), marker="o", label=variant)
-    lengths = sorted({T for points in curves.values() for T in points})
+            curves.setdefault(r["variant"], {}).setdefault(r["mode"], {})[T] = r["tflops"]
+    styles = {"steady": "-", "rested": "--", "rested1x": ":"}
+    lengths = set()
+    for color, variant in enumerate(sorted(curves, key=lambda v: -max(max(p.values()) for p in curves[v].values()))):
+        for mode, points in sorted(curves[variant].items()):
+            lengths |= set(points)
+            label = f"{variant}, {MODES[mode].lower()}"
+            axes.plot(*zip(*sorted(points.items())), styles[mode], color=f"C{color}", marker="o", ms=4, label=label)
+    lengths = sorted(lengths)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [str(T) for T in lengths])
     axes.set_ylim(bottom=0)
@@ -124,7 +177,7 @@ def plot(rows, direction, path):
     axes.set_ylabel("TFLOP/s, causal half counted")
     axes.set_title(f"Attention {direction}, bf16, {rows[0]['gpu']}")
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
