@@ -183,7 +183,9 @@ Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     const char* fault = attention_unsupported(B, T, c.num_heads, c.channels / c.num_heads);
     if (fault != NULL) { return status_fail("attention: %s", fault); }
     size_t BT = (size_t)B * T;
+    attention_forward_name(B, T, c.num_heads, c.channels / c.num_heads); // an error where no variant serves
     model->scratch_bytes = training ? gpt2_scratch_bytes(model, B, T) : 0;
+    TRY(status_now());
     size_t acts_bytes = gpt2_activations(model->acts_table, c, B, T, info->settings.recompute, training ? 1 : 0,
                                          sizeof(floatX), model->scratch_bytes);
     model->acts_memory = device_alloc(model, acts_bytes, "activations");
@@ -487,7 +489,9 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
-    if (gpt2_scratch_bytes(model, B, T) > model->scratch_bytes) { // a smaller batch may run another configuration
+    size_t scratch_bytes = gpt2_scratch_bytes(model, B, T); // a smaller batch may have another configuration
+    TRY(status_now());
+    if (scratch_bytes > model->scratch_bytes) {
         return status_fail("the scratch of a model allocated for %d x %d tokens is too small for a batch of %d x %d",
                            info->B, info->T, B, T);
     }

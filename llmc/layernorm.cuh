@@ -1,9 +1,9 @@
 /*
 LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) * rstd * w + b over the channels, rstd = 1/sqrt(variance + 1e-5).
 
-Forward fuses the residual addition before it. Backward fuses everything that wants the same rows: the gradient of the
-residual stream is added to in place, and the column sums for w, b and for the bias of the product that fed the residual
-stream are taken on the way.
+Forward is fused with the residual addition before it. Backward is fused with what reads the same rows: it adds to the
+gradient of the residual stream in place, and sums over its columns for the gradients of w, of b, and of the bias of the
+GEMM whose output was added to the residual stream. Any number of channels; wide rows take a slower path.
 */
 #ifndef LLMC_LAYERNORM_CUH
 #define LLMC_LAYERNORM_CUH
@@ -14,16 +14,18 @@ stream are taken on the way.
 constexpr float LAYERNORM_EPSILON = 1e-5f;
 constexpr int LAYERNORM_WARPS = 4; // rows of a forward block
 
-// residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). One warp a row; the row waits in shared
-// memory. Without b, a is normalised and nothing is written to residual.
-__global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
+// residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). One warp per row. With STAGED the row is kept
+// in shared memory between its three readings; otherwise it is read from device memory again. Without b, a is
+// normalised and nothing is written to residual.
+template <bool STAGED> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
     residual_layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                       const floatX* b, const floatX* weight, const floatX* bias, int N, int C) {
     extern __shared__ int4 rows_in_shared[];
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + warp;
     if (row >= N) { return; }
-    floatX* x = reinterpret_cast<floatX*>(rows_in_shared) + (size_t)warp * C;
+    floatX* staged = reinterpret_cast<floatX*>(rows_in_shared) + (size_t)warp * C;
+    const floatX* x = STAGED ? staged : (b != NULL ? residual : a) + row * C;
     constexpr int K = x128::size;
 
     float sum = 0.0f;
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
             store128(residual + row * C + c, v);
         }
         for (int k = 0; k < K; k++) { sum += (float)v[k]; }
-        store128(x + c, v); // read again by this lane alone
+        if (STAGED) { store128(staged + c, v); } // a lane reads only what it has written itself
     }
     float mu = warp_sum(sum) / C;
     float squares = 0.0f;
@@ -60,12 +62,20 @@ static inline void residual_layernorm_forward(floatX* residual, floatX* out, flo
                                               const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
                                               cudaStream_t stream) {
     size_t shared = sizeof(floatX) * LAYERNORM_WARPS * C;
-    if (shared > 48 * 1024) {
-        cuda_try(cudaFuncSetAttribute(residual_layernorm_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      (int)shared));
+    auto kernel = residual_layernorm_forward_kernel<true>;
+    if (shared > 48 * 1024) { // more than a kernel has unasked
+        int device = 0, limit = 0;
+        cuda_try(cudaGetDevice(&device));
+        cuda_try(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+        if (shared <= (size_t)limit) {
+            cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+        } else {
+            kernel = residual_layernorm_forward_kernel<false>;
+            shared = 0;
+        }
     }
-    residual_layernorm_forward_kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, shared, stream>>>(
-        residual, out, mean, rstd, a, b, weight, bias, N, C);
+    kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, shared, stream>>>(residual, out, mean, rstd, a, b,
+                                                                                   weight, bias, N, C);
     cuda_try(cudaGetLastError());
 }
 
@@ -96,11 +106,12 @@ template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q
     __syncthreads();
 }
 
-// A block works on R rows at once to hide the latency of their sums: two where a row is eight warps or fewer (3.2 ms
-// for the 25 of a 124M step on an H200, four took 5.0 and 174 registers), one where it takes more threads and registers are short.
-// Each thread owns one 16-byte vector of channels in all rows of its block, so the column sums stay in registers.
+// Backward, for rows of at most LAYERNORM_MAX_THREADS vectors of 16 bytes: each thread owns one vector of channels in all
+// rows of its block, so the column sums stay in registers. A block takes R rows at once to hide the latency of their sums.
+//
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
-// Row y of partial (gridDim.x, 3, C): sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
+//
+// Row y of partial (gridDim.x, 3, C): the sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
 template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
     layernorm_backward_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
                               const floatX* weight, const float* mean, const float* rstd, int N, int C, int overwrite) {
@@ -152,19 +163,85 @@ template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
     }
 }
 
+// The same for wider rows: a thread owns several vectors of channels, reads them twice, and keeps their column sums in its
+// block's row of partial, which R rows share a visit to.
+template <int R> __global__ void __launch_bounds__(512)
+    layernorm_backward_wide_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
+                                   const floatX* weight, const float* mean, const float* rstd, int N, int C,
+                                   int overwrite) {
+    constexpr int K = x128::size;
+    __shared__ float shared[2 * R * WARP_SIZE];
+    float* mine = partial + (size_t)blockIdx.x * 3 * C;
+    const size_t start = (size_t)blockIdx.x * R;
+
+    for (size_t first = start; first < N; first += (size_t)gridDim.x * R) {
+        float mu[R], s[R], sum_g[R] = {}, sum_gx[R] = {};
+        for (int r = 0; r < R; r++) {
+            mu[r] = first + r < N ? mean[first + r] : 0.0f;
+            s[r] = first + r < N ? rstd[first + r] : 0.0f;
+        }
+        for (int c = threadIdx.x * K; c < C; c += blockDim.x * K) {
+            x128 w = load128(weight + c);
+            for (int r = 0; r < R; r++) {
+                if (first + r >= N) { break; }
+                x128 d = load128(dout + (first + r) * C + c), x = load128(inp + (first + r) * C + c);
+                for (int k = 0; k < K; k++) {
+                    float g = (float)d[k] * (float)w[k], xhat = ((float)x[k] - mu[r]) * s[r];
+                    sum_g[r] += g;
+                    sum_gx[r] += g * xhat;
+                }
+            }
+        }
+        block_sum_pairs<R>(sum_g, sum_gx, shared);
+        for (int c = threadIdx.x * K; c < C; c += blockDim.x * K) {
+            x128 w = load128(weight + c);
+            float dw[K] = {}, db[K] = {}, ds[K] = {};
+            for (int r = 0; r < R; r++) {
+                size_t i = (first + r) * C + c;
+                if (first + r >= N) { break; }
+                x128 d = load128(dout + i), x = load128(inp + i),
+                     residual = overwrite ? x128{} : load128(dresidual + i);
+                for (int k = 0; k < K; k++) {
+                    float xhat = ((float)x[k] - mu[r]) * s[r];
+                    float dx = ((float)d[k] * (float)w[k] - sum_g[r] / C - xhat * (sum_gx[r] / C)) * s[r];
+                    residual[k] = (floatX)((float)residual[k] + dx);
+                    dw[k] += (float)d[k] * xhat;
+                    db[k] += (float)d[k];
+                    ds[k] += (float)residual[k];
+                }
+                store128(dresidual + i, residual);
+            }
+            for (int k = 0; k < K; k++) { // the block's first rows write, the others add
+                mine[c + k] = (first == start ? 0.0f : mine[c + k]) + dw[k];
+                mine[C + c + k] = (first == start ? 0.0f : mine[C + c + k]) + db[k];
+                mine[2 * C + c + k] = (first == start ? 0.0f : mine[2 * C + c + k]) + ds[k];
+            }
+        }
+    }
+}
+
+constexpr int LAYERNORM_MAX_THREADS = 640; // of layernorm_backward_kernel: 5120 channels in 16 bit, 2560 in fp32
+
 static inline size_t layernorm_backward_scratch_bytes(int C) { return 3 * column_sum_scratch_bytes(C); }
 
 // dresidual (N, C) += the gradient of layernorm's input (= with overwrite); dweight, dbias (C), fp32, +=.
 // dresidual_sum (C), fp32, or NULL: += the column sums of the new dresidual, which is the gradient of the bias of the
-// product whose output was added to the residual stream. dout, inp (N, C); mean, rstd (N) from forward.
+// GEMM whose output was added to the residual stream. dout, inp (N, C); mean, rstd (N) from forward. C is a multiple of
+// x128::size.
 static inline void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum,
                                       const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                                       const float* rstd, float* scratch, int N, int C, int overwrite,
                                       cudaStream_t stream) {
-    int threads = CEIL_DIV(C / x128::size, 32) * 32;
-    if (threads > 640) { fatal("LayerNorm backward takes at most %d channels, not %d", 640 * x128::size, C); }
-    int R = threads <= 256 ? 2 : 1;
-    auto kernel = R > 1 ? layernorm_backward_kernel<2, 256> : layernorm_backward_kernel<1, 640>;
+    int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 1;
+    auto kernel = layernorm_backward_kernel<1, LAYERNORM_MAX_THREADS>;
+    if (threads <= 256) { // enough registers for two rows
+        kernel = layernorm_backward_kernel<2, 256>;
+        R = 2;
+    } else if (threads > LAYERNORM_MAX_THREADS) {
+        kernel = layernorm_backward_wide_kernel<4>;
+        threads = 512;
+        R = 4;
+    }
     int blocks = resident_blocks(kernel, threads);
     if (blocks > CEIL_DIV(N, R)) { blocks = CEIL_DIV(N, R); }
     if (blocks > COLUMN_SUM_BLOCKS) { blocks = COLUMN_SUM_BLOCKS; }
