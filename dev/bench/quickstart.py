@@ -26,11 +26,18 @@ COLUMNS = [
     *["machine", "cores", "gpu", "text", "seconds", "build_seconds", "val_loss", "lines", "peak_mib", "disk_mib"],
     *["load", "date", "commit"],
 ]
-# without git: everything but what a build, a run or a download leaves behind
-LEFT_BEHIND = shutil.ignore_patterns(
-    *[".git", "build", "__pycache__", "train_gpt2", "train_gpt2cu", "test_gpt2", "test_gpt2cu", "*.so", "log*"],
-    *["tinyshakespeare", "hellaswag", "fineweb*", "edu_fineweb*", "shared"],
-)
+
+
+def left_behind(folder, names):
+    """What a build, a run or a download leaves behind, among the names in a folder."""
+    here = os.path.relpath(folder, ROOT)
+    if here == ".":
+        programs = {"train_gpt2", "train_gpt2cu", "test_gpt2", "test_gpt2cu", "libattention.so", "gpt2_tokenizer.bin"}
+        logs = {name for name in names if name.startswith("log") and os.path.isdir(os.path.join(folder, name))}
+        return {".git", "build", "shared"} | programs | logs
+    if here == os.path.join("dev", "data"):
+        return {name for name in names if os.path.isdir(os.path.join(folder, name))}
+    return {"__pycache__"}
 
 
 def output_of(*command):
@@ -42,10 +49,10 @@ def output_of(*command):
 
 
 def copy_sources(folder):
-    """Copies what git tracks; where there is no git, all but LEFT_BEHIND."""
+    """Copies what git tracks; where there is no git, all but what is left behind."""
     tracked = output_of("git", "ls-files", "-z")
     if not tracked:
-        shutil.copytree(ROOT, folder, ignore=LEFT_BEHIND)
+        shutil.copytree(ROOT, folder, ignore=left_behind)
         return
     for name in tracked.split("\0"):
         if name and os.path.exists(os.path.join(ROOT, name)):

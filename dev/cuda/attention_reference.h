@@ -7,6 +7,7 @@ model"). A kernel passes when its error is at most twice the model.
 #define ATTENTION_REFERENCE_H
 
 #include "attention.h"
+#include "random.cuh"
 
 #include <math.h>
 
@@ -32,20 +33,6 @@ static inline int distinct_heads(Shape s) {
 
 // ----------------------------------------------------------------------------
 // Inputs
-
-// splitmix64, a bijection that mixes all bits (Steele, Lea, Flood 2014).
-__device__ inline uint64_t mix(uint64_t x) {
-    x += 0x9e3779b97f4a7c15ull;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
-}
-__device__ inline float uniform_at(uint64_t seed, uint64_t index) { // in (0,1)
-    return ((mix(seed ^ mix(index)) >> 40) + 0.5f) * 0x1p-24f;
-}
-__device__ inline float normal_at(uint64_t seed, uint64_t index) { // Box-Muller
-    return sqrtf(-2.0f * logf(uniform_at(seed, 2 * index))) * cospif(2.0f * uniform_at(seed, 2 * index + 1));
-}
 
 // qkv (B,T,3,NH,HS) and dout (B,T,NH,HS): N(0,1), with channel 0 of q and k bent to the pattern.
 __global__ void fill_inputs(floatX* qkv, floatX* dout, Shape s, int distinct, Pattern pattern, uint64_t seed) {

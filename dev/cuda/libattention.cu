@@ -19,13 +19,15 @@ exported. Whatever the arguments, a function returns, and the CUDA context stays
 // has left pending is neither swallowed nor reported as this call's.
 static Status begin(int B, int T, int NH, int HS) {
     status_clear();
-    const cudaError_t pending = cudaPeekAtLastError();
-    if (pending != cudaSuccess) {
-        return status_fail("a CUDA call before this one failed, and the error is pending: %s",
-                           cudaGetErrorString(pending));
-    }
     const char* why = attention_unsupported(B, T, NH, HS);
     if (why) { return status_fail("B %d, T %d, NH %d, HS %d: %s", B, T, NH, HS, why); }
+    int device;
+    const cudaError_t pending = cudaPeekAtLastError(), error = cudaGetDevice(&device);
+    if (error != cudaSuccess) { return status_fail("no GPU can be used: %s", cudaGetErrorString(error)); }
+    if (pending != cudaSuccess) {
+        return status_fail("a CUDA call before this one failed, and its error is pending: %s",
+                           cudaGetErrorString(pending));
+    }
     return STATUS_OK;
 }
 

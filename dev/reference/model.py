@@ -83,7 +83,7 @@ def causal_attention(q, k, v):
 
 
 def fused_attention(q, k, v):
-    """The same through PyTorch's scaled_dot_product_attention, whose backend the caller chooses; since 2.0."""
+    """The same through PyTorch's scaled_dot_product_attention, whose backend the caller chooses. PyTorch 1 has none."""
     if not hasattr(F, "scaled_dot_product_attention"):
         return causal_attention(q, k, v)
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -181,7 +181,8 @@ def make_optimizer(model, learning_rate, beta1=0.9, beta2=0.95, epsilon=1e-8, we
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    fused = {"fused": True} if matrices[0].is_cuda else {}  # which PyTorch 1.13 does not know
+    on_gpu = matrices[0].is_cuda
+    fused = {"fused": True} if on_gpu else {}  # PyTorch 1 knows no such option
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, **fused)
 
 

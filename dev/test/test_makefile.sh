@@ -116,16 +116,5 @@ check "backward too" refuses "ATTENTION_BACKWARD=flash3: no such variant" train_
 check "make help" run_make help
 check "lists the targets" grep -q "^make compete" "$dir/out"
 
-# The programs that read files from elsewhere are hardened.
-program=$root/train_gpt2
-hardened() { readelf -W "$1" "$program" | grep -- "$2" >/dev/null; }
-if [ -x "$program" ] && command -v readelf >/dev/null; then
-    check "train_gpt2 is position-independent" hardened -h 'DYN '
-    check "its relocations are read-only" hardened -l GNU_RELRO
-    check "and bound at the start" hardened -d 'BIND_NOW\|NOW'
-    check "its stacks are guarded" hardened --dyn-syms __stack_chk_fail
-    check "its libc calls are checked" hardened --dyn-syms _chk
-fi
-
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
