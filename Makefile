@@ -99,7 +99,7 @@ attention_flags += -DATTENTION_BACKWARD=$(ATTENTION_BACKWARD)
 endif
 CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 
-variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_*.cu))
+variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_forward_*.cu dev/cuda/attention_backward_*.cu))
 unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
 # CUDA programs whose tests need no GPU, and in both precisions those that do
 cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(filter-out dev/test/test_gpu_%,$(wildcard dev/test/test_*.cu))))
@@ -154,15 +154,18 @@ build/train_gpt2cu_fp16 build/test_gpt2cu_fp16:
 fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
 variant_programs := $(foreach p,bf16 fp16,$(variants:%=build/%_$(p))) $(fp32_variants:%=build/%_fp32)
 define variant_rule
-$(filter %_$(1),$(variant_programs)): build/%_$(1): dev/cuda/%.cu build/gpu.flags
-	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
+$(filter %_$(1),$(variant_programs)): build/%_$(1): dev/cuda/%.cu build/attention_bench_$(1).o build/gpu.flags
+	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< build/attention_bench_$(1).o -o $$@ $$(CUDA_LDLIBS) $$(strict)
+build/attention_bench_$(1).o: dev/cuda/attention_bench.cu build/gpu.flags
+	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
 endef
 $(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p))))
 $(variants): %: build/%_$(precision)
 variants: $(variant_programs)
 # for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
-$(variants:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/gpu.flags
-	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS)
+$(variants:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/attention_bench_bf16.o build/gpu.flags
+	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< build/attention_bench_bf16.o \
+	    -o $@ $(CUDA_LDLIBS)
 
 # Every CUDA program there is, to see that all of them compile
 cuda: train_gpt2cu test_gpt2cu build/train_gpt2cu_fp32 build/test_gpt2cu_fp32 libattention.so variants \

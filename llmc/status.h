@@ -24,7 +24,7 @@ end and be judged once.
 typedef enum { STATUS_OK = 0, STATUS_ERROR = 1 } Status;
 
 #ifdef __cplusplus
-static thread_local char status_text_[512];
+inline thread_local char status_text_[512]; // one for all objects of a program: a variant and its bench are two
 #else
 static _Thread_local char status_text_[512];
 #endif

@@ -1,6 +1,6 @@
 /*
 What every operation that races has in common: command line, guarded device memory, timing, energy, rows of the leaderboard.
-It knows of no operation: attention_bench.h is attention's part on it.
+It knows of no operation: attention_bench.cu is attention's part on it.
 
 Modes        rested: two replays' worth of sleep before each timed replay, configurations in random order, median of nine
              (of three where a replay takes more than .1 s). steady: each configuration runs .25 s alone, then .2 s timed
