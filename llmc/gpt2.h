@@ -263,7 +263,10 @@ static const GPT2Size gpt3_by_channels[] = {
     "use d6, d12, d24, d36, d48, gpt3:c768 and the like, gpt2:l<layers>c<channels>h<heads>, each with t<context> "     \
     "behind it if wanted, or a .bin file"
 
-static inline int gpt2_pad_vocab(int vocab_size) { return CEIL_DIV(vocab_size, 128) * 128; }
+// The vocabulary rounded up to a multiple of 128. One that is too large stays what it is, and is refused below.
+static inline int gpt2_pad_vocab(int vocab_size) {
+    return vocab_size > MAX_VOCAB_SIZE ? vocab_size : CEIL_DIV(vocab_size, 128) * 128;
+}
 
 // Refuses sizes that make no model; `source` (a file or a descriptor) is named in the message.
 static inline Status gpt2_config_status(GPT2Config c, const char* source) {

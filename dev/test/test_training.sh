@@ -113,6 +113,17 @@ if [[ $trainer == *cu* ]]; then
         'BEGIN { exit !(b != "" && b < a - 1.5) }'
     check "GELU in the epilogues" run fused -e $model -s 0 -n 0 -ge 2
 fi
+# files that do not belong together: step 20 under the name of step 40, and the weights of another run
+mkdir "$dir/renamed"
+for kind in model state; do cp "$dir"/whole/${kind}_00000020*.bin "$dir/renamed/"; done
+(cd "$dir/renamed" && mv model_00000020.bin model_00000040.bin && mv state_00000020_00000.bin state_00000040_00000.bin &&
+    touch DONE_00000040)
+check "renamed files are refused" fails_with "holds step 20, its name says step 40" "${common[@]}" -e $model -y 1 \
+    -o "$dir/renamed" -x 60
+"$trainer" "${common[@]}" -e $model -o "$dir/foreign" --seed 7 -s 0 -x 40 -n 40 >"$dir/foreign.log" 2>&1
+cp "$dir/whole/state_00000040_00000.bin" "$dir/foreign"
+check "a state with another run's weights is refused" fails_with "was not written together with" "${common[@]}" -e $model \
+    -y 1 -o "$dir/foreign" -x 60
 head -c 2000 "$dir/whole/state_00000020_00000.bin" >"$dir/resumed/state_00000040_00000.bin"
 check "a truncated state is named" fails_with "state_00000040" "${common[@]}" -e $model -y 1 -o "$dir/resumed" -x 60
 check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
