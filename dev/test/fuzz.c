@@ -3,10 +3,10 @@ Fuzzing: damaged files of every format, model descriptors and command lines, giv
 a reader accepts them and its result can be used, or it ends with one line that names the file. A crash, a report of a
 sanitizer, a second line, memory out of proportion to the file, or ten seconds without an end is a fault.
 
-    build/fuzz                    the corpus, then new inputs for FUZZ_SECONDS (60) or FUZZ_INPUTS of each format
-    build/fuzz FORMAT             one format
-    build/fuzz FORMAT INPUT...    single inputs: a file, or the number that a fault was reported with
-    build/fuzz seeds FOLDER       writes the inputs that the others are made from, for other fuzzers
+    fuzz                    the corpus, then new inputs for FUZZ_SECONDS (60) or FUZZ_INPUTS of each format
+    fuzz FORMAT             one format
+    fuzz FORMAT INPUT...    single inputs: a file, or the number that a fault was reported with
+    fuzz seeds FOLDER       writes the inputs that the others are made from, for other fuzzers
 
 Inputs are made from sound ones, by a generator that depends on the format and the input's number alone. The corpus,
 dev/test/fuzz_corpus.txt, lists as text those that found a fault. With -DFUZZ_LIBFUZZER it is a target of libFuzzer.
@@ -826,8 +826,8 @@ static void run_corpus_entry(int format, uint64_t from, uint64_t to) {
     }
 }
 
-// Returns the number of faults.
-static int run_corpus(int only) {
+// Runs the lines of the corpus and returns how many there are.
+static int run_corpus(int only, int* all_faults) {
     int faults = 0, runs = 0;
     for (int i = 0; i < corpus_size; i++) {
         if (only >= 0 && corpus[i].format != only) { continue; }
@@ -839,7 +839,8 @@ static int run_corpus(int only) {
         runs++;
     }
     printf("corpus        %10d inputs, %d faults\n", runs, faults);
-    return faults;
+    *all_faults += faults;
+    return runs;
 }
 
 // Inputs of one format until the time or the number is used up; returns the number of faults.
@@ -931,6 +932,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         format = find_format(name ? name : "model");
         open_folder();
         make_seeds(); // the files that a state belongs to, too
+        atexit(remove_folder);
         fuzz_stderr = fmemopen(fuzz_message, sizeof(fuzz_message), "w");
         fuzz_stdout = fopen("/dev/null", "w");
     }
@@ -942,7 +944,7 @@ int main(int argc, char** argv) {
     const char *seconds_text = getenv("FUZZ_SECONDS"), *inputs_text = getenv("FUZZ_INPUTS");
     double seconds = seconds_text ? atof(seconds_text) : 60.0;
     uint64_t inputs = inputs_text ? strtoull(inputs_text, NULL, 10) : 0;
-    int faults = 0;
+    int faults = 0, runs = 0; // lines of the corpus, and formats
     progress = (Counts*)mmap(NULL, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (progress == MAP_FAILED) { fuzz_fault("no shared memory"); }
     open_folder();
@@ -951,16 +953,18 @@ int main(int argc, char** argv) {
     if (argc == 3 && strcmp(argv[1], "seeds") == 0) {
         write_seeds(argv[2]);
     } else if (argc > 2) {
-        for (int i = 2; i < argc; i++) { faults += run_single(find_format(argv[1]), argv[i]); }
+        for (int i = 2; i < argc; i++, runs++) { faults += run_single(find_format(argv[1]), argv[i]); }
     } else {
         int only = argc == 2 ? find_format(argv[1]) : -1;
-        faults += run_corpus(only);
+        runs = run_corpus(only, &faults);
         for (int f = 0; f < NUM_FORMATS; f++) {
-            if (only < 0 || only == f) { faults += run_format(f, only < 0 ? seconds / NUM_FORMATS : seconds, inputs); }
+            if (only >= 0 && only != f) { continue; }
+            faults += run_format(f, only < 0 ? seconds / NUM_FORMATS : seconds, inputs);
+            runs++;
         }
     }
     remove_folder();
-    printf("fuzz: %d faults\n", faults);
+    printf("%d passed, %d failed\n", runs > faults ? runs - faults : 0, faults);
     return faults ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 #endif
