@@ -234,7 +234,7 @@ static void test_results(const Tensors* t) {
 int main(int argc, char** argv) {
     const char* library = argc > 1 ? argv[1] : "./libattention.so";
     if (argc == 1 && !file_exists(library)) {
-        printf("test_libattention: skipped, there is no libattention.so: make libattention.so builds it, with nvcc\n");
+        printf("skipped: there is no libattention.so; make libattention.so builds it, with nvcc\n");
         return 0;
     }
     if (!load(library)) { fatal("cannot load %s: %s", library, dlerror()); }
