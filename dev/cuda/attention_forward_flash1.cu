@@ -102,7 +102,7 @@ template <int HS> __global__ void forward_head(floatX* out, float* O, float* l, 
 }
 
 // O in fp32
-static inline size_t forward_scratch_bytes(int B, int T, int NH, int HS) {
+inline size_t forward_scratch_bytes(int B, int T, int NH, int HS) {
     return (size_t)B * T * NH * HS * sizeof(float);
 }
 
