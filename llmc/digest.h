@@ -19,15 +19,27 @@ static inline Digest digest_begin(void) {
     return d;
 }
 
+// Both steps can be undone, so that no two words lead from one hash to the same.
+static inline uint64_t digest_word_(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 32;
+}
+
 // Takes the next bytes of the stream. Every call but the last takes a multiple of 8; the last word is filled with zeros.
 static inline void digest_update(Digest* d, const void* data, size_t bytes) {
     const char* p = (const char*)data;
-    for (size_t i = 0; i < bytes; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, p + i, bytes - i < 8 ? bytes - i : 8);
-        d->hash = (d->hash ^ word) * 0x9e3779b97f4a7c15u; // both steps can be undone: no two words give the same hash
-        d->hash ^= d->hash >> 32;
+    uint64_t word, hash = d->hash;
+    size_t whole = bytes - bytes % 8;
+    for (size_t i = 0; i < whole; i += 8) {
+        memcpy(&word, p + i, 8);
+        hash = digest_word_(hash, word);
     }
+    if (whole < bytes) {
+        word = 0;
+        memcpy(&word, p + whole, bytes - whole);
+        hash = digest_word_(hash, word);
+    }
+    d->hash = hash;
     d->bytes += bytes;
 }
 

@@ -11,7 +11,7 @@ leaves 0, the step and a digest of the parameters' bytes.
 
 enum { MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
 
-// int32 positions in the header behind llm.c's. 0: the file does not say.
+// int32 positions in the header after llm.c's. 0: the file does not say.
 enum { MODEL_STEP = 8, MODEL_DIGEST = 10 /* 64 bit */ };
 
 // What a model file says of itself
