@@ -102,9 +102,7 @@ template <int HS> __global__ void forward_head(floatX* out, float* O, float* l, 
 }
 
 // O in fp32
-inline size_t forward_scratch_bytes(int B, int T, int NH, int HS) {
-    return (size_t)B * T * NH * HS * sizeof(float);
-}
+inline size_t forward_scratch_bytes(int B, int T, int NH, int HS) { return (size_t)B * T * NH * HS * sizeof(float); }
 
 template <int HS, int THREADS> void forward_size(floatX* out, float* l, float* m, const floatX* qkv, float* O, int B,
                                                  int T, int NH, cudaStream_t stream) {
