@@ -166,6 +166,9 @@ struct Buffer {
 };
 static inline Buffer buffer_allocate(size_t bytes) {
     Buffer b;
+    if (bytes > SIZE_MAX / 2) {
+        fatal("a tensor of this shape has more bytes than can be counted; take a smaller shape");
+    }
     b.bytes = CEIL_DIV(bytes, (size_t)4) * 4;
     cudaError_t error = cudaMalloc(&b.data, b.bytes + 2 * GUARD);
     if (error == cudaErrorMemoryAllocation) {

@@ -44,6 +44,11 @@ static int (*cu_malloc)(DevicePointer*, size_t);
 static int (*cu_to_device)(DevicePointer, const void*, size_t);
 static int (*cu_to_host)(void*, DevicePointer, size_t);
 static int (*cu_synchronize)(void);
+static int (*cu_stream_create)(void**, unsigned);
+static int (*cu_begin_capture)(void*, int);
+static int (*cu_end_capture)(void*, void**);
+static int (*cu_instantiate)(void**, void*, unsigned long long);
+static int (*cu_graph_launch)(void*, void*);
 
 // Makes the first GPU's primary context, which the CUDA runtime uses too, the current one; 0 where there is no GPU.
 static int driver_init(int* capability) {
@@ -60,6 +65,11 @@ static int driver_init(int* capability) {
     *(void**)&cu_to_device = dlsym(cuda, "cuMemcpyHtoD_v2");
     *(void**)&cu_to_host = dlsym(cuda, "cuMemcpyDtoH_v2");
     *(void**)&cu_synchronize = dlsym(cuda, "cuCtxSynchronize");
+    *(void**)&cu_stream_create = dlsym(cuda, "cuStreamCreate");
+    *(void**)&cu_begin_capture = dlsym(cuda, "cuStreamBeginCapture_v2");
+    *(void**)&cu_end_capture = dlsym(cuda, "cuStreamEndCapture");
+    *(void**)&cu_instantiate = dlsym(cuda, "cuGraphInstantiateWithFlags");
+    *(void**)&cu_graph_launch = dlsym(cuda, "cuGraphLaunch");
     int device, major, minor;
     void* context;
     if (!init || init(0) != 0 || device_get(&device, 0) != 0) { return 0; }
@@ -168,11 +178,12 @@ typedef struct {
     char *qkv, *dqkv, *out, *dout, *l, *m, *scratch;
 } Tensors;
 
+static void* stream; // NULL: the default stream
 static int run_forward(const Tensors* t) {
-    return forward(t->out, (float*)t->l, (float*)t->m, t->qkv, B, T, NH, HS, NULL);
+    return forward(t->out, (float*)t->l, (float*)t->m, t->qkv, B, T, NH, HS, stream);
 }
 static int run_backward(const Tensors* t) {
-    return backward(t->dqkv, t->dout, t->qkv, t->out, (float*)t->l, (float*)t->m, t->scratch, B, T, NH, HS, NULL);
+    return backward(t->dqkv, t->dout, t->qkv, t->out, (float*)t->l, (float*)t->m, t->scratch, B, T, NH, HS, stream);
 }
 
 // One pointer after the other is null, misaligned or of the host.
@@ -197,7 +208,20 @@ static void test_pointers(const Tensors* good) {
     CHECK(cu_synchronize() == 0); // the context is whole
 }
 
-// A good batch, after all that was refused; its results twice, bit for bit the same, and near fp64.
+// Both functions captured in the strictest mode, and replayed
+static void run_captured(const Tensors* t) {
+    void *graph, *executable;
+    CHECK(cu_stream_create(&stream, 1) == 0); // which does not wait for the default stream
+    CHECK(cu_begin_capture(stream, 0) == 0);
+    CHECK(run_forward(t) == 0 && last_error()[0] == '\0');
+    CHECK(run_backward(t) == 0 && last_error()[0] == '\0');
+    CHECK(cu_end_capture(stream, &graph) == 0);
+    CHECK(cu_instantiate(&executable, graph, 0) == 0);
+    CHECK(cu_graph_launch(executable, stream) == 0);
+    stream = NULL;
+}
+
+// A good batch, after all that was refused; its results are near fp64, and the same bits from a captured graph.
 static void test_results(const Tensors* t) {
     uint16_t *qkv = (uint16_t*)malloc(2 * QKV), *dout = (uint16_t*)malloc(2 * OUT), *out = (uint16_t*)malloc(2 * OUT);
     uint16_t *dqkv = (uint16_t*)malloc(2 * QKV), *again = (uint16_t*)malloc(2 * QKV);
@@ -210,12 +234,15 @@ static void test_results(const Tensors* t) {
 
     CHECK(cu_to_device((DevicePointer)(uintptr_t)t->qkv, qkv, 2 * QKV) == 0);
     CHECK(cu_to_device((DevicePointer)(uintptr_t)t->dout, dout, 2 * OUT) == 0);
-    for (int run = 0; run < 2; run++) {
-        CHECK(run_forward(t) == 0 && last_error()[0] == '\0');
-        CHECK(run_backward(t) == 0 && last_error()[0] == '\0');
-        CHECK(cu_synchronize() == 0);
-        CHECK(cu_to_host(run ? again : dqkv, (DevicePointer)(uintptr_t)t->dqkv, 2 * QKV) == 0);
-    }
+    CHECK(run_forward(t) == 0 && last_error()[0] == '\0');
+    CHECK(run_backward(t) == 0 && last_error()[0] == '\0');
+    CHECK(cu_synchronize() == 0);
+    CHECK(cu_to_host(dqkv, (DevicePointer)(uintptr_t)t->dqkv, 2 * QKV) == 0);
+    memset(again, 0, 2 * QKV);
+    CHECK(cu_to_device((DevicePointer)(uintptr_t)t->dqkv, again, 2 * QKV) == 0);
+    run_captured(t);
+    CHECK(cu_synchronize() == 0);
+    CHECK(cu_to_host(again, (DevicePointer)(uintptr_t)t->dqkv, 2 * QKV) == 0);
     CHECK(memcmp(dqkv, again, 2 * QKV) == 0);
     CHECK(cu_to_host(out, (DevicePointer)(uintptr_t)t->out, 2 * OUT) == 0);
     CHECK(cu_to_host(l, (DevicePointer)(uintptr_t)t->l, 4 * ROWS) == 0);
