@@ -52,8 +52,8 @@ endif
 endif
 CFLAGS += $(openmp)
 
-# USE_CBLAS=1: the products are those of the CBLAS that pkg-config finds. It is not chosen by itself: OpenBLAS 0.3.21 was
-# slower than our own products, by a third with AVX-512, and gives other bits with another number of threads.
+# USE_CBLAS=1: GEMMs by the CBLAS that pkg-config finds. It is not the default: OpenBLAS 0.3.21 was slower than our own
+# GEMM (dev/LOG.md), and gives other bits with another number of threads.
 ifeq ($(USE_CBLAS),1)
 cblas := $(firstword $(foreach lib,openblas blis mkl-sdl,$(shell pkg-config --exists $(lib) 2>/dev/null && echo $(lib))))
 ifeq ($(cblas),)

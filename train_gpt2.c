@@ -209,7 +209,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
         gelu_forward(y.fch_gelu, y.fch, BT * 4 * C);
         matmul_forward(y.residual3, y.residual2, y.fch_gelu, w.fcprojw, w.fcprojb, BT, 4 * C, C);
     }
-    const float* last = gpt2_layer_input(model, c.num_layers); // what leaves the last layer
+    const float* last = gpt2_layer_input(model, c.num_layers); // the last layer's output
     layernorm_forward(a.lnf, a.lnf_mean, a.lnf_rstd, last, p.lnfw, p.lnfb, BT, C);
     matmul_forward(a.output, NULL, a.lnf, p.wte, NULL, BT, C, (size_t)c.padded_vocab_size);
     return STATUS_OK;
@@ -300,7 +300,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 
     matmul_backward_weight(g.wte, NULL, a.output, a.lnf, accumulate, BT, C, Vp);
     matmul_backward_input(a.dbtc, a.output, model->params.wte, BT, C, Vp);
-    const float* last = gpt2_layer_input(model, c.num_layers); // what leaves the last layer
+    const float* last = gpt2_layer_input(model, c.num_layers); // the last layer's output
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dbtc, last, model->params.lnfw, a.lnf_mean, a.lnf_rstd, 0,
                        accumulate, BT, C);
     for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T, accumulate); }

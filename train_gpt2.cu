@@ -67,7 +67,7 @@ static void* device_alloc(GPT2* model, size_t bytes, const char* what) {
     cudaError_t error = cudaMalloc(&p, bytes);
     if (error == cudaErrorMemoryAllocation) {
         size_t available = 0, total = 0;
-        (void)cudaGetLastError(); // the next launch shall not report it again
+        (void)cudaGetLastError(); // or the check after the next launch would report it
         cudaMemGetInfo(&available, &total);
         status_fail(
             "%s: %.1f MiB of GPU memory asked for, %.1f MiB free; use a smaller batch (-b, with -d for accumulation), "
@@ -87,7 +87,7 @@ static void* pinned_alloc(size_t bytes) {
     return cuda_try(cudaMallocHost(&p, bytes)) == STATUS_OK ? p : NULL;
 }
 
-// Finds the GPU; an error where there is none that this build runs on.
+// Selects the GPU; an error where there is none that this build runs on.
 static Status gpt2_find_gpu(GPT2* model) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -152,7 +152,7 @@ static size_t gpt2_scratch_bytes(const GPT2* model, int B, int T) {
     return largest;
 }
 
-// What training needs beside the activations, of which some are for BT tokens.
+// What training needs beside the activations; BT is the number of tokens of a batch.
 static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     GPT2Info* info = &model->info;
     size_t n = info->num_parameters, V = info->config.vocab_size, buckets = (BT < V ? BT : V) + 1;
@@ -219,7 +219,7 @@ void gpt2_free(GPT2* model) {
     matmul_destroy(&model->matmul);
     if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }
     if (model->stream != NULL) { cudaStreamDestroy(model->stream); }
-    (void)cudaGetLastError(); // of this thread's next model
+    (void)cudaGetLastError(); // or this thread's next model would report it
     free(model);
 }
 
@@ -269,12 +269,12 @@ Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offse
     return device_copy(gpt2_block(model, block) + offset, host, bytes, cudaMemcpyHostToDevice);
 }
 
-// An fp32 block on the device for casts: the master weights, or memory for the moment, which cast_block_free frees.
+// An fp32 block on the device for casts: the master weights, or temporary memory, which cast_block_free frees.
 static float* cast_block(GPT2* model, int use_master_weights) {
     if (use_master_weights && model->master_weights != NULL) { return model->master_weights; }
     size_t held = model->info.memory_bytes;
     float* block = (float*)device_alloc(model, model->info.num_parameters * sizeof(float), "parameters in fp32");
-    model->info.memory_bytes = held; // what is freed soon does not count
+    model->info.memory_bytes = held; // temporary memory is not counted
     return block;
 }
 static void cast_block_free(GPT2* model, float* block) {
@@ -305,7 +305,7 @@ Status gpt2_get_parameters(GPT2* model, float* params) {
     return status_now();
 }
 
-// *value is one float from the device, when the stream has come to it.
+// *value is one float from the device, copied in the order of the stream.
 static Status gpt2_read_scalar(GPT2* model, float* value, const float* scalar) {
     cuda_try(cudaMemcpyAsync(model->scalar_host, scalar, sizeof(float), cudaMemcpyDeviceToHost, model->stream));
     cuda_try(cudaStreamSynchronize(model->stream));
@@ -366,8 +366,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     encoder_forward(a.encoded, model->inputs, p.wte, p.wpe, B, T, C, stream);
     ParameterTensors w = gpt2_layer_parameters(model, 0);
     ActivationTensors y = gpt2_layer_activations(model, 0);
-    floatX* branch =
-        a.lnf; // (B,T,C) what a layer adds to the residual stream; lnf overwrites it at the end, row by row
+    floatX* branch = a.lnf; // (B,T,C) added to the residual stream by the next LayerNorm; at the end lnf overwrites it
     layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
     for (int i = 0; i < L; i++) {
         NvtxRange layer_range("forward layer", i);
@@ -444,7 +443,7 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     Matmul* mm = &model->matmul;
     const floatX* inp = gpt2_layer_input(model, i);
 
-    // MLP: fcproj, GELU, fc, ln2. With gelu_fusion 2 the GEMM's epilogue multiplies by gelu'.
+    // MLP: fcproj, GELU, fc, ln2. With gelu_fusion 2 the epilogue of the first GEMM multiplies by gelu'.
     floatX* pre_gelu = model->info.settings.gelu_fusion >= 2 ? y.fch : NULL;
     matmul_backward_input(mm, y.dbt4c, y.dresidual, w.fcprojw, pre_gelu, BT, 4 * C, C);
     if (pre_gelu != NULL) {
@@ -505,7 +504,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     fused_classifier(a.output, a.losses, model->targets, scale, BT, V, Vp, 1, stream);
     matmul_backward_input(mm, a.dbtc, a.output, model->params.wte, NULL, BT, C, Vp);
     matmul_backward_weight(mm, g.wte, a.output, a.lnf, BT, C, Vp);
-    const floatX* last = gpt2_layer_input(model, L); // what leaves the last layer
+    const floatX* last = gpt2_layer_input(model, L); // the last layer's output
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, a.dbtc, last,
                        model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, stream);
     for (int i = L - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T); }

@@ -11,8 +11,8 @@ AdamW (Loshchilov and Hutter 2019) on fp32 moments and, where there are any, fp3
 typedef struct {
     float learning_rate, beta1, beta2, epsilon;
     float correction1, correction2; // 1 - beta^step
-    float grad_scale;               // the gradient counts times this: clipping
-    unsigned int seed;              // of stochastic rounding, another one each step
+    float grad_scale;               // gradients are multiplied by it: clipping
+    unsigned int seed;              // of stochastic rounding, different in each step
 } AdamW;
 
 static inline AdamW adamw_step(float learning_rate, float beta1, float beta2, float epsilon, float grad_scale,
@@ -23,7 +23,7 @@ static inline AdamW adamw_step(float learning_rate, float beta1, float beta2, fl
     return a;
 }
 
-// A well-mixed 32-bit hash of a position and a seed: the random bits of stochastic rounding.
+// A 32-bit hash of a position and a seed: the random bits of stochastic rounding.
 __device__ inline unsigned int hash32(unsigned int x, unsigned int seed) {
     x ^= seed * 0x9e3779b9u;
     x = (x ^ (x >> 16)) * 0x85ebca6bu;
@@ -31,8 +31,8 @@ __device__ inline unsigned int hash32(unsigned int x, unsigned int seed) {
     return x ^ (x >> 16);
 }
 
-// Rounds up or down at random so that the expectation is x: without master weights, updates smaller than half a unit in
-// the last place would be lost otherwise.
+// Rounds up or down at random so that the expectation is x. Without it, and without master weights, updates smaller than
+// half a unit in the last place would be lost.
 __device__ inline void round_stochastic(__nv_bfloat16* out, float x, unsigned int random) {
     unsigned int bits = __float_as_uint(x);
     if ((bits & 0x7f800000u) != 0x7f800000u) { bits += random & 0xffffu; }

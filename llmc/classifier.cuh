@@ -22,14 +22,13 @@ struct OnlineSum {
     }
 };
 
-// One block a row; what it computes stands at fused_classifier below. Few instructions count: a row is 3 to 4 per
-// number and pass, next to two exponentials.
+// One thread block per row; fused_classifier below says what it computes.
 template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     fused_classifier_kernel(floatX* logits, float* losses, const int* targets, float gradient_scale, int V, int Vp) {
     constexpr int K = x128::size;
-    size_t row = gridDim.x - 1 - blockIdx.x; // the rows that the product wrote last are still in L2
+    size_t row = gridDim.x - 1 - blockIdx.x; // the rows that the GEMM wrote last are still in L2
     floatX* x = logits + row * Vp;
-    int whole = V / K * K; // the vectors below hold no padding
+    int whole = V / K * K; // vectors before this column hold no padding
 
     OnlineSum mine = {-INFINITY, 0.0f};
 #pragma unroll 2
@@ -39,7 +38,7 @@ template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THRE
         for (int k = 0; k < K; k++) { f[k] = (float)v[k]; }
         mine.add(f);
     }
-    if (whole + threadIdx.x < V) { // the rest, a number a thread
+    if (whole + threadIdx.x < V) { // the remainder, one number per thread
         float f[1] = {(float)x[whole + threadIdx.x]};
         mine.add(f);
     }
@@ -63,7 +62,7 @@ template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THRE
         x128 v = load128(x + i);
         float d[K];
         for (int k = 0; k < K; k++) { d[k] = ex2_approx_ftz(fmaf((float)v[k], LOG2_E, offset)) * factor; }
-        if (target / K == i / K || i >= whole) { // the one vector with the target, and those with padding
+        if (target / K == i / K || i >= whole) { // the vector that holds the target, and those with padding
             for (int k = 0; k < K; k++) { d[k] = i + k >= V ? 0.0f : i + k == target ? d[k] - gradient_scale : d[k]; }
         }
         for (int k = 0; k < K; k++) { v[k] = (floatX)d[k]; }
@@ -71,8 +70,8 @@ template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THRE
     }
 }
 
-// losses (N) += the cross entropy of each row in nats. logits (N, Vp), the first V of a row count; targets (N).
-// With write_gradient, logits become d(loss * gradient_scale)/dlogits.
+// losses (N) += the cross entropy of each row in nats. logits (N, Vp), of which the first V of a row are used; targets (N).
+// With write_gradient, logits are overwritten with d(loss * gradient_scale)/dlogits, 0 in the padding.
 static inline void fused_classifier(floatX* logits, float* losses, const int* targets, float gradient_scale, int N,
                                     int V, int Vp, int write_gradient, cudaStream_t stream) {
     auto kernel = write_gradient ? fused_classifier_kernel<true> : fused_classifier_kernel<false>;
@@ -80,7 +79,7 @@ static inline void fused_classifier(floatX* logits, float* losses, const int* ta
     cuda_try(cudaGetLastError());
 }
 
-// *sum = the sum of losses (n), by one block and so in a fixed order
+// *sum = the sum of losses (n), by one thread block, so in a fixed order
 __global__ void __launch_bounds__(1024) sum_losses_kernel(float* sum, const float* losses, size_t n) {
     float mine = 0.0f;
     for (size_t i = threadIdx.x; i < n; i += 1024) { mine += losses[i]; }

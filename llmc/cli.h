@@ -17,7 +17,7 @@ typedef const char* cli_text; // NULL: not given
 typedef int cli_whole;
 typedef double cli_number;
 
-// Who has the flag
+// Which trainer has the flag
 enum { FOR_BOTH = 3, FOR_CPU = 1, FOR_GPU = 2 };
 #ifdef __CUDACC__
 enum { CLI_TRAINER = FOR_GPU };

@@ -1,14 +1,14 @@
 /*
-Sums over the rows of a tensor, the gradient of every bias and every LayerNorm weight. In two steps, so that the order
-of additions is fixed: a kernel sums the rows of each block into one row of `partial`, then column_sum_partials adds
-those rows to the gradient.
+Sums over the rows of a tensor: the gradient of every bias and every LayerNorm weight. In two steps, so that the order of
+additions is fixed: each thread block of a kernel writes the sum of its rows to one row of `partial`, then
+column_sum_partials adds those rows to the gradient.
 */
 #ifndef LLMC_COLUMN_SUM_CUH
 #define LLMC_COLUMN_SUM_CUH
 
 #include "cuda_common.cuh"
 
-// Rows of partial sums that a kernel may write: enough blocks to fill any GPU.
+// Rows of partial sums that a kernel may write: enough thread blocks to fill any GPU.
 constexpr int COLUMN_SUM_BLOCKS = 1024;
 
 // grad (n), fp32, += sum of the rows of partial (rows, stride); a block sums 32 columns.
@@ -32,8 +32,8 @@ static inline void column_sum_partials(float* grad, const float* partial, int ro
     cuda_try(cudaGetLastError());
 }
 
-// How the column-sum kernels share a tensor (rows, n): a block has 8 warps; each lane owns one 16-byte vector of columns,
-// and the warps of all blocks with the same blockIdx.x share the rows.
+// How the column-sum kernels divide a tensor (rows, n): a thread block has 8 warps; each lane owns one 16-byte vector of
+// columns; the warps of all blocks with the same blockIdx.x take the rows in turn.
 constexpr int COLUMN_SUM_WARPS = 8;
 constexpr int COLUMN_SUM_WIDTH = WARP_SIZE * x128::size; // columns of a block
 
@@ -46,8 +46,8 @@ template <class Kernel> static inline dim3 column_sum_grid(Kernel* kernel, int r
     return dim3(x, y > 1 ? y : 1);
 }
 
-// Adds up the sums of the block's warps for the columns of block column `block`; they become, or with ADD are added to,
-// row (n).
+// Sums over the warps of the thread block, for the columns of block column `block`, and writes the result to row (n), or
+// with ADD adds it.
 template <bool ADD>
 __device__ inline void store_column_sums(float* row, const float (&sum)[x128::size], int block, int n) {
     __shared__ float sums[COLUMN_SUM_WARPS][COLUMN_SUM_WIDTH];

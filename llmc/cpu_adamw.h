@@ -25,8 +25,8 @@ static inline void adamw_update(float* params, float* m, float* v, const float* 
     }
 }
 
-// sqrt(sum of x^2), n elements. Squares are added up in fp64, by blocks of fixed size whose sums are then added in
-// order: the same bits for any number of threads.
+// sqrt(sum of x^2), n elements. Squares are added in fp64, in blocks of fixed size whose sums are then added in order:
+// the same bits for any number of threads.
 static inline double vector_norm(const float* x, size_t n) {
     enum { BLOCK = 1 << 16, BLOCKS = 1024 };
     double total = 0.0, sums[BLOCKS];

@@ -7,12 +7,12 @@ Causal self-attention on the CPU, fused and tiled: FlashAttention-2 (Dao, 2023),
 
     s_ij = q_i.k_j / sqrt(HS)  for j <= i,    P_ij = exp(s_ij - m_i) / l_i,    out_i = sum_j P_ij v_j
 
-No (T,T) tensor exists: scores live in a tile of ATTENTION_BLOCK queries by ATTENTION_BLOCK keys, and the backward pass
-computes them again from qkv, l and m. Tiles above the diagonal are skipped.
+No (T,T) tensor exists: scores are held in a tile of ATTENTION_BLOCK queries by ATTENTION_BLOCK keys, and the backward
+pass computes them again from qkv, l and m. Tiles above the diagonal are skipped.
 
-The tile is held transposed, keys in rows and queries along the vector lanes. Then a row's maximum and sum, m and l, are
-lane by lane operations without a reduction across a vector; K, V, dO and Q are read as they lie; and only the query
-block is transposed, once for all of its key blocks.
+The tile is stored transposed, keys in rows and queries along the vector lanes. So the maximum and the sum over keys are
+elementwise operations on vectors, without a reduction across lanes. K, V, dO and Q are read as they are stored; only the
+query block is transposed, once for all of its key blocks.
 */
 #ifndef LLMC_CPU_ATTENTION_H
 #define LLMC_CPU_ATTENTION_H
@@ -31,13 +31,13 @@ enum {
 
 // c (rows, cols) = base + a (rows, K) b (K, cols), where a(r,k) = a[r * a_row + k * a_k]; base may be NULL or c. cols
 // is a multiple of ATTENTION_LANES.
-static inline void attention_product(float* c, const float* base, size_t ldc, const float* a, size_t a_row, size_t a_k,
-                                     const float* b, size_t ldb, size_t rows, size_t cols, size_t K) {
+static inline void attention_gemm(float* c, const float* base, size_t ldc, const float* a, size_t a_row, size_t a_k,
+                                  const float* b, size_t ldb, size_t rows, size_t cols, size_t K) {
     for (size_t i = 0; i < rows; i += TILE_ROWS) {
         for (size_t j = 0; j < cols; j += ATTENTION_LANES) {
             size_t at = i * ldc + j;
-            tile_product(c + at, base ? base + at : NULL, ldc, NULL, a + i * a_row, a_row, a_k, b + j, ldb, K,
-                         (int)(rows - i), ATTENTION_VECTORS);
+            register_tile(c + at, base ? base + at : NULL, ldc, NULL, a + i * a_row, a_row, a_k, b + j, ldb, K,
+                          (int)(rows - i), ATTENTION_VECTORS);
         }
     }
 }
@@ -81,8 +81,7 @@ static inline void attention_forward_block(float* out, float* l, float* m, const
         int diagonal = j0 == i0;
         size_t keys = diagonal ? rows : ATTENTION_BLOCK;
         // S^T = K Q^T
-        attention_product(ST, NULL, ATTENTION_BLOCK, k + j0 * ld, ld, 1, QT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK,
-                          HS);
+        attention_gemm(ST, NULL, ATTENTION_BLOCK, k + j0 * ld, ld, 1, QT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK, HS);
         for (size_t j = 0; diagonal && j < keys; j++) { attention_mask(ST + j * ATTENTION_BLOCK, j, -INFINITY); }
         for (size_t x = 0; x < BLOCK_VECTORS; x++) { // m <- max(m, S);  S <- exp(S - m);  l <- l exp(m_old - m) + sum S
             float* s = ST + x * LANES;
@@ -102,7 +101,7 @@ static inline void attention_forward_block(float* out, float* l, float* m, const
         for (size_t i = 0; j0 > 0 && i < rows; i++) {
             for (size_t d = 0; d < HS; d++) { O[i * HS + d] *= rescale[i]; }
         }
-        attention_product(O, O, HS, ST, 1, ATTENTION_BLOCK, v + j0 * ld, ld, rows, HS, keys);
+        attention_gemm(O, O, HS, ST, 1, ATTENTION_BLOCK, v + j0 * ld, ld, rows, HS, keys);
     }
 
     for (size_t x = 0; x * LANES < rows; x++) {
@@ -122,7 +121,7 @@ static inline void attention_forward(float* out, float* l, float* m, const float
 #pragma omp parallel for collapse(3) schedule(dynamic)
     for (size_t b = 0; b < B; b++) {
         for (size_t h = 0; h < NH; h++) {
-            for (size_t i = 0; i < blocks; i++) { // the long rows first, so that no thread ends with one of them
+            for (size_t i = 0; i < blocks; i++) { // longest rows first: dynamic scheduling balances better
                 const float* q = qkv + b * T * 3 * C + h * HS;
                 size_t i0 = (blocks - 1 - i) * ATTENTION_BLOCK, row = (b * NH + h) * T;
                 attention_forward_block(out + b * T * C + h * HS, l + row, m + row, q, q + C, q + 2 * C, i0, T, HS,
@@ -137,8 +136,8 @@ static inline void attention_forward(float* out, float* l, float* m, const float
 //     dP_ij = dout_i.v_j,    D_i = dout_i.out_i = sum_j P_ij dP_ij,    dS_ij = P_ij (dP_ij - D_i)
 //     dv_j += sum_i P_ij dout_i,    dk_j += sum_i dS_ij q_i / sqrt(HS),    dq_i = sum_j dS_ij k_j / sqrt(HS)
 //
-// dq, dk, dv are laid out as q, k, v; dout as out. Blocks come with i0 ascending, so that a key block is first met on
-// the diagonal: there its dk and dv are written, later they are added to.
+// dq, dk, dv have the strides of q, k, v; dout those of out. Query blocks are processed with i0 ascending: so a key block
+// is first used by the diagonal tile, which writes its dk and dv; later tiles add to them.
 static inline void attention_backward_block(float* dq, float* dk, float* dv, const float* dout, const float* q,
                                             const float* k, const float* v, const float* out, const float* l,
                                             const float* m, size_t i0, size_t T, size_t HS, size_t ld, size_t ld_out) {
@@ -169,8 +168,8 @@ static inline void attention_backward_block(float* dq, float* dk, float* dv, con
         const float *k_j = k + j0 * ld, *v_j = v + j0 * ld;
         float *dk_j = dk + j0 * ld, *dv_j = dv + j0 * ld;
         // S^T = K Q^T,  dP^T = V dO^T
-        attention_product(PT, NULL, ATTENTION_BLOCK, k_j, ld, 1, QT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK, HS);
-        attention_product(dST, NULL, ATTENTION_BLOCK, v_j, ld, 1, dOT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK, HS);
+        attention_gemm(PT, NULL, ATTENTION_BLOCK, k_j, ld, 1, QT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK, HS);
+        attention_gemm(dST, NULL, ATTENTION_BLOCK, v_j, ld, 1, dOT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK, HS);
         for (size_t j = 0; j < keys; j++) { // P = exp(S - m) / l,  dS = P (dP - D)
             float *p_j = PT + j * ATTENTION_BLOCK, *ds_j = dST + j * ATTENTION_BLOCK;
             if (diagonal) { attention_mask(p_j, j, -INFINITY); }
@@ -181,9 +180,9 @@ static inline void attention_backward_block(float* dq, float* dk, float* dv, con
             }
         }
         // dV += P^T dO,  dK += dS^T Q,  dQ += dS K
-        attention_product(dv_j, diagonal ? NULL : dv_j, ld, PT, ATTENTION_BLOCK, 1, dout_i, ld_out, keys, HS, rows);
-        attention_product(dk_j, diagonal ? NULL : dk_j, ld, dST, ATTENTION_BLOCK, 1, q_i, ld, keys, HS, rows);
-        attention_product(dQ, dQ, HS, dST, 1, ATTENTION_BLOCK, k_j, ld, rows, HS, keys);
+        attention_gemm(dv_j, diagonal ? NULL : dv_j, ld, PT, ATTENTION_BLOCK, 1, dout_i, ld_out, keys, HS, rows);
+        attention_gemm(dk_j, diagonal ? NULL : dk_j, ld, dST, ATTENTION_BLOCK, 1, q_i, ld, keys, HS, rows);
+        attention_gemm(dQ, dQ, HS, dST, 1, ATTENTION_BLOCK, k_j, ld, rows, HS, keys);
     }
     for (size_t i = 0; i < rows; i++) { memcpy(dq + (i0 + i) * ld, dQ + i * HS, HS * sizeof(float)); }
 }

@@ -1,6 +1,6 @@
 /*
-Softmax and cross entropy on the CPU, fused: from logits to losses, and in the same pass to the gradients of the logits,
-which take the logits' place.
+Softmax and cross entropy on the CPU, fused: computes the losses from the logits and, in the same pass, overwrites the
+logits with their gradients.
 
     loss = log sum_v exp(x_v) - x_target,    dx_v = dloss (exp(x_v) / sum - [v = target])
 

@@ -15,8 +15,8 @@ static inline void encoder_forward(float* out, const int* tokens, const float* w
     }
 }
 
-// dwte[token] += dout,  dwpe[position] += dout. A thread adds up 64 channels of all tokens, in order: a token that
-// occurs twice is no race, and the sums do not depend on the number of threads.
+// dwte[token] += dout,  dwpe[position] += dout. A thread owns 64 channels and adds all tokens in order: no races, and the
+// sums do not depend on the number of threads.
 static inline void encoder_backward(float* dwte, float* dwpe, const float* dout, const int* tokens, size_t B, size_t T,
                                     size_t C) {
     enum { COLUMNS = 64 };

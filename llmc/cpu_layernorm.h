@@ -1,5 +1,5 @@
 /*
-LayerNorm on the CPU (Ba, Kiros, Hinton 2016): each row of C channels is brought to mean 0 and variance 1, then scaled
+LayerNorm on the CPU (Ba, Kiros, Hinton 2016): each row of C channels is normalised to mean 0 and variance 1, then scaled
 and shifted. inp, out (BT,C); weight, bias (C); mean, rstd (BT), kept for the backward pass.
 */
 #ifndef LLMC_CPU_LAYERNORM_H
@@ -51,7 +51,7 @@ static inline void layernorm_backward(float* dinp, float* dweight, float* dbias,
             dx[c] = accumulate_input ? dx[c] + d : d;
         }
     }
-    enum { COLUMNS = 64 }; // a thread sums 64 columns over all rows, in order: no two threads add to one sum
+    enum { COLUMNS = 64 }; // a thread sums 64 columns over all rows, in order: no races
 #pragma omp parallel for
     for (size_t first = 0; first < C; first += COLUMNS) {
         size_t count = C - first < COLUMNS ? C - first : COLUMNS;

@@ -1,18 +1,15 @@
 /*
-Matrix products on the CPU: the linear layers, forward and backward.
+GEMM on the CPU: the linear layers, forward and backward.
 
-One product serves all three, since packing puts any operand into the order that the register tile wants:
+One GEMM serves all three, since packing brings either operand into the order that the register tile reads:
 
     c (M,N) = base + bias + a (M,K) b (K,N)
 
-c is cut into blocks; each block is one task of one thread, which walks over K in steps of BLOCK_K. In a step it packs
-its rows of a into panels of TILE_ROWS rows, small enough together to stay in the second-level cache; then, panel by
-panel of TILE_COLS columns, it packs b and multiplies it with every panel of a while it is in the first-level cache
-(Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Every element of c is summed in the
-same order whatever the blocks and the number of threads: same inputs, same bits.
-
-On one core of a Sapphire Rapids Xeon the products of GPT-2 124M run at 105 GFLOP/s; the peak of its multiply-adds is
-140, and OpenBLAS 0.3.21 reaches 69. With USE_CBLAS they go to cblas_sgemm all the same.
+c is cut into blocks, one task of one thread each. A task loops over K in steps of BLOCK_K. In each step it packs its rows
+of a into panels of TILE_ROWS rows, which stay in the second-level cache. Then it packs b, one panel of TILE_COLS columns
+at a time, and multiplies that panel by every panel of a while it is in the first-level cache (Goto and van de Geijn,
+"Anatomy of High-Performance Matrix Multiplication", 2008). The sum of an element of c has one order, whatever the blocks
+and the number of threads: same inputs, same bits. With USE_CBLAS, cblas_sgemm does it all.
 */
 #ifndef LLMC_CPU_MATMUL_H
 #define LLMC_CPU_MATMUL_H
@@ -28,11 +25,11 @@ enum {
     BLOCK_K = 384,
     BLOCK_ROWS = 64 * TILE_ROWS, // the packed rows of a are 768 KiB with AVX-512
     BLOCK_COLS = 16 * TILE_COLS,
-    PANEL = BLOCK_K * TILE_ROWS + 16 // floats of a panel of a; the 16 keep panels off each other's cache sets
+    PANEL = BLOCK_K * TILE_ROWS + 16 // floats of a panel of a; the 16 keep panels from mapping to the same cache sets
 };
 
-// A matrix as a product reads it: element (r,k) of a or (k,j) of b lies at data[outer * outer_stride + k * k_stride],
-// where outer is the index that is not summed over. One of the strides is 1.
+// An operand of a GEMM: element (r,k) of a, or (k,j) of b, is data[outer * outer_stride + k * k_stride], where outer is the
+// index that is not summed over. One of the strides is 1.
 typedef struct {
     const float* data;
     size_t outer_stride, k_stride;
@@ -45,7 +42,7 @@ ALWAYS_INLINE void matmul_pack(float* packed, size_t panel, const size_t width, 
     const float* source = x.data + first * x.outer_stride + k0 * x.k_stride;
     size_t last = count / width * width, done = 0;
     if (last < count) { memset(packed + last / width * panel, 0, depth * width * sizeof(float)); }
-    if (x.outer_stride == 1) { // rows lie side by side: copy a panel's width of them at each step
+    if (x.outer_stride == 1) { // rows are contiguous: copy a panel's width of them at each step
         for (size_t k = 0; k < depth; k++) {
             const float* from = source + k * x.k_stride;
             float* to = packed + k * width;
@@ -54,9 +51,9 @@ ALWAYS_INLINE void matmul_pack(float* packed, size_t panel, const size_t width, 
         }
         return;
     }
-    const size_t piece = width < LANES ? width : LANES; // of a transposed vector that stays within a panel
+    const size_t piece = width < LANES ? width : LANES; // of a transposed vector that belongs to one panel
     size_t whole_k = depth / LANES * LANES;
-    for (; done + LANES <= count; done += LANES) { // steps lie side by side: transpose squares of LANES rows and steps
+    for (; done + LANES <= count; done += LANES) { // steps are contiguous: transpose squares of LANES rows and steps
         for (size_t k = 0; k < whole_k; k += LANES) {
             vec square[LANES];
             for (size_t i = 0; i < LANES; i++) { square[i] = vec_load(source + (done + i) * x.outer_stride + k); }
@@ -69,7 +66,7 @@ ALWAYS_INLINE void matmul_pack(float* packed, size_t panel, const size_t width, 
             }
         }
     }
-    for (size_t i = 0; i < count; i++) { // what is left over of rows and of steps, one by one
+    for (size_t i = 0; i < count; i++) { // the remainder of rows and of steps, one by one
         float* to = packed + i / width * panel + i % width;
         for (size_t k = i < done ? whole_k : 0; k < depth; k++) { to[k * width] = source[i * x.outer_stride + k]; }
     }
@@ -80,14 +77,14 @@ ALWAYS_INLINE void matmul_pack(float* packed, size_t panel, const size_t width, 
 static inline void matmul_tile(float* c, const float* base, size_t ldc, const float* bias, const float* panel_a,
                                const float* panel_b, size_t depth, int height, size_t width) {
     if (width == 3 * LANES) {
-        tile_product(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 3);
+        register_tile(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 3);
     } else if (width == 2 * LANES) {
-        tile_product(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 2);
+        register_tile(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 2);
     } else if (width == LANES) {
-        tile_product(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 1);
-    } else { // no whole number of vectors: through a whole tile beside c
+        register_tile(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 1);
+    } else { // no whole number of vectors: compute a whole tile, then copy the part
         float tile[TILE_ROWS * TILE_COLS] ALIGNED;
-        tile_product(tile, NULL, TILE_COLS, NULL, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, TILE_ROWS, 3);
+        register_tile(tile, NULL, TILE_COLS, NULL, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, TILE_ROWS, 3);
         for (size_t r = 0; r < (size_t)height; r++) {
             for (size_t j = 0; j < width; j++) {
                 c[r * ldc + j] = tile[r * TILE_COLS + j] + (base ? base[r * ldc + j] : 0.0f) + (bias ? bias[j] : 0.0f);
@@ -103,7 +100,7 @@ static inline void matmul_block(float* c, const float* base, const float* bias, 
     static _Thread_local float packed_b[BLOCK_K * TILE_COLS] ALIGNED;            // (depth, TILE_COLS)
     for (size_t k0 = 0; k0 < K; k0 += BLOCK_K) {
         size_t depth = K - k0 < BLOCK_K ? K - k0 : BLOCK_K;
-        const float* addend = k0 == 0 ? base : c; // later steps add to what the earlier ones left
+        const float* addend = k0 == 0 ? base : c; // later steps add to the sums of earlier ones
         const float* first_bias = k0 == 0 ? bias : NULL;
         matmul_pack(packed_a, PANEL, TILE_ROWS, a, row, rows, k0, depth);
         for (size_t j = col; j < col + cols; j += TILE_COLS) {
@@ -136,7 +133,7 @@ static inline void matmul(float* c, const float* base, const float* bias, Matmul
     cblas_sgemm(CblasRowMajor, a_order, b_order, (int)M, (int)N, (int)K, 1.0f, a.data, (int)lda, b.data, (int)ldb,
                 base || bias ? 1.0f : 0.0f, c, (int)N);
 #else
-    // Blocks as large as the caches like, but at least two for each thread where the product is large enough.
+    // Blocks as large as the caches allow, but at least two per thread where the GEMM is large enough.
     size_t block_rows = BLOCK_ROWS, block_cols = BLOCK_COLS, wanted = 2 * (size_t)cpu_threads();
     while (block_cols > 2 * TILE_COLS && CEIL_DIV(M, block_rows) * CEIL_DIV(N, block_cols) < wanted) {
         block_cols /= 2;
@@ -179,7 +176,7 @@ static inline void matmul_backward_weight(float* dweight, float* dbias, const fl
     MatmulOperand a = {dout, 1, OC}, b = {inp, 1, C};
     matmul(dweight, accumulate ? dweight : NULL, NULL, a, b, OC, C, BT);
     if (dbias == NULL) { return; }
-    enum { COLUMNS = 64 }; // a thread sums 64 columns over all rows, in order: no two threads add to one sum
+    enum { COLUMNS = 64 }; // a thread sums 64 columns over all rows, in order: no races
 #pragma omp parallel for
     for (size_t first = 0; first < OC; first += COLUMNS) {
         size_t count = OC - first < COLUMNS ? OC - first : COLUMNS;

@@ -1,6 +1,6 @@
 /*
 What the CPU kernels are built from: a vector of floats as wide as the machine's registers, its exponential, and the
-register tile, a small matrix product held in registers. GCC and clang vector extensions only: the same source compiles
+register tile, a small GEMM whose result is held in registers. GCC and clang vector extensions only: the same source compiles
 to AVX-512, AVX, SSE and NEON.
 
 The code relies on NaN staying NaN and on sums being added in the order written; it refuses to be compiled with
@@ -23,8 +23,8 @@ The code relies on NaN staying NaN and on sums being added in the order written;
 #error "compile without -ffast-math: NaN must stay NaN, and vec_exp() rounds by adding and subtracting a constant"
 #endif
 
-// LANES: floats of a vector. TILE_ROWS: a tile of TILE_ROWS x TILE_VECTORS sums, a row of TILE_VECTORS and a scalar
-// fill the registers.
+// LANES: floats of a vector. TILE_ROWS x TILE_VECTORS: accumulators of the register tile; with a row of TILE_VECTORS and a
+// scalar they fill the registers.
 #if defined(__AVX512F__)
 #define LANES 16
 #define TILE_ROWS 8 // of 32 registers
@@ -70,7 +70,7 @@ static inline vec vec_load_first(const float* p, size_t n, float fill) {
 }
 static inline void vec_store_first(float* p, vec x, size_t n) { memcpy(p, &x, n * sizeof(float)); }
 
-// a where the mask's lane is all ones, b where it is zero. Comparisons of vectors give such masks.
+// a in the lanes where the mask is all ones, b where it is zero. Comparisons of vectors give such masks.
 ALWAYS_INLINE vec vec_select(vec_bits mask, vec a, vec b) {
     return (vec)((mask & (vec_bits)a) | (~mask & (vec_bits)b));
 }
@@ -161,9 +161,9 @@ ALWAYS_INLINE vec vec_exp(vec x) {
 // a(r,k) = a[r * a_row + k * a_k], so that either order of a serves; b has its rows ldb apart, c and base ldc. base and
 // bias may be NULL, and base may be c. The sums stay in registers over the whole of k: each step loads one row of b and
 // a scalar per row of a for TILE_ROWS * vectors multiply-adds.
-ALWAYS_INLINE void tile_product_(float* c, const float* base, size_t ldc, const float* bias, const float* a,
-                                 size_t a_row, size_t a_k, const float* b, size_t ldb, size_t K, const int rows,
-                                 const int vectors) {
+ALWAYS_INLINE void register_tile_(float* c, const float* base, size_t ldc, const float* bias, const float* a,
+                                  size_t a_row, size_t a_k, const float* b, size_t ldb, size_t K, const int rows,
+                                  const int vectors) {
     vec sum[TILE_ROWS][TILE_VECTORS];
     const float* a_of[TILE_ROWS];
 #pragma GCC unroll 8
@@ -173,7 +173,7 @@ ALWAYS_INLINE void tile_product_(float* c, const float* base, size_t ldc, const 
         for (int v = 0; v < vectors; v++) { sum[r][v] = (vec){0}; }
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) { // c is on its way from the caches while the sums are made
+    for (int r = 0; r < rows; r++) { // c is loaded into the cache while the sums are computed
 #pragma GCC unroll 3
         for (int v = 0; v < vectors; v++) { __builtin_prefetch(c + (size_t)r * ldc + v * LANES, 1); }
     }
@@ -202,13 +202,13 @@ ALWAYS_INLINE void tile_product_(float* c, const float* base, size_t ldc, const 
 }
 
 // The same; a full tile takes the path on which `rows` is a constant.
-ALWAYS_INLINE void tile_product(float* c, const float* base, size_t ldc, const float* bias, const float* a,
-                                size_t a_row, size_t a_k, const float* b, size_t ldb, size_t K, int rows,
-                                const int vectors) {
+ALWAYS_INLINE void register_tile(float* c, const float* base, size_t ldc, const float* bias, const float* a,
+                                 size_t a_row, size_t a_k, const float* b, size_t ldb, size_t K, int rows,
+                                 const int vectors) {
     if (rows >= TILE_ROWS) {
-        tile_product_(c, base, ldc, bias, a, a_row, a_k, b, ldb, K, TILE_ROWS, vectors);
+        register_tile_(c, base, ldc, bias, a, a_row, a_k, b, ldb, K, TILE_ROWS, vectors);
     } else {
-        tile_product_(c, base, ldc, bias, a, a_row, a_k, b, ldb, K, rows, vectors);
+        register_tile_(c, base, ldc, bias, a, a_row, a_k, b, ldb, K, rows, vectors);
     }
 }
 

@@ -41,7 +41,7 @@ static inline void cuda_check_(cudaError_t error, const char* call, const char* 
 #define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
 static inline Status cuda_try_(cudaError_t error, const char* call, const char* file, int line) {
     if (error == cudaSuccess) { return STATUS_OK; }
-    (void)cudaGetLastError(); // the look after the next launch shall not find it again
+    (void)cudaGetLastError(); // or the check after the next launch would report it again
     return status_fail("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error),
                        cudaGetErrorString(error));
 }

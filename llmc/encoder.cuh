@@ -2,7 +2,7 @@
 The embedding: out[b,t] = wte[token[b,t]] + wpe[t], and its gradients.
 
 dwte is a sum over all positions that hold the same token. To add in a fixed order without atomics, the host sorts the
-positions by token (a counting sort, microseconds for a batch); one block then serves one token.
+positions by token (a counting sort, microseconds for a batch); each thread block then sums the positions of one token.
 */
 #ifndef LLMC_ENCODER_CUH
 #define LLMC_ENCODER_CUH
@@ -44,7 +44,7 @@ __global__ void encoder_backward_wpe_kernel(float* dwpe, const floatX* dout, int
     for (int k = 0; k < x128::size; k++) { dwpe[i + k] += sum[k]; }
 }
 
-// A block serves one token, blockIdx.x, and 32 vectors of channels, blockIdx.y; its warps share the token's positions
+// A thread block sums one token, blockIdx.x, for 32 vectors of channels, blockIdx.y; its warps divide the positions
 // order[start .. end-1]. buckets (unique, 2): token and start; the next row's start is this one's end.
 __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE, 4)
     encoder_backward_wte_kernel(float* dwte, const floatX* dout, const int2* buckets, const int* order, int C) {
@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE, 4)
     store_column_sums<true>(dwte + (size_t)buckets[blockIdx.x].x * C, sum, blockIdx.y, C);
 }
 
-// The positions of a batch sorted by token: what encoder_backward reads. Host arrays, meant to be pinned.
+// The positions of a batch sorted by token: what encoder_backward reads. On the host the arrays are page-locked.
 struct TokenOrder {
-    int2* buckets; // (unique + 1): token, start in order; behind the last, the number of positions
+    int2* buckets; // (unique + 1): token and start in `order`; the last one's start is BT
     int* order;    // (BT): positions b*T+t, by token, ascending within one
     int unique;
 };
@@ -80,7 +80,7 @@ static inline void sort_tokens(TokenOrder* sorted, int* counts, const int* token
         sorted->buckets[sorted->unique].x = v;
         sorted->buckets[sorted->unique++].y = start;
         int count = counts[v];
-        counts[v] = start; // from here on, where the token's next position goes
+        counts[v] = start; // from here on: where the token's next position goes
         start += count;
     }
     sorted->buckets[sorted->unique].x = -1;

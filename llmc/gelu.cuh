@@ -7,7 +7,7 @@ GELU, the tanh approximation of GPT-2 (Hendrycks and Gimpel 2016): gelu(x) = x/2
 #include "column_sum.cuh"
 #include "cuda_common.cuh"
 
-// With u = √(2/π) (x + 0.044715 x³): (1 + tanh(u))/2 = σ(2u), the logistic function, which keeps its digits where tanh is
+// With u = √(2/π) (x + 0.044715 x³): (1 + tanh(u))/2 = σ(2u), the logistic function. It has no cancellation where tanh is
 // close to -1, and takes two instructions of the special function unit: σ(y) = 1 / (1 + 2^(-y log2 e)).
 constexpr float GELU_SLOPE = 0.7978845608028654f, GELU_CUBIC = 0.044715f; // √(2/π) and the factor of x³
 
@@ -27,7 +27,7 @@ __global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n) {
     if (i >= n) { return; }
     x128 x = load128_stream(inp + i), y;
     for (int k = 0; k < x128::size; k++) { y[k] = (floatX)gelu((float)x[k], gelu_sigma((float)x[k])); }
-    store128(out + i, y); // the next product reads it: leave it in the cache
+    store128(out + i, y); // the next GEMM reads it: leave it in the cache
 }
 
 // out (n) = gelu(inp); n is a multiple of x128::size.
@@ -37,7 +37,7 @@ static inline void gelu_forward(floatX* out, const floatX* inp, size_t n, cudaSt
 }
 
 // d (rows, n), in place: d *= gelu'(inp). Row y of partial (gridDim.y, n): column sums over this block's rows.
-// Where out is not NULL, gelu(inp) is written to it once more. Blocks and threads as in column_sum_kernel.
+// Where out is not NULL, gelu(inp) is written to it again. Blocks and threads as in column_sum_kernel.
 __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
     gelu_backward_kernel(floatX* d, floatX* out, float* partial, const floatX* inp, int rows, int n) {
     int column = blockIdx.x * COLUMN_SUM_WIDTH + threadIdx.x % WARP_SIZE * x128::size;

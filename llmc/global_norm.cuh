@@ -1,5 +1,6 @@
 /*
-The Euclidean norm of all gradients, added up in a fixed order: each block sums a fixed share, one block sums the sums.
+The Euclidean norm of all gradients, in a fixed order of additions: each thread block sums a fixed part, then one block
+sums the partial sums.
 */
 #ifndef LLMC_GLOBAL_NORM_CUH
 #define LLMC_GLOBAL_NORM_CUH

@@ -1,7 +1,7 @@
 /*
-GPT-2, in numbers: the sizes of a model, the table of its parameters, the table of its activations, how a model is named
-on the command line, and how it is initialised. Both trainers are built from this file; each table is written here once
-and nowhere else. How a model lies in a file: model_file.h.
+GPT-2's sizes and tables: a model's configuration, its parameters, its activations, the descriptors that name a model on
+the command line, and the initial weights. Structs, allocation, saving and tests of both trainers follow from these
+tables. The file format is in model_file.h.
 
 The model (Radford et al. 2019): learned positions, pre-LayerNorm blocks, tanh-GELU, tied token embedding.
 Names: B batch, T time, C channels, L layers, NH heads, HS = C/NH head size, V vocabulary, Vp vocabulary padded to a
@@ -30,7 +30,7 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Parameters, in the order of the checkpoint file.
 // X(ctx, name, layers, rows, cols, init). Each tensor is (layers, rows, cols); cols = 1 marks a vector. Weight decay
-// acts on matrices only. Weights multiply from the left: out (BT, rows) = inp (BT, cols) W^T + b.
+// acts on matrices only. A weight W (rows, cols) and its bias compute out (BT, rows) = inp (BT, cols) W^T + b.
 
 // clang-format off
 #define GPT2_PARAMETERS(X, ctx)                                                                                        \
@@ -299,7 +299,7 @@ static inline Status gpt2_config_status(GPT2Config c, const char* source) {
             "gpt2:l%dc%dh%d",
             source, HS, c.channels, c.num_heads, c.num_layers, c.channels, c.channels / best);
     }
-    // 16 bytes a parameter are trained with: weights, gradients, two moments
+    // training takes at least 16 bytes per parameter: weights, gradients, two moments, each fp32
     if (size_mul(gpt2_parameters(table, c), 16) == SIZE_MAX) {
         return status_fail("%s: more parameters than can be counted: context %d, vocabulary %d, layers %d, channels %d",
                            source, c.max_seq_len, c.vocab_size, c.num_layers, c.channels);
@@ -327,7 +327,7 @@ static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int
     int explicit_family = gpt3 || strncmp(descriptor, "gpt2:", 5) == 0;
     int depth = 0, layers = 0, channels = 0, heads = 0, context = 0;
     const char* p = explicit_family ? strchr(descriptor, ':') + 1 : descriptor;
-    while (*p != '\0') { // a letter and its number, again and again
+    while (*p != '\0') { // pairs of a letter and a number
         char letter = *p++;
         int* field = letter == 'd'   ? &depth
                      : letter == 'l' ? &layers
@@ -369,8 +369,8 @@ static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int
 // ----------------------------------------------------------------------------
 // Initialisation, fp32, on the host
 
-// Fills params (the whole block, in table order) with GPT-2's initial weights. The random numbers are drawn layer by
-// layer in PyTorch's order, so that the same seed gives the same weights as llm.c.
+// Fills params (all of them, in table order) with GPT-2's initial weights. Random numbers are drawn layer by layer in
+// PyTorch's order, so that the same seed gives the same weights as llm.c.
 static inline void gpt2_init_parameters(float* params, GPT2Config config, unsigned int seed) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     gpt2_parameters(table, config);

@@ -1,12 +1,12 @@
 /*
-Clocks, power and temperature of the GPU, as nvidia-smi tells them: it comes with every driver, and nothing is linked.
+Clocks, power and temperature of the GPU from nvidia-smi, which comes with every driver: nothing is linked.
 */
 #ifndef LLMC_GPU_INFO_CUH
 #define LLMC_GPU_INFO_CUH
 
 #include "cuda_common.cuh"
 
-// Prints one line on the current device, or one that says why there is none. Takes some ten milliseconds.
+// Prints one line on the current device, or one that says that nvidia-smi does not answer. Takes tens of milliseconds.
 static inline void gpu_info_print(void) {
     char bus[32], command[256], line[256];
     int device;

@@ -63,7 +63,7 @@ static inline void residual_layernorm_forward(floatX* residual, floatX* out, flo
                                               cudaStream_t stream) {
     size_t shared = sizeof(floatX) * LAYERNORM_WARPS * C;
     auto kernel = residual_layernorm_forward_kernel<true>;
-    if (shared > 48 * 1024) { // more than a kernel has unasked
+    if (shared > 48 * 1024) { // more needs an attribute
         int device = 0, limit = 0;
         cuda_try(cudaGetDevice(&device));
         cuda_try(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
@@ -163,8 +163,8 @@ template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
     }
 }
 
-// The same for wider rows: a thread owns several vectors of channels, reads them twice, and keeps their column sums in its
-// block's row of partial, which R rows share a visit to.
+// The same for wider rows: a thread owns several vectors of channels, reads them twice, and accumulates their column sums
+// in its block's row of partial, once per R rows.
 template <int R> __global__ void __launch_bounds__(512)
     layernorm_backward_wide_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
                                    const floatX* weight, const float* mean, const float* rstd, int N, int C,

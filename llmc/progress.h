@@ -1,13 +1,13 @@
 /*
-How far long work has come. On a terminal one line renews itself; in a file there is a plain line now and then, and none
-for work of less than half a minute.
+Progress of long work. On a terminal, one line that is overwritten; in a file, a line every 30 seconds, so none for shorter
+work.
 */
 #ifndef LLMC_PROGRESS_H
 #define LLMC_PROGRESS_H
 
 #include "utils.h"
 
-// Writes a duration as people say it: 12s, 3m20s, 1h02m, 2d03h.
+// Formats a duration: 12s, 3m20s, 1h02m, 2d03h.
 static inline char* format_duration(char* buf, size_t n, double seconds) {
     if (!(seconds >= 0.0 && seconds < 1e9)) { // no time, or more than 30 years
         snprintf(buf, n, "?");
@@ -37,7 +37,7 @@ typedef struct {
 
 static const double PROGRESS_TERMINAL_SECONDS = 0.1, PROGRESS_FILE_SECONDS = 30.0;
 
-// Shows on `out` that `done` of `total` are done at time `now`, if the last line is old enough. A new name begins anew.
+// Shows on `out` that `done` of `total` are done at time `now`, if the last line is old enough. A new name starts new work.
 static inline void progress_show(Progress* p, FILE* out, int terminal, double now, const char* what, size_t done,
                                  size_t total) {
     if (!p->active || strncmp(p->what, what, sizeof(p->what) - 1) != 0) {

@@ -20,7 +20,7 @@ typedef struct {
     float final_fraction; // the last learning rate, as a fraction of the largest
 } LearningRateScheduler;
 
-// How far the steps from `start` to `end` are done: 0 at start, 1 at end and ever after
+// The fraction of the steps from `start` to `end` that are done: 0 up to start, 1 from end on
 static inline float schedule_progress(int step, int start, int end) {
     if (step >= end) { return 1.0f; }
     return step <= start ? 0.0f : (float)(step - start) / (float)(end - start);

@@ -39,8 +39,8 @@ typedef struct {
     int resumed;               // 1: first_step is a checkpoint that was read
     int val_batches;
     int accumulation;  // micro-steps of a step
-    double gemm_flops; // FLOP/s of a large GEMM on this machine, measured: what MFU is a share of
-    double seconds;    // of all steps but the first, which warms up
+    double gemm_flops; // FLOP/s of a large GEMM on this machine, measured: the denominator of MFU
+    double seconds;    // of all steps but the first
     double rate;       // tokens/s, exponentially averaged
 } Trainer;
 
@@ -52,7 +52,7 @@ static inline int ends_with(const char* text, const char* end) {
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-// Checks the options against each other; what one flag alone can say wrong is checked where it is parsed.
+// Checks the options against each other; cli_parse has checked each flag by itself.
 static inline void trainer_check_options(Options* o) {
     long long tokens = (long long)o->batch * o->time;
     if (tokens > INT_MAX) { fatal("-b %d times -t %d is more than 2^31 tokens; lower one", o->batch, o->time); }
@@ -68,7 +68,7 @@ static inline void trainer_check_options(Options* o) {
     if (o->overfit) { o->train_data = o->val_data; }
 }
 
-// The sizes of the model in a .bin file or of the one that a descriptor names.
+// The sizes of the model: a .bin file's, or those that a descriptor names.
 static inline GPT2Config trainer_config(const Options* o, const char* source) {
     if (!ends_with(source, ".bin")) {
         int vocab_size = o->vocab_size ? o->vocab_size : dataloader_vocab_size(o->train_data);
@@ -84,7 +84,7 @@ static inline GPT2Config trainer_config(const Options* o, const char* source) {
     return config;
 }
 
-// What the flags ask of the model.
+// The model's settings, from the flags.
 static inline GPT2Settings trainer_settings(const Options* o) {
     GPT2Settings s;
     s.recompute = o->recompute;
@@ -121,7 +121,7 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     GPT2Config c = info->config;
     cli_print(o);
     gpt2_print_device(t->model);
-    print_table_row("measured GEMM", "%.1f TFLOP/s: MFU is a step's share of it", t->gemm_flops * 1e-12);
+    print_table_row("measured GEMM", "%.1f TFLOP/s; MFU: model FLOP/s over this", t->gemm_flops * 1e-12);
     print_table_line();
     print_table_row("weights from", "%s", source);
     print_table_row("context maxT", "%d", c.max_seq_len);
@@ -190,7 +190,7 @@ static inline void trainer_open(Trainer* t, Options options) {
 // ----------------------------------------------------------------------------
 // Evaluating, sampling, saving
 
-// 1 where something that happens every `every` steps, and after the last, happens at this step; 0: only after the last.
+// 1 where `step` is a multiple of `every`, or the run's last; with `every` 0, only the last.
 static inline int trainer_due(const Trainer* t, int step, int every) {
     return step == t->num_steps || (every > 0 && step % every == 0);
 }
@@ -215,7 +215,7 @@ static inline void trainer_validate(Trainer* t, int step) {
     logger_val(&t->logger, step, loss);
 }
 
-// HellaSwag (Zellers et al. 2019): of four endings, the one with the lowest mean loss counts as chosen.
+// HellaSwag (Zellers et al. 2019): the model's answer is the ending, of four, with the lowest mean loss per token.
 static inline void trainer_hellaswag(Trainer* t, int step) {
     const Options* o = &t->options;
     int correct = 0;
@@ -223,7 +223,7 @@ static inline void trainer_hellaswag(Trainer* t, int step) {
     evalloader_reset(&t->hellaswag);
     for (int i = 0; i < t->hellaswag.num_batches; i++) {
         evalloader_next(&t->hellaswag);
-        float loss; // of the whole batch; what counts is each token's
+        float loss; // of the whole batch; the score needs each token's
         check(gpt2_validate(t->model, &loss, t->hellaswag.inputs, t->hellaswag.targets, o->batch, o->time));
         correct += evalloader_score(&t->hellaswag, gpt2_info(t->model)->losses);
         progress_update("HellaSwag", (size_t)i + 1, (size_t)t->hellaswag.num_batches);
@@ -241,7 +241,7 @@ static inline void trainer_evaluate(Trainer* t, int step) {
     if (t->options.hellaswag && step > 0) { trainer_hellaswag(t, step); }
 }
 
-// Prints text that the model writes from an end-of-text token on.
+// Prints text that the model generates from an end-of-text token.
 static inline void trainer_sample(Trainer* t, int step) {
     const Options* o = &t->options;
     if (o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every)) { return; }
@@ -254,7 +254,7 @@ static inline void trainer_sample(Trainer* t, int step) {
     gpt2_range_begin("sample");
     printf("generating:\n---\n");
     for (int n = 1; n < length; n++) {
-        int window = 64; // the smallest power of two that holds the tokens so far: few shapes, little waste
+        int window = 64; // forward on the next power of two of tokens: few shapes to plan GEMMs for
         while (window < n) { window *= 2; }
         check(gpt2_forward(t->model, tokens, 1, window < T ? window : T));
         check(gpt2_get_logits(t->model, logits, n - 1));
@@ -277,7 +277,7 @@ static inline void trainer_checkpoint(Trainer* t, int step) {
     checkpoint_write(t->model, &t->train, &t->outliers, o->output_dir, step);
     gpt2_range_end();
     printf("wrote checkpoint %08d to %s\n", step, o->output_dir);
-    // the one that is now one too many, unless it is a major one
+    // with -nk, deletes the checkpoint that is one too many, unless -nm keeps it
     long long old = (long long)step - (long long)o->checkpoints_keep * o->checkpoint_every;
     int major = o->checkpoint_major > 0 && old % o->checkpoint_major == 0;
     if (o->checkpoints_keep > 0 && old > 0 && !major) { checkpoint_delete(o->output_dir, (int)old); }
@@ -286,15 +286,15 @@ static inline void trainer_checkpoint(Trainer* t, int step) {
 // ----------------------------------------------------------------------------
 // Training
 
-// FLOPs of one token, forward and backward: six for each parameter that is multiplied with (the position embedding is
-// not), and for each layer 2 T C for causal attention forward and twice that backward.
+// FLOPs of a token, forward and backward, of which MFU is computed: 6 per parameter that is in a GEMM (all but the position
+// embedding), and per layer 2 T C for the forward of causal attention and 4 T C for its backward.
 static inline double flops_per_token(const GPT2Info* info, int T) {
     GPT2Config c = info->config;
     double multiplied = (double)info->num_parameters - (double)c.max_seq_len * c.channels;
     return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
 }
 
-// " (+1.23z)", or nothing while the detector's window fills and there is no z-score yet.
+// " (+1.23z)"; empty while the detector's window fills and there is no z-score yet.
 static inline const char* format_z(char* text, size_t size, float z) {
     text[0] = '\0';
     if (!isnan(z)) { snprintf(text, size, " (%+.2fz)", (double)z); }
@@ -320,7 +320,7 @@ static inline void trainer_report(Trainer* t, int step, float loss_z, float norm
     logger_train(&t->logger, step, loss, learning_rate, norm);
 }
 
-// One step of the optimiser: the mean gradient of total_batch tokens, clipped, into AdamW.
+// One step: the mean gradient of total_batch tokens in micro-steps, clipped to a norm of --grad-clip, then AdamW.
 static inline void trainer_step(Trainer* t, int step) {
     const Options* o = &t->options;
     const int *inputs, *targets;

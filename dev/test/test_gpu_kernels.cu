@@ -614,17 +614,18 @@ static void test_matmul(Matmul* mm, size_t BT, size_t C, size_t OC) {
 int main(void) {
     for (int C : {K, 5 * K, 33 * K, 768}) { test_encoder(3, 37, C, 251); }
     test_encoder(1, 1, K, 1);
-    test_encoder(2, 1029, 2 * K, 7); // hundreds of positions of a token
-    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1600, 4096, 12288}) {
+    test_encoder(2, 1029, 2 * K, 7);                                         // hundreds of positions of a token
+    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1600, 4096, 12288, 40960}) { // 40960: more than shared memory holds
         test_layernorm_forward(67, C, false);
         test_layernorm_forward(5, C, true);
     }
     test_layernorm_forward(1, 768, true);
-    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1600, 2560, 6144, 12288}) {
+    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1600, 2560, 640 * K, 641 * K, 12288}) {
         test_layernorm_backward(67, C, 0, true);
         test_layernorm_backward(1, C, 1, false);
     }
     test_layernorm_backward(4099, 64, 1, true); // more rows than blocks
+    test_layernorm_backward(2203, 641 * K, 0, true);
     test_gelu(1, K);
     test_gelu(67, 33 * K);
     test_gelu(2051, 3072);
