@@ -13,6 +13,7 @@ fail() {
     exit 1
 }
 
+[ $# = 0 ] || fail "$1: quickstart.sh takes no arguments; its head says what DATA_MIRROR and NO_INSTALL do"
 if [ -n "${DATA_MIRROR:-}" ]; then # relative to where the user is
     [ -d "$DATA_MIRROR" ] || fail "DATA_MIRROR=$DATA_MIRROR: no such folder; name one that holds input.txt, or leave it out"
     DATA_MIRROR=$(cd "$DATA_MIRROR" && pwd)

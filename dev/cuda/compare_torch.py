@@ -14,8 +14,11 @@ import ctypes
 import statistics
 from pathlib import Path
 
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError as error:
+    raise SystemExit(f"error: no Python package {error.name} here: pip install torch") from None
 
 SHAPES = [
     (8, 1024, 12, 64),
