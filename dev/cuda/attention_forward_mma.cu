@@ -15,6 +15,7 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 */
 #include "attention.h"
 #include "mma_tiles.cuh"
+#include "online_softmax.cuh"
 
 namespace mma {
 
@@ -31,8 +32,6 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct Forward
 
 // The online softmax of a warp's 16 M rows. A lane serves rows 16 i + 8 h + lane/4, as [i][h].
 template <int M> struct OnlineSoftmax {
-    // m is kept while no score exceeds it by more than this: P stays below 2^8, and m within 8 of the maximum.
-    static constexpr float rescale_threshold = 8 / LOG2_E;
     float scale;     // 1/sqrt(HS), a compile-time constant
     float m[M][2];   // the maximum in use, of scale * S
     float sum[M][2]; // of exp(scale S - m), this lane's columns only
@@ -52,43 +51,33 @@ template <int M> struct OnlineSoftmax {
                 x[i][h] = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
 #pragma unroll
                 for (int n = 1; n < N; n++) { x[i][h] = fmaxf(x[i][h], fmaxf(S[i][n][2 * h], S[i][n][2 * h + 1])); }
-                exceeds |= scale * x[i][h] - m[i][h] > rescale_threshold;
+                exceeds |= scale * x[i][h] - m[i][h] > RESCALE_THRESHOLD;
             }
         }
         if (!__any_sync(0xffffffffu, exceeds)) { return; }
 #pragma unroll
         for (int i = 0; i < M; i++) {
 #pragma unroll
-            for (int h = 0; h < 2; h++) { // the four lanes of a quad share a row
-                x[i][h] = fmaxf(x[i][h], __shfl_xor_sync(0xffffffffu, x[i][h], 1));
-                x[i][h] = fmaxf(x[i][h], __shfl_xor_sync(0xffffffffu, x[i][h], 2));
-                float old = m[i][h];
-                m[i][h] = fmaxf(old, scale * x[i][h]);
-                float factor = ex2_approx_ftz(__fmul_rn(old, LOG2_E) - __fmul_rn(m[i][h], LOG2_E));
-                sum[i][h] *= factor;
+            for (int h = 0; h < 2; h++) {
+                float factor = adopt_row_maximum(m[i][h], sum[i][h], x[i][h], scale);
 #pragma unroll
                 for (int n = 0; n < D; n++) { O[i][n][2 * h] *= factor, O[i][n][2 * h + 1] *= factor; }
             }
         }
     }
-    // S <- P = exp(scale S - m) in columns 16 k to 16 k + 15, computed as 2^(scale log2(e) S - m log2(e)) with m log2(e)
-    // rounded first, as backward does it: so P is the same there. sum += P.
+    // S <- P = exp(scale S - m) in columns 16 k to 16 k + 15; sum += P.
     template <int N> __device__ void exponentiate(float (&S)[M][N][4], int k) {
 #pragma unroll
         for (int i = 0; i < M; i++) {
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 float& s = S[i][2 * k + e / 4][e % 4];
-                s = ex2_approx_ftz(fmaf(s, scale * LOG2_E, -(m[i][e / 2 % 2] * LOG2_E)));
-                sum[i][e / 2 % 2] += s;
+                s = exp_score(s, scale, -(m[i][e / 2 % 2] * LOG2_E), sum[i][e / 2 % 2]);
             }
         }
     }
     // The sum over the row's four lanes.
-    __device__ float l(int i, int h) const {
-        float x = sum[i][h] + __shfl_xor_sync(0xffffffffu, sum[i][h], 1);
-        return x + __shfl_xor_sync(0xffffffffu, x, 2);
-    }
+    __device__ float l(int i, int h) const { return row_sum_of_quad(sum[i][h]); }
 };
 
 // -inf above the diagonal. S starts at (row, column), the lane's part included.

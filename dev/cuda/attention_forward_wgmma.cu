@@ -16,6 +16,7 @@ FlashAttention-3 (2024), sections 3.1 and 3.2.
 #include "attention.h"
 #include "llmc/hopper.cuh"
 #include "llmc/mma.cuh"
+#include "online_softmax.cuh"
 
 namespace wgmma {
 
@@ -114,8 +115,6 @@ template <int stages> struct PipelineState {
 // The online softmax of a thread's two rows, lane/4 and lane/4 + 8 of its warp's 16. S is a wgmma accumulator (64, 2N), of
 // which the thread has S[N]; element i is in row i / 2 % 2.
 struct OnlineSoftmax {
-    // m is kept while no score exceeds it by more than this: P stays below 2^8, and m within 8 of the maximum.
-    static constexpr float rescale_threshold = 8 / LOG2_E;
     float scale;           // 1/sqrt(HS), a compile-time constant
     float m[2];            // the maximum in use, of scale * S
     float sum[2] = {0, 0}; // of exp(scale S - m), this thread's columns only
@@ -132,36 +131,22 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int i = 4; i < N; i++) { four[i % 4] = fmaxf(four[i % 4], S[i]); }
         float x[2] = {fmaxf(four[0], four[1]), fmaxf(four[2], four[3])};
-        bool exceeds = scale * x[0] - m[0] > rescale_threshold || scale * x[1] - m[1] > rescale_threshold;
+        bool exceeds = scale * x[0] - m[0] > RESCALE_THRESHOLD || scale * x[1] - m[1] > RESCALE_THRESHOLD;
         exceeds = __any_sync(0xffffffffu, exceeds);
         if (exceeds) {
 #pragma unroll
-            for (int h = 0; h < 2; h++) { // the four lanes of a quad share a row
-                x[h] = fmaxf(x[h], __shfl_xor_sync(0xffffffffu, x[h], 1));
-                x[h] = fmaxf(x[h], __shfl_xor_sync(0xffffffffu, x[h], 2));
-                float old = m[h];
-                m[h] = fmaxf(old, scale * x[h]);
-                factor[h] = ex2_approx_ftz(__fmul_rn(old, LOG2_E) - __fmul_rn(m[h], LOG2_E));
-                sum[h] *= factor[h];
-            }
+            for (int h = 0; h < 2; h++) { factor[h] = adopt_row_maximum(m[h], sum[h], x[h], scale); }
         }
         return exceeds;
     }
-    // S <- P = exp(scale S - m), computed as 2^(scale log2(e) S - m log2(e)) with m log2(e) rounded first, as backward does it:
-    // so P is the same there. sum += P.
+    // S <- P = exp(scale S - m); sum += P.
     template <int N> __device__ void exponentiate(float (&S)[N]) {
         float shift[2] = {-__fmul_rn(m[0], LOG2_E), -__fmul_rn(m[1], LOG2_E)};
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            S[i] = ex2_approx_ftz(fmaf(S[i], scale * LOG2_E, shift[i / 2 % 2]));
-            sum[i / 2 % 2] += S[i];
-        }
+        for (int i = 0; i < N; i++) { S[i] = exp_score(S[i], scale, shift[i / 2 % 2], sum[i / 2 % 2]); }
     }
     // The sum over the row's four threads.
-    __device__ float l(int h) const {
-        float x = sum[h] + __shfl_xor_sync(0xffffffffu, sum[h], 1);
-        return x + __shfl_xor_sync(0xffffffffu, x, 2);
-    }
+    __device__ float l(int h) const { return row_sum_of_quad(sum[h]); }
 };
 
 // S = -inf above the diagonal, for S whose last 64 columns are the 64 x 64 diagonal: row r sees their columns 0 .. r.
