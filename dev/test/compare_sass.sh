@@ -25,7 +25,7 @@ kernels() {
     cuobjdump -sass ${arch:+-arch "$arch"} "$1" | awk -v folder="$work/bodies" -v wanted="${KERNELS:-}" '
         /^\tcode for/ { target = $3 }
         /Function :/ { if (file) close(file); file = ""; if ($3 ~ wanted) { file = folder "/" ++n; print target, $3 > (folder "/names") }; next }
-        file && /\/\*/ { print > file }'
+        file && /\/\*/ { gsub(/[ \t]+/, " "); print > file } # columns depend on the longest line of the file'
     [ -f "$work/bodies/names" ] || return 0
     for n in $(seq "$(wc -l < "$work/bodies/names")"); do md5sum < "$work/bodies/$n" | cut -d ' ' -f 1; done |
         paste -d ' ' - "$work/bodies/names" | awk '{ print $2 "-" $1, $3 }' | sort
