@@ -255,11 +255,19 @@ static inline const char* attention_backward_name(int B, int T, int NH, int HS) 
 // ----------------------------------------------------------------------------
 // The launchers
 
+// Whether the addresses, or-ed together, are aligned as the contract wants it; an error where they are not
+static inline bool attention_aligned(uintptr_t tensors, uintptr_t scratch = 0) {
+    if (tensors % 16 == 0 && scratch % 256 == 0) { return true; }
+    status_fail("attention: qkv, out and their gradients must be aligned to 16 bytes, scratch to 256");
+    return false;
+}
+
 // out (B,T,NH,HS), l and m (B,NH,T) from qkv (B,T,3,NH,HS)
 static inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                      cudaStream_t stream) {
     const AttentionForwardConfig* config = attention_forward_choice(B, T, NH, HS).config;
-    if (config) { config->launch(out, l, m, qkv, B, T, NH, HS, stream); }
+    if (!config || !attention_aligned((uintptr_t)out | (uintptr_t)qkv)) { return; }
+    config->launch(out, l, m, qkv, B, T, NH, HS, stream);
 }
 
 // Bytes of scratch; SIZE_MAX where the size does not fit. 0 and an error where nothing serves.
@@ -273,7 +281,9 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
                                       const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                       cudaStream_t stream) {
     const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
-    if (config) { config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream); }
+    const uintptr_t tensors = (uintptr_t)dqkv | (uintptr_t)dout | (uintptr_t)qkv | (uintptr_t)out;
+    if (!config || !attention_aligned(tensors, (uintptr_t)scratch)) { return; }
+    config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
 }
 
 #endif

@@ -37,7 +37,7 @@ PEERS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FA2": SDPBackend.FLASH_ATTENTION}
 
 
 class Library:
-    """The C interface of dev/cuda/libattention.cu."""
+    """The C interface of dev/cuda/libattention.h."""
 
     def __init__(self, path):
         self.lib = ctypes.CDLL(str(path))
@@ -60,7 +60,10 @@ class Ours:
         self.library, self.shape, self.qkv, self.dout = library, shape, qkv, dout
         self.out, self.dqkv = torch.empty_like(dout), torch.empty_like(qkv)
         self.l, self.m = (torch.empty(B, NH, T, device="cuda") for _ in range(2))
-        self.scratch = torch.empty(library.lib.attention_scratch_bytes(*shape) + 1, dtype=torch.uint8, device="cuda")
+        bytes_needed = library.lib.attention_scratch_bytes(*shape)
+        if bytes_needed == 0:
+            raise SystemExit(f"error: B,T,NH,HS {shape}: {library.lib.attention_error().decode()}")
+        self.scratch = torch.empty(bytes_needed, dtype=torch.uint8, device="cuda")
 
     def forward(self):
         self.library.call("attention_forward", [self.out, self.l, self.m, self.qkv], self.shape)
