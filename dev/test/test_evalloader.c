@@ -194,7 +194,10 @@ static void bad_files_are_refused(void) {
     words[1] += 2; // a word after the last ending
     unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * (n + 1));
     CHECK_FATAL("bad.bin|example 0|trailing words", open_and_walk(bad, 4, T));
-    words[1] -= 4; // a word too few for it
+    words[1] = 65534; // longer than the file
+    unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * n);
+    CHECK_FATAL("bad.bin|ends inside example 0", open_and_walk(bad, 4, T));
+    words[1] = (uint16_t)(2 * (n - 1)); // a word too few for it
     unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * (n - 1));
     CHECK_FATAL("bad.bin|example 0|does not fit", open_and_walk(bad, 4, T));
     for (size_t cut = 0; cut < HEADER_BYTES + bytes; cut += cut < HEADER_BYTES ? 256 : 9) {
