@@ -1,24 +1,6 @@
 /*
 The contract of the attention variants: shapes, signatures, and what a variant declares.
 
-    forward (out, l, m, qkv, B, T, NH, HS, stream)
-    backward(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream)
-
-    qkv, dqkv   (B,T,3,NH,HS) floatX    a token's row holds q, then k, then v of every head
-    out, dout   (B,T,NH,HS)   floatX
-    l, m        (B,NH,T)      float
-
-With scores s_ij = q_i.k_j / sqrt(HS) for j <= i, m_i is the maximum that the kernel used (the row's maximum, or at most
-8 below it) and l_i = sum_j exp(s_ij - m_i). So P_ij = exp(s_ij - m_i) / l_i, and backward needs nothing else.
-
-B, T, NH >= 1 and HS of 32, 64, 96 or 128; attention_unsupported() says so, and launchers rely on its having been asked.
-Every element of the outputs is written; nothing else is. Finite inputs give finite outputs, with scores up to 1e4 in
-magnitude too. A launcher allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph, and
-on several streams at once with a scratch for each. Scratch holds anything when a kernel starts.
-
-A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/status.h) and returns; nothing is thrown
-and nothing ends. qkv, dqkv, out and dout are aligned to 16 bytes, scratch to 256.
-
 A variant attention_<direction>_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each
 configuration, and the table `forward_configs` or `backward_configs`. Which entry of it serves is attention_choice.h's
 matter: where that has no row for it, the first that serves the head size and fits the GPU. The file ends with
@@ -33,6 +15,26 @@ matter: where that has no row for it, the first that serves the head size and fi
 
 #include "attention_choice.h"
 #include "llmc/cuda_common.cuh"
+
+// The contract.
+//
+//     forward (out, l, m, qkv, B, T, NH, HS, stream)
+//     backward(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream)
+//
+//     qkv, dqkv   (B,T,3,NH,HS) floatX    a token's row holds q, then k, then v of every head
+//     out, dout   (B,T,NH,HS)   floatX
+//     l, m        (B,NH,T)      float
+//
+// With scores s_ij = q_i.k_j / sqrt(HS) for j <= i, m_i is the maximum that the kernel used (the row's maximum, or at most
+// 8 below it) and l_i = sum_j exp(s_ij - m_i). So P_ij = exp(s_ij - m_i) / l_i, and backward needs nothing else.
+//
+// B, T, NH >= 1 and HS of 32, 64, 96 or 128; attention_unsupported() says so, and launchers rely on its having been asked.
+// Every element of the outputs is written; nothing else is. Finite inputs give finite outputs, with scores up to 1e4 in
+// magnitude too. A launcher allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph, and
+// on several streams at once with a scratch for each. Scratch holds anything when a kernel starts.
+//
+// A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/status.h) and returns; nothing is thrown
+// and nothing ends. qkv, dqkv, out and dout are aligned to 16 bytes, scratch to 256.
 
 typedef void (*AttentionForward)(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                  cudaStream_t stream);

@@ -662,13 +662,14 @@ template <int HS> __global__ void __launch_bounds__(256)
 // ----------------------------------------------------------------------------
 // Launchers
 
-// Two fp32 copies of dq, two statistics of a row, and for 64 rows (or at HS = 128 for 32) a flag of either copy
+// Bytes of scratch: two fp32 accumulators of dQ, two statistics of each row, two counts of each dQ tile (64 x 64 elements), and
+// the work counter.
 inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     size_t rows = (size_t)B * NH * CEIL_DIV(T, padded_rows) * padded_rows;
     return rows * (2 * HS + 2) * sizeof(float) + rows * HS / (64 * 64) * 2 * sizeof(int) + sizeof(int);
 }
 
-// The work of a launch, and the order in which so many SMs take it up
+// The sizes of a launch on a GPU with num_sms SMs, from which the order of its work items follows (KeyBlock).
 template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
     BackwardProblem p;
     p.T = T, p.NH = NH, p.heads = B * NH;
@@ -708,7 +709,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     attention_backward_statistics_kernel<C::HS>
         <<<p.work_items, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups);
     if (cuda_try(cudaGetLastError()) != STATUS_OK) { return; }
-    cudaLaunchAttribute early; // its blocks may start before the statistics are there, and wait
+    cudaLaunchAttribute early; // programmatic dependent launch: CTAs start before the statistics kernel has ended
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t launch = {};
@@ -721,7 +722,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     cuda_try(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, parts, p));
 }
 
-// A table row, named after the queries of a step and the keys of a block.
+// A row of the table of configurations; names are queries of a step x keys of a block.
 template <class C> constexpr AttentionBackwardConfig backward_config(const char* name) {
     return {name, C::HS, C::shared_bytes, launch_backward<C>, backward_scratch_bytes};
 }

@@ -437,7 +437,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 #endif
 }
 
-// As many heads as have 16 MB of K and V, which stay in L2 (50 MB) while the tiles that read them pass.
+// The heads of a section of the tile order: as many as have 16 MB of K and V, which then stay in L2 while their tiles run.
 inline int64_t kv_bytes(int heads, int T, int HS) { return (int64_t)heads * T * HS * 4; }
 inline int heads_per_section(int heads, int T, int HS) {
     int64_t sections = CEIL_DIV(kv_bytes(heads, T, HS), (int64_t)16 << 20);
@@ -460,7 +460,7 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     cuda_try(cudaGetLastError());
 }
 
-// A table row, named after the rows and keys of a block.
+// A row of the table of configurations; names are rows of a tile x keys of a block.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
     return {name, C::HS, C::shared_bytes, launch_forward<C>};
 }
