@@ -131,8 +131,10 @@ static void bad_descriptors_are_refused(void) {
     CHECK_FATAL("gpt3:c700|no model of size 700", gpt2_config_from_descriptor("gpt3:c700", 50257));
     CHECK_FATAL("l4c130h4|130 channels|4 heads", gpt2_config_from_descriptor("l4c130h4", 50257));
     CHECK_FATAL("l4c100h4|head size 25|32, 64, 96 or 128", gpt2_config_from_descriptor("l4c100h4", 50257));
-    CHECK_FATAL("gpt3:c2560|head size 80", gpt2_config_from_descriptor("gpt3:c2560", 50257)); // as published
-    CHECK_FATAL("d12|vocabulary 2147483647", gpt2_config_from_descriptor("d12", INT32_MAX));  // no int when padded
+    // as published; the message names one that serves
+    CHECK_FATAL("gpt3:c2560|head size 80|gpt2:l32c2560h20", gpt2_config_from_descriptor("gpt3:c2560", 50257));
+    CHECK_FATAL("l1000000c1000000h15625|more parameters", gpt2_config_from_descriptor("l1000000c1000000h15625", 50257));
+    CHECK_FATAL("d12|vocabulary 2147483647", gpt2_config_from_descriptor("d12", INT32_MAX)); // no int when padded
     CHECK_FATAL("d12|vocabulary 16777217", gpt2_config_from_descriptor("d12", MAX_VOCAB_SIZE + 1));
     CHECK_FATAL("d12|vocabulary 0", gpt2_config_from_descriptor("d12", 0));
 }
