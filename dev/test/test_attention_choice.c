@@ -34,6 +34,15 @@ static void test_rules(void) {
     SERVES("none -", F, NULL, 0, 75, 64, 1024, 12, 64);
     SERVES("flash2 -", F, NULL, 1, 75, 64, 1024, 12, 64);
     SERVES("flash2 -", B, NULL, 1, 90, 64, 1024, 12, 64);
+    // by length of the rows, at HS = 64: from those that leave SMs idle at the end, and from 16384 on; backward from 2049
+    SERVES("wgmma -", F, NULL, 0, 90, 6, 4096, 12, 64);
+    SERVES("wgmma 192x128", F, NULL, 0, 90, 1, 8192, 12, 64);
+    SERVES("wgmma -", F, NULL, 0, 90, 4, 8192, 12, 64);
+    SERVES("wgmma 192x128", F, NULL, 0, 90, 4, 16384, 48, 64);
+    SERVES("wgmma -", B, NULL, 0, 90, 64, 1024, 12, 64);
+    SERVES("wgmma -", B, NULL, 0, 90, 16, 2048, 12, 64);
+    SERVES("wgmma 128x128 delayed-dQ", B, NULL, 0, 90, 6, 4096, 12, 64);
+    SERVES("wgmma -", B, NULL, 0, 90, 4, 4096, 16, 128);
     // by name: only the rules of that variant, and none for one without rules
     SERVES("mma -", F, "mma", 0, 90, 64, 1024, 12, 64);
     SERVES("none -", F, "naive", 0, 90, 64, 1024, 12, 64);
