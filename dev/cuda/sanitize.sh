@@ -2,14 +2,15 @@
 # compute-sanitizer's four tools over the variants as built, on small shapes: two heads of 130 rows, and for wgmma two of
 # 400, in which every stage of its pipelines comes again, with heads of 64 and of 128. Prints a line for each program and
 # shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which make builds
-# here: hopper.cuh says why. flash1, whose products read every operand from shared memory, takes 66 rows of 32 channels:
+# here: hopper.cuh says why. flash1, whose GEMMs read every operand from shared memory, takes 66 rows of 32 channels:
 # racecheck had not ended after 330 s with 130 of 64.
 #
 #     make variants && dev/cuda/sanitize.sh            all of them
-#     dev/cuda/sanitize.sh mma wgmma                      these variants
+#     dev/cuda/sanitize.sh mma wgmma                   these variants
+#     QUICK=1 dev/cuda/sanitize.sh wgmma               one precision, and of wgmma's shapes those of 400 rows, as in make test
 #
-# The four tools run side by side: about fifteen seconds for each program and shape on an H200. A tool that is not done
-# after LIMIT seconds (300) counts as failed.
+# memcheck, racecheck and synccheck watch the variant's own kernels, initcheck the bench's too, for it must see who writes
+# the inputs. The four tools run side by side. A tool that is not done after LIMIT seconds (300) counts as failed.
 set -euo pipefail
 limit=${LIMIT:-300}
 cd "$(dirname "$0")/../.."
@@ -24,18 +25,27 @@ if [ ${#variants[@]} -eq 0 ]; then
 fi
 tools=(memcheck racecheck initcheck synccheck)
 logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+jobs=()
+stop() { # a tool would outlive this script
+    if [ ${#jobs[@]} -gt 0 ]; then kill "${jobs[@]}" 2>/dev/null || true; fi
+    rm -rf "$logs"
+}
+trap stop EXIT
+trap 'exit 1' INT TERM
 failed=0
 
 check() { # program, shape
-    local tool n code line jobs=() sizes checked
+    local tool n code line sizes checked watched
+    jobs=()
     read -ra sizes <<<"$2"
     for tool in "${tools[@]}"; do
         checked=$1
         if [ "$tool" = racecheck ] && [ -x "build/racecheck_$(basename "$1")" ]; then
             checked=build/racecheck_$(basename "$1")
         fi
-        timeout "$limit" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+        watched=(--kernel-name "kns=$variant")
+        if [ "$tool" = initcheck ]; then watched=(); fi
+        timeout "$limit" compute-sanitizer --tool "$tool" "${watched[@]}" --error-exitcode 1 \
             "$checked" --check-only -b 1 -h 2 "${sizes[@]}" >"$logs/$tool" 2>&1 &
         jobs+=($!)
     done
@@ -49,18 +59,22 @@ check() { # program, shape
         *) line+=" ${tools[n]} FAILED,"; failed=1; tail -n 20 "$logs/${tools[n]}" >&2 ;;
         esac
     done
+    jobs=()
     echo "${line%,}"
 }
 
 for variant in "${variants[@]}"; do
     found=0
-    for program in build/attention_*ward_"${variant}"_{bf16,fp32}; do
+    precisions=(bf16 fp32)
+    if [ -n "${QUICK:-}" ] && [ "$variant" = flash2 ]; then precisions=(fp32); fi # what trains in it
+    for program in $(printf "build/attention_*ward_${variant}_%s " "${precisions[@]}"); do
         [ -x "$program" ] || continue
         found=1
         shapes=("-t 130 -d 64")
         if [ "$variant" = flash1 ]; then shapes=("-t 66 -d 32"); fi
         if [ "$variant" = wgmma ]; then
             shapes+=("-t 400 -d 64" "-t 400 -d 128")
+            if [ -n "${QUICK:-}" ]; then shapes=("${shapes[@]:1}"); fi
             make -s "build/racecheck_$(basename "$program")"
         fi
         for shape in "${shapes[@]}"; do check "$program" "$shape"; done
