@@ -522,7 +522,7 @@ template <class C> struct BackwardConsumer {
             for (; offset != last; offset += sign) { // ends step t, begins step t + 1
                 Scores dP;
                 pingpong_sync();
-                if (C::delayed_dq && offset != first) {
+                if (C::delayed_dq && offset != first) { // first dQ of step t - 1, finished while dV and dK run
                     float dQ[32];
                     issue_dQ(dQ, t - 1);
                     issue_gradients(S);
