@@ -225,6 +225,7 @@ static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, 
     size_t n = info->num_parameters;
     float* host = (float*)malloc_check(n * sizeof(float));
 
+    double allowed = 0; // of a step's loss: errors last from update to update, so as much as of any loss before it
     int steps = tolerances && state->num_losses > REFERENCE_STEPS ? state->num_losses : REFERENCE_STEPS;
     for (int step = 0; step < steps; step++) {
         check(gpt2_forward(model, state->x, state->B, state->T));
@@ -248,8 +249,9 @@ static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, 
             double reference = state->losses[step], fall = fabs((double)state->losses[0] - reference);
             char name[64];
             snprintf(name, sizeof(name), "loss before step %d", step + 1);
-            reference_check(name, fabs((double)info->mean_loss - reference),
-                            reference_tolerance(tolerances, name, tolerances->loss + tolerances->gradients * fall));
+            allowed =
+                fmax(allowed, reference_tolerance(tolerances, name, tolerances->loss + tolerances->gradients * fall));
+            reference_check(name, fabs((double)info->mean_loss - reference), allowed);
         }
         float norm;
         check(gpt2_grad_norm(model, &norm));
