@@ -21,7 +21,7 @@ command -v compute-sanitizer >/dev/null || {
 }
 variants=("$@")
 if [ ${#variants[@]} -eq 0 ]; then
-    mapfile -t variants < <(find dev/cuda -name 'attention_*.cu' | sed 's/.*ward_//; s/\.cu$//' | sort -u)
+    mapfile -t variants < <(find dev/cuda -name 'attention_*ward_*.cu' | sed 's/.*ward_//; s/\.cu$//' | sort -u)
 fi
 tools=(memcheck racecheck initcheck synccheck)
 logs=$(mktemp -d)
