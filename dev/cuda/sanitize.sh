@@ -26,6 +26,7 @@ fi
 tools=(memcheck racecheck initcheck synccheck)
 logs=$(mktemp -d)
 jobs=()
+# shellcheck disable=SC2317 # the trap calls it
 stop() { # a tool would outlive this script
     if [ ${#jobs[@]} -gt 0 ]; then kill "${jobs[@]}" 2>/dev/null || true; fi
     rm -rf "$logs"
