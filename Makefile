@@ -229,7 +229,7 @@ else
 profile: train_gpt2cu
 	$(python) dev/data/text.py --tokenizer bytes --output build/profile README.md Makefile llmc dev
 ifneq ($(nsys),)
-	$(nsys) profile --force-overwrite true --trace cuda,nvtx,cublas -o build/profile $(profile_run) -e gpt2:d12 -x 10
+	$(nsys) profile --force-overwrite true --trace cuda,nvtx,cublas -o build/profile $(profile_run) -e d12 -x 10
 	$(nsys) stats --force-export true --report nvtx_sum,cuda_gpu_kern_sum build/profile.nsys-rep
 else
 	$(ncu) --set basic --launch-skip 400 --launch-count 100 $(profile_run) -e gpt2:l2c768h12 -x 20 | tee build/profile.txt
