@@ -6,18 +6,19 @@
     python dev/reference/write_reference.py --model d12 --output gpt2_124M           # 70 s on 2 cores, 6.6 GB of memory
     python dev/reference/write_reference.py --hf path/to/gpt2 --output gpt2_124M     # weights of a local checkpoint
     python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 2 --heads 1 \\
-        --channels 64 --context 64 --vocab 251 --batch 2 --time 37 --output dev/reference/tiny
+        --channels 32 --context 64 --vocab 251 --batch 2 --time 37 --output dev/reference/tiny
     python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 2 \\
         --channels 64 --context 40 --vocab 123 --batch 2 --time 40 --output dev/reference/tiny_heads
-    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 8 --layers 1 --heads 1 \\
-        --channels 64 --context 1030 --vocab 31 --batch 1 --time 1030 --weights bf16 --output dev/reference/long_hs64
-    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 8 --layers 1 --heads 1 \\
-        --channels 128 --context 290 --vocab 31 --batch 1 --time 289 --weights bf16 --output dev/reference/long_hs128
+    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
+        --channels 64 --context 1030 --vocab 16 --batch 2 --time 1030 --weights bf16 --output dev/reference/long_hs64
+    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
+        --channels 128 --context 1030 --vocab 16 --batch 1 --time 1030 --weights bf16 --output dev/reference/long_hs128
 
-The last four are the committed dumps, a minute each: T is no multiple of a tile and the vocabulary is padded in the
-first; two heads and T at the end of the context in the second; many key blocks, of heads of 64 and 128, in the others.
+The last four are the committed dumps: seconds for the first two, two minutes each for the others with OpenBLAS, ten and
+more with the reference BLAS. The first has two layers, T that is no multiple of a tile and a padded vocabulary; the
+second two heads and T at the end of the context; the others many key blocks, of heads of 64 and 128.
 
-The state follows from the fp32 weights, and is computed in fp64 where the model is small enough (--dtype).
+The state follows from the weights of <output>.bin, and is computed in fp64 where the model is small enough (--dtype).
 """
 
 import os

@@ -17,7 +17,7 @@ import traceback
 
 REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "reference")
 DUMPS = ["tiny", "tiny_heads", "long_hs64", "long_hs128"]
-LARGEST = 4 << 20  # bytes of all dumps together, in the repository
+LARGEST = 4_000_000  # bytes of all dumps and their measured errors together, in the repository
 EXPECTED_ORDER = [1, 3, 9, 7, 6, 0, 8, 4, 5, 2, 9, 8, 2, 5, 1, 0, 7, 6, 4, 3]  # two epochs of ten samples, seed 42
 
 
@@ -87,8 +87,24 @@ def test_clipping_only_shrinks(_):
 
 
 def test_committed_dumps_are_small(_):
-    total = sum(os.path.getsize(path_of(name)) for name in os.listdir(REFERENCE) if name.endswith(".bin"))
+    dumps = [name for name in os.listdir(REFERENCE) if name.endswith((".bin", "_errors.csv"))]
+    total = sum(os.path.getsize(path_of(name)) for name in dumps)
     assert total <= LARGEST, f"{total:,} bytes"
+
+
+def test_committed_dumps_reach_the_main_loops(_):
+    """Heads of 64 and of 128 beyond T = 1024, two layers, two heads, and weights that bf16 does not represent."""
+    longest, layers, heads, exact = {}, 0, 0, []
+    for name in DUMPS:
+        net = formats.read_model(path_of(f"{name}.bin"))
+        c = net.config
+        T = read_state(path_of(f"{name}_debug_state.bin"), c)["x"].shape[1]
+        HS = c.channels // c.heads
+        longest[HS] = max(T, longest.get(HS, 0))
+        layers, heads = max(layers, c.layers), max(heads, c.heads)
+        exact.append(all(torch.equal(p.bfloat16().float(), p) for p in net.parameters()))
+    assert longest[64] > 1024 and longest[128] > 1024, longest
+    assert layers >= 2 and heads >= 2 and not all(exact), (layers, heads, exact)
 
 
 def test_committed_errors_are_what_our_rounding_gives(_):
