@@ -201,7 +201,13 @@ bits() {
     mv "$out/bits.csv" "$results"
 }
 
-quickstart() { python3 dev/bench/quickstart.py --output "$results/quickstart.csv" | tail -n 1; }
+quickstart() {
+    python3 dev/bench/quickstart.py --output "$results/quickstart.csv" >"$out/quickstart.log" 2>&1 || {
+        tail -n 30 "$out/quickstart.log" >&2
+        return 1
+    }
+    tail -n 1 "$out/quickstart.log"
+}
 
 # ----------------------------------------------------------------------------
 
