@@ -5,6 +5,7 @@
 #     make compete                               builds all variants and races them
 #     dev/cuda/compete.sh mma wgmma              races these variants alone, as built
 #     MODE=steady DIRECTIONS=backward PRECISIONS=bf16 dev/cuda/compete.sh wgmma      a slice of it
+#     SHAPES="8,1024,12,64" dev/cuda/compete.sh flash2               at these shapes alone
 #     EVERY=1 BOARD=/tmp/all.csv dev/cuda/compete.sh mma wgmma      a row for every configuration, in another file
 #
 # New rows replace those of the same direction, variant, precision, shape and mode; all others stay, so a race may be run
@@ -30,6 +31,7 @@ shapes=(
     "16,1024,16,128" "4,4096,16,128"
     "64,512,12,64" "16,2048,12,64" "8,4096,12,64" "4,8192,12,64" "2,16384,12,64"
 )
+[ -z "${SHAPES:-}" ] || read -ra shapes <<< "$SHAPES"
 
 # The longest rows that a variant races over, for its time (naive, flash1) or its T x T tensors (cublas); fp32 is for the
 # table of all variants.
