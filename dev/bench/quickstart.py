@@ -49,8 +49,8 @@ def output_of(*command):
 
 
 def copy_sources(folder):
-    """Copies what git tracks; where there is no git, all but what is left behind."""
-    tracked = output_of("git", "ls-files", "-z")
+    """Copies what git tracks or would track; where there is no git, all but what is left behind."""
+    tracked = output_of("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not tracked:
         shutil.copytree(ROOT, folder, ignore=left_behind)
         return
