@@ -36,12 +36,12 @@ typedef struct {
     int (*serves)(int B, int T, int NH); // which shapes; NULL: every one
 } AttentionRule;
 
-// Few long rows, whose K and V are at most 32 MB at HS = 64 in 16 bit: smaller tiles keep all SMs busy to the end. From
-// 16384 rows on they draw less power as well (dev/LOG.md, "rules by the steady state").
-static inline int attention_forward_long_rows(int B, int T, int NH) {
-    return T >= 16384 || (T > 4096 && (int64_t)B * NH * T * 64 * 4 <= 32 << 20);
+// Few long rows, whose K and V are at most 32 MB at HS = 64 in 16 bit: smaller tiles keep all SMs busy to the end.
+static inline int attention_few_long_rows(int B, int T, int NH) {
+    return T > 4096 && (int64_t)B * NH * T * 64 * 4 <= 32 << 20;
 }
-// Up to 2048 rows a delayed dQ is faster on a rested GPU only, and slower in the steady state of training.
+// Up to 2048 rows a delayed dQ is faster on a rested GPU only, and slower in the steady state of training (dev/LOG.md, "rules
+// by the steady state").
 static inline int attention_backward_long_rows(int B, int T, int NH) {
     (void)B, (void)NH;
     return T > 2048;
@@ -55,7 +55,7 @@ static inline int attention_backward_long_rows(int B, int T, int NH) {
 
 // The first row that fits serves.
 ATTENTION_TABLE AttentionRule attention_forward_rules[] = {
-    {"wgmma", "192x128", 0, 90, 90, 64, attention_forward_long_rows},
+    {"wgmma", "192x128", 0, 90, 90, 64, attention_few_long_rows},
     {"wgmma", NULL, 0, 90, 90, 64, NULL},
     {"wgmma", NULL, 0, 90, 90, 128, NULL},
     {"mma", NULL, 0, 80, INT_MAX, 0, NULL},
