@@ -173,7 +173,6 @@ def cpu():
 MODES = {
     "steady": "at the power limit, as while training",
     "rested": "after a sleep of twice a replay",
-    "rested1x": "after a rest of one replay",
 }
 SHAPES = ["64,1024,12,64", "4,4096,48,64", "4,16384,48,64", "4,4096,16,128"]
 
@@ -183,7 +182,7 @@ def attention():
     path = "dev/cuda/leaderboard/nvidia-h200.csv"
     rows = [row for row in need(read_csv(path), path) if row["precision"] == "bf16"]
     there = {row["mode"] for row in rows}
-    modes = [mode for mode in ("steady", "rested") if mode in there] or ["rested1x"]
+    modes = [mode for mode in ("steady", "rested") if mode in there]
     columns = [(direction, mode) for direction in ("forward", "backward") for mode in modes]
     lines = [
         "| B,T,NH,HS | " + " | ".join(f"{d}, {mode}" for d, mode in columns) + " |",

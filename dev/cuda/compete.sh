@@ -73,10 +73,9 @@ mkdir -p "$(dirname "$board")"
     echo "error: $board has other columns than this race, whose rows are in $board.new" >&2
     exit 1
 }
-# Columns 6 to 12 are direction, variant, precision and shape, 15 is the mode. Rows of mode rested1x are from before there
-# were two modes: they rested for one replay, and make way for those of today's rested mode.
+# Columns 6 to 12 are direction, variant, precision and shape, 15 is the mode.
 awk -F, '
-    function key() { return $6 "," $7 "," $8 "," $9 "," $10 "," $11 "," $12 "," ($15 == "rested1x" ? "rested" : $15) }
+    function key() { return $6 "," $7 "," $8 "," $9 "," $10 "," $11 "," $12 "," $15 }
     NR == FNR { raced[key()] = 1; next }
     FNR == 1 || !(key() in raced)' "$race" "$board" > "$board.tmp"
 tail -n +2 "$race" >> "$board.tmp"

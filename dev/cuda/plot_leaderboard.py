@@ -16,8 +16,7 @@ README = Path(__file__).parent / "README.md"
 OVERVIEW_SHAPE = (8, 1024, 12, 64)
 CURVE_TOKENS = 32768  # the plots' shapes: this many tokens in rows of T, 12 heads of 64
 DIRECTIONS = ("forward", "backward")
-# rested1x: rows from before there were two modes, which rested for as long as a replay took
-MODES = {"steady": "Steady", "rested": "Rested", "rested1x": "Rested for one replay"}
+MODES = {"steady": "Steady", "rested": "Rested"}
 NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz")
 
 
@@ -90,7 +89,11 @@ def shapes_table(rows, direction):
         cells = [f"**{c}**" if i == best["variant"] else c for i, c in zip(variants, cells)]
         cells.append(f"{best['ms']:.4g}")
         if energy:
-            cells += [f"{best['mj']:.4g}", f"{best['pj_per_flop']:.2f}"] if best["mj"] is not None else ["–", "–"]
+            cells += (
+                [f"{best['mj']:,.0f}" if best["mj"] >= 1000 else f"{best['mj']:.4g}", f"{best['pj_per_flop']:.2f}"]
+                if best["mj"] is not None
+                else ["–", "–"]
+            )
         lines.append([shape_text(shape), *cells])
     return table(["B,T,NH,HS", *variants, "best, ms"] + (["mJ", "pJ/FLOP"] if energy else []), lines)
 
@@ -162,7 +165,7 @@ def plot(rows, direction, path):
         B, T, NH, HS = r["shape"]
         if r["direction"] == direction and r["precision"] == "bf16" and (B * T, NH, HS) == (CURVE_TOKENS, 12, 64):
             curves.setdefault(r["variant"], {}).setdefault(r["mode"], {})[T] = r["tflops"]
-    styles = {"steady": "-", "rested": "--", "rested1x": ":"}
+    styles = {"steady": "-", "rested": "--"}
     lengths = set()
     for color, variant in enumerate(sorted(curves, key=lambda v: -max(max(p.values()) for p in curves[v].values()))):
         for mode, points in sorted(curves[variant].items()):
