@@ -9,10 +9,6 @@ Causal self-attention on the CPU, fused and tiled: FlashAttention-2 (Dao, 2023),
 
 No (T,T) tensor exists: scores are held in a tile of ATTENTION_BLOCK queries by ATTENTION_BLOCK keys, and the backward
 pass computes them again from qkv, l and m. Tiles above the diagonal are skipped.
-
-The tile is stored transposed, keys in rows and queries along the vector lanes. So the maximum and the sum over keys are
-elementwise operations on vectors, without a reduction across lanes. K, V, dO and Q are read as they are stored; only the
-query block is transposed, once for all of its key blocks.
 */
 #ifndef LLMC_CPU_ATTENTION_H
 #define LLMC_CPU_ATTENTION_H
@@ -21,6 +17,9 @@ query block is transposed, once for all of its key blocks.
 
 #include "cpu_vector.h"
 
+// A tile is stored transposed, keys in rows and queries along the vector lanes. So the maximum and the sum over keys are
+// elementwise operations on vectors, without a reduction across lanes. K, V, dO and Q are read as they are stored; only
+// the query block is transposed, once for all of its key blocks.
 enum {
     ATTENTION_BLOCK = 64,   // queries, and keys, of a tile
     ATTENTION_MAX_HS = 128, // largest head size

@@ -4,15 +4,8 @@ names for a GPU, a precision and a shape. The contract is attention.h's; what is
 
     make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      builds with these variants alone, by name
 
-With -DATTENTION_ALL a program holds every variant that can train in its precision, and a test goes through all pairs:
-
-    for (const AttentionForwardVariant& f : attention_forward_variants) {
-        for (const AttentionBackwardVariant& b : attention_backward_variants) {
-            check(attention_force(f.name, b.name));   // from the next launch on; nullptr: what attention_choice.h says
-            if (!f.serves(HS) || !b.serves(HS)) { continue; }   // wgmma has heads of 64 and 128 only
-            ...                                       // scratch differs: attention_backward_scratch_bytes() anew
-        }
-    }
+With -DATTENTION_ALL a program holds every variant that can train in its precision: attention_forward_variants and
+attention_backward_variants, of which attention_force() names the two to take. dev/test/test_gpu_pairs.cu tests all pairs.
 
 Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
 */
@@ -198,6 +191,7 @@ static inline const Variant* attention_find(const Variant (&variants)[N], const 
 
 #ifdef ATTENTION_ALL
 // Takes these variants from the next launch on; nullptr: what attention_choice.h says. An error where one is not there.
+// Scratch differs between them: ask attention_backward_scratch_bytes() anew.
 static inline Status attention_force(const char* forward, const char* backward) {
     if (forward && !attention_find(attention_forward_variants, forward)) { return STATUS_ERROR; }
     if (backward && !attention_find(attention_backward_variants, backward)) { return STATUS_ERROR; }

@@ -1,19 +1,16 @@
 /*
 What every operation that races has in common: command line, guarded device memory, timing, energy, rows of the leaderboard.
-It knows of no operation: attention_bench.cu is attention's part on it.
+It knows of no operation: attention_bench.cu is attention's part on it. Programs link with -lcublas and -lcublasLt.
 
-Modes        rested: two replays' worth of sleep before each timed replay, configurations in random order, median of nine
-             (of three where a replay takes more than .1 s). steady: each configuration runs .25 s alone, then .2 s timed
-             back to back; random order, three rounds, median. A replay is a CUDA graph of 2 ms or more whose launches walk
-             through more memory than the L2 cache holds. Steady is the state of a GPU that trains: the power limit decides.
-Energy       in steady mode, by NVML's counter of the whole board, loaded at run time: power between the first and the last
-             tick of the counter from .1 s after the start to the end of each window, times the time of a launch. Empty
-             where there is no NVML. Likewise the mean SM clock.
-of GEMM      the share of what cuBLAS reaches on 8192^3 in the same precision, in the same mode.
-trains       yes: what the trainer takes at this shape on this GPU. forced: what it takes when it is built with this
-             variant by name. no: neither.
-
-Programs link with -lcublas and -lcublasLt.
+Modes     rested: two replays' worth of sleep before each timed replay, configurations in random order, median of nine (of
+          three where a replay takes more than .1 s). steady, the state of a GPU that trains: each configuration runs .25 s
+          alone, then .2 s timed back to back; random order, three rounds, median. A replay is a CUDA graph of 2 ms or more
+          whose inputs rotate through more memory than the L2 cache.
+Energy    in steady mode, by NVML's counter of the whole board, loaded at run time: power between the counter's first tick
+          after .1 s and its last tick in each window, times the time of a launch. Empty where there is no NVML. Likewise
+          the mean SM clock.
+of GEMM   the share of what cuBLAS reaches on 8192^3 in the same precision, in the same mode.
+trains    yes: the trainer takes it at this shape on this GPU. forced: it does when built with this variant by name. no.
 */
 #ifndef BENCH_H
 #define BENCH_H

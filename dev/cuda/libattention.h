@@ -1,7 +1,17 @@
 /*
 libattention: causal self-attention forward and backward on an NVIDIA GPU, for whoever holds raw device pointers. Needs
 compute capability 8.0 or newer; link with -lattention.
+*/
+#ifndef LIBATTENTION_H
+#define LIBATTENTION_H
 
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
 Shapes, row-major, with B sequences of T tokens and NH heads of HS channels:
 
     qkv, dqkv   (B,T,3,NH,HS) bf16     a token's row holds q, then k, then v of every head
@@ -23,14 +33,6 @@ attention_error() says why. Arguments that are not served are such an error: the
 pending CUDA errors stay as they were. What no library can know remains the caller's word: that the tensors are as large
 as the sizes say, and that the stream exists.
 */
-#ifndef LIBATTENTION_H
-#define LIBATTENTION_H
-
-#include <stddef.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 // Bytes of scratch that attention_backward needs on the current device; 0 on error.
 size_t attention_scratch_bytes(int B, int T, int NH, int HS);
