@@ -2,7 +2,8 @@
 # From a fresh clone to a GPT-2 that has learned to write: builds, gets text, trains a small model on its bytes, and
 # prints what the model writes. The model, its text and the whole log are kept in build/quickstart.
 #
-# Costs: with a GPU half a minute, most of it compilation; on two CPU cores a minute and a half. 300 MB of memory, 30 MB of disk.
+# Costs: with a GPU half a minute, most of it compilation, 500 MB of memory and 160 MB of disk; on two CPU cores two minutes,
+# 160 MB of memory and 12 MB of disk.
 # Needs: a C compiler, make, bash and python3, all without packages; for a GPU, the CUDA Toolkit. On Debian and Ubuntu what
 # is missing is installed, as root or by a sudo that asks no password; NO_INSTALL=1 only names it.
 # Text: TinyShakespeare, from the folder that DATA_MIRROR names or by download; with neither, this project's own sources.
