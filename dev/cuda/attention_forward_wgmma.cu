@@ -212,7 +212,7 @@ template <class C> struct ForwardConsumer {
     static __device__ int warp() { return mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
 
     // Ping-pong: this consumer issues GEMMs between pingpong_sync() and pingpong_arrive(), while the others compute softmax.
-    // Consumers take turns once for each key block of the tile, whether they need the block or not.
+    // Every consumer does so once for each key block of the tile, whether it needs the block or not.
     __device__ void pingpong_sync() {
         if (C::pingpong) { bar_sync(C::BAR_PINGPONG + w, 2 * WARPGROUP_SIZE); }
     }

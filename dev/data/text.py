@@ -5,7 +5,7 @@
     python dev/data/text.py src/ docs/ --output data/me --tokenizer bytes  # bytes, no packages needed, 200 MB/s
 
 A folder stands for every text file below it, in the order of their paths; hidden ones and those with a zero byte are
-left out. The last --val-fraction of the text is the validation split. With GPT-2 tokens each file is a document, led
+skipped. The last --val-fraction of the text is the validation split. With GPT-2 tokens each file is a document, led
 by <|endoftext|>; with bytes the files simply follow each other. A split of more than --shard-tokens tokens becomes
 several files, <output>_train_000000.bin and on. Both splits appear together, when all is done.
 """

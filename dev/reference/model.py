@@ -139,7 +139,7 @@ class GPT2(nn.Module):
 
 @torch.no_grad()
 def initialise(model, seed):
-    """GPT-2's initial weights: N(0, 0.02), and 0.02/sqrt(2L) for products into the residual stream; biases 0, gains 1.
+    """GPT-2's initial weights: N(0, 0.02), and 0.02/sqrt(2L) for matmuls into the residual stream; biases 0, gains 1.
 
     The random numbers are drawn layer by layer, the embeddings first, as the trainers do for a new model (-e d12).
     """

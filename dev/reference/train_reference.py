@@ -142,7 +142,7 @@ def parse_arguments():
     add("--epsilon", type=float, default=1e-8, metavar="X")
     add("-v", "--val-every", type=int, default=20, metavar="N", help="steps between validations; 0: only at the end")
     add("-m", "--val-steps", type=positive_int, default=20, metavar="N", help="batches of a validation")
-    add("-f", "--tf32", type=int, choices=[0, 1], default=1, help="1: tf32 products in float32 (default: %(default)s)")
+    add("-f", "--tf32", type=int, choices=[0, 1], default=1, help="1: tf32 GEMMs in float32 (default: %(default)s)")
     add(
         "--dtype",
         choices=["float32", "bfloat16"],

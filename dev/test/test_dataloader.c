@@ -119,18 +119,18 @@ static void every_epoch_visits_every_sample_once(void) {
 static void ranks_share_a_sample(int B, int T, int num_ranks, int wide) {
     enum { N = 1000 };
     static uint32_t tokens[N];
-    static uint16_t narrow[N];
+    static uint16_t tokens16[N];
     mt19937_state rng;
     manual_seed(&rng, 9);
     for (int i = 0; i < N; i++) {
         tokens[i] = randint32(&rng) % (wide ? 128256u : 65536u);
-        narrow[i] = (uint16_t)tokens[i];
+        tokens16[i] = (uint16_t)tokens[i];
     }
     const char* path = unit_path("random.bin");
     if (wide) {
         unit_write_format(path, TOKENS_MAGIC_32, TOKENS_VERSION_32, N, 128256, tokens, sizeof(tokens));
     } else {
-        write_tokens(path, narrow, N, 0);
+        write_tokens(path, tokens16, N, 0);
     }
     CHECK(dataloader_vocab_size(path) == (wide ? 128256 : 0));
     int samples = (N - 1) / (num_ranks * B * T);

@@ -522,12 +522,12 @@ static void test_stochastic_rounding(size_t n) {
 static void test_casts(size_t n) {
     Numbers x = gradients_of_sizes(n, 1), exact = numbers(n, 1, 2);
     TensorF wide(x), wide_again(n);
-    TensorX narrow(n), narrow_exact(exact);
+    TensorX cast(n), exact_x(exact);
     unsigned blocks = (unsigned)CEIL_DIV(n, (size_t)256);
-    cast_from_fp32_kernel<<<blocks, 256>>>(narrow.data, wide.data, n);
-    cast_to_fp32_kernel<<<blocks, 256>>>(wide_again.data, narrow_exact.data, n);
+    cast_from_fp32_kernel<<<blocks, 256>>>(cast.data, wide.data, n);
+    cast_to_fp32_kernel<<<blocks, 256>>>(wide_again.data, exact_x.data, n);
     wait_for_gpu();
-    check_rounded("cast from fp32", narrow, x, Numbers(n));
+    check_rounded("cast from fp32", cast, x, Numbers(n));
     check_rounded("cast to fp32", wide_again, exact, Numbers(n));
 }
 

@@ -31,7 +31,7 @@ PROGRAMS = {
         build/train*) cp "$FAKE/trainer" $a;;
         esac; done
         chmod +x build/t*""",
-    # steps 1 to 50 take 900 ms, the later ones 100 and 101 ms by turns
+    # steps 1 to 50 take 900 ms, the later ones 101 and 100 ms alternately
     "trainer": r"""
         x=250; n=0
         while [ $# -gt 0 ]; do case $1 in -x) x=$2;; -o) o=$2;; -n) n=$2;; esac; shift; done

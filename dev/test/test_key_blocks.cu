@@ -59,7 +59,7 @@ int main(void) {
             }
         }
     }
-    // A row's statistics keep their dq_tile among sixteen others.
+    // statistics_row is a permutation of each sixteen rows: no row's statistics overwrite another's.
     unsigned rows = 0;
     for (int row = 0; row < 16; row++) { rows |= 1u << wgmma::statistics_row(row); }
     CHECK(rows == 0xffff);
