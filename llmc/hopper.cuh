@@ -245,15 +245,17 @@ static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int 
 // wgmma: a matrix multiplication by a warpgroup
 
 // Matrix descriptors of tiles in shared memory, with rows of 64 elements, 128 bytes, in TMA's 128-byte swizzle. A tile is
-// aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes.                                   (9.7.15.5.1)
+// aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes. Bits 0-13 are the address, 16-29 the leading and
+// 32-45 the stride byte offset, all divided by 16; the stride byte offset is that from 8 rows to the next 8.   (9.7.15.5.1)
 constexpr uint64_t DESCRIPTOR_SWIZZLE_128B = 1ull << 62;
-// K-major: tile rows are rows of A, or columns of B; a row's elements go along K. The next 16 of K are 32 bytes further.
+// K-major: tile rows are rows of A, or columns of B; a row's elements go along K. The next 16 of K are 32 bytes further. The
+// leading byte offset is not used here; 1 by convention.
 __device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | 1ull << 16 | (tile & 0x3ffff) >> 4;
 }
 // MN-major: tile rows go along K, a row's elements along N (or M). The next 16 of K are 2048 bytes further, the next 64 of N are
-// columns_stride bytes further.
+// columns_stride bytes further: the leading byte offset.
 __device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | (uint64_t)(columns_stride >> 4) << 16 | (tile & 0x3ffff) >> 4;
@@ -291,6 +293,9 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
     "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
     "%57,%58,%59,%60,%61,%62,%63}, "
+
+// The immediates behind the operands are imm-scale-a, imm-scale-b (1: not negated), then tnsp-a, tnsp-b (1: MN-major). Where A is
+// in registers the first is scale-d (1: accumulate), in place of p, and there is no tnsp-a.
 
 // d (64,N) = A B^T, or d += A B^T if accumulate is 1. A (64,16) and B (N,16) by K-major descriptors.        (9.7.15.5.2)
 // Thread t of the warpgroup holds in d[4 n + 2 h + e] row 16 (t/32) + 8 h + t%32/4 and column 8 n + 2 (t%4) + e.

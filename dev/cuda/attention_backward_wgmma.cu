@@ -91,9 +91,9 @@ __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 
 
 // Dynamic persistent tile scheduler: CTAs take work items from a counter; work item -> (head, key block j).
 // Heads come in groups of group_heads (so many that their Q, dO and dQ accumulators stay in L2), whose key blocks are
-// interleaved: for every j all heads of the group. j descends and each key block begins at its diagonal: so key block j + 1,
-// which was taken before j, is a block ahead of j at every query block, and its dQ has been added when j needs it. Heads from
-// first_reversed_head on are one last group in which j ascends, longest first, so that all CTAs end at about the same time.
+// interleaved: for every j all heads of the group. j descends and each key block begins at its own diagonal: so key block j + 1,
+// which is taken before j, reaches every query block a step or more earlier, and its dQ has been added when j needs it. Heads
+// from first_reversed_head on are one last group in which j ascends, longest first, so that all CTAs end at about the same time.
 struct KeyBlock {
     int head, j;
     bool reversed; // j ascends from item to item, and query blocks are visited from the last to the diagonal
@@ -161,8 +161,10 @@ load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, in
 template <class C, bool loads_qk> __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv,
                                                                  const CUtensorMap* dout, const BackwardProblem& p,
                                                                  const BackwardScratch& scratch) {
-    griddepcontrol_wait(); // the statistics kernel has ended: lse, minus_D, dq_counts and work_counter are there
-    uint32_t t = 0;        // step, over all work items
+    // The statistics kernel has ended: lse, minus_D, dq_counts and work_counter are there. The other roles begin with a work item
+    // from here, and need no wait of their own.
+    griddepcontrol_wait();
+    uint32_t t = 0; // step, over all work items
     for (uint32_t n = 0;; n++) {
         int work_item;
         if (loads_qk) {
@@ -185,7 +187,7 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
             cp_async_bulk(shared_address((loads_qk ? s.lse : s.minus_D)[t % 2]),
                           (loads_qk ? scratch.lse : scratch.minus_D) + (int64_t)block.head * p.padded_T + row,
                           C::Br * 4, full);
-            if (i == 0) { // K and V after the first Q and dO, which need not wait until the last work item is stored
+            if (i == 0) { // K and V after the first Q and dO, whose stages are free earlier
                 if (loads_qk) {
                     s.K_empty[n % 2].wait(n / 2 % 2 ^ 1);
                 } else {
@@ -349,7 +351,8 @@ template <class C> struct BackwardConsumer {
     // Issues dP^T += V dO^T of step t.
     __device__ void issue_dP(Scores& dP) { issue_transposed<true>(dP, s.V, s.dO[t % 2]); }
 
-    // Issues x (64, HS) += A B: A (64, Br) in registers, four of every eight of PdS from `part` on; B (Br, HS), dO or Q.
+    // Issues x (64, HS) += A B: A (64, Br) in registers, of every eight words of `A` the four from `part` on (0: P^T,
+    // 4: dS^T; see compute_P_dS()); B (Br, HS), dO or Q.
     template <int part> __device__ void issue_gradient(float (&x)[HS / 2], const Scores& A, const void* B) {
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(B)), Br * C::box_row);
         fence_operand(x);

@@ -79,7 +79,8 @@ template <class C> struct TileScheduler {
     }
     __device__ void decode() { // (head, i) from tile_index()
         int section = tile_index() / (p.section_heads * tiles_per_head()), first = section * p.section_heads;
-        int heads = max(1, min(p.section_heads, p.heads - first)); // the last section may have fewer
+        // The last section may have fewer; past the last tile there are none, and 1 keeps % and / defined.
+        int heads = max(1, min(p.section_heads, p.heads - first));
         int index = tile_index() - first * tiles_per_head();
         head = first + index % heads;
         i = index / heads;
@@ -212,7 +213,8 @@ template <class C> struct ForwardConsumer {
     static __device__ int warp() { return mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
 
     // Ping-pong: this consumer issues GEMMs between pingpong_sync() and pingpong_arrive(), while the others compute softmax.
-    // Every consumer does so once for each key block of the tile, whether it needs the block or not.
+    // Every consumer does so once for each key block of the tile, whether it needs the block or not, so that all arrive equally
+    // often; the last O += P V of a tile is issued outside of it.
     __device__ void pingpong_sync() {
         if (C::pingpong) { bar_sync(C::BAR_PINGPONG + w, 2 * WARPGROUP_SIZE); }
     }
@@ -323,7 +325,8 @@ template <class C> struct ForwardConsumer {
         issue_output<Bc>(P);
         finish_output();
     }
-    // Releases a key block that only other consumers of the tile need.
+    // Releases a key block that only other consumers of the tile need. It waits for the load first: the phase of `empty` before
+    // this one has then ended, and the arrival counts for this one.
     __device__ void skip_key_block() {
         pingpong_sync();
         pingpong_arrive();
@@ -405,6 +408,7 @@ template <class C> struct ForwardConsumer {
             }
             store(softmax, out, l, m, tile);
         }
+        // Shared memory stays the CTA's until TMA has read the last tile from it.
         if (threadIdx.x % WARPGROUP_SIZE == 0) { cp_async_bulk_wait_group_read<0>(); }
     }
 };
