@@ -3,7 +3,7 @@
 # make test            every test that this machine can run; make check-NAME runs one of them, make checks lists them
 # make attention_forward_flash2                    one variant of dev/cuda, as build/attention_forward_flash2_bf16
 # make compete         race all variants on this GPU      make planted-faults  try the tests on sources with a fault
-# make libattention.so the winners with a C interface
+# make libattention.so the fastest variants, with a C interface
 # make install         libattention.so, libattention.h and a pkg-config file, under PREFIX; make uninstall removes them
 # make profile         a short run of the GPU trainer under Nsight Systems, or Nsight Compute where only that is there
 # make cuda            every CUDA program there is, to see that all of them compile
@@ -14,7 +14,7 @@
 #
 # PRECISION=BF16|FP32                              of the GPU programs; FP16 too for variants
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
-# GPU_ARCH=90                                      compute capability to build for, instead of this machine's
+# GPU_ARCH=90                                      compute capability to build for, instead of this machine's; empty: 8.0 and 9.0
 # USE_OPENMP=0  USE_CBLAS=1                        for the CPU programs: one core; GEMMs by an installed CBLAS
 # WERROR=                                          lets the warnings of a newer compiler pass
 # PREFIX=/usr/local DESTDIR=                       of make install
