@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Tests of the sources themselves: rules of CONTRIBUTING.md that no compiler sees.
+
+    python3 dev/test/test_sources.py          # ends in 'N passed, N failed'
+
+Needs the standard library only. Each rule is also given a text that breaks it, which it must name.
+"""
+
+import glob
+import os
+import re
+import sys
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+C_PATTERNS = ("*.c", "*.cu", "llmc/*.*", "dev/*/*.c", "dev/*/*.h", "dev/*/*.cu", "dev/*/*.cuh")
+TEXT_PATTERNS = (*C_PATTERNS, "Makefile", "*.md", ".ci/run", "scripts/*", "dev/*/*.py", "dev/*/*.sh", "dev/*/*.md")
+HEAD_LINES = 15
+DUMP_BYTES = 4_000_000
+
+# Words of this project's own for what has a name in the field; CONTRIBUTING.md says which to use.
+OWN_WORDS = re.compile(
+    r"\b([Cc]ontestants?|[Cc]opy engines?|[Mm]ultiprocessors?|[Bb]locks? of threads|measured peak|rescale slack|"
+    r"[Aa]rena|[Ll]adder|[Dd]eliverers?|goes on behind)\b"
+)
+
+
+def read(patterns):
+    """Path and text of each file, this one left aside: it names what it forbids."""
+    paths = {path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))}
+    for path in sorted(paths - {os.path.abspath(__file__)}):
+        with open(path, encoding="utf-8") as f:
+            yield os.path.relpath(path, ROOT), f.read()
+
+
+def unchecked_launches(text):
+    """Lines with a kernel launch that no cudaGetLastError() follows before its function, `}` in column 0, ends."""
+    waiting = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if "<<<" in line:
+            waiting.append(number)
+        if "cudaGetLastError()" in line:
+            waiting = []
+        if line.startswith("}"):
+            yield from waiting
+            waiting = []
+
+
+def head_lines(text):
+    """The length of the comment that a file begins with."""
+    if text.startswith("/*"):
+        return text[: text.index("*/")].count("\n") + 1
+    lines = text.splitlines()
+    return next((n for n, line in enumerate(lines) if not line.startswith("//")), len(lines))
+
+
+def own_words(text):
+    """The lines with such a word; names of CUDA's own functions have it only as a part."""
+    return [n for n, line in enumerate(text.splitlines(), 1) if OWN_WORDS.search(line)]
+
+
+def test_every_kernel_launch_is_looked_at():
+    assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n}\n")) == [2]
+    assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n    cuda_try(cudaGetLastError());\n}\n")) == []
+    launches = 0
+    for path, text in read(("llmc/*.cuh", "dev/cuda/attention_*ward_*.cu", "*.cu")):
+        launches += text.count("<<<")
+        assert not (lines := list(unchecked_launches(text))), f"{path}: no cudaGetLastError() after lines {lines}"
+    assert launches > 30, f"only {launches} launches found"
+
+
+def test_heads_have_at_most_fifteen_lines():
+    assert head_lines("/*\n" + "x\n" * 14 + "*/\n") == 16
+    assert head_lines("// a\n// b\n#include <x.h>\n") == 2
+    for path, text in read(C_PATTERNS):
+        assert head_lines(text) <= HEAD_LINES, f"{path}: its head has {head_lines(text)} lines"
+
+
+def test_the_words_are_the_field_s():
+    assert own_words("cudaDevAttrMultiProcessorCount\nthe multiprocessors\na Contestant\n") == [2, 3]
+    for path, text in read(TEXT_PATTERNS):
+        if path != os.path.join("dev", "LOG.md") and path != "CHANGELOG.md":  # they may say what a thing was called
+            assert not (lines := own_words(text)), f"{path}: lines {lines}"
+
+
+def test_the_dumps_are_small():
+    sizes = [os.path.getsize(path) for path in glob.glob(os.path.join(ROOT, "dev/reference/*.bin"))]
+    assert len(sizes) == 8 and sum(sizes) <= DUMP_BYTES, f"{len(sizes)} dumps of {sum(sizes)} bytes"
+
+
+def main():
+    passed = failed = 0
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            try:
+                test()
+                passed += 1
+            except Exception:  # noqa: BLE001 (whatever went wrong, the other tests go on)
+                failed += 1
+                print(f"FAILED: {name[5:].replace('_', ' ')}\n{traceback.format_exc()}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
