@@ -161,13 +161,16 @@ def cpu():
         "| B, T | CPU | ours, ms | llm.c, ms | llm.c / ours | peak memory: ours, llm.c | date, commit |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
-    for row in need(read_csv(path), path):
+    latest = {(row["cpu"], row["B"], row["T"]): row for row in need(read_csv(path), path)}
+    for row in latest.values():
         lines.append(
             f"| {row['B']}, {row['T']} | {row['cpu']}, {row['cores']} cores | {thousands(row['ms'])} "
             f"| {thousands(row['ms_llmc'])} | {row['ratio']} "
             f"| {thousands(row['peak_mib'])}, {thousands(row['peak_mib_llmc'])} MiB | {row['date']}, {row['commit']} |"
         )
-    return f"Medians of interleaved steps of 124M ([cpu_step.csv]({path})):\n\n" + "\n".join(lines)
+    return f"Medians of interleaved steps of 124M, the latest run of each shape ([all runs]({path})):\n\n" + "\n".join(
+        lines
+    )
 
 
 MODES = {
