@@ -38,7 +38,7 @@ enum { CLI_TRAINER = FOR_CPU };
     X(val_data, "-j", "--val-data", text, "dev/data/tinyshakespeare/tiny_shakespeare_val.bin", 0, 0, NULL, FOR_BOTH,   \
       "validation tokens: a file or a quoted glob pattern")                                                            \
     X(model, "-e", "--model", text, CLI_MODEL, 0, 0, NULL, FOR_BOTH,                                                   \
-      "a .bin checkpoint, or a new model: d12, gpt3:c768, gpt2:l4c128h4, each with t<context> behind it if wanted")    \
+      "a .bin checkpoint, or a new model: d12, gpt3:c768, gpt2:l4c128h4, each with t<context> appended if wanted")     \
     X(tokenizer, NULL, "--tokenizer", text, "gpt2_tokenizer.bin", 0, 0, NULL, FOR_BOTH,                                \
       "token texts for samples; models with a vocabulary of 256 are bytes and need none")                              \
     X(vocab_size, NULL, "--vocab-size", whole, 0, 0, 1 << 24, NULL, FOR_BOTH,                                          \

@@ -261,7 +261,7 @@ static const GPT2Size gpt3_by_channels[] = {
 
 #define GPT2_DESCRIPTOR_HELP                                                                                           \
     "use d6, d12, d24, d36, d48, gpt3:c768 and the like, gpt2:l<layers>c<channels>h<heads>, each with t<context> "     \
-    "behind it if wanted, or a .bin file"
+    "appended if wanted, or a .bin file"
 
 // The vocabulary rounded up to a multiple of 128. One that is too large stays what it is, and is refused below.
 static inline int gpt2_pad_vocab(int vocab_size) {

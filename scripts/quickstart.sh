@@ -85,7 +85,7 @@ make -s $trainer >$dir/make.log 2>&1 || {
 data=$dir/tiny_shakespeare_bytes
 echo "== text"
 if [ ! -e ${data}_train.bin ] && ! python3 dev/data/tinyshakespeare.py --tokenizer bytes --output $dir; then
-    echo "TinyShakespeare cannot be had here: training on this project's own sources instead."
+    echo "no TinyShakespeare (DATA_MIRROR names a folder that holds it): training on this project's own sources instead."
     data=$dir/sources
     python3 dev/data/text.py --tokenizer bytes --output $data README.md Makefile llmc dev ./*.c ./*.cu
 fi
