@@ -129,8 +129,8 @@ static inline glob_t token_file_paths(const char* pattern) {
     memset(&paths, 0, sizeof(paths));
     int status = glob(pattern, 0, NULL, &paths);
     if (status == GLOB_NOMATCH) {
-        fatal("no token file matches %s; a script in dev/data makes them, for example `python "
-              "dev/data/tinyshakespeare.py`",
+        fatal("no token file matches %s; a script in dev/data writes them, for example python3 "
+              "dev/data/tinyshakespeare.py",
               pattern);
     }
     if (status != 0) { fatal("cannot list the files that match %s: %s", pattern, strerror(errno)); }

@@ -73,6 +73,7 @@ static inline size_t evalloader_check_example_(EvalLoader* e, const uint16_t* wo
 }
 
 static inline void evalloader_read_(EvalLoader* e) {
+    if (!file_exists(e->path)) { fatal("%s: no such file; python3 dev/data/hellaswag.py writes it", e->path); }
     FILE* file = fopen_check(e->path, "rb");
     int32_t header[HEADER_INTS];
     read_header(header, file, e->path, EVAL_MAGIC, "multiple-choice evaluation file");

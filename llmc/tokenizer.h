@@ -67,7 +67,7 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
     t->vocab_size = vocab_size;
     t->eot_token = vocab_size - 1; // <|endoftext|> is GPT-2's last
     if (!file_exists(path)) {
-        fprintf(stderr, "no tokenizer file %s: samples print as numbers; `python dev/data/tokenizer.py` makes it\n",
+        fprintf(stderr, "no tokenizer file %s: samples print as numbers; python3 dev/data/tokenizer.py writes it\n",
                 path);
         return;
     }

@@ -387,7 +387,7 @@ def gpt2_encoding():
         return tiktoken.get_encoding("gpt2")
     except Exception as error:  # noqa: BLE001 (tiktoken passes on whatever its HTTP client raises)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        fail(f"tiktoken cannot load GPT-2's vocabulary ({reason}); a mirror with its cache in a folder tiktoken helps")
+        fail(f"tiktoken cannot load GPT-2's vocabulary ({reason}); DATA_MIRROR=DIR takes it from DIR/tiktoken")
 
 
 def pack_gpt2_document(text, starts_document=True):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """FineWeb and FineWeb-Edu (Penedo et al. 2024) as shards of 100 M GPT-2 tokens; the first shard is for validation.
 
-    python dev/data/fineweb.py                            # fineweb10B: about 104 shards, 20 GB; fetches 28 GB
-    python dev/data/fineweb.py --max-shards 11            # the first 1.1 G tokens of it: 2.2 GB; fetches 4.3
-    python dev/data/fineweb.py --type edu --version 100B  # edu_fineweb100B: 200 GB
+    python3 dev/data/fineweb.py                            # fineweb10B: about 104 shards, 20 GB; fetches 28 GB
+    python3 dev/data/fineweb.py --max-shards 11            # the first 1.1 G tokens of it: 2.2 GB; fetches 4.3
+    python3 dev/data/fineweb.py --type edu --version 100B  # edu_fineweb100B: 200 GB
 
 A processor tokenises 2.6 M tokens a second. Needs the Python packages tiktoken and pyarrow. Raw files are fetched one
 ahead of the one in work and removed when no longer needed; a mirror holds them as on Hugging Face, with the dataset's

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """HellaSwag's validation set as an evaluation file: dev/data/hellaswag/hellaswag_val.bin, 10,042 questions, 3.6 MB.
 
-    python dev/data/hellaswag.py            # fetches 12 MB, 2 s; the trainers read it with -h 1
+    python3 dev/data/hellaswag.py            # fetches 12 MB, 2 s; the trainers read it with -h 1
 
 Each question is a context and four endings, one of them right; the model's answer is the ending of least mean loss.
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """TinyShakespeare as token files: 1.1 MB of plays, the set for first steps.
 
-    python dev/data/tinyshakespeare.py                      # GPT-2 BPE: 305,260 + 32,768 tokens, 2 s
-    python dev/data/tinyshakespeare.py --tokenizer bytes    # bytes: 1,082,626 + 32,768 tokens, no packages needed
+    python3 dev/data/tinyshakespeare.py                      # GPT-2 BPE: 305,260 + 32,768 tokens, 2 s
+    python3 dev/data/tinyshakespeare.py --tokenizer bytes    # bytes: 1,082,626 + 32,768 tokens, no packages needed
 
 The first 32,768 tokens are the validation split. In GPT-2 tokens every speech is a document: <|endoftext|>, then the
 text up to and with the blank line that ends it, so that both files equal llm.c's bit for bit.

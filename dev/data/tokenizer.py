@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes gpt2_tokenizer.bin, the table with which the trainers turn GPT-2 tokens back into text.
 
-python dev/data/tokenizer.py                     # 1 s, 0.4 MB; fetches 1.5 MB, or takes them from a mirror
+python3 dev/data/tokenizer.py                     # 1 s, 0.4 MB; fetches 1.5 MB, or takes them from a mirror
 """
 
 import os

@@ -3,15 +3,15 @@
 <output>_debug_state.bin (a batch, its logits, loss and gradients, and the losses of ten AdamW steps on it) and, with
 --error-batches, <output>_bf16_errors.csv (how far our bf16 strays from these: see rounding.py).
 
-    python dev/reference/write_reference.py --model d12 --output gpt2_124M           # 70 s on 2 cores, 6.6 GB of memory
-    python dev/reference/write_reference.py --hf path/to/gpt2 --output gpt2_124M     # weights of a local checkpoint
-    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 2 --heads 1 \\
+    python3 dev/reference/write_reference.py --model d12 --output gpt2_124M          # 70 s on 2 cores, 6.6 GB of memory
+    python3 dev/reference/write_reference.py --hf path/to/gpt2 --output gpt2_124M    # weights of a local checkpoint
+    python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 2 --heads 1 \\
         --channels 32 --context 64 --vocab 251 --batch 2 --time 37 --output dev/reference/tiny
-    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 2 \\
+    python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 2 \\
         --channels 64 --context 40 --vocab 123 --batch 2 --time 40 --output dev/reference/tiny_heads
-    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
+    python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
         --channels 64 --context 1030 --vocab 16 --batch 2 --time 1030 --weights bf16 --output dev/reference/long_hs64
-    python dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
+    python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
         --channels 128 --context 1030 --vocab 16 --batch 1 --time 1030 --weights bf16 --output dev/reference/long_hs128
 
 The last four are the committed dumps: seconds for the first two, two minutes each for the others with OpenBLAS, ten and

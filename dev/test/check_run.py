@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What a short run has left behind, against its own arithmetic. Part of test_training.sh; needs no package.
 
-python dev/test/check_run.py schedule main.log STEPS WARMUP RATE FRACTION
-python dev/test/check_run.py initial model.bin
-python dev/test/check_run.py order state.bin model.bin SEED
-python dev/test/check_run.py validation main.log VOCABULARY
-python dev/test/check_run.py adamw FOLDER model_0.bin WARMUP RATE DECAY CLIP
+python3 dev/test/check_run.py schedule main.log STEPS WARMUP RATE FRACTION
+python3 dev/test/check_run.py initial model.bin
+python3 dev/test/check_run.py order state.bin model.bin SEED
+python3 dev/test/check_run.py validation main.log VOCABULARY
+python3 dev/test/check_run.py adamw FOLDER model_0.bin WARMUP RATE DECAY CLIP
 """
 
 import math

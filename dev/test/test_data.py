@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of dev/data: token files, splits and shards, atomic writes, mirrors, downloads, error lines.
 
-    python dev/test/test_data.py          # 10 s; ends in 'N passed, N failed'
+    python3 dev/test/test_data.py          # 10 s; ends in 'N passed, N failed'
 
 Needs the standard library only. Tests of GPT-2 tokens run where tiktoken and its vocabulary are (a mirror may hold it),
 tests of the raw files where the mirror holds them; the others say that they were skipped, and why.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of dev/reference: the committed dumps are what the model computes, files read back, batches come in order.
 
-    python dev/test/test_reference.py     # 20 s; ends in 'N passed, N failed'
+    python3 dev/test/test_reference.py     # 20 s; ends in 'N passed, N failed'
 
 Needs PyTorch 1.13 or newer and numpy; without them it says so and tests nothing.
 """

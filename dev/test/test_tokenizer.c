@@ -104,7 +104,7 @@ static void a_missing_file_is_said_once_and_ids_are_printed(void) {
     }
     UnitChild child = unit_wait();
     CHECK(child.exit_code == 0);
-    CHECK(strstr(child.text, "missing_tokenizer.bin") && strstr(child.text, "python dev/data/tokenizer.py"));
+    CHECK(strstr(child.text, "missing_tokenizer.bin") && strstr(child.text, "python3 dev/data/tokenizer.py"));
     CHECK(strchr(child.text, '\n') == child.text + child.length - 1);
 }
 
