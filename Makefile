@@ -68,7 +68,7 @@ endif
 
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
-# The compute capability of the first GPU, without the dot; wgmma and its kin exist only in the 'a' flavour of 9.0.
+# The compute capability of the first GPU, without the dot; wgmma and setmaxnreg exist only in sm_90a.
 GPU_ARCH ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | grep -E '^[0-9]+\.[0-9]+$$' | tr -d .)
 gencode = -gencode arch=compute_$(1),code=sm_$(1)
 ifneq ($(GPU_ARCH),)

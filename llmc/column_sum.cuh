@@ -33,7 +33,7 @@ static inline void column_sum_partials(float* grad, const float* partial, int ro
 }
 
 // How the column-sum kernels divide a tensor (rows, n): a thread block has 8 warps; each lane owns one 16-byte vector of
-// columns; the warps of all blocks with the same blockIdx.x take the rows in turn.
+// columns; the warps of all blocks with the same blockIdx.x take the rows round-robin.
 constexpr int COLUMN_SUM_WARPS = 8;
 constexpr int COLUMN_SUM_WIDTH = WARP_SIZE * x128::size; // columns of a block
 

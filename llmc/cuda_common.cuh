@@ -37,7 +37,7 @@ static inline void cuda_check_(cudaError_t error, const char* call, const char* 
     fatal("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-// The same for libraries: records the failure (status.h) and goes on; returns the Status.
+// The same for libraries: records the failure (status.h) and returns the Status.
 #define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
 static inline Status cuda_try_(cudaError_t error, const char* call, const char* file, int line) {
     if (error == cudaSuccess) { return STATUS_OK; }

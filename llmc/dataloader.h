@@ -8,7 +8,7 @@ for each shard, from the Mersenne Twister. The order is llm.c's, for the same se
 
 While a batch is in use, a thread reads the next one of the same shard. It touches nothing but that batch's memory, so
 the loader's position is always the consumer's, and no batch depends on how fast the thread was. Where the thread has
-not begun when the batch is asked for (small batches, busy processors), the consumer reads it itself.
+not started when the batch is asked for (small batches, busy processors), the consumer reads it itself.
 */
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
@@ -197,8 +197,8 @@ static inline void* token_fetcher_thread_(void* fetcher) {
     return NULL;
 }
 
-// Asks the thread for a batch, or to end; it begins with the first that is asked for. Without a thread, which the system
-// may refuse, nothing is fetched and all goes on.
+// Asks the thread for a batch, or to end; the first request starts it. Where the system refuses a thread, nothing is
+// fetched ahead, and the consumer reads each batch itself.
 static inline void token_fetcher_ask_(TokenFetcher* f, FetchState what, TokenBatch* batch) {
     pthread_mutex_lock(&f->mutex);
     f->state = what;

@@ -1,6 +1,6 @@
 /*
 What a trainer's model offers: GPT-2 in memory, its passes and its optimizer. Declared here once; a program has one
-implementation, train_gpt2.c or train_gpt2.cu. trainer.h, checkpoint.h and the tests stand on this file alone.
+implementation, train_gpt2.c or train_gpt2.cu. trainer.h, checkpoint.h and the tests are built on this file alone.
 
     GPT2* model;
     check(gpt2_create(&model, config, gpt2_default_settings()));

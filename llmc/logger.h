@@ -36,7 +36,7 @@ static inline void logger_rewind_(const char* path, int resume_step) {
 }
 
 // Opens <dir>/main.log; with dir NULL the logger is silent. resume_step < 0: a new run, the log starts empty. Otherwise
-// the run goes on at that step: the lines of earlier steps are kept.
+// the run continues at that step: the lines of earlier steps are kept.
 static inline void logger_open(Logger* logger, const char* dir, int resume_step) {
     memset(logger, 0, sizeof(*logger));
     if (dir == NULL) { return; }

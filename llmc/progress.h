@@ -32,7 +32,7 @@ typedef struct {
     double start;     // when it began, in seconds
     size_t first;     // what was done by then
     double shown;     // when the last line was written
-    int line_is_open; // a line stands on the terminal without its end
+    int line_is_open; // the terminal's last line is not ended yet
 } Progress;
 
 static const double PROGRESS_TERMINAL_SECONDS = 0.1, PROGRESS_FILE_SECONDS = 30.0;

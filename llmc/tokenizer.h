@@ -28,7 +28,7 @@ static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t byte
     t->ready = 1;
 }
 
-// Reads the tokens of an open file, which stands at the end of its header.
+// Reads the tokens of an open file, whose header has been read.
 static inline void tokenizer_read_tokens_(Tokenizer* t, FILE* file, const char* path, int vocab_size) {
     size_t left = body_bytes(file, path), at = 0;
     if (left > (size_t)vocab_size * 256) { // a byte of length and up to 255 bytes

@@ -1,5 +1,5 @@
 /*
-A training run, on the CPU or on the GPU: everything stands on the functions of gpt2_model.h, which train_gpt2.c or
+A training run, on the CPU or on the GPU: everything is built on the functions of gpt2_model.h, which train_gpt2.c or
 train_gpt2.cu defines. trainer_main, at the end, is the training loop:
 
     open { evaluate, sample, checkpoint, step } close

@@ -223,7 +223,7 @@ PLACES = [
         "attention: the variants, their contract, check and benchmark, and the choice of one",
         "dev/cuda/*.*",
     ),
-    ("`llmc/`", "headers that both stand on, each complete in itself: the run, the files, the kernels", "llmc/*.*"),
+    ("`llmc/`", "headers that both are built on, each complete in itself: the run, the files, the kernels", "llmc/*.*"),
     (
         "`test_gpt2.*`, `dev/test/`",
         "the trainers against PyTorch's dumps; unit and end-to-end tests",

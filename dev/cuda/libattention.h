@@ -1,5 +1,5 @@
 /*
-libattention: causal self-attention forward and backward on an NVIDIA GPU, for whoever holds raw device pointers. Needs
+libattention: causal self-attention forward and backward on an NVIDIA GPU, for callers with raw device pointers. Needs
 compute capability 8.0 or newer; link with -lattention.
 */
 #ifndef LIBATTENTION_H

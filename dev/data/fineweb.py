@@ -7,7 +7,7 @@
 
 A processor tokenises 2.6 M tokens a second. Needs the Python packages tiktoken and pyarrow. Raw files are fetched one
 ahead of the one in work and removed when no longer needed; a mirror holds them as on Hugging Face, with the dataset's
-name and sample/10BT in their path. Started again after an interruption it goes on at the first missing shard, and the
+name and sample/10BT in their path. Started again after an interruption it continues at the first missing shard, and the
 shards are those of an uninterrupted run.
 """
 
