@@ -1,5 +1,6 @@
 /*
-main.log, the record of a run that scripts and plots read, in llm.c's lines:
+main.log, the record of a run that scripts and plots read, in llm.c's lines, but for the learning rate, which
+has seven significant digits here and six decimals there:
   s:<step> trl:<training loss> lr:<learning rate> norm:<gradient norm>
   s:<step> tel:<validation loss>
   s:<step> eval:<accuracy>
@@ -67,7 +68,7 @@ logger_line_(const Logger* logger, const char* format, ...) {
 }
 
 static inline void logger_train(const Logger* logger, int step, float loss, float learning_rate, float norm) {
-    logger_line_(logger, "s:%d trl:%.6f lr:%.6f norm:%.4f\n", step, (double)loss, (double)learning_rate, (double)norm);
+    logger_line_(logger, "s:%d trl:%.6f lr:%.6e norm:%.4f\n", step, (double)loss, (double)learning_rate, (double)norm);
 }
 
 static inline void logger_val(const Logger* logger, int step, float loss) {

@@ -85,8 +85,8 @@ def check_schedule(path, steps, warmup, rate, fraction):
     rates = logged(path, "lr")
     assert sorted(rates) == list(range(steps)), f"steps {sorted(rates)}"
     for step, got in rates.items():
-        expected = cosine(step, steps, warmup, rate, fraction)  # the log has six decimals
-        assert abs(got - expected) <= 5.1e-7, f"step {step}: rate {got}, expected {expected}"
+        expected = cosine(step, steps, warmup, rate, fraction)  # fp32, and the log has seven digits
+        assert abs(got - expected) <= 1e-6 * rate, f"step {step}: rate {got}, expected {expected}"
 
 
 def check_initial(path):

@@ -18,14 +18,14 @@ static void run(Logger* logger, int first, int last) {
 }
 
 static const char* uninterrupted = "s:0 tel:5.000000\n"
-                                   "s:0 trl:6.000000 lr:0.000300 norm:1.5000\n"
-                                   "s:1 trl:5.500000 lr:0.000150 norm:2.5000\n"
+                                   "s:0 trl:6.000000 lr:3.000000e-04 norm:1.5000\n"
+                                   "s:1 trl:5.500000 lr:1.500000e-04 norm:2.5000\n"
                                    "s:2 tel:4.500000\n"
-                                   "s:2 trl:5.000000 lr:0.000100 norm:3.5000\n"
-                                   "s:3 trl:4.500000 lr:0.000075 norm:4.5000\n"
+                                   "s:2 trl:5.000000 lr:1.000000e-04 norm:3.5000\n"
+                                   "s:3 trl:4.500000 lr:7.500000e-05 norm:4.5000\n"
                                    "s:4 tel:4.000000\n"
                                    "s:4 eval:0.2875\n"
-                                   "s:4 trl:4.000000 lr:0.000060 norm:5.5000\n";
+                                   "s:4 trl:4.000000 lr:6.000000e-05 norm:5.5000\n";
 
 static void a_new_run_starts_an_empty_log(void) {
     Logger logger;
@@ -64,6 +64,18 @@ static void other_lines_stay(void) {
     CHECK(unit_file_is(unit_path("main.log"), "# lr was halved by hand\n\n"));
 }
 
+// The end of a schedule, which six decimals would round to 0.000000, and a rate whose last digits they would lose
+static void small_learning_rates_keep_their_digits(void) {
+    Logger logger;
+    logger_open(&logger, folder(), -1);
+    logger_train(&logger, 0, 1.0f, 1.234567e-8f, 1.0f);
+    logger_train(&logger, 1, 1.0f, 0.0f, 1.0f);
+    logger_train(&logger, 2, 1.0f, 6.012345e-4f, 1.0f);
+    CHECK(unit_file_is(unit_path("main.log"), "s:0 trl:1.000000 lr:1.234567e-08 norm:1.0000\n"
+                                              "s:1 trl:1.000000 lr:0.000000e+00 norm:1.0000\n"
+                                              "s:2 trl:1.000000 lr:6.012345e-04 norm:1.0000\n"));
+}
+
 static void without_a_directory_nothing_is_written(void) {
     Logger logger;
     remove(unit_path("main.log"));
@@ -83,6 +95,7 @@ int main(void) {
     }
     a_line_that_was_cut_short_goes();
     other_lines_stay();
+    small_learning_rates_keep_their_digits();
     remove(unit_path("main.log"));
     logger_open(&logger, folder(), 3); // a resumed run whose log was deleted
     CHECK(unit_file_is(unit_path("main.log"), ""));
