@@ -6,6 +6,7 @@ command lines work unchanged; every flag has a long name too. A flag and its val
 #ifndef LLMC_CLI_H
 #define LLMC_CLI_H
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stddef.h>
@@ -67,7 +68,8 @@ enum { CLI_TRAINER = FOR_CPU };
     X(grad_clip, NULL, "--grad-clip", number, 1.0, 0, 1e9, NULL, FOR_BOTH, "largest gradient norm; 0: no clipping")    \
     X(beta1, NULL, "--beta1", number, 0.9, 0, 0.999999, NULL, FOR_BOTH, "AdamW's decay of the first moment")           \
     X(beta2, NULL, "--beta2", number, 0.95, 0, 0.999999, NULL, FOR_BOTH, "AdamW's decay of the second moment")         \
-    X(epsilon, NULL, "--epsilon", number, 1e-8, 0, 1, NULL, FOR_BOTH, "AdamW's term in the denominator")               \
+    X(epsilon, NULL, "--epsilon", number, 1e-8, FLT_MIN, 1, NULL, FOR_BOTH,                                            \
+      "AdamW's term in the denominator; with 0, weights without a gradient would become NaN")                          \
     X(seed, NULL, "--seed", whole, 42, 0, INT_MAX, NULL, FOR_BOTH, "of the initial weights and the shuffling")         \
     X(skip_loss_z, "-sl", "--skip-loss-z", number, 0.0, 0, 1e9, NULL, FOR_BOTH,                                        \
       "skip the update where the loss is an outlier of more than this z-score; 0: never")                              \
@@ -187,6 +189,11 @@ static inline void cli_set_(Options* options, const CliFlag* f, const char* name
     if (f->type == CLI_text) {
         if (f->choices != NULL && !cli_is_choice_(f->choices, value)) {
             fatal("%s %s: must be one of %s", name, value, f->choices);
+        }
+        if (value[0] == '\0') { fatal("%s '': the value is empty; name a file, or leave the flag out", name); }
+        if (value[0] == '-') { // -o -n 20: the value was forgotten
+            fatal("%s %s: the value looks like a flag; give %s a value, or write ./%s where that is its name", name,
+                  value, name, value);
         }
         *(cli_text*)member = value;
         return;

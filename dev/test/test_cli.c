@@ -75,6 +75,11 @@ static void numbers_stay_in_their_range(const CliFlag* f) {
 static void texts_are_among_their_choices(const CliFlag* f) {
     if (f->choices == NULL) {
         takes(f, "some/*.bin");
+        takes(f, "./-n");
+        refuses(f, "", "is empty");
+        refuses(f, "-n", "looks like a flag");
+        refuses(f, "--seed", "looks like a flag");
+        refuses(f, "-", "looks like a flag");
         return;
     }
     char list[256];
@@ -136,6 +141,14 @@ static void unknown_words_are_refused(void) {
     CHECK_FATAL("-b -t|whole number", PARSE("-b", "-t", "64"));
     CHECK_FATAL("-z|trains on one GPU|leave out -z, -pn", PARSE("-z", "1"));
     CHECK_FATAL("-pn|trains on one GPU", PARSE("-b", "4", "-pn", "1", "-pr", "0"));
+}
+
+// AdamW divides by sqrt(v) + epsilon, and v is 0 where there is no gradient: epsilon must not be 0 in fp32.
+static void epsilon_is_not_0_in_fp32(void) {
+    CHECK_FATAL("--epsilon 0|must be at least 1.175494351e-38", PARSE("--epsilon", "0"));
+    CHECK_FATAL("--epsilon 1e-46|must be at least", PARSE("--epsilon=1e-46"));
+    Options o = PARSE("--epsilon", "1.2e-38");
+    CHECK((float)o.epsilon > 0.0f);
 }
 
 static void defaults_are_llmc_s(void) {
@@ -219,6 +232,7 @@ int main(void) {
     every_flag_keeps_its_promise();
     no_two_flags_share_a_name();
     unknown_words_are_refused();
+    epsilon_is_not_0_in_fp32();
     defaults_are_llmc_s();
     llmc_s_command_lines_work();
     help_and_settings_list_the_flags_of_this_trainer();

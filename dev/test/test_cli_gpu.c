@@ -1,4 +1,5 @@
 // The claims of test_cli.c about the command line of the GPU trainer, which llmc/cli.h tells by the compiler's macro.
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 
