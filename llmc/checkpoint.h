@@ -222,16 +222,19 @@ static inline CheckpointPaths checkpoint_paths(const char* directory, int step) 
     return p;
 }
 
-// The newest whole checkpoint in the directory, or -1.
+// The newest whole checkpoint in the directory, or -1. A directory that exists and cannot be read ends the program: to a run
+// that resumes it would look empty, and the run would begin again and empty main.log.
 static inline int checkpoint_newest(const char* directory) {
     int newest = -1;
+    struct dirent* entry;
     DIR* dir = opendir(directory);
-    if (dir == NULL) { return -1; }
-    for (struct dirent* entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+    if (dir == NULL && errno == ENOENT) { return -1; }
+    while (dir != NULL && (errno = 0, entry = readdir(dir)) != NULL) {
         int step;
         char rest;
         if (sscanf(entry->d_name, "DONE_%8d%c", &step, &rest) == 1 && step > newest) { newest = step; }
     }
+    if (dir == NULL || errno != 0) { fatal("cannot read the directory %s: %s", directory, strerror(errno)); }
     closedir(dir);
     return newest;
 }

@@ -324,6 +324,8 @@ static void the_newest_whole_checkpoint_is_found(void) {
                                    "XDONE_00000077",    "DONE_0000007x", "main.log", "model_00000055.bin",
                                    "DONE_00000003",     "DONE_00000011"};
     CHECK(checkpoint_newest("no/such/folder") == -1);
+    write_one(0, 0);
+    CHECK_FATAL("cannot read the directory|tokens.bin", checkpoint_newest(unit_path("tokens.bin")));
     unit_clean();
     CHECK(checkpoint_newest(folder()) == -1);
     write_one(0, 0);
