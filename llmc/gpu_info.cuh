@@ -6,12 +6,14 @@ Clocks, power and temperature of the GPU from nvidia-smi, which comes with every
 
 #include "cuda_common.cuh"
 
-// Prints one line on the current device, or one that says that nvidia-smi does not answer. Takes tens of milliseconds.
+// Prints one line on the current device, or one that says why there are no numbers. Takes tens of milliseconds.
 static inline void gpu_info_print(void) {
     char bus[32], command[256], line[256];
     int device;
-    cuda_try(cudaGetDevice(&device));
-    cuda_try(cudaDeviceGetPCIBusId(bus, sizeof(bus), device));
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetPCIBusId(bus, sizeof(bus), device) != cudaSuccess) {
+        printf("gpu: %s\n", cudaGetErrorString(cudaGetLastError()));
+        return;
+    }
     snprintf(command, sizeof(command),
              "nvidia-smi -i %s --format=csv,noheader --query-gpu="
              "utilization.gpu,utilization.memory,clocks.sm,clocks.max.sm,power.draw,temperature.gpu 2>/dev/null",

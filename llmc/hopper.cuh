@@ -15,6 +15,8 @@ memory is addressed by 32-bit addresses. Only kernels built for sm_90a may call 
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <atomic>
+
 #include "cuda_common.cuh"
 
 #if defined(PRECISION_FP32)
@@ -197,15 +199,20 @@ template <int N> __device__ inline void cp_async_bulk_wait_group() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// The driver's cuTensorMapEncodeTiled, of libcuda, which nothing links; nullptr where the driver has none.
+// The driver's cuTensorMapEncodeTiled, of libcuda, which nothing links; nullptr, with an error recorded (status.h), where it is
+// not to be had. Only success is kept: a later call may find what this one did not, such as memory for a context.
 static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-    static const PFN_cuTensorMapEncodeTiled_v12000 encode = [] {
-        void* entry = nullptr;
-        cudaDriverEntryPointQueryResult found;
-        cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
-        return (PFN_cuTensorMapEncodeTiled_v12000)entry;
-    }();
-    return encode;
+    static std::atomic<PFN_cuTensorMapEncodeTiled_v12000> kept{nullptr};
+    if (kept != nullptr) { return kept; }
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    if (cuda_try(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
+                                                  &found)) != STATUS_OK) {
+        return nullptr;
+    }
+    if (entry == nullptr) { status_fail("the NVIDIA driver is too old for tensor maps: it is older than 12.0"); }
+    kept = (PFN_cuTensorMapEncodeTiled_v12000)entry;
+    return kept;
 }
 
 // The descriptor of a tensor of 16-bit elements of rank 4: sizes and box in elements, innermost first; strides of the
@@ -215,9 +222,7 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
 static inline Status tensor_map(CUtensorMap* map, const void* tensor, const uint64_t (&sizes)[4],
                                 const uint64_t (&strides)[3], const uint32_t (&box)[4]) {
     const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
-    if (encode == nullptr) {
-        return status_fail("the NVIDIA driver is too old for tensor maps: it is older than 12.0");
-    }
+    if (encode == nullptr) { return STATUS_ERROR; }
     const uint32_t steps[4] = {1, 1, 1, 1};
 #if defined(PRECISION_FP16)
     const CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;

@@ -1,0 +1,37 @@
+// What the GPU code of llmc does where CUDA calls fail: each failure is told anew, with its reason, and nothing goes on with what
+// a failed call has not written. No GPU is used, also where there is one.
+#include "llmc/gpu_info.cuh"
+#include "llmc/hopper.cuh"
+#include "unit.h"
+
+#include <string>
+
+// Without a GPU there is no tensor map. Every call says why, and none takes the failure of an earlier one for an old driver.
+static void every_failure_has_its_reason() {
+    CUtensorMap map;
+    std::string first;
+    for (int call = 0; call < 2; call++) {
+        status_clear();
+        CHECK(hopper::tensor_map_of_heads(&map, nullptr, 1, 64, 1, 64) == STATUS_ERROR);
+        if (call == 0) { first = status_message(); }
+    }
+    CHECK(first == status_message() && first.find("too old") == std::string::npos);
+}
+
+// nvidia-smi is not asked about a GPU that has no name: here it is a script that leaves a file when it is called.
+static void no_gpu_is_asked_about() {
+    const char *called = unit_path("called"), *fake = unit_path("nvidia-smi"), *path = getenv("PATH");
+    const std::string script = std::string("#!/bin/sh\necho \"$@\" >") + called + "\n";
+    unit_write(fake, script.data(), script.size());
+    CHECK(chmod(fake, 0755) == 0 &&
+          setenv("PATH", (unit_folder + std::string(":") + (path ? path : "")).c_str(), 1) == 0);
+    gpu_info_print();
+    CHECK(!file_exists(called));
+}
+
+int main() {
+    setenv("CUDA_VISIBLE_DEVICES", "-1", 1); // before the first CUDA call
+    every_failure_has_its_reason();
+    no_gpu_is_asked_about();
+    return unit_end();
+}
