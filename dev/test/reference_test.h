@@ -377,7 +377,8 @@ static inline void reference_check_adamw(GPT2Settings settings, GPT2Config confi
         for (size_t i = 0; i < n; i++) { squares += (double)grads[i] * (double)grads[i]; }
         check(gpt2_copy_in(model, GPT2_GRADIENTS, grads, 0, bytes));
         check(gpt2_grad_norm(model, &norm));
-        norm_error = fmax(norm_error, fabs((double)norm / sqrt(squares) - 1.0));
+        double off = fabs((double)norm / sqrt(squares) - 1.0);
+        if (!(off <= norm_error)) { norm_error = off; } // fmax would drop a NaN
         float scale = clip / norm;
         check(gpt2_update(model, rate, beta1, beta2, epsilon, decay, scale, step));
         for (size_t i = 0, offset = 0; i < NUM_PARAMETER_TENSORS; offset += info->table[i++].count) {
