@@ -33,10 +33,15 @@ from data_common import (
 )
 
 PIECE_BYTES = 1 << 20
+SEARCH_BYTES = 1 << 16  # text without a place to cut for so long is cut between any two characters
 
-# GPT-2's pattern has no token in which a space follows a visible character, and it looks only ahead, so text cut
-# between the two has the same tokens as the whole. ASCII only: a byte of a wider character could belong to a space.
-SAFE_CUT = re.compile(rb"[!-~](?=[ \t\r\n])")
+# GPT-2's pattern looks only ahead, and two places end a token whatever follows, so that text cut there has the same
+# tokens as the whole: a visible character before white space, and a sign (but no apostrophe) before a letter or digit.
+# Of the white space and the signs, these are enough. White space at the end is not cut off alone.
+VISIBLE = rb"[!-~\x80-\xff](?<!\xc2\xa0)"  # wide white space too, but U+00A0: no other stands before a space in a token
+SIGN = rb"(?:[!-&(-/:-@\[-`{-~]|\xe3\x80[\x81\x82]|\xef\xbc[\x81\x8c\x9a\x9b\x9f])"  # ASCII's, and Chinese , . ! : ; ?
+LETTER = rb"[0-9A-Za-z\xe5-\xe9]"  # ASCII's, and the first byte of U+5000 to U+9FFF
+SAFE_CUT = re.compile(VISIBLE + rb"(?=[ \t\r\n]+[^ \t\r\n])|" + SIGN + rb"(?=" + LETTER + rb")")
 
 
 def fraction(text):
@@ -86,11 +91,14 @@ def list_files(inputs):
 
 
 def next_cut(data, offset, anywhere):
-    """The first place at or after `offset` where the text may be cut."""
+    """Where to cut the text: the first safe place within SEARCH_BYTES from `offset`, else before its character."""
     if anywhere or offset >= len(data):
         return min(offset, len(data))
-    match = SAFE_CUT.search(data, max(offset - 1, 0))
-    return match.end() if match else len(data)
+    match = SAFE_CUT.search(data, max(offset - 1, 0), offset + SEARCH_BYTES)
+    if match:
+        return match.end()
+    first = max(offset - 3, 0)  # a character has at most 4 bytes, and those after its first are 0x80 to 0xbf
+    return next((i for i in range(offset, first - 1, -1) if not 0x80 <= data[i] < 0xC0), offset)
 
 
 def cut_file(path, train_bytes, anywhere):
@@ -103,7 +111,9 @@ def cut_file(path, train_bytes, anywhere):
             boundary = next_cut(data, train_bytes, anywhere) if train_bytes else 0
             start = 0
             while start < len(data):
-                end = next_cut(data, start + PIECE_BYTES, anywhere)
+                end = len(data)
+                if end - start > PIECE_BYTES + SEARCH_BYTES:
+                    end = next_cut(data, start + PIECE_BYTES, anywhere)
                 if start < boundary:
                     end = min(end, boundary)
                 yield start == 0, start >= boundary, data[start:end]

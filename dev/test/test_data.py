@@ -282,17 +282,63 @@ def test_shards_are_full_and_replace_those_of_earlier_runs(folder):
 def test_cutting_does_not_change_gpt2_tokens(folder):
     encoding = require_gpt2()
     body = SPEECHES + "tabs\tand  double spaces \n \n\n= Title = \n x's don't\u00a0break 1234 日本語 \r\n" * 30
+    body += "学而时习之，不亦说乎？有朋自远方来、\u3000 不亦乐乎。\u2003\n" * 30
+    body += "\u03b1\u03b2 \u00a0 \u03b3'\u03b4' s(a,'s;'ll):x\u0085 y\u2009\tz\n" * 30
+    body += "nbsp \u00a0 \u00a0 \u00a0 \u00a0 x" * 30
     path = write(os.path.join(folder, "in.txt"), body)
-    old, text_script.PIECE_BYTES = text_script.PIECE_BYTES, 7
-    try:
-        pieces = list(text_script.cut_file(path, len(body) // 2, anywhere=False))
-    finally:
-        text_script.PIECE_BYTES = old
-    assert len(pieces) > 300 and {is_val for _, is_val, _ in pieces} == {False, True}
-    tokens = array("H")
-    for starts_file, _, piece in pieces:
-        tokens.frombytes(data_common.pack_gpt2_document(piece.decode(), starts_file))
-    assert tokens.tolist() == [50256, *encoding.encode_ordinary(body)]
+    whole = [50256, *encoding.encode_ordinary(body)]
+    old = text_script.PIECE_BYTES, text_script.SEARCH_BYTES
+    for piece_bytes in (5, 6, 7, 11):
+        try:
+            text_script.PIECE_BYTES, text_script.SEARCH_BYTES = piece_bytes, 60
+            pieces = list(text_script.cut_file(path, len(body) // 2, anywhere=False))
+        finally:
+            text_script.PIECE_BYTES, text_script.SEARCH_BYTES = old
+        assert len(pieces) > 300 and {is_val for _, is_val, _ in pieces} == {False, True}
+        tokens = array("H")
+        for starts_file, _, piece in pieces:
+            tokens.frombytes(data_common.pack_gpt2_document(piece.decode(), starts_file))
+        assert tokens.tolist() == whole, piece_bytes
+
+
+def cut(path, train_bytes):
+    """The pieces of a file, as decoded text, and the bytes of it that belong to the training split."""
+    pieces = list(text_script.cut_file(path, train_bytes, anywhere=False))
+    return [piece.decode() for _, _, piece in pieces], sum(len(piece) for _, is_val, piece in pieces if not is_val)
+
+
+def test_text_without_ascii_is_cut(folder):
+    megabyte = text_script.PIECE_BYTES
+    greek = "\u03b1\u03b2\u03b3 \u03b4\u03b5\u03b6\n"
+    for name, body in {
+        "Greek": greek * (3 * megabyte // len(greek.encode())),
+        "Chinese lines": "\u5b66\u800c\u65f6\u4e60\u4e4b\u3002\n" * (3 * megabyte // 19),
+        "one Chinese line": "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c" * (3 * megabyte // 18) + "\n",
+        "no punctuation": "\u5b66" * megabyte + "\n",
+        "one line of code": "f(a,b);" * (3 * megabyte // 7) + "\n",
+        "one line of letters": "abcdefgh" * (3 * megabyte // 8) + "\n",
+        "spaces": " " * 3 * megabyte,
+    }.items():
+        path = write(os.path.join(folder, "in.txt"), body)
+        size = os.path.getsize(path)
+        texts, train = cut(path, size * 9 // 10)
+        assert "".join(texts) == body, name
+        assert max(len(text.encode()) for text in texts) <= megabyte + text_script.SEARCH_BYTES, name
+        assert abs(train - size * 9 // 10) <= text_script.SEARCH_BYTES, f"{name}: {train} of {size} bytes"
+    path = write(path, "\u5b66" * 100 + "\n")
+    assert cut(path, 271) == (["\u5b66" * 90, "\u5b66" * 10 + "\n"], 270)  # not the line feed alone
+
+
+def test_chinese_in_one_line_tokenises_and_splits(folder):
+    encoding = require_gpt2()
+    body = "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c\u4e0d\u4ea6\u8bf4\u4e4e\u3002" * 40_000  # 1.3 MB
+    path = write(os.path.join(folder, "in.txt"), body)
+    prefix = os.path.join(folder, "x")
+    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
+    run("text.py", path, "--output", prefix, env=cache)
+    train, val = tokens_of(f"{prefix}_train.bin"), tokens_of(f"{prefix}_val.bin")
+    assert train + val == [50256, *encoding.encode_ordinary(body)]
+    assert 0.09 < len(val) / (len(train) + len(val)) < 0.11
 
 
 def test_gpt2_documents_begin_with_eot(folder):
