@@ -121,7 +121,7 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     GPT2Config c = info->config;
     cli_print(o);
     gpt2_print_device(t->model);
-    print_table_row("measured GEMM", "%.1f TFLOP/s; MFU: model FLOP/s over this", t->gemm_flops * 1e-12);
+    print_table_row("measured GEMM", "%.4g TFLOP/s; MFU: model FLOP/s over this", t->gemm_flops * 1e-12);
     print_table_line();
     print_table_row("weights from", "%s", source);
     print_table_row("context maxT", "%d", c.max_seq_len);
