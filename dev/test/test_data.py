@@ -19,22 +19,17 @@ import resource
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
-import traceback
 from array import array
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 
 import data_common
 import text as text_script
+import unit
 
 MIRROR = os.environ.get("DATA_MIRROR")
 SPEECHES = "First Citizen:\nBefore we proceed, hear me speak.\n\nAll:\nSpeak, speak.\n\n" * 40
-
-
-class Skipped(Exception):
-    """Raised by a test whose requirements this machine does not meet."""
 
 
 def run(script, *arguments, code=0, env=None, flags=(), **options):
@@ -81,12 +76,12 @@ def expect_failure(call, *words):
 
 def require_gpt2():
     if importlib.util.find_spec("tiktoken") is None:
-        raise Skipped("tiktoken is not installed")
+        raise unit.Skipped("tiktoken is not installed")
     try:
         data_common.use_tiktoken_mirror(MIRROR)
         return data_common.gpt2_encoding()
     except SystemExit:
-        raise Skipped("GPT-2's vocabulary is neither in a mirror nor on the network") from None
+        raise unit.Skipped("GPT-2's vocabulary is neither in a mirror nor on the network") from None
 
 
 @contextlib.contextmanager
@@ -439,7 +434,7 @@ def test_downloads_are_whole_or_nothing(folder):
 
 def test_tinyshakespeare_splits(folder):
     if not MIRROR or not data_common.find_in_mirror(MIRROR, {"tinyshakespeare.txt", "input.txt"}, size=1115394):
-        raise Skipped("no mirror holds TinyShakespeare")
+        raise unit.Skipped("no mirror holds TinyShakespeare")
     out = os.path.join(folder, "out")
     run("tinyshakespeare.py", "--tokenizer", "bytes", "--output", out, flags=["-S"], env={"DATA_MIRROR": MIRROR})
     train, val = (tokens_of(os.path.join(out, f"tiny_shakespeare_bytes_{split}.bin")) for split in ("train", "val"))
@@ -456,7 +451,7 @@ def test_fineweb_survives_interruptions(folder):
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise Skipped("pyarrow is not installed") from None
+        raise unit.Skipped("pyarrow is not installed") from None
     sample = os.path.join(folder, "hub", "datasets", "HuggingFaceFW", "fineweb", "resolve", "main", "sample", "10BT")
     os.makedirs(sample)
     want, listing = array("H"), []
@@ -494,26 +489,5 @@ def test_fineweb_survives_interruptions(folder):
     assert "shard_tokens 7000, not 8000" in error, error
 
 
-def main():
-    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
-    passed = failed = 0
-    skipped = set()
-    for name, test in tests:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                test(folder)
-                passed += 1
-                outcome = "ok"
-            except Skipped as reason:
-                skipped.add(str(reason))
-                outcome = f"skipped: {reason}"
-            except (Exception, SystemExit):  # noqa: BLE001 (whatever went wrong, the other tests go on)
-                failed += 1
-                outcome = f"FAILED\n{traceback.format_exc()}"
-        print(f"{name[5:].replace('_', ' '):60s} {outcome}", flush=True)
-    print(f"{passed} passed, {failed} failed" + (f", skipped: {'; '.join(sorted(skipped))}" if skipped else ""))
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unit.run(globals()))

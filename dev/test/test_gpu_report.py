@@ -13,8 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import traceback
+
+import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RESULTS = "dev/bench/nvidia-h200"
@@ -160,26 +160,11 @@ def test_the_trainers_lines_are_those_that_the_report_reads(folder):
         assert re.search(r'print_table_row\("attention", "%s forward, %s backward"', f.read())
 
 
-def main():
-    passed = failed = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            for part in ("dev/bench", "dev/data", "dev/reference", "llmc"):
-                shutil.copytree(os.path.join(ROOT, part), os.path.join(folder, part))
-            shutil.copy(os.path.join(ROOT, "train_gpt2.cu"), folder)
-            try:
-                test(folder)
-                passed += 1
-                outcome = "ok"
-            except Exception:  # noqa: BLE001 (whatever went wrong, the other tests go on)
-                failed += 1
-                outcome = f"FAILED\n{traceback.format_exc()}"
-        print(f"{name[5:].replace('_', ' '):70s} {outcome}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+def what_the_report_reads(folder):
+    for part in ("dev/bench", "dev/data", "dev/reference", "llmc"):
+        shutil.copytree(os.path.join(ROOT, part), os.path.join(folder, part))
+    shutil.copy(os.path.join(ROOT, "train_gpt2.cu"), folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unit.run(globals(), what_the_report_reads))

@@ -10,8 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import traceback
+
+import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOLS = [
@@ -136,20 +136,5 @@ def test_a_trainer_that_fails_ends_it(folder):
     assert "./train_gpt2 failed" in quickstart(folder, code=1, programs={"make": broken})
 
 
-def main():
-    passed = failed = 0
-    for name, test in list(globals().items()):
-        if name.startswith("test_"):
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    test(folder)
-                    passed += 1
-                except Exception:  # noqa: BLE001 (whatever went wrong, the other tests go on)
-                    failed += 1
-                    print(f"FAILED: {name[5:].replace('_', ' ')}\n{traceback.format_exc()}")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unit.run(globals()))

@@ -10,8 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import traceback
+
+import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LEFT_BEHIND = shutil.ignore_patterns(".git", "build", "__pycache__", "*.bin", "shared", "train_gpt2cu", "test_gpt2cu")
@@ -105,28 +105,11 @@ def test_a_count_of_lines_stays_while_it_is_within_a_tenth(folder):
     assert "train_gpt2.cu" in script(folder, "--check", code=1)
 
 
-def main():
-    passed = failed = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        with tempfile.TemporaryDirectory() as parent:
-            folder = os.path.join(parent, "flashgpt")
-            shutil.copytree(ROOT, folder, ignore=LEFT_BEHIND)
-            subprocess.run(
-                [sys.executable, f"{folder}/dev/bench/readme_tables.py"], check=False
-            )  # counts of lines drift
-            try:
-                test(folder)
-                passed += 1
-                outcome = "ok"
-            except Exception:  # noqa: BLE001 (whatever went wrong, the other tests go on)
-                failed += 1
-                outcome = f"FAILED\n{traceback.format_exc()}"
-        print(f"{name[5:].replace('_', ' '):70s} {outcome}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+def copy_of_the_project(folder):
+    """What each test begins with. Counts of lines drift, so the script writes them anew."""
+    shutil.copytree(ROOT, folder, ignore=LEFT_BEHIND, dirs_exist_ok=True)
+    script(folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unit.run(globals(), copy_of_the_project))

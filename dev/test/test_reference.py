@@ -12,8 +12,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-import traceback
+
+import unit
 
 REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "reference")
 DUMPS = ["tiny", "tiny_heads", "long_hs64", "long_hs128"]
@@ -212,23 +212,6 @@ def test_training_lowers_the_loss(folder):
     assert tokens in error and "a batch of 2 x 64 needs 129" in error
 
 
-def main():
-    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
-    passed = failed = 0
-    for name, test in tests:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                test(folder)
-                passed += 1
-                outcome = "ok"
-            except (Exception, SystemExit):  # noqa: BLE001 (whatever went wrong, the other tests go on)
-                failed += 1
-                outcome = f"FAILED\n{traceback.format_exc()}"
-        print(f"{name[5:].replace('_', ' '):60s} {outcome}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
     missing = [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
@@ -245,4 +228,4 @@ if __name__ == "__main__":
     import rounding
     import train_reference
 
-    sys.exit(main())
+    sys.exit(unit.run(globals()))

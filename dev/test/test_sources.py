@@ -10,7 +10,8 @@ import glob
 import os
 import re
 import sys
-import traceback
+
+import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 C_PATTERNS = ("*.c", "*.cu", "llmc/*.*", "dev/*/*.c", "dev/*/*.h", "dev/*/*.cu", "dev/*/*.cuh")
@@ -59,7 +60,7 @@ def own_words(text):
     return [n for n, line in enumerate(text.splitlines(), 1) if OWN_WORDS.search(line)]
 
 
-def test_every_kernel_launch_is_looked_at():
+def test_every_kernel_launch_is_looked_at(_):
     assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n}\n")) == [2]
     assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n    cuda_try(cudaGetLastError());\n}\n")) == []
     launches = 0
@@ -69,39 +70,25 @@ def test_every_kernel_launch_is_looked_at():
     assert launches > 30, f"only {launches} launches found"
 
 
-def test_heads_have_at_most_fifteen_lines():
+def test_heads_have_at_most_fifteen_lines(_):
     assert head_lines("/*\n" + "x\n" * 14 + "*/\n") == 16
     assert head_lines("// a\n// b\n#include <x.h>\n") == 2
     for path, text in read(C_PATTERNS):
         assert head_lines(text) <= HEAD_LINES, f"{path}: its head has {head_lines(text)} lines"
 
 
-def test_the_words_are_the_field_s():
+def test_the_words_are_the_field_s(_):
     assert own_words("cudaDevAttrMultiProcessorCount\nthe multiprocessors\na Contestant\n") == [2, 3]
     for path, text in read(TEXT_PATTERNS):
         if path != os.path.join("dev", "LOG.md") and path != "CHANGELOG.md":  # they may say what a thing was called
             assert not (lines := own_words(text)), f"{path}: lines {lines}"
 
 
-def test_the_dumps_are_small():
+def test_the_dumps_are_small(_):
     patterns = ("dev/reference/*.bin", "dev/reference/*_errors.csv")
     sizes = [os.path.getsize(path) for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]
     assert len(sizes) >= 12 and sum(sizes) <= DUMP_BYTES, f"{len(sizes)} files of {sum(sizes):,} bytes"
 
 
-def main():
-    passed = failed = 0
-    for name, test in list(globals().items()):
-        if name.startswith("test_"):
-            try:
-                test()
-                passed += 1
-            except Exception:  # noqa: BLE001 (whatever went wrong, the other tests go on)
-                failed += 1
-                print(f"FAILED: {name[5:].replace('_', ' ')}\n{traceback.format_exc()}")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unit.run(globals()))

@@ -1,0 +1,38 @@
+"""What the Python tests have in common, as unit.h has it for those in C.
+
+A test is a function test_*(folder) with an empty folder of its own; it fails by an exception. The file ends with
+
+    if __name__ == "__main__":
+        sys.exit(unit.run(globals()))
+"""
+
+import tempfile
+import traceback
+
+
+class Skipped(Exception):
+    """A test that cannot run here, and why."""
+
+
+def run(names, prepare=lambda folder: None):
+    """Runs the tests among `names`, each after prepare(folder). Ends in 'N passed, N failed'; returns the exit code."""
+    passed = failed = 0
+    skipped = set()
+    for name, test in list(names.items()):
+        if not name.startswith("test_"):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                prepare(folder)
+                test(folder)
+                passed += 1
+                outcome = "ok"
+            except Skipped as reason:
+                skipped.add(str(reason))
+                outcome = f"skipped: {reason}"
+            except (Exception, SystemExit):  # noqa: BLE001 (whatever went wrong, the other tests go on)
+                failed += 1
+                outcome = f"FAILED\n{traceback.format_exc()}"
+        print(f"{name[5:].replace('_', ' '):70s} {outcome}", flush=True)
+    print(f"{passed} passed, {failed} failed" + (f", skipped: {'; '.join(sorted(skipped))}" if skipped else ""))
+    return 1 if failed else 0
