@@ -175,7 +175,7 @@ def cpu():
 
 MODES = {
     "steady": "at the power limit, as while training",
-    "rested": "after a sleep of twice a replay",
+    "rested": "each timed CUDA graph after a sleep twice as long",
 }
 SHAPES = ["64,1024,12,64", "4,4096,48,64", "4,16384,48,64", "4,4096,16,128"]
 
@@ -191,7 +191,7 @@ def attention():
         "| B,T,NH,HS | " + " | ".join(f"{d}, {mode}" for d, mode in columns) + " |",
         "|---|" + "---:|" * len(columns),
     ]
-    shown = {}  # where and when, in the order of the table
+    chosen = []
     for shape in SHAPES:
         cells = []
         for direction, mode in columns:
@@ -204,12 +204,19 @@ def attention():
             ]
             here = [row for row in here if row["trains"] == "yes"] or here
             best = max(need(here, f"{path}, {direction} {shape}"), key=lambda row: float(row["tflops"]))
-            cells.append(f"`{best['variant']}` {float(best['tflops']):.0f}")
-            shown[provenance(best)] = True
-        lines.append(f"| {shape} | {' | '.join(cells)} |")
+            cells.append(best)
+        chosen.append((shape, cells))
+    best = [row for _, cells in chosen for row in cells]
+    shown = dict.fromkeys(provenance(row) for row in best)  # where and when, in the order of the table
+    variants = dict.fromkeys(row["variant"] for row in best)
+    for shape, cells in chosen:
+        names = [f"`{row['variant']}` " if len(variants) > 1 else "" for row in cells]
+        figures = [f"{name}{float(row['tflops']):.0f}" for name, row in zip(names, cells)]
+        lines.append(f"| {shape} | {' | '.join(figures)} |")
+    what = "what trains" if len(variants) > 1 else f"`{variants.popitem()[0]}`, the variant that trains there"
     how = "; ".join(f"{mode}: {MODES[mode]}" for mode in modes)
     return (
-        f"TFLOP/s in bf16, counting the causal half; {how} ([leaderboard]({path})): {'; '.join(shown)}.\n\n"
+        f"TFLOP/s of {what}, in bf16, counting the causal half; {how} ([leaderboard]({path})): {'; '.join(shown)}.\n\n"
         + "\n".join(lines)
     )
 

@@ -379,7 +379,8 @@ template <class C> struct BackwardConsumer {
         arrive(s.dO_empty[t % 2]);
         t++;
     }
-    // Issues this warpgroup's dQ tile (64, 64) = dS K of step t, over all Bc keys of the block.
+    // Issues this warpgroup's dQ tile (64, 64) = dS K of step t, over all Bc keys of the block. HS = 64: queries 64 w .. 64 w + 63 of
+    // the step; HS = 128: its 64 queries, channels 64 w .. 64 w + 63.
     __device__ void issue_dQ(float (&dQ)[32], uint32_t t) {
         s.dS_full[t % 2].wait(t / 2 % 2);
         uint64_t a = tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 ? w : 0])), 0);

@@ -221,6 +221,7 @@ template <class C> struct ForwardConsumer {
     __device__ void pingpong_arrive() {
         if (C::pingpong) { bar_arrive(C::BAR_PINGPONG + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
     }
+    // Arrives for the warp. No __syncwarp: only wgmma reads Q, K and V, and all lanes have waited for it together.
     __device__ void arrive(Mbarrier& empty) {
         if (lane() == 0) { empty.arrive(); }
     }
