@@ -106,7 +106,11 @@ static inline void trainer_build_model(Trainer* t, const char* source) {
     check(gpt2_allocate(t->model, o->batch, o->time, 1));
     float* params;
     if (ends_with(source, ".bin")) {
-        params = gpt2_load_parameters(source, &config);
+        GPT2Config loaded;
+        params = gpt2_load_parameters(source, &loaded);
+        if (memcmp(&loaded, &config, sizeof(config)) != 0) {
+            fatal("%s has changed while this run began: it holds a model of other sizes now; start again", source);
+        }
     } else {
         params = (float*)malloc_check(gpt2_info(t->model)->num_parameters * sizeof(float));
         gpt2_init_parameters(params, config, (unsigned int)o->seed);
