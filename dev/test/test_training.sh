@@ -78,6 +78,23 @@ for file in model_00000040.bin state_00000040_00000.bin main.log; do
     check "the resumed run writes the same $file" same whole resumed $file
 done
 
+# llm.c's files, which have zeros where ours say more, and nothing after the order of the data
+mkdir "$dir/llmc"
+cp "$dir"/whole/{main.log,{model,state}_00000020*,DONE_00000020} "$dir/llmc"
+"$python" - "$dir/llmc/model_00000020.bin" 8 0 "$dir/llmc/state_00000020_00000.bin" 34 2064 <<'END'
+import sys
+for path, word, cut in (sys.argv[1:4], sys.argv[4:7]): # first word that llm.c leaves 0; bytes of the outlier detectors
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    data[4 * int(word) : 1024] = bytes(1024 - 4 * int(word))
+    with open(path, "wb") as f:
+        f.write(data[: len(data) - int(cut)])
+END
+check "a run resumes from llm.c's files" run llmc -e $model -y 1 -s 0
+for file in model_00000040.bin main.log; do
+    check "resumed from llm.c's files, it writes the same $file" same whole llmc $file
+done
+
 "$trainer" "${common[@]}" -n 0 -e "$dir/whole/model_00000040.bin" -x 0 >"$dir/continued.log" 2>&1
 check "a checkpoint serves as a model" grep -q "val loss $(val_loss whole 40 | cut -c1-5)" "$dir/continued.log"
 
