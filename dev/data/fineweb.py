@@ -118,14 +118,23 @@ def read_documents(source, first_file, first_row):
     for index in range(first_file, len(source)):
         path = source.path(index)
         try:
+            table = parquet.ParquetFile(path)
+            if "text" not in table.schema_arrow.names:
+                fail(f"{path} has no column text")
+            if not table.metadata.num_rows:
+                fail(f"{path} holds no documents")
             row = 0
-            for batch in parquet.ParquetFile(path).iter_batches(DOCUMENTS_PER_TASK, columns=["text"]):
-                skip = first_row - row if index == first_file else 0
+            for batch in table.iter_batches(DOCUMENTS_PER_TASK, columns=["text"]):
+                skip = max(first_row - row, 0) if index == first_file else 0
                 if skip < len(batch):
-                    yield index, row + max(skip, 0), batch.column(0).to_pylist()[max(skip, 0) :]
+                    texts = batch.column(0).to_pylist()
+                    for i, text in enumerate(texts):
+                        if not isinstance(text, str):
+                            fail(f"{path}, row {row + i}: text is {'null' if text is None else type(text).__name__}")
+                    yield index, row + skip, texts[skip:]
                 row += len(batch)
-        except (ArrowException, OSError, KeyError) as error:
-            fail(f"{path} is not a parquet file with a column text: {str(error).splitlines()[0]}")
+        except (ArrowException, OSError, ValueError) as error:
+            fail(f"{path} is not a parquet file of UTF-8 text: {(str(error) or type(error).__name__).splitlines()[0]}")
 
 
 def pack_documents(file, row, texts):

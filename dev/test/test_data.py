@@ -279,13 +279,13 @@ def test_cutting_does_not_change_gpt2_tokens(folder):
     body = SPEECHES + "tabs\tand  double spaces \n \n\n= Title = \n x's don't\u00a0break 1234 日本語 \r\n" * 30
     body += "学而时习之，不亦说乎？有朋自远方来、\u3000 不亦乐乎。\u2003\n" * 30
     body += "\u03b1\u03b2 \u00a0 \u03b3'\u03b4' s(a,'s;'ll):x\u0085 y\u2009\tz\n" * 30
-    body += "nbsp \u00a0 \u00a0 \u00a0 \u00a0 x" * 30
+    body += "nbsp \u00a0 \u00a0 \u00a0 \u00a0 x" * 30 + "don't" * 50 + "\n"
     path = write(os.path.join(folder, "in.txt"), body)
     whole = [50256, *encoding.encode_ordinary(body)]
     old = text_script.PIECE_BYTES, text_script.SEARCH_BYTES
     for piece_bytes in (5, 6, 7, 11):
         try:
-            text_script.PIECE_BYTES, text_script.SEARCH_BYTES = piece_bytes, 60
+            text_script.PIECE_BYTES, text_script.SEARCH_BYTES = piece_bytes, 300
             pieces = list(text_script.cut_file(path, len(body) // 2, anywhere=False))
         finally:
             text_script.PIECE_BYTES, text_script.SEARCH_BYTES = old
@@ -487,6 +487,38 @@ def test_fineweb_survives_interruptions(folder):
     assert not os.listdir(os.path.join(out, "raw"))
     _, error = run(*common, "--shard-tokens", 8000, env=env, code=1)
     assert "shard_tokens 7000, not 8000" in error, error
+
+
+def test_unsound_parquet_ends_in_one_line(folder):
+    require_gpt2()
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise unit.Skipped("pyarrow is not installed") from None
+    sample = os.path.join(folder, "fineweb", "sample", "10BT")
+    os.makedirs(sample)
+    path = os.path.join(sample, "000_00000.parquet")
+    env = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
+    nothing = pyarrow.array([], pyarrow.string())
+    for columns, words in (
+        ({"words": ["a"]}, f"{path} has no column text"),
+        ({"text": nothing}, f"{path} holds no documents"),
+        ({"text": ["a"] * 100 + [None]}, f"{path}, row 100: text is null"),
+        ({"text": [1, 2]}, f"{path}, row 0: text is int"),
+        ({"text": pyarrow.array([None, None])}, f"{path}, row 0: text is null"),
+        ({"text": [{"a": "b"}]}, f"{path}, row 0: text is dict"),
+    ):
+        parquet.write_table(pyarrow.table(columns), path)
+        for workers in (1, 2):
+            out = os.path.join(folder, "out")
+            _, error = run("fineweb.py", "--mirror", folder, "--output", out, "--workers", workers, env=env, code=1)
+            assert words in error, error
+            assert not os.listdir(out), os.listdir(out)
+    for content in (b"", b"no parquet", read(path)[:-9]):
+        write(path, content)
+        _, error = run("fineweb.py", "--mirror", folder, "--output", out, "--workers", 1, env=env, code=1)
+        assert f"{path} is not a parquet file" in error, error
 
 
 if __name__ == "__main__":
