@@ -399,12 +399,14 @@ def pack_gpt2_document(text, starts_document=True):
     return tokens.tobytes()
 
 
-def prepare_gpt2(mirror=None):
-    """Loads the encoding, and writes the C side's table, gpt2_tokenizer.bin, where it is missing."""
+def prepare_gpt2(mirror=None, folder=None):
+    """Loads the encoding, and writes the C side's table where it is missing: gpt2_tokenizer.bin in the folder that
+    --output names; without one at the root, where the trainers look for it."""
     use_tiktoken_mirror(mirror)
     encoding = gpt2_encoding()
-    path = os.path.join(ROOT, "gpt2_tokenizer.bin")
+    path = os.path.join(ROOT if folder is None else folder, "gpt2_tokenizer.bin")
     if not os.path.exists(path):
+        make_directory(os.path.dirname(path))
         write_gpt2_tokenizer(encoding, path)
     return encoding
 
@@ -414,7 +416,8 @@ def write_gpt2_tokenizer(encoding, path):
     tokens = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab)]
     table = b"".join(bytes([len(token)]) + token for token in tokens)
     write_atomically(path, pack_header(*TOKENIZER, len(tokens), encoding.eot_token), table)
-    print(f"{path}: {len(tokens):,} entries")
+    here = os.path.abspath(path) == os.path.join(ROOT, "gpt2_tokenizer.bin")
+    print(f"{path}: {len(tokens):,} entries" + ("" if here else f"; the trainers read it with --tokenizer {path}"))
 
 
 # ----------------------------------------------------------------------------

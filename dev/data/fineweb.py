@@ -236,7 +236,7 @@ def main():
     if place["complete"] or (args.max_shards and place["shards"] >= args.max_shards):
         print(f"{folder} is complete: {place['shards']} shards")
         return
-    prepare_gpt2(args.mirror)
+    prepare_gpt2(args.mirror, args.output)
     source = MirrorFiles(dataset, sample, args.mirror) if args.mirror else ()
     if not source:
         if args.mirror:

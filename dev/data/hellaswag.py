@@ -49,13 +49,14 @@ def read_questions(path, encoding):
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("--output", default=os.path.join(HERE, "hellaswag"), metavar="DIR", help="output folder")
+    parser.add_argument("--output", metavar="DIR", help="default: dev/data/hellaswag")
     add_mirror_option(parser)
     args = parser.parse_args()
-    make_directory(args.output)
-    path = obtain(URL, os.path.join(args.output, "hellaswag_val.jsonl"), args.mirror, size=SIZE, sha256=SHA256)
-    questions = read_questions(path, prepare_gpt2(args.mirror))
-    write_evaluation_file(os.path.join(args.output, "hellaswag_val.bin"), questions)
+    folder = args.output or os.path.join(HERE, "hellaswag")
+    make_directory(folder)
+    path = obtain(URL, os.path.join(folder, "hellaswag_val.jsonl"), args.mirror, size=SIZE, sha256=SHA256)
+    questions = read_questions(path, prepare_gpt2(args.mirror, args.output))
+    write_evaluation_file(os.path.join(folder, "hellaswag_val.bin"), questions)
 
 
 if __name__ == "__main__":

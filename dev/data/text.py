@@ -7,7 +7,8 @@
 A folder stands for every text file below it, in the order of their paths; hidden ones and those with a zero byte are
 skipped. The last --val-fraction of the text is the validation split. With GPT-2 tokens each file is a document, led
 by <|endoftext|>; with bytes the files simply follow each other. A split of more than --shard-tokens tokens becomes
-several files, <output>_train_000000.bin and on. Both splits appear together, when all is done.
+several files, <output>_train_000000.bin and on. Both splits appear together, when all is done; beside them
+stands gpt2_tokenizer.bin, which the trainers read with --tokenizer.
 """
 
 import argparse
@@ -162,7 +163,7 @@ def main():
     if as_bytes:
         pack, vocab_size, workers = pack_bytes, BYTE_VOCAB_SIZE, 1
     else:
-        prepare_gpt2(args.mirror)
+        prepare_gpt2(args.mirror, os.path.dirname(args.output))
         pack, vocab_size = pack_gpt2_document, GPT2_VOCAB_SIZE
         workers = min(
             args.workers, 1 + total // (8 * PIECE_BYTES)

@@ -44,14 +44,15 @@ def encode_speeches(text, encoding):
 def main():
     parser = Parser(__doc__)
     parser.add_argument("--tokenizer", choices=["gpt2", "bytes"], default="gpt2", help="default: %(default)s")
-    parser.add_argument("--output", default=os.path.join(HERE, "tinyshakespeare"), metavar="DIR", help="output folder")
+    parser.add_argument("--output", metavar="DIR", help="default: dev/data/tinyshakespeare")
     add_mirror_option(parser)
     args = parser.parse_args()
 
-    make_directory(args.output)
+    folder = args.output or os.path.join(HERE, "tinyshakespeare")
+    make_directory(folder)
     path = obtain(
         URL,
-        os.path.join(args.output, "tiny_shakespeare.txt"),
+        os.path.join(folder, "tiny_shakespeare.txt"),
         args.mirror,
         other_names=["tinyshakespeare.txt"],
         size=SIZE,
@@ -62,9 +63,9 @@ def main():
     if args.tokenizer == "bytes":
         name, vocab_size, tokens = "tiny_shakespeare_bytes", BYTE_VOCAB_SIZE, text
     else:
-        tokens = encode_speeches(text.decode(), prepare_gpt2(args.mirror))
+        tokens = encode_speeches(text.decode(), prepare_gpt2(args.mirror, args.output))
         name, vocab_size = "tiny_shakespeare", GPT2_VOCAB_SIZE
-    with open_splits(os.path.join(args.output, name), vocab_size) as (train, val):
+    with open_splits(os.path.join(folder, name), vocab_size) as (train, val):
         train.append_packed(pack_tokens(tokens[VALIDATION_TOKENS:], vocab_size))
         val.append_packed(pack_tokens(tokens[:VALIDATION_TOKENS], vocab_size))
 

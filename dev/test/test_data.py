@@ -346,10 +346,24 @@ def test_gpt2_documents_begin_with_eot(folder):
     tokens = tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin")
     texts = [encoding.encode_ordinary(read(path).decode()) for path in (first, second)]
     assert tokens == [50256, *texts[0], 50256, *texts[1]]
+    assert set(os.listdir(folder)) == {"1.txt", "2.txt", "x_train.bin", "x_val.bin", "gpt2_tokenizer.bin"}
     write(second, b"caf\xe9 " * 50)
     _, error = run("text.py", first, second, "--output", prefix, env=cache, code=1)
     assert f"{second} is not UTF-8" in error, error
     assert tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin") == tokens
+
+
+def test_tokenizer_file_goes_where_the_output_goes(folder):
+    encoding = require_gpt2()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        data_common.prepare_gpt2(folder=os.path.join(folder, "new"))
+    path = os.path.join(folder, "new", "gpt2_tokenizer.bin")
+    assert f"--tokenizer {path}" in printed.getvalue(), printed.getvalue()
+    content = read(path)
+    assert struct.unpack("<4i", content[:16]) == (20240328, 2, encoding.n_vocab, encoding.eot_token)
+    write(path, "already there")
+    data_common.prepare_gpt2(folder=os.path.join(folder, "new"))
+    assert read(path) == b"already there"
 
 
 def test_bad_input_ends_in_one_line(folder):
@@ -473,11 +487,11 @@ def test_fineweb_survives_interruptions(folder):
         common = ["fineweb.py", "--shard-tokens", 7000, "--workers", 2, "--output", out]
         for shards in (1, 2, 3, 5):
             run(*common, "--max-shards", shards, env=env)
-            assert len([name for name in os.listdir(out) if name.endswith(".bin")]) == shards
+            assert len([name for name in os.listdir(out) if name.startswith("fineweb_")]) == shards
         run(*common, env=env)
     with_mirror = os.path.join(folder, "out2")
     run(*common[:-1], with_mirror, "--mirror", os.path.join(folder, "hub"), env=env)
-    names = sorted((n for n in os.listdir(with_mirror) if n.endswith(".bin")), key=lambda name: name[-10:])
+    names = sorted((n for n in os.listdir(with_mirror) if n.startswith("fineweb_")), key=lambda name: name[-10:])
     assert names[0] == "fineweb_val_000000.bin" and names[1] == "fineweb_train_000001.bin"
     got = array("H")
     for name in names:
@@ -514,7 +528,7 @@ def test_unsound_parquet_ends_in_one_line(folder):
             out = os.path.join(folder, "out")
             _, error = run("fineweb.py", "--mirror", folder, "--output", out, "--workers", workers, env=env, code=1)
             assert words in error, error
-            assert not os.listdir(out), os.listdir(out)
+            assert os.listdir(out) == ["gpt2_tokenizer.bin"], os.listdir(out)
     for content in (b"", b"no parquet", read(path)[:-9]):
         write(path, content)
         _, error = run("fineweb.py", "--mirror", folder, "--output", out, "--workers", 1, env=env, code=1)
