@@ -297,13 +297,14 @@ $(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/tes
 $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
 sanitized_variants := flash2 mma wgmma
+sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
 sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16),$(variant_programs)) \
     $(if $(filter wgmma,$(1)),$(patsubst %,build/racecheck_attention_%ward_wgmma_bf16,for back))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
 gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/train_gpt2cu_$(p)) $(gpu_unit_tests) $(variant_programs) \
     $(call sanitizer_needs,wgmma)
 gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 \
-    $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(shell command -v compute-sanitizer 2>/dev/null),$(sanitized_variants:%=sanitizer_%)))
+    $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
 unit-tests: $(unit_checks)
 cpu-tests: $(cpu_checks)
@@ -311,6 +312,7 @@ sanitizer-tests: $(sanitizer_checks)
 fuzz: check-fuzz
 ifneq ($(and $(gpu),$(NVCC)),)
 gpu-tests: $(gpu_checks)
+	$(if $(sanitizer),,@echo "sanitizer checks: skipped, no compute-sanitizer here")
 else
 gpu-tests:
 	@echo "gpu-tests: skipped, $(if $(gpu),no nvcc,no GPU) here"

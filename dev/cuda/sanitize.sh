@@ -14,6 +14,7 @@
 set -euo pipefail
 limit=${LIMIT:-300}
 cd "$(dirname "$0")/../.."
+PATH=$PATH:/usr/local/cuda/bin
 
 command -v compute-sanitizer >/dev/null || {
     echo "error: no compute-sanitizer found: it comes with the CUDA Toolkit" >&2

@@ -111,6 +111,9 @@ check "names every program" all_programs
 check "make profile says that it needs a GPU" refuses "no GPU here" profile
 check "make compete says it before it builds" refuses "no GPU here" compete
 check "and builds nothing" is "$(number_of_calls)" 0
+says_what_is_skipped() { run_make -n gpu-tests gpu=yes "sanitizer=$1" && grep -q "sanitizer checks: skipped" "$dir/out"; }
+check "without compute-sanitizer, its checks are said to be skipped" says_what_is_skipped ""
+check "and with it they are not" eval "! says_what_is_skipped found && grep -q 'check.sh sanitizer_mma' '$dir/out'"
 check "a variant that does not exist is named" refuses "ATTENTION_FORWARD=none: no such variant" train_gpt2cu ATTENTION_FORWARD=none
 check "backward too" refuses "ATTENTION_BACKWARD=flash3: no such variant" train_gpt2cu ATTENTION_BACKWARD=flash3
 check "make help" run_make help
