@@ -234,8 +234,10 @@ static double gpt2_mean_loss(const GPT2* model) {
 Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T) {
     GPT2Config c = model->info.config;
     size_t BT = (size_t)B * (size_t)T;
-    TRY(gpt2_forward(model, inputs, B, T));
+    status_clear();
+    TRY(gpt2_check_batch(&model->info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(&model->info, targets, BT));
+    TRY(gpt2_forward(model, inputs, B, T));
     classifier(model->acts.losses, model->acts.output, targets, 0.0f, 0, BT, (size_t)c.vocab_size,
                (size_t)c.padded_vocab_size);
     *loss = (float)gpt2_mean_loss(model);

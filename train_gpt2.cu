@@ -413,8 +413,10 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     GPT2Info* info = &model->info;
     size_t BT = (size_t)B * T;
     cudaStream_t stream = model->stream;
-    TRY(gpt2_forward(model, inputs, B, T));
+    status_clear();
+    TRY(gpt2_check_batch(info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(info, targets, BT));
+    TRY(gpt2_forward(model, inputs, B, T));
     gpt2_load_batch(model, model->targets, targets, BT);
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), stream));
     fused_classifier(model->acts.output, model->acts.losses, model->targets, 0.0f, BT, info->config.vocab_size,

@@ -40,7 +40,7 @@ static inline uint64_t reference_row_bits(GPT2* model, const DebugState* state, 
 // Batches and tokens that do not suit a model allocated for 1 x T
 static inline void reference_check_batches(GPT2* model, const DebugState* state, int V) {
     int T = state->T, *x = (int*)malloc_check((size_t)T * sizeof(int));
-    float loss;
+    float loss, *row = (float*)malloc_check((size_t)V * sizeof(float));
     memcpy(x, state->x, (size_t)T * sizeof(int));
     reference_refused("T x 1 for 1 x T", gpt2_forward(model, x, T, 1), "does not fit a model allocated for 1 x");
     reference_refused("2 x T", gpt2_forward(model, x, 2, T), "does not fit");
@@ -53,7 +53,11 @@ static inline void reference_check_batches(GPT2* model, const DebugState* state,
     reference_refused("target V, training", gpt2_backward(model, state->x, x, 1, 0), "vocabulary");
     x[T - 1] = -1;
     reference_refused("input -1", gpt2_forward(model, x, 1, T), "token -1");
+    x[0] = V; // with the inputs of a batch that would do
+    reference_refused("target V, 1 x (T-1)", gpt2_validate(model, &loss, state->x, x, 1, T - 1), "vocabulary");
+    reference_allowed("the batch before them is there", gpt2_get_logits(model, row, T - 1));
     free(x);
+    free(row);
 }
 
 // More memory than any machine has: a batch of 2^31 tokens with 2^20 logits each.
