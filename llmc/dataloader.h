@@ -15,6 +15,7 @@ not started when the batch is asked for (small batches, busy processors), the co
 
 #include <glob.h>
 #include <pthread.h>
+#include <sys/stat.h>
 
 #include "rand.h"
 #include "utils.h"
@@ -378,6 +379,29 @@ static inline void dataloader_next(DataLoader* d, const int** inputs, const int*
     d->batch = (d->batch + 1) % DATALOADER_BATCHES;
     d->current_sample_idx++;
     dataloader_fetch_(d);
+}
+
+static inline struct stat token_file_stat_(const char* path) {
+    struct stat file;
+    if (stat(path, &file) != 0) { fatal("cannot look at %s: %s", path, strerror(errno)); }
+    return file;
+}
+
+// How many of a's files are b's too, under whatever name; where there are any, *first is the first of them.
+static inline size_t dataloader_shared_files(const DataLoader* a, const DataLoader* b, const char** first) {
+    size_t shared = 0;
+    struct stat* files = (struct stat*)malloc_check(b->num_shards * sizeof(struct stat));
+    for (size_t j = 0; j < b->num_shards; j++) { files[j] = token_file_stat_(b->paths.gl_pathv[j]); }
+    for (size_t i = 0; i < a->num_shards; i++) {
+        struct stat file = token_file_stat_(a->paths.gl_pathv[i]);
+        size_t j = 0;
+        while (j < b->num_shards && (files[j].st_dev != file.st_dev || files[j].st_ino != file.st_ino)) { j++; }
+        if (j == b->num_shards) { continue; }
+        if (shared == 0) { *first = a->paths.gl_pathv[i]; }
+        shared++;
+    }
+    free(files);
+    return shared;
 }
 
 static inline void dataloader_close(DataLoader* d) {

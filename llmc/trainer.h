@@ -10,6 +10,8 @@ more round than there are updates.
 #ifndef LLMC_TRAINER_H
 #define LLMC_TRAINER_H
 
+#include <float.h>
+
 #include "checkpoint.h"
 #include "cli.h"
 #include "dataloader.h"
@@ -52,6 +54,41 @@ static inline int ends_with(const char* text, const char* end) {
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
+// Checks AdamW's settings and the schedule's: what can only be a mistake is refused, what is odd is noted.
+static inline void trainer_check_optimizer_(const Options* o) {
+    if (o->learning_rate != 0.0 && o->learning_rate < (double)FLT_MIN) {
+        fatal("-l %g: fp32 holds no rate below %g; raise it, or say -l 0 to leave the weights as they are",
+              o->learning_rate, (double)FLT_MIN);
+    }
+    if (o->learning_rate * o->weight_decay >= 1.0) {
+        fatal("-l %g times -c %g is 1 or more: weight decay alone would take away every weight in one step; lower one",
+              o->learning_rate, o->weight_decay);
+    }
+    if (o->grad_clip != 0.0 && o->grad_clip < (double)FLT_MIN) {
+        fatal("--grad-clip %g: fp32 holds no norm below %g; raise it, or say --grad-clip 0 for no clipping",
+              o->grad_clip, (double)FLT_MIN);
+    }
+    if (o->learning_rate > 0.1) {
+        printf("note: -l %g: AdamW may change every weight by about that much in a step; usual rates are below 0.01\n",
+               o->learning_rate);
+    }
+    if (o->grad_clip != 0.0 && o->grad_clip <= o->epsilon) {
+        printf("note: --grad-clip %g is not above --epsilon %g, which then shrinks every update\n", o->grad_clip,
+               o->epsilon);
+    }
+    if (o->beta1 > o->beta2) {
+        printf("note: --beta1 %g is above --beta2 %g: the first moment would forget more slowly than the second; are "
+               "they swapped?\n",
+               o->beta1, o->beta2);
+    }
+    if (strcmp(o->scheduler, "constant") == 0 && o->warmup > 0) {
+        printf("note: -u %d has no effect: -k constant has no warm-up\n", o->warmup);
+    }
+    if (strcmp(o->scheduler, "constant") == 0 && o->final_fraction != 1.0) {
+        printf("note: -q %g has no effect: -k constant does not decay\n", o->final_fraction);
+    }
+}
+
 // Checks the options against each other; cli_parse has checked each flag by itself.
 static inline void trainer_check_options(Options* o) {
     long long tokens = (long long)o->batch * o->time;
@@ -61,11 +98,56 @@ static inline void trainer_check_options(Options* o) {
         fatal("-d %d is not a multiple of -b %d times -t %d = %lld tokens", o->total_batch, o->batch, o->time, tokens);
     }
     if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }
+    if (o->checkpoints_keep > 0 && o->checkpoint_every == 0) {
+        printf("note: -nk %d without -n, the steps between checkpoints: there are none to keep\n", o->checkpoints_keep);
+    }
     if (o->checkpoint_every > 0 && o->output_dir == NULL) {
         printf("note: -n %d without -o, the directory to write to: no checkpoints\n", o->checkpoint_every);
         o->checkpoint_every = 0;
     }
+    if (o->sample_every > 0 && o->sample_tokens > o->time) {
+        printf("note: -g %d is above -t %d: samples end after %d tokens\n", o->sample_tokens, o->time, o->time);
+    }
+    trainer_check_optimizer_(o);
     if (o->overfit) { o->train_data = o->val_data; }
+}
+
+// Refuses patterns of which one takes in files of the other, where there are validations. The same files for both, which
+// nobody names by mistake, are noted.
+static inline void trainer_check_data_(const Trainer* t) {
+    const Options* o = &t->options;
+    const char* file = NULL;
+    if (o->overfit || o->val_steps == 0) { return; }
+    size_t shared = dataloader_shared_files(&t->train, &t->val, &file);
+    if (shared == 0) { return; }
+    if (shared < t->train.num_shards) {
+        fatal("-i %s takes in %s, a file of the validation data; narrow it, or say -m 0 for no validation",
+              o->train_data, file);
+    }
+    if (shared < t->val.num_shards) {
+        fatal("-j %s takes in %s, a file of the training data; narrow it, or say -m 0 for no validation", o->val_data,
+              file);
+    }
+    printf("note: -i %s and -j %s are the same data: the validation loss says nothing about other text\n",
+           o->train_data, o->val_data);
+}
+
+// Checks the options against what the data holds and the number of steps that follows.
+static inline void trainer_check_steps_(const Trainer* t) {
+    const Options* o = &t->options;
+    if (t->num_steps == 0 && o->max_steps == -1) {
+        fatal("-d %d is more than the %zu tokens of -i %s: one epoch (-x -1) has no step; lower -d, or name the steps "
+              "with -x",
+              o->total_batch, dataloader_tokens(&t->train), o->train_data);
+    }
+    if (o->val_steps > t->val_batches) {
+        printf("note: -m %d: the validation data has %d batches of -b %d times -t %d; a validation takes each once\n",
+               o->val_steps, t->val_batches, o->batch, o->time);
+    }
+    if (o->warmup > t->num_steps && t->num_steps > 0 && strcmp(o->scheduler, "constant") != 0) {
+        printf("note: -u %d is above the run's %d steps: the learning rate ends at %.3g, on its way to -l %g\n",
+               o->warmup, t->num_steps, (double)get_learning_rate(&t->schedule, t->num_steps - 1), o->learning_rate);
+    }
 }
 
 // The sizes of the model: a .bin file's, or those that a descriptor names.
@@ -165,6 +247,7 @@ static inline void trainer_open(Trainer* t, Options options) {
     HostAlloc memory = {gpt2_host_alloc, gpt2_host_free};
     dataloader_open(&t->train, o->train_data, o->batch, o->time, 0, 1, !o->overfit, (unsigned int)o->seed, V, memory);
     dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 1, 0, 0, V, memory);
+    trainer_check_data_(t);
     if (o->hellaswag) {
         evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time, 0, 1);
         evalloader_check_vocab(&t->hellaswag, V);
@@ -176,7 +259,8 @@ static inline void trainer_open(Trainer* t, Options options) {
 
     t->accumulation = o->total_batch / (o->batch * o->time);
     t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(dataloader_tokens(&t->train) / (size_t)o->total_batch);
-    t->val_batches = o->val_steps >= 0 ? o->val_steps : (int)dataloader_batches(&t->val);
+    size_t val_batches = dataloader_batches(&t->val);
+    t->val_batches = o->val_steps >= 0 && (size_t)o->val_steps < val_batches ? o->val_steps : (int)val_batches;
     if (t->first_step > t->num_steps) {
         fatal("-x %d: the checkpoint in %s is already at step %d", t->num_steps, o->output_dir, t->first_step);
     }
@@ -185,6 +269,7 @@ static inline void trainer_open(Trainer* t, Options options) {
     t->schedule.warmup_steps = o->warmup;
     t->schedule.num_steps = t->num_steps;
     t->schedule.final_fraction = (float)o->final_fraction;
+    trainer_check_steps_(t);
     if (o->output_dir != NULL) { create_directory(o->output_dir); }
     logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1);
     check(gpt2_measure_gemm(t->model, &t->gemm_flops));

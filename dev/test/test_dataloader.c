@@ -373,6 +373,33 @@ static void open_pattern(const char* pattern) {
     dataloader_close(&d);
 }
 
+// How many files of the first pattern the second matches too, and the first of them
+static size_t shared(const char* a_pattern, const char* b_pattern, const char* expected) {
+    DataLoader a, b;
+    const char* first = NULL;
+    dataloader_open(&a, a_pattern, 1, 4, 0, 1, 1, 42, V, host_memory);
+    dataloader_open(&b, b_pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+    size_t n = dataloader_shared_files(&a, &b, &first);
+    CHECK(expected == NULL ? first == NULL : first != NULL && strcmp(first, expected) == 0);
+    dataloader_close(&a);
+    dataloader_close(&b);
+    return n;
+}
+
+static void shared_files_are_counted(void) {
+    const char *all = write_shards(), *one = unit_path("shard_1.bin"), *two = unit_path("shard_[12].bin");
+    const char *link = unit_path("another_name.bin"), *zero = unit_path("shard_0.bin");
+    CHECK(shared(all, one, one) == 1);
+    CHECK(shared(one, all, one) == 1);
+    CHECK(shared(all, two, one) == 2);
+    CHECK(shared(all, all, zero) == 3);
+    CHECK(shared(zero, two, NULL) == 0);
+    CHECK(symlink("shard_1.bin", link) == 0);
+    CHECK(shared(link, two, link) == 1); // a file under two names
+    CHECK(shared(link, zero, NULL) == 0);
+    remove(link);
+}
+
 static void bad_files_are_refused(void) {
     uint16_t tokens[13] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}; // three samples
     const char *pattern = unit_path("bad*.bin"), *bad = unit_path("bad.bin");
@@ -488,6 +515,7 @@ int main(void) {
     a_resumed_loader_goes_on_as_if_nothing_had_happened(1, 1, 2);
     the_state_has_llmc_s_layout();
     a_state_that_does_not_fit_is_refused();
+    shared_files_are_counted();
     bad_files_are_refused();
     batches_that_no_size_can_hold_are_refused();
     tokens_beyond_the_vocabulary_are_refused();

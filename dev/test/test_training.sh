@@ -31,6 +31,20 @@ fails_with() {
     return 1
 }
 
+# notes TEXT FLAG...: the trainer must exit with 0, say nothing on stderr, and print one note on stdout, with TEXT in it
+notes() {
+    local text=$1 code
+    shift
+    "$trainer" "$@" >"$dir/stdout" 2>"$dir/stderr"
+    code=$?
+    [ "$code" -eq 0 ] && [ ! -s "$dir/stderr" ] && [ "$(grep -c '^note: ' "$dir/stdout")" -eq 1 ] &&
+        grep -F -- "$text" "$dir/stdout" | grep -q '^note: ' && return 0
+    echo "exit code $code, notes and stderr:"
+    grep '^note: ' "$dir/stdout"
+    cat "$dir/stderr"
+    return 1
+}
+
 "$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c train_gpt2.cu llmc/*.h >"$dir/data.log" 2>&1 ||
     { cat "$dir/data.log"; exit 1; }
 model=gpt2:l2c64h2t64
@@ -45,10 +59,12 @@ run() {
 }
 same() { cmp "$dir/$1/$3" "$dir/$2/$3"; }
 val_loss() { sed -n "s/^s:$2 tel:\(.*\)/\1/p" "$dir/$1/main.log"; }
+without_note() { ! grep '^note: ' "$1"; }
 loss_falls() { awk -v a="$(val_loss whole 0)" -v b="$(val_loss whole 40)" 'BEGIN { exit !(b != "" && b < a - 1.5) }'; }
 
 check "a run of 40 steps ends" run whole -e $model -s 20
 check "the validation loss falls by more than 1.5 nats" loss_falls
+check "a usual run has no note" without_note "$dir/whole.log"
 check "samples are printed" grep -q '^generating:' "$dir/whole.log"
 
 # its arithmetic, computed again: the schedule, initial weights, the order of the data, clipping and AdamW
@@ -151,6 +167,41 @@ check "a bad descriptor" fails_with "d13" "${common[@]}" -e d13
 check "a context that is too short" fails_with "-t 64" "${common[@]}" -e gpt2:l2c64h2t32
 check "a batch that does not divide" fails_with "-d 500" "${common[@]}" -d 500 -e $model
 check "a head size that is not supported" fails_with "head size" "${common[@]}" -e gpt2:l2c64h4
+
+# options that make no sense together: refused, or noted where the run still says something
+short=("${common[@]}" -e "$model" -n 0 -s 0 -x 0 -m 1)
+mkdir "$dir/glob"
+for split in train val; do cp "$dir/text_$split.bin" "$dir/glob"; done
+everything="$dir/glob/*.bin" # a pattern, for the trainer to expand
+check "a flag for a value" fails_with "-o -n: the value looks like a flag" "${short[@]}" -o -n 20
+check "an empty value" fails_with "-i '': the value is empty" "${short[@]}" -i ''
+check "an epsilon of 0 in fp32" fails_with "--epsilon 1e-50" "${short[@]}" --epsilon 1e-50
+check "an epoch without a step" fails_with "-d 16777216 is more than" "${short[@]}" -d 16777216 -x -1
+check "a rate of 0 in fp32" fails_with "-l 1e-50" "${short[@]}" -l 1e-50
+check "a clip of 0 in fp32" fails_with "--grad-clip 1e-50" "${short[@]}" --grad-clip 1e-50
+check "decay that takes every weight" fails_with "-l 2 times -c 0.5" "${short[@]}" -l 2 -c 0.5
+check "-i takes in the validation file" fails_with "-i $everything takes in $dir/glob/text_val.bin" "${short[@]}" \
+    -i "$everything" -j "$dir/glob/text_val.bin"
+check "-j takes in the training file" fails_with "-j $everything takes in $dir/glob/text_train.bin" "${short[@]}" \
+    -i "$dir/glob/text_train.bin" -j "$everything"
+check "without a validation it may" "$trainer" "${short[@]}" -i "$everything" -j "$dir/glob/text_val.bin" -m 0 >/dev/null
+check "overfitting may" "$trainer" "${short[@]}" -i "$everything" -j "$dir/glob/text_val.bin" -a 1 >/dev/null
+check "the same file for both" notes "are the same data" "${short[@]}" -i "$dir/text_val.bin"
+check "the same pattern for both" notes "are the same data" "${short[@]}" -i "$everything" -j "$everything"
+check "-m beyond the data" notes "-m 999: the validation data has" "${short[@]}" -b 16 -d 1024 -m 999 -o "$dir/beyond"
+check "the whole validation data" "$trainer" "${short[@]}" -b 16 -d 1024 -m -1 -o "$dir/all" >/dev/null
+check "-m beyond the data takes each batch once" same beyond all main.log
+check "-u above -x" notes "-u 5 is above the run's 1 steps: the learning rate ends at 0.0004" "${short[@]}" -x 1
+check "-u as long as the run" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
+check "it has no note" without_note "$dir/stdout"
+check "-nk without -n" notes "-nk 3 without -n" "${short[@]}" -nk 3
+check "-n without -o" notes "-n 5 without -o" "${short[@]}" -n 5 -nk 3
+check "-g above -t" notes "-g 65 is above -t 64" "${short[@]}" -s 1 -g 65
+check "a rate above 0.1" notes "-l 1: AdamW" "${short[@]}" -l 1
+check "a clip below epsilon" notes "--grad-clip 1e-09 is not above --epsilon 1e-08" "${short[@]}" --grad-clip 1e-9
+check "beta1 above beta2" notes "--beta1 0.99 is above --beta2 0.95" "${short[@]}" --beta1 0.99
+check "warm-up to a constant rate" notes "-u 5 has no effect" "${short[@]}" -k constant -q 1
+check "decay of a constant rate" notes "-q 0.1 has no effect" "${short[@]}" -k constant -u 0
 check "--help" "$trainer" --help >/dev/null
 
 echo "$passed passed, $failed failed"
