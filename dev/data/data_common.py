@@ -22,12 +22,14 @@ import re
 import signal
 import struct
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from array import array
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
@@ -54,12 +56,46 @@ def fail(message):
     sys.exit(f"error: {message}")
 
 
+WORKER_DIED = "a worker process died, perhaps for want of memory; try fewer --workers"
+
+
 def run(main):
-    """Runs a script's main(); Ctrl-C ends it with one line instead of a trace."""
+    """Runs a script's main(). Ctrl-C and SIGTERM end it with one line, and leave no worker and no temporary file."""
+    signal.signal(signal.SIGTERM, interrupt)
+    reason = None
     try:
         main()
-    except KeyboardInterrupt:
-        fail("interrupted")
+    except KeyboardInterrupt as interruption:
+        reason = str(interruption) or "interrupted"
+    except BrokenProcessPool:
+        reason = WORKER_DIED
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # what is left to do takes no time
+        for path in list(TEMPORARIES):
+            with contextlib.suppress(OSError):
+                os.remove(path)
+    if reason:
+        fail(reason)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt("interrupted by SIGTERM")
+
+
+@contextlib.contextmanager
+def sigterm_waits():
+    """SIGTERM is answered when the block has ended; a process that the block starts begins with it blocked."""
+    came = []
+    handler = signal.signal(signal.SIGTERM, lambda *what: came.append(what))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGTERM, handler)
+    if came:
+        signal.raise_signal(signal.SIGTERM)
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,24 +131,47 @@ def ordered_map(function, items, workers):
     """function(*item) for each item, in order, by `workers` processes; at most a few items a worker are in flight.
 
     The processes are spawned, not forked: a fork while a thread of ours downloads could inherit a lock that it holds.
-    A caller that stops early waits for what is in flight; a worker that dies raises BrokenProcessPool.
+    A caller that stops early closes the generator, which waits for what the workers have begun; a worker that dies
+    raises BrokenProcessPool.
     """
     if workers == 1:
         for item in items:
             yield function(*item)
         return
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, spawn, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(workers, spawn, initializer=begin_worker)
     pending = deque()
     try:
         for item in items:
-            pending.append(pool.submit(function, *item))
+            with sigterm_waits():  # it may start a worker
+                pending.append(pool.submit(function, *item))
             if len(pending) == 4 * workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def begin_worker():
+    """A worker leaves signals to its parent, and ends with it, however the parent ends.
+
+    A pool whose workers die under it can block for good, so SIGTERM gives the parent time; a broken pool sends it too.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end_later, daemon=True).start())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def end_later():
+    time.sleep(5)
+    os._exit(1)
+
+
+def end_with_parent():
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def positive_int(text):
@@ -152,6 +211,9 @@ def write_atomically(path, *parts):
         out.finish()
 
 
+TEMPORARIES = set()  # those that exist: run() removes what an interruption leaves
+
+
 class OutputFile:
     """Bytes on their way to <path>.tmp. finish() flushes them to the disk and renames; without it nothing remains.
 
@@ -164,6 +226,7 @@ class OutputFile:
         with errors_name(path):
             if os.path.isdir(path):
                 raise IsADirectoryError(21, "it is a directory")
+            TEMPORARIES.add(self.temporary)
             self.file = open(self.temporary, "wb")  # noqa: SIM115 (closed by close() or __exit__)
 
     def write(self, data):
@@ -192,6 +255,7 @@ class OutputFile:
             self.file.close()
         with contextlib.suppress(OSError):
             os.remove(self.temporary)  # gone already after publish()
+        TEMPORARIES.discard(self.temporary)
 
 
 # ----------------------------------------------------------------------------

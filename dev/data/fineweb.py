@@ -14,10 +14,11 @@ shards are those of an uninterrupted run.
 import contextlib
 import json
 import os
+import threading
 import urllib.error
 import urllib.request
 from array import array
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 
 from data_common import (
     GPT2_VOCAB_SIZE,
@@ -60,7 +61,6 @@ class HubFiles:
             fail(f"cannot list {listing}: {error}; --mirror DIR takes the files from a local folder")
         if not self.files:
             fail(f"{listing} names no parquet files")
-        self.fetcher = ThreadPoolExecutor(1)
         self.fetched = {}
 
     def __len__(self):
@@ -71,18 +71,28 @@ class HubFiles:
         return obtain(url, os.path.join(self.folder, os.path.basename(url)), size=size, sha256=sha256)
 
     def path(self, index):
-        for i in (index, index + 1):
-            if i < len(self) and i not in self.fetched:
-                self.fetched[i] = self.fetcher.submit(self.fetch, i)
-        return self.fetched[index].result()
+        """The path of a file, when it is there; the fetch of the one after it begins then."""
+        self.begin(index)
+        path = self.fetched[index].result()
+        self.begin(index + 1)
+        return path
+
+    def begin(self, index):
+        if index < len(self) and index not in self.fetched:
+            self.fetched[index] = Future()
+            threading.Thread(target=self.fetch_into, args=(self.fetched[index], index), daemon=True).start()
+
+    def fetch_into(self, future, index):
+        """The work of a thread: a daemon, so that the program's end does not wait for a download."""
+        try:
+            future.set_result(self.fetch(index))
+        except BaseException as error:  # noqa: BLE001 (raised where the result is asked for)
+            future.set_exception(error)
 
     def discard_before(self, index):
         for url, _, _ in self.files[:index]:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(self.folder, os.path.basename(url)))
-
-    def close(self):
-        self.fetcher.shutdown(wait=False, cancel_futures=True)
 
 
 class MirrorFiles:
@@ -103,9 +113,6 @@ class MirrorFiles:
         return self.paths[index]
 
     def discard_before(self, index):
-        pass
-
-    def close(self):
         pass
 
 
@@ -247,13 +254,11 @@ def main():
 
     shards = Shards(stem, args.shard_tokens, source, place, args.max_shards or float("inf"))
     documents = read_documents(source, place["file"], place["row"])
-    try:
-        for packed in ordered_map(pack_documents, documents, args.workers):
+    with contextlib.closing(ordered_map(pack_documents, documents, args.workers)) as results:
+        for packed in results:
             shards.append(*packed)
             if shards.full():
                 return
-    finally:
-        source.close()
     if shards.buffer:
         shards.write({"file": len(source), "row": 0, "skip": 0})
     place["complete"] = True

@@ -12,6 +12,7 @@ stands gpt2_tokenizer.bin, which the trainers read with --tokenizer.
 """
 
 import argparse
+import contextlib
 import mmap
 import os
 import re
@@ -177,8 +178,9 @@ def main():
                 destinations.append(val if is_val else train)
                 yield (piece if as_bytes else decode(piece, path)), starts_file
 
-        for packed in ordered_map(pack, texts(), workers):
-            destinations.pop(0).append_packed(packed)
+        with contextlib.closing(ordered_map(pack, texts(), workers)) as results:
+            for packed in results:
+                destinations.pop(0).append_packed(packed)
         if not train.count or (args.val_fraction and not val.count):
             empty = "validation" if train.count else "training"
             fail(f"the {empty} split is empty: give more text, or change --val-fraction ({args.val_fraction:g})")

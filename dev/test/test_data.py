@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of dev/data: token files, splits and shards, atomic writes, mirrors, downloads, error lines.
 
-    python3 dev/test/test_data.py          # 10 s; ends in 'N passed, N failed'
+    python3 dev/test/test_data.py          # 30 s; ends in 'N passed, N failed'
 
 Needs the standard library only. Tests of GPT-2 tokens run where tiktoken and its vocabulary are (a mirror may hold it),
 tests of the raw files where the mirror holds them; the others say that they were skipped, and why.
@@ -9,6 +9,7 @@ tests of the raw files where the mirror holds them; the others say that they wer
 
 import contextlib
 import functools
+import glob
 import hashlib
 import http.server
 import importlib.util
@@ -16,10 +17,12 @@ import io
 import json
 import os
 import resource
+import signal
 import struct
 import subprocess
 import sys
 import threading
+import time
 from array import array
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
@@ -88,6 +91,8 @@ def require_gpt2():
 def serve(folder):
     """Serves a folder by HTTP on this machine; gives the address."""
 
+    stop = threading.Event()
+
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
             pass
@@ -98,12 +103,20 @@ def serve(folder):
                 self.send_header("Content-Length", "1000")
                 self.end_headers()
                 return io.BytesIO(b"short")
+            if self.path.endswith("/stalled.parquet"):  # sends the beginning, and then nothing
+                self.send_response(200)
+                self.send_header("Content-Length", "5000000")
+                self.end_headers()
+                self.wfile.write(bytes(4_000_000))
+                stop.wait()
+                return None
             return super().send_head()
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
+        stop.set()
         server.shutdown()
         thread.join()
 
@@ -364,6 +377,85 @@ def test_tokenizer_file_goes_where_the_output_goes(folder):
     write(path, "already there")
     data_common.prepare_gpt2(folder=os.path.join(folder, "new"))
     assert read(path) == b"already there"
+
+
+def start(script, *arguments, **env):
+    """Starts a script of dev/data in a process group of its own."""
+    command = [sys.executable, os.path.join(data_common.HERE, script), *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=pipe, text=True, start_new_session=True, env={**os.environ, **env}
+    )
+
+
+def wait_for(condition, what, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def group_is_gone(process):
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_signals_leave_no_worker_and_no_temporary_file(folder):
+    require_gpt2()
+    source = write(os.path.join(folder, "in.txt"), SPEECHES * 6000)  # 17 MB
+    out = os.path.join(folder, "out")
+    interrupted = 0
+    for i in range(7):
+        process = start("text.py", source, "--output", os.path.join(out, "x"), "--workers", 3)
+        try:
+            if i in (1, 2, 4):  # at a moment of its own
+                time.sleep(0.2 * i)
+            else:  # in the middle
+                wait_for(functools.partial(glob.glob, os.path.join(out, "x_*.tmp")), "no file begun")
+            if i == 5:
+                process.kill()  # nothing of ours runs any more, yet the workers end
+            elif i in (1, 3):
+                os.killpg(process.pid, signal.SIGTERM)
+            else:
+                process.terminate()
+            _, error = process.communicate(timeout=30)
+            wait_for(functools.partial(group_is_gone, process), "processes are left")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        if i != 5:
+            assert not glob.glob(os.path.join(out, "*.tmp")), f"{i}: {os.listdir(out)}"
+            assert process.returncode in (0, 1, -signal.SIGTERM), process.returncode
+        if process.returncode == 1:
+            assert error in ("error: interrupted by SIGTERM\n", f"error: {data_common.WORKER_DIED}\n"), error
+            interrupted += 1
+        for path in glob.glob(os.path.join(out, "x_*")):
+            os.remove(path)
+    assert interrupted >= 3, interrupted
+
+
+def test_a_signal_ends_a_stalled_download(folder):
+    require_gpt2()
+    try:
+        import pyarrow  # noqa: F401 (the script's)
+    except ImportError:
+        raise unit.Skipped("pyarrow is not installed") from None
+    tree = os.path.join(folder, "hub", "api", "datasets", "HuggingFaceFW", "fineweb", "tree", "main", "sample", "10BT")
+    write(tree, json.dumps([{"path": "sample/10BT/stalled.parquet", "size": 5_000_000}]))
+    raw = os.path.join(folder, "out", "raw")
+    with serve(os.path.join(folder, "hub")) as address:
+        process = start("fineweb.py", "--output", os.path.join(folder, "out"), HF_ENDPOINT=address, DATA_MIRROR="")
+        try:
+            wait_for(lambda: os.path.exists(os.path.join(raw, "stalled.parquet.tmp")), "no download begun")
+            process.terminate()
+            _, error = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert (process.returncode, error) == (1, "error: interrupted by SIGTERM\n"), error
+    assert not os.listdir(raw)
 
 
 def test_bad_input_ends_in_one_line(folder):
