@@ -139,27 +139,10 @@ static int fuzz_fclose(FILE* file) {
 #undef stderr
 #undef stdout
 
+#include "model_stub.h"
+
 // ----------------------------------------------------------------------------
 // The formats: how a sound input is written, and how one is read and used
-
-// A model that is only its blocks of memory, which is all that a state's reader sees of one
-struct GPT2 {
-    GPT2Info info;
-    float* blocks[GPT2_MASTER_WEIGHTS + 1]; // (num_parameters) each, or NULL
-};
-
-const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
-size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
-    return model->blocks[block] ? model->info.num_parameters * sizeof(float) : 0;
-}
-Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
-    memcpy(host, (char*)model->blocks[block] + offset, bytes);
-    return STATUS_OK;
-}
-Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
-    memcpy((char*)model->blocks[block] + offset, host, bytes);
-    return STATUS_OK;
-}
 
 enum { SMALL_V = 12, STEP = 12, STATE_NUMBERS = 16 };
 static const GPT2Config small_config = {4, SMALL_V, 128, 1, 1, 32};

@@ -114,31 +114,25 @@ static inline void unit_check_fatal(const char* words, const char* claim, const 
         unit_check_fatal(words, #__VA_ARGS__, __FILE__, __LINE__);                                                     \
     } while (0)
 
-// The statement ends without an error.
-#define CHECK_ENDS_WELL(...)                                                                                           \
+// The statement, in a process of its own, ends as `expected` says of unit_child.
+#define UNIT_CHECK_CHILD_(expected, claim, ...)                                                                        \
     do {                                                                                                               \
         if (unit_fork()) {                                                                                             \
             __VA_ARGS__;                                                                                               \
             _exit(0);                                                                                                  \
         }                                                                                                              \
         UnitChild unit_child = unit_wait();                                                                            \
-        if (!unit_check(unit_child.exit_code == 0, #__VA_ARGS__, __FILE__, __LINE__)) {                                \
+        if (!unit_check(expected, claim, __FILE__, __LINE__)) {                                                        \
             printf("    exit code %d and: %s\n", unit_child.exit_code, unit_child.text);                               \
         }                                                                                                              \
     } while (0)
 
+// The statement ends without an error.
+#define CHECK_ENDS_WELL(...) UNIT_CHECK_CHILD_(unit_child.exit_code == 0, #__VA_ARGS__, __VA_ARGS__)
+
 // The statement ends either well or as a user's error, never in a crash.
 #define CHECK_NO_CRASH(...)                                                                                            \
-    do {                                                                                                               \
-        if (unit_fork()) {                                                                                             \
-            __VA_ARGS__;                                                                                               \
-            _exit(0);                                                                                                  \
-        }                                                                                                              \
-        UnitChild unit_child = unit_wait();                                                                            \
-        if (!CHECK(unit_child.exit_code == 0 || unit_is_user_error(&unit_child))) {                                    \
-            printf("    exit code %d and: %s\n", unit_child.exit_code, unit_child.text);                               \
-        }                                                                                                              \
-    } while (0)
+    UNIT_CHECK_CHILD_(unit_child.exit_code == 0 || unit_is_user_error(&unit_child), #__VA_ARGS__, __VA_ARGS__)
 
 // ----------------------------------------------------------------------------
 // Files
