@@ -13,6 +13,7 @@ weights, so that renamed files, or files of two runs, are refused.
 
 #include <dirent.h>
 
+#include "atomic_file.h"
 #include "dataloader.h"
 #include "digest.h"
 #include "gpt2_model.h"
@@ -51,7 +52,7 @@ static inline void checkpoint_write_block_(AtomicFile* file, GPT2* model, GPT2Bl
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
         check(gpt2_copy_out(model, buffer, block, i, n));
-        atomic_write(file, buffer, n);
+        check(atomic_write(file, buffer, n));
         if (digest != NULL) { digest_update(digest, buffer, n); }
     }
     free(buffer);
@@ -70,13 +71,14 @@ static inline void checkpoint_read_block_(GPT2* model, GPT2Block block, FILE* fi
 
 // Writes the weights as they are, in the training precision; returns the digest that ties the state to them.
 static inline uint64_t checkpoint_write_model(GPT2* model, int step, const char* path) {
-    AtomicFile file = atomic_open(path);
+    AtomicFile file;
+    check(atomic_open(&file, path));
     Digest digest = digest_begin();
     const GPT2Info* info = gpt2_info(model);
     gpt2_write_model_header(&file, info->config, info->weight_bytes == 4 ? MODEL_VERSION_FP32 : MODEL_VERSION_BF16);
     checkpoint_write_block_(&file, model, GPT2_WEIGHTS, &digest);
     uint64_t result = gpt2_complete_model_header(&file, step, digest);
-    atomic_commit(&file);
+    check(atomic_commit(&file));
     return result;
 }
 
@@ -99,14 +101,15 @@ static inline void checkpoint_write_state(GPT2* model, const DataLoader* loader,
     header[STATE_TIME] = gpt2_info(model)->T;
     header[STATE_OUTLIERS] = 1;
     memcpy(&header[STATE_MODEL], &model_digest, sizeof(model_digest));
-    AtomicFile file = atomic_open(path);
-    atomic_write(&file, header, sizeof(header));
+    AtomicFile file;
+    check(atomic_open(&file, path));
+    check(atomic_write(&file, header, sizeof(header)));
     checkpoint_write_block_(&file, model, GPT2_MOMENTS1, NULL);
     checkpoint_write_block_(&file, model, GPT2_MOMENTS2, NULL);
     checkpoint_write_block_(&file, model, GPT2_MASTER_WEIGHTS, NULL);
     if (loader->should_shuffle) { dataloader_write_state(loader, &file); }
-    atomic_write(&file, outliers, sizeof(*outliers));
-    atomic_commit(&file);
+    check(atomic_write(&file, outliers, sizeof(*outliers)));
+    check(atomic_commit(&file));
 }
 
 // ----------------------------------------------------------------------------
@@ -245,8 +248,9 @@ static inline void checkpoint_write(GPT2* model, const DataLoader* loader, const
     remove(paths.done); // an older run's files of this step are no longer whole once the first of them is replaced
     uint64_t digest = checkpoint_write_model(model, step, paths.model);
     checkpoint_write_state(model, loader, outliers, step, digest, paths.state);
-    AtomicFile done = atomic_open(paths.done);
-    atomic_commit(&done);
+    AtomicFile done;
+    check(atomic_open(&done, paths.done));
+    check(atomic_commit(&done));
 }
 
 // Brings back the checkpoint of a step, but for its weights, which the model was built with.

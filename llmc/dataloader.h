@@ -17,6 +17,7 @@ not started when the batch is asked for (small batches, busy processors), the co
 #include <pthread.h>
 #include <sys/stat.h>
 
+#include "atomic_file.h"
 #include "rand.h"
 #include "utils.h"
 
@@ -430,11 +431,11 @@ static inline void dataloader_close(DataLoader* d) {
 
 static inline void dataloader_write_state(const DataLoader* d, AtomicFile* file) {
     if (!d->should_shuffle) { return; }
-    atomic_write(file, &d->num_shards, sizeof(size_t));
-    atomic_write(file, d->shard_indices, d->num_shards * sizeof(int));
-    atomic_write(file, &d->shard_num_samples, sizeof(size_t));
-    atomic_write(file, d->intra_shard_indices, d->shard_num_samples * sizeof(int));
-    atomic_write(file, &d->shuffle_rng, sizeof(d->shuffle_rng));
+    check(atomic_write(file, &d->num_shards, sizeof(size_t)));
+    check(atomic_write(file, d->shard_indices, d->num_shards * sizeof(int)));
+    check(atomic_write(file, &d->shard_num_samples, sizeof(size_t)));
+    check(atomic_write(file, d->intra_shard_indices, d->shard_num_samples * sizeof(int)));
+    check(atomic_write(file, &d->shuffle_rng, sizeof(d->shuffle_rng)));
 }
 
 // Reads a permutation of 0..n-1 into order (n).

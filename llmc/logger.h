@@ -9,6 +9,7 @@ The file is opened for each line and closed again, so that a crash loses none.
 #ifndef LLMC_LOGGER_H
 #define LLMC_LOGGER_H
 
+#include "atomic_file.h"
 #include "utils.h"
 
 typedef struct {
@@ -20,7 +21,8 @@ typedef struct {
 // which the resumed run writes again, and a last line that was cut short.
 static inline void logger_rewind_(const char* path, int resume_step) {
     FILE* old = fopen_check(path, "rb");
-    AtomicFile kept = atomic_open(path);
+    AtomicFile kept;
+    check(atomic_open(&kept, path));
     char* line = NULL;
     size_t capacity = 0;
     ssize_t length;
@@ -28,12 +30,12 @@ static inline void logger_rewind_(const char* path, int resume_step) {
         int step;
         int whole = line[length - 1] == '\n';
         if (whole && (sscanf(line, "s:%d ", &step) != 1 || step < resume_step)) {
-            atomic_write(&kept, line, (size_t)length);
+            check(atomic_write(&kept, line, (size_t)length));
         }
     }
     free(line);
     fclose(old);
-    atomic_commit(&kept);
+    check(atomic_commit(&kept));
 }
 
 // Opens <dir>/main.log; with dir NULL the logger is silent. resume_step < 0: a new run, the log starts empty. Otherwise

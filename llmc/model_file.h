@@ -6,6 +6,7 @@ leaves 0, the step and a digest of the parameters' bytes.
 #ifndef LLMC_MODEL_FILE_H
 #define LLMC_MODEL_FILE_H
 
+#include "atomic_file.h"
 #include "digest.h"
 #include "gpt2.h"
 
@@ -32,17 +33,15 @@ static inline void gpt2_write_model_header(AtomicFile* file, GPT2Config config, 
     header[5] = config.num_heads;
     header[6] = config.channels;
     header[7] = config.padded_vocab_size;
-    atomic_write(file, header, sizeof(header));
+    check(atomic_write(file, header, sizeof(header)));
 }
 
 // Puts the step and the digest of what was written after the header into the header; returns the digest.
 static inline uint64_t gpt2_complete_model_header(AtomicFile* file, int step, Digest parameters) {
     int32_t step_word = step;
     uint64_t digest = digest_end(parameters);
-    fseek_check(file->file, 4 * MODEL_STEP, file->temporary);
-    atomic_write(file, &step_word, sizeof(step_word));
-    fseek_check(file->file, 4 * MODEL_DIGEST, file->temporary);
-    atomic_write(file, &digest, sizeof(digest));
+    check(atomic_overwrite(file, 4 * MODEL_STEP, &step_word, sizeof(step_word)));
+    check(atomic_overwrite(file, 4 * MODEL_DIGEST, &digest, sizeof(digest)));
     return digest;
 }
 

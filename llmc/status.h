@@ -24,9 +24,9 @@ end and be judged once.
 typedef enum { STATUS_OK = 0, STATUS_ERROR = 1 } Status;
 
 #ifdef __cplusplus
-inline thread_local char status_text_[512]; // one for all objects of a program: a variant and its bench are two
+inline thread_local char status_text_[2048]; // one for all objects of a program: a variant and its bench are two
 #else
-static _Thread_local char status_text_[512];
+static _Thread_local char status_text_[2048];
 #endif
 
 // Forgets this thread's error.

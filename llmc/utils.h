@@ -1,6 +1,6 @@
 /*
 What every C and CUDA file of the project needs: errors that name the file and the fault, memory and files that either
-work or end the program with one line, and atomic writes.
+work or end the program with one line. Files are written through atomic_file.h.
 
 User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit code 1.
 */
@@ -119,51 +119,6 @@ static inline void create_directory(const char* path) {
     if (mkdir(path, 0755) == 0) { return; }
     if (errno == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) { return; }
     fatal("cannot create directory %s: %s", path, strerror(errno));
-}
-
-// An atomic write: bytes go to <path>.tmp; commit flushes them to the disk, renames, and flushes the directory. A crash in
-// between leaves the old file, or none, never half of one.
-typedef struct {
-    FILE* file;
-    char path[1024];
-    char temporary[1024 + 8];
-} AtomicFile;
-
-static inline AtomicFile atomic_open(const char* path) {
-    AtomicFile a;
-    if (strlen(path) >= sizeof(a.path)) { fatal("path is longer than %zu bytes: %s", sizeof(a.path) - 1, path); }
-    strcpy(a.path, path);
-    snprintf(a.temporary, sizeof(a.temporary), "%s.tmp", path);
-    a.file = fopen_check(a.temporary, "wb");
-    return a;
-}
-
-static inline void atomic_write(AtomicFile* a, const void* src, size_t bytes) {
-    fwrite_check(src, 1, bytes, a->file, a->temporary);
-}
-
-// Brings the new name onto the disk too. Some file systems cannot do that for a directory (EINVAL): then there is nothing
-// to wait for.
-static inline void atomic_sync_directory_(const char* path) {
-    char directory[1024];
-    const char* slash = strrchr(path, '/');
-    size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
-    memcpy(directory, path, length);
-    strcpy(directory + length, ".");
-    int fd = open(directory, O_RDONLY | O_DIRECTORY);
-    if (fd < 0) { fatal("cannot open %s: %s", directory, strerror(errno)); }
-    if (fsync(fd) != 0 && errno != EINVAL) { fatal("cannot write %s: %s", directory, strerror(errno)); }
-    close(fd);
-}
-
-static inline void atomic_commit(AtomicFile* a) {
-    if (fflush(a->file) != 0 || fsync(fileno(a->file)) != 0) {
-        fatal("cannot write %s: %s", a->temporary, strerror(errno));
-    }
-    if (fclose(a->file) != 0) { fatal("cannot close %s: %s", a->temporary, strerror(errno)); }
-    if (rename(a->temporary, a->path) != 0) { fatal("cannot rename %s: %s", a->temporary, strerror(errno)); }
-    atomic_sync_directory_(a->path);
-    a->file = NULL;
 }
 
 // ----------------------------------------------------------------------------

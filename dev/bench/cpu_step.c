@@ -46,10 +46,11 @@ static void new_model(const char* descriptor, const char* path) {
     size_t n = gpt2_parameters(table, config);
     float* params = (float*)malloc_check(n * sizeof(float));
     gpt2_init_parameters(params, config, 42);
-    AtomicFile file = atomic_open(path);
+    AtomicFile file;
+    check(atomic_open(&file, path));
     gpt2_write_model_header(&file, config, MODEL_VERSION_FP32);
-    atomic_write(&file, params, n * sizeof(float));
-    atomic_commit(&file);
+    check(atomic_write(&file, params, n * sizeof(float)));
+    check(atomic_commit(&file));
     free(params);
 }
 

@@ -198,10 +198,11 @@ static void write_model(int seed, const char* path) {
         checkpoint_write_model(&model, STEP, path);
         return;
     }
-    AtomicFile file = atomic_open(path);
+    AtomicFile file;
+    check(atomic_open(&file, path));
     gpt2_write_model_header(&file, small_config, MODEL_VERSION_BF16);
-    atomic_write(&file, params, n * sizeof(uint16_t));
-    atomic_commit(&file);
+    check(atomic_write(&file, params, n * sizeof(uint16_t)));
+    check(atomic_commit(&file));
 }
 
 static void read_model(const char* path) {

@@ -252,10 +252,11 @@ static void a_model_and_a_state_of_two_runs_are_refused(void) {
     GPT2 other = make_model(1, 2.0f);
     checkpoint_write_model(&other, STEP, model_path());
     CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
-    AtomicFile file = atomic_open(model_path()); // one that does not say what it is
+    AtomicFile file;
+    check(atomic_open(&file, model_path())); // one that does not say what it is
     gpt2_write_model_header(&file, other.info.config, MODEL_VERSION_FP32);
-    atomic_write(&file, other.blocks[GPT2_WEIGHTS], other.info.num_parameters * sizeof(float));
-    atomic_commit(&file);
+    check(atomic_write(&file, other.blocks[GPT2_WEIGHTS], other.info.num_parameters * sizeof(float)));
+    check(atomic_commit(&file));
     CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
     // as the version before wrote both, and as llm.c does
     for (size_t i = 0; i < 4; i++) { unit_patch(state_path(), 4 * STATE_MODEL + 2 * i, 0); }

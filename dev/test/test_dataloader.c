@@ -257,7 +257,8 @@ static void offsets_have_64_bits(void) {
 // Resume
 
 static size_t save_state(const DataLoader* d, const char* path) {
-    AtomicFile file = atomic_open(path);
+    AtomicFile file;
+    check(atomic_open(&file, path));
     dataloader_write_state(d, &file);
     fclose(file.file); // an atomic_commit without its flush to the disk, which takes long
     rename(file.temporary, path);

@@ -305,12 +305,13 @@ static const char* write_model(const char* name, int version) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t n = gpt2_parameters(table, small);
     const char* path = unit_path(name);
-    AtomicFile file = atomic_open(path);
+    AtomicFile file;
+    check(atomic_open(&file, path));
     gpt2_write_model_header(&file, small, version);
     for (size_t i = 0; i < n; i++) {
         float x = (float)i / 64.0f;
         uint16_t half = float_to_bf16(x);
-        version == MODEL_VERSION_FP32 ? atomic_write(&file, &x, 4) : atomic_write(&file, &half, 2);
+        check(version == MODEL_VERSION_FP32 ? atomic_write(&file, &x, 4) : atomic_write(&file, &half, 2));
     }
     fclose(file.file); // an atomic_commit without its flush to the disk
     rename(file.temporary, path);

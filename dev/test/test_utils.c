@@ -1,4 +1,4 @@
-// llmc/utils.h: errors in one line, and files that are whole or not at all.
+// llmc/utils.h: errors in one line, sizes, and reading.
 #include "llmc/utils.h"
 
 #include "unit.h"
@@ -31,40 +31,6 @@ static void sizes_that_do_not_fit_stay_size_max(void) {
     CHECK(size_round_up(0, 256) == 0 && size_round_up(1, 256) == 256 && size_round_up(512, 256) == 512);
     CHECK(size_round_up(SIZE_MAX, 256) == SIZE_MAX && size_round_up(SIZE_MAX - 1, 256) == SIZE_MAX);
 }
-
-static void atomic_files_are_whole_or_not_at_all(void) {
-    const char *path = unit_path("state.bin"), *temporary = unit_path("state.bin.tmp");
-    unit_write(path, "old", 3);
-    AtomicFile file = atomic_open(path);
-    atomic_write(&file, "new and ", 8);
-    fflush(file.file);
-    CHECK(unit_file_is(path, "old")); // the old one until the very end
-    atomic_write(&file, "longer", 6);
-    atomic_commit(&file);
-    CHECK(unit_file_is(path, "new and longer"));
-    CHECK(!file_exists(temporary));
-    CHECK_FATAL("no/such/folder/x.tmp|No such file", atomic_open("no/such/folder/x"));
-    char long_path[2000];
-    memset(long_path, 'x', sizeof(long_path) - 1);
-    long_path[sizeof(long_path) - 1] = '\0';
-    CHECK_FATAL("longer than 1023|xxxx", atomic_open(long_path));
-    file = atomic_open(path);
-    CHECK_FATAL("state.bin.tmp|cannot rename", remove(temporary), atomic_commit(&file));
-    fclose(file.file);
-}
-
-static void write_and_commit(const char* path) {
-    AtomicFile file;
-    memset(&file, 0, sizeof(file));
-    strcpy(file.path, "model.bin");
-    strcpy(file.temporary, path);
-    file.file = fopen_check(path, "wb");
-    atomic_write(&file, "x", 1);
-    atomic_commit(&file);
-}
-
-// /dev/full is a disk without space.
-static void a_full_disk_is_noticed(void) { CHECK_FATAL("/dev/full|No space left", write_and_commit("/dev/full")); }
 
 static void reading_names_the_file_and_the_fault(void) {
     const char* path = unit_path("short.bin");
@@ -144,8 +110,6 @@ int main(void) {
     errors_are_one_line_and_exit_code_1();
     errors_stay_one_line();
     sizes_that_do_not_fit_stay_size_max();
-    atomic_files_are_whole_or_not_at_all();
-    a_full_disk_is_noticed();
     reading_names_the_file_and_the_fault();
     memory_that_is_not_there_is_said();
     headers_are_told_by_their_magic();

@@ -1,0 +1,88 @@
+// llmc/atomic_file.h: files that are whole or not at all, and failures that leave no .tmp file and end no program.
+#include "llmc/atomic_file.h"
+
+#include "unit.h"
+
+static int says(Status status, const char* words) {
+    int ok = status == STATUS_ERROR && strstr(status_message(), words) != NULL;
+    if (!ok) { printf("    expected %s in: %s\n", words, status_message()); }
+    return ok;
+}
+
+static void files_are_whole_or_not_at_all(void) {
+    const char *path = unit_path("state.bin"), *temporary = unit_path("state.bin.tmp");
+    AtomicFile file;
+    unit_write(path, "old", 3);
+    CHECK(atomic_open(&file, path) == STATUS_OK);
+    CHECK(atomic_write(&file, "new and ", 8) == STATUS_OK);
+    fflush(file.file);
+    CHECK(unit_file_is(path, "old")); // the old one until the very end
+    CHECK(atomic_write(&file, "longer", 6) == STATUS_OK);
+    CHECK(atomic_overwrite(&file, 4, "AND", 3) == STATUS_OK && atomic_write(&file, ".", 1) == STATUS_OK);
+    CHECK(atomic_commit(&file) == STATUS_OK);
+    CHECK(unit_file_is(path, "new AND longer."));
+    CHECK(!file_exists(temporary));
+    CHECK(says(atomic_write(&file, "x", 1), "cannot write")); // it is committed
+    status_clear();
+    CHECK(says(atomic_commit(&file), "state.bin.tmp"));
+}
+
+static void abandoning_keeps_what_was_there(void) {
+    const char* path = unit_path("state.bin");
+    AtomicFile file;
+    unit_write(path, "old", 3);
+    CHECK(atomic_open(&file, path) == STATUS_OK && atomic_write(&file, "new", 3) == STATUS_OK);
+    atomic_abandon(&file);
+    atomic_abandon(&file); // again does nothing
+    CHECK(unit_file_is(path, "old") && !file_exists(unit_path("state.bin.tmp")));
+}
+
+static void opening_names_the_file_and_the_fault(void) {
+    AtomicFile file;
+    char long_path[2000];
+    CHECK(says(atomic_open(&file, "no/such/folder/x"), "cannot open no/such/folder/x.tmp: No such file"));
+    CHECK(says(atomic_write(&file, "x", 1), "cannot open no/such/folder/x.tmp: No such file"));
+    memset(long_path, 'x', sizeof(long_path) - 1);
+    long_path[sizeof(long_path) - 1] = '\0';
+    CHECK(says(atomic_open(&file, long_path), "longer than 1023 bytes: xxxx"));
+    long_path[1023] = '\0'; // one that fits but for what the file system allows a name
+    CHECK(says(atomic_open(&file, long_path), "xxxx.tmp: File name too long"));
+}
+
+static void a_failed_rename_leaves_nothing(void) {
+    const char *path = unit_path("folder"), *temporary = unit_path("folder.tmp");
+    AtomicFile file;
+    create_directory(path); // a directory is in the way
+    CHECK(atomic_open(&file, path) == STATUS_OK && atomic_write(&file, "x", 1) == STATUS_OK);
+    CHECK(file_exists(temporary));
+    CHECK(says(atomic_commit(&file), "cannot rename") && strstr(status_message(), "folder.tmp"));
+    CHECK(!file_exists(temporary));
+    rmdir(path);
+}
+
+// /dev/full is a disk without space; the .tmp file is a link to it.
+static void a_full_disk_is_noticed_and_sticks(void) {
+    const char *path = unit_path("model.bin"), *temporary = unit_path("model.bin.tmp");
+    static char large[1 << 20];
+    AtomicFile file;
+    for (int small = 0; small < 2; small++) { // small: the buffer hides it until the commit
+        unit_write(path, "old", 3);
+        if (symlink("/dev/full", temporary) != 0) { fatal("cannot link %s: %s", temporary, strerror(errno)); }
+        CHECK(atomic_open(&file, path) == STATUS_OK);
+        Status written = atomic_write(&file, large, small ? 1 : sizeof(large));
+        CHECK(small ? written == STATUS_OK : says(written, "model.bin.tmp: No space left on device"));
+        CHECK(says(atomic_commit(&file), "model.bin.tmp: No space left on device"));
+        CHECK(!file_exists(temporary) && unit_file_is(path, "old"));
+        status_clear();
+        CHECK(says(atomic_write(&file, large, 1), "No space left on device")); // the first error sticks
+    }
+}
+
+int main(void) {
+    files_are_whole_or_not_at_all();
+    abandoning_keeps_what_was_there();
+    opening_names_the_file_and_the_fault();
+    a_failed_rename_leaves_nothing();
+    a_full_disk_is_noticed_and_sticks();
+    return unit_end();
+}
