@@ -1,7 +1,8 @@
 /*
 The command line of the trainers: one table of flags, from which follow the struct of options, its defaults, the parser,
 the checks, the --help text and the table of settings that a run prints first. Short names are llm.c's, so that its
-command lines work unchanged; every flag has a long name too. A flag and its value are two words, or one with '='.
+command lines work unchanged; every flag has a long name too. A flag and its value are two words, or one with '='. A toggle
+may go without a value, which is 1 then.
 */
 #ifndef LLMC_CLI_H
 #define LLMC_CLI_H
@@ -17,6 +18,9 @@ command lines work unchanged; every flag has a long name too. A flag and its val
 typedef const char* cli_text; // NULL: not given
 typedef int cli_whole;
 typedef double cli_number;
+typedef int cli_toggle; // 0 or 1
+
+enum { CLI_AUTO = INT_MIN }; // what a whole number is that was given as "auto"
 
 // Which trainer has the flag
 enum { FOR_BOTH = 3, FOR_CPU = 1, FOR_GPU = 2 };
@@ -30,75 +34,109 @@ enum { CLI_TRAINER = FOR_CPU };
 #define CLI_MODEL "gpt2_124M.bin"
 #endif
 
-// X(member, short name, long name, type, default, smallest, largest, choices, who, help)
-// `choices` lists the words a text may be, separated by '|'; NULL where any text will do.
+// Would a run that resumes with another value compute other weights? Only such flags are held against the checkpoint's.
+enum { CLI_FREE = 0, CLI_RESULT = 1 };
+
+// X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
+// `choices` lists the words a text may be, separated by '|'; NULL where any text will do. A whole number may also be "auto"
+// where that is its choice. `effect` is FREE or RESULT.
 // clang-format off
 #define CLI_FLAGS(X)                                                                                                   \
-    X(train_data, "-i", "--train-data", text, "dev/data/tinyshakespeare/tiny_shakespeare_train.bin", 0, 0, NULL, FOR_BOTH, \
+    X(train_data, "-i", "--train-data", text, "dev/data/tinyshakespeare/tiny_shakespeare_train.bin", 0, 0, NULL, FOR_BOTH, RESULT, \
       "training tokens: a file or a quoted glob pattern")                                                              \
-    X(val_data, "-j", "--val-data", text, "dev/data/tinyshakespeare/tiny_shakespeare_val.bin", 0, 0, NULL, FOR_BOTH,   \
+    X(val_data, "-j", "--val-data", text, "dev/data/tinyshakespeare/tiny_shakespeare_val.bin", 0, 0, NULL, FOR_BOTH, FREE, \
       "validation tokens: a file or a quoted glob pattern")                                                            \
-    X(model, "-e", "--model", text, CLI_MODEL, 0, 0, NULL, FOR_BOTH,                                                   \
+    X(model, "-e", "--model", text, CLI_MODEL, 0, 0, NULL, FOR_BOTH, RESULT,                                           \
       "a .bin checkpoint, or a new model: d12, gpt3:c768, gpt2:l4c128h4, each with t<context> appended if wanted")     \
-    X(tokenizer, NULL, "--tokenizer", text, "gpt2_tokenizer.bin", 0, 0, NULL, FOR_BOTH,                                \
+    X(tokenizer, NULL, "--tokenizer", text, "gpt2_tokenizer.bin", 0, 0, NULL, FOR_BOTH, FREE,                          \
       "token texts for samples; models with a vocabulary of 256 are bytes and need none")                              \
-    X(vocab_size, NULL, "--vocab-size", whole, 0, 0, 1 << 24, NULL, FOR_BOTH,                                          \
+    X(vocab_size, NULL, "--vocab-size", whole, 0, 0, 1 << 24, NULL, FOR_BOTH, RESULT,                                  \
       "vocabulary of a new model; 0: what the token files say, else 50257")                                            \
-    X(output_dir, "-o", "--output-dir", text, NULL, 0, 0, NULL, FOR_BOTH, "directory of main.log and checkpoints")     \
-    X(checkpoint_every, "-n", "--checkpoint-every", whole, 0, 0, INT_MAX, NULL, FOR_BOTH,                              \
+    X(output_dir, "-o", "--output-dir", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                        \
+      "directory of main.log and checkpoints")                                                                         \
+    X(checkpoint_every, "-n", "--checkpoint-every", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                        \
       "steps between checkpoints; 0: none")                                                                            \
-    X(checkpoints_keep, "-nk", "--checkpoints-keep", whole, 0, 0, INT_MAX, NULL, FOR_BOTH,                             \
+    X(checkpoints_keep, "-nk", "--checkpoints-keep", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                       \
       "how many checkpoints to keep; 0: all")                                                                          \
-    X(checkpoint_major, "-nm", "--checkpoint-major", whole, 0, 0, INT_MAX, NULL, FOR_BOTH,                             \
+    X(checkpoint_major, "-nm", "--checkpoint-major", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                       \
       "checkpoints at multiples of this step are never deleted; 0: no such")                                           \
-    X(resume, "-y", "--resume", whole, 0, 0, 1, NULL, FOR_BOTH,                                                        \
+    X(resume, "-y", "--resume", whole, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                  \
       "1: go on from the newest checkpoint in the output directory, if there is one")                                  \
-    X(batch, "-b", "--batch", whole, 4, 1, 1 << 20, NULL, FOR_BOTH, "B, rows of a micro-batch")                        \
-    X(time, "-t", "--time", whole, 1024, 1, 1 << 20, NULL, FOR_BOTH, "T, tokens of a row")                             \
-    X(total_batch, "-d", "--total-batch", whole, -1, -1, INT_MAX, NULL, FOR_BOTH,                                      \
+    X(batch, "-b", "--batch", whole, 4, 1, 1 << 20, "auto", FOR_BOTH, RESULT,                                          \
+      "B, rows of a micro-batch; auto: the largest that fits and divides -d")                                          \
+    X(time, "-t", "--time", whole, 1024, 1, 1 << 20, NULL, FOR_BOTH, RESULT,                                           \
+      "T, tokens of a row")                                                                                            \
+    X(total_batch, "-d", "--total-batch", whole, -1, -1, INT_MAX, NULL, FOR_BOTH, RESULT,                              \
       "tokens of a step, a multiple of B*T: the micro-batches' gradients are accumulated; -1: B*T")                    \
-    X(max_steps, "-x", "--max-steps", whole, -1, -1, INT_MAX, NULL, FOR_BOTH, "steps to train; -1: one epoch")         \
-    X(scheduler, "-k", "--scheduler", text, "cosine", 0, 0, "cosine|linear|constant|wsd", FOR_BOTH,                    \
+    X(max_steps, "-x", "--max-steps", whole, -1, -1, INT_MAX, NULL, FOR_BOTH, RESULT,                                  \
+      "steps to train; -1: one epoch")                                                                                 \
+    X(scheduler, "-k", "--scheduler", text, "cosine", 0, 0, "cosine|linear|constant|wsd", FOR_BOTH, RESULT,            \
       "learning rate schedule")                                                                                        \
-    X(learning_rate, "-l", "--learning-rate", number, 3e-4, 0, 1e3, NULL, FOR_BOTH, "largest learning rate")           \
-    X(warmup, "-u", "--warmup", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, "steps of linear warm-up")                       \
-    X(final_fraction, "-q", "--final-fraction", number, 1.0, 0, 1, NULL, FOR_BOTH,                                     \
+    X(learning_rate, "-l", "--learning-rate", number, 3e-4, 0, 1e3, NULL, FOR_BOTH, RESULT,                            \
+      "largest learning rate")                                                                                         \
+    X(warmup, "-u", "--warmup", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, RESULT,                                          \
+      "steps of linear warm-up")                                                                                       \
+    X(final_fraction, "-q", "--final-fraction", number, 1.0, 0, 1, NULL, FOR_BOTH, RESULT,                             \
       "learning rate at the end, as a fraction of the largest")                                                        \
-    X(weight_decay, "-c", "--weight-decay", number, 0.0, 0, 1e3, NULL, FOR_BOTH, "AdamW's, on matrices only")          \
-    X(grad_clip, NULL, "--grad-clip", number, 1.0, 0, 1e9, NULL, FOR_BOTH, "largest gradient norm; 0: no clipping")    \
-    X(beta1, NULL, "--beta1", number, 0.9, 0, 0.999999, NULL, FOR_BOTH, "AdamW's decay of the first moment")           \
-    X(beta2, NULL, "--beta2", number, 0.95, 0, 0.999999, NULL, FOR_BOTH, "AdamW's decay of the second moment")         \
-    X(epsilon, NULL, "--epsilon", number, 1e-8, FLT_MIN, 1, NULL, FOR_BOTH,                                            \
+    X(weight_decay, "-c", "--weight-decay", number, 0.0, 0, 1e3, NULL, FOR_BOTH, RESULT,                               \
+      "AdamW's, on matrices only")                                                                                     \
+    X(grad_clip, NULL, "--grad-clip", number, 1.0, 0, 1e9, NULL, FOR_BOTH, RESULT,                                     \
+      "largest gradient norm; 0: no clipping")                                                                         \
+    X(beta1, NULL, "--beta1", number, 0.9, 0, 0.999999, NULL, FOR_BOTH, RESULT,                                        \
+      "AdamW's decay of the first moment")                                                                             \
+    X(beta2, NULL, "--beta2", number, 0.95, 0, 0.999999, NULL, FOR_BOTH, RESULT,                                       \
+      "AdamW's decay of the second moment")                                                                            \
+    X(epsilon, NULL, "--epsilon", number, 1e-8, FLT_MIN, 1, NULL, FOR_BOTH, RESULT,                                    \
       "AdamW's term in the denominator; with 0, weights without a gradient would become NaN")                          \
-    X(seed, NULL, "--seed", whole, 42, 0, INT_MAX, NULL, FOR_BOTH, "of the initial weights and the shuffling")         \
-    X(skip_loss_z, "-sl", "--skip-loss-z", number, 0.0, 0, 1e9, NULL, FOR_BOTH,                                        \
+    X(seed, NULL, "--seed", whole, 42, 0, INT_MAX, NULL, FOR_BOTH, RESULT,                                             \
+      "of the initial weights and the shuffling")                                                                      \
+    X(skip_loss_z, "-sl", "--skip-loss-z", number, 0.0, 0, 1e9, NULL, FOR_BOTH, RESULT,                                \
       "skip the update where the loss is an outlier of more than this z-score; 0: never")                              \
-    X(skip_grad_z, "-sg", "--skip-grad-z", number, 0.0, 0, 1e9, NULL, FOR_BOTH,                                        \
+    X(skip_grad_z, "-sg", "--skip-grad-z", number, 0.0, 0, 1e9, NULL, FOR_BOTH, RESULT,                                \
       "the same for the gradient norm")                                                                                \
-    X(val_every, "-v", "--val-every", whole, 20, 0, INT_MAX, NULL, FOR_BOTH,                                           \
+    X(val_every, "-v", "--val-every", whole, 20, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                     \
       "steps between validations; 0: only at the end")                                                                 \
-    X(val_steps, "-m", "--val-steps", whole, 20, -1, INT_MAX, NULL, FOR_BOTH,                                          \
+    X(val_steps, "-m", "--val-steps", whole, 20, -1, INT_MAX, NULL, FOR_BOTH, FREE,                                    \
       "batches of a validation; -1: the whole set")                                                                    \
-    X(sample_every, "-s", "--sample-every", whole, 20, 0, INT_MAX, NULL, FOR_BOTH, "steps between samples; 0: none")   \
-    X(sample_tokens, "-g", "--sample-tokens", whole, 64, 1, 1 << 20, NULL, FOR_BOTH, "tokens of a sample")             \
-    X(temperature, NULL, "--temperature", number, 1.0, 0, 100, NULL, FOR_BOTH,                                         \
+    X(sample_every, "-s", "--sample-every", whole, 20, 0, INT_MAX, NULL, FOR_BOTH, FREE,                               \
+      "steps between samples; 0: none")                                                                                \
+    X(sample_tokens, "-g", "--sample-tokens", whole, 64, 1, 1 << 20, NULL, FOR_BOTH, FREE,                             \
+      "tokens of a sample")                                                                                            \
+    X(temperature, NULL, "--temperature", number, 1.0, 0, 100, NULL, FOR_BOTH, FREE,                                   \
       "of sampling; 0: always the likeliest token")                                                                    \
-    X(top_k, NULL, "--top-k", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, "sample among the k likeliest tokens; 0: all")     \
-    X(sample_seed, NULL, "--sample-seed", whole, 1337, 1, INT_MAX, NULL, FOR_BOTH, "of sampling")                      \
-    X(hellaswag, "-h", "--hellaswag", whole, 0, 0, 1, NULL, FOR_BOTH,                                                  \
-      "1: HellaSwag accuracy with every validation")                        \
-    X(hellaswag_data, NULL, "--hellaswag-data", text, "dev/data/hellaswag/hellaswag_val.bin", 0, 0, NULL, FOR_BOTH,    \
+    X(top_k, NULL, "--top-k", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                              \
+      "sample among the k likeliest tokens; 0: all")                                                                   \
+    X(sample_seed, NULL, "--sample-seed", whole, 1337, 1, INT_MAX, NULL, FOR_BOTH, FREE,                               \
+      "of sampling")                                                                                                   \
+    X(hellaswag, "-h", "--hellaswag", whole, 0, 0, 1, NULL, FOR_BOTH, FREE,                                            \
+      "1: HellaSwag accuracy with every validation")                                                                   \
+    X(hellaswag_data, NULL, "--hellaswag-data", text, "dev/data/hellaswag/hellaswag_val.bin", 0, 0, NULL, FOR_BOTH, FREE, \
       "HellaSwag's questions, as dev/data/hellaswag.py writes them")                                                   \
-    X(overfit, "-a", "--overfit", whole, 0, 0, 1, NULL, FOR_BOTH,                                                      \
+    X(overfit, "-a", "--overfit", whole, 0, 0, 1, NULL, FOR_BOTH, RESULT,                                              \
       "1: train on one batch of the validation data again and again, for debugging")                                   \
-    X(recompute, "-r", "--recompute", whole, 1, 0, 2, NULL, FOR_BOTH,                                                  \
-      "what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 GELU and LayerNorm")                                     \
-    X(tf32, "-f", "--tf32", whole, 1, 0, 1, NULL, FOR_GPU, "1: tf32 GEMMs in an fp32 build")                           \
-    X(master_weights, "-w", "--master-weights", whole, 1, 0, 1, NULL, FOR_GPU,                                         \
+    X(recompute, "-r", "--recompute", whole, CLI_AUTO, 0, 2, "auto", FOR_BOTH, FREE,                                   \
+      "what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 GELU and LayerNorm; auto: the least that memory allows") \
+    X(non_finite, NULL, "--non-finite", text, "stop", 0, 0, "stop|skip", FOR_BOTH, FREE,                               \
+      "what a step does whose loss or gradient norm is not finite: end the run with exit code 3, or skip the update")  \
+    X(max_skips, NULL, "--max-skips", whole, 10, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                     \
+      "updates that --non-finite skip may skip one after the other")                                                   \
+    X(verify_every, NULL, "--verify-every", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                \
+      "steps between those that are computed twice and compared bit for bit; 0: never")                                \
+    X(resume_anyway, NULL, "--resume-anyway", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                   \
+      "go on although settings or data differ from those of the checkpoint")                                           \
+    X(overwrite, NULL, "--overwrite", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                           \
+      "a new run may replace the checkpoints and the log of another one")                                              \
+    X(plan, NULL, "--plan", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                     \
+      "print the memory, steps and tokens that the run needs, and do not train")                                       \
+    X(doctor, NULL, "--doctor", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                 \
+      "print whether this machine has what a run needs, and do not train")                                             \
+    X(tf32, "-f", "--tf32", whole, 1, 0, 1, NULL, FOR_GPU, RESULT,                                                     \
+      "1: tf32 GEMMs in an fp32 build")                                                                                \
+    X(master_weights, "-w", "--master-weights", whole, 1, 0, 1, NULL, FOR_GPU, RESULT,                                 \
       "1: AdamW works on an fp32 copy of the weights; 0: on the weights, with stochastic rounding")                    \
-    X(gelu_fusion, "-ge", "--gelu-fusion", whole, 0, 0, 2, NULL, FOR_GPU,                                              \
+    X(gelu_fusion, "-ge", "--gelu-fusion", whole, 0, 0, 2, NULL, FOR_GPU, RESULT,                                      \
       "GELU in cuBLASLt's epilogues: 0 none, 1 forward, 2 forward and backward. With 1 and 2, -r changes bits")        \
-    X(log_gpu_every, "-lg", "--log-gpu-every", whole, -1, -1, INT_MAX, NULL, FOR_GPU,                                  \
+    X(log_gpu_every, "-lg", "--log-gpu-every", whole, -1, -1, INT_MAX, NULL, FOR_GPU, FREE,                            \
       "steps between lines on the GPU's clocks, power and temperature; -1: none")
 // clang-format on
 
@@ -111,21 +149,21 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // The table at run time
 
-typedef enum { CLI_text, CLI_whole, CLI_number } CliType;
+typedef enum { CLI_text, CLI_whole, CLI_number, CLI_toggle } CliType;
 
 typedef struct {
     const char *short_name, *long_name;
     CliType type;
     double smallest, largest;
     const char* choices;
-    int who;
+    int who, effect;
     const char* help;
     const char* default_text; // as --help shows it
     size_t offset;            // of the member in Options
 } CliFlag;
 
-#define CLI_ROW_(member, s, l, type, value, min, max, choices, who, help)                                              \
-    {s, l, CLI_##type, min, max, choices, who, help, #value, offsetof(Options, member)},
+#define CLI_ROW_(member, s, l, type, value, min, max, choices, who, effect, help)                                      \
+    {s, l, CLI_##type, min, max, choices, who, CLI_##effect, help, #value, offsetof(Options, member)},
 static const CliFlag cli_flags[] = {CLI_FLAGS(CLI_ROW_)};
 enum { NUM_CLI_FLAGS = sizeof(cli_flags) / sizeof(cli_flags[0]) };
 
@@ -137,17 +175,34 @@ static inline Options cli_defaults(void) {
     return o;
 }
 
+// What --help shows for the value of a flag
+static inline const char* cli_value_text_(const CliFlag* f) {
+    switch (f->type) {
+    case CLI_text:
+        return "<text>";
+    case CLI_whole:
+        return f->choices ? "<int>|auto" : "<int>";
+    case CLI_number:
+        return "<number>";
+    case CLI_toggle:
+        return "<0|1>";
+    }
+    return "";
+}
+
 // Prints the usage text of this trainer to `out`.
 static inline void cli_help(FILE* out) {
     fprintf(out, "Usage: ./%s [flag value]...\n\n", CLI_PROGRAM);
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        const char* value = f->type == CLI_text ? "<text>" : f->type == CLI_whole ? "<int>" : "<number>";
         if (!(f->who & CLI_TRAINER)) { continue; }
-        const char* shown = f->type == CLI_text && f->offset == offsetof(Options, model) ? CLI_MODEL : f->default_text;
-        fprintf(out, "  %-3s %s %s\n        %s", f->short_name ? f->short_name : "", f->long_name, value, f->help);
-        if (f->choices) { fprintf(out, ": %s", f->choices); }
-        if (strcmp(shown, "NULL") != 0) { fprintf(out, " (default %s)", shown); }
+        const char* shown = f->offset == offsetof(Options, model)      ? CLI_MODEL
+                            : strcmp(f->default_text, "CLI_AUTO") == 0 ? "auto"
+                                                                       : f->default_text;
+        fprintf(out, "  %-3s %s %s\n        %s", f->short_name ? f->short_name : "", f->long_name, cli_value_text_(f),
+                f->help);
+        if (f->type == CLI_text && f->choices) { fprintf(out, ": %s", f->choices); }
+        if (f->type != CLI_toggle && strcmp(shown, "NULL") != 0) { fprintf(out, " (default %s)", shown); }
         fputc('\n', out);
     }
     fprintf(out, "      --help\n        this text\n");
@@ -184,25 +239,40 @@ static inline int cli_is_choice_(const char* choices, const char* word) {
     return 0;
 }
 
+// Checks a text; returns it.
+static inline cli_text cli_text_(const CliFlag* f, const char* name, const char* value) {
+    if (f->choices != NULL && !cli_is_choice_(f->choices, value)) {
+        fatal("%s %s: must be one of %s", name, value, f->choices);
+    }
+    if (value[0] == '\0') { fatal("%s '': the value is empty; name a file, or leave the flag out", name); }
+    if (value[0] == '-') { // -o -n 20: the value was forgotten
+        fatal("%s %s: the value looks like a flag; give %s a value, or write ./%s where that is its name", name, value,
+              name, value);
+    }
+    return value;
+}
+
 static inline void cli_set_(Options* options, const CliFlag* f, const char* name, const char* value) {
     void* member = (char*)options + f->offset;
     if (f->type == CLI_text) {
-        if (f->choices != NULL && !cli_is_choice_(f->choices, value)) {
-            fatal("%s %s: must be one of %s", name, value, f->choices);
-        }
-        if (value[0] == '\0') { fatal("%s '': the value is empty; name a file, or leave the flag out", name); }
-        if (value[0] == '-') { // -o -n 20: the value was forgotten
-            fatal("%s %s: the value looks like a flag; give %s a value, or write ./%s where that is its name", name,
-                  value, name, value);
-        }
-        *(cli_text*)member = value;
+        *(cli_text*)member = cli_text_(f, name, value);
+        return;
+    }
+    if (f->type == CLI_toggle) {
+        if (!cli_is_choice_("0|1", value)) { fatal("%s %s: must be 0 or 1, or go without a value", name, value); }
+        *(cli_toggle*)member = value[0] == '1';
+        return;
+    }
+    if (f->type == CLI_whole && f->choices != NULL && cli_is_choice_(f->choices, value)) {
+        *(cli_whole*)member = CLI_AUTO;
         return;
     }
     char* end;
     errno = 0;
     double number = f->type == CLI_whole ? (double)strtoll(value, &end, 10) : strtod(value, &end);
     if (end == value || *end != '\0' || errno == ERANGE || !isfinite(number)) {
-        fatal("%s %s: must be a %s", name, value, f->type == CLI_whole ? "whole number" : "number");
+        fatal("%s %s: must be a %s%s", name, value, f->type == CLI_whole ? "whole number" : "number",
+              f->type == CLI_whole && f->choices != NULL ? ", or auto" : "");
     }
     if (number < f->smallest) { fatal("%s %s: must be at least %.10g", name, value, f->smallest); }
     if (number > f->largest) { fatal("%s %s: must be at most %.10g", name, value, f->largest); }
@@ -226,9 +296,10 @@ static inline Options cli_parse(int argc, char** argv) {
         const char* equals = strncmp(argv[i], "--", 2) == 0 ? strchr(argv[i], '=') : NULL;
         const CliFlag* flag = cli_find_(argv[i], equals ? (size_t)(equals - argv[i]) : strlen(argv[i]));
         const char* value = equals ? equals + 1 : argv[i + 1]; // argv[argc] is NULL
-        if (value == NULL) { fatal("flag %s needs a value", argv[i]); }
-        cli_set_(&options, flag, equals ? flag->long_name : argv[i], value);
-        i += equals == NULL;
+        int bare = flag->type == CLI_toggle && equals == NULL && (value == NULL || value[0] == '-');
+        if (value == NULL && !bare) { fatal("flag %s needs a value", argv[i]); }
+        cli_set_(&options, flag, equals ? flag->long_name : argv[i], bare ? "1" : value);
+        i += equals == NULL && !bare;
     }
     return options;
 }
@@ -247,8 +318,10 @@ static inline void cli_print(const Options* options) {
         const char* name = f->long_name + 2;
         if (f->type == CLI_text) {
             print_table_row(name, "%s", *(const cli_text*)member ? *(const cli_text*)member : "-");
-        } else if (f->type == CLI_whole) {
-            print_table_row(name, "%d", *(const cli_whole*)member);
+        } else if (f->type == CLI_whole && *(const cli_whole*)member == CLI_AUTO) {
+            print_table_row(name, "auto");
+        } else if (f->type != CLI_number) {
+            print_table_row(name, "%d", *(const cli_whole*)member); // toggles are int too
         } else {
             print_table_row(name, "%g", *(const cli_number*)member);
         }

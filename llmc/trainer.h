@@ -91,6 +91,9 @@ static inline void trainer_check_optimizer_(const Options* o) {
 
 // Checks the options against each other; cli_parse has checked each flag by itself.
 static inline void trainer_check_options(Options* o) {
+    if (o->plan || o->doctor) { fatal("%s: not in this build; leave it out", o->plan ? "--plan" : "--doctor"); }
+    if (o->batch == CLI_AUTO) { fatal("-b auto: not in this build; name the rows, such as -b 4"); }
+    if (o->recompute == CLI_AUTO) { o->recompute = 1; }
     long long tokens = (long long)o->batch * o->time;
     if (tokens > INT_MAX) { fatal("-b %d times -t %d is more than 2^31 tokens; lower one", o->batch, o->time); }
     if (o->total_batch == -1) { o->total_batch = (int)tokens; }

@@ -411,8 +411,9 @@ static void read_command_line(const char* text) {
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
         const void* member = (const char*)&options + f->offset;
-        double value = f->type == CLI_whole ? *(const cli_whole*)member : f->smallest;
-        if (f->type == CLI_number) { value = *(const cli_number*)member; }
+        if (f->type == CLI_text) { continue; }
+        double value = f->type == CLI_number ? *(const cli_number*)member : *(const cli_whole*)member;
+        if (f->type == CLI_whole && f->choices != NULL && value == CLI_AUTO) { continue; }
         if (!(value >= f->smallest && value <= f->largest)) { fuzz_fault("a flag's value is outside of its bounds"); }
     }
     cli_print(&options);

@@ -22,13 +22,13 @@ static int is_mine(const CliFlag* f) { return (f->who & CLI_TRAINER) != 0; }
 static int has_value(const Options* options, const CliFlag* f, double number, const char* text) {
     const void* member = (const char*)options + f->offset;
     if (f->type == CLI_text) { return strcmp(*(const cli_text*)member, text) == 0; }
-    return f->type == CLI_whole ? *(const cli_whole*)member == (int)number : *(const cli_number*)member == number;
+    return f->type == CLI_number ? *(const cli_number*)member == number : *(const cli_whole*)member == (int)number;
 }
 
 // A flag takes the value by its short name, by its long name, and by its long name with '='.
 static void takes(const CliFlag* f, const char* text) {
     char with_equals[256];
-    double number = f->type == CLI_text ? 0.0 : strtod(text, NULL);
+    double number = f->type == CLI_text ? 0.0 : strcmp(text, "auto") == 0 ? CLI_AUTO : strtod(text, NULL);
     snprintf(with_equals, sizeof(with_equals), "%s=%s", f->long_name, text);
     Options options[3] = {PARSE(f->long_name, text), PARSE(with_equals), cli_defaults()};
     if (f->short_name) { options[2] = PARSE(f->short_name, text); }
@@ -70,6 +70,31 @@ static void numbers_stay_in_their_range(const CliFlag* f) {
     refuses(f, "99999999999999999999999999", f->type == CLI_whole ? kind : "must be at most");
     if (f->type == CLI_whole) { refuses(f, "1.5", kind); }
     if (f->type == CLI_number) { refuses(f, "1e999", kind); }
+    if (f->choices != NULL) {
+        takes(f, "auto");
+        refuses(f, "autos", "must be a whole number, or auto");
+    } else {
+        refuses(f, "auto", kind);
+    }
+}
+
+// A toggle is 0 without its flag, 1 with the flag alone, and 0 or 1 as the word after it says.
+static void toggles_may_go_without_a_value(const CliFlag* f) {
+    Options options = parse(0, NULL);
+    CHECK(has_value(&options, f, 0, ""));
+    options = PARSE(f->long_name);
+    CHECK(has_value(&options, f, 1, ""));
+    options = PARSE(f->long_name, "-b", "17");
+    CHECK(has_value(&options, f, 1, "") && options.batch == 17);
+    options = PARSE(f->long_name, f->long_name, "0", "-b", "17");
+    CHECK(has_value(&options, f, 0, "") && options.batch == 17);
+    takes(f, "0");
+    takes(f, "1");
+    const char* wrong[] = {"2", "", "yes", "01"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) { refuses(f, wrong[i], "must be 0 or 1"); }
+    char words[64];
+    snprintf(words, sizeof(words), "%s=", f->long_name);
+    CHECK_FATAL("must be 0 or 1", PARSE(words));
 }
 
 static void texts_are_among_their_choices(const CliFlag* f) {
@@ -104,11 +129,13 @@ static void every_flag_keeps_its_promise(void) {
             CHECK_FATAL(other, PARSE(f->long_name, "1"));
         } else if (f->type == CLI_text) {
             texts_are_among_their_choices(f);
+        } else if (f->type == CLI_toggle) {
+            toggles_may_go_without_a_value(f);
         } else {
             numbers_stay_in_their_range(f);
         }
         for (int k = 0; k < 2 && is_mine(f); k++) {
-            if (names[k] == NULL) { continue; }
+            if (names[k] == NULL || f->type == CLI_toggle) { continue; }
             char words[64];
             snprintf(words, sizeof(words), "%s|needs a value", names[k]);
             CHECK_FATAL(words, PARSE(names[k]));
@@ -158,8 +185,38 @@ static void defaults_are_llmc_s(void) {
     CHECK(o.weight_decay == 0.0 && o.skip_loss_z == 0.0 && o.skip_grad_z == 0.0);
     CHECK(o.val_every == 20 && o.val_steps == 20 && o.sample_every == 20 && o.sample_tokens == 64);
     CHECK(o.checkpoint_every == 0 && o.checkpoints_keep == 0 && o.checkpoint_major == 0 && o.resume == 0);
-    CHECK(o.hellaswag == 0 && o.overfit == 0 && o.recompute == 1 && o.output_dir == NULL);
+    CHECK(o.hellaswag == 0 && o.overfit == 0 && o.output_dir == NULL);
     CHECK(strcmp(o.train_data, "dev/data/tinyshakespeare/tiny_shakespeare_train.bin") == 0);
+}
+
+// Ours where llm.c has no such flag, or another default: what is safe, and what memory allows.
+static void other_defaults_are_safe(void) {
+    Options o = parse(0, NULL);
+    CHECK(o.recompute == CLI_AUTO);
+    CHECK(strcmp(o.non_finite, "stop") == 0 && o.max_skips == 10 && o.verify_every == 0);
+    CHECK(!o.resume_anyway && !o.overwrite && !o.plan && !o.doctor);
+}
+
+// What decides on the weights of a resumed run is held against the checkpoint; where and what a run writes is not.
+static void effects_are_told(void) {
+    static const struct {
+        const char* name;
+        int effect;
+    } expected[] = {{"--seed", CLI_RESULT},           {"--model", CLI_RESULT},      {"--train-data", CLI_RESULT},
+                    {"--total-batch", CLI_RESULT},    {"--max-steps", CLI_RESULT},  {"--learning-rate", CLI_RESULT},
+                    {"--skip-loss-z", CLI_RESULT},    {"--overfit", CLI_RESULT},    {"--master-weights", CLI_RESULT},
+                    {"--output-dir", CLI_FREE},       {"--resume", CLI_FREE},       {"--recompute", CLI_FREE},
+                    {"--checkpoint-every", CLI_FREE}, {"--verify-every", CLI_FREE}, {"--val-data", CLI_FREE}};
+    int found = 0, right = 0, known = 1;
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        known = known && (cli_flags[i].effect == CLI_FREE || cli_flags[i].effect == CLI_RESULT);
+        for (size_t k = 0; k < sizeof(expected) / sizeof(expected[0]); k++) {
+            if (strcmp(cli_flags[i].long_name, expected[k].name) != 0) { continue; }
+            found++;
+            right += cli_flags[i].effect == expected[k].effect;
+        }
+    }
+    CHECK(known && found == sizeof(expected) / sizeof(expected[0]) && right == found);
 }
 
 // The flags of llm.c's reproduction of GPT-2 124M; the last of two values counts.
@@ -198,7 +255,7 @@ static char* printed(void (*print)(void)) {
 
 static void print_help(void) { cli_help(stdout); }
 static void print_settings(void) {
-    Options o = PARSE("-b", "17", "-l", "0.125", "-o", "somewhere");
+    Options o = PARSE("-b", "17", "-l", "0.125", "-o", "somewhere", "--overwrite");
     cli_print(&o);
 }
 
@@ -213,11 +270,17 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
         listed = listed && (strstr(help, flag) != NULL) == is_mine(f) && (strstr(settings, row) != NULL) == is_mine(f);
     }
     CHECK(listed);
-    CHECK(strstr(help, "  -b  --batch <int>\n        B, rows of a micro-batch (default 4)\n") != NULL);
+    CHECK(strstr(help, "  -b  --batch <int>|auto\n        B, rows of a micro-batch; auto: the largest that fits and "
+                       "divides -d (default 4)\n") != NULL);
+    CHECK(
+        strstr(help, " --overwrite <0|1>\n        a new run may replace the checkpoints and the log of another one\n"));
+    CHECK(strstr(help, "(default auto)") != NULL && strstr(help, "CLI_AUTO") == NULL);
     CHECK(strstr(help, "cosine|linear|constant|wsd") != NULL && strstr(help, "--help") != NULL);
     CHECK(strstr(settings, "| batch                 | 17  ") != NULL);
     CHECK(strstr(settings, "| learning-rate         | 0.125  ") != NULL);
     CHECK(strstr(settings, "| output-dir            | somewhere  ") != NULL);
+    CHECK(strstr(settings, "| overwrite             | 1  ") != NULL);
+    CHECK(strstr(settings, "| recompute             | auto  ") != NULL);
     free(help);
     free(settings);
     if (unit_fork()) {
@@ -234,6 +297,8 @@ int main(void) {
     unknown_words_are_refused();
     epsilon_is_not_0_in_fp32();
     defaults_are_llmc_s();
+    other_defaults_are_safe();
+    effects_are_told();
     llmc_s_command_lines_work();
     help_and_settings_list_the_flags_of_this_trainer();
     return unit_end();
