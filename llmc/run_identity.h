@@ -1,0 +1,301 @@
+/*
+What a run is: its settings and its data as text, a line each, and their digests. Checkpoints hold the text, so that a run
+that resumes can say what it does otherwise.
+
+    <effect> <name> <value>
+    result --seed 42
+    data training-data 3 files, 30000000 tokens, digest 1b2f0c6d9a4e7351
+
+`effect` says what another value does to a run that resumes. The digests leave the free lines out, and nothing here depends
+on time, place or chance: equal runs have equal identities, also where one was killed and resumed, or writes more often.
+*/
+#ifndef LLMC_RUN_IDENTITY_H
+#define LLMC_RUN_IDENTITY_H
+
+#include <glob.h>
+#include <inttypes.h>
+
+#include "cli.h"
+#include "digest.h"
+#include "status.h"
+
+typedef enum {
+    IDENTITY_FREE,   // the weights stay the same, bit for bit
+    IDENTITY_RESULT, // they do not
+    IDENTITY_DATA,   // they do not; it is what the run reads
+    IDENTITY_FIXED   // the checkpoint cannot be resumed so at all
+} IdentityEffect;
+
+static const char* const identity_effects[] = {"free", "result", "data", "fixed"};
+
+typedef struct {
+    uint64_t run;            // of settings and data when the run began; a resumed run keeps it. 0: not known
+    uint64_t settings, data; // digests of the lines `result` and `fixed`, and of the lines `data`
+    char* text;              // (text_bytes) lines, and a NUL after them
+    size_t text_bytes;
+} RunIdentity;
+
+static inline void run_identity_free(RunIdentity* id) {
+    free(id->text);
+    memset(id, 0, sizeof(*id));
+}
+
+// ----------------------------------------------------------------------------
+// Writing
+
+// Control characters become '?'.
+static inline void identity_clean_(char* text) {
+    for (char* c = text; *c != '\0'; c++) {
+        if ((unsigned char)*c < ' ' || *c == 0x7f) { *c = '?'; }
+    }
+}
+
+// Appends a line. Control characters of the value become '?'.
+#if defined(__GNUC__)
+__attribute__((format(printf, 4, 5)))
+#endif
+static inline void
+run_identity_line(RunIdentity* id, IdentityEffect effect, const char* name, const char* format, ...) {
+    char line[1024];
+    int head = snprintf(line, sizeof(line), "%s %s ", identity_effects[effect], name);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line + head, sizeof(line) - (size_t)head - 1, format, args);
+    va_end(args);
+    identity_clean_(line);
+    strcat(line, "\n");
+    size_t length = strlen(line);
+    id->text = (char*)realloc(id->text, id->text_bytes + length + 1);
+    if (id->text == NULL) { fatal("out of memory: no room for the settings of the run"); }
+    memcpy(id->text + id->text_bytes, line, length + 1);
+    id->text_bytes += length;
+}
+
+// The shortest decimal that is read back as the same number
+static inline const char* identity_number_(char* text, size_t size, double number) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, size, "%.*g", digits, number);
+        if (strtod(text, NULL) == number) { break; }
+    }
+    return text;
+}
+
+// Flags whose line is not the flag's own: -1 where another line says more than the flag does.
+static inline int identity_effect_(const CliFlag* f) {
+    static const struct {
+        size_t offset;
+        int effect;
+    } others[] = {
+        {offsetof(Options, train_data), -1},         // the data themselves, wherever they lie
+        {offsetof(Options, model), -1},              // the sizes, and where the initial weights are from
+        {offsetof(Options, vocab_size), -1},         // one of the sizes
+        {offsetof(Options, max_steps), -1},          // -1 is a number of steps too
+        {offsetof(Options, batch), IDENTITY_FIXED},  // the position in the data is in samples of B*T
+        {offsetof(Options, time), IDENTITY_FIXED},   //
+        {offsetof(Options, overfit), IDENTITY_FIXED} // there is no order to go on in
+    };
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if (others[i].offset == f->offset) { return others[i].effect; }
+    }
+    return f->effect == CLI_RESULT ? IDENTITY_RESULT : -1;
+}
+
+// Appends the flags of this trainer that change the result. What is "auto", or -1 for all, has been resolved before.
+static inline void run_identity_flags(RunIdentity* id, const Options* options) {
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        const void* member = (const char*)options + f->offset;
+        int effect = identity_effect_(f);
+        char number[64];
+        if (!(f->who & CLI_TRAINER) || effect < 0) { continue; }
+        if (f->type == CLI_text) {
+            const char* value = *(const cli_text*)member;
+            run_identity_line(id, (IdentityEffect)effect, f->long_name, "%s", value ? value : "-");
+        } else if (f->type == CLI_number) {
+            run_identity_line(id, (IdentityEffect)effect, f->long_name, "%s",
+                              identity_number_(number, sizeof(number), *(const cli_number*)member));
+        } else {
+            run_identity_line(id, (IdentityEffect)effect, f->long_name, "%d", *(const cli_whole*)member);
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------
+// Files of tokens and weights, told from others by their contents: a file may be moved, or get another name.
+
+enum {
+    IDENTITY_CHECKSUMS = 124,
+    IDENTITY_CHECKSUM_MARK = 0x43524343
+}; // header word and value: the header has checksums
+enum { IDENTITY_SAMPLES = 16, IDENTITY_SAMPLE_BYTES = 4096 };
+
+// Adds a file to a digest: its size and its header, which holds the checksums of all the rest. Of a file without
+// checksums, 16 samples of 4 KiB are added, from its first byte to its last.
+static inline Status identity_file(Digest* digest, const char* path) {
+    int32_t header[HEADER_INTS] = {0};
+    char sample[IDENTITY_SAMPLE_BYTES];
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) { return status_fail("cannot open %s: %s", path, strerror(errno)); }
+    int ok = fstat(fd, &st) == 0 && pread(fd, header, sizeof(header), 0) >= 0;
+    uint64_t size = ok ? (uint64_t)st.st_size : 0;
+    digest_update(digest, &size, sizeof(size));
+    digest_update(digest, header, sizeof(header));
+    int samples = header[IDENTITY_CHECKSUMS] == IDENTITY_CHECKSUM_MARK ? 0 : IDENTITY_SAMPLES;
+    uint64_t last = size > sizeof(sample) ? size - sizeof(sample) : 0;
+    for (int i = 0; i < samples && ok; i++) {
+        memset(sample, 0, sizeof(sample));
+        uint64_t at = last / (IDENTITY_SAMPLES - 1) * (uint64_t)i;
+        ok = pread(fd, sample, sizeof(sample), (off_t)(i == IDENTITY_SAMPLES - 1 ? last : at)) >= 0;
+        digest_update(digest, sample, sizeof(sample));
+    }
+    if (!ok) { status_fail("cannot read %s: %s", path, strerror(errno)); }
+    close(fd);
+    return ok ? STATUS_OK : STATUS_ERROR;
+}
+
+// Appends a line on token files, in the order in which the loader reads them.
+static inline Status run_identity_files(RunIdentity* id, IdentityEffect effect, const char* name, const glob_t* paths,
+                                        size_t tokens) {
+    Digest digest = digest_begin();
+    status_clear();
+    for (size_t i = 0; i < paths->gl_pathc; i++) { TRY(identity_file(&digest, paths->gl_pathv[i])); }
+    run_identity_line(id, effect, name, "%zu file%s, %zu tokens, digest %016" PRIx64, paths->gl_pathc,
+                      paths->gl_pathc == 1 ? "" : "s", tokens, digest_end(digest));
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Reading
+
+typedef struct {
+    int effect; // -1: the line is none of ours
+    const char *name, *value;
+    size_t name_length, value_length;
+} IdentityLine;
+
+// Takes the next line off a text, which need not be ours, nor end with a NUL.
+static inline IdentityLine identity_next_line_(const char** text, const char* end) {
+    IdentityLine line;
+    memset(&line, 0, sizeof(line));
+    const char* begin = *text;
+    const char* stop = (const char*)memchr(begin, '\n', (size_t)(end - begin));
+    if (stop == NULL) { stop = end; }
+    *text = stop < end ? stop + 1 : end;
+    line.effect = -1;
+    const char* space = (const char*)memchr(begin, ' ', (size_t)(stop - begin));
+    if (space == NULL) { return line; }
+    const char* second = (const char*)memchr(space + 1, ' ', (size_t)(stop - space - 1));
+    if (second == NULL) { return line; }
+    for (int i = 0; i <= IDENTITY_FIXED; i++) {
+        size_t length = (size_t)(space - begin);
+        if (strlen(identity_effects[i]) == length && memcmp(identity_effects[i], begin, length) == 0) {
+            line.effect = i;
+        }
+    }
+    line.name = space + 1, line.name_length = (size_t)(second - space - 1);
+    line.value = second + 1, line.value_length = (size_t)(stop - second - 1);
+    return line;
+}
+
+// The line of that name; effect -1 where there is none.
+static inline IdentityLine identity_find_(const char* text, size_t bytes, const char* name, size_t length) {
+    const char* end = text + bytes;
+    IdentityLine line;
+    memset(&line, 0, sizeof(line));
+    while (text < end) {
+        line = identity_next_line_(&text, end);
+        if (line.effect >= 0 && line.name_length == length && memcmp(line.name, name, length) == 0) { return line; }
+    }
+    line.effect = -1;
+    return line;
+}
+
+// Copies the value of a line to `value`; returns 0, and "", where the text has no such line.
+static inline int run_identity_value(const char* text, size_t bytes, const char* name, char* value, size_t size) {
+    IdentityLine line = identity_find_(text, bytes, name, strlen(name));
+    int length = line.effect >= 0 ? (int)line.value_length : 0;
+    snprintf(value, size, "%.*s", length, line.effect >= 0 ? line.value : "");
+    return line.effect >= 0;
+}
+
+// Completes an identity whose lines are all there: computes its digests and, from them, the run's id.
+static inline void run_identity_complete(RunIdentity* id) {
+    Digest settings = digest_begin(), data = digest_begin(), run = digest_begin();
+    const char* text = id->text;
+    const char* end = id->text + id->text_bytes;
+    while (text < end) {
+        const char* begin = text;
+        IdentityLine line = identity_next_line_(&text, end);
+        Digest* d = line.effect == IDENTITY_DATA ? &data : &settings;
+        uint64_t words[128] = {0}; // the line, filled with zeros to whole words
+        size_t length = (size_t)(text - begin);
+        if (line.effect == IDENTITY_FREE) { continue; }
+        memcpy(words, begin, length < sizeof(words) ? length : sizeof(words));
+        digest_update(d, words, (length + 7) / 8 * 8);
+    }
+    id->settings = digest_end(settings);
+    id->data = digest_end(data);
+    digest_update(&run, &id->settings, sizeof(id->settings));
+    digest_update(&run, &id->data, sizeof(id->data));
+    id->run = digest_end(run);
+}
+
+// ----------------------------------------------------------------------------
+// Comparing
+
+typedef struct {
+    int differences; // all of them
+    int changing;    // those that change the result, `fixed` ones among them
+    int fixed;       // those that no flag can allow
+} IdentityDifferences;
+
+static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLine before, IdentityLine now) {
+    static const char* const remarks[] = {"does not change the result", "changes the result", "changes the result",
+                                          "cannot change"};
+    int known = before.effect >= 0 && now.effect >= 0; // a version that has no such line says nothing on it
+    int effect = !known ? IDENTITY_FREE : before.effect > now.effect ? before.effect : now.effect;
+    IdentityLine any = before.effect >= 0 ? before : now;
+    char note[2400];
+    d->differences++;
+    d->changing += effect != IDENTITY_FREE;
+    d->fixed += effect == IDENTITY_FIXED;
+    int head = snprintf(note, sizeof(note), "%.*s: ", (int)(any.name_length < 200 ? any.name_length : 200), any.name);
+    int before_length = (int)(before.value_length < 1000 ? before.value_length : 1000);
+    int now_length = (int)(now.value_length < 1000 ? now.value_length : 1000);
+    char* rest = note + head;
+    size_t size = sizeof(note) - (size_t)head;
+    if (known) {
+        snprintf(rest, size, "the checkpoint has %.*s, this run %.*s (%s)", before_length, before.value, now_length,
+                 now.value, remarks[effect]);
+    } else if (now.effect >= 0) {
+        snprintf(rest, size, "the checkpoint does not say, this run has %.*s", now_length, now.value);
+    } else {
+        snprintf(rest, size, "the checkpoint has %.*s, this trainer has no such setting", before_length, before.value);
+    }
+    identity_clean_(note); // the text is a file's: it must not steer a terminal
+    fprintf(out, "note: %s\n", note);
+}
+
+// Holds the settings of a checkpoint against those of this run; prints a note for each difference, with both values.
+static inline IdentityDifferences run_identity_compare(FILE* out, const char* text, size_t bytes,
+                                                       const RunIdentity* id) {
+    IdentityDifferences d = {0, 0, 0};
+    const char *p = id->text, *end = id->text + id->text_bytes;
+    while (p < end) {
+        IdentityLine now = identity_next_line_(&p, end);
+        IdentityLine before = identity_find_(text, bytes, now.name, now.name_length);
+        int same = before.effect >= 0 && before.value_length == now.value_length &&
+                   memcmp(before.value, now.value, now.value_length) == 0;
+        if (!same) { identity_print_(out, &d, before, now); }
+    }
+    for (p = text, end = text + bytes; p < end;) {
+        IdentityLine before = identity_next_line_(&p, end);
+        if (before.effect < 0) { continue; }
+        IdentityLine now = identity_find_(id->text, id->text_bytes, before.name, before.name_length);
+        if (now.effect < 0) { identity_print_(out, &d, before, now); }
+    }
+    return d;
+}
+
+#endif
