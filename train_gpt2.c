@@ -16,7 +16,9 @@ The training loop is trainer_main in llmc/trainer.h, which the GPU trainer share
 #include "llmc/cpu_gelu.h"
 #include "llmc/cpu_classifier.h"
 #include "llmc/cpu_adamw.h"
+#include "llmc/cpu_numbers.h"
 #include "llmc/table.h"
+#include "llmc/tensor_search.h"
 
 GPT2_DECLARE_PARAMETERS(ParameterTensors, float);
 GPT2_DECLARE_ACTIVATIONS(ActivationTensors, float);
@@ -36,6 +38,11 @@ struct GPT2 {
     void* acts_memory;
     size_t acts_bytes;
     int last_B, last_T; // of the last forward pass
+    LastPass last_pass;
+    float norm; // of the step's gradients, 0 before gpt2_grad_norm
+    // weights, moments and moments again at one moment; NULL where none is asked for
+    void* snapshot;
+    int snapshot_taken;
 };
 
 // ----------------------------------------------------------------------------
@@ -116,6 +123,7 @@ void gpt2_free(GPT2* model) {
     tensor_free(model->m_memory, bytes);
     tensor_free(model->v_memory, bytes);
     tensor_free(model->acts_memory, model->acts_bytes);
+    tensor_free(model->snapshot, gpt2_snapshot_bytes(&model->info));
     free(model);
 }
 
@@ -153,12 +161,62 @@ Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offse
 }
 
 Status gpt2_set_parameters(GPT2* model, const float* params) {
-    return gpt2_copy_in(model, GPT2_WEIGHTS, params, 0, gpt2_block_bytes(model, GPT2_WEIGHTS));
+    GPT2Config c = model->info.config;
+    size_t V = (size_t)c.vocab_size, Vp = (size_t)c.padded_vocab_size, C = (size_t)c.channels;
+    TRY(gpt2_copy_in(model, GPT2_WEIGHTS, params, 0, gpt2_block_bytes(model, GPT2_WEIGHTS)));
+    memset(model->params.wte + V * C, 0, (Vp - V) * C * sizeof(float));
+    return STATUS_OK;
 }
 
 Status gpt2_get_parameters(GPT2* model, float* params) {
     return gpt2_copy_out(model, params, GPT2_WEIGHTS, 0, gpt2_block_bytes(model, GPT2_WEIGHTS));
 }
+
+// ----------------------------------------------------------------------------
+// Snapshot
+
+Status gpt2_allocate_snapshot(GPT2* model) {
+    GPT2Info* info = &model->info;
+    size_t bytes = gpt2_snapshot_bytes(info);
+    status_clear();
+    TRY(gpt2_check_training(info));
+    if (model->snapshot != NULL) { return status_fail("gpt2_allocate_snapshot: this model has its snapshot already"); }
+    model->snapshot = tensor_alloc(bytes, "a snapshot");
+    if (model->snapshot == NULL) { return STATUS_ERROR; }
+    info->memory_bytes += bytes;
+    for (int i = 0; i < 3; i++) { // touches its pages, which the first snapshot would have to wait for
+        parallel_copy((char*)model->snapshot + i * (ptrdiff_t)(bytes / 3), model->m_memory, bytes / 3);
+    }
+    return STATUS_OK;
+}
+
+// A block's place in the snapshot
+static char* gpt2_snapshot_block(const GPT2* model, GPT2Block block) {
+    static const int place[] = {[GPT2_WEIGHTS] = 0, [GPT2_MOMENTS1] = 1, [GPT2_MOMENTS2] = 2};
+    return (char*)model->snapshot + (size_t)place[block] * gpt2_block_bytes(model, block);
+}
+
+// The copy is all that a step waits for: all threads make it, on pages that are there.
+Status gpt2_take_snapshot(GPT2* model) {
+    static const GPT2Block blocks[] = {GPT2_WEIGHTS, GPT2_MOMENTS1, GPT2_MOMENTS2};
+    status_clear();
+    if (model->snapshot == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
+    for (int i = 0; i < 3; i++) {
+        parallel_copy(gpt2_snapshot_block(model, blocks[i]), gpt2_block(model, blocks[i]),
+                      gpt2_block_bytes(model, blocks[i]));
+    }
+    model->snapshot_taken = 1;
+    return STATUS_OK;
+}
+
+Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    status_clear();
+    TRY(gpt2_check_snapshot(model->snapshot_taken, block, gpt2_block_bytes(model, block), offset, bytes));
+    if (bytes > 0) { memcpy(host, gpt2_snapshot_block(model, block) + offset, bytes); }
+    return STATUS_OK;
+}
+
+const char* gpt2_snapshot_place(const GPT2* model) { return model->snapshot == NULL ? "none" : "host"; }
 
 // ----------------------------------------------------------------------------
 // One layer's slice of the tables
@@ -192,6 +250,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
     TRY(gpt2_check_batch(&model->info, B_, T_));
     TRY(gpt2_check_tokens(&model->info, inputs, BT));
     model->last_B = B_, model->last_T = T_;
+    model->last_pass = PASS_FORWARD;
 
     encoder_forward(a.encoded, inputs, p.wte, p.wpe, B, T, C);
     for (int i = 0; i < c.num_layers; i++) {
@@ -240,6 +299,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     TRY(gpt2_forward(model, inputs, B, T));
     classifier(model->acts.losses, model->acts.output, targets, 0.0f, 0, BT, (size_t)c.vocab_size,
                (size_t)c.padded_vocab_size);
+    model->last_pass = PASS_VALIDATE;
     *loss = (float)gpt2_mean_loss(model);
     return STATUS_OK;
 }
@@ -297,6 +357,8 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 
     float dloss = 1.0f / ((float)BT * (float)grad_accum_steps); // the loss is a mean over tokens and micro-steps
     classifier(a.losses, a.output, targets, dloss, 1, BT, (size_t)c.vocab_size, Vp);
+    model->last_pass = PASS_BACKWARD;
+    model->norm = 0.0f;
     float before = accumulate ? model->info.mean_loss : 0.0f; // of earlier micro-steps
     model->info.mean_loss = before + (float)(gpt2_mean_loss(model) / grad_accum_steps);
 
@@ -317,7 +379,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 Status gpt2_grad_norm(GPT2* model, float* norm) {
     status_clear();
     TRY(gpt2_check_training(&model->info));
-    *norm = (float)vector_norm(model->grads_memory, model->info.num_parameters);
+    *norm = model->norm = (float)vector_norm(model->grads_memory, model->info.num_parameters);
     return STATUS_OK;
 }
 
@@ -326,13 +388,50 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     size_t offset = 0;
     status_clear();
     TRY(gpt2_check_training(&model->info));
+    model->info.non_finite_weights = 0;
+    if (!isfinite(model->info.mean_loss) || !isfinite(model->norm)) { return STATUS_OK; } // the step has no update
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         const GPT2Parameter* p = &model->info.table[i];
-        adamw_update(model->params_memory + offset, model->m_memory + offset, model->v_memory + offset,
-                     model->grads_memory + offset, p->count, learning_rate, beta1, beta2, epsilon,
-                     p->decay ? weight_decay : 0.0f, grad_scale, step);
+        model->info.non_finite_weights +=
+            adamw_update(model->params_memory + offset, model->m_memory + offset, model->v_memory + offset,
+                         model->grads_memory + offset, p->count, learning_rate, beta1, beta2, epsilon,
+                         p->decay ? weight_decay : 0.0f, grad_scale, step);
         offset += p->count;
     }
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Finding faults
+
+static void gpt2_scan(void* first, const void* data, size_t count, size_t element, unsigned index) {
+    (void)element; // all numbers are floats
+    if (index < *(unsigned*)first && !all_finite((const float*)data, count)) { *(unsigned*)first = index; }
+}
+
+Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
+    unsigned first = UINT_MAX;
+    TensorSearch s = {.info = &model->info,
+                      .acts_table = model->acts_table,
+                      .acts_memory = model->acts_memory,
+                      .tokens = (size_t)model->last_B * (size_t)model->last_T,
+                      .last_pass = model->last_pass,
+                      .loss = &model->info.mean_loss,
+                      .norm = &model->norm,
+                      .scan = gpt2_scan,
+                      .context = &first};
+    status_clear();
+    for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
+    tensor_search(&s);
+    text[0] = '\0';
+    if (first != UINT_MAX) { tensor_search_name(&s, first, text, size); }
+    return STATUS_OK;
+}
+
+Status gpt2_gradient_digest(GPT2* model, uint64_t* digest) {
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    *digest = float_digest(model->grads_memory, model->info.num_parameters);
     return STATUS_OK;
 }
 

@@ -16,8 +16,11 @@ so the same seed gives the same bits. The training loop is trainer_main in llmc/
 #include "llmc/adamw.cuh"
 #include "llmc/global_norm.cuh"
 #include "llmc/gpu_info.cuh"
+#include "llmc/non_finite.cuh"
 #include "llmc/nvtx.cuh"
+#include "llmc/snapshot.cuh"
 #include "llmc/table.h"
+#include "llmc/tensor_search.h"
 
 #if defined(PRECISION_FP16)
 #error "the trainer is built with PRECISION=BF16 or PRECISION=FP32: GPT-2's file formats have no fp16"
@@ -26,6 +29,14 @@ so the same seed gives the same bits. The training loop is trainer_main in llmc/
 GPT2_DECLARE_PARAMETERS(ParameterTensors, floatX);
 GPT2_DECLARE_PARAMETERS(GradientTensors, float);
 GPT2_DECLARE_ACTIVATIONS(ActivationTensors, floatX);
+
+// Single numbers, on the device and page-locked on the host
+struct Scalars {
+    float loss; // of the step: a sum over its tokens; 0 before its last gpt2_backward
+    float norm; // of its gradients; 0 before gpt2_grad_norm
+    unsigned long long non_finite_weights, digest;
+    unsigned first_non_finite;
+};
 
 struct GPT2 {
     GPT2Info info;
@@ -43,15 +54,16 @@ struct GPT2 {
     void* acts_memory;
     size_t scratch_bytes;
     int last_B, last_T; // of the last forward pass
+    LastPass last_pass;
     // a batch on the device, and its positions sorted by token on both sides
     int *inputs, *targets;
     TokenOrder sorted, sorted_host;
     int* token_counts;
     cudaEvent_t batch_copied; // the host's buffers may be written again
     // results
-    float* scalar;      // one float on the device
-    float* scalar_host; // and page-locked on the host
+    Scalars *scalars, *scalars_host;
     floatX* logits_row; // (V), page-locked on the host
+    Snapshot snapshot;
     // the GPU
     cudaDeviceProp device;
     cudaStream_t stream;
@@ -121,11 +133,13 @@ static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) 
     TRY(matmul_create(&model->matmul, settings.tf32, model->stream));
     info->memory_bytes = MATMUL_WORKSPACE;
     model->params_memory = (floatX*)device_alloc(model, info->num_parameters * sizeof(floatX), "parameters");
-    model->scalar = (float*)device_alloc(model, sizeof(float), "a float");
-    model->scalar_host = (float*)pinned_alloc(sizeof(float));
+    model->scalars = (Scalars*)device_alloc(model, sizeof(Scalars), "single numbers");
+    model->scalars_host = (Scalars*)pinned_alloc(sizeof(Scalars));
     model->logits_row = (floatX*)pinned_alloc(config.vocab_size * sizeof(floatX));
     TRY(status_now());
     gpt2_point_parameters(&model->params, info->table, model->params_memory, sizeof(floatX));
+    memset(model->scalars_host, 0, sizeof(Scalars));
+    TRY(cuda_try(cudaMemset(model->scalars, 0, sizeof(Scalars))));
     return cuda_try(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming));
 }
 
@@ -170,6 +184,7 @@ static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     model->sorted_host.order = (int*)(model->sorted_host.buckets + buckets);
     model->sorted.order = (int*)(model->sorted.buckets + buckets);
     gpt2_point_parameters(&model->grads, info->table, model->grads_memory, sizeof(float));
+    TRY(cuda_try(cudaMemset(model->grads_memory, 0, n * sizeof(float))));
     TRY(cuda_try(cudaMemset(model->m_memory, 0, n * sizeof(float))));
     TRY(cuda_try(cudaMemset(model->v_memory, 0, n * sizeof(float))));
     return cuda_try(cudaDeviceSynchronize());
@@ -207,8 +222,8 @@ void gpt2_free(GPT2* model) {
     if (model->stream != NULL) { cudaDeviceSynchronize(); }
     void* on_device[] = {model->params_memory, model->grads_memory,   model->m_memory,
                          model->v_memory,      model->master_weights, model->acts_memory,
-                         model->inputs,        model->sorted.buckets, model->scalar};
-    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalar_host, model->logits_row};
+                         model->inputs,        model->sorted.buckets, model->scalars};
+    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host, model->logits_row};
     for (void* p : on_device) {
         if (p != NULL) { cudaFree(p); }
     }
@@ -216,6 +231,7 @@ void gpt2_free(GPT2* model) {
         if (p != NULL) { cudaFreeHost(p); }
     }
     free(model->token_counts);
+    snapshot_free(&model->snapshot);
     matmul_destroy(&model->matmul);
     if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }
     if (model->stream != NULL) { cudaStreamDestroy(model->stream); }
@@ -287,6 +303,9 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     float* fp32 = cast_block(model, 1);
     TRY(status_now());
     if (device_copy(fp32, params, n * sizeof(float), cudaMemcpyHostToDevice) == STATUS_OK) {
+        GPT2Config c = model->info.config;
+        size_t V = c.vocab_size, Vp = c.padded_vocab_size, C = c.channels; // wte comes first
+        cuda_try(cudaMemsetAsync(fp32 + V * C, 0, (Vp - V) * C * sizeof(float), model->stream));
         cast_from_fp32(model->params_memory, fp32, n, model->stream);
         cuda_try(cudaDeviceSynchronize());
     }
@@ -305,12 +324,56 @@ Status gpt2_get_parameters(GPT2* model, float* params) {
     return status_now();
 }
 
-// *value is one float from the device, copied in the order of the stream.
-static Status gpt2_read_scalar(GPT2* model, float* value, const float* scalar) {
-    cuda_try(cudaMemcpyAsync(model->scalar_host, scalar, sizeof(float), cudaMemcpyDeviceToHost, model->stream));
+// The single numbers from the device, copied in the order of the stream.
+static Status gpt2_read_scalars(GPT2* model) {
+    cuda_try(
+        cudaMemcpyAsync(model->scalars_host, model->scalars, sizeof(Scalars), cudaMemcpyDeviceToHost, model->stream));
     cuda_try(cudaStreamSynchronize(model->stream));
-    *value = *model->scalar_host;
     return status_now();
+}
+
+// ----------------------------------------------------------------------------
+// Snapshot
+
+Status gpt2_allocate_snapshot(GPT2* model) {
+    enum { BLOCKS = GPT2_MASTER_WEIGHTS + 1 };
+    const void* blocks[BLOCKS];
+    size_t sizes[BLOCKS], available = 0, total = 0, bytes = gpt2_snapshot_bytes(&model->info);
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    if (model->snapshot.memory != NULL) {
+        return status_fail("gpt2_allocate_snapshot: this model has its snapshot already");
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = gpt2_block(model, (GPT2Block)i);
+        sizes[i] = i == GPT2_GRADIENTS ? 0 : gpt2_block_bytes(model, (GPT2Block)i);
+    }
+    TRY(cuda_try(cudaMemGetInfo(&available, &total)));
+    if (gpt2_snapshot_room(bytes, available, total)) {
+        if (snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 1) == STATUS_OK) {
+            model->info.memory_bytes += bytes;
+            return STATUS_OK;
+        }
+        status_clear(); // something else has taken the memory meanwhile
+    }
+    return snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 0);
+}
+
+Status gpt2_take_snapshot(GPT2* model) {
+    status_clear();
+    if (model->snapshot.memory == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
+    NvtxRange range("snapshot");
+    return snapshot_take(&model->snapshot, model->stream);
+}
+
+Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    status_clear();
+    TRY(gpt2_check_snapshot(model->snapshot.taken, block, gpt2_block_bytes(model, block), offset, bytes));
+    return snapshot_read(&model->snapshot, host, block, offset, bytes);
+}
+
+const char* gpt2_snapshot_place(const GPT2* model) {
+    return model->snapshot.memory == NULL ? "none" : model->snapshot.on_gpu ? "GPU" : "host";
 }
 
 // ----------------------------------------------------------------------------
@@ -359,6 +422,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     TRY(gpt2_check_tokens(&model->info, inputs, BT));
     NvtxRange range("forward");
     model->last_B = B, model->last_T = T;
+    model->last_pass = PASS_FORWARD;
     TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
     gpt2_load_batch(model, model->inputs, inputs, BT);
     cuda_try(cudaEventRecord(model->batch_copied, stream));
@@ -417,6 +481,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     TRY(gpt2_check_batch(info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(info, targets, BT));
     TRY(gpt2_forward(model, inputs, B, T));
+    model->last_pass = PASS_VALIDATE;
     gpt2_load_batch(model, model->targets, targets, BT);
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), stream));
     fused_classifier(model->acts.output, model->acts.losses, model->targets, 0.0f, BT, info->config.vocab_size,
@@ -497,7 +562,9 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
                            info->B, info->T, B, T);
     }
     NvtxRange range("backward");
+    model->last_pass = PASS_BACKWARD;
     if (micro_step == 0) {
+        cuda_try(cudaMemsetAsync(model->scalars, 0, 2 * sizeof(float), stream)); // loss and norm of the step before
         cuda_try(cudaMemsetAsync(model->grads_memory, 0, info->num_parameters * sizeof(float), stream));
         cuda_try(cudaMemsetAsync(a.losses, 0, (size_t)BT * sizeof(float), stream));
     }
@@ -524,9 +591,9 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     encoder_backward(g.wte, g.wpe, a.dresidual, model->sorted, B, T, C, stream);
 
     if (micro_step == grad_accum_steps - 1) {
-        sum_losses(model->scalar, a.losses, BT, stream);
-        TRY(gpt2_read_scalar(model, &info->mean_loss, model->scalar));
-        info->mean_loss *= scale;
+        sum_losses(&model->scalars->loss, a.losses, BT, stream);
+        TRY(gpt2_read_scalars(model));
+        info->mean_loss = model->scalars_host->loss * scale;
     }
     return status_now();
 }
@@ -538,8 +605,11 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
     status_clear();
     TRY(gpt2_check_training(&model->info));
     NvtxRange range("gradient norm");
-    global_norm(model->scalar, model->grads_memory, model->acts.scratch, model->info.num_parameters, model->stream);
-    return gpt2_read_scalar(model, norm, model->scalar);
+    global_norm(&model->scalars->norm, model->grads_memory, model->acts.scratch, model->info.num_parameters,
+                model->stream);
+    TRY(gpt2_read_scalars(model));
+    *norm = model->scalars_host->norm;
+    return STATUS_OK;
 }
 
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
@@ -548,21 +618,69 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     TRY(gpt2_check_training(&model->info));
     NvtxRange range("update");
     AdamW adamw = adamw_step(learning_rate, beta1, beta2, epsilon, grad_scale, step);
+    unsigned long long* non_finite = &model->scalars->non_finite_weights;
+    UpdateGuard guard = {&model->scalars->loss, &model->scalars->norm, non_finite};
     size_t offset = 0;
+    cuda_try(cudaMemsetAsync(non_finite, 0, sizeof(*non_finite), model->stream));
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         const GPT2Parameter* p = &model->info.table[i];
         float* master = model->master_weights ? model->master_weights + offset : NULL;
         adamw_update(model->params_memory + offset, master, model->grads_memory + offset, model->m_memory + offset,
-                     model->v_memory + offset, p->count, p->decay ? weight_decay : 0.0f, adamw, model->stream);
+                     model->v_memory + offset, p->count, p->decay ? weight_decay : 0.0f, adamw, guard, model->stream);
         adamw.seed += 0x632be5abu; // other random bits for every tensor
         offset += p->count;
     }
+    cuda_try(cudaMemcpyAsync(&model->scalars_host->non_finite_weights, non_finite, sizeof(*non_finite),
+                             cudaMemcpyDeviceToHost, model->stream)); // gpt2_synchronize waits for it
     return status_now();
 }
 
 Status gpt2_synchronize(GPT2* model) {
     status_clear();
-    return cuda_try(cudaStreamSynchronize(model->stream));
+    TRY(cuda_try(cudaStreamSynchronize(model->stream)));
+    model->info.non_finite_weights = model->scalars_host->non_finite_weights;
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Finding faults
+
+static void gpt2_scan(void* context, const void* data, size_t count, size_t element, unsigned index) {
+    GPT2* model = (GPT2*)context;
+    unsigned* first = &model->scalars->first_non_finite;
+    if (element == sizeof(float)) {
+        find_non_finite(first, index, (const float*)data, count, model->stream);
+    } else {
+        find_non_finite(first, index, (const floatX*)data, count, model->stream);
+    }
+}
+
+Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
+    TensorSearch s = {};
+    status_clear();
+    s.info = &model->info, s.acts_table = model->acts_table, s.acts_memory = model->acts_memory;
+    s.tokens = (size_t)model->last_B * model->last_T, s.last_pass = model->last_pass;
+    s.loss = &model->scalars->loss, s.norm = &model->scalars->norm;
+    s.scan = gpt2_scan, s.context = model;
+    for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
+    text[0] = '\0';
+    cuda_try(cudaMemsetAsync(&model->scalars->first_non_finite, 0xff, sizeof(unsigned), model->stream));
+    tensor_search(&s);
+    TRY(gpt2_read_scalars(model));
+    unsigned first = model->scalars_host->first_non_finite;
+    if (first != UINT_MAX) { tensor_search_name(&s, first, text, size); }
+    return STATUS_OK;
+}
+
+Status gpt2_gradient_digest(GPT2* model, uint64_t* digest) {
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    NvtxRange range("digest");
+    cuda_try(cudaMemsetAsync(&model->scalars->digest, 0, sizeof(model->scalars->digest), model->stream));
+    add_digest(&model->scalars->digest, model->grads_memory, model->info.num_parameters, model->stream);
+    TRY(gpt2_read_scalars(model));
+    *digest = model->scalars_host->digest;
+    return STATUS_OK;
 }
 
 // ----------------------------------------------------------------------------

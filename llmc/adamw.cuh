@@ -41,32 +41,50 @@ __device__ inline void round_stochastic(__nv_bfloat16* out, float x, unsigned in
 __device__ inline void round_stochastic(half* out, float x, unsigned int) { *out = (half)x; }
 __device__ inline void round_stochastic(float* out, float x, unsigned int) { *out = x; }
 
+// What an update depends on, on the device: the step's loss and gradient norm, and where weights are counted whose new value
+// is not finite.
+typedef struct {
+    const float *loss, *norm;
+    unsigned long long* non_finite;
+} UpdateGuard;
+
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
-__global__ void __launch_bounds__(256) adamw_kernel(floatX* params, float* master, const float* grads, float* m_memory,
-                                                    float* v_memory, size_t n, float weight_decay, AdamW a) {
+// All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time.
+__global__ void __launch_bounds__(256)
+    adamw_kernel(floatX* params, float* master, const float* grads, float* m_memory, float* v_memory, size_t n,
+                 float weight_decay, AdamW a, UpdateGuard guard) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) { return; }
+    bool step_is_finite = isfinite(*guard.loss) & isfinite(*guard.norm);
     float g = grads[i] * a.grad_scale;
     float m = a.beta1 * m_memory[i] + (1.0f - a.beta1) * g;
     float v = a.beta2 * v_memory[i] + (1.0f - a.beta2) * g * g;
-    m_memory[i] = m;
-    v_memory[i] = v;
     float w = master ? master[i] : (float)params[i];
     float update = (m / a.correction1) / (sqrtf(v / a.correction2) + a.epsilon);
     w -= a.learning_rate * (update + weight_decay * w);
+    floatX rounded;
     if (master) {
-        master[i] = w;
-        params[i] = (floatX)w;
+        rounded = (floatX)w;
     } else {
-        round_stochastic(&params[i], w, hash32((unsigned int)i, a.seed));
+        round_stochastic(&rounded, w, hash32((unsigned int)i, a.seed));
+    }
+    bool weight_is_finite = isfinite((float)rounded) & isfinite(v); // a first moment that is not makes the weight such
+    if (step_is_finite & weight_is_finite) {
+        m_memory[i] = m;
+        v_memory[i] = v;
+        if (master) { master[i] = w; }
+        params[i] = rounded;
+    } else if (step_is_finite) {
+        atomicAdd(guard.non_finite, 1ull);
     }
 }
 
-// One step for params (n) with their fp32 moments and gradients; master (n), fp32, or NULL.
+// One step for params (n) with their fp32 moments and gradients; master (n), fp32, or NULL. Nothing changes where the
+// guard's loss or norm is not finite; a weight whose new value or second moment is not, stays as it is and is counted.
 static inline void adamw_update(floatX* params, float* master, const float* grads, float* m_memory, float* v_memory,
-                                size_t n, float weight_decay, AdamW a, cudaStream_t stream) {
+                                size_t n, float weight_decay, AdamW a, UpdateGuard guard, cudaStream_t stream) {
     adamw_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(params, master, grads, m_memory, v_memory, n,
-                                                                         weight_decay, a);
+                                                                         weight_decay, a, guard);
     cuda_try(cudaGetLastError());
 }
 

@@ -46,6 +46,8 @@ typedef struct {
     int training;        // 1: the model has gradients and AdamW's moments
     float mean_loss;     // nats: of the last step, after its last gpt2_backward
     float* losses;       // (B,T) nats, on the host: of the last gpt2_validate
+    // Weights that the last gpt2_update left as they were because their new value was not finite; after gpt2_synchronize.
+    unsigned long long non_finite_weights;
 } GPT2Info;
 
 // The blocks of memory that have an element for each parameter, in table order.
@@ -77,7 +79,7 @@ const GPT2Info* gpt2_info(const GPT2* model);
 // Parameters, gradients, moments
 
 // The weights from, and to, num_parameters floats on the host, in table order. Setting casts to the training precision
-// and fills the master weights, where there are any.
+// and fills the master weights, where there are any; the padding rows of wte, V to Vp-1, become zero whatever is given.
 Status gpt2_set_parameters(GPT2* model, const float* params);
 Status gpt2_get_parameters(GPT2* model, float* params);
 
@@ -115,12 +117,43 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 Status gpt2_grad_norm(GPT2* model, float* norm);
 
 // One AdamW step (adamw.cuh, cpu_adamw.h), `step` counting from 1; weight decay on matrices only; the gradients are
-// multiplied by grad_scale.
+// multiplied by grad_scale. Where the loss of the step (gpt2_backward) or the norm of its gradients (gpt2_grad_norm) is
+// not finite, all weights and moments stay as they are: the GPU decides that by itself. A single weight whose new value
+// or second moment is not finite stays as it is with its moments, and is counted in gpt2_info()->non_finite_weights.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_scale, int step);
 
 // Waits until everything above is done, and reports what went wrong meanwhile.
 Status gpt2_synchronize(GPT2* model);
+
+// ----------------------------------------------------------------------------
+// Finding faults. Both look at what is there after all work so far, and wait for it.
+
+// The first number that is not finite, in the order of computation: weights; activations of the last forward pass, layer by
+// layer; losses; gradients from the last layer to the first; moments. text, of `size` bytes, names its tensor: "weights:
+// qkvw, layer 2", "forward: fch of layer 3", "backward: gradient of fcw, layer 3"; "" where every number is finite.
+Status gpt2_find_non_finite(GPT2* model, char* text, size_t size);
+
+// *digest is a 64-bit sum over the bits of all gradients and where they are, in no order: equal gradients have equal digests,
+// and a change in one of them always changes it.
+Status gpt2_gradient_digest(GPT2* model, uint64_t* digest);
+
+// ----------------------------------------------------------------------------
+// Snapshot: a copy of weights, moments and master weights to write a checkpoint from, while training goes on.
+
+// Memory for it, after gpt2_allocate with `training`; on the GPU, or in page-locked memory on the host where the GPU has
+// not gpt2_snapshot_room to spare. After an error there is none, and the model is as it was. Once for a model.
+Status gpt2_allocate_snapshot(GPT2* model);
+
+// Takes one, after all work so far; no gpt2_read_snapshot of the one before may be under way. On return the model may go on.
+Status gpt2_take_snapshot(GPT2* model);
+
+// Bytes offset .. offset+bytes-1 of a block (not the gradients) at the moment when the snapshot was taken, to the host. One
+// other thread may call this while the model trains; its errors are that thread's.
+Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
+
+// "GPU", "host" or "none".
+const char* gpt2_snapshot_place(const GPT2* model);
 
 // ----------------------------------------------------------------------------
 // The machine
@@ -189,6 +222,27 @@ static inline Status gpt2_check_backward(const GPT2Info* info, size_t BT, int gr
     if (BT == 0) { return status_fail("gpt2_backward before gpt2_forward"); }
     if (micro_step >= 0 && micro_step < grad_accum_steps) { return STATUS_OK; }
     return status_fail("micro-step %d of %d", micro_step, grad_accum_steps);
+}
+
+// What a snapshot holds of a model for training, in bytes. Only bf16 weights have master weights.
+static inline size_t gpt2_snapshot_bytes(const GPT2Info* info) {
+    size_t masters = info->weight_bytes < sizeof(float) && info->settings.master_weights ? sizeof(float) : 0;
+    return size_mul(info->num_parameters, info->weight_bytes + 2 * sizeof(float) + masters);
+}
+
+// 1 where a GPU with `available` of `total` bytes free has ample room for a snapshot: a tenth of its memory stays free, and
+// 1 GiB at least.
+static inline int gpt2_snapshot_room(size_t bytes, size_t available, size_t total) {
+    size_t reserve = total / 10 > (size_t)1 << 30 ? total / 10 : (size_t)1 << 30;
+    return available >= size_add(bytes, reserve);
+}
+
+// Blocks that a snapshot does not hold, snapshots that are not there, and bytes that a block does not have.
+static inline Status gpt2_check_snapshot(int taken, GPT2Block block, size_t block_bytes, size_t offset, size_t bytes) {
+    if (!taken) { return status_fail("no snapshot has been taken"); }
+    if (block == GPT2_GRADIENTS) { return status_fail("a snapshot holds no gradients"); }
+    if (offset <= block_bytes && bytes <= block_bytes - offset) { return STATUS_OK; }
+    return status_fail("bytes %zu to %zu of a block of %zu", offset, size_add(offset, bytes), block_bytes);
 }
 
 // Bytes that a block does not have.

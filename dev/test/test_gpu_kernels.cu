@@ -458,7 +458,23 @@ static Numbers gradients_of_sizes(size_t n, unsigned seed) {
     return g;
 }
 
+// A step's loss and gradient norm, and the count of weights that were left as they were.
+struct Guard {
+    TensorF loss, norm;
+    Tensor<unsigned long long> count;
+    Guard(double loss_, double norm_) : loss(Numbers{loss_}), norm(Numbers{norm_}), count(1) {
+        cuda_check(cudaMemset(count.data, 0, count.bytes()));
+    }
+    UpdateGuard get() const { return {loss.data, norm.data, count.data}; }
+    unsigned long long counted() const {
+        unsigned long long host = 0;
+        cuda_check(cudaMemcpy(&host, count.data, sizeof(host), cudaMemcpyDeviceToHost));
+        return host;
+    }
+};
+
 static void test_adamw(size_t n, bool with_master) {
+    Guard guard(1, 1);
     Numbers start = numbers(n, 1, 1);
     AdamReference reference(start);
     TensorX params(start);
@@ -472,7 +488,8 @@ static void test_adamw(size_t n, bool with_master) {
             reference.bound_w.assign(n, 0.0);
         }
         reference.step(grads, a, 0.1, t);
-        adamw_update(params.data, with_master ? master.data : NULL, d_grads.data, m.data, v.data, n, 0.1f, a, 0);
+        adamw_update(params.data, with_master ? master.data : NULL, d_grads.data, m.data, v.data, n, 0.1f, a,
+                     guard.get(), 0);
         wait_for_gpu();
         check_rounded("first moments", m, reference.m, reference.bound_m);
         check_rounded("second moments", v, reference.v, reference.bound_v);
@@ -483,12 +500,14 @@ static void test_adamw(size_t n, bool with_master) {
             check_rounded("weights", params, reference.w, reference.bound_w);
         }
     }
+    CHECK(guard.counted() == 0);
 }
 
 #if defined(PRECISION_BF16)
 // Without master weights, a weight becomes one of its two neighbours in bf16, at random, and its own value on average: the
 // mean of n errors of one unit in the last place, each of a variance of at most 1/4, stays within 5 deviations of 0.
 static void test_stochastic_rounding(size_t n) {
+    Guard guard(1, 1);
     Numbers start = numbers(n, 1, 1), grads = gradients_of_sizes(n, 2), rounded_to[2];
     TensorF d_grads(grads);
     for (int t = 1; t <= 2; t++) { // another step, other random numbers
@@ -498,7 +517,7 @@ static void test_stochastic_rounding(size_t n) {
         reference.step(grads, a, 0.1, 1);
         TensorX params(start);
         TensorF m(Numbers(n, 0.0)), v(Numbers(n, 0.0));
-        adamw_update(params.data, NULL, d_grads.data, m.data, v.data, n, 0.1f, a, 0);
+        adamw_update(params.data, NULL, d_grads.data, m.data, v.data, n, 0.1f, a, guard.get(), 0);
         wait_for_gpu();
         Numbers got = rounded_to[t - 1] = params.read();
         double sum = 0.0;
