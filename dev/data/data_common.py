@@ -8,6 +8,8 @@ A token file is what llmc/dataloader.h reads: 256 int32, then the tokens.
     header[1]  1 or 7: the version that belongs to each magic number
     header[2]  number of tokens
     header[3]  size of the vocabulary: 50257, 256, ...; 0 in files by other writers. llm.c ignores it.
+
+Every file of ours carries checksums in header[124..255], which llm.c ignores too: see checksum.py.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
+import checksum
+from checksum import HEADER_BYTES
+
 HEADER_INTS = 256
-HEADER_BYTES = 4 * HEADER_INTS
 TOKENS_UINT16 = (20240520, 1)  # (magic, version), uint16 tokens
 TOKENS_UINT32 = (20240801, 7)  # uint32 tokens
 EVALUATION = (20240522, 1)
@@ -258,12 +262,51 @@ class OutputFile:
         TEMPORARIES.discard(self.temporary)
 
 
-# ----------------------------------------------------------------------------
-# Token files
-
-
 def pack_header(*ints):
     return struct.pack(f"<{HEADER_INTS}i", *ints, *[0] * (HEADER_INTS - len(ints)))
+
+
+class CheckedFile(OutputFile):
+    """A file whose header carries the checksums of its body; `header`, ints, may change until the file is closed."""
+
+    def __init__(self, path, *header):
+        super().__init__(path)
+        self.header = header
+        self.checksums = checksum.BlockChecksums()
+        super().write(bytes(HEADER_BYTES))
+
+    def write(self, data):
+        self.checksums.update(data)
+        super().write(data)
+
+    def close(self):
+        if self.file.closed:
+            return
+        with errors_name(self.path):
+            self.file.seek(0)
+            self.file.write(self.checksums.complete(pack_header(*self.header)))
+        super().close()
+
+
+def write_checked(path, header, body):
+    """Writes a file of ours, atomically; `header` is a sequence of ints."""
+    with CheckedFile(path, *header) as out:
+        out.write(body)
+        out.finish()
+
+
+def verify(path):
+    """Ends with one line where a file is not what its checksums say; False: it carries none."""
+    try:
+        return checksum.verify(path)
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}")
+    except checksum.CorruptFile as error:
+        fail(error)
+
+
+# ----------------------------------------------------------------------------
+# Token files
 
 
 def pack_tokens(tokens, vocab_size):
@@ -287,14 +330,13 @@ def item_bytes(vocab_size):
     return 2 if vocab_size <= 1 << 16 else 4
 
 
-class TokenFile(OutputFile):
+class TokenFile(CheckedFile):
     """A token file that is written in pieces; its header is completed when it is closed."""
 
     def __init__(self, path, vocab_size):
         super().__init__(path)
         self.vocab_size = vocab_size
         self.count = 0
-        self.write(bytes(HEADER_BYTES))
 
     def append(self, tokens):
         self.append_packed(pack_tokens(tokens, self.vocab_size))
@@ -304,14 +346,9 @@ class TokenFile(OutputFile):
         self.count += len(data) // item_bytes(self.vocab_size)
 
     def close(self):
-        if self.file.closed:
-            return
         if self.count >= 1 << 31:
             fail(f"{self.path} would hold {self.count:,} tokens; a file holds fewer than 2^31: use smaller shards")
-        magic, version = TOKENS_UINT16 if self.vocab_size <= 1 << 16 else TOKENS_UINT32
-        with errors_name(self.path):
-            self.file.seek(0)
-            self.file.write(pack_header(magic, version, self.count, self.vocab_size))
+        self.header = *(TOKENS_UINT16 if self.vocab_size <= 1 << 16 else TOKENS_UINT32), self.count, self.vocab_size
         super().close()
 
 
@@ -397,6 +434,7 @@ def read_token_file(path):
     tokens = array("H" if magic == TOKENS_UINT16[0] else "I")
     if len(data) != HEADER_BYTES + count * tokens.itemsize:
         fail(f"{path} holds {len(data) - HEADER_BYTES} bytes of tokens, its header says {count * tokens.itemsize}")
+    verify(path)
     tokens.frombytes(data[HEADER_BYTES:])
     if sys.byteorder == "big":
         tokens.byteswap()
@@ -423,7 +461,7 @@ def write_evaluation_file(path, examples):
             fail(f"{path}: example {index} takes {words[1]:,} bytes, and the format counts them in 16 bits")
         longest = max(longest, words[1])
         body += pack_tokens(words, 1 << 16)
-    write_atomically(path, pack_header(*EVALUATION, len(examples), longest), body)
+    write_checked(path, (*EVALUATION, len(examples), longest), body)
     print(f"{path}: {len(examples):,} examples")
 
 
@@ -479,7 +517,7 @@ def write_gpt2_tokenizer(encoding, path):
     """Writes the table that the C side decodes with: each token as a length byte and its bytes; header[3] is EOT."""
     tokens = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab)]
     table = b"".join(bytes([len(token)]) + token for token in tokens)
-    write_atomically(path, pack_header(*TOKENIZER, len(tokens), encoding.eot_token), table)
+    write_checked(path, (*TOKENIZER, len(tokens), encoding.eot_token), table)
     here = os.path.abspath(path) == os.path.join(ROOT, "gpt2_tokenizer.bin")
     print(f"{path}: {len(tokens):,} entries" + ("" if here else f"; the trainers read it with --tokenizer {path}"))
 

@@ -16,6 +16,7 @@ import importlib.util
 import io
 import json
 import os
+import random
 import resource
 import signal
 import struct
@@ -27,6 +28,7 @@ from array import array
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 
+import checksum
 import data_common
 import text as text_script
 import unit
@@ -132,7 +134,7 @@ def test_token_file_has_the_documented_bytes(folder):
         out.append([7])
         out.finish()
     content = read(path)
-    assert struct.unpack("<256i", content[:1024]) == (20240520, 1, 4, 50257, *[0] * 252)
+    assert struct.unpack("<124i", content[:496]) == (20240520, 1, 4, 50257, *[0] * 120)
     assert content[1024:] == struct.pack("<4H", 1, 2, 50256, 7)
 
 
@@ -183,7 +185,7 @@ def test_evaluation_file_reads_back(folder):
     with contextlib.redirect_stdout(io.StringIO()):
         data_common.write_evaluation_file(path, examples)
     content = read(path)
-    header = struct.unpack("<256i", content[:1024])
+    header = struct.unpack("<124i", content[:496])
     words = struct.unpack(f"<{(len(content) - 1024) // 2}H", content[1024:])
     at, longest = 0, 0
     for index, example in enumerate(examples):
@@ -197,7 +199,8 @@ def test_evaluation_file_reads_back(folder):
         assert size == 2 * (cursor - at)
         at, longest = cursor, max(longest, size)
     assert at == len(words)
-    assert header == (20240522, 1, 2, longest, *[0] * 252)
+    assert header == (20240522, 1, 2, longest, *[0] * 120)
+    assert checksum.verify(path)
 
 
 def test_gpt2_table_decodes_every_token(folder):
@@ -206,7 +209,7 @@ def test_gpt2_table_decodes_every_token(folder):
     with contextlib.redirect_stdout(io.StringIO()):
         data_common.write_gpt2_tokenizer(encoding, path)
     content = read(path)
-    assert struct.unpack("<5i", content[:20]) == (20240328, 2, 50257, 50256, 0)
+    assert struct.unpack("<5i", content[:20]) == (20240328, 2, 50257, 50256, 0) and checksum.verify(path)
     tokens, at = [], 1024
     while at < len(content):
         tokens.append(content[at + 1 : at + 1 + content[at]])
@@ -214,6 +217,163 @@ def test_gpt2_table_decodes_every_token(folder):
     assert len(tokens) == 50257 and tokens[50256] == b"<|endoftext|>" and min(map(len, tokens)) > 0
     sample = "Größe, 日本 and\n\n  spaces"
     assert b"".join(tokens[t] for t in encoding.encode_ordinary(sample)) == sample.encode()
+
+
+# ----------------------------------------------------------------------------
+# Checksums
+
+
+def crc_by_definition(data, crc=0):
+    """CRC32C bit by bit."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_crc32c_of_known_messages(_):
+    for message, crc in (  # RFC 3720, B.4, and the check value of the catalogues
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+        (b"123456789", 0xE3069283),
+        (b"", 0),
+    ):
+        assert checksum.crc32c(message) == crc_by_definition(message) == crc, message
+
+
+def test_crc32c_of_any_length_is_that_of_the_definition(_):
+    data = random.Random(1).randbytes(140_000)
+    for length in [*range(10), *range(1680, 1720), 3400, 4096, 10_001, 65_535, 65_536, 140_000]:
+        assert checksum.crc32c(data[:length]) == crc_by_definition(data[:length]), length
+    for middle in (0, 1, 1000, 1695, 70_000):  # a CRC goes on where another ended
+        assert checksum.crc32c(data[middle:], checksum.crc32c(data[:middle])) == checksum.crc32c(data), middle
+
+
+def test_crcs_of_neighbours_combine(_):
+    data = random.Random(2).randbytes(5000)
+    for log2_bytes in range(13):
+        first, second = data[: len(data) - (1 << log2_bytes)], data[len(data) - (1 << log2_bytes) :]
+        together = checksum.combine(checksum.crc32c(first), checksum.crc32c(second), log2_bytes)
+        assert together == checksum.crc32c(data), log2_bytes
+
+
+def write_checked(path, header, body, piece):
+    with data_common.CheckedFile(path, *header) as out:
+        for at in range(0, len(body), piece):
+            out.write(body[at : at + piece])
+        out.finish()
+
+
+def test_checksum_words_are_as_documented(folder):
+    """The mark, log2 of the block, number of blocks, the header's CRC, the blocks': whatever pieces were written."""
+    path = os.path.join(folder, "a.bin")
+    kib = 1 << 10
+    for length, log2_block, blocks in (
+        (0, 16, 0),
+        (1, 16, 1),
+        (64 * kib, 16, 1),
+        (64 * kib + 1, 16, 2),
+        (8192 * kib, 16, 128),
+        (8192 * kib + 1, 17, 65),
+        (33_000 * kib + 5, 19, 65),
+    ):
+        body = random.Random(length).randbytes(length)
+        for piece in (5_000_001, 1_000):
+            if length > 64 * kib + 1 and piece == 1_000:
+                continue
+            write_checked(path, (20240520, 1, 77, -3), body, piece)
+            content = read(path)
+            words = list(struct.unpack("<256I", content[:1024]))
+            assert words[:124] == [20240520, 1, 77, (1 << 32) - 3, *[0] * 120] and content[1024:] == body
+            assert words[124:127] == [0x43524343, log2_block, blocks], (length, words[124:127])
+            crcs = [checksum.crc32c(body[at : at + (1 << log2_block)]) for at in range(0, length, 1 << log2_block)]
+            assert words[128:] == crcs + [0] * (128 - blocks), length
+            assert words[127] == crc_by_definition(content[:508] + bytes(4) + content[512:1024])
+            assert checksum.verify(path)
+
+
+def test_every_flipped_bit_is_found(folder):
+    """Each of the header, and some of each block of the body; the line says which block."""
+    path = os.path.join(folder, "a.bin")
+    draw = random.Random(3)
+    body = draw.randbytes(200_000)
+    write_checked(path, (20240520, 1, 100_000), body, 64_000)
+    good = read(path)
+    bits = [*range(8 * 1024), *(8 * 1024 + draw.randrange(8 * len(body)) for _ in range(60))]
+    for bit in bits:
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        try:
+            checksum.verify(write(path, bytes(bad)))
+        except checksum.CorruptFile as error:
+            block = (bit // 8 - 1024) >> 16
+            where = (
+                f"block {block} of 4 (bytes {1024 + (block << 16)} to"
+                if bit >= 8 * 1024
+                else "header (bytes 0 to 1023)"
+            )
+            assert path in str(error) and where in str(error), error
+            continue
+        raise AssertionError(f"bit {bit} was flipped unseen")
+
+
+def test_files_of_another_length_are_refused(folder):
+    path = os.path.join(folder, "a.bin")
+    write_checked(path, (20240520, 1, 3), bytes(3 << 16), 1 << 20)
+    good = read(path)
+    for content, words in (
+        (good + b"x", "trailing bytes"),
+        (good[:-1], "block 2 of 3"),
+        (good[: -(1 << 16)], "block 2 of 3"),
+        (good[:1024], "block 0 of 3"),
+        (good[:1023], "ends inside its header"),
+    ):
+        write(path, content)
+        try:
+            checksum.verify(path)
+        except checksum.CorruptFile as error:
+            assert words in str(error), error
+            continue
+        raise AssertionError(f"not refused: {words}")
+
+
+def test_files_without_checksums_are_read(folder):
+    path = write(os.path.join(folder, "a.bin"), data_common.pack_header(20240520, 1, 2) + struct.pack("<2H", 5, 6))
+    assert checksum.verify(path) is False and tokens_of(path) == [5, 6]
+
+
+def test_readers_refuse_a_flipped_token(folder):
+    path = os.path.join(folder, "a.bin")
+    with data_common.TokenFile(path, 256) as out:
+        out.append(bytes(200))
+        out.finish()
+    content = bytearray(read(path))
+    content[1100] ^= 1
+    write(path, bytes(content))
+    expect_failure(lambda: data_common.read_token_file(path), path, "block 0 of 1 (bytes 1024 to 1423)")
+
+
+def test_verify_says_which_files_are_right(folder):
+    right, wrong, foreign = (os.path.join(folder, name) for name in ("right.bin", "wrong.bin", "foreign.bin"))
+    write_checked(right, (20240326, 3), bytes(70_000), 70_000)
+    write(wrong, read(right)[:-1] + b"\1")
+    write(foreign, data_common.pack_header(20240527, 1))
+    printed, _ = run("verify.py", right, foreign)
+    assert printed.splitlines() == [f"{right}: ok, model, 2 blocks", f"{foreign}: state, no checksums"], printed
+    printed, error = run("verify.py", wrong, right, code=1)
+    assert f"{wrong}: block 1 of 2 (bytes 66560 to 71023)" in printed and f"{right}: ok" in printed, printed
+    assert "1 of 2 files" in error
+    for path, words in (
+        (os.path.join(folder, "none.bin"), "No such file"),
+        (__file__, "no file of ours"),
+        (folder, ""),
+    ):
+        printed, _ = run("verify.py", path, code=1)
+        assert path in printed and words in printed, printed
 
 
 # ----------------------------------------------------------------------------

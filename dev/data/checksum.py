@@ -1,0 +1,170 @@
+"""CRC32C with nothing but the standard library, and the checksum words in the headers of our files.
+
+A file is a header of 256 int32, then its body, which is checked in blocks, so that a fault has a place. These words of
+the header, which llm.c ignores, are ours (llmc/checked_file.h reads and writes the same):
+
+    [124]       0x43524343, the mark; a file without it carries no checksums
+    [125]       log2 of the bytes of a block: the smallest from 16 on (64 KiB) with which 128 blocks hold the body
+    [126]       number of blocks; the last may be short
+    [127]       CRC32C of the whole header with this word 0
+    [128..255]  CRC32C of each block, then zeros
+"""
+
+import functools
+import struct
+
+HEADER_BYTES = 1024
+MARK, LOG2_BLOCK, BLOCKS, HEADER_CRC, BLOCK_CRCS, HEADER_WORDS = 124, 125, 126, 127, 128, 256  # words of the header
+MARK_VALUE = 0x43524343
+MAX_BLOCKS = 128
+SMALLEST_LOG2 = 16
+
+POLYNOMIAL = (
+    0x82F63B78  # x^32 + x^28 + ... + 1 (Castagnoli et al. 1993), reflected: the highest power is the lowest bit
+)
+MULTIPLE = 6777, 484, 100  # the polynomial divides x^6777 + x^484 + x^100 + 1
+
+
+def next_table_entry(crc):
+    for _ in range(8):
+        crc = crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0)
+    return crc
+
+
+TABLE = [next_table_entry(byte) for byte in range(256)]
+
+
+def crc32c(data, crc=0):
+    """CRC32C (RFC 3720, B.4) of `data`, which follows what has the CRC `crc`: 300 MB/s.
+
+    A CRC is the remainder of a polynomial over GF(2), the message, by another. Python shifts and XORs long integers
+    fast, so the message is one: the first bit of the first byte is its highest power, and the integer's lowest bit.
+
+    Let x^a + x^b + x^c + 1 be a multiple of the divisor. Then x^a leaves the remainder of x^b + x^c + 1, and any power
+    x^(a+i) that of x^(b+i) + x^(c+i) + x^i: a bit may be cleared if those a-b, a-c and a places above it are flipped.
+    So the t lowest bits are folded into the others at once, as long as t <= a-b (none is flipped that was just cleared)
+    and t <= n-a (none lies beyond the n bits of the message). The square of a multiple is one, and squaring doubles
+    every exponent: the largest that fits about halves the message. The table divides the last 850 bytes.
+    """
+    crc ^= 0xFFFFFFFF  # by definition, the first 32 bits are inverted, and so is the remainder
+    n = 8 * len(data)
+    if n >= 2 * MULTIPLE[0]:
+        message = int.from_bytes(data, "little") ^ crc
+        while n >= MULTIPLE[0] + 8:
+            square = ((n - 8) // MULTIPLE[0]).bit_length() - 1
+            a, b, c = (exponent << square for exponent in MULTIPLE)
+            t = min(a - b, n - a) & ~7
+            low = message & ((1 << t) - 1)
+            message = message >> t ^ (low ^ low << (b - c) ^ low << b) << (a - b - t)
+            n -= t
+        data, crc = message.to_bytes(n // 8, "little"), 0
+    for byte in data:
+        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+@functools.cache
+def zeros_matrix(log2_bytes):
+    """What 2^log2_bytes zero bytes after a message do to its remainder, a linear map: the image of each of 32 bits."""
+    if log2_bytes == 0:
+        return [(1 << i) >> 8 ^ TABLE[(1 << i) & 0xFF] for i in range(32)]
+    half = zeros_matrix(log2_bytes - 1)
+    return [apply(half, column) for column in half]
+
+
+def apply(matrix, vector):
+    result = 0
+    for i, column in enumerate(matrix):
+        if vector >> i & 1:
+            result ^= column
+    return result
+
+
+def combine(first, second, log2_bytes):
+    """The CRC of two pieces, one after the other, from that of each; the second piece has 2^log2_bytes bytes."""
+    return apply(zeros_matrix(log2_bytes), first) ^ second
+
+
+class BlockChecksums:
+    """The CRCs of a body that comes in pieces and whose length is known only at its end.
+
+    Blocks begin with the smallest size; when 128 are full and more comes, each two become one of twice the size.
+    """
+
+    def __init__(self):
+        self.log2_block = SMALLEST_LOG2
+        self.crcs = []
+        self.room = 0  # bytes that the last block still takes
+        self.pending = bytearray()
+
+    def update(self, data):
+        data = memoryview(data).cast("B")
+        while len(data):
+            piece = data[: (1 << SMALLEST_LOG2) - len(self.pending)]
+            data = data[len(piece) :]
+            self.pending += piece
+            if len(self.pending) == 1 << SMALLEST_LOG2:
+                self.flush()
+
+    def flush(self):
+        """Takes in what is pending: a whole number of smallest blocks so far, but at the end of the body."""
+        if self.room == 0:
+            if len(self.crcs) == MAX_BLOCKS:
+                pairs = zip(self.crcs[::2], self.crcs[1::2])
+                self.crcs = [combine(first, second, self.log2_block) for first, second in pairs]
+                self.log2_block += 1
+            self.crcs.append(0)
+            self.room = 1 << self.log2_block
+        self.crcs[-1] = crc32c(self.pending, self.crcs[-1])
+        self.room -= len(self.pending)
+        self.pending.clear()
+
+    def complete(self, header):
+        """The header with its checksum words, once the whole body has come."""
+        if self.pending:
+            self.flush()
+        header = bytearray(header)
+        words = [MARK_VALUE, self.log2_block, len(self.crcs), 0, *self.crcs]
+        struct.pack_into(f"<{len(words)}I", header, 4 * MARK, *words)
+        struct.pack_into("<I", header, 4 * HEADER_CRC, crc32c(header))
+        return bytes(header)
+
+
+class CorruptFile(ValueError):
+    """A file that is not what was written; the text is one line that names the file and the place."""
+
+
+def read_header(file, path):
+    """The 256 words of an open file's header, unsigned."""
+    header = file.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
+        raise CorruptFile(f"{path} ends inside its header")
+    return struct.unpack(f"<{HEADER_WORDS}I", header)
+
+
+def verify(path):
+    """Compares a file with its checksums. True: all of it is right; False: it carries none. Raises CorruptFile."""
+    with open(path, "rb") as file:
+        words = read_header(file, path)
+        if words[MARK] != MARK_VALUE and not any(words[MARK:]):
+            return False
+        log2_block, blocks = words[LOG2_BLOCK], words[BLOCKS]
+        without = struct.pack(f"<{HEADER_WORDS}I", *words[:HEADER_CRC], 0, *words[BLOCK_CRCS:])
+        if crc32c(without) != words[HEADER_CRC]:
+            raise CorruptFile(f"{path}: its header (bytes 0 to {HEADER_BYTES - 1}) does not match its checksum")
+        if words[MARK] != MARK_VALUE or blocks > MAX_BLOCKS or not SMALLEST_LOG2 <= log2_block < 63:
+            raise CorruptFile(f"{path}: its header has checksum words that no writer of ours gives it")
+        for block in range(blocks):
+            left = 1 << log2_block
+            begin, crc = file.tell(), 0
+            while left and (piece := file.read(min(left, 1 << 20))):
+                crc = crc32c(piece, crc)
+                left -= len(piece)
+            if crc != words[BLOCK_CRCS + block]:
+                last = max(file.tell() - 1, begin)
+                raise CorruptFile(
+                    f"{path}: block {block} of {blocks} (bytes {begin} to {last}) does not match its checksum"
+                )
+        if file.read(1):
+            raise CorruptFile(f"{path}: trailing bytes after the last of its {blocks} blocks")
+    return True
