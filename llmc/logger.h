@@ -1,34 +1,73 @@
 /*
 main.log, the record of a run that scripts and plots read, in llm.c's lines, but for the learning rate, which
 has seven significant digits here and six decimals there:
+  s:0 run:<the run's id>
   s:<step> trl:<training loss> lr:<learning rate> norm:<gradient norm>
   s:<step> tel:<validation loss>
   s:<step> eval:<accuracy>
-The file is opened for each line and closed again, so that a crash loses none.
+The file is opened for each line and closed again, so that a crash loses none. A disk that is full does not end a run: lines
+that cannot be written are kept, and written when it has room again.
 */
 #ifndef LLMC_LOGGER_H
 #define LLMC_LOGGER_H
 
+#include <inttypes.h>
+
 #include "atomic_file.h"
 #include "utils.h"
 
+enum { LOGGER_LINE = 256, LOGGER_PENDING = 1 << 20 }; // bytes of the longest line, and of all that wait
+
 typedef struct {
     char path[1024];
-    int active; // 0: nothing is written
+    int active;           // 0: nothing is written
+    uint64_t run;         // the id in the first line; 0: there is none
+    char* pending;        // lines that wait to be written, or NULL
+    size_t pending_bytes; //
+    size_t lost;          // lines for which there was no room among them
+    int error;            // errno of the last write; 0: it went well
 } Logger;
+
+// ----------------------------------------------------------------------------
+// Opening
+
+static inline int logger_format_run_(char* line, size_t size, uint64_t run) {
+    return run ? snprintf(line, size, "s:0 run:%" PRIu64 "\n", run) : 0;
+}
+
+// 1 where the line is the one of the run's id.
+static inline int logger_parse_run_(const char* line, uint64_t* run) {
+    return sscanf(line, "s:0 run:%" SCNu64, run) == 1;
+}
+
+// The id of the run that wrote <dir>/main.log; 0 where there is no such file, or it does not say.
+static inline uint64_t logger_read_run(const char* dir) {
+    char path[1024], line[LOGGER_LINE];
+    uint64_t run = 0;
+    int found = 0;
+    snprintf(path, sizeof(path), "%s/main.log", dir);
+    FILE* file = fopen(path, "rb");
+    while (file != NULL && !found && fgets(line, sizeof(line), file) != NULL) { found = logger_parse_run_(line, &run); }
+    if (file != NULL) { fclose(file); }
+    return found ? run : 0;
+}
 
 // Rewrites the log without what a crashed run wrote after its last checkpoint: lines of step `resume_step` and later,
 // which the resumed run writes again, and a last line that was cut short.
-static inline void logger_rewind_(const char* path, int resume_step) {
-    FILE* old = fopen_check(path, "rb");
+static inline void logger_rewind_(const Logger* logger, int resume_step) {
+    FILE* old = fopen_check(logger->path, "rb");
     AtomicFile kept;
-    check(atomic_open(&kept, path));
     char* line = NULL;
+    char first[LOGGER_LINE];
     size_t capacity = 0;
     ssize_t length;
+    uint64_t run;
+    check(atomic_open(&kept, logger->path));
+    check(atomic_write(&kept, first, (size_t)logger_format_run_(first, sizeof(first), logger->run)));
     while ((length = getline(&line, &capacity, old)) > 0) {
         int step;
         int whole = line[length - 1] == '\n';
+        if (whole && logger->run != 0 && logger_parse_run_(line, &run)) { continue; }
         if (whole && (sscanf(line, "s:%d ", &step) != 1 || step < resume_step)) {
             check(atomic_write(&kept, line, (size_t)length));
         }
@@ -38,9 +77,10 @@ static inline void logger_rewind_(const char* path, int resume_step) {
     check(atomic_commit(&kept));
 }
 
-// Opens <dir>/main.log; with dir NULL the logger is silent. resume_step < 0: a new run, the log starts empty. Otherwise
-// the run continues at that step: the lines of earlier steps are kept.
-static inline void logger_open(Logger* logger, const char* dir, int resume_step) {
+// Opens <dir>/main.log; with dir NULL the logger is silent. resume_step < 0: a new run, the log starts with the run's id
+// alone. Otherwise the run continues at that step: the lines of earlier steps are kept. A log that cannot be written ends
+// the program here: later it does not.
+static inline void logger_open(Logger* logger, const char* dir, int resume_step, uint64_t run) {
     memset(logger, 0, sizeof(*logger));
     if (dir == NULL) { return; }
     int length = snprintf(logger->path, sizeof(logger->path), "%s/main.log", dir);
@@ -48,37 +88,122 @@ static inline void logger_open(Logger* logger, const char* dir, int resume_step)
         fatal("the output directory's name is too long for a log file: %s", dir);
     }
     logger->active = 1;
+    logger->run = run;
     if (resume_step >= 0 && file_exists(logger->path)) {
-        logger_rewind_(logger->path, resume_step);
-    } else {
-        fclose(fopen_check(logger->path, "w"));
+        logger_rewind_(logger, resume_step);
+        return;
     }
+    char line[LOGGER_LINE];
+    size_t bytes = (size_t)logger_format_run_(line, sizeof(line), run);
+    FILE* file = fopen_check(logger->path, "w");
+    fwrite_check(line, 1, bytes, file, logger->path);
+    if (fclose(file) != 0) { fatal("cannot write %s: %s", logger->path, strerror(errno)); }
+}
+
+// ----------------------------------------------------------------------------
+// Writing
+
+// Appends to the file all or nothing. Returns 0, or errno.
+static inline int logger_append_(const Logger* logger, const char* text, size_t bytes) {
+    char first[LOGGER_LINE];
+    struct stat st;
+    int fd = open(logger->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) { return errno; }
+    if (fstat(fd, &st) != 0) { st.st_size = 0; }
+    errno = 0;
+    size_t head = st.st_size == 0 ? (size_t)logger_format_run_(first, sizeof(first), logger->run) : 0;
+    int ok = write(fd, first, head) == (ssize_t)head && write(fd, text, bytes) == (ssize_t)bytes;
+    int error = ok ? 0 : errno ? errno : ENOSPC; // a write that was cut short says why when it is tried again
+    if (!ok && ftruncate(fd, st.st_size) != 0) { /* no regular file: there is nothing to take back */
+    }
+    if (close(fd) != 0 && ok) { error = errno; }
+    return error;
+}
+
+// Keeps a line for later.
+static inline void logger_keep_(Logger* logger, const char* line, size_t bytes) {
+    if (logger->pending == NULL) { logger->pending = (char*)malloc(LOGGER_PENDING); }
+    if (logger->pending == NULL || bytes > LOGGER_PENDING - logger->pending_bytes || logger->lost > 0) {
+        logger->lost++; // and all after it: main.log has no gaps but at the end of what was kept
+        return;
+    }
+    memcpy(logger->pending + logger->pending_bytes, line, bytes);
+    logger->pending_bytes += bytes;
+}
+
+// Writes what waits. Says so once when writing begins to fail, and once when it works again.
+static inline void logger_flush_(Logger* logger) {
+    int error = logger_append_(logger, logger->pending, logger->pending_bytes);
+    if (error != 0) {
+        if (logger->error == 0) {
+            fprintf(stderr, "warning: cannot write %s: %s; the run goes on and keeps its lines\n", logger->path,
+                    strerror(error));
+        }
+        logger->error = error;
+        return;
+    }
+    if (logger->error != 0) {
+        fprintf(stderr, "warning: %s can be written again; it lacks %zu lines\n", logger->path, logger->lost);
+    }
+    logger->error = 0;
+    logger->pending_bytes = 0;
+    logger->lost = 0;
 }
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
 static inline void
-logger_line_(const Logger* logger, const char* format, ...) {
+logger_line_(Logger* logger, const char* format, ...) {
+    char line[LOGGER_LINE];
     if (!logger->active) { return; }
-    FILE* file = fopen_check(logger->path, "a");
     va_list args;
     va_start(args, format);
-    int written = vfprintf(file, format, args);
+    int length = vsnprintf(line, sizeof(line), format, args);
     va_end(args);
-    if (fclose(file) != 0 || written < 0) { fatal("cannot write %s: %s", logger->path, strerror(errno)); }
+    logger_keep_(logger, line, length < LOGGER_LINE ? (size_t)length : LOGGER_LINE - 1);
+    logger_flush_(logger);
 }
 
-static inline void logger_train(const Logger* logger, int step, float loss, float learning_rate, float norm) {
+static inline void logger_train(Logger* logger, int step, float loss, float learning_rate, float norm) {
     logger_line_(logger, "s:%d trl:%.6f lr:%.6e norm:%.4f\n", step, (double)loss, (double)learning_rate, (double)norm);
 }
 
-static inline void logger_val(const Logger* logger, int step, float loss) {
+static inline void logger_val(Logger* logger, int step, float loss) {
     logger_line_(logger, "s:%d tel:%.6f\n", step, (double)loss);
 }
 
-static inline void logger_eval(const Logger* logger, int step, float accuracy) {
+static inline void logger_eval(Logger* logger, int step, float accuracy) {
     logger_line_(logger, "s:%d eval:%.4f\n", step, (double)accuracy);
+}
+
+// Tries a last time to write what waits, and says what main.log lacks.
+static inline void logger_close(Logger* logger) {
+    if (logger->active && logger->error != 0) { logger_flush_(logger); }
+    if (logger->active && logger->error != 0) {
+        size_t lines = logger->lost;
+        for (size_t i = 0; i < logger->pending_bytes; i++) { lines += logger->pending[i] == '\n'; }
+        fprintf(stderr, "warning: cannot write %s: %s; it lacks the last %zu lines\n", logger->path,
+                strerror(logger->error), lines);
+    }
+    free(logger->pending);
+    logger->pending = NULL, logger->pending_bytes = 0, logger->active = 0;
+}
+
+// ----------------------------------------------------------------------------
+// stdout, which may be a file on a full disk, or a pipe whose reader has gone
+
+// Writes out what was printed. The first time that fails it says so on stderr, the run goes on. Returns 1 where stdout has
+// failed, now or before. SIGPIPE must be ignored, or it ends the program first.
+static inline int stdout_flush(int* failed) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) { return *failed; }
+    if (!*failed) {
+        fprintf(stderr, "warning: cannot write stdout: %s; the run goes on without\n", strerror(errno ? errno : EIO));
+    }
+    clearerr(stdout);
+    *failed = 1;
+    return 1;
 }
 
 #endif

@@ -274,7 +274,7 @@ static inline void trainer_open(Trainer* t, Options options) {
     t->schedule.final_fraction = (float)o->final_fraction;
     trainer_check_steps_(t);
     if (o->output_dir != NULL) { create_directory(o->output_dir); }
-    logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1);
+    logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1, 0);
     check(gpt2_measure_gemm(t->model, &t->gemm_flops));
     trainer_print(t, source);
 }
@@ -448,6 +448,7 @@ static inline void trainer_step(Trainer* t, int step) {
 static inline void trainer_close(Trainer* t) {
     int timed = t->num_steps - t->first_step - 1;
     if (timed > 0) { printf("total average iteration time: %f ms\n", t->seconds / timed * 1e3); }
+    logger_close(&t->logger);
     dataloader_close(&t->train);
     dataloader_close(&t->val);
     if (t->options.hellaswag) { evalloader_close(&t->hellaswag); }

@@ -30,7 +30,7 @@ static const char* uninterrupted = "s:0 tel:5.000000\n"
 static void a_new_run_starts_an_empty_log(void) {
     Logger logger;
     unit_write(unit_path("main.log"), "s:7 trl:1.0\n", 12);
-    logger_open(&logger, folder(), -1);
+    logger_open(&logger, folder(), -1, 0);
     run(&logger, 0, 4);
     CHECK(unit_file_is(unit_path("main.log"), uninterrupted));
 }
@@ -38,9 +38,9 @@ static void a_new_run_starts_an_empty_log(void) {
 // The run stopped after step `stopped`; its last checkpoint was made at step `checkpoint`, before that step's training.
 static void a_resumed_log_equals_the_uninterrupted_one(int stopped, int checkpoint) {
     Logger logger;
-    logger_open(&logger, folder(), -1);
+    logger_open(&logger, folder(), -1, 0);
     run(&logger, 0, stopped);
-    logger_open(&logger, folder(), checkpoint);
+    logger_open(&logger, folder(), checkpoint, 0);
     run(&logger, checkpoint, 4);
     CHECK(unit_file_is(unit_path("main.log"), uninterrupted));
     CHECK(!file_exists(unit_path("main.log.tmp")));
@@ -50,7 +50,7 @@ static void a_line_that_was_cut_short_goes(void) {
     static const char* cut = "s:0 tel:5.000000\ns:1 trl:5.5";
     Logger logger;
     unit_write(unit_path("main.log"), cut, strlen(cut));
-    logger_open(&logger, folder(), 9);
+    logger_open(&logger, folder(), 9, 0);
     CHECK(unit_file_is(unit_path("main.log"), "s:0 tel:5.000000\n"));
 }
 
@@ -58,16 +58,16 @@ static void other_lines_stay(void) {
     static const char* notes = "# lr was halved by hand\ns:3 tel:4.0000\ns:12 tel:2.0000\n\n";
     Logger logger;
     unit_write(unit_path("main.log"), notes, strlen(notes));
-    logger_open(&logger, folder(), 12);
+    logger_open(&logger, folder(), 12, 0);
     CHECK(unit_file_is(unit_path("main.log"), "# lr was halved by hand\ns:3 tel:4.0000\n\n"));
-    logger_open(&logger, folder(), 0);
+    logger_open(&logger, folder(), 0, 0);
     CHECK(unit_file_is(unit_path("main.log"), "# lr was halved by hand\n\n"));
 }
 
 // The end of a schedule, which six decimals would round to 0.000000, and a rate whose last digits they would lose
 static void small_learning_rates_keep_their_digits(void) {
     Logger logger;
-    logger_open(&logger, folder(), -1);
+    logger_open(&logger, folder(), -1, 0);
     logger_train(&logger, 0, 1.0f, 1.234567e-8f, 1.0f);
     logger_train(&logger, 1, 1.0f, 0.0f, 1.0f);
     logger_train(&logger, 2, 1.0f, 6.012345e-4f, 1.0f);
@@ -79,7 +79,7 @@ static void small_learning_rates_keep_their_digits(void) {
 static void without_a_directory_nothing_is_written(void) {
     Logger logger;
     remove(unit_path("main.log"));
-    logger_open(&logger, NULL, -1);
+    logger_open(&logger, NULL, -1, 0);
     run(&logger, 0, 4);
     CHECK(!logger.active);
     CHECK(!file_exists(unit_path("main.log")));
@@ -97,13 +97,13 @@ int main(void) {
     other_lines_stay();
     small_learning_rates_keep_their_digits();
     remove(unit_path("main.log"));
-    logger_open(&logger, folder(), 3); // a resumed run whose log was deleted
+    logger_open(&logger, folder(), 3, 0); // a resumed run whose log was deleted
     CHECK(unit_file_is(unit_path("main.log"), ""));
     without_a_directory_nothing_is_written();
-    CHECK_FATAL("no/such/place/main.log|No such file", logger_open(&logger, "no/such/place", -1));
+    CHECK_FATAL("no/such/place/main.log|No such file", logger_open(&logger, "no/such/place", -1, 0));
     char long_name[2000];
     memset(long_name, 'x', sizeof(long_name) - 1);
     long_name[sizeof(long_name) - 1] = '\0';
-    CHECK_FATAL("too long|xxxx", logger_open(&logger, long_name, -1));
+    CHECK_FATAL("too long|xxxx", logger_open(&logger, long_name, -1, 0));
     return unit_end();
 }
