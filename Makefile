@@ -8,6 +8,7 @@
 # make profile         a short run of the GPU trainer under Nsight Systems, or Nsight Compute where only that is there
 # make cuda            every CUDA program there is, to see that all of them compile
 # make fuzz            damaged files of every format, for FUZZ_SECONDS=60
+# make soak            runs that are killed, stopped, out of disk, damaged, and resumed; SOAK_FLAGS='--only kill --kill 500'
 # make lint            format and static checks    make format          puts the format right
 # make compile_commands.json                       for clangd and other tools
 # make help            this text                   make clean           removes what was built
@@ -110,7 +111,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests test-programs fuzz checks planted-faults compete install uninstall profile help lint format \
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests test-programs fuzz soak checks planted-faults compete install uninstall profile help lint format \
     clean variants $(variants)
 
 all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
@@ -286,6 +287,8 @@ $(call check,test_hardening,train_gpt2 test_gpt2,dev/test/test_hardening.sh trai
 # Damaged files and command lines for a minute; make fuzz FUZZ_SECONDS=3600 for longer
 FUZZ_SECONDS ?= 60
 $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/dev/test/fuzz)
+# A trainer among faults: a few of each kind here, many in make soak
+$(call check,soak_short,train_gpt2,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
 cpu_checks := check-test_gpt2 check-training check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
@@ -334,6 +337,11 @@ checks:
 # Faults that the checks must refuse, in copies of the sources; dev/test/planted_faults.txt lists them
 planted-faults:
 	dev/test/planted_faults.sh
+
+# Some minutes, on the CPU trainer and, where there is a GPU, on its trainer
+soak_trainers := ./train_gpt2 $(if $(and $(gpu),$(NVCC)),build/train_gpt2cu_bf16)
+soak: $(soak_trainers)
+	@for trainer in $(soak_trainers); do $(python) dev/test/soak.py $$trainer $(SOAK_FLAGS) || exit 1; done
 
 ifeq ($(gpu),)
 compete:

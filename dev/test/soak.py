@@ -1,0 +1,503 @@
+#!/usr/bin/env python3
+"""A trainer among faults: killed, stopped, out of disk, with damaged files. After each it resumes to the same bits.
+
+    dev/test/soak.py ./train_gpt2                              everything; about 20 minutes on two cores
+    dev/test/soak.py ./train_gpt2 --short                      a few of each, about 15 s: what `make test` runs
+    dev/test/soak.py ./train_gpt2 --only kill,term --kill 500  some cases, so often; --help lists them
+
+Each trial has its own folder and its own generator, seeded with --seed, the case and the trial's number. Ends with a
+table and 'N passed, N failed'; the folder of a failed trial is kept, and its last commands are printed. Needs the
+standard library, and root to mount a file system that fills up.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import contextlib
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from soak_trial import (
+    MINUTES,
+    ROOT,
+    RUNS,
+    Failure,
+    References,
+    Skipped,
+    Trial,
+    Watch,
+    check_end,
+    check_moment,
+    claim,
+    files_of,
+    newest_step,
+    read_log,
+    same_files,
+    steps_done,
+)
+
+# ----------------------------------------------------------------------------
+# Cases. Each is a function of a trial that returns how many faults it has made, and fails by Failure.
+
+
+def strike(trial, process, watch, reference):
+    """Waits for a random moment: of the time that a run takes, or after an event in the folder. True: it still runs."""
+    if trial.random.random() < 0.3:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(trial.random.uniform(0, reference.seconds))
+    else:
+        watch.wait(process, trial.random.randint(1, reference.events // 2))
+        time.sleep(trial.random.choice([0, 0, trial.random.uniform(0, 0.003)]))
+    return process.poll() is None
+
+
+def moment_of(folder):
+    """Where a run was when it was killed, as far as its folder shows."""
+    names = os.listdir(folder)
+    if any(name.endswith(".tmp") for name in names):
+        return "writing a file"
+    if not any(name.startswith("model_") for name in names):
+        return "opening or first step"
+    return "between files"
+
+
+def case_kill(trial):
+    """kill -9 at random moments, again and again until the run ends"""
+    run = "large" if trial.index % 5 == 4 else "small"
+    reference = trial.soak.references[run]
+    kills = 0
+    while kills < CASES["kill"].faults:
+        trial.empty_folder()
+        newest, ended = -1, False
+        while not ended:
+            with Watch(trial.folder) as watch:
+                process = trial.start(trial.command(run, "-n", 1, "-nk", 2, "-y", 1))
+                if kills < CASES["kill"].faults and strike(trial, process, watch, reference):
+                    process.kill()
+                    process.wait()
+                    kills += 1
+                    trial.note(moment_of(trial.folder))
+                else:
+                    trial.finish(process)
+                    ended = True
+            newest = check_moment(trial.folder, reference, newest)
+        check_end(trial.folder, reference, most=2)
+    return kills
+
+
+def stop(trial, process, number, before, seconds):
+    """Sends TERM, INT or USR1, with `seconds`, one more so much later: the run ends as it should, and loses no step."""
+    process.send_signal(number)
+    if seconds is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        start = time.monotonic()
+        process.send_signal(trial.random.choice([signal.SIGTERM, signal.SIGINT]))
+    code = trial.finish(process, None)
+    done, newest = steps_done(trial.folder), newest_step(trial.folder)
+    names = [name for name in os.listdir(trial.folder) if name.endswith(".tmp")]
+    if (read_log(trial.folder), newest) == before:  # not a step was done; before main() the signal itself ends the run
+        trial.note("before the first step")
+        claim(
+            code in (0, -number, 128 + signal.SIGTERM, 128 + signal.SIGINT), f"exit code {code} before the first step"
+        )
+    elif code in (128 + signal.SIGTERM, 128 + signal.SIGINT) and seconds is not None:
+        trial.note("a second one")
+        claim(time.monotonic() - start < 1, f"{time.monotonic() - start:.1f} s from the second signal to the end")
+    else:
+        trial.note(f"{number.name}")
+        claim(code == 0, f"exit code {code} after {number.name}: {trial.last_line()}")
+        claim(newest == done, f"{number.name} came in step {done}, and checkpoint {newest} is the newest")
+    claim(not names or code == -number, f"{' '.join(names)} stays after {number.name}")
+
+
+def case_term(trial):
+    """SIGTERM, SIGINT, SIGUSR1 at random moments, with -n and without, some with a second signal soon after"""
+    run = "slow" if trial.index % 5 == 4 else "small"  # where there is time for a second signal
+    reference = trial.soak.references[run]
+    signals, wanted = 0, CASES["term"].faults
+    while signals < wanted:
+        trial.empty_folder()
+        newest = -1
+        while newest < reference.steps:
+            every = ["-n", 4, "-nk", 2] if signals >= wanted or trial.random.random() < 0.5 else []
+            before = read_log(trial.folder), newest
+            with Watch(trial.folder) as watch:
+                process = trial.start(trial.command(run, "-y", 1, *every))
+                if signals < wanted and strike(trial, process, watch, reference):
+                    number = trial.random.choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+                    second = trial.random.choice([None, None, 0]) if run == "small" else trial.random.uniform(0.25, 0.5)
+                    stop(trial, process, number, before, second if number != signal.SIGUSR1 else None)
+                    signals += 1
+                else:
+                    trial.finish(process)
+            newest = check_moment(trial.folder, reference, newest)
+        check_end(trial.folder, reference)
+    return signals
+
+
+def await_checkpoint(trial, process, step):
+    """Waits until that checkpoint is whole; True: the run still runs."""
+    end = time.monotonic() + 60 * MINUTES
+    while newest_step(trial.folder) < step and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.0005)
+    return process.poll() is None
+
+
+def case_full(trial):
+    """A disk that is full to files above a size: from the start, later on, or for a while"""
+    reference = trial.soak.references["small"]
+    largest = max(os.path.getsize(os.path.join(reference.folder, name)) for name in files_of(reference.steps)) >> 10
+    kilobytes = trial.random.randint(64, largest - 1)
+    how = ("from the start", "later on", "for a while")[trial.index % 3]
+    command = trial.command("small", "-n", 4, "-y", 1)
+    process = trial.start(command, limit=kilobytes if how == "from the start" else "unlimited")
+    full = how == "from the start"
+    if not full and await_checkpoint(trial, process, 4):
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (kilobytes << 10, resource.RLIM_INFINITY))
+        full = True
+    if how == "for a while":
+        while process.poll() is None and steps_done(trial.folder) < 13:
+            time.sleep(0.0005)
+        if process.poll() is None:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            full = False
+    trial.finish(process, 4 if full else 0)
+    trial.note(how)
+    claim("cannot write" in trial.text(), "no save was said to have failed")
+    claim(not any(name.endswith(".tmp") for name in os.listdir(trial.folder)), "a .tmp stays")
+    least = {"from the start": -1, "later on": 4, "for a while": reference.steps}[how]
+    check_moment(trial.folder, reference, least)
+    claim(steps_done(trial.folder) == reference.steps, f"the run ended at step {steps_done(trial.folder)}")
+    trial.go(command)
+    check_end(trial.folder, reference)
+    return 1
+
+
+@contextlib.contextmanager
+def mounted(trial, kilobytes):
+    """A file system of that size, mounted on the trial's folder; skipped where that may not be."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", trial.folder]
+    if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        raise Skipped("no file system may be mounted here")
+    try:
+        yield (
+            lambda options: subprocess.run(["mount", "-o", f"remount,{options}", trial.folder], check=False).returncode
+        )
+    finally:
+        subprocess.run(["umount", "-l", trial.folder], check=True)
+
+
+def case_tmpfs(trial):
+    """A full file system, of growing sizes: the run goes on and keeps what is whole; with room again it resumes"""
+    reference = trial.soak.references["small"]
+    checkpoint = sum(os.path.getsize(os.path.join(reference.folder, name)) for name in files_of(reference.steps)) >> 10
+    kilobytes = 32 + int(3.5 * checkpoint * trial.random.random())
+    command = trial.command("small", "-n", 4, "-nk", 2, "-y", 1)
+    with mounted(trial, kilobytes) as remount:
+        code = trial.go(command, None)
+        newest = check_moment(trial.folder, reference)
+        claim(code == (0 if newest == reference.steps else 4), f"exit code {code}, the newest checkpoint is {newest}")
+        claim(code == 0 or "cannot write" in trial.text(), "no save was said to have failed")
+        trial.note("all saved" if code == 0 else "an earlier one kept" if newest >= 0 else "none fits")
+        remount("size=64m")
+        trial.go(command)
+        check_end(trial.folder, reference, most=2)
+    return 1
+
+
+@contextlib.contextmanager
+def renamed(trial, _):
+    os.rename(trial.folder, trial.folder + ".away")
+    yield
+    shutil.rmtree(trial.folder, ignore_errors=True)
+    os.rename(trial.folder + ".away", trial.folder)
+
+
+@contextlib.contextmanager
+def deleted(trial, _):
+    os.rename(trial.folder, trial.folder + ".away")  # at once, whatever is being written
+    shutil.rmtree(trial.folder + ".away")
+    yield
+    os.makedirs(trial.folder, exist_ok=True)
+
+
+@contextlib.contextmanager
+def not_permitted(trial, _):
+    os.chmod(trial.folder, 0o555)
+    yield
+    os.chmod(trial.folder, 0o755)
+
+
+@contextlib.contextmanager
+def read_only(trial, remount):
+    while remount("ro") != 0:  # while a file is open to be written
+        time.sleep(0.0005)
+    yield
+    remount("rw")
+
+
+LOSSES = (renamed, deleted, not_permitted, read_only)
+
+
+def lose(trial, loss):
+    """Takes the folder away from a run that has written a checkpoint, and gives it back when the run has ended."""
+    reference = trial.soak.references["small"]
+    command = trial.command("small", "-n", 4, "-y", 1)
+    user = 65534 if loss is not_permitted and os.geteuid() == 0 else None  # root is always permitted
+    if user is not None:
+        os.chown(trial.folder, user, user)
+    with mounted(trial, 64 << 10) if loss is read_only else contextlib.nullcontext() as remount:
+        process = trial.start(command, user=user)
+        runs = await_checkpoint(trial, process, 4)
+        with loss(trial, remount):
+            code = trial.finish(process, None)
+            newest = newest_step(trial.folder) if os.path.isdir(trial.folder) else -1
+        claim(runs, "the run ended before its folder was lost")
+        claim(code == (0 if newest == reference.steps else 4), f"exit code {code}, the newest checkpoint is {newest}")
+        claim("cannot write" in trial.text(), "no save was said to have failed")
+        check_moment(trial.folder, reference, -1 if loss is deleted else 4)
+        trial.go(command, user=user)
+        check_end(trial.folder, reference)
+
+
+def silence(trial, what):
+    """Runs with a main.log or a stdout that cannot be written: that is said, and nothing else is lost."""
+    reference = trial.soak.references["small"]
+    command = trial.command("small", "-n", 4, "-y", 1)
+    if what == "main.log":
+        os.symlink("/dev/full", os.path.join(trial.folder, "main.log"))
+        trial.go(command)
+        os.remove(os.path.join(trial.folder, "main.log"))
+    elif what == "stdout":
+        with open("/dev/full", "wb") as full:
+            trial.go(command, stdout=full)
+    else:  # a pipe that nobody reads, as behind `| head`
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "wb") as closed:
+            trial.go(command, stdout=closed)
+    claim(
+        f"cannot write {what.split()[-1]}" in trial.text().replace(trial.folder + "/", ""), f"{what} fails in silence"
+    )
+    same_files(trial.folder, reference.folder, files_of(reference.steps))
+
+
+def case_lost(trial):
+    """A folder that is renamed, deleted, read-only or not permitted in mid-run; a main.log or stdout that is full"""
+    ways = [*LOSSES, "main.log", "stdout", "a closed stdout"]
+    how = ways[trial.index % len(ways)]
+    trial.note(how if isinstance(how, str) else how.__name__.replace("_", " "))
+    if isinstance(how, str):
+        silence(trial, how)
+    else:
+        lose(trial, how)
+    return 1
+
+
+def damage(trial, folder, step):
+    """Does something to a checkpoint that makes it useless; returns the name of the file."""
+    name = trial.random.choice(files_of(step))
+    path = os.path.join(folder, name)
+    size = os.path.getsize(path)
+    how = trial.random.choice(["flip", "flip", "flip", "cut", "appended", "zeros", "missing", "other step"])
+    trial.note(how)
+    with open(path, "r+b") as f:
+        if how == "flip":
+            at = trial.random.randrange(size * 8)
+            f.seek(at // 8)
+            byte = f.read(1)[0] ^ 1 << at % 8
+            f.seek(at // 8)
+            f.write(bytes([byte]))
+        elif how == "cut":
+            f.truncate(trial.random.randrange(size))
+        elif how == "appended":
+            f.seek(0, os.SEEK_END)
+            f.write(b"\0")
+        elif how == "zeros":
+            f.seek(trial.random.randrange(1024, size - 4096))
+            f.write(bytes(4096))
+    if how == "missing":
+        os.remove(path)
+    elif how == "other step":
+        shutil.copy(path.replace(f"{step:08d}", f"{step - 4:08d}"), path)
+    return name
+
+
+def case_damaged(trial):
+    """A newest checkpoint that is damaged: -y 1 names the file and takes the whole one before it"""
+    reference = trial.soak.references["small"]
+    for step in (4, 8, 12, 16):
+        for name in files_of(step):
+            shutil.copy(os.path.join(reference.folder, name), trial.folder)
+        with open(os.path.join(trial.folder, f"DONE_{step:08d}"), "wb"):
+            pass
+    with open(os.path.join(trial.folder, "main.log"), "wb") as f:
+        f.write(reference.log)
+    whole = trial.random.choice([8, 12])  # the checkpoints after it are damaged
+    names = [damage(trial, trial.folder, step) for step in range(whole + 4, 17, 4)]
+    trial.go(trial.command("small", "-n", 4, "-y", 1))
+    for name in names:
+        claim(name in trial.text(), f"{name} was passed over in silence, or not at all")
+    claim(f"model_{whole:08d}.bin" in trial.text(), f"the run did not resume from step {whole}")
+    check_end(trial.folder, reference)
+    return len(names)
+
+
+class Memory(threading.Thread):
+    """Samples the memory of a process and, with `gpu`, of the GPU, with the steps that it has done."""
+
+    def __init__(self, process, folder, gpu):
+        super().__init__(daemon=True)
+        self.process, self.folder, self.gpu = process, folder, gpu
+        self.samples = []  # step, KiB of the process, MiB of the GPU
+        self.start()
+
+    def run(self):
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while self.process.poll() is None:
+            step, device = steps_done(self.folder), 0
+            if self.gpu:
+                device = int(subprocess.run(query, capture_output=True, check=True).stdout.split()[0])
+            with contextlib.suppress(OSError), open(f"/proc/{self.process.pid}/status", encoding="ascii") as f:
+                resident = re.search(r"VmRSS:\s+(\d+)", f.read())
+                if resident:
+                    self.samples.append((step, int(resident[1]), device))
+            time.sleep(0.2)
+
+    def growth(self, first):
+        """KiB of the process and MiB of the GPU that were added after step `first`."""
+        self.join()
+        before = [s for s in self.samples if s[0] <= first] or self.samples[:1]
+        return tuple(max(s[i] for s in self.samples) - max(s[i] for s in before) for i in (1, 2))
+
+
+def case_long(trial):
+    """A long run again, with 1, 2 and 4 threads and with --verify-every: the same bits, and memory stays flat"""
+    reference = trial.soak.references["long"]
+    threads, flags = [(2, []), (4, []), (1, ["--verify-every", 100]), (1, [])][trial.index % 4]
+    trial.note(f"{threads} threads" if threads > 1 else "verified" if flags else "again")
+    process = trial.start(trial.command("long", "-n", reference.steps // 8, *flags), threads=threads)
+    memory = Memory(process, trial.folder, trial.soak.gpu)
+    trial.finish(process)
+    host, device = memory.growth(reference.steps // 4)
+    claim(host <= 1024, f"the process grew by {host} KiB after step {reference.steps // 4}")
+    claim(device <= 2, f"it takes {device} MiB more of the GPU after step {reference.steps // 4}")
+    check_end(trial.folder, reference)
+    return 1
+
+
+Case = collections.namedtuple(
+    "Case", "run long short faults"
+)  # function, faults of the long form and the short, of a trial
+CASES = {
+    "kill": Case(case_kill, 200, 10, 5),
+    "term": Case(case_term, 50, 6, 3),
+    "full": Case(case_full, 20, 3, 1),
+    "tmpfs": Case(case_tmpfs, 20, 2, 1),
+    "lost": Case(case_lost, 14, 7, 1),
+    "damaged": Case(case_damaged, 60, 4, 1),
+    "long": Case(case_long, 4, 1, 1),
+}
+
+# ----------------------------------------------------------------------------
+# The program
+
+
+class Soak:
+    def __init__(self, arguments, home):
+        self.trainer = os.path.abspath(arguments.trainer)
+        self.gpu = "cu" in os.path.basename(arguments.trainer)
+        self.seed = arguments.seed
+        self.home = home
+        self.data = os.path.join(home, "text")
+        self.references = References(self)
+        sources = [os.path.join(ROOT, name) for name in ("train_gpt2.c", "train_gpt2.cu", "llmc")]
+        data = [sys.executable, os.path.join(ROOT, "dev/data/text.py"), "--tokenizer", "bytes", "--output", self.data]
+        subprocess.run([*data, *sources], check=True, stdout=subprocess.DEVNULL)
+
+    def trial(self, name, index):
+        """Makes a trial: its faults, what was seen, and why it failed or was skipped."""
+        trial = Trial(self, name, index)
+        try:
+            faults, why = CASES[name].run(trial), None
+        except Skipped as reason:
+            faults, why = 0, reason
+        except (Failure, OSError, subprocess.SubprocessError) as failure:
+            print(f"FAILED: {trial.name}: {failure}\n  {trial.home} is kept; its last commands:")
+            print("".join(f"  {command}\n" for command in trial.commands[-2:]), end="", flush=True)
+            return 1, trial.seen, failure
+        shutil.rmtree(trial.home)
+        return faults, trial.seen, why
+
+    def case(self, name, wanted, jobs):
+        """Makes the trials of a case, some at a time; its row of the table: tried, passed, seconds, notes."""
+        start = time.monotonic()
+        tried = failed = 0
+        seen = collections.Counter()
+        trials = range(-(-wanted // CASES[name].faults))
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            for faults, notes, why in pool.map(lambda index: self.trial(name, index), trials):
+                tried += faults
+                failed += why is not None and not isinstance(why, Skipped)
+                seen.update({f"skipped ({why})": 1} if isinstance(why, Skipped) else notes)
+        seconds = time.monotonic() - start
+        print(f"{name}: {tried} tried, {failed} failed, {seconds:.1f} s", flush=True)
+        return tried, tried - failed, seconds, ", ".join(f"{what} {times}" for what, times in sorted(seen.items()))
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trainer", help="./train_gpt2 or build/train_gpt2cu_bf16")
+    parser.add_argument("--short", action="store_true", help="a few of each case")
+    parser.add_argument("--only", default=",".join(CASES), help="some cases, separated by commas, of %(default)s")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="trials at a time; default %(default)s, the cores"
+    )
+    parser.add_argument("--seed", type=int, default=10)
+    parser.add_argument("--steps", type=int, help="steps of the long run; default 10000, in short 1000")
+    for name, case in CASES.items():
+        text = f"{case.run.__doc__}; default {case.long}, in short {case.short}"
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    arguments = parser.parse_args()
+    arguments.only = arguments.only.split(",")
+    for name in arguments.only:
+        if name not in CASES:
+            parser.error(f"--only {name}: the cases are {', '.join(CASES)}")
+    return arguments
+
+
+def main():
+    arguments = parse()
+    steps = arguments.steps or (1000 if arguments.short else 10000)
+    RUNS["long"] = (RUNS["long"][0], steps, max(steps // 8, 1))
+    home = tempfile.mkdtemp(prefix="soak-")
+    os.chmod(home, 0o755)  # for the user without permission
+    print(f"{arguments.trainer}, seed {arguments.seed}, {arguments.jobs} jobs, in {home}", flush=True)
+    soak = Soak(arguments, home)
+    rows = {}
+    for name in arguments.only:
+        wanted = getattr(arguments, name)
+        if wanted is None:
+            wanted = CASES[name].short if arguments.short else CASES[name].long
+        rows[name] = soak.case(name, wanted, 1 if name == "long" and soak.gpu else arguments.jobs)
+    print(f"\n{'case':8s} {'tried':>6s} {'passed':>6s} {'s':>7s}")
+    for name, (tried, passed, seconds, notes) in rows.items():
+        print(f"{name:8s} {tried:6d} {passed:6d} {seconds:7.1f}   {notes}")
+    passed, failed = sum(row[1] for row in rows.values()), sum(row[0] - row[1] for row in rows.values())
+    if not failed:
+        shutil.rmtree(home)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
