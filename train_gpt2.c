@@ -25,6 +25,7 @@ GPT2_DECLARE_ACTIVATIONS(ActivationTensors, float);
 
 struct GPT2 {
     GPT2Info info;
+    GPT2Plan plan; // the sizes of what is allocated
     // (num_parameters) each, in table order
     ParameterTensors params;
     float* params_memory;
@@ -33,10 +34,8 @@ struct GPT2 {
     float* m_memory; // AdamW's first moments
     float* v_memory; // AdamW's second moments
     // activations of a batch of at most B rows of T tokens
-    GPT2Activation acts_table[NUM_ACTIVATION_TENSORS];
     ActivationTensors acts;
     void* acts_memory;
-    size_t acts_bytes;
     int last_B, last_T; // of the last forward pass
     LastPass last_pass;
     float norm; // of the step's gradients, 0 before gpt2_grad_norm
@@ -47,6 +46,40 @@ struct GPT2 {
 
 // ----------------------------------------------------------------------------
 // Building and freeing
+
+// What a process of this program takes beside its tensors: code, libraries, the threads' stacks and scratch.
+// dev/test/test_plan.c holds it against a process: 3.4 MiB with one thread, 4.2 with two, 8.2 with eight.
+static size_t process_bytes(void) { return ((size_t)2816 << 10) + (size_t)cpu_threads() * (768 << 10); }
+
+Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    plan_clear(plan);
+    status_clear();
+    TRY(gpt2_config_status(config, "the model"));
+    size_t bytes = gpt2_parameters(table, config) * sizeof(float);
+    plan_set(plan, PLAN_WEIGHTS, PLAN_HOST, PLAN_ALWAYS, bytes);
+    plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, bytes);
+    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, PLAN_ALWAYS, process_bytes());
+    if (B == 0 && T == 0) { return STATUS_OK; }
+    TRY(gpt2_check_sizes(config, B, T));
+    size_t activations =
+        gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
+    plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, PLAN_TRAINING, activations);
+    if (!training) { return STATUS_OK; }
+    plan_set(plan, PLAN_GRADIENTS, PLAN_HOST, PLAN_TRAINING, bytes);
+    plan_set(plan, PLAN_MOMENTS1, PLAN_HOST, PLAN_TRAINING, bytes);
+    plan_set(plan, PLAN_MOMENTS2, PLAN_HOST, PLAN_TRAINING, bytes);
+    if (snapshot) { plan_set(plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING, size_mul(3, bytes)); }
+    return STATUS_OK;
+}
+
+Status gpt2_available_memory(GPT2Memory* memory) {
+    HostMemory host = host_memory("");
+    memset(memory, 0, sizeof(*memory));
+    status_clear();
+    memory->host_free = host.available, memory->host_total = host.total, memory->host_limit = host.limit;
+    return STATUS_OK;
+}
 
 // Memory for tensors: zeroed, and taken from the system only where it is touched. In huge pages where the system has
 // them: a GEMM reads rows that lie pages apart. NULL, with the error recorded, where there is none, and after an error.
@@ -69,6 +102,15 @@ static void tensor_free(void* p, size_t bytes) {
     if (p != NULL) { munmap(p, bytes); }
 }
 
+// A row of the plan; NULL where it has no bytes, and after an error.
+static void* row_alloc(GPT2* model, PlanRowId row) {
+    size_t bytes = model->plan.rows[row].bytes;
+    void* p = bytes > 0 ? tensor_alloc(bytes, model->plan.rows[row].name) : NULL;
+    model->info.memory_bytes += p != NULL ? bytes : 0;
+    return p;
+}
+static void row_free(GPT2* model, PlanRowId row, void* p) { tensor_free(p, model->plan.rows[row].bytes); }
+
 Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     status_clear();
     *result = NULL;
@@ -80,8 +122,8 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     info->settings = settings;
     info->num_parameters = gpt2_parameters(info->table, config);
     info->weight_bytes = sizeof(float);
-    info->memory_bytes = info->num_parameters * sizeof(float);
-    model->params_memory = (float*)tensor_alloc(info->memory_bytes, "parameters");
+    gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0);
+    model->params_memory = (float*)row_alloc(model, PLAN_WEIGHTS);
     if (model->params_memory == NULL) {
         gpt2_free(model);
         return STATUS_ERROR;
@@ -95,34 +137,28 @@ Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     GPT2Info* info = &model->info;
     status_clear();
     TRY(gpt2_check_allocation(info, B, T));
-    model->acts_bytes = gpt2_activations(model->acts_table, info->config, B, T, info->settings.recompute,
-                                         training ? 1 : 0, sizeof(float), 0);
-    model->acts_memory = tensor_alloc(model->acts_bytes, "activations");
-    if (training) {
-        size_t bytes = info->num_parameters * sizeof(float);
-        model->grads_memory = (float*)tensor_alloc(bytes, "gradients");
-        model->m_memory = (float*)tensor_alloc(bytes, "first moments");
-        model->v_memory = (float*)tensor_alloc(bytes, "second moments");
-    }
+    TRY(gpt2_plan(&model->plan, info->config, info->settings, B, T, training, 0));
+    model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
+    model->grads_memory = (float*)row_alloc(model, PLAN_GRADIENTS);
+    model->m_memory = (float*)row_alloc(model, PLAN_MOMENTS1);
+    model->v_memory = (float*)row_alloc(model, PLAN_MOMENTS2);
     TRY(status_now());
-    gpt2_point_activations(&model->acts, model->acts_table, model->acts_memory);
+    gpt2_point_activations(&model->acts, model->plan.activations, model->acts_memory);
     if (training) { gpt2_point_parameters(&model->grads, info->table, model->grads_memory, sizeof(float)); }
     info->B = B;
     info->T = T;
     info->training = training;
     info->losses = model->acts.losses;
-    info->memory_bytes = info->num_parameters * sizeof(float) * (training ? 4 : 1) + model->acts_bytes;
     return STATUS_OK;
 }
 
 void gpt2_free(GPT2* model) {
     if (model == NULL) { return; }
-    size_t bytes = model->info.num_parameters * sizeof(float);
-    tensor_free(model->params_memory, bytes);
-    tensor_free(model->grads_memory, bytes);
-    tensor_free(model->m_memory, bytes);
-    tensor_free(model->v_memory, bytes);
-    tensor_free(model->acts_memory, model->acts_bytes);
+    row_free(model, PLAN_WEIGHTS, model->params_memory);
+    row_free(model, PLAN_GRADIENTS, model->grads_memory);
+    row_free(model, PLAN_MOMENTS1, model->m_memory);
+    row_free(model, PLAN_MOMENTS2, model->v_memory);
+    row_free(model, PLAN_ACTIVATIONS, model->acts_memory);
     tensor_free(model->snapshot, gpt2_snapshot_bytes(&model->info));
     free(model);
 }
@@ -229,7 +265,7 @@ static ParameterTensors gpt2_layer_parameters(const GPT2* model, const Parameter
 }
 static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
     ActivationTensors y;
-    gpt2_slice_activations(&y, &model->acts, model->acts_table, (size_t)layer, sizeof(float));
+    gpt2_slice_activations(&y, &model->acts, model->plan.activations, (size_t)layer, sizeof(float));
     return y;
 }
 // (B,T,C) the residual stream that enters a layer
@@ -412,7 +448,7 @@ static void gpt2_scan(void* first, const void* data, size_t count, size_t elemen
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     unsigned first = UINT_MAX;
     TensorSearch s = {.info = &model->info,
-                      .acts_table = model->acts_table,
+                      .acts_table = model->plan.activations,
                       .acts_memory = model->acts_memory,
                       .tokens = (size_t)model->last_B * (size_t)model->last_T,
                       .last_pass = model->last_pass,

@@ -40,6 +40,7 @@ struct Scalars {
 
 struct GPT2 {
     GPT2Info info;
+    GPT2Plan plan; // the sizes of what is allocated
     // (num_parameters), on the device
     ParameterTensors params;
     floatX* params_memory;
@@ -49,10 +50,8 @@ struct GPT2 {
     float* v_memory;       // AdamW's second moments
     float* master_weights; // fp32 copy of the weights, or NULL
     // activations of a batch of at most B rows of T tokens
-    GPT2Activation acts_table[NUM_ACTIVATION_TENSORS];
     ActivationTensors acts;
     void* acts_memory;
-    size_t scratch_bytes;
     int last_B, last_T; // of the last forward pass
     LastPass last_pass;
     // a batch on the device, and its positions sorted by token on both sides
@@ -69,6 +68,86 @@ struct GPT2 {
     cudaStream_t stream;
     Matmul matmul;
 };
+
+// ----------------------------------------------------------------------------
+// Planning
+
+// What CUDA takes beside our own memory: before the first allocation, after it (kernels are loaded as they are first
+// launched), and on the host. Estimates for an H200 and CUDA 13; a run's last line shows what they miss.
+constexpr size_t CONTEXT_BYTES = (size_t)520 << 20, LIBRARIES_BYTES = (size_t)64 << 20;
+constexpr size_t HOST_PROCESS_BYTES = (size_t)600 << 20;
+
+// What the backward kernels need for a batch of B rows of T tokens, the largest of them. An error where no variant of
+// attention serves. Without a GPU, what they would on one of compute capability 9.0.
+static size_t gpt2_scratch_bytes(GPT2Config config, int B, int T) {
+    int C = config.channels, NH = config.num_heads;
+    AttentionGpu gpu;
+    if (attention_gpu(&gpu) != STATUS_OK) {
+        status_clear();
+        gpu = {90, SIZE_MAX};
+    }
+    size_t sizes[] = {column_sum_scratch_bytes(4 * C), layernorm_backward_scratch_bytes(C), global_norm_scratch_bytes(),
+                      attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
+    size_t largest = 0;
+    for (size_t bytes : sizes) { largest = bytes > largest ? bytes : largest; }
+    return largest;
+}
+
+// The rows of gpt2_create
+static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings settings) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t n = gpt2_parameters(table, config);
+    int has_fp32 =
+        sizeof(floatX) == 4 || settings.master_weights; // memory of the model that fp32 weights are loaded into
+    plan_set(plan, PLAN_CONTEXT, PLAN_DEVICE, PLAN_ALWAYS, CONTEXT_BYTES);
+    plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, PLAN_ALWAYS, LIBRARIES_BYTES);
+    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, PLAN_ALWAYS, MATMUL_WORKSPACE);
+    plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(floatX));
+    plan_set(plan, PLAN_CAST, PLAN_DEVICE, PLAN_LOADING, has_fp32 ? 0 : n * sizeof(float));
+    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, PLAN_ALWAYS, sizeof(Scalars));
+    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, PLAN_ALWAYS, sizeof(Scalars) + config.vocab_size * sizeof(floatX));
+    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, PLAN_ALWAYS, HOST_PROCESS_BYTES);
+    plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, n * sizeof(float));
+}
+
+// The rows of training beside the activations. A batch is sorted into buckets, one for each token that occurs and one more,
+// and an order of all its tokens.
+static void gpt2_plan_training(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, size_t BT, int snapshot) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t n = gpt2_parameters(table, config), V = config.vocab_size;
+    size_t buckets = (BT < V ? BT : V) + 1, sorted = buckets * sizeof(int2) + BT * sizeof(int);
+    size_t masters = settings.master_weights && sizeof(floatX) < 4 ? n * sizeof(float) : 0; // fp32 is its own master
+    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(float));
+    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, masters);
+    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, PLAN_ALWAYS, sorted);
+    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, PLAN_ALWAYS, sorted);
+    if (snapshot) {
+        plan_set(plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING,
+                 n * (sizeof(floatX) + 2 * sizeof(float)) + masters);
+    }
+}
+
+Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
+    plan_clear(plan);
+    status_clear();
+    TRY(gpt2_config_status(config, "the model"));
+    gpt2_plan_weights(plan, config, settings);
+    if (B == 0 && T == 0) { return STATUS_OK; }
+    TRY(gpt2_check_sizes(config, B, T));
+    const char* fault = attention_unsupported(B, T, config.num_heads, config.channels / config.num_heads);
+    if (fault != NULL) { return status_fail("attention: %s", fault); }
+    size_t BT = (size_t)B * T, scratch = training ? gpt2_scratch_bytes(config, B, T) : 0;
+    TRY(status_now());
+    size_t activations = gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0,
+                                          sizeof(floatX), scratch);
+    plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, PLAN_ALWAYS, activations);
+    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, PLAN_ALWAYS, 2 * BT * sizeof(int));
+    plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, PLAN_ALWAYS, BT * sizeof(float));
+    if (training) { gpt2_plan_training(plan, config, settings, BT, snapshot); }
+    return STATUS_OK;
+}
 
 // ----------------------------------------------------------------------------
 // Building and freeing. After an error nothing more is allocated, and nothing is launched.
@@ -99,44 +178,53 @@ static void* pinned_alloc(size_t bytes) {
     return cuda_try(cudaMallocHost(&p, bytes)) == STATUS_OK ? p : NULL;
 }
 
+// A row of the plan; NULL where it has no bytes, and after an error.
+static void* row_alloc(GPT2* model, PlanRowId id) {
+    const PlanRow* row = &model->plan.rows[id];
+    if (row->bytes == 0) { return NULL; }
+    return row->memory == PLAN_DEVICE ? device_alloc(model, row->bytes, row->name) : pinned_alloc(row->bytes);
+}
+
 // Selects the GPU; an error where there is none that this build runs on.
-static Status gpt2_find_gpu(GPT2* model) {
+static Status gpt2_find_gpu(cudaDeviceProp* device) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
         return status_fail("no usable GPU: %s; ./train_gpt2 trains on the CPU", cudaGetErrorString(error));
     }
     TRY(cuda_try(cudaSetDevice(0)));
-    TRY(cuda_try(cudaGetDeviceProperties(&model->device, 0)));
-    if (model->device.major < 8) {
-        return status_fail("%s has compute capability %d.%d; this trainer needs 8.0 or newer", model->device.name,
-                           model->device.major, model->device.minor);
+    TRY(cuda_try(cudaGetDeviceProperties(device, 0)));
+    if (device->major < 8) {
+        return status_fail("%s has compute capability %d.%d; this trainer needs 8.0 or newer", device->name,
+                           device->major, device->minor);
     }
     cudaFuncAttributes attributes;
     if (cudaFuncGetAttributes(&attributes, cast_to_fp32_kernel) != cudaSuccess) {
         return status_fail("this build has no code for %s (compute capability %d.%d); run make clean and make "
                            "train_gpt2cu here",
-                           model->device.name, model->device.major, model->device.minor);
+                           device->name, device->major, device->minor);
     }
-    return cuda_try(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
+    return STATUS_OK;
 }
 
 // gpt2_create, into a model that is all zeros
 static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) {
     GPT2Info* info = &model->info;
     TRY(gpt2_config_status(config, "the model"));
-    TRY(gpt2_find_gpu(model));
+    TRY(gpt2_find_gpu(&model->device));
+    TRY(cuda_try(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking)));
     info->config = config;
     info->settings = settings;
     info->num_parameters = gpt2_parameters(info->table, config);
     info->weight_bytes = sizeof(floatX);
+    TRY(gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0));
     TRY(matmul_create(&model->matmul, settings.tf32, model->stream));
-    info->memory_bytes = MATMUL_WORKSPACE;
-    model->params_memory = (floatX*)device_alloc(model, info->num_parameters * sizeof(floatX), "parameters");
-    model->scalars = (Scalars*)device_alloc(model, sizeof(Scalars), "single numbers");
-    model->scalars_host = (Scalars*)pinned_alloc(sizeof(Scalars));
-    model->logits_row = (floatX*)pinned_alloc(config.vocab_size * sizeof(floatX));
+    info->memory_bytes = model->plan.rows[PLAN_WORKSPACE].bytes;
+    model->params_memory = (floatX*)row_alloc(model, PLAN_WEIGHTS);
+    model->scalars = (Scalars*)row_alloc(model, PLAN_SCALARS);
+    model->scalars_host = (Scalars*)row_alloc(model, PLAN_HOST_RESULTS);
     TRY(status_now());
+    model->logits_row = (floatX*)(model->scalars_host + 1);
     gpt2_point_parameters(&model->params, info->table, model->params_memory, sizeof(floatX));
     memset(model->scalars_host, 0, sizeof(Scalars));
     TRY(cuda_try(cudaMemset(model->scalars, 0, sizeof(Scalars))));
@@ -156,33 +244,22 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     return STATUS_OK;
 }
 
-// What the backward kernels need for a batch of B rows of T tokens, the largest of them.
-static size_t gpt2_scratch_bytes(const GPT2* model, int B, int T) {
-    int C = model->info.config.channels, NH = model->info.config.num_heads;
-    size_t sizes[] = {column_sum_scratch_bytes(4 * C), layernorm_backward_scratch_bytes(C), global_norm_scratch_bytes(),
-                      attention_backward_scratch_bytes(B, T, NH, C / NH)};
-    size_t largest = 0;
-    for (size_t bytes : sizes) { largest = bytes > largest ? bytes : largest; }
-    return largest;
-}
-
 // What training needs beside the activations; BT is the number of tokens of a batch.
 static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     GPT2Info* info = &model->info;
-    size_t n = info->num_parameters, V = info->config.vocab_size, buckets = (BT < V ? BT : V) + 1;
-    model->sorted_host.buckets = (int2*)pinned_alloc(buckets * sizeof(int2) + BT * sizeof(int));
-    model->sorted.buckets = (int2*)device_alloc(model, buckets * sizeof(int2) + BT * sizeof(int), "sorted tokens");
-    model->grads_memory = (float*)device_alloc(model, n * sizeof(float), "gradients");
-    model->m_memory = (float*)device_alloc(model, n * sizeof(float), "first moments");
-    model->v_memory = (float*)device_alloc(model, n * sizeof(float), "second moments");
-    if (info->settings.master_weights && sizeof(floatX) < 4) { // fp32 weights are their own master
-        model->master_weights = (float*)device_alloc(model, n * sizeof(float), "master weights");
-    }
+    size_t n = info->num_parameters, V = info->config.vocab_size;
+    size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
+    model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
+    model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
+    model->grads_memory = (float*)row_alloc(model, PLAN_GRADIENTS);
+    model->m_memory = (float*)row_alloc(model, PLAN_MOMENTS1);
+    model->v_memory = (float*)row_alloc(model, PLAN_MOMENTS2);
+    model->master_weights = (float*)row_alloc(model, PLAN_MASTER_WEIGHTS);
     TRY(status_now());
     model->token_counts = (int*)malloc(V * sizeof(int));
     if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
-    model->sorted_host.order = (int*)(model->sorted_host.buckets + buckets);
-    model->sorted.order = (int*)(model->sorted.buckets + buckets);
+    model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
+    model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
     gpt2_point_parameters(&model->grads, info->table, model->grads_memory, sizeof(float));
     TRY(cuda_try(cudaMemset(model->grads_memory, 0, n * sizeof(float))));
     TRY(cuda_try(cudaMemset(model->m_memory, 0, n * sizeof(float))));
@@ -195,24 +272,31 @@ Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     GPT2Config c = info->config;
     status_clear();
     TRY(gpt2_check_allocation(info, B, T));
-    const char* fault = attention_unsupported(B, T, c.num_heads, c.channels / c.num_heads);
-    if (fault != NULL) { return status_fail("attention: %s", fault); }
+    TRY(gpt2_plan(&model->plan, c, info->settings, B, T, training, 0));
     size_t BT = (size_t)B * T;
     attention_forward_name(B, T, c.num_heads, c.channels / c.num_heads); // an error where no variant serves
-    model->scratch_bytes = training ? gpt2_scratch_bytes(model, B, T) : 0;
+    model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
+    model->inputs = (int*)row_alloc(model, PLAN_BATCH);
+    info->losses = (float*)row_alloc(model, PLAN_HOST_LOSSES);
     TRY(status_now());
-    size_t acts_bytes = gpt2_activations(model->acts_table, c, B, T, info->settings.recompute, training ? 1 : 0,
-                                         sizeof(floatX), model->scratch_bytes);
-    model->acts_memory = device_alloc(model, acts_bytes, "activations");
-    model->inputs = (int*)device_alloc(model, 2 * BT * sizeof(int), "a batch");
-    info->losses = (float*)pinned_alloc(BT * sizeof(float));
-    TRY(status_now());
-    gpt2_point_activations(&model->acts, model->acts_table, model->acts_memory);
+    gpt2_point_activations(&model->acts, model->plan.activations, model->acts_memory);
     model->targets = model->inputs + BT;
     if (training) { TRY(gpt2_allocate_training(model, BT)); }
     info->B = B;
     info->T = T;
     info->training = training;
+    return STATUS_OK;
+}
+
+Status gpt2_available_memory(GPT2Memory* memory) {
+    HostMemory host = host_memory("");
+    cudaDeviceProp device;
+    memset(memory, 0, sizeof(*memory));
+    status_clear();
+    memory->host_free = host.available, memory->host_total = host.total, memory->host_limit = host.limit;
+    TRY(gpt2_find_gpu(&device));
+    TRY(cuda_try(cudaMemGetInfo(&memory->device_free, &memory->device_total)));
+    memory->has_device = 1;
     return STATUS_OK;
 }
 
@@ -223,7 +307,7 @@ void gpt2_free(GPT2* model) {
     void* on_device[] = {model->params_memory, model->grads_memory,   model->m_memory,
                          model->v_memory,      model->master_weights, model->acts_memory,
                          model->inputs,        model->sorted.buckets, model->scalars};
-    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host, model->logits_row};
+    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host};
     for (void* p : on_device) {
         if (p != NULL) { cudaFree(p); }
     }
@@ -300,6 +384,9 @@ static void cast_block_free(GPT2* model, float* block) {
 Status gpt2_set_parameters(GPT2* model, const float* params) {
     size_t n = model->info.num_parameters;
     status_clear();
+    if (sizeof(floatX) == sizeof(float)) {
+        return device_copy(model->params_memory, params, n * sizeof(float), cudaMemcpyHostToDevice);
+    }
     float* fp32 = cast_block(model, 1);
     TRY(status_now());
     if (device_copy(fp32, params, n * sizeof(float), cudaMemcpyHostToDevice) == STATUS_OK) {
@@ -316,6 +403,9 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
 Status gpt2_get_parameters(GPT2* model, float* params) {
     size_t n = model->info.num_parameters;
     status_clear();
+    if (sizeof(floatX) == sizeof(float)) {
+        return device_copy(params, model->params_memory, n * sizeof(float), cudaMemcpyDeviceToHost);
+    }
     float* fp32 = cast_block(model, 0);
     TRY(status_now());
     cast_to_fp32(fp32, model->params_memory, n, model->stream);
@@ -391,7 +481,7 @@ static GradientTensors gpt2_layer_gradients(const GPT2* model, int layer) {
 }
 static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
     ActivationTensors y;
-    gpt2_slice_activations(&y, &model->acts, model->acts_table, layer, sizeof(floatX));
+    gpt2_slice_activations(&y, &model->acts, model->plan.activations, layer, sizeof(floatX));
     return y;
 }
 // (B,T,C) the residual stream that enters a layer
@@ -555,9 +645,9 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
-    size_t scratch_bytes = gpt2_scratch_bytes(model, B, T); // a smaller batch may have another configuration
+    size_t scratch_bytes = gpt2_scratch_bytes(info->config, B, T); // a smaller batch may have another configuration
     TRY(status_now());
-    if (scratch_bytes > model->scratch_bytes) {
+    if (scratch_bytes > model->plan.activations[NUM_ACTIVATION_TENSORS - 1].bytes) { // the table's last
         return status_fail("the scratch of a model allocated for %d x %d tokens is too small for a batch of %d x %d",
                            info->B, info->T, B, T);
     }
@@ -658,7 +748,7 @@ static void gpt2_scan(void* context, const void* data, size_t count, size_t elem
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     TensorSearch s = {};
     status_clear();
-    s.info = &model->info, s.acts_table = model->acts_table, s.acts_memory = model->acts_memory;
+    s.info = &model->info, s.acts_table = model->plan.activations, s.acts_memory = model->acts_memory;
     s.tokens = (size_t)model->last_B * model->last_T, s.last_pass = model->last_pass;
     s.loss = &model->scalars->loss, s.norm = &model->scalars->norm;
     s.scan = gpt2_scan, s.context = model;

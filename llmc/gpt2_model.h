@@ -16,6 +16,8 @@ process and the CUDA context are whole, the model can be freed, and an argument 
 #define LLMC_GPT2_MODEL_H
 
 #include "gpt2.h"
+#include "host_memory.h"
+#include "plan.h"
 #include "status.h"
 
 typedef struct GPT2 GPT2;
@@ -41,7 +43,7 @@ typedef struct {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t num_parameters;
     size_t weight_bytes; // of one weight: 4 in fp32, 2 in bf16
-    size_t memory_bytes; // of all tensors; on the GPU, of device memory
+    size_t memory_bytes; // that the model has allocated; on the GPU, of device memory
     int B, T;            // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
     int training;        // 1: the model has gradients and AdamW's moments
     float mean_loss;     // nats: of the last step, after its last gpt2_backward
@@ -58,6 +60,19 @@ typedef enum {
     GPT2_MOMENTS2,      // AdamW's second moments
     GPT2_MASTER_WEIGHTS // only where bf16 weights are trained with settings.master_weights
 } GPT2Block;
+
+// ----------------------------------------------------------------------------
+// Planning: nothing is allocated, and no GPU is needed
+
+// The memory that a model takes which is created, and allocated for B rows of T tokens, with these settings: the rows that
+// gpt2_create and gpt2_allocate allocate by, and what comes beside. With B and T 0, as far as gpt2_create goes. `training` as
+// for gpt2_allocate; snapshot 1: with a copy in host memory from which checkpoints are written. Sizes that no model can have
+// are an error.
+Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot);
+
+// What there is on this machine. An error where this trainer needs a GPU and there is none that it runs on; what is known of
+// the host is filled in all the same.
+Status gpt2_available_memory(GPT2Memory* memory);
 
 // ----------------------------------------------------------------------------
 // Building and freeing
@@ -178,14 +193,19 @@ void gpt2_range_end(void);
 // ----------------------------------------------------------------------------
 // What every implementation refuses
 
-// Sizes that no model can be allocated for.
-static inline Status gpt2_check_allocation(const GPT2Info* info, int B, int T) {
-    if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
-    if (B < 1 || T < 1 || T > info->config.max_seq_len) {
-        return status_fail("a batch of %d x %d tokens does not fit a context of %d", B, T, info->config.max_seq_len);
+// Sizes of a batch that no model of this context can be allocated for.
+static inline Status gpt2_check_sizes(GPT2Config config, int B, int T) {
+    if (B < 1 || T < 1 || T > config.max_seq_len) {
+        return status_fail("a batch of %d x %d tokens does not fit a context of %d", B, T, config.max_seq_len);
     }
     if (B > INT_MAX / T) { return status_fail("%d x %d tokens are 2^31 or more; use a smaller batch", B, T); }
     return STATUS_OK;
+}
+
+// A model that has its activations already.
+static inline Status gpt2_check_allocation(const GPT2Info* info, int B, int T) {
+    if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
+    return gpt2_check_sizes(info->config, B, T);
 }
 
 // A batch that is larger than what was allocated, also where only B or only T is: scratch is sized for both.

@@ -206,10 +206,8 @@ template <class Config> struct AttentionChoice {
 };
 
 template <class Variant, size_t N> static inline AttentionChoice<typename Variant::Config>
-attention_choice(AttentionDirection direction, const Variant (&variants)[N], const char* forced, int B, int T, int NH,
-                 int HS) {
-    AttentionGpu gpu;
-    if (attention_gpu(&gpu) != STATUS_OK) { return {"", nullptr}; }
+attention_choice_on(AttentionGpu gpu, AttentionDirection direction, const Variant (&variants)[N], const char* forced,
+                    int B, int T, int NH, int HS) {
     const AttentionRule* rule =
         attention_rule(direction, forced, sizeof(floatX) == sizeof(float), gpu.capability, B, T, NH, HS);
     const char* name = forced ? forced : rule ? rule->variant : nullptr;
@@ -229,6 +227,13 @@ attention_choice(AttentionDirection direction, const Variant (&variants)[N], con
         return {"", nullptr};
     }
     return {name, config};
+}
+template <class Variant, size_t N> static inline AttentionChoice<typename Variant::Config>
+attention_choice(AttentionDirection direction, const Variant (&variants)[N], const char* forced, int B, int T, int NH,
+                 int HS) {
+    AttentionGpu gpu;
+    if (attention_gpu(&gpu) != STATUS_OK) { return {"", nullptr}; }
+    return attention_choice_on(gpu, direction, variants, forced, B, T, NH, HS);
 }
 static inline AttentionChoice<AttentionForwardConfig> attention_forward_choice(int B, int T, int NH, int HS) {
     return attention_choice(ATTENTION_FORWARD_PASS, attention_forward_variants, attention_forced_forward, B, T, NH, HS);
@@ -267,6 +272,14 @@ static inline void attention_forward(floatX* out, float* l, float* m, const floa
 // Bytes of scratch; SIZE_MAX where the size does not fit. 0 and an error where nothing serves.
 static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
     const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+    return config ? config->scratch_bytes(B, T, NH, HS) : 0;
+}
+// The same on another GPU than this machine's
+static inline size_t attention_backward_scratch_bytes_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
+    const AttentionBackwardConfig* config =
+        attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,
+                            NH, HS)
+            .config;
     return config ? config->scratch_bytes(B, T, NH, HS) : 0;
 }
 

@@ -1,0 +1,122 @@
+/*
+The memory that a run takes, row by row, known before any of it is allocated. gpt2_plan() (gpt2_model.h) fills the rows of
+the model, which gpt2_create and gpt2_allocate then allocate by these rows; the trainer adds its own.
+
+A row is bytes of the GPU's memory or of the host's, and taken in one of three phases. What a run needs is its peak:
+
+    always + the larger of loading and training
+*/
+#ifndef LLMC_PLAN_H
+#define LLMC_PLAN_H
+
+#include "gpt2.h"
+
+typedef enum { PLAN_DEVICE, PLAN_HOST } PlanMemory;
+typedef enum {
+    PLAN_ALWAYS,
+    PLAN_LOADING, // given back once the weights are in place
+    PLAN_TRAINING // not there before. On the CPU: memory that nothing has touched takes none
+} PlanPhase;
+
+// X(id, name), the first five in the order of GPT2Block. Rows that a run does not have take 0 bytes.
+#define PLAN_ROWS(X)                                                                                                   \
+    X(WEIGHTS, "weights")                                                                                              \
+    X(GRADIENTS, "gradients")                                                                                          \
+    X(MOMENTS1, "first moments")                                                                                       \
+    X(MOMENTS2, "second moments")                                                                                      \
+    X(MASTER_WEIGHTS, "master weights")                                                                                \
+    X(ACTIVATIONS, "activations")                                                                                      \
+    X(BATCH, "a batch")                                                                                                \
+    X(SORTED, "a batch, sorted")                                                                                       \
+    X(SCALARS, "results")                                                                                              \
+    X(WORKSPACE, "cuBLASLt workspace")                                                                                 \
+    X(CAST, "weights in fp32")                                                                                         \
+    X(CONTEXT, "CUDA context")                                                                                         \
+    X(LIBRARIES, "kernels, libraries")                                                                                 \
+    X(SNAPSHOT, "snapshot")                                                                                            \
+    X(HOST_SORTED, "a batch, sorted")                                                                                  \
+    X(HOST_RESULTS, "results")                                                                                         \
+    X(HOST_LOSSES, "losses")                                                                                           \
+    X(HOST_SNAPSHOT, "snapshot")                                                                                       \
+    X(HOST_WEIGHTS, "weights in fp32")                                                                                 \
+    X(HOST_LOADERS, "batches from files")                                                                              \
+    X(HOST_FILES, "buffers of files")                                                                                  \
+    X(HOST_PROCESS, "program, libraries")
+
+#define PLAN_ID_(id, name) PLAN_##id,
+typedef enum { PLAN_ROWS(PLAN_ID_) NUM_PLAN_ROWS } PlanRowId;
+
+typedef struct {
+    const char* name;
+    PlanMemory memory;
+    PlanPhase phase;
+    size_t bytes; // SIZE_MAX: more than can be counted
+} PlanRow;
+
+typedef struct {
+    PlanRow rows[NUM_PLAN_ROWS];
+    GPT2Activation activations[NUM_ACTIVATION_TENSORS]; // what the row `activations` consists of
+} GPT2Plan;
+
+// What there is for a run on this machine
+typedef struct {
+    int has_device;
+    size_t device_free,
+        device_total;             // on the GPU; free is beside the CUDA context of this process, which is there already
+    size_t host_free, host_total; // what the host's processes can still get, and what there is in all
+    const char* host_limit;       // what sets them, such as "the cgroup's limit"
+} GPT2Memory;
+
+static inline void plan_clear(GPT2Plan* plan) {
+    memset(plan, 0, sizeof(*plan));
+#define PLAN_NAME_(id, text) plan->rows[PLAN_##id].name = text;
+    PLAN_ROWS(PLAN_NAME_)
+#undef PLAN_NAME_
+}
+
+static inline void plan_set(GPT2Plan* plan, PlanRowId id, PlanMemory memory, PlanPhase phase, size_t bytes) {
+    plan->rows[id].memory = memory;
+    plan->rows[id].phase = phase;
+    plan->rows[id].bytes = bytes;
+}
+
+// The bytes of a kind of memory that a phase takes
+static inline size_t plan_phase(const GPT2Plan* plan, PlanMemory memory, PlanPhase phase) {
+    size_t sum = 0;
+    for (int i = 0; i < NUM_PLAN_ROWS; i++) {
+        const PlanRow* r = &plan->rows[i];
+        if (r->memory == memory && r->phase == phase) { sum = size_add(sum, r->bytes); }
+    }
+    return sum;
+}
+
+// The largest number of bytes of a kind of memory that the run holds at a time; SIZE_MAX where that does not fit.
+static inline size_t plan_peak(const GPT2Plan* plan, PlanMemory memory) {
+    size_t loading = plan_phase(plan, memory, PLAN_LOADING), training = plan_phase(plan, memory, PLAN_TRAINING);
+    return size_add(plan_phase(plan, memory, PLAN_ALWAYS), loading > training ? loading : training);
+}
+
+// The same for what the run holds after its first step, but for the CUDA context, which is there before anything can be
+// measured: what cudaMemGetInfo sees go.
+static inline size_t plan_held(const GPT2Plan* plan, PlanMemory memory) {
+    size_t context = memory == PLAN_DEVICE ? plan->rows[PLAN_CONTEXT].bytes : 0;
+    size_t all = size_add(plan_phase(plan, memory, PLAN_ALWAYS), plan_phase(plan, memory, PLAN_TRAINING));
+    return all == SIZE_MAX ? all : all - context;
+}
+
+// 1 where the run's device memory fits; the context is there already. 1 too where there is no GPU to ask.
+static inline int plan_fits_device(const GPT2Plan* plan, const GPT2Memory* memory) {
+    size_t peak = plan_peak(plan, PLAN_DEVICE);
+    return !memory->has_device || (peak != SIZE_MAX && peak - plan->rows[PLAN_CONTEXT].bytes <= memory->device_free);
+}
+
+static inline int plan_fits_host(const GPT2Plan* plan, const GPT2Memory* memory) {
+    size_t peak = plan_peak(plan, PLAN_HOST);
+    return peak != SIZE_MAX && peak <= memory->host_free;
+}
+
+static inline int plan_fits(const GPT2Plan* plan, const GPT2Memory* memory) {
+    return plan_fits_device(plan, memory) && plan_fits_host(plan, memory);
+}
+
+#endif
