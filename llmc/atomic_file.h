@@ -8,18 +8,20 @@ directory. A crash in between leaves the old file, or none, never half of one.
     TRY(atomic_commit(&file));
 
 Every failure removes the .tmp file, so nothing is left to clean up; whoever stops halfway for a reason of its own calls
-atomic_abandon(). The first error sticks: later calls fail with the same message. No globals: a thread may write a file.
+atomic_abandon(). The first error sticks: later calls fail with the same message. Each thread may write a file.
 */
 #ifndef LLMC_ATOMIC_FILE_H
 #define LLMC_ATOMIC_FILE_H
 
 #include "status.h"
+#include "temporary_files.h"
 #include "utils.h"
 
 typedef struct {
     FILE* file;       // NULL: committed, abandoned, or failed
     int error;        // errno of the first failure, or 0
     const char* what; // "write", "rename": what failed
+    int slot;         // in temporary_files.h
     char path[1024];
     char temporary[1024 + 8];
 } AtomicFile;
@@ -29,6 +31,7 @@ static inline void atomic_abandon(AtomicFile* a) {
     if (a->file == NULL) { return; }
     fclose(a->file);
     remove(a->temporary);
+    temporary_remove(a->slot);
     a->file = NULL;
 }
 
@@ -55,8 +58,11 @@ static inline Status atomic_open(AtomicFile* a, const char* path) {
     }
     strcpy(a->path, path);
     snprintf(a->temporary, sizeof(a->temporary), "%s.tmp", path);
+    a->slot = temporary_add(a->temporary);
     a->file = fopen(a->temporary, "wb");
-    return a->file == NULL ? atomic_fail_(a, "open") : STATUS_OK;
+    if (a->file != NULL) { return STATUS_OK; }
+    temporary_remove(a->slot);
+    return atomic_fail_(a, "open");
 }
 
 static inline Status atomic_write(AtomicFile* a, const void* src, size_t bytes) {
@@ -92,6 +98,7 @@ static inline Status atomic_commit(AtomicFile* a) {
     if (fflush(a->file) != 0 || fsync(fileno(a->file)) != 0) { return atomic_fail_(a, "write"); }
     // named before it is closed: until then a failure is atomic_fail_'s to clean up, and after fsync closing says nothing new
     if (rename(a->temporary, a->path) != 0) { return atomic_fail_(a, "rename"); }
+    temporary_remove(a->slot);
     fclose(a->file);
     a->file = NULL;
     return atomic_sync_directory_(a->path);

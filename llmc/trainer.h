@@ -5,7 +5,7 @@ train_gpt2.cu defines. trainer_main, at the end, is the training loop:
     open { evaluate, sample, checkpoint, step } close
 
 Each of the four does its work at the steps where it is due. Step N is the state after N updates, so the loop has one
-more round than there are updates.
+more round than there are updates. A signal (signals.h) ends the loop after the checkpoint that it asks for.
 */
 #ifndef LLMC_TRAINER_H
 #define LLMC_TRAINER_H
@@ -23,6 +23,7 @@ more round than there are updates.
 #include "progress.h"
 #include "sampler.h"
 #include "schedulers.h"
+#include "signals.h"
 #include "table.h"
 #include "tokenizer.h"
 
@@ -44,6 +45,9 @@ typedef struct {
     double gemm_flops; // FLOP/s of a large GEMM on this machine, measured: the denominator of MFU
     double seconds;    // of all steps but the first
     double rate;       // tokens/s, exponentially averaged
+    int timed_steps;   // steps that `seconds` is the sum of
+    int ended;         // 1: no step follows
+    int exit_code;
 } Trainer;
 
 // ----------------------------------------------------------------------------
@@ -238,6 +242,7 @@ static inline void trainer_open(Trainer* t, Options options) {
     memset(t, 0, sizeof(*t));
     Options* o = &t->options;
     *o = options;
+    signals_install();
     trainer_check_options(o);
     int found = o->resume ? checkpoint_newest(o->output_dir) : -1;
     t->resumed = found >= 0;
@@ -277,6 +282,7 @@ static inline void trainer_open(Trainer* t, Options options) {
     logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1, 0);
     check(gpt2_measure_gemm(t->model, &t->gemm_flops));
     trainer_print(t, source);
+    signals_begin_steps();
 }
 
 // ----------------------------------------------------------------------------
@@ -293,7 +299,7 @@ static inline void trainer_validate(Trainer* t, int step) {
     double sum = 0.0;
     gpt2_range_begin("validate");
     dataloader_reset(&t->val);
-    for (int i = 0; i < t->val_batches; i++) {
+    for (int i = 0; i < t->val_batches && !signals_stop(); i++) {
         dataloader_next(&t->val, &inputs, &targets);
         float loss;
         check(gpt2_validate(t->model, &loss, inputs, targets, o->batch, o->time));
@@ -302,6 +308,7 @@ static inline void trainer_validate(Trainer* t, int step) {
     }
     progress_end();
     gpt2_range_end();
+    if (signals_stop()) { return; } // the run that resumes here does it again
     float loss = (float)(sum / t->val_batches);
     printf("val loss %f\n", loss);
     logger_val(&t->logger, step, loss);
@@ -313,7 +320,7 @@ static inline void trainer_hellaswag(Trainer* t, int step) {
     int correct = 0;
     gpt2_range_begin("HellaSwag");
     evalloader_reset(&t->hellaswag);
-    for (int i = 0; i < t->hellaswag.num_batches; i++) {
+    for (int i = 0; i < t->hellaswag.num_batches && !signals_stop(); i++) {
         evalloader_next(&t->hellaswag);
         float loss; // of the whole batch; the score needs each token's
         check(gpt2_validate(t->model, &loss, t->hellaswag.inputs, t->hellaswag.targets, o->batch, o->time));
@@ -322,13 +329,14 @@ static inline void trainer_hellaswag(Trainer* t, int step) {
     }
     progress_end();
     gpt2_range_end();
+    if (signals_stop()) { return; }
     float accuracy = (float)correct / (float)t->hellaswag.num_examples;
     printf("HellaSwag: %d/%d = %f\n", correct, t->hellaswag.num_examples, accuracy);
     logger_eval(&t->logger, step, accuracy);
 }
 
 static inline void trainer_evaluate(Trainer* t, int step) {
-    if (!trainer_due(t, step, t->options.val_every)) { return; }
+    if (!trainer_due(t, step, t->options.val_every) || signals_stop()) { return; }
     if (t->val_batches > 0) { trainer_validate(t, step); }
     if (t->options.hellaswag && step > 0) { trainer_hellaswag(t, step); }
 }
@@ -336,7 +344,7 @@ static inline void trainer_evaluate(Trainer* t, int step) {
 // Prints text that the model generates from an end-of-text token.
 static inline void trainer_sample(Trainer* t, int step) {
     const Options* o = &t->options;
-    if (o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every)) { return; }
+    if (o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every) || signals_stop()) { return; }
     int V = gpt2_info(t->model)->config.vocab_size, T = o->time;
     int length = o->sample_tokens < T ? o->sample_tokens : T;
     int* tokens = (int*)malloc_check((size_t)T * sizeof(int));
@@ -345,7 +353,7 @@ static inline void trainer_sample(Trainer* t, int step) {
     for (int i = 0; i < T; i++) { tokens[i] = t->tokenizer.eot_token; }
     gpt2_range_begin("sample");
     printf("generating:\n---\n");
-    for (int n = 1; n < length; n++) {
+    for (int n = 1; n < length && !signals_stop(); n++) {
         int window = 64; // forward on the next power of two of tokens: few shapes to plan GEMMs for
         while (window < n) { window *= 2; }
         check(gpt2_forward(t->model, tokens, 1, window < T ? window : T));
@@ -361,18 +369,46 @@ static inline void trainer_sample(Trainer* t, int step) {
     free(tokens);
 }
 
-static inline void trainer_checkpoint(Trainer* t, int step) {
-    const Options* o = &t->options;
-    int just_read = t->resumed && step == t->first_step;
-    if (o->checkpoint_every == 0 || step == 0 || just_read || !trainer_due(t, step, o->checkpoint_every)) { return; }
+static inline void trainer_save_(Trainer* t, int step) {
     gpt2_range_begin("checkpoint");
-    checkpoint_write(t->model, &t->train, &t->outliers, o->output_dir, step);
+    checkpoint_write(t->model, &t->train, &t->outliers, t->options.output_dir, step);
     gpt2_range_end();
-    printf("wrote checkpoint %08d to %s\n", step, o->output_dir);
-    // with -nk, deletes the checkpoint that is one too many, unless -nm keeps it
+    printf("wrote checkpoint %08d to %s\n", step, t->options.output_dir);
+}
+
+// With -nk, deletes the checkpoint that is one too many, unless -nm keeps it.
+static inline void trainer_delete_old_(const Trainer* t, int step) {
+    const Options* o = &t->options;
     long long old = (long long)step - (long long)o->checkpoints_keep * o->checkpoint_every;
     int major = o->checkpoint_major > 0 && old % o->checkpoint_major == 0;
     if (o->checkpoints_keep > 0 && old > 0 && !major) { checkpoint_delete(o->output_dir, (int)old); }
+}
+
+// Ends the run, and says where it can go on.
+static inline void trainer_stop_(Trainer* t, int step, int number) {
+    const Options* o = &t->options;
+    t->ended = 1;
+    if (step == t->first_step) {
+        printf("stopped by %s before the first step: nothing to save\n", signals_name(number));
+    } else if (o->output_dir == NULL) {
+        printf("stopped by %s after step %d/%d; nothing is saved: there is no -o\n", signals_name(number), step,
+               t->num_steps);
+    } else {
+        printf("stopped by %s after step %d/%d; the same command with -y 1 goes on from there\n", signals_name(number),
+               step, t->num_steps);
+    }
+}
+
+// Saves where a checkpoint is due, and where a signal asks for one.
+static inline void trainer_checkpoint(Trainer* t, int step) {
+    const Options* o = &t->options;
+    int stop = signals_stop(), trained = step > t->first_step; // else it is a new model, or was just read
+    int asked = trained && (stop || signals_take_save());
+    int due = trained && o->checkpoint_every > 0 && trainer_due(t, step, o->checkpoint_every);
+    if (o->output_dir != NULL && (asked || due)) { trainer_save_(t, step); }
+    if (due) { trainer_delete_old_(t, step); }
+    if (asked && !stop && o->output_dir == NULL) { printf("note: SIGUSR1, but there is no -o: nothing is saved\n"); }
+    if (stop) { trainer_stop_(t, step, stop); }
 }
 
 // ----------------------------------------------------------------------------
@@ -399,6 +435,7 @@ static inline void trainer_report(Trainer* t, int step, float loss_z, float norm
     double rate = o->total_batch / seconds;
     int done = step - t->first_step; // steps before this one
     t->seconds += done > 0 ? seconds : 0.0;
+    t->timed_steps += done > 0;
     t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
     float loss = gpt2_info(t->model)->mean_loss;
     double mfu = flops_per_token(gpt2_info(t->model), o->time) * rate / t->gemm_flops;
@@ -417,7 +454,7 @@ static inline void trainer_step(Trainer* t, int step) {
     const Options* o = &t->options;
     const int *inputs, *targets;
     float norm;
-    if (step == t->num_steps) { return; }
+    if (step == t->num_steps || t->ended) { return; }
     if (o->overfit) { dataloader_reset(&t->train); }
     gpt2_range_begin("step");
     double start = wall_seconds();
@@ -445,15 +482,16 @@ static inline void trainer_step(Trainer* t, int step) {
     trainer_report(t, step, loss_z, norm, norm_z, learning_rate, wall_seconds() - start);
 }
 
-static inline void trainer_close(Trainer* t) {
-    int timed = t->num_steps - t->first_step - 1;
-    if (timed > 0) { printf("total average iteration time: %f ms\n", t->seconds / timed * 1e3); }
+// Frees everything; returns the program's exit code.
+static inline int trainer_close(Trainer* t) {
+    if (t->timed_steps > 0) { printf("total average iteration time: %f ms\n", t->seconds / t->timed_steps * 1e3); }
     logger_close(&t->logger);
     dataloader_close(&t->train);
     dataloader_close(&t->val);
     if (t->options.hellaswag) { evalloader_close(&t->hellaswag); }
     if (t->options.sample_every > 0) { tokenizer_free(&t->tokenizer); }
     gpt2_free(t->model);
+    return t->exit_code;
 }
 
 // ----------------------------------------------------------------------------
@@ -462,14 +500,13 @@ static inline void trainer_close(Trainer* t) {
 static inline int trainer_main(int argc, char** argv) {
     static Trainer trainer;
     trainer_open(&trainer, cli_parse(argc, argv));
-    for (int step = trainer.first_step; step <= trainer.num_steps; step++) {
+    for (int step = trainer.first_step; step <= trainer.num_steps && !trainer.ended; step++) {
         trainer_evaluate(&trainer, step);
         trainer_sample(&trainer, step);
         trainer_checkpoint(&trainer, step);
         trainer_step(&trainer, step);
     }
-    trainer_close(&trainer);
-    return EXIT_SUCCESS;
+    return trainer_close(&trainer);
 }
 
 #endif

@@ -1,0 +1,96 @@
+/*
+Signals that ask a run to end or to save. SIGTERM and SIGINT: the run finishes its step, saves, and ends with exit code 0.
+SIGUSR1: it saves at the end of the step and goes on. A second SIGTERM or SIGINT ends the program at once, with 128 and the
+signal as exit code, and leaves nothing half written (temporary_files.h). Before the first step there is nothing to save: there
+the first one ends the program at once.
+
+A signal that comes again within 0.2 s is the same one: timeout(1) sends each twice, to the process and to its group. A
+signal that was ignored when the program began (SIGINT of a job in the background) stays ignored.
+*/
+#ifndef LLMC_SIGNALS_H
+#define LLMC_SIGNALS_H
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "temporary_files.h"
+
+enum { SIGNALS_SAME_MS = 200 };
+
+// Read and written by atomic operations alone: a handler may run in any thread.
+static struct {
+    int stop;     // the signal that asks the run to end, or 0
+    int save;     // 1: SIGUSR1 has come
+    int running;  // 1: there are steps to finish and to save
+    long long ms; // when `stop` was set
+} signals_;
+
+static inline const char* signals_name(int number) {
+    return number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGUSR1";
+}
+
+// Writes a line to stderr; async-signal-safe.
+static inline void signals_say_(int number, const char* text) {
+    char line[128];
+    const char* name = signals_name(number);
+    size_t n = strlen(name), k = strlen(text);
+    memcpy(line, name, n);
+    memcpy(line + n, text, k);
+    if (write(STDERR_FILENO, line, n + k) < 0) { return; } // nobody listens
+}
+
+static inline void signals_end_(int number, int exit_code) {
+    temporary_unlink_all();
+    signals_say_(number, exit_code == 0 ? ": ending before the first step, nothing to save\n" : ": ending at once\n");
+    _exit(exit_code);
+}
+
+static inline void signals_stop_handler_(int number) {
+    int error = errno, none = 0;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (!__atomic_load_n(&signals_.running, __ATOMIC_RELAXED)) { signals_end_(number, 0); }
+    if (__atomic_compare_exchange_n(&signals_.stop, &none, number, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&signals_.ms, ms, __ATOMIC_RELAXED);
+        signals_say_(number, ": ending after this step; a second one ends at once, without saving\n");
+    } else if (ms - __atomic_load_n(&signals_.ms, __ATOMIC_RELAXED) > SIGNALS_SAME_MS) {
+        signals_end_(number, 128 + number);
+    }
+    errno = error;
+}
+
+static inline void signals_save_handler_(int number) {
+    (void)number;
+    __atomic_store_n(&signals_.save, 1, __ATOMIC_RELAXED);
+}
+
+// From here on the signals mean what is said above. Both handlers wait for each other; system calls go on after them.
+static inline void signals_install(void) {
+    struct sigaction action, old;
+    memset(&action, 0, sizeof(action));
+    sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, SIGTERM);
+    sigaddset(&action.sa_mask, SIGINT);
+    action.sa_flags = SA_RESTART;
+    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
+    for (int i = 0; i < 3; i++) {
+        action.sa_handler = numbers[i] == SIGUSR1 ? signals_save_handler_ : signals_stop_handler_;
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) { continue; }
+        sigaction(numbers[i], &action, NULL);
+    }
+}
+
+// The first step comes: from here on a signal waits for the end of a step.
+static inline void signals_begin_steps(void) { __atomic_store_n(&signals_.running, 1, __ATOMIC_RELAXED); }
+
+// The signal that asks the run to end, or 0.
+static inline int signals_stop(void) { return __atomic_load_n(&signals_.stop, __ATOMIC_RELAXED); }
+
+// 1 where a SIGUSR1 has come since this was asked last.
+static inline int signals_take_save(void) { return __atomic_exchange_n(&signals_.save, 0, __ATOMIC_RELAXED); }
+
+#endif
