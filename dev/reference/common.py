@@ -1,4 +1,4 @@
-"""What this folder takes from dev/data (one-line errors, the argument parser, atomic files, the header); --device."""
+"""What this folder takes from dev/data (one-line errors, the argument parser, checked files); --device."""
 
 import argparse
 import os
@@ -8,27 +8,29 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pard
 
 from data_common import (
     HEADER_BYTES,
+    CheckedFile,
     OutputFile,
     Parser,
     fail,
     make_directory,
-    pack_header,
     positive_int,
     read_token_file,
     run,
+    verify,
 )
 
 __all__ = [
     "HEADER_BYTES",
+    "CheckedFile",
     "OutputFile",
     "Parser",
     "add_device_option",
     "fail",
     "make_directory",
-    "pack_header",
     "positive_int",
     "read_token_file",
     "run",
+    "verify",
 ]
 
 

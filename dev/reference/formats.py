@@ -7,6 +7,8 @@ Debug state: magic 20240327, version 2, B, T; then inputs and targets (B,T) int3
 gradients in fp32. Ours go on where llm.c's end: header[4] is the number of fp32 losses that follow the gradients, one
 before each step of AdamW on the same batch, and header[5..10] hold, as the bits of fp32 numbers, learning rate,
 beta1, beta2, epsilon, weight decay (on matrices only) and the limit of the gradient norm. llm.c's have zeros there.
+
+header[124..255] of both hold checksums, as in every file of ours: see dev/data/checksum.py.
 """
 
 import json
@@ -16,7 +18,7 @@ import struct
 import numpy as np
 import torch
 
-from common import HEADER_BYTES, OutputFile, fail, pack_header
+from common import HEADER_BYTES, CheckedFile, OutputFile, fail, verify
 from model import GPT2, Config
 
 MODEL_MAGIC = 20240326
@@ -39,8 +41,7 @@ def write_model(model, path, dtype):
     """Writes a checkpoint in fp32 or bf16 (rounded to nearest even)."""
     c = model.config
     sizes = (c.context, c.vocab_size, c.layers, c.heads, c.channels, c.padded_vocab_size)
-    with OutputFile(path) as out:
-        out.write(pack_header(MODEL_MAGIC, MODEL_VERSIONS[dtype], *sizes))
+    with CheckedFile(path, MODEL_MAGIC, MODEL_VERSIONS[dtype], *sizes) as out:
         for _, tensors in model.tensors():
             for tensor in tensors:
                 out.write(to_bytes(tensor, dtype))
@@ -51,8 +52,7 @@ def write_model(model, path, dtype):
 def write_state(path, x, y, logits, loss, gradients, losses, settings):
     """Writes a debug state; `gradients` in the order of model.tensors(), `settings` as header[5..10] holds them."""
     B, T = x.shape
-    with OutputFile(path) as out:
-        out.write(pack_header(STATE_MAGIC, STATE_VERSION, B, T, len(losses), *map(float_bits, settings)))
+    with CheckedFile(path, STATE_MAGIC, STATE_VERSION, B, T, len(losses), *map(float_bits, settings)) as out:
         for part in (to_bytes(x, torch.int32), to_bytes(y, torch.int32), to_bytes(logits), to_bytes(loss)):
             out.write(part)
         for gradient in gradients:
@@ -91,6 +91,7 @@ def read_model(path, **options):
     width = 4 if header[1] == 3 else 2
     if size != HEADER_BYTES + width * count:
         fail(f"{path}: {size:,} bytes, but its header describes a model of {HEADER_BYTES + width * count:,}")
+    verify(path)
     words = np.fromfile(path, np.float32 if width == 4 else np.uint16, offset=HEADER_BYTES)
     if width == 2:
         words = (words.astype(np.uint32) << 16).view(np.float32)

@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"error: no Python package {error.name} here: pip install torch numpy") from None
 
-from common import HEADER_BYTES, Parser, add_device_option, fail, positive_int, run
+from common import HEADER_BYTES, Parser, add_device_option, fail, positive_int, run, verify
 from formats import read_model
 from model import clip_gradients, fused_attention, make_optimizer
 
@@ -42,6 +42,7 @@ class TokenLoader:
             fail(f"no file matches {pattern}")
         self.paths = paths
         self.shards = [self.open_shard(path) for path in paths]
+        self.verified = set()  # indices of those compared with their checksums
         self.order = list(range(len(self.shards)))
         self.random = None if shuffle_seed is None else np.random.RandomState(shuffle_seed)
         self.reset()
@@ -71,8 +72,12 @@ class TokenLoader:
         self.open(0)
 
     def open(self, position):
+        shard = self.order[position]
+        if shard not in self.verified:
+            verify(self.paths[shard])
+            self.verified.add(shard)
         self.position, self.sample = position, 0
-        self.tokens = self.shards[self.order[position]]
+        self.tokens = self.shards[shard]
         self.samples = list(range((len(self.tokens) - 1) // (self.B * self.T)))
         if self.random:
             self.permute(self.samples)

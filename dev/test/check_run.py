@@ -16,6 +16,10 @@ import struct
 import sys
 from array import array
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from checksum import CorruptFile, verify
+
 BETA1, BETA2, EPSILON = 0.9, 0.95, 1e-8
 
 
@@ -25,10 +29,15 @@ def words(data, code):
     return a
 
 
+def read_file(path):
+    verify(path)  # raises CorruptFile
+    with open(path, "rb") as f:
+        return f.read()
+
+
 def read_model(path):
     """The table [(name, count, is matrix, kind, drawn)] of a checkpoint and its weights."""
-    with open(path, "rb") as f:
-        data = f.read()
+    data = read_file(path)
     _, version, T, V, L, _, C, Vp = words(data[:32], "i")
     table = [("wte", Vp * C, True, "normal", V * C), ("wpe", T * C, True, "normal", T * C)]
     for name, count, kind in (
@@ -57,8 +66,7 @@ def read_model(path):
 
 def read_state(path, n):
     """Header, moments, master weights or None, and what follows."""
-    with open(path, "rb") as f:
-        data = f.read()
+    data = read_file(path)
     header, at = words(data[:1024], "i"), 1024
     blocks = []
     for _ in range(3 if header[4] else 2):
@@ -176,6 +184,6 @@ if __name__ == "__main__":
     check = {name[6:]: value for name, value in list(globals().items()) if name.startswith("check_")}
     try:
         check[sys.argv[1]](*sys.argv[2:])
-    except AssertionError as claim:
+    except (AssertionError, CorruptFile) as claim:
         print(f"{' '.join(sys.argv[1:])}: {claim}")
         sys.exit(1)

@@ -26,6 +26,7 @@ def path_of(name):
 
 def read_state(path, config):
     """A debug state as a dict of arrays; everything after the header is 32 bits wide."""
+    common.verify(path)
     words = np.fromfile(path, np.int32)
     header, rest = words[:256], words[256:]
     B, T, steps = (int(i) for i in header[2:5])
@@ -72,6 +73,12 @@ def test_committed_dumps_are_what_the_model_computes(_):
             error = np.linalg.norm(values - state[what]) / np.linalg.norm(values)
             assert error <= 1e-6, f"{name}: {what} differ by {error:.2e}"
         assert state["loss"][0] == state["losses"][0]
+
+
+def test_committed_dumps_carry_checksums(_):
+    for name in DUMPS:
+        for path in (path_of(f"{name}.bin"), path_of(f"{name}_debug_state.bin")):
+            assert common.verify(path), path
 
 
 def test_clipping_only_shrinks(_):
@@ -137,6 +144,12 @@ def test_checkpoints_read_back(folder):
     again = formats.read_model(path)
     assert again.config == net.config
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
+    with open(path, "r+b") as f:
+        content = f.read()
+        f.seek(len(content) // 2)
+        f.write(bytes([content[len(content) // 2] ^ 4]))
+    _, error = run("train_reference.py", "-e", path, code=1)
+    assert path in error and "does not match its checksum" in error
     with open(path, "ab") as f:
         f.write(b"x")
     _, error = run("train_reference.py", "-e", path, code=1)
@@ -175,6 +188,23 @@ def test_batches_come_in_the_order_of_the_trainers(folder):
     loader = train_reference.TokenLoader(path, 2, 3, 61, shuffle_seed=42)
     order = [int(loader.next_batch()[0][0, 0]) // 6 for _ in range(20)]
     assert order == EXPECTED_ORDER, order
+
+
+def test_a_flipped_token_ends_the_training(folder):
+    path = os.path.join(folder, "tokens.bin")
+    with common.CheckedFile(path, 20240520, 1, 61) as out:
+        out.write(np.arange(61, dtype=np.uint16))
+        out.finish()
+    train_reference.TokenLoader(path, 2, 3, 61)
+    with open(path, "r+b") as f:
+        f.seek(1024 + 2 * 60)
+        f.write(b"\0\0")
+    try:
+        train_reference.TokenLoader(path, 2, 3, 61)
+    except SystemExit as error:
+        assert f"{path}: block 0 of 1" in str(error.code), error.code
+        return
+    raise AssertionError("read")
 
 
 def test_schedules(_):
@@ -223,6 +253,7 @@ if __name__ == "__main__":
     import numpy as np
     import torch
 
+    import common
     import formats
     import model
     import rounding
