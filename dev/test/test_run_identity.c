@@ -1,0 +1,212 @@
+// llmc/run_identity.h: equal runs have equal identities, any other setting or data another one, and every difference between
+// a checkpoint and a run is said.
+#include "llmc/run_identity.h"
+
+#include "unit.h"
+
+static RunIdentity of_flags(const Options* o) {
+    RunIdentity id;
+    memset(&id, 0, sizeof(id));
+    run_identity_flags(&id, o);
+    run_identity_complete(&id);
+    return id;
+}
+
+// An identity of two lines
+static RunIdentity of_two(IdentityEffect effect, const char* value, const char* data) {
+    RunIdentity id;
+    memset(&id, 0, sizeof(id));
+    run_identity_line(&id, effect, "--thing", "%s", value);
+    run_identity_line(&id, IDENTITY_DATA, "training-data", "%s", data);
+    run_identity_complete(&id);
+    return id;
+}
+
+static int same(RunIdentity a, RunIdentity b) {
+    int equal = a.run == b.run && a.settings == b.settings && a.data == b.data;
+    run_identity_free(&a);
+    run_identity_free(&b);
+    return equal;
+}
+
+// The notes on the differences, which the caller counts
+static char notes[4096];
+static IdentityDifferences differences(const char* text, size_t bytes, const RunIdentity* id) {
+    memset(notes, 0, sizeof(notes));
+    FILE* out = fmemopen(notes, sizeof(notes) - 1, "w");
+    IdentityDifferences d = run_identity_compare(out, text, bytes, id);
+    fclose(out);
+    return d;
+}
+
+static int they_are(IdentityDifferences d, int differences, int changing, int fixed) {
+    int so = d.differences == differences && d.changing == changing && d.fixed == fixed;
+    if (!so) { printf("    %d differences, %d changing, %d fixed:\n%s", d.differences, d.changing, d.fixed, notes); }
+    return so;
+}
+
+// A flag changes the run's id where it changes the result, and is said then.
+static void every_flag_that_changes_the_result(void) {
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        Options a = cli_defaults(), b = cli_defaults();
+        void* member = (char*)&b + f->offset;
+        if (!(f->who & CLI_TRAINER)) { continue; }
+        if (f->type == CLI_text) {
+            *(cli_text*)member = "another";
+        } else if (f->type == CLI_number) {
+            *(cli_number*)member = nextafter(*(cli_number*)member, 2.0); // the last bit counts
+        } else {
+            *(cli_whole*)member += 1;
+        }
+        RunIdentity first = of_flags(&a), second = of_flags(&b);
+        IdentityDifferences d = differences(first.text, first.text_bytes, &second);
+        int effect = identity_effect_(f);
+        int ok = effect < 0 ? first.run == second.run && they_are(d, 0, 0, 0)
+                            : first.run != second.run && they_are(d, 1, 1, effect == IDENTITY_FIXED) &&
+                                  strstr(notes, f->long_name) != NULL;
+        if (!CHECK(ok)) { printf("    %s\n", f->long_name); }
+        run_identity_free(&first);
+        run_identity_free(&second);
+    }
+}
+
+static void digests_take_what_matters(void) {
+    CHECK(same(of_two(IDENTITY_RESULT, "1", "a"), of_two(IDENTITY_RESULT, "1", "a")));
+    CHECK(same(of_two(IDENTITY_FREE, "1", "a"), of_two(IDENTITY_FREE, "2", "a")));
+    CHECK(!same(of_two(IDENTITY_RESULT, "1", "a"), of_two(IDENTITY_RESULT, "2", "a")));
+    CHECK(!same(of_two(IDENTITY_FIXED, "1", "a"), of_two(IDENTITY_FIXED, "2", "a")));
+    CHECK(!same(of_two(IDENTITY_FREE, "1", "a"), of_two(IDENTITY_FREE, "1", "b")));
+    RunIdentity a = of_two(IDENTITY_RESULT, "1", "a"), b = of_two(IDENTITY_RESULT, "1", "b");
+    CHECK(a.settings == b.settings && a.data != b.data && a.run != b.run && a.run != 0);
+    CHECK(strcmp(a.text, "result --thing 1\ndata training-data a\n") == 0 && strlen(a.text) == a.text_bytes);
+    run_identity_free(&a);
+    run_identity_free(&b);
+}
+
+static void differences_are_said_with_both_values(void) {
+    Options o = cli_defaults();
+    o.seed = 42, o.learning_rate = 3e-4, o.batch = 4;
+    RunIdentity checkpoint = of_flags(&o);
+    o.seed = 43, o.learning_rate = 6e-4, o.batch = 8;
+    RunIdentity run = of_flags(&o);
+    IdentityDifferences d = differences(checkpoint.text, checkpoint.text_bytes, &run);
+    CHECK(they_are(d, 3, 3, 1));
+    CHECK(strstr(notes, "note: --seed: the checkpoint has 42, this run 43 (changes the result)\n"));
+    CHECK(strstr(notes, "note: --learning-rate: the checkpoint has 0.0003, this run 0.0006 (changes the result)\n"));
+    CHECK(strstr(notes, "note: --batch: the checkpoint has 4, this run 8 (cannot change)\n"));
+    CHECK(they_are(differences(run.text, run.text_bytes, &run), 0, 0, 0) && notes[0] == '\0');
+    run_identity_free(&checkpoint);
+    run_identity_free(&run);
+
+    checkpoint = of_two(IDENTITY_FREE, "1", "a"), run = of_two(IDENTITY_FREE, "2", "a");
+    CHECK(they_are(differences(checkpoint.text, checkpoint.text_bytes, &run), 1, 0, 0));
+    CHECK(strstr(notes, "the checkpoint has 1, this run 2 (does not change the result)"));
+    run_identity_free(&run);
+    run = of_two(IDENTITY_RESULT, "2", "a"); // harmless to the one, not to the other
+    CHECK(they_are(differences(checkpoint.text, checkpoint.text_bytes, &run), 1, 1, 0));
+    run_identity_free(&checkpoint);
+    run_identity_free(&run);
+}
+
+// What the other version has no word for is said, and no reason to refuse: it may be a setting that did not exist.
+static void settings_of_one_side_alone(void) {
+    static const char text[] = "data training-data a\nresult --old 5\nnonsense\nbad line here\n\nresult --cut";
+    RunIdentity run = of_two(IDENTITY_RESULT, "1", "a");
+    CHECK(they_are(differences(text, sizeof(text) - 1, &run), 2, 0, 0));
+    CHECK(strstr(notes, "--thing: the checkpoint does not say, this run has 1\n"));
+    CHECK(strstr(notes, "--old: the checkpoint has 5, this trainer has no such setting\n"));
+    CHECK(they_are(differences("", 0, &run), 2, 0, 0));
+    static const char escape[] = "result --thing \033[2J\n";
+    differences(escape, sizeof(escape) - 1, &run);
+    CHECK(strstr(notes, "the checkpoint has ?[2J") && !strchr(notes, '\033'));
+    char value[32];
+    CHECK(run_identity_value(text, sizeof(text) - 1, "--old", value, sizeof(value)) && strcmp(value, "5") == 0);
+    CHECK(!run_identity_value(text, sizeof(text) - 1, "--ol", value, sizeof(value)) && value[0] == '\0');
+    run_identity_free(&run);
+}
+
+// A damaged text, of any length, is compared without a crash.
+static void any_bytes_are_compared(void) {
+    RunIdentity run = of_two(IDENTITY_RESULT, "1", "a");
+    unsigned state = 1;
+    for (int trial = 0; trial < 2000; trial++) {
+        size_t bytes = (size_t)trial % 64;
+        char* exact = (char*)malloc_check(bytes); // no byte more: a sanitizer sees what reads beyond
+        for (size_t i = 0; i < bytes; i++) {
+            exact[i] = "data result\n 1a"[(state = state * 1103515245u + 12345u) / 65536 % 15];
+        }
+        differences(exact, bytes, &run);
+        free(exact);
+    }
+    CHECK(1);
+    run_identity_free(&run);
+}
+
+static uint64_t digest_of(const char* path) {
+    Digest d = digest_begin();
+    status_clear();
+    CHECK(identity_file(&d, path) == STATUS_OK);
+    return digest_end(d);
+}
+
+// A file is told by its contents, wherever it lies.
+static void files_are_told_by_their_contents(void) {
+    enum { BYTES = 100000 };
+    char* body = (char*)calloc_check(BYTES, 1);
+    const char *a = unit_path("a.bin"), *b = unit_path("b.bin");
+    unit_write_format(a, 20240520, 1, BYTES / 2, 256, body, BYTES);
+    unit_write_format(b, 20240520, 1, BYTES / 2, 256, body, BYTES);
+    uint64_t digest = digest_of(a);
+    CHECK(digest_of(b) == digest);
+    size_t places[] = {8, 12, HEADER_BYTES, HEADER_BYTES + BYTES - 2}; // tokens, vocabulary, first, last
+    for (size_t i = 0; i < 4; i++) {
+        unit_write_format(b, 20240520, 1, BYTES / 2, 256, body, BYTES);
+        unit_patch(b, places[i], 7);
+        if (!CHECK(digest_of(b) != digest)) { printf("    byte %zu\n", places[i]); }
+    }
+    unit_write_format(b, 20240520, 1, BYTES / 2, 256, body, BYTES - 2);
+    CHECK(digest_of(b) != digest);
+    unit_write_format(b, 20240520, 1, BYTES / 2, 256, body, BYTES);
+    unit_patch(b, 4 * IDENTITY_CHECKSUMS, IDENTITY_CHECKSUM_MARK & 0xffff); // checksums: the header says all
+    unit_patch(b, 4 * IDENTITY_CHECKSUMS + 2, IDENTITY_CHECKSUM_MARK >> 16);
+    digest = digest_of(b);
+    unit_patch(b, 4 * 127, 5);
+    CHECK(digest_of(b) != digest);
+    unit_write(b, "", 0);
+    digest_of(b);
+    Digest d = digest_begin();
+    CHECK(identity_file(&d, unit_path("none.bin")) != STATUS_OK && strstr(status_message(), "none.bin"));
+    free(body);
+    remove(b);
+    glob_t paths;
+    char pattern[512];
+    snprintf(pattern, sizeof(pattern), "%s/*.bin", unit_folder);
+    RunIdentity id;
+    memset(&id, 0, sizeof(id));
+    CHECK(glob(pattern, 0, NULL, &paths) == 0);
+    CHECK(run_identity_files(&id, IDENTITY_DATA, "training-data", &paths, BYTES / 2) == STATUS_OK);
+    CHECK(strncmp(id.text, "data training-data 1 file, 50000 tokens, digest ", 48) == 0);
+    globfree(&paths);
+    run_identity_free(&id);
+}
+
+static void numbers_are_short_and_exact(void) {
+    char text[64];
+    double numbers[] = {3e-4, 0.1, 1.0 / 3.0, 1e-8, 2147483647.0, 5e-324};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        CHECK(strtod(identity_number_(text, sizeof(text), numbers[i]), NULL) == numbers[i]);
+    }
+    CHECK(strcmp(identity_number_(text, sizeof(text), 3e-4), "0.0003") == 0);
+}
+
+int main(void) {
+    every_flag_that_changes_the_result();
+    digests_take_what_matters();
+    differences_are_said_with_both_values();
+    settings_of_one_side_alone();
+    any_bytes_are_compared();
+    files_are_told_by_their_contents();
+    numbers_are_short_and_exact();
+    return unit_end();
+}
