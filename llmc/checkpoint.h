@@ -15,7 +15,6 @@ weights, so that renamed files, or files of two runs, are refused.
 
 #include "atomic_file.h"
 #include "dataloader.h"
-#include "digest.h"
 #include "gpt2_model.h"
 #include "model_file.h"
 #include "outlier_detector.h"
@@ -46,14 +45,13 @@ typedef struct {
 // Writes a block of the model to a file, or fills it from there, through a buffer on the host.
 static const size_t CHECKPOINT_BUFFER = 32 << 20;
 
-static inline void checkpoint_write_block_(AtomicFile* file, GPT2* model, GPT2Block block, Digest* digest) {
+static inline void checkpoint_write_block_(AtomicFile* file, GPT2* model, GPT2Block block) {
     size_t bytes = gpt2_block_bytes(model, block);
     char* buffer = (char*)malloc_check(bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER);
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
         check(gpt2_copy_out(model, buffer, block, i, n));
         check(atomic_write(file, buffer, n));
-        if (digest != NULL) { digest_update(digest, buffer, n); }
     }
     free(buffer);
 }
@@ -69,17 +67,23 @@ static inline void checkpoint_read_block_(GPT2* model, GPT2Block block, FILE* fi
     free(buffer);
 }
 
-// Writes the weights as they are, in the training precision; returns the digest that ties the state to them.
+// Writes the weights as they are, in the training precision; returns what ties the state to them.
 static inline uint64_t checkpoint_write_model(GPT2* model, int step, const char* path) {
-    AtomicFile file;
-    check(atomic_open(&file, path));
-    Digest digest = digest_begin();
+    CheckedWriter file;
     const GPT2Info* info = gpt2_info(model);
-    gpt2_write_model_header(&file, info->config, info->weight_bytes == 4 ? MODEL_VERSION_FP32 : MODEL_VERSION_BF16);
-    checkpoint_write_block_(&file, model, GPT2_WEIGHTS, &digest);
-    uint64_t result = gpt2_complete_model_header(&file, step, digest);
-    check(atomic_commit(&file));
-    return result;
+    size_t bytes = gpt2_block_bytes(model, GPT2_WEIGHTS);
+    int version = info->weight_bytes == 4 ? MODEL_VERSION_FP32 : MODEL_VERSION_BF16;
+    char* buffer = (char*)malloc_check(bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER);
+    check(model_file_create(&file, path, info->config, version));
+    for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
+        size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
+        check(gpt2_copy_out(model, buffer, GPT2_WEIGHTS, i, n));
+        check(checked_write(&file, buffer, n));
+    }
+    free(buffer);
+    uint64_t contents = model_file_complete(&file, step);
+    check(checked_commit(&file));
+    return contents;
 }
 
 static inline void checkpoint_write_state(GPT2* model, const DataLoader* loader, const Outliers* outliers, int step,
@@ -104,9 +108,9 @@ static inline void checkpoint_write_state(GPT2* model, const DataLoader* loader,
     AtomicFile file;
     check(atomic_open(&file, path));
     check(atomic_write(&file, header, sizeof(header)));
-    checkpoint_write_block_(&file, model, GPT2_MOMENTS1, NULL);
-    checkpoint_write_block_(&file, model, GPT2_MOMENTS2, NULL);
-    checkpoint_write_block_(&file, model, GPT2_MASTER_WEIGHTS, NULL);
+    checkpoint_write_block_(&file, model, GPT2_MOMENTS1);
+    checkpoint_write_block_(&file, model, GPT2_MOMENTS2);
+    checkpoint_write_block_(&file, model, GPT2_MASTER_WEIGHTS);
     if (loader->should_shuffle) { dataloader_write_state(loader, &file); }
     check(atomic_write(&file, outliers, sizeof(*outliers)));
     check(atomic_commit(&file));
@@ -138,9 +142,8 @@ static inline size_t checkpoint_position_(const int32_t* header, int position, c
 static inline void checkpoint_check_pair_(const int32_t* header, int step, const char* path, const char* model_path) {
     uint64_t digest;
     memcpy(&digest, &header[STATE_MODEL], sizeof(digest));
-    FILE* file = fopen_check(model_path, "rb");
-    ModelHeader model = gpt2_model_header(file, model_path);
-    fclose(file);
+    ModelHeader model;
+    check(gpt2_read_model_header(model_path, &model));
     if (header[STATE_STEP] != step) {
         fatal("%s holds step %d, its name says step %d; give it back its own name", path, (int)header[STATE_STEP],
               step);

@@ -23,10 +23,13 @@ end and be judged once.
 
 typedef enum { STATUS_OK = 0, STATUS_ERROR = 1 } Status;
 
+enum { STATUS_BYTES = 2048 }; // of a message: room for two paths
+
 #ifdef __cplusplus
-inline thread_local char status_text_[2048]; // one for all objects of a program: a variant and its bench are two
+inline thread_local char
+    status_text_[STATUS_BYTES]; // one for all objects of a program: a variant and its bench are two
 #else
-static _Thread_local char status_text_[2048];
+static _Thread_local char status_text_[STATUS_BYTES];
 #endif
 
 // Forgets this thread's error.

@@ -166,11 +166,9 @@ static inline GPT2Config trainer_config(const Options* o, const char* source) {
     if (!file_exists(source)) {
         fatal("-e %s: no such file; name a .bin that exists, or start a new model, such as -e d12", source);
     }
-    int version;
-    FILE* file = fopen_check(source, "rb");
-    GPT2Config config = gpt2_read_model_header(file, source, &version);
-    fclose(file);
-    return config;
+    ModelHeader header;
+    check(gpt2_read_model_header(source, &header));
+    return header.config;
 }
 
 // The model's settings, from the flags.
@@ -195,9 +193,9 @@ static inline void trainer_build_model(Trainer* t, const char* source) {
     check(gpt2_allocate(t->model, o->batch, o->time, 1));
     float* params;
     if (ends_with(source, ".bin")) {
-        GPT2Config loaded;
-        params = gpt2_load_parameters(source, &loaded);
-        if (memcmp(&loaded, &config, sizeof(config)) != 0) {
+        ModelHeader loaded;
+        check(gpt2_load_parameters(&params, source, &loaded));
+        if (memcmp(&loaded.config, &config, sizeof(config)) != 0) {
             fatal("%s has changed while this run began: it holds a model of other sizes now; start again", source);
         }
     } else {

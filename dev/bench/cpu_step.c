@@ -46,18 +46,15 @@ static void new_model(const char* descriptor, const char* path) {
     size_t n = gpt2_parameters(table, config);
     float* params = (float*)malloc_check(n * sizeof(float));
     gpt2_init_parameters(params, config, 42);
-    AtomicFile file;
-    check(atomic_open(&file, path));
-    gpt2_write_model_header(&file, config, MODEL_VERSION_FP32);
-    check(atomic_write(&file, params, n * sizeof(float)));
-    check(atomic_commit(&file));
+    check(model_file_write(path, config, MODEL_VERSION_FP32, 0, params));
     free(params);
 }
 
 static void open_model(const char* path, int B, int T) {
-    GPT2Config config;
-    float* params = gpt2_load_parameters(path, &config);
-    check(gpt2_create(&model, config, gpt2_default_settings()));
+    ModelHeader header;
+    float* params;
+    check(gpt2_load_parameters(&params, path, &header));
+    check(gpt2_create(&model, header.config, gpt2_default_settings()));
     check(gpt2_allocate(model, B, T, 1));
     check(gpt2_set_parameters(model, params));
     free(params);

@@ -198,18 +198,17 @@ static void write_model(int seed, const char* path) {
         checkpoint_write_model(&model, STEP, path);
         return;
     }
-    AtomicFile file;
-    check(atomic_open(&file, path));
-    gpt2_write_model_header(&file, small_config, MODEL_VERSION_BF16);
-    check(atomic_write(&file, params, n * sizeof(uint16_t)));
-    check(atomic_commit(&file));
+    int32_t header[HEADER_INTS];
+    gpt2_model_header_words(header, small_config, MODEL_VERSION_BF16);
+    write_format(path, header, HEADER_INTS, params, n * sizeof(uint16_t));
 }
 
 static void read_model(const char* path) {
-    GPT2Config config;
+    ModelHeader header;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    float *params = gpt2_load_parameters(path, &config), sum = 0.0f;
-    size_t n = gpt2_parameters(table, config);
+    float *params, sum = 0.0f;
+    check(gpt2_load_parameters(&params, path, &header));
+    size_t n = gpt2_parameters(table, header.config);
     for (size_t i = 0; i < n; i++) { sum += params[i]; }
     if (sum == 12345.0f) { fprintf(fuzz_stdout, "%f\n", sum); }
     fuzz_free(params);
@@ -347,12 +346,11 @@ static void write_state(int seed, const char* path) {
     write_tokens_16(0, in_folder("data_0.bin"));
     write_tokens_16(0, in_folder("data_1.bin"));
     write_model(seed == 2, model_path);
-    FILE* file = fopen_check(model_path, "rb");
-    uint64_t digest = gpt2_model_header(file, model_path).digest;
-    fclose(file);
+    ModelHeader header;
+    check(gpt2_read_model_header(model_path, &header));
     open_loader(&d, in_folder("data_?.bin"), seed == 0, SMALL_V);
     use_batches(&d, 5, SMALL_V);
-    checkpoint_write_state(&model, &d, &outliers, STEP, digest, path);
+    checkpoint_write_state(&model, &d, &outliers, STEP, header.digest, path);
     dataloader_close(&d);
 }
 

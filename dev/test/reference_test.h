@@ -422,8 +422,10 @@ static inline void reference_check_bits(const char* what, ReferenceBits bits, Re
 // All checks of one dump.
 static inline void reference_dump(const char* model_path, const char* state_path, GPT2Settings settings,
                                   ReferencePrecision precision) {
-    GPT2Config config;
-    float* params = gpt2_load_parameters(model_path, &config);
+    ModelHeader header;
+    float* params;
+    check(gpt2_load_parameters(&params, model_path, &header));
+    GPT2Config config = header.config;
     DebugState state = debug_state_read(state_path, config);
     if (state.num_losses == 0) { // llm.c's files: PyTorch's steps are not in them, determinism is tested all the same
         state.learning_rate = 1e-4f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.epsilon = 1e-8f;

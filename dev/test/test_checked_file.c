@@ -91,24 +91,15 @@ static void the_same_bytes_give_the_same_file(void) {
     free(one), free(two);
 }
 
-static void flip(const char* path, size_t bit) {
-    FILE* file = fopen_check(path, "r+b");
-    fseek_check(file, (int64_t)(bit / 8), path);
-    int byte = fgetc(file) ^ 1 << bit % 8;
-    fseek_check(file, (int64_t)(bit / 8), path);
-    fputc(byte, file);
-    fclose(file);
-}
-
 static void every_flipped_bit_of_the_header_is_refused(void) {
     const char* path = write_file(1000, 1000);
     int refused = 0;
     for (size_t bit = 0; bit < 8 * HEADER_BYTES; bit++) {
-        flip(path, bit);
+        unit_flip(path, bit);
         refused += read_file(path) == STATUS_ERROR;
         if (bit == 8 * 4 * 7) { CHECK(says(STATUS_ERROR, "checked.bin: its header (bytes 0 to 1023)")); }
         if (bit == 8 * 4 * CHECKED_AT) { CHECK(says(STATUS_ERROR, "checked.bin: its header (bytes 0 to 1023)")); }
-        flip(path, bit);
+        unit_flip(path, bit);
     }
     CHECK(refused == 8 * HEADER_BYTES);
     CHECK(read_file(path) == STATUS_OK);
@@ -125,9 +116,9 @@ static void a_flipped_bit_of_the_body_names_its_block(void) {
                   {2 * BLOCK, "bytes 132096 to 132195"},
                   {2 * BLOCK + 99, "bytes 132096 to 132195"}};
     for (int i = 0; i < 5; i++) {
-        flip(path, 8 * (HEADER_BYTES + places[i].byte) + 3);
+        unit_flip(path, 8 * (HEADER_BYTES + places[i].byte) + 3);
         CHECK(says(read_file(path), places[i].words));
-        flip(path, 8 * (HEADER_BYTES + places[i].byte) + 3);
+        unit_flip(path, 8 * (HEADER_BYTES + places[i].byte) + 3);
     }
     CHECK(read_file(path) == STATUS_OK);
 }
@@ -159,9 +150,9 @@ static void files_without_checksums_are_read_and_told(void) {
     CHECK(says(checked_open(&r, path, 1, "model"), "plain.bin is not a model: magic number 20990101, expected 1"));
     int refused = 0; // no flip in words 124 to 255 makes it another kind that is accepted
     for (size_t bit = 32 * CHECKED_AT; bit < 32 * HEADER_INTS; bit++) {
-        flip(path, bit);
+        unit_flip(path, bit);
         refused += read_file(path) == STATUS_ERROR;
-        flip(path, bit);
+        unit_flip(path, bit);
     }
     CHECK(refused == 32 * (HEADER_INTS - CHECKED_AT));
 }

@@ -11,8 +11,10 @@ static void check_pairs(const char* dump) {
     char model_path[256], state_path[256], label[64];
     snprintf(model_path, sizeof(model_path), "%s.bin", dump);
     snprintf(state_path, sizeof(state_path), "%s_debug_state.bin", dump);
-    GPT2Config config;
-    float* params = gpt2_load_parameters(model_path, &config);
+    ModelHeader header;
+    float* params;
+    check(gpt2_load_parameters(&params, model_path, &header));
+    GPT2Config config = header.config;
     DebugState state = debug_state_read(state_path, config);
     ReferencePrecision precision = gpu_precision();
     ReferenceTolerances tolerances = reference_tolerances(precision, config, &state);

@@ -300,37 +300,44 @@ static void bf16_rounds_to_the_nearest_even(void) {
 
 static const GPT2Config small = {8, 100, 128, 1, 1, 32};
 
-// Writes the small model's file, with parameter i = i / 64, in fp32 or bf16.
+// Writes the small model's file as llm.c does, without checksums, with parameter i = i / 64, in fp32 or bf16.
 static const char* write_model(const char* name, int version) {
+    static float floats[40000];
+    static uint16_t halves[40000];
+    int32_t header[HEADER_INTS];
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t n = gpt2_parameters(table, small);
     const char* path = unit_path(name);
-    AtomicFile file;
-    check(atomic_open(&file, path));
-    gpt2_write_model_header(&file, small, version);
-    for (size_t i = 0; i < n; i++) {
-        float x = (float)i / 64.0f;
-        uint16_t half = float_to_bf16(x);
-        check(version == MODEL_VERSION_FP32 ? atomic_write(&file, &x, 4) : atomic_write(&file, &half, 2));
-    }
-    fclose(file.file); // an atomic_commit without its flush to the disk
-    rename(file.temporary, path);
+    for (size_t i = 0; i < n; i++) { floats[i] = (float)i / 64.0f, halves[i] = float_to_bf16((float)i / 64.0f); }
+    gpt2_model_header_words(header, small, version);
+    FILE* file = fopen_check(path, "wb");
+    fwrite_check(header, sizeof(header), 1, file, path);
+    version == MODEL_VERSION_FP32 ? fwrite_check(floats, 4, n, file, path) : fwrite_check(halves, 2, n, file, path);
+    fclose(file);
     return path;
 }
 
 static void load(const char* path) {
-    GPT2Config config;
-    free(gpt2_load_parameters(path, &config));
+    ModelHeader header;
+    float* params;
+    check(gpt2_load_parameters(&params, path, &header));
+    free(params);
+}
+
+static void verify(const char* path) {
+    ModelHeader header;
+    check(model_file_verify(path, &header));
 }
 
 static void checkpoints_come_back(void) {
     static const int versions[2] = {MODEL_VERSION_FP32, MODEL_VERSION_BF16};
     for (int k = 0; k < 2; k++) {
         GPT2Parameter table[NUM_PARAMETER_TENSORS];
-        GPT2Config config;
+        ModelHeader header;
+        float* params;
         size_t n = gpt2_parameters(table, small);
-        float* params = gpt2_load_parameters(write_model("model.bin", versions[k]), &config);
-        CHECK(is_config(config, 8, 100, 128, 1, 1, 32));
+        check(gpt2_load_parameters(&params, write_model("model.bin", versions[k]), &header));
+        CHECK(is_config(header.config, 8, 100, 128, 1, 1, 32));
         int same = 1;
         for (size_t i = 0; i < n; i++) {
             float x = (float)i / 64.0f;
@@ -342,10 +349,8 @@ static void checkpoints_come_back(void) {
 }
 
 static void read_sizes(const char* path) {
-    int version;
-    FILE* file = fopen_check(path, "rb");
-    gpt2_read_model_header(file, path, &version);
-    fclose(file);
+    ModelHeader header;
+    check(gpt2_read_model_header(path, &header));
 }
 
 // Sizes of which four bytes a parameter are a multiple of 2^64: a file of nothing but the header has the length that a
@@ -408,6 +413,88 @@ static void broken_checkpoints_are_refused(void) {
     }
 }
 
+// Files of this project say where they are damaged.
+static void damage_is_noticed_by_its_checksum(void) {
+    const char* path = write_model("model.bin", MODEL_VERSION_BF16);
+    unit_seal(path);
+    size_t size;
+    free(unit_read(path, &size));
+    CHECK_ENDS_WELL(load(path));
+    static const struct {
+        size_t byte;
+        const char* words;
+    } places[] = {{5, "model.bin|header (bytes 0 to 1023)"},
+                  {HEADER_BYTES, "model.bin: bytes 1024 to 35263 do not"},
+                  {35263, "model.bin: bytes 1024 to 35263 do not"}};
+    for (int i = 0; i < 3; i++) {
+        unit_flip(path, 8 * places[i].byte + 6);
+        CHECK_FATAL(places[i].words, load(path));
+        CHECK_FATAL(places[i].words, verify(path));
+        unit_flip(path, 8 * places[i].byte + 6);
+    }
+    CHECK_ENDS_WELL(verify(path));
+}
+
+// Files of the version before have a digest of the weights and no checksums.
+static void damage_is_noticed_by_the_digest_of_older_files(void) {
+    for (int version = MODEL_VERSION_FP32; version <= MODEL_VERSION_BF16; version += 2) {
+        const char* path = write_model("older.bin", version);
+        size_t size;
+        char* data = unit_read(path, &size);
+        Digest d = digest_begin();
+        digest_update(&d, data + HEADER_BYTES, size - HEADER_BYTES);
+        uint64_t digest = digest_end(d);
+        memcpy(data + 4 * MODEL_DIGEST, &digest, sizeof(digest));
+        size_t offsets[] = {HEADER_BYTES, HEADER_BYTES + 1, size / 2, size - 2};
+        for (size_t i = 0; i < 4; i++) {
+            data[offsets[i]] ^= 0x04;
+            unit_write(path, data, size);
+            CHECK_FATAL("older.bin|digest|corrupt", load(path));
+            CHECK_FATAL("older.bin|digest|corrupt", verify(path));
+            data[offsets[i]] ^= 0x04;
+        }
+        unit_write(path, data, size);
+        CHECK_ENDS_WELL(load(path));
+        CHECK_ENDS_WELL(verify(path));
+        free(data);
+    }
+}
+
+static void weights_that_are_not_finite_are_refused(void) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t qkvw = 0;
+    gpt2_parameters(table, small);
+    for (int i = 0; i < 4; i++) { qkvw += table[i].count; }
+    for (int sealed = 0; sealed < 2; sealed++) {
+        const char* path = write_model("nan.bin", MODEL_VERSION_BF16);
+        unit_patch(path, HEADER_BYTES + 2 * (qkvw + 77), 0x7fc0);
+        if (sealed) { unit_seal(path); }
+        CHECK_FATAL("nan.bin: qkvw, element 77 is nan", load(path));
+        CHECK_FATAL("nan.bin: qkvw, element 77 is nan", verify(path));
+        path = write_model("nan.bin", MODEL_VERSION_FP32);
+        unit_patch(path, HEADER_BYTES + 2, 0xff80);
+        if (sealed) { unit_seal(path); }
+        CHECK_FATAL("nan.bin: wte, element 0 is -inf", load(path));
+        CHECK_FATAL("nan.bin: wte, element 0 is -inf", verify(path));
+        unit_flip(path, 8 * HEADER_BYTES + 3); // damage goes first: the number may be its work
+        if (sealed) { CHECK_FATAL("nan.bin: bytes 1024", load(path)); }
+    }
+}
+
+// Equal weights are known by equal numbers, whatever the step; other weights by others.
+static void contents_are_identified(void) {
+    static float weights[2][20000] = {{1.0f}, {1.0f}};
+    ModelHeader h[4];
+    const char* path = unit_path("contents.bin");
+    weights[1][10000] = 1e-30f;
+    for (int i = 0; i < 4; i++) {
+        check(model_file_write(path, small, i < 3 ? MODEL_VERSION_FP32 : MODEL_VERSION_BF16, 7 + i, weights[i == 2]));
+        CHECK(model_file_verify(path, &h[i]) == STATUS_OK);
+        CHECK(h[i].step == 7 + i && h[i].digest != 0 && h[i].has_checksums);
+    }
+    CHECK(h[0].digest == h[1].digest && h[0].digest != h[2].digest && h[0].digest != h[3].digest);
+}
+
 int main(void) {
     models_have_their_number_of_parameters();
     the_table_is_llmc_s();
@@ -421,5 +508,9 @@ int main(void) {
     bf16_rounds_to_the_nearest_even();
     checkpoints_come_back();
     broken_checkpoints_are_refused();
+    damage_is_noticed_by_its_checksum();
+    damage_is_noticed_by_the_digest_of_older_files();
+    weights_that_are_not_finite_are_refused();
+    contents_are_identified();
     return unit_end();
 }

@@ -20,11 +20,7 @@ static void write_model(const char* to, const char* descriptor, unsigned seed) {
     size_t n = gpt2_parameters(table, config);
     float* params = (float*)malloc_check(n * sizeof(float));
     gpt2_init_parameters(params, config, seed);
-    AtomicFile file;
-    check(atomic_open(&file, to));
-    gpt2_write_model_header(&file, config, MODEL_VERSION_FP32);
-    check(atomic_write(&file, params, n * sizeof(float)));
-    check(atomic_commit(&file));
+    check(model_file_write(to, config, MODEL_VERSION_FP32, 0, params));
     free(params);
 }
 

@@ -17,6 +17,7 @@ unit_path("name") is a file in a directory of the program's own, which unit_end(
 #include <math.h>
 #include <sys/wait.h>
 
+#include "llmc/checked_file.h"
 #include "llmc/utils.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -199,6 +200,39 @@ static inline void unit_patch(const char* path, size_t offset, uint16_t value) {
     FILE* file = fopen_check(path, "r+b");
     fseek_check(file, (int64_t)offset, path);
     fwrite_check(&value, sizeof(value), 1, file, path);
+    fclose(file);
+}
+
+// Gives a file that was patched the checksums of what it holds now (of a header alone, those of an empty body), so that the
+// checks behind the checksums are reached.
+static inline void unit_seal(const char* path) {
+    size_t bytes;
+    char* data = unit_read(path, &bytes);
+    int32_t header[HEADER_INTS];
+    CheckedWriter w;
+    memcpy(header, data, sizeof(header));
+    check(checked_create(&w, path, header, bytes - HEADER_BYTES));
+    check(checked_write(&w, data + HEADER_BYTES, bytes - HEADER_BYTES));
+    check(checked_commit(&w));
+    free(data);
+}
+
+// Takes a file's checksums away: it is then as llm.c, or an older version, would have written it.
+static inline void unit_unseal(const char* path) {
+    static const int32_t nothing[HEADER_INTS - CHECKED_AT];
+    FILE* file = fopen_check(path, "r+b");
+    fseek_check(file, 4 * CHECKED_AT, path);
+    fwrite_check(nothing, sizeof(nothing), 1, file, path);
+    fclose(file);
+}
+
+// Flips one bit of a file.
+static inline void unit_flip(const char* path, size_t bit) {
+    FILE* file = fopen_check(path, "r+b");
+    fseek_check(file, (int64_t)(bit / 8), path);
+    int byte = fgetc(file) ^ 1 << bit % 8;
+    fseek_check(file, (int64_t)(bit / 8), path);
+    fputc(byte, file);
     fclose(file);
 }
 
