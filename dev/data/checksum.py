@@ -11,6 +11,7 @@ the header, which llm.c ignores, are ours (llmc/checked_file.h reads and writes 
 """
 
 import functools
+import os
 import struct
 
 HEADER_BYTES = 1024
@@ -146,25 +147,37 @@ def verify(path):
     """Compares a file with its checksums. True: all of it is right; False: it carries none. Raises CorruptFile."""
     with open(path, "rb") as file:
         words = read_header(file, path)
-        if words[MARK] != MARK_VALUE and not any(words[MARK:]):
+        if not any(words[MARK:]):
             return False
-        log2_block, blocks = words[LOG2_BLOCK], words[BLOCKS]
-        without = struct.pack(f"<{HEADER_WORDS}I", *words[:HEADER_CRC], 0, *words[BLOCK_CRCS:])
-        if crc32c(without) != words[HEADER_CRC]:
-            raise CorruptFile(f"{path}: its header (bytes 0 to {HEADER_BYTES - 1}) does not match its checksum")
-        if words[MARK] != MARK_VALUE or blocks > MAX_BLOCKS or not SMALLEST_LOG2 <= log2_block < 63:
-            raise CorruptFile(f"{path}: its header has checksum words that no writer of ours gives it")
-        for block in range(blocks):
-            left = 1 << log2_block
-            begin, crc = file.tell(), 0
-            while left and (piece := file.read(min(left, 1 << 20))):
-                crc = crc32c(piece, crc)
-                left -= len(piece)
-            if crc != words[BLOCK_CRCS + block]:
-                last = max(file.tell() - 1, begin)
-                raise CorruptFile(
-                    f"{path}: block {block} of {blocks} (bytes {begin} to {last}) does not match its checksum"
-                )
-        if file.read(1):
-            raise CorruptFile(f"{path}: trailing bytes after the last of its {blocks} blocks")
+        header = struct.pack(f"<{HEADER_WORDS}I", *words[:HEADER_CRC], 0, *words[BLOCK_CRCS:])
+        if words[MARK] != MARK_VALUE or words[HEADER_CRC] != crc32c(header):
+            last = HEADER_BYTES - 1
+            raise CorruptFile(f"{path}: its header (bytes 0 to {last}) does not have its checksum; the file is corrupt")
+        size = os.fstat(file.fileno()).st_size
+        if (words[LOG2_BLOCK], words[BLOCKS]) != division(size - HEADER_BYTES):
+            raise CorruptFile(
+                f"{path} has {size} bytes, for which its header has not as many checksums; it is truncated or has "
+                "trailing bytes"
+            )
+        for crc in words[BLOCK_CRCS : BLOCK_CRCS + words[BLOCKS]]:
+            begin = file.tell()
+            if crc != crc_of_next(file, 1 << words[LOG2_BLOCK]):
+                last = file.tell() - 1
+                raise CorruptFile(f"{path}: bytes {begin} to {last} do not have their checksum; the file is corrupt")
     return True
+
+
+def division(size):
+    """log2 of the bytes of a block, and the number of blocks, for a body of so many bytes."""
+    log2_block = SMALLEST_LOG2
+    while size > MAX_BLOCKS << log2_block:
+        log2_block += 1
+    return log2_block, -(-size >> log2_block)
+
+
+def crc_of_next(file, size):
+    crc = 0
+    while size and (piece := file.read(min(size, 1 << 20))):
+        crc = crc32c(piece, crc)
+        size -= len(piece)
+    return crc

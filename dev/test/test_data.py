@@ -18,6 +18,8 @@ import json
 import os
 import random
 import resource
+import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -311,14 +313,54 @@ def test_every_flipped_bit_is_found(folder):
             checksum.verify(write(path, bytes(bad)))
         except checksum.CorruptFile as error:
             block = (bit // 8 - 1024) >> 16
-            where = (
-                f"block {block} of 4 (bytes {1024 + (block << 16)} to"
-                if bit >= 8 * 1024
-                else "header (bytes 0 to 1023)"
-            )
+            where = f"{path}: bytes {1024 + (block << 16)} to" if bit >= 8 * 1024 else "header (bytes 0 to 1023)"
             assert path in str(error) and where in str(error), error
             continue
         raise AssertionError(f"bit {bit} was flipped unseen")
+
+
+COPY = """ // copies a file through the C side: what it reads is verified, what it writes is sealed anew
+#include "llmc/checked_file.h"
+int main(int argc, char** argv) {
+    CheckedReader r;
+    CheckedWriter w;
+    char buffer[10007];
+    if (argc != 3 || checked_open(&r, argv[1], 0, "file") != STATUS_OK) { fatal("%s", status_message()); }
+    check(checked_create(&w, argv[2], r.header, r.body_bytes));
+    for (size_t at = 0, n; at < r.body_bytes; at += n) {
+        n = r.body_bytes - at < sizeof(buffer) ? r.body_bytes - at : sizeof(buffer);
+        check(checked_read(&r, buffer, n));
+        check(checked_write(&w, buffer, n));
+    }
+    check(checked_end(&r));
+    check(checked_commit(&w));
+}
+"""
+
+
+def test_c_reads_and_writes_the_same_files(folder):
+    program, path, copied = (os.path.join(folder, name) for name in ("copy", "a.bin", "b.bin"))
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if shutil.which(compiler[0]) is None:
+        raise unit.Skipped(f"there is no {compiler[0]}")
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-I", data_common.ROOT, "-x", "c", "-", "-o", program, "-lpthread"]
+    subprocess.run([*compiler, *flags], input=COPY, text=True, check=True)
+    for length in (0, 1, 65_536, 70_001, 128 << 16, (128 << 16) + 1):
+        write_checked(path, (20240326, 3, 7, -1), random.Random(length).randbytes(length), 1 << 20)
+        subprocess.run([program, path, copied], check=True)
+        assert read(path) == read(copied), length
+    content = bytearray(read(path))
+    for at in (17, 1023, 1024, 8_000_000):
+        content[at] ^= 16
+        write(path, bytes(content))
+        content[at] ^= 16
+        done = subprocess.run([program, path, copied], check=False, capture_output=True, text=True)
+        try:
+            checksum.verify(path)
+        except checksum.CorruptFile as error:
+            assert str(error) in done.stderr and done.returncode == 1, (str(error), done.stderr)
+            continue
+        raise AssertionError(f"byte {at}")
 
 
 def test_files_of_another_length_are_refused(folder):
@@ -326,10 +368,10 @@ def test_files_of_another_length_are_refused(folder):
     write_checked(path, (20240520, 1, 3), bytes(3 << 16), 1 << 20)
     good = read(path)
     for content, words in (
-        (good + b"x", "trailing bytes"),
-        (good[:-1], "block 2 of 3"),
-        (good[: -(1 << 16)], "block 2 of 3"),
-        (good[:1024], "block 0 of 3"),
+        (good + b"x", f"{path} has 197633 bytes, for which its header has not as many checksums"),
+        (good[:-1], f"{path}: bytes 132096 to 197630 do not have their checksum"),
+        (good[: -(1 << 16)], "it is truncated or has trailing bytes"),
+        (good[:1024], "it is truncated or has trailing bytes"),
         (good[:1023], "ends inside its header"),
     ):
         write(path, content)
@@ -354,7 +396,7 @@ def test_readers_refuse_a_flipped_token(folder):
     content = bytearray(read(path))
     content[1100] ^= 1
     write(path, bytes(content))
-    expect_failure(lambda: data_common.read_token_file(path), path, "block 0 of 1 (bytes 1024 to 1423)")
+    expect_failure(lambda: data_common.read_token_file(path), path, "bytes 1024 to 1423 do not have")
 
 
 def test_verify_says_which_files_are_right(folder):
@@ -365,7 +407,7 @@ def test_verify_says_which_files_are_right(folder):
     printed, _ = run("verify.py", right, foreign)
     assert printed.splitlines() == [f"{right}: ok, model, 2 blocks", f"{foreign}: state, no checksums"], printed
     printed, error = run("verify.py", wrong, right, code=1)
-    assert f"{wrong}: block 1 of 2 (bytes 66560 to 71023)" in printed and f"{right}: ok" in printed, printed
+    assert f"{wrong}: bytes 66560 to 71023 do not have" in printed and f"{right}: ok" in printed, printed
     assert "1 of 2 files" in error
     for path, words in (
         (os.path.join(folder, "none.bin"), "No such file"),
