@@ -502,14 +502,26 @@ Status gpt2_measure_gemm(GPT2* model, double* flops) {
     return STATUS_OK;
 }
 
+#ifdef USE_CBLAS
+static const char* const gemm_name = "CBLAS";
+#else
+static const char* const gemm_name = "our own";
+#endif
+
+Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, int B, int T) {
+    (void)config, (void)settings, (void)B, (void)T;
+    memset(n, 0, sizeof(*n));
+    strcpy(n->precision, "fp32");
+    strcpy(n->gemm, gemm_name);
+    strcpy(n->attention, "flash2 forward, flash2 backward");
+    snprintf(n->device, sizeof(n->device), "CPU, vectors of %d floats", LANES);
+    return STATUS_OK;
+}
+
 void gpt2_print_device(const GPT2* model) {
     (void)model;
     print_table_row("device", "CPU, %d threads, vectors of %d floats", cpu_threads(), LANES);
-#ifdef USE_CBLAS
-    print_table_row("GEMM", "CBLAS");
-#else
-    print_table_row("GEMM", "our own");
-#endif
+    print_table_row("GEMM", "%s", gemm_name);
     print_table_row("precision", "fp32");
     print_table_row("attention", "flash2");
 }

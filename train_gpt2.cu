@@ -787,6 +787,20 @@ Status gpt2_measure_gemm(GPT2* model, double* flops) {
     return matmul_measure(&model->matmul, flops);
 }
 
+Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, int B, int T) {
+    int NH = config.num_heads, HS = config.channels / NH;
+    cudaDeviceProp device;
+    memset(n, 0, sizeof(*n));
+    status_clear();
+    TRY(gpt2_find_gpu(&device));
+    snprintf(n->precision, sizeof(n->precision), "%s", sizeof(floatX) == 4 && settings.tf32 ? "tf32" : PRECISION_NAME);
+    strcpy(n->gemm, "cuBLASLt");
+    snprintf(n->attention, sizeof(n->attention), "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
+             attention_backward_name(B, T, NH, HS));
+    snprintf(n->device, sizeof(n->device), "%s", device.name);
+    return status_now();
+}
+
 void gpt2_print_device(const GPT2* model) {
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver);

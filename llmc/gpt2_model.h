@@ -74,6 +74,15 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
 // the host is filled in all the same.
 Status gpt2_available_memory(GPT2Memory* memory);
 
+// What of this build and machine decides over the bits of a run, as a run's identity names it.
+typedef struct {
+    char precision[32], gemm[64], attention[128];
+    char device[256]; // the last bits of a sum may differ between devices
+} GPT2Numerics;
+
+// For batches of B rows of T tokens. An error as gpt2_available_memory's, or where no variant of attention serves the shape.
+Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, int B, int T);
+
 // ----------------------------------------------------------------------------
 // Building and freeing
 

@@ -25,6 +25,7 @@ typedef struct {
     int lock;     // file descriptor of the lock; -1: none
     int* damaged; // (num_damaged) steps of checkpoints that were found not to be whole
     int num_damaged;
+    char damage[1200]; // what is wrong with the newest of them
 } RunFolder;
 
 typedef enum { FOLDER_MODEL, FOLDER_STATE, FOLDER_DONE, FOLDER_LOG, FOLDER_TEMPORARY } FolderFileKind;
@@ -183,6 +184,7 @@ static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan
         status_clear();
         if (verify(scan->path, step) == STATUS_OK) { break; }
         printf("note: passed over checkpoint %d: %s\n", step, status_message());
+        if (folder->num_damaged == 0) { snprintf(folder->damage, sizeof(folder->damage), "%s", status_message()); }
         folder->damaged = (int*)realloc(folder->damaged, (size_t)(folder->num_damaged + 1) * sizeof(int));
         if (folder->damaged == NULL) { fatal("out of memory: cannot list damaged checkpoints"); }
         folder->damaged[folder->num_damaged++] = step;

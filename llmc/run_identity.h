@@ -20,9 +20,9 @@ on time, place or chance: equal runs have equal identities, also where one was k
 #include "status.h"
 
 typedef enum {
-    IDENTITY_FREE,   // the weights stay the same, bit for bit
-    IDENTITY_RESULT, // they do not
-    IDENTITY_DATA,   // they do not; it is what the run reads
+    IDENTITY_FREE,   // the run goes on as it was, but for the last bits on another device
+    IDENTITY_RESULT, // its weights become others
+    IDENTITY_DATA,   // the same; it is what the run reads
     IDENTITY_FIXED   // the checkpoint cannot be resumed so at all
 } IdentityEffect;
 
@@ -251,7 +251,7 @@ typedef struct {
 } IdentityDifferences;
 
 static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLine before, IdentityLine now) {
-    static const char* const remarks[] = {"does not change the result", "changes the result", "changes the result",
+    static const char* const remarks[] = {"the run goes on", "changes the result", "changes the result",
                                           "cannot change"};
     int known = before.effect >= 0 && now.effect >= 0; // a version that has no such line says nothing on it
     int effect = !known ? IDENTITY_FREE : before.effect > now.effect ? before.effect : now.effect;

@@ -155,7 +155,7 @@ static int newest(RunFolder* f, const char* said) {
 }
 
 static void the_newest_whole_checkpoint_is_taken(void) {
-    RunFolder f = {"", -1, NULL, 0};
+    RunFolder f = {"", -1, NULL, 0, ""};
     char said[1200];
     CHECK(newest(&f, "") == -1);
     put_checkpoint(100), put_checkpoint(90), put_checkpoint(20);
@@ -171,7 +171,7 @@ static void the_newest_whole_checkpoint_is_taken(void) {
              "note: passed over checkpoint 100: %s/model_00000100.bin: block 3 is damaged\n",
              folder(), folder());
     CHECK(newest(&f, said) == 90);
-    CHECK(f.num_damaged == 2);
+    CHECK(f.num_damaged == 2 && strstr(f.damage, "model_123456789.bin"));
     CHECK(has_checkpoint(100) && has_checkpoint(123456789)); // they are left alone
     free(f.damaged);
     memset(damaged, 0, sizeof(damaged));
@@ -212,7 +212,7 @@ static void put_checkpoints(int last, int every) {
 
 static void keeping_counts_what_is_there(void) {
     int bad[] = {40, 70};
-    RunFolder f = {"", -1, NULL, 0};
+    RunFolder f = {"", -1, NULL, 0, ""};
     snprintf(f.path, sizeof(f.path), "%s", folder());
     put_checkpoints(100, 10);
     CHECK(run_folder_keep(&f, 0, 0, 100) == STATUS_OK && checkpoints_are("100 90 80 70 60 50 40 30 20 10"));
