@@ -112,10 +112,10 @@ curves() {
     for precision in fp32 bf16; do
         if [ $precision = fp32 ]; then
             shape=4,256,1e-4,200 svg=curves_fp32.svg
-            build/train_gpt2cu_fp32 "${curve_fp32[@]}" -s 0 -o "$out/ours_fp32" >"$out/ours_fp32.log"
+            build/train_gpt2cu_fp32 "${curve_fp32[@]}" -s 0 -o "$out/ours_fp32" --overwrite >"$out/ours_fp32.log"
         else
             shape=16,1024,3e-4,200 svg=curves.svg
-            build/train_gpt2cu_bf16 "${curve_bf16[@]}" -s 0 -o "$out/ours_bf16" >"$out/ours_bf16.log"
+            build/train_gpt2cu_bf16 "${curve_bf16[@]}" -s 0 -o "$out/ours_bf16" --overwrite >"$out/ours_bf16.log"
         fi
         python3 dev/reference/plot_curves.py "$out/ours_$precision/main.log" "$out/pytorch_$precision/main.log" \
             --labels ours PyTorch --output "$results/$svg" >"$out/curves_$precision.txt"
