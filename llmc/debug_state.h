@@ -8,12 +8,15 @@ dev/reference/write_reference.py writes:
     loss        fp32
     gradients   fp32             of all parameters in table order
     losses      fp32             before each of ten AdamW steps on the same batch; llm.c's files have none
+
+Checksums, where the file has them, are verified (checked_file.h).
 */
 #ifndef LLMC_DEBUG_STATE_H
 #define LLMC_DEBUG_STATE_H
 
 #include <math.h>
 
+#include "checked_file.h"
 #include "gpt2.h"
 
 enum { DEBUG_STATE_MAGIC = 20240327, DEBUG_STATE_VERSION = 2, DEBUG_STATE_MAX_STEPS = 1000 };
@@ -29,9 +32,9 @@ typedef struct {
     float learning_rate, beta1, beta2, epsilon, weight_decay, grad_clip;
 } DebugState;
 
-static inline void* debug_state_tensor_(size_t count, FILE* file, const char* path) {
+static inline void* debug_state_tensor_(size_t count, CheckedReader* file) {
     void* p = malloc_check(size_mul(count, sizeof(float)));
-    fread_check(p, sizeof(float), count, file, path);
+    check(checked_read(file, p, count * sizeof(float)));
     return p;
 }
 
@@ -47,11 +50,11 @@ static inline void debug_state_check_tokens_(const int32_t* tokens, size_t count
 // damaged, or belongs to another model. debug_state_free() frees it.
 static inline DebugState debug_state_read(const char* path, GPT2Config config) {
     DebugState s;
-    int32_t header[HEADER_INTS];
+    CheckedReader file;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t num_parameters = gpt2_parameters(table, config);
-    FILE* file = fopen_check(path, "rb");
-    read_header(header, file, path, DEBUG_STATE_MAGIC, "debug state");
+    check(checked_open(&file, path, DEBUG_STATE_MAGIC, "debug state"));
+    const int32_t* header = file.header;
     if (header[1] != DEBUG_STATE_VERSION) {
         fatal("%s: debug state version %d is not supported: %d is", path, (int)header[1], DEBUG_STATE_VERSION);
     }
@@ -72,19 +75,20 @@ static inline DebugState debug_state_read(const char* path, GPT2Config config) {
     size_t BT = size_mul((size_t)s.B, (size_t)s.T), V = (size_t)config.vocab_size, steps = (size_t)s.num_losses;
     size_t numbers = size_add(size_mul(BT, V + 2), size_add(num_parameters, 1 + steps)); // x and y, logits, the rest
     size_t expected = size_add(HEADER_BYTES, size_mul(numbers, sizeof(float)));
-    int64_t size = file_size(file, path);
-    if ((uint64_t)size != (uint64_t)expected) {
-        fatal("%s has %lld bytes, but for this model and its batch of %d x %d tokens it should have %zu; the file is "
+    size_t size = HEADER_BYTES + file.body_bytes;
+    if (size != expected) {
+        fatal("%s has %zu bytes, but for this model and its batch of %d x %d tokens it should have %zu; the file is "
               "truncated, corrupt or another model's",
-              path, (long long)size, s.B, s.T, expected);
+              path, size, s.B, s.T, expected);
     }
-    s.x = (int32_t*)debug_state_tensor_(BT, file, path);
-    s.y = (int32_t*)debug_state_tensor_(BT, file, path);
-    s.logits = (float*)debug_state_tensor_(BT * V, file, path);
-    fread_check(&s.loss, sizeof(float), 1, file, path);
-    s.gradients = (float*)debug_state_tensor_(num_parameters, file, path);
-    s.losses = (float*)debug_state_tensor_(steps, file, path);
-    fclose(file);
+    s.x = (int32_t*)debug_state_tensor_(BT, &file);
+    s.y = (int32_t*)debug_state_tensor_(BT, &file);
+    s.logits = (float*)debug_state_tensor_(BT * V, &file);
+    check(checked_read(&file, &s.loss, sizeof(float)));
+    s.gradients = (float*)debug_state_tensor_(num_parameters, &file);
+    s.losses = (float*)debug_state_tensor_(steps, &file);
+    check(checked_end(&file));
+    checked_close(&file);
     debug_state_check_tokens_(s.x, BT, config.vocab_size, path);
     debug_state_check_tokens_(s.y, BT, config.vocab_size, path);
     return s;

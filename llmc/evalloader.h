@@ -6,13 +6,15 @@ of B rows B/4 examples.
 The file: the header ([2] number of examples), then each example as uint16:
   65535, its length in bytes, its index, the label, the number of endings,
   then the context and each ending, every one as its number of tokens and the tokens.
-It is read and checked as a whole when it is opened: HellaSwag's validation set is a few megabytes.
+It is read and checked as a whole when it is opened, its checksums too where it has them (checked_file.h): HellaSwag's
+validation set is a few megabytes.
 */
 #ifndef LLMC_EVALLOADER_H
 #define LLMC_EVALLOADER_H
 
 #include <math.h>
 
+#include "checked_file.h"
 #include "utils.h"
 
 enum { EVAL_MAGIC = 20240522, EVAL_ENDINGS = 4, EVAL_EXAMPLE_MARK = 65535 };
@@ -29,6 +31,7 @@ typedef struct {
     int batch_size;      // examples of a batch: B/4
     int examples;        // in this batch; fewer, or none, at the end
     int largest_token;   // of the file
+    int unchecked;       // 1: the file has no checksums
     uint16_t* words;     // the file's body
     size_t* offsets;     // (num_examples) example i begins at words[offsets[i]]
     int* inputs;         // (B,T)
@@ -74,11 +77,11 @@ static inline size_t evalloader_check_example_(EvalLoader* e, const uint16_t* wo
 
 static inline void evalloader_read_(EvalLoader* e) {
     if (!file_exists(e->path)) { fatal("%s: no such file; python3 dev/data/hellaswag.py writes it", e->path); }
-    FILE* file = fopen_check(e->path, "rb");
-    int32_t header[HEADER_INTS];
-    read_header(header, file, e->path, EVAL_MAGIC, "multiple-choice evaluation file");
+    CheckedReader file;
+    check(checked_open(&file, e->path, EVAL_MAGIC, "multiple-choice evaluation file"));
+    const int32_t* header = file.header;
     if (header[1] != 1) { fatal("%s: evaluation file version %d is not supported: 1 is", e->path, (int)header[1]); }
-    size_t bytes = body_bytes(file, e->path), words = bytes / 2, at = 0;
+    size_t bytes = file.body_bytes, words = bytes / 2, at = 0;
     if (header[2] < 1 || header[2] > EVAL_MAX_EXAMPLES || (size_t)header[2] > words / EVAL_SMALLEST) {
         fatal("%s: its header says %d examples, 1 to %d fit into its %zu bytes; the file is truncated or corrupt",
               e->path, (int)header[2],
@@ -89,8 +92,9 @@ static inline void evalloader_read_(EvalLoader* e) {
     }
     e->num_examples = header[2];
     e->words = (uint16_t*)malloc_check(bytes);
-    fread_check(e->words, 1, bytes, file, e->path);
-    fclose(file);
+    check(checked_read(&file, e->words, bytes));
+    e->unchecked = !file.has_checksums;
+    checked_close(&file);
     e->offsets = (size_t*)malloc_check((size_t)e->num_examples * sizeof(size_t));
     for (int i = 0; i < e->num_examples; i++) {
         e->offsets[i] = at;

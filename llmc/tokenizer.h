@@ -1,11 +1,13 @@
 /*
 From token ids back to text. Two vocabularies: the 256 bytes, which need no file, and GPT-2's, from a file that
 dev/data/tokenizer.py writes: the header ([2] vocabulary size, [3] the id of <|endoftext|> from version 2 on), then each
-token as one byte of length and its bytes. A token is bytes, not text: one character may take several tokens.
+token as one byte of length and its bytes. A token is bytes, not text: one character may take several tokens. Checksums, where
+the file has them, are verified (checked_file.h).
 */
 #ifndef LLMC_TOKENIZER_H
 #define LLMC_TOKENIZER_H
 
+#include "checked_file.h"
 #include "utils.h"
 
 enum { TOKENIZER_MAGIC = 20240328, BYTE_VOCAB_SIZE = 256 };
@@ -14,6 +16,7 @@ typedef struct {
     int vocab_size;
     int eot_token;          // what a sample begins with: <|endoftext|>, or a newline where tokens are bytes
     int ready;              // 0: there is no file; tokens print as numbers
+    int unchecked;          // 1: it came from a file without checksums
     unsigned char* bytes;   // all tokens' bytes, one after the other
     size_t* offsets;        // (vocab_size + 1) token i is bytes[offsets[i]] .. bytes[offsets[i+1] - 1]
     unsigned char begun[4]; // the first bytes of a UTF-8 character whose rest is still to be printed
@@ -29,13 +32,13 @@ static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t byte
 }
 
 // Reads the tokens of an open file, whose header has been read.
-static inline void tokenizer_read_tokens_(Tokenizer* t, FILE* file, const char* path, int vocab_size) {
-    size_t left = body_bytes(file, path), at = 0;
+static inline void tokenizer_read_tokens_(Tokenizer* t, CheckedReader* file, const char* path, int vocab_size) {
+    size_t left = file->body_bytes, at = 0;
     if (left > (size_t)vocab_size * 256) { // a byte of length and up to 255 bytes
         fatal("%s has trailing bytes: %zu for %d tokens; it is corrupt", path, left, vocab_size);
     }
     unsigned char* body = (unsigned char*)malloc_check(left); // (length byte, bytes) of each token
-    fread_check(body, 1, left, file, path);
+    check(checked_read(file, body, left));
     tokenizer_allocate_(t, vocab_size, left);
     for (int i = 0; i < vocab_size; i++) {
         size_t length = at < left ? body[at] : 1; // beyond the end: caught by the next line
@@ -71,9 +74,9 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
                 path);
         return;
     }
-    FILE* file = fopen_check(path, "rb");
-    int32_t header[HEADER_INTS];
-    read_header(header, file, path, TOKENIZER_MAGIC, "tokenizer file");
+    CheckedReader file;
+    check(checked_open(&file, path, TOKENIZER_MAGIC, "tokenizer file"));
+    const int32_t* header = file.header;
     if (header[1] != 1 && header[1] != 2) {
         fatal("%s: tokenizer version %d is not supported: 1 and 2 are", path, (int)header[1]);
     }
@@ -85,8 +88,9 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
     if (t->eot_token < 0 || t->eot_token >= vocab_size) {
         fatal("%s: end-of-text token %d is not below the vocabulary of %d", path, t->eot_token, vocab_size);
     }
-    tokenizer_read_tokens_(t, file, path, vocab_size);
-    fclose(file);
+    tokenizer_read_tokens_(t, &file, path, vocab_size);
+    t->unchecked = !file.has_checksums;
+    checked_close(&file);
 }
 
 static inline void tokenizer_free(Tokenizer* t) {

@@ -88,6 +88,16 @@ static void test_damage(void) {
     CHECK_FATAL("state.bin|truncated", debug_state_read(path, small_config()));
 }
 
+static void test_checksums(void) {
+    const char* path = unit_path("state.bin");
+    write_state(path, DEBUG_STATE_MAGIC, DEBUG_STATE_VERSION, B, T, STEPS, 4);
+    unit_seal(path);
+    DebugState s = debug_state_read(path, small_config());
+    debug_state_free(&s);
+    unit_flip(path, 8 * (HEADER_BYTES + 4 * 2 * B * T)); // a logit
+    CHECK_FATAL("state.bin: bytes 1024 to", debug_state_read(path, small_config()));
+}
+
 // 4 (2 B T + B T V + n) is 2^64 more than its true value would be, and the file as long as the rest of that.
 static void test_sizes_that_wrap_around(void) {
     const char* path = unit_path("state.bin");
@@ -110,5 +120,6 @@ int main(void) {
     test_reading();
     test_without_steps();
     test_damage();
+    test_checksums();
     return unit_end();
 }

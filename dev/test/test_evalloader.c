@@ -225,7 +225,25 @@ static void no_corruption_crashes(void) {
     }
 }
 
+static void damage_is_noticed_where_the_file_has_checksums(void) {
+    EvalLoader e;
+    const char* path = write_examples("sealed.bin");
+    evalloader_open(&e, path, 8, T, 0, 1);
+    CHECK(e.unchecked);
+    evalloader_close(&e);
+    unit_seal(path);
+    evalloader_open(&e, path, 8, T, 0, 1);
+    CHECK(!e.unchecked && e.num_examples == NUM_EXAMPLES);
+    evalloader_close(&e);
+    unit_flip(path, 8 * (HEADER_BYTES + 12)); // a token of a context
+    CHECK_FATAL("sealed.bin: bytes 1024 to", evalloader_open(&e, path, 8, T, 0, 1));
+    unit_flip(path, 8 * (HEADER_BYTES + 12));
+    unit_flip(path, 8 * 4 * 2); // one example less or more
+    CHECK_FATAL("sealed.bin: its header (bytes 0 to 1023)", evalloader_open(&e, path, 8, T, 0, 1));
+}
+
 int main(void) {
+    damage_is_noticed_where_the_file_has_checksums();
     examples_lie_in_rows_of_four();
     ranks_share_the_examples();
     the_lowest_mean_loss_is_the_choice();

@@ -65,6 +65,29 @@ static void a_file_gives_its_tokens(void) {
     tokenizer_free(&t);
 }
 
+static void load(const char* path) {
+    Tokenizer t;
+    tokenizer_load(&t, path, V);
+    tokenizer_free(&t);
+}
+
+static void damage_is_noticed_where_the_file_has_checksums(void) {
+    Tokenizer t;
+    const char* path = write_tokenizer("sealed.bin", 2, V, 10);
+    tokenizer_load(&t, path, V);
+    CHECK(t.unchecked);
+    tokenizer_free(&t);
+    unit_seal(path);
+    tokenizer_load(&t, path, V);
+    CHECK(t.ready && !t.unchecked);
+    tokenizer_free(&t);
+    unit_flip(path, 8 * (HEADER_BYTES + 3)); // a letter of a token
+    CHECK_FATAL("sealed.bin: bytes 1024 to", load(path));
+    unit_flip(path, 8 * (HEADER_BYTES + 3));
+    unit_flip(path, 8 * 4 * 3); // the end of text is another token
+    CHECK_FATAL("sealed.bin: its header (bytes 0 to 1023)", load(path));
+}
+
 static void terminals_get_only_what_they_can_show(void) {
     Tokenizer t;
     tokenizer_load(&t, write_tokenizer("v2.bin", 2, V, 10), V);
@@ -165,6 +188,7 @@ static void bad_files_are_refused(void) {
 }
 
 int main(void) {
+    damage_is_noticed_where_the_file_has_checksums();
     a_file_gives_its_tokens();
     terminals_get_only_what_they_can_show();
     bytes_need_no_file();
