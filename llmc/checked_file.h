@@ -174,7 +174,18 @@ static inline Status checked_header(const int32_t* header, size_t body_bytes, co
     return STATUS_OK;
 }
 
-static inline Status checked_open_(CheckedReader* r, int32_t magic, const char* what) {
+// Fails where the magic is neither of two.
+static inline Status checked_magic_(const CheckedReader* r, int32_t magic, int32_t other, const char* what) {
+    int found = r->header[0];
+    if (found == magic || found == other) { return STATUS_OK; }
+    if (magic == other) {
+        return status_fail("%s is not a %s: magic number %d, expected %d", r->path, what, found, (int)magic);
+    }
+    return status_fail("%s is not a %s: magic number %d, expected %d or %d", r->path, what, found, (int)magic,
+                       (int)other);
+}
+
+static inline Status checked_open_(CheckedReader* r, int32_t magic, int32_t other, const char* what) {
     struct stat st;
     r->file = fopen(r->path, "rb");
     if (r->file == NULL) { return status_fail("cannot open %s: %s", r->path, strerror(errno)); }
@@ -186,26 +197,28 @@ static inline Status checked_open_(CheckedReader* r, int32_t magic, const char* 
     if (fread(r->header, 1, HEADER_BYTES, r->file) != HEADER_BYTES) {
         return status_fail("cannot read %s: %s", r->path, ferror(r->file) ? strerror(errno) : "it is truncated");
     }
-    if (magic != 0 && r->header[0] != magic) {
-        return status_fail("%s is not a %s: magic number %d, expected %d", r->path, what, (int)r->header[0],
-                           (int)magic);
-    }
+    TRY(checked_magic_(r, magic, other, what));
     r->body_bytes = (size_t)st.st_size - HEADER_BYTES;
     r->body = checked_body_(r->body_bytes);
     return checked_header(r->header, r->body_bytes, r->path, &r->has_checksums);
 }
 
-// Opens a file, reads its header and verifies that. `what` is the kind of file, for messages; magic 0 takes any.
-static inline Status checked_open(CheckedReader* r, const char* path, int32_t magic, const char* what) {
+// Opens a file of either magic, reads its header and verifies that. `what` is the kind of file, for messages.
+static inline Status checked_open_either(CheckedReader* r, const char* path, int32_t magic, int32_t other,
+                                         const char* what) {
     status_clear();
     memset(r, 0, sizeof(*r));
     if (strlen(path) >= sizeof(r->path)) {
         return status_fail("path is longer than %zu bytes: %s", sizeof(r->path) - 1, path);
     }
     strcpy(r->path, path);
-    if (checked_open_(r, magic, what) == STATUS_OK) { return STATUS_OK; }
+    if (checked_open_(r, magic, other, what) == STATUS_OK) { return STATUS_OK; }
     checked_close(r);
     return STATUS_ERROR;
+}
+
+static inline Status checked_open(CheckedReader* r, const char* path, int32_t magic, const char* what) {
+    return checked_open_either(r, path, magic, magic, what);
 }
 
 // Says which block is wrong.
@@ -247,7 +260,7 @@ static inline Status checked_read(CheckedReader* r, void* dst, size_t n) {
 
 // Reads n bytes for their checksums alone.
 static inline Status checked_skip(CheckedReader* r, size_t n) {
-    char buffer[1 << 15];
+    char buffer[1 << 17];
     while (n > 0) {
         size_t piece = n < sizeof(buffer) ? n : sizeof(buffer);
         TRY(checked_read(r, buffer, piece));

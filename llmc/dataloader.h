@@ -9,6 +9,9 @@ for each shard, from the Mersenne Twister. The order is llm.c's, for the same se
 While a batch is in use, a thread reads the next one of the same shard. It touches nothing but that batch's memory, so
 the loader's position is always the consumer's, and no batch depends on how fast the thread was. Where the thread has
 not started when the batch is asked for (small batches, busy processors), the consumer reads it itself.
+
+Checksums (checked_file.h), where shards have them, are verified before a shard's first batch, once in a run: when the loader
+is opened where the shards have up to 1 GiB in all; else the thread, after each batch, verifies a piece of the next shard.
 */
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
@@ -18,6 +21,7 @@ not started when the batch is asked for (small batches, busy processors), the co
 #include <sys/stat.h>
 
 #include "atomic_file.h"
+#include "checked_file.h"
 #include "rand.h"
 #include "utils.h"
 
@@ -36,6 +40,7 @@ typedef struct {
     size_t num_tokens;
     size_t token_bytes; // 2 or 4
     int vocab_size;     // 0: not known
+    int has_checksums;
 } TokenFile;
 
 // A batch and the order to read it
@@ -54,6 +59,16 @@ enum { DATALOADER_BATCHES = 3 };
 
 typedef enum { FETCH_NOTHING, FETCH_WANTED, FETCH_UNDER_WAY, FETCH_DONE, FETCH_END } FetchState;
 
+// The verification of shards, one after the other. Everything is guarded by the mutex.
+typedef struct {
+    pthread_mutex_t mutex;
+    unsigned char* verified;    // (num_shards) 1: the shard's bytes have their checksums, or it has none
+    size_t shard;               // the one under way, in alphabetical order, or SIZE_MAX
+    size_t pace;                // bytes to verify after a batch
+    CheckedReader reader;       // of it; open while it is under way
+    char warning[STATUS_BYTES]; // what was found wrong ahead of time, or ""
+} TokenVerifier;
+
 // The batches and the thread that reads them; on the heap, so that a loader may be copied from place to place.
 typedef struct {
     TokenBatch batches[DATALOADER_BATCHES];
@@ -63,6 +78,7 @@ typedef struct {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
+    TokenVerifier verifier;
 } TokenFetcher;
 
 typedef struct {
@@ -71,8 +87,9 @@ typedef struct {
     int vocab_size;
     HostAlloc memory;
     glob_t paths;
-    size_t num_tokens;  // of all shards
-    size_t num_batches; // of an epoch
+    size_t num_tokens;    // of all shards
+    size_t num_batches;   // of an epoch
+    size_t num_unchecked; // shards without checksums
     // position and order; what a state file holds
     size_t num_shards;
     size_t current_shard_idx;  // in the order of shard_indices
@@ -92,19 +109,13 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Token files
 
-// Opens a token file and checks its header and its length.
+// Opens a token file and checks its header, with its checksum, and its length.
 static inline TokenFile token_file_open(const char* path) {
     TokenFile t;
-    memset(&t, 0, sizeof(t));
-    t.path = path;
-    t.file = fopen_check(path, "rb");
-    int32_t header[HEADER_INTS];
-    fread_check(header, sizeof(int32_t), HEADER_INTS, t.file, path);
+    CheckedReader r;
+    check(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
+    const int32_t* header = r.header;
     int expected_version = header[0] == TOKENS_MAGIC_32 ? TOKENS_VERSION_32 : TOKENS_VERSION_16;
-    if (header[0] != TOKENS_MAGIC_16 && header[0] != TOKENS_MAGIC_32) {
-        fatal("%s is not a token file: magic number %d, expected %d or %d; the scripts in dev/data write such files",
-              path, (int)header[0], (int)TOKENS_MAGIC_16, (int)TOKENS_MAGIC_32);
-    }
     if (header[1] != expected_version) {
         fatal("%s: version %d of the token format with magic number %d, expected %d", path, (int)header[1],
               (int)header[0], expected_version);
@@ -113,10 +124,13 @@ static inline TokenFile token_file_open(const char* path) {
         fatal("%s: its header says %d tokens of a vocabulary of %d, %d at most; the file is corrupt", path,
               (int)header[2], (int)header[3], (int)MAX_VOCAB_SIZE);
     }
+    t.file = r.file;
+    t.path = path;
     t.num_tokens = (size_t)header[2];
     t.vocab_size = header[3];
     t.token_bytes = header[0] == TOKENS_MAGIC_32 ? 4 : 2;
-    size_t size = HEADER_BYTES + body_bytes(t.file, path);
+    t.has_checksums = r.has_checksums;
+    size_t size = HEADER_BYTES + r.body_bytes;
     size_t expected = size_add(HEADER_BYTES, size_mul(t.num_tokens, t.token_bytes));
     if (size != expected) {
         fatal("%s has %zu bytes, but its header says %zu tokens, which take %zu; the file is truncated or corrupt",
@@ -146,6 +160,54 @@ static inline int dataloader_vocab_size(const char* pattern) {
     fclose(t.file);
     globfree(&paths);
     return t.vocab_size;
+}
+
+// ----------------------------------------------------------------------------
+// Verifying shards; in either thread, with the verifier's mutex locked, so it neither ends the program nor touches the loader
+
+static const size_t TOKENS_VERIFIED_AT_ONCE = (size_t)1 << 30; // bytes of shards; more are verified one by one
+
+// Begins with a shard. A file that cannot be opened, or that has no checksums, is the business of whoever opens it.
+static inline void token_verifier_begin_(TokenVerifier* v, size_t shard, const char* path) {
+    checked_close(&v->reader);
+    v->shard = SIZE_MAX;
+    if (v->verified[shard]) { return; }
+    if (checked_open_either(&v->reader, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file") == STATUS_OK) {
+        v->shard = shard;
+    }
+    status_clear();
+}
+
+// Verifies up to so many bytes more of the shard under way.
+static inline Status token_verifier_go_on_(TokenVerifier* v, size_t bytes) {
+    if (v->shard == SIZE_MAX) { return STATUS_OK; }
+    size_t left = v->reader.body_bytes - v->reader.body.at, n = v->reader.has_checksums ? left : 0;
+    Status status = checked_skip(&v->reader, n < bytes ? n : bytes);
+    if (status == STATUS_OK && n > bytes) { return STATUS_OK; }
+    if (status == STATUS_OK) { v->verified[v->shard] = 1; }
+    checked_close(&v->reader);
+    v->shard = SIZE_MAX;
+    return status;
+}
+
+// Verifies a shard that has not been verified yet, or what is left of it where that is under way.
+static inline Status token_verifier_finish_(TokenVerifier* v, size_t shard, const char* path) {
+    pthread_mutex_lock(&v->mutex);
+    if (v->shard != shard) { token_verifier_begin_(v, shard, path); }
+    Status status = token_verifier_go_on_(v, SIZE_MAX);
+    pthread_mutex_unlock(&v->mutex);
+    return status;
+}
+
+// A piece, ahead of time. The shard is verified anew when it begins: by then it may have been replaced by a whole one.
+static inline void token_verifier_ahead_(TokenVerifier* v) {
+    pthread_mutex_lock(&v->mutex);
+    status_clear();
+    if (token_verifier_go_on_(v, v->pace) != STATUS_OK) {
+        snprintf(v->warning, sizeof(v->warning), "%s", status_message());
+    }
+    status_clear();
+    pthread_mutex_unlock(&v->mutex);
 }
 
 // ----------------------------------------------------------------------------
@@ -194,6 +256,9 @@ static inline void* token_fetcher_thread_(void* fetcher) {
         pthread_mutex_lock(&f->mutex);
         f->state = FETCH_DONE;
         pthread_cond_signal(&f->changed);
+        pthread_mutex_unlock(&f->mutex);
+        token_verifier_ahead_(&f->verifier);
+        pthread_mutex_lock(&f->mutex);
     }
     pthread_mutex_unlock(&f->mutex);
     return NULL;
@@ -252,15 +317,47 @@ static inline size_t dataloader_samples_(const DataLoader* d, TokenFile shard) {
     return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / dataloader_sample_tokens_(d);
 }
 
-// Opens the shard at current_shard_idx. Call it while no thread reads.
+// The shard, in alphabetical order, that is at this place of the epoch
+static inline size_t dataloader_shard_at_(const DataLoader* d, size_t place) {
+    return d->should_shuffle ? (size_t)d->shard_indices[place] : place;
+}
+
+// Has the next shard verified while this one is in use: in a quarter of its batches, so that it is done in time.
+static inline void dataloader_verify_ahead_(DataLoader* d) {
+    TokenVerifier* v = &d->fetcher->verifier;
+    size_t next = d->current_shard_idx + 1;
+    if (next >= d->num_shards) { return; }
+    size_t i = dataloader_shard_at_(d, next);
+    pthread_mutex_lock(&v->mutex);
+    token_verifier_begin_(v, i, d->paths.gl_pathv[i]);
+    if (v->shard == i) { v->pace = size_add(4 * v->reader.body_bytes / d->shard_num_samples, 1 << 16); }
+    pthread_mutex_unlock(&v->mutex);
+}
+
+// Says once what was found wrong in a shard that is still to come.
+static inline void dataloader_warn_(DataLoader* d) {
+    TokenVerifier* v = &d->fetcher->verifier;
+    if (pthread_mutex_trylock(&v->mutex) != 0) { return; } // the thread is at it: the next batch will do
+    if (v->warning[0] != '\0') {
+        fprintf(stderr, "warning: %s; the run ends when it gets there, unless the file is replaced by a whole one\n",
+                v->warning);
+        v->warning[0] = '\0';
+    }
+    pthread_mutex_unlock(&v->mutex);
+}
+
+// Opens the shard at current_shard_idx, verified. Call it while no thread reads.
 static inline void dataloader_open_shard_(DataLoader* d) {
-    size_t i = d->should_shuffle ? (size_t)d->shard_indices[d->current_shard_idx] : d->current_shard_idx;
+    size_t i = dataloader_shard_at_(d, d->current_shard_idx);
+    status_clear();
+    check(token_verifier_finish_(&d->fetcher->verifier, i, d->paths.gl_pathv[i]));
     if (d->shard.file != NULL) { fclose(d->shard.file); }
     d->shard = token_file_open(d->paths.gl_pathv[i]);
     d->shard_num_samples = dataloader_samples_(d, d->shard);
     if (d->shard_num_samples == 0) { // it was checked once: the file has changed
         fatal("%s has become too short for a batch since the run began", d->shard.path);
     }
+    dataloader_verify_ahead_(d);
 }
 
 static inline void dataloader_allocate_order_(DataLoader* d) {
@@ -286,9 +383,10 @@ static inline void dataloader_reset(DataLoader* d) {
     dataloader_begin_shard_(d);
 }
 
-// Checks every shard now, so that a bad one does not end the run in its middle.
+// Checks every shard now, so that a bad one does not end the run in its middle; the tokens themselves only where they are
+// few, see above.
 static inline void dataloader_check_shards_(DataLoader* d) {
-    size_t needed = size_add(dataloader_sample_tokens_(d), 1);
+    size_t needed = size_add(dataloader_sample_tokens_(d), 1), bytes = 0;
     int vocab_size = 0; // the first that a shard names
     for (size_t i = 0; i < d->num_shards; i++) {
         TokenFile t = token_file_open(d->paths.gl_pathv[i]);
@@ -310,7 +408,12 @@ static inline void dataloader_check_shards_(DataLoader* d) {
         }
         d->num_tokens += t.num_tokens;
         d->num_batches += dataloader_samples_(d, t);
+        d->num_unchecked += !t.has_checksums;
+        bytes += t.num_tokens * t.token_bytes;
         fclose(t.file);
+    }
+    for (size_t i = 0; i < d->num_shards && bytes <= TOKENS_VERIFIED_AT_ONCE; i++) {
+        check(token_verifier_finish_(&d->fetcher->verifier, i, d->paths.gl_pathv[i]));
     }
 }
 
@@ -328,6 +431,12 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
     d->memory = alloc;
     d->paths = token_file_paths(pattern);
     d->num_shards = d->paths.gl_pathc;
+    d->fetcher = (TokenFetcher*)calloc_check(1, sizeof(TokenFetcher));
+    pthread_mutex_init(&d->fetcher->mutex, NULL);
+    pthread_cond_init(&d->fetcher->changed, NULL);
+    pthread_mutex_init(&d->fetcher->verifier.mutex, NULL);
+    d->fetcher->verifier.shard = SIZE_MAX;
+    d->fetcher->verifier.verified = (unsigned char*)calloc_check(d->num_shards, 1);
     dataloader_check_shards_(d);
 
     d->should_shuffle = shuffle;
@@ -336,9 +445,6 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
         d->shard_indices = (int*)malloc_check(d->num_shards * sizeof(int));
         init_identity_permutation(d->shard_indices, (int)d->num_shards);
     }
-    d->fetcher = (TokenFetcher*)calloc_check(1, sizeof(TokenFetcher));
-    pthread_mutex_init(&d->fetcher->mutex, NULL);
-    pthread_cond_init(&d->fetcher->changed, NULL);
     size_t count = d->B * d->T + 1;
     for (int i = 0; i < DATALOADER_BATCHES; i++) {
         TokenBatch* b = &d->fetcher->batches[i];
@@ -362,6 +468,7 @@ static inline size_t dataloader_batches(const DataLoader* d) { return d->num_bat
 // next call, so that a copy to the GPU may still be under way when the next batch is asked for.
 static inline void dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
     int fetched = token_fetcher_wait_(d->fetcher);
+    dataloader_warn_(d);
     if (d->current_sample_idx >= d->shard_num_samples) { // nothing was fetched: no thread goes beyond a shard
         if (++d->current_shard_idx < d->num_shards) {
             dataloader_begin_shard_(d);
@@ -414,6 +521,9 @@ static inline void dataloader_close(DataLoader* d) {
         d->memory.release ? d->memory.release(f->batches[i].tokens) : free(f->batches[i].tokens);
         free(f->batches[i].raw);
     }
+    checked_close(&f->verifier.reader);
+    free(f->verifier.verified);
+    pthread_mutex_destroy(&f->verifier.mutex);
     pthread_mutex_destroy(&f->mutex);
     pthread_cond_destroy(&f->changed);
     free(f);

@@ -169,7 +169,7 @@ static inline Status gpt2_read_model_header(const char* path, ModelHeader* heade
 // Reads a whole model file for its checks alone.
 static inline Status model_file_verify(const char* path, ModelHeader* header) {
     ModelReader r;
-    char buffer[1 << 15];
+    char buffer[1 << 17];
     Status status = STATUS_OK;
     TRY(model_reader_open(&r, path));
     for (size_t left = r.file.body_bytes; left > 0 && status == STATUS_OK;) {

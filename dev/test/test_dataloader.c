@@ -497,6 +497,106 @@ static void a_file_that_shrinks_during_the_run_is_noticed(void) {
     dataloader_close(&d);
 }
 
+// ----------------------------------------------------------------------------
+// Checksums
+
+// Writes three shards as write_shards does, with checksums; returns their pattern.
+static const char* write_sealed(void) {
+    for (int f = 0; f < NUM_SHARDS; f++) {
+        uint16_t tokens[64];
+        char name[32];
+        for (int p = 0; p < shard_tokens[f]; p++) { tokens[p] = (uint16_t)(100 * f + p / 4); }
+        snprintf(name, sizeof(name), "sealed_%d.bin", f);
+        write_tokens(unit_path(name), tokens, shard_tokens[f], V);
+        unit_seal(unit_path(name));
+    }
+    return unit_path("sealed_*.bin");
+}
+
+static void read_all(const char* pattern) {
+    DataLoader d;
+    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+    for (int i = 0; i < NUM_SAMPLES; i++) { next_sample(&d); }
+    dataloader_close(&d);
+}
+
+static void shards_without_checksums_are_counted(void) {
+    static const char* names[] = {"sealed_0.bin", "sealed_1.bin", "sealed_2.bin"};
+    DataLoader d;
+    const char* pattern = write_sealed();
+    for (size_t unchecked = 0; unchecked <= NUM_SHARDS; unchecked++) {
+        if (unchecked > 0) { unit_unseal(unit_path(names[unchecked - 1])); }
+        dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+        CHECK(d.num_unchecked == unchecked);
+        CHECK(next_sample(&d) == 0 && next_sample(&d) == 1);
+        dataloader_close(&d);
+    }
+}
+
+// Few tokens: all are verified before the first step.
+static void damaged_shards_are_refused_when_the_loader_opens(void) {
+    const char *pattern = write_sealed(), *last = unit_path("sealed_2.bin");
+    DataLoader d;
+    CHECK_ENDS_WELL(read_all(pattern));
+    for (size_t at = 0; at < HEADER_BYTES + 58; at += at < HEADER_BYTES ? 37 : 1) {
+        unit_flip(last, 8 * at + at % 8);
+        CHECK_FATAL(at < HEADER_BYTES ? "sealed_2.bin" : "sealed_2.bin: bytes 1024 to 1081 do not have their checksum",
+                    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory));
+        unit_flip(last, 8 * at + at % 8);
+    }
+    CHECK_ENDS_WELL(read_all(pattern));
+}
+
+// Makes the shards more than are verified at once: a last one of 1.2 GB that is a hole in the file, without checksums.
+static void add_large_shard(const char* name) {
+    int32_t header[HEADER_INTS] = {TOKENS_MAGIC_16, TOKENS_VERSION_16, 600000000, V};
+    unit_write(unit_path(name), header, sizeof(header));
+    unit_truncate(unit_path(name), HEADER_BYTES + (size_t)1200000000);
+}
+
+// Reads all three shards, in a child; where `repair`, the second is whole again as soon as its damage is known.
+static void read_damaged(const char* pattern, int repair) {
+    DataLoader d;
+    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+    next_sample(&d);
+    int known = 0;
+    for (int i = 0; i < 10000 && !known; i++) { // the thread finds it while the first shard is in use
+        usleep(1000);
+        pthread_mutex_lock(&d.fetcher->verifier.mutex);
+        known = d.fetcher->verifier.warning[0] != '\0';
+        pthread_mutex_unlock(&d.fetcher->verifier.mutex);
+    }
+    if (repair) { unit_flip(unit_path("sealed_1.bin"), 8 * 1030); }
+    for (int i = 1; i < NUM_SAMPLES; i++) { next_sample(&d); }
+    _exit(known ? 0 : 7);
+}
+
+static void many_shards_are_verified_one_ahead(void) {
+    const char *pattern = write_sealed(), *first = unit_path("sealed_0.bin"), *second = unit_path("sealed_1.bin");
+    const char* found = "sealed_1.bin: bytes 1024 to 1051 do not have their checksum; the file is corrupt";
+    DataLoader d;
+    add_large_shard("sealed_3.bin");
+    CHECK_ENDS_WELL(read_all(pattern));
+    unit_flip(first, 8 * 1030); // the first shard is verified before the first batch
+    CHECK_FATAL("sealed_0.bin: bytes 1024 to 1065", dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory));
+    unit_flip(first, 8 * 1030);
+    for (int repair = 0; repair < 2; repair++) {
+        unit_flip(second, 8 * 1030);
+        if (unit_fork()) { read_damaged(pattern, repair); }
+        UnitChild child = unit_wait();
+        CHECK(child.exit_code == 1 - repair && strncmp(child.text, "warning: ", 9) == 0 && strstr(child.text, found));
+        CHECK((strstr(child.text, "\nerror: ") != NULL) == !repair);
+        if (!repair) { unit_flip(second, 8 * 1030); }
+    }
+    unit_flip(second, 8 * 1030); // without the thread it is found where it begins
+    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+    d.prefetch = 0;
+    for (int i = 0; i < 5; i++) { CHECK(next_sample(&d) == i); }
+    CHECK_FATAL(found, next_sample(&d));
+    dataloader_close(&d);
+    remove(unit_path("sealed_3.bin"));
+}
+
 int main(void) {
     unshuffled_batches_follow_the_files();
     shuffled_batches_come_in_llmc_s_order();
@@ -521,5 +621,8 @@ int main(void) {
     batches_that_no_size_can_hold_are_refused();
     tokens_beyond_the_vocabulary_are_refused();
     a_file_that_shrinks_during_the_run_is_noticed();
+    shards_without_checksums_are_counted();
+    damaged_shards_are_refused_when_the_loader_opens();
+    many_shards_are_verified_one_ahead();
     return unit_end();
 }
