@@ -131,23 +131,23 @@ static inline void logger_keep_(Logger* logger, const char* line, size_t bytes) 
     logger->pending_bytes += bytes;
 }
 
-// Writes what waits. Says so once when writing begins to fail, and once when it works again.
-static inline void logger_flush_(Logger* logger) {
-    int error = logger_append_(logger, logger->pending, logger->pending_bytes);
-    if (error != 0) {
-        if (logger->error == 0) {
-            fprintf(stderr, "warning: cannot write %s: %s; the run goes on and keeps its lines\n", logger->path,
-                    strerror(error));
-        }
-        logger->error = error;
-        return;
+// Takes note of how a write went: says so once when writing begins to fail, and once when it works again.
+static inline void logger_note_(Logger* logger, int error) {
+    if (error != 0 && logger->error == 0) {
+        fprintf(stderr, "warning: cannot write %s: %s; the run goes on and keeps its lines\n", logger->path,
+                strerror(error));
     }
-    if (logger->error != 0) {
+    if (error == 0 && logger->error != 0) {
         fprintf(stderr, "warning: %s can be written again; it lacks %zu lines\n", logger->path, logger->lost);
     }
-    logger->error = 0;
-    logger->pending_bytes = 0;
-    logger->lost = 0;
+    logger->error = error;
+}
+
+// Tries to write what waits, after writing has failed.
+static inline void logger_retry_(Logger* logger) {
+    if (logger->error == 0) { return; }
+    logger_note_(logger, logger_append_(logger, logger->pending, logger->pending_bytes));
+    if (logger->error == 0) { logger->pending_bytes = 0, logger->lost = 0; }
 }
 
 #if defined(__GNUC__)
@@ -161,8 +161,10 @@ logger_line_(Logger* logger, const char* format, ...) {
     va_start(args, format);
     int length = vsnprintf(line, sizeof(line), format, args);
     va_end(args);
-    logger_keep_(logger, line, length < LOGGER_LINE ? (size_t)length : LOGGER_LINE - 1);
-    logger_flush_(logger);
+    size_t bytes = length < LOGGER_LINE ? (size_t)length : LOGGER_LINE - 1;
+    logger_retry_(logger);
+    if (logger->error == 0) { logger_note_(logger, logger_append_(logger, line, bytes)); }
+    if (logger->error != 0) { logger_keep_(logger, line, bytes); }
 }
 
 static inline void logger_train(Logger* logger, int step, float loss, float learning_rate, float norm) {
@@ -179,7 +181,7 @@ static inline void logger_eval(Logger* logger, int step, float accuracy) {
 
 // Tries a last time to write what waits, and says what main.log lacks.
 static inline void logger_close(Logger* logger) {
-    if (logger->active && logger->error != 0) { logger_flush_(logger); }
+    if (logger->active) { logger_retry_(logger); }
     if (logger->active && logger->error != 0) {
         size_t lines = logger->lost;
         for (size_t i = 0; i < logger->pending_bytes; i++) { lines += logger->pending[i] == '\n'; }

@@ -1,5 +1,9 @@
-// llmc/logger.h: what stands in main.log after a run, and after one that was stopped and resumed.
+// llmc/logger.h: what stands in main.log after a run, and after one that was stopped and resumed; and what becomes of lines
+// that cannot be written.
 #include "llmc/logger.h"
+
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "unit.h"
 
@@ -76,6 +80,161 @@ static void small_learning_rates_keep_their_digits(void) {
                                               "s:2 trl:1.000000 lr:6.012345e-04 norm:1.0000\n"));
 }
 
+static void the_first_line_is_the_run(void) {
+    static const char* notes = "s:0 run:7\ns:3 tel:4.0000\ns:12 tel:2.0000\n";
+    Logger logger;
+    remove(unit_path("main.log"));
+    CHECK(logger_read_run(folder()) == 0);
+    logger_open(&logger, folder(), -1, UINT64_MAX);
+    logger_val(&logger, 0, 1.0f);
+    CHECK(unit_file_is(unit_path("main.log"), "s:0 run:18446744073709551615\ns:0 tel:1.000000\n"));
+    CHECK(logger_read_run(folder()) == UINT64_MAX);
+    unit_write(unit_path("main.log"), notes, strlen(notes));
+    CHECK(logger_read_run(folder()) == 7);
+    logger_open(&logger, folder(), 12, 7); // it stays, once, and at the top
+    CHECK(unit_file_is(unit_path("main.log"), "s:0 run:7\ns:3 tel:4.0000\n"));
+    logger_open(&logger, folder(), 12, 8);
+    CHECK(unit_file_is(unit_path("main.log"), "s:0 run:8\ns:3 tel:4.0000\n"));
+    logger_open(&logger, folder(), 2, 8);
+    CHECK(unit_file_is(unit_path("main.log"), "s:0 run:8\n"));
+    unit_write(unit_path("main.log"), "s:3 tel:4.0000\n", 15); // of an older version
+    CHECK(logger_read_run(folder()) == 0);
+    logger_open(&logger, folder(), 4, 9);
+    CHECK(unit_file_is(unit_path("main.log"), "s:0 run:9\ns:3 tel:4.0000\n"));
+}
+
+// ----------------------------------------------------------------------------
+// A log that cannot be written
+
+static char said[4096]; // on stderr, since say_to_file()
+static int stderr_before;
+
+static void say_to_file(void) {
+    fflush(stderr);
+    stderr_before = dup(STDERR_FILENO);
+    int fd = open(unit_path("stderr"), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0 || dup2(fd, STDERR_FILENO) < 0) { fatal("cannot write to a file"); }
+    close(fd);
+}
+
+static void read_what_was_said(void) {
+    size_t bytes;
+    fflush(stderr);
+    dup2(stderr_before, STDERR_FILENO);
+    close(stderr_before);
+    char* text = unit_read(unit_path("stderr"), &bytes);
+    snprintf(said, sizeof(said), "%s", text);
+    free(text);
+}
+
+static int count(const char* word) {
+    int n = 0;
+    for (const char* c = said; (c = strstr(c, word)) != NULL; c++) { n++; }
+    return n;
+}
+
+static void fill_the_disk(void) {
+    if (rename(unit_path("main.log"), unit_path("kept.log")) != 0 || symlink("/dev/full", unit_path("main.log")) != 0) {
+        fatal("cannot replace main.log");
+    }
+}
+
+static void empty_the_disk(void) {
+    if (rename(unit_path("kept.log"), unit_path("main.log")) != 0) { fatal("cannot bring main.log back"); }
+}
+
+static void lines_wait_until_there_is_room(void) {
+    Logger logger;
+    logger_open(&logger, folder(), -1, 0);
+    run(&logger, 0, 1);
+    say_to_file();
+    fill_the_disk();
+    run(&logger, 2, 3);
+    empty_the_disk();
+    run(&logger, 4, 4);
+    fill_the_disk(); // a second time
+    empty_the_disk();
+    logger_close(&logger);
+    read_what_was_said();
+    CHECK(unit_file_is(unit_path("main.log"), uninterrupted));
+    CHECK(count("warning: cannot write") == 1 && count("main.log: No space left on device; the run goes on") == 1);
+    CHECK(count("can be written again") == 1);
+}
+
+static void what_never_found_room_is_said_at_the_end(void) {
+    Logger logger;
+    logger_open(&logger, folder(), -1, 0);
+    say_to_file();
+    fill_the_disk();
+    run(&logger, 0, 4); // 9 lines
+    logger_close(&logger);
+    logger_close(&logger); // says nothing more
+    empty_the_disk();
+    read_what_was_said();
+    CHECK(count("warning: ") == 2 && count("it lacks the last 9 lines") == 1);
+    CHECK(unit_file_is(unit_path("main.log"), ""));
+}
+
+// More lines than memory is kept for: those that wait are whole, and how many are lost is said.
+static void memory_stays_bounded(void) {
+    Logger logger;
+    logger_open(&logger, folder(), -1, 0);
+    say_to_file();
+    fill_the_disk();
+    for (int i = 0; i < 100000; i++) { logger_val(&logger, i, 1.0f); }
+    CHECK(logger.pending_bytes <= LOGGER_PENDING && logger.lost > 0);
+    size_t lost = logger.lost;
+    empty_the_disk();
+    logger_val(&logger, 100000, 1.0f);
+    logger_val(&logger, 100001, 1.0f);
+    CHECK(logger.pending_bytes == 0 && logger.lost == 0);
+    read_what_was_said();
+    char lacks[64];
+    snprintf(lacks, sizeof(lacks), "it lacks %zu lines", lost);
+    CHECK(count(lacks) == 1);
+    size_t bytes;
+    char* text = unit_read(unit_path("main.log"), &bytes);
+    CHECK(strncmp(text, "s:0 tel:1.000000\n", 17) == 0);
+    CHECK(strcmp(text + bytes - 22, "s:100001 tel:1.000000\n") == 0);
+    free(text);
+    logger_close(&logger);
+}
+
+// The file may grow to `bytes` and no further: a line is there as a whole or not at all.
+static void a_line_is_never_cut(void) {
+    for (rlim_t bytes = 1; bytes < 60; bytes += 7) {
+        if (unit_fork()) {
+            Logger logger;
+            struct rlimit limit = {bytes, bytes};
+            signal(SIGXFSZ, SIG_IGN);
+            logger_open(&logger, folder(), -1, 0);
+            setrlimit(RLIMIT_FSIZE, &limit);
+            for (int i = 0; i < 9; i++) { logger_val(&logger, i, 1.0f); } // 17 bytes each
+            struct stat st;
+            _exit(stat(logger.path, &st) == 0 && (size_t)st.st_size == bytes / 17 * 17 ? 0 : 1);
+        }
+        CHECK(unit_wait().exit_code == 0);
+    }
+}
+
+static void stdout_that_is_full_is_said_once(void) {
+    for (int full = 0; full <= 1; full++) {
+        if (unit_fork()) {
+            int failed = 0, told = 0;
+            if (freopen(full ? "/dev/full" : "/dev/null", "w", stdout) == NULL) { _exit(9); }
+            for (int i = 0; i < 5; i++) {
+                printf("a line\n");
+                told += stdout_flush(&failed);
+            }
+            _exit(told == (full ? 5 : 0) ? 0 : 1);
+        }
+        UnitChild child = unit_wait();
+        snprintf(said, sizeof(said), "%s", child.text);
+        CHECK(child.exit_code == 0 && count("warning: cannot write stdout: No space left") == full);
+        CHECK(full || child.length == 0);
+    }
+}
+
 static void without_a_directory_nothing_is_written(void) {
     Logger logger;
     remove(unit_path("main.log"));
@@ -96,6 +255,12 @@ int main(void) {
     a_line_that_was_cut_short_goes();
     other_lines_stay();
     small_learning_rates_keep_their_digits();
+    the_first_line_is_the_run();
+    lines_wait_until_there_is_room();
+    what_never_found_room_is_said_at_the_end();
+    memory_stays_bounded();
+    a_line_is_never_cut();
+    stdout_that_is_full_is_said_once();
     remove(unit_path("main.log"));
     logger_open(&logger, folder(), 3, 0); // a resumed run whose log was deleted
     CHECK(unit_file_is(unit_path("main.log"), ""));

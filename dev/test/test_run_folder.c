@@ -142,7 +142,9 @@ static int newest(RunFolder* f, const char* said) {
     int out = dup(STDOUT_FILENO);
     const char* path = unit_path("said");
     fflush(stdout);
-    if (freopen(path, "w", stdout) == NULL) { fatal("cannot write %s", path); }
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0) { fatal("cannot write %s", path); }
+    close(fd);
     check(run_folder_scan(&scan, folder()));
     int step = run_folder_newest(f, &scan, verify);
     run_folder_scan_free(&scan);
