@@ -26,8 +26,13 @@ more round than there are updates. A signal (signals.h) ends the loop after the 
 #include "signals.h"
 #include "table.h"
 #include "tokenizer.h"
+#include "train_step.h"
+#include "watchdog.h"
 
 enum { GPT2_VOCAB_SIZE = 50257 };
+
+// How a run ends. EXIT_SUCCESS also where SIGTERM or SIGINT stopped it; EXIT_FAILURE: what the user asked for is wrong.
+enum { EXIT_NOT_FINITE = 3, EXIT_NOT_SAVED = 4, EXIT_CORRUPTION = 5 };
 
 typedef struct {
     Options options;
@@ -38,16 +43,24 @@ typedef struct {
     Logger logger;
     LearningRateScheduler schedule;
     Outliers outliers;
+    Outliers outliers_before; // the step under way
+    TrainStep step;           // its gradients
+    Watchdog watchdog;
     int first_step, num_steps; // steps first_step .. num_steps-1 are trained
     int resumed;               // 1: first_step is a checkpoint that was read
     int val_batches;
-    int accumulation;  // micro-steps of a step
-    double gemm_flops; // FLOP/s of a large GEMM on this machine, measured: the denominator of MFU
-    double seconds;    // of all steps but the first
-    double rate;       // tokens/s, exponentially averaged
-    int timed_steps;   // steps that `seconds` is the sum of
-    int ended;         // 1: no step follows
+    int accumulation;         // micro-steps of a step
+    double gemm_flops;        // FLOP/s of a large GEMM on this machine, measured: the denominator of MFU
+    double seconds;           // of all steps but the first
+    double rate;              // tokens/s, exponentially averaged
+    int timed_steps;          // steps that `seconds` is the sum of
+    int skips;                // updates that were not finite and were skipped, one after the other
+    int warned_of_loss;       // 1: that it blows up
+    int warned_of_evaluation; // 1: that a loss of validation or HellaSwag is not finite
+    int saved_step;           // of the newest whole checkpoint that this run has written or read, or -1
+    int ended;                // 1: no step follows
     int exit_code;
+    char failure[1500]; // what it ends with; "" where nothing is wrong
 } Trainer;
 
 // ----------------------------------------------------------------------------
@@ -280,15 +293,73 @@ static inline void trainer_open(Trainer* t, Options options) {
     logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1, 0);
     check(gpt2_measure_gemm(t->model, &t->gemm_flops));
     trainer_print(t, source);
+    t->step.model = t->model, t->step.loader = &t->train, t->step.accumulation = t->accumulation;
+    t->saved_step = t->resumed ? t->first_step : -1;
+    watchdog_start(&t->watchdog);
     signals_begin_steps();
 }
 
 // ----------------------------------------------------------------------------
-// Evaluating, sampling, saving
+// Saving, and ending a run that went wrong
+
+static inline void trainer_save_(Trainer* t, int step) {
+    gpt2_range_begin("checkpoint");
+    checkpoint_write(t->model, &t->train, &t->outliers, t->options.output_dir, step);
+    gpt2_range_end();
+    printf("wrote checkpoint %08d to %s\n", step, t->options.output_dir);
+    t->saved_step = step;
+}
+
+// Ends the run with an exit code and, once it is closed, one line on what was wrong. With `save` the weights are good and the
+// loader stands where `step` begins: then that is saved, so that nothing is lost.
+#if defined(__GNUC__)
+__attribute__((format(printf, 5, 6)))
+#endif
+static inline void
+trainer_fail_(Trainer* t, int step, int save, int exit_code, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(t->failure, sizeof(t->failure), format, args);
+    va_end(args);
+    t->ended = 1;
+    t->exit_code = exit_code;
+    if (save && t->options.output_dir != NULL && step > 0 && step != t->saved_step) { trainer_save_(t, step); }
+}
+
+// What the run has failed of, and which checkpoint is whole. Nothing where it went well.
+static inline void trainer_say_failure_(const Trainer* t) {
+    if (t->failure[0] == '\0') { return; }
+    if (t->saved_step >= 0) {
+        print_error("%s; checkpoint %08d in %s is whole", t->failure, t->saved_step, t->options.output_dir);
+    } else {
+        print_error("%s; there is no checkpoint", t->failure);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// Evaluating, sampling, checkpoints
 
 // 1 where `step` is a multiple of `every`, or the run's last; with `every` 0, only the last.
 static inline int trainer_due(const Trainer* t, int step, int every) {
     return step == t->num_steps || (every > 0 && step % every == 0);
+}
+
+// A loss of validation or HellaSwag that is not finite, whose batch was the last: ends the run, or with --non-finite skip is
+// said once.
+static inline void trainer_evaluation_not_finite_(Trainer* t, int step, const char* what, float loss) {
+    char found[256];
+    if (t->warned_of_evaluation) { return; }
+    check(gpt2_find_non_finite(t->model, found, sizeof(found)));
+    const char* first = found[0] ? found : "forward: the mean of losses that are all finite";
+    if (strcmp(t->options.non_finite, "stop") == 0) {
+        int good = strncmp(found, "weights", 7) != 0;
+        trainer_fail_(t, step, good, EXIT_NOT_FINITE, "after step %d/%d: the loss of %s is %g; first not finite: %s",
+                      step, t->num_steps, what, (double)loss, first);
+        return;
+    }
+    print_warning("after step %d/%d: the loss of %s is %g; first not finite: %s; the run goes on (--non-finite skip)",
+                  step, t->num_steps, what, (double)loss, first);
+    t->warned_of_evaluation = 1;
 }
 
 static inline void trainer_validate(Trainer* t, int step) {
@@ -297,7 +368,7 @@ static inline void trainer_validate(Trainer* t, int step) {
     double sum = 0.0;
     gpt2_range_begin("validate");
     dataloader_reset(&t->val);
-    for (int i = 0; i < t->val_batches && !signals_stop(); i++) {
+    for (int i = 0; i < t->val_batches && isfinite(sum) && !signals_stop(); i++) {
         dataloader_next(&t->val, &inputs, &targets);
         float loss;
         check(gpt2_validate(t->model, &loss, inputs, targets, o->batch, o->time));
@@ -306,10 +377,11 @@ static inline void trainer_validate(Trainer* t, int step) {
     }
     progress_end();
     gpt2_range_end();
-    if (signals_stop()) { return; } // the run that resumes here does it again
-    float loss = (float)(sum / t->val_batches);
+    if (signals_stop()) { return; }                                       // the run that resumes here does it again
+    float loss = isnan(sum) ? (float)NAN : (float)(sum / t->val_batches); // NaN without a sign
     printf("val loss %f\n", loss);
     logger_val(&t->logger, step, loss);
+    if (!isfinite(loss)) { trainer_evaluation_not_finite_(t, step, "validation", loss); }
 }
 
 // HellaSwag (Zellers et al. 2019): the model's answer is the ending, of four, with the lowest mean loss per token.
@@ -323,11 +395,13 @@ static inline void trainer_hellaswag(Trainer* t, int step) {
         float loss; // of the whole batch; the score needs each token's
         check(gpt2_validate(t->model, &loss, t->hellaswag.inputs, t->hellaswag.targets, o->batch, o->time));
         correct += evalloader_score(&t->hellaswag, gpt2_info(t->model)->losses);
+        if (!isfinite(loss)) { trainer_evaluation_not_finite_(t, step, "HellaSwag", loss); }
+        if (t->ended) { break; }
         progress_update("HellaSwag", (size_t)i + 1, (size_t)t->hellaswag.num_batches);
     }
     progress_end();
     gpt2_range_end();
-    if (signals_stop()) { return; }
+    if (signals_stop() || t->ended) { return; }
     float accuracy = (float)correct / (float)t->hellaswag.num_examples;
     printf("HellaSwag: %d/%d = %f\n", correct, t->hellaswag.num_examples, accuracy);
     logger_eval(&t->logger, step, accuracy);
@@ -336,13 +410,14 @@ static inline void trainer_hellaswag(Trainer* t, int step) {
 static inline void trainer_evaluate(Trainer* t, int step) {
     if (!trainer_due(t, step, t->options.val_every) || signals_stop()) { return; }
     if (t->val_batches > 0) { trainer_validate(t, step); }
-    if (t->options.hellaswag && step > 0) { trainer_hellaswag(t, step); }
+    if (t->options.hellaswag && step > 0 && !t->ended) { trainer_hellaswag(t, step); }
 }
 
 // Prints text that the model generates from an end-of-text token.
 static inline void trainer_sample(Trainer* t, int step) {
     const Options* o = &t->options;
-    if (o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every) || signals_stop()) { return; }
+    if (o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every)) { return; }
+    if (t->ended || signals_stop()) { return; }
     int V = gpt2_info(t->model)->config.vocab_size, T = o->time;
     int length = o->sample_tokens < T ? o->sample_tokens : T;
     int* tokens = (int*)malloc_check((size_t)T * sizeof(int));
@@ -365,13 +440,6 @@ static inline void trainer_sample(Trainer* t, int step) {
     gpt2_range_end();
     free(logits);
     free(tokens);
-}
-
-static inline void trainer_save_(Trainer* t, int step) {
-    gpt2_range_begin("checkpoint");
-    checkpoint_write(t->model, &t->train, &t->outliers, t->options.output_dir, step);
-    gpt2_range_end();
-    printf("wrote checkpoint %08d to %s\n", step, t->options.output_dir);
 }
 
 // With -nk, deletes the checkpoint that is one too many, unless -nm keeps it.
@@ -401,6 +469,7 @@ static inline void trainer_stop_(Trainer* t, int step, int number) {
 static inline void trainer_checkpoint(Trainer* t, int step) {
     const Options* o = &t->options;
     int stop = signals_stop(), trained = step > t->first_step; // else it is a new model, or was just read
+    if (t->ended) { return; }
     int asked = trained && (stop || signals_take_save());
     int due = trained && o->checkpoint_every > 0 && trainer_due(t, step, o->checkpoint_every);
     if (o->output_dir != NULL && (asked || due)) { trainer_save_(t, step); }
@@ -427,15 +496,15 @@ static inline const char* format_z(char* text, size_t size, float z) {
     return text;
 }
 
-static inline void trainer_report(Trainer* t, int step, float loss_z, float norm, float norm_z, float learning_rate,
-                                  double seconds) {
+static inline void trainer_report(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
+                                  float learning_rate, double seconds) {
     const Options* o = &t->options;
     double rate = o->total_batch / seconds;
     int done = step - t->first_step; // steps before this one
     t->seconds += done > 0 ? seconds : 0.0;
     t->timed_steps += done > 0;
     t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
-    float loss = gpt2_info(t->model)->mean_loss;
+    float loss = result.loss, norm = result.norm;
     double mfu = flops_per_token(gpt2_info(t->model), o->time) * rate / t->gemm_flops;
     char left[32], of_loss[32], of_norm[32];
     format_duration(left, sizeof(left), (double)(t->num_steps - step - 1) * o->total_batch / t->rate);
@@ -447,24 +516,62 @@ static inline void trainer_report(Trainer* t, int step, float loss_z, float norm
     logger_train(&t->logger, step, loss, learning_rate, norm);
 }
 
-// One step: the mean gradient of total_batch tokens in micro-steps, clipped to a norm of --grad-clip, then AdamW.
-static inline void trainer_step(Trainer* t, int step) {
+// A loss that is worse than guessing, by a nat, and half as much again as the smallest of the last 128: said once.
+static inline void trainer_watch_loss_(Trainer* t, int step, double smallest, float loss) {
+    double guessing = log((double)gpt2_info(t->model)->config.vocab_size);
+    if (t->warned_of_loss || !((double)loss > guessing + 1.0 && (double)loss > 1.5 * smallest)) { return; }
+    print_warning("step %d/%d: the loss of %.3f is above ln V = %.3f, that of guessing, and %.1f times the smallest of "
+                  "the last %d steps: the run diverges; a lower -l, a longer -u or a smaller --grad-clip may hold it",
+                  step + 1, t->num_steps, (double)loss, guessing, (double)loss / smallest, (int)OUTLIER_WINDOW);
+    t->warned_of_loss = 1;
+}
+
+// A loss or a gradient norm that is not finite: there is no update. The step counts. Ends the run, or with --non-finite skip
+// goes on, --max-skips times in a row.
+static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
     const Options* o = &t->options;
-    const int *inputs, *targets;
-    float norm;
-    if (step == t->num_steps || t->ended) { return; }
-    if (o->overfit) { dataloader_reset(&t->train); }
-    gpt2_range_begin("step");
-    double start = wall_seconds();
-    for (int micro = 0; micro < t->accumulation; micro++) {
-        dataloader_next(&t->train, &inputs, &targets);
-        check(gpt2_forward(t->model, inputs, o->batch, o->time));
-        check(gpt2_backward(t->model, inputs, targets, t->accumulation, micro));
+    char found[256], what[128];
+    int again = train_step_find_non_finite(&t->step, found, sizeof(found));
+    int loss_is = !isfinite(r.loss);
+    snprintf(what, sizeof(what), "step %d/%d: the %s is %g", step + 1, t->num_steps, loss_is ? "loss" : "gradient norm",
+             (double)(loss_is ? r.loss : r.norm));
+    if (!again) {
+        trainer_fail_(t, step, 0, EXIT_CORRUPTION,
+                      "%s, but finite when computed again from the same batches: "
+                      "silent data corruption; test this machine before it trains on",
+                      what);
+        return;
     }
-    float loss_z = (float)outlier_update(&t->outliers.loss, gpt2_info(t->model)->mean_loss);
-    check(gpt2_grad_norm(t->model, &norm));
-    float norm_z = (float)outlier_update(&t->outliers.grad_norm, norm);
-    float learning_rate = get_learning_rate(&t->schedule, step);
+    t->skips++;
+    if (strcmp(o->non_finite, "skip") == 0 && t->skips <= o->max_skips) {
+        printf("skipping the update: %s; first not finite: %s\n", what, found);
+        return;
+    }
+    char row[64] = "";
+    if (t->skips > 1) { snprintf(row, sizeof(row), ", for the %dth time in a row (--max-skips)", t->skips); }
+    train_step_rewind(&t->step);
+    t->outliers = t->outliers_before;
+    trainer_fail_(t, step, strncmp(found, "weights", 7) != 0, EXIT_NOT_FINITE,
+                  "%s%s; first not finite: %s; the weights stay as they were before the step, and --non-finite skip "
+                  "would leave it out",
+                  what, row, found);
+}
+
+// Every --verify-every steps computes the step again. Where it comes out otherwise, ends the run before the update.
+static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
+    const Options* o = &t->options;
+    char text[256];
+    if (o->verify_every == 0 || (step + 1) % o->verify_every != 0) { return; }
+    if (train_step_verify(&t->step, r, text, sizeof(text))) { return; }
+    trainer_fail_(t, step, 0, EXIT_CORRUPTION,
+                  "step %d/%d: computed twice from the same batches it differs: %s: silent "
+                  "data corruption; test this machine before it trains on",
+                  step + 1, t->num_steps, text);
+}
+
+// AdamW, with the gradients clipped to a norm of --grad-clip, unless loss or norm are outliers that -sl or -sg skip.
+static inline void trainer_update_(Trainer* t, int step, float norm, float loss_z, float norm_z, float learning_rate) {
+    const Options* o = &t->options;
     float clip = (float)o->grad_clip;
     float grad_scale = clip > 0.0f && norm > clip ? clip / norm : 1.0f;
     if (o->skip_loss_z > 0.0 && loss_z > o->skip_loss_z) {
@@ -474,21 +581,56 @@ static inline void trainer_step(Trainer* t, int step) {
     } else {
         check(gpt2_update(t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
                           (float)o->weight_decay, grad_scale, step + 1));
+        check(gpt2_synchronize(t->model));
+        unsigned long long wrong = gpt2_info(t->model)->non_finite_weights;
+        if (wrong == 0) { return; }
+        trainer_fail_(t, step, 0, EXIT_NOT_FINITE,
+                      "step %d/%d: the update made %llu weights or moments that are not "
+                      "finite, which kept their old values",
+                      step + 1, t->num_steps, wrong);
     }
-    check(gpt2_synchronize(t->model));
+}
+
+// One step: the mean gradient of total_batch tokens in micro-steps, then AdamW.
+static inline void trainer_step(Trainer* t, int step) {
+    if (step == t->num_steps || t->ended) { return; }
+    gpt2_range_begin("step");
+    double start = wall_seconds();
+    watchdog_begin(&t->watchdog, step + 1, start);
+    float learning_rate = get_learning_rate(&t->schedule, step);
+    if (t->options.overfit) { dataloader_reset(&t->train); }
+    t->outliers_before = t->outliers;
+    train_step_begin(&t->step);
+    StepResult result = train_step_compute(&t->step);
+    double smallest = outlier_smallest(&t->outliers.loss);
+    float loss_z = (float)outlier_update(&t->outliers.loss, result.loss);
+    float norm_z = (float)outlier_update(&t->outliers.grad_norm, result.norm);
+    if (!step_is_finite(result)) {
+        trainer_not_finite_(t, step, result);
+    } else {
+        t->skips = 0;
+        trainer_watch_loss_(t, step, smallest, result.loss);
+        trainer_verify_(t, step, result);
+        if (!t->ended) { trainer_update_(t, step, result.norm, loss_z, norm_z, learning_rate); }
+    }
     gpt2_range_end();
-    trainer_report(t, step, loss_z, norm, norm_z, learning_rate, wall_seconds() - start);
+    double end = wall_seconds();
+    watchdog_end(&t->watchdog, end);
+    trainer_report(t, step, result, loss_z, norm_z, learning_rate, end - start);
 }
 
 // Frees everything; returns the program's exit code.
 static inline int trainer_close(Trainer* t) {
     if (t->timed_steps > 0) { printf("total average iteration time: %f ms\n", t->seconds / t->timed_steps * 1e3); }
     logger_close(&t->logger);
+    watchdog_stop(&t->watchdog);
+    dataloader_state_free(&t->step.begin);
     dataloader_close(&t->train);
     dataloader_close(&t->val);
     if (t->options.hellaswag) { evalloader_close(&t->hellaswag); }
     if (t->options.sample_every > 0) { tokenizer_free(&t->tokenizer); }
     gpt2_free(t->model);
+    trainer_say_failure_(t);
     return t->exit_code;
 }
 

@@ -26,24 +26,51 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 
 #define CEIL_DIV(n, d) (((n) + (d)-1) / (d))
 
-// Prints "error: <message>" on stderr and exits with code 1. It is one line, cut after 4 KB, and steers no terminal,
-// whatever the names and texts in it hold: control characters become '?'.
-#if defined(__GNUC__)
-__attribute__((format(printf, 1, 2), noreturn, unused))
-#endif
-static void
-fatal(const char* format, ...) {
+// "<kind>: <message>" on stderr. It is one line, cut after 4 KB, and steers no terminal, whatever the names and texts in it
+// hold: control characters become '?'.
+static inline void print_line_(const char* kind, const char* format, va_list args) {
     char message[4000];
-    va_list args;
-    va_start(args, format);
     int length = vsnprintf(message, sizeof(message), format, args);
-    va_end(args);
     if (length >= (int)sizeof(message)) { strcpy(message + sizeof(message) - 4, "..."); }
     for (char* c = message; *c != '\0'; c++) {
         if ((unsigned char)*c < ' ' || *c == 0x7f) { *c = '?'; }
     }
     fflush(stdout);
-    fprintf(stderr, "error: %s\n", message);
+    fprintf(stderr, "%s: %s\n", kind, message);
+}
+
+#if defined(__GNUC__)
+#define PRINTF_LIKE __attribute__((format(printf, 1, 2), unused))
+#else
+#define PRINTF_LIKE
+#endif
+
+// What is wrong, and the run goes on.
+PRINTF_LIKE static void print_warning(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    print_line_("warning", format, args);
+    va_end(args);
+}
+
+// What the run ends with, but not here: the caller returns from main with an exit code of its own.
+PRINTF_LIKE static void print_error(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    print_line_("error", format, args);
+    va_end(args);
+}
+
+// Prints the error and exits with code 1.
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2), noreturn, unused))
+#endif
+static void
+fatal(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    print_line_("error", format, args);
+    va_end(args);
     exit(EXIT_FAILURE);
 }
 

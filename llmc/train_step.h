@@ -1,0 +1,97 @@
+/*
+The gradients of one step, summed over its micro-steps, and how to compute them again from the same batches: to compare both
+bit for bit, or to find the first number that is not finite. For that the loader is put back to where the step began, which
+costs a step that needs neither a copy of the loader's position.
+
+    train_step_begin(&s);                 // remembers where the loader stands
+    StepResult r = train_step_compute(&s);
+*/
+#ifndef LLMC_TRAIN_STEP_H
+#define LLMC_TRAIN_STEP_H
+
+#include <math.h>
+
+#include "dataloader_state.h"
+#include "gpt2_model.h"
+
+typedef struct {
+    GPT2* model;
+    DataLoader* loader;
+    int accumulation;      // micro-steps
+    DataLoaderState begin; // where the loader stood
+} TrainStep;
+
+typedef struct {
+    float loss; // nats: the mean of the step's tokens; NaN has no sign, so that logs of equal runs are equal
+    float norm; // of the gradients
+} StepResult;
+
+static inline int step_is_finite(StepResult r) { return isfinite(r.loss) && isfinite(r.norm); }
+
+static inline void train_step_begin(TrainStep* s) {
+    dataloader_state_free(&s->begin);
+    check(dataloader_get_state(s->loader, &s->begin));
+}
+
+// Puts the loader back to where train_step_begin found it.
+static inline void train_step_rewind(TrainStep* s) { check(dataloader_set_state(s->loader, &s->begin, "the loader")); }
+
+// Takes the loader's next batch through forward and backward pass.
+static inline void train_step_micro_(TrainStep* s, int micro) {
+    const int *inputs, *targets;
+    dataloader_next(s->loader, &inputs, &targets);
+    check(gpt2_forward(s->model, inputs, (int)s->loader->B, (int)s->loader->T));
+    check(gpt2_backward(s->model, inputs, targets, s->accumulation, micro));
+}
+
+// The loss and the gradient norm that the micro-steps have left.
+static inline StepResult train_step_result_(TrainStep* s) {
+    StepResult r;
+    r.loss = gpt2_info(s->model)->mean_loss;
+    check(gpt2_grad_norm(s->model, &r.norm));
+    r.loss = isnan(r.loss) ? (float)NAN : r.loss;
+    r.norm = isnan(r.norm) ? (float)NAN : r.norm;
+    return r;
+}
+
+static inline StepResult train_step_compute(TrainStep* s) {
+    for (int micro = 0; micro < s->accumulation; micro++) { train_step_micro_(s, micro); }
+    return train_step_result_(s);
+}
+
+// Computes the step again, from the same batches. Returns 1 where loss, norm and every gradient have the bits that they had;
+// else 0, and text says what differs.
+static inline int train_step_verify(TrainStep* s, StepResult first, char* text, size_t size) {
+    uint64_t digests[2];
+    check(gpt2_gradient_digest(s->model, &digests[0]));
+    train_step_rewind(s);
+    StepResult second = train_step_compute(s);
+    check(gpt2_gradient_digest(s->model, &digests[1]));
+    snprintf(text, size, "loss %.9g and %.9g, gradient norm %.9g and %.9g, gradients' digest %016llx and %016llx",
+             first.loss, second.loss, first.norm, second.norm, (unsigned long long)digests[0],
+             (unsigned long long)digests[1]);
+    return memcmp(&first, &second, sizeof(first)) == 0 && digests[0] == digests[1];
+}
+
+// Computes the step again until the first number that is not finite, and names it and its micro-step in text. Returns 0
+// where everything is finite this time, which a machine that computes rightly does not do. The loader ends behind the step.
+static inline int train_step_find_non_finite(TrainStep* s, char* text, size_t size) {
+    const int *inputs, *targets;
+    train_step_rewind(s);
+    for (int micro = 0; micro < s->accumulation; micro++) {
+        train_step_micro_(s, micro);
+        check(gpt2_find_non_finite(s->model, text, size));
+        if (text[0] == '\0') { continue; }
+        size_t length = strlen(text);
+        snprintf(text + length, size - length, ", micro-step %d of %d", micro + 1, s->accumulation);
+        for (int rest = micro + 1; rest < s->accumulation; rest++) { dataloader_next(s->loader, &inputs, &targets); }
+        return 1;
+    }
+    StepResult r = train_step_result_(s);
+    snprintf(text, size, "%s",
+             isfinite(r.loss) ? "backward: the norm of gradients that are all finite"
+                              : "forward: the mean of losses that are all finite");
+    return !step_is_finite(r);
+}
+
+#endif
