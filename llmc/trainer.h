@@ -48,6 +48,7 @@ typedef struct {
     Watchdog watchdog;
     int first_step, num_steps; // steps first_step .. num_steps-1 are trained
     int resumed;               // 1: first_step is a checkpoint that was read
+    int unchecked_model;       // 1: the weights came from a file without checksums
     int val_batches;
     int accumulation;         // micro-steps of a step
     double gemm_flops;        // FLOP/s of a large GEMM on this machine, measured: the denominator of MFU
@@ -211,6 +212,7 @@ static inline void trainer_build_model(Trainer* t, const char* source) {
         if (memcmp(&loaded.config, &config, sizeof(config)) != 0) {
             fatal("%s has changed while this run began: it holds a model of other sizes now; start again", source);
         }
+        t->unchecked_model = !loaded.has_checksums;
     } else {
         params = (float*)malloc_check(gpt2_info(t->model)->num_parameters * sizeof(float));
         gpt2_init_parameters(params, config, (unsigned int)o->seed);
@@ -246,6 +248,32 @@ static inline void trainer_print(const Trainer* t, const char* source) {
                o->time, c.max_seq_len);
     }
     fflush(stdout);
+}
+
+// Adds "<unchecked> of <files> files of <name>", or the name of the one that there is, to a list.
+static inline void trainer_list_unchecked_(char* list, size_t size, const char* name, size_t unchecked, size_t files) {
+    size_t at = strlen(list);
+    if (unchecked == 0) { return; }
+    at += (size_t)snprintf(list + at, size - at, "%s", at > 0 ? ", " : "");
+    if (files > 1 && at < size) {
+        at += (size_t)snprintf(list + at, size - at, "%zu of %zu files of ", unchecked, files);
+    }
+    if (at < size) { snprintf(list + at, size - at, "%s", name); }
+}
+
+// Says once which files have no checksums.
+static inline void trainer_note_unchecked_(const Trainer* t, const char* source) {
+    const Options* o = &t->options;
+    char list[4096] = "";
+    trainer_list_unchecked_(list, sizeof(list), source, (size_t)t->unchecked_model, 1);
+    trainer_list_unchecked_(list, sizeof(list), o->train_data, t->train.num_unchecked, t->train.num_shards);
+    if (strcmp(o->train_data, o->val_data) != 0) {
+        trainer_list_unchecked_(list, sizeof(list), o->val_data, t->val.num_unchecked, t->val.num_shards);
+    }
+    trainer_list_unchecked_(list, sizeof(list), o->hellaswag_data, (size_t)t->hellaswag.unchecked, 1);
+    trainer_list_unchecked_(list, sizeof(list), o->tokenizer, (size_t)t->tokenizer.unchecked, 1);
+    if (list[0] == '\0') { return; }
+    printf("note: no checksums in %s (made by another program or an older version): damage would go unnoticed\n", list);
 }
 
 // Everything before the first step. Ends with one line where something is wrong.
@@ -293,6 +321,7 @@ static inline void trainer_open(Trainer* t, Options options) {
     logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1, 0);
     check(gpt2_measure_gemm(t->model, &t->gemm_flops));
     trainer_print(t, source);
+    trainer_note_unchecked_(t, source);
     t->step.model = t->model, t->step.loader = &t->train, t->step.accumulation = t->accumulation;
     t->saved_step = t->resumed ? t->first_step : -1;
     watchdog_start(&t->watchdog);

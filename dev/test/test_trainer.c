@@ -32,6 +32,37 @@ static void build(void) {
     gpt2_free(t.model);
 }
 
+// One line names every file without checksums, and of a pattern how many.
+static void print_unchecked(int every) {
+    static Trainer t;
+    memset(&t, 0, sizeof(t));
+    t.options = cli_defaults();
+    t.options.train_data = "train_*.bin", t.options.val_data = "val.bin";
+    t.train.num_shards = 3, t.train.num_unchecked = every ? 3 : 0;
+    t.val.num_shards = 1, t.val.num_unchecked = 1;
+    t.unchecked_model = every;
+    t.tokenizer.unchecked = every;
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    trainer_note_unchecked_(&t, "model.bin");
+}
+
+static void files_without_checksums_are_noted(void) {
+    static const char* end = " (made by another program or an older version): damage would go unnoticed\n";
+    char line[512];
+    for (int every = 0; every < 2; every++) {
+        if (unit_fork()) {
+            print_unchecked(every);
+            _exit(0);
+        }
+        UnitChild child = unit_wait();
+        snprintf(line, sizeof(line), "note: no checksums in %s%s%s%s",
+                 every ? "model.bin, 3 of 3 files of train_*.bin, " : "", "val.bin",
+                 every ? ", gpt2_tokenizer.bin" : "", end);
+        if (!CHECK(strcmp(child.text, line) == 0)) { printf("    is %s    expected %s", child.text, line); }
+    }
+}
+
 int main(void) {
     path = unit_path("model.bin"), replacement = unit_path("other.bin");
     static const char* others[] = {"gpt2:l1c32h1t16", "gpt2:l3c32h1t16", "gpt2:l2c64h1t16", "gpt2:l2c64h2t8"};
@@ -43,5 +74,6 @@ int main(void) {
     write_model(path, "gpt2:l2c64h2t16", 1);
     write_model(replacement, "gpt2:l2c64h2t16", 2); // a model of the same sizes is as good
     CHECK_ENDS_WELL(build());
+    files_without_checksums_are_noted();
     return unit_end();
 }
