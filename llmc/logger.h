@@ -134,11 +134,10 @@ static inline void logger_keep_(Logger* logger, const char* line, size_t bytes) 
 // Takes note of how a write went: says so once when writing begins to fail, and once when it works again.
 static inline void logger_note_(Logger* logger, int error) {
     if (error != 0 && logger->error == 0) {
-        fprintf(stderr, "warning: cannot write %s: %s; the run goes on and keeps its lines\n", logger->path,
-                strerror(error));
+        print_warning("cannot write %s: %s; the run goes on and keeps its lines", logger->path, strerror(error));
     }
     if (error == 0 && logger->error != 0) {
-        fprintf(stderr, "warning: %s can be written again; it lacks %zu lines\n", logger->path, logger->lost);
+        print_warning("%s can be written again; it lacks %zu lines", logger->path, logger->lost);
     }
     logger->error = error;
 }
@@ -185,8 +184,7 @@ static inline void logger_close(Logger* logger) {
     if (logger->active && logger->error != 0) {
         size_t lines = logger->lost;
         for (size_t i = 0; i < logger->pending_bytes; i++) { lines += logger->pending[i] == '\n'; }
-        fprintf(stderr, "warning: cannot write %s: %s; it lacks the last %zu lines\n", logger->path,
-                strerror(logger->error), lines);
+        print_warning("cannot write %s: %s; it lacks the last %zu lines", logger->path, strerror(logger->error), lines);
     }
     free(logger->pending);
     logger->pending = NULL, logger->pending_bytes = 0, logger->active = 0;
@@ -200,9 +198,7 @@ static inline void logger_close(Logger* logger) {
 static inline int stdout_flush(int* failed) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) { return *failed; }
-    if (!*failed) {
-        fprintf(stderr, "warning: cannot write stdout: %s; the run goes on without\n", strerror(errno ? errno : EIO));
-    }
+    if (!*failed) { print_warning("cannot write stdout: %s; the run goes on without", strerror(errno ? errno : EIO)); }
     clearerr(stdout);
     *failed = 1;
     return 1;

@@ -21,6 +21,7 @@ more round than there are updates. A signal (signals.h) ends the loop after the 
 #include "logger.h"
 #include "outlier_detector.h"
 #include "progress.h"
+#include "resume.h"
 #include "sampler.h"
 #include "schedulers.h"
 #include "signals.h"
@@ -40,6 +41,7 @@ typedef struct {
     DataLoader train, val;
     EvalLoader hellaswag;
     Tokenizer tokenizer;
+    RunStart start; // the folder, the identity of the run, and what it goes on from
     Logger logger;
     LearningRateScheduler schedule;
     Outliers outliers;
@@ -59,6 +61,7 @@ typedef struct {
     int warned_of_loss;       // 1: that it blows up
     int warned_of_evaluation; // 1: that a loss of validation or HellaSwag is not finite
     int saved_step;           // of the newest whole checkpoint that this run has written or read, or -1
+    int stdout_failed;        // 1: it was said that stdout cannot be written
     int ended;                // 1: no step follows
     int exit_code;
     char failure[1500]; // what it ends with; "" where nothing is wrong
@@ -199,10 +202,6 @@ static inline GPT2Settings trainer_settings(const Options* o) {
 static inline void trainer_build_model(Trainer* t, const char* source) {
     Options* o = &t->options;
     GPT2Config config = trainer_config(o, source);
-    if (o->time > config.max_seq_len) {
-        fatal("-t %d is longer than the model's context of %d; name a longer one, such as -e d12t%d", o->time,
-              config.max_seq_len, o->time);
-    }
     check(gpt2_create(&t->model, config, trainer_settings(o)));
     check(gpt2_allocate(t->model, o->batch, o->time, 1));
     float* params;
@@ -229,6 +228,7 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     gpt2_print_device(t->model);
     print_table_row("measured GEMM", "%.4g TFLOP/s; MFU: model FLOP/s over this", t->gemm_flops * 1e-12);
     print_table_line();
+    print_table_row("run", "%016" PRIx64, t->start.identity.run);
     print_table_row("weights from", "%s", source);
     print_table_row("context maxT", "%d", c.max_seq_len);
     print_table_row("vocabulary V (Vp)", "%d (%d)", c.vocab_size, c.padded_vocab_size);
@@ -276,22 +276,11 @@ static inline void trainer_note_unchecked_(const Trainer* t, const char* source)
     printf("note: no checksums in %s (made by another program or an older version): damage would go unnoticed\n", list);
 }
 
-// Everything before the first step. Ends with one line where something is wrong.
-static inline void trainer_open(Trainer* t, Options options) {
-    memset(t, 0, sizeof(*t));
-    Options* o = &t->options;
-    *o = options;
-    signals_install();
-    trainer_check_options(o);
-    int found = o->resume ? checkpoint_newest(o->output_dir) : -1;
-    t->resumed = found >= 0;
-    t->first_step = t->resumed ? found : 0;
-    CheckpointPaths paths = checkpoint_paths(o->output_dir ? o->output_dir : "", t->first_step);
-    const char* source = t->resumed ? paths.model : o->model;
-
-    trainer_build_model(t, source);
-    int V = gpt2_info(t->model)->config.vocab_size;
+// Opens what is read while the model trains, and works out the steps: all that needs the model's sizes, but no model.
+static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
+    const Options* o = &t->options;
     HostAlloc memory = {gpt2_host_alloc, gpt2_host_free};
+    int V = config.vocab_size;
     dataloader_open(&t->train, o->train_data, o->batch, o->time, 0, 1, !o->overfit, (unsigned int)o->seed, V, memory);
     dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 1, 0, 0, V, memory);
     trainer_check_data_(t);
@@ -299,11 +288,7 @@ static inline void trainer_open(Trainer* t, Options options) {
         evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time, 0, 1);
         evalloader_check_vocab(&t->hellaswag, V);
     }
-    outlier_init(&t->outliers.loss);
-    outlier_init(&t->outliers.grad_norm);
-    if (t->resumed) { checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, found); }
     if (o->sample_every > 0) { tokenizer_load(&t->tokenizer, o->tokenizer, V); }
-
     t->accumulation = o->total_batch / (o->batch * o->time);
     t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(dataloader_tokens(&t->train) / (size_t)o->total_batch);
     size_t val_batches = dataloader_batches(&t->val);
@@ -317,8 +302,44 @@ static inline void trainer_open(Trainer* t, Options options) {
     t->schedule.num_steps = t->num_steps;
     t->schedule.final_fraction = (float)o->final_fraction;
     trainer_check_steps_(t);
-    if (o->output_dir != NULL) { create_directory(o->output_dir); }
-    logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1, 0);
+}
+
+// The folder that is locked, for the end of the program wherever that is
+static RunFolder* trainer_locked_;
+static inline void trainer_unlock_(void) { run_folder_unlock(trainer_locked_); }
+
+// Everything before the first step. Ends with one line where something is wrong. Nothing is allocated before all that can be
+// checked without a model has been checked, and nothing is written before the model stands.
+static inline void trainer_open(Trainer* t, Options options) {
+    memset(t, 0, sizeof(*t));
+    Options* o = &t->options;
+    GPT2Numerics numerics;
+    *o = options;
+    signals_install();
+    trainer_check_options(o);
+    run_start_open(&t->start, o);
+    trainer_locked_ = &t->start.folder;
+    atexit(trainer_unlock_);
+    t->resumed = t->start.step >= 0;
+    t->first_step = t->resumed ? t->start.step : 0;
+    CheckpointPaths paths = checkpoint_paths(o->output_dir ? o->output_dir : "", t->first_step);
+    const char* source = t->resumed ? paths.model : o->model;
+    GPT2Config config = trainer_config(o, source);
+    if (o->time > config.max_seq_len) {
+        fatal("-t %d is longer than the model's context of %d; name a longer one, such as -e d12t%d", o->time,
+              config.max_seq_len, o->time);
+    }
+    check(gpt2_numerics(&numerics, config, trainer_settings(o), o->batch, o->time));
+    trainer_open_data_(t, config);
+    run_start_describe(&t->start, o, config, &numerics, &t->train, &t->val, t->num_steps);
+    run_start_compare(&t->start, o);
+
+    trainer_build_model(t, source);
+    outlier_init(&t->outliers.loss);
+    outlier_init(&t->outliers.grad_norm);
+    if (t->resumed) { checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step); }
+    run_start_begin(&t->start, o);
+    logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1, t->start.identity.run);
     check(gpt2_measure_gemm(t->model, &t->gemm_flops));
     trainer_print(t, source);
     trainer_note_unchecked_(t, source);
@@ -540,7 +561,7 @@ static inline void trainer_report(Trainer* t, int step, StepResult result, float
     printf("step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.1f%% MFU | %.0f tok/s | %s left\n",
            step + 1, t->num_steps, loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,
            format_z(of_norm, sizeof(of_norm), norm_z), learning_rate, seconds * 1e3, 100.0 * mfu, t->rate, left);
-    fflush(stdout);
+    stdout_flush(&t->stdout_failed);
     if (o->log_gpu_every > 0 && (step + 1) % o->log_gpu_every == 0) { gpt2_log_device(t->model); }
     logger_train(&t->logger, step, loss, learning_rate, norm);
 }
@@ -659,6 +680,8 @@ static inline int trainer_close(Trainer* t) {
     if (t->options.hellaswag) { evalloader_close(&t->hellaswag); }
     if (t->options.sample_every > 0) { tokenizer_free(&t->tokenizer); }
     gpt2_free(t->model);
+    run_start_close(&t->start);
+    stdout_flush(&t->stdout_failed);
     trainer_say_failure_(t);
     return t->exit_code;
 }
@@ -668,6 +691,7 @@ static inline int trainer_close(Trainer* t) {
 
 static inline int trainer_main(int argc, char** argv) {
     static Trainer trainer;
+    signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so
     trainer_open(&trainer, cli_parse(argc, argv));
     for (int step = trainer.first_step; step <= trainer.num_steps && !trainer.ended; step++) {
         trainer_evaluate(&trainer, step);
