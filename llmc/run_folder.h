@@ -25,7 +25,7 @@ typedef struct {
     int lock;     // file descriptor of the lock; -1: none
     int* damaged; // (num_damaged) steps of checkpoints that were found not to be whole
     int num_damaged;
-    char damage[1200]; // what is wrong with the newest of them
+    char damage[2048]; // what is wrong with the newest of them
 } RunFolder;
 
 typedef enum { FOLDER_MODEL, FOLDER_STATE, FOLDER_DONE, FOLDER_LOG, FOLDER_TEMPORARY } FolderFileKind;

@@ -146,7 +146,7 @@ static int fuzz_fclose(FILE* file) {
 
 enum { SMALL_V = 12, STEP = 12, STATE_NUMBERS = 16 };
 static const GPT2Config small_config = {4, SMALL_V, 128, 1, 1, 32};
-static const HostAlloc host_memory = {NULL, NULL};
+static const HostAlloc ordinary_memory = {NULL, NULL};
 
 typedef struct {
     const char* name;
@@ -250,7 +250,7 @@ static void write_tokens_32(int seed, const char* path) {
 }
 
 static void open_loader(DataLoader* d, const char* path, int shuffle, int vocab_size) {
-    dataloader_open(d, path, 2, 4, 0, 1, shuffle, 42, vocab_size, host_memory);
+    dataloader_open(d, path, 2, 4, 0, 1, shuffle, 42, vocab_size, ordinary_memory);
     d->prefetch = 0; // a thread does not survive the longjmp from an error
 }
 

@@ -219,7 +219,7 @@ static inline void unit_seal(const char* path) {
 
 // Takes a file's checksums away: it is then as llm.c, or an older version, would have written it.
 static inline void unit_unseal(const char* path) {
-    static const int32_t nothing[HEADER_INTS - CHECKED_AT];
+    static const int32_t nothing[HEADER_INTS - CHECKED_AT] = {0};
     FILE* file = fopen_check(path, "r+b");
     fseek_check(file, 4 * CHECKED_AT, path);
     fwrite_check(nothing, sizeof(nothing), 1, file, path);
