@@ -381,6 +381,8 @@ static void broken_checkpoints_are_refused(void) {
         unit_truncate(write_model("bad.bin", MODEL_VERSION_BF16), cut);
         CHECK_FATAL("bad.bin|truncated", load(path));
     }
+    unit_truncate(write_model("bad.bin", MODEL_VERSION_BF16), size - 2);
+    CHECK_FATAL("bad.bin|truncated", read_sizes(path));                  // the header alone tells
     unit_truncate(write_model("bad.bin", MODEL_VERSION_BF16), size + 2); // longer than it should be
     CHECK_FATAL("bad.bin|bytes|corrupt", load(path));
     write_model("bad.bin", MODEL_VERSION_FP32);
