@@ -255,6 +255,15 @@ build/test_%: dev/test/test_%.c build/cpu.flags
 build/test_libattention: private LDLIBS += -ldl
 build/test_libattention: | $(if $(NVCC),libattention.so)
 
+# The trainers with the faults that tests ask for: dev/test/train_with_faults.h
+build/train_gpt2_faults: dev/test/train_with_faults.c build/cpu.flags
+	$(CC) $(CFLAGS) -MF $@.d $< -o $@ $(LDLIBS)
+define faults_rule
+build/train_gpt2cu_faults_$(1): dev/test/train_with_faults.cu build/trainer.flags
+	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
+endef
+$(foreach p,bf16 fp32,$(eval $(call faults_rule,$(p))))
+
 sanitize := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
@@ -283,6 +292,7 @@ $(call check,test_reference,,$$(torch_python) dev/test/test_reference.py)
 $(call check,test_makefile,train_gpt2,dev/test/test_makefile.sh)
 $(call check,test_gpt2,test_gpt2,./test_gpt2)
 $(call check,training,train_gpt2,dev/test/test_training.sh ./train_gpt2)
+$(call check,faults,build/train_gpt2_faults,dev/test/test_faults.sh build/train_gpt2_faults)
 $(call check,test_hardening,train_gpt2 test_gpt2,dev/test/test_hardening.sh train_gpt2 test_gpt2)
 # Damaged files and command lines for a minute; make fuzz FUZZ_SECONDS=3600 for longer
 FUZZ_SECONDS ?= 60
@@ -290,13 +300,14 @@ $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS)
 # A trainer among faults: a few of each kind here, many in make soak
 $(call check,soak_short,train_gpt2,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-training check-test_hardening
+cpu_checks := check-test_gpt2 check-training check-faults check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
 # kernels of llmc against fp64; every variant's sweep; and compute-sanitizer on small shapes of those that train
 $(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/test_training.sh build/train_gpt2cu_$(p)))
+$(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),dev/test/test_faults.sh build/train_gpt2cu_faults_$(p)))
 $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
 sanitized_variants := flash2 mma wgmma
@@ -304,9 +315,9 @@ sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitize
 sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16),$(variant_programs)) \
     $(if $(filter wgmma,$(1)),$(patsubst %,build/racecheck_attention_%ward_wgmma_bf16,for back))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
-gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/train_gpt2cu_$(p)) $(gpu_unit_tests) $(variant_programs) \
+gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/train_gpt2cu_$(p) build/train_gpt2cu_faults_$(p)) $(gpu_unit_tests) $(variant_programs) \
     $(call sanitizer_needs,wgmma)
-gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 \
+gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 faults_bf16 faults_fp32 \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
 unit-tests: $(unit_checks)
@@ -323,7 +334,7 @@ endif
 
 # Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many.
 cores := $(shell nproc 2>/dev/null || echo 2)
-test_programs := train_gpt2 test_gpt2 $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) build/sanitized/dev/test/fuzz \
+test_programs := train_gpt2 test_gpt2 build/train_gpt2_faults $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) build/sanitized/dev/test/fuzz \
     $(if $(and $(gpu),$(NVCC)),$(gpu_programs))
 test-programs: $(test_programs)
 test:

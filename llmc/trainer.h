@@ -539,10 +539,10 @@ static inline double flops_per_token(const GPT2Info* info, int T) {
     return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
 }
 
-// " (+1.23z)"; empty while the detector's window fills and there is no z-score yet.
+// " (+1.23z)"; empty where there is no z-score: while the detector's window fills, and of what is not finite.
 static inline const char* format_z(char* text, size_t size, float z) {
     text[0] = '\0';
-    if (!isnan(z)) { snprintf(text, size, " (%+.2fz)", (double)z); }
+    if (isfinite(z)) { snprintf(text, size, " (%+.2fz)", (double)z); }
     return text;
 }
 
@@ -576,35 +576,40 @@ static inline void trainer_watch_loss_(Trainer* t, int step, double smallest, fl
     t->warned_of_loss = 1;
 }
 
-// A loss or a gradient norm that is not finite: there is no update. The step counts. Ends the run, or with --non-finite skip
-// goes on, --max-skips times in a row.
+// A loss or a gradient norm that is not finite: there is no update, but the step counts. Ends the run, or with --non-finite
+// skip goes on, --max-skips times in a row. Weights that are not finite themselves end it in any case.
 static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
     const Options* o = &t->options;
     char found[256], what[128];
     int again = train_step_find_non_finite(&t->step, found, sizeof(found));
-    int loss_is = !isfinite(r.loss);
+    int loss_is = !isfinite(r.loss), skip = strcmp(o->non_finite, "skip") == 0;
     snprintf(what, sizeof(what), "step %d/%d: the %s is %g", step + 1, t->num_steps, loss_is ? "loss" : "gradient norm",
              (double)(loss_is ? r.loss : r.norm));
     if (!again) {
         trainer_fail_(t, step, 0, EXIT_CORRUPTION,
-                      "%s, but finite when computed again from the same batches: "
-                      "silent data corruption; test this machine before it trains on",
+                      "%s, but finite when computed again from the same batches: silent data corruption; test this "
+                      "machine before it trains on",
                       what);
         return;
     }
-    t->skips++;
-    if (strcmp(o->non_finite, "skip") == 0 && t->skips <= o->max_skips) {
+    if (strncmp(found, "weights", 7) == 0) {
+        trainer_fail_(t, step, 0, EXIT_NOT_FINITE, "%s; first not finite: %s", what, found);
+        return;
+    }
+    if (skip && ++t->skips <= o->max_skips) {
         printf("skipping the update: %s; first not finite: %s\n", what, found);
         return;
     }
-    char row[64] = "";
-    if (t->skips > 1) { snprintf(row, sizeof(row), ", for the %dth time in a row (--max-skips)", t->skips); }
     train_step_rewind(&t->step);
     t->outliers = t->outliers_before;
-    trainer_fail_(t, step, strncmp(found, "weights", 7) != 0, EXIT_NOT_FINITE,
-                  "%s%s; first not finite: %s; the weights stay as they were before the step, and --non-finite skip "
-                  "would leave it out",
-                  what, row, found);
+    if (skip) {
+        trainer_fail_(t, step, 1, EXIT_NOT_FINITE, "%s, after --max-skips %d skipped steps; first not finite: %s", what,
+                      o->max_skips, found);
+    } else {
+        trainer_fail_(t, step, 1, EXIT_NOT_FINITE,
+                      "%s; first not finite: %s; the step changed no weight, and --non-finite skip would go on", what,
+                      found);
+    }
 }
 
 // Every --verify-every steps computes the step again. Where it comes out otherwise, ends the run before the update.

@@ -6,7 +6,7 @@ ends. A thread looks every second; the steps themselves only write down when the
     for each step { watchdog_begin(&w, step, wall_seconds()); ...; watchdog_end(&w, wall_seconds()); }
     watchdog_stop(&w);
 
-The usual time is the median of the last 32 steps. The first step warms up and does not count; before 8 steps there is none.
+The usual time is the median of the last 32 steps. The first step warms up and does not count; before 3 others there is none.
 */
 #ifndef LLMC_WATCHDOG_H
 #define LLMC_WATCHDOG_H
@@ -15,7 +15,7 @@ The usual time is the median of the last 32 steps. The first step warms up and d
 
 #include "utils.h"
 
-enum { WATCHDOG_WINDOW = 32, WATCHDOG_LEAST_STEPS = 8 };
+enum { WATCHDOG_WINDOW = 32, WATCHDOG_LEAST_STEPS = 3 };
 
 typedef struct {
     double factor, least_seconds, period_seconds; // 20 medians, 5 s; how often the thread looks

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Trains a tiny model with a trainer that has faults (build/train_gpt2_faults; see train_with_faults.h) and checks what becomes
+# of numbers that are not finite, of flipped bits and of steps that hang: exit codes, messages, and that no bit of a weight
+# depends on them. Takes half a minute; writes to a temporary folder only.
+set -uo pipefail
+export OMP_WAIT_POLICY=passive # threads that spin hold up a machine that has other work
+trainer=${1:?usage: $0 build/train_gpt2_faults or build/train_gpt2cu_faults_bf16}
+python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# check NAME COMMAND...: the command must succeed
+check() {
+    local name=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
+}
+
+"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c train_gpt2.cu llmc/*.h >"$dir/data.log" 2>&1 ||
+    { cat "$dir/data.log"; exit 1; }
+common=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -e "gpt2:l2c64h2t64" -b 4 -t 64 -d 512 -l 1e-3 -x 20 -v 10 -m 4 -s 0)
+
+# ends NAME FAULTS CODE LINES TEXT FLAG...: trains into $dir/NAME with these faults; the exit code must be CODE, and stderr as
+# many lines, one of them with TEXT
+ends() {
+    local name=$1 faults=$2 code=$3 lines=$4 text=$5 got
+    shift 5
+    FAULT=$faults "$trainer" "${common[@]}" -o "$dir/$name" "$@" >"$dir/$name.log" 2>"$dir/$name.stderr"
+    got=$?
+    [ $got -eq "$code" ] && [ "$(wc -l <"$dir/$name.stderr")" -eq "$lines" ] && grep -qF -- "$text" "$dir/$name.stderr" && return 0
+    echo "exit code $got, expected $code; stderr, expected $lines lines with '$text':"
+    cat "$dir/$name.stderr"
+    return 1
+}
+# well NAME FAULTS FLAG...: it ends with 0 and says nothing on stderr
+well() {
+    local name=$1 faults=$2
+    shift 2
+    FAULT=$faults "$trainer" "${common[@]}" -o "$dir/$name" "$@" >"$dir/$name.log" 2>"$dir/$name.stderr" &&
+        [ ! -s "$dir/$name.stderr" ] && return 0
+    tail -n 3 "$dir/$name.log"
+    cat "$dir/$name.stderr"
+    return 1
+}
+same() { cmp "$dir/$1/$3" "$dir/$2/$3"; }
+checkpoints() { find "$dir/$1" -name 'DONE_*' -printf '%f ' | tr ' ' '\n' | sort | tr '\n' ' '; }
+has_checkpoints() { [ "$(checkpoints "$1")" = "$2" ] || { checkpoints "$1"; return 1; }; }
+logs() { grep -qE "$2" "$dir/$1/main.log" || { cat "$dir/$1/main.log"; return 1; }; }
+
+check "a run without faults ends" well whole "" -n 4
+check "--verify-every ends" well verified "" -n 4 --verify-every 3
+for file in model_00000020.bin state_00000020_00000.bin main.log; do
+    check "--verify-every writes the same $file" same whole verified $file
+done
+
+# stop: the state before the step is saved, whatever -n is
+first="first not finite: backward: gradient of wte, micro-step 2 of 2"
+check "a NaN gradient stops the run" ends stopped nan-gradient@12:1 3 1 "step 13/20: the gradient norm is nan; $first"
+check "it names the checkpoint" grep -qF "checkpoint 00000012 in $dir/stopped is whole" "$dir/stopped.stderr"
+check "that is the only one" has_checkpoints stopped "DONE_00000012 "
+for file in model_00000012.bin state_00000012_00000.bin; do
+    check "the step has not touched $file" same whole stopped $file
+done
+check "the log has the step" logs stopped '^s:12 trl:[0-9.]+ lr:[0-9.e+-]+ norm:nan$'
+check "an Inf gradient" ends inf inf-gradient@13 3 1 "the gradient norm is inf; first not finite: backward: gradient of wte, micro-step 1" -n 4
+check "its step is saved beside the others" has_checkpoints inf "DONE_00000004 DONE_00000008 DONE_00000012 DONE_00000013 "
+check "a step that is saved already" ends twice inf-gradient@8 3 1 "checkpoint 00000008 in $dir/twice is whole" -n 4
+check "a NaN loss in the first step" ends at_once nan-loss@0 3 1 "the loss is nan; first not finite: forward: "
+check "saves nothing" has_checkpoints at_once ""
+check "and says so" grep -qF "there is no checkpoint" "$dir/at_once.stderr"
+check "its log" logs at_once '^s:0 trl:nan lr:[0-9.e+-]+ norm:[0-9.]+$'
+check "a NaN weight" ends weight nan-weight@7 3 1 "first not finite: weights: wte, micro-step 1 of 2; checkpoint 00000004" -n 4
+check "is never saved" has_checkpoints weight "DONE_00000004 "
+check "nor is it skipped" ends weight_skip nan-weight@7 3 1 "first not finite: weights: wte" -n 4 --non-finite skip
+
+# skip: the step counts, its update is left out; a run that stopped goes on to the same bits
+check "skip goes on" well skipped nan-gradient@12:1 -n 4 --non-finite skip
+check "it says so" grep -qF "skipping the update: step 13/20: the gradient norm is nan; $first" "$dir/skipped.log"
+check "what stopped goes on with skip" well stopped nan-gradient@12:1 -n 4 -y 1 --non-finite skip
+for file in model_00000020.bin state_00000020_00000.bin main.log; do
+    check "and writes the same $file" same skipped stopped $file
+done
+check "as many skips in a row as --max-skips" well row inf-loss@3,nan-loss@4,nan-gradient@5 --non-finite skip --max-skips 3
+check "one more" ends row2 inf-loss@3,nan-loss@4,nan-gradient@5 3 1 "step 6/20: the gradient norm is nan, after --max-skips 2" \
+    --non-finite skip --max-skips 2
+check "the last state is saved" has_checkpoints row2 "DONE_00000005 "
+check "skips that are not in a row" well apart inf-loss@3,nan-loss@5,nan-gradient@7 --non-finite skip --max-skips 1
+
+# silent data corruption
+check "a flipped bit in the second computation" ends flip flip@9 5 1 "step 10/20: computed twice from the same batches" -n 4 --verify-every 5
+check "nothing later is saved" has_checkpoints flip "DONE_00000004 DONE_00000008 "
+check "steps between are not computed twice" well between flip@9 --verify-every 4
+check "a step that hangs is said, and its end" ends slow slow@10 0 2 "step 11 has taken"
+check "a slow step changes no log" same whole slow main.log
+check "a loss that blows up is said once" ends blown "" 0 1 "is above ln V = 5.545" -l 30 --grad-clip 0 -x 12 -k constant
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,114 @@
+/*
+A trainer with faults, for tests: the real one, whose calls of the model go through wrappers. Included by train_with_faults.c
+and .cu after the model. The environment names the faults, separated by commas, each  kind@step  or  kind@step:number,  step
+as in main.log's s:N, counted from 0:
+
+    nan-gradient@12:1  a gradient of micro-step 1 becomes NaN      inf-gradient  or Inf      (without :number, micro-step 0)
+    inf-loss@5         the loss of the step becomes Inf            nan-loss      or NaN
+    nan-weight@7       a weight is NaN when the step begins
+    flip@9             the second time that the step is computed, a bit of a gradient flips
+    slow@4:3           the step sleeps for 3 s; without :number, 6 s
+*/
+#ifndef TRAIN_WITH_FAULTS_H
+#define TRAIN_WITH_FAULTS_H
+
+#include <math.h>
+
+#include "llmc/gpt2_model.h"
+#include "llmc/schedulers.h"
+
+typedef struct {
+    char kind[32];
+    int step, number; // number -1: not given
+    int done;         // what happens once has happened
+} Fault;
+
+static struct {
+    Fault list[16];
+    int count;
+    int step, passes; // the step under way, and how often it has begun to be computed
+} faults;
+
+// Reads the environment's FAULT.
+static inline void faults_read(void) {
+    const char* text = getenv("FAULT");
+    for (; text != NULL && *text != '\0'; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL) {
+        Fault* f = &faults.list[faults.count];
+        f->number = -1;
+        int read = sscanf(text, "%31[a-z-]@%d:%d", f->kind, &f->step, &f->number);
+        if (read < 2 || ++faults.count == 16) { fatal("FAULT=%s: kind@step or kind@step:number is wanted", text); }
+    }
+}
+
+// The fault of this kind that is due now, or NULL.
+static inline Fault* fault_due(const char* kind) {
+    for (int i = 0; i < faults.count; i++) {
+        Fault* f = &faults.list[i];
+        if (strcmp(f->kind, kind) == 0 && f->step == faults.step) { return f; }
+    }
+    return NULL;
+}
+
+// Makes the first number of a block the one with these fp32 bits; of a bf16 block, the upper half of them.
+static inline void fault_poke(GPT2* model, GPT2Block block, uint32_t bits) {
+    size_t bytes = block == GPT2_WEIGHTS ? gpt2_info(model)->weight_bytes : sizeof(float);
+    if (bytes == 2) { bits >>= 16; }
+    check(gpt2_copy_in(model, block, &bits, 0, bytes));
+}
+
+static inline float fault_learning_rate(const LearningRateScheduler* s, int step) {
+    faults.step = step;
+    faults.passes = 0;
+    return get_learning_rate(s, step);
+}
+
+static inline Status fault_forward(GPT2* model, const int* inputs, int B, int T) {
+    Fault *weight = fault_due("nan-weight"), *slow = fault_due("slow");
+    if (weight != NULL && !weight->done) {
+        weight->done = 1;
+        fault_poke(model, GPT2_WEIGHTS, 0x7fc00000u);
+    }
+    if (slow != NULL && !slow->done) {
+        slow->done = 1;
+        sleep(slow->number < 0 ? 6 : (unsigned)slow->number);
+    }
+    return gpt2_forward(model, inputs, B, T);
+}
+
+static inline Status fault_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps,
+                                    int micro_step) {
+    static const struct {
+        const char* kind;
+        uint32_t bits;
+    } gradients[] = {{"nan-gradient", 0x7fc00000u}, {"inf-gradient", 0x7f800000u}};
+    if (micro_step == 0) { faults.passes++; }
+    Status status = gpt2_backward(model, inputs, targets, grad_accum_steps, micro_step);
+    for (int i = 0; i < 2; i++) {
+        Fault* f = fault_due(gradients[i].kind);
+        if (f != NULL && micro_step == (f->number < 0 ? 0 : f->number)) {
+            fault_poke(model, GPT2_GRADIENTS, gradients[i].bits);
+        }
+    }
+    if (micro_step < grad_accum_steps - 1) { return status; }
+    GPT2Info* info = (GPT2Info*)(uintptr_t)gpt2_info(model);
+    if (fault_due("inf-loss")) { info->mean_loss = INFINITY; }
+    if (fault_due("nan-loss")) { info->mean_loss = NAN; }
+    if (fault_due("flip") && faults.passes == 2) {
+        uint32_t bits;
+        size_t at = gpt2_block_bytes(model, GPT2_GRADIENTS) / 2 & ~(size_t)3;
+        check(gpt2_copy_out(model, &bits, GPT2_GRADIENTS, at, sizeof(bits)));
+        bits ^= 1;
+        check(gpt2_copy_in(model, GPT2_GRADIENTS, &bits, at, sizeof(bits)));
+    }
+    return status;
+}
+
+#define get_learning_rate fault_learning_rate
+#define gpt2_forward fault_forward
+#define gpt2_backward fault_backward
+#include "llmc/trainer.h"
+#undef get_learning_rate
+#undef gpt2_forward
+#undef gpt2_backward
+
+#endif
