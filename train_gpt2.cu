@@ -550,6 +550,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
         residual_layernorm_forward(below.residual3, y.ln1, y.ln1_mean, y.ln1_rstd, below.residual2, branch, w.ln1w,
                                    w.ln1b, BT, C, stream);
     }
+    NvtxRange logits_range("logits");
     matmul_forward(mm, a.output, a.lnf, p.wte, NULL, BT, C, c.padded_vocab_size);
     return status_now();
 }
@@ -668,6 +669,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
                        model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, stream);
     for (int i = L - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T); }
 
+    NvtxRange embedding_range("backward embedding");
     // The host sorts while the GPU works. The arrays that it sorts into are free: this batch's copy is behind those of the
     // previous micro-step in the stream, and is waited for.
     TRY(cuda_try(cudaEventSynchronize(model->batch_copied)));

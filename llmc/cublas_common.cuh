@@ -20,8 +20,11 @@ static inline void cublas_check_(cublasStatus_t status, const char* call, const 
 // The same for libraries: records the failure (status.h) and returns the Status.
 #define cublas_try(call) cublas_try_(call, #call, __FILE__, __LINE__)
 static inline Status cublas_try_(cublasStatus_t status, const char* call, const char* file, int line) {
+    char range[96];
     if (status == CUBLAS_STATUS_SUCCESS) { return STATUS_OK; }
-    return status_fail("%s:%d: %s returned %s", file, line, call, cublasLtGetStatusName(status));
+    last_range_name(range, sizeof(range));
+    return status_fail("%s:%d: %s returned %s%s%s", file, line, call, cublasLtGetStatusName(status),
+                       range[0] ? "; in: " : "", range);
 }
 
 template <class T> struct CudaType;

@@ -12,7 +12,9 @@ Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPREC
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "last_range.cuh"
 #include "status.h"
 #include "utils.h"
 
@@ -37,13 +39,42 @@ static inline void cuda_check_(cudaError_t error, const char* call, const char* 
     fatal("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-// The same for libraries: records the failure (status.h) and returns the Status.
+// 1 where the error is that of a kernel which was launched earlier, and not of the call that returned it.
+static inline int cuda_is_kernel_error(cudaError_t error) {
+    switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+// The same for libraries: records the failure (status.h) and returns the Status. A kernel's error says where in the step it was
+// noticed, and how to find the launch; any other names the range that it happened in.
 #define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
 static inline Status cuda_try_(cudaError_t error, const char* call, const char* file, int line) {
+    char range[96];
     if (error == cudaSuccess) { return STATUS_OK; }
     (void)cudaGetLastError(); // or the check after the next launch would report it again
-    return status_fail("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error),
-                       cudaGetErrorString(error));
+    const char *name = cudaGetErrorName(error), *text = cudaGetErrorString(error);
+    last_range_name(range, sizeof(range));
+    if (cuda_is_kernel_error(error)) {
+        const char* blocking = getenv("CUDA_LAUNCH_BLOCKING");
+        int exact = blocking != NULL && strcmp(blocking, "1") == 0; // every launch waits for its kernel
+        return status_fail("%s:%d: %s returned %s: %s; a kernel failed, in or before: %s%s", file, line, call, name,
+                           text, range[0] ? range : "this line",
+                           exact ? "" : "; run again with CUDA_LAUNCH_BLOCKING=1 to see which launch");
+    }
+    return status_fail("%s:%d: %s returned %s: %s%s%s", file, line, call, name, text, range[0] ? "; in: " : "", range);
 }
 
 // How many thread blocks of the kernel the current GPU holds at once: a grid of so many finishes together. At least 1,

@@ -195,7 +195,8 @@ void gpt2_print_device(const GPT2* model);
 // Prints a line on the GPU's clocks, power and temperature; nothing on the CPU.
 void gpt2_log_device(const GPT2* model);
 
-// Ranges that a profiler (Nsight Systems) shows on the time line; they nest, and cost nothing where none looks on.
+// Ranges that a profiler (Nsight Systems) shows on the time line, and of which an error of the GPU names the last; they nest,
+// and cost nothing where none looks on. A name must last as long as the program.
 void gpt2_range_begin(const char* name);
 void gpt2_range_end(void);
 

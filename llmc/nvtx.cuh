@@ -5,14 +5,20 @@ toolkit's and nothing is linked; without a profiler a range is two calls through
 #ifndef LLMC_NVTX_CUH
 #define LLMC_NVTX_CUH
 
+#include "last_range.cuh"
+
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 
-static inline void nvtx_begin(const char* name) { nvtxRangePushA(name); }
+static inline void nvtx_begin(const char* name) {
+    last_range = {name, -1};
+    nvtxRangePushA(name);
+}
 static inline void nvtx_end(void) { nvtxRangePop(); }
 
 // A name and a number, such as a layer's
 static inline void nvtx_begin(const char* name, int number) {
+    last_range = {name, number};
     nvtxEventAttributes_t attributes = {};
     attributes.version = NVTX_VERSION;
     attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
@@ -22,9 +28,9 @@ static inline void nvtx_begin(const char* name, int number) {
     attributes.payload.iValue = number;
     nvtxRangePushEx(&attributes);
 }
-#else // a toolkit without the header: no ranges
-static inline void nvtx_begin(const char*) {}
-static inline void nvtx_begin(const char*, int) {}
+#else // a toolkit without the header: no time line
+static inline void nvtx_begin(const char* name) { last_range = {name, -1}; }
+static inline void nvtx_begin(const char* name, int number) { last_range = {name, number}; }
 static inline void nvtx_end(void) {}
 #endif
 

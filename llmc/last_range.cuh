@@ -1,0 +1,27 @@
+/*
+The range of the profiler's time line (nvtx.cuh) that this thread has begun last. Kernels run later than they are launched, and
+so their errors are noticed later, by a call that has nothing to do with them: the range says where in the step that was.
+*/
+#ifndef LLMC_LAST_RANGE_CUH
+#define LLMC_LAST_RANGE_CUH
+
+#include <stdio.h>
+
+struct LastRange {
+    const char* name; // NULL before the first; it must last, as string literals do
+    int number;       // such as a layer's; -1 for none
+};
+inline thread_local LastRange last_range = {NULL, -1};
+
+// "backward layer 3", written to text; "" before the first range. Returns text.
+static inline const char* last_range_name(char* text, size_t size) {
+    text[0] = '\0';
+    if (last_range.name != NULL && last_range.number >= 0) {
+        snprintf(text, size, "%s %d", last_range.name, last_range.number);
+    } else if (last_range.name != NULL) {
+        snprintf(text, size, "%s", last_range.name);
+    }
+    return text;
+}
+
+#endif
