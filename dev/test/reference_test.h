@@ -7,6 +7,7 @@ batch of a debug state:
     AdamW on given gradients is that of fp64, tensor by tensor, within the rounding of fp32
     two runs give the same bits, and so does every recompute setting
     wrong calls are refused, and leave everything as it was (reference_errors.h)
+    numbers that are not finite stay out of the weights and are found; digest, snapshot, padding (reference_numbers.h)
 
 A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prints a row for each check and ends in
 'N passed, N failed'.
@@ -18,6 +19,7 @@ A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prin
 #include "llmc/gpt2_model.h"
 #include "llmc/model_file.h"
 #include "reference_errors.h"
+#include "reference_numbers.h"
 
 // The committed dumps: <name>.bin and <name>_debug_state.bin, see dev/reference/README.md
 static const char* const reference_dumps[] = {"dev/reference/tiny", "dev/reference/tiny_heads",
@@ -450,6 +452,7 @@ static inline void reference_dump(const char* model_path, const char* state_path
     reference_check_bits("recompute 1", reference_run(settings, 1, config, params, &state, NULL), first);
     reference_check_bits("recompute 2", reference_run(settings, 2, config, params, &state, NULL), first);
     reference_check_errors(settings, config, params, &state);
+    reference_check_numbers(settings, config, params, &state);
     debug_state_free(&state);
     free(params);
 }

@@ -11,6 +11,7 @@
 #include "llmc/cpu_gelu.h"
 #include "llmc/cpu_layernorm.h"
 #include "llmc/cpu_matmul.h"
+#include "llmc/cpu_numbers.h"
 #include "unit.h"
 
 static const double TOLERANCE = 1e-5;
@@ -352,14 +353,99 @@ static void test_adamw(size_t n) {
             *ev = beta2 * *ev + (1 - beta2) * g * g;
             e[i] -= lr * (*em / (1 - pow(beta1, t)) / (sqrt(*ev / (1 - pow(beta2, t))) + eps) + decay * e[i]);
         }
-        adamw_update(params, m, v, grads, n, (float)lr, (float)beta1, (float)beta2, (float)eps, (float)decay,
-                     (float)scale, t);
+        CHECK(adamw_update(params, m, v, grads, n, (float)lr, (float)beta1, (float)beta2, (float)eps, (float)decay,
+                           (float)scale, t) == 0);
         free(grads);
     }
     CHECK(relative_error(params, e, n) <= TOLERANCE);
     CHECK(relative_error(m, e + n, n) <= TOLERANCE);
     CHECK(relative_error(v, e + 2 * n, n) <= TOLERANCE);
     free(params), free(m), free(v), free(e);
+}
+
+// What makes a new weight, or its second moment, not finite: gradient, moments and weight before. The last gives a second moment
+// that is infinite and a weight that is not.
+static const float bad_updates[][4] = {
+    {NAN, 0, 0, 1}, {INFINITY, 0, 0, 1}, {-INFINITY, 0, 0, 1}, {0, NAN, 0, 1},        {0, 0, INFINITY, 1},
+    {0, 0, -1, 1},  {0, 0, 0, NAN},      {0, 0, 0, -INFINITY}, {-1, 0, 0, 3.402e38f}, {1e25f, 0, 0, 1}};
+
+// Every seventh weight, the first and the last among them, has a bad update: it stays, with its moments. The others get the bits
+// that they get without.
+static void test_adamw_keeps(size_t n, float lr) {
+    enum { BAD = sizeof(bad_updates) / sizeof(bad_updates[0]) };
+    float *good[4], *some[4];
+    for (unsigned k = 0; k < 4; k++) { // gradients, moments, weights
+        good[k] = numbers(n, 1, k + 1), some[k] = numbers(n, 1, k + 1);
+        for (size_t i = 0; i < n; i++) { good[k][i] = some[k][i] = k == 2 ? fabsf(good[k][i]) : good[k][i]; }
+        for (size_t i = 0; i < n; i += 7) { some[k][i] = bad_updates[i / 7 % BAD][k]; }
+    }
+    CHECK(adamw_update(good[3], good[1], good[2], good[0], n, lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1) == 0);
+    CHECK(adamw_update(some[3], some[1], some[2], some[0], n, lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1) == (n + 6) / 7);
+    int stay = 1, same = 1;
+    for (size_t i = 0; i < n; i++) {
+        for (int k = 1; k < 4; k++) {
+            const float* expected = i % 7 == 0 ? &bad_updates[i / 7 % BAD][k] : &good[k][i];
+            int equal = memcmp(&some[k][i], expected, sizeof(float)) == 0;
+            *(i % 7 == 0 ? &stay : &same) &= equal;
+        }
+    }
+    CHECK(stay);
+    CHECK(same);
+    for (int k = 0; k < 4; k++) { free(good[k]), free(some[k]); }
+}
+
+// One number that is not finite among n, wherever it is, and none
+static void test_all_finite(size_t n) {
+    const float bad[] = {NAN, INFINITY, -INFINITY}, fine[] = {3.4e38f, -3.4e38f, 1e-45f, -0.0f};
+    float* x = numbers(n, 1, 1);
+    int finite = 1, found = 1;
+    for (size_t i = 0; i < n; i += n / 100 + 1) {
+        float before = x[i];
+        for (int k = 0; k < 4; k++) { x[i] = fine[k], finite &= all_finite(x, n); }
+        for (int k = 0; k < 3; k++) { x[i] = bad[k], found &= !all_finite(x, n); }
+        x[i] = before;
+    }
+    x[n - 1] = NAN;
+    CHECK(finite && found && !all_finite(x, n) && all_finite(x, n - 1) && all_finite(x, 0));
+    free(x);
+}
+
+// The same for any number of threads, and another one after any change of one word
+static void test_digest(size_t n) {
+    float* x = numbers(n, 1, 1);
+    uint64_t digests[2];
+    for (int threads = 1; threads <= 2; threads++) {
+        use_threads(threads);
+        digests[threads - 1] = float_digest(x, n);
+    }
+    CHECK(digests[0] == digests[1]);
+    int differ = 1;
+    for (size_t i = 0; i < n; i += n / 50 + 1) {
+        for (unsigned bit = 0; bit < 32; bit++) {
+            uint32_t word;
+            memcpy(&word, &x[i], sizeof(word));
+            uint32_t changed = word ^ 1u << bit;
+            memcpy(&x[i], &changed, sizeof(word));
+            differ &= float_digest(x, n) != digests[0];
+            memcpy(&x[i], &word, sizeof(word));
+        }
+    }
+    CHECK(differ && float_digest(x, n) == digests[0]);
+    if (n > 1) { // words that change places
+        float first = x[0];
+        x[0] = x[n - 1], x[n - 1] = first;
+        CHECK(float_digest(x, n) != digests[0]);
+    }
+    CHECK(digest_mix(1, 0) != digest_mix((uint64_t)1 << 32 | 1, 0)); // indices beyond 2^32 are not those below
+    free(x);
+}
+
+static void test_copy(size_t bytes) {
+    char *from = (char*)malloc_check(bytes + 2), *to = (char*)calloc_check(bytes + 2, 1);
+    for (size_t i = 0; i < bytes + 2; i++) { from[i] = (char)(1 + i % 127); }
+    parallel_copy(to + 1, from + 1, bytes);
+    CHECK(to[0] == 0 && to[bytes + 1] == 0 && memcmp(to + 1, from + 1, bytes) == 0);
+    free(from), free(to);
 }
 
 static void test_norm(size_t n) {
@@ -397,6 +483,18 @@ int main(void) {
     test_classifier(9, 251, 256);
     test_encoder();
     test_adamw(1001);
+    test_adamw_keeps(1001, 1e36f);
+    test_adamw_keeps(3, 1e36f);
+    for (int threads = 1; threads <= 2; threads++) {
+        use_threads(threads);
+        test_all_finite(1);
+        test_all_finite(200001);
+        for (size_t bytes = 0; bytes < 3; bytes++) { test_copy(bytes); }
+        test_copy(4096);
+        test_copy(100001);
+    }
+    test_digest(1);
+    test_digest(100001);
     test_norm(1);
     test_norm(200001);
     return unit_end();

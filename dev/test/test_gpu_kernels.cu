@@ -18,9 +18,14 @@
 #include "llmc/global_norm.cuh"
 #include "llmc/layernorm.cuh"
 #include "llmc/matmul.cuh"
+#include "llmc/non_finite.cuh"
+#include "llmc/nvtx.cuh"
+#include "llmc/snapshot.cuh"
 #include "unit.h"
 
+#include <atomic>
 #include <functional>
+#include <thread>
 #include <vector>
 
 typedef std::vector<double> Numbers;
@@ -503,6 +508,222 @@ static void test_adamw(size_t n, bool with_master) {
     CHECK(guard.counted() == 0);
 }
 
+// A gradient, moments and a weight whose update is not finite. Those of the fourth and fifth row have an infinite second moment
+// and a finite weight; the last two leave fp32 or, from a master weight, only bf16.
+static const double LARGEST = sizeof(floatX) == 4 ? 0x1.fffffep127 : 0x1.fep127;
+static const double BAD_UPDATES[][4] = {{NAN, 0, 0, 1},       {INFINITY, 0, 0, 1}, {0, -INFINITY, 0, 1},
+                                        {0, 0, INFINITY, 1},  {1e25, 0, 0, 1},     {0, 0, 0, NAN},
+                                        {0, 0, 0, -INFINITY}, {-1, 0, 0, LARGEST}, {1, 0, 0, -LARGEST}};
+static const size_t NUM_BAD = sizeof(BAD_UPDATES) / sizeof(BAD_UPDATES[0]);
+
+// Gradient, moments, weights and masters before or after a step
+struct AdamTensors {
+    TensorF grads, m, v, master;
+    TensorX params;
+    AdamTensors(const Numbers& g, const Numbers& m_, const Numbers& v_, const Numbers& w)
+        : grads(g), m(m_), v(v_), master(w), params(w) {}
+    void step(bool with_master, const Guard& guard) {
+        AdamW a = adamw_step(with_master ? 1e36f : 3e36f, 0.9f, 0.95f, 1e-8f, 1.0f, 1);
+        adamw_update(params.data, with_master ? master.data : NULL, grads.data, m.data, v.data, m.n, 0.0f, a,
+                     guard.get(), 0);
+        wait_for_gpu();
+    }
+    std::vector<std::vector<char>> bits() const { return {m.bits(), v.bits(), master.bits(), params.bits()}; }
+};
+
+// Every seventh weight has a bad update: it stays, with its moments, and is counted; the others get the bits that they get
+// without. Where the step's loss or norm is not finite, nothing changes and nothing is counted.
+static void test_adamw_guard(size_t n, bool with_master) {
+    Numbers g = numbers(n, 1, 1), m = numbers(n, 1, 2), v = numbers(n, 1, 3), w = numbers(n, 1, 4);
+    for (size_t i = 0; i < n; i++) { v[i] = 0.5 + fabs(v[i]) / 2; } // updates of at most 10 times the rate
+    AdamTensors good(g, m, v, w);
+    for (size_t i = 0; i < n; i += 7) {
+        const double* bad = BAD_UPDATES[i / 7 % NUM_BAD];
+        g[i] = bad[0], m[i] = bad[1], v[i] = bad[2], w[i] = bad[3];
+    }
+    AdamTensors some(g, m, v, w);
+    std::vector<std::vector<char>> start = some.bits();
+    const double not_finite[] = {NAN, INFINITY, -INFINITY};
+    for (double x : not_finite) {
+        Guard loss(x, 1), norm(1, x);
+        some.step(with_master, loss), some.step(with_master, norm);
+        CHECK(loss.counted() == 0 && norm.counted() == 0 && some.bits() == start);
+    }
+    Guard guard(11, 3.4e38), other(0, 0);
+    good.step(with_master, other), some.step(with_master, guard);
+    CHECK(other.counted() == 0);
+    CHECK(guard.counted() == (n + 6) / 7);
+    std::vector<std::vector<char>> without = good.bits(), with = some.bits();
+    size_t moved = 0, changed = 0;
+    for (size_t k = 0; k < with.size(); k++) {
+        size_t size = with[k].size() / n; // bytes of an element
+        for (size_t i = 0; i < n; i++) {
+            const std::vector<char>& expected = i % 7 == 0 ? start[k] : without[k];
+            bool same = memcmp(&with[k][i * size], &expected[i * size], size) == 0;
+            i % 7 == 0 ? moved += !same : changed += !same;
+        }
+    }
+    CHECK(moved == 0);
+    CHECK(changed == 0);
+}
+
+// ----------------------------------------------------------------------------
+
+// A number that is not finite is found wherever it is, and the least index is kept.
+template <class T> static void test_find_non_finite(size_t n) {
+    Numbers x = numbers(n, 1, 1);
+    x[0] = LARGEST, x[n / 3] = -LARGEST, x[n / 2] = 1e-40;
+    Tensor<T> d_x(x);
+    Tensor<unsigned> first(1);
+    auto found = [&](unsigned index) {
+        unsigned host = 0;
+        find_non_finite(first.data, index, d_x.data, n, 0);
+        wait_for_gpu();
+        cuda_check(cudaMemcpy(&host, first.data, sizeof(host), cudaMemcpyDeviceToHost));
+        return host;
+    };
+    CHECK(found(3) == UINT_MAX); // 0xff, as a tensor begins
+    for (size_t i : {(size_t)0, n / 2, n - 1}) {
+        for (double bad : {(double)NAN, (double)INFINITY, -(double)INFINITY}) {
+            Numbers y = x;
+            y[i] = bad;
+            d_x.write(y), first.poison();
+            CHECK(found(7) == 7 && found(9) == 7 && found(2) == 2);
+        }
+    }
+}
+
+// The sum that a plain loop gives, and another after any change of one word
+static void test_digest(size_t n) {
+    Numbers x = numbers(n, 1, 1);
+    TensorF d_x(x);
+    Tensor<unsigned long long> sum(1);
+    auto digest = [&]() {
+        unsigned long long host = 0;
+        cuda_check(cudaMemset(sum.data, 0, sizeof(host)));
+        add_digest(sum.data, d_x.data, n, 0);
+        wait_for_gpu();
+        cuda_check(cudaMemcpy(&host, sum.data, sizeof(host), cudaMemcpyDeviceToHost));
+        return host;
+    };
+    std::vector<char> bits = d_x.bits();
+    std::vector<uint32_t> words(n);
+    memcpy(words.data(), bits.data(), bits.size());
+    unsigned long long expected = 0;
+    for (size_t i = 0; i < n; i++) { expected += digest_mix(i, words[i]); }
+    CHECK(digest() == expected && digest() == expected);
+    bool differ = true;
+    for (unsigned k = 0; k < 320; k++) {
+        size_t i = k < 32 ? 0 : k < 64 ? n - 1 : (size_t)k * 2654435761u % n;
+        uint32_t word = words[i] ^ 1u << k % 32;
+        cuda_check(cudaMemcpy(d_x.data + i, &word, sizeof(word), cudaMemcpyHostToDevice));
+        differ = differ && digest() != expected;
+        cuda_check(cudaMemcpy(d_x.data + i, &words[i], sizeof(word), cudaMemcpyHostToDevice));
+    }
+    CHECK(differ && digest() == expected);
+}
+
+// ----------------------------------------------------------------------------
+
+__global__ void increment_kernel(uint32_t* x, size_t n) {
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { x[i] += 0x9e3779b9u * (uint32_t)(i + 1); }
+}
+
+// A snapshot of two blocks is what they were when it was taken, between kernels that change them before and after it without a
+// pause, and stays so while a thread reads it. Blocks are larger than the staging, and no multiple of it or of 256 bytes.
+static void test_snapshot(int on_gpu) {
+    const size_t words[2] = {SNAPSHOT_STAGING / 4 * 3 + 1001, 77};
+    uint32_t* memory[2];
+    cudaStream_t stream;
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int b = 0; b < 2; b++) {
+        cuda_check(cudaMalloc(&memory[b], words[b] * 4));
+        cuda_check(cudaMemset(memory[b], 0, words[b] * 4));
+    }
+    const void* blocks[3] = {memory[0], NULL, memory[1]};
+    size_t bytes[3] = {words[0] * 4, 0, words[1] * 4};
+    Snapshot s;
+    CHECK(snapshot_allocate(&s, blocks, bytes, 3, on_gpu) == STATUS_OK && s.on_gpu == on_gpu && !s.taken);
+    uint32_t steps = 0;
+    auto run = [&](int count) {
+        for (int i = 0; i < count; i++, steps++) {
+            for (int b = 0; b < 2; b++) {
+                increment_kernel<<<(unsigned)CEIL_DIV(words[b], (size_t)256), 256, 0, stream>>>(memory[b], words[b]);
+            }
+        }
+    };
+    for (int round = 0; round < 3; round++) {
+        run(100); // still under way when the snapshot is taken
+        uint32_t at = steps;
+        CHECK(snapshot_take(&s, stream) == STATUS_OK && s.taken);
+        std::atomic<bool> reading(true);
+        size_t wrong = 0;
+        std::thread reader([&]() {
+            for (int b = 0; b < 3; b += 2) {
+                size_t n = words[b / 2], skip = round; // from some offset on
+                std::vector<uint32_t> host(n);
+                Status status = snapshot_read(&s, host.data() + skip, b, 4 * skip, 4 * (n - skip));
+                wrong += status != STATUS_OK;
+                for (size_t i = skip; i < n; i++) { wrong += host[i] != at * 0x9e3779b9u * (uint32_t)(i + 1); }
+            }
+            reading = false;
+        });
+        for (int i = 0; i < 1000 && (reading || i < 2); i++) { // training goes on
+            run(20);
+            cuda_check(cudaStreamSynchronize(stream));
+        }
+        reader.join();
+        CHECK(wrong == 0);
+    }
+    snapshot_free(&s);
+    CHECK(s.memory == NULL && s.reader == NULL);
+    for (int b = 0; b < 2; b++) { cuda_check(cudaFree(memory[b])); }
+    cuda_check(cudaStreamDestroy(stream));
+}
+
+// More than a GPU or a host has: an error, and nothing is held.
+static void test_snapshot_too_large(int on_gpu) {
+    const void* blocks[1] = {NULL};
+    size_t bytes[1] = {(size_t)1 << 50};
+    Snapshot s;
+    CHECK(snapshot_allocate(&s, blocks, bytes, 1, on_gpu) == STATUS_ERROR && s.memory == NULL && s.reader == NULL);
+    status_clear();
+}
+
+// ----------------------------------------------------------------------------
+
+__global__ void illegal_address_kernel(int* p) { *p = 1; }
+
+// A failed kernel is noticed at the next wait; its message names the range that was begun last. It takes the CUDA context with
+// it: in a child process, before this one uses the GPU.
+static void test_kernel_error(void) {
+    if (unit_fork()) {
+        status_clear();
+        {
+            NvtxRange range("backward layer", 3);
+            illegal_address_kernel<<<1, 1>>>((int*)8);
+        }
+        cuda_try(cudaDeviceSynchronize());
+        fprintf(stderr, "%s\n", status_message());
+        _exit(7);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 7 && strstr(child.text, "cudaDeviceSynchronize() returned cudaErrorIllegalAddress"));
+    CHECK(strstr(child.text, "in or before: backward layer 3") && strstr(child.text, "CUDA_LAUNCH_BLOCKING=1"));
+    if (unit_fork()) {
+        status_clear();
+        NvtxRange range("forward layer", 2);
+        illegal_address_kernel<<<1, 2048>>>(NULL);
+        cuda_try(cudaGetLastError());
+        fprintf(stderr, "%s\n", status_message());
+        _exit(7);
+    }
+    child = unit_wait();
+    CHECK(child.exit_code == 7 && strstr(child.text, "test_gpu_kernels.cu:") &&
+          strstr(child.text, "; in: forward layer 2"));
+}
+
 #if defined(PRECISION_BF16)
 // Without master weights, a weight becomes one of its two neighbours in bf16, at random, and its own value on average: the
 // mean of n errors of one unit in the last place, each of a variance of at most 1/4, stays within 5 deviations of 0.
@@ -631,6 +852,8 @@ static void test_matmul(Matmul* mm, size_t BT, size_t C, size_t OC) {
 }
 
 int main(void) {
+    unsetenv("CUDA_LAUNCH_BLOCKING");
+    test_kernel_error(); // before the first CUDA call
     for (int C : {K, 5 * K, 33 * K, 768}) { test_encoder(3, 37, C, 251); }
     test_encoder(1, 1, K, 1);
     test_encoder(2, 1029, 2 * K, 7);                                         // hundreds of positions of a token
@@ -660,6 +883,19 @@ int main(void) {
         test_adamw(n, true);
         test_adamw(n, false);
         test_casts(n);
+    }
+    for (size_t n : {(size_t)1, 7 * NUM_BAD, (size_t)1001, (size_t)100003}) {
+        test_adamw_guard(n, true);
+        test_adamw_guard(n, false);
+    }
+    for (size_t n : {5, 511, 513, 600001}) {
+        test_find_non_finite<float>(n);
+        test_find_non_finite<floatX>(n);
+        test_digest(n);
+    }
+    for (int on_gpu : {0, 1}) {
+        test_snapshot(on_gpu);
+        test_snapshot_too_large(on_gpu);
     }
 #if defined(PRECISION_BF16)
     test_stochastic_rounding(100003);
