@@ -103,6 +103,8 @@ static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings se
     plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, PLAN_ALWAYS, LIBRARIES_BYTES);
     plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, PLAN_ALWAYS, MATMUL_WORKSPACE);
     plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(floatX));
+    plan_set(plan, PLAN_GEMM, PLAN_DEVICE, PLAN_MEASURING, MATMUL_MEASURE_BYTES);
+    plan_set(plan, PLAN_HOST_GEMM, PLAN_HOST, PLAN_MEASURING, MATMUL_MEASURE_BYTES / 3);
     plan_set(plan, PLAN_CAST, PLAN_DEVICE, PLAN_LOADING, has_fp32 ? 0 : n * sizeof(float));
     plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, PLAN_ALWAYS, sizeof(Scalars));
     plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, PLAN_ALWAYS, sizeof(Scalars) + config.vocab_size * sizeof(floatX));
@@ -117,12 +119,12 @@ static void gpt2_plan_training(GPT2Plan* plan, GPT2Config config, GPT2Settings s
     size_t n = gpt2_parameters(table, config), V = config.vocab_size;
     size_t buckets = (BT < V ? BT : V) + 1, sorted = buckets * sizeof(int2) + BT * sizeof(int);
     size_t masters = settings.master_weights && sizeof(floatX) < 4 ? n * sizeof(float) : 0; // fp32 is its own master
-    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(float));
-    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, masters);
-    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, PLAN_ALWAYS, sorted);
-    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, PLAN_ALWAYS, sorted);
+    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, n * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, n * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, n * sizeof(float));
+    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, masters);
+    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, sorted);
+    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, sorted);
     if (snapshot) {
         plan_set(plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING,
                  n * (sizeof(floatX) + 2 * sizeof(float)) + masters);
@@ -142,9 +144,9 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
     TRY(status_now());
     size_t activations = gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0,
                                           sizeof(floatX), scratch);
-    plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, PLAN_ALWAYS, activations);
-    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, PLAN_ALWAYS, 2 * BT * sizeof(int));
-    plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, PLAN_ALWAYS, BT * sizeof(float));
+    plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, activations);
+    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, 2 * BT * sizeof(int));
+    plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, BT * sizeof(float));
     if (training) { gpt2_plan_training(plan, config, settings, BT, snapshot); }
     return STATUS_OK;
 }

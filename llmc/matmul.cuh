@@ -215,16 +215,19 @@ static inline Status matmul_time_(Matmul* mm, float* best_ms, floatX* d, const f
     return status_now();
 }
 
-// *flops: the FLOP/s of a GEMM of 4096^3 on this GPU, which a large one does in about 0.2 ms. Allocates 100 MB (200 in fp32)
-// and frees them.
+constexpr int MATMUL_MEASURE_SIZE = 4096;
+constexpr size_t MATMUL_MEASURE_BYTES = 3 * sizeof(floatX) * MATMUL_MEASURE_SIZE * MATMUL_MEASURE_SIZE;
+
+// *flops: the FLOP/s of a GEMM of 4096^3 on this GPU, which a large one does in about 0.2 ms. Allocates
+// MATMUL_MEASURE_BYTES on the GPU and a third of that on the host, and frees them.
 static inline Status matmul_measure(Matmul* mm, double* flops) {
-    const int n = 4096;
+    const int n = MATMUL_MEASURE_SIZE;
     const size_t elements = (size_t)n * n;
     floatX* device = NULL;
     float ms = 1e30f;
     uint8_t* host = matmul_random_(elements);
     if (host == NULL) { return status_fail("no host memory for the GEMM to measure"); }
-    if (cuda_try(cudaMalloc(&device, 3 * elements * sizeof(floatX))) == STATUS_OK) {
+    if (cuda_try(cudaMalloc(&device, MATMUL_MEASURE_BYTES)) == STATUS_OK) {
         floatX *a = device, *b = a + elements, *d = b + elements;
         cuda_try(cudaMemcpyAsync(a, host, elements * sizeof(floatX), cudaMemcpyHostToDevice, mm->stream));
         cuda_try(cudaMemcpyAsync(b, host, elements * sizeof(floatX), cudaMemcpyHostToDevice, mm->stream));

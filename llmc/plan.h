@@ -2,9 +2,8 @@
 The memory that a run takes, row by row, known before any of it is allocated. gpt2_plan() (gpt2_model.h) fills the rows of
 the model, which gpt2_create and gpt2_allocate then allocate by these rows; the trainer adds its own.
 
-A row is bytes of the GPU's memory or of the host's, and taken in one of three phases. What a run needs is its peak:
-
-    always + the larger of loading and training
+A row is bytes of the GPU's memory or of the host's, held in one or more of the three phases of a run, which follow each
+other: a GEMM is measured, the weights are loaded, the model is trained. A run needs the largest of the three sums.
 */
 #ifndef LLMC_PLAN_H
 #define LLMC_PLAN_H
@@ -12,11 +11,7 @@ A row is bytes of the GPU's memory or of the host's, and taken in one of three p
 #include "gpt2.h"
 
 typedef enum { PLAN_DEVICE, PLAN_HOST } PlanMemory;
-typedef enum {
-    PLAN_ALWAYS,
-    PLAN_LOADING, // given back once the weights are in place
-    PLAN_TRAINING // not there before. On the CPU: memory that nothing has touched takes none
-} PlanPhase;
+enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 };
 
 // X(id, name), the first five in the order of GPT2Block. Rows that a run does not have take 0 bytes.
 #define PLAN_ROWS(X)                                                                                                   \
@@ -30,6 +25,7 @@ typedef enum {
     X(SORTED, "a batch, sorted")                                                                                       \
     X(SCALARS, "results")                                                                                              \
     X(WORKSPACE, "cuBLASLt workspace")                                                                                 \
+    X(GEMM, "a GEMM to measure")                                                                                       \
     X(CAST, "weights in fp32")                                                                                         \
     X(CONTEXT, "CUDA context")                                                                                         \
     X(LIBRARIES, "kernels, libraries")                                                                                 \
@@ -38,6 +34,7 @@ typedef enum {
     X(HOST_RESULTS, "results")                                                                                         \
     X(HOST_LOSSES, "losses")                                                                                           \
     X(HOST_SNAPSHOT, "snapshot")                                                                                       \
+    X(HOST_GEMM, "a GEMM to measure")                                                                                  \
     X(HOST_WEIGHTS, "weights in fp32")                                                                                 \
     X(HOST_LOADERS, "batches from files")                                                                              \
     X(HOST_FILES, "buffers of files")                                                                                  \
@@ -49,7 +46,7 @@ typedef enum { PLAN_ROWS(PLAN_ID_) NUM_PLAN_ROWS } PlanRowId;
 typedef struct {
     const char* name;
     PlanMemory memory;
-    PlanPhase phase;
+    int phases;   // 0: a row that this run does not have
     size_t bytes; // SIZE_MAX: more than can be counted
 } PlanRow;
 
@@ -74,34 +71,37 @@ static inline void plan_clear(GPT2Plan* plan) {
 #undef PLAN_NAME_
 }
 
-static inline void plan_set(GPT2Plan* plan, PlanRowId id, PlanMemory memory, PlanPhase phase, size_t bytes) {
+static inline void plan_set(GPT2Plan* plan, PlanRowId id, PlanMemory memory, int phases, size_t bytes) {
     plan->rows[id].memory = memory;
-    plan->rows[id].phase = phase;
+    plan->rows[id].phases = phases;
     plan->rows[id].bytes = bytes;
 }
 
-// The bytes of a kind of memory that a phase takes
-static inline size_t plan_phase(const GPT2Plan* plan, PlanMemory memory, PlanPhase phase) {
+// The bytes of a kind of memory that are held in a phase
+static inline size_t plan_phase(const GPT2Plan* plan, PlanMemory memory, int phase) {
     size_t sum = 0;
     for (int i = 0; i < NUM_PLAN_ROWS; i++) {
         const PlanRow* r = &plan->rows[i];
-        if (r->memory == memory && r->phase == phase) { sum = size_add(sum, r->bytes); }
+        if (r->memory == memory && (r->phases & phase)) { sum = size_add(sum, r->bytes); }
     }
     return sum;
 }
 
 // The largest number of bytes of a kind of memory that the run holds at a time; SIZE_MAX where that does not fit.
 static inline size_t plan_peak(const GPT2Plan* plan, PlanMemory memory) {
-    size_t loading = plan_phase(plan, memory, PLAN_LOADING), training = plan_phase(plan, memory, PLAN_TRAINING);
-    return size_add(plan_phase(plan, memory, PLAN_ALWAYS), loading > training ? loading : training);
+    size_t peak = 0;
+    for (int phase = PLAN_MEASURING; phase <= PLAN_TRAINING; phase *= 2) {
+        size_t sum = plan_phase(plan, memory, phase);
+        peak = sum > peak ? sum : peak;
+    }
+    return peak;
 }
 
-// The same for what the run holds after its first step, but for the CUDA context, which is there before anything can be
+// What the run holds on the GPU after its first step, but for the CUDA context, which is there before anything can be
 // measured: what cudaMemGetInfo sees go.
-static inline size_t plan_held(const GPT2Plan* plan, PlanMemory memory) {
-    size_t context = memory == PLAN_DEVICE ? plan->rows[PLAN_CONTEXT].bytes : 0;
-    size_t all = size_add(plan_phase(plan, memory, PLAN_ALWAYS), plan_phase(plan, memory, PLAN_TRAINING));
-    return all == SIZE_MAX ? all : all - context;
+static inline size_t plan_device_held(const GPT2Plan* plan) {
+    size_t all = plan_phase(plan, PLAN_DEVICE, PLAN_TRAINING);
+    return all == SIZE_MAX ? all : all - plan->rows[PLAN_CONTEXT].bytes;
 }
 
 // 1 where the run's device memory fits; the context is there already. 1 too where there is no GPU to ask.

@@ -64,7 +64,11 @@ static inline void run_start_open(RunStart* s, const Options* o) {
     s->step = -1;
     s->folder.lock = -1;
     if (o->output_dir == NULL) { return; }
-    check(run_folder_lock(&s->folder, o->output_dir));
+    if (o->plan) { // writes nothing, and may look on where a run is at work
+        snprintf(s->folder.path, sizeof(s->folder.path), "%s", o->output_dir);
+    } else {
+        check(run_folder_lock(&s->folder, o->output_dir));
+    }
     check(run_folder_scan(&s->scan, o->output_dir));
     s->log = logger_read_run(o->output_dir);
     if (o->resume) { s->step = run_folder_newest(&s->folder, &s->scan, checkpoint_verify); }

@@ -22,6 +22,7 @@ more round than there are updates. A signal (signals.h) ends the loop after the 
 #include "outlier_detector.h"
 #include "progress.h"
 #include "resume.h"
+#include "run_plan.h"
 #include "sampler.h"
 #include "schedulers.h"
 #include "signals.h"
@@ -37,6 +38,8 @@ enum { EXIT_NOT_FINITE = 3, EXIT_NOT_SAVED = 4, EXIT_CORRUPTION = 5 };
 
 typedef struct {
     Options options;
+    RunPlan plan;
+    StepTimes times;
     GPT2* model;
     DataLoader train, val;
     EvalLoader hellaswag;
@@ -110,17 +113,20 @@ static inline void trainer_check_optimizer_(const Options* o) {
     }
 }
 
-// Checks the options against each other; cli_parse has checked each flag by itself.
-static inline void trainer_check_options(Options* o) {
-    if (o->plan || o->doctor) { fatal("%s: not in this build; leave it out", o->plan ? "--plan" : "--doctor"); }
-    if (o->batch == CLI_AUTO) { fatal("-b auto: not in this build; name the rows, such as -b 4"); }
-    if (o->recompute == CLI_AUTO) { o->recompute = 1; }
+// The tokens of a step, which B and T must divide
+static inline void trainer_check_batch_(Options* o) {
     long long tokens = (long long)o->batch * o->time;
     if (tokens > INT_MAX) { fatal("-b %d times -t %d is more than 2^31 tokens; lower one", o->batch, o->time); }
     if (o->total_batch == -1) { o->total_batch = (int)tokens; }
     if (o->total_batch < 1 || o->total_batch % tokens != 0) {
         fatal("-d %d is not a multiple of -b %d times -t %d = %lld tokens", o->total_batch, o->batch, o->time, tokens);
     }
+}
+
+// Checks the options against each other; cli_parse has checked each flag by itself.
+static inline void trainer_check_options(Options* o) {
+    if (o->doctor) { fatal("--doctor: not in this build; leave it out"); }
+    if (o->batch != CLI_AUTO) { trainer_check_batch_(o); }
     if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }
     if (o->checkpoints_keep > 0 && o->checkpoint_every == 0) {
         printf("note: -nk %d without -n, the steps between checkpoints: there are none to keep\n", o->checkpoints_keep);
@@ -198,11 +204,12 @@ static inline GPT2Settings trainer_settings(const Options* o) {
     return s;
 }
 
-// The model, with the weights of a .bin file or, where the source is a descriptor, new ones.
-static inline void trainer_build_model(Trainer* t, const char* source) {
+// The model, with the weights of a .bin file or, where the source is a descriptor, new ones. The GEMM is measured while there
+// is room.
+static inline void trainer_build_model(Trainer* t, GPT2Config config, const char* source) {
     Options* o = &t->options;
-    GPT2Config config = trainer_config(o, source);
     check(gpt2_create(&t->model, config, trainer_settings(o)));
+    check(gpt2_measure_gemm(t->model, &t->gemm_flops));
     check(gpt2_allocate(t->model, o->batch, o->time, 1));
     float* params;
     if (ends_with(source, ".bin")) {
@@ -237,6 +244,7 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     print_table_row("channels C", "%d", c.channels);
     print_table_row("parameters", "%zu", info->num_parameters);
     print_table_row("memory", "%.0f MiB", (double)info->memory_bytes / (1 << 20));
+    run_plan_print_peaks(&t->plan);
     print_table_row("training tokens", "%zu", dataloader_tokens(&t->train));
     print_table_row("validation tokens", "%zu", dataloader_tokens(&t->val));
     print_table_row("steps", "%d", t->num_steps);
@@ -276,10 +284,32 @@ static inline void trainer_note_unchecked_(const Trainer* t, const char* source)
     printf("note: no checksums in %s (made by another program or an older version): damage would go unnoticed\n", list);
 }
 
+// B of the checkpoint that the run goes on from; 0 where there is none, or it does not say.
+static inline int trainer_resumed_batch_(const Trainer* t, const char* state_path) {
+    int32_t header[HEADER_INTS] = {0};
+    if (!t->resumed || run_start_batch(&t->start) > 0) { return t->resumed ? run_start_batch(&t->start) : 0; }
+    FILE* file = fopen(state_path, "rb");
+    int whole = file != NULL && fread(header, sizeof(header), 1, file) == 1 && header[0] == STATE_MAGIC;
+    if (file != NULL) { fclose(file); }
+    return whole && header[STATE_BATCH] > 0 && header[STATE_BATCH] <= 1 << 20 ? header[STATE_BATCH] : 0;
+}
+
+// Chooses what is auto, and refuses sizes that do not fit.
+static inline void trainer_plan_(Trainer* t, GPT2Config config, const char* state_path) {
+    Options* o = &t->options;
+    if (o->time > config.max_seq_len) {
+        fatal("-t %d is longer than the model's context of %d; name a longer one, such as -e d12t%d", o->time,
+              config.max_seq_len, o->time);
+    }
+    run_plan_open(&t->plan, o, config, trainer_settings(o), trainer_resumed_batch_(t, state_path));
+    trainer_check_batch_(o);
+    if (!o->plan) { run_plan_check(&t->plan, o); }
+}
+
 // Opens what is read while the model trains, and works out the steps: all that needs the model's sizes, but no model.
 static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     const Options* o = &t->options;
-    HostAlloc memory = {gpt2_host_alloc, gpt2_host_free};
+    HostAlloc memory = {o->plan ? NULL : gpt2_host_alloc, o->plan ? NULL : gpt2_host_free};
     int V = config.vocab_size;
     dataloader_open(&t->train, o->train_data, o->batch, o->time, 0, 1, !o->overfit, (unsigned int)o->seed, V, memory);
     dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 1, 0, 0, V, memory);
@@ -304,6 +334,19 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     trainer_check_steps_(t);
 }
 
+// Prints what was planned, and ends the program.
+#if defined(__GNUC__)
+__attribute__((noreturn, unused))
+#endif
+static void
+trainer_print_plan_(const Trainer* t) {
+    RunShape shape;
+    shape.train_tokens = dataloader_tokens(&t->train), shape.val_tokens = dataloader_tokens(&t->val);
+    shape.first_step = t->first_step, shape.num_steps = t->num_steps;
+    shape.accumulation = t->accumulation, shape.val_batches = t->val_batches;
+    exit(run_plan_print(&t->plan, &t->options, &shape));
+}
+
 // The folder that is locked, for the end of the program wherever that is
 static RunFolder* trainer_locked_;
 static inline void trainer_unlock_(void) { run_folder_unlock(trainer_locked_); }
@@ -325,22 +368,19 @@ static inline void trainer_open(Trainer* t, Options options) {
     CheckpointPaths paths = checkpoint_paths(o->output_dir ? o->output_dir : "", t->first_step);
     const char* source = t->resumed ? paths.model : o->model;
     GPT2Config config = trainer_config(o, source);
-    if (o->time > config.max_seq_len) {
-        fatal("-t %d is longer than the model's context of %d; name a longer one, such as -e d12t%d", o->time,
-              config.max_seq_len, o->time);
-    }
-    check(gpt2_numerics(&numerics, config, trainer_settings(o), o->batch, o->time));
+    trainer_plan_(t, config, paths.state);
     trainer_open_data_(t, config);
+    if (o->plan) { trainer_print_plan_(t); }
+    check(gpt2_numerics(&numerics, config, trainer_settings(o), o->batch, o->time));
     run_start_describe(&t->start, o, config, &numerics, &t->train, &t->val, t->num_steps);
     run_start_compare(&t->start, o);
 
-    trainer_build_model(t, source);
+    trainer_build_model(t, config, source);
     outlier_init(&t->outliers.loss);
     outlier_init(&t->outliers.grad_norm);
     if (t->resumed) { checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step); }
     run_start_begin(&t->start, o);
     logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1, t->start.identity.run);
-    check(gpt2_measure_gemm(t->model, &t->gemm_flops));
     trainer_print(t, source);
     trainer_note_unchecked_(t, source);
     t->step.model = t->model, t->step.loader = &t->train, t->step.accumulation = t->accumulation;
@@ -553,6 +593,7 @@ static inline void trainer_report(Trainer* t, int step, StepResult result, float
     int done = step - t->first_step; // steps before this one
     t->seconds += done > 0 ? seconds : 0.0;
     t->timed_steps += done > 0;
+    if (done > 0) { step_times_add(&t->times, seconds); }
     t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
     float loss = result.loss, norm = result.norm;
     double mfu = flops_per_token(gpt2_info(t->model), o->time) * rate / t->gemm_flops;
@@ -677,6 +718,7 @@ static inline void trainer_step(Trainer* t, int step) {
 // Frees everything; returns the program's exit code.
 static inline int trainer_close(Trainer* t) {
     if (t->timed_steps > 0) { printf("total average iteration time: %f ms\n", t->seconds / t->timed_steps * 1e3); }
+    run_plan_close(&t->plan, &t->options, &t->times);
     logger_close(&t->logger);
     watchdog_stop(&t->watchdog);
     dataloader_state_free(&t->step.begin);

@@ -47,7 +47,7 @@ static void a_plan_is_what_a_model_allocates(void) {
         check(gpt2_create(&model, gpt2_config_from_descriptor(s.descriptor, s.vocab_size), settings_of(s)));
         CHECK(gpt2_info(model)->memory_bytes == created.rows[PLAN_WEIGHTS].bytes);
         check(gpt2_allocate(model, s.B, s.T, s.training));
-        size_t tensors = plan_held(&plan, PLAN_HOST) - plan.rows[PLAN_HOST_PROCESS].bytes;
+        size_t tensors = plan_phase(&plan, PLAN_HOST, PLAN_TRAINING) - plan.rows[PLAN_HOST_PROCESS].bytes;
         CHECK(gpt2_info(model)->memory_bytes == tensors);
         size_t activations = 0;
         for (int a = 0; a < NUM_ACTIVATION_TENSORS; a++) { activations += plan.activations[a].bytes; }
@@ -136,8 +136,8 @@ static void a_plan_fits_to_the_byte(void) {
     plan_set(&plan, PLAN_SNAPSHOT, PLAN_DEVICE, PLAN_TRAINING, 20);
     plan_set(&plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, 600);
     plan_set(&plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING, 700);
-    CHECK(plan_peak(&plan, PLAN_DEVICE) == 1350 && plan_held(&plan, PLAN_DEVICE) == 320);
-    CHECK(plan_peak(&plan, PLAN_HOST) == 700 && plan_held(&plan, PLAN_HOST) == 700);
+    CHECK(plan_peak(&plan, PLAN_DEVICE) == 1350 && plan_device_held(&plan) == 320);
+    CHECK(plan_peak(&plan, PLAN_HOST) == 700 && plan_phase(&plan, PLAN_HOST, PLAN_LOADING) == 600);
     GPT2Memory memory = {1, 350, 10000, 700, 10000, ""};
     CHECK(plan_fits(&plan, &memory)); // the context is there already
     memory.device_free = 349;

@@ -27,8 +27,8 @@ static void write_model(const char* to, const char* descriptor, unsigned seed) {
 static void build(void) {
     static Trainer t;
     t.options = cli_defaults();
-    t.options.batch = 1, t.options.time = 8;
-    trainer_build_model(&t, path);
+    t.options.batch = 1, t.options.time = 8, t.options.recompute = 1;
+    trainer_build_model(&t, trainer_config(&t.options, path), path);
     gpt2_free(t.model);
 }
 
