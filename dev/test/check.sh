@@ -5,6 +5,7 @@
 set -uo pipefail
 name=$1
 shift
+export XDG_CACHE_HOME=$PWD/build/cache # not the user's: runs remember how long their steps took
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # threads that spin hold up the other checks
 log=build/checks/$name.log
 mkdir -p build/checks
