@@ -35,6 +35,7 @@ from soak_trial import (
     Trial,
     Watch,
     check_end,
+    check_files,
     check_moment,
     claim,
     files_of,
@@ -352,6 +353,63 @@ def case_damaged(trial):
     return len(names)
 
 
+def end_by(trial, fault, policy, step):
+    """A run with the fault in that step ends before it; without the fault it goes on to the reference's bits."""
+    reference = trial.soak.references["small"]
+    code = 5 if fault == "flip" else 3
+    flags = ["--verify-every", 1] if fault == "flip" else []
+    number = trial.random.randrange(2) if "gradient" in fault else 0  # the micro-step
+    command = trial.command("small", "-n", 4, "-y", 1, "--non-finite", policy, *flags)
+    trial.go([trial.soak.faulty, *command[1:]], code, FAULT=f"{fault}@{step}:{number}")
+    claim(
+        f"step {step + 1}/{reference.steps}" in trial.last_line(),
+        f"the last line does not say the step: {trial.last_line()}",
+    )
+    # the state before the step, unless a weight was wrong, or nobody knows what was
+    whole = step if code == 3 and fault != "nan-weight" else step // 4 * 4
+    claim(
+        newest_step(trial.folder) == (whole or -1), f"checkpoint {newest_step(trial.folder)} is the newest, not {whole}"
+    )
+    check_files(trial.folder, reference)
+    trial.go(trial.command("small", "-n", 4, "-y", 1))
+    check_end(trial.folder, reference)
+
+
+def skip(trial, step):
+    """Updates that are skipped: a run that is killed on the way and resumes has the bits of one that is not."""
+    faults = ",".join(
+        f"{trial.random.choice(['nan-gradient', 'inf-gradient', 'nan-loss', 'inf-loss'])}@{at}"
+        for at in {step, min(step + 1, 23), trial.random.randrange(24)}
+    )
+    whole = os.path.join(trial.home, "whole")
+    flags = ["-n", 4, "-y", 1, "--non-finite", "skip"]
+    trial.go([trial.soak.faulty, *trial.command("small", *flags, folder=whole)[1:]], FAULT=faults)
+    command = [trial.soak.faulty, *trial.command("small", *flags)[1:]]
+    with Watch(trial.folder) as watch:
+        process = trial.start(command, FAULT=faults)
+        strike(trial, process, watch, trial.soak.references["small"])
+        process.kill()
+        process.wait()
+    trial.go(command, FAULT=faults)
+    same_files(trial.folder, whole, [*files_of(24), "main.log"])
+    claim("skipping the update" in trial.text(), "no update was skipped")
+
+
+def case_number(trial):
+    """A number that is not finite, or a flipped bit, at a random step: stop, or skip; the weights never have it"""
+    if not os.path.exists(trial.soak.faulty):
+        raise Skipped(f"there is no {os.path.relpath(trial.soak.faulty, ROOT)}")
+    kinds = ["nan-gradient", "skip", "nan-weight", "flip", "inf-loss", "skip", "inf-gradient", "nan-loss"]
+    kind = kinds[trial.index % len(kinds)]
+    step = trial.random.randrange(24)
+    trial.note(kind)
+    if kind == "skip":
+        skip(trial, step)
+    else:
+        end_by(trial, kind, "stop" if kind != "nan-weight" else trial.random.choice(["stop", "skip"]), step)
+    return 1
+
+
 class Memory(threading.Thread):
     """Samples the memory of a process and, with `gpu`, of the GPU, with the steps that it has done."""
 
@@ -405,6 +463,7 @@ CASES = {
     "tmpfs": Case(case_tmpfs, 20, 2, 1),
     "lost": Case(case_lost, 14, 7, 1),
     "damaged": Case(case_damaged, 60, 4, 1),
+    "number": Case(case_number, 40, 4, 1),
     "long": Case(case_long, 4, 1, 1),
 }
 
@@ -416,6 +475,9 @@ class Soak:
     def __init__(self, arguments, home):
         self.trainer = os.path.abspath(arguments.trainer)
         self.gpu = "cu" in os.path.basename(arguments.trainer)
+        # the same with faults inside: build/train_gpt2_faults, build/train_gpt2cu_faults_bf16
+        name = re.sub(r"^(train_gpt2(?:cu)?)", r"\1_faults", os.path.basename(arguments.trainer))
+        self.faulty = os.path.join(ROOT, "build", name)
         self.seed = arguments.seed
         self.home = home
         self.data = os.path.join(home, "text")
@@ -432,8 +494,8 @@ class Soak:
         except Skipped as reason:
             faults, why = 0, reason
         except (Failure, OSError, subprocess.SubprocessError) as failure:
-            print(f"FAILED: {trial.name}: {failure}\n  {trial.home} is kept; its last commands:")
-            print("".join(f"  {command}\n" for command in trial.commands[-2:]), end="", flush=True)
+            commands = "".join(f"\n  {command}" for command in trial.commands[-2:])
+            print(f"FAILED: {trial.name}: {failure}\n  {trial.home} is kept; its last commands:{commands}", flush=True)
             return 1, trial.seen, failure
         shutil.rmtree(trial.home)
         return faults, trial.seen, why

@@ -23,7 +23,7 @@ COMMON = "-b 4 -t 64 -l 2e-3 -u 5 -q 0.1 -c 0.1 -v 5 -m 2 -s 0"
 RUNS = {
     "small": ("-e gpt2:l2c64h2t64 -d 512 " + COMMON, 24, 1),
     "large": ("-e gpt2:l3c256h4t64 -d 256 " + COMMON, 8, 1),
-    "slow": ("-e gpt2:l3c256h4t64 -d 16384 " + COMMON, 3, 1),
+    "slow": ("-e gpt2:l3c256h4t64 -d 8192 " + COMMON, 2, 1),
     "long": ("-e gpt2:l1c32h1t64 -d 256 -b 4 -t 64 -l 1e-3 -u 50 -q 0.1 -v 500 -m 2 -s 500", 10000, 1250),
 }
 
@@ -77,13 +77,18 @@ def same_files(a, b, names):
         claim(filecmp.cmp(os.path.join(a, name), os.path.join(b, name), shallow=False), f"{name} has other bits")
 
 
+def check_files(folder, reference):
+    """Every checkpoint that says it is whole has the reference's bits."""
+    for step in checkpoints(folder):
+        same_files(folder, reference.folder, files_of(step))
+
+
 def check_moment(folder, reference, newest=-1):
     """What holds at any moment: every checkpoint is whole, none is lost, main.log is the reference's as far as it goes.
 
     Returns the newest checkpoint's step, which must not be below `newest`.
     """
-    for step in checkpoints(folder):
-        same_files(folder, reference.folder, files_of(step))
+    check_files(folder, reference)
     now = newest_step(folder)
     claim(now >= newest, f"checkpoint {newest} was there, and now the newest is {now}")
     claim(reference.log.startswith(read_log(folder)), "main.log is not the beginning of the reference's")
