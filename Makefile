@@ -298,7 +298,7 @@ $(call check,test_hardening,train_gpt2 test_gpt2,dev/test/test_hardening.sh trai
 FUZZ_SECONDS ?= 60
 $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/dev/test/fuzz)
 # A trainer among faults: a few of each kind here, many in make soak
-$(call check,soak_short,train_gpt2,$(python) dev/test/soak.py ./train_gpt2 --short)
+$(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
 cpu_checks := check-test_gpt2 check-training check-faults check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
@@ -351,7 +351,7 @@ planted-faults:
 
 # Some minutes, on the CPU trainer and, where there is a GPU, on its trainer
 soak_trainers := ./train_gpt2 $(if $(and $(gpu),$(NVCC)),build/train_gpt2cu_bf16)
-soak: $(soak_trainers)
+soak: $(soak_trainers) build/train_gpt2_faults $(if $(filter build/%,$(soak_trainers)),build/train_gpt2cu_faults_bf16)
 	@for trainer in $(soak_trainers); do $(python) dev/test/soak.py $$trainer $(SOAK_FLAGS) || exit 1; done
 
 ifeq ($(gpu),)
