@@ -193,8 +193,11 @@ static inline Status token_verifier_go_on_(TokenVerifier* v, size_t bytes) {
 // Verifies a shard that has not been verified yet, or what is left of it where that is under way.
 static inline Status token_verifier_finish_(TokenVerifier* v, size_t shard, const char* path) {
     pthread_mutex_lock(&v->mutex);
-    if (v->shard != shard) { token_verifier_begin_(v, shard, path); }
-    Status status = token_verifier_go_on_(v, SIZE_MAX);
+    Status status = STATUS_OK;
+    if (!v->verified[shard]) {
+        if (v->shard != shard) { token_verifier_begin_(v, shard, path); }
+        status = token_verifier_go_on_(v, SIZE_MAX);
+    }
     pthread_mutex_unlock(&v->mutex);
     return status;
 }
@@ -329,7 +332,7 @@ static inline void dataloader_verify_ahead_(DataLoader* d) {
     if (next >= d->num_shards) { return; }
     size_t i = dataloader_shard_at_(d, next);
     pthread_mutex_lock(&v->mutex);
-    token_verifier_begin_(v, i, d->paths.gl_pathv[i]);
+    if (v->shard != i) { token_verifier_begin_(v, i, d->paths.gl_pathv[i]); } // else the position was put back
     if (v->shard == i) { v->pace = size_add(4 * v->reader.body_bytes / d->shard_num_samples, 1 << 16); }
     pthread_mutex_unlock(&v->mutex);
 }
