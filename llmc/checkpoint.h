@@ -5,8 +5,11 @@ Checkpoints of a training run, in llm.c's files: in the output directory, for st
     state_N_00000.bin    AdamW's moments, master weights, the position in the data: what a resumed run needs
     DONE_N               empty, written last: the checkpoint is whole
 
-(N as %08d.) Files appear under their names only when they are complete. Both files hold the step and the digest of the
-weights, so that renamed files, or files of two runs, are refused.
+(N as %08d.) Files appear under their names only when they are complete. Both hold checksums (checked_file.h), the step, the
+run's id and the digest of the weights, so that damaged or renamed files, or files of two runs, are refused. After its header
+a state file holds: first moments, second moments, master weights where there are any, the order of the data where it is
+shuffled (dataloader_state.h), two OutlierDetectors, and the run's settings as text. A number that is not finite is neither
+written nor read. Nothing here ends the program: a failed save must not end a run, nor a damaged checkpoint a resume.
 */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
@@ -14,203 +17,53 @@ weights, so that renamed files, or files of two runs, are refused.
 #include <dirent.h>
 
 #include "atomic_file.h"
-#include "dataloader.h"
+#include "checked_file.h"
+#include "dataloader_state.h"
+#include "finite_check.h"
 #include "gpt2_model.h"
 #include "model_file.h"
 #include "outlier_detector.h"
+#include "run_identity.h"
 
 enum { STATE_MAGIC = 20240527, STATE_VERSION = 1 };
 
-// int32 positions in the state file's header. llm.c has all of them but the last four, which it leaves 0.
+// int32 positions in the state file's header. llm.c has all of them down to STATE_SAMPLE; the others it leaves 0, and so
+// did older versions of this program those after STATE_MODEL.
 enum {
     STATE_NUM_PROCESSES = 2,
     STATE_RANK = 3,
     STATE_MASTER_WEIGHTS = 4,
     STATE_SHUFFLE = 5,
     STATE_STEP = 10,
-    STATE_RNG = 20,      // 64 bit; our stochastic rounding depends on the step alone, so these two are the step
-    STATE_RNG_LAST = 22, // 64 bit
-    STATE_SHARD = 30,    // 64 bit
-    STATE_SAMPLE = 32,   // 64 bit
-    STATE_BATCH = 34,    // B, or 0
-    STATE_TIME = 35,     // T, or 0
-    STATE_OUTLIERS = 36, // 1: two OutlierDetectors stand at the end of the file
-    STATE_MODEL = 38     // 64 bit; the digest in the header of the model file that belongs to it, or 0
+    STATE_RNG = 20,             // 64 bit; our stochastic rounding depends on the step alone, so these two are the step
+    STATE_RNG_LAST = 22,        // 64 bit
+    STATE_SHARD = 30,           // 64 bit
+    STATE_SAMPLE = 32,          // 64 bit
+    STATE_BATCH = 34,           // B, or 0
+    STATE_TIME = 35,            // T, or 0
+    STATE_OUTLIERS = 36,        // 1: two OutlierDetectors stand after the order of the data
+    STATE_MODEL = 38,           // 64 bit; the digest in the header of the model file that belongs to it, or 0
+    STATE_RUN = 40,             // 64 bit; the run's id, or 0
+    STATE_SETTINGS = 42,        // bytes of the settings' text at the end of the file, or 0
+    STATE_SETTINGS_DIGEST = 44, // 64 bit; of the settings that a result depends on, or 0
+    STATE_DATA_DIGEST = 46      // 64 bit; of the training data, or 0
 };
+
+enum { MODEL_RUN = 12 }; // 64 bit; the run's id, in the header of the model file
 
 typedef struct {
     OutlierDetector loss, grad_norm;
 } Outliers;
 
-// Writes a block of the model to a file, or fills it from there, through a buffer on the host.
-static const size_t CHECKPOINT_BUFFER = 32 << 20;
+// What a checkpoint holds beside the model's blocks: copies, so that a thread may write them while training goes on.
+typedef struct {
+    int step;
+    DataLoaderState loader;
+    Outliers outliers;
+    RunIdentity identity; // its text is the run's own, and outlives every save
+} RunState;
 
-static inline void checkpoint_write_block_(AtomicFile* file, GPT2* model, GPT2Block block) {
-    size_t bytes = gpt2_block_bytes(model, block);
-    char* buffer = (char*)malloc_check(bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER);
-    for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
-        size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
-        check(gpt2_copy_out(model, buffer, block, i, n));
-        check(atomic_write(file, buffer, n));
-    }
-    free(buffer);
-}
-
-static inline void checkpoint_read_block_(GPT2* model, GPT2Block block, FILE* file, const char* path) {
-    size_t bytes = gpt2_block_bytes(model, block);
-    char* buffer = (char*)malloc_check(bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER);
-    for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
-        size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
-        fread_check(buffer, 1, n, file, path);
-        check(gpt2_copy_in(model, block, buffer, i, n));
-    }
-    free(buffer);
-}
-
-// Writes the weights as they are, in the training precision; returns what ties the state to them.
-static inline uint64_t checkpoint_write_model(GPT2* model, int step, const char* path) {
-    CheckedWriter file;
-    const GPT2Info* info = gpt2_info(model);
-    size_t bytes = gpt2_block_bytes(model, GPT2_WEIGHTS);
-    int version = info->weight_bytes == 4 ? MODEL_VERSION_FP32 : MODEL_VERSION_BF16;
-    char* buffer = (char*)malloc_check(bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER);
-    check(model_file_create(&file, path, info->config, version));
-    for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
-        size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
-        check(gpt2_copy_out(model, buffer, GPT2_WEIGHTS, i, n));
-        check(checked_write(&file, buffer, n));
-    }
-    free(buffer);
-    uint64_t contents = model_file_complete(&file, step);
-    check(checked_commit(&file));
-    return contents;
-}
-
-static inline void checkpoint_write_state(GPT2* model, const DataLoader* loader, const Outliers* outliers, int step,
-                                          uint64_t model_digest, const char* path) {
-    int32_t header[HEADER_INTS] = {0};
-    int64_t rng = step, shard = (int64_t)loader->current_shard_idx, sample = (int64_t)loader->current_sample_idx;
-    header[0] = STATE_MAGIC;
-    header[1] = STATE_VERSION;
-    header[STATE_NUM_PROCESSES] = 1;
-    header[STATE_RANK] = 0;
-    header[STATE_MASTER_WEIGHTS] = gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0;
-    header[STATE_SHUFFLE] = loader->should_shuffle;
-    header[STATE_STEP] = step;
-    memcpy(&header[STATE_RNG], &rng, sizeof(rng));
-    memcpy(&header[STATE_RNG_LAST], &rng, sizeof(rng));
-    memcpy(&header[STATE_SHARD], &shard, sizeof(shard));
-    memcpy(&header[STATE_SAMPLE], &sample, sizeof(sample));
-    header[STATE_BATCH] = gpt2_info(model)->B;
-    header[STATE_TIME] = gpt2_info(model)->T;
-    header[STATE_OUTLIERS] = 1;
-    memcpy(&header[STATE_MODEL], &model_digest, sizeof(model_digest));
-    AtomicFile file;
-    check(atomic_open(&file, path));
-    check(atomic_write(&file, header, sizeof(header)));
-    checkpoint_write_block_(&file, model, GPT2_MOMENTS1);
-    checkpoint_write_block_(&file, model, GPT2_MOMENTS2);
-    checkpoint_write_block_(&file, model, GPT2_MASTER_WEIGHTS);
-    if (loader->should_shuffle) { dataloader_write_state(loader, &file); }
-    check(atomic_write(&file, outliers, sizeof(*outliers)));
-    check(atomic_commit(&file));
-}
-
-// ----------------------------------------------------------------------------
-// Reading. Every function ends with one line where the file is damaged or was written by a run of other settings.
-
-// A word of the header that is 0 or 1
-static inline int checkpoint_flag_(const int32_t* header, int position, const char* path) {
-    int value = header[position];
-    if (value != 0 && value != 1) {
-        fatal("%s: header word %d is %d, not 0 or 1; it is corrupt", path, position, value);
-    }
-    return value;
-}
-
-// A word of the header that is 64 bit and a position in the data
-static inline size_t checkpoint_position_(const int32_t* header, int position, const char* path) {
-    int64_t value;
-    memcpy(&value, &header[position], sizeof(value));
-    if (value < 0) {
-        fatal("%s: header word %d, a position in the data, is %lld; it is corrupt", path, position, (long long)value);
-    }
-    return (size_t)value;
-}
-
-// The two files of a checkpoint belong together, and to the step in their names.
-static inline void checkpoint_check_pair_(const int32_t* header, int step, const char* path, const char* model_path) {
-    uint64_t digest;
-    memcpy(&digest, &header[STATE_MODEL], sizeof(digest));
-    ModelHeader model;
-    check(gpt2_read_model_header(model_path, &model));
-    if (header[STATE_STEP] != step) {
-        fatal("%s holds step %d, its name says step %d; give it back its own name", path, (int)header[STATE_STEP],
-              step);
-    }
-    if (model.step != 0 && model.step != step) {
-        fatal("%s holds step %d, its name says step %d; give it back its own name", model_path, model.step, step);
-    }
-    if (digest != model.digest) {
-        fatal("%s was not written together with %s; put back both files of one checkpoint", path, model_path);
-    }
-}
-
-// The settings of the run that wrote the state are this run's.
-static inline void checkpoint_check_settings_(const int32_t* header, const GPT2* model, const DataLoader* loader,
-                                              const char* path) {
-    const GPT2Info* info = gpt2_info(model);
-    int B = header[STATE_BATCH], T = header[STATE_TIME];
-    if (header[STATE_NUM_PROCESSES] != 1 || header[STATE_RANK] != 0) {
-        fatal("%s is the state of process %d of %d; this trainer resumes runs of one process", path,
-              (int)header[STATE_RANK], (int)header[STATE_NUM_PROCESSES]);
-    }
-    if ((B != 0 || T != 0) && (B != info->B || T != info->T)) {
-        fatal("%s was written with -b %d -t %d; resume with the same", path, B, T);
-    }
-    if (checkpoint_flag_(header, STATE_SHUFFLE, path) != loader->should_shuffle) {
-        fatal("%s was written with -a %d; resume with the same", path, !header[STATE_SHUFFLE]);
-    }
-    if (!checkpoint_flag_(header, STATE_MASTER_WEIGHTS, path) && gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0) {
-        fatal("%s has no master weights; resume with -w 0", path);
-    }
-}
-
-static inline void checkpoint_read_outliers_(Outliers* outliers, FILE* file, const char* path) {
-    fread_check(outliers, sizeof(*outliers), 1, file, path);
-    if (!outlier_valid(&outliers->loss) || !outlier_valid(&outliers->grad_norm)) {
-        fatal("%s: its outlier detectors (the last %zu bytes) are corrupt; resume from another checkpoint", path,
-              sizeof(*outliers));
-    }
-}
-
-// Brings back what checkpoint_write() wrote at `step`, but for the weights.
-static inline void checkpoint_read_state(GPT2* model, DataLoader* loader, Outliers* outliers, int step,
-                                         const char* path, const char* model_path) {
-    int32_t header[HEADER_INTS];
-    size_t bytes = gpt2_info(model)->num_parameters * sizeof(float);
-    FILE* file = fopen_check(path, "rb");
-    read_header(header, file, path, STATE_MAGIC, "training state");
-    if (header[1] != STATE_VERSION) { fatal("%s: state version %d is not supported: 1 is", path, (int)header[1]); }
-    checkpoint_check_pair_(header, step, path, model_path);
-    checkpoint_check_settings_(header, model, loader, path);
-    int has_outliers = checkpoint_flag_(header, STATE_OUTLIERS, path);
-    size_t tensors = header[STATE_MASTER_WEIGHTS] ? 3 : 2;
-    size_t least = HEADER_BYTES + tensors * bytes + (has_outliers ? sizeof(*outliers) : 0);
-    if ((uint64_t)file_size(file, path) < (uint64_t)least) {
-        fatal("%s has %lld bytes, the state of this model has at least %zu; it is truncated or another model's", path,
-              (long long)file_size(file, path), least);
-    }
-    checkpoint_read_block_(model, GPT2_MOMENTS1, file, path);
-    checkpoint_read_block_(model, GPT2_MOMENTS2, file, path);
-    checkpoint_read_block_(model, GPT2_MASTER_WEIGHTS, file, path);
-    fseek_check(file, (int64_t)(HEADER_BYTES + tensors * bytes), path); // past master weights that are not wanted
-    dataloader_read_state(loader, file, path, checkpoint_position_(header, STATE_SHARD, path),
-                          checkpoint_position_(header, STATE_SAMPLE, path));
-    if (has_outliers) { checkpoint_read_outliers_(outliers, file, path); }
-    if (fgetc(file) != EOF) { fatal("%s has trailing bytes: it is another model's, or corrupt", path); }
-    fclose(file);
-}
+static inline void run_state_free(RunState* s) { dataloader_state_free(&s->loader); }
 
 // ----------------------------------------------------------------------------
 // The files of a step
@@ -228,8 +81,381 @@ static inline CheckpointPaths checkpoint_paths(const char* directory, int step) 
     return p;
 }
 
-// The newest whole checkpoint in the directory, or -1. A directory that exists and cannot be read ends the program: to a run
-// that resumes it would look empty, and the run would begin again and empty main.log.
+static inline void checkpoint_delete(const char* directory, int step) {
+    CheckpointPaths paths = checkpoint_paths(directory, step);
+    remove(paths.done); // first: what is left is not a checkpoint
+    remove(paths.model);
+    remove(paths.state);
+}
+
+// ----------------------------------------------------------------------------
+// Writing
+
+// Blocks go through a buffer of this many bytes: few calls, and it stays in the cache from the copy to the write.
+enum { CHECKPOINT_BUFFER = 4 << 20 };
+
+// Where the blocks come from: gpt2_copy_out, or gpt2_read_snapshot while training goes on.
+typedef struct {
+    GPT2* model;
+    Status (*read)(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
+    char* buffer;   // CHECKPOINT_BUFFER bytes, page-locked where that makes copies faster
+    int not_finite; // set where a number is not finite
+} CheckpointSource;
+
+enum { CHECKPOINT_NAME = 1024 + 32 };
+
+// "<path>: second moments", in `name`
+static inline const char* checkpoint_block_name_(char name[CHECKPOINT_NAME], const char* path, GPT2Block block) {
+    static const char* const blocks[] = {"weights", "gradients", "first moments", "second moments", "master weights"};
+    snprintf(name, CHECKPOINT_NAME, "%s: %s", path, blocks[block]);
+    return name;
+}
+
+// Writes a block and looks at every number of it.
+static inline Status checkpoint_write_block_(CheckedWriter* file, CheckpointSource* from, GPT2Block block) {
+    const GPT2Info* info = gpt2_info(from->model);
+    size_t bytes = gpt2_block_bytes(from->model, block);
+    size_t element = block == GPT2_WEIGHTS ? info->weight_bytes : sizeof(float);
+    char name[CHECKPOINT_NAME];
+    FiniteCheck check;
+    finite_check_begin(&check, info->config, element, checkpoint_block_name_(name, file->file.path, block));
+    for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
+        size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
+        TRY(from->read(from->model, from->buffer, block, i, n));
+        from->not_finite = finite_check_update(&check, from->buffer, n) != STATUS_OK;
+        if (from->not_finite) { return STATUS_ERROR; }
+        TRY(checked_write(file, from->buffer, n));
+    }
+    return STATUS_OK;
+}
+
+// Writes the weights as they are, in the training precision, but for checked_commit; *contents ties the state to them.
+static inline Status checkpoint_write_model(CheckedWriter* file, CheckpointSource* from, const RunState* run,
+                                            const char* path, uint64_t* contents) {
+    const GPT2Info* info = gpt2_info(from->model);
+    int version = info->weight_bytes == 4 ? MODEL_VERSION_FP32 : MODEL_VERSION_BF16;
+    TRY(model_file_create(file, path, info->config, version));
+    TRY(checkpoint_write_block_(file, from, GPT2_WEIGHTS));
+    *contents = model_file_complete(file, run->step);
+    memcpy(&file->header[MODEL_RUN], &run->identity.run, sizeof(run->identity.run));
+    return STATUS_OK;
+}
+
+static inline void checkpoint_state_header_(int32_t* header, const GPT2* model, const RunState* run,
+                                            uint64_t contents) {
+    int64_t rng = run->step, shard = (int64_t)run->loader.shard, sample = (int64_t)run->loader.sample;
+    memset(header, 0, HEADER_BYTES);
+    header[0] = STATE_MAGIC;
+    header[1] = STATE_VERSION;
+    header[STATE_NUM_PROCESSES] = 1;
+    header[STATE_RANK] = 0;
+    header[STATE_MASTER_WEIGHTS] = gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0;
+    header[STATE_SHUFFLE] = run->loader.shuffled;
+    header[STATE_STEP] = run->step;
+    memcpy(&header[STATE_RNG], &rng, sizeof(rng));
+    memcpy(&header[STATE_RNG_LAST], &rng, sizeof(rng));
+    memcpy(&header[STATE_SHARD], &shard, sizeof(shard));
+    memcpy(&header[STATE_SAMPLE], &sample, sizeof(sample));
+    header[STATE_BATCH] = gpt2_info(model)->B;
+    header[STATE_TIME] = gpt2_info(model)->T;
+    header[STATE_OUTLIERS] = 1;
+    header[STATE_SETTINGS] = (int32_t)run->identity.text_bytes;
+    memcpy(&header[STATE_MODEL], &contents, sizeof(contents));
+    memcpy(&header[STATE_RUN], &run->identity.run, sizeof(run->identity.run));
+    memcpy(&header[STATE_SETTINGS_DIGEST], &run->identity.settings, sizeof(run->identity.settings));
+    memcpy(&header[STATE_DATA_DIGEST], &run->identity.data, sizeof(run->identity.data));
+}
+
+// Writes the state, but for checked_commit.
+static inline Status checkpoint_write_state(CheckedWriter* file, CheckpointSource* from, const RunState* run,
+                                            uint64_t contents, const char* path) {
+    static const GPT2Block blocks[] = {GPT2_MOMENTS1, GPT2_MOMENTS2, GPT2_MASTER_WEIGHTS};
+    int32_t header[HEADER_INTS];
+    checkpoint_state_header_(header, from->model, run, contents);
+    size_t settings = (size_t)header[STATE_SETTINGS];
+    size_t bytes = dataloader_state_bytes(&run->loader) + sizeof(run->outliers) + settings;
+    for (int i = 0; i < 3; i++) { bytes += gpt2_block_bytes(from->model, blocks[i]); }
+    TRY(checked_create(file, path, header, bytes));
+    for (int i = 0; i < 3; i++) { TRY(checkpoint_write_block_(file, from, blocks[i])); }
+    TRY(dataloader_state_write(&run->loader, file));
+    TRY(checked_write(file, &run->outliers, sizeof(run->outliers)));
+    return checked_write(file, run->identity.text, settings);
+}
+
+// The output directory may have been deleted since the run began.
+static inline Status checkpoint_make_directory_(const char* directory) {
+    if (mkdir(directory, 0755) == 0) { return atomic_sync_directory_(directory); }
+    if (errno == EEXIST) { return STATUS_OK; }
+    return status_fail("cannot create directory %s: %s", directory, strerror(errno));
+}
+
+// Both files are written before the first is put in place, so a full disk leaves what was there, also a checkpoint of this
+// step. The model's way to the disk goes on while the state is written.
+static inline Status checkpoint_write_files_(CheckpointSource* from, const RunState* run, const CheckpointPaths* paths,
+                                             CheckedWriter* model, CheckedWriter* state, int* in_place) {
+    uint64_t contents;
+    AtomicFile done;
+    TRY(checkpoint_write_model(model, from, run, paths->model, &contents));
+    TRY(checkpoint_write_state(state, from, run, contents, paths->state));
+    *in_place = 1;
+    remove(paths->done); // an older checkpoint of this step is no longer whole once the first of its files is replaced
+    TRY(checked_commit(model));
+    TRY(checked_commit(state));
+    TRY(atomic_open(&done, paths->done));
+    return atomic_commit(&done);
+}
+
+// Writes the checkpoint of a step. After an error nothing new is left in the directory, and `from` says whether a number was
+// not finite.
+static inline Status checkpoint_write(CheckpointSource* from, const RunState* run, const char* directory) {
+    CheckpointPaths paths = checkpoint_paths(directory, run->step);
+    CheckedWriter model, state;
+    int in_place = 0;
+    memset(&model, 0, sizeof(model));
+    memset(&state, 0, sizeof(state));
+    status_clear();
+    from->not_finite = 0;
+    TRY(checkpoint_make_directory_(directory));
+    Status result = checkpoint_write_files_(from, run, &paths, &model, &state, &in_place);
+    if (result == STATUS_OK) { return STATUS_OK; }
+    checked_abandon(&model);
+    checked_abandon(&state);
+    if (in_place) { checkpoint_delete(directory, run->step); }
+    return result;
+}
+
+// ----------------------------------------------------------------------------
+// Reading. Messages name the file, and say where it was written by a run of other settings.
+
+// A word of the header that is 0 or 1
+static inline Status checkpoint_flag_(const CheckedReader* file, int position) {
+    int value = file->header[position];
+    if (value == 0 || value == 1) { return STATUS_OK; }
+    return status_fail("%s: header word %d is %d, not 0 or 1; it is corrupt", file->path, position, value);
+}
+
+// A word of the header that is 64 bit and a position in the data
+static inline Status checkpoint_position_(const CheckedReader* file, int position, size_t* result) {
+    int64_t value;
+    memcpy(&value, &file->header[position], sizeof(value));
+    *result = (size_t)value;
+    if (value >= 0) { return STATUS_OK; }
+    return status_fail("%s: header word %d, a position in the data, is %lld; it is corrupt", file->path, position,
+                       (long long)value);
+}
+
+static inline uint64_t checkpoint_word64_(const CheckedReader* file, int position) {
+    uint64_t value;
+    memcpy(&value, &file->header[position], sizeof(value));
+    return value;
+}
+
+// Opens a state file and checks the words of its header, each by itself.
+static inline Status checkpoint_open_state_(CheckedReader* file, const char* path) {
+    TRY(checked_open(file, path, STATE_MAGIC, "training state"));
+    if (file->header[1] != STATE_VERSION) {
+        return status_fail("%s: state version %d is not supported: 1 is", path, (int)file->header[1]);
+    }
+    if (file->header[STATE_NUM_PROCESSES] != 1 || file->header[STATE_RANK] != 0) {
+        return status_fail("%s is the state of process %d of %d; this trainer resumes runs of one process", path,
+                           (int)file->header[STATE_RANK], (int)file->header[STATE_NUM_PROCESSES]);
+    }
+    TRY(checkpoint_flag_(file, STATE_SHUFFLE));
+    TRY(checkpoint_flag_(file, STATE_MASTER_WEIGHTS));
+    TRY(checkpoint_flag_(file, STATE_OUTLIERS));
+    int settings = file->header[STATE_SETTINGS];
+    if (settings >= 0 && (size_t)settings <= file->body_bytes) { return STATUS_OK; }
+    return status_fail("%s: header word %d says %d bytes of settings; it is corrupt", path, STATE_SETTINGS, settings);
+}
+
+// The two files of a checkpoint belong together, and to the step in their names.
+static inline Status checkpoint_check_pair_(const CheckedReader* state, const ModelReader* model, int step) {
+    const char* model_path = model->file.path;
+    if (state->header[STATE_STEP] != step) {
+        return status_fail("%s holds step %d, its name says step %d; give it back its own name", state->path,
+                           (int)state->header[STATE_STEP], step);
+    }
+    if (model->header.step != 0 && model->header.step != step) {
+        return status_fail("%s holds step %d, its name says step %d; give it back its own name", model_path,
+                           model->header.step, step);
+    }
+    if (checkpoint_word64_(state, STATE_MODEL) != model->header.digest ||
+        checkpoint_word64_(state, STATE_RUN) != checkpoint_word64_(&model->file, MODEL_RUN)) {
+        return status_fail("%s was not written together with %s; put back both files of one checkpoint", state->path,
+                           model_path);
+    }
+    return STATUS_OK;
+}
+
+// A number that is not finite may be damage: then that is what is wrong with the file.
+static inline Status checkpoint_not_finite_(CheckedReader* file) {
+    char message[STATUS_BYTES];
+    snprintf(message, sizeof(message), "%s", status_message());
+    status_clear();
+    TRY(checked_verify(file));
+    return status_fail("%s", message);
+}
+
+// Reads the next block of the file, of `count` floats, and looks at each of them. It goes to the block of the model, where
+// there is a model that has it.
+static inline Status checkpoint_read_block_(GPT2* model, GPT2Block block, GPT2Config config, size_t count,
+                                            CheckedReader* file) {
+    size_t bytes = size_mul(count, sizeof(float));
+    int wanted = model != NULL && gpt2_block_bytes(model, block) > 0;
+    size_t buffer_bytes = bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER;
+    char* buffer = (char*)malloc(buffer_bytes);
+    Status result = buffer ? STATUS_OK : status_fail("out of memory: %zu bytes to read a checkpoint", buffer_bytes);
+    char name[CHECKPOINT_NAME];
+    FiniteCheck check;
+    finite_check_begin(&check, config, sizeof(float), checkpoint_block_name_(name, file->path, block));
+    for (size_t i = 0; result == STATUS_OK && i < bytes; i += CHECKPOINT_BUFFER) {
+        size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
+        result = checked_read(file, buffer, n);
+        if (result == STATUS_OK && finite_check_update(&check, buffer, n) != STATUS_OK) {
+            result = checkpoint_not_finite_(file);
+        }
+        if (result == STATUS_OK && wanted) { result = gpt2_copy_in(model, block, buffer, i, n); }
+    }
+    free(buffer);
+    return result;
+}
+
+static inline Status checkpoint_read_outliers_(Outliers* outliers, CheckedReader* file) {
+    outlier_init(&outliers->loss);
+    outlier_init(&outliers->grad_norm);
+    if (!file->header[STATE_OUTLIERS]) { return STATUS_OK; }
+    TRY(checked_read(file, outliers, sizeof(*outliers)));
+    if (outlier_valid(&outliers->loss) && outlier_valid(&outliers->grad_norm)) { return STATUS_OK; }
+    return status_fail("%s: its outlier detectors are corrupt; resume from another checkpoint", file->path);
+}
+
+// Reads all of an open state file: of a model of so many parameters, into `model` unless that is NULL. Also after an error
+// run_state_free frees what it took.
+static inline Status checkpoint_read_state_(GPT2* model, RunState* run, GPT2Config config, size_t parameters,
+                                            CheckedReader* file) {
+    size_t shard, sample, tensors = file->header[STATE_MASTER_WEIGHTS] ? 3 : 2;
+    size_t least = size_mul(tensors, size_mul(parameters, sizeof(float)));
+    least = size_add(least, (size_t)file->header[STATE_OUTLIERS] * sizeof(run->outliers));
+    if (file->body_bytes < size_add(least, (size_t)file->header[STATE_SETTINGS])) {
+        return status_fail("%s has %zu bytes, the state of this model has at least %zu; it is truncated or another "
+                           "model's",
+                           file->path, file->body_bytes + HEADER_BYTES, size_add(least, HEADER_BYTES));
+    }
+    TRY(checkpoint_position_(file, STATE_SHARD, &shard));
+    TRY(checkpoint_position_(file, STATE_SAMPLE, &sample));
+    TRY(checkpoint_read_block_(model, GPT2_MOMENTS1, config, parameters, file));
+    TRY(checkpoint_read_block_(model, GPT2_MOMENTS2, config, parameters, file));
+    if (tensors == 3) { TRY(checkpoint_read_block_(model, GPT2_MASTER_WEIGHTS, config, parameters, file)); }
+    TRY(dataloader_state_read(&run->loader, file, file->header[STATE_SHUFFLE], shard, sample));
+    TRY(checkpoint_read_outliers_(&run->outliers, file));
+    TRY(checked_skip(file, (size_t)file->header[STATE_SETTINGS]));
+    return checked_end(file);
+}
+
+// The settings of the run that wrote the state are this run's, as far as its moments and its position in the data need it.
+static inline Status checkpoint_check_settings_(const CheckedReader* file, const GPT2* model) {
+    const GPT2Info* info = gpt2_info(model);
+    int B = file->header[STATE_BATCH], T = file->header[STATE_TIME];
+    if ((B != 0 || T != 0) && (B != info->B || T != info->T)) {
+        return status_fail("%s was written with -b %d -t %d; resume with the same", file->path, B, T);
+    }
+    if (!file->header[STATE_MASTER_WEIGHTS] && gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0) {
+        return status_fail("%s has no master weights; resume with -w 0", file->path);
+    }
+    return STATUS_OK;
+}
+
+// Opens both files of a checkpoint. After an error nothing is open.
+static inline Status checkpoint_open_(CheckedReader* state, ModelReader* model, const CheckpointPaths* paths,
+                                      int step) {
+    if (checkpoint_open_state_(state, paths->state) == STATUS_OK) {
+        if (model_reader_open(model, paths->model) == STATUS_OK) {
+            if (checkpoint_check_pair_(state, model, step) == STATUS_OK) { return STATUS_OK; }
+            model_reader_close(model);
+        }
+    }
+    checked_close(state);
+    return STATUS_ERROR;
+}
+
+// Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together.
+static inline Status checkpoint_verify_files(const CheckpointPaths* paths, int step) {
+    CheckedReader state;
+    ModelReader model;
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    RunState run;
+    memset(&run, 0, sizeof(run));
+    TRY(checkpoint_open_(&state, &model, paths, step));
+    Status result = model_reader_verify(&model);
+    if (result == STATUS_OK) {
+        size_t parameters = gpt2_parameters(table, model.header.config);
+        result = checkpoint_read_state_(NULL, &run, model.header.config, parameters, &state);
+    }
+    checked_close(&state);
+    model_reader_close(&model);
+    run_state_free(&run);
+    return result;
+}
+
+static inline Status checkpoint_verify(const char* directory, int step) {
+    CheckpointPaths paths = checkpoint_paths(directory, step);
+    return checkpoint_verify_files(&paths, step);
+}
+
+// Brings back what checkpoint_write() wrote at `step`, but for the weights, which the model was built with, and the settings.
+// After an error model, loader and outliers may hold part of it.
+static inline Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outliers* outliers,
+                                           const CheckpointPaths* paths, int step) {
+    CheckedReader state;
+    ModelReader weights;
+    RunState run;
+    const GPT2Info* info = gpt2_info(model);
+    memset(&run, 0, sizeof(run));
+    TRY(checkpoint_open_(&state, &weights, paths, step));
+    model_reader_close(&weights);
+    Status result = checkpoint_check_settings_(&state, model);
+    if (result == STATUS_OK) {
+        result = checkpoint_read_state_(model, &run, info->config, info->num_parameters, &state);
+    }
+    if (result == STATUS_OK) { result = dataloader_set_state(loader, &run.loader, paths->state); }
+    if (result == STATUS_OK) { *outliers = run.outliers; }
+    checked_close(&state);
+    run_state_free(&run);
+    return result;
+}
+
+static inline Status checkpoint_read(GPT2* model, DataLoader* loader, Outliers* outliers, const char* directory,
+                                     int step) {
+    CheckpointPaths paths = checkpoint_paths(directory, step);
+    return checkpoint_read_files(model, loader, outliers, &paths, step);
+}
+
+// What run wrote the checkpoint, with what settings: all 0 where it does not say. run_identity_free frees it. The header is
+// verified here, the text by checkpoint_verify.
+static inline Status checkpoint_read_identity(RunIdentity* identity, const char* directory, int step) {
+    CheckpointPaths paths = checkpoint_paths(directory, step);
+    CheckedReader file;
+    memset(identity, 0, sizeof(*identity));
+    Status result = checkpoint_open_state_(&file, paths.state);
+    size_t bytes = result == STATUS_OK ? (size_t)file.header[STATE_SETTINGS] : 0;
+    if (result == STATUS_OK) {
+        identity->run = checkpoint_word64_(&file, STATE_RUN);
+        identity->settings = checkpoint_word64_(&file, STATE_SETTINGS_DIGEST);
+        identity->data = checkpoint_word64_(&file, STATE_DATA_DIGEST);
+        identity->text = (char*)calloc(bytes + 1, 1);
+        identity->text_bytes = bytes;
+        if (identity->text == NULL) { result = status_fail("out of memory: %zu bytes of settings", bytes); }
+    }
+    if (result == STATUS_OK && bytes > 0 &&
+        (fseeko(file.file, -(off_t)bytes, SEEK_END) != 0 || fread(identity->text, 1, bytes, file.file) != bytes)) {
+        result = status_fail("cannot read %s: %s", paths.state, strerror(errno));
+    }
+    checked_close(&file);
+    return result;
+}
+
+// The newest step in the directory that has a DONE file, or -1. A directory that exists and cannot be read ends the program: to
+// a run that resumes it would look empty, and the run would begin again and empty main.log.
 static inline int checkpoint_newest(const char* directory) {
     int newest = -1;
     struct dirent* entry;
@@ -243,31 +469,6 @@ static inline int checkpoint_newest(const char* directory) {
     if (dir == NULL || errno != 0) { fatal("cannot read the directory %s: %s", directory, strerror(errno)); }
     closedir(dir);
     return newest;
-}
-
-static inline void checkpoint_write(GPT2* model, const DataLoader* loader, const Outliers* outliers,
-                                    const char* directory, int step) {
-    CheckpointPaths paths = checkpoint_paths(directory, step);
-    remove(paths.done); // an older run's files of this step are no longer whole once the first of them is replaced
-    uint64_t digest = checkpoint_write_model(model, step, paths.model);
-    checkpoint_write_state(model, loader, outliers, step, digest, paths.state);
-    AtomicFile done;
-    check(atomic_open(&done, paths.done));
-    check(atomic_commit(&done));
-}
-
-// Brings back the checkpoint of a step, but for its weights, which the model was built with.
-static inline void checkpoint_read(GPT2* model, DataLoader* loader, Outliers* outliers, const char* directory,
-                                   int step) {
-    CheckpointPaths paths = checkpoint_paths(directory, step);
-    checkpoint_read_state(model, loader, outliers, step, paths.state, paths.model);
-}
-
-static inline void checkpoint_delete(const char* directory, int step) {
-    CheckpointPaths paths = checkpoint_paths(directory, step);
-    remove(paths.done); // first: what is left is not a checkpoint
-    remove(paths.model);
-    remove(paths.state);
 }
 
 #endif

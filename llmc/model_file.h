@@ -166,19 +166,22 @@ static inline Status gpt2_read_model_header(const char* path, ModelHeader* heade
     return STATUS_OK;
 }
 
+// Reads all weights of a file that was just opened, for the checks alone.
+static inline Status model_reader_verify(ModelReader* r) {
+    char buffer[1 << 17];
+    for (size_t left = r->file.body_bytes, n; left > 0; left -= n) {
+        n = left < sizeof(buffer) ? left : sizeof(buffer);
+        TRY(model_reader_read(r, buffer, n));
+    }
+    return model_reader_end(r);
+}
+
 // Reads a whole model file for its checks alone.
 static inline Status model_file_verify(const char* path, ModelHeader* header) {
     ModelReader r;
-    char buffer[1 << 17];
-    Status status = STATUS_OK;
     TRY(model_reader_open(&r, path));
-    for (size_t left = r.file.body_bytes; left > 0 && status == STATUS_OK;) {
-        size_t n = left < sizeof(buffer) ? left : sizeof(buffer);
-        status = model_reader_read(&r, buffer, n);
-        left -= n;
-    }
-    if (status == STATUS_OK) { status = model_reader_end(&r); }
     *header = r.header;
+    Status status = model_reader_verify(&r);
     model_reader_close(&r);
     return status;
 }

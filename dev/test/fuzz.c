@@ -193,9 +193,8 @@ static void write_model(int seed, const char* path) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t n = gpt2_parameters(table, small_config);
     for (size_t i = 0; i < n; i++) { params[i] = (float)i / 64.0f; }
-    GPT2 model = make_model(params, n, 0);
     if (seed == 0) {
-        checkpoint_write_model(&model, STEP, path);
+        check(model_file_write(path, small_config, MODEL_VERSION_FP32, STEP, params));
         return;
     }
     int32_t header[HEADER_INTS];
@@ -330,28 +329,45 @@ static void read_tokenizer(const char* path) {
     tokenizer_free(&t);
 }
 
-// States of step 12: shuffled with master weights and full windows, neither with empty ones, and as the version before
-// wrote them. Beside them lie the model and two token files that they belong to.
+static void remove_checksums(const char* path) {
+    static const int32_t nothing[HEADER_INTS - CHECKED_AT];
+    FILE* file = fopen_check(path, "r+b");
+    fseek_check(file, 4 * CHECKED_AT, path);
+    fwrite_check(nothing, sizeof(nothing), 1, file, path);
+    fclose(file);
+}
+
+// States of step 12: shuffled with master weights and full windows; neither, with empty ones; with a model that does not say
+// what it is; and, alone, with checksums and settings. Beside them lie the model and two token files that they belong to.
 static void write_state(int seed, const char* path) {
+    static char text[] = "result --seed 42\nfree -v 20\n", buffer[CHECKPOINT_BUFFER];
     float numbers[STATE_NUMBERS] = {0};
     GPT2 model = make_model(numbers, STATE_NUMBERS, seed == 0);
-    Outliers outliers;
+    CheckpointSource source = {&model, gpt2_copy_out, buffer, 0};
+    CheckedWriter file;
+    ModelHeader header;
+    RunState run;
     DataLoader d;
     const char* model_path = in_folder(seed == 2 ? "older_model.bin" : "model_00000012.bin");
-    memset(&outliers, 0, sizeof(outliers));
+    memset(&run, 0, sizeof(run));
+    run.step = STEP;
+    if (seed == 3) { run.identity.text = text, run.identity.text_bytes = strlen(text); }
     for (int i = 0; i < (seed == 0 ? 200 : 5); i++) {
-        outlier_update(&outliers.loss, 5.0 - 0.01 * i);
-        outlier_update(&outliers.grad_norm, i % 7);
+        outlier_update(&run.outliers.loss, 5.0 - 0.01 * i);
+        outlier_update(&run.outliers.grad_norm, i % 7);
     }
     write_tokens_16(0, in_folder("data_0.bin"));
     write_tokens_16(0, in_folder("data_1.bin"));
     write_model(seed == 2, model_path);
-    ModelHeader header;
     check(gpt2_read_model_header(model_path, &header));
-    open_loader(&d, in_folder("data_?.bin"), seed == 0, SMALL_V);
+    open_loader(&d, in_folder("data_?.bin"), seed == 0 || seed == 3, SMALL_V);
     use_batches(&d, 5, SMALL_V);
-    checkpoint_write_state(&model, &d, &outliers, STEP, header.digest, path);
+    check(dataloader_get_state(&d, &run.loader));
     dataloader_close(&d);
+    check(checkpoint_write_state(&file, &source, &run, header.digest, path));
+    check(checked_commit(&file));
+    if (seed < 3) { remove_checksums(path); }
+    run_state_free(&run);
 }
 
 // The trainer's flags, and the model beside it, are those that the state names, so that as much as possible is reached.
@@ -368,8 +384,10 @@ static void read_state(const char* path) {
     outlier_init(&outliers.loss);
     outlier_init(&outliers.grad_norm);
     open_loader(&d, in_folder("data_?.bin"), shuffle, SMALL_V);
-    checkpoint_read_state(&model, &d, &outliers, STEP, path,
-                          in_folder(digest == 0 ? "older_model.bin" : "model_00000012.bin"));
+    CheckpointPaths paths = checkpoint_paths("", STEP);
+    snprintf(paths.state, sizeof(paths.state), "%s", path);
+    snprintf(paths.model, sizeof(paths.model), "%s", in_folder(digest == 0 ? "older_model.bin" : "model_00000012.bin"));
+    check(checkpoint_read_files(&model, &d, &outliers, &paths, STEP));
     for (int i = 0; i < 300; i++) {
         outlier_update(&outliers.loss, i);
         outlier_update(&outliers.grad_norm, -i);
@@ -420,7 +438,7 @@ static void read_command_line(const char* text) {
 
 static const Format formats[] = {
     {"model", "model.bin", 2, write_model, read_model, {NULL}},
-    {"state", "state_00000012_00000.bin", 3, write_state, read_state, {NULL}},
+    {"state", "state_00000012_00000.bin", 4, write_state, read_state, {NULL}},
     {"debug-state", "debug_state.bin", 2, write_debug_state, read_debug_state, {NULL}},
     {"tokens-16", "tokens_16.bin", 2, write_tokens_16, read_tokens, {NULL}},
     {"tokens-32", "tokens_32.bin", 2, write_tokens_32, read_tokens, {NULL}},

@@ -1,7 +1,10 @@
 /*
-llmc/checkpoint.h: what a checkpoint brings back, which one is the newest, and which are refused.
+llmc/checkpoint.h: what a checkpoint brings back, which one is the newest, which are refused, and what a failed write leaves.
 */
 #include "llmc/checkpoint.h"
+
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "model_stub.h"
 #include "unit.h"
@@ -56,21 +59,45 @@ static Outliers make_outliers(void) {
 }
 
 static const char* state_path(void) { return unit_path("state_00000012_00000.bin"); }
+static const char* model_path(void) { return unit_path("model_00000012.bin"); }
+static const char* done_path(void) { return unit_path("DONE_00000012"); }
 static const char* folder(void) {
     unit_path("tokens.bin"); // makes the directory
     return unit_folder;
 }
 
-// Writes a checkpoint of step 12 after five batches.
-static void write_one(int master_weights, int shuffle) {
-    GPT2 model = make_model(master_weights, 1.0f);
+static char settings_text[] = "result --seed 42\ndata training-data 1 file, 101 tokens\n";
+static const RunIdentity identity = {0x1122334455667788u, 0x99aabbccddeeff01u, 0x23456789abcdef01u, settings_text,
+                                     sizeof(settings_text) - 1};
+
+static CheckpointSource source_of(GPT2* model) {
+    static char buffer[CHECKPOINT_BUFFER];
+    CheckpointSource source = {model, gpt2_copy_out, buffer, 0};
+    return source;
+}
+
+// Writes a checkpoint of `step` after five batches; the result is of checkpoint_write.
+static Status write_step(GPT2* model, int shuffle, int step, int* not_finite) {
     DataLoader d;
+    RunState run;
     const int *inputs, *targets;
-    Outliers outliers = make_outliers();
+    CheckpointSource source = source_of(model);
     open_loader(&d, shuffle);
     for (int i = 0; i < 5; i++) { dataloader_next(&d, &inputs, &targets); }
-    checkpoint_write(&model, &d, &outliers, folder(), STEP);
+    check(dataloader_get_state(&d, &run.loader));
     dataloader_close(&d);
+    run.step = step;
+    run.outliers = make_outliers();
+    run.identity = identity;
+    Status result = checkpoint_write(&source, &run, folder());
+    run_state_free(&run);
+    if (not_finite != NULL) { *not_finite = source.not_finite; }
+    return result;
+}
+
+static void write_one(int master_weights, int shuffle) {
+    GPT2 model = make_model(master_weights, 1.0f);
+    check(write_step(&model, shuffle, STEP, NULL));
     free_model(&model);
 }
 
@@ -81,7 +108,7 @@ static void read_one(int master_weights, int shuffle, int B) {
     Outliers outliers;
     model.info.B = B;
     open_loader(&d, shuffle);
-    checkpoint_read(&model, &d, &outliers, folder(), STEP);
+    check(checkpoint_read(&model, &d, &outliers, folder(), STEP));
     dataloader_close(&d);
     free_model(&model);
 }
@@ -99,7 +126,7 @@ static void everything_comes_back(int saved_master, int master, int shuffle) {
     open_loader(&d, shuffle);
     for (int i = 0; i < 5; i++) { dataloader_next(&whole, &x[0], &y[0]); }
     memset(&outliers, 0xff, sizeof(outliers));
-    checkpoint_read(&model, &d, &outliers, folder(), STEP);
+    check(checkpoint_read(&model, &d, &outliers, folder(), STEP));
     for (int i = GPT2_MOMENTS1; i <= GPT2_MASTER_WEIGHTS; i++) {
         if (model.blocks[i]) { CHECK(same_numbers(model.blocks[i], saved.blocks[i], n)); }
     }
@@ -127,6 +154,7 @@ static void other_settings_are_refused(void) {
     CHECK_FATAL("state_00000012_00000.bin|-b 2 -t 4", read_one(0, 1, 4));
     CHECK_FATAL("state_00000012_00000.bin|-a 0", read_one(0, 0, 2));
     CHECK_FATAL("state_00000012_00000.bin|no master weights|-w 0", read_one(1, 1, 2));
+    unit_unseal(state_path());
     unit_patch(state_path(), 4 * STATE_NUM_PROCESSES, 8);
     CHECK_FATAL("state_00000012_00000.bin|process 0 of 8", read_one(0, 1, 2));
     unit_patch(state_path(), 4, 2);
@@ -135,21 +163,52 @@ static void other_settings_are_refused(void) {
     CHECK_FATAL("state_00000012_00000.bin|magic number", read_one(0, 1, 2));
 }
 
+// Every length that is not the file's, with checksums and without
 static void damaged_states_are_refused(void) {
     size_t size;
-    write_one(1, 1);
-    char* state = unit_read(state_path(), &size);
-    for (size_t cut = 0; cut < size; cut += size / 37 + 1) {
-        unit_truncate(state_path(), cut);
-        CHECK_FATAL("state_00000012_00000.bin", read_one(1, 1, 2));
+    for (int stripped = 0; stripped < 2; stripped++) {
+        write_one(1, 1);
+        if (stripped) { unit_unseal(state_path()); }
+        char* state = unit_read(state_path(), &size);
+        for (size_t cut = 0; cut < size; cut += size / 37 + 1) {
+            unit_truncate(state_path(), cut);
+            CHECK_FATAL("state_00000012_00000.bin", read_one(1, 1, 2));
+            unit_write(state_path(), state, size);
+        }
+        unit_truncate(state_path(), size - 1);
+        CHECK_FATAL("state_00000012_00000.bin|truncated", read_one(1, 1, 2));
         unit_write(state_path(), state, size);
+        unit_truncate(state_path(), size + 1);
+        CHECK_FATAL("state_00000012_00000.bin|trailing bytes", read_one(1, 1, 2));
+        free(state);
     }
-    unit_truncate(state_path(), size - 1);
-    CHECK_FATAL("state_00000012_00000.bin|truncated", read_one(1, 1, 2));
-    unit_write(state_path(), state, size);
-    unit_truncate(state_path(), size + 1);
-    CHECK_FATAL("state_00000012_00000.bin|trailing bytes|another model's", read_one(1, 1, 2));
-    free(state);
+}
+
+// Some flips in every part of both files: checkpoint_verify sees each, and so does the reading of the state.
+static void flipped_bits_are_refused(void) {
+    size_t size;
+    const char* paths[] = {model_path(), state_path()};
+    write_one(1, 1);
+    CHECK(checkpoint_verify(folder(), STEP) == STATUS_OK);
+    for (int file = 0; file < 2; file++) {
+        char* data = unit_read(paths[file], &size);
+        int seen = 0, tried = 0;
+        for (size_t at = 0; at < size; at += size / 97 + 1, tried++) {
+            data[at] ^= (char)(1 << (tried % 8));
+            unit_write(paths[file], data, size);
+            seen += checkpoint_verify(folder(), STEP) != STATUS_OK && strstr(status_message(), paths[file]) != NULL;
+            data[at] ^= (char)(1 << (tried % 8));
+        }
+        CHECK(seen == tried);
+        data[size / 2] ^= 4;
+        unit_write(paths[file], data, size);
+        CHECK(checkpoint_verify(folder(), STEP) != STATUS_OK && strstr(status_message(), "bytes") != NULL);
+        if (file == 1) { CHECK_FATAL("state_00000012_00000.bin|bytes|checksum", read_one(1, 1, 2)); }
+        data[size / 2] ^= 4;
+        unit_write(paths[file], data, size);
+        free(data);
+    }
+    CHECK(checkpoint_verify(folder(), STEP) == STATUS_OK);
 }
 
 // Puts a number of 32 bits of the state file to another value, which ends with one line that holds the words.
@@ -158,6 +217,8 @@ static void check_word(const char* state, size_t size, size_t offset, int32_t va
     unit_patch(state_path(), offset, (uint16_t)value);
     unit_patch(state_path(), offset + 2, (uint16_t)((uint32_t)value >> 16));
     CHECK_FATAL(words, read_one(1, 1, 2));
+    CHECK(checkpoint_verify(folder(), STEP) != STATUS_OK || strstr(words, "-b") != NULL ||
+          strstr(words, "token file") || strstr(words, "sample"));
 }
 
 static void damaged_headers_are_refused(void) {
@@ -174,6 +235,11 @@ static void damaged_headers_are_refused(void) {
         {STATE_SHUFFLE, 2, "word 5 is 2, not 0 or 1"},
         {STATE_OUTLIERS, 2, "word 36 is 2, not 0 or 1"},
         {STATE_OUTLIERS, 0, "trailing bytes"},
+        {STATE_SETTINGS, -1, "-1 bytes of settings"},
+        {STATE_SETTINGS, INT32_MAX, "2147483647 bytes of settings"},
+        {STATE_SETTINGS, 1, "trailing bytes"},
+        {STATE_RUN, 1, "together with"},
+        {STATE_RUN + 1, 1, "together with"},
         {STATE_BATCH, 0, "-b 0 -t 4"},
         {STATE_BATCH, -2, "-b -2 -t 4"},
         {STATE_TIME, INT32_MIN, "-b 2 -t -2147483648"},
@@ -186,6 +252,7 @@ static void damaged_headers_are_refused(void) {
     };
     size_t size;
     write_one(1, 1);
+    unit_unseal(state_path());
     char* state = unit_read(state_path(), &size);
     for (size_t i = 0; i < sizeof(patches) / sizeof(patches[0]); i++) {
         char words[128];
@@ -199,9 +266,11 @@ static void damaged_headers_are_refused(void) {
 static void damaged_outlier_detectors_are_refused(void) {
     size_t size;
     write_one(1, 1);
+    unit_unseal(state_path());
     char* state = unit_read(state_path(), &size);
     for (int detector = 0; detector < 2; detector++) {
-        size_t count = size - sizeof(Outliers) + (size_t)detector * sizeof(OutlierDetector) + 128 * sizeof(double);
+        size_t count = size - identity.text_bytes - sizeof(Outliers) + (size_t)detector * sizeof(OutlierDetector) +
+                       128 * sizeof(double);
         for (int bit = 0; bit < 32; bit++) {
             int32_t flipped = (int32_t)(128u ^ (1u << bit)); // the window is full, and the oldest value the 72nd
             check_word(state, size, count, flipped, "state_00000012_00000.bin|outlier detectors|corrupt");
@@ -219,14 +288,12 @@ static void damaged_outlier_detectors_are_refused(void) {
 // ----------------------------------------------------------------------------
 // Files that do not belong together
 
-static const char* model_path(void) { return unit_path("model_00000012.bin"); }
-
 static void read_as_step(int step) {
     GPT2 model = make_model(1, -1.0f);
     DataLoader d;
     Outliers outliers;
     open_loader(&d, 1);
-    checkpoint_read(&model, &d, &outliers, folder(), step);
+    check(checkpoint_read(&model, &d, &outliers, folder(), step));
     dataloader_close(&d);
     free_model(&model);
 }
@@ -238,6 +305,7 @@ static void renamed_files_are_refused(void) {
     rename(state_path(), state_13);
     rename(model_path(), model_13);
     CHECK_FATAL("state_00000013_00000.bin|holds step 12|name says step 13", read_as_step(13));
+    unit_unseal(state_13);
     unit_patch(state_13, 4 * STATE_STEP, 13);
     CHECK_FATAL("model_00000013.bin|holds step 12|name says step 13", read_as_step(13));
     CHECK_FATAL("state_00000012_00000.bin|No such file", read_as_step(12));
@@ -248,34 +316,123 @@ static void renamed_files_are_refused(void) {
 static void a_model_and_a_state_of_two_runs_are_refused(void) {
     size_t size;
     write_one(1, 1);
-    char* model = unit_read(model_path(), &size);
-    unit_write(unit_path("other.bin"), model, size);
-    GPT2 other = make_model(1, 2.0f);
-    checkpoint_write_model(&other, STEP, model_path());
+    char* state = unit_read(state_path(), &size);
+    GPT2 other = make_model(1, 2.0f); // other weights
+    check(write_step(&other, 1, STEP, NULL));
+    unit_write(state_path(), state, size);
     CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
-    check(model_file_write(model_path(), other.info.config, MODEL_VERSION_FP32, 0, other.blocks[GPT2_WEIGHTS]));
-    unit_unseal(model_path()); // one that does not say what it is
-    for (size_t i = 0; i < 4; i++) { unit_patch(model_path(), 4 * MODEL_DIGEST + 2 * i, 0); }
-    CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
-    // as the version before wrote both, and as llm.c does
-    for (size_t i = 0; i < 4; i++) { unit_patch(state_path(), 4 * STATE_MODEL + 2 * i, 0); }
+    CHECK(checkpoint_verify(folder(), STEP) != STATUS_OK);
+    free(state);
+    write_one(1, 1);
+    unit_unseal(model_path());
     CHECK_ENDS_WELL(read_as_step(STEP));
-    unit_write(model_path(), model, size);
+    unit_patch(model_path(), 4 * MODEL_RUN, 1); // the same weights of another run
     CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
+    for (size_t i = 0; i < 2 * (MODEL_RUN + 2 - MODEL_STEP); i++) {
+        unit_patch(model_path(), 4 * MODEL_STEP + 2 * i, 0);
+    }
+    CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
+    // as the version before the last wrote both, and as llm.c does
+    unit_unseal(state_path());
+    for (size_t i = 0; i < 4; i++) { unit_patch(state_path(), 4 * STATE_MODEL + 2 * i, 0); }
+    CHECK_FATAL("state_00000012_00000.bin|together with|model_00000012.bin", read_as_step(STEP));
+    for (size_t i = 0; i < 4; i++) { unit_patch(state_path(), 4 * STATE_RUN + 2 * i, 0); }
+    CHECK_ENDS_WELL(read_as_step(STEP));
     free_model(&other);
-    free(model);
 }
 
-// llm.c writes neither batch nor outliers.
-static void llmc_s_states_are_read(void) {
-    size_t size;
+// Puts both files back to what the version before this one wrote: no checksums, nothing after STATE_MODEL, and a digest of
+// the weights' bytes where now their checksums identify them. Returns the size of the state.
+static size_t as_the_version_before(void) {
+    size_t bytes;
+    unit_unseal(state_path());
+    unit_unseal(model_path());
+    char* model = unit_read(model_path(), &bytes);
+    Digest weights = digest_begin();
+    digest_update(&weights, model + HEADER_BYTES, bytes - HEADER_BYTES);
+    uint64_t digest = digest_end(weights);
+    free(model);
+    for (size_t i = 0; i < 4; i++) {
+        unit_patch(model_path(), 4 * MODEL_DIGEST + 2 * i, (uint16_t)(digest >> (16 * i)));
+        unit_patch(state_path(), 4 * STATE_MODEL + 2 * i, (uint16_t)(digest >> (16 * i)));
+        unit_patch(model_path(), 4 * MODEL_RUN + 2 * i, 0);
+    }
+    for (size_t i = 0; i < 16; i++) { unit_patch(state_path(), 4 * STATE_RUN + 2 * i, 0); }
+    free(unit_read(state_path(), &bytes));
+    unit_truncate(state_path(), bytes - identity.text_bytes);
+    return bytes - identity.text_bytes;
+}
+
+// llm.c writes neither batch nor outliers, nor a digest.
+static void older_states_are_read(void) {
+    RunIdentity id;
     write_one(1, 1);
+    size_t size = as_the_version_before();
+    CHECK_ENDS_WELL(read_one(1, 1, 2));
+    CHECK(checkpoint_verify(folder(), STEP) == STATUS_OK);
+    CHECK(checkpoint_read_identity(&id, folder(), STEP) == STATUS_OK);
+    CHECK(id.run == 0 && id.settings == 0 && id.data == 0 && id.text_bytes == 0 && id.text[0] == '\0');
+    run_identity_free(&id);
+    unit_patch(model_path(), 5000, 1);
+    CHECK(checkpoint_verify(folder(), STEP) != STATUS_OK && strstr(status_message(), "digest") != NULL);
+    for (size_t i = 0; i < 4; i++) {
+        unit_patch(model_path(), 4 * MODEL_DIGEST + 2 * i, 0);
+        unit_patch(state_path(), 4 * STATE_MODEL + 2 * i, 0);
+    }
     unit_patch(state_path(), 4 * STATE_BATCH, 0);
     unit_patch(state_path(), 4 * STATE_TIME, 0);
     unit_patch(state_path(), 4 * STATE_OUTLIERS, 0);
-    free(unit_read(state_path(), &size));
     unit_truncate(state_path(), size - sizeof(Outliers));
     CHECK_ENDS_WELL(read_one(1, 1, 2));
+    CHECK(checkpoint_verify(folder(), STEP) == STATUS_OK);
+}
+
+static void the_identity_comes_back(void) {
+    RunIdentity id;
+    write_one(1, 1);
+    CHECK(checkpoint_read_identity(&id, folder(), STEP) == STATUS_OK);
+    CHECK(id.run == identity.run && id.settings == identity.settings && id.data == identity.data);
+    CHECK(id.text_bytes == identity.text_bytes && strcmp(id.text, identity.text) == 0);
+    run_identity_free(&id);
+    CHECK(checkpoint_read_identity(&id, folder(), 13) != STATUS_OK);
+}
+
+// ----------------------------------------------------------------------------
+// Numbers that are not finite
+
+static int message_has(const char* word) { return strstr(status_message(), word) != NULL; }
+
+static void numbers_that_are_not_finite_are_not_written(void) {
+    static const char* names[] = {"weights", "gradients", "first moments", "second moments", "master weights"};
+    static const float values[] = {NAN, INFINITY, -INFINITY};
+    unit_clean();
+    for (int block = 0; block <= GPT2_MASTER_WEIGHTS; block++) {
+        if (block == GPT2_GRADIENTS) { continue; }
+        GPT2 model = make_model(1, 1.0f);
+        int not_finite = 0;
+        size_t offset = model.info.table[0].count + model.info.table[1].count + 5; // ln1w
+        model.blocks[block][offset] = values[block % 3];
+        CHECK(write_step(&model, 1, STEP, &not_finite) != STATUS_OK && not_finite);
+        CHECK(message_has(names[block]) && message_has("ln1w, element 5"));
+        CHECK(!file_exists(model_path()) && !file_exists(state_path()) && !file_exists(done_path()));
+        CHECK(!file_exists(unit_path("model_00000012.bin.tmp")) &&
+              !file_exists(unit_path("state_00000012_00000.bin.tmp")));
+        free_model(&model);
+    }
+}
+
+static void numbers_that_are_not_finite_are_not_read(void) {
+    const size_t bytes = sizeof(float) * make_model(0, 0.0f).info.num_parameters;
+    write_one(1, 1);
+    unit_unseal(state_path());
+    unit_patch(state_path(), HEADER_BYTES + bytes + 4 * 128 * 32 + 2, 0x7f80); // the first number of wpe
+    CHECK_FATAL("state_00000012_00000.bin|second moments|wpe, element 0 is", read_one(1, 1, 2));
+    CHECK(checkpoint_verify(folder(), STEP) != STATUS_OK && message_has("second moments: wpe, element 0 is"));
+    write_one(1, 1);
+    unit_patch(model_path(), HEADER_BYTES + bytes - 2, 0xffc0);
+    CHECK(checkpoint_verify(folder(), STEP) != STATUS_OK && message_has("checksum")); // damage, then
+    unit_seal(model_path());
+    CHECK(checkpoint_verify(folder(), STEP) != STATUS_OK && message_has("model_00000012.bin: lnfb, element 31"));
 }
 
 static void the_newest_whole_checkpoint_is_found(void) {
@@ -296,15 +453,100 @@ static void the_newest_whole_checkpoint_is_found(void) {
     CHECK(!file_exists(unit_path("DONE_00000012")));
 }
 
-// A crash while a checkpoint is written over an older one of the same step leaves no DONE file.
-static void a_half_written_checkpoint_is_none(void) {
+// ----------------------------------------------------------------------------
+// Writes that fail. Step 12 is whole before, and after; nothing of step 13 is left.
+
+static int nothing_of_step_13(void) {
+    int entries = 0;
+    DIR* dir = opendir(folder());
+    for (struct dirent* entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        entries += strstr(entry->d_name, "00000013") != NULL || strstr(entry->d_name, ".tmp") != NULL;
+    }
+    if (dir != NULL) { closedir(dir); }
+    return entries == 0;
+}
+
+// In a process of its own, whose files may have so many bytes; or descriptors, where those are limited
+static void write_13_within(int resource, rlim_t limit) {
+    struct rlimit r = {limit, limit};
+    GPT2 model = make_model(1, 1.0f);
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(resource, &r) != 0) { fatal("no limit could be set"); }
+    check(write_step(&model, 1, 13, NULL));
+}
+
+static void a_full_disk_keeps_the_last_checkpoint(void) {
+    size_t model_bytes, state_bytes;
     unit_clean();
-    write_one(0, 0);
-    CHECK(checkpoint_newest(folder()) == STEP);
-    create_directory(unit_path("state_00000012_00000.bin.tmp")); // the second file cannot be written
-    CHECK_FATAL("state_00000012_00000.bin.tmp|Is a directory", write_one(0, 0));
-    rmdir(unit_path("state_00000012_00000.bin.tmp"));
-    CHECK(checkpoint_newest(folder()) == -1);
+    write_one(1, 1);
+    free(unit_read(model_path(), &model_bytes));
+    free(unit_read(state_path(), &state_bytes));
+    for (int i = 0; i <= 20; i++) {
+        size_t limit = (state_bytes - 1) * (size_t)i / 20;
+        CHECK_FATAL("cannot write|00000013", write_13_within(RLIMIT_FSIZE, limit));
+        CHECK(nothing_of_step_13() && checkpoint_verify(folder(), STEP) == STATUS_OK && file_exists(done_path()));
+    }
+    CHECK_FATAL("cannot write|state_00000013", write_13_within(RLIMIT_FSIZE, model_bytes));
+    CHECK_ENDS_WELL(write_13_within(RLIMIT_FSIZE, state_bytes));
+    CHECK(checkpoint_verify(folder(), 13) == STATUS_OK && file_exists(unit_path("DONE_00000013")));
+    checkpoint_delete(folder(), 13);
+    CHECK(nothing_of_step_13());
+}
+
+static void a_write_that_fails_keeps_the_last_checkpoint(void) {
+    static const char* files[] = {"model_00000013.bin.tmp", "state_00000013_00000.bin.tmp"};
+    GPT2 model = make_model(1, 1.0f);
+    for (int i = 0; i < 2; i++) { // ENOSPC, from the first byte that reaches the disk
+        CHECK(symlink("/dev/full", unit_path(files[i])) == 0);
+        CHECK(write_step(&model, 1, 13, NULL) != STATUS_OK && message_has(files[i]) && message_has("No space left"));
+        CHECK(nothing_of_step_13() && checkpoint_verify(folder(), STEP) == STATUS_OK && file_exists(done_path()));
+    }
+    static const char* names[] = {"model_00000013.bin", "state_00000013_00000.bin", "DONE_00000013.tmp"};
+    for (int i = 0; i < 3; i++) { // a file that cannot be opened, or not get its name
+        create_directory(unit_path(names[i]));
+        CHECK(write_step(&model, 1, 13, NULL) != STATUS_OK && message_has(names[i]) && message_has("Is a directory"));
+        rmdir(unit_path(names[i]));
+        CHECK(nothing_of_step_13() && checkpoint_verify(folder(), STEP) == STATUS_OK && file_exists(done_path()));
+    }
+    CHECK_FATAL("cannot open|00000013|Too many open files", write_13_within(RLIMIT_NOFILE, 4));
+    CHECK(nothing_of_step_13() && checkpoint_verify(folder(), STEP) == STATUS_OK);
+    free_model(&model);
+}
+
+// What was whole under this step's name stays so until the new files are on the disk, and is none once one is in place.
+static void an_older_checkpoint_of_the_step(void) {
+    GPT2 other = make_model(1, 2.0f);
+    unit_clean();
+    write_one(1, 1);
+    CHECK(symlink("/dev/full", unit_path("state_00000012_00000.bin.tmp")) == 0);
+    CHECK(write_step(&other, 1, STEP, NULL) != STATUS_OK);
+    CHECK(file_exists(done_path()) && checkpoint_verify(folder(), STEP) == STATUS_OK);
+    CHECK(remove(state_path()) == 0);
+    create_directory(state_path());
+    CHECK(write_step(&other, 1, STEP, NULL) != STATUS_OK);
+    CHECK(!file_exists(done_path()));
+    rmdir(state_path());
+    free_model(&other);
+}
+
+static void a_directory_that_was_deleted_is_made_again(void) {
+    GPT2 model = make_model(1, 1.0f);
+    RunState run;
+    CheckpointSource source = source_of(&model);
+    memset(&run, 0, sizeof(run));
+    run.step = 13;
+    char deleted[600];
+    snprintf(deleted, sizeof(deleted), "%s/deleted", folder());
+    CHECK(checkpoint_write(&source, &run, deleted) == STATUS_OK);
+    CHECK(checkpoint_verify(deleted, 13) == STATUS_OK);
+    checkpoint_delete(deleted, 13);
+    CHECK(rmdir(deleted) == 0); // nothing else was in it
+    snprintf(deleted, sizeof(deleted), "%s/deleted/too", folder());
+    CHECK(checkpoint_write(&source, &run, deleted) != STATUS_OK && message_has("deleted/too|cannot create") == 0);
+    CHECK(message_has("deleted/too") && message_has("No such file"));
+    snprintf(deleted, sizeof(deleted), "%s", unit_path("tokens.bin"));
+    CHECK(checkpoint_write(&source, &run, deleted) != STATUS_OK && message_has("Not a directory"));
+    free_model(&model);
 }
 
 int main(void) {
@@ -317,9 +559,16 @@ int main(void) {
     damaged_outlier_detectors_are_refused();
     renamed_files_are_refused();
     a_model_and_a_state_of_two_runs_are_refused();
-    llmc_s_states_are_read();
+    older_states_are_read();
+    the_identity_comes_back();
+    flipped_bits_are_refused();
+    numbers_that_are_not_finite_are_not_written();
+    numbers_that_are_not_finite_are_not_read();
     the_newest_whole_checkpoint_is_found();
-    a_half_written_checkpoint_is_none();
+    a_full_disk_keeps_the_last_checkpoint();
+    a_write_that_fails_keeps_the_last_checkpoint();
+    an_older_checkpoint_of_the_step();
+    a_directory_that_was_deleted_is_made_again();
     char long_name[1000];
     memset(long_name, 'x', sizeof(long_name) - 1);
     long_name[sizeof(long_name) - 1] = '\0';

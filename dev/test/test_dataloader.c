@@ -5,7 +5,7 @@ which files are refused.
 Most tests read three shards of 5, 3 and 7 samples for B = 1, T = 4. Token p of shard f is 100 f + p / 4, so the first
 token of a batch tells its shard and its sample.
 */
-#include "llmc/dataloader.h"
+#include "llmc/dataloader_state.h"
 
 #include "unit.h"
 
@@ -256,22 +256,32 @@ static void offsets_have_64_bits(void) {
 // ----------------------------------------------------------------------------
 // Resume
 
+// Writes the tail as the body of a file; returns its bytes.
 static size_t save_state(const DataLoader* d, const char* path) {
-    AtomicFile file;
-    check(atomic_open(&file, path));
-    dataloader_write_state(d, &file);
-    fclose(file.file); // an atomic_commit without its flush to the disk, which takes long
-    rename(file.temporary, path);
-    size_t bytes;
-    free(unit_read(path, &bytes));
+    const int32_t header[HEADER_INTS] = {0};
+    DataLoaderState state;
+    CheckedWriter file;
+    check(dataloader_get_state(d, &state));
+    check(checked_create(&file, path, header, dataloader_state_bytes(&state)));
+    check(dataloader_state_write(&state, &file));
+    size_t bytes = file.body.at;
+    CHECK(bytes == file.body.body_bytes);
+    fclose(file.file.file); // a checked_commit without its flush to the disk, which takes long, and without checksums
+    temporary_remove(file.file.slot);
+    rename(file.file.temporary, path);
+    dataloader_state_free(&state);
     return bytes;
 }
 
 static void load_state(DataLoader* d, const char* path, size_t shard_idx, size_t sample_idx) {
-    FILE* file = fopen_check(path, "rb");
-    dataloader_read_state(d, file, path, shard_idx, sample_idx);
-    CHECK(fgetc(file) == EOF); // the whole tail was read
-    fclose(file);
+    DataLoaderState state;
+    CheckedReader file;
+    check(checked_open(&file, path, 0, "state"));
+    check(dataloader_state_read(&state, &file, d->should_shuffle, shard_idx, sample_idx));
+    check(checked_end(&file)); // the whole tail was read
+    check(dataloader_set_state(d, &state, path));
+    dataloader_state_free(&state);
+    checked_close(&file);
 }
 
 // Stops after each number of batches, through two epochs, and goes on with a fresh loader from the state file.
@@ -309,14 +319,14 @@ static void the_state_has_llmc_s_layout(void) {
     open_shards(&d, 1, 0, 1, 1); // begins with shard 2, of 7 samples
     CHECK(save_state(&d, path) == 8 + 3 * 4 + 8 + 7 * 4 + sizeof(mt19937_state));
     size_t bytes, num_shards, num_samples;
-    char* state = unit_read(path, &bytes);
+    char *file = unit_read(path, &bytes), *state = file + HEADER_BYTES;
     memcpy(&num_shards, state, 8);
     memcpy(&num_samples, state + 20, 8);
     CHECK(num_shards == 3 && num_samples == 7);
     CHECK(memcmp(state + 8, d.shard_indices, 12) == 0);
     CHECK(memcmp(state + 28, d.intra_shard_indices, 28) == 0);
     CHECK(memcmp(state + 56, &d.shuffle_rng, sizeof(mt19937_state)) == 0);
-    free(state);
+    free(file);
     dataloader_close(&d);
 }
 
@@ -336,7 +346,7 @@ static void a_state_that_does_not_fit_is_refused(void) {
     dataloader_close(&other);
     for (size_t cut = 0; cut < bytes; cut += cut < 64 ? 4 : 491) {
         save_state(&d, path);
-        unit_truncate(path, cut);
+        unit_truncate(path, HEADER_BYTES + cut);
         CHECK_FATAL("state.bin|truncated", load_state(&d, path, 0, 0));
     }
     static const struct {
@@ -346,21 +356,23 @@ static void a_state_that_does_not_fit_is_refused(void) {
     } patches[] = {
         {8, 3, "state.bin|order of 3|corrupt"},                         // a shard that does not exist
         {10, 0xffff, "state.bin|order of 3|corrupt"},                   // a negative one
+        {4, 1, "state.bin|order of 4294967299|corrupt"},                // 2^32 more of them than there are
         {28, 7, "state.bin|order of 7|corrupt"},                        // a sample that does not exist
         {56 + 8, 5000, "state.bin|random number generator is corrupt"}, // a generator that never was
     };
     for (size_t i = 0; i < sizeof(patches) / sizeof(patches[0]); i++) {
         save_state(&d, path);
-        unit_patch(path, patches[i].offset, patches[i].value);
+        unit_patch(path, HEADER_BYTES + patches[i].offset, patches[i].value);
         CHECK_FATAL(patches[i].words, load_state(&d, path, 0, 0));
     }
     save_state(&d, path);
-    unit_patch(path, 8, (uint16_t)d.shard_indices[1]); // a shard twice
+    unit_patch(path, HEADER_BYTES + 8, (uint16_t)d.shard_indices[1]); // a shard twice
     CHECK_FATAL("state.bin|entry 1|corrupt", load_state(&d, path, 0, 0));
     dataloader_close(&d);
     open_shards(&d, 1, 0, 1, 0);
-    CHECK_FATAL("token file 3|are 3", load_state(&d, "/dev/null", 3, 0));
-    CHECK_FATAL("sample 6|shard_0.bin|5", load_state(&d, "/dev/null", 0, 6));
+    save_state(&d, path);
+    CHECK_FATAL("token file 3|are 3", load_state(&d, path, 3, 0));
+    CHECK_FATAL("sample 6|shard_0.bin|5", load_state(&d, path, 0, 6));
     dataloader_close(&d);
 }
 
