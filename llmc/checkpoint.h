@@ -94,6 +94,12 @@ static inline void checkpoint_delete(const char* directory, int step) {
 // Blocks go through a buffer of this many bytes: few calls, and it stays in the cache from the copy to the write.
 enum { CHECKPOINT_BUFFER = 4 << 20 };
 
+// How much of what is left goes through the buffer at once
+static inline size_t checkpoint_piece_(size_t left) {
+    size_t most = CHECKPOINT_BUFFER;
+    return left < most ? left : most;
+}
+
 // Where the blocks come from: gpt2_copy_out, or gpt2_read_snapshot while training goes on.
 typedef struct {
     GPT2* model;
@@ -120,7 +126,7 @@ static inline Status checkpoint_write_block_(CheckedWriter* file, CheckpointSour
     FiniteCheck check;
     finite_check_begin(&check, info->config, element, checkpoint_block_name_(name, file->file.path, block));
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
-        size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
+        size_t n = checkpoint_piece_(bytes - i);
         TRY(from->read(from->model, from->buffer, block, i, n));
         from->not_finite = finite_check_update(&check, from->buffer, n) != STATUS_OK;
         if (from->not_finite) { return STATUS_ERROR; }
@@ -302,14 +308,14 @@ static inline Status checkpoint_read_block_(GPT2* model, GPT2Block block, GPT2Co
                                             CheckedReader* file) {
     size_t bytes = size_mul(count, sizeof(float));
     int wanted = model != NULL && gpt2_block_bytes(model, block) > 0;
-    size_t buffer_bytes = bytes < CHECKPOINT_BUFFER ? bytes : CHECKPOINT_BUFFER;
+    size_t buffer_bytes = checkpoint_piece_(bytes);
     char* buffer = (char*)malloc(buffer_bytes);
     Status result = buffer ? STATUS_OK : status_fail("out of memory: %zu bytes to read a checkpoint", buffer_bytes);
     char name[CHECKPOINT_NAME];
     FiniteCheck check;
     finite_check_begin(&check, config, sizeof(float), checkpoint_block_name_(name, file->path, block));
     for (size_t i = 0; result == STATUS_OK && i < bytes; i += CHECKPOINT_BUFFER) {
-        size_t n = bytes - i < CHECKPOINT_BUFFER ? bytes - i : CHECKPOINT_BUFFER;
+        size_t n = checkpoint_piece_(bytes - i);
         result = checked_read(file, buffer, n);
         if (result == STATUS_OK && finite_check_update(&check, buffer, n) != STATUS_OK) {
             result = checkpoint_not_finite_(file);

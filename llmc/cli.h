@@ -60,6 +60,8 @@ enum { CLI_FREE = 0, CLI_RESULT = 1 };
       "how many checkpoints to keep; 0: all")                                                                          \
     X(checkpoint_major, "-nm", "--checkpoint-major", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                       \
       "checkpoints at multiples of this step are never deleted; 0: no such")                                           \
+    X(async_save, NULL, "--async-save", whole, 1, 0, 1, NULL, FOR_BOTH, FREE,                                          \
+      "1: training goes on while a checkpoint is written, from a snapshot in memory; 0: it waits")                     \
     X(resume, "-y", "--resume", whole, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                  \
       "1: go on from the newest checkpoint in the output directory, if there is one")                                  \
     X(batch, "-b", "--batch", whole, 4, 1, 1 << 20, "auto", FOR_BOTH, RESULT,                                          \

@@ -20,17 +20,6 @@ All of them end with one line where the run is refused.
 #include "run_identity.h"
 #include "schedulers.h"
 
-// Until checkpoint.h has its own
-static inline Status checkpoint_verify(const char* directory, int step) {
-    (void)directory, (void)step;
-    return STATUS_OK;
-}
-static inline Status checkpoint_read_identity(RunIdentity* identity, const char* directory, int step) {
-    (void)directory, (void)step;
-    memset(identity, 0, sizeof(*identity));
-    return STATUS_OK;
-}
-
 typedef struct {
     RunFolder folder;
     RunFolderScan scan;

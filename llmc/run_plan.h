@@ -89,7 +89,10 @@ static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompu
     return plan_fits(&p->plan, &memory);
 }
 
-static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
+// 1 where a snapshot is of use: checkpoints are written beside training.
+static inline int run_plan_saves_(const Options* o) {
+    return o->output_dir != NULL && o->checkpoint_every > 0 && o->async_save;
+}
 
 // ----------------------------------------------------------------------------
 // The choice

@@ -12,7 +12,7 @@ more round than there are updates. A signal (signals.h) ends the loop after the 
 
 #include <float.h>
 
-#include "checkpoint.h"
+#include "checkpoint_writer.h"
 #include "cli.h"
 #include "dataloader.h"
 #include "evalloader.h"
@@ -51,6 +51,7 @@ typedef struct {
     Outliers outliers_before; // the step under way
     TrainStep step;           // its gradients
     Watchdog watchdog;
+    CheckpointWriter writer;   // open where there is an -o
     int first_step, num_steps; // steps first_step .. num_steps-1 are trained
     int resumed;               // 1: first_step is a checkpoint that was read
     int unchecked_model;       // 1: the weights came from a file without checksums
@@ -67,7 +68,7 @@ typedef struct {
     int stdout_failed;        // 1: it was said that stdout cannot be written
     int ended;                // 1: no step follows
     int exit_code;
-    char failure[1500]; // what it ends with; "" where nothing is wrong
+    char failure[STATUS_BYTES]; // what it ends with; "" where nothing is wrong
 } Trainer;
 
 // ----------------------------------------------------------------------------
@@ -306,6 +307,26 @@ static inline void trainer_plan_(Trainer* t, GPT2Config config, const char* stat
     if (!o->plan) { run_plan_check(&t->plan, o); }
 }
 
+// A run that ends with an error still finishes the save that is under way.
+static CheckpointWriter* trainer_writer_;
+static inline void trainer_finish_save_(void) { checkpoint_writer_wait(trainer_writer_); }
+
+// What writes the checkpoints. Without -n they are those that a signal asks for, which need no snapshot.
+static inline void trainer_open_writer_(Trainer* t) {
+    const Options* o = &t->options;
+    CheckpointWriterSettings s;
+    s.folder = &t->start.folder;
+    s.keep = o->checkpoints_keep, s.major = o->checkpoint_major;
+    s.in_background = t->plan.snapshot;
+    s.newest = t->start.step;
+    if (run_plan_saves_(o) && !t->plan.snapshot) {
+        printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
+    }
+    checkpoint_writer_open(&t->writer, t->model, s);
+    trainer_writer_ = &t->writer;
+    atexit(trainer_finish_save_);
+}
+
 // Opens what is read while the model trains, and works out the steps: all that needs the model's sizes, but no model.
 static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     const Options* o = &t->options;
@@ -376,9 +397,10 @@ static inline void trainer_open(Trainer* t, Options options) {
     run_start_compare(&t->start, o);
 
     trainer_build_model(t, config, source);
+    if (o->output_dir != NULL) { trainer_open_writer_(t); }
     outlier_init(&t->outliers.loss);
     outlier_init(&t->outliers.grad_norm);
-    if (t->resumed) { checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step); }
+    if (t->resumed) { check(checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step)); }
     run_start_begin(&t->start, o);
     logger_open(&t->logger, o->output_dir, t->resumed ? t->first_step : -1, t->start.identity.run);
     trainer_print(t, source);
@@ -392,12 +414,30 @@ static inline void trainer_open(Trainer* t, Options options) {
 // ----------------------------------------------------------------------------
 // Saving, and ending a run that went wrong
 
-static inline void trainer_save_(Trainer* t, int step) {
+// The step of the next checkpoint after `step`, or -1
+static inline int trainer_next_checkpoint_(const Trainer* t, int step) {
+    int every = t->options.checkpoint_every;
+    if (every == 0 || step == t->num_steps) { return -1; }
+    return every < t->num_steps - step / every * every ? (step / every + 1) * every : t->num_steps;
+}
+
+// Says what has become of the save that was under way, if it has ended; with `wait`, when it has.
+static inline void trainer_end_save_(Trainer* t, int wait) {
+    CheckpointResult result = wait ? checkpoint_writer_wait(&t->writer) : checkpoint_writer_poll(&t->writer);
+    t->saved_step = t->writer.settings.newest;
+    if (result != CHECKPOINT_NOT_FINITE || t->ended) { return; }
+    t->ended = 1;
+    t->exit_code = EXIT_NOT_FINITE;
+    snprintf(t->failure, sizeof(t->failure), "%s", t->writer.message);
+}
+
+// Starts a save; the last one of a run is waited for.
+static inline void trainer_save_(Trainer* t, int step, int last) {
     gpt2_range_begin("checkpoint");
-    checkpoint_write(t->model, &t->train, &t->outliers, t->options.output_dir, step);
+    check(checkpoint_writer_save(&t->writer, &t->train, &t->outliers, &t->start.identity, step,
+                                 last ? -1 : trainer_next_checkpoint_(t, step)));
+    trainer_end_save_(t, last);
     gpt2_range_end();
-    printf("wrote checkpoint %08d to %s\n", step, t->options.output_dir);
-    t->saved_step = step;
 }
 
 // Ends the run with an exit code and, once it is closed, one line on what was wrong. With `save` the weights are good and the
@@ -413,7 +453,9 @@ trainer_fail_(Trainer* t, int step, int save, int exit_code, const char* format,
     va_end(args);
     t->ended = 1;
     t->exit_code = exit_code;
-    if (save && t->options.output_dir != NULL && step > 0 && step != t->saved_step) { trainer_save_(t, step); }
+    if (t->options.output_dir == NULL) { return; }
+    trainer_end_save_(t, 1);
+    if (save && step > 0 && step != t->saved_step) { trainer_save_(t, step, 1); }
 }
 
 // What the run has failed of, and which checkpoint is whole. Nothing where it went well.
@@ -532,14 +574,6 @@ static inline void trainer_sample(Trainer* t, int step) {
     free(tokens);
 }
 
-// With -nk, deletes the checkpoint that is one too many, unless -nm keeps it.
-static inline void trainer_delete_old_(const Trainer* t, int step) {
-    const Options* o = &t->options;
-    long long old = (long long)step - (long long)o->checkpoints_keep * o->checkpoint_every;
-    int major = o->checkpoint_major > 0 && old % o->checkpoint_major == 0;
-    if (o->checkpoints_keep > 0 && old > 0 && !major) { checkpoint_delete(o->output_dir, (int)old); }
-}
-
 // Ends the run, and says where it can go on.
 static inline void trainer_stop_(Trainer* t, int step, int number) {
     const Options* o = &t->options;
@@ -549,21 +583,25 @@ static inline void trainer_stop_(Trainer* t, int step, int number) {
     } else if (o->output_dir == NULL) {
         printf("stopped by %s after step %d/%d; nothing is saved: there is no -o\n", signals_name(number), step,
                t->num_steps);
+    } else if (t->writer.result != CHECKPOINT_SAVED) {
+        printf("stopped by %s after step %d/%d, which is not saved\n", signals_name(number), step, t->num_steps);
     } else {
         printf("stopped by %s after step %d/%d; the same command with -y 1 goes on from there\n", signals_name(number),
                step, t->num_steps);
     }
 }
 
-// Saves where a checkpoint is due, and where a signal asks for one.
+// Saves where a checkpoint is due, and where a signal asks for one. Says what has become of the last one.
 static inline void trainer_checkpoint(Trainer* t, int step) {
     const Options* o = &t->options;
     int stop = signals_stop(), trained = step > t->first_step; // else it is a new model, or was just read
     if (t->ended) { return; }
     int asked = trained && (stop || signals_take_save());
     int due = trained && o->checkpoint_every > 0 && trainer_due(t, step, o->checkpoint_every);
-    if (o->output_dir != NULL && (asked || due)) { trainer_save_(t, step); }
-    if (due) { trainer_delete_old_(t, step); }
+    if (o->output_dir != NULL) {
+        trainer_end_save_(t, 0);
+        if (asked || due) { trainer_save_(t, step, stop || step == t->num_steps); }
+    }
     if (asked && !stop && o->output_dir == NULL) { printf("note: SIGUSR1, but there is no -o: nothing is saved\n"); }
     if (stop) { trainer_stop_(t, step, stop); }
 }
@@ -715,9 +753,17 @@ static inline void trainer_step(Trainer* t, int step) {
     trainer_report(t, step, result, loss_z, norm_z, learning_rate, end - start);
 }
 
+// Waits for the last save. The run has not ended well where that could not be written.
+static inline void trainer_close_writer_(Trainer* t) {
+    trainer_end_save_(t, 1);
+    CheckpointResult last = checkpoint_writer_close(&t->writer);
+    if (last == CHECKPOINT_FAILED && t->exit_code == EXIT_SUCCESS) { t->exit_code = EXIT_NOT_SAVED; }
+}
+
 // Frees everything; returns the program's exit code.
 static inline int trainer_close(Trainer* t) {
     if (t->timed_steps > 0) { printf("total average iteration time: %f ms\n", t->seconds / t->timed_steps * 1e3); }
+    if (t->options.output_dir != NULL) { trainer_close_writer_(t); }
     run_plan_close(&t->plan, &t->options, &t->times);
     logger_close(&t->logger);
     watchdog_stop(&t->watchdog);

@@ -10,6 +10,10 @@ trainer. It stands in for train_gpt2.c.
 struct GPT2 {
     GPT2Info info;
     float* blocks[GPT2_MASTER_WEIGHTS + 1]; // (num_parameters) each, or NULL
+    float* snapshot[GPT2_MASTER_WEIGHTS + 1];
+    int has_snapshot;
+    int no_snapshot;   // 1: as where there is no memory for one
+    void (*reading)(); // called by gpt2_read_snapshot, so that a test can hold up the thread; or NULL
 };
 
 const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
@@ -26,5 +30,32 @@ Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offse
     memcpy((char*)model->blocks[block] + offset, host, bytes);
     return STATUS_OK;
 }
+
+void* gpt2_host_alloc(size_t bytes) { return malloc(bytes); }
+void gpt2_host_free(void* memory) { free(memory); }
+
+Status gpt2_allocate_snapshot(GPT2* model) {
+    if (model->no_snapshot) { return status_fail("out of memory: no room for a snapshot"); }
+    for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) {
+        model->snapshot[i] = (float*)malloc_check(gpt2_block_bytes(model, (GPT2Block)i));
+    }
+    model->has_snapshot = 1;
+    return STATUS_OK;
+}
+Status gpt2_take_snapshot(GPT2* model) {
+    if (!model->has_snapshot) { return status_fail("no memory for a snapshot"); }
+    for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) {
+        size_t bytes = gpt2_block_bytes(model, (GPT2Block)i);
+        if (bytes > 0) { memcpy(model->snapshot[i], model->blocks[i], bytes); }
+    }
+    return STATUS_OK;
+}
+Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
+    if (model->reading != NULL) { model->reading(); }
+    memcpy(host, (char*)model->snapshot[block] + offset, bytes);
+    return STATUS_OK;
+}
+const char* gpt2_snapshot_place(const GPT2* model) { return model->has_snapshot ? "host" : "none"; }
 
 #endif

@@ -102,9 +102,10 @@ import sys
 for path, word, cut in (sys.argv[1:4], sys.argv[4:7]): # first word that llm.c leaves 0; bytes of the outlier detectors
     with open(path, "rb") as f:
         data = bytearray(f.read())
+    settings = int.from_bytes(data[168:172], "little") if int(cut) else 0 # and of the settings behind them
     data[4 * int(word) : 1024] = bytes(1024 - 4 * int(word))
     with open(path, "wb") as f:
-        f.write(data[: len(data) - int(cut)])
+        f.write(data[: len(data) - int(cut) - settings])
 END
 check "a run resumes from llm.c's files" run llmc -e $model -y 1 -s 0
 for file in model_00000040.bin main.log; do
@@ -158,7 +159,9 @@ cp "$dir/whole/state_00000040_00000.bin" "$dir/foreign"
 check "a state with another run's weights is refused" fails_with "was not written together with" "${common[@]}" -e $model \
     -y 1 -o "$dir/foreign" -x 60
 head -c 2000 "$dir/whole/state_00000020_00000.bin" >"$dir/resumed/state_00000040_00000.bin"
-check "a truncated state is named" fails_with "state_00000040" "${common[@]}" -e $model -y 1 -o "$dir/resumed" -x 60
+check "a damaged checkpoint is passed over" run resumed -e $model -y 1 -s 20
+check "and is named" grep -q "passed over checkpoint 40: .*state_00000040" "$dir/resumed.log"
+check "the run goes on from the one before" same whole resumed state_00000040_00000.bin
 check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
 check "a missing value" fails_with "-b needs a value" -b
 check "a missing file" fails_with "$dir/none.bin" -e $model -i "$dir/none.bin"

@@ -1,0 +1,189 @@
+/*
+Saves checkpoints while training goes on: a snapshot of the model (gpt2_take_snapshot) and a thread that writes it.
+
+    trainer   step N  | wait for the last save, take the snapshot | step N+1 | step N+2, poll: "wrote checkpoint N" | ...
+    thread                                                        | write model_N, state_N, DONE_N, delete old ones |
+
+The thread sees the snapshot and copies alone, of which the trainer touches nothing until it has joined the thread. It
+prints nothing and ends nothing: what became of a save is told by checkpoint_writer_poll, between two steps, in the trainer's
+thread. A save that fails leaves the last whole checkpoint, and the run goes on. Without memory for a snapshot a save is
+written by the trainer's thread, from the model itself.
+*/
+#ifndef LLMC_CHECKPOINT_WRITER_H
+#define LLMC_CHECKPOINT_WRITER_H
+
+#include <pthread.h>
+#include <signal.h>
+
+#include "checkpoint.h"
+#include "run_folder.h"
+
+typedef enum {
+    CHECKPOINT_NONE,       // none was due yet
+    CHECKPOINT_SAVED,      // it is on the disk
+    CHECKPOINT_FAILED,     // it could not be written; the last whole one is still there
+    CHECKPOINT_NOT_FINITE, // the model holds a number that is not finite: it cannot be trained on
+    CHECKPOINT_WRITING     // its thread is under way
+} CheckpointResult;
+
+typedef struct {
+    const RunFolder* folder; // of the run; it stays as it is until checkpoint_writer_close
+    int keep, major;         // so many checkpoints, and those of multiples of `major`, stay; 0: all, none
+    int in_background;       // 0: the trainer's thread writes
+    int newest;              // the step of the checkpoint that the run began from, or -1
+} CheckpointWriterSettings;
+
+typedef struct {
+    CheckpointWriterSettings settings;
+    CheckpointSource source;
+    void* pinned;            // source.buffer, where gpt2_host_alloc gave it
+    RunState run;            // the copies of the save under way
+    CheckpointResult result; // of the last save
+    int step, next_step;     // of the last save, and the one that is due after it, or -1
+    double stalled, seconds; // the training that the last save held up, and the time it took to write
+    char message[2048];      // why the last save failed
+    // the thread
+    pthread_t thread;
+    int has_thread;
+    pthread_mutex_t mutex;
+    int done; // guarded by the mutex
+} CheckpointWriter;
+
+// Call it after gpt2_allocate. Takes memory for the snapshot; where there is none, saves are written by the caller's thread.
+// `model` stays valid until checkpoint_writer_close.
+static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, CheckpointWriterSettings settings) {
+    memset(w, 0, sizeof(*w));
+    w->settings = settings;
+    w->source.model = model;
+    w->pinned = gpt2_host_alloc(CHECKPOINT_BUFFER);
+    w->source.buffer = (char*)(w->pinned ? w->pinned : malloc_check(CHECKPOINT_BUFFER));
+    if (w->settings.in_background && gpt2_allocate_snapshot(model) != STATUS_OK) {
+        printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
+        w->settings.in_background = 0;
+    }
+    pthread_mutex_init(&w->mutex, NULL);
+    signal(SIGXFSZ, SIG_IGN); // a file that grows beyond the user's limit is a failed write, not the end of the run
+}
+
+// ----------------------------------------------------------------------------
+// The thread
+
+// Writes the checkpoint of w->run, then deletes those that are too many. In the thread: it touches what the trainer leaves
+// alone until it has joined.
+static inline void checkpoint_writer_write_(CheckpointWriter* w) {
+    const CheckpointWriterSettings* s = &w->settings;
+    double start = wall_seconds();
+    Status status = checkpoint_write(&w->source, &w->run, s->folder->path);
+    w->result = w->source.not_finite ? CHECKPOINT_NOT_FINITE : CHECKPOINT_FAILED;
+    if (status == STATUS_OK) {
+        w->result = CHECKPOINT_SAVED;
+        status = run_folder_keep(s->folder, s->keep, s->major, w->step);
+    }
+    snprintf(w->message, sizeof(w->message), "%s", status == STATUS_OK ? "" : status_message());
+    status_clear();
+    w->seconds = wall_seconds() - start;
+}
+
+static inline void* checkpoint_writer_thread_(void* writer) {
+    CheckpointWriter* w = (CheckpointWriter*)writer;
+    checkpoint_writer_write_(w);
+    pthread_mutex_lock(&w->mutex);
+    w->done = 1;
+    pthread_mutex_unlock(&w->mutex);
+    return NULL;
+}
+
+// ----------------------------------------------------------------------------
+// The trainer's side
+
+static inline void checkpoint_writer_warn_(const CheckpointWriter* w) {
+    const char* directory = w->settings.folder->path;
+    int newest = w->settings.newest;
+    char still[1200] = "", again[64] = "";
+    if (newest >= 0 && file_exists(checkpoint_paths(directory, newest).done)) {
+        snprintf(still, sizeof(still), "; %s still has checkpoint %08d", directory, newest);
+    }
+    if (w->result == CHECKPOINT_FAILED && w->next_step >= 0) {
+        snprintf(again, sizeof(again), "; trying again at step %d", w->next_step);
+    }
+    fprintf(stderr, "warning: checkpoint %08d was not written: %s%s%s\n", w->step, w->message, still, again);
+}
+
+// Says what became of the last save.
+static inline void checkpoint_writer_report_(CheckpointWriter* w, double beside) {
+    fflush(stdout);
+    if (w->result != CHECKPOINT_SAVED) {
+        checkpoint_writer_warn_(w);
+        return;
+    }
+    w->settings.newest = w->step;
+    printf("wrote checkpoint %08d to %s (%.3f s, and %.3f s beside training)\n", w->step, w->settings.folder->path,
+           w->stalled, beside);
+    fflush(stdout);
+    if (w->message[0] != '\0') { fprintf(stderr, "warning: after checkpoint %08d: %s\n", w->step, w->message); }
+}
+
+// Waits until no save is under way; returns what became of the last one, and says so once.
+static inline CheckpointResult checkpoint_writer_wait(CheckpointWriter* w) {
+    if (!w->has_thread) { return w->result; }
+    pthread_join(w->thread, NULL);
+    w->has_thread = 0;
+    run_state_free(&w->run);
+    checkpoint_writer_report_(w, w->seconds);
+    return w->result;
+}
+
+// The same without waiting: CHECKPOINT_WRITING while the thread is under way. Between two steps it costs nothing.
+static inline CheckpointResult checkpoint_writer_poll(CheckpointWriter* w) {
+    if (!w->has_thread) { return w->result; }
+    pthread_mutex_lock(&w->mutex);
+    int done = w->done;
+    pthread_mutex_unlock(&w->mutex);
+    return done ? checkpoint_writer_wait(w) : CHECKPOINT_WRITING;
+}
+
+// Takes the snapshot and starts the thread; 0 where the caller has to write.
+static inline int checkpoint_writer_start_(CheckpointWriter* w) {
+    w->source.read = gpt2_copy_out;
+    if (!w->settings.in_background || gpt2_take_snapshot(w->source.model) != STATUS_OK) { return 0; }
+    w->source.read = gpt2_read_snapshot;
+    w->done = 0;
+    w->has_thread = pthread_create(&w->thread, NULL, checkpoint_writer_thread_, w) == 0;
+    return w->has_thread;
+}
+
+// Saves the model as it is after all work so far, and where the loader stands; waits for the last save first. next_step, or
+// -1, is when the next one is due, for the message of a failure. The identity outlives the save. An error is one of memory:
+// what becomes of the files is told by checkpoint_writer_poll and checkpoint_writer_wait.
+static inline Status checkpoint_writer_save(CheckpointWriter* w, const DataLoader* loader, const Outliers* outliers,
+                                            const RunIdentity* identity, int step, int next_step) {
+    double start = wall_seconds();
+    checkpoint_writer_wait(w);
+    status_clear();
+    TRY(dataloader_get_state(loader, &w->run.loader));
+    w->run.outliers = *outliers;
+    w->run.identity = *identity;
+    w->run.step = w->step = step;
+    w->next_step = next_step;
+    int in_background = checkpoint_writer_start_(w);
+    if (in_background) {
+        w->stalled = wall_seconds() - start;
+        return STATUS_OK;
+    }
+    checkpoint_writer_write_(w);
+    w->stalled = wall_seconds() - start;
+    run_state_free(&w->run);
+    checkpoint_writer_report_(w, 0.0);
+    return STATUS_OK;
+}
+
+// Waits for the last save; returns what became of it.
+static inline CheckpointResult checkpoint_writer_close(CheckpointWriter* w) {
+    CheckpointResult result = checkpoint_writer_wait(w);
+    w->pinned ? gpt2_host_free(w->pinned) : free(w->source.buffer);
+    pthread_mutex_destroy(&w->mutex);
+    memset(w, 0, sizeof(*w));
+    return result;
+}
+
+#endif
