@@ -325,7 +325,7 @@ int main(int argc, char** argv) {
     CheckedReader r;
     CheckedWriter w;
     char buffer[10007];
-    if (argc != 3 || checked_open(&r, argv[1], 0, "file") != STATUS_OK) { fatal("%s", status_message()); }
+    if (argc != 3 || checked_open(&r, argv[1], 20240326, "file") != STATUS_OK) { fatal("%s", status_message()); }
     check(checked_create(&w, argv[2], r.header, r.body_bytes));
     for (size_t at = 0, n; at < r.body_bytes; at += n) {
         n = r.body_bytes - at < sizeof(buffer) ? r.body_bytes - at : sizeof(buffer);
