@@ -94,7 +94,7 @@ def case_kill(trial):
     return kills
 
 
-def stop(trial, process, number, before, seconds):
+def stop(trial, process, number, before, seconds, last):
     """Sends TERM, INT or USR1, with `seconds`, one more so much later: the run ends as it should, and loses no step."""
     process.send_signal(number)
     if seconds is not None:
@@ -104,6 +104,7 @@ def stop(trial, process, number, before, seconds):
         process.send_signal(trial.random.choice([signal.SIGTERM, signal.SIGINT]))
     code = trial.finish(process, None)
     done, newest = steps_done(trial.folder), newest_step(trial.folder)
+    too_late = done == last  # without -n the end of the last step saves nothing, and a signal may come after it
     names = [name for name in os.listdir(trial.folder) if name.endswith(".tmp")]
     if (read_log(trial.folder), newest) == before:  # not a step was done; before main() the signal itself ends the run
         trial.note("before the first step")
@@ -116,7 +117,7 @@ def stop(trial, process, number, before, seconds):
     else:
         trial.note(f"{number.name}")
         claim(code == 0, f"exit code {code} after {number.name}: {trial.last_line()}")
-        claim(newest == done, f"{number.name} came in step {done}, and checkpoint {newest} is the newest")
+        claim(newest == done or too_late, f"{number.name} came in step {done}, and checkpoint {newest} is the newest")
     claim(not names or code == -number, f"{' '.join(names)} stays after {number.name}")
 
 
@@ -127,8 +128,8 @@ def case_term(trial):
     signals, wanted = 0, CASES["term"].faults
     while signals < wanted:
         trial.empty_folder()
-        newest = -1
-        while newest < reference.steps:
+        newest, ended = -1, False
+        while not ended:
             every = ["-n", 4, "-nk", 2] if signals >= wanted or trial.random.random() < 0.5 else []
             before = read_log(trial.folder), newest
             with Watch(trial.folder) as watch:
@@ -136,10 +137,12 @@ def case_term(trial):
                 if signals < wanted and strike(trial, process, watch, reference):
                     number = trial.random.choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
                     second = trial.random.choice([None, None, 0]) if run == "small" else trial.random.uniform(0.25, 0.5)
-                    stop(trial, process, number, before, second if number != signal.SIGUSR1 else None)
+                    second = None if number == signal.SIGUSR1 else second
+                    stop(trial, process, number, before, second, 0 if every else reference.steps)
                     signals += 1
                 else:
                     trial.finish(process)
+                    ended = newest_step(trial.folder) == reference.steps  # it may have had no -n
             newest = check_moment(trial.folder, reference, newest)
         check_end(trial.folder, reference)
     return signals

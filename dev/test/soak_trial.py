@@ -174,6 +174,7 @@ class Trial:
         if limit is not None:  # writing beyond it is an error then, not a signal
             command = ["bash", "-c", 'trap "" XFSZ; ulimit -S -f "$1"; shift; exec "$@"', "bash", str(limit), *command]
         settings = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **environment}
+        settings["XDG_CACHE_HOME"] = self.soak.home  # not the user's: runs remember how long their steps took
         self.commands.append(" ".join([*(f"{k}={v}" for k, v in settings.items()), *command]))
         with open(self.output, "ab") as out:
             return subprocess.Popen(
