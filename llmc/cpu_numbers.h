@@ -7,6 +7,10 @@ What the CPU trainer does with all numbers of a tensor at a time: look whether e
 #include <math.h>
 #include <string.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "cpu_vector.h"
 #include "gradient_digest.h"
 
@@ -34,6 +38,23 @@ static inline uint64_t float_digest(const float* x, size_t n) {
     return sum;
 }
 
+// memcpy past the caches, where the machine has stores for that: it saves reading what is overwritten. `to` and `from` do not
+// overlap; what is not a line of 64 bytes, or not at one, is copied as usual.
+static inline void copy_stream_(char* to, const char* from, size_t bytes) {
+    size_t done = 0;
+#ifdef __SSE2__
+    if ((uintptr_t)to % 64 == 0) {
+        for (; done + 64 <= bytes; done += 64) {
+            for (size_t i = done; i < done + 64; i += 16) {
+                _mm_stream_si128((__m128i*)(void*)(to + i), _mm_loadu_si128((const __m128i*)(const void*)(from + i)));
+            }
+        }
+        _mm_sfence(); // other threads see these stores in order with later ones
+    }
+#endif
+    memcpy(to + done, from + done, bytes - done);
+}
+
 // memcpy by all threads, a part each
 static inline void parallel_copy(void* to, const void* from, size_t bytes) {
 #pragma omp parallel
@@ -45,7 +66,7 @@ static inline void parallel_copy(void* to, const void* from, size_t bytes) {
 #endif
         size_t part = size_round_up(CEIL_DIV(bytes, threads), 4096), begin = part * thread;
         if (begin < bytes) {
-            memcpy((char*)to + begin, (const char*)from + begin, bytes - begin < part ? bytes - begin : part);
+            copy_stream_((char*)to + begin, (const char*)from + begin, bytes - begin < part ? bytes - begin : part);
         }
     }
 }

@@ -440,11 +440,17 @@ static void test_digest(size_t n) {
     free(x);
 }
 
+// From and to any place: lines, parts of lines, and nothing beside them
 static void test_copy(size_t bytes) {
-    char *from = (char*)malloc_check(bytes + 2), *to = (char*)calloc_check(bytes + 2, 1);
-    for (size_t i = 0; i < bytes + 2; i++) { from[i] = (char)(1 + i % 127); }
-    parallel_copy(to + 1, from + 1, bytes);
-    CHECK(to[0] == 0 && to[bytes + 1] == 0 && memcmp(to + 1, from + 1, bytes) == 0);
+    char *from = (char*)malloc_check(bytes + 256), *to = (char*)malloc_check(bytes + 256);
+    for (size_t i = 0; i < bytes + 256; i++) { from[i] = (char)(1 + i % 127); }
+    size_t line = (64 - (uintptr_t)to % 64) % 64 + 64;
+    for (size_t shift = 0; shift < 2; shift++) { // at a line, and one byte behind
+        char* begin = to + line + shift;
+        memset(to, 0, bytes + 256);
+        parallel_copy(begin, from + 5, bytes);
+        CHECK(begin[-1] == 0 && begin[bytes] == 0 && memcmp(begin, from + 5, bytes) == 0);
+    }
     free(from), free(to);
 }
 
@@ -489,7 +495,7 @@ int main(void) {
         use_threads(threads);
         test_all_finite(1);
         test_all_finite(200001);
-        for (size_t bytes = 0; bytes < 3; bytes++) { test_copy(bytes); }
+        for (size_t bytes = 0; bytes < 130; bytes++) { test_copy(bytes); }
         test_copy(4096);
         test_copy(100001);
     }

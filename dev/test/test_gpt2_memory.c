@@ -65,9 +65,39 @@ static void memory_runs_out_at_every_tensor(void) {
     CHECK(seen[0] >= 2); // room for all
 }
 
+// A model whose snapshot has no room goes on without one, and has one where there is room again. Returns 0 where that is so.
+static int snapshot_without_room(GPT2Config config) {
+    struct rlimit limit;
+    GPT2* model;
+    check(gpt2_create(&model, config, gpt2_default_settings()));
+    check(gpt2_allocate(model, 2, 64, 1));
+    size_t memory = gpt2_info(model)->memory_bytes, bytes = gpt2_snapshot_bytes(gpt2_info(model));
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = address_space() + bytes / 2;
+    if (setrlimit(RLIMIT_AS, &limit) != 0) { return 1; }
+    if (gpt2_allocate_snapshot(model) == STATUS_OK || strncmp(status_message(), "a snapshot:", 11) != 0) { return 2; }
+    if (strcmp(gpt2_snapshot_place(model), "none") != 0 || gpt2_info(model)->memory_bytes != memory) { return 3; }
+    if (gpt2_take_snapshot(model) == STATUS_OK || gpt2_synchronize(model) != STATUS_OK) { return 4; }
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_AS, &limit);
+    check(gpt2_allocate_snapshot(model));
+    check(gpt2_take_snapshot(model));
+    if (gpt2_info(model)->memory_bytes != memory + bytes) { return 5; }
+    gpt2_free(model);
+    return 0;
+}
+
+static void memory_runs_out_at_a_snapshot(void) {
+    if (unit_fork()) { _exit(snapshot_without_room(gpt2_config_from_descriptor("gpt2:l2c64h2t64", 30000))); }
+    int fault = unit_wait().exit_code;
+    CHECK(fault == 0);
+    if (fault != 0) { printf("    fault %d\n", fault); }
+}
+
 int main(void) {
     if (CAN_LIMIT) {
         memory_runs_out_at_every_tensor();
+        memory_runs_out_at_a_snapshot();
     } else {
         CHECK(!CAN_LIMIT);
         printf("test_gpt2_memory: skipped: the address space cannot be limited here\n");
