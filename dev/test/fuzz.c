@@ -1,9 +1,11 @@
 /*
 Fuzzing: damaged files of every format, model descriptors and command lines, given to their readers. Whatever the bytes,
 a reader accepts them and its result can be used, or it ends with one line that names the file. A crash, a report of a
-sanitizer, a second line, memory out of proportion to the file, or ten seconds without an end is a fault.
+sanitizer, a second line, memory out of proportion to the file, or ten seconds without an end is a fault; so is a file with
+checksums that is accepted with a flipped bit.
 
-    fuzz                    the corpus, then new inputs for FUZZ_SECONDS (60) or FUZZ_INPUTS of each format
+    fuzz                    the corpus, flipped bits, then new inputs for FUZZ_SECONDS (60) or FUZZ_INPUTS of each format
+    fuzz flips              the flipped bits alone
     fuzz FORMAT             one format
     fuzz FORMAT INPUT...    single inputs: a file, or the number that a fault was reported with
     fuzz seeds FOLDER       writes the inputs that the others are made from, for other fuzzers
@@ -643,7 +645,35 @@ static void mutate_text(Input* input) {
     }
 }
 
-// Input number i of a format: a seed as it is for the first numbers, then a few changes to a seed.
+// Gives an input the checksums of what it holds, so that the checks behind them are reached.
+static void seal(Input* input) {
+    int32_t header[HEADER_INTS];
+    uint32_t sum;
+    if (input->size < HEADER_BYTES) { return; }
+    CheckedBody body = checked_body_(input->size - HEADER_BYTES);
+    memcpy(header, input->data, sizeof(header));
+    memset(header + CHECKED_AT, 0, sizeof(header) - 4 * CHECKED_AT);
+    while (body.at < body.body_bytes) {
+        const uint8_t* piece = input->data + HEADER_BYTES + body.at;
+        int block = checked_pass_(&body, piece, checked_piece_(&body, body.body_bytes - body.at), &sum);
+        if (block >= 0) { memcpy(&header[CHECKED_SUMS + block], &sum, sizeof(sum)); }
+    }
+    header[CHECKED_AT] = CHECKED_MARK;
+    header[CHECKED_BLOCK_LOG2] = body.block_log2;
+    header[CHECKED_BLOCKS] = checked_num_blocks(body.body_bytes);
+    sum = checked_header_sum(header);
+    memcpy(&header[CHECKED_HEADER], &sum, sizeof(sum));
+    memcpy(input->data, header, sizeof(header));
+}
+
+static int is_sealed(const Input* input) {
+    int32_t mark = 0;
+    if (input->size >= HEADER_BYTES) { memcpy(&mark, input->data + 4 * CHECKED_AT, sizeof(mark)); }
+    return mark == CHECKED_MARK;
+}
+
+// Input number i of a format: a seed as it is for the first numbers, then a few changes to a seed. Of files with checksums
+// three quarters get those of what they hold then.
 static void make_input(int format, uint64_t i, Input* input) {
     rng_state = i * 0x9e3779b97f4a7c15u + (uint64_t)format * 0xd1342543de82ef95u;
     size_t all = (size_t)num_seeds[format], sound = (size_t)formats[format].seeds;
@@ -654,6 +684,7 @@ static void make_input(int format, uint64_t i, Input* input) {
     for (size_t k = 1 + below(formats[format].file ? 4 : 2); k > 0; k--) {
         formats[format].file && input->size > 0 ? mutate_file(input) : mutate_text(input);
     }
+    if (formats[format].file && is_sealed(seed) && below(4) > 0) { seal(input); }
 }
 
 static void load_input(const char* path, Input* input) {
@@ -871,6 +902,47 @@ static int run_format(int format, double seconds, uint64_t inputs) {
     return faults;
 }
 
+// Sound files with checksums, each with one bit flipped: half of the bits are the header's, as many of the body.
+static void run_flipped(int format, uint64_t from, uint64_t to) {
+    static Input sound, input;
+    sound = *seeds[format][0];
+    seal(&sound);
+    if (!run_input(&formats[format], sound.data, sound.size)) {
+        dprintf(STDERR_FILENO, "%s", fuzz_message);
+        fuzz_fault("a sound file with checksums was refused");
+    }
+    rng_state = (uint64_t)format;
+    for (uint64_t i = from; i < to; i++) {
+        size_t first = i % 2 == 0 ? 0 : HEADER_BYTES, bytes = i % 2 == 0 ? HEADER_BYTES : sound.size - HEADER_BYTES;
+        size_t bit = 8 * first + below(8 * bytes);
+        progress->next = bit;
+        input = sound;
+        input.data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        if (run_input(&formats[format], input.data, input.size)) { fuzz_fault("a flipped bit was accepted"); }
+        progress->refused++;
+    }
+}
+
+// All formats of files; returns how many there are.
+static int run_flips(int only, int* all_faults) {
+    enum { FLIPS = 1500 };
+    int faults = 0, runs = 0;
+    memset(progress, 0, sizeof(*progress));
+    for (int f = 0; f < NUM_FORMATS; f++) {
+        if (formats[f].file == NULL || (only >= 0 && only != f)) { continue; }
+        const char* fault = in_child(run_flipped, f, 0, FLIPS);
+        if (fault != NULL) {
+            printf("FAULT: %s with bit %llu flipped %s\n", formats[f].name, (unsigned long long)progress->next, fault);
+        }
+        faults += fault != NULL;
+        runs++;
+    }
+    printf("flipped bits  %10llu inputs, %llu refused, %d faults\n",
+           (unsigned long long)FLIPS * (unsigned long long)runs, (unsigned long long)progress->refused, faults);
+    *all_faults += faults;
+    return runs;
+}
+
 // A single input, from a file or by its number
 static int run_single(int format, const char* which) {
     static Input input;
@@ -953,11 +1025,14 @@ int main(int argc, char** argv) {
     load_corpus("dev/test/fuzz_corpus.txt");
     if (argc == 3 && strcmp(argv[1], "seeds") == 0) {
         write_seeds(argv[2]);
+    } else if (argc == 2 && strcmp(argv[1], "flips") == 0) {
+        runs = run_flips(-1, &faults);
     } else if (argc > 2) {
         for (int i = 2; i < argc; i++, runs++) { faults += run_single(find_format(argv[1]), argv[i]); }
     } else {
         int only = argc == 2 ? find_format(argv[1]) : -1;
         runs = run_corpus(only, &faults);
+        runs += run_flips(only, &faults);
         for (int f = 0; f < NUM_FORMATS; f++) {
             if (only >= 0 && only != f) { continue; }
             faults += run_format(f, only < 0 ? seconds / NUM_FORMATS : seconds, inputs);
