@@ -149,27 +149,10 @@ static inline void create_directory(const char* path) {
 }
 
 // ----------------------------------------------------------------------------
-// The 256-int32 header that every file of the project begins with: [0] magic, [1] version, the rest by format.
+// The 256-int32 header that every file of the project begins with: [0] magic, [1] version, the rest by format; see
+// checked_file.h.
 
 enum { HEADER_INTS = 256, HEADER_BYTES = 1024 };
-
-// Reads the header and ends with one line where the magic is another one; `what` is the kind of file, for the message.
-static inline void read_header(int32_t* header, FILE* f, const char* path, int32_t magic, const char* what) {
-    fread_check(header, sizeof(int32_t), HEADER_INTS, f, path);
-    if (header[0] != magic) {
-        fatal("%s is not a %s: magic number %d, expected %d", path, what, (int)header[0], (int)magic);
-    }
-}
-
-// How many bytes follow the header. A file without one, or what has no length (a pipe), ends with one line.
-static inline size_t body_bytes(FILE* f, const char* path) {
-    int64_t size = file_size(f, path);
-    if (size < HEADER_BYTES) {
-        fatal("%s has %lld bytes, less than its header of %d; it is truncated, or no file", path, (long long)size,
-              (int)HEADER_BYTES);
-    }
-    return (size_t)size - HEADER_BYTES;
-}
 
 static inline double wall_seconds(void) {
     struct timespec t;

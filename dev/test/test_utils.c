@@ -60,34 +60,6 @@ static void memory_that_is_not_there_is_said(void) {
     free(nothing);
 }
 
-static void headers_are_told_by_their_magic(void) {
-    int32_t header[HEADER_INTS];
-    const char* path = unit_path("header.bin");
-    unit_write_format(path, 20240520, 1, 17, 0, "", 0);
-    FILE* file = fopen_check(path, "rb");
-    read_header(header, file, path, 20240520, "token file");
-    CHECK(header[0] == 20240520 && header[1] == 1 && header[2] == 17 && header[255] == 0);
-    rewind(file);
-    CHECK_FATAL("header.bin|not a model|20240520|20240326", read_header(header, file, path, 20240326, "model"));
-    fclose(file);
-}
-
-// The length after the header, also of what is no file and has a length of 0
-static void bodies_have_a_length(void) {
-    const char* path = unit_path("body.bin");
-    unit_write_format(path, 1, 1, 0, 0, "12345", 5);
-    FILE* file = fopen_check(path, "rb");
-    CHECK(body_bytes(file, path) == 5);
-    unit_truncate(path, HEADER_BYTES);
-    CHECK(body_bytes(file, path) == 0);
-    unit_truncate(path, HEADER_BYTES - 1);
-    CHECK_FATAL("body.bin|1023 bytes|truncated", body_bytes(file, path));
-    fclose(file);
-    FILE* zero = fopen_check("/dev/zero", "rb");
-    CHECK_FATAL("/dev/zero|0 bytes", body_bytes(zero, "/dev/zero"));
-    fclose(zero);
-}
-
 static void directories_are_made_once(void) {
     const char* path = unit_path("folder");
     create_directory(path);
@@ -112,8 +84,6 @@ int main(void) {
     sizes_that_do_not_fit_stay_size_max();
     reading_names_the_file_and_the_fault();
     memory_that_is_not_there_is_said();
-    headers_are_told_by_their_magic();
-    bodies_have_a_length();
     directories_are_made_once();
     time_does_not_run_backwards();
     return unit_end();
