@@ -158,10 +158,115 @@ check "renamed files are refused" fails_with "holds step 20, its name says step 
 cp "$dir/whole/state_00000040_00000.bin" "$dir/foreign"
 check "a state with another run's weights is refused" fails_with "was not written together with" "${common[@]}" -e $model \
     -y 1 -o "$dir/foreign" -x 60
-head -c 2000 "$dir/whole/state_00000020_00000.bin" >"$dir/resumed/state_00000040_00000.bin"
-check "a damaged checkpoint is passed over" run resumed -e $model -y 1 -s 20
-check "and is named" grep -q "passed over checkpoint 40: .*state_00000040" "$dir/resumed.log"
-check "the run goes on from the one before" same whole resumed state_00000040_00000.bin
+
+# the folder of a run: whose it is, what it holds, and which checkpoint a resumed run takes
+copy() { # copy NAME STEP...: a copy of the run in "whole", with these checkpoints
+    local step to=$1
+    shift
+    rm -rf "${dir:?}/$to"
+    mkdir "$dir/$to"
+    cp "$dir/whole/main.log" "$dir/$to"
+    for step in "$@"; do cp "$dir"/whole/*"$step"* "$dir/$to"; done
+}
+again=("${common[@]}" -e "$model" -s 0 -y 1)
+says() { grep -qF -- "$1" "$dir/stdout" && return 0; cat "$dir/stdout"; return 1; }
+id=$(sed -n '1s/^s:0 run://p' "$dir/whole/main.log")
+check "main.log begins with the run's id" test -n "$id"
+copy used 00000040
+check "a new run in the folder of a run" fails_with "holds a run (checkpoint 40, main.log): -y 1 goes on with it, --overwrite" \
+    "${common[@]}" -e $model -o "$dir/used"
+check "nothing of it has gone" same whole used state_00000040_00000.bin
+touch "$dir/used/notes.txt"
+check "a mistake is found before --overwrite removes anything" fails_with "nothing.bin" "${common[@]}" -e nothing.bin \
+    --overwrite -o "$dir/used"
+check "the run is still there" same whole used state_00000040_00000.bin
+check "--overwrite takes it" run used -e $model -s 0 -n 0 --overwrite -x 1
+check "the old run's files have gone, others have not" test "$(cd "$dir/used" && echo *)" = "main.log notes.txt"
+
+copy other 00000040
+check "another seed is refused" fails_with "1 of these settings (see the notes above) change the result" "${again[@]}" \
+    -o "$dir/other" --seed 43
+check "both values are said" says "note: --seed: the checkpoint has 42, this run 43 (changes the result)"
+check "each difference counts" fails_with "4 of these settings" "${again[@]}" -o "$dir/other" --seed 43 -l 1e-3 -k linear -x 60
+check "the rate's values are said" says "--learning-rate: the checkpoint has 0.002, this run 0.001"
+check "the steps are said" says "--max-steps: the checkpoint has 40, this run 60"
+check "other data is refused" fails_with "1 of these settings" "${again[@]}" -o "$dir/other" -i "$dir/text_val.bin" -m 0
+check "the data is said" says "note: training-data: the checkpoint has 1 file, "
+check "another batch is refused, whatever is said" fails_with "cannot be resumed with 1 of these settings" "${again[@]}" \
+    -o "$dir/other" -b 8 --resume-anyway
+check "its values are said" says "--batch: the checkpoint has 4, this run 8 (cannot change)"
+check "another model is refused" fails_with "cannot be resumed" "${again[@]}" -o "$dir/other" -e gpt2:l4c64h2t64 --resume-anyway
+check "its sizes are said" says "note: model: the checkpoint has V 256, Vp 256, L 2, NH 2, C 64, maxT 64, this run V 256, Vp 256, L 4"
+check "--resume-anyway goes on" run other "${again[@]}" --seed 43 -x 41 --resume-anyway
+check "the run keeps its id" test "$(sed -n '1s/^s:0 run://p' "$dir/other/main.log")" = "$id"
+for split in train val; do cp "$dir/text_$split.bin" "$dir/moved_$split.bin"; done
+copy same 00000040
+check "moved data is the same, and what changes no result is not asked" "$trainer" "${again[@]}" -i "$dir/moved_train.bin" \
+    -j "$dir/moved_val.bin" -n 7 -v 1 -m 2 -s 40 -r 0 -o "$dir/same" >"$dir/stdout"
+check "there is no note" without_note "$dir/stdout"
+
+copy damaged 00000020 00000040
+"$python" - "$dir/damaged/state_00000040_00000.bin" <<'END'
+import sys
+with open(sys.argv[1], "r+b") as f: # one bit of a moment
+    f.seek(500_000)
+    byte = f.read(1)[0]
+    f.seek(500_000)
+    f.write(bytes([byte ^ 16]))
+END
+touch "$dir/damaged/"{DONE_00000030,model_00000060.bin.tmp,my.tmp} # what a kill leaves, and somebody's own
+head -c 2000 "$dir/whole/model_00000020.bin" >"$dir/damaged/model_00000050.bin"
+check "a run resumes from the newest whole checkpoint" run damaged "${again[@]}"
+cp "$dir/damaged.log" "$dir/stdout"
+check "the damaged one is said" says "note: passed over checkpoint 40: $dir/damaged/state_00000040_00000.bin: "
+check "leftovers are said" test "$(grep -c '^note: removed ' "$dir/stdout")" = 3
+touch "$dir/whole/my.tmp"
+check "they have gone, others have not" test "$(cd "$dir/damaged" && echo *)" = "$(cd "$dir/whole" && echo *)"
+for file in model_00000040.bin state_00000040_00000.bin main.log; do
+    check "resumed beside a damaged checkpoint, it writes the same $file" same whole damaged $file
+done
+
+copy begun
+check "a run that was killed before its first checkpoint begins anew" run begun "${again[@]}"
+check "it is the same run" same whole begun main.log
+copy begun
+check "another run's log is refused" fails_with "holds a run (main.log): its settings or data are others" "${again[@]}" \
+    --seed 43 -o "$dir/begun"
+copy begun 00000040
+: >"$dir/begun/model_00000040.bin"
+check "a folder without a whole checkpoint is refused" fails_with "no checkpoint is whole: $dir/begun/model_00000040.bin" \
+    "${again[@]}" -o "$dir/begun"
+check "--overwrite begins anew there" run begun "${again[@]}" --overwrite
+check "it is the same run too" same whole begun model_00000040.bin
+
+copy kept 00000020
+for step in 00000005 00000010 00000015; do
+    for file in DONE_$step model_$step.bin state_${step}_00000.bin; do : >"$dir/kept/$file"; done
+done
+check "a run that keeps three checkpoints ends" run kept "${again[@]}" -n 13 -nk 3 -nm 10
+check "-nk counts what is there, whatever -n was; multiples of -nm stay" test "$(cd "$dir/kept" && echo DONE*)" = \
+    "DONE_00000010 DONE_00000020 DONE_00000026 DONE_00000039 DONE_00000040"
+
+# one run at a time
+copy locked 00000040
+"$trainer" "${again[@]}" -o "$dir/locked" -n 0 -x 100000 --resume-anyway >"$dir/locked.log" 2>&1 &
+first=$!
+for _ in {1..100}; do grep -q ' 50/100000 ' "$dir/locked.log" && break; sleep .1; done
+check "a second run is refused" fails_with "process $first on " "${again[@]}" -o "$dir/locked"
+kill -9 $first
+{ wait $first; } 2>/dev/null
+check "a killed run's lock is nobody's" run locked "${again[@]}"
+check "the lock's file has gone" test ! -e "$dir/locked/lock"
+
+# a stdout that cannot be written
+"$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/full" >/dev/full 2>"$dir/stderr"
+check "a full disk under stdout does not end a run" test $? -eq 0
+check "it is said once" test "$(cat "$dir/stderr")" = \
+    "warning: cannot write stdout: No space left on device; the run goes on without"
+{ "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/pipe" 2>"$dir/stderr"; echo $? >"$dir/code"; } | true
+check "nor does a pipe that nobody reads" test "$(cat "$dir/code")" = 0
+check "its log is whole" same full pipe main.log
+
 check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
 check "a missing value" fails_with "-b needs a value" -b
 check "a missing file" fails_with "$dir/none.bin" -e $model -i "$dir/none.bin"
