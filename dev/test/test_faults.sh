@@ -44,12 +44,14 @@ well() {
     cat "$dir/$name.stderr"
     return 1
 }
+not() { ! "$@"; }
 same() { cmp "$dir/$1/$3" "$dir/$2/$3"; }
 checkpoints() { find "$dir/$1" -name 'DONE_*' -printf '%f ' | tr ' ' '\n' | sort | tr '\n' ' '; }
 has_checkpoints() { [ "$(checkpoints "$1")" = "$2" ] || { checkpoints "$1"; return 1; }; }
-logs() { grep -qE "$2" "$dir/$1/main.log" || { cat "$dir/$1/main.log"; return 1; }; }
+logs() { grep -qE "$2" "$dir/$1/main.log"; }
 
 check "a run without faults ends" well whole "" -n 4
+check "the same run with other checkpoints ends" well ten "" -n 10
 check "--verify-every ends" well verified "" -n 4 --verify-every 3
 for file in model_00000020.bin state_00000020_00000.bin main.log; do
     check "--verify-every writes the same $file" same whole verified $file
@@ -88,11 +90,48 @@ check "one more" ends row2 inf-loss@3,nan-loss@4,nan-gradient@5 3 1 "step 6/20: 
 check "the last state is saved" has_checkpoints row2 "DONE_00000005 "
 check "skips that are not in a row" well apart inf-loss@3,nan-loss@5,nan-gradient@7 --non-finite skip --max-skips 1
 
+# an evaluation: a weight may be good and a loss not, where a batch is the first of its kind
+check "a NaN validation stops the run" ends validation nan-validation@10 3 1 "after step 10/20: the loss of validation is nan; first not finite: " -v 5
+check "its step is saved" has_checkpoints validation "DONE_00000010 "
+check "and is as it would be" cmp "$dir/ten/model_00000010.bin" "$dir/validation/model_00000010.bin"
+check "its log" logs validation '^s:10 tel:nan$'
+check "with skip it is said once" ends validation2 nan-validation@5,nan-validation@10 0 1 \
+    "the loss of validation is nan; first not finite: forward: the mean of losses that are all finite; the run goes on" -v 5 --non-finite skip
+check "and logged" logs validation2 '^s:10 tel:nan$'
+
+# signals at known moments: whatever is under way, the state after the last step is saved, and a resumed run goes on from there
+stopped="ending after this step"
+check "SIGTERM in a step" ends term term@5 0 1 "$stopped"
+check "saves its end" has_checkpoints term "DONE_00000006 "
+check "SIGTERM in a validation" ends term_validation term-validation@10 0 1 "$stopped"
+check "saves what it validates" has_checkpoints term_validation "DONE_00000010 "
+check "and has no result" not logs term_validation '^s:10 tel:'
+check "SIGTERM in a sample" ends term_sample term-sample@10 0 1 "$stopped" -s 5
+check "saves what it samples from" has_checkpoints term_sample "DONE_00000010 "
+for name in term term_validation term_sample; do
+    check "$name goes on" well $name "" -y 1 -n 4
+    for file in model_00000020.bin state_00000020_00000.bin main.log; do
+        check "after $name it writes the same $file" same whole $name $file
+    done
+done
+check "SIGTERM in the last validation" ends term_last term-validation@20 0 1 "$stopped"
+check "saves the last step" has_checkpoints term_last "DONE_00000020 "
+check "which goes on to its end" well term_last "" -y 1
+check "with its validation" same whole term_last main.log
+check "SIGTERM before the first step" ends term_open term-open@0 0 1 "ending before the first step, nothing to save"
+check "SIGTERM in the first validation" ends term_first term-validation@0 0 1 "$stopped"
+check "saves nothing" has_checkpoints term_first ""
+check "SIGUSR1 in a step" well usr1 usr1@5
+check "saves its end and goes on" has_checkpoints usr1 "DONE_00000006 "
+for file in model state; do check "SIGUSR1's $file" cmp "$dir/term/${file}"_00000006*.bin "$dir/usr1/${file}"_00000006*.bin; done
+
 # silent data corruption
+check "a NaN that is not there again" ends once nan-once@7 5 1 "the gradient norm is nan, but finite when computed again" -n 4
+check "nothing of its step is saved" has_checkpoints once "DONE_00000004 "
 check "a flipped bit in the second computation" ends flip flip@9 5 1 "step 10/20: computed twice from the same batches" -n 4 --verify-every 5
 check "nothing later is saved" has_checkpoints flip "DONE_00000004 DONE_00000008 "
 check "steps between are not computed twice" well between flip@9 --verify-every 4
-check "a step that hangs is said, and its end" ends slow slow@10 0 2 "step 11 has taken"
+check "a step that hangs is said, and its end" ends slow slow@10:10 0 2 "step 11 has taken"
 check "a slow step changes no log" same whole slow main.log
 check "a loss that blows up is said once" ends blown "" 0 1 "is above ln V = 5.545" -l 30 --grad-clip 0 -x 12 -k constant
 

@@ -4,15 +4,21 @@ and .cu after the model. The environment names the faults, separated by commas, 
 as in main.log's s:N, counted from 0:
 
     nan-gradient@12:1  a gradient of micro-step 1 becomes NaN      inf-gradient  or Inf      (without :number, micro-step 0)
+    nan-once@12        the same, but not when the step is computed again
     inf-loss@5         the loss of the step becomes Inf            nan-loss      or NaN
     nan-weight@7       a weight is NaN when the step begins
+    nan-validation@10  the loss of the validation's first batch after 10 steps is NaN
     flip@9             the second time that the step is computed, a bit of a gradient flips
     slow@4:3           the step sleeps for 3 s; without :number, 6 s
+    term@4  usr1@4     SIGTERM or SIGUSR1 comes in the step
+    term-validation@10 SIGTERM in the validation after 10 steps    term-sample@10   in the sample
+    term-open@0        before the first step
 */
 #ifndef TRAIN_WITH_FAULTS_H
 #define TRAIN_WITH_FAULTS_H
 
 #include <math.h>
+#include <signal.h>
 
 #include "llmc/gpt2_model.h"
 #include "llmc/schedulers.h"
@@ -35,7 +41,7 @@ static inline void faults_read(void) {
     for (; text != NULL && *text != '\0'; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL) {
         Fault* f = &faults.list[faults.count];
         f->number = -1;
-        int read = sscanf(text, "%31[a-z-]@%d:%d", f->kind, &f->step, &f->number);
+        int read = sscanf(text, "%31[^@]@%d:%d", f->kind, &f->step, &f->number);
         if (read < 2 || ++faults.count == 16) { fatal("FAULT=%s: kind@step or kind@step:number is wanted", text); }
     }
 }
@@ -56,6 +62,14 @@ static inline void fault_poke(GPT2* model, GPT2Block block, uint32_t bits) {
     check(gpt2_copy_in(model, block, &bits, 0, bytes));
 }
 
+// The same, once.
+static inline Fault* fault_due_once(const char* kind) {
+    Fault* f = fault_due(kind);
+    if (f == NULL || f->done) { return NULL; }
+    f->done = 1;
+    return f;
+}
+
 static inline float fault_learning_rate(const LearningRateScheduler* s, int step) {
     faults.step = step;
     faults.passes = 0;
@@ -63,16 +77,36 @@ static inline float fault_learning_rate(const LearningRateScheduler* s, int step
 }
 
 static inline Status fault_forward(GPT2* model, const int* inputs, int B, int T) {
-    Fault *weight = fault_due("nan-weight"), *slow = fault_due("slow");
-    if (weight != NULL && !weight->done) {
-        weight->done = 1;
-        fault_poke(model, GPT2_WEIGHTS, 0x7fc00000u);
-    }
-    if (slow != NULL && !slow->done) {
-        slow->done = 1;
-        sleep(slow->number < 0 ? 6 : (unsigned)slow->number);
-    }
+    Fault* slow = fault_due_once("slow");
+    if (fault_due_once("nan-weight")) { fault_poke(model, GPT2_WEIGHTS, 0x7fc00000u); }
+    if (slow != NULL) { sleep(slow->number < 0 ? 6 : (unsigned)slow->number); }
+    if (fault_due_once("term")) { raise(SIGTERM); }
+    if (fault_due_once("usr1")) { raise(SIGUSR1); }
     return gpt2_forward(model, inputs, B, T);
+}
+
+// What is between two steps comes after the first and belongs to the second.
+static inline Status fault_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T) {
+    Status status = gpt2_validate(model, loss, inputs, targets, B, T);
+    faults.step++;
+    if (fault_due_once("nan-validation")) { *loss = NAN; }
+    if (fault_due_once("term-validation")) { raise(SIGTERM); }
+    faults.step--;
+    return status;
+}
+
+static inline Status fault_get_logits(GPT2* model, float* logits, int t) {
+    faults.step++;
+    if (fault_due_once("term-sample")) { raise(SIGTERM); }
+    faults.step--;
+    return gpt2_get_logits(model, logits, t);
+}
+
+static inline Status fault_measure_gemm(GPT2* model, double* flops) {
+    faults.step = 0;
+    if (fault_due_once("term-open")) { raise(SIGTERM); }
+    faults.step = -1; // no step yet
+    return gpt2_measure_gemm(model, flops);
 }
 
 static inline Status fault_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps,
@@ -89,6 +123,7 @@ static inline Status fault_backward(GPT2* model, const int* inputs, const int* t
             fault_poke(model, GPT2_GRADIENTS, gradients[i].bits);
         }
     }
+    if (fault_due_once("nan-once")) { fault_poke(model, GPT2_GRADIENTS, 0x7fc00000u); }
     if (micro_step < grad_accum_steps - 1) { return status; }
     GPT2Info* info = (GPT2Info*)(uintptr_t)gpt2_info(model);
     if (fault_due("inf-loss")) { info->mean_loss = INFINITY; }
@@ -106,9 +141,15 @@ static inline Status fault_backward(GPT2* model, const int* inputs, const int* t
 #define get_learning_rate fault_learning_rate
 #define gpt2_forward fault_forward
 #define gpt2_backward fault_backward
+#define gpt2_validate fault_validate
+#define gpt2_get_logits fault_get_logits
+#define gpt2_measure_gemm fault_measure_gemm
 #include "llmc/trainer.h"
 #undef get_learning_rate
 #undef gpt2_forward
 #undef gpt2_backward
+#undef gpt2_validate
+#undef gpt2_get_logits
+#undef gpt2_measure_gemm
 
 #endif
