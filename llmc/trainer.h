@@ -509,7 +509,8 @@ static inline void trainer_validate(Trainer* t, int step) {
     }
     progress_end();
     gpt2_range_end();
-    if (signals_stop()) { return; }                                       // the run that resumes here does it again
+    // cut short, it has no result: the run that resumes here does it again
+    if (signals_stop()) { return; }
     float loss = isnan(sum) ? (float)NAN : (float)(sum / t->val_batches); // NaN without a sign
     printf("val loss %f\n", loss);
     logger_val(&t->logger, step, loss);
