@@ -455,6 +455,7 @@ trainer_fail_(Trainer* t, int step, int save, int exit_code, const char* format,
     t->exit_code = exit_code;
     if (t->options.output_dir == NULL) { return; }
     trainer_end_save_(t, 1);
+    t->writer.settings.keep = 0; // which of the older ones is a better beginning is not for -nk to say
     if (save && step > 0 && step != t->saved_step) { trainer_save_(t, step, 1); }
 }
 

@@ -68,6 +68,8 @@ done
 check "the log has the step" logs stopped '^s:12 trl:[0-9.]+ lr:[0-9.e+-]+ norm:nan$'
 check "an Inf gradient" ends inf inf-gradient@13 3 1 "the gradient norm is inf; first not finite: backward: gradient of wte, micro-step 1" -n 4
 check "its step is saved beside the others" has_checkpoints inf "DONE_00000004 DONE_00000008 DONE_00000012 DONE_00000013 "
+check "-nk deletes none for it" ends keep inf-gradient@13 3 1 "checkpoint 00000013" -n 4 -nk 1
+check "so the last one stays" has_checkpoints keep "DONE_00000012 DONE_00000013 "
 check "a step that is saved already" ends twice inf-gradient@8 3 1 "checkpoint 00000008 in $dir/twice is whole" -n 4
 check "a NaN loss in the first step" ends at_once nan-loss@0 3 1 "the loss is nan; first not finite: forward: "
 check "saves nothing" has_checkpoints at_once ""
