@@ -5,6 +5,7 @@
 # make compete         race all variants on this GPU      make planted-faults  try the tests on sources with a fault
 # make libattention.so the fastest variants, with a C interface
 # make install         libattention.so, libattention.h and a pkg-config file, under PREFIX; make uninstall removes them
+# make doctor          whether this machine can build and run everything: a table, with the mend for what is not ok
 # make profile         a short run of the GPU trainer under Nsight Systems, or Nsight Compute where only that is there
 # make cuda            every CUDA program there is, to see that all of them compile
 # make fuzz            damaged files of every format, for FUZZ_SECONDS=60
@@ -111,7 +112,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests test-programs fuzz soak checks planted-faults compete install uninstall profile help lint format \
+.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests test-programs fuzz soak checks planted-faults doctor compete install uninstall profile help lint format \
     clean variants $(variants)
 
 all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
@@ -293,6 +294,8 @@ $(call check,test_makefile,train_gpt2,dev/test/test_makefile.sh)
 $(call check,test_gpt2,test_gpt2,./test_gpt2)
 $(call check,training,train_gpt2,dev/test/test_training.sh ./train_gpt2)
 $(call check,faults,build/train_gpt2_faults,dev/test/test_faults.sh build/train_gpt2_faults)
+$(call check,test_plan_run,train_gpt2,dev/test/test_plan.sh ./train_gpt2)
+$(call check,test_doctor,train_gpt2,dev/test/test_doctor.sh ./train_gpt2)
 $(call check,test_hardening,train_gpt2 test_gpt2,dev/test/test_hardening.sh train_gpt2 test_gpt2)
 # Damaged files and command lines for a minute; make fuzz FUZZ_SECONDS=3600 for longer
 FUZZ_SECONDS ?= 60
@@ -300,7 +303,7 @@ $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS)
 # A trainer among faults: a few of each kind here, many in make soak
 $(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-training check-faults check-test_hardening
+cpu_checks := check-test_gpt2 check-training check-test_plan_run check-test_doctor check-faults check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
@@ -344,6 +347,10 @@ test:
 	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
 checks:
 	@printf '%s\n' $(unit_checks) $(cpu_checks) check-fuzz $(sanitizer_checks) $(gpu_checks)
+
+# ARGS='-o log124M': the flags of a run
+doctor:
+	@scripts/doctor.sh $(ARGS)
 
 # Faults that the checks must refuse, in copies of the sources; dev/test/planted_faults.txt lists them
 planted-faults:

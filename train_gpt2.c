@@ -17,6 +17,7 @@ The training loop is trainer_main in llmc/trainer.h, which the GPU trainer share
 #include "llmc/cpu_classifier.h"
 #include "llmc/cpu_adamw.h"
 #include "llmc/cpu_numbers.h"
+#include "llmc/fp64_reference.h"
 #include "llmc/table.h"
 #include "llmc/tensor_search.h"
 
@@ -520,6 +521,47 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     strcpy(n->attention, "flash2 forward, flash2 backward");
     snprintf(n->device, sizeof(n->device), "CPU, vectors of %d floats", LANES);
     return STATUS_OK;
+}
+
+// A GEMM of (N,C) by (OC,C), and attention of (B,T) tokens, from random numbers
+static double gemm_error(size_t N, size_t C, size_t OC) {
+    float* inp = (float*)malloc_check((N * C + OC * C + N * OC) * sizeof(float));
+    double* reference = (double*)malloc_check(N * OC * sizeof(double));
+    float *weight = inp + N * C, *out = weight + OC * C;
+    doctor_numbers(inp, N * C + OC * C, 1);
+    fp64_gemm(reference, inp, weight, N, C, OC);
+    matmul_forward(out, NULL, inp, weight, NULL, N, C, OC);
+    double error = fp64_error(out, reference, N * OC);
+    free(reference);
+    free(inp);
+    return error;
+}
+static void attention_errors(double errors[2], size_t B, size_t T, size_t NH, size_t HS) {
+    size_t n = B * T * NH * HS, rows = B * NH * T;
+    float* qkv = (float*)malloc_check((8 * n + 2 * rows) * sizeof(float));
+    double* reference = (double*)malloc_check(4 * n * sizeof(double));
+    float *dout = qkv + 3 * n, *out = dout + n, *dqkv = out + n, *l = dqkv + 3 * n, *m = l + rows;
+    doctor_numbers(qkv, 4 * n, 2);
+    fp64_attention(reference, reference + n, qkv, dout, B, T, NH, HS);
+    attention_forward(out, l, m, qkv, B, T, NH, HS);
+    attention_backward(dqkv, dout, qkv, out, l, m, B, T, NH, HS);
+    errors[0] = fp64_error(out, reference, n);
+    errors[1] = fp64_error(dqkv, reference + n, 3 * n);
+    free(reference);
+    free(qkv);
+}
+
+void gpt2_doctor(Doctor* doctor) {
+    static const char mend[] = "this processor or compiler computes wrongly: run make test, try another compiler";
+    static const char* const names[] = {"GEMM against fp64", "attention", "its gradient"};
+    const double tolerance = 1e-5; // sums of up to 200 products in fp32; a wrong kernel is off by a tenth and more
+    double errors[3] = {gemm_error(128, 192, 256), 0.0, 0.0};
+    attention_errors(errors + 1, 2, 160, 2, 64);
+    doctor_row(doctor, DOCTOR_OK, "processor", NULL, "CPU, %d threads, vectors of %d floats", cpu_threads(), LANES);
+    for (int i = 0; i < 3; i++) {
+        doctor_row(doctor, errors[i] <= tolerance ? DOCTOR_OK : DOCTOR_FAULT, names[i], mend,
+                   "off by %.1e of the result, %.0e allowed", errors[i], tolerance);
+    }
 }
 
 void gpt2_print_device(const GPT2* model) {

@@ -11,6 +11,7 @@ so the same seed gives the same bits. The training loop is trainer_main in llmc/
 #include "llmc/encoder.cuh"
 #include "llmc/layernorm.cuh"
 #include "dev/cuda/attention.cuh"
+#include "dev/cuda/doctor.cuh"
 #include "llmc/gelu.cuh"
 #include "llmc/classifier.cuh"
 #include "llmc/adamw.cuh"
@@ -803,6 +804,17 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
              attention_backward_name(B, T, NH, HS));
     snprintf(n->device, sizeof(n->device), "%s", device.name);
     return status_now();
+}
+
+void gpt2_doctor(Doctor* doctor) {
+    cudaDeviceProp device;
+    status_clear();
+    if (gpt2_find_gpu(&device) == STATUS_OK) {
+        gpu_doctor(doctor, &device);
+    } else {
+        doctor_row(doctor, DOCTOR_FAULT, "GPU", "install NVIDIA's driver, or run ./train_gpt2, which needs no GPU",
+                   "%s", status_message());
+    }
 }
 
 void gpt2_print_device(const GPT2* model) {

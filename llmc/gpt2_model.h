@@ -15,6 +15,7 @@ process and the CUDA context are whole, the model can be freed, and an argument 
 #ifndef LLMC_GPT2_MODEL_H
 #define LLMC_GPT2_MODEL_H
 
+#include "doctor.h"
 #include "gpt2.h"
 #include "host_memory.h"
 #include "plan.h"
@@ -188,6 +189,9 @@ void gpt2_host_free(void* memory);
 
 // *flops is the FLOP/s of a large GEMM on this machine, measured: the denominator of MFU.
 Status gpt2_measure_gemm(GPT2* model, double* flops);
+
+// The rows of --doctor on what this trainer computes with: devices, and a GEMM and attention against fp64.
+void gpt2_doctor(Doctor* doctor);
 
 // Prints the rows on the machine of the table that a run prints first.
 void gpt2_print_device(const GPT2* model);

@@ -89,10 +89,10 @@ static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompu
     return plan_fits(&p->plan, &memory);
 }
 
+static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
+
 // 1 where a snapshot is of use: checkpoints are written beside training.
-static inline int run_plan_saves_(const Options* o) {
-    return o->output_dir != NULL && o->checkpoint_every > 0 && o->async_save;
-}
+static inline int run_plan_snapshots(const Options* o) { return run_plan_saves_(o) && o->async_save; }
 
 // ----------------------------------------------------------------------------
 // The choice
@@ -118,7 +118,7 @@ static inline int run_plan_auto_batch_(RunPlan* p, const Options* o) {
     if (o->total_batch > 0 && o->total_batch % o->time != 0) {
         fatal("-d %d is not a multiple of -t %d: there is no B for -b auto", o->total_batch, o->time);
     }
-    for (int snapshot = run_plan_saves_(o); snapshot >= 0; snapshot--) {
+    for (int snapshot = run_plan_snapshots(o); snapshot >= 0; snapshot--) {
         for (int r = first; r <= last; r++) {
             int B = run_plan_largest_batch_(p, o, r, snapshot);
             if (B > 0) { return B; }
@@ -130,7 +130,7 @@ static inline int run_plan_auto_batch_(RunPlan* p, const Options* o) {
 // With GELU in cuBLASLt's epilogues the bits depend on r: then auto is 1 everywhere.
 static inline int run_plan_auto_recompute_(RunPlan* p, const Options* o) {
     if (p->settings.gelu_fusion > 0) { return 1; }
-    for (int snapshot = run_plan_saves_(o); snapshot >= 0; snapshot--) {
+    for (int snapshot = run_plan_snapshots(o); snapshot >= 0; snapshot--) {
         for (int r = 0; r <= 2; r++) {
             if (run_plan_try_(p, o, o->batch, r, snapshot, AUTO_PERCENT_FREE)) { return r; }
         }
@@ -154,7 +154,7 @@ static inline void run_plan_open(RunPlan* p, Options* o, GPT2Config config, GPT2
     }
     if (o->batch == CLI_AUTO) { o->batch = resumed_batch > 0 ? resumed_batch : run_plan_auto_batch_(p, o); }
     if (o->recompute == CLI_AUTO) { o->recompute = run_plan_auto_recompute_(p, o); }
-    p->snapshot = run_plan_saves_(o) && run_plan_try_(p, o, o->batch, o->recompute, 1, 0);
+    p->snapshot = run_plan_snapshots(o) && run_plan_try_(p, o, o->batch, o->recompute, 1, 0);
     if (!p->snapshot) { run_plan_try_(p, o, o->batch, o->recompute, 0, 0); }
     check(status_now()); // sizes that no model can have
 }
@@ -352,7 +352,7 @@ static inline int run_plan_print(const RunPlan* p, const Options* o, const RunSh
     print_table_line();
     int fits = plan_fits(&p->plan, &p->memory);
     if (p->no_gpu[0] != '\0') { printf("note: %s; what a GPU has free is not known\n", p->no_gpu); }
-    if (run_plan_saves_(o) && !p->snapshot) {
+    if (run_plan_snapshots(o) && !p->snapshot) {
         printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
     }
     if (!fits) {

@@ -22,6 +22,7 @@ more round than there are updates. A signal (signals.h) ends the loop after the 
 #include "outlier_detector.h"
 #include "progress.h"
 #include "resume.h"
+#include "run_doctor.h"
 #include "run_plan.h"
 #include "sampler.h"
 #include "schedulers.h"
@@ -126,7 +127,6 @@ static inline void trainer_check_batch_(Options* o) {
 
 // Checks the options against each other; cli_parse has checked each flag by itself.
 static inline void trainer_check_options(Options* o) {
-    if (o->doctor) { fatal("--doctor: not in this build; leave it out"); }
     if (o->batch != CLI_AUTO) { trainer_check_batch_(o); }
     if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }
     if (o->checkpoints_keep > 0 && o->checkpoint_every == 0) {
@@ -319,7 +319,7 @@ static inline void trainer_open_writer_(Trainer* t) {
     s.keep = o->checkpoints_keep, s.major = o->checkpoint_major;
     s.in_background = t->plan.snapshot;
     s.newest = t->start.step;
-    if (run_plan_saves_(o) && !t->plan.snapshot) {
+    if (run_plan_snapshots(o) && !t->plan.snapshot) {
         printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
     }
     checkpoint_writer_open(&t->writer, t->model, s);
@@ -786,8 +786,10 @@ static inline int trainer_close(Trainer* t) {
 
 static inline int trainer_main(int argc, char** argv) {
     static Trainer trainer;
+    Options options = cli_parse(argc, argv);
+    if (options.doctor) { return run_doctor(&options); }
     signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so
-    trainer_open(&trainer, cli_parse(argc, argv));
+    trainer_open(&trainer, options);
     for (int step = trainer.first_step; step <= trainer.num_steps && !trainer.ended; step++) {
         trainer_evaluate(&trainer, step);
         trainer_sample(&trainer, step);

@@ -1,0 +1,166 @@
+/*
+The GPU's rows of --doctor: device, driver, memory, ECC, and a GEMM and the attention that trains against fp64; P2P where there
+are several GPUs. A fault of one row leaves the others to be checked.
+*/
+#ifndef DOCTOR_CUH
+#define DOCTOR_CUH
+
+#include "attention.cuh"
+#include "llmc/doctor.h"
+#include "llmc/fp64_reference.h"
+#include "llmc/matmul.cuh"
+
+#include <vector>
+
+// What a correct kernel's result may be off by, as a share of its norm. In bf16 each number of the result is rounded to 2^-9 of
+// itself, and so are P and dS within attention, whose errors add up to no more than a few of these; tf32 rounds operands to
+// 2^-11. A wrong kernel is off by a tenth and more.
+constexpr double DOCTOR_TOLERANCE = sizeof(floatX) == 2 ? 0.02 : 1e-5, DOCTOR_TF32_TOLERANCE = 2e-3;
+
+// n numbers on the device, from the host where x is not nullptr. nullptr, with the error recorded, where there is no memory.
+static inline floatX* doctor_to_device(const float* x, size_t n) {
+    floatX* device = nullptr;
+    std::vector<floatX> host(n);
+    for (size_t i = 0; i < n; i++) { host[i] = (floatX)(x ? x[i] : NAN); }
+    if (cuda_try(cudaMalloc(&device, n * sizeof(floatX))) != STATUS_OK) { return nullptr; }
+    cuda_try(cudaMemcpy(device, host.data(), n * sizeof(floatX), cudaMemcpyHostToDevice));
+    return device;
+}
+static inline std::vector<float> doctor_to_host(const floatX* device, size_t n) {
+    std::vector<floatX> host(n, (floatX)NAN);
+    std::vector<float> x(n);
+    cuda_try(cudaDeviceSynchronize());
+    cuda_try(cudaMemcpy(host.data(), device, n * sizeof(floatX), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < n; i++) { x[i] = (float)host[i]; }
+    return x;
+}
+
+static inline void doctor_compared(Doctor* d, const char* name, double error, double tolerance) {
+    if (status_now() != STATUS_OK) {
+        doctor_row(d, DOCTOR_FAULT, name, "run the tests: make gpu-tests", "%s", status_message());
+    } else {
+        doctor_row(d, error <= tolerance ? DOCTOR_OK : DOCTOR_FAULT, name,
+                   "this GPU or its software computes wrongly: run make gpu-tests, try another driver or GPU",
+                   "off by %.1e of the result, %.0e allowed", error, tolerance);
+    }
+    status_clear();
+}
+
+static inline void doctor_gemm(Doctor* d) {
+    const size_t N = 128, C = 192, OC = 256;
+    std::vector<float> inp(N * C), weight(OC * C);
+    std::vector<double> reference(N * OC);
+    std::vector<Matmul> mm(1); // large
+    memset(&mm[0], 0, sizeof(Matmul));
+    doctor_numbers(inp.data(), N * C, 1);
+    doctor_numbers(weight.data(), OC * C, 2);
+    fp64_gemm(reference.data(), inp.data(), weight.data(), N, C, OC);
+    status_clear();
+    matmul_create(&mm[0], 1, nullptr);
+    floatX *a = doctor_to_device(inp.data(), N * C), *b = doctor_to_device(weight.data(), OC * C);
+    floatX* out = doctor_to_device(nullptr, N * OC);
+    if (status_now() == STATUS_OK) { matmul_forward(&mm[0], out, a, b, nullptr, (int)N, (int)C, (int)OC); }
+    double error =
+        status_now() == STATUS_OK ? fp64_error(doctor_to_host(out, N * OC).data(), reference.data(), N * OC) : NAN;
+    doctor_compared(d, "GEMM against fp64", error, sizeof(floatX) == 4 ? DOCTOR_TF32_TOLERANCE : DOCTOR_TOLERANCE);
+    for (floatX* p : {a, b, out}) { cudaFree(p); }
+    matmul_destroy(&mm[0]);
+}
+
+// Forward and backward of the variants that train
+static inline void doctor_attention(Doctor* d) {
+    const int B = 2, T = 160, NH = 2, HS = 64;
+    const size_t n = (size_t)B * T * NH * HS, rows = (size_t)B * NH * T;
+    std::vector<float> qkv(3 * n), dout(n);
+    std::vector<double> out_reference(n), dqkv_reference(3 * n);
+    doctor_numbers(qkv.data(), 3 * n, 3);
+    doctor_numbers(dout.data(), n, 4);
+    fp64_attention(out_reference.data(), dqkv_reference.data(), qkv.data(), dout.data(), B, T, NH, HS);
+    status_clear();
+    floatX *device_qkv = doctor_to_device(qkv.data(), 3 * n), *device_dout = doctor_to_device(dout.data(), n);
+    floatX *out = doctor_to_device(nullptr, n), *dqkv = doctor_to_device(nullptr, 3 * n);
+    float* statistics = nullptr; // l, then m
+    char* scratch = nullptr;
+    size_t scratch_bytes = attention_backward_scratch_bytes(B, T, NH, HS);
+    if (status_now() == STATUS_OK) { cuda_try(cudaMalloc(&statistics, 2 * rows * sizeof(float))); }
+    if (status_now() == STATUS_OK) { cuda_try(cudaMalloc(&scratch, scratch_bytes + 256)); }
+    if (status_now() == STATUS_OK) {
+        attention_forward(out, statistics, statistics + rows, device_qkv, B, T, NH, HS, nullptr);
+        attention_backward(dqkv, device_dout, device_qkv, out, statistics, statistics + rows, scratch, B, T, NH, HS,
+                           nullptr);
+    }
+    double error = NAN, backward_error = NAN;
+    if (status_now() == STATUS_OK) {
+        error = fp64_error(doctor_to_host(out, n).data(), out_reference.data(), n);
+        backward_error = fp64_error(doctor_to_host(dqkv, 3 * n).data(), dqkv_reference.data(), 3 * n);
+    }
+    char name[64];
+    snprintf(name, sizeof(name), "attention, %s", attention_forward_name(B, T, NH, HS));
+    doctor_compared(d, name, error, DOCTOR_TOLERANCE);
+    snprintf(name, sizeof(name), "its gradient, %s", attention_backward_name(B, T, NH, HS));
+    doctor_compared(d, name, backward_error, DOCTOR_TOLERANCE);
+    for (void* p :
+         {(void*)device_qkv, (void*)device_dout, (void*)out, (void*)dqkv, (void*)statistics, (void*)scratch}) {
+        cudaFree(p);
+    }
+}
+
+// Memory errors that ECC could not correct, since the driver was loaded
+static inline void doctor_ecc(Doctor* d, const char* bus) {
+    char command[256], line[128] = "";
+    snprintf(command, sizeof(command),
+             "nvidia-smi -i %s --format=csv,noheader --query-gpu=ecc.errors.uncorrected.volatile.total 2>/dev/null",
+             bus);
+    FILE* pipe = popen(command, "r");
+    char* answer = pipe != NULL ? fgets(line, sizeof(line), pipe) : NULL;
+    if (pipe != NULL) { pclose(pipe); }
+    line[strcspn(line, "\n")] = '\0';
+    char* end = line;
+    long errors = answer != NULL ? strtol(line, &end, 10) : 0;
+    if (end == line) {
+        doctor_row(d, DOCTOR_ABSENT, "ECC", NULL, "not known: %s", answer ? line : "nvidia-smi does not answer");
+    } else {
+        doctor_row(d, errors == 0 ? DOCTOR_OK : DOCTOR_FAULT, "ECC", "take another GPU, and have this one looked at",
+                   "%ld errors that could not be corrected", errors);
+    }
+}
+
+// Whether each GPU reaches the memory of each other one
+static inline void doctor_peers(Doctor* d) {
+    int count = 0, pairs = 0, reached = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) { return; }
+    for (int a = 0; a < count; a++) {
+        for (int b = 0; b < count; b++) {
+            int can = 0;
+            if (a == b || cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess) { continue; }
+            pairs++;
+            reached += can;
+        }
+    }
+    doctor_row(d, reached == pairs ? DOCTOR_OK : DOCTOR_ABSENT, "P2P", "nvidia-smi topo -m shows how they are joined",
+               "%d of %d pairs of %d GPUs", reached, pairs, count);
+}
+
+static inline void gpu_doctor(Doctor* d, const cudaDeviceProp* device) {
+    int driver = 0, runtime = 0;
+    char bus[32] = "0";
+    size_t available = 0, total = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    doctor_row(d, DOCTOR_OK, "GPU", NULL, "%s, compute capability %d.%d, %d SMs", device->name, device->major,
+               device->minor, device->multiProcessorCount);
+    doctor_row(d, driver / 1000 >= runtime / 1000 ? DOCTOR_OK : DOCTOR_FAULT, "CUDA driver", "install a newer driver",
+               "up to CUDA %d.%d; this program is of %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
+               runtime % 1000 / 10);
+    status_clear();
+    cuda_try(cudaMemGetInfo(&available, &total));
+    doctor_row(d, available >= (size_t)2 << 30 ? DOCTOR_OK : DOCTOR_FAULT, "GPU memory",
+               "end what else runs there: nvidia-smi lists it", "%.1f of %.1f GiB free", (double)available / (1 << 30),
+               (double)total / (1 << 30));
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), 0) == cudaSuccess) { doctor_ecc(d, bus); }
+    doctor_gemm(d);
+    doctor_attention(d);
+    doctor_peers(d);
+}
+
+#endif
