@@ -19,6 +19,7 @@ constexpr size_t SNAPSHOT_STAGING = (size_t)8 << 20; // bytes of each half
 struct Snapshot {
     char* memory;
     int on_gpu;                          // where memory is
+    int device;                          // whose memory the blocks are
     int taken;                           // 1: memory holds a snapshot
     size_t bytes;                        // of memory
     size_t begin[SNAPSHOT_BLOCKS];       // of each block, in memory
@@ -42,6 +43,7 @@ static inline void snapshot_free(Snapshot* s) {
 }
 
 static inline Status snapshot_allocate_(Snapshot* s) {
+    TRY(cuda_try(cudaGetDevice(&s->device)));
     if (!s->on_gpu) { return cuda_try(cudaMallocHost(&s->memory, s->bytes)); }
     for (int i = 0; i < 2; i++) {
         TRY(cuda_try(cudaMallocHost(&s->staging[i], SNAPSHOT_STAGING)));
@@ -83,6 +85,7 @@ static inline Status snapshot_take(Snapshot* s, cudaStream_t stream) {
 static inline Status snapshot_read_gpu_(Snapshot* s, char* host, const char* from, size_t bytes) {
     size_t pieces = CEIL_DIV(bytes, SNAPSHOT_STAGING);
     auto size = [&](size_t i) { return i + 1 < pieces ? SNAPSHOT_STAGING : bytes - i * SNAPSHOT_STAGING; };
+    TRY(cuda_try(cudaSetDevice(s->device))); // another thread begins with device 0
     TRY(cuda_try(cudaStreamWaitEvent(s->reader, s->copied, 0)));
     for (size_t i = 0; i <= pieces; i++) {
         if (i < pieces) {
