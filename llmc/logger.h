@@ -40,14 +40,13 @@ static inline int logger_parse_run_(const char* line, uint64_t* run) {
     return sscanf(line, "s:0 run:%" SCNu64, run) == 1;
 }
 
-// The id of the run that wrote <dir>/main.log; 0 where there is no such file, or it does not say.
+// The id of the run that wrote <dir>/main.log, which is its first line; 0 where there is no such file, or it does not say.
 static inline uint64_t logger_read_run(const char* dir) {
     char path[1024], line[LOGGER_LINE];
     uint64_t run = 0;
-    int found = 0;
     snprintf(path, sizeof(path), "%s/main.log", dir);
     FILE* file = fopen(path, "rb");
-    while (file != NULL && !found && fgets(line, sizeof(line), file) != NULL) { found = logger_parse_run_(line, &run); }
+    int found = file != NULL && fgets(line, sizeof(line), file) != NULL && logger_parse_run_(line, &run);
     if (file != NULL) { fclose(file); }
     return found ? run : 0;
 }

@@ -101,6 +101,10 @@ static void the_first_line_is_the_run(void) {
     CHECK(logger_read_run(folder()) == 0);
     logger_open(&logger, folder(), 4, 9);
     CHECK(unit_file_is(unit_path("main.log"), "s:0 run:9\ns:3 tel:4.0000\n"));
+    remove(unit_path("main.log"));
+    CHECK(symlink("/dev/full", unit_path("main.log")) == 0); // which has no end
+    CHECK(logger_read_run(folder()) == 0);
+    remove(unit_path("main.log"));
 }
 
 // ----------------------------------------------------------------------------
