@@ -109,19 +109,30 @@ def commit_of(folder):
         return output_of("git", "-C", os.path.abspath(folder), "rev-parse", "--short", "HEAD") or "unknown"
 
 
-def write_rows(path, rows):
+def write_rows(path, columns, key, rows):
+    """Adds rows to a CSV file; those there that are equal to a new one in the columns of `key` go."""
     old = []
     if os.path.exists(path):
         with open(path, newline="", encoding="utf-8") as f:
             old = list(csv.DictReader(f))
-    new = {(row["machine"], row["model"], str(row["B"]), str(row["T"])) for row in rows}
-    old = [row for row in old if (row["machine"], row["model"], row["B"], row["T"]) not in new]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    new = {tuple(str(row[column]) for column in key) for row in rows}
+    old = [row for row in old if tuple(row[column] for column in key) not in new]
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "w", newline="", encoding="utf-8") as f:
-        writer = csv.DictWriter(f, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(f, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(old + rows)
     print(f"{path}: {len(rows)} rows")
+
+
+def machine_and_file(cpu, name):
+    """What is measured, and where its rows go: dev/bench/<gpu>/<name>.csv, or dev/bench/cpu_<name>.csv."""
+    machine = processor() if cpu else output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    if not machine:
+        fail("nvidia-smi shows no GPU here; --cpu measures the CPU's trainer")
+    machine = machine.split("\n")[0]
+    place = f"cpu_{name}.csv" if cpu else os.path.join(machine.lower().replace(" ", "-"), f"{name}.csv")
+    return machine, os.path.join(ROOT, "dev", "bench", place)
 
 
 def main():
@@ -132,11 +143,7 @@ def main():
     parser.add_argument("--output", metavar="FILE", help="default: dev/bench/<gpu>/step_cost.csv")
     args = parser.parse_args()
     program = "train_gpt2" if args.cpu else "train_gpt2cu"
-    machine = processor() if args.cpu else output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    if not machine:
-        fail("nvidia-smi shows no GPU here; --cpu compares the CPU's trainer")
-    machine = machine.split("\n")[0]
-    name = "cpu_step_cost.csv" if args.cpu else os.path.join(machine.lower().replace(" ", "-"), "step_cost.csv")
+    machine, path = machine_and_file(args.cpu, "step_cost")
     if not os.path.exists(os.path.join(args.before, "Makefile")):
         fail(f"{args.before} holds no sources of a trainer: there is no Makefile")
     programs = {"before": build(args.before, program), "now": build(ROOT, program)}
@@ -148,7 +155,7 @@ def main():
             model, _, B, T = shape
             columns = compare(programs, shape, folder, args.rounds)
             rows.append({"model": model, "B": B, "T": T, **columns, **common, "commit": commit})
-    write_rows(args.output or os.path.join(ROOT, "dev", "bench", name), rows)
+    write_rows(args.output or path, COLUMNS, ("machine", "model", "B", "T"), rows)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ def test_a_row_replaces_that_of_its_machine_and_shape(folder):
     path = os.path.join(folder, "new", "a.csv")
     row = {**dict.fromkeys(step_cost.COLUMNS, "x"), "B": 4}
     for machine, percent in (("one", "1"), ("two", "2"), ("one", "3")):
-        quietly(step_cost.write_rows, path, [{**row, "machine": machine, "percent": percent}])
+        key = ("machine", "model", "B", "T")
+        quietly(step_cost.write_rows, path, step_cost.COLUMNS, key, [{**row, "machine": machine, "percent": percent}])
     with open(path, newline="", encoding="utf-8") as f:
         assert [(r["machine"], r["percent"]) for r in csv.DictReader(f)] == [("two", "2"), ("one", "3")]
 
