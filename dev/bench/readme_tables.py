@@ -173,6 +173,38 @@ def cpu():
     )
 
 
+def step_cost():
+    """What the guards of a run cost a step."""
+    path = f"{H200}/step_cost.csv"
+    rows = need(read_csv(path), path)
+    said = []
+    for row in rows:
+        shape = f"{SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']}"
+        ratio = f"{float(row['percent']):+.2f}% ± {float(row['percent_strays']):.2f}"
+        said.append(f"{ratio} for {shape} ({float(row['before_ms']):.2f} and {float(row['now_ms']):.2f} ms)")
+    first = rows[0]
+    return (
+        f"A step with all checks on, against one of commit {first['before']} without them: {'; '.join(said)}. "
+        f"Means of {first['rounds']} rounds of {first['steps']} steps, in turns, and how far a round strays "
+        f"([step_cost.csv]({path}); {first['machine']}, {first['date']}, commit {first['commit']})."
+    )
+
+
+def plan_accuracy():
+    """Memory as planned and as taken."""
+    said = []
+    for path in (f"{H200}/plan_accuracy.csv", f"{BENCH}/cpu_plan_accuracy.csv"):
+        rows = need(read_csv(path), path)
+        for kind in dict.fromkeys(row["memory"] for row in rows):
+            here = [float(row["percent"]) for row in rows if row["memory"] == kind]
+            runs = f"{len(here)} run{'s' * (len(here) != 1)} on {rows[0]['machine']}"
+            said.append(
+                f"{kind} memory of {runs} by {min(here):+.1f}% to {max(here):+.1f}% "
+                f"([{os.path.basename(path)}]({path}))"
+            )
+    return f"What runs took differs from what `--plan` said: {'; '.join(said)}."
+
+
 MODES = {
     "steady": "at the power limit, as while training",
     "rested": "each timed CUDA graph after a sleep twice as long",
@@ -272,7 +304,8 @@ def rounded(count):
 # ----------------------------------------------------------------------------
 # README.md
 
-PARTS = {f.__name__: f for f in (quickstart, reference, curves, speed, bits, cpu, attention, places)}
+REQUIRED = (quickstart, reference, curves, speed, bits, cpu, attention, places)
+PARTS = {f.__name__: f for f in (*REQUIRED, step_cost, plan_accuracy)}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)\n?<!-- end -->", re.DOTALL)
 # a number with a unit of measurement
 FIGURE = re.compile(
@@ -286,7 +319,7 @@ def generate(text):
     unknown = [name for name in found if name not in PARTS]
     if unknown or text.count("<!-- generated:") != len(found):
         raise Fault(f"README.md: a marker without its end, or a part that does not exist: {', '.join(unknown) or '?'}")
-    missing = [name for name in PARTS if name not in found]
+    missing = [f.__name__ for f in REQUIRED if f.__name__ not in found]
     if missing:
         raise Fault(f"README.md has no <!-- generated: {missing[0]} -->")
 

@@ -87,6 +87,41 @@ def test_a_missing_file_is_named(folder):
     assert "speed.csv" in script(folder, "--check", code=1)
 
 
+def test_parts_that_may_be_left_out(folder):
+    """Those of step_cost.py and plan_accuracy.py: shown where README asks for them, from files that must be there."""
+    cost = "model,B,T,before_ms,now_ms,percent,percent_strays,rounds,steps,machine,date,before,commit"
+    plan = "model,B,T,flags,memory,planned_mib,used_mib,percent,machine,date,commit"
+    when = "2026-01-02"
+    new = {
+        "dev/bench/nvidia-h200/step_cost.csv": [
+            cost,
+            f"d12,64,1024,108.900,109.009,0.10,0.04,4,200,NVIDIA H200,{when},abc1234,def5678",
+        ],
+        "dev/bench/nvidia-h200/plan_accuracy.csv": [
+            plan,
+            f"d12,64,1024,-r 0,GPU,100,101,1.00,NVIDIA H200,{when},def5678",
+            f"d12,4,1024,-r 0,GPU,100,98,-2.00,NVIDIA H200,{when},def5678",
+        ],
+        "dev/bench/cpu_plan_accuracy.csv": [plan, f"d12,1,1024,-r 0,host,2701,2705,0.15,AMD EPYC,{when},def5678"],
+    }
+    markers = "".join(f"\n<!-- generated: {name} -->\n<!-- end -->\n" for name in ("step_cost", "plan_accuracy"))
+    edit(folder, "README.md", lambda text: text + markers)
+    for path in new:
+        if os.path.exists(os.path.join(folder, path)):
+            os.remove(os.path.join(folder, path))
+    for path, lines in new.items():
+        assert f"{path} is missing" in script(folder, code=1)
+        with open(os.path.join(folder, path), "w", encoding="utf-8") as f:
+            f.write("\n".join(lines) + "\n")
+    script(folder)
+    with open(os.path.join(folder, "README.md"), encoding="utf-8") as f:
+        text = f.read()
+    assert "+0.10% ± 0.04 for 124M, 64 × 1024 (108.90 and 109.01 ms)" in text
+    assert "GPU memory of 2 runs on NVIDIA H200 by -2.0% to +1.0%" in text
+    assert "host memory of 1 run on AMD EPYC by +0.1% to +0.1%" in text
+    script(folder, "--check")
+
+
 def test_a_failed_check_shows(folder):
     path = "dev/bench/nvidia-h200/test_gpt2cu_124M_bf16.txt"
     edit(folder, path, lambda text: text.replace(", 0 failed", ", 1 failed"))

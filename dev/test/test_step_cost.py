@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of dev/bench/step_cost.py with programs that only sleep; seconds.
+"""Tests of dev/bench/step_cost.py and plan_accuracy.py with programs that only sleep or speak; seconds.
 
 python3 dev/test/test_step_cost.py
 """
@@ -8,10 +8,12 @@ import contextlib
 import csv
 import io
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "bench"))
 
+import plan_accuracy
 import step_cost
 
 import unit
@@ -55,6 +57,26 @@ def test_a_trainer_that_fails_ends_in_one_line(folder):
             assert f"exit code {code}, {steps} steps: step {steps}" in str(error.code), error.code
             continue
         raise AssertionError("it was timed")
+
+
+def test_the_plan_and_what_was_used_are_read(folder):
+    path = os.path.join(folder, "trainer")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(
+            "#!/bin/sh\necho GPU memory: 90 MiB planned, 91 MiB used\necho host memory: 7 MiB planned, 6 MiB used\n"
+        )
+    os.chmod(path, 0o755)
+    said = plan_accuracy.measure(path, ("d12", 256, 4, 32, "-r 2"), folder)
+    assert said == [("GPU", 90, 91), ("host", 7, 6)], said
+    try:
+        plan_accuracy.measure(program(folder, "other", 0, 0), ("d12", 256, 4, 32, "-r 2"), folder)
+    except SystemExit as error:
+        assert "says nothing of planned and used memory" in str(error.code), error.code
+    else:
+        raise AssertionError("no figures, and no fault")
+    with open(os.path.join(plan_accuracy.ROOT, "llmc", "run_plan.h"), encoding="utf-8") as f:
+        lines = re.findall(r'printf\("((?:GPU|host) memory: [^"]*)\\n"', f.read())
+    assert sorted(lines) == [f"{kind} memory: %.0f MiB planned, %.0f MiB used" for kind in ("GPU", "host")], lines
 
 
 def test_a_row_replaces_that_of_its_machine_and_shape(folder):
