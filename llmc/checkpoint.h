@@ -14,8 +14,6 @@ written nor read. Nothing here ends the program: a failed save must not end a ru
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
 
-#include <dirent.h>
-
 #include "atomic_file.h"
 #include "checked_file.h"
 #include "dataloader_state.h"
@@ -458,23 +456,6 @@ static inline Status checkpoint_read_identity(RunIdentity* identity, const char*
     }
     checked_close(&file);
     return result;
-}
-
-// The newest step in the directory that has a DONE file, or -1. A directory that exists and cannot be read ends the program: to
-// a run that resumes it would look empty, and the run would begin again and empty main.log.
-static inline int checkpoint_newest(const char* directory) {
-    int newest = -1;
-    struct dirent* entry;
-    DIR* dir = opendir(directory);
-    if (dir == NULL && errno == ENOENT) { return -1; }
-    while (dir != NULL && (errno = 0, entry = readdir(dir)) != NULL) {
-        int step;
-        char rest;
-        if (sscanf(entry->d_name, "DONE_%8d%c", &step, &rest) == 1 && step > newest) { newest = step; }
-    }
-    if (dir == NULL || errno != 0) { fatal("cannot read the directory %s: %s", directory, strerror(errno)); }
-    closedir(dir);
-    return newest;
 }
 
 #endif

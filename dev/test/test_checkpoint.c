@@ -1,5 +1,5 @@
 /*
-llmc/checkpoint.h: what a checkpoint brings back, which one is the newest, which are refused, and what a failed write leaves.
+llmc/checkpoint.h: what a checkpoint brings back, which are refused, and what a failed write leaves.
 */
 #include "llmc/checkpoint.h"
 
@@ -435,24 +435,6 @@ static void numbers_that_are_not_finite_are_not_read(void) {
     CHECK(checkpoint_verify(folder(), STEP) != STATUS_OK && message_has("model_00000012.bin: lnfb, element 31"));
 }
 
-static void the_newest_whole_checkpoint_is_found(void) {
-    static const char* others[] = {"DONE_00000099.tmp", "DONE_",         "DONE_x",   "DONE",
-                                   "XDONE_00000077",    "DONE_0000007x", "main.log", "model_00000055.bin",
-                                   "DONE_00000003",     "DONE_00000011"};
-    CHECK(checkpoint_newest("no/such/folder") == -1);
-    write_one(0, 0);
-    CHECK_FATAL("cannot read the directory|tokens.bin", checkpoint_newest(unit_path("tokens.bin")));
-    unit_clean();
-    CHECK(checkpoint_newest(folder()) == -1);
-    write_one(0, 0);
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) { unit_write(unit_path(others[i]), "", 0); }
-    CHECK(checkpoint_newest(folder()) == STEP);
-    checkpoint_delete(folder(), STEP);
-    CHECK(checkpoint_newest(folder()) == 11);
-    CHECK(!file_exists(state_path()) && !file_exists(unit_path("model_00000012.bin")));
-    CHECK(!file_exists(unit_path("DONE_00000012")));
-}
-
 // ----------------------------------------------------------------------------
 // Writes that fail. Step 12 is whole before, and after; nothing of step 13 is left.
 
@@ -564,7 +546,6 @@ int main(void) {
     flipped_bits_are_refused();
     numbers_that_are_not_finite_are_not_written();
     numbers_that_are_not_finite_are_not_read();
-    the_newest_whole_checkpoint_is_found();
     a_full_disk_keeps_the_last_checkpoint();
     a_write_that_fails_keeps_the_last_checkpoint();
     an_older_checkpoint_of_the_step();
