@@ -1,7 +1,7 @@
 /*
 The gradients of one step, summed over its micro-steps, and how to compute them again from the same batches: to compare both
-bit for bit, or to find the first number that is not finite. For that the loader is put back to where the step began, which
-costs a step that needs neither a copy of the loader's position.
+bit for bit, or to find the first number that is not finite. For that the loader is put back to where the step began; a step
+that needs neither pays for a copy of the loader's position.
 
     train_step_begin(&s);                 // remembers where the loader stands
     StepResult r = train_step_compute(&s);
@@ -28,7 +28,20 @@ typedef struct {
 
 static inline int step_is_finite(StepResult r) { return isfinite(r.loss) && isfinite(r.norm); }
 
+// 1 where the loader's orders are those of the copy: they change with a new shard or epoch, and then the generator with them.
+static inline int train_step_same_orders_(const TrainStep* s) {
+    const DataLoader* d = s->loader;
+    return d->should_shuffle && s->begin.shuffled && s->begin.shard == d->current_shard_idx &&
+           s->begin.num_samples == d->shard_num_samples &&
+           memcmp(&s->begin.rng, &d->shuffle_rng, sizeof(d->shuffle_rng)) == 0;
+}
+
+// Remembers where the loader stands; orders of many samples are not copied at every step.
 static inline void train_step_begin(TrainStep* s) {
+    if (train_step_same_orders_(s)) {
+        s->begin.sample = s->loader->current_sample_idx;
+        return;
+    }
     dataloader_state_free(&s->begin);
     check(dataloader_get_state(s->loader, &s->begin));
 }

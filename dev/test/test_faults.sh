@@ -79,6 +79,12 @@ check "a NaN weight" ends weight nan-weight@7 3 1 "first not finite: weights: wt
 check "is never saved" has_checkpoints weight "DONE_00000004 "
 check "nor is it skipped" ends weight_skip nan-weight@7 3 1 "first not finite: weights: wte" -n 4 --non-finite skip
 
+if [[ $trainer != *cu* ]]; then # there the norm is not finite either
+    check "an update that is not finite" ends huge huge-gradient@6 3 1 "step 7/20: the update made 1 weights or moments that are not" \
+        -n 4 --grad-clip 0
+    check "is not saved" has_checkpoints huge "DONE_00000004 "
+fi
+
 # skip: the step counts, its update is left out; a run that stopped goes on to the same bits
 check "skip goes on" well skipped nan-gradient@12:1 -n 4 --non-finite skip
 check "it says so" grep -qF "skipping the update: step 13/20: the gradient norm is nan; $first" "$dir/skipped.log"

@@ -4,6 +4,7 @@ and .cu after the model. The environment names the faults, separated by commas, 
 as in main.log's s:N, counted from 0:
 
     nan-gradient@12:1  a gradient of micro-step 1 becomes NaN      inf-gradient  or Inf      (without :number, micro-step 0)
+    huge-gradient@12   it becomes 3e20, whose square fp32 does not hold
     nan-once@12        the same, but not when the step is computed again
     inf-loss@5         the loss of the step becomes Inf            nan-loss      or NaN
     nan-weight@7       a weight is NaN when the step begins
@@ -114,10 +115,10 @@ static inline Status fault_backward(GPT2* model, const int* inputs, const int* t
     static const struct {
         const char* kind;
         uint32_t bits;
-    } gradients[] = {{"nan-gradient", 0x7fc00000u}, {"inf-gradient", 0x7f800000u}};
+    } gradients[] = {{"nan-gradient", 0x7fc00000u}, {"inf-gradient", 0x7f800000u}, {"huge-gradient", 0x61821ab1u}};
     if (micro_step == 0) { faults.passes++; }
     Status status = gpt2_backward(model, inputs, targets, grad_accum_steps, micro_step);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         Fault* f = fault_due(gradients[i].kind);
         if (f != NULL && micro_step == (f->number < 0 ? 0 : f->number)) {
             fault_poke(model, GPT2_GRADIENTS, gradients[i].bits);

@@ -1,0 +1,130 @@
+// llmc/train_step.h: a step that is computed again sees the same batches, wherever it lies in shards and epochs, and the steps
+// after it go on as if nothing had been. The model is a stand-in that only looks at its tokens.
+#include "llmc/gpt2_model.h"
+
+struct GPT2 {
+    GPT2Info info;
+    uint64_t digest; // of all tokens since the first micro-step
+    int bad_micro;   // this micro-step has a number that is not finite, or -1
+    int last_micro;
+};
+
+const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
+Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
+    (void)model, (void)inputs, (void)B, (void)T;
+    return STATUS_OK;
+}
+Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
+    (void)grad_accum_steps;
+    if (micro_step == 0) { model->digest = 0; }
+    for (int i = 0; i < 8; i++) { model->digest = model->digest * 1000003 + (uint64_t)(inputs[i] * 7 + targets[i]); }
+    model->last_micro = micro_step;
+    model->info.mean_loss = micro_step == model->bad_micro ? NAN : (float)(model->digest % 1000);
+    return STATUS_OK;
+}
+Status gpt2_grad_norm(GPT2* model, float* norm) {
+    *norm = 1.0f + (float)(model->digest % 777);
+    return STATUS_OK;
+}
+Status gpt2_gradient_digest(GPT2* model, uint64_t* digest) {
+    *digest = model->digest;
+    return STATUS_OK;
+}
+Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
+    snprintf(text, size, "%s", model->last_micro == model->bad_micro ? "forward: encoded" : "");
+    return STATUS_OK;
+}
+
+#include "llmc/train_step.h"
+#include "unit.h"
+
+enum { B = 2, T = 4, ACCUMULATION = 3, STEPS = 60 };
+
+static void write_shards(int shards) {
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "shard%d.bin", i);
+        if (i >= shards) {
+            remove(unit_path(name));
+            continue;
+        }
+        uint16_t tokens[120]; // 5, 9 and 13 samples
+        int count = (5 + 4 * i) * B * T + 1;
+        for (int k = 0; k < count; k++) { tokens[k] = (uint16_t)(100 * i + k); }
+        unit_write_format(unit_path(name), TOKENS_MAGIC_16, TOKENS_VERSION_16, count, 0, tokens, (size_t)count * 2);
+    }
+}
+
+static DataLoader open_loader(int shuffle) {
+    DataLoader d;
+    HostAlloc memory = {NULL, NULL};
+    dataloader_open(&d, unit_path("shard*.bin"), B, T, 0, 1, shuffle, 42, 0, memory);
+    return d;
+}
+
+// Steps of which each is computed `again` times more, by verifying or by searching; their digests are those of a run without.
+static void steps_go_on(int shards, int shuffle) {
+    write_shards(shards);
+    uint64_t expected[STEPS];
+    int same = 1, verified = 1, found = 1;
+    for (int run = 0; run < 3; run++) {
+        GPT2 model;
+        memset(&model, 0, sizeof(model));
+        model.bad_micro = -1;
+        DataLoader d = open_loader(shuffle);
+        TrainStep s = {&model, &d, ACCUMULATION, {0}};
+        for (int step = 0; step < STEPS; step++) {
+            char text[256];
+            train_step_begin(&s);
+            StepResult r = train_step_compute(&s);
+            if (run == 0) { expected[step] = model.digest; }
+            same = same && model.digest == expected[step];
+            if (run == 1) { verified = verified && train_step_verify(&s, r, text, sizeof(text)); }
+            if (run == 1) { same = same && model.digest == expected[step]; }
+            if (run == 2) {
+                model.bad_micro = step % ACCUMULATION;
+                char name[64];
+                snprintf(name, sizeof(name), "forward: encoded, micro-step %d of %d", model.bad_micro + 1,
+                         ACCUMULATION);
+                found = found && train_step_find_non_finite(&s, text, sizeof(text)) && strcmp(text, name) == 0;
+                model.bad_micro = -1;
+            }
+        }
+        dataloader_state_free(&s.begin);
+        dataloader_close(&d);
+    }
+    CHECK(same);
+    CHECK(verified);
+    CHECK(found);
+}
+
+// What a machine that computes wrongly does: other bits the second time, or finite numbers.
+static void differences_are_told(void) {
+    char text[256];
+    GPT2 model;
+    memset(&model, 0, sizeof(model));
+    model.bad_micro = -1;
+    DataLoader d = open_loader(1);
+    TrainStep s = {&model, &d, ACCUMULATION, {0}};
+    train_step_begin(&s);
+    StepResult r = train_step_compute(&s), other = r;
+    CHECK(train_step_verify(&s, r, text, sizeof(text)));
+    other.loss = nextafterf(r.loss, 1e9f);
+    CHECK(!train_step_verify(&s, other, text, sizeof(text)));
+    other = r, other.norm = nextafterf(r.norm, 0.0f);
+    CHECK(!train_step_verify(&s, other, text, sizeof(text)));
+    model.digest ^= 1; // of the first time
+    CHECK(!train_step_verify(&s, r, text, sizeof(text)) && strstr(text, "digest") != NULL);
+    CHECK(!train_step_find_non_finite(&s, text, sizeof(text)));
+    dataloader_state_free(&s.begin);
+    dataloader_close(&d);
+}
+
+int main(void) {
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        steps_go_on(1, shuffle);
+        steps_go_on(3, shuffle);
+    }
+    differences_are_told();
+    return unit_end();
+}
