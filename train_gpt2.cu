@@ -384,19 +384,22 @@ static void cast_block_free(GPT2* model, float* block) {
     if (block != model->master_weights) { cuda_try(cudaFree(block)); }
 }
 
+// num_parameters floats to the device, with zeros in the padding rows of wte.
+static Status load_parameters(GPT2* model, float* fp32, const float* params) {
+    GPT2Config c = model->info.config;
+    size_t V = c.vocab_size, Vp = c.padded_vocab_size, C = c.channels; // wte comes first
+    TRY(device_copy(fp32, params, model->info.num_parameters * sizeof(float), cudaMemcpyHostToDevice));
+    cuda_try(cudaMemsetAsync(fp32 + V * C, 0, (Vp - V) * C * sizeof(float), model->stream));
+    return cuda_try(cudaDeviceSynchronize());
+}
+
 Status gpt2_set_parameters(GPT2* model, const float* params) {
-    size_t n = model->info.num_parameters;
     status_clear();
-    if (sizeof(floatX) == sizeof(float)) {
-        return device_copy(model->params_memory, params, n * sizeof(float), cudaMemcpyHostToDevice);
-    }
+    if (sizeof(floatX) == sizeof(float)) { return load_parameters(model, (float*)model->params_memory, params); }
     float* fp32 = cast_block(model, 1);
     TRY(status_now());
-    if (device_copy(fp32, params, n * sizeof(float), cudaMemcpyHostToDevice) == STATUS_OK) {
-        GPT2Config c = model->info.config;
-        size_t V = c.vocab_size, Vp = c.padded_vocab_size, C = c.channels; // wte comes first
-        cuda_try(cudaMemsetAsync(fp32 + V * C, 0, (Vp - V) * C * sizeof(float), model->stream));
-        cast_from_fp32(model->params_memory, fp32, n, model->stream);
+    if (load_parameters(model, fp32, params) == STATUS_OK) {
+        cast_from_fp32(model->params_memory, fp32, model->info.num_parameters, model->stream);
         cuda_try(cudaDeviceSynchronize());
     }
     cast_block_free(model, fp32);
