@@ -42,7 +42,7 @@ static inline int logger_parse_run_(const char* line, uint64_t* run) {
 
 // The id of the run that wrote <dir>/main.log, which is its first line; 0 where there is no such file, or it does not say.
 static inline uint64_t logger_read_run(const char* dir) {
-    char path[1024], line[LOGGER_LINE];
+    char path[1024], line[LOGGER_LINE] = "";
     uint64_t run = 0;
     snprintf(path, sizeof(path), "%s/main.log", dir);
     FILE* file = fopen(path, "rb");
@@ -57,7 +57,7 @@ static inline void logger_rewind_(const Logger* logger, int resume_step) {
     FILE* old = fopen_check(logger->path, "rb");
     AtomicFile kept;
     char* line = NULL;
-    char first[LOGGER_LINE];
+    char first[LOGGER_LINE] = "";
     size_t capacity = 0;
     ssize_t length;
     uint64_t run;
@@ -92,7 +92,7 @@ static inline void logger_open(Logger* logger, const char* dir, int resume_step,
         logger_rewind_(logger, resume_step);
         return;
     }
-    char line[LOGGER_LINE];
+    char line[LOGGER_LINE] = "";
     size_t bytes = (size_t)logger_format_run_(line, sizeof(line), run);
     FILE* file = fopen_check(logger->path, "w");
     fwrite_check(line, 1, bytes, file, logger->path);
@@ -104,7 +104,7 @@ static inline void logger_open(Logger* logger, const char* dir, int resume_step,
 
 // Appends to the file all or nothing. Returns 0, or errno.
 static inline int logger_append_(const Logger* logger, const char* text, size_t bytes) {
-    char first[LOGGER_LINE];
+    char first[LOGGER_LINE] = "";
     struct stat st;
     int fd = open(logger->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) { return errno; }
@@ -136,7 +136,7 @@ static inline void logger_note_(Logger* logger, int error) {
         print_warning("cannot write %s: %s; the run goes on and keeps its lines", logger->path, strerror(error));
     }
     if (error == 0 && logger->error != 0) {
-        print_warning("%s can be written again; it lacks %zu lines", logger->path, logger->lost);
+        print_warning("%s can be written again; it lacks %zu lines of what came meanwhile", logger->path, logger->lost);
     }
     logger->error = error;
 }
@@ -153,7 +153,7 @@ __attribute__((format(printf, 2, 3)))
 #endif
 static inline void
 logger_line_(Logger* logger, const char* format, ...) {
-    char line[LOGGER_LINE];
+    char line[LOGGER_LINE] = "";
     if (!logger->active) { return; }
     va_list args;
     va_start(args, format);
