@@ -310,6 +310,7 @@ sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
 # kernels of llmc against fp64; every variant's sweep; and compute-sanitizer on small shapes of those that train
 $(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/test_training.sh build/train_gpt2cu_$(p)))
+$(foreach p,bf16 fp32,$(call check,test_plan_run_$(p),build/train_gpt2cu_$(p),dev/test/test_plan.sh build/train_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),dev/test/test_faults.sh build/train_gpt2cu_faults_$(p)))
 $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
@@ -320,7 +321,7 @@ sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16),$(va
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
 gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/train_gpt2cu_$(p) build/train_gpt2cu_faults_$(p)) $(gpu_unit_tests) $(variant_programs) \
     $(call sanitizer_needs,wgmma)
-gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 faults_bf16 faults_fp32 \
+gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 test_plan_run_bf16 test_plan_run_fp32 faults_bf16 faults_fp32 \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
 unit-tests: $(unit_checks)

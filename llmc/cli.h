@@ -65,7 +65,7 @@ enum { CLI_FREE = 0, CLI_RESULT = 1 };
     X(resume, "-y", "--resume", whole, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                  \
       "1: go on from the newest checkpoint in the output directory, if there is one")                                  \
     X(batch, "-b", "--batch", whole, 4, 1, 1 << 20, "auto", FOR_BOTH, RESULT,                                          \
-      "B, rows of a micro-batch; auto: the largest that fits and divides -d")                                          \
+      "B, rows of a micro-batch; auto: the largest that fits in memory and divides -d, without -d a power of two up to 64") \
     X(time, "-t", "--time", whole, 1024, 1, 1 << 20, NULL, FOR_BOTH, RESULT,                                           \
       "T, tokens of a row")                                                                                            \
     X(total_batch, "-d", "--total-batch", whole, -1, -1, INT_MAX, NULL, FOR_BOTH, RESULT,                              \
@@ -117,7 +117,7 @@ enum { CLI_FREE = 0, CLI_RESULT = 1 };
     X(overfit, "-a", "--overfit", whole, 0, 0, 1, NULL, FOR_BOTH, RESULT,                                              \
       "1: train on one batch of the validation data again and again, for debugging")                                   \
     X(recompute, "-r", "--recompute", whole, CLI_AUTO, 0, 2, "auto", FOR_BOTH, FREE,                                   \
-      "what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 GELU and LayerNorm; auto: the least that memory allows") \
+      "what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 GELU and LayerNorm; auto: the least that memory allows, where -b auto has taken the B that fits -r 1") \
     X(non_finite, NULL, "--non-finite", text, "stop", 0, 0, "stop|skip", FOR_BOTH, FREE,                               \
       "what a step does whose loss or gradient norm is not finite: end the run with exit code 3, or skip the update")  \
     X(max_skips, NULL, "--max-skips", whole, 10, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                     \

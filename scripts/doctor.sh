@@ -18,7 +18,11 @@ row() {
     [ "$1" != "NOT OK" ] || faults=$((faults + 1))
 }
 line() { echo "+-----------------------+----------------------------------------------------+"; }
-first_line() { "$@" 2>/dev/null | head -n 1; }
+first_line() { # of what a command prints; all of it is read, so that no pipe breaks
+    local text
+    text=$("$@" 2>/dev/null)
+    echo "${text%%$'\n'*}"
+}
 
 # tool RESULT NAME MEND COMMAND...: a row with the first line that the command prints; RESULT where there is no such command
 tool() {
