@@ -270,6 +270,11 @@ build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -O3 %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) $(sanitize) -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
 
+# Under ThreadSanitizer: the thread that writes checkpoints. Without OpenMP, whose own threads it takes for races.
+build/tsan/%: %.c build/cpu.flags
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -O3 -fopenmp %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -O1 -g -fsanitize=thread -MF build/tsan_$(notdir $*).d $< -o $@ $(LDLIBS)
+
 build/test_%: dev/test/test_%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
@@ -286,6 +291,8 @@ sanitized_tests := $(patsubst build/%,build/sanitized/dev/test/%,$(filter-out bu
 python_tests := $(wildcard dev/test/test_*.py)
 $(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(sanitized_tests),$(call check,sanitized-$(notdir $(t)),$(t),$(t)))
+tsan_tests := build/tsan/dev/test/test_checkpoint_writer
+$(foreach t,$(tsan_tests),$(call check,tsan-$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(filter-out %test_reference.py,$(python_tests)),$(call check,$(notdir $(t:.py=)),,$(python) $(t)))
 # PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
 torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
@@ -304,7 +311,7 @@ $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS)
 $(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
 cpu_checks := check-test_gpt2 check-training check-test_plan_run check-test_doctor check-faults check-test_hardening
-sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
+sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
 # kernels of llmc against fp64; every variant's sweep; and compute-sanitizer on small shapes of those that train
@@ -338,7 +345,7 @@ endif
 
 # Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many.
 cores := $(shell nproc 2>/dev/null || echo 2)
-test_programs := train_gpt2 test_gpt2 build/train_gpt2_faults $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) build/sanitized/dev/test/fuzz \
+test_programs := train_gpt2 test_gpt2 build/train_gpt2_faults $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) $(tsan_tests) build/sanitized/dev/test/fuzz \
     $(if $(and $(gpu),$(NVCC)),$(gpu_programs))
 test-programs: $(test_programs)
 test:

@@ -73,9 +73,9 @@ typedef struct {
 static inline CheckpointPaths checkpoint_paths(const char* directory, int step) {
     CheckpointPaths p;
     if (strlen(directory) > 960) { fatal("-o: the path is longer than 960 bytes: %s", directory); }
-    snprintf(p.model, sizeof(p.model), "%s/model_%08d.bin", directory, step);
-    snprintf(p.state, sizeof(p.state), "%s/state_%08d_00000.bin", directory, step);
-    snprintf(p.done, sizeof(p.done), "%s/DONE_%08d", directory, step);
+    snprintf(p.model, sizeof(p.model), "%.960s/model_%08d.bin", directory, step);
+    snprintf(p.state, sizeof(p.state), "%.960s/state_%08d_00000.bin", directory, step);
+    snprintf(p.done, sizeof(p.done), "%.960s/DONE_%08d", directory, step);
     return p;
 }
 
@@ -115,6 +115,19 @@ static inline const char* checkpoint_block_name_(char name[CHECKPOINT_NAME], con
     return name;
 }
 
+// Asks the kernel to begin bringing to the disk what was written: else a checkpoint of many GB would lie in memory until the
+// commit, and all of its way to the disk would be waited for there. A hint, whose failure is the commit's to tell.
+static inline void checkpoint_write_behind_(CheckedWriter* file) {
+#ifdef SYNC_FILE_RANGE_WRITE
+    const size_t every = (size_t)32 << 20, at = file->body.at;
+    if (at < every || at % every >= (size_t)CHECKPOINT_BUFFER) { return; }
+    fflush(file->file.file);
+    (void)sync_file_range(fileno(file->file.file), 0, 0, SYNC_FILE_RANGE_WRITE);
+#else
+    (void)file;
+#endif
+}
+
 // Writes a block and looks at every number of it.
 static inline Status checkpoint_write_block_(CheckedWriter* file, CheckpointSource* from, GPT2Block block) {
     const GPT2Info* info = gpt2_info(from->model);
@@ -129,6 +142,7 @@ static inline Status checkpoint_write_block_(CheckedWriter* file, CheckpointSour
         from->not_finite = finite_check_update(&check, from->buffer, n) != STATUS_OK;
         if (from->not_finite) { return STATUS_ERROR; }
         TRY(checked_write(file, from->buffer, n));
+        checkpoint_write_behind_(file);
     }
     return STATUS_OK;
 }

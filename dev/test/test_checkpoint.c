@@ -6,69 +6,11 @@ llmc/checkpoint.h: what a checkpoint brings back, which are refused, and what a 
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "model_stub.h"
-#include "unit.h"
-
-enum { STEP = 12, V = 100 };
-
-static float* numbers(size_t n, float first) {
-    float* p = (float*)malloc_check(n * sizeof(float));
-    for (size_t i = 0; i < n; i++) { p[i] = first + (float)i; }
-    return p;
-}
-
-static GPT2 make_model(int master_weights, float first) {
-    static const GPT2Config small = {8, V, 128, 1, 1, 32};
-    GPT2 model;
-    memset(&model, 0, sizeof(model));
-    model.info.config = small;
-    model.info.num_parameters = gpt2_parameters(model.info.table, small);
-    model.info.weight_bytes = sizeof(float);
-    model.info.B = 2, model.info.T = 4;
-    size_t n = model.info.num_parameters;
-    model.blocks[GPT2_WEIGHTS] = numbers(n, first);
-    model.blocks[GPT2_MOMENTS1] = numbers(n, first + 0.25f);
-    model.blocks[GPT2_MOMENTS2] = numbers(n, first + 0.5f);
-    model.blocks[GPT2_MASTER_WEIGHTS] = master_weights ? numbers(n, first + 0.75f) : NULL;
-    return model;
-}
-
-static void free_model(GPT2* model) {
-    for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { free(model->blocks[i]); }
-}
-
-static void open_loader(DataLoader* d, int shuffle) {
-    const HostAlloc host_memory = {NULL, NULL};
-    uint16_t tokens[101];
-    for (int i = 0; i <= 100; i++) { tokens[i] = (uint16_t)(i % V); }
-    const char* path = unit_path("tokens.bin");
-    if (!file_exists(path)) {
-        unit_write_format(path, TOKENS_MAGIC_16, TOKENS_VERSION_16, 101, V, tokens, sizeof(tokens));
-    }
-    dataloader_open(d, path, 2, 4, 0, 1, shuffle, 42, V, host_memory);
-}
-
-static Outliers make_outliers(void) {
-    Outliers o;
-    memset(&o, 0, sizeof(o));
-    for (int i = 0; i < 200; i++) {
-        outlier_update(&o.loss, 5.0 - 0.01 * i);
-        outlier_update(&o.grad_norm, i % 7);
-    }
-    return o;
-}
+#include "checkpoint_fixture.h"
 
 static const char* state_path(void) { return unit_path("state_00000012_00000.bin"); }
 static const char* model_path(void) { return unit_path("model_00000012.bin"); }
 static const char* done_path(void) { return unit_path("DONE_00000012"); }
-static const char* folder(void) {
-    unit_path("tokens.bin"); // makes the directory
-    return unit_folder;
-}
-
-static char settings_text[] = "result --seed 42\ndata training-data 1 file, 101 tokens\n";
-static const RunIdentity identity = {0x1122334455667788u, 0x99aabbccddeeff01u, 0x23456789abcdef01u, settings_text,
-                                     sizeof(settings_text) - 1};
 
 static CheckpointSource source_of(GPT2* model) {
     static char buffer[CHECKPOINT_BUFFER];
@@ -422,7 +364,9 @@ static void numbers_that_are_not_finite_are_not_written(void) {
 }
 
 static void numbers_that_are_not_finite_are_not_read(void) {
-    const size_t bytes = sizeof(float) * make_model(0, 0.0f).info.num_parameters;
+    GPT2 model = make_model(0, 0.0f);
+    const size_t bytes = sizeof(float) * model.info.num_parameters;
+    free_model(&model);
     write_one(1, 1);
     unit_unseal(state_path());
     unit_patch(state_path(), HEADER_BYTES + bytes + 4 * 128 * 32 + 2, 0x7f80); // the first number of wpe
