@@ -270,8 +270,10 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
         listed = listed && (strstr(help, flag) != NULL) == is_mine(f) && (strstr(settings, row) != NULL) == is_mine(f);
     }
     CHECK(listed);
-    CHECK(strstr(help, "  -b  --batch <int>|auto\n        B, rows of a micro-batch; auto: the largest that fits and "
-                       "divides -d (default 4)\n") != NULL);
+    CHECK(
+        strstr(help,
+               "  -b  --batch <int>|auto\n        B, rows of a micro-batch; auto: the largest that fits in memory and "
+               "divides -d, without -d a power of two up to 64 (default 4)\n") != NULL);
     CHECK(
         strstr(help, " --overwrite <0|1>\n        a new run may replace the checkpoints and the log of another one\n"));
     CHECK(strstr(help, "(default auto)") != NULL && strstr(help, "CLI_AUTO") == NULL);
