@@ -37,7 +37,8 @@ train() {
         -o "$work/$name" -x "$steps" -n "$every" -nk 1 "$@" >"$work/$name.log" 2>&1 || { tail -n 5 "$work/$name.log" >&2; exit 1; }
 }
 
-# Blocking first: its last weights are those that the other run begins with, which saves drawing new ones.
+# Blocking first: its last weights are those that the other run begins with, which saves drawing new ones. The first save of
+# the other has to end before the next one, at the last step, begins.
 measure() { # model B steps_blocking every_blocking steps every
     train "$1_blocking" "$3" "$4" -b "$2" -e "$1" --async-save 0
     local last
@@ -85,8 +86,8 @@ mkdir -p "$folder"
     [ $# -gt 0 ] || set -- d12 d48
     for model in "$@"; do
         case $model in
-        d12) measure d12 32 40 20 160 40 ;;
-        d48) measure d48 8 16 8 140 20 ;;
+        d12) measure d12 32 40 20 159 80 ;;
+        d48) measure d48 8 16 8 199 100 ;;
         *) echo "error: $model: of d12 and d48" >&2; exit 1 ;;
         esac
     done
