@@ -176,6 +176,9 @@ static inline void run_start_begin(RunStart* s, const Options* o) {
     }
     status_clear();
     check(s->step < 0 && o->overwrite ? run_folder_clear(&s->scan) : run_folder_clean(&s->scan, s->step));
+    if (s->step >= 0) { // the run may have been killed between its last checkpoint and the deletion of the one too many
+        check(run_folder_keep(&s->folder, o->checkpoints_keep, o->checkpoint_major, s->step));
+    }
     run_folder_scan_free(&s->scan);
 }
 

@@ -246,6 +246,9 @@ done
 check "a run that keeps three checkpoints ends" run kept "${again[@]}" -n 13 -nk 3 -nm 10
 check "-nk counts what is there, whatever -n was; multiples of -nm stay" test "$(cd "$dir/kept" && echo DONE*)" = \
     "DONE_00000010 DONE_00000020 DONE_00000026 DONE_00000039 DONE_00000040"
+copy finished 00000020 00000040
+check "a run that was killed after its last checkpoint ends" run finished "${again[@]}" -nk 1
+check "-nk deletes the one too many" test "$(cd "$dir/finished" && echo DONE*)" = "DONE_00000040"
 
 # one run at a time
 copy locked 00000040
