@@ -171,8 +171,8 @@ class Trial:
 
     def start(self, command, limit=None, user=None, stdout=None, threads=1, **environment):
         """Starts the trainer; `limit`: KiB that a file may have, beyond which the disk is full to it."""
-        if limit is not None:  # writing beyond it is an error then, not a signal
-            command = ["bash", "-c", 'trap "" XFSZ; ulimit -S -f "$1"; shift; exec "$@"', "bash", str(limit), *command]
+        if limit is not None:
+            command = ["bash", "-c", 'ulimit -S -f "$1"; shift; exec "$@"', "bash", str(limit), *command]
         settings = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **environment}
         settings["XDG_CACHE_HOME"] = self.soak.home  # not the user's: runs remember how long their steps took
         self.commands.append(" ".join([*(f"{k}={v}" for k, v in settings.items()), *command]))
@@ -226,6 +226,7 @@ class Reference:
         self.seconds = time.monotonic() - start
         self.log = read_log(self.folder)
         self.others = {name for name in os.listdir(self.folder) if not re.search(r"\d{8}", name)}
+        claim(self.others == {"main.log"}, f"{run} leaves {' '.join(sorted(self.others))}")
         claim(steps_done(self.folder) == self.steps, f"{run}: {steps_done(self.folder)} steps, not {self.steps}")
 
 
