@@ -299,7 +299,9 @@ static inline Options cli_parse(int argc, char** argv) {
         const CliFlag* flag = cli_find_(argv[i], equals ? (size_t)(equals - argv[i]) : strlen(argv[i]));
         const char* value = equals ? equals + 1 : argv[i + 1]; // argv[argc] is NULL
         int bare = flag->type == CLI_toggle && equals == NULL && (value == NULL || value[0] == '-');
-        if (value == NULL && !bare) { fatal("flag %s needs a value", argv[i]); }
+        if (value == NULL && !bare) {
+            fatal("flag %s needs a value; ./%s --help lists all flags", argv[i], CLI_PROGRAM);
+        }
         cli_set_(&options, flag, equals ? flag->long_name : argv[i], bare ? "1" : value);
         i += equals == NULL && !bare;
     }

@@ -145,8 +145,7 @@ static inline void run_start_compare(RunStart* s, const Options* o) {
         d = run_identity_compare(stdout, s->before.text, s->before.text_bytes, &s->identity);
     }
     if (s->log != 0 && s->before.run != 0 && s->log != s->before.run) {
-        printf("note: main.log: the checkpoint's run is %016" PRIx64 ", the log's %016" PRIx64 "\n", s->before.run,
-               s->log);
+        printf("note: main.log: the checkpoint's run is %" PRIu64 ", the log's %" PRIu64 "\n", s->before.run, s->log);
         d.changing++;
     }
     if (d.fixed > 0) {

@@ -344,7 +344,7 @@ static inline int run_plan_print(const RunPlan* p, const Options* o, const RunSh
     print_table_row("validation tokens", "%zu", s->val_tokens);
     print_table_row("tokens of a step", "%d: B %d x T %d x %d micro-steps", o->total_batch, o->batch, o->time,
                     s->accumulation);
-    print_table_row("steps", "%d to %d: %.3g tokens", s->first_step, s->num_steps,
+    print_table_row("steps", "%d to %d: %.0f tokens", s->first_step, s->num_steps,
                     (double)(s->num_steps - s->first_step) * o->total_batch);
     print_table_row("validation batches", "%d", s->val_batches);
     int disk = run_plan_print_disk_(p, o, s);

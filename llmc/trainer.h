@@ -236,7 +236,7 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     gpt2_print_device(t->model);
     print_table_row("measured GEMM", "%.4g TFLOP/s; MFU: model FLOP/s over this", t->gemm_flops * 1e-12);
     print_table_line();
-    print_table_row("run", "%016" PRIx64, t->start.identity.run);
+    print_table_row("run", "%" PRIu64, t->start.identity.run); // as in main.log
     print_table_row("weights from", "%s", source);
     print_table_row("context maxT", "%d", c.max_seq_len);
     print_table_row("vocabulary V (Vp)", "%d (%d)", c.vocab_size, c.padded_vocab_size);

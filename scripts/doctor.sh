@@ -86,5 +86,5 @@ else
     row "NOT OK" trainer "$trainer is not built" "make $(basename "$trainer"); its errors: build/doctor.log"
     line
 fi
-[ $faults -eq 0 ] && echo "doctor: nothing essential is missing" || echo "doctor: $faults things are not ok; see '->' above"
+[ $faults -eq 0 ] && echo "doctor: nothing essential is missing" || echo "doctor: something is not ok; see '->' above"
 [ $faults -eq 0 ]

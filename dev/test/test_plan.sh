@@ -60,7 +60,7 @@ check "it has the weights" row weights '0\.[0-9] MiB'
 check "it has activations by name" row "  fch_gelu" MiB
 check "it has the snapshot" row snapshot MiB
 check "it has the tokens of a step" row "tokens of a step" "512: B 4 x T 64 x 2 micro-steps"
-check "it has the steps" row steps "0 to 40"
+check "it has the steps" row steps "0 to 40: 20480 tokens"
 check "it has the checkpoints that stand on the disk at a time" row checkpoints "3 at a time"
 check "it knows no time yet" row "time of a step" "not known"
 check "it does not train" test -z "$(grep '^step ' "$dir/out")"

@@ -172,6 +172,7 @@ again=("${common[@]}" -e "$model" -s 0 -y 1)
 says() { grep -qF -- "$1" "$dir/stdout" && return 0; cat "$dir/stdout"; return 1; }
 id=$(sed -n '1s/^s:0 run://p' "$dir/whole/main.log")
 check "main.log begins with the run's id" test -n "$id"
+check "it is the one that the run prints" grep -qE "^\| run +\| $id +\|" "$dir/whole.log"
 copy used 00000040
 check "a new run in the folder of a run" fails_with "holds a run (checkpoint 40, main.log): -y 1 goes on with it, --overwrite" \
     "${common[@]}" -e $model -o "$dir/used"
@@ -271,7 +272,7 @@ check "nor does a pipe that nobody reads" test "$(cat "$dir/code")" = 0
 check "its log is whole" same full pipe main.log
 
 check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
-check "a missing value" fails_with "-b needs a value" -b
+check "a missing value" fails_with "-b needs a value; ./train_gpt2" -b
 check "a missing file" fails_with "$dir/none.bin" -e $model -i "$dir/none.bin"
 check "a missing model" fails_with "nothing.bin" "${common[@]}" -e nothing.bin
 check "a bad descriptor" fails_with "d13" "${common[@]}" -e d13
