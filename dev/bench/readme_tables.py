@@ -173,10 +173,15 @@ def cpu():
     )
 
 
+# Parts that are empty until they are measured
+
+
 def step_cost():
     """What the guards of a run cost a step."""
     path = f"{H200}/step_cost.csv"
-    rows = need(read_csv(path), path)
+    rows = read_csv(path)
+    if not rows:
+        return ""
     said = []
     for row in rows:
         shape = f"{SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']}"
@@ -194,7 +199,7 @@ def plan_accuracy():
     """Memory as planned and as taken."""
     said = []
     for path in (f"{H200}/plan_accuracy.csv", f"{BENCH}/cpu_plan_accuracy.csv"):
-        rows = need(read_csv(path), path)
+        rows = read_csv(path)
         for kind in dict.fromkeys(row["memory"] for row in rows):
             here = [float(row["percent"]) for row in rows if row["memory"] == kind]
             runs = f"{len(here)} run{'s' * (len(here) != 1)} on {rows[0]['machine']}"
@@ -202,7 +207,28 @@ def plan_accuracy():
                 f"{kind} memory of {runs} by {min(here):+.1f}% to {max(here):+.1f}% "
                 f"([{os.path.basename(path)}]({path}))"
             )
-    return f"What runs took differs from what `--plan` said: {'; '.join(said)}."
+    return f"What runs took differs from what `--plan` said: {'; '.join(said)}." if said else ""
+
+
+def checkpoint_cost():
+    """What a save beside training costs the steps, of what one costs that training waits for."""
+    path = f"{H200}/checkpoint_cost.csv"
+    rows = read_csv(path)
+    if not rows:
+        return ""
+    said = []
+    for row in rows:
+        shape = f"{SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']}"
+        lost = f"{float(row['extra_ms']) / 1000:.3f} s of training in place of {float(row['blocking_s']):.3f} s"
+        said.append(
+            f"{lost} ({float(row['percent']):.1f}%) for {shape}, whose {float(row['gb']):.1f} GB are written in "
+            f"{float(row['write_s']):.1f} s from a snapshot in {row['snapshot']} memory"
+        )
+    first = rows[0]
+    return (
+        f"A save costs, beside one that training waits for: {'; '.join(said)} ([checkpoint_cost.csv]({path}); "
+        f"{first['gpu']}, driver {first['driver']}, {first['date']}, commit {first['commit']})."
+    )
 
 
 MODES = {
@@ -305,7 +331,7 @@ def rounded(count):
 # README.md
 
 REQUIRED = (quickstart, reference, curves, speed, bits, cpu, attention, places)
-PARTS = {f.__name__: f for f in (*REQUIRED, step_cost, plan_accuracy)}
+PARTS = {f.__name__: f for f in (*REQUIRED, step_cost, plan_accuracy, checkpoint_cost)}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)\n?<!-- end -->", re.DOTALL)
 # a number with a unit of measurement
 FIGURE = re.compile(
@@ -325,7 +351,7 @@ def generate(text):
 
     def written(match):
         body = places(match[3]) if match[2] == "places" else PARTS[match[2]]()
-        return f"{match[1]}{body}\n<!-- end -->"
+        return f"{match[1]}{body}\n<!-- end -->" if body else f"{match[1]}<!-- end -->"
 
     return PART.sub(written, text)
 
