@@ -113,10 +113,21 @@ check "and nothing is written" test ! -e "$dir/large"
 check "-b 1000000 is refused" trains 1 -e d12 -b 1000000 -x 1
 check "in one line" refused "GiB are available"
 
-# planned and used
-if [ $gpu -eq 1 ]; then
-    check "a larger run ends on the GPU" trains 0 -e gpt2:l6c384h6t64 --vocab-size 50257 -b 64 -d 4096 -x 3
-    check "it took what was planned" within GPU
+# planned and used. A GPU tells how much of its memory is used, not by whom: while other programs use it, nothing is compared.
+alone() { [ "$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)" -lt 100 ]; }
+takes_what_was_planned() {
+    for try in 1 2 3; do
+        trains 0 -e gpt2:l6c384h6t64 --vocab-size 50257 -b 64 -d 4096 -x 3 || return 1
+        within GPU && return 0
+        alone || { echo "attempt $try: other programs use this GPU"; sleep 1; }
+    done
+    return 1
+}
+skipped=0
+if [ $gpu -eq 1 ] && ! alone; then
+    skipped=1
+elif [ $gpu -eq 1 ]; then
+    check "a run takes what was planned on the GPU" takes_what_was_planned
 else
     check "a larger run ends" trains 0 -e gpt2:l6c256h4t64 --vocab-size 20000 -b 16 -d 1024 -x 3
     check "it took what was planned" within host
@@ -126,5 +137,5 @@ else
     check "with its snapshot again" within host
 fi
 
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]
