@@ -27,10 +27,10 @@ typedef enum {
 } CheckpointResult;
 
 typedef struct {
-    const RunFolder* folder; // of the run; it stays as it is until checkpoint_writer_close
-    int keep, major;         // so many checkpoints, and those of multiples of `major`, stay; 0: all, none
-    int in_background;       // 0: the trainer's thread writes
-    int newest;              // the step of the checkpoint that the run began from, or -1
+    RunFolder* folder; // of the run; the writer's until checkpoint_writer_close
+    int keep, major;   // so many checkpoints, and those of multiples of `major`, stay; 0: all, none
+    int in_background; // 0: the trainer's thread writes
+    int newest;        // the step of the checkpoint that the run began from, or -1
 } CheckpointWriterSettings;
 
 typedef struct {

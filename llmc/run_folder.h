@@ -217,12 +217,22 @@ static inline Status folder_remove_step_(const RunFolderScan* scan, int step) {
     return status;
 }
 
+// A damaged checkpoint that was written anew is whole.
+static inline void folder_forget_damage_(RunFolder* folder, int step) {
+    int left = 0;
+    for (int i = 0; i < folder->num_damaged; i++) {
+        if (folder->damaged[i] != step) { folder->damaged[left++] = folder->damaged[i]; }
+    }
+    folder->num_damaged = left;
+}
+
 // What -nk asks for after checkpoint `newest` was written: of the checkpoints up to it, the `keep` newest stay, and those at
 // multiples of `major`; older ones go, and damaged ones. It counts what is on the disk. keep 0 keeps all, major 0: no such.
 // Prints nothing and ends nothing, so that any thread may call it.
-static inline Status run_folder_keep(const RunFolder* folder, int keep, int major, int newest) {
+static inline Status run_folder_keep(RunFolder* folder, int keep, int major, int newest) {
     RunFolderScan scan;
     int kept = 0;
+    folder_forget_damage_(folder, newest);
     if (keep <= 0) { return STATUS_OK; }
     TRY(run_folder_scan(&scan, folder->path));
     Status status = STATUS_OK;

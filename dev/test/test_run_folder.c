@@ -229,6 +229,9 @@ static void keeping_counts_what_is_there(void) {
     f.damaged = bad, f.num_damaged = 2;
     CHECK(run_folder_keep(&f, 3, 0, 50) == STATUS_OK && checkpoints_are("100 90 80 70 60 50 30 20"));
     CHECK(run_folder_keep(&f, 3, 0, 80) == STATUS_OK && checkpoints_are("100 90 80 60 50"));
+    put_checkpoints(100, 10); // a damaged one that the run has written anew is whole, and counts
+    CHECK(run_folder_keep(&f, 0, 0, 70) == STATUS_OK && run_folder_keep(&f, 2, 0, 80) == STATUS_OK);
+    CHECK(checkpoints_are("100 90 80 70"));
     unit_clean();
     put("DONE_00000010"), put_checkpoint(20), put_checkpoint(30); // a stray DONE is no checkpoint
     f.num_damaged = 0;
