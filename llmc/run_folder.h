@@ -296,9 +296,24 @@ static inline void folder_holder_(char* text, size_t size, int fd) {
     }
 }
 
+// 1 where an open file is the one of that name: another run may have removed it, and made its own.
+static inline int folder_is_named_(int fd, const char* file) {
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && stat(file, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
+// 1 where a file is empty or begins as folder_holder_ reads it, in one line: what a run writes, also where the disk was full.
+static inline int folder_is_lock_(int fd) {
+    char content[256] = {0};
+    long pid = 0;
+    ssize_t n = pread(fd, content, sizeof(content) - 1, 0);
+    const char* end = content + strcspn(content, "\n");
+    return n == 0 || (n > 0 && sscanf(content, "%ld", &pid) == 1 && pid > 0 && end + 1 >= content + n);
+}
+
 // Opens and locks <path>/lock. 1: locked; 0: the file system has no locks; -1: an error, errno is why.
 static inline int folder_try_lock_(int* fd, const char* file) {
-    struct stat opened, named;
     for (int attempt = 0; attempt < 100; attempt++) {
         *fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
         if (*fd < 0) { return -1; }
@@ -306,7 +321,7 @@ static inline int folder_try_lock_(int* fd, const char* file) {
             return errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL ? 0 : -1;
         }
         // the run before has removed its file between our open and our lock: then this lock is nobody's
-        if (fstat(*fd, &opened) == 0 && stat(file, &named) == 0 && opened.st_ino == named.st_ino) { return 1; }
+        if (folder_is_named_(*fd, file)) { return 1; }
         close(*fd);
     }
     *fd = -1;
@@ -337,6 +352,10 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
         printf("note: the file system of %s has no locks: nothing keeps a second run out\n", path);
         return STATUS_OK;
     }
+    if (!folder_is_lock_(fd)) {
+        close(fd);
+        return status_fail("-o %s: its file `lock` is no run's; move that away, or name another folder", path);
+    }
     char host[200] = "?";
     gethostname(host, sizeof(host) - 1);
     int length = snprintf(text, sizeof(text), "%ld %s\n", (long)getpid(), host);
@@ -346,12 +365,14 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
     return STATUS_OK;
 }
 
-// Ends the lock and removes its file.
+// Ends the lock and removes its file, unless somebody has: then the name is another run's.
 static inline void run_folder_unlock(RunFolder* folder) {
     free(folder->damaged);
     folder->damaged = NULL, folder->num_damaged = 0;
     if (folder->lock < 0) { return; }
-    folder_remove_(folder->path, "lock");
+    char file[1024 + 8];
+    snprintf(file, sizeof(file), "%s/lock", folder->path);
+    if (folder_is_named_(folder->lock, file)) { remove(file); }
     close(folder->lock);
     folder->lock = -1;
 }

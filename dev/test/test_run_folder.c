@@ -284,6 +284,33 @@ static void one_run_at_a_time(void) {
     unit_clean();
 }
 
+// A file `lock` that no run has written is refused, and stays; what a killed run has left is taken, also half written. A run
+// whose lock file somebody has removed does not remove the next run's.
+static void others_locks_stay(void) {
+    static const char* const others[] = {"precious", "12 monkeys\nand more\n", "-4 x\n", " \n"};
+    static const char* const left[] = {"", "12345", "12345 host\n"};
+    const char* path = unit_path("lock");
+    RunFolder f, second;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        unit_write(path, others[i], strlen(others[i]));
+        CHECK(run_folder_lock(&f, folder()) != STATUS_OK && strstr(status_message(), "lock") && f.lock < 0);
+        CHECK(unit_file_is(path, others[i]));
+    }
+    for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); i++) {
+        unit_write(path, left[i], strlen(left[i]));
+        CHECK(run_folder_lock(&f, folder()) == STATUS_OK && f.lock >= 0);
+        run_folder_unlock(&f);
+    }
+    CHECK(run_folder_lock(&f, folder()) == STATUS_OK);
+    remove(path);
+    CHECK(run_folder_lock(&second, folder()) == STATUS_OK);
+    run_folder_unlock(&f);
+    CHECK(there("lock"));
+    run_folder_unlock(&second);
+    CHECK(!there("lock"));
+    unit_clean();
+}
+
 int main(void) {
     names_are_a_runs_or_not();
     folders_that_are_none();
@@ -291,5 +318,6 @@ int main(void) {
     what_a_killed_run_left_goes();
     keeping_counts_what_is_there();
     one_run_at_a_time();
+    others_locks_stay();
     return unit_end();
 }
