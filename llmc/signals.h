@@ -25,7 +25,7 @@ static struct {
     int stop;     // the signal that asks the run to end, or 0
     int save;     // 1: SIGUSR1 has come
     int running;  // 1: there are steps to finish and to save
-    long long ms; // when `stop` was set
+    long long ms; // when the first signal came that sets `stop`, or 0
 } signals_;
 
 static inline const char* signals_name(int number) {
@@ -49,15 +49,16 @@ static inline void signals_end_(int number, int exit_code) {
 }
 
 static inline void signals_stop_handler_(int number) {
-    int error = errno, none = 0;
+    int error = errno;
+    long long first = 0; // when the first one came
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
     if (!__atomic_load_n(&signals_.running, __ATOMIC_RELAXED)) { signals_end_(number, 0); }
-    if (__atomic_compare_exchange_n(&signals_.stop, &none, number, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-        __atomic_store_n(&signals_.ms, ms, __ATOMIC_RELAXED);
+    if (__atomic_compare_exchange_n(&signals_.ms, &first, ms, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&signals_.stop, number, __ATOMIC_RELAXED);
         signals_say_(number, ": ending after this step; a second one ends at once, without saving\n");
-    } else if (ms - __atomic_load_n(&signals_.ms, __ATOMIC_RELAXED) > SIGNALS_SAME_MS) {
+    } else if (ms - first > SIGNALS_SAME_MS) {
         signals_end_(number, 128 + number);
     }
     errno = error;

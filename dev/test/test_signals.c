@@ -63,6 +63,19 @@ static void before_the_first_step_a_signal_ends_at_once(void) {
     CHECK(!file_exists(unit_path("main.log.tmp")) && !file_exists(unit_path("main.log")));
 }
 
+// timeout(1)'s two signals may run the handler in two threads at a time: the one that comes second, before the first has
+// written down when it came, does not end the program.
+static void two_threads_take_one_signal(void) {
+    if (unit_fork()) {
+        signals_install();
+        signals_begin_steps();
+        signals_.stop = SIGTERM;
+        raise(SIGTERM);
+        _exit(signals_stop() == SIGTERM ? 50 : 51);
+    }
+    CHECK(unit_wait().exit_code == 50);
+}
+
 static void sigusr1_is_taken_once(void) {
     if (unit_fork()) {
         signals_install();
@@ -126,6 +139,7 @@ int main(void) {
     second_signal_leaves_nothing_half_written(SIGTERM, SIGTERM);
     second_signal_leaves_nothing_half_written(SIGTERM, SIGINT);
     before_the_first_step_a_signal_ends_at_once();
+    two_threads_take_one_signal();
     sigusr1_is_taken_once();
     ignored_signals_stay_ignored();
     slots_are_given_back();
