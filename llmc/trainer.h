@@ -787,6 +787,7 @@ static inline int trainer_close(Trainer* t) {
 
 static inline int trainer_main(int argc, char** argv) {
     static Trainer trainer;
+    keep_standard_files();
     Options options = cli_parse(argc, argv);
     if (options.doctor) { return run_doctor(&options); }
     signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so

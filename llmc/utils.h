@@ -141,6 +141,15 @@ static inline int64_t file_size(FILE* f, const char* path) {
 
 static inline int file_exists(const char* path) { return access(path, F_OK) == 0; }
 
+// Call it first. Where stdin, stdout or stderr are closed, takes their numbers, without making them usable: else a file that
+// the program opens, a checkpoint even, would get the number, and what is printed would go into it.
+static inline void keep_standard_files(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0) { continue; }
+        if (open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) { return; }
+    }
+}
+
 static inline void create_directory(const char* path) {
     struct stat st;
     if (mkdir(path, 0755) == 0) { return; }

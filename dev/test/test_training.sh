@@ -270,6 +270,10 @@ check "it is said once" test "$(cat "$dir/stderr")" = \
 { "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/pipe" 2>"$dir/stderr"; echo $? >"$dir/code"; } | true
 check "nor does a pipe that nobody reads" test "$(cat "$dir/code")" = 0
 check "its log is whole" same full pipe main.log
+"$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/full" --overwrite >&- 2>"$dir/stderr"
+check "nor a stdout that is closed, and nothing is printed into another file" test $? -eq 0
+check "it is said at once" test "$(cat "$dir/stderr")" = \
+    "warning: cannot write stdout: Bad file descriptor; the run goes on without"
 
 check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
 check "a missing value" fails_with "-b needs a value; ./train_gpt2" -b

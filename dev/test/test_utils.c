@@ -60,6 +60,25 @@ static void memory_that_is_not_there_is_said(void) {
     free(nothing);
 }
 
+// A file of the program's never gets the number of a closed stdout, which would print into it; writing there stays an error.
+static void closed_standard_files_stay_closed_to_others(void) {
+    if (unit_fork()) {
+        close(STDIN_FILENO), close(STDOUT_FILENO), close(STDERR_FILENO);
+        keep_standard_files();
+        int fd = open(unit_path("new"), O_WRONLY | O_CREAT, 0644);
+        int refused = write(STDOUT_FILENO, "x", 1) < 0 && write(STDERR_FILENO, "x", 1) < 0;
+        _exit(fd == 3 && refused ? 50 : 51);
+    }
+    CHECK(unit_wait().exit_code == 50);
+    if (unit_fork()) {
+        keep_standard_files(); // those that are open stay as they are
+        _exit(write(STDERR_FILENO, "x", 1) == 1 ? 50 : 51);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 50 && strcmp(child.text, "x") == 0);
+    unit_clean();
+}
+
 static void directories_are_made_once(void) {
     const char* path = unit_path("folder");
     create_directory(path);
@@ -84,6 +103,7 @@ int main(void) {
     sizes_that_do_not_fit_stay_size_max();
     reading_names_the_file_and_the_fault();
     memory_that_is_not_there_is_said();
+    closed_standard_files_stay_closed_to_others();
     directories_are_made_once();
     time_does_not_run_backwards();
     return unit_end();
