@@ -263,7 +263,10 @@ def lose(trial, loss):
     user = 65534 if loss is not_permitted and os.geteuid() == 0 else None  # root is always permitted
     if user is not None:
         os.chown(trial.folder, user, user)
-    process = trial.start(command, user=user)
+    try:
+        process = trial.start(command, user=user)
+    except PermissionError as error:
+        raise Skipped(f"no other user may run {trial.soak.trainer}") from error
     runs = await_checkpoint(trial, process, 4)
     with loss(trial):
         code = trial.finish(process, None)
@@ -492,7 +495,7 @@ CASES = {
 
 class Soak:
     def __init__(self, arguments, home):
-        self.trainer = os.path.abspath(arguments.trainer)
+        self.trainer = shutil.copy(arguments.trainer, home)  # make may build another one, and any user may run this one
         self.gpu = "cu" in os.path.basename(arguments.trainer)
         # the same with faults inside: build/train_gpt2_faults, build/train_gpt2cu_faults_bf16
         name = re.sub(r"^(train_gpt2(?:cu)?)", r"\1_faults", os.path.basename(arguments.trainer))
