@@ -149,11 +149,24 @@ def case_term(trial):
 
 
 def await_checkpoint(trial, process, step):
-    """Waits until that checkpoint is whole; True: the run still runs."""
+    """Waits until that checkpoint is whole, or the run has ended."""
     end = time.monotonic() + 60 * MINUTES
     while newest_step(trial.folder) < step and process.poll() is None and time.monotonic() < end:
         time.sleep(0.0005)
-    return process.poll() is None
+
+
+def halt_after(trial, command, step, **settings):
+    """Starts a run and halts it (SIGSTOP) after that checkpoint, with a third of its steps to come."""
+    for _ in range(20):
+        process = trial.start(command, **settings)
+        await_checkpoint(trial, process, step)
+        process.send_signal(signal.SIGSTOP)
+        if process.poll() is None and step <= newest_step(trial.folder) and steps_done(trial.folder) <= 16:
+            return process
+        process.send_signal(signal.SIGCONT)  # this machine was busy elsewhere: once more
+        trial.finish(process)
+        trial.empty_folder()
+    raise Failure(f"no run could be halted soon after its checkpoint {step}")
 
 
 def case_full(trial):
@@ -163,23 +176,29 @@ def case_full(trial):
     kilobytes = trial.random.randint(64, largest - 1)
     how = ("from the start", "later on", "for a while")[trial.index % 3]
     command = trial.command("small", "-n", 4, "-y", 1)
-    process = trial.start(command, limit=kilobytes if how == "from the start" else "unlimited")
-    full = how == "from the start"
-    if not full and await_checkpoint(trial, process, 4):
+    room_again = False
+    if how == "from the start":
+        process = trial.start(command, limit=kilobytes)
+    else:
+        process = halt_after(trial, command, 4, limit="unlimited")
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (kilobytes << 10, resource.RLIM_INFINITY))
-        full = True
+        process.send_signal(signal.SIGCONT)
     if how == "for a while":
-        while process.poll() is None and steps_done(trial.folder) < 13:
+        while process.poll() is None and "was not written" not in trial.text():
             time.sleep(0.0005)
+        process.send_signal(signal.SIGSTOP)
         if process.poll() is None:
+            room_again = steps_done(trial.folder) < 20
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            full = False
-    trial.finish(process, 4 if full else 0)
+        process.send_signal(signal.SIGCONT)
+    code = trial.finish(process, None)
+    newest = check_moment(trial.folder, reference, -1 if how == "from the start" else 4)
     trial.note(how)
+    claim(code == (0 if newest == reference.steps else 4), f"exit code {code}, the newest checkpoint is {newest}")
+    claim(newest == reference.steps or not room_again, "the last checkpoint was not written, and there was room again")
+    claim(how == "for a while" or code == 4, f"exit code {code}, and the last checkpoint did not fit")
     claim("was not written" in trial.text(), "no save was said to have failed")
     claim(not any(name.endswith(".tmp") for name in os.listdir(trial.folder)), "a .tmp stays")
-    least = {"from the start": -1, "later on": 4, "for a while": reference.steps}[how]
-    check_moment(trial.folder, reference, least)
     claim(steps_done(trial.folder) == reference.steps, f"the run ended at step {steps_done(trial.folder)}")
     trial.go(command)
     check_end(trial.folder, reference)
@@ -264,16 +283,15 @@ def lose(trial, loss):
     if user is not None:
         os.chown(trial.folder, user, user)
     try:
-        process = trial.start(command, user=user)
+        process = halt_after(trial, command, 4, user=user)
     except PermissionError as error:
         raise Skipped(f"no other user may run {trial.soak.trainer}") from error
-    runs = await_checkpoint(trial, process, 4)
     with loss(trial):
+        process.send_signal(signal.SIGCONT)
         code = trial.finish(process, None)
         newest = newest_step(trial.folder) if os.path.isdir(trial.folder) else -1
         if os.path.isdir(trial.folder):
             check_files(trial.folder, reference)
-    claim(runs, "the run ended before its folder was lost")
     claim(code == (0 if newest == reference.steps else 4), f"exit code {code}, the newest checkpoint is {newest}")
     claim(code == 0 or "was not written" in trial.text(), "no save was said to have failed")
     check_moment(trial.folder, reference, -1 if loss is deleted else 4)
@@ -281,19 +299,30 @@ def lose(trial, loss):
     check_end(trial.folder, reference)
 
 
+def fill_log(trial, command):
+    """Runs with a main.log that is full from the first checkpoint to the second, or later: what it lacks comes then."""
+    log = os.path.join(trial.folder, "main.log")
+    for _ in range(20):
+        process = halt_after(trial, command, 4)
+        os.rename(log, log + ".away")
+        os.symlink("/dev/full", log)
+        process.send_signal(signal.SIGCONT)
+        await_checkpoint(trial, process, 8)
+        os.replace(log + ".away", log)
+        in_time = process.poll() is None
+        trial.finish(process)
+        if in_time and steps_done(trial.folder) > 0 and "can be written again" in trial.text():
+            return
+        trial.empty_folder()
+    raise Failure("no run was as slow as it takes to empty a disk")
+
+
 def silence(trial, what):
     """Runs with a main.log or a stdout that cannot be written: that is said, and nothing else is lost."""
     reference = trial.soak.references["small"]
     command = trial.command("small", "-n", 4, "-y", 1)
-    if what == "main.log":  # from the first checkpoint to the third
-        log = os.path.join(trial.folder, "main.log")
-        process = trial.start(command)
-        await_checkpoint(trial, process, 4)
-        os.rename(log, log + ".away")
-        os.symlink("/dev/full", log)
-        await_checkpoint(trial, process, 12)
-        os.replace(log + ".away", log)
-        trial.finish(process)
+    if what == "main.log":
+        fill_log(trial, command)
         check_end(trial.folder, reference)
     elif what == "stdout":
         with open("/dev/full", "wb") as full:
@@ -303,9 +332,7 @@ def silence(trial, what):
         os.close(read)
         with os.fdopen(write, "wb") as closed:
             trial.go(command, stdout=closed)
-    claim(
-        f"cannot write {what.split()[-1]}" in trial.text().replace(trial.folder + "/", ""), f"{what} fails in silence"
-    )
+    claim(f"cannot write {what.split()[-1]}" in trial.text().replace(trial.folder + "/", ""), f"{what} fails unsaid")
     same_files(trial.folder, reference.folder, files_of(reference.steps))
 
 
@@ -361,7 +388,7 @@ def case_damaged(trial):
         f.write(reference.log)
     whole = trial.random.choice([8, 12])  # the checkpoints after it are damaged
     damaged = range(whole + 4, 17, 4)
-    for step in damaged:
+    for step in reversed(damaged):  # one may take the place of the next
         damage(trial, trial.folder, step)
     trial.go(trial.command("small", "-n", 4, "-y", 1))
     for step in damaged:
@@ -464,11 +491,11 @@ def case_long(trial):
     verify = ["--verify-every", 100]
     ways = [(1, verify), (1, [])] if trial.soak.gpu else [(2, verify), (4, []), (1, []), (1, verify)]
     threads, flags = ways[trial.index % len(ways)]
-    trial.note(f"{threads} threads{', verified' if flags else ''}")
     process = trial.start(trial.command("long", "-n", reference.steps // 8, *flags), threads=threads)
     memory = Memory(process, trial.folder, trial.soak.gpu)
     trial.finish(process)
     host, device = memory.growth(reference.steps)
+    trial.note(f"{threads} threads{', verified' if flags else ''} (memory +{host} KiB)")
     claim(host <= 1024, f"the process grew by {host} KiB after a quarter of its steps")
     claim(device <= 2, f"it takes {device} MiB more of the GPU after a quarter of its steps")
     check_end(trial.folder, reference)
