@@ -47,6 +47,24 @@ static inline void run_start_refuse_used_(const RunStart* s, const char* why) {
     fatal("-o %s holds a run (%s): %s, --overwrite removes it, or name another folder", s->folder.path, what, why);
 }
 
+// Refuses a folder that cannot be created or written to, before a model is built for it.
+static inline void run_start_check_folder_(const char* folder) {
+    char path[1024];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s", folder);
+    while (stat(path, &st) != 0 && errno == ENOENT && strcmp(path, ".") != 0) { // what it would be created in
+        char* slash = strrchr(path, '/');
+        if (slash == path) { slash++; }
+        slash != NULL ? (void)(*slash = '\0') : (void)strcpy(path, ".");
+    }
+    if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        fatal("-o %s: %s is not a directory; name another folder", folder, path);
+    }
+    if (access(path, W_OK | X_OK) != 0) {
+        fatal("-o %s: cannot write to %s: %s; name another folder", folder, path, strerror(errno));
+    }
+}
+
 // Locks and looks at the output directory, if there is one, and finds the checkpoint that -y 1 goes on from.
 static inline void run_start_open(RunStart* s, const Options* o) {
     memset(s, 0, sizeof(*s));
@@ -56,6 +74,7 @@ static inline void run_start_open(RunStart* s, const Options* o) {
     if (o->plan) { // writes nothing, and may look on where a run is at work
         snprintf(s->folder.path, sizeof(s->folder.path), "%s", o->output_dir);
     } else {
+        run_start_check_folder_(o->output_dir);
         check(run_folder_lock(&s->folder, o->output_dir));
     }
     check(run_folder_scan(&s->scan, o->output_dir));

@@ -136,6 +136,13 @@ static inline void trainer_check_options(Options* o) {
         printf("note: -n %d without -o, the directory to write to: no checkpoints\n", o->checkpoint_every);
         o->checkpoint_every = 0;
     }
+    if (o->overwrite && o->output_dir == NULL) {
+        printf("note: --overwrite without -o: there is nothing to replace\n");
+    }
+    if (o->resume_anyway && !o->resume) { printf("note: --resume-anyway without -y 1: the run begins anew\n"); }
+    if (o->max_skips != cli_defaults().max_skips && strcmp(o->non_finite, "skip") != 0) {
+        printf("note: --max-skips %d has no effect without --non-finite skip\n", o->max_skips);
+    }
     if (o->sample_every > 0 && o->sample_tokens > o->time) {
         printf("note: -g %d is above -t %d: samples end after %d tokens\n", o->sample_tokens, o->time, o->time);
     }
@@ -174,6 +181,11 @@ static inline void trainer_check_steps_(const Trainer* t) {
     if (o->val_steps > t->val_batches) {
         printf("note: -m %d: the validation data has %d batches of -b %d times -t %d; a validation takes each once\n",
                o->val_steps, t->val_batches, o->batch, o->time);
+    }
+    int every = o->verify_every, trains = t->first_step < t->num_steps;
+    if (trains && every > 0 && t->first_step / every == t->num_steps / every) {
+        printf("note: --verify-every %d: none of the steps %d to %d is a multiple of it, so none is computed twice\n",
+               every, t->first_step + 1, t->num_steps);
     }
     if (o->warmup > t->num_steps && t->num_steps > 0 && strcmp(o->scheduler, "constant") != 0) {
         printf("note: -u %d is above the run's %d steps: the learning rate ends at %.3g, on its way to -l %g\n",

@@ -150,8 +150,17 @@ static inline void keep_standard_files(void) {
     }
 }
 
+// Creates a directory, and those above it that are not there.
 static inline void create_directory(const char* path) {
     struct stat st;
+    char above[1024];
+    const char* slash = path[0] != '\0' ? strchr(path + 1, '/') : NULL;
+    for (; slash != NULL; slash = strchr(slash + 1, '/')) {
+        snprintf(above, sizeof(above), "%.*s", (int)(slash - path), path);
+        if (mkdir(above, 0755) != 0 && errno != EEXIST) {
+            fatal("cannot create directory %s: %s", above, strerror(errno));
+        }
+    }
     if (mkdir(path, 0755) == 0) { return; }
     if (errno == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) { return; }
     fatal("cannot create directory %s: %s", path, strerror(errno));

@@ -251,6 +251,18 @@ copy finished 00000020 00000040
 check "a run that was killed after its last checkpoint ends" run finished "${again[@]}" -nk 1
 check "-nk deletes the one too many" test "$(cd "$dir/finished" && echo DONE*)" = "DONE_00000040"
 
+check "a folder in folders that are not there" "$trainer" "${common[@]}" -e $model -s 0 -x 1 -n 1 -u 0 -o "$dir/deep/er/est" \
+    >/dev/null
+check "is created" test -e "$dir/deep/er/est/DONE_00000001"
+check "a file is no folder" fails_with "-o $dir/text_val.bin: $dir/text_val.bin is not a directory; name another" \
+    "${common[@]}" -e $model -o "$dir/text_val.bin"
+check "nor holds one" fails_with "$dir/text_val.bin" "${common[@]}" -e $model -o "$dir/text_val.bin/x"
+if [ "$(id -u)" -ne 0 ]; then # root may write anywhere
+    mkdir -m 555 "$dir/closed"
+    check "a folder without permission" fails_with "cannot write to $dir/closed: Permission denied" "${common[@]}" -e $model \
+        -o "$dir/closed/new"
+fi
+
 # one run at a time
 copy locked 00000040
 "$trainer" "${again[@]}" -o "$dir/locked" -n 0 -x 100000 --resume-anyway >"$dir/locked.log" 2>&1 &
@@ -344,6 +356,12 @@ check "-u as long as the run" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
 check "it has no note" without_note "$dir/stdout"
 check "-nk without -n" notes "-nk 3 without -n" "${short[@]}" -nk 3
 check "-n without -o" notes "-n 5 without -o" "${short[@]}" -n 5 -nk 3
+check "--overwrite without -o" notes "--overwrite without -o" "${short[@]}" --overwrite
+check "--resume-anyway without -y 1" notes "--resume-anyway without -y 1" "${short[@]}" --resume-anyway
+check "--max-skips without skip" notes "--max-skips 3 has no effect" "${short[@]}" --max-skips 3
+check "--verify-every above the steps" notes "none of the steps 1 to 5 is a multiple" "${short[@]}" -x 5 --verify-every 6
+check "--verify-every in the last step" "$trainer" "${short[@]}" -x 5 -u 5 --verify-every 5 >"$dir/stdout"
+check "has no note" without_note "$dir/stdout"
 check "-g above -t" notes "-g 65 is above -t 64" "${short[@]}" -s 1 -g 65
 check "a rate above 0.1" notes "-l 1: AdamW" "${short[@]}" -l 1
 check "a clip below epsilon" notes "--grad-clip 1e-09 is not above --epsilon 1e-08" "${short[@]}" --grad-clip 1e-9

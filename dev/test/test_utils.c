@@ -84,10 +84,11 @@ static void directories_are_made_once(void) {
     create_directory(path);
     create_directory(path); // it is there: fine
     CHECK(file_exists(path));
-    rmdir(path);
+    create_directory(unit_path("folder/in/it")); // and those above it
+    CHECK(rmdir(unit_path("folder/in/it")) == 0 && rmdir(unit_path("folder/in")) == 0 && rmdir(path) == 0);
     unit_write(path, "x", 1);
     CHECK_FATAL("folder|File exists", create_directory(path)); // a file is in the way
-    CHECK_FATAL("no/such/folder|No such file", create_directory("no/such/folder"));
+    CHECK_FATAL("folder|Not a directory", create_directory(unit_path("folder/in/it")));
 }
 
 static void time_does_not_run_backwards(void) {
