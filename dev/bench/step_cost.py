@@ -65,6 +65,7 @@ def milliseconds(program, shape, folder):
     shutil.rmtree(out, ignore_errors=True)
     command = [program, "-e", model, "-i", tokens, "-j", tokens, "-b", str(B), "-t", str(T), "-x", str(WARM_UP + STEPS)]
     command += ["-v", "0", "-m", "0", "-s", "0", "-n", "0", "-o", out]
+    command += ["-r", "1"]  # the default before there was "auto"
     ends, said = [], []
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     with subprocess.Popen(
