@@ -6,12 +6,12 @@ A sample of a shard is ranks * B * T tokens and one more, the last target; rank 
 come in the order of the file, or shuffled: the order of the shards anew for each epoch, the order of the samples anew
 for each shard, from the Mersenne Twister. The order is llm.c's, for the same seed.
 
-While a batch is in use, a thread reads the next one of the same shard. It touches nothing but that batch's memory, so
-the loader's position is always the consumer's, and no batch depends on how fast the thread was. Where the thread has
-not started when the batch is asked for (small batches, busy processors), the consumer reads it itself.
+While a batch is in use, a thread reads the next one of the same shard, and touches nothing but that batch's memory: the
+loader's position is always the consumer's. Where the thread has not started when the batch is asked for, the consumer reads it.
 
 Checksums (checked_file.h), where shards have them, are verified before a shard's first batch, once in a run: when the loader
 is opened where the shards have up to 1 GiB in all; else the thread, after each batch, verifies a piece of the next shard.
+What goes wrong while the loader opens ends the program; after that it is a Status, so that a run can still be saved.
 */
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
@@ -109,34 +109,41 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Token files
 
-// Opens a token file and checks its header, with its checksum, and its length.
-static inline TokenFile token_file_open(const char* path) {
-    TokenFile t;
-    CheckedReader r;
-    check(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
-    const int32_t* header = r.header;
+// Takes the header of an open file apart, and checks it and the file's length.
+static inline Status token_file_parse_(TokenFile* t, const CheckedReader* r) {
+    const int32_t* header = r->header;
     int expected_version = header[0] == TOKENS_MAGIC_32 ? TOKENS_VERSION_32 : TOKENS_VERSION_16;
     if (header[1] != expected_version) {
-        fatal("%s: version %d of the token format with magic number %d, expected %d", path, (int)header[1],
-              (int)header[0], expected_version);
+        return status_fail("%s: version %d of the token format with magic number %d, expected %d", t->path,
+                           (int)header[1], (int)header[0], expected_version);
     }
     if (header[2] < 0 || header[3] < 0 || header[3] > MAX_VOCAB_SIZE) {
-        fatal("%s: its header says %d tokens of a vocabulary of %d, %d at most; the file is corrupt", path,
-              (int)header[2], (int)header[3], (int)MAX_VOCAB_SIZE);
+        return status_fail("%s: its header says %d tokens of a vocabulary of %d, %d at most; the file is corrupt",
+                           t->path, (int)header[2], (int)header[3], (int)MAX_VOCAB_SIZE);
     }
-    t.file = r.file;
-    t.path = path;
-    t.num_tokens = (size_t)header[2];
-    t.vocab_size = header[3];
-    t.token_bytes = header[0] == TOKENS_MAGIC_32 ? 4 : 2;
-    t.has_checksums = r.has_checksums;
-    size_t size = HEADER_BYTES + r.body_bytes;
-    size_t expected = size_add(HEADER_BYTES, size_mul(t.num_tokens, t.token_bytes));
-    if (size != expected) {
-        fatal("%s has %zu bytes, but its header says %zu tokens, which take %zu; the file is truncated or corrupt",
-              path, size, t.num_tokens, expected);
-    }
-    return t;
+    t->file = r->file;
+    t->num_tokens = (size_t)header[2];
+    t->vocab_size = header[3];
+    t->token_bytes = header[0] == TOKENS_MAGIC_32 ? 4 : 2;
+    t->has_checksums = r->has_checksums;
+    size_t size = HEADER_BYTES + r->body_bytes;
+    size_t expected = size_add(HEADER_BYTES, size_mul(t->num_tokens, t->token_bytes));
+    if (size == expected) { return STATUS_OK; }
+    return status_fail("%s has %zu bytes, but its header says %zu tokens, which take %zu; the file is truncated or "
+                       "corrupt",
+                       t->path, size, t->num_tokens, expected);
+}
+
+// Opens a token file and checks its header, with its checksum, and its length. After an error nothing is open.
+static inline Status token_file_open(TokenFile* t, const char* path) {
+    CheckedReader r;
+    memset(t, 0, sizeof(*t));
+    t->path = path;
+    TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
+    if (token_file_parse_(t, &r) == STATUS_OK) { return STATUS_OK; }
+    checked_close(&r);
+    t->file = NULL;
+    return STATUS_ERROR;
 }
 
 // All files that match the pattern, in alphabetical order; ends with one line where there are none.
@@ -156,7 +163,8 @@ static inline glob_t token_file_paths(const char* pattern) {
 // The vocabulary that the first file of a pattern was written with; 0 where it does not say.
 static inline int dataloader_vocab_size(const char* pattern) {
     glob_t paths = token_file_paths(pattern);
-    TokenFile t = token_file_open(paths.gl_pathv[0]);
+    TokenFile t;
+    check(token_file_open(&t, paths.gl_pathv[0]));
     fclose(t.file);
     globfree(&paths);
     return t.vocab_size;
@@ -227,17 +235,19 @@ static inline void token_batch_read_(TokenBatch* b) {
             got += (size_t)n;
         } else if (n == 0 || errno != EINTR) {
             const char* reason = n == 0 ? "it has become shorter since it was opened" : strerror(errno);
-            snprintf(b->error, sizeof(b->error), "cannot read %s at token %zu: %s", shard->path, b->first, reason);
+            snprintf(b->error, sizeof(b->error), "cannot read %s, bytes %lld to %lld: %s", shard->path,
+                     (long long)offset, (long long)offset + (long long)bytes - 1, reason);
             return;
         }
     }
     for (size_t i = 0; i < b->count; i++) {
         uint32_t token = shard->token_bytes == 2 ? ((uint16_t*)b->raw)[i] : ((uint32_t*)b->raw)[i];
         if (token > (uint32_t)INT32_MAX || (b->vocab_size > 0 && token >= (uint32_t)b->vocab_size)) {
+            size_t at = HEADER_BYTES + (b->first + i) * shard->token_bytes;
             snprintf(b->error, sizeof(b->error),
-                     "%s: token %u at position %zu is not below the model's vocabulary of %d; train a model with "
-                     "another --vocab-size, or make the file again with its tokenizer",
-                     shard->path, (unsigned)token, b->first + i, b->vocab_size);
+                     "%s: token %u at position %zu (bytes %zu to %zu) is not below the model's vocabulary of %d; train "
+                     "a model with another --vocab-size, or make the file again with its tokenizer",
+                     shard->path, (unsigned)token, b->first + i, at, at + shard->token_bytes - 1, b->vocab_size);
             return;
         }
         b->tokens[i] = (int)token;
@@ -349,18 +359,27 @@ static inline void dataloader_warn_(DataLoader* d) {
     pthread_mutex_unlock(&v->mutex);
 }
 
-// Opens the shard at current_shard_idx, verified. Call it while no thread reads.
-static inline void dataloader_open_shard_(DataLoader* d) {
-    size_t i = dataloader_shard_at_(d, d->current_shard_idx);
-    status_clear();
-    check(token_verifier_finish_(&d->fetcher->verifier, i, d->paths.gl_pathv[i]));
+static inline void dataloader_close_shard_(DataLoader* d) {
     if (d->shard.file != NULL) { fclose(d->shard.file); }
-    d->shard = token_file_open(d->paths.gl_pathv[i]);
-    d->shard_num_samples = dataloader_samples_(d, d->shard);
-    if (d->shard_num_samples == 0) { // it was checked once: the file has changed
-        fatal("%s has become too short for a batch since the run began", d->shard.path);
+    d->shard.file = NULL;
+}
+
+// Opens the shard at current_shard_idx, verified. Call it while no thread reads. After an error the loader is as it was.
+static inline Status dataloader_open_shard_(DataLoader* d) {
+    size_t i = dataloader_shard_at_(d, d->current_shard_idx);
+    TokenFile shard;
+    status_clear();
+    TRY(token_verifier_finish_(&d->fetcher->verifier, i, d->paths.gl_pathv[i]));
+    TRY(token_file_open(&shard, d->paths.gl_pathv[i]));
+    if (dataloader_samples_(d, shard) == 0) { // it was checked once: the file has changed
+        fclose(shard.file);
+        return status_fail("%s has become too short for a batch since the run began", shard.path);
     }
+    dataloader_close_shard_(d);
+    d->shard = shard;
+    d->shard_num_samples = dataloader_samples_(d, shard);
     dataloader_verify_ahead_(d);
+    return STATUS_OK;
 }
 
 static inline void dataloader_allocate_order_(DataLoader* d) {
@@ -369,21 +388,34 @@ static inline void dataloader_allocate_order_(DataLoader* d) {
 }
 
 // Begins the shard at current_shard_idx.
-static inline void dataloader_begin_shard_(DataLoader* d) {
+static inline Status dataloader_begin_shard_(DataLoader* d) {
+    TRY(dataloader_open_shard_(d));
     d->current_sample_idx = 0;
-    dataloader_open_shard_(d);
-    if (!d->should_shuffle) { return; }
+    if (!d->should_shuffle) { return STATUS_OK; }
     dataloader_allocate_order_(d);
     init_identity_permutation(d->intra_shard_indices, (int)d->shard_num_samples);
     random_permutation(d->intra_shard_indices, (int)d->shard_num_samples, &d->shuffle_rng);
+    return STATUS_OK;
 }
 
-// Begins an epoch. Not shuffled, it is the same as the last; shuffled, it is another one.
-static inline void dataloader_reset(DataLoader* d) {
+// Begins an epoch. Not shuffled, it is the same as the last; shuffled, it is another one. After an error the position must
+// be set anew (dataloader_state.h).
+static inline Status dataloader_reset(DataLoader* d) {
     token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
     d->current_shard_idx = 0;
     if (d->should_shuffle) { random_permutation(d->shard_indices, (int)d->num_shards, &d->shuffle_rng); }
-    dataloader_begin_shard_(d);
+    return dataloader_begin_shard_(d);
+}
+
+// Opens the shard again whose position was set without it (dataloader_set_position).
+static inline Status dataloader_open_again_(DataLoader* d) {
+    size_t samples = d->shard_num_samples;
+    if (d->shard.file != NULL) { return STATUS_OK; }
+    TRY(dataloader_open_shard_(d));
+    if (d->shard_num_samples == samples) { return STATUS_OK; }
+    dataloader_close_shard_(d);
+    d->shard_num_samples = samples;
+    return status_fail("%s has changed since the run began: it has another number of batches", d->shard.path);
 }
 
 // Checks every shard now, so that a bad one does not end the run in its middle; the tokens themselves only where they are
@@ -392,7 +424,8 @@ static inline void dataloader_check_shards_(DataLoader* d) {
     size_t needed = size_add(dataloader_sample_tokens_(d), 1), bytes = 0;
     int vocab_size = 0; // the first that a shard names
     for (size_t i = 0; i < d->num_shards; i++) {
-        TokenFile t = token_file_open(d->paths.gl_pathv[i]);
+        TokenFile t;
+        check(token_file_open(&t, d->paths.gl_pathv[i]));
         if (t.num_tokens < needed) {
             fatal(
                 "%s holds %zu tokens, a batch needs %zu (processes %zu x B %zu x T %zu, and one); choose a smaller -b "
@@ -458,7 +491,7 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
         b->vocab_size = vocab_size;
     }
     d->prefetch = 1;
-    dataloader_reset(d);
+    check(dataloader_reset(d));
 }
 
 // The tokens of all shards together
@@ -468,15 +501,19 @@ static inline size_t dataloader_tokens(const DataLoader* d) { return d->num_toke
 static inline size_t dataloader_batches(const DataLoader* d) { return d->num_batches; }
 
 // Gives the next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both stay in place until the second
-// next call, so that a copy to the GPU may still be under way when the next batch is asked for.
-static inline void dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
+// next call, so that a copy to the GPU may still be under way when the next batch is asked for. Begins with status_clear(). An
+// error names the file and its bytes; then there is no batch, and the position must be set anew (dataloader_state.h).
+static inline Status dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
     int fetched = token_fetcher_wait_(d->fetcher);
+    status_clear();
+    *inputs = NULL, *targets = NULL;
     dataloader_warn_(d);
+    TRY(dataloader_open_again_(d));
     if (d->current_sample_idx >= d->shard_num_samples) { // nothing was fetched: no thread goes beyond a shard
         if (++d->current_shard_idx < d->num_shards) {
-            dataloader_begin_shard_(d);
+            TRY(dataloader_begin_shard_(d));
         } else {
-            dataloader_reset(d);
+            TRY(dataloader_reset(d));
         }
     }
     TokenBatch* b = dataloader_next_batch_(d);
@@ -484,12 +521,13 @@ static inline void dataloader_next(DataLoader* d, const int** inputs, const int*
         dataloader_order_(d, b, d->current_sample_idx);
         token_batch_read_(b);
     }
-    if (b->error[0] != '\0') { fatal("%s", b->error); }
+    if (b->error[0] != '\0') { return status_fail("%s", b->error); }
     *inputs = b->tokens;
     *targets = b->tokens + 1;
     d->batch = (d->batch + 1) % DATALOADER_BATCHES;
     d->current_sample_idx++;
     dataloader_fetch_(d);
+    return STATUS_OK;
 }
 
 static inline struct stat token_file_stat_(const char* path) {
@@ -532,7 +570,7 @@ static inline void dataloader_close(DataLoader* d) {
     free(f);
     free(d->shard_indices);
     free(d->intra_shard_indices);
-    fclose(d->shard.file);
+    dataloader_close_shard_(d);
     globfree(&d->paths);
     memset(d, 0, sizeof(*d));
 }

@@ -111,7 +111,7 @@ static inline Status dataloader_state_count_(size_t saved, size_t now, const cha
 }
 
 // Puts a loader that was opened with the same files and settings back to where it stood: the next batch is the one that would
-// have followed. `path` is the state file, for messages. A token file that cannot be read ends the program.
+// have followed. `path` is the state file, for messages.
 static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* s, const char* path) {
     token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
     if (s->shuffled != d->should_shuffle) {
@@ -126,7 +126,7 @@ static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* 
                            d->num_shards);
     }
     d->current_shard_idx = s->shard;
-    dataloader_open_shard_(d);
+    TRY(dataloader_open_shard_(d));
     if (s->sample > d->shard_num_samples) {
         return status_fail("%s was saved at sample %zu of %s, which now has %zu: the data, the batch or the number of "
                            "processes is another",
@@ -140,6 +140,20 @@ static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* 
         d->shuffle_rng = s->rng;
     }
     return STATUS_OK;
+}
+
+// Puts a loader back to where it stood when dataloader_get_state copied it, without its files: it may be one of them that
+// cannot be read. The next dataloader_next opens the shard; that it stands there can be saved without.
+static inline void dataloader_set_position(DataLoader* d, const DataLoaderState* s) {
+    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
+    dataloader_close_shard_(d);
+    d->current_shard_idx = s->shard, d->current_sample_idx = s->sample;
+    d->shard_num_samples = s->num_samples;
+    if (!s->shuffled) { return; }
+    memcpy(d->shard_indices, s->shard_order, s->num_shards * sizeof(int));
+    dataloader_allocate_order_(d);
+    memcpy(d->intra_shard_indices, s->sample_order, s->num_samples * sizeof(int));
+    d->shuffle_rng = s->rng;
 }
 
 #endif

@@ -44,7 +44,8 @@ typedef struct {
 static inline void run_plan_tokens_(RunPlan* p, const char* pattern) {
     glob_t paths = token_file_paths(pattern);
     for (size_t i = 0; i < paths.gl_pathc; i++) {
-        TokenFile file = token_file_open(paths.gl_pathv[i]);
+        TokenFile file;
+        check(token_file_open(&file, paths.gl_pathv[i]));
         p->fewest_tokens = file.num_tokens < p->fewest_tokens ? file.num_tokens : p->fewest_tokens;
         p->most_tokens = file.num_tokens > p->most_tokens ? file.num_tokens : p->most_tokens;
         fclose(file.file);

@@ -3,8 +3,8 @@ The gradients of one step, summed over its micro-steps, and how to compute them 
 bit for bit, or to find the first number that is not finite. For that the loader is put back to where the step began; a step
 that needs neither pays for a copy of the loader's position.
 
-    train_step_begin(&s);                 // remembers where the loader stands
-    StepResult r = train_step_compute(&s);
+    train_step_begin(&s);                          // remembers where the loader stands
+    Status status = train_step_compute(&s, &r);    // an error: of the data. train_step_rewind puts the loader back.
 */
 #ifndef LLMC_TRAIN_STEP_H
 #define LLMC_TRAIN_STEP_H
@@ -46,15 +46,16 @@ static inline void train_step_begin(TrainStep* s) {
     check(dataloader_get_state(s->loader, &s->begin));
 }
 
-// Puts the loader back to where train_step_begin found it.
-static inline void train_step_rewind(TrainStep* s) { check(dataloader_set_state(s->loader, &s->begin, "the loader")); }
+// Puts the loader back to where train_step_begin found it, whether its files can be read or not.
+static inline void train_step_rewind(TrainStep* s) { dataloader_set_position(s->loader, &s->begin); }
 
 // Takes the loader's next batch through forward and backward pass.
-static inline void train_step_micro_(TrainStep* s, int micro) {
+static inline Status train_step_micro_(TrainStep* s, int micro) {
     const int *inputs, *targets;
-    dataloader_next(s->loader, &inputs, &targets);
+    TRY(dataloader_next(s->loader, &inputs, &targets));
     check(gpt2_forward(s->model, inputs, (int)s->loader->B, (int)s->loader->T));
     check(gpt2_backward(s->model, inputs, targets, s->accumulation, micro));
+    return STATUS_OK;
 }
 
 // The loss and the gradient norm that the micro-steps have left.
@@ -67,44 +68,52 @@ static inline StepResult train_step_result_(TrainStep* s) {
     return r;
 }
 
-static inline StepResult train_step_compute(TrainStep* s) {
-    for (int micro = 0; micro < s->accumulation; micro++) { train_step_micro_(s, micro); }
-    return train_step_result_(s);
+// An error is one of the data, here and below; one of the model ends the program.
+static inline Status train_step_compute(TrainStep* s, StepResult* r) {
+    for (int micro = 0; micro < s->accumulation; micro++) { TRY(train_step_micro_(s, micro)); }
+    *r = train_step_result_(s);
+    return STATUS_OK;
 }
 
-// Computes the step again, from the same batches. Returns 1 where loss, norm and every gradient have the bits that they had;
+// Computes the step again, from the same batches. *same is 1 where loss, norm and every gradient have the bits that they had;
 // else 0, and text says what differs.
-static inline int train_step_verify(TrainStep* s, StepResult first, char* text, size_t size) {
+static inline Status train_step_verify(TrainStep* s, StepResult first, int* same, char* text, size_t size) {
     uint64_t digests[2];
+    StepResult second;
     check(gpt2_gradient_digest(s->model, &digests[0]));
     train_step_rewind(s);
-    StepResult second = train_step_compute(s);
+    TRY(train_step_compute(s, &second));
     check(gpt2_gradient_digest(s->model, &digests[1]));
     snprintf(text, size, "loss %.9g and %.9g, gradient norm %.9g and %.9g, gradients' digest %016llx and %016llx",
              first.loss, second.loss, first.norm, second.norm, (unsigned long long)digests[0],
              (unsigned long long)digests[1]);
-    return memcmp(&first, &second, sizeof(first)) == 0 && digests[0] == digests[1];
+    *same = memcmp(&first, &second, sizeof(first)) == 0 && digests[0] == digests[1];
+    return STATUS_OK;
 }
 
-// Computes the step again until the first number that is not finite, and names it and its micro-step in text. Returns 0
+// Computes the step again until the first number that is not finite, and names it and its micro-step in text. *again is 0
 // where everything is finite this time, which a machine that computes rightly does not do. The loader ends behind the step.
-static inline int train_step_find_non_finite(TrainStep* s, char* text, size_t size) {
+static inline Status train_step_find_non_finite(TrainStep* s, int* again, char* text, size_t size) {
     const int *inputs, *targets;
+    *again = 1;
     train_step_rewind(s);
     for (int micro = 0; micro < s->accumulation; micro++) {
-        train_step_micro_(s, micro);
+        TRY(train_step_micro_(s, micro));
         check(gpt2_find_non_finite(s->model, text, size));
         if (text[0] == '\0') { continue; }
         size_t length = strlen(text);
         snprintf(text + length, size - length, ", micro-step %d of %d", micro + 1, s->accumulation);
-        for (int rest = micro + 1; rest < s->accumulation; rest++) { dataloader_next(s->loader, &inputs, &targets); }
-        return 1;
+        for (int rest = micro + 1; rest < s->accumulation; rest++) {
+            TRY(dataloader_next(s->loader, &inputs, &targets));
+        }
+        return STATUS_OK;
     }
     StepResult r = train_step_result_(s);
     snprintf(text, size, "%s",
              isfinite(r.loss) ? "backward: the norm of gradients that are all finite"
                               : "forward: the mean of losses that are all finite");
-    return !step_is_finite(r);
+    *again = !step_is_finite(r);
+    return STATUS_OK;
 }
 
 #endif

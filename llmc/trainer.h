@@ -513,16 +513,22 @@ static inline void trainer_validate(Trainer* t, int step) {
     const int *inputs, *targets;
     double sum = 0.0;
     gpt2_range_begin("validate");
-    dataloader_reset(&t->val);
-    for (int i = 0; i < t->val_batches && isfinite(sum) && !signals_stop(); i++) {
-        dataloader_next(&t->val, &inputs, &targets);
+    Status status = dataloader_reset(&t->val);
+    for (int i = 0; status == STATUS_OK && i < t->val_batches && isfinite(sum) && !signals_stop(); i++) {
         float loss;
+        status = dataloader_next(&t->val, &inputs, &targets);
+        if (status != STATUS_OK) { break; }
         check(gpt2_validate(t->model, &loss, inputs, targets, o->batch, o->time));
         sum += loss;
         progress_update("validation", (size_t)i + 1, (size_t)t->val_batches);
     }
     progress_end();
     gpt2_range_end();
+    if (status != STATUS_OK) {
+        trainer_fail_(t, step, 1, EXIT_FAILURE, "the validation after step %d/%d: its batches cannot be read: %s", step,
+                      t->num_steps, status_message());
+        return;
+    }
     // cut short, it has no result: the run that resumes here does it again
     if (signals_stop()) { return; }
     float loss = isnan(sum) ? (float)NAN : (float)(sum / t->val_batches); // NaN without a sign
@@ -670,15 +676,32 @@ static inline void trainer_watch_loss_(Trainer* t, int step, double smallest, fl
     t->warned_of_loss = 1;
 }
 
+// Ends the run before a step whose batches cannot be read, as status_message() says. `what` the step was known to be.
+static inline void trainer_no_data_(Trainer* t, int step, int exit_code, const char* what) {
+    t->outliers = t->outliers_before;
+    train_step_rewind(&t->step);
+    trainer_fail_(t, step, 1, exit_code, "%s: its batches cannot be read: %s", what, status_message());
+}
+
+// The same of a step of which nothing else is known.
+static inline void trainer_no_batch_(Trainer* t, int step) {
+    char what[64];
+    snprintf(what, sizeof(what), "step %d/%d", step + 1, t->num_steps);
+    trainer_no_data_(t, step, EXIT_FAILURE, what);
+}
+
 // A loss or a gradient norm that is not finite: there is no update, but the step counts. Ends the run, or with --non-finite
 // skip goes on, --max-skips times in a row. Weights that are not finite themselves end it in any case.
 static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
     const Options* o = &t->options;
     char found[256], what[128];
-    int again = train_step_find_non_finite(&t->step, found, sizeof(found));
-    int loss_is = !isfinite(r.loss), skip = strcmp(o->non_finite, "skip") == 0;
+    int again, loss_is = !isfinite(r.loss), skip = strcmp(o->non_finite, "skip") == 0;
     snprintf(what, sizeof(what), "step %d/%d: the %s is %g", step + 1, t->num_steps, loss_is ? "loss" : "gradient norm",
              (double)(loss_is ? r.loss : r.norm));
+    if (train_step_find_non_finite(&t->step, &again, found, sizeof(found)) != STATUS_OK) {
+        trainer_no_data_(t, step, EXIT_NOT_FINITE, what);
+        return;
+    }
     if (!again) {
         trainer_fail_(t, step, 0, EXIT_CORRUPTION,
                       "%s, but finite when computed again from the same batches: silent data corruption; test this "
@@ -710,8 +733,13 @@ static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
 static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
     const Options* o = &t->options;
     char text[256];
+    int same = 0;
     if (o->verify_every == 0 || (step + 1) % o->verify_every != 0) { return; }
-    if (train_step_verify(&t->step, r, text, sizeof(text))) { return; }
+    if (train_step_verify(&t->step, r, &same, text, sizeof(text)) != STATUS_OK) {
+        trainer_no_batch_(t, step);
+        return;
+    }
+    if (same) { return; }
     trainer_fail_(t, step, 0, EXIT_CORRUPTION,
                   "step %d/%d: computed twice from the same batches it differs: %s: silent "
                   "data corruption; test this machine before it trains on",
@@ -740,6 +768,17 @@ static inline void trainer_update_(Trainer* t, int step, float norm, float loss_
     }
 }
 
+// The gradients of a step. An error is one of the data.
+static inline Status trainer_compute_(Trainer* t, StepResult* result) {
+    t->outliers_before = t->outliers;
+    train_step_begin(&t->step);
+    if (t->options.overfit) {
+        TRY(dataloader_reset(&t->train));
+        train_step_begin(&t->step);
+    }
+    return train_step_compute(&t->step, result);
+}
+
 // One step: the mean gradient of total_batch tokens in micro-steps, then AdamW.
 static inline void trainer_step(Trainer* t, int step) {
     if (step == t->num_steps || t->ended) { return; }
@@ -747,10 +786,13 @@ static inline void trainer_step(Trainer* t, int step) {
     double start = wall_seconds();
     watchdog_begin(&t->watchdog, step + 1, start);
     float learning_rate = get_learning_rate(&t->schedule, step);
-    if (t->options.overfit) { dataloader_reset(&t->train); }
-    t->outliers_before = t->outliers;
-    train_step_begin(&t->step);
-    StepResult result = train_step_compute(&t->step);
+    StepResult result;
+    if (trainer_compute_(t, &result) != STATUS_OK) {
+        trainer_no_batch_(t, step);
+        gpt2_range_end();
+        watchdog_end(&t->watchdog, wall_seconds());
+        return;
+    }
     double smallest = outlier_smallest(&t->outliers.loss);
     float loss_z = (float)outlier_update(&t->outliers.loss, result.loss);
     float norm_z = (float)outlier_update(&t->outliers.grad_norm, result.norm);

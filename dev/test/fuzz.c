@@ -258,7 +258,7 @@ static void open_loader(DataLoader* d, const char* path, int shuffle, int vocab_
 static void use_batches(DataLoader* d, int n, int vocab_size) {
     const int *x, *y;
     for (int i = 0; i < n; i++) {
-        dataloader_next(d, &x, &y);
+        check(dataloader_next(d, &x, &y));
         for (int k = 0; k < 8; k++) {
             if (x[k] < 0 || y[k] < 0 || (vocab_size > 0 && (x[k] >= vocab_size || y[k] >= vocab_size))) {
                 fuzz_fault("a token outside of the vocabulary");

@@ -25,7 +25,7 @@ static Status write_step(GPT2* model, int shuffle, int step, int* not_finite) {
     const int *inputs, *targets;
     CheckpointSource source = source_of(model);
     open_loader(&d, shuffle);
-    for (int i = 0; i < 5; i++) { dataloader_next(&d, &inputs, &targets); }
+    for (int i = 0; i < 5; i++) { check(dataloader_next(&d, &inputs, &targets)); }
     check(dataloader_get_state(&d, &run.loader));
     dataloader_close(&d);
     run.step = step;
@@ -66,7 +66,7 @@ static void everything_comes_back(int saved_master, int master, int shuffle) {
     Outliers outliers, expected = make_outliers();
     open_loader(&whole, shuffle);
     open_loader(&d, shuffle);
-    for (int i = 0; i < 5; i++) { dataloader_next(&whole, &x[0], &y[0]); }
+    for (int i = 0; i < 5; i++) { check(dataloader_next(&whole, &x[0], &y[0])); }
     memset(&outliers, 0xff, sizeof(outliers));
     check(checkpoint_read(&model, &d, &outliers, folder(), STEP));
     for (int i = GPT2_MOMENTS1; i <= GPT2_MASTER_WEIGHTS; i++) {
@@ -75,8 +75,8 @@ static void everything_comes_back(int saved_master, int master, int shuffle) {
     CHECK(memcmp(&outliers, &expected, sizeof(outliers)) == 0);
     int same = 1;
     for (int i = 0; i < 20; i++) {
-        dataloader_next(&whole, &x[0], &y[0]);
-        dataloader_next(&d, &x[1], &y[1]);
+        check(dataloader_next(&whole, &x[0], &y[0]));
+        check(dataloader_next(&d, &x[1], &y[1]));
         same = same && memcmp(x[0], x[1], 9 * sizeof(int)) == 0;
     }
     CHECK(same);

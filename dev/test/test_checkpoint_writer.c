@@ -80,7 +80,7 @@ static void the_files_are_those_of_a_save_that_training_waits_for(void) {
     save(&w, 10);
     CHECK(checkpoint_writer_poll(&w) == CHECKPOINT_WRITING);
     add_to_model(&model, 1000.0f);
-    dataloader_next(&loader, &inputs, &targets);
+    check(dataloader_next(&loader, &inputs, &targets));
     outlier_update(&outliers.loss, 1e6);
     CHECK(checkpoint_writer_wait(&w) == CHECKPOINT_SAVED && whole(10));
     CHECK(same_files(model_copy, file_of("model_%08d.bin", 10)));

@@ -38,7 +38,7 @@ static void open_shards(DataLoader* d, int B, int rank, int num_ranks, int shuff
 // The first token of the next batch
 static int next_sample(DataLoader* d) {
     const int *inputs, *targets;
-    dataloader_next(d, &inputs, &targets);
+    check(dataloader_next(d, &inputs, &targets));
     return inputs[0];
 }
 
@@ -75,7 +75,7 @@ static void unshuffled_batches_follow_the_files(void) {
     for (int i = 0; i < 3; i++) { CHECK(next_samples_are(&d, epoch, NUM_SAMPLES)); } // and around again
     CHECK(next_samples_are(&d, epoch, 7));
     CHECK(thread_is_done(d.fetcher));
-    dataloader_reset(&d); // in the middle of a shard, with a batch in store
+    check(dataloader_reset(&d)); // in the middle of a shard, with a batch in store
     CHECK(next_samples_are(&d, epoch, NUM_SAMPLES));
     dataloader_close(&d);
 }
@@ -141,7 +141,7 @@ static void ranks_share_a_sample(int B, int T, int num_ranks, int wide) {
         for (int batch = 0; batch < 2 * samples; batch++) {
             const int *inputs, *targets;
             const uint32_t* expected = tokens + (batch % samples * num_ranks + rank) * B * T;
-            dataloader_next(&d, &inputs, &targets);
+            check(dataloader_next(&d, &inputs, &targets));
             for (int i = 0; i < B * T; i++) {
                 same = same && inputs[i] == (int)expected[i] && targets[i] == (int)expected[i + 1];
             }
@@ -160,15 +160,15 @@ static void prefetched_batches_are_the_same(void) {
         int same = 1;
         for (int i = 0; i < 10 * NUM_SAMPLES; i++) {
             const int *x[2], *y[2];
-            dataloader_next(&ahead, &x[0], &y[0]);
-            dataloader_next(&plain, &x[1], &y[1]);
+            check(dataloader_next(&ahead, &x[0], &y[0]));
+            check(dataloader_next(&plain, &x[1], &y[1]));
             same = same && memcmp(x[0], x[1], 4 * sizeof(int)) == 0 && memcmp(y[0], y[1], 4 * sizeof(int)) == 0;
             same = same && ahead.current_sample_idx == plain.current_sample_idx;
             same = same && ahead.current_shard_idx == plain.current_shard_idx;
             same = same && memcmp(&ahead.shuffle_rng, &plain.shuffle_rng, sizeof(plain.shuffle_rng)) == 0;
             if (i % 37 == 36) {
-                dataloader_reset(&ahead);
-                dataloader_reset(&plain);
+                check(dataloader_reset(&ahead));
+                check(dataloader_reset(&plain));
             }
         }
         CHECK(same);
@@ -199,7 +199,7 @@ static void a_batch_stays_until_the_second_next_call(void) {
     const int *before = NULL, *inputs, *targets;
     int copy[5], stays = 1;
     for (int i = 0; i < 4 * NUM_SAMPLES; i++) {
-        dataloader_next(&d, &inputs, &targets);
+        check(dataloader_next(&d, &inputs, &targets));
         usleep(100); // for the thread to write where it should not
         stays = stays && (before == NULL || memcmp(before, copy, sizeof(copy)) == 0);
         memcpy(copy, inputs, sizeof(copy)); // (T) and the last target
@@ -247,7 +247,7 @@ static void offsets_have_64_bits(void) {
     const int *inputs, *targets;
     dataloader_open(&d, path, 1, T, 0, 1, 0, 42, 10, host_memory);
     d.current_sample_idx = d.shard_num_samples - 1;
-    dataloader_next(&d, &inputs, &targets);
+    check(dataloader_next(&d, &inputs, &targets));
     CHECK(inputs[T - 3] == 0 && inputs[T - 2] == 7 && inputs[T - 1] == 8 && targets[T - 1] == 9);
     dataloader_close(&d);
     remove(path);
@@ -299,8 +299,8 @@ static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle, int
         load_state(&resumed, path, whole.current_shard_idx, whole.current_sample_idx);
         for (int i = 0; i < 3 * NUM_SAMPLES; i++) {
             const int *x[2], *y[2];
-            dataloader_next(&whole, &x[0], &y[0]);
-            dataloader_next(&resumed, &x[1], &y[1]);
+            check(dataloader_next(&whole, &x[0], &y[0]));
+            check(dataloader_next(&resumed, &x[1], &y[1]));
             all = all && memcmp(x[0], x[1], 4 * sizeof(int)) == 0 && memcmp(y[0], y[1], 4 * sizeof(int)) == 0;
         }
         dataloader_close(&whole);
@@ -477,13 +477,14 @@ static void tokens_beyond_the_vocabulary_are_refused(void) {
     const char* bad = unit_path("bad.bin");
     for (int i = 0; i < 3; i++) {
         uint16_t tokens[13] = {0};
-        char words[64];
+        char words[96];
         tokens[positions[i]] = 255;
         write_tokens(bad, tokens, 13, 0);
         CHECK_NO_CRASH(open_pattern(bad));
         tokens[positions[i]] = 256;
         write_tokens(bad, tokens, 13, 0);
-        snprintf(words, sizeof(words), "bad.bin|token 256 at position %d |256", positions[i]);
+        snprintf(words, sizeof(words), "bad.bin|token 256 at position %d (bytes %d to %d)|256", positions[i],
+                 1024 + 2 * positions[i], 1025 + 2 * positions[i]);
         CHECK_FATAL(words, open_pattern(bad));
     }
     uint32_t wide[13] = {0};
@@ -505,8 +506,52 @@ static void a_file_that_shrinks_during_the_run_is_noticed(void) {
     open_shards(&d, 1, 0, 1, 0);
     d.prefetch = 0;
     next_sample(&d);
-    CHECK_FATAL("shard_0.bin|token 8|shorter", shrink_and_go_on(&d, HEADER_BYTES + 20));
+    CHECK_FATAL("shard_0.bin|bytes 1040 to 1049|shorter", shrink_and_go_on(&d, HEADER_BYTES + 20));
     dataloader_close(&d);
+}
+
+// Fails, with a message that has these words in it, and does not end the program.
+static int next_fails(DataLoader* d, const char* words) {
+    const int *inputs, *targets;
+    Status status = dataloader_next(d, &inputs, &targets);
+    int right = status == STATUS_ERROR && strstr(status_message(), words) != NULL;
+    if (!right) { printf("    expected '%s', is '%s'\n", words, status_message()); }
+    status_clear();
+    return right;
+}
+
+// In the middle of an epoch: what goes wrong with a file is an error, after which the loader can be put back without its
+// files, and goes on when they are whole again.
+static void errors_do_not_end_a_run(int shuffle) {
+    static const char* words[] = {"cannot open", "is truncated", "token 50257 at position 0 (bytes 1024 to 1025)",
+                                  "has changed since the run began"};
+    const char *shard = unit_path("shard_1.bin"), *away = unit_path("away.bin");
+    for (int fault = 0; fault < 4; fault++) {
+        uint16_t tokens[14] = {V, V, V, V, V, V, V, V, V, V, V, V, V, V};
+        DataLoader whole, d;
+        DataLoaderState state;
+        int batches = shuffle ? 7 : 5, inside = fault == 3; // shuffled, the order begins with shards 2 and 1
+        open_shards(&whole, 1, 0, 1, shuffle);
+        open_shards(&d, 1, 0, 1, shuffle);
+        for (int i = 0; i < batches + inside; i++) { CHECK(next_sample(&whole) == next_sample(&d)); }
+        check(dataloader_get_state(&d, &state));
+        rename(shard, away);
+        if (fault == 1) { unit_write(shard, tokens, 10); }
+        if (fault == 2) { write_tokens(shard, tokens, 14, 0); }
+        if (fault == 3) { write_tokens(shard, tokens, 10, 0); }
+        if (inside) { dataloader_set_position(&d, &state); } // else the file that is open is still the old one
+        for (int attempt = 0; attempt < 2; attempt++) {
+            CHECK(next_fails(&d, words[fault]));
+            dataloader_set_position(&d, &state);
+            CHECK(d.current_shard_idx == whole.current_shard_idx && d.current_sample_idx == whole.current_sample_idx);
+            CHECK(d.shard_num_samples == whole.shard_num_samples);
+        }
+        rename(away, shard);
+        for (int i = 0; i < 2 * NUM_SAMPLES; i++) { CHECK(next_sample(&whole) == next_sample(&d)); }
+        dataloader_state_free(&state);
+        dataloader_close(&whole);
+        dataloader_close(&d);
+    }
 }
 
 // ----------------------------------------------------------------------------
@@ -632,6 +677,8 @@ int main(void) {
     bad_files_are_refused();
     batches_that_no_size_can_hold_are_refused();
     tokens_beyond_the_vocabulary_are_refused();
+    errors_do_not_end_a_run(0);
+    errors_do_not_end_a_run(1);
     a_file_that_shrinks_during_the_run_is_noticed();
     shards_without_checksums_are_counted();
     damaged_shards_are_refused_when_the_loader_opens();

@@ -133,6 +133,75 @@ check "SIGUSR1 in a step" well usr1 usr1@5
 check "saves its end and goes on" has_checkpoints usr1 "DONE_00000006 "
 for file in model state; do check "SIGUSR1's $file" cmp "$dir/term/${file}"_00000006*.bin "$dir/usr1/${file}"_00000006*.bin; done
 
+# token files that are damaged while the run goes on: the state before the step is saved, and a run that has them back goes on
+cut() { # NAME SPLIT FAULTS CODE TEXT FLAG...: the split's file is cut off at the end of a step; it is back afterwards
+    local name=$1 file=$dir/text_$2.bin faults=$3 code=$4 text=$5 result
+    shift 5
+    cp "$file" "$dir/back"
+    FAULT_FILE=$file ends "$name" "$faults" "$code" 1 "$text" "$@"
+    result=$?
+    cp "$dir/back" "$file"
+    return $result
+}
+unread="its batches cannot be read: "
+check "training data that is cut off stops the run" cut data train cut-file@9 1 "step 11/20: ${unread}cannot read $dir/text_train.bin, bytes "
+check "it names the checkpoint" grep -qF "shorter since it was opened; checkpoint 00000010 in $dir/data is whole" "$dir/data.stderr"
+check "validation data" cut data_val val cut-file@7 1 "the validation after step 10/20: $unread$dir/text_val.bin has 2000 bytes" -v 5
+for name in data data_val; do
+    check "$name: its step is saved" has_checkpoints $name "DONE_00000010 "
+    for file in model_00000010.bin state_00000010_00000.bin; do
+        check "$name: and $file is as it would be" same ten $name $file
+    done
+done
+check "training data in a step that is computed twice" cut data_verify train cut-file@11 1 "step 12/20: $unread" --verify-every 12
+check "is saved at its beginning" has_checkpoints data_verify "DONE_00000011 "
+check "training data in a step that is not finite" cut data_nan train nan-gradient@11,cut-file@11 3 \
+    "step 12/20: the gradient norm is nan: $unread"
+check "also with skip" cut data_skip train nan-gradient@11,cut-file@11 3 "step 12/20: the gradient norm is nan: $unread" --non-finite skip
+for name in data data_verify data_nan data_skip; do
+    check "$name goes on" well $name "" -y 1 -n 4
+    for file in model_00000020.bin state_00000020_00000.bin main.log; do
+        check "$name: it writes the same $file" same whole $name $file
+    done
+done
+check "with -a 1" cut data_overfit train cut-file@9 1 "step 11/20: $unread" -a 1 -j "$dir/text_train.bin" -v 50
+check "its step is saved" has_checkpoints data_overfit "DONE_00000010 "
+
+# more than 1 GiB of shards are verified one by one: seven batches, then, inside a step, one that is damaged; the third is a hole
+mkdir "$dir/pieces"
+"$python" dev/data/text.py --tokenizer bytes --shard-tokens 1793 --output "$dir/pieces/text" llmc/*.h >"$dir/data.log" 2>&1
+mv "$dir/pieces/text_train_000001.bin" "$dir/pieces/b.bin"
+mv "$dir/pieces/text_train_000002.bin" "$dir/pieces/c.bin"
+rm "$dir"/pieces/text*
+"$python" - "$dir/pieces" <<'END'
+import os, struct, sys
+with open(sys.argv[1] + "/a.bin", "wb") as f:
+    f.write(struct.pack("<256i", 20240520, 1, 600000000, 256, *[0] * 252))
+    f.truncate(1024 + 1200000000)
+END
+flip() { # FILE BYTE: changes it, or back
+    "$python" -c 'import sys; f = open(sys.argv[1], "r+b"); f.seek(int(sys.argv[2])); b = f.read(1)[0] ^ 1; f.seek(-1, 1); f.write(bytes([b]))' "$@"
+}
+shards=(-i "$dir/pieces/*.bin" -x 6)
+check "a run on shards ends" well shards "" "${shards[@]}" -n 3
+flip "$dir/pieces/b.bin" 2000
+check "a damaged shard stops the run" ends damaged "" 1 2 \
+    "error: step 4/6: $unread$dir/pieces/b.bin: bytes 1024 to 4609 do not have their checksum; the file is corrupt; checkpoint 00000003" "${shards[@]}"
+check "it was said before" grep -q "^warning: $dir/pieces/b.bin: bytes 1024 to 4609" "$dir/damaged.stderr"
+for file in model_00000003.bin state_00000003_00000.bin; do
+    check "the step is taken back: $file" same shards damaged $file
+done
+check "still damaged" ends damaged "" 1 1 "step 4/6: $unread" "${shards[@]}" -y 1
+check "its checkpoint stays" has_checkpoints damaged "DONE_00000003 "
+mv "$dir/pieces/b.bin" "$dir/gone"
+check "a shard that is gone is one of other data" ends damaged "" 1 1 "--resume-anyway" "${shards[@]}" -y 1
+mv "$dir/gone" "$dir/pieces/b.bin"
+flip "$dir/pieces/b.bin" 2000
+check "whole again, the run goes on" well damaged "" "${shards[@]}" -y 1 -n 3
+for file in model_00000006.bin state_00000006_00000.bin main.log; do
+    check "and writes the same $file" same shards damaged $file
+done
+
 # silent data corruption
 check "a NaN that is not there again" ends once nan-once@7 5 1 "the gradient norm is nan, but finite when computed again" -n 4
 check "nothing of its step is saved" has_checkpoints once "DONE_00000004 "

@@ -76,17 +76,23 @@ static void steps_go_on(int shards, int shuffle) {
         for (int step = 0; step < STEPS; step++) {
             char text[256];
             train_step_begin(&s);
-            StepResult r = train_step_compute(&s);
+            StepResult r;
+            int is;
+            check(train_step_compute(&s, &r));
             if (run == 0) { expected[step] = model.digest; }
             same = same && model.digest == expected[step];
-            if (run == 1) { verified = verified && train_step_verify(&s, r, text, sizeof(text)); }
+            if (run == 1) {
+                check(train_step_verify(&s, r, &is, text, sizeof(text)));
+                verified = verified && is;
+            }
             if (run == 1) { same = same && model.digest == expected[step]; }
             if (run == 2) {
                 model.bad_micro = step % ACCUMULATION;
                 char name[64];
                 snprintf(name, sizeof(name), "forward: encoded, micro-step %d of %d", model.bad_micro + 1,
                          ACCUMULATION);
-                found = found && train_step_find_non_finite(&s, text, sizeof(text)) && strcmp(text, name) == 0;
+                check(train_step_find_non_finite(&s, &is, text, sizeof(text)));
+                found = found && is && strcmp(text, name) == 0;
                 model.bad_micro = -1;
             }
         }
@@ -98,6 +104,12 @@ static void steps_go_on(int shards, int shuffle) {
     CHECK(found);
 }
 
+static int same_again(TrainStep* s, StepResult first, char* text, size_t size) {
+    int same = -1;
+    check(train_step_verify(s, first, &same, text, size));
+    return same;
+}
+
 // What a machine that computes wrongly does: other bits the second time, or finite numbers.
 static void differences_are_told(void) {
     char text[256];
@@ -106,18 +118,72 @@ static void differences_are_told(void) {
     model.bad_micro = -1;
     DataLoader d = open_loader(1);
     TrainStep s = {&model, &d, ACCUMULATION, {0}};
+    StepResult r, other;
+    int again;
     train_step_begin(&s);
-    StepResult r = train_step_compute(&s), other = r;
-    CHECK(train_step_verify(&s, r, text, sizeof(text)));
-    other.loss = nextafterf(r.loss, 1e9f);
-    CHECK(!train_step_verify(&s, other, text, sizeof(text)));
+    check(train_step_compute(&s, &r));
+    CHECK(same_again(&s, r, text, sizeof(text)));
+    other = r, other.loss = nextafterf(r.loss, 1e9f);
+    CHECK(!same_again(&s, other, text, sizeof(text)));
     other = r, other.norm = nextafterf(r.norm, 0.0f);
-    CHECK(!train_step_verify(&s, other, text, sizeof(text)));
+    CHECK(!same_again(&s, other, text, sizeof(text)));
     model.digest ^= 1; // of the first time
-    CHECK(!train_step_verify(&s, r, text, sizeof(text)) && strstr(text, "digest") != NULL);
-    CHECK(!train_step_find_non_finite(&s, text, sizeof(text)));
+    CHECK(!same_again(&s, r, text, sizeof(text)) && strstr(text, "digest") != NULL);
+    CHECK(train_step_find_non_finite(&s, &again, text, sizeof(text)) == STATUS_OK && !again);
     dataloader_state_free(&s.begin);
     dataloader_close(&d);
+}
+
+static int same_position(const DataLoader* d, const DataLoaderState* s) {
+    return d->current_shard_idx == s->shard && d->current_sample_idx == s->sample &&
+           d->shard_num_samples == s->num_samples &&
+           (!s->shuffled || (memcmp(&d->shuffle_rng, &s->rng, sizeof(s->rng)) == 0 &&
+                             memcmp(d->shard_indices, s->shard_order, s->num_shards * sizeof(int)) == 0 &&
+                             memcmp(d->intra_shard_indices, s->sample_order, s->num_samples * sizeof(int)) == 0));
+}
+
+static void truncate_shards(void) {
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "shard%d.bin", i);
+        unit_truncate(unit_path(name), HEADER_BYTES + 6);
+    }
+}
+
+// Token files that are cut off before step `bad`: a step that cannot read them is taken back to its beginning, however far it
+// had come, and is computed when they are whole again.
+static void a_step_without_data_is_taken_back(int shuffle, int bad) {
+    write_shards(3);
+    GPT2 whole, model;
+    StepResult r;
+    memset(&whole, 0, sizeof(whole));
+    whole.bad_micro = -1;
+    model = whole;
+    DataLoader reference = open_loader(shuffle), d = open_loader(shuffle);
+    TrainStep expected = {&whole, &reference, ACCUMULATION, {0}}, s = {&model, &d, ACCUMULATION, {0}};
+    int failed = 0, same = 1;
+    reference.prefetch = 0; // reads nothing while the files are cut off
+    for (int step = 0; step < STEPS; step++) {
+        train_step_begin(&expected);
+        check(train_step_compute(&expected, &r));
+        if (step == bad) { truncate_shards(); }
+        train_step_begin(&s);
+        if (train_step_compute(&s, &r) != STATUS_OK) {
+            failed += strstr(status_message(), "shard") != NULL;
+            train_step_rewind(&s);
+            same = same && same_position(&d, &expected.begin);
+            CHECK(train_step_compute(&s, &r) == STATUS_ERROR); // they are not whole yet
+            train_step_rewind(&s);
+            write_shards(3);
+            check(train_step_compute(&s, &r));
+        }
+        same = same && model.digest == whole.digest;
+    }
+    CHECK(failed == 1 && same);
+    dataloader_state_free(&s.begin);
+    dataloader_state_free(&expected.begin);
+    dataloader_close(&d);
+    dataloader_close(&reference);
 }
 
 int main(void) {
@@ -126,5 +192,6 @@ int main(void) {
         steps_go_on(3, shuffle);
     }
     differences_are_told();
+    for (int bad = 0; bad < 20; bad++) { a_step_without_data_is_taken_back(bad % 2, bad); }
     return unit_end();
 }

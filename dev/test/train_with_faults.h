@@ -1,19 +1,17 @@
 /*
-A trainer with faults, for tests: the real one, whose calls of the model go through wrappers. Included by train_with_faults.c
-and .cu after the model. The environment names the faults, separated by commas, each  kind@step  or  kind@step:number,  step
-as in main.log's s:N, counted from 0:
+A trainer with faults, for tests: the real one, whose calls of the model go through wrappers. The environment's FAULT names
+them, separated by commas, each  kind@step  or  kind@step:number,  step as in main.log's s:N, counted from 0:
 
     nan-gradient@12:1  a gradient of micro-step 1 becomes NaN      inf-gradient  or Inf      (without :number, micro-step 0)
-    huge-gradient@12   it becomes 3e20, whose square fp32 does not hold
-    nan-once@12        the same, but not when the step is computed again
+    huge-gradient@12   it becomes 3e20, too much for its square    nan-once@12      NaN, but not when it is computed again
     inf-loss@5         the loss of the step becomes Inf            nan-loss      or NaN
     nan-weight@7       a weight is NaN when the step begins
     nan-validation@10  the loss of the validation's first batch after 10 steps is NaN
     flip@9             the second time that the step is computed, a bit of a gradient flips
     slow@4:3           the step sleeps for 3 s; without :number, 6 s
-    term@4  usr1@4     SIGTERM or SIGUSR1 comes in the step
+    term@4  usr1@4     SIGTERM or SIGUSR1 comes in the step        term-open@0      before the first step
     term-validation@10 SIGTERM in the validation after 10 steps    term-sample@10   in the sample
-    term-open@0        before the first step
+    cut-file@9         the file that FAULT_FILE names is cut off at the end of the step
 */
 #ifndef TRAIN_WITH_FAULTS_H
 #define TRAIN_WITH_FAULTS_H
@@ -126,6 +124,8 @@ static inline Status fault_backward(GPT2* model, const int* inputs, const int* t
     }
     if (fault_due_once("nan-once")) { fault_poke(model, GPT2_GRADIENTS, 0x7fc00000u); }
     if (micro_step < grad_accum_steps - 1) { return status; }
+    const char* file = getenv("FAULT_FILE");
+    if (fault_due_once("cut-file") && (file == NULL || truncate(file, 2000) != 0)) { fatal("cannot cut %s", file); }
     GPT2Info* info = (GPT2Info*)(uintptr_t)gpt2_info(model);
     if (fault_due("inf-loss")) { info->mean_loss = INFINITY; }
     if (fault_due("nan-loss")) { info->mean_loss = NAN; }
