@@ -18,12 +18,11 @@ static float* numbers(size_t n, float first) {
     return p;
 }
 
-static GPT2 make_model(int master_weights, float first) {
-    static const GPT2Config small = {8, V, 128, 1, 1, 32};
+static GPT2 make_model_of(GPT2Config config, int master_weights, float first) {
     GPT2 model;
     memset(&model, 0, sizeof(model));
-    model.info.config = small;
-    model.info.num_parameters = gpt2_parameters(model.info.table, small);
+    model.info.config = config;
+    model.info.num_parameters = gpt2_parameters(model.info.table, config);
     model.info.weight_bytes = sizeof(float);
     model.info.B = 2, model.info.T = 4;
     size_t n = model.info.num_parameters;
@@ -32,6 +31,11 @@ static GPT2 make_model(int master_weights, float first) {
     model.blocks[GPT2_MOMENTS2] = numbers(n, first + 0.5f);
     model.blocks[GPT2_MASTER_WEIGHTS] = master_weights ? numbers(n, first + 0.75f) : NULL;
     return model;
+}
+
+static GPT2 make_model(int master_weights, float first) {
+    static const GPT2Config small = {8, V, 128, 1, 1, 32};
+    return make_model_of(small, master_weights, first);
 }
 
 static void free_model(GPT2* model) {
