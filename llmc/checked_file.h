@@ -148,6 +148,7 @@ typedef struct {
     size_t body_bytes; // of the file, after its header
     int has_checksums; // 0: nothing is verified
     CheckedBody body;
+    void (*report)(size_t done, size_t total); // told how much of the body has been read; NULL: nobody is
 } CheckedReader;
 
 static inline void checked_close(CheckedReader* r) {
@@ -254,6 +255,7 @@ static inline Status checked_read(CheckedReader* r, void* dst, size_t n) {
             r->body.at += piece;
         }
         p += piece, n -= piece;
+        if (r->report != NULL) { r->report(r->body.at, r->body_bytes); }
     }
     return STATUS_OK;
 }

@@ -396,14 +396,17 @@ static inline Status checkpoint_open_(CheckedReader* state, ModelReader* model, 
     return STATUS_ERROR;
 }
 
-// Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together.
-static inline Status checkpoint_verify_files(const CheckpointPaths* paths, int step) {
+// Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together. `report`,
+// or NULL, is told how much of the state, the larger of them, has been read.
+static inline Status checkpoint_verify_files(const CheckpointPaths* paths, int step,
+                                             void (*report)(size_t done, size_t total)) {
     CheckedReader state;
     ModelReader model;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     RunState run;
     memset(&run, 0, sizeof(run));
     TRY(checkpoint_open_(&state, &model, paths, step));
+    state.report = report;
     Status result = model_reader_verify(&model);
     if (result == STATUS_OK) {
         size_t parameters = gpt2_parameters(table, model.header.config);
@@ -417,7 +420,7 @@ static inline Status checkpoint_verify_files(const CheckpointPaths* paths, int s
 
 static inline Status checkpoint_verify(const char* directory, int step) {
     CheckpointPaths paths = checkpoint_paths(directory, step);
-    return checkpoint_verify_files(&paths, step);
+    return checkpoint_verify_files(&paths, step, NULL);
 }
 
 // Brings back what checkpoint_write() wrote at `step`, but for the weights, which the model was built with, and the settings.

@@ -1,6 +1,6 @@
 /*
 Progress of long work. On a terminal, one line that is overwritten; in a file, a line every 30 seconds, so none for shorter
-work.
+work, unless progress_begin asks for the first one sooner.
 */
 #ifndef LLMC_PROGRESS_H
 #define LLMC_PROGRESS_H
@@ -32,25 +32,32 @@ typedef struct {
     double start;     // when it began, in seconds
     size_t first;     // what was done by then
     double shown;     // when the last line was written
+    double wait;      // seconds to a file's first line; 0: as to every other
     int line_is_open; // the terminal's last line is not ended yet
 } Progress;
 
 static const double PROGRESS_TERMINAL_SECONDS = 0.1, PROGRESS_FILE_SECONDS = 30.0;
 
+// Begins work of which a file, too, has a line after `wait` seconds.
+static inline void progress_start(Progress* p, double now, const char* what, double wait) {
+    memset(p, 0, sizeof(*p));
+    p->active = 1;
+    snprintf(p->what, sizeof(p->what), "%s", what);
+    p->start = p->shown = now;
+    p->wait = wait;
+}
+
 // Shows on `out` that `done` of `total` are done at time `now`, if the last line is old enough. A new name starts new work.
 static inline void progress_show(Progress* p, FILE* out, int terminal, double now, const char* what, size_t done,
                                  size_t total) {
     if (!p->active || strncmp(p->what, what, sizeof(p->what) - 1) != 0) {
-        memset(p, 0, sizeof(*p));
-        p->active = 1;
-        snprintf(p->what, sizeof(p->what), "%s", what);
-        p->start = now;
-        p->shown = now;
+        progress_start(p, now, what, 0.0);
         p->first = done;
     }
-    double wait = terminal ? PROGRESS_TERMINAL_SECONDS : PROGRESS_FILE_SECONDS;
+    double wait = terminal ? PROGRESS_TERMINAL_SECONDS : p->wait > 0.0 ? p->wait : PROGRESS_FILE_SECONDS;
     if (now - p->shown < wait || total == 0) { return; }
     p->shown = now;
+    p->wait = 0.0;
     double percent = 100.0 * (double)done / (double)total;
     char left[32] = "?";
     if (done > p->first) {
@@ -74,6 +81,10 @@ static inline void progress_finish(Progress* p, FILE* out) {
 
 // The program's own progress line, on stdout
 static Progress progress_of_program;
+
+static inline void progress_begin(const char* what, double wait) {
+    progress_start(&progress_of_program, wall_seconds(), what, wait);
+}
 
 static inline void progress_update(const char* what, size_t done, size_t total) {
     progress_show(&progress_of_program, stdout, isatty(STDOUT_FILENO), wall_seconds(), what, done, total);

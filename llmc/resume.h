@@ -16,6 +16,7 @@ All of them end with one line where the run is refused.
 #include "checkpoint.h"
 #include "dataloader.h"
 #include "logger.h"
+#include "progress.h"
 #include "run_folder.h"
 #include "run_identity.h"
 #include "schedulers.h"
@@ -65,6 +66,19 @@ static inline void run_start_check_folder_(const char* folder) {
     }
 }
 
+static char run_start_verifying_[64]; // what is under way
+static inline void run_start_report_(size_t done, size_t total) { progress_update(run_start_verifying_, done, total); }
+
+// Verifies a checkpoint; where that takes some seconds, says so.
+static inline Status run_start_verify_(const char* directory, int step) {
+    CheckpointPaths paths = checkpoint_paths(directory, step);
+    snprintf(run_start_verifying_, sizeof(run_start_verifying_), "verifying checkpoint %d", step);
+    progress_begin(run_start_verifying_, 3.0);
+    Status status = checkpoint_verify_files(&paths, step, run_start_report_);
+    progress_end();
+    return status;
+}
+
 // Locks and looks at the output directory, if there is one, and finds the checkpoint that -y 1 goes on from.
 static inline void run_start_open(RunStart* s, const Options* o) {
     memset(s, 0, sizeof(*s));
@@ -79,7 +93,7 @@ static inline void run_start_open(RunStart* s, const Options* o) {
     }
     check(run_folder_scan(&s->scan, o->output_dir));
     s->log = logger_read_run(o->output_dir);
-    if (o->resume) { s->step = run_folder_newest(&s->folder, &s->scan, checkpoint_verify); }
+    if (o->resume) { s->step = run_folder_newest(&s->folder, &s->scan, run_start_verify_); }
     if (s->step >= 0) { check(checkpoint_read_identity(&s->before, o->output_dir, s->step)); }
     if (s->step >= 0 || o->overwrite) { return; }
     if (s->folder.num_damaged > 0) {
