@@ -175,6 +175,23 @@ static inline int folder_is_damaged_(const RunFolder* folder, int step) {
     return 0;
 }
 
+// Ends the program where a file of a checkpoint is there and cannot be opened, for want of permission, or because a link leads
+// to a disk that is not there: it may be whole, and a run that passed it over would replace it. An error of the disk is damage.
+static inline void folder_check_access_(const RunFolderScan* scan, int step) {
+    char path[1024 + 64];
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->step != step || (f->kind != FOLDER_MODEL && f->kind != FOLDER_STATE)) { continue; }
+        snprintf(path, sizeof(path), "%s/%s", scan->path, f->name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 && errno != EIO) {
+            fatal("-y 1: cannot open %s: %s; mend that, or move the files of checkpoint %d away", path, strerror(errno),
+                  step);
+        }
+        if (fd >= 0) { close(fd); }
+    }
+}
+
 // The newest checkpoint that `verify` finds whole, or -1. Those that it does not are said, with the reason, and left alone:
 // one that a newer whole one replaces is deleted by run_folder_keep, and one of a later step when the run comes there.
 static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan,
@@ -183,6 +200,7 @@ static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan
     for (; step >= 0; step = run_folder_next(scan, step)) {
         status_clear();
         if (verify(scan->path, step) == STATUS_OK) { break; }
+        folder_check_access_(scan, step);
         printf("note: passed over checkpoint %d: %s\n", step, status_message());
         if (folder->num_damaged == 0) { snprintf(folder->damage, sizeof(folder->damage), "%s", status_message()); }
         folder->damaged = (int*)realloc(folder->damaged, (size_t)(folder->num_damaged + 1) * sizeof(int));

@@ -81,6 +81,7 @@ static inline size_t step_times_others_(char* text, size_t length, const char* p
         double milliseconds;
         int steps, at = 0;
         size_t bytes = strlen(line);
+        if (bytes == 0) { continue; } // it begins with a NUL
         int whole = sscanf(line, "%lf %d %n", &milliseconds, &steps, &at) == 2 && at > 0 && line[bytes - 1] == '\n';
         line[bytes - 1] = '\0';
         if (!whole || strcmp(line + at, key) == 0) { continue; }

@@ -845,6 +845,7 @@ static inline int trainer_main(int argc, char** argv) {
     Options options = cli_parse(argc, argv);
     if (options.doctor) { return run_doctor(&options); }
     signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so
+    signal(SIGXFSZ, SIG_IGN); // nor does a file that grows beyond the user's limit
     trainer_open(&trainer, options);
     for (int step = trainer.first_step; step <= trainer.num_steps && !trainer.ended; step++) {
         trainer_evaluate(&trainer, step);

@@ -180,6 +180,19 @@ static void the_newest_whole_checkpoint_is_taken(void) {
     unit_clean();
 }
 
+// A checkpoint whose files cannot be opened, for want of permission or of a disk that a link leads to, may be whole: a run that
+// passed it over would replace it.
+static void what_cannot_be_opened_is_not_passed_over(void) {
+    RunFolder f = {"", -1, NULL, 0, ""};
+    put_checkpoint(20), put_checkpoint(40);
+    damaged[0] = 40;
+    remove(unit_path("state_00000040_00000.bin"));
+    CHECK(symlink("/no/such/disk", unit_path("state_00000040_00000.bin")) == 0);
+    CHECK_FATAL("state_00000040_00000.bin|No such file or directory", newest(&f, ""));
+    damaged[0] = 0;
+    unit_clean();
+}
+
 static void what_a_killed_run_left_goes(void) {
     RunFolderScan scan;
     put_checkpoint(20), put_checkpoint(40), put_checkpoint(60);
@@ -315,6 +328,7 @@ int main(void) {
     names_are_a_runs_or_not();
     folders_that_are_none();
     the_newest_whole_checkpoint_is_taken();
+    what_cannot_be_opened_is_not_passed_over();
     what_a_killed_run_left_goes();
     keeping_counts_what_is_there();
     one_run_at_a_time();

@@ -279,6 +279,11 @@ check "the lock's file has gone" test ! -e "$dir/locked/lock"
 check "a full disk under stdout does not end a run" test $? -eq 0
 check "it is said once" test "$(cat "$dir/stderr")" = \
     "warning: cannot write stdout: No space left on device; the run goes on without"
+head -c 1M /dev/zero >"$dir/1M"
+(ulimit -f 1024; "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 >>"$dir/1M" 2>"$dir/stderr")
+check "nor does a limit on the size of files" test $? -eq 0
+check "it is said once" test "$(cat "$dir/stderr")" = \
+    "warning: cannot write stdout: File too large; the run goes on without"
 { "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/pipe" 2>"$dir/stderr"; echo $? >"$dir/code"; } | true
 check "nor does a pipe that nobody reads" test "$(cat "$dir/code")" = 0
 check "its log is whole" same full pipe main.log
