@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A trainer among faults: killed, stopped, out of disk, with damaged files. After each it resumes to the same bits.
 
-    dev/test/soak.py ./train_gpt2                              everything; about 20 minutes on two cores
-    dev/test/soak.py ./train_gpt2 --short                      a few of each, about 15 s: what `make test` runs
+    dev/test/soak.py ./train_gpt2                              everything; about seven minutes on two cores
+    dev/test/soak.py ./train_gpt2 --short                      a few of each, 15 s: what `make test` runs
     dev/test/soak.py ./train_gpt2 --only kill term --kill 500  some cases, so often; --help lists them
 
 Each trial has its own folder and its own generator, seeded with --seed, the case and the trial's number. Ends with a
@@ -495,7 +495,7 @@ def case_long(trial):
     memory = Memory(process, trial.folder, trial.soak.gpu)
     trial.finish(process)
     host, device = memory.growth(reference.steps)
-    trial.note(f"{threads} threads{', verified' if flags else ''} (memory +{host} KiB)")
+    trial.note(f"OMP_NUM_THREADS {threads}{', verified' if flags else ''}: memory +{host} KiB,")
     claim(host <= 1024, f"the process grew by {host} KiB after a quarter of its steps")
     claim(device <= 2, f"it takes {device} MiB more of the GPU after a quarter of its steps")
     check_end(trial.folder, reference)
