@@ -397,7 +397,7 @@ static inline Status checkpoint_open_(CheckedReader* state, ModelReader* model, 
 }
 
 // Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together. `report`,
-// or NULL, is told how much of the state, the larger of them, has been read.
+// or NULL, is told how much of them has been read.
 static inline Status checkpoint_verify_files(const CheckpointPaths* paths, int step,
                                              void (*report)(size_t done, size_t total)) {
     CheckedReader state;
@@ -406,7 +406,9 @@ static inline Status checkpoint_verify_files(const CheckpointPaths* paths, int s
     RunState run;
     memset(&run, 0, sizeof(run));
     TRY(checkpoint_open_(&state, &model, paths, step));
-    state.report = report;
+    model.file.report = state.report = report;
+    model.file.report_total = state.report_total = size_add(model.file.body_bytes, state.body_bytes);
+    state.report_before = model.file.body_bytes;
     Status result = model_reader_verify(&model);
     if (result == STATUS_OK) {
         size_t parameters = gpt2_parameters(table, model.header.config);

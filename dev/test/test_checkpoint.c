@@ -228,20 +228,21 @@ static void damaged_outlier_detectors_are_refused(void) {
     free(state);
 }
 
-static size_t reports, reported; // how often, and how much of the state
+static size_t reports, reported; // how often, and how much of the files
 static void count_report(size_t done, size_t total) {
     reports += done > reported && done <= total;
     reported = done;
 }
 
-// As where a checkpoint is so large that verifying it takes long: each piece is reported, up to the file's end.
-static void the_reading_of_the_state_is_reported(void) {
+// As where a checkpoint is so large that verifying it takes long: each piece is reported, up to the last file's end.
+static void the_reading_of_a_checkpoint_is_reported(void) {
     write_one(1, 1);
-    size_t bytes;
-    free(unit_read(state_path(), &bytes));
+    size_t state_bytes, model_bytes;
+    free(unit_read(state_path(), &state_bytes));
+    free(unit_read(model_path(), &model_bytes));
     CheckpointPaths paths = checkpoint_paths(folder(), STEP);
     CHECK(checkpoint_verify_files(&paths, STEP, count_report) == STATUS_OK);
-    CHECK(reports >= 5 && reported == bytes - HEADER_BYTES);
+    CHECK(reports >= 6 && reported == model_bytes + state_bytes - 2 * HEADER_BYTES);
 }
 
 // ----------------------------------------------------------------------------
@@ -543,7 +544,7 @@ int main(int argc, char** argv) {
     damaged_states_are_refused();
     damaged_headers_are_refused();
     damaged_outlier_detectors_are_refused();
-    the_reading_of_the_state_is_reported();
+    the_reading_of_a_checkpoint_is_reported();
     renamed_files_are_refused();
     a_model_and_a_state_of_two_runs_are_refused();
     older_states_are_read();
