@@ -104,6 +104,7 @@ typedef struct {
     Status (*read)(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
     char* buffer;   // CHECKPOINT_BUFFER bytes, page-locked where that makes copies faster
     int not_finite; // set where a number is not finite
+    int give_up;    // set by another thread where this checkpoint is not wanted any more; atomic
 } CheckpointSource;
 
 enum { CHECKPOINT_NAME = 1024 + 32 };
@@ -138,6 +139,7 @@ static inline Status checkpoint_write_block_(CheckedWriter* file, CheckpointSour
     finite_check_begin(&check, info->config, element, checkpoint_block_name_(name, file->file.path, block));
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = checkpoint_piece_(bytes - i);
+        if (__atomic_load_n(&from->give_up, __ATOMIC_RELAXED)) { return status_fail("given up for a newer one"); }
         TRY(from->read(from->model, from->buffer, block, i, n));
         from->not_finite = finite_check_update(&check, from->buffer, n) != STATUS_OK;
         if (from->not_finite) { return STATUS_ERROR; }

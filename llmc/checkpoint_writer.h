@@ -23,6 +23,7 @@ typedef enum {
     CHECKPOINT_SAVED,      // it is on the disk
     CHECKPOINT_FAILED,     // it could not be written; the last whole one is still there
     CHECKPOINT_NOT_FINITE, // the model holds a number that is not finite: it cannot be trained on
+    CHECKPOINT_GIVEN_UP,   // a newer one took its place
     CHECKPOINT_WRITING     // its thread is under way
 } CheckpointResult;
 
@@ -74,7 +75,9 @@ static inline void checkpoint_writer_write_(CheckpointWriter* w) {
     const CheckpointWriterSettings* s = &w->settings;
     double start = wall_seconds();
     Status status = checkpoint_write(&w->source, &w->run, s->folder->path);
-    w->result = w->source.not_finite ? CHECKPOINT_NOT_FINITE : CHECKPOINT_FAILED;
+    w->result = w->source.not_finite                                    ? CHECKPOINT_NOT_FINITE
+                : __atomic_load_n(&w->source.give_up, __ATOMIC_RELAXED) ? CHECKPOINT_GIVEN_UP
+                                                                        : CHECKPOINT_FAILED;
     if (status == STATUS_OK) {
         w->result = CHECKPOINT_SAVED;
         status = run_folder_keep(s->folder, s->keep, s->major, w->step);
@@ -111,6 +114,10 @@ static inline void checkpoint_writer_warn_(const CheckpointWriter* w) {
 
 // Says what became of the last save.
 static inline void checkpoint_writer_report_(CheckpointWriter* w, double beside) {
+    if (w->result == CHECKPOINT_GIVEN_UP) {
+        printf("checkpoint %08d is given up for a newer one\n", w->step);
+        return;
+    }
     fflush(stdout);
     if (w->result != CHECKPOINT_SAVED) {
         checkpoint_writer_warn_(w);
@@ -133,7 +140,16 @@ static inline CheckpointResult checkpoint_writer_wait(CheckpointWriter* w) {
     return w->result;
 }
 
-// The same without waiting: CHECKPOINT_WRITING while the thread is under way. Between two steps it costs nothing.
+// Ends the save under way early, for a newer one that has to be on the disk within a grace period: two saves after each other
+// may take too long. The first of a run is waited for: until it is whole there is none to fall back on.
+static inline void checkpoint_writer_give_up(CheckpointWriter* w) {
+    if (!w->has_thread || w->settings.newest < 0) { return; }
+    __atomic_store_n(&w->source.give_up, 1, __ATOMIC_RELAXED);
+    checkpoint_writer_wait(w);
+    w->source.give_up = 0;
+}
+
+// checkpoint_writer_wait without waiting: CHECKPOINT_WRITING while the thread is under way. Between two steps it costs nothing.
 static inline CheckpointResult checkpoint_writer_poll(CheckpointWriter* w) {
     if (!w->has_thread) { return w->result; }
     pthread_mutex_lock(&w->mutex);

@@ -621,6 +621,7 @@ static inline void trainer_checkpoint(Trainer* t, int step) {
     int due = trained && o->checkpoint_every > 0 && trainer_due(t, step, o->checkpoint_every);
     if (o->output_dir != NULL) {
         trainer_end_save_(t, 0);
+        if (stop && asked) { checkpoint_writer_give_up(&t->writer); }
         if (asked || due) { trainer_save_(t, step, stop || step == t->num_steps); }
     }
     if (asked && !stop && o->output_dir == NULL) { printf("note: SIGUSR1, but there is no -o: nothing is saved\n"); }

@@ -115,6 +115,29 @@ static void the_next_save_waits_for_the_last(void) {
     free_model(&model);
 }
 
+// A save that is given up leaves nothing of its step, and the one before it; the run's first is waited for.
+static void a_save_is_given_up_for_a_newer_one(void) {
+    CheckpointWriter w;
+    GPT2 model = make_model(1, 1.0f);
+    model.reading = slow;
+    open_writer(&w, &model, 1, 0, -1);
+    save(&w, 10);
+    checkpoint_writer_give_up(&w);
+    CHECK(checkpoint_writer_wait(&w) == CHECKPOINT_SAVED && whole(10));
+    checkpoint_writer_give_up(&w); // nothing is under way
+    CHECK(w.result == CHECKPOINT_SAVED);
+    save(&w, 20);
+    checkpoint_writer_give_up(&w);
+    CHECK(w.result == CHECKPOINT_GIVEN_UP && !w.has_thread && whole(10));
+    CHECK(!file_exists(file_of("DONE_%08d", 20)) && !file_exists(file_of("model_%08d.bin", 20)));
+    CHECK(!file_exists(file_of("model_%08d.bin.tmp", 20)) && !file_exists(file_of("state_%08d_00000.bin.tmp", 20)));
+    save(&w, 21);
+    CHECK(checkpoint_writer_close(&w) == CHECKPOINT_SAVED && whole(21) && whole(10));
+    checkpoint_delete(folder(), 10);
+    checkpoint_delete(folder(), 21);
+    free_model(&model);
+}
+
 static void without_memory_for_a_snapshot_the_trainer_writes(void) {
     CheckpointWriter w;
     GPT2 model = make_model(1, 1.0f);
@@ -242,6 +265,7 @@ int main(void) {
 #endif
     the_files_are_those_of_a_save_that_training_waits_for();
     the_next_save_waits_for_the_last();
+    a_save_is_given_up_for_a_newer_one();
     without_memory_for_a_snapshot_the_trainer_writes();
     a_folder_that_is_gone_comes_back();
     a_number_that_is_not_finite_ends_the_run();
