@@ -196,18 +196,23 @@ def step_cost():
 
 
 def plan_accuracy():
-    """Memory as planned and as taken."""
-    said = []
+    """Memory as taken and as planned: in percent where it is much, else in MiB."""
+    much, little = [], []
     for path in (f"{H200}/plan_accuracy.csv", f"{BENCH}/cpu_plan_accuracy.csv"):
         rows = read_csv(path)
-        for kind in dict.fromkeys(row["memory"] for row in rows):
-            here = [float(row["percent"]) for row in rows if row["memory"] == kind]
+        large = [row for row in rows if int(row["planned_mib"]) >= 512]
+        for kind in dict.fromkeys(row["memory"] for row in large):
+            here = [float(row["percent"]) for row in large if row["memory"] == kind]
             runs = f"{len(here)} run{'s' * (len(here) != 1)} on {rows[0]['machine']}"
-            said.append(
-                f"{kind} memory of {runs} by {min(here):+.1f}% to {max(here):+.1f}% "
-                f"([{os.path.basename(path)}]({path}))"
-            )
-    return f"What runs took differs from what `--plan` said: {'; '.join(said)}." if said else ""
+            link = f"[{os.path.basename(path)}]({path})"
+            much.append(f"{kind} memory of {runs} by {min(here):+.2f}% to {max(here):+.2f}% ({link})")
+        for row in rows:
+            if row not in large:
+                little.append(f"{row['used_mib']} MiB for {row['planned_mib']} ({row['memory']}, {row['machine']})")
+    if not much:
+        return ""
+    small = f" Of small models, whose threads and libraries weigh more: {'; '.join(little)}." if little else ""
+    return f"What runs took differs from what `--plan` said: {'; '.join(much)}.{small}"
 
 
 def checkpoint_cost():

@@ -105,14 +105,15 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
         "dev/bench/nvidia-h200/plan_accuracy.csv": (
             [
                 plan,
-                f"d12,64,1024,-r 0,GPU,100,101,1.00,NVIDIA H200,{when},def5678",
-                f"d12,4,1024,-r 0,GPU,100,98,-2.00,NVIDIA H200,{when},def5678",
+                f"d12,64,1024,-r 0,GPU,1000,1010,1.00,NVIDIA H200,{when},def5678",
+                f"d12,4,1024,-r 0,GPU,1000,980,-2.00,NVIDIA H200,{when},def5678",
+                f"d6,4,64,-r 0,GPU,500,450,-10.00,NVIDIA H200,{when},def5678",
             ],
-            "GPU memory of 2 runs on NVIDIA H200 by -2.0% to +1.0%",
+            "GPU memory of 2 runs on NVIDIA H200 by -2.00% to +1.00%",
         ),
         "dev/bench/cpu_plan_accuracy.csv": (
             [plan, f"d12,1,1024,-r 0,host,2701,2705,0.15,AMD EPYC,{when},def5678"],
-            "host memory of 1 run on AMD EPYC by +0.1% to +0.1%",
+            "host memory of 1 run on AMD EPYC by +0.15% to +0.15%",
         ),
         "dev/bench/nvidia-h200/checkpoint_cost.csv": (
             [save, f"d48,8,1024,300.10,9.500,0.020,120.0,1.3,12.500,1.74,21.80,42,GPU,NVIDIA H200,580,{when},def5678"],
@@ -132,6 +133,7 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
         assert shown in script(folder, "--check", code=1)  # it is measured and not shown
         script(folder)
         assert shown in read(folder, "README.md"), shown
+    assert "450 MiB for 500 (GPU, NVIDIA H200)." in read(folder, "README.md")
     script(folder, "--check")
 
 
