@@ -65,7 +65,7 @@ static DataLoader open_loader(int shuffle) {
 // Steps of which each is computed `again` times more, by verifying or by searching; their digests are those of a run without.
 static void steps_go_on(int shards, int shuffle) {
     write_shards(shards);
-    uint64_t expected[STEPS];
+    uint64_t expected[STEPS] = {0};
     int same = 1, verified = 1, found = 1;
     for (int run = 0; run < 3; run++) {
         GPT2 model;
