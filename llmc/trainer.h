@@ -475,7 +475,8 @@ trainer_fail_(Trainer* t, int step, int save, int exit_code, const char* format,
 // What the run has failed of, and which checkpoint is whole. Nothing where it went well.
 static inline void trainer_say_failure_(const Trainer* t) {
     if (t->failure[0] == '\0') { return; }
-    if (t->saved_step >= 0) {
+    // a folder may have been deleted
+    if (t->saved_step >= 0 && file_exists(checkpoint_paths(t->options.output_dir, t->saved_step).done)) {
         print_error("%s; checkpoint %08d in %s is whole", t->failure, t->saved_step, t->options.output_dir);
     } else {
         print_error("%s; there is no checkpoint", t->failure);
@@ -815,7 +816,9 @@ static inline void trainer_step(Trainer* t, int step) {
 static inline void trainer_close_writer_(Trainer* t) {
     trainer_end_save_(t, 1);
     CheckpointResult last = checkpoint_writer_close(&t->writer);
-    if (last == CHECKPOINT_FAILED && t->exit_code == EXIT_SUCCESS) { t->exit_code = EXIT_NOT_SAVED; }
+    if (last != CHECKPOINT_FAILED || t->exit_code != EXIT_SUCCESS) { return; }
+    t->exit_code = EXIT_NOT_SAVED;
+    snprintf(t->failure, sizeof(t->failure), "the last checkpoint was not written");
 }
 
 // Frees everything; returns the program's exit code.

@@ -274,6 +274,14 @@ kill -9 $first
 check "a killed run's lock is nobody's" run locked "${again[@]}"
 check "the lock's file has gone" test ! -e "$dir/locked/lock"
 
+# checkpoints that cannot be written: the run goes on, and its end says so
+(ulimit -f 100; exec "$trainer" "${common[@]}" -e $model -s 0 -n 20 -o "$dir/limited") >/dev/null 2>"$dir/stderr"
+check "a run whose last checkpoint cannot be written ends with exit code 4" test $? -eq 4
+check "each failed save is said" test "$(grep -c '^warning: checkpoint 000000[24]0 was not written: ' "$dir/stderr")" -eq 2
+check "the last line says what is left" test "$(tail -n 1 "$dir/stderr")" = \
+    "error: the last checkpoint was not written; there is no checkpoint"
+check "its log is whole" same whole limited main.log
+
 # a stdout that cannot be written
 "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/full" >/dev/full 2>"$dir/stderr"
 check "a full disk under stdout does not end a run" test $? -eq 0
