@@ -101,6 +101,11 @@ static inline void run_start_open(RunStart* s, const Options* o) {
               s->folder.damage);
     }
     if (!o->resume) { run_start_refuse_used_(s, "-y 1 goes on with it"); }
+    if (run_folder_apart(&s->scan) >= 0) {
+        char why[96];
+        snprintf(why, sizeof(why), "files of checkpoint %d are missing; put them back", run_folder_apart(&s->scan));
+        run_start_refuse_used_(s, why);
+    }
 }
 
 // B of the checkpoint, or 0: what -b auto is for a run that resumes.

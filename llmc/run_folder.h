@@ -151,6 +151,21 @@ static inline int folder_complete_(const RunFolderScan* scan, int step) {
            folder_has_(scan, FOLDER_STATE, step);
 }
 
+// 1 where the step has its DONE and only one of its other files: what no kill leaves. Somebody has taken the other away.
+static inline int folder_is_apart_(const RunFolderScan* scan, int step) {
+    return folder_has_(scan, FOLDER_DONE, step) &&
+           folder_has_(scan, FOLDER_MODEL, step) != folder_has_(scan, FOLDER_STATE, step);
+}
+
+// The newest step of which somebody has taken a file away, or -1.
+static inline int run_folder_apart(const RunFolderScan* scan) {
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->kind == FOLDER_DONE && folder_is_apart_(scan, f->step)) { return f->step; }
+    }
+    return -1;
+}
+
 // The newest step below `below` whose checkpoint has all its files; -1 where there is none.
 static inline int run_folder_next(const RunFolderScan* scan, int below) {
     for (size_t i = 0; i < scan->num_files; i++) {
@@ -206,6 +221,13 @@ static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan
         folder->damaged = (int*)realloc(folder->damaged, (size_t)(folder->num_damaged + 1) * sizeof(int));
         if (folder->damaged == NULL) { fatal("out of memory: cannot list damaged checkpoints"); }
         folder->damaged[folder->num_damaged++] = step;
+    }
+    for (size_t i = 0; i < scan->num_files && scan->files[i].step > step; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->kind != FOLDER_DONE || !folder_is_apart_(scan, f->step)) { continue; }
+        int has_model = folder_has_(scan, FOLDER_MODEL, f->step);
+        printf("note: passed over checkpoint %d: %s/%s_%08d%s.bin is not there\n", f->step, scan->path,
+               has_model ? "state" : "model", f->step, has_model ? "_00000" : "");
     }
     status_clear();
     return step;
@@ -268,7 +290,7 @@ static inline Status run_folder_keep(RunFolder* folder, int keep, int major, int
 // model alone, of an earlier step, may be one that somebody wants to have.
 static inline const char* folder_leftover_(const RunFolderScan* scan, const FolderFile* f, int step) {
     if (f->kind == FOLDER_TEMPORARY) { return "its writing did not end"; }
-    if (f->kind == FOLDER_LOG || folder_complete_(scan, f->step)) { return NULL; }
+    if (f->kind == FOLDER_LOG || folder_complete_(scan, f->step) || folder_is_apart_(scan, f->step)) { return NULL; }
     if (f->kind == FOLDER_DONE) { return "its checkpoint is not there"; }
     int abandoned = f->step > step || folder_has_(scan, FOLDER_STATE, f->step);
     return abandoned ? "its checkpoint was not completed" : NULL;

@@ -170,8 +170,9 @@ static void the_newest_whole_checkpoint_is_taken(void) {
     damaged[0] = 123456789, damaged[1] = 100;
     snprintf(said, sizeof(said),
              "note: passed over checkpoint 123456789: %s/model_123456789.bin: block 3 is damaged\n"
-             "note: passed over checkpoint 100: %s/model_00000100.bin: block 3 is damaged\n",
-             folder(), folder());
+             "note: passed over checkpoint 100: %s/model_00000100.bin: block 3 is damaged\n"
+             "note: passed over checkpoint 110: %s/state_00000110_00000.bin is not there\n",
+             folder(), folder(), folder());
     CHECK(newest(&f, said) == 90);
     CHECK(f.num_damaged == 2 && strstr(f.damage, "model_123456789.bin"));
     CHECK(has_checkpoint(100) && has_checkpoint(123456789)); // they are left alone
@@ -217,6 +218,19 @@ static void what_a_killed_run_left_goes(void) {
     check(run_folder_clean(&scan, -1));
     run_folder_scan_free(&scan);
     CHECK(count() == 1 && there("main.log"));
+    unit_clean();
+}
+
+// A checkpoint of which somebody has taken a file away is not what a kill leaves: there is no DONE then. What is left stays.
+static void what_somebody_took_apart_stays(void) {
+    RunFolderScan scan;
+    put_checkpoint(20), put_checkpoint(40), put_checkpoint(60);
+    remove(unit_path("state_00000040_00000.bin")); // for room
+    remove(unit_path("model_00000060.bin"));       // moved
+    check(run_folder_scan(&scan, folder()));
+    check(run_folder_clean(&scan, 20));
+    run_folder_scan_free(&scan);
+    CHECK(count() == 3 + 2 + 2 && there("model_00000040.bin") && there("state_00000060_00000.bin"));
     unit_clean();
 }
 
@@ -330,6 +344,7 @@ int main(void) {
     the_newest_whole_checkpoint_is_taken();
     what_cannot_be_opened_is_not_passed_over();
     what_a_killed_run_left_goes();
+    what_somebody_took_apart_stays();
     keeping_counts_what_is_there();
     one_run_at_a_time();
     others_locks_stay();

@@ -59,6 +59,7 @@ run() {
 }
 same() { cmp "$dir/$1/$3" "$dir/$2/$3"; }
 val_loss() { sed -n "s/^s:$2 tel:\(.*\)/\1/p" "$dir/$1/main.log"; }
+without_removal() { ! grep '^note: removed ' "$1"; }
 without_note() { ! grep '^note: ' "$1"; }
 loss_falls() { awk -v a="$(val_loss whole 0)" -v b="$(val_loss whole 40)" 'BEGIN { exit !(b != "" && b < a - 1.5) }'; }
 
@@ -226,6 +227,16 @@ check "they have gone, others have not" test "$(cd "$dir/damaged" && echo *)" = 
 for file in model_00000040.bin state_00000040_00000.bin main.log; do
     check "resumed beside a damaged checkpoint, it writes the same $file" same whole damaged $file
 done
+
+copy apart 00000020 00000040
+mv "$dir/apart/model_00000040.bin" "$dir/my_model.bin"
+check "a checkpoint whose model was moved is passed over" run apart "${again[@]}"
+check "that is said" grep -qF "note: passed over checkpoint 40: $dir/apart/model_00000040.bin is not there" "$dir/apart.log"
+check "nothing of it is removed" without_removal "$dir/apart.log"
+copy only 00000040
+mv "$dir/only/model_00000040.bin" "$dir/my_model.bin"
+check "where it is the only one, the run does not begin anew" fails_with \
+    "holds a run (parts of a checkpoint, main.log): files of checkpoint 40 are missing; put them back" "${again[@]}" -o "$dir/only"
 
 copy begun
 check "a run that was killed before its first checkpoint begins anew" run begun "${again[@]}"
