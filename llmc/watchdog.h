@@ -38,7 +38,7 @@ typedef struct {
 
 // The median of the last steps, of which there is one at least; of an even number, the upper of the two.
 static inline double watchdog_median_(const Watchdog* w) {
-    double sorted[WATCHDOG_WINDOW];
+    double sorted[WATCHDOG_WINDOW] = {0};
     int n = w->count < WATCHDOG_WINDOW ? w->count : WATCHDOG_WINDOW;
     for (int i = 0; i < n; i++) {
         int j = i;
