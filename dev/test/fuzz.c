@@ -345,7 +345,7 @@ static void write_state(int seed, const char* path) {
     static char text[] = "result --seed 42\nfree -v 20\n", buffer[CHECKPOINT_BUFFER];
     float numbers[STATE_NUMBERS] = {0};
     GPT2 model = make_model(numbers, STATE_NUMBERS, seed == 0);
-    CheckpointSource source = {&model, gpt2_copy_out, buffer, 0};
+    CheckpointSource source = {&model, gpt2_copy_out, buffer, 0, 0};
     CheckedWriter file;
     ModelHeader header;
     RunState run;

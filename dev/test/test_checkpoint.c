@@ -15,7 +15,7 @@ static const char* done_path(void) { return unit_path("DONE_00000012"); }
 
 static CheckpointSource source_of(GPT2* model) {
     static char buffer[CHECKPOINT_BUFFER];
-    CheckpointSource source = {model, gpt2_copy_out, buffer, 0};
+    CheckpointSource source = {model, gpt2_copy_out, buffer, 0, 0};
     return source;
 }
 

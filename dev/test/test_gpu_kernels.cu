@@ -630,6 +630,13 @@ __global__ void increment_kernel(uint32_t* x, size_t n) {
     if (i < n) { x[i] += 0x9e3779b9u * (uint32_t)(i + 1); }
 }
 
+// Keeps the stream busy for so many nanoseconds.
+__global__ void busy_kernel(unsigned long long nanoseconds) {
+    unsigned long long begin, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+    do { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); } while (now - begin < nanoseconds);
+}
+
 // A snapshot of two blocks is what they were when it was taken, between kernels that change them before and after it without a
 // pause, and stays so while a thread reads it. Blocks are larger than the staging, and no multiple of it or of 256 bytes.
 static void test_snapshot(int on_gpu) {
@@ -654,7 +661,8 @@ static void test_snapshot(int on_gpu) {
         }
     };
     for (int round = 0; round < 3; round++) {
-        run(100); // still under way when the snapshot is taken
+        run(100);
+        busy_kernel<<<1, 1, 0, stream>>>(30000000); // so that the copies have not begun when the snapshot is to be read
         uint32_t at = steps;
         CHECK(snapshot_take(&s, stream) == STATUS_OK && s.taken);
         std::atomic<bool> reading(true);
