@@ -185,12 +185,15 @@ def step_cost():
     said = []
     for row in rows:
         shape = f"{SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']}"
-        ratio = f"{float(row['percent']):+.2f}% ± {float(row['percent_strays']):.2f}"
+        strays = f" ± {float(row['percent_strays']):.2f}" if int(row["rounds"]) > 1 else ""
+        ratio = f"{float(row['percent']):+.2f}%{strays}"
         said.append(f"{ratio} for {shape} ({float(row['before_ms']):.2f} and {float(row['now_ms']):.2f} ms)")
     first = rows[0]
+    many = f"Means of {first['rounds']} rounds of {first['steps']} steps, in turns, and how far a round strays"
+    once = f"Means of {first['steps']} steps, one round"
     return (
         f"A step with all checks on, against one of commit {first['before']} without them: {'; '.join(said)}. "
-        f"Means of {first['rounds']} rounds of {first['steps']} steps, in turns, and how far a round strays "
+        f"{many if int(first['rounds']) > 1 else once} "
         f"([step_cost.csv]({path}); {first['machine']}, {first['date']}, commit {first['commit']})."
     )
 
