@@ -392,7 +392,7 @@ lint:
 	clang-format --dry-run --Werror $(c_files)
 	cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 	    --suppress=missingIncludeSystem -D__GNUC__ -D__linux__ -D__x86_64__ -I. $(filter %.c,$(c_files)) # without -D, all mixtures of #ifs
-	shellcheck $(sh_files)
+	shellcheck -x $(sh_files)
 	CC="$(CC)" NVCC="$(NVCC)" dev/test/check_includes.sh
 	ruff check $(py_files)
 	ruff format --check $(py_files)

@@ -1,20 +1,8 @@
 #!/usr/bin/env bash
 # --doctor of the given trainer (./train_gpt2) and scripts/doctor.sh: what is fit is ok, each thing that is not is named with its
 # mend and sets the exit code. Takes seconds; writes to a temporary folder only.
-set -uo pipefail
+. dev/test/unit.sh
 trainer=${1:?usage: $0 ./train_gpt2}
-python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# check NAME COMMAND...: the command must succeed
-check() {
-    local name=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
-}
 # doctor CODE FLAG...: --doctor ends with the exit code; its table is in $dir/table
 doctor() {
     local code
@@ -99,5 +87,4 @@ check "scripts/doctor.sh fails without a compiler" without_compiler 1 "${data[@]
 check "the compiler is named" is "NOT OK" "C compiler" /nowhere/cc
 check "scripts/doctor.sh fails where the trainer finds a fault" script 1 -i "$dir/damaged.bin" -o "$dir"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+finish

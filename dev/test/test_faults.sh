@@ -2,24 +2,10 @@
 # Trains a tiny model with a trainer that has faults (build/train_gpt2_faults; see train_with_faults.h) and checks what becomes
 # of numbers that are not finite, of flipped bits and of steps that hang: exit codes, messages, and that no bit of a weight
 # depends on them. Takes half a minute; writes to a temporary folder only.
-set -uo pipefail
-export OMP_WAIT_POLICY=passive # threads that spin hold up a machine that has other work
+. dev/test/unit.sh
 trainer=${1:?usage: $0 build/train_gpt2_faults or build/train_gpt2cu_faults_bf16}
-python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
 
-# check NAME COMMAND...: the command must succeed
-check() {
-    local name=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
-}
-
-"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c train_gpt2.cu llmc/*.h >"$dir/data.log" 2>&1 ||
-    { cat "$dir/data.log"; exit 1; }
+write_text
 common=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -e "gpt2:l2c64h2t64" -b 4 -t 64 -d 512 -l 1e-3 -x 20 -v 10 -m 4 -s 0)
 
 # ends NAME FAULTS CODE LINES TEXT FLAG...: trains into $dir/NAME with these faults; the exit code must be CODE, and stderr as
@@ -212,5 +198,4 @@ check "a step that hangs is said, and its end" ends slow slow@10:10 0 2 "step 11
 check "a slow step changes no log" same whole slow main.log
 check "a loss that blows up is said once" ends blown "" 0 1 "is above ln V = 5.545" -l 0.5 --grad-clip 0 -x 12 -k constant
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

@@ -1,22 +1,9 @@
 #!/usr/bin/env bash
 # --plan, -b auto and -r auto of the given trainer (./train_gpt2 or ./train_gpt2cu), and that a run which cannot fit never begins.
 # Takes seconds; writes to a temporary folder only, where the user's cache folder is too.
-set -uo pipefail
-export OMP_WAIT_POLICY=passive
+. dev/test/unit.sh
 trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
-python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
 export XDG_CACHE_HOME=$dir/cache
-passed=0
-failed=0
-
-# check NAME COMMAND...: the command must succeed
-check() {
-    local name=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
-}
 # trains CODE FLAG...: the trainer ends with the exit code; $dir/out and $dir/err are what it prints
 trains() {
     local code
@@ -123,7 +110,6 @@ takes_what_was_planned() {
     done
     return 1
 }
-skipped=0
 if [ $gpu -eq 1 ] && ! alone; then
     skipped=1
 elif [ $gpu -eq 1 ]; then
@@ -137,5 +123,4 @@ else
     check "with its snapshot again" within host
 fi
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed -eq 0 ]
+finish

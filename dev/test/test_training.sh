@@ -2,21 +2,8 @@
 # Trains a tiny model with the given trainer (./train_gpt2 or ./train_gpt2cu) and checks what a user relies on: the loss
 # falls, a run is reproducible bit for bit, also across recompute settings and after a resume, and mistakes end in one
 # line. Takes seconds; writes to a temporary folder only.
-set -uo pipefail
-export OMP_WAIT_POLICY=passive # threads that spin hold up a machine that has other work
+. dev/test/unit.sh
 trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
-python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# check NAME COMMAND...: the command must succeed
-check() {
-    local name=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
-}
 
 # fails_with TEXT FLAG...: the trainer must exit with 1 and print exactly one line on stderr, with TEXT in it
 fails_with() {
@@ -45,8 +32,7 @@ notes() {
     return 1
 }
 
-"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c train_gpt2.cu llmc/*.h >"$dir/data.log" 2>&1 ||
-    { cat "$dir/data.log"; exit 1; }
+write_text
 model=gpt2:l2c64h2t64
 common=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -b 4 -t 64 -d 512 -l 2e-3 -u 5 -q 0.1 -c 0.1 -x 40
     -v 20 -m 4 -g 32 -n 20)
@@ -394,5 +380,4 @@ check "warm-up to a constant rate" notes "-u 5 has no effect" "${short[@]}" -k c
 check "decay of a constant rate" notes "-q 0.1 has no effect" "${short[@]}" -k constant -u 0
 check "--help" "$trainer" --help >/dev/null
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish
