@@ -21,6 +21,7 @@ gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 [ -n "$gpu" ] || { echo "error: nvidia-smi shows no GPU here" >&2; exit 1; }
 [ -x train_gpt2cu ] || { echo "error: no train_gpt2cu here: make train_gpt2cu" >&2; exit 1; }
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+cuda=$(PATH=$PATH:/usr/local/cuda/bin nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 commit=${COMMIT:-$(git rev-parse --short HEAD)}
 python=$(command -v python3)
 work=build/checkpoint_cost
@@ -45,7 +46,7 @@ measure() { # model B steps_blocking every_blocking steps every
     last=$(printf '%s/%s_blocking/model_%08d.bin' "$work" "$1" "$3")
     rm -f "$work/$1_blocking"/state_*
     train "$1_async" "$5" "$6" -b "$2" -e "$last"
-    "$python" - "$1" "$2" "$work/$1_blocking.log" "$work/$1_async.log" "$work/$1_async" "$gpu" "$driver" "$commit" <<'END'
+    "$python" - "$1" "$2" "$work/$1_blocking.log" "$work/$1_async.log" "$work/$1_async" "$gpu" "$driver" "$cuda" "$commit" <<'END'
 import datetime
 import glob
 import os
@@ -53,7 +54,7 @@ import re
 import statistics
 import sys
 
-model, B, blocking_log, async_log, folder, gpu, driver, commit = sys.argv[1:]
+model, B, blocking_log, async_log, folder, gpu, driver, cuda, commit = sys.argv[1:]
 saved = re.compile(r"wrote checkpoint (\d+) to .* \(([\d.]+) s, and ([\d.]+) s beside training\)")
 step = re.compile(r"step +(\d+)/(\d+) .*\| ([\d.]+) ms \|")
 blocking = [float(m.group(2)) for m in map(saved.match, open(blocking_log)) if m]
@@ -74,7 +75,7 @@ extra = 1000 * stall + sum(times[n] - ms for n in range(first + 1, told + 1))
 size = sum(os.path.getsize(f) for f in glob.glob(folder + "/*.bin"))
 row = [model, B, 1024, f"{ms:.2f}", f"{statistics.median(blocking):.3f}", f"{stall:.3f}", f"{extra:.1f}"]
 row += [f"{extra / 10 / statistics.median(blocking):.1f}", f"{write:.3f}", f"{size / write * 1e-9:.2f}", f"{size * 1e-9:.2f}"]
-print(",".join(map(str, [*row, told - first, place, gpu, driver, datetime.date.today(), commit])))
+print(",".join(map(str, [*row, told - first, place, gpu, driver, cuda, datetime.date.today(), commit])))
 END
     rm -rf "$work/$1_blocking" "$work/$1_async"
 }
@@ -82,7 +83,7 @@ END
 folder=dev/bench/$(echo "$gpu" | tr 'A-Z ' 'a-z-')
 mkdir -p "$folder"
 {
-    echo "model,B,T,ms,blocking_s,stall_s,extra_ms,percent,write_s,gb_s,gb,steps_beside,snapshot,gpu,driver,date,commit"
+    echo "model,B,T,ms,blocking_s,stall_s,extra_ms,percent,write_s,gb_s,gb,steps_beside,snapshot,gpu,driver,cuda,date,commit"
     [ $# -gt 0 ] || set -- d12 d48
     for model in "$@"; do
         case $model in

@@ -8,13 +8,12 @@ Each shape trains for three steps on random tokens. `percent` is used over plann
 more than it was said to need. A row replaces that of the same machine and shape.
 """
 
-import datetime
 import os
 import re
 import subprocess
 import tempfile
 
-from step_cost import build, commit_of, machine_and_file, write_rows, write_tokens
+from step_cost import build, commit_of, machine_and_file, provenance, write_rows, write_tokens
 
 from data_common import ROOT, Parser, fail, run
 
@@ -36,7 +35,7 @@ SHAPES = {  # model, vocabulary, B, T, flags
 }
 COLUMNS = [
     *["model", "B", "T", "flags", "memory", "planned_mib", "used_mib", "percent"],
-    *["machine", "date", "commit"],
+    *["machine", "driver", "cuda", "date", "commit"],
 ]
 SAID = re.compile(r"^(GPU|host) memory: (\d+) MiB planned, (\d+) MiB used$", re.MULTILINE)
 
@@ -65,8 +64,7 @@ def main():
     machine, path = machine_and_file(args.cpu, "plan_accuracy")
     name = "train_gpt2" if args.cpu else "train_gpt2cu"
     program = build(ROOT, name)
-    common = {"machine": machine, "date": datetime.date.today().isoformat()}
-    common["commit"] = os.environ.get("COMMIT") or commit_of(ROOT)
+    common = {**provenance(machine, args.cpu), "commit": os.environ.get("COMMIT") or commit_of(ROOT)}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for shape in SHAPES[name]:

@@ -176,6 +176,12 @@ def cpu():
 # Parts that are empty until they are measured
 
 
+def software(row):
+    """Driver and CUDA of a row, where they were recorded."""
+    driver, cuda = row.get("driver"), row.get("cuda")
+    return (f", driver {driver}" if driver else "") + (f", CUDA {cuda}" if cuda else "")
+
+
 def step_cost():
     """What the guards of a run cost a step."""
     path = f"{H200}/step_cost.csv"
@@ -189,12 +195,12 @@ def step_cost():
         ratio = f"{float(row['percent']):+.2f}%{strays}"
         said.append(f"{ratio} for {shape} ({float(row['before_ms']):.2f} and {float(row['now_ms']):.2f} ms)")
     first = rows[0]
-    many = f"Means of {first['rounds']} rounds of {first['steps']} steps, in turns, and how far a round strays"
-    once = f"Means of {first['steps']} steps, one round"
+    many = f"Steady, means of {first['rounds']} rounds of {first['steps']} steps after 50, and how far a round strays"
+    once = f"Steady, means of {first['steps']} steps after 50, one round"
     return (
         f"A step with all checks on, against one of commit {first['before']} without them: {'; '.join(said)}. "
         f"{many if int(first['rounds']) > 1 else once} "
-        f"([step_cost.csv]({path}); {first['machine']}, {first['date']}, commit {first['commit']})."
+        f"([step_cost.csv]({path}); {first['machine']}{software(first)}, {first['date']}, commit {first['commit']})."
     )
 
 
@@ -235,7 +241,7 @@ def checkpoint_cost():
     first = rows[0]
     return (
         f"A save costs, beside one that training waits for: {'; '.join(said)} ([checkpoint_cost.csv]({path}); "
-        f"{first['gpu']}, driver {first['driver']}, {first['date']}, commit {first['commit']})."
+        f"{first['gpu']}{software(first)}, {first['date']}, commit {first['commit']})."
     )
 
 

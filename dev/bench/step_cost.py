@@ -17,6 +17,7 @@ import csv
 import datetime
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,7 @@ SHAPES = {  # model, vocabulary, B, T: the largest batch of README's table, one 
 }
 COLUMNS = [
     *["model", "B", "T", "before_ms", "now_ms", "percent", "percent_strays", "rounds", "steps"],
-    *["machine", "date", "before", "commit"],
+    *["machine", "driver", "cuda", "date", "before", "commit"],
 ]
 
 
@@ -136,6 +137,16 @@ def machine_and_file(cpu, name):
     return machine, os.path.join(ROOT, "dev", "bench", place)
 
 
+def provenance(machine, cpu):
+    """The columns machine to date of a row; no driver and no CUDA on the CPU."""
+    driver = (
+        "" if cpu else output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0]
+    )
+    release = None if cpu else re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
+    cuda = release[1] if release else ""
+    return {"machine": machine, "driver": driver, "cuda": cuda, "date": datetime.date.today().isoformat()}
+
+
 def main():
     parser = Parser(__doc__)
     parser.add_argument("before", metavar="FOLDER", help="the sources to compare with")
@@ -149,7 +160,7 @@ def main():
         fail(f"{args.before} holds no sources of a trainer: there is no Makefile")
     programs = {"before": build(args.before, program), "now": build(ROOT, program)}
     commit = os.environ.get("COMMIT") or commit_of(ROOT)
-    common = {"machine": machine, "date": datetime.date.today().isoformat(), "before": commit_of(args.before)}
+    common = {**provenance(machine, args.cpu), "before": commit_of(args.before)}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for shape in SHAPES[program]:
