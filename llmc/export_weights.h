@@ -1,0 +1,217 @@
+/*
+A model's weights for other programs, by what the target is called:
+
+    model.bin            llm.c's file, fp32 or bf16 (model_file.h)
+    model.safetensors    one file with Hugging Face's names (hugging_face.h)
+    any other name       a folder for Hugging Face's transformers: model, configuration, tokenizer
+
+    TRY(export_check(target, "auto", 0));                                       // before the weights are read
+    TRY(export_weights(target, params, config, "auto", &tokenizer, 0));
+
+A target appears whole or not at all: a folder is written as <target>.tmp and then renamed. Nothing is overwritten unless
+`overwrite` is 1, and then of folders only those that hold nothing but such an export, which is there until the new one is
+whole. What a killed export has left in <target>.tmp is removed by the next one.
+*/
+#ifndef LLMC_EXPORT_WEIGHTS_H
+#define LLMC_EXPORT_WEIGHTS_H
+
+#include <dirent.h>
+#include <limits.h>
+
+#include "hugging_face.h"
+#include "weights_file.h"
+
+// ----------------------------------------------------------------------------
+// Folders
+
+static const char* const export_files[] = {
+    "model.safetensors", "config.json",           "generation_config.json", "vocab.json",
+    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json"};
+enum { NUM_EXPORT_FILES = sizeof(export_files) / sizeof(export_files[0]) };
+
+// 1 where an export writes a file of that name, or one under its temporary name.
+static inline int export_is_file_(const char* name) {
+    char temporary[64];
+    for (int i = 0; i < NUM_EXPORT_FILES; i++) {
+        snprintf(temporary, sizeof(temporary), "%s.tmp", export_files[i]);
+        if (strcmp(name, export_files[i]) == 0 || strcmp(name, temporary) == 0) { return 1; }
+    }
+    return 0;
+}
+
+// Counts what is in a folder; fails where something else than an export is. A folder that does not exist has nothing.
+static inline Status export_look_(const char* folder, int* entries) {
+    DIR* dir = opendir(folder);
+    int unknown = 0;
+    char name[256] = "";
+    *entries = 0;
+    if (dir == NULL && errno == ENOENT) { return STATUS_OK; }
+    if (dir == NULL) { return status_fail("--export: cannot read %s: %s", folder, strerror(errno)); }
+    for (struct dirent* entry; (entry = readdir(dir)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) { continue; }
+        (*entries)++;
+        if (export_is_file_(entry->d_name)) { continue; }
+        snprintf(name, sizeof(name), "%s", entry->d_name);
+        unknown = 1;
+    }
+    closedir(dir);
+    if (!unknown) { return STATUS_OK; }
+    return status_fail(
+        "--export %s: the folder holds %s, which is of no export, and stays as it is; name another folder", folder,
+        name);
+}
+
+// Removes a folder with an export's files, if it is there.
+static inline void export_remove_(const char* folder) {
+    char path[1024 + 128];
+    for (int i = 0; i < NUM_EXPORT_FILES; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, export_files[i]);
+        remove(path);
+        snprintf(path, sizeof(path), "%s/%s.tmp", folder, export_files[i]);
+        remove(path);
+    }
+    rmdir(folder);
+}
+
+// ----------------------------------------------------------------------------
+// Targets
+
+typedef enum { EXPORT_BIN, EXPORT_SAFETENSORS, EXPORT_FOLDER } ExportKind;
+
+static inline ExportKind export_kind_(const char* target) {
+    if (ends_with(target, ".bin")) { return EXPORT_BIN; }
+    return ends_with(target, ".safetensors") ? EXPORT_SAFETENSORS : EXPORT_FOLDER;
+}
+
+// The target's path: without '/' at its end, and where it is a link to a folder, that folder.
+static inline Status export_path_(char path[1024], const char* target) {
+    size_t n = strlen(target);
+    while (n > 1 && target[n - 1] == '/') { n--; }
+    if (n == 0 || n > 900) {
+        return status_fail("--export %s: %s", target, n ? "the path is longer than 900 bytes" : "no name is given");
+    }
+    memcpy(path, target, n);
+    path[n] = '\0';
+    char* real = folder_exists(path) ? realpath(path, NULL) : NULL;
+    if (real != NULL) { snprintf(path, 1024, "%s", real); }
+    free(real);
+    return STATUS_OK;
+}
+
+static inline Status export_check_folder_(const char* path, int overwrite) {
+    char temporary[1024 + 8];
+    int entries;
+    snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+    TRY(export_look_(temporary, &entries));
+    if (!folder_exists(path)) {
+        return file_exists(path) ? status_fail("--export %s is a file, which stays as it is; a folder is written", path)
+                                 : STATUS_OK;
+    }
+    if (overwrite) { return export_look_(path, &entries); }
+    if (export_look_(path, &entries) == STATUS_OK && entries == 0) { return STATUS_OK; }
+    status_clear();
+    return status_fail("--export %s: the folder is not empty, and stays as it is; --overwrite replaces an export",
+                       path);
+}
+
+// Fails where the target would be refused: a name or type of weights that cannot be, or files that are there already.
+static inline Status export_check(const char* target, const char* dtype, int overwrite) {
+    char path[1024];
+    WeightType type;
+    status_clear();
+    TRY(weight_type_of(&type, dtype, NULL, 0));
+    TRY(export_path_(path, target));
+    if (export_kind_(target) == EXPORT_FOLDER) { return export_check_folder_(path, overwrite); }
+    if (export_kind_(target) == EXPORT_BIN && strcmp(dtype, "fp16") == 0) {
+        return status_fail("--export %s: llm.c's files hold fp32 or bf16, not fp16", target);
+    }
+    if (folder_exists(path)) { return status_fail("--export %s is a folder; a file is written", target); }
+    if (overwrite || !file_exists(path)) { return STATUS_OK; }
+    return status_fail("--export %s: the file is there already, and stays as it is; --overwrite replaces it", target);
+}
+
+// ----------------------------------------------------------------------------
+// Writing
+
+// llm.c's file. Weights that are fp16 without loss are written in fp32, which loses nothing either.
+static inline Status export_bin_(const char* path, const float* params, GPT2Config config, WeightType type) {
+    static const size_t PIECE = 1 << 14;
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    uint16_t words[1 << 14];
+    size_t count = gpt2_parameters(table, config);
+    CheckedWriter file;
+    if (type != WEIGHTS_BF16) { return model_file_write(path, config, MODEL_VERSION_FP32, 0, params); }
+    TRY(model_file_create(&file, path, config, MODEL_VERSION_BF16));
+    for (size_t i = 0, n; i < count; i += n) {
+        n = count - i < PIECE ? count - i : PIECE;
+        if (cast_weights(words, type, params + i, n) > 0) {
+            checked_abandon(&file);
+            return status_fail("--export %s: a weight is too large for bf16; --export-dtype fp32 keeps it", path);
+        }
+        TRY(checked_write(&file, words, n * sizeof(uint16_t)));
+    }
+    model_file_complete(&file, 0);
+    return checked_commit(&file);
+}
+
+// Puts a folder that is whole in the place of another, which may be there.
+static inline Status export_rename_(const char* temporary, const char* path) {
+    if (rename(temporary, path) != 0) { // there is one, which is not empty
+        if (errno != ENOTEMPTY && errno != EEXIST) {
+            return status_fail("cannot rename %s: %s", temporary, strerror(errno));
+        }
+        if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
+            return status_fail("cannot put %s in the place of %s: %s; remove that first", temporary, path,
+                               strerror(errno));
+        }
+        export_remove_(temporary);
+    }
+    return atomic_sync_directory_(path);
+}
+
+static inline Status export_folder_(const char* path, const float* params, GPT2Config config, const char* dtype,
+                                    const Tokenizer* tokenizer) {
+    char temporary[1024 + 8];
+    snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+    export_remove_(temporary);
+    if (mkdir(temporary, 0777) != 0) {
+        return status_fail("--export: cannot create directory %s: %s", temporary, strerror(errno));
+    }
+    Status status = export_hugging_face(temporary, params, config, dtype, tokenizer);
+    if (status == STATUS_OK) { status = export_rename_(temporary, path); }
+    if (status != STATUS_OK) { export_remove_(temporary); }
+    return status;
+}
+
+// A model.safetensors without a config.json beside it does not say how many heads there are.
+static inline Status export_safetensors_(const char* path, const float* params, GPT2Config config, WeightType type) {
+    TRY(hugging_face_write_model(path, params, config, type));
+    if (config.channels != 64 * config.num_heads) {
+        print_warning("%s alone does not say that its model has %d heads, of %d channels; an export to a folder does",
+                      path, config.num_heads, config.channels / config.num_heads);
+    }
+    return STATUS_OK;
+}
+
+// Writes the target. params: fp32 in table order. dtype: fp32, bf16, fp16, or auto, which takes 16 bits where nothing is lost.
+// tokenizer, for a folder: NULL, or not ready, where there is none.
+static inline Status export_weights(const char* target, const float* params, GPT2Config config, const char* dtype,
+                                    const Tokenizer* tokenizer, int overwrite) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    WeightType type;
+    char path[1024];
+    TRY(export_check(target, dtype, overwrite));
+    TRY(export_path_(path, target));
+    TRY(weight_type_of(&type, dtype, params, gpt2_parameters(table, config)));
+    switch (export_kind_(target)) {
+    case EXPORT_BIN:
+        return export_bin_(path, params, config, type);
+    case EXPORT_SAFETENSORS:
+        return export_safetensors_(path, params, config, type);
+    case EXPORT_FOLDER:
+        break;
+    }
+    return export_folder_(path, params, config, dtype, tokenizer);
+}
+
+#endif
