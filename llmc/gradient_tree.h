@@ -1,0 +1,119 @@
+/*
+The order in which gradients are added, so that the number of processes does not change their bits.
+
+The micro-batches of a step are the leaves of a tree. With N processes, N = 2^a o (o odd), the leaves form o parts of
+consecutive ones. A part of 2^k q leaves (q odd) is 2^k groups of q consecutive leaves: a group is summed as a chain,
+((l0 + l1) + l2) + .., the groups by a perfect binary tree, and the parts as a chain again. Process r has the r-th of N equal
+ranges of leaves, which is a subtree: so the sum depends on the leaves and on o alone, and o is 1 for every power of two.
+A process adds up its K leaves as they come, in few buffers: those of subtrees that wait for their other half.
+
+    for (int i = 0; i < K; i++) {
+        GradientLeaf leaf = gradient_leaf(K, in_place, i);
+        // compute leaf i into buffer[leaf.buffer], added to what is there where leaf.accumulate, and then
+        // buffer[leaf.first] = buffer[leaf.first] + (buffer[leaf.first + 1] + (.. + buffer[leaf.buffer]))
+    }   // buffer[0] is the sum
+*/
+#ifndef LLMC_GRADIENT_TREE_H
+#define LLMC_GRADIENT_TREE_H
+
+#include <stddef.h>
+
+#ifdef __CUDACC__
+#define GRADIENT_TREE_HD __host__ __device__
+#else
+#define GRADIENT_TREE_HD
+#endif
+
+enum { GRADIENT_TREE_DEPTH = 32 }; // subtrees that wait at a time: fewer than the bits of an int
+
+// The largest power of two that divides n > 0
+GRADIENT_TREE_HD static inline int gradient_tree_power_(int n) { return n & -n; }
+
+// The odd number of parts, o: what the bits of a sum depend on beside its leaves. 1 for every power of two.
+GRADIENT_TREE_HD static inline int gradient_tree_parts(int N) { return N / gradient_tree_power_(N); }
+
+// ----------------------------------------------------------------------------
+// The leaves of a process
+
+typedef struct {
+    int buffer;     // that the leaf is computed into
+    int accumulate; // 1: it is added to what the buffer holds; 0: it overwrites that
+    int first;      // the buffers from here to `buffer` are then added into this one; first == buffer: nothing is added
+} GradientLeaf;
+
+// The number of buffers for K leaves. in_place 1: a leaf can be added to what a buffer holds, with the same bits as if it
+// had been computed by itself and then added.
+static inline int gradient_buffers(int K, int in_place) {
+    int groups = gradient_tree_power_(K), chain = K > groups, levels = 0;
+    while (groups >> levels > 1) { levels++; }
+    if (!in_place) { return levels + 1 + chain; }
+    return levels + chain > 1 ? levels + chain : 1;
+}
+
+// What is done with leaf `leaf` of K.
+static inline GradientLeaf gradient_leaf(int K, int in_place, int leaf) {
+    int chain = K / gradient_tree_power_(K), group = leaf / chain, position = leaf % chain;
+    int waiting = 0, complete = 0; // subtrees before this group; and how many of them the group completes
+    for (int bits = group; bits > 0; bits >>= 1) { waiting += bits & 1; }
+    for (int bits = group; bits & 1; bits >>= 1) { complete++; }
+    GradientLeaf result;
+    result.buffer = waiting; // the group's
+    result.accumulate = 0;
+    result.first = position < chain - 1 ? waiting : waiting - complete;
+    if (position > 0) { // a later leaf of the chain
+        result.buffer += in_place ? 0 : 1;
+        result.accumulate = in_place;
+    } else if (in_place && chain == 1 && complete > 0) { // the second of a pair
+        result.buffer -= 1;
+        result.accumulate = 1;
+    }
+    return result;
+}
+
+// ----------------------------------------------------------------------------
+// The sums of N processes
+
+// Element i of the sum of N arrays, those of processes 0 to N-1.
+GRADIENT_TREE_HD static inline float gradient_tree_element(const float* const* pieces, int N, size_t i) {
+    float waiting[GRADIENT_TREE_DEPTH], total = 0.0f;
+    int group = gradient_tree_power_(N);
+    for (int first = 0; first < N; first += group) {
+        int depth = 0;
+        for (int k = 0; k < group; k++) {
+            float sum = pieces[first + k][i];
+            for (int bits = k; bits & 1; bits >>= 1) { sum = waiting[--depth] + sum; }
+            waiting[depth++] = sum;
+        }
+        total = first == 0 ? waiting[0] : total + waiting[0];
+    }
+    return total;
+}
+
+// out[i] for i from begin to end-1; out may be one of the pieces. Runs through tiles, so that the loops are vectors.
+static inline void gradient_tree_sum_range(float* out, const float* const* pieces, int N, size_t begin, size_t end) {
+    enum { TILE = 64 };
+    float waiting[GRADIENT_TREE_DEPTH][TILE], total[TILE];
+    int group = gradient_tree_power_(N);
+    for (size_t at = begin; at < end; at += TILE) {
+        size_t n = end - at < (size_t)TILE ? end - at : (size_t)TILE;
+        for (int first = 0; first < N; first += group) {
+            int depth = 0;
+            for (int k = 0; k < group; k++, depth++) {
+                const float* piece = pieces[first + k] + at;
+                for (size_t i = 0; i < n; i++) { waiting[depth][i] = piece[i]; }
+                for (int bits = k; bits & 1; bits >>= 1, depth--) {
+                    for (size_t i = 0; i < n; i++) { waiting[depth - 1][i] += waiting[depth][i]; }
+                }
+            }
+            for (size_t i = 0; i < n; i++) { total[i] = first == 0 ? waiting[0][i] : total[i] + waiting[0][i]; }
+        }
+        for (size_t i = 0; i < n; i++) { out[at + i] = total[i]; }
+    }
+}
+
+// out (n) = the sum of N arrays (n), those of processes 0 to N-1; out may be one of them.
+static inline void gradient_tree_sum(float* out, const float* const* pieces, int N, size_t n) {
+    gradient_tree_sum_range(out, pieces, N, 0, n);
+}
+
+#endif

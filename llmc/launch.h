@@ -1,0 +1,155 @@
+/*
+How a run becomes several processes, and how they meet.
+
+    launch_environment.h   which process this is, by torchrun, mpirun, srun or llm.c's flags
+    launch_local.h         --gpus N (CPU trainer: --processes N) starts them on this machine
+    launch_lines.h         their stderr, where this program has started them
+
+A process alone starts nothing, opens no socket and prints nothing more.
+*/
+#ifndef LLMC_LAUNCH_H
+#define LLMC_LAUNCH_H
+
+#include <sched.h>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "comm.h"
+#include "launch_local.h"
+
+// Of the processes of a machine each takes its part of the cores, unless OMP_NUM_THREADS says how many or its launcher has
+// given it cores of its own.
+static inline void launch_share_cores_(const Launch* l) {
+#if defined(_OPENMP)
+    int cores = omp_get_num_procs(), per_task = launch_number_("SLURM_CPUS_PER_TASK", 1, INT_MAX, 0);
+    int is_srun = strcmp(l->how, "srun") == 0, bound = is_srun || strcmp(l->how, "mpirun") == 0;
+    if (launch_text_("OMP_NUM_THREADS") != NULL) { return; }
+    int threads = cores / l->local_size;
+    if (bound && (long)cores * l->local_size <= sysconf(_SC_NPROCESSORS_ONLN)) { threads = cores; }
+    if (is_srun && per_task > 0 && per_task < cores) { threads = per_task; }
+    omp_set_num_threads(threads > 0 ? threads : 1);
+#else
+    (void)l;
+#endif
+}
+
+// To be called before any thread and any CUDA call. Where the options ask for processes on this machine it starts them and
+// returns in each of them; the parent waits for them and ends with their worst exit code. Contradictions end with one line.
+// In ranks other than 0 stdout leads nowhere from here on.
+static inline Launch launch_processes(const Options* o, int argc, char** argv) {
+    (void)argc, (void)argv;
+    int asked = CLI_TRAINER & FOR_GPU ? o->gpus : o->processes;
+    Launch l = launch_alone();
+    const Launcher* launcher = launch_launcher_(&l);
+    if (launcher != NULL && asked != 0) {
+        char number[16] = "all";
+        if (asked != CLI_ALL) { snprintf(number, sizeof(number), "%d", asked); }
+        fatal("%s %s, but %s has started %d processes already; leave out one of the two", LAUNCH_FLAG, number,
+              launcher->name, l.size);
+    }
+    int count = launch_local_count(o);
+    if (count > 1) {
+        l = launch_by_hand(o, count);
+        l.local_size = count;
+        if (l.size > count) { launch_meeting_(&l, NULL, o); }
+        l.how = l.size > count ? "-pn" : LAUNCH_FLAG;
+        l = launch_local(l, o, count);
+    } else {
+        l = launch_from_environment(o);
+    }
+    if (l.size > 1) { launch_share_cores_(&l); }
+    int nowhere = l.rank > 0 ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
+    if (nowhere >= 0) {
+        fflush(stdout);
+        dup2(nowhere, STDOUT_FILENO);
+        close(nowhere);
+    }
+    return l;
+}
+
+// ----------------------------------------------------------------------------
+// Meeting
+
+// Flags that may differ from process to process: how it was started, and where rank 0 alone writes.
+static inline int launch_may_differ_(const CliFlag* f) {
+    static const size_t offsets[] = {
+        offsetof(Options, gpus),           offsetof(Options, processes),   offsetof(Options, process_rank),
+        offsetof(Options, num_processes),  offsetof(Options, init_method), offsetof(Options, gpus_per_node),
+        offsetof(Options, server_ip),      offsetof(Options, fs_path),     offsetof(Options, rendezvous_port),
+        offsetof(Options, connect_timeout)};
+    for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+        if (f->offset == offsets[i]) { return 1; }
+    }
+    return 0;
+}
+
+// "<bytes> bytes, digest <hex>" of this program's file
+static inline void launch_program_(char* text, size_t size) {
+    static char data[1 << 16];
+    Digest digest = digest_begin();
+    FILE* file = fopen("/proc/self/exe", "rb");
+    for (size_t n = sizeof(data); file != NULL && n == sizeof(data);) {
+        n = fread(data, 1, sizeof(data), file);
+        digest_update(&digest, data, n);
+    }
+    if (file != NULL) { fclose(file); }
+    snprintf(text, size, "of %llu bytes with digest %016llx", (unsigned long long)digest.bytes,
+             (unsigned long long)digest_end(digest));
+}
+
+// The lines that must be equal in all processes: the program and the flags. The caller frees them.
+static inline char* launch_settings(const Options* o) {
+    size_t size = 256;
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const void* member = (const char*)o + cli_flags[i].offset;
+        const char* text = cli_flags[i].type == CLI_text ? *(const cli_text*)member : NULL;
+        size += 128 + (text ? strlen(text) : 0);
+    }
+    char *settings = (char*)malloc_check(size), program[96], number[64];
+    launch_program_(program, sizeof(program));
+    size_t n = (size_t)snprintf(settings, size, "the program %s\n", program);
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        const void* member = (const char*)o + f->offset;
+        if (!(f->who & CLI_TRAINER) || launch_may_differ_(f)) { continue; }
+        const char* value = number;
+        if (f->offset == offsetof(Options, output_dir)) {
+            value = o->output_dir ? "given" : "-";
+        } else if (f->type == CLI_text) {
+            value = *(const cli_text*)member ? *(const cli_text*)member : "-";
+        } else if (f->type != CLI_number && *(const cli_whole*)member == CLI_AUTO) {
+            value = f->choices;
+        } else if (f->type != CLI_number) {
+            snprintf(number, sizeof(number), "%d", *(const cli_whole*)member);
+        } else {
+            for (int digits = 6; digits <= 17; digits++) { // the shortest that is read back as the same number
+                snprintf(number, sizeof(number), "%.*g", digits, *(const cli_number*)member);
+                if (strtod(number, NULL) == *(const cli_number*)member) { break; }
+            }
+        }
+        n += (size_t)snprintf(settings + n, size - n, "%s %s\n", f->long_name, value);
+    }
+    return settings;
+}
+
+// Meets the other processes, with the options as they were given; NULL for a process alone. Ends with one line where that
+// fails, or where a process was started otherwise than the others.
+static inline Comm* comm_start(const Launch* l, const Options* o) {
+    Comm* comm = NULL;
+    if (l->size == 1) { return NULL; }
+    char* settings = launch_settings(o);
+    CommSettings s;
+    memset(&s, 0, sizeof(s));
+    s.rank = l->rank, s.size = l->size;
+    s.address = l->address, s.port = l->port, s.file = l->file, s.listener = l->listener;
+    s.token = l->token, s.settings = settings;
+    s.connect_timeout = o->connect_timeout, s.fault_timeout = o->fault_timeout;
+    Status status = comm_open(&comm, s);
+    free(settings);
+    check(status);
+    launch_has_met();
+    return comm;
+}
+
+#endif
