@@ -1,11 +1,21 @@
 /*
-Sampling a token from logits: temperature, top-k, and the small random number generator behind it.
+Sampling a token from logits, in two ways: sample_logits, of the trainer's samples, draws from one sequence of random numbers;
+sample_token, of the decoder (gpt2_decoder.h), has more settings and a coin that depends on seed, sample and position alone, so
+that a sample does not depend on what is generated beside it. The GPU's decoder follows the definition given there.
 */
 #ifndef LLMC_SAMPLER_H
 #define LLMC_SAMPLER_H
 
 #include <math.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define SAMPLER_HD __host__ __device__
+#else
+#define SAMPLER_HD
+#endif
 
 // xorshift64* (Marsaglia 2003; Vigna 2016). The state must not be 0, or it stays 0.
 static inline unsigned int random_u32(unsigned long long* state) {
@@ -78,6 +88,139 @@ static inline int sample_logits(const float* logits /* (V) */, int V, float temp
     double point = (double)coin * norm, cumulated = 0.0;
     for (int i = 0; i < V; i++) {
         cumulated += scratch[i];
+        if (point < cumulated) { return i; }
+    }
+    return largest; // only where coin is not below 1
+}
+
+// ----------------------------------------------------------------------------
+// The decoder's sampler
+
+// How a sequence's tokens are chosen.
+typedef struct {
+    float temperature; // of the softmax; 0: always the likeliest token
+    int top_k;         // among the k likeliest tokens; 0: all
+    float top_p;       // among the fewest of the likeliest whose probabilities reach p together; 1: all
+    float
+        repetition_penalty; // what logits of tokens that were there are divided by, or multiplied where negative; 1: none
+    uint64_t seed;
+} SamplerSettings;
+
+static inline SamplerSettings sampler_greedy(void) {
+    SamplerSettings s = {0.0f, 0, 1.0f, 1.0f, 0};
+    return s;
+}
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection in which every bit of the result depends on all of x.
+SAMPLER_HD static inline uint64_t sampler_mix_(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+// The coin for the token at `position` of a sample: uniform in [0, 1), 24 bits. A function of its arguments alone.
+SAMPLER_HD static inline float sampler_coin(uint64_t seed, uint64_t sample, uint64_t position) {
+    uint64_t x = sampler_mix_(seed + 0x9e3779b97f4a7c15u); // odd constant: the golden ratio
+    x = sampler_mix_((x ^ sample) + 0x9e3779b97f4a7c15u);
+    x = sampler_mix_((x ^ position) + 0x9e3779b97f4a7c15u);
+    return (float)(x >> 40) * (1.0f / 16777216.0f);
+}
+
+// The logit of a token that was there before (Keskar et al. 2019).
+SAMPLER_HD static inline float sampler_penalise(float logit, float penalty) {
+    return logit > 0.0f ? logit / penalty : logit * penalty;
+}
+
+// exp(x) for x <= 0, of the same bits on CPU and GPU: exp(x) = 2^n exp(r) with |r| <= ln 2 / 2, in fused multiply-adds alone. The
+// relative error is below 2^-22; 0 where the result would not be a normal number.
+SAMPLER_HD static inline float sampler_exp(float x) {
+    if (!(x > -87.0f)) { return 0.0f; }
+    float n = rintf(x * 1.44269504f); // log2 e
+    float r = fmaf(n, -0.693359375f, x), y = 1.0f / 5040.0f, scale;
+    r = fmaf(n, 2.12194440e-4f, r); // ln 2 = 0.693359375 - 2.12194440e-4
+    y = fmaf(y, r, 1.0f / 720.0f);
+    y = fmaf(y, r, 1.0f / 120.0f);
+    y = fmaf(y, r, 1.0f / 24.0f);
+    y = fmaf(y, r, 1.0f / 6.0f);
+    y = fmaf(y, r, 0.5f);
+    y = fmaf(y, r, 1.0f);
+    y = fmaf(y, r, 1.0f);
+    uint32_t bits = (uint32_t)((int)n + 127) << 23;
+    memcpy(&scale, &bits, sizeof(scale));
+    return y * scale;
+}
+
+// The fewest of the largest weights whose sum reaches `target`: those above *threshold, and the first *ties of those equal to
+// it. weights is (V), none negative, one at least positive. Such floats are ordered as their bits are: three histograms, of 11,
+// 11 and 10 bits, find the threshold's bits from the highest to the lowest.
+static inline void sampler_nucleus_(const float* weights, int V, double target, float* threshold, int* ties) {
+    static const int shifts[3] = {21, 10, 0}, widths[3] = {11, 11, 10};
+    uint32_t found = 0, known = 0; // bits of the threshold; which of them are known
+    double above = 0.0;            // the sum of the weights that are larger
+    for (int pass = 0; pass < 3; pass++) {
+        double sums[1 << 11] = {0}, before = above;
+        uint32_t mask = (1u << widths[pass]) - 1, bin = 0;
+        for (int i = 0; i < V; i++) {
+            uint32_t bits;
+            memcpy(&bits, &weights[i], sizeof(bits));
+            if (((bits ^ found) & known) == 0) { sums[bits >> shifts[pass] & mask] += (double)weights[i]; }
+        }
+        for (uint32_t i = mask + 1; i-- > 0;) { // the first that reaches the target, else the last that has weight
+            if (!(sums[i] > 0.0)) { continue; }
+            bin = i, above = before, before += sums[i];
+            if (before >= target) { break; }
+        }
+        found |= bin << shifts[pass], known |= mask << shifts[pass];
+    }
+    memcpy(threshold, &found, sizeof(found));
+    for (*ties = 1; *ties < V && above + *ties * (double)*threshold < target;) { ++*ties; }
+}
+
+// Sets to 0 all weights but those above the threshold and the first `ties` of those equal to it; returns the sum of the rest.
+static inline double sampler_keep_(float* weights, int V, float threshold, int ties) {
+    double sum = 0.0;
+    for (int i = 0; i < V; i++) {
+        int in = weights[i] > threshold || (weights[i] == threshold && ties-- > 0);
+        weights[i] = in ? weights[i] : 0.0f;
+        sum += (double)weights[i];
+    }
+    return sum;
+}
+
+// Draws a token; `coin` is uniform in [0, 1). In this order: the penalty, once for each token that is among seen (num_seen); the
+// temperature; the top_k largest logits; of their probabilities, the fewest of the largest whose sum reaches top_p; then the
+// first token, by index, at which the cumulated probability of what is left exceeds the coin. Of equal logits, and of equal
+// probabilities, the first ones are in. scratch is (2 * V).
+static inline int sample_token(const float* logits /* (V) */, int V, const SamplerSettings* s, const int* seen,
+                               int num_seen, float coin, float* scratch) {
+    float* x = scratch; // logits, then weights
+    float threshold = -INFINITY;
+    int ties = V;
+    memcpy(x, logits, (size_t)V * sizeof(float));
+    for (int i = 0; i < num_seen && s->repetition_penalty != 1.0f; i++) {
+        x[seen[i]] = sampler_penalise(logits[seen[i]], s->repetition_penalty);
+    }
+    int largest = sample_argmax(x, V);
+    float top = x[largest];
+    if (!(s->temperature > 0.0f) || !isfinite(top)) { return largest; }
+    if (s->top_k > 0 && s->top_k < V) {
+        threshold = sample_kth_largest(x, V, (size_t)s->top_k, scratch + V);
+        ties = s->top_k;
+        for (int i = 0; i < V; i++) { ties -= x[i] > threshold; }
+    }
+    double norm = 0.0; // sum_i exp((x_i - max x) / temperature)
+    for (int i = 0; i < V; i++) {
+        int in = x[i] > threshold || (x[i] == threshold && ties-- > 0);
+        x[i] = in ? sampler_exp((x[i] - top) / s->temperature) : 0.0f;
+        norm += (double)x[i];
+    }
+    if (s->top_p < 1.0f) {
+        sampler_nucleus_(x, V, (double)s->top_p * norm, &threshold, &ties);
+        norm = sampler_keep_(x, V, threshold, ties);
+    }
+    double point = (double)coin * norm, cumulated = 0.0;
+    for (int i = 0; i < V; i++) {
+        cumulated += (double)x[i];
         if (point < cumulated) { return i; }
     }
     return largest; // only where coin is not below 1

@@ -1,0 +1,341 @@
+/*
+Split-K decode (Flash-Decoding, Dao et al. 2023): the cache of a head is cut into chunks of a constant number of keys, a CTA takes
+one, and the last CTA of a head to finish combines their results in the order of the chunks, so that no second launch is needed.
+
+Against naive: B*NH heads alone do not fill a GPU, chunks do; and every byte that a CTA needs is asked for before anything is
+multiplied. `lanes` lanes share a key, each with 16-byte vectors of its channels, and a warp's load covers 32/lanes keys that follow
+each other in memory. K and V of the whole chunk, 64 KB, wait in registers, so that two CTAs keep 128 KB in flight per SM.
+- Scores: each lane multiplies its channels, and the lanes of a key add by shuffles. A warp has its own maximum m, sum l and O.
+- The new token, which is stored on the way, is a row of its own behind those of the warps of its chunk.
+- These rows (m, l, O) are merged through shared memory. A head of one chunk is done then. Of several, every chunk's (m, l, O) goes
+  to scratch, and the CTA whose arrival on the head's counter is the last merges them. The counter wraps to 0 by itself.
+Which keys are added in which order depends on the length alone: the bits do, too.
+*/
+#ifndef ATTENTION_DECODE_SPLIT_CU
+#define ATTENTION_DECODE_SPLIT_CU
+
+#include "attention_decode.h"
+#include "llmc/dependent_launch.cuh"
+
+namespace split {
+
+// A configuration: lanes that share a key, warps of a CTA, keys of a lane, CTAs per SM.
+template <int HS_, int LANES, int WARPS, int STEPS, int CTAS> struct DecodeTiles {
+    static constexpr int HS = HS_, lanes = LANES, warps = WARPS, steps = STEPS, ctas = CTAS, threads = 32 * WARPS;
+    static constexpr int vectors = HS / (x128::size * lanes); // of a key in one lane
+    static constexpr int warp_keys = 32 / lanes * steps, chunk = warps * warp_keys;
+    static_assert(HS % (x128::size * lanes) == 0 && 32 % lanes == 0, "whole vectors, whole keys");
+
+    // Which keys and channels a lane has
+    __host__ __device__ static int key(int c, int warp, int lane, int step) {
+        return c * chunk + warp * warp_keys + step * (32 / lanes) + lane / lanes;
+    }
+    __host__ __device__ static int channel(int lane, int vector) {
+        return lane % lanes * x128::size + vector_offset(vector);
+    }
+    // Elements from a lane's first key to that of a step, and from its first vector of a key to another
+    __host__ __device__ static constexpr int step_offset(int step) { return step * (32 / lanes) * HS; }
+    __host__ __device__ static constexpr int vector_offset(int vector) { return vector * lanes * x128::size; }
+    __host__ __device__ static int num_chunks(int tokens) { return CEIL_DIV(tokens, chunk); }
+
+    // The last CTA: HS/4 threads read a chunk's O together; so many chunks at once
+    static constexpr int parts = threads * 4 / HS;
+    __host__ __device__ static int part(int thread) { return thread / (HS / 4); }
+    __host__ __device__ static int part_channel(int thread) { return thread % (HS / 4) * 4; }
+};
+
+// Scratch: a counter for each head, then (m, l) and then O of each chunk of each head
+struct Partials {
+    unsigned* counters; // (B,NH)
+    float2* statistics; // (B,NH,chunks of T): m in units of the raw score q.k, and l
+    float* O;           // (B,NH,chunks of T,HS), not divided by l
+};
+template <class C> inline Partials partials(void* scratch, int B, int T, int NH) {
+    char* base = (char*)scratch;
+    float2* statistics = (float2*)(base + decode_counter_bytes(B, NH));
+    const size_t bytes = CEIL_DIV((size_t)B * NH * C::num_chunks(T) * sizeof(float2), (size_t)256) * 256;
+    return {(unsigned*)base, statistics, (float*)((char*)statistics + bytes)};
+}
+template <class C> inline size_t decode_scratch_bytes(int B, int T, int NH, int) {
+    const size_t chunks = (size_t)B * NH * C::num_chunks(T);
+    if (chunks > SIZE_MAX / 2 / (C::HS * sizeof(float) + sizeof(float2))) { return SIZE_MAX; }
+    return decode_counter_bytes(B, NH) + CEIL_DIV(chunks * sizeof(float2), (size_t)256) * 256 +
+           chunks * C::HS * sizeof(float);
+}
+
+// (m, l, O) of the warps and the new token, or of the last CTA's parts, to be merged in this order
+template <class C> struct Shared {
+    static constexpr int rows = C::warps + 1 > C::parts ? C::warps + 1 : C::parts;
+    float m[rows], l[rows], O[rows][C::HS];
+    bool last;
+};
+
+// The factor that brings a sum with maximum `from` to the maximum `to`, which is not below it and finite.
+__device__ inline float rescale_factor(float from, float to, float exponent) {
+    return ex2_approx_ftz((from - to) * exponent);
+}
+
+// One channel of the merged rows
+struct Merged {
+    float m, l, O;
+};
+// Some row holds a key, so the maximum is finite; rows without keys have m = -inf, and l and O of 0.
+template <class C> __device__ inline Merged merge_rows(const Shared<C>& shared, int rows, int d, float exponent) {
+    Merged x = {shared.m[0], 0, 0};
+    for (int r = 1; r < rows; r++) { x.m = fmaxf(x.m, shared.m[r]); }
+    for (int r = 0; r < rows; r++) {
+        const float factor = rescale_factor(shared.m[r], x.m, exponent);
+        x.l = fmaf(factor, shared.l[r], x.l);
+        x.O = fmaf(factor, shared.O[r][d], x.O);
+    }
+    return x;
+}
+
+// 16 bytes of a row as they were read: 32-bit words, so that 16-bit elements stay in pairs until they are multiplied
+typedef uint4 Words;
+#if defined(PRECISION_FP32)
+__device__ inline void to_floats(float (&x)[x128::size], const Words& v) {
+    x[0] = __uint_as_float(v.x), x[1] = __uint_as_float(v.y), x[2] = __uint_as_float(v.z), x[3] = __uint_as_float(v.w);
+}
+#else
+__device__ inline float2 two_floats(uint32_t v) {
+#if defined(PRECISION_FP16)
+    return __half22float2(*reinterpret_cast<__half2*>(&v));
+#else
+    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+#endif
+}
+__device__ inline void to_floats(float (&x)[x128::size], const Words& v) {
+    const float2 pairs[4] = {two_floats(v.x), two_floats(v.y), two_floats(v.z), two_floats(v.w)};
+#pragma unroll
+    for (int i = 0; i < 4; i++) { x[2 * i] = pairs[i].x, x[2 * i + 1] = pairs[i].y; }
+}
+#endif
+
+// The lane's vectors of the chunk's rows (T,HS) before position `length`; zeros from there on
+template <class C> __device__ inline void load_rows(Words (&words)[C::steps][C::vectors], const floatX* rows, int c,
+                                                    int warp, int lane, int length) {
+    rows += (int64_t)C::key(c, warp, lane, 0) * C::HS + C::channel(lane, 0);
+    asm volatile("" : "+l"(rows)); // one address, to which the offsets are constants
+#pragma unroll
+    for (int i = 0; i < C::steps; i++) {
+#pragma unroll
+        for (int n = 0; n < C::vectors; n++) {
+            words[i][n] = make_uint4(0, 0, 0, 0);
+            if (C::key(c, warp, lane, i) < length) {
+                words[i][n] = __ldcs(reinterpret_cast<const Words*>(rows + C::step_offset(i) + C::vector_offset(n)));
+            }
+        }
+    }
+}
+
+// Reductions over the lanes of a key, and over the keys of a step
+template <class C> __device__ inline float sum_of_key(float x) {
+#pragma unroll
+    for (int offset = C::lanes / 2; offset > 0; offset /= 2) { x += __shfl_xor_sync(0xffffffffu, x, offset); }
+    return x;
+}
+template <class C> __device__ inline float sum_of_keys(float x) {
+#pragma unroll
+    for (int offset = 16; offset >= C::lanes; offset /= 2) { x += __shfl_xor_sync(0xffffffffu, x, offset); }
+    return x;
+}
+template <class C> __device__ inline float max_of_keys(float x) {
+#pragma unroll
+    for (int offset = 16; offset >= C::lanes; offset /= 2) { x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset)); }
+    return x;
+}
+
+// (m, l, O) of a warp's keys, to shared memory
+template <class C> __device__ inline void attend(Shared<C>& shared, const Words (&K)[C::steps][C::vectors],
+                                                 const Words (&V)[C::steps][C::vectors], const floatX* q, int c,
+                                                 int warp, int lane, int length, float exponent) {
+    float Q[C::vectors][x128::size], S[C::steps], O[C::vectors][x128::size] = {}, x[x128::size];
+#pragma unroll
+    for (int n = 0; n < C::vectors; n++) { to_floats(Q[n], *reinterpret_cast<const Words*>(q + C::channel(lane, n))); }
+    float m = -INFINITY, l = 0;
+#pragma unroll
+    for (int i = 0; i < C::steps; i++) { // S = Q K^T
+        S[i] = 0;
+#pragma unroll
+        for (int n = 0; n < C::vectors; n++) {
+            to_floats(x, K[i][n]);
+#pragma unroll
+            for (int e = 0; e < x128::size; e++) { S[i] = fmaf(Q[n][e], x[e], S[i]); }
+        }
+        S[i] = sum_of_key<C>(S[i]);
+        if (C::key(c, warp, lane, i) >= length) { S[i] = -INFINITY; }
+        m = fmaxf(m, S[i]);
+    }
+    m = max_of_keys<C>(m);
+    const float finite_m = m == -INFINITY ? 0.0f : m; // where the warp has no key
+#pragma unroll
+    for (int i = 0; i < C::steps; i++) { // P = exp(S - m);  O += P V
+        const float P = rescale_factor(S[i], finite_m, exponent);
+        l += P;
+#pragma unroll
+        for (int n = 0; n < C::vectors; n++) {
+            to_floats(x, V[i][n]);
+#pragma unroll
+            for (int e = 0; e < x128::size; e++) { O[n][e] = fmaf(P, x[e], O[n][e]); }
+        }
+    }
+    l = sum_of_keys<C>(l);
+    if (lane == 0) { shared.m[warp] = m, shared.l[warp] = l; }
+#pragma unroll
+    for (int n = 0; n < C::vectors; n++) {
+#pragma unroll
+        for (int e = 0; e < x128::size; e++) {
+            O[n][e] = sum_of_keys<C>(O[n][e]);
+            if (lane < C::lanes) { shared.O[warp][C::channel(lane, n) + e] = O[n][e]; }
+        }
+    }
+}
+
+// The new token, by one warp: its k and v (HS) to their rows of the caches, and its (m, l, O) to shared memory
+template <class C> __device__ inline void attend_new_token(Shared<C>& shared, floatX* k_row, floatX* v_row,
+                                                           const floatX* q, const floatX* k, const floatX* v,
+                                                           int lane) {
+    constexpr int N = C::HS / 32;
+    floatX new_k[N], new_v[N];
+    float S = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        new_k[n] = k[lane + 32 * n], new_v[n] = v[lane + 32 * n];
+        S = fmaf((float)q[lane + 32 * n], (float)new_k[n], S);
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        k_row[lane + 32 * n] = new_k[n], v_row[lane + 32 * n] = new_v[n];
+        shared.O[C::warps][lane + 32 * n] = (float)new_v[n];
+    }
+    S = warp_sum(S);
+    if (lane == 0) { shared.m[C::warps] = S, shared.l[C::warps] = 1; }
+}
+
+// The last CTA of a head: part p has chunks p, p + parts, ... one after the other, each thread four channels of them.
+template <class C> __device__ inline void read_partials(Shared<C>& shared, const float2* statistics, const float* O,
+                                                        int chunks, float exponent) {
+    const int part = C::part(threadIdx.x), d = C::part_channel(threadIdx.x);
+    if (part >= C::parts) { return; } // threads left over
+    float m = -INFINITY, l = 0, sum[4] = {};
+#pragma unroll 4
+    for (int c = part; c < chunks; c += C::parts) {
+        const float2 x = __ldcg(statistics + c); // past L1, which does not see other SMs' stores
+        const float4 o = __ldcg((const float4*)(O + (int64_t)c * C::HS + d));
+        const float maximum = fmaxf(m, x.x);
+        const float before = rescale_factor(m, maximum, exponent), now = rescale_factor(x.x, maximum, exponent);
+        m = maximum;
+        l = fmaf(now, x.y, before * l);
+        sum[0] = fmaf(now, o.x, before * sum[0]);
+        sum[1] = fmaf(now, o.y, before * sum[1]);
+        sum[2] = fmaf(now, o.z, before * sum[2]);
+        sum[3] = fmaf(now, o.w, before * sum[3]);
+    }
+    if (d == 0) { shared.m[part] = m, shared.l[part] = l; }
+    for (int e = 0; e < 4; e++) { shared.O[part][d + e] = sum[e]; }
+}
+
+// Increments *p, or makes it 0 where it was `last`, and returns what it was. Stores that the CTA made before a barrier before it are
+// visible to those who read after theirs.                                                              (PTX ISA, "atom")
+__device__ inline unsigned atom_acq_rel_inc(unsigned* p, unsigned last) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(last) : "memory");
+    return before;
+}
+// Stores a chunk's (m, l, O), and says whether all other chunks of the head have done so.
+template <class C> __device__ inline bool leave_partial(Shared<C>& shared, float2* statistics, float* O,
+                                                        unsigned* counter, Merged x, int c, int chunks) {
+    const int d = threadIdx.x;
+    if (d < C::HS) { __stcg(O + (int64_t)c * C::HS + d, x.O); }
+    if (d == 0) { __stcg(statistics + c, make_float2(x.m, x.l)); }
+    __syncthreads();
+    if (d == 0) { shared.last = atom_acq_rel_inc(counter, chunks - 1) == (unsigned)chunks - 1; }
+    __syncthreads();
+    return shared.last;
+}
+
+// A CTA for each chunk that max_length tokens have, head and sequence
+template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
+    decode_chunk(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths, Partials partial,
+                 int T, int max_length) {
+    __shared__ Shared<C> shared;
+    launch_dependents();
+    wait_for_previous();
+    const int c = blockIdx.x, h = blockIdx.y, b = blockIdx.z, NH = gridDim.y, length = lengths[b];
+    if (length < c * C::chunk) { return; } // the sequence ends before this chunk, or takes no part
+    assert(length < max_length);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = threadIdx.x, chunks = C::num_chunks(length + 1);
+    const bool has_new_token = c == chunks - 1;
+    const float exponent = rsqrtf((float)C::HS) * LOG2_E;
+    const floatX *q = qkv + new_token_offset(b, 0, h, NH, C::HS), *new_k = q + NH * C::HS, *new_v = new_k + NH * C::HS;
+    floatX *k = k_cache + cache_offset(b, h, T, NH, C::HS), *v = v_cache + cache_offset(b, h, T, NH, C::HS);
+
+    Words K[C::steps][C::vectors], V[C::steps][C::vectors];
+    load_rows<C>(K, k, c, warp, lane, length);
+    load_rows<C>(V, v, c, warp, lane, length);
+    if (has_new_token && warp == C::warps - 1) { // which has the fewest keys
+        const int64_t row = (int64_t)length * C::HS;
+        attend_new_token<C>(shared, k + row, v + row, q, new_k, new_v, lane);
+    }
+    attend<C>(shared, K, V, q, c, warp, lane, length, exponent);
+    __syncthreads();
+    Merged x = {};
+    if (d < C::HS) { x = merge_rows<C>(shared, C::warps + has_new_token, d, exponent); }
+
+    if (chunks > 1) {
+        const int64_t head = (int64_t)b * NH + h, first = head * C::num_chunks(T);
+        float2* statistics = partial.statistics + first;
+        float* O = partial.O + first * C::HS;
+        if (!leave_partial<C>(shared, statistics, O, partial.counters + head, x, c, chunks)) { return; }
+        read_partials<C>(shared, statistics, O, chunks, exponent);
+        __syncthreads();
+        if (d < C::HS) { x = merge_rows<C>(shared, C::parts, d, exponent); }
+    }
+    if (d < C::HS) { out[out_offset(b, h, 1, NH, C::HS) + d] = (floatX)(x.O / x.l); }
+}
+
+template <class C> void decode(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths,
+                               void* scratch, int B, int T, int NH, int, int max_length, cudaStream_t stream) {
+    const dim3 grid(C::num_chunks(max_length), NH, B);
+    LaunchGpu gpu;
+    if (launch_gpu(&gpu) != STATUS_OK) { return; }
+    launch_dependent(gpu, decode_chunk<C>, grid, C::threads, 0, 1, stream, out, k_cache, v_cache, qkv, lengths,
+                     partials<C>(scratch, B, T, NH), T, max_length);
+}
+
+template <int HS, int LANES, int WARPS, int STEPS, int CTAS>
+constexpr AttentionDecodeConfig decode_config(const char* name) {
+    using Tiles = DecodeTiles<HS, LANES, WARPS, STEPS, CTAS>;
+    return {name, HS, sizeof(Shared<Tiles>), decode<Tiles>, decode_scratch_bytes<Tiles>};
+}
+// Names are keys of a chunk and warps of a CTA; or lanes of a key, where these are not the usual ones.
+static constexpr AttentionDecodeConfig decode_configs[] = {
+#if defined(PRECISION_FP32)
+    decode_config<32, 8, 8, 8, 2>("256 keys 8 warps"), decode_config<64, 8, 8, 4, 2>("128 keys 8 warps"),
+    decode_config<96, 8, 8, 2, 2>("64 keys 8 warps"),  decode_config<128, 8, 8, 2, 2>("64 keys 8 warps"),
+#if __INCLUDE_LEVEL__ == 0 // for the sweep
+    decode_config<64, 8, 4, 4, 4>("64 keys 4 warps"),  decode_config<64, 8, 8, 2, 3>("64 keys 8 warps"),
+    decode_config<128, 8, 4, 2, 4>("32 keys 4 warps"),
+#endif
+#else
+    decode_config<32, 4, 8, 8, 2>("512 keys 8 warps"),   decode_config<64, 8, 8, 8, 2>("256 keys 8 warps"),
+    decode_config<96, 4, 8, 2, 2>("128 keys 8 warps"),   decode_config<128, 8, 8, 4, 2>("128 keys 8 warps"),
+#if __INCLUDE_LEVEL__ == 0 // for the sweep
+    decode_config<64, 8, 4, 8, 4>("128 keys 4 warps"),   decode_config<64, 8, 2, 8, 8>("64 keys 2 warps"),
+    decode_config<64, 8, 8, 4, 3>("128 keys 8 warps"),   decode_config<64, 8, 4, 4, 6>("64 keys 4 warps"),
+    decode_config<64, 8, 16, 8, 1>("512 keys 16 warps"), decode_config<64, 4, 8, 4, 2>("256 keys 4 lanes"),
+    decode_config<128, 8, 4, 4, 4>("64 keys 4 warps"),   decode_config<128, 16, 8, 8, 2>("128 keys 16 lanes"),
+    decode_config<32, 4, 4, 8, 4>("256 keys 4 warps"),   decode_config<96, 4, 4, 2, 4>("64 keys 4 warps"),
+#endif
+#endif
+};
+
+} // namespace split
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "decode_bench.h"
+int main(int argc, char** argv) { return attention_decode_main(argc, argv, "split", split::decode_configs); }
+#endif
+
+#endif

@@ -1,0 +1,143 @@
+/*
+What a decoder does with rows of channels beside multiplying them: embedding, LayerNorm, and what moves a prompt's rows into the
+caches. A row's bits depend on the row alone: one warp normalises it, whatever kernel that warp is in.
+*/
+#ifndef LLMC_DECODE_ROWS_CUH
+#define LLMC_DECODE_ROWS_CUH
+
+#include "cuda_common.cuh"
+#include "dependent_launch.cuh"
+#include "layernorm.cuh"
+
+constexpr int DECODE_CHUNK = 32;     // of columns: what a warp multiplies at a time (decode_matmul.cuh)
+constexpr int DECODE_NORM_WARPS = 4; // rows of a thread block of decode_layernorm
+
+// y = (x - mean) * rstd * weight + bias of one row (C), by a warp. staged: where the row stands meanwhile, chunk by chunk of 32
+// columns, `stride` elements from one to the next; out: the same, of the result; it may be staged.
+__device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* staged, size_t stride, const floatX* x,
+                                     const floatX* weight, const floatX* bias, int C, int lane) {
+    constexpr int K = x128::size;
+    float sum = 0.0f, squares = 0.0f;
+    for (int first = lane * K; first < C; first += 4 * WARP_SIZE * K) { // four loads at a time
+        x128 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int c = first + i * WARP_SIZE * K;
+            if (c < C) { v[i] = load128(x + c); }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int c = first + i * WARP_SIZE * K;
+            if (c >= C) { continue; }
+            for (int k = 0; k < K; k++) { sum += (float)v[i][k]; }
+            // a lane reads only what it has written itself
+            store128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK, v[i]);
+        }
+    }
+    float mean = __fdiv_rn(warp_sum(sum), (float)C);
+#pragma unroll 1
+    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
+        x128 v = load128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK);
+        for (int k = 0; k < K; k++) {
+            float d = (float)v[k] - mean;
+            squares = fmaf(d, d, squares);
+        }
+    }
+    float rstd = rsqrtf(__fdiv_rn(warp_sum(squares), (float)C) + LAYERNORM_EPSILON);
+#pragma unroll 1
+    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
+        x128 v = load128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK), w = load128(weight + c);
+        x128 b = load128(bias + c), y;
+        for (int k = 0; k < K; k++) {
+            y[k] = (floatX)fmaf(__fmul_rn((float)v[k] - mean, rstd), (float)w[k], (float)b[k]);
+        }
+        store128(out + c / DECODE_CHUNK * out_stride + c % DECODE_CHUNK, y);
+    }
+}
+
+// out (C) = wte[token] + wpe[position], by a thread block
+__device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* wpe, int token, int position, int C) {
+    for (int c = (int)threadIdx.x * x128::size; c < C; c += (int)blockDim.x * x128::size) {
+        x128 a = load128(wte + (size_t)token * C + c), b = load128(wpe + (size_t)position * C + c), sum;
+        for (int k = 0; k < x128::size; k++) { sum[k] = (floatX)((float)a[k] + (float)b[k]); }
+        store128(out + c, sum);
+    }
+}
+
+// ----------------------------------------------------------------------------
+
+// One warp per row
+__global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
+    decode_layernorm_kernel(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int N, int C) {
+    extern __shared__ int4 decode_norm_rows[];
+    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    int row = blockIdx.x * DECODE_NORM_WARPS + warp;
+    launch_dependents();
+    wait_for_previous();
+    if (row >= N) { return; }
+    floatX* staged = reinterpret_cast<floatX*>(decode_norm_rows) + (size_t)warp * C;
+    normalise_row(out + (size_t)row * C, DECODE_CHUNK, staged, DECODE_CHUNK, inp + (size_t)row * C, weight, bias, C,
+                  lane);
+}
+
+// out (N,C) = layernorm(inp)
+static inline void decode_layernorm(LaunchGpu gpu, floatX* out, const floatX* inp, const floatX* weight,
+                                    const floatX* bias, int N, int C, cudaStream_t stream) {
+    size_t shared = (size_t)DECODE_NORM_WARPS * C * sizeof(floatX);
+    launch_dependent(gpu, decode_layernorm_kernel, (unsigned)CEIL_DIV(N, DECODE_NORM_WARPS),
+                     DECODE_NORM_WARPS * WARP_SIZE, shared, 1, stream, out, inp, weight, bias, N, C);
+}
+
+// A row of a prompt: its token, and where it belongs
+struct PromptRow {
+    int token, slot, position;
+};
+
+__global__ void prompt_embed_kernel(floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe, int C) {
+    launch_dependents();
+    wait_for_previous();
+    PromptRow row = rows[blockIdx.x];
+    embed_row(out + (size_t)blockIdx.x * C, wte, wpe, row.token, row.position, C);
+}
+// out (N,C); rows (N)
+static inline void prompt_embed(LaunchGpu gpu, floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe,
+                                int N, int C, cudaStream_t stream) {
+    launch_dependent(gpu, prompt_embed_kernel, (unsigned)N, 128, 0, 1, stream, out, rows, wte, wpe, C);
+}
+
+__global__ void prompt_cache_kernel(floatX* k_cache, floatX* v_cache, const floatX* qkv, const PromptRow* rows, int T,
+                                    int NH, int HS) {
+    launch_dependents();
+    wait_for_previous();
+    PromptRow row = rows[blockIdx.x];
+    int C = NH * HS;
+    for (int i = (int)threadIdx.x * x128::size; i < 2 * C; i += (int)blockDim.x * x128::size) {
+        int h = i % C / HS, d = i % HS;
+        floatX* cache = (i < C ? k_cache : v_cache) + (((size_t)row.slot * NH + h) * T + row.position) * HS + d;
+        store128(cache, load128(qkv + (size_t)blockIdx.x * 3 * C + C + i));
+    }
+}
+// Copies k and v of qkv (N,3,NH,HS) into the caches (B,NH,T,HS).
+static inline void prompt_cache(LaunchGpu gpu, floatX* k_cache, floatX* v_cache, const floatX* qkv,
+                                const PromptRow* rows, int N, int T, int NH, int HS, cudaStream_t stream) {
+    launch_dependent(gpu, prompt_cache_kernel, (unsigned)N, 128, 0, 1, stream, k_cache, v_cache, qkv, rows, T, NH, HS);
+}
+
+// Slot b takes part in what follows if a prompt ends in it: x (B,C) has the prompt's last row, positions (B) its position, else -1.
+__global__ void prompt_last_kernel(floatX* x, int* positions, const floatX* inp, const int* last, const PromptRow* rows,
+                                   int C) {
+    launch_dependents();
+    wait_for_previous();
+    int b = blockIdx.x, row = last[b];
+    if (threadIdx.x == 0) { positions[b] = row < 0 ? -1 : rows[row].position; }
+    for (int c = (int)threadIdx.x * x128::size; row >= 0 && c < C; c += (int)blockDim.x * x128::size) {
+        store128(x + (size_t)b * C + c, load128(inp + (size_t)row * C + c));
+    }
+}
+// inp (N,C); last (B): the row in which slot b's prompt ends, or -1
+static inline void prompt_last(LaunchGpu gpu, floatX* x, int* positions, const floatX* inp, const int* last,
+                               const PromptRow* rows, int B, int C, cudaStream_t stream) {
+    launch_dependent(gpu, prompt_last_kernel, (unsigned)B, 128, 0, 1, stream, x, positions, inp, last, rows, C);
+}
+
+#endif

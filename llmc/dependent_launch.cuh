@@ -1,0 +1,79 @@
+/*
+Programmatic dependent launch (PTX ISA, "griddepcontrol"): a kernel of the stream starts while the one before it still runs, and
+waits for its results where it needs them. What comes before wait_for_previous() may read only what no kernel of the chain
+writes: weights.
+
+    __global__ void kernel(...) {
+        launch_dependents();       // the next kernel may start as soon as all thread blocks of this one have
+        ...                        // ask for weights
+        wait_for_previous();       // every kernel before this one has ended, and its writes are visible
+    }
+    launch_dependent(gpu, kernel, grid, threads, shared, cluster, stream, arguments...);
+
+On a GPU or in a build without it the functions do nothing, and the launch is an ordinary one.
+*/
+#ifndef LLMC_DEPENDENT_LAUNCH_CUH
+#define LLMC_DEPENDENT_LAUNCH_CUH
+
+#include "cuda_common.cuh"
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define DEPENDENT_LAUNCH_CODE
+#endif
+
+__device__ inline void launch_dependents() {
+#ifdef DEPENDENT_LAUNCH_CODE
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_previous() {
+#ifdef DEPENDENT_LAUNCH_CODE
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// What of the current GPU, and of this build's code for it, decides how kernels are launched
+struct LaunchGpu {
+    int dependent;       // 1: dependent launches, and clusters
+    size_t shared_limit; // bytes of shared memory of a thread block
+};
+
+// Asks for a kernel of this build: code compiled for an older GPU, which the driver translates, does not wait.
+__global__ void launch_probe_kernel() {}
+static inline Status launch_gpu(LaunchGpu* gpu) {
+    int device, shared_limit;
+    cudaFuncAttributes attributes;
+    TRY(cuda_try(cudaGetDevice(&device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
+    TRY(cuda_try(cudaFuncGetAttributes(&attributes, launch_probe_kernel)));
+    gpu->dependent = attributes.ptxVersion >= 90;
+    gpu->shared_limit = (size_t)shared_limit;
+    return STATUS_OK;
+}
+
+// Launches a kernel, as a dependent of the one before it where the GPU can. shared: dynamic shared memory in bytes; cluster:
+// thread blocks of a cluster, 1 for none.
+template <class... Parameters, class... Arguments>
+static inline void launch_dependent(LaunchGpu gpu, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
+                                    int cluster, cudaStream_t stream, Arguments... arguments) {
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid, config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared, config.stream = stream, config.attrs = attributes;
+    if (gpu.dependent) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attributes[config.numAttrs].val.clusterDim.x = (unsigned)cluster;
+        attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z = 1;
+        config.numAttrs++;
+    }
+    if (shared > 48 * 1024) { // more needs an attribute: for all launches of the kernel, those that a graph holds, too
+        cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)gpu.shared_limit));
+    }
+    cuda_try(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+}
+
+#endif

@@ -1,0 +1,140 @@
+/*
+--interactive: lines from stdin, each of which the model continues. It is one text, whose keys and values stay in the cache: a line
+that is read, with its end, and what the model makes of it follow each other. Where the context is full, --overflow slide goes on
+from its last half, and stop begins a new text; both are said. Ctrl-C stops an answer, Ctrl-D ends.
+*/
+#ifndef LLMC_GENERATE_INTERACTIVE_H
+#define LLMC_GENERATE_INTERACTIVE_H
+
+#include <poll.h>
+
+#include "generate_model.h"
+#include "generate_samples.h"
+
+typedef struct {
+    const Options* options;
+    Tokenizer* tokenizer;
+    GPT2Decoder* decoder;
+    int T;
+    int terminal;      // 1: stdout is a terminal
+    TokenList history; // of the text so far
+    int cached;        // tokens in the cache; 0: the text has not begun
+    int slides;
+    size_t new_tokens;
+    double seconds;
+} Interactive;
+
+static inline void interactive_note_(const Interactive* t, const char* what) {
+    if (!t->options->quiet) { fprintf(stderr, "[the context of %d tokens is full: %s]\n", t->T, what); }
+}
+
+// The last `count` tokens of the text go into the cache anew.
+static inline void interactive_prefill_(Interactive* t, int count) {
+    DecoderPrompt p = generate_decoder_prompt(t->options, &t->history, count, 0, 0, t->slides);
+    check(gpt2_decoder_prefill(t->decoder, &p, 1));
+    t->cached = count;
+}
+
+static inline void interactive_slide_(Interactive* t) {
+    interactive_note_(t, "going on from its last half");
+    t->slides++;
+    interactive_prefill_(t, generate_kept(t->T));
+}
+
+// The text goes on with these tokens.
+static inline void interactive_give(Interactive* t, const TokenList* given) {
+    int fits = given->count <= (size_t)(t->T - t->cached), slide = strcmp(t->options->overflow, "slide") == 0;
+    if (!fits && !slide && given->count > (size_t)t->T) {
+        print_warning("a line of %zu tokens does not fit the context of %d and is left out", given->count, t->T);
+        return;
+    }
+    if (!fits && !slide) {
+        interactive_note_(t, "a new text begins");
+        t->history.count = 0, t->cached = 0;
+    }
+    token_list_add(&t->history, given->ids, given->count);
+    if (!fits && slide) {
+        interactive_slide_(t);
+    } else if (t->cached == 0) {
+        interactive_prefill_(t, (int)given->count);
+    } else {
+        check(gpt2_decoder_append(t->decoder, 0, given->ids, (int)given->count));
+        gpt2_decoder_resume(t->decoder, 0);
+        t->cached += (int)given->count;
+    }
+}
+
+// One token more; returns 0 where the answer is complete with it.
+static inline int interactive_step_(Interactive* t, TextStream* stream) {
+    int token, full = t->cached == t->T;
+    check(gpt2_decoder_next(t->decoder, &token));
+    token_list_add(&t->history, &token, 1);
+    t->cached += !full;
+    t->new_tokens++;
+    if (generate_ends(t->options, t->tokenizer, token) || generate_push_token(stream, t->tokenizer, token)) {
+        return 0;
+    }
+    if (full && strcmp(t->options->overflow, "stop") == 0) { return 0; }
+    if (full) { interactive_slide_(t); }
+    return 1;
+}
+
+// Prints what the model makes of the text so far. Returns 1 where that ends a line.
+static inline int interactive_answer(Interactive* t, FILE* out) {
+    const Options* o = t->options;
+    TextStream stream = text_stream_begin(o->stop.items, o->stop.count, t->terminal);
+    double begin = wall_seconds();
+    int goes_on = t->cached > 0, line_end = 0;
+    for (int n = 0; n < o->tokens && goes_on && !generate_interrupted; n++) {
+        goes_on = interactive_step_(t, &stream);
+        if (!goes_on || n + 1 == o->tokens) { text_stream_end(&stream); }
+        if (stream.out.count > 0) { line_end = stream.out.bytes[stream.out.count - 1] == '\n'; }
+        text_write(&stream.out, out);
+        fflush(out);
+    }
+    gpt2_decoder_stop(t->decoder, 0);
+    t->seconds += wall_seconds() - begin;
+    text_stream_free(&stream);
+    return line_end;
+}
+
+// Waits for a line of a terminal; returns 0 where Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
+// here: it is looked for ten times a second.
+static inline int interactive_wait_(FILE* in) {
+    struct pollfd line = {fileno(in), POLLIN, 0};
+    while (!generate_interrupted) {
+        if (poll(&line, 1, 100) > 0) { return 1; }
+    }
+    return 0;
+}
+
+// Reads lines and answers them, up to the end of `in`.
+static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
+    char* line = NULL;
+    size_t room = 0;
+    int shown = t->terminal && isatty(fileno(in)), line_end = 1;
+    for (;;) {
+        generate_interrupted = 0; // before the prompt is seen, so that it may be answered with Ctrl-C
+        if (shown) { fputs("> ", out), fflush(out); }
+        int ready = !shown || interactive_wait_(in);
+        errno = 0;
+        ssize_t n = ready ? getline(&line, &room, in) : -1;
+        if (!ready || (n < 0 && errno == EINTR)) { // Ctrl-C before a line
+            clearerr(in);
+            fputs("\n", out);
+            continue;
+        }
+        if (n < 0) { break; }
+        TokenList given = {NULL, 0, 0};
+        if (!line_end) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); } // as it stands on the screen
+        check(tokenizer_encode(t->tokenizer, line, (size_t)n, &given));
+        interactive_give(t, &given);
+        token_list_free(&given);
+        line_end = interactive_answer(t, out);
+        if (!line_end) { fputs("\n", out), fflush(out); }
+    }
+    if (shown) { fputs("\n", out); }
+    free(line);
+}
+
+#endif

@@ -1,0 +1,115 @@
+/*
+The model of a run of generate_gpt2: its weights, wherever they come from, its tokenizer, and what there is of memory.
+*/
+#ifndef LLMC_GENERATE_MODEL_H
+#define LLMC_GENERATE_MODEL_H
+
+#include "generate_flags.h"
+#include "gpt2_decoder.h"
+#include "progress.h"
+#include "tokenizer.h"
+#include "weights_file.h"
+
+typedef struct {
+    const Options* options;
+    GPT2Config config;
+    float* params; // (parameters) in fp32, in table order; NULL once the model has them
+    GPT2* model;
+    Tokenizer tokenizer;
+    double load_seconds;
+} GenerateModel;
+
+#define TOKENIZER_FILE "gpt2_tokenizer.bin"
+
+// Where the tokenizer is: --tokenizer, or the model's folder where it has one, or the project's file.
+static inline const char* generate_tokenizer_path_(const Options* o, char* text, size_t size) {
+    if (o->tokenizer != NULL) {
+        if (!file_exists(o->tokenizer)) { fatal("--tokenizer %s: %s", o->tokenizer, strerror(errno)); }
+        return o->tokenizer;
+    }
+    const char* slash = strrchr(o->model, '/');
+    int folder = folder_exists(o->model), length = (int)strlen(o->model);
+    if (!folder) { length = slash != NULL ? (int)(slash - o->model) : 0; }
+    snprintf(text, size, "%.*s%svocab.json", length, o->model, length > 0 ? "/" : "");
+    if (!file_exists(text)) { return TOKENIZER_FILE; }
+    snprintf(text, size, "%.*s", length > 0 ? length : 1, length > 0 ? o->model : ".");
+    return text;
+}
+
+// Reads weights and tokenizer. Ends with one line where they are not there or do not fit; where no text will be encoded, the
+// tokenizer may be missing.
+static inline void generate_model_read(GenerateModel* m, const Options* o, int encodes) {
+    char path[1200];
+    int unchecked = 0;
+    double begin = wall_seconds();
+    memset(m, 0, sizeof(*m));
+    m->options = o;
+    if (!weights_is_file(o->model)) {
+        fatal("-e %s: the weights of a model are needed, " WEIGHTS_HELP "; ./train_gpt2 makes them", o->model);
+    }
+    check(weights_load(&m->params, o->model, &m->config, &unchecked));
+    const char* tokenizer = generate_tokenizer_path_(o, path, sizeof(path));
+    if (encodes && m->config.vocab_size != BYTE_VOCAB_SIZE && !file_exists(tokenizer)) {
+        fatal("text needs a tokenizer, and there is no %s; python3 dev/data/tokenizer.py writes GPT-2's, "
+              "--tokenizer names another",
+              tokenizer);
+    }
+    tokenizer_load(&m->tokenizer, tokenizer, m->config.vocab_size);
+    m->load_seconds = wall_seconds() - begin;
+}
+
+// Builds the model, and frees the weights that it was built from.
+static inline void generate_model_build(GenerateModel* m) {
+    double begin = wall_seconds();
+    check(gpt2_create(&m->model, m->config, gpt2_default_settings()));
+    check(gpt2_set_parameters(m->model, m->params));
+    free(m->params);
+    m->params = NULL;
+    m->load_seconds += wall_seconds() - begin;
+}
+
+static inline void generate_model_free(GenerateModel* m) {
+    gpt2_free(m->model);
+    free(m->params);
+    tokenizer_free(&m->tokenizer);
+}
+
+// 1 where what a plan needs beside the weights fits into what is free now.
+static inline int generate_fits(const GPT2Plan* plan) {
+    GPT2Memory memory;
+    size_t needs[2] = {0, 0}; // of the GPU's memory, of the host's
+    static const PlanRowId rows[] = {PLAN_KV_CACHE,    PLAN_DECODER, PLAN_HOST_DECODER, PLAN_ACTIVATIONS,
+                                     PLAN_HOST_LOSSES, PLAN_BATCH,   PLAN_LIBRARIES};
+    if (gpt2_available_memory(&memory) != STATUS_OK) { return 1; }
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const PlanRow* r = &plan->rows[rows[i]];
+        size_t* need = &needs[r->memory == PLAN_HOST];
+        *need = size_add(*need, r->bytes);
+    }
+    return (!memory.has_device || needs[0] <= memory.device_free) && needs[1] <= memory.host_free;
+}
+
+// The plan of a decoder for B sequences of T tokens, or, with `scoring`, of forward passes of such batches.
+static inline GPT2Plan generate_plan(const GenerateModel* m, int B, int T, int scoring) {
+    GPT2Plan plan;
+    check(gpt2_plan(&plan, m->config, gpt2_default_settings(), scoring ? B : 0, scoring ? T : 0, 0, 0));
+    if (!scoring) { check(gpt2_decoder_plan(&plan, m->config, B, T)); }
+    return plan;
+}
+
+// B, at most `all`: --batch, or where that is auto the largest power of two, up to `most`, of which the memory is there.
+static inline int generate_batch(const GenerateModel* m, size_t all, int most, int T, int scoring) {
+    int is_auto = m->options->batch == CLI_AUTO, limit = is_auto ? most : m->options->batch;
+    int B = all < (size_t)limit ? (int)all : limit;
+    while (is_auto && (B & (B - 1)) != 0) { B &= B - 1; }
+    for (;; B /= 2) {
+        GPT2Plan plan = generate_plan(m, B, T, scoring);
+        if (generate_fits(&plan) || (is_auto && B == 1)) { return B; }
+        if (is_auto) { continue; }
+        size_t host = plan_phase(&plan, PLAN_HOST, PLAN_TRAINING), gpu = plan_phase(&plan, PLAN_DEVICE, PLAN_TRAINING);
+        fatal("-b %d: so many sequences of %d tokens take %.0f MiB, more than is free; lower -b or --context", B, T,
+              (double)(host > gpu ? host : gpu) / (1 << 20));
+    }
+}
+
+#endif
