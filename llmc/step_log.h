@@ -1,0 +1,132 @@
+/*
+--log-json: a run as JSON lines, for other programs. A line is an object and is written whole; a number that is not finite is
+null. Every object has a "time", in seconds since 1970, and a "step", which counts as in main.log:
+
+    {"time":..., "step":0, "event":"start", "run":"<id>", "program":..., "steps":..., "settings":{"--seed":"42", ...}}
+    {"time":..., "step":0, "loss":..., "norm":..., "lr":..., "ms":..., "tokens_per_second":..., "mfu":..., "memory":..., ...}
+    {"time":..., "step":20, "validation":...}     {"time":..., "step":20, "hellaswag":...}
+    {"time":..., "step":20, "event":"checkpoint", "saved":true, "path":...}
+    {"time":..., "step":40, "event":"end", "exit_code":0}
+
+A file is appended to. A run that goes on from a checkpoint says "event":"resume", with that step: lines of this step and later
+ones that stand before it are of steps that are done again. A full disk is treated as in logger.h. Rank 0 alone has a log.
+*/
+#ifndef LLMC_STEP_LOG_H
+#define LLMC_STEP_LOG_H
+
+#include <time.h>
+
+#include "json.h"
+#include "logger.h"
+#include "run_identity.h"
+
+typedef struct {
+    Logger out;
+    int step;   // of the newest line
+    FILE* line; // into `text`: the line that is being made
+    char* text; // (bytes)
+    size_t bytes;
+} StepLog;
+
+// ----------------------------------------------------------------------------
+// Opening
+
+// Takes the process's stdout for the log: what is printed goes to stderr from here on.
+static inline void step_log_take_stdout(StepLog* log) {
+    fflush(stdout);
+    log->out.fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (log->out.fd < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+        fatal("--log-json -: cannot take stdout: %s", strerror(errno));
+    }
+}
+
+// Takes away a last line that was cut short. A file that does not end like a log is left alone.
+static inline void step_log_mend_(const char* path) {
+    struct stat st;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) { return; }
+    if (fd < 0 || fstat(fd, &st) != 0) { fatal("--log-json: cannot open %s: %s", path, strerror(errno)); }
+    off_t line = st.st_size, at = st.st_size; // where the last line begins
+    char c = '\n', first = '{';
+    if (S_ISREG(st.st_mode) && st.st_size > 0 && pread(fd, &c, 1, st.st_size - 1) != 1) { c = '\0'; }
+    if (c != '\n') {
+        for (c = '\0'; at > 0 && st.st_size - at < (1 << 20) && pread(fd, &c, 1, at - 1) == 1 && c != '\n'; at--) {}
+        line = at;
+        if ((at > 0 && c != '\n') || pread(fd, &first, 1, line) != 1) { first = '\0'; }
+    }
+    if (first != '{') { fatal("--log-json %s: the file is no log of lines; name another", path); }
+    if (line != st.st_size && ftruncate(fd, line) != 0) {
+        fatal("--log-json: cannot write %s: %s", path, strerror(errno));
+    }
+    close(fd);
+}
+
+// Opens the log; NULL: there is none. "-" has been taken by step_log_take_stdout.
+static inline void step_log_open(StepLog* log, const char* path) {
+    if (path == NULL) { return; }
+    log->out.active = 1;
+    snprintf(log->out.path, sizeof(log->out.path), "%s", log->out.fd ? "the log on stdout" : path);
+    if (log->out.fd) { return; }
+    if (strlen(path) >= sizeof(log->out.path)) { fatal("--log-json: the name is too long: %s", path); }
+    step_log_mend_(path);
+    int error = logger_append_(&log->out, "", 0);
+    if (error != 0) { fatal("--log-json: cannot write %s: %s", path, strerror(error)); }
+}
+
+static inline void step_log_close(StepLog* log) {
+    logger_close(&log->out);
+    if (log->out.fd) { close(log->out.fd); }
+}
+
+// ----------------------------------------------------------------------------
+// A line: step_log_begin, its members, step_log_end. Where there is no log, step_log_begin returns 0, and nothing follows.
+
+static inline int step_log_begin(StepLog* log, int step) {
+    struct timespec now;
+    if (!log->out.active) { return 0; }
+    log->line = open_memstream(&log->text, &log->bytes);
+    if (log->line == NULL) { return 0; }
+    clock_gettime(CLOCK_REALTIME, &now);
+    log->step = step;
+    fprintf(log->line, "{\"time\":%lld.%03ld,\"step\":%d", (long long)now.tv_sec, now.tv_nsec / 1000000, step);
+    return 1;
+}
+
+static inline void step_log_number(StepLog* log, const char* name, double value) {
+    fprintf(log->line, isfinite(value) ? ",\"%s\":%.9g" : ",\"%s\":null", name, value);
+}
+
+static inline void step_log_flag(StepLog* log, const char* name, int value) {
+    fprintf(log->line, ",\"%s\":%s", name, value ? "true" : "false");
+}
+
+static inline void step_log_text(StepLog* log, const char* name, const char* text) {
+    fprintf(log->line, ",\"%s\":", name);
+    json_write_text(log->line, text, strlen(text));
+}
+
+static inline void step_log_end(StepLog* log) {
+    fputs("}\n", log->line);
+    int whole = fclose(log->line) == 0;
+    if (whole) { logger_write(&log->out, log->text, log->bytes); }
+    free(log->text);
+    log->line = NULL, log->text = NULL;
+}
+
+// The settings of a run, and what it reads
+static inline void step_log_settings(StepLog* log, const RunIdentity* id) {
+    const char *p = id->text, *end = id->text + id->text_bytes;
+    int count = 0;
+    fputs(",\"settings\":{", log->line);
+    while (p < end) {
+        IdentityLine line = identity_next_line_(&p, end);
+        if (line.effect < 0) { continue; }
+        if (count++ > 0) { fputc(',', log->line); }
+        json_write_text(log->line, line.name, (size_t)line.name_length);
+        fputc(':', log->line);
+        json_write_text(log->line, line.value, (size_t)line.value_length);
+    }
+    fputc('}', log->line);
+}
+
+#endif
