@@ -1,5 +1,7 @@
 # make                 everything that this machine can build
 # make train_gpt2      the CPU trainer             make train_gpt2cu    the GPU trainer
+# make generate_gpt2   from a prompt to text       make generate_gpt2cu  the same on the GPU
+# make tokenize_gpt2   from text to token ids and back
 # make test            every test that this machine can run; make check-NAME runs one of them, make checks lists them
 # make attention_forward_flash2                    one variant of dev/cuda, as build/attention_forward_flash2_bf16
 # make compete         race all variants on this GPU      make planted-faults  try the tests on sources with a fault
@@ -16,6 +18,7 @@
 #
 # PRECISION=BF16|FP32                              of the GPU programs; FP16 too for variants
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
+# ATTENTION_DECODE=naive                           the variant to generate with, likewise
 # GPU_ARCH=90                                      compute capability to build for, instead of this machine's; empty: 8.0 and 9.0
 # USE_OPENMP=0  USE_CBLAS=1                        for the CPU programs: one core; GEMMs by an installed CBLAS
 # WERROR=                                          lets the warnings of a newer compiler pass
@@ -36,7 +39,7 @@ WERROR ?= -Werror
 # Multiply-adds may be fused; but no -ffast-math: NaN must stay NaN, and sums are added in the order written.
 CFLAGS := -std=c11 -D_GNU_SOURCE -O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-math \
     -Wall -Wextra $(WERROR) -I. -MMD -MP
-LDLIBS := -lm -lpthread
+LDLIBS := -lm -lpthread -ldl
 # Files from elsewhere are read: position-independent code, read-only relocations, guarded stacks, checked libc calls.
 harden := -fPIE -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
 harden_link := -pie -Wl,-z,relro,-z,now
@@ -99,9 +102,15 @@ ifneq ($(ATTENTION_BACKWARD),)
 $(call known_variant,backward,$(ATTENTION_BACKWARD),ATTENTION_BACKWARD)
 attention_flags += -DATTENTION_BACKWARD=$(ATTENTION_BACKWARD)
 endif
+ifneq ($(ATTENTION_DECODE),)
+$(call known_variant,decode,$(ATTENTION_DECODE),ATTENTION_DECODE)
+attention_flags += -DATTENTION_DECODE=$(ATTENTION_DECODE)
+endif
 CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 
-variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_forward_*.cu dev/cuda/attention_backward_*.cu))
+training_variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_forward_*.cu dev/cuda/attention_backward_*.cu))
+decode_variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_decode_*.cu))
+variants := $(training_variants) $(decode_variants)
 unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
 # CUDA programs whose tests need no GPU, and in both precisions those that do
 cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(filter-out dev/test/test_gpu_%,$(wildcard dev/test/test_*.cu))))
@@ -115,7 +124,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 .PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests test-programs fuzz soak checks planted-faults doctor compete install uninstall profile help lint format \
     clean variants $(variants)
 
-all: train_gpt2 test_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu libattention.so,no-nvcc)
+all: train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu generate_gpt2cu libattention.so,no-nvcc)
 no-nvcc:
 	@echo "no nvcc found: the CPU programs are built; install the CUDA Toolkit for the GPU ones"
 
@@ -130,7 +139,7 @@ gpu_flags = $(NVCC) $(NVCCFLAGS) $(CUDA_LDLIBS)
 trainer_flags = $(gpu_flags) $(attention_flags)
 precision_flags = $(PRECISION)
 
-train_gpt2 test_gpt2: %: %.c build/cpu.flags
+train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2: %: %.c build/cpu.flags
 	$(CC) $(CFLAGS) -MF build/$@.d $< -o $@ $(LDLIBS)
 
 # With WERROR what ptxas only informs of ends the build too: wgmma serialised, setmaxnreg ignored (C7508 to C7519).
@@ -141,37 +150,39 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 
 # The trainers in both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
 define trainer_rule
-build/train_gpt2cu_$(1) build/test_gpt2cu_$(1): build/%cu_$(1): %.cu build/trainer.flags
+build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%cu_$(1): %.cu build/trainer.flags
 	@echo "building $$@ for $(arch_text)"
 	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 endef
 $(foreach p,bf16 fp32,$(eval $(call trainer_rule,$(p))))
 # and that of PRECISION at the root
-train_gpt2cu test_gpt2cu: %: build/%_$(precision) build/precision.flags
+train_gpt2cu test_gpt2cu generate_gpt2cu: %: build/%_$(precision) build/precision.flags
 	cp $< $@
-build/train_gpt2cu_fp16 build/test_gpt2cu_fp16:
+build/train_gpt2cu_fp16 build/test_gpt2cu_fp16 build/generate_gpt2cu_fp16:
 	$(error PRECISION=FP16: the trainer scales no loss, so fp16 is for the variants of dev/cuda; take BF16 or FP32)
 
 # Variants: build/<name>_<precision>; those on tensor cores have no fp32.
 fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
 variant_programs := $(foreach p,bf16 fp16,$(variants:%=build/%_$(p))) $(fp32_variants:%=build/%_fp32)
+# $(call variant_rule,PRECISION,BENCH,VARIANTS)
 define variant_rule
-$(filter %_$(1),$(variant_programs)): build/%_$(1): dev/cuda/%.cu build/attention_bench_$(1).o build/gpu.flags
-	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< build/attention_bench_$(1).o -o $$@ $$(CUDA_LDLIBS) $$(strict)
-build/attention_bench_$(1).o: dev/cuda/attention_bench.cu build/gpu.flags
+$(filter $(3:%=build/%_$(1)),$(variant_programs)): build/%_$(1): dev/cuda/%.cu build/$(2)_$(1).o build/gpu.flags
+	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< build/$(2)_$(1).o -o $$@ $$(CUDA_LDLIBS) $$(strict)
+build/$(2)_$(1).o: dev/cuda/$(2).cu build/gpu.flags
 	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
 endef
-$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p))))
+$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),attention_bench,$(training_variants))))
+$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),decode_bench,$(decode_variants))))
 $(variants): %: build/%_$(precision)
 variants: $(variant_programs)
 # for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
-$(variants:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/attention_bench_bf16.o build/gpu.flags
+$(training_variants:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/attention_bench_bf16.o build/gpu.flags
 	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< build/attention_bench_bf16.o \
 	    -o $@ $(CUDA_LDLIBS)
 
 # Every CUDA program there is, to see that all of them compile
-cuda: train_gpt2cu test_gpt2cu build/train_gpt2cu_fp32 build/test_gpt2cu_fp32 libattention.so variants \
-    $(cuda_unit_tests) $(gpu_unit_tests)
+cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libattention.so variants \
+    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/exchange_profile build/generate_speed
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
@@ -205,7 +216,7 @@ uninstall:
 # For clangd: how each program is compiled. CUDA files get clang's flags, which clangd understands, not nvcc's.
 clang_cuda := clang++ -x cuda -std=c++17 -I. --cuda-gpu-arch=sm_80 --cuda-path=$(patsubst %/bin/nvcc,%,$(NVCC)) -DPRECISION_BF16
 c_programs := $(wildcard *.c dev/test/*.c dev/bench/*.c)
-cu_programs := $(wildcard *.cu dev/cuda/*.cu dev/test/*.cu)
+cu_programs := $(wildcard *.cu dev/cuda/*.cu dev/test/*.cu dev/bench/*.cu)
 compile_commands.json: FORCE
 	@{ echo '['; \
 	    for f in $(c_programs); do printf '  {"directory": "%s", "file": "%s", "command": "%s"},\n' \
@@ -264,18 +275,33 @@ build/train_gpt2cu_faults_$(1): dev/test/train_with_faults.cu build/trainer.flag
 	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 endef
 $(foreach p,bf16 fp32,$(eval $(call faults_rule,$(p))))
+# Our side of test_transformers.py
+build/transformers_side: dev/test/transformers_side.c build/cpu.flags
+	$(CC) $(CFLAGS) -MF $@.d $< -o $@ $(LDLIBS)
+# The GPU trainer with timing events around what it exchanges with other processes: for dev/bench/scaling.py
+build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags
+	$(nvcc) -DPRECISION_BF16 $(attention_flags) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 sanitize := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -O3 %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) $(sanitize) -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
 
-# Under ThreadSanitizer: the thread that writes checkpoints. Without OpenMP, whose own threads it takes for races.
+# Under ThreadSanitizer: threads that write checkpoints, read weights, watch the other processes. Without OpenMP,
+# whose own threads it takes for races.
 build/tsan/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -O3 -fopenmp %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -O1 -g -fsanitize=thread -MF build/tsan_$(notdir $*).d $< -o $@ $(LDLIBS)
 
 build/test_%: dev/test/test_%.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+
+# Tokens/s of the GPU decoder, for dev/bench/generate.py; build/generate_speed d12 64
+build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags
+	$(nvcc) -DPRECISION_BF16 $(attention_flags) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+
+# NCCL between the GPUs of this machine; build/nccl_exchange 4 for four of them
+build/nccl_exchange: dev/bench/nccl_exchange.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 define gpu_unit_test_rule
@@ -291,26 +317,39 @@ sanitized_tests := $(patsubst build/%,build/sanitized/dev/test/%,$(filter-out bu
 python_tests := $(wildcard dev/test/test_*.py)
 $(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(sanitized_tests),$(call check,sanitized-$(notdir $(t)),$(t),$(t)))
-tsan_tests := build/tsan/dev/test/test_checkpoint_writer
+tsan_tests := $(patsubst %,build/tsan/dev/test/%,test_checkpoint_writer test_checkpoint_shards test_comm test_weights_file)
 $(foreach t,$(tsan_tests),$(call check,tsan-$(notdir $(t)),$(t),$(t)))
-$(foreach t,$(filter-out %test_reference.py,$(python_tests)),$(call check,$(notdir $(t:.py=)),,$(python) $(t)))
+$(foreach t,$(filter-out %test_reference.py %test_evaluate.py %test_transformers.py,$(python_tests)),$(call check,$(notdir $(t:.py=)),,$(python) $(t)))
+check-test_data: tokenize_gpt2
 # PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
 torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
 $(call check,test_reference,,$$(torch_python) dev/test/test_reference.py)
+$(call check,test_transformers,build/transformers_side,$$(torch_python) dev/test/test_transformers.py build/transformers_side)
+$(call check,test_evaluate,generate_gpt2,$$(torch_python) dev/test/test_evaluate.py ./generate_gpt2)
 $(call check,test_makefile,train_gpt2,dev/test/test_makefile.sh)
 $(call check,test_gpt2,test_gpt2,./test_gpt2)
 $(call check,training,train_gpt2,dev/test/test_training.sh ./train_gpt2)
+$(call check,generate,generate_gpt2 train_gpt2,dev/test/test_generate.sh ./generate_gpt2)
 $(call check,faults,build/train_gpt2_faults,dev/test/test_faults.sh build/train_gpt2_faults)
+# Several processes: the same bits for any number of them, and what becomes of the others when one dies
+process_programs := train_gpt2 build/train_gpt2_faults
+$(call check,test_processes,$(process_programs),dev/test/test_processes.sh ./train_gpt2 build/train_gpt2_faults)
+$(call check,process_faults,$(process_programs),$(python) dev/test/process_faults.py ./train_gpt2 build/train_gpt2_faults)
+# What a run shows: in a file, on a terminal, with --log-json
+$(call check,run_output,$(process_programs),$(python) dev/test/run_output.py ./train_gpt2 build/train_gpt2_faults)
 $(call check,test_plan_run,train_gpt2,dev/test/test_plan.sh ./train_gpt2)
 $(call check,test_doctor,train_gpt2,dev/test/test_doctor.sh ./train_gpt2)
-$(call check,test_hardening,train_gpt2 test_gpt2,dev/test/test_hardening.sh train_gpt2 test_gpt2)
+$(call check,test_launch_run,train_gpt2 build/test_launch_gpu,dev/test/test_launch.sh ./train_gpt2 build/test_launch_gpu)
+$(call check,test_tokenize,tokenize_gpt2,dev/test/test_tokenize.sh ./tokenize_gpt2)
+$(call check,compare_tokenizer,tokenize_gpt2,$(python) dev/test/compare_tokenizer.py ./tokenize_gpt2 --short)
+$(call check,test_hardening,train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2,dev/test/test_hardening.sh train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2)
 # Damaged files and command lines for a minute; make fuzz FUZZ_SECONDS=3600 for longer
 FUZZ_SECONDS ?= 60
 $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/dev/test/fuzz)
 # A trainer among faults: a few of each kind here, many in make soak
 $(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-training check-test_plan_run check-test_doctor check-faults check-soak_short check-test_hardening
+cpu_checks := check-test_gpt2 check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-faults check-test_processes check-process_faults check-soak_short check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
@@ -318,20 +357,24 @@ sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
 $(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/test_training.sh build/train_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,test_plan_run_$(p),build/train_gpt2cu_$(p),dev/test/test_plan.sh build/train_gpt2cu_$(p)))
+$(foreach p,bf16 fp32,$(call check,generate_$(p),build/generate_gpt2cu_$(p) train_gpt2,dev/test/test_generate.sh build/generate_gpt2cu_$(p)))
+$(call check,evaluate_bf16,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
+$(call check,evaluate_fp32,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
 $(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),dev/test/test_faults.sh build/train_gpt2cu_faults_$(p)))
 # each start of the GPU trainer takes two seconds: fewer faults than on the CPU
 $(call check,soak_short_bf16,build/train_gpt2cu_bf16,$(python) dev/test/soak.py build/train_gpt2cu_bf16 --short --only kill term full --kill 5 --term 3 --jobs 4)
+$(call check,several_gpus,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/test_several_gpus.sh)
 $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
-sanitized_variants := flash2 mma wgmma
+sanitized_variants := flash2 mma wgmma split
 sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
-sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16),$(variant_programs)) \
+sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %decode_$(1)_$(if $(filter flash2,$(1)),fp32,bf16),$(variant_programs)) \
     $(if $(filter wgmma,$(1)),$(patsubst %,build/racecheck_attention_%ward_wgmma_bf16,for back))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
-gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/train_gpt2cu_$(p) build/train_gpt2cu_faults_$(p)) $(gpu_unit_tests) $(variant_programs) \
+gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/generate_gpt2cu_$(p) build/train_gpt2cu_$(p) build/train_gpt2cu_faults_$(p)) $(gpu_unit_tests) $(variant_programs) \
     $(call sanitizer_needs,wgmma)
-gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 test_plan_run_bf16 test_plan_run_fp32 faults_bf16 faults_fp32 \
-    soak_short_bf16 \
+gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 faults_bf16 faults_fp32 \
+    soak_short_bf16 several_gpus \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
 unit-tests: $(unit_checks)
@@ -346,14 +389,14 @@ gpu-tests:
 	@echo "gpu-tests: skipped, $(if $(gpu),no nvcc,no GPU) here"
 endif
 
-# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many.
+# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many, but two.
 cores := $(shell nproc 2>/dev/null || echo 2)
-test_programs := train_gpt2 test_gpt2 build/train_gpt2_faults $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) $(tsan_tests) build/sanitized/dev/test/fuzz \
+test_programs := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 build/train_gpt2_faults build/transformers_side $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) $(tsan_tests) build/sanitized/dev/test/fuzz \
     $(if $(and $(gpu),$(NVCC)),$(gpu_programs))
 test-programs: $(test_programs)
 test:
 	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(cores) test-programs && echo "built in $$(($$(date +%s) - begin)) s"
-	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(shell echo $$((($(cores) + 3) / 4))) --output-sync=target \
+	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(shell echo $$(($(cores) < 8 ? 2 : ($(cores) + 3) / 4))) --output-sync=target \
 	    gpu-tests fuzz cpu-tests unit-tests sanitizer-tests && echo "checked in $$(($$(date +%s) - begin)) s"
 	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
 checks:
@@ -388,10 +431,16 @@ c_files := $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' 2>/dev/null)
 sh_files := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
 py_files := $(shell git ls-files '*.py' 2>/dev/null)
 
+# those that include a program, whose main they leave out; cppcheck knows no __INCLUDE_LEVEL__
+including_files := $(shell git grep -l '^\#include "[^"]*\.c"' -- '*.c' 2>/dev/null)
+# without -D, all mixtures of #ifs
+cppcheck := cppcheck --quiet -j$(cores) --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+    --suppress=missingIncludeSystem -D__GNUC__ -D__linux__ -D__x86_64__ -I.
+
 lint:
 	clang-format --dry-run --Werror $(c_files)
-	cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-	    --suppress=missingIncludeSystem -D__GNUC__ -D__linux__ -D__x86_64__ -I. $(filter %.c,$(c_files)) # without -D, all mixtures of #ifs
+	$(cppcheck) $(filter-out $(including_files),$(filter %.c,$(c_files)))
+	$(cppcheck) -D__INCLUDE_LEVEL__=1 $(including_files)
 	shellcheck -x $(sh_files)
 	CC="$(CC)" NVCC="$(NVCC)" dev/test/check_includes.sh
 	ruff check $(py_files)
@@ -403,4 +452,4 @@ format:
 	ruff format $(py_files)
 
 clean:
-	rm -rf build train_gpt2 test_gpt2 train_gpt2cu test_gpt2cu libattention.so compile_commands.json
+	rm -rf build train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 train_gpt2cu test_gpt2cu generate_gpt2cu libattention.so compile_commands.json

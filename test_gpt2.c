@@ -1,9 +1,8 @@
 /*
 The CPU trainer against PyTorch: logits, loss, every gradient, ten steps, determinism. See dev/test/reference_test.h.
 
-    ./test_gpt2 [model.bin debug_state.bin]      default: the dumps in dev/reference
+    ./test_gpt2 [MODEL debug_state.bin]      MODEL as -e of the trainer; default: the dumps in dev/reference
 */
-#define TESTING
 #include "train_gpt2.c"
 #include "dev/test/reference_test.h"
 

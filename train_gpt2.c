@@ -3,12 +3,14 @@ The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of 
 there is no GPU.
 
 This file is the model: llmc/gpt2_model.h says what each of its functions does. The kernels are in llmc/cpu_*.h, one
-header per layer. No two threads add to one number, so the same seed gives the same bits, whatever the number of threads.
+header per layer. No two threads add to one number, and gradients are added in the order of llmc/gradient_tree.h: so the
+same seed gives the same bits, whatever the number of threads and, where it is a power of two, of processes.
 The training loop is trainer_main in llmc/trainer.h, which the GPU trainer shares.
 */
 #include <sys/mman.h>
 
 #include "llmc/gpt2_model.h"
+#include "llmc/comm.h"
 #include "llmc/cpu_matmul.h"
 #include "llmc/cpu_encoder.h"
 #include "llmc/cpu_layernorm.h"
@@ -24,16 +26,32 @@ The training loop is trainer_main in llmc/trainer.h, which the GPU trainer share
 GPT2_DECLARE_PARAMETERS(ParameterTensors, float);
 GPT2_DECLARE_ACTIVATIONS(ActivationTensors, float);
 
+// Room for what an exchange is told, (size) each; NULL where this process is alone
+typedef struct {
+    CommBlock *sent, *received;
+    const float** pieces; // of a sum, by rank
+    uint64_t* counts;
+} Exchange;
+
 struct GPT2 {
     GPT2Info info;
     GPT2Plan plan; // the sizes of what is allocated
-    // (num_parameters) each, in table order
-    ParameterTensors params;
+    Comm* comm;    // NULL: this process trains alone
+    int local;     // 1: nothing is exchanged
+    Exchange exchange;
+    // where parameter_layout.h has them: (elements) of weights and gradients, (shard_elements) of moments
+    ParameterLayout layout;
     float* params_memory;
-    ParameterTensors grads;
-    float* grads_memory;
     float* m_memory; // AdamW's first moments
     float* v_memory; // AdamW's second moments
+    // gradients: buffers of the tree of sums, (elements) each. The first is apart, and all there is for one micro-step.
+    float* grads_memory;
+    float* tree_memory;
+    const float* last_sum; // of the subtree that the last micro-step belongs to
+    float* received; // (size - 1, the largest part of a bucket): a bucket's part of this shard, of every other process
+    double* block_sums;  // (elements / LAYOUT_BLOCK) sums of squares
+    float* micro_losses; // (size * micro_steps) mean losses of the micro-batches of a step
+    int micro_steps;     // of this step, in this process
     // activations of a batch of at most B rows of T tokens
     ActivationTensors acts;
     void* acts_memory;
@@ -55,26 +73,55 @@ enum { MEASURED_GEMM = 1024, MEASURED_GEMM_BYTES = 3 * MEASURED_GEMM * MEASURED_
 // dev/test/test_plan.c holds it against a process: 3.4 MiB with one thread, 4.2 with two, 8.2 with eight.
 static size_t process_bytes(void) { return ((size_t)2816 << 10) + (size_t)cpu_threads() * (768 << 10); }
 
+// Micro-batches of a step, over all processes
+static size_t micro_batches(GPT2Settings settings) {
+    return size_mul((size_t)settings.micro_steps, (size_t)comm_size(settings.comm));
+}
+
+static int gradient_buffers_of(GPT2Settings settings) {
+    return settings.sum_any ? 1 : gradient_buffers(settings.micro_steps, 0);
+}
+
+// The rows of training beside the activations
+static void gpt2_plan_training(GPT2Plan* plan, const ParameterLayout* layout, GPT2Settings settings, int snapshot) {
+    size_t all = size_mul(layout->elements, sizeof(float)), part = 0;
+    size_t moments = settings.zero ? size_mul(layout->shard_elements, sizeof(float)) : all;
+    for (int i = 0; i < layout->num_buckets; i++) {
+        part = layout->buckets[i].per_rank > part ? layout->buckets[i].per_rank : part;
+    }
+    size_t received = size_mul((size_t)layout->size - 1, part * sizeof(float));
+    size_t sums = layout->elements / LAYOUT_BLOCK * sizeof(double) + micro_batches(settings) * sizeof(float);
+    size_t further = (size_t)gradient_buffers_of(settings) - 1;
+    plan_set(plan, PLAN_GRADIENTS, PLAN_HOST, PLAN_TRAINING, all);
+    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_HOST, PLAN_TRAINING, size_mul(all, further));
+    plan_set(plan, PLAN_RECEIVED, PLAN_HOST, PLAN_TRAINING, received);
+    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_HOST, PLAN_TRAINING, sums);
+    plan_set(plan, PLAN_MOMENTS1, PLAN_HOST, PLAN_TRAINING, moments);
+    plan_set(plan, PLAN_MOMENTS2, PLAN_HOST, PLAN_TRAINING, moments);
+    if (snapshot) { plan_set(plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING, all + 2 * moments); }
+}
+
 Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
-    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    ParameterLayout layout;
     plan_clear(plan);
     status_clear();
     TRY(gpt2_config_status(config, "the model"));
-    size_t bytes = gpt2_parameters(table, config) * sizeof(float);
-    plan_set(plan, PLAN_WEIGHTS, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, bytes);
+    TRY(gpt2_check_settings(settings));
+    if (B != 0 || T != 0) { TRY(gpt2_check_sizes(config, B, T)); }
+    TRY(layout_create(&layout, config, comm_size(settings.comm)));
+    size_t bytes = gpt2_parameters(layout.table, config) * sizeof(float);
+    plan->checkpoint_bytes = 3 * bytes;
+    plan_set(plan, PLAN_WEIGHTS, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, layout.elements * sizeof(float));
     plan_set(plan, PLAN_HOST_GEMM, PLAN_HOST, PLAN_MEASURING, MEASURED_GEMM_BYTES / 3);
     plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, bytes);
     plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, PLAN_ALWAYS, process_bytes());
-    if (B == 0 && T == 0) { return STATUS_OK; }
-    TRY(gpt2_check_sizes(config, B, T));
-    size_t activations =
-        gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
-    plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, PLAN_TRAINING, activations);
-    if (!training) { return STATUS_OK; }
-    plan_set(plan, PLAN_GRADIENTS, PLAN_HOST, PLAN_TRAINING, bytes);
-    plan_set(plan, PLAN_MOMENTS1, PLAN_HOST, PLAN_TRAINING, bytes);
-    plan_set(plan, PLAN_MOMENTS2, PLAN_HOST, PLAN_TRAINING, bytes);
-    if (snapshot) { plan_set(plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING, size_mul(3, bytes)); }
+    if (B != 0 || T != 0) {
+        size_t activations =
+            gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
+        plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, PLAN_TRAINING, activations);
+        if (training) { gpt2_plan_training(plan, &layout, settings, snapshot); }
+    }
+    layout_free(&layout);
     return STATUS_OK;
 }
 
@@ -86,20 +133,26 @@ Status gpt2_available_memory(GPT2Memory* memory) {
     return STATUS_OK;
 }
 
-// Memory for tensors: zeroed, and taken from the system only where it is touched. In huge pages where the system has
-// them: a GEMM reads rows that lie pages apart. NULL, with the error recorded, where there is none, and after an error.
-static void* tensor_alloc(size_t bytes, const char* what) {
-    if (status_now() != STATUS_OK) { return NULL; }
+// Memory: zeroed, and taken from the system only where it is touched. In huge pages where the system has them: a GEMM reads
+// rows that lie pages apart. NULL where there is none.
+static void* memory_map(size_t bytes) {
     void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        status_fail("%s: %.1f MiB of memory asked for, more than there is; use a smaller batch (-b, with -d for "
-                    "accumulation), a smaller model (-e), or more recomputation (-r 2)",
-                    what, (double)bytes / (1 << 20));
-        return NULL;
-    }
+    if (p == MAP_FAILED) { return NULL; }
 #ifdef MADV_HUGEPAGE
     madvise(p, bytes, MADV_HUGEPAGE); // advice: nothing is wrong where it is refused
 #endif
+    return p;
+}
+
+// Memory for tensors. NULL, with the error recorded, where there is none, and after an error.
+static void* tensor_alloc(size_t bytes, const char* what) {
+    if (status_now() != STATUS_OK) { return NULL; }
+    void* p = memory_map(bytes);
+    if (p == NULL) {
+        status_fail("%s: %.1f MiB of memory asked for, more than there is; use a smaller batch (-b, with -d for "
+                    "accumulation), a smaller model (-e), or more recomputation (-r 2)",
+                    what, (double)bytes / (1 << 20));
+    }
     return p;
 }
 
@@ -127,14 +180,28 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     info->settings = settings;
     info->num_parameters = gpt2_parameters(info->table, config);
     info->weight_bytes = sizeof(float);
-    gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0);
+    info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);
+    info->sharded = settings.zero && info->size > 1;
+    model->comm = settings.comm;
+    if (gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0) == STATUS_OK) {
+        layout_create(&model->layout, config, info->size);
+    }
     model->params_memory = (float*)row_alloc(model, PLAN_WEIGHTS);
     if (model->params_memory == NULL) {
         gpt2_free(model);
         return STATUS_ERROR;
     }
-    gpt2_point_parameters(&model->params, info->table, model->params_memory, sizeof(float));
+    info->elements = model->layout.elements;
+    info->shard_elements = info->sharded ? model->layout.shard_elements : model->layout.elements;
     *result = model;
+    return STATUS_OK;
+}
+
+static Status exchange_create(Exchange* x, size_t size) {
+    x->counts = (uint64_t*)calloc(size, sizeof(uint64_t) + 2 * sizeof(CommBlock) + sizeof(float*));
+    if (x->counts == NULL) { return status_fail("no memory for exchanges of %zu processes", size); }
+    x->sent = (CommBlock*)(x->counts + size), x->received = x->sent + size;
+    x->pieces = (const float**)(x->received + size);
     return STATUS_OK;
 }
 
@@ -145,11 +212,16 @@ Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     TRY(gpt2_plan(&model->plan, info->config, info->settings, B, T, training, 0));
     model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
     model->grads_memory = (float*)row_alloc(model, PLAN_GRADIENTS);
+    model->tree_memory = (float*)row_alloc(model, PLAN_GRADIENT_TREE);
+    model->received = (float*)row_alloc(model, PLAN_RECEIVED);
+    model->block_sums = (double*)row_alloc(model, PLAN_BLOCK_SUMS);
     model->m_memory = (float*)row_alloc(model, PLAN_MOMENTS1);
     model->v_memory = (float*)row_alloc(model, PLAN_MOMENTS2);
     TRY(status_now());
+    if (info->size > 1) { TRY(exchange_create(&model->exchange, (size_t)info->size)); }
     gpt2_point_activations(&model->acts, model->plan.activations, model->acts_memory);
-    if (training) { gpt2_point_parameters(&model->grads, info->table, model->grads_memory, sizeof(float)); }
+    model->last_sum = model->grads_memory;
+    if (training) { model->micro_losses = (float*)(void*)(model->block_sums + model->layout.elements / LAYOUT_BLOCK); }
     info->B = B;
     info->T = T;
     info->training = training;
@@ -161,43 +233,68 @@ void gpt2_free(GPT2* model) {
     if (model == NULL) { return; }
     row_free(model, PLAN_WEIGHTS, model->params_memory);
     row_free(model, PLAN_GRADIENTS, model->grads_memory);
+    row_free(model, PLAN_GRADIENT_TREE, model->tree_memory);
+    row_free(model, PLAN_RECEIVED, model->received);
+    row_free(model, PLAN_BLOCK_SUMS, model->block_sums);
     row_free(model, PLAN_MOMENTS1, model->m_memory);
     row_free(model, PLAN_MOMENTS2, model->v_memory);
     row_free(model, PLAN_ACTIVATIONS, model->acts_memory);
     tensor_free(model->snapshot, gpt2_snapshot_bytes(&model->info));
+    layout_free(&model->layout);
+    free(model->exchange.counts); // and the rest
     free(model);
 }
 
 const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
+const ParameterLayout* gpt2_layout(const GPT2* model) { return &model->layout; }
+void gpt2_set_local(GPT2* model, int local) { model->local = local; }
 
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
 // A block's memory; NULL where the model has none.
 static char* gpt2_block(const GPT2* model, GPT2Block block) {
-    float* memory = block == GPT2_WEIGHTS     ? model->params_memory
-                    : block == GPT2_GRADIENTS ? model->grads_memory
-                    : block == GPT2_MOMENTS1  ? model->m_memory
-                    : block == GPT2_MOMENTS2  ? model->v_memory
-                                              : NULL; // fp32 weights are their own master
-    return (char*)memory;
+    const float* memory = block == GPT2_WEIGHTS     ? model->params_memory
+                          : block == GPT2_GRADIENTS ? model->last_sum
+                          : block == GPT2_MOMENTS1  ? model->m_memory
+                          : block == GPT2_MOMENTS2  ? model->v_memory
+                                                    : NULL; // fp32 weights are their own master
+    return (char*)(uintptr_t)memory;
 }
 
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
     return gpt2_block(model, block) ? model->info.num_parameters * sizeof(float) : 0;
 }
 
+// 1 where this process has only its shard of a block.
+static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
+    return model->info.sharded && (block == GPT2_MOMENTS1 || block == GPT2_MOMENTS2);
+}
+
+// Copies bytes of a block, in table order on the host, out of `memory` or, with `in`, into it.
+static void gpt2_copy(const GPT2* model, char* memory, GPT2Block block, char* host, size_t offset, size_t bytes,
+                      int in) {
+    int sharded = gpt2_is_sharded(model, block);
+    for (size_t end = offset + bytes; offset < end;) {
+        LayoutBytes run = layout_bytes(&model->layout, sizeof(float), offset, end - offset);
+        char* at = memory + (sharded ? run.shard_place : run.place);
+        if (!sharded || run.rank == model->info.rank) { memcpy(in ? at : host, in ? host : at, run.bytes); }
+        host += run.bytes;
+        offset += run.bytes;
+    }
+}
+
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
     TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    if (bytes > 0) { memcpy(host, gpt2_block(model, block) + offset, bytes); }
+    gpt2_copy(model, gpt2_block(model, block), block, (char*)host, offset, bytes, 0);
     return STATUS_OK;
 }
 
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
     status_clear();
     TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    if (bytes > 0) { memcpy(gpt2_block(model, block) + offset, host, bytes); }
+    gpt2_copy(model, gpt2_block(model, block), block, (char*)(uintptr_t)host, offset, bytes, 1);
     return STATUS_OK;
 }
 
@@ -205,7 +302,8 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     GPT2Config c = model->info.config;
     size_t V = (size_t)c.vocab_size, Vp = (size_t)c.padded_vocab_size, C = (size_t)c.channels;
     TRY(gpt2_copy_in(model, GPT2_WEIGHTS, params, 0, gpt2_block_bytes(model, GPT2_WEIGHTS)));
-    memset(model->params.wte + V * C, 0, (Vp - V) * C * sizeof(float));
+    float* wte = model->params_memory + layout_offset(&model->layout, PARAMETER_wte, 0);
+    memset(wte + V * C, 0, (Vp - V) * C * sizeof(float));
     return STATUS_OK;
 }
 
@@ -216,6 +314,21 @@ Status gpt2_get_parameters(GPT2* model, float* params) {
 // ----------------------------------------------------------------------------
 // Snapshot
 
+// A block's place in the snapshot: weights, first moments, second moments
+static char* gpt2_snapshot_block(const GPT2* model, GPT2Block block) {
+    size_t weights = model->info.elements, moments = model->info.shard_elements;
+    size_t at = block == GPT2_WEIGHTS ? 0 : block == GPT2_MOMENTS1 ? weights : weights + moments;
+    return (char*)model->snapshot + at * sizeof(float);
+}
+
+static void gpt2_fill_snapshot(GPT2* model) {
+    static const GPT2Block blocks[] = {GPT2_WEIGHTS, GPT2_MOMENTS1, GPT2_MOMENTS2};
+    for (int i = 0; i < 3; i++) {
+        size_t elements = blocks[i] == GPT2_WEIGHTS ? model->info.elements : model->info.shard_elements;
+        parallel_copy(gpt2_snapshot_block(model, blocks[i]), gpt2_block(model, blocks[i]), elements * sizeof(float));
+    }
+}
+
 Status gpt2_allocate_snapshot(GPT2* model) {
     GPT2Info* info = &model->info;
     size_t bytes = gpt2_snapshot_bytes(info);
@@ -225,27 +338,15 @@ Status gpt2_allocate_snapshot(GPT2* model) {
     model->snapshot = tensor_alloc(bytes, "a snapshot");
     if (model->snapshot == NULL) { return STATUS_ERROR; }
     info->memory_bytes += bytes;
-    for (int i = 0; i < 3; i++) { // touches its pages, which the first snapshot would have to wait for
-        parallel_copy((char*)model->snapshot + i * (ptrdiff_t)(bytes / 3), model->m_memory, bytes / 3);
-    }
+    gpt2_fill_snapshot(model); // touches its pages, which the first snapshot would have to wait for
     return STATUS_OK;
-}
-
-// A block's place in the snapshot
-static char* gpt2_snapshot_block(const GPT2* model, GPT2Block block) {
-    static const int place[] = {[GPT2_WEIGHTS] = 0, [GPT2_MOMENTS1] = 1, [GPT2_MOMENTS2] = 2};
-    return (char*)model->snapshot + (size_t)place[block] * gpt2_block_bytes(model, block);
 }
 
 // The copy is all that a step waits for: all threads make it, on pages that are there.
 Status gpt2_take_snapshot(GPT2* model) {
-    static const GPT2Block blocks[] = {GPT2_WEIGHTS, GPT2_MOMENTS1, GPT2_MOMENTS2};
     status_clear();
     if (model->snapshot == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
-    for (int i = 0; i < 3; i++) {
-        parallel_copy(gpt2_snapshot_block(model, blocks[i]), gpt2_block(model, blocks[i]),
-                      gpt2_block_bytes(model, blocks[i]));
-    }
+    gpt2_fill_snapshot(model);
     model->snapshot_taken = 1;
     return STATUS_OK;
 }
@@ -253,7 +354,7 @@ Status gpt2_take_snapshot(GPT2* model) {
 Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
     TRY(gpt2_check_snapshot(model->snapshot_taken, block, gpt2_block_bytes(model, block), offset, bytes));
-    if (bytes > 0) { memcpy(host, gpt2_snapshot_block(model, block) + offset, bytes); }
+    gpt2_copy(model, gpt2_snapshot_block(model, block), block, (char*)host, offset, bytes, 0);
     return STATUS_OK;
 }
 
@@ -262,10 +363,10 @@ const char* gpt2_snapshot_place(const GPT2* model) { return model->snapshot == N
 // ----------------------------------------------------------------------------
 // One layer's slice of the tables
 
-// Its parameters, or their gradients
-static ParameterTensors gpt2_layer_parameters(const GPT2* model, const ParameterTensors* whole, int layer) {
+// Its parameters, or their gradients; tensors without layers are themselves.
+static ParameterTensors gpt2_layer_tensors(const GPT2* model, float* memory, int layer) {
     ParameterTensors w;
-    gpt2_slice_parameters(&w, whole, model->info.table, (size_t)layer, sizeof(float));
+    layout_point(&w, &model->layout, memory, sizeof(float), (size_t)layer);
     return w;
 }
 static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
@@ -285,7 +386,7 @@ static float* gpt2_layer_input(const GPT2* model, int layer) {
 Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
-    ParameterTensors p = model->params;
+    ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0);
     size_t B = (size_t)B_, T = (size_t)T_, BT = B * T, C = (size_t)c.channels, NH = (size_t)c.num_heads;
     status_clear();
     TRY(gpt2_check_batch(&model->info, B_, T_));
@@ -295,7 +396,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
 
     encoder_forward(a.encoded, inputs, p.wte, p.wpe, B, T, C);
     for (int i = 0; i < c.num_layers; i++) {
-        ParameterTensors w = gpt2_layer_parameters(model, &p, i);
+        ParameterTensors w = gpt2_layer_tensors(model, model->params_memory, i);
         ActivationTensors y = gpt2_layer_activations(model, i);
         const float* inp = gpt2_layer_input(model, i);
         // residual2 = inp + attproj(attention(ln1(inp)))
@@ -346,15 +447,76 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
 }
 
 // ----------------------------------------------------------------------------
+// Exchange between processes
+
+static int exchanges(const GPT2* model) { return model->info.size > 1 && !model->local; }
+
+// Bytes `begin` .. `begin`+`count` of floats, as a block to or from a rank
+static CommBlock comm_block(int rank, float* memory, size_t begin, size_t count) {
+    CommBlock b = {rank, memory + begin, count * sizeof(float)};
+    return b;
+}
+
+// A bucket's part of this process's shard becomes the sum over all processes, in the order of the tree.
+static Status gpt2_sum_part(GPT2* model, int bucket) {
+    const ParameterLayout* l = &model->layout;
+    Exchange* x = &model->exchange;
+    int rank = model->info.rank, size = model->info.size, n = 0;
+    size_t own, own_count, begin, count, per_rank = l->buckets[bucket].per_rank;
+    layout_shard_part(l, bucket, rank, &own, &own_count);
+    for (int r = 0; r < size; r++) {
+        if (r == rank) { continue; }
+        layout_shard_part(l, bucket, r, &begin, &count);
+        x->pieces[r] = model->received + (size_t)n * per_rank;
+        x->sent[n] = comm_block(r, model->grads_memory, begin, count);
+        x->received[n] = comm_block(r, model->received, (size_t)n * per_rank, own_count);
+        n++;
+    }
+    x->pieces[rank] = model->grads_memory + own;
+    TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
+#pragma omp parallel for
+    for (size_t i = 0; i < own_count; i += LAYOUT_BLOCK) {
+        gradient_tree_sum_range(model->grads_memory + own, x->pieces, size, i, i + LAYOUT_BLOCK);
+    }
+    return STATUS_OK;
+}
+
+// The shards of weights, or of gradients, from all processes to all, bucket by bucket
+static Status gpt2_gather(GPT2* model, float* memory) {
+    const ParameterLayout* l = &model->layout;
+    Exchange* x = &model->exchange;
+    size_t own, own_count, begin, count;
+    for (int i = 0; i < l->num_buckets; i++) {
+        int n = 0;
+        layout_shard_part(l, i, model->info.rank, &own, &own_count);
+        for (int r = 0; r < model->info.size; r++) {
+            if (r == model->info.rank) { continue; }
+            layout_shard_part(l, i, r, &begin, &count);
+            x->sent[n] = comm_block(r, memory, own, own_count);
+            x->received[n++] = comm_block(r, memory, begin, count);
+        }
+        TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
+    }
+    return STATUS_OK;
+}
+
+// After the last micro-step: the gradients of this process's shard become sums over all processes; with zero 0 all do.
+static Status gpt2_exchange_gradients(GPT2* model) {
+    if (!exchanges(model)) { return STATUS_OK; }
+    for (int i = model->layout.num_buckets - 1; i >= 0; i--) { TRY(gpt2_sum_part(model, i)); }
+    return model->info.sharded ? STATUS_OK : gpt2_gather(model, model->grads_memory);
+}
+
+// ----------------------------------------------------------------------------
 // Backward
 
 // Turns acts.dresidual from the gradient of a layer's output into the gradient of its input. The gradients of the
-// layer's parameters are written, or with `accumulate` added to.
-static void gpt2_backward_layer(GPT2* model, int i, size_t B, size_t T, int accumulate) {
+// layer's parameters are written to `grads`, a buffer, or with `accumulate` added to what is there.
+static void gpt2_backward_layer(GPT2* model, float* grads, int i, size_t B, size_t T, int accumulate) {
     size_t BT = B * T, C = (size_t)model->info.config.channels, NH = (size_t)model->info.config.num_heads;
     float *dresidual = model->acts.dresidual, *dbtc = model->acts.dbtc, *dbt4c = model->acts.dbt4c;
-    ParameterTensors w = gpt2_layer_parameters(model, &model->params, i);
-    ParameterTensors g = gpt2_layer_parameters(model, &model->grads, i);
+    ParameterTensors w = gpt2_layer_tensors(model, model->params_memory, i);
+    ParameterTensors g = gpt2_layer_tensors(model, grads, i);
     ActivationTensors y = gpt2_layer_activations(model, i);
     const float* inp = gpt2_layer_input(model, i);
 
@@ -384,62 +546,148 @@ static void gpt2_backward_layer(GPT2* model, int i, size_t B, size_t T, int accu
     layernorm_backward(dresidual, g.ln1w, g.ln1b, dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd, 1, accumulate, BT, C);
 }
 
-Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
+// The gradients of the last forward pass's batch, whose logits have become their gradients
+static void gpt2_backward_pass(GPT2* model, float* grads, const int* inputs, int accumulate) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
-    ParameterTensors g = model->grads;
+    ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0), g = gpt2_layer_tensors(model, grads, 0);
     size_t B = (size_t)model->last_B, T = (size_t)model->last_T, BT = B * T, C = (size_t)c.channels;
     size_t Vp = (size_t)c.padded_vocab_size;
-    int accumulate = micro_step > 0;
-    status_clear();
-    TRY(gpt2_check_backward(&model->info, BT, grad_accum_steps, micro_step));
-    TRY(gpt2_check_tokens(&model->info, inputs, BT));
-    TRY(gpt2_check_tokens(&model->info, targets, BT));
-
-    float dloss = 1.0f / ((float)BT * (float)grad_accum_steps); // the loss is a mean over tokens and micro-steps
-    classifier(a.losses, a.output, targets, dloss, 1, BT, (size_t)c.vocab_size, Vp);
-    model->last_pass = PASS_BACKWARD;
-    model->norm = 0.0f;
-    float before = accumulate ? model->info.mean_loss : 0.0f; // of earlier micro-steps
-    model->info.mean_loss = before + (float)(gpt2_mean_loss(model) / grad_accum_steps);
-
     matmul_backward_weight(g.wte, NULL, a.output, a.lnf, accumulate, BT, C, Vp);
-    matmul_backward_input(a.dbtc, a.output, model->params.wte, BT, C, Vp);
+    matmul_backward_input(a.dbtc, a.output, p.wte, BT, C, Vp);
     const float* last = gpt2_layer_input(model, c.num_layers); // the last layer's output
-    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dbtc, last, model->params.lnfw, a.lnf_mean, a.lnf_rstd, 0,
-                       accumulate, BT, C);
-    for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T, accumulate); }
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dbtc, last, p.lnfw, a.lnf_mean, a.lnf_rstd, 0, accumulate, BT, C);
+    for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, grads, i, B, T, accumulate); }
     if (!accumulate) { memset(g.wpe, 0, (size_t)c.max_seq_len * C * sizeof(float)); }
     encoder_backward(g.wte, g.wpe, a.dresidual, inputs, B, T, C);
-    return STATUS_OK;
+}
+
+// Buffer i of the tree of sums
+static float* gpt2_buffer(const GPT2* model, int i) {
+    return i == 0 ? model->grads_memory : model->tree_memory + (size_t)(i - 1) * model->layout.elements;
+}
+
+// buffer[first] += (buffer[first+1] + (.. + buffer[last]))
+static void gpt2_add_buffers(GPT2* model, int first, int last) {
+    const size_t n = model->layout.elements;
+#pragma omp parallel for
+    for (size_t begin = 0; begin < n; begin += LAYOUT_BLOCK) { // stays in the cache from sum to sum
+        for (int b = last; b > first; b--) {
+            float* sum = gpt2_buffer(model, b - 1) + begin;
+            const float* right = gpt2_buffer(model, b) + begin;
+            for (size_t i = 0; i < LAYOUT_BLOCK; i++) { sum[i] += right[i]; }
+        }
+    }
+}
+
+Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
+    GPT2Info* info = &model->info;
+    ActivationTensors a = model->acts;
+    size_t BT = (size_t)model->last_B * (size_t)model->last_T;
+    status_clear();
+    TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
+    TRY(gpt2_check_tokens(info, inputs, BT));
+    TRY(gpt2_check_tokens(info, targets, BT));
+    int any = info->settings.sum_any;
+    GradientLeaf leaf = gradient_leaf(any ? 1 : grad_accum_steps, 0, any ? 0 : micro_step);
+    if (any) { leaf.accumulate = micro_step > 0; }
+    if (micro_step == 0) { info->mean_loss = model->norm = 0.0f; } // of the step before
+
+    float micro_batches = (float)grad_accum_steps * (float)info->size;
+    float dloss = 1.0f / ((float)BT * micro_batches); // the loss is a mean over tokens and micro-batches
+    classifier(a.losses, a.output, targets, dloss, 1, BT, (size_t)info->config.vocab_size,
+               (size_t)info->config.padded_vocab_size);
+    model->last_pass = PASS_BACKWARD;
+    model->micro_steps = grad_accum_steps;
+    model->micro_losses[info->rank * grad_accum_steps + micro_step] = (float)gpt2_mean_loss(model);
+    gpt2_backward_pass(model, gpt2_buffer(model, leaf.buffer), inputs, leaf.accumulate);
+    gpt2_add_buffers(model, leaf.first, leaf.buffer);
+    model->last_sum = gpt2_buffer(model, leaf.first);
+    return micro_step == grad_accum_steps - 1 ? gpt2_exchange_gradients(model) : STATUS_OK;
 }
 
 // ----------------------------------------------------------------------------
 // Update
 
+// The loss of the step: each process has the losses of its micro-batches, and adds up all of them in their order.
+static Status gpt2_sum_losses(GPT2* model) {
+    size_t own = (size_t)model->micro_steps, all = own * (size_t)model->info.size;
+    size_t first = own * (size_t)model->info.rank;
+    double sum = 0.0;
+    if (exchanges(model)) {
+        for (size_t i = 0; i < all; i++) {
+            if (i < first || i >= first + own) { model->micro_losses[i] = 0.0f; }
+        }
+        TRY(comm_tensor_merge(model->comm, model->micro_losses, all, COMM_FLOAT, NULL));
+        first = 0, own = all;
+    }
+    for (size_t i = first; i < first + own; i++) { sum += (double)model->micro_losses[i]; }
+    model->info.mean_loss = own > 0 ? (float)(sum / (double)own) : 0.0f;
+    return STATUS_OK;
+}
+
+// The sums of the squares of each block, and all of them in their order: the same bits for any number of processes.
 Status gpt2_grad_norm(GPT2* model, float* norm) {
+    size_t blocks = model->layout.elements / LAYOUT_BLOCK;
+    double sum = 0.0;
     status_clear();
     TRY(gpt2_check_training(&model->info));
-    *norm = model->norm = (float)vector_norm(model->grads_memory, model->info.num_parameters);
+    TRY(gpt2_sum_losses(model));
+    if (exchanges(model)) {
+        memset(model->block_sums, 0, blocks * sizeof(double));
+        for (int i = 0; i < model->layout.num_buckets; i++) {
+            size_t begin, count;
+            layout_shard_part(&model->layout, i, model->info.rank, &begin, &count);
+            square_blocks(model->block_sums + begin / LAYOUT_BLOCK, model->grads_memory + begin, count / LAYOUT_BLOCK);
+        }
+        TRY(comm_tensor_merge(model->comm, model->block_sums, blocks, COMM_DOUBLE, NULL));
+    } else {
+        square_blocks(model->block_sums, model->grads_memory, blocks);
+    }
+    for (size_t i = 0; i < blocks; i++) { sum += model->block_sums[i]; }
+    *norm = model->norm = (float)sqrt(sum);
+    return STATUS_OK;
+}
+
+// The weights of all processes that the step kept
+static Status gpt2_sum_kept(GPT2* model, size_t kept) {
+    size_t size = (size_t)model->info.size;
+    uint64_t* counts = model->exchange.counts;
+    model->info.non_finite_weights = kept;
+    if (!model->info.sharded) { return STATUS_OK; }
+    memset(counts, 0, size * sizeof(uint64_t));
+    counts[model->info.rank] = kept;
+    TRY(comm_tensor_merge(model->comm, counts, size, COMM_UINT64, NULL));
+    model->info.non_finite_weights = 0;
+    for (size_t i = 0; i < size; i++) { model->info.non_finite_weights += counts[i]; }
     return STATUS_OK;
 }
 
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_scale, int step) {
-    size_t offset = 0;
+    size_t kept = 0;
     status_clear();
     TRY(gpt2_check_training(&model->info));
     model->info.non_finite_weights = 0;
     if (!isfinite(model->info.mean_loss) || !isfinite(model->norm)) { return STATUS_OK; } // the step has no update
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        const GPT2Parameter* p = &model->info.table[i];
-        model->info.non_finite_weights +=
-            adamw_update(model->params_memory + offset, model->m_memory + offset, model->v_memory + offset,
-                         model->grads_memory + offset, p->count, learning_rate, beta1, beta2, epsilon,
-                         p->decay ? weight_decay : 0.0f, grad_scale, step);
-        offset += p->count;
+    for (int i = 0; i < model->layout.num_buckets; i++) {
+        const LayoutBucket* b = &model->layout.buckets[i];
+        size_t begin = b->begin, count = b->count, moments = b->begin;
+        if (model->info.sharded) {
+            layout_shard_part(&model->layout, i, model->info.rank, &begin, &count);
+            moments = b->shard_begin;
+        }
+        size_t decay_end = b->begin + b->decay_end, decays = decay_end > begin ? decay_end - begin : 0;
+        for (int vectors = 0; vectors < 2; vectors++) { // first the matrices, which decay, then the vectors
+            size_t at = vectors ? (decays < count ? decays : count) : 0,
+                   end = vectors || decays > count ? count : decays;
+            kept += adamw_update(model->params_memory + begin + at, model->m_memory + moments + at,
+                                 model->v_memory + moments + at, model->grads_memory + begin + at, end - at,
+                                 learning_rate, beta1, beta2, epsilon, vectors ? 0.0f : weight_decay, grad_scale, step);
+        }
     }
-    return STATUS_OK;
+    if (model->info.sharded) { TRY(gpt2_gather(model, model->params_memory)); }
+    return gpt2_sum_kept(model, kept);
 }
 
 // ----------------------------------------------------------------------------
@@ -453,6 +701,7 @@ static void gpt2_scan(void* first, const void* data, size_t count, size_t elemen
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     unsigned first = UINT_MAX;
     TensorSearch s = {.info = &model->info,
+                      .layout = &model->layout,
                       .acts_table = model->plan.activations,
                       .acts_memory = model->acts_memory,
                       .tokens = (size_t)model->last_B * (size_t)model->last_T,
@@ -472,7 +721,7 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
 Status gpt2_gradient_digest(GPT2* model, uint64_t* digest) {
     status_clear();
     TRY(gpt2_check_training(&model->info));
-    *digest = float_digest(model->grads_memory, model->info.num_parameters);
+    *digest = float_digest(model->grads_memory, model->layout.elements);
     return STATUS_OK;
 }
 
@@ -574,10 +823,12 @@ void gpt2_print_device(const GPT2* model) {
 
 // The GPU trainer's alone
 void gpt2_log_device(const GPT2* model) { (void)model; }
+int gpt2_num_devices(void) { return 0; }
+void gpt2_use_device(int device) { (void)device; }
 void gpt2_range_begin(const char* name) { (void)name; }
 void gpt2_range_end(void) {}
 
-#ifndef TESTING
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "llmc/trainer.h"
 
 int main(int argc, char** argv) { return trainer_main(argc, argv); }

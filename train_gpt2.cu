@@ -3,7 +3,8 @@ The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PR
 
 This file is the model: llmc/gpt2_model.h says what each of its functions does. GEMMs are cuBLASLt's; attention is the
 variant that dev/cuda/attention.cuh names; everything else is in llmc/, one header per idea. Nothing adds with atomics,
-so the same seed gives the same bits. The training loop is trainer_main in llmc/trainer.h, which the CPU trainer shares.
+so the same seed gives the same bits. Several processes, each with a GPU, share the model as llmc/bucket_exchange.cuh says.
+The training loop is trainer_main in llmc/trainer.h, which the CPU trainer shares.
 */
 #include "llmc/gpt2_model.h"
 #include "llmc/cuda_common.cuh"
@@ -15,8 +16,11 @@ so the same seed gives the same bits. The training loop is trainer_main in llmc/
 #include "llmc/gelu.cuh"
 #include "llmc/classifier.cuh"
 #include "llmc/adamw.cuh"
+#include "llmc/bucket_exchange.cuh"
+#include "llmc/comm_nccl.cuh"
 #include "llmc/global_norm.cuh"
 #include "llmc/gpu_info.cuh"
+#include "llmc/gradient_tree.h"
 #include "llmc/non_finite.cuh"
 #include "llmc/nvtx.cuh"
 #include "llmc/snapshot.cuh"
@@ -27,13 +31,18 @@ so the same seed gives the same bits. The training loop is trainer_main in llmc/
 #error "the trainer is built with PRECISION=BF16 or PRECISION=FP32: GPT-2's file formats have no fp16"
 #endif
 
+// What attaches several processes' GPUs to their Comm; tests have their own.
+#ifndef GPT2_OPEN_DEVICE
+#define GPT2_OPEN_DEVICE nccl_open
+#endif
+
 GPT2_DECLARE_PARAMETERS(ParameterTensors, floatX);
 GPT2_DECLARE_PARAMETERS(GradientTensors, float);
 GPT2_DECLARE_ACTIVATIONS(ActivationTensors, floatX);
 
 // Single numbers, on the device and page-locked on the host
 struct Scalars {
-    float loss; // of the step: a sum over its tokens; 0 before its last gpt2_backward
+    float loss; // nats: of the step; 0 before its last gpt2_backward or, of several processes, gpt2_grad_norm
     float norm; // of its gradients; 0 before gpt2_grad_norm
     unsigned long long non_finite_weights, digest;
     unsigned first_non_finite;
@@ -42,14 +51,29 @@ struct Scalars {
 struct GPT2 {
     GPT2Info info;
     GPT2Plan plan; // the sizes of what is allocated
-    // (num_parameters), on the device
-    ParameterTensors params;
+    ParameterLayout layout;
+    // (info.elements), on the device
+    ParameterTensors params; // those of layer 0
     floatX* params_memory;
-    GradientTensors grads;
-    float* grads_memory;
+    float* grads_memory; // the step's sums: buffer 0 of the gradient tree
+    // where a micro-step's gradients go
+    GradientLeaf leaf;     // of the last backward pass (gradient_tree.h)
+    GradientTensors grads; // those of layer 0, in its buffer
+    int tree_buffers;      // how many there are
+    float* tree_memory;    // (tree_buffers - 1, info.elements) those behind buffer 0
+    float* wte_memory;     // wte's gradients of a leaf that is added to others; or NULL
+    // (info.shard_elements)
     float* m_memory;       // AdamW's first moments
     float* v_memory;       // AdamW's second moments
     float* master_weights; // fp32 copy of the weights, or NULL
+    // the norm and the loss of a step
+    float* block_sums;   // (blocks) sums of squares, and behind them the losses of all processes' micro-batches
+    float* micro_losses; // (micro_steps) of this process's, each a sum over its tokens
+    int micro_steps;     // of the last step, in this process
+    float loss_scale;    // from those sums to the step's mean
+    // several processes
+    BucketExchange exchange;
+    int local; // gpt2_set_local
     // activations of a batch of at most B rows of T tokens
     ActivationTensors acts;
     void* acts_memory;
@@ -77,6 +101,8 @@ struct GPT2 {
 // launched), and on the host: measured on an H200 with driver 580 and CUDA 13. A run's last lines show what they miss.
 constexpr size_t CONTEXT_BYTES = (size_t)622 << 20, LIBRARIES_BYTES = (size_t)12 << 20;
 constexpr size_t HOST_PROCESS_BYTES = (size_t)360 << 20;
+constexpr size_t NCCL_BYTES = (size_t)1 << 30;    // ample: nccl_exchange saw 484 MiB with 16 CTAs, on two GPUs
+constexpr size_t CAST_ELEMENTS = (size_t)4 << 20; // weights are cast so many at a time
 
 // What the backward kernels need for a batch of B rows of T tokens, the largest of them. An error where no variant of
 // attention serves. Without a GPU, what they would on one of compute capability 9.0.
@@ -87,56 +113,74 @@ static size_t gpt2_scratch_bytes(GPT2Config config, int B, int T) {
         status_clear();
         gpu = {90, SIZE_MAX};
     }
-    size_t sizes[] = {column_sum_scratch_bytes(4 * C), layernorm_backward_scratch_bytes(C), global_norm_scratch_bytes(),
+    size_t sizes[] = {column_sum_scratch_bytes(4 * C), layernorm_backward_scratch_bytes(C),
                       attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
     size_t largest = 0;
     for (size_t bytes : sizes) { largest = bytes > largest ? bytes : largest; }
     return largest;
 }
 
+// 1 where AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
+static int gpt2_has_masters(GPT2Settings settings) { return settings.master_weights && sizeof(floatX) < 4; }
+
+// 1 where some micro-steps' gradients are added to others' in place: wte's, which a GEMM and the embedding make together, are
+// complete before that.
+static int gpt2_has_wte_leaf(GPT2Settings settings) { return settings.micro_steps > 1 && !settings.sum_any; }
+
 // The rows of gpt2_create
-static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings settings) {
+static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    size_t n = gpt2_parameters(table, config);
-    int has_fp32 =
-        sizeof(floatX) == 4 || settings.master_weights; // memory of the model that fp32 weights are loaded into
+    size_t n = gpt2_parameters(table, config), masters = gpt2_has_masters(settings) ? sizeof(float) : 0;
+    plan->checkpoint_bytes = n * (sizeof(floatX) + 2 * sizeof(float) + masters);
     plan_set(plan, PLAN_CONTEXT, PLAN_DEVICE, PLAN_ALWAYS, CONTEXT_BYTES);
     plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, PLAN_ALWAYS, LIBRARIES_BYTES);
     plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, PLAN_ALWAYS, MATMUL_WORKSPACE);
-    plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, n * sizeof(floatX));
+    plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, layout->elements * sizeof(floatX));
     plan_set(plan, PLAN_GEMM, PLAN_DEVICE, PLAN_MEASURING, MATMUL_MEASURE_BYTES);
     plan_set(plan, PLAN_HOST_GEMM, PLAN_HOST, PLAN_MEASURING, MATMUL_MEASURE_BYTES / 3);
-    plan_set(plan, PLAN_CAST, PLAN_DEVICE, PLAN_LOADING, has_fp32 ? 0 : n * sizeof(float));
+    plan_set(plan, PLAN_CAST, PLAN_DEVICE, PLAN_LOADING, CAST_ELEMENTS * sizeof(float));
+    plan_set(plan, PLAN_NCCL, PLAN_DEVICE, PLAN_ALWAYS, layout->size > 1 ? NCCL_BYTES : 0);
     plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, PLAN_ALWAYS, sizeof(Scalars));
     plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, PLAN_ALWAYS, sizeof(Scalars) + config.vocab_size * sizeof(floatX));
     plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, PLAN_ALWAYS, HOST_PROCESS_BYTES);
     plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, n * sizeof(float));
 }
 
-// The rows of training beside the activations. A batch is sorted into buckets, one for each token that occurs and one more,
-// and an order of all its tokens.
-static void gpt2_plan_training(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, size_t BT, int snapshot) {
-    GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    size_t n = gpt2_parameters(table, config), V = config.vocab_size;
-    size_t buckets = (BT < V ? BT : V) + 1, sorted = buckets * sizeof(int2) + BT * sizeof(int);
-    size_t masters = settings.master_weights && sizeof(floatX) < 4 ? n * sizeof(float) : 0; // fp32 is its own master
-    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, n * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, n * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, n * sizeof(float));
-    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, masters);
-    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, sorted);
-    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, sorted);
+// The rows of gradients, moments and master weights, and of what makes sums of gradients.
+static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout, int snapshot) {
+    const int phases = PLAN_LOADING | PLAN_TRAINING;
+    size_t n = layout->elements, shard = settings.zero ? layout->shard_elements : n, wte, at;
+    size_t micro_steps = (size_t)settings.micro_steps, losses = (size_t)(layout->size + 1) * micro_steps;
+    size_t masters = gpt2_has_masters(settings) ? shard * sizeof(float) : 0;
+    layout_group_range(layout, LAYOUT_WTE, &at, &wte);
+    size_t tree = settings.sum_any ? 0 : size_mul((size_t)gradient_buffers(settings.micro_steps, 1) - 1, n);
+    tree = size_add(tree, gpt2_has_wte_leaf(settings) ? wte : 0);
+    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, phases, n * sizeof(float));
+    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_DEVICE, phases, size_mul(tree, sizeof(float)));
+    plan_set(plan, PLAN_RECEIVED, PLAN_DEVICE, phases, exchange_received_bytes(layout, settings.sum_any));
+    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_DEVICE, phases, (n / LAYOUT_BLOCK + losses) * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, phases, shard * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, phases, shard * sizeof(float));
+    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, phases, masters);
     if (snapshot) {
         plan_set(plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING,
-                 n * (sizeof(floatX) + 2 * sizeof(float)) + masters);
+                 n * sizeof(floatX) + 2 * shard * sizeof(float) + masters);
     }
 }
 
-Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
-    plan_clear(plan);
-    status_clear();
-    TRY(gpt2_config_status(config, "the model"));
-    gpt2_plan_weights(plan, config, settings);
+// The rows of a batch for training. It is sorted into buckets, one for each token that occurs and one more, and an order of all
+// its tokens.
+static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, size_t BT) {
+    size_t V = config.vocab_size, buckets = (BT < V ? BT : V) + 1;
+    size_t sorted = buckets * sizeof(int2) + BT * sizeof(int);
+    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, sorted);
+    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, sorted);
+}
+
+// gpt2_plan, of sizes that are right, with the model's layout
+static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
+                             int B, int T, int training, int snapshot) {
+    gpt2_plan_weights(plan, config, settings, layout);
     if (B == 0 && T == 0) { return STATUS_OK; }
     TRY(gpt2_check_sizes(config, B, T));
     const char* fault = attention_unsupported(B, T, config.num_heads, config.channels / config.num_heads);
@@ -148,8 +192,22 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
     plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, activations);
     plan_set(plan, PLAN_BATCH, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, 2 * BT * sizeof(int));
     plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, BT * sizeof(float));
-    if (training) { gpt2_plan_training(plan, config, settings, BT, snapshot); }
+    if (!training) { return STATUS_OK; }
+    gpt2_plan_gradients(plan, settings, layout, snapshot);
+    gpt2_plan_sorted(plan, config, BT);
     return STATUS_OK;
+}
+
+Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
+    ParameterLayout layout;
+    plan_clear(plan);
+    status_clear();
+    TRY(gpt2_config_status(config, "the model"));
+    TRY(gpt2_check_settings(settings));
+    TRY(layout_create(&layout, config, comm_size(settings.comm)));
+    gpt2_plan_with(plan, config, settings, &layout, B, T, training, snapshot);
+    layout_free(&layout);
+    return status_now();
 }
 
 // ----------------------------------------------------------------------------
@@ -188,6 +246,15 @@ static void* row_alloc(GPT2* model, PlanRowId id) {
     return row->memory == PLAN_DEVICE ? device_alloc(model, row->bytes, row->name) : pinned_alloc(row->bytes);
 }
 
+static int gpt2_device; // of this process
+
+int gpt2_num_devices(void) {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+void gpt2_use_device(int device) { gpt2_device = device; }
+
 // Selects the GPU; an error where there is none that this build runs on.
 static Status gpt2_find_gpu(cudaDeviceProp* device) {
     int count = 0;
@@ -195,8 +262,12 @@ static Status gpt2_find_gpu(cudaDeviceProp* device) {
     if (error != cudaSuccess || count == 0) {
         return status_fail("no usable GPU: %s; ./train_gpt2 trains on the CPU", cudaGetErrorString(error));
     }
-    TRY(cuda_try(cudaSetDevice(0)));
-    TRY(cuda_try(cudaGetDeviceProperties(device, 0)));
+    if (gpt2_device >= count) {
+        return status_fail("this process is to have GPU %d, and sees %d; start one process for each GPU", gpt2_device,
+                           count);
+    }
+    TRY(cuda_try(cudaSetDevice(gpt2_device)));
+    TRY(cuda_try(cudaGetDeviceProperties(device, gpt2_device)));
     if (device->major < 8) {
         return status_fail("%s has compute capability %d.%d; this trainer needs 8.0 or newer", device->name,
                            device->major, device->minor);
@@ -210,6 +281,16 @@ static Status gpt2_find_gpu(cudaDeviceProp* device) {
     return STATUS_OK;
 }
 
+// Joins the model to those of the other processes.
+static Status gpt2_join(GPT2* model) {
+    GPT2Settings settings = model->info.settings;
+    CommDevice device = {};
+    if (model->info.size == 1) { return STATUS_OK; }
+    TRY(GPT2_OPEN_DEVICE(&device, settings.comm, gpt2_device));
+    comm_use_device(settings.comm, device);
+    return exchange_create(&model->exchange, settings.comm, &model->layout, model->stream, settings.sum_any);
+}
+
 // gpt2_create, into a model that is all zeros
 static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) {
     GPT2Info* info = &model->info;
@@ -220,6 +301,11 @@ static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) 
     info->settings = settings;
     info->num_parameters = gpt2_parameters(info->table, config);
     info->weight_bytes = sizeof(floatX);
+    info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);
+    info->sharded = settings.zero && info->size > 1;
+    TRY(layout_create(&model->layout, config, info->size));
+    info->elements = model->layout.elements;
+    info->shard_elements = settings.zero ? model->layout.shard_elements : model->layout.elements;
     TRY(gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0));
     TRY(matmul_create(&model->matmul, settings.tf32, model->stream));
     info->memory_bytes = model->plan.rows[PLAN_WORKSPACE].bytes;
@@ -228,10 +314,12 @@ static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) 
     model->scalars_host = (Scalars*)row_alloc(model, PLAN_HOST_RESULTS);
     TRY(status_now());
     model->logits_row = (floatX*)(model->scalars_host + 1);
-    gpt2_point_parameters(&model->params, info->table, model->params_memory, sizeof(floatX));
+    layout_point(&model->params, &model->layout, model->params_memory, sizeof(floatX), 0);
+    TRY(cuda_try(cudaMemset(model->params_memory, 0, info->elements * sizeof(floatX)))); // and between the tensors
     memset(model->scalars_host, 0, sizeof(Scalars));
     TRY(cuda_try(cudaMemset(model->scalars, 0, sizeof(Scalars))));
-    return cuda_try(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming));
+    TRY(cuda_try(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming)));
+    return gpt2_join(model);
 }
 
 Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
@@ -247,27 +335,50 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     return STATUS_OK;
 }
 
-// What training needs beside the activations; BT is the number of tokens of a batch.
-static Status gpt2_allocate_training(GPT2* model, size_t BT) {
+// Gradients, moments and master weights, all zeros: what lies between the tensors stays so.
+static Status gpt2_allocate_gradients(GPT2* model) {
     GPT2Info* info = &model->info;
-    size_t n = info->num_parameters, V = info->config.vocab_size;
-    size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
-    model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
-    model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
+    size_t blocks = info->elements / LAYOUT_BLOCK, all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
+    model->tree_buffers = info->settings.sum_any ? 1 : gradient_buffers(info->settings.micro_steps, 1);
     model->grads_memory = (float*)row_alloc(model, PLAN_GRADIENTS);
+    model->tree_memory = (float*)row_alloc(model, PLAN_GRADIENT_TREE);
+    model->exchange.received = (float*)row_alloc(model, PLAN_RECEIVED);
+    model->block_sums = (float*)row_alloc(model, PLAN_BLOCK_SUMS);
     model->m_memory = (float*)row_alloc(model, PLAN_MOMENTS1);
     model->v_memory = (float*)row_alloc(model, PLAN_MOMENTS2);
     model->master_weights = (float*)row_alloc(model, PLAN_MASTER_WEIGHTS);
+    TRY(status_now());
+    if (gpt2_has_wte_leaf(info->settings)) {
+        model->wte_memory = model->tree_memory + (size_t)(model->tree_buffers - 1) * info->elements;
+    }
+    model->micro_losses = model->block_sums + blocks + all_losses;
+    layout_point(&model->grads, &model->layout, model->grads_memory, sizeof(float), 0);
+    void* memory[] = {model->grads_memory, model->tree_memory, model->block_sums,
+                      model->m_memory,     model->v_memory,    model->master_weights};
+    const PlanRowId rows[] = {PLAN_GRADIENTS, PLAN_GRADIENT_TREE, PLAN_BLOCK_SUMS,
+                              PLAN_MOMENTS1,  PLAN_MOMENTS2,      PLAN_MASTER_WEIGHTS};
+    for (int i = 0; i < 6; i++) {
+        if (memory[i] != NULL) { TRY(cuda_try(cudaMemset(memory[i], 0, model->plan.rows[rows[i]].bytes))); }
+    }
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    if (info->size == 1 || !info->settings.copy_engines || info->settings.sum_any) { return STATUS_OK; }
+    TRY(exchange_open_peers(&model->exchange, model->grads_memory, model->params_memory));
+    info->copy_engines = model->exchange.peers.open;
+    return STATUS_OK;
+}
+
+// What training needs beside the activations; BT is the number of tokens of a batch.
+static Status gpt2_allocate_training(GPT2* model, size_t BT) {
+    size_t V = model->info.config.vocab_size;
+    size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
+    model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
+    model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
     TRY(status_now());
     model->token_counts = (int*)malloc(V * sizeof(int));
     if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
     model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
     model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
-    gpt2_point_parameters(&model->grads, info->table, model->grads_memory, sizeof(float));
-    TRY(cuda_try(cudaMemset(model->grads_memory, 0, n * sizeof(float))));
-    TRY(cuda_try(cudaMemset(model->m_memory, 0, n * sizeof(float))));
-    TRY(cuda_try(cudaMemset(model->v_memory, 0, n * sizeof(float))));
-    return cuda_try(cudaDeviceSynchronize());
+    return gpt2_allocate_gradients(model);
 }
 
 Status gpt2_allocate(GPT2* model, int B, int T, int training) {
@@ -307,9 +418,10 @@ Status gpt2_available_memory(GPT2Memory* memory) {
 void gpt2_free(GPT2* model) {
     if (model == NULL) { return; }
     if (model->stream != NULL) { cudaDeviceSynchronize(); }
-    void* on_device[] = {model->params_memory, model->grads_memory,   model->m_memory,
-                         model->v_memory,      model->master_weights, model->acts_memory,
-                         model->inputs,        model->sorted.buckets, model->scalars};
+    peer_close(&model->exchange.peers);
+    void* on_device[] = {model->params_memory, model->grads_memory, model->tree_memory, model->exchange.received,
+                         model->block_sums,    model->m_memory,     model->v_memory,    model->master_weights,
+                         model->acts_memory,   model->inputs,       model->scalars,     model->sorted.buckets};
     void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host};
     for (void* p : on_device) {
         if (p != NULL) { cudaFree(p); }
@@ -317,6 +429,8 @@ void gpt2_free(GPT2* model) {
     for (void* p : on_host) {
         if (p != NULL) { cudaFreeHost(p); }
     }
+    exchange_free(&model->exchange);
+    layout_free(&model->layout);
     free(model->token_counts);
     snapshot_free(&model->snapshot);
     matmul_destroy(&model->matmul);
@@ -327,17 +441,33 @@ void gpt2_free(GPT2* model) {
 }
 
 const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
+const ParameterLayout* gpt2_layout(const GPT2* model) { return &model->layout; }
+void gpt2_set_local(GPT2* model, int local) { model->local = local; }
+
+// 1 where gradients, losses and updates are shared with other processes.
+static int gpt2_shares(const GPT2* model) { return model->info.size > 1 && !model->local; }
 
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
+// What comes next in the model's stream finds the weights that all processes have updated.
+static void gpt2_wait_weights(GPT2* model) {
+    for (int layer = -1; layer < model->info.config.num_layers; layer++) {
+        exchange_wait_weights(&model->exchange, layer);
+    }
+}
+
+// Buffer `i` of the gradient tree
+static float* gpt2_gradients(const GPT2* model, int i) {
+    return i == 0 ? model->grads_memory : model->tree_memory + (size_t)(i - 1) * model->info.elements;
+}
 // A block's memory; NULL where the model has none.
 static char* gpt2_block(const GPT2* model, GPT2Block block) {
     switch (block) {
     case GPT2_WEIGHTS:
         return (char*)model->params_memory;
     case GPT2_GRADIENTS:
-        return (char*)model->grads_memory;
+        return (char*)gpt2_gradients(model, model->leaf.first); // the subtree's of the last micro-step
     case GPT2_MOMENTS1:
         return (char*)model->m_memory;
     case GPT2_MOMENTS2:
@@ -348,9 +478,11 @@ static char* gpt2_block(const GPT2* model, GPT2Block block) {
     return NULL;
 }
 
+static size_t gpt2_element(GPT2Block block) { return block == GPT2_WEIGHTS ? sizeof(floatX) : sizeof(float); }
+
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
     if (gpt2_block(model, block) == NULL) { return 0; }
-    return model->info.num_parameters * (block == GPT2_WEIGHTS ? sizeof(floatX) : sizeof(float));
+    return model->info.num_parameters * gpt2_element(block);
 }
 
 // After all work in all streams, and finished on return
@@ -360,63 +492,119 @@ static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKi
     return cuda_try(cudaDeviceSynchronize()); // from pageable memory the copy may still be under way
 }
 
+// 1 where a block has the elements of this process's shard only.
+static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
+    return model->info.sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
+}
+// What a block takes in this process's memory
+static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
+    if (gpt2_block(model, block) == NULL) { return 0; }
+    return (gpt2_is_sharded(model, block) ? model->info.shard_elements : model->info.elements) * gpt2_element(block);
+}
+
+// Calls act(bytes from the beginning, place in the block's memory, bytes) for bytes offset .. offset+bytes-1 of a block, piece by
+// piece, each of which lies together in memory; not for those of other processes' shards. Until act returns an error.
+template <class Act>
+static Status gpt2_walk(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
+    size_t element = gpt2_element(block), done = 0;
+    while (done < bytes) {
+        size_t skip = (offset + done) % element; // of a number that is asked for in part
+        LayoutRun run = layout_run(&model->layout, (offset + done) / element, CEIL_DIV(bytes - done + skip, element));
+        size_t place = gpt2_is_sharded(model, block) ? run.shard_place : run.place, n = run.count * element - skip;
+        n = n < bytes - done ? n : bytes - done;
+        if (!gpt2_is_sharded(model, block) || run.rank == model->info.rank) {
+            TRY(act(done, place * element + skip, n));
+        }
+        done += n;
+    }
+    return STATUS_OK;
+}
+
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    const char* memory = gpt2_block(model, block);
     status_clear();
     TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    return device_copy(host, gpt2_block(model, block) + offset, bytes, cudaMemcpyDeviceToHost);
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    return gpt2_walk(model, block, offset, bytes, [&](size_t at, size_t place, size_t n) {
+        return cuda_try(cudaMemcpy((char*)host + at, memory + place, n, cudaMemcpyDeviceToHost));
+    });
 }
 
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
+    char* memory = gpt2_block(model, block);
     status_clear();
     TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    return device_copy(gpt2_block(model, block) + offset, host, bytes, cudaMemcpyHostToDevice);
-}
-
-// An fp32 block on the device for casts: the master weights, or temporary memory, which cast_block_free frees.
-static float* cast_block(GPT2* model, int use_master_weights) {
-    if (use_master_weights && model->master_weights != NULL) { return model->master_weights; }
-    size_t held = model->info.memory_bytes;
-    float* block = (float*)device_alloc(model, model->info.num_parameters * sizeof(float), "parameters in fp32");
-    model->info.memory_bytes = held; // temporary memory is not counted
-    return block;
-}
-static void cast_block_free(GPT2* model, float* block) {
-    if (block != model->master_weights) { cuda_try(cudaFree(block)); }
-}
-
-// num_parameters floats to the device, with zeros in the padding rows of wte.
-static Status load_parameters(GPT2* model, float* fp32, const float* params) {
-    GPT2Config c = model->info.config;
-    size_t V = c.vocab_size, Vp = c.padded_vocab_size, C = c.channels; // wte comes first
-    TRY(device_copy(fp32, params, model->info.num_parameters * sizeof(float), cudaMemcpyHostToDevice));
-    cuda_try(cudaMemsetAsync(fp32 + V * C, 0, (Vp - V) * C * sizeof(float), model->stream));
-    return cuda_try(cudaDeviceSynchronize());
-}
-
-Status gpt2_set_parameters(GPT2* model, const float* params) {
-    status_clear();
-    if (sizeof(floatX) == sizeof(float)) { return load_parameters(model, (float*)model->params_memory, params); }
-    float* fp32 = cast_block(model, 1);
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    gpt2_walk(model, block, offset, bytes, [&](size_t at, size_t place, size_t n) {
+        return cuda_try(cudaMemcpy(memory + place, (const char*)host + at, n, cudaMemcpyHostToDevice));
+    });
     TRY(status_now());
-    if (load_parameters(model, fp32, params) == STATUS_OK) {
-        cast_from_fp32(model->params_memory, fp32, model->info.num_parameters, model->stream);
-        cuda_try(cudaDeviceSynchronize());
+    return cuda_try(cudaDeviceSynchronize()); // from pageable memory a copy may still be under way
+}
+
+// CAST_ELEMENTS floats on the device, to be freed with cudaFree.
+static float* cast_alloc(GPT2* model) {
+    size_t held = model->info.memory_bytes;
+    float* staging = (float*)device_alloc(model, CAST_ELEMENTS * sizeof(float), "parameters in fp32");
+    model->info.memory_bytes = held; // temporary memory is not counted
+    return staging;
+}
+
+// A run of the weights from `staging`, fp32 on the device, and their masters.
+static void load_run(GPT2* model, LayoutRun run, const float* staging) {
+    const GPT2Info* info = &model->info;
+    if (sizeof(floatX) < sizeof(float)) {
+        cast_from_fp32(model->params_memory + run.place, staging, run.count, model->stream);
+    } else {
+        cuda_try(cudaMemcpyAsync(model->params_memory + run.place, staging, run.count * sizeof(float),
+                                 cudaMemcpyDeviceToDevice, model->stream));
     }
-    cast_block_free(model, fp32);
+    if (model->master_weights == NULL || (info->sharded && run.rank != info->rank)) { return; }
+    float* master = model->master_weights + (info->sharded ? run.shard_place : run.place);
+    cuda_try(cudaMemcpyAsync(master, staging, run.count * sizeof(float), cudaMemcpyDeviceToDevice, model->stream));
+}
+
+// Piece by piece, through fp32 on the device. In the padding rows of wte, which comes first, zeros.
+Status gpt2_set_parameters(GPT2* model, const float* params) {
+    GPT2Config c = model->info.config;
+    size_t C = c.channels, padding = c.vocab_size * C, padding_end = c.padded_vocab_size * C;
+    status_clear();
+    float* staging = cast_alloc(model);
+    TRY(status_now());
+    cuda_try(cudaDeviceSynchronize());
+    for (size_t i = 0, n = model->info.num_parameters, most; i < n && status_now() == STATUS_OK; i += most) {
+        size_t end = i < padding ? padding : i < padding_end ? padding_end : n;
+        LayoutRun run = layout_run(&model->layout, i, end - i < CAST_ELEMENTS ? end - i : CAST_ELEMENTS);
+        most = run.count;
+        if (i >= padding && i < padding_end) {
+            cuda_try(cudaMemsetAsync(staging, 0, run.count * sizeof(float), model->stream));
+        } else {
+            cuda_try(
+                cudaMemcpyAsync(staging, params + i, run.count * sizeof(float), cudaMemcpyHostToDevice, model->stream));
+        }
+        load_run(model, run, staging);
+    }
+    cuda_try(cudaDeviceSynchronize());
+    cuda_try(cudaFree(staging));
     return status_now();
 }
 
 Status gpt2_get_parameters(GPT2* model, float* params) {
     size_t n = model->info.num_parameters;
+    if (sizeof(floatX) == sizeof(float)) { return gpt2_copy_out(model, params, GPT2_WEIGHTS, 0, n * sizeof(float)); }
     status_clear();
-    if (sizeof(floatX) == sizeof(float)) {
-        return device_copy(params, model->params_memory, n * sizeof(float), cudaMemcpyDeviceToHost);
-    }
-    float* fp32 = cast_block(model, 0);
+    float* staging = cast_alloc(model);
     TRY(status_now());
-    cast_to_fp32(fp32, model->params_memory, n, model->stream);
-    device_copy(params, fp32, n * sizeof(float), cudaMemcpyDeviceToHost);
-    cast_block_free(model, fp32);
+    cuda_try(cudaDeviceSynchronize());
+    for (size_t i = 0, most; i < n && status_now() == STATUS_OK; i += most) {
+        LayoutRun run = layout_run(&model->layout, i, n - i < CAST_ELEMENTS ? n - i : CAST_ELEMENTS);
+        most = run.count;
+        cast_to_fp32(staging, model->params_memory + run.place, run.count, model->stream);
+        cuda_try(
+            cudaMemcpyAsync(params + i, staging, run.count * sizeof(float), cudaMemcpyDeviceToHost, model->stream));
+    }
+    cuda_try(cudaDeviceSynchronize());
+    cuda_try(cudaFree(staging));
     return status_now();
 }
 
@@ -425,7 +613,8 @@ static Status gpt2_read_scalars(GPT2* model) {
     cuda_try(
         cudaMemcpyAsync(model->scalars_host, model->scalars, sizeof(Scalars), cudaMemcpyDeviceToHost, model->stream));
     cuda_try(cudaStreamSynchronize(model->stream));
-    return status_now();
+    TRY(status_now());
+    return comm_health(model->info.settings.comm); // a fault elsewhere ends the wait for what does not come
 }
 
 // ----------------------------------------------------------------------------
@@ -442,7 +631,7 @@ Status gpt2_allocate_snapshot(GPT2* model) {
     }
     for (int i = 0; i < BLOCKS; i++) {
         blocks[i] = gpt2_block(model, (GPT2Block)i);
-        sizes[i] = i == GPT2_GRADIENTS ? 0 : gpt2_block_bytes(model, (GPT2Block)i);
+        sizes[i] = i == GPT2_GRADIENTS ? 0 : gpt2_memory_bytes(model, (GPT2Block)i);
     }
     TRY(cuda_try(cudaMemGetInfo(&available, &total)));
     if (gpt2_snapshot_room(bytes, available, total)) {
@@ -459,13 +648,17 @@ Status gpt2_take_snapshot(GPT2* model) {
     status_clear();
     if (model->snapshot.memory == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
     NvtxRange range("snapshot");
+    gpt2_wait_weights(model);
     return snapshot_take(&model->snapshot, model->stream);
 }
 
 Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
     TRY(gpt2_check_snapshot(model->snapshot.taken, block, gpt2_block_bytes(model, block), offset, bytes));
-    return snapshot_read(&model->snapshot, host, block, offset, bytes);
+    TRY(cuda_try(cudaSetDevice(gpt2_device))); // a thread begins with GPU 0
+    return gpt2_walk(model, block, offset, bytes, [&](size_t at, size_t place, size_t n) {
+        return snapshot_read(&model->snapshot, (char*)host + at, block, place, n);
+    });
 }
 
 const char* gpt2_snapshot_place(const GPT2* model) {
@@ -477,12 +670,13 @@ const char* gpt2_snapshot_place(const GPT2* model) {
 
 static ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
     ParameterTensors w;
-    gpt2_slice_parameters(&w, &model->params, model->info.table, layer, sizeof(floatX));
+    layout_point(&w, &model->layout, model->params_memory, sizeof(floatX), layer);
     return w;
 }
+// Where the micro-step puts them
 static GradientTensors gpt2_layer_gradients(const GPT2* model, int layer) {
     GradientTensors g;
-    gpt2_slice_parameters(&g, &model->grads, model->info.table, layer, sizeof(float));
+    layout_point(&g, &model->layout, gpt2_gradients(model, model->leaf.buffer), sizeof(float), layer);
     return g;
 }
 static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
@@ -523,7 +717,9 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     gpt2_load_batch(model, model->inputs, inputs, BT);
     cuda_try(cudaEventRecord(model->batch_copied, stream));
 
+    exchange_wait_weights(&model->exchange, -1);
     encoder_forward(a.encoded, model->inputs, p.wte, p.wpe, B, T, C, stream);
+    exchange_wait_weights(&model->exchange, 0);
     ParameterTensors w = gpt2_layer_parameters(model, 0);
     ActivationTensors y = gpt2_layer_activations(model, 0);
     floatX* branch = a.lnf; // (B,T,C) added to the residual stream by the next LayerNorm; at the end lnf overwrites it
@@ -553,6 +749,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
         ActivationTensors below = y;
         w = gpt2_layer_parameters(model, i + 1);
         y = gpt2_layer_activations(model, i + 1);
+        exchange_wait_weights(&model->exchange, i + 1);
         residual_layernorm_forward(below.residual3, y.ln1, y.ln1_mean, y.ln1_rstd, below.residual2, branch, w.ln1w,
                                    w.ln1b, BT, C, stream);
     }
@@ -594,15 +791,43 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
 // ----------------------------------------------------------------------------
 // Backward
 
-// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input, and adds to the gradients of
-// the layer's parameters; but fcprojb's is added where dresidual was written, by the LayerNorm backward of the layer above.
+// A micro-step's gradients of vectors, and of wpe, are added to what its buffer holds, by one addition for each: so a leaf that
+// overwrites begins with zeros there. Its GEMMs overwrite. In a layer the vectors stand behind the matrices, ln1w first.
+static void gpt2_clear_vectors(GPT2* model) {
+    const ParameterLayout* l = &model->layout;
+    float* buffer = gpt2_gradients(model, model->leaf.buffer);
+    size_t begin, count, vectors = layout_offset(l, PARAMETER_ln1w, 0);
+    layout_group_range(l, 0, &begin, &count);
+    cuda_try(cudaMemset2DAsync(buffer + vectors, l->layer_stride * sizeof(float), 0,
+                               (begin + count - vectors) * sizeof(float), l->config.num_layers, model->stream));
+    layout_group_range(l, LAYOUT_REST, &begin, &count);
+    cuda_try(cudaMemsetAsync(buffer + begin, 0, count * sizeof(float), model->stream));
+}
+
+// After the last kernel that writes a group's gradients: adds the buffers up as the leaf asks for and, after a step's last one,
+// exchanges the sums with the other processes while the pass goes on.
+static void gpt2_finish_gradients(GPT2* model, int group, int last) {
+    const float* x[GRADIENT_TREE_DEPTH + 1];
+    size_t begin, count;
+    int n = 0;
+    layout_group_range(&model->layout, group, &begin, &count);
+    for (int b = model->leaf.first; b <= model->leaf.buffer; b++) { x[n++] = gpt2_gradients(model, b) + begin; }
+    if (group == LAYOUT_WTE && model->leaf.accumulate && model->wte_memory != NULL) { x[n++] = model->wte_memory; }
+    if (n > 1) { carry_add(gpt2_gradients(model, model->leaf.first) + begin, x, n, count, model->stream); }
+    if (last && gpt2_shares(model)) {
+        exchange_gradients(&model->exchange, model->grads_memory, group, !model->info.settings.zero);
+    }
+}
+
+// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input, and makes the gradients of
+// the layer's parameters; but fcprojb's is made where dresidual was written, by the LayerNorm backward of the layer above.
 static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     NvtxRange range("backward layer", i);
     ActivationTensors y = gpt2_layer_activations(model, i);
     ParameterTensors w = gpt2_layer_parameters(model, i);
     GradientTensors g = gpt2_layer_gradients(model, i);
     int C = model->info.config.channels, NH = model->info.config.num_heads, BT = B * T;
-    int recompute = model->info.settings.recompute;
+    int recompute = model->info.settings.recompute, accumulate = model->leaf.accumulate;
     cudaStream_t stream = model->stream;
     Matmul* mm = &model->matmul;
     const floatX* inp = gpt2_layer_input(model, i);
@@ -617,125 +842,215 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
         floatX* gelu_again = recompute >= 1 ? y.fch_gelu : NULL;
         gelu_backward(y.dbt4c, g.fcb, gelu_again, y.fch, y.scratch, BT, 4 * C, stream);
     }
-    matmul_backward_weight(mm, g.fcprojw, y.dresidual, y.fch_gelu, BT, 4 * C, C);
+    matmul_backward_weight(mm, g.fcprojw, y.dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
     matmul_backward_input(mm, y.dbtc, y.dbt4c, w.fcw, NULL, BT, C, 4 * C);
     if (recompute >= 2) {
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }
-    matmul_backward_weight(mm, g.fcw, y.dbt4c, y.ln2, BT, C, 4 * C);
+    matmul_backward_weight(mm, g.fcw, y.dbt4c, y.ln2, accumulate, BT, C, 4 * C);
     layernorm_backward(y.dresidual, g.ln2w, g.ln2b, g.attprojb, y.dbtc, y.residual2, w.ln2w, y.ln2_mean, y.ln2_rstd,
                        y.scratch, BT, C, 0, stream);
 
     // attention: attproj, attention, qkv, ln1; dqkv (B,T,3,NH,HS) takes the first three quarters of dbt4c
     floatX* dqkv = y.dbt4c;
     matmul_backward_input(mm, y.dbtc, y.dresidual, w.attprojw, NULL, BT, C, C);
-    matmul_backward_weight(mm, g.attprojw, y.dresidual, y.atty, BT, C, C);
+    matmul_backward_weight(mm, g.attprojw, y.dresidual, y.atty, accumulate, BT, C, C);
     attention_backward(dqkv, y.dbtc, y.qkv, y.atty, y.l, y.m, y.scratch, B, T, NH, C / NH, stream);
     column_sum(g.qkvb, dqkv, y.scratch, BT, 3 * C, stream);
     matmul_backward_input(mm, y.dbtc, dqkv, w.qkvw, NULL, BT, C, 3 * C);
     if (recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
-    matmul_backward_weight(mm, g.qkvw, dqkv, y.ln1, BT, C, 3 * C);
+    matmul_backward_weight(mm, g.qkvw, dqkv, y.ln1, accumulate, BT, C, 3 * C);
     float* fcprojb_below = i > 0 ? gpt2_layer_gradients(model, i - 1).fcprojb : NULL;
     layernorm_backward(y.dresidual, g.ln1w, g.ln1b, fcprojb_below, y.dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd,
                        y.scratch, BT, C, 0, stream);
 }
 
+// What gpt2_backward refuses beside what every implementation does: a smaller batch may have another configuration, which needs
+// more scratch.
+static Status gpt2_check_scratch(const GPT2* model, int B, int T) {
+    const GPT2Info* info = &model->info;
+    size_t scratch_bytes = gpt2_scratch_bytes(info->config, B, T);
+    TRY(status_now());
+    if (scratch_bytes > model->plan.activations[NUM_ACTIVATION_TENSORS - 1].bytes) { // the table's last
+        return status_fail("the scratch of a model allocated for %d x %d tokens is too small for a batch of %d x %d",
+                           info->B, info->T, B, T);
+    }
+    return STATUS_OK;
+}
+
+// Adds the gradients of both embeddings. The host sorts the tokens while the GPU works. The arrays that it sorts into are free:
+// this batch's copy is behind those of the previous micro-step in the stream, and is waited for.
+static Status gpt2_backward_embedding(GPT2* model, float* dwte, const int* inputs, int B, int T) {
+    NvtxRange range("backward embedding");
+    TokenOrder *host = &model->sorted_host, *device = &model->sorted;
+    int BT = B * T;
+    TRY(cuda_try(cudaEventSynchronize(model->batch_copied)));
+    sort_tokens(host, model->token_counts, inputs, BT, model->info.config.vocab_size);
+    device->unique = host->unique;
+    cuda_try(cudaMemcpyAsync(device->buckets, host->buckets, (host->unique + 1) * sizeof(int2), cudaMemcpyHostToDevice,
+                             model->stream));
+    cuda_try(
+        cudaMemcpyAsync(device->order, host->order, (size_t)BT * sizeof(int), cudaMemcpyHostToDevice, model->stream));
+    encoder_backward(dwte, model->grads.wpe, model->acts.dresidual, *device, B, T, model->info.config.channels,
+                     model->stream);
+    return status_now();
+}
+
+// The sum of the micro-batch's losses; after the last one what the step's loss is made of or, without other processes, itself.
+static void gpt2_sum_losses(GPT2* model, int grad_accum_steps, int micro_step) {
+    size_t BT = (size_t)model->last_B * model->last_T;
+    sum_losses(&model->micro_losses[micro_step], model->acts.losses, BT, model->stream);
+    if (micro_step < grad_accum_steps - 1) { return; }
+    int processes = gpt2_shares(model) ? model->info.size : 1;
+    model->micro_steps = grad_accum_steps;
+    model->loss_scale = (float)(1.0 / ((double)BT * (double)grad_accum_steps * (double)processes));
+    if (processes > 1) { return; }
+    losses_mean(&model->scalars->loss, model->micro_losses, grad_accum_steps, model->loss_scale, model->stream);
+}
+
 Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
     GPT2Info* info = &model->info;
     ActivationTensors a = model->acts;
-    GradientTensors g = model->grads;
     int B = model->last_B, T = model->last_T, BT = B * T, L = info->config.num_layers, C = info->config.channels;
-    int V = info->config.vocab_size, Vp = info->config.padded_vocab_size;
+    int V = info->config.vocab_size, Vp = info->config.padded_vocab_size, last = micro_step == grad_accum_steps - 1;
     cudaStream_t stream = model->stream;
     Matmul* mm = &model->matmul;
     status_clear();
     TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
-    size_t scratch_bytes = gpt2_scratch_bytes(info->config, B, T); // a smaller batch may have another configuration
-    TRY(status_now());
-    if (scratch_bytes > model->plan.activations[NUM_ACTIVATION_TENSORS - 1].bytes) { // the table's last
-        return status_fail("the scratch of a model allocated for %d x %d tokens is too small for a batch of %d x %d",
-                           info->B, info->T, B, T);
-    }
+    TRY(gpt2_check_scratch(model, B, T));
     NvtxRange range("backward");
     model->last_pass = PASS_BACKWARD;
     if (micro_step == 0) {
         cuda_try(cudaMemsetAsync(model->scalars, 0, 2 * sizeof(float), stream)); // loss and norm of the step before
-        cuda_try(cudaMemsetAsync(model->grads_memory, 0, info->num_parameters * sizeof(float), stream));
-        cuda_try(cudaMemsetAsync(a.losses, 0, (size_t)BT * sizeof(float), stream));
     }
+    model->leaf = gradient_leaf(grad_accum_steps, 1, micro_step);
+    if (info->settings.sum_any) { model->leaf = {0, micro_step > 0, 0}; }
+    layout_point(&model->grads, &model->layout, gpt2_gradients(model, model->leaf.buffer), sizeof(float), 0);
+    GradientTensors g = model->grads;
+    if (!model->leaf.accumulate) { gpt2_clear_vectors(model); }
+    cuda_try(cudaMemsetAsync(a.losses, 0, (size_t)BT * sizeof(float), stream));
     gpt2_load_batch(model, model->targets, targets, BT);
-    float scale = 1.0f / ((float)BT * (float)grad_accum_steps); // the loss is a mean over tokens and micro-steps
+    // the loss is a mean over tokens and micro-batches; their product is exact, however it is shared
+    float scale = (float)(1.0 / ((double)BT * (double)grad_accum_steps * (double)info->size));
     fused_classifier(a.output, a.losses, model->targets, scale, BT, V, Vp, 1, stream);
+    gpt2_sum_losses(model, grad_accum_steps, micro_step);
     matmul_backward_input(mm, a.dbtc, a.output, model->params.wte, NULL, BT, C, Vp);
-    matmul_backward_weight(mm, g.wte, a.output, a.lnf, BT, C, Vp);
-    const floatX* last = gpt2_layer_input(model, L); // the last layer's output
-    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, a.dbtc, last,
+    // wte has two gradients: that of the logits and that of the embedding, which are one leaf together
+    int apart = model->leaf.accumulate && model->wte_memory != NULL;
+    float* dwte = apart ? model->wte_memory : g.wte;
+    matmul_backward_weight(mm, dwte, a.output, a.lnf, model->leaf.accumulate && !apart, BT, C, Vp);
+    const floatX* last_residual = gpt2_layer_input(model, L); // the last layer's output
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, a.dbtc, last_residual,
                        model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, stream);
-    for (int i = L - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T); }
-
-    NvtxRange embedding_range("backward embedding");
-    // The host sorts while the GPU works. The arrays that it sorts into are free: this batch's copy is behind those of the
-    // previous micro-step in the stream, and is waited for.
-    TRY(cuda_try(cudaEventSynchronize(model->batch_copied)));
-    sort_tokens(&model->sorted_host, model->token_counts, inputs, BT, V);
-    model->sorted.unique = model->sorted_host.unique;
-    size_t buckets_bytes = (model->sorted.unique + 1) * sizeof(int2);
-    cuda_try(cudaMemcpyAsync(model->sorted.buckets, model->sorted_host.buckets, buckets_bytes, cudaMemcpyHostToDevice,
-                             stream));
-    cuda_try(cudaMemcpyAsync(model->sorted.order, model->sorted_host.order, (size_t)BT * sizeof(int),
-                             cudaMemcpyHostToDevice, stream));
-    encoder_backward(g.wte, g.wpe, a.dresidual, model->sorted, B, T, C, stream);
-
-    if (micro_step == grad_accum_steps - 1) {
-        sum_losses(&model->scalars->loss, a.losses, BT, stream);
-        TRY(gpt2_read_scalars(model));
-        info->mean_loss = model->scalars_host->loss * scale;
+    for (int i = L - 1; i >= 0; i--) {
+        gpt2_backward_layer(model, i, B, T);
+        gpt2_finish_gradients(model, i, last);
     }
+    TRY(gpt2_backward_embedding(model, dwte, inputs, B, T));
+    gpt2_finish_gradients(model, LAYOUT_REST, last);
+    gpt2_finish_gradients(model, LAYOUT_WTE, last);
+    if (last && gpt2_shares(model)) { exchange_gradients_end(&model->exchange); }
     return status_now();
 }
 
 // ----------------------------------------------------------------------------
 // Update
 
+// The sums of squares of all blocks and the losses of all micro-batches, of which this process has some; and the step's loss.
+static void gpt2_merge_sums(GPT2* model) {
+    const GPT2Info* info = &model->info;
+    const ParameterLayout* l = &model->layout;
+    size_t begin, count, blocks = info->elements / LAYOUT_BLOCK, own = model->micro_steps, losses = own * info->size;
+    cuda_try(cudaMemsetAsync(model->block_sums, 0, (blocks + losses) * sizeof(float), model->stream));
+    for (int b = 0; b < l->num_buckets && info->sharded; b++) {
+        layout_shard_part(l, b, info->rank, &begin, &count);
+        block_squares(model->block_sums + begin / LAYOUT_BLOCK, model->grads_memory + begin, count, model->stream);
+    }
+    if (!info->sharded) { block_squares(model->block_sums, model->grads_memory, info->elements, model->stream); }
+    float* all_losses = model->block_sums + blocks;
+    cuda_try(cudaMemcpyAsync(all_losses + info->rank * own, model->micro_losses, own * sizeof(float),
+                             cudaMemcpyDeviceToDevice, model->stream));
+    exchange_merge(&model->exchange, info->sharded ? model->block_sums : all_losses,
+                   (info->sharded ? blocks : 0) + losses, COMM_FLOAT);
+    losses_mean(&model->scalars->loss, all_losses, losses, model->loss_scale, model->stream);
+}
+
 Status gpt2_grad_norm(GPT2* model, float* norm) {
+    GPT2Info* info = &model->info;
+    size_t blocks = info->elements / LAYOUT_BLOCK;
     status_clear();
-    TRY(gpt2_check_training(&model->info));
+    TRY(gpt2_check_training(info));
     NvtxRange range("gradient norm");
-    global_norm(&model->scalars->norm, model->grads_memory, model->acts.scratch, model->info.num_parameters,
-                model->stream);
+    if (gpt2_shares(model)) {
+        gpt2_merge_sums(model);
+    } else {
+        block_squares(model->block_sums, model->grads_memory, info->elements, model->stream);
+    }
+    norm_of_blocks(&model->scalars->norm, model->block_sums, blocks, model->stream);
     TRY(gpt2_read_scalars(model));
+    info->mean_loss = model->scalars_host->loss;
     *norm = model->scalars_host->norm;
     return STATUS_OK;
 }
 
+// AdamW on a group's buckets, of which this process may have a part only
+static void gpt2_update_group(GPT2* model, int group, float weight_decay, AdamW adamw, UpdateGuard guard) {
+    const ParameterLayout* l = &model->layout;
+    int buckets, first = layout_buckets_of(l, group, &buckets);
+    for (int b = first; b < first + buckets; b++) {
+        const LayoutBucket* bucket = &l->buckets[b];
+        size_t begin = bucket->begin, count = bucket->count, moments = begin, decay_end = begin + bucket->decay_end;
+        if (model->info.sharded) {
+            layout_shard_part(l, b, model->info.rank, &begin, &count);
+            moments = bucket->shard_begin;
+        }
+        float* master = model->master_weights ? model->master_weights + moments : NULL;
+        AdamWPart part = {model->params_memory + begin,
+                          model->grads_memory + begin,
+                          model->m_memory + moments,
+                          model->v_memory + moments,
+                          master,
+                          count,
+                          decay_end > begin ? decay_end - begin : 0,
+                          begin};
+        adamw_update(part, weight_decay, adamw, guard, model->stream);
+    }
+}
+
+// In the order of the forward pass. What that needs first is gathered while the rest is still being updated; the count of bad
+// weights, which the host waits for, comes before the rest is gathered. That takes few exchanges, each of twice the layers of
+// the one before: the next forward pass cannot begin before the host has asked for all of them.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_scale, int step) {
     status_clear();
     TRY(gpt2_check_training(&model->info));
     NvtxRange range("update");
+    int L = model->info.config.num_layers, gather = model->info.sharded && gpt2_shares(model);
+    BucketExchange* exchange = &model->exchange;
     AdamW adamw = adamw_step(learning_rate, beta1, beta2, epsilon, grad_scale, step);
     unsigned long long* non_finite = &model->scalars->non_finite_weights;
     UpdateGuard guard = {&model->scalars->loss, &model->scalars->norm, non_finite};
-    size_t offset = 0;
+    gpt2_wait_weights(model);
     cuda_try(cudaMemsetAsync(non_finite, 0, sizeof(*non_finite), model->stream));
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        const GPT2Parameter* p = &model->info.table[i];
-        float* master = model->master_weights ? model->master_weights + offset : NULL;
-        adamw_update(model->params_memory + offset, master, model->grads_memory + offset, model->m_memory + offset,
-                     model->v_memory + offset, p->count, p->decay ? weight_decay : 0.0f, adamw, guard, model->stream);
-        adamw.seed += 0x632be5abu; // other random bits for every tensor
-        offset += p->count;
-    }
+    gpt2_update_group(model, LAYOUT_WTE, weight_decay, adamw, guard);
+    gpt2_update_group(model, LAYOUT_REST, weight_decay, adamw, guard);
+    if (gather) { exchange_weights(exchange, model->params_memory, sizeof(floatX), -1, 0); }
+    for (int i = 0; i < L; i++) { gpt2_update_group(model, i, weight_decay, adamw, guard); }
+    if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
     cuda_try(cudaMemcpyAsync(&model->scalars_host->non_finite_weights, non_finite, sizeof(*non_finite),
                              cudaMemcpyDeviceToHost, model->stream)); // gpt2_synchronize waits for it
+    for (int i = 0, end = 1; i < L && gather; i = end, end *= 2) {
+        exchange_weights(exchange, model->params_memory, sizeof(floatX), i, end < L ? end : L);
+    }
     return status_now();
 }
 
 Status gpt2_synchronize(GPT2* model) {
     status_clear();
     TRY(cuda_try(cudaStreamSynchronize(model->stream)));
+    TRY(comm_health(model->info.settings.comm));
     model->info.non_finite_weights = model->scalars_host->non_finite_weights;
     return STATUS_OK;
 }
@@ -756,12 +1071,14 @@ static void gpt2_scan(void* context, const void* data, size_t count, size_t elem
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     TensorSearch s = {};
     status_clear();
-    s.info = &model->info, s.acts_table = model->plan.activations, s.acts_memory = model->acts_memory;
+    s.info = &model->info, s.layout = &model->layout, s.acts_table = model->plan.activations,
+    s.acts_memory = model->acts_memory;
     s.tokens = (size_t)model->last_B * model->last_T, s.last_pass = model->last_pass;
     s.loss = &model->scalars->loss, s.norm = &model->scalars->norm;
     s.scan = gpt2_scan, s.context = model;
     for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
     text[0] = '\0';
+    gpt2_wait_weights(model);
     cuda_try(cudaMemsetAsync(&model->scalars->first_non_finite, 0xff, sizeof(unsigned), model->stream));
     tensor_search(&s);
     TRY(gpt2_read_scalars(model));
@@ -775,7 +1092,7 @@ Status gpt2_gradient_digest(GPT2* model, uint64_t* digest) {
     TRY(gpt2_check_training(&model->info));
     NvtxRange range("digest");
     cuda_try(cudaMemsetAsync(&model->scalars->digest, 0, sizeof(model->scalars->digest), model->stream));
-    add_digest(&model->scalars->digest, model->grads_memory, model->info.num_parameters, model->stream);
+    add_digest(&model->scalars->digest, model->grads_memory, model->info.elements, model->stream);
     TRY(gpt2_read_scalars(model));
     *digest = model->scalars_host->digest;
     return STATUS_OK;
@@ -786,6 +1103,7 @@ Status gpt2_gradient_digest(GPT2* model, uint64_t* digest) {
 
 void* gpt2_host_alloc(size_t bytes) {
     status_clear();
+    if (cuda_try(cudaSetDevice(gpt2_device)) != STATUS_OK) { return NULL; }
     return pinned_alloc(bytes);
 }
 void gpt2_host_free(void* memory) { cudaFreeHost(memory); }
@@ -838,7 +1156,7 @@ void gpt2_log_device(const GPT2*) { gpu_info_print(); }
 void gpt2_range_begin(const char* name) { nvtx_begin(name); }
 void gpt2_range_end(void) { nvtx_end(); }
 
-#ifndef TESTING
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "llmc/trainer.h"
 
 int main(int argc, char** argv) { return trainer_main(argc, argv); }

@@ -24,8 +24,8 @@ static inline AdamW adamw_step(float learning_rate, float beta1, float beta2, fl
 }
 
 // A 32-bit hash of a position and a seed: the random bits of stochastic rounding.
-__device__ inline unsigned int hash32(unsigned int x, unsigned int seed) {
-    x ^= seed * 0x9e3779b9u;
+__device__ inline unsigned int hash32(size_t place, unsigned int seed) {
+    unsigned int x = (unsigned int)place ^ (seed + (unsigned int)(place >> 32) * 0x632be59bu) * 0x9e3779b9u;
     x = (x ^ (x >> 16)) * 0x85ebca6bu;
     x = (x ^ (x >> 13)) * 0xc2b2ae35u;
     return x ^ (x >> 16);
@@ -48,43 +48,53 @@ typedef struct {
     unsigned long long* non_finite;
 } UpdateGuard;
 
+// What one launch updates: the part of a bucket of parameters that a process owns (parameter_layout.h). params and grads are at
+// the part's place in the whole memory, the others in the shard's.
+typedef struct {
+    floatX* params;     // (n)
+    const float* grads; // (n)
+    float* m;           // (n) AdamW's first moments
+    float* v;           // (n) AdamW's second moments
+    float* master;      // (n) fp32 weights, or NULL
+    size_t n, decay_n;  // weight decay acts on the first decay_n elements; it may be more than n
+    size_t place;       // of the first element in the whole memory: random bits follow from it, whoever owns the part
+} AdamWPart;
+
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
 // All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time.
-__global__ void __launch_bounds__(256)
-    adamw_kernel(floatX* params, float* master, const float* grads, float* m_memory, float* v_memory, size_t n,
-                 float weight_decay, AdamW a, UpdateGuard guard) {
+__global__ void __launch_bounds__(256) adamw_kernel(AdamWPart p, float weight_decay, AdamW a, UpdateGuard guard) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) { return; }
+    if (i >= p.n) { return; }
     bool step_is_finite = isfinite(*guard.loss) & isfinite(*guard.norm);
-    float g = grads[i] * a.grad_scale;
-    float m = a.beta1 * m_memory[i] + (1.0f - a.beta1) * g;
-    float v = a.beta2 * v_memory[i] + (1.0f - a.beta2) * g * g;
-    float w = master ? master[i] : (float)params[i];
+    float g = p.grads[i] * a.grad_scale;
+    float m = a.beta1 * p.m[i] + (1.0f - a.beta1) * g;
+    float v = a.beta2 * p.v[i] + (1.0f - a.beta2) * g * g;
+    float w = p.master ? p.master[i] : (float)p.params[i];
+    float decay = i < p.decay_n ? weight_decay : 0.0f;
     float update = (m / a.correction1) / (sqrtf(v / a.correction2) + a.epsilon);
-    w -= a.learning_rate * (update + weight_decay * w);
+    w -= a.learning_rate * (update + decay * w);
     floatX rounded;
-    if (master) {
+    if (p.master) {
         rounded = (floatX)w;
     } else {
-        round_stochastic(&rounded, w, hash32((unsigned int)i, a.seed));
+        round_stochastic(&rounded, w, hash32(p.place + i, a.seed));
     }
     bool weight_is_finite = isfinite((float)rounded) & isfinite(v); // a first moment that is not makes the weight such
     if (step_is_finite & weight_is_finite) {
-        m_memory[i] = m;
-        v_memory[i] = v;
-        if (master) { master[i] = w; }
-        params[i] = rounded;
+        p.m[i] = m;
+        p.v[i] = v;
+        if (p.master) { p.master[i] = w; }
+        p.params[i] = rounded;
     } else if (step_is_finite) {
         atomicAdd(guard.non_finite, 1ull);
     }
 }
 
-// One step for params (n) with their fp32 moments and gradients; master (n), fp32, or NULL. Nothing changes where the
-// guard's loss or norm is not finite; a weight whose new value or second moment is not, stays as it is and is counted.
-static inline void adamw_update(floatX* params, float* master, const float* grads, float* m_memory, float* v_memory,
-                                size_t n, float weight_decay, AdamW a, UpdateGuard guard, cudaStream_t stream) {
-    adamw_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(params, master, grads, m_memory, v_memory, n,
-                                                                         weight_decay, a, guard);
+// One step for a part. Nothing changes where the guard's loss or norm is not finite; a weight whose new value or second moment is
+// not, stays as it is and is counted.
+static inline void adamw_update(AdamWPart part, float weight_decay, AdamW a, UpdateGuard guard, cudaStream_t stream) {
+    if (part.n == 0) { return; }
+    adamw_kernel<<<(unsigned)CEIL_DIV(part.n, (size_t)256), 256, 0, stream>>>(part, weight_decay, a, guard);
     cuda_try(cudaGetLastError());
 }
 

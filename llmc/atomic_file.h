@@ -95,7 +95,12 @@ static inline Status atomic_sync_directory_(const char* path) {
 // Brings the file onto the disk, then under its name.
 static inline Status atomic_commit(AtomicFile* a) {
     if (!atomic_usable_(a)) { return atomic_fail_(a, "write"); }
-    if (fflush(a->file) != 0 || fsync(fileno(a->file)) != 0) { return atomic_fail_(a, "write"); }
+    if (fflush(a->file) != 0) { return atomic_fail_(a, "write"); }
+    if (ferror(a->file)) { // what was printed to it by stdio, some time before
+        errno = EIO;
+        return atomic_fail_(a, "write");
+    }
+    if (fsync(fileno(a->file)) != 0) { return atomic_fail_(a, "write"); }
     // named before it is closed: until then a failure is atomic_fail_'s to clean up, and after fsync closing says nothing new
     if (rename(a->temporary, a->path) != 0) { return atomic_fail_(a, "rename"); }
     temporary_remove(a->slot);

@@ -9,13 +9,15 @@ Checkpoints of a training run, in llm.c's files: in the output directory, for st
 run's id and the digest of the weights, so that damaged or renamed files, or files of two runs, are refused. After its header
 a state file holds: first moments, second moments, master weights where there are any, the order of the data where it is
 shuffled (dataloader_state.h), two OutlierDetectors, and the run's settings as text. A number that is not finite is neither
-written nor read. Nothing here ends the program: a failed save must not end a run, nor a damaged checkpoint a resume.
+written nor read. Nothing here ends the program: a failed save must not end a run, nor a damaged checkpoint a resume. Of a
+run's processes rank 0 alone sees the files (checkpoint_shards.h), which are the same for any number of them.
 */
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
 
 #include "atomic_file.h"
 #include "checked_file.h"
+#include "checkpoint_shards.h"
 #include "dataloader_state.h"
 #include "finite_check.h"
 #include "gpt2_model.h"
@@ -89,24 +91,6 @@ static inline void checkpoint_delete(const char* directory, int step) {
 // ----------------------------------------------------------------------------
 // Writing
 
-// Blocks go through a buffer of this many bytes: few calls, and it stays in the cache from the copy to the write.
-enum { CHECKPOINT_BUFFER = 4 << 20 };
-
-// How much of what is left goes through the buffer at once
-static inline size_t checkpoint_piece_(size_t left) {
-    size_t most = CHECKPOINT_BUFFER;
-    return left < most ? left : most;
-}
-
-// Where the blocks come from: gpt2_copy_out, or gpt2_read_snapshot while training goes on.
-typedef struct {
-    GPT2* model;
-    Status (*read)(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
-    char* buffer;   // CHECKPOINT_BUFFER bytes, page-locked where that makes copies faster
-    int not_finite; // set where a number is not finite
-    int give_up;    // set by another thread where this checkpoint is not wanted any more; atomic
-} CheckpointSource;
-
 enum { CHECKPOINT_NAME = 1024 + 32 };
 
 // "<path>: second moments", in `name`
@@ -138,9 +122,9 @@ static inline Status checkpoint_write_block_(CheckedWriter* file, CheckpointSour
     FiniteCheck check;
     finite_check_begin(&check, info->config, element, checkpoint_block_name_(name, file->file.path, block));
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
-        size_t n = checkpoint_piece_(bytes - i);
+        size_t n = shards_piece(bytes - i);
         if (__atomic_load_n(&from->give_up, __ATOMIC_RELAXED)) { return status_fail("given up for a newer one"); }
-        TRY(from->read(from->model, from->buffer, block, i, n));
+        TRY(shards_read(from, block, i, n));
         from->not_finite = finite_check_update(&check, from->buffer, n) != STATUS_OK;
         if (from->not_finite) { return STATUS_ERROR; }
         TRY(checked_write(file, from->buffer, n));
@@ -225,8 +209,8 @@ static inline Status checkpoint_write_files_(CheckpointSource* from, const RunSt
     return atomic_commit(&done);
 }
 
-// Writes the checkpoint of a step. After an error nothing new is left in the directory, and `from` says whether a number was
-// not finite.
+// Writes the checkpoint of a step, in rank 0, while the other processes are in shards_serve; shards_end is the caller's. After
+// an error nothing new is left in the directory, and `from` says whether a number was not finite.
 static inline Status checkpoint_write(CheckpointSource* from, const RunState* run, const char* directory) {
     CheckpointPaths paths = checkpoint_paths(directory, run->step);
     CheckedWriter model, state;
@@ -316,24 +300,28 @@ static inline Status checkpoint_not_finite_(CheckedReader* file) {
     return status_fail("%s", message);
 }
 
-// Reads the next block of the file, of `count` floats, and looks at each of them. It goes to the block of the model, where
-// there is a model that has it.
+// Reads the next bytes of a block, and looks at each number.
+static inline Status checkpoint_read_numbers_(CheckedReader* file, FiniteCheck* check, char* buffer, size_t bytes) {
+    TRY(checked_read(file, buffer, bytes));
+    return finite_check_update(check, buffer, bytes) == STATUS_OK ? STATUS_OK : checkpoint_not_finite_(file);
+}
+
+// Reads the next block of the file, of `count` floats. It goes to the block of the model, where there is a model that has it,
+// in every process; those that have no file (NULL) receive it.
 static inline Status checkpoint_read_block_(GPT2* model, GPT2Block block, GPT2Config config, size_t count,
                                             CheckedReader* file) {
-    size_t bytes = size_mul(count, sizeof(float));
+    size_t bytes = size_mul(count, sizeof(float)), most = shards_piece(bytes);
     int wanted = model != NULL && gpt2_block_bytes(model, block) > 0;
-    size_t buffer_bytes = checkpoint_piece_(bytes);
-    char* buffer = (char*)malloc(buffer_bytes);
-    Status result = buffer ? STATUS_OK : status_fail("out of memory: %zu bytes to read a checkpoint", buffer_bytes);
+    size_t scratch = wanted && shards_has(model, block) ? most : 0;
+    char* buffer = (char*)malloc(most + scratch);
+    Status result = buffer ? STATUS_OK : status_fail("out of memory: %zu bytes to read a checkpoint", most + scratch);
     char name[CHECKPOINT_NAME];
     FiniteCheck check;
-    finite_check_begin(&check, config, sizeof(float), checkpoint_block_name_(name, file->path, block));
+    finite_check_begin(&check, config, sizeof(float), checkpoint_block_name_(name, file ? file->path : "", block));
     for (size_t i = 0; result == STATUS_OK && i < bytes; i += CHECKPOINT_BUFFER) {
-        size_t n = checkpoint_piece_(bytes - i);
-        result = checked_read(file, buffer, n);
-        if (result == STATUS_OK && finite_check_update(&check, buffer, n) != STATUS_OK) {
-            result = checkpoint_not_finite_(file);
-        }
+        size_t n = shards_piece(bytes - i);
+        if (file != NULL) { result = checkpoint_read_numbers_(file, &check, buffer, n); }
+        if (result == STATUS_OK && wanted) { result = shards_spread(model, block, buffer, buffer + most, i, n); }
         if (result == STATUS_OK && wanted) { result = gpt2_copy_in(model, block, buffer, i, n); }
     }
     free(buffer);
@@ -427,24 +415,68 @@ static inline Status checkpoint_verify(const char* directory, int step) {
     return checkpoint_verify_files(&paths, step, NULL);
 }
 
-// Brings back what checkpoint_write() wrote at `step`, but for the weights, which the model was built with, and the settings.
-// After an error model, loader and outliers may hold part of it.
-static inline Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outliers* outliers,
-                                           const CheckpointPaths* paths, int step) {
+// Rank 0 of the processes: all of the files that is brought back. Blocks go to the other processes as they are read.
+static inline Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, RunState* run,
+                                              const CheckpointPaths* paths, int step) {
     CheckedReader state;
     ModelReader weights;
-    RunState run;
     const GPT2Info* info = gpt2_info(model);
-    memset(&run, 0, sizeof(run));
     TRY(checkpoint_open_(&state, &weights, paths, step));
     model_reader_close(&weights);
     Status result = checkpoint_check_settings_(&state, model);
     if (result == STATUS_OK) {
-        result = checkpoint_read_state_(model, &run, info->config, info->num_parameters, &state);
+        result = checkpoint_read_state_(model, run, info->config, info->num_parameters, &state);
     }
-    if (result == STATUS_OK) { result = dataloader_set_state(loader, &run.loader, paths->state); }
-    if (result == STATUS_OK) { *outliers = run.outliers; }
+    if (result == STATUS_OK) { result = dataloader_set_state(loader, &run->loader, paths->state); }
     checked_close(&state);
+    return result;
+}
+
+// The other processes: the blocks that their model has.
+static inline Status checkpoint_receive_blocks_(GPT2* model) {
+    const GPT2Info* info = gpt2_info(model);
+    for (int block = GPT2_MOMENTS1; block <= (int)GPT2_MASTER_WEIGHTS; block++) {
+        if (gpt2_block_bytes(model, (GPT2Block)block) == 0) { continue; }
+        TRY(checkpoint_read_block_(model, (GPT2Block)block, info->config, info->num_parameters, NULL));
+    }
+    return STATUS_OK;
+}
+
+// Rank 0's position in the data, and its outlier detectors, in every process.
+static inline Status checkpoint_spread_run_(Comm* comm, RunState* run) {
+    DataLoaderState* l = &run->loader;
+    int *shards = l->shard_order, *samples = l->sample_order;
+    TRY(comm_broadcast(comm, &run->outliers, sizeof(run->outliers), 0));
+    TRY(comm_broadcast(comm, l, sizeof(*l), 0));
+    l->shard_order = shards, l->sample_order = samples;
+    if (!l->shuffled) { return STATUS_OK; }
+    if (comm_rank(comm) != 0) {
+        l->shard_order = dataloader_state_copy_(NULL, l->num_shards);
+        l->sample_order = dataloader_state_copy_(NULL, l->num_samples);
+    }
+    if (l->shard_order == NULL || l->sample_order == NULL) {
+        return status_fail("out of memory: no room for the order of the data");
+    }
+    TRY(comm_broadcast(comm, l->shard_order, l->num_shards * sizeof(int), 0));
+    return comm_broadcast(comm, l->sample_order, l->num_samples * sizeof(int), 0);
+}
+
+// Brings back what checkpoint_write() wrote at `step`, but for the weights, which the model was built with, and the settings.
+// Called by all processes; rank 0 reads the files. After an error model, loader and outliers may hold part of it, and the
+// others wait until this process ends.
+static inline Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outliers* outliers,
+                                           const CheckpointPaths* paths, int step) {
+    Comm* comm = shards_comm(model);
+    RunState run;
+    memset(&run, 0, sizeof(run));
+    status_clear();
+    Status result = comm_rank(comm) == 0 ? checkpoint_read_at_root_(model, loader, &run, paths, step)
+                                         : checkpoint_receive_blocks_(model);
+    if (result == STATUS_OK) { result = checkpoint_spread_run_(comm, &run); }
+    if (result == STATUS_OK && comm_rank(comm) != 0) {
+        result = dataloader_set_state(loader, &run.loader, paths->state);
+    }
+    if (result == STATUS_OK) { *outliers = run.outliers; }
     run_state_free(&run);
     return result;
 }

@@ -8,6 +8,10 @@ The thread sees the snapshot and copies alone, of which the trainer touches noth
 prints nothing and ends nothing: what became of a save is told by checkpoint_writer_poll, between two steps, in the trainer's
 thread. A save that fails leaves the last whole checkpoint, and the run goes on. Without memory for a snapshot a save is
 written by the trainer's thread, from the model itself.
+
+In a run of several processes all of them save at the same steps. Rank 0 writes and reports; the threads of the others give it
+their shards (checkpoint_shards.h), and learn what became of the save: after checkpoint_writer_wait, or where it was that rank's
+first poll to see it, the result, the message and settings.newest are the same everywhere.
 */
 #ifndef LLMC_CHECKPOINT_WRITER_H
 #define LLMC_CHECKPOINT_WRITER_H
@@ -37,12 +41,14 @@ typedef struct {
 typedef struct {
     CheckpointWriterSettings settings;
     CheckpointSource source;
-    void* pinned;            // source.buffer, where gpt2_host_alloc gave it
-    RunState run;            // the copies of the save under way
-    CheckpointResult result; // of the last save
-    int step, next_step;     // of the last save, and the one that is due after it, or -1
-    double stalled, seconds; // the training that the last save held up, and the time it took to write
-    char message[2048];      // why the last save failed
+    Comm* comm;                 // of the model
+    void* pinned;               // source.buffer, where gpt2_host_alloc gave it
+    RunState run;               // the copies of the save under way
+    CheckpointResult result;    // of the last save
+    int step, next_step;        // of the last save, and the one that is due after it, or -1
+    double stalled, seconds;    // the training that the last save held up, and the time it took to write
+    double waited;              // for the save before it, which belongs to `stalled` of the next
+    char message[STATUS_BYTES]; // why the last save failed
     // the thread
     pthread_t thread;
     int has_thread;
@@ -50,15 +56,22 @@ typedef struct {
     int done; // guarded by the mutex
 } CheckpointWriter;
 
+// 1 where a save takes numbers of this process's model: rank 0 writes all weights, the others give their shards.
+static inline int checkpoint_writer_reads_(const CheckpointWriter* w) {
+    return comm_rank(w->comm) == 0 || shards_has(w->source.model, GPT2_MOMENTS1);
+}
+
 // Call it after gpt2_allocate. Takes memory for the snapshot; where there is none, saves are written by the caller's thread.
 // `model` stays valid until checkpoint_writer_close.
 static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, CheckpointWriterSettings settings) {
     memset(w, 0, sizeof(*w));
     w->settings = settings;
-    w->source.model = model;
+    w->comm = shards_comm(model);
     w->pinned = gpt2_host_alloc(CHECKPOINT_BUFFER);
-    w->source.buffer = (char*)(w->pinned ? w->pinned : malloc_check(CHECKPOINT_BUFFER));
-    if (w->settings.in_background && gpt2_allocate_snapshot(model) != STATUS_OK) {
+    w->source = checkpoint_source(model, (char*)(w->pinned ? w->pinned : malloc_check(CHECKPOINT_BUFFER)));
+    shards_open(&w->source);
+    int wanted = w->settings.in_background && checkpoint_writer_reads_(w);
+    if (wanted && gpt2_allocate_snapshot(model) != STATUS_OK) {
         printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
         w->settings.in_background = 0;
     }
@@ -69,11 +82,10 @@ static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, Chec
 // ----------------------------------------------------------------------------
 // The thread
 
-// Writes the checkpoint of w->run, then deletes those that are too many. In the thread: it touches what the trainer leaves
-// alone until it has joined.
-static inline void checkpoint_writer_write_(CheckpointWriter* w) {
+// Rank 0: writes the checkpoint of w->run, then deletes those that are too many, and tells the others.
+static inline void checkpoint_writer_write_files_(CheckpointWriter* w) {
     const CheckpointWriterSettings* s = &w->settings;
-    double start = wall_seconds();
+    ShardsEnd end;
     Status status = checkpoint_write(&w->source, &w->run, s->folder->path);
     w->result = w->source.not_finite                                    ? CHECKPOINT_NOT_FINITE
                 : __atomic_load_n(&w->source.give_up, __ATOMIC_RELAXED) ? CHECKPOINT_GIVEN_UP
@@ -84,6 +96,28 @@ static inline void checkpoint_writer_write_(CheckpointWriter* w) {
     }
     snprintf(w->message, sizeof(w->message), "%s", status == STATUS_OK ? "" : status_message());
     status_clear();
+    end.result = w->result;
+    memcpy(end.message, w->message, sizeof(end.message));
+    shards_end(&w->source, &end);
+}
+
+// The others: give rank 0 what it asks for.
+static inline void checkpoint_writer_serve_(CheckpointWriter* w) {
+    ShardsEnd end;
+    memset(&end, 0, sizeof(end));
+    end.result = CHECKPOINT_FAILED;
+    if (shards_serve(&w->source, &end) != STATUS_OK) {
+        snprintf(end.message, sizeof(end.message), "%s", status_message());
+        status_clear();
+    }
+    w->result = (CheckpointResult)end.result;
+    memcpy(w->message, end.message, sizeof(w->message));
+}
+
+// A process's part in a save. In the thread: it touches what the trainer leaves alone until it has joined.
+static inline void checkpoint_writer_write_(CheckpointWriter* w) {
+    double start = wall_seconds();
+    comm_rank(w->comm) == 0 ? checkpoint_writer_write_files_(w) : checkpoint_writer_serve_(w);
     w->seconds = wall_seconds() - start;
 }
 
@@ -112,36 +146,44 @@ static inline void checkpoint_writer_warn_(const CheckpointWriter* w) {
     fprintf(stderr, "warning: checkpoint %08d was not written: %s%s%s\n", w->step, w->message, still, again);
 }
 
-// Says what became of the last save.
+// Says what became of the last save; rank 0 alone does.
 static inline void checkpoint_writer_report_(CheckpointWriter* w, double beside) {
+    if (w->result == CHECKPOINT_SAVED) { w->settings.newest = w->step; }
+    if (comm_rank(w->comm) != 0) { return; }
+    terminal_line_clear();
     if (w->result == CHECKPOINT_GIVEN_UP) {
         printf("checkpoint %08d is given up for a newer one\n", w->step);
         return;
     }
     fflush(stdout);
     if (w->result != CHECKPOINT_SAVED) {
-        checkpoint_writer_warn_(w);
+        if (comm_health(w->comm) == STATUS_OK) {
+            checkpoint_writer_warn_(w);
+        } // else the run ends with a line of its own
+        status_clear();
         return;
     }
-    w->settings.newest = w->step;
     printf("wrote checkpoint %08d to %s (%.3f s, and %.3f s beside training)\n", w->step, w->settings.folder->path,
            w->stalled, beside);
     fflush(stdout);
     if (w->message[0] != '\0') { fprintf(stderr, "warning: after checkpoint %08d: %s\n", w->step, w->message); }
 }
 
-// Waits until no save is under way; returns what became of the last one, and says so once.
+// Waits until no save is under way; returns what became of the last one, and says so once. The same in all processes.
 static inline CheckpointResult checkpoint_writer_wait(CheckpointWriter* w) {
     if (!w->has_thread) { return w->result; }
+    double start = wall_seconds();
     pthread_join(w->thread, NULL);
     w->has_thread = 0;
+    w->waited = wall_seconds() - start;
     run_state_free(&w->run);
     checkpoint_writer_report_(w, w->seconds);
     return w->result;
 }
 
 // Ends the save under way early, for a newer one that has to be on the disk within a grace period: two saves after each other
-// may take too long. The first of a run is waited for: until it is whole there is none to fall back on.
+// may take too long. The first of a run is waited for: until it is whole there is none to fall back on. Called by all
+// processes; rank 0 ends the save, and the others hear of it.
 static inline void checkpoint_writer_give_up(CheckpointWriter* w) {
     if (!w->has_thread || w->settings.newest < 0) { return; }
     __atomic_store_n(&w->source.give_up, 1, __ATOMIC_RELAXED);
@@ -150,6 +192,8 @@ static inline void checkpoint_writer_give_up(CheckpointWriter* w) {
 }
 
 // checkpoint_writer_wait without waiting: CHECKPOINT_WRITING while the thread is under way. Between two steps it costs nothing.
+// One process may see the end of a save a step before another does: what all of them do must not hang on it, unless they
+// have agreed on it, and then wait.
 static inline CheckpointResult checkpoint_writer_poll(CheckpointWriter* w) {
     if (!w->has_thread) { return w->result; }
     pthread_mutex_lock(&w->mutex);
@@ -161,7 +205,8 @@ static inline CheckpointResult checkpoint_writer_poll(CheckpointWriter* w) {
 // Takes the snapshot and starts the thread; 0 where the caller has to write.
 static inline int checkpoint_writer_start_(CheckpointWriter* w) {
     w->source.read = gpt2_copy_out;
-    if (!w->settings.in_background || gpt2_take_snapshot(w->source.model) != STATUS_OK) { return 0; }
+    if (!w->settings.in_background) { return 0; }
+    if (checkpoint_writer_reads_(w) && gpt2_take_snapshot(w->source.model) != STATUS_OK) { return 0; }
     w->source.read = gpt2_read_snapshot;
     w->done = 0;
     w->has_thread = pthread_create(&w->thread, NULL, checkpoint_writer_thread_, w) == 0;
@@ -170,13 +215,14 @@ static inline int checkpoint_writer_start_(CheckpointWriter* w) {
 
 // Saves the model as it is after all work so far, and where the loader stands; waits for the last save first. next_step, or
 // -1, is when the next one is due, for the message of a failure. The identity outlives the save. An error is one of memory:
-// what becomes of the files is told by checkpoint_writer_poll and checkpoint_writer_wait.
+// what becomes of the files is told by checkpoint_writer_poll and checkpoint_writer_wait. Called by all processes.
 static inline Status checkpoint_writer_save(CheckpointWriter* w, const DataLoader* loader, const Outliers* outliers,
                                             const RunIdentity* identity, int step, int next_step) {
-    double start = wall_seconds();
     checkpoint_writer_wait(w);
+    double start = wall_seconds() - w->waited;
+    w->waited = 0.0;
     status_clear();
-    TRY(dataloader_get_state(loader, &w->run.loader));
+    if (comm_rank(w->comm) == 0) { TRY(dataloader_get_state(loader, &w->run.loader)); }
     w->run.outliers = *outliers;
     w->run.identity = *identity;
     w->run.step = w->step = step;
@@ -196,6 +242,7 @@ static inline Status checkpoint_writer_save(CheckpointWriter* w, const DataLoade
 // Waits for the last save; returns what became of it.
 static inline CheckpointResult checkpoint_writer_close(CheckpointWriter* w) {
     CheckpointResult result = checkpoint_writer_wait(w);
+    shards_close(&w->source);
     w->pinned ? gpt2_host_free(w->pinned) : free(w->source.buffer);
     pthread_mutex_destroy(&w->mutex);
     memset(w, 0, sizeof(*w));

@@ -1,5 +1,5 @@
 /*
-AdamW on the CPU (Loshchilov and Hutter 2017), and the norm of the gradients by which they are clipped.
+AdamW on the CPU (Loshchilov and Hutter 2017), and the sums of squares that the norm of the gradients is made of.
 */
 #ifndef LLMC_CPU_ADAMW_H
 #define LLMC_CPU_ADAMW_H
@@ -8,6 +8,7 @@ AdamW on the CPU (Loshchilov and Hutter 2017), and the norm of the gradients by 
 #include <math.h>
 
 #include "cpu_vector.h"
+#include "parameter_layout.h"
 
 // One step for n parameters; m and v are their first and second moments, t counts steps from 1. Returns how many stayed as
 // they were, with their moments, because the new value or second moment is not finite.
@@ -19,6 +20,7 @@ static inline size_t adamw_update(float* params, float* m, float* v, const float
     float m_scale = (float)(1.0 / (1.0 - pow((double)beta1, t)));
     float v_scale = (float)(1.0 / (1.0 - pow((double)beta2, t)));
     size_t kept = 0;
+    if (n == 0) { return 0; }
 #pragma omp parallel for simd reduction(+ : kept)
     for (size_t i = 0; i < n; i++) {
         float g = grad_scale * grads[i];
@@ -34,24 +36,17 @@ static inline size_t adamw_update(float* params, float* m, float* v, const float
     return kept;
 }
 
-// sqrt(sum of x^2), n elements. Squares are added in fp64, in blocks of fixed size whose sums are then added in order:
-// the same bits for any number of threads.
-static inline double vector_norm(const float* x, size_t n) {
-    enum { BLOCK = 1 << 16, BLOCKS = 1024 };
-    double total = 0.0, sums[BLOCKS];
-    for (size_t start = 0; start < n; start += (size_t)BLOCKS * BLOCK) {
-        size_t left = CEIL_DIV(n - start, (size_t)BLOCK), blocks = left < BLOCKS ? left : BLOCKS;
+// sums[b] = the sum of x^2 over block b of LAYOUT_BLOCK elements, in fp64: what the norm of the gradients is made of. The
+// same bits for any number of threads.
+static inline void square_blocks(double* sums, const float* x, size_t blocks) {
 #pragma omp parallel for
-        for (size_t b = 0; b < blocks; b++) {
-            size_t first = start + b * BLOCK, end = n - first < BLOCK ? n : first + BLOCK;
-            double sum = 0.0;
+    for (size_t b = 0; b < blocks; b++) {
+        const float* block = x + b * LAYOUT_BLOCK;
+        double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
-            for (size_t i = first; i < end; i++) { sum += (double)x[i] * (double)x[i]; }
-            sums[b] = sum;
-        }
-        for (size_t b = 0; b < blocks; b++) { total += sums[b]; }
+        for (size_t i = 0; i < LAYOUT_BLOCK; i++) { sum += (double)block[i] * (double)block[i]; }
+        sums[b] = sum;
     }
-    return sqrt(total);
 }
 
 #endif

@@ -9,22 +9,26 @@ and shifted. inp, out (BT,C); weight, bias (C); mean, rstd (BT), kept for the ba
 
 #include "cpu_vector.h"
 
-// n = (x - mean) rstd,  rstd = 1 / sqrt(var + 1e-5),  out = n weight + bias
+// One row:  n = (x - mean) rstd,  rstd = 1 / sqrt(var + 1e-5),  out = n weight + bias
+static inline void layernorm_row(float* out, float* mean, float* rstd, const float* x, const float* weight,
+                                 const float* bias, size_t C) {
+    float sum = 0.0f, squares = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (size_t c = 0; c < C; c++) { sum += x[c]; }
+    float mu = sum / (float)C;
+#pragma omp simd reduction(+ : squares)
+    for (size_t c = 0; c < C; c++) { squares += (x[c] - mu) * (x[c] - mu); }
+    float r = 1.0f / sqrtf(squares / (float)C + 1e-5f);
+    for (size_t c = 0; c < C; c++) { out[c] = (x[c] - mu) * r * weight[c] + bias[c]; }
+    *mean = mu;
+    *rstd = r;
+}
+
 static inline void layernorm_forward(float* out, float* mean, float* rstd, const float* inp, const float* weight,
                                      const float* bias, size_t BT, size_t C) {
 #pragma omp parallel for
     for (size_t bt = 0; bt < BT; bt++) {
-        const float* x = inp + bt * C;
-        float sum = 0.0f, squares = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (size_t c = 0; c < C; c++) { sum += x[c]; }
-        float mu = sum / (float)C;
-#pragma omp simd reduction(+ : squares)
-        for (size_t c = 0; c < C; c++) { squares += (x[c] - mu) * (x[c] - mu); }
-        float r = 1.0f / sqrtf(squares / (float)C + 1e-5f);
-        for (size_t c = 0; c < C; c++) { out[bt * C + c] = (x[c] - mu) * r * weight[c] + bias[c]; }
-        mean[bt] = mu;
-        rstd[bt] = r;
+        layernorm_row(out + bt * C, mean + bt, rstd + bt, inp + bt * C, weight, bias, C);
     }
 }
 

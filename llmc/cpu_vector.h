@@ -127,6 +127,19 @@ ALWAYS_INLINE void vec_transpose(vec row[LANES]) {
     SWAP_BLOCKS_(row, 1)
 }
 
+// The sum of the lanes, by halves: lanes i and i + LANES/2 first, so that a few shuffles do it.
+#define ROTATED_(w, j) (((j) + (w)) % LANES)
+ALWAYS_INLINE float vec_sum_halves(vec x) {
+#if LANES > 8
+    x += SHUFFLE_(x, x, ALL_LANES_(ROTATED_, 8));
+#endif
+#if LANES > 4
+    x += SHUFFLE_(x, x, ALL_LANES_(ROTATED_, 4));
+#endif
+    x += SHUFFLE_(x, x, ALL_LANES_(ROTATED_, 2));
+    return x[0] + x[1];
+}
+
 // ----------------------------------------------------------------------------
 // exp(x) to about one unit in the last place; 0 below -87, exp(88) above 88; NaN for NaN.
 //

@@ -2,9 +2,9 @@
 The batches of a training run, from token files ("shards"). A shard is the header ([2] number of tokens, [3] vocabulary,
 0 where the writer did not say) and its tokens, as uint16 (magic 20240520, version 1) or uint32 (20240801, version 7).
 
-A sample of a shard is ranks * B * T tokens and one more, the last target; rank r takes rows r*B .. r*B+B-1 of it. Samples
-come in the order of the file, or shuffled: the order of the shards anew for each epoch, the order of the samples anew
-for each shard, from the Mersenne Twister. The order is llm.c's, for the same seed.
+A sample of a shard is B * T tokens and one more, the last target: a micro-batch. Samples come in the order of the file, or
+shuffled, the shards anew for each epoch, the samples anew for each shard, from the Mersenne Twister: in the order of llm.c
+with one process and the same seed. Of the micro-batches of a step each rank is given a run (dataloader_share).
 
 While a batch is in use, a thread reads the next one of the same shard, and touches nothing but that batch's memory: the
 loader's position is always the consumer's. Where the thread has not started when the batch is asked for, the consumer reads it.
@@ -83,9 +83,12 @@ typedef struct {
 
 typedef struct {
     size_t B, T;
-    size_t rank, num_ranks;
     int vocab_size;
     HostAlloc memory;
+    // which micro-batches are this process's: of each step rank * micro_steps and those that follow it
+    size_t rank, size;
+    size_t micro_steps; // micro-batches of a step that one process has
+    size_t micro_step;  // how many of them this step has given; 0: the position is where a step begins
     glob_t paths;
     size_t num_tokens;    // of all shards
     size_t num_batches;   // of an epoch
@@ -143,6 +146,35 @@ static inline Status token_file_open(TokenFile* t, const char* path) {
     if (token_file_parse_(t, &r) == STATUS_OK) { return STATUS_OK; }
     checked_close(&r);
     t->file = NULL;
+    return STATUS_ERROR;
+}
+
+// All tokens of a file, each below vocab_size; the caller frees them.
+static inline Status token_file_load(int** tokens, size_t* count, const char* path, int vocab_size) {
+    CheckedReader r;
+    TokenFile t;
+    memset(&t, 0, sizeof(t));
+    t.path = path;
+    *tokens = NULL;
+    TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
+    Status status = token_file_parse_(&t, &r);
+    unsigned char* raw = (unsigned char*)malloc_check(r.body_bytes);
+    if (status == STATUS_OK) { status = checked_read(&r, raw, r.body_bytes); }
+    checked_close(&r);
+    *count = t.num_tokens;
+    *tokens = (int*)malloc_check(size_mul(t.num_tokens, sizeof(int)));
+    for (size_t i = 0; i < t.num_tokens && status == STATUS_OK; i++) {
+        uint32_t token = t.token_bytes == 2 ? ((uint16_t*)(void*)raw)[i] : ((uint32_t*)(void*)raw)[i];
+        if (token >= (uint32_t)vocab_size) {
+            status = status_fail("%s: token %u at position %zu is not below the model's vocabulary of %d", path,
+                                 (unsigned)token, i, vocab_size);
+        }
+        (*tokens)[i] = (int)token;
+    }
+    free(raw);
+    if (status == STATUS_OK) { return STATUS_OK; }
+    free(*tokens);
+    *tokens = NULL;
     return STATUS_ERROR;
 }
 
@@ -303,7 +335,7 @@ static inline int token_fetcher_wait_(TokenFetcher* f) {
 // Tells a batch which sample it is to hold.
 static inline void dataloader_order_(const DataLoader* d, TokenBatch* b, size_t sample_idx) {
     size_t sample = d->should_shuffle ? (size_t)d->intra_shard_indices[sample_idx] : sample_idx;
-    b->first = (sample * d->num_ranks + d->rank) * d->B * d->T;
+    b->first = sample * d->B * d->T;
     b->shard = d->shard;
 }
 
@@ -311,23 +343,24 @@ static inline TokenBatch* dataloader_next_batch_(const DataLoader* d) {
     return &d->fetcher->batches[(d->batch + 1) % DATALOADER_BATCHES];
 }
 
-// Begins to read the batch after the one in use, where it lies in the same shard.
+// The micro-batches of lower ranks before this process's next one
+static inline size_t dataloader_ahead_(const DataLoader* d) {
+    return d->micro_step == 0 ? d->rank * d->micro_steps : 0;
+}
+
+// Begins to read this process's batch after the one in use, where it lies in the same shard.
 static inline void dataloader_fetch_(DataLoader* d) {
-    if (!d->prefetch || d->current_sample_idx >= d->shard_num_samples) { return; }
-    dataloader_order_(d, dataloader_next_batch_(d), d->current_sample_idx);
+    size_t next = d->current_sample_idx + dataloader_ahead_(d);
+    if (!d->prefetch || next >= d->shard_num_samples) { return; }
+    dataloader_order_(d, dataloader_next_batch_(d), next);
     token_fetcher_ask_(d->fetcher, FETCH_WANTED, dataloader_next_batch_(d));
 }
 
 // ----------------------------------------------------------------------------
 // Shards
 
-// Tokens of a sample: a batch of every rank. SIZE_MAX where that does not fit.
-static inline size_t dataloader_sample_tokens_(const DataLoader* d) {
-    return size_mul(d->num_ranks, size_mul(d->B, d->T));
-}
-
 static inline size_t dataloader_samples_(const DataLoader* d, TokenFile shard) {
-    return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / dataloader_sample_tokens_(d);
+    return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / size_mul(d->B, d->T);
 }
 
 // The shard, in alphabetical order, that is at this place of the epoch
@@ -335,7 +368,8 @@ static inline size_t dataloader_shard_at_(const DataLoader* d, size_t place) {
     return d->should_shuffle ? (size_t)d->shard_indices[place] : place;
 }
 
-// Has the next shard verified while this one is in use: in a quarter of its batches, so that it is done in time.
+// Has the next shard verified while this one is in use: in a quarter of the batches that this process has of it, so that it
+// is done in time.
 static inline void dataloader_verify_ahead_(DataLoader* d) {
     TokenVerifier* v = &d->fetcher->verifier;
     size_t next = d->current_shard_idx + 1;
@@ -343,7 +377,7 @@ static inline void dataloader_verify_ahead_(DataLoader* d) {
     size_t i = dataloader_shard_at_(d, next);
     pthread_mutex_lock(&v->mutex);
     if (v->shard != i) { token_verifier_begin_(v, i, d->paths.gl_pathv[i]); } // else the position was put back
-    if (v->shard == i) { v->pace = size_add(4 * v->reader.body_bytes / d->shard_num_samples, 1 << 16); }
+    if (v->shard == i) { v->pace = size_add(4 * d->size * v->reader.body_bytes / d->shard_num_samples, 1 << 16); }
     pthread_mutex_unlock(&v->mutex);
 }
 
@@ -352,8 +386,7 @@ static inline void dataloader_warn_(DataLoader* d) {
     TokenVerifier* v = &d->fetcher->verifier;
     if (pthread_mutex_trylock(&v->mutex) != 0) { return; } // the thread is at it: the next batch will do
     if (v->warning[0] != '\0') {
-        fprintf(stderr, "warning: %s; the run ends when it gets there, unless the file is replaced by a whole one\n",
-                v->warning);
+        print_warning("%s; the run ends when it gets there, unless the file is replaced by a whole one", v->warning);
         v->warning[0] = '\0';
     }
     pthread_mutex_unlock(&v->mutex);
@@ -398,13 +431,18 @@ static inline Status dataloader_begin_shard_(DataLoader* d) {
     return STATUS_OK;
 }
 
-// Begins an epoch. Not shuffled, it is the same as the last; shuffled, it is another one. After an error the position must
-// be set anew (dataloader_state.h).
-static inline Status dataloader_reset(DataLoader* d) {
-    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
+static inline Status dataloader_begin_epoch_(DataLoader* d) {
     d->current_shard_idx = 0;
     if (d->should_shuffle) { random_permutation(d->shard_indices, (int)d->num_shards, &d->shuffle_rng); }
     return dataloader_begin_shard_(d);
+}
+
+// Begins an epoch, and a step. Not shuffled, it is the same as the last; shuffled, it is another one. After an error the
+// position must be set anew (dataloader_state.h).
+static inline Status dataloader_reset(DataLoader* d) {
+    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
+    d->micro_step = 0;
+    return dataloader_begin_epoch_(d);
 }
 
 // Opens the shard again whose position was set without it (dataloader_set_position).
@@ -421,16 +459,16 @@ static inline Status dataloader_open_again_(DataLoader* d) {
 // Checks every shard now, so that a bad one does not end the run in its middle; the tokens themselves only where they are
 // few, see above.
 static inline void dataloader_check_shards_(DataLoader* d) {
-    size_t needed = size_add(dataloader_sample_tokens_(d), 1), bytes = 0;
+    size_t needed = size_add(size_mul(d->B, d->T), 1), bytes = 0;
     int vocab_size = 0; // the first that a shard names
     for (size_t i = 0; i < d->num_shards; i++) {
         TokenFile t;
         check(token_file_open(&t, d->paths.gl_pathv[i]));
         if (t.num_tokens < needed) {
             fatal(
-                "%s holds %zu tokens, a batch needs %zu (processes %zu x B %zu x T %zu, and one); choose a smaller -b "
-                "or -t, or larger files",
-                t.path, t.num_tokens, needed, d->num_ranks, d->B, d->T);
+                "%s holds %zu tokens, a batch needs %zu (B %zu x T %zu, and one); choose a smaller -b or -t, or larger "
+                "files",
+                t.path, t.num_tokens, needed, d->B, d->T);
         }
         if (d->vocab_size > 0 && t.vocab_size > d->vocab_size) {
             fatal(
@@ -456,13 +494,13 @@ static inline void dataloader_check_shards_(DataLoader* d) {
 // ----------------------------------------------------------------------------
 // The loader
 
-// Opens all files that match `pattern` for batches of B rows of T tokens. rank and num_ranks are 0 and 1 for a process
-// alone. Tokens must be below vocab_size; 0 skips that check. Ends with one line that names the file and its fault.
-static inline void dataloader_open(DataLoader* d, const char* pattern, int B, int T, int rank, int num_ranks,
-                                   int shuffle, unsigned seed, int vocab_size, HostAlloc alloc) {
+// Opens all files that match `pattern` for batches of B rows of T tokens. Tokens must be below vocab_size; 0 skips that
+// check. Ends with one line that names the file and its fault.
+static inline void dataloader_open(DataLoader* d, const char* pattern, int B, int T, int shuffle, unsigned seed,
+                                   int vocab_size, HostAlloc alloc) {
     memset(d, 0, sizeof(*d));
     d->B = (size_t)B, d->T = (size_t)T;
-    d->rank = (size_t)rank, d->num_ranks = (size_t)num_ranks;
+    d->size = d->micro_steps = 1;
     d->vocab_size = vocab_size;
     d->memory = alloc;
     d->paths = token_file_paths(pattern);
@@ -477,7 +515,7 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
 
     d->should_shuffle = shuffle;
     if (shuffle) {
-        manual_seed(&d->shuffle_rng, seed + (unsigned)rank);
+        manual_seed(&d->shuffle_rng, seed);
         d->shard_indices = (int*)malloc_check(d->num_shards * sizeof(int));
         init_identity_permutation(d->shard_indices, (int)d->num_shards);
     }
@@ -494,38 +532,70 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
     check(dataloader_reset(d));
 }
 
+// Gives this process, one of `size`, its share of each step of micro_batches, which size divides: dataloader_next gives the
+// micro-batches rank * K .. rank * K + K - 1, K = micro_batches / size, and skips the others'. Where a step ends, all
+// processes stand where one process alone would. Call it after dataloader_open.
+static inline void dataloader_share(DataLoader* d, int rank, int size, int micro_batches) {
+    if (micro_batches % size != 0) { fatal("%d processes cannot share %d micro-batches", size, micro_batches); }
+    token_fetcher_wait_(d->fetcher);
+    d->rank = (size_t)rank, d->size = (size_t)size;
+    d->micro_steps = (size_t)(micro_batches / size);
+    d->micro_step = 0;
+    dataloader_verify_ahead_(d); // at the pace of these batches
+}
+
 // The tokens of all shards together
 static inline size_t dataloader_tokens(const DataLoader* d) { return d->num_tokens; }
 
 // How many batches an epoch has: what is left over at the end of a shard, less than a batch, is in none.
 static inline size_t dataloader_batches(const DataLoader* d) { return d->num_batches; }
 
-// Gives the next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both stay in place until the second
-// next call, so that a copy to the GPU may still be under way when the next batch is asked for. Begins with status_clear(). An
-// error names the file and its bytes; then there is no batch, and the position must be set anew (dataloader_state.h).
+// Where a shard is at its end, begins the next one, or the next epoch.
+static inline Status dataloader_pass_end_(DataLoader* d) {
+    if (d->current_sample_idx < d->shard_num_samples) { return STATUS_OK; }
+    return ++d->current_shard_idx < d->num_shards ? dataloader_begin_shard_(d) : dataloader_begin_epoch_(d);
+}
+
+// Passes over batches of other processes, and stops where one that has read them would stand.
+static inline Status dataloader_skip_(DataLoader* d, size_t count) {
+    while (count > 0) {
+        TRY(dataloader_pass_end_(d));
+        size_t left = d->shard_num_samples - d->current_sample_idx, n = count < left ? count : left;
+        d->current_sample_idx += n;
+        count -= n;
+    }
+    return STATUS_OK;
+}
+
+// A batch has been taken. After the last one of a step goes to the step's end, as all processes do.
+static inline Status dataloader_advance_(DataLoader* d) {
+    d->current_sample_idx++;
+    d->micro_step = (d->micro_step + 1) % d->micro_steps;
+    return d->micro_step > 0 ? STATUS_OK : dataloader_skip_(d, (d->size - 1 - d->rank) * d->micro_steps);
+}
+
+// Gives this process's next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both stay in place until the
+// second next call, so that a copy to the GPU may still be under way when the next batch is asked for. Begins with
+// status_clear(). An error names the file and its bytes; then there is no batch, and the position must be set anew
+// (dataloader_state.h).
 static inline Status dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
     int fetched = token_fetcher_wait_(d->fetcher);
     status_clear();
     *inputs = NULL, *targets = NULL;
     dataloader_warn_(d);
     TRY(dataloader_open_again_(d));
-    if (d->current_sample_idx >= d->shard_num_samples) { // nothing was fetched: no thread goes beyond a shard
-        if (++d->current_shard_idx < d->num_shards) {
-            TRY(dataloader_begin_shard_(d));
-        } else {
-            TRY(dataloader_reset(d));
-        }
-    }
+    TRY(dataloader_skip_(d, dataloader_ahead_(d)));
+    TRY(dataloader_pass_end_(d)); // then nothing was fetched: no thread goes beyond a shard
     TokenBatch* b = dataloader_next_batch_(d);
     if (!fetched) {
         dataloader_order_(d, b, d->current_sample_idx);
         token_batch_read_(b);
     }
     if (b->error[0] != '\0') { return status_fail("%s", b->error); }
+    d->batch = (d->batch + 1) % DATALOADER_BATCHES;
+    TRY(dataloader_advance_(d));
     *inputs = b->tokens;
     *targets = b->tokens + 1;
-    d->batch = (d->batch + 1) % DATALOADER_BATCHES;
-    d->current_sample_idx++;
     dataloader_fetch_(d);
     return STATUS_OK;
 }

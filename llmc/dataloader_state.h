@@ -1,7 +1,8 @@
 /*
 Where a loader stands, as a state file (checkpoint.h) holds it: the position in its header, and, of a loader that shuffles,
 the tail  num_shards (size_t), shard_order, num_samples (size_t), sample_order, rng.  It is a copy: a thread may write it
-while the loader goes on. What comes from a file is checked before a loader sees it.
+while the loader goes on. What comes from a file is checked before a loader sees it. Where several processes share the steps
+(dataloader_share), a state is of the end of a step: it is the same in all of them, and that of one process alone.
 */
 #ifndef LLMC_DATALOADER_STATE_H
 #define LLMC_DATALOADER_STATE_H
@@ -105,15 +106,15 @@ static inline Status dataloader_state_read(DataLoaderState* s, CheckedReader* fi
 
 static inline Status dataloader_state_count_(size_t saved, size_t now, const char* what, const char* path) {
     if (saved == now) { return STATUS_OK; }
-    return status_fail("%s was saved with %zu %s, now there are %zu: the data, the batch or the number of processes is "
-                       "another",
-                       path, saved, what, now);
+    return status_fail("%s was saved with %zu %s, now there are %zu: the data or the batch is another", path, saved,
+                       what, now);
 }
 
 // Puts a loader that was opened with the same files and settings back to where it stood: the next batch is the one that would
 // have followed. `path` is the state file, for messages.
 static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* s, const char* path) {
     token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
+    d->micro_step = 0;
     if (s->shuffled != d->should_shuffle) {
         return status_fail("%s was written with -a %d; resume with the same", path, !s->shuffled);
     }
@@ -128,8 +129,7 @@ static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* 
     d->current_shard_idx = s->shard;
     TRY(dataloader_open_shard_(d));
     if (s->sample > d->shard_num_samples) {
-        return status_fail("%s was saved at sample %zu of %s, which now has %zu: the data, the batch or the number of "
-                           "processes is another",
+        return status_fail("%s was saved at sample %zu of %s, which now has %zu: the data or the batch is another",
                            path, s->sample, d->shard.path, d->shard_num_samples);
     }
     d->current_sample_idx = s->sample;
@@ -146,6 +146,7 @@ static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* 
 // cannot be read. The next dataloader_next opens the shard; that it stands there can be saved without.
 static inline void dataloader_set_position(DataLoader* d, const DataLoaderState* s) {
     token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
+    d->micro_step = 0;
     dataloader_close_shard_(d);
     d->current_shard_idx = s->shard, d->current_sample_idx = s->sample;
     d->shard_num_samples = s->num_samples;

@@ -1,7 +1,7 @@
 /*
 Multiple-choice evaluation (HellaSwag: Zellers et al. 2019). A context has four endings; the model chooses the one whose
 tokens it finds likeliest on average. Each ending is a row: context, ending, zeros. An example takes four rows, a batch
-of B rows B/4 examples.
+of B rows B/4 examples: batch i the examples from i * (B/4) on, whoever asks for it.
 
 The file: the header ([2] number of examples), then each example as uint16:
   65535, its length in bytes, its index, the label, the number of endings,
@@ -24,10 +24,8 @@ enum { EVAL_SMALLEST = 5 + 2 * (1 + EVAL_ENDINGS) }; // words of an example whos
 typedef struct {
     size_t B, T;
     const char* path;
-    int num_examples;    // of the file, over all ranks
-    int num_batches;     // that it takes to go through it once, the same for all ranks
-    int first, end;      // this rank's examples: first .. end-1
-    int current;         // the next one
+    int num_examples;    // of the file
+    int num_batches;     // that it takes to go through it once
     int batch_size;      // examples of a batch: B/4
     int examples;        // in this batch; fewer, or none, at the end
     int largest_token;   // of the file
@@ -108,11 +106,9 @@ static inline void evalloader_read_(EvalLoader* e) {
 // ----------------------------------------------------------------------------
 // The loader
 
-static inline void evalloader_reset(EvalLoader* e) { e->current = e->first; }
-
-// Opens an evaluation file for batches of B rows of T tokens; the examples are shared out among the ranks in runs.
-// `path` must outlive the loader. Ends with one line that names the file and its fault.
-static inline void evalloader_open(EvalLoader* e, const char* path, int B, int T, int rank, int num_ranks) {
+// Opens an evaluation file for batches of B rows of T tokens. `path` must outlive the loader. Ends with one line that names
+// the file and its fault.
+static inline void evalloader_open(EvalLoader* e, const char* path, int B, int T) {
     memset(e, 0, sizeof(*e));
     e->B = (size_t)B, e->T = (size_t)T;
     e->path = path;
@@ -122,16 +118,25 @@ static inline void evalloader_open(EvalLoader* e, const char* path, int B, int T
               (int)EVAL_ENDINGS, B, (int)EVAL_ENDINGS);
     }
     evalloader_read_(e);
-    int share = CEIL_DIV(e->num_examples, num_ranks);
-    int64_t first = (int64_t)share * rank, end = first + share;
-    e->first = (int)(first < e->num_examples ? first : e->num_examples);
-    e->end = (int)(end < e->num_examples ? end : e->num_examples);
-    e->num_batches = CEIL_DIV(share, e->batch_size);
+    e->num_batches = CEIL_DIV(e->num_examples, e->batch_size);
     e->inputs = (int*)calloc_check(e->B * e->T, sizeof(int));
     e->targets = (int*)calloc_check(e->B * e->T, sizeof(int));
     e->mask = (unsigned char*)calloc_check(e->B * e->T, 1);
     e->label = (int*)calloc_check((size_t)e->batch_size, sizeof(int));
-    evalloader_reset(e);
+}
+
+// Tokens of the longest row of the file
+static inline size_t evalloader_longest(const EvalLoader* e) {
+    size_t longest = 0;
+    for (int i = 0; i < e->num_examples; i++) {
+        const uint16_t* context = e->words + e->offsets[i] + 5;
+        const uint16_t* ending = context + 1 + context[0];
+        for (int k = 0; k < EVAL_ENDINGS; k++, ending += 1 + ending[0]) {
+            size_t row = (size_t)context[0] + ending[0];
+            longest = row > longest ? row : longest;
+        }
+    }
+    return longest;
 }
 
 // Ends with one line where the file holds a token that the model does not know.
@@ -157,15 +162,17 @@ static inline int evalloader_unpack_(const EvalLoader* e, int example, int* inpu
     return e->words[e->offsets[example] + 3];
 }
 
-// Fills inputs, targets, mask and label with the next examples of this rank; with none where it has no more.
-static inline void evalloader_next(EvalLoader* e) {
+// Fills inputs, targets, mask and label with the examples of a batch; with none where it is beyond the end.
+static inline void evalloader_fill(EvalLoader* e, int batch) {
     size_t tokens = e->B * e->T;
     memset(e->inputs, 0, tokens * sizeof(int));
     memset(e->targets, 0, tokens * sizeof(int));
     memset(e->mask, 0, tokens);
-    for (e->examples = 0; e->examples < e->batch_size && e->current < e->end; e->examples++) {
+    int first = batch < e->num_batches ? batch * e->batch_size : e->num_examples;
+    for (e->examples = 0; e->examples < e->batch_size && first + e->examples < e->num_examples; e->examples++) {
         size_t at = (size_t)e->examples * EVAL_ENDINGS * e->T;
-        e->label[e->examples] = evalloader_unpack_(e, e->current++, e->inputs + at, e->targets + at, e->mask + at);
+        e->label[e->examples] =
+            evalloader_unpack_(e, first + e->examples, e->inputs + at, e->targets + at, e->mask + at);
     }
 }
 

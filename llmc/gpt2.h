@@ -107,25 +107,6 @@ static inline char* gpt2_get_pointer_(const void* members, int i) {
     return pointer;
 }
 
-// Points every member of a struct made by GPT2_DECLARE_PARAMETERS into one block of memory, in table order.
-static inline void gpt2_point_parameters(void* members, const GPT2Parameter* table, void* memory, size_t element) {
-    char* p = (char*)memory;
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        gpt2_set_pointer_(members, i, p);
-        p += table[i].count * element;
-    }
-}
-
-// Points every member of `slice` at layer i of what the same member of `whole` points to; a tensor without layers stays
-// itself.
-static inline void gpt2_slice_parameters(void* slice, const void* whole, const GPT2Parameter* table, size_t layer,
-                                         size_t element) {
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        size_t index = table[i].layers > 1 ? layer : 0;
-        gpt2_set_pointer_(slice, i, gpt2_get_pointer_(whole, i) + index * table[i].rows * table[i].cols * element);
-    }
-}
-
 // ----------------------------------------------------------------------------
 // Activations. X(ctx, name, type, layers, count): `layers` slices of `count` elements each, of type real (the training
 // precision) or stat (fp32 always). Lg and Ln are L, or 1 where a tensor is recomputed in the backward pass instead of
@@ -213,8 +194,8 @@ static inline void gpt2_point_activations(void* members, const GPT2Activation* t
     }
 }
 
-// The same as gpt2_slice_parameters for activations. A tensor that is computed again instead of kept has one slice, which
-// serves all layers.
+// Points every member of `slice` at layer i of what the same member of `whole` points to. A tensor that is computed again
+// instead of kept has one slice, which serves all layers.
 static inline void gpt2_slice_activations(void* slice, const void* whole, const GPT2Activation* table, size_t layer,
                                           size_t real_size) {
     for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) {
@@ -231,7 +212,7 @@ static inline void gpt2_slice_activations(void* slice, const void* whole, const 
 //   gpt3:c768            GPT-3 by channels, context 2048
 //   gpt2:l4c128h4        any other size: layers, channels, heads
 //   d12t4096, gpt2:l4c128h4t64   the same with another context length
-//   model.bin            a checkpoint (not handled here)
+//   model.bin            weights, as are other files and folders: weights_file.h
 
 typedef struct {
     int key, layers, channels, heads;
@@ -261,7 +242,7 @@ static const GPT2Size gpt3_by_channels[] = {
 
 #define GPT2_DESCRIPTOR_HELP                                                                                           \
     "use d6, d12, d24, d36, d48, gpt3:c768 and the like, gpt2:l<layers>c<channels>h<heads>, each with t<context> "     \
-    "appended if wanted, or a .bin file"
+    "appended if wanted, or the name of weights: a .bin or .safetensors file, or a folder"
 
 // The vocabulary rounded up to a multiple of 128. One that is too large stays what it is, and is refused below.
 static inline int gpt2_pad_vocab(int vocab_size) {

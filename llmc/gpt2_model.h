@@ -17,23 +17,32 @@ process and the CUDA context are whole, the model can be freed, and an argument 
 
 #include "doctor.h"
 #include "gpt2.h"
+#include "gradient_tree.h"
 #include "host_memory.h"
+#include "parameter_layout.h"
 #include "plan.h"
 #include "status.h"
 
 typedef struct GPT2 GPT2;
+typedef struct Comm Comm; // comm.h
 
-// How a model computes. The CPU trainer reads `recompute` only.
+// How a model computes. The CPU trainer has no master weights, no tf32 and no GELU in epilogues.
 typedef struct {
     int recompute;      // what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 LayerNorm too
     int master_weights; // 1: AdamW updates an fp32 copy of bf16 weights; 0: the weights, with stochastic rounding
     int tf32;           // 1: fp32 GEMMs may use tf32 tensor cores
     int gelu_fusion;    // GELU in cuBLASLt's epilogues: 0 never, 1 forward, 2 forward and backward
+    int micro_steps;    // the most micro-steps of a step in this process: what gradient buffers are sized for
+    Comm* comm;         // the processes that train this model together; NULL: this one alone
+    int zero;           // 1: a process has the moments and master weights of its shard only (ZeRO-1); 0: it has all
+    int sum_any;      // 1: gradients are summed in any order; 0: in that of gradient_tree.h, the same bits for any 2^n
+    int copy_engines; // 1: they move what GPUs of one machine exchange, where they can; 0: NCCL's kernels
 } GPT2Settings;
 
 static inline GPT2Settings gpt2_default_settings(void) {
     GPT2Settings s;
     s.recompute = 1, s.master_weights = 1, s.tf32 = 1, s.gelu_fusion = 0;
+    s.micro_steps = 1, s.comm = NULL, s.zero = 1, s.sum_any = 0, s.copy_engines = 1;
     return s;
 }
 
@@ -43,17 +52,24 @@ typedef struct {
     GPT2Settings settings;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t num_parameters;
-    size_t weight_bytes; // of one weight: 4 in fp32, 2 in bf16
-    size_t memory_bytes; // that the model has allocated; on the GPU, of device memory
-    int B, T;            // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
-    int training;        // 1: the model has gradients and AdamW's moments
-    float mean_loss;     // nats: of the last step, after its last gpt2_backward
-    float* losses;       // (B,T) nats, on the host: of the last gpt2_validate
-    // Weights that the last gpt2_update left as they were because their new value was not finite; after gpt2_synchronize.
+    size_t weight_bytes;   // of one weight: 4 in fp32, 2 in bf16
+    size_t memory_bytes;   // that the model has allocated; on the GPU, of device memory
+    int rank, size;        // this process, of so many that train the model
+    int copy_engines;      // 1: they move what is exchanged between the GPUs
+    int sharded;           // 1: moments and master weights are those of this process's shard only
+    size_t elements;       // of the memory of weights and gradients, with the gaps between tensors (parameter_layout.h)
+    size_t shard_elements; // of that of moments, and of master weights: as many, or a shard's
+    int B, T;              // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
+    int training;          // 1: the model has gradients and AdamW's moments
+    float mean_loss;       // nats: of the last step, over all processes; after its gpt2_grad_norm
+    float* losses;         // (B,T) nats, on the host: of the last gpt2_validate
+    // Weights, of all processes, that the last gpt2_update left as they were because their new value was not finite; after
+    // gpt2_synchronize.
     unsigned long long non_finite_weights;
 } GPT2Info;
 
-// The blocks of memory that have an element for each parameter, in table order.
+// The blocks of memory that have an element for each parameter. They lie as parameter_layout.h says; the functions below
+// have them in table order.
 typedef enum {
     GPT2_WEIGHTS,       // weight_bytes each
     GPT2_GRADIENTS,     // fp32, and so are the rest
@@ -100,6 +116,9 @@ void gpt2_free(GPT2* model);
 // Valid, and kept up to date, until gpt2_free.
 const GPT2Info* gpt2_info(const GPT2* model);
 
+// Where the parameters lie in memory, and whose shard each is in. Valid until gpt2_free.
+const ParameterLayout* gpt2_layout(const GPT2* model);
+
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
@@ -108,10 +127,13 @@ const GPT2Info* gpt2_info(const GPT2* model);
 Status gpt2_set_parameters(GPT2* model, const float* params);
 Status gpt2_get_parameters(GPT2* model, float* params);
 
-// The size of a block; 0 where the model has no such block.
+// The size of a block, of all shards together; 0 where the model has no such block.
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
 
-// Bytes offset .. offset+bytes-1 of a block, as they are, to the host and back.
+// Bytes offset .. offset+bytes-1 of a block, as they are, to the host and back. Of a sharded block only the numbers of this
+// process's shard: the others stay as they are, in `host` as in the model. The gradients are those of the subtree that the
+// last micro-step belongs to; after the last one of several processes, the shard's are sums over all of them (all are, with
+// zero 0).
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes);
 
@@ -133,18 +155,23 @@ Status gpt2_get_logits(GPT2* model, float* logits, int t);
 // A forward pass and the batch's losses. *loss is their mean in nats; each of them is in gpt2_info()->losses.
 Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T);
 
-// The gradients of the batch of the last gpt2_forward, whose inputs are given again, added up over grad_accum_steps
-// micro-steps and scaled to their mean. The first micro-step (0) overwrites what was there. After the last one
-// gpt2_info()->mean_loss is the loss of the whole step.
+// The gradients of the batch of the last gpt2_forward, whose inputs are given again, added up over this process's
+// grad_accum_steps micro-steps (settings.micro_steps at most) and scaled to the mean over all processes. The first
+// micro-step (0) overwrites what was there; the last one adds the other processes' to those of this process's shard.
 Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step);
 
-// *norm is the Euclidean norm of all gradients.
+// 1: from the next gpt2_backward on nothing is exchanged: gradients, loss and norm are those of this process's own
+// micro-steps, to look for a fault in them. 0, as at first: of all processes.
+void gpt2_set_local(GPT2* model, int local);
+
+// After the last micro-step: *norm is the Euclidean norm of all gradients, and gpt2_info()->mean_loss the loss of the step.
 Status gpt2_grad_norm(GPT2* model, float* norm);
 
 // One AdamW step (adamw.cuh, cpu_adamw.h), `step` counting from 1; weight decay on matrices only; the gradients are
-// multiplied by grad_scale. Where the loss of the step (gpt2_backward) or the norm of its gradients (gpt2_grad_norm) is
-// not finite, all weights and moments stay as they are: the GPU decides that by itself. A single weight whose new value
-// or second moment is not finite stays as it is with its moments, and is counted in gpt2_info()->non_finite_weights.
+// multiplied by grad_scale. A process updates its shard, and then has the other shards' weights from their processes. Where
+// the loss of the step (gpt2_backward) or the norm of its gradients (gpt2_grad_norm) is not finite, all weights and moments
+// stay as they are: the GPU decides that by itself. A single weight whose new value or second moment is not finite stays as
+// it is with its moments, and is counted in gpt2_info()->non_finite_weights.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_scale, int step);
 
@@ -159,8 +186,8 @@ Status gpt2_synchronize(GPT2* model);
 // qkvw, layer 2", "forward: fch of layer 3", "backward: gradient of fcw, layer 3"; "" where every number is finite.
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size);
 
-// *digest is a 64-bit sum over the bits of all gradients and where they are, in no order: equal gradients have equal digests,
-// and a change in one of them always changes it.
+// *digest is a 64-bit sum over the bits of all gradients in this process's memory and where they are, in no order: equal
+// gradients have equal digests, and a change in one of them always changes it.
 Status gpt2_gradient_digest(GPT2* model, uint64_t* digest);
 
 // ----------------------------------------------------------------------------
@@ -173,8 +200,8 @@ Status gpt2_allocate_snapshot(GPT2* model);
 // Takes one, after all work so far; no gpt2_read_snapshot of the one before may be under way. On return the model may go on.
 Status gpt2_take_snapshot(GPT2* model);
 
-// Bytes offset .. offset+bytes-1 of a block (not the gradients) at the moment when the snapshot was taken, to the host. One
-// other thread may call this while the model trains; its errors are that thread's.
+// Bytes offset .. offset+bytes-1 of a block (not the gradients) at the moment when the snapshot was taken, to the host, as
+// gpt2_copy_out has them. One other thread may call this while the model trains; its errors are that thread's.
 Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
 
 // "GPU", "host" or "none".
@@ -182,6 +209,12 @@ const char* gpt2_snapshot_place(const GPT2* model);
 
 // ----------------------------------------------------------------------------
 // The machine
+
+// How many GPUs this process sees; 0 in the CPU trainer, which needs none.
+int gpt2_num_devices(void);
+
+// Which of them is this process's, in all of its threads: 0, or what this was called with before anything else here.
+void gpt2_use_device(int device);
 
 // Memory for batches, page-locked on the GPU's host. NULL where there is none; gpt2_host_free frees it.
 void* gpt2_host_alloc(size_t bytes);
@@ -206,6 +239,11 @@ void gpt2_range_end(void);
 
 // ----------------------------------------------------------------------------
 // What every implementation refuses
+
+// Settings that no model can have.
+static inline Status gpt2_check_settings(GPT2Settings s) {
+    return s.micro_steps >= 1 ? STATUS_OK : status_fail("a model for %d micro-steps", s.micro_steps);
+}
 
 // Sizes of a batch that no model of this context can be allocated for.
 static inline Status gpt2_check_sizes(GPT2Config config, int B, int T) {
@@ -250,18 +288,26 @@ static inline Status gpt2_check_training(const GPT2Info* info) {
     return info->training ? STATUS_OK : status_fail("this model was not allocated for training");
 }
 
-// A backward pass before any forward pass, or a micro-step that is not one of the step's.
+// A backward pass before any forward pass, a micro-step that is not one of the step's, or a step that needs more buffers for
+// its gradients than there are.
 static inline Status gpt2_check_backward(const GPT2Info* info, size_t BT, int grad_accum_steps, int micro_step) {
     TRY(gpt2_check_training(info));
     if (BT == 0) { return status_fail("gpt2_backward before gpt2_forward"); }
-    if (micro_step >= 0 && micro_step < grad_accum_steps) { return STATUS_OK; }
-    return status_fail("micro-step %d of %d", micro_step, grad_accum_steps);
+    if (micro_step < 0 || micro_step >= grad_accum_steps) {
+        return status_fail("micro-step %d of %d", micro_step, grad_accum_steps);
+    }
+    int most = info->settings.micro_steps;
+    int buffers = info->settings.sum_any || gradient_buffers(grad_accum_steps, 0) <= gradient_buffers(most, 0);
+    if (grad_accum_steps <= most && buffers) { return STATUS_OK; }
+    return status_fail("a step of %d micro-steps, of a model made for %d (GPT2Settings.micro_steps)", grad_accum_steps,
+                       most);
 }
 
 // What a snapshot holds of a model for training, in bytes. Only bf16 weights have master weights.
 static inline size_t gpt2_snapshot_bytes(const GPT2Info* info) {
     size_t masters = info->weight_bytes < sizeof(float) && info->settings.master_weights ? sizeof(float) : 0;
-    return size_mul(info->num_parameters, info->weight_bytes + 2 * sizeof(float) + masters);
+    size_t shard = size_mul(info->shard_elements, 2 * sizeof(float) + masters);
+    return size_add(size_mul(info->elements, info->weight_bytes), shard);
 }
 
 // 1 where a GPU with `available` of `total` bytes free has ample room for a snapshot: a tenth of its memory stays free, and

@@ -20,6 +20,7 @@ enum { LOGGER_LINE = 256, LOGGER_PENDING = 1 << 20 }; // bytes of the longest li
 
 typedef struct {
     char path[1024];
+    int fd;               // that lines go to; 0: `path` is opened for each
     int active;           // 0: nothing is written
     uint64_t run;         // the id in the first line; 0: there is none
     char* pending;        // lines that wait to be written, or NULL
@@ -106,7 +107,7 @@ static inline void logger_open(Logger* logger, const char* dir, int resume_step,
 static inline int logger_append_(const Logger* logger, const char* text, size_t bytes) {
     char first[LOGGER_LINE] = "";
     struct stat st;
-    int fd = open(logger->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    int fd = logger->fd ? logger->fd : open(logger->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) { return errno; }
     if (fstat(fd, &st) != 0) { st.st_size = 0; }
     errno = 0;
@@ -115,7 +116,7 @@ static inline int logger_append_(const Logger* logger, const char* text, size_t 
     int error = ok ? 0 : errno ? errno : ENOSPC; // a write that was cut short says why when it is tried again
     if (!ok && ftruncate(fd, st.st_size) != 0) { /* no regular file: there is nothing to take back */
     }
-    if (close(fd) != 0 && ok) { error = errno; }
+    if (logger->fd == 0 && close(fd) != 0 && ok) { error = errno; }
     return error;
 }
 
@@ -148,6 +149,13 @@ static inline void logger_retry_(Logger* logger) {
     if (logger->error == 0) { logger->pending_bytes = 0, logger->lost = 0; }
 }
 
+// Writes a whole line, or keeps it for later.
+static inline void logger_write(Logger* logger, const char* line, size_t bytes) {
+    logger_retry_(logger);
+    if (logger->error == 0) { logger_note_(logger, logger_append_(logger, line, bytes)); }
+    if (logger->error != 0) { logger_keep_(logger, line, bytes); }
+}
+
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
@@ -159,10 +167,7 @@ logger_line_(Logger* logger, const char* format, ...) {
     va_start(args, format);
     int length = vsnprintf(line, sizeof(line), format, args);
     va_end(args);
-    size_t bytes = length < LOGGER_LINE ? (size_t)length : LOGGER_LINE - 1;
-    logger_retry_(logger);
-    if (logger->error == 0) { logger_note_(logger, logger_append_(logger, line, bytes)); }
-    if (logger->error != 0) { logger_keep_(logger, line, bytes); }
+    logger_write(logger, line, length < LOGGER_LINE ? (size_t)length : LOGGER_LINE - 1);
 }
 
 static inline void logger_train(Logger* logger, int step, float loss, float learning_rate, float norm) {

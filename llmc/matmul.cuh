@@ -2,8 +2,9 @@
 GEMMs through cuBLASLt: the linear layer out = inp W^T + b and its two gradients.
 
 cuBLASLt is column-major: a row-major (R, S) tensor is its column-major (S, R) matrix, so each GEMM below is written
-transposed. Inputs are floatX; accumulation is fp32; weight gradients are fp32 and are added to. The algorithm is
-cuBLASLt's first heuristic for the shape, looked up once and never timed, so that every run computes the same bits.
+transposed. Inputs are floatX; accumulation is fp32; weight gradients are fp32. The algorithm is cuBLASLt's first
+heuristic for the shape, looked up once and never timed, so that every run computes the same bits. A weight gradient that
+is added in place has the algorithm of one that overwrites: D = C + AB rounds the very AB that D = AB stores.
 */
 #ifndef LLMC_MATMUL_CUH
 #define LLMC_MATMUL_CUH
@@ -16,7 +17,6 @@ struct MatmulShape {
     int transpose_a, transpose_b;
     cublasLtEpilogue_t epilogue;
     cudaDataType_t out_type; // of D; A and B are floatX
-    int accumulate;          // D += instead of D =
 };
 
 struct MatmulPlan {
@@ -128,27 +128,27 @@ static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
     return p;
 }
 
-// D = A B, or D += A B, each operand transposed or not, with an epilogue that may read a bias or read or write aux.
-static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b, MatmulShape shape, const floatX* bias,
-                           const floatX* aux) {
+// D = A B, or with `accumulate` D += A B, each operand transposed or not, with an epilogue that may read a bias or read or
+// write aux.
+static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b, MatmulShape shape, int accumulate,
+                           const floatX* bias, const floatX* aux) {
     MatmulPlan* p = matmul_plan_(mm, shape);
     if (p == NULL) { return; }
     if (bias != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias); }
     if (aux != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void*)aux); }
-    float alpha = 1.0f, beta = shape.accumulate ? 1.0f : 0.0f;
+    float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
     cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, d, p->d, d, p->d, &p->algorithm,
                               mm->workspace, MATMUL_WORKSPACE, mm->stream));
 }
 
 static inline MatmulShape matmul_shape_(int m, int n, int k, int ta, int tb, cublasLtEpilogue_t epilogue,
-                                        cudaDataType_t out_type, int accumulate) {
+                                        cudaDataType_t out_type) {
     MatmulShape shape;
     memset(&shape, 0, sizeof(shape)); // plans are compared byte by byte
     shape.m = m, shape.n = n, shape.k = k;
     shape.transpose_a = ta, shape.transpose_b = tb;
     shape.epilogue = epilogue;
     shape.out_type = out_type;
-    shape.accumulate = accumulate;
     return shape;
 }
 
@@ -156,30 +156,30 @@ static inline MatmulShape matmul_shape_(int m, int n, int k, int ta, int tb, cub
 static inline void matmul_forward(Matmul* mm, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
                                   int BT, int C, int OC) {
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, epilogue, CudaType<floatX>::value, 0);
-    matmul_(mm, out, weight, inp, shape, bias, NULL);
+    MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, epilogue, CudaType<floatX>::value);
+    matmul_(mm, out, weight, inp, shape, 0, bias, NULL);
 }
 
 // pre (BT, OC) = inp (BT, C) W^T + bias and out = gelu(pre), in one GEMM.
 static inline void matmul_gelu_forward(Matmul* mm, floatX* out, floatX* pre, const floatX* inp, const floatX* weight,
                                        const floatX* bias, int BT, int C, int OC) {
-    MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CudaType<floatX>::value, 0);
-    matmul_(mm, out, weight, inp, shape, bias, pre);
+    MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CudaType<floatX>::value);
+    matmul_(mm, out, weight, inp, shape, 0, bias, pre);
 }
 
 // dinp (BT, C) = dout (BT, OC) W. With pre (BT, C) not NULL, dinp is multiplied by gelu'(pre).
 static inline void matmul_backward_input(Matmul* mm, floatX* dinp, const floatX* dout, const floatX* weight,
                                          const floatX* pre, int BT, int C, int OC) {
     cublasLtEpilogue_t epilogue = pre ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT;
-    MatmulShape shape = matmul_shape_(C, BT, OC, 0, 0, epilogue, CudaType<floatX>::value, 0);
-    matmul_(mm, dinp, weight, dout, shape, NULL, pre);
+    MatmulShape shape = matmul_shape_(C, BT, OC, 0, 0, epilogue, CudaType<floatX>::value);
+    matmul_(mm, dinp, weight, dout, shape, 0, NULL, pre);
 }
 
-// dweight (OC, C), fp32, += dout^T inp; dout is (BT, OC), inp (BT, C).
-static inline void matmul_backward_weight(Matmul* mm, float* dweight, const floatX* dout, const floatX* inp, int BT,
-                                          int C, int OC) {
-    MatmulShape shape = matmul_shape_(C, OC, BT, 0, 1, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F, 1);
-    matmul_(mm, dweight, inp, dout, shape, NULL, NULL);
+// dweight (OC, C), fp32, = dout^T inp, or += with `accumulate`; dout is (BT, OC), inp (BT, C).
+static inline void matmul_backward_weight(Matmul* mm, float* dweight, const floatX* dout, const floatX* inp,
+                                          int accumulate, int BT, int C, int OC) {
+    MatmulShape shape = matmul_shape_(C, OC, BT, 0, 1, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F);
+    matmul_(mm, dweight, inp, dout, shape, accumulate, NULL, NULL);
 }
 
 // A block of random bytes whose floatX are finite, of both signs, and between 2^-7 and 2 in magnitude. NULL where there

@@ -19,6 +19,7 @@ that are damaged or not finite are refused.
 #include "digest.h"
 #include "finite_check.h"
 #include "gpt2.h"
+#include "weight_types.h"
 
 enum { MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
 
@@ -187,20 +188,6 @@ static inline Status model_file_verify(const char* path, ModelHeader* header) {
 }
 
 // ----------------------------------------------------------------------------
-
-// bf16 <-> fp32 on the host; rounding to nearest even, NaN stays NaN
-static inline float bf16_to_float(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float y;
-    memcpy(&y, &bits, sizeof(y));
-    return y;
-}
-static inline uint16_t float_to_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof(bits));
-    if ((bits & 0x7fffffffu) > 0x7f800000u) { return (uint16_t)((bits >> 16) | 0x40u); }
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
 
 // Reads `count` weights into fp32; bf16 weights are cast.
 static inline Status model_reader_floats_(ModelReader* r, float* params, size_t count) {

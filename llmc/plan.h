@@ -20,6 +20,9 @@ enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 
     X(MOMENTS1, "first moments")                                                                                       \
     X(MOMENTS2, "second moments")                                                                                      \
     X(MASTER_WEIGHTS, "master weights")                                                                                \
+    X(GRADIENT_TREE, "gradients, tree sums")                                                                           \
+    X(RECEIVED, "gradients received")                                                                                  \
+    X(BLOCK_SUMS, "sums of blocks")                                                                                    \
     X(ACTIVATIONS, "activations")                                                                                      \
     X(BATCH, "a batch")                                                                                                \
     X(SORTED, "a batch, sorted")                                                                                       \
@@ -29,11 +32,15 @@ enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 
     X(CAST, "weights in fp32")                                                                                         \
     X(CONTEXT, "CUDA context")                                                                                         \
     X(LIBRARIES, "kernels, libraries")                                                                                 \
+    X(NCCL, "NCCL")                                                                                                    \
     X(SNAPSHOT, "snapshot")                                                                                            \
+    X(KV_CACHE, "KV cache")                                                                                            \
+    X(DECODER, "decoder")                                                                                              \
     X(HOST_SORTED, "a batch, sorted")                                                                                  \
     X(HOST_RESULTS, "results")                                                                                         \
     X(HOST_LOSSES, "losses")                                                                                           \
     X(HOST_SNAPSHOT, "snapshot")                                                                                       \
+    X(HOST_DECODER, "decoder")                                                                                         \
     X(HOST_GEMM, "a GEMM to measure")                                                                                  \
     X(HOST_WEIGHTS, "weights in fp32")                                                                                 \
     X(HOST_LOADERS, "batches from files")                                                                              \
@@ -53,6 +60,7 @@ typedef struct {
 typedef struct {
     PlanRow rows[NUM_PLAN_ROWS];
     GPT2Activation activations[NUM_ACTIVATION_TENSORS]; // what the row `activations` consists of
+    size_t checkpoint_bytes;                            // weights, moments and master weights in a checkpoint's files
 } GPT2Plan;
 
 // What there is for a run on this machine

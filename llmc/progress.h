@@ -87,7 +87,7 @@ static inline void progress_begin(const char* what, double wait) {
 }
 
 static inline void progress_update(const char* what, size_t done, size_t total) {
-    progress_show(&progress_of_program, stdout, isatty(STDOUT_FILENO), wall_seconds(), what, done, total);
+    progress_show(&progress_of_program, stdout, terminal_can_rewrite(), wall_seconds(), what, done, total);
 }
 
 static inline void progress_end(void) { progress_finish(&progress_of_program, stdout); }

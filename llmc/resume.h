@@ -8,7 +8,8 @@ run, and a folder that holds another run. The order of a start, in which nothing
     ...                   the model is built and the checkpoint read
     run_start_begin()     creates or clears the folder, removes what a killed run left
 
-All of them end with one line where the run is refused.
+All of them end with one line where the run is refused, and all processes of a run call them. Rank 0 alone looks at the
+folder, or at any file of weights; the others receive what they need, and end without a line where rank 0 has said why.
 */
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
@@ -20,15 +21,38 @@ All of them end with one line where the run is refused.
 #include "run_folder.h"
 #include "run_identity.h"
 #include "schedulers.h"
+#include "weights_file.h"
 
 typedef struct {
-    RunFolder folder;
-    RunFolderScan scan;
+    Comm* comm;
+    RunFolder folder;     // rank 0; the others have none
+    RunFolderScan scan;   // rank 0
     int step;             // of the checkpoint that the run goes on from; -1: it begins
+    int batch;            // B of the checkpoint, or 0: what -b auto is for a run that resumes
     RunIdentity identity; // of this run
     RunIdentity before;   // of the run that wrote the checkpoint; all 0 where it does not say
-    uint64_t log;         // the id in main.log; 0 where it does not say
+    uint64_t log;         // rank 0: the id in main.log; 0 where it does not say
 } RunStart;
+
+// ----------------------------------------------------------------------------
+// Rank 0 and the others
+
+// As check(); but what rank 0 has said already, the other processes do not say again.
+static inline void run_start_check(const RunStart* s, Status status) {
+    static const char said[] = "rank 0: ";
+    if (status != STATUS_OK && comm_rank(s->comm) != 0 && strncmp(status_message(), said, sizeof(said) - 1) == 0) {
+        exit(EXIT_FAILURE);
+    }
+    check(status);
+}
+
+// Rank 0's data (bytes), in every process. Where rank 0 has ended with an error, the others end too.
+static inline void run_start_share_(const RunStart* s, void* data, size_t bytes) {
+    run_start_check(s, comm_broadcast(s->comm, data, bytes, 0));
+}
+
+// Waits for all processes: none goes on where one has failed.
+static inline void run_start_wait_(const RunStart* s) { run_start_check(s, comm_barrier(s->comm)); }
 
 // ----------------------------------------------------------------------------
 // Finding
@@ -79,12 +103,20 @@ static inline Status run_start_verify_(const char* directory, int step) {
     return status;
 }
 
-// Locks and looks at the output directory, if there is one, and finds the checkpoint that -y 1 goes on from.
-static inline void run_start_open(RunStart* s, const Options* o) {
-    memset(s, 0, sizeof(*s));
-    s->step = -1;
-    s->folder.lock = -1;
-    if (o->output_dir == NULL) { return; }
+// B of a checkpoint: as its settings say, or, of an older one, as its state's header does; 0 where neither does.
+static inline int run_start_batch_(const RunStart* s) {
+    char value[32];
+    int32_t header[HEADER_INTS] = {0};
+    run_identity_value(s->before.text, s->before.text_bytes, "--batch", value, sizeof(value));
+    if (atoi(value) > 0) { return atoi(value); }
+    FILE* file = fopen(checkpoint_paths(s->folder.path, s->step).state, "rb");
+    int whole = file != NULL && fread(header, sizeof(header), 1, file) == 1 && header[0] == STATE_MAGIC;
+    if (file != NULL) { fclose(file); }
+    return whole && header[STATE_BATCH] > 0 && header[STATE_BATCH] <= 1 << 20 ? header[STATE_BATCH] : 0;
+}
+
+// Rank 0: locks and looks at the output directory, if there is one, and finds the checkpoint that -y 1 goes on from.
+static inline void run_start_find_(RunStart* s, const Options* o) {
     if (o->plan) { // writes nothing, and may look on where a run is at work
         snprintf(s->folder.path, sizeof(s->folder.path), "%s", o->output_dir);
     } else {
@@ -94,7 +126,10 @@ static inline void run_start_open(RunStart* s, const Options* o) {
     check(run_folder_scan(&s->scan, o->output_dir));
     s->log = logger_read_run(o->output_dir);
     if (o->resume) { s->step = run_folder_newest(&s->folder, &s->scan, run_start_verify_); }
-    if (s->step >= 0) { check(checkpoint_read_identity(&s->before, o->output_dir, s->step)); }
+    if (s->step >= 0) {
+        check(checkpoint_read_identity(&s->before, o->output_dir, s->step));
+        s->batch = run_start_batch_(s);
+    }
     if (s->step >= 0 || o->overwrite) { return; }
     if (s->folder.num_damaged > 0) {
         fatal("-o %s: no checkpoint is whole: %s; --overwrite begins anew, or name another folder", o->output_dir,
@@ -108,11 +143,68 @@ static inline void run_start_open(RunStart* s, const Options* o) {
     }
 }
 
-// B of the checkpoint, or 0: what -b auto is for a run that resumes.
-static inline int run_start_batch(const RunStart* s) {
-    char value[32];
-    run_identity_value(s->before.text, s->before.text_bytes, "--batch", value, sizeof(value));
-    return atoi(value);
+// What rank 0 has found, in every process
+static inline void run_start_share_found_(RunStart* s) {
+    RunIdentity* b = &s->before;
+    char* text = b->text;
+    run_start_share_(s, &s->step, sizeof(s->step));
+    run_start_share_(s, &s->batch, sizeof(s->batch));
+    run_start_share_(s, b, sizeof(*b));
+    b->text = comm_rank(s->comm) == 0 ? text : b->text != NULL ? (char*)calloc_check(b->text_bytes + 1, 1) : NULL;
+    if (b->text != NULL) { run_start_share_(s, b->text, b->text_bytes + 1); }
+}
+
+// Finds the checkpoint that the run goes on from. On return the folder, of rank 0, is this run's.
+static inline void run_start_open(RunStart* s, const Options* o, Comm* comm) {
+    memset(s, 0, sizeof(*s));
+    s->comm = comm;
+    s->step = -1;
+    s->folder.lock = -1;
+    if (o->output_dir == NULL) { return; }
+    if (comm_rank(comm) == 0) { run_start_find_(s, o); }
+    run_start_share_found_(s);
+}
+
+// ----------------------------------------------------------------------------
+// Files of weights
+
+// 1 where -e names weights, 0 where it describes a new model, as rank 0 sees it: a folder may be on its machine alone.
+static inline int run_start_is_file(const RunStart* s, const char* name) {
+    int is_file = comm_rank(s->comm) == 0 ? weights_is_file(name) : 0;
+    run_start_share_(s, &is_file, sizeof(is_file));
+    return is_file;
+}
+
+// The sizes of the model whose weights a file or folder holds.
+static inline GPT2Config run_start_config(const RunStart* s, const char* path) {
+    GPT2Config config;
+    memset(&config, 0, sizeof(config));
+    if (comm_rank(s->comm) == 0) {
+        if (!file_exists(path)) {
+            fatal("-e %s: no such file; name " WEIGHTS_HELP ", or start a new model, such as -e d12", path);
+        }
+        check(weights_read_config(path, &config));
+    }
+    run_start_share_(s, &config, sizeof(config));
+    return config;
+}
+
+// The weights of a file or folder, in fp32, which the caller frees. *unchecked is 1 where no checksums vouch for them.
+static inline float* run_start_load(const RunStart* s, const char* path, GPT2Config config, int* unchecked) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    float* params = NULL;
+    if (comm_rank(s->comm) == 0) {
+        GPT2Config found;
+        check(weights_load(&params, path, &found, unchecked));
+        if (memcmp(&found, &config, sizeof(config)) != 0) {
+            fatal("%s has changed while this run began: it holds a model of other sizes now; start again", path);
+        }
+    }
+    size_t bytes = gpt2_parameters(table, config) * sizeof(float); // so many have been read
+    if (params == NULL) { params = (float*)malloc_check(bytes); }
+    run_start_share_(s, unchecked, sizeof(*unchecked));
+    run_start_share_(s, params, bytes);
+    return params;
 }
 
 // ----------------------------------------------------------------------------
@@ -123,21 +215,28 @@ static inline int run_start_steps_matter_(const Options* o) {
     return strcmp(o->scheduler, "constant") != 0 && o->final_fraction != 1.0;
 }
 
+// Rank 0: what the files of initial weights are. Where they are gone when the run resumes, they are what they were.
+static inline void run_start_origin_(const RunStart* s, const char* path, char* origin, size_t size) {
+    if (s->step >= 0 && !file_exists(path)) {
+        printf("note: -e %s: no such file; the checkpoint's weights are taken, whatever it held\n", path);
+        run_identity_value(s->before.text, s->before.text_bytes, "initial-weights", origin, size);
+        return;
+    }
+    Digest digest = digest_begin();
+    status_clear();
+    check(weights_identity(&digest, path));
+    snprintf(origin, size, "file, digest %016" PRIx64, digest_end(digest));
+}
+
 // Appends sizes and origin of the initial weights that -e names, also where a checkpoint's are taken instead: `config` is the
-// checkpoint's then. A .bin that is gone by then is what it was.
+// checkpoint's then.
 static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2Config config) {
     char origin[128] = "new";
-    int is_file = strlen(o->model) >= 4 && strcmp(o->model + strlen(o->model) - 4, ".bin") == 0;
+    int is_file = run_start_is_file(s, o->model);
+    if (is_file && comm_rank(s->comm) == 0) { run_start_origin_(s, o->model, origin, sizeof(origin)); }
+    if (is_file) { run_start_share_(s, origin, sizeof(origin)); }
     if (!is_file && s->step >= 0) {
         config = gpt2_config_from_descriptor(o->model, o->vocab_size ? o->vocab_size : config.vocab_size);
-    } else if (is_file && (s->step < 0 || file_exists(o->model))) {
-        Digest digest = digest_begin();
-        status_clear();
-        check(identity_file(&digest, o->model));
-        snprintf(origin, sizeof(origin), "file, digest %016" PRIx64, digest_end(digest));
-    } else if (is_file) {
-        printf("note: -e %s: no such file; the checkpoint's weights are taken, whatever it held\n", o->model);
-        run_identity_value(s->before.text, s->before.text_bytes, "initial-weights", origin, sizeof(origin));
     }
     run_identity_line(&s->identity, IDENTITY_RESULT, "initial-weights", "%s", origin);
     run_identity_line(&s->identity, IDENTITY_FIXED, "model", "V %d, Vp %d, L %d, NH %d, C %d, maxT %d",
@@ -155,6 +254,7 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
     if (o->gelu_fusion > 0) { // else -r does not change a bit
         run_identity_line(id, IDENTITY_RESULT, "--recompute", "%d", o->recompute);
     }
+    run_identity_sum_order(id, o->sum_order, comm_size(s->comm));
     run_start_describe_model_(s, o, config);
     run_identity_line(id, IDENTITY_RESULT, "precision", "%s", numerics->precision);
     run_identity_line(id, IDENTITY_RESULT, "gemm", "%s", numerics->gemm);
@@ -166,9 +266,9 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
     if (s->before.run != 0) { id->run = s->before.run; }
 }
 
-// Says what a resumed run does otherwise than the checkpoint's, and refuses what changes the result; a run that begins in a
-// folder with a log refuses one of another run.
-static inline void run_start_compare(RunStart* s, const Options* o) {
+// Rank 0: says what a resumed run does otherwise than the checkpoint's, and refuses what changes the result; a run that begins
+// in a folder with a log refuses one of another run.
+static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     if (s->step < 0) {
         int own_log = s->scan.log_has_lines && s->log == s->identity.run;
         if (o->resume && !o->overwrite && !own_log) {
@@ -199,12 +299,32 @@ static inline void run_start_compare(RunStart* s, const Options* o) {
     }
 }
 
+// Refuses processes that were started with other settings, or see other data or another device: rank 0 names one of them.
+static inline void run_start_compare_processes_(const RunStart* s) {
+    char* settings = run_identity_settings(&s->identity);
+    if (settings == NULL) { fatal("out of memory: no room for the settings of the run"); }
+    status_clear();
+    Status alike = comm_compare(s->comm, settings);
+    free(settings);
+    if (alike != STATUS_OK && comm_rank(s->comm) != 0) {
+        status_clear();
+        run_start_wait_(s); // until rank 0 has said it
+    }
+    check(alike);
+}
+
+// Compares this run with the other processes' and with the checkpoint's.
+static inline void run_start_compare(RunStart* s, const Options* o) {
+    if (comm_size(s->comm) > 1) { run_start_compare_processes_(s); }
+    if (comm_rank(s->comm) == 0) { run_start_compare_before_(s, o); }
+    run_start_wait_(s);
+}
+
 // ----------------------------------------------------------------------------
 // The first changes on the disk
 
-// Creates the folder, or makes it this run's: with --overwrite another run's files go, else what a killed run has left.
-static inline void run_start_begin(RunStart* s, const Options* o) {
-    if (o->output_dir == NULL) { return; }
+// Rank 0: creates the folder, or makes it this run's.
+static inline void run_start_begin_folder_(RunStart* s, const Options* o) {
     if (!s->scan.exists) {
         create_directory(o->output_dir);
         check(run_folder_lock(&s->folder, o->output_dir));
@@ -217,6 +337,14 @@ static inline void run_start_begin(RunStart* s, const Options* o) {
         check(run_folder_keep(&s->folder, o->checkpoints_keep, o->checkpoint_major, s->step));
     }
     run_folder_scan_free(&s->scan);
+}
+
+// Creates the folder, or makes it this run's: with --overwrite another run's files go, else what a killed run has left. Nothing
+// is changed before every process has come as far.
+static inline void run_start_begin(RunStart* s, const Options* o) {
+    run_start_wait_(s);
+    if (o->output_dir != NULL && comm_rank(s->comm) == 0) { run_start_begin_folder_(s, o); }
+    run_start_wait_(s);
 }
 
 static inline void run_start_close(RunStart* s) {

@@ -10,13 +10,14 @@ is here. Nothing ends the program before the table is whole; it writes a file of
 #include <sys/statvfs.h>
 
 #include "checked_file.h"
-#include "cli.h"
+#include "trainer_flags.h"
 #include "dataloader.h"
 #include "doctor.h"
 #include "evalloader.h"
 #include "gpt2_model.h"
 #include "model_file.h"
 #include "tokenizer.h"
+#include "weights_file.h"
 
 enum { DOCTOR_MIB = 32 }; // of the file that is written
 
@@ -139,18 +140,23 @@ static inline void run_doctor_checked_(Doctor* d, const char* name, const char* 
     checked_close(&r);
 }
 
+// A .bin is read to its end; of Hugging Face's files the headers are, which say what every byte is.
 static inline void run_doctor_model_(Doctor* d, const Options* o, int is_default) {
+    static const char mend[] = "name other weights, or start a new model, such as -e d12";
     ModelHeader header;
-    size_t length = strlen(o->model);
-    static const char mend[] = "name another .bin, or start a new model, such as -e d12";
-    if (length < 4 || strcmp(o->model + length - 4, ".bin") != 0) { return; } // a new model
+    WeightsSource source;
+    GPT2Config config;
+    if (!weights_is_file(o->model)) { return; } // a new model
     if (!file_exists(o->model)) {
         doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, "model", mend, "%s: no such file", o->model);
         return;
     }
     memset(&header, 0, sizeof(header));
-    status_clear();
-    Status status = model_file_verify(o->model, &header);
+    Status status = weights_find(&source, o->model);
+    if (status == STATUS_OK) {
+        status = source.is_hugging_face ? weights_read_config(source.path, &config)
+                                        : model_file_verify(source.path, &header);
+    }
     run_doctor_file_(d, "model", o->model, status, header.has_checksums, mend);
 }
 

@@ -175,6 +175,15 @@ static inline int run_folder_next(const RunFolderScan* scan, int below) {
     return -1;
 }
 
+// The newest step with its DONE and its weights, for those who want no more of it; -1 where there is none.
+static inline int run_folder_newest_weights(const RunFolderScan* scan) {
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->kind == FOLDER_DONE && folder_has_(scan, FOLDER_MODEL, f->step)) { return f->step; }
+    }
+    return -1;
+}
+
 // 1 where the folder holds files of a checkpoint, whole or not.
 static inline int run_folder_has_checkpoints(const RunFolderScan* scan) {
     for (size_t i = 0; i < scan->num_files; i++) {

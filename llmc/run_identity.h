@@ -15,8 +15,9 @@ on time, place or chance: equal runs have equal identities, also where one was k
 #include <glob.h>
 #include <inttypes.h>
 
-#include "cli.h"
+#include "trainer_flags.h"
 #include "digest.h"
+#include "file_identity.h"
 #include "status.h"
 
 typedef enum {
@@ -120,38 +121,18 @@ static inline void run_identity_flags(RunIdentity* id, const Options* options) {
     }
 }
 
-// ----------------------------------------------------------------------------
-// Files of tokens and weights, told from others by their contents: a file may be moved, or get another name.
-
-enum {
-    IDENTITY_CHECKSUMS = 124,
-    IDENTITY_CHECKSUM_MARK = 0x43524343
-}; // header word and value: the header has checksums
-enum { IDENTITY_SAMPLES = 16, IDENTITY_SAMPLE_BYTES = 4096 };
-
-// Adds a file to a digest: its size and its header, which holds the checksums of all the rest. Of a file without
-// checksums, 16 samples of 4 KiB are added, from its first byte to its last.
-static inline Status identity_file(Digest* digest, const char* path) {
-    int32_t header[HEADER_INTS] = {0};
-    char sample[IDENTITY_SAMPLE_BYTES];
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) { return status_fail("cannot open %s: %s", path, strerror(errno)); }
-    int ok = fstat(fd, &st) == 0 && pread(fd, header, sizeof(header), 0) >= 0;
-    uint64_t size = ok ? (uint64_t)st.st_size : 0;
-    digest_update(digest, &size, sizeof(size));
-    digest_update(digest, header, sizeof(header));
-    int samples = header[IDENTITY_CHECKSUMS] == IDENTITY_CHECKSUM_MARK ? 0 : IDENTITY_SAMPLES;
-    uint64_t last = size > sizeof(sample) ? size - sizeof(sample) : 0;
-    for (int i = 0; i < samples && ok; i++) {
-        memset(sample, 0, sizeof(sample));
-        uint64_t at = last / (IDENTITY_SAMPLES - 1) * (uint64_t)i;
-        ok = pread(fd, sample, sizeof(sample), (off_t)(i == IDENTITY_SAMPLES - 1 ? last : at)) >= 0;
-        digest_update(digest, sample, sizeof(sample));
+// Appends the order of gradients' sums (gradient_tree.h): the tree of a run depends on the odd part of its number of processes.
+static inline void run_identity_sum_order(RunIdentity* id, const char* order, int processes) {
+    int parts = processes;
+    while (parts > 1 && parts % 2 == 0) { parts /= 2; }
+    if (strcmp(order, "tree") != 0) {
+        run_identity_line(id, IDENTITY_RESULT, "sum-order", "%s, %d process%s", order, processes,
+                          processes == 1 ? "" : "es");
+    } else if (parts > 1) {
+        run_identity_line(id, IDENTITY_RESULT, "sum-order", "%s of %d parts", order, parts);
+    } else {
+        run_identity_line(id, IDENTITY_RESULT, "sum-order", "%s", order);
     }
-    if (!ok) { status_fail("cannot read %s: %s", path, strerror(errno)); }
-    close(fd);
-    return ok ? STATUS_OK : STATUS_ERROR;
 }
 
 // Appends a line on token files, in the order in which the loader reads them.
@@ -217,6 +198,21 @@ static inline int run_identity_value(const char* text, size_t bytes, const char*
     int length = line.effect >= 0 ? (int)line.value_length : 0;
     snprintf(value, size, "%.*s", length, line.effect >= 0 ? line.value : "");
     return line.effect >= 0;
+}
+
+// The lines as "name value", for processes to compare; the caller frees the text. NULL where there is no memory.
+static inline char* run_identity_settings(const RunIdentity* id) {
+    char* text = (char*)calloc(id->text_bytes + 1, 1);
+    const char *p = id->text, *end = id->text + id->text_bytes;
+    size_t at = 0;
+    while (text != NULL && p < end) {
+        IdentityLine line = identity_next_line_(&p, end);
+        if (line.effect < 0) { continue; }
+        size_t length = (size_t)(p - line.name); // with the end of the line
+        memcpy(text + at, line.name, length);
+        at += length;
+    }
+    return text;
 }
 
 // Completes an identity whose lines are all there: computes its digests and, from them, the run's id.

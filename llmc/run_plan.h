@@ -7,7 +7,7 @@ table that --plan prints.
     run_plan_print    --plan's table; returns the exit code
     run_plan_close    says how near the plan came
 
--b auto is the largest B that fits and divides -d, or without -d the largest power of two that fits, up to 64. -r auto is
+-b auto is the largest B that fits and divides the tokens of -d that a process has, or without -d the largest power of two that fits, up to 64. -r auto is
 the least of 0, 1, 2 that fits. Where both are auto, B is chosen for -r 1 (for 2 where no B fits 1), then r for that B. A
 twentieth of the memory stays free of what is chosen here.
 */
@@ -17,7 +17,8 @@ twentieth of the memory stays free of what is chosen here.
 #include <sys/statvfs.h>
 
 #include "checkpoint.h"
-#include "cli.h"
+#include "trainer_flags.h"
+#include "comm.h"
 #include "dataloader.h"
 #include "gpt2_model.h"
 #include "progress.h"
@@ -31,7 +32,7 @@ typedef struct {
     GPT2Memory memory;
     GPT2Config config;
     GPT2Settings settings;
-    char no_gpu[512];                  // why there is none, where this trainer needs one
+    char no_gpu[STATUS_BYTES];         // why there is none, where this trainer needs one
     size_t fewest_tokens, most_tokens; // of a token file of the run
     size_t evaluation_bytes;           // of HellaSwag's file
     int snapshot; // 1: there is room for one, from which checkpoints are written while training goes on
@@ -77,6 +78,25 @@ static inline void run_plan_place_snapshot_(RunPlan* p) {
     plan_set(&p->plan, PLAN_SNAPSHOT, PLAN_DEVICE, PLAN_TRAINING, bytes);
 }
 
+// Micro-steps of a step of -d tokens, in each process, with a B; 1 where -d is not given, or B not chosen yet.
+static inline int run_plan_micro_steps(const Options* o, int B, int processes) {
+    size_t tokens = B > 0 ? size_mul((size_t)B, (size_t)o->time) : 0,
+           all = o->total_batch > 0 ? (size_t)o->total_batch / (size_t)processes : 0;
+    return tokens > 0 && all > tokens ? (int)(all / tokens) : 1;
+}
+
+// The least, and the largest, of a number in all processes: their GPUs may have different memory free.
+static inline int run_plan_least_(Comm* comm, int number) {
+    int n = comm_size(comm);
+    int32_t* all = (int32_t*)calloc_check((size_t)n, sizeof(int32_t));
+    all[comm_rank(comm)] = number;
+    check(comm_gather(comm, all, sizeof(int32_t)));
+    for (int i = 0; i < n; i++) { number = all[i] < number ? all[i] : number; }
+    free(all);
+    return number;
+}
+static inline int run_plan_most_(Comm* comm, int number) { return -run_plan_least_(comm, -number); }
+
 // Plans for a B and an r. 1 where it fits and leaves `percent_free` of the memory; an error of the sizes is a plan that does
 // not fit, and stays in status_message().
 static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompute, int snapshot, size_t percent_free) {
@@ -84,6 +104,7 @@ static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompu
     memory.device_free -= memory.device_free / 100 * percent_free;
     memory.host_free -= memory.host_free / 100 * percent_free;
     p->settings.recompute = recompute;
+    p->settings.micro_steps = run_plan_micro_steps(o, B, comm_size(p->settings.comm));
     if (gpt2_plan(&p->plan, p->config, p->settings, B, o->time, 1, snapshot) != STATUS_OK) { return 0; }
     run_plan_add_rows_(p, o, B);
     run_plan_place_snapshot_(p);
@@ -105,7 +126,8 @@ static inline int run_plan_largest_batch_(RunPlan* p, const Options* o, int reco
     size_t limit = (p->fewest_tokens - 1) / (size_t)o->time; // rows that every token file can fill
     if (limit > (size_t)(INT_MAX / o->time)) { limit = (size_t)(INT_MAX / o->time); }
     if (limit > 1 << 20) { limit = 1 << 20; } // the largest -b
-    int given = o->total_batch > 0, rows = given ? o->total_batch / o->time : AUTO_BATCH_MOST;
+    int given = o->total_batch > 0, processes = comm_size(p->settings.comm);
+    int rows = given ? o->total_batch / o->time / processes : AUTO_BATCH_MOST;
     for (int B = rows < (int)limit ? rows : (int)limit; B >= 1; B--) {
         int divides = given ? rows % B == 0 : (B & (B - 1)) == 0;
         if (divides && run_plan_try_(p, o, B, recompute, snapshot, AUTO_PERCENT_FREE)) { return B; }
@@ -116,8 +138,13 @@ static inline int run_plan_largest_batch_(RunPlan* p, const Options* o, int reco
 static inline int run_plan_auto_batch_(RunPlan* p, const Options* o) {
     int first = o->recompute == CLI_AUTO ? 1 : o->recompute;
     int last = o->recompute == CLI_AUTO && p->settings.gelu_fusion == 0 ? 2 : first;
+    int processes = comm_size(p->settings.comm);
     if (o->total_batch > 0 && o->total_batch % o->time != 0) {
         fatal("-d %d is not a multiple of -t %d: there is no B for -b auto", o->total_batch, o->time);
+    }
+    if (o->total_batch > 0 && o->total_batch / o->time % processes != 0) {
+        fatal("-d %d is %d rows of -t %d tokens, which %d processes cannot share evenly: there is no B for -b auto",
+              o->total_batch, o->total_batch / o->time, o->time, processes);
     }
     for (int snapshot = run_plan_snapshots(o); snapshot >= 0; snapshot--) {
         for (int r = first; r <= last; r++) {
@@ -139,8 +166,10 @@ static inline int run_plan_auto_recompute_(RunPlan* p, const Options* o) {
     return 2;
 }
 
-// Chooses what is auto in the options, and plans. resumed_batch: the B of the checkpoint that the run goes on from, or 0.
-static inline void run_plan_open(RunPlan* p, Options* o, GPT2Config config, GPT2Settings settings, int resumed_batch) {
+// Chooses what is auto in the options, the same in all processes, and plans for this one. local_size: processes that share
+// this machine's memory. resumed_batch: the B of the checkpoint that the run goes on from, or 0.
+static inline void run_plan_open(RunPlan* p, Options* o, GPT2Config config, GPT2Settings settings, int local_size,
+                                 int resumed_batch) {
     struct stat file;
     memset(p, 0, sizeof(*p));
     p->config = config, p->settings = settings;
@@ -153,9 +182,12 @@ static inline void run_plan_open(RunPlan* p, Options* o, GPT2Config config, GPT2
         snprintf(p->no_gpu, sizeof(p->no_gpu), "%s", status_message());
         if (!o->plan) { fatal("%s", p->no_gpu); }
     }
-    if (o->batch == CLI_AUTO) { o->batch = resumed_batch > 0 ? resumed_batch : run_plan_auto_batch_(p, o); }
-    if (o->recompute == CLI_AUTO) { o->recompute = run_plan_auto_recompute_(p, o); }
+    p->memory.host_free /= (size_t)local_size;
+    if (o->batch == CLI_AUTO && resumed_batch > 0) { o->batch = resumed_batch; }
+    if (o->batch == CLI_AUTO) { o->batch = run_plan_least_(settings.comm, run_plan_auto_batch_(p, o)); }
+    if (o->recompute == CLI_AUTO) { o->recompute = run_plan_most_(settings.comm, run_plan_auto_recompute_(p, o)); }
     p->snapshot = run_plan_snapshots(o) && run_plan_try_(p, o, o->batch, o->recompute, 1, 0);
+    p->snapshot = run_plan_least_(settings.comm, p->snapshot);
     if (!p->snapshot) { run_plan_try_(p, o, o->batch, o->recompute, 0, 0); }
     check(status_now()); // sizes that no model can have
 }
@@ -278,11 +310,9 @@ static inline size_t run_plan_free_disk_(const char* folder) {
 
 // Returns 1 where the disk has room for the checkpoints.
 static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const RunShape* s) {
-    const PlanRow* rows = p->plan.rows;
     size_t count = run_plan_checkpoints_(o, s->first_step, s->num_steps);
-    size_t bytes = rows[PLAN_WEIGHTS].bytes + rows[PLAN_MOMENTS1].bytes + rows[PLAN_MOMENTS2].bytes +
-                   rows[PLAN_MASTER_WEIGHTS].bytes +
-                   p->most_tokens / ((size_t)o->batch * (size_t)o->time) * sizeof(int);
+    size_t bytes =
+        size_add(p->plan.checkpoint_bytes, p->most_tokens / ((size_t)o->batch * (size_t)o->time) * sizeof(int));
     run_plan_print_row_("a checkpoint", bytes, "");
     if (count == 0) { return 1; }
     size_t all = size_mul(count, bytes), available = run_plan_free_disk_(o->output_dir);
@@ -308,15 +338,18 @@ static inline void run_plan_processor_(char* text, size_t size) {
 
 // What the time of a step depends on
 static inline const char* run_plan_key(char* text, size_t size, const RunPlan* p, const Options* o) {
-    char processor[200] = "";
+    char processor[200] = "", processes[32] = "";
     GPT2Numerics n;
     GPT2Config c = p->config;
     if (gpt2_numerics(&n, c, p->settings, o->batch, o->time) != STATUS_OK) { strcpy(n.device, "no GPU"); }
     status_clear();
     if ((int)CLI_TRAINER == (int)FOR_CPU) { run_plan_processor_(processor, sizeof(processor)); }
-    snprintf(text, size, "%s%.100s, %s, %.60s; L %d NH %d C %d V %d; B %d T %d -d %d -r %d -w %d -ge %d", processor,
+    if (comm_size(p->settings.comm) > 1) {
+        snprintf(processes, sizeof(processes), " -z %d, %d processes", p->settings.zero, comm_size(p->settings.comm));
+    }
+    snprintf(text, size, "%s%.100s, %s, %.60s; L %d NH %d C %d V %d; B %d T %d -d %d -r %d -w %d -ge %d%s", processor,
              n.device, n.precision, n.attention, c.num_layers, c.num_heads, c.channels, c.vocab_size, o->batch, o->time,
-             o->total_batch, o->recompute, p->settings.master_weights, p->settings.gelu_fusion);
+             o->total_batch, o->recompute, p->settings.master_weights, p->settings.gelu_fusion, processes);
     return text;
 }
 
@@ -343,8 +376,12 @@ static inline int run_plan_print(const RunPlan* p, const Options* o, const RunSh
     run_plan_print_memories_(p);
     print_table_row("training tokens", "%zu", s->train_tokens);
     print_table_row("validation tokens", "%zu", s->val_tokens);
-    print_table_row("tokens of a step", "%d: B %d x T %d x %d micro-steps", o->total_batch, o->batch, o->time,
-                    s->accumulation);
+    char processes[32] = "";
+    if (comm_size(p->settings.comm) > 1) {
+        snprintf(processes, sizeof(processes), " x %d processes", comm_size(p->settings.comm));
+    }
+    print_table_row("tokens of a step", "%d: B %d x T %d x %d micro-steps%s", o->total_batch, o->batch, o->time,
+                    s->accumulation, processes);
     print_table_row("steps", "%d to %d: %.0f tokens", s->first_step, s->num_steps,
                     (double)(s->num_steps - s->first_step) * o->total_batch);
     print_table_row("validation batches", "%d", s->val_batches);

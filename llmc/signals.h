@@ -6,26 +6,32 @@ the first one ends the program at once.
 
 A signal that comes again within 0.2 s is the same one: timeout(1) sends each twice, to the process and to its group. A
 signal that was ignored when the program began (SIGINT of a job in the background) stays ignored.
+
+The process that started this one (launch_local.h) passes its signals on by signals_pass_on(), with what they mean: a terminal
+sends Ctrl-C to both, and however late the second comes, it is the same one.
 */
 #ifndef LLMC_SIGNALS_H
 #define LLMC_SIGNALS_H
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "temporary_files.h"
+#include "terminal_line.h"
 
 enum { SIGNALS_SAME_MS = 200 };
 
 // Read and written by atomic operations alone: a handler may run in any thread.
 static struct {
-    int stop;     // the signal that asks the run to end, or 0
-    int save;     // 1: SIGUSR1 has come
-    int running;  // 1: there are steps to finish and to save
-    long long ms; // when the first signal came that sets `stop`, or 0
+    int stop;          // the signal that asks the run to end, or 0
+    int save;          // 1: SIGUSR1 has come
+    int running;       // 1: there are steps to finish and to save
+    long long ms;      // when the first signal came that sets `stop`, or 0
+    long long save_ms; // when SIGUSR1 came last, but those passed on
 } signals_;
 
 static inline const char* signals_name(int number) {
@@ -39,6 +45,7 @@ static inline void signals_say_(int number, const char* text) {
     size_t n = strlen(name), k = strlen(text);
     memcpy(line, name, n);
     memcpy(line + n, text, k);
+    terminal_line_clear();
     if (write(STDERR_FILENO, line, n + k) < 0) { return; } // nobody listens
 }
 
@@ -48,25 +55,59 @@ static inline void signals_end_(int number, int exit_code) {
     _exit(exit_code);
 }
 
-static inline void signals_stop_handler_(int number) {
-    int error = errno;
-    long long first = 0; // when the first one came
+static inline long long signals_now_(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+// What a signal that was passed on carries: of SIGTERM and SIGINT 1 for a first and 2 for a second one, of SIGUSR1 when it
+// came. 0 for a signal that was not passed on.
+static inline int signals_passed_on_(const siginfo_t* info) {
+    return info->si_code == SI_QUEUE && info->si_pid == getppid() ? info->si_value.sival_int : 0;
+}
+
+// Passes a signal on to a process that this one has started; `value` as above.
+static inline void signals_pass_on(pid_t process, int number, int value) {
+    union sigval v;
+    memset(&v, 0, sizeof(v));
+    v.sival_int = value;
+    sigqueue(process, number, v);
+}
+
+static inline void signals_stop_handler_(int number, siginfo_t* info, void* context) {
+    int error = errno, passed_on = signals_passed_on_(info);
+    long long first = 0; // when the first one came
+    long long ms = signals_now_();
+    (void)context;
     if (!__atomic_load_n(&signals_.running, __ATOMIC_RELAXED)) { signals_end_(number, 0); }
     if (__atomic_compare_exchange_n(&signals_.ms, &first, ms, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         __atomic_store_n(&signals_.stop, number, __ATOMIC_RELAXED);
         signals_say_(number, ": ending after this step; a second one ends at once, without saving\n");
-    } else if (ms - first > SIGNALS_SAME_MS) {
+    } else if (passed_on ? passed_on > 1 : ms - first > SIGNALS_SAME_MS) {
         signals_end_(number, 128 + number);
     }
     errno = error;
 }
 
-static inline void signals_save_handler_(int number) {
-    (void)number;
+// Of SIGUSR1 the time in ms, in 31 bits; never 0
+static inline int signals_save_time(long long ms) { return (int)(ms & 0x7fffffff) | 1; }
+
+static inline void signals_save_handler_(int number, siginfo_t* info, void* context) {
+    int error = errno, passed_on = signals_passed_on_(info);
+    (void)number, (void)context;
+    if (passed_on != 0) { // it came to this process, too, where the two times are near each other
+        long long came = __atomic_load_n(&signals_.save_ms, __ATOMIC_RELAXED);
+        int apart = came ? passed_on - signals_save_time(came) : INT_MAX;
+        if (apart >= -SIGNALS_SAME_MS && apart <= SIGNALS_SAME_MS) {
+            errno = error;
+            return;
+        }
+    } else {
+        __atomic_store_n(&signals_.save_ms, signals_now_(), __ATOMIC_RELAXED);
+    }
     __atomic_store_n(&signals_.save, 1, __ATOMIC_RELAXED);
+    errno = error;
 }
 
 // From here on the signals mean what is said above. Both handlers wait for each other; system calls go on after them.
@@ -76,10 +117,10 @@ static inline void signals_install(void) {
     sigemptyset(&action.sa_mask);
     sigaddset(&action.sa_mask, SIGTERM);
     sigaddset(&action.sa_mask, SIGINT);
-    action.sa_flags = SA_RESTART;
+    action.sa_flags = SA_RESTART | SA_SIGINFO;
     static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
     for (int i = 0; i < 3; i++) {
-        action.sa_handler = numbers[i] == SIGUSR1 ? signals_save_handler_ : signals_stop_handler_;
+        action.sa_sigaction = numbers[i] == SIGUSR1 ? signals_save_handler_ : signals_stop_handler_;
         if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) { continue; }
         sigaction(numbers[i], &action, NULL);
     }

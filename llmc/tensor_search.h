@@ -25,11 +25,12 @@ typedef void TensorScan(void* context, const void* data, size_t count, size_t el
 
 typedef struct {
     const GPT2Info* info;
+    const ParameterLayout* layout;
     const GPT2Activation* acts_table;
     const void* acts_memory;
     size_t tokens; // of the last batch
     LastPass last_pass;
-    const void* blocks[GPT2_MASTER_WEIGHTS + 1]; // by GPT2Block; NULL where there is none
+    const void* blocks[GPT2_MASTER_WEIGHTS + 1]; // by GPT2Block, in the layout; NULL where there is none
     const float *loss, *norm;                    // of the step, each one number
     TensorScan* scan;
     void* context;
@@ -39,32 +40,49 @@ typedef struct {
     size_t size;
 } TensorSearch;
 
-// One tensor or one layer of it. Its name is made of what stands before it, its own, and the layer, which is < 0 for none.
-static inline void tensor_search_visit_(TensorSearch* s, const char* before, const char* name, const char* link,
-                                        int layer, const void* data, size_t count, size_t element) {
+// The next tensor, or layer of one. Its name is made of what stands before it, its own, and the layer, which is < 0 for
+// none. Returns 1 where it is to be scanned.
+static inline int tensor_search_next_(TensorSearch* s, const char* before, const char* name, const char* link,
+                                      int layer) {
     unsigned index = s->index++;
-    if (s->text == NULL) {
-        if (data != NULL && count > 0) { s->scan(s->context, data, count, element, index); }
-    } else if (index == s->wanted && layer >= 0) {
+    if (s->text == NULL) { return 1; }
+    if (index == s->wanted && layer >= 0) {
         snprintf(s->text, s->size, "%s%s%s %d", before, name, link, layer);
     } else if (index == s->wanted) {
         snprintf(s->text, s->size, "%s%s", before, name);
     }
+    return 0;
 }
 
-// One layer of row i of a block; a tensor without layers is its layer 0.
+// Scans numbers of the tensor that tensor_search_next_ has begun.
+static inline void tensor_search_scan_(TensorSearch* s, const void* data, size_t count, size_t element) {
+    if (data != NULL && count > 0) { s->scan(s->context, data, count, element, s->index - 1); }
+}
+
+static inline void tensor_search_visit_(TensorSearch* s, const char* before, const char* name, const char* link,
+                                        int layer, const void* data, size_t count, size_t element) {
+    if (tensor_search_next_(s, before, name, link, layer)) { tensor_search_scan_(s, data, count, element); }
+}
+
+// One layer of row i of a block; a tensor without layers is its layer 0. Of a sharded block, what this process has of it.
 static inline void tensor_search_parameter_(TensorSearch* s, const char* before, GPT2Block block, int i, size_t layer) {
-    const GPT2Parameter* table = s->info->table;
-    size_t element = block == GPT2_WEIGHTS ? s->info->weight_bytes : sizeof(float), offset = 0;
-    size_t count = table[i].rows * table[i].cols;
-    for (int k = 0; k < i; k++) { offset += table[k].count; }
+    const GPT2Parameter* p = &s->info->table[i];
+    size_t element = block == GPT2_WEIGHTS ? s->info->weight_bytes : sizeof(float), count = p->rows * p->cols;
+    size_t place = layout_offset(s->layout, i, layer), end = place + count;
     const char* data = (const char*)s->blocks[block];
-    if (data == NULL || layer >= table[i].layers) { return; }
-    tensor_search_visit_(s, before, table[i].name, ", layer", table[i].layers > 1 ? (int)layer : -1,
-                         data + (offset + layer * count) * element, count, element);
+    if (data == NULL || layer >= p->layers) { return; }
+    if (!tensor_search_next_(s, before, p->name, ", layer", p->layers > 1 ? (int)layer : -1)) { return; }
+    if (!s->info->sharded || block == GPT2_WEIGHTS || block == GPT2_GRADIENTS) {
+        tensor_search_scan_(s, data + place * element, count, element);
+        return;
+    }
+    for (LayoutRun run; place < end; place += run.count) {
+        run = layout_run_at(s->layout, place, end - place);
+        if (run.rank == s->info->rank) { tensor_search_scan_(s, data + run.shard_place * element, run.count, element); }
+    }
 }
 
-// A whole block in table order, the tensors of all layers one after the other
+// A whole block, the tensors of all layers one after the other
 static inline void tensor_search_block_(TensorSearch* s, const char* before, GPT2Block block) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         for (size_t layer = 0; layer < s->info->table[i].layers; layer++) {

@@ -1,14 +1,18 @@
 /*
-From token ids back to text. Two vocabularies: the 256 bytes, which need no file, and GPT-2's, from a file that
+From token ids to text and back. Two vocabularies: the 256 bytes, which need no file, and GPT-2's, from a file that
 dev/data/tokenizer.py writes: the header ([2] vocabulary size, [3] the id of <|endoftext|> from version 2 on), then each
-token as one byte of length and its bytes. A token is bytes, not text: one character may take several tokens. Checksums, where
-the file has them, are verified (checked_file.h).
+token as one byte of length and its bytes; or from a Hugging Face folder (vocab_json.h). A token is bytes, not text: one
+character may take several tokens. Checksums, where the file has them, are verified (checked_file.h). Any bytes can be encoded
+(bpe.h), and decode to themselves.
 */
 #ifndef LLMC_TOKENIZER_H
 #define LLMC_TOKENIZER_H
 
+#include "bpe.h"
 #include "checked_file.h"
+#include "utf8.h"
 #include "utils.h"
+#include "vocab_json.h"
 
 enum { TOKENIZER_MAGIC = 20240328, BYTE_VOCAB_SIZE = 256 };
 
@@ -21,6 +25,7 @@ typedef struct {
     size_t* offsets;        // (vocab_size + 1) token i is bytes[offsets[i]] .. bytes[offsets[i+1] - 1]
     unsigned char begun[4]; // the first bytes of a UTF-8 character whose rest is still to be printed
     int begun_length;
+    Bpe* bpe; // NULL until tokenizer_prepare_encode()
 } Tokenizer;
 
 static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t bytes) {
@@ -54,37 +59,48 @@ static inline void tokenizer_read_tokens_(Tokenizer* t, CheckedReader* file, con
     free(body);
 }
 
-// Loads the tokenizer of a model with this vocabulary. A file that does not exist is not an error: it is said once on
-// stderr, and samples print as numbers. A file that is not sound, or is another vocabulary's, ends with one line.
-static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size) {
-    memset(t, 0, sizeof(*t));
-    if (vocab_size == BYTE_VOCAB_SIZE) {
-        tokenizer_allocate_(t, BYTE_VOCAB_SIZE, BYTE_VOCAB_SIZE);
-        for (int i = 0; i < BYTE_VOCAB_SIZE; i++) {
-            t->bytes[i] = (unsigned char)i;
-            t->offsets[i + 1] = (size_t)i + 1;
-        }
-        t->eot_token = '\n';
-        return;
+static inline void tokenizer_load_bytes_(Tokenizer* t) {
+    tokenizer_allocate_(t, BYTE_VOCAB_SIZE, BYTE_VOCAB_SIZE);
+    for (int i = 0; i < BYTE_VOCAB_SIZE; i++) {
+        t->bytes[i] = (unsigned char)i;
+        t->offsets[i + 1] = (size_t)i + 1;
     }
-    t->vocab_size = vocab_size;
-    t->eot_token = vocab_size - 1; // <|endoftext|> is GPT-2's last
-    if (!file_exists(path)) {
-        fprintf(stderr, "no tokenizer file %s: samples print as numbers; python3 dev/data/tokenizer.py writes it\n",
-                path);
-        return;
+    t->eot_token = '\n';
+}
+
+// A Hugging Face folder. Ids of the model beyond its tokens have no text.
+static inline void tokenizer_load_folder_(Tokenizer* t, const char* path, int vocab_size) {
+    Vocab v;
+    check(vocab_read_folder(&v, path));
+    if (vocab_size == 0) { vocab_size = v.num_tokens; }
+    if (v.num_tokens > vocab_size) {
+        fatal("%s holds %d tokens, the model's vocabulary has %d; --tokenizer names another folder", path, v.num_tokens,
+              vocab_size);
     }
+    tokenizer_allocate_(t, vocab_size, v.offsets[v.num_tokens]);
+    memcpy(t->bytes, v.bytes, v.offsets[v.num_tokens]);
+    for (int i = 0; i <= vocab_size; i++) { t->offsets[i] = v.offsets[i < v.num_tokens ? i : v.num_tokens]; }
+    t->eot_token = v.eot_token;
+    t->unchecked = 1;
+    vocab_free(&v);
+}
+
+static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int vocab_size) {
     CheckedReader file;
     check(checked_open(&file, path, TOKENIZER_MAGIC, "tokenizer file"));
     const int32_t* header = file.header;
     if (header[1] != 1 && header[1] != 2) {
         fatal("%s: tokenizer version %d is not supported: 1 and 2 are", path, (int)header[1]);
     }
+    if (header[2] < 1 || header[2] > MAX_VOCAB_SIZE) {
+        fatal("%s: %d tokens are not from 1 to %d; the file is corrupt", path, (int)header[2], (int)MAX_VOCAB_SIZE);
+    }
+    if (vocab_size == 0) { vocab_size = header[2]; }
     if (header[2] != vocab_size) {
         fatal("%s holds %d tokens, the model's vocabulary has %d; --tokenizer names another file", path, (int)header[2],
               vocab_size);
     }
-    if (header[1] == 2) { t->eot_token = header[3]; }
+    t->eot_token = header[1] == 2 ? header[3] : vocab_size - 1; // <|endoftext|> is GPT-2's last
     if (t->eot_token < 0 || t->eot_token >= vocab_size) {
         fatal("%s: end-of-text token %d is not below the vocabulary of %d", path, t->eot_token, vocab_size);
     }
@@ -93,40 +109,77 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
     checked_close(&file);
 }
 
+// Loads the tokenizer of a model with this vocabulary, or of any where vocab_size is 0: a file, or a Hugging Face folder. One
+// that does not exist is not an error: it is said once on stderr, and samples print as numbers. One that is not sound, or is
+// another vocabulary's, ends with one line.
+static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size) {
+    memset(t, 0, sizeof(*t));
+    if (vocab_size == BYTE_VOCAB_SIZE) {
+        tokenizer_load_bytes_(t);
+        return;
+    }
+    t->vocab_size = vocab_size;
+    t->eot_token = vocab_size - 1;
+    if (!file_exists(path)) {
+        fprintf(stderr, "no tokenizer file %s: tokens print as numbers; python3 dev/data/tokenizer.py writes it\n",
+                path);
+    } else if (folder_exists(path)) {
+        tokenizer_load_folder_(t, path, vocab_size);
+    } else {
+        tokenizer_load_file_(t, path, vocab_size);
+    }
+}
+
 static inline void tokenizer_free(Tokenizer* t) {
+    if (t->bpe != NULL) { bpe_free(t->bpe); }
+    free(t->bpe);
     free(t->bytes);
     free(t->offsets);
     memset(t, 0, sizeof(*t));
 }
 
-// Returns the bytes of a token and their number; NULL and 0 where the token or the tokenizer does not exist. The bytes
-// may hold a NUL, and none follows them.
+// Returns the bytes of a token and their number; NULL and 0 where the token or the tokenizer does not exist, or the token has
+// no text. The bytes may hold a NUL, and none follows them.
 static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int id, size_t* length) {
     *length = 0;
     if (!t->ready || id < 0 || id >= t->vocab_size) { return NULL; }
     *length = t->offsets[id + 1] - t->offsets[id];
-    return t->bytes + t->offsets[id];
+    return *length > 0 ? t->bytes + t->offsets[id] : NULL;
 }
 
-// How many bytes a UTF-8 character has that begins with these `n` bytes (1 <= n <= 4), if each is what RFC 3629 allows
-// there; 0 where one is not.
-static inline int utf8_length(const unsigned char* s, int n) {
-    int length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-    for (int i = 1; i < n && i < length; i++) {
-        if ((s[i] & 0xc0) != 0x80) { return 0; }
+// Builds what tokenizer_encode needs, once: for GPT-2's vocabulary 10 ms. Fails where there is no tokenizer, or its tokens
+// cannot encode every text.
+static inline Status tokenizer_prepare_encode(Tokenizer* t) {
+    if (t->bpe != NULL || (t->ready && t->vocab_size == BYTE_VOCAB_SIZE)) { return STATUS_OK; }
+    if (!t->ready) {
+        return status_fail("text needs a tokenizer: --tokenizer FILE, which python3 dev/data/tokenizer.py writes");
     }
-    if (n < 2) { return length; }
-    if (s[0] == 0xe0 && s[1] < 0xa0) { return 0; }  // longer than need be
-    if (s[0] == 0xed && s[1] >= 0xa0) { return 0; } // surrogates
-    if (s[0] == 0xf0 && s[1] < 0x90) { return 0; }  // longer than need be
-    if (s[0] == 0xf4 && s[1] >= 0x90) { return 0; } // beyond U+10FFFF
-    return length;
+    Bpe* bpe = (Bpe*)malloc_check(sizeof(Bpe));
+    if (bpe_prepare(bpe, t->bytes, t->offsets, t->vocab_size, t->eot_token) != STATUS_OK) {
+        free(bpe);
+        return STATUS_ERROR;
+    }
+    t->bpe = bpe;
+    return STATUS_OK;
 }
 
-// 1 for the characters that would steer a terminal: U+0000-001F but white space, U+007F-009F
-static inline int is_control_character(const unsigned char* s) {
-    if (s[0] >= '\t' && s[0] <= '\r') { return 0; }
-    return s[0] < 0x20 || s[0] == 0x7f || (s[0] == 0xc2 && s[1] < 0xa0);
+// Appends the ids of a text, or where it goes on (is_end 0) of its beginning, *used bytes of it; the caller gives the rest
+// again, with more. <|endoftext|> in it is text. Bytes that are not UTF-8 are encoded as they are.
+static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_t bytes, int is_end, TokenList* out,
+                                           size_t* used) {
+    *used = 0;
+    TRY(tokenizer_prepare_encode(t));
+    if (t->bpe != NULL) { return bpe_encode(t->bpe, text, bytes, is_end, out, used); }
+    token_list_reserve(out, bytes);
+    for (size_t i = 0; i < bytes; i++) { out->ids[out->count++] = (unsigned char)text[i]; }
+    *used = bytes;
+    return STATUS_OK;
+}
+
+// Appends the ids of a text.
+static inline Status tokenizer_encode(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
+    size_t used;
+    return tokenizer_encode_part(t, text, bytes, 1, out, &used);
 }
 
 // Prints a token so that a terminal can show it: whole UTF-8 characters, also those that several tokens make together,

@@ -5,20 +5,26 @@ that needs neither pays for a copy of the loader's position.
 
     train_step_begin(&s);                          // remembers where the loader stands
     Status status = train_step_compute(&s, &r);    // an error: of the data. train_step_rewind puts the loader back.
+
+In a run of several processes all of them call the same functions, and what these return is the same in all. They agree between
+the last backward pass and the norm (agreement.h): a process whose data cannot be read goes on with another batch until then.
 */
 #ifndef LLMC_TRAIN_STEP_H
 #define LLMC_TRAIN_STEP_H
 
 #include <math.h>
 
+#include "agreement.h"
 #include "dataloader_state.h"
 #include "gpt2_model.h"
 
 typedef struct {
     GPT2* model;
     DataLoader* loader;
-    int accumulation;      // micro-steps
+    int accumulation;      // micro-steps of this process
+    Agreement* agreement;  // of all processes
     DataLoaderState begin; // where the loader stood
+    int* stand_in;         // (B*T) a batch in place of one that cannot be read, or NULL where there was none
 } TrainStep;
 
 typedef struct {
@@ -49,20 +55,41 @@ static inline void train_step_begin(TrainStep* s) {
 // Puts the loader back to where train_step_begin found it, whether its files can be read or not.
 static inline void train_step_rewind(TrainStep* s) { dataloader_set_position(s->loader, &s->begin); }
 
+static inline void train_step_free(TrainStep* s) {
+    dataloader_state_free(&s->begin);
+    free(s->stand_in);
+    s->stand_in = NULL;
+}
+
+static inline void train_step_pass_(TrainStep* s, const int* inputs, const int* targets, int micro) {
+    check(gpt2_forward(s->model, inputs, (int)s->loader->B, (int)s->loader->T));
+    check(gpt2_backward(s->model, inputs, targets, s->accumulation, micro));
+}
+
 // Takes the loader's next batch through forward and backward pass.
 static inline Status train_step_micro_(TrainStep* s, int micro) {
     const int *inputs, *targets;
     TRY(dataloader_next(s->loader, &inputs, &targets));
-    check(gpt2_forward(s->model, inputs, (int)s->loader->B, (int)s->loader->T));
-    check(gpt2_backward(s->model, inputs, targets, s->accumulation, micro));
+    train_step_pass_(s, inputs, targets, micro);
     return STATUS_OK;
+}
+
+// Goes on to the end of the step without data: the other processes wait for this one's part of the sums.
+static inline void train_step_stand_in_(TrainStep* s, int micro) {
+    if (comm_size(s->agreement->comm) == 1) { return; }
+    if (s->stand_in == NULL) { s->stand_in = (int*)calloc_check(s->loader->B * s->loader->T, sizeof(int)); }
+    char message[STATUS_BYTES]; // which the passes would clear
+    snprintf(message, sizeof(message), "%s", status_message());
+    for (; micro < s->accumulation; micro++) { train_step_pass_(s, s->stand_in, s->stand_in, micro); }
+    status_clear();
+    status_fail("%s", message);
 }
 
 // The loss and the gradient norm that the micro-steps have left.
 static inline StepResult train_step_result_(TrainStep* s) {
     StepResult r;
-    r.loss = gpt2_info(s->model)->mean_loss;
     check(gpt2_grad_norm(s->model, &r.norm));
+    r.loss = gpt2_info(s->model)->mean_loss;
     r.loss = isnan(r.loss) ? (float)NAN : r.loss;
     r.norm = isnan(r.norm) ? (float)NAN : r.norm;
     return r;
@@ -70,49 +97,125 @@ static inline StepResult train_step_result_(TrainStep* s) {
 
 // An error is one of the data, here and below; one of the model ends the program.
 static inline Status train_step_compute(TrainStep* s, StepResult* r) {
-    for (int micro = 0; micro < s->accumulation; micro++) { TRY(train_step_micro_(s, micro)); }
+    Status status = STATUS_OK;
+    for (int micro = 0; status == STATUS_OK && micro < s->accumulation; micro++) {
+        status = train_step_micro_(s, micro);
+        if (status != STATUS_OK) { train_step_stand_in_(s, micro); }
+    }
+    TRY(agree(s->agreement, status));
     *r = train_step_result_(s);
+    s->agreement->result[0] = r->loss, s->agreement->result[1] = r->norm;
     return STATUS_OK;
+}
+
+// What a process found when it computed a step again
+typedef struct {
+    uint64_t digests[2]; // of its gradients
+} StepDigests;
+
+// Appends the digests of each process in which they differ; of a process alone, in any case. Returns in how many they do.
+static inline int train_step_compare_(Comm* comm, StepDigests own, char* text, size_t size) {
+    int n = comm_size(comm), different = 0;
+    StepDigests* all = (StepDigests*)calloc_check((size_t)n, sizeof(StepDigests));
+    all[comm_rank(comm)] = own;
+    check(comm_gather(comm, all, sizeof(StepDigests)));
+    for (int i = 0; i < n; i++) {
+        const uint64_t* d = all[i].digests;
+        char rank[32] = "";
+        size_t length = strlen(text);
+        different += d[0] != d[1];
+        if (n > 1) { snprintf(rank, sizeof(rank), " of rank %d", i); }
+        if (n > 1 && d[0] == d[1]) { continue; }
+        snprintf(text + length, size - length, ", gradients' digest%s %016llx and %016llx", rank,
+                 (unsigned long long)d[0], (unsigned long long)d[1]);
+    }
+    free(all);
+    return different;
 }
 
 // Computes the step again, from the same batches. *same is 1 where loss, norm and every gradient have the bits that they had;
-// else 0, and text says what differs.
+// else 0, and text says what differs, and in which processes.
 static inline Status train_step_verify(TrainStep* s, StepResult first, int* same, char* text, size_t size) {
-    uint64_t digests[2];
+    StepDigests own;
     StepResult second;
-    check(gpt2_gradient_digest(s->model, &digests[0]));
+    check(gpt2_gradient_digest(s->model, &own.digests[0]));
     train_step_rewind(s);
     TRY(train_step_compute(s, &second));
-    check(gpt2_gradient_digest(s->model, &digests[1]));
-    snprintf(text, size, "loss %.9g and %.9g, gradient norm %.9g and %.9g, gradients' digest %016llx and %016llx",
-             first.loss, second.loss, first.norm, second.norm, (unsigned long long)digests[0],
-             (unsigned long long)digests[1]);
-    *same = memcmp(&first, &second, sizeof(first)) == 0 && digests[0] == digests[1];
+    check(gpt2_gradient_digest(s->model, &own.digests[1]));
+    snprintf(text, size, "loss %.9g and %.9g, gradient norm %.9g and %.9g", first.loss, second.loss, first.norm,
+             second.norm);
+    int different = train_step_compare_(s->agreement->comm, own, text, size);
+    *same = memcmp(&first, &second, sizeof(first)) == 0 && different == 0;
     return STATUS_OK;
 }
 
-// Computes the step again until the first number that is not finite, and names it and its micro-step in text. *again is 0
-// where everything is finite this time, which a machine that computes rightly does not do. The loader ends behind the step.
-static inline Status train_step_find_non_finite(TrainStep* s, int* again, char* text, size_t size) {
+// ----------------------------------------------------------------------------
+// The first number that is not finite
+
+typedef struct {
+    int again;      // 0: everything is finite this time, which a machine that computes rightly does not do
+    int weights;    // 1: it is one of the weights
+    char text[320]; // its process, where there are several, its tensor and micro-step
+} NonFinite;
+
+// Computes this process's own micro-steps until the first number that is not finite; the loader ends behind the step.
+static inline Status train_step_find_own_(TrainStep* s, NonFinite* f) {
+    Comm* comm = s->agreement->comm;
     const int *inputs, *targets;
-    *again = 1;
-    train_step_rewind(s);
+    char found[256] = "";
     for (int micro = 0; micro < s->accumulation; micro++) {
-        TRY(train_step_micro_(s, micro));
-        check(gpt2_find_non_finite(s->model, text, size));
-        if (text[0] == '\0') { continue; }
-        size_t length = strlen(text);
-        snprintf(text + length, size - length, ", micro-step %d of %d", micro + 1, s->accumulation);
-        for (int rest = micro + 1; rest < s->accumulation; rest++) {
+        if (found[0] != '\0') {
             TRY(dataloader_next(s->loader, &inputs, &targets));
+            continue;
         }
-        return STATUS_OK;
+        TRY(train_step_micro_(s, micro));
+        check(gpt2_find_non_finite(s->model, found, sizeof(found)));
+        if (found[0] == '\0') { continue; }
+        snprintf(f->text, sizeof(f->text), "%s, micro-step %d of %d", found,
+                 comm_rank(comm) * s->accumulation + micro + 1, comm_size(comm) * s->accumulation);
     }
-    StepResult r = train_step_result_(s);
-    snprintf(text, size, "%s",
+    return STATUS_OK;
+}
+
+// All processes together: where each one's own numbers are finite, the sums over all may not be.
+static inline Status train_step_find_in_sums_(TrainStep* s, NonFinite* f) {
+    StepResult r;
+    if (comm_size(s->agreement->comm) == 1) {
+        r = train_step_result_(s);
+    } else {
+        train_step_rewind(s);
+        TRY(train_step_compute(s, &r));
+    }
+    f->again = !step_is_finite(r);
+    snprintf(f->text, sizeof(f->text), "%s",
              isfinite(r.loss) ? "backward: the norm of gradients that are all finite"
                               : "forward: the mean of losses that are all finite");
-    *again = !step_is_finite(r);
+    if (!f->again || comm_size(s->agreement->comm) == 1) { return STATUS_OK; }
+    char found[256];
+    check(gpt2_find_non_finite(s->model, found, sizeof(found)));
+    if (agree_on_text(s->agreement->comm, found[0] != '\0', found, sizeof(found)) >= 0) {
+        snprintf(f->text, sizeof(f->text), "%s, summed over all processes", found);
+    }
+    return STATUS_OK;
+}
+
+// Computes the step again until the first number that is not finite, and says where it is: in the lowest rank that has one.
+static inline Status train_step_find_non_finite(TrainStep* s, NonFinite* f) {
+    Comm* comm = s->agreement->comm;
+    memset(f, 0, sizeof(*f));
+    train_step_rewind(s);
+    gpt2_set_local(s->model, comm_size(comm) > 1);
+    Status status = train_step_find_own_(s, f);
+    gpt2_set_local(s->model, 0);
+    TRY(agree(s->agreement, status));
+    int rank = agree_on_text(comm, f->text[0] != '\0', f->text, sizeof(f->text));
+    f->weights = strncmp(f->text, "weights", 7) == 0;
+    if (rank < 0) { return train_step_find_in_sums_(s, f); }
+    f->again = 1;
+    if (comm_size(comm) == 1) { return STATUS_OK; }
+    char text[sizeof(f->text)];
+    snprintf(text, sizeof(text), "rank %d: %.280s", rank, f->text);
+    memcpy(f->text, text, sizeof(text));
     return STATUS_OK;
 }
 

@@ -18,6 +18,8 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 #include <time.h>
 #include <unistd.h>
 
+#include "terminal_line.h"
+
 #ifdef __cplusplus
 #define RESTRICT __restrict__
 #else
@@ -26,17 +28,78 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 
 #define CEIL_DIV(n, d) (((n) + (d)-1) / (d))
 
-// "<kind>: <message>" on stderr. It is one line, cut after 4 KB, and steers no terminal, whatever the names and texts in it
+// What error lines have in a run of several processes (comm.h); all zeros in a process alone.
+typedef struct {
+    char process[32];                                        // "rank 3": lines begin with it; "": there is one process
+    void (*failing)(void* context, char* text, size_t size); // fatal() calls it first; it may change the text
+    void* context;
+    int state; // 0; ERROR_SAID; ERROR_ENDING
+} ErrorLine;
+
+// ERROR_SAID: a line says why the process ends. ERROR_ENDING: another thread ends the process, with a line or after one.
+enum { ERROR_SAID = 1, ERROR_ENDING = 2, ERROR_BYTES = 4000 };
+
+#ifdef __cplusplus
+inline ErrorLine error_line_;
+#else
+static ErrorLine error_line_;
+#endif
+
+// "<kind>: <message>" on stderr, in one write. It is one line, and steers no terminal, whatever the names and texts in it
 // hold: control characters become '?'.
-static inline void print_line_(const char* kind, const char* format, va_list args) {
-    char message[4000];
-    int length = vsnprintf(message, sizeof(message), format, args);
-    if (length >= (int)sizeof(message)) { strcpy(message + sizeof(message) - 4, "..."); }
+static inline void print_text_(const char* kind, char* message) {
+    const char* process = error_line_.process;
     for (char* c = message; *c != '\0'; c++) {
         if ((unsigned char)*c < ' ' || *c == 0x7f) { *c = '?'; }
     }
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n", kind, message);
+    terminal_line_clear();
+    fprintf(stderr, "%s: %s%s%s\n", kind, process, process[0] ? ": " : "", message);
+}
+
+// The same without stdio, whose locks another thread may hold for good: for a thread that ends the process.
+static inline void say_error_(const char* message) {
+    char line[ERROR_BYTES];
+    const char* process = error_line_.process;
+    int length = snprintf(line, sizeof(line), "error: %s%s%s\n", process, process[0] ? ": " : "", message);
+    size_t n = length < (int)sizeof(line) ? (size_t)length : sizeof(line) - 1;
+    for (size_t i = 0; i + 1 < n; i++) {
+        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f) { line[i] = '?'; }
+    }
+    terminal_line_clear();
+    if (write(STDERR_FILENO, line, n) < 0) { return; } // nobody listens
+}
+
+// The message, cut after 4 KB.
+static inline void format_message_(char* message, const char* format, va_list args) {
+    int length = vsnprintf(message, ERROR_BYTES, format, args);
+    if (length >= ERROR_BYTES) { strcpy(message + ERROR_BYTES - 4, "..."); }
+}
+
+static inline void print_line_(const char* kind, const char* format, va_list args) {
+    char message[ERROR_BYTES];
+    format_message_(message, format, args);
+    print_text_(kind, message);
+}
+
+// From here on this process's lines begin with "error: <name>: ", "warning: <name>: ".
+static inline void set_process_name(const char* name) {
+    snprintf(error_line_.process, sizeof(error_line_.process), "%s", name);
+}
+
+// fatal() calls the hook with its message, which the hook may change, before it prints it. NULL: no hook.
+static inline void set_fatal_hook(void (*hook)(void* context, char* text, size_t size), void* context) {
+    error_line_.context = context;
+    __atomic_store_n(&error_line_.failing, hook, __ATOMIC_RELEASE);
+}
+
+// Returns once this thread may say why the process ends; where another thread ends it already, that is never.
+static inline void claim_error_line_(void) {
+    int expected = 0;
+    if (!__atomic_compare_exchange_n(&error_line_.state, &expected, ERROR_SAID, 0, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE)) {
+        while (expected == ERROR_ENDING) { pause(); }
+    }
 }
 
 #if defined(__GNUC__)
@@ -56,21 +119,29 @@ PRINTF_LIKE static void print_warning(const char* format, ...) {
 // What the run ends with, but not here: the caller returns from main with an exit code of its own.
 PRINTF_LIKE static void print_error(const char* format, ...) {
     va_list args;
+    claim_error_line_();
     va_start(args, format);
     print_line_("error", format, args);
     va_end(args);
 }
 
-// Prints the error and exits with code 1.
+// Prints the error and exits with code 1. With a hook, in a run of several processes, the program ends at once: threads of
+// libraries may be at work, which do not bear what exit() takes from them.
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2), noreturn, unused))
 #endif
 static void
 fatal(const char* format, ...) {
+    char message[ERROR_BYTES];
     va_list args;
     va_start(args, format);
-    print_line_("error", format, args);
+    format_message_(message, format, args);
     va_end(args);
+    void (*hook)(void*, char*, size_t) = __atomic_load_n(&error_line_.failing, __ATOMIC_ACQUIRE);
+    if (hook != NULL) { hook(error_line_.context, message, sizeof(message)); }
+    claim_error_line_();
+    print_text_("error", message);
+    if (hook != NULL) { _exit(EXIT_FAILURE); }
     exit(EXIT_FAILURE);
 }
 
@@ -141,6 +212,17 @@ static inline int64_t file_size(FILE* f, const char* path) {
 
 static inline int file_exists(const char* path) { return access(path, F_OK) == 0; }
 
+static inline int folder_exists(const char* path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+// 1 where a name ends so.
+static inline int ends_with(const char* name, const char* end) {
+    size_t n = strlen(name), k = strlen(end);
+    return n >= k && strcmp(name + n - k, end) == 0;
+}
+
 // Call it first. Where stdin, stdout or stderr are closed, takes their numbers, without making them usable: else a file that
 // the program opens, a checkpoint even, would get the number, and what is printed would go into it.
 static inline void keep_standard_files(void) {
@@ -152,7 +234,6 @@ static inline void keep_standard_files(void) {
 
 // Creates a directory, and those above it that are not there.
 static inline void create_directory(const char* path) {
-    struct stat st;
     char above[1024];
     const char* slash = path[0] != '\0' ? strchr(path + 1, '/') : NULL;
     for (; slash != NULL; slash = strchr(slash + 1, '/')) {
@@ -162,7 +243,7 @@ static inline void create_directory(const char* path) {
         }
     }
     if (mkdir(path, 0755) == 0) { return; }
-    if (errno == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) { return; }
+    if (errno == EEXIST && folder_exists(path)) { return; }
     fatal("cannot create directory %s: %s", path, strerror(errno));
 }
 

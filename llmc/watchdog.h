@@ -29,6 +29,7 @@ typedef struct {
     double usual;                    // the median that the limit is made of
     int said;                        // that it hangs
     int ending;
+    int started; // 0: nobody watches
     // the thread
     int has_thread;
     pthread_t thread;
@@ -52,8 +53,8 @@ static inline double watchdog_median_(const Watchdog* w) {
 static inline void watchdog_look_(Watchdog* w, double now) {
     if (w->step < 0 || w->limit <= 0.0 || w->said || !(now - w->began > w->limit)) { return; }
     w->said = 1;
-    fprintf(stderr, "warning: step %d has taken %.1f s so far, %.0f times the usual %.3g s; waiting\n", w->step,
-            now - w->began, (now - w->began) / w->usual, w->usual);
+    print_warning("step %d has taken %.1f s so far, %.0f times the usual %.3g s; waiting", w->step, now - w->began,
+                  (now - w->began) / w->usual, w->usual);
 }
 
 static inline void* watchdog_thread_(void* watchdog) {
@@ -72,12 +73,14 @@ static inline void* watchdog_thread_(void* watchdog) {
     return NULL;
 }
 
-// Where the system refuses a thread, a step that hung is said when it ends.
+// Where the system refuses a thread, a step that hung is said when it ends. Without it the functions below do nothing: of
+// several processes one watches.
 static inline void watchdog_start(Watchdog* w) {
     pthread_condattr_t monotonic;
     memset(w, 0, sizeof(*w));
     w->factor = 20.0, w->least_seconds = 5.0, w->period_seconds = 1.0;
     w->step = -1;
+    w->started = 1;
     pthread_mutex_init(&w->mutex, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -87,6 +90,7 @@ static inline void watchdog_start(Watchdog* w) {
 }
 
 static inline void watchdog_begin(Watchdog* w, int step, double now) {
+    if (!w->started) { return; }
     pthread_mutex_lock(&w->mutex);
     w->step = step;
     w->began = now;
@@ -99,11 +103,12 @@ static inline void watchdog_begin(Watchdog* w, int step, double now) {
 
 // The step has ended; says how long it took where that was too long.
 static inline void watchdog_end(Watchdog* w, double now) {
+    if (!w->started) { return; }
     pthread_mutex_lock(&w->mutex);
     double seconds = now - w->began;
     if (w->limit > 0.0 && seconds > w->limit) {
-        fprintf(stderr, "warning: step %d took %.1f s, %.0f times the usual %.3g s\n", w->step, seconds,
-                seconds / w->usual, w->usual);
+        print_warning("step %d took %.1f s, %.0f times the usual %.3g s", w->step, seconds, seconds / w->usual,
+                      w->usual);
     }
     if (w->warm) { w->seconds[w->count++ % WATCHDOG_WINDOW] = seconds; }
     w->warm = 1;
@@ -112,6 +117,7 @@ static inline void watchdog_end(Watchdog* w, double now) {
 }
 
 static inline void watchdog_stop(Watchdog* w) {
+    if (!w->started) { return; }
     pthread_mutex_lock(&w->mutex);
     w->ending = 1;
     pthread_cond_signal(&w->changed);

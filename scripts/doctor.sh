@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Whether this machine can build and run everything here: a table of what is ok and what is not, with the mend for each. First the
-# tools, then what the trainer itself finds out (--doctor): memory, disk, data files, a GEMM and attention against fp64.
+# tools, then what the trainer itself finds out (--doctor): memory, disk, data files, a GEMM and attention against fp64; where there
+# are several GPUs, NCCL.
 # Takes a few seconds, and 15 s to build the CPU trainer where there is none; writes in build/ and a test file that it removes.
 #
 #     scripts/doctor.sh                      or: make doctor
@@ -64,13 +65,6 @@ elif command -v nvidia-smi >/dev/null 2>&1; then
     row "NOT OK" "GPU, driver" "nvidia-smi finds no GPU" "load the driver: nvidia-smi says what is wrong"
 else
     row - "GPU, driver" "no GPU here: the CPU trainer is checked" "with a GPU: install NVIDIA's driver"
-fi
-nccl_header=$(compgen -G '/usr/include/nccl.h' || compgen -G '/usr/local/cuda/include/nccl.h' || compgen -G '/usr/include/*/nccl.h')
-nccl_library=$({ ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | sed -n 's/.*libnccl\.so.* => //p' | head -n 1)
-if [ -n "$nccl_header" ] && [ -n "$nccl_library" ]; then
-    row ok NCCL "$nccl_header, $nccl_library"
-else
-    row - NCCL "header ${nccl_header:-none}, library ${nccl_library:-none}" "for several GPUs: apt-get install libnccl-dev"
 fi
 
 # The trainer, which does the rest

@@ -5,7 +5,7 @@ naming our train_gpt2.c or llm.c's (and LLMC defined), which both run from the s
     cpu_step new d12 model.bin         (ours only) writes a model with initial weights
     cpu_step model.bin B T steps       prints the loss, the milliseconds of each step, and the peak memory in MiB
 */
-#define TESTING
+#define TESTING // leaves out the main of llm.c
 #include TRAINER
 #ifndef LLMC
 #include "llmc/model_file.h"

@@ -323,7 +323,7 @@ template <class Direction> static void bench(const char* variant, const typename
     race.columns = "direction,variant,precision,B,T,NH,HS";
     race.values = std::string(Direction::name) + "," + variant + "," + PRECISION_NAME;
     for (int size : {s.B, s.T, s.NH, s.HS}) { race.values += "," + std::to_string(size); }
-    race.flops = Direction::flops * s.B * s.NH * s.T * s.T * s.HS;
+    race.work = Direction::flops * s.B * s.NH * s.T * s.T * s.HS;
     race.sets = sets;
     run_race(o, gpu, race, racers);
 

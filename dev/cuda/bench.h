@@ -9,7 +9,8 @@ Modes     rested: two replays' worth of sleep before each timed replay, configur
 Energy    in steady mode, by NVML's counter of the whole board, loaded at run time: power between the counter's first tick
           after .1 s and its last tick in each window, times the time of a launch. Empty where there is no NVML. Likewise
           the mean SM clock.
-of GEMM   the share of what cuBLAS reaches on 8192^3 in the same precision, in the same mode.
+of GEMM   the share of what cuBLAS reaches on 8192^3 in the same precision, in the same mode. Where memory is the limit, of read:
+          the share of what a kernel that reads 2 GB reaches.
 trains    yes: the trainer takes it at this shape on this GPU. forced: it does when built with this variant by name. no.
 */
 #ifndef BENCH_H
@@ -411,11 +412,20 @@ __global__ void fill_normal(floatX* x, size_t elements, uint64_t seed) {
     if (n < elements) { x[n] = (floatX)normal_at(seed, n); }
 }
 
-// The GPU that a program races on, and what cuBLAS reaches on it
+// What a race counts: FLOPs, or bytes where memory is the limit
+struct RaceUnit {
+    const char *rate, *share, *energy;                      // headings of what is printed
+    const char *rate_column, *share_column, *energy_column; // of the leaderboard
+    double rate_scale;                                      // rate = rate_scale work / ms
+};
+inline constexpr RaceUnit FLOPS = {"TFLOP/s", "of GEMM", "pJ/FLOP", "tflops", "of_gemm", "pj_per_flop", 1e-9};
+inline constexpr RaceUnit BYTES = {"GB/s", "of read", "pJ/byte", "gb_per_s", "of_read", "pj_per_byte", 1e-6};
+
+// The GPU that a program races on, and what cuBLAS, or a kernel that only reads, reaches on it
 struct BenchGpu {
     cudaDeviceProp properties = bench_gpu();
     Meter meter;
-    double gemm_tflops[NUM_MODES] = {NAN, NAN};
+    double ceiling[NUM_MODES] = {NAN, NAN}; // TFLOP/s or GB/s
 };
 
 // TFLOP/s of an 8192^3 GEMM in the training precision (fp32: true fp32, not tf32), on random data, in the modes asked for
@@ -444,8 +454,8 @@ static inline void measure_gemm(BenchGpu* gpu, const BenchOptions& o) {
     for (int mode = 0; mode < NUM_MODES; mode++) {
         if (!o.modes[mode]) { continue; }
         const Timing t = time_graphs((BenchMode)mode, watch, gpu->meter, graphs)[0];
-        gpu->gemm_tflops[mode] = 2e-9 * n * n * n / t.ms;
-        printf(" %s %.1f TFLOP/s", mode_names[mode], gpu->gemm_tflops[mode]);
+        gpu->ceiling[mode] = 2e-9 * n * n * n / t.ms;
+        printf(" %s %.1f TFLOP/s", mode_names[mode], gpu->ceiling[mode]);
         if (isfinite(t.mj)) { printf(" at %.2f pJ/FLOP", 1e9 * t.mj / (2.0 * n * n * n)); }
     }
     printf("\n");
@@ -492,13 +502,14 @@ struct Racer {
 // A race: what the operation's own columns of a row are, and how much work a launch is
 struct Race {
     std::string columns, values; // such as "direction,variant,precision,B,T,NH,HS"
-    double flops;                // of a launch
+    double work;                 // of a launch, in FLOPs or bytes
     int sets;
+    const RaceUnit* unit = &FLOPS;
 };
 
 static inline std::string csv_header(const Race& race) {
-    return "gpu,driver,cuda,date,commit," + race.columns +
-           ",config,trains,mode,ms,tflops,mj,pj_per_flop,sm_mhz,of_gemm,rel_err,deterministic";
+    return "gpu,driver,cuda,date,commit," + race.columns + ",config,trains,mode,ms," + race.unit->rate_column + ",mj," +
+           race.unit->energy_column + ",sm_mhz," + race.unit->share_column + ",rel_err,deterministic";
 }
 // A number, or nothing where it was not measured
 static inline std::string csv_number(const char* format, double x) {
@@ -507,12 +518,12 @@ static inline std::string csv_number(const char* format, double x) {
     return text;
 }
 static inline std::string csv_row(const Race& race, const Racer& r, BenchMode mode, const Timing& t,
-                                  const std::string& environment, double gemm_tflops) {
-    const double tflops = 1e-9 * race.flops / t.ms;
+                                  const std::string& environment, double ceiling) {
+    const double rate = race.unit->rate_scale * race.work / t.ms;
     std::string row = environment + "," + race.values + "," + r.config + "," + r.trains + "," + mode_names[mode];
-    for (const std::string& field : {csv_number("%.5f", t.ms), csv_number("%.2f", tflops), csv_number("%.4g", t.mj),
-                                     csv_number("%.3f", 1e9 * t.mj / race.flops), csv_number("%.0f", t.mhz),
-                                     csv_number("%.4f", tflops / gemm_tflops), csv_number("%.3e", r.rel_err)}) {
+    for (const std::string& field : {csv_number("%.5f", t.ms), csv_number("%.2f", rate), csv_number("%.4g", t.mj),
+                                     csv_number("%.3f", 1e9 * t.mj / race.work), csv_number("%.0f", t.mhz),
+                                     csv_number("%.4f", rate / ceiling), csv_number("%.3e", r.rel_err)}) {
         row += "," + field;
     }
     return row + (r.deterministic ? ",yes" : ",no");
@@ -552,8 +563,8 @@ static inline std::vector<size_t> worth_a_steady_run(const std::vector<Racer>& r
 static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Race& race,
                             const std::vector<Racer>& racers) {
     static const std::string environment = o.csv ? csv_environment(gpu.properties) : "";
-    printf("%-20s %-6s %10s %8s %8s %9s %8s %6s %9s  %-13s %s\n", "config", "mode", "ms", "TFLOP/s", "of GEMM", "mJ",
-           "pJ/FLOP", "MHz", "rel_err", "deterministic", "trains");
+    printf("%-20s %-6s %10s %8s %8s %9s %8s %6s %9s  %-13s %s\n", "config", "mode", "ms", race.unit->rate,
+           race.unit->share, "mJ", race.unit->energy, "MHz", "rel_err", "deterministic", "trains");
     Stopwatch watch;
     std::vector<TimedGraph> graphs;
     for (const Racer& r : racers) { graphs.push_back(capture_launches(watch, race.sets, r.launch)); }
@@ -568,10 +579,10 @@ static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Ra
         for (size_t n = 0; n < numbers.size(); n++) {
             const Racer& r = racers[numbers[n]];
             const Timing& t = timings[n];
-            const double tflops = 1e-9 * race.flops / t.ms;
+            const double rate = race.unit->rate_scale * race.work / t.ms;
             printf("%-20s %-6s %10.4f %8.1f %7.1f%% %9s %8s %6s %9.2e  %-13s %s\n", r.config.c_str(), mode_names[mode],
-                   t.ms, tflops, 100 * tflops / gpu.gemm_tflops[mode], csv_number("%.3f", t.mj).c_str(),
-                   csv_number("%.2f", 1e9 * t.mj / race.flops).c_str(), csv_number("%.0f", t.mhz).c_str(), r.rel_err,
+                   t.ms, rate, 100 * rate / gpu.ceiling[mode], csv_number("%.3f", t.mj).c_str(),
+                   csv_number("%.2f", 1e9 * t.mj / race.work).c_str(), csv_number("%.0f", t.mhz).c_str(), r.rel_err,
                    r.deterministic ? "yes" : "no", r.trains);
             if (t.ms < timings[best].ms) { best = n; }
         }
@@ -579,7 +590,7 @@ static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Ra
             const Racer& r = racers[numbers[n]];
             if (n != best && strcmp(r.trains, "no") == 0 && !o.every_config) { continue; }
             append_csv(o.csv, csv_header(race),
-                       csv_row(race, r, (BenchMode)mode, timings[n], environment, gpu.gemm_tflops[mode]));
+                       csv_row(race, r, (BenchMode)mode, timings[n], environment, gpu.ceiling[mode]));
         }
         if (mode == RESTED && !o.every_config) { numbers = worth_a_steady_run(racers, timings); }
     }

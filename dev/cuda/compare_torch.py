@@ -6,7 +6,7 @@ CUDA-graph replays interleaved, errors against fp64. bf16, causal, packed (B,T,3
     python3 dev/cuda/compare_torch.py 8,1024,12,64 4,4096,16,128        these shapes: B,T,NH,HS
 
 TFLOP/s count the causal half: 2 B NH T^2 HS forward, 2.5 times that backward. Times are medians over the rounds; inputs
-rotate through more memory than the L2 cache. About 20 seconds and 20 GB of GPU memory for all shapes on an H200.
+rotate through more memory than the L2 cache. About 35 seconds and 20 GB of GPU memory for all shapes on an H200.
 """
 
 import argparse
@@ -30,6 +30,11 @@ SHAPES = [
     (4, 16384, 48, 64),
     (16, 1024, 16, 128),
     (4, 4096, 16, 128),
+    (64, 512, 12, 64),  # from here on the shapes of the leaderboard's plots
+    (16, 2048, 12, 64),
+    (8, 4096, 12, 64),
+    (4, 8192, 12, 64),
+    (2, 16384, 12, 64),
 ]
 # What errors are printed of: a tensor, and the first of its rows. A head's first rows have the fewest keys.
 ERRORS = {"out": ("out", 0), "out[64:]": ("out", 64), "dq": ("dq", 0), "dk": ("dk", 0), "dv": ("dv", 0)}

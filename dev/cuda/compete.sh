@@ -1,28 +1,29 @@
 #!/bin/bash
-# Races the attention variants on this GPU and writes dev/cuda/leaderboard/<gpu>.csv: for each variant, precision, shape and
-# mode its fastest configuration and the one that trains. A wrong kernel ends the race.
+# Races the attention variants on this GPU and writes dev/cuda/leaderboard/<gpu>.csv, and of decode <gpu>_decode.csv: for each
+# variant, precision, shape and mode its fastest configuration and the one that trains. A wrong kernel ends the race.
 #
 #     make compete                               builds all variants and races them
 #     dev/cuda/compete.sh mma wgmma              races these variants alone, as built
 #     MODE=steady DIRECTIONS=backward PRECISIONS=bf16 dev/cuda/compete.sh wgmma      a slice of it
 #     SHAPES="8,1024,12,64" dev/cuda/compete.sh flash2               at these shapes alone
 #     EVERY=1 BOARD=/tmp/all.csv dev/cuda/compete.sh mma wgmma      a row for every configuration, in another file
+#     DIRECTIONS=decode dev/cuda/compete.sh          decode alone
 #
 # New rows replace those of the same direction, variant, precision, shape and mode; all others stay, so a race may be run
 # in slices. CHECK=0 leaves out the sweep of checks before each race; the shapes that are timed are always checked first.
 # COMMIT=<hash> says what was built, where the repository is elsewhere.
 #
-# Time on an H200, about: wgmma 3 minutes, mma 3, flash2 3, naive, flash1 and cublas 4; at most 40 GB of GPU memory.
+# Time on an H200, about: wgmma 3 minutes, mma 3, flash2 3, naive, flash1 and cublas 4, decode 5; at most 60 GB of GPU memory.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 command -v nvidia-smi > /dev/null || { echo "error: compete.sh needs an NVIDIA GPU: there is no nvidia-smi here" >&2; exit 1; }
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
 board=${BOARD:-dev/cuda/leaderboard/$(echo "$gpu" | tr 'A-Z ' 'a-z-').csv}
-read -ra directions <<< "${DIRECTIONS:-forward backward}"
+read -ra directions <<< "${DIRECTIONS:-forward backward decode}"
 read -ra precisions <<< "${PRECISIONS:-bf16 fp32}"
-race=$(mktemp)
-trap 'rm -f "$race"' EXIT
+races=$(mktemp -d) # training.csv, decode.csv
+trap 'rm -rf "$races"' EXIT
 
 # B,T,NH,HS: GPT-2 124M at three batch sizes, longer rows, more and larger heads; then 32768 tokens cut into rows of 512
 # to 16384 for the plots.
@@ -31,7 +32,16 @@ shapes=(
     "16,1024,16,128" "4,4096,16,128"
     "64,512,12,64" "16,2048,12,64" "8,4096,12,64" "4,8192,12,64" "2,16384,12,64"
 )
-[ -z "${SHAPES:-}" ] || read -ra shapes <<< "$SHAPES"
+# Of decode, T tokens in each of B sequences: from one to 256 of them, in caches of 0.8 MB to 12.9 GB at 16 bit.
+decode_shapes=(
+    "1,256,12,64" "1,1024,12,64" "1,4096,12,64" "1,16384,12,64" "8,256,12,64" "8,1024,12,64" "8,4096,12,64" "8,16384,12,64"
+    "64,256,12,64" "64,1024,12,64" "64,4096,12,64" "64,16384,12,64" "256,256,12,64" "256,1024,12,64" "256,4096,12,64"
+    "256,16384,12,64" "1,1024,25,64" "64,1024,25,64" "16,4096,16,128"
+)
+if [ -n "${SHAPES:-}" ]; then
+    read -ra shapes <<< "$SHAPES"
+    decode_shapes=("${shapes[@]}")
+fi
 
 # The longest rows that a variant races over, for its time (naive, flash1) or its T x T tensors (cublas); fp32 is for the
 # table of all variants.
@@ -46,17 +56,19 @@ longest() {
 
 variants=("$@")
 if [ ${#variants[@]} -eq 0 ]; then
-    mapfile -t variants < <(find dev/cuda -name 'attention_forward_*.cu' | sed 's/.*attention_forward_//; s/\.cu$//' | sort)
+    mapfile -t variants < <(find dev/cuda -name 'attention_*_*.cu' | sed -n 's/.*attention_\(forward\|decode\)_\(.*\)\.cu$/\2/p' | sort -u)
 fi
 for variant in "${variants[@]}"; do
     for direction in "${directions[@]}"; do
         for precision in "${precisions[@]}"; do
             program=build/attention_${direction}_${variant}_${precision}
             if [ ! -x "$program" ]; then continue; fi # such as mma in fp32
-            flags=(--mode "${MODE:-both}" --csv "$race")
+            raced=("${shapes[@]}") file=training
+            if [ "$direction" = decode ]; then raced=("${decode_shapes[@]}") file=decode; fi
+            flags=(--mode "${MODE:-both}" --csv "$races/$file.csv")
             if [ "${CHECK:-1}" = 0 ]; then flags+=(--no-sweep); fi
             if [ "${EVERY:-0}" != 0 ]; then flags+=(--every-config); fi
-            for shape in "${shapes[@]}"; do
+            for shape in "${raced[@]}"; do
                 IFS=, read -r _ T _ _ <<< "$shape"
                 if [ "$T" -le "$(longest "$variant" "$precision")" ]; then flags+=(--shape "$shape"); fi
             done
@@ -64,20 +76,30 @@ for variant in "${variants[@]}"; do
         done
     done
 done
-[ -s "$race" ] || { echo "error: nothing raced: build variants first, with make variants" >&2; exit 1; }
 
-mkdir -p "$(dirname "$board")"
-[ -s "$board" ] || head -n 1 "$race" > "$board"
-[ "$(head -n 1 "$board")" = "$(head -n 1 "$race")" ] || {
-    cp "$race" "$board.new"
-    echo "error: $board has other columns than this race, whose rows are in $board.new" >&2
-    exit 1
+# Adds the rows of a race to a board. Columns 6 to 12 are direction, variant, precision and shape, 15 is the mode.
+enter() { # race, board
+    mkdir -p "$(dirname "$2")"
+    [ -s "$2" ] || head -n 1 "$1" > "$2"
+    [ "$(head -n 1 "$2")" = "$(head -n 1 "$1")" ] || {
+        cp "$1" "$2.new"
+        echo "error: $2 has other columns than this race, whose rows are in $2.new" >&2
+        return 1
+    }
+    awk -F, '
+        function key() { return $6 "," $7 "," $8 "," $9 "," $10 "," $11 "," $12 "," $15 }
+        NR == FNR { raced[key()] = 1; next }
+        FNR == 1 || !(key() in raced)' "$1" "$2" > "$2.tmp"
+    tail -n +2 "$1" >> "$2.tmp"
+    mv "$2.tmp" "$2"
+    echo "$2: $(($(wc -l < "$2") - 1)) rows"
 }
-# Columns 6 to 12 are direction, variant, precision and shape, 15 is the mode.
-awk -F, '
-    function key() { return $6 "," $7 "," $8 "," $9 "," $10 "," $11 "," $12 "," $15 }
-    NR == FNR { raced[key()] = 1; next }
-    FNR == 1 || !(key() in raced)' "$race" "$board" > "$board.tmp"
-tail -n +2 "$race" >> "$board.tmp"
-mv "$board.tmp" "$board"
-echo "$board: $(($(wc -l < "$board") - 1)) rows"
+entered=0
+for file in training decode; do
+    [ -s "$races/$file.csv" ] || continue
+    to=$board
+    if [ "$file" = decode ]; then to=${board%.csv}_decode.csv; fi
+    enter "$races/$file.csv" "$to"
+    entered=1
+done
+[ $entered -eq 1 ] || { echo "error: nothing raced: build variants first, with make variants" >&2; exit 1; }

@@ -1,6 +1,6 @@
 /*
-The GPU's rows of --doctor: device, driver, memory, ECC, and a GEMM and the attention that trains against fp64; P2P where there
-are several GPUs. A fault of one row leaves the others to be checked.
+The GPU's rows of --doctor: device, driver, memory, ECC, and a GEMM and the attention that trains against fp64; P2P and NCCL where
+there are several GPUs. A fault of one row leaves the others to be checked.
 */
 #ifndef DOCTOR_CUH
 #define DOCTOR_CUH
@@ -9,6 +9,7 @@ are several GPUs. A fault of one row leaves the others to be checked.
 #include "llmc/doctor.h"
 #include "llmc/fp64_reference.h"
 #include "llmc/matmul.cuh"
+#include "llmc/nccl.cuh"
 
 #include <vector>
 
@@ -125,6 +126,20 @@ static inline void doctor_ecc(Doctor* d, const char* bus) {
     }
 }
 
+// Only runs on several GPUs need NCCL.
+static inline void doctor_nccl(Doctor* d) {
+    int count = 0;
+    char version[PATH_MAX + 64];
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) { return; }
+    status_clear();
+    if (nccl_find_version(version, sizeof(version)) == STATUS_OK) {
+        doctor_row(d, DOCTOR_OK, "NCCL", NULL, "%s", version);
+    } else {
+        doctor_row(d, DOCTOR_ABSENT, "NCCL", status_message(), "not usable: a run on one GPU at a time");
+    }
+    status_clear();
+}
+
 // Whether each GPU reaches the memory of each other one
 static inline void doctor_peers(Doctor* d) {
     int count = 0, pairs = 0, reached = 0;
@@ -161,6 +176,7 @@ static inline void gpu_doctor(Doctor* d, const cudaDeviceProp* device) {
     doctor_gemm(d);
     doctor_attention(d);
     doctor_peers(d);
+    doctor_nccl(d);
 }
 
 #endif

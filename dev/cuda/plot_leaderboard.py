@@ -1,6 +1,8 @@
 """
 Turns dev/cuda/leaderboard/<gpu>.csv, which `make compete` writes, into the tables of dev/cuda/README.md and two plots
-beside the CSV: TFLOP/s against T, forward and backward, in each mode.
+beside the CSV: TFLOP/s against T, forward and backward, in each mode. What is beside it is shown, too: of the peers,
+cuDNN and FlashAttention-2, whose figures compare_torch.py left in <gpu>-pytorch.txt, a line each; and of decode,
+<gpu>_decode.csv, tables and a plot of GB/s against T.
 
     python3 dev/cuda/plot_leaderboard.py dev/cuda/leaderboard/nvidia-h200.csv
 
@@ -9,6 +11,7 @@ The README's part between the two marker lines of that GPU is replaced; where th
 
 import argparse
 import csv
+import re
 import sys
 from pathlib import Path
 
@@ -17,7 +20,9 @@ OVERVIEW_SHAPE = (8, 1024, 12, 64)
 CURVE_TOKENS = 32768  # the plots' shapes: this many tokens in rows of T, 12 heads of 64
 DIRECTIONS = ("forward", "backward")
 MODES = {"steady": "Steady", "rested": "Rested"}
-NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz")
+STYLES = {"steady": "-", "rested": "--"}
+NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz", "gb_per_s", "of_read", "pj_per_byte")
+PEERS = {"cuDNN": "cuDNN", "FA2": "FlashAttention-2"}
 
 
 def read(path):
@@ -26,7 +31,7 @@ def read(path):
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
             row["shape"] = tuple(int(row[size]) for size in ("B", "T", "NH", "HS"))
-            for name in NUMBERS:
+            for name in set(NUMBERS) & set(row):
                 row[name] = float(row[name]) if row[name] else None
             if row["mode"] not in MODES:
                 sys.exit(f"error: {path}: mode {row['mode']}: must be one of {', '.join(MODES)}")
@@ -34,6 +39,32 @@ def read(path):
     if not rows:
         sys.exit(f"error: {path} has no rows")
     return rows
+
+
+def read_peers(path):
+    """{(peer, direction): {shape: TFLOP/s}} of compare_torch.py's lines: shape, direction, then name, ms, TFLOP/s."""
+    peers = {}
+    for line in path.read_text().splitlines():
+        head = re.match(r"(\d+,\d+,\d+,\d+) +(\w+) ", line)
+        if not head or head[2] not in DIRECTIONS:
+            continue
+        shape = tuple(map(int, head[1].split(",")))
+        for name, tflops in re.findall(r"  (\S+) +[\d.]+ ms +([\d.]+)", line):
+            if name in PEERS:
+                peers.setdefault((name, head[2]), {})[shape] = float(tflops)
+    if not peers:
+        sys.exit(f"error: {path} has no line of a peer, such as compare_torch.py prints them")
+    return peers
+
+
+def peer_curve(points):
+    """Of the shapes with 12 heads of 64, for each T that with the tokens nearest to the plot's: [(T, B, TFLOP/s)]."""
+    nearest = {}
+    for (B, T, NH, HS), tflops in points.items():
+        distance = abs(B * T - CURVE_TOKENS)
+        if (NH, HS) == (12, 64) and (T not in nearest or distance < nearest[T][0]):
+            nearest[T] = distance, B, tflops
+    return [(T, B, tflops) for T, (_, B, tflops) in sorted(nearest.items())]
 
 
 def fastest(rows):
@@ -98,7 +129,7 @@ def shapes_table(rows, direction):
     return table(["B,T,NH,HS", *variants, "best, ms"] + (["mJ", "pJ/FLOP"] if energy else []), lines)
 
 
-def differences(rows):
+def differences(rows, does="trains"):
     """Where the fastest configuration of what trains is not the one that trains: a table, or a sentence."""
     lines = []
     for best in fastest(rows):
@@ -111,25 +142,51 @@ def differences(rows):
     if not any(row["trains"] for row in rows):
         return ""
     if not lines:
-        return "At every shape and in both modes the configuration that trains is the fastest of its variant."
-    header = ["B,T,NH,HS", "direction", "precision", "mode", "fastest", "trains", "slower by"]
-    return "Where the configuration that trains is not the fastest of its variant:\n\n" + table(header, lines)
+        return f"At every shape and in both modes the configuration that {does} is the fastest of its variant."
+    header = ["B,T,NH,HS", "direction", "precision", "mode", "fastest", does, "slower by"]
+    return f"Where the configuration that {does} is not the fastest of its variant:\n\n" + table(header, lines)
 
 
-def write_readme(rows, name, plots):
+def decode_table(rows):
+    """GB/s of every variant at every shape; of the fastest, bold, microseconds, the share of what a kernel that only
+    reads reaches, and energy."""
+    variants = sorted({r["variant"] for r in rows}, key=lambda v: max(r["gb_per_s"] for r in rows if r["variant"] == v))
+    lines = []
+    for shape in sorted({r["shape"] for r in rows}, key=lambda s: (s[3], s[2], s[0], s[1])):
+        here = {r["variant"]: r for r in rows if r["shape"] == shape}
+        best = min(here.values(), key=lambda r: r["ms"])
+        cells = [f"{here[v]['gb_per_s']:,.0f}" if v in here else "–" for v in variants]
+        cells = [f"**{c}**" if v == best["variant"] else c for v, c in zip(variants, cells)]
+        energy = "–" if best["mj"] is None else f"{best['mj']:.4g}"
+        lines.append([shape_text(shape), *cells, f"{1000 * best['ms']:,.1f}", f"{100 * best['of_read']:.0f}%", energy])
+    return table(["B,T,NH,HS", *variants, "best, us", "of read", "mJ"], lines)
+
+
+def decode_section(rows, plot):
+    """The lines of README on decode: in each mode and precision a table, then the plot."""
+    lines = ["", "#### Decode", "", f"{environments(rows)} GB/s count K and V of all tokens once."]
+    for mode, title in MODES.items():
+        for precision in sorted({r["precision"] for r in rows}):
+            here = [r for r in fastest(rows) if (r["mode"], r["precision"]) == (mode, precision)]
+            if here:
+                lines += ["", f"{title}, decode, {precision}, GB/s:", "", decode_table(here)]
+    return [*lines, "", differences(rows, "generates"), "", f"![decode]({plot})"]
+
+
+def environments(rows):
+    """A sentence: with what the rows were measured, and whether every time with the same bits."""
+    unsure = sorted({r["variant"] for r in rows if r["deterministic"] != "yes"})
+    found = sorted({(r["driver"], r["cuda"], r["date"], r["commit"]) for r in rows})
+    return (
+        "; ".join(f"Driver {d}, CUDA {c}, {date}, commit {commit}" for d, c, date, commit in found)
+        + f". {'Not deterministic: ' + ', '.join(unsure) if unsure else 'All are deterministic'}."
+    )
+
+
+def write_readme(rows, decode, name, plots):
     begin, end = f"<!-- leaderboard {name} -->", f"<!-- end of leaderboard {name} -->"
     best = fastest(rows)
-    unsure = sorted({r["variant"] for r in rows if r["deterministic"] != "yes"})
-    environments = sorted({(r["driver"], r["cuda"], r["date"], r["commit"]) for r in rows})
-    lines = [
-        begin,
-        f"### {rows[0]['gpu']}",
-        "",
-        "; ".join(f"Driver {d}, CUDA {c}, {date}, commit {commit}" for d, c, date, commit in environments)
-        + f". {'Not deterministic: ' + ', '.join(unsure) if unsure else 'All are deterministic'}.",
-        "",
-        differences(rows),
-    ]
+    lines = [begin, f"### {rows[0]['gpu']}", "", environments(rows), "", differences(rows)]
     for mode, title in MODES.items():
         here = [r for r in best if r["mode"] == mode]
         if not here:
@@ -141,6 +198,8 @@ def write_readme(rows, name, plots):
                 lines += ["", f"{title}, {d}, bf16, TFLOP/s:", "", shapes_table(here, d)]
     for d in DIRECTIONS:
         lines += ["", f"![{d}]({plots[d]})"]
+    if decode:
+        lines += decode_section(decode, plots["decode"])
     text = "\n".join([*lines, "", end])
     readme = README.read_text()
     if begin in readme and end in readme:
@@ -151,39 +210,78 @@ def write_readme(rows, name, plots):
     README.write_text(text)
 
 
-def plot(rows, direction, path):
+def pyplot():
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "leaderboard"  # the same rows, the same bytes
+    return plt
 
+
+def finish(plt, figure, axes, lengths, path):
+    """T in powers of two, from 0 up; written as SVG."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(lengths), [str(T) for T in sorted(lengths)])
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def plot(rows, peers, direction, path):
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(7, 4.2))
     curves = {}
     for r in fastest(rows):
         B, T, NH, HS = r["shape"]
         if r["direction"] == direction and r["precision"] == "bf16" and (B * T, NH, HS) == (CURVE_TOKENS, 12, 64):
             curves.setdefault(r["variant"], {}).setdefault(r["mode"], {})[T] = r["tflops"]
-    styles = {"steady": "-", "rested": "--"}
     lengths = set()
     for color, variant in enumerate(sorted(curves, key=lambda v: -max(max(p.values()) for p in curves[v].values()))):
         for mode, points in sorted(curves[variant].items()):
             lengths |= set(points)
             label = f"{variant}, {MODES[mode].lower()}"
-            axes.plot(*zip(*sorted(points.items())), styles[mode], color=f"C{color}", marker="o", ms=4, label=label)
-    lengths = sorted(lengths)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [str(T) for T in lengths])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"T, with {CURVE_TOKENS} tokens, 12 heads of 64")
+            axes.plot(*zip(*sorted(points.items())), STYLES[mode], color=f"C{color}", marker="o", ms=4, label=label)
+    for peer, (name, color) in enumerate(zip(PEERS, ("black", "dimgray"))):
+        curve = peer_curve(peers.get((name, direction), {}))
+        if not curve:
+            continue
+        axes.plot(*zip(*((T, y) for T, _, y in curve)), ":", color=color, marker="sD"[peer], ms=4, label=PEERS[name])
+        for T, B, tflops in curve:
+            if B * T != CURVE_TOKENS:
+                axes.annotate(f"B {B}", (T, tflops), (0, -10), textcoords="offset points", fontsize=6, ha="center")
+    axes.set_xlabel(f"T, with {CURVE_TOKENS} tokens or the batch that is written at the point, 12 heads of 64")
     axes.set_ylabel("TFLOP/s, causal half counted")
     axes.set_title(f"Attention {direction}, bf16, {rows[0]['gpu']}")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    finish(plt, figure, axes, lengths, path)
+
+
+def plot_decode(rows, path):
+    """GB/s of the fastest against T, 12 heads of 64, a color for each batch, under that of a kernel that only reads."""
+    plt = pyplot()
+    figure, axes = plt.subplots(figsize=(7, 4.2))
+    curves, ceilings = {}, {}
+    for r in fastest([r for r in rows if r["precision"] == "bf16" and r["shape"][2:] == (12, 64)]):
+        B, T = r["shape"][:2]
+        points = curves.setdefault(B, {}).setdefault(r["mode"], {})
+        points[T] = max(r["gb_per_s"], points.get(T, 0))
+        ceilings[r["mode"]] = r["gb_per_s"] / r["of_read"]
+    lengths = set()
+    for color, B in enumerate(sorted(curves)):
+        for mode, points in sorted(curves[B].items()):
+            lengths |= set(points)
+            label = f"B {B}, {MODES[mode].lower()}"
+            axes.plot(*zip(*sorted(points.items())), STYLES[mode], color=f"C{color}", marker="o", ms=4, label=label)
+    for mode, ceiling in sorted(ceilings.items()):
+        axes.axhline(ceiling, ls=STYLES[mode], lw=1, color="gray", label=f"a kernel that only reads, {mode}")
+    axes.set_xlabel("T, tokens of each sequence, 12 heads of 64")
+    axes.set_ylabel("GB/s of K and V")
+    axes.set_title(f"Attention decode, bf16, {rows[0]['gpu']}")
+    finish(plt, figure, axes, lengths, path)
 
 
 def main():
@@ -193,12 +291,15 @@ def main():
     if not path.exists():
         sys.exit(f"error: {path} is missing: make compete writes it")
     rows = read(path)
-    plots = {}
+    beside, decode_path = path.with_name(f"{path.stem}-pytorch.txt"), path.with_name(f"{path.stem}_decode.csv")
+    peers = read_peers(beside) if beside.exists() else {}
+    decode = read(decode_path) if decode_path.exists() else []
+    svgs = {d: path.with_name(f"{path.stem}_{d}.svg") for d in (*DIRECTIONS, "decode")}
     for direction in DIRECTIONS:
-        svg = path.with_name(f"{path.stem}_{direction}.svg")
-        plot(rows, direction, svg)
-        plots[direction] = f"leaderboard/{svg.name}"
-    write_readme(rows, path.stem, plots)
+        plot(rows, peers, direction, svgs[direction])
+    if decode:
+        plot_decode(decode, svgs["decode"])
+    write_readme(rows, decode, path.stem, {d: f"leaderboard/{svg.name}" for d, svg in svgs.items()})
     print(f"{README}: {len(rows)} rows of {path}")
 
 

@@ -2,8 +2,8 @@
 # compute-sanitizer's four tools over the variants as built, on small shapes: two heads of 130 rows, and for wgmma two of
 # 400, in which every stage of its pipelines comes again, with heads of 64 and of 128. Prints a line for each program and
 # shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which make builds
-# here: hopper.cuh says why. flash1, whose GEMMs read every operand from shared memory, takes 66 rows of 32 channels:
-# racecheck had not ended after 330 s with 130 of 64.
+# here: hopper.cuh says why. Decode takes three sequences of up to 600 tokens, several chunks. flash1, whose GEMMs read
+# every operand from shared memory, takes 66 rows of 32 channels: racecheck had not ended after 330 s with 130 of 64.
 #
 #     make variants && dev/cuda/sanitize.sh            all of them
 #     dev/cuda/sanitize.sh mma wgmma                   these variants
@@ -22,7 +22,7 @@ command -v compute-sanitizer >/dev/null || {
 }
 variants=("$@")
 if [ ${#variants[@]} -eq 0 ]; then
-    mapfile -t variants < <(find dev/cuda -name 'attention_*ward_*.cu' | sed 's/.*ward_//; s/\.cu$//' | sort -u)
+    mapfile -t variants < <(find dev/cuda -name 'attention_*_*.cu' | sed 's/.*\(ward\|decode\)_//; s/\.cu$//' | sort -u)
 fi
 tools=(memcheck racecheck initcheck synccheck)
 logs=$(mktemp -d)
@@ -69,10 +69,11 @@ for variant in "${variants[@]}"; do
     found=0
     precisions=(bf16 fp32)
     if [ -n "${QUICK:-}" ] && [ "$variant" = flash2 ]; then precisions=(fp32); fi # what trains in it
-    for program in $(printf "build/attention_*ward_${variant}_%s " "${precisions[@]}"); do
+    for program in $(printf "build/attention_*_${variant}_%s " "${precisions[@]}"); do
         [ -x "$program" ] || continue
         found=1
         shapes=("-t 130 -d 64")
+        case $program in */attention_decode_*) shapes=("-b 3 -t 600 -d 64" "-b 3 -t 600 -d 96") ;; esac
         if [ "$variant" = flash1 ]; then shapes=("-t 66 -d 32"); fi
         if [ "$variant" = wgmma ]; then
             shapes+=("-t 400 -d 64" "-t 400 -d 128")

@@ -1,6 +1,7 @@
 """What the data scripts share: token files, evaluation files, raw files from a mirror or the network, one-line errors.
 
-Needs nothing but Python's standard library (3.9 or newer); tiktoken is imported only where GPT-2 tokens are asked for.
+Needs nothing but Python's standard library (3.9 or newer). GPT-2 tokens need tokenize_gpt2, which make builds, or the
+package tiktoken.
 
 A token file is what llmc/dataloader.h reads: 256 int32, then the tokens.
 
@@ -23,7 +24,9 @@ import os
 import re
 import signal
 import struct
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -466,7 +469,11 @@ def write_evaluation_file(path, examples):
 
 
 # ----------------------------------------------------------------------------
-# GPT-2's tokenizer, through tiktoken
+# GPT-2's tokenizer: tokenize_gpt2 where it is built, else tiktoken. Their tokens are the same.
+
+VOCABULARY_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
+VOCABULARY_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+TABLE_SHA256 = "a622700e3255b4a6186e052c4c715c1d05634cb6041c12ab6c95c9ee0a2c9772"  # gpt2_tokenizer.bin after its header
 
 
 def use_tiktoken_mirror(mirror):
@@ -478,18 +485,98 @@ def use_tiktoken_mirror(mirror):
                 break
 
 
+def gpt2_tokens(mirror=None):
+    """The bytes of GPT-2's tokens, in the order of their ids, from vocab.bpe: 256 bytes, then a merge a line.
+
+    The file is taken from tiktoken's cache, a mirror, or the network, and then kept in the cache, as tiktoken does.
+    """
+    use_tiktoken_mirror(mirror)
+    cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "data-gym-cache")
+    cached = os.path.join(cache, hashlib.sha1(VOCABULARY_URL.encode()).hexdigest())
+    path = obtain(VOCABULARY_URL, cached, mirror, sha256=VOCABULARY_SHA256)
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # these stand for themselves
+    others = [byte for byte in range(256) if byte not in printable]  # the others are written as U+0100 and on
+    tokens = [bytes([byte]) for byte in printable + others]
+    byte_of = {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+    with open(path, encoding="utf-8") as f:
+        next(f)  # the version
+        tokens += [bytes(byte_of[c] for c in line if c not in " \n") for line in f]
+    return [*tokens, b"<|endoftext|>"]
+
+
+class NativeEncoding:
+    """`tokenize_gpt2 serve` with GPT-2's vocabulary, for what the scripts want of tiktoken's encoding.
+
+    The process begins with the first text and ends with its pipe: with this object, or with this process.
+    """
+
+    n_vocab, eot_token = GPT2_VOCAB_SIZE, GPT2_EOT
+
+    def __init__(self, program, table):
+        self.command = [program, "serve", "--tokenizer", table]
+        self.process = None
+
+    def encode_ordinary(self, text):
+        """The tokens of a text, an array; lone surrogates are replaced by U+FFFD, as tiktoken does."""
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            data = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        if self.process is None:
+            pipe = subprocess.PIPE
+            try:
+                self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, stderr=pipe)
+            except OSError as error:
+                fail(f"cannot run {self.command[0]}: {error.strerror}")
+        tokens = array("H")
+        try:
+            self.process.stdin.write(struct.pack("=I", len(data)))
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
+            (count,) = struct.unpack("=I", self.process.stdout.read(4))
+            tokens.frombytes(self.process.stdout.read(2 * count))
+        except (OSError, ValueError, struct.error):
+            count = None
+        if len(tokens) != count:
+            reason = self.process.stderr.read().decode(errors="replace").strip() or "it has ended"
+            fail(f"{self.command[0]}: {reason.removeprefix('error: ')}")
+        return tokens
+
+
+def native_program():
+    """The path of tokenize_gpt2, or None. The environment's TOKENIZE_GPT2 names another; empty: none is used."""
+    path = os.environ.get("TOKENIZE_GPT2", os.path.join(ROOT, "tokenize_gpt2"))
+    return path if path and os.access(path, os.X_OK) else None
+
+
 @functools.cache
-def gpt2_encoding():
-    """tiktoken's GPT-2 encoding; worker processes load it once each, or inherit it."""
+def is_gpt2_table(path):
+    """Whether a file is GPT-2's gpt2_tokenizer.bin."""
+    try:
+        with open(path, "rb") as f:
+            return hashlib.sha256(f.read()[HEADER_BYTES:]).hexdigest() == TABLE_SHA256
+    except OSError:
+        return False
+
+
+def tiktoken_encoding():
     try:
         import tiktoken
     except ImportError:
-        fail("GPT-2 tokens need the Python package tiktoken: pip install tiktoken, or choose --tokenizer bytes")
+        fail("GPT-2 tokens need tokenize_gpt2 (make builds it) or the Python package tiktoken; bytes need neither")
     try:
         return tiktoken.get_encoding("gpt2")
     except Exception as error:  # noqa: BLE001 (tiktoken passes on whatever its HTTP client raises)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         fail(f"tiktoken cannot load GPT-2's vocabulary ({reason}); DATA_MIRROR=DIR takes it from DIR/tiktoken")
+
+
+@functools.cache
+def gpt2_encoding():
+    """GPT-2's encoding; each process has its own. prepare_gpt2() says where the table is, to worker processes too."""
+    program = native_program()
+    table = os.environ.get("GPT2_TABLE", os.path.join(ROOT, "gpt2_tokenizer.bin"))
+    return NativeEncoding(program, table) if program and is_gpt2_table(table) else tiktoken_encoding()
 
 
 def pack_gpt2_document(text, starts_document=True):
@@ -504,22 +591,30 @@ def pack_gpt2_document(text, starts_document=True):
 def prepare_gpt2(mirror=None, folder=None):
     """Loads the encoding, and writes the C side's table where it is missing: gpt2_tokenizer.bin in the folder that
     --output names; without one at the root, where the trainers look for it."""
-    use_tiktoken_mirror(mirror)
-    encoding = gpt2_encoding()
     path = os.path.join(ROOT if folder is None else folder, "gpt2_tokenizer.bin")
+    use_tiktoken_mirror(mirror)
+    if not native_program():
+        tiktoken_encoding()  # its faults are said before anything is written
     if not os.path.exists(path):
         make_directory(os.path.dirname(path))
-        write_gpt2_tokenizer(encoding, path)
-    return encoding
+        write_gpt2_tokenizer(path, mirror)
+    if native_program() and not is_gpt2_table(path):
+        print(f"{path} is not GPT-2's: it stays, and tiktoken makes the tokens", file=sys.stderr)
+    os.environ["GPT2_TABLE"] = os.path.abspath(path)
+    return gpt2_encoding()
 
 
-def write_gpt2_tokenizer(encoding, path):
-    """Writes the table that the C side decodes with: each token as a length byte and its bytes; header[3] is EOT."""
-    tokens = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab)]
-    table = b"".join(bytes([len(token)]) + token for token in tokens)
-    write_checked(path, (*TOKENIZER, len(tokens), encoding.eot_token), table)
+def write_gpt2_tokenizer(path, mirror=None):
+    """Writes the table that the C side encodes and decodes with."""
+    write_tokenizer(path, gpt2_tokens(mirror), GPT2_EOT)
     here = os.path.abspath(path) == os.path.join(ROOT, "gpt2_tokenizer.bin")
-    print(f"{path}: {len(tokens):,} entries" + ("" if here else f"; the trainers read it with --tokenizer {path}"))
+    print(f"{path}: {GPT2_VOCAB_SIZE:,} entries" + ("" if here else f"; the trainers read it with --tokenizer {path}"))
+
+
+def write_tokenizer(path, tokens, eot_token):
+    """Writes a tokenizer file: each token as a length byte and its bytes; header[3] is what a text begins with."""
+    table = b"".join(bytes([len(token)]) + token for token in tokens)
+    write_checked(path, (*TOKENIZER, len(tokens), eot_token), table)
 
 
 # ----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Any text as token files: <output>_train.bin and <output>_val.bin.
 
-    python3 dev/data/text.py notes.txt --output data/notes                  # GPT-2 BPE, 10 MB/s a processor
+    python3 dev/data/text.py notes.txt --output data/notes                  # GPT-2 BPE, 40 MB/s a processor
     python3 dev/data/text.py src/ docs/ --output data/me --tokenizer bytes  # bytes, no packages needed, 100 MB/s
 
 A folder stands for every text file below it, in the order of their paths; hidden ones and those with a zero byte are

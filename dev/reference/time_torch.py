@@ -2,9 +2,11 @@
 """The time of a PyTorch training step at a given size: forward, backward, clipping and AdamW, to stand beside ours.
 
     python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa cudnn     # a minute or two
+    torchrun --standalone --nproc-per-node 2 dev/reference/time_torch.py --model d12 --batch 64     # by DDP
 
 Random weights and tokens, bf16 autocast, fused AdamW, torch.compile; the vocabulary is a multiple of 128, as PyTorch
 users pad it for speed. Prints the mean step, the median and the fastest, tokens/s by the mean, and the reserved memory.
+With several processes --batch is that of each, and the first one prints.
 """
 
 import os
@@ -14,6 +16,7 @@ from contextlib import nullcontext
 
 try:
     import torch
+    from torch import distributed
     from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError as error:
     raise SystemExit(f"error: no Python package {error.name} here: pip install torch numpy") from None
@@ -58,8 +61,20 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def join_others(args):
+    """Under torchrun: meets the other processes and takes this one's GPU. Returns how many there are, and the rank."""
+    processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if processes > 1:
+        if torch.device(args.device).type == "cuda":
+            args.device = f"cuda:{os.environ['LOCAL_RANK']}"
+            torch.cuda.set_device(args.device)
+        distributed.init_process_group("nccl" if "cuda" in args.device else "gloo")
+    return processes, rank
+
+
 def main():
     args = parse_arguments()
+    processes, rank = join_others(args)
     B, T, on_gpu = args.batch, args.time, torch.device(args.device).type == "cuda"
     torch.set_float32_matmul_precision("high")
     layers, heads, channels = SIZES[args.model]
@@ -67,7 +82,10 @@ def main():
     initialise(model, seed=42)
     model.to(args.device)
     optimizer = make_optimizer(model, 1e-4)
-    compiled = torch.compile(model) if args.compile else model
+    trained = model
+    if processes > 1:  # gradients are averaged in buckets while the backward pass runs
+        trained = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    compiled = torch.compile(trained) if args.compile else trained
     x, y = torch.randint(args.vocab, (2, B, T), device=args.device)
     autocast = torch.autocast(torch.device(args.device).type, torch.bfloat16, enabled=args.dtype == "bfloat16")
 
@@ -97,14 +115,19 @@ def main():
             if "No available kernel" not in str(error):
                 raise
             fail(f"--sdpa {args.sdpa} does not serve this device and precision")
+    if processes > 1:
+        distributed.destroy_process_group()
+    if rank > 0:
+        return
     mean, median = statistics.mean(times), statistics.median(times)
     device = torch.cuda.get_device_name() if on_gpu else f"CPU, {os.cpu_count()} processors"
     memory = f", {torch.cuda.max_memory_reserved() / 2**20:.0f} MiB" if on_gpu else ""
     how = f"{args.dtype}, sdpa {args.sdpa}, {'torch.compile' if args.compile else 'eager'}"
+    how += f", {processes} processes with DistributedDataParallel" if processes > 1 else ""
     print(f"{args.model}, B={B}, T={T}, {how}, PyTorch {torch.__version__}, {device}")
     print(
         f"mean {1e3 * mean:.3f} ms of {len(times)} steps after {args.warm_up} (median {1e3 * median:.2f}, "
-        f"fastest {1e3 * min(times):.2f}), {B * T / mean:,.0f} tok/s{memory}"
+        f"fastest {1e3 * min(times):.2f}), {processes * B * T / mean:,.0f} tok/s{memory}"
     )
 
 

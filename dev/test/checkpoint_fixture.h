@@ -18,7 +18,7 @@ static float* numbers(size_t n, float first) {
     return p;
 }
 
-static GPT2 make_model_of(GPT2Config config, int master_weights, float first) {
+static inline GPT2 make_model_of(GPT2Config config, int master_weights, float first) {
     GPT2 model;
     memset(&model, 0, sizeof(model));
     model.info.config = config;
@@ -33,19 +33,19 @@ static GPT2 make_model_of(GPT2Config config, int master_weights, float first) {
     return model;
 }
 
-static GPT2 make_model(int master_weights, float first) {
+static inline GPT2 make_model(int master_weights, float first) {
     static const GPT2Config small = {8, V, 128, 1, 1, 32};
     return make_model_of(small, master_weights, first);
 }
 
-static void free_model(GPT2* model) {
+static inline void free_model(GPT2* model) {
     for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) {
         free(model->blocks[i]);
         free(model->snapshot[i]);
     }
 }
 
-static void open_loader(DataLoader* d, int shuffle) {
+static inline void open_loader(DataLoader* d, int shuffle) {
     const HostAlloc host_memory = {NULL, NULL};
     uint16_t tokens[101];
     for (int i = 0; i <= 100; i++) { tokens[i] = (uint16_t)(i % V); }
@@ -53,10 +53,10 @@ static void open_loader(DataLoader* d, int shuffle) {
     if (!file_exists(path)) {
         unit_write_format(path, TOKENS_MAGIC_16, TOKENS_VERSION_16, 101, V, tokens, sizeof(tokens));
     }
-    dataloader_open(d, path, 2, 4, 0, 1, shuffle, 42, V, host_memory);
+    dataloader_open(d, path, 2, 4, shuffle, 42, V, host_memory);
 }
 
-static Outliers make_outliers(void) {
+static inline Outliers make_outliers(void) {
     Outliers o;
     memset(&o, 0, sizeof(o));
     for (int i = 0; i < 200; i++) {
@@ -66,7 +66,7 @@ static Outliers make_outliers(void) {
     return o;
 }
 
-static const char* folder(void) {
+static inline const char* folder(void) {
     unit_path("tokens.bin"); // makes the directory
     return unit_folder;
 }

@@ -126,11 +126,12 @@ static int fuzz_fclose(FILE* file) {
 #define fclose(file) fuzz_fclose(file)
 
 #include "llmc/checkpoint.h"
-#include "llmc/cli.h"
+#include "llmc/trainer_flags.h"
 #include "llmc/debug_state.h"
 #include "llmc/evalloader.h"
 #include "llmc/tokenizer.h"
 #include "llmc/trainer.h"
+#include "llmc/weights_file.h"
 
 #undef exit
 #undef malloc
@@ -141,6 +142,7 @@ static int fuzz_fclose(FILE* file) {
 #undef stderr
 #undef stdout
 
+#include "llmc/safetensors_write.h"
 #include "model_stub.h"
 
 // ----------------------------------------------------------------------------
@@ -150,6 +152,14 @@ enum { SMALL_V = 12, STEP = 12, STATE_NUMBERS = 16 };
 static const GPT2Config small_config = {4, SMALL_V, 128, 1, 1, 32};
 static const HostAlloc ordinary_memory = {NULL, NULL};
 
+// How an input is changed
+typedef enum {
+    OF_WORDS,
+    OF_TEXT /* likewise, without checksums */,
+    OF_JSON,
+    OF_JSON_HEADER /* a length, JSON, and data */
+} Kind;
+
 typedef struct {
     const char* name;
     const char* file;                          // in the driver's folder; NULL: the input is a text
@@ -157,6 +167,7 @@ typedef struct {
     void (*write)(int seed, const char* path); // writes one
     void (*read)(const char* path);            // reads and uses one
     const char* texts[12];                     // the sound inputs, where they are texts
+    Kind kind;
 } Format;
 
 // The path of a file in the driver's folder; it stays good for seven more calls.
@@ -166,6 +177,15 @@ static const char* in_folder(const char* name) {
     char* path = paths[next++ % 8];
     snprintf(path, sizeof(paths[0]), "%s/%s", fuzz_folder, name);
     return path;
+}
+
+// (Not O_TRUNC: some file systems bring a file that was emptied and written again to the disk at once.)
+static void write_input(const char* path, const uint8_t* data, size_t size) {
+    int fd = open(path, O_WRONLY | O_CREAT, 0644);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0 || close(fd) != 0) {
+        fprintf(stderr, "fuzz: cannot write %s: %s\n", path, strerror(errno));
+        _exit(3);
+    }
 }
 
 static void write_format(const char* path, const int32_t* numbers, int n, const void* body, size_t bytes) {
@@ -251,7 +271,7 @@ static void write_tokens_32(int seed, const char* path) {
 }
 
 static void open_loader(DataLoader* d, const char* path, int shuffle, int vocab_size) {
-    dataloader_open(d, path, 2, 4, 0, 1, shuffle, 42, vocab_size, ordinary_memory);
+    dataloader_open(d, path, 2, 4, shuffle, 42, vocab_size, ordinary_memory);
     d->prefetch = 0; // a thread does not survive the longjmp from an error
 }
 
@@ -302,10 +322,10 @@ static void write_evaluation(int seed, const char* path) {
 static void read_evaluation(const char* path) {
     EvalLoader e;
     float losses[8 * 16] = {1.0f};
-    evalloader_open(&e, path, 8, 16, 0, 1);
+    evalloader_open(&e, path, 8, 16);
     evalloader_check_vocab(&e, SMALL_V);
     for (int i = 0; i <= e.num_batches; i++) {
-        evalloader_next(&e);
+        evalloader_fill(&e, i);
         int correct = evalloader_score(&e, losses);
         for (int k = 0; k < 8 * 16; k++) {
             if (e.inputs[k] < 0 || e.inputs[k] >= SMALL_V || e.targets[k] < 0 || e.targets[k] >= SMALL_V) {
@@ -328,7 +348,124 @@ static void read_tokenizer(const char* path) {
     tokenizer_load(&t, path, SMALL_V);
     for (int i = -1; i <= 2 * SMALL_V; i++) { tokenizer_print(fuzz_stdout, &t, i <= SMALL_V ? i : i - SMALL_V); }
     tokenizer_print(fuzz_stdout, &t, t.eot_token);
+    if (tokenizer_prepare_encode(&t) == STATUS_OK) { fuzz_fault("twelve tokens encode every byte"); }
     tokenizer_free(&t);
+}
+
+// A vocabulary of the bytes and a few merges, in the order of their ids: as a tokenizer file, as vocab.json, as merges.txt
+enum { TEXT_V = 256 + 8 + 1 };
+static const char* const merges[] = {"t h", "th e", "i n", "in g", "\xc4\xa0 the", "\xc3\xa2 \xc4\xa4", "e e", "1 1"};
+
+static void write_text_tokenizer(int seed, const char* path) {
+    (void)seed;
+    static const char* const tokens[] = {"th", "the", "in", "ing", " the", "\xe2\x82", "ee", "11", "<|endoftext|>"};
+    const int32_t header[4] = {TOKENIZER_MAGIC, 2, TEXT_V, TEXT_V - 1};
+    char body[1024];
+    size_t at = 0;
+    for (int i = 0; i < TEXT_V; i++) {
+        size_t n = i < 256 ? 1 : strlen(tokens[i - 256]);
+        body[at++] = (char)n;
+        body[at] = (char)i;
+        if (i >= 256) { memcpy(body + at, tokens[i - 256], n); }
+        at += n;
+    }
+    write_format(path, header, 4, body, at);
+}
+
+static void write_vocab(int seed, const char* path) {
+    FILE* file = fopen_check(path, "wb");
+    for (int i = 0; i < 256; i++) {
+        char text[4];
+        size_t n = utf8_encode(text, vocab_character((unsigned char)i));
+        fprintf(file, i == 0 ? "{\"" : ", \"");
+        if (i == '"' || i == '\\') { fputc('\\', file); }
+        fprintf(file, "%.*s\": %d", (int)n, text, i);
+    }
+    for (int i = 0; i < 8 && seed == 0; i++) {
+        size_t left = strcspn(merges[i], " ");
+        fprintf(file, ", \"%.*s%s\": %d", (int)left, merges[i], merges[i] + left + 1, 256 + i);
+    }
+    fprintf(file, ", \"%s\": %d}\n", seed == 0 ? "<|endoftext|>" : "</s>", seed == 0 ? TEXT_V - 1 : 256);
+    fclose(file);
+}
+
+static void write_merges(int seed, const char* path) {
+    FILE* file = fopen_check(path, "wb");
+    if (seed == 0) { fprintf(file, "#version: 0.2\n"); }
+    for (int i = 0; i < 8; i++) { fprintf(file, seed == 0 ? "%s\n" : "%s\r\n", merges[i]); }
+    fclose(file);
+}
+
+static void write_text(int seed, const char* path) {
+    static const char* const texts[] = {
+        "the thing, isn't in the 1111 \xe2\x82\xac\n\n  there\t'll  ",
+        "\xe4\xbd\xa0\xe5\xa5\xbd\xc2\xa0\xe3\x80\x80 \xf0\x9f\x98\x80 e\xcc\x81 \xd9\xa1\xd9\xa2"};
+    FILE* file = fopen_check(path, "wb");
+    for (int i = 0; i < (seed == 2 ? 200 : 1); i++) { fputs(seed == 2 ? "theingee" : texts[seed], file); }
+    fclose(file);
+}
+
+enum { ENCODER_MEMORY = 16 << 20 }; // the cache, and vocab.json with its nodes; a text of n bytes takes up to 200 n
+
+// A file that the input's reader needs too
+static const char* write_beside(const char* name, void (*write)(int seed, const char* path)) {
+    fuzz_reading = 0;
+    write(0, in_folder(name));
+    fuzz_reading = 1;
+    return in_folder(name);
+}
+
+// Encodes a text whole and in two parts: the tokens are the same, and their bytes are the text.
+static void use_encoder(Tokenizer* t, const char* text, size_t bytes) {
+    TokenList whole = {0}, parts = {0};
+    size_t used, again, at = 0;
+    check(tokenizer_encode(t, text, bytes, &whole));
+    check(tokenizer_encode_part(t, text, bytes / 2, 0, &parts, &used));
+    check(tokenizer_encode_part(t, text + used, bytes - used, 1, &parts, &again));
+    if (used + again != bytes || whole.count != parts.count ||
+        (whole.count > 0 && memcmp(whole.ids, parts.ids, whole.count * sizeof(int)) != 0)) {
+        fuzz_fault("a text in parts has other tokens");
+    }
+    for (size_t i = 0; i < whole.count; i++) {
+        size_t n = 0;
+        const unsigned char* s = tokenizer_decode(t, whole.ids[i], &n);
+        if (s == NULL || at + n > bytes || memcmp(s, text + at, n) != 0) { fuzz_fault("a text does not come back"); }
+        at += n;
+    }
+    if (at != bytes) { fuzz_fault("a text does not come back whole"); }
+}
+
+static void read_text(const char* path) {
+    static char text[LARGEST_INPUT];
+    Tokenizer t;
+    FILE* file = (fopen)(path, "rb");
+    size_t bytes = file == NULL ? 0 : fread(text, 1, sizeof(text), file);
+    if (file != NULL) { (fclose)(file); }
+    fuzz_allowed += ENCODER_MEMORY + 200 * bytes;
+    tokenizer_load(&t, write_beside("text_tokenizer.bin", write_text_tokenizer), TEXT_V);
+    use_encoder(&t, text, bytes);
+}
+
+static void use_folder(void) {
+    static const char text[] = "the thing isn't 11 \xe2\x82\xac\xff";
+    Tokenizer t;
+    fuzz_allowed += ENCODER_MEMORY;
+    tokenizer_load(&t, fuzz_folder, 0);
+    tokenizer_print(fuzz_stdout, &t, t.eot_token);
+    if (tokenizer_prepare_encode(&t) == STATUS_OK) { use_encoder(&t, text, sizeof(text)); }
+    status_clear();
+}
+
+static void read_vocab(const char* path) {
+    (void)path;
+    unlink(in_folder("merges.txt"));
+    use_folder();
+}
+
+static void read_merges(const char* path) {
+    (void)path;
+    write_beside("vocab.json", write_vocab);
+    use_folder();
 }
 
 static void remove_checksums(const char* path) {
@@ -345,7 +482,7 @@ static void write_state(int seed, const char* path) {
     static char text[] = "result --seed 42\nfree -v 20\n", buffer[CHECKPOINT_BUFFER];
     float numbers[STATE_NUMBERS] = {0};
     GPT2 model = make_model(numbers, STATE_NUMBERS, seed == 0);
-    CheckpointSource source = {&model, gpt2_copy_out, buffer, 0, 0};
+    CheckpointSource source = checkpoint_source(&model, buffer);
     CheckedWriter file;
     ModelHeader header;
     RunState run;
@@ -399,7 +536,126 @@ static void read_state(const char* path) {
 }
 
 // ----------------------------------------------------------------------------
+// Hugging Face's files. Readers put those that stand beside an input right, which other formats change.
+
+static void write_config_json(int seed, const char* path) {
+    static const char* const texts[] = {
+        "{\"n_head\":1}", "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":1,\"n_embd\":32,\"n_positions\":4,"
+                          "\"vocab_size\":12,\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05,"
+                          "\"n_inner\":null,\"scale_attn_weights\":true,\"tie_word_embeddings\":true}"};
+    write_input(path, (const uint8_t*)texts[seed], strlen(texts[seed]));
+}
+
+// Tensors first to last of 16 and, of `more`, a mask and the head
+static void write_safetensors_of(const char* path, const char* type, const char* prefix, int first, int last,
+                                 int more) {
+    static uint8_t data[LARGEST_INPUT]; // numbers that are finite in any type
+    SafetensorsWriter w;
+    const size_t mask[4] = {1, 1, 4, 4}, head[2] = {SMALL_V, 32};
+    size_t element = strcmp(type, "F32") == 0 ? 4 : 2;
+    char name[128];
+    memset(data, 0x11, sizeof(data));
+    check(safetensors_create(&w, path));
+    for (int i = first; i <= last; i++) {
+        HuggingFaceTensor t = hugging_face_tensor(small_config, i, 0);
+        snprintf(name, sizeof(name), "%s%s", prefix, t.name);
+        check(
+            safetensors_declare(&w, name, type, t.dims, t.shape, element * t.shape[0] * (t.dims > 1 ? t.shape[1] : 1)));
+    }
+    snprintf(name, sizeof(name), "%sh.0.attn.bias", prefix);
+    if (more) { check(safetensors_declare(&w, name, type, 4, mask, element * 16)); }
+    if (more) { check(safetensors_declare(&w, HUGGING_FACE_HEAD, type, 2, head, element * SMALL_V * 32)); }
+    check(safetensors_begin(&w));
+    check(atomic_write(&w.file, data, w.data_bytes));
+    check(atomic_commit(&w.file));
+}
+
+static void write_safetensors(int seed, const char* path) {
+    static const char* const types[] = {"F32", "BF16", "F16"};
+    write_safetensors_of(path, types[seed], seed == 1 ? HUGGING_FACE_PREFIX : "", 0, NUM_PARAMETER_TENSORS - 1,
+                         seed > 0);
+}
+
+// An index of two shards, and these
+static void write_index(int seed, const char* path) {
+    static char text[8192];
+    size_t at = (size_t)sprintf(text, "{\"metadata\":{\"total_size\":52},\"weight_map\":{");
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        at += (size_t)sprintf(text + at, "%s\"%s\":\"%s.safetensors\"", i > 0 ? "," : "",
+                              hugging_face_tensor(small_config, i, 0).name,
+                              seed == 1 ? "c"
+                              : i < 8   ? "a"
+                                        : "b");
+    }
+    at += (size_t)sprintf(text + at, "}}");
+    write_safetensors_of(in_folder("a.safetensors"), "BF16", "", 0, 7, 0);
+    write_safetensors_of(in_folder("b.safetensors"), "BF16", "", 8, NUM_PARAMETER_TENSORS - 1, 0);
+    write_safetensors_of(in_folder("c.safetensors"), "F16", "", 0, NUM_PARAMETER_TENSORS - 1, 0);
+    write_input(path, (const uint8_t*)text, at);
+}
+
+// A file beside the input explains memory too.
+static void allow_file(const char* name) {
+    struct stat st;
+    if (stat(in_folder(name), &st) == 0) { fuzz_allowed += 8 * (size_t)st.st_size; }
+}
+
+static void use_weights(const char* path) {
+    GPT2Config config;
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    float *params, sum = 0.0f;
+    int unchecked;
+    check(weights_load(&params, path, &config, &unchecked));
+    size_t n = gpt2_parameters(table, config);
+    for (size_t i = 0; i < n; i++) { sum += params[i]; }
+    if (!(sum < INFINITY)) { fuzz_fault("a weight that is not finite"); }
+    fuzz_free(params);
+}
+
+static void read_safetensors(const char* path) {
+    write_config_json(0, in_folder("config.json"));
+    use_weights(path);
+}
+
+static void read_index(const char* path) {
+    (void)path;
+    write_config_json(0, in_folder("config.json"));
+    allow_file("a.safetensors"), allow_file("b.safetensors"), allow_file("c.safetensors");
+    use_weights(fuzz_folder);
+}
+
+static void read_config_json(const char* path) {
+    (void)path;
+    allow_file("sound.safetensors");
+    use_weights(in_folder("sound.safetensors"));
+}
+
+// ----------------------------------------------------------------------------
 // Texts. Here `path` is the text itself.
+
+// Every value is looked at, and strings are written again.
+static void read_json(const char* text) {
+    Json json;
+    size_t whole, nodes = 0, all = 0;
+    double number;
+    check(json_parse(&json, "text", text, strlen(text)));
+    for (const JsonNode *n = json.nodes, *end = n + n->next; n < end; n++, nodes++) {
+        if (n->next <= nodes || n->next > json.nodes->next) { fuzz_fault("a node of JSON leads nowhere"); }
+        if (n->type == JSON_STRING && json_string(&json, n)[n->bytes] != '\0') {
+            fuzz_fault("a string without an end");
+        }
+        if (n->type == JSON_NUMBER) {
+            all += (size_t)json_whole(&json, n, SIZE_MAX, &whole) + (size_t)json_number(&json, n, &number);
+        }
+        if (n->type == JSON_STRING) { json_write_text(fuzz_stdout, json_string(&json, n), n->bytes); }
+        for (const JsonNode* k = n->type < JSON_ARRAY ? NULL : json_first(&json, n); k != NULL;
+             k = json_next(&json, n, k)) {
+            all++;
+        }
+    }
+    if (all > 2 * nodes) { fuzz_fault("more members than nodes"); }
+    json_free(&json); // a function of the header: it frees through the driver
+}
 
 // Sizes as long double, which counts far beyond 64 bits: the tables say the same, or SIZE_MAX.
 static void check_size(size_t size, long double expected) {
@@ -435,30 +691,47 @@ static void read_command_line(const char* text) {
         if (!(value >= f->smallest && value <= f->largest)) { fuzz_fault("a flag's value is outside of its bounds"); }
     }
     cli_print(&options);
-    trainer_check_options(&options);
+    trainer_check_options(&options, 1);
 }
 
 static const Format formats[] = {
-    {"model", "model.bin", 2, write_model, read_model, {NULL}},
-    {"state", "state_00000012_00000.bin", 4, write_state, read_state, {NULL}},
-    {"debug-state", "debug_state.bin", 2, write_debug_state, read_debug_state, {NULL}},
-    {"tokens-16", "tokens_16.bin", 2, write_tokens_16, read_tokens, {NULL}},
-    {"tokens-32", "tokens_32.bin", 2, write_tokens_32, read_tokens, {NULL}},
-    {"evaluation", "evaluation.bin", 2, write_evaluation, read_evaluation, {NULL}},
-    {"tokenizer", "tokenizer.bin", 2, write_tokenizer, read_tokenizer, {NULL}},
+    {"model", "model.bin", 2, write_model, read_model, {NULL}, OF_WORDS},
+    {"state", "state_00000012_00000.bin", 4, write_state, read_state, {NULL}, OF_WORDS},
+    {"debug-state", "debug_state.bin", 2, write_debug_state, read_debug_state, {NULL}, OF_WORDS},
+    {"tokens-16", "tokens_16.bin", 2, write_tokens_16, read_tokens, {NULL}, OF_WORDS},
+    {"tokens-32", "tokens_32.bin", 2, write_tokens_32, read_tokens, {NULL}, OF_WORDS},
+    {"evaluation", "evaluation.bin", 2, write_evaluation, read_evaluation, {NULL}, OF_WORDS},
+    {"tokenizer", "tokenizer.bin", 2, write_tokenizer, read_tokenizer, {NULL}, OF_WORDS},
+    {"text", "text.txt", 3, write_text, read_text, {NULL}, OF_TEXT},
+    {"vocab", "vocab.json", 2, write_vocab, read_vocab, {NULL}, OF_JSON},
+    {"merges", "merges.txt", 2, write_merges, read_merges, {NULL}, OF_TEXT},
     {"descriptor",
      NULL,
      6,
      NULL,
      read_descriptor,
-     {"d12", "gpt2:d48t4096", "gpt3:c768", "gpt2:l4c128h4t64", "gpt3:h2c64l1", "l1000000c999936h7812"}},
+     {"d12", "gpt2:d48t4096", "gpt3:c768", "gpt2:l4c128h4t64", "gpt3:h2c64l1", "l1000000c999936h7812"},
+     OF_WORDS},
     {"command-line",
      NULL,
      5,
      NULL,
      read_command_line,
      {"-b\n4\n-t\n64\n-d\n512\n-l\n2e-3\n-u\n5\n-q\n0.1\n-x\n40", "--model=d12t64\n-k\ncosine\n--epsilon\n1e-8",
-      "-o\nout\n-y\n1\n-n\n20\n-nk\n1\n-nm\n100", "--help", "-h\n1\n-sl\n2.5\n-sg\n3\n-m\n-1\n-v\n0\n--seed=7"}},
+      "-o\nout\n-y\n1\n-n\n20\n-nk\n1\n-nm\n100", "--help", "-h\n1\n-sl\n2.5\n-sg\n3\n-m\n-1\n-v\n0\n--seed=7"},
+     OF_WORDS},
+    {"safetensors", "model_12.safetensors", 3, write_safetensors, read_safetensors, {NULL}, OF_JSON_HEADER},
+    {"index", "model.safetensors.index.json", 2, write_index, read_index, {NULL}, OF_JSON},
+    {"config", "config.json", 2, write_config_json, read_config_json, {NULL}, OF_JSON},
+    {"json",
+     NULL,
+     5,
+     NULL,
+     read_json,
+     {"{\"a\":[1,-2.5e-3,true,false,null],\"b\":{\"\":\"x\"},\"c\":\"\\u00e9\\ud83d\\ude00\\n\\\"\"}",
+      "[[[[{\"k\":[{}]}]]]]", "\"\xc3\xa9\xf0\x9f\x98\x80\"", " 123456789012345678901234567890 ",
+      "{\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[12,32],\"data_offsets\":[0,1536]}}"},
+     OF_JSON},
 };
 enum { NUM_FORMATS = sizeof(formats) / sizeof(formats[0]) };
 
@@ -481,15 +754,6 @@ static void check_message(const Format* format) {
     }
     if (format->file != NULL && strstr(fuzz_message, fuzz_folder) == NULL) {
         fuzz_fault("an error that names no file");
-    }
-}
-
-// (Not O_TRUNC: some file systems bring a file that was emptied and written again to the disk at once.)
-static void write_input(const char* path, const uint8_t* data, size_t size) {
-    int fd = open(path, O_WRONLY | O_CREAT, 0644);
-    if (fd < 0 || write(fd, data, size) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0 || close(fd) != 0) {
-        fprintf(stderr, "fuzz: cannot write %s: %s\n", path, strerror(errno));
-        _exit(3);
     }
 }
 
@@ -645,6 +909,84 @@ static void mutate_text(Input* input) {
     }
 }
 
+// Changes a text of JSON.
+static void mutate_json(Input* input) {
+    // clang-format off
+    static const char* const words[] = {
+        "{", "}", "[", "]", ",", ":", "\"", "\\", "\\u", "\\ud800", "\\u0000", "null", "true", "1e400", "-1", "0",
+        "1.0", "4294967296", "18446744073709551615", "18446744073709551616", "9223372036854775807", "F32", "F16",
+        "BF16", "F64", "I8", "BOOL", "\"__metadata__\":{},", "\"dtype\"", "\"shape\"", "\"data_offsets\"", "wte.weight",
+        "transformer.", "h.1.", "lm_head.weight", "../", "a.safetensors", "\xff", "\xe2\x82", "[[[[[[[[[[[[[[[[", " ",
+        "\n"};
+    // clang-format on
+    const char* word = words[below(sizeof(words) / sizeof(words[0]))];
+    char number[32];
+    size_t at = below(input->size + 1), n = strlen(word), left = input->size - at,
+           cut = below(left < 24 ? left + 1 : 24);
+    switch (below(6)) {
+    case 0: // without a piece
+        memmove(input->data + at, input->data + at + cut, left - cut);
+        input->size -= cut;
+        return;
+    case 1: // a byte
+        if (left > 0) { input->data[at] = (uint8_t)(below(4) ? ' ' + below(95) : next_random()); }
+        return;
+    case 2: // a piece of itself
+        cut = below(left < 200 ? left + 1 : 200);
+        if (input->size + cut > LARGEST_INPUT / 2) { return; }
+        memmove(input->data + at + cut, input->data + at, left); // stands twice
+        input->size += cut;
+        return;
+    case 3:
+    case 4: // the next number becomes another
+        while (at < input->size && !isdigit(input->data[at])) { at++; }
+        for (cut = 0; at + cut < input->size && isdigit(input->data[at + cut]);) { cut++; }
+        snprintf(number, sizeof(number), "%lld", (long long)interesting() + (below(2) ? (1LL << 32) : 0));
+        word = below(2) ? number : word;
+        n = strlen(word);
+        memmove(input->data + at, input->data + at + cut, input->size - at - cut);
+        input->size -= cut;
+        break;
+    default:
+        break;
+    }
+    if (input->size + n > LARGEST_INPUT / 2) { return; }
+    memmove(input->data + at + n, input->data + at, input->size - at);
+    memcpy(input->data + at, word, n);
+    input->size += n;
+}
+
+// Changes the header of a safetensors file, which keeps its length right, or any bytes of the file.
+static void mutate_json_header(Input* input) {
+    static Input header;
+    uint64_t length = UINT64_MAX;
+    if (input->size >= 8) { memcpy(&length, input->data, 8); }
+    if (input->size < 8 || length > input->size - 8 || below(6) == 0) {
+        if (input->size > 0) { mutate_file(input); }
+        return;
+    }
+    size_t rest = input->size - 8 - (size_t)length;
+    header.size = (size_t)length;
+    memcpy(header.data, input->data + 8, header.size);
+    mutate_json(&header);
+    if (8 + header.size + rest > LARGEST_INPUT) { return; }
+    memmove(input->data + 8 + header.size, input->data + 8 + length, rest);
+    memcpy(input->data + 8, header.data, header.size);
+    length = header.size;
+    memcpy(input->data, &length, 8);
+    input->size = 8 + header.size + rest;
+}
+
+static void mutate(const Format* format, Input* input) {
+    if (format->kind == OF_JSON) {
+        mutate_json(input);
+    } else if (format->kind == OF_JSON_HEADER) {
+        mutate_json_header(input);
+    } else {
+        format->file && input->size > 0 ? mutate_file(input) : mutate_text(input);
+    }
+}
+
 // Gives an input the checksums of what it holds, so that the checks behind them are reached.
 static void seal(Input* input) {
     int32_t header[HEADER_INTS];
@@ -681,9 +1023,7 @@ static void make_input(int format, uint64_t i, Input* input) {
     memcpy(input->data, seed->data, seed->size);
     input->size = seed->size;
     if (i < all) { return; }
-    for (size_t k = 1 + below(formats[format].file ? 4 : 2); k > 0; k--) {
-        formats[format].file && input->size > 0 ? mutate_file(input) : mutate_text(input);
-    }
+    for (size_t k = 1 + below(formats[format].file ? 4 : 2); k > 0; k--) { mutate(&formats[format], input); }
     if (formats[format].file && is_sealed(seed) && below(4) > 0) { seal(input); }
 }
 
@@ -708,6 +1048,7 @@ static Input* add_seed(int format) {
 }
 
 static void make_seeds(void) {
+    write_safetensors(0, in_folder("sound.safetensors")); // what config.json stands beside
     for (int f = 0; f < NUM_FORMATS; f++) {
         for (int i = 0; i < formats[f].seeds; i++) {
             Input* input = add_seed(f);
@@ -923,13 +1264,13 @@ static void run_flipped(int format, uint64_t from, uint64_t to) {
     }
 }
 
-// All formats of files; returns how many there are.
+// All formats of files with checksums; returns how many there are.
 static int run_flips(int only, int* all_faults) {
     enum { FLIPS = 1500 };
     int faults = 0, runs = 0;
     memset(progress, 0, sizeof(*progress));
     for (int f = 0; f < NUM_FORMATS; f++) {
-        if (formats[f].file == NULL || (only >= 0 && only != f)) { continue; }
+        if (formats[f].file == NULL || formats[f].kind != OF_WORDS || (only >= 0 && only != f)) { continue; }
         const char* fault = in_child(run_flipped, f, 0, FLIPS);
         if (fault != NULL) {
             printf("FAULT: %s with bit %llu flipped %s\n", formats[f].name, (unsigned long long)progress->next, fault);

@@ -18,12 +18,12 @@ static inline void reference_refused(const char* name, Status status, const char
 static inline GPT2* reference_model(GPT2Settings settings, GPT2Config config, const float* params,
                                     const DebugState* state);
 
-// Another loss of the step than the one that gpt2_backward has computed, where gpt2_update reads it
+// Another loss of the step than the one that gpt2_backward has computed, where gpt2_grad_norm and gpt2_update read it
 static inline void reference_set_loss(GPT2* model, float loss) {
 #ifdef __CUDACC__
     check(device_copy(&model->scalars->loss, &loss, sizeof(loss), cudaMemcpyHostToDevice));
 #else
-    model->info.mean_loss = loss;
+    model->info.mean_loss = model->micro_losses[0] = loss;
 #endif
 }
 
@@ -253,17 +253,21 @@ static inline void reference_check_search(GPT2Settings settings, GPT2Config conf
 static inline void reference_check_digest(GPT2Settings settings, GPT2Config config, const float* params,
                                           const DebugState* state) {
     GPT2* model = reference_model(settings, config, params, state);
+    const ParameterLayout* layout = gpt2_layout(model);
     size_t n = gpt2_info(model)->num_parameters;
     float* grads = (float*)malloc_check(n * sizeof(float));
+    uint32_t* words = (uint32_t*)calloc_check(layout->elements, sizeof(uint32_t)); // as they lie in memory, gaps too
     uint64_t sum = 0, first, again, changed;
     reference_gradients(model, state);
     check(gpt2_gradient_digest(model, &first));
     check(gpt2_get_gradients(model, grads));
-    for (size_t i = 0; i < n; i++) {
-        uint32_t word;
-        memcpy(&word, &grads[i], sizeof(word));
-        sum += digest_mix(i, word);
+    for (size_t i = 0, count; i < n; i += count) {
+        LayoutRun run = layout_run(layout, i, n - i);
+        count = run.count;
+        memcpy(words + run.place, grads + i, count * sizeof(float));
     }
+    for (size_t i = 0; i < layout->elements; i++) { sum += digest_mix(i, words[i]); }
+    free(words);
     reference_row("digest of the gradients", "", first == sum);
     reference_gradients(model, state);
     check(gpt2_gradient_digest(model, &again));

@@ -17,7 +17,7 @@ A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prin
 
 #include "llmc/debug_state.h"
 #include "llmc/gpt2_model.h"
-#include "llmc/model_file.h"
+#include "llmc/weights_file.h"
 #include "reference_errors.h"
 #include "reference_numbers.h"
 
@@ -211,6 +211,7 @@ typedef struct {
 static inline GPT2* reference_model(GPT2Settings settings, GPT2Config config, const float* params,
                                     const DebugState* state) {
     GPT2* model;
+    settings.micro_steps = 2; // at most
     check(gpt2_create(&model, config, settings));
     check(gpt2_allocate(model, state->B, state->T, 1));
     check(gpt2_set_parameters(model, params));
@@ -235,7 +236,9 @@ static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, 
             reference_check("logits", reference_logits_error(model, state),
                             reference_tolerance(tolerances, "logits", tolerances->logits));
         }
+        float norm;
         check(gpt2_backward(model, state->x, state->y, 1, 0));
+        check(gpt2_grad_norm(model, &norm));
         if (step == 0) {
             check(gpt2_get_gradients(model, host));
             bits.gradients = reference_bits(host, n);
@@ -255,8 +258,6 @@ static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, 
                 fmax(allowed, reference_tolerance(tolerances, name, tolerances->loss + tolerances->gradients * fall));
             reference_check(name, fabs((double)info->mean_loss - reference), allowed);
         }
-        float norm;
-        check(gpt2_grad_norm(model, &norm));
         float scale = state->grad_clip > 0 && norm > state->grad_clip ? state->grad_clip / norm : 1.0f;
         check(gpt2_update(model, state->learning_rate, state->beta1, state->beta2, state->epsilon, state->weight_decay,
                           scale, step + 1));
@@ -277,7 +278,7 @@ static inline void reference_check_micro_steps(GPT2Settings settings, GPT2Config
                                                ReferenceBits first) {
     GPT2* model = reference_model(settings, config, params, state);
     const GPT2Info* info = gpt2_info(model);
-    float loss, *grads = (float*)malloc_check(info->num_parameters * sizeof(float));
+    float loss, norm, *grads = (float*)malloc_check(info->num_parameters * sizeof(float));
     double loss_tolerance = reference_tolerance(tolerances, "loss", tolerances->loss);
     check(gpt2_validate(model, &loss, state->x, state->y, state->B, state->T));
     reference_check("validation loss", fabs((double)loss - (double)state->loss), loss_tolerance);
@@ -289,6 +290,7 @@ static inline void reference_check_micro_steps(GPT2Settings settings, GPT2Config
     }
     if (state->B % 2 == 0) {
         check(gpt2_get_gradients(model, grads));
+        check(gpt2_grad_norm(model, &norm));
         reference_check("micro-steps: loss", fabs((double)info->mean_loss - (double)state->loss), loss_tolerance);
         reference_check_gradients(info, grads, state, tolerances, "micro-steps: worst gradient");
     }
@@ -308,13 +310,14 @@ static inline void reference_check_settings(GPT2Settings settings, const char* l
                                             const ReferenceTolerances* tolerances) {
     GPT2* model = reference_model(settings, config, params, state);
     const GPT2Info* info = gpt2_info(model);
-    float* grads = (float*)malloc_check(info->num_parameters * sizeof(float));
+    float norm, *grads = (float*)malloc_check(info->num_parameters * sizeof(float));
     char name[96];
     check(gpt2_forward(model, state->x, state->B, state->T));
     snprintf(name, sizeof(name), "%s: logits", label);
     reference_check(name, reference_logits_error(model, state),
                     reference_tolerance(tolerances, "logits", tolerances->logits));
     check(gpt2_backward(model, state->x, state->y, 1, 0));
+    check(gpt2_grad_norm(model, &norm));
     check(gpt2_get_gradients(model, grads));
     snprintf(name, sizeof(name), "%s: loss", label);
     reference_check(name, fabs((double)info->mean_loss - (double)state->loss),
@@ -424,10 +427,10 @@ static inline void reference_check_bits(const char* what, ReferenceBits bits, Re
 // All checks of one dump.
 static inline void reference_dump(const char* model_path, const char* state_path, GPT2Settings settings,
                                   ReferencePrecision precision) {
-    ModelHeader header;
+    GPT2Config config;
     float* params;
-    check(gpt2_load_parameters(&params, model_path, &header));
-    GPT2Config config = header.config;
+    int unchecked;
+    check(weights_load(&params, model_path, &config, &unchecked));
     DebugState state = debug_state_read(state_path, config);
     if (state.num_losses == 0) { // llm.c's files: PyTorch's steps are not in them, determinism is tested all the same
         state.learning_rate = 1e-4f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.epsilon = 1e-8f;
@@ -460,7 +463,9 @@ static inline void reference_dump(const char* model_path, const char* state_path
 // The whole test; what main returns. `settings` are the model's, but for recompute.
 static inline int reference_main(int argc, char** argv, GPT2Settings settings, ReferencePrecision precision) {
     if (argc != 1 && argc != 3) {
-        fatal("usage: %s [model.bin debug_state.bin]; without arguments, all committed dumps", argv[0]);
+        fatal("usage: %s [MODEL debug_state.bin], MODEL a .bin or .safetensors file or a folder; without arguments, "
+              "all committed dumps",
+              argv[0]);
     }
     if (argc == 3) { reference_dump(argv[1], argv[2], settings, precision); }
     for (size_t i = 0; argc == 1 && i < sizeof(reference_dumps) / sizeof(reference_dumps[0]); i++) {

@@ -40,6 +40,7 @@ from soak_trial import (
     claim,
     files_of,
     newest_step,
+    processes_with,
     read_log,
     same_files,
     steps_done,
@@ -503,6 +504,59 @@ def case_long(trial):
     return 1
 
 
+def children_of(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as f:
+            return list(map(int, f.read().split()))
+    except OSError:
+        return []
+
+
+def await_nobody(trial, seconds):
+    """Waits until no process of this trial's folder is left: those of a launcher that was killed end after it."""
+    end = time.monotonic() + seconds
+    while left := processes_with(trial.folder):
+        claim(time.monotonic() < end, f"{len(left)} processes are left")
+        time.sleep(0.01)
+
+
+def case_several(trial):
+    """kill -9, SIGSTOP and SIGTERM to any of several processes at random moments; another number of them goes on"""
+    reference = trial.soak.references["several"]
+    counts = trial.soak.counts
+    if counts[-1] == 1:
+        raise Skipped("fewer than two GPUs")
+    faults, wanted = 0, CASES["several"].faults
+    while faults < wanted:
+        trial.empty_folder()
+        newest, ended = -1, False
+        while not ended:
+            count = trial.random.choice(counts)
+            several = [trial.soak.flag, count, "--fault-timeout", 12]
+            with Watch(trial.folder) as watch:
+                process = trial.start(trial.command("several", "-n", 1, "-nk", 2, "-y", 1, *several))
+                struck = faults < wanted and strike(trial, process, watch, reference)
+                if struck:
+                    victim = trial.random.choice([process.pid, *children_of(process.pid)])
+                    number = trial.random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+                    if number == signal.SIGSTOP and victim == process.pid:
+                        number = signal.SIGTERM  # nobody can tell that a launcher stands still
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(victim, number)
+                    trial.note(
+                        f"{signal.Signals(number).name} to {'the first' if victim == process.pid else 'a child'}"
+                    )
+                    trial.finish(process, None)
+                    await_nobody(trial, 20)
+                    faults += 1
+                else:
+                    trial.finish(process)
+                    ended = newest_step(trial.folder) == reference.steps
+            newest = check_moment(trial.folder, reference, newest)
+        check_end(trial.folder, reference, most=2)
+    return faults
+
+
 Case = collections.namedtuple(
     "Case", "run long short faults"
 )  # function, faults of the long form and the short, of a trial
@@ -514,6 +568,7 @@ CASES = {
     "lost": Case(case_lost, 14, 7, 1),
     "damaged": Case(case_damaged, 200, 4, 1),
     "number": Case(case_number, 40, 4, 1),
+    "several": Case(case_several, 100, 4, 4),
     "long": Case(case_long, 4, 1, 1),
 }
 
@@ -525,6 +580,9 @@ class Soak:
     def __init__(self, arguments, home):
         self.trainer = shutil.copy(arguments.trainer, home)  # make may build another one, and any user may run this one
         self.gpu = "cu" in os.path.basename(arguments.trainer)
+        gpus = subprocess.run(["nvidia-smi", "-L"], check=False, capture_output=True) if self.gpu else None
+        self.flag = "--gpus" if self.gpu else "--processes"
+        self.counts = [n for n in (1, 2, 4) if not self.gpu or n <= gpus.stdout.count(b"GPU ")]
         # the same with faults inside: build/train_gpt2_faults, build/train_gpt2cu_faults_bf16
         name = re.sub(r"^(train_gpt2(?:cu)?)", r"\1_faults", os.path.basename(arguments.trainer))
         self.faulty = os.path.join(ROOT, "build", name)

@@ -23,6 +23,7 @@ RUNS = {
     "small": ("-e gpt2:l2c64h2t64 -d 512 " + COMMON, 24, 1),
     "large": ("-e gpt2:l3c256h4t64 -d 256 " + COMMON, 8, 1),
     "slow": ("-e gpt2:l3c256h4t64 -d 8192 " + COMMON, 2, 1),
+    "several": ("-e gpt2:l2c64h2t64 -b 2 -t 32 -d 256 -l 2e-3 -u 5 -q 0.1 -c 0.1 -v 5 -m 3 -s 0", 24, 1),
     "long": ("-e gpt2:l1c32h1t64 -d 256 -b 4 -t 64 -l 1e-3 -u 50 -q 0.1 -v 500 -m 2 -s 500", 10000, 1250),
 }
 
@@ -38,6 +39,22 @@ class Skipped(Exception):
 def claim(truth, text):
     if not truth:
         raise Failure(text)
+
+
+def processes_with(text):
+    """{pid: command line} of the processes that have this text in their command line, this one apart."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as f:
+                line = f.read().replace(b"\0", b" ").decode(errors="replace")
+            with open(f"/proc/{name}/stat", encoding="utf-8") as f:
+                state = f.read().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if text in line and state not in "ZX" and int(name) != os.getpid():
+            found[int(name)] = line
+    return found
 
 
 # ----------------------------------------------------------------------------

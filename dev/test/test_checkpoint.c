@@ -15,8 +15,7 @@ static const char* done_path(void) { return unit_path("DONE_00000012"); }
 
 static CheckpointSource source_of(GPT2* model) {
     static char buffer[CHECKPOINT_BUFFER];
-    CheckpointSource source = {model, gpt2_copy_out, buffer, 0, 0};
-    return source;
+    return checkpoint_source(model, buffer);
 }
 
 // Writes a checkpoint of `step` after five batches; the result is of checkpoint_write.

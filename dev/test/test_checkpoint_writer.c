@@ -45,15 +45,6 @@ static int whole(int step) {
     return file_exists(file_of("DONE_%08d", step)) && checkpoint_verify(folder(), step) == STATUS_OK;
 }
 
-static int same_files(const char* a, const char* b) {
-    size_t bytes[2];
-    char *x = unit_read(a, &bytes[0]), *y = unit_read(b, &bytes[1]);
-    int same = bytes[0] == bytes[1] && memcmp(x, y, bytes[0]) == 0;
-    free(x);
-    free(y);
-    return same;
-}
-
 static void add_to_model(GPT2* model, float x) {
     for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) {
         for (size_t j = 0; model->blocks[i] != NULL && j < model->info.num_parameters; j++) {
@@ -83,13 +74,13 @@ static void the_files_are_those_of_a_save_that_training_waits_for(void) {
     check(dataloader_next(&loader, &inputs, &targets));
     outlier_update(&outliers.loss, 1e6);
     CHECK(checkpoint_writer_wait(&w) == CHECKPOINT_SAVED && whole(10));
-    CHECK(same_files(model_copy, file_of("model_%08d.bin", 10)));
-    CHECK(same_files(state_copy, file_of("state_%08d_00000.bin", 10)));
+    CHECK(unit_same_files(model_copy, file_of("model_%08d.bin", 10)));
+    CHECK(unit_same_files(state_copy, file_of("state_%08d_00000.bin", 10)));
     CHECK(before.current_sample_idx + 1 == loader.current_sample_idx);
 
     save(&w, 20); // the next one has it all
     CHECK(checkpoint_writer_close(&w) == CHECKPOINT_SAVED && whole(20));
-    CHECK(!same_files(model_copy, file_of("model_%08d.bin", 20)));
+    CHECK(!unit_same_files(model_copy, file_of("model_%08d.bin", 20)));
     checkpoint_delete(folder(), 10);
     checkpoint_delete(folder(), 20);
     free_model(&model);

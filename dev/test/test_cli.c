@@ -1,8 +1,8 @@
 /*
-llmc/cli.h: every flag of the table, by each of its names, with values that fit and values that do not. As it stands the
+llmc/cli.h, trainer_flags.h: every flag of the table, by each of its names, with values that fit and values that do not. As it stands the
 program tests the CPU trainer's command line; test_cli_gpu.c makes it the GPU trainer's.
 */
-#include "llmc/cli.h"
+#include "llmc/trainer_flags.h"
 
 #include "unit.h"
 
@@ -28,7 +28,9 @@ static int has_value(const Options* options, const CliFlag* f, double number, co
 // A flag takes the value by its short name, by its long name, and by its long name with '='.
 static void takes(const CliFlag* f, const char* text) {
     char with_equals[256];
-    double number = f->type == CLI_text ? 0.0 : strcmp(text, "auto") == 0 ? CLI_AUTO : strtod(text, NULL);
+    double number = f->type == CLI_text                           ? 0.0
+                    : f->choices && strcmp(text, f->choices) == 0 ? CLI_AUTO
+                                                                  : strtod(text, NULL);
     snprintf(with_equals, sizeof(with_equals), "%s=%s", f->long_name, text);
     Options options[3] = {PARSE(f->long_name, text), PARSE(with_equals), cli_defaults()};
     if (f->short_name) { options[2] = PARSE(f->short_name, text); }
@@ -71,10 +73,13 @@ static void numbers_stay_in_their_range(const CliFlag* f) {
     if (f->type == CLI_whole) { refuses(f, "1.5", kind); }
     if (f->type == CLI_number) { refuses(f, "1e999", kind); }
     if (f->choices != NULL) {
-        takes(f, "auto");
-        refuses(f, "autos", "must be a whole number, or auto");
+        int all = strcmp(f->choices, "all") == 0;
+        takes(f, f->choices);
+        refuses(f, all ? "alls" : "autos", all ? "must be a whole number, or all" : "must be a whole number, or auto");
+        refuses(f, all ? "auto" : "all", kind);
     } else {
         refuses(f, "auto", kind);
+        refuses(f, "all", kind);
     }
 }
 
@@ -98,13 +103,13 @@ static void toggles_may_go_without_a_value(const CliFlag* f) {
 }
 
 static void texts_are_among_their_choices(const CliFlag* f) {
-    if (f->choices == NULL) {
+    if (cli_any_text_(f)) {
         takes(f, "some/*.bin");
         takes(f, "./-n");
         refuses(f, "", "is empty");
         refuses(f, "-n", "looks like a flag");
         refuses(f, "--seed", "looks like a flag");
-        refuses(f, "-", "looks like a flag");
+        f->choices == NULL ? refuses(f, "-", "looks like a flag") : takes(f, "-");
         return;
     }
     char list[256];
@@ -166,8 +171,8 @@ static void unknown_words_are_refused(void) {
     CHECK_FATAL("data.bin|a flag was expected", PARSE("data.bin"));
     CHECK_FATAL("8|a flag was expected", PARSE("-b", "4", "8"));
     CHECK_FATAL("-b -t|whole number", PARSE("-b", "-t", "64"));
-    CHECK_FATAL("-z|trains on one GPU|leave out -z, -pn", PARSE("-z", "1"));
-    CHECK_FATAL("-pn|trains on one GPU", PARSE("-b", "4", "-pn", "1", "-pr", "0"));
+    CHECK_FATAL(CLI_TRAINER & FOR_GPU ? "--processes|CPU trainer's|--gpus" : "--gpus|GPU trainer's|./train_gpt2cu",
+                PARSE(CLI_TRAINER & FOR_GPU ? "--processes" : "--gpus", "2"));
 }
 
 // AdamW divides by sqrt(v) + epsilon, and v is 0 where there is no gradient: epsilon must not be 0 in fp32.
@@ -194,6 +199,9 @@ static void other_defaults_are_safe(void) {
     Options o = parse(0, NULL);
     CHECK(o.recompute == CLI_AUTO);
     CHECK(strcmp(o.non_finite, "stop") == 0 && o.max_skips == 10 && o.verify_every == 0);
+    CHECK(o.zero == 1 && strcmp(o.sum_order, "tree") == 0 && o.connect_timeout == 300.0 && o.fault_timeout == 30.0);
+    CHECK(o.gpus == 0 && o.processes == 0 && o.num_processes == 0 && o.process_rank == -1 && o.gpus_per_node == 0);
+    CHECK(o.init_method == NULL && o.server_ip == NULL && o.fs_path == NULL && o.rendezvous_port == 0);
     CHECK(!o.resume_anyway && !o.overwrite && !o.plan && !o.doctor);
 }
 
@@ -202,11 +210,17 @@ static void effects_are_told(void) {
     static const struct {
         const char* name;
         int effect;
-    } expected[] = {{"--seed", CLI_RESULT},           {"--model", CLI_RESULT},      {"--train-data", CLI_RESULT},
-                    {"--total-batch", CLI_RESULT},    {"--max-steps", CLI_RESULT},  {"--learning-rate", CLI_RESULT},
-                    {"--skip-loss-z", CLI_RESULT},    {"--overfit", CLI_RESULT},    {"--master-weights", CLI_RESULT},
-                    {"--output-dir", CLI_FREE},       {"--resume", CLI_FREE},       {"--recompute", CLI_FREE},
-                    {"--checkpoint-every", CLI_FREE}, {"--verify-every", CLI_FREE}, {"--val-data", CLI_FREE}};
+    } expected[] = {{"--seed", CLI_RESULT},           {"--model", CLI_RESULT},
+                    {"--train-data", CLI_RESULT},     {"--total-batch", CLI_RESULT},
+                    {"--max-steps", CLI_RESULT},      {"--learning-rate", CLI_RESULT},
+                    {"--skip-loss-z", CLI_RESULT},    {"--overfit", CLI_RESULT},
+                    {"--master-weights", CLI_RESULT}, {"--output-dir", CLI_FREE},
+                    {"--resume", CLI_FREE},           {"--recompute", CLI_FREE},
+                    {"--checkpoint-every", CLI_FREE}, {"--verify-every", CLI_FREE},
+                    {"--val-data", CLI_FREE},         {"--gpus", CLI_FREE},
+                    {"--processes", CLI_FREE},        {"--zero", CLI_FREE},
+                    {"--num-processes", CLI_FREE},    {"--server-ip", CLI_FREE},
+                    {"--sum-order", CLI_FREE}};
     int found = 0, right = 0, known = 1;
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         known = known && (cli_flags[i].effect == CLI_FREE || cli_flags[i].effect == CLI_RESULT);
@@ -231,7 +245,13 @@ static void llmc_s_command_lines_work(void) {
     CHECK(o.batch == 32 && o.time == 1024 && o.total_batch == 524288 && o.recompute == 0 && o.max_steps == -1);
     CHECK(o.weight_decay == 0.1 && o.learning_rate == 0.0006 && o.final_fraction == 0.0 && o.warmup == 700);
     CHECK(o.checkpoint_every == 5000 && o.resume == 1);
+    o = PARSE("-pn", "16", "-pr", "3", "-pg", "8", "-pi", "tcp", "-ps", "10.0.0.7", "-pf", "/shared", "-z", "0");
+    CHECK(o.num_processes == 16 && o.process_rank == 3 && o.gpus_per_node == 8 && o.zero == 0);
+    CHECK(strcmp(o.init_method, "tcp") == 0 && strcmp(o.server_ip, "10.0.0.7") == 0 &&
+          strcmp(o.fs_path, "/shared") == 0);
     if (CLI_TRAINER & FOR_GPU) {
+        o = PARSE("--gpus", "all");
+        CHECK(o.gpus == CLI_ALL);
         o = PARSE("-f", "0", "-w", "0", "-ge", "2", "-lg", "10");
         CHECK(o.tf32 == 0 && o.master_weights == 0 && o.gelu_fusion == 2 && o.log_gpu_every == 10);
     }
@@ -277,6 +297,7 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
     CHECK(
         strstr(help, " --overwrite <0|1>\n        a new run may replace the checkpoints and the log of another one\n"));
     CHECK(strstr(help, "(default auto)") != NULL && strstr(help, "CLI_AUTO") == NULL);
+    CHECK((strstr(help, " --gpus <int>|all\n") != NULL) == ((CLI_TRAINER & FOR_GPU) != 0));
     CHECK(strstr(help, "cosine|linear|constant|wsd") != NULL && strstr(help, "--help") != NULL);
     CHECK(strstr(settings, "| batch                 | 17  ") != NULL);
     CHECK(strstr(settings, "| learning-rate         | 0.125  ") != NULL);

@@ -454,19 +454,24 @@ static void test_copy(size_t bytes) {
     free(from), free(to);
 }
 
-static void test_norm(size_t n) {
-    float* x = numbers(n, 1, 1);
-    double sum = 0.0, norms[2];
-    for (size_t i = 0; i < n; i++) { sum += (double)x[i] * (double)x[i]; }
+static void test_square_blocks(size_t blocks) {
+    float* x = numbers(blocks * LAYOUT_BLOCK, 1, 1);
+    double* sums[2];
     for (int threads = 1; threads <= 2; threads++) {
         use_threads(threads);
-        norms[threads - 1] = vector_norm(x, n);
+        sums[threads - 1] = (double*)malloc_check(blocks * sizeof(double));
+        square_blocks(sums[threads - 1], x, blocks);
     }
-    CHECK_NEAR(norms[0], sqrt(sum), 1e-12 * sqrt(sum));
-    CHECK(norms[0] == norms[1]);
-    x[n - 1] = NAN;
-    CHECK(isnan(vector_norm(x, n)));
-    free(x);
+    for (size_t b = 0; b < blocks; b++) {
+        double sum = 0.0;
+        for (size_t i = b * LAYOUT_BLOCK; i < (b + 1) * LAYOUT_BLOCK; i++) { sum += (double)x[i] * (double)x[i]; }
+        CHECK_NEAR(sums[0][b], sum, 1e-12 * sum);
+        CHECK(sums[0][b] == sums[1][b]);
+    }
+    x[blocks * LAYOUT_BLOCK - 1] = NAN;
+    square_blocks(sums[0], x, blocks);
+    CHECK(isnan(sums[0][blocks - 1]) && (blocks == 1 || sums[0][blocks - 2] == sums[1][blocks - 2]));
+    free(sums[0]), free(sums[1]), free(x);
 }
 
 int main(void) {
@@ -501,7 +506,7 @@ int main(void) {
     }
     test_digest(1);
     test_digest(100001);
-    test_norm(1);
-    test_norm(200001);
+    test_square_blocks(1);
+    test_square_blocks(25);
     return unit_end();
 }

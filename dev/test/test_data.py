@@ -3,8 +3,8 @@
 
     python3 dev/test/test_data.py          # 30 s; ends in 'N passed, N failed'
 
-Needs the standard library only. Tests of GPT-2 tokens run where tiktoken and its vocabulary are (a mirror may hold it),
-tests of the raw files where the mirror holds them; the others say that they were skipped, and why.
+Needs the standard library only. Tests of GPT-2 tokens run where tokenize_gpt2 or tiktoken is, and the vocabulary (a
+mirror may hold it), tests of the raw files where the mirror holds them; the others say that they were skipped, and why.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from array import array
@@ -81,12 +82,15 @@ def expect_failure(call, *words):
     raise AssertionError("nothing failed")
 
 
+TABLES = tempfile.TemporaryDirectory()  # GPT-2's tokenizer file for this process
+
+
 def require_gpt2():
-    if importlib.util.find_spec("tiktoken") is None:
-        raise unit.Skipped("tiktoken is not installed")
+    if not data_common.native_program() and importlib.util.find_spec("tiktoken") is None:
+        raise unit.Skipped("neither tokenize_gpt2 nor tiktoken is here")
     try:
-        data_common.use_tiktoken_mirror(MIRROR)
-        return data_common.gpt2_encoding()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return data_common.prepare_gpt2(MIRROR, TABLES.name)
     except SystemExit:
         raise unit.Skipped("GPT-2's vocabulary is neither in a mirror nor on the network") from None
 
@@ -209,7 +213,7 @@ def test_gpt2_table_decodes_every_token(folder):
     encoding = require_gpt2()
     path = os.path.join(folder, "t.bin")
     with contextlib.redirect_stdout(io.StringIO()):
-        data_common.write_gpt2_tokenizer(encoding, path)
+        data_common.write_gpt2_tokenizer(path, MIRROR)
     content = read(path)
     assert struct.unpack("<5i", content[:20]) == (20240328, 2, 50257, 50256, 0) and checksum.verify(path)
     tokens, at = [], 1024
@@ -217,6 +221,10 @@ def test_gpt2_table_decodes_every_token(folder):
         tokens.append(content[at + 1 : at + 1 + content[at]])
         at += 1 + content[at]
     assert len(tokens) == 50257 and tokens[50256] == b"<|endoftext|>" and min(map(len, tokens)) > 0
+    assert data_common.is_gpt2_table(path)
+    if importlib.util.find_spec("tiktoken") is not None:
+        theirs = data_common.tiktoken_encoding()
+        assert tokens == [theirs.decode_single_token_bytes(i) for i in range(theirs.n_vocab)]
     sample = "Größe, 日本 and\n\n  spaces"
     assert b"".join(tokens[t] for t in encoding.encode_ordinary(sample)) == sample.encode()
 
@@ -568,6 +576,39 @@ def test_gpt2_documents_begin_with_eot(folder):
     assert tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin") == tokens
 
 
+def test_tokenize_gpt2_and_tiktoken_write_the_same_files(folder):
+    require_gpt2()
+    if not data_common.native_program() or importlib.util.find_spec("tiktoken") is None:
+        raise unit.Skipped("tokenize_gpt2 or tiktoken is not here")
+    texts = SPEECHES, "日本語 \u00a0 don't\t\tx 1234 😀\r\n" * 2000, "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c" * 80_000
+    paths = [write(os.path.join(folder, f"{i}.txt"), text) for i, text in enumerate(texts)]
+    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
+    files = []
+    for name, env in ("native", {}), ("tiktoken", {"TOKENIZE_GPT2": ""}):
+        out = os.path.join(folder, name)
+        run("text.py", *paths, "--output", os.path.join(out, "x"), "--workers", 2, env={**cache, **env})
+        files.append({file: read(os.path.join(out, file)) for file in os.listdir(out)})
+    assert len(files[0]) == 3 and files[0] == files[1]
+
+
+def test_tokens_do_not_depend_on_the_encoder(folder):
+    encoding = require_gpt2()
+    if not isinstance(encoding, data_common.NativeEncoding) or importlib.util.find_spec("tiktoken") is None:
+        raise unit.Skipped("tokenize_gpt2 or tiktoken is not here")
+    theirs = data_common.tiktoken_encoding()
+    for text in "", " ", "a lone \ud83d surrogate", "\ud83d\ude00", "<|endoftext|>", SPEECHES * 100:
+        assert encoding.encode_ordinary(text).tolist() == theirs.encode_ordinary(text), text[:40]
+
+
+def test_an_encoder_that_ends_is_said(folder):
+    program = write(os.path.join(folder, "tokenize_gpt2"), "#!/bin/sh\necho 'error: no memory' >&2\nexit 1\n")
+    os.chmod(program, 0o755)
+    encoding = data_common.NativeEncoding(program, "t.bin")
+    expect_failure(lambda: encoding.encode_ordinary("text " * 100_000), f"{program}: no memory")
+    encoding = data_common.NativeEncoding(os.path.join(folder, "none"), "t.bin")
+    expect_failure(lambda: encoding.encode_ordinary("text"), "none", "No such file")
+
+
 def test_tokenizer_file_goes_where_the_output_goes(folder):
     encoding = require_gpt2()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -577,7 +618,8 @@ def test_tokenizer_file_goes_where_the_output_goes(folder):
     content = read(path)
     assert struct.unpack("<4i", content[:16]) == (20240328, 2, encoding.n_vocab, encoding.eot_token)
     write(path, "already there")
-    data_common.prepare_gpt2(folder=os.path.join(folder, "new"))
+    with contextlib.redirect_stderr(io.StringIO()):
+        data_common.prepare_gpt2(folder=os.path.join(folder, "new"))
     assert read(path) == b"already there"
 
 
@@ -590,7 +632,7 @@ def start(script, *arguments, **env):
     )
 
 
-def wait_for(condition, what, seconds=10):
+def wait_for(condition, what, seconds=30):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
@@ -607,7 +649,7 @@ def group_is_gone(process):
 
 def test_signals_leave_no_worker_and_no_temporary_file(folder):
     require_gpt2()
-    source = write(os.path.join(folder, "in.txt"), SPEECHES * 6000)  # 17 MB
+    source = write(os.path.join(folder, "in.txt"), SPEECHES * 10_000)  # 29 MB
     out = os.path.join(folder, "out")
     interrupted = 0
     for i in range(7):

@@ -1,6 +1,6 @@
 /*
-llmc/dataloader.h: which tokens come in which order, through shards, epochs, shuffling, ranks, prefetch and resume, and
-which files are refused.
+llmc/dataloader.h: which tokens come in which order, through shards, epochs, shuffling, several processes, prefetch and
+resume, and which files are refused.
 
 Most tests read three shards of 5, 3 and 7 samples for B = 1, T = 4. Token p of shard f is 100 f + p / 4, so the first
 token of a batch tells its shard and its sample.
@@ -31,8 +31,8 @@ static const char* write_shards(void) {
     return pattern;
 }
 
-static void open_shards(DataLoader* d, int B, int rank, int num_ranks, int shuffle) {
-    dataloader_open(d, write_shards(), B, 4, rank, num_ranks, shuffle, 42, V, host_memory);
+static void open_shards(DataLoader* d, int B, int shuffle) {
+    dataloader_open(d, write_shards(), B, 4, shuffle, 42, V, host_memory);
 }
 
 // The first token of the next batch
@@ -70,7 +70,7 @@ static int thread_is_done(TokenFetcher* f) {
 static void unshuffled_batches_follow_the_files(void) {
     static const int epoch[NUM_SAMPLES] = {0, 1, 2, 3, 4, 100, 101, 102, 200, 201, 202, 203, 204, 205, 206};
     DataLoader d;
-    open_shards(&d, 1, 0, 1, 0);
+    open_shards(&d, 1, 0);
     CHECK(dataloader_tokens(&d) == 21 + 14 + 29 && dataloader_batches(&d) == NUM_SAMPLES);
     for (int i = 0; i < 3; i++) { CHECK(next_samples_are(&d, epoch, NUM_SAMPLES)); } // and around again
     CHECK(next_samples_are(&d, epoch, 7));
@@ -84,22 +84,15 @@ static void unshuffled_batches_follow_the_files(void) {
 static void shuffled_batches_come_in_llmc_s_order(void) {
     static const int alone[30] = {202, 200, 205, 203, 201, 206, 204, 100, 102, 101, 1,   0,   4,   2,   3,
                                   100, 101, 102, 3,   0,   1,   4,   2,   206, 203, 202, 201, 204, 205, 200};
-    static const int of_two[2][14] = {{204, 200, 202, 100, 2, 0, 100, 202, 200, 204, 0, 2, 2, 0},
-                                      {201, 203, 205, 1, 3, 101, 1, 3, 201, 205, 203, 101, 101, 3}};
     DataLoader d;
-    open_shards(&d, 1, 0, 1, 1);
+    open_shards(&d, 1, 1);
     CHECK(next_samples_are(&d, alone, 30));
     dataloader_close(&d);
-    for (int rank = 0; rank < 2; rank++) {
-        open_shards(&d, 1, rank, 2, 1);
-        CHECK(next_samples_are(&d, of_two[rank], 14));
-        dataloader_close(&d);
-    }
 }
 
 static void every_epoch_visits_every_sample_once(void) {
     DataLoader d;
-    open_shards(&d, 1, 0, 1, 1);
+    open_shards(&d, 1, 1);
     int last_order[NUM_SAMPLES] = {0}, changed = 0;
     for (int epoch = 0; epoch < 5; epoch++) {
         int visits[300] = {0}, order[NUM_SAMPLES], once = 1;
@@ -115,8 +108,8 @@ static void every_epoch_visits_every_sample_once(void) {
     dataloader_close(&d);
 }
 
-// Batches (B,T) of random tokens: rank r has rows rB .. rB+B-1 of each sample, and targets are the tokens after the inputs.
-static void ranks_share_a_sample(int B, int T, int num_ranks, int wide) {
+// Batches (B,T) of random tokens: they follow each other, and targets are the tokens after the inputs.
+static void batches_hold_the_files_tokens(int B, int T, int wide) {
     enum { N = 1000 };
     static uint32_t tokens[N];
     static uint16_t tokens16[N];
@@ -133,29 +126,26 @@ static void ranks_share_a_sample(int B, int T, int num_ranks, int wide) {
         write_tokens(path, tokens16, N, 0);
     }
     CHECK(dataloader_vocab_size(path) == (wide ? 128256 : 0));
-    int samples = (N - 1) / (num_ranks * B * T);
-    for (int rank = 0; rank < num_ranks; rank++) {
-        DataLoader d;
-        dataloader_open(&d, path, B, T, rank, num_ranks, 0, 42, 0, host_memory);
-        int same = 1;
-        for (int batch = 0; batch < 2 * samples; batch++) {
-            const int *inputs, *targets;
-            const uint32_t* expected = tokens + (batch % samples * num_ranks + rank) * B * T;
-            check(dataloader_next(&d, &inputs, &targets));
-            for (int i = 0; i < B * T; i++) {
-                same = same && inputs[i] == (int)expected[i] && targets[i] == (int)expected[i + 1];
-            }
+    int samples = (N - 1) / (B * T), same = 1;
+    DataLoader d;
+    dataloader_open(&d, path, B, T, 0, 42, 0, host_memory);
+    for (int batch = 0; batch < 2 * samples; batch++) {
+        const int *inputs, *targets;
+        const uint32_t* expected = tokens + batch % samples * B * T;
+        check(dataloader_next(&d, &inputs, &targets));
+        for (int i = 0; i < B * T; i++) {
+            same = same && inputs[i] == (int)expected[i] && targets[i] == (int)expected[i + 1];
         }
-        CHECK(same);
-        dataloader_close(&d);
     }
+    CHECK(same);
+    dataloader_close(&d);
 }
 
 static void prefetched_batches_are_the_same(void) {
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         DataLoader ahead, plain;
-        open_shards(&ahead, 1, 0, 1, shuffle);
-        open_shards(&plain, 1, 0, 1, shuffle);
+        open_shards(&ahead, 1, shuffle);
+        open_shards(&plain, 1, shuffle);
         plain.prefetch = 0;
         int same = 1;
         for (int i = 0; i < 10 * NUM_SAMPLES; i++) {
@@ -179,7 +169,7 @@ static void prefetched_batches_are_the_same(void) {
 
 static void the_thread_reads_ahead_but_not_beyond_a_shard(void) {
     DataLoader d;
-    open_shards(&d, 1, 0, 1, 0);
+    open_shards(&d, 1, 0);
     for (int sample = 0; sample < 4; sample++) {
         CHECK(next_sample(&d) == sample);
         CHECK(thread_is_done(d.fetcher));
@@ -195,7 +185,7 @@ static void the_thread_reads_ahead_but_not_beyond_a_shard(void) {
 
 static void a_batch_stays_until_the_second_next_call(void) {
     DataLoader d;
-    open_shards(&d, 1, 0, 1, 1);
+    open_shards(&d, 1, 1);
     const int *before = NULL, *inputs, *targets;
     int copy[5], stays = 1;
     for (int i = 0; i < 4 * NUM_SAMPLES; i++) {
@@ -225,7 +215,7 @@ static void count_release(void* memory) {
 static void batches_live_in_the_memory_of_the_caller(void) {
     HostAlloc counted = {count_alloc, count_release};
     DataLoader d;
-    dataloader_open(&d, write_shards(), 1, 4, 0, 1, 0, 42, V, counted);
+    dataloader_open(&d, write_shards(), 1, 4, 0, 42, V, counted);
     next_sample(&d);
     CHECK(allocated == DATALOADER_BATCHES && released == 0);
     dataloader_close(&d);
@@ -245,7 +235,7 @@ static void offsets_have_64_bits(void) {
     fclose(file);
     DataLoader d;
     const int *inputs, *targets;
-    dataloader_open(&d, path, 1, T, 0, 1, 0, 42, 10, host_memory);
+    dataloader_open(&d, path, 1, T, 0, 42, 10, host_memory);
     d.current_sample_idx = d.shard_num_samples - 1;
     check(dataloader_next(&d, &inputs, &targets));
     CHECK(inputs[T - 3] == 0 && inputs[T - 2] == 7 && inputs[T - 1] == 8 && targets[T - 1] == 9);
@@ -285,17 +275,17 @@ static void load_state(DataLoader* d, const char* path, size_t shard_idx, size_t
 }
 
 // Stops after each number of batches, through two epochs, and goes on with a fresh loader from the state file.
-static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle, int rank, int num_ranks) {
+static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle) {
     const char* path = unit_path("state.bin");
     int all = 1;
     for (int stop = 0; stop <= 2 * NUM_SAMPLES; stop++) {
         DataLoader whole, resumed;
-        open_shards(&whole, 1, rank, num_ranks, shuffle);
+        open_shards(&whole, 1, shuffle);
         for (int i = 0; i < stop; i++) { next_sample(&whole); }
         save_state(&whole, path);
-        open_shards(&resumed, 1, rank, num_ranks, shuffle);
+        open_shards(&resumed, 1, shuffle);
         for (int i = 0; i < stop % 3; i++) { next_sample(&resumed); } // wherever it was before, with a batch in store
-        if (stop % 3 > 0 && num_ranks == 1) { all = all && thread_is_done(resumed.fetcher); }
+        if (stop % 3 > 0) { all = all && thread_is_done(resumed.fetcher); }
         load_state(&resumed, path, whole.current_shard_idx, whole.current_sample_idx);
         for (int i = 0; i < 3 * NUM_SAMPLES; i++) {
             const int *x[2], *y[2];
@@ -313,10 +303,10 @@ static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle, int
 static void the_state_has_llmc_s_layout(void) {
     DataLoader d;
     const char* path = unit_path("state.bin");
-    open_shards(&d, 1, 0, 1, 0);
+    open_shards(&d, 1, 0);
     CHECK(save_state(&d, path) == 0);
     dataloader_close(&d);
-    open_shards(&d, 1, 0, 1, 1); // begins with shard 2, of 7 samples
+    open_shards(&d, 1, 1); // begins with shard 2, of 7 samples
     CHECK(save_state(&d, path) == 8 + 3 * 4 + 8 + 7 * 4 + sizeof(mt19937_state));
     size_t bytes, num_shards, num_samples;
     char *file = unit_read(path, &bytes), *state = file + HEADER_BYTES;
@@ -333,15 +323,15 @@ static void the_state_has_llmc_s_layout(void) {
 static void a_state_that_does_not_fit_is_refused(void) {
     DataLoader d, other;
     const char* path = unit_path("state.bin");
-    open_shards(&d, 1, 0, 1, 1);
+    open_shards(&d, 1, 1);
     size_t bytes = save_state(&d, path);
     CHECK_FATAL("state.bin|token file 3|are 3", load_state(&d, path, 3, 0));
     CHECK_FATAL("state.bin|sample 8|7", load_state(&d, path, 0, 8));
     CHECK_FATAL("state.bin|7 samples|3", load_state(&d, path, 1, 0)); // the order is the first shard's
-    open_shards(&other, 2, 0, 1, 1);                                  // another batch
+    open_shards(&other, 2, 1);                                        // another batch
     CHECK_FATAL("state.bin|7 samples|3", load_state(&other, path, 0, 0));
     dataloader_close(&other);
-    dataloader_open(&other, unit_path("shard_[01].bin"), 1, 4, 0, 1, 1, 42, V, host_memory); // other data
+    dataloader_open(&other, unit_path("shard_[01].bin"), 1, 4, 1, 42, V, host_memory); // other data
     CHECK_FATAL("state.bin|3 token files|2", load_state(&other, path, 0, 0));
     dataloader_close(&other);
     for (size_t cut = 0; cut < bytes; cut += cut < 64 ? 4 : 491) {
@@ -369,7 +359,7 @@ static void a_state_that_does_not_fit_is_refused(void) {
     unit_patch(path, HEADER_BYTES + 8, (uint16_t)d.shard_indices[1]); // a shard twice
     CHECK_FATAL("state.bin|entry 1|corrupt", load_state(&d, path, 0, 0));
     dataloader_close(&d);
-    open_shards(&d, 1, 0, 1, 0);
+    open_shards(&d, 1, 0);
     save_state(&d, path);
     CHECK_FATAL("token file 3|are 3", load_state(&d, path, 3, 0));
     CHECK_FATAL("sample 6|shard_0.bin|5", load_state(&d, path, 0, 6));
@@ -381,7 +371,7 @@ static void a_state_that_does_not_fit_is_refused(void) {
 
 static void open_pattern(const char* pattern) {
     DataLoader d;
-    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, 256, host_memory);
+    dataloader_open(&d, pattern, 1, 4, 0, 42, 256, host_memory);
     for (int i = 0; i < 3; i++) { next_sample(&d); }
     dataloader_close(&d);
 }
@@ -390,8 +380,8 @@ static void open_pattern(const char* pattern) {
 static size_t shared(const char* a_pattern, const char* b_pattern, const char* expected) {
     DataLoader a, b;
     const char* first = NULL;
-    dataloader_open(&a, a_pattern, 1, 4, 0, 1, 1, 42, V, host_memory);
-    dataloader_open(&b, b_pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+    dataloader_open(&a, a_pattern, 1, 4, 1, 42, V, host_memory);
+    dataloader_open(&b, b_pattern, 1, 4, 0, 42, V, host_memory);
     size_t n = dataloader_shared_files(&a, &b, &first);
     CHECK(expected == NULL ? first == NULL : first != NULL && strcmp(first, expected) == 0);
     dataloader_close(&a);
@@ -456,19 +446,19 @@ static void bad_files_are_refused(void) {
     }
 }
 
-static void open_batches(const char* path, int B, int T, int rank, int num_ranks) {
+static void open_batches(const char* path, int B, int T) {
     DataLoader d;
-    dataloader_open(&d, path, B, T, rank, num_ranks, 0, 42, 256, host_memory);
+    dataloader_open(&d, path, B, T, 0, 42, 256, host_memory);
     dataloader_close(&d);
 }
 
-// B * T * ranks may be beyond 64 bits: 2^31 tokens of each of 2^33 batches are not zero tokens.
+// B * T may be beyond 32 bits: 2^60 tokens are not zero tokens.
 static void batches_that_no_size_can_hold_are_refused(void) {
     uint16_t tokens[13] = {0};
     const char* path = unit_path("bad.bin");
     write_tokens(path, tokens, 13, 256);
-    CHECK_FATAL("bad.bin|13 tokens|-b|-t", open_batches(path, 1 << 30, 1 << 30, 0, 16));
-    CHECK_FATAL("bad.bin|13 tokens|-b|-t", open_batches(path, INT32_MAX, INT32_MAX, 0, INT32_MAX));
+    CHECK_FATAL("bad.bin|13 tokens|-b|-t", open_batches(path, 1 << 30, 1 << 30));
+    CHECK_FATAL("bad.bin|13 tokens|-b|-t", open_batches(path, INT32_MAX, INT32_MAX));
 }
 
 // The first batch, one that the thread reads, and the last target of all
@@ -491,7 +481,7 @@ static void tokens_beyond_the_vocabulary_are_refused(void) {
     wide[2] = 0x80000000u; // no int
     unit_write_format(bad, TOKENS_MAGIC_32, TOKENS_VERSION_32, 13, 0, wide, sizeof(wide));
     DataLoader d;
-    dataloader_open(&d, bad, 1, 4, 0, 1, 0, 42, 0, host_memory);
+    dataloader_open(&d, bad, 1, 4, 0, 42, 0, host_memory);
     CHECK_FATAL("bad.bin|token 2147483648 at position 2", next_sample(&d));
     dataloader_close(&d);
 }
@@ -503,7 +493,7 @@ static void shrink_and_go_on(DataLoader* d, size_t bytes) {
 
 static void a_file_that_shrinks_during_the_run_is_noticed(void) {
     DataLoader d;
-    open_shards(&d, 1, 0, 1, 0);
+    open_shards(&d, 1, 0);
     d.prefetch = 0;
     next_sample(&d);
     CHECK_FATAL("shard_0.bin|bytes 1040 to 1049|shorter", shrink_and_go_on(&d, HEADER_BYTES + 20));
@@ -531,8 +521,8 @@ static void errors_do_not_end_a_run(int shuffle) {
         DataLoader whole, d;
         DataLoaderState state;
         int batches = shuffle ? 7 : 5, inside = fault == 3; // shuffled, the order begins with shards 2 and 1
-        open_shards(&whole, 1, 0, 1, shuffle);
-        open_shards(&d, 1, 0, 1, shuffle);
+        open_shards(&whole, 1, shuffle);
+        open_shards(&d, 1, shuffle);
         for (int i = 0; i < batches + inside; i++) { CHECK(next_sample(&whole) == next_sample(&d)); }
         check(dataloader_get_state(&d, &state));
         rename(shard, away);
@@ -555,6 +545,201 @@ static void errors_do_not_end_a_run(int shuffle) {
 }
 
 // ----------------------------------------------------------------------------
+// Several processes
+
+enum { MOST_PROCESSES = 4 };
+
+// A loader of one process, and those of `size` that share the same steps of M micro-batches
+typedef struct {
+    int size, M;
+    DataLoader alone, of[MOST_PROCESSES];
+} SharedSteps;
+
+static void open_shared(SharedSteps* s, int size, int micro_steps, int shuffle) {
+    s->size = size, s->M = size * micro_steps;
+    open_shards(&s->alone, 1, shuffle);
+    for (int rank = 0; rank < size; rank++) {
+        open_shards(&s->of[rank], 1, shuffle);
+        dataloader_share(&s->of[rank], rank, size, s->M);
+    }
+}
+
+static void close_shared(SharedSteps* s) {
+    dataloader_close(&s->alone);
+    for (int rank = 0; rank < s->size; rank++) { dataloader_close(&s->of[rank]); }
+}
+
+// 1 where both stand at the same place of the same orders.
+static int states_are_equal(const DataLoader* a, const DataLoader* b) {
+    DataLoaderState x, y;
+    check(dataloader_get_state(a, &x));
+    check(dataloader_get_state(b, &y));
+    int same = x.shard == y.shard && x.sample == y.sample && x.num_samples == y.num_samples;
+    if (same && x.shuffled) {
+        same = memcmp(x.shard_order, y.shard_order, x.num_shards * sizeof(int)) == 0 &&
+               memcmp(x.sample_order, y.sample_order, x.num_samples * sizeof(int)) == 0 &&
+               memcmp(&x.rng, &y.rng, sizeof(x.rng)) == 0;
+    }
+    dataloader_state_free(&x);
+    dataloader_state_free(&y);
+    return same;
+}
+
+// One step: rank r's micro-batches are those of the one process from r * K on, and all end at the same place.
+static int step_is_shared(SharedSteps* s) {
+    int same = 1, K = s->M / s->size;
+    for (int i = 0; i < s->M; i++) { same = same && next_sample(&s->of[i / K]) == next_sample(&s->alone); }
+    for (int rank = 0; rank < s->size; rank++) { same = same && states_are_equal(&s->alone, &s->of[rank]); }
+    return same;
+}
+
+static void for_all_sizes(void (*test)(SharedSteps* s, int shuffle)) {
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        for (int size = 1; size <= MOST_PROCESSES; size++) {
+            for (int micro_steps = 1; micro_steps <= 5; micro_steps++) { // steps of up to 20 of an epoch's 15 samples
+                SharedSteps s;
+                open_shared(&s, size, micro_steps, shuffle);
+                test(&s, shuffle);
+                close_shared(&s);
+            }
+        }
+    }
+}
+
+// Through shards and epochs
+static void processes_get_what_one_process_gets(SharedSteps* s, int shuffle) {
+    int same = 1;
+    (void)shuffle;
+    for (int step = 0; step < 60; step++) { same = same && step_is_shared(s); }
+    CHECK(same);
+}
+
+// A process that computes a step again, from wherever in it, puts its loader back.
+static void a_step_is_repeated(SharedSteps* s, int shuffle) {
+    int same = 1, K = s->M / s->size;
+    (void)shuffle;
+    for (int step = 0; step < 30; step++) {
+        for (int rank = 0; rank < s->size; rank++) {
+            DataLoader* d = &s->of[rank];
+            DataLoaderState begin;
+            int first[5] = {0};
+            check(dataloader_get_state(d, &begin));
+            for (int k = 0; k < K; k++) { first[k] = next_sample(d); }
+            dataloader_set_position(d, &begin);
+            for (int k = 0; k <= step % K; k++) { same = same && next_sample(d) == first[k]; }
+            dataloader_set_position(d, &begin);
+            dataloader_state_free(&begin);
+        }
+        same = same && step_is_shared(s);
+    }
+    CHECK(same);
+}
+
+// At the end of any step another number of processes goes on, from one state file. Each has been somewhere before.
+static void others_go_on(SharedSteps* s, int shuffle) {
+    const char* path = unit_path("state.bin");
+    int same = 1, size = s->size % MOST_PROCESSES + 1;
+    for (int steps = 0; steps < 8; steps++) {
+        SharedSteps next;
+        save_state(&s->of[s->size - 1], path);
+        open_shared(&next, size, s->M / s->size, shuffle);
+        for (int i = 0; i < steps % 3; i++) { next_sample(&next.of[0]); }
+        load_state(&next.alone, path, s->alone.current_shard_idx, s->alone.current_sample_idx);
+        for (int rank = 0; rank < size; rank++) {
+            load_state(&next.of[rank], path, s->alone.current_shard_idx, s->alone.current_sample_idx);
+        }
+        for (int i = 0; i < 5; i++) { same = same && step_is_shared(&next); }
+        close_shared(&next);
+        same = same && step_is_shared(s);
+    }
+    CHECK(same);
+}
+
+// -a 1 begins an epoch for each step, a validation for each of its own.
+static void an_epoch_begins_anew(SharedSteps* s, int shuffle) {
+    int same = 1;
+    for (int round = 0; round < 5; round++) {
+        same = same && step_is_shared(s);
+        if (!shuffle) { next_sample(&s->of[s->size - 1]); } // also in the middle of a step
+        for (int rank = 0; rank < s->size; rank++) { check(dataloader_reset(&s->of[rank])); }
+        check(dataloader_reset(&s->alone));
+    }
+    CHECK(same);
+}
+
+// Batches of a validation: number i is that of rank i % size.
+static void processes_take_turns(void) {
+    enum { SIZE = 3 };
+    DataLoader alone, of[SIZE];
+    int same = 1;
+    open_shards(&alone, 1, 0);
+    for (int rank = 0; rank < SIZE; rank++) {
+        open_shards(&of[rank], 1, 0);
+        dataloader_share(&of[rank], rank, SIZE, SIZE);
+    }
+    for (int round = 0; round < 3; round++) {
+        int batches = NUM_SAMPLES - round; // the last turn is not everybody's
+        for (int i = 0; i < batches; i++) { same = same && next_sample(&of[i % SIZE]) == next_sample(&alone); }
+        for (int rank = 0; rank < SIZE; rank++) { check(dataloader_reset(&of[rank])); }
+        check(dataloader_reset(&alone));
+    }
+    CHECK(same);
+    for (int rank = 0; rank < SIZE; rank++) { dataloader_close(&of[rank]); }
+    dataloader_close(&alone);
+}
+
+// The first of rank 1's and rank 2's samples, of three processes with one micro-batch each; and whether the next one, which lies
+// in the shard where the step has ended, is read meanwhile.
+static void the_thread_reads_across_what_others_have(void) {
+    static const int own[2][6] = {{1, 4, 102, 202, 205, 1}, {2, 100, 200, 203, 206, 2}};
+    static const int ahead[2][5] = {{1, 1, 1, 1, 0}, {0, 0, 1, 1, 0}};
+    for (int rank = 1; rank <= 2; rank++) {
+        DataLoader d;
+        open_shards(&d, 1, 0);
+        dataloader_share(&d, rank, 3, 3);
+        for (int i = 0; i < 5; i++) {
+            CHECK(next_sample(&d) == own[rank - 1][i]);
+            if (ahead[rank - 1][i]) {
+                CHECK(thread_is_done(d.fetcher) && dataloader_next_batch_(&d)->tokens[0] == own[rank - 1][i + 1]);
+            } else {
+                CHECK(d.fetcher->state == FETCH_NOTHING);
+            }
+        }
+        CHECK(next_sample(&d) == own[rank - 1][5]);
+        dataloader_close(&d);
+    }
+}
+
+static void micro_batches_that_cannot_be_shared_are_refused(void) {
+    DataLoader d;
+    open_shards(&d, 1, 0);
+    CHECK_FATAL("3 processes cannot share 4", dataloader_share(&d, 0, 3, 4));
+    dataloader_close(&d);
+}
+
+// A file that only others read is needed, too: it ends the step for all.
+static void a_file_of_others_fails_too(void) {
+    const char *shard = unit_path("shard_1.bin"), *away = unit_path("away.bin");
+    for (int rank = 0; rank < 2; rank++) {
+        DataLoader d;
+        DataLoaderState state;
+        open_shards(&d, 1, 0);
+        dataloader_share(&d, rank, 2, 2);
+        CHECK(next_sample(&d) == rank && next_sample(&d) == 2 + rank);
+        check(dataloader_get_state(&d, &state));
+        rename(shard, away); // the next step has sample 4 of shard 0 and sample 0 of shard 1
+        CHECK(next_fails(&d, "cannot open"));
+        dataloader_set_position(&d, &state);
+        CHECK(next_fails(&d, "cannot open"));
+        rename(away, shard);
+        dataloader_set_position(&d, &state);
+        CHECK(next_sample(&d) == (rank ? 100 : 4) && next_sample(&d) == (rank ? 102 : 101));
+        dataloader_state_free(&state);
+        dataloader_close(&d);
+    }
+}
+
+// ----------------------------------------------------------------------------
 // Checksums
 
 // Writes three shards as write_shards does, with checksums; returns their pattern.
@@ -572,7 +757,7 @@ static const char* write_sealed(void) {
 
 static void read_all(const char* pattern) {
     DataLoader d;
-    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
     for (int i = 0; i < NUM_SAMPLES; i++) { next_sample(&d); }
     dataloader_close(&d);
 }
@@ -583,7 +768,7 @@ static void shards_without_checksums_are_counted(void) {
     const char* pattern = write_sealed();
     for (size_t unchecked = 0; unchecked <= NUM_SHARDS; unchecked++) {
         if (unchecked > 0) { unit_unseal(unit_path(names[unchecked - 1])); }
-        dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+        dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
         CHECK(d.num_unchecked == unchecked);
         CHECK(next_sample(&d) == 0 && next_sample(&d) == 1);
         dataloader_close(&d);
@@ -598,7 +783,7 @@ static void damaged_shards_are_refused_when_the_loader_opens(void) {
     for (size_t at = 0; at < HEADER_BYTES + 58; at += at < HEADER_BYTES ? 37 : 1) {
         unit_flip(last, 8 * at + at % 8);
         CHECK_FATAL(at < HEADER_BYTES ? "sealed_2.bin" : "sealed_2.bin: bytes 1024 to 1081 do not have their checksum",
-                    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory));
+                    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory));
         unit_flip(last, 8 * at + at % 8);
     }
     CHECK_ENDS_WELL(read_all(pattern));
@@ -614,7 +799,7 @@ static void add_large_shard(const char* name) {
 // Reads all three shards, in a child; where `repair`, the second is whole again as soon as its damage is known.
 static void read_damaged(const char* pattern, int repair) {
     DataLoader d;
-    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
     next_sample(&d);
     int known = 0;
     for (int i = 0; i < 10000 && !known; i++) { // the thread finds it while the first shard is in use
@@ -635,7 +820,7 @@ static void many_shards_are_verified_one_ahead(void) {
     add_large_shard("sealed_3.bin");
     CHECK_ENDS_WELL(read_all(pattern));
     unit_flip(first, 8 * 1030); // the first shard is verified before the first batch
-    CHECK_FATAL("sealed_0.bin: bytes 1024 to 1065", dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory));
+    CHECK_FATAL("sealed_0.bin: bytes 1024 to 1065", dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory));
     unit_flip(first, 8 * 1030);
     for (int repair = 0; repair < 2; repair++) {
         unit_flip(second, 8 * 1030);
@@ -646,7 +831,7 @@ static void many_shards_are_verified_one_ahead(void) {
         if (!repair) { unit_flip(second, 8 * 1030); }
     }
     unit_flip(second, 8 * 1030); // without the thread it is found where it begins
-    dataloader_open(&d, pattern, 1, 4, 0, 1, 0, 42, V, host_memory);
+    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
     d.prefetch = 0;
     for (int i = 0; i < 5; i++) { CHECK(next_sample(&d) == i); }
     CHECK_FATAL(found, next_sample(&d));
@@ -658,19 +843,18 @@ int main(void) {
     unshuffled_batches_follow_the_files();
     shuffled_batches_come_in_llmc_s_order();
     every_epoch_visits_every_sample_once();
-    ranks_share_a_sample(1, 1, 1, 0);
-    ranks_share_a_sample(3, 16, 1, 0);
-    ranks_share_a_sample(2, 8, 4, 0);
-    ranks_share_a_sample(3, 5, 2, 1);
-    ranks_share_a_sample(9, 111, 1, 0); // the whole file is one sample
+    batches_hold_the_files_tokens(1, 1, 0);
+    batches_hold_the_files_tokens(3, 16, 0);
+    batches_hold_the_files_tokens(8, 8, 0);
+    batches_hold_the_files_tokens(6, 5, 1);
+    batches_hold_the_files_tokens(9, 111, 0); // the whole file is one sample
     prefetched_batches_are_the_same();
     the_thread_reads_ahead_but_not_beyond_a_shard();
     a_batch_stays_until_the_second_next_call();
     batches_live_in_the_memory_of_the_caller();
     offsets_have_64_bits();
-    a_resumed_loader_goes_on_as_if_nothing_had_happened(0, 0, 1);
-    a_resumed_loader_goes_on_as_if_nothing_had_happened(1, 0, 1);
-    a_resumed_loader_goes_on_as_if_nothing_had_happened(1, 1, 2);
+    a_resumed_loader_goes_on_as_if_nothing_had_happened(0);
+    a_resumed_loader_goes_on_as_if_nothing_had_happened(1);
     the_state_has_llmc_s_layout();
     a_state_that_does_not_fit_is_refused();
     shared_files_are_counted();
@@ -679,6 +863,14 @@ int main(void) {
     tokens_beyond_the_vocabulary_are_refused();
     errors_do_not_end_a_run(0);
     errors_do_not_end_a_run(1);
+    for_all_sizes(processes_get_what_one_process_gets);
+    for_all_sizes(a_step_is_repeated);
+    for_all_sizes(others_go_on);
+    for_all_sizes(an_epoch_begins_anew);
+    processes_take_turns();
+    the_thread_reads_across_what_others_have();
+    micro_batches_that_cannot_be_shared_are_refused();
+    a_file_of_others_fails_too();
     a_file_that_shrinks_during_the_run_is_noticed();
     shards_without_checksums_are_counted();
     damaged_shards_are_refused_when_the_loader_opens();

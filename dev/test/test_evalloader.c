@@ -59,45 +59,34 @@ static int holds_example(const EvalLoader* e, int place, int example) {
 
 static void examples_lie_in_rows_of_four(void) {
     EvalLoader e;
-    evalloader_open(&e, write_examples("eval.bin"), 9, T, 0, 1); // two examples a batch; a row stays empty
+    evalloader_open(&e, write_examples("eval.bin"), 9, T); // two examples a batch; a row stays empty
     CHECK(e.num_examples == 5 && e.num_batches == 3 && e.largest_token == 400 + 5 + 1 + 2 + 3 + 5 - 1);
     for (int round = 0; round < 2; round++) {
         for (int batch = 0; batch < 3; batch++) {
-            evalloader_next(&e);
+            evalloader_fill(&e, batch);
             CHECK(e.examples == (batch < 2 ? 2 : 1));
             for (int i = 0; i < e.examples; i++) { CHECK(holds_example(&e, i, 2 * batch + i)); }
         }
         int masked = 0;
         for (size_t i = 4 * T; i < 9 * T; i++) { masked += e.mask[i]; }
         CHECK(masked == 0); // nothing is left of the batch before
-        evalloader_next(&e);
+        evalloader_fill(&e, 3);
         CHECK(e.examples == 0);
-        evalloader_reset(&e);
     }
     evalloader_close(&e);
 }
 
-static void ranks_share_the_examples(void) {
-    const char* path = write_examples("eval.bin");
-    for (int num_ranks = 1; num_ranks <= 7; num_ranks++) {
-        int visits[NUM_EXAMPLES] = {0}, num_batches = 0, good = 1;
-        for (int rank = 0; rank < num_ranks; rank++) {
-            EvalLoader e;
-            evalloader_open(&e, path, 8, T, rank, num_ranks);
-            good = good && (rank == 0 || e.num_batches == num_batches); // the ranks walk in step
-            num_batches = e.num_batches;
-            for (int batch = 0; batch < e.num_batches; batch++) {
-                int example = e.current;
-                evalloader_next(&e);
-                for (int i = 0; i < e.examples; i++) {
-                    good = good && holds_example(&e, i, example + i) && visits[example + i]++ == 0;
-                }
-            }
-            evalloader_close(&e);
-        }
-        for (int i = 0; i < NUM_EXAMPLES; i++) { good = good && visits[i] == 1; }
-        CHECK(good);
+// Batches are shared out in turn: whatever the number of processes, each example is in one batch, the same one.
+static void batches_come_in_any_order(void) {
+    static const int order[] = {2, 0, 1, 0, 2};
+    EvalLoader e;
+    evalloader_open(&e, write_examples("eval.bin"), 8, T);
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        evalloader_fill(&e, order[i]);
+        CHECK(e.examples == (order[i] < 2 ? 2 : 1));
+        for (int k = 0; k < e.examples; k++) { CHECK(holds_example(&e, k, 2 * order[i] + k)); }
     }
+    evalloader_close(&e);
 }
 
 // Losses of a whole batch: `wrong` everywhere, and `right` on the tokens of the ending that `choice` names.
@@ -114,8 +103,8 @@ static void set_losses(const EvalLoader* e, float* losses, const int* choice, fl
 static void the_lowest_mean_loss_is_the_choice(void) {
     float losses[8 * T];
     EvalLoader e;
-    evalloader_open(&e, write_examples("eval.bin"), 8, T, 0, 1);
-    evalloader_next(&e); // labels 0 and 1
+    evalloader_open(&e, write_examples("eval.bin"), 8, T);
+    evalloader_fill(&e, 0); // labels 0 and 1
     set_losses(&e, losses, (int[]){0, 1}, 1.0f, 2.0f);
     CHECK(evalloader_score(&e, losses) == 2);
     set_losses(&e, losses, (int[]){0, 3}, 1.0f, 2.0f);
@@ -132,7 +121,7 @@ static void the_lowest_mean_loss_is_the_choice(void) {
     CHECK(evalloader_score(&e, losses) == 1); // means tie, though sums do not: the first ending
 
     // one bad token among three weighs less than one among two: ending 2 (3 tokens) beats ending 1 (2 tokens)
-    evalloader_next(&e); // labels 2 and 3
+    evalloader_fill(&e, 1); // labels 2 and 3
     set_losses(&e, losses, (int[]){0, 0}, 9.0f, 9.0f);
     size_t first = (size_t)e.offsets[2];
     int context = e.words[first + 5];
@@ -140,16 +129,15 @@ static void the_lowest_mean_loss_is_the_choice(void) {
         for (int k = 1; k <= ending; k++) { losses[ending * T + context - 1 + k] = 0.0f; } // all but the first
     }
     CHECK(evalloader_score(&e, losses) == 1);
-    evalloader_next(&e);
-    evalloader_next(&e); // beyond the end
+    evalloader_fill(&e, 3); // beyond the end
     CHECK(e.examples == 0 && evalloader_score(&e, losses) == 0);
     evalloader_close(&e);
 }
 
 static void open_and_walk(const char* path, int B, int length) {
     EvalLoader e;
-    evalloader_open(&e, path, B, length, 0, 1);
-    for (int i = 0; i < e.num_batches; i++) { evalloader_next(&e); }
+    evalloader_open(&e, path, B, length);
+    for (int i = 0; i < e.num_batches; i++) { evalloader_fill(&e, i); }
     evalloader_close(&e);
 }
 
@@ -159,7 +147,7 @@ static void rows_must_be_long_and_many_enough(void) {
     CHECK_FATAL("eval.bin|example 4|10 tokens|T = 9|-t", open_and_walk(path, 4, 9));
     CHECK_FATAL("eval.bin|4 rows|has 3|-b 4", open_and_walk(path, 3, T));
     EvalLoader e;
-    evalloader_open(&e, path, 4, T, 0, 1);
+    evalloader_open(&e, path, 4, T);
     CHECK_NO_CRASH(evalloader_check_vocab(&e, 416));
     CHECK_FATAL("eval.bin|token 415|415", evalloader_check_vocab(&e, 415));
     evalloader_close(&e);
@@ -228,24 +216,24 @@ static void no_corruption_crashes(void) {
 static void damage_is_noticed_where_the_file_has_checksums(void) {
     EvalLoader e;
     const char* path = write_examples("sealed.bin");
-    evalloader_open(&e, path, 8, T, 0, 1);
+    evalloader_open(&e, path, 8, T);
     CHECK(e.unchecked);
     evalloader_close(&e);
     unit_seal(path);
-    evalloader_open(&e, path, 8, T, 0, 1);
+    evalloader_open(&e, path, 8, T);
     CHECK(!e.unchecked && e.num_examples == NUM_EXAMPLES);
     evalloader_close(&e);
     unit_flip(path, 8 * (HEADER_BYTES + 12)); // a token of a context
-    CHECK_FATAL("sealed.bin: bytes 1024 to", evalloader_open(&e, path, 8, T, 0, 1));
+    CHECK_FATAL("sealed.bin: bytes 1024 to", evalloader_open(&e, path, 8, T));
     unit_flip(path, 8 * (HEADER_BYTES + 12));
     unit_flip(path, 8 * 4 * 2); // one example less or more
-    CHECK_FATAL("sealed.bin: its header (bytes 0 to 1023)", evalloader_open(&e, path, 8, T, 0, 1));
+    CHECK_FATAL("sealed.bin: its header (bytes 0 to 1023)", evalloader_open(&e, path, 8, T));
 }
 
 int main(void) {
     damage_is_noticed_where_the_file_has_checksums();
     examples_lie_in_rows_of_four();
-    ranks_share_the_examples();
+    batches_come_in_any_order();
     the_lowest_mean_loss_is_the_choice();
     rows_must_be_long_and_many_enough();
     bad_files_are_refused();

@@ -198,4 +198,84 @@ check "a step that hangs is said, and its end" ends slow slow@10:10 0 2 "step 11
 check "a slow step changes no log" same whole slow main.log
 check "a loss that blows up is said once" ends blown "" 0 1 "is above ln V = 5.545" -l 0.5 --grad-clip 0 -x 12 -k constant
 
+# Several processes: what happens in one of them ends all, as it would end one process alone, and says which it was. Rank 0
+# speaks for them.
+if [[ $trainer == *cu* ]]; then
+    finish
+    exit
+fi
+common+=(-d 1024) # four micro-batches
+several() { # several NAME FAULTS CODE TEXT FLAG...: two processes, one line of all
+    local name=$1 faults=$2 code=$3 text=$4
+    shift 4
+    ends "$name" "$faults" "$code" 1 "$text" --processes 2 --connect-timeout 60 --fault-timeout 60 -n 4 "$@"
+}
+check "a NaN gradient of rank 1" several r_nan "nan-gradient@13#1" 3 \
+    "error: rank 0: step 14/20: the gradient norm is nan; first not finite: rank 1: backward: gradient of wte, micro-step 3 of 4; the step changed no weight"
+check "its step is saved" has_checkpoints r_nan "DONE_00000004 DONE_00000008 DONE_00000012 DONE_00000013 "
+check "one process stops there, too" ends one_nan "nan-gradient@13:2" 3 1 "micro-step 3 of 4" -n 4
+for file in model_00000013.bin state_00000013_00000.bin main.log; do
+    check "and writes the same $file" same one_nan r_nan $file
+done
+check "skipped by both" env FAULT="nan-gradient@13#1" "$trainer" "${common[@]}" -o "$dir/r_skip" --processes 2 --non-finite skip -n 4 >"$dir/r_skip.log"
+check "the rank is named" grep -q "^skipping the update: step 14/20: .*first not finite: rank 1: backward" "$dir/r_skip.log"
+check "one process skips it, too" well one_skip "nan-gradient@13:2" --non-finite skip -n 4
+for file in model_00000020.bin state_00000020_00000.bin main.log; do
+    check "and writes the same $file" same one_skip r_skip $file
+done
+check "a NaN that rank 1 does not find again" several r_once "nan-once@7#1" 5 "the gradient norm is nan, but finite when computed again"
+check "nothing of its step is saved" has_checkpoints r_once "DONE_00000004 "
+check "a NaN weight of rank 1" several r_weight "nan-weight@7#1" 3 "first not finite: rank 1: weights: wte"
+check "is not saved" has_checkpoints r_weight "DONE_00000004 "
+check "a bit that flips in rank 1" several r_flip "flip@9#1" 5 "gradients' digest of rank 1 " --verify-every 5
+check "nothing later is saved" has_checkpoints r_flip "DONE_00000004 DONE_00000008 "
+check "a norm that is another in rank 1" several r_norm "other-norm@9#1" 5 "error: rank 0: step 10/20: rank 1 has loss "
+check "what came of it is not saved" has_checkpoints r_norm "DONE_00000004 DONE_00000008 "
+check "nor where it is due" several r_norm_due "other-norm@11#1" 5 "error: rank 0: step 12/20: rank 1 has loss "
+check "the one before stays" has_checkpoints r_norm_due "DONE_00000004 DONE_00000008 "
+check "without -d each process has a micro-batch" well r_each "" --processes 2 -d -1 -x 2
+check "of 512 tokens in all" well one_each "" -d 512 -x 2
+check "which is the same run" same one_each r_each main.log
+check "a NaN validation of rank 1" several r_val "nan-validation@10#1" 3 "after step 10/20: the loss of validation is nan"
+check "its step is saved" has_checkpoints r_val "DONE_00000004 DONE_00000008 DONE_00000010 "
+check "a SIGTERM in the validation of rank 1" several r_term "term-validation@10#1" 0 "SIGTERM: ending after this step"
+check "the validation is cut short in both" not logs r_term '^s:10 tel'
+check "and its step is saved" has_checkpoints r_term "DONE_00000004 DONE_00000008 DONE_00000010 "
+check "a SIGTERM before the first step" several r_open "term-open@0#1" 0 "SIGTERM"
+check "nothing is saved" has_checkpoints r_open ""
+check "rank 0 says how it ended" grep -q "^stopped by SIGTERM before the first step" "$dir/r_open.log"
+
+# Each with files of its own, under the same name: rank 1's are cut off
+for rank in 0 1; do
+    mkdir -p "$dir/rank$rank"
+    cp "$dir"/text_{train,val}.bin "$dir/rank$rank"
+done
+apart() { # apart NAME FILE TEXT FLAG...: FILE is cut off at rank 1 in step 10; both end with 1, and rank 0 says why
+    local name=$1 file=$2 text=$3 port zero program
+    shift 3
+    program=$(realpath "$trainer")
+    port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    for rank in 1 0; do
+        (cd "$dir/rank$rank" && FAULT="cut-file@9#1" FAULT_FILE=$file exec "$program" "${common[@]}" -i text_train.bin -j text_val.bin \
+            -n 4 -pn 2 -pr $rank -pi tcp -ps 127.0.0.1 --rendezvous-port "$port" -o "$dir/$name" "$@" >"$dir/$name.log" 2>"$dir/$name.$rank") &
+    done
+    wait $! && return 1
+    zero=$?
+    wait
+    cp "$dir/text_train.bin" "$dir/text_val.bin" "$dir/rank1"
+    [ $zero -eq 1 ] && [ ! -s "$dir/$name.1" ] && [ "$(wc -l <"$dir/$name.0")" -eq 1 ] && grep -qF -- "$text" "$dir/$name.0" && return 0
+    echo "exit code $zero"
+    cat "$dir/$name.0" "$dir/$name.1"
+    return 1
+}
+check "a run without faults ends" well ten "" -n 10 --overwrite
+check "training data that rank 1 cannot read" apart a_train text_train.bin "error: rank 0: step 11/20: its batches cannot be read: rank 1: "
+check "the state before is saved" has_checkpoints a_train "DONE_00000004 DONE_00000008 DONE_00000010 "
+for file in model_00000010.bin state_00000010_00000.bin; do
+    check "$file is as it would be" same ten a_train $file
+done
+check "in a step that is computed twice" apart a_verify text_train.bin "its batches cannot be read: rank 1: " --verify-every 11
+check "validation data" apart a_val text_val.bin "the validation after step 10/20: its batches cannot be read: rank 1: "
+check "its step is saved" has_checkpoints a_val "DONE_00000004 DONE_00000008 DONE_00000010 "
+
 finish

@@ -2,7 +2,6 @@
 The CPU trainer's model where memory runs out: whichever tensor has no room, gpt2_create or gpt2_allocate returns an error
 that says so, the half-built model can be freed, and the process goes on.
 */
-#define TESTING
 #include "train_gpt2.c"
 
 #include <sys/resource.h>

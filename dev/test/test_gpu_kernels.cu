@@ -21,6 +21,7 @@
 #include "llmc/non_finite.cuh"
 #include "llmc/nvtx.cuh"
 #include "llmc/snapshot.cuh"
+#include "llmc/tree_sum.cuh"
 #include "unit.h"
 
 #include <atomic>
@@ -416,18 +417,167 @@ static void test_classifier(size_t N, size_t V, size_t Vp, double scale) {
     delete d_targets;
 }
 
-static void test_sums(size_t n) {
+static void test_sum_losses(size_t n) {
     Numbers x = numbers(n, 1, 1);
-    double sum = 0.0, size = 0.0, squares = 0.0;
-    for (size_t i = 0; i < n; i++) { sum += x[i], size += fabs(x[i]), squares += x[i] * x[i]; }
-    TensorF d_x(x), d_sum(1), d_norm(1), d_norm_again(1), scratch(global_norm_scratch_bytes() / 4);
+    double sum = 0.0, size = 0.0;
+    for (double v : x) { sum += v, size += fabs(v); }
+    TensorF d_x(x), d_sum(1), again(1);
     sum_losses(d_sum.data, d_x.data, n, 0);
-    global_norm(d_norm.data, d_x.data, scratch.data, n, 0);
-    global_norm(d_norm_again.data, d_x.data, scratch.data, n, 0);
+    sum_losses(again.data, d_x.data, n, 0);
     wait_for_gpu();
     check_rounded("sum of losses", d_sum, {sum}, {EPS * ((double)n / 1024 + 12) * size});
-    check_rounded("norm", d_norm, {sqrt(squares)}, {EPS * ((double)n / (1024 * 512) + 24) * sqrt(squares)});
-    check_same_bits("norm again", d_norm_again, d_norm.bits());
+    check_same_bits("sum of losses again", again, d_sum.bits());
+}
+
+// ----------------------------------------------------------------------------
+// Sums whose order does not depend on the number of processes
+
+// Rows of fp32 numbers of many sizes: almost any other order of additions gives other bits.
+static Numbers uneven_numbers(size_t n, unsigned seed) {
+    Numbers x = numbers(n, 1, seed);
+    for (size_t i = 0; i < n; i++) { x[i] = rounded<float>((x[i] + 1e-3) * pow(7.0, (double)(i * 31 % 11) - 5)); }
+    return x;
+}
+static std::vector<float> floats(const Numbers& x) { return std::vector<float>(x.begin(), x.end()); }
+static std::vector<char> bits_of(const std::vector<float>& x) {
+    return std::vector<char>((const char*)x.data(), (const char*)(x.data() + x.size()));
+}
+
+// The sum of N pieces has the bits of the host's, whichever of them is this process's own, beside it and in place.
+static void test_tree_sum(int N, size_t n) {
+    size_t stride = CEIL_DIV(n, (size_t)64) * 64, others = (size_t)(N - 1) * stride;
+    std::vector<std::vector<float>> pieces;
+    std::vector<const float*> pointers;
+    for (int r = 0; r < N; r++) { pieces.push_back(floats(uneven_numbers(n, 100 + (unsigned)r))); }
+    for (auto& piece : pieces) { pointers.push_back(piece.data()); }
+    std::vector<float> expected(n);
+    gradient_tree_sum(expected.data(), pointers.data(), N, n);
+    TensorF own(n), received(others > 0 ? others : 1), out(n);
+    for (int rank : {0, N / 2, N - 1}) {
+        std::vector<float> host(received.n, NAN);
+        for (int r = 0; r < N; r++) {
+            if (r != rank) { std::copy(pieces[r].begin(), pieces[r].end(), &host[(r < rank ? r : r - 1) * stride]); }
+        }
+        cuda_check(cudaMemcpy(received.data, host.data(), received.bytes(), cudaMemcpyHostToDevice));
+        cuda_check(cudaMemcpy(own.data, pieces[rank].data(), own.bytes(), cudaMemcpyHostToDevice));
+        out.poison();
+        tree_sum(out.data, own.data, received.data, stride, rank, N, n, 0);
+        tree_sum(own.data, own.data, received.data, stride, rank, N, n, 0);
+        wait_for_gpu();
+        check_same_bits("sum of the pieces", out, bits_of(expected));
+        check_same_bits("sum of the pieces in place", own, bits_of(expected));
+    }
+}
+
+// x0 + (x1 + (.. + x[count-1])), into a buffer of its own, the first and the last
+static void test_carry_add(int count, size_t n) {
+    std::vector<std::vector<float>> hosts;
+    for (int k = 0; k < count; k++) { hosts.push_back(floats(uneven_numbers(n, 200 + (unsigned)k))); }
+    std::vector<float> expected = hosts[count - 1];
+    for (int k = count - 2; k >= 0; k--) {
+        for (size_t i = 0; i < n; i++) { expected[i] = hosts[k][i] + expected[i]; }
+    }
+    for (int into : {-1, 0, count - 1}) {
+        std::vector<TensorF*> buffers;
+        std::vector<const float*> pointers;
+        TensorF out(n);
+        for (auto& host : hosts) {
+            buffers.push_back(new TensorF(n));
+            pointers.push_back(buffers.back()->data);
+            cuda_check(cudaMemcpy(buffers.back()->data, host.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+        }
+        TensorF* result = into < 0 ? &out : buffers[into];
+        carry_add(result->data, pointers.data(), count, n, 0);
+        wait_for_gpu();
+        check_same_bits("sum of the buffers", *result, bits_of(expected));
+        for (int k = 0; k < count; k++) {
+            if (k != into) { check_same_bits("a buffer", *buffers[k], bits_of(hosts[k])); }
+            delete buffers[k];
+        }
+    }
+}
+
+// All leaves of a process by gradient_tree.h's plan, on the device, have the bits of the tree on the host.
+static void test_leaves(int K, int in_place, size_t n) {
+    std::vector<std::vector<float>> leaves;
+    std::vector<const float*> pointers;
+    for (int i = 0; i < K; i++) { leaves.push_back(floats(uneven_numbers(n, 300 + (unsigned)i))); }
+    for (auto& leaf : leaves) { pointers.push_back(leaf.data()); }
+    int num_buffers = gradient_buffers(K, in_place), groups = gradient_tree_power_(K), chain = K / groups;
+    std::vector<TensorF*> buffers;
+    for (int b = 0; b < num_buffers; b++) { buffers.push_back(new TensorF(n)); }
+    TensorF scratch(n);
+    for (int i = 0; i < K; i++) {
+        GradientLeaf leaf = gradient_leaf(K, in_place, i);
+        TensorF* t = leaf.accumulate ? &scratch : buffers[leaf.buffer];
+        cuda_check(cudaMemcpy(t->data, leaves[i].data(), t->bytes(), cudaMemcpyHostToDevice));
+        const float* added[2] = {buffers[leaf.buffer]->data, scratch.data};
+        if (leaf.accumulate) { carry_add(buffers[leaf.buffer]->data, added, 2, n, 0); }
+        std::vector<const float*> carried;
+        for (int b = leaf.first; b <= leaf.buffer; b++) { carried.push_back(buffers[b]->data); }
+        if (carried.size() > 1) { carry_add(buffers[leaf.first]->data, carried.data(), (int)carried.size(), n, 0); }
+        wait_for_gpu();
+    }
+    std::vector<std::vector<float>> sums((size_t)groups); // chains, then the perfect tree over them
+    for (int g = 0; g < groups; g++) {
+        sums[g] = leaves[g * chain];
+        for (int q = 1; q < chain; q++) {
+            for (size_t i = 0; i < n; i++) { sums[g][i] += leaves[g * chain + q][i]; }
+        }
+    }
+    for (int width = 1; width < groups; width *= 2) {
+        for (int g = 0; g < groups; g += 2 * width) {
+            for (size_t i = 0; i < n; i++) { sums[g][i] += sums[g + width][i]; }
+        }
+    }
+    check_same_bits("sum of the leaves", *buffers[0], bits_of(sums[0]));
+    for (TensorF* b : buffers) { delete b; }
+}
+
+// The norm of n elements: the same bits in one piece and in parts, each of whole blocks, and what fp64 says.
+static void test_norm_of_blocks(size_t n) {
+    Numbers x = uneven_numbers(n, 1);
+    size_t blocks = CEIL_DIV(n, (size_t)LAYOUT_BLOCK);
+    double squares = 0.0;
+    for (double v : x) { squares += v * v; }
+    TensorF d_x(x), whole(blocks), parts(blocks), norm(1), norm_of_parts(1);
+    block_squares(whole.data, d_x.data, n, 0);
+    norm_of_blocks(norm.data, whole.data, blocks, 0);
+    for (size_t b = 0, step = 1; b < blocks; b += step++) { // parts of 1, 2, 3, .. blocks
+        size_t begin = b * LAYOUT_BLOCK, count = n - begin < step * LAYOUT_BLOCK ? n - begin : step * LAYOUT_BLOCK;
+        block_squares(parts.data + b, d_x.data + begin, count, 0);
+    }
+    norm_of_blocks(norm_of_parts.data, parts.data, blocks, 0);
+    wait_for_gpu();
+    Numbers got = whole.read(), expected(blocks), bound(blocks);
+    for (size_t i = 0; i < n; i++) { expected[i / LAYOUT_BLOCK] += x[i] * x[i]; }
+    for (size_t b = 0; b < blocks; b++) { bound[b] = 32 * EPS * expected[b]; } // 4 chained sums of 4, and 9 levels
+    check_rounded("sums of squares of blocks", whole, expected, bound);
+    check_same_bits("sums of squares of blocks, in parts", parts, whole.bits());
+    check_rounded("norm of blocks", norm, {sqrt(squares)}, {18 * EPS * sqrt(squares)});
+    check_same_bits("norm of parts", norm_of_parts, norm.bits());
+}
+
+// A number that is not finite makes the norm and the mean so.
+static void test_losses_mean(size_t n) {
+    Numbers x = uneven_numbers(n, 1);
+    double sum = 0.0, size = 0.0;
+    for (double v : x) { sum += v / 3, size += fabs(v) / 3; }
+    TensorF d_x(x), mean(1), again(1);
+    float third = 1.0f / 3;
+    losses_mean(mean.data, d_x.data, n, third, 0);
+    losses_mean(again.data, d_x.data, n, third, 0);
+    wait_for_gpu();
+    check_rounded("mean of losses", mean, {sum * third * 3}, {1e-12 * size});
+    check_same_bits("mean of losses again", again, mean.bits());
+    for (double bad : {(double)NAN, (double)INFINITY}) {
+        x[n / 2] = bad;
+        d_x.write(x);
+        losses_mean(mean.data, d_x.data, n, third, 0);
+        block_squares(again.data, d_x.data, n < LAYOUT_BLOCK ? n : (size_t)LAYOUT_BLOCK, 0);
+        wait_for_gpu();
+        CHECK(!isfinite(mean.read()[0]) && (n / 2 >= LAYOUT_BLOCK || !isfinite(again.read()[0])));
+    }
 }
 
 // ----------------------------------------------------------------------------
@@ -493,7 +643,7 @@ static void test_adamw(size_t n, bool with_master) {
             reference.bound_w.assign(n, 0.0);
         }
         reference.step(grads, a, 0.1, t);
-        adamw_update(params.data, with_master ? master.data : NULL, d_grads.data, m.data, v.data, n, 0.1f, a,
+        adamw_update({params.data, d_grads.data, m.data, v.data, with_master ? master.data : NULL, n, n, 0}, 0.1f, a,
                      guard.get(), 0);
         wait_for_gpu();
         check_rounded("first moments", m, reference.m, reference.bound_m);
@@ -507,6 +657,69 @@ static void test_adamw(size_t n, bool with_master) {
     }
     CHECK(guard.counted() == 0);
 }
+
+// Parts that several processes own, each with its shard's moments and masters, get the bits of the whole; weight decay ends within
+// a part; where there are no masters the random bits follow from the place, also beyond 2^32.
+static void test_adamw_parts(size_t n, bool with_master, size_t place) {
+    Guard guard(1, 1);
+    Numbers start = numbers(n, 1, 1);
+    TensorF grads(gradients_of_sizes(n, 2)), m(Numbers(n, 0.01)), v(Numbers(n, 0.02)), master(start);
+    TensorF m_parts(Numbers(n, 0.01)), v_parts(Numbers(n, 0.02)), master_parts(start);
+    TensorX params(start), params_parts(start);
+    AdamW a = adamw_step(0.01f, 0.9f, 0.95f, 1e-8f, 0.5f, 7);
+    size_t decayed = n * 5 / 9;
+    AdamWPart whole = {params.data, grads.data, m.data, v.data, with_master ? master.data : NULL, n, decayed, place};
+    adamw_update(whole, 0.1f, a, guard.get(), 0);
+    for (size_t begin = 0, count = 1; begin < n; begin += count, count = 2 * count + 1) {
+        count = begin + count < n ? count : n - begin;
+        AdamWPart part = {params_parts.data + begin,
+                          grads.data + begin,
+                          m_parts.data + begin,
+                          v_parts.data + begin,
+                          with_master ? master_parts.data + begin : NULL,
+                          count,
+                          decayed > begin ? decayed - begin : 0,
+                          place + begin};
+        adamw_update(part, 0.1f, a, guard.get(), 0);
+    }
+    wait_for_gpu();
+    check_same_bits("weights of parts", params_parts, params.bits());
+    check_same_bits("first moments of parts", m_parts, m.bits());
+    check_same_bits("second moments of parts", v_parts, v.bits());
+    check_same_bits("master weights of parts", master_parts, master.bits());
+    AdamReference reference(start), undecayed(start);
+    for (size_t i = 0; i < n; i++) {
+        reference.m[i] = undecayed.m[i] = rounded<float>(0.01), reference.v[i] = undecayed.v[i] = rounded<float>(0.02);
+        reference.size_m[i] = undecayed.size_m[i] = 0.01;
+    }
+    reference.step(grads.read(), a, 0.1, 7), undecayed.step(grads.read(), a, 0.0, 7);
+    for (size_t i = decayed; i < n; i++) { reference.w[i] = undecayed.w[i]; }
+    if (with_master) { check_rounded("decay of a part", master, reference.w, reference.bound_w); }
+    CHECK(guard.counted() == 0);
+}
+
+#if defined(PRECISION_BF16)
+// The random bits of a place: others than those of 2^32 elements before it, and than those of the step before.
+static void test_random_places(size_t n) {
+    Guard guard(1, 1);
+    Numbers start = numbers(n, 1, 1), rounded_to[3];
+    TensorF grads(gradients_of_sizes(n, 2));
+    for (int k = 0; k < 3; k++) {
+        TensorX params(start);
+        TensorF m(Numbers(n, 0.01)), v(Numbers(n, 0.02));
+        AdamW a = adamw_step(0.01f, 0.9f, 0.95f, 1e-8f, 0.5f, 7);
+        AdamWPart part = {params.data, grads.data, m.data, v.data, NULL, n, n, (size_t)k << 32};
+        adamw_update(part, 0.1f, a, guard.get(), 0);
+        wait_for_gpu();
+        rounded_to[k] = params.read();
+    }
+    for (int k = 1; k < 3; k++) {
+        size_t differ = 0;
+        for (size_t i = 0; i < n; i++) { differ += rounded_to[k][i] != rounded_to[k - 1][i]; }
+        CHECK(differ > n / 10); // a third, for independent roundings of a uniform fraction
+    }
+}
+#endif
 
 // A gradient, moments and a weight whose update is not finite. Those of the fourth and fifth row have an infinite second moment
 // and a finite weight; the last two leave fp32 or, from a master weight, only bf16.
@@ -524,7 +737,7 @@ struct AdamTensors {
         : grads(g), m(m_), v(v_), master(w), params(w) {}
     void step(bool with_master, const Guard& guard) {
         AdamW a = adamw_step(with_master ? 1e36f : 3e36f, 0.9f, 0.95f, 1e-8f, 1.0f, 1);
-        adamw_update(params.data, with_master ? master.data : NULL, grads.data, m.data, v.data, m.n, 0.0f, a,
+        adamw_update({params.data, grads.data, m.data, v.data, with_master ? master.data : NULL, m.n, 0, 0}, 0.0f, a,
                      guard.get(), 0);
         wait_for_gpu();
     }
@@ -746,7 +959,7 @@ static void test_stochastic_rounding(size_t n) {
         reference.step(grads, a, 0.1, 1);
         TensorX params(start);
         TensorF m(Numbers(n, 0.0)), v(Numbers(n, 0.0));
-        adamw_update(params.data, NULL, d_grads.data, m.data, v.data, n, 0.1f, a, guard.get(), 0);
+        adamw_update({params.data, d_grads.data, m.data, v.data, NULL, n, n, 0}, 0.1f, a, guard.get(), 0);
         wait_for_gpu();
         Numbers got = rounded_to[t - 1] = params.read();
         double sum = 0.0;
@@ -851,12 +1064,82 @@ static void test_matmul(Matmul* mm, size_t BT, size_t C, size_t OC) {
     multiply(
         &e, &size, OC, C, BT, [&](size_t i, size_t k) { return dout[k * OC + i]; },
         [&](size_t k, size_t j) { return inp[k * C + j]; });
+    TensorF dw_alone(OC * C);
+    matmul_backward_weight(mm, dw_alone.data, d_dout.data, d_inp.data, 0, (int)BT, (int)C, (int)OC);
+    wait_for_gpu();
+    check_rounded("gradient of matmul's weight, written", dw_alone, e, bound_by((double)BT));
     for (size_t i = 0; i < e.size(); i++) { e[i] += start[i], size[i] += fabs(start[i]); }
-    matmul_backward_weight(mm, dw.data, d_dout.data, d_inp.data, (int)BT, (int)C, (int)OC);
-    matmul_backward_weight(mm, dw_again.data, d_dout.data, d_inp.data, (int)BT, (int)C, (int)OC);
+    matmul_backward_weight(mm, dw.data, d_dout.data, d_inp.data, 1, (int)BT, (int)C, (int)OC);
+    matmul_backward_weight(mm, dw_again.data, d_dout.data, d_inp.data, 1, (int)BT, (int)C, (int)OC);
     wait_for_gpu();
     check_rounded("gradient of matmul's weight", dw, e, bound_by(BT + 1.0));
     check_same_bits("gradient of matmul's weight again", dw_again, dw.bits());
+}
+
+// ----------------------------------------------------------------------------
+
+__global__ void fill_kernel(floatX* x, size_t n, unsigned seed) {
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        x[i] = (floatX)((float)(int)hash32(i, seed) * 0x1p-31f);
+    }
+}
+__global__ void fill_fp32_kernel(float* x, size_t n, unsigned seed) {
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        x[i] = (float)(int)hash32(i, seed) * 0x1p-29f;
+    }
+}
+__global__ void differences_kernel(unsigned long long* count, const float* a, const float* b, size_t n) {
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        if (__float_as_uint(a[i]) != __float_as_uint(b[i])) { atomicAdd(count, 1ull); }
+    }
+}
+
+// A weight gradient that is added in place has the bits of one that overwrites, added afterwards: so a leaf of the gradient tree
+// may be added to its neighbour by the GEMM itself. cuBLASLt may split K.
+static void test_accumulation(Matmul* mm, size_t BT, size_t C, size_t OC) {
+    size_t available = 0, total = 0, n = OC * C, needed = BT * (C + OC) * sizeof(floatX) + 3 * n * sizeof(float);
+    cuda_check(cudaMemGetInfo(&available, &total));
+    if (needed + ((size_t)1 << 30) > available) {
+        printf("accumulation of %zu x %zu x %zu: skipped, %zu MiB of GPU memory are too much\n", BT, C, OC,
+               needed >> 20);
+        return;
+    }
+    floatX *inp, *dout;
+    float *sum, *leaf, *start;
+    unsigned long long *count, host[2] = {0, 0};
+    cuda_check(cudaMalloc(&inp, BT * C * sizeof(floatX)));
+    cuda_check(cudaMalloc(&dout, BT * OC * sizeof(floatX)));
+    for (float** p : {&sum, &leaf, &start}) { cuda_check(cudaMalloc(p, n * sizeof(float))); }
+    cuda_check(cudaMalloc(&count, sizeof(host)));
+    cuda_check(cudaMemset(count, 0, sizeof(host)));
+    fill_kernel<<<1024, 256>>>(inp, BT * C, 1);
+    fill_kernel<<<1024, 256>>>(dout, BT * OC, 2);
+    fill_fp32_kernel<<<1024, 256>>>(start, n, 3);
+    cuda_check(cudaMemset(leaf, 0xff, n * sizeof(float)));
+    cuda_check(cudaMemcpy(sum, start, n * sizeof(float), cudaMemcpyDeviceToDevice));
+    matmul_backward_weight(mm, sum, dout, inp, 1, (int)BT, (int)C, (int)OC);
+    matmul_backward_weight(mm, leaf, dout, inp, 0, (int)BT, (int)C, (int)OC);
+    differences_kernel<<<1024, 256>>>(count + 1, leaf, start, n); // the GEMM has computed something
+    const float* both[2] = {start, leaf};
+    carry_add(leaf, both, 2, n, 0);
+    differences_kernel<<<1024, 256>>>(count, sum, leaf, n);
+    wait_for_gpu();
+    cuda_check(cudaMemcpy(host, count, sizeof(host), cudaMemcpyDeviceToHost));
+    if (!CHECK(host[0] == 0 && host[1] > n - n / 100 - 1)) {
+        printf("    %zu x %zu x %zu: %llu of %zu sums in place have other bits\n", BT, C, OC, host[0], n);
+    }
+    for (void* p : {(void*)inp, (void*)dout, (void*)sum, (void*)leaf, (void*)start, (void*)count}) {
+        cuda_check(cudaFree(p));
+    }
+}
+
+// The weight gradients of a model with C channels and Vp rows of wte, for BT tokens
+static void test_accumulation_of_model(Matmul* mm, size_t BT, size_t C, size_t Vp) {
+    for (size_t OC : {C, 3 * C, 4 * C, Vp}) { test_accumulation(mm, BT, C, OC); }
+    test_accumulation(mm, BT, 4 * C, C);
 }
 
 int main(void) {
@@ -886,7 +1169,23 @@ int main(void) {
     test_classifier(37, 251, 256, 10);
     test_classifier(5, 50257, 50304, 10);
     test_classifier(2, 300, 384, 80); // one logit takes all
-    for (size_t n : {1, 31, 1025, 20001, 1100001}) { test_sums(n); }
+    for (size_t n : {1, 31, 1025, 20001, 1100001}) { test_sum_losses(n); }
+    for (size_t n : {(size_t)1, (size_t)LAYOUT_BLOCK, (size_t)LAYOUT_BLOCK + 3, (size_t)4500001}) {
+        test_norm_of_blocks(n);
+    }
+    for (size_t n : {1, 7, 1000, 40001}) { test_losses_mean(n); }
+    for (int N : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 20, 24, 32, 40, 48, 64}) {
+        test_tree_sum(N, N < 10 ? 70003 : 515);
+    }
+    for (size_t n : {1, 3, 4, 262144 + 5}) { test_tree_sum(2, n), test_tree_sum(4, n); }
+    for (int N : {1000, 2048, 4095, 4096}) { test_tree_sum(N, 37); }
+    for (int count = 1; count <= 7; count++) { test_carry_add(count, 4099); }
+    test_carry_add(CARRY_ADD_MAX, 67);
+    for (int K : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 40}) { test_leaves(K, 0, 131), test_leaves(K, 1, 131); }
+    for (size_t place : {(size_t)0, (size_t)0xfffffff0, (size_t)5 << 32}) {
+        test_adamw_parts(20011, true, place);
+        test_adamw_parts(20011, false, place);
+    }
     for (size_t n : {1, 1001}) {
         test_adamw(n, true);
         test_adamw(n, false);
@@ -907,6 +1206,7 @@ int main(void) {
     }
 #if defined(PRECISION_BF16)
     test_stochastic_rounding(100003);
+    test_random_places(100003);
 #endif
     Matmul mm;
     matmul_create(&mm, 0, 0);
@@ -914,5 +1214,15 @@ int main(void) {
     test_matmul(&mm, 131, 40, 128);
     test_matmul(&mm, 1, 768, 8);
     matmul_destroy(&mm);
+    for (int tf32 : {0, 1}) { // with tf32, a build in bf16 is the same again
+        if (tf32 && sizeof(floatX) < 4) { continue; }
+        matmul_create(&mm, tf32, 0);
+        for (size_t BT : {1024, 8192, 32768, 65536}) { test_accumulation_of_model(&mm, BT, 768, 50304); } // 124M
+        test_accumulation_of_model(&mm, 8 * 1024, 1600, 50304);                                           // 1558M
+        for (size_t C : {32, 48, 64, 128, 192, 256}) { // those of the tests
+            for (size_t BT : {32, 64, 96, 128, 256, 1024, 16384}) { test_accumulation_of_model(&mm, BT, C, 384); }
+        }
+        matmul_destroy(&mm);
+    }
     return unit_end();
 }

@@ -2,7 +2,6 @@
 The GPU trainer with every pair of attention variants that can train in its precision, forward and backward, on the committed
 dumps: logits, loss and gradients are PyTorch's, and a second pass gives the same bits. See dev/test/reference_test.h.
 */
-#define TESTING
 #define ATTENTION_ALL
 #include "train_gpt2.cu"
 #include "dev/test/reference_test.h"

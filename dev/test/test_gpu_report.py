@@ -3,7 +3,7 @@
 
     python3 dev/test/test_gpu_report.py          # ends in 'N passed, N failed'
 
-The stand-in of the trainer prints the lines that the report reads, in the words of llmc/trainer.h and train_gpt2.cu,
+The stand-in of the trainer prints the lines that the report reads, in the words of llmc/trainer_*.h and train_gpt2.cu,
 which a test compares. Needs bash and the standard library.
 """
 
@@ -53,7 +53,7 @@ PROGRAMS = {
             $FAKE/trainer -x 200 -o $o >$o.log 2>/dev/null || exit 1; sed -i '1s/7.25/7.27/' $o/main.log;;
         *time_torch.py) echo "d12, B=64, T=1024, bfloat16, sdpa cudnn, torch.compile, PyTorch 2.11.0+cu130, NVIDIA H200"
             echo "mean 128.000 ms of 200 steps after 50 (median 127.00, fastest 126.00), 512,000 tok/s, 31000 MiB";;
-        *plot_curves.py) while [ $# -gt 0 ]; do case $1 in --output) touch $2; shift;; *) a+=("$1");; esac; shift; done
+        *plot_run.py) while [ $# -gt 0 ]; do case $1 in --output) touch $2; shift;; *) a+=("$1");; esac; shift; done
             exec $REAL_PYTHON "${a[@]}";;
         *tinyshakespeare.py) mkdir -p dev/data/tinyshakespeare; cd $_; touch tiny_shakespeare_{train,val}.bin;;
         *quickstart.py) echo head > $3; echo "$3: 30 s";;
@@ -151,17 +151,19 @@ def test_wrong_arguments_and_no_GPU_end_in_one_line(folder):
 
 
 def test_the_trainers_lines_are_those_that_the_report_reads(folder):
-    with open(os.path.join(folder, "llmc", "trainer.h"), encoding="utf-8") as f:
+    with open(os.path.join(folder, "llmc", "trainer_step.h"), encoding="utf-8") as f:
         trainer = f.read()
-    step = re.search(r'"step [^"]*"', trainer)
-    assert step and "| %.2f ms |" in step[0] and "| %.1f%% MFU |" in step[0], step
+    with open(os.path.join(folder, "llmc", "trainer_open.h"), encoding="utf-8") as f:
+        trainer += f.read()
+    steps = re.findall(r'"step [^"]*"', trainer)  # the terminal's line is shorter
+    assert any("| %.2f ms |" in step and "| %.1f%% MFU |" in step for step in steps), steps
     assert re.search(r'print_table_row\("memory", "%.0f MiB', trainer)
     with open(os.path.join(folder, "train_gpt2.cu"), encoding="utf-8") as f:
         assert re.search(r'print_table_row\("attention", "%s forward, %s backward"', f.read())
 
 
 def what_the_report_reads(folder):
-    for part in ("dev/bench", "dev/data", "dev/reference", "llmc"):
+    for part in ("dev/bench", "dev/data", "dev/reference", "llmc", "scripts"):
         shutil.copytree(os.path.join(ROOT, part), os.path.join(folder, part))
     shutil.copy(os.path.join(ROOT, "train_gpt2.cu"), folder)
 

@@ -4,7 +4,6 @@
 
 #include "unit.h"
 
-GPT2_DECLARE_PARAMETERS(Parameters, float);
 GPT2_DECLARE_ACTIVATIONS(Activations, float);
 
 static GPT2Config sizes(int maxT, int V, int L, int NH, int C) {
@@ -59,18 +58,6 @@ static void the_table_is_llmc_s(void) {
         sum += t->count;
     }
     CHECK(total == sum);
-}
-
-static void pointers_follow_one_another(void) {
-    GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    Parameters p;
-    size_t total = gpt2_parameters(table, sizes(8, 100, 2, 2, 64));
-    float* memory = (float*)malloc_check(total * sizeof(float));
-    gpt2_point_parameters(&p, table, memory, sizeof(float));
-    CHECK(sizeof(p) == NUM_PARAMETER_TENSORS * sizeof(float*));
-    CHECK(p.wte == memory && p.wpe == p.wte + 128 * 64 && p.ln1w == p.wpe + 8 * 64);
-    CHECK(p.fcprojw == p.fcb + 2 * 256 && p.lnfb + 64 == memory + total);
-    free(memory);
 }
 
 // ----------------------------------------------------------------------------
@@ -500,7 +487,6 @@ static void contents_are_identified(void) {
 int main(void) {
     models_have_their_number_of_parameters();
     the_table_is_llmc_s();
-    pointers_follow_one_another();
     descriptors_name_models();
     bad_descriptors_are_refused();
     all_sizes_of_the_tables_are_models();

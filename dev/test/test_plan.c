@@ -1,6 +1,5 @@
 // gpt2_plan, llmc/plan.h and llmc/host_memory.h: what is planned is what a model allocates and what a process takes, and what
 // there is on the host is what /proc and the cgroups say.
-#define TESTING
 #include "train_gpt2.c"
 
 #include "unit.h"
@@ -53,14 +52,46 @@ static void a_plan_is_what_a_model_allocates(void) {
         for (int a = 0; a < NUM_ACTIVATION_TENSORS; a++) { activations += plan.activations[a].bytes; }
         CHECK(plan.rows[PLAN_ACTIVATIONS].bytes == activations);
         for (int block = GPT2_WEIGHTS; block <= GPT2_MASTER_WEIGHTS; block++) { // the rows are in the blocks' order
-            CHECK(plan.rows[PLAN_WEIGHTS + block].bytes == gpt2_block_bytes(model, (GPT2Block)block));
+            size_t bytes = gpt2_block_bytes(model, (GPT2Block)block), row = plan.rows[PLAN_WEIGHTS + block].bytes;
+            CHECK(bytes == 0 ? row == 0 : row == gpt2_info(model)->elements * sizeof(float) && row >= bytes);
         }
-        CHECK(plan_of(s, 1).rows[PLAN_HOST_SNAPSHOT].bytes ==
-              (s.training ? gpt2_block_bytes(model, GPT2_WEIGHTS) + gpt2_block_bytes(model, GPT2_MOMENTS1) +
-                                gpt2_block_bytes(model, GPT2_MOMENTS2)
-                          : 0));
+        size_t snapshot = s.training ? gpt2_snapshot_bytes(gpt2_info(model)) : 0;
+        CHECK(plan_of(s, 1).rows[PLAN_HOST_SNAPSHOT].bytes == snapshot);
+        CHECK(snapshot == 0 || snapshot == 3 * gpt2_info(model)->elements * sizeof(float));
+        CHECK(plan.checkpoint_bytes == 3 * gpt2_block_bytes(model, GPT2_WEIGHTS));
         gpt2_free(model);
     }
+}
+
+// Four processes: a quarter of the moments each, but for blocks; and what tree and exchange take
+static void a_plan_of_several_processes(void) {
+    Comm four = {.rank = 1, .size = 4};
+    GPT2Plan plan, whole, alone;
+    GPT2Config config = gpt2_config_from_descriptor("d12", 50257);
+    GPT2Settings settings = gpt2_default_settings();
+    check(gpt2_plan(&alone, config, settings, 1, 64, 1, 1));
+    settings.comm = &four, settings.micro_steps = 12;
+    check(gpt2_plan(&plan, config, settings, 1, 64, 1, 1));
+    settings.zero = 0;
+    check(gpt2_plan(&whole, config, settings, 1, 64, 1, 1));
+    size_t weights = alone.rows[PLAN_WEIGHTS].bytes, blocks = 18 * LAYOUT_BLOCK * sizeof(float); // 18 buckets
+    CHECK(plan.rows[PLAN_WEIGHTS].bytes == weights && plan.rows[PLAN_GRADIENTS].bytes == weights);
+    CHECK(alone.rows[PLAN_MOMENTS1].bytes == weights && alone.rows[PLAN_RECEIVED].bytes == 0);
+    CHECK(alone.rows[PLAN_GRADIENT_TREE].bytes == 0);
+    CHECK(plan.rows[PLAN_GRADIENT_TREE].bytes == 3 * weights); // 12 = 4 groups of 3: four buffers
+    for (int row = PLAN_MOMENTS1; row <= PLAN_MOMENTS2; row++) {
+        size_t bytes = plan.rows[row].bytes;
+        CHECK(bytes >= weights / 4 && bytes <= weights / 4 + blocks && whole.rows[row].bytes == weights);
+    }
+    CHECK(plan.rows[PLAN_RECEIVED].bytes == 3 * 236 * LAYOUT_BLOCK * sizeof(float)); // of a bucket of wte: 944 blocks
+    size_t snapshot = weights + plan.rows[PLAN_MOMENTS1].bytes + plan.rows[PLAN_MOMENTS2].bytes;
+    CHECK(plan.rows[PLAN_HOST_SNAPSHOT].bytes == snapshot && whole.rows[PLAN_HOST_SNAPSHOT].bytes == 3 * weights);
+    CHECK(plan.checkpoint_bytes == alone.checkpoint_bytes); // of all shards
+    settings.sum_any = 1;
+    check(gpt2_plan(&plan, config, settings, 1, 64, 1, 1));
+    CHECK(plan.rows[PLAN_GRADIENT_TREE].bytes == 0);
+    settings.micro_steps = 0;
+    CHECK(gpt2_plan(&plan, config, settings, 1, 64, 1, 1) == STATUS_ERROR);
 }
 
 // A step of training, and one's memory before it
@@ -214,6 +245,7 @@ static void what_there_is_on_the_host(void) {
 int main(int argc, char** argv) {
     if (argc == 3 && strcmp(argv[1], "measure") == 0) { return measure(argv[2]); }
     a_plan_is_what_a_model_allocates();
+    a_plan_of_several_processes();
     sizes_without_a_model_are_refused();
     a_plan_fits_to_the_byte();
     what_there_is_on_the_host();

@@ -34,11 +34,12 @@ TOOLS = [
 STAND_INS = {
     "cc": "exit 0",
     "id": "echo 1000",  # no root
-    # a trainer of 1500 steps
+    # a trainer of 1500 steps, and what prompts its model
     "make": r"""
         printf '%s\n' '#!/bin/sh' 'for s in 1 100 200; do echo "step $s/1500 | loss 2.5"; done; echo "val loss 1.9"' \
-            'printf "generating:\n---\nTo be\n---\ntotal average iteration time: 2 ms\n"' >train_gpt2
-        chmod +x train_gpt2""",
+            'echo "total average iteration time: 2 ms"' >train_gpt2
+        printf '%s\n' '#!/bin/sh' 'echo "To be, of $2"' >generate_gpt2
+        chmod +x train_gpt2 generate_gpt2""",
     # the text cannot be downloaded; this project's own sources are there
     "python3": r"""
         case $1 in
@@ -81,8 +82,12 @@ def quickstart(folder, *arguments, code=0, shell="sh", without=(), programs=None
 def test_it_ends_with_the_next_command(folder):
     said = quickstart(folder)
     assert said.count("\n") <= 60 and said.splitlines()[-1].endswith("-o build/mine"), said
-    assert "val loss 1.9" in said and "To be" in said and "build/quickstart/model/model_00001500.bin" in said
-    assert sorted(os.listdir(folder)) == ["bin", "build", "scripts", "train_gpt2"]
+    assert (
+        "val loss 1.9" in said
+        and "To be, of build/quickstart/model" in said
+        and "build/quickstart/model/model_00001500.bin" in said
+    )
+    assert sorted(os.listdir(folder)) == ["bin", "build", "generate_gpt2", "scripts", "train_gpt2"]
 
 
 def test_a_relative_mirror_is_the_users(folder):
@@ -128,12 +133,17 @@ def test_a_folder_that_cannot_be_written_is_named(folder):
 
 def test_a_build_that_fails_ends_it(folder):
     said = quickstart(folder, code=1, programs={"make": "exit 2"})
-    assert "make train_gpt2 failed" in said, said
+    assert "make train_gpt2 generate_gpt2 failed" in said, said
 
 
 def test_a_trainer_that_fails_ends_it(folder):
     broken = "printf '#!/bin/sh\\nexit 1\\n' >train_gpt2; chmod +x train_gpt2"
     assert "./train_gpt2 failed" in quickstart(folder, code=1, programs={"make": broken})
+
+
+def test_a_model_that_cannot_be_prompted_ends_it(folder):
+    broken = STAND_INS["make"] + "\nprintf '#!/bin/sh\\nexit 1\\n' >generate_gpt2"
+    assert "./generate_gpt2 failed" in quickstart(folder, code=1, programs={"make": broken})
 
 
 if __name__ == "__main__":

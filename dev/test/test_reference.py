@@ -236,7 +236,7 @@ def test_training_lowers_the_loss(folder):
         lines = f.read().splitlines()
     losses = [float(line.split("trl:")[1].split()[0]) for line in lines[:-1]]
     assert len(losses) == 20 and losses[-1] < losses[0] - 1 and lines[-1].startswith("s:20 tel:")
-    stated, _ = run("plot_curves.py", *[os.path.join(out, "main.log")] * 2)
+    stated, _ = run("../../scripts/plot_run.py", *[os.path.join(out, "main.log")] * 2, "--difference")
     assert "20 steps: largest difference 0.000000" in stated
     _, error = run("train_reference.py", *data, "-b", 2, "-t", 64, code=1)
     assert tokens in error and "a batch of 2 x 64 needs 129" in error

@@ -200,6 +200,39 @@ static void numbers_are_short_and_exact(void) {
     CHECK(strcmp(identity_number_(text, sizeof(text), 3e-4), "0.0003") == 0);
 }
 
+static int sum_order_is(const char* order, int processes, const char* line) {
+    RunIdentity id;
+    memset(&id, 0, sizeof(id));
+    run_identity_sum_order(&id, order, processes);
+    int same = strcmp(id.text, line) == 0;
+    if (!same) { printf("    %d processes: %s", processes, id.text); }
+    run_identity_free(&id);
+    return same;
+}
+
+// Gradients are summed alike by any number of processes that is another's times a power of two.
+static void the_order_of_sums_is_a_line(void) {
+    for (int size = 1; size <= 64; size *= 2) { CHECK(sum_order_is("tree", size, "result sum-order tree\n")); }
+    for (int size = 3; size <= 48; size *= 2) {
+        CHECK(sum_order_is("tree", size, "result sum-order tree of 3 parts\n"));
+    }
+    CHECK(sum_order_is("tree", 5, "result sum-order tree of 5 parts\n"));
+    CHECK(sum_order_is("any", 4, "result sum-order any, 4 processes\n"));
+    CHECK(sum_order_is("any", 1, "result sum-order any, 1 process\n"));
+}
+
+// What processes compare: the lines without their effects.
+static void settings_are_names_and_values(void) {
+    RunIdentity id;
+    memset(&id, 0, sizeof(id));
+    run_identity_line(&id, IDENTITY_RESULT, "--seed", "%d", 42);
+    run_identity_line(&id, IDENTITY_FREE, "device", "%s", "two words");
+    char* text = run_identity_settings(&id);
+    CHECK(text != NULL && strcmp(text, "--seed 42\ndevice two words\n") == 0);
+    free(text);
+    run_identity_free(&id);
+}
+
 int main(void) {
     every_flag_that_changes_the_result();
     digests_take_what_matters();
@@ -208,5 +241,7 @@ int main(void) {
     any_bytes_are_compared();
     files_are_told_by_their_contents();
     numbers_are_short_and_exact();
+    the_order_of_sums_is_a_line();
+    settings_are_names_and_values();
     return unit_end();
 }

@@ -3,7 +3,7 @@
 
 #include "unit.h"
 
-static float scratch[1000];
+static float scratch[2000];
 
 static void random_numbers_are_llmc_s(void) {
     unsigned long long state = 1337;
@@ -135,6 +135,182 @@ static void extreme_logits_are_safe(void) {
     CHECK(sample_logits(flat, 3, 1.0f, 1000, 0.99f, scratch) == 2);       // top-k beyond V is all
 }
 
+// ----------------------------------------------------------------------------
+// The decoder's sampler
+
+static void coins_are_functions_of_their_arguments(void) {
+    CHECK(sampler_mix_(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu); // SplitMix64's first number from seed 0
+    CHECK(sampler_coin(0, 0, 0) == 0x1.1c13a8p-3f && sampler_coin(1337, 2, 3) == 0x1.7042dp-2f); // on the GPU too
+    enum { N = 1 << 16, BINS = 64 };
+    for (int argument = 0; argument < 3; argument++) { // each by itself makes uniform numbers
+        int counts[BINS] = {0}, inside = 1, repeated = 0;
+        double chi_squared = 0.0, correlation = 0.0;
+        float before = 0.5f;
+        for (uint64_t i = 0; i < N; i++) {
+            float coin = sampler_coin(argument == 0 ? i : 42, argument == 1 ? i : 7, argument == 2 ? i : 1000);
+            inside = inside && coin >= 0.0f && coin < 1.0f;
+            counts[(int)(coin * BINS)]++;
+            repeated += coin == before;
+            correlation += ((double)coin - 0.5) * ((double)before - 0.5) * 12.0 / N;
+            before = coin;
+        }
+        for (int b = 0; b < BINS; b++) { chi_squared += pow(counts[b] - N / BINS, 2) / (N / BINS); }
+        CHECK(inside && repeated <= 1);
+        CHECK(chi_squared < 63 + 6 * sqrt(2 * 63)); // 6 standard deviations of 63 degrees of freedom
+        CHECK(fabs(correlation) < 6 / sqrt((double)N));
+    }
+    int distinct = 1; // no argument stands in for another
+    for (uint64_t a = 0; a < 8; a++) {
+        for (uint64_t b = 0; b < 8; b++) {
+            distinct = distinct && (a == b || sampler_coin(a, b, 0) != sampler_coin(b, a, 0));
+            distinct = distinct && (a == b || sampler_coin(0, a, b) != sampler_coin(0, b, a));
+        }
+    }
+    CHECK(distinct);
+}
+
+enum { REFERENCE_V = 300 };
+
+static const double* sorted_by;
+static int more_probable(const void* a, const void* b) {
+    int i = *(const int*)a, j = *(const int*)b;
+    if (sorted_by[i] != sorted_by[j]) { return sorted_by[i] > sorted_by[j] ? -1 : 1; }
+    return i - j;
+}
+
+// The definition, word for word, in fp64 and by sorting. p (V) are the tokens' probabilities. Returns how close top-p was to one
+// token more or less: there, rounding may decide.
+static double reference_probabilities(double* p, const float* logits, int V, const SamplerSettings* s, const int* seen,
+                                      int num_seen) {
+    double x[REFERENCE_V], largest = -INFINITY, sum = 0.0, cumulated = 0.0, closest = 1.0;
+    int order[REFERENCE_V] = {0}, was_seen[REFERENCE_V] = {0}, kept = V;
+    for (int i = 0; i < num_seen; i++) { was_seen[seen[i]] = 1; }
+    for (int i = 0; i < V; i++) {
+        x[i] = (double)logits[i];
+        if (was_seen[i]) {
+            x[i] = logits[i] > 0 ? x[i] / (double)s->repetition_penalty : x[i] * (double)s->repetition_penalty;
+        }
+        x[i] = (double)(float)x[i]; // so that what ties in fp32 ties here
+        largest = x[i] > largest ? x[i] : largest;
+        order[i] = i;
+    }
+    sorted_by = x;
+    qsort(order, (size_t)V, sizeof(int), more_probable);
+    if (s->top_k > 0 && s->top_k < V) { kept = s->top_k; }
+    for (int i = 0; i < V; i++) {
+        p[order[i]] = i < kept ? exp((x[order[i]] - largest) / (double)s->temperature) : 0.0;
+        sum += p[order[i]];
+    }
+    int in_nucleus = 0;
+    for (int i = 0; i < kept && s->top_p < 1.0f; i++) {
+        if (in_nucleus == 0 || cumulated < (double)s->top_p * sum) { in_nucleus = i + 1; }
+        cumulated += p[order[i]];
+        closest = fmin(closest, fabs(cumulated / sum - (double)s->top_p));
+    }
+    kept = s->top_p < 1.0f ? in_nucleus : kept;
+    sum = 0.0;
+    for (int i = 0; i < V; i++) { sum += i < kept ? p[order[i]] : 0.0; }
+    for (int i = 0; i < V; i++) { p[order[i]] = i < kept ? p[order[i]] / sum : 0.0; }
+    return closest;
+}
+
+static float one_of(unsigned long long* state, const float* values, int n) {
+    return values[random_u32(state) % (unsigned)n];
+}
+
+// Weights carry an error of 1e-6 and the sums of 300 of them no more: coins that are further from a boundary choose the same.
+static void tokens_are_the_definition_s(void) {
+    static const float temperatures[] = {0.3f, 0.8f, 1.0f, 2.5f}, top_ps[] = {1.0f, 0.95f, 0.5f, 0.1f, 0.0f},
+                       penalties[] = {1.0f, 1.3f, 0.7f, 3.0f};
+    unsigned long long state = 11;
+    int differ = 0, undecided = 0, tied = 0;
+    for (int round = 0; round < 3000; round++) {
+        float logits[REFERENCE_V];
+        double p[REFERENCE_V], cumulated = 0.0, distance = 1.0;
+        int V = 1 + (int)(random_u32(&state) % REFERENCE_V), seen[20], num_seen = (int)(random_u32(&state) % 20);
+        SamplerSettings s = {one_of(&state, temperatures, 4), (int)(random_u32(&state) % 3 * (random_u32(&state) % 40)),
+                             one_of(&state, top_ps, 5), one_of(&state, penalties, 4), 0};
+        int ties = round % 3 == 0; // logits of few values
+        for (int i = 0; i < V; i++) {
+            float x = 10.0f * random_f32(&state) - 5.0f;
+            logits[i] = ties ? rintf(x) : x;
+        }
+        for (int i = 0; i < num_seen; i++) { seen[i] = (int)(random_u32(&state) % (unsigned)V); }
+        float coin = random_f32(&state);
+        double closest = reference_probabilities(p, logits, V, &s, seen, num_seen);
+        int token = sample_token(logits, V, &s, seen, num_seen, coin, scratch), expected = 0;
+        for (int i = 0; i < V; i++) {
+            if (cumulated <= (double)coin) { expected = p[i] > 0.0 ? i : expected; }
+            cumulated += p[i];
+            distance = fmin(distance, fabs(cumulated - (double)coin));
+        }
+        tied += ties;
+        if (closest < 1e-5 || distance < 1e-5) {
+            undecided++;
+        } else {
+            differ += token != expected;
+        }
+    }
+    CHECK(differ == 0);
+    CHECK(undecided < 100 && tied == 1000);
+}
+
+static void tokens_come_as_often_as_they_are_probable(void) {
+    enum { N = 40000, V = 12 };
+    float logits[V] = {0.5f, -1.0f, 2.0f, 0.5f, 1.0f, -3.0f, 0.5f, 1.5f, 2.0f, -0.5f, 0.0f, 1.0f};
+    static const int seen[] = {2, 7, 2, 1, 2};
+    SamplerSettings s = {0.7f, 9, 0.9f, 1.5f, 99};
+    double p[REFERENCE_V];
+    int counts[V] = {0}, good = 1;
+    reference_probabilities(p, logits, V, &s, seen, 5);
+    for (uint64_t i = 0; i < N; i++) {
+        counts[sample_token(logits, V, &s, seen, 5, sampler_coin(s.seed, i / 100, i % 100), scratch)]++;
+    }
+    for (int i = 0; i < V; i++) { good = good && fabs(counts[i] - N * p[i]) <= 5 * sqrt(N * p[i] * (1 - p[i])); }
+    CHECK(good); // 5 standard deviations
+}
+
+static void settings_that_say_nothing_change_nothing(void) {
+    enum { V = 1000 };
+    static float logits[V];
+    static const int seen[] = {0, 5, 999};
+    unsigned long long state = 17;
+    int same = 1;
+    for (int round = 0; round < 200; round++) {
+        for (int i = 0; i < V; i++) { logits[i] = 12.0f * random_f32(&state) - 6.0f; }
+        SamplerSettings s = {round % 4 == 0 ? 0.0f : 0.9f, round % 3 * 40, 1.0f, 1.0f, 1};
+        float coin = random_f32(&state);
+        same = same && sample_token(logits, V, &s, seen, 3, coin, scratch) ==
+                           sample_logits(logits, V, s.temperature, s.top_k, coin, scratch);
+    }
+    CHECK(same);
+    SamplerSettings s = sampler_greedy();
+    float two[3] = {2.0f, 3.0f, -1.0f};
+    CHECK(sample_token(two, 3, &s, seen, 0, 0.9f, scratch) == 1);
+    s.repetition_penalty = 2.0f; // greedy too: 3 becomes 1.5, however often it was there
+    CHECK(sample_token(two, 3, &s, (const int[]){1, 1, 1}, 3, 0.9f, scratch) == 0);
+    CHECK(sample_token(two, 3, &s, (const int[]){0, 1}, 2, 0.9f, scratch) == 1);
+}
+
+static void extreme_logits_of_tokens_are_safe(void) {
+    const float extreme[5] = {-INFINITY, NAN, 1e4f, 9999.0f, -1e38f};
+    int good = 1;
+    for (int i = 0; i < 100; i++) {
+        SamplerSettings s = {0.01f + (float)(i % 7), i % 4, (float)(i % 5) / 4.0f, i % 2 ? 1.2f : 0.5f, 0};
+        int token = sample_token(extreme, 5, &s, (const int[]){0, 1, 4}, 3, (float)i / 100.0f, scratch);
+        good = good && (token == 2 || token == 3);
+    }
+    CHECK(good);
+    SamplerSettings s = {1.0f, 0, 0.0f, 1.0f, 0};
+    float flat[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+    CHECK(sample_token(flat, 4, &s, NULL, 0, 0x1.fffffep-1f, scratch) ==
+          0); // top_p 0 leaves the first of the likeliest
+    s.top_p = 0.5f;
+    CHECK(sample_token(flat, 4, &s, NULL, 0, 0x1.fffffep-1f, scratch) == 1); // two of four
+    s.top_p = 0.51f;
+    CHECK(sample_token(flat, 4, &s, NULL, 0, 0x1.fffffep-1f, scratch) == 2);
+}
+
 int main(void) {
     const float logits[8] = {0.5f, -1.0f, 2.0f, 0.5f, 1.0f, -3.0f, 0.5f, 1.5f}; // three tie for the fourth place
     random_numbers_are_llmc_s();
@@ -146,5 +322,10 @@ int main(void) {
     choices_are_llmc_s();
     kth_largest_is_the_sorted_one();
     extreme_logits_are_safe();
+    coins_are_functions_of_their_arguments();
+    tokens_are_the_definition_s();
+    tokens_come_as_often_as_they_are_probable();
+    settings_that_say_nothing_change_nothing();
+    extreme_logits_of_tokens_are_safe();
     return unit_end();
 }

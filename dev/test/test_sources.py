@@ -15,15 +15,17 @@ import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 C_PATTERNS = ("*.c", "*.cu", "llmc/*.*", "dev/*/*.c", "dev/*/*.h", "dev/*/*.cu", "dev/*/*.cuh")
-TEXT_PATTERNS = (*C_PATTERNS, "Makefile", "*.md", ".ci/run", "scripts/*", "dev/*/*.py", "dev/*/*.sh", "dev/*/*.md")
+TEXT_PATTERNS = (*C_PATTERNS, "Makefile", "*.md", ".ci/run", "scripts/*.*", "dev/*/*.py", "dev/*/*.sh", "dev/*/*.md")
 HEAD_LINES = 15
 DUMP_BYTES = 4_000_000  # of all dumps and their measured errors together
 
 # Words of this project's own for what has a name in the field; CONTRIBUTING.md says which to use.
 OWN_WORDS = re.compile(
-    r"\b([Cc]ontestants?|[Cc]opy engines?|[Mm]ultiprocessors?|[Bb]locks? of threads|measured peak|rescale slack|"
+    r"\b([Cc]ontestants?|[Mm]ultiprocessors?|[Bb]locks? of threads|measured peak|rescale slack|"
     r"[Aa]rena|[Ll]adder|[Dd]eliverers?|goes on behind)\b"
 )
+# What copies between GPUs is CUDA's copy engine; what loads tiles of attention is TMA.
+TMA_WORDS = re.compile(r"\b[Cc]opy engines?\b")
 
 
 def read(patterns):
@@ -82,6 +84,8 @@ def test_the_words_are_the_field_s(_):
     for path, text in read(TEXT_PATTERNS):
         if path != os.path.join("dev", "LOG.md") and path != "CHANGELOG.md":  # they may say what a thing was called
             assert not (lines := own_words(text)), f"{path}: lines {lines}"
+    for path, text in read(("dev/cuda/*.*", "llmc/hopper.cuh", "llmc/mma.cuh")):
+        assert not TMA_WORDS.search(text), f"{path}: a copy engine is TMA there"
 
 
 def test_the_dumps_are_small(_):

@@ -184,7 +184,7 @@ static void bad_files_are_refused(void) {
     }
     unit_truncate(write_tokenizer("bad.bin", 2, V, 10), size - 1);
     CHECK_FATAL("bad.bin|truncated", tokenizer_load(&t, bad, V));
-    CHECK_FATAL("Is a directory", tokenizer_load(&t, unit_folder, V));
+    CHECK_FATAL("is a folder without vocab.json", tokenizer_load(&t, unit_folder, V));
 }
 
 int main(void) {

@@ -1,5 +1,4 @@
-// llmc/trainer.h: a model file that is replaced while a trainer starts is refused. Other claims on a run: test_training.sh.
-#define TESTING
+// llmc/trainer_open.h: a model file that is replaced while a trainer starts is refused. Other claims on a run: test_training.sh.
 #include "train_gpt2.c"
 
 #include "unit.h"
@@ -28,7 +27,7 @@ static void build(void) {
     static Trainer t;
     t.options = cli_defaults();
     t.options.batch = 1, t.options.time = 8, t.options.recompute = 1;
-    trainer_build_model(&t, trainer_config(&t.options, path), path);
+    trainer_build_model(&t, trainer_config(&t, path), path);
     gpt2_free(t.model);
 }
 

@@ -102,26 +102,72 @@ done
 "$trainer" "${common[@]}" -n 0 -e "$dir/whole/model_00000040.bin" -x 0 >"$dir/continued.log" 2>&1
 check "a checkpoint serves as a model" grep -q "val loss $(val_loss whole 40 | cut -c1-5)" "$dir/continued.log"
 
+# the same weights as Hugging Face has them: transposed, in two files, with the names of transformers
+hugging_face() {
+    "$python" - "$1" "$2" <<'END'
+import json, os, struct, sys
+with open(sys.argv[1], "rb") as f:
+    data = f.read()
+_, version, T, V, L, NH, C, Vp = struct.unpack("<8i", data[:32])
+size, dtype, at = (4, "F32", 1024) if version == 3 else (2, "BF16", 1024)
+rows = [("wte.weight", Vp, C), ("wpe.weight", T, C), ("ln_1.weight", C, 1), ("ln_1.bias", C, 1), ("attn.c_attn.weight", 3 * C, C),
+        ("attn.c_attn.bias", 3 * C, 1), ("attn.c_proj.weight", C, C), ("attn.c_proj.bias", C, 1), ("ln_2.weight", C, 1),
+        ("ln_2.bias", C, 1), ("mlp.c_fc.weight", 4 * C, C), ("mlp.c_fc.bias", 4 * C, 1), ("mlp.c_proj.weight", C, 4 * C),
+        ("mlp.c_proj.bias", C, 1), ("ln_f.weight", C, 1), ("ln_f.bias", C, 1)]
+tensors = {}
+for name, R, K in rows:
+    inner = name.startswith(("ln_1", "ln_2", "attn", "mlp"))
+    for layer in range(L if inner else 1):
+        x, shape = data[at : at + R * K * size], [V if R == Vp else R] + [K] * (K > 1)
+        at += R * K * size
+        if inner and K > 1: # Conv1D
+            x, shape = b"".join(x[(r * K + k) * size : (r * K + k + 1) * size] for k in range(K) for r in range(R)), [K, R]
+        tensors[f"transformer.h.{layer}.{name}" if inner else f"transformer.{name}"] = (shape, x[: V * C * size] if R == Vp else x)
+os.makedirs(sys.argv[2])
+names, index = list(tensors), {}
+for i, part in enumerate((names[: len(names) // 2], names[len(names) // 2 :]), 1):
+    header, body, path = {}, b"", f"model-{i:05d}-of-00002.safetensors"
+    for name in part:
+        shape, x = tensors[name]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(x)]}
+        body, index[name] = body + x, path
+    text = json.dumps(header).encode()
+    with open(f"{sys.argv[2]}/{path}", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + body)
+with open(f"{sys.argv[2]}/model.safetensors.index.json", "w") as f:
+    json.dump({"weight_map": index}, f)
+with open(f"{sys.argv[2]}/config.json", "w") as f:
+    json.dump({"model_type": "gpt2", "n_head": NH, "n_layer": L}, f)
+END
+}
+same_weights() { cmp -i 1024 "$dir/$1/model_00000006.bin" "$dir/$2/model_00000006.bin"; } # the header names the run
+short_run=(-x 6 -n 3 -s 0 -u 0 -q 1 -k constant)
+check "weights become a folder of Hugging Face" hugging_face "$dir/whole/model_00000040.bin" "$dir/gpt2"
+check "a run begins from a .bin" run from_bin -e "$dir/whole/model_00000040.bin" "${short_run[@]}"
+check "a run begins from a run's folder" run from_run -e "$dir/whole" "${short_run[@]}"
+check "it is the same run" same from_bin from_run model_00000006.bin
+check "a run begins from the folder" run from_folder -e "$dir/gpt2" "${short_run[@]}"
+check "it writes the same weights" same_weights from_bin from_folder
+rm "$dir"/from_folder/*_00000006*
+check "it resumes" run from_folder -e "$dir/gpt2" "${short_run[@]}" -y 1
+check "to the same weights" same_weights from_bin from_folder
+printf '{"n_head":4}' >"$dir/gpt2/config.json"
+check "another number of heads is another model" fails_with "head size 16" "${common[@]}" -e "$dir/gpt2" "${short_run[@]}"
+printf '{"n_head":1}' >"$dir/gpt2/config.json"
+check "other files are other weights" fails_with "change the result" "${common[@]}" -e "$dir/gpt2" "${short_run[@]}" \
+    -o "$dir/from_folder" -x 7 -y 1
+mv "$dir/gpt2" "$dir/gone"
+check "files that are gone are what they were" run from_folder -e "$dir/gpt2" "${short_run[@]}" -y 1
+check "which a note says" grep -q "note: -e $dir/gpt2: no such file" "$dir/from_folder.log"
+check "a folder without weights" fails_with "holds no weights; name a .bin or .safetensors file" "${common[@]}" -e "$dir/"
+
 check "keeping one checkpoint deletes the older" run keep -e $model -s 0 -n 10 -nk 1
 check "the newest is there" test -e "$dir/keep/DONE_00000040"
 check "the older is not" test ! -e "$dir/keep/DONE_00000030"
 
-# HellaSwag's format, two questions of bytes: in the first the right ending is the likelier text by far
-"$python" - "$dir/hellaswag.bin" <<'END'
-import struct, sys
-def question(index, label, context, endings):
-    words = [label, len(endings), len(context), *context]
-    for ending in endings:
-        words += [len(ending), *ending]
-    return [65535, 2 * (len(words) + 3), index, *words]
-examples = [question(0, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
-            question(1, 3, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"])]
-with open(sys.argv[1], "wb") as f:
-    header = [20240522, 1, len(examples), max(2 * len(e) for e in examples)]
-    f.write(struct.pack("<256i", *header, *[0] * 252))
-    for example in examples:
-        f.write(struct.pack(f"<{len(example)}H", *example))
-END
+# Two questions of bytes: in the first the right ending is the likelier text by far
+write_hellaswag 'examples = [question(0, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
+            question(1, 3, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"])]'
 check "a run with HellaSwag ends" run hellaswag -e $model -s 0 -n 0 -h 1 --hellaswag-data "$dir/hellaswag.bin"
 check "a trained model answers right" grep -q "s:40 eval:1.0000" "$dir/hellaswag/main.log"
 

@@ -10,6 +10,25 @@ static void errors_are_one_line_and_exit_code_1(void) {
     CHECK(strcmp(child.text, "error: -b: 3 is not even\n") == 0);
 }
 
+static void say_another(void* context, char* text, size_t size) { snprintf(text, size, "%s", (const char*)context); }
+
+// In a run of several processes lines begin with the rank, and a hook may put another cause in place of a consequence.
+static void lines_name_the_process(void) {
+    if (unit_fork()) {
+        set_process_name("rank 3");
+        print_warning("%d", 1);
+        fatal("no memory");
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 1 && strcmp(child.text, "warning: rank 3: 1\nerror: rank 3: no memory\n") == 0);
+    if (unit_fork()) {
+        set_fatal_hook(say_another, (void*)(uintptr_t) "rank 1 has ended");
+        fatal("no answer");
+    }
+    child = unit_wait();
+    CHECK(child.exit_code == 1 && strcmp(child.text, "error: rank 1 has ended\n") == 0);
+}
+
 // Whatever a file name or a flag holds, a message stays one line and steers no terminal; UTF-8 passes.
 static void errors_stay_one_line(void) {
     static char long_name[9000];
@@ -100,6 +119,7 @@ static void time_does_not_run_backwards(void) {
 
 int main(void) {
     errors_are_one_line_and_exit_code_1();
+    lines_name_the_process();
     errors_stay_one_line();
     sizes_that_do_not_fit_stay_size_max();
     reading_names_the_file_and_the_fault();

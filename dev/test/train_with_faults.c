@@ -1,5 +1,4 @@
 // The CPU trainer with the faults that the environment's FAULT names; see train_with_faults.h.
-#define TESTING
 #include "train_gpt2.c"
 
 #include "train_with_faults.h"

@@ -1,5 +1,4 @@
 // The GPU trainer with the faults that the environment's FAULT names; see train_with_faults.h.
-#define TESTING
 #include "train_gpt2.cu"
 
 #include "train_with_faults.h"

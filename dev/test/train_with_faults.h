@@ -1,30 +1,43 @@
 /*
 A trainer with faults, for tests: the real one, whose calls of the model go through wrappers. The environment's FAULT names
-them, separated by commas, each  kind@step  or  kind@step:number,  step as in main.log's s:N, counted from 0:
-
-    nan-gradient@12:1  a gradient of micro-step 1 becomes NaN      inf-gradient  or Inf      (without :number, micro-step 0)
-    huge-gradient@12   it becomes 3e20, too much for its square    nan-once@12      NaN, but not when it is computed again
-    inf-loss@5         the loss of the step becomes Inf            nan-loss      or NaN
-    nan-weight@7       a weight is NaN when the step begins
-    nan-validation@10  the loss of the validation's first batch after 10 steps is NaN
-    flip@9             the second time that the step is computed, a bit of a gradient flips
-    slow@4:3           the step sleeps for 3 s; without :number, 6 s
-    term@4  usr1@4     SIGTERM or SIGUSR1 comes in the step        term-open@0      before the first step
-    term-validation@10 SIGTERM in the validation after 10 steps    term-sample@10   in the sample
-    cut-file@9         the file that FAULT_FILE names is cut off at the end of the step
+them, separated by commas, each  kind@step  or  kind@step:number,  step as in main.log's s:N, counted from 0; with #rank
+behind it, in that process only. Where FAULT_MARK names a file, what ends or stops a process writes it first: its time is
+that of the fault.
 */
 #ifndef TRAIN_WITH_FAULTS_H
 #define TRAIN_WITH_FAULTS_H
 
 #include <math.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "llmc/gpt2_model.h"
+#include "llmc/launch.h"
 #include "llmc/schedulers.h"
 
+/* The kinds:
+    nan-gradient@12:1  a gradient of micro-step 1 becomes NaN      inf-gradient  or Inf      (without :number, micro-step 0)
+    huge-gradient@12   it becomes 3e20, too much for its square    nan-once@12      NaN, but not when it is computed again
+    inf-loss@5         the loss of the step becomes Inf            nan-loss      or NaN
+    other-norm@5       the last bit of the gradient norm flips
+    nan-weight@7       a weight is NaN when the step begins
+    nan-validation@10  the loss of the validation's first batch after 10 steps is NaN
+    flip@9             the second time that the step is computed, a bit of a gradient flips
+    slow@4:3           the step sleeps for 3 s; without :number, 6 s
+    slow-save@3:1      the save in the background that follows the step takes 1 s longer
+    term@4  usr1@4     SIGTERM or SIGUSR1 comes in the step        term-open@0      before the first step
+    term-validation@10 SIGTERM in the validation after 10 steps    term-sample@10   in the sample
+    cut-file@9         the file that FAULT_FILE names is cut off at the end of the step
+    kill@6  stop@6     SIGKILL or SIGSTOP comes in the step        close@6  every socket of the process is shut down
+    kill-open@0        SIGKILL before the first step               kill-validation@8  in the validation after 8 steps
+    stop-open@0        SIGSTOP before the first step
+    fail@6  memory@6   the forward pass fails; there is no memory  trap@6   a kernel traps (the GPU's trainer)
+*/
 typedef struct {
     char kind[32];
     int step, number; // number -1: not given
+    int rank;         // that it happens in; -1: in all
     int done;         // what happens once has happened
 } Fault;
 
@@ -32,6 +45,8 @@ static struct {
     Fault list[16];
     int count;
     int step, passes; // the step under way, and how often it has begun to be computed
+    int rank;         // of this process
+    int save_seconds; // that the save under way sleeps for, once
 } faults;
 
 // Reads the environment's FAULT.
@@ -41,7 +56,10 @@ static inline void faults_read(void) {
         Fault* f = &faults.list[faults.count];
         f->number = -1;
         int read = sscanf(text, "%31[^@]@%d:%d", f->kind, &f->step, &f->number);
-        if (read < 2 || ++faults.count == 16) { fatal("FAULT=%s: kind@step or kind@step:number is wanted", text); }
+        size_t length = strcspn(text, ",");
+        const char* hash = (const char*)memchr(text, '#', length);
+        f->rank = hash != NULL ? atoi(hash + 1) : -1;
+        if (read < 2 || ++faults.count == 16) { fatal("FAULT=%s: kind@step:number#rank is wanted", text); }
     }
 }
 
@@ -49,7 +67,8 @@ static inline void faults_read(void) {
 static inline Fault* fault_due(const char* kind) {
     for (int i = 0; i < faults.count; i++) {
         Fault* f = &faults.list[i];
-        if (strcmp(f->kind, kind) == 0 && f->step == faults.step) { return f; }
+        int here = f->rank < 0 || f->rank == faults.rank;
+        if (here && strcmp(f->kind, kind) == 0 && f->step == faults.step) { return f; }
     }
     return NULL;
 }
@@ -69,6 +88,46 @@ static inline Fault* fault_due_once(const char* kind) {
     return f;
 }
 
+// The signal `kind` is due: the process gets it.
+static inline void fault_raise(const char* kind, int signal) {
+    if (fault_due_once(kind) == NULL) { return; }
+    const char* path = getenv("FAULT_MARK");
+    if (path != NULL) { fclose(fopen_check(path, "w")); }
+    raise(signal);
+}
+
+// More memory than there is: of the GPU's in its trainer
+static inline Status fault_allocate(void) {
+#ifdef __CUDACC__
+    void* p;
+    return cuda_try(cudaMalloc(&p, (size_t)1 << 50));
+#else
+    free(malloc_check((size_t)1 << 60));
+    return STATUS_OK;
+#endif
+}
+
+#ifdef __CUDACC__
+__global__ void fault_trap_kernel(void) { asm volatile("trap;"); }
+static inline void fault_trap(void) { fault_trap_kernel<<<1, 1>>>(); }
+#else
+static inline void fault_trap(void) { fatal("FAULT: there is no kernel to trap in"); }
+#endif
+
+// Shuts down the sockets of this process, as where its network breaks.
+static inline void fault_close_sockets(void) {
+    struct stat st;
+    for (int fd = 3; fd < 1024; fd++) {
+        if (fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode)) { shutdown(fd, SHUT_RDWR); }
+    }
+}
+
+static inline Launch fault_launch(const Options* o, int argc, char** argv) {
+    Launch launch = launch_processes(o, argc, argv);
+    faults.rank = launch.rank;
+    return launch;
+}
+
 static inline float fault_learning_rate(const LearningRateScheduler* s, int step) {
     faults.step = step;
     faults.passes = 0;
@@ -78,9 +137,20 @@ static inline float fault_learning_rate(const LearningRateScheduler* s, int step
 static inline Status fault_forward(GPT2* model, const int* inputs, int B, int T) {
     Fault* slow = fault_due_once("slow");
     if (fault_due_once("nan-weight")) { fault_poke(model, GPT2_WEIGHTS, 0x7fc00000u); }
-    if (slow != NULL) { sleep(slow->number < 0 ? 6 : (unsigned)slow->number); }
+    double awake = slow == NULL ? 0.0 : wall_seconds() + (slow->number < 0 ? 6.0 : slow->number);
+    while (slow != NULL && wall_seconds() < awake) { usleep(10000); } // whatever signals come
     if (fault_due_once("term")) { raise(SIGTERM); }
     if (fault_due_once("usr1")) { raise(SIGUSR1); }
+    fault_raise("kill", SIGKILL);
+    fault_raise("stop", SIGSTOP);
+    fault_raise("close", 0); // no signal
+    if (fault_due("close")) { fault_close_sockets(); }
+    fault_raise("fail", 0);
+    if (fault_due("fail")) { return status_fail("the forward pass fails, as FAULT asks for"); }
+    fault_raise("memory", 0);
+    if (fault_due("memory")) { check(fault_allocate()); }
+    fault_raise("trap", 0);
+    if (fault_due("trap")) { fault_trap(); }
     return gpt2_forward(model, inputs, B, T);
 }
 
@@ -90,6 +160,7 @@ static inline Status fault_validate(GPT2* model, float* loss, const int* inputs,
     faults.step++;
     if (fault_due_once("nan-validation")) { *loss = NAN; }
     if (fault_due_once("term-validation")) { raise(SIGTERM); }
+    fault_raise("kill-validation", SIGKILL);
     faults.step--;
     return status;
 }
@@ -104,6 +175,8 @@ static inline Status fault_get_logits(GPT2* model, float* logits, int t) {
 static inline Status fault_measure_gemm(GPT2* model, double* flops) {
     faults.step = 0;
     if (fault_due_once("term-open")) { raise(SIGTERM); }
+    fault_raise("kill-open", SIGKILL);
+    fault_raise("stop-open", SIGSTOP);
     faults.step = -1; // no step yet
     return gpt2_measure_gemm(model, flops);
 }
@@ -126,9 +199,6 @@ static inline Status fault_backward(GPT2* model, const int* inputs, const int* t
     if (micro_step < grad_accum_steps - 1) { return status; }
     const char* file = getenv("FAULT_FILE");
     if (fault_due_once("cut-file") && (file == NULL || truncate(file, 2000) != 0)) { fatal("cannot cut %s", file); }
-    GPT2Info* info = (GPT2Info*)(uintptr_t)gpt2_info(model);
-    if (fault_due("inf-loss")) { info->mean_loss = INFINITY; }
-    if (fault_due("nan-loss")) { info->mean_loss = NAN; }
     if (fault_due("flip") && faults.passes == 2) {
         uint32_t bits;
         size_t at = gpt2_block_bytes(model, GPT2_GRADIENTS) / 2 & ~(size_t)3;
@@ -139,18 +209,47 @@ static inline Status fault_backward(GPT2* model, const int* inputs, const int* t
     return status;
 }
 
+static inline Status fault_take_snapshot(GPT2* model) {
+    Fault* slow = fault_due_once("slow-save");
+    faults.save_seconds = slow == NULL ? 0 : slow->number;
+    return gpt2_take_snapshot(model);
+}
+
+static inline Status fault_read_snapshot(GPT2* model, void* dst, GPT2Block block, size_t offset, size_t bytes) {
+    if (faults.save_seconds > 0) { sleep((unsigned)faults.save_seconds); }
+    faults.save_seconds = 0;
+    return gpt2_read_snapshot(model, dst, block, offset, bytes);
+}
+
+static inline Status fault_grad_norm(GPT2* model, float* norm) {
+    Status status = gpt2_grad_norm(model, norm);
+    GPT2Info* info = (GPT2Info*)(uintptr_t)gpt2_info(model);
+    if (fault_due("inf-loss")) { info->mean_loss = INFINITY; }
+    if (fault_due("nan-loss")) { info->mean_loss = NAN; }
+    if (fault_due("other-norm")) { *norm = nextafterf(*norm, 0.0f); }
+    return status;
+}
+
+#define launch_processes fault_launch
 #define get_learning_rate fault_learning_rate
 #define gpt2_forward fault_forward
 #define gpt2_backward fault_backward
+#define gpt2_grad_norm fault_grad_norm
 #define gpt2_validate fault_validate
 #define gpt2_get_logits fault_get_logits
 #define gpt2_measure_gemm fault_measure_gemm
+#define gpt2_take_snapshot fault_take_snapshot
+#define gpt2_read_snapshot fault_read_snapshot
 #include "llmc/trainer.h"
+#undef launch_processes
 #undef get_learning_rate
 #undef gpt2_forward
 #undef gpt2_backward
+#undef gpt2_grad_norm
 #undef gpt2_validate
 #undef gpt2_get_logits
 #undef gpt2_measure_gemm
+#undef gpt2_take_snapshot
+#undef gpt2_read_snapshot
 
 #endif

@@ -191,6 +191,17 @@ static inline int unit_file_is(const char* path, const char* text) {
     return same;
 }
 
+// 1 where two files hold the same from byte `from` on.
+static inline int unit_same_from(const char* a, const char* b, size_t from) {
+    size_t bytes[2];
+    char *x = unit_read(a, &bytes[0]), *y = unit_read(b, &bytes[1]);
+    int same = bytes[0] == bytes[1] && bytes[0] > from && memcmp(x + from, y + from, bytes[0] - from) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+static inline int unit_same_files(const char* a, const char* b) { return unit_same_from(a, b, 0); }
+
 static inline void unit_truncate(const char* path, size_t bytes) {
     if (truncate(path, (off_t)bytes) != 0) { fatal("cannot truncate %s: %s", path, strerror(errno)); }
 }

@@ -28,6 +28,24 @@ write_text() {
     exit 1
 }
 
+# write_hellaswag PYTHON: $dir/hellaswag.bin, of the questions that `examples` is set to: question(index, label, context, endings)
+write_hellaswag() {
+    "$python" - "$dir/hellaswag.bin" "$1" <<'END'
+import struct, sys
+def question(index, label, context, endings):
+    words = [label, len(endings), len(context), *context]
+    for ending in endings:
+        words += [len(ending), *ending]
+    return [65535, 2 * (len(words) + 3), index, *words]
+exec(sys.argv[2])
+with open(sys.argv[1], "wb") as f:
+    header = [20240522, 1, len(examples), max(2 * len(e) for e in examples)]
+    f.write(struct.pack("<256i", *header, *[0] * 252))
+    for example in examples:
+        f.write(struct.pack(f"<{len(example)}H", *example))
+END
+}
+
 finish() {
     local also=
     [ $skipped -eq 0 ] || also=", $skipped skipped"

@@ -1,0 +1,339 @@
+/*
+How the processes of llmc/comm.h meet: by an address, by a file, or at a socket that listens already; that they were started
+alike; and what does not hold them up or lead them astray: strangers, other programs, and files that others left.
+*/
+#include <poll.h>
+#include <sys/socket.h>
+
+static int connect_slowly(int fd, const struct sockaddr* to, socklen_t length);
+#define connect connect_slowly
+#include "comm_processes.h"
+#undef connect
+
+static int delay; // milliseconds before each connection of this process
+
+static int connect_slowly(int fd, const struct sockaddr* to, socklen_t length) {
+    poll(NULL, 0, delay);
+    return connect(fd, to, length);
+}
+
+static void barrier(Comm* c) { check(comm_barrier(c)); }
+
+// ----------------------------------------------------------------------------
+// Started alike
+
+static void other_flag(CommSettings* s) { s->settings = s->rank == 2 ? "-b 4\n-d 2048\n" : s->settings; }
+static void one_flag_less(CommSettings* s) { s->settings = s->rank == 1 ? "-b 4\n" : s->settings; }
+static void other_size(CommSettings* s) { s->size = s->rank == 1 ? 3 : s->size; }
+static void same_rank(CommSettings* s) { s->rank = s->rank == 2 ? 1 : s->rank; }
+static void other_job(CommSettings* s) {
+    s->connect_timeout = 0.6;
+    s->token = s->rank == 1 ? "another" : s->token;
+}
+static char long_token[300];
+static void too_long_token(CommSettings* s) {
+    memset(long_token, 'x', sizeof(long_token) - 1);
+    s->token = long_token;
+}
+// 400 KB of settings, which differ in the last line.
+static void many_flags(CommSettings* s) {
+    char* text = (char*)malloc_check(400100);
+    for (size_t i = 0; i < 40000; i++) { memcpy(text + 10 * i, "-flag 123\n", 10); }
+    snprintf(text + 400000, 100, "-last %d\n", s->rank == 1 ? 7 : 8);
+    s->settings = text;
+}
+
+static void started_alike_or_not_at_all(void) {
+    run(3, barrier, other_flag);
+    for (int i = 0; i < 3; i++) { CHECK(ended_with(i, "rank 2 was started with -d 2048, rank 0 with -d 1024; ")); }
+    run(2, barrier, one_flag_less);
+    for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "rank 1 was started with nothing more, rank 0 with -d 1024; ")); }
+    run(2, barrier, many_flags);
+    for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "rank 1 was started with -last 7, rank 0 with -last 8; ")); }
+    run(2, barrier, other_size);
+    for (int i = 0; i < 2; i++) {
+        CHECK(ended_with(i, "rank 1 was started as one of 3 processes, rank 0 as one of 2; start all alike"));
+    }
+    run(3, barrier, same_rank);
+    CHECK(ended_with(0, "two processes were started as rank 1") &&
+          ended_with(1, "two processes were started as rank 1"));
+    CHECK(processes[2].exit_code == 1 && strstr(processes[2].text, "two processes were started as rank 1"));
+    run(2, barrier, other_job);
+    CHECK(ended_with(0, "1 of 2 processes have not come within 0.6 s"));
+    CHECK(ended_with(1, "rank 0 belongs to another job") && processes[1].ended < 0.5);
+    run(1, barrier, NULL);
+    CHECK(all_ended_well(1));
+    run(2, barrier, too_long_token);
+    for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "the token of the job has 299 bytes; there may be 255")); }
+}
+
+// ----------------------------------------------------------------------------
+// Where rank 0 is
+
+static void by_address(CommSettings* s) {
+    if (s->rank == 0) { poll(NULL, 0, 300); } // the others are there before
+}
+static void by_name(CommSettings* s) {
+    by_address(s);
+    s->address = "localhost";
+}
+static void by_wrong_name(CommSettings* s) { s->address = "no-such-host.invalid", s->listener = -1; }
+static void by_foreign_address(CommSettings* s) {
+    s->address = s->rank == 0 ? "192.0.2.1" : "127.0.0.1", s->listener = -1;
+}
+static void by_nothing(CommSettings* s) { s->address = NULL, s->listener = -1; }
+static void without_rank_0(CommSettings* s) {
+    s->connect_timeout = 0.5;
+    if (s->rank == 0) { _exit(0); }
+}
+static void rank_0_ends(CommSettings* s) {
+    if (s->rank == 0) { // it has accepted the others, and is killed
+        poll(NULL, 0, 200);
+        raise(SIGKILL);
+    }
+}
+static void rank_1_ends(CommSettings* s) {
+    if (s->rank == 1) { ualarm(200000, 0); }
+    if (s->rank == 2) { poll(NULL, 0, 500); }
+}
+
+static void no_rank_0_is_said(void) {
+    unlistened = 1;
+    run(2, barrier, by_address);
+    CHECK(all_ended_well(2));
+    run(3, barrier, by_name);
+    CHECK(all_ended_well(3));
+    run(2, barrier, by_wrong_name);
+    for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "no IPv4 address of no-such-host.invalid, where rank 0 is: ")); }
+    run(2, barrier, by_nothing);
+    for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "nothing says where rank 0 is")); }
+    run(2, barrier, without_rank_0); // nobody listens there
+    unlistened = 0;
+    CHECK(ended_with(1, "no connection to 127.0.0.1 port ") && strstr(processes[1].text, "--connect-timeout"));
+    run(3, barrier, rank_0_ends);
+    for (int i = 1; i < 3; i++) {
+        CHECK(ended_with(i, "rank 0 has ended while the others came") && processes[i].ended < 5.0);
+    }
+    run(3, barrier, rank_1_ends);
+    CHECK(ended_with(0, "rank 1 has ended while the others came") && processes[1].exit_code == -SIGALRM);
+    CHECK(ended_with(2, "rank 1 has ended while the others came"));
+}
+static void rank_0_elsewhere_is_said(void) {
+    CommSettings s = settings_of(0, 2);
+    by_foreign_address(&s);
+    CHECK_FATAL("rank 0: cannot listen on 192.0.2.1|rank 0 is not started on that machine", {
+        Comm* c;
+        check(comm_open(&c, s));
+    });
+}
+
+// Another run listens on the port.
+static void a_port_in_use_is_said(void) {
+    CommSettings s = settings_of(0, 2);
+    int taken = -1;
+    struct sockaddr_in address;
+    check(comm_resolve_(&address, "127.0.0.1", 0));
+    check(comm_listen_(&taken, address, 1));
+    s.address = "127.0.0.1", s.file = NULL, s.port = comm_port_(taken), s.listener = -1;
+    CHECK_FATAL("Address already in use|name another --rendezvous-port", {
+        Comm* c;
+        check(comm_open(&c, s));
+    });
+    close(taken);
+}
+
+// ----------------------------------------------------------------------------
+// Rank 0 goes on when all have met
+
+static void rank_2_is_slow(CommSettings* s) { delay = s->rank == 2 ? 200 : 0; }
+
+static void rank_0_fails_at_once(Comm* c) {
+    if (comm_rank(c) == 0) { fatal("refused"); }
+    int told = comm_barrier(c) != STATUS_OK && strcmp(status_message(), "rank 0: refused") == 0;
+    _exit(told ? 7 : 8);
+}
+
+static void rank_0_goes_on_when_all_have_met(void) {
+    run(3, rank_0_fails_at_once, rank_2_is_slow);
+    CHECK(ended_with(0, "refused"));
+    for (int i = 1; i < 3; i++) { CHECK(ended_saying(i, 7, "")); }
+}
+
+// ----------------------------------------------------------------------------
+// Strangers
+
+static int connect_here(void) {
+    int fd = -1;
+    struct sockaddr_in to;
+    check(comm_resolve_(&to, "127.0.0.1", port));
+    check(comm_connect_(&fd, to, wall_seconds() + 5.0, NULL));
+    return fd;
+}
+static void rank_0_late(CommSettings* s) {
+    if (s->rank == 0) { poll(NULL, 0, 300); }
+}
+
+// More connections than there are places that say nothing; others that write and write, of another program or another job.
+static void strangers_hold_up_nobody(void) {
+    enum { SILENT = 100, LOUD = 8 };
+    static char garbage[1 << 16];
+    int fds[SILENT + LOUD];
+    memset(processes, 0, sizeof(processes));
+    listen_here();
+    int fd = listener;
+    for (int i = 0; i < SILENT + LOUD; i++) { fds[i] = connect_here(); }
+    started = wall_seconds();
+    for (int i = 2; i >= 0; i--) { start(i, 3, barrier, rank_0_late); }
+    memset(garbage, 'G', sizeof(garbage));
+    for (int i = 0; i < LOUD; i++) {
+        CommHello hello;
+        memset(&hello, 0, sizeof(hello));
+        hello.magic = i % 2 ? COMM_MAGIC : 0, hello.version = COMM_VERSION, hello.settings_bytes = UINT32_MAX;
+        memcpy(garbage, &hello, sizeof(hello));
+        if (send(fds[SILENT + i], garbage, sizeof(garbage), MSG_NOSIGNAL) < 0) { continue; }
+    }
+    close(fd);
+    finish(3);
+    CHECK(all_ended_well(3) && processes[0].ended < 5.0);
+    for (int i = 0; i < SILENT + LOUD; i++) { close(fds[i]); }
+}
+
+// What listens there is another program, which says something or nothing.
+static void other_programs_are_said(void) {
+    memset(processes, 0, sizeof(processes));
+    listen_here();
+    started = wall_seconds();
+    start(1, 2, barrier, NULL);
+    struct pollfd p = {listener, POLLIN, 0};
+    poll(&p, 1, 5000);
+    int fd = accept(listener, NULL, NULL);
+    CHECK(send(fd, "SSH-2.0-Server\r\n", 16, MSG_NOSIGNAL) == 16);
+    processes[0] = processes[1];
+    finish(1);
+    processes[1] = processes[0];
+    CHECK(ended_with(1, "what listens on 127.0.0.1 port ") &&
+          strstr(processes[1].text, "is not rank 0 of this program"));
+    close(fd);
+    close(listener);
+}
+
+// ----------------------------------------------------------------------------
+// By a file
+
+static const char* rendezvous;
+static void by_file(CommSettings* s) {
+    s->address = NULL, s->port = 0, s->listener = -1, s->file = rendezvous;
+    if (s->rank == 0) { poll(NULL, 0, 200); }
+}
+static void by_file_here(CommSettings* s) {
+    by_file(s);
+    s->address = "127.0.0.1";
+}
+static void by_file_without_token(CommSettings* s) {
+    by_file_here(s);
+    s->token = NULL;
+}
+static void by_file_of_two_jobs(CommSettings* s) {
+    by_file_here(s);
+    s->connect_timeout = 0.6;
+    s->token = s->rank == 1 ? "another" : s->token;
+}
+static void by_file_other_flag(CommSettings* s) {
+    by_file_here(s);
+    other_flag(s);
+}
+
+static void file_is_refused(const char* words) {
+    size_t bytes;
+    char* before = unit_read(rendezvous, &bytes);
+    run(2, barrier, by_file_here);
+    for (int i = 0; i < 2; i++) {
+        CHECK(processes[i].exit_code == 1 && strstr(processes[i].text, rendezvous) && strstr(processes[i].text, words));
+    }
+    CHECK(unit_file_is(rendezvous, before)); // it is not ours to take away
+    free(before);
+}
+
+// A file as rank 0 of some process would write it, whose process is `pid` of `machine`; another port to be refused at.
+static void leave_file(const char* token, int pid, const char* machine) {
+    char text[COMM_FILE_BYTES], job[600], here[128];
+    comm_job_(job, token);
+    comm_machine_(here, sizeof(here));
+    snprintf(text, sizeof(text),
+             "%saddress 127.0.0.1\nport %d\nsecret 0123456789abcdef0123456789abcdef\njob =%s\nhost "
+             "there\nmachine =%s\npid %d\nbegan %llu\nend\n",
+             comm_file_head_, port, job, machine ? machine : here, pid, comm_began_(pid) + (comm_began_(pid) == 0));
+    unit_write(rendezvous, text, strlen(text));
+}
+
+static void files_of_others_are_refused(void) {
+    rendezvous = unit_path("rendezvous");
+    unit_write(rendezvous, "not ours\n", 9);
+    file_is_refused("is no rendezvous file of this program");
+    unit_write(rendezvous, comm_file_head_, strlen(comm_file_head_)); // and no more
+    file_is_refused("is no rendezvous file of this program");
+    pid_t gone = fork();
+    if (gone == 0) { _exit(0); }
+    waitpid(gone, NULL, 0);
+    leave_file("a token", gone, NULL);
+    file_is_refused("is stale: its process");
+    leave_file("b token", (int)getpid(), NULL);
+    file_is_refused("is of another job");
+    leave_file("a token", (int)getpid(), NULL); // of a run that is at it right now
+    CommSettings s = settings_of(0, 2);
+    by_file_here(&s);
+    CHECK_FATAL("rank 0|rendezvous|is there already, of process", {
+        Comm* c;
+        check(comm_open(&c, s));
+    });
+    leave_file("a token", 1, "another machine"); // whose process is gone, as nobody listens there
+    s.rank = 1;
+    CHECK_FATAL("rank 1|nobody listens on 127.0.0.1 port|rendezvous|it is stale; remove it", {
+        Comm* c;
+        check(comm_open(&c, s));
+    });
+    unlink(rendezvous);
+    s.connect_timeout = 0.2;
+    CHECK_FATAL("rank 1|rank 0 has not written the rendezvous file|rendezvous|--connect-timeout", {
+        Comm* c;
+        check(comm_open(&c, s));
+    });
+    s.rank = 0, s.file = unit_path("no folder/rendezvous");
+    CHECK_FATAL("rank 0: cannot write the rendezvous file|no folder|No such file", {
+        Comm* c;
+        check(comm_open(&c, s));
+    });
+}
+
+static void processes_meet_by_a_file(void) {
+    rendezvous = unit_path("meeting");
+    run(3, barrier, by_file);
+    CHECK(all_ended_well(3) && !file_exists(rendezvous));
+    run(3, barrier, by_file_here);
+    CHECK(all_ended_well(3) && !file_exists(rendezvous));
+    run(2, barrier, by_file_without_token);
+    CHECK(all_ended_well(2) && !file_exists(rendezvous));
+    run(3, barrier, by_file_other_flag);
+    for (int i = 0; i < 3; i++) { CHECK(ended_with(i, "rank 2 was started with -d 2048, rank 0 with -d 1024; ")); }
+    CHECK(!file_exists(rendezvous));
+    begin(2, barrier, by_file_of_two_jobs);
+    struct stat st;
+    for (int i = 0; i < 100 && stat(rendezvous, &st) != 0; i++) { poll(NULL, 0, 10); }
+    CHECK((st.st_mode & 0777) == 0600);
+    finish(2);
+    CHECK(ended_with(1, "the rendezvous file ") && strstr(processes[1].text, " is of another job, process "));
+    CHECK(ended_with(0, "1 of 2 processes have not come") && !file_exists(rendezvous));
+}
+
+int main(void) {
+    started_alike_or_not_at_all();
+    no_rank_0_is_said();
+    rank_0_elsewhere_is_said();
+    a_port_in_use_is_said();
+    rank_0_goes_on_when_all_have_met();
+    strangers_hold_up_nobody();
+    other_programs_are_said();
+    processes_meet_by_a_file();
+    files_of_others_are_refused();
+    return unit_end();
+}

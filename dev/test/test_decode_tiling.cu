@@ -1,0 +1,72 @@
+// How linear layers of decoding are cut (llmc/decode_matmul.cuh): every chunk of every sum belongs to one segment, whose warp and CTA
+// depend on the tiling, but whose place in the sum does not; tiles cover the output and fit the shared memory. Needs no GPU.
+#include "llmc/decode_matmul.cuh"
+#include "llmc/decode_sampler.cuh"
+
+#include "unit.h"
+
+// Segments follow each other, cover all chunks, and none is empty where there are several splits.
+static void segments_cover(int C) {
+    int splits = decode_splits(C), segments = DECODE_WARPS * splits, whole = 1;
+    CHECK(splits >= 1 && splits <= DECODE_MAX_SPLITS && (splits & (splits - 1)) == 0);
+    CHECK(decode_segment(C, splits, 0) == 0 && decode_segment(C, splits, segments) == C / DECODE_CHUNK);
+    for (int s = 0; s < segments; s++) {
+        int count = decode_segment(C, splits, s + 1) - decode_segment(C, splits, s);
+        whole = whole && count >= (splits > 1);
+    }
+    CHECK(whole);
+}
+
+// Thread blocks cover rows and columns, with warps that have whole numbers of segments, and fit.
+static void tiles_cover(LaunchGpu gpu, int M, int C, int OC, int norm) {
+    DecodeTiling t = decode_tiling(gpu, M, C, OC, norm);
+    int splits = decode_splits(C);
+    size_t blocks = (size_t)CEIL_DIV(M, t.rows) * CEIL_DIV(OC, 8 * t.NT) * (t.clustered ? splits : 1);
+    bool ok = t.blocks == blocks && t.rows >= 1 && t.rows <= 16 * t.MT && t.shared <= gpu.shared_limit;
+    ok = ok && (!t.clustered || (gpu.dependent && splits > 1));
+    ok = ok && (t.MT == 1 || splits == 1 || t.clustered); // wide tiles: one segment a warp
+    ok = ok && (!norm || (t.MT == 1 && !t.clustered));
+    ok = ok && (t.MT == 4   ? t.NT == 3
+                : t.MT == 2 ? t.NT == 2
+                            : t.NT == 1 || t.NT == 2 || t.NT == 4); // what is compiled
+    if (t.clustered) {                                              // the longest split fits
+        for (int rank = 0; rank < splits; rank++) {
+            int chunks =
+                decode_segment(C, splits, DECODE_WARPS * (rank + 1)) - decode_segment(C, splits, DECODE_WARPS * rank);
+            size_t bytes = (size_t)chunks * DECODE_CHUNK * decode_input_rows(t.MT, t.rows) * sizeof(floatX);
+            ok = ok && bytes <= decode_shared_input(C, splits, 1, decode_input_rows(t.MT, t.rows));
+        }
+    }
+    if (!unit_check(ok, "a tiling covers the layer and fits", __FILE__, __LINE__)) {
+        printf("    M=%d C=%d OC=%d norm %d: MT %d NT %d rows %d clustered %d, %zu bytes, %u blocks\n", M, C, OC, norm,
+               t.MT, t.NT, t.rows, t.clustered, t.shared, t.blocks);
+    }
+}
+
+static void keys_are_ordered(void) {
+    const float x[] = {-INFINITY, -3e38f, -1.0f, -1e-40f, 0.0f, 1e-40f, 1.0f, 3e38f, INFINITY};
+    for (int i = 1; i < 9; i++) { CHECK(sample_key(x[i - 1]) < sample_key(x[i])); }
+    CHECK(sample_key(NAN) == sample_key(-INFINITY));
+    CHECK(sampled_word(7, -1) == 0x7ffffffffull && (int)(unsigned)sampled_word(7, -1) == -1);
+    for (float y = -86.9f; y <= 0.0f; y += 0.0137f) {
+        CHECK(fabs((double)sampler_exp(y) - exp((double)y)) <= ldexp(exp((double)y), -22));
+    }
+    CHECK(sampler_exp(0.0f) == 1.0f && sampler_exp(-100.0f) == 0.0f && sampler_exp(-INFINITY) == 0.0f);
+}
+
+int main(void) {
+    const LaunchGpu gpus[] = {{1, 227 * 1024}, {0, 163 * 1024}, {0, 99 * 1024}};
+    for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
+    for (LaunchGpu gpu : gpus) {
+        for (int M : {1, 2, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
+            for (int C : {32, 96, 768, 832, 1600, 2880, 3072, 6400, 12288, 49152}) {
+                for (int OC : {1, 8, 97, 768, 2304, 6400, 50257}) {
+                    tiles_cover(gpu, M, C, OC, 0);
+                    if (M <= DECODE_NORM_ROWS && C <= 12288) { tiles_cover(gpu, M, C, OC, 1); }
+                }
+            }
+        }
+    }
+    keys_are_ordered();
+    return unit_end();
+}

@@ -1,0 +1,228 @@
+#!/usr/bin/env bash
+# generate_gpt2 end to end, with a byte model that is trained for a few steps here: prompts from everywhere, text and JSON, seeds,
+# batches, stop texts, a full context, Ctrl-C, scores, interactive use, export, and a table of bad inputs.
+#
+#     dev/test/test_generate.sh ./generate_gpt2 [./train_gpt2]      # 20 s on two cores, a temporary folder of 2 MB
+. dev/test/unit.sh
+generate=${1:?usage: $0 ./generate_gpt2 [./train_gpt2]}
+trainer=${2:-./train_gpt2}
+write_text
+"$trainer" -i "$dir/text_train.bin" -j "$dir/text_val.bin" -e gpt2:l2c64h2t64 -b 4 -t 64 -x 30 -l 3e-3 -v 0 -m 0 -s 0 -n 30 \
+    -o "$dir/run" >"$dir/train.log" 2>&1 || { cat "$dir/train.log"; exit 1; }
+model=$dir/run/model_00000030.bin
+# of MODEL ARG...: runs with this model, without a report; stdin is empty
+of() { "$generate" -q -e "$1" "${@:2}" </dev/null; }
+same() { cmp -s "$1" "$2" || { head -c 600 "$1" "$2"; return 1; }; }
+different() { ! cmp -s "$1" "$2"; }
+
+# ---- Prompts and samples
+printf 'int main\n// The\n\nstatic' >"$dir/prompts"
+of "$model" -p "int main" -p "// The" -p "" -p static -n 40 --num-samples 2 >"$dir/flags"
+of "$dir/run" --prompt-file "$dir/prompts" -n 40 --num-samples 2 >"$dir/file"
+"$generate" -q -e "$model" -n 40 --num-samples 2 <"$dir/prompts" >"$dir/stdin"
+check "prompts of a file are those of the flags; a run's folder is its newest checkpoint" same "$dir/flags" "$dir/file"
+check "prompts of stdin too" same "$dir/flags" "$dir/stdin"
+check "eight samples" test "$(grep -c '^---$' "$dir/flags")" -eq 7
+check "a prompt is printed before its text" grep -q '^int main' "$dir/flags"
+for batch in 1 3; do
+    of "$model" --prompt-file "$dir/prompts" -n 40 --num-samples 2 -b $batch >"$dir/batch"
+    check "$batch at a time: the same text" same "$dir/flags" "$dir/batch"
+done
+of "$model" --prompt-file "$dir/prompts" -n 40 --num-samples 2 --seed 7 >"$dir/seed"
+check "another seed, another text" different "$dir/flags" "$dir/seed"
+of "$model" -p "int" -n 50 --temperature 0 >"$dir/greedy"
+of "$model" -p "int" -n 50 --top-k 1 >"$dir/top1"
+of "$model" -p "int" -n 50 --top-p 0 >"$dir/top0"
+check "the likeliest token by temperature and by top-k" same "$dir/greedy" "$dir/top1"
+check "by top-p too" same "$dir/greedy" "$dir/top0"
+of "$model" -p "int" -n 50 --temperature 0 --repetition-penalty 5 >"$dir/penalty"
+check "a penalty changes the text" different "$dir/greedy" "$dir/penalty"
+check "without a prompt, and stdin empty: one sample" test "$(of "$model" -n 5 | wc -c)" -ge 6
+
+# ---- JSON, and text that is UTF-8
+of "$model" -p $'caf\xc3\xa9 "q"' -n 60 --num-samples 3 --json --temperature 50 --top-k 0 >"$dir/json"
+of "$model" -p $'caf\xc3\xa9 "q"' -n 60 --num-samples 3 --echo 0 --temperature 50 --top-k 0 >"$dir/plain"
+json_is_the_text() {
+    "$python" - "$dir/json" "$dir/plain" <<'END'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
+assert len(lines) == 3 and [line["sample"] for line in lines] == [0, 1, 2]
+for line in lines:
+    assert line["prompt"] == 'café "q"' and line["prompt_tokens"] == 9 and line["finish"] == "context", line
+    assert line["text"] == bytes(line["tokens"]).decode("utf-8", "replace"), line
+    assert 0 < line["first_token_seconds"] <= line["seconds"] and len(line["tokens"]) == 56
+plain = open(sys.argv[2], "rb").read().decode("utf-8", "strict")
+expected = "---\n".join(line["text"] + ("" if line["text"].endswith("\n") else "\n") for line in lines)
+assert plain == expected, (plain, expected)
+END
+}
+check "JSON holds what is printed as text, which is UTF-8" json_is_the_text
+
+# ---- How samples end
+finish_is() { of "$model" --json "${@:2}" | grep -q "\"finish\": \"$1\""; }
+letter=$(of "$model" -p "int" -n 9 --echo 0 | tr -d '\n' | tail -c 1)
+check "a sample ends with --tokens" finish_is length -p "int" -n 9
+check "before a stop text" finish_is stop -p "int" -n 9 --stop "never there" --stop "$letter"
+check "where the context is full" finish_is context -p "int" -n 1000
+check "or goes on from its last half" finish_is length -p "int" -n 200 --overflow slide
+check "1000 tokens from a context of 20" test "$(of "$model" -p "int" -n 1000 --context 20 --overflow slide --echo 0 --json | grep -o ', [0-9]*' | wc -l)" -ge 1000
+check "a prompt that is too long slides too" finish_is length -p "$(printf 'a%.0s' {1..100})" -n 3 --overflow slide
+
+interrupted() {
+    "$generate" -q -e "$model" -p "int" -n 100000000 --overflow slide >"$dir/interrupted" </dev/null &
+    local pid=$! code=0
+    for _ in {1..100}; do
+        sleep 0.1
+        [ ! -s "$dir/interrupted" ] || break
+    done
+    kill -INT $pid
+    wait $pid || code=$?
+    [ $code -eq 130 ] && [ "$(tail -c 1 "$dir/interrupted" | wc -l)" -eq 1 ] && [ "$(head -c 3 "$dir/interrupted")" = int ] && return 0
+    echo "exit code $code, $(wc -c <"$dir/interrupted") bytes"
+    return 1
+}
+set -m # a job in the background has SIGINT ignored otherwise
+check "Ctrl-C ends a run with what there is" interrupted
+set +m
+reader_goes() { [ "$("$generate" -q -e "$model" -p "int" -n 100000000 --overflow slide </dev/null | head -c 3)" = int ]; }
+check "a reader that goes ends the run" reader_goes
+"$generate" -e "$model" -p "int" -n 20 </dev/null >"$dir/out" 2>"$dir/report"
+check "the report is on stderr" grep -q "^new tokens   20 in .* tokens/s" "$dir/report"
+check "with the time to the first token" grep -q "^first token  after .* ms" "$dir/report"
+check "and memory" grep -q "^memory .*KV cache" "$dir/report"
+"$generate" -e "$model" -p int -n 3 -b 100 >"$dir/plain" 2>"$dir/report" </dev/null
+check "no more sequences at a time than there are" grep -q "1 sequence at a time" "$dir/report"
+
+without_stdin() { [ "$("$generate" -q -e "$model" -n 5 <&- | wc -c)" -ge 6 ]; }
+check "without stdin: one sample" without_stdin
+
+# ---- Interactive use
+printf 'int\nvoid\n' | "$generate" -q -e "$model" --interactive -n 20 --temperature 0 >"$dir/interactive"
+of "$model" -p $'int\n' -n 20 --temperature 0 --echo 0 >"$dir/continued"
+check "a line is continued" same <(head -c 20 "$dir/interactive") <(head -c 20 "$dir/continued")
+printf 'int\n' | "$generate" -e "$model" --interactive -n 200 --overflow slide >"$dir/interactive" 2>"$dir/report"
+check "a full context is said" grep -q "the context of 64 tokens is full: going on from its last half" "$dir/report"
+
+# on a terminal: Ctrl-C stops an answer, and before a line only that; the next line is answered; Ctrl-D ends with exit code 0
+on_a_terminal() {
+    "$python" - "$generate" "$model" <<'END'
+import os, pty, select, sys, time
+
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], [sys.argv[1], "-q", "-e", sys.argv[2], "--interactive", "-n", "100000000", "--overflow", "slide"])
+seen = b""
+def read_until(done, seconds=20):
+    global seen
+    end = time.monotonic() + seconds
+    while not done(seen):
+        assert time.monotonic() < end, seen
+        if select.select([terminal], [], [], 0.1)[0]:
+            seen += os.read(terminal, 4096)
+def answer(line):
+    global seen
+    read_until(lambda s: s.endswith(b"> "))
+    seen = b""
+    os.write(terminal, line)
+    read_until(lambda s: len(s) > len(line) + 300)  # far beyond the context of 64
+    os.write(terminal, b"\x03")
+answer(b"int main\n")
+read_until(lambda s: s.endswith(b"> "))
+seen = b""
+os.write(terminal, b"\x03")
+read_until(lambda s: s.endswith(b"\n> "))
+answer(b"void\n")
+read_until(lambda s: s.endswith(b"> "))
+assert all(byte >= 32 or byte in b"\t\n\v\f\r" for byte in seen.replace(b"^C", b"")), seen
+os.write(terminal, b"\x04")
+assert os.waitpid(pid, 0)[1] == 0
+END
+}
+check "a terminal has Ctrl-C and Ctrl-D" on_a_terminal
+
+# ---- Scores
+head -c 700 CONTRIBUTING.md >"$dir/text.md"
+"$python" dev/data/text.py --tokenizer bytes --output "$dir/tokens" "$dir/text.md" >"$dir/data.log" 2>&1
+score() { of "$model" --perplexity "$@" >"$dir/score"; }
+loss_of() { of "$model" --perplexity "$@" --json | sed 's/.*"loss": \([0-9.]*\).*/\1/'; }
+close() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && (a - b)^2 <= 1e-4) }' || { echo "$1, $2"; return 1; }; } # bf16 too
+says() { grep -q "$1" "$dir/score" || { cat "$dir/score"; return 1; }; }
+check "a text is scored" score "$dir/text.md"
+check "every token once" says ": 699 tokens scored, windows of 64, stride 32"
+check "by three numbers" says "^loss [0-9.]* nats per token, perplexity [0-9.]*, [0-9.]* bits per byte"
+check "tokens in a file are scored" score "$dir/tokens_train.bin"
+check "a longer stride, another loss" test "$(loss_of "$dir/text.md")" != "$(loss_of "$dir/text.md" --stride 64)"
+check "-b changes nothing" close "$(loss_of "$dir/text.md" -b 1)" "$(loss_of "$dir/text.md" -b 5)"
+write_hellaswag 'examples = [question(i, i % 4, list(b"int "), [list(b"main"), list(b"x = "), [1, 2, 3], [250]]) for i in range(8)]'
+of "$model" --hellaswag "$dir/hellaswag.bin" >"$dir/score"
+check "questions are answered" says "^HellaSwag: 2/8 = 0.250000$"
+
+# ---- Export
+of "$model" --export "$dir/exported" --export-dtype fp32
+of "$model" --export "$dir/exported.bin" --export-dtype fp32
+of "$dir/exported" -p "int" -n 50 --temperature 0 >"$dir/from_folder"
+of "$dir/exported.bin" -p "int" -n 50 --temperature 0 >"$dir/from_bin"
+check "an exported folder says the same" same "$dir/greedy" "$dir/from_folder"
+check "an exported file too" same "$dir/greedy" "$dir/from_bin"
+of "$model" --export "$dir/alone.safetensors" 2>"$dir/score"
+check "a warning says that a file of weights alone has no number of heads" says "does not say that its model has 2 heads"
+
+# ---- Bad inputs: exit code 1, nothing on stdout, and one line on stderr that holds the text
+refused() {
+    local text=$1 code=0
+    shift
+    "$generate" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null || code=$?
+    [ $code -eq 1 ] && [ ! -s "$dir/stdout" ] && [ "$(wc -l <"$dir/stderr")" -eq 1 ] && grep -q '^error: ' "$dir/stderr" &&
+        grep -qF -- "$text" "$dir/stderr" && return 0
+    echo "exit code $code, expected one line with: $text"
+    cat "$dir/stdout" "$dir/stderr"
+    return 1
+}
+bad() { check "refused: ${*:2}" refused "$1" -e "$model" "${@:2}"; }
+check "no model" refused "-e $dir/nothing.bin: no such file; name a .bin" -e "$dir/nothing.bin"
+check "a descriptor" refused "-e d12: the weights of a model are needed" -e d12
+mkdir "$dir/empty"
+check "an empty folder" refused "-e $dir/empty: the folder holds no weights" -e "$dir/empty"
+head -c 5000 "$model" >"$dir/short.bin"
+check "a truncated model" refused "$dir/short.bin" -e "$dir/short.bin"
+echo '{"model": 1}' >"$dir/no.safetensors"
+check "no safetensors" refused "$dir/no.safetensors" -e "$dir/no.safetensors"
+: >"$dir/nothing.txt"
+printf 'x' >"$dir/one.txt"
+bad "unknown flag --nonsense" --nonsense
+bad "flag --tokens needs a value" --tokens
+bad "--tokens 0: must be at least 1" --tokens 0
+bad "--tokens ten" --tokens ten
+bad "--temperature -1: must be at least 0" --temperature -1
+bad "--top-k -1" --top-k -1
+bad "--top-p 1.5: must be at most 1" --top-p 1.5
+bad "--repetition-penalty 0" --repetition-penalty 0
+bad "--seed nan" --seed nan
+bad "--num-samples 0" --num-samples 0
+bad "--overflow wrap: must be one of stop|slide" --overflow wrap
+bad "--stop ''" --stop ""
+bad "--context 65: the model has positions for 64 tokens" --context 65
+bad "prompt 1 has 100 tokens, the context is 64" -p "$(printf 'a%.0s' {1..100})"
+bad "prompt 2 has 4 tokens, the context is 3" -p a -p "four" --context 3
+bad "nothing there" --prompt-file "nothing there"
+bad "--prompt-file $dir/nothing.txt: the file is empty" --prompt-file "$dir/nothing.txt"
+bad "--tokenizer $dir/no.bin" --tokenizer "$dir/no.bin" -p x
+bad "--perplexity and --hellaswag: choose one" --perplexity "$dir/text.md" --hellaswag "$dir/hellaswag.bin"
+bad "--prompt and --perplexity" --perplexity "$dir/text.md" -p x
+bad "cannot open $dir/no.txt" --perplexity "$dir/no.txt"
+bad "the file has 0 tokens; two at least" --perplexity "$dir/nothing.txt"
+bad "the file has 1 token; two at least" --perplexity "$dir/one.txt"
+bad "model_00000030.bin" --perplexity "$model"
+bad "--stride 65: windows have 64 tokens" --perplexity "$dir/text.md" --stride 65
+bad "--stride 5: it is for --perplexity" --stride 5
+bad "$dir/no.bin" --hellaswag "$dir/no.bin"
+bad "--json and --interactive" --json --interactive
+bad "$dir/exported" --export "$dir/exported"
+bad "$dir/exported.bin" --export "$dir/exported.bin"
+bad "--export-dtype int8" --export "$dir/new" --export-dtype int8
+bad "--overwrite: it is for --export" --overwrite
+check "text for a vocabulary without a tokenizer" refused tokenizer -e dev/reference/tiny.bin -p x
+full_disk() { "$generate" -q -e "$model" -n 100000000 --overflow slide >/dev/full 2>"$dir/stderr" </dev/null && return 1; grep -q "cannot write to stdout" "$dir/stderr"; }
+[ ! -c /dev/full ] || check "a full disk under stdout is said" full_disk
+check "nothing is left behind" test ! -e "$dir/new"
+finish

@@ -1,0 +1,435 @@
+// The GPU decoder (generate_gpt2.cu, llmc/decode_*.cuh): linear layers against fp64, with the same bits for a row alone and in any
+// batch; the sampler against sample_token, token by token; and the decoder against gpt2_forward: logits within rounding at every
+// position, greedy tokens the same, a sequence's bits the same whatever stands beside it. Needs a GPU.
+//
+// Bounds of the linear layers: an operation of fp32 errs by EPS = 2^-24 of its result, tensor cores by twice that, as they cut off; so a
+// sum of C products is within 2 C EPS sum |terms|, and what is stored between its bounds rounded to the training precision.
+// Bounds of logits: a tensor whose elements are rounded with unit roundoff u has a relative error, in norm, of u/sqrt(6) on average;
+// 10 of them a layer and 3 more add in quadrature; both sides are rounded (sqrt 2); 3 times that is refused. In fp32, where sums
+// err more than their rounding, sqrt(4C) times that.
+#include "generate_gpt2.cu"
+
+#include "unit.h"
+
+#include <vector>
+
+static const double EPS = 0x1p-24;
+static const double UNIT_ROUNDOFF = sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-8;
+
+static unsigned long long random_state = 1;
+static float random_number(float scale) { return scale * (2.0f * random_f32(&random_state) - 1.0f); }
+static int random_int(int n) { return (int)(random_u32(&random_state) % (unsigned)n); }
+
+typedef std::vector<floatX> Numbers;
+static Numbers numbers(size_t n, float scale, float offset = 0.0f) {
+    Numbers x(n);
+    for (floatX& y : x) { y = (floatX)(offset + random_number(scale)); }
+    return x;
+}
+template <class T> static T* on_device(const std::vector<T>& x) {
+    T* p = NULL;
+    cuda_check(cudaMalloc(&p, x.size() * sizeof(T)));
+    cuda_check(cudaMemcpy(p, x.data(), x.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return p;
+}
+template <class T> static std::vector<T> on_host(const T* p, size_t n) {
+    std::vector<T> x(n);
+    cuda_check(cudaDeviceSynchronize());
+    cuda_check(cudaMemcpy(x.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+    return x;
+}
+template <class T> static bool same_bits(const T* x, const T* y, size_t n) { return memcmp(x, y, n * sizeof(T)) == 0; }
+
+// ----------------------------------------------------------------------------
+// Linear layers
+
+enum { MAX_ROWS = 256 };
+
+struct Layer {
+    int C, OC;
+    DecodeEpilogue epilogue;
+    bool norm;
+    Numbers inp, weight, bias, norm_weight, norm_bias, old;
+    floatX *d_inp, *d_weight, *d_bias, *d_norm_weight, *d_norm_bias, *d_out, *d_normed;
+};
+
+static Layer new_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
+    Layer l = {};
+    l.C = C, l.OC = OC, l.epilogue = epilogue, l.norm = norm;
+    l.inp = numbers((size_t)MAX_ROWS * C, 1.7f, 0.3f), l.weight = numbers((size_t)OC * C, 1.7f / sqrtf((float)C));
+    l.bias = numbers((size_t)OC, 1.0f), l.old = numbers((size_t)MAX_ROWS * OC, 1.0f);
+    l.norm_weight = numbers((size_t)C, 0.5f, 1.0f), l.norm_bias = numbers((size_t)C, 0.5f);
+    l.d_inp = on_device(l.inp), l.d_weight = on_device(l.weight), l.d_bias = on_device(l.bias);
+    l.d_norm_weight = on_device(l.norm_weight), l.d_norm_bias = on_device(l.norm_bias);
+    l.d_out = on_device(l.old), l.d_normed = on_device(l.inp);
+    return l;
+}
+static void free_layer(Layer& l) {
+    for (floatX* p : {l.d_inp, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, l.d_out, l.d_normed}) {
+        cuda_check(cudaFree(p));
+    }
+}
+
+// Rows first .. first+M-1 of the layer's output; rows of positions that are negative stay what they were
+static Numbers run_layer(const Layer& l, int first, int M, const int* positions = NULL) {
+    LaunchGpu gpu;
+    check(launch_gpu(&gpu));
+    cuda_check(cudaMemcpy(l.d_out, l.old.data() + (size_t)first * l.OC, (size_t)M * l.OC * sizeof(floatX),
+                          cudaMemcpyHostToDevice));
+    DecodeLinear p = {};
+    p.out = l.d_out, p.inp = l.d_inp + (size_t)first * l.C, p.weight = l.d_weight, p.bias = l.d_bias;
+    if (l.norm) { p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias; }
+    p.positions = positions, p.M = M, p.C = l.C, p.OC = l.OC, p.stride = l.OC, p.epilogue = l.epilogue;
+    status_clear();
+    decode_linear(gpu, p, l.d_normed, 0);
+    check(status_now());
+    return on_host(l.d_out, (size_t)M * l.OC);
+}
+
+// inp (C) as the layer multiplies it: normalised in fp64 and rounded, with a bound on what fp32 may add
+static void input_row(const Layer& l, int row, std::vector<double>& x, double* bound) {
+    double mean = 0.0, variance = 0.0;
+    x.resize((size_t)l.C);
+    for (int c = 0; c < l.C; c++) { mean += x[c] = (double)(float)l.inp[(size_t)row * l.C + c]; }
+    *bound = 0.0;
+    if (!l.norm) { return; }
+    mean /= l.C;
+    for (double y : x) { variance += (y - mean) * (y - mean) / l.C; }
+    for (int c = 0; c < l.C; c++) {
+        x[c] = (x[c] - mean) / sqrt(variance + 1e-5) * (double)(float)l.norm_weight[c] + (double)(float)l.norm_bias[c];
+        x[c] = (double)(float)(floatX)(float)x[c];
+    }
+    *bound = 2 * UNIT_ROUNDOFF + 64 * EPS; // an element may be rounded to the other side; mean and rstd
+}
+
+// Elements of the output against fp64: `count` of them, all over the rows and columns
+static void check_layer(const Layer& l, const Numbers& out, int count) {
+    std::vector<double> x;
+    int wrong = 0;
+    for (int i = 0; i < count; i++) {
+        int row = (int)((size_t)i * 7919 % MAX_ROWS), o = i < l.OC ? l.OC - 1 - i : random_int(l.OC);
+        double sum = 0.0, terms = 0.0, element_bound;
+        input_row(l, row, x, &element_bound);
+        for (int c = 0; c < l.C; c++) {
+            double term = x[c] * (double)(float)l.weight[(size_t)o * l.C + c];
+            sum += term, terms += fabs(term);
+        }
+        double bias = (double)(float)l.bias[o], y = sum + bias;
+        double bound =
+            (2.0 * l.C * EPS + element_bound / sqrt((double)l.C) * 4) * terms + 2 * EPS * (fabs(bias) + fabs(y));
+        bound += UNIT_ROUNDOFF * fabs(y); // rounded
+        if (l.epilogue == DECODE_GELU) {
+            y = 0.5 * y * (1.0 + tanh(sqrt(2.0 / M_PI) * (y + 0.044715 * y * y * y)));
+            bound = 1.2 * bound + (UNIT_ROUNDOFF + 32 * EPS) * fabs(y) + 8 * EPS; // |gelu'| < 1.2
+        }
+        if (l.epilogue == DECODE_RESIDUAL) {
+            y += (double)(float)l.old[(size_t)row * l.OC + o];
+            bound += UNIT_ROUNDOFF * fabs(y);
+        }
+        wrong += !(fabs((double)(float)out[(size_t)row * l.OC + o] - y) <= bound);
+    }
+    if (!unit_check(wrong == 0, "a linear layer is its equation", __FILE__, __LINE__)) {
+        printf("    C=%d OC=%d epilogue %d norm %d: %d of %d are wrong\n", l.C, l.OC, l.epilogue, l.norm, wrong, count);
+    }
+}
+
+static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
+    Layer l = new_layer(C, OC, epilogue, norm);
+    Numbers all = run_layer(l, 0, MAX_ROWS);
+    check_layer(l, all, 200);
+    bool same = true;
+    for (int M : {1, 2, 3, 8, 15, 16, 17, 31, 33, 48, 64, 65, 100, 129}) { // alone, and in tiles of every kind
+        int first = random_int(MAX_ROWS - M + 1);
+        Numbers some = run_layer(l, first, M);
+        if (!same_bits(some.data(), all.data() + (size_t)first * OC, some.size())) {
+            printf("    C=%d OC=%d norm %d: %d rows from %d on have other bits\n", C, OC, norm, M, first);
+            same = false;
+        }
+    }
+    CHECK(same);
+    std::vector<int> positions(20);
+    for (int b = 0; b < 20; b++) { positions[b] = b % 3 == 1 ? -1 : b; }
+    int* d_positions = on_device(positions);
+    Numbers some = run_layer(l, 0, 20, d_positions);
+    for (int b = 0; b < 20; b++) {
+        const floatX* expected = positions[b] < 0 ? l.old.data() : all.data();
+        same = same && same_bits(&some[(size_t)b * OC], expected + (size_t)b * OC, (size_t)OC);
+    }
+    CHECK(same && "slots that take no part are not written");
+    cuda_check(cudaFree(d_positions));
+    free_layer(l);
+}
+
+// ----------------------------------------------------------------------------
+// The sampler
+
+// One step of `settings` for each row of logits (B,V), against sample_token on the host
+static void test_sampler(int V, float spread, const std::vector<SamplerSettings>& settings) {
+    int B = (int)settings.size(), Vp = CEIL_DIV(V, 128) * 128, C = 32, T = 8, words = CEIL_DIV(V, 32), wrong = 0;
+    Numbers logits = numbers((size_t)B * Vp, spread), embedding = numbers((size_t)Vp * C, 1.0f);
+    std::vector<unsigned> seen((size_t)B * words);
+    std::vector<std::vector<int>> seen_list((size_t)B);
+    std::vector<DecodeSlot> slots((size_t)B);
+    for (int b = 0; b < B; b++) {
+        for (int v = 0; v < V; v++) {
+            if (b % 4 == 3) { logits[(size_t)b * Vp + v] = (floatX)(float)(v % 3); } // many ties
+            if (v % 5 != b % 5) { continue; }
+            seen[(size_t)b * words + v / 32] |= 1u << v % 32;
+            seen_list[b].push_back(v);
+        }
+        for (int v = V; v < Vp; v++) { logits[(size_t)b * Vp + v] = (floatX)1e9f; } // padding must not be drawn
+        slots[b] = {settings[b], (uint64_t)b, b % T, b % 7 != 6};
+    }
+    DecodeBegin p = {};
+    unsigned long long* word;
+    cuda_check(cudaMallocHost(&word, B * sizeof(*word)));
+    floatX* d_embedding = on_device(embedding);
+    p.slots = on_device(slots), p.positions = on_device(std::vector<int>(B)), p.seen = on_device(seen);
+    p.logits = on_device(logits), p.scratch = on_device(std::vector<float>((size_t)B * Vp));
+    p.x = on_device(Numbers((size_t)B * C)), p.wte = d_embedding, p.wpe = d_embedding;
+    p.step = on_device(std::vector<unsigned>(B)), p.word = word;
+    p.T = T, p.V = V, p.Vp = Vp, p.C = C, p.words = words;
+    decode_sample_kernel<<<B, SAMPLE_THREADS>>>(p);
+    cuda_check(cudaGetLastError());
+    cuda_check(cudaDeviceSynchronize());
+    std::vector<float> row((size_t)V), scratch(2 * (size_t)V);
+    std::vector<int> positions = on_host(p.positions, B);
+    Numbers x = on_host(p.x, (size_t)B * C);
+    for (int b = 0; b < B; b++) {
+        int token = -1;
+        for (int v = 0; v < V; v++) { row[v] = (float)logits[(size_t)b * Vp + v]; }
+        if (slots[b].active) {
+            float coin = sampler_coin(settings[b].seed, (uint64_t)b, (uint64_t)slots[b].length);
+            token = sample_token(row.data(), V, &settings[b], seen_list[b].data(), (int)seen_list[b].size(), coin,
+                                 scratch.data());
+        }
+        bool right = word[b] == sampled_word(1, token) && positions[b] == (token < 0 ? -1 : slots[b].length);
+        for (int c = 0; c < C && token >= 0; c++) {
+            float sum = (float)embedding[(size_t)token * C + c] + (float)embedding[(size_t)slots[b].length * C + c];
+            right = right && (float)x[(size_t)b * C + c] == (float)(floatX)sum;
+        }
+        if (right || wrong++ > 3) { continue; }
+        printf("    V=%d slot %d: token %d, expected %d; temperature %g top_k %d top_p %g penalty %g\n", V, b,
+               (int)(unsigned)word[b], token, settings[b].temperature, settings[b].top_k, settings[b].top_p,
+               settings[b].repetition_penalty);
+    }
+    CHECK(wrong == 0 && "tokens are sample_token's");
+    for (void* memory : {(void*)p.slots, (void*)p.positions, (void*)p.seen, (void*)p.logits, (void*)p.scratch,
+                         (void*)p.x, (void*)p.step, (void*)d_embedding}) {
+        cuda_check(cudaFree(memory));
+    }
+    cuda_check(cudaFreeHost(word));
+}
+
+static void test_samplers(int V) {
+    std::vector<SamplerSettings> settings;
+    for (float temperature : {0.0f, 0.7f, 1.0f, 3.0f}) {
+        for (int top_k : {0, 1, 7, V / 2, V + 5}) {
+            for (float top_p : {0.0f, 0.3f, 0.9f, 1.0f}) {
+                for (float penalty : {1.0f, 1.3f}) {
+                    settings.push_back({temperature, top_k, top_p, penalty, (uint64_t)settings.size() / 3});
+                }
+            }
+        }
+    }
+    test_sampler(V, 4.0f, settings);
+    test_sampler(V, 30.0f, settings);
+}
+
+// ----------------------------------------------------------------------------
+// The decoder
+
+// Weights with which every part matters: matrices keep the variance of what they multiply, biases and gains are no 0 and 1.
+static GPT2* random_model(const char* descriptor, int V, int T) {
+    GPT2Config config = gpt2_config_from_descriptor(descriptor, V);
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    std::vector<float> params(gpt2_parameters(table, config));
+    size_t at = 0;
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        float spread = table[i].cols > 1 ? sqrtf(3.0f / (float)table[i].cols) : 0.3f;
+        spread = i == PARAMETER_wte || i == PARAMETER_wpe ? 1.0f : spread;
+        for (size_t k = 0; k < table[i].count; k++) {
+            params[at++] = random_number(spread) + (table[i].init == INIT_ONE ? 1.0f : 0.0f);
+        }
+    }
+    GPT2Settings settings = gpt2_default_settings();
+    settings.tf32 = 0;
+    GPT2* model;
+    check(gpt2_create(&model, config, settings));
+    check(gpt2_allocate(model, 1, T, 0));
+    check(gpt2_set_parameters(model, params.data()));
+    return model;
+}
+
+static double logit_tolerance(GPT2Config c) {
+    double sums = sizeof(floatX) == 4 ? sqrt(4.0 * c.channels) : 1.0;
+    return sqrt(2.0) * 3.0 * UNIT_ROUNDOFF / sqrt(6.0) * sqrt(10.0 * c.num_layers + 3.0) * sums;
+}
+
+static GPT2Decoder* new_decoder(GPT2* model, int B, int T) {
+    GPT2Decoder* d;
+    check(gpt2_decoder_create(&d, model, B, T));
+    return d;
+}
+static std::vector<float> logits_of(GPT2Decoder* d, int slot) {
+    std::vector<float> x((size_t)d->model->info.config.vocab_size);
+    check(gpt2_decoder_logits(d, x.data(), slot));
+    return x;
+}
+static std::vector<int> random_tokens(int n, int V) {
+    std::vector<int> tokens((size_t)n);
+    for (int& t : tokens) { t = random_int(V); }
+    return tokens;
+}
+
+// Greedy text of a random prompt until the sequence is full: logits and tokens of every position against gpt2_forward, across all
+// bounds of graphs; the last token comes from a full sequence.
+static void decoder_is_forward(const char* descriptor, int V, int T, int prompt) {
+    GPT2* model = random_model(descriptor, V, T);
+    GPT2Decoder* d = new_decoder(model, 3, T);
+    double tolerance = logit_tolerance(model->info.config), worst = 0.0;
+    std::vector<int> tokens = random_tokens(prompt, V), next(3);
+    std::vector<std::vector<float>> logits;
+    DecoderPrompt p = {1, tokens.data(), prompt, sampler_greedy(), 0};
+    check(gpt2_decoder_prefill(d, &p, 1));
+    while ((int)tokens.size() < T + 1) {
+        logits.push_back(logits_of(d, 1));
+        check(gpt2_decoder_next(d, next.data()));
+        CHECK(next[0] == -1 && next[2] == -1 && next[1] >= 0 && next[1] < V);
+        tokens.push_back(next[1]);
+        CHECK(gpt2_decoder_length(d, 1) == (tokens.size() <= (size_t)T ? (int)tokens.size() : T));
+    }
+    check(gpt2_decoder_next(d, next.data()));
+    CHECK(next[1] == -1); // full
+    check(gpt2_forward(model, tokens.data(), 1, T));
+    std::vector<float> expected((size_t)V);
+    int other = 0;
+    for (size_t i = 0; i < logits.size(); i++) {
+        double difference = 0.0, norm = 0.0;
+        int t = prompt - 1 + (int)i, best;
+        check(gpt2_get_logits(model, expected.data(), t));
+        for (int v = 0; v < V; v++) {
+            difference += pow((double)logits[i][v] - (double)expected[v], 2), norm += pow((double)expected[v], 2);
+        }
+        worst = !(sqrt(difference / norm) <= worst) ? sqrt(difference / norm) : worst;
+        best = sample_argmax(expected.data(), V);
+        double margin = 4 * tolerance * sqrt(norm / V); // nearer ones are one for this precision
+        other += !(expected[tokens[t + 1]] >= expected[best] - margin);
+    }
+    if (!CHECK(worst <= tolerance && other == 0)) {
+        printf("    %s prompt %d of %d: error %.3g, tolerance %.3g; %d tokens are others\n", descriptor, prompt, T,
+               worst, tolerance, other);
+    }
+    gpt2_decoder_free(d);
+    gpt2_free(model);
+}
+
+// A sampled sequence alone, and among others of other lengths that come and go
+static void sequence_is_alone(GPT2* model, int B, int T) {
+    int V = model->info.config.vocab_size, steps = 40, slot = B / 2;
+    SamplerSettings settings = {0.8f, 50, 0.95f, 1.1f, 42};
+    std::vector<int> tokens = random_tokens(T, V), next((size_t)B), alone;
+    std::vector<float> logits;
+    for (int round = 0; round < 2; round++) {
+        GPT2Decoder* d = new_decoder(model, round == 0 ? 1 : B, T);
+        std::vector<DecoderPrompt> prompts;
+        for (int b = 0; b < B && round == 1; b++) {
+            if (b != slot && b % 5 != 4) {
+                prompts.push_back({b, tokens.data() + b % 7, 1 + b * 3 % (T / 2), settings, (uint64_t)b});
+            }
+        }
+        prompts.push_back({round == 0 ? 0 : slot, tokens.data() + 3, 9, settings, 7});
+        check(gpt2_decoder_prefill(d, prompts.data(), (int)prompts.size()));
+        for (int i = 0; i < steps; i++) {
+            check(gpt2_decoder_next(d, next.data()));
+            int token = next[round == 0 ? 0 : slot];
+            if (round == 0) { alone.push_back(token); }
+            if (!unit_check(token == alone[i], "a sample does not depend on the batch", __FILE__, __LINE__)) {
+                printf("    batch of %d, token %d\n", B, i);
+                break;
+            }
+            if (round == 1 && i == 10) { gpt2_decoder_stop(d, (slot + 1) % B); }
+        }
+        std::vector<float> x = logits_of(d, round == 0 ? 0 : slot);
+        if (round == 0) { logits = x; }
+        CHECK(same_bits(x.data(), logits.data(), x.size()));
+        gpt2_decoder_free(d);
+    }
+}
+
+// stop, append and resume: they act on their slot alone, and a sequence goes on as if it had not rested.
+static void slots_rest(GPT2* model, int T) {
+    int V = model->info.config.vocab_size;
+    SamplerSettings settings = {1.0f, 0, 1.0f, 1.0f, 1};
+    std::vector<int> tokens = random_tokens(T, V), next(2), first;
+    GPT2Decoder* d = new_decoder(model, 2, T);
+    for (int rests = 0; rests < 2; rests++) {
+        DecoderPrompt prompts[] = {{0, tokens.data(), 5, settings, 0}, {1, tokens.data(), 20, settings, 1}};
+        check(gpt2_decoder_prefill(d, prompts, 2));
+        std::vector<int> text;
+        for (int i = 0; i < 12; i++) {
+            if (rests && i == 4) {
+                gpt2_decoder_stop(d, 0);
+                std::vector<float> before = logits_of(d, 0);
+                check(gpt2_decoder_append(d, 1, tokens.data() + 20, 10));
+                check(gpt2_decoder_next(d, next.data()));
+                std::vector<float> after = logits_of(d, 0);
+                CHECK(next[0] == -1 && next[1] >= 0 && gpt2_decoder_length(d, 0) == 9);
+                CHECK(same_bits(before.data(), after.data(), before.size()));
+                CHECK(gpt2_decoder_length(d, 1) == 20 + 4 + 10 + 1);
+                gpt2_decoder_resume(d, 0);
+            }
+            check(gpt2_decoder_next(d, next.data()));
+            text.push_back(next[0]);
+        }
+        if (rests == 0) { first = text; }
+        CHECK(text == first);
+    }
+    // appended tokens give the logits of gpt2_forward
+    DecoderPrompt prompt = {0, tokens.data(), 3, settings, 0};
+    check(gpt2_decoder_prefill(d, &prompt, 1));
+    check(gpt2_decoder_append(d, 0, tokens.data() + 3, T - 3));
+    check(gpt2_forward(model, tokens.data(), 1, T));
+    std::vector<float> x = logits_of(d, 0), expected((size_t)V);
+    check(gpt2_get_logits(model, expected.data(), T - 1));
+    double difference = 0.0, norm = 0.0;
+    for (int v = 0; v < V; v++) {
+        difference += pow((double)x[v] - expected[v], 2), norm += pow((double)expected[v], 2);
+    }
+    CHECK_NEAR(sqrt(difference / norm), 0.0, logit_tolerance(model->info.config));
+    // what is refused changes nothing
+    CHECK(gpt2_decoder_append(d, 0, tokens.data(), 1) == STATUS_ERROR &&
+          strstr(status_message(), "tokens more") != NULL);
+    prompt.slot = 2;
+    CHECK(gpt2_decoder_prefill(d, &prompt, 1) == STATUS_ERROR && gpt2_decoder_length(d, 0) == T);
+    gpt2_decoder_free(d);
+}
+
+int main(void) {
+    if (gpt2_num_devices() == 0) {
+        printf("skipped: no GPU\n");
+        return 0;
+    }
+    const int sizes[][2] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {1600, 4800}, {6400, 1600},
+                            {32, 40},    {96, 7},    {224, 97},   {832, 100},  {2048, 50},   {5120, 24}};
+    for (const int* s : sizes) {
+        test_layer(s[0], s[1], DECODE_STORE, true);
+        test_layer(s[0], s[1], s[0] % 64 == 0 ? DECODE_RESIDUAL : DECODE_GELU, false);
+    }
+    test_layer(768, 3072, DECODE_GELU, true);
+    test_samplers(33);
+    test_samplers(1000);
+    test_samplers(50257);
+    decoder_is_forward("gpt2:l2c128h2t160", 1000, 160, 1);
+    decoder_is_forward("gpt2:l3c192h3t100", 500, 100, 30);
+    decoder_is_forward("gpt2:l1c768h6t300", 777, 300, 290);
+    GPT2* model = random_model("gpt2:l2c128h4t96", 1003, 96);
+    for (int B : {2, 5, 17, 40, 70}) { sequence_is_alone(model, B, 96); }
+    slots_rest(model, 96);
+    gpt2_free(model);
+    // wide tiles in a graph: kernels whose layers ask for more shared memory, and for different amounts, and clusters
+    model = random_model("gpt2:l2c768h12t96", 777, 96);
+    sequence_is_alone(model, 40, 96);
+    gpt2_free(model);
+    return unit_end();
+}

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Tests of dev/cuda/compete.sh with programs that only write rows, and of plot_leaderboard.py on figures made up here.
+
+python3 dev/test/test_leaderboard.py
+"""
+
+import contextlib
+import importlib.util
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "cuda"))
+
+import plot_leaderboard
+
+import unit
+
+COMPETE = Path(plot_leaderboard.__file__).parent / "compete.sh"
+TRAINING = (
+    "gpu,driver,cuda,date,commit,direction,variant,precision,B,T,NH,HS,config,trains,mode,"
+    "ms,tflops,mj,pj_per_flop,sm_mhz,of_gemm,rel_err,deterministic"
+)
+DECODE = TRAINING.replace("tflops", "gb_per_s").replace("pj_per_flop", "pj_per_byte").replace("of_gemm", "of_read")
+PEER = "8,1024,12,64     forward   ours   0.0365 ms  353.4  cuDNN   0.0481 ms  268.1  FA2   0.0753 ms  171.0  best 1.3"
+
+
+def row(direction, variant, shape, ms, rate, config="big", mode="steady", trains="yes"):
+    share = ",0.5" if direction != "decode" else ",0.9"
+    return (
+        f"MADEUP,1.2,13.0,today,abc,{direction},{variant},bf16,{shape},{config},{trains},{mode},{ms},{rate},"
+        f"{'1.5,2,1700' if mode == 'steady' else ',,'}{share},2e-3,yes"
+    )
+
+
+def board(folder):
+    """A leaderboard of two variants and a README for it; returns the CSV's path."""
+    path = Path(folder) / "gpu.csv"
+    rows = [TRAINING]
+    for shape in ("8,1024,12,64", "32,1024,12,64", "64,512,12,64"):
+        for direction in ("forward", "backward"):
+            rows += [row(direction, "naive", shape, 5, 2), row(direction, "wgmma", shape, 0.05, 300)]
+    path.write_text("\n".join(rows) + "\n")
+    plot_leaderboard.README = Path(folder) / "README.md"
+    plot_leaderboard.README.write_text("# Before\n")
+    return path
+
+
+def run(path, plots=False):
+    """plot_leaderboard.py on the CSV, with its plots or without. Returns README's text."""
+    drawn = plot_leaderboard.plot, plot_leaderboard.plot_decode
+    if not plots:
+        plot_leaderboard.plot = plot_leaderboard.plot_decode = lambda *arguments: None
+    sys.argv = ["plot_leaderboard.py", str(path)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        plot_leaderboard.main()
+    plot_leaderboard.plot, plot_leaderboard.plot_decode = drawn
+    return plot_leaderboard.README.read_text()
+
+
+def test_tables_of_training(folder):
+    text = run(board(folder))
+    assert "### MADEUP" in text and "| 8,1024,12,64 | 2.0 | **300.0** | 0.05 | 1.5 | 2.00 |" in text, text
+    assert "Decode" not in text and text.startswith("# Before")
+    assert run(Path(folder) / "gpu.csv") == text  # replaced, not appended
+
+
+def test_tables_of_decode(folder):
+    path = board(folder)
+    rows = [DECODE, row("decode", "naive", "1,256,12,64", 0.03, 100, trains="forced")]
+    rows += [
+        row("decode", "split", shape, 0.004, 2500, config="256 keys") for shape in ("1,256,12,64", "64,1024,12,64")
+    ]
+    rows += [row("decode", "split", "64,1024,12,64", 0.0039, 2564, config="128 keys", trains="no")]
+    rows += [row("decode", "split", "64,1024,12,64", 0.005, 2000, mode="rested")]
+    path.with_name("gpu_decode.csv").write_text("\n".join(rows) + "\n")
+    text = run(path)
+    assert "| 1,256,12,64 | 100 | **2,500** | 4.0 | 90% | 1.5 |" in text, text
+    assert "| 64,1024,12,64 | – | **2,564** | 3.9 | 90% | 1.5 |" in text, text
+    assert "| 64,1024,12,64 | **2,000** | 5.0 | 90% | – |" in text, text
+    assert "| 64,1024,12,64 | decode | bf16 | steady | 128 keys | 256 keys | 2.6% |" in text, text
+    assert "![decode](leaderboard/gpu_decode.svg)" in text
+
+
+def test_peers(folder):
+    path = Path(folder) / "peers.txt"
+    backward = PEER.replace("forward", "backward").replace("268.1", "9.5")
+    path.write_text(f"# commit abc\n{PEER}\n{backward}\n                 error cuDNN  out 2.01e-03\n")
+    peers = plot_leaderboard.read_peers(path)
+    assert peers[("cuDNN", "forward")] == {(8, 1024, 12, 64): 268.1}
+    assert peers[("FA2", "backward")] == {(8, 1024, 12, 64): 171.0}
+    assert peers[("cuDNN", "backward")] == {(8, 1024, 12, 64): 9.5} and len(peers) == 4
+    points = {(8, 1024, 12, 64): 1.0, (32, 1024, 12, 64): 2.0, (64, 1024, 12, 64): 3.0}
+    points |= {(1, 8192, 12, 64): 4.0, (32, 1024, 16, 128): 5.0}
+    assert plot_leaderboard.peer_curve(points) == [(1024, 32, 2.0), (8192, 1, 4.0)]  # the tokens nearest to the plot's
+    path.write_text("something else\n")
+    try:
+        plot_leaderboard.read_peers(path)
+    except SystemExit as error:
+        assert "no line of a peer" in str(error)
+    else:
+        raise AssertionError("a file without peers was read")
+
+
+def test_plots_have_peers_and_decode(folder):
+    if importlib.util.find_spec("matplotlib") is None:
+        raise unit.Skipped("no matplotlib")
+    path = board(folder)
+    path.with_name("gpu-pytorch.txt").write_text(PEER.replace("8,1024", "8,2048") + "\n")
+    path.with_name("gpu_decode.csv").write_text(f"{DECODE}\n{row('decode', 'split', '1,256,12,64', 0.004, 2500)}\n")
+    run(path, plots=True)
+    forward, backward, decode = (path.with_name(f"gpu_{d}.svg").read_text() for d in ("forward", "backward", "decode"))
+    assert "FlashAttention-2" in forward and "cuDNN" in forward and "B 8" in forward
+    assert "cuDNN" not in backward and "a kernel that only reads" in decode
+
+
+def program(path, header, rows):
+    """A stand-in for a variant: appends these rows to the file after --csv, and its arguments to `said`."""
+    path.write_text(
+        '#!/bin/bash\necho "$(basename "$0") $*" >> said\n'
+        'while [ "$1" != --csv ]; do shift; done\n'
+        f'[ -s "$2" ] || echo \'{header}\' > "$2"\n' + "".join(f"echo '{r}' >> \"$2\"\n" for r in rows)
+    )
+    path.chmod(0o755)
+
+
+def compete(folder, *variants, **environment):
+    """compete.sh of a copy in the folder, whose GPU is called Made Up; returns what it printed and its exit code."""
+    os.makedirs(f"{folder}/dev/cuda", exist_ok=True)
+    os.makedirs(f"{folder}/build", exist_ok=True)
+    shutil.copy(COMPETE, f"{folder}/dev/cuda")
+    smi = Path(folder) / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho Made Up\n")
+    smi.chmod(0o755)
+    settings = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", **environment)
+    done = subprocess.run(
+        ["bash", f"{folder}/dev/cuda/compete.sh", *variants], env=settings, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr, done.returncode
+
+
+def test_compete_enters_both_boards(folder):
+    output, code = compete(folder, "split")
+    assert code == 1 and "build variants first" in output, output
+    Path(folder, "dev/cuda/attention_decode_split.cu").touch()
+    Path(folder, "dev/cuda/attention_forward_mma.cu").touch()
+    program(
+        Path(folder, "build/attention_forward_mma_bf16"), TRAINING, [row("forward", "mma", "8,1024,12,64", 0.05, 300)]
+    )
+    old = [row("decode", "split", "1,256,12,64", 0.004, 2500), row("decode", "split", "8,256,12,64", 0.004, 2500)]
+    program(Path(folder, "build/attention_decode_split_bf16"), DECODE, old)
+    output, code = compete(folder)
+    boards = [Path(folder, f"dev/cuda/leaderboard/made-up{x}.csv") for x in ("", "_decode")]
+    assert code == 0 and "1 rows" in output and "2 rows" in output, output
+    assert boards[0].read_text().startswith(TRAINING) and boards[1].read_text().startswith(DECODE)
+    said = Path(folder, "said").read_text().splitlines()
+    assert "--shape 256,16384,12,64" in said[-1] and "--shape 2,16384,12,64" not in said[-1], said
+    assert "--shape 2,16384,12,64" in said[0] and "--shape 256,16384,12,64" not in said[0], said
+
+    new = row("decode", "split", "1,256,12,64", 0.003, 3000, config="other")
+    program(Path(folder, "build/attention_decode_split_bf16"), DECODE, [new])
+    output, code = compete(folder, "split", DIRECTIONS="decode", SHAPES="1,256,12,64")
+    assert code == 0, output
+    assert boards[1].read_text().splitlines() == [DECODE, old[1], new]  # of the same shape: replaced
+    assert len(boards[0].read_text().splitlines()) == 2
+
+
+def test_compete_refuses_other_columns(folder):
+    Path(folder, "dev/cuda/leaderboard").mkdir(parents=True)
+    Path(folder, "dev/cuda/leaderboard/made-up_decode.csv").write_text(TRAINING + "\n")
+    Path(folder, "build").mkdir()
+    program(Path(folder, "build/attention_decode_split_bf16"), DECODE, [row("decode", "split", "1,256,12,64", 1, 1)])
+    output, code = compete(folder, "split", DIRECTIONS="decode")
+    assert code != 0 and "other columns" in output, output
+    assert Path(folder, "dev/cuda/leaderboard/made-up_decode.csv").read_text() == TRAINING + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(unit.run(globals()))

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Tests of scripts/plot_run.py: what it reads in the logs of runs, its numbers, and its pictures; seconds.
+
+python3 dev/test/test_plot_run.py
+"""
+
+import importlib.util
+import math
+import os
+import sys
+
+import run_logs
+import unit
+from run_logs import loss, main_log, plot, state_file, stdout, step_line, table, write
+
+run_curves, run_lines, run_log = (run_logs.module(name) for name in ("run_curves", "run_lines", "run_log"))
+
+
+def read(*paths):
+    return run_log.read_runs(list(paths))
+
+
+def values(run, key):
+    series = run.series[key]
+    return dict(zip(series.steps, series.values))
+
+
+def kinds(run):
+    return [(step, kind) for step, kind, _ in run.events]
+
+
+def test_main_log(folder):
+    (run,) = read(write(f"{folder}/a/main.log", main_log()))
+    assert run.name == "a" and run.run_id == "77" and run.unread_lines == 0
+    assert values(run, "loss") == {step: round(loss(step), 6) for step in range(100)}
+    assert values(run, "val_loss") == {step: round(loss(step) + 0.1, 6) for step in range(0, 100, 10)}
+    assert values(run, "hellaswag")[90] == 0.34 and set(values(run, "norm").values()) == {1.0, 2.0, 3.0}
+    assert set(values(run, "lr").values()) == {3e-4} and run.last_step() == 100
+
+
+def test_stdout_has_the_same_steps_as_main_log(folder):
+    (run,) = read(write(f"{folder}/out.txt", stdout()))
+    assert values(run, "loss") == {step: float(f"{loss(step):.6f}") for step in range(100)}
+    assert sorted(values(run, "val_loss")) == list(range(0, 100, 10)) and values(run, "hellaswag") == {50: 0.3}
+    assert run.samples == [(50, "ONCE\n---\nupon a time")], run.samples
+    assert run.flags["learning-rate"] == "0.001" and run.facts["device"] == "NVIDIA H200, 132 SMs"
+    assert "device" not in run.state and run.total_steps == 100 and run.unread_lines == 0
+    assert values(run, "tokens_per_second")[7] == 5120.0, "512 tokens in 100 ms, not what the line has smoothed"
+    assert abs(values(run, "time")[100] - 10.0) < 1e-9 and values(run, "mfu")[3] == 0.515
+
+
+def test_the_line_with_z_scores_and_that_without(folder):
+    (run,) = read(write(f"{folder}/out.txt", step_line(0) + step_line(60)))
+    assert sorted(values(run, "loss")) == [0, 60] and values(run, "norm")[60] == 1.25
+
+
+BEGIN = '{"time": 1.5, "step": %d, "event": "%s", "run": "77", "steps": 9, "tokens_per_step": 1024, "settings": %s}'
+
+
+def test_json_lines(folder):
+    lines = [
+        BEGIN % (0, "start", '{"--seed": "42", "sum-order": "tree"}'),
+        '{"time": 2, "step": 0, "validation": 5.5}',
+        '{"time": 3, "step": 0, "loss": 5.25, "norm": 1, "lr": 1e-3, "ms": 50, "tokens_per_second": 9, "memory": 4096}',
+        '{"time": 4, "step": 1, "loss": null, "norm": null, "finite": false, "skipped": true}',
+        '{"time": 4, "step": 1, "event": "checkpoint", "saved": false, "message": "no space"}',
+        '{"time": 5, "step": 2, "event": "end", "exit_code": 3, "message": "step 2/9: the loss is nan"}',
+        '{"step": 2, "loss": 5.0',
+        '{"step": true, "loss": 1}',
+        '{"step": 99999999999999999999, "loss": 1}',
+        "[1, 2]",
+    ]
+    (run,) = read(write(f"{folder}/log.jsonl", "\n".join(lines) + "\n"))
+    assert values(run, "val_loss") == {0: 5.5} and values(run, "memory_bytes") == {0: 4096.0}
+    assert values(run, "loss")[0] == 5.25 and math.isnan(values(run, "loss")[1]) and len(run.series["loss"]) == 2
+    assert kinds(run) == [(1, "skip"), (1, "warning"), (1, "nan"), (1, "nan"), (2, "error")], run.events
+    assert run.unread_lines == 4 and run.ended and run.total_steps == 9 and run.run_id == "77"
+    assert run.state == {"seed": "42", "sum-order": "tree"} and run.tokens_per_step() == 1024
+
+
+def test_a_resumed_run_in_json(folder):
+    steps = ['{"step": %d, "loss": %d}' % (step, step) for step in range(8)]  # noqa: UP031 (braces)
+    again = [BEGIN % (5, "resume", "{}"), '{"step": 5, "loss": 50}']
+    (run,) = read(write(f"{folder}/log.jsonl", "\n".join([BEGIN % (0, "start", "{}"), *steps, *again, ""])))
+    assert values(run, "loss") == {**{step: step for step in range(5)}, 5: 50} and kinds(run) == [(5, "resume")]
+
+
+def test_what_is_not_finite_is_an_event_and_no_point(folder):
+    text = main_log(0, 3) + "s:3 trl:nan lr:1e-3 norm:-nan\ns:4 trl:inf lr:1e-3 norm:1.0\n" + main_log(5, 8, run=0)
+    (run,) = read(write(f"{folder}/main.log", text))
+    assert kinds(run) == [(3, "nan"), (3, "nan")], run.events
+    assert [step for step, _ in run.get("loss")] == [0, 1, 2, 5, 6, 7] and run.unread_lines == 0
+
+
+def test_a_resumed_run_counts_as_it_was_written_last(folder):
+    text = main_log(0, 60) + "s:40 tel:9.000000\ns:40 trl:8.000000 lr:1e-3 norm:1.0\n"
+    (run,) = read(write(f"{folder}/main.log", text))
+    losses = values(run, "loss")
+    assert list(losses) == list(range(41)) and losses[40] == 8.0 and losses[39] == round(loss(39), 6)
+    assert values(run, "val_loss")[40] == 9.0 and max(values(run, "hellaswag")) == 30
+    assert kinds(run) == [(40, "resume")], run.events
+
+
+def test_a_resumed_run_in_one_stdout(folder):
+    text = stdout(0, 60) + table(resume=1, source="run/model_00000040.bin") + "val loss 7.000000\n" + step_line(40)
+    (run,) = read(write(f"{folder}/out.txt", text))
+    assert list(values(run, "loss")) == list(range(41)) and values(run, "val_loss")[40] == 7.0
+    assert kinds(run) == [(40, "resume")] and run.samples == [], "that of step 50 was written by what was lost"
+
+
+def test_a_line_counts_when_it_has_its_end(folder):
+    (run,) = read(write(f"{folder}/main.log", main_log(0, 5) + "s:5 trl:4.1"))
+    assert len(run.series["loss"]) == 5 and run.unread_lines == 0
+    (run,) = read(
+        write(f"{folder}/main.log", main_log(0, 5) + "s:5 trl:4.s:5 trl:4.5 lr:1e-3 norm:1.0\ns:6 trl:4.25\n")
+    )
+    assert values(run, "loss")[6] == 4.25 and 5 not in values(run, "loss") and run.unread_lines == 1
+
+
+def test_what_a_terminal_showed(folder):
+    text = "validation  50.0%, 3s left\r\x1b[Kval loss 5.000000\r\n\x1b[32m" + step_line(0)
+    (run,) = read(write(f"{folder}/out.txt", text))
+    assert values(run, "val_loss") == {0: 5.0} and len(run.series["loss"]) == 1 and run.unread_lines == 0
+
+
+def test_empty_logs_are_runs_without_steps(folder):
+    for text in ("", "s:0 run:77\n", "s:0 tr"):
+        said = plot(write(f"{folder}/main.log", text), "--html", f"{folder}/page.html")
+        assert "has no steps yet" in said, said
+
+
+def test_what_is_no_log_is_refused_in_one_line(folder):
+    foreign = write(f"{folder}/notes.txt", "dear diary\n")
+    assert "notes.txt is no log of a run" in plot(foreign, code=1)
+    assert "no log of a run" in plot(write(f"{folder}/x.bin", bytes(range(256)) * 1000), code=1)
+    assert "cannot read" in plot(f"{folder}/missing", code=1)
+    os.makedirs(f"{folder}/empty")
+    assert "empty holds no run" in plot(f"{folder}/empty", code=1)
+    log = write(f"{folder}/main.log", main_log())
+    assert "must end in .png, .svg, .pdf" in plot(log, "--output", "a.jpg", code=1)
+    assert "--x time: " in plot(log, "--x", "time", code=1)
+    assert "--x tokens: " in plot(log, "--x", "tokens", code=1)
+    assert "cannot write" in plot(log, "--html", f"{folder}/none/page.html", code=1)
+    assert "2 names for 1 runs" in plot(log, "--labels", "a", "b", code=1)
+    assert "--follow writes" in plot(log, "--follow", code=1)
+    assert "--difference is of two runs" in plot(log, "--difference", code=1)
+    assert "--smooth" in plot(log, "--smooth", "0", code=1)
+
+
+def test_settings_of_state_files_and_their_differences(folder):
+    for name, rate in (("a", "0.001"), ("b", "0.002")):
+        write(f"{folder}/{name}/main.log", main_log(run=len(name)))
+        state_file(f"{folder}/{name}/state_00000050_00000.bin", learning_rate="0.5", seed="1")
+        state_file(f"{folder}/{name}/state_00000100_00000.bin", learning_rate=rate, seed="42", batch="4", time="8")
+        write(f"{folder}/{name}/DONE_00000100", "")
+    a, b = read(f"{folder}/a", f"{folder}/b")
+    assert a.state["learning-rate"] == "0.001" and a.tokens_per_step() == 32
+    assert run_log.differences([a, b]) == [("learning-rate", ["0.001", "0.002"])]
+    assert (100, "checkpoint") in kinds(a)
+    said = plot(f"{folder}/a", f"{folder}/b")
+    assert "settings that differ" in said and "0.002" in said and "seed" not in said, said
+
+
+def test_damaged_state_files_are_said_and_the_rest_is_shown(folder):
+    write(f"{folder}/main.log", main_log())
+    state = write(f"{folder}/state_00000100_00000.bin", b"short")
+    (run,) = read(folder)
+    assert run.state == {} and any("ends inside its header" in text for _, _, text in run.events)
+    state_file(state, seed="1")
+    with open(state, "r+b") as f:
+        f.seek(4 * 42)
+        f.write(b"\xff\xff\xff\x7f")
+    (run,) = read(folder)
+    assert run.state == {} and any("is damaged" in text for _, _, text in run.events)
+
+
+def test_a_captured_stdout_joins_the_folder_of_its_run(folder):
+    write(f"{folder}/run/main.log", main_log())
+    out = write(f"{folder}/out.txt", stdout())
+    other = write(f"{folder}/other.txt", stdout(run=78))
+    run, second = read(f"{folder}/run", out, other)
+    assert "ms" in run.series and "ms" in second.series and second.name == "other.txt"
+    assert values(run, "norm")[2] == 3.0, "main.log's"
+    write(f"{folder}/run/stdout.txt", stdout())
+    (run,) = read(f"{folder}/run")
+    assert "ms" in run.series and run.sources == ["main.log", "stdout.txt"]
+    write(f"{folder}/run/other.txt", stdout(run=78, last=200))
+    (again,) = read(f"{folder}/run/main.log")
+    assert again.sources == run.sources, "the stdout of another run"
+
+
+def test_samples_may_hold_what_looks_like_a_log(folder):
+    fake = 'generating:\n---\nstep 1/2\n---\ns:9 trl:1.0\n---\n{"step": 7, "loss": 1}\n\n---\n'
+    (run,) = read(write(f"{folder}/out.txt", table() + step_line(0) + fake + step_line(1)))
+    assert list(values(run, "loss")) == [0, 1] and len(run.samples) == 1
+    assert run.samples[0][1].startswith("step 1/2\n---\ns:9"), run.samples
+
+
+def test_difference(folder):
+    a = write(f"{folder}/a/main.log", main_log())
+    b = write(f"{folder}/b/main.log", main_log().replace("s:7 trl:", "s:7 trl:1"))
+    said = plot(a, b, "--difference", "--labels", "ours", "PyTorch")
+    assert "training loss, 100 steps: largest difference 10.000000 (step 7: " in said, said
+    assert "mean 0.100000" in said and "validation loss, 10 steps: largest difference 0.000000" in said
+    c = write(f"{folder}/c/main.log", main_log(200, 210))
+    assert "have no step in common" in plot(a, c, "--difference", code=1)
+
+
+def test_buckets_keep_the_extremes_and_are_bounded(folder):
+    series = run_lines.Series()
+    for step in range(100000):
+        series.add(step, 50.0 if step == 77777 else math.nan if step == 5 else math.sin(step))
+    points = run_curves.buckets(series, 500)
+    assert len(points) == 500 and max(p[3] for p in points) == 50.0
+    assert all(low <= mean <= high for _, mean, low, high in points)
+    assert [p[0] for p in points] == sorted({p[0] for p in points})
+    assert len(run_curves.buckets(series, 1 << 20)) == 99999
+
+
+def test_smoothing_is_the_same_for_a_few_points_as_for_all(folder):
+    series = run_lines.Series()
+    for step in range(5000):
+        series.add(step, 5.0 * math.exp(-step / 1500.0))
+    fine = dict(run_curves.smooth(run_curves.buckets(series, 5000), 200))
+    for step, value in run_curves.smooth(run_curves.buckets(series, 250), 200)[20:]:
+        assert abs(value - fine[step]) <= 0.03 * fine[step], (step, value, fine[step])
+    assert run_curves.smooth([(0, 4.0, 4.0, 4.0), (1, 2.0, 2.0, 2.0)], 10)[0] == (0, 4.0), "unbiased at its beginning"
+
+
+def test_ticks(folder):
+    assert run_curves.linear_ticks(0.0, 10.0, 5) == [0, 2, 4, 6, 8, 10]
+    assert run_curves.linear_ticks(2.0, 2.0, 5) == [2.0]
+    assert run_curves.time_ticks(0.0, 7000.0, 6) == [0, 1200, 2400, 3600, 4800, 6000]
+    assert run_curves.time_ticks(0.0, 0.9, 4)[-1] < 1 and run_curves.time_ticks(0.0, 9e6, 4)[1] % 86400 == 0
+    for value in (0.0, 0.515, -3.0, 1e9):  # a constant, but for its last bit
+        low, high = run_curves.widened(value, math.nextafter(value, math.inf))
+        assert low < value < high and 1 < len(run_curves.linear_ticks(low, high, 5)) < 12, (value, low, high)
+    assert run_curves.log_ticks(0.5, 200.0, 8) == [0.5, 1, 2, 5, 10, 20, 50, 100, 200]
+    assert [run_curves.duration(s) for s in (12, 200, 3720, 183600)] == ["12s", "3m20s", "1h02m", "2d03h"]
+
+
+def test_pictures(folder):
+    if importlib.util.find_spec("matplotlib") is None:
+        assert "pip install matplotlib" in plot(write(f"{folder}/main.log", main_log()), "--output", "a.png", code=1)
+        raise unit.Skipped("no matplotlib")
+    write(f"{folder}/a/main.log", main_log() + main_log(40, 70, run=0))
+    write(f"{folder}/a/out.txt", stdout())
+    b = write(f"{folder}/$b^{{<x/main.log", main_log(last=20) + "s:20 trl:nan lr:0 norm:nan\n")
+    picture = f"{folder}/curves.svg"
+    assert picture in plot(f"{folder}/a", b, "--output", picture, "--x", "step", "--log-x")
+    with open(picture, encoding="utf-8") as f:
+        assert f.read().count("<path") > 20
+    plot(f"{folder}/a", "--output", f"{folder}/curves.png", "--x", "tokens", "--log-y")
+    with open(f"{folder}/curves.png", "rb") as f:
+        assert len(f.read()) > 10000
+    plot(write(f"{folder}/new/main.log", ""), "--output", f"{folder}/empty.png")
+    assert sorted(name for name in os.listdir(folder) if name.endswith(".tmp")) == []
+
+
+if __name__ == "__main__":
+    sys.exit(unit.run(globals()))

@@ -1,0 +1,195 @@
+/*
+llmc/resume.h in several processes: rank 0 alone sees the folder and the files of weights, all begin at the same step, and
+where one of them was started otherwise, or fails, nothing on the disk has changed and one line says why.
+*/
+#include "llmc/resume.h"
+
+#include "checkpoint_fixture.h"
+#include "comm_processes.h"
+
+static const char *const NOT_THERE = "/dev/null/run", *const NO_MODEL = "/dev/null/first.bin"; // beside rank 0
+
+static Options options;
+static const GPT2Config config = {8, V, 128, 1, 1, 32};
+static GPT2Numerics numerics = {"fp32", "own", "flash", "CPU"};
+static const char* data_name = "tokens.bin";
+static void (*change)(Comm* c); // of what a process is started with, or NULL
+static int fails = -1;          // the rank that fails before the run begins
+
+static const char* run_path(void) { return unit_path("run"); }
+static const char* model_path(void) { return unit_path("run/model_00000010.bin"); }
+static const char* done_path(void) { return unit_path("run/DONE_00000010"); }
+
+static void write_tokens(const char* name, int step) {
+    uint16_t tokens[101];
+    for (int i = 0; i <= 100; i++) { tokens[i] = (uint16_t)(i * step % V); }
+    unit_write_format(unit_path(name), TOKENS_MAGIC_16, TOKENS_VERSION_16, 101, V, tokens, sizeof(tokens));
+}
+
+// Up to the first change on the disk
+static void open_start(Comm* c, RunStart* s, DataLoader* data) {
+    if (comm_rank(c) != 0) { options.output_dir = NOT_THERE, options.model = NO_MODEL; }
+    if (change != NULL) { change(c); }
+    const HostAlloc host_memory = {NULL, NULL};
+    dataloader_open(data, unit_path(data_name), 2, 4, 1, 42, V, host_memory);
+    run_start_open(s, &options, c);
+    run_start_describe(s, &options, config, &numerics, data, data, 100);
+    run_start_compare(s, &options);
+}
+
+// A run of ten steps: what it leaves is checkpoint 10.
+static void begins(Comm* c) {
+    RunStart s;
+    DataLoader data;
+    RunState run;
+    static char buffer[CHECKPOINT_BUFFER];
+    open_start(c, &s, &data);
+    CLAIM(s.step == -1 && s.batch == 0 && s.before.text == NULL);
+    GPT2 model = make_model_of(config, 1, 1.0f);
+    model.info.settings.comm = c;
+    if (comm_rank(c) == fails) { fatal("out of memory"); }
+    run_start_begin(&s, &options);
+    if (comm_rank(c) == 0) {
+        CheckpointSource from = checkpoint_source(&model, buffer);
+        memset(&run, 0, sizeof(run));
+        check(dataloader_get_state(&data, &run.loader));
+        run.step = 10, run.outliers = make_outliers(), run.identity = s.identity;
+        check(checkpoint_write(&from, &run, s.folder.path));
+    }
+    run_start_close(&s);
+}
+
+static void resumes(Comm* c) {
+    RunStart s;
+    DataLoader data;
+    options.resume = 1;
+    open_start(c, &s, &data);
+    CLAIM(s.step == 10 && s.batch == 2 && s.before.run == s.identity.run);
+    CLAIM(strstr(s.before.text, "fixed --batch 2\n") != NULL);
+    run_start_begin(&s, &options);
+    run_start_close(&s);
+}
+
+static int others_say_nothing(int size) {
+    int ok = 1;
+    for (int rank = 1; rank < size; rank++) { ok = ended_saying(rank, 1, "") && ok; }
+    return ok;
+}
+
+static void rank_0_alone_sees_the_folder(void) {
+    run(4, begins, NULL);
+    CHECK(all_ended_well(4) && file_exists(done_path()));
+    for (int size = 1; size <= 4; size *= 2) { // all have the tree of one process
+        run(size, resumes, NULL);
+        CHECK(all_ended_well(size));
+    }
+    CHECK(!file_exists(NOT_THERE) && !file_exists(unit_path("run/lock")));
+}
+
+// Their trees of sums are others, which changes the result.
+static void another_tree_is_refused(void) {
+    run(3, resumes, NULL);
+    CHECK(ended_saying(0, 1, "1 of these settings") && others_say_nothing(3));
+    options.resume_anyway = 1;
+    run(3, resumes, NULL);
+    CHECK(all_ended_well(3));
+    options.resume_anyway = 0;
+}
+
+static void other_seed(Comm* c) { options.seed += comm_rank(c) == 2; }
+static void other_device(Comm* c) { snprintf(numerics.device, sizeof(numerics.device), "GPU %d", comm_rank(c) / 2); }
+static void other_data(Comm* c) {
+    if (comm_rank(c) == 1) { data_name = "other.bin"; }
+}
+
+static void processes_that_differ_are_refused(void) {
+    change = other_seed;
+    run(4, resumes, NULL);
+    CHECK(ended_saying(0, 1, "rank 2 ") && ended_saying(0, 1, "--seed") && others_say_nothing(4));
+    change = other_device;
+    run(3, resumes, NULL);
+    CHECK(ended_saying(0, 1, "rank 2 ") && ended_saying(0, 1, "GPU 1") && ended_saying(0, 1, "GPU 0"));
+    CHECK(others_say_nothing(3));
+    change = other_data;
+    run(3, resumes, NULL);
+    CHECK(ended_saying(0, 1, "rank 1 ") && ended_saying(0, 1, "training-data") && others_say_nothing(3));
+    change = NULL;
+}
+
+static void a_folder_in_use_is_said_once(void) {
+    RunFolder held;
+    check(run_folder_lock(&held, run_path()));
+    run(3, resumes, NULL);
+    CHECK(ended_saying(0, 1, "is at work there") && others_say_nothing(3));
+    run_folder_unlock(&held);
+    run(2, begins, NULL); // without -y 1
+    CHECK(ended_saying(0, 1, "holds a run (checkpoint 10)") && others_say_nothing(2));
+}
+
+// Rank 0 has its model, and waits: what its folder holds is not its to change yet.
+static void nothing_changes_before_all_are_ready(void) {
+    const char* left = unit_path("run/model_00000011.bin.tmp");
+    unit_write(left, "", 0);
+    options.overwrite = 1;
+    for (fails = 0; fails < 3; fails++) {
+        char words[64];
+        snprintf(words, sizeof(words), "rank %d: out of memory", fails);
+        run(3, begins, NULL);
+        CHECK(ended_saying(fails, 1, words) && ended_saying(2 - fails / 2, 1, fails == 0 ? "" : words));
+        CHECK(file_exists(left) && file_exists(done_path()) && file_exists(model_path()));
+    }
+    fails = -1;
+    run(3, begins, NULL);
+    CHECK(all_ended_well(3) && !file_exists(left) && file_exists(done_path()));
+    options.overwrite = 0;
+}
+
+// ----------------------------------------------------------------------------
+// Weights
+
+static void loads(Comm* c) {
+    RunStart s;
+    memset(&s, 0, sizeof(s));
+    s.comm = c;
+    const char* path = comm_rank(c) == 0 ? model_path() : NOT_THERE;
+    GPT2 saved = make_model_of(config, 0, 1.0f);
+    GPT2Config found = run_start_config(&s, path);
+    CLAIM(memcmp(&found, &config, sizeof(config)) == 0);
+    int unchecked = -1;
+    float* params = run_start_load(&s, path, found, &unchecked);
+    CLAIM(unchecked == 0 && memcmp(params, saved.blocks[GPT2_WEIGHTS], saved.info.num_parameters * sizeof(float)) == 0);
+    free(params);
+}
+
+static void all_have_the_weights_that_rank_0_reads(void) {
+    run(3, loads, NULL);
+    CHECK(all_ended_well(3));
+    unit_patch(model_path(), 5000, 1);
+    run(3, loads, NULL);
+    CHECK(ended_saying(0, 1, "checksum") && others_say_nothing(3));
+}
+
+int main(void) {
+    options = cli_defaults();
+    options.output_dir = run_path();
+    options.batch = 2, options.time = 4;
+    options.model = unit_path("first.bin");
+    GPT2 first = make_model_of(config, 0, 0.0f);
+    check(model_file_write(options.model, config, MODEL_VERSION_FP32, 0, first.blocks[GPT2_WEIGHTS]));
+    free_model(&first);
+    write_tokens("tokens.bin", 1);
+    write_tokens("other.bin", 2);
+    rank_0_alone_sees_the_folder();
+    another_tree_is_refused();
+    processes_that_differ_are_refused();
+    a_folder_in_use_is_said_once();
+    nothing_changes_before_all_are_ready();
+    all_have_the_weights_that_rank_0_reads();
+    RunFolderScan scan;
+    check(run_folder_scan(&scan, run_path()));
+    check(run_folder_clear(&scan));
+    run_folder_scan_free(&scan);
+    remove(unit_path("run/lock"));
+    rmdir(run_path());
+    return unit_end();
+}

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Tests of dev/bench/scaling.py and what README shows of it, with programs that only sleep and speak; seconds.
+
+python3 dev/test/test_scaling.py
+"""
+
+import contextlib
+import csv
+import io
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "bench"))
+
+import readme_tables
+import scaling
+
+import unit
+
+TRAINER = """#!/bin/bash
+echo "$CUDA_VISIBLE_DEVICES: $*" >>FOLDER/said
+while [ $# -gt 0 ]; do
+    case $1 in --gpus) gpus=$2 ;; -x) steps=$2 ;; esac
+    shift
+done
+echo "| memory                | $((100 / gpus)) MiB  |"
+for i in $(seq "$steps"); do
+    if [ "$i" -le 5 ]; then sleep 0.2; else sleep 0.0$((1 + gpus)); fi
+    echo "$EPOCHREALTIME" >>FOLDER/times
+    echo "step $i/$steps"
+done
+"""
+
+
+def program(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace("FOLDER", folder))
+    os.chmod(path, 0o755)
+    return path
+
+
+PROFILE = """#!/bin/bash
+echo "$PROFILE: $*" >>FOLDER/said
+for span in step wait-gradients wait-weights wait-sums exchange-gradients exchange-weights; do
+    echo "profile $span 1.5"
+done
+"""
+
+
+def measured(folder, *flags):
+    """The rows that a run of scaling.py writes with stand-ins for nvidia-smi and the trainer, and what it printed."""
+    listing = "case $1 in -L) echo 'GPU 0: a'; echo 'GPU 1: a' ;; *name*) echo NVIDIA H200 ;; *) echo 580 ;; esac"
+    program(folder, "nvidia-smi", f"#!/bin/sh\n{listing}\n")
+    trainer, path = program(folder, "trainer", TRAINER), os.path.join(folder, "scaling.csv")
+    profile = program(folder, "profile", PROFILE)
+    before, argv = os.environ["PATH"], sys.argv
+    os.environ["PATH"] = f"{folder}:{before}"
+    sys.argv = ["scaling.py", "--trainer", trainer, "--output", folder, "--warm-up", "0", "--seconds", "0.5"]
+    sys.argv += ["--peers", "0", "--profile", profile]
+    sys.argv += flags
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            scaling.main()
+    finally:
+        os.environ["PATH"], sys.argv = before, argv
+    with open(path, newline="", encoding="utf-8") as f:
+        return path, list(csv.DictReader(f)), out.getvalue()
+
+
+def test_rounds_alternate_and_take_another_gpu_each_time(folder):
+    _, rows, said = measured(folder, "--models", "d12", "--others", "0")
+    assert [(row["gpus"], row["first_gpu"], row["round"]) for row in rows] == [
+        ("1", "0", "0"),
+        ("2", "0", "0"),
+        ("1", "1", "1"),
+        ("2", "0", "1"),
+    ], rows
+    with open(os.path.join(folder, "times"), encoding="utf-8") as f:
+        times = list(map(float, f.read().split()))
+    for i, row in enumerate(rows):
+        n, run = int(row["gpus"]), times[15 * i : 15 * (i + 1)]
+        ms = 1000 * (run[14] - run[4]) / 10  # with the first five steps it would be 60 more
+        assert abs(float(row["ms"]) - ms) < 40, (row, ms)
+        assert int(row["mib"]) == 100 // n and (row["zero"], row["sum_order"]) == (
+            ("1", "tree") if n == 2 else ("", "")
+        )
+        assert abs(float(row["tok_s"]) - n * 65536 / float(row["ms"]) * 1000) < 1e-4 * float(row["tok_s"]), row
+    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
+        commands = f.read().splitlines()
+    assert [c.split(": ")[0] for c in commands] == ["0", "0,1", "1", "0,1", "5:20"], commands
+    assert "-x 26" in commands[4] and "--gpus 2" in commands[4], commands
+    with open(os.path.join(folder, "scaling_profile.csv"), newline="", encoding="utf-8") as f:
+        profile = list(csv.DictReader(f))
+    assert len(profile) == 1 and profile[0]["wait_weights_ms"] == "1.5" and profile[0]["gpus"] == "2", profile
+    assert "-d 131072" in commands[1] and "-d 65536" in commands[0] and "-b 64" in commands[1], commands
+    assert "2 GPUs at " in said, said
+
+
+def test_readme_shows_the_means_of_the_rounds(folder):
+    path, rows, _ = measured(folder, "--models", "d48", "--rounds", "1")
+    how = [(row["zero"], row["sum_order"], row["exchange"]) for row in rows]
+    assert how[:2] == [("", "", ""), ("1", "tree", "auto")] and len(how) == 5, rows
+    for i, ms in enumerate((100, 110, 105, 106, 120)):
+        rows[i]["ms"] = str(ms)
+    second = [{**rows[0], "ms": "104", "round": "1"}, {**rows[1], "ms": "100", "round": "1"}]
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        writer = csv.DictWriter(f, scaling.COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows + second)
+    runs = readme_tables.scaling_runs(os.path.relpath(path, readme_tables.ROOT))
+    found = {run["setting"]: (run["ms_one"], run["ms"], round(run["percent"], 1)) for run in runs}
+    expected = {"": (102, 105, 97.1), "--exchange nccl": (102, 105, 97.1), "-z 0": (102, 120, 85.0)}
+    expected["--sum-order any --exchange nccl"] = (102, 106, 96.2)
+    assert found == expected, found
+    assert runs[0]["rounds"] == 2
+
+
+def test_without_measurements_readme_has_no_table(folder):
+    assert readme_tables.scaling_runs(os.path.join(folder, "none.csv")) == []
+
+
+def test_the_rows_of_an_earlier_call_go(folder):
+    measured(folder, "--models", "d12", "--others", "0")
+    _, rows, _ = measured(folder, "--models", "d12", "--others", "0", "--rounds", "1")
+    assert len(rows) == 2, rows
+
+
+if __name__ == "__main__":
+    scaling.SLOWEST = dict.fromkeys(scaling.SLOWEST, 0.05)
+    sys.exit(unit.run(globals()))

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# tokenize_gpt2 from end to end, with a small vocabulary made here: files, pipes, token files, broken UTF-8, errors. Takes two
+# seconds, in a temporary folder.
+#
+#     dev/test/test_tokenize.sh ./tokenize_gpt2
+program=${1:?usage: $0 tokenize_gpt2}
+# shellcheck source=dev/test/unit.sh
+. dev/test/unit.sh
+
+# 256 bytes, "th", "the", " the", "in", "ing", U+FFFD's bytes, <|endoftext|>; and texts
+"$python" - "$dir" <<'END' || exit 1
+import os, random, sys
+sys.path.insert(0, "dev/data")
+from data_common import TOKENIZER, write_checked
+tokens = [bytes([i]) for i in range(256)] + [b"th", b"the", b" the", b"in", b"ing", b"\xef\xbf", b"\xef\xbf\xbd", b"<|endoftext|>"]
+write_checked(f"{sys.argv[1]}/t.bin", (*TOKENIZER, len(tokens), len(tokens) - 1), b"".join(bytes([len(t)]) + t for t in tokens))
+r = random.Random(1)
+text = "".join(r.choice(["the ", "thing ", "in", "\n\n", "é", "你好 ", "don't ", "12 "]) for _ in range(330_000)).encode()
+def write(name, data):
+    with open(os.path.join(sys.argv[1], name), "wb") as f:
+        f.write(data)
+write("text", text)
+write("word", b"thing" * 250_000)
+write("random", r.randbytes(1_100_000))
+write("broken", b"the \xff thing\xe2\x82 \xc3")
+write("late", b"a" * 1_048_574 + "你".encode() + b"\xff")
+END
+tok() { "$program" "$@" --tokenizer "$dir/t.bin"; }
+
+# is TEXT COMMAND...: what the command prints
+is() {
+    local expected=$1 output
+    shift
+    output=$("$@")
+    [ "$output" = "$expected" ] && return
+    echo "    $*: '$output', expected '$expected'"
+    return 1
+}
+# refused WORDS COMMAND...: exit code 1, one line on stderr, which has the words, nothing on stdout
+refused() {
+    local words=$1 code
+    shift
+    "$@" >"$dir/out" 2>"$dir/err"
+    code=$?
+    if [ $code -ne 1 ] || [ "$(wc -l <"$dir/err")" -ne 1 ] || ! grep -qF -- "$words" "$dir/err" || [ -s "$dir/out" ]; then
+        echo "    $*: exit code $code, $(cat "$dir/err")"
+        return 1
+    fi
+}
+# round_trip FILE OUTPUT FLAG...: encoded into OUTPUT and decoded
+round_trip() {
+    local file=$1 output=$2
+    shift 2
+    tok encode "$file" --output "$output" "$@" >"$dir/said" && tok decode "$output" --output "$dir/back" && cmp "$file" "$dir/back"
+}
+numbers_of() { tok decode "$1" >/dev/null && tail -c +1025 "$1" | od -An -v -t u2 | tr -s ' \n' ' ' | sed 's/^ //; s/ $//'; }
+
+check "a text becomes numbers" is "257 258 260 10" tok encode <<<"the theing"
+check "numbers become a text" is "the theing" tok decode <<<"257 258 260"
+check "a pipe with a name is read from its beginning" is "the theing" tok decode <(echo 257 258 260)
+check "every text may be led by the end of text" is "263 257 263 257" \
+    tok encode --endoftext 1 <(printf the) <(printf the)
+check "and lose it again" is "thethe" tok decode --endoftext <<<"263 257 263 257"
+check "its name in a text is text" test "$(tok encode <<<'<|endoftext|>' | wc -w)" = 14
+for file in text word random; do
+    check "$file comes back from numbers" round_trip "$dir/$file" "$dir/ids"
+    check "$file comes back from a token file" round_trip "$dir/$file" "$dir/ids.bin"
+    check "$file: the token file has the same tokens" test "$(tr '\n' ' ' <"$dir/ids" | sed 's/ $//' | cksum)" = "$(numbers_of "$dir/ids.bin" | cksum)"
+done
+tok encode <"$dir/text" | tok decode >"$dir/back"
+check "a text comes back through pipes" cmp "$dir/text" "$dir/back"
+check "the token file has its checksums" "$python" dev/data/verify.py "$dir/ids.bin" >"$dir/said"
+check "broken UTF-8 is kept" round_trip "$dir/broken" "$dir/ids.bin"
+tok encode --broken-utf8 replace <"$dir/broken" | tok decode >"$dir/back"
+check "or replaced, as Python does" "$python" -c \
+    "import sys; a, b = (open(p, 'rb').read() for p in sys.argv[1:]); assert a.decode(errors='replace').encode() == b" \
+    "$dir/broken" "$dir/back"
+tok encode --broken-utf8 replace "$dir/random" | tok decode >"$dir/back"
+check "in any bytes" "$python" -c \
+    "import sys; a, b = (open(p, 'rb').read() for p in sys.argv[1:]); assert a.decode(errors='replace').encode() == b" \
+    "$dir/random" "$dir/back"
+check "or refused" refused "broken: byte 4 (0xff) is not UTF-8" tok encode --broken-utf8 refuse "$dir/broken" -o "$dir/none.bin"
+check "wherever it is" refused "late: byte 1048577 (0xff) is not UTF-8" tok encode --broken-utf8 refuse "$dir/late" -o "$dir/none"
+check "bytes can be tokens" is "116 104 101" "$program" encode --tokenizer bytes <(printf the)
+# shellcheck disable=SC2016
+serve='import subprocess, sys
+p = subprocess.Popen([sys.argv[1], "serve", "--tokenizer", sys.argv[2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+for text, tokens in (b"the", [257]), (b"", []), (b"a ing", [97, 32, 260]), (b"x" * 100_000, [120] * 100_000):
+    p.stdin.write(len(text).to_bytes(4, "little") + text)
+    p.stdin.flush()
+    n = int.from_bytes(p.stdout.read(4), "little")
+    assert list(memoryview(p.stdout.read(2 * n)).cast("H")) == tokens
+p.stdin.close()
+assert p.wait() == 0'
+check "a program is served" "$python" -c "$serve" "$program" "$dir/t.bin"
+
+check "a command is needed" refused "encode, decode or serve was expected" "$program" --tokenizer x
+check "flags are checked" refused "must be one of keep|replace|refuse" tok encode --broken-utf8 x
+check "a tokenizer is needed" refused "none.bin" "$program" encode --tokenizer "$dir/none.bin"
+check "inputs are there" refused "cannot open $dir/nothing" tok encode "$dir/nothing"
+check "inputs are no folders" refused "is a folder" tok encode "$dir"
+check "tokens are numbers" refused "byte 4 is no digit" tok decode - -o "$dir/none" <<<"257 x"
+check "tokens are in the vocabulary" refused "token 264, number 1" tok decode - -o "$dir/none" <<<"257 264"
+check "texts are not empty" refused "would hold no tokens" tok encode /dev/null -o "$dir/none.bin"
+tok encode "$dir/text" -o "$dir/ids.bin" >"$dir/said"
+printf 'x' | dd of="$dir/ids.bin" bs=1 seek=5000 conv=notrunc status=none
+check "token files are verified" refused "do not have their checksum" tok decode "$dir/ids.bin" -o "$dir/none"
+check "a service ends inside a text" refused "standard input ends inside a text" tok serve <"$dir/broken"
+if [ -w /dev/full ]; then
+    tok encode "$dir/text" 2>"$dir/err" >/dev/full
+    check "a full disk ends it" test $? = 1
+    check "which it says" grep -q "cannot write standard output" "$dir/err"
+fi
+nothing_left() { ! compgen -G "$dir/none*" >/dev/null; }
+check "what fails leaves no file" nothing_left
+"$program" encode "$dir/text" /dev/stdin --tokenizer "$dir/t.bin" -o "$dir/none" < <(sleep 5) &
+process=$!
+for _ in $(seq 100); do [ -e "$dir/none.tmp" ] && break; sleep 0.05; done
+kill -TERM $process
+wait $process
+check "a signal ends it" test $? = 143
+check "and leaves no file" nothing_left
+finish

@@ -1,0 +1,484 @@
+/*
+From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's; the decoder, which keeps the keys and values of
+its sequences, is below: llmc/gpt2_decoder.h says what each of its functions does. The program is generate_main in
+llmc/generate.h, which the CPU shares.
+
+A step, for one token of every active sequence, is a CUDA graph of 5 kernels a layer, the head, and before them the sampler:
+    sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
+Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). The host reads a step's tokens from
+page-locked memory as soon as they are sampled, and launches the next step while the GPU computes this one's logits. Prompts go
+through the same kernels, many rows at a time, and through the training's attention. Every sum over a row has an order of its own.
+*/
+#include "train_gpt2.cu"
+
+#include "dev/cuda/decode.cuh"
+#include "llmc/decode_matmul.cuh"
+#include "llmc/decode_sampler.cuh"
+#include "llmc/gpt2_decoder.h"
+
+enum {
+    DECODER_PROMPT_ROWS = 8192, // tokens of prompts that are computed together, or one longer prompt
+    DECODER_MAX_BUCKETS = 32
+};
+
+// What a decoder has beside its cache, in one block of memory. X(ctx, type, name, count); R: rows of prompts
+// clang-format off
+#define DECODER_BUFFERS(X, ctx)                                                                                        \
+    X(ctx, floatX, x, B * C)                 /* (B,C) the residual stream */                                           \
+    X(ctx, floatX, prompt_x, R * C)          /* (R,C) that of prompts */                                               \
+    X(ctx, floatX, ln, R * C)                /* (R,C) LayerNorm's output */                                            \
+    X(ctx, floatX, qkv, R * 3 * C)           /* (R,3,NH,HS) */                                                         \
+    X(ctx, floatX, atty, R * C)              /* (R,NH,HS) attention output */                                          \
+    X(ctx, floatX, fch, R * 4 * C)           /* (R,4C) after the GELU */                                               \
+    X(ctx, float, l, R * NH)                 /* (B,NH,T) of a prompt's attention */                                    \
+    X(ctx, float, m, R * NH)                 /* (B,NH,T) */                                                            \
+    X(ctx, PromptRow, rows, R)               /* (R) */                                                                 \
+    X(ctx, int, last, B)                     /* (B) the row in which a slot's prompt ends, or -1 */                    \
+    X(ctx, floatX, logits, B * Vp)           /* (B,Vp) after each sequence's last token */                             \
+    X(ctx, float, scratch, B * Vp)           /* (B,Vp) the sampler's */                                                \
+    X(ctx, unsigned, seen, B * CEIL_DIV(V, 32)) /* (B,words) a bit for each token that the sequence has */             \
+    X(ctx, DecodeSlot, slots, B)             /* (B) */                                                                 \
+    X(ctx, int, positions, B)                /* (B) of the token that a step computes, or -1 */                        \
+    X(ctx, unsigned, step, B)                /* (B) steps so far */                                                    \
+    X(ctx, int, feed, 2)                     /* (2) slot and token of an appended one */                               \
+    X(ctx, char, attention_scratch, attention_bytes)
+// clang-format on
+
+// The host's view of a sequence
+typedef struct {
+    int length, active;
+} DecoderSequence;
+
+#define DECODER_POINTER_(ctx, type, name, count) type* name;
+struct GPT2Decoder {
+    GPT2* model;
+    GPT2Plan plan;
+    LaunchGpu gpu;
+    int B, T, R;
+    floatX* cache; // (L,2,B,NH,T,HS) keys and values
+    void* memory;
+    DECODER_BUFFERS(DECODER_POINTER_, )
+    DecoderSequence* sequences;                                                   // (B)
+    unsigned steps;                                                               // that have been launched
+    unsigned long long* words;                                                    // (B) page-locked: sampled_word
+    floatX* logits_host;                                                          // (V) page-locked
+    PromptRow* rows_host;                                                         // (R)
+    int* last_host;                                                               // (B)
+    unsigned* seen_host;                                                          // (words)
+    cudaGraphExec_t steps_to[DECODER_MAX_BUCKETS], feeds_to[DECODER_MAX_BUCKETS]; // caches of up to 2^i tokens
+};
+
+// ----------------------------------------------------------------------------
+// Building and freeing
+
+static int decoder_prompt_rows(int B, int T) {
+    size_t all = (size_t)B * (size_t)T, most = T > DECODER_PROMPT_ROWS ? (size_t)T : (size_t)DECODER_PROMPT_ROWS;
+    most = most > (size_t)B ? most : (size_t)B;
+    return (int)(all < most ? all : most);
+}
+
+// Bytes of attention's scratch; where there is no GPU, those of one that has room for every configuration
+static Status decoder_attention_bytes(size_t* bytes, GPT2Config config, int B, int T) {
+    int NH = config.num_heads, HS = config.channels / NH;
+    const char* fault = attention_decode_unsupported(B, T, NH, HS, T);
+    if (fault == NULL) { fault = attention_unsupported(1, T, NH, HS); }
+    if (fault != NULL) { return status_fail("attention: %s", fault); }
+    AttentionGpu gpu;
+    if (attention_gpu(&gpu) != STATUS_OK) {
+        status_clear();
+        gpu = {90, SIZE_MAX};
+    }
+    const auto& configs = ATTENTION_DECODE::decode_configs;
+    const AttentionDecodeConfig* c =
+        attention_config(configs, sizeof(configs) / sizeof(configs[0]), nullptr, HS, gpu.shared_limit);
+    if (c == nullptr) { return status_fail("decode: no configuration for head size %d fits this GPU", HS); }
+    *bytes = c->scratch_bytes(B, T, NH, HS);
+    return STATUS_OK;
+}
+
+// Points a decoder's buffers into `memory`, where d is not NULL; returns their bytes, SIZE_MAX where they do not fit.
+static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int B_, int T_, size_t attention_bytes) {
+    size_t B = (size_t)B_, C = (size_t)config.channels, NH = (size_t)config.num_heads, total = 0;
+    size_t R = (size_t)decoder_prompt_rows(B_, T_), V = (size_t)config.vocab_size,
+           Vp = (size_t)config.padded_vocab_size;
+#define DECODER_PLACE_(ctx, type, name, count)                                                                         \
+    if (d != NULL) { d->name = (type*)(void*)(memory + total); }                                                       \
+    total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));
+    DECODER_BUFFERS(DECODER_PLACE_, )
+#undef DECODER_PLACE_
+    return total;
+}
+
+// Elements of a layer's keys, or values, of all sequences
+static size_t decoder_cache_size(GPT2Config config, int B, int T) {
+    return size_mul(size_mul((size_t)B, (size_t)T), (size_t)config.channels);
+}
+
+Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
+    size_t attention_bytes;
+    status_clear();
+    TRY(gpt2_config_status(config, "the model"));
+    TRY(gpt2_decoder_check_sizes(config, B, T));
+    TRY(decoder_attention_bytes(&attention_bytes, config, B, T));
+    size_t cache = size_mul(decoder_cache_size(config, B, T), 2 * (size_t)config.num_layers * sizeof(floatX));
+    size_t host = (size_t)B * (sizeof(unsigned long long) + sizeof(DecoderSequence) + sizeof(int));
+    host += (size_t)decoder_prompt_rows(B, T) * sizeof(PromptRow);
+    host += (size_t)config.padded_vocab_size * sizeof(floatX) + CEIL_DIV((size_t)config.vocab_size, 32) * 4;
+    plan_set(plan, PLAN_KV_CACHE, PLAN_DEVICE, PLAN_TRAINING, cache);
+    plan_set(plan, PLAN_DECODER, PLAN_DEVICE, PLAN_TRAINING, decoder_place(NULL, NULL, config, B, T, attention_bytes));
+    plan_set(plan, PLAN_HOST_DECODER, PLAN_HOST, PLAN_TRAINING, host);
+    return STATUS_OK;
+}
+
+static void* decoder_alloc(GPT2Decoder* d, PlanRowId row) {
+    size_t available = 0, total = 0, bytes = d->plan.rows[row].bytes;
+    void* p = NULL;
+    if (status_now() != STATUS_OK) { return NULL; }
+    cudaError_t error = cudaMalloc(&p, bytes);
+    if (error != cudaErrorMemoryAllocation) { return cuda_try(error) == STATUS_OK ? p : NULL; }
+    (void)cudaGetLastError(); // or the check after the next launch would report it
+    cudaMemGetInfo(&available, &total);
+    status_fail("%s: %.1f MiB of GPU memory asked for, %.1f MiB free; use fewer sequences at a time, or shorter ones",
+                d->plan.rows[row].name, (double)bytes / (1 << 20), (double)available / (1 << 20));
+    return NULL;
+}
+
+static Status decoder_build(GPT2Decoder* d) {
+    GPT2Config c = d->model->info.config;
+    size_t attention_bytes, B = (size_t)d->B, words = CEIL_DIV((size_t)c.vocab_size, 32);
+    TRY(gpt2_decoder_plan(&d->plan, c, d->B, d->T));
+    TRY(decoder_attention_bytes(&attention_bytes, c, d->B, d->T));
+    TRY(launch_gpu(&d->gpu));
+    d->cache = (floatX*)decoder_alloc(d, PLAN_KV_CACHE);
+    d->memory = decoder_alloc(d, PLAN_DECODER);
+    d->words = (unsigned long long*)pinned_alloc(B * sizeof(unsigned long long));
+    d->logits_host = (floatX*)pinned_alloc((size_t)c.padded_vocab_size * sizeof(floatX));
+    TRY(status_now());
+    d->R = decoder_prompt_rows(d->B, d->T);
+    d->sequences = (DecoderSequence*)calloc(B, sizeof(DecoderSequence));
+    d->rows_host = (PromptRow*)malloc((size_t)d->R * sizeof(PromptRow));
+    d->last_host = (int*)malloc(B * sizeof(int));
+    d->seen_host = (unsigned*)malloc(words * sizeof(unsigned));
+    if (d->sequences == NULL || d->rows_host == NULL || d->last_host == NULL || d->seen_host == NULL) {
+        return status_fail("no memory for a decoder");
+    }
+    decoder_place(d, (char*)d->memory, c, d->B, d->T, attention_bytes);
+    memset(d->words, 0, B * sizeof(unsigned long long));
+    // caches, too: what is read must be finite, also where it is multiplied by 0
+    cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->model->stream));
+    cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->model->stream));
+    return cuda_try(cudaStreamSynchronize(d->model->stream));
+}
+
+Status gpt2_decoder_create(GPT2Decoder** result, GPT2* model, int B, int T) {
+    status_clear();
+    *result = NULL;
+    GPT2Decoder* d = (GPT2Decoder*)calloc(1, sizeof(GPT2Decoder));
+    if (d == NULL) { return status_fail("no memory for a decoder"); }
+    plan_clear(&d->plan);
+    d->model = model, d->B = B, d->T = T;
+    if (decoder_build(d) != STATUS_OK) {
+        gpt2_decoder_free(d);
+        return STATUS_ERROR;
+    }
+    *result = d;
+    return STATUS_OK;
+}
+
+void gpt2_decoder_free(GPT2Decoder* d) {
+    if (d == NULL) { return; }
+    cudaStreamSynchronize(d->model->stream);
+    for (int i = 0; i < DECODER_MAX_BUCKETS; i++) {
+        if (d->steps_to[i] != NULL) { cudaGraphExecDestroy(d->steps_to[i]); }
+        if (d->feeds_to[i] != NULL) { cudaGraphExecDestroy(d->feeds_to[i]); }
+    }
+    if (d->cache != NULL) { cudaFree(d->cache); }
+    if (d->memory != NULL) { cudaFree(d->memory); }
+    if (d->words != NULL) { cudaFreeHost(d->words); }
+    if (d->logits_host != NULL) { cudaFreeHost(d->logits_host); }
+    (void)cudaGetLastError(); // or this thread's next decoder would report it
+    free(d->sequences);
+    free(d->rows_host);
+    free(d->last_host);
+    free(d->seen_host);
+    free(d);
+}
+
+// ----------------------------------------------------------------------------
+// The layers
+
+static floatX* decoder_keys(const GPT2Decoder* d, int layer) {
+    return d->cache + (size_t)layer * 2 * decoder_cache_size(d->model->info.config, d->B, d->T);
+}
+static floatX* decoder_values(const GPT2Decoder* d, int layer) {
+    return decoder_keys(d, layer) + decoder_cache_size(d->model->info.config, d->B, d->T);
+}
+
+// The linear layers of M rows of the residual stream x (M,C); positions as DecodeLinear has them
+typedef struct {
+    GPT2Decoder* d;
+    floatX* x;
+    const int* positions;
+    int M;
+} DecoderRows;
+
+static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
+                           const floatX* norm_weight, const floatX* norm_bias, int C, int OC, DecodeEpilogue epilogue) {
+    DecodeLinear p = {out, inp, weight, bias, norm_weight, norm_bias, r.positions, r.M, C, OC, OC, epilogue};
+    decode_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
+}
+static void decoder_qkv(DecoderRows r, ParameterTensors w, int C) {
+    decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, DECODE_STORE);
+}
+// x += attproj(atty);  x += fcproj(gelu(fc(ln2(x))))
+static void decoder_after_attention(DecoderRows r, ParameterTensors w, int C) {
+    decoder_linear(r, r.x, r.d->atty, w.attprojw, w.attprojb, NULL, NULL, C, C, DECODE_RESIDUAL);
+    decoder_linear(r, r.d->fch, r.x, w.fcw, w.fcb, w.ln2w, w.ln2b, C, 4 * C, DECODE_GELU);
+    decoder_linear(r, r.x, r.d->fch, w.fcprojw, w.fcprojb, NULL, NULL, 4 * C, C, DECODE_RESIDUAL);
+}
+
+// logits (B,Vp) of the slots that have a position, from x (B,C)
+static void decoder_head(GPT2Decoder* d) {
+    GPT2Config c = d->model->info.config;
+    const ParameterTensors* p = &d->model->params;
+    DecodeLinear head = {
+        d->logits,           d->x,        p->wte, NULL, p->lnfw, p->lnfb, d->positions, d->B, c.channels, c.vocab_size,
+        c.padded_vocab_size, DECODE_STORE};
+    decode_linear(d->gpu, head, d->ln, d->model->stream);
+}
+
+// One token of every slot that has a position
+static void decoder_layers(GPT2Decoder* d, int max_length) {
+    GPT2Config c = d->model->info.config;
+    int C = c.channels, NH = c.num_heads;
+    DecoderRows rows = {d, d->x, d->positions, d->B};
+    for (int i = 0; i < c.num_layers; i++) {
+        ParameterTensors w = gpt2_layer_parameters(d->model, i);
+        decoder_qkv(rows, w, C);
+        attention_decode(d->atty, decoder_keys(d, i), decoder_values(d, i), d->qkv, d->positions, d->attention_scratch,
+                         d->B, d->T, NH, C / NH, max_length, d->model->stream);
+        decoder_after_attention(rows, w, C);
+    }
+    decoder_head(d);
+}
+
+// ----------------------------------------------------------------------------
+// A step as a CUDA graph
+
+static DecodeBegin decoder_begin(const GPT2Decoder* d) {
+    GPT2Config c = d->model->info.config;
+    DecodeBegin p = {};
+    p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
+    p.x = d->x, p.wte = d->model->params.wte, p.wpe = d->model->params.wpe;
+    p.step = d->step, p.word = d->words, p.feed = d->feed;
+    p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
+    p.words = (int)CEIL_DIV((size_t)c.vocab_size, 32);
+    return p;
+}
+
+// The first kernel is launched as an ordinary one: what came before the graph has ended.
+static void decoder_launch_step(GPT2Decoder* d, int feed, int max_length) {
+    if (feed) {
+        decode_feed_kernel<<<(unsigned)d->B, 256, 0, d->model->stream>>>(decoder_begin(d));
+    } else {
+        decode_sample_kernel<<<(unsigned)d->B, SAMPLE_THREADS, 0, d->model->stream>>>(decoder_begin(d));
+    }
+    cuda_try(cudaGetLastError());
+    decoder_layers(d, max_length);
+}
+
+// The graph of a step, made when it is first asked for; feed: with a token that is given. max_length: tokens of the longest
+// sequence after it; a graph serves up to the next power of two.
+static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, int feed, int max_length) {
+    int bucket = 6; // 64
+    while (1 << bucket < max_length) { bucket++; }
+    cudaGraphExec_t* exec = &(feed ? d->feeds_to : d->steps_to)[bucket];
+    cudaGraph_t graph = NULL;
+    if (*exec == NULL) {
+        int bound = d->T < 1 << bucket ? d->T : 1 << bucket;
+        // relaxed: a kernel's first launch may load it
+        TRY(cuda_try(cudaStreamBeginCapture(d->model->stream, cudaStreamCaptureModeRelaxed)));
+        decoder_launch_step(d, feed, bound);
+        cuda_try(cudaStreamEndCapture(d->model->stream, &graph));
+        if (status_now() == STATUS_OK) { cuda_try(cudaGraphInstantiate(exec, graph, 0)); }
+        if (graph != NULL) { cudaGraphDestroy(graph); }
+        TRY(status_now());
+    }
+    *result = *exec;
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Prompts
+
+// k, v and attention of a layer for N rows: prompts of equal length that follow each other go together, with the configuration
+// that one alone would have.
+static void decoder_prompt_attention(GPT2Decoder* d, int layer, const DecoderPrompt* prompts, int num_prompts, int N) {
+    int C = d->model->info.config.channels, NH = d->model->info.config.num_heads, HS = C / NH;
+    cudaStream_t stream = d->model->stream;
+    prompt_cache(d->gpu, decoder_keys(d, layer), decoder_values(d, layer), d->qkv, d->rows, N, d->T, NH, HS, stream);
+    size_t row = 0;
+    for (int i = 0, end; i < num_prompts; i = end) {
+        int T = prompts[i].count;
+        for (end = i + 1; end < num_prompts && prompts[end].count == T;) { end++; }
+        const AttentionForwardConfig* config = attention_forward_choice(1, T, NH, HS).config;
+        if (config == nullptr) { return; }
+        config->launch(d->atty + row * (size_t)C, d->l, d->m, d->qkv + row * 3 * (size_t)C, end - i, T, NH, HS, stream);
+        row += (size_t)(end - i) * (size_t)T;
+    }
+}
+
+// Prompts of together at most R tokens: their keys and values, and the logits after each
+static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
+    const ParameterTensors* p = &d->model->params;
+    int C = d->model->info.config.channels, N = 0;
+    cudaStream_t stream = d->model->stream;
+    for (int b = 0; b < d->B; b++) { d->last_host[b] = -1; }
+    for (int i = 0; i < num_prompts; i++) {
+        for (int t = 0; t < prompts[i].count; t++) { d->rows_host[N++] = {prompts[i].tokens[t], prompts[i].slot, t}; }
+        d->last_host[prompts[i].slot] = N - 1;
+    }
+    cuda_try(cudaMemcpyAsync(d->rows, d->rows_host, (size_t)N * sizeof(PromptRow), cudaMemcpyHostToDevice, stream));
+    cuda_try(cudaMemcpyAsync(d->last, d->last_host, (size_t)d->B * sizeof(int), cudaMemcpyHostToDevice, stream));
+    prompt_embed(d->gpu, d->prompt_x, d->rows, p->wte, p->wpe, N, C, stream);
+    DecoderRows rows = {d, d->prompt_x, NULL, N};
+    for (int i = 0; i < d->model->info.config.num_layers; i++) {
+        ParameterTensors w = gpt2_layer_parameters(d->model, i);
+        decoder_qkv(rows, w, C);
+        decoder_prompt_attention(d, i, prompts, num_prompts, N);
+        decoder_after_attention(rows, w, C);
+    }
+    prompt_last(d->gpu, d->x, d->positions, d->prompt_x, d->last, d->rows, d->B, C, stream);
+    decoder_head(d);
+    TRY(cuda_try(cudaStreamSynchronize(stream))); // the host's rows are free again
+    return status_now();
+}
+
+// The slot's sampler, and the tokens that it has seen
+static void decoder_set_slot(GPT2Decoder* d, const DecoderPrompt* p) {
+    size_t words = CEIL_DIV((size_t)d->model->info.config.vocab_size, 32);
+    DecodeSlot slot = {p->sampler, p->sample, p->count, 1};
+    memset(d->seen_host, 0, words * sizeof(unsigned));
+    for (int t = 0; t < p->count; t++) { d->seen_host[p->tokens[t] / 32] |= 1u << p->tokens[t] % 32; }
+    cuda_try(cudaMemcpyAsync(d->seen + (size_t)p->slot * words, d->seen_host, words * sizeof(unsigned),
+                             cudaMemcpyHostToDevice, d->model->stream)); // from pageable memory: it is read at once
+    decode_set_slot_kernel<<<1, 1, 0, d->model->stream>>>(d->slots, p->slot, slot);
+    cuda_try(cudaGetLastError());
+    d->sequences[p->slot].length = p->count;
+    d->sequences[p->slot].active = 1;
+}
+
+Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
+    status_clear();
+    TRY(gpt2_decoder_check_prompts(&d->model->info, prompts, num_prompts, d->B, d->T));
+    NvtxRange range("prompts");
+    gpt2_wait_weights(d->model);
+    for (int i = 0, end; i < num_prompts; i = end) {
+        int N = 0;
+        for (end = i; end < num_prompts && N + prompts[end].count <= d->R; end++) { N += prompts[end].count; }
+        TRY(decoder_prompts(d, prompts + i, end - i));
+    }
+    for (int i = 0; i < num_prompts; i++) { decoder_set_slot(d, &prompts[i]); }
+    return status_now();
+}
+
+// ----------------------------------------------------------------------------
+// Steps
+
+static int decoder_has(const GPT2Decoder* d, int slot) { return slot >= 0 && slot < d->B; }
+
+int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, slot) ? d->sequences[slot].length : 0; }
+
+Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count) {
+    status_clear();
+    TRY(gpt2_decoder_check_append(&d->model->info, slot, gpt2_decoder_length(d, slot), tokens, count, d->B, d->T));
+    NvtxRange range("append");
+    for (int i = 0; i < count; i++) {
+        cudaGraphExec_t graph;
+        TRY(decoder_graph(d, &graph, 1, d->sequences[slot].length + 1));
+        decode_set_feed_kernel<<<1, 1, 0, d->model->stream>>>(d->feed, slot, tokens[i]);
+        TRY(cuda_try(cudaGetLastError()));
+        TRY(cuda_try(cudaGraphLaunch(graph, d->model->stream)));
+        d->sequences[slot].length++;
+    }
+    return STATUS_OK;
+}
+
+// Waits for the step's tokens, which the GPU writes before it computes what follows from them.
+static Status decoder_wait(GPT2Decoder* d, int* tokens) {
+    const volatile unsigned long long* words = d->words;
+    for (int b = 0; b < d->B; b++) {
+        for (unsigned spins = 1; (unsigned)(words[b] >> 32) != d->steps; spins++) {
+            if (spins % 4096 != 0) { continue; }
+            cudaError_t error = cudaStreamQuery(d->model->stream);
+            if (error == cudaErrorNotReady) { continue; }
+            TRY(cuda_try(error));
+            if ((unsigned)(words[b] >> 32) != d->steps) { return status_fail("decode: a step ended without a token"); }
+        }
+        tokens[b] = (int)(unsigned)words[b];
+    }
+    return STATUS_OK;
+}
+
+Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
+    int active = 0, max_length = 1;
+    status_clear();
+    for (int b = 0; b < d->B; b++) {
+        const DecoderSequence* s = &d->sequences[b];
+        tokens[b] = -1;
+        active += s->active;
+        if (s->active && s->length < d->T && s->length + 1 > max_length) { max_length = s->length + 1; }
+    }
+    if (active == 0) { return STATUS_OK; }
+    NvtxRange range("step");
+    cudaGraphExec_t graph;
+    TRY(decoder_graph(d, &graph, 0, max_length));
+    TRY(cuda_try(cudaGraphLaunch(graph, d->model->stream)));
+    d->steps++;
+    TRY(decoder_wait(d, tokens));
+    for (int b = 0; b < d->B; b++) {
+        DecoderSequence* s = &d->sequences[b];
+        if (!s->active) { continue; }
+        if (s->length < d->T) {
+            s->length++;
+        } else {
+            s->active = 0;
+        }
+    }
+    return STATUS_OK;
+}
+
+static void decoder_set_active(GPT2Decoder* d, int slot, int active) {
+    if (d->sequences[slot].active == active) { return; }
+    decode_set_active_kernel<<<1, 1, 0, d->model->stream>>>(d->slots, slot, active);
+    cuda_try(cudaGetLastError());
+    d->sequences[slot].active = active;
+}
+
+void gpt2_decoder_stop(GPT2Decoder* d, int slot) {
+    if (decoder_has(d, slot)) { decoder_set_active(d, slot, 0); }
+}
+
+void gpt2_decoder_resume(GPT2Decoder* d, int slot) {
+    int length = gpt2_decoder_length(d, slot);
+    if (length > 0 && length < d->T) { decoder_set_active(d, slot, 1); }
+}
+
+Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {
+    size_t V = (size_t)d->model->info.config.vocab_size, Vp = (size_t)d->model->info.config.padded_vocab_size;
+    status_clear();
+    if (gpt2_decoder_length(d, slot) < 1) {
+        return status_fail("logits of sequence %d of %d, which has no token", slot, d->B);
+    }
+    TRY(cuda_try(cudaMemcpyAsync(d->logits_host, d->logits + (size_t)slot * Vp, V * sizeof(floatX),
+                                 cudaMemcpyDeviceToHost, d->model->stream)));
+    TRY(cuda_try(cudaStreamSynchronize(d->model->stream)));
+    for (size_t v = 0; v < V; v++) { logits[v] = (float)d->logits_host[v]; }
+    return STATUS_OK;
+}
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "llmc/generate.h"
+
+int main(int argc, char** argv) { return generate_main(argc, argv); }
+#endif

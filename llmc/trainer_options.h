@@ -1,0 +1,134 @@
+/*
+Checks a run's options against each other, and against what the data holds. What can only be a mistake ends with one line;
+what is odd is noted.
+*/
+#ifndef LLMC_TRAINER_OPTIONS_H
+#define LLMC_TRAINER_OPTIONS_H
+
+#include <float.h>
+
+#include "trainer_state.h"
+
+// Checks AdamW's settings and the schedule's: what can only be a mistake is refused, what is odd is noted.
+static inline void trainer_check_optimizer_(const Options* o) {
+    if (o->learning_rate != 0.0 && o->learning_rate < (double)FLT_MIN) {
+        fatal("-l %g: fp32 holds no rate below %g; raise it, or say -l 0 to leave the weights as they are",
+              o->learning_rate, (double)FLT_MIN);
+    }
+    if (o->learning_rate * o->weight_decay >= 1.0) {
+        fatal("-l %g times -c %g is 1 or more: weight decay alone would take away every weight in one step; lower one",
+              o->learning_rate, o->weight_decay);
+    }
+    if (o->grad_clip != 0.0 && o->grad_clip < (double)FLT_MIN) {
+        fatal("--grad-clip %g: fp32 holds no norm below %g; raise it, or say --grad-clip 0 for no clipping",
+              o->grad_clip, (double)FLT_MIN);
+    }
+    if (o->learning_rate > 0.1) {
+        printf("note: -l %g: AdamW may change every weight by about that much in a step; usual rates are below 0.01\n",
+               o->learning_rate);
+    }
+    if (o->grad_clip != 0.0 && o->grad_clip <= o->epsilon) {
+        printf("note: --grad-clip %g is not above --epsilon %g, which then shrinks every update\n", o->grad_clip,
+               o->epsilon);
+    }
+    if (o->beta1 > o->beta2) {
+        printf("note: --beta1 %g is above --beta2 %g: the first moment would forget more slowly than the second; are "
+               "they swapped?\n",
+               o->beta1, o->beta2);
+    }
+    if (strcmp(o->scheduler, "constant") == 0 && o->warmup > 0) {
+        printf("note: -u %d has no effect: -k constant has no warm-up\n", o->warmup);
+    }
+    if (strcmp(o->scheduler, "constant") == 0 && o->final_fraction != 1.0) {
+        printf("note: -q %g has no effect: -k constant does not decay\n", o->final_fraction);
+    }
+}
+
+// The tokens of a step, which B and T must divide, and its micro-batches, which the processes must
+static inline void trainer_check_batch_(Options* o, int processes) {
+    long long tokens = (long long)o->batch * o->time, all = tokens * processes;
+    if (tokens > INT_MAX) { fatal("-b %d times -t %d is more than 2^31 tokens; lower one", o->batch, o->time); }
+    if (o->total_batch == -1 && all > INT_MAX) {
+        fatal("-b %d times -t %d times %d processes is more than 2^31 tokens; lower one", o->batch, o->time, processes);
+    }
+    if (o->total_batch == -1) { o->total_batch = (int)all; }
+    if (o->total_batch < 1 || o->total_batch % tokens != 0) {
+        fatal("-d %d is not a multiple of -b %d times -t %d = %lld tokens", o->total_batch, o->batch, o->time, tokens);
+    }
+    if (o->total_batch % all != 0) {
+        fatal(
+            "-d %d is %lld micro-batches of -b %d times -t %d tokens, which %d processes cannot share evenly; the next "
+            "-d that they can is %lld",
+            o->total_batch, o->total_batch / tokens, o->batch, o->time, processes, (o->total_batch / all + 1) * all);
+    }
+}
+
+// Checks the options against each other; cli_parse has checked each flag by itself.
+static inline void trainer_check_options(Options* o, int processes) {
+    if (o->batch != CLI_AUTO) { trainer_check_batch_(o, processes); }
+    if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }
+    if (o->checkpoints_keep > 0 && o->checkpoint_every == 0) {
+        printf("note: -nk %d without -n, the steps between checkpoints: there are none to keep\n", o->checkpoints_keep);
+    }
+    if (o->checkpoint_every > 0 && o->output_dir == NULL) {
+        printf("note: -n %d without -o, the directory to write to: no checkpoints\n", o->checkpoint_every);
+        o->checkpoint_every = 0;
+    }
+    if (o->overwrite && o->output_dir == NULL) {
+        printf("note: --overwrite without -o: there is nothing to replace\n");
+    }
+    if (o->resume_anyway && !o->resume) { printf("note: --resume-anyway without -y 1: the run begins anew\n"); }
+    if (o->max_skips != cli_defaults().max_skips && strcmp(o->non_finite, "skip") != 0) {
+        printf("note: --max-skips %d has no effect without --non-finite skip\n", o->max_skips);
+    }
+    if (o->sample_every > 0 && o->sample_tokens > o->time) {
+        printf("note: -g %d is above -t %d: samples end after %d tokens\n", o->sample_tokens, o->time, o->time);
+    }
+    trainer_check_optimizer_(o);
+    if (o->overfit) { o->train_data = o->val_data; }
+}
+
+// Refuses patterns of which one takes in files of the other, where there are validations. The same files for both, which
+// nobody names by mistake, are noted.
+static inline void trainer_check_data_(const Trainer* t) {
+    const Options* o = &t->options;
+    const char* file = NULL;
+    if (o->overfit || o->val_steps == 0) { return; }
+    size_t shared = dataloader_shared_files(&t->train, &t->val, &file);
+    if (shared == 0) { return; }
+    if (shared < t->train.num_shards) {
+        fatal("-i %s takes in %s, a file of the validation data; narrow it, or say -m 0 for no validation",
+              o->train_data, file);
+    }
+    if (shared < t->val.num_shards) {
+        fatal("-j %s takes in %s, a file of the training data; narrow it, or say -m 0 for no validation", o->val_data,
+              file);
+    }
+    printf("note: -i %s and -j %s are the same data: the validation loss says nothing about other text\n",
+           o->train_data, o->val_data);
+}
+
+// Checks the options against what the data holds and the number of steps that follows.
+static inline void trainer_check_steps_(const Trainer* t) {
+    const Options* o = &t->options;
+    if (t->num_steps == 0 && o->max_steps == -1) {
+        fatal("-d %d is more than the %zu tokens of -i %s: one epoch (-x -1) has no step; lower -d, or name the steps "
+              "with -x",
+              o->total_batch, dataloader_tokens(&t->train), o->train_data);
+    }
+    if (o->val_steps > t->val_batches) {
+        printf("note: -m %d: the validation data has %d batches of -b %d times -t %d; a validation takes each once\n",
+               o->val_steps, t->val_batches, o->batch, o->time);
+    }
+    int every = o->verify_every, trains = t->first_step < t->num_steps;
+    if (trains && every > 0 && t->first_step / every == t->num_steps / every) {
+        printf("note: --verify-every %d: none of the steps %d to %d is a multiple of it, so none is computed twice\n",
+               every, t->first_step + 1, t->num_steps);
+    }
+    if (o->warmup > t->num_steps && t->num_steps > 0 && strcmp(o->scheduler, "constant") != 0) {
+        printf("note: -u %d is above the run's %d steps: the learning rate ends at %.3g, on its way to -l %g\n",
+               o->warmup, t->num_steps, (double)get_learning_rate(&t->schedule, t->num_steps - 1), o->learning_rate);
+    }
+}
+
+#endif

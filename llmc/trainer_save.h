@@ -1,0 +1,142 @@
+/*
+Checkpoints of a run, those that are due and those that a signal asks for; and the end of a run that went wrong.
+*/
+#ifndef LLMC_TRAINER_SAVE_H
+#define LLMC_TRAINER_SAVE_H
+
+#include "signals.h"
+#include "trainer_state.h"
+
+// The step of the next checkpoint after `step`, or -1
+static inline int trainer_next_checkpoint_(const Trainer* t, int step) {
+    int every = t->options.checkpoint_every;
+    if (every == 0 || step == t->num_steps) { return -1; }
+    return every < t->num_steps - step / every * every ? (step / every + 1) * every : t->num_steps;
+}
+
+// The line of --log-json of a save that has ended.
+static inline void trainer_log_save_(Trainer* t, CheckpointResult result) {
+    const CheckpointWriter* w = &t->writer;
+    if (result == CHECKPOINT_NONE || result == CHECKPOINT_WRITING || w->step == t->logged_save) { return; }
+    t->logged_save = w->step;
+    if (!step_log_begin(&t->log, w->step)) { return; }
+    step_log_text(&t->log, "event", "checkpoint");
+    step_log_flag(&t->log, "saved", result == CHECKPOINT_SAVED);
+    if (result == CHECKPOINT_SAVED) {
+        step_log_text(&t->log, "path", checkpoint_paths(w->settings.folder->path, w->step).model);
+        step_log_number(&t->log, "seconds", w->seconds);
+    } else if (w->message[0] != '\0') {
+        step_log_text(&t->log, "message", w->message);
+    }
+    step_log_end(&t->log);
+}
+
+// Says what has become of the save that was under way, if it has ended; with `wait`, when it has. Of several processes one may
+// hear before the others of a save that ends the run: it ends when all know.
+static inline void trainer_end_save_(Trainer* t, int wait) {
+    CheckpointResult result = wait ? checkpoint_writer_wait(&t->writer) : checkpoint_writer_poll(&t->writer);
+    t->saved_step = t->writer.settings.newest;
+    trainer_log_save_(t, result);
+    if (result != CHECKPOINT_NOT_FINITE || t->ended) { return; }
+    t->agreement.knows = 1;
+    if (!wait && comm_size(t->comm) > 1) { return; }
+    t->ended = 1;
+    t->exit_code = EXIT_NOT_FINITE;
+    snprintf(t->failure, sizeof(t->failure), "%s", t->writer.message);
+}
+
+// Starts a save; the last one of a run is waited for.
+static inline void trainer_save_(Trainer* t, int step, int last) {
+    gpt2_range_begin("checkpoint");
+    check(checkpoint_writer_save(&t->writer, &t->train, &t->outliers, &t->start.identity, step,
+                                 last ? -1 : trainer_next_checkpoint_(t, step)));
+    trainer_end_save_(t, last);
+    gpt2_range_end();
+}
+
+// Ends the run with an exit code and, once it is closed, one line on what was wrong. With `save` the weights are good and the
+// loader stands where `step` begins: then that is saved, so that nothing is lost.
+#if defined(__GNUC__)
+__attribute__((format(printf, 5, 6)))
+#endif
+static inline void
+trainer_fail_(Trainer* t, int step, int save, int exit_code, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(t->failure, sizeof(t->failure), format, args);
+    va_end(args);
+    t->ended = 1;
+    t->exit_code = exit_code;
+    if (t->options.output_dir == NULL) { return; }
+    trainer_end_save_(t, 1);
+    t->writer.settings.keep = 0; // which of the older ones is a better beginning is not for -nk to say
+    if (save && step > 0 && step != t->saved_step) { trainer_save_(t, step, 1); }
+}
+
+// Ends the run where the processes do not have the same loss and norm of the step before `step`; returns 1 there. What it has
+// made of the weights is not saved.
+static inline int trainer_differs_(Trainer* t, int step) {
+    if (t->agreement.difference[0] == '\0' || t->ended) { return 0; }
+    trainer_fail_(
+        t, step, 0, EXIT_CORRUPTION,
+        "step %d/%d: %s, which should be equal: silent data corruption; test these machines before they train on", step,
+        t->num_steps, t->agreement.difference);
+    return 1;
+}
+
+// What the run has failed of, and which checkpoint is whole. Nothing where it went well. Of several processes, which all fail
+// of the same, rank 0 says it.
+static inline void trainer_say_failure_(const Trainer* t) {
+    if (t->failure[0] == '\0' || comm_rank(t->comm) != 0) { return; }
+    // a folder may have been deleted
+    if (t->saved_step >= 0 && file_exists(checkpoint_paths(t->options.output_dir, t->saved_step).done)) {
+        print_error("%s; checkpoint %08d in %s is whole", t->failure, t->saved_step, t->options.output_dir);
+    } else {
+        print_error("%s; there is no checkpoint", t->failure);
+    }
+}
+
+// Ends the run, and says where it can go on.
+static inline void trainer_stop_(Trainer* t, int step, int number) {
+    const Options* o = &t->options;
+    t->ended = 1;
+    trainer_keep_line(t);
+    if (step == t->first_step) {
+        printf("stopped by %s before the first step: nothing to save\n", signals_name(number));
+    } else if (o->output_dir == NULL) {
+        printf("stopped by %s after step %d/%d; nothing is saved: there is no -o\n", signals_name(number), step,
+               t->num_steps);
+    } else if (t->writer.result != CHECKPOINT_SAVED) {
+        printf("stopped by %s after step %d/%d, which is not saved\n", signals_name(number), step, t->num_steps);
+    } else {
+        printf("stopped by %s after step %d/%d; the same command with -y 1 goes on from there\n", signals_name(number),
+               step, t->num_steps);
+    }
+}
+
+// Saves where a checkpoint is due, and where a signal asks for one. Says what has become of the last one.
+static inline void trainer_checkpoint(Trainer* t, int step) {
+    const Options* o = &t->options;
+    int stop = agreement_stop(&t->agreement),
+        trained = step > t->first_step; // else it is a new model, or was just read
+    if (t->ended) { return; }
+    int asked = trained && (stop || agreement_take_save(&t->agreement));
+    int due = trained && o->checkpoint_every > 0 && trainer_due(t, step, o->checkpoint_every);
+    if (asked || due) {
+        check(agree(&t->agreement, STATUS_OK)); // on what the last step came to
+        if (trainer_differs_(t, step)) { return; }
+    }
+    if (o->output_dir != NULL) {
+        if (stop && asked) { checkpoint_writer_give_up(&t->writer); }
+        trainer_end_save_(t, asked || due);
+        if (t->ended) { return; }
+        if (asked || due) { trainer_save_(t, step, stop || step == t->num_steps); }
+    }
+    if (asked && !stop && o->output_dir == NULL) {
+        trainer_keep_line(t);
+        printf("note: SIGUSR1, but there is no -o: nothing is saved\n");
+    }
+    if (stop) { trainer_stop_(t, step, stop); }
+}
+
+#endif

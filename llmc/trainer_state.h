@@ -1,0 +1,90 @@
+/*
+A training run: what it is made of, and how it ends. trainer.h has the loop.
+
+Of several processes each has a Trainer, and goes through the same steps to the same end. Rank 0 alone prints, logs, samples
+and sees the folder: the others' stdout is /dev/null.
+*/
+#ifndef LLMC_TRAINER_STATE_H
+#define LLMC_TRAINER_STATE_H
+
+#include "agreement.h"
+#include "checkpoint_writer.h"
+#include "trainer_flags.h"
+#include "dataloader.h"
+#include "evalloader.h"
+#include "gpt2_model.h"
+#include "launch.h"
+#include "logger.h"
+#include "outlier_detector.h"
+#include "resume.h"
+#include "run_plan.h"
+#include "schedulers.h"
+#include "step_log.h"
+#include "terminal_curve.h"
+#include "step_times.h"
+#include "tokenizer.h"
+#include "train_step.h"
+#include "watchdog.h"
+
+// How a run ends. EXIT_SUCCESS also where SIGTERM or SIGINT stopped it; EXIT_FAILURE: what the user asked for is wrong.
+enum { EXIT_NOT_FINITE = 3, EXIT_NOT_SAVED = 4, EXIT_CORRUPTION = 5 };
+
+typedef struct {
+    Options options;
+    Launch launch;       // which process of the run this is
+    Comm* comm;          // all of them; NULL: this one alone
+    Agreement agreement; // of all of them
+    int device;          // index of the GPU
+    RunPlan plan;
+    StepTimes times;
+    GPT2* model;
+    DataLoader train, val;
+    EvalLoader hellaswag;
+    Tokenizer tokenizer;
+    RunStart start; // the folder, the identity of the run, and what it goes on from
+    Logger logger;
+    StepLog log;     // --log-json
+    int terminal;    // 1: steps are shown in one line, which is written over
+    char line[512];  // of the last step, which is still to be printed; "": there is none
+    double shown;    // when the terminal's line was written last
+    LossCurve curve; // on a terminal
+    LearningRateScheduler schedule;
+    Outliers outliers;
+    Outliers outliers_before; // the step under way
+    TrainStep step;           // its gradients
+    Watchdog watchdog;
+    CheckpointWriter writer;   // open where there is an -o
+    int first_step, num_steps; // steps first_step .. num_steps-1 are trained
+    int resumed;               // 1: first_step is a checkpoint that was read
+    int unchecked_model;       // 1: the weights came from a file without checksums
+    int val_batches;
+    int accumulation;         // micro-steps of a step in this process
+    double gemm_flops;        // FLOP/s of a large GEMM of each process, measured: the denominator of MFU
+    double seconds;           // of all steps but the first
+    double rate;              // tokens/s, exponentially averaged
+    int timed_steps;          // steps that `seconds` is the sum of
+    int skipped;              // 1: the step under way has not updated the weights
+    int skips;                // updates that were not finite and were skipped, one after the other
+    int warned_of_loss;       // 1: that it blows up
+    int warned_of_evaluation; // 1: that a loss of validation or HellaSwag is not finite
+    int saved_step;           // of the newest whole checkpoint that this run has written or read, or -1
+    int logged_save;          // the step of the newest save that the log tells of, or -1
+    int stdout_failed;        // 1: it was said that stdout cannot be written
+    int ended;                // 1: no step follows
+    int exit_code;
+    char failure[STATUS_BYTES]; // what it ends with; "" where nothing is wrong
+} Trainer;
+
+// On a terminal: prints the last step's line for good, before what comes after it.
+static inline void trainer_keep_line(Trainer* t) {
+    terminal_line_clear();
+    fputs(t->line, stdout);
+    t->line[0] = '\0';
+}
+
+// 1 where `step` is a multiple of `every`, or the run's last; with `every` 0, only the last.
+static inline int trainer_due(const Trainer* t, int step, int every) {
+    return step == t->num_steps || (every > 0 && step % every == 0);
+}
+
+#endif

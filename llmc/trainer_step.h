@@ -1,0 +1,260 @@
+/*
+One step of a run: gradients, the checks on them, AdamW, and the line that is printed. What is not finite, or comes out
+otherwise when it is computed again, ends the run before the update.
+*/
+#ifndef LLMC_TRAINER_STEP_H
+#define LLMC_TRAINER_STEP_H
+
+#include "progress.h"
+#include "trainer_save.h"
+
+// FLOPs of a token, forward and backward, of which MFU is computed: 6 per parameter that is in a GEMM (all but the position
+// embedding), and per layer 2 T C for the forward of causal attention and 4 T C for its backward.
+static inline double flops_per_token(const GPT2Info* info, int T) {
+    GPT2Config c = info->config;
+    double multiplied = (double)info->num_parameters - (double)c.max_seq_len * c.channels;
+    return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
+}
+
+// " (+1.23z)"; empty where there is no z-score: while the detector's window fills, and of what is not finite.
+static inline const char* format_z(char* text, size_t size, float z) {
+    text[0] = '\0';
+    if (isfinite(z)) { snprintf(text, size, " (%+.2fz)", (double)z); }
+    return text;
+}
+
+// The step's line of --log-json
+static inline void trainer_log_step_(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
+                                     float learning_rate, double seconds, double mfu) {
+    StepLog* log = &t->log;
+    if (!step_log_begin(log, step)) { return; }
+    step_log_number(log, "loss", (double)result.loss);
+    step_log_number(log, "norm", (double)result.norm);
+    step_log_number(log, "lr", (double)learning_rate);
+    step_log_number(log, "ms", 1e3 * seconds);
+    step_log_number(log, "tokens_per_second", t->options.total_batch / seconds);
+    step_log_number(log, "mfu", mfu);
+    step_log_number(log, "memory", (double)gpt2_info(t->model)->memory_bytes);
+    step_log_number(log, "loss_z", (double)loss_z);
+    step_log_number(log, "norm_z", (double)norm_z);
+    step_log_flag(log, "finite", step_is_finite(result));
+    step_log_flag(log, "skipped", t->skipped);
+    step_log_end(log);
+}
+
+// A step on a terminal: as much as fits of a line that the next one is written over, at most ten a second.
+static inline void trainer_show_step_(Trainer* t, int step, StepResult result, double mfu, const char* left) {
+    char line[512];
+    double now = wall_seconds();
+    size_t columns = (size_t)terminal_columns();
+    curve_add(&t->curve, result.loss);
+    if (now - t->shown < PROGRESS_TERMINAL_SECONDS && step + 1 < t->num_steps) { return; }
+    t->shown = now;
+    snprintf(line, sizeof(line), "step %d/%d | loss %.4f | norm %.3f | %.0f tok/s | %s left | %.1f%% MFU | %.0f MiB",
+             step + 1, t->num_steps, (double)result.loss, (double)result.norm, t->rate, left, 100.0 * mfu,
+             (double)gpt2_info(t->model)->memory_bytes / (1 << 20));
+    if (columns <= sizeof(line)) { line[columns - 1] = '\0'; }
+    terminal_line_show(line);
+}
+
+static inline void trainer_report(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
+                                  float learning_rate, double seconds) {
+    const Options* o = &t->options;
+    double rate = o->total_batch / seconds;
+    int done = step - t->first_step; // steps before this one
+    t->seconds += done > 0 ? seconds : 0.0;
+    t->timed_steps += done > 0;
+    if (done > 0) { step_times_add(&t->times, seconds); }
+    t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
+    float loss = result.loss, norm = result.norm;
+    double mfu = flops_per_token(gpt2_info(t->model), o->time) * rate / (t->gemm_flops * comm_size(t->comm));
+    char left[32], of_loss[32], of_norm[32];
+    format_duration(left, sizeof(left), (double)(t->num_steps - step - 1) * o->total_batch / t->rate);
+    snprintf(t->line, sizeof(t->line),
+             "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.1f%% MFU | %.0f tok/s | %s left\n",
+             step + 1, t->num_steps, loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,
+             format_z(of_norm, sizeof(of_norm), norm_z), learning_rate, seconds * 1e3, 100.0 * mfu, t->rate, left);
+    if (t->terminal) {
+        trainer_show_step_(t, step, result, mfu, left);
+    } else {
+        trainer_keep_line(t);
+    }
+    stdout_flush(&t->stdout_failed);
+    if (o->log_gpu_every > 0 && comm_rank(t->comm) == 0 && (step + 1) % o->log_gpu_every == 0) {
+        if (t->terminal) { trainer_keep_line(t); }
+        gpt2_log_device(t->model);
+    }
+    logger_train(&t->logger, step, loss, learning_rate, norm);
+    trainer_log_step_(t, step, result, loss_z, norm_z, learning_rate, seconds, mfu);
+}
+
+// A loss that is worse than guessing, by a nat, and half as much again as the smallest of the last 128: said once.
+static inline void trainer_watch_loss_(Trainer* t, int step, double smallest, float loss) {
+    double guessing = log((double)gpt2_info(t->model)->config.vocab_size);
+    if (t->warned_of_loss || !((double)loss > guessing + 1.0 && (double)loss > 1.5 * smallest)) { return; }
+    t->warned_of_loss = 1;
+    if (comm_rank(t->comm) != 0) { return; }
+    print_warning("step %d/%d: the loss of %.3f is above ln V = %.3f, that of guessing, and %.1f times the smallest of "
+                  "the last %d steps: the run diverges; a lower -l, a longer -u or a smaller --grad-clip may hold it",
+                  step + 1, t->num_steps, (double)loss, guessing, (double)loss / smallest, (int)OUTLIER_WINDOW);
+}
+
+// Ends the run before a step whose batches cannot be read, as status_message() says. `what` the step was known to be.
+static inline void trainer_no_data_(Trainer* t, int step, int exit_code, const char* what) {
+    t->outliers = t->outliers_before;
+    train_step_rewind(&t->step);
+    trainer_fail_(t, step, 1, exit_code, "%s: its batches cannot be read: %s", what, status_message());
+}
+
+// The same of a step of which nothing else is known.
+static inline void trainer_no_batch_(Trainer* t, int step) {
+    char what[64];
+    snprintf(what, sizeof(what), "step %d/%d", step + 1, t->num_steps);
+    trainer_no_data_(t, step, EXIT_FAILURE, what);
+}
+
+// A loss or a gradient norm that is not finite: there is no update, but the step counts. Ends the run, or with --non-finite
+// skip goes on, --max-skips times in a row. Weights that are not finite themselves end it in any case.
+static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
+    const Options* o = &t->options;
+    NonFinite f;
+    char what[128];
+    int loss_is = !isfinite(r.loss), skip = strcmp(o->non_finite, "skip") == 0;
+    snprintf(what, sizeof(what), "step %d/%d: the %s is %g", step + 1, t->num_steps, loss_is ? "loss" : "gradient norm",
+             (double)(loss_is ? r.loss : r.norm));
+    if (train_step_find_non_finite(&t->step, &f) != STATUS_OK) {
+        trainer_no_data_(t, step, EXIT_NOT_FINITE, what);
+        return;
+    }
+    if (!f.again) {
+        trainer_fail_(t, step, 0, EXIT_CORRUPTION,
+                      "%s, but finite when computed again from the same batches: silent data corruption; test this "
+                      "machine before it trains on",
+                      what);
+        return;
+    }
+    if (f.weights) {
+        trainer_fail_(t, step, 0, EXIT_NOT_FINITE, "%s; first not finite: %s", what, f.text);
+        return;
+    }
+    if (skip && ++t->skips <= o->max_skips) {
+        terminal_line_clear();
+        printf("skipping the update: %s; first not finite: %s\n", what, f.text);
+        return;
+    }
+    train_step_rewind(&t->step);
+    t->outliers = t->outliers_before;
+    if (skip) {
+        trainer_fail_(t, step, 1, EXIT_NOT_FINITE, "%s, after --max-skips %d skipped steps; first not finite: %s", what,
+                      o->max_skips, f.text);
+    } else {
+        trainer_fail_(t, step, 1, EXIT_NOT_FINITE,
+                      "%s; first not finite: %s; the step changed no weight, and --non-finite skip would go on", what,
+                      f.text);
+    }
+}
+
+// Every --verify-every steps computes the step again. Where it comes out otherwise, ends the run before the update.
+static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
+    const Options* o = &t->options;
+    char text[1024];
+    int same = 0;
+    if (o->verify_every == 0 || (step + 1) % o->verify_every != 0) { return; }
+    if (train_step_verify(&t->step, r, &same, text, sizeof(text)) != STATUS_OK) {
+        trainer_no_batch_(t, step);
+        return;
+    }
+    if (same) { return; }
+    trainer_fail_(t, step, 0, EXIT_CORRUPTION,
+                  "step %d/%d: computed twice from the same batches it differs: %s: silent "
+                  "data corruption; test this machine before it trains on",
+                  step + 1, t->num_steps, text);
+}
+
+// AdamW, with the gradients clipped to a norm of --grad-clip, unless loss or norm are outliers that -sl or -sg skip.
+static inline void trainer_update_(Trainer* t, int step, float norm, float loss_z, float norm_z, float learning_rate) {
+    const Options* o = &t->options;
+    float clip = (float)o->grad_clip;
+    float grad_scale = clip > 0.0f && norm > clip ? clip / norm : 1.0f;
+    if (o->skip_loss_z > 0.0 && loss_z > o->skip_loss_z) {
+        terminal_line_clear();
+        printf("skipping the update: the loss has a z-score of %f\n", loss_z);
+    } else if (o->skip_grad_z > 0.0 && norm_z > o->skip_grad_z) {
+        terminal_line_clear();
+        printf("skipping the update: the gradient norm has a z-score of %f\n", norm_z);
+    } else {
+        t->skipped = 0;
+        check(gpt2_update(t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
+                          (float)o->weight_decay, grad_scale, step + 1));
+        check(gpt2_synchronize(t->model));
+        unsigned long long wrong = gpt2_info(t->model)->non_finite_weights;
+        if (wrong == 0) { return; }
+        trainer_fail_(t, step, 0, EXIT_NOT_FINITE,
+                      "step %d/%d: the update made %llu weights or moments that are not "
+                      "finite, which kept their old values",
+                      step + 1, t->num_steps, wrong);
+    }
+}
+
+// Ends the run before a step is done, as one of the processes has heard of a save that ends it, or has another result of the
+// step before.
+static inline void trainer_end_before_(Trainer* t, int step) {
+    t->outliers = t->outliers_before;
+    train_step_rewind(&t->step);
+    if (t->options.output_dir != NULL) { trainer_end_save_(t, 1); }
+    if (trainer_differs_(t, step) || t->ended) { return; }
+    trainer_fail_(t, step, 0, EXIT_NOT_FINITE, "step %d/%d: the model held a number that is not finite", step,
+                  t->num_steps);
+}
+
+// The gradients of a step. An error is one of the data.
+static inline Status trainer_compute_(Trainer* t, StepResult* result) {
+    t->outliers_before = t->outliers;
+    train_step_begin(&t->step);
+    if (t->options.overfit) {
+        TRY(dataloader_reset(&t->train));
+        train_step_begin(&t->step);
+    }
+    return train_step_compute(&t->step, result);
+}
+
+// What follows from the gradients: an update, or the end of the run.
+static inline void trainer_apply_(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
+                                  float learning_rate, double smallest) {
+    t->skipped = 1;
+    if (!step_is_finite(result)) {
+        trainer_not_finite_(t, step, result);
+        return;
+    }
+    t->skips = 0;
+    trainer_watch_loss_(t, step, smallest, result.loss);
+    trainer_verify_(t, step, result);
+    if (!t->ended) { trainer_update_(t, step, result.norm, loss_z, norm_z, learning_rate); }
+}
+
+// One step: the mean gradient of total_batch tokens in micro-steps, then AdamW.
+static inline void trainer_step(Trainer* t, int step) {
+    if (step == t->num_steps || t->ended) { return; }
+    gpt2_range_begin("step");
+    double start = wall_seconds();
+    watchdog_begin(&t->watchdog, step + 1, start);
+    float learning_rate = get_learning_rate(&t->schedule, step);
+    StepResult result;
+    Status data = trainer_compute_(t, &result);
+    if (data == STATUS_OK && !t->agreement.ending && t->agreement.difference[0] == '\0') {
+        double smallest = outlier_smallest(&t->outliers.loss);
+        float loss_z = (float)outlier_update(&t->outliers.loss, result.loss);
+        float norm_z = (float)outlier_update(&t->outliers.grad_norm, result.norm);
+        trainer_apply_(t, step, result, loss_z, norm_z, learning_rate, smallest);
+        gpt2_range_end();
+        double end = wall_seconds();
+        watchdog_end(&t->watchdog, end);
+        trainer_report(t, step, result, loss_z, norm_z, learning_rate, end - start);
+        return;
+    }
+    data == STATUS_OK ? trainer_end_before_(t, step) : trainer_no_batch_(t, step);
+    gpt2_range_end();
+    watchdog_end(&t->watchdog, wall_seconds());
+}
+
+#endif
