@@ -11,7 +11,7 @@
 # quickstart  quickstart.csv                     scripts/quickstart.sh in a fresh copy
 #
 # Costs: about eight minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
-# build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens tiktoken and a network or DATA_MIRROR (dev/data).
+# build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens a network or DATA_MIRROR (dev/data).
 # COMMIT=<hash> says what is measured where there is no git.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -117,7 +117,7 @@ curves() {
             shape=16,1024,3e-4,200 svg=curves.svg
             build/train_gpt2cu_bf16 "${curve_bf16[@]}" -s 0 -o "$out/ours_bf16" --overwrite >"$out/ours_bf16.log"
         fi
-        python3 dev/reference/plot_curves.py "$out/ours_$precision/main.log" "$out/pytorch_$precision/main.log" \
+        python3 scripts/plot_run.py "$out/ours_$precision/main.log" "$out/pytorch_$precision/main.log" --difference \
             --labels ours PyTorch --output "$results/$svg" >"$out/curves_$precision.txt"
         for kind in training validation; do
             row curves.csv $precision $shape $kind "$(sed -n "s/^$kind loss.*largest difference \([0-9.]*\) .*mean \([0-9.]*\)$/\1,\2/p" \

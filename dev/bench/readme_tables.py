@@ -15,6 +15,7 @@ import glob
 import math
 import os
 import re
+import statistics
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -245,6 +246,60 @@ def checkpoint_cost():
     )
 
 
+def scaling_runs(path):
+    """[{model, program, setting, gpus, ms, ms_one, percent, ...}]: several GPUs beside one, means over the rounds."""
+    groups = {}
+    for row in read_csv(path):
+        key = tuple(row[name] for name in ("model", "max_gpus", "program", "gpus", "zero", "sum_order", "exchange"))
+        groups.setdefault(key, []).append(row)
+    runs = []
+    for (model, most, program, gpus, zero, order, exchange), rows in groups.items():
+        one = groups.get((model, most, program, "1", "", "", ""))
+        if gpus == "1" or not one:
+            continue
+        ms, ms_one = (statistics.mean(float(row["ms"]) for row in some) for some in (rows, one))
+        setting = [f"-z {zero}"] * (zero == "0") + [f"--sum-order {order}"] * (order == "any")
+        setting += [f"--exchange {exchange}"] * (exchange == "nccl")
+        columns = {"program": program, "setting": " ".join(setting), "ms": ms, "ms_one": ms_one}
+        columns.update(percent=100 * ms_one / ms, tok_s=float(rows[0]["tok_s"]) * float(rows[0]["ms"]) / ms)
+        runs.append({**rows[0], **columns, "mib_one": one[0]["mib"], "rounds": len(rows)})
+    return runs
+
+
+def scaling():
+    """Several GPUs beside one."""
+    path, plot = f"{H200}/scaling.csv", f"{H200}/scaling.svg"
+    runs = scaling_runs(path)
+    if not runs:
+        return ""
+    lines = [
+        "| model, B × T a GPU | GPUs | | ms on one | ms on all | tokens/s | of N × 1 | MiB a GPU: one, all |",
+        "|---|---:|---|---:|---:|---:|---:|---|",
+    ]
+    for run in runs:
+        name = f"{run['program']} DDP" if run["program"] != "flashgpt" else run["setting"] and f"`{run['setting']}`"
+        mib = f"{thousands(run['mib_one'])}, {thousands(run['mib'])}" if run["mib"] and run["mib_one"] else "–"
+        lines.append(
+            f"| {SIZES.get(run['model'], run['model'])}, {run['B']} × {run['T']} | {run['gpus']} | {name} "
+            f"| {run['ms_one']:.2f} | {run['ms']:.2f} | {thousands(run['tok_s'])} | {run['percent']:.1f}% | {mib} |"
+        )
+    shown = dict.fromkeys(map(provenance, runs))
+    waits, said = f"{H200}/scaling_profile.csv", []
+    for row in read_csv(waits):
+        ms = {name[:-3]: float(value) for name, value in row.items() if name.endswith("_ms")}
+        said.append(
+            f"{SIZES.get(row['model'], row['model'])} on {row['gpus']} waits {ms['wait_gradients']:.2f} ms for "
+            f"gradients, {ms['wait_weights']:.2f} for weights and {ms['wait_sums']:.2f} for norm and losses, of "
+            f"{ms['exchange_gradients'] + ms['exchange_weights']:.1f} ms that they are under way"
+        )
+    exposed = f"\n\nWhat of that is exposed, in one step ([profile]({waits})): {'; '.join(said)}." if said else ""
+    image = f"\n\n![Several GPUs beside one]({plot})" if os.path.exists(os.path.join(ROOT, plot)) else ""
+    return (
+        f"Steady steps of bf16 without accumulation, in rounds of one GPU and all ([scaling.csv]({path})): "
+        f"{'; '.join(shown)}.\n\n" + "\n".join(lines) + exposed + image
+    )
+
+
 MODES = {
     "steady": "at the power limit, as while training",
     "rested": "each timed CUDA graph after a sleep twice as long",
@@ -297,12 +352,14 @@ def attention():
 PLACES = [
     ("`train_gpt2.cu`", "the GPU trainer: forward, backward and update of the model", "train_gpt2.cu"),
     ("`train_gpt2.c`", "the CPU trainer: the same functions", "train_gpt2.c"),
+    ("`generate_gpt2.*`", "prompts, on the GPU and on the CPU: a model's passes over a KV cache", "generate_gpt2.*"),
+    ("`tokenize_gpt2.c`", "text to GPT-2's tokens and back", "tokenize_gpt2.c"),
     (
         "`dev/cuda/`",
-        "attention: the variants, their contract, check and benchmark, and the choice of one",
+        "attention, three directions: the variants, their contracts, checks and benchmarks, and the choice of one",
         "dev/cuda/*.*",
     ),
-    ("`llmc/`", "headers that both are built on, each complete in itself: the run, the files, the kernels", "llmc/*.*"),
+    ("`llmc/`", "headers that all are built on, each complete in itself: the run, the files, the kernels", "llmc/*.*"),
     (
         "`test_gpt2.*`, `dev/test/`",
         "the trainers against PyTorch's dumps; unit and end-to-end tests",
@@ -311,6 +368,8 @@ PLACES = [
     ("`dev/data/`", "text to token files, a script for each dataset", "dev/data/*.py"),
     ("`dev/reference/`", "the PyTorch model that writes the dumps, and small dumps", "dev/reference/*.py"),
     ("`dev/bench/`", "the scripts behind this page's figures, and their results", "dev/bench/*.*"),
+    ("`scripts/`", "quickstart, runs on several machines, plots and pages of runs", "scripts/*.*"),
+    ("`dev/scaling/`", "a model of a step on thousands of GPUs, fitted to what was measured", "dev/scaling/*.*"),
 ]
 
 
@@ -345,7 +404,7 @@ def rounded(count):
 # README.md
 
 REQUIRED = (quickstart, reference, curves, speed, bits, cpu, attention, places)
-PARTS = {f.__name__: f for f in (*REQUIRED, step_cost, plan_accuracy, checkpoint_cost)}
+PARTS = {f.__name__: f for f in (*REQUIRED, step_cost, plan_accuracy, checkpoint_cost, scaling)}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)\n?<!-- end -->", re.DOTALL)
 # a number with a unit of measurement
 FIGURE = re.compile(

@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""Steady training steps on one GPU and on several of the same machine, ours and PyTorch's DistributedDataParallel.
+
+    make train_gpt2cu build/exchange_profile && dev/bench/scaling.py        # all GPUs; 8 minutes on two H200s
+    dev/bench/scaling.py --gpus 2 --models d48 --rounds 1 --peers 0         # two of them, one model, not PyTorch
+
+Each GPU has the same B and T (124M: 64 x 1024, 1558M: 8 x 1024) and there is no accumulation, so a step on N GPUs does
+N times the work of one and should take as long. Rounds alternate 1, N, 1, N; that on one GPU takes another GPU each
+time, as the slowest of N sets their pace. A run warms up for --warm-up seconds, to the power limit, and is timed for
+--seconds: what passes between two lines of the trainer, as a pipe receives them. Joules are NVML's, of all its GPUs.
+
+Where build/exchange_profile is, a run of it says what a step on all GPUs waits for: a row of <gpu>/scaling_profile.csv.
+A row of <gpu>/scaling.csv for each run, also of N GPUs with --exchange nccl, with --sum-order any, and with -z 0. The
+rows of an earlier call with the same model and GPUs go. COMMIT=<hash> says what is measured where there is no git.
+"""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from quickstart import output_of
+from step_cost import commit_of, provenance, write_rows, write_tokens
+
+from data_common import ROOT, Parser, fail, positive_int, run
+
+PROFILE = os.path.join(ROOT, "build", "exchange_profile")
+SHAPES = {"d12": (64, 1024), "d48": (8, 1024), "d24": (32, 1024), "d36": (16, 1024)}
+SLOWEST = {"d12": 0.108, "d24": 0.152, "d36": 0.158, "d48": 0.176}  # seconds of a step, about: how many to ask for
+COLUMNS = [
+    *["program", "model", "B", "T", "max_gpus", "gpus", "first_gpu", "zero", "sum_order", "exchange", "round", "ms"],
+    *["tok_s", "joules", "mib"],
+    *["warm_up", "steps", "state", "gpu", "driver", "cuda", "date", "commit"],
+]
+DEFAULTS = (1, "tree", "auto")  # -z, --sum-order, --exchange
+OTHERS = [(1, "tree", "nccl"), (1, "any", "nccl"), (0, "tree", "auto")]
+SPANS = ["step", "wait-gradients", "wait-weights", "wait-sums", "exchange-gradients", "exchange-weights"]
+PROFILED = 20  # steps
+PROFILE_COLUMNS = [
+    *["model", "B", "T", "gpus", *(span.replace("-", "_") + "_ms" for span in SPANS), "warm_up", "steps", "state"],
+    *["gpu", "driver", "cuda", "date", "commit"],
+]
+
+
+class Energy:
+    """Joules that GPUs have taken, by NVML's counters; None where there are none."""
+
+    def __init__(self, gpus):
+        self.handles = []
+        try:
+            self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return
+        if self.nvml.nvmlInit_v2() != 0:
+            return
+        for index in gpus:
+            handle = ctypes.c_void_p()
+            if self.nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0:
+                self.handles.append(handle)
+
+    def joules(self):
+        total, value = 0, ctypes.c_ulonglong()
+        for handle in self.handles:
+            if self.nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(value)) != 0:
+                return None
+            total += value.value / 1000
+        return total if self.handles else None
+
+
+def gpus_here():
+    return [line for line in output_of("nvidia-smi", "-L").split("\n") if line.startswith("GPU ")]
+
+
+def visible(gpus):
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML's
+    return {**os.environ, **order, "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "OMP_WAIT_POLICY": "passive"}
+
+
+def command_of(program, model, n, steps, folder):
+    B, T = SHAPES[model]
+    tokens = os.path.join(folder, "tokens.bin")
+    command = [program, "-e", model, "-i", tokens, "-j", tokens, "-b", B, "-t", T, "-d", B * T * n]
+    return list(map(str, [*command, "-x", steps, "-v", 0, "-m", 0, "-s", 0, "-r", 1, "--gpus", n]))
+
+
+def steps_of(args, model):
+    """Steps to warm up, and to be timed"""
+    return [max(5, round(seconds / SLOWEST[model])) for seconds in (args.warm_up, args.seconds)]
+
+
+def profiled(args, model, gpus, folder):
+    """The row, without its provenance, of what a step on these GPUs waits for."""
+    B, T = SHAPES[model]
+    warm_up, _ = steps_of(args, model)
+    command = command_of(args.profile, model, len(gpus), warm_up + PROFILED + 1, folder)
+    environment = {**visible(gpus), "PROFILE": f"{warm_up}:{PROFILED}"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    found = dict(re.findall(r"^profile (\S+) ([\d.]+)$", done.stdout, re.M))
+    if done.returncode or list(found) != SPANS:
+        fail(f"{' '.join(command)}: exit code {done.returncode}: {(done.stderr.strip() or done.stdout)[-300:]}")
+    print(f"{model}, {len(gpus)} GPUs: " + ", ".join(f"{span} {ms} ms" for span, ms in found.items()), flush=True)
+    columns = {span.replace("-", "_") + "_ms": ms for span, ms in found.items()}
+    size = {"model": model, "B": B, "T": T, "gpus": len(gpus)}
+    return {**size, **columns, "warm_up": warm_up, "steps": PROFILED, "state": "steady"}
+
+
+def ours(args, model, gpus, how, folder):
+    """The columns ms to steps of a run of the trainer on these GPUs."""
+    B, T = SHAPES[model]
+    n = len(gpus)
+    warm_up, steps = steps_of(args, model)
+    command = command_of(args.trainer, model, n, warm_up + steps, folder)
+    for flag, value in zip(("-z", "--sum-order", "--exchange"), how) if n > 1 else ():
+        command += [flag, str(value)]
+    energy, ends, joules, said, mib = Energy(gpus), [], [], [], 0
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=visible(gpus)
+    ) as process:
+        for line in process.stdout:
+            said = [*said[-9:], line]
+            if line.startswith("step "):
+                ends.append(time.perf_counter())
+                if len(ends) in (warm_up, warm_up + steps):
+                    joules.append(energy.joules())
+            found = re.match(r"\| memory +\| (\d+) MiB", line)
+            mib = int(found[1]) if found else mib
+    if process.returncode or len(ends) != warm_up + steps:
+        fail(f"{' '.join(command)}: exit code {process.returncode}, {len(ends)} steps: {''.join(said).strip()}")
+    seconds = (ends[-1] - ends[warm_up - 1]) / steps
+    used = "" if None in joules else f"{(joules[1] - joules[0]) / steps:.2f}"
+    return {**step_columns(seconds, n * B * T), "joules": used, "mib": mib, "warm_up": warm_up, "steps": steps}
+
+
+def step_columns(seconds, tokens):
+    return {"ms": f"{1000 * seconds:.3f}", "tok_s": round(tokens / seconds)}
+
+
+def torch(args, model, gpus):
+    """The same of PyTorch with its cuDNN attention; one GPU without DistributedDataParallel."""
+    B, T = SHAPES[model]
+    warm_up, steps = steps_of(args, model)
+    script = [os.path.join(ROOT, "dev", "reference", "time_torch.py"), "--model", model, "--batch", str(B)]
+    script += ["--time", str(T), "--sdpa", "cudnn", "--warm-up", str(warm_up), "--steps", str(steps)]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={len(gpus)}"]
+    command = [sys.executable, *(launcher if len(gpus) > 1 else []), *script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=visible(gpus))
+    found = re.search(r"^mean ([\d.]+) ms.* tok/s(?:, (\d+) MiB)?", done.stdout, re.M)
+    if done.returncode or not found:
+        fail(f"{' '.join(command)}: {(done.stderr.strip() or done.stdout).splitlines()[-1:]}")
+    version = re.search(r"PyTorch (\d+\.\d+)", done.stdout)[0]
+    columns = step_columns(float(found[1]) / 1000, len(gpus) * B * T)
+    return version, {**columns, "joules": "", "mib": found[2] or "", "warm_up": warm_up, "steps": steps}
+
+
+def measure(args, model, every, folder):
+    """The rows of a model."""
+    B, T = SHAPES[model]
+    rows = []
+
+    def add(program, gpus, turn, columns, how):
+        how = dict(zip(("zero", "sum_order", "exchange"), how if len(gpus) > 1 else ("", "", "")))
+        row = {"program": program, "model": model, "B": B, "T": T, "max_gpus": len(every), "gpus": len(gpus)}
+        row.update(first_gpu=gpus[0], **how, round=turn, **columns, state="steady")
+        rows.append(row)
+        took = f"{columns['ms']} ms, {columns['tok_s']:,} tok/s" + (
+            f", {columns['joules']} J" if columns["joules"] else ""
+        )
+        print(f"{program} {' '.join(map(str, how.values()))}, {model}, {len(gpus)} GPUs: {took}", flush=True)
+
+    for turn in range(args.rounds):
+        for gpus in ([every[turn % len(every)]], every):
+            add("flashgpt", gpus, turn, ours(args, model, gpus, DEFAULTS, folder), DEFAULTS)
+    for how in OTHERS if args.others else ():
+        add("flashgpt", every, 0, ours(args, model, every, how, folder), how)
+    for gpus in ([every[0]], every) if args.peers else ():
+        version, columns = torch(args, model, gpus)
+        add(version, gpus, 0, columns, ("", "", ""))
+    report(rows, len(every))
+    return rows
+
+
+def report(rows, n):
+    """What N GPUs give of N times one, for each program and setting."""
+    mean = {}
+    for row in rows:
+        mean.setdefault((row["program"], row["gpus"], row["zero"], row["sum_order"], row["exchange"]), []).append(
+            float(row["ms"])
+        )
+    mean = {key: sum(values) / len(values) for key, values in mean.items()}
+    for (program, gpus, *how), ms in mean.items():
+        one = mean.get((program, 1, "", "", ""))
+        if gpus == n and one:
+            print(f"  {program} {' '.join(map(str, how))}: {n} GPUs at {100 * one / ms:.1f}% of {n} x 1")
+
+
+def main():
+    parser = Parser(__doc__)
+    here = gpus_here()
+    parser.add_argument("--gpus", type=positive_int, default=len(here) or None, metavar="N", help="default: all")
+    parser.add_argument("--models", nargs="+", choices=SHAPES, default=["d12", "d48"], help="default: d12 d48")
+    parser.add_argument("--rounds", type=positive_int, default=2, metavar="N", help="default: %(default)s")
+    parser.add_argument("--warm-up", type=float, default=8, metavar="SECONDS", help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=8, help="that are timed (default: %(default)s)")
+    parser.add_argument("--peers", type=int, choices=[0, 1], default=1, help="1: PyTorch, too (default)")
+    parser.add_argument("--others", type=int, choices=[0, 1], default=1, help="1: those, too (default)")
+    parser.add_argument("--trainer", default=os.path.join(ROOT, "train_gpt2cu"), help="default: ./train_gpt2cu")
+    parser.add_argument(
+        "--profile", metavar="FILE", default=PROFILE, help="'' for none (default: build/exchange_profile)"
+    )
+    parser.add_argument("--output", metavar="FOLDER", help="default: dev/bench/<gpu>")
+    args = parser.parse_args()
+    if len(here) < 2 or not 2 <= args.gpus <= len(here):
+        fail(f"--gpus {args.gpus}: two or more are compared with one; nvidia-smi shows {len(here)} here")
+    if not os.path.exists(args.trainer):
+        fail(f"{args.trainer} is not there: make train_gpt2cu")
+    name = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0]
+    place = args.output or os.path.join(ROOT, "dev", "bench", name.lower().replace(" ", "-"))
+    common = provenance(name, False)
+    common = {"gpu": common.pop("machine"), **common, "commit": os.environ.get("COMMIT") or commit_of(ROOT)}
+    with tempfile.TemporaryDirectory() as folder:
+        write_tokens(os.path.join(folder, "tokens.bin"), 50257, 4 << 20)
+        for model in args.models:  # written as soon as they are there
+            every = list(range(args.gpus))
+            rows = [{**row, **common} for row in measure(args, model, every, folder)]
+            write_rows(os.path.join(place, "scaling.csv"), COLUMNS, ("model", "max_gpus", "gpu"), rows)
+            if args.profile and os.path.exists(args.profile):
+                row = {**profiled(args, model, every, folder), **common}
+                write_rows(os.path.join(place, "scaling_profile.csv"), PROFILE_COLUMNS, ("model", "gpus", "gpu"), [row])
+
+
+if __name__ == "__main__":
+    run(main)
