@@ -1,0 +1,76 @@
+/*
+The groups of the matmul competition, each a GEMM of the training step with its neighbours, and which variant and
+configuration of dev/cuda serves which GPU, precision, group and sizes: the one table that the trainer and the bench's column
+`trains` ask. Names only, in plain C: no kernel is compiled for the question. matmul.h is the contract.
+*/
+#ifndef MATMUL_CHOICE_H
+#define MATMUL_CHOICE_H
+
+#include <limits.h>
+#include <stdint.h>
+#include <string.h>
+
+// X(identifier, name, formula); matmul.h says what the tensors are
+#define MATMUL_GROUPS(X)                                                                                               \
+    X(QKV, "qkv", "out = inp W^T + bias")                                                                              \
+    X(RESIDUAL, "residual", "residual = skip + inp W^T + bias; ln = LayerNorm(residual)")                              \
+    X(FC, "fc", "pre = inp W^T + bias; act = gelu(pre)")                                                               \
+    X(CLASSIFIER, "classifier", "logits = inp W^T; losses += cross entropy; logits = its gradient")                    \
+    X(DGELU, "dgelu", "dpre = (dout W) * gelu'(pre); act = gelu(pre); dbias += column sums of dpre")                   \
+    X(DLAYERNORM, "dlayernorm", "dresidual += LayerNorm backward of dout W; its parameters' gradients, column sums")   \
+    X(INPUT, "input", "dinp = dout W")                                                                                 \
+    X(WEIGHT, "weight", "dweight = or += dout^T inp; dbias += column sums of dout")                                    \
+    X(LAYER_WEIGHTS, "layer_weights", "the four weight gradients of a layer")
+
+#define MATMUL_GROUP_ID_(id, name, formula) MATMUL_##id,
+typedef enum { MATMUL_GROUPS(MATMUL_GROUP_ID_) NUM_MATMUL_GROUPS } MatmulGroup;
+
+#define MATMUL_GROUP_NAME_(id, name, formula) name,
+static const char* const matmul_group_names[NUM_MATMUL_GROUPS] = {MATMUL_GROUPS(MATMUL_GROUP_NAME_)};
+#define MATMUL_GROUP_FORMULA_(id, name, formula) formula,
+static const char* const matmul_group_formulas[NUM_MATMUL_GROUPS] = {MATMUL_GROUPS(MATMUL_GROUP_FORMULA_)};
+
+typedef struct {
+    int R;          // rows: B*T tokens
+    int IN, OUT;    // channels: W is (OUT,IN). layer_weights: both are C
+    int vocab_size; // classifier: the real columns of OUT, the padded vocabulary; 0 for every other group
+} MatmulSizes;
+
+// What the contract does not serve, as half a sentence, or NULL where it serves the sizes. Any int may be asked for.
+static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
+    if (s.R < 1 || s.IN < 1 || s.OUT < 1) { return "rows and channels must be at least 1"; }
+    if (s.IN % 8 != 0 || s.OUT % 8 != 0) { return "channels in and out must be multiples of 8"; } // 16 bytes of 16 bit
+    // Kernels count rows with an int, and round R up to whole tiles; so they do the channels, of which fc has four times C.
+    if (s.R > 1 << 30 || s.IN > 1 << 24 || s.OUT > 1 << 24) { return "rows must be at most 2^30, channels 2^24"; }
+    if (group == MATMUL_LAYER_WEIGHTS && s.IN != s.OUT) { return "channels in and out must both be the model's"; }
+    if (group == MATMUL_CLASSIFIER && (s.vocab_size < 1 || s.vocab_size > s.OUT)) {
+        return "the vocabulary must be at least 1 and at most the channels out";
+    }
+    return NULL;
+}
+
+typedef struct {
+    const char* variant;
+    const char* config;                 // of the variant's table; NULL: its first of the group that serves the sizes
+    int capability_from, capability_to; // compute capability; 90 is 9.0
+    int fp32;                           // 1: serves fp32, too; 0: bf16 and fp16 alone
+    int group;                          // a MatmulGroup; -1: every one
+    int (*serves)(MatmulSizes s);       // which sizes; NULL: every one
+} MatmulRule;
+
+// The first row that fits serves.
+static const MatmulRule matmul_rules[] = {
+    {"cublaslt", NULL, 0, INT_MAX, 1, -1, NULL},
+};
+
+// The row that serves a group at these sizes; NULL where none does.
+static inline const MatmulRule* matmul_rule(MatmulGroup group, int fp32, int capability, MatmulSizes s) {
+    for (size_t n = 0; n < sizeof(matmul_rules) / sizeof(matmul_rules[0]); n++) {
+        const MatmulRule* r = &matmul_rules[n];
+        if (capability < r->capability_from || capability > r->capability_to || (fp32 && !r->fp32)) { continue; }
+        if ((r->group == -1 || r->group == (int)group) && (r->serves == NULL || r->serves(s))) { return r; }
+    }
+    return NULL;
+}
+
+#endif
