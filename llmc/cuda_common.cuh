@@ -15,6 +15,7 @@ Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPREC
 #include <string.h>
 
 #include "last_range.cuh"
+#include "ptx.cuh"
 #include "status.h"
 #include "utils.h"
 
@@ -108,16 +109,6 @@ template <class T> __device__ inline void store128(T* p, Vec128<T> v) { *reinter
 template <class T> __device__ inline void store128_stream(T* p, Vec128<T> v) {
     __stcs(reinterpret_cast<int4*>(p), *reinterpret_cast<int4*>(&v));
 }
-
-// ----------------------------------------------------------------------------
-// ex2.approx.ftz (PTX ISA, "ex2"): 2^x, relative error at most 2^-22; 0 below the normal numbers. One instruction, where
-// exp2f is four.
-__device__ inline float ex2_approx_ftz(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-constexpr float LOG2_E = 1.4426950408889634f; // exp(x) = 2^(x log2 e)
 
 // ----------------------------------------------------------------------------
 // Reductions, in an order that does not depend on timing

@@ -134,16 +134,6 @@ template <int MT, int NT> struct DecodeSums {
     }
 };
 
-// 16 bytes of W, which are read once
-__device__ inline uint4 ld_weights(const floatX* p) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-
 #if defined(PRECISION_FP32)
 template <int MT, int NT> struct DecodeWeights {
     static constexpr int DEPTH = 1; // nothing is held in registers
@@ -187,7 +177,8 @@ template <int MT, int NT> struct DecodeWeights {
     __device__ void load(const DecodeLinear& p, int u, int chunk) {
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            w[u][n] = ld_weights(p.weight + (size_t)min(row + 8 * n, p.OC - 1) * p.C + chunk * DECODE_CHUNK + column);
+            w[u][n] = ld_global_nc_no_allocate(p.weight + (size_t)min(row + 8 * n, p.OC - 1) * p.C +
+                                               chunk * DECODE_CHUNK + column);
         }
     }
     __device__ void multiply(DecodeSums<MT, NT>& acc, int u, const floatX* inp, int, int rows, int lane) const {

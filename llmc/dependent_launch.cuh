@@ -23,12 +23,12 @@ On a GPU or in a build without it the functions do nothing, and the launch is an
 
 __device__ inline void launch_dependents() {
 #ifdef DEPENDENT_LAUNCH_CODE
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    griddepcontrol_launch_dependents();
 #endif
 }
 __device__ inline void wait_for_previous() {
 #ifdef DEPENDENT_LAUNCH_CODE
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    griddepcontrol_wait();
 #endif
 }
 

@@ -125,13 +125,6 @@ __device__ inline void discard_l2(const void* x) {
     asm volatile("discard.global.L2 [%0], 128;" ::"l"(__cvta_generic_to_global(x)) : "memory");
 }
 
-// Programmatic dependent launch: lets the next kernel of the stream start, if it was launched with that attribute.
-__device__ inline void griddepcontrol_launch_dependents() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-// Programmatic dependent launch: waits until the kernel before has ended and its writes are visible.
-__device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 // Arrives on named barrier `id` (1 to 15; __syncthreads is 0) of `threads` threads, a multiple of 32, and waits for the
 // others.                                                                                                     (9.7.13.1)
 __device__ inline void bar_sync(int id, int threads) {

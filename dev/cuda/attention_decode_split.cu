@@ -236,13 +236,6 @@ template <class C> __device__ inline void read_partials(Shared<C>& shared, const
     for (int e = 0; e < 4; e++) { shared.O[part][d + e] = sum[e]; }
 }
 
-// Increments *p, or makes it 0 where it was `last`, and returns what it was. Stores that the CTA made before a barrier before it are
-// visible to those who read after theirs.                                                              (PTX ISA, "atom")
-__device__ inline unsigned atom_acq_rel_inc(unsigned* p, unsigned last) {
-    unsigned before;
-    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(last) : "memory");
-    return before;
-}
 // Stores a chunk's (m, l, O), and says whether all other chunks of the head have done so.
 template <class C> __device__ inline bool leave_partial(Shared<C>& shared, float2* statistics, float* O,
                                                         unsigned* counter, Merged x, int c, int chunks) {

@@ -1,6 +1,6 @@
 /*
 What the mma variants are written in: swizzled tiles in shared memory, and a warp's matrix multiplications over them.
-16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation; the instructions are in llmc/mma.cuh.
+16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation; the instructions are in llmc/mma.cuh and ptx.cuh.
 */
 #ifndef MMA_TILES_CUH
 #define MMA_TILES_CUH
@@ -79,10 +79,10 @@ __device__ inline void store_accumulators(uint32_t tile, const float (&x)[M][HS 
 #else
             uint32_t base = tile + i * 16 * Tile<HS>::row_bytes + lane % 4 * 4;
             int r = lane / 4;
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r, n)), "r"(r0) : "memory");
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r + 8, n)), "r"(r1) : "memory");
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r, n + 1)), "r"(r2) : "memory");
-            asm volatile("st.shared.b32 [%0], %1;" ::"r"(base + Tile<HS>::offset(r + 8, n + 1)), "r"(r3) : "memory");
+            st_shared(base + Tile<HS>::offset(r, n), r0);
+            st_shared(base + Tile<HS>::offset(r + 8, n), r1);
+            st_shared(base + Tile<HS>::offset(r, n + 1), r2);
+            st_shared(base + Tile<HS>::offset(r + 8, n + 1), r3);
 #endif
         }
     }
@@ -96,11 +96,7 @@ __device__ inline void store_tile(floatX* destination, uint32_t tile, int stride
 #pragma unroll
     for (int i = 0; i < rows * chunks / WARP_SIZE; i++) {
         int index = i * WARP_SIZE + lane, r = index / chunks, c = index % chunks;
-        uint4 v;
-        asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                     : "r"(tile + Tile<HS>::offset(r, c))
-                     : "memory");
+        uint4 v = ld_shared_v4(tile + Tile<HS>::offset(r, c));
         if (r < valid) { __stcg(reinterpret_cast<uint4*>(destination + (int64_t)r * stride + c * 8), v); }
     }
 }

@@ -845,9 +845,8 @@ __global__ void increment_kernel(uint32_t* x, size_t n) {
 
 // Keeps the stream busy for so many nanoseconds.
 __global__ void busy_kernel(unsigned long long nanoseconds) {
-    unsigned long long begin, now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
-    do { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); } while (now - begin < nanoseconds);
+    unsigned long long begin = mov_globaltimer();
+    while (mov_globaltimer() - begin < nanoseconds) {}
 }
 
 // A snapshot of two blocks is what they were when it was taken, between kernels that change them before and after it without a

@@ -217,9 +217,8 @@ __device__ unsigned char byte_of(unsigned seed, size_t i) {
     return (unsigned char)((seed * 2654435761u + i * 97) >> 5);
 }
 __global__ void write_kernel(unsigned char* x, size_t n, unsigned seed, unsigned long long nanoseconds) {
-    unsigned long long begin, now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
-    do { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); } while (now - begin < nanoseconds);
+    unsigned long long begin = mov_globaltimer();
+    while (mov_globaltimer() - begin < nanoseconds) {}
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) { x[i] = byte_of(seed, i); }
 }

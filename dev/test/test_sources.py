@@ -15,6 +15,8 @@ import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 C_PATTERNS = ("*.c", "*.cu", "llmc/*.*", "dev/*/*.c", "dev/*/*.h", "dev/*/*.cu", "dev/*/*.cuh")
+CUDA_PATTERNS = ("*.cu", "llmc/*.cuh", "dev/*/*.cu", "dev/*/*.cuh", "dev/test/*.h")
+PTX_HEADERS = ("llmc/ptx.cuh", "llmc/mma.cuh", "llmc/hopper.cuh")
 TEXT_PATTERNS = (*C_PATTERNS, "Makefile", "*.md", ".ci/run", "scripts/*.*", "dev/*/*.py", "dev/*/*.sh", "dev/*/*.md")
 HEAD_LINES = 15
 DUMP_BYTES = 4_000_000  # of all dumps and their measured errors together
@@ -62,6 +64,11 @@ def own_words(text):
     return [n for n, line in enumerate(text.splitlines(), 1) if OWN_WORDS.search(line)]
 
 
+def inline_ptx(text):
+    """The lines where an instruction of PTX begins; asm volatile("" ...) is none."""
+    return [text.count("\n", 0, m.start()) + 1 for m in re.finditer(r'\basm\b(\s+volatile)?\s*\((?!\s*"")', text)]
+
+
 def test_every_kernel_launch_is_looked_at(_):
     assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n}\n")) == [2]
     assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n    cuda_try(cudaGetLastError());\n}\n")) == []
@@ -86,6 +93,15 @@ def test_the_words_are_the_field_s(_):
             assert not (lines := own_words(text)), f"{path}: lines {lines}"
     for path, text in read(("dev/cuda/*.*", "llmc/hopper.cuh", "llmc/mma.cuh")):
         assert not TMA_WORDS.search(text), f"{path}: a copy engine is TMA there"
+
+
+def test_ptx_is_in_its_headers(_):
+    assert inline_ptx('asm volatile("" : "+l"(p));\nasm("trap;");\nasm volatile(\n    "exit;");\n') == [2, 3]
+    for path, text in read(CUDA_PATTERNS):
+        if path not in PTX_HEADERS:
+            assert not (lines := inline_ptx(text)), (
+                f"{path}: lines {lines}: an instruction is a function of llmc/ptx.cuh"
+            )
 
 
 def test_the_dumps_are_small(_):

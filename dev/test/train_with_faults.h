@@ -108,7 +108,7 @@ static inline Status fault_allocate(void) {
 }
 
 #ifdef __CUDACC__
-__global__ void fault_trap_kernel(void) { asm volatile("trap;"); }
+__global__ void fault_trap_kernel(void) { __trap(); }
 static inline void fault_trap(void) { fault_trap_kernel<<<1, 1>>>(); }
 #else
 static inline void fault_trap(void) { fatal("FAULT: there is no kernel to trap in"); }

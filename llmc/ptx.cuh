@@ -1,0 +1,64 @@
+/*
+PTX instructions for kernels of every precision: one function each, named after its mnemonic. mma.cuh has those of sm_80's
+tensor cores, hopper.cuh those of sm_90a. The PTX ISA describes each instruction under its name.
+*/
+#ifndef LLMC_PTX_CUH
+#define LLMC_PTX_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+// 2^x: the relative error is at most 2^-22; 0 below the normal numbers. One instruction, where exp2f is four.
+__device__ inline float ex2_approx_ftz(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+constexpr float LOG2_E = 1.4426950408889634f; // exp(x) = 2^(x log2 e)
+
+// 16 bytes of global memory that no kernel writes meanwhile and that are read once: L1 keeps nothing, L2 fetches 128 bytes.
+template <class T> __device__ inline uint4 ld_global_nc_no_allocate(const T* p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+// Shared memory, by 32-bit addresses
+__device__ inline uint4 ld_shared_v4(uint32_t address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+__device__ inline void st_shared(uint32_t address, uint32_t x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+
+// Increments *p, or makes it 0 where it was `last`, and returns what it was. Stores that the CTA made before a barrier before it are
+// visible to those who read after theirs.
+__device__ inline unsigned atom_acq_rel_inc(unsigned* p, unsigned last) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(last) : "memory");
+    return before;
+}
+
+// Nanoseconds of the GPU's clock
+__device__ inline unsigned long long mov_globaltimer() {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+    return t;
+}
+
+// Programmatic dependent launch, on sm_90 and up: the next kernel may start as soon as all CTAs of this one have said so; and, in
+// that one, waiting until all kernels before it have ended and their writes are visible.
+__device__ inline void griddepcontrol_launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+#endif
