@@ -49,7 +49,6 @@ typedef struct {
     X(ctx, int, last_slots, R)               /* slots of the rows whose logits are wanted */
 // clang-format on
 
-#define DECODER_POINTER_(ctx, type, name, count) type* name;
 struct GPT2Decoder {
     GPT2* model;
     GPT2Plan plan;
@@ -67,11 +66,7 @@ struct GPT2Decoder {
 static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int B_, int T_) {
     size_t B = (size_t)B_, T = (size_t)T_, C = (size_t)config.channels, V = (size_t)config.vocab_size;
     size_t R = DECODER_ROWS, total = 0;
-#define DECODER_PLACE_(ctx, type, name, count)                                                                         \
-    if (d != NULL) { d->name = (type*)(void*)(memory + total); }                                                       \
-    total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));
     DECODER_BUFFERS(DECODER_PLACE_, )
-#undef DECODER_PLACE_
     return total;
 }
 
@@ -91,17 +86,6 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     return STATUS_OK;
 }
 
-static void* decoder_alloc(const GPT2Decoder* d, PlanRowId row) {
-    const PlanRow* r = &d->plan.rows[row];
-    void* p = memory_map(r->bytes);
-    if (p == NULL) {
-        status_fail(
-            "%s: %.1f MiB of memory asked for, more than there is; use fewer sequences at a time, or shorter ones",
-            r->name, (double)r->bytes / (1 << 20));
-    }
-    return p;
-}
-
 Status gpt2_decoder_create(GPT2Decoder** result, GPT2* model, int B, int T) {
     *result = NULL;
     GPT2Decoder* d = (GPT2Decoder*)calloc(1, sizeof(GPT2Decoder));
@@ -110,8 +94,9 @@ Status gpt2_decoder_create(GPT2Decoder** result, GPT2* model, int B, int T) {
     plan_clear(&d->plan);
     d->model = model, d->B = B, d->T = T;
     if (gpt2_decoder_plan(&d->plan, model->info.config, B, T) == STATUS_OK) {
-        d->cache = (float*)decoder_alloc(d, PLAN_KV_CACHE);
-        d->memory = decoder_alloc(d, PLAN_DECODER);
+        const PlanRow *cache = &d->plan.rows[PLAN_KV_CACHE], *rest = &d->plan.rows[PLAN_DECODER];
+        d->cache = (float*)tensor_alloc(cache->bytes, cache->name, PLAN_LESS_TO_DECODE);
+        d->memory = tensor_alloc(rest->bytes, rest->name, PLAN_LESS_TO_DECODE);
     }
     if (status_now() != STATUS_OK) {
         gpt2_decoder_free(d);

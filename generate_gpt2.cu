@@ -49,7 +49,6 @@ typedef struct {
     int length, active;
 } DecoderSequence;
 
-#define DECODER_POINTER_(ctx, type, name, count) type* name;
 struct GPT2Decoder {
     GPT2* model;
     GPT2Plan plan;
@@ -101,11 +100,7 @@ static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int
     size_t B = (size_t)B_, C = (size_t)config.channels, NH = (size_t)config.num_heads, total = 0;
     size_t R = (size_t)decoder_prompt_rows(B_, T_), V = (size_t)config.vocab_size,
            Vp = (size_t)config.padded_vocab_size;
-#define DECODER_PLACE_(ctx, type, name, count)                                                                         \
-    if (d != NULL) { d->name = (type*)(void*)(memory + total); }                                                       \
-    total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));
     DECODER_BUFFERS(DECODER_PLACE_, )
-#undef DECODER_PLACE_
     return total;
 }
 
@@ -130,27 +125,15 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     return STATUS_OK;
 }
 
-static void* decoder_alloc(GPT2Decoder* d, PlanRowId row) {
-    size_t available = 0, total = 0, bytes = d->plan.rows[row].bytes;
-    void* p = NULL;
-    if (status_now() != STATUS_OK) { return NULL; }
-    cudaError_t error = cudaMalloc(&p, bytes);
-    if (error != cudaErrorMemoryAllocation) { return cuda_try(error) == STATUS_OK ? p : NULL; }
-    (void)cudaGetLastError(); // or the check after the next launch would report it
-    cudaMemGetInfo(&available, &total);
-    status_fail("%s: %.1f MiB of GPU memory asked for, %.1f MiB free; use fewer sequences at a time, or shorter ones",
-                d->plan.rows[row].name, (double)bytes / (1 << 20), (double)available / (1 << 20));
-    return NULL;
-}
-
 static Status decoder_build(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     size_t attention_bytes, B = (size_t)d->B, words = CEIL_DIV((size_t)c.vocab_size, 32);
     TRY(gpt2_decoder_plan(&d->plan, c, d->B, d->T));
     TRY(decoder_attention_bytes(&attention_bytes, c, d->B, d->T));
     TRY(launch_gpu(&d->gpu));
-    d->cache = (floatX*)decoder_alloc(d, PLAN_KV_CACHE);
-    d->memory = decoder_alloc(d, PLAN_DECODER);
+    const PlanRow *cache = &d->plan.rows[PLAN_KV_CACHE], *rest = &d->plan.rows[PLAN_DECODER];
+    d->cache = (floatX*)tensor_alloc(cache->bytes, cache->name, PLAN_LESS_TO_DECODE);
+    d->memory = tensor_alloc(rest->bytes, rest->name, PLAN_LESS_TO_DECODE);
     d->words = (unsigned long long*)pinned_alloc(B * sizeof(unsigned long long));
     d->logits_host = (floatX*)pinned_alloc((size_t)c.padded_vocab_size * sizeof(floatX));
     TRY(status_now());

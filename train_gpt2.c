@@ -133,26 +133,19 @@ Status gpt2_available_memory(GPT2Memory* memory) {
     return STATUS_OK;
 }
 
-// Memory: zeroed, and taken from the system only where it is touched. In huge pages where the system has them: a GEMM reads
-// rows that lie pages apart. NULL where there is none.
-static void* memory_map(size_t bytes) {
-    void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) { return NULL; }
-#ifdef MADV_HUGEPAGE
-    madvise(p, bytes, MADV_HUGEPAGE); // advice: nothing is wrong where it is refused
-#endif
-    return p;
-}
-
-// Memory for tensors. NULL, with the error recorded, where there is none, and after an error.
-static void* tensor_alloc(size_t bytes, const char* what) {
+// Memory for tensors: zeroed, and taken from the system only where it is touched. In huge pages where the system has them: a GEMM
+// reads rows that lie pages apart. NULL, with the error recorded, where there is none, and after an error.
+static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
     if (status_now() != STATUS_OK) { return NULL; }
-    void* p = memory_map(bytes);
-    if (p == NULL) {
-        status_fail("%s: %.1f MiB of memory asked for, more than there is; use a smaller batch (-b, with -d for "
-                    "accumulation), a smaller model (-e), or more recomputation (-r 2)",
-                    what, (double)bytes / (1 << 20));
+    void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        status_fail("%s: %.1f MiB of memory asked for, more than there is; %s", what, (double)bytes / (1 << 20),
+                    advice);
+        return NULL;
     }
+#ifdef MADV_HUGEPAGE
+    madvise(p, bytes, MADV_HUGEPAGE); // a hint: nothing is wrong where it is refused
+#endif
     return p;
 }
 
@@ -163,7 +156,7 @@ static void tensor_free(void* p, size_t bytes) {
 // A row of the plan; NULL where it has no bytes, and after an error.
 static void* row_alloc(GPT2* model, PlanRowId row) {
     size_t bytes = model->plan.rows[row].bytes;
-    void* p = bytes > 0 ? tensor_alloc(bytes, model->plan.rows[row].name) : NULL;
+    void* p = bytes > 0 ? tensor_alloc(bytes, model->plan.rows[row].name, PLAN_LESS_TO_TRAIN) : NULL;
     model->info.memory_bytes += p != NULL ? bytes : 0;
     return p;
 }
@@ -335,7 +328,7 @@ Status gpt2_allocate_snapshot(GPT2* model) {
     status_clear();
     TRY(gpt2_check_training(info));
     if (model->snapshot != NULL) { return status_fail("gpt2_allocate_snapshot: this model has its snapshot already"); }
-    model->snapshot = tensor_alloc(bytes, "a snapshot");
+    model->snapshot = tensor_alloc(bytes, "a snapshot", PLAN_LESS_TO_TRAIN);
     if (model->snapshot == NULL) { return STATUS_ERROR; }
     info->memory_bytes += bytes;
     gpt2_fill_snapshot(model); // touches its pages, which the first snapshot would have to wait for
@@ -742,7 +735,7 @@ Status gpt2_measure_gemm(GPT2* model, double* flops) {
     (void)model;
     const size_t n = MEASURED_GEMM;
     status_clear();
-    float* memory = (float*)tensor_alloc(MEASURED_GEMM_BYTES, "the GEMM to measure");
+    float* memory = (float*)tensor_alloc(MEASURED_GEMM_BYTES, "the GEMM to measure", PLAN_LESS_TO_TRAIN);
     TRY(status_now());
     double best = 0.0;
     for (int round = 0; round < 5; round++) {

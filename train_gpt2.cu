@@ -213,22 +213,23 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
 // ----------------------------------------------------------------------------
 // Building and freeing. After an error nothing more is allocated, and nothing is launched.
 
-static void* device_alloc(GPT2* model, size_t bytes, const char* what) {
+// Memory of the GPU. NULL, with the error recorded, where there is none, and after an error.
+static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
     void* p = NULL;
     if (status_now() != STATUS_OK) { return NULL; }
     cudaError_t error = cudaMalloc(&p, bytes);
-    if (error == cudaErrorMemoryAllocation) {
-        size_t available = 0, total = 0;
-        (void)cudaGetLastError(); // or the check after the next launch would report it
-        cudaMemGetInfo(&available, &total);
-        status_fail(
-            "%s: %.1f MiB of GPU memory asked for, %.1f MiB free; use a smaller batch (-b, with -d for accumulation), "
-            "a smaller model (-e), or more recomputation (-r 2)",
-            what, (double)bytes / (1 << 20), (double)available / (1 << 20));
-        return NULL;
-    }
-    if (cuda_try(error) != STATUS_OK) { return NULL; }
-    model->info.memory_bytes += bytes;
+    if (error != cudaErrorMemoryAllocation) { return cuda_try(error) == STATUS_OK ? p : NULL; }
+    size_t available = 0, total = 0;
+    (void)cudaGetLastError(); // or the check after the next launch would report it
+    cudaMemGetInfo(&available, &total);
+    status_fail("%s: %.1f MiB of GPU memory asked for, %.1f MiB free; %s", what, (double)bytes / (1 << 20),
+                (double)available / (1 << 20), advice);
+    return NULL;
+}
+
+static void* device_alloc(GPT2* model, size_t bytes, const char* what) {
+    void* p = tensor_alloc(bytes, what, PLAN_LESS_TO_TRAIN);
+    model->info.memory_bytes += p != NULL ? bytes : 0;
     return p;
 }
 

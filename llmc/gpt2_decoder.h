@@ -64,6 +64,18 @@ int gpt2_decoder_length(const GPT2Decoder* d, int slot);
 Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot);
 
 // ----------------------------------------------------------------------------
+// What every implementation has beside its cache: buffers in one block of memory, by a table DECODER_BUFFERS(X, ctx) of
+// X(ctx, type, name, count)
+
+// The buffer's pointer, a member of GPT2Decoder
+#define DECODER_POINTER_(ctx, type, name, count) type* name;
+
+// Points it into `memory`, where the decoder d is not NULL, and adds its bytes to `total`, which becomes SIZE_MAX where they do not fit.
+#define DECODER_PLACE_(ctx, type, name, count)                                                                         \
+    if (d != NULL) { d->name = (type*)(void*)(memory + total); }                                                       \
+    total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));
+
+// ----------------------------------------------------------------------------
 // What every implementation refuses
 
 // Sizes that no decoder of this model can have.

@@ -47,6 +47,11 @@ enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 
     X(HOST_FILES, "buffers of files")                                                                                  \
     X(HOST_PROCESS, "program, libraries")
 
+// What to do where there is no memory for a row: in training, in decoding
+#define PLAN_LESS_TO_TRAIN                                                                                             \
+    "use a smaller batch (-b, with -d for accumulation), a smaller model (-e), or more recomputation (-r 2)"
+#define PLAN_LESS_TO_DECODE "use fewer sequences at a time, or shorter ones"
+
 #define PLAN_ID_(id, name) PLAN_##id,
 typedef enum { PLAN_ROWS(PLAN_ID_) NUM_PLAN_ROWS } PlanRowId;
 

@@ -42,14 +42,6 @@ static double relative_error(const float* x, const double* expected, size_t n) {
     return sqrt(difference / norm);
 }
 
-static void use_threads(int threads) {
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
-}
-
 // ----------------------------------------------------------------------------
 
 static void test_exp(void) {

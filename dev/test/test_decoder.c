@@ -14,15 +14,6 @@ static unsigned long long random_state = 1;
 
 static int random_int(int from, int to) { return from + (int)(random_u32(&random_state) % (unsigned)(to - from + 1)); }
 
-// Small models are quicker with one thread; the claims hold for any number.
-static void use_threads(int threads) {
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
-}
-
 static void random_tokens(int* tokens, int count, int V) {
     for (int i = 0; i < count; i++) { tokens[i] = random_int(0, V - 1); }
 }
@@ -390,7 +381,7 @@ static void test_memory(void) {
 }
 
 int main(void) {
-    use_threads(1);
+    use_threads(1); // quicker for small models; the claims hold for any number
     test_against_forward();
     test_independence("gpt2:l2c64h2t64", 12);
     test_independence("gpt2:l1c128h1t64", 6);

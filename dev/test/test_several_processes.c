@@ -405,9 +405,7 @@ static void steps_without_room_are_refused(void) {
 }
 
 int main(void) {
-#ifdef _OPENMP
-    omp_set_num_threads(1); // processes enough
-#endif
+    use_threads(1); // processes enough
     config = gpt2_config_from_descriptor("gpt2:l2c96h3t32", 1000);
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     n = gpt2_parameters(table, config);

@@ -15,6 +15,9 @@ unit_path("name") is a file in a directory of the program's own, which unit_end(
 
 #include <dirent.h>
 #include <math.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 #include <sys/wait.h>
 
 #include "llmc/checked_file.h"
@@ -44,6 +47,15 @@ static inline void unit_check_near(double value, double expected, double toleran
 
 #define CHECK_NEAR(value, expected, tolerance)                                                                         \
     unit_check_near(value, expected, tolerance, #value " is " #expected, __FILE__, __LINE__)
+
+// The threads of the OpenMP loops that follow; builds without OpenMP have one.
+static inline void use_threads(int threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
 
 // ----------------------------------------------------------------------------
 // Errors of users: the code runs in a child process, whose end and whose stderr are looked at.
