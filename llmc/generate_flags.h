@@ -4,15 +4,9 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
 #ifndef LLMC_GENERATE_FLAGS_H
 #define LLMC_GENERATE_FLAGS_H
 
-#include "cli.h"
+#include "model_flags.h"
 
-#ifdef __CUDACC__
-#define CLI_PROGRAM "generate_gpt2cu"
-#define CLI_MODEL "gpt2_124M_bf16.bin"
-#else
-#define CLI_PROGRAM "generate_gpt2"
-#define CLI_MODEL "gpt2_124M.bin"
-#endif
+#define CLI_PROGRAM CLI_PROGRAM_NAME("generate_gpt2")
 
 // The columns are those of CLI_DECLARE.
 // clang-format off
@@ -27,10 +21,7 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
       "a file of prompts, one a line. Without prompts they are read from stdin, where that is no terminal")            \
     X(tokens, "-n", "--tokens", whole, 128, 1, 1 << 30, NULL, FOR_BOTH, FREE,                                          \
       "new tokens of a sample, at most")                                                                               \
-    X(temperature, NULL, "--temperature", number, 0.8, 0, 100, NULL, FOR_BOTH, FREE,                                   \
-      "of sampling; 0: always the likeliest token")                                                                    \
-    X(top_k, NULL, "--top-k", whole, 200, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                            \
-      "sample among the k likeliest tokens; 0: all")                                                                   \
+    SAMPLING_FLAGS(X, 0.8, 200)                                                                                        \
     X(top_p, NULL, "--top-p", number, 1.0, 0, 1, NULL, FOR_BOTH, FREE,                                                 \
       "sample among the fewest of the likeliest tokens whose probabilities reach p together; 1: all")                  \
     X(repetition_penalty, NULL, "--repetition-penalty", number, 1.0, 0.01, 100, NULL, FOR_BOTH, FREE,                  \

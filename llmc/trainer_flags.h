@@ -7,15 +7,9 @@ its command lines work unchanged.
 
 #include <float.h>
 
-#include "cli.h"
+#include "model_flags.h"
 
-#ifdef __CUDACC__
-#define CLI_PROGRAM "train_gpt2cu"
-#define CLI_MODEL "gpt2_124M_bf16.bin"
-#else
-#define CLI_PROGRAM "train_gpt2"
-#define CLI_MODEL "gpt2_124M.bin"
-#endif
+#define CLI_PROGRAM CLI_PROGRAM_NAME("train_gpt2")
 
 // The columns are those of CLI_DECLARE.
 // clang-format off
@@ -84,10 +78,7 @@ its command lines work unchanged.
       "steps between samples; 0: none")                                                                                \
     X(sample_tokens, "-g", "--sample-tokens", whole, 64, 1, 1 << 20, NULL, FOR_BOTH, FREE,                             \
       "tokens of a sample")                                                                                            \
-    X(temperature, NULL, "--temperature", number, 1.0, 0, 100, NULL, FOR_BOTH, FREE,                                   \
-      "of sampling; 0: always the likeliest token")                                                                    \
-    X(top_k, NULL, "--top-k", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                              \
-      "sample among the k likeliest tokens; 0: all")                                                                   \
+    SAMPLING_FLAGS(X, 1.0, 0)                                                                                          \
     X(sample_seed, NULL, "--sample-seed", whole, 1337, 1, INT_MAX, NULL, FOR_BOTH, FREE,                               \
       "of sampling")                                                                                                   \
     X(hellaswag, "-h", "--hellaswag", whole, 0, 0, 1, NULL, FOR_BOTH, FREE,                                            \
