@@ -59,19 +59,58 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 def fail(message):
     """Ends the program with one line on stderr and exit code 1."""
-    sys.stdout.flush()
+    flush_stdout()
     sys.exit(f"error: {message}")
+
+
+class StdoutFailed(Exception):
+    """Standard output cannot be written."""
+
+
+class Stdout:
+    """Standard output whose errors are told from those of files."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def do(self, function, *arguments):
+        try:
+            return function(*arguments)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())  # or Python flushes it again at its end
+            raise StdoutFailed(f"cannot write standard output: {error.strerror}") from None
+
+    def write(self, text):
+        return self.do(self.stream.write, text)
+
+    def flush(self):
+        self.do(self.stream.flush)
+
+
+def flush_stdout():
+    if sys.stdout is not None:  # it was closed when Python began
+        sys.stdout.flush()
 
 
 WORKER_DIED = "a worker process died, perhaps for want of memory; try fewer --workers"
 
 
 def run(main):
-    """Runs a script's main(). Ctrl-C and SIGTERM end it with one line, and leave no worker and no temporary file."""
+    """Runs a script's main(). Ctrl-C, SIGTERM and a stdout that takes no more end it with one line, and leave no worker
+    and no temporary file."""
     signal.signal(signal.SIGTERM, interrupt)
     reason = None
+    sys.stdout = sys.stdout and Stdout(sys.stdout)
     try:
-        main()
+        try:
+            main()
+        finally:
+            flush_stdout()
+    except StdoutFailed as failure:
+        reason = str(failure)
     except KeyboardInterrupt as interruption:
         reason = str(interruption) or "interrupted"
     except BrokenProcessPool:

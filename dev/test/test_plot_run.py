@@ -7,6 +7,7 @@ python3 dev/test/test_plot_run.py
 import importlib.util
 import math
 import os
+import subprocess
 import sys
 
 import run_logs
@@ -145,6 +146,22 @@ def test_what_is_no_log_is_refused_in_one_line(folder):
     assert "--follow writes" in plot(log, "--follow", code=1)
     assert "--difference is of two runs" in plot(log, "--difference", code=1)
     assert "--smooth" in plot(log, "--smooth", "0", code=1)
+
+
+def test_stdout_that_cannot_be_written_ends_in_one_line(folder):
+    log = write(f"{folder}/main.log", main_log())
+    script = os.path.join(run_logs.ROOT, "scripts", "plot_run.py")
+    for arguments in ([log], ["--help"], [log, "--html", f"{folder}/page.html"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [sys.executable, script, *arguments], check=False, stdout=full, stderr=subprocess.PIPE, text=True
+            )
+        assert done.stderr == "error: cannot write standard output: No space left on device\n", done.stderr
+        assert done.returncode == 1, done.returncode
+    command = f"exec {sys.executable} {script} {log} >&-"  # closed: nobody wants to read it
+    assert subprocess.run(["sh", "-c", command], check=False, capture_output=True).stderr == b""
+    command = f"exec {sys.executable} {script} {folder}/missing >&-"
+    assert b"error: cannot read" in subprocess.run(["sh", "-c", command], check=False, capture_output=True).stderr
 
 
 def test_settings_of_state_files_and_their_differences(folder):
