@@ -16,6 +16,7 @@ begin with status_clear(). No globals: each thread may have its own files.
 
 #include "atomic_file.h"
 #include "checksum.h"
+#include "regular_file.h"
 #include "status.h"
 #include "utils.h"
 
@@ -189,9 +190,7 @@ static inline Status checked_magic_(const CheckedReader* r, int32_t magic, int32
 
 static inline Status checked_open_(CheckedReader* r, int32_t magic, int32_t other, const char* what) {
     struct stat st;
-    r->file = fopen(r->path, "rb");
-    if (r->file == NULL) { return status_fail("cannot open %s: %s", r->path, strerror(errno)); }
-    if (fstat(fileno(r->file), &st) != 0) { return status_fail("cannot stat %s: %s", r->path, strerror(errno)); }
+    TRY(fopen_regular(&r->file, &st, r->path));
     if (st.st_size < HEADER_BYTES) {
         return status_fail("%s has %lld bytes, less than its header of %d; it is truncated, or no %s", r->path,
                            (long long)st.st_size, (int)HEADER_BYTES, what);

@@ -5,6 +5,7 @@ Files of tokens and weights, told from others by their contents: a file may be m
 #define LLMC_FILE_IDENTITY_H
 
 #include "digest.h"
+#include "regular_file.h"
 #include "status.h"
 #include "utils.h"
 
@@ -20,10 +21,10 @@ static inline Status identity_file(Digest* digest, const char* path) {
     int32_t header[HEADER_INTS] = {0};
     char sample[IDENTITY_SAMPLE_BYTES];
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) { return status_fail("cannot open %s: %s", path, strerror(errno)); }
-    int ok = fstat(fd, &st) == 0 && pread(fd, header, sizeof(header), 0) >= 0;
-    uint64_t size = ok ? (uint64_t)st.st_size : 0;
+    int fd;
+    TRY(open_regular(&fd, &st, path));
+    int ok = pread(fd, header, sizeof(header), 0) >= 0;
+    uint64_t size = (uint64_t)st.st_size;
     digest_update(digest, &size, sizeof(size));
     digest_update(digest, header, sizeof(header));
     int samples = header[IDENTITY_CHECKSUMS] == IDENTITY_CHECKSUM_MARK ? 0 : IDENTITY_SAMPLES;

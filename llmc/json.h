@@ -23,6 +23,7 @@ the text. And strings written as JSON.
 #include <stdlib.h>
 #include <string.h>
 
+#include "regular_file.h"
 #include "status.h"
 #include "utf8.h"
 
@@ -292,10 +293,10 @@ static inline Status json_parse(Json* json, const char* name, const char* text, 
 // Parses a file of at most `most` bytes.
 static inline Status json_read_file(Json* json, const char* path, size_t most) {
     memset(json, 0, sizeof(*json));
-    FILE* file = fopen(path, "rb");
-    if (file == NULL) { return status_fail("cannot open %s: %s", path, strerror(errno)); }
+    FILE* file;
     struct stat st;
-    if (fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size > most) {
+    TRY(fopen_regular(&file, &st, path));
+    if ((uint64_t)st.st_size > most) {
         fclose(file);
         return status_fail("%s is no file of at most %zu bytes", path, most);
     }

@@ -21,6 +21,7 @@ many bytes as they make (counted without overflow); the tensors fill the data wi
 #include <unistd.h>
 
 #include "json.h"
+#include "regular_file.h"
 #include "status.h"
 #include "utils.h"
 
@@ -280,10 +281,7 @@ static inline Status safetensors_open_(SafetensorsFile* f) {
     unsigned char bytes[8];
     struct stat st;
     uint64_t length = 0;
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
-    if (f->fd < 0) { return status_fail("cannot open %s: %s", f->path, strerror(errno)); }
-    if (fstat(f->fd, &st) != 0) { return status_fail("cannot stat %s: %s", f->path, strerror(errno)); }
-    if (!S_ISREG(st.st_mode)) { return status_fail("%s is no file", f->path); }
+    TRY(open_regular(&f->fd, &st, f->path));
     size_t size = (size_t)st.st_size;
     if (size < 10) {
         return status_fail("%s has %zu bytes, less than any safetensors file; it is truncated, or no such file",

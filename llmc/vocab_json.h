@@ -10,6 +10,7 @@ is there, it is compared, and a vocabulary in another order refused.
 #define LLMC_VOCAB_JSON_H
 
 #include "json.h"
+#include "regular_file.h"
 #include "status.h"
 #include "utf8.h"
 #include "utils.h"
@@ -167,12 +168,12 @@ static inline Status vocab_read_folder(Vocab* v, const char* folder) {
     }
     Status status = vocab_read_json_(v, path);
     snprintf(path, sizeof(path), "%s/merges.txt", folder);
-    FILE* file = status == STATUS_OK ? fopen(path, "rb") : NULL;
+    FILE* file = NULL;
+    struct stat st;
+    if (status == STATUS_OK && file_exists(path)) { status = fopen_regular(&file, &st, path); }
     if (file != NULL) {
         status = vocab_check_merges_(v, file, path);
         fclose(file);
-    } else if (status == STATUS_OK && errno != ENOENT) {
-        status = status_fail("cannot open %s: %s", path, strerror(errno));
     }
     if (status != STATUS_OK) { vocab_free(v); }
     return status;

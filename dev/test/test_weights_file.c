@@ -478,6 +478,23 @@ static void descriptors_are_no_files(void) {
     CHECK(refuses(unit_path("none/x"), "no such file"));
 }
 
+// A pipe that nobody writes to is not waited for, wherever a file is read.
+static void pipes_are_refused(void) {
+    static const char* const names[] = {"pipe.bin", "pipe.safetensors", "pipe"};
+    alarm(60); // which ends the test where it waits
+    for (int i = 0; i < 3; i++) {
+        CHECK(mkfifo(unit_path(names[i]), 0644) == 0 && refuses(unit_path(names[i]), names[i]));
+        CHECK(strstr(status_message(), "it is a pipe or a device, not a file") != NULL);
+    }
+    CHECK(refuses("/dev/zero", "cannot open /dev/zero: it is a pipe or a device"));
+    make_params(WEIGHTS_FP32);
+    write_model(WEIGHTS_FP32, "");
+    CHECK(remove(unit_path("config.json")) == 0 && mkfifo(unit_path("config.json"), 0644) == 0);
+    CHECK(refuses(folder(), "config.json: it is a pipe or a device"));
+    remove(unit_path("config.json"));
+    alarm(0);
+}
+
 // The folder of a run gives the newest checkpoint with its DONE.
 static void a_run_s_folder_gives_its_newest_checkpoint(void) {
     float* older = params;
@@ -549,6 +566,7 @@ int main(void) {
     numbers_that_are_not_finite_are_refused();
     one_file_without_config_json_is_said_to_have_heads_of_64();
     descriptors_are_no_files();
+    pipes_are_refused();
     a_run_s_folder_gives_its_newest_checkpoint();
     identity_covers_all_files();
     clear_tensors();
