@@ -45,7 +45,9 @@ typedef struct {
 
 static void output_open(Output* o, const char* path) {
     o->is_file = path != NULL;
-    if (o->is_file) { check(atomic_open(&o->file, path)); }
+    if (!o->is_file) { return; }
+    check(atomic_check(path));
+    check(atomic_open(&o->file, path));
 }
 
 static void output_write(Output* o, const void* data, size_t bytes) {
@@ -246,6 +248,7 @@ static void encode(Encoder* e, char** files, int count) {
     const char* path = e->options->output;
     e->is_token_file = path != NULL && ends_with(path, ".bin");
     output_open(&e->output, e->is_token_file ? NULL : path);
+    if (e->is_token_file) { check(atomic_check(path)); } // it is written when all tokens are known
     for (int i = 0; i < (count > 0 ? count : 1); i++) {
         Input in = input_open(count > 0 ? files[i] : NULL);
         if (e->options->endoftext) {

@@ -13,6 +13,7 @@ atomic_abandon(). The first error sticks: later calls fail with the same message
 #ifndef LLMC_ATOMIC_FILE_H
 #define LLMC_ATOMIC_FILE_H
 
+#include "regular_file.h"
 #include "status.h"
 #include "temporary_files.h"
 #include "utils.h"
@@ -63,6 +64,20 @@ static inline Status atomic_open(AtomicFile* a, const char* path) {
     if (a->file != NULL) { return STATUS_OK; }
     temporary_remove(a->slot);
     return atomic_fail_(a, "open");
+}
+
+// Fails where no file can be written under this name: a folder, a pipe or a device has it, or its folder is not there or not to be
+// written to. For what is written much later.
+static inline Status atomic_check(const char* path) {
+    AtomicFile file;
+    struct stat st;
+    status_clear();
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        return status_fail("cannot write %s: %s", path, regular_file_fault(&st));
+    }
+    TRY(atomic_open(&file, path));
+    atomic_abandon(&file);
+    return STATUS_OK;
 }
 
 static inline Status atomic_write(AtomicFile* a, const void* src, size_t bytes) {

@@ -76,8 +76,7 @@ static inline Status export_tensor_(ExportWriter* w, const HuggingFaceTensor* t,
         size_t count = n * t->shape[1];
         const float* rows = export_rows_(w, t, weights, i, n);
         if (cast_weights(w->bytes, w->type, rows, count) > 0) {
-            return status_fail("%s: %s has a weight that is too large for %s; --export-dtype fp32 keeps it",
-                               w->out.file.path, t->name, type);
+            return status_fail("%s has a weight that is too large for --export-dtype %s; fp32 keeps it", t->name, type);
         }
         TRY(atomic_write(&w->out.file, w->bytes, count * weight_types[w->type].bytes));
     }
@@ -163,7 +162,7 @@ static inline Status export_write_generation_(const char* folder, HuggingFaceEnd
 static inline Status export_try_tokenizer_(const char* folder, const Tokenizer* tokenizer, int max_seq_len) {
     int* merges;
     if (hugging_face_merges(&merges, tokenizer) != STATUS_OK) {
-        print_warning("%s gets no tokenizer: %s", folder, status_message());
+        print_warning("no tokenizer is exported: %s", status_message());
         status_clear();
         return STATUS_OK;
     }

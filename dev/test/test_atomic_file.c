@@ -60,6 +60,19 @@ static void a_failed_rename_leaves_nothing(void) {
     rmdir(path);
 }
 
+// What a rename would refuse, or replace by a file, can be known before.
+static void names_that_no_file_can_have_are_refused(void) {
+    const char *folder = unit_path("folder"), *pipe_name = unit_path("pipe"), *path = unit_path("kept");
+    create_directory(folder);
+    CHECK(says(atomic_check(folder), "folder: Is a directory"));
+    CHECK(mkfifo(pipe_name, 0644) == 0 && says(atomic_check(pipe_name), "pipe: it is a pipe or a device, not a file"));
+    CHECK(says(atomic_check("no/such/folder/x"), "cannot open no/such/folder/x.tmp: No such file"));
+    unit_write(path, "old", 3);
+    CHECK(atomic_check(path) == STATUS_OK && unit_file_is(path, "old") && atomic_check(unit_path("new")) == STATUS_OK);
+    CHECK(!file_exists(unit_path("new")) && !file_exists(unit_path("new.tmp")) && !file_exists(unit_path("kept.tmp")));
+    rmdir(folder);
+}
+
 // /dev/full is a disk without space; the .tmp file is a link to it.
 static void a_full_disk_is_noticed_and_sticks(void) {
     const char *path = unit_path("model.bin"), *temporary = unit_path("model.bin.tmp");
@@ -83,6 +96,7 @@ int main(void) {
     abandoning_keeps_what_was_there();
     opening_names_the_file_and_the_fault();
     a_failed_rename_leaves_nothing();
+    names_that_no_file_can_have_are_refused();
     a_full_disk_is_noticed_and_sticks();
     return unit_end();
 }

@@ -227,7 +227,8 @@ static void a_tokenizer_that_is_no_bpe_is_said(void) {
     t.offsets[1] = 1, t.offsets[2] = 2;
     const char* folder = unit_path("tokens");
     UNIT_CHECK_CHILD_(unit_child.exit_code == 0 && strstr(unit_child.text, "warning: ") == unit_child.text &&
-                          strstr(unit_child.text, "no tokenizer") != NULL,
+                          strstr(unit_child.text, "no tokenizer") != NULL &&
+                          strstr(unit_child.text, ".tmp") == NULL, // the folder's name is another then
                       "a warning", check(export_weights(folder, params, CONFIG, "auto", &t, 0)));
     CHECK(reads_as(folder, params) && !file_exists(unit_path("tokens/vocab.json")));
     export_remove_(folder);

@@ -99,6 +99,12 @@ check "flags are checked" refused "must be one of keep|replace|refuse" tok encod
 check "a tokenizer is needed" refused "none.bin" "$program" encode --tokenizer "$dir/none.bin"
 check "inputs are there" refused "cannot open $dir/nothing" tok encode "$dir/nothing"
 check "inputs are no folders" refused "is a folder" tok encode "$dir"
+mkdir "$dir/folder.bin"
+mkfifo "$dir/waits" # nobody writes a text to it
+for output in "$dir/folder.bin" "$dir/none/x.bin" "$dir/folder.bin/" "$dir/none/x"; do
+    check "an output that cannot be is refused first: $output" refused "$output" timeout 10 "$program" encode "$dir/waits" \
+        --tokenizer "$dir/t.bin" -o "$output"
+done
 check "tokens are numbers" refused "byte 4 is no digit" tok decode - -o "$dir/none" <<<"257 x"
 check "tokens are in the vocabulary" refused "token 264, number 1" tok decode - -o "$dir/none" <<<"257 264"
 check "texts are not empty" refused "would hold no tokens" tok encode /dev/null -o "$dir/none.bin"
