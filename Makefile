@@ -349,7 +349,7 @@ $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS)
 # A trainer among faults: a few of each kind here, many in make soak
 $(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-faults check-test_processes check-process_faults check-soak_short check-test_hardening
+cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-faults check-test_processes check-process_faults check-soak_short check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
