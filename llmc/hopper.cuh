@@ -96,7 +96,38 @@ struct Mbarrier {
     __device__ void wait(uint32_t parity) {
         while (!try_wait(parity)) {}
     }
+    // Arrives on the barrier at the same place of the shared memory of CTA `rank` of the cluster. Relaxed: it orders nothing
+    // but what this thread has waited for, as wgmma's reads; .release would fence the whole GPU.       (9.7.13.15, "mapa")
+    __device__ void arrive_cluster(uint32_t rank) {
+        asm volatile("{\n"
+                     ".reg .b32 remote;\n"
+                     "mapa.shared::cluster.u32 remote, %0, %1;\n"
+                     "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n"
+                     "}" ::"r"(address()),
+                     "r"(rank)
+                     : "memory");
+    }
     __device__ uint32_t address() const { return shared_address(this); }
+};
+
+// Position in a ring of pipeline stages (as CUTLASS's PipelineState): the stage, and the parity of the pass over the ring. A
+// consumer waits for `full` with the parity, a producer for `empty` with the opposite one, which a new barrier passes.
+template <int stages> struct PipelineState {
+    int stage = 0;
+    uint32_t parity = 0;
+    __host__ __device__ void advance() {
+        stage++;
+        if (stage == stages) { stage = 0, parity ^= 1; }
+    }
+    __host__ __device__ void advance(int n) {
+        parity ^= (stage + n) / stages & 1;
+        stage = (stage + n) % stages;
+    }
+    __host__ __device__ PipelineState next() const {
+        PipelineState state = *this;
+        state.advance();
+        return state;
+    }
 };
 
 // Makes initialised barriers visible to TMA.                                                     (9.7.13.4)
@@ -135,6 +166,24 @@ __device__ inline void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The rank of this CTA in its cluster, and the cluster's in the grid.
+__device__ inline uint32_t cluster_ctarank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ inline uint32_t clusterid_x() {
+    uint32_t id;
+    asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+    return id;
+}
+// Arrives for this thread at the barrier of the cluster's threads, after its earlier accesses to memory.    (9.7.13.3)
+__device__ inline void barrier_cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+// Waits until all threads of the cluster have arrived.                                                      (9.7.13.3)
+__device__ inline void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 // Sets the registers of each thread of this warpgroup from here on, a multiple of 8 in [24, 256]. Executed by all its warps;
 // the kernel needs __launch_bounds__(threads, blocks).                                                        (9.7.19.5)
 template <int registers> __device__ inline void setmaxnreg_inc() {
@@ -161,6 +210,35 @@ __device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(map), "r"(x),
                  "r"(y), "r"(z), "r"(w), "r"(box)
                  : "memory");
+}
+// The same for tensors of rank 2.
+__device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map, int x, int y, Mbarrier& barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3}], [%4];" ::"r"(
+            box),
+        "l"(map), "r"(x), "r"(y), "r"(barrier.address())
+        : "memory");
+}
+__device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y, uint32_t box) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1,%2}], [%3];" ::"l"(map), "r"(x),
+                 "r"(y), "r"(box)
+                 : "memory");
+}
+// TMA load to the same place in the shared memory of each CTA of the cluster whose bit is in `ctas`; the barrier at the same
+// place in each of them counts the bytes.                                                                 (9.7.9.27.1.2)
+__device__ inline void cp_async_bulk_tensor_multicast(uint32_t box, const CUtensorMap* map, int x, int y,
+                                                      Mbarrier& barrier, uint16_t ctas) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%2,%3}], [%4], %5;" ::"r"(box),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier.address()), "h"(ctas)
+                 : "memory");
+}
+// TMA reduce-add: adds a box in shared memory to the tensor, whose elements are floats.                   (9.7.9.27.1.3)
+__device__ inline void cp_reduce_async_bulk_tensor_add(const CUtensorMap* map, int x, int y, uint32_t box) {
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1,%2}], [%3];" ::"l"(map), "r"(x),
+        "r"(y), "r"(box)
+        : "memory");
 }
 // Bulk copy of `bytes` contiguous bytes from global to shared memory; bytes and addresses are multiples of 16.
 __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, Mbarrier& barrier) {
@@ -208,35 +286,52 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     return kept;
 }
 
-// The descriptor of a tensor of 16-bit elements of rank 4: sizes and box in elements, innermost first; strides of the
-// three outer dimensions in bytes, multiples of 16. Rows of a box hold 64 elements, 128 bytes, whose 16-byte chunk c
-// lies at c ^ (row % 8) in shared memory: the layout that tile_descriptor_* tell wgmma of.   (CUDA driver API, 6.29)
+// What a tensor map calls the type of its elements.
+template <class T> struct TensorMapType;
+template <> struct TensorMapType<half> {
+    static constexpr CUtensorMapDataType value = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+};
+template <> struct TensorMapType<__nv_bfloat16> {
+    static constexpr CUtensorMapDataType value = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+};
+template <> struct TensorMapType<float> {
+    static constexpr CUtensorMapDataType value = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+};
+
+// The descriptor of a tensor of rank 2 or 4: sizes and box in elements, innermost first; strides of the outer dimensions in
+// bytes, multiples of 16. Rows of a box hold 128 bytes, 64 elements of 16 bits, whose 16-byte chunk c lies at c ^ (row % 8)
+// in shared memory: the layout that tile_descriptor_* tell wgmma of.   (CUDA driver API, 6.29)
 // Records an error (status.h) where the driver refuses, such as a tensor that is not aligned to 16 bytes.
-static inline Status tensor_map(CUtensorMap* map, const void* tensor, const uint64_t (&sizes)[4],
-                                const uint64_t (&strides)[3], const uint32_t (&box)[4]) {
+template <class T, int rank>
+static inline Status tensor_map(CUtensorMap* map, const T* tensor, const uint64_t (&sizes)[rank],
+                                const uint64_t (&strides)[rank - 1], const uint32_t (&box)[rank]) {
     const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
     if (encode == nullptr) { return STATUS_ERROR; }
     const uint32_t steps[4] = {1, 1, 1, 1};
-#if defined(PRECISION_FP16)
-    const CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-#else
-    const CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-#endif
-    CUresult result =
-        encode(map, type, 4, const_cast<void*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result = encode(map, TensorMapType<T>::value, rank, const_cast<T*>(tensor), sizes, strides, box, steps,
+                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) { return STATUS_OK; }
-    return status_fail("cuTensorMapEncodeTiled returned %d for a tensor at %p of %llu x %llu x %llu x %llu",
-                       (int)result, tensor, (unsigned long long)sizes[3], (unsigned long long)sizes[2],
-                       (unsigned long long)sizes[1], (unsigned long long)sizes[0]);
+    char text[96] = "";
+    for (int i = rank - 1, n = 0; i >= 0; i--) {
+        n += snprintf(text + n, sizeof(text) - n, "%llu%s", (unsigned long long)sizes[i], i > 0 ? " x " : "");
+    }
+    return status_fail("cuTensorMapEncodeTiled returned %d for a tensor at %p of %s", (int)result, (const void*)tensor,
+                       text);
+}
+
+// The descriptor of a matrix (rows, columns) in boxes of box_rows rows of 128 bytes.
+template <class T>
+static inline Status tensor_map_of_matrix(CUtensorMap* map, const T* x, uint64_t rows, uint64_t columns, int box_rows) {
+    return tensor_map<T, 2>(map, x, {columns, rows}, {columns * sizeof(T)}, {128 / sizeof(T), (uint32_t)box_rows});
 }
 
 // The descriptor of a tensor (B,T,heads,HS) in boxes of 64 tokens by 64 channels of a head; coordinates are channel, head,
 // token, b.
 static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int B, int T, int heads, int HS) {
     const uint64_t row = HS * sizeof(floatX), token = heads * row;
-    return tensor_map(map, x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B}, {row, token, T * token},
-                      {64, 1, 64, 1});
+    return tensor_map<floatX, 4>(map, x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B},
+                                 {row, token, T * token}, {64, 1, 64, 1});
 }
 
 // ----------------------------------------------------------------------------
@@ -291,6 +386,12 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
     "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
     "%57,%58,%59,%60,%61,%62,%63}, "
+#define HOPPER_D128                                                                                                    \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"      \
+    "%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,"     \
+    "%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,"     \
+    "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,"     \
+    "%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
 
 // The immediates behind the operands are imm-scale-a, imm-scale-b (1: not negated), then tnsp-a, tnsp-b (1: MN-major). Where A is
 // in registers the first is scale-d (1: accumulate), in place of p, and there is no tnsp-a.
@@ -303,11 +404,20 @@ __device__ inline void wgmma_mma_async(float (&d)[32], uint64_t a, uint64_t b, i
                  : HOPPER_OUT32(d, 0)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
+// The same with N of 128 and 256, of which a_mn_major and b_mn_major say that an operand's descriptor is MN-major.
+template <int a_mn_major = 0, int b_mn_major = 0>
 __device__ inline void wgmma_mma_async(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64
-                 "%64, %65, p, 1, 1, 0, 0;\n}"
+                 "%64, %65, p, 1, 1, %67, %68;\n}"
                  : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
-                 : "l"(a), "l"(b), "r"(accumulate));
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
+}
+template <int a_mn_major = 0, int b_mn_major = 0>
+__device__ inline void wgmma_mma_async(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n" HOPPER_WGMMA("m64n256k16") HOPPER_D128
+                 "%128, %129, p, 1, 1, %131, %132;\n}"
+                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT32(d, 64), HOPPER_OUT32(d, 96)
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
 }
 // d (64,64) = A B, or d += A B if accumulate is 1. A (64,16) and B (16,64) by MN-major descriptors.
 __device__ inline void wgmma_mma_async_mn_major(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
@@ -332,6 +442,7 @@ __device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], u
 #undef HOPPER_OUT32
 #undef HOPPER_D32
 #undef HOPPER_D64
+#undef HOPPER_D128
 
 } // namespace hopper
 

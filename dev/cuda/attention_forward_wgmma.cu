@@ -97,22 +97,6 @@ template <class C> struct TileScheduler {
     __device__ int key_blocks(int w) const { return row(w) < p.T ? CEIL_DIV(row(w) + WARPGROUP_ROWS, C::Bc) : 0; }
 };
 
-// Position in a ring of pipeline stages (as CUTLASS's PipelineState): the stage, and the parity of the pass over the ring. A
-// consumer waits for `full` with the parity, a producer for `empty` with the opposite one, which a new barrier passes.
-template <int stages> struct PipelineState {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ void advance() {
-        stage++;
-        if (stage == stages) { stage = 0, parity ^= 1; }
-    }
-    __device__ PipelineState next() const {
-        PipelineState state = *this;
-        state.advance();
-        return state;
-    }
-};
-
 // The online softmax of a thread's two rows, lane/4 and lane/4 + 8 of its warp's 16. S is a wgmma accumulator (64, 2N), of
 // which the thread has S[N]; element i is in row i / 2 % 2.
 struct OnlineSoftmax {
