@@ -1,0 +1,158 @@
+/*
+The matmul competition on Hopper: each group is one GEMM (wgmma_matmul.cuh) whose epilogue does what the group needs of a tile,
+and a small kernel for what needs a whole row or column. Against cublaslt:
+- The bias, the residual addition, GELU, its gradient and the column sums of dpre cost no pass over the activations: the
+  epilogue of a tile runs while the other consumer warpgroup multiplies.
+- residual: LayerNorm reads the sum that the epilogue has made, and not its two terms.
+- dgelu reads pre once, and writes dpre and act once.
+- Weight gradients: tiles that do not fill the GPU are cut along R, and the parts added in a fixed order. layer_weights is the
+  four products of a layer in one launch, so that one such remainder is left instead of four.
+
+    group          A (M,K)           B (N,K)          D (M,N)
+    forward        inp               W                (R,OUT)
+    gradients      dout              W, MN-major      (R,IN)
+    weights        dout, MN-major    inp, MN-major    (OUT,IN)
+*/
+#include "matmul.h"
+#include "wgmma_matmul.cuh"
+
+#include "llmc/layernorm.cuh"
+
+namespace wgmma {
+
+template <class T, class F> using ForwardTiles16 = MatmulTiles<T, false, false, Elementwise<F>>;
+template <class T, class F> using InputTiles = MatmulTiles<T, false, true, Elementwise<F>>;
+template <class T> using WeightTiles = MatmulTiles<T, true, true, Gradient>;
+
+// out (R,OUT) = inp W^T, through F.
+template <class T, class F> Status forward_gemm(floatX* out, floatX* second, const floatX* aux, const MatmulTensors* t,
+                                                MatmulSizes s, cudaStream_t stream) {
+    typedef ForwardTiles16<T, F> C;
+    const Gemm<C> gemm = {{s.R, s.OUT, s.IN}, t->inp, t->weight, out, second, aux};
+    EpilogueInput in = {};
+    in.bias = t->bias;
+    return launch_gemms<C>(&gemm, 1, in, nullptr, stream);
+}
+// out (R,IN) = dout W, through F.
+template <class T, class F> Status input_gemm(floatX* out, floatX* second, const floatX* aux, float* column_partials,
+                                              const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    typedef InputTiles<T, F> C;
+    const Gemm<C> gemm = {{s.R, s.IN, s.OUT}, t->dout, t->weight, out, second, aux};
+    EpilogueInput in = {};
+    in.column_partials = column_partials;
+    return launch_gemms<C>(&gemm, 1, in, nullptr, stream);
+}
+
+template <class T> void qkv(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    forward_gemm<T, AddBias>(t->out, nullptr, nullptr, t, s, stream);
+}
+
+template <class T> void residual(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    if (forward_gemm<T, AddBiasAndSkip>(t->residual, nullptr, t->skip, t, s, stream) != STATUS_OK) { return; }
+    layernorm_forward(t->ln, t->mean, t->rstd, t->residual, t->ln_weight, t->ln_bias, s.R, s.OUT, stream);
+}
+
+template <class T> void fc(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    forward_gemm<T, BiasGelu>(t->pre, t->act, nullptr, t, s, stream);
+}
+
+template <class T> void input(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    input_gemm<T, Plain>(t->dinp, nullptr, nullptr, nullptr, t, s, stream);
+}
+
+// Scratch of dgelu: the column sums of every 64 rows.
+static size_t dgelu_scratch_bytes(MatmulSizes s) { return sizeof(float) * CEIL_DIV(s.R, BLOCK_ROWS) * (size_t)s.IN; }
+
+template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    float* const partials = (float*)context->scratch;
+    if (input_gemm<T, GeluBackward>(t->dpre, t->act, t->pre, partials, t, s, stream) != STATUS_OK) { return; }
+    column_sum_partials(t->dbias, partials, CEIL_DIV(s.R, BLOCK_ROWS), s.IN, s.IN, stream);
+}
+
+// Weight gradients: scratch is the partial tiles, then what column_sum() needs.
+template <class T> static size_t weights_partial_bytes(const GemmSize* sizes, int gemms) {
+    int num_sms;
+    if (hopper_num_sms(&num_sms) != STATUS_OK) { return 0; }
+    return partial_tile_bytes<WeightTiles<T>>(order_of<WeightTiles<T>>(sizes, gemms, num_sms));
+}
+template <class T> void weight_gemms(MatmulContext* context, const MatmulLayerWeight* layer, const MatmulSizes* sizes,
+                                     int gemms, int accumulate, cudaStream_t stream) {
+    typedef WeightTiles<T> C;
+    Gemm<C> g[MAX_GEMMS];
+    GemmSize size[MAX_GEMMS];
+    for (int n = 0; n < gemms; n++) {
+        size[n] = {sizes[n].OUT, sizes[n].IN, sizes[n].R};
+        g[n] = {size[n], layer[n].dout, layer[n].inp, layer[n].dweight, nullptr, nullptr};
+    }
+    EpilogueInput in = {};
+    in.accumulate = accumulate;
+    char* const scratch = (char*)context->scratch;
+    if (launch_gemms<C>(g, gemms, in, (float*)scratch, stream) != STATUS_OK) { return; }
+    float* const sums = (float*)(scratch + weights_partial_bytes<T>(size, gemms));
+    for (int n = 0; n < gemms; n++) {
+        if (layer[n].dbias == nullptr) { continue; }
+        column_sum(layer[n].dbias, layer[n].dout, sums, sizes[n].R, sizes[n].OUT, stream);
+    }
+}
+
+template <class T> void weight(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    const MatmulLayerWeight one = {t->dweight, t->dbias, t->dout, t->inp};
+    weight_gemms<T>(context, &one, &s, 1, t->accumulate, stream);
+}
+template <class T> size_t weight_scratch_bytes(MatmulSizes s) {
+    const GemmSize size = {s.OUT, s.IN, s.R};
+    return weights_partial_bytes<T>(&size, 1) + column_sum_scratch_bytes(s.OUT);
+}
+
+template <class T>
+void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    MatmulSizes sizes[NUM_MATMUL_LAYER];
+    for (int n = 0; n < NUM_MATMUL_LAYER; n++) { sizes[n] = matmul_layer_sizes(n, s); }
+    weight_gemms<T>(context, t->layer, sizes, NUM_MATMUL_LAYER, t->accumulate, stream);
+}
+template <class T> size_t layer_weights_scratch_bytes(MatmulSizes s) {
+    GemmSize size[NUM_MATMUL_LAYER];
+    for (int n = 0; n < NUM_MATMUL_LAYER; n++) {
+        const MatmulSizes layer = matmul_layer_sizes(n, s);
+        size[n] = {layer.OUT, layer.IN, layer.R};
+    }
+    return weights_partial_bytes<T>(size, NUM_MATMUL_LAYER) + column_sum_scratch_bytes(4 * s.IN);
+}
+
+// Tiles are counted by an int, of 64 by 128 the smallest; layer_weights has 12 C of them by C.
+static const char* too_many_tiles(MatmulSizes s) {
+    const double rows = s.R > s.OUT ? s.R : s.OUT, columns = s.IN > s.OUT ? s.IN : s.OUT;
+    return (rows / 64 + 1) * (columns / 128 + 1) * 12 > 1e9 ? "its tensors have too many tiles for an int" : nullptr;
+}
+
+// Rows of the table for one tile: a group's launcher and scratch
+#define WGMMA_CONFIG(name, id, tile, group, scratch)                                                                   \
+    { name, MATMUL_##id, too_many_tiles, scratch, group<tile> }
+#define WGMMA_CONFIGS(id, group, scratch)                                                                              \
+    WGMMA_CONFIG("128x256 cluster 2", id, Tile128x256x2, group, scratch),                                              \
+        WGMMA_CONFIG("128x128 ping-pong cluster 2", id, PingPong128x128x2, group, scratch),                            \
+        WGMMA_CONFIG("64x256 ping-pong cluster 2", id, PingPong64x256x2, group, scratch)
+static const MatmulConfig matmul_configs[] = {
+    WGMMA_CONFIGS(QKV, qkv, matmul_no_scratch),
+    WGMMA_CONFIG("128x256", QKV, Tile128x256, qkv, matmul_no_scratch),
+    WGMMA_CONFIGS(RESIDUAL, residual, matmul_no_scratch),
+    WGMMA_CONFIGS(FC, fc, matmul_no_scratch),
+    WGMMA_CONFIGS(DGELU, dgelu, dgelu_scratch_bytes),
+    WGMMA_CONFIGS(INPUT, input, matmul_no_scratch),
+    WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2", WEIGHT, PingPong128x128x2, weight,
+                 weight_scratch_bytes<PingPong128x128x2>),
+    WGMMA_CONFIG("128x256 cluster 2", LAYER_WEIGHTS, Tile128x256x2, layer_weights,
+                 layer_weights_scratch_bytes<Tile128x256x2>),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2", LAYER_WEIGHTS, PingPong128x128x2, layer_weights,
+                 layer_weights_scratch_bytes<PingPong128x128x2>),
+};
+#undef WGMMA_CONFIGS
+#undef WGMMA_CONFIG
+
+} // namespace wgmma
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "matmul_bench.h"
+int main(int argc, char** argv) { return matmul_main(argc, argv, "wgmma", wgmma::matmul_configs); }
+#endif

@@ -1,0 +1,264 @@
+/*
+What becomes of an accumulator of wgmma_matmul.cuh: an epilogue's store() takes a consumer warpgroup's part of D from its
+registers to memory, chunk by chunk (64 rows of 128 bytes): arithmetic on the fragment, into a chunk of shared memory in TMA's
+swizzle, TMA store.
+
+    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluBackward
+    Gradient          fp32: D, or D += by TMA's reduce-add, or a partial tile of a split of K
+
+What F needs of memory is its `aux`, a tensor (M,N): its chunks are loaded while the tile is multiplied, and the first output
+takes their place. Chunks of other outputs are a ring.
+*/
+#ifndef WGMMA_EPILOGUES_CUH
+#define WGMMA_EPILOGUES_CUH
+
+#include "llmc/gelu.cuh"
+#include "llmc/hopper.cuh"
+#include "llmc/mma.cuh"
+#include "wgmma_schedule.cuh"
+
+namespace wgmma {
+
+using namespace hopper;
+
+// The tensor maps of a GEMM. second: the second output, or the partial tiles; what is not used is not set.
+struct GemmMaps {
+    CUtensorMap a, b, out, second, aux;
+};
+
+// What epilogues take beside the maps
+struct EpilogueInput {
+    int M, N;
+    const floatX* bias;     // (N)
+    float* column_partials; // (M/64 rounded up, N): of 64 rows each, the column sums of the first output
+    int accumulate;         // Gradient: D +=
+    int write_second;       // whether the second output is wanted
+};
+
+typedef char Chunk[SWIZZLE_BOX];
+// Shared memory of a consumer on the way to memory
+struct Ring {
+    Chunk* chunks;
+    float (*sums)[64]; // column sums of each warp
+};
+
+// Where a consumer's part of a tile is, and who the thread is.
+struct ConsumerTile {
+    int row, column; // its first ones in D
+    int partial_row; // its first row in the tensor of partial tiles, if partial
+    bool partial;
+    int thread;                                            // of the warpgroup
+    int barrier;                                           // a named barrier of the warpgroup
+    __device__ bool leader() const { return thread == 0; } // issues TMA
+    __device__ void sync() const { bar_sync(barrier, WARPGROUP_SIZE); }
+};
+
+// ----------------------------------------------------------------------------
+// Arithmetic on two neighbours of a row: out[0], and out[1] where there is a second output, in 16 bit
+
+struct Plain { // x
+    static constexpr int outputs = 1;
+    static constexpr bool bias = false, aux = false, column_sums = false;
+    static __device__ void apply(uint32_t (&out)[1], float2 x, float2, float2) { out[0] = mma::cvt_rn_x2(x.x, x.y); }
+};
+
+struct AddBias { // x + bias
+    static constexpr int outputs = 1;
+    static constexpr bool bias = true, aux = false, column_sums = false;
+    static __device__ void apply(uint32_t (&out)[1], float2 x, float2 bias, float2) {
+        out[0] = mma::cvt_rn_x2(x.x + bias.x, x.y + bias.y);
+    }
+};
+
+struct AddBiasAndSkip { // skip + (x + bias)
+    static constexpr int outputs = 1;
+    static constexpr bool bias = true, aux = true, column_sums = false;
+    static __device__ void apply(uint32_t (&out)[1], float2 x, float2 bias, float2 skip) {
+        out[0] = mma::cvt_rn_x2(skip.x + (x.x + bias.x), skip.y + (x.y + bias.y));
+    }
+};
+
+struct BiasGelu { // pre = x + bias;  gelu(pre), of pre as it is stored: GeluBackward computes the same bits again
+    static constexpr int outputs = 2;
+    static constexpr bool bias = true, aux = false, column_sums = false;
+    static __device__ void apply(uint32_t (&out)[2], float2 x, float2 bias, float2) {
+        out[0] = mma::cvt_rn_x2(x.x + bias.x, x.y + bias.y);
+        const float2 pre = mma::float2_of(out[0]);
+        out[1] = mma::cvt_rn_x2(gelu(pre.x, gelu_sigma(pre.x)), gelu(pre.y, gelu_sigma(pre.y)));
+    }
+};
+
+struct GeluBackward { // x gelu'(pre);  gelu(pre)
+    static constexpr int outputs = 2;
+    static constexpr bool bias = false, aux = true, column_sums = true;
+    static __device__ void apply(uint32_t (&out)[2], float2 x, float2, float2 pre) {
+        const float2 sigma = {gelu_sigma(pre.x), gelu_sigma(pre.y)};
+        out[0] = mma::cvt_rn_x2(x.x * gelu_derivative(pre.x, sigma.x), x.y * gelu_derivative(pre.y, sigma.y));
+        out[1] = mma::cvt_rn_x2(gelu(pre.x, sigma.x), gelu(pre.y, sigma.y));
+    }
+};
+
+// ----------------------------------------------------------------------------
+
+// A step of reduce_columns: of 2 half column sums, the lane keeps half and gives the others to the lane at `distance`.
+template <int half> __device__ inline void halve_columns(float (&v)[16], int thread) {
+    constexpr int distance = 2 * half; // lanes: 16, 8, 4
+    const bool high = thread & distance;
+#pragma unroll
+    for (int i = 0; i < half; i++) {
+        const float keep = high ? v[kept_index(true, half, i)] : v[kept_index(false, half, i)];
+        const float give = high ? v[kept_index(false, half, i)] : v[kept_index(true, half, i)];
+        v[i] = keep + __shfl_xor_sync(0xffffffffu, give, distance);
+    }
+}
+// Column sums of a chunk over a warp's 16 rows. x: the chunk's fragment, pairs of columns, as stmatrix_x4 takes them. The lane
+// keeps those of kept_column(t, 0) and kept_column(t, 1).
+__device__ inline float2 reduce_columns(const uint32_t (&x)[16], int thread) {
+    float v[16];
+#pragma unroll
+    for (int n = 0; n < 8; n++) { // x[2 n + h]: octet n, rows h * 8 + lane / 4
+        const float2 upper = mma::float2_of(x[2 * n]), lower = mma::float2_of(x[2 * n + 1]);
+        v[2 * n] = upper.x + lower.x, v[2 * n + 1] = upper.y + lower.y;
+    }
+    halve_columns<8>(v, thread);
+    halve_columns<4>(v, thread);
+    halve_columns<2>(v, thread);
+    return {v[0], v[1]};
+}
+
+// Keeps the compiler from beginning with the fragment of chunk c, `size` accumulator elements, before this point: a chunk's
+// arithmetic does not run over the one before, which would need more registers than there are. No instruction.
+template <int size, int N> __device__ inline void fence_chunk(float (&acc)[N], int c) {
+#pragma unroll
+    for (int i = 0; i < size; i++) { asm volatile("" : "+f"(acc[c * size + i])); }
+}
+
+template <class F> struct Elementwise {
+    typedef floatX Element; // of D
+    static constexpr int chunk_columns = 64, outputs = F::outputs;
+    static constexpr bool has_aux = F::aux, column_sums = F::column_sums, partial_tiles = false;
+    static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
+    static constexpr int depth = ring_outputs == 1 && !has_aux ? 2 : 1;  // chunks of each
+    static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup
+
+    // acc: row_blocks blocks of 64 rows, one below the other, once finish() has been called; aux: the warpgroup's chunks of it.
+    template <int row_blocks, int N, class Finish>
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, Chunk* aux, const Ring& ring,
+                                 const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
+        constexpr int chunks = N / 32;
+        const int t = tile.thread, base = matrix_offset(t);
+        uint32_t bias[N / 4] = {}; // of the thread's pairs of columns
+        const int column = tile.column + fragment_column(t, 0);
+        const unsigned* const bias_pairs = reinterpret_cast<const unsigned*>(in.bias + column);
+#pragma unroll
+        for (int n = 0; F::bias && n < N / 4; n++) {
+            if (n * 8 < in.N - column) { bias[n] = __ldg(bias_pairs + n * 4); }
+        }
+        finish();
+#pragma unroll
+        for (int block = 0; block < row_blocks; block++) {
+#pragma unroll
+            for (int c = 0; c < chunks; c++) {
+                const int chunk = block * chunks + c;
+                uint32_t out[outputs][16];
+                fence_chunk<32>(acc[block], c);
+#pragma unroll
+                for (int j = 0; j < 4; j++) { // two octets of columns
+                    uint32_t aux4[4] = {};
+                    if constexpr (F::aux) {
+                        mma::ldmatrix_x4(aux4, shared_address(aux[chunk]) + matrix_offset(base, 2 * j));
+                    }
+#pragma unroll
+                    for (int q = 0; q < 4; q++) {
+                        const int i = c * 32 + j * 8 + q * 2;
+                        uint32_t pair[outputs];
+                        F::apply(pair, {acc[block][i], acc[block][i + 1]}, mma::float2_of(bias[i / 4]),
+                                 mma::float2_of(aux4[q]));
+#pragma unroll
+                        for (int o = 0; o < outputs; o++) { out[o][j * 4 + q] = pair[o]; }
+                    }
+                }
+                float2 sums = {};
+                if constexpr (column_sums) { sums = reduce_columns(out[0], t); }
+                if constexpr (ring_chunks > 0) { // until TMA has read the ring's chunks of `depth` chunks ago
+                    if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
+                    tile.sync();
+                }
+                auto box = [&](int o) -> uint32_t {
+                    if (F::aux) { return shared_address(o == 0 ? aux[chunk] : ring.chunks[0]); }
+                    return shared_address(ring.chunks[chunk % depth * outputs + o]);
+                };
+#pragma unroll
+                for (int o = 0; o < outputs; o++) {
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        mma::stmatrix_x4(box(o) + matrix_offset(base, 2 * j), out[o][4 * j], out[o][4 * j + 1],
+                                         out[o][4 * j + 2], out[o][4 * j + 3]);
+                    }
+                }
+                if constexpr (column_sums) { *reinterpret_cast<float2*>(&ring.sums[t / 32][kept_column(t, 0)]) = sums; }
+                fence_proxy_async();
+                tile.sync();
+                const int row = tile.row + block * BLOCK_ROWS, column = tile.column + c * chunk_columns;
+                if (tile.leader()) {
+                    cp_async_bulk_tensor(&maps.out, column, row, box(0));
+                    if (outputs == 2 && in.write_second) {
+                        cp_async_bulk_tensor(&maps.second, column, row, box(outputs - 1));
+                    }
+                    cp_async_bulk_commit_group();
+                }
+                if constexpr (column_sums) { // the next sync() is before ring.sums is written again
+                    if (t < chunk_columns && row < in.M && column + t < in.N) {
+                        in.column_partials[(int64_t)(row / BLOCK_ROWS) * in.N + column + t] =
+                            ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
+                    }
+                }
+            }
+        }
+    }
+};
+
+struct Gradient {
+    typedef float Element;
+    static constexpr int chunk_columns = 32, outputs = 1, depth = 2, ring_chunks = 2;
+    static constexpr bool has_aux = false, column_sums = false, partial_tiles = true;
+
+    template <int row_blocks, int N, class Finish>
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, Chunk*, const Ring& ring,
+                                 const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
+        constexpr int chunks = N / 16;
+        const int base = pair_offset(tile.thread);
+        finish();
+#pragma unroll
+        for (int block = 0; block < row_blocks; block++) {
+#pragma unroll
+            for (int c = 0; c < chunks; c++) {
+                char* const chunk = ring.chunks[c % depth];
+                if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
+                tile.sync();
+#pragma unroll
+                for (int i = 0; i < 16; i += 2) {
+                    *reinterpret_cast<float2*>(chunk + pair_offset(base, i)) = {acc[block][c * 16 + i],
+                                                                                acc[block][c * 16 + i + 1]};
+                }
+                fence_proxy_async();
+                tile.sync();
+                if (!tile.leader()) { continue; }
+                const int rows = block * BLOCK_ROWS, columns = c * chunk_columns;
+                const uint32_t box = shared_address(chunk);
+                if (tile.partial) {
+                    cp_async_bulk_tensor(&maps.second, columns, tile.partial_row + rows, box);
+                } else if (in.accumulate) {
+                    cp_reduce_async_bulk_tensor_add(&maps.out, tile.column + columns, tile.row + rows, box);
+                } else {
+                    cp_async_bulk_tensor(&maps.out, tile.column + columns, tile.row + rows, box);
+                }
+                cp_async_bulk_commit_group();
+            }
+        }
+    }
+};
+
+} // namespace wgmma
+
+#endif

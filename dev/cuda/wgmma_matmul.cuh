@@ -1,0 +1,381 @@
+/*
+GEMM on Hopper, D (M,N) = A B^T with 16-bit operands and fp32 accumulation: persistent CTAs, wgmma fed by TMA.
+
+Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A and B each. Warpgroups 1 and 2 are consumers:
+- cooperative: both have rows of the CTA's tile, and each k-block. Consumer 0 begins with a lead of some k-blocks and each
+  keeps the lead that the other's epilogue gives it, so that one multiplies while the other stores.
+- ping-pong: each has every other tile of the CTA to itself, and waits for its k-blocks once the other has had its last one: a
+  parity tells only a pass over the ring from the one before. So while one multiplies, the other stores.
+The CTAs of a cluster have tiles one below the other. Each loads its A, and its part of the common B into all of them.
+
+    barrier     ends when                                                              waited for by
+    full[n]     the stage's bytes are there, of this CTA's loads and the others'       consumers, parity of the pass
+    empty[n]    all warps that read the stage, in all CTAs of the cluster, have        the producer, opposite parity
+    aux_full[w] consumer w's chunks of aux are there, once a tile                      consumer w
+Tile order, layouts and epilogues: wgmma_schedule.cuh, wgmma_epilogues.cuh.
+*/
+#ifndef WGMMA_MATMUL_CUH
+#define WGMMA_MATMUL_CUH
+
+#include "wgmma_epilogues.cuh"
+
+namespace wgmma {
+
+// A configuration: tile, whether A and B are MN-major, epilogue.
+template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct MatmulTiles {
+    typedef TILE T;
+    typedef EPILOGUE Epilogue;
+    typedef OperandTile<T::BM, A_MN_MAJOR, 1> TileA;
+    typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster> TileB;
+    static constexpr int gemms = Epilogue::partial_tiles ? MAX_GEMMS : 1; // at most, of one launch
+    static constexpr int threads = 3 * WARPGROUP_SIZE, producer_registers = 40, consumer_registers = 232;
+    static constexpr int stage_bytes = TileA::bytes + TileB::bytes;
+
+    static constexpr int aux_chunks = Epilogue::has_aux ? T::row_blocks * T::BN / 64 : 0;
+    static constexpr int chunks = aux_chunks + Epilogue::ring_chunks; // of a consumer
+    static constexpr int sum_rows = Epilogue::column_sums ? 4 : 1;
+    static constexpr int other_bytes = 2 * (chunks * SWIZZLE_BOX + sum_rows * 256) + 512;
+    static constexpr int stages = (227 * 1024 - other_bytes) / stage_bytes;
+    // By how many k-blocks consumer 0 of a cooperative tile goes ahead in the beginning: a stage is read, one is loaded.
+    static constexpr int lead = stages > 3 ? stages - 2 : 1;
+
+    struct Shared {
+        char A[stages][TileA::bytes], B[stages][TileB::bytes];
+        Chunk chunks[2][MatmulTiles::chunks];
+        float sums[2][sum_rows][64];
+        Mbarrier full[stages], empty[stages], aux_full[2];
+    };
+    static constexpr size_t shared_bytes = sizeof(Shared);
+
+    // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses BAR_EPILOGUE + w.
+    enum NamedBarrier {
+        BAR_EPILOGUE = 1, // 128 threads of consumer w
+        BAR_ORDER = 3, // 256: consumer w waits, the other arrives: ping-pong, w may multiply; consumer 0 has its lead
+    };
+};
+
+template <class C> struct MatmulParams {
+    GemmMaps maps[C::gemms];
+    TileOrder order;
+    EpilogueInput in;
+};
+
+// The rank of this CTA in its cluster.
+template <class T> __device__ inline int cta_rank() { return T::cluster > 1 ? cluster_ctarank() : 0; }
+
+// The producer thread: loads A and B of every k-block of the CTA's work items.
+template <class C> __device__ inline void produce(typename C::Shared& s, const MatmulParams<C>& p) {
+    typedef typename C::TileA A;
+    typedef typename C::TileB B;
+    constexpr int cluster = C::T::cluster;
+    const int rank = cta_rank<typename C::T>(), clusters = gridDim.x / cluster;
+    PipelineState<C::stages> state;
+    for (int item = blockIdx.x / cluster; item < p.order.items(); item += clusters) {
+        const WorkItem work = work_item(p.order, item);
+        const GemmMaps& maps = p.maps[C::gemms > 1 ? work.gemm : 0];
+        const int row = C::T::row(work, rank), column = work.n * C::T::BN;
+#pragma unroll 1
+        for (int k = work.k_begin; k < work.k_end; k++, state.advance()) {
+            Mbarrier& full = s.full[state.stage];
+            s.empty[state.stage].wait(state.parity ^ 1);
+            full.expect_tx(C::stage_bytes);
+#pragma unroll
+            for (int i = 0; i < A::boxes; i++) {
+                const int r = row + A::box_row(0, i), x = A::mn_major ? r : k * K_BLOCK,
+                          y = A::mn_major ? k * K_BLOCK : r;
+                cp_async_bulk_tensor(shared_address(s.A[state.stage]) + A::box_offset(0, i), &maps.a, x, y, full);
+            }
+#pragma unroll
+            for (int i = 0; i < B::boxes; i++) {
+                const int r = column + B::box_row(rank, i), x = B::mn_major ? r : k * K_BLOCK;
+                const int y = B::mn_major ? k * K_BLOCK : r;
+                const uint32_t box = shared_address(s.B[state.stage]) + B::box_offset(rank, i);
+                if (cluster > 1) {
+                    cp_async_bulk_tensor_multicast(box, &maps.b, x, y, full, (1 << cluster) - 1);
+                } else {
+                    cp_async_bulk_tensor(box, &maps.b, x, y, full);
+                }
+            }
+        }
+    }
+}
+
+// Consumer warpgroup w.
+template <class C> struct Consumer {
+    typedef typename C::T T;
+    typedef typename C::Epilogue Epilogue;
+    static constexpr int row_blocks = T::row_blocks;
+    typename C::Shared& s;
+    const MatmulParams<C>& p;
+    const int w;
+    int tiles = 0;                    // that this consumer has had
+    PipelineState<C::stages> state;   // of the next k-block
+    float acc[row_blocks][T::BN / 2]; // row_blocks wgmma accumulators (64, BN), one below the other
+
+    __device__ Consumer(typename C::Shared& s, const MatmulParams<C>& p, int w) : s(s), p(p), w(w) {}
+
+    static __device__ int thread() { return threadIdx.x % WARPGROUP_SIZE; }
+
+    // Releases a stage for this warp, in all CTAs that load into it. No __syncwarp: only wgmma reads stages, and all lanes have
+    // waited for it together.
+    __device__ void release(int stage) {
+        const int lane = threadIdx.x % WARP_SIZE;
+        if (T::cluster == 1) {
+            if (lane == 0) { s.empty[stage].arrive(); }
+        } else if (lane < T::cluster) {
+            s.empty[stage].arrive_cluster(lane);
+        }
+    }
+
+    // Issues acc = or += A B^T of the k-block at `state`.
+    __device__ void issue(bool first) {
+        typedef typename C::TileA A;
+        typedef typename C::TileB B;
+        const uint32_t a_tile = uniform(shared_address(s.A[state.stage])) + A::row_offset(T::consumer_row(w));
+        const uint32_t b_tile = uniform(shared_address(s.B[state.stage]));
+        const uint64_t a =
+            A::mn_major ? tile_descriptor_n_major(a_tile, A::box_bytes) : tile_descriptor_k_major(a_tile);
+        const uint64_t b =
+            B::mn_major ? tile_descriptor_n_major(b_tile, B::box_bytes) : tile_descriptor_k_major(b_tile);
+#pragma unroll
+        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < K_BLOCK / 16; i++) {
+#pragma unroll
+            for (int block = 0; block < row_blocks; block++) {
+                wgmma_mma_async<A::mn_major, B::mn_major>(acc[block],
+                                                          a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16,
+                                                          b + B::k_offset(i) / 16, !(first && i == 0));
+            }
+        }
+        wgmma_commit_group();
+#pragma unroll
+        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
+    }
+
+    // Loads the consumer's part of aux, once its chunks, outputs of its last tile, have been read.
+    __device__ void load_aux(const GemmMaps& maps, int row, int column) {
+        constexpr int columns = T::BN / 64;
+        if (thread() != 0) { return; }
+        cp_async_bulk_wait_group_read<0>();
+        s.aux_full[w].expect_tx(C::aux_chunks * SWIZZLE_BOX);
+        for (int i = 0; i < C::aux_chunks; i++) {
+            cp_async_bulk_tensor(shared_address(s.chunks[w][i]), &maps.aux, column + i % columns * 64,
+                                 row + i / columns * BLOCK_ROWS, s.aux_full[w]);
+        }
+    }
+
+    // acc = A B^T of a work item, of which the last k-block may be under way; that is to be finished by finish().
+    __device__ void multiply(const WorkItem& work, const GemmMaps& maps, int row, int column) {
+        const int k_blocks = work.k_blocks();
+        // The other may begin once this consumer has issued so many k-blocks: in ping-pong all of every tile; otherwise consumer
+        // 0 its lead in the first tile, for which consumer 1 waits.
+        const int ahead = T::pingpong ? k_blocks : tiles == 0 && w == 0 ? min(C::lead, k_blocks) : 0;
+        if (T::pingpong || (tiles == 0 && w == 1)) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
+        int last = 0; // the stage before `state`
+#pragma unroll 1
+        for (int k = 0; k < k_blocks; k++) {
+            s.full[state.stage].wait(state.parity);
+            issue(k == 0);
+            if (k > 0) {
+                wgmma_wait_group<1>();
+                release(last);
+            }
+            if (Epilogue::has_aux && k == min(1, k_blocks - 1)) { load_aux(maps, row, column); }
+            if (k == ahead - 1) { bar_arrive(C::BAR_ORDER + 1 - w, 2 * WARPGROUP_SIZE); }
+            last = state.stage;
+            state.advance();
+        }
+    }
+    __device__ void finish() {
+        wgmma_wait_group<0>();
+#pragma unroll
+        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
+        release((state.stage + C::stages - 1) % C::stages);
+        if (Epilogue::has_aux) { s.aux_full[w].wait(tiles % 2); }
+    }
+
+    __device__ void run() {
+        const int clusters = gridDim.x / T::cluster, rank = cta_rank<T>();
+        int n = 0;                                                                   // work items that the CTA has had
+        if (T::pingpong && w == 1) { bar_arrive(C::BAR_ORDER, 2 * WARPGROUP_SIZE); } // consumer 0 begins
+        for (int item = blockIdx.x / T::cluster; item < p.order.items(); item += clusters, n++) {
+            const WorkItem work = work_item(p.order, item);
+            if (!T::takes(w, n)) {
+                state.advance(work.k_blocks());
+                continue;
+            }
+            const GemmMaps& maps = p.maps[C::gemms > 1 ? work.gemm : 0];
+            const ConsumerTile tile = {T::row(work, rank) + T::consumer_row(w),
+                                       work.n * T::BN,
+                                       T::partial_row(work, rank) + T::consumer_row(w),
+                                       work.partial >= 0,
+                                       thread(),
+                                       C::BAR_EPILOGUE + w};
+            multiply(work, maps, tile.row, tile.column);
+            const Ring ring = {s.chunks[w] + C::aux_chunks, s.sums[w]};
+            Epilogue::store(
+                acc, [&] { finish(); }, s.chunks[w], ring, maps, p.in, tile);
+            tiles++;
+        }
+        // Shared memory stays the CTA's until TMA has read the last tile from it.
+        if (thread() == 0) { cp_async_bulk_wait_group_read<0>(); }
+    }
+};
+
+template <class C> __global__ void __launch_bounds__(C::threads, 1)
+    matmul_kernel(const __grid_constant__ MatmulParams<C> p) {
+#if defined(HOPPER_DEVICE_CODE)
+    extern __shared__ __align__(1024) char shared[];
+    typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
+    constexpr int readers =
+        4 * (C::T::pingpong ? 1 : 2) * C::T::cluster; // warps that read a stage or what is loaded with it
+    if (threadIdx.x == 0) {
+        for (int n = 0; n < C::stages; n++) { s.full[n].init(1), s.empty[n].init(C::T::releases); }
+        for (int w = 0; w < 2; w++) { s.aux_full[w].init(1); }
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+    if (C::T::cluster > 1) { // the other CTAs load into this one and arrive on its barriers
+        barrier_cluster_arrive();
+        barrier_cluster_wait();
+    }
+    const int warpgroup = uniform(threadIdx.x / WARPGROUP_SIZE);
+    if (warpgroup == 0) {
+        setmaxnreg_dec<C::producer_registers>();
+        if (threadIdx.x == 0) { produce<C>(s, p); }
+        __syncwarp();
+    } else {
+        setmaxnreg_inc<C::consumer_registers>();
+        Consumer<C>(s, p, warpgroup - 1).run();
+        __syncwarp();
+    }
+    if (C::T::cluster > 1) { // a CTA's shared memory and barriers stay until the others are done with them
+        barrier_cluster_arrive();
+        barrier_cluster_wait();
+    }
+#endif
+}
+
+// ----------------------------------------------------------------------------
+// The second kernel of a split: D = or += the sum of the partial tiles, in the order of K.
+
+struct PartialTiles {
+    const float* partial; // (items, cluster_rows, BN)
+    float* out[MAX_GEMMS];
+    GemmSize size[MAX_GEMMS];
+    TileOrder order;
+    int accumulate;
+};
+
+// A thread adds four neighbours of a row of a tile.
+template <class T> __global__ void __launch_bounds__(256, 4)
+    add_partial_tiles_kernel(const __grid_constant__ PartialTiles p) {
+    constexpr int tile_size = T::cluster_rows * T::BN;
+    const int tile = blockIdx.x / (tile_size / 1024), i = (blockIdx.x % (tile_size / 1024) * 256 + threadIdx.x) * 4;
+    const WorkItem work = work_item(p.order, p.order.whole + tile);
+    const int row = work.m * T::cluster_rows + i / T::BN, column = work.n * T::BN + i % T::BN;
+    if (row >= p.size[work.gemm].M || column >= p.size[work.gemm].N) { return; }
+    f128 sum = {};
+    for (int split = 0; split < p.order.splits; split++) {
+        const int64_t item = (int64_t)split * p.order.split_tiles() + tile;
+        f128 x = load128_stream(p.partial + item * tile_size + i);
+        for (int k = 0; k < f128::size; k++) { sum[k] = split == 0 ? x[k] : sum[k] + x[k]; }
+    }
+    float* out = p.out[work.gemm] + (int64_t)row * p.size[work.gemm].N + column;
+    if (p.accumulate) {
+        const f128 old = load128(out);
+        for (int k = 0; k < f128::size; k++) { sum[k] = old[k] + sum[k]; }
+    }
+    store128(out, sum);
+}
+
+// ----------------------------------------------------------------------------
+// Host
+
+// One GEMM of a launch. A is (M,K) or, MN-major, (K,M); B (N,K) or (K,N). out (M,N); second and aux likewise, or NULL.
+template <class C> struct Gemm {
+    typedef typename C::Epilogue::Element Element;
+    GemmSize size;
+    const floatX *a, *b;
+    Element* out;
+    Element* second;
+    const floatX* aux;
+};
+
+template <class C> static inline TileOrder order_of(const GemmSize* sizes, int gemms, int num_sms) {
+    return tile_order(sizes, gemms, C::T::cluster_rows, C::T::BN, num_sms / C::T::cluster, C::Epilogue::partial_tiles);
+}
+
+template <class Operand> static inline Status operand_map(CUtensorMap* map, const floatX* x, int rows, int K) {
+    return Operand::mn_major ? tensor_map_of_matrix(map, x, K, rows, Operand::box_rows)
+                             : tensor_map_of_matrix(map, x, rows, K, Operand::box_rows);
+}
+
+template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm<C>& g) {
+    TRY(operand_map<typename C::TileA>(&maps->a, g.a, g.size.M, g.size.K));
+    TRY(operand_map<typename C::TileB>(&maps->b, g.b, g.size.N, g.size.K));
+    TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS));
+    if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, g.size.M, g.size.N, BLOCK_ROWS)); }
+    if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, g.size.M, g.size.N, BLOCK_ROWS)); }
+    return STATUS_OK;
+}
+
+// Launches the kernel on parameters that are complete, with one persistent CTA per SM.
+template <class C> static inline Status launch_kernel(const MatmulParams<C>& p, int num_sms, cudaStream_t stream) {
+    auto kernel = matmul_kernel<C>;
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    TRY(cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)));
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {C::T::cluster, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = min(p.order.items(), num_sms / C::T::cluster) * C::T::cluster;
+    config.blockDim = C::threads;
+    config.dynamicSmemBytes = C::shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute, config.numAttrs = 1;
+    return cuda_try(cudaLaunchKernelEx(&config, kernel, p));
+}
+
+// The bytes of the partial tiles of a launch, a multiple of 1024.
+template <class C> static inline size_t partial_tile_bytes(const TileOrder& o) {
+    return sizeof(float) * C::T::cluster_rows * C::T::BN * (size_t)(o.items() - o.whole);
+}
+
+// Launches `gemms` GEMMs together. in: what the epilogue needs; partial_tiles: memory for them, for the Gradient epilogue.
+template <class C> static inline Status launch_gemms(const Gemm<C>* g, int gemms, EpilogueInput in,
+                                                     float* partial_tiles, cudaStream_t stream) {
+    int num_sms;
+    MatmulParams<C> p = {};
+    PartialTiles add = {};
+    TRY(hopper_num_sms(&num_sms));
+    for (int n = 0; n < gemms; n++) {
+        TRY(gemm_maps<C>(&p.maps[n], g[n]));
+        add.size[n] = g[n].size;
+    }
+    p.order = order_of<C>(add.size, gemms, num_sms);
+    p.in = in, p.in.M = g[0].size.M, p.in.N = g[0].size.N, p.in.write_second = g[0].second != nullptr;
+    if constexpr (C::Epilogue::partial_tiles) {
+        const int64_t rows = (int64_t)(p.order.items() - p.order.whole) * C::T::cluster_rows;
+        for (int n = 0; n < gemms && rows > 0; n++) {
+            TRY(tensor_map_of_matrix(&p.maps[n].second, partial_tiles, rows, C::T::BN, BLOCK_ROWS));
+            add.out[n] = g[n].out;
+        }
+    }
+    TRY(launch_kernel<C>(p, num_sms, stream));
+    if constexpr (C::Epilogue::partial_tiles) {
+        const int tiles = p.order.split_tiles();
+        if (tiles == 0) { return STATUS_OK; }
+        add.partial = partial_tiles, add.order = p.order, add.accumulate = in.accumulate;
+        const int blocks = tiles * (C::T::cluster_rows * C::T::BN / 1024);
+        add_partial_tiles_kernel<typename C::T><<<blocks, 256, 0, stream>>>(add);
+        return cuda_try(cudaGetLastError());
+    }
+    return STATUS_OK;
+}
+
+} // namespace wgmma
+
+#endif

@@ -1,0 +1,188 @@
+/*
+What wgmma_matmul.cuh computes with integers, apart from it so that the CPU can run through all of it (test_wgmma_matmul.cu):
+which cluster takes which tile and which part of K, where TMA and wgmma expect an element of a tile in shared memory, and
+which element of an accumulator a thread holds.
+
+A GEMM is D (M,N) = A B^T with A (M,K) and B (N,K), whichever of their dimensions is contiguous in memory. A k-block is 64 of
+K. A tile of D belongs to a cluster, whose CTAs have the parts one below the other.
+*/
+#ifndef WGMMA_SCHEDULE_CUH
+#define WGMMA_SCHEDULE_CUH
+
+#include "llmc/cuda_common.cuh"
+
+namespace wgmma {
+
+constexpr int K_BLOCK = 64;    // of K in a stage: 128 bytes of 16-bit elements
+constexpr int BLOCK_ROWS = 64; // M of wgmma
+constexpr int SWIZZLE_ROW = 128, SWIZZLE_BOX = BLOCK_ROWS * SWIZZLE_ROW; // bytes of a box row, and of 64 of them
+
+// ----------------------------------------------------------------------------
+// The order of tiles
+
+constexpr int MAX_GEMMS = 4;   // of one launch
+constexpr int MAX_SPLITS = 16; // of K
+
+struct GemmSize {
+    int M, N, K;
+};
+
+// The work items of a launch, in the order in which clusters take them: cluster c has items c, c + clusters, ... The first
+// `whole` tiles are an item each. The others do not fill the GPU: their K is cut into `splits` parts, an item each, the
+// first parts of all of them before the second ones, so that clusters that run together read the same rows of A and B.
+// Within a GEMM, tiles go down `group` rows of tiles, then to the next column: operands stay in L2.
+struct TileOrder {
+    struct Gemm {
+        int m_tiles, n_tiles, k_blocks, first; // first: its first tile
+    };
+    Gemm gemm[MAX_GEMMS];
+    int gemms, tiles, whole, splits, group;
+
+    __host__ __device__ constexpr int split_tiles() const { return tiles - whole; }
+    __host__ __device__ constexpr int items() const { return whole + split_tiles() * splits; }
+};
+
+// The k-blocks [k_begin, k_end) of tile (m, n) of a GEMM. partial: which partial tile the result is; -1: it is the tile.
+struct WorkItem {
+    int gemm, m, n, k_begin, k_end, partial;
+    __host__ __device__ constexpr int k_blocks() const { return k_end - k_begin; }
+};
+
+__host__ __device__ constexpr WorkItem work_item(const TileOrder& o, int item) {
+    int tile = item, split = 0, splits = 1, partial = -1;
+    if (item >= o.whole) {
+        partial = item - o.whole;
+        split = partial / o.split_tiles(), splits = o.splits;
+        tile = o.whole + partial % o.split_tiles();
+    }
+    int g = 0;
+    while (g + 1 < o.gemms && tile >= o.gemm[g + 1].first) { g++; }
+    const TileOrder::Gemm& gemm = o.gemm[g];
+    const int index = tile - gemm.first, in_group = o.group * gemm.n_tiles, first_row = index / in_group * o.group;
+    const int rows = gemm.m_tiles - first_row < o.group ? gemm.m_tiles - first_row : o.group;
+    return {g,
+            first_row + index % in_group % rows,
+            index % in_group / rows,
+            (int)((int64_t)gemm.k_blocks * split / splits),
+            (int)((int64_t)gemm.k_blocks * (split + 1) / splits),
+            partial};
+}
+
+// The number of parts that K of `tiles` tiles is cut into: the fewest k-blocks one after the other, where a part costs four
+// more to fill and to drain the pipeline, and a fifth of one to write its partial tile and read it again.
+constexpr int choose_splits(int tiles, int k_blocks, int clusters) {
+    int best = 1;
+    int64_t best_cost = INT64_MAX;
+    for (int splits = 1; splits <= MAX_SPLITS && splits <= k_blocks; splits++) {
+        const int64_t rounds = CEIL_DIV((int64_t)tiles * splits, (int64_t)clusters);
+        const int64_t cost = 5 * rounds * (CEIL_DIV(k_blocks, splits) + 4) + (splits > 1 ? (int64_t)tiles * splits : 0);
+        if (cost < best_cost) { best = splits, best_cost = cost; }
+    }
+    return best;
+}
+
+// The order for tiles of tile_m by tile_n. `split` allows partial tiles; then all GEMMs have the same K.
+constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int tile_n, int clusters, bool split) {
+    TileOrder o = {};
+    o.gemms = gemms, o.splits = 1, o.group = 1;
+    for (int g = 0; g < gemms; g++) {
+        const GemmSize s = sizes[g];
+        o.gemm[g] = {CEIL_DIV(s.M, tile_m), CEIL_DIV(s.N, tile_n), CEIL_DIV(s.K, K_BLOCK), o.tiles};
+        o.tiles += o.gemm[g].m_tiles * o.gemm[g].n_tiles;
+        // B past 16 MB does not stay in L2 beside what else passes through: read it once for 16 rows of tiles.
+        if ((int64_t)s.N * s.K * 2 > 16 << 20 && !split) { o.group = 16; }
+    }
+    o.whole = o.tiles;
+    if (split) {
+        const int full_rounds = o.tiles / clusters * clusters;
+        o.splits = choose_splits(o.tiles - full_rounds, o.gemm[0].k_blocks, clusters);
+        if (o.splits > 1) { o.whole = full_rounds; }
+    }
+    return o;
+}
+
+// The shape of a CTA's work. ROW_BLOCKS: blocks of 64 rows of a consumer warpgroup; BN: columns of a tile; CLUSTER: CTAs of a
+// cluster. PINGPONG: the consumers have every other work item of the CTA each; otherwise both have rows of every one.
+template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER> struct Tile {
+    static constexpr int row_blocks = ROW_BLOCKS, BN = BN_, cluster = CLUSTER;
+    static constexpr bool pingpong = PINGPONG;
+    static constexpr int BM = (pingpong ? 1 : 2) * row_blocks * BLOCK_ROWS, cluster_rows = BM * cluster;
+    // Arrivals that release a stage: of the 4 warps of each consumer that reads it, in all CTAs that its loads go to.
+    static constexpr int releases = 4 * (pingpong ? 1 : 2) * cluster;
+
+    // The first row of CTA `rank` in D, and in the tensor of partial tiles; the first row of consumer w in the CTA's.
+    __host__ __device__ static constexpr int row(const WorkItem& work, int rank) {
+        return work.m * cluster_rows + rank * BM;
+    }
+    __host__ __device__ static constexpr int partial_row(const WorkItem& work, int rank) {
+        return work.partial * cluster_rows + rank * BM;
+    }
+    __host__ __device__ static constexpr int consumer_row(int w) { return pingpong ? 0 : w * row_blocks * BLOCK_ROWS; }
+    // Whether consumer w has part in the n-th work item of its CTA.
+    __host__ __device__ static constexpr bool takes(int w, int n) { return !pingpong || n % 2 == w; }
+};
+
+// The tiles that race, rows x columns; x2: in clusters of two
+typedef Tile<1, 256, false, 2> Tile128x256x2;
+typedef Tile<1, 256, false, 1> Tile128x256;
+typedef Tile<2, 128, true, 2> PingPong128x128x2;
+typedef Tile<1, 256, true, 2> PingPong64x256x2;
+
+// ----------------------------------------------------------------------------
+// Places in shared memory
+
+// Where TMA's 128-byte swizzle puts a byte of a row of 128 bytes, relative to a box that is aligned to 1024 bytes.
+__host__ __device__ constexpr int swizzled_offset(int row, int byte) {
+    return row * SWIZZLE_ROW + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
+}
+
+// A stage of an operand: ROWS rows of A (or B) by a k-block, which come in PARTS of as many rows, each loaded by one CTA of
+// the cluster. K-major: box rows are rows of the operand. MN-major: box rows go along K, and a box has 64 of its rows.
+template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
+    static constexpr int rows = ROWS_, bytes = rows * SWIZZLE_ROW, parts = PARTS, part_rows = rows / parts;
+    static constexpr bool mn_major = MN_MAJOR;
+    static constexpr int box_rows = mn_major ? K_BLOCK : part_rows; // of the tensor map
+    static constexpr int boxes = mn_major ? part_rows / 64 : 1;     // of a part
+    static constexpr int box_bytes = box_rows * SWIZZLE_ROW;
+    static_assert(part_rows % 64 == 0 && box_rows <= 256, "a part is whole boxes");
+
+    // Box i of part p: its offset, and the first row of the operand in it.
+    __host__ __device__ static constexpr int box_offset(int p, int i) { return (p * boxes + i) * box_bytes; }
+    __host__ __device__ static constexpr int box_row(int p, int i) { return p * part_rows + i * 64; }
+    // What wgmma's descriptor is moved by, to begin with row `row`, a multiple of 64, and with the i-th 16 of K.
+    __host__ __device__ static constexpr int row_offset(int row) {
+        return mn_major ? row / 64 * box_bytes : row * SWIZZLE_ROW;
+    }
+    __host__ __device__ static constexpr int k_offset(int i) { return mn_major ? i * 16 * SWIZZLE_ROW : i * 32; }
+};
+
+// ----------------------------------------------------------------------------
+// Accumulators
+
+// Thread t of a warpgroup holds in d[4 n + 2 h + e] of an accumulator (64, N):
+__host__ __device__ constexpr int fragment_row(int t, int i) { return t / 32 * 16 + i / 2 % 2 * 8 + t % 32 / 4; }
+__host__ __device__ constexpr int fragment_column(int t, int i) { return i / 4 * 8 + t % 4 * 2 + i % 2; }
+
+// A chunk is 64 rows of 128 bytes of a warpgroup's part of D on its way to or from memory: a box.
+// The address for stmatrix_x4 and ldmatrix_x4, relative to the chunk, of thread t and octets n and n + 1 of columns; n is even.
+// ^ of n is what remains of swizzled_offset() as chunks are aligned to 1024 bytes.
+__host__ __device__ constexpr int matrix_offset(int t) {
+    return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16);
+}
+__host__ __device__ constexpr int matrix_offset(int base, int n) { return base ^ (n * 16); }
+// The address of two floats: those of accumulator elements i and i + 1 (i is even) of a chunk of 32 columns of fp32.
+__host__ __device__ constexpr int pair_offset(int t) {
+    return swizzled_offset(fragment_row(t, 0), fragment_column(t, 0) * 4);
+}
+__host__ __device__ constexpr int pair_offset(int base, int i) {
+    return (base ^ (i / 4 * 32)) + i / 2 % 2 * 8 * SWIZZLE_ROW;
+}
+
+// Column sums over the 8 lanes with the same t % 4 (reduce_columns): in a step, a lane whose bit is `high` keeps the upper
+// half of its octets, the other lane the lower one. After three steps it has octet t % 32 / 4, columns:
+__host__ __device__ constexpr int kept_index(bool high, int half, int i) { return high ? i + half : i; }
+__host__ __device__ constexpr int kept_column(int t, int e) { return t % 32 / 4 * 8 + t % 4 * 2 + e; }
+
+} // namespace wgmma
+
+#endif
