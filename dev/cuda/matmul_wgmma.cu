@@ -1,12 +1,10 @@
 /*
 The matmul competition on Hopper: each group is one GEMM (wgmma_matmul.cuh) whose epilogue does what the group needs of a tile,
 and a small kernel for what needs a whole row or column. Against cublaslt:
-- The bias, the residual addition, GELU, its gradient and the column sums of dpre cost no pass over the activations: the
-  epilogue of a tile runs while the other consumer warpgroup multiplies.
-- residual: LayerNorm reads the sum that the epilogue has made, and not its two terms.
-- dgelu reads pre once, and writes dpre and act once.
+- Bias, residual addition, GELU, its gradient and the column sums of dpre cost no pass over the activations: a tile's epilogue
+  runs while the other consumer warpgroup multiplies. pre is read once by dgelu, LayerNorm reads one tensor instead of two.
 - Weight gradients: tiles that do not fill the GPU are cut along R, and the parts added in a fixed order. layer_weights is the
-  four products of a layer in one launch, so that one such remainder is left instead of four.
+  four GEMMs of a layer in one launch, with one such remainder instead of four.
 
     group          A (M,K)           B (N,K)          D (M,N)
     forward        inp               W                (R,OUT)
@@ -154,5 +152,5 @@ static const MatmulConfig matmul_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "matmul_bench.h"
-int main(int argc, char** argv) { return matmul_main(argc, argv, "wgmma", wgmma::matmul_configs); }
+int main(int argc, char** argv) { return matmul_main(argc, argv, "wgmma", wgmma::matmul_configs, 90); }
 #endif

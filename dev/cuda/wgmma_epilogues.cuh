@@ -126,13 +126,6 @@ __device__ inline float2 reduce_columns(const uint32_t (&x)[16], int thread) {
     return {v[0], v[1]};
 }
 
-// Keeps the compiler from beginning with the fragment of chunk c, `size` accumulator elements, before this point: a chunk's
-// arithmetic does not run over the one before, which would need more registers than there are. No instruction.
-template <int size, int N> __device__ inline void fence_chunk(float (&acc)[N], int c) {
-#pragma unroll
-    for (int i = 0; i < size; i++) { asm volatile("" : "+f"(acc[c * size + i])); }
-}
-
 template <class F> struct Elementwise {
     typedef floatX Element; // of D
     static constexpr int chunk_columns = 64, outputs = F::outputs;
@@ -161,7 +154,6 @@ template <class F> struct Elementwise {
             for (int c = 0; c < chunks; c++) {
                 const int chunk = block * chunks + c;
                 uint32_t out[outputs][16];
-                fence_chunk<32>(acc[block], c);
 #pragma unroll
                 for (int j = 0; j < 4; j++) { // two octets of columns
                     uint32_t aux4[4] = {};

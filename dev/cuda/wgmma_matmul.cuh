@@ -1,18 +1,16 @@
 /*
 GEMM on Hopper, D (M,N) = A B^T with 16-bit operands and fp32 accumulation: persistent CTAs, wgmma fed by TMA.
-
 Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A and B each. Warpgroups 1 and 2 are consumers:
-- cooperative: both have rows of the CTA's tile, and each k-block. Consumer 0 begins with a lead of some k-blocks and each
-  keeps the lead that the other's epilogue gives it, so that one multiplies while the other stores.
-- ping-pong: each has every other tile of the CTA to itself, and waits for its k-blocks once the other has had its last one: a
-  parity tells only a pass over the ring from the one before. So while one multiplies, the other stores.
+- cooperative: both have rows of the CTA's tile. Consumer 0 begins with a lead of some k-blocks; each keeps the lead that the
+  other's epilogue gives it, so that one multiplies while the other stores.
+- ping-pong: each has every other tile of the CTA to itself, and begins once the other has issued its last k-block (a parity
+  tells only a pass over the ring from the one before): one multiplies, the other stores.
 The CTAs of a cluster have tiles one below the other. Each loads its A, and its part of the common B into all of them.
 
-    barrier     ends when                                                              waited for by
-    full[n]     the stage's bytes are there, of this CTA's loads and the others'       consumers, parity of the pass
-    empty[n]    all warps that read the stage, in all CTAs of the cluster, have        the producer, opposite parity
-    aux_full[w] consumer w's chunks of aux are there, once a tile                      consumer w
-Tile order, layouts and epilogues: wgmma_schedule.cuh, wgmma_epilogues.cuh.
+    barrier     ends when                                                               waited for by
+    full[n]     the stage's bytes are there, of this CTA's loads and the others'        consumers, parity of the pass
+    empty[n]    all warps that read the stage, in all CTAs of the cluster, have         the producer, opposite parity
+    aux_full[w] consumer w's chunks of aux are there, once a tile                       consumer w
 */
 #ifndef WGMMA_MATMUL_CUH
 #define WGMMA_MATMUL_CUH
