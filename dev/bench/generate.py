@@ -5,32 +5,45 @@
 
 Cost: 3 minutes, most of them torch.compile's; 8 GB of GPU memory. Needs PyTorch with CUDA and transformers; without
 them, or with --only-ours, the rows of flashgpt alone. Rows: who, model, batch, tokens of the prompt, new tokens,
-tokens/s of the median and of the best round, milliseconds to the first token, microseconds a step.
+tokens/s of the median and of the best round, milliseconds to the first token, microseconds a step. They are written
+as soon as they are there; those of an earlier call with the same who, model, batch and GPU go. COMMIT=<hash> says what
+is measured where there is no git.
 """
 
-import argparse
-import datetime
 import os
 import statistics
 import subprocess
 import sys
 import time
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from quickstart import output_of
+from step_cost import commit_of, provenance, write_rows
+
+from data_common import ROOT, Parser, fail, positive_int, run
+
 SIZES = {"d12": (12, 12, 768), "d48": (48, 25, 1600)}
 CASES = [("d12", 1), ("d12", 64), ("d48", 1)]
-FIELDS = "who,model,batch,prompt,new,tokens_per_s,best_tokens_per_s,first_token_ms,step_us"
-
-
-def say(command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+MEASURED = ["who", "model", "batch", "prompt", "new", "tokens_per_s", "best_tokens_per_s", "first_token_ms", "step_us"]
+COLUMNS = [*MEASURED, "gpu", "driver", "cuda", "date", "commit"]
 
 
 def machine():
-    query = say(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).splitlines()[0]
-    name, driver = [x.strip() for x in query.split(",")]
-    release = say([os.environ.get("NVCC", "nvcc"), "--version"]).split("release ")[1].split(",")[0]
-    commit = say(["git", "describe", "--always", "--dirty"])
-    return {"gpu": name, "driver": driver, "cuda": release, "date": str(datetime.date.today()), "commit": commit}
+    name = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0]
+    if not name:
+        fail("nvidia-smi shows no GPU here")
+    common = provenance(name, False)
+    return {"gpu": common.pop("machine"), **common, "commit": os.environ.get("COMMIT") or commit_of(ROOT)}
+
+
+def our_row(args, model, batch):
+    command = [args.program, model, *map(str, (batch, args.prompt, args.new, args.rounds))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    row = done.stdout.strip()
+    if done.returncode or row.count(",") != len(MEASURED) - 1:
+        fail(f"{' '.join(command)}: exit code {done.returncode}: {(done.stderr.strip() or row)[-300:]}")
+    return row
 
 
 def timed(generate, prompt, new, rounds):
@@ -84,38 +97,33 @@ def transformers_rows(model_name, batch, prompt_tokens, new, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", help="the CSV; default: dev/bench/<gpu>/generate.csv")
-    parser.add_argument("--program", default="build/generate_speed")
-    parser.add_argument("--prompt", type=int, default=64)
-    parser.add_argument("--new", type=int, default=192)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = Parser(__doc__)
+    parser.add_argument("--output", metavar="FILE", help="the CSV; default: dev/bench/<gpu>/generate.csv")
+    parser.add_argument("--program", default=os.path.join(ROOT, "build", "generate_speed"), metavar="FILE")
+    parser.add_argument("--prompt", type=positive_int, default=64)
+    parser.add_argument("--new", type=positive_int, default=192)
+    parser.add_argument("--rounds", type=positive_int, default=5)
     parser.add_argument("--only-ours", action="store_true")
     args = parser.parse_args()
     if not os.path.exists(args.program):
-        sys.exit(f"error: no {args.program}; run make {args.program}")
+        fail(f"{args.program} is not there: make build/generate_speed")
     about = machine()
-    rows = []
+    place = about["gpu"].lower().replace(" ", "-")
+    output = args.output or os.path.join(ROOT, "dev", "bench", place, "generate.csv")
+
+    def add(row):
+        print(row, flush=True)
+        columns = {**dict(zip(MEASURED, row.split(","))), **about}
+        write_rows(output, COLUMNS, ("who", "model", "batch", "gpu"), [columns])
+
     for model, batch in CASES:
-        command = [args.program, model, str(batch), str(args.prompt), str(args.new), str(args.rounds)]
-        rows.append(say(command))
-        print(rows[-1], flush=True)
-        if args.only_ours:
-            continue
+        add(our_row(args, model, batch))
         try:
-            for row in transformers_rows(model, batch, args.prompt, args.new, args.rounds):
-                rows.append(row)
-                print(row, flush=True)
+            for row in () if args.only_ours else transformers_rows(model, batch, args.prompt, args.new, args.rounds):
+                add(row)
         except ImportError as error:
             print(f"transformers: skipped, {error}", file=sys.stderr)
-    output = args.output or f"dev/bench/{about['gpu'].lower().replace(' ', '-')}/generate.csv"
-    os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
-    with open(output, "w", encoding="utf-8") as file:
-        file.write(FIELDS + "," + ",".join(about) + "\n")
-        for row in rows:
-            file.write(row + "," + ",".join(about.values()) + "\n")
-    print(f"written: {output}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

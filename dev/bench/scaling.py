@@ -15,6 +15,7 @@ rows of an earlier call with the same model and GPUs go. COMMIT=<hash> says what
 """
 
 import ctypes
+import importlib.util
 import os
 import re
 import subprocess
@@ -157,10 +158,13 @@ def torch(args, model, gpus):
     return version, {**columns, "joules": "", "mib": found[2] or "", "warm_up": warm_up, "steps": steps}
 
 
-def measure(args, model, every, folder):
-    """The rows of a model."""
+def has_torch():
+    return importlib.util.find_spec("torch") is not None
+
+
+def measure(rows, args, model, every, folder):
+    """Appends the rows of a model, each as soon as it is there."""
     B, T = SHAPES[model]
-    rows = []
 
     def add(program, gpus, turn, columns, how):
         how = dict(zip(("zero", "sum_order", "exchange"), how if len(gpus) > 1 else ("", "", "")))
@@ -181,7 +185,6 @@ def measure(args, model, every, folder):
         version, columns = torch(args, model, gpus)
         add(version, gpus, 0, columns, ("", "", ""))
     report(rows, len(every))
-    return rows
 
 
 def report(rows, n):
@@ -218,6 +221,9 @@ def main():
         fail(f"--gpus {args.gpus}: two or more are compared with one; nvidia-smi shows {len(here)} here")
     if not os.path.exists(args.trainer):
         fail(f"{args.trainer} is not there: make train_gpt2cu")
+    if args.peers and not has_torch():
+        print("PyTorch: skipped, this Python has none")
+        args.peers = 0
     name = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0]
     place = args.output or os.path.join(ROOT, "dev", "bench", name.lower().replace(" ", "-"))
     common = provenance(name, False)
@@ -225,9 +231,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         write_tokens(os.path.join(folder, "tokens.bin"), 50257, 4 << 20)
         for model in args.models:  # written as soon as they are there
-            every = list(range(args.gpus))
-            rows = [{**row, **common} for row in measure(args, model, every, folder)]
-            write_rows(os.path.join(place, "scaling.csv"), COLUMNS, ("model", "max_gpus", "gpu"), rows)
+            every, rows = list(range(args.gpus)), []
+            try:
+                measure(rows, args, model, every, folder)
+            finally:  # what was measured before a run failed is kept
+                rows = [{**row, **common} for row in rows]
+                if rows:
+                    write_rows(os.path.join(place, "scaling.csv"), COLUMNS, ("model", "max_gpus", "gpu"), rows)
             if args.profile and os.path.exists(args.profile):
                 row = {**profiled(args, model, every, folder), **common}
                 write_rows(os.path.join(place, "scaling_profile.csv"), PROFILE_COLUMNS, ("model", "gpus", "gpu"), [row])

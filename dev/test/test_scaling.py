@@ -19,6 +19,7 @@ import unit
 
 TRAINER = """#!/bin/bash
 echo "$CUDA_VISIBLE_DEVICES: $*" >>FOLDER/said
+case "$*" in *"${FAILS_WITH:-no such flag}"*) echo "error: it fails"; exit 1 ;; esac
 while [ $# -gt 0 ]; do
     case $1 in --gpus) gpus=$2 ;; -x) steps=$2 ;; esac
     shift
@@ -125,6 +126,29 @@ def test_the_rows_of_an_earlier_call_go(folder):
     measured(folder, "--models", "d12", "--others", "0")
     _, rows, _ = measured(folder, "--models", "d12", "--others", "0", "--rounds", "1")
     assert len(rows) == 2, rows
+
+
+def test_what_was_measured_before_a_run_failed_is_kept(folder):
+    os.environ["FAILS_WITH"] = "--exchange nccl"
+    try:
+        measured(folder, "--models", "d12", "--rounds", "1")
+    except SystemExit as ended:
+        assert "it fails" in str(ended.code), ended.code
+    else:
+        raise AssertionError("a run that failed went unnoticed")
+    finally:
+        del os.environ["FAILS_WITH"]
+    with open(os.path.join(folder, "scaling.csv"), newline="", encoding="utf-8") as f:
+        assert [row["gpus"] for row in csv.DictReader(f)] == ["1", "2"]
+
+
+def test_without_pytorch_its_rows_are_left_out(folder):
+    has_torch, scaling.has_torch = scaling.has_torch, lambda: False
+    try:
+        _, rows, said = measured(folder, "--models", "d12", "--rounds", "1", "--others", "0", "--peers", "1")
+    finally:
+        scaling.has_torch = has_torch
+    assert [row["program"] for row in rows] == ["flashgpt", "flashgpt"] and "PyTorch: skipped" in said, (rows, said)
 
 
 if __name__ == "__main__":

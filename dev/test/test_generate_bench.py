@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Tests of dev/bench/generate.py, with stand-ins for nvidia-smi and for the program that is timed.
+
+python3 dev/test/test_generate_bench.py
+"""
+
+import contextlib
+import csv
+import io
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "bench"))
+
+import generate
+
+import unit
+
+SMI = "#!/bin/sh\ncase $* in *name*) echo NVIDIA H200 ;; *) echo 580.1 ;; esac\n"
+SPEED = '#!/bin/sh\necho "flashgpt,$1,$2,$3,$4,100.0,110.0,2.500,900.00"\n'
+
+
+def program(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    os.chmod(path, 0o755)
+    return path
+
+
+def measured(folder, speed, *flags):
+    """What generate.py writes to a CSV, as rows, and to stdout."""
+    program(folder, "nvidia-smi", SMI)
+    path, environment, argv = os.path.join(folder, "out", "generate.csv"), dict(os.environ), sys.argv
+    os.environ.update(PATH=f"{folder}:{environment['PATH']}", COMMIT="abcdef0")
+    sys.argv = ["generate.py", "--program", program(folder, "speed", speed), "--output", path, "--only-ours", *flags]
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            generate.main()
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = argv
+    with open(path, newline="", encoding="utf-8") as f:
+        return list(csv.DictReader(f)), out.getvalue()
+
+
+def test_rows_say_what_was_measured_and_where(folder):
+    for _ in range(2):  # a second call's rows take the place of the first's
+        rows, said = measured(folder, SPEED, "--prompt", "16", "--new", "32")
+    assert [(row["model"], row["batch"]) for row in rows] == [("d12", "1"), ("d12", "64"), ("d48", "1")], rows
+    for row in rows:
+        assert list(row) == generate.COLUMNS and None not in row.values(), row
+        assert (row["prompt"], row["new"], row["tokens_per_s"], row["step_us"]) == ("16", "32", "100.0", "900.00"), row
+        assert (row["gpu"], row["driver"], row["commit"]) == ("NVIDIA H200", "580.1", "abcdef0"), row
+    assert "flashgpt,d48,1,16,32,100.0" in said, said
+
+
+def test_a_program_that_fails_ends_it_with_what_it_said(folder):
+    for speed in ("#!/bin/sh\necho 'error: no GPU' >&2\nexit 1\n", "#!/bin/sh\necho 'error: no GPU'\n"):
+        try:
+            measured(folder, speed)
+        except SystemExit as ended:
+            assert "no GPU" in str(ended.code), ended.code
+        else:
+            raise AssertionError("a program that failed went unnoticed")
+
+
+if __name__ == "__main__":
+    sys.exit(unit.run(globals()))
