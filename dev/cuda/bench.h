@@ -42,9 +42,16 @@ struct BenchSize {
     int value; // the default, or what was given
     bool given = false;
 };
+// A flag of the operation's own, which may be given more than once, such as {"--group", "name", "only this group"}
+struct BenchText {
+    const char *flag, *name, *text;
+    std::vector<const char*> values; // as given
+};
 struct BenchOptions {
     std::vector<BenchSize> sizes;
+    std::vector<BenchText> texts;
     std::vector<std::vector<int>> shapes; // to time: those of --shape, or the one of the sizes' flags
+    bool shapes_given = false;            // by --shape
     bool check_only = false, sweep = true, every_config = false;
     bool modes[NUM_MODES] = {true, true};
     const char* config = nullptr;
@@ -57,6 +64,9 @@ static inline void bench_help(const BenchOptions& o, const char* program) {
     for (const BenchSize& s : o.sizes) {
         printf("  %-16s %s, %s (default %d)\n", (std::string(s.flag) + " <int>").c_str(), s.name, s.text, s.value);
         names += (names.empty() ? "" : ",") + std::string(s.name);
+    }
+    for (const BenchText& t : o.texts) {
+        printf("  %-16s %s\n", (std::string(t.flag) + " <" + t.name + ">").c_str(), t.text);
     }
     printf("  --shape <%s>  time this shape; may be given more than once\n"
            "  --config <name>  only this configuration\n"
@@ -80,22 +90,25 @@ static inline int bench_int(const char* flag, const std::string& text) {
     return (int)value;
 }
 
-static inline std::vector<int> bench_shape(const BenchOptions& o, const char* text) {
+// So many numbers with commas
+static inline std::vector<int> bench_shape(const char* flag, size_t count, const char* text) {
     std::vector<int> shape;
     std::string rest = text;
-    for (size_t comma = 0; comma != std::string::npos && shape.size() <= o.sizes.size();) {
+    for (size_t comma = 0; comma != std::string::npos && shape.size() <= count;) {
         comma = rest.find(',');
-        shape.push_back(bench_int("--shape", rest.substr(0, comma)));
+        shape.push_back(bench_int(flag, rest.substr(0, comma)));
         rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
     }
-    if (shape.size() != o.sizes.size()) { fatal("--shape %s: must be %zu numbers with commas", text, o.sizes.size()); }
+    if (shape.size() != count) { fatal("%s %s: must be %zu numbers with commas", flag, text, count); }
     return shape;
 }
 
 // The options of the program `program`, whose shapes have these sizes. Ends the program where they are wrong.
-static inline BenchOptions bench_options(int argc, char** argv, const char* program, std::vector<BenchSize> sizes) {
+static inline BenchOptions bench_options(int argc, char** argv, const char* program, std::vector<BenchSize> sizes,
+                                         std::vector<BenchText> texts = {}) {
     BenchOptions o;
     o.sizes = sizes;
+    o.texts = texts;
     for (int i = 1; i < argc; i++) {
         const std::string flag = argv[i];
         if (flag == "--help") {
@@ -111,8 +124,12 @@ static inline BenchOptions bench_options(int argc, char** argv, const char* prog
         } else {
             auto size =
                 std::find_if(o.sizes.begin(), o.sizes.end(), [&](const BenchSize& s) { return flag == s.flag; });
+            auto text =
+                std::find_if(o.texts.begin(), o.texts.end(), [&](const BenchText& t) { return flag == t.flag; });
             const bool known = flag == "--config" || flag == "--csv" || flag == "--mode" || flag == "--shape";
-            if (size == o.sizes.end() && !known) { fatal("unknown flag %s; --help lists all", argv[i]); }
+            if (size == o.sizes.end() && text == o.texts.end() && !known) {
+                fatal("unknown flag %s; --help lists all", argv[i]);
+            }
             if (++i == argc) { fatal("flag %s needs a value", flag.c_str()); }
             const std::string value = argv[i];
             if (flag == "--config") {
@@ -120,13 +137,16 @@ static inline BenchOptions bench_options(int argc, char** argv, const char* prog
             } else if (flag == "--csv") {
                 o.csv = argv[i];
             } else if (flag == "--shape") {
-                o.shapes.push_back(bench_shape(o, argv[i]));
+                o.shapes.push_back(bench_shape("--shape", o.sizes.size(), argv[i]));
+                o.shapes_given = true;
             } else if (flag == "--mode") {
                 o.modes[RESTED] = value == "rested" || value == "both";
                 o.modes[STEADY] = value == "steady" || value == "both";
                 if (!o.modes[RESTED] && !o.modes[STEADY]) {
                     fatal("--mode %s: must be rested, steady or both", argv[i]);
                 }
+            } else if (text != o.texts.end()) {
+                text->values.push_back(argv[i]);
             } else {
                 size->value = bench_int(flag.c_str(), value);
                 size->given = true;
@@ -505,11 +525,13 @@ struct Race {
     double work;                 // of a launch, in FLOPs or bytes
     int sets;
     const RaceUnit* unit = &FLOPS;
+    double least_bytes = 0; // that a launch must move; where it is not 0, a row says GB/s of them, too
 };
 
 static inline std::string csv_header(const Race& race) {
     return "gpu,driver,cuda,date,commit," + race.columns + ",config,trains,mode,ms," + race.unit->rate_column + ",mj," +
-           race.unit->energy_column + ",sm_mhz," + race.unit->share_column + ",rel_err,deterministic";
+           race.unit->energy_column + ",sm_mhz," + race.unit->share_column + (race.least_bytes ? ",gb_per_s" : "") +
+           ",rel_err,deterministic";
 }
 // A number, or nothing where it was not measured
 static inline std::string csv_number(const char* format, double x) {
@@ -521,12 +543,13 @@ static inline std::string csv_row(const Race& race, const Racer& r, BenchMode mo
                                   const std::string& environment, double ceiling) {
     const double rate = race.unit->rate_scale * race.work / t.ms;
     std::string row = environment + "," + race.values + "," + r.config + "," + r.trains + "," + mode_names[mode];
-    for (const std::string& field : {csv_number("%.5f", t.ms), csv_number("%.2f", rate), csv_number("%.4g", t.mj),
-                                     csv_number("%.3f", 1e9 * t.mj / race.work), csv_number("%.0f", t.mhz),
-                                     csv_number("%.4f", rate / ceiling), csv_number("%.3e", r.rel_err)}) {
+    for (const std::string& field :
+         {csv_number("%.5f", t.ms), csv_number("%.2f", rate), csv_number("%.4g", t.mj),
+          csv_number("%.3f", 1e9 * t.mj / race.work), csv_number("%.0f", t.mhz), csv_number("%.4f", rate / ceiling)}) {
         row += "," + field;
     }
-    return row + (r.deterministic ? ",yes" : ",no");
+    if (race.least_bytes) { row += "," + csv_number("%.1f", 1e-6 * race.least_bytes / t.ms); }
+    return row + "," + csv_number("%.3e", r.rel_err) + (r.deterministic ? ",yes" : ",no");
 }
 
 // Appends a row to the leaderboard; the first row of a file brings the line of column names.
@@ -563,8 +586,9 @@ static inline std::vector<size_t> worth_a_steady_run(const std::vector<Racer>& r
 static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Race& race,
                             const std::vector<Racer>& racers) {
     static const std::string environment = o.csv ? csv_environment(gpu.properties) : "";
-    printf("%-20s %-6s %10s %8s %8s %9s %8s %6s %9s  %-13s %s\n", "config", "mode", "ms", race.unit->rate,
-           race.unit->share, "mJ", race.unit->energy, "MHz", "rel_err", "deterministic", "trains");
+    printf("%-20s %-6s %10s %8s %8s %9s %8s %6s %9s  %-13s %s%s\n", "config", "mode", "ms", race.unit->rate,
+           race.unit->share, "mJ", race.unit->energy, "MHz", "rel_err", "deterministic", "trains",
+           race.least_bytes ? "  GB/s at least" : "");
     Stopwatch watch;
     std::vector<TimedGraph> graphs;
     for (const Racer& r : racers) { graphs.push_back(capture_launches(watch, race.sets, r.launch)); }
@@ -580,10 +604,12 @@ static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Ra
             const Racer& r = racers[numbers[n]];
             const Timing& t = timings[n];
             const double rate = race.unit->rate_scale * race.work / t.ms;
-            printf("%-20s %-6s %10.4f %8.1f %7.1f%% %9s %8s %6s %9.2e  %-13s %s\n", r.config.c_str(), mode_names[mode],
+            printf("%-20s %-6s %10.4f %8.1f %7.1f%% %9s %8s %6s %9.2e  %-13s %-6s", r.config.c_str(), mode_names[mode],
                    t.ms, rate, 100 * rate / gpu.ceiling[mode], csv_number("%.3f", t.mj).c_str(),
                    csv_number("%.2f", 1e9 * t.mj / race.work).c_str(), csv_number("%.0f", t.mhz).c_str(), r.rel_err,
                    r.deterministic ? "yes" : "no", r.trains);
+            if (race.least_bytes) { printf("  %.0f", 1e-6 * race.least_bytes / t.ms); }
+            printf("\n");
             if (t.ms < timings[best].ms) { best = n; }
         }
         for (size_t n = 0; o.csv && n < numbers.size(); n++) {

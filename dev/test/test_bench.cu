@@ -5,9 +5,11 @@
 
 static const std::vector<BenchSize> sizes = {{"-m", "M", "rows", 8}, {"-n", "N", "columns", 64}};
 
+static const std::vector<BenchText> texts = {{"--group", "name", "only this group", {}}};
+
 static BenchOptions parse(std::vector<const char*> flags) {
     flags.insert(flags.begin(), "race");
-    return bench_options((int)flags.size(), (char**)flags.data(), "race", sizes);
+    return bench_options((int)flags.size(), (char**)flags.data(), "race", sizes, texts);
 }
 
 static void test_options() {
@@ -18,7 +20,10 @@ static void test_options() {
     CHECK(o.shapes[0] == std::vector<int>({8, 32}) && o.sizes[1].given && !o.sizes[0].given);
     CHECK(!o.modes[RESTED] && o.modes[STEADY] && !o.sweep);
     o = parse({"--shape", "1,2", "--shape", "3,4", "-m", "5"});
-    CHECK(o.shapes.size() == 2 && o.shapes[0][1] == 2 && o.shapes[1][0] == 3);
+    CHECK(o.shapes.size() == 2 && o.shapes[0][1] == 2 && o.shapes[1][0] == 3 && o.shapes_given);
+    o = parse({"--group", "qkv", "-m", "5", "--group", "fc"}); // an operation's own flag, more than once
+    CHECK(o.texts[0].values.size() == 2 && strcmp(o.texts[0].values[1], "fc") == 0 && !o.shapes_given);
+    CHECK_FATAL("--group|needs a value", parse({"--group"}));
     CHECK_FATAL("--shape 1|2 numbers", parse({"--shape", "1"}));
     CHECK_FATAL("--shape 1,2,3|2 numbers", parse({"--shape", "1,2,3"}));
     CHECK_FATAL("--shape|whole number", parse({"--shape", "1,"}));
@@ -56,6 +61,11 @@ static void test_rows() {
     CHECK(std::count(row.begin(), row.end(), ',') == std::count(header.begin(), header.end(), ','));
     const std::string rested = csv_row(race, racer, RESTED, {0.5}, "gpu,1,13.0,today,abc", 8);
     CHECK(rested.find(",rested,0.50000,4.00,,,,0.5000,") != std::string::npos); // not measured: empty
+
+    race.least_bytes = 1e9; // another column, before the last two
+    const std::string wide = csv_row(race, racer, STEADY, {0.5, 10, 1700}, "gpu,1,13.0,today,abc", 8);
+    CHECK(csv_header(race).find(",of_gemm,gb_per_s,rel_err,deterministic") != std::string::npos);
+    CHECK(wide.find(",0.5000,2000.0,2.000e-03,yes") != std::string::npos);
 
     const char* path = unit_path("board.csv");
     append_csv(path, header, row);
