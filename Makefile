@@ -110,7 +110,8 @@ CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 
 training_variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_forward_*.cu dev/cuda/attention_backward_*.cu))
 decode_variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_decode_*.cu))
-variants := $(training_variants) $(decode_variants)
+matmul_variants := $(patsubst dev/cuda/%.cu,%,$(filter-out dev/cuda/matmul_bench.cu,$(wildcard dev/cuda/matmul_*.cu)))
+variants := $(training_variants) $(decode_variants) $(matmul_variants)
 unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
 # CUDA programs whose tests need no GPU, and in both precisions those that do
 cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(filter-out dev/test/test_gpu_%,$(wildcard dev/test/test_*.cu))))
@@ -173,12 +174,17 @@ build/$(2)_$(1).o: dev/cuda/$(2).cu build/gpu.flags
 endef
 $(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),attention_bench,$(training_variants))))
 $(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),decode_bench,$(decode_variants))))
+$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),matmul_bench,$(matmul_variants))))
 $(variants): %: build/%_$(precision)
 variants: $(variant_programs)
 # for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
-$(training_variants:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/attention_bench_bf16.o build/gpu.flags
-	$(subst -Werror all-warnings,,$(subst -Xptxas --warn-on-spills,,$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $@.d -MT $@ $< build/attention_bench_bf16.o \
-	    -o $@ $(CUDA_LDLIBS)
+define racecheck_rule
+$(2:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/$(1)_bf16.o build/gpu.flags
+	$$(subst -Werror all-warnings,,$$(subst -Xptxas --warn-on-spills,,$$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MF $$@.d -MT $$@ $$< build/$(1)_bf16.o \
+	    -o $$@ $$(CUDA_LDLIBS)
+endef
+$(eval $(call racecheck_rule,attention_bench,$(training_variants)))
+$(eval $(call racecheck_rule,matmul_bench,$(matmul_variants)))
 
 # Every CUDA program there is, to see that all of them compile
 cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libattention.so variants \
@@ -368,8 +374,8 @@ $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
 sanitized_variants := flash2 mma wgmma split
 sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
-sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %decode_$(1)_$(if $(filter flash2,$(1)),fp32,bf16),$(variant_programs)) \
-    $(if $(filter wgmma,$(1)),$(patsubst %,build/racecheck_attention_%ward_wgmma_bf16,for back))
+sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %decode_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %matmul_$(1)_bf16,$(variant_programs)) \
+    $(if $(filter wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_wgmma,$(variants))))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
 gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/generate_gpt2cu_$(p) build/train_gpt2cu_$(p) build/train_gpt2cu_faults_$(p)) $(gpu_unit_tests) $(variant_programs) \
     $(call sanitizer_needs,wgmma)

@@ -35,9 +35,9 @@ file ends with
 //                    dbias (OUT) += column sums of dout, or not where it is NULL
 //     layer_weights  the same for each of layer[0..3], whose sizes matmul_layer_sizes() says; IN = OUT = C
 //
-// gelu is llmc/gelu.cuh's, LayerNorm llmc/layernorm.cuh's, cross entropy llmc/classifier.cuh's. GEMMs accumulate in fp32. What is
-// computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was rounded to it; an
-// intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not.
+// gelu is llmc/gelu.cuh's, LayerNorm llmc/layernorm.cuh's, cross entropy llmc/classifier.cuh's. GEMMs accumulate in fp32.
+// What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was rounded
+// to it; an intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not.
 //
 // All sizes that matmul_unsupported() passes, with 64-bit offsets; what a configuration does not serve of them it says itself.
 // Every element of the outputs is written; nothing else is. Tensors do not overlap and are aligned to 16 bytes, scratch to 256.
