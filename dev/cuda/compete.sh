@@ -1,28 +1,32 @@
 #!/bin/bash
-# Races the attention variants on this GPU and writes dev/cuda/leaderboard/<gpu>.csv, and of decode <gpu>_decode.csv: for each
-# variant, precision, shape and mode its fastest configuration and the one that trains. A wrong kernel ends the race.
+# Races the variants of attention and of matmul on this GPU and writes dev/cuda/leaderboard/<gpu>.csv, of decode
+# <gpu>_decode.csv and of matmul <gpu>_matmul.csv: for each variant, precision, shape and mode its fastest configuration and
+# the one that trains. A wrong kernel ends the race.
 #
 #     make compete                               builds all variants and races them
 #     dev/cuda/compete.sh mma wgmma              races these variants alone, as built
 #     MODE=steady DIRECTIONS=backward PRECISIONS=bf16 dev/cuda/compete.sh wgmma      a slice of it
 #     SHAPES="8,1024,12,64" dev/cuda/compete.sh flash2               at these shapes alone
 #     EVERY=1 BOARD=/tmp/all.csv dev/cuda/compete.sh mma wgmma      a row for every configuration, in another file
-#     DIRECTIONS=decode dev/cuda/compete.sh          decode alone
+#     DIRECTIONS=decode dev/cuda/compete.sh          decode alone; likewise matmul
+#     DIRECTIONS=matmul GROUPS_OF="qkv fc" MODELS="65536,768" dev/cuda/compete.sh wgmma     two groups in one model
 #
-# New rows replace those of the same direction, variant, precision, shape and mode; all others stay, so a race may be run
-# in slices. CHECK=0 leaves out the sweep of checks before each race; the shapes that are timed are always checked first.
-# COMMIT=<hash> says what was built, where the repository is elsewhere.
+# New rows replace those of the same direction or group, variant, precision, shape and mode; all others stay, so a race may be
+# run in slices. CHECK=0 leaves out the sweep of checks before each race; the shapes that are timed are always checked first.
+# SHAPES of four numbers are attention's, of three matmul's. COMMIT=<hash> says what was built, where the repository is
+# elsewhere.
 #
 # Time on an H200, about: wgmma 3 minutes, mma 3, flash2 3, naive, flash1 and cublas 4, decode 5; at most 60 GB of GPU memory.
+# Of matmul, as predicted and not yet measured: cublaslt 5, cublaslt_epilogue 4; at most 40 GB.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 command -v nvidia-smi > /dev/null || { echo "error: compete.sh needs an NVIDIA GPU: there is no nvidia-smi here" >&2; exit 1; }
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
 board=${BOARD:-dev/cuda/leaderboard/$(echo "$gpu" | tr 'A-Z ' 'a-z-').csv}
-read -ra directions <<< "${DIRECTIONS:-forward backward decode}"
+read -ra directions <<< "${DIRECTIONS:-forward backward decode matmul}"
 read -ra precisions <<< "${PRECISIONS:-bf16 fp32}"
-races=$(mktemp -d) # training.csv, decode.csv
+races=$(mktemp -d) # training.csv, decode.csv, matmul.csv
 trap 'rm -rf "$races"' EXIT
 
 # B,T,NH,HS: GPT-2 124M at three batch sizes, longer rows, more and larger heads; then 32768 tokens cut into rows of 512
@@ -38,9 +42,19 @@ decode_shapes=(
     "64,256,12,64" "64,1024,12,64" "64,4096,12,64" "64,16384,12,64" "256,256,12,64" "256,1024,12,64" "256,4096,12,64"
     "256,16384,12,64" "1,1024,25,64" "64,1024,25,64" "16,4096,16,128"
 )
+# Of matmul, R,C: the rows of a batch of 64 and of 4 in GPT-2 124M, of 32 in 355M, 16 in 774M, 8 in 1558M. matmul_bench.cu has
+# each group's shapes in a model.
+read -ra models <<< "${MODELS:-65536,768 4096,768 32768,1024 16384,1280 8192,1600}"
+read -ra groups <<< "${GROUPS_OF:-}"
+matmul_shapes=()
 if [ -n "${SHAPES:-}" ]; then
-    read -ra shapes <<< "$SHAPES"
-    decode_shapes=("${shapes[@]}")
+    shapes=() decode_shapes=() models=()
+    for shape in $SHAPES; do
+        case $shape in
+        *,*,*,*) shapes+=("$shape") decode_shapes+=("$shape") ;;
+        *) matmul_shapes+=("$shape") ;;
+        esac
+    done
 fi
 
 # The longest rows that a variant races over, for its time (naive, flash1) or its T x T tensors (cublas); fp32 is for the
@@ -54,30 +68,52 @@ longest() {
     esac
 }
 
+# What a direction's program is asked to time, in `timed`, and the race it is of, in `race`
+choose() { # direction, variant, precision
+    local shape T
+    timed=() race=training
+    case $1 in
+    matmul)
+        race=matmul
+        for shape in "${matmul_shapes[@]}"; do timed+=(--shape "$shape"); done
+        for shape in "${models[@]}"; do # fp32 in the smallest of them alone
+            if [ "$3" != fp32 ] || [ "$shape" = 4096,768 ]; then timed+=(--model "$shape"); fi
+        done
+        if [ ${#timed[@]} -eq 0 ]; then return; fi
+        for shape in "${groups[@]}"; do timed+=(--group "$shape"); done
+        return
+        ;;
+    decode) race=decode raced=("${decode_shapes[@]}") ;;
+    *) raced=("${shapes[@]}") ;;
+    esac
+    for shape in "${raced[@]}"; do
+        IFS=, read -r _ T _ _ <<< "$shape"
+        if [ "$T" -le "$(longest "$2" "$3")" ]; then timed+=(--shape "$shape"); fi
+    done
+}
+
 variants=("$@")
 if [ ${#variants[@]} -eq 0 ]; then
-    mapfile -t variants < <(find dev/cuda -name 'attention_*_*.cu' | sed -n 's/.*attention_\(forward\|decode\)_\(.*\)\.cu$/\2/p' | sort -u)
+    mapfile -t variants < <(find dev/cuda -name 'attention_*_*.cu' -o -name 'matmul_*.cu' ! -name '*_bench.cu' |
+        sed -n 's/.*\(attention_forward\|attention_decode\|matmul\)_\(.*\)\.cu$/\2/p' | sort -u)
 fi
 for variant in "${variants[@]}"; do
     for direction in "${directions[@]}"; do
         for precision in "${precisions[@]}"; do
             program=build/attention_${direction}_${variant}_${precision}
+            if [ "$direction" = matmul ]; then program=build/matmul_${variant}_${precision}; fi
             if [ ! -x "$program" ]; then continue; fi # such as mma in fp32
-            raced=("${shapes[@]}") file=training
-            if [ "$direction" = decode ]; then raced=("${decode_shapes[@]}") file=decode; fi
-            flags=(--mode "${MODE:-both}" --csv "$races/$file.csv")
+            choose "$direction" "$variant" "$precision"
+            if [ ${#timed[@]} -eq 0 ]; then continue; fi
+            flags=(--mode "${MODE:-both}" --csv "$races/$race.csv")
             if [ "${CHECK:-1}" = 0 ]; then flags+=(--no-sweep); fi
             if [ "${EVERY:-0}" != 0 ]; then flags+=(--every-config); fi
-            for shape in "${raced[@]}"; do
-                IFS=, read -r _ T _ _ <<< "$shape"
-                if [ "$T" -le "$(longest "$variant" "$precision")" ]; then flags+=(--shape "$shape"); fi
-            done
-            "$program" "${flags[@]}"
+            "$program" "${flags[@]}" "${timed[@]}"
         done
     done
 done
 
-# Adds the rows of a race to a board. Columns 6 to 12 are direction, variant, precision and shape, 15 is the mode.
+# Adds the rows of a race to a board. What a row is of: the columns between commit and config, and the mode.
 enter() { # race, board
     mkdir -p "$(dirname "$2")"
     [ -s "$2" ] || head -n 1 "$1" > "$2"
@@ -87,7 +123,12 @@ enter() { # race, board
         return 1
     }
     awk -F, '
-        function key() { return $6 "," $7 "," $8 "," $9 "," $10 "," $11 "," $12 "," $15 }
+        FNR == 1 { for (n = 1; n <= NF; n++) column[$n] = n }
+        function key(   text, n) {
+            text = $column["mode"]
+            for (n = column["commit"] + 1; n < column["config"]; n++) text = text "," $n
+            return text
+        }
         NR == FNR { raced[key()] = 1; next }
         FNR == 1 || !(key() in raced)' "$1" "$2" > "$2.tmp"
     tail -n +2 "$1" >> "$2.tmp"
@@ -95,10 +136,10 @@ enter() { # race, board
     echo "$2: $(($(wc -l < "$2") - 1)) rows"
 }
 entered=0
-for file in training decode; do
+for file in training decode matmul; do
     [ -s "$races/$file.csv" ] || continue
     to=$board
-    if [ "$file" = decode ]; then to=${board%.csv}_decode.csv; fi
+    if [ "$file" != training ]; then to=${board%.csv}_$file.csv; fi
     enter "$races/$file.csv" "$to"
     entered=1
 done

@@ -1,8 +1,9 @@
 """
 Turns dev/cuda/leaderboard/<gpu>.csv, which `make compete` writes, into the tables of dev/cuda/README.md and two plots
 beside the CSV: TFLOP/s against T, forward and backward, in each mode. What is beside it is shown, too: of the peers,
-cuDNN and FlashAttention-2, whose figures compare_torch.py left in <gpu>-pytorch.txt, a line each; and of decode,
-<gpu>_decode.csv, tables and a plot of GB/s against T.
+cuDNN and FlashAttention-2, whose figures compare_torch.py left in <gpu>-pytorch.txt, a line each; of decode,
+<gpu>_decode.csv, tables and a plot of GB/s against T; and of matmul, <gpu>_matmul.csv, tables and a plot of times
+against cublaslt's.
 
     python3 dev/cuda/plot_leaderboard.py dev/cuda/leaderboard/nvidia-h200.csv
 
@@ -19,18 +20,22 @@ README = Path(__file__).parent / "README.md"
 OVERVIEW_SHAPE = (8, 1024, 12, 64)
 CURVE_TOKENS = 32768  # the plots' shapes: this many tokens in rows of T, 12 heads of 64
 DIRECTIONS = ("forward", "backward")
+SIZES = (("B", "T", "NH", "HS"), ("R", "IN", "OUT"))  # of a shape: attention's, and matmul's
+BASELINE = "cublaslt"  # of matmul
 MODES = {"steady": "Steady", "rested": "Rested"}
 STYLES = {"steady": "-", "rested": "--"}
-NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz", "gb_per_s", "of_read", "pj_per_byte")
+NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz", "of_gemm", "gb_per_s", "of_read", "pj_per_byte")
 PEERS = {"cuDNN": "cuDNN", "FA2": "FlashAttention-2"}
 
 
 def read(path):
-    """All rows, with the shape and what was measured as numbers; None where it was not."""
+    """All rows, shape and measurements as numbers, None where not measured. A matmul's direction is its group."""
     rows = []
     with open(path, newline="") as f:
         for row in csv.DictReader(f):
-            row["shape"] = tuple(int(row[size]) for size in ("B", "T", "NH", "HS"))
+            row["sizes"] = next(sizes for sizes in SIZES if sizes[0] in row)
+            row["shape"] = tuple(int(row[size]) for size in row["sizes"])
+            row.setdefault("direction", row.get("group"))
             for name in set(NUMBERS) & set(row):
                 row[name] = float(row[name]) if row[name] else None
             if row["mode"] not in MODES:
@@ -143,7 +148,8 @@ def differences(rows, does="trains"):
         return ""
     if not lines:
         return f"At every shape and in both modes the configuration that {does} is the fastest of its variant."
-    header = ["B,T,NH,HS", "direction", "precision", "mode", "fastest", does, "slower by"]
+    of = "group" if "group" in rows[0] else "direction"
+    header = [",".join(rows[0]["sizes"]), of, "precision", "mode", "fastest", does, "slower by"]
     return f"Where the configuration that {does} is not the fastest of its variant:\n\n" + table(header, lines)
 
 
@@ -173,6 +179,43 @@ def decode_section(rows, plot):
     return [*lines, "", differences(rows, "generates"), "", f"![decode]({plot})"]
 
 
+def matmul_order(rows):
+    """The groups and shapes of the rows: by the number of rows R, then by group as first raced, then by channels."""
+    groups = list(dict.fromkeys(r["direction"] for r in rows))
+    return sorted(
+        {(r["direction"], r["shape"]) for r in rows},
+        key=lambda key: (-key[1][0], groups.index(key[0]), key[1]),
+    )
+
+
+def matmul_table(rows):
+    """Milliseconds of every variant for each group and shape; of the fastest, bold, its configuration and what else was
+    measured."""
+    variants = sorted({r["variant"] for r in rows}, key=lambda v: (v != BASELINE, v))
+    lines = []
+    for group, shape in matmul_order(rows):
+        here = {r["variant"]: r for r in rows if (r["direction"], r["shape"]) == (group, shape)}
+        best = min(here.values(), key=lambda r: r["ms"])
+        cells = [f"{here[v]['ms']:.4g}" if v in here else "–" for v in variants]
+        cells = [f"**{c}**" if v == best["variant"] else c for v, c in zip(variants, cells)]
+        energy = "–" if best["mj"] is None else f"{best['mj']:,.4g}"
+        measured = [f"{best['tflops']:.0f}", f"{100 * best['of_gemm']:.0f}%", energy, f"{best['gb_per_s']:,.0f}"]
+        lines.append([group, shape_text(shape), *cells, best["config"], *measured])
+    header = ["group", "R,IN,OUT", *variants, "best", "TFLOP/s", "of GEMM", "mJ", "GB/s at least"]
+    return table(header, lines)
+
+
+def matmul_section(rows, plot):
+    """The lines of README on matmul: in each mode and precision a table, then the plot."""
+    lines = ["", "#### Matmul", "", f"{environments(rows)} TFLOP/s count the GEMM alone."]
+    for mode, title in MODES.items():
+        for precision in sorted({r["precision"] for r in rows}):
+            here = [r for r in fastest(rows) if (r["mode"], r["precision"]) == (mode, precision)]
+            if here:
+                lines += ["", f"{title}, matmul, {precision}, ms:", "", matmul_table(here)]
+    return [*lines, "", differences(rows), "", f"![matmul]({plot})"]
+
+
 def environments(rows):
     """A sentence: with what the rows were measured, and whether every time with the same bits."""
     unsure = sorted({r["variant"] for r in rows if r["deterministic"] != "yes"})
@@ -183,7 +226,7 @@ def environments(rows):
     )
 
 
-def write_readme(rows, decode, name, plots):
+def write_readme(rows, decode, matmul, name, plots):
     begin, end = f"<!-- leaderboard {name} -->", f"<!-- end of leaderboard {name} -->"
     best = fastest(rows)
     lines = [begin, f"### {rows[0]['gpu']}", "", environments(rows), "", differences(rows)]
@@ -200,6 +243,8 @@ def write_readme(rows, decode, name, plots):
         lines += ["", f"![{d}]({plots[d]})"]
     if decode:
         lines += decode_section(decode, plots["decode"])
+    if matmul:
+        lines += matmul_section(matmul, plots["matmul"])
     text = "\n".join([*lines, "", end])
     readme = README.read_text()
     if begin in readme and end in readme:
@@ -284,6 +329,33 @@ def plot_decode(rows, path):
     finish(plt, figure, axes, lengths, path)
 
 
+def plot_matmul(rows, path):
+    """A bar for each variant, group and shape, bf16, steady: its time over the baseline's."""
+    plt = pyplot()
+    rows = fastest([r for r in rows if r["precision"] == "bf16" and r["mode"] == "steady"])
+    ms = {(r["direction"], r["shape"], r["variant"]): r["ms"] for r in rows}
+    keys = [key for key in matmul_order(rows) if (*key, BASELINE) in ms]
+    variants = sorted({r["variant"] for r in rows} - {BASELINE})
+    figure, axes = plt.subplots(figsize=(7, 1 + 0.14 * len(keys) * max(1, len(variants))))
+    height = 0.8 / max(1, len(variants))
+    for n, variant in enumerate(variants):
+        bars = [
+            (y + n * height, ms[(*key, variant)] / ms[(*key, BASELINE)])
+            for y, key in enumerate(keys)
+            if (*key, variant) in ms
+        ]
+        axes.barh(*zip(*bars), height=height, color=f"C{n}", label=variant)
+    axes.axvline(1, color="black", lw=1, label=BASELINE)
+    axes.set_yticks(range(len(keys)), [f"{group} {shape_text(shape)}" for group, shape in keys], fontsize=6)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"time of {BASELINE}'s")
+    axes.set_title(f"Matmul, bf16, steady, {rows[0]['gpu'] if rows else ''}")
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("leaderboard", type=Path, help="dev/cuda/leaderboard/<gpu>.csv")
@@ -291,15 +363,18 @@ def main():
     if not path.exists():
         sys.exit(f"error: {path} is missing: make compete writes it")
     rows = read(path)
-    beside, decode_path = path.with_name(f"{path.stem}-pytorch.txt"), path.with_name(f"{path.stem}_decode.csv")
+    beside = path.with_name(f"{path.stem}-pytorch.txt")
+    boards = {board: path.with_name(f"{path.stem}_{board}.csv") for board in ("decode", "matmul")}
     peers = read_peers(beside) if beside.exists() else {}
-    decode = read(decode_path) if decode_path.exists() else []
-    svgs = {d: path.with_name(f"{path.stem}_{d}.svg") for d in (*DIRECTIONS, "decode")}
+    decode, matmul = (read(board) if board.exists() else [] for board in boards.values())
+    svgs = {d: path.with_name(f"{path.stem}_{d}.svg") for d in (*DIRECTIONS, *boards)}
     for direction in DIRECTIONS:
         plot(rows, peers, direction, svgs[direction])
     if decode:
         plot_decode(decode, svgs["decode"])
-    write_readme(rows, decode, path.stem, {d: f"leaderboard/{svg.name}" for d, svg in svgs.items()})
+    if matmul:
+        plot_matmul(matmul, svgs["matmul"])
+    write_readme(rows, decode, matmul, path.stem, {d: f"leaderboard/{svg.name}" for d, svg in svgs.items()})
     print(f"{README}: {len(rows)} rows of {path}")
 
 

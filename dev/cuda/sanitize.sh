@@ -3,14 +3,16 @@
 # 400, in which every stage of its pipelines comes again, with heads of 64 and of 128. Prints a line for each program and
 # shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which make builds
 # here: hopper.cuh says why. Decode takes three sequences of up to 600 tokens, several chunks. flash1, whose GEMMs read
-# every operand from shared memory, takes 66 rows of 32 channels: racecheck had not ended after 330 s with 130 of 64.
+# every operand from shared memory, takes 66 rows of 32 channels: racecheck had not ended after 330 s with 130 of 64. A
+# variant of matmul takes all its groups at one shape, and wgmma at one in which its pipeline's stages come again.
 #
 #     make variants && dev/cuda/sanitize.sh            all of them
-#     dev/cuda/sanitize.sh mma wgmma                   these variants
+#     dev/cuda/sanitize.sh mma wgmma                   these variants, of attention and of matmul
 #     QUICK=1 dev/cuda/sanitize.sh wgmma               one precision, and of wgmma's shapes those of 400 rows, as in make test
 #
-# memcheck, racecheck and synccheck watch the variant's own kernels, initcheck the bench's too, for it must see who writes
-# the inputs. The four tools run side by side. A tool that is not done after LIMIT seconds (300) counts as failed.
+# memcheck, racecheck and synccheck watch the variant's own kernels (of cublaslt those of llmc), initcheck the bench's too,
+# for it must see who writes the inputs. The four tools run side by side. A tool that is not done after LIMIT seconds (300)
+# counts as failed.
 set -euo pipefail
 limit=${LIMIT:-300}
 cd "$(dirname "$0")/../.."
@@ -22,7 +24,8 @@ command -v compute-sanitizer >/dev/null || {
 }
 variants=("$@")
 if [ ${#variants[@]} -eq 0 ]; then
-    mapfile -t variants < <(find dev/cuda -name 'attention_*_*.cu' | sed 's/.*\(ward\|decode\)_//; s/\.cu$//' | sort -u)
+    mapfile -t variants < <(find dev/cuda -name 'attention_*_*.cu' -o -name 'matmul_*.cu' ! -name '*_bench.cu' |
+        sed 's/.*\(ward\|decode\|matmul\)_//; s/\.cu$//' | sort -u)
 fi
 tools=(memcheck racecheck initcheck synccheck)
 logs=$(mktemp -d)
@@ -37,7 +40,8 @@ trap 'exit 1' INT TERM
 failed=0
 
 check() { # program, shape
-    local tool n code line sizes checked watched
+    local tool n code line sizes checked watched kernels=$variant
+    case $variant in cublaslt*) kernels=_kernel ;; esac # as llmc's are called
     jobs=()
     read -ra sizes <<<"$2"
     for tool in "${tools[@]}"; do
@@ -45,10 +49,10 @@ check() { # program, shape
         if [ "$tool" = racecheck ] && [ -x "build/racecheck_$(basename "$1")" ]; then
             checked=build/racecheck_$(basename "$1")
         fi
-        watched=(--kernel-name "kns=$variant")
+        watched=(--kernel-name "kns=$kernels")
         if [ "$tool" = initcheck ]; then watched=(); fi
         timeout "$limit" compute-sanitizer --tool "$tool" "${watched[@]}" --error-exitcode 1 \
-            "$checked" --check-only -b 1 -h 2 "${sizes[@]}" >"$logs/$tool" 2>&1 &
+            "$checked" --check-only "${sizes[@]}" >"$logs/$tool" 2>&1 &
         jobs+=($!)
     done
     line="$(basename "$1") $2:"
@@ -69,17 +73,22 @@ for variant in "${variants[@]}"; do
     found=0
     precisions=(bf16 fp32)
     if [ -n "${QUICK:-}" ] && [ "$variant" = flash2 ]; then precisions=(fp32); fi # what trains in it
-    for program in $(printf "build/attention_*_${variant}_%s " "${precisions[@]}"); do
+    for program in $(printf "build/attention_*_${variant}_%s " "${precisions[@]}") \
+        $(printf "build/matmul_${variant}_%s " "${precisions[@]}"); do
         [ -x "$program" ] || continue
         found=1
-        shapes=("-t 130 -d 64")
-        case $program in */attention_decode_*) shapes=("-b 3 -t 600 -d 64" "-b 3 -t 600 -d 96") ;; esac
-        if [ "$variant" = flash1 ]; then shapes=("-t 66 -d 32"); fi
-        if [ "$variant" = wgmma ]; then
-            shapes+=("-t 400 -d 64" "-t 400 -d 128")
+        shapes=("-b 1 -h 2 -t 130 -d 64")
+        case $program in
+        */attention_decode_*) shapes=("-b 3 -h 2 -t 600 -d 64" "-b 3 -h 2 -t 600 -d 96") ;;
+        */matmul_wgmma_*) shapes=("-r 400 -i 648 -o 776") ;;
+        */matmul_*) shapes=("-r 130 -i 64 -o 136") ;;
+        */attention_*_flash1_*) shapes=("-b 1 -h 2 -t 66 -d 32") ;;
+        */attention_*_wgmma_*)
+            shapes+=("-b 1 -h 2 -t 400 -d 64" "-b 1 -h 2 -t 400 -d 128")
             if [ -n "${QUICK:-}" ]; then shapes=("${shapes[@]:1}"); fi
-            make -s "build/racecheck_$(basename "$program")"
-        fi
+            ;;
+        esac
+        if [ "$variant" = wgmma ]; then make -s "build/racecheck_$(basename "$program")"; fi
         for shape in "${shapes[@]}"; do check "$program" "$shape"; done
     done
     [ $found -eq 1 ] || { echo "error: no program of $variant in build/: run make variants" >&2; exit 1; }

@@ -25,6 +25,7 @@ TRAINING = (
     "ms,tflops,mj,pj_per_flop,sm_mhz,of_gemm,rel_err,deterministic"
 )
 DECODE = TRAINING.replace("tflops", "gb_per_s").replace("pj_per_flop", "pj_per_byte").replace("of_gemm", "of_read")
+MATMUL = TRAINING.replace("direction", "group").replace("B,T,NH,HS", "R,IN,OUT").replace("of_gemm", "of_gemm,gb_per_s")
 PEER = "8,1024,12,64     forward   ours   0.0365 ms  353.4  cuDNN   0.0481 ms  268.1  FA2   0.0753 ms  171.0  best 1.3"
 
 
@@ -34,6 +35,10 @@ def row(direction, variant, shape, ms, rate, config="big", mode="steady", trains
         f"MADEUP,1.2,13.0,today,abc,{direction},{variant},bf16,{shape},{config},{trains},{mode},{ms},{rate},"
         f"{'1.5,2,1700' if mode == 'steady' else ',,'}{share},2e-3,yes"
     )
+
+
+def matmul_row(group, variant, shape, ms, config="separate", mode="steady", trains="no"):
+    return row(group, variant, shape, ms, 600, config, mode, trains).replace(",0.5,", ",0.8,1500.0,")
 
 
 def board(folder):
@@ -51,13 +56,15 @@ def board(folder):
 
 def run(path, plots=False):
     """plot_leaderboard.py on the CSV, with its plots or without. Returns README's text."""
-    drawn = plot_leaderboard.plot, plot_leaderboard.plot_decode
+    drawn = {name: getattr(plot_leaderboard, name) for name in ("plot", "plot_decode", "plot_matmul")}
     if not plots:
-        plot_leaderboard.plot = plot_leaderboard.plot_decode = lambda *arguments: None
+        for name in drawn:
+            setattr(plot_leaderboard, name, lambda *arguments: None)
     sys.argv = ["plot_leaderboard.py", str(path)]
     with contextlib.redirect_stdout(io.StringIO()):
         plot_leaderboard.main()
-    plot_leaderboard.plot, plot_leaderboard.plot_decode = drawn
+    for name, function in drawn.items():
+        setattr(plot_leaderboard, name, function)
     return plot_leaderboard.README.read_text()
 
 
@@ -85,6 +92,27 @@ def test_tables_of_decode(folder):
     assert "![decode](leaderboard/gpu_decode.svg)" in text
 
 
+def test_tables_of_matmul(folder):
+    path = board(folder)
+    rows = [MATMUL, matmul_row("qkv", "cublaslt", "65536,768,2304", 0.4, trains="yes")]
+    rows += [matmul_row("fc", "cublaslt", "4096,768,3072", 0.06, trains="yes")]
+    rows += [matmul_row("fc", "cublaslt", "65536,768,3072", 0.9, trains="yes")]
+    rows += [
+        matmul_row("fc", "wgmma", "65536,768,3072", ms, config) for config, ms in (("128x256", 0.6), ("128x128", 0.7))
+    ]
+    rows += [matmul_row("fc", "cublaslt", "65536,768,3072", 0.8, mode="rested", trains="yes")]
+    path.with_name("gpu_matmul.csv").write_text("\n".join(rows) + "\n")
+    text = run(path)
+    head = "| group | R,IN,OUT | cublaslt | wgmma | best | TFLOP/s | of GEMM | mJ | GB/s at least |"
+    qkv = "| qkv | 65536,768,2304 | **0.4** | – | separate | 600 | 80% | 1.5 | 1,500 |"
+    fc = "| fc | 65536,768,3072 | 0.9 | **0.6** | 128x256 | 600 | 80% | 1.5 | 1,500 |"
+    small = "| fc | 4096,768,3072 | **0.06** | – | separate | 600 | 80% | 1.5 | 1,500 |"
+    rule = "| --- |" + " ---: |" * 8
+    assert "\n".join([head, rule, qkv, fc, small]) in text, text
+    assert "| fc | 65536,768,3072 | **0.8** | separate | 600 | 80% | – | 1,500 |" in text, text
+    assert "![matmul](leaderboard/gpu_matmul.svg)" in text and "Rested, matmul, bf16, ms:" in text
+
+
 def test_peers(folder):
     path = Path(folder) / "peers.txt"
     backward = PEER.replace("forward", "backward").replace("268.1", "9.5")
@@ -105,16 +133,20 @@ def test_peers(folder):
         raise AssertionError("a file without peers was read")
 
 
-def test_plots_have_peers_and_decode(folder):
+def test_plots_have_peers_decode_and_matmul(folder):
     if importlib.util.find_spec("matplotlib") is None:
         raise unit.Skipped("no matplotlib")
     path = board(folder)
     path.with_name("gpu-pytorch.txt").write_text(PEER.replace("8,1024", "8,2048") + "\n")
     path.with_name("gpu_decode.csv").write_text(f"{DECODE}\n{row('decode', 'split', '1,256,12,64', 0.004, 2500)}\n")
+    matmul = [matmul_row("fc", variant, "4096,768,3072", 0.06) for variant in ("cublaslt", "wgmma")]
+    path.with_name("gpu_matmul.csv").write_text("\n".join([MATMUL, *matmul]) + "\n")
     run(path, plots=True)
-    forward, backward, decode = (path.with_name(f"gpu_{d}.svg").read_text() for d in ("forward", "backward", "decode"))
+    boards = ("forward", "backward", "decode", "matmul")
+    forward, backward, decode, matmul = (path.with_name(f"gpu_{d}.svg").read_text() for d in boards)
     assert "FlashAttention-2" in forward and "cuDNN" in forward and "B 8" in forward
     assert "cuDNN" not in backward and "a kernel that only reads" in decode
+    assert "fc 4096,768,3072" in matmul and "wgmma" in matmul
 
 
 def program(path, header, rows):
@@ -166,6 +198,39 @@ def test_compete_enters_both_boards(folder):
     assert code == 0, output
     assert boards[1].read_text().splitlines() == [DECODE, old[1], new]  # of the same shape: replaced
     assert len(boards[0].read_text().splitlines()) == 2
+
+
+def test_compete_enters_matmul(folder):
+    output, code = compete(folder, "cublaslt")
+    assert code == 1 and "build variants first" in output, output
+    for name in ("bench", "cublaslt", "wgmma"):
+        Path(folder, f"dev/cuda/matmul_{name}.cu").touch()
+    old = [matmul_row(group, "cublaslt", "65536,768,3072", 0.9, trains="yes") for group in ("fc", "weight")]
+    for precision in ("bf16", "fp32"):
+        rows = old if precision == "bf16" else [r.replace("bf16", "fp32") for r in old]
+        program(Path(folder, f"build/matmul_cublaslt_{precision}"), MATMUL, rows)
+    program(Path(folder, "build/matmul_wgmma_bf16"), MATMUL, [matmul_row("fc", "wgmma", "65536,768,3072", 0.6)])
+    output, code = compete(folder)
+    board = Path(folder, "dev/cuda/leaderboard/made-up_matmul.csv")
+    assert code == 0 and "5 rows" in output, output
+    assert board.read_text().splitlines()[0] == MATMUL
+    assert not Path(folder, "dev/cuda/leaderboard/made-up.csv").exists()
+    said = {line.split()[0]: line for line in Path(folder, "said").read_text().splitlines()}
+    assert said["matmul_cublaslt_bf16"].endswith(
+        "--model 65536,768 --model 4096,768 --model 32768,1024 --model 16384,1280 --model 8192,1600"
+    )
+    assert said["matmul_cublaslt_fp32"].endswith("csv --model 4096,768")
+
+    # the same group, variant, precision, shape and mode: replaced, whatever the configuration is
+    new = matmul_row("fc", "wgmma", "65536,768,3072", 0.5, config="128x256")
+    program(Path(folder, "build/matmul_wgmma_bf16"), MATMUL, [new])
+    output, code = compete(folder, "wgmma", DIRECTIONS="matmul", SHAPES="65536,768,3072 8,1024,12,64", GROUPS_OF="fc")
+    assert code == 0 and "5 rows" in output, output
+    assert board.read_text().splitlines()[-1] == new and board.read_text().count(",wgmma,") == 1
+    assert Path(folder, "said").read_text().endswith("csv --shape 65536,768,3072 --group fc\n")
+    # and of no shape of matmul's, nothing is raced
+    output, code = compete(folder, "wgmma", SHAPES="8,1024,12,64")
+    assert code == 1 and "nothing raced" in output, output
 
 
 def test_compete_refuses_other_columns(folder):
