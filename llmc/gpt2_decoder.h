@@ -26,7 +26,7 @@ typedef struct {
     const int* tokens; // (count)
     int count;         // 1 to T
     SamplerSettings sampler;
-    uint64_t sample;
+    uint64_t sample; // any number: sequences with the same one, and the same seed, have the same coins
 } DecoderPrompt;
 
 // Adds the caches and scratch of a decoder for B sequences of up to T tokens to a plan: the rows KV_CACHE, DECODER and

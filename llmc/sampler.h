@@ -118,12 +118,22 @@ SAMPLER_HD static inline uint64_t sampler_mix_(uint64_t x) {
     return x ^ (x >> 31);
 }
 
+// A number for three of them; with two of them given, it is another for each value of the third.
+SAMPLER_HD static inline uint64_t sampler_hash_(uint64_t a, uint64_t b, uint64_t c) {
+    uint64_t x = sampler_mix_(a + 0x9e3779b97f4a7c15u); // odd constant: the golden ratio
+    x = sampler_mix_((x ^ b) + 0x9e3779b97f4a7c15u);
+    return sampler_mix_((x ^ c) + 0x9e3779b97f4a7c15u);
+}
+
+// What tells a sample's coins from those of all others: the numbers of its prompt and of the sample among the prompt's, and how often
+// its context was full and it went on from its last half. Among 2^24 samples two have the same with a probability of 2^-17.
+static inline uint64_t sampler_sample_id(uint64_t prompt, uint64_t sample, uint64_t slides) {
+    return sampler_hash_(prompt, sample, slides);
+}
+
 // The coin for the token at `position` of a sample: uniform in [0, 1), 24 bits. A function of its arguments alone.
 SAMPLER_HD static inline float sampler_coin(uint64_t seed, uint64_t sample, uint64_t position) {
-    uint64_t x = sampler_mix_(seed + 0x9e3779b97f4a7c15u); // odd constant: the golden ratio
-    x = sampler_mix_((x ^ sample) + 0x9e3779b97f4a7c15u);
-    x = sampler_mix_((x ^ position) + 0x9e3779b97f4a7c15u);
-    return (float)(x >> 40) * (1.0f / 16777216.0f);
+    return (float)(sampler_hash_(seed, sample, position) >> 40) * (1.0f / 16777216.0f);
 }
 
 // The logit of a token that was there before (Keskar et al. 2019).

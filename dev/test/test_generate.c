@@ -94,24 +94,33 @@ static void samples_do_not_depend_on_the_slots(void) {
     }
 }
 
+// The tokens of a line of JSON
+static void copy_tokens(char tokens[512], const char* line) {
+    snprintf(tokens, 512, "%.*s", (int)strcspn(strstr(line, "\"tokens\""), "]"), strstr(line, "\"tokens\""));
+}
+
+// Each sample of each prompt draws random numbers of its own; these and the seed decide, not how many samples there are.
 static void a_sample_is_its_prompt_s_seed_s_and_number_s(void) {
+    enum { PROMPTS = 3, SAMPLES = 3 };
     Setup setup = {.B = 3, .T = 64};
-    run(&setup, PARSE("-p", "same", "-p", "same", "-n", "20", "--json", "--num-samples", "2", "-q"));
-    char* twice = untimed();
-    size_t half = strlen(twice) / 2;
-    CHECK(strncmp(twice, twice + half, half) == 0);                          // the place of a prompt is nothing
-    CHECK(strstr(twice, "\"sample\": 0") && strstr(twice, "\"sample\": 1")); // the number is
-    char *line = strtok(twice, "\n"), *next = strtok(NULL, "\n");
-    CHECK(strcmp(strstr(line, "\"tokens\""), strstr(next, "\"tokens\"")) != 0);
-    char tokens[3][512];
-    for (int i = 0; i < 3; i++) {
-        run(&setup, PARSE("-p", "same", "-n", "20", "--json", "--seed", i == 1 ? "5" : "1337"));
-        snprintf(tokens[i], sizeof(tokens[i]), "%s", strstr(output, "\"tokens\""));
-        *strchr(tokens[i], ']') = '\0';
+    char all[PROMPTS * SAMPLES][512], tokens[512];
+    run(&setup, PARSE("-p", "same", "-p", "same", "-p", "same", "-n", "20", "--json", "--num-samples", "3", "-q"));
+    const char* line = output;
+    for (int i = 0; i < PROMPTS * SAMPLES; i++, line = strchr(line, '\n') + 1) {
+        char number[16];
+        snprintf(number, sizeof(number), "\"sample\": %d", i % SAMPLES);
+        CHECK(strstr(line, number) != NULL && strstr(line, number) < strchr(line, '\n'));
+        copy_tokens(all[i], line);
+        for (int k = 0; k < i; k++) { CHECK(strcmp(all[i], all[k]) != 0); }
     }
-    CHECK(strcmp(tokens[0], tokens[2]) == 0 && strcmp(tokens[0], tokens[1]) != 0);
-    CHECK(strncmp(tokens[0], strstr(line, "\"tokens\""), strlen(tokens[0])) == 0);
-    free(twice);
+    run(&setup, PARSE("-p", "other", "-p", "same", "-n", "20", "--json")); // sample 0 of prompt 1, beside others
+    copy_tokens(tokens, strchr(output, '\n') + 1);
+    CHECK(strcmp(tokens, all[SAMPLES]) == 0);
+    for (int seed = 0; seed < 2; seed++) {
+        run(&setup, PARSE("-p", "same", "-n", "20", "--json", "--seed", seed == 0 ? "1337" : "5"));
+        copy_tokens(tokens, output);
+        CHECK((strcmp(tokens, all[0]) == 0) == (seed == 0));
+    }
 }
 
 // ----------------------------------------------------------------------------

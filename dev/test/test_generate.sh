@@ -128,20 +128,22 @@ def read_until(done, seconds=20):
         assert time.monotonic() < end, seen[-200:]
         if select.select([terminal], [], [], 0.1)[0]:
             seen += os.read(terminal, 4096)
+def read_prompt(prompt=b"> "):
+    read_until(lambda s: s.endswith(prompt) and not select.select([terminal], [], [], 0.5)[0])  # not the model's "> "
 def answer(line):
     global seen
-    read_until(lambda s: s.endswith(b"> "))
+    read_prompt()
     seen = b""
     os.write(terminal, line)
     read_until(lambda s: len(s) > len(line) + 300)  # far beyond the context of 64
     os.write(terminal, b"\x03")
 answer(b"int main\n")
-read_until(lambda s: s.endswith(b"> "))
+read_prompt()
 seen = b""
 os.write(terminal, b"\x03")
-read_until(lambda s: s.endswith(b"\n> "))
+read_prompt(b"\n> ")
 answer(b"void\n")
-read_until(lambda s: s.endswith(b"> "))
+read_prompt()
 assert all(byte >= 32 or byte in b"\t\n\v\f\r" for byte in seen.replace(b"^C", b"")), seen
 os.write(terminal, b"\x04")
 assert os.waitpid(pid, 0)[1] == 0

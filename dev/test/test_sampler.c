@@ -169,6 +169,18 @@ static void coins_are_functions_of_their_arguments(void) {
     CHECK(distinct);
 }
 
+// Samples of few prompts, of many, that have slid: each has coins of its own.
+static void samples_have_coins_of_their_own(void) {
+    enum { N = 12 };
+    uint64_t ids[N * N * N];
+    int distinct = 1;
+    for (uint64_t i = 0; i < N * N * N; i++) {
+        ids[i] = sampler_sample_id(i / (N * N), i / N % N, i % N);
+        for (uint64_t k = 0; k < i; k++) { distinct = distinct && ids[i] != ids[k]; }
+    }
+    CHECK(distinct);
+}
+
 enum { REFERENCE_V = 300 };
 
 static const double* sorted_by;
@@ -323,6 +335,7 @@ int main(void) {
     kth_largest_is_the_sorted_one();
     extreme_logits_are_safe();
     coins_are_functions_of_their_arguments();
+    samples_have_coins_of_their_own();
     tokens_are_the_definition_s();
     tokens_come_as_often_as_they_are_probable();
     settings_that_say_nothing_change_nothing();
