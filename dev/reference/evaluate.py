@@ -146,8 +146,8 @@ def score_with(program, args, ours):
 def compare(ours, theirs, tolerance):
     """Prints both, and fails where they differ."""
     for key in ("tokens", "bytes", "window", "stride", "examples", "correct"):
-        slack = ours.get("undecided", 0) if key == "correct" else 0  # two endings are as good
-        if key in ours and not abs(ours[key] - theirs[key]) <= slack:
+        allowed = ours.get("undecided", 0) if key == "correct" else 0  # two endings are as good
+        if key in ours and not abs(ours[key] - theirs[key]) <= allowed:
             fail(f"{key}: {ours[key]} here, {theirs[key]} there")
     if "loss" in ours:
         difference = abs(ours["loss"] - theirs["loss"])
