@@ -11,9 +11,13 @@ and a small kernel for what needs a whole row or column. Against cublaslt:
     gradients      dout              W, MN-major      (R,IN)
     weights        dout, MN-major    inp, MN-major    (OUT,IN)
 */
+#ifndef MATMUL_WGMMA_CU
+#define MATMUL_WGMMA_CU
+
 #include "matmul.h"
 #include "wgmma_matmul.cuh"
 
+#include "llmc/classifier.cuh"
 #include "llmc/layernorm.cuh"
 
 namespace wgmma {
@@ -56,6 +60,22 @@ template <class T> void fc(MatmulContext*, const MatmulTensors* t, MatmulSizes s
 
 template <class T> void input(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     input_gemm<T, Plain>(t->dinp, nullptr, nullptr, nullptr, t, s, stream);
+}
+
+template <class T> void classifier(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    if (forward_gemm<T, Plain>(t->logits, nullptr, nullptr, t, s, stream) != STATUS_OK) { return; }
+    fused_classifier(t->logits, t->losses, t->targets, t->gradient_scale, s.R, s.vocab_size, s.OUT, 1, stream);
+}
+
+// Scratch of dlayernorm: dln (R,IN), then what LayerNorm backward needs.
+static size_t dln_bytes(MatmulSizes s) { return CEIL_DIV(sizeof(floatX) * s.R * (size_t)s.IN, (size_t)256) * 256; }
+static size_t dlayernorm_scratch_bytes(MatmulSizes s) { return dln_bytes(s) + layernorm_backward_scratch_bytes(s.IN); }
+template <class T> void dlayernorm(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    floatX* const dln = (floatX*)context->scratch;
+    float* const partials = (float*)((char*)context->scratch + dln_bytes(s));
+    if (input_gemm<T, Plain>(dln, nullptr, nullptr, nullptr, t, s, stream) != STATUS_OK) { return; }
+    layernorm_backward(t->dresidual, t->dln_weight, t->dln_bias, t->dresidual_sum, dln, t->residual, t->ln_weight,
+                       t->mean, t->rstd, partials, s.R, s.IN, 0, stream);
 }
 
 // Scratch of dgelu: the column sums of every 64 rows.
@@ -135,7 +155,9 @@ static const MatmulConfig matmul_configs[] = {
     WGMMA_CONFIG("128x256", QKV, Tile128x256, qkv, matmul_no_scratch),
     WGMMA_CONFIGS(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_CONFIGS(FC, fc, matmul_no_scratch),
+    WGMMA_CONFIGS(CLASSIFIER, classifier, matmul_no_scratch),
     WGMMA_CONFIGS(DGELU, dgelu, dgelu_scratch_bytes),
+    WGMMA_CONFIGS(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
     WGMMA_CONFIGS(INPUT, input, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", WEIGHT, PingPong128x128x2, weight,
@@ -153,4 +175,6 @@ static const MatmulConfig matmul_configs[] = {
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "matmul_bench.h"
 int main(int argc, char** argv) { return matmul_main(argc, argv, "wgmma", wgmma::matmul_configs, 90); }
+#endif
+
 #endif

@@ -48,7 +48,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses BAR_EPILOGUE + w.
     enum NamedBarrier {
         BAR_EPILOGUE = 1, // 128 threads of consumer w
-        BAR_ORDER = 3, // 256: consumer w waits, the other arrives: ping-pong, w may multiply; consumer 0 has its lead
+        BAR_ORDER = 3,    // 256: consumer w waits, the other arrives: w may begin with its k-blocks
     };
 };
 
@@ -79,8 +79,8 @@ template <class C> __device__ inline void produce(typename C::Shared& s, const M
             full.expect_tx(C::stage_bytes);
 #pragma unroll
             for (int i = 0; i < A::boxes; i++) {
-                const int r = row + A::box_row(0, i), x = A::mn_major ? r : k * K_BLOCK,
-                          y = A::mn_major ? k * K_BLOCK : r;
+                const int r = row + A::box_row(0, i), x = A::mn_major ? r : k * K_BLOCK;
+                const int y = A::mn_major ? k * K_BLOCK : r;
                 cp_async_bulk_tensor(shared_address(s.A[state.stage]) + A::box_offset(0, i), &maps.a, x, y, full);
             }
 #pragma unroll
@@ -164,7 +164,7 @@ template <class C> struct Consumer {
         }
     }
 
-    // acc = A B^T of a work item, of which the last k-block may be under way; that is to be finished by finish().
+    // acc = A B^T of a work item, of which the last k-block may be under way; which finish_multiply() waits for.
     __device__ void multiply(const WorkItem& work, const GemmMaps& maps, int row, int column) {
         const int k_blocks = work.k_blocks();
         // The other may begin once this consumer has issued so many k-blocks: in ping-pong all of every tile; otherwise consumer
@@ -186,7 +186,7 @@ template <class C> struct Consumer {
             state.advance();
         }
     }
-    __device__ void finish() {
+    __device__ void finish_multiply() {
         wgmma_wait_group<0>();
 #pragma unroll
         for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
@@ -196,8 +196,8 @@ template <class C> struct Consumer {
 
     __device__ void run() {
         const int clusters = gridDim.x / T::cluster, rank = cta_rank<T>();
-        int n = 0;                                                                   // work items that the CTA has had
         if (T::pingpong && w == 1) { bar_arrive(C::BAR_ORDER, 2 * WARPGROUP_SIZE); } // consumer 0 begins
+        int n = 0;                                                                   // work items that the CTA has had
         for (int item = blockIdx.x / T::cluster; item < p.order.items(); item += clusters, n++) {
             const WorkItem work = work_item(p.order, item);
             if (!T::takes(w, n)) {
@@ -213,8 +213,8 @@ template <class C> struct Consumer {
                                        C::BAR_EPILOGUE + w};
             multiply(work, maps, tile.row, tile.column);
             const Ring ring = {s.chunks[w] + C::aux_chunks, s.sums[w]};
-            Epilogue::store(
-                acc, [&] { finish(); }, s.chunks[w], ring, maps, p.in, tile);
+            const auto finish = [&] { finish_multiply(); };
+            Epilogue::store(acc, finish, s.chunks[w], ring, maps, p.in, tile);
             tiles++;
         }
         // Shared memory stays the CTA's until TMA has read the last tile from it.
@@ -227,8 +227,6 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 #if defined(HOPPER_DEVICE_CODE)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
-    constexpr int readers =
-        4 * (C::T::pingpong ? 1 : 2) * C::T::cluster; // warps that read a stage or what is loaded with it
     if (threadIdx.x == 0) {
         for (int n = 0; n < C::stages; n++) { s.full[n].init(1), s.empty[n].init(C::T::releases); }
         for (int w = 0; w < 2; w++) { s.aux_full[w].init(1); }
