@@ -79,7 +79,7 @@ static Input input_open(const char* path) {
     if (path == NULL || strcmp(path, "-") == 0) { return (Input){stdin, "standard input"}; }
     Input input = {fopen_check(path, "rb"), path};
     if (fstat(fileno(input.file), &st) == 0 && S_ISDIR(st.st_mode)) {
-        fatal("%s is a folder; name files, or let dev/data/text.py walk it", path);
+        fatal("%s is a folder; name files, or let dev/data/text.py read it", path);
     }
     return input;
 }
@@ -109,7 +109,7 @@ static char* text_reserve(Text* t, size_t more) {
     if (t->capacity - t->count < more) {
         t->capacity = 2 * t->capacity + more;
         t->data = (char*)realloc(t->data, t->capacity);
-        if (t->data == NULL) { fatal("out of memory: %zu bytes without a place to cut", t->capacity); }
+        if (t->data == NULL) { fatal("out of memory: %zu bytes without a point to cut at", t->capacity); }
     }
     return t->data + t->count;
 }
@@ -401,7 +401,7 @@ static void end_by_signal(int number) {
 }
 
 // Parts a command line's flags, with their values, from its files; argv[0] stays with the flags. Both arrays have argc + 1
-// places. Returns how many flags and values there are.
+// entries. Returns how many flags and values there are.
 static int part_arguments(int argc, char** argv, char** flags, char** files, int* num_files) {
     int n = 0;
     for (int i = 0; i < argc; i++) {

@@ -270,7 +270,7 @@ static void gpt2_copy(const GPT2* model, char* memory, GPT2Block block, char* ho
     int sharded = gpt2_is_sharded(model, block);
     for (size_t end = offset + bytes; offset < end;) {
         LayoutBytes run = layout_bytes(&model->layout, sizeof(float), offset, end - offset);
-        char* at = memory + (sharded ? run.shard_place : run.place);
+        char* at = memory + (sharded ? run.shard_offset : run.offset);
         if (!sharded || run.rank == model->info.rank) { memcpy(in ? at : host, in ? host : at, run.bytes); }
         host += run.bytes;
         offset += run.bytes;
@@ -307,7 +307,7 @@ Status gpt2_get_parameters(GPT2* model, float* params) {
 // ----------------------------------------------------------------------------
 // Snapshot
 
-// A block's place in the snapshot: weights, first moments, second moments
+// A block in the snapshot: weights, first moments, second moments
 static char* gpt2_snapshot_block(const GPT2* model, GPT2Block block) {
     size_t weights = model->info.elements, moments = model->info.shard_elements;
     size_t at = block == GPT2_WEIGHTS ? 0 : block == GPT2_MOMENTS1 ? weights : weights + moments;

@@ -503,18 +503,18 @@ static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
     return (gpt2_is_sharded(model, block) ? model->info.shard_elements : model->info.elements) * gpt2_element(block);
 }
 
-// Calls act(bytes from the beginning, place in the block's memory, bytes) for bytes offset .. offset+bytes-1 of a block, piece by
+// Calls act(bytes from the beginning, offset in the block's memory, bytes) for bytes offset .. offset+bytes-1 of a block, piece by
 // piece, each of which lies together in memory; not for those of other processes' shards. Until act returns an error.
 template <class Act>
-static Status gpt2_walk(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
+static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
     size_t element = gpt2_element(block), done = 0;
     while (done < bytes) {
         size_t skip = (offset + done) % element; // of a number that is asked for in part
         LayoutRun run = layout_run(&model->layout, (offset + done) / element, CEIL_DIV(bytes - done + skip, element));
-        size_t place = gpt2_is_sharded(model, block) ? run.shard_place : run.place, n = run.count * element - skip;
+        size_t from = gpt2_is_sharded(model, block) ? run.shard_offset : run.offset, n = run.count * element - skip;
         n = n < bytes - done ? n : bytes - done;
         if (!gpt2_is_sharded(model, block) || run.rank == model->info.rank) {
-            TRY(act(done, place * element + skip, n));
+            TRY(act(done, from * element + skip, n));
         }
         done += n;
     }
@@ -526,8 +526,8 @@ Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, si
     status_clear();
     TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
     TRY(cuda_try(cudaDeviceSynchronize()));
-    return gpt2_walk(model, block, offset, bytes, [&](size_t at, size_t place, size_t n) {
-        return cuda_try(cudaMemcpy((char*)host + at, memory + place, n, cudaMemcpyDeviceToHost));
+    return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
+        return cuda_try(cudaMemcpy((char*)host + at, memory + from, n, cudaMemcpyDeviceToHost));
     });
 }
 
@@ -536,8 +536,8 @@ Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offse
     status_clear();
     TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
     TRY(cuda_try(cudaDeviceSynchronize()));
-    gpt2_walk(model, block, offset, bytes, [&](size_t at, size_t place, size_t n) {
-        return cuda_try(cudaMemcpy(memory + place, (const char*)host + at, n, cudaMemcpyHostToDevice));
+    gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
+        return cuda_try(cudaMemcpy(memory + from, (const char*)host + at, n, cudaMemcpyHostToDevice));
     });
     TRY(status_now());
     return cuda_try(cudaDeviceSynchronize()); // from pageable memory a copy may still be under way
@@ -555,13 +555,13 @@ static float* cast_alloc(GPT2* model) {
 static void load_run(GPT2* model, LayoutRun run, const float* staging) {
     const GPT2Info* info = &model->info;
     if (sizeof(floatX) < sizeof(float)) {
-        cast_from_fp32(model->params_memory + run.place, staging, run.count, model->stream);
+        cast_from_fp32(model->params_memory + run.offset, staging, run.count, model->stream);
     } else {
-        cuda_try(cudaMemcpyAsync(model->params_memory + run.place, staging, run.count * sizeof(float),
+        cuda_try(cudaMemcpyAsync(model->params_memory + run.offset, staging, run.count * sizeof(float),
                                  cudaMemcpyDeviceToDevice, model->stream));
     }
     if (model->master_weights == NULL || (info->sharded && run.rank != info->rank)) { return; }
-    float* master = model->master_weights + (info->sharded ? run.shard_place : run.place);
+    float* master = model->master_weights + (info->sharded ? run.shard_offset : run.offset);
     cuda_try(cudaMemcpyAsync(master, staging, run.count * sizeof(float), cudaMemcpyDeviceToDevice, model->stream));
 }
 
@@ -600,7 +600,7 @@ Status gpt2_get_parameters(GPT2* model, float* params) {
     for (size_t i = 0, most; i < n && status_now() == STATUS_OK; i += most) {
         LayoutRun run = layout_run(&model->layout, i, n - i < CAST_ELEMENTS ? n - i : CAST_ELEMENTS);
         most = run.count;
-        cast_to_fp32(staging, model->params_memory + run.place, run.count, model->stream);
+        cast_to_fp32(staging, model->params_memory + run.offset, run.count, model->stream);
         cuda_try(
             cudaMemcpyAsync(params + i, staging, run.count * sizeof(float), cudaMemcpyDeviceToHost, model->stream));
     }
@@ -657,8 +657,8 @@ Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offse
     status_clear();
     TRY(gpt2_check_snapshot(model->snapshot.taken, block, gpt2_block_bytes(model, block), offset, bytes));
     TRY(cuda_try(cudaSetDevice(gpt2_device))); // a thread begins with GPU 0
-    return gpt2_walk(model, block, offset, bytes, [&](size_t at, size_t place, size_t n) {
-        return snapshot_read(&model->snapshot, (char*)host + at, block, place, n);
+    return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
+        return snapshot_read(&model->snapshot, (char*)host + at, block, from, n);
     });
 }
 

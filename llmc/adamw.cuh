@@ -24,8 +24,8 @@ static inline AdamW adamw_step(float learning_rate, float beta1, float beta2, fl
 }
 
 // A 32-bit hash of a position and a seed: the random bits of stochastic rounding.
-__device__ inline unsigned int hash32(size_t place, unsigned int seed) {
-    unsigned int x = (unsigned int)place ^ (seed + (unsigned int)(place >> 32) * 0x632be59bu) * 0x9e3779b9u;
+__device__ inline unsigned int hash32(size_t offset, unsigned int seed) {
+    unsigned int x = (unsigned int)offset ^ (seed + (unsigned int)(offset >> 32) * 0x632be59bu) * 0x9e3779b9u;
     x = (x ^ (x >> 16)) * 0x85ebca6bu;
     x = (x ^ (x >> 13)) * 0xc2b2ae35u;
     return x ^ (x >> 16);
@@ -49,7 +49,7 @@ typedef struct {
 } UpdateGuard;
 
 // What one launch updates: the part of a bucket of parameters that a process owns (parameter_layout.h). params and grads are at
-// the part's place in the whole memory, the others in the shard's.
+// the part's offset in the whole memory, the others in the shard's.
 typedef struct {
     floatX* params;     // (n)
     const float* grads; // (n)
@@ -57,7 +57,7 @@ typedef struct {
     float* v;           // (n) AdamW's second moments
     float* master;      // (n) fp32 weights, or NULL
     size_t n, decay_n;  // weight decay acts on the first decay_n elements; it may be more than n
-    size_t place;       // of the first element in the whole memory: random bits follow from it, whoever owns the part
+    size_t offset;      // of the first element in the whole memory: random bits follow from it, whoever owns the part
 } AdamWPart;
 
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(256) adamw_kernel(AdamWPart p, float weight_de
     if (p.master) {
         rounded = (floatX)w;
     } else {
-        round_stochastic(&rounded, w, hash32(p.place + i, a.seed));
+        round_stochastic(&rounded, w, hash32(p.offset + i, a.seed));
     }
     bool weight_is_finite = isfinite((float)rounded) & isfinite(v); // a first moment that is not makes the weight such
     if (step_is_finite & weight_is_finite) {

@@ -4,7 +4,7 @@ Tokens are numbered in the order in which their merges were learned, so the toke
 pairs of neighbours whose bytes together are a token, that with the lowest id is merged, the first of equal ones, until there
 is none.
 
-The text is cut into pieces (gpt2_pieces.h). Short ones, with their ids, are kept in a cache, a table with one place for a
+The text is cut into pieces (gpt2_pieces.h). Short ones, with their ids, are kept in a cache, a table with one slot for a
 hash; others are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one thread at a time.
 */
 #ifndef LLMC_BPE_H
@@ -39,12 +39,12 @@ enum { BPE_NONE = -1, BPE_CACHE_LOG2 = 14, BPE_CACHED_BYTES = 15, BPE_CACHED_IDS
 // A token in the hash table
 typedef struct {
     uint32_t hash; // of its bytes
-    int32_t id;    // BPE_NONE: the place is free
+    int32_t id;    // BPE_NONE: the slot is free
 } BpeSlot;
 
 // A piece in the cache
 typedef struct {
-    uint64_t key[2]; // its bytes, then zeros; the last byte is their number; 0: the place is free
+    uint64_t key[2]; // its bytes, then zeros; the last byte is their number; 0: the slot is free
     int32_t ids[BPE_CACHED_IDS];
     int32_t count;
 } BpeCached;
@@ -91,7 +91,7 @@ static inline uint32_t bpe_hash_(const unsigned char* s, size_t n) {
     return (uint32_t)bpe_mix_(hash, bpe_load_(s, n));
 }
 
-// The place of these bytes in the table: theirs, or the free one where they belong
+// The slot of these bytes in the table: theirs, or the free one where they belong
 static inline BpeSlot* bpe_slot_(const Bpe* b, const unsigned char* s, size_t n) {
     uint32_t hash = bpe_hash_(s, n), i = hash & b->mask;
     for (;; i = (i + 1) & b->mask) {
@@ -226,17 +226,17 @@ static inline void bpe_short_piece_(Bpe* b, const unsigned char* s, size_t n, si
     }
     high |= (uint64_t)n << 56;
     uint64_t hash = (low ^ (high * 0xff51afd7ed558ccdu)) * 0x9e3779b97f4a7c15u;
-    BpeCached* place = &b->cache[hash >> (64 - BPE_CACHE_LOG2)];
-    if (place->key[0] == low && place->key[1] == high) {
-        memcpy(out->ids + out->count, place->ids, sizeof(place->ids));
-        out->count += (size_t)place->count;
+    BpeCached* slot = &b->cache[hash >> (64 - BPE_CACHE_LOG2)];
+    if (slot->key[0] == low && slot->key[1] == high) {
+        memcpy(out->ids + out->count, slot->ids, sizeof(slot->ids));
+        out->count += (size_t)slot->count;
         return;
     }
     size_t before = out->count;
     bpe_piece_(b, s, n, out);
     if (out->count - before > BPE_CACHED_IDS) { return; }
-    place->key[0] = low, place->key[1] = high, place->count = (int32_t)(out->count - before);
-    memcpy(place->ids, out->ids + before, (out->count - before) * sizeof(int));
+    slot->key[0] = low, slot->key[1] = high, slot->count = (int32_t)(out->count - before);
+    memcpy(slot->ids, out->ids + before, (out->count - before) * sizeof(int));
 }
 
 // Appends the ids of a text, or where it goes on (is_end 0) of those of its pieces that are certain. *used: their bytes.
@@ -246,7 +246,7 @@ static inline Status bpe_encode(Bpe* b, const void* text, size_t bytes, int is_e
     while (at < bytes) {
         size_t end = gpt2_piece_end(s, at, bytes), n = end - at;
         if (!is_end && bytes - end < PIECE_LOOK_AHEAD) { break; }
-        if (n > UINT32_MAX / 2) { return status_fail("%zu bytes without a place to cut are too many", n); }
+        if (n > UINT32_MAX / 2) { return status_fail("%zu bytes without a point to cut at are too many", n); }
         token_list_reserve(out, n + BPE_CACHED_IDS);
         if (n <= BPE_CACHED_BYTES) {
             bpe_short_piece_(b, s + at, n, bytes - at, out);

@@ -129,10 +129,10 @@ static inline void exchange_pieces_(BucketExchange* x, float* memory, int bucket
     size_t begin, count, mine_begin, mine;
     layout_shard_part(x->layout, bucket, x->rank, &mine_begin, &mine);
     for (int k = 1; k < x->size; k++) { // each process begins with another one
-        int r = (x->rank + k) % x->size, place = r < x->rank ? r : r - 1;
+        int r = (x->rank + k) % x->size, slot = r < x->rank ? r : r - 1;
         layout_shard_part(x->layout, bucket, r, &begin, &count);
         x->to_send[k - 1] = {r, memory + begin, count * sizeof(float)};
-        x->to_receive[k - 1] = {r, x->received + (size_t)place * x->received_stride, mine * sizeof(float)};
+        x->to_receive[k - 1] = {r, x->received + (size_t)slot * x->received_stride, mine * sizeof(float)};
         x->from[k - 1] = mine_begin * sizeof(float);
     }
     exchange_run_(x, x->size - 1, PEER_GRADIENTS);

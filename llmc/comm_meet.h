@@ -4,7 +4,7 @@ says a hello: the job's token, its rank, its settings. When all have come, or so
 welcome: what is wrong, or the addresses of all. Then each process connects to those of lower ranks, and tells rank 0 when it
 is connected with all. Rank 0 goes on last: so what it says of the run finds every process past its start.
 
-Who does not say the token is closed upon, who says nothing has to leave where places run out; neither holds up the others.
+Who does not say the token is closed upon, who says nothing has to leave where slots run out; neither holds up the others.
 */
 #ifndef LLMC_COMM_MEET_H
 #define LLMC_COMM_MEET_H
@@ -136,24 +136,24 @@ static inline void comm_admit_(CommMeeting* m, CommVisitor* v) {
     Comm* c = m->c;
     const CommHello* h = &v->hello;
     int rank = h->rank, known = rank < c->size && rank != c->rank;
-    int* place = known ? &c->peers[rank].fd[h->kind] : NULL;
+    int* peer_fd = known ? &c->peers[rank].fd[h->kind] : NULL;
     char text[COMM_TEXT_BYTES] = "";
     if (h->size != c->size) {
         snprintf(text, sizeof(text),
                  "rank %d was started as one of %d processes, rank %d as one of %d; start all alike", rank, h->size,
                  c->rank, c->size);
-    } else if (!known || *place >= 0) {
+    } else if (!known || *peer_fd >= 0) {
         snprintf(text, sizeof(text), "two processes were started as rank %d", rank);
     } else if (h->kind == COMM_CONTROL) {
         comm_difference_(text, rank, v->settings, m->settings.settings);
     }
     if (text[0] != '\0' && m->fault[0] == '\0') { memcpy(m->fault, text, sizeof(text)); }
     m->missing--;
-    if (!known || *place >= 0) { // it has no place where the others are told
+    if (!known || *peer_fd >= 0) { // it has no slot where the others are told
         comm_refuse_(v, m->fault);
         return;
     }
-    *place = v->fd;
+    *peer_fd = v->fd;
     comm_tune_(v->fd);
     if (h->kind == COMM_CONTROL) {
         c->peers[rank].address = v->from;
@@ -162,20 +162,20 @@ static inline void comm_admit_(CommMeeting* m, CommVisitor* v) {
     comm_leave_(v, 0);
 }
 
-// Accepts one connection. Where there is no place for it, the one that has been silent for longest gives up its own.
+// Accepts one connection. Where there is no slot for it, the one that has been silent for longest gives up its own.
 static inline void comm_answer_(CommMeeting* m) {
-    CommVisitor* place = &m->visitors[0];
-    for (int i = 0; i < m->num_visitors && place->fd >= 0; i++) {
+    CommVisitor* slot = &m->visitors[0];
+    for (int i = 0; i < m->num_visitors && slot->fd >= 0; i++) {
         CommVisitor* v = &m->visitors[i];
-        if (v->fd < 0 || v->since < place->since) { place = v; }
+        if (v->fd < 0 || v->since < slot->since) { slot = v; }
     }
     struct sockaddr_in from;
     socklen_t length = sizeof(from);
     int fd = accept4(m->c->listener, (struct sockaddr*)&from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0 && errno != EMFILE && errno != ENFILE) { return; }
-    comm_leave_(place, 1);
+    comm_leave_(slot, 1);
     if (fd < 0) { return; } // the next time it can be had
-    place->fd = fd, place->from = from, place->since = wall_seconds();
+    slot->fd = fd, slot->from = from, slot->since = wall_seconds();
 }
 
 // One round: waits for up to 0.1 s for what comes, and handles it.
@@ -275,7 +275,7 @@ static inline int comm_say_hello_(CommMeeting* m, int fd, CommWelcome* welcome) 
     return 1;
 }
 
-// Connects to rank 0 until its welcome is here: where its places ran out, it closed the connection.
+// Connects to rank 0 until its welcome is here: where its slots ran out, it closed the connection.
 static inline Status comm_find_root_(CommMeeting* m, struct sockaddr_in root, CommWelcome* welcome) {
     Comm* c = m->c;
     int* fd = &c->peers[0].fd[COMM_CONTROL];
@@ -388,7 +388,7 @@ static inline Status comm_watch_begin_(Comm* c, double fault_timeout) {
 }
 
 // Rank 0 listens; the others learn where.
-static inline Status comm_find_place_(CommMeeting* m, struct sockaddr_in* root, int* slot) {
+static inline Status comm_find_address_(CommMeeting* m, struct sockaddr_in* root, int* slot) {
     CommSettings* s = &m->settings;
     Comm* c = m->c;
     char token[COMM_TOKEN_BYTES];
@@ -438,7 +438,7 @@ static inline Status comm_meet_(Comm* c, const CommSettings* settings) {
     TRY(comm_check_settings_(&m.settings));
     strcpy(m.token, m.settings.token);
     comm_allow_connections_((c->rank == 0 ? 4 : 2) * c->size);
-    TRY(comm_find_place_(&m, &root, &slot));
+    TRY(comm_find_address_(&m, &root, &slot));
     Status status = c->rank == 0 ? comm_meet_at_root_(&m) : comm_meet_root_(&m, root);
     if (c->rank == 0 && settings->file != NULL) { comm_file_remove_(settings->file, slot); }
     if (status == STATUS_OK) { status = comm_watch_begin_(c, m.settings.fault_timeout); }

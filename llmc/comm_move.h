@@ -1,7 +1,7 @@
 /*
 Moving blocks of host memory over the connections of comm.h: all of a call's blocks at the same time, those between two
 processes in their order. Each block goes behind a header that says how many it is and its bytes, so that processes that
-are not at the same place of the program end with an error, not with wrong numbers.
+are not at the same point of the program end with an error, not with wrong numbers.
 */
 #ifndef LLMC_COMM_MOVE_H
 #define LLMC_COMM_MOVE_H
@@ -92,7 +92,7 @@ static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTr
         return comm_health(c);
     }
     snprintf(text, sizeof(text),
-             "rank %d is at another place of the program than rank %d: block %u of %llu bytes in call %u, "
+             "rank %d is at another point of the program than rank %d: block %u of %llu bytes in call %u, "
              "awaited was block %u of %zu bytes in call %u",
              t->rank, c->rank, t->header.number, (unsigned long long)t->header.bytes, t->header.magic, number, t->bytes,
              m->magic);

@@ -238,42 +238,42 @@ typedef struct {
     char uuid[16]; // of the GPU
     char machine[64], bus[32];
     int version; // of NCCL
-} NcclPlace;
+} NcclPeer;
 
 // Two processes with one GPU, or with libraries that may not understand each other: an error in all.
-static inline Status nccl_compare_places_(const NcclPlace* places, int size) {
+static inline Status nccl_compare_peers_(const NcclPeer* peers, int size) {
     char a[32], b[32];
     for (int i = 0; i < size; i++) {
         for (int j = 0; j < i; j++) {
-            if (memcmp(places[i].uuid, places[j].uuid, sizeof(places[i].uuid)) == 0) {
+            if (memcmp(peers[i].uuid, peers[j].uuid, sizeof(peers[i].uuid)) == 0) {
                 return status_fail(
                     "rank %d and rank %d both have GPU %s of %s; each process needs its own: start fewer, "
                     "or let --gpus or the launcher choose them",
-                    j, i, places[i].bus, places[i].machine);
+                    j, i, peers[i].bus, peers[i].machine);
             }
         }
-        if (places[i].version != places[0].version) {
+        if (peers[i].version != peers[0].version) {
             return status_fail("rank %d has NCCL %s, rank 0 has %s; NCCL_LIBRARY= names a file", i,
-                               nccl_version_text(a, sizeof(a), places[i].version),
-                               nccl_version_text(b, sizeof(b), places[0].version));
+                               nccl_version_text(a, sizeof(a), peers[i].version),
+                               nccl_version_text(b, sizeof(b), peers[0].version));
         }
     }
     return STATUS_OK;
 }
 
-static inline Status nccl_check_places_(NcclTransport* t) {
+static inline Status nccl_check_peers_(NcclTransport* t) {
     cudaDeviceProp properties;
     TRY(cuda_try(cudaGetDeviceProperties(&properties, t->device)));
     int size = comm_size(t->processes);
-    NcclPlace* places = (NcclPlace*)calloc_check((size_t)size, sizeof(NcclPlace));
-    NcclPlace* own = &places[comm_rank(t->processes)];
+    NcclPeer* peers = (NcclPeer*)calloc_check((size_t)size, sizeof(NcclPeer));
+    NcclPeer* own = &peers[comm_rank(t->processes)];
     own->version = t->library.version;
     memcpy(own->uuid, &properties.uuid, sizeof(own->uuid));
     if (gethostname(own->machine, sizeof(own->machine) - 1) != 0) { strcpy(own->machine, "a machine"); }
     Status status = cuda_try(cudaDeviceGetPCIBusId(own->bus, sizeof(own->bus), t->device));
-    if (status == STATUS_OK) { status = comm_gather(t->processes, places, sizeof(NcclPlace)); }
-    if (status == STATUS_OK) { status = nccl_compare_places_(places, size); }
-    free(places);
+    if (status == STATUS_OK) { status = comm_gather(t->processes, peers, sizeof(NcclPeer)); }
+    if (status == STATUS_OK) { status = nccl_compare_peers_(peers, size); }
+    free(peers);
     return status;
 }
 
@@ -332,7 +332,7 @@ static inline Status nccl_start_(NcclTransport* t, int ctas) {
     int size = comm_size(t->processes), rank = comm_rank(t->processes);
     TRY(cuda_try(cudaSetDevice(t->device)));
     TRY(nccl_load(&t->library));
-    TRY(nccl_check_places_(t));
+    TRY(nccl_check_peers_(t));
     memset(&id, 0, sizeof(id));
     int result = rank == 0 ? t->library.GetUniqueId(&id) : NCCL_SUCCESS;
     if (result != NCCL_SUCCESS) { return nccl_fail_(t, "ncclGetUniqueId", result); }

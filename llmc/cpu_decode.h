@@ -144,7 +144,7 @@ static inline void linear_forward(Linear x) {
 //     k   (NH, blocks, HS, ATTENTION_BLOCK)   a block of keys is transposed: a score's vector lanes are keys
 //     v   (NH, blocks, ATTENTION_BLOCK, HS)
 //
-// of one sequence and layer, which has blocks * ATTENTION_BLOCK places.
+// of one sequence and layer, which has blocks * ATTENTION_BLOCK positions.
 
 typedef struct {
     float *k, *v;

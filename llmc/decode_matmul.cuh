@@ -88,7 +88,7 @@ static inline size_t decode_shared_bytes(int C, int MT, int rows, int NT, int cl
     return norms + totals + both;
 }
 
-// Narrow tiles where a matrix is small, so that all SMs read; wide ones where that costs no SM.
+// Small tiles where a matrix is small, so that all SMs read; large ones where that costs no SM.
 static inline DecodeTiling decode_tiling(LaunchGpu gpu, int M, int C, int OC, int norm) {
     DecodeTiling t = {};
     int one_segment =
@@ -258,7 +258,7 @@ template <int MT, int NT> struct DecodeOutput {
     bool write[COUNT];
 
     __device__ int element(int e) const { return first + e * step; } // of (rows, 8 NT)
-    __device__ static size_t place(const DecodeLinear& p, const DecodePart& part, int i) {
+    __device__ static size_t offset(const DecodeLinear& p, const DecodePart& part, int i) {
         return (size_t)(part.m0 + i / (8 * NT)) * p.stride + part.o0 + i % (8 * NT);
     }
     __device__ void load_bias(const DecodeLinear& p, const DecodePart& part) {
@@ -273,7 +273,7 @@ template <int MT, int NT> struct DecodeOutput {
 #pragma unroll
         for (int e = 0; e < COUNT; e++) {
             int i = element(e);
-            old[e] = write[e] && p.epilogue == DECODE_RESIDUAL ? (float)p.out[place(p, part, i)] : 0.0f;
+            old[e] = write[e] && p.epilogue == DECODE_RESIDUAL ? (float)p.out[offset(p, part, i)] : 0.0f;
             if (write[e] && p.positions != NULL) { write[e] = p.positions[part.m0 + i / (8 * NT)] >= 0; }
         }
     }
@@ -283,7 +283,7 @@ template <int MT, int NT> struct DecodeOutput {
         floatX y = (floatX)(sum + bias[e]);
         if (p.epilogue == DECODE_GELU) { y = (floatX)gelu((float)y, gelu_sigma((float)y)); }
         if (p.epilogue == DECODE_RESIDUAL) { y = (floatX)(old[e] + (float)y); }
-        p.out[place(p, part, element(e))] = y;
+        p.out[offset(p, part, element(e))] = y;
     }
 };
 

@@ -158,7 +158,7 @@ static inline void sample_print_json_(const Generation* g, const Sample* s) {
     text_stream_free(&prompt);
 }
 
-// Prints what there is of the sample whose turn it is, and of those after it that are complete.
+// Prints what there is of the next sample to print, and of those after it that are complete.
 static inline void generation_print_(Generation* g) {
     while (g->shown < g->begun) {
         Sample* s = &g->samples[g->shown];

@@ -122,7 +122,7 @@ static inline void launch_lines_add(LaunchLines* s, int process, const char* tex
         }
         other->said[process] = 1;
         if (other->about == process) { launch_lines_release_(s, other); }
-        line->cause = NULL; // the place stays free
+        line->cause = NULL; // the entry stays free
         return;
     }
     memset(said, 0, (size_t)s->count);

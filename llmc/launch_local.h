@@ -46,7 +46,7 @@ typedef struct {
     int passed_on[2];      // the last stop signal that was passed on, and its value; zeros: none
 } LaunchParent;
 
-static unsigned char* launch_met_; // this process's place in LaunchParent.met, or NULL
+static unsigned char* launch_met_; // this process's entry of LaunchParent.met, or NULL
 
 // All processes of the run have met.
 static inline void launch_has_met(void) {

@@ -3,11 +3,11 @@ How a model's parameters lie in memory: the weights, their gradients and, in sha
 
 The memory is a row of buckets in the order of the forward pass: wte, then wpe with the final LayerNorm, then the layers,
 each its matrices first. A bucket is a whole number of blocks of LAYOUT_BLOCK elements; what is large is cut into several.
-Each tensor of each layer begins at a multiple of 64 elements, and what lies between two of them is always zero. The place
+Each tensor of each layer begins at a multiple of 64 elements, and what lies between two of them is always zero. The offset
 of an element does not depend on the number of processes.
 
 Process r of N owns part r of each bucket: `per_rank` elements, fewer at the bucket's end, perhaps none. A shard's memory is
-a process's parts, one after the other, each in `per_rank` elements: the same places in all processes. Files, and the
+a process's parts, one after the other, each in `per_rank` elements: the same offsets in all processes. Files, and the
 functions of gpt2_model.h, have the parameters in the order of gpt2.h's table; layout_run() leads from there.
 */
 #ifndef LLMC_PARAMETER_LAYOUT_H
@@ -130,7 +130,7 @@ static inline void layout_free(ParameterLayout* l) {
 // ----------------------------------------------------------------------------
 // Finding one's way
 
-// The place of a tensor of the table, in a layer; `layer` says nothing where the tensor has no layers.
+// The offset of a tensor of the table, in a layer; `layer` says nothing where the tensor has no layers.
 static inline size_t layout_offset(const ParameterLayout* l, int tensor, size_t layer) {
     return l->offset[tensor] + (layout_has_layers_(tensor) ? layer * l->layer_stride : 0);
 }
@@ -168,11 +168,11 @@ static inline void layout_shard_part(const ParameterLayout* l, int bucket, int r
 }
 
 // The bucket that holds an element of the whole memory.
-static inline int layout_bucket_of(const ParameterLayout* l, size_t place) {
+static inline int layout_bucket_of(const ParameterLayout* l, size_t offset) {
     int low = 0, high = l->num_buckets - 1;
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (l->buckets[middle].begin <= place) {
+        if (l->buckets[middle].begin <= offset) {
             low = middle;
         } else {
             high = middle - 1;
@@ -184,21 +184,21 @@ static inline int layout_bucket_of(const ParameterLayout* l, size_t place) {
 // Elements that follow one another in the table, in memory, and in one process's shard
 typedef struct {
     size_t count;
-    size_t place;       // in the whole memory
-    int rank;           // whose shard they are in
-    size_t shard_place; // in that shard's memory
+    size_t offset;       // in the whole memory
+    int rank;            // whose shard they are in
+    size_t shard_offset; // in that shard's memory
 } LayoutRun;
 
-// The run from `place` on, of at most `count` elements.
-static inline LayoutRun layout_run_at(const ParameterLayout* l, size_t place, size_t count) {
-    const LayoutBucket* b = &l->buckets[layout_bucket_of(l, place)];
-    size_t in_bucket = place - b->begin, rank = in_bucket / b->per_rank, in_part = in_bucket % b->per_rank;
+// The run from `offset` on, of at most `count` elements.
+static inline LayoutRun layout_run_at(const ParameterLayout* l, size_t offset, size_t count) {
+    const LayoutBucket* b = &l->buckets[layout_bucket_of(l, offset)];
+    size_t in_bucket = offset - b->begin, rank = in_bucket / b->per_rank, in_part = in_bucket % b->per_rank;
     size_t left = b->per_rank - in_part < b->count - in_bucket ? b->per_rank - in_part : b->count - in_bucket;
     LayoutRun run;
     run.count = count < left ? count : left;
-    run.place = place;
+    run.offset = offset;
     run.rank = (int)rank;
-    run.shard_place = b->shard_begin + in_part;
+    run.shard_offset = b->shard_begin + in_part;
     return run;
 }
 
@@ -215,9 +215,9 @@ static inline LayoutRun layout_run(const ParameterLayout* l, size_t first, size_
 // The same in bytes, for copies: bytes `offset` and following of a block of numbers of `element` bytes in the table's order
 typedef struct {
     size_t bytes;
-    size_t place;       // in the whole memory
-    int rank;           // whose shard they are in
-    size_t shard_place; // in that shard's memory
+    size_t offset;       // in the whole memory
+    int rank;            // whose shard they are in
+    size_t shard_offset; // in that shard's memory
 } LayoutBytes;
 
 static inline LayoutBytes layout_bytes(const ParameterLayout* l, size_t element, size_t offset, size_t bytes) {
@@ -226,9 +226,9 @@ static inline LayoutBytes layout_bytes(const ParameterLayout* l, size_t element,
     size_t left = run.count * element - inside;
     LayoutBytes result;
     result.bytes = bytes < left ? bytes : left;
-    result.place = run.place * element + inside;
+    result.offset = run.offset * element + inside;
     result.rank = run.rank;
-    result.shard_place = run.shard_place * element + inside;
+    result.shard_offset = run.shard_offset * element + inside;
     return result;
 }
 

@@ -68,17 +68,19 @@ static inline void tensor_search_visit_(TensorSearch* s, const char* before, con
 static inline void tensor_search_parameter_(TensorSearch* s, const char* before, GPT2Block block, int i, size_t layer) {
     const GPT2Parameter* p = &s->info->table[i];
     size_t element = block == GPT2_WEIGHTS ? s->info->weight_bytes : sizeof(float), count = p->rows * p->cols;
-    size_t place = layout_offset(s->layout, i, layer), end = place + count;
+    size_t offset = layout_offset(s->layout, i, layer), end = offset + count;
     const char* data = (const char*)s->blocks[block];
     if (data == NULL || layer >= p->layers) { return; }
     if (!tensor_search_next_(s, before, p->name, ", layer", p->layers > 1 ? (int)layer : -1)) { return; }
     if (!s->info->sharded || block == GPT2_WEIGHTS || block == GPT2_GRADIENTS) {
-        tensor_search_scan_(s, data + place * element, count, element);
+        tensor_search_scan_(s, data + offset * element, count, element);
         return;
     }
-    for (LayoutRun run; place < end; place += run.count) {
-        run = layout_run_at(s->layout, place, end - place);
-        if (run.rank == s->info->rank) { tensor_search_scan_(s, data + run.shard_place * element, run.count, element); }
+    for (LayoutRun run; offset < end; offset += run.count) {
+        run = layout_run_at(s->layout, offset, end - offset);
+        if (run.rank == s->info->rank) {
+            tensor_search_scan_(s, data + run.shard_offset * element, run.count, element);
+        }
     }
 }
 

@@ -69,8 +69,8 @@ static inline void curve_draw_(CurveDots* d, const LossCurve* c, int width, int 
     }
 }
 
-// The character of a place of the curve
-static inline void curve_print_place_(FILE* out, const CurveDots* d, int line, int column, int utf8) {
+// The character of a cell of the curve
+static inline void curve_print_cell_(FILE* out, const CurveDots* d, int line, int column, int utf8) {
     static const unsigned char bits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
     unsigned braille = 0;
     if (!utf8) { // one dot wide and two high
@@ -96,7 +96,7 @@ static inline void curve_print(FILE* out, const LossCurve* c, int first_step, in
         if (line == 0) { snprintf(label, sizeof(label), "%.4f", d.most); }
         if (line == CURVE_LINES - 1) { snprintf(label, sizeof(label), "%.4f", d.least); }
         fprintf(out, "%9.9s |", label);
-        for (int i = 0; i < width; i++) { curve_print_place_(out, &d, line, i, utf8); }
+        for (int i = 0; i < width; i++) { curve_print_cell_(out, &d, line, i, utf8); }
         fputc('\n', out);
     }
     fprintf(out, "%9s  loss of steps %d to %d\n", "", first_step + 1, first_step + c->steps);

@@ -43,7 +43,7 @@ struct TreePieces {
 };
 
 // The sum of V numbers at element i. Groups of G ranks are loaded together and added by a tree; LEVELS > 0: the groups of a
-// part of `ranks` ranks by a binary counter, whose place l holds the sum of 2^l groups; parts as a chain.
+// part of `ranks` ranks by a binary counter, whose digit l holds the sum of 2^l groups; parts as a chain.
 template <int G, int LEVELS, class V> __device__ inline V tree_sum_at(const TreePieces& pieces, int ranks, size_t i) {
     V total, counter[LEVELS > 0 ? LEVELS : 1];
     for (int first = 0; first < pieces.N; first += G) {
@@ -65,7 +65,7 @@ template <int G, int LEVELS, class V> __device__ inline V tree_sum_at(const Tree
                 counter[l] = sum[0], carry = false;
             }
         }
-        if (in_part == ranks - G) { // the part is complete, and its sum has come through every place
+        if (in_part == ranks - G) { // the part is complete, and its sum has come through every digit
             total = first < ranks ? sum[0] : add_numbers(total, sum[0]);
         }
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The CPU decoder against the memory's bandwidth, PyTorch and, where its sources are given, llama2.c: greedy, 124M weights in
-# fp32, 64 tokens of prompt and 192 new ones, 1 and 8 sequences. Programs take turns, round by round; the best round of each
+# fp32, 64 tokens of prompt and 192 new ones, 1 and 8 sequences. Programs alternate, round by round; the best round of each
 # counts. Appends rows to dev/bench/cpu_decode.csv.
 #
 #     dev/bench/cpu_decode.sh [-r ROUNDS] [-l path/to/llama2.c] [-p PYTHON]        (5 rounds; python3)

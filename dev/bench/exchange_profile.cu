@@ -31,19 +31,19 @@ static struct {
     const char* without; // "", gradients, weights: what is not exchanged
 } profile;
 
-// Begins a span in a stream; returns its place, or -1 outside of the steps that are measured.
+// Begins a span in a stream; returns its index, or -1 outside of the steps that are measured.
 static int span_begin(int kind, cudaStream_t stream) {
     int inside = profile.step >= profile.first && profile.step < profile.first + profile.steps;
     if (!inside || profile.count == MAX_SPANS) { return -1; }
-    int place = profile.count++;
-    profile.spans[place].kind = kind;
-    check(cuda_try(cudaEventCreate(&profile.spans[place].begin)));
-    check(cuda_try(cudaEventCreate(&profile.spans[place].end)));
-    check(cuda_try(cudaEventRecord(profile.spans[place].begin, stream)));
-    return place;
+    int span = profile.count++;
+    profile.spans[span].kind = kind;
+    check(cuda_try(cudaEventCreate(&profile.spans[span].begin)));
+    check(cuda_try(cudaEventCreate(&profile.spans[span].end)));
+    check(cuda_try(cudaEventRecord(profile.spans[span].begin, stream)));
+    return span;
 }
-static void span_end(int place, cudaStream_t stream) {
-    if (place >= 0) { cuda_try(cudaEventRecord(profile.spans[place].end, stream)); }
+static void span_end(int span, cudaStream_t stream) {
+    if (span >= 0) { cuda_try(cudaEventRecord(profile.spans[span].end, stream)); }
 }
 
 static void profiled_gradients(BucketExchange* x, float* grads, int group, int all) {

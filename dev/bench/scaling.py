@@ -166,19 +166,19 @@ def measure(rows, args, model, every, folder):
     """Appends the rows of a model, each as soon as it is there."""
     B, T = SHAPES[model]
 
-    def add(program, gpus, turn, columns, how):
+    def add(program, gpus, round_, columns, how):
         how = dict(zip(("zero", "sum_order", "exchange"), how if len(gpus) > 1 else ("", "", "")))
         row = {"program": program, "model": model, "B": B, "T": T, "max_gpus": len(every), "gpus": len(gpus)}
-        row.update(first_gpu=gpus[0], **how, round=turn, **columns, state="steady")
+        row.update(first_gpu=gpus[0], **how, round=round_, **columns, state="steady")
         rows.append(row)
         took = f"{columns['ms']} ms, {columns['tok_s']:,} tok/s" + (
             f", {columns['joules']} J" if columns["joules"] else ""
         )
         print(f"{program} {' '.join(map(str, how.values()))}, {model}, {len(gpus)} GPUs: {took}", flush=True)
 
-    for turn in range(args.rounds):
-        for gpus in ([every[turn % len(every)]], every):
-            add("flashgpt", gpus, turn, ours(args, model, gpus, DEFAULTS, folder), DEFAULTS)
+    for round_ in range(args.rounds):
+        for gpus in ([every[round_ % len(every)]], every):
+            add("flashgpt", gpus, round_, ours(args, model, gpus, DEFAULTS, folder), DEFAULTS)
     for how in OTHERS if args.others else ():
         add("flashgpt", every, 0, ours(args, model, every, how, folder), how)
     for gpus in ([every[0]], every) if args.peers else ():

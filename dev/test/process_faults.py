@@ -27,7 +27,7 @@ from soak_trial import ROOT, Failure, claim, files_of, newest_step, processes_wi
 
 STEPS = 12
 TIMEOUT = 12  # --fault-timeout: 6.5 s of silence, which a busy machine may come near, and 5 s to end
-SLACK = 3  # seconds that a busy machine may take longer
+MARGIN = 3  # seconds that a busy machine may take longer
 MICRO_BATCHES = 8
 MODEL = "-e gpt2:l2c64h2t64 -b 2 -t 32 -l 2e-3 -u 3 -q 0.1 -c 0.1 -v 4 -m 5 -s 0 -n 4"
 FLAGS = [*MODEL.split(), "-d", str(64 * MICRO_BATCHES), "-x", str(STEPS)]
@@ -124,14 +124,14 @@ class Trial:
             except subprocess.TimeoutExpired:
                 raise Failure(f"it had not ended after 90 s: {self.said()}") from None
         left = processes_with(self.folder)
-        while left and within is not None and time.time() < os.path.getmtime(self.mark) + within + SLACK:
+        while left and within is not None and time.time() < os.path.getmtime(self.mark) + within + MARGIN:
             time.sleep(0.02)  # a launcher that was killed has ended before its processes
             left = processes_with(self.folder)
         claim(not left, f"{len(left)} processes are left: {' '.join(map(str, left))}")
         if within is not None:
             claim(os.path.exists(self.mark), f"the fault did not happen: {self.said()}")
             seconds = time.time() - os.path.getmtime(self.mark)
-            claim(seconds <= within + SLACK, f"{seconds:.1f} s from the fault to the end, not {within}")
+            claim(seconds <= within + MARGIN, f"{seconds:.1f} s from the fault to the end, not {within}")
         got = [process.returncode for process, _ in self.started]
         claim(codes is None or set(got) <= set(codes), f"exit codes {got}, not {codes}: {self.said()}")
 
@@ -189,7 +189,7 @@ def dies(fault, rank, causes, newest=4, by_hand=False, tidy=True, named=None):
                 if process is not ended:
                     process.wait(60)
             seconds = time.time() - os.path.getmtime(trial.mark)
-            claim(seconds <= TIMEOUT + SLACK, f"{seconds:.1f} s from the fault to the end, not {TIMEOUT}")
+            claim(seconds <= TIMEOUT + MARGIN, f"{seconds:.1f} s from the fault to the end, not {TIMEOUT}")
             ended.kill()
         trial.end(codes=(1, -signal.SIGKILL) if by_hand else (1,), within=None if by_hand else TIMEOUT)
         trial.names(rank % trial.count if named is None else named, *causes, lines=None if by_hand else 1)
@@ -368,7 +368,7 @@ class Suite:
         claim(steps_done(self.reference) == STEPS, "the run without faults did not end")
 
     def other_count(self):
-        """How many processes go on, in turns"""
+        """How many processes go on: each of the counts, one after the other"""
         self.resumed += 1
         return self.counts[self.resumed % len(self.counts)]
 

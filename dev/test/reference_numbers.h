@@ -264,7 +264,7 @@ static inline void reference_check_digest(GPT2Settings settings, GPT2Config conf
     for (size_t i = 0, count; i < n; i += count) {
         LayoutRun run = layout_run(layout, i, n - i);
         count = run.count;
-        memcpy(words + run.place, grads + i, count * sizeof(float));
+        memcpy(words + run.offset, grads + i, count * sizeof(float));
     }
     for (size_t i = 0; i < layout->elements; i++) { sum += digest_mix(i, words[i]); }
     free(words);

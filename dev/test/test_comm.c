@@ -370,8 +370,8 @@ static void all_end_where_one_does(void) {
     CHECK(ended_with(0, "rank 1 has come to the end of the run"));
     CHECK(ended_with(2, "rank 1 has come to the end of the run"));
     run(2, does_something_else, NULL);
-    CHECK(strstr(processes[0].text, " is at another place of the program than rank ") && processes[0].exit_code == 1);
-    CHECK(strstr(processes[1].text, " is at another place of the program than rank ") && processes[1].exit_code == 1);
+    CHECK(strstr(processes[0].text, " is at another point of the program than rank ") && processes[0].exit_code == 1);
+    CHECK(strstr(processes[1].text, " is at another point of the program than rank ") && processes[1].exit_code == 1);
     run(3, background_dies, NULL);
     CHECK(ended_with(0, "rank 1 has ended without a word") && ended_with(2, "rank 1 has ended without a word"));
 }

@@ -678,7 +678,7 @@ static void processes_take_turns(void) {
         dataloader_share(&of[rank], rank, SIZE, SIZE);
     }
     for (int round = 0; round < 3; round++) {
-        int batches = NUM_SAMPLES - round; // the last turn is not everybody's
+        int batches = NUM_SAMPLES - round; // the last round is not everybody's
         for (int i = 0; i < batches; i++) { same = same && next_sample(&of[i % SIZE]) == next_sample(&alone); }
         for (int rank = 0; rank < SIZE; rank++) { check(dataloader_reset(&of[rank])); }
         check(dataloader_reset(&alone));

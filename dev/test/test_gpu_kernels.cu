@@ -659,8 +659,8 @@ static void test_adamw(size_t n, bool with_master) {
 }
 
 // Parts that several processes own, each with its shard's moments and masters, get the bits of the whole; weight decay ends within
-// a part; where there are no masters the random bits follow from the place, also beyond 2^32.
-static void test_adamw_parts(size_t n, bool with_master, size_t place) {
+// a part; where there are no masters the random bits follow from the offset, also beyond 2^32.
+static void test_adamw_parts(size_t n, bool with_master, size_t offset) {
     Guard guard(1, 1);
     Numbers start = numbers(n, 1, 1);
     TensorF grads(gradients_of_sizes(n, 2)), m(Numbers(n, 0.01)), v(Numbers(n, 0.02)), master(start);
@@ -668,7 +668,7 @@ static void test_adamw_parts(size_t n, bool with_master, size_t place) {
     TensorX params(start), params_parts(start);
     AdamW a = adamw_step(0.01f, 0.9f, 0.95f, 1e-8f, 0.5f, 7);
     size_t decayed = n * 5 / 9;
-    AdamWPart whole = {params.data, grads.data, m.data, v.data, with_master ? master.data : NULL, n, decayed, place};
+    AdamWPart whole = {params.data, grads.data, m.data, v.data, with_master ? master.data : NULL, n, decayed, offset};
     adamw_update(whole, 0.1f, a, guard.get(), 0);
     for (size_t begin = 0, count = 1; begin < n; begin += count, count = 2 * count + 1) {
         count = begin + count < n ? count : n - begin;
@@ -679,7 +679,7 @@ static void test_adamw_parts(size_t n, bool with_master, size_t place) {
                           with_master ? master_parts.data + begin : NULL,
                           count,
                           decayed > begin ? decayed - begin : 0,
-                          place + begin};
+                          offset + begin};
         adamw_update(part, 0.1f, a, guard.get(), 0);
     }
     wait_for_gpu();
@@ -699,8 +699,8 @@ static void test_adamw_parts(size_t n, bool with_master, size_t place) {
 }
 
 #if defined(PRECISION_BF16)
-// The random bits of a place: others than those of 2^32 elements before it, and than those of the step before.
-static void test_random_places(size_t n) {
+// The random bits of an element: others than those of 2^32 elements before it, and than those of the step before.
+static void test_random_bits_of_elements(size_t n) {
     Guard guard(1, 1);
     Numbers start = numbers(n, 1, 1), rounded_to[3];
     TensorF grads(gradients_of_sizes(n, 2));
@@ -1181,9 +1181,9 @@ int main(void) {
     for (int count = 1; count <= 7; count++) { test_carry_add(count, 4099); }
     test_carry_add(CARRY_ADD_MAX, 67);
     for (int K : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 40}) { test_leaves(K, 0, 131), test_leaves(K, 1, 131); }
-    for (size_t place : {(size_t)0, (size_t)0xfffffff0, (size_t)5 << 32}) {
-        test_adamw_parts(20011, true, place);
-        test_adamw_parts(20011, false, place);
+    for (size_t offset : {(size_t)0, (size_t)0xfffffff0, (size_t)5 << 32}) {
+        test_adamw_parts(20011, true, offset);
+        test_adamw_parts(20011, false, offset);
     }
     for (size_t n : {1, 1001}) {
         test_adamw(n, true);
@@ -1205,7 +1205,7 @@ int main(void) {
     }
 #if defined(PRECISION_BF16)
     test_stochastic_rounding(100003);
-    test_random_places(100003);
+    test_random_bits_of_elements(100003);
 #endif
     Matmul mm;
     matmul_create(&mm, 0, 0);

@@ -344,15 +344,14 @@ static void fails(Comm* c) {
 }
 static void dies_while_opening(Comm* c) {
     if (last_rank(c)) {
-        NcclPlace* places =
-            (NcclPlace*)calloc_check((size_t)comm_size(c), sizeof(NcclPlace)); // as nccl_open, up to the id
+        NcclPeer* peers = (NcclPeer*)calloc_check((size_t)comm_size(c), sizeof(NcclPeer)); // as nccl_open, up to the id
         NcclId id = {};
         static Nccl n;
         check(nccl_load(&n));
         cuda_check(cudaSetDevice(comm_rank(c)));
-        places[comm_rank(c)].version = n.version;
-        places[comm_rank(c)].uuid[0] = 1;
-        check(comm_gather(c, places, sizeof(NcclPlace)));
+        peers[comm_rank(c)].version = n.version;
+        peers[comm_rank(c)].uuid[0] = 1;
+        check(comm_gather(c, peers, sizeof(NcclPeer)));
         check(comm_broadcast(c, &id, sizeof(id), 0));
         poll(NULL, 0, 500);
         _exit(3);

@@ -20,7 +20,7 @@ typedef struct {
     ParameterLayout layout;
     unsigned char *seen, *decays, *in_shard; // (elements), (elements), (size, shard_elements)
     int ok;
-} Walk;
+} Cover;
 
 // The tensor, and layer, of an element of the table's order
 static int tensor_of(const ParameterLayout* l, size_t element, size_t* layer, size_t* index) {
@@ -32,72 +32,73 @@ static int tensor_of(const ParameterLayout* l, size_t element, size_t* layer, si
 }
 
 // One run: its elements are where the offsets say, nowhere else, and in one place of one shard.
-static void walk_run(Walk* w, size_t first, LayoutRun run) {
-    const ParameterLayout* l = &w->layout;
+static void cover_run(Cover* c, size_t first, LayoutRun run) {
+    const ParameterLayout* l = &c->layout;
     for (size_t k = 0; k < run.count; k++) {
-        size_t layer, index, place = run.place + k;
+        size_t layer, index, offset = run.offset + k;
         int i = tensor_of(l, first + k, &layer, &index);
-        w->ok = w->ok && place < l->elements && place == layout_offset(l, i, layer) + index;
-        w->ok = w->ok && run.rank >= 0 && run.rank < l->size && run.shard_place + k < l->shard_elements;
-        if (!w->ok) { return; }
-        w->ok = w->ok && !w->seen[place] && (w->decays[place] == 1) == (l->table[i].decay == 1);
-        w->seen[place] = 1;
-        unsigned char* shard = &w->in_shard[(size_t)run.rank * l->shard_elements + run.shard_place + k];
-        w->ok = w->ok && !*shard;
+        c->ok = c->ok && offset < l->elements && offset == layout_offset(l, i, layer) + index;
+        c->ok = c->ok && run.rank >= 0 && run.rank < l->size && run.shard_offset + k < l->shard_elements;
+        if (!c->ok) { return; }
+        c->ok = c->ok && !c->seen[offset] && (c->decays[offset] == 1) == (l->table[i].decay == 1);
+        c->seen[offset] = 1;
+        unsigned char* shard = &c->in_shard[(size_t)run.rank * l->shard_elements + run.shard_offset + k];
+        c->ok = c->ok && !*shard;
         *shard = 1;
     }
 }
 
 // All parameters, by runs of at most `most` elements
-static void walk_table(Walk* w, size_t most) {
-    const ParameterLayout* l = &w->layout;
-    size_t end = gpt2_parameters(w->layout.table, l->config);
-    memset(w->seen, 0, l->elements);
-    memset(w->in_shard, 0, (size_t)l->size * l->shard_elements);
-    for (size_t i = 0; i < end && w->ok;) {
+static void cover_table(Cover* c, size_t most) {
+    const ParameterLayout* l = &c->layout;
+    size_t end = gpt2_parameters(c->layout.table, l->config);
+    memset(c->seen, 0, l->elements);
+    memset(c->in_shard, 0, (size_t)l->size * l->shard_elements);
+    for (size_t i = 0; i < end && c->ok;) {
         LayoutRun run = layout_run(l, i, end - i < most ? end - i : most);
-        w->ok = w->ok && run.count > 0 && run.count <= most;
-        if (w->ok) { walk_run(w, i, run); }
+        c->ok = c->ok && run.count > 0 && run.count <= most;
+        if (c->ok) { cover_run(c, i, run); }
         i += run.count;
     }
 }
 
 // Buckets and shards cover the memory, each element once; decays[] becomes where weight decay acts.
-static void walk_buckets(Walk* w) {
-    const ParameterLayout* l = &w->layout;
+static void cover_buckets(Cover* c) {
+    const ParameterLayout* l = &c->layout;
     size_t begin, count, covered = 0;
-    memset(w->decays, 0, l->elements);
+    memset(c->decays, 0, l->elements);
     for (int i = 0; i < l->num_buckets; i++) {
         const LayoutBucket* b = &l->buckets[i];
-        memset(w->decays + b->begin, 1, b->decay_end);
+        memset(c->decays + b->begin, 1, b->decay_end);
         size_t end = b->begin;
         for (int r = 0; r < l->size; r++) {
             layout_shard_part(l, i, r, &begin, &count);
-            w->ok = w->ok && begin == end && count % LAYOUT_BLOCK == 0 && count <= b->per_rank;
+            c->ok = c->ok && begin == end && count % LAYOUT_BLOCK == 0 && count <= b->per_rank;
             end += count;
             LayoutRun run = count > 0 ? layout_run_at(l, begin, count) : layout_run_at(l, b->begin, 1);
-            w->ok = w->ok && (count == 0 || (run.rank == r && run.count == count && run.shard_place == b->shard_begin));
+            c->ok =
+                c->ok && (count == 0 || (run.rank == r && run.count == count && run.shard_offset == b->shard_begin));
         }
-        w->ok = w->ok && end == b->begin + b->count;
+        c->ok = c->ok && end == b->begin + b->count;
         covered += b->count;
     }
-    w->ok = w->ok && covered == l->elements;
+    c->ok = c->ok && covered == l->elements;
 }
 
 static int every_element_has_one_place(GPT2Config config, int size) {
-    Walk w = {.ok = 1};
-    check(layout_create(&w.layout, config, size));
-    w.seen = (unsigned char*)malloc_check(w.layout.elements);
-    w.decays = (unsigned char*)malloc_check(w.layout.elements);
-    w.in_shard = (unsigned char*)malloc_check((size_t)size * w.layout.shard_elements);
-    walk_buckets(&w);
-    walk_table(&w, SIZE_MAX);
-    walk_table(&w, 1000);
-    free(w.seen);
-    free(w.decays);
-    free(w.in_shard);
-    layout_free(&w.layout);
-    return w.ok;
+    Cover c = {.ok = 1};
+    check(layout_create(&c.layout, config, size));
+    c.seen = (unsigned char*)malloc_check(c.layout.elements);
+    c.decays = (unsigned char*)malloc_check(c.layout.elements);
+    c.in_shard = (unsigned char*)malloc_check((size_t)size * c.layout.shard_elements);
+    cover_buckets(&c);
+    cover_table(&c, SIZE_MAX);
+    cover_table(&c, 1000);
+    free(c.seen);
+    free(c.decays);
+    free(c.in_shard);
+    layout_free(&c.layout);
+    return c.ok;
 }
 
 static void small_models_have_every_element_once(void) {
@@ -225,7 +226,7 @@ static void places_are_the_same_for_all_numbers_of_processes(void) {
     }
     CHECK(one.shard_elements == one.elements); // and a process alone has all, in its place
     LayoutRun run = layout_run(&one, 123456, 7);
-    CHECK(run.count == 7 && run.rank == 0 && run.place == 123456 && run.shard_place == run.place);
+    CHECK(run.count == 7 && run.rank == 0 && run.offset == 123456 && run.shard_offset == run.offset);
     layout_free(&one);
 }
 

@@ -23,8 +23,8 @@ DUMP_BYTES = 4_000_000  # of all dumps and their measured errors together
 
 # Words of this project's own for what has a name in the field; CONTRIBUTING.md says which to use.
 OWN_WORDS = re.compile(
-    r"\b([Cc]ontestants?|[Mm]ultiprocessors?|[Bb]locks? of threads|measured peak|rescale slack|"
-    r"[Aa]rena|[Ll]adder|[Dd]eliverers?|goes on behind)\b"
+    r"\b([Cc]ontestants?|[Mm]ultiprocessors?|[Bb]locks? of threads|measured peak|"
+    r"[Aa]rena|[Ll]adder|[Ss]lack|SLACK|[Tt]ickets?|[Mm]overs?|[Cc]limb(s|ed)?|[Dd]eliverers?|goes on behind)\b"
 )
 # What copies between GPUs is CUDA's copy engine; what loads tiles of attention is TMA.
 TMA_WORDS = re.compile(r"\b[Cc]opy engines?\b")

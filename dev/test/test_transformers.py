@@ -135,7 +135,7 @@ def our_logits(path, tokens, V, folder):
 
 
 def check_logits(found, model, tokens):
-    """Both sum the same products in fp32, each in its own order: ours may be as far from fp64 as transformers' own
+    """Both compute the same GEMMs in fp32, each in its own order: ours may be as far from fp64 as transformers' own
     logits are, or a few times as far, since the largest of some thousand roundings is compared."""
     exact = logits_of(model.double(), tokens)
     theirs = np.abs(logits_of(model.float(), tokens) - exact).max()
