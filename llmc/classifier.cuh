@@ -22,6 +22,36 @@ struct OnlineSum {
     }
 };
 
+// The maximum of x over the CLASSIFIER_THREADS of the thread block, in every thread. Once in a kernel.
+__device__ inline float classifier_max(float x) {
+    __shared__ float maxima[WARP_SIZE];
+    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    float warp_m = warp_max(x);
+    if (lane == 0) { maxima[warp] = warp_m; }
+    __syncthreads();
+    return warp_max(maxima[lane]); // CLASSIFIER_THREADS / 32 == 32 warps
+}
+
+// By a thread block, the logits x (Vp) of a row, whose maximum is m and whose exp(x - m) sum to l over the first V columns,
+// become their gradient: dx_v = (p_v - [v = target]) * gradient_scale; the padding gets 0.
+__device__ inline void classifier_gradient(floatX* x, int target, float m, float l, float gradient_scale, int V,
+                                           int Vp) {
+    constexpr int K = x128::size;
+    int whole = V / K * K; // vectors before this column hold no padding
+    float factor = gradient_scale / l, offset = -m * LOG2_E;
+#pragma unroll 2
+    for (int i = threadIdx.x * K; i < Vp; i += CLASSIFIER_THREADS * K) {
+        x128 v = load128(x + i);
+        float d[K];
+        for (int k = 0; k < K; k++) { d[k] = ex2_approx_ftz(fmaf((float)v[k], LOG2_E, offset)) * factor; }
+        if (target / K == i / K || i >= whole) { // the vector that holds the target, and those with padding
+            for (int k = 0; k < K; k++) { d[k] = i + k >= V ? 0.0f : i + k == target ? d[k] - gradient_scale : d[k]; }
+        }
+        for (int k = 0; k < K; k++) { v[k] = (floatX)d[k]; }
+        store128_stream(x + i, v);
+    }
+}
+
 // One thread block per row; fused_classifier below says what it computes.
 template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     fused_classifier_kernel(floatX* logits, float* losses, const int* targets, float gradient_scale, int V, int Vp) {
@@ -42,32 +72,14 @@ template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THRE
         float f[1] = {(float)x[whole + threadIdx.x]};
         mine.add(f);
     }
-    __shared__ float maxima[WARP_SIZE];
-    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    float warp_m = warp_max(mine.m);
-    if (lane == 0) { maxima[warp] = warp_m; }
-    __syncthreads();
-    float m = warp_max(maxima[lane]); // CLASSIFIER_THREADS / 32 == 32 warps
+    float m = classifier_max(mine.m);
     float l = block_sum(mine.l * ex2_approx_ftz((mine.m - m) * LOG2_E));
 
     int target = targets[row];
     float target_logit = (float)x[target];
     __syncthreads(); // every thread has read it before any overwrites it
     if (threadIdx.x == 0) { losses[row] += m + logf(l) - target_logit; }
-    if (!WRITE_GRADIENT) { return; }
-    // dx_v = (p_v - [v = target]) * gradient_scale; the padding gets 0
-    float factor = gradient_scale / l, offset = -m * LOG2_E;
-#pragma unroll 2
-    for (int i = threadIdx.x * K; i < Vp; i += CLASSIFIER_THREADS * K) {
-        x128 v = load128(x + i);
-        float d[K];
-        for (int k = 0; k < K; k++) { d[k] = ex2_approx_ftz(fmaf((float)v[k], LOG2_E, offset)) * factor; }
-        if (target / K == i / K || i >= whole) { // the vector that holds the target, and those with padding
-            for (int k = 0; k < K; k++) { d[k] = i + k >= V ? 0.0f : i + k == target ? d[k] - gradient_scale : d[k]; }
-        }
-        for (int k = 0; k < K; k++) { v[k] = (floatX)d[k]; }
-        store128_stream(x + i, v);
-    }
+    if (WRITE_GRADIENT) { classifier_gradient(x, target, m, l, gradient_scale, V, Vp); }
 }
 
 // losses (N) += the cross entropy of each row in nats. logits (N, Vp), of which the first V of a row are used; targets (N).

@@ -166,16 +166,11 @@ __device__ inline void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The rank of this CTA in its cluster, and the cluster's in the grid.
+// The rank of this CTA in its cluster.
 __device__ inline uint32_t cluster_ctarank() {
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
-}
-__device__ inline uint32_t clusterid_x() {
-    uint32_t id;
-    asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
-    return id;
 }
 // Arrives for this thread at the barrier of the cluster's threads, after its earlier accesses to memory.    (9.7.13.3)
 __device__ inline void barrier_cluster_arrive() {

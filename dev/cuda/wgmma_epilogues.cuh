@@ -4,6 +4,7 @@ registers to memory, chunk by chunk (64 rows of 128 bytes): arithmetic on the fr
 swizzle, TMA store.
 
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluBackward
+    Logits            16-bit output, and of each row of a tile what cross entropy needs
     Gradient          fp32: D, or D += by TMA's reduce-add, or a partial tile of a split of K
 
 What F needs of memory is its `aux`, a tensor (M,N): its chunks are loaded while the tile is multiplied, and the first output
@@ -31,6 +32,8 @@ struct EpilogueInput {
     int M, N;
     const floatX* bias;     // (N)
     float* column_partials; // (M/64 rounded up, N): of 64 rows each, the column sums of the first output
+    float2* log_sums;       // Logits: (M, N/BN rounded up), maximum and sum of exp(x - maximum)
+    int classes;            // Logits: of so many columns; the others are padding
     int accumulate;         // Gradient: D +=
     int write_second;       // whether the second output is wanted
 };
@@ -207,6 +210,52 @@ template <class F> struct Elementwise {
                 }
             }
         }
+    }
+};
+
+// D, and for each row its maximum and the sum of exp(x - maximum) over the tile's columns, of the fp32 numbers that are stored
+// rounded. Padding counts as -inf, and is stored so.
+struct Logits : Elementwise<Plain> {
+    template <int row_blocks, int N, class Finish>
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, Chunk* aux, const Ring& ring,
+                                 const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
+        constexpr int BN = 2 * N;
+        finish();
+        if (tile.column + BN > in.classes) {
+            const int classes = in.classes - tile.column;
+#pragma unroll
+            for (int block = 0; block < row_blocks; block++) {
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    if (fragment_column(tile.thread, i) >= classes) { acc[block][i] = -INFINITY; }
+                }
+            }
+        }
+        const int tiles = CEIL_DIV(in.N, BN);
+#pragma unroll
+        for (int block = 0; block < row_blocks; block++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float m = -INFINITY, l = 0;
+#pragma unroll
+                for (int n = 0; n < N / 4; n++) {
+                    m = fmaxf(m, fmaxf(acc[block][4 * n + 2 * h], acc[block][4 * n + 2 * h + 1]));
+                }
+                for (int lane = 1; lane < 4; lane *= 2) { m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, lane)); }
+                const float offset = m == -INFINITY ? 0 : -m * LOG2_E; // all is padding: l is 0
+#pragma unroll
+                for (int n = 0; n < N / 2; n++) {
+                    l += ex2_approx_ftz(fmaf(acc[block][n / 2 * 4 + 2 * h + n % 2], LOG2_E, offset));
+                }
+                for (int lane = 1; lane < 4; lane *= 2) { l += __shfl_xor_sync(0xffffffffu, l, lane); }
+                const int row = tile.row + block * BLOCK_ROWS + fragment_row(tile.thread, 2 * h);
+                if (tile.thread % 4 == 0 && row < in.M) {
+                    in.log_sums[(int64_t)row * tiles + tile.column / BN] = {m, l};
+                }
+            }
+        }
+        Elementwise<Plain>::store(
+            acc, [] {}, aux, ring, maps, in, tile);
     }
 };
 
