@@ -63,8 +63,8 @@ template <class T> void input(MatmulContext*, const MatmulTensors* t, MatmulSize
     input_gemm<T, Plain>(t->dinp, nullptr, nullptr, nullptr, t, s, stream);
 }
 
-// losses (N) += cross entropy of the rows, and logits (N,Vp) become their gradient, as fused_classifier; from log_sums (N, tiles).
-// One thread block per row.
+// losses (N) += cross entropy of the rows, and logits (N,Vp) become their gradient, as fused_classifier does; from log_sums
+// (N, tiles). One thread block per row.
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     classifier_kernel(floatX* logits, float* losses, const int* targets, const float2* log_sums, int tiles,
                       float gradient_scale, int V, int Vp) {

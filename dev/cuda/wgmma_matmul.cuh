@@ -167,8 +167,8 @@ template <class C> struct Consumer {
     // acc = A B^T of a work item, of which the last k-block may be under way; which finish_multiply() waits for.
     __device__ void multiply(const WorkItem& work, const GemmMaps& maps, int row, int column) {
         const int k_blocks = work.k_blocks();
-        // The other may begin once this consumer has issued so many k-blocks: in ping-pong all of every tile; otherwise consumer
-        // 0 its lead in the first tile, for which consumer 1 waits.
+        // The other may begin once this consumer has issued so many k-blocks: in ping-pong all of every tile; otherwise
+        // consumer 0 its lead in the first tile, for which consumer 1 waits.
         const int ahead = T::pingpong ? k_blocks : tiles == 0 && w == 0 ? min(C::lead, k_blocks) : 0;
         if (T::pingpong || (tiles == 0 && w == 1)) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
         int last = 0; // the stage before `state`
