@@ -388,14 +388,14 @@ static inline Status checkpoint_open_(CheckedReader* state, ModelReader* model, 
 
 // Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together. `report`,
 // or NULL, is told how much of them has been read.
-static inline Status checkpoint_verify_files(const CheckpointPaths* paths, int step,
-                                             void (*report)(size_t done, size_t total)) {
+static inline Status checkpoint_verify(const char* directory, int step, void (*report)(size_t done, size_t total)) {
+    CheckpointPaths paths = checkpoint_paths(directory, step);
     CheckedReader state;
     ModelReader model;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     RunState run;
     memset(&run, 0, sizeof(run));
-    TRY(checkpoint_open_(&state, &model, paths, step));
+    TRY(checkpoint_open_(&state, &model, &paths, step));
     model.file.report = state.report = report;
     model.file.report_total = state.report_total = size_add(model.file.body_bytes, state.body_bytes);
     state.report_before = model.file.body_bytes;
@@ -408,11 +408,6 @@ static inline Status checkpoint_verify_files(const CheckpointPaths* paths, int s
     model_reader_close(&model);
     run_state_free(&run);
     return result;
-}
-
-static inline Status checkpoint_verify(const char* directory, int step) {
-    CheckpointPaths paths = checkpoint_paths(directory, step);
-    return checkpoint_verify_files(&paths, step, NULL);
 }
 
 // Rank 0 of the processes: all of the files that is brought back. Blocks go to the other processes as they are read.

@@ -29,9 +29,6 @@ enum { GRADIENT_TREE_DEPTH = 32 }; // subtrees that wait at a time: fewer than t
 // The largest power of two that divides n > 0
 GRADIENT_TREE_HD static inline int gradient_tree_power_(int n) { return n & -n; }
 
-// The odd number of parts, o: what the bits of a sum depend on beside its leaves. 1 for every power of two.
-GRADIENT_TREE_HD static inline int gradient_tree_parts(int N) { return N / gradient_tree_power_(N); }
-
 // ----------------------------------------------------------------------------
 // The leaves of a process
 
@@ -73,23 +70,7 @@ static inline GradientLeaf gradient_leaf(int K, int in_place, int leaf) {
 // ----------------------------------------------------------------------------
 // The sums of N processes
 
-// Element i of the sum of N arrays, those of processes 0 to N-1.
-GRADIENT_TREE_HD static inline float gradient_tree_element(const float* const* pieces, int N, size_t i) {
-    float waiting[GRADIENT_TREE_DEPTH], total = 0.0f;
-    int group = gradient_tree_power_(N);
-    for (int first = 0; first < N; first += group) {
-        int depth = 0;
-        for (int k = 0; k < group; k++) {
-            float sum = pieces[first + k][i];
-            for (int bits = k; bits & 1; bits >>= 1) { sum = waiting[--depth] + sum; }
-            waiting[depth++] = sum;
-        }
-        total = first == 0 ? waiting[0] : total + waiting[0];
-    }
-    return total;
-}
-
-// out[i] for i from begin to end-1; out may be one of the pieces. Runs through tiles, so that the loops are vectors.
+// out[i] = the sum of N arrays, those of processes 0 to N-1, for i from begin to end-1; out may be one of them. Runs through tiles, so that the loops are vectors.
 static inline void gradient_tree_sum_range(float* out, const float* const* pieces, int N, size_t begin, size_t end) {
     enum { TILE = 64 };
     float waiting[GRADIENT_TREE_DEPTH][TILE], total[TILE];
@@ -109,11 +90,6 @@ static inline void gradient_tree_sum_range(float* out, const float* const* piece
         }
         for (size_t i = 0; i < n; i++) { out[at + i] = total[i]; }
     }
-}
-
-// out (n) = the sum of N arrays (n), those of processes 0 to N-1; out may be one of them.
-static inline void gradient_tree_sum(float* out, const float* const* pieces, int N, size_t n) {
-    gradient_tree_sum_range(out, pieces, N, 0, n);
 }
 
 #endif

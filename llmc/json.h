@@ -398,22 +398,6 @@ static inline size_t json_quote_character_(char out[8], const char* text, size_t
     return *taken;
 }
 
-// A text as a JSON string, with its quotes and a NUL; the caller frees it. NULL where there is no memory.
-static inline char* json_quote(const char* text, size_t bytes) {
-    char* quoted = bytes < SIZE_MAX / 6 - 1 ? (char*)malloc(6 * bytes + 3) : NULL;
-    size_t to = 1, taken;
-    if (quoted == NULL) { return NULL; }
-    quoted[0] = '"';
-    for (size_t i = 0; i < bytes; i += taken) {
-        char out[8];
-        size_t n = json_quote_character_(out, text + i, bytes - i, &taken);
-        memcpy(quoted + to, out, n);
-        to += n;
-    }
-    quoted[to] = '"', quoted[to + 1] = '\0';
-    return quoted;
-}
-
 // Writes a text as a JSON string, with its quotes.
 static inline void json_write_text(FILE* out, const char* text, size_t bytes) {
     size_t taken;

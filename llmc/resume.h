@@ -95,10 +95,9 @@ static inline void run_start_report_(size_t done, size_t total) { progress_updat
 
 // Verifies a checkpoint; where that takes some seconds, says so.
 static inline Status run_start_verify_(const char* directory, int step) {
-    CheckpointPaths paths = checkpoint_paths(directory, step);
     snprintf(run_start_verifying_, sizeof(run_start_verifying_), "verifying checkpoint %d", step);
     progress_begin(run_start_verifying_, 3.0);
-    Status status = checkpoint_verify_files(&paths, step, run_start_report_);
+    Status status = checkpoint_verify(directory, step, run_start_report_);
     progress_end();
     return status;
 }

@@ -4,7 +4,7 @@ what a run that was killed has left there, whether another run is at work, and w
 
     run_folder_lock(&folder, "log124M");                 // a second run ends here
     run_folder_scan(&scan, "log124M");
-    int step = run_folder_newest(&folder, &scan, checkpoint_verify);
+    int step = run_folder_newest(&folder, &scan, is_whole); // a function on a folder and a step
     ...                                                  // all that could refuse the run
     run_folder_clean(&scan, step);                       // the first change on the disk
     run_folder_keep(&folder, 5, 1000, 400);              // after checkpoint 400 was written; in any thread

@@ -9,8 +9,7 @@ many bytes as they make (counted without overflow); the tensors fill the data wi
 
     SafetensorsFile file;
     TRY(safetensors_open(&file, path));
-    const SafeTensor* t = safetensors_find(&file, "wte.weight");      // or file.tensors[0 .. file.count-1]
-    TRY(safetensors_read(&file, t, offset, dst, bytes));              // any thread may
+    TRY(safetensors_read(&file, &file.tensors[i], offset, dst, bytes)); // 0 <= i < file.count; any thread may
     safetensors_close(&file);
 */
 #ifndef LLMC_SAFETENSORS_H
@@ -316,14 +315,6 @@ static inline Status safetensors_open(SafetensorsFile* f, const char* path) {
 }
 
 // ----------------------------------------------------------------------------
-
-// The tensor of that name, or NULL
-static inline const SafeTensor* safetensors_find(const SafetensorsFile* f, const char* name) {
-    for (size_t i = 0; i < f->count; i++) {
-        if (strcmp(f->tensors[i].name, name) == 0) { return &f->tensors[i]; }
-    }
-    return NULL;
-}
 
 // Bytes `offset` and following of a tensor. Any thread may read.
 static inline Status safetensors_read(const SafetensorsFile* f, const SafeTensor* t, size_t offset, void* dst,

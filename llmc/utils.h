@@ -188,26 +188,8 @@ static inline FILE* fopen_check(const char* path, const char* mode) {
     return f;
 }
 
-static inline void fread_check(void* dst, size_t size, size_t count, FILE* f, const char* path) {
-    size_t got = fread(dst, size, count, f);
-    if (got == count) { return; }
-    if (ferror(f)) { fatal("cannot read %s: %s", path, strerror(errno)); }
-    fatal("%s ends too early: %zu bytes wanted, %zu left; the file is truncated", path, size_mul(size, count),
-          size * got);
-}
-
 static inline void fwrite_check(const void* src, size_t size, size_t count, FILE* f, const char* path) {
     if (fwrite(src, size, count, f) != count) { fatal("cannot write %s: %s", path, strerror(errno)); }
-}
-
-static inline void fseek_check(FILE* f, int64_t offset, const char* path) {
-    if (fseeko(f, (off_t)offset, SEEK_SET) != 0) { fatal("cannot seek in %s: %s", path, strerror(errno)); }
-}
-
-static inline int64_t file_size(FILE* f, const char* path) {
-    struct stat st;
-    if (fstat(fileno(f), &st) != 0) { fatal("cannot stat %s: %s", path, strerror(errno)); }
-    return (int64_t)st.st_size;
 }
 
 static inline int file_exists(const char* path) { return access(path, F_OK) == 0; }

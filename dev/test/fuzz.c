@@ -471,7 +471,7 @@ static void read_merges(const char* path) {
 static void remove_checksums(const char* path) {
     static const int32_t nothing[HEADER_INTS - CHECKED_AT];
     FILE* file = fopen_check(path, "r+b");
-    fseek_check(file, 4 * CHECKED_AT, path);
+    if (fseek(file, 4 * CHECKED_AT, SEEK_SET) != 0) { fatal("cannot seek in %s: %s", path, strerror(errno)); }
     fwrite_check(nothing, sizeof(nothing), 1, file, path);
     fclose(file);
 }

@@ -230,7 +230,7 @@ static void offsets_have_64_bits(void) {
     unit_write_format(path, TOKENS_MAGIC_16, TOKENS_VERSION_16, n, 0, "", 0);
     unit_truncate(path, HEADER_BYTES + 2 * (size_t)n);
     FILE* file = fopen_check(path, "r+b");
-    fseek_check(file, HEADER_BYTES + 2 * ((int64_t)n - 3), path);
+    unit_seek(file, HEADER_BYTES + 2 * ((int64_t)n - 3), path);
     fwrite_check(last, 2, 3, file, path);
     fclose(file);
     DataLoader d;

@@ -167,6 +167,11 @@ static inline const char* unit_path(const char* name) {
     fatal("more than 64 names of files");
 }
 
+// Moves to a byte of a file.
+static inline void unit_seek(FILE* file, int64_t offset, const char* path) {
+    if (fseeko(file, (off_t)offset, SEEK_SET) != 0) { fatal("cannot seek in %s: %s", path, strerror(errno)); }
+}
+
 static inline void unit_write(const char* path, const void* data, size_t bytes) {
     FILE* file = fopen_check(path, "wb");
     fwrite_check(data, 1, bytes, file, path);
@@ -184,10 +189,12 @@ static inline void unit_write_format(const char* path, int h0, int h1, int h2, i
 
 // Reads a whole file and ends it with a NUL; the caller frees it.
 static inline char* unit_read(const char* path, size_t* bytes) {
+    struct stat st;
     FILE* file = fopen_check(path, "rb");
-    *bytes = (size_t)file_size(file, path);
+    if (fstat(fileno(file), &st) != 0) { fatal("cannot stat %s: %s", path, strerror(errno)); }
+    *bytes = (size_t)st.st_size;
     char* data = (char*)malloc_check(*bytes + 1);
-    fread_check(data, 1, *bytes, file, path);
+    if (fread(data, 1, *bytes, file) != *bytes) { fatal("cannot read %s", path); }
     data[*bytes] = '\0';
     fclose(file);
     return data;
@@ -221,7 +228,7 @@ static inline void unit_truncate(const char* path, size_t bytes) {
 // Puts one 16-bit word of a file to another value.
 static inline void unit_patch(const char* path, size_t offset, uint16_t value) {
     FILE* file = fopen_check(path, "r+b");
-    fseek_check(file, (int64_t)offset, path);
+    unit_seek(file, (int64_t)offset, path);
     fwrite_check(&value, sizeof(value), 1, file, path);
     fclose(file);
 }
@@ -244,7 +251,7 @@ static inline void unit_seal(const char* path) {
 static inline void unit_unseal(const char* path) {
     static const int32_t nothing[HEADER_INTS - CHECKED_AT] = {0};
     FILE* file = fopen_check(path, "r+b");
-    fseek_check(file, 4 * CHECKED_AT, path);
+    unit_seek(file, 4 * CHECKED_AT, path);
     fwrite_check(nothing, sizeof(nothing), 1, file, path);
     fclose(file);
 }
@@ -252,9 +259,9 @@ static inline void unit_unseal(const char* path) {
 // Flips one bit of a file.
 static inline void unit_flip(const char* path, size_t bit) {
     FILE* file = fopen_check(path, "r+b");
-    fseek_check(file, (int64_t)(bit / 8), path);
+    unit_seek(file, (int64_t)(bit / 8), path);
     int byte = fgetc(file) ^ 1 << bit % 8;
-    fseek_check(file, (int64_t)(bit / 8), path);
+    unit_seek(file, (int64_t)(bit / 8), path);
     fputc(byte, file);
     fclose(file);
 }
