@@ -1,0 +1,67 @@
+// Which variant serves which group of the matmul competition: the rules of dev/cuda/matmul_choice.h over GPUs, precisions and
+// sizes, and the sizes that the contract refuses. Needs no GPU.
+#include "dev/cuda/matmul_choice.h"
+#include "unit.h"
+
+static MatmulSizes sizes(int R, int IN, int OUT, int vocab_size) {
+    MatmulSizes s = {R, IN, OUT, vocab_size};
+    return s;
+}
+
+// Every GPU and every group has a variant in every precision, whatever the sizes are that the contract serves.
+static void everything_is_served(void) {
+    const int capabilities[] = {70, 80, 89, 90, 100, 120}, rows[] = {1, 130, 65536};
+    for (int group = 0; group < NUM_MATMUL_GROUPS; group++) {
+        for (int n = 0; n < 6; n++) {
+            for (int r = 0; r < 3; r++) {
+                const MatmulSizes s = sizes(rows[r], 768, 768, 0);
+                const MatmulRule* in_fp32 = matmul_rule((MatmulGroup)group, 1, capabilities[n], s);
+                CHECK(in_fp32 != NULL && in_fp32->fp32);
+                CHECK(matmul_rule((MatmulGroup)group, 0, capabilities[n], s) != NULL);
+            }
+        }
+    }
+    // our GEMM is Hopper's, and has 16-bit operands
+    for (size_t n = 0; n < sizeof(matmul_rules) / sizeof(matmul_rules[0]); n++) {
+        const MatmulRule* r = &matmul_rules[n];
+        CHECK(strcmp(r->variant, "wgmma") != 0 || (r->capability_from == 90 && r->capability_to == 90 && !r->fp32));
+        CHECK(r->group >= -1 && r->group < NUM_MATMUL_GROUPS);
+    }
+}
+
+static void groups_have_names(void) {
+    CHECK(strcmp(matmul_group_names[MATMUL_QKV], "qkv") == 0);
+    CHECK(strcmp(matmul_group_names[MATMUL_LAYER_WEIGHTS], "layer_weights") == 0);
+    for (int group = 0; group < NUM_MATMUL_GROUPS; group++) {
+        CHECK(strchr(matmul_group_names[group], ',') == NULL && matmul_group_formulas[group][0] != '\0'); // a CSV field
+    }
+}
+
+static void refused_sizes(void) {
+    CHECK(matmul_unsupported(MATMUL_QKV, sizes(1, 8, 8, 0)) == NULL);
+    CHECK(matmul_unsupported(MATMUL_INPUT, sizes(1 << 30, 1 << 24, 1 << 24, 0)) == NULL); // more than 2^31 elements
+    CHECK(matmul_unsupported(MATMUL_QKV, sizes(0, 8, 8, 0)) != NULL);
+    CHECK(matmul_unsupported(MATMUL_QKV, sizes(1, 12, 8, 0)) != NULL);
+    CHECK(matmul_unsupported(MATMUL_QKV, sizes(1, 8, 12, 0)) != NULL);
+    CHECK(matmul_unsupported(MATMUL_LAYER_WEIGHTS, sizes(1, 8, 16, 0)) != NULL);
+    CHECK(matmul_unsupported(MATMUL_LAYER_WEIGHTS, sizes(1, 16, 16, 0)) == NULL);
+    CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50257)) == NULL);
+    CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50304)) == NULL);
+    CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50305)) != NULL);
+    CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 0)) != NULL);
+    const int ints[] = {INT_MIN, -8, 0, INT_MAX, INT_MAX - 7};
+    for (int n = 0; n < 5; n++) {
+        for (int group = 0; group < NUM_MATMUL_GROUPS; group++) {
+            CHECK(matmul_unsupported((MatmulGroup)group, sizes(ints[n], 8, 8, 8)) != NULL);
+            CHECK(matmul_unsupported((MatmulGroup)group, sizes(8, ints[n], 8, 8)) != NULL);
+            CHECK(matmul_unsupported((MatmulGroup)group, sizes(8, 8, ints[n], 8)) != NULL);
+        }
+    }
+}
+
+int main(void) {
+    everything_is_served();
+    groups_have_names();
+    refused_sizes();
+    return unit_end();
+}
