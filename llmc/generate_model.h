@@ -44,7 +44,7 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
     double begin = wall_seconds();
     memset(m, 0, sizeof(*m));
     m->options = o;
-    if (!weights_is_file(o->model)) {
+    if (weights_is_descriptor(o->model)) {
         fatal("-e %s: the weights of a model are needed, " WEIGHTS_HELP "; ./train_gpt2 makes them", o->model);
     }
     check(weights_load(&m->params, o->model, &m->config, &unchecked));

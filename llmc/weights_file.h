@@ -29,7 +29,7 @@ typedef struct {
 // What a name is
 
 // 1 where a name has the form of a descriptor: pairs of a letter and a number.
-static inline int weights_is_descriptor_(const char* name) {
+static inline int weights_is_descriptor(const char* name) {
     const char* p = strncmp(name, "gpt2:", 5) == 0 || strncmp(name, "gpt3:", 5) == 0 ? name + 5 : name;
     if (*p == '\0') { return 0; }
     while (*p != '\0') {
@@ -43,7 +43,7 @@ static inline int weights_is_descriptor_(const char* name) {
 static inline int weights_is_file(const char* name) {
     if (ends_with(name, ".bin") || ends_with(name, ".safetensors")) { return 1; }
     if (strchr(name, '/') != NULL) { return 1; }
-    return !weights_is_descriptor_(name) && folder_exists(name);
+    return !weights_is_descriptor(name) && folder_exists(name);
 }
 
 // The newest checkpoint of a run's folder that is complete, as far as its weights go.

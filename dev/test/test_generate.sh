@@ -191,6 +191,7 @@ refused() {
 }
 bad() { check "refused: ${*:2}" refused "$1" -e "$model" "${@:2}"; }
 check "no model" refused "-e $dir/nothing.bin: no such file; name a .bin" -e "$dir/nothing.bin"
+check "no folder" refused "-e nothing: no such file; name a .bin or .safetensors file" -e nothing
 check "a descriptor" refused "-e d12: the weights of a model are needed" -e d12
 mkdir "$dir/empty"
 check "an empty folder" refused "-e $dir/empty: the folder holds no weights" -e "$dir/empty"
