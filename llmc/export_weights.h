@@ -98,11 +98,20 @@ static inline Status export_path_(char path[1024], const char* target) {
     return STATUS_OK;
 }
 
+static inline Status export_make_(const char* folder) {
+    if (mkdir(folder, 0777) == 0) { return STATUS_OK; }
+    return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
+}
+
 static inline Status export_check_folder_(const char* path, int overwrite) {
     char temporary[1024 + 8];
     int entries;
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
     TRY(export_look_(temporary, &entries));
+    if (!folder_exists(temporary)) {
+        TRY(export_make_(temporary));
+        rmdir(temporary);
+    }
     if (!folder_exists(path)) {
         return file_exists(path) ? status_fail("--export %s is a file, which stays as it is; a folder is written", path)
                                  : STATUS_OK;
@@ -126,7 +135,7 @@ static inline Status export_check(const char* target, const char* dtype, int ove
         return status_fail("--export %s: llm.c's files hold fp32 or bf16, not fp16", target);
     }
     if (folder_exists(path)) { return status_fail("--export %s is a folder; a file is written", target); }
-    if (overwrite || !file_exists(path)) { return STATUS_OK; }
+    if (overwrite || !file_exists(path)) { return atomic_check(path); }
     return status_fail("--export %s: the file is there already, and stays as it is; --overwrite replaces it", target);
 }
 
@@ -174,9 +183,7 @@ static inline Status export_folder_(const char* path, const float* params, GPT2C
     char temporary[1024 + 8];
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
     export_remove_(temporary);
-    if (mkdir(temporary, 0777) != 0) {
-        return status_fail("--export: cannot create directory %s: %s", temporary, strerror(errno));
-    }
+    TRY(export_make_(temporary));
     Status status = export_hugging_face(temporary, params, config, dtype, tokenizer);
     if (status == STATUS_OK) { status = export_rename_(temporary, path); }
     if (status != STATUS_OK) { export_remove_(temporary); }

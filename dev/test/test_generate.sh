@@ -231,6 +231,9 @@ bad "$dir/no.bin" --hellaswag "$dir/no.bin"
 bad "--json and --interactive" --json --interactive
 bad "$dir/exported" --export "$dir/exported"
 bad "$dir/exported.bin" --export "$dir/exported.bin"
+for target in none/x none/x.bin none/x.safetensors; do # before weights are read
+    check "refused: --export $target" refused "$dir/$target.tmp: No such file" -e "$dir/nothing.bin" --export "$dir/$target"
+done
 bad "--export-dtype int8" --export "$dir/new" --export-dtype int8
 bad "--overwrite: it is for --export" --overwrite
 check "text for a vocabulary without a tokenizer" refused tokenizer -e dev/reference/tiny.bin -p x
