@@ -118,11 +118,12 @@ def main():
 
     for model, batch in CASES:
         add(our_row(args, model, batch))
-        try:
-            for row in () if args.only_ours else transformers_rows(model, batch, args.prompt, args.new, args.rounds):
+    try:
+        for model, batch in () if args.only_ours else CASES:
+            for row in transformers_rows(model, batch, args.prompt, args.new, args.rounds):
                 add(row)
-        except ImportError as error:
-            print(f"transformers: skipped, {error}", file=sys.stderr)
+    except ImportError as error:
+        print(f"transformers: skipped, {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":
