@@ -121,9 +121,9 @@ template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, Ma
 
 // Weight gradients: scratch is the partial tiles, then what column_sum() needs.
 template <class T> static size_t weights_partial_bytes(const GemmSize* sizes, int gemms) {
-    int num_sms;
-    if (hopper_num_sms(&num_sms) != STATUS_OK) { return 0; }
-    return partial_tile_bytes<WeightTiles<T>>(order_of<WeightTiles<T>>(sizes, gemms, num_sms));
+    int clusters;
+    if (num_clusters<WeightTiles<T>>(&clusters) != STATUS_OK) { return 0; }
+    return partial_tile_bytes<WeightTiles<T>>(order_of<WeightTiles<T>>(sizes, gemms, clusters));
 }
 template <class T> void weight_gemms(MatmulContext* context, const MatmulLayerWeight* layer, const MatmulSizes* sizes,
                                      int gemms, int accumulate, cudaStream_t stream) {
@@ -186,11 +186,14 @@ static const MatmulConfig matmul_configs[] = {
     WGMMA_CONFIGS(QKV, qkv, matmul_no_scratch),
     WGMMA_CONFIG("128x256", QKV, Tile128x256, qkv, matmul_no_scratch),
     WGMMA_CONFIGS(RESIDUAL, residual, matmul_no_scratch),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2x2", RESIDUAL, PingPong128x128x2x2, residual, matmul_no_scratch),
     WGMMA_CONFIGS(FC, fc, matmul_no_scratch),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2x2", FC, PingPong128x128x2x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", CLASSIFIER, Tile128x256x2, classifier, classifier_scratch_bytes<Tile128x256x2>),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", CLASSIFIER, PingPong128x128x2, classifier,
                  classifier_scratch_bytes<PingPong128x128x2>),
     WGMMA_CONFIGS(DGELU, dgelu, dgelu_scratch_bytes),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2x2", DGELU, PingPong128x128x2x2, dgelu, dgelu_scratch_bytes),
     WGMMA_CONFIGS(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
     WGMMA_CONFIGS(INPUT, input, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),

@@ -152,10 +152,10 @@ template <class F> struct Elementwise {
         }
         finish();
 #pragma unroll
-        for (int block = 0; block < row_blocks; block++) {
+        for (int c = 0; c < chunks; c++) {
 #pragma unroll
-            for (int c = 0; c < chunks; c++) {
-                const int chunk = block * chunks + c;
+            for (int block = 0; block < row_blocks; block++) {
+                const int chunk = block * chunks + c, turn = c * row_blocks + block;
                 uint32_t out[outputs][16];
 #pragma unroll
                 for (int j = 0; j < 4; j++) { // two octets of columns
@@ -181,7 +181,7 @@ template <class F> struct Elementwise {
                 }
                 auto box = [&](int o) -> uint32_t {
                     if (F::aux) { return shared_address(o == 0 ? aux[chunk] : ring.chunks[0]); }
-                    return shared_address(ring.chunks[chunk % depth * outputs + o]);
+                    return shared_address(ring.chunks[turn % depth * outputs + o]);
                 };
 #pragma unroll
                 for (int o = 0; o < outputs; o++) {
@@ -249,7 +249,7 @@ struct Logits : Elementwise<Plain> {
                 }
                 for (int lane = 1; lane < 4; lane *= 2) { l += __shfl_xor_sync(0xffffffffu, l, lane); }
                 const int row = tile.row + block * BLOCK_ROWS + fragment_row(tile.thread, 2 * h);
-                if (tile.thread % 4 == 0 && row < in.M) {
+                if (tile.thread % 4 == 0 && row < in.M && tile.column < in.N) {
                     in.log_sums[(int64_t)row * tiles + tile.column / BN] = {m, l};
                 }
             }

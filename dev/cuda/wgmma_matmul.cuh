@@ -1,11 +1,10 @@
 /*
 GEMM on Hopper, D (M,N) = A B^T with 16-bit operands and fp32 accumulation: persistent CTAs, wgmma fed by TMA.
 Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A and B each. Warpgroups 1 and 2 are consumers:
-- cooperative: both have rows of the CTA's tile. Consumer 0 begins with a lead of some k-blocks; each keeps the lead that the
-  other's epilogue gives it, so that one multiplies while the other stores.
+- cooperative: both have rows of the CTA's tile. While one stores, the other multiplies: it gets ahead by some k-blocks.
 - ping-pong: each has every other tile of the CTA to itself, and begins once the other has issued its last k-block (a parity
   tells only a pass over the ring from the one before): one multiplies, the other stores.
-The CTAs of a cluster have tiles one below the other. Each loads its A, and its part of the common B into all of them.
+CTAs of a cluster whose tiles share rows of A or B load a part of them each, into all that share them.
 
     barrier     ends when                                                               waited for by
     full[n]     the stage's bytes are there, of this CTA's loads and the others'        consumers, parity of the pass
@@ -23,8 +22,8 @@ namespace wgmma {
 template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct MatmulTiles {
     typedef TILE T;
     typedef EPILOGUE Epilogue;
-    typedef OperandTile<T::BM, A_MN_MAJOR, 1> TileA;
-    typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster> TileB;
+    typedef OperandTile<T::BM, A_MN_MAJOR, T::cluster_n> TileA;
+    typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster_m> TileB;
     static constexpr int gemms = Epilogue::partial_tiles ? MAX_GEMMS : 1; // at most, of one launch
     static constexpr int threads = 3 * WARPGROUP_SIZE, producer_registers = 40, consumer_registers = 232;
     static constexpr int stage_bytes = TileA::bytes + TileB::bytes;
@@ -34,8 +33,6 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int sum_rows = Epilogue::column_sums ? 4 : 1;
     static constexpr int other_bytes = 2 * (chunks * SWIZZLE_BOX + sum_rows * 256) + 512;
     static constexpr int stages = (227 * 1024 - other_bytes) / stage_bytes;
-    // By how many k-blocks consumer 0 of a cooperative tile goes ahead in the beginning: a stage is read, one is loaded.
-    static constexpr int lead = stages > 3 ? stages - 2 : 1;
 
     struct Shared {
         char A[stages][TileA::bytes], B[stages][TileB::bytes];
@@ -48,7 +45,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses BAR_EPILOGUE + w.
     enum NamedBarrier {
         BAR_EPILOGUE = 1, // 128 threads of consumer w
-        BAR_ORDER = 3,    // 256: consumer w waits, the other arrives: w may begin with its k-blocks
+        BAR_ORDER = 3,    // 256: ping-pong: consumer w waits, the other arrives: w may begin with its k-blocks
     };
 };
 
@@ -61,39 +58,40 @@ template <class C> struct MatmulParams {
 // The rank of this CTA in its cluster.
 template <class T> __device__ inline int cta_rank() { return T::cluster > 1 ? cluster_ctarank() : 0; }
 
+// Loads part `part` of a stage of an operand whose first row is `row` into all CTAs that share it, given as bits.
+template <class Operand> __device__ inline void load_operand(char* stage, const CUtensorMap* map, int row, int k,
+                                                             int part, int sharing, Mbarrier& full) {
+#pragma unroll
+    for (int i = 0; i < Operand::boxes; i++) {
+        const uint32_t box = shared_address(stage) + Operand::box_offset(part, i);
+        const int r = row + Operand::box_row(part, i);
+        const int x = Operand::mn_major ? r : k * K_BLOCK, y = Operand::mn_major ? k * K_BLOCK : r;
+        if (Operand::parts > 1) {
+            cp_async_bulk_tensor_multicast(box, map, x, y, full, sharing);
+        } else {
+            cp_async_bulk_tensor(box, map, x, y, full);
+        }
+    }
+}
+
 // The producer thread: loads A and B of every k-block of the CTA's work items.
 template <class C> __device__ inline void produce(typename C::Shared& s, const MatmulParams<C>& p) {
     typedef typename C::TileA A;
     typedef typename C::TileB B;
-    constexpr int cluster = C::T::cluster;
-    const int rank = cta_rank<typename C::T>(), clusters = gridDim.x / cluster;
+    typedef typename C::T T;
+    const int rank = cta_rank<T>(), clusters = gridDim.x / T::cluster;
     PipelineState<C::stages> state;
-    for (int item = blockIdx.x / cluster; item < p.order.items(); item += clusters) {
+    for (int item = blockIdx.x / T::cluster; item < p.order.items(); item += clusters) {
         const WorkItem work = work_item(p.order, item);
         const GemmMaps& maps = p.maps[C::gemms > 1 ? work.gemm : 0];
-        const int row = C::T::row(work, rank), column = work.n * C::T::BN;
+        const int row = T::row(work, rank), column = T::column(work, rank);
 #pragma unroll 1
         for (int k = work.k_begin; k < work.k_end; k++, state.advance()) {
             Mbarrier& full = s.full[state.stage];
             s.empty[state.stage].wait(state.parity ^ 1);
             full.expect_tx(C::stage_bytes);
-#pragma unroll
-            for (int i = 0; i < A::boxes; i++) {
-                const int r = row + A::box_row(0, i), x = A::mn_major ? r : k * K_BLOCK;
-                const int y = A::mn_major ? k * K_BLOCK : r;
-                cp_async_bulk_tensor(shared_address(s.A[state.stage]) + A::box_offset(0, i), &maps.a, x, y, full);
-            }
-#pragma unroll
-            for (int i = 0; i < B::boxes; i++) {
-                const int r = column + B::box_row(rank, i), x = B::mn_major ? r : k * K_BLOCK;
-                const int y = B::mn_major ? k * K_BLOCK : r;
-                const uint32_t box = shared_address(s.B[state.stage]) + B::box_offset(rank, i);
-                if (cluster > 1) {
-                    cp_async_bulk_tensor_multicast(box, &maps.b, x, y, full, (1 << cluster) - 1);
-                } else {
-                    cp_async_bulk_tensor(box, &maps.b, x, y, full);
-                }
-            }
+            load_operand<A>(s.A[state.stage], &maps.a, row, k, T::rank_n(rank), T::sharing_a(rank), full);
+            load_operand<B>(s.B[state.stage], &maps.b, column, k, T::rank_m(rank), T::sharing_b(rank), full);
         }
     }
 }
@@ -112,12 +110,12 @@ template <class C> struct Consumer {
 
     __device__ Consumer(typename C::Shared& s, const MatmulParams<C>& p, int w) : s(s), p(p), w(w) {}
 
-    static __device__ int thread() { return threadIdx.x % WARPGROUP_SIZE; }
+    static __device__ int thread() { return mma::mov_tid_x() % WARPGROUP_SIZE; }
 
     // Releases a stage for this warp, in all CTAs that load into it. No __syncwarp: only wgmma reads stages, and all lanes have
     // waited for it together.
     __device__ void release(int stage) {
-        const int lane = threadIdx.x % WARP_SIZE;
+        const int lane = mma::mov_tid_x() % WARP_SIZE;
         if (T::cluster == 1) {
             if (lane == 0) { s.empty[stage].arrive(); }
         } else if (lane < T::cluster) {
@@ -167,10 +165,7 @@ template <class C> struct Consumer {
     // acc = A B^T of a work item, of which the last k-block may be under way; which finish_multiply() waits for.
     __device__ void multiply(const WorkItem& work, const GemmMaps& maps, int row, int column) {
         const int k_blocks = work.k_blocks();
-        // The other may begin once this consumer has issued so many k-blocks: in ping-pong all of every tile; otherwise
-        // consumer 0 its lead in the first tile, for which consumer 1 waits.
-        const int ahead = T::pingpong ? k_blocks : tiles == 0 && w == 0 ? min(C::lead, k_blocks) : 0;
-        if (T::pingpong || (tiles == 0 && w == 1)) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
+        if (T::pingpong) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
         int last = 0; // the stage before `state`
 #pragma unroll 1
         for (int k = 0; k < k_blocks; k++) {
@@ -181,10 +176,10 @@ template <class C> struct Consumer {
                 release(last);
             }
             if (Epilogue::has_aux && k == min(1, k_blocks - 1)) { load_aux(maps, row, column); }
-            if (k == ahead - 1) { bar_arrive(C::BAR_ORDER + 1 - w, 2 * WARPGROUP_SIZE); }
             last = state.stage;
             state.advance();
         }
+        if (T::pingpong) { bar_arrive(C::BAR_ORDER + 1 - w, 2 * WARPGROUP_SIZE); }
     }
     __device__ void finish_multiply() {
         wgmma_wait_group<0>();
@@ -206,7 +201,7 @@ template <class C> struct Consumer {
             }
             const GemmMaps& maps = p.maps[C::gemms > 1 ? work.gemm : 0];
             const ConsumerTile tile = {T::row(work, rank) + T::consumer_row(w),
-                                       work.n * T::BN,
+                                       T::column(work, rank),
                                        T::partial_row(work, rank) + T::consumer_row(w),
                                        work.partial >= 0,
                                        thread(),
@@ -258,7 +253,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 // The second kernel of a split: D = or += the sum of the partial tiles, in the order of K.
 
 struct PartialTiles {
-    const float* partial; // (items, cluster_rows, BN)
+    const float* partial; // (items, CTAs of a cluster, BM, BN)
     float* out[MAX_GEMMS];
     GemmSize size[MAX_GEMMS];
     TileOrder order;
@@ -268,10 +263,11 @@ struct PartialTiles {
 // A thread adds four neighbours of a row of a tile.
 template <class T> __global__ void __launch_bounds__(256, 4)
     add_partial_tiles_kernel(const __grid_constant__ PartialTiles p) {
-    constexpr int tile_size = T::cluster_rows * T::BN;
+    constexpr int cta_size = T::BM * T::BN, tile_size = T::cluster * cta_size;
     const int tile = blockIdx.x / (tile_size / 1024), i = (blockIdx.x % (tile_size / 1024) * 256 + threadIdx.x) * 4;
     const WorkItem work = work_item(p.order, p.order.whole + tile);
-    const int row = work.m * T::cluster_rows + i / T::BN, column = work.n * T::BN + i % T::BN;
+    const int row = T::row(work, i / cta_size) + i % cta_size / T::BN;
+    const int column = T::column(work, i / cta_size) + i % T::BN;
     if (row >= p.size[work.gemm].M || column >= p.size[work.gemm].N) { return; }
     f128 sum = {};
     for (int split = 0; split < p.order.splits; split++) {
@@ -300,8 +296,36 @@ template <class C> struct Gemm {
     const floatX* aux;
 };
 
-template <class C> static inline TileOrder order_of(const GemmSize* sizes, int gemms, int num_sms) {
-    return tile_order(sizes, gemms, C::T::cluster_rows, C::T::BN, num_sms / C::T::cluster, C::Epilogue::partial_tiles);
+template <class C> static inline TileOrder order_of(const GemmSize* sizes, int gemms, int clusters) {
+    return tile_order(sizes, gemms, C::T::cluster_rows, C::T::cluster_columns, clusters, C::Epilogue::partial_tiles);
+}
+
+// A launch of `clusters` clusters; the attribute must live as long as the configuration.
+template <class C>
+static inline cudaLaunchConfig_t launch_config(cudaLaunchAttribute* cluster, int clusters, cudaStream_t stream) {
+    cluster->id = cudaLaunchAttributeClusterDimension;
+    cluster->val.clusterDim = {C::T::cluster, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = clusters * C::T::cluster;
+    config.blockDim = C::threads;
+    config.dynamicSmemBytes = C::shared_bytes;
+    config.stream = stream;
+    config.attrs = cluster, config.numAttrs = 1;
+    return config;
+}
+
+// How many clusters the GPU holds at once, with a CTA on each SM. GPCs have an even number of SMs, but not always a multiple of
+// four: the occupancy calculator knows.
+template <class C> static inline Status num_clusters(int* clusters) {
+    auto kernel = matmul_kernel<C>;
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    TRY(hopper_num_sms(clusters));
+    *clusters /= C::T::cluster;
+    TRY(cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)));
+    if (C::T::cluster <= 2) { return STATUS_OK; }
+    cudaLaunchAttribute cluster;
+    const cudaLaunchConfig_t config = launch_config<C>(&cluster, *clusters, 0);
+    return cuda_try(cudaOccupancyMaxActiveClusters(clusters, kernel, &config));
 }
 
 template <class Operand> static inline Status operand_map(CUtensorMap* map, const floatX* x, int rows, int K) {
@@ -318,54 +342,39 @@ template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm<C>&
     return STATUS_OK;
 }
 
-// Launches the kernel on parameters that are complete, with one persistent CTA per SM.
-template <class C> static inline Status launch_kernel(const MatmulParams<C>& p, int num_sms, cudaStream_t stream) {
-    auto kernel = matmul_kernel<C>;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    TRY(cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)));
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {C::T::cluster, 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = min(p.order.items(), num_sms / C::T::cluster) * C::T::cluster;
-    config.blockDim = C::threads;
-    config.dynamicSmemBytes = C::shared_bytes;
-    config.stream = stream;
-    config.attrs = &attribute, config.numAttrs = 1;
-    return cuda_try(cudaLaunchKernelEx(&config, kernel, p));
-}
-
 // The bytes of the partial tiles of a launch, a multiple of 1024.
 template <class C> static inline size_t partial_tile_bytes(const TileOrder& o) {
-    return sizeof(float) * C::T::cluster_rows * C::T::BN * (size_t)(o.items() - o.whole);
+    return sizeof(float) * C::T::cluster_rows * C::T::cluster_columns * (size_t)(o.items() - o.whole);
 }
 
 // Launches `gemms` GEMMs together. in: what the epilogue needs; partial_tiles: memory for them, for the Gradient epilogue.
 template <class C> static inline Status launch_gemms(const Gemm<C>* g, int gemms, EpilogueInput in,
                                                      float* partial_tiles, cudaStream_t stream) {
-    int num_sms;
+    int clusters;
     MatmulParams<C> p = {};
     PartialTiles add = {};
-    TRY(hopper_num_sms(&num_sms));
+    TRY(num_clusters<C>(&clusters));
     for (int n = 0; n < gemms; n++) {
         TRY(gemm_maps<C>(&p.maps[n], g[n]));
         add.size[n] = g[n].size;
     }
-    p.order = order_of<C>(add.size, gemms, num_sms);
+    p.order = order_of<C>(add.size, gemms, clusters);
     p.in = in, p.in.M = g[0].size.M, p.in.N = g[0].size.N, p.in.write_second = g[0].second != nullptr;
     if constexpr (C::Epilogue::partial_tiles) {
-        const int64_t rows = (int64_t)(p.order.items() - p.order.whole) * C::T::cluster_rows;
+        const int64_t rows = (int64_t)(p.order.items() - p.order.whole) * C::T::cluster * C::T::BM;
         for (int n = 0; n < gemms && rows > 0; n++) {
             TRY(tensor_map_of_matrix(&p.maps[n].second, partial_tiles, rows, C::T::BN, BLOCK_ROWS));
             add.out[n] = g[n].out;
         }
     }
-    TRY(launch_kernel<C>(p, num_sms, stream));
+    cudaLaunchAttribute cluster;
+    const cudaLaunchConfig_t config = launch_config<C>(&cluster, min(p.order.items(), clusters), stream);
+    TRY(cuda_try(cudaLaunchKernelEx(&config, matmul_kernel<C>, p)));
     if constexpr (C::Epilogue::partial_tiles) {
         const int tiles = p.order.split_tiles();
         if (tiles == 0) { return STATUS_OK; }
         add.partial = partial_tiles, add.order = p.order, add.accumulate = in.accumulate;
-        const int blocks = tiles * (C::T::cluster_rows * C::T::BN / 1024);
+        const int blocks = tiles * (C::T::cluster_rows * C::T::cluster_columns / 1024);
         add_partial_tiles_kernel<typename C::T><<<blocks, 256, 0, stream>>>(add);
         return cuda_try(cudaGetLastError());
     }

@@ -4,7 +4,7 @@ which cluster takes which tile and which part of K, where TMA and wgmma expect a
 which element of an accumulator a thread holds.
 
 A GEMM is D (M,N) = A B^T with A (M,K) and B (N,K), whichever of their dimensions is contiguous in memory. A k-block is 64 of
-K. A tile of D belongs to a cluster, whose CTAs have the parts one below the other.
+K. A tile of D belongs to a cluster, whose CTAs have parts of it.
 */
 #ifndef WGMMA_SCHEDULE_CUH
 #define WGMMA_SCHEDULE_CUH
@@ -101,31 +101,49 @@ constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int
     return o;
 }
 
-// The shape of a CTA's work. ROW_BLOCKS: blocks of 64 rows of a consumer warpgroup; BN: columns of a tile; CLUSTER: CTAs of a
-// cluster. PINGPONG: the consumers have every other work item of the CTA each; otherwise both have rows of every one.
-template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER> struct Tile {
-    static constexpr int row_blocks = ROW_BLOCKS, BN = BN_, cluster = CLUSTER;
+// The shape of a CTA's work. ROW_BLOCKS: blocks of 64 rows of a consumer warpgroup; BN: columns of a CTA's tile. PINGPONG: the
+// consumers have every other work item of the CTA each; otherwise both have rows of every one. A cluster's tile is CLUSTER_M by
+// CLUSTER_N tiles of a CTA, down the columns first: those in a row share A, those in a column share B.
+template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N = 1> struct Tile {
+    static constexpr int row_blocks = ROW_BLOCKS, BN = BN_;
     static constexpr bool pingpong = PINGPONG;
-    static constexpr int BM = (pingpong ? 1 : 2) * row_blocks * BLOCK_ROWS, cluster_rows = BM * cluster;
-    // Arrivals that release a stage: of the 4 warps of each consumer that reads it, in all CTAs that its loads go to.
+    static constexpr int BM = (pingpong ? 1 : 2) * row_blocks * BLOCK_ROWS;
+    static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N, cluster = cluster_m * cluster_n;
+    static constexpr int cluster_rows = BM * cluster_m, cluster_columns = BN * cluster_n;
+    // Arrivals that release a stage: of the 4 warps of each consumer that reads it, in all CTAs.
     static constexpr int releases = 4 * (pingpong ? 1 : 2) * cluster;
 
-    // The first row of CTA `rank` in D, and in the tensor of partial tiles; the first row of consumer w in the CTA's.
+    // Where CTA `rank` is in the cluster's tile, and the CTAs that share its A and its B, as bits.
+    __host__ __device__ static constexpr int rank_m(int rank) { return rank % cluster_m; }
+    __host__ __device__ static constexpr int rank_n(int rank) { return rank / cluster_m; }
+    __host__ __device__ static constexpr int sharing_a(int rank) {
+        int ranks = 0;
+        for (int n = 0; n < cluster_n; n++) { ranks |= 1 << (rank_m(rank) + n * cluster_m); }
+        return ranks;
+    }
+    __host__ __device__ static constexpr int sharing_b(int rank) {
+        return ((1 << cluster_m) - 1) << rank_n(rank) * cluster_m;
+    }
+    // The CTA's first row and column in D, and first row in the tensor of partial tiles; consumer w's first row in the CTA's.
     __host__ __device__ static constexpr int row(const WorkItem& work, int rank) {
-        return work.m * cluster_rows + rank * BM;
+        return work.m * cluster_rows + rank_m(rank) * BM;
+    }
+    __host__ __device__ static constexpr int column(const WorkItem& work, int rank) {
+        return work.n * cluster_columns + rank_n(rank) * BN;
     }
     __host__ __device__ static constexpr int partial_row(const WorkItem& work, int rank) {
-        return work.partial * cluster_rows + rank * BM;
+        return (work.partial * cluster + rank) * BM;
     }
     __host__ __device__ static constexpr int consumer_row(int w) { return pingpong ? 0 : w * row_blocks * BLOCK_ROWS; }
     // Whether consumer w has part in the n-th work item of its CTA.
     __host__ __device__ static constexpr bool takes(int w, int n) { return !pingpong || n % 2 == w; }
 };
 
-// The tiles that race, rows x columns; x2: in clusters of two
+// The tiles that race, rows x columns; x2: in clusters of two, x2x2: of two by two
 typedef Tile<1, 256, false, 2> Tile128x256x2;
 typedef Tile<1, 256, false, 1> Tile128x256;
 typedef Tile<2, 128, true, 2> PingPong128x128x2;
+typedef Tile<2, 128, true, 2, 2> PingPong128x128x2x2;
 typedef Tile<1, 256, true, 2> PingPong64x256x2;
 
 // ----------------------------------------------------------------------------

@@ -15,14 +15,14 @@ using namespace wgmma;
 // D in blocks of 64 rows by a tile's columns: k-blocks seen, as a sum of k + 1 and a count. Partial tiles are all different.
 template <class T> static bool every_element_once(const std::vector<GemmSize>& sizes, int num_sms, bool split) {
     const int clusters = num_sms / T::cluster, gemms = (int)sizes.size();
-    const TileOrder o = tile_order(sizes.data(), gemms, T::cluster_rows, T::BN, clusters, split);
+    const TileOrder o = tile_order(sizes.data(), gemms, T::cluster_rows, T::cluster_columns, clusters, split);
     struct Block {
         int64_t count = 0, sum = 0;
         int whole = 0, partial = 0;
     };
     std::vector<std::vector<Block>> D;
     for (const GemmSize& s : sizes) { D.emplace_back((size_t)CEIL_DIV(s.M, 64) * CEIL_DIV(s.N, T::BN)); }
-    std::vector<int> partial_rows((size_t)(o.items() - o.whole) * T::cluster_rows / 64);
+    std::vector<int> partial_rows((size_t)(o.items() - o.whole) * T::cluster * T::BM / 64);
     for (int cluster = 0; cluster < clusters; cluster++) {
         for (int item = cluster, n = 0; item < o.items(); item += clusters, n++) {
             const WorkItem work = work_item(o, item);
@@ -39,9 +39,9 @@ template <class T> static bool every_element_once(const std::vector<GemmSize>& s
                 if (work.partial >= 0) {
                     partial_rows.at((T::partial_row(work, rank) + T::consumer_row(w) + block) / 64)++;
                 }
-                if (row >= s.M) { continue; } // TMA does not store it
-                if (work.n * T::BN >= s.N) { return false; }
-                Block& d = D[work.gemm][(size_t)row / 64 * CEIL_DIV(s.N, T::BN) + work.n];
+                const int column = T::column(work, rank);
+                if (row >= s.M || column >= s.N) { continue; } // TMA does not store it
+                Block& d = D[work.gemm][(size_t)row / 64 * CEIL_DIV(s.N, T::BN) + column / T::BN];
                 (work.partial >= 0 ? d.partial : d.whole)++;
                 for (int k = work.k_begin; k < work.k_end; k++) { d.count++, d.sum += k + 1; }
             }
@@ -72,7 +72,7 @@ template <class T> static bool every_element_once(const std::vector<GemmSize>& s
 }
 
 template <class T> static void test_order() {
-    for (int num_sms : {2, 3, 78, 114, 132}) {
+    for (int num_sms : {4, 7, 78, 114, 132}) {
         for (int M : {1, 63, 64, 65, 128, 200, 256, 257, 1000, 5000}) {
             for (int N : {8, 64, 120, 256, 264, 768, 2304}) {
                 for (int K : {1, 8, 64, 65, 200, 768}) {
@@ -227,7 +227,6 @@ enum Fault {
     CONSUMER_STAYS,      // a ping-pong consumer does not skip the other's k-blocks
     BYTES_OF_ONE_CTA,    // full expects the bytes of this CTA's loads only
     NO_TURNS,            // .. or waits for its own while the other has passes over the ring to go
-    LEAD_OF_THE_RING,    // consumer 0 has to get further ahead than the ring is long
 };
 
 // An mbarrier (PTX ISA 9.7.13.15): a phase ends when no arrivals and no bytes are pending.
@@ -245,7 +244,7 @@ struct SimulatedBarrier {
 
 template <class C> struct RingSimulation {
     typedef typename C::T T;
-    static constexpr int parts = 1 + T::cluster; // of a stage: A, and the parts of B
+    static constexpr int parts = T::cluster_n + T::cluster_m; // of a stage: of A, and of B
     struct Load {
         int cta, stage, part, tag;
     };
@@ -259,7 +258,7 @@ template <class C> struct RingSimulation {
         std::vector<Step> program[3]; // producer, consumers
         size_t next[3] = {};          // step
         int phase[3] = {};            // 0: waits for its barrier; 1: has issued the k-block, releases the one before
-        bool may_begin[2] = {T::pingpong, false}; // BAR_ORDER
+        bool may_begin[2] = {true, false}; // BAR_ORDER
     } cta[T::cluster];
     std::vector<Load> loads; // under way
     Fault fault;
@@ -296,8 +295,12 @@ template <class C> struct RingSimulation {
         const int stage = step.state.stage;
         if (!c.empty[stage].ended(step.state.parity ^ (fault != PRODUCER_PARITY))) { return false; }
         c.full[stage].expect_tx(fault == BYTES_OF_ONE_CTA ? 2 : parts);
-        loads.push_back({rank, stage, 0, step.tag});
-        for (int to = 0; to < T::cluster; to++) { loads.push_back({to, stage, 1 + rank, step.tag}); }
+        for (int to = 0; to < T::cluster; to++) {
+            if (T::sharing_a(rank) >> to & 1) { loads.push_back({to, stage, T::rank_n(rank), tag_of_a(step, rank)}); }
+            if (T::sharing_b(rank) >> to & 1) {
+                loads.push_back({to, stage, T::cluster_n + T::rank_m(rank), tag_of_b(step, rank)});
+            }
+        }
         c.next[0]++;
         return true;
     }
@@ -307,11 +310,17 @@ template <class C> struct RingSimulation {
         cta[load.cta].content[load.stage][load.part] = load.tag;
         cta[load.cta].full[load.stage].complete(1);
     }
-    void read(const Cta& c, const Step& step) { // the stage holds the k-block
-        for (int part = 0; part < parts; part++) { good &= c.content[step.state.stage][part] == step.tag; }
+    // What the stage holds of a k-block: of the rows, or the columns, of the CTA
+    static int tag_of_a(const Step& step, int rank) { return step.tag * 16 + T::rank_m(rank); }
+    static int tag_of_b(const Step& step, int rank) { return step.tag * 16 + 8 + T::rank_n(rank); }
+    void read(int rank, const Step& step) {
+        for (int part = 0; part < parts; part++) {
+            const int tag = part < T::cluster_n ? tag_of_a(step, rank) : tag_of_b(step, rank);
+            good &= cta[rank].content[step.state.stage][part] == tag;
+        }
     }
     void release(int rank, const Step& step) {
-        read(cta[rank], step); // still
+        read(rank, step); // still
         for (int to = 0; to < T::cluster; to++) {
             if (fault == RELEASES_OWN_CTA && to != rank) { continue; }
             for (int warp = 0; warp < 4; warp++) { cta[to].empty[step.state.stage].arrive(); }
@@ -322,20 +331,18 @@ template <class C> struct RingSimulation {
         const size_t n = c.next[1 + w];
         const Step& step = c.program[1 + w][n];
         if (c.phase[1 + w] == 0) {
-            const bool ordered = T::pingpong ? fault != NO_TURNS : step.tile == 0 && w == 1;
+            const bool ordered = T::pingpong && fault != NO_TURNS;
             if (ordered && step.k == 0 && !c.may_begin[w]) { return false; }
             if (!c.full[step.state.stage].ended(step.state.parity)) { return false; }
-            read(c, step);
+            read(rank, step);
             if (ordered && step.k == 0) { c.may_begin[w] = false; }
-            const int lead = fault == LEAD_OF_THE_RING ? C::stages + 1 : C::lead;
-            const int first = T::pingpong || lead > step.k_blocks ? step.k_blocks : lead;
-            if ((T::pingpong || (step.tile == 0 && w == 0)) && step.k == first - 1) { c.may_begin[1 - w] = true; }
+            if (step.k == step.k_blocks - 1) { c.may_begin[1 - w] = true; }
             if (fault == RELEASES_BEFORE) { release(rank, step); }
             c.phase[1 + w] = 1;
             return true;
         }
         if (fault == RELEASES_BEFORE) { // wgmma reads on
-            read(c, step);
+            read(rank, step);
         } else {
             if (step.k > 0) { release(rank, c.program[1 + w][n - 1]); }
             if (step.k == step.k_blocks - 1) { release(rank, step); }
@@ -367,8 +374,8 @@ template <class C> struct RingSimulation {
 };
 
 template <class C> static bool ring_works(const std::vector<GemmSize>& sizes, int clusters, Fault fault) {
-    const TileOrder o =
-        tile_order(sizes.data(), (int)sizes.size(), C::T::cluster_rows, C::T::BN, clusters, C::Epilogue::partial_tiles);
+    const TileOrder o = tile_order(sizes.data(), (int)sizes.size(), C::T::cluster_rows, C::T::cluster_columns, clusters,
+                                   C::Epilogue::partial_tiles);
     for (int cluster = 0; cluster < clusters && cluster < o.items(); cluster++) {
         for (unsigned seed = 0; seed < 8; seed++) {
             if (!RingSimulation<C>(o, cluster, clusters, fault).run(seed)) { return false; }
@@ -378,7 +385,7 @@ template <class C> static bool ring_works(const std::vector<GemmSize>& sizes, in
 }
 
 template <class C> static void test_ring() {
-    const int rows = C::T::cluster_rows, columns = C::T::BN;
+    const int rows = C::T::cluster_rows, columns = C::T::cluster_columns;
     const std::vector<GemmSize> long_tiles = {{5 * rows, 2 * columns, 800}};
     CHECK(ring_works<C>(long_tiles, 3, NO_FAULT));
     for (int k_blocks : {1, 2, 3, 5, 12}) { CHECK(ring_works<C>({{7 * rows, columns, k_blocks * 64}}, 2, NO_FAULT)); }
@@ -392,12 +399,11 @@ template <class C> static void test_ring() {
     CHECK(!ring_works<C>(long_tiles, 3, ONE_RELEASE_TOO_FEW));
     CHECK(ring_works<C>(long_tiles, 3, CONSUMER_STAYS) == !C::T::pingpong);
     CHECK(ring_works<C>(long_tiles, 3, NO_TURNS) == !C::T::pingpong);
-    CHECK(ring_works<C>(long_tiles, 3, LEAD_OF_THE_RING) == C::T::pingpong);
 }
 
 // A configuration: it fits the shared memory, has a ring that is worth its name, and its operands are found.
 template <class C> static void test_configuration() {
-    CHECK(C::shared_bytes <= 227 * 1024 && C::stages >= 3 && C::lead >= 1 && C::lead < C::stages);
+    CHECK(C::shared_bytes <= 227 * 1024 && C::stages >= 3);
     CHECK(sizeof(typename C::Shared) == C::shared_bytes && offsetof(typename C::Shared, chunks) % 1024 == 0);
     CHECK(operand_is_found<typename C::TileA>(64) && operand_is_found<typename C::TileB>(C::T::BN));
     CHECK(!operand_is_found<typename C::TileA>(64, 16) && !operand_is_found<typename C::TileB>(C::T::BN, 128));
@@ -417,6 +423,7 @@ int main(void) {
     test_tile<Tile128x256x2>();
     test_tile<Tile128x256>();
     test_tile<PingPong128x128x2>();
+    test_tile<PingPong128x128x2x2>();
     test_tile<PingPong64x256x2>();
     test_balance();
     test_fragments();
