@@ -80,7 +80,7 @@ for variant in "${variants[@]}"; do
         shapes=("-b 1 -h 2 -t 130 -d 64")
         case $program in
         */attention_decode_*) shapes=("-b 3 -h 2 -t 600 -d 64" "-b 3 -h 2 -t 600 -d 96") ;;
-        */matmul_wgmma_*) shapes=("-r 400 -i 648 -o 776") ;;
+        */matmul_wgmma_*) shapes=("-r 400 -i 392 -o 456") ;;
         */matmul_*) shapes=("-r 130 -i 64 -o 136") ;;
         */attention_*_flash1_*) shapes=("-b 1 -h 2 -t 66 -d 32") ;;
         */attention_*_wgmma_*)
