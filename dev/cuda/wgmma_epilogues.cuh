@@ -254,8 +254,8 @@ struct Logits : Elementwise<Plain> {
                 }
             }
         }
-        Elementwise<Plain>::store(
-            acc, [] {}, aux, ring, maps, in, tile);
+        const auto finished = [] {};
+        Elementwise<Plain>::store(acc, finished, aux, ring, maps, in, tile);
     }
 };
 
