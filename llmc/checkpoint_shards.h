@@ -144,7 +144,7 @@ static inline Status shards_ask_(CheckpointSource* from, GPT2Block block, size_t
 static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest* asked, int rank, int* failed) {
     Comm* comm = shards_comm(from->model);
     char message[STATUS_BYTES];
-    ShardsAnswer answer;
+    ShardsAnswer answer = {0, 0, 0};
     size_t first = (size_t)asked->offset / sizeof(float), count = (size_t)asked->bytes / sizeof(float);
     TRY(comm_background_receive(comm, rank, &answer, sizeof(answer)));
     if (answer.failed) {
