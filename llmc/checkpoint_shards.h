@@ -19,7 +19,9 @@ time. Every save ends with one message to every process, also one that fails: wh
 #include "parameter_layout.h"
 
 // Blocks go through a buffer of this many bytes: few calls, and it stays in the cache from the copy to the write.
-enum { CHECKPOINT_BUFFER = 4 << 20 };
+#ifndef CHECKPOINT_BUFFER // a test may have a smaller one, and so a smaller model
+#define CHECKPOINT_BUFFER ((size_t)4 << 20)
+#endif
 
 enum { SHARDS_END = -1 }; // instead of a block: the save is over, and a ShardsEnd follows
 

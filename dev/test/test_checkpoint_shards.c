@@ -3,6 +3,7 @@ llmc/checkpoint_shards.h and what is built on it, in several processes: the file
 them; any number of processes reads them; and whatever goes wrong in a save, in any of the processes, leaves the last
 checkpoint, and all of them know. Also built with -fsanitize=thread (make check-tsan-test_checkpoint_shards).
 */
+#define CHECKPOINT_BUFFER ((size_t)1 << 20)
 #include "llmc/checkpoint_writer.h"
 
 #include <signal.h>
@@ -11,7 +12,7 @@ checkpoint, and all of them know. Also built with -fsanitize=thread (make check-
 #include "checkpoint_fixture.h"
 #include "comm_processes.h"
 
-static const GPT2Config config = {32, V, 128, 3, 3, 192}; // blocks of two pieces; every process has numbers of each
+static const GPT2Config config = {32, V, 128, 3, 3, 96}; // blocks of two pieces; every process has numbers of each
 
 // What the processes do, set before they begin
 static int zero = 1, in_background = 1, fault_rank = -1;
@@ -234,7 +235,7 @@ static void limit(rlim_t bytes) {
     setrlimit(RLIMIT_FSIZE, &r);
 }
 static void fill_the_disk(Comm* c) {
-    if (comm_rank(c) == 0) { limit((rlim_t)8 << 20); } // in the state, in the middle of its second block
+    if (comm_rank(c) == 0) { limit((rlim_t)2 << 20); } // in the state, in the middle of its second block
 }
 static void clear_the_disk(Comm* c) {
     if (comm_rank(c) == 0) { limit(RLIM_INFINITY); }
