@@ -27,7 +27,7 @@ static void one_flag_less(CommSettings* s) { s->settings = s->rank == 1 ? "-b 4\
 static void other_size(CommSettings* s) { s->size = s->rank == 1 ? 3 : s->size; }
 static void same_rank(CommSettings* s) { s->rank = s->rank == 2 ? 1 : s->rank; }
 static void other_job(CommSettings* s) {
-    s->connect_timeout = 0.6;
+    s->connect_timeout = 2.0;
     s->token = s->rank == 1 ? "another" : s->token;
 }
 static char long_token[300];
@@ -59,8 +59,8 @@ static void started_alike_or_not_at_all(void) {
           ended_with(1, "two processes were started as rank 1"));
     CHECK(processes[2].exit_code == 1 && strstr(processes[2].text, "two processes were started as rank 1"));
     run(2, barrier, other_job);
-    CHECK(ended_with(0, "1 of 2 processes have not come within 0.6 s"));
-    CHECK(ended_with(1, "rank 0 belongs to another job") && processes[1].ended < 0.5);
+    CHECK(ended_with(0, "1 of 2 processes have not come within 2 s"));
+    CHECK(ended_with(1, "rank 0 belongs to another job") && processes[1].ended < processes[0].ended);
     run(1, barrier, NULL);
     CHECK(all_ended_well(1));
     run(2, barrier, too_long_token);
@@ -88,13 +88,13 @@ static void without_rank_0(CommSettings* s) {
 }
 static void rank_0_ends(CommSettings* s) {
     if (s->rank == 0) { // it has accepted the others, and is killed
-        poll(NULL, 0, 200);
+        poll(NULL, 0, 1000);
         raise(SIGKILL);
     }
 }
 static void rank_1_ends(CommSettings* s) {
-    if (s->rank == 1) { ualarm(200000, 0); }
-    if (s->rank == 2) { poll(NULL, 0, 500); }
+    if (s->rank == 1) { alarm(1); }
+    if (s->rank == 2) { poll(NULL, 0, 2000); }
 }
 
 static void no_rank_0_is_said(void) {
@@ -112,7 +112,7 @@ static void no_rank_0_is_said(void) {
     CHECK(ended_with(1, "no connection to 127.0.0.1 port ") && strstr(processes[1].text, "--connect-timeout"));
     run(3, barrier, rank_0_ends);
     for (int i = 1; i < 3; i++) {
-        CHECK(ended_with(i, "rank 0 has ended while the others came") && processes[i].ended < 5.0);
+        CHECK(ended_with(i, "rank 0 has ended while the others came") && processes[i].ended < 15.0);
     }
     run(3, barrier, rank_1_ends);
     CHECK(ended_with(0, "rank 1 has ended while the others came") && processes[1].exit_code == -SIGALRM);
@@ -166,7 +166,7 @@ static int connect_here(void) {
     int fd = -1;
     struct sockaddr_in to;
     check(comm_resolve_(&to, "127.0.0.1", port));
-    check(comm_connect_(&fd, to, wall_seconds() + 5.0, NULL));
+    check(comm_connect_(&fd, to, wall_seconds() + 15.0, NULL));
     return fd;
 }
 static void rank_0_late(CommSettings* s) {
@@ -194,7 +194,7 @@ static void strangers_hold_up_nobody(void) {
     }
     close(fd);
     finish(3);
-    CHECK(all_ended_well(3) && processes[0].ended < 5.0);
+    CHECK(all_ended_well(3) && processes[0].ended < 15.0);
     for (int i = 0; i < SILENT + LOUD; i++) { close(fds[i]); }
 }
 
@@ -205,7 +205,7 @@ static void other_programs_are_said(void) {
     started = wall_seconds();
     start(1, 2, barrier, NULL);
     struct pollfd p = {listener, POLLIN, 0};
-    poll(&p, 1, 5000);
+    poll(&p, 1, 15000);
     int fd = accept(listener, NULL, NULL);
     CHECK(send(fd, "SSH-2.0-Server\r\n", 16, MSG_NOSIGNAL) == 16);
     processes[0] = processes[1];
@@ -235,7 +235,7 @@ static void by_file_without_token(CommSettings* s) {
 }
 static void by_file_of_two_jobs(CommSettings* s) {
     by_file_here(s);
-    s->connect_timeout = 0.6;
+    s->connect_timeout = 2.0;
     s->token = s->rank == 1 ? "another" : s->token;
 }
 static void by_file_other_flag(CommSettings* s) {
@@ -318,7 +318,7 @@ static void processes_meet_by_a_file(void) {
     CHECK(!file_exists(rendezvous));
     begin(2, barrier, by_file_of_two_jobs);
     struct stat st;
-    for (int i = 0; i < 100 && stat(rendezvous, &st) != 0; i++) { poll(NULL, 0, 10); }
+    for (int i = 0; i < 1500 && stat(rendezvous, &st) != 0; i++) { poll(NULL, 0, 10); }
     CHECK((st.st_mode & 0777) == 0600);
     finish(2);
     CHECK(ended_with(1, "the rendezvous file ") && strstr(processes[1].text, " is of another job, process "));

@@ -174,12 +174,12 @@ static void many_keys_are_held_apart_quickly(void) {
         at += (size_t)sprintf(text + at, "%c\"k%d\":0", i == 0 ? '{' : ',', i * 7919 % 30000);
     }
     sprintf(text + at, "}");
-    double start = wall_seconds();
+    clock_t start = clock(); // of this process: other work on the machine is not in it
     CHECK(parse(text) == STATUS_OK);
     json_free(&json);
     sprintf(text + at, ",\"k17\":0}");
     CHECK(refuses(text, "\"k17\" stands twice"));
-    CHECK(wall_seconds() - start < 5.0);
+    CHECK((double)(clock() - start) / CLOCKS_PER_SEC < 5.0);
     free(text);
 }
 

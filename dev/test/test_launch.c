@@ -443,7 +443,7 @@ static void the_cause_is_said_by_who_knows_it(void) {
     double start = wall_seconds();
     child = run(3, 1, act_killed_alone);
     CHECK(ended(&child, 1, "error: rank 1 was killed by signal 15 (SIGTERM)\n"));
-    CHECK(wall_seconds() - start < 6.0); // the others are killed after --fault-timeout
+    CHECK(wall_seconds() - start < 30.0); // the others are killed after --fault-timeout
     child = run(2, 1, act_no_word);
     CHECK(ended(&child, 1, "error: rank 1: no word for 5 s\n"));
 }
@@ -456,18 +456,18 @@ static void act_steps(const Launch* l) {
     signals_begin_steps();
     shared->pid[l->rank] = getpid();
     __atomic_add_fetch(&shared->ready, 1, __ATOMIC_SEQ_CST);
-    for (int i = 0; i < 400 && !signals_stop(); i++) {
+    for (int i = 0; i < 4000 && !signals_stop(); i++) {
         sleep_ms(5);
         if (signals_take_save()) { __atomic_add_fetch(&shared->saves, 1, __ATOMIC_SEQ_CST); }
     }
     if (signals_stop()) { __atomic_add_fetch(&shared->stops, 1, __ATOMIC_SEQ_CST); }
-    sleep_ms(l->size == 3 ? 600 : 0); // a save, in which a second signal ends it
+    sleep_ms(l->size == 3 ? 1200 : 0); // a save, in which a second signal ends it
 }
 
 static void begin_steps(int processes) {
     memset(shared, 0, sizeof(*shared));
     begin(processes, 1, act_steps);
-    for (int i = 0; i < 1000 && shared->ready < processes; i++) { sleep_ms(5); }
+    for (int i = 0; i < 4000 && shared->ready < processes; i++) { sleep_ms(5); }
     CHECK(shared->ready == processes);
 }
 
@@ -521,7 +521,7 @@ static void no_process_is_left_behind(void) {
     UnitChild child = unit_wait();
     CHECK(child.exit_code == -1);
     int left = 3;
-    for (int i = 0; i < 200 && left > 0; i++) {
+    for (int i = 0; i < 4000 && left > 0; i++) {
         left = 0;
         for (int k = 0; k < 3; k++) {
             char path[64], state = 'X';
