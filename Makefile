@@ -402,15 +402,18 @@ gpu-tests:
 	@echo "gpu-tests: skipped, $(if $(gpu),no nvcc,no GPU) here"
 endif
 
-# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many, but two.
+# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many, but
+# three: some wait most of their time. The longest come first, so that none of them is left to run alone at the end.
+long_checks := $(patsubst %,check-%,fuzz training test_data test_processes faults sanitized-test_gpt2 sanitized-test_several_processes \
+    process_faults soak_short tsan-test_checkpoint_shards test_reference test_plan_run test_scaling test_evaluate)
 cores := $(shell nproc 2>/dev/null || echo 2)
 test_programs := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 build/train_gpt2_faults build/transformers_side $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) $(tsan_tests) build/sanitized/dev/test/fuzz \
     $(if $(and $(gpu),$(NVCC)),$(gpu_programs))
 test-programs: $(test_programs)
 test:
 	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(cores) test-programs && echo "built in $$(($$(date +%s) - begin)) s"
-	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(shell echo $$(($(cores) < 8 ? 2 : ($(cores) + 3) / 4))) --output-sync=target \
-	    gpu-tests fuzz cpu-tests unit-tests sanitizer-tests && echo "checked in $$(($$(date +%s) - begin)) s"
+	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(shell echo $$(($(cores) < 12 ? 3 : ($(cores) + 3) / 4))) --output-sync=target \
+	    gpu-tests $(long_checks) cpu-tests unit-tests sanitizer-tests && echo "checked in $$(($$(date +%s) - begin)) s"
 	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
 checks:
 	@printf '%s\n' $(unit_checks) $(cpu_checks) check-fuzz $(sanitizer_checks) $(gpu_checks)
