@@ -632,7 +632,7 @@ def start(script, *arguments, **env):
     )
 
 
-def wait_for(condition, what, seconds=30):
+def wait_for(condition, what, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
@@ -665,7 +665,7 @@ def test_signals_leave_no_worker_and_no_temporary_file(folder):
                 os.killpg(process.pid, signal.SIGTERM)
             else:
                 process.terminate()
-            _, error = process.communicate(timeout=30)
+            _, error = process.communicate(timeout=120)
             wait_for(functools.partial(group_is_gone, process), "processes are left")
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -695,7 +695,7 @@ def test_a_signal_ends_a_stalled_download(folder):
         try:
             wait_for(lambda: os.path.exists(os.path.join(raw, "stalled.parquet.tmp")), "no download begun")
             process.terminate()
-            _, error = process.communicate(timeout=10)
+            _, error = process.communicate(timeout=60)
         finally:
             process.kill()
     assert (process.returncode, error) == (1, "error: interrupted by SIGTERM\n"), error
