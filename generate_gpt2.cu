@@ -9,6 +9,9 @@ Each begins while the one before it ends, and asks for its weights then (depende
 page-locked memory as soon as they are sampled, and launches the next step while the GPU computes this one's logits. Prompts go
 through the same kernels, many rows at a time, and through the training's attention. Every sum over a row has an order of its own.
 */
+#ifndef ATTENTION_BACKWARD
+#define ATTENTION_BACKWARD naive // never launched: what compiles fastest
+#endif
 #include "train_gpt2.cu"
 
 #include "dev/cuda/decode.cuh"
