@@ -153,7 +153,8 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 .DELETE_ON_ERROR:
 
 # Host code that computes nothing: -Og compiles it in a third of the time. Kernels are the same.
-$(variant_programs) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
+benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
+$(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
     build/nccl_exchange: private host_optimize := -Xcompiler -Og
 # The trainers in both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
 define trainer_rule
