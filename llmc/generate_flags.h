@@ -27,7 +27,7 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
     X(repetition_penalty, NULL, "--repetition-penalty", number, 1.0, 0.01, 100, NULL, FOR_BOTH, FREE,                  \
       "tokens that were there before have their logit divided by it, or multiplied where negative; 1: none")           \
     X(seed, NULL, "--seed", whole, 1337, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                             \
-      "of sampling; a sample depends on the settings, the seed, its prompt and the numbers of both, on no other one")  \
+      "of sampling; a sample depends on the prompt, the settings, the seed and its number, and on no other sample")  \
     X(num_samples, NULL, "--num-samples", whole, 1, 1, 1 << 20, NULL, FOR_BOTH, FREE,                                  \
       "samples of each prompt")                                                                                        \
     X(stop, NULL, "--stop", texts, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                                   \

@@ -30,7 +30,7 @@ static inline void interactive_note_(const Interactive* t, const char* what) {
 
 // The last `count` tokens of the text go into the cache anew.
 static inline void interactive_prefill_(Interactive* t, int count) {
-    uint64_t id = sampler_sample_id(0, 0, (uint64_t)t->slides);
+    uint64_t id = sampler_sample_id(NULL, 0, 0, (uint64_t)t->slides);
     DecoderPrompt p = generate_decoder_prompt(t->options, &t->history, count, 0, id);
     check(gpt2_decoder_prefill(t->decoder, &p, 1));
     t->cached = count;

@@ -1,7 +1,7 @@
 /*
 Samples of prompts: all of them go through the decoder's slots, and where one ends the next begins. They are printed in their
-order, as text while it is made, or as a line of JSON each. What a sample is depends on its prompt, the settings and the numbers of
-both alone: not on the number of slots, nor on the others.
+order, as text while it is made, or as a line of JSON each. What a sample is depends on its prompt, the settings and its number
+alone: not on the number of slots, nor on the others.
 */
 #ifndef LLMC_GENERATE_SAMPLES_H
 #define LLMC_GENERATE_SAMPLES_H
@@ -29,8 +29,8 @@ static const char* const finish_texts[] = {FINISH_REASONS(FINISH_TEXT_)};
 
 typedef struct {
     Prompt* prompt;
-    uint64_t prompt_number, number; // of the prompt, and among its samples
-    TokenList history;              // the prompt's tokens, and those generated
+    uint64_t number;   // of this prompt's samples
+    TokenList history; // the prompt's tokens, and those generated
     size_t generated;
     int cached; // tokens in the decoder's slot; 0: it must be prefilled
     int slides; // how often the context was full, and the sample went on from its last half
@@ -193,7 +193,7 @@ static inline void generation_create_samples_(Generation* g, Prompts* prompts) {
     g->samples = (Sample*)calloc_check(all, sizeof(Sample));
     for (size_t i = 0; i < all; i++) {
         g->samples[i].prompt = &prompts->items[i / each];
-        g->samples[i].prompt_number = i / each, g->samples[i].number = i % each;
+        g->samples[i].number = i % each;
     }
 }
 
@@ -234,7 +234,8 @@ static inline int generation_fill_(Generation* g) {
         if (s->cached > 0) { continue; }
         int all = (int)s->history.count, kept = all > g->T ? generate_kept(g->T) : all;
         if (s->generated == 0) { s->begin_seconds = begin; }
-        uint64_t id = sampler_sample_id(s->prompt_number, s->number, (uint64_t)s->slides);
+        const TokenList* prompt = &s->prompt->tokens;
+        uint64_t id = sampler_sample_id(prompt->ids, prompt->count, s->number, (uint64_t)s->slides);
         g->prompts[num_prompts++] = generate_decoder_prompt(g->options, &s->history, kept, slot, id);
         g->prompt_tokens += (size_t)kept;
         s->cached = kept;

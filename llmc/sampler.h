@@ -125,10 +125,12 @@ SAMPLER_HD static inline uint64_t sampler_hash_(uint64_t a, uint64_t b, uint64_t
     return sampler_mix_((x ^ c) + 0x9e3779b97f4a7c15u);
 }
 
-// What tells a sample's coins from those of all others: the numbers of its prompt and of the sample among the prompt's, and how often
-// its context was full and it went on from its last half. Among 2^24 samples two have the same with a probability of 2^-17.
-static inline uint64_t sampler_sample_id(uint64_t prompt, uint64_t sample, uint64_t slides) {
-    return sampler_hash_(prompt, sample, slides);
+// What tells a sample's coins from those of all others: its prompt's tokens, its number among the prompt's samples, and how often its
+// context was full and it went on from its last half. Among 2^24 samples two have the same with a probability of 2^-17.
+static inline uint64_t sampler_sample_id(const int* prompt, size_t count, uint64_t sample, uint64_t slides) {
+    uint64_t digest = count;
+    for (size_t i = 0; i < count; i++) { digest = sampler_hash_(digest, (uint64_t)prompt[i], i); }
+    return sampler_hash_(digest, sample, slides);
 }
 
 // The coin for the token at `position` of a sample: uniform in [0, 1), 24 bits. A function of its arguments alone.

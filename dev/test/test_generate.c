@@ -26,6 +26,7 @@ static void read_output(FILE* file) {
 typedef struct {
     int B, T;
     int (*script)(int first, int length);
+    int forgets; // as the decoder's
     Tokenizer* tokenizer;
     int prefilled, longest_prompt; // what the decoder was asked for
 } Setup;
@@ -38,7 +39,7 @@ static void run(Setup* setup, Options o) {
     Prompts prompts = prompts_read(&o);
     prompts_encode(&prompts, tokenizer);
     GPT2Decoder* decoder = stub_create(setup->B, setup->T, tokenizer->vocab_size);
-    decoder->script = setup->script;
+    decoder->script = setup->script, decoder->forgets = setup->forgets;
     FILE* out = tmpfile();
     Generation g = generation_create(&o, tokenizer, &prompts, decoder, setup->B, setup->T, out);
     generate_interrupted = 0;
@@ -99,28 +100,37 @@ static void copy_tokens(char tokens[512], const char* line) {
     snprintf(tokens, 512, "%.*s", (int)strcspn(strstr(line, "\"tokens\""), "]"), strstr(line, "\"tokens\""));
 }
 
-// Each sample of each prompt draws random numbers of its own; these and the seed decide, not how many samples there are.
+// The prompt, the seed and the sample's number decide, not what else is in the run.
 static void a_sample_is_its_prompt_s_seed_s_and_number_s(void) {
-    enum { PROMPTS = 3, SAMPLES = 3 };
     Setup setup = {.B = 3, .T = 64};
-    char all[PROMPTS * SAMPLES][512], tokens[512];
-    run(&setup, PARSE("-p", "same", "-p", "same", "-p", "same", "-n", "20", "--json", "--num-samples", "3", "-q"));
+    char all[9][512], tokens[512];
+    run(&setup, PARSE("-p", "same", "-p", "other", "-p", "same", "-n", "20", "--json", "--num-samples", "3", "-q"));
     const char* line = output;
-    for (int i = 0; i < PROMPTS * SAMPLES; i++, line = strchr(line, '\n') + 1) {
+    for (int i = 0; i < 9; i++, line = strchr(line, '\n') + 1) {
         char number[16];
-        snprintf(number, sizeof(number), "\"sample\": %d", i % SAMPLES);
+        snprintf(number, sizeof(number), "\"sample\": %d", i % 3);
         CHECK(strstr(line, number) != NULL && strstr(line, number) < strchr(line, '\n'));
         copy_tokens(all[i], line);
-        for (int k = 0; k < i; k++) { CHECK(strcmp(all[i], all[k]) != 0); }
+        for (int k = 0; k < i; k++) { CHECK((strcmp(all[i], all[k]) == 0) == (k == i - 6)); } // the same prompt again
     }
-    run(&setup, PARSE("-p", "other", "-p", "same", "-n", "20", "--json")); // sample 0 of prompt 1, beside others
-    copy_tokens(tokens, strchr(output, '\n') + 1);
-    CHECK(strcmp(tokens, all[SAMPLES]) == 0);
+    run(&setup, PARSE("-p", "other", "-n", "20", "--json"));
+    copy_tokens(tokens, output);
+    CHECK(strcmp(tokens, all[3]) == 0);
     for (int seed = 0; seed < 2; seed++) {
         run(&setup, PARSE("-p", "same", "-n", "20", "--json", "--seed", seed == 0 ? "1337" : "5"));
         copy_tokens(tokens, output);
         CHECK((strcmp(tokens, all[0]) == 0) == (seed == 0));
     }
+}
+
+// Prompts of one length draw different random numbers at the same positions: also where the model says the same after each.
+static void prompts_have_random_numbers_of_their_own(void) {
+    Setup setup = {.B = 2, .T = 64, .forgets = 1};
+    char tokens[2][512];
+    run(&setup, PARSE("-p", "ab", "-p", "ba", "-n", "20", "--json"));
+    copy_tokens(tokens[0], output);
+    copy_tokens(tokens[1], strchr(output, '\n') + 1);
+    CHECK(strcmp(tokens[0], tokens[1]) != 0);
 }
 
 // ----------------------------------------------------------------------------
@@ -372,6 +382,7 @@ static void what_can_only_be_a_mistake_is_refused(void) {
 int main(void) {
     samples_do_not_depend_on_the_slots();
     a_sample_is_its_prompt_s_seed_s_and_number_s();
+    prompts_have_random_numbers_of_their_own();
     samples_end_where_they_should();
     plain_text_has_one_end_of_line();
     text_is_utf8_in_text_and_in_json();

@@ -169,13 +169,16 @@ static void coins_are_functions_of_their_arguments(void) {
     CHECK(distinct);
 }
 
-// Samples of few prompts, of many, that have slid: each has coins of its own.
+// Samples of prompts of other tokens, another order or another length, and samples that have slid: each has coins of its own.
 static void samples_have_coins_of_their_own(void) {
-    enum { N = 12 };
-    uint64_t ids[N * N * N];
+    enum { N = 12, PROMPTS = 5 };
+    static const int tokens[PROMPTS][3] = {{0, 0, 0}, {1, 2, 3}, {2, 1, 3}, {1, 2, 3}, {0, 0, 0}};
+    static const size_t counts[PROMPTS] = {1, 3, 3, 2, 2};
+    uint64_t ids[PROMPTS * N * N];
     int distinct = 1;
-    for (uint64_t i = 0; i < N * N * N; i++) {
-        ids[i] = sampler_sample_id(i / (N * N), i / N % N, i % N);
+    for (uint64_t i = 0; i < PROMPTS * N * N; i++) {
+        uint64_t prompt = i / (N * N);
+        ids[i] = sampler_sample_id(tokens[prompt], counts[prompt], i / N % N, i % N);
         for (uint64_t k = 0; k < i; k++) { distinct = distinct && ids[i] != ids[k]; }
     }
     CHECK(distinct);
