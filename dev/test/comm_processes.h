@@ -50,7 +50,7 @@ static CommSettings settings_of(int rank, int size) {
     s.listener = rank == 0 ? listener : -1;
     s.token = "a token";
     s.settings = "-b 4\n-d 1024\n";
-    s.connect_timeout = 20.0, s.fault_timeout = 20.0;
+    s.connect_timeout = 60.0, s.fault_timeout = 20.0;
     return s;
 }
 

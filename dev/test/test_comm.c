@@ -423,11 +423,12 @@ static void pauses(Comm* c) {
         poll(NULL, 0, 20);
     }
 }
+static void later(CommSettings* s) { s->fault_timeout = 6.0; } // 2.5 s of silence
 static void stopped_together_is_no_fault(void) {
-    begin(3, pauses, soon);
+    begin(3, pauses, later);
     poll(NULL, 0, 300);
     for (int i = 0; i < 3; i++) { kill(processes[i].pid, SIGSTOP); }
-    poll(NULL, 0, 1600);
+    poll(NULL, 0, 3000);
     for (int i = 0; i < 3; i++) { kill(processes[i].pid, SIGCONT); }
     finish(3);
     CHECK(all_ended_well(3));
