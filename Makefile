@@ -288,6 +288,9 @@ build/train_gpt2cu_faults_$(1): dev/test/train_with_faults.cu build/trainer.flag
 	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 endef
 $(foreach p,bf16 fp32,$(eval $(call faults_rule,$(p))))
+# The CPU's benches: cpu_decode.sh and cpu_step.sh, in dev/bench, build and run them
+build/cpu_decode build/cpu_step: build/%: dev/bench/%.c build/cpu.flags
+	$(CC) $(CFLAGS) -DTRAINER='"train_gpt2.c"' -MF $@.d $< -o $@ $(LDLIBS)
 # Our side of test_transformers.py
 build/transformers_side: dev/test/transformers_side.c build/cpu.flags
 	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
@@ -408,7 +411,7 @@ endif
 long_checks := $(patsubst %,check-%,fuzz training test_data test_processes faults sanitized-test_gpt2 sanitized-test_several_processes \
     process_faults soak_short tsan-test_checkpoint_shards test_reference test_plan_run test_scaling test_evaluate)
 cores := $(shell nproc 2>/dev/null || echo 2)
-test_programs := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 build/train_gpt2_faults build/transformers_side $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) $(tsan_tests) build/sanitized/dev/test/fuzz \
+test_programs := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 build/train_gpt2_faults build/transformers_side build/cpu_decode build/cpu_step $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) $(tsan_tests) build/sanitized/dev/test/fuzz \
     $(if $(and $(gpu),$(NVCC)),$(gpu_programs))
 test-programs: $(test_programs)
 test:

@@ -30,8 +30,8 @@ static float read_piece(const float* x) {
 
 static void measure_bandwidth(void) {
     const size_t n = (size_t)1 << 28;
-    float *x = (float*)memory_map(n * sizeof(float)), total = 0.0f;
-    if (x == NULL) { fatal("no memory for an array of 1 GiB"); }
+    float *x = (float*)tensor_alloc(n * sizeof(float), "the array to read", "free 1 GiB"), total = 0.0f;
+    check(status_now());
 #pragma omp parallel for
     for (size_t i = 0; i < n; i++) { x[i] = 1.0f; }
     for (int round = 0; round < 10; round++) {

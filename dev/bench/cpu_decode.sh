@@ -30,15 +30,10 @@ load=$(cut -d' ' -f1 /proc/loadavg)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# shellcheck disable=SC2016 # make expands these
-cflags=$(make -s --no-print-directory --eval='print-cflags: ; @echo $(filter-out -MMD -MP,$(CFLAGS))' print-cflags)
-# shellcheck disable=SC2016
-ldlibs=$(make -s --no-print-directory --eval='print-ldlibs: ; @echo $(LDLIBS)' print-ldlibs)
-# shellcheck disable=SC2086 # flags are words
-cc $cflags dev/bench/cpu_decode.c -o "$folder/decode" $ldlibs
+make -s build/cpu_decode
 if [ -n "$llama" ]; then # as its target runomp does
     cc -Ofast -fopenmp -march=native -w "$llama/run.c" -lm -o "$folder/llama2"
-    "$folder/decode" llama2 "$folder/llama2.bin" "$folder/llama2_tokenizer.bin"
+    build/cpu_decode llama2 "$folder/llama2.bin" "$folder/llama2_tokenizer.bin"
 fi
 torch=
 "$python" -c 'import torch' 2> /dev/null && torch=yes
@@ -54,9 +49,9 @@ llama2() {
         awk '/tok\/s/ { print "tokens_per_s", $3 }'
 }
 for ((round = 1; round <= rounds; round++)); do
-    run bandwidth "$folder/decode" bandwidth
+    run bandwidth build/cpu_decode bandwidth
     for B in 1 8; do
-        run "flashgpt $B" "$folder/decode" d12 "$B" 64 192 1
+        run "flashgpt $B" build/cpu_decode d12 "$B" 64 192 1
         [ -z "$torch" ] || run "pytorch $B" "$python" dev/reference/time_decode.py d12 "$B" 64 192 1
     done
     [ -z "$llama" ] || run "llama2.c 1" llama2

@@ -17,12 +17,8 @@ cd "$(dirname "$0")/../.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# shellcheck disable=SC2016 # make expands these
-cflags=$(make -s --no-print-directory --eval='print-cflags: ; @echo $(filter-out -MMD -MP,$(CFLAGS))' print-cflags)
-# shellcheck disable=SC2016
-ldlibs=$(make -s --no-print-directory --eval='print-ldlibs: ; @echo $(LDLIBS)' print-ldlibs)
-# shellcheck disable=SC2086 # flags are words
-cc $cflags -DTRAINER='"train_gpt2.c"' dev/bench/cpu_step.c -o "$folder/ours" $ldlibs
+make -s build/cpu_step
+cp build/cpu_step "$folder/ours"
 # as llm.c's Makefile does where it finds OpenMP
 cc -Ofast -march=native -fopenmp -DOMP -w -DLLMC -DTRAINER="\"$theirs/train_gpt2.c\"" dev/bench/cpu_step.c \
     -o "$folder/theirs" -lm
