@@ -57,21 +57,21 @@ for ((round = 1; round <= rounds; round++)); do
     [ -z "$llama" ] || run "llama2.c 1" llama2
 done
 
-# best FILE NAME SIGN: the largest value of a name, with SIGN - the smallest
+# best FILE NAME SIGN: the largest value of a name, with SIGN -1 the smallest
 best() {
-    awk -v name="$2" -v sign="$3" '{ for (i = 1; i < NF; i += 2) if ($i == name && (!n++ || sign ($(i + 1)) - sign (x) > 0)) x = $(i + 1) }
+    awk -v name="$2" -v sign="$3" '{ for (i = 1; i < NF; i += 2) if ($i == name && (!n++ || sign * $(i + 1) > sign * x)) x = $(i + 1) }
         END { print n ? x : "" }' "$folder/$1"
 }
 csv=dev/bench/cpu_decode.csv
 [ -f "$csv" ] || echo date,commit,cpu,cores,load,program,model,B,prompt,new,first_ms,tokens_per_s,gb_per_s,bandwidth_gb_per_s,share > "$csv"
 cpu=$(awk -F': *' '/^model name/ { print $2; exit }' /proc/cpuinfo)
-bandwidth=$(best bandwidth gb_per_s +)
+bandwidth=$(best bandwidth gb_per_s 1)
 for program in flashgpt pytorch llama2.c; do
     for B in 1 8; do
         [ -f "$folder/$program $B" ] || continue
-        first=$(best "$program $B" first_ms -)
-        rate=$(best "$program $B" tokens_per_s +)
-        read_rate=$(best "$program $B" gb_per_s +)
+        first=$(best "$program $B" first_ms -1)
+        rate=$(best "$program $B" tokens_per_s 1)
+        read_rate=$(best "$program $B" gb_per_s 1)
         share=$(awk -v x="$read_rate" -v y="$bandwidth" 'BEGIN { if (x != "") printf "%.2f", x / y }')
         echo "$program, B=$B: ${first:+first token after $first ms, }$rate tok/s${share:+, $read_rate of $bandwidth GB/s: $share}"
         echo "$(date +%F),$(git rev-parse --short HEAD),$cpu,$(nproc),$load,$program,d12,$B,64,192,$first,$rate,$read_rate,$bandwidth,$share" >> "$csv"
