@@ -9,6 +9,11 @@
 # make doctor looks for. Writes log124M: 1.9 GB for each checkpoint, of which two are kept. Takes 30 GB of each GPU's memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec "${TRAINER:-./train_gpt2cu}" --gpus "${GPUS:-all}" -o log124M -y 1 -n 1000 -nk 2 \
+trainer=${TRAINER:-./train_gpt2cu}
+if [ ! -x "$trainer" ]; then
+    echo "error: $trainer is not there: make train_gpt2cu" >&2
+    exit 1
+fi
+exec "$trainer" --gpus "${GPUS:-all}" -o log124M -y 1 -n 1000 -nk 2 \
     -i 'dev/data/fineweb10B/fineweb_train_*.bin' -j 'dev/data/fineweb10B/fineweb_val_*.bin' -e d12 \
     -b 64 -t 1024 -d 524288 -l 6e-4 -u 700 -q 0 -c 0.1 -v 250 -s 0 "$@"

@@ -17,6 +17,11 @@
 #SBATCH --output=gpt2-%j.out
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?is not set: start it with sbatch, or with scripts/run_one_machine.sh where there is no Slurm}"
-exec srun --kill-on-bad-exit=1 "${TRAINER:-./train_gpt2cu}" -o log124M -y 1 -n 1000 -nk 2 \
+trainer=${TRAINER:-./train_gpt2cu}
+if [ ! -x "$trainer" ]; then
+    echo "error: $trainer is not there: make train_gpt2cu" >&2
+    exit 1
+fi
+exec srun --kill-on-bad-exit=1 "$trainer" -o log124M -y 1 -n 1000 -nk 2 \
     -i 'dev/data/fineweb10B/fineweb_train_*.bin' -j 'dev/data/fineweb10B/fineweb_val_*.bin' -e d12 \
     -b 32 -t 1024 -d 524288 -l 6e-4 -u 700 -q 0 -c 0.1 -v 250 -s 0 "$@"

@@ -15,7 +15,12 @@ if [[ ! $machine =~ ^[01]$ || -z $address || ! $gpus =~ ^[1-9][0-9]*$ ]]; then
 fi
 shift 2
 cd "$(dirname "$0")/.."
-exec "${TRAINER:-./train_gpt2cu}" --gpus "$gpus" -pn $((2 * gpus)) -pr $((machine * gpus)) -pi tcp -ps "$address" \
+trainer=${TRAINER:-./train_gpt2cu}
+if [ ! -x "$trainer" ]; then
+    echo "error: $trainer is not there: make train_gpt2cu" >&2
+    exit 1
+fi
+exec "$trainer" --gpus "$gpus" -pn $((2 * gpus)) -pr $((machine * gpus)) -pi tcp -ps "$address" \
     -o log124M -y 1 -n 1000 -nk 2 \
     -i 'dev/data/fineweb10B/fineweb_train_*.bin' -j 'dev/data/fineweb10B/fineweb_val_*.bin' -e d12 \
     -b 32 -t 1024 -d 524288 -l 6e-4 -u 700 -q 0 -c 0.1 -v 250 -s 0 "$@"

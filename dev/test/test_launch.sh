@@ -68,8 +68,11 @@ check "four of its GPUs" says "4 processes from rank 0 of 4" env GPUS=4 scripts/
 check "the first of two" says "8 processes from rank 0 of 16, at 10.0.0.1 port 20240" scripts/run_two_machines.sh 0 10.0.0.1
 check "the second" says "4 processes from rank 4 of 8, at head port 20241" env GPUS=4 scripts/run_two_machines.sh 1 head --rendezvous-port 20241
 usage() { "$@" >"$dir/stdout" 2>"$dir/stderr"; [ $? -eq 1 ] && [ "$(wc -l <"$dir/stderr")" -eq 1 ]; }
+check "one machine without a trainer" usage env TRAINER="$dir/none" scripts/run_one_machine.sh
+check "two machines without a trainer" usage env TRAINER="$dir/none" scripts/run_two_machines.sh 0 10.0.0.1
 check "a third machine is refused" usage scripts/run_two_machines.sh 2 10.0.0.1
 check "and one without an address" usage scripts/run_two_machines.sh 0
+check "Slurm without a trainer" usage env SLURM_SUBMIT_DIR="$PWD" TRAINER="$dir/none" scripts/run_slurm.sh
 check "Slurm's script without Slurm" usage env -u SLURM_SUBMIT_DIR scripts/run_slurm.sh
 mkdir "$dir/bin"
 cat >"$dir/bin/srun" <<'END'
