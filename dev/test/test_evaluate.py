@@ -7,7 +7,6 @@ Needs PyTorch 1.13 or newer and numpy; without them it says so and tests nothing
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -145,10 +144,7 @@ def test_differences_are_refused(folder):
 
 
 if __name__ == "__main__":
-    missing = [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"skipped: {' and '.join(missing)} not installed for {sys.executable}")
-        sys.exit(0)
+    unit.need("torch", "numpy")
     sys.path.insert(0, REFERENCE)
     import numpy as np
     import torch

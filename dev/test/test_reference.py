@@ -7,7 +7,6 @@ Needs PyTorch 1.13 or newer and numpy; without them it says so and tests nothing
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -243,10 +242,7 @@ def test_training_lowers_the_loss(folder):
 
 
 if __name__ == "__main__":
-    missing = [name for name in ("torch", "numpy") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"skipped: {' and '.join(missing)} not installed for {sys.executable}")
-        sys.exit(0)
+    unit.need("torch", "numpy")
     sys.path.insert(0, REFERENCE)
     import argparse
 

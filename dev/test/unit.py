@@ -6,12 +6,22 @@ A test is a function test_*(folder) with an empty folder of its own; it fails by
         sys.exit(unit.run(globals()))
 """
 
+import importlib.util
+import sys
 import tempfile
 import traceback
 
 
 class Skipped(Exception):
     """A test that cannot run here, and why."""
+
+
+def need(*packages):
+    """Ends a test without its tests, and says why, where one of these packages is not installed."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"skipped: {' and '.join(missing)} not installed for {sys.executable}")
+        sys.exit(0)
 
 
 def run(names, prepare=lambda folder: None):
