@@ -87,15 +87,21 @@ static inline Status matmul_describe_(Matmul* mm, MatmulPlan* p) {
     return cublas_try(cublasLtMatrixLayoutCreate(&p->d, shape.out_type, shape.m, shape.n, shape.m));
 }
 
-// The algorithm: cuBLASLt's first choice.
+template <class V> static inline Status matmul_prefer_(cublasLtMatmulPreference_t preference,
+                                                       cublasLtMatmulPreferenceAttributes_t name, V v) {
+    return cublas_try(cublasLtMatmulPreferenceSetAttribute(preference, name, &v, sizeof(v)));
+}
+
+// The algorithm: cuBLASLt's first choice among those that add the parts of a split K in fp32, not in D's 16 bit.
 static inline Status matmul_choose_(Matmul* mm, MatmulPlan* p) {
     cublasLtMatmulPreference_t preference;
-    size_t workspace = MATMUL_WORKSPACE;
+    const uint32_t any = CUBLASLT_REDUCTION_SCHEME_MASK, in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
     TRY(cublas_try(cublasLtMatmulPreferenceCreate(&preference)));
-    cublas_try(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                    sizeof(workspace)));
+    matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MATMUL_WORKSPACE);
+    matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                   p->shape.out_type == CUDA_R_32F ? any : in_fp32);
     cublas_try(
         cublasLtMatmulAlgoGetHeuristic(mm->handle, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &found));
     cublas_try(cublasLtMatmulPreferenceDestroy(preference));
@@ -128,17 +134,17 @@ static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
     return p;
 }
 
-// D = A B, or with `accumulate` D += A B, each operand transposed or not, with an epilogue that may read a bias or read or
-// write aux.
-static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b, MatmulShape shape, int accumulate,
+// D = A B or, where c is not NULL, D = C + A B, each operand transposed or not, with an epilogue that may read a bias or read
+// or write aux. c may be d.
+static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b, MatmulShape shape, const void* c,
                            const floatX* bias, const floatX* aux) {
     MatmulPlan* p = matmul_plan_(mm, shape);
     if (p == NULL) { return; }
     if (bias != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias); }
     if (aux != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void*)aux); }
-    float alpha = 1.0f, beta = accumulate ? 1.0f : 0.0f;
-    cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, d, p->d, d, p->d, &p->algorithm,
-                              mm->workspace, MATMUL_WORKSPACE, mm->stream));
+    float alpha = 1.0f, beta = c != NULL ? 1.0f : 0.0f;
+    cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, c != NULL ? c : d, p->d, d, p->d,
+                              &p->algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream));
 }
 
 static inline MatmulShape matmul_shape_(int m, int n, int k, int ta, int tb, cublasLtEpilogue_t epilogue,
@@ -157,14 +163,21 @@ static inline void matmul_forward(Matmul* mm, floatX* out, const floatX* inp, co
                                   int BT, int C, int OC) {
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, epilogue, CudaType<floatX>::value);
-    matmul_(mm, out, weight, inp, shape, 0, bias, NULL);
+    matmul_(mm, out, weight, inp, shape, NULL, bias, NULL);
+}
+
+// out (BT, OC) = skip (BT, OC) + inp (BT, C) W^T + bias
+static inline void matmul_residual_forward(Matmul* mm, floatX* out, const floatX* skip, const floatX* inp,
+                                           const floatX* weight, const floatX* bias, int BT, int C, int OC) {
+    MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_BIAS, CudaType<floatX>::value);
+    matmul_(mm, out, weight, inp, shape, skip, bias, NULL);
 }
 
 // pre (BT, OC) = inp (BT, C) W^T + bias and out = gelu(pre), in one GEMM.
 static inline void matmul_gelu_forward(Matmul* mm, floatX* out, floatX* pre, const floatX* inp, const floatX* weight,
                                        const floatX* bias, int BT, int C, int OC) {
     MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CudaType<floatX>::value);
-    matmul_(mm, out, weight, inp, shape, 0, bias, pre);
+    matmul_(mm, out, weight, inp, shape, NULL, bias, pre);
 }
 
 // dinp (BT, C) = dout (BT, OC) W. With pre (BT, C) not NULL, dinp is multiplied by gelu'(pre).
@@ -172,14 +185,14 @@ static inline void matmul_backward_input(Matmul* mm, floatX* dinp, const floatX*
                                          const floatX* pre, int BT, int C, int OC) {
     cublasLtEpilogue_t epilogue = pre ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT;
     MatmulShape shape = matmul_shape_(C, BT, OC, 0, 0, epilogue, CudaType<floatX>::value);
-    matmul_(mm, dinp, weight, dout, shape, 0, NULL, pre);
+    matmul_(mm, dinp, weight, dout, shape, NULL, NULL, pre);
 }
 
 // dweight (OC, C), fp32, = dout^T inp, or += with `accumulate`; dout is (BT, OC), inp (BT, C).
 static inline void matmul_backward_weight(Matmul* mm, float* dweight, const floatX* dout, const floatX* inp,
                                           int accumulate, int BT, int C, int OC) {
     MatmulShape shape = matmul_shape_(C, OC, BT, 0, 1, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F);
-    matmul_(mm, dweight, inp, dout, shape, accumulate, NULL, NULL);
+    matmul_(mm, dweight, inp, dout, shape, accumulate ? dweight : NULL, NULL, NULL);
 }
 
 // A block of random bytes whose floatX are finite, of both signs, and between 2^-7 and 2 in magnitude. NULL where there

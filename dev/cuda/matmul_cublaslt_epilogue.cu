@@ -83,9 +83,8 @@ static inline Matmul* library_on(MatmulContext* context, cudaStream_t stream) {
 // residual, fc
 
 inline void residual(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    MatmulShape shape = matmul_shape_(s.OUT, s.R, s.IN, 1, 0, CUBLASLT_EPILOGUE_BIAS, CudaType<floatX>::value);
-    fused_gemm(context, t->residual, t->weight, t->inp, shape, {t->skip, (void*)t->bias, CudaType<floatX>::value, NULL},
-               stream);
+    matmul_residual_forward(library_on(context, stream), t->residual, t->skip, t->inp, t->weight, t->bias, s.R, s.IN,
+                            s.OUT);
     layernorm_forward(t->ln, t->mean, t->rstd, t->residual, t->ln_weight, t->ln_bias, s.R, s.OUT, stream);
 }
 
