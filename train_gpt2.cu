@@ -1,10 +1,10 @@
 /*
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
-This file is the model: llmc/gpt2_model.h says what each of its functions does. GEMMs are cuBLASLt's; attention is the
-variant that dev/cuda/attention.cuh names; everything else is in llmc/, one header per idea. Nothing adds with atomics,
-so the same seed gives the same bits. Several processes, each with a GPU, share the model as llmc/bucket_exchange.cuh says.
-The training loop is trainer_main in llmc/trainer.h, which the CPU trainer shares.
+This file is the model: llmc/gpt2_model.h says what each of its functions does. Attention, and GEMMs with their neighbours, are
+the variants that dev/cuda/attention.cuh and dev/cuda/matmul.cuh name; everything else is in llmc/, one header per idea. Nothing
+adds with atomics, so the same seed gives the same bits. Several processes, each with a GPU, share the model as
+llmc/bucket_exchange.cuh says. The training loop is trainer_main in llmc/trainer.h, which the CPU trainer shares.
 */
 #include "llmc/gpt2_model.h"
 #include "llmc/cuda_common.cuh"
@@ -13,6 +13,7 @@ The training loop is trainer_main in llmc/trainer.h, which the CPU trainer share
 #include "llmc/layernorm.cuh"
 #include "dev/cuda/attention.cuh"
 #include "dev/cuda/doctor.cuh"
+#include "dev/cuda/matmul.cuh"
 #include "llmc/gelu.cuh"
 #include "llmc/classifier.cuh"
 #include "llmc/adamw.cuh"
@@ -104,17 +105,27 @@ constexpr size_t HOST_PROCESS_BYTES = (size_t)360 << 20;
 constexpr size_t NCCL_BYTES = (size_t)1 << 30;    // ample: nccl_exchange saw 484 MiB with 16 CTAs, on two GPUs
 constexpr size_t CAST_ELEMENTS = (size_t)4 << 20; // weights are cast so many at a time
 
-// What the backward kernels need for a batch of B rows of T tokens, the largest of them. An error where no variant of
-// attention serves. Without a GPU, what they would on one of compute capability 9.0.
-static size_t gpt2_scratch_bytes(GPT2Config config, int B, int T) {
-    int C = config.channels, NH = config.num_heads;
+// The variants that -ge asks for by name; NULL: those of matmul_choice.h
+static const char* gpt2_fc_variant(GPT2Settings settings) {
+    return settings.gelu_fusion >= 1 ? "cublaslt_epilogue" : NULL;
+}
+static const char* gpt2_dgelu_variant(GPT2Settings settings) {
+    return settings.gelu_fusion >= 2 ? "cublaslt_epilogue" : NULL;
+}
+
+// What the backward kernels need for a batch of B rows of T tokens, the largest of them. An error where no variant
+// serves. Without a GPU, what they would on one of compute capability 9.0.
+static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
+    int C = config.channels, NH = config.num_heads, R = B * T;
     AttentionGpu gpu;
     if (attention_gpu(&gpu) != STATUS_OK) {
         status_clear();
         gpu = {90, SIZE_MAX};
     }
-    size_t sizes[] = {column_sum_scratch_bytes(4 * C), layernorm_backward_scratch_bytes(C),
-                      attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
+    size_t sizes[] = {
+        matmul_scratch_bytes_on(gpu.capability, gpt2_dgelu_variant(settings), MATMUL_DGELU, {R, 4 * C, C, 0}),
+        matmul_scratch_bytes_on(gpu.capability, NULL, MATMUL_WEIGHT, {R, C, 3 * C, 0}),
+        layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
     size_t largest = 0;
     for (size_t bytes : sizes) { largest = bytes > largest ? bytes : largest; }
     return largest;
@@ -185,7 +196,7 @@ static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     TRY(gpt2_check_sizes(config, B, T));
     const char* fault = attention_unsupported(B, T, config.num_heads, config.channels / config.num_heads);
     if (fault != NULL) { return status_fail("attention: %s", fault); }
-    size_t BT = (size_t)B * T, scratch = training ? gpt2_scratch_bytes(config, B, T) : 0;
+    size_t BT = (size_t)B * T, scratch = training ? gpt2_scratch_bytes(config, settings, B, T) : 0;
     TRY(status_now());
     size_t activations = gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0,
                                           sizeof(floatX), scratch);
@@ -690,6 +701,11 @@ static floatX* gpt2_layer_input(const GPT2* model, int layer) {
     return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
 }
 
+// Where GEMMs run with their neighbours
+static MatmulGroups gpt2_groups(GPT2* model, void* scratch) {
+    return {{&model->matmul, scratch}, 10 * model->device.major + model->device.minor, model->stream};
+}
+
 // ----------------------------------------------------------------------------
 // Forward
 
@@ -723,36 +739,29 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     exchange_wait_weights(&model->exchange, 0);
     ParameterTensors w = gpt2_layer_parameters(model, 0);
     ActivationTensors y = gpt2_layer_activations(model, 0);
-    floatX* branch = a.lnf; // (B,T,C) added to the residual stream by the next LayerNorm; at the end lnf overwrites it
+    MatmulGroups groups = gpt2_groups(model, a.lnf); // (B,T,C), which is written last
     layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
     for (int i = 0; i < L; i++) {
         NvtxRange layer_range("forward layer", i);
-        // residual2 = inp + attproj(attention(ln1(inp)))
-        matmul_forward(mm, y.qkv, y.ln1, w.qkvw, w.qkvb, BT, C, 3 * C);
+        // residual2 = inp + attproj(attention(ln1(inp)));  ln2 of it
+        matmul_qkv(&groups, y.qkv, y.ln1, w.qkvw, w.qkvb, BT, C);
         attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, HS, stream);
-        matmul_forward(mm, branch, y.atty, w.attprojw, w.attprojb, BT, C, C);
-        residual_layernorm_forward(y.residual2, y.ln2, y.ln2_mean, y.ln2_rstd, gpt2_layer_input(model, i), branch,
-                                   w.ln2w, w.ln2b, BT, C, stream);
-        // residual3 = residual2 + fcproj(gelu(fc(ln2(residual2))))
-        if (model->info.settings.gelu_fusion >= 1) {
-            matmul_gelu_forward(mm, y.fch_gelu, y.fch, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
-        } else {
-            matmul_forward(mm, y.fch, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
-            gelu_forward(y.fch_gelu, y.fch, BT * 4 * C, stream);
-        }
-        matmul_forward(mm, branch, y.fch_gelu, w.fcprojw, w.fcprojb, BT, 4 * C, C);
-        // The LayerNorm that comes next adds it: the next layer's first, or the final one.
+        matmul_residual(&groups, y.residual2, y.ln2, y.ln2_mean, y.ln2_rstd, gpt2_layer_input(model, i), y.atty,
+                        w.attprojw, w.attprojb, w.ln2w, w.ln2b, BT, C, C);
+        // residual3 = residual2 + fcproj(gelu(fc(ln2)));  the next layer's ln1 of it, or the final LayerNorm
+        matmul_fc(&groups, gpt2_fc_variant(model->info.settings), y.fch, y.fch_gelu, y.ln2, w.fcw, w.fcb, BT, C);
         if (i + 1 == L) {
-            residual_layernorm_forward(y.residual3, a.lnf, a.lnf_mean, a.lnf_rstd, y.residual2, branch, p.lnfw, p.lnfb,
-                                       BT, C, stream);
+            matmul_residual(&groups, y.residual3, a.lnf, a.lnf_mean, a.lnf_rstd, y.residual2, y.fch_gelu, w.fcprojw,
+                            w.fcprojb, p.lnfw, p.lnfb, BT, 4 * C, C);
             break;
         }
         ActivationTensors below = y;
-        w = gpt2_layer_parameters(model, i + 1);
+        ParameterTensors next = gpt2_layer_parameters(model, i + 1);
         y = gpt2_layer_activations(model, i + 1);
         exchange_wait_weights(&model->exchange, i + 1);
-        residual_layernorm_forward(below.residual3, y.ln1, y.ln1_mean, y.ln1_rstd, below.residual2, branch, w.ln1w,
-                                   w.ln1b, BT, C, stream);
+        matmul_residual(&groups, below.residual3, y.ln1, y.ln1_mean, y.ln1_rstd, below.residual2, below.fch_gelu,
+                        w.fcprojw, w.fcprojb, next.ln1w, next.ln1b, BT, 4 * C, C);
+        w = next;
     }
     NvtxRange logits_range("logits");
     matmul_forward(mm, a.output, a.lnf, p.wte, NULL, BT, C, c.padded_vocab_size);
@@ -830,37 +839,29 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     int C = model->info.config.channels, NH = model->info.config.num_heads, BT = B * T;
     int recompute = model->info.settings.recompute, accumulate = model->leaf.accumulate;
     cudaStream_t stream = model->stream;
-    Matmul* mm = &model->matmul;
+    MatmulGroups groups = gpt2_groups(model, y.scratch);
     const floatX* inp = gpt2_layer_input(model, i);
 
-    // MLP: fcproj, GELU, fc, ln2. With gelu_fusion 2 the epilogue of the first GEMM multiplies by gelu'.
-    floatX* pre_gelu = model->info.settings.gelu_fusion >= 2 ? y.fch : NULL;
-    matmul_backward_input(mm, y.dbt4c, y.dresidual, w.fcprojw, pre_gelu, BT, 4 * C, C);
-    if (pre_gelu != NULL) {
-        column_sum(g.fcb, y.dbt4c, y.scratch, BT, 4 * C, stream);
-        if (recompute >= 1) { gelu_forward(y.fch_gelu, y.fch, (size_t)BT * 4 * C, stream); }
-    } else {
-        floatX* gelu_again = recompute >= 1 ? y.fch_gelu : NULL;
-        gelu_backward(y.dbt4c, g.fcb, gelu_again, y.fch, y.scratch, BT, 4 * C, stream);
-    }
-    matmul_backward_weight(mm, g.fcprojw, y.dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
-    matmul_backward_input(mm, y.dbtc, y.dbt4c, w.fcw, NULL, BT, C, 4 * C);
+    // MLP: fcproj and GELU, fc, ln2
+    matmul_dgelu(&groups, gpt2_dgelu_variant(model->info.settings), y.dbt4c, recompute >= 1 ? y.fch_gelu : NULL, g.fcb,
+                 y.dresidual, w.fcprojw, y.fch, BT, C);
+    matmul_weight(&groups, g.fcprojw, NULL, y.dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
+    matmul_input(&groups, y.dbtc, y.dbt4c, w.fcw, BT, C, 4 * C);
     if (recompute >= 2) {
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }
-    matmul_backward_weight(mm, g.fcw, y.dbt4c, y.ln2, accumulate, BT, C, 4 * C);
+    matmul_weight(&groups, g.fcw, NULL, y.dbt4c, y.ln2, accumulate, BT, C, 4 * C);
     layernorm_backward(y.dresidual, g.ln2w, g.ln2b, g.attprojb, y.dbtc, y.residual2, w.ln2w, y.ln2_mean, y.ln2_rstd,
                        y.scratch, BT, C, 0, stream);
 
     // attention: attproj, attention, qkv, ln1; dqkv (B,T,3,NH,HS) takes the first three quarters of dbt4c
     floatX* dqkv = y.dbt4c;
-    matmul_backward_input(mm, y.dbtc, y.dresidual, w.attprojw, NULL, BT, C, C);
-    matmul_backward_weight(mm, g.attprojw, y.dresidual, y.atty, accumulate, BT, C, C);
+    matmul_input(&groups, y.dbtc, y.dresidual, w.attprojw, BT, C, C);
+    matmul_weight(&groups, g.attprojw, NULL, y.dresidual, y.atty, accumulate, BT, C, C);
     attention_backward(dqkv, y.dbtc, y.qkv, y.atty, y.l, y.m, y.scratch, B, T, NH, C / NH, stream);
-    column_sum(g.qkvb, dqkv, y.scratch, BT, 3 * C, stream);
-    matmul_backward_input(mm, y.dbtc, dqkv, w.qkvw, NULL, BT, C, 3 * C);
+    matmul_input(&groups, y.dbtc, dqkv, w.qkvw, BT, C, 3 * C);
     if (recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
-    matmul_backward_weight(mm, g.qkvw, dqkv, y.ln1, accumulate, BT, C, 3 * C);
+    matmul_weight(&groups, g.qkvw, g.qkvb, dqkv, y.ln1, accumulate, BT, C, 3 * C);
     float* fcprojb_below = i > 0 ? gpt2_layer_gradients(model, i - 1).fcprojb : NULL;
     layernorm_backward(y.dresidual, g.ln1w, g.ln1b, fcprojb_below, y.dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd,
                        y.scratch, BT, C, 0, stream);
@@ -870,7 +871,7 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
 // more scratch.
 static Status gpt2_check_scratch(const GPT2* model, int B, int T) {
     const GPT2Info* info = &model->info;
-    size_t scratch_bytes = gpt2_scratch_bytes(info->config, B, T);
+    size_t scratch_bytes = gpt2_scratch_bytes(info->config, info->settings, B, T);
     TRY(status_now());
     if (scratch_bytes > model->plan.activations[NUM_ACTIVATION_TENSORS - 1].bytes) { // the table's last
         return status_fail("the scratch of a model allocated for %d x %d tokens is too small for a batch of %d x %d",

@@ -40,7 +40,8 @@ file ends with
 // to it; an intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not.
 //
 // All sizes that matmul_unsupported() passes, with 64-bit offsets; what a configuration does not serve of them it says itself.
-// Every element of the outputs is written; nothing else is. Tensors do not overlap and are aligned to 16 bytes, scratch to 256.
+// Every element of the outputs is written; nothing else is. Tensors do not overlap and are aligned to 16 bytes, scratch to 256;
+// but residual needs at most (R,OUT) of scratch, and ln may be there.
 //
 // Same inputs, same bits. `accumulate` gives the bits of overwriting and then adding, in fp32, to what was there. A launcher
 // allocates nothing on the device, synchronises nothing and keeps no state but what `context` holds; it is safe inside a CUDA

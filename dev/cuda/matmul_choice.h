@@ -58,8 +58,23 @@ typedef struct {
     int (*serves)(MatmulSizes s);       // which sizes; NULL: every one
 } MatmulRule;
 
-// The first row that fits serves.
-static const MatmulRule matmul_rules[] = {
+#ifdef __cplusplus
+#define MATMUL_TABLE constexpr // matmul.cuh checks at compile time that the configurations exist
+#else
+#define MATMUL_TABLE static const
+#endif
+
+// The sizes of the training runs that were measured, 124M to 1558M, and those between them.
+static inline int matmul_measured(MatmulSizes s) {
+    const int C = s.IN < s.OUT ? s.IN : s.OUT;
+    return s.R >= 8192 && C >= 768 && C <= 1600;
+}
+
+// The first row that fits serves. fc and dgelu have the same gelu, bit for bit (llmc/gelu.cuh): -r 1 computes it again in dgelu.
+MATMUL_TABLE MatmulRule matmul_rules[] = {
+    {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
+    {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},
+    {"cublaslt_epilogue", "beta=1 BIAS", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
     {"cublaslt", NULL, 0, INT_MAX, 1, -1, NULL},
 };
 

@@ -10,6 +10,7 @@
 //
 // Outputs begin as NaN, or with numbers that are to be added to; tensors stand between guards; scratch memory begins as NaN;
 // every kernel runs twice and must give the same bits. Rows and batches are odd; channels are multiples of a 16-byte vector.
+#include "dev/cuda/matmul.cuh"
 #include "llmc/adamw.cuh"
 #include "llmc/classifier.cuh"
 #include "llmc/column_sum.cuh"
@@ -1141,6 +1142,60 @@ static void test_accumulation_of_model(Matmul* mm, size_t BT, size_t C, size_t V
     test_accumulation(mm, BT, 4 * C, C);
 }
 
+// ----------------------------------------------------------------------------
+
+// ||x - y|| <= 4 UNIT_ROUNDOFF ||y||: each was rounded twice.
+template <class T> static void check_close(const char* what, const Tensor<T>& x, const Tensor<T>& y) {
+    const Numbers a = x.read(), b = y.read();
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < a.size(); i++) { difference += (a[i] - b[i]) * (a[i] - b[i]), size += b[i] * b[i]; }
+    if (!unit_check(size > 0 && sqrt(difference) <= 4 * UNIT_ROUNDOFF * sqrt(size), what, __FILE__, __LINE__)) {
+        printf("    the relative error is %.3g\n", sqrt(difference / size));
+    }
+}
+
+// The MLP's groups as they train against the baseline, and gelu(pre) of fc and dgelu against the kernel alone, bit for bit.
+static void test_mlp_groups(Matmul* mm, int R, int C) {
+    const size_t n = (size_t)R * C, large = 4 * n, weights = (size_t)4 * C * C;
+    int device, major, minor;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    TensorX inp(n), weight(weights), bias(4 * C), dout(n), pre(large), act(large), again(large), dpre(large);
+    TensorX base_pre(large), base_act(large), base_dpre(large), alone(large);
+    TensorF dbias(4 * C), base_dbias(4 * C);
+    unsigned seed = 1;
+    for (TensorX* x : {&inp, &weight, &bias, &dout}) { fill_kernel<<<1024, 256>>>(x->data, x->n, seed++); }
+    for (TensorF* x : {&dbias, &base_dbias}) { cuda_check(cudaMemset(x->data, 0, x->bytes())); }
+    const MatmulSizes sizes = {R, 4 * C, C, 0};
+    size_t bytes = matmul_scratch_bytes_on(10 * major + minor, nullptr, MATMUL_DGELU, sizes);
+    bytes = std::max(bytes, matmul_scratch_bytes_on(10 * major + minor, "cublaslt", MATMUL_DGELU, sizes));
+    TensorF scratch(bytes / sizeof(float));
+    MatmulGroups g = {{mm, scratch.data}, 10 * major + minor, 0};
+    matmul_fc(&g, nullptr, pre.data, act.data, inp.data, weight.data, bias.data, R, C);
+    matmul_fc(&g, "cublaslt", base_pre.data, base_act.data, inp.data, weight.data, bias.data, R, C);
+    gelu_forward(alone.data, pre.data, large, 0);
+    wait_for_gpu();
+    check_same_bits("fc's gelu", act, alone.bits());
+    check_close("fc's pre", pre, base_pre);
+    scratch.poison();
+    matmul_dgelu(&g, nullptr, dpre.data, again.data, dbias.data, dout.data, weight.data, pre.data, R, C);
+    wait_for_gpu();
+    check_same_bits("gelu again", again, alone.bits());
+    scratch.poison();
+    matmul_dgelu(&g, "cublaslt", base_dpre.data, base_act.data, base_dbias.data, dout.data, weight.data, pre.data, R,
+                 C);
+    wait_for_gpu();
+    check_close("dpre", dpre, base_dpre);
+    check_close("dbias", dbias, base_dbias);
+    dpre.poison();
+    cuda_check(cudaMemset(dbias.data, 0, dbias.bytes()));
+    matmul_dgelu(&g, nullptr, base_dpre.data, nullptr, dbias.data, dout.data, weight.data, pre.data, R, C);
+    matmul_dgelu(&g, nullptr, dpre.data, again.data, base_dbias.data, dout.data, weight.data, pre.data, R, C);
+    wait_for_gpu();
+    check_same_bits("dpre without gelu", dpre, base_dpre.bits());
+}
+
 int main(void) {
     unsetenv("CUDA_LAUNCH_BLOCKING");
     test_kernel_error(); // before the first CUDA call
@@ -1212,6 +1267,8 @@ int main(void) {
     test_matmul(&mm, 37, 64, 3 * 64);
     test_matmul(&mm, 131, 40, 128);
     test_matmul(&mm, 1, 768, 8);
+    for (int C : {64, 768, 1600}) { test_mlp_groups(&mm, 133, C); } // what no race has measured: the baseline
+    test_mlp_groups(&mm, 8253, 768);
     matmul_destroy(&mm);
     for (int tf32 : {0, 1}) { // with tf32, a build in bf16 is the same again
         if (tf32 && sizeof(floatX) < 4) { continue; }

@@ -1,8 +1,10 @@
 /*
-The GPU trainer with every pair of attention variants that can train in its precision, forward and backward, on the committed
-dumps: logits, loss and gradients are PyTorch's, and a second pass gives the same bits. See dev/test/reference_test.h.
+The GPU trainer with every pair of attention variants that can train in its precision, forward and backward, and with every
+variant of the matmul groups, on the committed dumps: logits, loss and gradients are PyTorch's, and a second pass gives the same
+bits; of GEMMs with their neighbours so does every recompute setting. See dev/test/reference_test.h.
 */
 #define ATTENTION_ALL
+#define MATMUL_ALL
 #include "train_gpt2.cu"
 #include "dev/test/reference_test.h"
 
@@ -30,6 +32,21 @@ static void check_pairs(const char* dump) {
             reference_check_settings(settings, label, config, params, &state, &tolerances);
         }
     }
+    check(attention_force(nullptr, nullptr));
+    for (const MatmulVariant& v : matmul_variants) {
+        GPT2Settings settings = gpt2_default_settings();
+        settings.tf32 = 0;
+        matmul_force(v.name);
+        snprintf(label, sizeof(label), "GEMMs of %s", v.name);
+        reference_check_settings(settings, label, config, params, &state, &tolerances);
+        if (strcmp(v.name, "cublaslt_epilogue") == 0) { continue; } // its gelu is not that of a recomputed one
+        const ReferenceBits kept = reference_run(settings, 0, config, params, &state, NULL);
+        for (int recompute = 1; recompute <= 2; recompute++) {
+            snprintf(label, sizeof(label), "GEMMs of %s, recompute %d", v.name, recompute);
+            reference_check_bits(label, reference_run(settings, recompute, config, params, &state, NULL), kept);
+        }
+    }
+    matmul_force(nullptr);
     debug_state_free(&state);
     free(params);
 }

@@ -29,6 +29,29 @@ static void everything_is_served(void) {
     }
 }
 
+static int serves(const char* variant, MatmulGroup group, int fp32, int capability, int R, int IN, int OUT) {
+    return strcmp(matmul_rule(group, fp32, capability, sizes(R, IN, OUT, 0))->variant, variant) == 0;
+}
+
+// On Hopper the fused groups that won train, at the sizes that raced; elsewhere the baseline does.
+static void winners_train(void) {
+    const int channels[] = {768, 1024, 1280, 1600};
+    for (int n = 0; n < 4; n++) {
+        const int C = channels[n];
+        CHECK(serves("wgmma", MATMUL_FC, 0, 90, 65536, C, 4 * C));
+        CHECK(serves("wgmma", MATMUL_DGELU, 0, 90, 8192, 4 * C, C));
+        CHECK(serves("cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, C, C));
+        CHECK(serves("cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, 4 * C, C));
+        CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, C, C));
+        CHECK(serves("cublaslt", MATMUL_FC, 1, 90, 65536, C, 4 * C)); // fp32
+        CHECK(serves("cublaslt", MATMUL_FC, 0, 80, 65536, C, 4 * C));
+        CHECK(serves("cublaslt", MATMUL_FC, 0, 100, 65536, C, 4 * C));
+        CHECK(serves("cublaslt", MATMUL_FC, 0, 90, 8191, C, 4 * C));
+    }
+    CHECK(serves("cublaslt", MATMUL_DGELU, 0, 90, 65536, 4 * 760, 760));
+    CHECK(serves("cublaslt", MATMUL_DGELU, 0, 90, 65536, 4 * 1608, 1608));
+}
+
 static void groups_have_names(void) {
     CHECK(strcmp(matmul_group_names[MATMUL_QKV], "qkv") == 0);
     CHECK(strcmp(matmul_group_names[MATMUL_LAYER_WEIGHTS], "layer_weights") == 0);
@@ -61,6 +84,7 @@ static void refused_sizes(void) {
 
 int main(void) {
     everything_is_served();
+    winners_train();
     groups_have_names();
     refused_sizes();
     return unit_end();

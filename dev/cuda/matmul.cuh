@@ -1,0 +1,167 @@
+/*
+The matmul groups that a program trains with: the variants that it holds, and the launchers of those that matmul_choice.h names
+for a GPU, a precision, a group and its sizes. The contract is matmul.h's; what is raced in dev/cuda is what trains here.
+
+With -DMATMUL_ALL matmul_force() names the variant to take for every group that it serves, whatever the sizes are:
+dev/test/test_gpu_pairs.cu tests them so.
+
+Launchers record errors and return (llmc/status.h).
+*/
+#ifndef MATMUL_CUH
+#define MATMUL_CUH
+
+#include "matmul.h"
+#include "matmul_cublaslt.cu"
+#include "matmul_cublaslt_epilogue.cu"
+#if !defined(PRECISION_FP32)
+#include "matmul_wgmma.cu"
+#endif
+
+struct MatmulVariant {
+    const char* name;
+    const MatmulConfig* configs;
+    size_t num_configs;
+
+    template <size_t N> constexpr MatmulVariant(const char* name, const MatmulConfig (&table)[N])
+        : name(name), configs(table), num_configs(N) {}
+};
+static constexpr MatmulVariant matmul_variants[] = {
+    {"cublaslt", cublaslt::matmul_configs},
+    {"cublaslt_epilogue", cublaslt_epilogue::matmul_configs},
+#if !defined(PRECISION_FP32)
+    {"wgmma", wgmma::matmul_configs},
+#endif
+};
+
+// What can be seen at compile time: this program holds the configurations that the rules of its precision name.
+constexpr bool matmul_same_text(const char* a, const char* b) {
+    while (*a && *a == *b) { a++, b++; }
+    return *a == *b;
+}
+constexpr bool matmul_holds(const MatmulRule& r) {
+    for (const MatmulVariant& v : matmul_variants) {
+        if (!matmul_same_text(r.variant, v.name)) { continue; }
+        for (size_t n = 0; n < v.num_configs; n++) {
+            const MatmulConfig& c = v.configs[n];
+            if ((r.group == -1 || r.group == c.group) && (!r.config || matmul_same_text(r.config, c.name))) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+constexpr bool matmul_rules_hold() {
+    for (const MatmulRule& r : matmul_rules) {
+        if ((sizeof(floatX) < sizeof(float) || r.fp32) && !matmul_holds(r)) { return false; }
+    }
+    return true;
+}
+static_assert(matmul_rules_hold(), "matmul_choice.h names a configuration that a variant's matmul_configs do not have");
+
+// ----------------------------------------------------------------------------
+// The choice
+
+#ifdef MATMUL_ALL
+static const char* matmul_forced = nullptr;
+// Takes this variant from the next launch on for what it serves; nullptr: what matmul_choice.h says. Scratch differs.
+static inline void matmul_force(const char* variant) { matmul_forced = variant; }
+#else
+static constexpr const char* matmul_forced = nullptr;
+#endif
+
+// The first configuration of a variant, called `name` unless that is nullptr, that serves the sizes; nullptr where none does.
+static inline const MatmulConfig* matmul_config_of(const char* variant, const char* name, MatmulGroup group,
+                                                   MatmulSizes s) {
+    for (const MatmulVariant& v : matmul_variants) {
+        if (strcmp(v.name, variant) == 0) { return matmul_config(v.configs, v.num_configs, name, group, s); }
+    }
+    return nullptr;
+}
+
+// The configuration that serves on a GPU of this compute capability: of `variant`, unless that is nullptr. An error and nullptr
+// where none does.
+static inline const MatmulConfig* matmul_choice_on(int capability, const char* variant, MatmulGroup group,
+                                                   MatmulSizes s) {
+    const char* fault = matmul_unsupported(group, s);
+    const MatmulConfig* config = nullptr;
+    if (!fault && matmul_forced) { config = matmul_config_of(matmul_forced, nullptr, group, s); }
+    if (!fault && !config && variant) { config = matmul_config_of(variant, nullptr, group, s); }
+    if (!fault && !config && !variant) {
+        const MatmulRule* rule = matmul_rule(group, sizeof(floatX) == sizeof(float), capability, s);
+        config = rule ? matmul_config_of(rule->variant, rule->config, group, s) : nullptr;
+    }
+    if (!config) {
+        status_fail("matmul: %s of %d rows, %d channels in and %d out: %s", matmul_group_names[group], s.R, s.IN, s.OUT,
+                    fault ? fault : "no configuration serves them");
+    }
+    return config;
+}
+
+// Bytes of scratch on a GPU of this compute capability; 0 and an error where nothing serves.
+static inline size_t matmul_scratch_bytes_on(int capability, const char* variant, MatmulGroup group, MatmulSizes s) {
+    const MatmulConfig* config = matmul_choice_on(capability, variant, group, s);
+    return config ? config->scratch_bytes(s) : 0;
+}
+
+// ----------------------------------------------------------------------------
+// The launchers, in the words of matmul.h
+
+// Where a model's groups run. Scratch as large as the function above says, of each group that is launched; alignment as in
+// matmul.h.
+struct MatmulGroups {
+    MatmulContext context;
+    int capability; // of the GPU
+    cudaStream_t stream;
+};
+
+static inline void matmul_launch(MatmulGroups* g, const char* variant, MatmulGroup group, const MatmulTensors& t,
+                                 MatmulSizes s) {
+    const MatmulConfig* config = matmul_choice_on(g->capability, variant, group, s);
+    if (config) { config->launch(&g->context, &t, s, g->stream); }
+}
+
+static inline void matmul_qkv(MatmulGroups* g, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
+                              int R, int C) {
+    MatmulTensors t = {};
+    t.out = out, t.inp = inp, t.weight = weight, t.bias = bias;
+    matmul_launch(g, nullptr, MATMUL_QKV, t, {R, C, 3 * C, 0});
+}
+
+static inline void matmul_residual(MatmulGroups* g, floatX* residual, floatX* ln, float* mean, float* rstd,
+                                   const floatX* skip, const floatX* inp, const floatX* weight, const floatX* bias,
+                                   const floatX* ln_weight, const floatX* ln_bias, int R, int IN, int OUT) {
+    MatmulTensors t = {};
+    t.residual = residual, t.ln = ln, t.mean = mean, t.rstd = rstd;
+    t.skip = skip, t.inp = inp, t.weight = weight, t.bias = bias, t.ln_weight = ln_weight, t.ln_bias = ln_bias;
+    matmul_launch(g, nullptr, MATMUL_RESIDUAL, t, {R, IN, OUT, 0});
+}
+
+static inline void matmul_fc(MatmulGroups* g, const char* variant, floatX* pre, floatX* act, const floatX* inp,
+                             const floatX* weight, const floatX* bias, int R, int C) {
+    MatmulTensors t = {};
+    t.pre = pre, t.act = act, t.inp = inp, t.weight = weight, t.bias = bias;
+    matmul_launch(g, variant, MATMUL_FC, t, {R, C, 4 * C, 0});
+}
+
+static inline void matmul_dgelu(MatmulGroups* g, const char* variant, floatX* dpre, floatX* act, float* dbias,
+                                const floatX* dout, const floatX* weight, floatX* pre, int R, int C) {
+    MatmulTensors t = {};
+    t.dpre = dpre, t.act = act, t.dbias = dbias, t.dout = dout, t.weight = weight, t.pre = pre;
+    matmul_launch(g, variant, MATMUL_DGELU, t, {R, 4 * C, C, 0});
+}
+
+static inline void matmul_input(MatmulGroups* g, floatX* dinp, const floatX* dout, const floatX* weight, int R, int IN,
+                                int OUT) {
+    MatmulTensors t = {};
+    t.dinp = dinp, t.dout = dout, t.weight = weight;
+    matmul_launch(g, nullptr, MATMUL_INPUT, t, {R, IN, OUT, 0});
+}
+
+static inline void matmul_weight(MatmulGroups* g, float* dweight, float* dbias, const floatX* dout, const floatX* inp,
+                                 int accumulate, int R, int IN, int OUT) {
+    MatmulTensors t = {};
+    t.dweight = dweight, t.dbias = dbias, t.dout = dout, t.inp = inp, t.accumulate = accumulate;
+    matmul_launch(g, nullptr, MATMUL_WEIGHT, t, {R, IN, OUT, 0});
+}
+
+#endif
