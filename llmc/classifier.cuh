@@ -22,7 +22,7 @@ struct OnlineSum {
     }
 };
 
-// The maximum of x over the CLASSIFIER_THREADS of the thread block, in every thread. Once in a kernel.
+// The maximum of x over the CLASSIFIER_THREADS of the thread block, in every thread. A barrier comes between two calls.
 __device__ inline float classifier_max(float x) {
     __shared__ float maxima[WARP_SIZE];
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
@@ -52,11 +52,10 @@ __device__ inline void classifier_gradient(floatX* x, int target, float m, float
     }
 }
 
-// One thread block per row; fused_classifier below says what it computes.
-template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
-    fused_classifier_kernel(floatX* logits, float* losses, const int* targets, float gradient_scale, int V, int Vp) {
+// One row by a thread block; fused_classifier below says what it computes.
+template <bool WRITE_GRADIENT> __device__ inline void classifier_row(floatX* logits, float* losses, const int* targets,
+                                                                     float gradient_scale, size_t row, int V, int Vp) {
     constexpr int K = x128::size;
-    size_t row = gridDim.x - 1 - blockIdx.x; // the rows that the GEMM wrote last are still in L2
     floatX* x = logits + row * Vp;
     int whole = V / K * K; // vectors before this column hold no padding
 
@@ -82,12 +81,37 @@ template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THRE
     if (WRITE_GRADIENT) { classifier_gradient(x, target, m, l, gradient_scale, V, Vp); }
 }
 
+// One thread block per row
+template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
+    fused_classifier_kernel(floatX* logits, float* losses, const int* targets, float gradient_scale, int V, int Vp) {
+    size_t row = gridDim.x - 1 - blockIdx.x; // the rows that the GEMM wrote last are still in L2
+    classifier_row<WRITE_GRADIENT>(logits, losses, targets, gradient_scale, row, V, Vp);
+}
+
 // losses (N) += the cross entropy of each row in nats. logits (N, Vp), of which the first V of a row are used; targets (N).
 // With write_gradient, logits are overwritten with d(loss * gradient_scale)/dlogits, 0 in the padding.
 static inline void fused_classifier(floatX* logits, float* losses, const int* targets, float gradient_scale, int N,
                                     int V, int Vp, int write_gradient, cudaStream_t stream) {
     auto kernel = write_gradient ? fused_classifier_kernel<true> : fused_classifier_kernel<false>;
     kernel<<<N, CLASSIFIER_THREADS, 0, stream>>>(logits, losses, targets, gradient_scale, V, Vp);
+    cuda_try(cudaGetLastError());
+}
+
+// out (N, C) = factors (N) x, each row times its factor; out may be x. A warp for each row.
+__global__ void __launch_bounds__(256)
+    scale_rows_kernel(floatX* out, const floatX* x, const float* factors, int N, int C) {
+    int row = blockIdx.x * (256 / WARP_SIZE) + threadIdx.x / WARP_SIZE;
+    if (row >= N) { return; }
+    float factor = factors[row];
+    for (int c = threadIdx.x % WARP_SIZE * x128::size; c < C; c += WARP_SIZE * x128::size) {
+        x128 v = load128(x + (size_t)row * C + c);
+        for (int k = 0; k < x128::size; k++) { v[k] = (floatX)((float)v[k] * factor); }
+        store128(out + (size_t)row * C + c, v);
+    }
+}
+
+static inline void scale_rows(floatX* out, const floatX* x, const float* factors, int N, int C, cudaStream_t stream) {
+    scale_rows_kernel<<<CEIL_DIV(N, 256 / WARP_SIZE), 256, 0, stream>>>(out, x, factors, N, C);
     cuda_try(cudaGetLastError());
 }
 

@@ -14,6 +14,7 @@ Launchers record errors and return (llmc/status.h).
 #include "matmul_cublaslt.cu"
 #include "matmul_cublaslt_epilogue.cu"
 #if !defined(PRECISION_FP32)
+#include "matmul_softmax_wgmma.cu"
 #include "matmul_wgmma.cu"
 #endif
 
@@ -29,6 +30,7 @@ static constexpr MatmulVariant matmul_variants[] = {
     {"cublaslt", cublaslt::matmul_configs},
     {"cublaslt_epilogue", cublaslt_epilogue::matmul_configs},
 #if !defined(PRECISION_FP32)
+    {"softmax_wgmma", softmax_wgmma::matmul_configs},
     {"wgmma", wgmma::matmul_configs},
 #endif
 };
@@ -141,6 +143,19 @@ static inline void matmul_fc(MatmulGroups* g, const char* variant, floatX* pre, 
     MatmulTensors t = {};
     t.pre = pre, t.act = act, t.inp = inp, t.weight = weight, t.bias = bias;
     matmul_launch(g, variant, MATMUL_FC, t, {R, C, 4 * C, 0});
+}
+
+// logits_scale (R). Whether a row's gradient is logits_scale times what is in logits; else it is in logits.
+static inline bool matmul_classifier(MatmulGroups* g, floatX* logits, float* logits_scale, float* losses,
+                                     const floatX* inp, const floatX* weight, const int* targets, float gradient_scale,
+                                     int R, int C, int V, int Vp) {
+    const MatmulSizes s = {R, C, Vp, V};
+    const MatmulConfig* config = matmul_choice_on(g->capability, nullptr, MATMUL_CLASSIFIER, s);
+    MatmulTensors t = {};
+    t.logits = logits, t.logits_scale = logits_scale, t.losses = losses;
+    t.inp = inp, t.weight = weight, t.targets = targets, t.gradient_scale = gradient_scale;
+    if (config) { config->launch(&g->context, &t, s, g->stream); }
+    return config && config->scaled;
 }
 
 static inline void matmul_dgelu(MatmulGroups* g, const char* variant, floatX* dpre, floatX* act, float* dbias,

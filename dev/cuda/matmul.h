@@ -24,7 +24,8 @@ file ends with
 //                    ln (R,OUT) = (residual - mean) rstd ln_weight + ln_bias, with mean and rstd (R) of residual
 //     fc             pre (R,OUT) = inp W^T + bias;  act (R,OUT) = gelu(pre)
 //     classifier     losses (R) += cross entropy of logits = inp W^T over their first vocab_size columns, in nats;
-//                    logits (R,OUT) = gradient_scale * its gradient there, 0 in the other columns
+//                    logits (R,OUT), times logits_scale (R) where the configuration is `scaled`, = gradient_scale * its
+//                    gradient there, 0 in the other columns
 //     dgelu          dpre (R,IN) = (dout (R,OUT) W) * gelu'(pre);  act (R,IN) = gelu(pre), or not where act is NULL;
 //                    dbias (IN) += column sums of dpre
 //     dlayernorm     dresidual (R,IN) += gradient of LayerNorm's input, from dln = dout (R,OUT) W, residual, mean, rstd and
@@ -79,6 +80,7 @@ struct MatmulTensors {
     floatX* pre;                       // (R,OUT); an input of dgelu, (R,IN)
     floatX* act;                       // (R,OUT); of dgelu (R,IN) or NULL
     floatX* logits;                    // (R,OUT)
+    float* logits_scale;               // (R), of configurations that are `scaled`
     float* losses;                     // (R)
     const int* targets;                // (R), each below vocab_size
     float gradient_scale;
@@ -104,6 +106,7 @@ struct MatmulConfig {
         MatmulSizes s);                     // of what the contract serves: half a sentence, or NULL where it is served
     size_t (*scratch_bytes)(MatmulSizes s); // may be 0
     MatmulLaunch launch;
+    bool scaled = false; // of classifier: a row's gradient is logits_scale times its logits
 };
 
 // The sizes of layer[n]

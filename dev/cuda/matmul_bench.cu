@@ -132,6 +132,7 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
     case MATMUL_CLASSIFIER:
         rest = {{TENSOR(targets), INPUT, TYPE_INT, R, 1, TARGETS},
                 {TENSOR(logits), OUTPUT, TYPE_X, R, OUT},
+                {TENSOR(logits_scale), OUTPUT, TYPE_FLOAT, R, 1},
                 {TENSOR(losses), ADDED, TYPE_FLOAT, R, 1}};
         break;
     case MATMUL_DGELU:
@@ -352,16 +353,17 @@ struct Verdict {
     double rel_err = -1; // ||x - ref|| / ||ref|| of the first output; -1: none yet
 };
 
-// Holds one output (., ld) against what it must be at the chosen rows and columns. Ends the program where it is wrong.
+// Holds one output (., ld), times a factor for each row if there are any, against what it must be at the chosen rows and
+// columns. Ends the program where it is wrong.
 template <class T, class Want> static void judge_output(Verdict* v, const std::string& what, const std::string& name,
                                                         const T* got, int64_t ld, Choice rows, Choice columns,
-                                                        Want want) {
+                                                        Want want, const float* factors = nullptr) {
     Temporary<Difference> difference(1);
     Temporary<Element> at(1);
     Difference d;
     Element e;
     cuda_check(cudaMemset(difference, 0, sizeof(d)));
-    compare_elements<<<1024, REFERENCE_THREADS>>>((Difference*)difference, got, ld, rows, columns, want);
+    compare_elements<<<1024, REFERENCE_THREADS>>>((Difference*)difference, got, ld, factors, rows, columns, want);
     cuda_check(cudaGetLastError());
     cuda_check(cudaMemcpy(&d, difference, sizeof(d), cudaMemcpyDeviceToHost));
     const unsigned n = (unsigned)d.worst, bits = (unsigned)(d.worst >> 32);
@@ -369,7 +371,7 @@ template <class T, class Want> static void judge_output(Verdict* v, const std::s
     memcpy(&worst, &bits, sizeof(worst));
     if (d.not_finite || !(worst <= 1)) {
         int row = (int)(n / columns.count), column = (int)(n % columns.count);
-        look_at<<<1, 1>>>((Element*)at, got, ld, rows, columns, want, (int64_t)n);
+        look_at<<<1, 1>>>((Element*)at, got, ld, factors, rows, columns, want, (int64_t)n);
         cuda_check(cudaMemcpy(&e, at, sizeof(e), cudaMemcpyDeviceToHost));
         if (rows.index) { cuda_check(cudaMemcpy(&row, rows.index + row, sizeof(row), cudaMemcpyDeviceToHost)); }
         if (columns.index) {
@@ -404,12 +406,13 @@ static void judge_residual(Verdict* v, const std::string& what, const GemmRefere
 }
 
 static void judge_classifier(Verdict* v, const std::string& what, const GemmReference& g, const MatmulBounded* z,
-                             const MatmulTensors& t, const MatmulTensors& before, int V) {
+                             const MatmulTensors& t, const MatmulTensors& before, int V, bool scaled) {
     Temporary<MatmulSoftmax> softmax(g.rows.count);
     reference_softmax<<<g.rows.count, REFERENCE_THREADS>>>(softmax, z, V, g.N);
     cuda_check(cudaGetLastError());
     judge_output(v, what, "logits", t.logits, g.N, g.rows, {nullptr, g.N},
-                 WantDlogits{z, softmax, t.targets, V, g.N, (double)t.gradient_scale});
+                 WantDlogits{z, softmax, t.targets, V, g.N, (double)t.gradient_scale},
+                 scaled ? t.logits_scale : nullptr);
     judge_output(v, what, "losses", t.losses, 1, g.rows, {nullptr, 1},
                  WantLoss{z, softmax, t.targets, before.losses, g.N});
 }
@@ -436,9 +439,9 @@ static void judge_dlayernorm(Verdict* v, const std::string& what, const Referenc
     }
 }
 
-// Ends the program where an output is wrong, else says how far off they are.
+// Ends the program where an output is wrong, else says how far off they are. scaled: the configuration's
 static Verdict judge(const Case& c, const Reference& r, const MatmulTensors& t, const MatmulTensors& before,
-                     const std::string& what) {
+                     bool scaled, const std::string& what) {
     Verdict v;
     const GemmReference& g = r.gemms[0];
     const MatmulBounded* z = g.z.as<MatmulBounded>();
@@ -465,7 +468,7 @@ static Verdict judge(const Case& c, const Reference& r, const MatmulTensors& t, 
         judge_output(&v, what, "act", t.act, g.N, all_rows, columns, WantGelu{t.pre, g.N});
         break;
     case MATMUL_CLASSIFIER:
-        judge_classifier(&v, what, g, z, t, before, c.s.vocab_size);
+        judge_classifier(&v, what, g, z, t, before, c.s.vocab_size, scaled);
         break;
     case MATMUL_DGELU:
         judge_output(&v, what, "dpre", t.dpre, g.N, g.rows, columns, WantDgelu{z, t.pre, g.N});
@@ -555,7 +558,7 @@ static Verdict check_config(const MatmulConfig& config, const Case& c, const Ref
         set_restart(&set, before, false);
     }
     run(config, {&sets[0]}, c.s, libraries, what);
-    const Verdict verdict = judge(c, r, sets[0].t, before.t, what);
+    const Verdict verdict = judge(c, r, sets[0].t, before.t, config.scaled, what);
     run(config, {&sets[1], &sets[2]}, c.s, libraries, what + ", repeated");
     for (Set* set : {&sets[1], &sets[2]}) {
         for (size_t n = 0; n < set->tensors.size(); n++) {

@@ -374,20 +374,22 @@ struct Element {
     double got;
     MatmulBounded want;
 };
-// got (., ld) at the chosen rows and columns
-template <class T, class Want>
-__device__ inline Element element_at(const T* got, int64_t ld, Choice rows, Choice columns, Want want, int64_t n) {
+// got (., ld) at the chosen rows and columns, times the row's factor unless factors is nullptr
+template <class T, class Want> __device__ inline Element element_at(const T* got, int64_t ld, const float* factors,
+                                                                    Choice rows, Choice columns, Want want, int64_t n) {
     const int64_t i = n / columns.count, j = n % columns.count, row = rows[i], column = columns[j];
-    return {(double)(float)got[row * ld + column], want(i, row, j, column)};
+    const double factor = factors ? (double)factors[row] : 1;
+    return {(double)(float)got[row * ld + column] * factor, want(i, row, j, column)};
 }
 template <class T, class Want> __global__ void __launch_bounds__(REFERENCE_THREADS)
-    compare_elements(Difference* difference, const T* got, int64_t ld, Choice rows, Choice columns, Want want) {
+    compare_elements(Difference* difference, const T* got, int64_t ld, const float* factors, Choice rows,
+                     Choice columns, Want want) {
     double error2 = 0, reference2 = 0;
     unsigned long long not_finite = 0, worst = 0;
     const int64_t elements = (int64_t)rows.count * columns.count;
     for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < elements;
          n += (int64_t)gridDim.x * blockDim.x) {
-        const Element e = element_at(got, ld, rows, columns, want, n);
+        const Element e = element_at(got, ld, factors, rows, columns, want, n);
         const double error = fabs(e.got - e.want.value);
         // what is not a number is the largest of all; exactly right is right where no error is allowed
         const double ratio = error <= 1e30 * e.want.error ? error * (1 / e.want.error) : 1e30;
@@ -405,9 +407,9 @@ template <class T, class Want> __global__ void __launch_bounds__(REFERENCE_THREA
         atomicAdd(&difference->reference2, reference2);
     }
 }
-template <class T, class Want>
-__global__ void look_at(Element* e, const T* got, int64_t ld, Choice rows, Choice columns, Want want, int64_t n) {
-    *e = element_at(got, ld, rows, columns, want, n);
+template <class T, class Want> __global__ void look_at(Element* e, const T* got, int64_t ld, const float* factors,
+                                                       Choice rows, Choice columns, Want want, int64_t n) {
+    *e = element_at(got, ld, factors, rows, columns, want, n);
 }
 
 // How many elements of `sum` are not the bits of before + overwritten

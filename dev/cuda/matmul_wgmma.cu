@@ -3,7 +3,6 @@ The matmul competition on Hopper: each group is one GEMM (wgmma_matmul.cuh) whos
 and a small kernel for what needs a whole row or column. Against cublaslt:
 - Bias, residual addition, GELU, its gradient and the column sums of dpre cost no pass over the activations: a tile's epilogue
   runs while the other consumer warpgroup multiplies. pre is read once by dgelu, LayerNorm reads one tensor instead of two.
-- classifier: cross entropy reads the logits once; the maxima and sums of exponentials come from the GEMM, per row and tile.
 - Weight gradients: tiles that do not fill the GPU are cut along R, and the parts added in a fixed order. layer_weights is the
   four GEMMs of a layer in one launch, with one such remainder instead of four.
 
@@ -18,7 +17,6 @@ and a small kernel for what needs a whole row or column. Against cublaslt:
 #include "matmul.h"
 #include "wgmma_matmul.cuh"
 
-#include "llmc/classifier.cuh"
 #include "llmc/layernorm.cuh"
 
 namespace wgmma {
@@ -61,42 +59,6 @@ template <class T> void fc(MatmulContext*, const MatmulTensors* t, MatmulSizes s
 
 template <class T> void input(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     input_gemm<T, Plain>(t->dinp, nullptr, nullptr, nullptr, t, s, stream);
-}
-
-// losses (N) += cross entropy of the rows, and logits (N,Vp) become their gradient, as fused_classifier does; from log_sums
-// (N, tiles). One thread block per row.
-static __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
-    classifier_kernel(floatX* logits, float* losses, const int* targets, const float2* log_sums, int tiles,
-                      float gradient_scale, int V, int Vp) {
-    const size_t row = gridDim.x - 1 - blockIdx.x; // the rows that the GEMM wrote last are still in L2
-    floatX* const x = logits + row * Vp;
-    const float2* const sums = log_sums + row * tiles;
-    const int target = targets[row];
-    const float target_logit = (float)x[target];
-    float m = -INFINITY, l = 0;
-    for (int i = threadIdx.x; i < tiles; i += CLASSIFIER_THREADS) { m = fmaxf(m, sums[i].x); }
-    m = classifier_max(m); // every thread has read the target's logit before any overwrites it
-    for (int i = threadIdx.x; i < tiles; i += CLASSIFIER_THREADS) {
-        l += sums[i].y * ex2_approx_ftz((sums[i].x - m) * LOG2_E);
-    }
-    l = block_sum(l);
-    if (threadIdx.x == 0) { losses[row] += m + logf(l) - target_logit; }
-    classifier_gradient(x, target, m, l, gradient_scale, V, Vp);
-}
-
-template <class T> static size_t classifier_scratch_bytes(MatmulSizes s) {
-    return sizeof(float2) * s.R * (size_t)CEIL_DIV(s.OUT, T::BN);
-}
-template <class T> void classifier(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    typedef MatmulTiles<T, false, false, Logits> C;
-    float2* const log_sums = (float2*)context->scratch;
-    const Gemm<C> gemm = {{s.R, s.OUT, s.IN}, t->inp, t->weight, t->logits, nullptr, nullptr};
-    EpilogueInput in = {};
-    in.log_sums = log_sums, in.classes = s.vocab_size;
-    if (launch_gemms<C>(&gemm, 1, in, nullptr, stream) != STATUS_OK) { return; }
-    classifier_kernel<<<s.R, CLASSIFIER_THREADS, 0, stream>>>(
-        t->logits, t->losses, t->targets, log_sums, CEIL_DIV(s.OUT, T::BN), t->gradient_scale, s.vocab_size, s.OUT);
-    cuda_try(cudaGetLastError());
 }
 
 // Scratch of dlayernorm: dln (R,IN), then what LayerNorm backward needs.
@@ -195,9 +157,6 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", RESIDUAL, PingPong128x128x2x2, residual, matmul_no_scratch),
     WGMMA_CONFIGS(FC, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", FC, PingPong128x128x2x2, fc, matmul_no_scratch),
-    WGMMA_CONFIG("128x256 cluster 2", CLASSIFIER, Tile128x256x2, classifier, classifier_scratch_bytes<Tile128x256x2>),
-    WGMMA_CONFIG("128x128 ping-pong cluster 2", CLASSIFIER, PingPong128x128x2, classifier,
-                 classifier_scratch_bytes<PingPong128x128x2>),
     WGMMA_CONFIGS(DGELU, dgelu, dgelu_scratch_bytes),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", DGELU, PingPong128x128x2x2, dgelu, dgelu_scratch_bytes),
     WGMMA_CONFIGS(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),

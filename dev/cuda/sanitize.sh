@@ -41,7 +41,7 @@ failed=0
 
 check() { # program, shape
     local tool n code line sizes checked watched kernels=$variant
-    case $variant in cublaslt*) kernels=_kernel ;; esac # as llmc's are called
+    case $variant in cublaslt*) kernels=_kernel ;; *_wgmma) kernels=wgmma ;; esac # llmc's, and the GEMM's namespace
     jobs=()
     read -ra sizes <<<"$2"
     for tool in "${tools[@]}"; do
@@ -80,7 +80,7 @@ for variant in "${variants[@]}"; do
         shapes=("-b 1 -h 2 -t 130 -d 64")
         case $program in
         */attention_decode_*) shapes=("-b 3 -h 2 -t 600 -d 64" "-b 3 -h 2 -t 600 -d 96") ;;
-        */matmul_wgmma_*) shapes=("-r 400 -i 392 -o 456") ;;
+        */matmul_*wgmma_*) shapes=("-r 400 -i 392 -o 456") ;;
         */matmul_*) shapes=("-r 130 -i 64 -o 136") ;;
         */attention_*_flash1_*) shapes=("-b 1 -h 2 -t 66 -d 32") ;;
         */attention_*_wgmma_*)
@@ -88,7 +88,7 @@ for variant in "${variants[@]}"; do
             if [ -n "${QUICK:-}" ]; then shapes=("${shapes[@]:1}"); fi
             ;;
         esac
-        if [ "$variant" = wgmma ]; then make -s "build/racecheck_$(basename "$program")"; fi
+        case $variant in *wgmma) make -s "build/racecheck_$(basename "$program")" ;; esac
         for shape in "${shapes[@]}"; do check "$program" "$shape"; done
     done
     [ $found -eq 1 ] || { echo "error: no program of $variant in build/: run make variants" >&2; exit 1; }

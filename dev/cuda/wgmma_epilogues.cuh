@@ -4,7 +4,7 @@ registers to memory, chunk by chunk (64 rows of 128 bytes): arithmetic on the fr
 swizzle, TMA store.
 
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluBackward
-    Logits            16-bit output, and of each row of a tile what cross entropy needs
+    Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
     Gradient          fp32: D, or D += by TMA's reduce-add, or a partial tile of a split of K
 
 What F needs of memory is its `aux`, a tensor (M,N): its chunks are loaded while the tile is multiplied, and the first output
@@ -30,12 +30,13 @@ struct GemmMaps {
 // What epilogues take beside the maps
 struct EpilogueInput {
     int M, N;
-    const floatX* bias;     // (N)
-    float* column_partials; // (M/64 rounded up, N): of 64 rows each, the column sums of the first output
-    float2* log_sums;       // Logits: (M, N/BN rounded up), maximum and sum of exp(x - maximum)
-    int classes;            // Logits: of so many columns; the others are padding
-    int accumulate;         // Gradient: D +=
-    int write_second;       // whether the second output is wanted
+    const floatX* bias;         // (N)
+    float* column_partials;     // (M/64 rounded up, N): of 64 rows each, the column sums of the first output
+    const float* target_logits; // Exponentials: (M)
+    float* row_sums;            // Exponentials: (N/BN rounded up, M)
+    int classes;                // Exponentials: of so many columns; the others are padding
+    int accumulate;             // Gradient: D +=
+    int write_second;           // whether the second output is wanted
 };
 
 typedef char Chunk[SWIZZLE_BOX];
@@ -213,13 +214,22 @@ template <class F> struct Elementwise {
     }
 };
 
-// D, and for each row its maximum and the sum of exp(x - maximum) over the tile's columns, of the fp32 numbers that are stored
-// rounded. Padding counts as -inf, and is stored so.
-struct Logits : Elementwise<Plain> {
+// 2^((D - target_logits) log2 e + TARGET_EXPONENT), and its sum over the tile's columns for each row: unnormalised softmax, whose
+// element of the row's target is 2^TARGET_EXPONENT. Padding is 0.
+constexpr float TARGET_EXPONENT = -24;
+__device__ inline float target_offset(float target_logit) { return fmaf(-target_logit, LOG2_E, TARGET_EXPONENT); }
+
+struct Exponentials : Elementwise<Plain> {
     template <int row_blocks, int N, class Finish>
     static __device__ void store(float (&acc)[row_blocks][N], Finish finish, Chunk* aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int BN = 2 * N;
+        float offset[row_blocks][2];
+#pragma unroll
+        for (int i = 0; i < 2 * row_blocks; i++) {
+            const int row = tile.row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread, i % 2 * 2);
+            offset[i / 2][i % 2] = row < in.M ? target_offset(__ldg(in.target_logits + row)) : 0;
+        }
         finish();
         if (tile.column + BN > in.classes) {
             const int classes = in.classes - tile.column;
@@ -231,27 +241,21 @@ struct Logits : Elementwise<Plain> {
                 }
             }
         }
-        const int tiles = CEIL_DIV(in.N, BN);
+        float* const sums = in.row_sums + (int64_t)(tile.column / BN) * in.M;
 #pragma unroll
         for (int block = 0; block < row_blocks; block++) {
+            float l[4] = {}; // of rows h = 0 and 1, columns e = 0 and 1: element i is of row i / 2 % 2 and column i % 2
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                acc[block][i] = ex2_approx_ftz(fmaf(acc[block][i], LOG2_E, offset[block][i / 2 % 2]));
+                l[i % 4] += acc[block][i];
+            }
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float m = -INFINITY, l = 0;
-#pragma unroll
-                for (int n = 0; n < N / 4; n++) {
-                    m = fmaxf(m, fmaxf(acc[block][4 * n + 2 * h], acc[block][4 * n + 2 * h + 1]));
-                }
-                for (int lane = 1; lane < 4; lane *= 2) { m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, lane)); }
-                const float offset = m == -INFINITY ? 0 : -m * LOG2_E; // all is padding: l is 0
-#pragma unroll
-                for (int n = 0; n < N / 2; n++) {
-                    l += ex2_approx_ftz(fmaf(acc[block][n / 2 * 4 + 2 * h + n % 2], LOG2_E, offset));
-                }
-                for (int lane = 1; lane < 4; lane *= 2) { l += __shfl_xor_sync(0xffffffffu, l, lane); }
+                float sum = l[2 * h] + l[2 * h + 1];
+                for (int lane = 1; lane < 4; lane *= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, lane); }
                 const int row = tile.row + block * BLOCK_ROWS + fragment_row(tile.thread, 2 * h);
-                if (tile.thread % 4 == 0 && row < in.M && tile.column < in.N) {
-                    in.log_sums[(int64_t)row * tiles + tile.column / BN] = {m, l};
-                }
+                if (tile.thread % 4 == 0 && row < in.M && tile.column < in.N) { sums[row] = sum; }
             }
         }
         const auto finished = [] {};

@@ -418,6 +418,18 @@ static void test_classifier(size_t N, size_t V, size_t Vp, double scale) {
     delete d_targets;
 }
 
+static void test_scale_rows(size_t N, size_t C) {
+    Numbers x = numbers(N * C, 1, 1), factors = numbers(N, 1, 2), e(N * C), bound(N * C);
+    for (size_t i = 0; i < N * C; i++) { e[i] = factors[i / C] * x[i], bound[i] = EPS * fabs(e[i]); }
+    TensorX d_x(x), d_out(N * C);
+    TensorF d_factors(factors);
+    scale_rows(d_out.data, d_x.data, d_factors.data, (int)N, (int)C, 0);
+    scale_rows(d_x.data, d_x.data, d_factors.data, (int)N, (int)C, 0);
+    wait_for_gpu();
+    check_rounded("rows times their factors", d_out, e, bound);
+    check_same_bits("rows times their factors in place", d_x, d_out.bits());
+}
+
 static void test_sum_losses(size_t n) {
     Numbers x = numbers(n, 1, 1);
     double sum = 0.0, size = 0.0;
@@ -1196,6 +1208,91 @@ static void test_mlp_groups(Matmul* mm, int R, int C) {
     check_same_bits("dpre without gelu", dpre, base_dpre.bits());
 }
 
+static int gpu_capability(void) {
+    int device, major, minor;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    return 10 * major + minor;
+}
+
+// A row of the unnormalised softmax: what is expected of its loss, and how far a loss and an exponential may be off
+struct SoftmaxRow {
+    double m, l, loss, relative, loss_bound;
+};
+// x (V) logits, of sums whose terms add up to `terms` at most in magnitude. Past 77 nats they are rounded to floatX.
+static SoftmaxRow softmax_row(const double* x, int V, int target, int C, double terms) {
+    SoftmaxRow r = {x[0], 0, 0, 0, 0};
+    double largest = 0;
+    for (int v = 0; v < V; v++) { r.m = fmax(r.m, x[v]), largest = fmax(largest, fabs(x[v])); }
+    for (int v = 0; v < V; v++) { r.l += exp(x[v] - r.m); }
+    r.loss = r.m + log(r.l) - x[target];
+    const double error =
+        2 * C * EPS * terms + 8 * EPS * (largest + 40) + (r.loss > 75 ? 2 * UNIT_ROUNDOFF * largest : 0);
+    r.relative = expm1(2 * error + EPS * (V + 40.0));
+    r.loss_bound = 2 * error + EPS * (V + 40.0 + 2 * r.loss);
+    return r;
+}
+
+// The classifier whose softmax is normalised behind the GEMMs, of logits of a standard deviation of `size`: targets that are
+// nearly certain, and ones that underflow beside the others, or those beside them; a row that is not finite.
+static void test_unnormalised_softmax(Matmul* mm, int R, int C, int V, int Vp, double size) {
+    const MatmulSizes s = {R, C, Vp, V};
+    const MatmulConfig* config = matmul_config_of("softmax_wgmma", nullptr, MATMUL_CLASSIFIER, s);
+    if (!CHECK(config != nullptr)) { return; }
+    const double factor = rounded<float>(1.0 / 37), spread = 3 * size / sqrt((double)C); // uniform, as is inp
+    Numbers inp = numbers((size_t)R * C, 1, 1), weight = numbers((size_t)Vp * C, spread, 2), start = numbers(R, 1, 3);
+    Numbers x((size_t)R * V);
+    std::vector<int> targets(R);
+    for (int r = 0; r < R; r++) {
+        double* row = &x[(size_t)r * V];
+        int largest = 0, least = 0;
+        for (int v = 0; v < V; v++) {
+            for (int c = 0; c < C; c++) { row[v] += inp[(size_t)r * C + c] * weight[(size_t)v * C + c]; }
+            largest = row[v] > row[largest] ? v : largest, least = row[v] < row[least] ? v : least;
+        }
+        targets[r] = r % 3 == 0 ? largest : r % 3 == 1 ? least : (r * 7919) % V;
+    }
+    inp[(size_t)R * C - 1] = NAN;
+    Tensor<int>* d_targets = integers(targets);
+    TensorX d_inp(inp), d_weight(weight), logits((size_t)R * Vp);
+    TensorF losses(start), scale(R), scratch(config->scratch_bytes(s) / sizeof(float));
+    MatmulContext context = {mm, scratch.data};
+    MatmulTensors t = {};
+    t.inp = d_inp.data, t.weight = d_weight.data, t.targets = d_targets->data, t.gradient_scale = (float)factor;
+    t.logits = logits.data, t.logits_scale = scale.data, t.losses = losses.data;
+    std::vector<char> bits[3];
+    for (int run = 0; run < 2; run++) {
+        losses.write(start), logits.poison(), scale.poison(), scratch.poison();
+        config->launch(&context, &t, s, 0);
+        wait_for_gpu();
+        if (run == 0) { bits[0] = logits.bits(), bits[1] = scale.bits(), bits[2] = losses.bits(); }
+    }
+    check_same_bits("unnormalised softmax again", logits, bits[0]);
+    check_same_bits("its factors again", scale, bits[1]);
+    check_same_bits("its losses again", losses, bits[2]);
+    const Numbers d = logits.read(), f = scale.read(), loss = losses.read();
+    int wrong = 0, wrong_losses = 0, past_range = 0;
+    for (int r = 0; r < R - 1; r++) {
+        const SoftmaxRow row = softmax_row(&x[(size_t)r * V], V, targets[r], C, C * spread);
+        past_range += row.loss > 80;
+        wrong_losses += !(fabs(loss[r] - start[r] - row.loss) <= row.loss_bound + EPS * (1 + row.loss));
+        for (int v = 0; v < Vp; v++) {
+            const double p = v < V ? exp(x[(size_t)r * V + v] - row.m) / row.l : 0,
+                         e = factor * (p - (v == targets[r]));
+            // what is flushed to zero is below e^-59 of the row's largest
+            const double bound = factor * (p * row.relative + (v < V ? 0x1p-85 + EPS * 4 * (v == targets[r]) : 0));
+            const double most = bound + UNIT_ROUNDOFF * (fabs(e) + bound);
+            wrong += !(fabs(d[(size_t)r * Vp + v] * f[r] - e) <= most);
+        }
+    }
+    CHECK(wrong == 0);
+    CHECK(wrong_losses == 0);
+    CHECK(isnan(loss[R - 1]));
+    CHECK((past_range > 0) == (size > 20)); // rows that are computed again are there, where they should be
+    delete d_targets;
+}
+
 int main(void) {
     unsetenv("CUDA_LAUNCH_BLOCKING");
     test_kernel_error(); // before the first CUDA call
@@ -1223,6 +1320,8 @@ int main(void) {
     test_classifier(37, 251, 256, 10);
     test_classifier(5, 50257, 50304, 10);
     test_classifier(2, 300, 384, 80); // one logit takes all
+    test_scale_rows(133, 768);
+    test_scale_rows(3, 8);
     for (size_t n : {1, 31, 1025, 20001, 1100001}) { test_sum_losses(n); }
     for (size_t n : {(size_t)1, (size_t)LAYOUT_BLOCK, (size_t)LAYOUT_BLOCK + 3, (size_t)4500001}) {
         test_norm_of_blocks(n);
@@ -1267,6 +1366,11 @@ int main(void) {
     test_matmul(&mm, 37, 64, 3 * 64);
     test_matmul(&mm, 131, 40, 128);
     test_matmul(&mm, 1, 768, 8);
+    if (sizeof(floatX) == 2 && gpu_capability() == 90) {
+        test_unnormalised_softmax(&mm, 37, 64, 251, 256, 1);
+        test_unnormalised_softmax(&mm, 1100, 72, 300, 384, 8);
+        test_unnormalised_softmax(&mm, 1100, 72, 300, 384, 60);
+    }
     for (int C : {64, 768, 1600}) { test_mlp_groups(&mm, 133, C); } // what no race has measured: the baseline
     test_mlp_groups(&mm, 8253, 768);
     matmul_destroy(&mm);
