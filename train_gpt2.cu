@@ -79,6 +79,7 @@ struct GPT2 {
     ActivationTensors acts;
     void* acts_memory;
     int last_B, last_T; // of the last forward pass
+    int has_logits;     // acts.output has its logits
     LastPass last_pass;
     // a batch on the device, and its positions sorted by token on both sides
     int *inputs, *targets;
@@ -113,6 +114,9 @@ static const char* gpt2_dgelu_variant(GPT2Settings settings) {
     return settings.gelu_fusion >= 2 ? "cublaslt_epilogue" : NULL;
 }
 
+// Of scratch: the factors of the logits' gradient, in front of what makes them.
+static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(float), 256); }
+
 // What the backward kernels need for a batch of B rows of T tokens, the largest of them. An error where no variant
 // serves. Without a GPU, what they would on one of compute capability 9.0.
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
@@ -123,6 +127,8 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
         gpu = {90, SIZE_MAX};
     }
     size_t sizes[] = {
+        size_add(gpt2_factors_bytes(R), matmul_scratch_bytes_on(gpu.capability, NULL, MATMUL_CLASSIFIER,
+                                                                {R, C, config.padded_vocab_size, config.vocab_size})),
         matmul_scratch_bytes_on(gpu.capability, gpt2_dgelu_variant(settings), MATMUL_DGELU, {R, 4 * C, C, 0}),
         matmul_scratch_bytes_on(gpu.capability, NULL, MATMUL_WEIGHT, {R, C, 3 * C, 0}),
         layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
@@ -715,7 +721,7 @@ static void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT
     cuda_try(cudaMemcpyAsync(device, host, BT * sizeof(int), cudaMemcpyHostToDevice, model->stream));
 }
 
-// The logits (B,T,Vp) stay in acts.output.
+// Up to lnf, of which gpt2_make_logits and gpt2_backward make the logits.
 Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
@@ -723,13 +729,12 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     int L = c.num_layers, C = c.channels, NH = c.num_heads, HS = C / NH;
     size_t BT = (size_t)B * T;
     cudaStream_t stream = model->stream;
-    Matmul* mm = &model->matmul;
     status_clear();
     TRY(gpt2_check_batch(&model->info, B, T));
     TRY(gpt2_check_tokens(&model->info, inputs, BT));
     NvtxRange range("forward");
     model->last_B = B, model->last_T = T;
-    model->last_pass = PASS_FORWARD;
+    model->last_pass = PASS_FORWARD, model->has_logits = 0;
     TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
     gpt2_load_batch(model, model->inputs, inputs, BT);
     cuda_try(cudaEventRecord(model->batch_copied, stream));
@@ -763,15 +768,25 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
                         w.fcprojw, w.fcprojb, next.ln1w, next.ln1b, BT, 4 * C, C);
         w = next;
     }
-    NvtxRange logits_range("logits");
-    matmul_forward(mm, a.output, a.lnf, p.wte, NULL, BT, C, c.padded_vocab_size);
     return status_now();
+}
+
+// The logits (B,T,Vp) of the last forward pass, in acts.output, unless they are there.
+static void gpt2_make_logits(GPT2* model) {
+    GPT2Config c = model->info.config;
+    if (model->has_logits) { return; }
+    NvtxRange range("logits");
+    matmul_forward(&model->matmul, model->acts.output, model->acts.lnf, model->params.wte, NULL,
+                   model->last_B * model->last_T, c.channels, c.padded_vocab_size);
+    model->has_logits = 1;
 }
 
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
     size_t V = model->info.config.vocab_size, Vp = model->info.config.padded_vocab_size;
     status_clear();
     TRY(gpt2_check_row(t, model->last_B, model->last_T));
+    gpt2_make_logits(model);
+    TRY(status_now());
     TRY(device_copy(model->logits_row, model->acts.output + t * Vp, V * sizeof(floatX), cudaMemcpyDeviceToHost));
     for (size_t v = 0; v < V; v++) { logits[v] = (float)model->logits_row[v]; }
     return STATUS_OK;
@@ -785,6 +800,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     TRY(gpt2_check_batch(info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(info, targets, BT));
     TRY(gpt2_forward(model, inputs, B, T));
+    gpt2_make_logits(model);
     model->last_pass = PASS_VALIDATE;
     gpt2_load_batch(model, model->targets, targets, BT);
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), stream));
@@ -898,6 +914,24 @@ static Status gpt2_backward_embedding(GPT2* model, float* dwte, const int* input
     return status_now();
 }
 
+// From lnf the losses, its gradient in acts.dbtc, and wte's. The rows of the logits' gradient may lack factors: the products take
+// them, of dlogits wte the rows of the result, of dlogits^T lnf those of lnf.
+static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float gradient_scale, int BT) {
+    GPT2Config c = model->info.config;
+    ActivationTensors a = model->acts;
+    int C = c.channels, Vp = c.padded_vocab_size;
+    float* factors = (float*)a.scratch; // (B,T)
+    MatmulGroups groups = gpt2_groups(model, (char*)a.scratch + gpt2_factors_bytes(BT));
+    model->has_logits = 0;
+    bool scaled = matmul_classifier(&groups, a.output, factors, a.losses, a.lnf, model->params.wte, model->targets,
+                                    gradient_scale, BT, C, c.vocab_size, Vp);
+    floatX* inp = scaled ? a.dresidual : a.lnf; // dresidual is free until dbtc is there
+    if (scaled) { scale_rows(inp, a.lnf, factors, BT, C, model->stream); }
+    matmul_backward_weight(&model->matmul, dwte, a.output, inp, accumulate, BT, C, Vp);
+    matmul_backward_input(&model->matmul, a.dbtc, a.output, model->params.wte, NULL, BT, C, Vp);
+    if (scaled) { scale_rows(a.dbtc, a.dbtc, factors, BT, C, model->stream); }
+}
+
 // The sum of the micro-batch's losses; after the last one what the step's loss is made of or, without other processes, itself.
 static void gpt2_sum_losses(GPT2* model, int grad_accum_steps, int micro_step) {
     size_t BT = (size_t)model->last_B * model->last_T;
@@ -914,9 +948,8 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     GPT2Info* info = &model->info;
     ActivationTensors a = model->acts;
     int B = model->last_B, T = model->last_T, BT = B * T, L = info->config.num_layers, C = info->config.channels;
-    int V = info->config.vocab_size, Vp = info->config.padded_vocab_size, last = micro_step == grad_accum_steps - 1;
+    int last = micro_step == grad_accum_steps - 1;
     cudaStream_t stream = model->stream;
-    Matmul* mm = &model->matmul;
     status_clear();
     TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
@@ -936,13 +969,11 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     gpt2_load_batch(model, model->targets, targets, BT);
     // the loss is a mean over tokens and micro-batches; their product is exact, however it is shared
     float scale = (float)(1.0 / ((double)BT * (double)grad_accum_steps * (double)info->size));
-    fused_classifier(a.output, a.losses, model->targets, scale, BT, V, Vp, 1, stream);
-    gpt2_sum_losses(model, grad_accum_steps, micro_step);
-    matmul_backward_input(mm, a.dbtc, a.output, model->params.wte, NULL, BT, C, Vp);
     // wte has two gradients: that of the logits and that of the embedding, which are one leaf together
     int apart = model->leaf.accumulate && model->wte_memory != NULL;
     float* dwte = apart ? model->wte_memory : g.wte;
-    matmul_backward_weight(mm, dwte, a.output, a.lnf, model->leaf.accumulate && !apart, BT, C, Vp);
+    gpt2_backward_logits(model, dwte, model->leaf.accumulate && !apart, scale, BT);
+    gpt2_sum_losses(model, grad_accum_steps, micro_step);
     const floatX* last_residual = gpt2_layer_input(model, L); // the last layer's output
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, a.dbtc, last_residual,
                        model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, stream);
@@ -1081,6 +1112,7 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
     text[0] = '\0';
     gpt2_wait_weights(model);
+    if (model->last_pass == PASS_FORWARD) { gpt2_make_logits(model); }
     cuda_try(cudaMemsetAsync(&model->scalars->first_non_finite, 0xff, sizeof(unsigned), model->stream));
     tensor_search(&s);
     TRY(gpt2_read_scalars(model));

@@ -146,10 +146,11 @@ static inline Status gpt2_get_gradients(GPT2* model, float* grads) {
 // Passes. inputs and targets (B,T) are tokens on the host. The GPU reads them in the order of its stream: they must stay
 // as they are until the second next gpt2_forward has returned.
 
-// Computes the logits of a batch, B and T at most as allocated.
+// A batch from its tokens to what its logits are made of, B and T at most as allocated.
 Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
 
-// Row t of the last forward pass's logits, t in [0, B*T): its first V numbers, to the host.
+// Row t of the last forward pass's logits, t in [0, B*T): its first V numbers, to the host. The weights are still those of the
+// pass; the first row may cost as much as all of them.
 Status gpt2_get_logits(GPT2* model, float* logits, int t);
 
 // A forward pass and the batch's losses. *loss is their mean in nats; each of them is in gpt2_info()->losses.

@@ -74,6 +74,7 @@ static inline int matmul_measured(MatmulSizes s) {
 MATMUL_TABLE MatmulRule matmul_rules[] = {
     {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
     {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},
+    {"softmax_wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_CLASSIFIER, matmul_measured},
     {"cublaslt_epilogue", "beta=1 BIAS", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
     {"cublaslt", NULL, 0, INT_MAX, 1, -1, NULL},
 };

@@ -24,7 +24,7 @@ static void everything_is_served(void) {
     // our GEMM is Hopper's, and has 16-bit operands
     for (size_t n = 0; n < sizeof(matmul_rules) / sizeof(matmul_rules[0]); n++) {
         const MatmulRule* r = &matmul_rules[n];
-        CHECK(strcmp(r->variant, "wgmma") != 0 || (r->capability_from == 90 && r->capability_to == 90 && !r->fp32));
+        CHECK(strstr(r->variant, "wgmma") == NULL || (r->capability_from == 90 && r->capability_to == 90 && !r->fp32));
         CHECK(r->group >= -1 && r->group < NUM_MATMUL_GROUPS);
     }
 }
@@ -42,6 +42,8 @@ static void winners_train(void) {
         CHECK(serves("wgmma", MATMUL_DGELU, 0, 90, 8192, 4 * C, C));
         CHECK(serves("cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, C, C));
         CHECK(serves("cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, 4 * C, C));
+        CHECK(serves("softmax_wgmma", MATMUL_CLASSIFIER, 0, 90, 8192, C, 50304));
+        CHECK(serves("cublaslt", MATMUL_CLASSIFIER, 1, 90, 8192, C, 50304));
         CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, C, C));
         CHECK(serves("cublaslt", MATMUL_FC, 1, 90, 65536, C, 4 * C)); // fp32
         CHECK(serves("cublaslt", MATMUL_FC, 0, 80, 65536, C, 4 * C));
