@@ -353,8 +353,17 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     return STATUS_OK;
 }
 
-// Gradients, moments and master weights, all zeros: what lies between the tensors stays so.
-static Status gpt2_allocate_gradients(GPT2* model) {
+// What the backward pass of a layer takes at least: its GEMMs of 24 C^2 FLOPs a token and forward pass, twice, at the peak of the
+// tensor cores in 16 bit
+static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
+    int kilohertz = 0, flops_per_clock = model->device.major >= 9 ? 4096 : 2048; // of an SM; no GPU of these has more
+    double C = model->info.config.channels;
+    cuda_try(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, gpt2_device));
+    return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
+}
+
+// Gradients, moments and master weights, all zeros: what lies between the tensors stays so. BT: tokens of a batch.
+static Status gpt2_allocate_gradients(GPT2* model, size_t BT) {
     GPT2Info* info = &model->info;
     size_t blocks = info->elements / LAYOUT_BLOCK, all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
     model->tree_buffers = info->settings.sum_any ? 1 : gradient_buffers(info->settings.micro_steps, 1);
@@ -380,7 +389,8 @@ static Status gpt2_allocate_gradients(GPT2* model) {
     }
     TRY(cuda_try(cudaDeviceSynchronize()));
     if (info->size == 1 || !info->settings.copy_engines || info->settings.sum_any) { return STATUS_OK; }
-    TRY(exchange_open_peers(&model->exchange, model->grads_memory, model->params_memory));
+    TRY(exchange_open_peers(&model->exchange, model->grads_memory, model->params_memory,
+                            gpt2_layer_seconds(model, BT)));
     info->copy_engines = model->exchange.peers.open;
     return STATUS_OK;
 }
@@ -396,7 +406,7 @@ static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
     model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
     model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
-    return gpt2_allocate_gradients(model);
+    return gpt2_allocate_gradients(model, BT);
 }
 
 Status gpt2_allocate(GPT2* model, int B, int T, int training) {

@@ -8,9 +8,14 @@ them while the backward pass goes on, and new weights are gathered while the nex
 In an exchange each process sends every other its part of the bucket, and receives the others' pieces of its own part, which
 tree_sum adds up in the order of gradient_tree.h. The two streams wait for each other by events; the host waits for neither.
 On one machine copy engines do it (peer_copies.cuh), else NCCL. After an error nothing more is exchanged.
+
+NVLink that is awake takes 28 W of an H200, and sleeps only some 50 ms after the last byte (dev/LOG.md): at the power limit that
+is 2.5% of a step. So with copy engines the first layers' exchanges are held, and begin together as late as they can be hidden.
 */
 #ifndef LLMC_BUCKET_EXCHANGE_CUH
 #define LLMC_BUCKET_EXCHANGE_CUH
+
+#include <math.h>
 
 #include "comm.h"
 #include "nvtx.cuh"
@@ -30,6 +35,7 @@ struct BucketExchange {
     cudaEvent_t computed, summed;    // of the first, which the second waits for; and the other way round
     cudaEvent_t* gathered;           // (1 + layers): the embeddings with the final LayerNorm, and each layer
     int gathering;                   // 1: a forward pass has to wait for them
+    int hold, held;                  // layers above `hold` are exchanged when that one is: how many wait for it now
     float* received;                 // (size - 1, received_stride) the others' pieces
     size_t received_stride;          // elements of the largest part
     CommBlock *to_send, *to_receive; // (size - 1, buckets at most)
@@ -72,6 +78,7 @@ static inline Status exchange_create(BucketExchange* x, Comm* comm, const Parame
     int least = 0, greatest = 0, layers = l->config.num_layers;
     x->comm = comm, x->layout = l, x->rank = comm_rank(comm), x->size = l->size;
     x->compute = compute, x->sum_any = sum_any, x->received_stride = exchange_largest_part(l);
+    x->hold = layers;
     size_t blocks = (size_t)(x->size - 1) * (size_t)l->num_buckets;
     x->gathered = (cudaEvent_t*)calloc((size_t)layers + 1, sizeof(cudaEvent_t));
     x->to_send = (CommBlock*)calloc(blocks, sizeof(CommBlock));
@@ -91,11 +98,52 @@ static inline Status exchange_create(BucketExchange* x, Comm* comm, const Parame
     return STATUS_OK;
 }
 
-// Has copy engines exchange gradients and weights, where all processes can read each other's.
-static inline Status exchange_open_peers(BucketExchange* x, float* grads, void* weights) {
+// The last layer that others are held for, of exchanges and backward passes that take so many seconds a layer: the layers below it
+// hide all of them.
+static inline int exchange_hold(int layers, double exchange, double backward) {
+    double hidden = ceil(layers * exchange / backward);
+    return hidden < layers ? (hidden > 1.0 ? (int)hidden : 1) : layers;
+}
+
+// Seconds that a byte takes from the next process, while all copy: the slowest one's
+static inline Status exchange_measure_(BucketExchange* x, double* seconds) {
+    const size_t most = (size_t)32 << 20, all = x->received_stride * sizeof(float), bytes = all < most ? all : most;
+    int next = (x->rank + 1) % x->size;
+    cudaEvent_t begin = NULL, end = NULL;
+    float ms = 0.0f;
+    double* each = (double*)calloc_check((size_t)x->size, sizeof(double));
+    cuda_try(cudaEventCreate(&begin));
+    cuda_try(cudaEventCreate(&end));
+    for (int i = 0; i < 2; i++) { // the first one wakes the link
+        cuda_try(cudaEventRecord(begin, x->stream));
+        cuda_try(cudaMemcpyAsync(x->received, x->peers.blocks[next * PEER_BLOCKS + PEER_GRADIENTS], bytes,
+                                 cudaMemcpyDeviceToDevice, x->stream));
+        cuda_try(cudaEventRecord(end, x->stream));
+    }
+    cuda_try(cudaStreamSynchronize(x->stream));
+    cuda_try(cudaEventElapsedTime(&ms, begin, end));
+    each[x->rank] = 1e-3 * (double)ms / (double)bytes;
+    Status status = comm_gather(x->comm, each, sizeof(double));
+    for (int r = 0; r < x->size; r++) { *seconds = r == 0 || each[r] > *seconds ? each[r] : *seconds; }
+    if (begin != NULL) { cudaEventDestroy(begin); }
+    if (end != NULL) { cudaEventDestroy(end); }
+    free(each);
+    return status == STATUS_OK ? status_now() : status;
+}
+
+// Has copy engines exchange gradients and weights, where all processes can read each other's. layer_seconds: what the backward pass
+// of a layer takes at least.
+static inline Status exchange_open_peers(BucketExchange* x, float* grads, void* weights, double layer_seconds) {
     void* blocks[PEER_BLOCKS];
+    double byte_seconds = 0.0;
     blocks[PEER_GRADIENTS] = grads, blocks[PEER_WEIGHTS] = weights;
-    return peer_open(&x->peers, x->comm, blocks);
+    TRY(peer_open(&x->peers, x->comm, blocks));
+    if (!x->peers.open) { return STATUS_OK; }
+    TRY(exchange_measure_(x, &byte_seconds));
+    // the others' pieces of this process's part, and half as long again for their sum
+    double received = (double)(x->layout->layer_stride * sizeof(float)) * (x->size - 1) / x->size;
+    x->hold = exchange_hold(x->layout->config.num_layers, 1.5 * received * byte_seconds, layer_seconds);
+    return STATUS_OK;
 }
 
 // What comes next in the stream of what is exchanged waits for all work so far in the model's; and the other way round.
@@ -158,15 +206,12 @@ static inline int exchange_add_parts_(BucketExchange* x, int n, char* memory, si
     return n;
 }
 
-// A group's gradients, final in the model's stream, become sums over all processes: in this process's part of each bucket or,
-// with `all`, everywhere.
-static inline void exchange_gradients(BucketExchange* x, float* grads, int group, int all) {
+static inline void exchange_group_(BucketExchange* x, float* grads, int group, int all) {
     NvtxRange range(group == LAYOUT_WTE    ? "exchange gradients of wte"
                     : group == LAYOUT_REST ? "exchange gradients of wpe, lnf"
                                            : "exchange gradients of layer",
                     group);
     int buckets, first = layout_buckets_of(x->layout, group, &buckets);
-    exchange_after_compute_(x);
     for (int b = first; b < first + buckets && status_now() == STATUS_OK; b++) {
         const LayoutBucket* bucket = &x->layout->buckets[b];
         if (x->sum_any) {
@@ -177,6 +222,19 @@ static inline void exchange_gradients(BucketExchange* x, float* grads, int group
     }
     if (!all || x->sum_any || status_now() != STATUS_OK) { return; }
     exchange_run_(x, exchange_add_parts_(x, 0, (char*)grads, sizeof(float), group), PEER_GRADIENTS);
+}
+
+// A group's gradients, final in the model's stream, become sums over all processes: in this process's part of each bucket or,
+// with `all`, everywhere. Called in the order of the backward pass: the last layer first, then the embeddings.
+static inline void exchange_gradients(BucketExchange* x, float* grads, int group, int all) {
+    if (group > x->hold) {
+        x->held++;
+        return;
+    }
+    int above = group >= 0 ? x->held : 0;
+    x->held -= above;
+    exchange_after_compute_(x);
+    for (int i = group + above; i >= group; i--) { exchange_group_(x, grads, i, all); }
 }
 
 // What comes next in the model's stream finds all gradients summed.

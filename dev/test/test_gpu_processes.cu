@@ -23,12 +23,13 @@ typedef struct {
     const char* name;
     const GPT2Config* config;
     int M, zero, sum_any, masters; // M micro-batches a step, of all processes
+    int holds = 0, hold = 0;       // 1: exchanges of the layers above `hold` are held (bucket_exchange.cuh)
 } Scenario;
 static const Scenario SCENARIOS[] = {
     {"4 micro-batches", &SMALL, 4, 1, 0, 1},
-    {"8 micro-batches", &SMALL, 8, 1, 0, 1},
+    {"8 micro-batches, one layer held", &SMALL, 8, 1, 0, 1, 1, 1},
     {"12 micro-batches", &SMALL, 12, 1, 0, 1},
-    {"4 micro-batches, -z 0", &SMALL, 4, 0, 0, 1},
+    {"4 micro-batches, -z 0, two layers held", &SMALL, 4, 0, 0, 1, 1, 0},
     {"12 micro-batches, -z 0", &SMALL, 12, 0, 0, 1},
     {"4 micro-batches, no masters", &SMALL, 4, 1, 0, 0},
     {"4 micro-batches, a large vocabulary", &WIDE, 4, 1, 0, 1},
@@ -146,6 +147,7 @@ static GPT2* small_model(const Scenario* s, Comm* comm) {
     check(gpt2_create(&model, *s->config, settings));
     check(gpt2_allocate(model, B, T, 1));
     CHECK(gpt2_info(model)->copy_engines == (settings.copy_engines && !s->sum_any && comm_size(comm) > 1));
+    if (s->holds) { model->exchange.hold = s->hold; }
     std::vector<float> params(gpt2_info(model)->num_parameters);
     gpt2_init_parameters(params.data(), *s->config, 42);
     check(gpt2_set_parameters(model, params.data()));
@@ -286,6 +288,14 @@ static void check_local(Comm* comm) {
     gpt2_free(model);
 }
 
+// What hides the exchanges is never less than a layer, and never more than there are.
+static void check_hold(void) {
+    CHECK(exchange_hold(12, 75e-6, 1.7e-3) == 1);
+    CHECK(exchange_hold(48, 330e-6, 0.94e-3) == 17);
+    CHECK(exchange_hold(12, 0.0, 1.0) == 1 && exchange_hold(1, 0.0, 1.0) == 1);
+    CHECK(exchange_hold(12, 1.0, 1.0) == 12 && exchange_hold(12, 1.0, 0.0) == 12);
+}
+
 // ----------------------------------------------------------------------------
 // One process alone: gradients of K micro-batches are those of each, added in tree order.
 
@@ -365,6 +375,7 @@ static void child(int rank, int size, const char* file) {
         check_bad_weight(comm, 1);
         check_local(comm);
     }
+    if (size == 1) { check_hold(); }
     for (int K = 1; K <= 13 && size == 1; K++) { check_leaves(SMALL, B, K); }
     if (size == 1) { // GEMMs as in training, some of which cuBLASLt splits
         GPT2Config large = {1024, 50257, 50304, 1, 12, 768};
