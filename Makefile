@@ -155,7 +155,7 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 # Host code that computes nothing: -Og compiles it in a third of the time. Kernels are the same.
 benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
 $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
-    build/nccl_exchange: private host_optimize := -Xcompiler -Og
+    build/nccl_exchange build/link_power: private host_optimize := -Xcompiler -Og
 # The trainers in both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
 define trainer_rule
 build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%cu_$(1): %.cu build/trainer.flags
@@ -192,7 +192,7 @@ $(eval $(call racecheck_rule,matmul_bench,$(matmul_variants)))
 
 # Every CUDA program there is, to see that all of them compile
 cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libattention.so variants \
-    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/exchange_profile build/generate_speed
+    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/generate_speed
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
@@ -317,8 +317,8 @@ build/test_%: dev/test/test_%.cu build/gpu.flags
 build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
-# NCCL between the GPUs of this machine; build/nccl_exchange 4 for four of them
-build/nccl_exchange: dev/bench/nccl_exchange.cu build/gpu.flags
+# NCCL between the GPUs of this machine, build/nccl_exchange 4 for four of them; what NVLink takes of the power limit
+build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 define gpu_unit_test_rule
