@@ -74,6 +74,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     overflowed_rows_kernel(floatX* logits, float* losses, float* logits_scale, const float* sums, const floatX* inp,
                            const floatX* weight, const int* targets, float gradient_scale, int R, int IN, int V,
                            int OUT) {
+#if defined(HOPPER_DEVICE_CODE) // elsewhere its registers spill
     const int first = blockIdx.x * CLASSIFIER_THREADS, mine = first + threadIdx.x;
     if (!__syncthreads_or(mine < R && sums[mine] >= LARGEST_SUM)) { return; }
     for (int row = first; row < min(R, first + CLASSIFIER_THREADS); row++) {
@@ -88,6 +89,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
         if (threadIdx.x == 0) { logits_scale[row] = 1; }
         __syncthreads();
     }
+#endif
 }
 
 // Scratch: sums (tiles, R), of tiles of 128 columns or more, and target_logits (R).
