@@ -399,7 +399,14 @@ __device__ inline void wgmma_mma_async(float (&d)[32], uint64_t a, uint64_t b, i
                  : HOPPER_OUT32(d, 0)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// The same with N of 128 and 256, of which a_mn_major and b_mn_major say that an operand's descriptor is MN-major.
+// The same with N of 8, 128 and 256, of which a_mn_major and b_mn_major say that an operand's descriptor is MN-major.
+template <int a_mn_major = 0, int b_mn_major = 0>
+__device__ inline void wgmma_mma_async(float (&d)[4], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n" HOPPER_WGMMA("m64n8k16") "{%0,%1,%2,%3}, "
+                                                                                      "%4, %5, p, 1, 1, %7, %8;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
+}
 template <int a_mn_major = 0, int b_mn_major = 0>
 __device__ inline void wgmma_mma_async(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64

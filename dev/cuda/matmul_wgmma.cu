@@ -3,8 +3,9 @@ The matmul competition on Hopper: each group is one GEMM (wgmma_matmul.cuh) whos
 and a small kernel for what needs a whole row or column. Against cublaslt:
 - Bias, residual addition, GELU, its gradient and the column sums of dpre cost no pass over the activations: a tile's epilogue
   runs while the other consumer warpgroup multiplies. pre is read once by dgelu, LayerNorm reads one tensor instead of two.
-- Weight gradients: tiles that do not fill the GPU are cut along R, and the parts added in a fixed order. layer_weights is the
-  four GEMMs of a layer in one launch, with one such remainder instead of four.
+- Weight gradients: tiles that do not fill the GPU are cut along R, and the parts added in a fixed order. The first column of
+  tiles multiplies dout by ones as well: its column sums without a pass of their own. layer_weights is the four GEMMs of a layer
+  in one launch, with one such remainder instead of four.
 
     group          A (M,K)           B (N,K)          D (M,N)
     forward        inp               W                (R,OUT)
@@ -81,29 +82,42 @@ template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, Ma
     column_sum_partials(t->dbias, partials, CEIL_DIV(s.R, BLOCK_ROWS), s.IN, s.IN, stream);
 }
 
-// Weight gradients: scratch is the partial tiles, then what column_sum() needs.
-template <class T> static size_t weights_partial_bytes(const GemmSize* sizes, int gemms) {
+// Weight gradients: scratch is the partial tiles, then for each GEMM the sums of dout's columns, of every part of R. Without a
+// GPU, as one with 132 SMs wants it.
+template <class T> static TileOrder weights_order(const GemmSize* sizes, int gemms) {
     int clusters;
-    if (num_clusters<WeightTiles<T>>(&clusters) != STATUS_OK) { return 0; }
-    return partial_tile_bytes<WeightTiles<T>>(order_of<WeightTiles<T>>(sizes, gemms, clusters));
+    if (num_clusters<WeightTiles<T>>(&clusters) != STATUS_OK) {
+        status_clear();
+        clusters = 132 / T::cluster;
+    }
+    return order_of<WeightTiles<T>>(sizes, gemms, clusters);
+}
+template <class T> static size_t weights_scratch_bytes(const MatmulSizes* sizes, int gemms) {
+    GemmSize size[MAX_GEMMS];
+    size_t columns = 0;
+    for (int n = 0; n < gemms; n++) { size[n] = {sizes[n].OUT, sizes[n].IN, sizes[n].R}, columns += sizes[n].OUT; }
+    return partial_tile_bytes<WeightTiles<T>>(weights_order<T>(size, gemms)) + sizeof(float) * MAX_SPLITS * columns;
 }
 template <class T> void weight_gemms(MatmulContext* context, const MatmulLayerWeight* layer, const MatmulSizes* sizes,
                                      int gemms, int accumulate, cudaStream_t stream) {
     typedef WeightTiles<T> C;
     Gemm<C> g[MAX_GEMMS];
     GemmSize size[MAX_GEMMS];
-    for (int n = 0; n < gemms; n++) {
-        size[n] = {sizes[n].OUT, sizes[n].IN, sizes[n].R};
-        g[n] = {size[n], layer[n].dout, layer[n].inp, layer[n].dweight, nullptr, nullptr};
-    }
     EpilogueInput in = {};
     in.accumulate = accumulate;
-    char* const scratch = (char*)context->scratch;
-    if (launch_gemms<C>(g, gemms, in, (float*)scratch, stream) != STATUS_OK) { return; }
-    float* const sums = (float*)(scratch + weights_partial_bytes<T>(size, gemms));
+    for (int n = 0; n < gemms; n++) { size[n] = {sizes[n].OUT, sizes[n].IN, sizes[n].R}; }
+    const TileOrder order = weights_order<T>(size, gemms);
+    float* const partials = (float*)context->scratch;
+    float* sums = partials + partial_tile_bytes<C>(order) / sizeof(float);
+    for (int n = 0; n < gemms; n++) {
+        g[n] = {size[n], layer[n].dout, layer[n].inp, layer[n].dweight, nullptr, nullptr};
+        in.operand_sums[n] = layer[n].dbias ? sums : nullptr;
+        sums += (size_t)MAX_SPLITS * sizes[n].OUT;
+    }
+    if (launch_gemms<C>(g, gemms, in, partials, stream) != STATUS_OK) { return; }
     for (int n = 0; n < gemms; n++) {
         if (layer[n].dbias == nullptr) { continue; }
-        column_sum(layer[n].dbias, layer[n].dout, sums, sizes[n].R, sizes[n].OUT, stream);
+        column_sum_partials(layer[n].dbias, in.operand_sums[n], order.splits, sizes[n].OUT, sizes[n].OUT, stream);
     }
 }
 
@@ -111,10 +125,7 @@ template <class T> void weight(MatmulContext* context, const MatmulTensors* t, M
     const MatmulLayerWeight one = {t->dweight, t->dbias, t->dout, t->inp};
     weight_gemms<T>(context, &one, &s, 1, t->accumulate, stream);
 }
-template <class T> size_t weight_scratch_bytes(MatmulSizes s) {
-    const GemmSize size = {s.OUT, s.IN, s.R};
-    return weights_partial_bytes<T>(&size, 1) + column_sum_scratch_bytes(s.OUT);
-}
+template <class T> size_t weight_scratch_bytes(MatmulSizes s) { return weights_scratch_bytes<T>(&s, 1); }
 
 template <class T>
 void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
@@ -123,12 +134,9 @@ void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s
     weight_gemms<T>(context, t->layer, sizes, NUM_MATMUL_LAYER, t->accumulate, stream);
 }
 template <class T> size_t layer_weights_scratch_bytes(MatmulSizes s) {
-    GemmSize size[NUM_MATMUL_LAYER];
-    for (int n = 0; n < NUM_MATMUL_LAYER; n++) {
-        const MatmulSizes layer = matmul_layer_sizes(n, s);
-        size[n] = {layer.OUT, layer.IN, layer.R};
-    }
-    return weights_partial_bytes<T>(size, NUM_MATMUL_LAYER) + column_sum_scratch_bytes(4 * s.IN);
+    MatmulSizes sizes[NUM_MATMUL_LAYER];
+    for (int n = 0; n < NUM_MATMUL_LAYER; n++) { sizes[n] = matmul_layer_sizes(n, s); }
+    return weights_scratch_bytes<T>(sizes, NUM_MATMUL_LAYER);
 }
 
 // Tiles are counted by an int, of 64 by 128 the smallest; layer_weights has 12 C of them by C.
@@ -143,6 +151,7 @@ static const char* too_many_tiles(MatmulSizes s) {
 static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_CONFIG("128x128 ping-pong cluster 2", FC, PingPong128x128x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", DGELU, PingPong128x128x2, dgelu, dgelu_scratch_bytes),
+    WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
 #if __INCLUDE_LEVEL__ == 0 // what races without training: a minute of compiling
 #define WGMMA_CONFIGS(id, group, scratch)                                                                              \
     WGMMA_CONFIG("128x256 cluster 2", id, Tile128x256x2, group, scratch),                                              \
@@ -163,7 +172,6 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_PING_PONG(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
     WGMMA_CONFIGS(INPUT, input, matmul_no_scratch),
     WGMMA_PING_PONG(INPUT, input, matmul_no_scratch),
-    WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", WEIGHT, PingPong128x128x2, weight,
                  weight_scratch_bytes<PingPong128x128x2>),
     WGMMA_CONFIG("128x256 cluster 2", LAYER_WEIGHTS, Tile128x256x2, layer_weights,

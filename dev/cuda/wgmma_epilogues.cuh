@@ -36,7 +36,9 @@ struct EpilogueInput {
     float* row_sums;            // Exponentials: (N/BN rounded up, M)
     int classes;                // Exponentials: of so many columns; the others are padding
     int accumulate;             // Gradient: D +=
-    int write_second;           // whether the second output is wanted
+    // Gradient: for each GEMM NULL, or (splits, M): of each part of K, the sums of A's rows
+    float* operand_sums[MAX_GEMMS];
+    int write_second; // whether the second output is wanted
 };
 
 typedef char Chunk[SWIZZLE_BOX];

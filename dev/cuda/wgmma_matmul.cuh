@@ -31,12 +31,15 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int aux_chunks = Epilogue::has_aux ? T::row_blocks * T::BN / 64 : 0;
     static constexpr int chunks = aux_chunks + Epilogue::ring_chunks; // of a consumer
     static constexpr int sum_rows = Epilogue::column_sums ? 4 : 1;
-    static constexpr int other_bytes = 2 * (chunks * SWIZZLE_BOX + sum_rows * 256) + 512;
+    static constexpr bool row_sums = Epilogue::partial_tiles; // of A, by an operand of ones beside B
+    static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;
+    static constexpr int other_bytes = 2 * (chunks * SWIZZLE_BOX + sum_rows * 256) + ones_bytes + 512;
     static constexpr int stages = (227 * 1024 - other_bytes) / stage_bytes;
 
     struct Shared {
         char A[stages][TileA::bytes], B[stages][TileB::bytes];
         Chunk chunks[2][MatmulTiles::chunks];
+        floatX ones[row_sums ? ones_bytes / sizeof(floatX) : 8]; // (8, K_BLOCK), whatever the swizzle
         float sums[2][sum_rows][64];
         Mbarrier full[stages], empty[stages], aux_full[2];
     };
@@ -107,6 +110,7 @@ template <class C> struct Consumer {
     int tiles = 0;                    // that this consumer has had
     PipelineState<C::stages> state;   // of the next k-block
     float acc[row_blocks][T::BN / 2]; // row_blocks wgmma accumulators (64, BN), one below the other
+    float row_sums[row_blocks][4];    // (64, 8) likewise, whose columns are all the same
 
     __device__ Consumer(typename C::Shared& s, const MatmulParams<C>& p, int w) : s(s), p(p), w(w) {}
 
@@ -123,18 +127,21 @@ template <class C> struct Consumer {
         }
     }
 
-    // Issues acc = or += A B^T of the k-block at `state`.
-    __device__ void issue(bool first) {
+    // Issues acc = or += A B^T of the k-block at `state`, and with SUM row_sums likewise with ones for B.
+    template <bool SUM> __device__ void issue(bool first) {
         typedef typename C::TileA A;
         typedef typename C::TileB B;
         const uint32_t a_tile = uniform(shared_address(s.A[state.stage])) + A::row_offset(T::consumer_row(w));
-        const uint32_t b_tile = uniform(shared_address(s.B[state.stage]));
+        const uint32_t b_tile = uniform(shared_address(s.B[state.stage])), ones = uniform(shared_address(s.ones));
         const uint64_t a =
             A::mn_major ? tile_descriptor_n_major(a_tile, A::box_bytes) : tile_descriptor_k_major(a_tile);
         const uint64_t b =
             B::mn_major ? tile_descriptor_n_major(b_tile, B::box_bytes) : tile_descriptor_k_major(b_tile);
 #pragma unroll
-        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
+        for (int block = 0; block < row_blocks; block++) {
+            fence_operand(acc[block]);
+            if constexpr (SUM) { fence_operand(row_sums[block]); }
+        }
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < K_BLOCK / 16; i++) {
@@ -143,11 +150,19 @@ template <class C> struct Consumer {
                 wgmma_mma_async<A::mn_major, B::mn_major>(acc[block],
                                                           a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16,
                                                           b + B::k_offset(i) / 16, !(first && i == 0));
+                if constexpr (SUM) {
+                    wgmma_mma_async<A::mn_major>(row_sums[block],
+                                                 a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16,
+                                                 tile_descriptor_k_major(ones), !(first && i == 0));
+                }
             }
         }
         wgmma_commit_group();
 #pragma unroll
-        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
+        for (int block = 0; block < row_blocks; block++) {
+            fence_operand(acc[block]);
+            if constexpr (SUM) { fence_operand(row_sums[block]); }
+        }
     }
 
     // Loads the consumer's part of aux, once its chunks, outputs of its last tile, have been read.
@@ -162,15 +177,16 @@ template <class C> struct Consumer {
         }
     }
 
-    // acc = A B^T of a work item, of which the last k-block may be under way; which finish_multiply() waits for.
-    __device__ void multiply(const WorkItem& work, const GemmMaps& maps, int row, int column) {
+    // acc = A B^T of a work item, of which the last k-block may be under way; which finish_multiply() waits for. With SUM also
+    // row_sums.
+    template <bool SUM> __device__ void multiply(const WorkItem& work, const GemmMaps& maps, int row, int column) {
         const int k_blocks = work.k_blocks();
         if (T::pingpong) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
         int last = 0; // the stage before `state`
 #pragma unroll 1
         for (int k = 0; k < k_blocks; k++) {
             s.full[state.stage].wait(state.parity);
-            issue(k == 0);
+            issue<SUM>(k == 0);
             if (k > 0) {
                 wgmma_wait_group<1>();
                 release(last);
@@ -184,9 +200,24 @@ template <class C> struct Consumer {
     __device__ void finish_multiply() {
         wgmma_wait_group<0>();
 #pragma unroll
-        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
+        for (int block = 0; block < row_blocks; block++) {
+            fence_operand(acc[block]);
+            if constexpr (C::row_sums) { fence_operand(row_sums[block]); }
+        }
         release((state.stage + C::stages - 1) % C::stages);
         if (Epilogue::has_aux) { s.aux_full[w].wait(tiles % 2); }
+    }
+
+    // Stores row_sums of a work item to sums (splits, M). A tile that is not split has zeros for the other parts of K.
+    __device__ void store_row_sums(float* sums, const WorkItem& work, int first_row) {
+        const int M = p.order.rows[work.gemm], split = work.partial < 0 ? 0 : work.partial / p.order.split_tiles();
+#pragma unroll
+        for (int i = 0; i < 2 * row_blocks; i++) {
+            const int row = first_row + i / 2 * BLOCK_ROWS + fragment_row(thread(), i % 2 * 2);
+            if (thread() % 4 != 0 || row >= M) { continue; }
+            sums[(int64_t)split * M + row] = row_sums[i / 2][i % 2 * 2];
+            for (int n = 1; work.partial < 0 && n < p.order.splits; n++) { sums[(int64_t)n * M + row] = 0; }
+        }
     }
 
     __device__ void run() {
@@ -206,10 +237,16 @@ template <class C> struct Consumer {
                                        work.partial >= 0,
                                        thread(),
                                        C::BAR_EPILOGUE + w};
-            multiply(work, maps, tile.row, tile.column);
+            float* const sums = C::row_sums && tile.column == 0 ? p.in.operand_sums[work.gemm] : nullptr;
+            if (sums) {
+                multiply<C::row_sums>(work, maps, tile.row, tile.column);
+            } else {
+                multiply<false>(work, maps, tile.row, tile.column);
+            }
             const Ring ring = {s.chunks[w] + C::aux_chunks, s.sums[w]};
             const auto finish = [&] { finish_multiply(); };
             Epilogue::store(acc, finish, s.chunks[w], ring, maps, p.in, tile);
+            if (sums) { store_row_sums(sums, work, tile.row); }
             tiles++;
         }
         // Shared memory stays the CTA's until TMA has read the last tile from it.
@@ -226,6 +263,12 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         for (int n = 0; n < C::stages; n++) { s.full[n].init(1), s.empty[n].init(C::T::releases); }
         for (int w = 0; w < 2; w++) { s.aux_full[w].init(1); }
         fence_mbarrier_init();
+    }
+    if constexpr (C::row_sums) {
+        for (int i = threadIdx.x; i < C::ones_bytes / (int)sizeof(floatX); i += C::threads) {
+            s.ones[i] = (floatX)1.0f;
+        }
+        fence_proxy_async();
     }
     __syncthreads();
     if (C::T::cluster > 1) { // the other CTAs load into this one and arrive on its barriers

@@ -36,6 +36,7 @@ struct TileOrder {
         int m_tiles, n_tiles, k_blocks, first; // first: its first tile
     };
     Gemm gemm[MAX_GEMMS];
+    int rows[MAX_GEMMS]; // M of each
     int gemms, tiles, whole, splits, group;
 
     __host__ __device__ constexpr int split_tiles() const { return tiles - whole; }
@@ -87,6 +88,7 @@ constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int
     o.gemms = gemms, o.splits = 1, o.group = 1;
     for (int g = 0; g < gemms; g++) {
         const GemmSize s = sizes[g];
+        o.rows[g] = s.M;
         o.gemm[g] = {CEIL_DIV(s.M, tile_m), CEIL_DIV(s.N, tile_n), CEIL_DIV(s.K, K_BLOCK), o.tiles};
         o.tiles += o.gemm[g].m_tiles * o.gemm[g].n_tiles;
         // B past 16 MB does not stay in L2 beside what else passes through: read it once for 16 rows of tiles.

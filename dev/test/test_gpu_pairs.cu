@@ -41,6 +41,7 @@ static void check_pairs(const char* dump) {
         reference_check_settings(settings, label, config, params, &state, &tolerances);
         if (strcmp(v.name, "cublaslt_epilogue") == 0) { continue; } // its gelu is not that of a recomputed one
         const ReferenceBits kept = reference_run(settings, 0, config, params, &state, NULL);
+        reference_check_micro_steps(settings, config, params, &state, &tolerances, kept);
         for (int recompute = 1; recompute <= 2; recompute++) {
             snprintf(label, sizeof(label), "GEMMs of %s, recompute %d", v.name, recompute);
             reference_check_bits(label, reference_run(settings, recompute, config, params, &state, NULL), kept);
