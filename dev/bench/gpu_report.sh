@@ -6,17 +6,19 @@
 #
 # reference   test_gpt2cu_124M_{fp32,bf16}.txt   the trainer against PyTorch's dump of 124M, check by check
 # curves      curves.csv, curves{,_fp32}.svg     200 steps of 124M beside PyTorch's, from the same weights and batches
-# speed       speed.csv                          steady training steps: batch sizes, long rows, variants, PyTorch
+# speed       speed.csv                          steady training steps: the four models, batch sizes, long rows
+# variants    speed.csv                          the same with other variants of attention
+# peers       speed.csv                          the same of PyTorch; a call replaces the rows that it measures
 # bits        bits.csv                           a second run and a resumed one against the first
 # quickstart  quickstart.csv                     scripts/quickstart.sh in a fresh copy
 #
-# Costs: about eight minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
+# Costs: about eleven minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
 # build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens a network or DATA_MIRROR (dev/data).
 # COMMIT=<hash> says what is measured where there is no git.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-sections=(reference curves speed bits quickstart)
+sections=(reference curves speed variants peers bits quickstart)
 only=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -75,14 +77,14 @@ torch_curves() {
     python3 dev/reference/train_reference.py "${curve_bf16[@]}" --dtype bfloat16 -o "$out/pytorch_bf16" >"$out/pytorch_bf16.log"
 }
 
-variants=(mma flash2) # trained with beside the one that is chosen by itself
+other_variants=(mma flash2) # trained with beside the one that is chosen by itself
 build() {
     local v targets=()
     if wanted reference; then targets+=(build/test_gpt2cu_fp32 build/test_gpt2cu_bf16); fi
     if wanted curves; then targets+=(build/train_gpt2cu_fp32); fi
     if wanted curves || wanted speed || wanted bits; then targets+=(build/train_gpt2cu_bf16); fi
-    if wanted speed; then
-        for v in "${variants[@]}"; do
+    if wanted variants; then
+        for v in "${other_variants[@]}"; do
             make build/train_gpt2cu_bf16 "ATTENTION_FORWARD=$v" "ATTENTION_BACKWARD=$v"
             mv build/train_gpt2cu_bf16 "$out/train_$v"
         done
@@ -158,14 +160,40 @@ train() {
 }
 tokens_per_second() { awk -v n=$(($1 * $2)) -v ms="$3" 'BEGIN { printf "%.0f", n / ms * 1000 }'; }
 
-speed() {
-    local v sdpa said ms
+# speed_rows COMMAND...: the rows of speed.csv that it makes; of the committed ones those of other programs, shapes and variants stay
+speed_rows() {
     head_of speed.csv program,model,B,T,attention_forward,attention_backward,ms,tok_s,mfu,mib,warm_up,steps
-    train build/train_gpt2cu_bf16 d12 64 1024
-    train build/train_gpt2cu_bf16 d12 32 1024
-    train build/train_gpt2cu_bf16 d12t4096 4 4096
-    train build/train_gpt2cu_bf16 d12t8192 2 8192
-    for v in "${variants[@]}"; do train "$out/train_$v" d12 32 1024; done
+    "$@"
+    if [ -e "$results/speed.csv" ]; then
+        awk -F, '{ key = $1 FS $2 FS $3 FS $4 FS $5 FS $6 } NR == FNR { made[key] = 1; next } FNR == 1 || !(key in made)' \
+            "$out/speed.csv" "$results/speed.csv" >"$out/speed_all.csv"
+        tail -n +2 "$out/speed.csv" >>"$out/speed_all.csv"
+        mv "$out/speed_all.csv" "$out/speed.csv"
+    fi
+    mv "$out/speed.csv" "$results"
+}
+
+models() {
+    local program=build/train_gpt2cu_bf16
+    train $program d12 64 1024
+    train $program d24 32 1024
+    train $program d36 16 1024
+    train $program d48 8 1024
+    train $program d12 32 1024
+    train $program d12 4 1024
+    train $program d12t4096 4 4096
+    train $program d12t8192 2 8192
+}
+speed() { speed_rows models; }
+
+with_variants() {
+    local v
+    for v in "${other_variants[@]}"; do train "$out/train_$v" d12 32 1024; done
+}
+variants() { speed_rows with_variants; }
+
+pytorch() {
+    local sdpa said ms
     for sdpa in cudnn flash; do
         said=$(python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa $sdpa --warm-up $warm_up \
             --steps $timed)
@@ -175,8 +203,8 @@ speed() {
             "$ms" "$(tokens_per_second 64 1024 "$ms")" "" "$(sed -n 's/.*, \([0-9]*\) MiB$/\1/p' "$out/torch_$sdpa.log")" \
             $warm_up $timed
     done
-    mv "$out/speed.csv" "$results"
 }
+peers() { speed_rows pytorch; }
 
 # same WHAT FOLDER: a row of bits.csv, whether the folder's last checkpoint is the first run's
 same() {

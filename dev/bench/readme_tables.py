@@ -131,7 +131,12 @@ def speed():
         "| model, B × T | attention | ms a step | tokens/s | MFU | MiB | steps timed |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
-    for row in sorted(rows, key=lambda row: -int(row["B"])):  # stable: those of a shape stay in their order
+    order = {model: n for n, model in enumerate(SIZES)}
+
+    def place(row):
+        return (order.get(row["model"], len(order)), -int(row["B"]), int(row["T"]), row["program"] != "flashgpt")
+
+    for row in sorted(rows, key=place):  # stable: those of a shape stay in their order
         ours = row["program"] == "flashgpt"
         attention = row["attention_forward"]
         if row["attention_backward"] != attention:
