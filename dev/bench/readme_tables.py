@@ -305,6 +305,30 @@ def scaling():
     )
 
 
+def generation():
+    """Speed of generation, beside transformers'."""
+    path = f"{H200}/generate.csv"
+    rows = read_csv(path)
+    if not rows:
+        return ""
+    lines = [
+        "| model, batch | | tokens/s | µs a step | ms to the first token |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for row in sorted(rows, key=lambda row: (list(SIZES).index(row["model"]), int(row["batch"]))):
+        lines.append(
+            f"| {SIZES[row['model']]}, {row['batch']} | {row['who']} | {thousands(row['tokens_per_s'])} "
+            f"| {thousands(row['step_us'])} | {float(row['first_token_ms']):.1f} |"
+        )
+    shown = dict.fromkeys(map(provenance, rows))
+    sizes = {(row["prompt"], row["new"]) for row in rows}
+    tokens = "; ".join(f"{prompt} tokens of prompt and {new} new ones" for prompt, new in sorted(sizes))
+    return (
+        f"Greedy, bf16, random weights, {tokens}, medians of five rounds ([generate.csv]({path})): "
+        f"{'; '.join(shown)}.\n\n" + "\n".join(lines)
+    )
+
+
 MODES = {
     "steady": "at the power limit, as while training",
     "rested": "each timed CUDA graph after a sleep twice as long",
@@ -409,7 +433,7 @@ def rounded(count):
 # README.md
 
 REQUIRED = (quickstart, reference, curves, speed, bits, cpu, attention, places)
-PARTS = {f.__name__: f for f in (*REQUIRED, step_cost, plan_accuracy, checkpoint_cost, scaling)}
+PARTS = {f.__name__: f for f in (*REQUIRED, step_cost, plan_accuracy, checkpoint_cost, scaling, generation)}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)\n?<!-- end -->", re.DOTALL)
 # a number with a unit of measurement
 FIGURE = re.compile(
