@@ -92,16 +92,17 @@ template <class V> static inline Status matmul_prefer_(cublasLtMatmulPreference_
     return cublas_try(cublasLtMatmulPreferenceSetAttribute(preference, name, &v, sizeof(v)));
 }
 
-// The algorithm: cuBLASLt's first choice among those that add the parts of a split K in fp32, not in D's 16 bit.
+// The algorithm: cuBLASLt's first choice among those that add the parts of a split K in fp32, not in D's 16 bit, and before they
+// add C, not part by part to D in place.
 static inline Status matmul_choose_(Matmul* mm, MatmulPlan* p) {
     cublasLtMatmulPreference_t preference;
-    const uint32_t any = CUBLASLT_REDUCTION_SCHEME_MASK, in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, as_d = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
     TRY(cublas_try(cublasLtMatmulPreferenceCreate(&preference)));
     matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MATMUL_WORKSPACE);
     matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                   p->shape.out_type == CUDA_R_32F ? any : in_fp32);
+                   p->shape.out_type == CUDA_R_32F ? in_fp32 | as_d : in_fp32);
     cublas_try(
         cublasLtMatmulAlgoGetHeuristic(mm->handle, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &found));
     cublas_try(cublasLtMatmulPreferenceDestroy(preference));
