@@ -4,12 +4,14 @@
     make build/generate_speed && python dev/bench/generate.py [--output dev/bench/<gpu>/generate.csv] [--only-ours]
 
 Cost: 3 minutes, most of them torch.compile's; 8 GB of GPU memory. Needs PyTorch with CUDA and transformers; without
-them, or with --only-ours, the rows of flashgpt alone. Rows: who, model, batch, tokens of the prompt, new tokens,
+them, or with --only-ours, the rows of flashgpt alone; a peer that fails is one line on stderr. --cases d12:1 measures
+batch 1 of that model alone. Rows: who, model, batch, tokens of the prompt, new tokens,
 tokens/s of the median and of the best round, milliseconds to the first token, microseconds a step. They are written
 as soon as they are there; those of an earlier call with the same who, model, batch and GPU go. COMMIT=<hash> says what
 is measured where there is no git.
 """
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -62,38 +64,68 @@ def timed(generate, prompt, new, rounds):
     return seconds
 
 
-def transformers_rows(model_name, batch, prompt_tokens, new, rounds):
+def transformers_model(model_name):
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     layers, heads, channels = SIZES[model_name]
-    config = GPT2Config(n_layer=layers, n_head=heads, n_embd=channels)
     torch.manual_seed(1)
-    model = GPT2LMHeadModel(config).to("cuda", torch.bfloat16).eval()
-    prompt = torch.randint(0, config.vocab_size, (batch, prompt_tokens), device="cuda")
-    for who in ("transformers", "transformers compiled"):
-        settings = {"cache_implementation": "static"} if who != "transformers" else {}
-        if settings:
-            model.forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
+    model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_head=heads, n_embd=channels))
+    return model.to("cuda", torch.bfloat16).eval()
 
-        def generate(ids, count, settings=settings):
-            with torch.inference_mode():
-                return model.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    max_new_tokens=count,
-                    min_new_tokens=count,
-                    do_sample=False,
-                    pad_token_id=0,
-                    **settings,
-                )
 
-        whole, first = timed(generate, prompt, new, rounds), timed(generate, prompt, 1, rounds)
-        seconds, begin, tokens = statistics.median(whole), statistics.median(first), batch * new
-        yield (
-            f"{who},{model_name},{batch},{prompt_tokens},{new},{tokens / seconds:.1f},{tokens / min(whole):.1f},"
-            f"{1e3 * begin:.3f},{1e6 * (seconds - begin) / (new - 1):.2f}"
-        )
+# What transformers' generate is told. With a static cache it compiles a step by itself, with CUDA graphs, and leaves
+# the prompt's pass as it is: compiling the model's forward would make the cache a tensor of a CUDA graph, which the
+# next replay overwrites.
+PEERS = {"transformers": {}, "transformers compiled": {"cache_implementation": "static"}}
+
+
+def transformers_row(who, model_name, batch, prompt_tokens, new, rounds):
+    import torch
+
+    model = transformers_model(model_name)
+    prompt = torch.randint(0, model.config.vocab_size, (batch, prompt_tokens), device="cuda")
+
+    def generate(ids, count):
+        with torch.inference_mode():
+            return model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=count,
+                min_new_tokens=count,
+                do_sample=False,
+                pad_token_id=0,
+                **PEERS[who],
+            )
+
+    whole, first = timed(generate, prompt, new, rounds), timed(generate, prompt, 1, rounds)
+    seconds, begin, tokens = statistics.median(whole), statistics.median(first), batch * new
+    return (
+        f"{who},{model_name},{batch},{prompt_tokens},{new},{tokens / seconds:.1f},{tokens / min(whole):.1f},"
+        f"{1e3 * begin:.3f},{1e6 * (seconds - begin) / (new - 1):.2f}"
+    )
+
+
+def peer_rows(cases, prompt_tokens, new, rounds, row_of=transformers_row):
+    """The peers' rows; one that fails is a line on stderr, and the others go on."""
+    for model, batch in cases:
+        for who in PEERS:
+            try:
+                yield row_of(who, model, batch, prompt_tokens, new, rounds)
+            except ImportError as error:
+                print(f"transformers: skipped, {error}", file=sys.stderr)
+                return
+            except Exception as error:  # noqa: BLE001 - whatever a library raises
+                said = (str(error).strip() or type(error).__name__).splitlines()[0]
+                print(f"{who}, {model} batch {batch}: failed, {said[:300]}", file=sys.stderr)
+
+
+def case(text):
+    """d12:64 -> ("d12", 64)"""
+    model, _, batch = text.partition(":")
+    if model not in SIZES:
+        raise argparse.ArgumentTypeError(f"'{text}' is not one of {', '.join(SIZES)} and a batch, as d12:64")
+    return model, positive_int(batch)
 
 
 def main():
@@ -104,6 +136,7 @@ def main():
     parser.add_argument("--new", type=positive_int, default=192)
     parser.add_argument("--rounds", type=positive_int, default=5)
     parser.add_argument("--only-ours", action="store_true")
+    parser.add_argument("--cases", nargs="+", type=case, default=CASES, metavar="MODEL:BATCH")
     args = parser.parse_args()
     if not os.path.exists(args.program):
         fail(f"{args.program} is not there: make build/generate_speed")
@@ -116,14 +149,10 @@ def main():
         columns = {**dict(zip(MEASURED, row.split(","))), **about}
         write_rows(output, COLUMNS, ("who", "model", "batch", "gpu"), [columns])
 
-    for model, batch in CASES:
+    for model, batch in args.cases:
         add(our_row(args, model, batch))
-    try:
-        for model, batch in () if args.only_ours else CASES:
-            for row in transformers_rows(model, batch, args.prompt, args.new, args.rounds):
-                add(row)
-    except ImportError as error:
-        print(f"transformers: skipped, {error}", file=sys.stderr)
+    for row in peer_rows(() if args.only_ours else args.cases, args.prompt, args.new, args.rounds):
+        add(row)
 
 
 if __name__ == "__main__":

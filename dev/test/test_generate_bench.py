@@ -4,6 +4,7 @@
 python3 dev/test/test_generate_bench.py
 """
 
+import argparse
 import contextlib
 import csv
 import io
@@ -65,6 +66,44 @@ def test_a_program_that_fails_ends_it_with_what_it_said(folder):
             assert "no GPU" in str(ended.code), ended.code
         else:
             raise AssertionError("a program that failed went unnoticed")
+
+
+def test_cases_are_chosen_and_checked(folder):
+    rows, _ = measured(folder, SPEED, "--cases", "d12:7", "d48:2")
+    assert [(row["model"], row["batch"]) for row in rows] == [("d12", "7"), ("d48", "2")], rows
+    for text in ("d13:1", "d12", "d12:0", ":1"):
+        try:
+            generate.case(text)
+        except argparse.ArgumentTypeError as refused:
+            assert "is not" in str(refused), refused
+        else:
+            raise AssertionError(f"{text} went unnoticed")
+
+
+def peers(row_of):
+    """The rows of peer_rows, and what it says on stderr."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        rows = list(generate.peer_rows([("d12", 1), ("d12", 64)], 64, 192, 2, row_of))
+    return rows, said.getvalue().splitlines()
+
+
+def test_a_peer_that_fails_is_one_line_and_the_others_go_on(_folder):
+    def row_of(who, model, batch, *_):
+        if who == "transformers compiled" and batch == 1:
+            raise RuntimeError("accessing tensor output of CUDAGraphs\nStack trace:\n...")
+        return f"{who},{model},{batch}"
+
+    rows, said = peers(row_of)
+    assert rows == ["transformers,d12,1", "transformers,d12,64", "transformers compiled,d12,64"], rows
+    assert said == ["transformers compiled, d12 batch 1: failed, accessing tensor output of CUDAGraphs"], said
+
+
+def test_without_transformers_the_peers_are_skipped(_folder):
+    def row_of(*_):
+        raise ImportError("No module named 'transformers'")
+
+    assert peers(row_of) == ([], ["transformers: skipped, No module named 'transformers'"])
 
 
 if __name__ == "__main__":
