@@ -14,7 +14,7 @@
 #
 # Costs: about eleven minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
 # build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens a network or DATA_MIRROR (dev/data).
-# COMMIT=<hash> says what is measured where there is no git.
+# COMMIT=<hash> says what is measured where there is no git; SHAPES="d12,64,1024 d48,8,1024" which rows `speed` makes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -173,16 +173,14 @@ speed_rows() {
     mv "$out/speed.csv" "$results"
 }
 
+# model, B, T; d12t8192: rows of 8192
+read -ra shapes <<<"${SHAPES:-d12,64,1024 d24,32,1024 d36,16,1024 d48,8,1024 d12,32,1024 d12,4,1024 d12t4096,4,4096 d12t8192,2,8192}"
 models() {
-    local program=build/train_gpt2cu_bf16
-    train $program d12 64 1024
-    train $program d24 32 1024
-    train $program d36 16 1024
-    train $program d48 8 1024
-    train $program d12 32 1024
-    train $program d12 4 1024
-    train $program d12t4096 4 4096
-    train $program d12t8192 2 8192
+    local shape model B T
+    for shape in "${shapes[@]}"; do
+        IFS=, read -r model B T <<<"$shape"
+        train build/train_gpt2cu_bf16 "$model" "$B" "$T"
+    done
 }
 speed() { speed_rows models; }
 
