@@ -192,7 +192,7 @@ $(eval $(call racecheck_rule,matmul_bench,$(matmul_variants)))
 
 # Every CUDA program there is, to see that all of them compile
 cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libattention.so variants \
-    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/generate_speed
+    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/generate_speed build/gemm_algorithms
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
@@ -311,6 +311,10 @@ build/tsan/%: %.c build/cpu.flags
 	$(CC) $(filter-out -fopenmp,$(sanitize)) -fsanitize=thread -MF build/tsan_$(notdir $*).d $< -o $@ $(LDLIBS)
 
 build/test_%: dev/test/test_%.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+
+# cuBLASLt's algorithms for a step's GEMMs, of which llmc/matmul_algorithms.h has the winners; build/gemm_algorithms 65536,768
+build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # Tokens/s of the GPU decoder, for dev/bench/generate.py; build/generate_speed d12 64

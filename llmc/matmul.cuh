@@ -3,13 +3,15 @@ GEMMs through cuBLASLt: the linear layer out = inp W^T + b and its two gradients
 
 cuBLASLt is column-major: a row-major (R, S) tensor is its column-major (S, R) matrix, so each GEMM below is written
 transposed. Inputs are floatX; accumulation is fp32; weight gradients are fp32. The algorithm is cuBLASLt's first
-heuristic for the shape, looked up once and never timed, so that every run computes the same bits. A weight gradient that
-is added in place has the algorithm of one that overwrites: D = C + AB rounds the very AB that D = AB stores.
+heuristic for the shape or that of matmul_algorithms.h, looked up once and never timed in a run, so that every run computes the
+same bits. A weight gradient that is added in place has the algorithm of one that overwrites: D = C + AB rounds the very AB that
+D = AB stores.
 */
 #ifndef LLMC_MATMUL_CUH
 #define LLMC_MATMUL_CUH
 
 #include "cublas_common.cuh"
+#include "matmul_algorithms.h"
 
 // A GEMM's shape and kind: what its plan depends on.
 struct MatmulShape {
@@ -115,6 +117,41 @@ static inline Status matmul_choose_(Matmul* mm, MatmulPlan* p) {
     return STATUS_OK;
 }
 
+static inline int matmul_config_of_(const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
+    int value = 0;
+    size_t written;
+    cublas_try(cublasLtMatmulAlgoConfigGetAttribute(algorithm, name, &value, sizeof(value), &written));
+    return value;
+}
+template <class V>
+static inline Status matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t name, V v) {
+    return cublas_try(cublasLtMatmulAlgoConfigSetAttribute(algorithm, name, &v, sizeof(v)));
+}
+
+// Replaces the library's first choice by that of matmul_algorithms.h, where there is one that the library can run.
+static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
+    const MatmulShape* s = &p->shape;
+    const MatmulAlgorithm* tuned = matmul_algorithm(s->m, s->n, s->k, s->transpose_a, s->transpose_b);
+    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulAlgo_t algorithm = p->algorithm;
+    const int plain = s->epilogue == CUBLASLT_EPILOGUE_DEFAULT || s->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    if (tuned == NULL || !plain || sizeof(floatX) == 4 || s->out_type == CUDA_R_32F) { return STATUS_OK; }
+    if (matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_ID) != MATMUL_ALGORITHM_ID ||
+        matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) {
+        return status_now();
+    }
+    matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tuned->tile);
+    matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)tuned->cluster);
+    matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)tuned->custom);
+    TRY(status_now());
+    if (cublasLtMatmulAlgoCheck(mm->handle, p->desc, p->a, p->b, p->d, p->d, &algorithm, &result) ==
+            CUBLAS_STATUS_SUCCESS &&
+        result.workspaceSize <= MATMUL_WORKSPACE) {
+        p->algorithm = algorithm;
+    }
+    return STATUS_OK;
+}
+
 // Finds the plan for a shape, or makes it. NULL, with the error recorded, where there is none.
 static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
     for (int i = 0; i < mm->num_plans; i++) {
@@ -127,7 +164,8 @@ static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
     MatmulPlan* p = &mm->plans[mm->num_plans];
     memset(p, 0, sizeof(*p));
     p->shape = shape;
-    if (matmul_describe_(mm, p) != STATUS_OK || matmul_choose_(mm, p) != STATUS_OK) {
+    if (matmul_describe_(mm, p) != STATUS_OK || matmul_choose_(mm, p) != STATUS_OK ||
+        matmul_tune_(mm, p) != STATUS_OK) {
         matmul_destroy_plan_(p);
         return NULL;
     }

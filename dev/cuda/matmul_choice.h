@@ -64,7 +64,7 @@ typedef struct {
 #define MATMUL_TABLE static const
 #endif
 
-// The sizes of the training runs that were measured, 124M to 1558M, and those between them.
+// The sizes of the training steps that were measured, 124M's and 1558M's, and those between them.
 static inline int matmul_measured(MatmulSizes s) {
     const int C = s.IN < s.OUT ? s.IN : s.OUT;
     return s.R >= 8192 && C >= 768 && C <= 1600;

@@ -1166,6 +1166,28 @@ template <class T> static void check_close(const char* what, const Tensor<T>& x,
     }
 }
 
+// GEMMs of as many rows as llmc/matmul_algorithms.h speaks of, against the same in two parts, which have the library's choice.
+static void test_tuned(Matmul* mm, const MatmulAlgorithm* a) {
+    const int part = MATMUL_ALGORITHM_ROWS - 3, R = 2 * part;
+    TensorX inp((size_t)R * a->k), weight((size_t)a->m * a->k), bias(a->m), out((size_t)R * a->m),
+        parts((size_t)R * a->m);
+    unsigned seed = 1;
+    for (TensorX* x : {&inp, &weight, &bias}) { fill_kernel<<<1024, 256>>>(x->data, x->n, seed++); }
+    auto multiply_rows = [&](floatX* d, const floatX* rows, int n) {
+        if (a->transpose_a) {
+            matmul_forward(mm, d, rows, weight.data, bias.data, n, a->k, a->m);
+        } else {
+            matmul_backward_input(mm, d, rows, weight.data, NULL, n, a->m, a->k);
+        }
+    };
+    multiply_rows(out.data, inp.data, R);
+    for (int half = 0; half < 2; half++) {
+        multiply_rows(parts.data + (size_t)half * part * a->m, inp.data + (size_t)half * part * a->k, part);
+    }
+    wait_for_gpu();
+    check_close("a tuned GEMM", out, parts);
+}
+
 // The MLP's groups as they train against the baseline, and gelu(pre) of fc and dgelu against the kernel alone, bit for bit.
 static void test_mlp_groups(Matmul* mm, int R, int C) {
     const size_t n = (size_t)R * C, large = 4 * n, weights = (size_t)4 * C * C;
@@ -1373,6 +1395,7 @@ int main(void) {
     }
     for (int C : {64, 768, 1600}) { test_mlp_groups(&mm, 133, C); } // what no race has measured: the baseline
     test_mlp_groups(&mm, 8253, 768);
+    for (const MatmulAlgorithm& a : matmul_algorithms) { test_tuned(&mm, &a); }
     matmul_destroy(&mm);
     for (int tf32 : {0, 1}) { // with tf32, a build in bf16 is the same again
         if (tf32 && sizeof(floatX) < 4) { continue; }

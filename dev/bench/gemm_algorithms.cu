@@ -1,0 +1,237 @@
+// Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [GEMM ...], R rows of tokens in a model of C
+// channels, all of them or those named; 5 s each on an H200. Of each GEMM the library's choices for it, and its first choice with
+// other tiles, clusters and custom options as far as it can run them, are timed for 2 ms. Then the fastest and the first choice
+// run alone for .2 s each and are timed for .25 s, so at the power limit, and their outputs are compared with the first choice's.
+// A line of CSV for each of those; llmc/matmul_algorithms.h has the winners.
+#include "llmc/matmul.cuh"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <vector>
+
+constexpr int PADDED_VOCABULARY = 50304, LIBRARY_CHOICES = 64, FINALISTS = 7;
+
+struct StepGemm {
+    const char* name;
+    MatmulShape shape;
+    bool adds; // D = C + A B
+};
+
+// Those of llmc/matmul.cuh in a layer, and of the classifier
+static std::vector<StepGemm> gemms_of_step(int R, int C) {
+    const cudaDataType_t x = CudaType<floatX>::value, f = CUDA_R_32F;
+    const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS, none = CUBLASLT_EPILOGUE_DEFAULT;
+    const int Vp = PADDED_VOCABULARY;
+    return {{"qkv", matmul_shape_(3 * C, R, C, 1, 0, bias, x), false},
+            {"attproj", matmul_shape_(C, R, C, 1, 0, bias, x), true},
+            {"fc", matmul_shape_(4 * C, R, C, 1, 0, bias, x), false},
+            {"fcproj", matmul_shape_(C, R, 4 * C, 1, 0, bias, x), true},
+            {"logits", matmul_shape_(Vp, R, C, 1, 0, none, x), false},
+            {"input of logits", matmul_shape_(C, R, Vp, 0, 0, none, x), false},
+            {"input of fcproj", matmul_shape_(4 * C, R, C, 0, 0, none, x), false},
+            {"input of fc", matmul_shape_(C, R, 4 * C, 0, 0, none, x), false},
+            {"input of attproj", matmul_shape_(C, R, C, 0, 0, none, x), false},
+            {"input of qkv", matmul_shape_(C, R, 3 * C, 0, 0, none, x), false},
+            {"weight of qkv", matmul_shape_(C, 3 * C, R, 0, 1, none, f), false},
+            {"weight of attproj", matmul_shape_(C, C, R, 0, 1, none, f), false},
+            {"weight of fc", matmul_shape_(C, 4 * C, R, 0, 1, none, f), false},
+            {"weight of fcproj", matmul_shape_(4 * C, C, R, 0, 1, none, f), false},
+            {"weight of wte", matmul_shape_(C, Vp, R, 0, 1, none, f), false}};
+}
+
+__global__ void fill_kernel(floatX* x, size_t n, unsigned seed) { // about normal
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        float sum = -2.0f;
+        for (unsigned k = 0; k < 4; k++) {
+            unsigned h = ((unsigned)i * 4 + k + seed) * 2654435761u;
+            h = (h ^ h >> 15) * 2246822519u;
+            sum += (float)((h ^ h >> 13) >> 8) * 0x1p-24f;
+        }
+        x[i] = (floatX)(1.7f * sum);
+    }
+}
+
+struct Candidate {
+    cublasLtMatmulAlgo_t algorithm;
+    int tile, cluster, custom;
+    bool first; // the library's
+    float ms;
+    double difference; // from the first one's output, relative
+};
+
+struct Search {
+    Matmul* mm;
+    MatmulPlan plan;
+    StepGemm gemm;
+    floatX *a, *b;
+    char* d;
+    cudaEvent_t begin, end;
+    std::vector<Candidate> candidates;
+    std::set<std::tuple<int, int, int, int>> seen;
+
+    void add(const cublasLtMatmulAlgo_t& algorithm) {
+        const int tile = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID);
+        uint16_t cluster = 0;
+        size_t written;
+        cublas_check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &cluster,
+                                                          sizeof(cluster), &written));
+        const int custom = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
+        const int splits = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+        if (!seen.insert({tile, cluster, custom, splits}).second) { return; }
+        candidates.push_back({algorithm, tile, cluster, custom, candidates.empty(), 0, 0});
+    }
+
+    // The library's choices, and the first one changed
+    void collect() {
+        cublasLtMatmulPreference_t preference;
+        std::vector<cublasLtMatmulHeuristicResult_t> results(LIBRARY_CHOICES);
+        int found = 0, most_custom = 0;
+        size_t written;
+        cublas_check(cublasLtMatmulPreferenceCreate(&preference));
+        matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MATMUL_WORKSPACE);
+        matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                       (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+        add(plan.algorithm);
+        cublas_check(cublasLtMatmulAlgoGetHeuristic(mm->handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference,
+                                                    LIBRARY_CHOICES, results.data(), &found));
+        cublas_check(cublasLtMatmulPreferenceDestroy(preference));
+        for (int i = 0; i < found; i++) { add(results[i].algo); }
+        std::set<int> tiles = {20, 23, 24, 29, 30, 31, 197, 201, 209, 248}; // 128x128, 128x256, ..., 320x128
+        for (const Candidate& c : candidates) { tiles.insert(c.tile); }
+        cublasLtMatmulAlgoCapGetAttribute(&plan.algorithm, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, &most_custom,
+                                          sizeof(most_custom), &written);
+        for (int tile : tiles) {
+            for (int cluster :
+                 {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1}) {
+                for (int custom = 0; custom <= most_custom && custom < 8; custom++) { vary(tile, cluster, custom); }
+            }
+        }
+    }
+    void vary(int tile, int cluster, int custom) {
+        cublasLtMatmulAlgo_t algorithm = plan.algorithm;
+        cublasLtMatmulHeuristicResult_t result;
+        matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tile);
+        matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster);
+        matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)custom);
+        if (cublasLtMatmulAlgoCheck(mm->handle, plan.desc, plan.a, plan.b, plan.d, plan.d, &algorithm, &result) ==
+                CUBLAS_STATUS_SUCCESS &&
+            result.workspaceSize <= MATMUL_WORKSPACE) {
+            add(algorithm);
+        }
+    }
+
+    bool run(const Candidate& c, bool adds) {
+        const float alpha = 1, beta = adds ? 1 : 0;
+        return cublasLtMatmul(mm->handle, plan.desc, &alpha, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d,
+                              &c.algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream) == CUBLAS_STATUS_SUCCESS;
+    }
+    // Milliseconds of a call, over `seconds` after `before`; infinite where it cannot run
+    float time(const Candidate& c, double before, double seconds) {
+        const double flops = 2.0 * gemm.shape.m * gemm.shape.n * gemm.shape.k, calls_a_second = 650e12 / flops;
+        const int calls = std::max(1, (int)(seconds * calls_a_second));
+        float ms = INFINITY;
+        for (int i = 0; i <= (int)(before * calls_a_second); i++) {
+            if (!run(c, gemm.adds)) { return ms; }
+        }
+        cuda_check(cudaEventRecord(begin, mm->stream));
+        for (int i = 0; i < calls; i++) { run(c, gemm.adds); }
+        cuda_check(cudaEventRecord(end, mm->stream));
+        cuda_check(cudaEventSynchronize(end));
+        cuda_check(cudaEventElapsedTime(&ms, begin, end));
+        return ms / calls;
+    }
+
+    // Keeps the first choice and the fastest.
+    void choose() {
+        for (Candidate& c : candidates) { c.ms = time(c, 0.001, 0.002); }
+        std::sort(candidates.begin() + 1, candidates.end(),
+                  [](const Candidate& x, const Candidate& y) { return x.ms < y.ms; });
+        candidates.resize(std::min(candidates.size(), (size_t)1 + FINALISTS));
+        for (Candidate& c : candidates) { c.ms = time(c, 0.2, 0.25); }
+    }
+
+    // The first numbers of D, without C
+    std::vector<double> output(const Candidate& c) {
+        const size_t n = std::min((size_t)gemm.shape.m * gemm.shape.n, (size_t)1 << 21);
+        const bool in_fp32 = gemm.shape.out_type == CUDA_R_32F;
+        std::vector<char> bytes(n * (in_fp32 ? sizeof(float) : sizeof(floatX)));
+        std::vector<double> numbers(n);
+        run(c, false);
+        cuda_check(cudaStreamSynchronize(mm->stream));
+        cuda_check(cudaMemcpy(bytes.data(), d, bytes.size(), cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < n; i++) {
+            numbers[i] = in_fp32 ? ((const float*)bytes.data())[i] : (float)((const floatX*)bytes.data())[i];
+        }
+        return numbers;
+    }
+    void compare() {
+        const std::vector<double> expected = output(candidates[0]);
+        for (Candidate& c : candidates) {
+            const std::vector<double> x = output(c);
+            double difference = 0, size = 0;
+            for (size_t i = 0; i < x.size(); i++) {
+                difference += (x[i] - expected[i]) * (x[i] - expected[i]), size += expected[i] * expected[i];
+            }
+            c.difference = sqrt(difference / size);
+        }
+    }
+};
+
+static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char* d, floatX* bias) {
+    Search s = {};
+    s.mm = mm, s.gemm = gemm, s.a = a, s.b = b, s.d = d;
+    s.plan.shape = gemm.shape;
+    check(matmul_describe_(mm, &s.plan));
+    check(matmul_choose_(mm, &s.plan));
+    if (gemm.shape.epilogue == CUBLASLT_EPILOGUE_BIAS) {
+        check(matmul_set_(s.plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias));
+    }
+    cuda_check(cudaEventCreate(&s.begin));
+    cuda_check(cudaEventCreate(&s.end));
+    s.collect();
+    check(status_now());
+    const size_t searched = s.candidates.size();
+    s.choose();
+    s.compare();
+    for (const Candidate& c : s.candidates) {
+        printf("%s,%d,%d,%d,%d,%zu,%s,%d,%d,%d,%.4f,%.3f,%.1e\n", gemm.name, gemm.shape.m, gemm.shape.n, gemm.shape.k,
+               gemm.shape.transpose_a, searched, c.first ? "yes" : "no", c.tile, c.cluster, c.custom, c.ms,
+               c.ms / s.candidates[0].ms, c.difference);
+    }
+    fflush(stdout);
+    cudaEventDestroy(s.begin), cudaEventDestroy(s.end);
+    matmul_destroy_plan_(&s.plan);
+}
+
+int main(int argc, char** argv) {
+    int R, C;
+    if (argc < 2 || sscanf(argv[1], "%d,%d", &R, &C) != 2 || R < 1 || C < 8 || C % 8 != 0) {
+        fatal("usage: gemm_algorithms R,C [GEMM ...], rows of tokens and channels, C a multiple of 8, as 65536,768");
+    }
+    std::vector<StepGemm> gemms;
+    for (const StepGemm& gemm : gemms_of_step(R, C)) {
+        bool asked = argc == 2;
+        for (int i = 2; i < argc; i++) { asked = asked || strcmp(argv[i], gemm.name) == 0; }
+        if (asked) { gemms.push_back(gemm); }
+    }
+    if (gemms.empty()) { fatal("gemm_algorithms: none of the GEMMs has such a name, as 'input of qkv'"); }
+    const size_t largest = (size_t)std::max(R, 4 * C) * PADDED_VOCABULARY;
+    Matmul mm = {};
+    floatX *a, *b, *bias;
+    char* d;
+    check(matmul_create(&mm, 0, 0));
+    cuda_check(cudaMalloc(&a, largest * sizeof(floatX)));
+    cuda_check(cudaMalloc(&b, largest * sizeof(floatX)));
+    cuda_check(cudaMalloc(&d, largest * sizeof(float)));
+    cuda_check(cudaMalloc(&bias, PADDED_VOCABULARY * sizeof(floatX)));
+    cuda_check(cudaMemset(d, 0, largest * sizeof(float)));
+    for (floatX* x : {a, b}) { fill_kernel<<<1024, 256>>>(x, largest, x == a ? 1 : 2); }
+    fill_kernel<<<64, 256>>>(bias, PADDED_VOCABULARY, 3);
+    cuda_check(cudaDeviceSynchronize());
+    printf("gemm,m,n,k,transpose_a,searched,first_choice,tile,cluster,custom,ms,of_first,difference\n");
+    for (const StepGemm& gemm : gemms) { search(&mm, gemm, a, b, d, bias); }
+    for (void* p : {(void*)a, (void*)b, (void*)d, (void*)bias}) { cuda_check(cudaFree(p)); }
+    matmul_destroy(&mm);
+    return 0;
+}
