@@ -1,6 +1,6 @@
 /*
 The winning variants as a shared library with the C interface of libattention.h, for callers with raw device pointers:
-PyTorch through ctypes (compare_torch.py), Julia, Rust. make libattention.so builds it; nothing but the four functions is
+PyTorch through ctypes (compare_libraries.py), Julia, Rust. make libattention.so builds it; nothing but the four functions is
 exported. Whatever the arguments, a function returns, and the CUDA context stays whole.
 */
 #include <initializer_list>

@@ -1,7 +1,7 @@
 """
 Turns dev/cuda/leaderboard/<gpu>.csv, which `make compete` writes, into the tables of dev/cuda/README.md and two plots
-beside the CSV: TFLOP/s against T, forward and backward, in each mode. What is beside it is shown, too: of the peers,
-cuDNN and FlashAttention-2, whose figures compare_torch.py left in <gpu>-pytorch.txt, a line each; of decode,
+beside the CSV: TFLOP/s against T, forward and backward, in each mode. What is beside it is shown, too: of other
+libraries, <gpu>_libraries.csv by compare_libraries.py, tables and a line each in steady mode; of decode,
 <gpu>_decode.csv, tables and a plot of GB/s against T; and of matmul, <gpu>_matmul.csv, tables and a plot of times
 against cublaslt's.
 
@@ -12,7 +12,6 @@ The README's part between the two marker lines of that GPU is replaced; where th
 
 import argparse
 import csv
-import re
 import sys
 from pathlib import Path
 
@@ -25,7 +24,8 @@ BASELINE = "cublaslt"  # of matmul
 MODES = {"steady": "Steady", "rested": "Rested"}
 STYLES = {"steady": "-", "rested": "--"}
 NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz", "of_gemm", "gb_per_s", "of_read", "pj_per_byte")
-PEERS = {"cuDNN": "cuDNN", "FA2": "FlashAttention-2"}
+OURS = "ours"  # among the providers of compare_libraries.py
+PEERS = {"cuDNN": "cuDNN", "FA2": "FlashAttention-2", "FA3": "FlashAttention-3", "FA4": "FlashAttention-4"}
 
 
 def read(path):
@@ -46,20 +46,49 @@ def read(path):
     return rows
 
 
-def read_peers(path):
-    """{(peer, direction): {shape: TFLOP/s}} of compare_torch.py's lines: shape, direction, then name, ms, TFLOP/s."""
+def read_libraries(path):
+    """compare_libraries.py's rows, shape, TFLOP/s and ratio as numbers."""
+    with open(path, newline="") as f:
+        rows = list(csv.DictReader(f))
+    if not any(row["provider"] == OURS for row in rows):
+        sys.exit(f"error: {path} has no row of ours, such as compare_libraries.py writes them")
+    for row in rows:
+        row["shape"] = tuple(int(row[size]) for size in SIZES[0])
+        row["tflops"], row["ratio"] = float(row["tflops"]), float(row["best_peer_over_ours"] or "nan")
+    return rows
+
+
+def peers_of(libraries):
+    """{(peer, direction): {shape: TFLOP/s}} in steady mode, of the peers that are drawn."""
     peers = {}
-    for line in path.read_text().splitlines():
-        head = re.match(r"(\d+,\d+,\d+,\d+) +(\w+) ", line)
-        if not head or head[2] not in DIRECTIONS:
-            continue
-        shape = tuple(map(int, head[1].split(",")))
-        for name, tflops in re.findall(r"  (\S+) +[\d.]+ ms +([\d.]+)", line):
-            if name in PEERS:
-                peers.setdefault((name, head[2]), {})[shape] = float(tflops)
-    if not peers:
-        sys.exit(f"error: {path} has no line of a peer, such as compare_torch.py prints them")
+    for row in libraries:
+        if row["mode"] == "steady" and row["provider"] in PEERS:
+            peers.setdefault((row["provider"], row["direction"]), {})[row["shape"]] = row["tflops"]
     return peers
+
+
+def libraries_section(rows):
+    """The lines of README on other libraries: in each mode and direction TFLOP/s at every shape, and the ratio."""
+    found = sorted({(r["driver"], r["cuda"], r["torch"], r["cudnn"], r["date"], r["commit"]) for r in rows})
+    told = "; ".join(
+        f"Driver {d}, CUDA {c}, torch {t}, cuDNN {n}, {date}, commit {commit}" for d, c, t, n, date, commit in found
+    )
+    lines = ["", "#### Beside other libraries", "", f"{told}. Ratio: the best peer's time / ours."]
+    for mode, title in MODES.items():
+        for direction in DIRECTIONS:
+            here = [r for r in rows if (r["mode"], r["direction"]) == (mode, direction)]
+            if not here:
+                continue
+            providers = list(dict.fromkeys(r["provider"] for r in here))
+            cells = {(r["shape"], r["provider"]): f"{r['tflops']:.1f}" for r in here}
+            ratios = {r["shape"]: f"{r['ratio']:.3f}" for r in here}
+            table_rows = [
+                [shape_text(shape), *(cells.get((shape, provider), "–") for provider in providers), ratio]
+                for shape, ratio in ratios.items()
+            ]
+            lines += ["", f"{title}, {direction}, bf16, TFLOP/s:", ""]
+            lines.append(table(["B,T,NH,HS", *providers, "ratio"], table_rows))
+    return lines
 
 
 def peer_curve(points):
@@ -226,7 +255,7 @@ def environments(rows):
     )
 
 
-def write_readme(rows, decode, matmul, name, plots):
+def write_readme(rows, libraries, decode, matmul, name, plots):
     begin, end = f"<!-- leaderboard {name} -->", f"<!-- end of leaderboard {name} -->"
     best = fastest(rows)
     lines = [begin, f"### {rows[0]['gpu']}", "", environments(rows), "", differences(rows)]
@@ -241,6 +270,8 @@ def write_readme(rows, decode, matmul, name, plots):
                 lines += ["", f"{title}, {d}, bf16, TFLOP/s:", "", shapes_table(here, d)]
     for d in DIRECTIONS:
         lines += ["", f"![{d}]({plots[d]})"]
+    if libraries:
+        lines += libraries_section(libraries)
     if decode:
         lines += decode_section(decode, plots["decode"])
     if matmul:
@@ -291,11 +322,12 @@ def plot(rows, peers, direction, path):
             lengths |= set(points)
             label = f"{variant}, {MODES[mode].lower()}"
             axes.plot(*zip(*sorted(points.items())), STYLES[mode], color=f"C{color}", marker="o", ms=4, label=label)
-    for peer, (name, color) in enumerate(zip(PEERS, ("black", "dimgray"))):
+    for name, color, marker in zip(PEERS, ("black", "dimgray", "darkgray", "silver"), "sD^v"):
         curve = peer_curve(peers.get((name, direction), {}))
         if not curve:
             continue
-        axes.plot(*zip(*((T, y) for T, _, y in curve)), ":", color=color, marker="sD"[peer], ms=4, label=PEERS[name])
+        label = f"{PEERS[name]}, steady"
+        axes.plot(*zip(*((T, y) for T, _, y in curve)), ":", color=color, marker=marker, ms=4, label=label)
         for T, B, tflops in curve:
             if B * T != CURVE_TOKENS:
                 axes.annotate(f"B {B}", (T, tflops), (0, -10), textcoords="offset points", fontsize=6, ha="center")
@@ -363,9 +395,10 @@ def main():
     if not path.exists():
         sys.exit(f"error: {path} is missing: make compete writes it")
     rows = read(path)
-    beside = path.with_name(f"{path.stem}-pytorch.txt")
+    beside = path.with_name(f"{path.stem}_libraries.csv")
     boards = {board: path.with_name(f"{path.stem}_{board}.csv") for board in ("decode", "matmul")}
-    peers = read_peers(beside) if beside.exists() else {}
+    libraries = read_libraries(beside) if beside.exists() else []
+    peers = peers_of(libraries)
     decode, matmul = (read(board) if board.exists() else [] for board in boards.values())
     svgs = {d: path.with_name(f"{path.stem}_{d}.svg") for d in (*DIRECTIONS, *boards)}
     for direction in DIRECTIONS:
@@ -374,7 +407,7 @@ def main():
         plot_decode(decode, svgs["decode"])
     if matmul:
         plot_matmul(matmul, svgs["matmul"])
-    write_readme(rows, decode, matmul, path.stem, {d: f"leaderboard/{svg.name}" for d, svg in svgs.items()})
+    write_readme(rows, libraries, decode, matmul, path.stem, {d: f"leaderboard/{svg.name}" for d, svg in svgs.items()})
     print(f"{README}: {len(rows)} rows of {path}")
 
 

@@ -26,7 +26,10 @@ TRAINING = (
 )
 DECODE = TRAINING.replace("tflops", "gb_per_s").replace("pj_per_flop", "pj_per_byte").replace("of_gemm", "of_read")
 MATMUL = TRAINING.replace("direction", "group").replace("B,T,NH,HS", "R,IN,OUT").replace("of_gemm", "of_gemm,gb_per_s")
-PEER = "8,1024,12,64     forward   ours   0.0365 ms  353.4  cuDNN   0.0481 ms  268.1  FA2   0.0753 ms  171.0  best 1.3"
+LIBRARIES = (
+    "gpu,driver,cuda,torch,cudnn,date,commit,direction,B,T,NH,HS,mode,provider,deterministic,ms,tflops,mj,pj_per_flop,"
+    "sm_mhz,out,out_from_64,dq,dk,dv,best_peer,best_peer_over_ours"
+)
 
 
 def row(direction, variant, shape, ms, rate, config="big", mode="steady", trains="yes"):
@@ -39,6 +42,16 @@ def row(direction, variant, shape, ms, rate, config="big", mode="steady", trains
 
 def matmul_row(group, variant, shape, ms, config="separate", mode="steady", trains="no"):
     return row(group, variant, shape, ms, 600, config, mode, trains).replace(",0.5,", ",0.8,1500.0,")
+
+
+def libraries(path, shape="8,1024,12,64", modes=("steady",), direction="forward"):
+    """Rows of compare_libraries.py: ours, cuDNN and a deterministic FlashAttention-2."""
+    rows = [LIBRARIES]
+    for mode in modes:
+        for provider, tflops in (("ours", 353.4), ("cuDNN", 268.1), ("FA2 det", 171)):
+            head = f"MADEUP,1.2,13.0,2.11,91900,today,abc,{direction},{shape},{mode},{provider}"
+            rows.append(f"{head},yes,0.04,{tflops},,,,2e-3,2e-3,,,,cuDNN,1.3182")
+    path.write_text("\n".join(rows) + "\n")
 
 
 def board(folder):
@@ -114,37 +127,45 @@ def test_tables_of_matmul(folder):
 
 
 def test_peers(folder):
-    path = Path(folder) / "peers.txt"
-    backward = PEER.replace("forward", "backward").replace("268.1", "9.5")
-    path.write_text(f"# commit abc\n{PEER}\n{backward}\n                 error cuDNN  out 2.01e-03\n")
-    peers = plot_leaderboard.read_peers(path)
-    assert peers[("cuDNN", "forward")] == {(8, 1024, 12, 64): 268.1}
-    assert peers[("FA2", "backward")] == {(8, 1024, 12, 64): 171.0}
-    assert peers[("cuDNN", "backward")] == {(8, 1024, 12, 64): 9.5} and len(peers) == 4
+    path = Path(folder) / "gpu_libraries.csv"
+    libraries(path, modes=("rested", "steady"))
+    peers = plot_leaderboard.peers_of(plot_leaderboard.read_libraries(path))
+    assert peers == {("cuDNN", "forward"): {(8, 1024, 12, 64): 268.1}}, peers
     points = {(8, 1024, 12, 64): 1.0, (32, 1024, 12, 64): 2.0, (64, 1024, 12, 64): 3.0}
     points |= {(1, 8192, 12, 64): 4.0, (32, 1024, 16, 128): 5.0}
     assert plot_leaderboard.peer_curve(points) == [(1024, 32, 2.0), (8192, 1, 4.0)]  # the tokens nearest to the plot's
-    path.write_text("something else\n")
+    path.write_text(LIBRARIES + "\n")
     try:
-        plot_leaderboard.read_peers(path)
+        plot_leaderboard.read_libraries(path)
     except SystemExit as error:
-        assert "no line of a peer" in str(error)
+        assert "no row of ours" in str(error)
     else:
-        raise AssertionError("a file without peers was read")
+        raise AssertionError("a file without rows was read")
+
+
+def test_tables_of_libraries(folder):
+    path = board(folder)
+    libraries(path.with_name("gpu_libraries.csv"), modes=("rested", "steady"))
+    text = run(path)
+    assert "torch 2.11, cuDNN 91900, today, commit abc" in text, text
+    for title in ("Steady, forward, bf16, TFLOP/s:", "Rested, forward, bf16, TFLOP/s:"):
+        after = text.rsplit(title, 1)[1]
+        assert after.startswith("\n\n| B,T,NH,HS | ours | cuDNN | FA2 det | ratio |"), after
+        assert "| 8,1024,12,64 | 353.4 | 268.1 | 171.0 | 1.318 |" in after, after
 
 
 def test_plots_have_peers_decode_and_matmul(folder):
     if importlib.util.find_spec("matplotlib") is None:
         raise unit.Skipped("no matplotlib")
     path = board(folder)
-    path.with_name("gpu-pytorch.txt").write_text(PEER.replace("8,1024", "8,2048") + "\n")
+    libraries(path.with_name("gpu_libraries.csv"), "8,2048,12,64")
     path.with_name("gpu_decode.csv").write_text(f"{DECODE}\n{row('decode', 'split', '1,256,12,64', 0.004, 2500)}\n")
     matmul = [matmul_row("fc", variant, "4096,768,3072", 0.06) for variant in ("cublaslt", "wgmma")]
     path.with_name("gpu_matmul.csv").write_text("\n".join([MATMUL, *matmul]) + "\n")
     run(path, plots=True)
     boards = ("forward", "backward", "decode", "matmul")
     forward, backward, decode, matmul = (path.with_name(f"gpu_{d}.svg").read_text() for d in boards)
-    assert "FlashAttention-2" in forward and "cuDNN" in forward and "B 8" in forward
+    assert "cuDNN, steady" in forward and "FlashAttention-2" not in forward and "B 8" in forward
     assert "cuDNN" not in backward and "a kernel that only reads" in decode
     assert "fc 4096,768,3072" in matmul and "wgmma" in matmul
 
