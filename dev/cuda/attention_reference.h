@@ -18,8 +18,8 @@ struct Shape {
     __host__ __device__ int64_t elements() const { return rows() * HS; } // of out; qkv has 3 times as many
 };
 
-enum Pattern { ORDINARY, HUGE_SCORES, RISING_SCORES, NUM_PATTERNS };
-static const char* const pattern_names[NUM_PATTERNS] = {"ordinary", "scores of +-1e4", "maximum last"};
+enum Pattern { ORDINARY, HUGE_SCORES, RISING_SCORES, FALLING_SCORES, NUM_PATTERNS };
+static const char* const pattern_names[NUM_PATTERNS] = {"ordinary", "scores of +-1e4", "maximum last", "maximum first"};
 
 // Heads beyond the first `distinct` repeat their inputs, so that the reference of a large shape stays affordable while
 // every element of every head is still checked. Odd, so that it is no multiple of the number of heads.
@@ -47,9 +47,9 @@ __global__ void fill_inputs(floatX* qkv, floatX* dout, Shape s, int distinct, Pa
         bool negative = which == 1 && uniform_at(seed + 1, row) < 0.5f;
         x = (negative ? -100.0f : 100.0f) * sqrtf(sqrtf((float)s.HS));
     }
-    if (d == 0 && which < 2 &&
-        pattern == RISING_SCORES) { // q_0 k_0 / sqrt(HS) = t/4: every key tile raises the maximum
-        x = which == 0 ? 8.0f : t / 4.0f * sqrtf((float)s.HS) / 8.0f;
+    // q_0 k_0 / sqrt(HS) = +-t/4: every key tile raises the maximum, of kernels that begin with the first or with the last
+    if (d == 0 && which < 2 && (pattern == RISING_SCORES || pattern == FALLING_SCORES)) {
+        x = which == 0 ? 8.0f : (pattern == RISING_SCORES ? t : -t) / 4.0f * sqrtf((float)s.HS) / 8.0f;
     }
     if (which < 3) {
         qkv[qkv_offset(b, which, h, s.T, s.NH, s.HS) + (int64_t)t * 3 * s.NH * s.HS + d] = (floatX)x;
