@@ -109,19 +109,31 @@ struct OnlineSoftmax {
         m[0] = m[1] = -INFINITY;
         factor[0] = factor[1] = 1;
     }
-    // Adopts the maxima of S if some row of the warp exceeds the threshold; returns whether, then O is to be multiplied by
-    // `factor`. The decision is the warp's, the test each thread's: no shuffle where nothing is to be done.
-    template <int N> __device__ bool update(const float (&S)[N]) {
+    // Adopts the maxima of S; O is to be multiplied by `factor`.
+    template <int N> __device__ void adopt(const float (&S)[N]) {
         float four[4] = {S[0], S[1], S[2], S[3]}; // maxima, two for each row: shorter dependency chains
 #pragma unroll
         for (int i = 4; i < N; i++) { four[i % 4] = fmaxf(four[i % 4], S[i]); }
-        float x[2] = {fmaxf(four[0], four[1]), fmaxf(four[2], four[3])};
-        bool exceeds = scale * x[0] - m[0] > RESCALE_THRESHOLD || scale * x[1] - m[1] > RESCALE_THRESHOLD;
-        exceeds = __any_sync(0xffffffffu, exceeds);
-        if (exceeds) {
 #pragma unroll
-            for (int h = 0; h < 2; h++) { factor[h] = adopt_row_maximum(m[h], sum[h], x[h], scale); }
+        for (int h = 0; h < 2; h++) {
+            factor[h] = adopt_row_maximum(m[h], sum[h], fmaxf(four[2 * h], four[2 * h + 1]), scale);
         }
+    }
+    // The same if some row of the warp exceeds the threshold; returns whether. The decision is the warp's, the test each
+    // thread's: no shuffle where nothing is to be done. The test takes the floats for integers, because an integer maximum is
+    // of three (VIMNMX3). It is right where a score is positive; where none is, it yields some negative score, which exceeds
+    // nothing, and so is right where m + threshold is not negative. Other rows are adopted untested.
+    template <int N> __device__ bool update(const float (&S)[N]) {
+        bool exceeds = false;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int x = __float_as_int(S[2 * h]);
+#pragma unroll
+            for (int i = 2 * h + 1; i < N; i += i % 2 == 0 ? 1 : 3) { x = max(x, __float_as_int(S[i])); }
+            exceeds |= scale * __int_as_float(x) - m[h] > RESCALE_THRESHOLD || m[h] < -RESCALE_THRESHOLD;
+        }
+        exceeds = __any_sync(0xffffffffu, exceeds);
+        if (exceeds) { adopt(S); }
         return exceeds;
     }
     // S <- P = exp(scale S - m); sum += P.
@@ -258,7 +270,7 @@ template <class C> struct ForwardConsumer {
         fence_operand(S);
         arrive(s.K_empty[state.stage]);
         mask_causal(S, warp(), lane());
-        softmax.update(S);
+        softmax.adopt(S);
         softmax.exponentiate(S);
     }
     // P of the diagonal block.
