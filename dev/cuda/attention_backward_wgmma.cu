@@ -9,6 +9,7 @@ A CTA owns a block of 128 keys and iterates over the query blocks that see them.
   in. Only dS passes through shared memory, because dQ = dS K needs the keys of both warpgroups.
 - dQ is added to fp32 accumulators in scratch by TMA reduce-add, in the order in which CTAs took the key blocks from the
   work counter (DqChain): the same bits always, and a CTA waits only for work that was taken before its own.
+- D of a key block's own queries is computed by its consumers: dout is read once. Masked 64 x 64 scores are left out.
 Roles: two producer threads, a dQ writer thread for each of two consumer warpgroups. README.md in this folder draws them:
 timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024).
 */
@@ -25,6 +26,9 @@ using namespace hopper;
 template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     static constexpr int HS = HS_;
     static constexpr bool delayed_dq = DELAYED_DQ;
+    // D of a key block's own queries is computed by its consumers; of the heads whose order is reversed, and of all where there
+    // is no room for a tile of O, by the statistics kernel.
+    static constexpr bool computes_D = HS == 64;
     static constexpr int warpgroups = 2, Bc = 64 * warpgroups; // consumers; keys of a block, 64 for each consumer
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // warpgroup 0: producers and dQ writers
     static constexpr int producer_registers = 40,
@@ -46,6 +50,7 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
         floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64];     // (Bc, HS). At the end of the block K holds dK
         floatX Q[2][boxes][Br * 64], dO[2][boxes][Br * 64]; // (Br, HS)
         floatX dS[2][Br / 64][Bc * 64];                     // dS^T (Bc, Br). At the end of the block it holds dV
+        floatX O[boxes][computes_D ? Br * 64 : 0];          // (Br, HS), of the first step
         alignas(1024) float dQ[warpgroups][dq_elements]; // one dQ tile for each consumer: fp32, or the final 16-bit one
         float lse[2][Br], minus_D[2][Br];                // (Br), as statistics_row() permutes them
         // Barriers; README.md has the table of who arrives and who waits.
@@ -53,7 +58,7 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
         Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];
         Mbarrier dS_full[2], dS_empty[2];
         Mbarrier dQ_full[warpgroups], dQ_ready[warpgroups], dKV_full[warpgroups], dKV_empty;
-        Mbarrier work_full[2], work_empty[2];
+        Mbarrier O_full, O_empty, work_full[2], work_empty[2];
         int work_item[2];                   // taken from the work counter by a producer, for all roles
         const float* dq_source[warpgroups]; // the accumulator in scratch whose copy is in dQ
     };
@@ -61,8 +66,9 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
 
     // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses id + w.
     enum NamedBarrier {
-        BAR_DQ_READ = 1,                        // 128 threads of consumer w: all have read the accumulator in s.dQ[w]
-        BAR_PINGPONG = BAR_DQ_READ + warpgroups // 256: consumer w waits, the other one arrives: w may issue GEMMs
+        BAR_DQ_READ = 1,                         // 128 threads of consumer w: all have read the accumulator in s.dQ[w]
+        BAR_PINGPONG = BAR_DQ_READ + warpgroups, // 256: consumer w waits, the other one arrives: w may issue GEMMs
+        BAR_D = BAR_PINGPONG + warpgroups        // 256: both consumers have stored their rows of -D
     };
 };
 
@@ -74,6 +80,7 @@ struct BackwardScratch {
     float* lse;     // (heads, padded T): log2(l) + m log2(e), permuted by statistics_row(); inf past T, so that P = 0
     float* minus_D; // (heads, padded T): -rowsum(dO o O), permuted likewise
     int* dq_counts; // (2, dq_tiles): how many key blocks have been added to the accumulator
+    int* D_ready;   // (heads, key_blocks): 1 once the consumers of this key block have stored -D of its queries
     int* work_counter; // how many work items have been taken
 };
 // The sizes of a launch. A work item is a key block of a head; the order of work items is KeyBlock's.
@@ -158,9 +165,9 @@ load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, in
 }
 
 // A producer thread. loads_qk: takes the work items, loads K, Q and lse; otherwise loads V, dO and -D.
-template <class C, bool loads_qk> __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv,
-                                                                 const CUtensorMap* dout, const BackwardProblem& p,
-                                                                 const BackwardScratch& scratch) {
+template <class C, bool loads_qk>
+__device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, const CUtensorMap* dout,
+                               const CUtensorMap* out, const BackwardProblem& p, const BackwardScratch& scratch) {
     // The statistics kernel has ended: lse, minus_D, dq_counts and work_counter are there. The other roles begin with a work item
     // from here, and need no wait of their own.
     griddepcontrol_wait();
@@ -182,11 +189,25 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
             int row = block.j * C::Bc + block.query_offset<C>(i, p) * C::Br;
             Mbarrier& full = (loads_qk ? s.Q_full : s.dO_full)[t % 2];
             (loads_qk ? s.Q_empty : s.dO_empty)[t % 2].wait(t / 2 % 2 ^ 1);
-            full.expect_tx(C::Br * (C::HS * 2 + 4));
+            // Where the consumers compute D: of the first step from O; of the others other key blocks have computed it.
+            const bool computed = !loads_qk && C::computes_D && !block.reversed, from_O = computed && i == 0;
+            full.expect_tx(C::Br * (C::HS * 2 + (from_O ? 0 : 4)));
             load_tile<C::boxes, C::Br>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
-            cp_async_bulk(shared_address((loads_qk ? s.lse : s.minus_D)[t % 2]),
-                          (loads_qk ? scratch.lse : scratch.minus_D) + (int64_t)block.head * p.padded_T + row,
-                          C::Br * 4, full);
+            if constexpr (!loads_qk && C::computes_D) {
+                if (from_O) {
+                    s.O_empty.wait(n % 2 ^ 1);
+                    s.O_full.expect_tx(C::Br * C::HS * 2);
+                    load_tile<C::boxes, C::Br>(s.O, out, h, row, b, s.O_full);
+                } else if (computed) {
+                    while (ld_acquire(scratch.D_ready + (int64_t)block.head * p.key_blocks + row / C::Bc) == 0) {}
+                    fence_proxy_async_global(); // -D was written by the generic proxy, and is read by TMA
+                }
+            }
+            if (!from_O) {
+                cp_async_bulk(shared_address((loads_qk ? s.lse : s.minus_D)[t % 2]),
+                              (loads_qk ? scratch.lse : scratch.minus_D) + (int64_t)block.head * p.padded_T + row,
+                              C::Br * 4, full);
+            }
             if (i == 0) { // K and V after the first Q and dO, whose stages are free earlier
                 if (loads_qk) {
                     s.K_empty[n % 2].wait(n / 2 % 2 ^ 1);
@@ -316,24 +337,57 @@ template <class C> struct BackwardConsumer {
         if (C::delayed_dq) { bar_arrive(C::BAR_PINGPONG + (w ^ 1), 2 * WARPGROUP_SIZE); }
     }
 
+    // The scores of consumer 1's keys with the first 64 queries of the key block are above the diagonal: with HS = 64 half of
+    // its first step, with HS = 128 all of it. `skip` leaves them out.
+
     // Issues x (64, Br) = A B^T, or x += A B^T: the warpgroup's 64 rows of A (Bc, HS), which is K or V; B (Br, HS), Q or dO.
-    template <bool accumulate> __device__ void issue_transposed(Scores& x, const void* A, const void* B) {
+    template <bool accumulate, bool skip> __device__ void issue_transposed(Scores& x, const void* A, const void* B) {
         uint64_t a = tile_descriptor_k_major(uniform(shared_address(A) + w * 64 * C::box_row));
-        uint64_t b = tile_descriptor_k_major(uniform(shared_address(B)));
+        uint64_t b = tile_descriptor_k_major(uniform(shared_address(B)) + (skip ? 64 * C::box_row : 0));
+        constexpr int columns = Br - (skip ? 64 : 0);
         fence_operand(x);
         wgmma_fence();
+        if constexpr (columns > 0) {
+            auto& y = reinterpret_cast<float(&)[columns / 2]>(x[(Br - columns) / 2]);
 #pragma unroll
-        for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes, 64 a box
-            wgmma_mma_async(x, a + i / 4 * (Bc * C::box_row / 16) + i % 4 * 2,
-                            b + i / 4 * (Br * C::box_row / 16) + i % 4 * 2, accumulate || i > 0);
+            for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes, 64 a box
+                wgmma_mma_async(y, a + i / 4 * (Bc * C::box_row / 16) + i % 4 * 2,
+                                b + i / 4 * (Br * C::box_row / 16) + i % 4 * 2, accumulate || i > 0);
+            }
         }
         wgmma_commit_group();
         fence_operand(x);
     }
     // Issues S^T = K Q^T of step t.
-    __device__ void issue_S(Scores& S) {
+    template <bool skip = false> __device__ void issue_S(Scores& S) {
         s.Q_full[t % 2].wait(t / 2 % 2);
-        issue_transposed<false>(S, s.K[n % 2], s.Q[t % 2]);
+        issue_transposed<false, skip>(S, s.K[n % 2], s.Q[t % 2]);
+    }
+    // -D = -rowsum(dO o O) of the key block's own queries, two threads a row: to shared memory for its first step, and to
+    // scratch for the key blocks before it.
+    __device__ void compute_D(const KeyBlock& block, const BackwardProblem& p, const BackwardScratch& scratch) {
+        s.dO_full[t % 2].wait(t / 2 % 2);
+        s.O_full.wait(n % 2);
+        const int thread = w * WARPGROUP_SIZE + mma::mov_tid_x() % WARPGROUP_SIZE, r = thread / 2;
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < HS / 16; i++) { // TMA's 128-byte swizzle: 16-byte chunk c of row r is at c ^ (r % 8)
+            const int chunk = r * 8 + ((thread % 2 * (HS / 16) + i) ^ r % 8);
+            const x128 x = reinterpret_cast<const x128*>(s.dO[t % 2])[chunk],
+                       y = reinterpret_cast<const x128*>(s.O)[chunk];
+#pragma unroll
+            for (int k = 0; k < x128::size; k++) { sum = fmaf((float)x[k], (float)y[k], sum); }
+        }
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        const int at = r / 16 * 16 + statistics_row(r % 16);
+        if (thread % 2 == 0) {
+            s.minus_D[t % 2][at] = -sum;
+            scratch.minus_D[(int64_t)block.head * p.padded_T + block.j * Bc + at] = -sum;
+            fence_proxy_async_global();
+        }
+        bar_sync(C::BAR_D, 2 * WARPGROUP_SIZE);
+        if (thread == 0) { st_release(scratch.D_ready + (int64_t)block.head * p.key_blocks + block.j, 1); }
+        arrive(s.O_empty);
     }
     // dP^T = -D, the initial value of its accumulator: so dP - D costs no addition.
     __device__ void init_dP(Scores& dP, uint32_t t) {
@@ -349,16 +403,18 @@ template <class C> struct BackwardConsumer {
         fence_operand(dP);
     }
     // Issues dP^T += V dO^T of step t.
-    __device__ void issue_dP(Scores& dP) { issue_transposed<true>(dP, s.V, s.dO[t % 2]); }
+    template <bool skip = false> __device__ void issue_dP(Scores& dP) {
+        issue_transposed<true, skip>(dP, s.V, s.dO[t % 2]);
+    }
 
     // Issues x (64, HS) += A B: A (64, Br) in registers, of every eight words of `A` the four from `part` on (0: P^T,
     // 4: dS^T; see compute_P_dS()); B (Br, HS), dO or Q.
-    template <int part> __device__ void issue_gradient(float (&x)[HS / 2], const Scores& A, const void* B) {
+    template <int part, bool skip> __device__ void issue_gradient(float (&x)[HS / 2], const Scores& A, const void* B) {
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(B)), Br * C::box_row);
         fence_operand(x);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < N; k++) {
+        for (int k = skip ? 4 : 0; k < N; k++) {
             const uint32_t a[4] = {__float_as_uint(A[8 * k + part]), __float_as_uint(A[8 * k + part + 1]),
                                    __float_as_uint(A[8 * k + part + 2]), __float_as_uint(A[8 * k + part + 3])};
             wgmma_mma_async(x, a, b + k * (16 * C::box_row / 16));
@@ -366,9 +422,9 @@ template <class C> struct BackwardConsumer {
         fence_operand(x);
     }
     // Issues dV += P^T dO and dK += dS^T Q of step t.
-    __device__ void issue_gradients(const Scores& PdS) {
-        issue_gradient<0>(dV, PdS, s.dO[t % 2]);
-        issue_gradient<4>(dK, PdS, s.Q[t % 2]);
+    template <bool skip = false> __device__ void issue_gradients(const Scores& PdS) {
+        issue_gradient<0, skip>(dV, PdS, s.dO[t % 2]);
+        issue_gradient<4, skip>(dK, PdS, s.Q[t % 2]);
         wgmma_commit_group();
     }
     // After the wait for these GEMMs: releases Q and dO, and goes to the next step.
@@ -427,17 +483,18 @@ template <class C> struct BackwardConsumer {
     // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
     // 16 bit, into the registers of S: of every eight, four words are P and four dS, as issue_gradient() takes them. dS also
     // goes to shared memory for dQ. key_minus_query: the warpgroup's first key less the first query, for the causal mask.
-    __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
-        constexpr int ahead = C::delayed_dq ? 2 : 4; // loads of lse in flight; each takes 4 registers
+    template <bool skip = false> __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
+        constexpr int ahead = C::delayed_dq || skip ? 2 : 4; // loads of lse in flight; each takes 4 registers
+        constexpr int begin = skip ? 4 : 0;                  // before it P and dS are 0
         const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
         float4 next[ahead];
 #pragma unroll
-        for (int k = 0; k < ahead; k++) { next[k] = lse[4 * k]; }
+        for (int k = begin; k < min(begin + ahead, N); k++) { next[k % ahead] = lse[4 * k]; }
         wgmma_wait_group<1>(); // S is there, dP is under way
         fence_operand(S);
         if (key_minus_query > -64) { mask_transposed(S, key_minus_query); }
 #pragma unroll
-        for (int k = 0; k < N; k++) {
+        for (int k = begin; k < N; k++) {
             const float4 u = next[k % ahead];
             if (k + ahead < N) { next[k % ahead] = lse[4 * (k + ahead)]; }
             const float x[4] = {u.x, u.y, u.z, u.w};
@@ -449,7 +506,9 @@ template <class C> struct BackwardConsumer {
         wgmma_wait_group<0>();
         fence_operand(dP);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
+        for (int i = 0; i < 8 * begin; i++) { S[i] = 0; }
+#pragma unroll
+        for (int k = begin; k < N; k++) {
             float P[8], dS[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) { P[i] = S[8 * k + i], dS[i] = P[i] * dP[8 * k + i]; }
@@ -495,8 +554,24 @@ template <class C> struct BackwardConsumer {
         store_fragments(strip, box_bytes, rounded);
     }
 
+    // P and dS of a key block's first step, at the query offset `first`.
+    template <bool skip, bool computes_D> __device__ void
+    first_step(Scores& S, int first, const KeyBlock& block, const BackwardProblem& p, const BackwardScratch& scratch) {
+        Scores dP;
+        if constexpr (computes_D) { compute_D(block, p, scratch); }
+        pingpong_sync();
+        s.K_full[n % 2].wait(n / 2 % 2);
+        init_dP(dP, t);
+        issue_S<skip>(S);
+        s.V_full.wait(n % 2);
+        issue_dP<skip>(dP);
+        pingpong_arrive();
+        s.dKV_empty.wait(n % 2 ^ 1); // dK and dV of the last block have been stored: s.dS may be written
+        compute_P_dS<skip>(S, dP, skip ? 64 : w * 64 - first * Br);
+    }
+
     // Works off the CTA's key blocks: dK, dV and the dQ tiles of consumer w. README.md has the timeline of one block.
-    __device__ void run(const BackwardProblem& p) {
+    __device__ void run(const BackwardProblem& p, const BackwardScratch& scratch) {
         if (w == 1) { pingpong_arrive(); } // consumer 0 begins
         for (;; n++) {
             const int work_item = __shfl_sync(0xffffffffu, lane() == 0 ? receive_work_item<C>(s, n) : 0, 0);
@@ -507,17 +582,12 @@ template <class C> struct BackwardConsumer {
             const int sign = block.reversed ? -1 : 1;
             auto chain = [&](int offset) { return DqChain(block.j, sign < 0, offset / C::steps_per_block); };
             Scores S; // of step t; after compute_P_dS(): P and dS
-            {
-                Scores dP;
-                pingpong_sync();
-                s.K_full[n % 2].wait(n / 2 % 2);
-                init_dP(dP, t);
-                issue_S(S);
-                s.V_full.wait(n % 2);
-                issue_dP(dP);
-                pingpong_arrive();
-                s.dKV_empty.wait(n % 2 ^ 1); // dK and dV of the last block have been stored: s.dS may be written
-                compute_P_dS(S, dP, w * 64 - first * Br);
+            if (block.reversed) {
+                first_step<false, false>(S, first, block, p, scratch);
+            } else if (C::delayed_dq || w == 0) {
+                first_step<false, C::computes_D>(S, 0, block, p, scratch);
+            } else {
+                first_step<true, C::computes_D>(S, 0, block, p, scratch);
             }
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { dK[i] = 0, dV[i] = 0; }
@@ -532,6 +602,8 @@ template <class C> struct BackwardConsumer {
                     issue_gradients(S);
                     wgmma_wait_group<1>();
                     finish_dQ(dQ, t - 1, chain(offset - sign));
+                } else if (!C::delayed_dq && w == 1 && offset == 0) {
+                    issue_gradients<true>(S);
                 } else {
                     issue_gradients(S);
                 }
@@ -580,7 +652,8 @@ template <class C> struct BackwardConsumer {
 // dqkv and qkv (B,T,3,NH,HS), dout (B,T,NH,HS) as TMA descriptors. One persistent CTA per SM.
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     attention_backward_kernel(const __grid_constant__ CUtensorMap dqkv, const __grid_constant__ CUtensorMap dout,
-                              const __grid_constant__ CUtensorMap qkv, const __grid_constant__ BackwardScratch scratch,
+                              const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap out,
+                              const __grid_constant__ BackwardScratch scratch,
                               const __grid_constant__ BackwardProblem p) {
 #if defined(HOPPER_DEVICE_CODE)
     extern __shared__ __align__(1024) char shared[];
@@ -589,6 +662,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     constexpr int consumer = 4 * WARP_ARRIVALS, consumers = C::warpgroups * consumer;
     constexpr int work_readers = 1 + C::warpgroups + 4 * C::warpgroups; // producer, dQ writers, consumer warps
     if (threadIdx.x == 0) {
+        s.O_full.init(1), s.O_empty.init(consumers);
         s.V_full.init(1), s.V_empty.init(consumers), s.dKV_empty.init(C::warpgroups);
         for (int n = 0; n < 2; n++) {
             s.K_full[n].init(1), s.K_empty[n].init(C::warpgroups);
@@ -607,27 +681,57 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         setmaxnreg_dec<C::producer_registers>();
         int warp = threadIdx.x / WARP_SIZE;
         if (threadIdx.x % WARP_SIZE == 0) {
-            if (warp == 0) { produce<C, true>(s, &qkv, &dout, p, scratch); }
-            if (warp == 1) { produce<C, false>(s, &qkv, &dout, p, scratch); }
+            if (warp == 0) { produce<C, true>(s, &qkv, &dout, &out, p, scratch); }
+            if (warp == 1) { produce<C, false>(s, &qkv, &dout, &out, p, scratch); }
             if (warp > 1) { write_dq<C>(s, &dqkv, p, scratch, warp - 2); }
         }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
-        BackwardConsumer<C>(s, warpgroup - 1).run(p);
+        BackwardConsumer<C>(s, warpgroup - 1).run(p, scratch);
     }
 #endif
 }
 
-// The kernel in front: lse = log2(l) + m log2(e) and -D = -rowsum(dO o O) of 128 rows of a head, and dq_counts and
-// work_counter at 0. dout, out (B,T,NH,HS); l, m (B,NH,T). HS / 8 lanes read a row, 16 bytes each.
+// The kernel in front.
+
+// Stores lse = log2(l) + m log2(e) of a row of all heads' padded rows; inf past T.
+__device__ inline void store_lse(float* lse, int64_t row, const float* l, const float* m, int T, int padded_T) {
+    const int t = row % padded_T;
+    const int64_t at = row / padded_T * T + min(t, T - 1);
+    const float sum = __fmul_rn(m[at], LOG2_E) + mma::lg2_approx(l[at]); // rounded as in forward: P is the same
+    lse[row / 16 * 16 + statistics_row(row % 16)] = t < T ? sum : INFINITY;
+}
+constexpr int lse_rows = 1024; // that a CTA takes where it computes no D
+// lse of all rows, -D = -rowsum(dO o O) from row first_D_row (of all heads' padded rows) on, and all counts at 0. The first
+// lse_ctas CTAs take lse_rows rows each, which get no D; the others 128 rows, from the last to the first, so that L2 holds
+// dout of the first heads at the end. dout, out (B,T,NH,HS); l, m (B,NH,T). HS / 8 lanes read a row of dout and out, 16 bytes
+// each.
 template <int HS> __global__ void __launch_bounds__(256)
     attention_backward_statistics_kernel(const __grid_constant__ BackwardScratch scratch, const floatX* dout,
                                          const floatX* out, const float* l, const float* m, int T, int NH,
-                                         int counts_per_block) {
+                                         int counts_per_block, unsigned lse_ctas, int64_t first_D_row) {
 #if defined(HOPPER_DEVICE_CODE)
     griddepcontrol_launch_dependents();
+    const int blocks = CEIL_DIV(T, padded_rows), padded_T = blocks * padded_rows;
+    const bool only_lse = blockIdx.x < lse_ctas;
+    const int64_t first_row =
+        only_lse ? (int64_t)blockIdx.x * lse_rows : first_D_row + (int64_t)(gridDim.x - 1 - blockIdx.x) * padded_rows;
+    const int64_t last_row = only_lse ? min(first_row + lse_rows, first_D_row) : first_row + padded_rows;
+    const int64_t counts = last_row / padded_rows * counts_per_block;
+    for (int64_t n = first_row / padded_rows * counts_per_block + threadIdx.x; n < counts; n += 256) {
+        scratch.dq_counts[n] = 0;
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 255) { *scratch.work_counter = 0; }
+    if (only_lse) {
+#pragma unroll
+        for (int i = 0; i < lse_rows / 256; i++) {
+            const int64_t row = first_row + i * 256 + threadIdx.x;
+            if (row < last_row) { store_lse(scratch.lse, row, l, m, T, padded_T); }
+        }
+        return;
+    }
     constexpr int lanes = HS / x128::size, rows = 256 / lanes, passes = padded_rows / rows; // of a row; in a pass
-    const int blocks = CEIL_DIV(T, padded_rows), head = blockIdx.x / blocks, first = blockIdx.x % blocks * padded_rows;
+    const int head = first_row / padded_T, first = first_row % padded_T;
     const int64_t base = out_offset(head / NH, head % NH, T, NH, HS) + threadIdx.x % lanes * x128::size;
     x128 x[passes], y[passes];
 #pragma unroll
@@ -635,21 +739,10 @@ template <int HS> __global__ void __launch_bounds__(256)
         int t = first + i * rows + threadIdx.x / lanes;
         int64_t at = base + (int64_t)min(t, T - 1) * NH * HS;
         x[i] = load128(dout + at);
-        y[i] = load128(out + at);
+        y[i] = load128_stream(out + at);
     }
-    float* lse = scratch.lse + (int64_t)blockIdx.x * padded_rows;
-    float* minus_D = scratch.minus_D + (int64_t)blockIdx.x * padded_rows;
-    if (threadIdx.x < padded_rows) {
-        int r = threadIdx.x, t = first + r;
-        int64_t at = (int64_t)head * T + min(t, T - 1);
-        float sum =
-            __fmul_rn(m[at], LOG2_E) + mma::lg2_approx(l[at]); // rounded as forward does it, so that P is the same
-        lse[r / 16 * 16 + statistics_row(r % 16)] = t < T ? sum : INFINITY;
-    } else if (threadIdx.x < padded_rows + counts_per_block) {
-        scratch.dq_counts[(int64_t)blockIdx.x * counts_per_block + threadIdx.x - padded_rows] = 0;
-    } else if (blockIdx.x == 0 && threadIdx.x == 255) {
-        *scratch.work_counter = 0;
-    }
+    float* minus_D = scratch.minus_D + first_row;
+    if (threadIdx.x < padded_rows) { store_lse(scratch.lse, first_row + threadIdx.x, l, m, T, padded_T); }
 #pragma unroll
     for (int i = 0; i < passes; i++) {
         float sum = 0;
@@ -666,11 +759,11 @@ template <int HS> __global__ void __launch_bounds__(256)
 // ----------------------------------------------------------------------------
 // Launchers
 
-// Bytes of scratch: two fp32 accumulators of dQ, two statistics of each row, two counts of each dQ tile (64 x 64 elements), and
-// the work counter.
+// Bytes of scratch: two fp32 accumulators of dQ, two statistics of each row, two counts of each dQ tile (64 x 64 elements), one
+// of each 128 rows, and the work counter.
 inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     size_t rows = (size_t)B * NH * CEIL_DIV(T, padded_rows) * padded_rows;
-    return rows * (2 * HS + 2) * sizeof(float) + rows * HS / (64 * 64) * 2 * sizeof(int) + sizeof(int);
+    return rows * (2 * HS + 2) * sizeof(float) + (rows * HS / (64 * 64) * 2 + rows / padded_rows + 1) * sizeof(int);
 }
 
 // The sizes of a launch on a GPU with num_sms SMs, from which the order of its work items follows (KeyBlock).
@@ -692,11 +785,12 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
                                         const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                         cudaStream_t stream) {
     int num_sms;
-    CUtensorMap qkv_map, dqkv_map, dout_map;
+    CUtensorMap qkv_map, dqkv_map, dout_map, out_map;
     if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dqkv_map, dqkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dout_map, dout, B, T, NH, HS) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&out_map, out, B, T, NH, HS) != STATUS_OK) { return; }
     auto kernel = attention_backward_kernel<C>;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
@@ -708,10 +802,14 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     parts.lse = parts.dq_accumulators + 2 * rows * HS;
     parts.minus_D = parts.lse + rows;
     parts.dq_counts = (int*)(parts.minus_D + rows);
-    parts.work_counter = parts.dq_counts + 2 * p.dq_tiles;
+    parts.D_ready = parts.dq_counts + 2 * p.dq_tiles;
+    parts.work_counter = parts.D_ready + p.work_items;
 
-    attention_backward_statistics_kernel<C::HS>
-        <<<p.work_items, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups);
+    const int64_t first_D_row = C::computes_D ? (int64_t)p.first_reversed_head * p.padded_T : 0;
+    const int lse_ctas = (int)CEIL_DIV(first_D_row, (int64_t)lse_rows);
+    const int D_ctas = (int)((rows - first_D_row) / padded_rows);
+    attention_backward_statistics_kernel<C::HS><<<lse_ctas + D_ctas, 256, 0, stream>>>(
+        parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups + 1, lse_ctas, first_D_row);
     if (cuda_try(cudaGetLastError()) != STATUS_OK) { return; }
     cudaLaunchAttribute early; // programmatic dependent launch: CTAs start before the statistics kernel has ended
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -723,7 +821,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     launch.stream = stream;
     launch.attrs = &early;
     launch.numAttrs = 1;
-    cuda_try(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, parts, p));
+    cuda_try(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, out_map, parts, p));
 }
 
 // A row of the table of configurations; names are queries of a step x keys of a block.

@@ -1,6 +1,6 @@
-// The order in which attention_backward_wgmma.cu takes key blocks and adds dQ, run through without a GPU: BackwardProblem,
-// KeyBlock and DqChain. Blocks are worked off one by one in the order of the work counter, which is the hardest case:
-// then a block finds only what earlier ones have left.
+// The order in which attention_backward_wgmma.cu takes key blocks, adds dQ and computes D, run through without a GPU:
+// BackwardProblem, KeyBlock, DqChain. Blocks are worked off one by one in the order of the work counter, which is the hardest
+// case: then a block finds only what earlier ones have left.
 #include "dev/cuda/attention_backward_wgmma.cu"
 #include "unit.h"
 
@@ -15,12 +15,20 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int num_sm
     };
     std::vector<DqTile> dq_tiles((size_t)heads * p.query_blocks);
     std::vector<int> taken(p.work_items);
+    std::vector<bool> D(p.work_items); // of each head's 128 queries of a key block: stored in scratch
+    for (int n = 0; n < p.work_items; n++) { D[n] = !C::computes_D || n / p.key_blocks >= p.first_reversed_head; }
     for (int work_item = 0; work_item < p.work_items; work_item++) {
         const wgmma::KeyBlock block(work_item, p);
         if (block.head < 0 || block.head >= heads || block.j < 0 || block.j >= p.key_blocks) { return false; }
         taken[block.head * p.key_blocks + block.j]++;
         for (int i = 0; i < block.steps<C>(p); i++) {
             const int offset = block.query_offset<C>(i, p);
+            const int queries = block.head * p.key_blocks + block.j + offset / C::steps_per_block;
+            if (C::computes_D && !block.reversed && i == 0) {
+                if (offset != 0 || D[queries]) { return false; }
+                D[queries] = true;
+            }
+            if (!D[queries]) { return false; }
             const wgmma::DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
             DqTile& dq_tile = dq_tiles[(size_t)block.head * p.query_blocks + block.j * C::steps_per_block + offset];
             uint64_t dQ = 1ull << block.j;
