@@ -1038,31 +1038,35 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
     return STATUS_OK;
 }
 
-// AdamW on a group's buckets, of which this process may have a part only
-static void gpt2_update_group(GPT2* model, int group, float weight_decay, AdamW adamw, UpdateGuard guard) {
-    const ParameterLayout* l = &model->layout;
-    int buckets, first = layout_buckets_of(l, group, &buckets);
-    for (int b = first; b < first + buckets; b++) {
-        const LayoutBucket* bucket = &l->buckets[b];
-        size_t begin = bucket->begin, count = bucket->count, moments = begin, decay_end = begin + bucket->decay_end;
-        if (model->info.sharded) {
-            layout_shard_part(l, b, model->info.rank, &begin, &count);
-            moments = bucket->shard_begin;
-        }
-        float* master = model->master_weights ? model->master_weights + moments : NULL;
-        AdamWPart part = {model->params_memory + begin,
-                          model->grads_memory + begin,
-                          model->m_memory + moments,
-                          model->v_memory + moments,
-                          master,
-                          count,
-                          decay_end > begin ? decay_end - begin : 0,
-                          begin};
-        adamw_update(part, weight_decay, adamw, guard, model->stream);
+// What AdamW updates of a bucket: this process may have a part only.
+static AdamWPart gpt2_adamw_part(const GPT2* model, int b) {
+    const LayoutBucket* bucket = &model->layout.buckets[b];
+    size_t begin = bucket->begin, count = bucket->count, moments = begin, decay_end = begin + bucket->decay_end;
+    if (model->info.sharded) {
+        layout_shard_part(&model->layout, b, model->info.rank, &begin, &count);
+        moments = bucket->shard_begin;
+    }
+    float* master = model->master_weights ? model->master_weights + moments : NULL;
+    return {model->params_memory + begin,
+            model->grads_memory + begin,
+            model->m_memory + moments,
+            model->v_memory + moments,
+            master,
+            count,
+            decay_end > begin ? decay_end - begin : 0,
+            begin};
+}
+
+// AdamW on buckets first .. end-1, in as few launches as there can be
+static void gpt2_update_buckets(GPT2* model, int first, int end, float weight_decay, AdamW adamw, UpdateGuard guard) {
+    for (int b = first; b < end;) {
+        AdamWParts parts = {};
+        for (; b < end && parts.count < ADAMW_PARTS; b++) { adamw_add(&parts, gpt2_adamw_part(model, b)); }
+        adamw_update(parts, weight_decay, adamw, guard, model->stream);
     }
 }
 
-// In the order of the forward pass. What that needs first is gathered while the rest is still being updated; the count of bad
+// Where weights are gathered, those that the forward pass needs first are while the rest is still being updated; the count of bad
 // weights, which the host waits for, comes before the rest is gathered. That takes few exchanges, each of twice the layers of
 // the one before: the next forward pass cannot begin before the host has asked for all of them.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
@@ -1071,16 +1075,17 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     TRY(gpt2_check_training(&model->info));
     NvtxRange range("update");
     int L = model->info.config.num_layers, gather = model->info.sharded && gpt2_shares(model);
+    int layers, first_of_layers = layout_buckets_of(&model->layout, 0, &layers), all = model->layout.num_buckets;
+    int first = gather ? first_of_layers : all; // of the buckets of the second launch
     BucketExchange* exchange = &model->exchange;
     AdamW adamw = adamw_step(learning_rate, beta1, beta2, epsilon, grad_scale, step);
     unsigned long long* non_finite = &model->scalars->non_finite_weights;
     UpdateGuard guard = {&model->scalars->loss, &model->scalars->norm, non_finite};
     gpt2_wait_weights(model);
     cuda_try(cudaMemsetAsync(non_finite, 0, sizeof(*non_finite), model->stream));
-    gpt2_update_group(model, LAYOUT_WTE, weight_decay, adamw, guard);
-    gpt2_update_group(model, LAYOUT_REST, weight_decay, adamw, guard);
+    gpt2_update_buckets(model, 0, first, weight_decay, adamw, guard);
     if (gather) { exchange_weights(exchange, model->params_memory, sizeof(floatX), -1, 0); }
-    for (int i = 0; i < L; i++) { gpt2_update_group(model, i, weight_decay, adamw, guard); }
+    gpt2_update_buckets(model, first, all, weight_decay, adamw, guard);
     if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
     cuda_try(cudaMemcpyAsync(&model->scalars_host->non_finite_weights, non_finite, sizeof(*non_finite),
                              cudaMemcpyDeviceToHost, model->stream)); // gpt2_synchronize waits for it

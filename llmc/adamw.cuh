@@ -48,8 +48,8 @@ typedef struct {
     unsigned long long* non_finite;
 } UpdateGuard;
 
-// What one launch updates: the part of a bucket of parameters that a process owns (parameter_layout.h). params and grads are at
-// the part's offset in the whole memory, the others in the shard's.
+// The part of a bucket of parameters that a process owns (parameter_layout.h). params and grads are at the part's offset in the
+// whole memory, the others in the shard's; all are aligned to 4 elements, and n is a multiple of 4.
 typedef struct {
     floatX* params;     // (n)
     const float* grads; // (n)
@@ -60,41 +60,93 @@ typedef struct {
     size_t offset;      // of the first element in the whole memory: random bits follow from it, whoever owns the part
 } AdamWPart;
 
+constexpr int ADAMW_PARTS = 48; // of a launch: they are parameters of the kernel, which has 4 KB of them
+constexpr int ADAMW_THREADS = 256;
+
+// What one launch updates. Thread block i works on the first part whose blocks_end is more than i.
+typedef struct {
+    AdamWPart part[ADAMW_PARTS];
+    unsigned blocks_end[ADAMW_PARTS];
+    int count;
+} AdamWParts;
+
+// Adds a part where one is left; count is less than ADAMW_PARTS.
+static inline void adamw_add(AdamWParts* parts, AdamWPart part) {
+    if (part.n == 0) { return; }
+    unsigned begin = parts->count > 0 ? parts->blocks_end[parts->count - 1] : 0;
+    parts->blocks_end[parts->count] = begin + (unsigned)CEIL_DIV(part.n, (size_t)(ADAMW_THREADS * f128::size));
+    parts->part[parts->count++] = part;
+}
+
+// As many weights as moments are loaded at a time
+struct alignas(f128::size * sizeof(floatX)) AdamWWeights {
+    floatX data[f128::size];
+};
+
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
 // All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time.
-__global__ void __launch_bounds__(256) adamw_kernel(AdamWPart p, float weight_decay, AdamW a, UpdateGuard guard) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+__global__ void __launch_bounds__(ADAMW_THREADS)
+    adamw_kernel(const __grid_constant__ AdamWParts parts, float weight_decay, AdamW a, UpdateGuard guard) {
+    int part = 0;
+    unsigned block = blockIdx.x;
+    while (block >= parts.blocks_end[part]) { part++; }
+    block -= part > 0 ? parts.blocks_end[part - 1] : 0;
+    const AdamWPart& p = parts.part[part];
+    size_t i = ((size_t)block * ADAMW_THREADS + threadIdx.x) * f128::size;
     if (i >= p.n) { return; }
-    bool step_is_finite = isfinite(*guard.loss) & isfinite(*guard.norm);
-    float g = p.grads[i] * a.grad_scale;
-    float m = a.beta1 * p.m[i] + (1.0f - a.beta1) * g;
-    float v = a.beta2 * p.v[i] + (1.0f - a.beta2) * g * g;
-    float w = p.master ? p.master[i] : (float)p.params[i];
-    float decay = i < p.decay_n ? weight_decay : 0.0f;
-    float update = (m / a.correction1) / (sqrtf(v / a.correction2) + a.epsilon);
-    w -= a.learning_rate * (update + decay * w);
-    floatX rounded;
+    bool step_is_finite = isfinite(*guard.loss) & isfinite(*guard.norm), finite[f128::size], all_finite = true;
+    f128 grads = load128(p.grads + i), m = load128(p.m + i), v = load128(p.v + i), w;
+    AdamWWeights rounded;
     if (p.master) {
-        rounded = (floatX)w;
+        w = load128(p.master + i);
     } else {
-        round_stochastic(&rounded, w, hash32(p.offset + i, a.seed));
+        rounded = *reinterpret_cast<const AdamWWeights*>(p.params + i);
+        for (int k = 0; k < f128::size; k++) { w[k] = (float)rounded.data[k]; }
     }
-    bool weight_is_finite = isfinite((float)rounded) & isfinite(v); // a first moment that is not makes the weight such
-    if (step_is_finite & weight_is_finite) {
-        p.m[i] = m;
-        p.v[i] = v;
-        if (p.master) { p.master[i] = w; }
-        p.params[i] = rounded;
-    } else if (step_is_finite) {
-        atomicAdd(guard.non_finite, 1ull);
+#pragma unroll
+    for (int k = 0; k < f128::size; k++) {
+        float g = grads[k] * a.grad_scale;
+        m[k] = a.beta1 * m[k] + (1.0f - a.beta1) * g;
+        v[k] = a.beta2 * v[k] + (1.0f - a.beta2) * g * g;
+        float decay = i + k < p.decay_n ? weight_decay : 0.0f;
+        float update = (m[k] / a.correction1) / (sqrtf(v[k] / a.correction2) + a.epsilon);
+        w[k] -= a.learning_rate * (update + decay * w[k]);
+        if (p.master) {
+            rounded.data[k] = (floatX)w[k];
+        } else {
+            round_stochastic(&rounded.data[k], w[k], hash32(p.offset + i + k, a.seed));
+        }
+        // a first moment that is not finite makes the weight such
+        finite[k] = isfinite((float)rounded.data[k]) & isfinite(v[k]);
+        all_finite &= finite[k];
+    }
+    if (!step_is_finite) { return; }
+    if (all_finite) {
+        store128(p.m + i, m);
+        store128(p.v + i, v);
+        if (p.master) { store128(p.master + i, w); }
+        *reinterpret_cast<AdamWWeights*>(p.params + i) = rounded;
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < f128::size; k++) {
+        if (!finite[k]) {
+            atomicAdd(guard.non_finite, 1ull);
+            continue;
+        }
+        p.m[i + k] = m[k];
+        p.v[i + k] = v[k];
+        if (p.master) { p.master[i + k] = w[k]; }
+        p.params[i + k] = rounded.data[k];
     }
 }
 
-// One step for a part. Nothing changes where the guard's loss or norm is not finite; a weight whose new value or second moment is
-// not, stays as it is and is counted.
-static inline void adamw_update(AdamWPart part, float weight_decay, AdamW a, UpdateGuard guard, cudaStream_t stream) {
-    if (part.n == 0) { return; }
-    adamw_kernel<<<(unsigned)CEIL_DIV(part.n, (size_t)256), 256, 0, stream>>>(part, weight_decay, a, guard);
+// One step for some parts. Nothing changes where the guard's loss or norm is not finite; a weight whose new value or second moment
+// is not, stays as it is and is counted.
+static inline void adamw_update(const AdamWParts& parts, float weight_decay, AdamW a, UpdateGuard guard,
+                                cudaStream_t stream) {
+    if (parts.count == 0) { return; }
+    adamw_kernel<<<parts.blocks_end[parts.count - 1], ADAMW_THREADS, 0, stream>>>(parts, weight_decay, a, guard);
     cuda_try(cudaGetLastError());
 }
 
