@@ -352,6 +352,8 @@ $(call check,test_gpt2,test_gpt2,./test_gpt2)
 $(call check,training,train_gpt2,dev/test/test_training.sh ./train_gpt2)
 $(call check,generate,generate_gpt2 train_gpt2,dev/test/test_generate.sh ./generate_gpt2)
 $(call check,faults,build/train_gpt2_faults,dev/test/test_faults.sh build/train_gpt2_faults)
+# the same as on a GPU, where a step begins before the result of the last one is known
+$(call check,faults_ahead,build/train_gpt2_faults,env FAULT_AHEAD=1 dev/test/test_faults.sh build/train_gpt2_faults)
 # Several processes: the same bits for any number of them, and what becomes of the others when one dies
 process_programs := train_gpt2 build/train_gpt2_faults
 $(call check,test_processes,$(process_programs),dev/test/test_processes.sh ./train_gpt2 build/train_gpt2_faults)
@@ -370,7 +372,7 @@ $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS)
 # A trainer among faults: a few of each kind here, many in make soak
 $(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-faults check-test_processes check-process_faults check-soak_short check-test_hardening
+cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
@@ -412,7 +414,7 @@ endif
 
 # Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many, but
 # three: some wait most of their time. The longest come first, so that none of them is left to run alone at the end.
-long_checks := $(patsubst %,check-%,fuzz training test_data test_processes faults sanitized-test_gpt2 sanitized-test_several_processes \
+long_checks := $(patsubst %,check-%,fuzz training test_data test_processes faults faults_ahead sanitized-test_gpt2 sanitized-test_several_processes \
     process_faults soak_short tsan-test_checkpoint_shards test_reference test_plan_run test_scaling test_evaluate)
 cores := $(shell nproc 2>/dev/null || echo 2)
 test_programs := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 build/train_gpt2_faults build/transformers_side build/cpu_decode build/cpu_step $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) $(tsan_tests) build/sanitized/dev/test/fuzz \

@@ -20,6 +20,7 @@ The training loop is trainer_main in llmc/trainer.h, which the GPU trainer share
 #include "llmc/cpu_adamw.h"
 #include "llmc/cpu_numbers.h"
 #include "llmc/fp64_reference.h"
+#include "llmc/grad_clip.h"
 #include "llmc/table.h"
 #include "llmc/tensor_search.h"
 
@@ -57,7 +58,6 @@ struct GPT2 {
     void* acts_memory;
     int last_B, last_T; // of the last forward pass
     LastPass last_pass;
-    float norm; // of the step's gradients, 0 before gpt2_grad_norm
     // weights, moments and moments again at one moment; NULL where none is asked for
     void* snapshot;
     int snapshot_taken;
@@ -584,7 +584,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     int any = info->settings.sum_any;
     GradientLeaf leaf = gradient_leaf(any ? 1 : grad_accum_steps, 0, any ? 0 : micro_step);
     if (any) { leaf.accumulate = micro_step > 0; }
-    if (micro_step == 0) { info->mean_loss = model->norm = 0.0f; } // of the step before
+    if (micro_step == 0) { info->mean_loss = info->grad_norm = 0.0f; } // of the step before
 
     float micro_batches = (float)grad_accum_steps * (float)info->size;
     float dloss = 1.0f / ((float)BT * micro_batches); // the loss is a mean over tokens and micro-batches
@@ -638,7 +638,8 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
         square_blocks(model->block_sums, model->grads_memory, blocks);
     }
     for (size_t i = 0; i < blocks; i++) { sum += model->block_sums[i]; }
-    *norm = model->norm = (float)sqrt(sum);
+    model->info.grad_norm = (float)sqrt(sum);
+    if (norm != NULL) { *norm = model->info.grad_norm; }
     return STATUS_OK;
 }
 
@@ -657,12 +658,15 @@ static Status gpt2_sum_kept(GPT2* model, size_t kept) {
 }
 
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
-                   float grad_scale, int step) {
+                   float grad_clip, int step) {
     size_t kept = 0;
+    float grad_scale = grad_clip_scale(model->info.grad_norm, grad_clip);
     status_clear();
     TRY(gpt2_check_training(&model->info));
     model->info.non_finite_weights = 0;
-    if (!isfinite(model->info.mean_loss) || !isfinite(model->norm)) { return STATUS_OK; } // the step has no update
+    if (!isfinite(model->info.mean_loss) || !isfinite(model->info.grad_norm)) {
+        return STATUS_OK;
+    } // there is no update
     for (int i = 0; i < model->layout.num_buckets; i++) {
         const LayoutBucket* b = &model->layout.buckets[i];
         size_t begin = b->begin, count = b->count, moments = b->begin;
@@ -700,7 +704,7 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
                       .tokens = (size_t)model->last_B * (size_t)model->last_T,
                       .last_pass = model->last_pass,
                       .loss = &model->info.mean_loss,
-                      .norm = &model->norm,
+                      .norm = &model->info.grad_norm,
                       .scan = gpt2_scan,
                       .context = &first};
     status_clear();
@@ -723,6 +727,7 @@ Status gpt2_synchronize(GPT2* model) {
     (void)model;
     return STATUS_OK;
 }
+Status gpt2_wait_update(GPT2* model) { return gpt2_synchronize(model); }
 
 // ----------------------------------------------------------------------------
 // The machine

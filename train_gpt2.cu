@@ -86,6 +86,7 @@ struct GPT2 {
     TokenOrder sorted, sorted_host;
     int* token_counts;
     cudaEvent_t batch_copied; // the host's buffers may be written again
+    cudaEvent_t updated;      // scalars_host are those of the last update
     // results
     Scalars *scalars, *scalars_host;
     floatX* logits_row; // (V), page-locked on the host
@@ -319,6 +320,7 @@ static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) 
     info->settings = settings;
     info->num_parameters = gpt2_parameters(info->table, config);
     info->weight_bytes = sizeof(floatX);
+    info->queues = 1;
     info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);
     info->sharded = settings.zero && info->size > 1;
     TRY(layout_create(&model->layout, config, info->size));
@@ -337,6 +339,7 @@ static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) 
     memset(model->scalars_host, 0, sizeof(Scalars));
     TRY(cuda_try(cudaMemset(model->scalars, 0, sizeof(Scalars))));
     TRY(cuda_try(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming)));
+    TRY(cuda_try(cudaEventCreateWithFlags(&model->updated, cudaEventDisableTiming)));
     return gpt2_join(model);
 }
 
@@ -463,6 +466,7 @@ void gpt2_free(GPT2* model) {
     snapshot_free(&model->snapshot);
     matmul_destroy(&model->matmul);
     if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }
+    if (model->updated != NULL) { cudaEventDestroy(model->updated); }
     if (model->stream != NULL) { cudaStreamDestroy(model->stream); }
     (void)cudaGetLastError(); // or this thread's next model would report it
     free(model);
@@ -636,13 +640,26 @@ Status gpt2_get_parameters(GPT2* model, float* params) {
     return status_now();
 }
 
-// The single numbers from the device, copied in the order of the stream.
-static Status gpt2_read_scalars(GPT2* model) {
+// Copies the single numbers from the device, in the order of the stream; whoever reads them waits.
+static void gpt2_copy_scalars(GPT2* model) {
     cuda_try(
         cudaMemcpyAsync(model->scalars_host, model->scalars, sizeof(Scalars), cudaMemcpyDeviceToHost, model->stream));
-    cuda_try(cudaStreamSynchronize(model->stream));
+}
+
+// What has become of them after a wait. A fault elsewhere ends the wait for what does not come.
+static Status gpt2_take_scalars(GPT2* model) {
     TRY(status_now());
-    return comm_health(model->info.settings.comm); // a fault elsewhere ends the wait for what does not come
+    TRY(comm_health(model->info.settings.comm));
+    model->info.mean_loss = model->scalars_host->loss;
+    model->info.grad_norm = model->scalars_host->norm;
+    model->info.non_finite_weights = model->scalars_host->non_finite_weights;
+    return STATUS_OK;
+}
+
+static Status gpt2_read_scalars(GPT2* model) {
+    gpt2_copy_scalars(model);
+    cuda_try(cudaStreamSynchronize(model->stream));
+    return gpt2_take_scalars(model);
 }
 
 // ----------------------------------------------------------------------------
@@ -1032,9 +1049,9 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
         block_squares(model->block_sums, model->grads_memory, info->elements, model->stream);
     }
     norm_of_blocks(&model->scalars->norm, model->block_sums, blocks, model->stream);
+    if (norm == NULL) { return status_now(); }
     TRY(gpt2_read_scalars(model));
-    info->mean_loss = model->scalars_host->loss;
-    *norm = model->scalars_host->norm;
+    *norm = info->grad_norm;
     return STATUS_OK;
 }
 
@@ -1070,7 +1087,7 @@ static void gpt2_update_buckets(GPT2* model, int first, int end, float weight_de
 // weights, which the host waits for, comes before the rest is gathered. That takes few exchanges, each of twice the layers of
 // the one before: the next forward pass cannot begin before the host has asked for all of them.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
-                   float grad_scale, int step) {
+                   float grad_clip, int step) {
     status_clear();
     TRY(gpt2_check_training(&model->info));
     NvtxRange range("update");
@@ -1078,7 +1095,7 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     int layers, first_of_layers = layout_buckets_of(&model->layout, 0, &layers), all = model->layout.num_buckets;
     int first = gather ? first_of_layers : all; // of the buckets of the second launch
     BucketExchange* exchange = &model->exchange;
-    AdamW adamw = adamw_step(learning_rate, beta1, beta2, epsilon, grad_scale, step);
+    AdamW adamw = adamw_step(learning_rate, beta1, beta2, epsilon, grad_clip, step);
     unsigned long long* non_finite = &model->scalars->non_finite_weights;
     UpdateGuard guard = {&model->scalars->loss, &model->scalars->norm, non_finite};
     gpt2_wait_weights(model);
@@ -1087,20 +1104,24 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     if (gather) { exchange_weights(exchange, model->params_memory, sizeof(floatX), -1, 0); }
     gpt2_update_buckets(model, first, all, weight_decay, adamw, guard);
     if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
-    cuda_try(cudaMemcpyAsync(&model->scalars_host->non_finite_weights, non_finite, sizeof(*non_finite),
-                             cudaMemcpyDeviceToHost, model->stream)); // gpt2_synchronize waits for it
+    gpt2_copy_scalars(model);
+    cuda_try(cudaEventRecord(model->updated, model->stream));
     for (int i = 0, end = 1; i < L && gather; i = end, end *= 2) {
         exchange_weights(exchange, model->params_memory, sizeof(floatX), i, end < L ? end : L);
     }
     return status_now();
 }
 
+Status gpt2_wait_update(GPT2* model) {
+    status_clear();
+    cuda_try(cudaEventSynchronize(model->updated));
+    return gpt2_take_scalars(model);
+}
+
 Status gpt2_synchronize(GPT2* model) {
     status_clear();
-    TRY(cuda_try(cudaStreamSynchronize(model->stream)));
-    TRY(comm_health(model->info.settings.comm));
-    model->info.non_finite_weights = model->scalars_host->non_finite_weights;
-    return STATUS_OK;
+    cuda_try(cudaStreamSynchronize(model->stream));
+    return gpt2_take_scalars(model);
 }
 
 // ----------------------------------------------------------------------------

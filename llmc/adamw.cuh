@@ -7,17 +7,18 @@ AdamW (Loshchilov and Hutter 2019) on fp32 moments and, where there are any, fp3
 #include <math.h>
 
 #include "cuda_common.cuh"
+#include "grad_clip.h"
 
 typedef struct {
     float learning_rate, beta1, beta2, epsilon;
     float correction1, correction2; // 1 - beta^step
-    float grad_scale;               // gradients are multiplied by it: clipping
+    float grad_clip;                // the largest norm that gradients are left at; 0: any
     unsigned int seed;              // of stochastic rounding, different in each step
 } AdamW;
 
-static inline AdamW adamw_step(float learning_rate, float beta1, float beta2, float epsilon, float grad_scale,
+static inline AdamW adamw_step(float learning_rate, float beta1, float beta2, float epsilon, float grad_clip,
                                int step) {
-    AdamW a = {learning_rate, beta1, beta2, epsilon, 0.0f, 0.0f, grad_scale, (unsigned int)step};
+    AdamW a = {learning_rate, beta1, beta2, epsilon, 0.0f, 0.0f, grad_clip, (unsigned int)step};
     a.correction1 = (float)(1.0 - pow((double)beta1, (double)step));
     a.correction2 = (float)(1.0 - pow((double)beta2, (double)step));
     return a;
@@ -41,8 +42,8 @@ __device__ inline void round_stochastic(__nv_bfloat16* out, float x, unsigned in
 __device__ inline void round_stochastic(half* out, float x, unsigned int) { *out = (half)x; }
 __device__ inline void round_stochastic(float* out, float x, unsigned int) { *out = x; }
 
-// What an update depends on, on the device: the step's loss and gradient norm, and where weights are counted whose new value
-// is not finite.
+// What an update depends on, on the device: the step's loss and gradient norm, from which clipping follows too, and where weights
+// are counted whose new value is not finite.
 typedef struct {
     const float *loss, *norm;
     unsigned long long* non_finite;
@@ -94,7 +95,8 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     const AdamWPart& p = parts.part[part];
     size_t i = ((size_t)block * ADAMW_THREADS + threadIdx.x) * f128::size;
     if (i >= p.n) { return; }
-    bool step_is_finite = isfinite(*guard.loss) & isfinite(*guard.norm), finite[f128::size], all_finite = true;
+    float loss = *guard.loss, norm = *guard.norm, grad_scale = grad_clip_scale(norm, a.grad_clip);
+    bool step_is_finite = isfinite(loss) & isfinite(norm), finite[f128::size], all_finite = true;
     f128 grads = load128(p.grads + i), m = load128(p.m + i), v = load128(p.v + i), w;
     AdamWWeights rounded;
     if (p.master) {
@@ -105,7 +107,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     }
 #pragma unroll
     for (int k = 0; k < f128::size; k++) {
-        float g = grads[k] * a.grad_scale;
+        float g = grads[k] * grad_scale;
         m[k] = a.beta1 * m[k] + (1.0f - a.beta1) * g;
         v[k] = a.beta2 * v[k] + (1.0f - a.beta2) * g * g;
         float decay = i + k < p.decay_n ? weight_decay : 0.0f;

@@ -61,10 +61,12 @@ typedef struct {
     size_t shard_elements; // of that of moments, and of master weights: as many, or a shard's
     int B, T;              // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
     int training;          // 1: the model has gradients and AdamW's moments
-    float mean_loss;       // nats: of the last step, over all processes; after its gpt2_grad_norm
-    float* losses;         // (B,T) nats, on the host: of the last gpt2_validate
+    int queues;      // 1: passes and updates are only queued where they are called, and run while the host goes on
+    float mean_loss; // nats: of the last step, over all processes; after its gpt2_grad_norm
+    float grad_norm; // of its gradients; likewise
+    float* losses;   // (B,T) nats, on the host: of the last gpt2_validate
     // Weights, of all processes, that the last gpt2_update left as they were because their new value was not finite; after
-    // gpt2_synchronize.
+    // gpt2_wait_update.
     unsigned long long non_finite_weights;
 } GPT2Info;
 
@@ -165,16 +167,21 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 // micro-steps, to look for a fault in them. 0, as at first: of all processes.
 void gpt2_set_local(GPT2* model, int local);
 
-// After the last micro-step: *norm is the Euclidean norm of all gradients, and gpt2_info()->mean_loss the loss of the step.
+// After the last micro-step: *norm is the Euclidean norm of all gradients, and gpt2_info()->mean_loss the loss of the step. With
+// NULL neither is waited for: gpt2_update needs neither on the host, and gpt2_wait_update has both.
 Status gpt2_grad_norm(GPT2* model, float* norm);
 
-// One AdamW step (adamw.cuh, cpu_adamw.h), `step` counting from 1; weight decay on matrices only; the gradients are
-// multiplied by grad_scale. A process updates its shard, and then has the other shards' weights from their processes. Where
-// the loss of the step (gpt2_backward) or the norm of its gradients (gpt2_grad_norm) is not finite, all weights and moments
+// One AdamW step (adamw.cuh, cpu_adamw.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
+// (gpt2_grad_norm) exceeds grad_clip are scaled down to it, with 0 none are. A process updates its shard, and then has the other
+// shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients (gpt2_grad_norm) is not finite, all weights and moments
 // stay as they are: the GPU decides that by itself. A single weight whose new value or second moment is not finite stays as
 // it is with its moments, and is counted in gpt2_info()->non_finite_weights.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
-                   float grad_scale, int step);
+                   float grad_clip, int step);
+
+// Waits for the last gpt2_update, but for nothing that was called after it; reports what went wrong until then. gpt2_info() has
+// mean_loss, grad_norm and non_finite_weights of its step.
+Status gpt2_wait_update(GPT2* model);
 
 // Waits until everything above is done, and reports what went wrong meanwhile.
 Status gpt2_synchronize(GPT2* model);

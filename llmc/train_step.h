@@ -25,6 +25,10 @@ typedef struct {
     Agreement* agreement;  // of all processes
     DataLoaderState begin; // where the loader stood
     int* stand_in;         // (B*T) a batch in place of one that cannot be read, or NULL where there was none
+    // the next step's first batch
+    int ahead;                   // 1: it has been taken, and its forward pass was called
+    DataLoaderState next;        // where the loader stood before it
+    const int *inputs, *targets; // (B*T)
 } TrainStep;
 
 typedef struct {
@@ -35,43 +39,85 @@ typedef struct {
 static inline int step_is_finite(StepResult r) { return isfinite(r.loss) && isfinite(r.norm); }
 
 // 1 where the loader's orders are those of the copy: they change with a new shard or epoch, and then the generator with them.
-static inline int train_step_same_orders_(const TrainStep* s) {
-    const DataLoader* d = s->loader;
-    return d->should_shuffle && s->begin.shuffled && s->begin.shard == d->current_shard_idx &&
-           s->begin.num_samples == d->shard_num_samples &&
-           memcmp(&s->begin.rng, &d->shuffle_rng, sizeof(d->shuffle_rng)) == 0;
+static inline int train_step_same_orders_(const DataLoader* d, const DataLoaderState* copy) {
+    return d->should_shuffle && copy->shuffled && copy->shard == d->current_shard_idx &&
+           copy->num_samples == d->shard_num_samples &&
+           memcmp(&copy->rng, &d->shuffle_rng, sizeof(d->shuffle_rng)) == 0;
 }
 
 // Remembers where the loader stands; orders of many samples are not copied at every step.
-static inline void train_step_begin(TrainStep* s) {
-    if (train_step_same_orders_(s)) {
-        s->begin.sample = s->loader->current_sample_idx;
+static inline void train_step_remember_(const DataLoader* d, DataLoaderState* copy) {
+    if (train_step_same_orders_(d, copy)) {
+        copy->sample = d->current_sample_idx;
         return;
     }
-    dataloader_state_free(&s->begin);
-    check(dataloader_get_state(s->loader, &s->begin));
+    dataloader_state_free(copy);
+    check(dataloader_get_state(d, copy));
+}
+
+static inline void train_step_begin(TrainStep* s) {
+    DataLoaderState before = s->begin;
+    if (!s->ahead) {
+        train_step_remember_(s->loader, &s->begin);
+        return;
+    }
+    s->begin = s->next;
+    s->next = before;
 }
 
 // Puts the loader back to where train_step_begin found it, whether its files can be read or not.
-static inline void train_step_rewind(TrainStep* s) { dataloader_set_position(s->loader, &s->begin); }
+static inline void train_step_rewind(TrainStep* s) {
+    dataloader_set_position(s->loader, &s->begin);
+    s->ahead = 0;
+}
+
+// Gives the next step's first batch back, where it has been taken: the loader stands between two steps again.
+static inline void train_step_give_back(TrainStep* s) {
+    if (s->ahead) { dataloader_set_position(s->loader, &s->next); }
+    s->ahead = 0;
+}
 
 static inline void train_step_free(TrainStep* s) {
     dataloader_state_free(&s->begin);
+    dataloader_state_free(&s->next);
     free(s->stand_in);
     s->stand_in = NULL;
 }
 
-static inline void train_step_pass_(TrainStep* s, const int* inputs, const int* targets, int micro) {
+static inline void train_step_forward_(TrainStep* s, const int* inputs) {
     check(gpt2_forward(s->model, inputs, (int)s->loader->B, (int)s->loader->T));
+}
+static inline void train_step_backward_(TrainStep* s, const int* inputs, const int* targets, int micro) {
     check(gpt2_backward(s->model, inputs, targets, s->accumulation, micro));
 }
 
-// Takes the loader's next batch through forward and backward pass.
+// Takes the loader's next batch through forward and backward pass; the first one may be on its way already.
 static inline Status train_step_micro_(TrainStep* s, int micro) {
-    const int *inputs, *targets;
-    TRY(dataloader_next(s->loader, &inputs, &targets));
-    train_step_pass_(s, inputs, targets, micro);
+    if (!s->ahead) {
+        TRY(dataloader_next(s->loader, &s->inputs, &s->targets));
+        train_step_forward_(s, s->inputs);
+    }
+    s->ahead = 0;
+    train_step_backward_(s, s->inputs, s->targets, micro);
     return STATUS_OK;
+}
+
+// Takes the first batch of the next step through its forward pass, before this step's result is known, which the host then reads
+// while the model works:
+//
+//     train_step_gradients(&s);  gpt2_grad_norm(model, NULL);  gpt2_update(model, ..);  train_step_ahead(&s);
+//     StepResult r = train_step_update_result(&s);
+//
+// A batch that cannot be read is left to that step.
+static inline void train_step_ahead(TrainStep* s) {
+    train_step_remember_(s->loader, &s->next);
+    s->ahead = 1;
+    if (dataloader_next(s->loader, &s->inputs, &s->targets) == STATUS_OK) {
+        train_step_forward_(s, s->inputs);
+    } else {
+        train_step_give_back(s);
+        status_clear();
+    }
 }
 
 // Goes on to the end of the step without data: the other processes wait for this one's part of the sums.
@@ -80,31 +126,48 @@ static inline void train_step_stand_in_(TrainStep* s, int micro) {
     if (s->stand_in == NULL) { s->stand_in = (int*)calloc_check(s->loader->B * s->loader->T, sizeof(int)); }
     char message[STATUS_BYTES]; // which the passes would clear
     snprintf(message, sizeof(message), "%s", status_message());
-    for (; micro < s->accumulation; micro++) { train_step_pass_(s, s->stand_in, s->stand_in, micro); }
+    for (; micro < s->accumulation; micro++) {
+        train_step_forward_(s, s->stand_in);
+        train_step_backward_(s, s->stand_in, s->stand_in, micro);
+    }
     status_clear();
     status_fail("%s", message);
 }
 
-// The loss and the gradient norm that the micro-steps have left.
-static inline StepResult train_step_result_(TrainStep* s) {
+// The loss and the gradient norm that the model knows of, which the other processes will be told.
+static inline StepResult train_step_take_(TrainStep* s) {
+    const GPT2Info* info = gpt2_info(s->model);
     StepResult r;
-    check(gpt2_grad_norm(s->model, &r.norm));
-    r.loss = gpt2_info(s->model)->mean_loss;
-    r.loss = isnan(r.loss) ? (float)NAN : r.loss;
-    r.norm = isnan(r.norm) ? (float)NAN : r.norm;
+    r.loss = isnan(info->mean_loss) ? (float)NAN : info->mean_loss;
+    r.norm = isnan(info->grad_norm) ? (float)NAN : info->grad_norm;
+    s->agreement->result[0] = r.loss, s->agreement->result[1] = r.norm;
     return r;
 }
 
-// An error is one of the data, here and below; one of the model ends the program.
-static inline Status train_step_compute(TrainStep* s, StepResult* r) {
+// Those that the micro-steps have left; and those of the last update.
+static inline StepResult train_step_result(TrainStep* s) {
+    float norm;
+    check(gpt2_grad_norm(s->model, &norm));
+    return train_step_take_(s);
+}
+static inline StepResult train_step_update_result(TrainStep* s) {
+    check(gpt2_wait_update(s->model));
+    return train_step_take_(s);
+}
+
+// All micro-steps. An error is one of the data, here and below; one of the model ends the program.
+static inline Status train_step_gradients(TrainStep* s) {
     Status status = STATUS_OK;
     for (int micro = 0; status == STATUS_OK && micro < s->accumulation; micro++) {
         status = train_step_micro_(s, micro);
         if (status != STATUS_OK) { train_step_stand_in_(s, micro); }
     }
-    TRY(agree(s->agreement, status));
-    *r = train_step_result_(s);
-    s->agreement->result[0] = r->loss, s->agreement->result[1] = r->norm;
+    return agree(s->agreement, status);
+}
+
+static inline Status train_step_compute(TrainStep* s, StepResult* r) {
+    TRY(train_step_gradients(s));
+    *r = train_step_result(s);
     return STATUS_OK;
 }
 
@@ -181,7 +244,7 @@ static inline Status train_step_find_own_(TrainStep* s, NonFinite* f) {
 static inline Status train_step_find_in_sums_(TrainStep* s, NonFinite* f) {
     StepResult r;
     if (comm_size(s->agreement->comm) == 1) {
-        r = train_step_result_(s);
+        r = train_step_result(s);
     } else {
         train_step_rewind(s);
         TRY(train_step_compute(s, &r));

@@ -1,6 +1,7 @@
 /*
 One step of a run: gradients, the checks on them, AdamW, and the line that is printed. What is not finite, or comes out
-otherwise when it is computed again, ends the run before the update.
+otherwise when it is computed again, ends the run before the update. Of a model whose passes are only queued the next step begins
+before the host has read the result of this one, so that the device does not wait for the host.
 */
 #ifndef LLMC_TRAINER_STEP_H
 #define LLMC_TRAINER_STEP_H
@@ -154,12 +155,15 @@ static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
     }
 }
 
+static inline int trainer_verifies_(const Trainer* t, int step) {
+    return t->options.verify_every > 0 && (step + 1) % t->options.verify_every == 0;
+}
+
 // Every --verify-every steps computes the step again. Where it comes out otherwise, ends the run before the update.
 static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
-    const Options* o = &t->options;
     char text[1024];
     int same = 0;
-    if (o->verify_every == 0 || (step + 1) % o->verify_every != 0) { return; }
+    if (!trainer_verifies_(t, step)) { return; }
     if (train_step_verify(&t->step, r, &same, text, sizeof(text)) != STATUS_OK) {
         trainer_no_batch_(t, step);
         return;
@@ -171,29 +175,33 @@ static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
                   step + 1, t->num_steps, text);
 }
 
-// AdamW, with the gradients clipped to a norm of --grad-clip, unless loss or norm are outliers that -sl or -sg skip.
-static inline void trainer_update_(Trainer* t, int step, float norm, float loss_z, float norm_z, float learning_rate) {
+// 1 where loss or norm are outliers that -sl or -sg skip; says so.
+static inline int trainer_skips_(const Trainer* t, float loss_z, float norm_z) {
     const Options* o = &t->options;
-    float clip = (float)o->grad_clip;
-    float grad_scale = clip > 0.0f && norm > clip ? clip / norm : 1.0f;
-    if (o->skip_loss_z > 0.0 && loss_z > o->skip_loss_z) {
-        terminal_line_clear();
-        printf("skipping the update: the loss has a z-score of %f\n", loss_z);
-    } else if (o->skip_grad_z > 0.0 && norm_z > o->skip_grad_z) {
-        terminal_line_clear();
-        printf("skipping the update: the gradient norm has a z-score of %f\n", norm_z);
-    } else {
-        t->skipped = 0;
-        check(gpt2_update(t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
-                          (float)o->weight_decay, grad_scale, step + 1));
-        check(gpt2_synchronize(t->model));
-        unsigned long long wrong = gpt2_info(t->model)->non_finite_weights;
-        if (wrong == 0) { return; }
-        trainer_fail_(t, step, 0, EXIT_NOT_FINITE,
-                      "step %d/%d: the update made %llu weights or moments that are not "
-                      "finite, which kept their old values",
-                      step + 1, t->num_steps, wrong);
-    }
+    int skip_loss = o->skip_loss_z > 0.0 && loss_z > o->skip_loss_z;
+    if (!skip_loss && !(o->skip_grad_z > 0.0 && norm_z > o->skip_grad_z)) { return 0; }
+    terminal_line_clear();
+    printf("skipping the update: the %s has a z-score of %f\n", skip_loss ? "loss" : "gradient norm",
+           skip_loss ? loss_z : norm_z);
+    return 1;
+}
+
+// AdamW, with the gradients clipped to a norm of --grad-clip. Where loss or norm is not finite it changes nothing.
+static inline void trainer_update_(Trainer* t, int step, float learning_rate) {
+    const Options* o = &t->options;
+    check(gpt2_update(t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
+                      (float)o->weight_decay, (float)o->grad_clip, step + 1));
+}
+
+// Ends the run where an update, which is done, has left weights as they were.
+static inline void trainer_check_update_(Trainer* t, int step) {
+    unsigned long long wrong = gpt2_info(t->model)->non_finite_weights;
+    t->skipped = 0;
+    if (wrong == 0) { return; }
+    trainer_fail_(t, step, 0, EXIT_NOT_FINITE,
+                  "step %d/%d: the update made %llu weights or moments that are not "
+                  "finite, which kept their old values",
+                  step + 1, t->num_steps, wrong);
 }
 
 // Ends the run before a step is done, as one of the processes has heard of a save that ends it, or has another result of the
@@ -208,28 +216,73 @@ static inline void trainer_end_before_(Trainer* t, int step) {
 }
 
 // The gradients of a step. An error is one of the data.
-static inline Status trainer_compute_(Trainer* t, StepResult* result) {
+static inline Status trainer_compute_(Trainer* t) {
     t->outliers_before = t->outliers;
     train_step_begin(&t->step);
     if (t->options.overfit) {
         TRY(dataloader_reset(&t->train));
         train_step_begin(&t->step);
     }
-    return train_step_compute(&t->step, result);
+    return train_step_gradients(&t->step);
 }
 
-// What follows from the gradients: an update, or the end of the run.
-static inline void trainer_apply_(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
-                                  float learning_rate, double smallest) {
+// 1 where the host decides by a step's loss and norm, or after computing it again, whether there is an update.
+static inline int trainer_decides_(const Trainer* t, int step) {
+    return t->options.skip_loss_z > 0.0 || t->options.skip_grad_z > 0.0 || trainer_verifies_(t, step);
+}
+
+// 1 where nothing is due before this step, so that it can begin before the result of the last one is known.
+static inline int trainer_follows_(const Trainer* t, int step) {
+    const Options* o = &t->options;
+    if (!gpt2_info(t->model)->queues || o->overfit || step == t->num_steps) { return 0; }
+    return !trainer_due(t, step, o->val_every) && !trainer_due(t, step, o->sample_every) &&
+           !trainer_due(t, step, o->checkpoint_every);
+}
+
+// What a step comes to
+typedef struct {
+    StepResult result;
+    float loss_z, norm_z;
+    double smallest; // of the losses before it
+} StepOutcome;
+
+static inline StepOutcome trainer_outcome_(Trainer* t, StepResult result) {
+    StepOutcome s;
+    s.result = result;
+    s.smallest = outlier_smallest(&t->outliers.loss);
+    s.loss_z = (float)outlier_update(&t->outliers.loss, (double)result.loss);
+    s.norm_z = (float)outlier_update(&t->outliers.grad_norm, (double)result.norm);
     t->skipped = 1;
-    if (!step_is_finite(result)) {
-        trainer_not_finite_(t, step, result);
-        return;
+    return s;
+}
+
+// Queues the update behind the gradients and, where nothing comes between, the next step's first forward pass behind it.
+static inline void trainer_queue_(Trainer* t, int step, float learning_rate) {
+    check(gpt2_grad_norm(t->model, NULL));
+    trainer_update_(t, step, learning_rate);
+    if (trainer_follows_(t, step + 1)) { train_step_ahead(&t->step); }
+}
+
+// What follows from the gradients: an update, or none, or the end of the run. Where the host does not decide, the update is queued
+// before it knows of the step; that changes nothing where loss or norm is not finite.
+static inline StepOutcome trainer_apply_(Trainer* t, int step, float learning_rate) {
+    int decides = trainer_decides_(t, step);
+    if (!decides) { trainer_queue_(t, step, learning_rate); }
+    StepOutcome s = trainer_outcome_(t, decides ? train_step_result(&t->step) : train_step_update_result(&t->step));
+    if (!step_is_finite(s.result)) {
+        trainer_not_finite_(t, step, s.result);
+        return s;
     }
     t->skips = 0;
-    trainer_watch_loss_(t, step, smallest, result.loss);
-    trainer_verify_(t, step, result);
-    if (!t->ended) { trainer_update_(t, step, result.norm, loss_z, norm_z, learning_rate); }
+    trainer_watch_loss_(t, step, s.smallest, s.result.loss);
+    if (decides) {
+        trainer_verify_(t, step, s.result);
+        if (t->ended || trainer_skips_(t, s.loss_z, s.norm_z)) { return s; }
+        trainer_update_(t, step, learning_rate);
+        check(gpt2_wait_update(t->model));
+    }
+    trainer_check_update_(t, step);
+    return s;
 }
 
 // One step: the mean gradient of total_batch tokens in micro-steps, then AdamW.
@@ -239,17 +292,13 @@ static inline void trainer_step(Trainer* t, int step) {
     double start = wall_seconds();
     watchdog_begin(&t->watchdog, step + 1, start);
     float learning_rate = get_learning_rate(&t->schedule, step);
-    StepResult result;
-    Status data = trainer_compute_(t, &result);
+    Status data = trainer_compute_(t);
     if (data == STATUS_OK && !t->agreement.ending && t->agreement.difference[0] == '\0') {
-        double smallest = outlier_smallest(&t->outliers.loss);
-        float loss_z = (float)outlier_update(&t->outliers.loss, result.loss);
-        float norm_z = (float)outlier_update(&t->outliers.grad_norm, result.norm);
-        trainer_apply_(t, step, result, loss_z, norm_z, learning_rate, smallest);
+        StepOutcome s = trainer_apply_(t, step, learning_rate);
         gpt2_range_end();
         double end = wall_seconds();
         watchdog_end(&t->watchdog, end);
-        trainer_report(t, step, result, loss_z, norm_z, learning_rate, end - start);
+        trainer_report(t, step, s.result, s.loss_z, s.norm_z, learning_rate, end - start);
         return;
     }
     data == STATUS_OK ? trainer_end_before_(t, step) : trainer_no_batch_(t, step);

@@ -66,7 +66,7 @@ static float train_step(int* inputs, int* targets, int B, int T, int step) {
     check(gpt2_forward(model, inputs, B, T));
     check(gpt2_backward(model, inputs, targets, 1, 0));
     check(gpt2_grad_norm(model, &norm));
-    check(gpt2_update(model, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, norm > 1.0f ? 1.0f / norm : 1.0f, step));
+    check(gpt2_update(model, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step));
     return gpt2_info(model)->mean_loss;
 }
 

@@ -84,10 +84,10 @@ static void profiled_merge(BucketExchange* x, void* numbers, size_t count, CommN
 
 // A step is from the end of one update to that of the next.
 static Status profiled_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon,
-                              float weight_decay, float grad_scale, int step) {
+                              float weight_decay, float grad_clip, int step) {
     static int open = -1;
     int part = span_begin(UPDATE, model->stream);
-    Status status = gpt2_update(model, learning_rate, beta1, beta2, epsilon, weight_decay, grad_scale, step);
+    Status status = gpt2_update(model, learning_rate, beta1, beta2, epsilon, weight_decay, grad_clip, step);
     span_end(part, model->stream);
     span_end(open, model->stream);
     profile.step = step;

@@ -94,7 +94,7 @@ static inline void reference_check_errors(GPT2Settings settings, GPT2Config conf
     uint64_t bits = reference_row_bits(model, state, row, V);
     reference_refused("untrained backward", gpt2_backward(model, state->x, state->y, 1, 0), "training");
     reference_refused("untrained norm", gpt2_grad_norm(model, &norm), "training");
-    reference_refused("untrained update", gpt2_update(model, 1e-3f, 0.9f, 0.9f, 1e-8f, 0, 1, 1), "training");
+    reference_refused("untrained update", gpt2_update(model, 1e-3f, 0.9f, 0.9f, 1e-8f, 0, 0, 1), "training");
     reference_refused("logits of row T", gpt2_get_logits(model, row, T), "row");
     gpt2_free(model);
 

@@ -39,7 +39,7 @@ static inline void reference_gradients(GPT2* model, const DebugState* state) {
 static inline unsigned long long reference_update(GPT2* model, int step) {
     float norm;
     check(gpt2_grad_norm(model, &norm));
-    check(gpt2_update(model, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step));
+    check(gpt2_update(model, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, step));
     check(gpt2_synchronize(model));
     return gpt2_info(model)->non_finite_weights;
 }

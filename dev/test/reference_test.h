@@ -258,9 +258,8 @@ static inline ReferenceBits reference_run(GPT2Settings settings, int recompute, 
                 fmax(allowed, reference_tolerance(tolerances, name, tolerances->loss + tolerances->gradients * fall));
             reference_check(name, fabs((double)info->mean_loss - reference), allowed);
         }
-        float scale = state->grad_clip > 0 && norm > state->grad_clip ? state->grad_clip / norm : 1.0f;
         check(gpt2_update(model, state->learning_rate, state->beta1, state->beta2, state->epsilon, state->weight_decay,
-                          scale, step + 1));
+                          state->grad_clip, step + 1));
         if (step + 1 == REFERENCE_STEPS) {
             check(gpt2_get_parameters(model, host));
             bits.parameters = reference_bits(host, n);
@@ -385,7 +384,7 @@ static inline void reference_check_adamw(GPT2Settings settings, GPT2Config confi
         double off = fabs((double)norm / sqrt(squares) - 1.0);
         if (!(off <= norm_error)) { norm_error = off; } // fmax would drop a NaN
         float scale = clip / norm;
-        check(gpt2_update(model, rate, beta1, beta2, epsilon, decay, scale, step));
+        check(gpt2_update(model, rate, beta1, beta2, epsilon, decay, clip, step));
         for (size_t i = 0, offset = 0; i < NUM_PARAMETER_TENSORS; offset += info->table[i++].count) {
             char name[16];
             snprintf(name, sizeof(name), " %s ", info->table[i].name);

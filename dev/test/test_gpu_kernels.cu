@@ -605,7 +605,7 @@ struct AdamReference {
     void step(const Numbers& grads, AdamW a, double decay, int t) {
         double c1 = 1 - pow(a.beta1, t), c2 = 1 - pow(a.beta2, t);
         for (size_t i = 0; i < w.size(); i++) {
-            double g = grads[i] * a.grad_scale;
+            double g = grads[i] * grad_clip_scale(1.0f, a.grad_clip); // the norm of the tests' guards
             m[i] = a.beta1 * m[i] + (1.0 - a.beta1) * g;
             v[i] = a.beta2 * v[i] + (1.0 - a.beta2) * g * g;
             size_m[i] = a.beta1 * size_m[i] + (1.0 - a.beta1) * fabs(g);
@@ -723,6 +723,26 @@ static void test_adamw_parts(size_t n, bool with_master, size_t offset) {
     CHECK(guard.counted() == 0);
 }
 
+// Gradients are clipped by the norm on the device: the same bits as those that the host scales.
+static void test_adamw_clips(size_t n, float norm, float clip) {
+    Guard given(1, norm), guard(1, 1);
+    Numbers start = numbers(n, 1, 1), grads = gradients_of_sizes(n, 2), scaled(n);
+    float scale = clip > 0 && norm > clip ? clip / norm : 1.0f;
+    for (size_t i = 0; i < n; i++) { scaled[i] = rounded<float>((double)(float)grads[i] * (double)scale); }
+    TensorF d_grads(grads), d_scaled(scaled), m(Numbers(n, 0.01)), v(Numbers(n, 0.02)), master(start);
+    TensorF m_scaled(Numbers(n, 0.01)), v_scaled(Numbers(n, 0.02)), master_scaled(start);
+    TensorX params(start), params_scaled(start);
+    adamw_step_of({params.data, d_grads.data, m.data, v.data, master.data, n, n, 0}, 0.1f,
+                  adamw_step(0.01f, 0.9f, 0.95f, 1e-8f, clip, 3), given);
+    adamw_step_of({params_scaled.data, d_scaled.data, m_scaled.data, v_scaled.data, master_scaled.data, n, n, 0}, 0.1f,
+                  adamw_step(0.01f, 0.9f, 0.95f, 1e-8f, 0.0f, 3), guard);
+    wait_for_gpu();
+    check_same_bits("clipped: first moments", m, m_scaled.bits());
+    check_same_bits("clipped: second moments", v, v_scaled.bits());
+    check_same_bits("clipped: master weights", master, master_scaled.bits());
+    check_same_bits("clipped: weights", params, params_scaled.bits());
+}
+
 #if defined(PRECISION_BF16)
 // The random bits of an element: others than those of 2^32 elements before it, and than those of the step before.
 static void test_random_bits_of_elements(size_t n) {
@@ -761,7 +781,7 @@ struct AdamTensors {
     AdamTensors(const Numbers& g, const Numbers& m_, const Numbers& v_, const Numbers& w)
         : grads(g), m(m_), v(v_), master(w), params(w) {}
     void step(bool with_master, const Guard& guard) {
-        AdamW a = adamw_step(with_master ? 1e36f : 3e36f, 0.9f, 0.95f, 1e-8f, 1.0f, 1);
+        AdamW a = adamw_step(with_master ? 1e36f : 3e36f, 0.9f, 0.95f, 1e-8f, 0.0f, 1);
         adamw_step_of({params.data, grads.data, m.data, v.data, with_master ? master.data : NULL, m.n, 0, 0}, 0.0f, a,
                       guard);
         wait_for_gpu();
@@ -1376,6 +1396,9 @@ int main(void) {
     for (size_t n : {4, 1004}) {
         test_adamw(n, true);
         test_adamw(n, false);
+    }
+    for (float norm : {0.3f, 1.0f, 1.1f, 7e12f}) {
+        test_adamw_clips(1004, norm, 1.0f), test_adamw_clips(1004, norm, 0.0f);
     }
     for (size_t n : {1, 1001}) { test_casts(n); }
     for (size_t n : {(size_t)4, 4 * 7 * NUM_BAD, (size_t)1004, (size_t)100004}) {

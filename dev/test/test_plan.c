@@ -110,7 +110,7 @@ static void train_a_step(Shape s) {
     check(gpt2_forward(model, tokens, s.B, s.T));
     check(gpt2_backward(model, tokens, tokens, 1, 0));
     check(gpt2_grad_norm(model, &norm));
-    check(gpt2_update(model, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1));
+    check(gpt2_update(model, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.0f, 1));
     free(tokens);
     gpt2_free(model);
 }

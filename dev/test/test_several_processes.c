@@ -86,7 +86,7 @@ static void compute_gradients(GPT2* model, int step) {
 static void update(GPT2* model, Result* r, int step) {
     check(gpt2_grad_norm(model, &r->norms[step]));
     r->losses[step] = model->info.mean_loss;
-    check(gpt2_update(model, 1e-2f, 0.9f, 0.95f, 1e-8f, 0.5f, 1.0f / r->norms[step], step + 1));
+    check(gpt2_update(model, 1e-2f, 0.9f, 0.95f, 1e-8f, 0.5f, 1.0f, step + 1));
     check(gpt2_synchronize(model));
 }
 

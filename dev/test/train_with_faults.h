@@ -2,7 +2,7 @@
 A trainer with faults, for tests: the real one, whose calls of the model go through wrappers. The environment's FAULT names
 them, separated by commas, each  kind@step  or  kind@step:number,  step as in main.log's s:N, counted from 0; with #rank
 behind it, in that process only. Where FAULT_MARK names a file, what ends or stops a process writes it first: its time is
-that of the fault.
+that of the fault. With FAULT_AHEAD the CPU's trainer begins steps ahead of the last one's result, as the GPU's does.
 */
 #ifndef TRAIN_WITH_FAULTS_H
 #define TRAIN_WITH_FAULTS_H
@@ -47,6 +47,7 @@ static struct {
     int step, passes; // the step under way, and how often it has begun to be computed
     int rank;         // of this process
     int save_seconds; // that the save under way sleeps for, once
+    int ahead;        // 1: the forward pass is that of the step after the one under way
 } faults;
 
 // Reads the environment's FAULT.
@@ -134,9 +135,9 @@ static inline float fault_learning_rate(const LearningRateScheduler* s, int step
     return get_learning_rate(s, step);
 }
 
-static inline Status fault_forward(GPT2* model, const int* inputs, int B, int T) {
+// What comes in the step, with its first pass that is not ahead
+static inline Status fault_pass(void) {
     Fault* slow = fault_due_once("slow");
-    if (fault_due_once("nan-weight")) { fault_poke(model, GPT2_WEIGHTS, 0x7fc00000u); }
     double awake = slow == NULL ? 0.0 : wall_seconds() + (slow->number < 0 ? 6.0 : slow->number);
     while (slow != NULL && wall_seconds() < awake) { usleep(10000); } // whatever signals come
     if (fault_due_once("term")) { raise(SIGTERM); }
@@ -151,6 +152,14 @@ static inline Status fault_forward(GPT2* model, const int* inputs, int B, int T)
     if (fault_due("memory")) { check(fault_allocate()); }
     fault_raise("trap", 0);
     if (fault_due("trap")) { fault_trap(); }
+    return STATUS_OK;
+}
+
+static inline Status fault_forward(GPT2* model, const int* inputs, int B, int T) {
+    faults.step += faults.ahead;
+    if (fault_due_once("nan-weight")) { fault_poke(model, GPT2_WEIGHTS, 0x7fc00000u); }
+    faults.step -= faults.ahead;
+    if (!faults.ahead) { TRY(fault_pass()); }
     return gpt2_forward(model, inputs, B, T);
 }
 
@@ -178,6 +187,7 @@ static inline Status fault_measure_gemm(GPT2* model, double* flops) {
     fault_raise("kill-open", SIGKILL);
     fault_raise("stop-open", SIGSTOP);
     faults.step = -1; // no step yet
+    if (getenv("FAULT_AHEAD") != NULL) { ((GPT2Info*)(uintptr_t)gpt2_info(model))->queues = 1; }
     return gpt2_measure_gemm(model, flops);
 }
 
@@ -187,6 +197,7 @@ static inline Status fault_backward(GPT2* model, const int* inputs, const int* t
         const char* kind;
         uint32_t bits;
     } gradients[] = {{"nan-gradient", 0x7fc00000u}, {"inf-gradient", 0x7f800000u}, {"huge-gradient", 0x61821ab1u}};
+    TRY(fault_pass());
     if (micro_step == 0) { faults.passes++; }
     Status status = gpt2_backward(model, inputs, targets, grad_accum_steps, micro_step);
     for (int i = 0; i < 3; i++) {
@@ -221,12 +232,29 @@ static inline Status fault_read_snapshot(GPT2* model, void* dst, GPT2Block block
     return gpt2_read_snapshot(model, dst, block, offset, bytes);
 }
 
-static inline Status fault_grad_norm(GPT2* model, float* norm) {
-    Status status = gpt2_grad_norm(model, norm);
+// Another result of the step than the one that gpt2_grad_norm has computed, where gpt2_update reads it
+static inline void fault_set_result(GPT2* model, float loss, float norm) {
     GPT2Info* info = (GPT2Info*)(uintptr_t)gpt2_info(model);
-    if (fault_due("inf-loss")) { info->mean_loss = INFINITY; }
-    if (fault_due("nan-loss")) { info->mean_loss = NAN; }
-    if (fault_due("other-norm")) { *norm = nextafterf(*norm, 0.0f); }
+    info->mean_loss = loss, info->grad_norm = norm;
+#ifdef __CUDACC__
+    check(device_copy(&model->scalars->loss, &loss, sizeof(loss), cudaMemcpyHostToDevice));
+    check(device_copy(&model->scalars->norm, &norm, sizeof(norm), cudaMemcpyHostToDevice));
+#endif
+}
+
+static inline Status fault_grad_norm(GPT2* model, float* norm) {
+    const GPT2Info* info = gpt2_info(model);
+    int inf = fault_due("inf-loss") != NULL, nan = fault_due("nan-loss") != NULL,
+        other = fault_due("other-norm") != NULL;
+    if (!inf && !nan && !other) { return gpt2_grad_norm(model, norm); }
+    float computed;
+    Status status = gpt2_grad_norm(model, &computed);
+    fault_set_result(model,
+                     inf   ? INFINITY
+                     : nan ? NAN
+                           : info->mean_loss,
+                     other ? nextafterf(computed, 0.0f) : computed);
+    if (norm != NULL) { *norm = info->grad_norm; }
     return status;
 }
 
@@ -240,7 +268,17 @@ static inline Status fault_grad_norm(GPT2* model, float* norm) {
 #define gpt2_measure_gemm fault_measure_gemm
 #define gpt2_take_snapshot fault_take_snapshot
 #define gpt2_read_snapshot fault_read_snapshot
+#include "llmc/train_step.h"
+
+static inline void fault_ahead(TrainStep* s) {
+    faults.ahead = 1;
+    train_step_ahead(s);
+    faults.ahead = 0;
+}
+
+#define train_step_ahead fault_ahead
 #include "llmc/trainer.h"
+#undef train_step_ahead
 #undef launch_processes
 #undef get_learning_rate
 #undef gpt2_forward
