@@ -85,7 +85,8 @@ struct alignas(f128::size * sizeof(floatX)) AdamWWeights {
 };
 
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
-// All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time.
+// All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time. Which products are
+// fused with sums is written out: the bits do not depend on what a compiler makes of it.
 __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_kernel(const __grid_constant__ AdamWParts parts, float weight_decay, AdamW a, UpdateGuard guard) {
     int part = 0;
@@ -95,8 +96,7 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     const AdamWPart& p = parts.part[part];
     size_t i = ((size_t)block * ADAMW_THREADS + threadIdx.x) * f128::size;
     if (i >= p.n) { return; }
-    float loss = *guard.loss, norm = *guard.norm, grad_scale = grad_clip_scale(norm, a.grad_clip);
-    bool step_is_finite = isfinite(loss) & isfinite(norm), finite[f128::size], all_finite = true;
+    float loss = *guard.loss, norm = *guard.norm;
     f128 grads = load128(p.grads + i), m = load128(p.m + i), v = load128(p.v + i), w;
     AdamWWeights rounded;
     if (p.master) {
@@ -105,14 +105,16 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
         rounded = *reinterpret_cast<const AdamWWeights*>(p.params + i);
         for (int k = 0; k < f128::size; k++) { w[k] = (float)rounded.data[k]; }
     }
+    float grad_scale = grad_clip_scale(norm, a.grad_clip);
+    bool step_is_finite = isfinite(loss) & isfinite(norm), finite[f128::size], all_finite = true;
 #pragma unroll
     for (int k = 0; k < f128::size; k++) {
         float g = grads[k] * grad_scale;
-        m[k] = a.beta1 * m[k] + (1.0f - a.beta1) * g;
-        v[k] = a.beta2 * v[k] + (1.0f - a.beta2) * g * g;
+        m[k] = fmaf(a.beta1, m[k], (1.0f - a.beta1) * g);
+        v[k] = fmaf(a.beta2, v[k], (1.0f - a.beta2) * g * g);
         float decay = i + k < p.decay_n ? weight_decay : 0.0f;
         float update = (m[k] / a.correction1) / (sqrtf(v[k] / a.correction2) + a.epsilon);
-        w[k] -= a.learning_rate * (update + decay * w[k]);
+        w[k] = fmaf(-a.learning_rate, fmaf(decay, w[k], update), w[k]);
         if (p.master) {
             rounded.data[k] = (floatX)w[k];
         } else {
