@@ -1083,9 +1083,9 @@ static void gpt2_update_buckets(GPT2* model, int first, int end, float weight_de
     }
 }
 
-// Where weights are gathered, those that the forward pass needs first are while the rest is still being updated; the count of bad
-// weights, which the host waits for, comes before the rest is gathered. That takes few exchanges, each of twice the layers of
-// the one before: the next forward pass cannot begin before the host has asked for all of them.
+// Where weights are gathered, those that the forward pass needs first are while the rest is still being updated; the count of
+// bad weights, which the host waits for, comes before the rest is gathered. That takes few exchanges, each of twice the
+// layers of the one before: the next forward pass cannot begin before the host has asked for all of them.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_clip, int step) {
     status_clear();

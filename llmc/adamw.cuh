@@ -42,8 +42,8 @@ __device__ inline void round_stochastic(__nv_bfloat16* out, float x, unsigned in
 __device__ inline void round_stochastic(half* out, float x, unsigned int) { *out = (half)x; }
 __device__ inline void round_stochastic(float* out, float x, unsigned int) { *out = x; }
 
-// What an update depends on, on the device: the step's loss and gradient norm, from which clipping follows too, and where weights
-// are counted whose new value is not finite.
+// What an update depends on, on the device: the step's loss and gradient norm, from which clipping follows too, and where
+// weights are counted whose new value is not finite.
 typedef struct {
     const float *loss, *norm;
     unsigned long long* non_finite;
@@ -85,8 +85,8 @@ struct alignas(f128::size * sizeof(floatX)) AdamWWeights {
 };
 
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
-// All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time. Which products are
-// fused with sums is written out: the bits do not depend on what a compiler makes of it.
+// All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time. Which
+// products are fused with sums is written out: the bits do not depend on what a compiler makes of it.
 __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_kernel(const __grid_constant__ AdamWParts parts, float weight_decay, AdamW a, UpdateGuard guard) {
     int part = 0;
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     }
 }
 
-// One step for some parts. Nothing changes where the guard's loss or norm is not finite; a weight whose new value or second moment
-// is not, stays as it is and is counted.
+// One step for some parts. Nothing changes where the guard's loss or norm is not finite; a weight whose new value or second
+// moment is not, stays as it is and is counted.
 static inline void adamw_update(const AdamWParts& parts, float weight_decay, AdamW a, UpdateGuard guard,
                                 cudaStream_t stream) {
     if (parts.count == 0) { return; }

@@ -167,15 +167,16 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 // micro-steps, to look for a fault in them. 0, as at first: of all processes.
 void gpt2_set_local(GPT2* model, int local);
 
-// After the last micro-step: *norm is the Euclidean norm of all gradients, and gpt2_info()->mean_loss the loss of the step. With
-// NULL neither is waited for: gpt2_update needs neither on the host, and gpt2_wait_update has both.
+// After the last micro-step: *norm is the Euclidean norm of all gradients, and gpt2_info()->mean_loss the loss of the step.
+// With NULL neither is waited for: gpt2_update needs neither on the host, and gpt2_wait_update has both.
 Status gpt2_grad_norm(GPT2* model, float* norm);
 
 // One AdamW step (adamw.cuh, cpu_adamw.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
-// (gpt2_grad_norm) exceeds grad_clip are scaled down to it, with 0 none are. A process updates its shard, and then has the other
-// shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients (gpt2_grad_norm) is not finite, all weights and moments
-// stay as they are: the GPU decides that by itself. A single weight whose new value or second moment is not finite stays as
-// it is with its moments, and is counted in gpt2_info()->non_finite_weights.
+// (gpt2_grad_norm) exceeds grad_clip are scaled down to it, with 0 none are. A process updates its shard, and then has the
+// other shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients
+// (gpt2_grad_norm) is not finite, all weights and moments stay as they are: the GPU decides that by itself. A single weight
+// whose new value or second moment is not finite stays as it is with its moments, and is counted in
+// gpt2_info()->non_finite_weights.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_clip, int step);
 

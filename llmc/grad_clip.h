@@ -1,6 +1,6 @@
 /*
-Clipping by the global norm (Pascanu et al. 2013): gradients whose norm exceeds a limit are scaled down to it. One function for the
-host and for the kernels, so that both get the same bits.
+Clipping by the global norm (Pascanu et al. 2013): gradients whose norm exceeds a limit are scaled down to it. One function for
+the host and for the kernels, so that both get the same bits.
 */
 #ifndef LLMC_GRAD_CLIP_H
 #define LLMC_GRAD_CLIP_H

@@ -102,8 +102,8 @@ static inline Status train_step_micro_(TrainStep* s, int micro) {
     return STATUS_OK;
 }
 
-// Takes the first batch of the next step through its forward pass, before this step's result is known, which the host then reads
-// while the model works:
+// Takes the first batch of the next step through its forward pass, before this step's result is known, which the host then
+// reads while the model works:
 //
 //     train_step_gradients(&s);  gpt2_grad_norm(model, NULL);  gpt2_update(model, ..);  train_step_ahead(&s);
 //     StepResult r = train_step_update_result(&s);

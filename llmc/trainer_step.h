@@ -1,7 +1,7 @@
 /*
 One step of a run: gradients, the checks on them, AdamW, and the line that is printed. What is not finite, or comes out
-otherwise when it is computed again, ends the run before the update. Of a model whose passes are only queued the next step begins
-before the host has read the result of this one, so that the device does not wait for the host.
+otherwise when it is computed again, ends the run before the update. Of a model whose passes are only queued the next step
+begins before the host has read the result of this one, so that the device does not wait for the host.
 */
 #ifndef LLMC_TRAINER_STEP_H
 #define LLMC_TRAINER_STEP_H
@@ -263,8 +263,8 @@ static inline void trainer_queue_(Trainer* t, int step, float learning_rate) {
     if (trainer_follows_(t, step + 1)) { train_step_ahead(&t->step); }
 }
 
-// What follows from the gradients: an update, or none, or the end of the run. Where the host does not decide, the update is queued
-// before it knows of the step; that changes nothing where loss or norm is not finite.
+// What follows from the gradients: an update, or none, or the end of the run. Where the host does not decide, the update is
+// queued before it knows of the step; that changes nothing where loss or norm is not finite.
 static inline StepOutcome trainer_apply_(Trainer* t, int step, float learning_rate) {
     int decides = trainer_decides_(t, step);
     if (!decides) { trainer_queue_(t, step, learning_rate); }

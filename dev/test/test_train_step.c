@@ -177,8 +177,8 @@ static void truncate_shards(void) {
 }
 
 // Token files that are cut off before step `bad`: a step that cannot read them is taken back to its beginning, however far it
-// had come, and is computed when they are whole again. `ahead`: steps begin ahead of the last one's end, and the files are cut off
-// after that or (2) while that is tried, which then did not begin the step. Returns how often it did not.
+// had come, and is computed when they are whole again. `ahead`: steps begin ahead of the last one's end, and the files are
+// cut off after that or (2) while that is tried, which then did not begin the step. Returns how often it did not.
 static int a_step_without_data_is_taken_back(int shuffle, int bad, int ahead) {
     write_shards(3);
     GPT2 whole, model;
@@ -220,8 +220,8 @@ static int a_step_without_data_is_taken_back(int shuffle, int bad, int ahead) {
     return not_begun;
 }
 
-// Steps whose first batch was taken before the step before was judged: by rights, given back, and forgotten as that step is computed
-// again. The loader that is given back stands where it would.
+// Steps whose first batch was taken before the step before was judged: by rights, given back, and forgotten as that step is
+// computed again. The loader that is given back stands where it would.
 static void steps_begin_ahead(int shards, int shuffle) {
     write_shards(shards);
     GPT2 whole, model;
