@@ -1183,6 +1183,31 @@ Status gpt2_measure_gemm(GPT2* model, double* flops) {
     return matmul_measure(&model->matmul, flops);
 }
 
+// "cuBLASLt; fc wgmma, dgelu wgmma": the library, and the groups that another variant serves in a pass over B rows of T tokens
+static void gpt2_describe_gemms(char* text, size_t size, const cudaDeviceProp* device, GPT2Config config,
+                                GPT2Settings settings, int B, int T) {
+    int R = B * T, C = config.channels, capability = 10 * device->major + device->minor;
+    const struct {
+        MatmulGroup group;
+        const char* variant;
+        MatmulSizes sizes;
+    } launched[] = {{MATMUL_QKV, NULL, {R, C, 3 * C, 0}},
+                    {MATMUL_RESIDUAL, NULL, {R, C, C, 0}},
+                    {MATMUL_FC, gpt2_fc_variant(settings), {R, C, 4 * C, 0}},
+                    {MATMUL_CLASSIFIER, NULL, {R, C, config.padded_vocab_size, config.vocab_size}},
+                    {MATMUL_DGELU, gpt2_dgelu_variant(settings), {R, 4 * C, C, 0}},
+                    {MATMUL_WEIGHT, NULL, {R, C, 3 * C, 0}}};
+    const char* separator = "; ";
+    snprintf(text, size, "cuBLASLt");
+    for (const auto& l : launched) {
+        const char* variant = matmul_choice_name_on(capability, l.variant, l.group, l.sizes);
+        size_t length = strlen(text);
+        if (strcmp(variant, "cublaslt") == 0) { continue; }
+        snprintf(text + length, size - length, "%s%s %s", separator, matmul_group_names[l.group], variant);
+        separator = ", ";
+    }
+}
+
 Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, int B, int T) {
     int NH = config.num_heads, HS = config.channels / NH;
     cudaDeviceProp device;
@@ -1190,7 +1215,7 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     status_clear();
     TRY(gpt2_find_gpu(&device));
     snprintf(n->precision, sizeof(n->precision), "%s", sizeof(floatX) == 4 && settings.tf32 ? "tf32" : PRECISION_NAME);
-    strcpy(n->gemm, "cuBLASLt");
+    gpt2_describe_gemms(n->gemm, sizeof(n->gemm), &device, config, settings, B, T);
     snprintf(n->attention, sizeof(n->attention), "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
              attention_backward_name(B, T, NH, HS));
     snprintf(n->device, sizeof(n->device), "%s", device.name);
@@ -1218,6 +1243,9 @@ void gpt2_print_device(const GPT2* model) {
     print_table_row("precision", "%s", model->matmul.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? "tf32" : PRECISION_NAME);
     const GPT2Info* info = &model->info;
     int B = info->B, T = info->T, NH = info->config.num_heads, HS = info->config.channels / NH;
+    char gemms[sizeof(((GPT2Numerics*)NULL)->gemm)];
+    gpt2_describe_gemms(gemms, sizeof(gemms), &model->device, info->config, info->settings, B, T);
+    print_table_row("GEMMs", "%s", gemms);
     print_table_row("attention", "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
                     attention_backward_name(B, T, NH, HS));
 }

@@ -99,6 +99,15 @@ static inline const MatmulConfig* matmul_choice_on(int capability, const char* v
     return config;
 }
 
+// The name of the variant that serves on a GPU of this compute capability; "none" and an error where nothing does.
+static inline const char* matmul_choice_name_on(int capability, const char* variant, MatmulGroup group, MatmulSizes s) {
+    const MatmulConfig* config = matmul_choice_on(capability, variant, group, s);
+    for (const MatmulVariant& v : matmul_variants) {
+        if (config >= v.configs && config < v.configs + v.num_configs) { return v.name; }
+    }
+    return "none";
+}
+
 // Bytes of scratch on a GPU of this compute capability; 0 and an error where nothing serves.
 static inline size_t matmul_scratch_bytes_on(int capability, const char* variant, MatmulGroup group, MatmulSizes s) {
     const MatmulConfig* config = matmul_choice_on(capability, variant, group, s);
