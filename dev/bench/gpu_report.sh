@@ -14,7 +14,8 @@
 #
 # Costs: about eleven minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
 # build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens a network or DATA_MIRROR (dev/data).
-# COMMIT=<hash> says what is measured where there is no git; SHAPES="d12,64,1024 d48,8,1024" which rows `speed` makes.
+# COMMIT=<hash> says what is measured where there is no git. SHAPES="d12,64,1024 d48,8,1024" and SDPA=cudnn say which rows `speed`
+# and `peers` make.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -192,7 +193,7 @@ variants() { speed_rows with_variants; }
 
 pytorch() {
     local sdpa said ms
-    for sdpa in cudnn flash; do
+    for sdpa in ${SDPA:-cudnn flash}; do
         said=$(python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa $sdpa --warm-up $warm_up \
             --steps $timed)
         echo "$said" >"$out/torch_$sdpa.log"
