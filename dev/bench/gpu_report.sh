@@ -194,11 +194,11 @@ variants() { speed_rows with_variants; }
 pytorch() {
     local sdpa said ms
     for sdpa in ${SDPA:-cudnn flash}; do
-        said=$(python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa $sdpa --warm-up $warm_up \
+        said=$(python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa "$sdpa" --warm-up $warm_up \
             --steps $timed)
         echo "$said" >"$out/torch_$sdpa.log"
         ms=$(sed -n 's/^mean \([0-9.]*\) ms.*/\1/p' "$out/torch_$sdpa.log")
-        row speed.csv "$(sed -n 's/.*\(PyTorch [0-9]*\.[0-9]*\).*/\1/p' "$out/torch_$sdpa.log" | head -n 1)" d12 64 1024 $sdpa $sdpa \
+        row speed.csv "$(sed -n 's/.*\(PyTorch [0-9]*\.[0-9]*\).*/\1/p' "$out/torch_$sdpa.log" | head -n 1)" d12 64 1024 "$sdpa" "$sdpa" \
             "$ms" "$(tokens_per_second 64 1024 "$ms")" "" "$(sed -n 's/.*, \([0-9]*\) MiB$/\1/p' "$out/torch_$sdpa.log")" \
             $warm_up $timed
     done
