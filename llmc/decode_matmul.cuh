@@ -56,7 +56,12 @@ __host__ __device__ inline int decode_splits(int C) {
 }
 // The first chunk of a segment; segment DECODE_WARPS * splits has none, and begins at the end.
 __host__ __device__ inline int decode_segment(int C, int splits, int segment) {
-    return (int)((int64_t)(C / DECODE_CHUNK) * segment / (DECODE_WARPS * splits));
+#ifdef __CUDA_ARCH__
+    int log2_segments = __ffs(DECODE_WARPS * splits) - 1; // a power of two
+#else
+    int log2_segments = __builtin_ffs(DECODE_WARPS * splits) - 1;
+#endif
+    return (int)((int64_t)(C / DECODE_CHUNK) * segment >> log2_segments);
 }
 
 // How a launch is cut into thread blocks: of `rows` rows of inp and 8 NT rows of W each, with all splits or, in clusters, one.
@@ -375,7 +380,11 @@ template <int MT, int NT, bool NORM> __global__ void __launch_bounds__(DECODE_TH
     DecodeOutput<MT, NT> output;
     output.first = part.rank * DECODE_THREADS + threadIdx.x;
     output.step = DECODE_THREADS * (clustered ? part.splits : 1);
-    if (MT == 1) { output.load_bias(p, part); } // early where registers allow it
+    if (MT == 1) { // early where registers allow it
+        output.load_bias(p, part);
+    } else if (p.bias != NULL && threadIdx.x < 8 * NT && part.o0 + (int)threadIdx.x < p.OC) {
+        prefetch_global_l2(p.bias + part.o0 + threadIdx.x);
+    }
     wait_for_previous();
     if (MT == 1) { output.load_old(p, part); }
     if (NORM) {

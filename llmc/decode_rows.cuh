@@ -12,8 +12,43 @@ caches. A row's bits depend on the row alone: one warp normalises it, whatever k
 constexpr int DECODE_CHUNK = 32;     // of columns: what a warp multiplies at a time (decode_matmul.cuh)
 constexpr int DECODE_NORM_WARPS = 4; // rows of a thread block of decode_layernorm
 
+// The sum of a vector, in pairs
+__device__ inline float decode_vector_sum(float (&x)[x128::size]) {
+#pragma unroll
+    for (int n = x128::size / 2; n > 0; n /= 2) {
+#pragma unroll
+        for (int k = 0; k < n; k++) { x[k] += x[k + n]; }
+    }
+    return x[0];
+}
+
+__device__ inline float decode_row_sum(const x128& v) {
+    float x[x128::size];
+    for (int k = 0; k < x128::size; k++) { x[k] = (float)v.data[k]; }
+    return decode_vector_sum(x);
+}
+__device__ inline float decode_row_squares(const x128& v, float mean) {
+    float x[x128::size];
+    for (int k = 0; k < x128::size; k++) {
+        float d = (float)v.data[k] - mean;
+        x[k] = __fmul_rn(d, d);
+    }
+    return decode_vector_sum(x);
+}
+__device__ inline float decode_row_rstd(float squares, int C) {
+    return rsqrtf(__fdiv_rn(squares, (float)C) + LAYERNORM_EPSILON);
+}
+__device__ inline x128 decode_row_normalised(const x128& v, float mean, float rstd, const x128& w, const x128& b) {
+    x128 y;
+    for (int k = 0; k < x128::size; k++) {
+        y[k] = (floatX)fmaf(__fmul_rn((float)v.data[k] - mean, rstd), (float)w.data[k], (float)b.data[k]);
+    }
+    return y;
+}
+
 // y = (x - mean) * rstd * weight + bias of one row (C), by a warp. staged: where the row stands meanwhile, chunk by chunk of 32
-// columns, `stride` elements from one to the next; out: the same, of the result; it may be staged.
+// columns, `stride` elements from one to the next; out: the same, of the result; it may be staged. A lane adds its vectors of 16
+// bytes one after the other, each in pairs.
 __device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* staged, size_t stride, const floatX* x,
                                      const floatX* weight, const floatX* bias, int C, int lane) {
     constexpr int K = x128::size;
@@ -29,7 +64,7 @@ __device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* sta
         for (int i = 0; i < 4; i++) {
             int c = first + i * WARP_SIZE * K;
             if (c >= C) { continue; }
-            for (int k = 0; k < K; k++) { sum += (float)v[i][k]; }
+            sum += decode_row_sum(v[i]);
             // a lane reads only what it has written itself
             store128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK, v[i]);
         }
@@ -37,21 +72,14 @@ __device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* sta
     float mean = __fdiv_rn(warp_sum(sum), (float)C);
 #pragma unroll 1
     for (int c = lane * K; c < C; c += WARP_SIZE * K) {
-        x128 v = load128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK);
-        for (int k = 0; k < K; k++) {
-            float d = (float)v[k] - mean;
-            squares = fmaf(d, d, squares);
-        }
+        squares += decode_row_squares(load128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK), mean);
     }
-    float rstd = rsqrtf(__fdiv_rn(warp_sum(squares), (float)C) + LAYERNORM_EPSILON);
+    float rstd = decode_row_rstd(warp_sum(squares), C);
 #pragma unroll 1
     for (int c = lane * K; c < C; c += WARP_SIZE * K) {
-        x128 v = load128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK), w = load128(weight + c);
-        x128 b = load128(bias + c), y;
-        for (int k = 0; k < K; k++) {
-            y[k] = (floatX)fmaf(__fmul_rn((float)v[k] - mean, rstd), (float)w[k], (float)b[k]);
-        }
-        store128(out + c / DECODE_CHUNK * out_stride + c % DECODE_CHUNK, y);
+        x128 v = load128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK);
+        store128(out + c / DECODE_CHUNK * out_stride + c % DECODE_CHUNK,
+                 decode_row_normalised(v, mean, rstd, load128(weight + c), load128(bias + c)));
     }
 }
 
@@ -73,6 +101,9 @@ __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     int row = blockIdx.x * DECODE_NORM_WARPS + warp;
     launch_dependents();
+    for (int c = (int)threadIdx.x * x128::size; c < C; c += (int)blockDim.x * x128::size) {
+        prefetch_global_l2(weight + c), prefetch_global_l2(bias + c);
+    }
     wait_for_previous();
     if (row >= N) { return; }
     floatX* staged = reinterpret_cast<floatX*>(decode_norm_rows) + (size_t)warp * C;

@@ -121,19 +121,27 @@ __device__ inline int sample_load(SampleShared& s, float* x, const floatX* logit
                                   SamplerSettings settings) {
     unsigned long long best = 0;
     bool keep = settings.temperature > 0.0f, penalty = settings.repetition_penalty != 1.0f;
-    for (int first = (int)threadIdx.x * x128::size; first < V; first += SAMPLE_THREADS * x128::size) {
-        x128 v = load128(logits + first);
+    constexpr int STEP = SAMPLE_THREADS * x128::size, LOADS = 4; // in flight
+    for (int base = (int)threadIdx.x * x128::size; base < V; base += LOADS * STEP) {
+        x128 v[LOADS];
 #pragma unroll
-        for (int k = 0; k < x128::size; k++) {
-            int i = first + k;
-            float y = (float)v[k];
-            if (i >= V) { continue; }
-            if (penalty && (seen[i / 32] >> i % 32 & 1)) { y = sampler_penalise(y, settings.repetition_penalty); }
-            y += 0.0f; // -0 becomes 0
-            if (keep) { x[i] = y; }
-            unsigned long long key =
-                (unsigned long long)(y == y ? sample_key(y) : 0) << 32 | (0xffffffffu - (unsigned)i);
-            best = key > best ? key : best;
+        for (int n = 0; n < LOADS; n++) {
+            if (base + n * STEP < V) { v[n] = load128(logits + base + n * STEP); }
+        }
+#pragma unroll
+        for (int n = 0; n < LOADS; n++) {
+#pragma unroll
+            for (int k = 0; k < x128::size; k++) {
+                int i = base + n * STEP + k;
+                if (i >= V) { continue; }
+                float y = (float)v[n][k];
+                if (penalty && (seen[i / 32] >> i % 32 & 1)) { y = sampler_penalise(y, settings.repetition_penalty); }
+                y += 0.0f; // -0 becomes 0
+                if (keep) { x[i] = y; }
+                unsigned long long key =
+                    (unsigned long long)(y == y ? sample_key(y) : 0) << 32 | (0xffffffffu - (unsigned)i);
+                best = key > best ? key : best;
+            }
         }
     }
     best = sample_block_max(s, best);
@@ -272,6 +280,9 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel(Decode
     wait_for_previous();
     DecodeSlot slot = p.slots[b];
     if (slot.active) {
+        for (int c = (int)threadIdx.x * x128::size; slot.length < p.T && c < p.C; c += SAMPLE_THREADS * x128::size) {
+            prefetch_global_l2(p.wpe + (size_t)slot.length * p.C + c); // while the token is looked for
+        }
         float coin = sampler_coin(slot.sampler.seed, slot.sample, (uint64_t)slot.length);
         token = decode_sample(shared, p.scratch + (size_t)b * p.Vp, p.logits + (size_t)b * p.Vp,
                               p.seen + (size_t)b * p.words, p.V, slot.sampler, coin);
@@ -283,7 +294,6 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel(Decode
         if (token < 0) { p.positions[b] = -1; }
     }
     if (token >= 0) { decode_append(p, b, slot, token); }
-    if (threadIdx.x == 0) { __threadfence_system(); } // the host sees the word before the layers have ended
 }
 
 // One slot goes on with a given token; no other takes part.

@@ -26,6 +26,9 @@ template <class T> __device__ inline uint4 ld_global_nc_no_allocate(const T* p) 
     return v;
 }
 
+// Brings the line of p into L2.
+__device__ inline void prefetch_global_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // Shared memory, by 32-bit addresses
 __device__ inline uint4 ld_shared_v4(uint32_t address) {
     uint4 v;
@@ -45,6 +48,16 @@ __device__ inline unsigned atom_acq_rel_inc(unsigned* p, unsigned last) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(last) : "memory");
     return before;
+}
+
+// Words that threads of the GPU exchange without a barrier: each is stored and read as a whole, and nothing else is ordered.
+__device__ inline void st_relaxed_gpu(unsigned long long* p, unsigned long long x) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
+}
+__device__ inline ulonglong2 ld_relaxed_gpu_v2(const unsigned long long* p) {
+    ulonglong2 x;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];" : "=l"(x.x), "=l"(x.y) : "l"(p) : "memory");
+    return x;
 }
 
 // Nanoseconds of the GPU's clock
