@@ -5,9 +5,10 @@ llmc/generate.h, which the CPU shares.
 
 A step, for one token of every active sequence, is a CUDA graph of 5 kernels a layer, the head, and before them the sampler:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
-Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). The host reads a step's tokens from
-page-locked memory as soon as they are sampled, and launches the next step while the GPU computes this one's logits. Prompts go
-through the same kernels, many rows at a time, and through the training's attention. Every sum over a row has an order of its own.
+Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). Of few sequences all that follows
+the sampler is one kernel (decode_step.cuh), with the same bits. The host reads a step's tokens from page-locked memory as soon as
+they are sampled, and launches the next step while the GPU computes this one's logits. Prompts go through the same kernels, many
+rows at a time, and through the training's attention. Every sum over a row has an order of its own.
 */
 #ifndef ATTENTION_BACKWARD
 #define ATTENTION_BACKWARD naive // never launched: what compiles fastest
@@ -15,6 +16,7 @@ through the same kernels, many rows at a time, and through the training's attent
 #include "train_gpt2.cu"
 
 #include "dev/cuda/decode.cuh"
+#include "dev/cuda/decode_step.cuh"
 #include "llmc/decode_matmul.cuh"
 #include "llmc/decode_sampler.cuh"
 #include "llmc/gpt2_decoder.h"
@@ -44,6 +46,9 @@ enum {
     X(ctx, int, positions, B)                /* (B) of the token that a step computes, or -1 */                        \
     X(ctx, unsigned, step, B)                /* (B) steps so far */                                                    \
     X(ctx, int, feed, 2)                     /* (2) slot and token of an appended one */                               \
+    X(ctx, decode_step::Layer, layers, L + 1)                                                                          \
+    X(ctx, unsigned, epochs, decode_step::MAX_CTAS)                                                                    \
+    X(ctx, decode_step::Word, exchange, exchange_words)                                                                \
     X(ctx, char, attention_scratch, attention_bytes)
 // clang-format on
 
@@ -56,6 +61,8 @@ struct GPT2Decoder {
     GPT2* model;
     GPT2Plan plan;
     LaunchGpu gpu;
+    const decode_step::Kernel* step_kernel; // NULL: a step is several kernels
+    decode_step::Step one_step;
     int B, T, R;
     floatX* cache; // (L,2,B,NH,T,HS) keys and values
     void* memory;
@@ -102,7 +109,9 @@ static Status decoder_attention_bytes(size_t* bytes, GPT2Config config, int B, i
 static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int B_, int T_, size_t attention_bytes) {
     size_t B = (size_t)B_, C = (size_t)config.channels, NH = (size_t)config.num_heads, total = 0;
     size_t R = (size_t)decoder_prompt_rows(B_, T_), V = (size_t)config.vocab_size,
-           Vp = (size_t)config.padded_vocab_size;
+           Vp = (size_t)config.padded_vocab_size, L = (size_t)config.num_layers;
+    const decode_step::Kernel* step = decode_step::choice(B_, config.channels / config.num_heads);
+    size_t exchange_words = step == NULL ? 0 : step->exchange_words(B_, config.channels, config.num_heads, T_);
     DECODER_BUFFERS(DECODER_PLACE_, )
     return total;
 }
@@ -126,6 +135,40 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     plan_set(plan, PLAN_DECODER, PLAN_DEVICE, PLAN_TRAINING, decoder_place(NULL, NULL, config, B, T, attention_bytes));
     plan_set(plan, PLAN_HOST_DECODER, PLAN_HOST, PLAN_TRAINING, host);
     return STATUS_OK;
+}
+
+// Chooses between one kernel and several for a step. All weights stand where they will: their addresses go to the GPU.
+static void decoder_plan_step(GPT2Decoder* d) {
+    GPT2Config c = d->model->info.config;
+    const ParameterTensors* all = &d->model->params;
+    int device, CTAs, major, L = c.num_layers;
+    decode_step::Step p = {};
+    cuda_try(cudaGetDevice(&device));
+    cuda_try(cudaDeviceGetAttribute(&CTAs, cudaDevAttrMultiProcessorCount, device));
+    cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (status_now() != STATUS_OK || !d->gpu.dependent || major != 9) { return; }
+    p.layers = d->layers, p.cache = d->cache, p.x = d->x, p.logits = d->logits, p.positions = d->positions;
+    p.epochs = d->epochs, p.words = d->exchange;
+    p.L = L, p.B = d->B, p.T = d->T, p.C = c.channels, p.NH = c.num_heads;
+    p.V = c.vocab_size, p.Vp = c.padded_vocab_size;
+    d->step_kernel = decode_step::choice(d->B, c.channels / c.num_heads);
+    if (d->step_kernel == NULL) { return; }
+    if (CTAs > decode_step::MAX_CTAS || !d->step_kernel->plan(&p, CTAs, d->gpu.shared_limit)) {
+        d->step_kernel = NULL;
+        return;
+    }
+    d->one_step = p;
+    for (int i = 0; i <= L; i++) {
+        decode_step::Layer layer = {{all->lnfw, NULL}, {all->lnfb, NULL}, {all->wte}, {}};
+        if (i < L) {
+            ParameterTensors w = gpt2_layer_parameters(d->model, i);
+            layer = {{w.ln1w, w.ln2w},
+                     {w.ln1b, w.ln2b},
+                     {w.qkvw, w.attprojw, w.fcw, w.fcprojw},
+                     {w.qkvb, w.attprojb, w.fcb, w.fcprojb}};
+        }
+        cuda_try(cudaMemcpyAsync(d->layers + i, &layer, sizeof(layer), cudaMemcpyHostToDevice, d->model->stream));
+    }
 }
 
 static Status decoder_build(GPT2Decoder* d) {
@@ -153,6 +196,7 @@ static Status decoder_build(GPT2Decoder* d) {
     // caches, too: what is read must be finite, also where it is multiplied by 0
     cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->model->stream));
     cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->model->stream));
+    decoder_plan_step(d);
     return cuda_try(cudaStreamSynchronize(d->model->stream));
 }
 
@@ -270,7 +314,13 @@ static void decoder_launch_step(GPT2Decoder* d, int feed, int max_length) {
         decode_sample_kernel<<<(unsigned)d->B, SAMPLE_THREADS, 0, d->model->stream>>>(decoder_begin(d));
     }
     cuda_try(cudaGetLastError());
-    decoder_layers(d, max_length);
+    if (d->step_kernel != NULL) {
+        decode_step::Step p = d->one_step;
+        p.max_length = max_length;
+        d->step_kernel->launch(d->gpu, p, d->model->stream);
+    } else {
+        decoder_layers(d, max_length);
+    }
 }
 
 // The graph of a step, made when it is first asked for; feed: with a token that is given. max_length: tokens of the longest

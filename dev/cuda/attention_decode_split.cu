@@ -213,16 +213,29 @@ template <class C> __device__ inline void attend_new_token(Shared<C>& shared, fl
     if (lane == 0) { shared.m[C::warps] = S, shared.l[C::warps] = 1; }
 }
 
-// The last CTA of a head: part p has chunks p, p + parts, ... one after the other, each thread four channels of them.
-template <class C> __device__ inline void read_partials(Shared<C>& shared, const float2* statistics, const float* O,
-                                                        int chunks, float exponent) {
+// (m, l) of a head's chunk c, and four channels of its O, as scratch has them
+struct PartialLoad {
+    const float2* statistics;
+    const float* O;
+    int HS;
+    __device__ void operator()(int c, int d, float2& x, float4& o) const {
+        x = __ldcg(statistics + c); // past L1, which does not see other SMs' stores
+        o = __ldcg((const float4*)(O + (int64_t)c * HS + d));
+    }
+};
+
+// The last CTA of a head: part p has chunks p, p + parts, ... one after the other, each thread four channels of them, which
+// load(c, d, statistics, O) gives.
+template <class C, class Load>
+__device__ inline void read_partials(Shared<C>& shared, const Load& load, int chunks, float exponent) {
     const int part = C::part(threadIdx.x), d = C::part_channel(threadIdx.x);
     if (part >= C::parts) { return; } // threads left over
     float m = -INFINITY, l = 0, sum[4] = {};
 #pragma unroll 4
     for (int c = part; c < chunks; c += C::parts) {
-        const float2 x = __ldcg(statistics + c); // past L1, which does not see other SMs' stores
-        const float4 o = __ldcg((const float4*)(O + (int64_t)c * C::HS + d));
+        float2 x;
+        float4 o;
+        load(c, d, x, o);
         const float maximum = fmaxf(m, x.x);
         const float before = rescale_factor(m, maximum, exponent), now = rescale_factor(x.x, maximum, exponent);
         m = maximum;
@@ -281,7 +294,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         float2* statistics = partial.statistics + first;
         float* O = partial.O + first * C::HS;
         if (!leave_partial<C>(shared, statistics, O, partial.counters + head, x, c, chunks)) { return; }
-        read_partials<C>(shared, statistics, O, chunks, exponent);
+        read_partials<C>(shared, PartialLoad{statistics, O, C::HS}, chunks, exponent);
         __syncthreads();
         if (d < C::HS) { x = merge_rows<C>(shared, C::parts, d, exponent); }
     }
@@ -297,11 +310,21 @@ template <class C> void decode(floatX* out, floatX* k_cache, floatX* v_cache, co
                      partials<C>(scratch, B, T, NH), T, max_length);
 }
 
+template <class Tiles> constexpr AttentionDecodeConfig decode_config(const char* name) {
+    return {name, Tiles::HS, sizeof(Shared<Tiles>), decode<Tiles>, decode_scratch_bytes<Tiles>};
+}
 template <int HS, int LANES, int WARPS, int STEPS, int CTAS>
 constexpr AttentionDecodeConfig decode_config(const char* name) {
-    using Tiles = DecodeTiles<HS, LANES, WARPS, STEPS, CTAS>;
-    return {name, HS, sizeof(Shared<Tiles>), decode<Tiles>, decode_scratch_bytes<Tiles>};
+    return decode_config<DecodeTiles<HS, LANES, WARPS, STEPS, CTAS>>(name);
 }
+#if !defined(PRECISION_FP32)
+// What serves a head size, here and in decode_step.cuh
+template <int HS> struct Serving;
+template <> struct Serving<32> { typedef DecodeTiles<32, 4, 8, 8, 2> Tiles; };
+template <> struct Serving<64> { typedef DecodeTiles<64, 8, 8, 8, 2> Tiles; };
+template <> struct Serving<96> { typedef DecodeTiles<96, 4, 8, 2, 2> Tiles; };
+template <> struct Serving<128> { typedef DecodeTiles<128, 8, 8, 4, 2> Tiles; };
+#endif
 // Names are keys of a chunk and warps of a CTA; or lanes of a key, where these are not the usual ones.
 static constexpr AttentionDecodeConfig decode_configs[] = {
 #if defined(PRECISION_FP32)
@@ -312,14 +335,14 @@ static constexpr AttentionDecodeConfig decode_configs[] = {
     decode_config<128, 8, 4, 2, 4>("32 keys 4 warps"),
 #endif
 #else
-    decode_config<32, 4, 8, 8, 2>("512 keys 8 warps"),   decode_config<64, 8, 8, 8, 2>("256 keys 8 warps"),
-    decode_config<96, 4, 8, 2, 2>("128 keys 8 warps"),   decode_config<128, 8, 8, 4, 2>("128 keys 8 warps"),
+    decode_config<Serving<32>::Tiles>("512 keys 8 warps"), decode_config<Serving<64>::Tiles>("256 keys 8 warps"),
+    decode_config<Serving<96>::Tiles>("128 keys 8 warps"), decode_config<Serving<128>::Tiles>("128 keys 8 warps"),
 #if __INCLUDE_LEVEL__ == 0 // for the sweep
-    decode_config<64, 8, 4, 8, 4>("128 keys 4 warps"),   decode_config<64, 8, 2, 8, 8>("64 keys 2 warps"),
-    decode_config<64, 8, 8, 4, 3>("128 keys 8 warps"),   decode_config<64, 8, 4, 4, 6>("64 keys 4 warps"),
-    decode_config<64, 8, 16, 8, 1>("512 keys 16 warps"), decode_config<64, 4, 8, 4, 2>("256 keys 4 lanes"),
-    decode_config<128, 8, 4, 4, 4>("64 keys 4 warps"),   decode_config<128, 16, 8, 8, 2>("128 keys 16 lanes"),
-    decode_config<32, 4, 4, 8, 4>("256 keys 4 warps"),   decode_config<96, 4, 4, 2, 4>("64 keys 4 warps"),
+    decode_config<64, 8, 4, 8, 4>("128 keys 4 warps"),     decode_config<64, 8, 2, 8, 8>("64 keys 2 warps"),
+    decode_config<64, 8, 8, 4, 3>("128 keys 8 warps"),     decode_config<64, 8, 4, 4, 6>("64 keys 4 warps"),
+    decode_config<64, 8, 16, 8, 1>("512 keys 16 warps"),   decode_config<64, 4, 8, 4, 2>("256 keys 4 lanes"),
+    decode_config<128, 8, 4, 4, 4>("64 keys 4 warps"),     decode_config<128, 16, 8, 8, 2>("128 keys 16 lanes"),
+    decode_config<32, 4, 4, 8, 4>("256 keys 4 warps"),     decode_config<96, 4, 4, 2, 4>("64 keys 4 warps"),
 #endif
 #endif
 };
