@@ -75,7 +75,7 @@ constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 constexpr int MAX_SLOTS = 32; // of the ring
 constexpr int MIN_SLOTS = 4;
 constexpr int CONSUMER_BARRIER = 1;
-constexpr int SUMS_BYTES = 8192; // of a group of tiles, or those of one tile
+constexpr int SUMS_BYTES = 8192; // of a group of tiles: 128 pairs of outputs; or those of one tile
 constexpr int MAX_CHUNKS = 4;    // of a segment
 constexpr int WORD_GROUP = 128;  // words of 32 vectors
 constexpr int COPIES = 4;        // of every word
@@ -595,7 +595,6 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
         int tile_bytes = WARPS * splits * p->B * 8 * (int)sizeof(float), group = CEIL_DIV(tiles, CTAs);
         p->vectors += stage == HEAD ? 0 : 8 * group;
         group = group * tile_bytes > SUMS_BYTES ? SUMS_BYTES / tile_bytes : group;
-        group = group * p->B * 4 * splits > CONSUMERS ? CONSUMERS / (p->B * 4 * splits) : group; // a pair a thread
         group = group < 1 ? 1 : group;
         p->stages[stage] = {OC[stage], tiles, parts, splits, group};
         p->sums_bytes = group * tile_bytes > p->sums_bytes ? group * tile_bytes : p->sums_bytes;
