@@ -148,7 +148,8 @@ def speed():
             f"| {thousands(row['mib']) if row['mib'] else '–'} | {row['steps']} after {row['warm_up']} |"
         )
     shown = dict.fromkeys(map(provenance, rows))  # each once, in order
-    return f"bf16, ours with `-r 1`, one run of each ([speed.csv]({path})): {'; '.join(shown)}.\n\n" + "\n".join(lines)
+    said = f"bf16, ours with its default of `-r`, which was 1 until b2deca9, one run of each ([speed.csv]({path}))"
+    return f"{said}: {'; '.join(shown)}.\n\n" + "\n".join(lines)
 
 
 def bits():

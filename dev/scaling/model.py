@@ -461,7 +461,10 @@ def table(header, rows):
 def assumptions(m, is_fitted):
     sources = dict(SOURCES)
     if is_fitted:
-        sources.update(interference="fitted to scaling.csv", step_ms="fitted to scaling.csv; its cause is not known")
+        sources.update(
+            interference="fitted to scaling.csv",
+            step_ms="fitted to scaling.csv: NVLink that is awake, and the slower GPU (dev/LOG.md)",
+        )
     rows = [[f"`{name}`", f"{getattr(m, name):.4g}", source] for name, source in sources.items()]
     return table(["", "value", "from"], rows)
 
