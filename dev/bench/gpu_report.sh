@@ -157,13 +157,14 @@ train() {
     ms=${mean%,*}
     attention=$(sed -n 's/^| attention *| \([^ ]*\) forward, \([^ ]*\) backward.*/\1,\2/p' "$run")
     row speed.csv flashgpt "${model%%t*}" "$B" "$T" "$attention" "$ms" "$(tokens_per_second "$B" "$T" "$ms")" "${mean#*,}" \
-        "$(sed -n 's/^| memory *| \([0-9]*\) MiB.*/\1/p' "$run")" $warm_up $timed
+        "$(sed -n 's/^| memory *| \([0-9]*\) MiB.*/\1/p' "$run")" "$(sed -n 's/^| recompute *| \([0-9]\) .*/\1/p' "$run")" \
+        $warm_up $timed
 }
 tokens_per_second() { awk -v n=$(($1 * $2)) -v ms="$3" 'BEGIN { printf "%.0f", n / ms * 1000 }'; }
 
 # speed_rows COMMAND...: the rows of speed.csv that it makes; of the committed ones those of other programs, shapes and variants stay
 speed_rows() {
-    head_of speed.csv program,model,B,T,attention_forward,attention_backward,ms,tok_s,mfu,mib,warm_up,steps
+    head_of speed.csv program,model,B,T,attention_forward,attention_backward,ms,tok_s,mfu,mib,recompute,warm_up,steps
     "$@"
     if [ -e "$results/speed.csv" ]; then
         awk -F, '{ key = $1 FS $2 FS $3 FS $4 FS $5 FS $6 } NR == FNR { made[key] = 1; next } FNR == 1 || !(key in made)' \
@@ -200,7 +201,7 @@ pytorch() {
         ms=$(sed -n 's/^mean \([0-9.]*\) ms.*/\1/p' "$out/torch_$sdpa.log")
         row speed.csv "$(sed -n 's/.*\(PyTorch [0-9]*\.[0-9]*\).*/\1/p' "$out/torch_$sdpa.log" | head -n 1)" d12 64 1024 "$sdpa" "$sdpa" \
             "$ms" "$(tokens_per_second 64 1024 "$ms")" "" "$(sed -n 's/.*, \([0-9]*\) MiB$/\1/p' "$out/torch_$sdpa.log")" \
-            $warm_up $timed
+            "" $warm_up $timed
     done
 }
 peers() { speed_rows pytorch; }

@@ -128,8 +128,8 @@ def speed():
     path = f"{H200}/speed.csv"
     rows = need(read_csv(path), path)
     lines = [
-        "| model, B × T | attention | ms a step | tokens/s | MFU | MiB | steps timed |",
-        "|---|---|---:|---:|---:|---:|---|",
+        "| model, B × T | attention | `-r` | ms a step | tokens/s | MFU | MiB | steps timed |",
+        "|---|---|---|---:|---:|---:|---:|---|",
     ]
     order = {model: n for n, model in enumerate(SIZES)}
 
@@ -143,13 +143,13 @@ def speed():
             attention += f", {row['attention_backward']} backward"
         name = f"`{attention}`" if ours else f"{row['program']}, torch.compile, {LIBRARIES.get(attention, attention)}"
         lines.append(
-            f"| {SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']} | {name} | {float(row['ms']):.1f} "
+            f"| {SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']} | {name} | {row['recompute'] or '–'} "
+            f"| {float(row['ms']):.1f} "
             f"| {thousands(row['tok_s'])} | {row['mfu'] + '%' if row['mfu'] else '–'} "
             f"| {thousands(row['mib']) if row['mib'] else '–'} | {row['steps']} after {row['warm_up']} |"
         )
     shown = dict.fromkeys(map(provenance, rows))  # each once, in order
-    said = f"bf16, ours with its default of `-r`, which was 1 until b2deca9, one run of each ([speed.csv]({path}))"
-    return f"{said}: {'; '.join(shown)}.\n\n" + "\n".join(lines)
+    return f"bf16, one run of each ([speed.csv]({path})): {'; '.join(shown)}.\n\n" + "\n".join(lines)
 
 
 def bits():

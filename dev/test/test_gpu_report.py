@@ -36,6 +36,7 @@ PROGRAMS = {
         x=250; n=0
         while [ $# -gt 0 ]; do case $1 in -x) x=$2;; -o) o=$2;; -n) n=$2;; esac; shift; done
         echo "| attention             | wgmma forward, mma backward      |"
+        echo "| recompute             | 0                                |"
         echo "| memory                | 23940 MiB                        |"
         for ((i = 1; i <= x; i++)); do
             if [ $i -le 50 ]; then ms=900.00; else ms=10$((i % 2)).00; fi
@@ -104,6 +105,7 @@ def test_every_section_writes_its_file(folder):
     assert [row["program"] for row in again] == ["PyTorch 2.11"] * 2 + ["flashgpt"] * len(shapes), again
     assert (speed[0]["ms"], speed[0]["tok_s"], speed[0]["mfu"]) == ("100.500", "652100", "51.2"), speed[0]
     assert (speed[0]["attention_forward"], speed[0]["attention_backward"], speed[0]["mib"]) == ("wgmma", "mma", "23940")
+    assert [row["recompute"] for row in (speed[0], speed[-1])] == ["0", ""]
     assert (speed[-1]["program"], speed[-1]["ms"], speed[-1]["tok_s"], speed[-1]["mib"]) == (
         *("PyTorch 2.11", "128.000", "512000", "31000"),
     )
