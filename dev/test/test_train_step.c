@@ -176,47 +176,59 @@ static void truncate_shards(void) {
     }
 }
 
+// A model and another one that should have the same steps, each with its loader
+typedef struct {
+    GPT2 whole, model;
+    DataLoader reference, d;
+    TrainStep expected, s;
+} Pair;
+static void pair_open(Pair* p, int shuffle) {
+    memset(p, 0, sizeof(*p));
+    p->whole.bad_micro = p->model.bad_micro = -1;
+    p->reference = open_loader(shuffle), p->d = open_loader(shuffle);
+    p->expected = step_of(&p->whole, &p->reference), p->s = step_of(&p->model, &p->d);
+}
+static void pair_close(Pair* p) {
+    train_step_free(&p->s);
+    train_step_free(&p->expected);
+    dataloader_close(&p->d);
+    dataloader_close(&p->reference);
+}
+
 // Token files that are cut off before step `bad`: a step that cannot read them is taken back to its beginning, however far it
 // had come, and is computed when they are whole again. `ahead`: steps begin ahead of the last one's end, and the files are
 // cut off after that or (2) while that is tried, which then did not begin the step. Returns how often it did not.
 static int a_step_without_data_is_taken_back(int shuffle, int bad, int ahead) {
     write_shards(3);
-    GPT2 whole, model;
+    Pair p;
     StepResult r;
-    memset(&whole, 0, sizeof(whole));
-    whole.bad_micro = -1;
-    model = whole;
-    DataLoader reference = open_loader(shuffle), d = open_loader(shuffle);
-    TrainStep expected = step_of(&whole, &reference), s = step_of(&model, &d);
+    pair_open(&p, shuffle);
     int failed = 0, same = 1, not_begun = 0;
-    reference.prefetch = 0; // reads nothing while the files are cut off
+    p.reference.prefetch = 0; // reads nothing while the files are cut off
     for (int step = 0; step < STEPS; step++) {
-        train_step_begin(&expected);
-        check(train_step_compute(&expected, &r));
+        train_step_begin(&p.expected);
+        check(train_step_compute(&p.expected, &r));
         if (step == bad && ahead < 2) { truncate_shards(); }
-        train_step_begin(&s);
-        if (train_step_compute(&s, &r) != STATUS_OK) {
+        train_step_begin(&p.s);
+        if (train_step_compute(&p.s, &r) != STATUS_OK) {
             failed += strstr(status_message(), "shard") != NULL;
-            train_step_rewind(&s);
-            same = same && same_position(&d, &expected.begin);
-            CHECK(ahead == 2 || train_step_compute(&s, &r) == STATUS_ERROR); // they are not whole yet
-            train_step_rewind(&s);
+            train_step_rewind(&p.s);
+            same = same && same_position(&p.d, &p.expected.begin);
+            CHECK(ahead == 2 || train_step_compute(&p.s, &r) == STATUS_ERROR); // they are not whole yet
+            train_step_rewind(&p.s);
             write_shards(3);
-            check(train_step_compute(&s, &r));
+            check(train_step_compute(&p.s, &r));
         }
-        same = same && model.digest == whole.digest;
+        same = same && p.model.digest == p.whole.digest;
         if (!ahead) { continue; }
         if (step == bad - 1 && ahead == 2) { truncate_shards(); }
-        train_step_ahead(&s);
-        not_begun += !s.ahead;
+        train_step_ahead(&p.s);
+        not_begun += !p.s.ahead;
         CHECK(status_now() == STATUS_OK);
         if (step == bad - 1 && ahead == 2) { write_shards(3); }
     }
     CHECK((failed == 1 || (ahead == 2 && failed == 0)) && same);
-    train_step_free(&s);
-    train_step_free(&expected);
-    dataloader_close(&d);
-    dataloader_close(&reference);
+    pair_close(&p);
     return not_begun;
 }
 
@@ -224,43 +236,36 @@ static int a_step_without_data_is_taken_back(int shuffle, int bad, int ahead) {
 // computed again. The loader that is given back stands where it would.
 static void steps_begin_ahead(int shards, int shuffle) {
     write_shards(shards);
-    GPT2 whole, model;
+    Pair p;
     StepResult r;
     NonFinite f;
-    memset(&whole, 0, sizeof(whole));
-    whole.bad_micro = -1;
-    model = whole;
-    DataLoader reference = open_loader(shuffle), d = open_loader(shuffle);
-    TrainStep expected = step_of(&whole, &reference), s = step_of(&model, &d);
+    pair_open(&p, shuffle);
     int same = 1, stands = 1, found = 1;
     for (int step = 0; step < STEPS; step++) {
-        train_step_begin(&expected);
-        check(train_step_compute(&expected, &r));
-        train_step_begin(&s);
-        check(train_step_gradients(&s));
-        train_step_ahead(&s);
-        same = same && model.digest == whole.digest && s.ahead;
+        train_step_begin(&p.expected);
+        check(train_step_compute(&p.expected, &r));
+        train_step_begin(&p.s);
+        check(train_step_gradients(&p.s));
+        train_step_ahead(&p.s);
+        same = same && p.model.digest == p.whole.digest && p.s.ahead;
         if (step % 5 == 2) {
-            train_step_give_back(&s);
-            train_step_begin(&expected); // of the next step
-            stands = stands && same_position(&d, &expected.begin);
+            train_step_give_back(&p.s);
+            train_step_begin(&p.expected); // of the next step
+            stands = stands && same_position(&p.d, &p.expected.begin);
         }
         if (step % 7 == 3) {
-            model.bad_micro = step % ACCUMULATION;
-            check(train_step_find_non_finite(&s, &f));
+            p.model.bad_micro = step % ACCUMULATION;
+            check(train_step_find_non_finite(&p.s, &f));
             found = found && f.again && strstr(f.text, "forward: encoded, micro-step ") != NULL;
-            model.bad_micro = -1;
+            p.model.bad_micro = -1;
         }
-        same = same && (step % 7 != 3 || !s.ahead);
+        same = same && (step % 7 != 3 || !p.s.ahead);
     }
     CHECK(same);
     CHECK(stands);
     CHECK(found);
-    CHECK(model.wrong == 0);
-    train_step_free(&s);
-    train_step_free(&expected);
-    dataloader_close(&d);
-    dataloader_close(&reference);
+    CHECK(p.model.wrong == 0);
+    pair_close(&p);
 }
 
 int main(void) {
