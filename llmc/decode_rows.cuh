@@ -1,6 +1,6 @@
 /*
 What a decoder does with rows of channels beside multiplying them: embedding, LayerNorm, and what moves a prompt's rows into the
-caches. A row's bits depend on the row alone: one warp normalises it, whatever kernel that warp is in.
+caches. A row's bits depend on the row alone: every kernel that normalises one adds it up in the order of normalise_row.
 */
 #ifndef LLMC_DECODE_ROWS_CUH
 #define LLMC_DECODE_ROWS_CUH

@@ -168,8 +168,8 @@ load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, in
 template <class C, bool loads_qk>
 __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, const CUtensorMap* dout,
                                const CUtensorMap* out, const BackwardProblem& p, const BackwardScratch& scratch) {
-    // The statistics kernel has ended: lse, minus_D, dq_counts and work_counter are there. The other roles begin with a work item
-    // from here, and need no wait of their own.
+    // The statistics kernel has ended: lse, its rows of minus_D and all counts are there. The other roles begin with a work
+    // item from here, and need no wait of their own.
     griddepcontrol_wait();
     uint32_t t = 0; // step, over all work items
     for (uint32_t n = 0;; n++) {

@@ -468,8 +468,8 @@ __device__ inline void attend_chunk(const Step& p, const Place& at, int b, int h
     Word* out = p.words + 4 * words;
     const int channel = b * p.C + h * HS + d; // of the output
     const Word* qkv = words_to_read(p) + words;
-    if (length < 0 && c == 0 && d < HS &&
-        d % 2 == 0) { // takes no part; but the words of the layer before must have been read
+    // A sequence that takes no part: the words of the layer before must have been read all the same.
+    if (length < 0 && c == 0 && d < HS && d % 2 == 0) {
         x128 vector[1];
         receive(vector, qkv, at.tag, b * 3 * p.C + h * HS + d / 8 * 8, 8, p.B * 3 * p.C);
         send(p, out + word_of(channel), 0, at.tag);

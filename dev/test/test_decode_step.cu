@@ -21,8 +21,8 @@ static void words_are_places(void) {
         halves &= word_of(e + 4) == word_of(e) + WORD_GROUP / 2;
     }
     CHECK(once && halves);
-    for (int B = 1; B <= MAX_ROWS;
-         B++) { // the last word of B rows of k C elements is one of k times those of B rows of C
+    // the last word of B rows of k C elements is one of k times those of B rows of C
+    for (int B = 1; B <= MAX_ROWS; B++) {
         for (int k : {1, 3, 4}) {
             CHECK((size_t)word_of(B * k * 1600 - 2) < k * exchange_words_of_rows(B, 1600));
             CHECK((size_t)word_of(B * k * 416 - 2) < k * exchange_words_of_rows(B, 416));
