@@ -1220,13 +1220,18 @@ static void test_tuned(Matmul* mm, const MatmulAlgorithm* a) {
     check_close("a tuned GEMM", out, parts);
 }
 
-// The MLP's groups as they train against the baseline, and gelu(pre) of fc and dgelu against the kernel alone, bit for bit.
-static void test_mlp_groups(Matmul* mm, int R, int C) {
-    const size_t n = (size_t)R * C, large = 4 * n, weights = (size_t)4 * C * C;
+static int gpu_capability(void) {
     int device, major, minor;
     cuda_check(cudaGetDevice(&device));
     cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    return 10 * major + minor;
+}
+
+// The MLP's groups as they train against the baseline, and gelu(pre) of fc and dgelu against the kernel alone, bit for bit.
+static void test_mlp_groups(Matmul* mm, int R, int C) {
+    const size_t n = (size_t)R * C, large = 4 * n, weights = (size_t)4 * C * C;
+    const int capability = gpu_capability();
     TensorX inp(n), weight(weights), bias(4 * C), dout(n), pre(large), act(large), again(large), dpre(large);
     TensorX base_pre(large), base_act(large), base_dpre(large), alone(large);
     TensorF dbias(4 * C), base_dbias(4 * C);
@@ -1234,10 +1239,10 @@ static void test_mlp_groups(Matmul* mm, int R, int C) {
     for (TensorX* x : {&inp, &weight, &bias, &dout}) { fill_kernel<<<1024, 256>>>(x->data, x->n, seed++); }
     for (TensorF* x : {&dbias, &base_dbias}) { cuda_check(cudaMemset(x->data, 0, x->bytes())); }
     const MatmulSizes sizes = {R, 4 * C, C, 0};
-    size_t bytes = matmul_scratch_bytes_on(10 * major + minor, nullptr, MATMUL_DGELU, sizes);
-    bytes = std::max(bytes, matmul_scratch_bytes_on(10 * major + minor, "cublaslt", MATMUL_DGELU, sizes));
+    size_t bytes = matmul_scratch_bytes_on(capability, nullptr, MATMUL_DGELU, sizes);
+    bytes = std::max(bytes, matmul_scratch_bytes_on(capability, "cublaslt", MATMUL_DGELU, sizes));
     TensorF scratch(bytes / sizeof(float));
-    MatmulGroups g = {{mm, scratch.data}, 10 * major + minor, 0};
+    MatmulGroups g = {{mm, scratch.data}, capability, 0};
     matmul_fc(&g, nullptr, pre.data, act.data, inp.data, weight.data, bias.data, R, C);
     matmul_fc(&g, "cublaslt", base_pre.data, base_act.data, inp.data, weight.data, bias.data, R, C);
     gelu_forward(alone.data, pre.data, large, 0);
@@ -1260,14 +1265,6 @@ static void test_mlp_groups(Matmul* mm, int R, int C) {
     matmul_dgelu(&g, nullptr, dpre.data, again.data, base_dbias.data, dout.data, weight.data, pre.data, R, C);
     wait_for_gpu();
     check_same_bits("dpre without gelu", dpre, base_dpre.bits());
-}
-
-static int gpu_capability(void) {
-    int device, major, minor;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    return 10 * major + minor;
 }
 
 // A row of the unnormalised softmax: what is expected of its loss, and how far a loss and an exponential may be off
