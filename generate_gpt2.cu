@@ -5,10 +5,10 @@ llmc/generate.h, which the CPU shares.
 
 A step, for one token of every active sequence, is a CUDA graph of 5 kernels a layer, the head, and before them the sampler:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
-Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). Of few sequences all that follows
-the sampler is one kernel (decode_step.cuh), with the same bits. The host reads a step's tokens from page-locked memory as soon as
-they are sampled, and launches the next step while the GPU computes this one's logits. Prompts go through the same kernels, many
-rows at a time, and through the training's attention. Every sum over a row has an order of its own.
+Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). Of few sequences all that
+follows the sampler is one kernel (decode_step.cuh), with the same bits. The host reads a step's tokens from page-locked memory
+as soon as they are sampled, and launches the next step while the GPU computes this one's logits. Prompts go through the same
+kernels, many rows at a time, and through the training's attention. Every sum over a row has an order of its own.
 */
 #ifndef ATTENTION_BACKWARD
 #define ATTENTION_BACKWARD naive // never launched: what compiles fastest

@@ -46,9 +46,9 @@ __device__ inline x128 decode_row_normalised(const x128& v, float mean, float rs
     return y;
 }
 
-// y = (x - mean) * rstd * weight + bias of one row (C), by a warp. staged: where the row stands meanwhile, chunk by chunk of 32
-// columns, `stride` elements from one to the next; out: the same, of the result; it may be staged. A lane adds its vectors of 16
-// bytes one after the other, each in pairs.
+// y = (x - mean) * rstd * weight + bias of one row (C), by a warp. staged: where the row stands meanwhile, chunk by chunk of
+// 32 columns, `stride` elements from one to the next; out: the same, of the result; it may be staged. A lane adds its vectors of
+// 16 bytes one after the other, each in pairs.
 __device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* staged, size_t stride, const floatX* x,
                                      const floatX* weight, const floatX* bias, int C, int lane) {
     constexpr int K = x128::size;

@@ -1,15 +1,16 @@
 /*
 A step of the decoder in one kernel, for a few sequences: all layers of one token each, and the head. sm_90a, 16 bit.
 
-One CTA on each SM, all at once. A producer warp copies the CTA's rows of every matrix, in the order of use, by TMA into a ring of
-slots (full, empty): it waits for no activation, so the memory does not rest between layers. Eight warps multiply as
-decode_matmul.cuh says and attend with the functions of attention_decode_split.cu: the same sums in the same order, the same bits.
+One CTA on each SM, all at once. A producer warp copies the CTA's rows of every matrix, in the order of use, by TMA into a ring
+of slots (full, empty): it waits for no activation, so the memory does not rest between layers. Eight warps multiply as
+decode_matmul.cuh says and attend with the functions of attention_decode_split.cu: the same sums in the same order, the same
+bits.
 
-CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier, no
-fence, no flag beside the data (as NCCL's LL protocol). Each of these begins when all of the one before it is there:
+CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
+no fence, no flag beside the data (as NCCL's LL protocol). Each of these begins when all of the one before it is there:
     x -> qkv -> attention output -> x + attproj -> gelu(fc) -> x of the next layer
-A word is overwritten a layer later. By then all have read it, as whoever reads a vector publishes a part of a later one after that,
-and whoever publishes has waited for the vector before it, also where it has nothing to add.
+A word is overwritten a layer later. By then all have read it, as whoever reads a vector publishes a part of a later one after
+that, and whoever publishes has waited for the vector before it, also where it has nothing to add.
 */
 #ifndef DECODE_STEP_CUH
 #define DECODE_STEP_CUH
@@ -213,8 +214,8 @@ __device__ inline void load_parameters(floatX* to, const Step& p, int l, int thr
     mma::cp_async_commit_group();
 }
 
-// Rows of x, normalised, to input (chunks, B, 32): a thread has a vector of each row, and a warp the statistics of one. The sums
-// are those of normalise_row. embedded: the rows are the embedded tokens.
+// Rows of x, normalised, to input (chunks, B, 32): a thread has a vector of each row, and a warp the statistics of one. The
+// sums are those of normalise_row. embedded: the rows are the embedded tokens.
 template <class Tiles> __device__ inline void receive_normalised(const Step& p, const Place& at, const Word* words,
                                                                  bool embedded, const floatX* norm, int thread) {
     int vectors = p.C / 8, warp = thread / 32, lane = thread % 32, c = thread * 8;
@@ -300,7 +301,7 @@ template <int S> struct Segments {
     }
 };
 
-// The tiles of a group, to sums (tiles, segments, B, 8). Lane (r, q) has row r of a tile, and of the input where that has so many.
+// The tiles of a group, to sums (tiles, segments, B, 8). Lane (r, q) has row r of a tile, and of the input where it has so many.
 template <class Tiles, int S> __device__ inline void
 multiply(const Step& p, Place& at, float* sums, const Segments<S>& segments, int slots, int parts, int warp, int lane) {
     int r = lane / 4, q = lane % 4, slot_sums = WARPS * S * p.B * 8;
@@ -454,8 +455,8 @@ struct PartialWords {
     }
 };
 
-// One chunk of a head of a sequence. The CTA of a head's last chunk merges them: it waits for chunks before its own alone, which
-// every CTA takes first.
+// One chunk of a head of a sequence. The CTA of a head's last chunk merges them: it waits for chunks before its own alone,
+// which every CTA takes first.
 template <class Tiles>
 __device__ inline void attend_chunk(const Step& p, const Place& at, int b, int h, int c, int thread) {
     constexpr int HS = Tiles::HS;
