@@ -124,15 +124,27 @@ static inline int matmul_config_of_(const cublasLtMatmulAlgo_t* algorithm, cubla
     return value;
 }
 template <class V>
-static inline Status matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t name, V v) {
-    return cublas_try(cublasLtMatmulAlgoConfigSetAttribute(algorithm, name, &v, sizeof(v)));
+static inline bool matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t name, V v) {
+    return cublasLtMatmulAlgoConfigSetAttribute(algorithm, name, &v, sizeof(v)) == CUBLAS_STATUS_SUCCESS;
+}
+
+// Gives an algorithm a tile, a cluster and a custom option. Returns whether the library knows them and can run the plan with them
+// in the workspace there is; that it cannot is no error.
+static inline bool matmul_vary_(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm, int tile, int cluster,
+                                int custom) {
+    cublasLtMatmulHeuristicResult_t result;
+    return matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tile) &&
+           matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster) &&
+           matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)custom) &&
+           cublasLtMatmulAlgoCheck(mm->handle, p->desc, p->a, p->b, p->d, p->d, algorithm, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= MATMUL_WORKSPACE;
 }
 
 // Replaces the library's first choice by that of matmul_algorithms.h, where there is one that the library can run.
 static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
     const MatmulShape* s = &p->shape;
     const MatmulAlgorithm* tuned = matmul_algorithm(s->m, s->n, s->k, s->transpose_a, s->transpose_b);
-    cublasLtMatmulHeuristicResult_t result;
     cublasLtMatmulAlgo_t algorithm = p->algorithm;
     const int plain = s->epilogue == CUBLASLT_EPILOGUE_DEFAULT || s->epilogue == CUBLASLT_EPILOGUE_BIAS;
     if (tuned == NULL || !plain || sizeof(floatX) == 4 || s->out_type == CUDA_R_32F) { return STATUS_OK; }
@@ -140,15 +152,7 @@ static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
         matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) {
         return status_now();
     }
-    matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tuned->tile);
-    matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)tuned->cluster);
-    matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)tuned->custom);
-    TRY(status_now());
-    if (cublasLtMatmulAlgoCheck(mm->handle, p->desc, p->a, p->b, p->d, p->d, &algorithm, &result) ==
-            CUBLAS_STATUS_SUCCESS &&
-        result.workspaceSize <= MATMUL_WORKSPACE) {
-        p->algorithm = algorithm;
-    }
+    if (matmul_vary_(mm, p, &algorithm, tuned->tile, tuned->cluster, tuned->custom)) { p->algorithm = algorithm; }
     return STATUS_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "llmc/matmul.cuh"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -110,15 +111,7 @@ struct Search {
     }
     void vary(int tile, int cluster, int custom) {
         cublasLtMatmulAlgo_t algorithm = plan.algorithm;
-        cublasLtMatmulHeuristicResult_t result;
-        matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tile);
-        matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster);
-        matmul_config_(&algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)custom);
-        if (cublasLtMatmulAlgoCheck(mm->handle, plan.desc, plan.a, plan.b, plan.d, plan.d, &algorithm, &result) ==
-                CUBLAS_STATUS_SUCCESS &&
-            result.workspaceSize <= MATMUL_WORKSPACE) {
-            add(algorithm);
-        }
+        if (matmul_vary_(mm, &plan, &algorithm, tile, cluster, custom)) { add(algorithm); }
     }
 
     bool run(const Candidate& c, bool adds) {
@@ -147,6 +140,8 @@ struct Search {
         for (Candidate& c : candidates) { c.ms = time(c, 0.001, 0.002); }
         std::sort(candidates.begin() + 1, candidates.end(),
                   [](const Candidate& x, const Candidate& y) { return x.ms < y.ms; });
+        if (!std::isfinite(candidates[0].ms)) { fatal("%s: cuBLASLt's first choice does not run", gemm.name); }
+        while (!std::isfinite(candidates.back().ms)) { candidates.pop_back(); } // the last are those that cannot run
         candidates.resize(std::min(candidates.size(), (size_t)1 + FINALISTS));
         for (Candidate& c : candidates) { c.ms = time(c, 0.2, 0.25); }
     }
@@ -206,8 +201,10 @@ static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char*
 
 int main(int argc, char** argv) {
     int R, C;
-    if (argc < 2 || sscanf(argv[1], "%d,%d", &R, &C) != 2 || R < 1 || C < 8 || C % 8 != 0) {
-        fatal("usage: gemm_algorithms R,C [GEMM ...], rows of tokens and channels, C a multiple of 8, as 65536,768");
+    if (argc < 2 || sscanf(argv[1], "%d,%d", &R, &C) != 2 || R < 1 || C < 8 || C % 8 != 0 ||
+        C > PADDED_VOCABULARY / 4) { // or 4 C channels were more than the tensors hold
+        fatal("usage: gemm_algorithms R,C [GEMM ...], as 65536,768: rows of tokens; channels, a multiple of 8 up to %d",
+              PADDED_VOCABULARY / 4);
     }
     std::vector<StepGemm> gemms;
     for (const StepGemm& gemm : gemms_of_step(R, C)) {
