@@ -14,7 +14,6 @@ llmc/bucket_exchange.cuh says. The training loop is trainer_main in llmc/trainer
 #include "dev/cuda/attention.cuh"
 #include "dev/cuda/doctor.cuh"
 #include "dev/cuda/matmul.cuh"
-#include "llmc/gelu.cuh"
 #include "llmc/classifier.cuh"
 #include "llmc/adamw.cuh"
 #include "llmc/bucket_exchange.cuh"

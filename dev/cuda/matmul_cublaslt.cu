@@ -1,7 +1,7 @@
 /*
-cuBLASLt's GEMMs by llmc/matmul.cuh and the separate kernels of llmc, called as train_gpt2.cu calls them without -ge: the
-baseline that every other variant is measured against. Of the library's epilogues only the bias is used. Algorithms are those
-of llmc/matmul.cuh.
+cuBLASLt's GEMMs by llmc/matmul.cuh and the separate kernels of llmc: the baseline that every other variant is measured against,
+and what trains where matmul_choice.h names no other. Of the library's epilogues only the bias is used. Algorithms are those of
+llmc/matmul.cuh.
 */
 #ifndef MATMUL_CUBLASLT_CU
 #define MATMUL_CUBLASLT_CU
