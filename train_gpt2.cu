@@ -130,10 +130,16 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
         size_add(gpt2_factors_bytes(R), matmul_scratch_bytes_on(gpu.capability, NULL, MATMUL_CLASSIFIER,
                                                                 {R, C, config.padded_vocab_size, config.vocab_size})),
         matmul_scratch_bytes_on(gpu.capability, gpt2_dgelu_variant(settings), MATMUL_DGELU, {R, 4 * C, C, 0}),
-        matmul_scratch_bytes_on(gpu.capability, NULL, MATMUL_WEIGHT, {R, C, 3 * C, 0}),
         layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
     size_t largest = 0;
     for (size_t bytes : sizes) { largest = bytes > largest ? bytes : largest; }
+    for (MatmulGroup group : {MATMUL_INPUT, MATMUL_WEIGHT}) {
+        for (int n = 0; n < NUM_MATMUL_LAYER; n++) {
+            MatmulSizes gemm = matmul_layer_sizes(n, {R, C, C, 0});
+            size_t bytes = matmul_scratch_bytes_on(gpu.capability, NULL, group, gemm);
+            largest = bytes > largest ? bytes : largest;
+        }
+    }
     return largest;
 }
 
