@@ -361,8 +361,8 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     return STATUS_OK;
 }
 
-// What the backward pass of a layer takes at least: its GEMMs of 24 C^2 FLOPs a token and forward pass, twice, at the peak of the
-// tensor cores in 16 bit
+// What the backward pass of a layer takes at least: its GEMMs of 24 C^2 FLOPs a token and forward pass, twice, at the peak of
+// the tensor cores in 16 bit
 static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
     int kilohertz = 0, flops_per_clock = model->device.major >= 9 ? 4096 : 2048; // of an SM; no GPU of these has more
     double C = model->info.config.channels;
@@ -946,8 +946,8 @@ static Status gpt2_backward_embedding(GPT2* model, float* dwte, const int* input
     return status_now();
 }
 
-// From lnf the losses, its gradient in acts.dbtc, and wte's. The rows of the logits' gradient may lack factors: the products take
-// them, of dlogits wte the rows of the result, of dlogits^T lnf those of lnf.
+// From lnf the losses, its gradient in acts.dbtc, and wte's. The rows of the logits' gradient may lack factors: the products
+// take them, of dlogits wte the rows of the result, of dlogits^T lnf those of lnf.
 static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float gradient_scale, int BT) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;

@@ -98,8 +98,8 @@ static inline Status exchange_create(BucketExchange* x, Comm* comm, const Parame
     return STATUS_OK;
 }
 
-// The last layer that others are held for, of exchanges and backward passes that take so many seconds a layer: the layers below it
-// hide all of them.
+// The last layer that others are held for, of exchanges and backward passes that take so many seconds a layer: the layers below
+// it hide all of them.
 static inline int exchange_hold(int layers, double exchange, double backward) {
     double hidden = ceil(layers * exchange / backward);
     return hidden < layers ? (hidden > 1.0 ? (int)hidden : 1) : layers;
@@ -131,8 +131,8 @@ static inline Status exchange_measure_(BucketExchange* x, double* seconds) {
     return status == STATUS_OK ? status_now() : status;
 }
 
-// Has copy engines exchange gradients and weights, where all processes can read each other's. layer_seconds: what the backward pass
-// of a layer takes at least.
+// Has copy engines exchange gradients and weights, where all processes can read each other's. layer_seconds: what the backward
+// pass of a layer takes at least.
 static inline Status exchange_open_peers(BucketExchange* x, float* grads, void* weights, double layer_seconds) {
     void* blocks[PEER_BLOCKS];
     double byte_seconds = 0.0;

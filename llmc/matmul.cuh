@@ -94,8 +94,8 @@ template <class V> static inline Status matmul_prefer_(cublasLtMatmulPreference_
     return cublas_try(cublasLtMatmulPreferenceSetAttribute(preference, name, &v, sizeof(v)));
 }
 
-// The algorithm: cuBLASLt's first choice among those that add the parts of a split K in fp32, not in D's 16 bit, and before they
-// add C, not part by part to D in place.
+// The algorithm: cuBLASLt's first choice among those that add the parts of a split K in fp32, not in D's 16 bit, and before
+// they add C, not part by part to D in place.
 static inline Status matmul_choose_(Matmul* mm, MatmulPlan* p) {
     cublasLtMatmulPreference_t preference;
     const uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, as_d = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
@@ -128,8 +128,8 @@ static inline bool matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmu
     return cublasLtMatmulAlgoConfigSetAttribute(algorithm, name, &v, sizeof(v)) == CUBLAS_STATUS_SUCCESS;
 }
 
-// Gives an algorithm a tile, a cluster and a custom option. Returns whether the library knows them and can run the plan with them
-// in the workspace there is; that it cannot is no error.
+// Gives an algorithm a tile, a cluster and a custom option. Returns whether the library knows them and can run the plan with
+// them in the workspace there is; that it cannot is no error.
 static inline bool matmul_vary_(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm, int tile, int cluster,
                                 int custom) {
     cublasLtMatmulHeuristicResult_t result;

@@ -1,8 +1,8 @@
-// Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [GEMM ...], R rows of tokens in a model of C
-// channels, all of them or those named; 5 s each on an H200. Of each GEMM the library's choices for it, and its first choice with
-// other tiles, clusters and custom options as far as it can run them, are timed for 2 ms. Then the fastest and the first choice
-// run alone for .2 s each and are timed for .25 s, so at the power limit, and their outputs are compared with the first choice's.
-// A line of CSV for each of those; llmc/matmul_algorithms.h has the winners.
+// Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [GEMM ...], R rows of tokens in a model
+// of C channels, all of them or those named; 5 s each on an H200. Of each GEMM the library's choices for it, and its first
+// choice with other tiles, clusters and custom options as far as it can run them, are timed for 2 ms. Then the fastest and the
+// first choice run alone for .2 s each and are timed for .25 s, so at the power limit, and their outputs are compared with the
+// first choice's. A line of CSV for each of those; llmc/matmul_algorithms.h has the winners.
 #include "llmc/matmul.cuh"
 
 #include <algorithm>

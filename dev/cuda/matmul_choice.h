@@ -73,7 +73,8 @@ static inline int matmul_measured(MatmulSizes s) {
 // qkv's weight gradient, whose bias gradient costs no pass over dout
 static inline int matmul_measured_qkv(MatmulSizes s) { return s.R >= 8192 && s.IN == 768 && s.OUT == 3 * s.IN; }
 
-// The first row that fits serves. fc and dgelu have the same gelu, bit for bit (llmc/gelu.cuh): -r 1 computes it again in dgelu.
+// The first row that fits serves. fc and dgelu have the same gelu, bit for bit (llmc/gelu.cuh): with -r 1 it is dgelu that
+// computes it again.
 MATMUL_TABLE MatmulRule matmul_rules[] = {
     {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
     {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},

@@ -216,8 +216,8 @@ template <class F> struct Elementwise {
     }
 };
 
-// 2^((D - target_logits) log2 e + TARGET_EXPONENT), and its sum over the tile's columns for each row: unnormalised softmax, whose
-// element of the row's target is 2^TARGET_EXPONENT. Padding is 0.
+// 2^((D - target_logits) log2 e + TARGET_EXPONENT), and its sum over the tile's columns for each row: unnormalised softmax,
+// whose element of the row's target is 2^TARGET_EXPONENT. Padding is 0.
 constexpr float TARGET_EXPONENT = -24;
 __device__ inline float target_offset(float target_logit) { return fmaf(-target_logit, LOG2_E, TARGET_EXPONENT); }
 

@@ -678,8 +678,8 @@ static void test_adamw(size_t n, bool with_master) {
     CHECK(guard.counted() == 0);
 }
 
-// Parts that several processes own, each with its shard's moments and masters, get the bits of the whole; weight decay ends within
-// a part; where there are no masters the random bits follow from the offset, also beyond 2^32.
+// Parts that several processes own, each with its shard's moments and masters, get the bits of the whole; weight decay ends
+// within a part; where there are no masters the random bits follow from the offset, also beyond 2^32.
 static void test_adamw_parts(size_t n, bool with_master, size_t offset) {
     Guard guard(1, 1);
     Numbers start = numbers(n, 1, 1);
@@ -1141,8 +1141,8 @@ __global__ void differences_kernel(unsigned long long* count, const float* a, co
     }
 }
 
-// A weight gradient that is added in place has the bits of one that overwrites, added afterwards: so a leaf of the gradient tree
-// may be added to its neighbour by the GEMM itself. cuBLASLt may split K.
+// A weight gradient that is added in place has the bits of one that overwrites, added afterwards: so a leaf of the gradient
+// tree may be added to its neighbour by the GEMM itself. cuBLASLt may split K.
 static void test_accumulation(Matmul* mm, size_t BT, size_t C, size_t OC) {
     size_t available = 0, total = 0, n = OC * C, needed = BT * (C + OC) * sizeof(floatX) + 3 * n * sizeof(float);
     cuda_check(cudaMemGetInfo(&available, &total));
