@@ -364,7 +364,8 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
 // What the backward pass of a layer takes at least: its GEMMs of 24 C^2 FLOPs a token and forward pass, twice, at the peak of
 // the tensor cores in 16 bit
 static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
-    int kilohertz = 0, flops_per_clock = model->device.major >= 9 ? 4096 : 2048; // of an SM; no GPU of these has more
+    int kilohertz = 0, major = model->device.major;
+    int flops_per_clock = major >= 10 ? 8192 : major == 9 ? 4096 : 2048; // of an SM, of the largest GPUs of each
     double C = model->info.config.channels;
     cuda_try(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, gpt2_device));
     return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
