@@ -23,7 +23,18 @@ import sys
 import tempfile
 import time
 
-from soak_trial import ROOT, Failure, claim, files_of, newest_step, processes_with, read_log, same_files, steps_done
+from soak_trial import (
+    ROOT,
+    Failure,
+    await_unlocked,
+    claim,
+    files_of,
+    newest_step,
+    processes_with,
+    read_log,
+    same_files,
+    steps_done,
+)
 
 STEPS = 12
 TIMEOUT = 12  # --fault-timeout: 6.5 s of silence, which a busy machine may come near, and 5 s to end
@@ -128,6 +139,7 @@ class Trial:
             time.sleep(0.02)  # a launcher that was killed has ended before its processes
             left = processes_with(self.folder)
         claim(not left, f"{len(left)} processes are left: {' '.join(map(str, left))}")
+        await_unlocked(self.folder)
         if within is not None:
             claim(os.path.exists(self.mark), f"the fault did not happen: {self.said()}")
             seconds = time.time() - os.path.getmtime(self.mark)

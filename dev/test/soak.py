@@ -34,6 +34,7 @@ from soak_trial import (
     Skipped,
     Trial,
     Watch,
+    await_unlocked,
     check_end,
     check_files,
     check_moment,
@@ -518,6 +519,7 @@ def await_nobody(trial, seconds):
     while left := processes_with(trial.folder):
         claim(time.monotonic() < end, f"{len(left)} processes are left")
         time.sleep(0.01)
+    await_unlocked(trial.folder)
 
 
 def case_several(trial):

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import filecmp
 import os
 import random
@@ -55,6 +56,22 @@ def processes_with(text):
         if text in line and state not in "ZX" and int(name) != os.getpid():
             found[int(name)] = line
     return found
+
+
+def await_unlocked(folder):
+    """Waits until nobody holds a run's lock: a process that ends loses its command line before its files are closed."""
+    path = os.path.join(folder, "lock")
+    if not os.path.exists(path):
+        return
+    end = time.monotonic() + 10
+    with open(path, encoding="utf-8") as f:
+        while True:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                claim(time.monotonic() < end, f"{path} is still held, by nobody that is seen")
+                time.sleep(0.01)
 
 
 # ----------------------------------------------------------------------------
