@@ -157,7 +157,7 @@ def flash(folder, module, flag):
     sys.path.insert(0, str(folder))
     try:
         function = importlib.import_module(module).flash_attn_func
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, OSError) as error:
         fail(f"{flag} {folder}: no {module}.flash_attn_func there: {error}")
     return [
         lambda q, k, v, deterministic=deterministic: function(q, k, v, causal=True, deterministic=deterministic)
@@ -346,16 +346,18 @@ def shape_of(text):
     return tuple(map(int, numbers))
 
 
-def works(peer, inputs, shape):
-    """Whether the peer serves the shape; a line where it does not."""
+def works(peer, inputs, shape, stream):
+    """Whether the peer serves the shape, and in a CUDA graph; a line where it does not, whatever it raises."""
     try:
         trial = PeerOnInputs(peer, *inputs)
-        trial.forward()
-        trial.backward()
+        Replays([trial.forward], stream)
+        trial.forward()  # the graph's memory went with it
+        Replays([trial.backward], stream)
         return True
-    except RuntimeError as error:
+    except Exception as error:  # noqa: BLE001 (a library raises what it likes, and the others go on)
         torch.use_deterministic_algorithms(False)
-        print(f"{peer.name}: left out at {shape_text(shape)}: {str(error).splitlines()[0]}")
+        why = next(iter(str(error).splitlines()), "no reason given")
+        print(f"{peer.name}: left out at {shape_text(shape)}: {type(error).__name__}: {why}")
         return False
 
 
@@ -372,7 +374,7 @@ def measure(library, peers, shape, modes, meter, order):
     with torch.cuda.stream(stream):
         entrants = {OURS: [Ours(library, shape, *x) for x in inputs]}
         for peer in peers:
-            if works(peer, inputs[0], shape):
+            if works(peer, inputs[0], shape, stream):
                 entrants[peer.name] = [PeerOnInputs(peer, *x) for x in inputs]
         for direction, flops in FLOPS.items():
             # graphs of 2 ms or more at 300 TFLOP/s, but of no more than 200 launches

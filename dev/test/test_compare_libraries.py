@@ -161,6 +161,10 @@ def error_of(*arguments):
 
 
 class FakeTorch:
+    @staticmethod
+    def use_deterministic_algorithms(wanted):
+        assert not wanted
+
     class cuda:
         available = True
 
@@ -190,6 +194,36 @@ def test_errors_are_one_line(folder):
         assert str(ended.code).startswith(f"error: --flash3 {folder}: no no_such_flash_attention"), ended.code
     else:
         raise AssertionError("a folder without FlashAttention went unnoticed")
+
+
+def test_a_peer_that_raises_anything_is_left_out(folder):
+    class Raising:
+        def __init__(self, peer, error):
+            self.error = error
+
+        def forward(self):
+            if self.error:
+                raise self.error
+
+        backward = forward
+
+    def says(error):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            served = compare_libraries.works(compare_libraries.Peer("FA9", True, None), [error], (1, 8, 2, 64), None)
+        return served, output.getvalue()
+
+    kept = compare_libraries.torch, compare_libraries.PeerOnInputs, compare_libraries.Replays
+    compare_libraries.torch, compare_libraries.PeerOnInputs = FakeTorch, Raising
+    compare_libraries.Replays = lambda calls, stream: [call() for call in calls]
+    try:
+        assert says(None) == (True, "")
+        for error in (AssertionError(), TypeError("no such argument\nsecond line"), RuntimeError("no kernel")):
+            served, line = says(error)
+            assert not served and line.count("\n") == 1 and line.startswith("FA9: left out at 1,8,2,64: "), line
+            assert type(error).__name__ in line and "second" not in line, line
+    finally:
+        compare_libraries.torch, compare_libraries.PeerOnInputs, compare_libraries.Replays = kept
 
 
 def test_a_library_of_this_folder_is_loaded_by_its_name(folder):
