@@ -19,8 +19,6 @@ typedef struct {
     double load_seconds;
 } GenerateModel;
 
-#define TOKENIZER_FILE "gpt2_tokenizer.bin"
-
 // Where the tokenizer is: --tokenizer, or the model's folder where it has one, or the project's file.
 static inline const char* generate_tokenizer_path_(const Options* o, char* text, size_t size) {
     if (o->tokenizer != NULL) {
@@ -54,7 +52,7 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
               "--tokenizer names another",
               tokenizer);
     }
-    tokenizer_load(&m->tokenizer, tokenizer, m->config.vocab_size);
+    (encodes ? tokenizer_load : tokenizer_load_to_decode)(&m->tokenizer, tokenizer, m->config.vocab_size);
     m->load_seconds = wall_seconds() - begin;
 }
 

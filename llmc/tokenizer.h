@@ -14,6 +14,8 @@ character may take several tokens. Checksums, where the file has them, are verif
 #include "utils.h"
 #include "vocab_json.h"
 
+#define TOKENIZER_FILE "gpt2_tokenizer.bin" // what programs take where none is named
+
 enum { TOKENIZER_MAGIC = 20240328, BYTE_VOCAB_SIZE = 256 };
 
 typedef struct {
@@ -128,6 +130,24 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
     } else {
         tokenizer_load_file_(t, path, vocab_size);
     }
+}
+
+// The same for a program that encodes no text: TOKENIZER_FILE, which may lie there for other models, counts as missing where it
+// is another vocabulary's.
+static inline void tokenizer_load_to_decode(Tokenizer* t, const char* path, int vocab_size) {
+    int32_t header[3] = {0};
+    FILE* file = strcmp(path, TOKENIZER_FILE) == 0 && vocab_size != BYTE_VOCAB_SIZE ? fopen(path, "rb") : NULL;
+    size_t words = file != NULL ? fread(header, sizeof(int32_t), 3, file) : 0;
+    if (file != NULL) { fclose(file); }
+    if (words < 3 || header[0] != TOKENIZER_MAGIC || header[2] == vocab_size) {
+        tokenizer_load(t, path, vocab_size);
+        return;
+    }
+    fprintf(stderr, "%s holds %d tokens, the model's vocabulary has %d: tokens print as numbers\n", path, (int)header[2],
+            vocab_size);
+    memset(t, 0, sizeof(*t));
+    t->vocab_size = vocab_size;
+    t->eot_token = vocab_size - 1;
 }
 
 static inline void tokenizer_free(Tokenizer* t) {

@@ -173,7 +173,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
         evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time);
         evalloader_check_vocab(&t->hellaswag, V);
     }
-    if (o->sample_every > 0 && rank == 0) { tokenizer_load(&t->tokenizer, o->tokenizer, V); }
+    if (o->sample_every > 0 && rank == 0) { tokenizer_load_to_decode(&t->tokenizer, o->tokenizer, V); }
     t->accumulation = o->total_batch / (o->batch * o->time) / size;
     t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(dataloader_tokens(&t->train) / (size_t)o->total_batch);
     size_t val_batches = dataloader_batches(&t->val);

@@ -237,6 +237,24 @@ done
 bad "--export-dtype int8" --export "$dir/new" --export-dtype int8
 bad "--overwrite: it is for --export" --overwrite
 check "text for a vocabulary without a tokenizer" refused tokenizer -e dev/reference/tiny.bin -p x
+# gpt2_tokenizer.bin of another vocabulary than tiny.bin's 96: there for other models
+elsewhere() ( # COMMAND...: in a folder that holds one
+    cd "$dir/elsewhere" && "$@"
+)
+mkdir "$dir/elsewhere"
+"$python" - "$dir/elsewhere" <<'END'
+import os, struct, sys
+for name, head, body in (
+    ("gpt2_tokenizer.bin", (20240328, 2, 3, 2), b"\1a\1b\1c"),
+    ("tokens.bin", (20240520, 1, 40, 0), struct.pack("<40H", *range(40))),
+):
+    with open(os.path.join(sys.argv[1], name), "wb") as f:
+        f.write(struct.pack("<256i", *head, *[0] * 252) + body)
+END
+generate=$(realpath "$generate")
+tiny=$PWD/dev/reference/tiny.bin
+check "GPT-2's tokens beside a model of another vocabulary: tokens are scored" elsewhere "$generate" -e "$tiny" --perplexity tokens.bin
+check "and text is refused" elsewhere refused "3 tokens, the model's vocabulary has" -e "$tiny" -p x
 full_disk() { "$generate" -q -e "$model" -n 100000000 --overflow slide >/dev/full 2>"$dir/stderr" </dev/null && return 1; grep -q "cannot write to stdout" "$dir/stderr"; }
 [ ! -c /dev/full ] || check "a full disk under stdout is said" full_disk
 check "nothing is left behind" test ! -e "$dir/new"
