@@ -143,8 +143,8 @@ static inline void tokenizer_load_to_decode(Tokenizer* t, const char* path, int 
         tokenizer_load(t, path, vocab_size);
         return;
     }
-    fprintf(stderr, "%s holds %d tokens, the model's vocabulary has %d: tokens print as numbers\n", path, (int)header[2],
-            vocab_size);
+    fprintf(stderr, "%s holds %d tokens, the model's vocabulary has %d: tokens print as numbers\n", path,
+            (int)header[2], vocab_size);
     memset(t, 0, sizeof(*t));
     t->vocab_size = vocab_size;
     t->eot_token = vocab_size - 1;

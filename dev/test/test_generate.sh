@@ -253,7 +253,7 @@ for name, head, body in (
 END
 generate=$(realpath "$generate")
 tiny=$PWD/dev/reference/tiny.bin
-check "GPT-2's tokens beside a model of another vocabulary: tokens are scored" elsewhere "$generate" -e "$tiny" --perplexity tokens.bin
+check "GPT-2's tokens beside a model of another vocabulary: tokens are scored" elsewhere "$generate" -q -e "$tiny" --perplexity tokens.bin
 check "and text is refused" elsewhere refused "3 tokens, the model's vocabulary has" -e "$tiny" -p x
 full_disk() { "$generate" -q -e "$model" -n 100000000 --overflow slide >/dev/full 2>"$dir/stderr" </dev/null && return 1; grep -q "cannot write to stdout" "$dir/stderr"; }
 [ ! -c /dev/full ] || check "a full disk under stdout is said" full_disk

@@ -142,6 +142,7 @@ static void process(int rank, int size, int listener, int port, double fault_tim
     Comm* c = NULL;
     CommSettings s = {};
     if (freopen(log, "w", stderr) == NULL) { _exit(98); }
+    setvbuf(stderr, NULL, _IONBF, 0); // as it was: fatal() flushes nothing
     s.rank = rank, s.size = size, s.address = "127.0.0.1", s.port = port, s.token = "test", s.settings = "";
     s.listener = rank == 0 ? listener : -1;
     s.connect_timeout = 20, s.fault_timeout = fault_timeout;
