@@ -78,7 +78,7 @@ class Machine:
     network_us: float = 40
     message_us: float = 1  # of each further process that a process exchanges with in one exchange
     agreement_us: float = 8  # of each other process in a gather of comm.h, which all send to all; `agreements` a step
-    agreements: int = 3
+    agreements: int = 1
     spread: float = 0.004  # standard deviation of a GPU's pace: the slowest of N sets that of all
     disk_gbps: float = 1.6  # rank 0 writes a checkpoint so fast
 
@@ -98,7 +98,7 @@ SOURCES = {
     "network_us": "assumed: a few round trips",
     "message_us": "assumed: a million messages a second",
     "agreement_us": "assumed: a small message over TCP, sent and received",
-    "agreements": "trainer: signals and errors, loss, norm",
+    "agreements": "trainer: errors and signals; losses and norms go with the gradients",
     "spread": "assumed",
     "disk_gbps": "dev/bench/nvidia-h200/checkpoint_cost.csv",
 }
