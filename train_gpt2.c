@@ -133,8 +133,8 @@ Status gpt2_available_memory(GPT2Memory* memory) {
     return STATUS_OK;
 }
 
-// Memory for tensors: zeroed, and taken from the system only where it is touched. In huge pages where the system has them: a GEMM
-// reads rows that lie pages apart. NULL, with the error recorded, where there is none, and after an error.
+// Memory for tensors: zeroed, and taken from the system only where it is touched. In huge pages where the system has them: a
+// GEMM reads rows that lie pages apart. NULL, with the error recorded, where there is none, and after an error.
 static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
     if (status_now() != STATUS_OK) { return NULL; }
     void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -540,8 +540,8 @@ static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
     return (gpt2_is_sharded(model, block) ? model->info.shard_elements : model->info.elements) * gpt2_element(block);
 }
 
-// Calls act(bytes from the beginning, offset in the block's memory, bytes) for bytes offset .. offset+bytes-1 of a block, piece by
-// piece, each of which lies together in memory; not for those of other processes' shards. Until act returns an error.
+// Calls act(bytes from the beginning, offset in the block's memory, bytes) for bytes offset .. offset+bytes-1 of a block,
+// piece by piece, each of which lies together in memory; not for those of other processes' shards. Until act returns an error.
 template <class Act>
 static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
     size_t element = gpt2_element(block), done = 0;

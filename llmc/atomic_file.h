@@ -66,8 +66,8 @@ static inline Status atomic_open(AtomicFile* a, const char* path) {
     return atomic_fail_(a, "open");
 }
 
-// Fails where no file can be written under this name: a folder, a pipe or a device has it, or its folder is not there or not to be
-// written to. For what is written much later.
+// Fails where no file can be written under this name: a folder, a pipe or a device has it, or its folder is not there or not
+// to be written to. For what is written much later.
 static inline Status atomic_check(const char* path) {
     AtomicFile file;
     struct stat st;

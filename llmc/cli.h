@@ -238,9 +238,9 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
 
 // Declares Options and the functions on them, for a program with this name and these flags: FLAGS(X) is a table of
 //     X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
-// `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL where any text
-// will do, and "-" where - alone will, too. A whole number may also be the word that is its choice, "auto" or "all". `effect` is
-// FREE or RESULT. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu: see CliProgram.
+// `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL where any
+// text will do, and "-" where - alone will, too. A whole number may also be the word that is its choice, "auto" or "all".
+// `effect` is FREE or RESULT. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu: see CliProgram.
 #define CLI_DECLARE(FLAGS, name, of_cpu, of_gpu)                                                                       \
     typedef struct {                                                                                                   \
         FLAGS(CLI_MEMBER_)                                                                                             \

@@ -16,9 +16,10 @@ whatever NCCL does.
 #include "comm.h"
 #include "nccl.cuh"
 
-// CTAs of NCCL's kernels at most, each of which takes an SM from the kernels of backward and forward that run at the same time.
-// On two H200s 12 and more reach the bandwidth of NVLink with large buckets, and with 32 steps are a little shorter than with 16,
-// for 400 MiB more of buffers (dev/LOG.md). NCCL's own variable NCCL_MAX_CTAS goes before it; dev/bench/nccl_exchange.cu measures.
+// CTAs of NCCL's kernels at most, each of which takes an SM from the kernels of backward and forward that run at the same
+// time. On two H200s 12 and more reach the bandwidth of NVLink with large buckets, and with 32 steps are a little shorter than
+// with 16, for 400 MiB more of buffers (dev/LOG.md). NCCL's own variable NCCL_MAX_CTAS goes before it;
+// dev/bench/nccl_exchange.cu measures.
 constexpr int NCCL_CTAS = 16;
 
 constexpr double NCCL_OPEN_TIMEOUT = 300.0, NCCL_CLOSE_TIMEOUT = 10.0; // seconds
@@ -286,7 +287,8 @@ static inline Status nccl_synchronize_(NcclTransport* t, cudaStream_t stream) {
     return STATUS_OK;
 }
 
-// Each process tells each other one its rank, and all add 1: NCCL connects each pair, and takes its memory, with the first transfer.
+// Each process tells each other one its rank, and all add 1: NCCL connects each pair, and takes its memory, with the first
+// transfer.
 static inline Status nccl_greet_(NcclTransport* t, uint64_t* device, cudaStream_t stream) {
     size_t size = (size_t)comm_size(t->processes), rank = (size_t)comm_rank(t->processes);
     uint64_t* host = (uint64_t*)calloc_check(size + 1, sizeof(uint64_t)); // of each rank, and the sum

@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(512) block_squares_kernel(float* partials, con
     if (threadIdx.x == 0) { partials[blockIdx.x] = sum; }
 }
 
-// partials (n / LAYOUT_BLOCK, rounded up): the sums of squares of blocks of x (n). x is at a block's beginning of the whole memory,
-// and partials points to that block's.
+// partials (n / LAYOUT_BLOCK, rounded up): the sums of squares of blocks of x (n). x is at a block's beginning of the whole
+// memory, and partials points to that block's.
 static inline void block_squares(float* partials, const float* x, size_t n, cudaStream_t stream) {
     if (n == 0) { return; }
     block_squares_kernel<<<(unsigned)CEIL_DIV(n, (size_t)LAYOUT_BLOCK), 512, 0, stream>>>(partials, x, n);

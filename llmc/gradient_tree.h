@@ -70,7 +70,8 @@ static inline GradientLeaf gradient_leaf(int K, int in_place, int leaf) {
 // ----------------------------------------------------------------------------
 // The sums of N processes
 
-// out[i] = the sum of N arrays, those of processes 0 to N-1, for i from begin to end-1; out may be one of them. Runs through tiles, so that the loops are vectors.
+// out[i] = the sum of N arrays, those of processes 0 to N-1, for i from begin to end-1; out may be one of them. Runs through
+// tiles, so that the loops are vectors.
 static inline void gradient_tree_sum_range(float* out, const float* const* pieces, int N, size_t begin, size_t end) {
     enum { TILE = 64 };
     float waiting[GRADIENT_TREE_DEPTH][TILE], total[TILE];

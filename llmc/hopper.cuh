@@ -342,8 +342,8 @@ __device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | 1ull << 16 | (tile & 0x3ffff) >> 4;
 }
-// MN-major: tile rows go along K, a row's elements along N (or M). The next 16 of K are 2048 bytes further, the next 64 of N are
-// columns_stride bytes further: the leading byte offset.
+// MN-major: tile rows go along K, a row's elements along N (or M). The next 16 of K are 2048 bytes further, the next 64 of N
+// are columns_stride bytes further: the leading byte offset.
 __device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
     uint64_t eight_rows = 1024 >> 4;
     return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | (uint64_t)(columns_stride >> 4) << 16 | (tile & 0x3ffff) >> 4;
@@ -388,8 +388,8 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,"     \
     "%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
 
-// The immediates behind the operands are imm-scale-a, imm-scale-b (1: not negated), then tnsp-a, tnsp-b (1: MN-major). Where A is
-// in registers the first is scale-d (1: accumulate), in place of p, and there is no tnsp-a.
+// The immediates behind the operands are imm-scale-a, imm-scale-b (1: not negated), then tnsp-a, tnsp-b (1: MN-major). Where A
+// is in registers the first is scale-d (1: accumulate), in place of p, and there is no tnsp-a.
 
 // d (64,N) = A B^T, or d += A B^T if accumulate is 1. A (64,16) and B (N,16) by K-major descriptors.        (9.7.15.5.2)
 // Thread t of the warpgroup holds in d[4 n + 2 h + e] row 16 (t/32) + 8 h + t%32/4 and column 8 n + 2 (t%4) + e.

@@ -42,8 +42,8 @@ __device__ inline void st_shared(uint32_t address, uint32_t x) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
 
-// Increments *p, or makes it 0 where it was `last`, and returns what it was. Stores that the CTA made before a barrier before it are
-// visible to those who read after theirs.
+// Increments *p, or makes it 0 where it was `last`, and returns what it was. Stores that the CTA made before a barrier before
+// it are visible to those who read after theirs.
 __device__ inline unsigned atom_acq_rel_inc(unsigned* p, unsigned last) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(last) : "memory");
@@ -67,8 +67,8 @@ __device__ inline unsigned long long mov_globaltimer() {
     return t;
 }
 
-// Programmatic dependent launch, on sm_90 and up: the next kernel may start as soon as all CTAs of this one have said so; and, in
-// that one, waiting until all kernels before it have ended and their writes are visible.
+// Programmatic dependent launch, on sm_90 and up: the next kernel may start as soon as all CTAs of this one have said so; and,
+// in that one, waiting until all kernels before it have ended and their writes are visible.
 __device__ inline void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

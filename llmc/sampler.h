@@ -125,8 +125,9 @@ SAMPLER_HD static inline uint64_t sampler_hash_(uint64_t a, uint64_t b, uint64_t
     return sampler_mix_((x ^ c) + 0x9e3779b97f4a7c15u);
 }
 
-// What tells a sample's coins from those of all others: its prompt's tokens, its number among the prompt's samples, and how often its
-// context was full and it went on from its last half. Among 2^24 samples two have the same with a probability of 2^-17.
+// What tells a sample's coins from those of all others: its prompt's tokens, its number among the prompt's samples, and how
+// often its context was full and it went on from its last half. Among 2^24 samples two have the same with a probability of
+// 2^-17.
 static inline uint64_t sampler_sample_id(const int* prompt, size_t count, uint64_t sample, uint64_t slides) {
     uint64_t digest = count;
     for (size_t i = 0; i < count; i++) { digest = sampler_hash_(digest, (uint64_t)prompt[i], i); }
@@ -143,8 +144,8 @@ SAMPLER_HD static inline float sampler_penalise(float logit, float penalty) {
     return logit > 0.0f ? logit / penalty : logit * penalty;
 }
 
-// exp(x) for x <= 0, of the same bits on CPU and GPU: exp(x) = 2^n exp(r) with |r| <= ln 2 / 2, in fused multiply-adds alone. The
-// relative error is below 2^-22; 0 where the result would not be a normal number.
+// exp(x) for x <= 0, of the same bits on CPU and GPU: exp(x) = 2^n exp(r) with |r| <= ln 2 / 2, in fused multiply-adds alone.
+// The relative error is below 2^-22; 0 where the result would not be a normal number.
 SAMPLER_HD static inline float sampler_exp(float x) {
     if (!(x > -87.0f)) { return 0.0f; }
     float n = rintf(x * 1.44269504f); // log2 e
@@ -199,10 +200,10 @@ static inline double sampler_keep_(float* weights, int V, float threshold, int t
     return sum;
 }
 
-// Draws a token; `coin` is uniform in [0, 1). In this order: the penalty, once for each token that is among seen (num_seen); the
-// temperature; the top_k largest logits; of their probabilities, the fewest of the largest whose sum reaches top_p; then the
-// first token, by index, at which the cumulated probability of what is left exceeds the coin. Of equal logits, and of equal
-// probabilities, the first ones are in. scratch is (2 * V).
+// Draws a token; `coin` is uniform in [0, 1). In this order: the penalty, once for each token that is among seen (num_seen);
+// the temperature; the top_k largest logits; of their probabilities, the fewest of the largest whose sum reaches top_p; then
+// the first token, by index, at which the cumulated probability of what is left exceeds the coin. Of equal logits, and of
+// equal probabilities, the first ones are in. scratch is (2 * V).
 static inline int sample_token(const float* logits /* (V) */, int V, const SamplerSettings* s, const int* seen,
                                int num_seen, float coin, float* scratch) {
     float* x = scratch; // logits, then weights

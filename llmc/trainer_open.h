@@ -38,8 +38,8 @@ static inline GPT2Settings trainer_settings(const Trainer* t) {
     return s;
 }
 
-// The model, with the weights of a file or folder or, where the source is a descriptor, new ones. The GEMM is measured while there
-// is room.
+// The model, with the weights of a file or folder or, where the source is a descriptor, new ones. The GEMM is measured while
+// there is room.
 static inline void trainer_build_model(Trainer* t, GPT2Config config, const char* source) {
     Options* o = &t->options;
     check(gpt2_create(&t->model, config, trainer_settings(t)));

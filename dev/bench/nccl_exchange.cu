@@ -1,5 +1,5 @@
-// What exchanges of gradients cost between the GPUs of this machine, one process a GPU, for each number of CTAs that NCCL may take:
-// the choice of NCCL_CTAS in llmc/comm_nccl.cuh. For each size of a bucket, in MB of all its elements:
+// What exchanges of gradients cost between the GPUs of this machine, one process a GPU, for each number of CTAs that NCCL may
+// take: the choice of NCCL_CTAS in llmc/comm_nccl.cuh. For each size of a bucket, in MB of all its elements:
 //
 //     exchange   every process sends each other one its part, as comm.h's exchange does; and NCCL's own reduce-scatter
 //     gather     every process sends its part to all others, as comm.h's exchange does; and NCCL's own all-gather

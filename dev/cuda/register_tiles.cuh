@@ -21,8 +21,8 @@ namespace register_tiles {
 __host__ __device__ constexpr int operand_stride(int width) { return width + 4; }
 __host__ __device__ constexpr int exchange_stride(int width) { return width + 8; }
 
-// A thread's position in the 4 × 8 of its warp. Neighbouring lanes share a row, lanes 2 apart a column, which lets the hardware serve two
-// quarters of a warp at once.
+// A thread's position in the 4 × 8 of its warp. Neighbouring lanes share a row, lanes 2 apart a column, which lets the
+// hardware serve two quarters of a warp at once.
 struct ThreadPosition {
     int warp, row, col;
     __device__ ThreadPosition() {
@@ -98,8 +98,8 @@ __device__ inline void multiply_ab(float (&C)[TM][COLUMNS], const float* A, cons
     }
 }
 
-// Writes a thread's tile of A B^T to an exchanged tile, for the threads that share its rows: operand A of the next multiplication.
-// The warp reads it after __syncwarp().
+// Writes a thread's tile of A B^T to an exchanged tile, for the threads that share its rows: operand A of the next
+// multiplication. The warp reads it after __syncwarp().
 template <int TM, int TN> __device__ inline void exchange(float* tile, const float (&C)[TM][TN], ThreadPosition at) {
     constexpr int stride = exchange_stride(8 * TN);
 #pragma unroll

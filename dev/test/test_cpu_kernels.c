@@ -355,14 +355,14 @@ static void test_adamw(size_t n) {
     free(params), free(m), free(v), free(e);
 }
 
-// What makes a new weight, or its second moment, not finite: gradient, moments and weight before. The last gives a second moment
-// that is infinite and a weight that is not.
+// What makes a new weight, or its second moment, not finite: gradient, moments and weight before. The last gives a second
+// moment that is infinite and a weight that is not.
 static const float bad_updates[][4] = {
     {NAN, 0, 0, 1}, {INFINITY, 0, 0, 1}, {-INFINITY, 0, 0, 1}, {0, NAN, 0, 1},        {0, 0, INFINITY, 1},
     {0, 0, -1, 1},  {0, 0, 0, NAN},      {0, 0, 0, -INFINITY}, {-1, 0, 0, 3.402e38f}, {1e25f, 0, 0, 1}};
 
-// Every seventh weight, the first and the last among them, has a bad update: it stays, with its moments. The others get the bits
-// that they get without.
+// Every seventh weight, the first and the last among them, has a bad update: it stays, with its moments. The others get the
+// bits that they get without.
 static void test_adamw_keeps(size_t n, float lr) {
     enum { BAD = sizeof(bad_updates) / sizeof(bad_updates[0]) };
     float *good[4], *some[4];

@@ -688,8 +688,8 @@ static void processes_take_turns(void) {
     dataloader_close(&alone);
 }
 
-// The first of rank 1's and rank 2's samples, of three processes with one micro-batch each; and whether the next one, which lies
-// in the shard where the step has ended, is read meanwhile.
+// The first of rank 1's and rank 2's samples, of three processes with one micro-batch each; and whether the next one, which
+// lies in the shard where the step has ended, is read meanwhile.
 static void the_thread_reads_across_what_others_have(void) {
     static const int own[2][6] = {{1, 4, 102, 202, 205, 1}, {2, 100, 200, 203, 206, 2}};
     static const int ahead[2][5] = {{1, 1, 1, 1, 0}, {0, 0, 1, 1, 0}};

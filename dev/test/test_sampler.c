@@ -193,8 +193,8 @@ static int more_probable(const void* a, const void* b) {
     return i - j;
 }
 
-// The definition, word for word, in fp64 and by sorting. p (V) are the tokens' probabilities. Returns how close top-p was to one
-// token more or less: there, rounding may decide.
+// The definition, word for word, in fp64 and by sorting. p (V) are the tokens' probabilities. Returns how close top-p was to
+// one token more or less: there, rounding may decide.
 static double reference_probabilities(double* p, const float* logits, int V, const SamplerSettings* s, const int* seen,
                                       int num_seen) {
     double x[REFERENCE_V], largest = -INFINITY, sum = 0.0, cumulated = 0.0, closest = 1.0;

@@ -1,5 +1,5 @@
-// llmc/text_stream.h: what comes out is valid UTF-8 at every moment, ends before a stop text, and does not depend on how the bytes
-// are divided.
+// llmc/text_stream.h: what comes out is valid UTF-8 at every moment, ends before a stop text, and does not depend on how the
+// bytes are divided.
 #include "llmc/text_stream.h"
 
 #include "llmc/sampler.h"
@@ -39,8 +39,8 @@ static int is_valid(const unsigned char* s, size_t n) {
     return 1;
 }
 
-// Pushes pieces that end at cuts (num_cuts, ascending); 1 where what comes out is `expected`, valid at every moment, and where a
-// stop text is said to be complete when it is.
+// Pushes pieces that end at cuts (num_cuts, ascending); 1 where what comes out is `expected`, valid at every moment, and where
+// a stop text is said to be complete when it is.
 static int streams(const unsigned char* s, size_t n, const size_t* cuts, int num_cuts, const char* const* stops,
                    int num_stops, const unsigned char* expected, size_t length, int stops_it) {
     TextStream stream = text_stream_begin(stops, num_stops, 0);

@@ -1,4 +1,5 @@
-// llmc/trainer_open.h: a model file that is replaced while a trainer starts is refused. Other claims on a run: test_training.sh.
+// llmc/trainer_open.h: a model file that is replaced while a trainer starts is refused. Other claims on a run:
+// test_training.sh.
 #include "train_gpt2.c"
 
 #include "unit.h"
