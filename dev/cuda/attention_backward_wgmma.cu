@@ -21,8 +21,8 @@ namespace wgmma {
 
 using namespace hopper;
 
-// A configuration. DELAYED_DQ: dQ of a step is computed in the next one, and the two consumer warpgroups ping-pong: while one
-// issues its GEMMs, the other computes P and dS (FlashAttention-3, section 3.1).
+// A configuration. DELAYED_DQ: dQ of a step is computed in the next one, dP already in the one before, and the two consumer
+// warpgroups ping-pong: while one issues its GEMMs, the other computes P and dS (FlashAttention-3, section 3.1).
 template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     static constexpr int HS = HS_;
     static constexpr bool delayed_dq = DELAYED_DQ;
@@ -403,7 +403,7 @@ template <class C> struct BackwardConsumer {
         fence_operand(dP);
     }
     // Issues dP^T += V dO^T of step t.
-    template <bool skip = false> __device__ void issue_dP(Scores& dP) {
+    template <bool skip = false> __device__ void issue_dP(Scores& dP, uint32_t t) {
         issue_transposed<true, skip>(dP, s.V, s.dO[t % 2]);
     }
 
@@ -483,14 +483,16 @@ template <class C> struct BackwardConsumer {
     // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
     // 16 bit, into the registers of S: of every eight, four words are P and four dS, as issue_gradient() takes them. dS also
     // goes to shared memory for dQ. key_minus_query: the warpgroup's first key less the first query, for the causal mask.
-    template <bool skip = false> __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
+    // behind_S: 1 where dP was issued after S, 0 where before it.
+    template <bool skip = false, int behind_S = 1>
+    __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
         constexpr int ahead = C::delayed_dq || skip ? 2 : 4; // loads of lse in flight; each takes 4 registers
         constexpr int begin = skip ? 4 : 0;                  // before it P and dS are 0
         const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
         float4 next[ahead];
 #pragma unroll
         for (int k = begin; k < min(begin + ahead, N); k++) { next[k % ahead] = lse[4 * k]; }
-        wgmma_wait_group<1>(); // S is there, dP is under way
+        wgmma_wait_group<behind_S>(); // S is there; dP may be under way
         fence_operand(S);
         if (key_minus_query > -64) { mask_transposed(S, key_minus_query); }
 #pragma unroll
@@ -564,7 +566,7 @@ template <class C> struct BackwardConsumer {
         init_dP(dP, t);
         issue_S<skip>(S);
         s.V_full.wait(n % 2);
-        issue_dP<skip>(dP);
+        issue_dP<skip>(dP, t);
         pingpong_arrive();
         s.dKV_empty.wait(n % 2 ^ 1); // dK and dV of the last block have been stored: s.dS may be written
         compute_P_dS<skip>(S, dP, skip ? 64 : w * 64 - first * Br);
@@ -596,31 +598,43 @@ template <class C> struct BackwardConsumer {
             for (; offset != last; offset += sign) { // ends step t, begins step t + 1
                 Scores dP;
                 pingpong_sync();
-                if (C::delayed_dq && offset != first) { // first dQ of step t - 1, finished while dV and dK run
-                    float dQ[32];
-                    issue_dQ(dQ, t - 1);
-                    issue_gradients(S);
+                if constexpr (C::delayed_dq) {
+                    if (offset != first) { // first dQ of step t - 1, finished while dV and dK run
+                        float dQ[32];
+                        issue_dQ(dQ, t - 1);
+                        issue_gradients(S);
+                        wgmma_wait_group<1>();
+                        finish_dQ(dQ, t - 1, chain(offset - sign));
+                    } else {
+                        issue_gradients(S);
+                        wgmma_wait_group<0>(); // else ptxas runs out of registers and serialises all GEMMs
+                        fence_operand(dV), fence_operand(dK);
+                    }
+                    init_dP(dP, t + 1);
+                    issue_dP(dP, t + 1); // keeps the tensor cores busy while this warpgroup waits for dV and dK
                     wgmma_wait_group<1>();
-                    finish_dQ(dQ, t - 1, chain(offset - sign));
-                } else if (!C::delayed_dq && w == 1 && offset == 0) {
-                    issue_gradients<true>(S);
+                    finish_gradients(); // t++
+                    issue_S(S);
+                    pingpong_arrive();
+                    compute_P_dS<false, 0>(S, dP, w * 64 - (offset + sign) * Br);
                 } else {
-                    issue_gradients(S);
-                }
-                wgmma_wait_group<0>();
-                finish_gradients(); // t++
-                issue_S(S);
-                pingpong_arrive();
-                if (!C::delayed_dq) {
+                    if (w == 1 && offset == 0) {
+                        issue_gradients<true>(S);
+                    } else {
+                        issue_gradients(S);
+                    }
+                    wgmma_wait_group<0>();
+                    finish_gradients(); // t++
+                    issue_S(S);
                     float dQ[32];
                     issue_dQ(dQ, t - 1);
                     wgmma_wait_group<0>();
                     fence_operand(S);
                     finish_dQ(dQ, t - 1, chain(offset));
+                    init_dP(dP, t);
+                    issue_dP(dP, t);
+                    compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
                 }
-                init_dP(dP, t);
-                issue_dP(dP);
-                compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
             }
             arrive(s.V_empty); // the block's last dP has been computed
             pingpong_sync();
@@ -832,7 +846,6 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<BackwardTiles<64, false>>("128x128"),
     backward_config<BackwardTiles<64, true>>("128x128 delayed-dQ"),
     backward_config<BackwardTiles<128, false>>("64x128"),
-    backward_config<BackwardTiles<128, true>>("64x128 delayed-dQ"),
 };
 
 } // namespace wgmma

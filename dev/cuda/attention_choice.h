@@ -40,11 +40,10 @@ typedef struct {
 static inline int attention_few_long_rows(int B, int T, int NH) {
     return T > 4096 && (int64_t)B * NH * T * 64 * 4 <= 32 << 20;
 }
-// Up to 2048 rows a delayed dQ is faster on a rested GPU only, and slower in the steady state of training (dev/LOG.md, "rules
-// by the steady state").
+// Up to 1024 rows a delayed dQ is slower in the steady state of training.
 static inline int attention_backward_long_rows(int B, int T, int NH) {
     (void)B, (void)NH;
-    return T > 2048;
+    return T > 1024;
 }
 
 #ifdef __cplusplus

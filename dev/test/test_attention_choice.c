@@ -34,13 +34,13 @@ static void test_rules(void) {
     SERVES("none -", F, NULL, 0, 75, 64, 1024, 12, 64);
     SERVES("flash2 -", F, NULL, 1, 75, 64, 1024, 12, 64);
     SERVES("flash2 -", B, NULL, 1, 90, 64, 1024, 12, 64);
-    // by length of the rows, at HS = 64: forward for few long ones; backward from 2049 rows on
+    // by length of the rows, at HS = 64: forward for few long ones; backward from 1025 rows on
     SERVES("wgmma -", F, NULL, 0, 90, 6, 4096, 12, 64);
     SERVES("wgmma 192x128", F, NULL, 0, 90, 1, 8192, 12, 64);
     SERVES("wgmma -", F, NULL, 0, 90, 4, 8192, 12, 64);
     SERVES("wgmma -", F, NULL, 0, 90, 4, 16384, 48, 64);
     SERVES("wgmma -", B, NULL, 0, 90, 64, 1024, 12, 64);
-    SERVES("wgmma -", B, NULL, 0, 90, 16, 2048, 12, 64);
+    SERVES("wgmma 128x128 delayed-dQ", B, NULL, 0, 90, 16, 1025, 12, 64);
     SERVES("wgmma 128x128 delayed-dQ", B, NULL, 0, 90, 6, 4096, 12, 64);
     SERVES("wgmma -", B, NULL, 0, 90, 4, 4096, 16, 128);
     // by name: only the rules of that variant, and none for one without rules
