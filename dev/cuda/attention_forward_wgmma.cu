@@ -14,6 +14,7 @@ README.md in this folder has the timeline and the barriers. Papers: Dao, FlashAt
 FlashAttention-3 (2024), sections 3.1 and 3.2.
 */
 #include "attention.h"
+#include "llmc/divisor.cuh"
 #include "llmc/hopper.cuh"
 #include "llmc/mma.cuh"
 #include "online_softmax.cuh"
@@ -52,8 +53,10 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
 };
 
 struct ForwardProblem {
-    int T, NH, heads;
-    int section_heads; // heads of a section of the tile order: so many that their K and V stay in L2
+    int T, heads, sections;
+    // Heads of a section of the tile order: so many that their K and V stay in L2. The last section may have fewer.
+    Divisor section_heads, last_heads;
+    Divisor section_tiles, NH;
 };
 
 // Static persistent tile scheduler: the sequence of query tiles (head, i) of one CTA. Producers and consumers of the CTA
@@ -78,17 +81,16 @@ template <class C> struct TileScheduler {
         decode();
     }
     __device__ void decode() { // (head, i) from tile_index()
-        int section = tile_index() / (p.section_heads * tiles_per_head()), first = section * p.section_heads;
-        // The last section may have fewer; past the last tile there are none, and 1 keeps % and / defined.
-        int heads = max(1, min(p.section_heads, p.heads - first));
-        int index = tile_index() - first * tiles_per_head();
-        head = first + index % heads;
-        i = index / heads;
-        bool descending = (CEIL_DIV(p.heads, p.section_heads) - section) % 2 == 1;
+        int index = tile_index(), section = p.section_tiles.quotient(index);
+        const Divisor& heads = section < p.sections - 1 ? p.section_heads : p.last_heads;
+        index -= section * p.section_tiles.d;
+        head = section * p.section_heads.d + heads.remainder(index);
+        i = heads.quotient(index);
+        bool descending = (p.sections - section) % 2 == 1;
         if (descending) { i = tiles_per_head() - 1 - i; }
     }
-    __device__ int b() const { return head / p.NH; }
-    __device__ int h() const { return head % p.NH; }
+    __device__ int b() const { return p.NH.quotient(head); }
+    __device__ int h() const { return p.NH.remainder(head); }
     // The first of the 64 rows of warpgroup w. The warpgroups rotate over the tile's rows from round to round, because
     // lower rows have more keys.
     __device__ int row(int w) const { return i * C::Br + (w + n) % C::warpgroups * WARPGROUP_ROWS; }
@@ -168,7 +170,7 @@ __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv,
                 full.expect_tx(C::boxes * C::Bc * 128);
                 for (int x = 0; x < C::boxes; x++) {
                     for (int r = 0; r < C::Bc; r += WARPGROUP_ROWS) {
-                        cp_async_bulk_tensor(shared_address(smem[x]) + r * 128, qkv, x * 64, which * p.NH + h,
+                        cp_async_bulk_tensor(shared_address(smem[x]) + r * 128, qkv, x * 64, which * p.NH.d + h,
                                              j * C::Bc + r, b, full);
                     }
                 }
@@ -456,7 +458,9 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
     int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, num_sms);
-    ForwardProblem p = {T, NH, B * NH, heads_per_section(B * NH, T, HS)};
+    int section_heads = heads_per_section(B * NH, T, HS), sections = CEIL_DIV(B * NH, section_heads);
+    int last_heads = B * NH - (sections - 1) * section_heads;
+    ForwardProblem p = {T, B * NH, sections, section_heads, last_heads, section_heads * tiles, NH};
     kernel<<<blocks, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
     cuda_try(cudaGetLastError());
 }
