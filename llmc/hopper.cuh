@@ -295,7 +295,8 @@ template <> struct TensorMapType<float> {
 
 // The descriptor of a tensor of rank 2 or 4: sizes and box in elements, innermost first; strides of the outer dimensions in
 // bytes, multiples of 16. Rows of a box hold 128 bytes, 64 elements of 16 bits, whose 16-byte chunk c lies at c ^ (row % 8)
-// in shared memory: the layout that tile_descriptor_* tell wgmma of.   (CUDA driver API, 6.29)
+// in shared memory: the layout that tile_descriptor_* tell wgmma of. Or they hold 64 bytes, and c lies at c ^ (row / 2 % 4).
+// (CUDA driver API, 6.29)
 // Records an error (status.h) where the driver refuses, such as a tensor that is not aligned to 16 bytes.
 template <class T, int rank>
 static inline Status tensor_map(CUtensorMap* map, const T* tensor, const uint64_t (&sizes)[rank],
@@ -303,9 +304,10 @@ static inline Status tensor_map(CUtensorMap* map, const T* tensor, const uint64_
     const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
     if (encode == nullptr) { return STATUS_ERROR; }
     const uint32_t steps[4] = {1, 1, 1, 1};
+    const auto swizzle = box[0] * sizeof(T) == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
     CUresult result = encode(map, TensorMapType<T>::value, rank, const_cast<T*>(tensor), sizes, strides, box, steps,
-                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) { return STATUS_OK; }
     char text[96] = "";
     for (int i = rank - 1, n = 0; i >= 0; i--) {
@@ -315,10 +317,11 @@ static inline Status tensor_map(CUtensorMap* map, const T* tensor, const uint64_
                        text);
 }
 
-// The descriptor of a matrix (rows, columns) in boxes of box_rows rows of 128 bytes.
-template <class T>
-static inline Status tensor_map_of_matrix(CUtensorMap* map, const T* x, uint64_t rows, uint64_t columns, int box_rows) {
-    return tensor_map<T, 2>(map, x, {columns, rows}, {columns * sizeof(T)}, {128 / sizeof(T), (uint32_t)box_rows});
+// The descriptor of a matrix (rows, columns) in boxes of box_rows rows of row_bytes, 128 or 64.
+template <class T> static inline Status tensor_map_of_matrix(CUtensorMap* map, const T* x, uint64_t rows,
+                                                             uint64_t columns, int box_rows, int row_bytes = 128) {
+    const uint32_t box_columns = row_bytes / sizeof(T);
+    return tensor_map<T, 2>(map, x, {columns, rows}, {columns * sizeof(T)}, {box_columns, (uint32_t)box_rows});
 }
 
 // The descriptor of a tensor (B,T,heads,HS) in boxes of 64 tokens by 64 channels of a head; coordinates are channel, head,
@@ -381,6 +384,10 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
     "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
     "%57,%58,%59,%60,%61,%62,%63}, "
+#define HOPPER_D80                                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"          \
+    "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"         \
+    "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79}, "
 #define HOPPER_D128                                                                                                    \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"      \
     "%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,"     \
@@ -399,7 +406,7 @@ __device__ inline void wgmma_mma_async(float (&d)[32], uint64_t a, uint64_t b, i
                  : HOPPER_OUT32(d, 0)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// The same with N of 8, 128 and 256, of which a_mn_major and b_mn_major say that an operand's descriptor is MN-major.
+// The same with N of 8, 128, 160 and 256, of which a_mn_major and b_mn_major say that an operand's descriptor is MN-major.
 template <int a_mn_major = 0, int b_mn_major = 0>
 __device__ inline void wgmma_mma_async(float (&d)[4], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n" HOPPER_WGMMA("m64n8k16") "{%0,%1,%2,%3}, "
@@ -412,6 +419,13 @@ __device__ inline void wgmma_mma_async(float (&d)[64], uint64_t a, uint64_t b, i
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64
                  "%64, %65, p, 1, 1, %67, %68;\n}"
                  : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
+}
+template <int a_mn_major = 0, int b_mn_major = 0>
+__device__ inline void wgmma_mma_async(float (&d)[80], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n" HOPPER_WGMMA("m64n160k16") HOPPER_D80
+                 "%80, %81, p, 1, 1, %83, %84;\n}"
+                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT8(d, 64), HOPPER_OUT8(d, 72)
                  : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
 }
 template <int a_mn_major = 0, int b_mn_major = 0>
@@ -444,6 +458,7 @@ __device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], u
 #undef HOPPER_OUT32
 #undef HOPPER_D32
 #undef HOPPER_D64
+#undef HOPPER_D80
 #undef HOPPER_D128
 
 } // namespace hopper

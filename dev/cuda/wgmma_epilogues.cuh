@@ -1,7 +1,7 @@
 /*
 What becomes of an accumulator of wgmma_matmul.cuh: an epilogue's store() takes a consumer warpgroup's part of D from its
-registers to memory, chunk by chunk (64 rows of 128 bytes): arithmetic on the fragment, into a chunk of shared memory in TMA's
-swizzle, TMA store.
+registers to memory, chunk by chunk (64 rows of 128 or 64 bytes): arithmetic on the fragment, into a chunk of shared memory in
+TMA's swizzle, TMA store.
 
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluBackward
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
@@ -41,10 +41,9 @@ struct EpilogueInput {
     int write_second; // whether the second output is wanted
 };
 
-typedef char Chunk[SWIZZLE_BOX];
 // Shared memory of a consumer on the way to memory
 struct Ring {
-    Chunk* chunks;
+    char* chunks;
     float (*sums)[64]; // column sums of each warp
 };
 
@@ -134,7 +133,8 @@ __device__ inline float2 reduce_columns(const uint32_t (&x)[16], int thread) {
 
 template <class F> struct Elementwise {
     typedef floatX Element; // of D
-    static constexpr int chunk_columns = 64, outputs = F::outputs;
+    static constexpr int outputs = F::outputs;
+    __host__ __device__ static constexpr int chunk_columns(int BN) { return BN % 64 == 0 ? 64 : 32; }
     static constexpr bool has_aux = F::aux, column_sums = F::column_sums, partial_tiles = false;
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
     static constexpr int depth = ring_outputs == 1 && !has_aux ? 2 : 1;  // chunks of each
@@ -142,10 +142,12 @@ template <class F> struct Elementwise {
 
     // acc: row_blocks blocks of 64 rows, one below the other, once finish() has been called; aux: the warpgroup's chunks of it.
     template <int row_blocks, int N, class Finish>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, Chunk* aux, const Ring& ring,
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, char* aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
-        constexpr int chunks = N / 32;
-        const int t = tile.thread, base = matrix_offset(t);
+        constexpr int columns = chunk_columns(2 * N), row_bytes = columns * sizeof(Element);
+        constexpr int chunks = 2 * N / columns, chunk_bytes = BLOCK_ROWS * row_bytes;
+        static_assert(!column_sums || columns == 64, "reduce_columns() takes a chunk of 64 columns");
+        const int t = tile.thread, base = matrix_base(t, row_bytes);
         uint32_t bias[N / 4] = {}; // of the thread's pairs of columns
         const int column = tile.column + fragment_column(t, 0);
         const unsigned* const bias_pairs = reinterpret_cast<const unsigned*>(in.bias + column);
@@ -159,16 +161,16 @@ template <class F> struct Elementwise {
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const int chunk = block * chunks + c, turn = c * row_blocks + block;
-                uint32_t out[outputs][16];
+                uint32_t out[outputs][columns / 4];
 #pragma unroll
-                for (int j = 0; j < 4; j++) { // two octets of columns
+                for (int j = 0; j < columns / 16; j++) { // two octets of columns
                     uint32_t aux4[4] = {};
                     if constexpr (F::aux) {
-                        mma::ldmatrix_x4(aux4, shared_address(aux[chunk]) + matrix_offset(base, 2 * j));
+                        mma::ldmatrix_x4(aux4, shared_address(aux + chunk * chunk_bytes) + matrix_offset(base, 2 * j));
                     }
 #pragma unroll
                     for (int q = 0; q < 4; q++) {
-                        const int i = c * 32 + j * 8 + q * 2;
+                        const int i = c * columns / 2 + j * 8 + q * 2;
                         uint32_t pair[outputs];
                         F::apply(pair, {acc[block][i], acc[block][i + 1]}, mma::float2_of(bias[i / 4]),
                                  mma::float2_of(aux4[q]));
@@ -183,13 +185,13 @@ template <class F> struct Elementwise {
                     tile.sync();
                 }
                 auto box = [&](int o) -> uint32_t {
-                    if (F::aux) { return shared_address(o == 0 ? aux[chunk] : ring.chunks[0]); }
-                    return shared_address(ring.chunks[turn % depth * outputs + o]);
+                    if (F::aux) { return shared_address(o == 0 ? aux + chunk * chunk_bytes : ring.chunks); }
+                    return shared_address(ring.chunks + (turn % depth * outputs + o) * chunk_bytes);
                 };
 #pragma unroll
                 for (int o = 0; o < outputs; o++) {
 #pragma unroll
-                    for (int j = 0; j < 4; j++) {
+                    for (int j = 0; j < columns / 16; j++) {
                         mma::stmatrix_x4(box(o) + matrix_offset(base, 2 * j), out[o][4 * j], out[o][4 * j + 1],
                                          out[o][4 * j + 2], out[o][4 * j + 3]);
                     }
@@ -197,7 +199,7 @@ template <class F> struct Elementwise {
                 if constexpr (column_sums) { *reinterpret_cast<float2*>(&ring.sums[t / 32][kept_column(t, 0)]) = sums; }
                 fence_proxy_async();
                 tile.sync();
-                const int row = tile.row + block * BLOCK_ROWS, column = tile.column + c * chunk_columns;
+                const int row = tile.row + block * BLOCK_ROWS, column = tile.column + c * columns;
                 if (tile.leader()) {
                     cp_async_bulk_tensor(&maps.out, column, row, box(0));
                     if (outputs == 2 && in.write_second) {
@@ -206,7 +208,7 @@ template <class F> struct Elementwise {
                     cp_async_bulk_commit_group();
                 }
                 if constexpr (column_sums) { // the next sync() is before ring.sums is written again
-                    if (t < chunk_columns && row < in.M && column + t < in.N) {
+                    if (t < columns && row < in.M && column + t < in.N) {
                         in.column_partials[(int64_t)(row / BLOCK_ROWS) * in.N + column + t] =
                             ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
                     }
@@ -223,7 +225,7 @@ __device__ inline float target_offset(float target_logit) { return fmaf(-target_
 
 struct Exponentials : Elementwise<Plain> {
     template <int row_blocks, int N, class Finish>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, Chunk* aux, const Ring& ring,
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, char* aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int BN = 2 * N;
         float offset[row_blocks][2];
@@ -267,11 +269,12 @@ struct Exponentials : Elementwise<Plain> {
 
 struct Gradient {
     typedef float Element;
-    static constexpr int chunk_columns = 32, outputs = 1, depth = 2, ring_chunks = 2;
+    static constexpr int outputs = 1, depth = 2, ring_chunks = 2;
+    __host__ __device__ static constexpr int chunk_columns(int) { return 32; }
     static constexpr bool has_aux = false, column_sums = false, partial_tiles = true;
 
     template <int row_blocks, int N, class Finish>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, Chunk*, const Ring& ring,
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, char*, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int chunks = N / 16;
         const int base = pair_offset(tile.thread);
@@ -280,7 +283,7 @@ struct Gradient {
         for (int block = 0; block < row_blocks; block++) {
 #pragma unroll
             for (int c = 0; c < chunks; c++) {
-                char* const chunk = ring.chunks[c % depth];
+                char* const chunk = ring.chunks + c % depth * SWIZZLE_BOX;
                 if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
                 tile.sync();
 #pragma unroll
@@ -291,7 +294,7 @@ struct Gradient {
                 fence_proxy_async();
                 tile.sync();
                 if (!tile.leader()) { continue; }
-                const int rows = block * BLOCK_ROWS, columns = c * chunk_columns;
+                const int rows = block * BLOCK_ROWS, columns = c * chunk_columns(2 * N);
                 const uint32_t box = shared_address(chunk);
                 if (tile.partial) {
                     cp_async_bulk_tensor(&maps.second, columns, tile.partial_row + rows, box);

@@ -28,17 +28,20 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int threads = 3 * WARPGROUP_SIZE, producer_registers = 40, consumer_registers = 232;
     static constexpr int stage_bytes = TileA::bytes + TileB::bytes;
 
-    static constexpr int aux_chunks = Epilogue::has_aux ? T::row_blocks * T::BN / 64 : 0;
+    static constexpr int chunk_columns = Epilogue::chunk_columns(T::BN);
+    static constexpr int chunk_row_bytes = chunk_columns * sizeof(typename Epilogue::Element);
+    static constexpr int chunk_bytes = BLOCK_ROWS * chunk_row_bytes;
+    static constexpr int aux_chunks = Epilogue::has_aux ? T::row_blocks * T::BN / chunk_columns : 0;
     static constexpr int chunks = aux_chunks + Epilogue::ring_chunks; // of a consumer
     static constexpr int sum_rows = Epilogue::column_sums ? 4 : 1;
     static constexpr bool row_sums = Epilogue::partial_tiles; // of A, by an operand of ones beside B
     static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;
-    static constexpr int other_bytes = 2 * (chunks * SWIZZLE_BOX + sum_rows * 256) + ones_bytes + 512;
+    static constexpr int other_bytes = 2 * (chunks * chunk_bytes + sum_rows * 256) + ones_bytes + 512;
     static constexpr int stages = (227 * 1024 - other_bytes) / stage_bytes;
 
     struct Shared {
         char A[stages][TileA::bytes], B[stages][TileB::bytes];
-        Chunk chunks[2][MatmulTiles::chunks];
+        char chunks[2][MatmulTiles::chunks * chunk_bytes];
         floatX ones[row_sums ? ones_bytes / sizeof(floatX) : 8]; // (8, K_BLOCK), whatever the swizzle
         float sums[2][sum_rows][64];
         Mbarrier full[stages], empty[stages], aux_full[2];
@@ -167,13 +170,14 @@ template <class C> struct Consumer {
 
     // Loads the consumer's part of aux, once its chunks, outputs of its last tile, have been read.
     __device__ void load_aux(const GemmMaps& maps, int row, int column) {
-        constexpr int columns = T::BN / 64;
+        constexpr int columns = T::BN / C::chunk_columns;
         if (thread() != 0) { return; }
         cp_async_bulk_wait_group_read<0>();
-        s.aux_full[w].expect_tx(C::aux_chunks * SWIZZLE_BOX);
+        s.aux_full[w].expect_tx(C::aux_chunks * C::chunk_bytes);
         for (int i = 0; i < C::aux_chunks; i++) {
-            cp_async_bulk_tensor(shared_address(s.chunks[w][i]), &maps.aux, column + i % columns * 64,
-                                 row + i / columns * BLOCK_ROWS, s.aux_full[w]);
+            cp_async_bulk_tensor(shared_address(s.chunks[w] + i * C::chunk_bytes), &maps.aux,
+                                 column + i % columns * C::chunk_columns, row + i / columns * BLOCK_ROWS,
+                                 s.aux_full[w]);
         }
     }
 
@@ -243,7 +247,7 @@ template <class C> struct Consumer {
             } else {
                 multiply<false>(work, maps, tile.row, tile.column);
             }
-            const Ring ring = {s.chunks[w] + C::aux_chunks, s.sums[w]};
+            const Ring ring = {s.chunks[w] + C::aux_chunks * C::chunk_bytes, s.sums[w]};
             const auto finish = [&] { finish_multiply(); };
             Epilogue::store(acc, finish, s.chunks[w], ring, maps, p.in, tile);
             if (sums) { store_row_sums(sums, work, tile.row); }
@@ -379,9 +383,12 @@ template <class Operand> static inline Status operand_map(CUtensorMap* map, cons
 template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm<C>& g) {
     TRY(operand_map<typename C::TileA>(&maps->a, g.a, g.size.M, g.size.K));
     TRY(operand_map<typename C::TileB>(&maps->b, g.b, g.size.N, g.size.K));
-    TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS));
-    if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, g.size.M, g.size.N, BLOCK_ROWS)); }
-    if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, g.size.M, g.size.N, BLOCK_ROWS)); }
+    constexpr int bytes = C::chunk_row_bytes;
+    TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS, bytes));
+    if (g.second != nullptr) {
+        TRY(tensor_map_of_matrix(&maps->second, g.second, g.size.M, g.size.N, BLOCK_ROWS, bytes));
+    }
+    if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, g.size.M, g.size.N, BLOCK_ROWS, bytes)); }
     return STATUS_OK;
 }
 

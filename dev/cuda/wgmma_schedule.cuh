@@ -147,24 +147,27 @@ typedef Tile<1, 256, false, 1> Tile128x256;
 typedef Tile<2, 128, true, 2> PingPong128x128x2;
 typedef Tile<2, 128, true, 2, 2> PingPong128x128x2x2;
 typedef Tile<1, 256, true, 2> PingPong64x256x2;
+typedef Tile<1, 160, false, 1, 2> Tile128x160x2;
+typedef Tile<2, 160, true, 1, 2> PingPong128x160x2;
 
 // ----------------------------------------------------------------------------
 // Places in shared memory
 
-// Where TMA's 128-byte swizzle puts a byte of a row of 128 bytes, relative to a box that is aligned to 1024 bytes.
-__host__ __device__ constexpr int swizzled_offset(int row, int byte) {
-    return row * SWIZZLE_ROW + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
+// Where TMA's swizzle of as many bytes puts a byte of a row of 128 or 64 bytes, relative to a box aligned to 1024 bytes.
+__host__ __device__ constexpr int swizzled_offset(int row, int byte, int row_bytes = SWIZZLE_ROW) {
+    return row * row_bytes + ((byte / 16) ^ (row * row_bytes / SWIZZLE_ROW % (row_bytes / 16))) * 16 + byte % 16;
 }
 
 // A stage of an operand: ROWS rows of A (or B) by a k-block, which come in PARTS of as many rows, each loaded by one CTA of
 // the cluster. K-major: box rows are rows of the operand. MN-major: box rows go along K, and a box has 64 of its rows.
 template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
-    static constexpr int rows = ROWS_, bytes = rows * SWIZZLE_ROW, parts = PARTS, part_rows = rows / parts;
+    static constexpr int rows = ROWS_, parts = PARTS, part_rows = rows / parts;
     static constexpr bool mn_major = MN_MAJOR;
-    static constexpr int box_rows = mn_major ? K_BLOCK : part_rows; // of the tensor map
-    static constexpr int boxes = mn_major ? part_rows / 64 : 1;     // of a part
-    static constexpr int box_bytes = box_rows * SWIZZLE_ROW;
-    static_assert(part_rows % 64 == 0 && box_rows <= 256, "a part is whole boxes");
+    static constexpr int box_rows = mn_major ? K_BLOCK : part_rows;      // of the tensor map
+    static constexpr int boxes = mn_major ? CEIL_DIV(part_rows, 64) : 1; // of a part
+    static constexpr int box_bytes = box_rows * SWIZZLE_ROW, bytes = parts * boxes * box_bytes;
+    static_assert((parts == 1 || part_rows % 64 == 0) && part_rows % 8 == 0 && box_rows <= 256,
+                  "parts lie one after another");
 
     // Box i of part p: its offset, and the first row of the operand in it.
     __host__ __device__ static constexpr int box_offset(int p, int i) { return (p * boxes + i) * box_bytes; }
@@ -183,11 +186,11 @@ template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
 __host__ __device__ constexpr int fragment_row(int t, int i) { return t / 32 * 16 + i / 2 % 2 * 8 + t % 32 / 4; }
 __host__ __device__ constexpr int fragment_column(int t, int i) { return i / 4 * 8 + t % 4 * 2 + i % 2; }
 
-// A chunk is 64 rows of 128 bytes of a warpgroup's part of D on its way to or from memory: a box.
+// A chunk is 64 rows of 128 or 64 bytes of a warpgroup's part of D on its way to or from memory: a box.
 // The address for stmatrix_x4 and ldmatrix_x4, relative to the chunk, of thread t and octets n and n + 1 of columns; n is even.
 // ^ of n is what remains of swizzled_offset() as chunks are aligned to 1024 bytes.
-__host__ __device__ constexpr int matrix_offset(int t) {
-    return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16);
+__host__ __device__ constexpr int matrix_base(int t, int row_bytes) {
+    return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16, row_bytes);
 }
 __host__ __device__ constexpr int matrix_offset(int base, int n) { return base ^ (n * 16); }
 // The address of two floats: those of accumulator elements i and i + 1 (i is even) of a chunk of 32 columns of fp32.

@@ -113,8 +113,9 @@ static void test_balance() {
 // ----------------------------------------------------------------------------
 // Shared memory
 
-// A byte of a tile that is aligned to 1024 bytes, as TMA and wgmma see it with the 128-byte swizzle: bits 4-6 ^= bits 7-9.
-static int hardware_swizzle(int offset) { return offset ^ (offset >> 7 & 7) << 4; }
+// A byte of a tile that is aligned to 1024 bytes, as TMA and wgmma see it with the 128-byte swizzle: bits 4-6 ^= bits 7-9. With
+// the 64-byte swizzle: bits 4-5 ^= bits 7-8.
+static int hardware_swizzle(int offset, int bytes = 128) { return offset ^ (offset >> 7 & (bytes / 16 - 1)) << 4; }
 
 // wgmma's element (row, k) of an operand of 16 along K, by its descriptor (PTX ISA, "Strides"): 8 rows of 128 bytes, then the
 // next 8 are 1024 bytes further.
@@ -157,9 +158,10 @@ template <class Tile> static bool operand_is_found(int wgmma_rows, int wrong_k =
 }
 
 // The accumulators of a warpgroup are each element of (64, N) once; each chunk's bytes are written once, each where the
-// swizzle has its element: by stmatrix in 16 bit, and by pairs of floats.
-static void test_fragments() {
+// swizzle has its element: by stmatrix in 16 bit, in chunks of row_bytes, and by pairs of floats.
+static void test_fragments(int row_bytes) {
     constexpr int N = 256;
+    const int columns = row_bytes / 2;
     std::vector<int> elements(64 * N), bytes(64 * N * 2), floats(64 * N * 4);
     bool placed = true;
     for (int t = 0; t < 128; t++) {
@@ -168,12 +170,12 @@ static void test_fragments() {
             const int row = fragment_row(t, i), column = fragment_column(t, i);
             elements[row * N + column]++;
             if (i % 2 != 0) { continue; }
-            // Register q of the stmatrix of octets 2 j and 2 j + 1 of a chunk of 64 columns is matrix q, whose row t % 32 / 4
-            // is at the address of lane 8 q + t % 32 / 4; the thread's pair is t % 4 of it.
-            const int chunk = i / 32, j = i % 32 / 8, q = i % 8 / 2, lane = 8 * q + t % 32 / 4;
-            const int at = matrix_offset(matrix_offset(warp + lane), 2 * j) + t % 4 * 4;
-            placed &= at == swizzled_offset(row, column % 64 * 2);
-            for (int b = 0; b < 4; b++) { bytes[chunk * 8192 + at + b]++; }
+            // Register q of the stmatrix of octets 2 j and 2 j + 1 of a chunk is matrix q, whose row t % 32 / 4 is at the
+            // address of lane 8 q + t % 32 / 4; the thread's pair is t % 4 of it.
+            const int chunk = column / columns, j = column % columns / 16, q = i % 8 / 2, lane = 8 * q + t % 32 / 4;
+            const int at = matrix_offset(matrix_base(warp + lane, row_bytes), 2 * j) + t % 4 * 4;
+            placed &= at == hardware_swizzle(row * row_bytes + column % columns * 2, row_bytes);
+            for (int b = 0; b < 4; b++) { bytes[chunk * 64 * row_bytes + at + b]++; }
             const int pair = pair_offset(pair_offset(t), i % 16); // of a chunk of 32 columns
             placed &= pair == swizzled_offset(row, column % 32 * 4);
             for (int b = 0; b < 8; b++) { floats[i / 16 * 8192 + pair + b]++; }
@@ -412,10 +414,12 @@ template <class C> static void test_configuration() {
 
 template <class T> static void test_tile() {
     test_order<T>();
-    test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGelu>>>();
+    if constexpr (T::BN % 64 == 0) { // fc and dgelu race with these tiles alone
+        test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGelu>>>();
+        test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward>>>();
+    }
     test_configuration<MatmulTiles<T, false, false, Elementwise<AddBiasAndSkip>>>();
     test_configuration<MatmulTiles<T, false, true, Elementwise<Plain>>>();
-    test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward>>>();
     test_configuration<MatmulTiles<T, true, true, Gradient>>();
 }
 
@@ -425,8 +429,11 @@ int main(void) {
     test_tile<PingPong128x128x2>();
     test_tile<PingPong128x128x2x2>();
     test_tile<PingPong64x256x2>();
+    test_tile<Tile128x160x2>();
+    test_tile<PingPong128x160x2>();
     test_balance();
-    test_fragments();
+    test_fragments(128);
+    test_fragments(64);
     CHECK(columns_are_reduced(0));
     for (int half : {8, 4, 2}) { CHECK(!columns_are_reduced(half)); }
     return unit_end();
