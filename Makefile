@@ -241,7 +241,7 @@ help:
 # A short run under a profiler: steps, layers and kernels are NVTX ranges. On this project's own text, in a small model.
 nsys := $(shell command -v nsys 2>/dev/null)
 ncu := $(shell command -v ncu 2>/dev/null)
-profile_run = ./train_gpt2cu -i build/profile_train.bin -j build/profile_val.bin -b 16 -t 1024 -d 16384 -v 0 -s 0
+profile_run = ./train_gpt2cu -i build/profile_train.bin -j build/profile_val.bin -b 16 -t 1024 -d 16384 -v 0 -s 0 --cuda-graphs 0
 ifeq ($(gpu),)
 profile:
 	@echo "error: make profile runs the GPU trainer, and there is no GPU here" >&2; exit 1

@@ -23,6 +23,7 @@ llmc/bucket_exchange.cuh says. The training loop is trainer_main in llmc/trainer
 #include "llmc/gradient_tree.h"
 #include "llmc/non_finite.cuh"
 #include "llmc/nvtx.cuh"
+#include "llmc/pass_graph.cuh"
 #include "llmc/snapshot.cuh"
 #include "llmc/table.h"
 #include "llmc/tensor_search.h"
@@ -94,6 +95,7 @@ struct GPT2 {
     cudaDeviceProp device;
     cudaStream_t stream;
     Matmul matmul;
+    PassGraphs graphs; // of passes over full batches
 };
 
 // ----------------------------------------------------------------------------
@@ -470,6 +472,7 @@ void gpt2_free(GPT2* model) {
     layout_free(&model->layout);
     free(model->token_counts);
     snapshot_free(&model->snapshot);
+    pass_graphs_free(&model->graphs);
     matmul_destroy(&model->matmul);
     if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }
     if (model->updated != NULL) { cudaEventDestroy(model->updated); }
@@ -754,24 +757,25 @@ static void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT
     cuda_try(cudaMemcpyAsync(device, host, BT * sizeof(int), cudaMemcpyHostToDevice, model->stream));
 }
 
-// Up to lnf, of which gpt2_make_logits and gpt2_backward make the logits.
-Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
+// Runs what launch() puts into the model's stream for the last forward pass's batch, as a graph where it may be one: several
+// processes' passes wait for the stream of exchanges, and batches of other sizes are few.
+template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, const Launch& launch) {
+    const GPT2Info* info = &model->info;
+    if (info->settings.graphs && info->size == 1 && model->last_B == info->B && model->last_T == info->T) {
+        return pass_graph_run(&model->graphs, key, model->stream, launch);
+    }
+    launch();
+    return status_now();
+}
+
+// From the tokens on the device to lnf, of which gpt2_make_logits and gpt2_backward make the logits
+static void gpt2_forward_layers(GPT2* model, int B, int T) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
     ParameterTensors p = model->params;
     int L = c.num_layers, C = c.channels, NH = c.num_heads, HS = C / NH;
     size_t BT = (size_t)B * T;
     cudaStream_t stream = model->stream;
-    status_clear();
-    TRY(gpt2_check_batch(&model->info, B, T));
-    TRY(gpt2_check_tokens(&model->info, inputs, BT));
-    NvtxRange range("forward");
-    model->last_B = B, model->last_T = T;
-    model->last_pass = PASS_FORWARD, model->has_logits = 0;
-    TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
-    gpt2_load_batch(model, model->inputs, inputs, BT);
-    cuda_try(cudaEventRecord(model->batch_copied, stream));
-
     exchange_wait_weights(&model->exchange, -1);
     encoder_forward(a.encoded, model->inputs, p.wte, p.wpe, B, T, C, stream);
     exchange_wait_weights(&model->exchange, 0);
@@ -801,7 +805,20 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
                         w.fcprojw, w.fcprojb, next.ln1w, next.ln1b, BT, 4 * C, C);
         w = next;
     }
-    return status_now();
+}
+
+Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
+    size_t BT = (size_t)B * T;
+    status_clear();
+    TRY(gpt2_check_batch(&model->info, B, T));
+    TRY(gpt2_check_tokens(&model->info, inputs, BT));
+    NvtxRange range("forward");
+    model->last_B = B, model->last_T = T;
+    model->last_pass = PASS_FORWARD, model->has_logits = 0;
+    TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
+    gpt2_load_batch(model, model->inputs, inputs, BT);
+    cuda_try(cudaEventRecord(model->batch_copied, model->stream));
+    return gpt2_run_pass(model, {PASS_FORWARD, {0, 0, 0}, 0}, [&] { gpt2_forward_layers(model, B, T); });
 }
 
 // The logits (B,T,Vp) of the last forward pass, in acts.output, unless they are there.
@@ -977,11 +994,25 @@ static void gpt2_sum_losses(GPT2* model, int grad_accum_steps, int micro_step) {
     losses_mean(&model->scalars->loss, model->micro_losses, grad_accum_steps, model->loss_scale, model->stream);
 }
 
+// The backward pass from the targets on the device to the gradient of the first layer's input, in acts.dresidual; `last` of the
+// step. dwte: where the logits' gradient of wte goes, added to what is there with `accumulate`.
+static void gpt2_backward_layers(GPT2* model, float* dwte, int accumulate, float scale, int B, int T, int last) {
+    ActivationTensors a = model->acts;
+    GradientTensors g = model->grads;
+    int BT = B * T, L = model->info.config.num_layers, C = model->info.config.channels;
+    gpt2_backward_logits(model, dwte, accumulate, scale, BT);
+    const floatX* last_residual = gpt2_layer_input(model, L); // the last layer's output
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, a.dbtc, last_residual,
+                       model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, model->stream);
+    for (int i = L - 1; i >= 0; i--) {
+        gpt2_backward_layer(model, i, B, T);
+        gpt2_finish_gradients(model, i, last);
+    }
+}
+
 Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
     GPT2Info* info = &model->info;
-    ActivationTensors a = model->acts;
-    int B = model->last_B, T = model->last_T, BT = B * T, L = info->config.num_layers, C = info->config.channels;
-    int last = micro_step == grad_accum_steps - 1;
+    int B = model->last_B, T = model->last_T, BT = B * T, last = micro_step == grad_accum_steps - 1;
     cudaStream_t stream = model->stream;
     status_clear();
     TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
@@ -996,24 +1027,17 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     model->leaf = gradient_leaf(grad_accum_steps, 1, micro_step);
     if (info->settings.sum_any) { model->leaf = {0, micro_step > 0, 0}; }
     layout_point(&model->grads, &model->layout, gpt2_gradients(model, model->leaf.buffer), sizeof(float), 0);
-    GradientTensors g = model->grads;
     if (!model->leaf.accumulate) { gpt2_clear_vectors(model); }
-    cuda_try(cudaMemsetAsync(a.losses, 0, (size_t)BT * sizeof(float), stream));
+    cuda_try(cudaMemsetAsync(model->acts.losses, 0, (size_t)BT * sizeof(float), stream));
     gpt2_load_batch(model, model->targets, targets, BT);
     // the loss is a mean over tokens and micro-batches; their product is exact, however it is shared
     float scale = (float)(1.0 / ((double)BT * (double)grad_accum_steps * (double)info->size));
     // wte has two gradients: that of the logits and that of the embedding, which are one leaf together
     int apart = model->leaf.accumulate && model->wte_memory != NULL;
-    float* dwte = apart ? model->wte_memory : g.wte;
-    gpt2_backward_logits(model, dwte, model->leaf.accumulate && !apart, scale, BT);
+    float* dwte = apart ? model->wte_memory : model->grads.wte;
+    TRY(gpt2_run_pass(model, {PASS_BACKWARD, model->leaf, scale},
+                      [&] { gpt2_backward_layers(model, dwte, model->leaf.accumulate && !apart, scale, B, T, last); }));
     gpt2_sum_losses(model, grad_accum_steps, micro_step);
-    const floatX* last_residual = gpt2_layer_input(model, L); // the last layer's output
-    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, a.dbtc, last_residual,
-                       model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, stream);
-    for (int i = L - 1; i >= 0; i--) {
-        gpt2_backward_layer(model, i, B, T);
-        gpt2_finish_gradients(model, i, last);
-    }
     TRY(gpt2_backward_embedding(model, dwte, inputs, B, T));
     gpt2_finish_gradients(model, LAYOUT_REST, last);
     gpt2_finish_gradients(model, LAYOUT_WTE, last);

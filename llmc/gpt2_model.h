@@ -37,12 +37,13 @@ typedef struct {
     int zero;           // 1: a process has the moments and master weights of its shard only (ZeRO-1); 0: it has all
     int sum_any;      // 1: gradients are summed in any order; 0: in that of gradient_tree.h, the same bits for any 2^n
     int copy_engines; // 1: they move what GPUs of one machine exchange, where they can; 0: NCCL's kernels
+    int graphs;       // 1: on one GPU, passes over full batches are CUDA graphs from the second on (pass_graph.cuh)
 } GPT2Settings;
 
 static inline GPT2Settings gpt2_default_settings(void) {
     GPT2Settings s;
     s.recompute = 1, s.master_weights = 1, s.tf32 = 1, s.gelu_fusion = 0;
-    s.micro_steps = 1, s.comm = NULL, s.zero = 1, s.sum_any = 0, s.copy_engines = 1;
+    s.micro_steps = 1, s.comm = NULL, s.zero = 1, s.sum_any = 0, s.copy_engines = 1, s.graphs = 1;
     return s;
 }
 

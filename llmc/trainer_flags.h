@@ -137,6 +137,8 @@ its command lines work unchanged.
       "1: AdamW works on an fp32 copy of the weights; 0: on the weights, with stochastic rounding")                    \
     X(gelu_fusion, "-ge", "--gelu-fusion", whole, 0, 0, 2, NULL, FOR_GPU, RESULT,                                      \
       "GELU in cuBLASLt's epilogues: 0 none, 1 forward, 2 forward and backward. With 1 and 2, -r changes bits")        \
+    X(cuda_graphs, NULL, "--cuda-graphs", whole, 1, 0, 1, NULL, FOR_GPU, FREE,                                         \
+      "1: on one GPU, passes are CUDA graphs; 0: single launches, which a profiler shows by layer. The same bits")     \
     X(log_gpu_every, "-lg", "--log-gpu-every", whole, -1, -1, INT_MAX, NULL, FOR_GPU, FREE,                            \
       "steps between lines on the GPU's clocks, power and temperature; -1: none")
 // clang-format on

@@ -35,6 +35,7 @@ static inline GPT2Settings trainer_settings(const Trainer* t) {
     s.zero = o->zero;
     s.sum_any = strcmp(o->sum_order, "any") == 0;
     s.copy_engines = strcmp(o->exchange, "auto") == 0;
+    s.graphs = o->cuda_graphs;
     return s;
 }
 

@@ -252,8 +252,10 @@ static void llmc_s_command_lines_work(void) {
     if (CLI_TRAINER & FOR_GPU) {
         o = PARSE("--gpus", "all");
         CHECK(o.gpus == CLI_ALL);
-        o = PARSE("-f", "0", "-w", "0", "-ge", "2", "-lg", "10");
+        CHECK(o.cuda_graphs == 1);
+        o = PARSE("-f", "0", "-w", "0", "-ge", "2", "-lg", "10", "--cuda-graphs", "0");
         CHECK(o.tf32 == 0 && o.master_weights == 0 && o.gelu_fusion == 2 && o.log_gpu_every == 10);
+        CHECK(o.cuda_graphs == 0);
     }
 }
 

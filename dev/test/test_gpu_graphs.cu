@@ -1,0 +1,109 @@
+/*
+Passes as CUDA graphs (llmc/pass_graph.cuh) against the same passes launch by launch, bit by bit: weights, moments, losses and
+norms after some steps of so many micro-steps, whose gradients are overwritten, added in place or added as a tree, with
+validation and batches of other sizes between them. Every pass but the first of its kind must have been a graph. Needs a GPU.
+
+    build/test_gpu_graphs_bf16
+*/
+#include "train_gpt2.cu"
+#include "unit.h"
+
+#include <set>
+#include <tuple>
+#include <vector>
+
+enum { STEPS = 4 };
+// Of a step; the last one has other gradients' scale.
+static int micro_steps_of(int step, int micro_steps) { return step == STEPS - 1 ? 1 : micro_steps; }
+
+struct Outcome {
+    std::vector<std::vector<char>> blocks; // weights, moments, master weights
+    std::vector<float> numbers;            // losses, norms
+    size_t passes = 0, launches, graphs;   // over full batches; of graphs; how many there are
+};
+
+// Token i of batch number n; its target is that of i + 1.
+static int token(int n, size_t i, int V) { return (int)((12345u + 2654435761u * n + 40503u * (uint32_t)i) >> 8) % V; }
+
+static std::vector<int> tokens(int n, size_t first, size_t count, int V) {
+    std::vector<int> x(count);
+    for (size_t i = 0; i < count; i++) { x[i] = token(n, first + i, V); }
+    return x;
+}
+
+static void validate(GPT2* model, Outcome* outcome, int n, int B, int T) {
+    const int V = gpt2_info(model)->config.vocab_size;
+    const std::vector<int> inputs = tokens(n, 0, (size_t)B * T, V), targets = tokens(n, 1, (size_t)B * T, V);
+    float loss;
+    check(gpt2_validate(model, &loss, inputs.data(), targets.data(), B, T));
+    outcome->numbers.push_back(loss);
+    outcome->passes += B == gpt2_info(model)->B && T == gpt2_info(model)->T;
+}
+
+static Outcome train(GPT2Config config, int B, int T, int micro_steps, int recompute, int graphs) {
+    GPT2* model;
+    Outcome outcome;
+    GPT2Settings settings = gpt2_default_settings();
+    settings.micro_steps = micro_steps, settings.recompute = recompute, settings.graphs = graphs;
+    check(gpt2_create(&model, config, settings));
+    check(gpt2_allocate(model, B, T, 1));
+    std::vector<float> params(gpt2_info(model)->num_parameters);
+    gpt2_init_parameters(params.data(), config, 42);
+    check(gpt2_set_parameters(model, params.data()));
+    for (int step = 0; step < STEPS; step++) {
+        const int steps = micro_steps_of(step, micro_steps);
+        for (int k = 0; k < steps; k++) {
+            const int n = step * micro_steps + k, V = config.vocab_size;
+            const std::vector<int> inputs = tokens(n, 0, (size_t)B * T, V), targets = tokens(n, 1, (size_t)B * T, V);
+            check(gpt2_forward(model, inputs.data(), B, T));
+            check(gpt2_backward(model, inputs.data(), targets.data(), steps, k));
+            check(gpt2_synchronize(model)); // before the tokens go
+            outcome.passes += 2;
+        }
+        float norm;
+        check(gpt2_grad_norm(model, &norm));
+        check(gpt2_update(model, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step + 1));
+        check(gpt2_wait_update(model));
+        outcome.numbers.push_back(norm);
+        outcome.numbers.push_back(gpt2_info(model)->mean_loss);
+        validate(model, &outcome, 1000, B, T);
+        validate(model, &outcome, 1001, 1, T / 2);
+    }
+    for (GPT2Block block : {GPT2_WEIGHTS, GPT2_MOMENTS1, GPT2_MOMENTS2, GPT2_MASTER_WEIGHTS}) {
+        outcome.blocks.emplace_back(gpt2_block_bytes(model, block));
+        if (outcome.blocks.back().empty()) { continue; }
+        check(gpt2_copy_out(model, outcome.blocks.back().data(), block, 0, outcome.blocks.back().size()));
+    }
+    outcome.launches = model->graphs.launches, outcome.graphs = model->graphs.count;
+    gpt2_free(model);
+    return outcome;
+}
+
+static void test_graphs(GPT2Config config, int B, int T, int micro_steps, int recompute) {
+    const Outcome single = train(config, B, T, micro_steps, recompute, 0);
+    const Outcome graphs = train(config, B, T, micro_steps, recompute, 1);
+    std::set<std::tuple<int, int, int, int>> kinds; // of backward passes
+    for (int step = 0; step < STEPS; step++) {
+        const int steps = micro_steps_of(step, micro_steps);
+        for (int k = 0; k < steps; k++) {
+            const GradientLeaf leaf = gradient_leaf(steps, 1, k);
+            kinds.insert(std::make_tuple(steps, leaf.buffer, leaf.accumulate, leaf.first));
+        }
+    }
+    bool ok = CHECK(single.blocks == graphs.blocks);
+    ok &= CHECK(single.numbers.size() == graphs.numbers.size() &&
+                memcmp(single.numbers.data(), graphs.numbers.data(), single.numbers.size() * sizeof(float)) == 0);
+    ok &= CHECK(isfinite(single.numbers.back()) && single.numbers[1] != single.numbers[5]); // it trains
+    ok &= CHECK(single.graphs == 0 && single.launches == 0);
+    ok &= CHECK(graphs.graphs == 1 + kinds.size());
+    ok &= CHECK(graphs.launches == graphs.passes - graphs.graphs);
+    if (!ok) { printf("    C %d, %d x %d, %d micro-steps, -r %d\n", config.channels, B, T, micro_steps, recompute); }
+}
+
+int main(void) {
+    const GPT2Config small = {64, 1000, 1024, 3, 2, 128}, wide = {1024, 50257, 50304, 2, 12, 768};
+    for (int micro_steps : {1, 2, 3, 4, 8, 12}) { test_graphs(small, 4, 64, micro_steps, 0); }
+    for (int recompute : {1, 2}) { test_graphs(small, 4, 64, 2, recompute); }
+    test_graphs(wide, 8, 1024, 2, 0); // as large as what the rules of matmul_choice.h and the table of algorithms serve
+    return unit_end();
+}
