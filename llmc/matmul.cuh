@@ -123,6 +123,13 @@ static inline int matmul_config_of_(const cublasLtMatmulAlgo_t* algorithm, cubla
     cublas_try(cublasLtMatmulAlgoConfigGetAttribute(algorithm, name, &value, sizeof(value), &written));
     return value;
 }
+static inline int matmul_cluster_of_(const cublasLtMatmulAlgo_t* algorithm) {
+    uint16_t shape = 0;
+    size_t written;
+    cublas_try(cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &shape,
+                                                    sizeof(shape), &written));
+    return shape;
+}
 template <class V>
 static inline bool matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t name, V v) {
     return cublasLtMatmulAlgoConfigSetAttribute(algorithm, name, &v, sizeof(v)) == CUBLAS_STATUS_SUCCESS;

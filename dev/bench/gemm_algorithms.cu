@@ -73,10 +73,7 @@ struct Search {
 
     void add(const cublasLtMatmulAlgo_t& algorithm) {
         const int tile = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID);
-        uint16_t cluster = 0;
-        size_t written;
-        cublas_check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &cluster,
-                                                          sizeof(cluster), &written));
+        const int cluster = matmul_cluster_of_(&algorithm);
         const int custom = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
         const int splits = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
         if (!seen.insert({tile, cluster, custom, splits}).second) { return; }
@@ -98,7 +95,8 @@ struct Search {
                                                     LIBRARY_CHOICES, results.data(), &found));
         cublas_check(cublasLtMatmulPreferenceDestroy(preference));
         for (int i = 0; i < found; i++) { add(results[i].algo); }
-        std::set<int> tiles = {20, 23, 24, 29, 30, 31, 197, 201, 209, 248}; // 128x128, 128x256, ..., 320x128
+        // 128 and 256 by 128 and 256, 128x160, ...; 160x192, ..., 200x128, ..., 320x128, 128x200
+        std::set<int> tiles = {20, 23, 24, 29, 30, 31, 32, 194, 195, 197, 201, 209, 210, 212, 213, 232, 247, 248, 411};
         for (const Candidate& c : candidates) { tiles.insert(c.tile); }
         cublasLtMatmulAlgoCapGetAttribute(&plan.algorithm, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, &most_custom,
                                           sizeof(most_custom), &written);

@@ -1198,7 +1198,24 @@ template <class T> static void check_close(const char* what, const Tensor<T>& x,
     }
 }
 
-// GEMMs of as many rows as llmc/matmul_algorithms.h speaks of, against the same in two parts, which have the library's choice.
+static int gpu_capability(void) {
+    int device, major, minor;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    return 10 * major + minor;
+}
+
+// Whether the plan made last has the table's algorithm.
+static bool is_taken(const Matmul* mm, const MatmulAlgorithm* a) {
+    const cublasLtMatmulAlgo_t* algorithm = &mm->plans[mm->num_plans - 1].algorithm;
+    return matmul_config_of_(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID) == a->tile &&
+           matmul_cluster_of_(algorithm) == a->cluster &&
+           matmul_config_of_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) == a->custom;
+}
+
+// GEMMs of as many rows as llmc/matmul_algorithms.h speaks of, against the same in two parts, which have the library's choice. On
+// the table's GPUs its algorithms are taken.
 static void test_tuned(Matmul* mm, const MatmulAlgorithm* a) {
     const int part = MATMUL_ALGORITHM_ROWS - 3, R = 2 * part;
     TensorX inp((size_t)R * a->k), weight((size_t)a->m * a->k), bias(a->m), out((size_t)R * a->m),
@@ -1213,19 +1230,16 @@ static void test_tuned(Matmul* mm, const MatmulAlgorithm* a) {
         }
     };
     multiply_rows(out.data, inp.data, R);
+    if (gpu_capability() != 90) {
+        printf("the algorithm of %d x %d: skipped, it is for compute capability 9.0\n", a->m, a->k);
+    } else if (!CHECK(is_taken(mm, a))) {
+        printf("    %d x %d, transpose_a %d\n", a->m, a->k, a->transpose_a);
+    }
     for (int half = 0; half < 2; half++) {
         multiply_rows(parts.data + (size_t)half * part * a->m, inp.data + (size_t)half * part * a->k, part);
     }
     wait_for_gpu();
     check_close("a tuned GEMM", out, parts);
-}
-
-static int gpu_capability(void) {
-    int device, major, minor;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    return 10 * major + minor;
 }
 
 // The MLP's groups as they train against the baseline, and gelu(pre) of fc and dgelu against the kernel alone, bit for bit.
