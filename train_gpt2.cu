@@ -116,6 +116,40 @@ static const char* gpt2_dgelu_variant(GPT2Settings settings) {
     return settings.gelu_fusion >= 2 ? "cublaslt_epilogue" : NULL;
 }
 
+// A GEMM of the passes that dev/cuda/matmul.cuh has a choice of, with its neighbours
+struct ModelGemm {
+    const char* name;
+    MatmulGroup group;
+    MatmulSizes sizes;
+    const char* variant; // asked for by name; NULL: that of matmul_choice.h
+    int backward;
+};
+enum { MODEL_GEMMS = 13 };
+
+// All of them, for R rows of tokens, in the order of a layer's passes
+static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Settings settings, int R) {
+    MatmulSizes layer[NUM_MATMUL_LAYER], qkv, attproj, fc, fcproj;
+    const int C = config.channels;
+    for (int n = 0; n < NUM_MATMUL_LAYER; n++) { layer[n] = matmul_layer_sizes(n, {R, C, C, 0}); }
+    qkv = layer[MATMUL_LAYER_QKV], attproj = layer[MATMUL_LAYER_ATTPROJ];
+    fc = layer[MATMUL_LAYER_FC], fcproj = layer[MATMUL_LAYER_FCPROJ];
+    const MatmulSizes classifier = {R, C, config.padded_vocab_size, config.vocab_size};
+    const ModelGemm all[MODEL_GEMMS] = {{"qkv", MATMUL_QKV, qkv, NULL, 0},
+                                        {"attproj", MATMUL_RESIDUAL, attproj, NULL, 0},
+                                        {"fc", MATMUL_FC, fc, gpt2_fc_variant(settings), 0},
+                                        {"fcproj", MATMUL_RESIDUAL, fcproj, NULL, 0},
+                                        {"classifier", MATMUL_CLASSIFIER, classifier, NULL, 1},
+                                        {"input of fcproj", MATMUL_DGELU, fcproj, gpt2_dgelu_variant(settings), 1},
+                                        {"weight of fcproj", MATMUL_WEIGHT, fcproj, NULL, 1},
+                                        {"input of fc", MATMUL_INPUT, fc, NULL, 1},
+                                        {"weight of fc", MATMUL_WEIGHT, fc, NULL, 1},
+                                        {"input of attproj", MATMUL_INPUT, attproj, NULL, 1},
+                                        {"weight of attproj", MATMUL_WEIGHT, attproj, NULL, 1},
+                                        {"input of qkv", MATMUL_INPUT, qkv, NULL, 1},
+                                        {"weight of qkv", MATMUL_WEIGHT, qkv, NULL, 1}};
+    memcpy(gemms, all, sizeof(all));
+}
+
 // Of scratch: the factors of the logits' gradient, in front of what makes them.
 static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(float), 256); }
 
@@ -123,24 +157,19 @@ static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(f
 // serves. Without a GPU, what they would on one of compute capability 9.0.
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
     int C = config.channels, NH = config.num_heads, R = B * T;
+    ModelGemm gemms[MODEL_GEMMS];
     AttentionGpu gpu;
     if (attention_gpu(&gpu) != STATUS_OK) {
         status_clear();
         gpu = {90, SIZE_MAX};
     }
-    size_t sizes[] = {
-        size_add(gpt2_factors_bytes(R), matmul_scratch_bytes_on(gpu.capability, NULL, MATMUL_CLASSIFIER,
-                                                                {R, C, config.padded_vocab_size, config.vocab_size})),
-        matmul_scratch_bytes_on(gpu.capability, gpt2_dgelu_variant(settings), MATMUL_DGELU, {R, 4 * C, C, 0}),
-        layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
-    size_t largest = 0;
-    for (size_t bytes : sizes) { largest = bytes > largest ? bytes : largest; }
-    for (MatmulGroup group : {MATMUL_INPUT, MATMUL_WEIGHT}) {
-        for (int n = 0; n < NUM_MATMUL_LAYER; n++) {
-            MatmulSizes gemm = matmul_layer_sizes(n, {R, C, C, 0});
-            size_t bytes = matmul_scratch_bytes_on(gpu.capability, NULL, group, gemm);
-            largest = bytes > largest ? bytes : largest;
-        }
+    size_t sizes[] = {layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
+    size_t largest = sizes[0] > sizes[1] ? sizes[0] : sizes[1];
+    gpt2_gemms(gemms, config, settings, R);
+    for (const ModelGemm& g : gemms) {
+        size_t bytes = g.backward ? matmul_scratch_bytes_on(gpu.capability, g.variant, g.group, g.sizes) : 0;
+        if (g.group == MATMUL_CLASSIFIER) { bytes = size_add(bytes, gpt2_factors_bytes(R)); }
+        largest = bytes > largest ? bytes : largest;
     }
     return largest;
 }
@@ -306,6 +335,9 @@ static Status gpt2_find_gpu(cudaDeviceProp* device) {
     }
     return STATUS_OK;
 }
+
+// 90 is 9.0.
+static int gpt2_capability(const cudaDeviceProp* device) { return 10 * device->major + device->minor; }
 
 // Joins the model to those of the other processes.
 static Status gpt2_join(GPT2* model) {
@@ -745,7 +777,7 @@ static floatX* gpt2_layer_input(const GPT2* model, int layer) {
 
 // Where GEMMs run with their neighbours
 static MatmulGroups gpt2_groups(GPT2* model, void* scratch) {
-    return {{&model->matmul, scratch}, 10 * model->device.major + model->device.minor, model->stream};
+    return {{&model->matmul, scratch}, gpt2_capability(&model->device), model->stream};
 }
 
 // ----------------------------------------------------------------------------
@@ -1213,28 +1245,22 @@ Status gpt2_measure_gemm(GPT2* model, double* flops) {
     return matmul_measure(&model->matmul, flops);
 }
 
-// "cuBLASLt; fc wgmma, dgelu wgmma": the library, and the groups that another variant serves in a pass over B rows of T tokens
-static void gpt2_describe_gemms(char* text, size_t size, const cudaDeviceProp* device, GPT2Config config,
-                                GPT2Settings settings, int B, int T) {
-    int R = B * T, C = config.channels, capability = 10 * device->major + device->minor;
-    const struct {
-        MatmulGroup group;
-        const char* variant;
-        MatmulSizes sizes;
-    } launched[] = {{MATMUL_QKV, NULL, {R, C, 3 * C, 0}},
-                    {MATMUL_RESIDUAL, NULL, {R, C, C, 0}},
-                    {MATMUL_FC, gpt2_fc_variant(settings), {R, C, 4 * C, 0}},
-                    {MATMUL_CLASSIFIER, NULL, {R, C, config.padded_vocab_size, config.vocab_size}},
-                    {MATMUL_DGELU, gpt2_dgelu_variant(settings), {R, 4 * C, C, 0}},
-                    {MATMUL_WEIGHT, NULL, {R, C, 3 * C, 0}}};
-    const char* separator = "; ";
-    snprintf(text, size, "cuBLASLt");
-    for (const auto& l : launched) {
-        const char* variant = matmul_choice_name_on(capability, l.variant, l.group, l.sizes);
-        size_t length = strlen(text);
-        if (strcmp(variant, "cublaslt") == 0) { continue; }
-        snprintf(text + length, size - length, "%s%s %s", separator, matmul_group_names[l.group], variant);
-        separator = ", ";
+// "cuBLASLt; fc, input of fcproj: wgmma; classifier: softmax_wgmma": the library, and the GEMMs that other variants serve on a
+// GPU of this compute capability, in passes over B rows of T tokens
+static void gpt2_describe_gemms(char* text, size_t size, int capability, GPT2Config config, GPT2Settings settings,
+                                int B, int T) {
+    ModelGemm gemms[MODEL_GEMMS];
+    gpt2_gemms(gemms, config, settings, B * T);
+    size_t length = (size_t)snprintf(text, size, "cuBLASLt");
+    for (const MatmulVariant& v : matmul_variants) {
+        const char* separator = "; ";
+        if (strcmp(v.name, "cublaslt") == 0) { continue; }
+        for (const ModelGemm& g : gemms) {
+            if (strcmp(matmul_choice_name_on(capability, g.variant, g.group, g.sizes), v.name) != 0) { continue; }
+            length += (size_t)snprintf(text + length, size - length, "%s%s", separator, g.name);
+            separator = ", ";
+        }
+        if (strcmp(separator, ", ") == 0) { length += (size_t)snprintf(text + length, size - length, ": %s", v.name); }
     }
 }
 
@@ -1245,7 +1271,7 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     status_clear();
     TRY(gpt2_find_gpu(&device));
     snprintf(n->precision, sizeof(n->precision), "%s", sizeof(floatX) == 4 && settings.tf32 ? "tf32" : PRECISION_NAME);
-    gpt2_describe_gemms(n->gemm, sizeof(n->gemm), &device, config, settings, B, T);
+    gpt2_describe_gemms(n->gemm, sizeof(n->gemm), gpt2_capability(&device), config, settings, B, T);
     snprintf(n->attention, sizeof(n->attention), "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
              attention_backward_name(B, T, NH, HS));
     snprintf(n->device, sizeof(n->device), "%s", device.name);
@@ -1274,7 +1300,7 @@ void gpt2_print_device(const GPT2* model) {
     const GPT2Info* info = &model->info;
     int B = info->B, T = info->T, NH = info->config.num_heads, HS = info->config.channels / NH;
     char gemms[sizeof(((GPT2Numerics*)NULL)->gemm)];
-    gpt2_describe_gemms(gemms, sizeof(gemms), &model->device, info->config, info->settings, B, T);
+    gpt2_describe_gemms(gemms, sizeof(gemms), gpt2_capability(&model->device), info->config, info->settings, B, T);
     print_table_row("GEMMs", "%s", gemms);
     print_table_row("attention", "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
                     attention_backward_name(B, T, NH, HS));

@@ -96,7 +96,7 @@ Status gpt2_available_memory(GPT2Memory* memory);
 
 // What of this build and machine decides over the bits of a run, as a run's identity names it.
 typedef struct {
-    char precision[32], gemm[192], attention[128];
+    char precision[32], gemm[384], attention[128];
     char device[256]; // the last bits of a sum may differ between devices
 } GPT2Numerics;
 

@@ -52,7 +52,27 @@ static void check_pairs(const char* dump) {
     free(params);
 }
 
+// A run's identity names every GEMM that another variant than the library's baseline serves, and the baseline for none.
+static void check_names(const char* variant, const char* expected) {
+    const GPT2Config config = {1024, 50257, 50304, 12, 12, 768};
+    char text[sizeof(((GPT2Numerics*)NULL)->gemm)];
+    matmul_force(variant);
+    gpt2_describe_gemms(text, sizeof(text), 90, config, gpt2_default_settings(), 1,
+                        64); // what no rule serves otherwise
+    matmul_force(nullptr);
+    const bool same = strcmp(text, expected) == 0;
+    same ? reference_passed++ : reference_failed++;
+    if (!same) { printf("GEMMs of %s are told as \"%s\", not \"%s\"\n", variant, text, expected); }
+}
+
 int main(void) {
+    check_names("cublaslt", "cuBLASLt");
+#if !defined(PRECISION_FP32)
+    check_names("softmax_wgmma", "cuBLASLt; classifier: softmax_wgmma");
+    check_names(
+        "wgmma",
+        "cuBLASLt; fc, input of fcproj, weight of fcproj, weight of fc, weight of attproj, weight of qkv: wgmma");
+#endif
     for (const char* dump : reference_dumps) { check_pairs(dump); }
     printf("%d passed, %d failed\n", reference_passed, reference_failed);
     return reference_failed ? EXIT_FAILURE : EXIT_SUCCESS;
