@@ -206,7 +206,29 @@ __device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y
                  "r"(y), "r"(z), "r"(w), "r"(box)
                  : "memory");
 }
-// The same for tensors of rank 2.
+// The policy by which L2 evicts first what TMA has loaded or stored. volatile: made anew for each use, it takes no registers in
+// between. (PTX ISA, "createpolicy")
+__device__ inline uint64_t createpolicy_evict_first() {
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+// The load and the store above with such a policy.
+__device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map, int x, int y, int z, int w,
+                                            Mbarrier& barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2,%3,%4,%5}], [%6], %7;" ::"r"(box),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier.address()), "l"(policy)
+                 : "memory");
+}
+__device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y, int z, int w, uint32_t box,
+                                            uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint "
+                 "[%0, {%1,%2,%3,%4}], [%5], %6;" ::"l"(map),
+                 "r"(x), "r"(y), "r"(z), "r"(w), "r"(box), "l"(policy)
+                 : "memory");
+}
+// The load and the store of a box of a tensor of rank 2.
 __device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map, int x, int y, Mbarrier& barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3}], [%4];" ::"r"(

@@ -152,14 +152,20 @@ template <class C> __device__ inline int receive_work_item(typename C::Shared& s
     s.work_empty[n % 2].arrive();
     return work_item;
 }
-// TMA loads of a tile (rows, HS): `rows` tokens of `head` in batch row b, from token `row` on.
-template <int boxes, int rows> __device__ inline void
+// TMA loads of a tile (rows, HS): `rows` tokens of `head` in batch row b, from token `row` on. once: no other CTA reads it, so
+// that L2 may drop it first.
+template <bool once, int boxes, int rows> __device__ inline void
 load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, int row, int b, Mbarrier& full) {
 #pragma unroll
     for (int x = 0; x < boxes; x++) {
 #pragma unroll
         for (int r = 0; r < rows; r += 64) {
-            cp_async_bulk_tensor(shared_address(tile[x]) + r * 128, map, x * 64, head, row + r, b, full);
+            const uint32_t box = shared_address(tile[x]) + r * 128;
+            if (once) {
+                cp_async_bulk_tensor(box, map, x * 64, head, row + r, b, full, createpolicy_evict_first());
+            } else {
+                cp_async_bulk_tensor(box, map, x * 64, head, row + r, b, full);
+            }
         }
     }
 }
@@ -192,12 +198,12 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
             // Where the consumers compute D: of the first step from O; of the others other key blocks have computed it.
             const bool computed = !loads_qk && C::computes_D && !block.reversed, from_O = computed && i == 0;
             full.expect_tx(C::Br * (C::HS * 2 + (from_O ? 0 : 4)));
-            load_tile<C::boxes, C::Br>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
+            load_tile<false, C::boxes, C::Br>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
             if constexpr (!loads_qk && C::computes_D) {
                 if (from_O) {
                     s.O_empty.wait(n % 2 ^ 1);
                     s.O_full.expect_tx(C::Br * C::HS * 2);
-                    load_tile<C::boxes, C::Br>(s.O, out, h, row, b, s.O_full);
+                    load_tile<true, C::boxes, C::Br>(s.O, out, h, row, b, s.O_full);
                 } else if (computed) {
                     while (ld_acquire(scratch.D_ready + (int64_t)block.head * p.key_blocks + row / C::Bc) == 0) {}
                     fence_proxy_async_global(); // -D was written by the generic proxy, and is read by TMA
@@ -216,8 +222,8 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
                 }
                 Mbarrier& full = loads_qk ? s.K_full[n % 2] : s.V_full;
                 full.expect_tx(C::Bc * C::HS * 2);
-                load_tile<C::boxes, C::Bc>(loads_qk ? s.K[n % 2] : s.V, qkv, (loads_qk ? 1 : 2) * p.NH + h,
-                                           block.j * C::Bc, b, full);
+                load_tile<true, C::boxes, C::Bc>(loads_qk ? s.K[n % 2] : s.V, qkv, (loads_qk ? 1 : 2) * p.NH + h,
+                                                 block.j * C::Bc, b, full);
             }
         }
     }
@@ -261,7 +267,8 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             if (chain.last()) {
                 s.dQ_full[w].wait(t % 2);
                 int row = block.j * C::Bc + offset * C::Br;
-                cp_async_bulk_tensor(dqkv, C::HS == 64 ? 0 : w * 64, h, C::HS == 64 ? row + w * 64 : row, b, dQ);
+                cp_async_bulk_tensor(dqkv, C::HS == 64 ? 0 : w * 64, h, C::HS == 64 ? row + w * 64 : row, b, dQ,
+                                     createpolicy_evict_first());
                 cp_async_bulk_commit_group();
                 if (i + 1 < steps) { cp_async_bulk_wait_group_read<0>(); }
                 continue;
@@ -295,8 +302,10 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         for (int x = 0; x < C::boxes; x++) {
             const uint32_t box = x * C::Bc * C::box_row, rows = w * 64 * C::box_row;
             const int key = block.j * C::Bc + w * 64;
-            cp_async_bulk_tensor(dqkv, x * 64, p.NH + h, key, b, shared_address(s.K[n % 2]) + box + rows);
-            cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH + h, key, b, shared_address(s.dS) + box + rows);
+            cp_async_bulk_tensor(dqkv, x * 64, p.NH + h, key, b, shared_address(s.K[n % 2]) + box + rows,
+                                 createpolicy_evict_first());
+            cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH + h, key, b, shared_address(s.dS) + box + rows,
+                                 createpolicy_evict_first());
         }
         cp_async_bulk_commit_group();
         if (count) { // the reduce-add of the last step had the time until here
