@@ -154,7 +154,7 @@ static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
     const MatmulAlgorithm* tuned = matmul_algorithm(s->m, s->n, s->k, s->transpose_a, s->transpose_b);
     cublasLtMatmulAlgo_t algorithm = p->algorithm;
     const int plain = s->epilogue == CUBLASLT_EPILOGUE_DEFAULT || s->epilogue == CUBLASLT_EPILOGUE_BIAS;
-    if (tuned == NULL || !plain || sizeof(floatX) == 4 || s->out_type == CUDA_R_32F) { return STATUS_OK; }
+    if (tuned == NULL || !plain || sizeof(floatX) == 4) { return STATUS_OK; }
     if (matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_ID) != MATMUL_ALGORITHM_ID ||
         matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) {
         return status_now();

@@ -1214,32 +1214,46 @@ static bool is_taken(const Matmul* mm, const MatmulAlgorithm* a) {
            matmul_config_of_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) == a->custom;
 }
 
-// GEMMs of as many rows as llmc/matmul_algorithms.h speaks of, against the same in two parts, which have the library's choice. On
+// GEMMs of as many rows as llmc/matmul_algorithms.h speaks of, against the same in parts, which have the library's choice. On
 // the table's GPUs its algorithms are taken.
 static void test_tuned(Matmul* mm, const MatmulAlgorithm* a) {
-    const int part = MATMUL_ALGORITHM_ROWS - 3, R = 2 * part;
-    TensorX inp((size_t)R * a->k), weight((size_t)a->m * a->k), bias(a->m), out((size_t)R * a->m),
-        parts((size_t)R * a->m);
+    const int part = MATMUL_ALGORITHM_ROWS - 3, R = 2 * MATMUL_ALGORITHM_ROWS;
+    const int IN = a->transpose_a ? a->k : a->m, OUT = a->k == 0 ? a->n : a->transpose_a ? a->m : a->k;
+    TensorX inp((size_t)R * IN), dout((size_t)R * OUT), weight((size_t)OUT * IN), bias(OUT);
+    TensorX &x = a->transpose_a ? inp : dout, out((size_t)R * a->m), parts((size_t)R * a->m);
+    TensorF dweight((size_t)OUT * IN), sum((size_t)OUT * IN);
     unsigned seed = 1;
-    for (TensorX* x : {&inp, &weight, &bias}) { fill_kernel<<<1024, 256>>>(x->data, x->n, seed++); }
-    auto multiply_rows = [&](floatX* d, const floatX* rows, int n) {
-        if (a->transpose_a) {
-            matmul_forward(mm, d, rows, weight.data, bias.data, n, a->k, a->m);
+    for (TensorX* t : {&inp, &dout, &weight, &bias}) { fill_kernel<<<1024, 256>>>(t->data, t->n, seed++); }
+    auto multiply_rows = [&](TensorX& d, float* dw, int first, int rows) {
+        if (a->k == 0) {
+            matmul_backward_weight(mm, dw, dout.data + (size_t)first * OUT, inp.data + (size_t)first * IN, first > 0,
+                                   rows, IN, OUT);
+        } else if (a->transpose_a) {
+            matmul_forward(mm, d.data + (size_t)first * OUT, x.data + (size_t)first * IN, weight.data, bias.data, rows,
+                           IN, OUT);
         } else {
-            matmul_backward_input(mm, d, rows, weight.data, NULL, n, a->m, a->k);
+            matmul_backward_input(mm, d.data + (size_t)first * IN, x.data + (size_t)first * OUT, weight.data, NULL,
+                                  rows, IN, OUT);
         }
     };
-    multiply_rows(out.data, inp.data, R);
+    multiply_rows(out, dweight.data, 0, R);
     if (gpu_capability() != 90) {
-        printf("the algorithm of %d x %d: skipped, it is for compute capability 9.0\n", a->m, a->k);
+        printf("an algorithm for compute capability 9.0: skipped on this GPU\n");
     } else if (!CHECK(is_taken(mm, a))) {
-        printf("    %d x %d, transpose_a %d\n", a->m, a->k, a->transpose_a);
+        const cublasLtMatmulAlgo_t* taken = &mm->plans[mm->num_plans - 1].algorithm;
+        printf("    %d x %d x %d, transpose_a %d: algorithm %d, tile %d, cluster %d, custom option %d, %d splits\n",
+               a->m, a->n, a->k, a->transpose_a, matmul_config_of_(taken, CUBLASLT_ALGO_CONFIG_ID),
+               matmul_config_of_(taken, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_cluster_of_(taken),
+               matmul_config_of_(taken, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+               matmul_config_of_(taken, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
     }
-    for (int half = 0; half < 2; half++) {
-        multiply_rows(parts.data + (size_t)half * part * a->m, inp.data + (size_t)half * part * a->k, part);
-    }
+    for (int first = 0; first < R; first += part) { multiply_rows(parts, sum.data, first, std::min(part, R - first)); }
     wait_for_gpu();
-    check_close("a tuned GEMM", out, parts);
+    if (a->k == 0) {
+        check_close("a tuned weight gradient", dweight, sum);
+    } else {
+        check_close("a tuned GEMM", out, parts);
+    }
 }
 
 // The MLP's groups as they train against the baseline, and gelu(pre) of fc and dgelu against the kernel alone, bit for bit.
@@ -1449,6 +1463,8 @@ int main(void) {
         if (tf32 && sizeof(floatX) < 4) { continue; }
         matmul_create(&mm, tf32, 0);
         for (size_t BT : {1024, 8192, 32768, 65536}) { test_accumulation_of_model(&mm, BT, 768, 50304); } // 124M
+        test_accumulation_of_model(&mm, 32 * 1024, 1024, 50304);                                          // 355M
+        test_accumulation_of_model(&mm, 16 * 1024, 1280, 50304);                                          // 774M
         test_accumulation_of_model(&mm, 8 * 1024, 1600, 50304);                                           // 1558M
         for (size_t C : {32, 48, 64, 128, 192, 256}) { // those of the tests
             for (size_t BT : {32, 64, 96, 128, 256, 1024, 16384}) { test_accumulation_of_model(&mm, BT, C, 384); }
