@@ -11,9 +11,16 @@ column_sum_partials adds those rows to the gradient.
 // Rows of partial sums that a kernel may write: enough thread blocks to fill any GPU.
 constexpr int COLUMN_SUM_BLOCKS = 1024;
 
-// grad (n), fp32, += sum of the rows of partial (rows, stride); a block sums 32 columns.
-__global__ void column_sum_partials_kernel(float* grad, const float* partial, int rows, int n, size_t stride) {
+// Gradients (n), fp32, whose partial sums stand side by side
+struct ColumnSums {
+    float* grad[3];
+};
+
+// grad[y] (n) += sum of the rows of columns y n .. y n + n-1 of partial (rows, stride); a block sums 32 columns.
+__global__ void column_sum_partials_kernel(ColumnSums to, const float* partial, int rows, int n, size_t stride) {
     __shared__ float sums[32][33];
+    float* grad = to.grad[blockIdx.y];
+    partial += (size_t)blockIdx.y * n;
     int column = blockIdx.x * 32 + threadIdx.x;
     float sum = 0.0f;
     if (column < n) {
@@ -26,10 +33,15 @@ __global__ void column_sum_partials_kernel(float* grad, const float* partial, in
     if (threadIdx.x == 0 && column < n) { grad[column] += sum; }
 }
 
+static inline void column_sum_partials(ColumnSums to, int count, const float* partial, int rows, int n, size_t stride,
+                                       cudaStream_t stream) {
+    dim3 grid(CEIL_DIV(n, 32), count);
+    column_sum_partials_kernel<<<grid, dim3(32, 32), 0, stream>>>(to, partial, rows, n, stride);
+    cuda_try(cudaGetLastError());
+}
 static inline void column_sum_partials(float* grad, const float* partial, int rows, int n, size_t stride,
                                        cudaStream_t stream) {
-    column_sum_partials_kernel<<<CEIL_DIV(n, 32), dim3(32, 32), 0, stream>>>(grad, partial, rows, n, stride);
-    cuda_try(cudaGetLastError());
+    column_sum_partials({{grad, NULL, NULL}}, 1, partial, rows, n, stride, stream);
 }
 
 // How the column-sum kernels divide a tensor (rows, n): a thread block has 8 warps; each lane owns one 16-byte vector of

@@ -78,13 +78,13 @@ static inline Status cuda_try_(cudaError_t error, const char* call, const char* 
     return status_fail("%s:%d: %s returned %s: %s%s%s", file, line, call, name, text, range[0] ? "; in: " : "", range);
 }
 
-// How many thread blocks of the kernel the current GPU holds at once: a grid of so many finishes together. At least 1,
-// also where an error is recorded.
-template <class Kernel> static inline int resident_blocks(Kernel* kernel, int threads) {
+// How many thread blocks of the kernel, with so many bytes of dynamic shared memory each, the current GPU holds at once: a grid
+// of so many finishes together. At least 1, also where an error is recorded.
+template <class Kernel> static inline int resident_blocks(Kernel* kernel, int threads, size_t shared = 0) {
     int device = 0, num_sms = 0, blocks = 0;
     cuda_try(cudaGetDevice(&device));
     cuda_try(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device));
-    cuda_try(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0));
+    cuda_try(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared));
     return num_sms * blocks > 1 ? num_sms * blocks : 1;
 }
 

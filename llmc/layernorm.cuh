@@ -84,7 +84,8 @@ static inline void layernorm_forward(floatX* out, float* mean, float* rstd, cons
     residual_layernorm_forward(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, stream);
 }
 
-// Sums p and q over the block for R rows at once; every thread gets all sums. shared: 2 * R * 32 floats.
+// Sums p and q over the block for R rows at once; every thread gets all sums. shared: 2 * R * 32 floats, others than in the
+// block's last call.
 template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q)[R], float* shared) {
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
     for (int r = 0; r < R; r++) {
@@ -103,36 +104,65 @@ template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q
             q[r] += shared[(2 * r + 1) * WARP_SIZE + w];
         }
     }
-    __syncthreads();
 }
 
 // Backward, for rows of at most LAYERNORM_MAX_THREADS vectors of 16 bytes: each thread owns one vector of channels in all
-// rows of its block, so the column sums stay in registers. A block takes R rows at once to hide the latency of their sums.
+// rows of its block, so the column sums stay in registers. A block takes R rows at once to hide the latency of their sums, and
+// copies those of the next turns to shared memory meanwhile: a thread its own vectors, so that nobody waits for another.
 //
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
 //
 // Row y of partial (gridDim.x, 3, C): the sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
+constexpr int LAYERNORM_STAGES = 3; // turns of rows in shared memory
+
 template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
     layernorm_backward_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
                               const floatX* weight, const float* mean, const float* rstd, int N, int C, int overwrite) {
-    constexpr int K = x128::size;
-    __shared__ float shared[2 * R * WARP_SIZE];
-    int c = threadIdx.x * K;
-    bool active = c < C;
-    float w[K], dw[K] = {}, db[K] = {}, ds[K] = {};
+    constexpr int K = x128::size, AHEAD = LAYERNORM_STAGES - 1;
+    extern __shared__ int4 layernorm_ring[]; // (LAYERNORM_STAGES, R, 3, blockDim.x)
+    __shared__ float shared[2][2 * R * WARP_SIZE];
+    const int c = threadIdx.x * K;
+    const bool active = c < C;
+    const size_t rows_of_turn = (size_t)gridDim.x * R;
+    const float inverse_C = 1.0f / C;
+    float w[K], dw[K] = {}, db[K] = {}, ds[K] = {}, next_mu[R], next_s[R];
     for (int k = 0; k < K; k++) { w[k] = active ? (float)weight[c + k] : 0.0f; }
 
-    for (size_t first = (size_t)blockIdx.x * R; first < N; first += (size_t)gridDim.x * R) {
-        x128 d[R], x[R], residual[R];
-        float mu[R], s[R], sum_g[R], sum_gx[R];
+    // The thread's vectors of dout, inp and dresidual in row r of a stage; zeros where there is none
+    auto vector = [&](int stage, int r, int which) {
+        return reinterpret_cast<x128*>(layernorm_ring + ((stage * R + r) * 3 + which) * blockDim.x + threadIdx.x);
+    };
+    auto copy_rows = [&](size_t first, int stage) {
         for (int r = 0; r < R; r++) {
-            size_t row = first + r;
-            bool live = active && row < N;
-            mu[r] = row < N ? mean[row] : 0.0f;
-            s[r] = row < N ? rstd[row] : 0.0f;
-            d[r] = live ? load128_stream(dout + row * C + c) : x128{};
-            x[r] = live ? load128_stream(inp + row * C + c) : x128{};
-            residual[r] = live && !overwrite ? load128(dresidual + row * C + c) : x128{};
+            const bool live = active && first + r < N;
+            const size_t at = live ? (first + r) * C + c : 0;
+            const int bytes = live ? sizeof(x128) : 0;
+            cp_async_16((uint32_t)__cvta_generic_to_shared(vector(stage, r, 0)), dout + at, bytes);
+            cp_async_16((uint32_t)__cvta_generic_to_shared(vector(stage, r, 1)), inp + at, bytes);
+            cp_async_16((uint32_t)__cvta_generic_to_shared(vector(stage, r, 2)), dresidual + at, overwrite ? 0 : bytes);
+        }
+        cp_async_commit_group();
+    };
+    auto load_statistics = [&](size_t first) {
+        for (int r = 0; r < R; r++) {
+            next_mu[r] = first + r < N ? mean[first + r] : 0.0f;
+            next_s[r] = first + r < N ? rstd[first + r] : 0.0f;
+        }
+    };
+    const size_t begin = (size_t)blockIdx.x * R;
+    for (int turn = 0; turn < AHEAD; turn++) { copy_rows(begin + turn * rows_of_turn, turn); }
+    load_statistics(begin);
+
+    int stage = 0, odd = 0;
+    for (size_t first = begin; first < N; first += rows_of_turn) {
+        x128 d[R], x[R];
+        float mu[R], s[R], sum_g[R], sum_gx[R];
+        cp_async_wait_group<AHEAD - 1>();
+        copy_rows(first + AHEAD * rows_of_turn,
+                  (stage + AHEAD) % LAYERNORM_STAGES); // whose rows this thread is done with
+        for (int r = 0; r < R; r++) {
+            mu[r] = next_mu[r], s[r] = next_s[r];
+            d[r] = *vector(stage, r, 0), x[r] = *vector(stage, r, 1);
             sum_g[r] = sum_gx[r] = 0.0f;
             for (int k = 0; k < K; k++) {
                 float g = (float)d[r][k] * w[k], xhat = ((float)x[r][k] - mu[r]) * s[r];
@@ -140,19 +170,23 @@ template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
                 sum_gx[r] += g * xhat;
             }
         }
-        block_sum_pairs<R>(sum_g, sum_gx, shared);
+        load_statistics(first + rows_of_turn);
+        block_sum_pairs<R>(sum_g, sum_gx, shared[odd]);
         for (int r = 0; r < R; r++) {
             if (!active || first + r >= N) { continue; }
+            const float mean_g = sum_g[r] * inverse_C, mean_gx = sum_gx[r] * inverse_C;
+            x128 residual = *vector(stage, r, 2);
             for (int k = 0; k < K; k++) {
                 float xhat = ((float)x[r][k] - mu[r]) * s[r];
-                float dx = ((float)d[r][k] * w[k] - sum_g[r] / C - xhat * (sum_gx[r] / C)) * s[r];
-                residual[r][k] = (floatX)((float)residual[r][k] + dx);
+                float dx = ((float)d[r][k] * w[k] - mean_g - xhat * mean_gx) * s[r];
+                residual[k] = (floatX)((float)residual[k] + dx);
                 dw[k] += (float)d[r][k] * xhat;
                 db[k] += (float)d[r][k];
-                ds[k] += (float)residual[r][k];
+                ds[k] += (float)residual[k];
             }
-            store128(dresidual + (first + r) * C + c, residual[r]);
+            store128(dresidual + (first + r) * C + c, residual);
         }
+        stage = (stage + 1) % LAYERNORM_STAGES, odd ^= 1;
     }
     if (!active) { return; }
     float* mine = partial + (size_t)blockIdx.x * 3 * C + c;
@@ -170,11 +204,12 @@ template <int R> __global__ void __launch_bounds__(512)
                                    const floatX* weight, const float* mean, const float* rstd, int N, int C,
                                    int overwrite) {
     constexpr int K = x128::size;
-    __shared__ float shared[2 * R * WARP_SIZE];
+    __shared__ float shared[2][2 * R * WARP_SIZE];
     float* mine = partial + (size_t)blockIdx.x * 3 * C;
     const size_t start = (size_t)blockIdx.x * R;
+    int odd = 0;
 
-    for (size_t first = start; first < N; first += (size_t)gridDim.x * R) {
+    for (size_t first = start; first < N; first += (size_t)gridDim.x * R, odd ^= 1) {
         float mu[R], s[R], sum_g[R] = {}, sum_gx[R] = {};
         for (int r = 0; r < R; r++) {
             mu[r] = first + r < N ? mean[first + r] : 0.0f;
@@ -192,7 +227,7 @@ template <int R> __global__ void __launch_bounds__(512)
                 }
             }
         }
-        block_sum_pairs<R>(sum_g, sum_gx, shared);
+        block_sum_pairs<R>(sum_g, sum_gx, shared[odd]);
         for (int c = threadIdx.x * K; c < C; c += blockDim.x * K) {
             x128 w = load128(weight + c);
             float dw[K] = {}, db[K] = {}, ds[K] = {};
@@ -232,7 +267,7 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
                                       const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                                       const float* rstd, float* scratch, int N, int C, int overwrite,
                                       cudaStream_t stream) {
-    int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 1;
+    int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 1, stages = LAYERNORM_STAGES;
     auto kernel = layernorm_backward_kernel<1, LAYERNORM_MAX_THREADS>;
     if (threads <= 256) { // enough registers for two rows
         kernel = layernorm_backward_kernel<2, 256>;
@@ -240,16 +275,17 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
     } else if (threads > LAYERNORM_MAX_THREADS) {
         kernel = layernorm_backward_wide_kernel<4>;
         threads = 512;
-        R = 4;
+        R = 4, stages = 0;
     }
-    int blocks = resident_blocks(kernel, threads);
+    const int shared = stages * R * 3 * threads * (int)sizeof(x128); // at most 90 KiB
+    cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+    int blocks = resident_blocks(kernel, threads, shared);
     if (blocks > CEIL_DIV(N, R)) { blocks = CEIL_DIV(N, R); }
     if (blocks > COLUMN_SUM_BLOCKS) { blocks = COLUMN_SUM_BLOCKS; }
-    kernel<<<blocks, threads, 0, stream>>>(dresidual, scratch, dout, inp, weight, mean, rstd, N, C, overwrite);
+    kernel<<<blocks, threads, shared, stream>>>(dresidual, scratch, dout, inp, weight, mean, rstd, N, C, overwrite);
     cuda_try(cudaGetLastError());
-    column_sum_partials(dweight, scratch, blocks, C, 3 * C, stream);
-    column_sum_partials(dbias, scratch + C, blocks, C, 3 * C, stream);
-    if (dresidual_sum != NULL) { column_sum_partials(dresidual_sum, scratch + 2 * C, blocks, C, 3 * C, stream); }
+    const ColumnSums sums = {{dweight, dbias, dresidual_sum}};
+    column_sum_partials(sums, dresidual_sum != NULL ? 3 : 2, scratch, blocks, C, 3 * C, stream);
 }
 
 #endif

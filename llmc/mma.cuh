@@ -16,6 +16,8 @@ instruction under its name, and the layouts under "Matrix fragments for mma.m16n
 
 namespace mma {
 
+using ::cp_async_16, ::cp_async_commit_group, ::cp_async_wait_group; // ptx.cuh
+
 // ----------------------------------------------------------------------------
 // Instructions
 
@@ -67,18 +69,6 @@ __device__ inline int3 mov_ctaid() {
     asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(v.y));
     asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(v.z));
     return v;
-}
-
-// Asynchronous copy of 16 bytes from global to shared memory, bypassing L1. If `bytes` is 0 instead of 16, nothing is read and
-// the 16 bytes become 0.
-__device__ inline void cp_async_16(uint32_t address, const void* source, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(source), "r"(bytes) : "memory");
-}
-// Commits this thread's copies since the last commit as a group.
-__device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until all but the N latest groups of this thread have arrived.
-template <int N> __device__ inline void cp_async_wait_group() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 // log2(x): the absolute error is at most 2^-22 for x in (0.5, 2), the relative one elsewhere. (PTX ISA, "lg2")
