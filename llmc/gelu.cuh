@@ -12,14 +12,14 @@ GELU, the tanh approximation of GPT-2 (Hendrycks and Gimpel 2016): gelu(x) = x/2
 constexpr float GELU_SLOPE = 0.7978845608028654f, GELU_CUBIC = 0.044715f; // √(2/π) and the factor of x³
 
 __device__ inline float gelu_sigma(float x) {
-    float u = x * (GELU_SLOPE + GELU_SLOPE * GELU_CUBIC * x * x);
-    return __fdividef(1.0f, 1.0f + ex2_approx_ftz(-2.0f * LOG2_E * u));
+    constexpr float SLOPE = -2.0f * LOG2_E * GELU_SLOPE; // of -2u log2 e
+    return rcp_approx_ftz(1.0f + ex2_approx_ftz(x * fmaf(SLOPE * GELU_CUBIC, x * x, SLOPE)));
 }
-// gelu(x) = x σ(2u);  gelu'(x) = σ + x σ (1 - σ) 2u',  with u' = √(2/π) (1 + 3·0.044715 x²)
+// gelu(x) = x σ(2u);  gelu'(x) = σ + x 2u' σ (1 - σ),  with u' = √(2/π) (1 + 3·0.044715 x²)
 __device__ inline float gelu(float x, float sigma) { return x * sigma; }
 __device__ inline float gelu_derivative(float x, float sigma) {
-    float slope = 2.0f * GELU_SLOPE + 6.0f * GELU_SLOPE * GELU_CUBIC * x * x;
-    return sigma + x * slope * sigma * (1.0f - sigma);
+    const float slope = fmaf(6.0f * GELU_SLOPE * GELU_CUBIC, x * x, 2.0f * GELU_SLOPE);
+    return fmaf(x * slope, fmaf(-sigma, sigma, sigma), sigma);
 }
 
 __global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n) {

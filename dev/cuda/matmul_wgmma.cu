@@ -78,7 +78,10 @@ static size_t dgelu_scratch_bytes(MatmulSizes s) { return sizeof(float) * CEIL_D
 
 template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     float* const partials = (float*)context->scratch;
-    if (input_gemm<T, GeluBackward>(t->dpre, t->act, t->pre, partials, t, s, stream) != STATUS_OK) { return; }
+    const Status launched = t->act
+                                ? input_gemm<T, GeluBackward<true>>(t->dpre, t->act, t->pre, partials, t, s, stream)
+                                : input_gemm<T, GeluBackward<false>>(t->dpre, nullptr, t->pre, partials, t, s, stream);
+    if (launched != STATUS_OK) { return; }
     column_sum_partials(t->dbias, partials, CEIL_DIV(s.R, BLOCK_ROWS), s.IN, s.IN, stream);
 }
 
@@ -164,7 +167,7 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_CONFIGS(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_PING_PONG(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", RESIDUAL, PingPong128x128x2x2, residual, matmul_no_scratch),
-    WGMMA_CONFIGS(FC, fc, matmul_no_scratch),
+    WGMMA_CONFIG("128x256 cluster 2", FC, Tile128x256x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", FC, PingPong128x128x2x2, fc, matmul_no_scratch),
     WGMMA_CONFIGS(DGELU, dgelu, dgelu_scratch_bytes),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", DGELU, PingPong128x128x2x2, dgelu, dgelu_scratch_bytes),

@@ -3,7 +3,7 @@ What becomes of an accumulator of wgmma_matmul.cuh: an epilogue's store() takes 
 registers to memory, chunk by chunk (64 rows of 128 or 64 bytes): arithmetic on the fragment, into a chunk of shared memory in
 TMA's swizzle, TMA store.
 
-    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluBackward
+    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluBackward<..>
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
     Gradient          fp32: D, or D += by TMA's reduce-add, or a partial tile of a split of K
 
@@ -38,13 +38,12 @@ struct EpilogueInput {
     int accumulate;             // Gradient: D +=
     // Gradient: for each GEMM NULL, or (splits, M): of each part of K, the sums of A's rows
     float* operand_sums[MAX_GEMMS];
-    int write_second; // whether the second output is wanted
 };
 
 // Shared memory of a consumer on the way to memory
 struct Ring {
     char* chunks;
-    float (*sums)[64]; // column sums of each warp
+    float (*sums)[64]; // column sums of each warp, of Elementwise::sum_buffers chunks
 };
 
 // Where a consumer's part of a tile is, and who the thread is.
@@ -93,13 +92,13 @@ struct BiasGelu { // pre = x + bias;  gelu(pre), of pre as it is stored: GeluBac
     }
 };
 
-struct GeluBackward { // x gelu'(pre);  gelu(pre)
-    static constexpr int outputs = 2;
+template <bool AGAIN> struct GeluBackward { // x gelu'(pre);  AGAIN: gelu(pre)
+    static constexpr int outputs = AGAIN ? 2 : 1;
     static constexpr bool bias = false, aux = true, column_sums = true;
-    static __device__ void apply(uint32_t (&out)[2], float2 x, float2, float2 pre) {
+    static __device__ void apply(uint32_t (&out)[outputs], float2 x, float2, float2 pre) {
         const float2 sigma = {gelu_sigma(pre.x), gelu_sigma(pre.y)};
         out[0] = mma::cvt_rn_x2(x.x * gelu_derivative(pre.x, sigma.x), x.y * gelu_derivative(pre.y, sigma.y));
-        out[1] = mma::cvt_rn_x2(gelu(pre.x, sigma.x), gelu(pre.y, sigma.y));
+        if constexpr (AGAIN) { out[1] = mma::cvt_rn_x2(gelu(pre.x, sigma.x), gelu(pre.y, sigma.y)); }
     }
 };
 
@@ -139,6 +138,9 @@ template <class F> struct Elementwise {
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
     static constexpr int depth = ring_outputs == 1 && !has_aux ? 2 : 1;  // chunks of each
     static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup
+    // A sync() must stand between the reading of a chunk's column sums and the writing of others in their place: that of the
+    // ring or, where there is none, that of the chunk between.
+    static constexpr int sum_buffers = ring_chunks > 0 ? 1 : 2;
 
     // acc: row_blocks blocks of 64 rows, one below the other, once finish() has been called; aux: the warpgroup's chunks of it.
     template <int row_blocks, int N, class Finish>
@@ -196,21 +198,22 @@ template <class F> struct Elementwise {
                                          out[o][4 * j + 2], out[o][4 * j + 3]);
                     }
                 }
-                if constexpr (column_sums) { *reinterpret_cast<float2*>(&ring.sums[t / 32][kept_column(t, 0)]) = sums; }
+                float(*const chunk_sums)[64] = ring.sums + turn % sum_buffers * 4;
+                if constexpr (column_sums) {
+                    *reinterpret_cast<float2*>(&chunk_sums[t / 32][kept_column(t, 0)]) = sums;
+                }
                 fence_proxy_async();
                 tile.sync();
                 const int row = tile.row + block * BLOCK_ROWS, column = tile.column + c * columns;
                 if (tile.leader()) {
                     cp_async_bulk_tensor(&maps.out, column, row, box(0));
-                    if (outputs == 2 && in.write_second) {
-                        cp_async_bulk_tensor(&maps.second, column, row, box(outputs - 1));
-                    }
+                    if (outputs == 2) { cp_async_bulk_tensor(&maps.second, column, row, box(outputs - 1)); }
                     cp_async_bulk_commit_group();
                 }
-                if constexpr (column_sums) { // the next sync() is before ring.sums is written again
+                if constexpr (column_sums) {
                     if (t < columns && row < in.M && column + t < in.N) {
                         in.column_partials[(int64_t)(row / BLOCK_ROWS) * in.N + column + t] =
-                            ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
+                            chunk_sums[0][t] + chunk_sums[1][t] + (chunk_sums[2][t] + chunk_sums[3][t]);
                     }
                 }
             }
@@ -269,7 +272,7 @@ struct Exponentials : Elementwise<Plain> {
 
 struct Gradient {
     typedef float Element;
-    static constexpr int outputs = 1, depth = 2, ring_chunks = 2;
+    static constexpr int outputs = 1, depth = 2, ring_chunks = 2, sum_buffers = 1;
     __host__ __device__ static constexpr int chunk_columns(int) { return 32; }
     static constexpr bool has_aux = false, column_sums = false, partial_tiles = true;
 

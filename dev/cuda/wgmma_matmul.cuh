@@ -33,7 +33,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int chunk_bytes = BLOCK_ROWS * chunk_row_bytes;
     static constexpr int aux_chunks = Epilogue::has_aux ? T::row_blocks * T::BN / chunk_columns : 0;
     static constexpr int chunks = aux_chunks + Epilogue::ring_chunks; // of a consumer
-    static constexpr int sum_rows = Epilogue::column_sums ? 4 : 1;
+    static constexpr int sum_rows = Epilogue::column_sums ? 4 * Epilogue::sum_buffers : 1;
     static constexpr bool row_sums = Epilogue::partial_tiles; // of A, by an operand of ones beside B
     static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;
     static constexpr int other_bytes = 2 * (chunks * chunk_bytes + sum_rows * 256) + ones_bytes + 512;
@@ -409,7 +409,7 @@ template <class C> static inline Status launch_gemms(const Gemm<C>* g, int gemms
         add.size[n] = g[n].size;
     }
     p.order = order_of<C>(add.size, gemms, clusters);
-    p.in = in, p.in.M = g[0].size.M, p.in.N = g[0].size.N, p.in.write_second = g[0].second != nullptr;
+    p.in = in, p.in.M = g[0].size.M, p.in.N = g[0].size.N;
     if constexpr (C::Epilogue::partial_tiles) {
         const int64_t rows = (int64_t)(p.order.items() - p.order.whole) * C::T::cluster * C::T::BM;
         for (int n = 0; n < gemms && rows > 0; n++) {
