@@ -1,8 +1,9 @@
 // Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [GEMM ...], R rows of tokens in a model
-// of C channels, all of them or those named; 5 s each on an H200. Of each GEMM the library's choices for it, and its first
-// choice with other tiles, clusters and custom options as far as it can run them, are timed for 2 ms. Then the fastest and the
-// first choice run alone for .2 s each and are timed for .25 s, so at the power limit, and their outputs are compared with the
-// first choice's. A line of CSV for each of those; llmc/matmul_algorithms.h has the winners.
+// of C channels, all of them or those named; 5 s each on an H200. Of each GEMM the library's first choice, with other tiles,
+// clusters and custom options as far as it can run them, those of its other choices among them. Each is timed for 2 ms, at the
+// clock of the moment; the fastest of these for .08 s after .06 s alone, at the power limit; the fastest of these and the first
+// choice for .25 s after .2 s. Their outputs are compared with the first choice's. A line of CSV for each of the last;
+// llmc/matmul_algorithms.h has the winners.
 #include "llmc/matmul.cuh"
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-constexpr int PADDED_VOCABULARY = 50304, LIBRARY_CHOICES = 64, FINALISTS = 7;
+constexpr int PADDED_VOCABULARY = 50304, LIBRARY_CHOICES = 64, SEMIFINALISTS = 16, FINALISTS = 4;
 
 struct StepGemm {
     const char* name;
@@ -94,7 +95,11 @@ struct Search {
         cublas_check(cublasLtMatmulAlgoGetHeuristic(mm->handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference,
                                                     LIBRARY_CHOICES, results.data(), &found));
         cublas_check(cublasLtMatmulPreferenceDestroy(preference));
-        for (int i = 0; i < found; i++) { add(results[i].algo); }
+        for (int i = 0; i < found; i++) { // what the table of llmc/matmul_algorithms.h can say of them
+            const cublasLtMatmulAlgo_t* a = &results[i].algo;
+            vary(matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_cluster_of_(a),
+                 matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION));
+        }
         // 128 and 256 by 128 and 256, 128x160, ...; 160x192, ..., 200x128, ..., 320x128, 128x200
         std::set<int> tiles = {20, 23, 24, 29, 30, 31, 32, 194, 195, 197, 201, 209, 210, 212, 213, 232, 247, 248, 411};
         for (const Candidate& c : candidates) { tiles.insert(c.tile); }
@@ -133,15 +138,14 @@ struct Search {
         return ms / calls;
     }
 
-    // Keeps the first choice and the fastest.
-    void choose() {
-        for (Candidate& c : candidates) { c.ms = time(c, 0.001, 0.002); }
+    // Times all for `seconds` after `before`, and keeps the first choice and so many of the fastest.
+    void choose(double before, double seconds, size_t most) {
+        for (Candidate& c : candidates) { c.ms = time(c, before, seconds); }
         std::sort(candidates.begin() + 1, candidates.end(),
                   [](const Candidate& x, const Candidate& y) { return x.ms < y.ms; });
         if (!std::isfinite(candidates[0].ms)) { fatal("%s: cuBLASLt's first choice does not run", gemm.name); }
         while (!std::isfinite(candidates.back().ms)) { candidates.pop_back(); } // the last are those that cannot run
-        candidates.resize(std::min(candidates.size(), (size_t)1 + FINALISTS));
-        for (Candidate& c : candidates) { c.ms = time(c, 0.2, 0.25); }
+        candidates.resize(std::min(candidates.size(), 1 + most));
     }
 
     // The first numbers of D, without C
@@ -185,7 +189,9 @@ static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char*
     s.collect();
     check(status_now());
     const size_t searched = s.candidates.size();
-    s.choose();
+    s.choose(0.001, 0.002, SEMIFINALISTS);
+    s.choose(0.06, 0.08, FINALISTS);
+    s.choose(0.2, 0.25, FINALISTS);
     s.compare();
     for (const Candidate& c : s.candidates) {
         printf("%s,%d,%d,%d,%d,%zu,%s,%d,%d,%d,%.4f,%.3f,%.1e\n", gemm.name, gemm.shape.m, gemm.shape.n, gemm.shape.k,
