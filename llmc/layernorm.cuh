@@ -14,41 +14,54 @@ GEMM whose output was added to the residual stream. Any number of channels; wide
 constexpr float LAYERNORM_EPSILON = 1e-5f;
 constexpr int LAYERNORM_WARPS = 4; // rows of a forward block
 
-// residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). One warp per row. With STAGED the row is kept
-// in shared memory between its three readings; otherwise it is read from device memory again. Without b, a is
-// normalised and nothing is written to residual.
-template <bool STAGED> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
+// residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). One warp per row, which the lanes keep in
+// registers, V vectors each; with V 0, for wider rows, they read it again. Without b, a is normalised and nothing is written
+// to residual.
+template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
     residual_layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                       const floatX* b, const floatX* weight, const floatX* bias, int N, int C) {
-    extern __shared__ int4 rows_in_shared[];
-    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + warp;
-    if (row >= N) { return; }
-    floatX* staged = reinterpret_cast<floatX*>(rows_in_shared) + (size_t)warp * C;
-    const floatX* x = STAGED ? staged : (b != NULL ? residual : a) + row * C;
     constexpr int K = x128::size;
-
+    const int lane = threadIdx.x % WARP_SIZE, vectors = V > 0 ? V : CEIL_DIV(C, WARP_SIZE * K);
+    const size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.x / WARP_SIZE;
+    if (row >= N) { return; }
+    x128 v[V > 0 ? V : 1] = {};
+    auto channel = [&](int n) { return (n * WARP_SIZE + lane) * K; };
+    auto vector = [&](int n) { return V > 0 ? v[V > 0 ? n : 0] : load128((b ? residual : a) + row * C + channel(n)); };
+#pragma unroll
+    for (int n = 0; n < V; n++) { // all of them, before one is waited for
+        if (channel(n) < C) { v[n] = load128(a + row * C + channel(n)); }
+    }
+#pragma unroll
+    for (int n = 0; n < vectors && b != NULL; n++) {
+        const size_t at = row * C + channel(n);
+        if (channel(n) >= C) { break; }
+        x128 x = V > 0 ? v[V > 0 ? n : 0] : load128(a + at), y = load128(b + at);
+        for (int k = 0; k < K; k++) { x[k] = (floatX)((float)x[k] + (float)y[k]); }
+        store128(residual + at, x);
+        if constexpr (V > 0) { v[n] = x; }
+    }
     float sum = 0.0f;
-    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
-        x128 v = load128(a + row * C + c);
-        if (b != NULL) {
-            x128 w = load128(b + row * C + c);
-            for (int k = 0; k < K; k++) { v[k] = (floatX)((float)v[k] + (float)w[k]); }
-            store128(residual + row * C + c, v);
-        }
-        for (int k = 0; k < K; k++) { sum += (float)v[k]; }
-        if (STAGED) { store128(staged + c, v); } // a lane reads only what it has written itself
+#pragma unroll
+    for (int n = 0; n < vectors; n++) {
+        if (channel(n) >= C) { break; }
+        const x128 x = vector(n);
+        for (int k = 0; k < K; k++) { sum += (float)x[k]; }
     }
-    float mu = warp_sum(sum) / C;
+    const float mu = warp_sum(sum) / C;
     float squares = 0.0f;
-    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
-        x128 v = load128(x + c);
-        for (int k = 0; k < K; k++) { squares += ((float)v[k] - mu) * ((float)v[k] - mu); }
+#pragma unroll
+    for (int n = 0; n < vectors; n++) {
+        if (channel(n) >= C) { break; }
+        const x128 x = vector(n);
+        for (int k = 0; k < K; k++) { squares += ((float)x[k] - mu) * ((float)x[k] - mu); }
     }
-    float s = rsqrtf(warp_sum(squares) / C + LAYERNORM_EPSILON);
-    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
-        x128 v = load128(x + c), w = load128(weight + c), d = load128(bias + c), y;
-        for (int k = 0; k < K; k++) { y[k] = (floatX)(((float)v[k] - mu) * s * (float)w[k] + (float)d[k]); }
+    const float s = rsqrtf(warp_sum(squares) / C + LAYERNORM_EPSILON);
+#pragma unroll
+    for (int n = 0; n < vectors; n++) {
+        const int c = channel(n);
+        if (c >= C) { break; }
+        x128 x = vector(n), w = load128(weight + c), d = load128(bias + c), y;
+        for (int k = 0; k < K; k++) { y[k] = (floatX)(((float)x[k] - mu) * s * (float)w[k] + (float)d[k]); }
         store128(out + row * C + c, y);
     }
     if (lane == 0) {
@@ -61,21 +74,34 @@ template <bool STAGED> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
 static inline void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                               const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
                                               cudaStream_t stream) {
-    size_t shared = sizeof(floatX) * LAYERNORM_WARPS * C;
-    auto kernel = residual_layernorm_forward_kernel<true>;
-    if (shared > 48 * 1024) { // more needs an attribute
-        int device = 0, limit = 0;
-        cuda_try(cudaGetDevice(&device));
-        cuda_try(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-        if (shared <= (size_t)limit) {
-            cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-        } else {
-            kernel = residual_layernorm_forward_kernel<false>;
-            shared = 0;
-        }
+    auto launch = [&](auto kernel) {
+        kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, 0, stream>>>(residual, out, mean, rstd, a, b,
+                                                                                  weight, bias, N, C);
+    };
+    switch (CEIL_DIV(C, WARP_SIZE * x128::size)) { // of GPT-2's models 3, 4, 5, 7 in 16 bit
+    case 1:
+    case 2:
+        launch(residual_layernorm_forward_kernel<2>);
+        break;
+    case 3:
+        launch(residual_layernorm_forward_kernel<3>);
+        break;
+    case 4:
+        launch(residual_layernorm_forward_kernel<4>);
+        break;
+    case 5:
+        launch(residual_layernorm_forward_kernel<5>);
+        break;
+    case 6:
+    case 7:
+        launch(residual_layernorm_forward_kernel<7>);
+        break;
+    case 8:
+        launch(residual_layernorm_forward_kernel<8>);
+        break;
+    default:
+        launch(residual_layernorm_forward_kernel<0>);
     }
-    kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, shared, stream>>>(residual, out, mean, rstd, a, b,
-                                                                                   weight, bias, N, C);
     cuda_try(cudaGetLastError());
 }
 

@@ -1377,8 +1377,8 @@ int main(void) {
     test_kernel_error(); // before the first CUDA call
     for (int C : {K, 5 * K, 33 * K, 768}) { test_encoder(3, 37, C, 251); }
     test_encoder(1, 1, K, 1);
-    test_encoder(2, 1029, 2 * K, 7);                                         // hundreds of positions of a token
-    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1600, 4096, 12288, 40960}) { // 40960: more than shared memory holds
+    test_encoder(2, 1029, 2 * K, 7); // hundreds of positions of a token
+    for (size_t C : {K, 5 * K, 33 * K, 64, 512, 768, 1024, 1280, 1600, 4096, 12288}) {
         test_layernorm_forward(67, C, false);
         test_layernorm_forward(5, C, true);
     }
@@ -1387,7 +1387,10 @@ int main(void) {
         test_layernorm_backward(67, C, 0, true);
         test_layernorm_backward(1, C, 1, false);
     }
-    test_layernorm_backward(4099, 64, 1, true); // more rows than blocks
+    test_layernorm_backward(4099, 64, 1, true);  // more rows than blocks
+    test_layernorm_backward(8209, 768, 0, true); // many turns of each
+    test_layernorm_backward(4099, 1600, 0, true);
+    test_layernorm_backward(2203, 2560, 0, true);
     test_layernorm_backward(2203, 641 * K, 0, true);
     test_gelu(1, K);
     test_gelu(67, 33 * K);
