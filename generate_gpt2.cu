@@ -315,9 +315,7 @@ static void decoder_launch_step(GPT2Decoder* d, int feed, int max_length) {
     }
     cuda_try(cudaGetLastError());
     if (d->step_kernel != NULL) {
-        decode_step::Step p = d->one_step;
-        p.max_length = max_length;
-        d->step_kernel->launch(d->gpu, p, d->model->stream);
+        d->step_kernel->launch(d->gpu, d->one_step, max_length, d->model->stream);
     } else {
         decoder_layers(d, max_length);
     }

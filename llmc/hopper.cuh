@@ -263,6 +263,10 @@ __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, M
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address())
                  : "memory");
 }
+// Bulk copy of contiguous bytes of global memory to L2, likewise.
+__device__ inline void cp_async_bulk_prefetch_l2(const void* from, int bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
+}
 // Bulk copy from shared to global memory, likewise.
 __device__ inline void cp_async_bulk(void* to, uint32_t from, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),

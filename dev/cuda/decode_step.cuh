@@ -2,9 +2,9 @@
 A step of the decoder in one kernel, for a few sequences: all layers of one token each, and the head. sm_90a, 16 bit.
 
 One CTA on each SM, all at once. A producer warp copies the CTA's rows of every matrix, in the order of use, by TMA into a ring
-of slots (full, empty): it waits for no activation, so the memory does not rest between layers. Eight warps multiply as
-decode_matmul.cuh says and attend with the functions of attention_decode_split.cu: the same sums in the same order, the same
-bits.
+of slots (full, empty): it waits for no activation; another brings biases and LayerNorm's weights. Eight warps multiply, each
+its segments of all rows (decode_matmul.cuh), and attend (attention_decode_split.cu): the same sums in the same order and bits.
+A step takes what instructions stand between an input and its output: all else a warp does before it waits for the input.
 
 CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
 no fence, no flag beside the data (as NCCL's LL protocol). Each of these begins when all of the one before it is there:
@@ -26,7 +26,7 @@ namespace decode_step {
 
 typedef unsigned long long Word;
 
-constexpr int MAX_ROWS = 3;   // sequences; more are faster in several kernels, up to 8 would fit an MMA's operand
+constexpr int MAX_ROWS = 3;   // sequences; more are faster in several kernels, up to 4 would fit an MMA's operand
 constexpr int MAX_CTAS = 512; // more than any GPU has SMs
 
 enum Stage { QKV, ATTPROJ, FC, FCPROJ, HEAD, STAGES };
@@ -37,9 +37,12 @@ struct Layer {
     const floatX *weight[HEAD], *bias[HEAD];
 };
 
-// How a stage's (OC, parts * C) matrix is cut: tiles of 8 rows, a slot has C columns of one.
+// How a stage's (OC, parts * C) matrix is cut: tiles of 8 rows, a slot has C columns of one. Every CTA has tiles_each of them,
+// the first ones one more.
 struct StageSizes {
-    int OC, tiles, parts, splits, group; // group: tiles whose sums fit at once
+    int OC, tiles, tiles_each, parts, splits;
+    int group;                    // tiles whose sums fit at once
+    int input, output, row_bytes; // where the words of its vectors begin; from a row of a slot to the next
 };
 
 struct Step {
@@ -50,11 +53,11 @@ struct Step {
     const int* positions; // (B)
     unsigned* epochs;     // (CTAs) launches so far; 0 before the first
     Word* words;          // exchange_words of them, 0 before the first
-    int L, B, T, C, NH, V, Vp, max_length;
+    int L, B, T, C, NH, V, Vp;
 
     // set by plan(): bytes of shared memory, and where its parts begin
     StageSizes stages[STAGES];
-    int CTAs, slots, slot_bytes, row_bytes, sums_bytes, vectors;
+    int CTAs, slots, slot_bytes, sums_bytes, vectors, inverse_B, attention_first, max_chunks, input_row;
     int residual, row_sums, sums, input, parameters, ring, shared;
     size_t copy_words; // from a copy of the words to the next
 };
@@ -63,7 +66,7 @@ struct Step {
 struct Kernel {
     int HS;
     bool (*plan)(Step* p, int CTAs, size_t shared_limit);
-    void (*launch)(LaunchGpu gpu, const Step& p, cudaStream_t stream);
+    void (*launch)(LaunchGpu gpu, Step p, int max_length, cudaStream_t stream);
     size_t (*exchange_words)(int B, int C, int NH, int T);
 };
 
@@ -77,46 +80,47 @@ constexpr int MAX_SLOTS = 32; // of the ring
 constexpr int MIN_SLOTS = 4;
 constexpr int CONSUMER_BARRIER = 1;
 constexpr int SUMS_BYTES = 8192; // of a group of tiles: 128 pairs of outputs; or those of one tile
-constexpr int MAX_CHUNKS = 4;    // of a segment
-constexpr int WORD_GROUP = 128;  // words of 32 vectors
+constexpr int SLOTS_AT_ONCE = 4; // of one split
+constexpr int READ_BEHIND = 256; // bytes behind the ring: of a segment with fewer chunks, what follows is read, too
 constexpr int COPIES = 4;        // of every word
+// Vectors of a row, of up to 800 S columns, that a lane adds up
+template <int S> constexpr int ROW_SUMS = S == 1 ? 4 : 7;
 
 // What is exchanged: x, qkv, attention output, x + attproj, gelu(fc), and (m, l, O) of chunks
-__host__ __device__ inline size_t exchange_words_of_rows(int B, int C) {
-    return CEIL_DIV((size_t)B * C, (size_t)2 * WORD_GROUP) * WORD_GROUP;
-}
+__host__ __device__ inline size_t exchange_words_of_rows(int B, int C) { return (size_t)B * C / 2; }
 template <class Tiles> inline size_t words_of_a_copy(int B, int C, int NH, int T) {
     size_t partials = (size_t)B * NH * Tiles::num_chunks(T) * (Tiles::HS + 2);
-    return 10 * exchange_words_of_rows(B, C) + CEIL_DIV(partials, (size_t)WORD_GROUP) * WORD_GROUP;
+    return 10 * exchange_words_of_rows(B, C) + CEIL_DIV(partials, (size_t)16) * 16;
 }
 template <class Tiles> inline size_t exchange_words(int B, int C, int NH, int T) {
     return COPIES * words_of_a_copy<Tiles>(B, C, NH, T);
 }
-// Where the word of elements e and e + 1 is: in a group of 32 vectors the first halves of the vectors, then the second ones, so
+// Where the word of elements e and e + 1 of a row is: the first halves of the vectors of 8 elements, then the second ones, so
 // that a warp's loads of 16 bytes are of neighbours.
-__host__ __device__ inline int word_of(int e) {
-    return e / (2 * WORD_GROUP) * WORD_GROUP + e / 4 % 2 * (WORD_GROUP / 2) + e / 8 % 32 * 2 + e / 2 % 2;
-}
+__host__ __device__ inline int word_of(int e, int columns) { return e / 4 % 2 * (columns / 4) + e / 8 * 2 + e / 2 % 2; }
 
 template <class Tiles> struct Front { // of the shared memory
-    Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS];
+    Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS], parameters_full[2], parameters_empty[2];
     split::Shared<Tiles> attention;
     alignas(16) floatX qkv[3][Tiles::HS];
     int positions[MAX_ROWS];
-    float statistics[2][MAX_ROWS]; // mean and rstd of a row
 };
+
+// Chunks of the longest segment
+__host__ __device__ inline int most_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, WARPS * decode_splits(C)); }
 
 // Tiles of a CTA: first, first + CTAs, ... The two projections of the residual stream give a tile to the same CTA, the others
 // begin at the other end.
 __host__ __device__ inline int first_tile(int stage, int cta, int CTAs) {
     return stage == ATTPROJ || stage == FCPROJ ? cta : CTAs - 1 - cta;
 }
-__host__ __device__ inline int num_tiles(int tiles, int first, int CTAs) {
-    return first < tiles ? (tiles - 1 - first) / CTAs + 1 : 0;
+__host__ __device__ inline int num_tiles(const StageSizes& s, int first, int CTAs) {
+    return s.tiles_each + (first < s.tiles - s.tiles_each * CTAs);
 }
 
 // ----------------------------------------------------------------------------
-// The kernel. S: splits of a sum over C (decode_matmul.cuh); one over 4C has 4 S, so that a slot always has 8 S segments.
+// The kernel. S: splits of a sum over C (decode_matmul.cuh); one over 4C has 4 S, so that a slot always has 8 S segments, of up
+// to CHUNKS chunks.
 
 #if defined(HOPPER_DEVICE_CODE)
 
@@ -127,6 +131,7 @@ template <class T> __device__ inline T* shared_at(int offset) {
 template <class Tiles> __device__ inline Front<Tiles>& front() { return *shared_at<Front<Tiles>>(0); }
 
 __device__ inline uint32_t low_half(Word x) { return (uint32_t)x; }
+__device__ inline unsigned tag_of(Word x) { return (unsigned)(x >> 32); }
 __device__ inline Word tagged(uint32_t bits, unsigned tag) { return (Word)tag << 32 | bits; }
 // Every word has copies, and a CTA reads one of them: too many readers of a line hold up its writer.
 __device__ inline void send(const Step& p, Word* to, uint32_t bits, unsigned tag) {
@@ -135,31 +140,30 @@ __device__ inline void send(const Step& p, Word* to, uint32_t bits, unsigned tag
 }
 __device__ inline const Word* words_to_read(const Step& p) { return p.words + blockIdx.x % COPIES * p.copy_words; }
 
-// Vectors of 8 elements that begin at first, first + step, ... < end, as soon as all of them have the tag
-template <int N>
-__device__ inline void receive(x128 (&v)[N], const Word* words, unsigned tag, int first, int step, int end) {
-    bool missing = first < end;
-    while (missing) {
+// N vectors of 8 elements whose first halves begin at from, from + step, ..., as soon as all of them have the tag. half: words
+// from the first half of a vector to the second
+template <int N> __device__ inline void receive(x128 (&v)[N], const Word* from, int half, int step, unsigned tag) {
+    unsigned missing;
+    do {
         ulonglong2 low[N], high[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            const Word* from = words + word_of(first + i * step < end ? first + i * step : first);
-            low[i] = ld_relaxed_gpu_v2(from), high[i] = ld_relaxed_gpu_v2(from + WORD_GROUP / 2);
+            low[i] = ld_relaxed_gpu_v2(from + i * step), high[i] = ld_relaxed_gpu_v2(from + i * step + half);
         }
-        missing = false;
+        missing = 0;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            missing |=
-                low[i].x >> 32 != tag || low[i].y >> 32 != tag || high[i].x >> 32 != tag || high[i].y >> 32 != tag;
+            missing |= (tag_of(low[i].x) ^ tag) | (tag_of(low[i].y) ^ tag);
+            missing |= (tag_of(high[i].x) ^ tag) | (tag_of(high[i].y) ^ tag);
             uint4 bits = make_uint4(low_half(low[i].x), low_half(low[i].y), low_half(high[i].x), low_half(high[i].y));
             v[i] = *reinterpret_cast<x128*>(&bits);
         }
-    }
+    } while (missing);
 }
 
 // A consumer, or a producer: its place in the ring, and the tag of the layer
 struct Place {
-    int slot, layer;
+    int slot, layer, buffer; // buffer: of sums
     uint32_t parity;
     unsigned tag;
 
@@ -170,172 +174,282 @@ struct Place {
 
 __device__ inline void consumers_sync() { hopper::bar_sync(CONSUMER_BARRIER, CONSUMERS); }
 
+// The slots of a CTA in the order of use
+struct Cursor {
+    int layer, stage, tile, part;
+
+    __device__ Cursor(const Step& p)
+        : layer(0), stage(p.L > 0 ? QKV : HEAD), tile(first_tile(stage, blockIdx.x, p.CTAs)), part(0) {
+        skip(p);
+    }
+    __device__ bool more(const Step& p) const { return layer <= p.L; }
+    __device__ void skip(const Step& p) { // stages of which the CTA has no tile
+        while (more(p) && tile >= p.stages[stage].tiles) {
+            stage = stage == FCPROJ && layer + 1 < p.L ? QKV : stage + 1;
+            layer += stage == QKV || stage == HEAD || stage == STAGES;
+            tile = stage < STAGES ? first_tile(stage, blockIdx.x, p.CTAs) : 0;
+        }
+    }
+    __device__ void advance(const Step& p) {
+        if (++part < p.stages[stage].parts) { return; }
+        part = 0, tile += p.CTAs;
+        skip(p);
+    }
+    // Row i of the slot
+    __device__ const floatX* row(const Step& p, int i) const {
+        const StageSizes& s = p.stages[stage];
+        return p.layers[layer].weight[stage % HEAD] + ((size_t)(tile * 8 + i) * s.parts + part) * p.C;
+    }
+};
+
 template <class Tiles> __device__ inline void produce(const Step& p, int lane) {
     Place at = {};
+    int row = p.C * (int)sizeof(floatX);
+    for (Cursor cursor(p); cursor.more(p); cursor.advance(p), at.advance(p)) {
+        Mbarrier& full = front<Tiles>().full[at.slot];
+        uint32_t to = shared_address(shared_at<char>(p.ring + at.slot * p.slot_bytes));
+        front<Tiles>().empty[at.slot].wait(at.parity ^ 1);
+        if (lane == 0) { full.expect_tx(8 * row); }
+        __syncwarp();
+        if (cursor.stage != HEAD) {
+            int row_bytes = p.stages[cursor.stage].row_bytes;
+            if (lane < 8) { hopper::cp_async_bulk(to + lane * row_bytes, cursor.row(p, lane), row, full); }
+        } else if (lane == 0) { // one copy, as its rows follow each other: there, this warp is the slowest
+            hopper::cp_async_bulk(to, cursor.row(p, 0), 8 * row, full);
+        }
+    }
+}
+
+// The chunks c of heads h of sequences b that a CTA attends to: of every head the first ones first, from the CTA on that has
+// fewest tiles of attproj
+struct Chunk {
+    int head, b, h, c;
+
+    __device__ Chunk(const Step& p) : head((int)blockIdx.x - p.attention_first), c(0) {
+        head += head < 0 ? p.CTAs : 0;
+        wrap(p);
+    }
+    __device__ void wrap(const Step& p) {
+        for (; head >= p.B * p.NH; c++) { head -= p.B * p.NH; }
+        for (b = 0, h = head; h >= p.NH; b++) { h -= p.NH; }
+    }
+    __device__ bool more(const Step& p) const { return c < p.max_chunks; }
+    __device__ void advance(const Step& p) {
+        head += p.CTAs;
+        wrap(p);
+    }
+};
+// The keys of a head; the values are so many elements behind them
+template <class Tiles> __device__ inline size_t values_after_keys(const Step& p) {
+    return (size_t)p.B * p.NH * p.T * Tiles::HS;
+}
+template <class Tiles> __device__ inline floatX* keys_of(const Step& p, int layer, int b, int h) {
+    return p.cache + 2 * layer * values_after_keys<Tiles>(p) + (size_t)(b * p.NH + h) * p.T * Tiles::HS;
+}
+
+// Biases and LayerNorm's weights that the CTA needs of a layer, by a warp: 2 (weight, bias) of C, then 8 biases for each of its
+// tiles. The older keys and values of its chunks go to L2, a layer before they are read.
+template <class Tiles> __device__ inline void produce_parameters(const Step& p, int lane) {
+#pragma unroll 1
     for (int l = 0; l <= p.L; l++) {
-        for (int stage = l < p.L ? QKV : HEAD; stage < (l < p.L ? HEAD : STAGES); stage++) {
-            const StageSizes s = p.stages[stage];
-            const floatX* weight = p.layers[l].weight[stage % HEAD];
-            for (int tile = first_tile(stage, blockIdx.x, p.CTAs); tile < s.tiles; tile += p.CTAs) {
-                const floatX* row = weight + (size_t)min(tile * 8 + lane % 8, s.OC - 1) * s.parts * p.C;
-                for (int part = 0; part < s.parts; part++, at.advance(p)) {
-                    Mbarrier& full = front<Tiles>().full[at.slot];
-                    front<Tiles>().empty[at.slot].wait(at.parity ^ 1);
-                    if (lane == 0) { full.expect_tx(8 * p.C * (int)sizeof(floatX)); }
-                    __syncwarp();
-                    if (lane < 8) {
-                        char* to = shared_at<char>(p.ring + at.slot * p.slot_bytes + lane * p.row_bytes);
-                        hopper::cp_async_bulk(shared_address(to), row + part * p.C, p.C * (int)sizeof(floatX), full);
-                    }
-                }
+        const Layer& layer = p.layers[l];
+        Mbarrier& full = front<Tiles>().parameters_full[l % 2];
+        int row = p.C * (int)sizeof(floatX), tile = 8 * (int)sizeof(floatX), norms = l < p.L ? 4 : 2, tiles = 0;
+        for (int stage = QKV; stage < HEAD && l < p.L; stage++) {
+            tiles += num_tiles(p.stages[stage], first_tile(stage, blockIdx.x, p.CTAs), p.CTAs);
+        }
+        uint32_t to = shared_address(shared_at<floatX>(p.parameters) + l % 2 * p.vectors);
+        front<Tiles>().parameters_empty[l % 2].wait(l / 2 % 2 ^ 1);
+        if (lane == 0) { full.expect_tx(norms * row + tiles * tile); }
+        __syncwarp();
+        if (lane < norms) {
+            const floatX* from = (lane % 2 ? layer.norm_bias : layer.norm_weight)[lane / 2];
+            hopper::cp_async_bulk(to + lane * row, from, row, full);
+        }
+        to += 4 * row;
+        for (int stage = QKV; stage < HEAD && l < p.L; stage++) {
+            int first = first_tile(stage, blockIdx.x, p.CTAs), count = num_tiles(p.stages[stage], first, p.CTAs);
+            for (int i = lane; i < count; i += 32) {
+                hopper::cp_async_bulk(to + i * tile, layer.bias[stage] + (first + i * p.CTAs) * 8, tile, full);
+            }
+            to += count * tile;
+        }
+        if (l == 0) { wait_for_previous(); }
+        for (Chunk chunk(p); l < p.L && chunk.more(p); chunk.advance(p)) {
+            int length = p.positions[chunk.b], first = chunk.c * Tiles::chunk, keys = min(length - first, Tiles::chunk);
+            const floatX* k = keys_of<Tiles>(p, l, chunk.b, chunk.h) + (size_t)first * Tiles::HS;
+            if (keys > 0 && lane < 2) {
+                hopper::cp_async_bulk_prefetch_l2(k + lane * values_after_keys<Tiles>(p),
+                                                  keys * Tiles::HS * (int)sizeof(floatX));
             }
         }
     }
 }
 
-// Biases and LayerNorm's weights of a layer that the CTA needs: 2 (weight, bias) of C, then 8 biases for each of its tiles
-__device__ inline void load_parameters(floatX* to, const Step& p, int l, int thread) {
-    const Layer& layer = p.layers[l];
-    int row = p.C / 8, norms = l < p.L ? 4 : 2, at = 4 * row;
-#pragma unroll 1
-    for (int norm = 0; norm < norms; norm++) {
-        const floatX* from = (norm % 2 ? layer.norm_bias : layer.norm_weight)[norm / 2];
-        if (thread < row) { mma::cp_async_16(shared_address(to + (norm * row + thread) * 8), from + thread * 8, 16); }
-    }
-#pragma unroll 1
-    for (int stage = QKV; stage < HEAD && l < p.L; stage++) {
-        int first = first_tile(stage, blockIdx.x, p.CTAs), count = num_tiles(p.stages[stage].tiles, first, p.CTAs);
-        if (thread < count) {
-            const floatX* from = layer.bias[stage] + (size_t)(first + thread * p.CTAs) * 8;
-            mma::cp_async_16(shared_address(to + (at + thread) * 8), from, 16);
-        }
-        at += count;
-    }
-    mma::cp_async_commit_group();
-}
-
-// Rows of x, normalised, to input (chunks, B, 32): a thread has a vector of each row, and a warp the statistics of one. The
-// sums are those of normalise_row. embedded: the rows are the embedded tokens.
-template <class Tiles> __device__ inline void receive_normalised(const Step& p, const Place& at, const Word* words,
-                                                                 bool embedded, const floatX* norm, int thread) {
-    int vectors = p.C / 8, warp = thread / 32, lane = thread % 32, c = thread * 8;
-    floatX* input = shared_at<floatX>(p.input) + c / DECODE_CHUNK * p.B * DECODE_CHUNK + c % DECODE_CHUNK;
-    float* sums = shared_at<float>(p.row_sums); // (B, CONSUMERS)
-    bool mine = thread < vectors;
-    x128 weight, bias, v[1];
-    if (mine) { weight = load128(norm + c), bias = load128(norm + p.C + c); }
-#pragma unroll 1
-    for (int row = 0; row < p.B && mine; row++) {
-        if (embedded) {
-            v[0] = load128(p.x + row * p.C + c);
-        } else {
-            receive(v, words, at.tag, row * p.C + c, 8, p.B * p.C);
-        }
-        sums[row * CONSUMERS + thread] = decode_row_sum(v[0]);
-        store128(input + row * DECODE_CHUNK, v[0]);
-    }
-#pragma unroll 1
-    for (int pass = 0; pass < 2; pass++) {
-        consumers_sync();
-        if (warp < p.B) {
-            float sum = 0.0f;
-#pragma unroll 4
-            for (int i = lane; i < vectors; i += 32) { sum += sums[warp * CONSUMERS + i]; }
-            sum = warp_sum(sum);
-            if (lane == 0) {
-                front<Tiles>().statistics[pass][warp] =
-                    pass == 0 ? __fdiv_rn(sum, (float)p.C) : decode_row_rstd(sum, p.C);
-            }
-        }
-        consumers_sync();
-#pragma unroll 1
-        for (int row = 0; row < p.B && mine; row++) {
-            if (p.B > 1 || pass == 0) { v[0] = load128(input + row * DECODE_CHUNK); }
-            float mean = front<Tiles>().statistics[0][row];
-            if (pass == 0) {
-                sums[row * CONSUMERS + thread] = decode_row_squares(v[0], mean);
-            } else {
-                float rstd = front<Tiles>().statistics[1][row];
-                store128(input + row * DECODE_CHUNK, decode_row_normalised(v[0], mean, rstd, weight, bias));
-            }
-        }
-    }
-}
-
-// Rows as they are, to input (chunks, B, 32)
-template <int N>
-__device__ inline void receive_rows(const Step& p, const Place& at, const Word* words, int columns, int thread) {
-    int end = p.B * columns, step = CONSUMERS * 8;
-#pragma unroll 1
-    for (int first = thread * 8; first < end; first += N * step) {
-        x128 v[N];
-        receive(v, words, at.tag, first, step, end);
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            int e = first + i * step, row = p.B == 1 ? 0 : e / columns, c = e - row * columns;
-            floatX* to = shared_at<floatX>(p.input) + (c / DECODE_CHUNK * p.B + row) * DECODE_CHUNK + c % DECODE_CHUNK;
-            if (e < end) { store128(to, v[i]); }
-        }
-    }
-}
-
-// A warp's segments of every slot: segments warp * S + k, of at most MAX_CHUNKS chunks
-template <int S> struct Segments {
-    int begin[S], count[S];
-    __device__ Segments(int C, int warp) {
+// A warp's segments of every slot: segments warp * S + k, of at most CHUNKS chunks. Of a row a lane receives one vector of
+// them.
+template <int S, int CHUNKS> struct Segments {
+    int begin[S], count[S], vector;
+    bool mine; // whether there is one
+    __device__ Segments(int C, int warp, int lane) {
 #pragma unroll
         for (int k = 0; k < S; k++) {
             begin[k] = decode_segment(C, S, warp * S + k);
             count[k] = decode_segment(C, S, warp * S + k + 1) - begin[k];
         }
+        vector = begin[0] * 4 + lane;
+        mine = vector < (begin[S - 1] + count[S - 1]) * 4;
     }
-    // 16 bytes of each chunk, `stride` bytes from one to the next
-    __device__ void load(uint4 (&x)[S][MAX_CHUNKS], const char* from, int stride) const {
+    // 16 bytes of each chunk of a row; where a segment has fewer chunks, of what follows it
+    __device__ void load(uint4 (&x)[S][CHUNKS], const floatX* row) const {
 #pragma unroll
-        for (int k = 0; k < S; k++) {
-#pragma unroll
-            for (int u = 0; u < MAX_CHUNKS; u++) {
-                if (u < count[k]) { x[k][u] = *reinterpret_cast<const uint4*>(from + (begin[k] + u) * stride); }
-            }
+        for (int i = 0; i < S * CHUNKS; i++) {
+            int k = i / CHUNKS, u = i % CHUNKS;
+            x[k][u] = *reinterpret_cast<const uint4*>(row + begin[k] * DECODE_CHUNK + u * DECODE_CHUNK);
         }
     }
 };
 
-// The tiles of a group, to sums (tiles, segments, B, 8). Lane (r, q) has row r of a tile, and of the input where it has so many.
-template <class Tiles, int S> __device__ inline void
-multiply(const Step& p, Place& at, float* sums, const Segments<S>& segments, int slots, int parts, int warp, int lane) {
-    int r = lane / 4, q = lane % 4, slot_sums = WARPS * S * p.B * 8;
-    const char* x_row = shared_at<const char>(p.input) + (min(r, p.B - 1) * DECODE_CHUNK + q * 8) * (int)sizeof(floatX);
-    int x_stride = p.B * DECODE_CHUNK * (int)sizeof(floatX), part = 0;
-    sums += (warp * S * p.B + r) * 8 + 2 * q;
-    uint4 x[S][MAX_CHUNKS], w[S][MAX_CHUNKS];
+// The sum of a row's sums of vectors, behind which there are zeros
+template <int S> __device__ inline float row_total(const float* sums, int lane) {
+    float x[ROW_SUMS<S>], sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROW_SUMS<S>; i++) { x[i] = sums[lane + 32 * i]; }
+#pragma unroll
+    for (int i = 0; i < ROW_SUMS<S>; i++) { sum += x[i]; }
+    return warp_sum(sum);
+}
+
+// Rows of x, normalised: each warp its segments of them, to input. The sums are those of normalise_row, which every warp adds
+// up for itself. embedded: the rows are the embedded tokens.
+template <int S, int CHUNKS> __device__ inline void receive_normalised(const Step& p, Place& at, const Word* words,
+                                                                       bool embedded, const floatX* norm,
+                                                                       const Segments<S, CHUNKS>& segments, int lane) {
+    constexpr int ROW = 32 * ROW_SUMS<S>;
+    int c = segments.mine ? segments.vector * 8 : 0;
+    floatX* input = shared_at<floatX>(p.input) + c;
+    float *sums = shared_at<float>(p.row_sums), *squares = sums + p.B * ROW; // of a row's vectors
+    float means = 0.0f;                                                      // lane i has that of row i
+    const x128 weight = load128(norm + c), bias = load128(norm + p.C + c);
+    x128 v[1] = {};
+    words += word_of(c, p.C);
 #pragma unroll 1
-    for (int i = 0; i < slots; i++, at.advance(p), sums += slot_sums) {
-        if (i == 0 || parts > 1) { segments.load(x, x_row + part * (p.C / DECODE_CHUNK) * x_stride, x_stride); }
-        part = part + 1 == parts ? 0 : part + 1;
-        front<Tiles>().full[at.slot].wait(at.parity);
-        segments.load(w, shared_at<const char>(p.ring + at.slot * p.slot_bytes + r * p.row_bytes + q * 16),
-                      DECODE_CHUNK * (int)sizeof(floatX));
-        float d[S][4] = {};
+    for (int row = 0; row < p.B && segments.mine; row++, words += p.C / 2) {
+        if (embedded) {
+            v[0] = load128(p.x + row * p.C + c);
+        } else {
+            receive(v, words, p.C / 4, 0, at.tag);
+        }
+        sums[row * ROW + segments.vector] = decode_row_sum(v[0]);
+        if (p.B > 1) { store128(input + row * p.input_row, v[0]); }
+    }
+    consumers_sync();
+#pragma unroll 1
+    for (int row = 0; row < p.B; row++) {
+        float mean = __fdiv_rn(row_total<S>(sums + row * ROW, lane), (float)p.C);
+        means = lane == row ? mean : means;
+        if (p.B > 1 && segments.mine) { v[0] = load128(input + row * p.input_row); }
+        if (segments.mine) { squares[row * ROW + segments.vector] = decode_row_squares(v[0], mean); }
+    }
+    consumers_sync();
+#pragma unroll 1
+    for (int row = 0; row < p.B; row++) {
+        float rstd = decode_row_rstd(row_total<S>(squares + row * ROW, lane), p.C);
+        float mean = __shfl_sync(0xffffffffu, means, row);
+        if (p.B > 1 && segments.mine) { v[0] = load128(input + row * p.input_row); }
+        x128 y = decode_row_normalised(v[0], mean, rstd, weight, bias);
+        if (segments.mine) { store128(input + row * p.input_row, y); }
+    }
+    __syncwarp();
+}
+
+// Rows of PARTS times C as they are: each warp its segments of every part, to input
+template <int PARTS, int S, int CHUNKS> __device__ inline void
+receive_rows(const Step& p, const Place& at, const Word* words, const Segments<S, CHUNKS>& segments) {
+    floatX* to = shared_at<floatX>(p.input) + segments.vector * 8;
+    words += segments.vector * 2;
+#pragma unroll 1
+    for (int row = 0; row < p.B && segments.mine; row++, words += PARTS * p.C / 2, to += p.input_row) {
+        x128 v[PARTS];
+        receive(v, words, PARTS * p.C / 4, p.C / 4, at.tag);
 #pragma unroll
-        for (int u = 0; u < MAX_CHUNKS; u++) {
+        for (int part = 0; part < PARTS; part++) { store128(to + part * p.C, v[part]); }
+    }
+    __syncwarp();
+}
+
+// What a warp multiplies at once: its segments of `count` slots. The weights are the m16 operand of mma.sync, rows 0 to 7 of
+// slot 2j and rows 8 to 15 of slot 2j + 1; columns 0 to 3 of the n8 operand are the sequences for the first of them, 4 to 7 for
+// the second.
+template <class Tiles, int S, int CHUNKS> struct Slots {
+    static constexpr int MOST = SLOTS_AT_ONCE / S, PAIRS = MOST / 2;
+    int count;
+    uint4 w[PAIRS][S][CHUNKS][2]; // the halves of a chunk
+
+    // Waits for the slots, and frees them
+    __device__ void load(const Step& p, Place& at, const Segments<S, CHUNKS>& segments, int slots, int row_bytes,
+                         int lane) {
+        count = min(slots, MOST);
+        int row = p.ring + lane / 4 * row_bytes + lane % 4 * 16;
+        Place last = at;
 #pragma unroll
-            for (int k = 0; k < S; k++) {
-                if (u >= segments.count[k]) { continue; }
-                const uint4 a = x[k][u], b = w[k][u];
-                const uint32_t first[4] = {a.x, a.x, a.y, a.y},
-                               second[4] = {a.z, a.z, a.w, a.w}; // rows 8 to 15: unused
-                mma::mma_m16n8k16(d[k], first, b.x, b.y);
-                mma::mma_m16n8k16(d[k], second, b.z, b.w);
+        for (int j = 0; j < PAIRS; j++) {
+            uint4 x[2][S][CHUNKS];
+#pragma unroll
+            for (int i = 0; i < 2; i++) { // those left over are the last one again
+                if (2 * j + i < count) { front<Tiles>().full[last.slot].wait(last.parity); }
+                segments.load(x[i], shared_at<const floatX>(row + last.slot * p.slot_bytes));
+                if (2 * j + i + 1 < count) { last.advance(p); }
+            }
+#pragma unroll
+            for (int i = 0; i < S * CHUNKS; i++) {
+                const uint4 a = x[0][i / CHUNKS][i % CHUNKS], b = x[1][i / CHUNKS][i % CHUNKS];
+                w[j][i / CHUNKS][i % CHUNKS][0] = make_uint4(a.x, b.x, a.y, b.y);
+                w[j][i / CHUNKS][i % CHUNKS][1] = make_uint4(a.z, b.z, a.w, b.w);
             }
         }
-        front<Tiles>().empty[at.slot].arrive_warp(lane);
+        __syncwarp(); // then lane i arrives for slot i, as Mbarrier::arrive_warp does
 #pragma unroll
-        for (int k = 0; k < S; k++) {
-            if (r < p.B) { *reinterpret_cast<float2*>(sums + k * p.B * 8) = make_float2(d[k][0], d[k][1]); }
+        for (int i = lane; i < MOST * hopper::WARP_ARRIVALS; i += 32) {
+            int slot = at.slot + i / hopper::WARP_ARRIVALS;
+            slot -= slot < p.slots ? 0 : p.slots;
+            if (i < count * hopper::WARP_ARRIVALS) { front<Tiles>().empty[slot].arrive(); }
+        }
+        at.slot += count;
+        if (at.slot >= p.slots) { at.slot -= p.slots, at.parity ^= 1; }
+    }
+    // To sums (slots, S, B, WARPS, 8). first: slots of the tile before these
+    __device__ void multiply(const Step& p, Place& at, float* sums, const Segments<S, CHUNKS>& segments, int first,
+                             int parts, int warp, int lane) const {
+        int r = lane / 4, q = lane % 4;
+        const floatX* row = shared_at<const floatX>(p.input) + min(r % 4, p.B - 1) * p.input_row + q * 8;
+        float d[PAIRS][S][4] = {};
+        uint4 x[PAIRS][S][CHUNKS];
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) { segments.load(x[j], row + ((first + 2 * j + r / 4) & (parts - 1)) * p.C); }
+#pragma unroll
+        for (int u = 0; u < CHUNKS; u++) {
+#pragma unroll
+            for (int i = 0; i < 2 * S * PAIRS; i++) {
+                int half = i / (S * PAIRS), k = i / PAIRS % S, j = i % PAIRS;
+                if (u >= segments.count[k] || 2 * j >= count) { continue; }
+                const uint4 a = w[j][k][u][half], b = x[j][k][u];
+                const uint32_t rows[4] = {a.x, a.y, a.z, a.w};
+                mma::mma_m16n8k16(d[j][k], rows, half ? b.z : b.x, half ? b.w : b.y);
+            }
+        }
+        int sequence = q % 2 * 2, slot = q / 2, segment = warp * S;
+        sums += ((segment / WARPS + slot * S) * p.B + sequence) * WARPS * 8 + segment % WARPS * 8 + r;
+#pragma unroll
+        for (int i = 0; i < PAIRS * S; i++) {
+            int j = i / S, k = i % S;
+            float* to = sums + 2 * j * S * p.B * WARPS * 8 + k * 8;
+            bool valid = 2 * j + slot < count;
+            if (valid && sequence < p.B) { to[0] = slot ? d[j][k][2] : d[j][k][0]; }
+            if (valid && sequence + 1 < p.B) { to[WARPS * 8] = slot ? d[j][k][3] : d[j][k][1]; }
         }
     }
-}
+};
 
 // Two neighbouring sums that a thread finishes: of a split, the first of which adds the others
 struct Pair {
@@ -344,29 +458,23 @@ struct Pair {
     float *residual, bias[2];
     Word* to;
 };
-template <int S> __device__ inline Pair pair_of(const Step& p, int stage, int tiles, int first, const floatX* bias,
-                                                float* residual, int thread) {
-    const StageSizes s = p.stages[stage];
-    int split = thread & (s.splits - 1), j = thread / s.splits, column = j % 4 * 2, tile = j / 4 / p.B;
+
+// Pairs of (tiles, B, 4), a thread for each split of one; first: number of the first tile
+template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const StageSizes& s, int tiles, int first,
+                                                const floatX* bias, float* residual, int thread) {
+    int split = thread & (s.splits - 1), j = thread >> (31 - __clz(s.splits)), column = j % 4 * 2;
+    int tile = (j / 4 * p.inverse_B) >> 16;
     Pair x;
     x.row = j / 4 - tile * p.B;
     x.valid = tile < tiles, x.first = x.valid && split == 0;
-    x.sums = ((tile * WARPS * s.splits + split * WARPS) * p.B + x.row) * 8 + column;
+    x.sums = ((tile * s.splits + split) * p.B + x.row) * WARPS * 8 + column;
     x.o = (first + tile * p.CTAs) * 8 + column;
     x.residual = residual + (tile * p.B + x.row) * 8 + column;
     x.bias[0] = x.bias[1] = 0.0f;
     if (x.valid && stage != HEAD) {
         x.bias[0] = (float)bias[tile * 8 + column], x.bias[1] = (float)bias[tile * 8 + column + 1];
     }
-    size_t words = exchange_words_of_rows(p.B, p.C);
-    int columns = stage == QKV ? 3 * p.C : stage == FC ? 4 * p.C : p.C;
-    x.to = p.words +
-           (stage == QKV       ? 1
-            : stage == ATTPROJ ? 5
-            : stage == FC      ? 6
-                               : 0) *
-               words +
-           word_of(x.row * columns + x.o);
+    x.to = p.words + s.output + x.row * (s.OC / 2) + word_of(x.o, s.OC);
     return x;
 }
 
@@ -395,42 +503,47 @@ __device__ inline void publish(const Step& p, const Place& at, int stage, const 
 }
 
 // The CTA's tiles of a stage. norm, bias: LayerNorm's weights, and 8 biases for each tile
-template <class Tiles, int S> __device__ inline void linear(const Step& p, Place& at, int stage, const floatX* norm,
-                                                            const floatX* bias, const Segments<S>& segments,
-                                                            int thread) {
-    const StageSizes s = p.stages[stage];
-    int first = first_tile(stage, blockIdx.x, p.CTAs), count = num_tiles(s.tiles, first, p.CTAs), buffer = 0;
-    size_t words = exchange_words_of_rows(p.B, p.C);
+template <class Tiles, int S, int CHUNKS>
+__device__ inline void linear(const Step& p, Place& at, int stage, const floatX* norm, const floatX* bias,
+                              const Segments<S, CHUNKS>& segments, int thread) {
+    const StageSizes& s = p.stages[stage];
+    const Word* words = words_to_read(p) + s.input;
+    int first = first_tile(stage, blockIdx.x, p.CTAs), count = num_tiles(s, first, p.CTAs);
+    int warp = thread / 32, lane = thread % 32;
 #pragma unroll 1
-    for (int begin = 0; begin < count; begin += s.group, buffer ^= 1) {
-        int tiles = min(s.group, count - begin);
-        float* sums = shared_at<float>(p.sums + buffer * p.sums_bytes);
-        const Pair pair = pair_of<S>(p, stage, tiles, first + begin * p.CTAs, bias + begin * 8,
+    for (int begin = 0; begin < count; begin += s.group, at.buffer ^= 1) {
+        int tiles = min(s.group, count - begin), slots = tiles * s.parts;
+        float* sums = shared_at<float>(p.sums + at.buffer * p.sums_bytes);
+        const Pair pair = pair_of<S>(p, stage, s, tiles, first + begin * p.CTAs, bias + begin * 8,
                                      shared_at<float>(p.residual) + begin * p.B * 8, thread);
-        if (begin == 0) {
-            if (stage == ATTPROJ) { receive_rows<1>(p, at, words_to_read(p) + 4 * words, p.C, thread); }
-            if (stage == FCPROJ) { receive_rows<4>(p, at, words_to_read(p) + 6 * words, 4 * p.C, thread); }
-            if (stage != ATTPROJ && stage != FCPROJ) {
-                receive_normalised<Tiles>(p, at, words_to_read(p) + (stage == FC ? 5 : 0) * words,
-                                          at.layer == 0 && stage == QKV, norm, thread);
+#pragma unroll 1
+        for (int i = 0; i < slots; i += Slots<Tiles, S, CHUNKS>::MOST) {
+            Slots<Tiles, S, CHUNKS> some;
+            some.load(p, at, segments, slots - i, s.row_bytes, lane);
+            if (begin + i == 0) {
+                if (stage == ATTPROJ) {
+                    receive_rows<1>(p, at, words, segments);
+                } else if (stage == FCPROJ) {
+                    receive_rows<4>(p, at, words, segments);
+                } else {
+                    receive_normalised(p, at, words, at.layer == 0 && stage == QKV, norm, segments, lane);
+                }
             }
-            consumers_sync();
+            some.multiply(p, at, sums + i * S * p.B * WARPS * 8, segments, i, s.parts, warp, lane);
         }
-        multiply<Tiles, S>(p, at, sums, segments, tiles * s.parts, s.parts, thread / 32, thread % 32);
         consumers_sync();
         float2 sum = make_float2(0.0f, 0.0f);
         if (pair.valid) {
             float2 x[WARPS];
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) { x[w] = *reinterpret_cast<const float2*>(sums + pair.sums + w * p.B * 8); }
+            for (int w = 0; w < WARPS; w++) { x[w] = *reinterpret_cast<const float2*>(sums + pair.sums + w * 8); }
             sum = x[0];
 #pragma unroll
             for (int w = 1; w < WARPS; w++) { sum.x += x[w].x, sum.y += x[w].y; }
         }
         float2 total = sum;
-#pragma unroll
-        for (int k = 1; k < 4 * S; k++) {
-            if (k >= s.splits) { break; }
+#pragma unroll 1
+        for (int k = 1; k < s.splits; k++) {
             total.x += __shfl_down_sync(0xffffffffu, sum.x, k), total.y += __shfl_down_sync(0xffffffffu, sum.y, k);
         }
         if (pair.first) { publish<Tiles>(p, at, stage, pair, total); }
@@ -455,10 +568,29 @@ struct PartialWords {
     }
 };
 
+// split::merge_rows, of at most all warps and the new token: all loads first
+template <class Tiles>
+__device__ inline split::Merged merge_warps(const split::Shared<Tiles>& shared, int rows, int d, float exponent) {
+    float m[WARPS + 1];
+    split::Merged x = {-INFINITY, 0, 0};
+#pragma unroll
+    for (int r = 0; r <= WARPS; r++) {
+        m[r] = r < rows ? shared.m[r] : -INFINITY;
+        x.m = fmaxf(x.m, m[r]);
+    }
+#pragma unroll
+    for (int r = 0; r <= WARPS; r++) {
+        if (r >= rows) { continue; }
+        const float factor = split::rescale_factor(m[r], x.m, exponent);
+        x.l = fmaf(factor, shared.l[r], x.l);
+        x.O = fmaf(factor, shared.O[r][d], x.O);
+    }
+    return x;
+}
+
 // One chunk of a head of a sequence. The CTA of a head's last chunk merges them: it waits for chunks before its own alone,
 // which every CTA takes first.
-template <class Tiles>
-__device__ inline void attend_chunk(const Step& p, const Place& at, int b, int h, int c, int thread) {
+template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place& at, int b, int h, int c, int thread) {
     constexpr int HS = Tiles::HS;
     split::Shared<Tiles>& shared = front<Tiles>().attention;
     const int length = front<Tiles>().positions[b], warp = thread / 32, lane = thread % 32, d = thread;
@@ -466,26 +598,24 @@ __device__ inline void attend_chunk(const Step& p, const Place& at, int b, int h
     const bool last = c == chunks - 1;
     const size_t words = exchange_words_of_rows(p.B, p.C);
     const float exponent = rsqrtf((float)HS) * LOG2_E;
-    Word* out = p.words + 4 * words;
-    const int channel = b * p.C + h * HS + d; // of the output
-    const Word* qkv = words_to_read(p) + words;
+    Word* out = p.words + p.stages[ATTPROJ].input + b * (p.C / 2) + word_of(h * HS + d, p.C);
+    const Word* qkv = words_to_read(p) + p.stages[QKV].output + b * (3 * p.C / 2);
     // A sequence that takes no part: the words of the layer before must have been read all the same.
     if (length < 0 && c == 0 && d < HS && d % 2 == 0) {
         x128 vector[1];
-        receive(vector, qkv, at.tag, b * 3 * p.C + h * HS + d / 8 * 8, 8, p.B * 3 * p.C);
-        send(p, out + word_of(channel), 0, at.tag);
+        receive(vector, qkv + word_of(h * HS + d / 8 * 8, 3 * p.C), 3 * p.C / 4, 0, at.tag);
+        send(p, out, 0, at.tag);
     }
     if (length < c * Tiles::chunk) { return; }
 
-    const size_t layer = (size_t)p.B * p.NH * p.T * HS, head = (size_t)b * p.NH + h;
-    floatX *k = p.cache + 2 * at.layer * layer + head * p.T * HS, *v = k + layer;
+    floatX *k = keys_of<Tiles>(p, at.layer, b, h), *v = k + values_after_keys<Tiles>(p);
     split::Words K[Tiles::steps][Tiles::vectors], V[Tiles::steps][Tiles::vectors];
     split::load_rows<Tiles>(K, k, c, warp, lane, length);
     split::load_rows<Tiles>(V, v, c, warp, lane, length);
     if (d < 3 * HS / 8) { // q, k and v of the new token
         x128 vector[1];
         int tensor = d / (HS / 8), e = d % (HS / 8) * 8;
-        receive(vector, qkv, at.tag, (b * 3 + tensor) * p.C + h * HS + e, 8, p.B * 3 * p.C);
+        receive(vector, qkv + word_of(tensor * p.C + h * HS + e, 3 * p.C), 3 * p.C / 4, 0, at.tag);
         store128(&front<Tiles>().qkv[tensor][e], vector[0]);
     }
     consumers_sync();
@@ -497,9 +627,9 @@ __device__ inline void attend_chunk(const Step& p, const Place& at, int b, int h
     split::attend<Tiles>(shared, K, V, q, c, warp, lane, length, exponent);
     consumers_sync();
     split::Merged x = {};
-    if (d < HS) { x = split::merge_rows<Tiles>(shared, Tiles::warps + last, d, exponent); }
+    if (d < HS) { x = merge_warps<Tiles>(shared, WARPS + last, d, exponent); }
     if (chunks > 1) {
-        Word* partials = p.words + 10 * words + head * max_chunks * (HS + 2);
+        Word* partials = p.words + 10 * words + ((size_t)b * p.NH + h) * max_chunks * (HS + 2);
         Word* mine = partials + (size_t)c * (HS + 2);
         if (d < HS) { st_relaxed_gpu(mine + d, tagged(__float_as_uint(x.O), at.tag)); }
         if (d < 2) { st_relaxed_gpu(mine + HS + d, tagged(__float_as_uint(d == 0 ? x.m : x.l), at.tag)); }
@@ -511,54 +641,49 @@ __device__ inline void attend_chunk(const Step& p, const Place& at, int b, int h
     }
     floatX y = (floatX)(x.O / x.l);
     uint32_t low = __bfloat16_as_ushort(y), high = __shfl_down_sync(0xffffffffu, low, 1);
-    if (d < HS && d % 2 == 0) { send(p, out + word_of(channel), low | high << 16, at.tag); }
+    if (d < HS && d % 2 == 0) { send(p, out, low | high << 16, at.tag); }
     consumers_sync(); // the shared memory is free again
 }
 
-// The CTA's chunks of all heads: of every head the first ones first
-template <class Tiles> __device__ inline void attention(const Step& p, const Place& at, int thread) {
-    int first = ((int)blockIdx.x + p.CTAs - p.stages[ATTPROJ].tiles % p.CTAs) % p.CTAs; // where there is no attproj
-    int heads = p.B * p.NH, count = heads * Tiles::num_chunks(p.max_length);
-#pragma unroll 1
-    for (int i = first; i < count; i += p.CTAs) {
-        int head = i % heads;
-        attend_chunk<Tiles>(p, at, head / p.NH, head % p.NH, i / heads, thread);
-    }
-}
-
-template <class Tiles, int S> __device__ inline void consume(const Step& p, int thread) {
-    floatX* parameters = shared_at<floatX>(p.parameters);
+template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const Step& p, int thread) {
+    const Segments<S, CHUNKS> segments(p.C, thread / 32, thread % 32);
+    const Chunk first_chunk(p);
     int first = first_tile(ATTPROJ, blockIdx.x, p.CTAs);
-    const Segments<S> segments(p.C, thread / 32);
-    load_parameters(parameters, p, 0, thread);
+    for (int i = thread; i < 2 * p.B * 32 * ROW_SUMS<S>; i += CONSUMERS) { shared_at<float>(p.row_sums)[i] = 0.0f; }
     wait_for_previous();
     unsigned epoch = p.epochs[blockIdx.x];
-    Place at = {0, 0, 0, epoch * (unsigned)(p.L + 1) + 1};
+    Place at = {};
+    at.tag = epoch * (unsigned)(p.L + 1) + 1;
     if (thread < p.B) { front<Tiles>().positions[thread] = p.positions[thread]; }
-    for (int i = thread; i < num_tiles(p.stages[ATTPROJ].tiles, first, p.CTAs) * p.B * 8; i += CONSUMERS) {
+    for (int i = thread; i < num_tiles(p.stages[ATTPROJ], first, p.CTAs) * p.B * 8; i += CONSUMERS) {
         int tile = first + i / 8 / p.B * p.CTAs, row = i / 8 % p.B;
         shared_at<float>(p.residual)[i] = (float)p.x[(size_t)row * p.C + tile * 8 + i % 8];
     }
+    consumers_sync();
 #pragma unroll 1
     for (; at.layer <= p.L; at.layer++, at.tag++) {
-        const floatX *vectors = parameters + at.layer % 2 * p.vectors, *bias = vectors + 4 * p.C;
+        const floatX *norm = shared_at<floatX>(p.parameters) + at.layer % 2 * p.vectors, *bias = norm + 4 * p.C;
         bool last = at.layer == p.L;
-        mma::cp_async_wait_group<0>();
-        consumers_sync(); // this layer's vectors are there, and those of the one before it have been read
-        if (!last) { load_parameters(parameters + (at.layer + 1) % 2 * p.vectors, p, at.layer + 1, thread); }
+        front<Tiles>().parameters_full[at.layer % 2].wait(at.layer / 2 % 2);
 #pragma unroll 1
         for (int stage = last ? HEAD : QKV; stage < (last ? STAGES : HEAD); stage++) {
-            linear<Tiles, S>(p, at, stage, vectors + stage % HEAD * p.C, bias, segments, thread);
-            bias += 8 * num_tiles(p.stages[stage].tiles, first_tile(stage, blockIdx.x, p.CTAs), p.CTAs);
-            if (stage == QKV) { attention<Tiles>(p, at, thread); }
+            linear<Tiles, S, CHUNKS>(p, at, stage, norm, bias, segments, thread);
+            norm += stage == QKV ? 2 * p.C : 0; // FC's
+            bias += 8 * num_tiles(p.stages[stage], first_tile(stage, blockIdx.x, p.CTAs), p.CTAs);
+            if (stage != QKV) { continue; }
+#pragma unroll 1
+            for (Chunk chunk = first_chunk; chunk.more(p); chunk.advance(p)) {
+                attend_chunk<Tiles>(p, at, chunk.b, chunk.h, chunk.c, thread);
+            }
         }
+        front<Tiles>().parameters_empty[at.layer % 2].arrive_warp(thread % 32);
     }
     if (thread == 0) { p.epochs[blockIdx.x] = epoch + 1; }
 }
 
 #endif // HOPPER_DEVICE_CODE
 
-template <class Tiles, int S> __global__ void __launch_bounds__(THREADS, 1)
+template <class Tiles, int S, int CHUNKS> __global__ void __launch_bounds__(THREADS, 1)
     decode_step_kernel(const __grid_constant__ Step p) {
 #if defined(HOPPER_DEVICE_CODE)
     int thread = threadIdx.x;
@@ -567,15 +692,23 @@ template <class Tiles, int S> __global__ void __launch_bounds__(THREADS, 1)
             front<Tiles>().full[i].init(1);
             front<Tiles>().empty[i].init(WARPS * hopper::WARP_ARRIVALS);
         }
+        for (int i = 0; i < 2; i++) {
+            front<Tiles>().parameters_full[i].init(1);
+            front<Tiles>().parameters_empty[i].init(WARPS * hopper::WARP_ARRIVALS);
+        }
         hopper::fence_mbarrier_init();
     }
     __syncthreads();
     if (thread < CONSUMERS) {
         hopper::setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consume<Tiles, S>(p, thread);
+        consume<Tiles, S, CHUNKS>(p, thread);
     } else {
         hopper::setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (thread < CONSUMERS + 32) { produce<Tiles>(p, thread - CONSUMERS); }
+        if (thread < CONSUMERS + 32) {
+            produce<Tiles>(p, thread - CONSUMERS);
+        } else if (thread < CONSUMERS + 64) {
+            produce_parameters<Tiles>(p, thread - CONSUMERS - 32);
+        }
     }
 #endif
 }
@@ -589,7 +722,10 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
     int S = decode_splits(p->C);
     if (p->B > MAX_ROWS || p->C % DECODE_CHUNK != 0 || p->C > 8 * CONSUMERS) { return false; }
     if (S > 2 || decode_splits(4 * p->C) != 4 * S) { return false; } // C is 416 to 1600
-    p->CTAs = CTAs, p->sums_bytes = 0, p->vectors = 4 * p->C;
+    if (CEIL_DIV(p->V, 8) * 8 > p->Vp) { return false; }
+    p->CTAs = CTAs, p->sums_bytes = 0, p->vectors = 4 * p->C, p->inverse_B = 65536 / p->B + 1;
+    const int row_words = (int)exchange_words_of_rows(p->B, p->C), inputs[STAGES] = {0, 4, 5, 6, 0},
+              outputs[STAGES] = {1, 5, 6, 0, 0};
     p->copy_words = words_of_a_copy<Tiles>(p->B, p->C, p->NH, p->T);
     for (int stage = 0; stage < STAGES; stage++) {
         int parts = stage == FCPROJ ? 4 : 1, splits = parts * S, tiles = CEIL_DIV(OC[stage], 8);
@@ -597,25 +733,33 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
         p->vectors += stage == HEAD ? 0 : 8 * group;
         group = group * tile_bytes > SUMS_BYTES ? SUMS_BYTES / tile_bytes : group;
         group = group < 1 ? 1 : group;
-        p->stages[stage] = {OC[stage], tiles, parts, splits, group};
+        p->stages[stage] = {
+            OC[stage], tiles, tiles / CTAs, parts, splits, group, inputs[stage] * row_words, outputs[stage] * row_words,
+            0};
         p->sums_bytes = group * tile_bytes > p->sums_bytes ? group * tile_bytes : p->sums_bytes;
     }
-    p->row_bytes = p->C * (int)sizeof(floatX) + (p->C / DECODE_CHUNK % 2 == 0 ? 64 : 0); // rows on different banks
-    p->slot_bytes = 8 * p->row_bytes;
+    const int row = p->C * (int)sizeof(floatX), padded = row + (row % 128 == 0 ? 64 : 0); // rows on different banks
+    for (StageSizes& s : p->stages) { s.row_bytes = &s == &p->stages[HEAD] ? row : padded; }
+    p->slot_bytes = 8 * padded;
     p->residual = CEIL_DIV((int)sizeof(Front<Tiles>), 16) * 16;
     p->row_sums = p->residual + CEIL_DIV(p->stages[ATTPROJ].tiles, CTAs) * p->B * 8 * (int)sizeof(float);
-    p->sums = p->row_sums + p->B * CONSUMERS * (int)sizeof(float);
+    p->sums = p->row_sums + 2 * p->B * 32 * (S == 1 ? ROW_SUMS<1> : ROW_SUMS<2>)*(int)sizeof(float);
+    p->attention_first = p->stages[ATTPROJ].tiles % CTAs;
     p->input = p->sums + 2 * p->sums_bytes;
-    p->parameters = p->input + 4 * p->C * p->B * (int)sizeof(floatX);
+    p->input_row = 4 * p->C + 32; // rows on different banks
+    p->parameters = p->input + p->B * p->input_row * (int)sizeof(floatX);
     p->ring = CEIL_DIV(p->parameters + 2 * p->vectors * (int)sizeof(floatX), 128) * 128;
-    p->slots = ((int)shared_limit - p->ring) / p->slot_bytes;
+    p->slots = ((int)shared_limit - p->ring - READ_BEHIND) / p->slot_bytes;
     p->slots = p->slots < MAX_SLOTS ? p->slots : MAX_SLOTS;
-    p->shared = p->ring + p->slots * p->slot_bytes;
+    p->shared = p->ring + p->slots * p->slot_bytes + READ_BEHIND;
     return p->slots >= MIN_SLOTS;
 }
 
-template <class Tiles> static inline void launch(LaunchGpu gpu, const Step& p, cudaStream_t stream) {
-    auto kernel = decode_splits(p.C) == 1 ? decode_step_kernel<Tiles, 1> : decode_step_kernel<Tiles, 2>;
+template <class Tiles> static inline void launch(LaunchGpu gpu, Step p, int max_length, cudaStream_t stream) {
+    bool one = decode_splits(p.C) == 1, few = most_chunks(p.C) <= 3;
+    auto kernel = one ? (few ? decode_step_kernel<Tiles, 1, 3> : decode_step_kernel<Tiles, 1, 4>)
+                      : (few ? decode_step_kernel<Tiles, 2, 3> : decode_step_kernel<Tiles, 2, 4>);
+    p.max_chunks = Tiles::num_chunks(max_length);
     launch_dependent(gpu, kernel, (unsigned)p.CTAs, THREADS, (size_t)p.shared, 1, stream, p);
 }
 

@@ -12,29 +12,52 @@ using namespace decode_step;
 constexpr int SHARED_LIMIT = 227 * 1024, V = 50257;
 
 static void words_are_places(void) {
-    std::vector<int> uses(4 * WORD_GROUP);
-    for (int e = 0; e < 8 * WORD_GROUP; e += 2) { uses[word_of(e)]++; }
-    bool once = true, halves = true;
-    for (int n : uses) { once &= n == 1; }
-    for (int e = 0; e < 8 * WORD_GROUP; e += 8) { // a vector is two loads of two words
-        halves &= word_of(e) % 2 == 0 && word_of(e + 2) == word_of(e) + 1 && word_of(e + 6) == word_of(e + 4) + 1;
-        halves &= word_of(e + 4) == word_of(e) + WORD_GROUP / 2;
+    for (int columns : {416, 768, 3 * 768, 1600, 4 * 1600}) {
+        std::vector<int> uses(columns / 2);
+        bool once = true, halves = true;
+        for (int e = 0; e < columns; e += 2) {
+            int word = word_of(e, columns);
+            once &= word >= 0 && word < columns / 2 && uses[word]++ == 0;
+        }
+        for (int e = 0; e < columns; e += 8) { // a vector is two loads of two words, and vectors follow each other
+            int word = word_of(e, columns);
+            halves &= word == e / 4 && word_of(e + 2, columns) == word + 1;
+            halves &=
+                word_of(e + 4, columns) == word + columns / 4 && word_of(e + 6, columns) == word + columns / 4 + 1;
+        }
+        CHECK(once && halves);
     }
-    CHECK(once && halves);
-    // the last word of B rows of k C elements is one of k times those of B rows of C
-    for (int B = 1; B <= MAX_ROWS; B++) {
-        for (int k : {1, 3, 4}) {
-            CHECK((size_t)word_of(B * k * 1600 - 2) < k * exchange_words_of_rows(B, 1600));
-            CHECK((size_t)word_of(B * k * 416 - 2) < k * exchange_words_of_rows(B, 416));
+}
+
+// What a stage writes is what the next one reads; no vector has the words of another.
+static bool vectors_have_places(const Step& p) {
+    const StageSizes* s = p.stages;
+    struct Place {
+        int begin, columns;
+    };
+    const Place places[] = {{s[QKV].input, p.C},
+                            {s[QKV].output, 3 * p.C},
+                            {s[ATTPROJ].input, p.C},
+                            {s[ATTPROJ].output, p.C},
+                            {s[FC].output, 4 * p.C}};
+    bool right = s[FCPROJ].output == s[QKV].input && s[FCPROJ].output == s[HEAD].input &&
+                 s[FC].input == s[ATTPROJ].output && s[FCPROJ].input == s[FC].output;
+    for (const Place& x : places) {
+        int end = x.begin + p.B * x.columns / 2;
+        right &=
+            x.begin % 16 == 0 && (size_t)end <= 10 * exchange_words_of_rows(p.B, p.C) && (size_t)end <= p.copy_words;
+        for (const Place& y : places) {
+            right &= &x == &y || y.begin >= end || x.begin >= y.begin + p.B * y.columns / 2;
         }
     }
+    return right;
 }
 
 static bool tiles_have_one_cta(const Step& p) {
     for (int stage = 0; stage < STAGES; stage++) {
         std::vector<int> owner(p.stages[stage].tiles, -1);
         for (int cta = 0; cta < p.CTAs; cta++) {
-            int first = first_tile(stage, cta, p.CTAs), count = num_tiles(p.stages[stage].tiles, first, p.CTAs);
+            int first = first_tile(stage, cta, p.CTAs), count = num_tiles(p.stages[stage], first, p.CTAs);
             for (int i = 0; i < count; i++) {
                 if (owner[first + i * p.CTAs] != -1) { return false; }
                 owner[first + i * p.CTAs] = cta;
@@ -50,18 +73,29 @@ static bool tiles_have_one_cta(const Step& p) {
     return true;
 }
 
-// What the kernel relies on: S segments of a slot are a warp's, of at most MAX_CHUNKS chunks, and those of a part of 4C are C's
+// What the kernel relies on: S segments of a slot are a warp's, of so many chunks as it is built for, a lane has a vector of
+// them, the sums of a row's vectors fit, and segments of a part of 4C are C's.
 static bool segments_are_those_of_the_matmul(const Step& p) {
-    int S = p.stages[QKV].splits, chunks = p.C / DECODE_CHUNK;
+    int S = p.stages[QKV].splits, chunks = p.C / DECODE_CHUNK, most = most_chunks(p.C);
+    if (most > 4 || S * most > 8 || p.C / 8 > 32 * (S == 1 ? ROW_SUMS<1> : ROW_SUMS<2>)) { return false; }
     if (S != decode_splits(p.C) || p.stages[FCPROJ].splits != decode_splits(4 * p.C) || S > 2) { return false; }
     for (int part = 0; part < 4; part++) {
         for (int s = 0; s <= WARPS * S; s++) {
             int begin = decode_segment(p.C, S, s);
             if (decode_segment(4 * p.C, 4 * S, part * WARPS * S + s) != part * chunks + begin) { return false; }
-            if (s > 0 && begin - decode_segment(p.C, S, s - 1) > MAX_CHUNKS) { return false; }
+            if (s > 0 && begin - decode_segment(p.C, S, s - 1) > most) { return false; }
         }
     }
     return true;
+}
+
+static bool rows_fit(const Step& p) {
+    int row = p.C * (int)sizeof(floatX);
+    for (int stage = QKV; stage < HEAD; stage++) {
+        int bytes = p.stages[stage].row_bytes; // on different banks
+        if (bytes % 128 != 64 || bytes < row || 8 * bytes > p.slot_bytes) { return false; }
+    }
+    return p.stages[HEAD].row_bytes == row; // one copy
 }
 
 static bool groups_fit(const Step& p) {
@@ -71,15 +105,16 @@ static bool groups_fit(const Step& p) {
     }
     int residual = CEIL_DIV(p.stages[ATTPROJ].tiles, p.CTAs) * p.B * 8 * (int)sizeof(float);
     return p.residual % 16 == 0 && p.row_sums - p.residual >= residual && p.input - p.sums == 2 * p.sums_bytes &&
-           p.input % 16 == 0 && p.parameters - p.input == 4 * p.C * p.B * (int)sizeof(floatX) && p.ring % 128 == 0 &&
+           p.input % 16 == 0 && p.parameters - p.input == p.input_row * p.B * (int)sizeof(floatX) &&
+           p.input_row >= 4 * p.C && p.parameters % 16 == 0 && p.vectors % 8 == 0 && p.ring % 128 == 0 &&
            p.ring >= p.parameters + 2 * p.vectors * (int)sizeof(floatX) && p.slots >= MIN_SLOTS &&
-           p.slots <= MAX_SLOTS && p.shared <= SHARED_LIMIT && p.shared == p.ring + p.slots * p.slot_bytes &&
-           p.row_bytes % 128 == 64 && p.row_bytes >= p.C * (int)sizeof(floatX);
+           p.slots <= MAX_SLOTS && p.shared <= SHARED_LIMIT &&
+           p.shared - p.ring - p.slots * p.slot_bytes >= READ_BEHIND && rows_fit(p);
 }
 
 static Step sizes(int B, int C, int NH) {
     Step p = {};
-    p.L = 2, p.B = B, p.T = 1024, p.C = C, p.NH = NH, p.V = V, p.Vp = 50304, p.max_length = 1024;
+    p.L = 2, p.B = B, p.T = 1024, p.C = C, p.NH = NH, p.V = V, p.Vp = 50304;
     return p;
 }
 
@@ -89,7 +124,8 @@ static void test_plan(int C, int NH) {
             Step p = sizes(B, C, NH);
             const Kernel* kernel = choice(B, C / NH);
             bool planned = kernel != nullptr && kernel->plan(&p, CTAs, SHARED_LIMIT);
-            if (!CHECK(planned && tiles_have_one_cta(p) && segments_are_those_of_the_matmul(p) && groups_fit(p))) {
+            if (!CHECK(planned && tiles_have_one_cta(p) && segments_are_those_of_the_matmul(p) && groups_fit(p) &&
+                       vectors_have_places(p))) {
                 printf("    B %d C %d NH %d, %d CTAs: planned %d\n", B, C, NH, CTAs, planned);
             }
             CHECK(kernel->exchange_words(B, C, NH, p.T) == COPIES * p.copy_words);
@@ -104,7 +140,10 @@ static void test_refusals(void) {
         Step p = sizes(1, C, C / 64);
         CHECK(!choice(1, 64)->plan(&p, 132, SHARED_LIMIT));
     }
-    Step p = sizes(MAX_ROWS, 1600, 25);
+    Step p = sizes(1, 768, 12);
+    p.Vp = V; // the last tile's rows must be there
+    CHECK(!choice(1, 64)->plan(&p, 132, SHARED_LIMIT));
+    p = sizes(MAX_ROWS, 1600, 25);
     CHECK(!choice(MAX_ROWS, 64)->plan(&p, 132, 99 * 1024)); // no room for the ring
 }
 

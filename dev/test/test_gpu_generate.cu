@@ -423,10 +423,12 @@ int main(void) {
     decoder_is_forward("gpt2:l2c128h2t160", 1000, 160, 1);
     decoder_is_forward("gpt2:l3c192h3t100", 500, 100, 30);
     decoder_is_forward("gpt2:l1c768h6t300", 777, 300, 290);
-    // a step in one kernel (decode_step.cuh): every head size, one split of a sum over C and two, chunks that are merged
+    // a step in one kernel (decode_step.cuh): every head size, one split of a sum over C and two, segments of 3 chunks and of 4,
+    // chunks of keys that are merged
     decoder_is_forward("gpt2:l3c832h13t300", 1000, 300, 250);
     decoder_is_forward("gpt2:l2c576h6t140", 500, 140, 120);
     decoder_is_forward("gpt2:l2c416h13t80", 300, 80, 3);
+    decoder_is_forward("gpt2:l2c800h25t70", 300, 70, 5);
     decoder_is_forward("gpt2:l2c1600h25t70", 300, 70, 60);
     GPT2* model = random_model("gpt2:l2c128h4t96", 1003, 96);
     for (int B : {2, 5, 17, 40, 70}) { sequence_is_alone(model, B, 96); }
