@@ -17,7 +17,8 @@ struct ColumnSums {
 };
 
 // grad[y] (n) += sum of the rows of columns y n .. y n + n-1 of partial (rows, stride); a block sums 32 columns.
-__global__ void column_sum_partials_kernel(ColumnSums to, const float* partial, int rows, int n, size_t stride) {
+__global__ void column_sum_partials_kernel(const __grid_constant__ ColumnSums to, const float* partial, int rows, int n,
+                                           size_t stride) {
     __shared__ float sums[32][33];
     float* grad = to.grad[blockIdx.y];
     partial += (size_t)blockIdx.y * n;
