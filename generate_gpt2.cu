@@ -6,9 +6,9 @@ llmc/generate.h, which the CPU shares.
 A step, for one token of every active sequence, is a CUDA graph of 5 kernels a layer, the head, and before them the sampler:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
 Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). Of few sequences all that
-follows the sampler is one kernel (decode_step.cuh), with the same bits. The host reads a step's tokens from page-locked memory
-as soon as they are sampled, and launches the next step while the GPU computes this one's logits. Prompts go through the same
-kernels, many rows at a time, and through the training's attention. Every sum over a row has an order of its own.
+follows the sampler is one kernel (decode_step.cuh), with the same bits; it samples, too, where all that take part are greedy.
+The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the GPU
+computes this one's logits. Prompts go through the same kernels, many rows at a time, and through the training's attention.
 */
 #ifndef ATTENTION_BACKWARD
 #define ATTENTION_BACKWARD naive // never launched: what compiles fastest
@@ -49,13 +49,19 @@ enum {
     X(ctx, decode_step::Layer, layers, L + 1)                                                                          \
     X(ctx, unsigned, epochs, decode_step::MAX_CTAS)                                                                    \
     X(ctx, decode_step::Word, exchange, exchange_words)                                                                \
+    X(ctx, decode_step::Word, keys, exchange_words == 0 ? 0 : B * decode_step::MAX_CTAS)                               \
     X(ctx, char, attention_scratch, attention_bytes)
 // clang-format on
 
 // The host's view of a sequence
 typedef struct {
     int length, active;
+    int greedy; // the sampler takes the largest logit as it is
+    int keyed;  // its last logits are of a step in one kernel, which has left their largest ones
 } DecoderSequence;
+
+// What a step begins with: the sampler's kernel, a token that is given, or nothing, as its one kernel samples by itself
+enum DecoderBegin { BEGIN_SAMPLE, BEGIN_FEED, BEGIN_GREEDY, DECODER_BEGINS };
 
 struct GPT2Decoder {
     GPT2* model;
@@ -67,14 +73,14 @@ struct GPT2Decoder {
     floatX* cache; // (L,2,B,NH,T,HS) keys and values
     void* memory;
     DECODER_BUFFERS(DECODER_POINTER_, )
-    DecoderSequence* sequences;                                                   // (B)
-    unsigned steps;                                                               // that have been launched
-    unsigned long long* words;                                                    // (B) page-locked: sampled_word
-    floatX* logits_host;                                                          // (V) page-locked
-    PromptRow* rows_host;                                                         // (R)
-    int* last_host;                                                               // (B)
-    unsigned* seen_host;                                                          // (words)
-    cudaGraphExec_t steps_to[DECODER_MAX_BUCKETS], feeds_to[DECODER_MAX_BUCKETS]; // caches of up to 2^i tokens
+    DecoderSequence* sequences;                                  // (B)
+    unsigned steps;                                              // that have been launched
+    unsigned long long* words;                                   // (B) page-locked: sampled_word
+    floatX* logits_host;                                         // (V) page-locked
+    PromptRow* rows_host;                                        // (R)
+    int* last_host;                                              // (B)
+    unsigned* seen_host;                                         // (words)
+    cudaGraphExec_t graphs[DECODER_BEGINS][DECODER_MAX_BUCKETS]; // caches of up to 2^i tokens
 };
 
 // ----------------------------------------------------------------------------
@@ -137,6 +143,17 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     return STATUS_OK;
 }
 
+static DecodeBegin decoder_begin(const GPT2Decoder* d) {
+    GPT2Config c = d->model->info.config;
+    DecodeBegin p = {};
+    p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
+    p.x = d->x, p.wte = d->model->params.wte, p.wpe = d->model->params.wpe;
+    p.step = d->step, p.word = d->words, p.feed = d->feed;
+    p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
+    p.words = (int)CEIL_DIV((size_t)c.vocab_size, 32);
+    return p;
+}
+
 // Chooses between one kernel and several for a step. All weights stand where they will: their addresses go to the GPU.
 static void decoder_plan_step(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
@@ -148,7 +165,7 @@ static void decoder_plan_step(GPT2Decoder* d) {
     cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     if (status_now() != STATUS_OK || !d->gpu.dependent || major != 9) { return; }
     p.layers = d->layers, p.cache = d->cache, p.x = d->x, p.logits = d->logits, p.positions = d->positions;
-    p.epochs = d->epochs, p.words = d->exchange;
+    p.epochs = d->epochs, p.words = d->exchange, p.keys = d->keys, p.begin = decoder_begin(d);
     p.L = L, p.B = d->B, p.T = d->T, p.C = c.channels, p.NH = c.num_heads;
     p.V = c.vocab_size, p.Vp = c.padded_vocab_size;
     d->step_kernel = decode_step::choice(d->B, c.channels / c.num_heads);
@@ -219,8 +236,9 @@ void gpt2_decoder_free(GPT2Decoder* d) {
     if (d == NULL) { return; }
     cudaStreamSynchronize(d->model->stream);
     for (int i = 0; i < DECODER_MAX_BUCKETS; i++) {
-        if (d->steps_to[i] != NULL) { cudaGraphExecDestroy(d->steps_to[i]); }
-        if (d->feeds_to[i] != NULL) { cudaGraphExecDestroy(d->feeds_to[i]); }
+        for (int begin = 0; begin < DECODER_BEGINS; begin++) {
+            if (d->graphs[begin][i] != NULL) { cudaGraphExecDestroy(d->graphs[begin][i]); }
+        }
     }
     if (d->cache != NULL) { cudaFree(d->cache); }
     if (d->memory != NULL) { cudaFree(d->memory); }
@@ -295,44 +313,32 @@ static void decoder_layers(GPT2Decoder* d, int max_length) {
 // ----------------------------------------------------------------------------
 // A step as a CUDA graph
 
-static DecodeBegin decoder_begin(const GPT2Decoder* d) {
-    GPT2Config c = d->model->info.config;
-    DecodeBegin p = {};
-    p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
-    p.x = d->x, p.wte = d->model->params.wte, p.wpe = d->model->params.wpe;
-    p.step = d->step, p.word = d->words, p.feed = d->feed;
-    p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
-    p.words = (int)CEIL_DIV((size_t)c.vocab_size, 32);
-    return p;
-}
-
 // The first kernel is launched as an ordinary one: what came before the graph has ended.
-static void decoder_launch_step(GPT2Decoder* d, int feed, int max_length) {
-    if (feed) {
-        decode_feed_kernel<<<(unsigned)d->B, 256, 0, d->model->stream>>>(decoder_begin(d));
-    } else {
+static void decoder_launch_step(GPT2Decoder* d, DecoderBegin begin, int max_length) {
+    if (begin == BEGIN_FEED) { decode_feed_kernel<<<(unsigned)d->B, 256, 0, d->model->stream>>>(decoder_begin(d)); }
+    if (begin == BEGIN_SAMPLE) {
         decode_sample_kernel<<<(unsigned)d->B, SAMPLE_THREADS, 0, d->model->stream>>>(decoder_begin(d));
     }
     cuda_try(cudaGetLastError());
     if (d->step_kernel != NULL) {
-        d->step_kernel->launch(d->gpu, d->one_step, max_length, d->model->stream);
+        d->step_kernel->launch(d->gpu, d->one_step, begin == BEGIN_GREEDY, max_length, d->model->stream);
     } else {
         decoder_layers(d, max_length);
     }
 }
 
-// The graph of a step, made when it is first asked for; feed: with a token that is given. max_length: tokens of the longest
-// sequence after it; a graph serves up to the next power of two.
-static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, int feed, int max_length) {
+// The graph of a step, made when it is first asked for. max_length: tokens of the longest sequence after it; a graph serves up
+// to the next power of two.
+static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, DecoderBegin begin, int max_length) {
     int bucket = 6; // 64
     while (1 << bucket < max_length) { bucket++; }
-    cudaGraphExec_t* exec = &(feed ? d->feeds_to : d->steps_to)[bucket];
+    cudaGraphExec_t* exec = &d->graphs[begin][bucket];
     cudaGraph_t graph = NULL;
     if (*exec == NULL) {
         int bound = d->T < 1 << bucket ? d->T : 1 << bucket;
         // relaxed: a kernel's first launch may load it
         TRY(cuda_try(cudaStreamBeginCapture(d->model->stream, cudaStreamCaptureModeRelaxed)));
-        decoder_launch_step(d, feed, bound);
+        decoder_launch_step(d, begin, bound);
         cuda_try(cudaStreamEndCapture(d->model->stream, &graph));
         if (status_now() == STATUS_OK) { cuda_try(cudaGraphInstantiate(exec, graph, 0)); }
         if (graph != NULL) { cudaGraphDestroy(graph); }
@@ -398,8 +404,7 @@ static void decoder_set_slot(GPT2Decoder* d, const DecoderPrompt* p) {
                              cudaMemcpyHostToDevice, d->model->stream)); // from pageable memory: it is read at once
     decode_set_slot_kernel<<<1, 1, 0, d->model->stream>>>(d->slots, p->slot, slot);
     cuda_try(cudaGetLastError());
-    d->sequences[p->slot].length = p->count;
-    d->sequences[p->slot].active = 1;
+    d->sequences[p->slot] = {p->count, 1, !(p->sampler.temperature > 0.0f) && p->sampler.repetition_penalty == 1.0f, 0};
 }
 
 Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
@@ -429,11 +434,12 @@ Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int coun
     NvtxRange range("append");
     for (int i = 0; i < count; i++) {
         cudaGraphExec_t graph;
-        TRY(decoder_graph(d, &graph, 1, d->sequences[slot].length + 1));
+        TRY(decoder_graph(d, &graph, BEGIN_FEED, d->sequences[slot].length + 1));
         decode_set_feed_kernel<<<1, 1, 0, d->model->stream>>>(d->feed, slot, tokens[i]);
         TRY(cuda_try(cudaGetLastError()));
         TRY(cuda_try(cudaGraphLaunch(graph, d->model->stream)));
         d->sequences[slot].length++;
+        d->sequences[slot].keyed = d->step_kernel != NULL;
     }
     return STATUS_OK;
 }
@@ -455,18 +461,19 @@ static Status decoder_wait(GPT2Decoder* d, int* tokens) {
 }
 
 Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
-    int active = 0, max_length = 1;
+    int active = 0, sampled = 0, max_length = 1;
     status_clear();
     for (int b = 0; b < d->B; b++) {
         const DecoderSequence* s = &d->sequences[b];
         tokens[b] = -1;
         active += s->active;
+        sampled += s->active && !(s->greedy && s->keyed);
         if (s->active && s->length < d->T && s->length + 1 > max_length) { max_length = s->length + 1; }
     }
     if (active == 0) { return STATUS_OK; }
     NvtxRange range("step");
     cudaGraphExec_t graph;
-    TRY(decoder_graph(d, &graph, 0, max_length));
+    TRY(decoder_graph(d, &graph, sampled ? BEGIN_SAMPLE : BEGIN_GREEDY, max_length));
     TRY(cuda_try(cudaGraphLaunch(graph, d->model->stream)));
     d->steps++;
     TRY(decoder_wait(d, tokens));
@@ -475,6 +482,7 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
         if (!s->active) { continue; }
         if (s->length < d->T) {
             s->length++;
+            s->keyed = d->step_kernel != NULL;
         } else {
             s->active = 0;
         }

@@ -80,6 +80,15 @@ __host__ __device__ inline unsigned sample_key(float x) {
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+// Keys of which the largest is that of the token that sample_argmax finds
+__host__ __device__ inline unsigned long long logit_key(float y, int token) {
+    y += 0.0f; // -0 becomes 0
+    return (unsigned long long)(y == y ? sample_key(y) : 0) << 32 | (0xffffffffu - (unsigned)token);
+}
+__host__ __device__ inline int token_of_key(unsigned long long key, int V) {
+    return key >> 32 == 0 ? V - 1 : (int)(0xffffffffu - (unsigned)key);
+}
+
 // The largest threshold in [low, high) for which `reached` still holds; it holds for `low`, and not for `high`. All threads ask.
 template <class Reached> __device__ inline unsigned sample_bisect(unsigned low, unsigned high, const Reached& reached) {
     while (high - low > 1) {
@@ -136,16 +145,14 @@ __device__ inline int sample_load(SampleShared& s, float* x, const floatX* logit
                 if (i >= V) { continue; }
                 float y = (float)v[n][k];
                 if (penalty && (seen[i / 32] >> i % 32 & 1)) { y = sampler_penalise(y, settings.repetition_penalty); }
-                y += 0.0f; // -0 becomes 0
-                if (keep) { x[i] = y; }
-                unsigned long long key =
-                    (unsigned long long)(y == y ? sample_key(y) : 0) << 32 | (0xffffffffu - (unsigned)i);
+                if (keep) { x[i] = y + 0.0f; } // -0 becomes 0
+                unsigned long long key = logit_key(y, i);
                 best = key > best ? key : best;
             }
         }
     }
     best = sample_block_max(s, best);
-    return best >> 32 == 0 ? V - 1 : (int)(0xffffffffu - (unsigned)best);
+    return token_of_key(best, V);
 }
 
 // x (V): logits become weights, those that top_k leaves out 0. Returns their sum.
@@ -258,17 +265,21 @@ struct DecodeBegin {
     int T, V, Vp, C, words;
 };
 
+// Appends a token to the sequence of `length` tokens, where it has room; by one thread
+__device__ inline void decode_append_slot(const DecodeBegin& p, int b, int length, int token) {
+    if (length < p.T) {
+        p.slots[b].length = length + 1;
+    } else {
+        p.slots[b].active = 0;
+    }
+    p.seen[(size_t)b * p.words + token / 32] |= 1u << token % 32;
+}
 // Appends a token to the sequence, where it has room, and embeds it. By all threads of a block, which have read the slot.
 __device__ inline void decode_append(const DecodeBegin& p, int b, DecodeSlot slot, int token) {
     bool room = slot.length < p.T;
     if (threadIdx.x == 0) {
         p.positions[b] = room ? slot.length : -1;
-        if (room) {
-            p.slots[b].length = slot.length + 1;
-        } else {
-            p.slots[b].active = 0;
-        }
-        p.seen[(size_t)b * p.words + token / 32] |= 1u << token % 32;
+        decode_append_slot(p, b, slot.length, token);
     }
     if (room) { embed_row(p.x + (size_t)b * p.C, p.wte, p.wpe, token, slot.length, p.C); }
 }

@@ -17,6 +17,7 @@ that, and whoever publishes has waited for the vector before it, also where it h
 
 #include "decode.cuh"
 #include "llmc/decode_matmul.cuh"
+#include "llmc/decode_sampler.cuh"
 #if !defined(PRECISION_FP32)
 #include "attention_decode_split.cu"
 #include "llmc/hopper.cuh"
@@ -53,11 +54,13 @@ struct Step {
     const int* positions; // (B)
     unsigned* epochs;     // (CTAs) launches so far; 0 before the first
     Word* words;          // exchange_words of them, 0 before the first
+    Word* keys;           // (B,MAX_CTAS) logit_key of the largest of a CTA's logits, after a sequence's last step
+    DecodeBegin begin;    // what a step begins with
     int L, B, T, C, NH, V, Vp;
 
     // set by plan(): bytes of shared memory, and where its parts begin
     StageSizes stages[STAGES];
-    int CTAs, slots, slot_bytes, sums_bytes, vectors, inverse_B, attention_first, max_chunks, input_row;
+    int CTAs, slots, slot_bytes, sums_bytes, vectors, inverse_B, attention_first, max_chunks, input_row, sample;
     int residual, row_sums, sums, input, parameters, ring, shared;
     size_t copy_words; // from a copy of the words to the next
 };
@@ -66,7 +69,8 @@ struct Step {
 struct Kernel {
     int HS;
     bool (*plan)(Step* p, int CTAs, size_t shared_limit);
-    void (*launch)(LaunchGpu gpu, Step p, int max_length, cudaStream_t stream);
+    // sample: the kernel begins a step, as all sequences that take part are greedy and have keys
+    void (*launch)(LaunchGpu gpu, Step p, int sample, int max_length, cudaStream_t stream);
     size_t (*exchange_words)(int B, int C, int NH, int T);
 };
 
@@ -103,7 +107,8 @@ template <class Tiles> struct Front { // of the shared memory
     Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS], parameters_full[2], parameters_empty[2];
     split::Shared<Tiles> attention;
     alignas(16) floatX qkv[3][Tiles::HS];
-    int positions[MAX_ROWS];
+    int positions[MAX_ROWS], tokens[MAX_ROWS];
+    Word keys[MAX_ROWS][DECODE_WARPS];
 };
 
 // Chunks of the longest segment
@@ -166,6 +171,7 @@ struct Place {
     int slot, layer, buffer; // buffer: of sums
     uint32_t parity;
     unsigned tag;
+    Word best; // key of the largest logit so far
 
     __device__ void advance(const Step& p) {
         if (++slot == p.slots) { slot = 0, parity ^= 1; }
@@ -320,11 +326,20 @@ template <int S> __device__ inline float row_total(const float* sums, int lane) 
     return warp_sum(sum);
 }
 
+// Elements c to c + 7 of a row of the embedded tokens
+template <class Tiles> __device__ inline x128 embedded(const Step& p, int row, int c) {
+    if (!p.sample) { return load128(p.x + row * p.C + c); }
+    int token = max(front<Tiles>().tokens[row], 0), position = max(front<Tiles>().positions[row], 0);
+    x128 sum, a = load128(p.begin.wte + (size_t)token * p.C + c), b = load128(p.begin.wpe + (size_t)position * p.C + c);
+    for (int k = 0; k < x128::size; k++) { sum[k] = (floatX)((float)a[k] + (float)b[k]); }
+    return sum;
+}
+
 // Rows of x, normalised: each warp its segments of them, to input. The sums are those of normalise_row, which every warp adds
-// up for itself. embedded: the rows are the embedded tokens.
-template <int S, int CHUNKS> __device__ inline void receive_normalised(const Step& p, Place& at, const Word* words,
-                                                                       bool embedded, const floatX* norm,
-                                                                       const Segments<S, CHUNKS>& segments, int lane) {
+// up for itself. first: the rows are the embedded tokens.
+template <class Tiles, int S, int CHUNKS>
+__device__ inline void receive_normalised(const Step& p, Place& at, const Word* words, bool first, const floatX* norm,
+                                          const Segments<S, CHUNKS>& segments, int lane) {
     constexpr int ROW = 32 * ROW_SUMS<S>;
     int c = segments.mine ? segments.vector * 8 : 0;
     floatX* input = shared_at<floatX>(p.input) + c;
@@ -335,8 +350,8 @@ template <int S, int CHUNKS> __device__ inline void receive_normalised(const Ste
     words += word_of(c, p.C);
 #pragma unroll 1
     for (int row = 0; row < p.B && segments.mine; row++, words += p.C / 2) {
-        if (embedded) {
-            v[0] = load128(p.x + row * p.C + c);
+        if (first) {
+            v[0] = embedded<Tiles>(p, row, c);
         } else {
             receive(v, words, p.C / 4, 0, at.tag);
         }
@@ -478,8 +493,7 @@ template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const 
     return x;
 }
 
-template <class Tiles>
-__device__ inline void publish(const Step& p, const Place& at, int stage, const Pair& x, float2 sum) {
+template <class Tiles> __device__ inline void publish(const Step& p, Place& at, int stage, const Pair& x, float2 sum) {
     float y[2] = {sum.x + x.bias[0], sum.y + x.bias[1]};
     floatX z[2];
 #pragma unroll
@@ -494,8 +508,13 @@ __device__ inline void publish(const Step& p, const Place& at, int stage, const 
     if (stage == HEAD) {
         floatX* out = p.logits + (size_t)x.row * p.Vp + x.o;
         if (front<Tiles>().positions[x.row] < 0) { return; }
-        if (x.o < p.V) { out[0] = z[0]; }
-        if (x.o + 1 < p.V) { out[1] = z[1]; }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (x.o + k >= p.V) { continue; }
+            out[k] = z[k];
+            Word key = logit_key((float)z[k], x.o + k);
+            at.best = key > at.best ? key : at.best;
+        }
         return;
     }
     uint32_t bits = (uint32_t)__bfloat16_as_ushort(z[0]) | (uint32_t)__bfloat16_as_ushort(z[1]) << 16;
@@ -526,7 +545,7 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const floatX*
                 } else if (stage == FCPROJ) {
                     receive_rows<4>(p, at, words, segments);
                 } else {
-                    receive_normalised(p, at, words, at.layer == 0 && stage == QKV, norm, segments, lane);
+                    receive_normalised<Tiles>(p, at, words, at.layer == 0 && stage == QKV, norm, segments, lane);
                 }
             }
             some.multiply(p, at, sums + i * S * p.B * WARPS * 8, segments, i, s.parts, warp, lane);
@@ -645,6 +664,47 @@ template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place&
     consumers_sync(); // the shared memory is free again
 }
 
+// The largest of the keys that threads have of each row, `mine(row)`, to keys (B, WARPS)
+template <class Tiles, class Mine> __device__ inline void gather_keys(const Step& p, const Mine& mine, int thread) {
+#pragma unroll 1
+    for (int row = 0; row < p.B; row++) {
+        Word key = sample_warp_max(mine(row));
+        if (thread % 32 == 0) { front<Tiles>().keys[row][thread / 32] = key; }
+    }
+    consumers_sync();
+}
+template <class Tiles> __device__ inline Word largest_key(int row) {
+    Word key = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) { key = max(key, front<Tiles>().keys[row][w]); }
+    return key;
+}
+
+// Samples as decode_sample_kernel does, where all that take part are greedy. What all CTAs read changes at the end of the step:
+// append_sampled.
+template <class Tiles> __device__ inline void sample_greedily(const Step& p, int thread) {
+    auto largest_of_ctas = [&](int row) {
+        Word key = 0;
+        for (int i = thread; i < p.CTAs; i += CONSUMERS) { key = max(key, p.keys[row * MAX_CTAS + i]); }
+        return key;
+    };
+    gather_keys<Tiles>(p, largest_of_ctas, thread);
+    if (thread < p.B) {
+        const DecodeSlot& slot = p.begin.slots[thread];
+        int token = slot.active ? token_of_key(largest_key<Tiles>(thread), p.V) : -1;
+        front<Tiles>().tokens[thread] = token;
+        front<Tiles>().positions[thread] = token >= 0 && slot.length < p.T ? slot.length : -1;
+        if (blockIdx.x == 0) { *(volatile Word*)&p.begin.word[thread] = sampled_word(++p.begin.step[thread], token); }
+    }
+    consumers_sync();
+}
+template <class Tiles> __device__ inline void append_sampled(const Step& p, int row) {
+    int token = front<Tiles>().tokens[row], position = front<Tiles>().positions[row];
+    p.begin.positions[row] = position;
+    if (token < 0) { return; }
+    decode_append_slot(p.begin, row, p.begin.slots[row].length, token);
+}
+
 template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const Step& p, int thread) {
     const Segments<S, CHUNKS> segments(p.C, thread / 32, thread % 32);
     const Chunk first_chunk(p);
@@ -654,10 +714,14 @@ template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const S
     unsigned epoch = p.epochs[blockIdx.x];
     Place at = {};
     at.tag = epoch * (unsigned)(p.L + 1) + 1;
-    if (thread < p.B) { front<Tiles>().positions[thread] = p.positions[thread]; }
-    for (int i = thread; i < num_tiles(p.stages[ATTPROJ], first, p.CTAs) * p.B * 8; i += CONSUMERS) {
-        int tile = first + i / 8 / p.B * p.CTAs, row = i / 8 % p.B;
-        shared_at<float>(p.residual)[i] = (float)p.x[(size_t)row * p.C + tile * 8 + i % 8];
+    if (p.sample) {
+        sample_greedily<Tiles>(p, thread);
+    } else if (thread < p.B) {
+        front<Tiles>().positions[thread] = p.positions[thread];
+    }
+    for (int i = thread; i < num_tiles(p.stages[ATTPROJ], first, p.CTAs) * p.B; i += CONSUMERS) {
+        x128 x = embedded<Tiles>(p, i % p.B, (first + i / p.B * p.CTAs) * 8);
+        for (int k = 0; k < 8; k++) { shared_at<float>(p.residual)[i * 8 + k] = (float)x[k]; }
     }
     consumers_sync();
 #pragma unroll 1
@@ -677,6 +741,15 @@ template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const S
             }
         }
         front<Tiles>().parameters_empty[at.layer % 2].arrive_warp(thread % 32);
+    }
+    int j = thread / (4 * S), mine = j - ((j * p.inverse_B) >> 16) * p.B; // the row of all of a thread's pairs
+    auto largest_of_row = [&](int row) { return row == mine ? at.best : 0; };
+    gather_keys<Tiles>(p, largest_of_row, thread);
+    if (thread < p.B) {
+        if (front<Tiles>().positions[thread] >= 0) {
+            p.keys[thread * MAX_CTAS + blockIdx.x] = largest_key<Tiles>(thread);
+        }
+        if (p.sample && blockIdx.x == 0) { append_sampled<Tiles>(p, thread); }
     }
     if (thread == 0) { p.epochs[blockIdx.x] = epoch + 1; }
 }
@@ -755,11 +828,12 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
     return p->slots >= MIN_SLOTS;
 }
 
-template <class Tiles> static inline void launch(LaunchGpu gpu, Step p, int max_length, cudaStream_t stream) {
+template <class Tiles>
+static inline void launch(LaunchGpu gpu, Step p, int sample, int max_length, cudaStream_t stream) {
     bool one = decode_splits(p.C) == 1, few = most_chunks(p.C) <= 3;
     auto kernel = one ? (few ? decode_step_kernel<Tiles, 1, 3> : decode_step_kernel<Tiles, 1, 4>)
                       : (few ? decode_step_kernel<Tiles, 2, 3> : decode_step_kernel<Tiles, 2, 4>);
-    p.max_chunks = Tiles::num_chunks(max_length);
+    p.max_chunks = Tiles::num_chunks(max_length), p.sample = sample;
     launch_dependent(gpu, kernel, (unsigned)p.CTAs, THREADS, (size_t)p.shared, 1, stream, p);
 }
 

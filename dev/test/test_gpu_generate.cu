@@ -295,7 +295,7 @@ static void decoder_is_forward(const char* descriptor, int V, int T, int prompt)
     while ((int)tokens.size() < T + 1) {
         logits.push_back(logits_of(d, 1));
         check(gpt2_decoder_next(d, next.data()));
-        CHECK(next[0] == -1 && next[2] == -1 && next[1] >= 0 && next[1] < V);
+        CHECK(next[0] == -1 && next[2] == -1 && next[1] == sample_argmax(logits.back().data(), V));
         tokens.push_back(next[1]);
         CHECK(gpt2_decoder_length(d, 1) == (tokens.size() <= (size_t)T ? (int)tokens.size() : T));
     }
@@ -358,9 +358,8 @@ static void sequence_is_alone(GPT2* model, int B, int T) {
 }
 
 // stop, append and resume: they act on their slot alone, and a sequence goes on as if it had not rested.
-static void slots_rest(GPT2* model, int T) {
+static void slots_rest(GPT2* model, int T, SamplerSettings settings) {
     int V = model->info.config.vocab_size;
-    SamplerSettings settings = {1.0f, 0, 1.0f, 1.0f, 1};
     std::vector<int> tokens = random_tokens(T, V), next(2), first;
     GPT2Decoder* d = new_decoder(model, 2, T);
     for (int rests = 0; rests < 2; rests++) {
@@ -405,6 +404,37 @@ static void slots_rest(GPT2* model, int T) {
     gpt2_decoder_free(d);
 }
 
+// A greedy sequence and a sampled one, each alone, and beside each other while the sampled one comes and goes: a step in one
+// kernel samples by itself where the greedy one is alone.
+static void greedy_beside_sampled(GPT2* model, int T) {
+    const SamplerSettings settings[] = {sampler_greedy(), {0.8f, 50, 0.95f, 1.1f, 42}};
+    std::vector<int> tokens = random_tokens(20, model->info.config.vocab_size), next(2), alone[2], together[2];
+    for (int i = 0; i < 2; i++) {
+        GPT2Decoder* d = new_decoder(model, 1, T);
+        DecoderPrompt prompt = {0, tokens.data() + i, 9 + i, settings[i], (uint64_t)i};
+        check(gpt2_decoder_prefill(d, &prompt, 1));
+        for (int step = 0; step < 24; step++) {
+            check(gpt2_decoder_next(d, next.data()));
+            alone[i].push_back(next[0]);
+        }
+        gpt2_decoder_free(d);
+    }
+    GPT2Decoder* d = new_decoder(model, 2, T);
+    DecoderPrompt prompts[] = {{0, tokens.data(), 9, settings[0], 0}, {1, tokens.data() + 1, 10, settings[1], 1}};
+    check(gpt2_decoder_prefill(d, prompts, 2));
+    for (int step = 0; step < 24; step++) {
+        if (step == 6) { gpt2_decoder_stop(d, 1); }
+        if (step == 14) { gpt2_decoder_resume(d, 1); }
+        check(gpt2_decoder_next(d, next.data()));
+        for (int i = 0; i < 2; i++) {
+            if (next[i] >= 0) { together[i].push_back(next[i]); }
+        }
+    }
+    alone[1].resize(16);
+    CHECK(together[0] == alone[0] && together[1] == alone[1]);
+    gpt2_decoder_free(d);
+}
+
 int main(void) {
     if (gpt2_num_devices() == 0) {
         printf("skipped: no GPU\n");
@@ -423,8 +453,8 @@ int main(void) {
     decoder_is_forward("gpt2:l2c128h2t160", 1000, 160, 1);
     decoder_is_forward("gpt2:l3c192h3t100", 500, 100, 30);
     decoder_is_forward("gpt2:l1c768h6t300", 777, 300, 290);
-    // a step in one kernel (decode_step.cuh): every head size, one split of a sum over C and two, segments of 3 chunks and of 4,
-    // chunks of keys that are merged
+    // a step in one kernel (decode_step.cuh): every head size, one split of a sum over C and two, segments of 3 chunks and of
+    // 4, chunks of keys that are merged
     decoder_is_forward("gpt2:l3c832h13t300", 1000, 300, 250);
     decoder_is_forward("gpt2:l2c576h6t140", 500, 140, 120);
     decoder_is_forward("gpt2:l2c416h13t80", 300, 80, 3);
@@ -432,12 +462,18 @@ int main(void) {
     decoder_is_forward("gpt2:l2c1600h25t70", 300, 70, 60);
     GPT2* model = random_model("gpt2:l2c128h4t96", 1003, 96);
     for (int B : {2, 5, 17, 40, 70}) { sequence_is_alone(model, B, 96); }
-    slots_rest(model, 96);
+    for (SamplerSettings settings : {sampler_greedy(), SamplerSettings{1.0f, 0, 1.0f, 1.0f, 1}}) {
+        slots_rest(model, 96, settings);
+    }
+    greedy_beside_sampled(model, 96);
     gpt2_free(model);
     // wide tiles in a graph: kernels whose layers ask for more shared memory, and for different amounts, and clusters
     model = random_model("gpt2:l2c768h12t96", 777, 96);
     for (int B : {2, 5, 8, 9, 40}) { sequence_is_alone(model, B, 96); }
-    slots_rest(model, 96);
+    for (SamplerSettings settings : {sampler_greedy(), SamplerSettings{1.0f, 0, 1.0f, 1.0f, 1}}) {
+        slots_rest(model, 96, settings);
+    }
+    greedy_beside_sampled(model, 96);
     gpt2_free(model);
     return unit_end();
 }
