@@ -21,8 +21,9 @@ namespace wgmma {
 
 using namespace hopper;
 
-// A configuration. DELAYED_DQ: dQ of a step is computed in the next one, dP already in the one before, and the two consumer
-// warpgroups ping-pong: while one issues its GEMMs, the other computes P and dS (FlashAttention-3, section 3.1).
+// A configuration. DELAYED_DQ: dQ of a step is computed in the next one, be it of the next key block, dP already in the one
+// before, and the two consumer warpgroups ping-pong: while one issues its GEMMs, the other computes P and dS (FlashAttention-3,
+// section 3.1).
 template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     static constexpr int HS = HS_;
     static constexpr bool delayed_dq = DELAYED_DQ;
@@ -49,7 +50,7 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
         // Tiles in boxes of 64 columns, swizzled by TMA. [2]: two stages; K[n % 2] of work item n, the others of step t % 2
         floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64];     // (Bc, HS). At the end of the block K holds dK
         floatX Q[2][boxes][Br * 64], dO[2][boxes][Br * 64]; // (Br, HS)
-        floatX dS[2][Br / 64][Bc * 64];                     // dS^T (Bc, Br). At the end of the block it holds dV
+        floatX dS[2][Br / 64][Bc * 64];                     // dS^T (Bc, Br). At the end it holds dV; delayed_dq: and dK
         floatX O[boxes][computes_D ? Br * 64 : 0];          // (Br, HS), of the first step
         alignas(1024) float dQ[warpgroups][dq_elements]; // one dQ tile for each consumer: fp32, or the final 16-bit one
         float lse[2][Br], minus_D[2][Br];                // (Br), as statistics_row() permutes them
@@ -244,6 +245,20 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         bool ready = false;              // the consumer has been told that s.dQ[w] is free
         int *count = nullptr, added = 0; // of the last step: released after dK and dV have been issued
         for (int i = 0; i < steps; i++, t++) {
+            if constexpr (C::delayed_dq) {
+                if (i + 1 == steps) { // dK and dV come before the last dQ
+                    s.dKV_full[w].wait(n % 2);
+                    const uint32_t rows = w * 64 * C::box_row;
+                    const int key = block.j * C::Bc + w * 64;
+                    cp_async_bulk_tensor(dqkv, 0, p.NH + h, key, b, shared_address(s.dS[(t + 1) % 2][1]) + rows,
+                                         createpolicy_evict_first());
+                    cp_async_bulk_tensor(dqkv, 0, 2 * p.NH + h, key, b, shared_address(s.dS[(t + 1) % 2][0]) + rows,
+                                         createpolicy_evict_first());
+                    cp_async_bulk_commit_group();
+                    cp_async_bulk_wait_group_read<0>();
+                    s.dKV_empty.arrive();
+                }
+            }
             const int offset = block.query_offset<C>(i, p);
             const DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
             const int64_t dq_tile =
@@ -270,7 +285,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 cp_async_bulk_tensor(dqkv, C::HS == 64 ? 0 : w * 64, h, C::HS == 64 ? row + w * 64 : row, b, dQ,
                                      createpolicy_evict_first());
                 cp_async_bulk_commit_group();
-                if (i + 1 < steps) { cp_async_bulk_wait_group_read<0>(); }
+                if (C::delayed_dq || i + 1 < steps) { cp_async_bulk_wait_group_read<0>(); }
                 continue;
             }
             const int into = chain.accumulator(), before = chain.accumulator_count();
@@ -282,7 +297,11 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 cp_async_bulk(accumulator(into), dQ, C::dq_bytes);
             }
             cp_async_bulk_commit_group();
-            if (i + 1 < steps) {
+            if (C::delayed_dq && i + 1 == steps) {
+                cp_async_bulk_wait_group<0>();
+                fence_proxy_async_global();
+                st_release(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
+            } else if (i + 1 < steps) {
                 const DqChain next(block.j, block.reversed, block.query_offset<C>(i + 1, p) / C::steps_per_block);
                 if (!next.reads()) { // s.dQ[w] is free once TMA has read it; the count needs the write to have ended
                     cp_async_bulk_wait_group_read<0>();
@@ -297,6 +316,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 added = before + 1;
             }
         }
+        if (C::delayed_dq) { continue; }
         s.dKV_full[w].wait(n % 2);
 #pragma unroll
         for (int x = 0; x < C::boxes; x++) {
@@ -444,9 +464,9 @@ template <class C> struct BackwardConsumer {
         arrive(s.dO_empty[t % 2]);
         t++;
     }
-    // Issues this warpgroup's dQ tile (64, 64) = dS K of step t, over all Bc keys of the block. HS = 64: queries 64 w .. 64 w + 63 of
-    // the step; HS = 128: its 64 queries, channels 64 w .. 64 w + 63.
-    __device__ void issue_dQ(float (&dQ)[32], uint32_t t) {
+    // Issues this warpgroup's dQ tile (64, 64) = dS K of step t of work item n, over all Bc keys of the block. HS = 64: queries
+    // 64 w .. 64 w + 63 of the step; HS = 128: its 64 queries, channels 64 w .. 64 w + 63.
+    __device__ void issue_dQ(float (&dQ)[32], uint32_t t, uint32_t n) {
         s.dS_full[t % 2].wait(t / 2 % 2);
         uint64_t a = tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 ? w : 0])), 0);
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.K[n % 2][HS == 64 ? 0 : w])), 0);
@@ -584,6 +604,7 @@ template <class C> struct BackwardConsumer {
     // Works off the CTA's key blocks: dK, dV and the dQ tiles of consumer w. README.md has the timeline of one block.
     __device__ void run(const BackwardProblem& p, const BackwardScratch& scratch) {
         if (w == 1) { pingpong_arrive(); } // consumer 0 begins
+        DqChain last_chain(0, false, 0);   // delayed dQ: of the last step of the work item before
         for (;; n++) {
             const int work_item = __shfl_sync(0xffffffffu, lane() == 0 ? receive_work_item<C>(s, n) : 0, 0);
             if (work_item >= p.work_items) { break; }
@@ -608,12 +629,15 @@ template <class C> struct BackwardConsumer {
                 Scores dP;
                 pingpong_sync();
                 if constexpr (C::delayed_dq) {
-                    if (offset != first) { // first dQ of step t - 1, finished while dV and dK run
+                    if (t > 0) { // first dQ of step t - 1, finished while dV and dK run
+                        const bool here =
+                            offset != first; // or it is of the work item before, and the last use of its K
                         float dQ[32];
-                        issue_dQ(dQ, t - 1);
+                        issue_dQ(dQ, t - 1, here ? n : n - 1);
                         issue_gradients(S);
                         wgmma_wait_group<1>();
-                        finish_dQ(dQ, t - 1, chain(offset - sign));
+                        finish_dQ(dQ, t - 1, here ? chain(offset - sign) : last_chain);
+                        if (!here) { arrive(s.K_empty[(n - 1) % 2]); }
                     } else {
                         issue_gradients(S);
                         wgmma_wait_group<0>(); // else ptxas runs out of registers and serialises all GEMMs
@@ -636,7 +660,7 @@ template <class C> struct BackwardConsumer {
                     finish_gradients(); // t++
                     issue_S(S);
                     float dQ[32];
-                    issue_dQ(dQ, t - 1);
+                    issue_dQ(dQ, t - 1, n);
                     wgmma_wait_group<0>();
                     fence_operand(S);
                     finish_dQ(dQ, t - 1, chain(offset));
@@ -647,18 +671,33 @@ template <class C> struct BackwardConsumer {
             }
             arrive(s.V_empty); // the block's last dP has been computed
             pingpong_sync();
-            if (C::delayed_dq && offset != first) {
-                float dQ[32];
-                issue_dQ(dQ, t - 1);
-                issue_gradients(S);
-                wgmma_wait_group<1>();
-                finish_dQ(dQ, t - 1, chain(offset - sign));
-            } else {
-                issue_gradients(S);
+            if constexpr (C::delayed_dq) { // the last dQ is left to the next key block; dK and dV go where t - 1 had dS
+                if (t > 0) {
+                    const bool here = offset != first;
+                    float dQ[32];
+                    issue_dQ(dQ, t - 1, here ? n : n - 1);
+                    issue_gradients(S);
+                    wgmma_wait_group<1>();
+                    finish_dQ(dQ, t - 1, here ? chain(offset - sign) : last_chain);
+                    if (!here) { arrive(s.K_empty[(n - 1) % 2]); }
+                } else {
+                    issue_gradients(S);
+                }
+                pingpong_arrive();
+                wgmma_wait_group<0>();
+                finish_gradients(); // t++
+                last_chain = chain(offset);
+                s.dS_empty[t % 2].wait((t - 2) / 2 % 2); // the other consumer, too, has done with dS of step t - 2
+                const uint32_t rows = w * 64 * C::box_row;
+                store_tile(shared_address(s.dS[t % 2][0]) + rows, Bc * C::box_row, dV, 1);
+                store_tile(shared_address(s.dS[t % 2][1]) + rows, Bc * C::box_row, dK, C::scale);
+                fence_proxy_async();
+                arrive(s.dKV_full[w]);
+                continue;
             }
+            issue_gradients(S);
             float dQ[32];
-            issue_dQ(dQ, t);
-            pingpong_arrive();
+            issue_dQ(dQ, t, n);
             wgmma_wait_group<0>();
             finish_gradients(); // t++
             finish_dQ(dQ, t - 1, chain(offset));
@@ -668,6 +707,12 @@ template <class C> struct BackwardConsumer {
             store_tile(shared_address(s.K[n % 2]) + rows, Bc * C::box_row, dK, C::scale);
             fence_proxy_async();
             arrive(s.dKV_full[w]);
+        }
+        if (C::delayed_dq && t > 0) { // the last dQ of all
+            float dQ[32];
+            issue_dQ(dQ, t - 1, n - 1);
+            wgmma_wait_group<0>();
+            finish_dQ(dQ, t - 1, last_chain);
         }
     }
 };
@@ -688,7 +733,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         s.O_full.init(1), s.O_empty.init(consumers);
         s.V_full.init(1), s.V_empty.init(consumers), s.dKV_empty.init(C::warpgroups);
         for (int n = 0; n < 2; n++) {
-            s.K_full[n].init(1), s.K_empty[n].init(C::warpgroups);
+            s.K_full[n].init(1), s.K_empty[n].init(C::delayed_dq ? consumers : C::warpgroups);
             s.Q_full[n].init(1), s.Q_empty[n].init(consumers), s.dO_full[n].init(1), s.dO_empty[n].init(consumers);
             s.dS_full[n].init(consumers), s.dS_empty[n].init(consumers);
             s.work_full[n].init(1), s.work_empty[n].init(work_readers);
