@@ -94,29 +94,60 @@ __device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* w
 
 // ----------------------------------------------------------------------------
 
-// One warp per row
-__global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
+// One warp per row, which is in its registers: VECTORS a lane at most, or 0 for rows that are longer
+template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
     decode_layernorm_kernel(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int N, int C) {
     extern __shared__ int4 decode_norm_rows[];
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     int row = blockIdx.x * DECODE_NORM_WARPS + warp;
     launch_dependents();
-    for (int c = (int)threadIdx.x * x128::size; c < C; c += (int)blockDim.x * x128::size) {
-        prefetch_global_l2(weight + c), prefetch_global_l2(bias + c);
+    x128 v[VECTORS + 1], w[VECTORS + 1], b[VECTORS + 1];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int c = (i * WARP_SIZE + lane) * x128::size;
+        if (c < C) { w[i] = load128(weight + c), b[i] = load128(bias + c); }
     }
     wait_for_previous();
     if (row >= N) { return; }
-    floatX* staged = reinterpret_cast<floatX*>(decode_norm_rows) + (size_t)warp * C;
-    normalise_row(out + (size_t)row * C, DECODE_CHUNK, staged, DECODE_CHUNK, inp + (size_t)row * C, weight, bias, C,
-                  lane);
+    inp += (size_t)row * C, out += (size_t)row * C;
+    if (VECTORS == 0) {
+        floatX* staged = reinterpret_cast<floatX*>(decode_norm_rows) + (size_t)warp * C;
+        normalise_row(out, DECODE_CHUNK, staged, DECODE_CHUNK, inp, weight, bias, C, lane);
+        return;
+    }
+    float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int c = (i * WARP_SIZE + lane) * x128::size;
+        if (c < C) { v[i] = load128(inp + c); }
+    }
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        if ((i * WARP_SIZE + lane) * x128::size < C) { sum += decode_row_sum(v[i]); }
+    }
+    float mean = __fdiv_rn(warp_sum(sum), (float)C);
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        if ((i * WARP_SIZE + lane) * x128::size < C) { squares += decode_row_squares(v[i], mean); }
+    }
+    float rstd = decode_row_rstd(warp_sum(squares), C);
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int c = (i * WARP_SIZE + lane) * x128::size;
+        if (c < C) { store128(out + c, decode_row_normalised(v[i], mean, rstd, w[i], b[i])); }
+    }
 }
 
 // out (N,C) = layernorm(inp)
 static inline void decode_layernorm(LaunchGpu gpu, floatX* out, const floatX* inp, const floatX* weight,
                                     const floatX* bias, int N, int C, cudaStream_t stream) {
-    size_t shared = (size_t)DECODE_NORM_WARPS * C * sizeof(floatX);
-    launch_dependent(gpu, decode_layernorm_kernel, (unsigned)CEIL_DIV(N, DECODE_NORM_WARPS),
-                     DECODE_NORM_WARPS * WARP_SIZE, shared, 1, stream, out, inp, weight, bias, N, C);
+    int vectors = CEIL_DIV(C, WARP_SIZE * x128::size);
+    size_t shared = vectors <= 7 ? 0 : (size_t)DECODE_NORM_WARPS * C * sizeof(floatX);
+    auto kernel = vectors <= 4   ? decode_layernorm_kernel<4>
+                  : vectors <= 7 ? decode_layernorm_kernel<7>
+                                 : decode_layernorm_kernel<0>;
+    launch_dependent(gpu, kernel, (unsigned)CEIL_DIV(N, DECODE_NORM_WARPS), DECODE_NORM_WARPS * WARP_SIZE, shared, 1,
+                     stream, out, inp, weight, bias, N, C);
 }
 
 // A row of a prompt: its token, and where it belongs
