@@ -17,7 +17,7 @@ computes this one's logits. Prompts go through the same kernels, many rows at a 
 
 #include "dev/cuda/decode.cuh"
 #include "dev/cuda/decode_step.cuh"
-#include "llmc/decode_matmul.cuh"
+#include "llmc/decode_batch_matmul.cuh"
 #include "llmc/decode_sampler.cuh"
 #include "llmc/gpt2_decoder.h"
 
@@ -271,12 +271,14 @@ typedef struct {
 } DecoderRows;
 
 static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
-                           const floatX* norm_weight, const floatX* norm_bias, int C, int OC, DecodeEpilogue epilogue) {
-    DecodeLinear p = {out, inp, weight, bias, norm_weight, norm_bias, r.positions, r.M, C, OC, OC, epilogue};
+                           const floatX* norm_weight, const floatX* norm_bias, int C, int OC, DecodeEpilogue epilogue,
+                           int before_attention = 0) {
+    DecodeLinear p = {out, inp, weight, bias, norm_weight, norm_bias,       r.positions,
+                      r.M, C,   OC,     OC,   epilogue,    before_attention};
     decode_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
 }
 static void decoder_qkv(DecoderRows r, ParameterTensors w, int C) {
-    decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, DECODE_STORE);
+    decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, DECODE_STORE, 1);
 }
 // x += attproj(atty);  x += fcproj(gelu(fc(ln2(x))))
 static void decoder_after_attention(DecoderRows r, ParameterTensors w, int C) {
@@ -290,8 +292,8 @@ static void decoder_head(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     const ParameterTensors* p = &d->model->params;
     DecodeLinear head = {
-        d->logits,           d->x,        p->wte, NULL, p->lnfw, p->lnfb, d->positions, d->B, c.channels, c.vocab_size,
-        c.padded_vocab_size, DECODE_STORE};
+        d->logits,           d->x,         p->wte, NULL, p->lnfw, p->lnfb, d->positions, d->B, c.channels, c.vocab_size,
+        c.padded_vocab_size, DECODE_STORE, 0};
     decode_linear(d->gpu, head, d->ln, d->model->stream);
 }
 

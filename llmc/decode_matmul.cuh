@@ -1,5 +1,6 @@
 /*
-The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for M rows that are few, as fast as W can be read.
+The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for M rows that are few, as fast as W can be read. On sm_90 in
+16 bit decode_batch_matmul.cuh, which has the launcher for all, serves more than 16 rows.
 
 A warp multiplies 8 NT rows of W, the n8 operand of mma.sync m16n8k16, with 16 MT rows of inp, the m16 operand. Lane (r, q) loads 16
 bytes of row r of W, straight into registers, where they are elements 8q .. 8q+7 of a chunk of 32: the sum over k may take them in
@@ -44,6 +45,7 @@ struct DecodeLinear {
     const int* positions;                  // (M): rows where it is negative are not written; or NULL
     int M, C, OC, stride;                  // C a multiple of 32
     DecodeEpilogue epilogue;
+    int next_reads_early; // 1: the next kernel reads before its wait, what is older than the kernel that this one waits for
 };
 
 // ----------------------------------------------------------------------------
@@ -353,7 +355,7 @@ template <int MT, int NT, bool NORM> __global__ void __launch_bounds__(DECODE_TH
     extern __shared__ int4 decode_shared[];
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     const DecodePart part = DecodePart::of<MT, NT>(p, cta_rows, clustered);
-    launch_dependents();
+    if (!p.next_reads_early) { launch_dependents(); }
 
     // the warp's segments, and its chunks of W that are asked for at once
     int count = part.segments / DECODE_WARPS, first = part.first_segment + warp * count;
@@ -386,6 +388,7 @@ template <int MT, int NT, bool NORM> __global__ void __launch_bounds__(DECODE_TH
         prefetch_global_l2(p.bias + part.o0 + threadIdx.x);
     }
     wait_for_previous();
+    if (p.next_reads_early) { launch_dependents(); }
     if (MT == 1) { output.load_old(p, part); }
     if (NORM) {
 #pragma unroll 1
@@ -451,16 +454,6 @@ static inline void decode_linear_tiled(LaunchGpu gpu, const DecodeLinear& p, Dec
     int norm = p.norm_weight != NULL;
     launch_dependent(gpu, decode_linear_choice(t, norm), t.blocks, DECODE_THREADS, t.shared,
                      t.clustered ? decode_splits(p.C) : 1, stream, p, t.rows, t.clustered);
-}
-
-// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if M is larger
-// than what a CTA normalises by itself.
-static inline void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
-    if (p.norm_weight != NULL && p.M > DECODE_NORM_ROWS) {
-        decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
-        p.inp = normed, p.norm_weight = p.norm_bias = NULL;
-    }
-    decode_linear_tiled(gpu, p, decode_tiling(gpu, p.M, p.C, p.OC, p.norm_weight != NULL), stream);
 }
 
 #endif

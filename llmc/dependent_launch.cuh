@@ -36,18 +36,21 @@ __device__ inline void wait_for_previous() {
 struct LaunchGpu {
     int dependent;       // 1: dependent launches, and clusters
     size_t shared_limit; // bytes of shared memory of a thread block
+    int sms;             // how many
 };
 
 // Asks for a kernel of this build: code compiled for an older GPU, which the driver translates, does not wait.
 __global__ void launch_probe_kernel() {}
 static inline Status launch_gpu(LaunchGpu* gpu) {
-    int device, shared_limit;
+    int device, shared_limit, sms;
     cudaFuncAttributes attributes;
     TRY(cuda_try(cudaGetDevice(&device)));
     TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)));
     TRY(cuda_try(cudaFuncGetAttributes(&attributes, launch_probe_kernel)));
     gpu->dependent = attributes.ptxVersion >= 90;
     gpu->shared_limit = (size_t)shared_limit;
+    gpu->sms = sms;
     return STATUS_OK;
 }
 

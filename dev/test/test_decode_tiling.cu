@@ -1,6 +1,7 @@
-// How linear layers of decoding are cut (llmc/decode_matmul.cuh): every chunk of every sum belongs to one segment, whose warp and CTA
-// depend on the tiling, but whose place in the sum does not; tiles cover the output and fit the shared memory. Needs no GPU.
-#include "llmc/decode_matmul.cuh"
+// How linear layers of decoding are cut (llmc/decode_matmul.cuh, decode_batch_matmul.cuh): every chunk of every sum belongs to one
+// segment, whose warp and CTA depend on the tiling, but whose place in the sum does not; tiles cover the output and fit the shared
+// memory. Needs no GPU.
+#include "llmc/decode_batch_matmul.cuh"
 #include "llmc/decode_sampler.cuh"
 
 #include "unit.h"
@@ -43,6 +44,39 @@ static void tiles_cover(LaunchGpu gpu, int M, int C, int OC, int norm) {
     }
 }
 
+// The same of the kernels for more rows, whose warps have one segment of at most BATCH_MAX_CHUNKS each
+static void batch_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
+    DecodeLinear p = {};
+    p.M = M, p.C = C, p.OC = OC, p.stride = OC;
+    if (!decode_batch_serves(gpu, p)) {
+        CHECK(!gpu.dependent || M < BATCH_MIN_ROWS || OC % 2 != 0 || C > 8 * 800);
+        return;
+    }
+    BatchTiling t = batch_tiling(gpu, p);
+    int splits = decode_splits(C), rows = 16 * t.MT, most = 0;
+    for (int s = 0; s < DECODE_WARPS * splits; s++) {
+        int count = decode_segment(C, splits, s + 1) - decode_segment(C, splits, s);
+        most = count > most ? count : most;
+    }
+    bool ok = t.blocks == (unsigned)(CEIL_DIV(M, rows) * CEIL_DIV(CEIL_DIV(OC, 8), t.tiles) * splits);
+    ok = ok && t.splits == splits && most <= batch_chunks_of_kernel(C) && t.shared <= gpu.shared_limit;
+    ok = ok && t.tiles >= 1 && (t.MT == 4 || (t.MT == 2 && t.tiles <= BatchTile<2>::G));
+    if (!unit_check(ok, "a tiling of a batch covers the layer and fits", __FILE__, __LINE__)) {
+        printf("    M=%d C=%d OC=%d: MT %d tiles %d splits %d, %zu bytes, %u blocks, %d chunks\n", M, C, OC, t.MT,
+               t.tiles, t.splits, t.shared, t.blocks, most);
+    }
+}
+// A warp's sums of a tile stay inside of its W, whose place they take, and do not overlap; or lie one behind the other.
+template <int MT, int CHUNKS> static void sums_have_places(void) {
+    typedef BatchTile<MT> Tile;
+    for (int n = 0; n < Tile::G; n++) {
+        int begin = Tile::template sums_of<CHUNKS>(n), end = begin + Tile::rows * 8 * (int)sizeof(float);
+        CHECK(begin % 16 == 0 && end <= Tile::template sums_of<CHUNKS>(n + 1));
+        CHECK(MT == 4 || (begin >= batch_round_bytes(n, CHUNKS) && end <= batch_round_bytes(n + 1, CHUNKS)));
+        CHECK(MT == 2 || end <= Tile::G * Tile::tile_sums);
+    }
+}
+
 static void keys_are_ordered(void) {
     const float x[] = {-INFINITY, -3e38f, -1.0f, -1e-40f, 0.0f, 1e-40f, 1.0f, 3e38f, INFINITY};
     for (int i = 1; i < 9; i++) { CHECK(sample_key(x[i - 1]) < sample_key(x[i])); }
@@ -55,18 +89,20 @@ static void keys_are_ordered(void) {
 }
 
 int main(void) {
-    const LaunchGpu gpus[] = {{1, 227 * 1024}, {0, 163 * 1024}, {0, 99 * 1024}};
+    const LaunchGpu gpus[] = {{1, 227 * 1024, 132}, {1, 227 * 1024, 16}, {0, 163 * 1024, 108}, {0, 99 * 1024, 84}};
     for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
     for (LaunchGpu gpu : gpus) {
         for (int M : {1, 2, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
             for (int C : {32, 96, 768, 832, 1600, 2880, 3072, 6400, 12288, 49152}) {
                 for (int OC : {1, 8, 97, 768, 2304, 6400, 50257}) {
                     tiles_cover(gpu, M, C, OC, 0);
+                    batch_tiles_cover(gpu, M, C, OC);
                     if (M <= DECODE_NORM_ROWS && C <= 12288) { tiles_cover(gpu, M, C, OC, 1); }
                 }
             }
         }
     }
+    sums_have_places<2, 3>(), sums_have_places<2, 4>(), sums_have_places<4, 3>(), sums_have_places<4, 4>();
     keys_are_ordered();
     return unit_end();
 }
