@@ -30,6 +30,9 @@ table `decode_configs`, best first for each head size. decode.cuh names the vari
 // A sequence with lengths[b] < 0 takes no part: nothing of it is read or written. Nothing else is written either, and what stands
 // in the cache behind the new token may be anything.
 //
+// Where kernels are dependent launches (llmc/dependent_launch.cuh), lengths and the rows before the new one are read before qkv is
+// waited for: the kernel that writes qkv must let this one start no earlier than it has itself waited for what wrote them.
+//
 // max_length <= T bounds lengths[b] + 1 in this launch. The grid depends on B, NH and max_length alone, so that a CUDA graph can be
 // replayed while the lengths grow up to that bound; a small bound saves thread blocks that have nothing to do.
 //

@@ -1,10 +1,10 @@
 /*
-Split-K decode (Flash-Decoding, Dao et al. 2023): the cache of a head is cut into chunks of a constant number of keys, a CTA takes
-one, and the last CTA of a head to finish combines their results in the order of the chunks, so that no second launch is needed.
+Split-K decode (Flash-Decoding, Dao et al. 2023): the cache of a head is cut into chunks of a constant number of keys, and the last
+CTA of a head to finish combines their results in the order of the chunks, so that no second launch is needed.
 
-Against naive: B*NH heads alone do not fill a GPU, chunks do; and every byte that a CTA needs is asked for before anything is
-multiplied. `lanes` lanes share a key, each with 16-byte vectors of its channels, and a warp's load covers 32/lanes keys that follow
-each other in memory. K and V of the whole chunk, 64 KB, wait in registers, so that two CTAs keep 128 KB in flight per SM.
+Against naive: B*NH heads alone do not fill a GPU, chunks do; and CTAs are persistent, with K and V of the next chunk, 64 KB, always
+on the way (cp.async): those of the first one before the kernel waits for qkv. `lanes` lanes share a key, each with 16-byte vectors
+of its channels, and a warp's load covers 32/lanes keys that follow each other in memory; a lane reads what it has copied itself.
 - Scores: each lane multiplies its channels, and the lanes of a key add by shuffles. A warp has its own maximum m, sum l and O.
 - The new token, which is stored on the way, is a row of its own behind those of the warps of its chunk.
 - These rows (m, l, O) are merged through shared memory. A head of one chunk is done then. Of several, every chunk's (m, l, O) goes
@@ -16,6 +16,8 @@ Which keys are added in which order depends on the length alone: the bits do, to
 
 #include "attention_decode.h"
 #include "llmc/dependent_launch.cuh"
+
+#include <cuda_pipeline.h>
 
 namespace split {
 
@@ -146,20 +148,29 @@ template <class C> __device__ inline float max_of_keys(float x) {
     return x;
 }
 
+// Keys and values of a lane that wait in registers
+template <class C> struct RegisterRows {
+    const Words (&K)[C::steps][C::vectors];
+    const Words (&V)[C::steps][C::vectors];
+    __device__ Words key(int step, int vector) const { return K[step][vector]; }
+    __device__ Words value(int step, int vector) const { return V[step][vector]; }
+    __device__ void keys_are_read() const {}
+};
+
 // (m, l, O) of a warp's keys, to shared memory
-template <class C> __device__ inline void attend(Shared<C>& shared, const Words (&K)[C::steps][C::vectors],
-                                                 const Words (&V)[C::steps][C::vectors], const floatX* q, int c,
-                                                 int warp, int lane, int length, float exponent) {
+template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& shared, const Rows& rows,
+                                                                  const Words (&q)[C::vectors], int c, int warp,
+                                                                  int lane, int length, float exponent) {
     float Q[C::vectors][x128::size], S[C::steps], O[C::vectors][x128::size] = {}, x[x128::size];
 #pragma unroll
-    for (int n = 0; n < C::vectors; n++) { to_floats(Q[n], *reinterpret_cast<const Words*>(q + C::channel(lane, n))); }
+    for (int n = 0; n < C::vectors; n++) { to_floats(Q[n], q[n]); }
     float m = -INFINITY, l = 0;
 #pragma unroll
     for (int i = 0; i < C::steps; i++) { // S = Q K^T
         S[i] = 0;
 #pragma unroll
         for (int n = 0; n < C::vectors; n++) {
-            to_floats(x, K[i][n]);
+            to_floats(x, rows.key(i, n));
 #pragma unroll
             for (int e = 0; e < x128::size; e++) { S[i] = fmaf(Q[n][e], x[e], S[i]); }
         }
@@ -167,6 +178,7 @@ template <class C> __device__ inline void attend(Shared<C>& shared, const Words 
         if (C::key(c, warp, lane, i) >= length) { S[i] = -INFINITY; }
         m = fmaxf(m, S[i]);
     }
+    rows.keys_are_read();
     m = max_of_keys<C>(m);
     const float finite_m = m == -INFINITY ? 0.0f : m; // where the warp has no key
 #pragma unroll
@@ -175,7 +187,7 @@ template <class C> __device__ inline void attend(Shared<C>& shared, const Words 
         l += P;
 #pragma unroll
         for (int n = 0; n < C::vectors; n++) {
-            to_floats(x, V[i][n]);
+            to_floats(x, rows.value(i, n));
 #pragma unroll
             for (int e = 0; e < x128::size; e++) { O[n][e] = fmaf(P, x[e], O[n][e]); }
         }
@@ -192,25 +204,49 @@ template <class C> __device__ inline void attend(Shared<C>& shared, const Words 
     }
 }
 
-// The new token, by one warp: its k and v (HS) to their rows of the caches, and its (m, l, O) to shared memory
+// The lane's channels of q (HS)
+template <class C> __device__ inline void load_query(Words (&q)[C::vectors], const floatX* from, int lane) {
+#pragma unroll
+    for (int n = 0; n < C::vectors; n++) { q[n] = *reinterpret_cast<const Words*>(from + C::channel(lane, n)); }
+}
+template <class C> __device__ inline void attend(Shared<C>& shared, const Words (&K)[C::steps][C::vectors],
+                                                 const Words (&V)[C::steps][C::vectors], const floatX* q, int c,
+                                                 int warp, int lane, int length, float exponent) {
+    Words Q[C::vectors];
+    load_query<C>(Q, q, lane);
+    attend_rows<C>(shared, RegisterRows<C>{K, V}, Q, c, warp, lane, length, exponent);
+}
+
+// The new token: a warp's elements of its q, k and v (HS)
+template <class C> struct NewToken {
+    static constexpr int N = C::HS / 32;
+    floatX q[N], k[N], v[N];
+
+    __device__ void load(const floatX* from_q, const floatX* from_k, const floatX* from_v, int lane) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            q[n] = from_q[lane + 32 * n], k[n] = from_k[lane + 32 * n], v[n] = from_v[lane + 32 * n];
+        }
+    }
+    // k and v to their rows of the caches, (m, l, O) to shared memory
+    __device__ void attend(Shared<C>& shared, floatX* k_row, floatX* v_row, int lane) const {
+        float S = 0;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            S = fmaf((float)q[n], (float)k[n], S);
+            k_row[lane + 32 * n] = k[n], v_row[lane + 32 * n] = v[n];
+            shared.O[C::warps][lane + 32 * n] = (float)v[n];
+        }
+        S = warp_sum(S);
+        if (lane == 0) { shared.m[C::warps] = S, shared.l[C::warps] = 1; }
+    }
+};
 template <class C> __device__ inline void attend_new_token(Shared<C>& shared, floatX* k_row, floatX* v_row,
                                                            const floatX* q, const floatX* k, const floatX* v,
                                                            int lane) {
-    constexpr int N = C::HS / 32;
-    floatX new_k[N], new_v[N];
-    float S = 0;
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        new_k[n] = k[lane + 32 * n], new_v[n] = v[lane + 32 * n];
-        S = fmaf((float)q[lane + 32 * n], (float)new_k[n], S);
-    }
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        k_row[lane + 32 * n] = new_k[n], v_row[lane + 32 * n] = new_v[n];
-        shared.O[C::warps][lane + 32 * n] = (float)new_v[n];
-    }
-    S = warp_sum(S);
-    if (lane == 0) { shared.m[C::warps] = S, shared.l[C::warps] = 1; }
+    NewToken<C> token;
+    token.load(q, k, v, lane);
+    token.attend(shared, k_row, v_row, lane);
 }
 
 // (m, l) of a head's chunk c, and four channels of its O, as scratch has them
@@ -261,57 +297,159 @@ template <class C> __device__ inline bool leave_partial(Shared<C>& shared, float
     return shared.last;
 }
 
-// A CTA for each chunk that max_length tokens have, head and sequence
+// A chunk of a head of a sequence
+template <class C> struct Item {
+    int c, head, length; // head: of all, b NH + h
+    __device__ static Item of(int i, int items, int heads, int NH, const int* lengths) {
+        Item x = {0, 0, -1};
+        if (i >= items) { return x; }
+        x.c = i / heads, x.head = i - x.c * heads;
+        x.length = __ldcg(lengths + x.head / NH);
+        return x;
+    }
+    // False where the sequence ends before this chunk, or takes no part
+    __device__ bool is_there() const { return length >= c * C::chunk; }
+};
+
+// A lane's keys and values of a chunk, in shared memory that no other lane touches. A slot is refilled with the next chunk's as soon
+// as it is read, so that copies are always under way: two groups of them, first the keys, then the values.
+template <class C> struct Ring {
+    static constexpr int slots = C::steps * C::vectors, bytes = 2 * C::warps * slots * 512;
+    char* at; // the lane's: (2, steps, vectors) of 16 bytes, 512 bytes apart
+    const floatX *k_cache, *v_cache;
+    int T, warp, lane;
+
+    __device__ void ask(const floatX* cache, const Item<C>& item, int first_slot) const {
+        const floatX* rows =
+            cache + ((int64_t)item.head * T + C::key(item.c, warp, lane, 0)) * C::HS + C::channel(lane, 0);
+        asm volatile("" : "+l"(rows));                       // one address, to which the offsets are constants
+        constexpr int UNROLL = C::lanes == 8 ? C::steps : 2; // or registers spill
+#pragma unroll UNROLL
+        for (int i = 0; i < C::steps; i++) {
+#pragma unroll
+            for (int n = 0; n < C::vectors; n++) {
+                if (C::key(item.c, warp, lane, i) < item.length) {
+                    __pipeline_memcpy_async(at + (first_slot + i * C::vectors + n) * 512,
+                                            rows + C::step_offset(i) + C::vector_offset(n), 16);
+                }
+            }
+        }
+        __pipeline_commit();
+    }
+    __device__ void ask_keys(const Item<C>& item) const { ask(k_cache, item, 0); }
+    __device__ void ask_values(const Item<C>& item) const { ask(v_cache, item, slots); }
+};
+
+// attend_rows' view of it
+template <class C> struct RingRows {
+    const Ring<C>& ring;
+    const Item<C>&now, &next;
+    __device__ Words get(int slot, int step) const {
+        if (C::key(now.c, ring.warp, ring.lane, step) >= now.length) { return make_uint4(0, 0, 0, 0); }
+        return *reinterpret_cast<const Words*>(ring.at + slot * 512);
+    }
+    __device__ Words key(int step, int vector) const { return get(step * C::vectors + vector, step); }
+    __device__ Words value(int step, int vector) const {
+        return get(Ring<C>::slots + step * C::vectors + vector, step);
+    }
+    __device__ void keys_are_read() const {
+        ring.ask_keys(next);
+        __pipeline_wait_prior(1); // the values of this chunk
+    }
+};
+
+// Bytes of shared memory: two chunks' (m, l, O), and with the ring behind them
+template <class C> __host__ __device__ constexpr int shared_front() {
+    return CEIL_DIV(2 * (int)sizeof(Shared<C>), 16) * 16;
+}
+template <class C> constexpr int shared_bytes() { return shared_front<C>() + Ring<C>::bytes; }
+
+// What of qkv a thread needs of a chunk
+template <class C> struct Query {
+    Words q[C::vectors];
+    NewToken<C> token; // by the last warp, which has the fewest keys, where the chunk is the last one
+    __device__ void load(const Item<C>& item, const floatX* qkv, int NH, int warp, int lane) {
+        if (!item.is_there()) { return; }
+        const floatX* from = qkv + new_token_offset(item.head / NH, 0, item.head % NH, NH, C::HS);
+        load_query<C>(q, from, lane);
+        if (warp == C::warps - 1) { token.load(from, from + NH * C::HS, from + 2 * NH * C::HS, lane); }
+    }
+};
+
+// Persistent CTAs: chunks blockIdx.x, + gridDim.x, ... of all heads, of every head the first ones first
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
-    decode_chunk(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths, Partials partial,
-                 int T, int max_length) {
-    __shared__ Shared<C> shared;
-    launch_dependents();
-    wait_for_previous();
-    const int c = blockIdx.x, h = blockIdx.y, b = blockIdx.z, NH = gridDim.y, length = lengths[b];
-    if (length < c * C::chunk) { return; } // the sequence ends before this chunk, or takes no part
-    assert(length < max_length);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = threadIdx.x, chunks = C::num_chunks(length + 1);
-    const bool has_new_token = c == chunks - 1;
+    decode_chunks(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths,
+                  Partials partial, int B, int T, int NH, int max_length) {
+    extern __shared__ int4 decode_shared_memory[];
+    Shared<C>* both = reinterpret_cast<Shared<C>*>(decode_shared_memory); // of one chunk and the next
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = threadIdx.x, heads = B * NH;
+    const int items = C::num_chunks(max_length) * heads, step = gridDim.x;
     const float exponent = rsqrtf((float)C::HS) * LOG2_E;
-    const floatX *q = qkv + new_token_offset(b, 0, h, NH, C::HS), *new_k = q + NH * C::HS, *new_v = new_k + NH * C::HS;
-    floatX *k = k_cache + cache_offset(b, h, T, NH, C::HS), *v = v_cache + cache_offset(b, h, T, NH, C::HS);
-
-    Words K[C::steps][C::vectors], V[C::steps][C::vectors];
-    load_rows<C>(K, k, c, warp, lane, length);
-    load_rows<C>(V, v, c, warp, lane, length);
-    if (has_new_token && warp == C::warps - 1) { // which has the fewest keys
-        const int64_t row = (int64_t)length * C::HS;
-        attend_new_token<C>(shared, k + row, v + row, q, new_k, new_v, lane);
+    const Ring<C> ring = {reinterpret_cast<char*>(decode_shared_memory) + shared_front<C>() +
+                              warp * (Ring<C>::bytes / C::warps) + lane * 16,
+                          k_cache,
+                          v_cache,
+                          T,
+                          warp,
+                          lane};
+    Item<C> now = Item<C>::of(blockIdx.x, items, heads, NH, lengths);
+    Item<C> next = Item<C>::of(blockIdx.x + step, items, heads, NH, lengths);
+    launch_dependents();
+    ring.ask_keys(now), ring.ask_values(now);
+    wait_for_previous(); // for qkv
+    Query<C> query, next_query;
+    query.load(now, qkv, NH, warp, lane);
+#pragma unroll 1
+    for (int i = blockIdx.x, buffer = 0; i < items; i += step, buffer ^= 1) {
+        const Item<C> after = Item<C>::of(i + 2 * step, items, heads, NH, lengths);
+        next_query.load(next, qkv, NH, warp, lane);
+        if (now.is_there()) {
+            Shared<C>& shared = both[buffer];
+            assert(now.length < max_length);
+            const int chunks = C::num_chunks(now.length + 1), c = now.c;
+            const bool has_new_token = c == chunks - 1;
+            if (has_new_token && warp == C::warps - 1) {
+                const int64_t row = ((int64_t)now.head * T + now.length) * C::HS;
+                query.token.attend(shared, k_cache + row, v_cache + row, lane);
+            }
+            __pipeline_wait_prior(1); // the keys
+            attend_rows<C>(shared, RingRows<C>{ring, now, next}, query.q, c, warp, lane, now.length, exponent);
+            ring.ask_values(next);
+            __syncthreads();
+            Merged x = {};
+            if (d < C::HS) { x = merge_rows<C>(shared, C::warps + has_new_token, d, exponent); }
+            bool done = true;
+            if (chunks > 1) {
+                const int64_t first = (int64_t)now.head * C::num_chunks(T);
+                float2* statistics = partial.statistics + first;
+                float* O = partial.O + first * C::HS;
+                done = leave_partial<C>(shared, statistics, O, partial.counters + now.head, x, c, chunks);
+                if (done) {
+                    read_partials<C>(shared, PartialLoad{statistics, O, C::HS}, chunks, exponent);
+                    __syncthreads();
+                    if (d < C::HS) { x = merge_rows<C>(shared, C::parts, d, exponent); }
+                }
+            }
+            if (done && d < C::HS) { out[(int64_t)now.head * C::HS + d] = (floatX)(x.O / x.l); }
+        } else {
+            ring.ask_keys(next), ring.ask_values(next);
+        }
+        now = next, next = after, query = next_query;
     }
-    attend<C>(shared, K, V, q, c, warp, lane, length, exponent);
-    __syncthreads();
-    Merged x = {};
-    if (d < C::HS) { x = merge_rows<C>(shared, C::warps + has_new_token, d, exponent); }
-
-    if (chunks > 1) {
-        const int64_t head = (int64_t)b * NH + h, first = head * C::num_chunks(T);
-        float2* statistics = partial.statistics + first;
-        float* O = partial.O + first * C::HS;
-        if (!leave_partial<C>(shared, statistics, O, partial.counters + head, x, c, chunks)) { return; }
-        read_partials<C>(shared, PartialLoad{statistics, O, C::HS}, chunks, exponent);
-        __syncthreads();
-        if (d < C::HS) { x = merge_rows<C>(shared, C::parts, d, exponent); }
-    }
-    if (d < C::HS) { out[out_offset(b, h, 1, NH, C::HS) + d] = (floatX)(x.O / x.l); }
 }
 
 template <class C> void decode(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths,
                                void* scratch, int B, int T, int NH, int, int max_length, cudaStream_t stream) {
-    const dim3 grid(C::num_chunks(max_length), NH, B);
+    const int64_t items = (int64_t)C::num_chunks(max_length) * NH * B;
     LaunchGpu gpu;
     if (launch_gpu(&gpu) != STATUS_OK) { return; }
-    launch_dependent(gpu, decode_chunk<C>, grid, C::threads, 0, 1, stream, out, k_cache, v_cache, qkv, lengths,
-                     partials<C>(scratch, B, T, NH), T, max_length);
+    const int64_t grid = items < (int64_t)gpu.sms * C::ctas ? items : gpu.sms * C::ctas;
+    launch_dependent(gpu, decode_chunks<C>, (unsigned)grid, C::threads, shared_bytes<C>(), 1, stream, out, k_cache,
+                     v_cache, qkv, lengths, partials<C>(scratch, B, T, NH), B, T, NH, max_length);
 }
 
 template <class Tiles> constexpr AttentionDecodeConfig decode_config(const char* name) {
-    return {name, Tiles::HS, sizeof(Shared<Tiles>), decode<Tiles>, decode_scratch_bytes<Tiles>};
+    return {name, Tiles::HS, shared_bytes<Tiles>(), decode<Tiles>, decode_scratch_bytes<Tiles>};
 }
 template <int HS, int LANES, int WARPS, int STEPS, int CTAS>
 constexpr AttentionDecodeConfig decode_config(const char* name) {
@@ -321,7 +459,7 @@ constexpr AttentionDecodeConfig decode_config(const char* name) {
 // What serves a head size, here and in decode_step.cuh
 template <int HS> struct Serving;
 template <> struct Serving<32> { typedef DecodeTiles<32, 4, 8, 8, 2> Tiles; };
-template <> struct Serving<64> { typedef DecodeTiles<64, 8, 8, 8, 2> Tiles; };
+template <> struct Serving<64> { typedef DecodeTiles<64, 8, 8, 8, 3> Tiles; };
 template <> struct Serving<96> { typedef DecodeTiles<96, 4, 8, 2, 2> Tiles; };
 template <> struct Serving<128> { typedef DecodeTiles<128, 8, 8, 4, 2> Tiles; };
 #endif
