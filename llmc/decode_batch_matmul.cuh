@@ -1,6 +1,6 @@
 /*
-The linear layers of decoding for more than 16 rows, on sm_90 in 16 bit: the sums of decode_matmul.cuh in the same order, so the
-same bits, with a shorter way from the kernel before to the result.
+The linear layers of decoding for more than 16 rows, on sm_90 in 16 bit: the sums of decode_matmul.cuh in the same order, so
+the same bits, with a shorter way from the kernel before to the result.
 
 A CTA has 16 MT rows of inp and some tiles of 8 columns of out; a warp multiplies a segment of C. Its part of inp goes from L2
 straight into registers, as MMA operands. Its part of W waits in shared memory, of which a lane writes (cp.async) and reads its
@@ -310,8 +310,8 @@ static inline bool decode_batch_serves(LaunchGpu gpu, const DecodeLinear& p) {
 }
 #endif // !PRECISION_FP32
 
-// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if a CTA does not
-// normalise it by itself.
+// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if a CTA does
+// not normalise it by itself.
 static inline void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
     if (p.norm_weight != NULL && p.M > DECODE_NORM_ROWS) {
         decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);

@@ -1,10 +1,10 @@
 /*
-Split-K decode (Flash-Decoding, Dao et al. 2023): the cache of a head is cut into chunks of a constant number of keys, and the last
-CTA of a head to finish combines their results in the order of the chunks, so that no second launch is needed.
+Split-K decode (Flash-Decoding, Dao et al. 2023): the cache of a head is cut into chunks of a constant number of keys, and the
+last CTA of a head to finish combines their results in the order of the chunks, so that no second launch is needed.
 
-Against naive: B*NH heads alone do not fill a GPU, chunks do; and CTAs are persistent, with K and V of the next chunk, 64 KB, always
-on the way (cp.async): those of the first one before the kernel waits for qkv. `lanes` lanes share a key, each with 16-byte vectors
-of its channels, and a warp's load covers 32/lanes keys that follow each other in memory; a lane reads what it has copied itself.
+Against naive: B*NH heads alone do not fill a GPU, chunks do; and CTAs are persistent, with K and V of the next chunk, 64 KB,
+always on the way (cp.async), the first ones before qkv is waited for. `lanes` lanes share a key, each with 16-byte vectors of
+its channels, and a warp's load covers 32/lanes keys that follow each other in memory; a lane reads what it has copied itself.
 - Scores: each lane multiplies its channels, and the lanes of a key add by shuffles. A warp has its own maximum m, sum l and O.
 - The new token, which is stored on the way, is a row of its own behind those of the warps of its chunk.
 - These rows (m, l, O) are merged through shared memory. A head of one chunk is done then. Of several, every chunk's (m, l, O) goes
@@ -311,8 +311,8 @@ template <class C> struct Item {
     __device__ bool is_there() const { return length >= c * C::chunk; }
 };
 
-// A lane's keys and values of a chunk, in shared memory that no other lane touches. A slot is refilled with the next chunk's as soon
-// as it is read, so that copies are always under way: two groups of them, first the keys, then the values.
+// A lane's keys and values of a chunk, in shared memory that no other lane touches. A slot is refilled with the next chunk's as
+// soon as it is read, so that copies are always under way: two groups of them, first the keys, then the values.
 template <class C> struct Ring {
     static constexpr int slots = C::steps * C::vectors, bytes = 2 * C::warps * slots * 512;
     char* at; // the lane's: (2, steps, vectors) of 16 bytes, 512 bytes apart
