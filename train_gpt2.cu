@@ -1004,7 +1004,6 @@ static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float
     int C = c.channels, Vp = c.padded_vocab_size;
     float* factors = (float*)a.scratch; // (B,T)
     MatmulGroups groups = gpt2_groups(model, (char*)a.scratch + gpt2_factors_bytes(BT));
-    model->has_logits = 0;
     bool scaled = matmul_classifier(&groups, a.output, factors, a.losses, a.lnf, model->params.wte, model->targets,
                                     gradient_scale, BT, C, c.vocab_size, Vp);
     floatX* inp = scaled ? a.dresidual : a.lnf; // dresidual is free until dbtc is there
@@ -1052,7 +1051,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_tokens(info, targets, BT));
     TRY(gpt2_check_scratch(model, B, T));
     NvtxRange range("backward");
-    model->last_pass = PASS_BACKWARD;
+    model->last_pass = PASS_BACKWARD, model->has_logits = 0; // acts.output takes the logits' gradient
     if (micro_step == 0) {
         cuda_try(cudaMemsetAsync(model->scalars, 0, 2 * sizeof(float), stream)); // loss and norm of the step before
     }

@@ -1,7 +1,8 @@
 /*
 Passes as CUDA graphs (llmc/pass_graph.cuh) against the same passes launch by launch, bit by bit: weights, moments, losses and
-norms after some steps of so many micro-steps, whose gradients are overwritten, added in place or added as a tree, with
-validation and batches of other sizes between them. Every pass but the first of its kind must have been a graph. Needs a GPU.
+norms after some steps of so many micro-steps, whose gradients are overwritten, added in place or added as a tree, with logits
+before and after the backward pass, and with validation and batches of other sizes between steps. Every pass but the first of
+its kind must have been a graph. Needs a GPU.
 
     build/test_gpu_graphs_bf16
 */
@@ -13,12 +14,13 @@ validation and batches of other sizes between them. Every pass but the first of 
 #include <vector>
 
 enum { STEPS = 4 };
-// Of a step; the last one has other gradients' scale.
+// Of a step; the last one's gradients have another scale.
 static int micro_steps_of(int step, int micro_steps) { return step == STEPS - 1 ? 1 : micro_steps; }
 
 struct Outcome {
     std::vector<std::vector<char>> blocks; // weights, moments, master weights
     std::vector<float> numbers;            // losses, norms
+    std::vector<float> logits;             // of a row, before and after each backward pass
     size_t passes = 0, launches, graphs;   // over full batches; of graphs; how many there are
 };
 
@@ -29,6 +31,12 @@ static std::vector<int> tokens(int n, size_t first, size_t count, int V) {
     std::vector<int> x(count);
     for (size_t i = 0; i < count; i++) { x[i] = token(n, first + i, V); }
     return x;
+}
+
+static void add_logits(Outcome* outcome, GPT2* model) {
+    const size_t V = gpt2_info(model)->config.vocab_size, n = outcome->logits.size();
+    outcome->logits.resize(n + V);
+    check(gpt2_get_logits(model, outcome->logits.data() + n, 1));
 }
 
 static void validate(GPT2* model, Outcome* outcome, int n, int B, int T) {
@@ -56,7 +64,9 @@ static Outcome train(GPT2Config config, int B, int T, int micro_steps, int recom
             const int n = step * micro_steps + k, V = config.vocab_size;
             const std::vector<int> inputs = tokens(n, 0, (size_t)B * T, V), targets = tokens(n, 1, (size_t)B * T, V);
             check(gpt2_forward(model, inputs.data(), B, T));
+            add_logits(&outcome, model);
             check(gpt2_backward(model, inputs.data(), targets.data(), steps, k));
+            add_logits(&outcome, model);    // in whose place it has put their gradient
             check(gpt2_synchronize(model)); // before the tokens go
             outcome.passes += 2;
         }
@@ -94,6 +104,7 @@ static void test_graphs(GPT2Config config, int B, int T, int micro_steps, int re
     ok &= CHECK(single.numbers.size() == graphs.numbers.size() &&
                 memcmp(single.numbers.data(), graphs.numbers.data(), single.numbers.size() * sizeof(float)) == 0);
     ok &= CHECK(isfinite(single.numbers.back()) && single.numbers[1] != single.numbers[5]); // it trains
+    ok &= CHECK(single.logits == graphs.logits);
     ok &= CHECK(single.graphs == 0 && single.launches == 0);
     ok &= CHECK(graphs.graphs == 1 + kinds.size());
     ok &= CHECK(graphs.launches == graphs.passes - graphs.graphs);
