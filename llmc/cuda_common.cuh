@@ -59,6 +59,12 @@ static inline int cuda_is_kernel_error(cudaError_t error) {
     }
 }
 
+// 1 where every launch waits for its kernel, so that an error is noticed in the range that launched it.
+static inline int cuda_launches_block(void) {
+    const char* blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    return blocking != NULL && strcmp(blocking, "1") == 0;
+}
+
 // The same for libraries: records the failure (status.h) and returns the Status. A kernel's error says where in the step it was
 // noticed, and how to find the launch; any other names the range that it happened in.
 #define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
@@ -69,11 +75,9 @@ static inline Status cuda_try_(cudaError_t error, const char* call, const char* 
     const char *name = cudaGetErrorName(error), *text = cudaGetErrorString(error);
     last_range_name(range, sizeof(range));
     if (cuda_is_kernel_error(error)) {
-        const char* blocking = getenv("CUDA_LAUNCH_BLOCKING");
-        int exact = blocking != NULL && strcmp(blocking, "1") == 0; // every launch waits for its kernel
         return status_fail("%s:%d: %s returned %s: %s; a kernel failed, in or before: %s%s", file, line, call, name,
                            text, range[0] ? range : "this line",
-                           exact ? "" : "; run again with CUDA_LAUNCH_BLOCKING=1 to see which launch");
+                           cuda_launches_block() ? "" : "; run again with CUDA_LAUNCH_BLOCKING=1 to see which launch");
     }
     return status_fail("%s:%d: %s returned %s: %s%s%s", file, line, call, name, text, range[0] ? "; in: " : "", range);
 }

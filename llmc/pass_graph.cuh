@@ -5,8 +5,10 @@ another key.
 
     pass_graph_run(&graphs, key, stream, [&] { layernorm_forward(...); ... });
 
-The first pass of a key runs as it is: kernels are loaded and cuBLASLt is asked outside of a capture. The second is captured. What
-waits for other streams, or for the host, cannot be in a graph.
+The first pass of a key runs as it is: kernels are loaded and cuBLASLt is asked outside of a capture. The second is captured.
+From the third on nothing of launch() runs on the host: neither assignments nor ranges (nvtx.cuh), so that an error names the
+range around the pass. With CUDA_LAUNCH_BLOCKING=1, which asks for the launch that failed, no pass is a graph. What waits for
+other streams, or for the host, cannot be in a graph.
 */
 #ifndef LLMC_PASS_GRAPH_CUH
 #define LLMC_PASS_GRAPH_CUH
@@ -30,7 +32,7 @@ struct PassGraph {
     cudaGraphExec_t executable; // NULL until the second pass
 };
 
-constexpr int MAX_PASS_GRAPHS = 64; // a step of 1024 micro-steps has 56 kinds of leaves
+constexpr int MAX_PASS_GRAPHS = 64; // a step of 1024 micro-steps has 56 kinds of leaves; passes beyond it are no graphs
 
 // All zeros before the first pass
 struct PassGraphs {
@@ -69,18 +71,20 @@ static inline Status pass_graph_capture_(cudaGraphExec_t* executable, cudaStream
     return status_now();
 }
 
-// Runs what launch() puts into the stream, as a graph from the second time on that `key` is given.
+// Runs what launch() puts into the stream, as a graph from the second time on that `key` is given. After an error in a capture
+// the key has no graph, and its next pass is captured anew.
 template <class Launch>
 static inline Status pass_graph_run(PassGraphs* g, PassKey key, cudaStream_t stream, const Launch& launch) {
-    bool is_new;
-    PassGraph* pass = pass_graph_find_(g, key, &is_new);
+    bool is_new = false;
+    PassGraph* pass = cuda_launches_block() ? NULL : pass_graph_find_(g, key, &is_new);
     if (pass == NULL || is_new) {
         launch();
         return status_now();
     }
     if (pass->executable == NULL) { TRY(pass_graph_capture_(&pass->executable, stream, launch)); }
     g->launches++;
-    return cuda_try(cudaGraphLaunch(pass->executable, stream));
+    cuda_try(cudaGraphLaunch(pass->executable, stream));
+    return status_now();
 }
 
 #endif
