@@ -34,6 +34,7 @@ __global__ void column_sum_partials_kernel(const __grid_constant__ ColumnSums to
     if (threadIdx.x == 0 && column < n) { grad[column] += sum; }
 }
 
+// The same of the first `count` of those gradients, in one launch; or of one.
 static inline void column_sum_partials(ColumnSums to, int count, const float* partial, int rows, int n, size_t stride,
                                        cudaStream_t stream) {
     dim3 grid(CEIL_DIV(n, 32), count);

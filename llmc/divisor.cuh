@@ -20,7 +20,7 @@ struct Divisor {
         while (1ll << shift < d) { shift++; }
         factor = (uint32_t)((((1ull << shift) - (uint32_t)d) << 32) / (uint32_t)d + 1);
     }
-    // n / d and n % d, for n >= 0: below 2^31, so that the sum does not overflow.
+    // n / d and n % d, for n >= 0. n and `high` are below 2^31, so that their sum does not overflow.
     __host__ __device__ int quotient(int n) const {
         uint32_t high = (uint32_t)((uint64_t)(uint32_t)n * factor >> 32);
         return (int)((high + (uint32_t)n) >> shift);

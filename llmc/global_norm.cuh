@@ -1,7 +1,8 @@
 /*
 The Euclidean norm of all gradients, and the mean of a step's losses, in a fixed order of additions that does not depend on the
-number of processes. Blocks of LAYOUT_BLOCK elements of the memory of gradients are fixed (parameter_layout.h); each has a partial
-sum of squares, which the process that owns it computes. All partial sums are then added up by one thread block, in fp64.
+number of processes. Blocks of LAYOUT_BLOCK elements of the memory of gradients are fixed (parameter_layout.h); each has a
+partial sum of squares, which the process that owns it computes. All partial sums are then added up by one thread block, in
+fp64.
 */
 #ifndef LLMC_GLOBAL_NORM_CUH
 #define LLMC_GLOBAL_NORM_CUH

@@ -132,6 +132,8 @@ template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q
     }
 }
 
+constexpr int LAYERNORM_STAGES = 3; // turns of rows in shared memory
+
 // Backward, for rows of at most LAYERNORM_MAX_THREADS vectors of 16 bytes: each thread owns one vector of channels in all
 // rows of its block, so the column sums stay in registers. A block takes R rows at once to hide the latency of their sums, and
 // copies those of the next turns to shared memory meanwhile: a thread its own vectors, so that nobody waits for another.
@@ -139,8 +141,6 @@ template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
 //
 // Row y of partial (gridDim.x, 3, C): the sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
-constexpr int LAYERNORM_STAGES = 3; // turns of rows in shared memory
-
 template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
     layernorm_backward_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
                               const floatX* weight, const float* mean, const float* rstd, int N, int C, int overwrite) {
@@ -184,8 +184,8 @@ template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
         x128 d[R], x[R];
         float mu[R], s[R], sum_g[R], sum_gx[R];
         cp_async_wait_group<AHEAD - 1>();
-        copy_rows(first + AHEAD * rows_of_turn,
-                  (stage + AHEAD) % LAYERNORM_STAGES); // whose rows this thread is done with
+        // this thread is done with the rows of that stage
+        copy_rows(first + AHEAD * rows_of_turn, (stage + AHEAD) % LAYERNORM_STAGES);
         for (int r = 0; r < R; r++) {
             mu[r] = next_mu[r], s[r] = next_s[r];
             d[r] = *vector(stage, r, 0), x[r] = *vector(stage, r, 1);

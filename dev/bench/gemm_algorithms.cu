@@ -1,9 +1,9 @@
 // Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [GEMM ...], R rows of tokens in a model
-// of C channels, all of them or those named; 5 s each on an H200. Of each GEMM the library's first choice, with other tiles,
-// clusters and custom options as far as it can run them, those of its other choices among them. Each is timed for 2 ms, at the
-// clock of the moment; the fastest of these for .08 s after .06 s alone, at the power limit; the fastest of these and the first
-// choice for .25 s after .2 s. Their outputs are compared with the first choice's. A line of CSV for each of the last;
-// llmc/matmul_algorithms.h has the winners.
+// of C channels, all of them or those named; 5 s each on an H200. The candidates are the library's first choice and the same
+// with other tiles, clusters and custom options, those of its other choices among them. Three rounds, of which each keeps the
+// first choice and the fastest: all for 2 ms, at the clock of the moment; 16 for .08 s after .06 s of running, at the power
+// limit; 4 for .25 s after .2 s. The outputs of the last are compared with the first choice's, and each is a line of CSV, of
+// which llmc/matmul_algorithms.h has the winners.
 #include "llmc/matmul.cuh"
 
 #include <algorithm>
@@ -81,7 +81,7 @@ struct Search {
         candidates.push_back({algorithm, tile, cluster, custom, candidates.empty(), 0, 0});
     }
 
-    // The library's choices, and the first one changed
+    // The library's first choice, and with other tiles, clusters and custom options as far as it can run them
     void collect() {
         cublasLtMatmulPreference_t preference;
         std::vector<cublasLtMatmulHeuristicResult_t> results(LIBRARY_CHOICES);
@@ -100,7 +100,8 @@ struct Search {
             vary(matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_cluster_of_(a),
                  matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION));
         }
-        // 128 and 256 by 128 and 256, 128x160, ...; 160x192, ..., 200x128, ..., 320x128, 128x200
+        // 128x128, 128x256, 256x128, 128x160, 160x128, 192x128, 128x192, 160x192, 160x256, 168x128, 176x128, 192x192,
+        // 192x256, 200x128, 200x192, 256x192, 320x64, 320x128, 128x200
         std::set<int> tiles = {20, 23, 24, 29, 30, 31, 32, 194, 195, 197, 201, 209, 210, 212, 213, 232, 247, 248, 411};
         for (const Candidate& c : candidates) { tiles.insert(c.tile); }
         cublasLtMatmulAlgoCapGetAttribute(&plan.algorithm, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, &most_custom,
@@ -122,7 +123,7 @@ struct Search {
         return cublasLtMatmul(mm->handle, plan.desc, &alpha, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d,
                               &c.algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream) == CUBLAS_STATUS_SUCCESS;
     }
-    // Milliseconds of a call, over `seconds` after `before`; infinite where it cannot run
+    // Milliseconds of a call, over `seconds` after `before` seconds of running; infinite where it cannot run
     float time(const Candidate& c, double before, double seconds) {
         const double flops = 2.0 * gemm.shape.m * gemm.shape.n * gemm.shape.k, calls_a_second = 650e12 / flops;
         const int calls = std::max(1, (int)(seconds * calls_a_second));
@@ -138,7 +139,7 @@ struct Search {
         return ms / calls;
     }
 
-    // Times all for `seconds` after `before`, and keeps the first choice and so many of the fastest.
+    // Times each for `seconds` after `before` seconds of running, and keeps the first choice and `most` of the others.
     void choose(double before, double seconds, size_t most) {
         for (Candidate& c : candidates) { c.ms = time(c, before, seconds); }
         std::sort(candidates.begin() + 1, candidates.end(),

@@ -9,7 +9,7 @@ A CTA owns a block of 128 keys and iterates over the query blocks that see them.
   in. Only dS passes through shared memory, because dQ = dS K needs the keys of both warpgroups.
 - dQ is added to fp32 accumulators in scratch by TMA reduce-add, in the order in which CTAs took the key blocks from the
   work counter (DqChain): the same bits always, and a CTA waits only for work that was taken before its own.
-- D of a key block's own queries is computed by its consumers: dout is read once. Masked 64 x 64 scores are left out.
+- D of a key block's own queries is computed by its consumers: dout is read once. Masked 64 x 64 scores are skipped.
 Roles: two producer threads, a dQ writer thread for each of two consumer warpgroups. README.md in this folder draws them:
 timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024).
 */
@@ -41,16 +41,18 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
     static constexpr int steps_per_block = Bc / Br;          // query blocks that a key block's own 128 positions have
     static constexpr int boxes = HS / 64, box_row = 128;     // a TMA box is 64 rows of 64 channels; bytes of its rows
+    static_assert(!DELAYED_DQ || HS == 64, "dK and dV are in one stage of dS, a box each");
     // Heads whose key blocks are interleaved re-read Q and dO and update dQ accumulators, which should stay in L2: together
     // they may have so many bytes, counted as 8 for each of T * HS elements of a head. Tuned on an H200 (dev/LOG.md).
     static constexpr int group_bytes = HS == 64 ? 14 << 20 : 2 << 20;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
     struct Shared {
-        // Tiles in boxes of 64 columns, swizzled by TMA. [2]: two stages; K[n % 2] of work item n, the others of step t % 2
-        floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64];     // (Bc, HS). At the end of the block K holds dK
+        // Tiles in boxes of 64 columns, swizzled by TMA. [2]: two stages; K[n % 2] of work item n, the others of step t % 2.
+        // At the end of a key block dV is in dS, and dK in K or, with delayed_dq, in dS too.
+        floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64];     // (Bc, HS)
         floatX Q[2][boxes][Br * 64], dO[2][boxes][Br * 64]; // (Br, HS)
-        floatX dS[2][Br / 64][Bc * 64];                     // dS^T (Bc, Br). At the end it holds dV; delayed_dq: and dK
+        floatX dS[2][Br / 64][Bc * 64];                     // dS^T (Bc, Br)
         floatX O[boxes][computes_D ? Br * 64 : 0];          // (Br, HS), of the first step
         alignas(1024) float dQ[warpgroups][dq_elements]; // one dQ tile for each consumer: fp32, or the final 16-bit one
         float lse[2][Br], minus_D[2][Br];                // (Br), as statistics_row() permutes them
@@ -99,9 +101,10 @@ __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 
 
 // Dynamic persistent tile scheduler: CTAs take work items from a counter; work item -> (head, key block j).
 // Heads come in groups of group_heads (so many that their Q, dO and dQ accumulators stay in L2), whose key blocks are
-// interleaved: for every j all heads of the group. j descends and each key block begins at its own diagonal: so key block j + 1,
-// which is taken before j, reaches every query block a step or more earlier, and its dQ has been added when j needs it. Heads
-// from first_reversed_head on are one last group in which j ascends, longest first, so that all CTAs end at about the same time.
+// interleaved: for every j all heads of the group. j descends and each key block begins at its own diagonal: so key block
+// j + 1, which is taken before j, reaches every query block a step or more earlier, and its dQ has been added when j needs it.
+// Heads from first_reversed_head on are one last group in which j ascends, longest first, so that all CTAs end at about the
+// same time.
 struct KeyBlock {
     int head, j;
     bool reversed; // j ascends from item to item, and query blocks are visited from the last to the diagonal
@@ -231,8 +234,9 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
 }
 
 // The dQ writer thread of consumer w: adds its dQ tiles to the accumulators in scratch, or stores the complete ones to dqkv;
-// at the end of a key block it stores w's rows of dK and dV. Keeps CTAs in the order of the chain: a contribution is written
-// once dq_counts says that those before it have been, and released by a count of one more.
+// at the end of a key block, or before its last dQ where that is delayed, it stores w's rows of dK and dV. Keeps CTAs in the
+// order of the chain: a contribution is written once dq_counts says that those before it have been, and released by a count of
+// one more.
 template <class C> __device__ inline void write_dq(typename C::Shared& s, const CUtensorMap* dqkv,
                                                    const BackwardProblem& p, const BackwardScratch& scratch, int w) {
     const uint32_t dQ = shared_address(s.dQ[w]);
@@ -367,7 +371,7 @@ template <class C> struct BackwardConsumer {
     }
 
     // The scores of consumer 1's keys with the first 64 queries of the key block are above the diagonal: with HS = 64 half of
-    // its first step, with HS = 128 all of it. `skip` leaves them out.
+    // its first step, with HS = 128 all of it. `skip` is for them.
 
     // Issues x (64, Br) = A B^T, or x += A B^T: the warpgroup's 64 rows of A (Bc, HS), which is K or V; B (Br, HS), Q or dO.
     template <bool accumulate, bool skip> __device__ void issue_transposed(Scores& x, const void* A, const void* B) {

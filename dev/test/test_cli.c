@@ -1,6 +1,6 @@
 /*
-llmc/cli.h, trainer_flags.h: every flag of the table, by each of its names, with values that fit and values that do not. As it stands the
-program tests the CPU trainer's command line; test_cli_gpu.c makes it the GPU trainer's.
+llmc/cli.h, trainer_flags.h: every flag of the table, by each of its names, with values that fit and values that do not. As it
+stands the program tests the CPU trainer's command line; test_cli_gpu.c makes it the GPU trainer's.
 */
 #include "llmc/trainer_flags.h"
 

@@ -1,7 +1,8 @@
 /*
 The GPU trainer with every pair of attention variants that can train in its precision, forward and backward, and with every
 variant of the matmul groups, on the committed dumps: logits, loss and gradients are PyTorch's, and a second pass gives the same
-bits; of GEMMs with their neighbours so does every recompute setting. See dev/test/reference_test.h.
+bits; of GEMMs with their neighbours so does every recompute setting. And a run's identity names the variants of its GEMMs. See
+dev/test/reference_test.h.
 */
 #define ATTENTION_ALL
 #define MATMUL_ALL
@@ -52,17 +53,17 @@ static void check_pairs(const char* dump) {
     free(params);
 }
 
-// A run's identity names every GEMM that another variant than the library's baseline serves, and the baseline for none.
+// A run's identity names every GEMM that another variant than the library's baseline serves, and the baseline for none: at one
+// sequence of 64 tokens, where no rule of matmul_choice.h names another.
 static void check_names(const char* variant, const char* expected) {
     const GPT2Config config = {1024, 50257, 50304, 12, 12, 768};
     char text[sizeof(((GPT2Numerics*)NULL)->gemm)];
     matmul_force(variant);
-    gpt2_describe_gemms(text, sizeof(text), 90, config, gpt2_default_settings(), 1,
-                        64); // what no rule serves otherwise
+    gpt2_describe_gemms(text, sizeof(text), 90, config, gpt2_default_settings(), 1, 64);
     matmul_force(nullptr);
     const bool same = strcmp(text, expected) == 0;
     same ? reference_passed++ : reference_failed++;
-    if (!same) { printf("GEMMs of %s are told as \"%s\", not \"%s\"\n", variant, text, expected); }
+    if (!same) { printf("the GEMMs of %s are named \"%s\", not \"%s\"\n", variant, text, expected); }
 }
 
 int main(void) {
