@@ -633,9 +633,8 @@ template <class C> struct BackwardConsumer {
                 Scores dP;
                 pingpong_sync();
                 if constexpr (C::delayed_dq) {
-                    if (t > 0) { // first dQ of step t - 1, finished while dV and dK run
-                        const bool here =
-                            offset != first; // or it is of the work item before, and the last use of its K
+                    if (t > 0) {                           // first dQ of step t - 1, finished while dV and dK run
+                        const bool here = offset != first; // else of the work item before, and the last use of its K
                         float dQ[32];
                         issue_dQ(dQ, t - 1, here ? n : n - 1);
                         issue_gradients(S);
@@ -691,7 +690,9 @@ template <class C> struct BackwardConsumer {
                 wgmma_wait_group<0>();
                 finish_gradients(); // t++
                 last_chain = chain(offset);
-                s.dS_empty[t % 2].wait((t - 2) / 2 % 2); // the other consumer, too, has done with dS of step t - 2
+                // The other consumer, too, has done with dS of step t - 2. At t = 1 that wraps to parity 1, which a new barrier
+                // passes at once.
+                s.dS_empty[t % 2].wait((t - 2) / 2 % 2);
                 const uint32_t rows = w * 64 * C::box_row;
                 store_tile(shared_address(s.dS[t % 2][0]) + rows, Bc * C::box_row, dV, 1);
                 store_tile(shared_address(s.dS[t % 2][1]) + rows, Bc * C::box_row, dK, C::scale);

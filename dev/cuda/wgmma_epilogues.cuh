@@ -149,6 +149,7 @@ template <class F> struct Elementwise {
         constexpr int columns = chunk_columns(2 * N), row_bytes = columns * sizeof(Element);
         constexpr int chunks = 2 * N / columns, chunk_bytes = BLOCK_ROWS * row_bytes;
         static_assert(!column_sums || columns == 64, "reduce_columns() takes a chunk of 64 columns");
+        static_assert(!column_sums || row_blocks * chunks % sum_buffers == 0, "a tile begins with the other buffer");
         const int t = tile.thread, base = matrix_base(t, row_bytes);
         uint32_t bias[N / 4] = {}; // of the thread's pairs of columns
         const int column = tile.column + fragment_column(t, 0);
