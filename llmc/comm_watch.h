@@ -8,6 +8,8 @@ Silence (SIGSTOP, a dead machine) and a connection that closes are faults of tha
 #ifndef LLMC_COMM_WATCH_H
 #define LLMC_COMM_WATCH_H
 
+#include <math.h>
+
 #include "comm_state.h"
 #include "temporary_files.h"
 
@@ -32,7 +34,7 @@ static inline int comm_hear_(Comm* c, CommPeer* peer) {
     }
 }
 
-static inline void comm_watch_peer_(Comm* c, int rank) {
+static inline void comm_watch_peer_(Comm* c, int rank, double now) {
     CommPeer* peer = &c->peers[rank];
     char text[COMM_TEXT_BYTES];
     if (peer->fd[COMM_CONTROL] < 0 || peer->ended) { return; }
@@ -40,7 +42,7 @@ static inline void comm_watch_peer_(Comm* c, int rank) {
         snprintf(text, sizeof(text), "rank %d has ended without a word: its connection closed", rank);
         comm_record_(c, 0, text);
     }
-    double silence = wall_seconds() - peer->heard;
+    double silence = now - peer->heard;
     if (silence > c->silence) {
         snprintf(text, sizeof(text), "rank %d has been silent for %.0f s: it was stopped, or its machine is gone", rank,
                  silence);
@@ -109,8 +111,11 @@ static inline void* comm_watch_(void* comm) {
             return NULL;
         }
         for (int i = 0; i < c->size; i++) {
-            if (now - before > interval) { c->peers[i].heard += now - before; } // this process itself was stopped
-            comm_watch_peer_(c, i);
+            CommPeer* peer = &c->peers[i];
+            if (now - before > interval) { // this process itself was stopped
+                peer->heard = fmin(peer->heard + now - before, now);
+            }
+            comm_watch_peer_(c, i, now);
         }
         before = now;
         poll(NULL, 0, 20);

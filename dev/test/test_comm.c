@@ -2,6 +2,20 @@
 llmc/comm.h: processes exchange blocks, and end together, whatever happens to one of them: each ends in time, with one line
 that names the rank and the cause. Also built with -fsanitize=thread (make check-tsan-test_comm).
 */
+#include <errno.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+// recv(), behind which the watching thread stops its process once, where a test has asked for it
+static int stop_behind_recv;
+static ssize_t recv_and_stop(int fd, void* data, size_t bytes, int flags) {
+    ssize_t n = recv(fd, data, bytes, flags);
+    int code = errno;
+    if (flags == MSG_DONTWAIT && __atomic_exchange_n(&stop_behind_recv, 0, __ATOMIC_ACQ_REL)) { raise(SIGSTOP); }
+    errno = code;
+    return n;
+}
+#define recv recv_and_stop
 #include "comm_processes.h"
 
 #include "llmc/atomic_file.h"
@@ -434,6 +448,23 @@ static void stopped_together_is_no_fault(void) {
     CHECK(all_ended_well(3));
 }
 
+// The same where the watching thread is between a look at its clock and one at what has been heard.
+static void pauses_at_once(Comm* c) {
+    for (int i = 0; i < 40; i++) {
+        check(comm_barrier(c));
+        if (i == 10) { __atomic_store_n(&stop_behind_recv, 1, __ATOMIC_RELEASE); }
+        poll(NULL, 0, 20);
+    }
+}
+static void stopped_while_listening_is_no_fault(void) {
+    begin(3, pauses_at_once, later);
+    for (int i = 0; i < 3; i++) { waitpid(processes[i].pid, NULL, WUNTRACED); }
+    poll(NULL, 0, 3000);
+    for (int i = 0; i < 3; i++) { kill(processes[i].pid, SIGCONT); }
+    finish(3);
+    CHECK(all_ended_well(3));
+}
+
 static void a_process_alone_needs_none_of_it(void) {
     Comm* c = (Comm*)(void*)&started;
     CommSettings s = settings_of(0, 1);
@@ -456,5 +487,6 @@ int main(void) {
     silence_is_a_fault();
     who_hangs_is_ended();
     stopped_together_is_no_fault();
+    stopped_while_listening_is_no_fault();
     return unit_end();
 }
