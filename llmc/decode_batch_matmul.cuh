@@ -1,13 +1,13 @@
 /*
-The linear layers of decoding for more than 16 rows, on sm_90 in 16 bit: the sums of decode_matmul.cuh in the same order, so
-the same bits, with a shorter way from the kernel before to the result.
+The linear layers of decoding for more than 16 rows, in 16 bit from sm_90 on: the sums of decode_matmul.cuh in the same order,
+so the same bits, with a shorter way from the kernel before to the result. Also the launcher for any number of rows.
 
 A CTA has 16 MT rows of inp and some tiles of 8 columns of out; a warp multiplies a segment of C. Its part of inp goes from L2
 straight into registers, as MMA operands. Its part of W waits in shared memory, of which a lane writes (cp.async) and reads its
-own 16 bytes, so that nobody waits for a barrier, and is asked for before the kernel waits for the one that computes inp. A round
-is G tiles; the segments' sums of all of them are added through shared memory at once.
+own 16 bytes, so that nobody waits for a barrier, and is asked for before the kernel waits for the one that computes inp. A
+round is G tiles; the segments' sums of all of them are added through shared memory at once.
 - MT = 2: one round. The sums take the place of the warp's W, so that the next kernel's CTA finds room beside this one.
-- MT = 4: rounds follow each other, with W of some of them on the way: for many rows or columns.
+- MT = 4: rounds follow each other, with W of some of them on the way: for many rows or columns. Up to 211 KB of shared memory.
 
 The splits of a C that has several are a cluster: each CTA stores its sums in the shared memory of the one that adds them.
 */
@@ -16,7 +16,8 @@ The splits of a C that has several are a cluster: each CTA stores its sums in th
 
 #include "decode_matmul.cuh"
 
-constexpr int BATCH_MIN_ROWS = 17;  // of inp: for fewer, one tile of decode_matmul.cuh
+// Rows of inp, which is normalised before; fewer are one tile of decode_matmul.cuh
+constexpr int BATCH_MIN_ROWS = DECODE_NORM_ROWS + 1;
 constexpr int BATCH_MAX_CHUNKS = 4; // of a segment
 
 // How a layer is cut: row tiles, groups of `tiles` tiles of columns, and splits
@@ -303,10 +304,10 @@ static inline BatchTiling batch_tiling(LaunchGpu gpu, const DecodeLinear& p) {
     return t.blocks <= 4 * (unsigned)gpu.sms ? t : batch_tiling_of<4>(gpu, p, INT_MAX);
 }
 
-// Whether the kernels here serve a layer
+// Whether the kernels here serve a layer: their shared memory fits sm_90's 227 KB, not always the 99 KB of sm_120
 static inline bool decode_batch_serves(LaunchGpu gpu, const DecodeLinear& p) {
     return gpu.dependent && p.M >= BATCH_MIN_ROWS && p.C % DECODE_CHUNK == 0 && batch_chunks(p.C) <= BATCH_MAX_CHUNKS &&
-           p.stride % 2 == 0 && (p.bias == NULL || p.OC % 2 == 0);
+           p.stride % 2 == 0 && (p.bias == NULL || p.OC % 2 == 0) && batch_tiling(gpu, p).shared <= gpu.shared_limit;
 }
 #endif // !PRECISION_FP32
 

@@ -1,10 +1,12 @@
-// How linear layers of decoding are cut (llmc/decode_matmul.cuh, decode_batch_matmul.cuh): every chunk of every sum belongs to one
-// segment, whose warp and CTA depend on the tiling, but whose place in the sum does not; tiles cover the output and fit the shared
-// memory. Needs no GPU.
+// How linear layers of decoding are cut (llmc/decode_matmul.cuh, decode_batch_matmul.cuh): every chunk of every sum belongs to
+// one segment, whose warp and CTA depend on the tiling, but whose place in the sum does not; tiles cover the output and fit the
+// shared memory. Needs no GPU.
 #include "llmc/decode_batch_matmul.cuh"
 #include "llmc/decode_sampler.cuh"
 
 #include "unit.h"
+
+constexpr size_t HOPPER_SHARED = 227 * 1024; // bytes of a thread block: every tiling of decode_batch_matmul.cuh fits
 
 // Segments follow each other, cover all chunks, and none is empty where there are several splits.
 static void segments_cover(int C) {
@@ -49,7 +51,8 @@ static void batch_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
     DecodeLinear p = {};
     p.M = M, p.C = C, p.OC = OC, p.stride = OC;
     if (!decode_batch_serves(gpu, p)) {
-        CHECK(!gpu.dependent || M < BATCH_MIN_ROWS || OC % 2 != 0 || C > 8 * 800);
+        bool fits = gpu.shared_limit >= HOPPER_SHARED || batch_tiling(gpu, p).shared <= gpu.shared_limit;
+        CHECK(!gpu.dependent || M < BATCH_MIN_ROWS || OC % 2 != 0 || C > 8 * 800 || !fits);
         return;
     }
     BatchTiling t = batch_tiling(gpu, p);
@@ -89,7 +92,9 @@ static void keys_are_ordered(void) {
 }
 
 int main(void) {
-    const LaunchGpu gpus[] = {{1, 227 * 1024, 132}, {1, 227 * 1024, 16}, {0, 163 * 1024, 108}, {0, 99 * 1024, 84}};
+    // sm_90, a part of it, sm_120, sm_80, sm_86
+    const LaunchGpu gpus[] = {
+        {1, HOPPER_SHARED, 132}, {1, HOPPER_SHARED, 16}, {1, 99 * 1024, 170}, {0, 163 * 1024, 108}, {0, 99 * 1024, 84}};
     for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
     for (LaunchGpu gpu : gpus) {
         for (int M : {1, 2, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
