@@ -3,7 +3,8 @@ From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's;
 its sequences, is below: llmc/gpt2_decoder.h says what each of its functions does. The program is generate_main in
 llmc/generate.h, which the CPU shares.
 
-A step, for one token of every active sequence, is a CUDA graph of 5 kernels a layer, the head, and before them the sampler:
+A step, for one token of every active sequence, is a CUDA graph of 5 kernels a layer (7 for more than 16 sequences, whose
+LayerNorms have their own), the head, and before them the sampler:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
 Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). Of few sequences all that
 follows the sampler is one kernel (decode_step.cuh), with the same bits; it samples, too, where all that take part are greedy.

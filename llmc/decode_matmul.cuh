@@ -1,16 +1,16 @@
 /*
-The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for M rows that are few, as fast as W can be read. On sm_90
-in 16 bit decode_batch_matmul.cuh, which has the launcher for all, serves more than 16 rows.
+The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for M rows that are few, as fast as W can be read. From sm_90
+on, in 16 bit, decode_batch_matmul.cuh serves more than 16 rows; it has the launcher for all.
 
-A warp multiplies 8 NT rows of W, the n8 operand of mma.sync m16n8k16, with 16 MT rows of inp, the m16 operand. Lane (r, q) loads 16
-bytes of row r of W, straight into registers, where they are elements 8q .. 8q+7 of a chunk of 32: the sum over k may take them in
-any order if both operands do. So a load of W is two MMAs' operand, and DEPTH loads a lane are in flight, the first of them before
-the kernel waits for the one that computes inp.
+A warp multiplies 8 NT rows of W, the n8 operand of mma.sync m16n8k16, with 16 MT rows of inp, the m16 operand. Lane (r, q)
+loads 16 bytes of row r of W, straight into registers, where they are elements 8q .. 8q+7 of a chunk of 32: the sum over k may
+take them in any order if both operands do. So a load of W is two MMAs' operand, and DEPTH loads a lane are in flight, the first
+of them before the kernel waits for the one that computes inp.
 
-The order of a sum depends on C alone. C is cut into 8 P segments, P = decode_splits(C); a segment is one warp's and adds chunk by
-chunk; the 8 segments of a split are added in order, then the P splits. A CTA has all splits or, for many rows, one, and the P CTAs
-of a cluster add theirs through distributed shared memory. So a row's bits do not depend on M, or on the tiles. In fp32 the same
-with fused multiply-adds.
+The order of a sum depends on C alone. C is cut into 8 P segments, P = decode_splits(C); a segment is one warp's and adds chunk
+by chunk; the 8 segments of a split are added in order, then the P splits. A CTA has all splits or, for many rows, one, and the
+P CTAs of a cluster add theirs through distributed shared memory. So a row's bits do not depend on M, or on the tiles. In fp32
+the same with fused multiply-adds.
 */
 #ifndef LLMC_DECODE_MATMUL_CUH
 #define LLMC_DECODE_MATMUL_CUH
@@ -45,7 +45,7 @@ struct DecodeLinear {
     const int* positions;                  // (M): rows where it is negative are not written; or NULL
     int M, C, OC, stride;                  // C a multiple of 32
     DecodeEpilogue epilogue;
-    int next_reads_early; // 1: the next kernel reads before its wait, what is older than the kernel that this one waits for
+    int next_reads_early; // 1: before its wait the next kernel reads what older ones than this wrote: let it start after ours
 };
 
 // ----------------------------------------------------------------------------
@@ -73,8 +73,8 @@ struct DecodeTiling {
     unsigned blocks;
 };
 
-// Rows of the input in shared memory: (chunks of the CTA, these, 32). In wide tiles a constant, so that addresses are; what no row of
-// inp is copied to is multiplied, too, and thrown away.
+// Rows of the input in shared memory: (chunks of the CTA, these, 32). In wide tiles a constant, so that addresses are; what no
+// row of inp is copied to is multiplied, too, and thrown away.
 __host__ __device__ inline int decode_input_rows(int MT, int rows) { return MT == 1 ? rows : 16 * MT; }
 // Sums of the segments: (segments of the CTA, rows, 8 NT). Where each warp has one segment, they take the place of the input.
 __host__ __device__ inline size_t decode_shared_input(int C, int splits, int clustered, int rows) {
@@ -116,8 +116,8 @@ static inline DecodeTiling decode_tiling(LaunchGpu gpu, int M, int C, int OC, in
 }
 
 // ----------------------------------------------------------------------------
-// A warp's part: acc (rows 16 MT, columns 8 NT) += chunk of inp (rows, 32) * chunk of W (8 NT, 32)^T. Lane (r, q) has rows r and
-// r+8 of each 16, and columns 2q and 2q+1 of each 8. Rows behind the last one are multiplied, too, and not stored.
+// A warp's part: acc (rows 16 MT, columns 8 NT) += chunk of inp (rows, 32) * chunk of W (8 NT, 32)^T. Lane (r, q) has rows r
+// and r+8 of each 16, and columns 2q and 2q+1 of each 8. Rows behind the last one are multiplied, too, and not stored.
 
 template <int MT, int NT> struct DecodeSums {
     float d[MT][NT][4];
@@ -325,8 +325,8 @@ template <int MT, int NT> __device__ inline void decode_finish_cluster(const Dec
 #endif
 }
 
-// The warp's chunks begin .. end-1, of segments first .. first+count-1. Where these are several, each goes to sums (segments of the
-// CTA, rows, 8 NT) as it ends; one stays in acc.
+// The warp's chunks begin .. end-1, of segments first .. first+count-1. Where these are several, each goes to sums (segments of
+// the CTA, rows, 8 NT) as it ends; one stays in acc.
 template <int MT, int NT>
 __device__ inline void decode_multiply(DecodeSums<MT, NT>& acc, DecodeWeights<MT, NT>& weights, float* sums,
                                        const floatX* input, const DecodeLinear& p, const DecodePart& part, int first,

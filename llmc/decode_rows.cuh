@@ -47,8 +47,8 @@ __device__ inline x128 decode_row_normalised(const x128& v, float mean, float rs
 }
 
 // y = (x - mean) * rstd * weight + bias of one row (C), by a warp. staged: where the row stands meanwhile, chunk by chunk of
-// 32 columns, `stride` elements from one to the next; out: the same, of the result; it may be staged. A lane adds its vectors of
-// 16 bytes one after the other, each in pairs.
+// 32 columns, `stride` elements from one to the next; out: the same, of the result; it may be staged. A lane adds its vectors
+// of 16 bytes one after the other, each in pairs.
 __device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* staged, size_t stride, const floatX* x,
                                      const floatX* weight, const floatX* bias, int C, int lane) {
     constexpr int K = x128::size;
@@ -94,7 +94,7 @@ __device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* w
 
 // ----------------------------------------------------------------------------
 
-// One warp per row, which is in its registers: VECTORS a lane at most, or 0 for rows that are longer
+// One warp per row, which is in its registers: VECTORS of 16 bytes a lane at most, or 0 for longer rows, in shared memory
 template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
     decode_layernorm_kernel(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int N, int C) {
     extern __shared__ int4 decode_norm_rows[];
@@ -185,7 +185,8 @@ static inline void prompt_cache(LaunchGpu gpu, floatX* k_cache, floatX* v_cache,
     launch_dependent(gpu, prompt_cache_kernel, (unsigned)N, 128, 0, 1, stream, k_cache, v_cache, qkv, rows, T, NH, HS);
 }
 
-// Slot b takes part in what follows if a prompt ends in it: x (B,C) has the prompt's last row, positions (B) its position, else -1.
+// Slot b takes part in what follows if a prompt ends in it: x (B,C) has the prompt's last row, positions (B) its position, else
+// -1.
 __global__ void prompt_last_kernel(floatX* x, int* positions, const floatX* inp, const int* last, const PromptRow* rows,
                                    int C) {
     launch_dependents();

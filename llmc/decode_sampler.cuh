@@ -1,10 +1,11 @@
 /*
-Sampling on the GPU: what sample_token of sampler.h defines, one thread block for each sequence, so that a step of the decoder is one
-CUDA graph. The penalty, the temperature and the weights are computed by the same operations; thresholds are found by bisection on
-the bits of the floats, which are ordered as these are: counts are exact, and sums are in fp64, in a fixed order.
+Sampling on the GPU: what sample_token of sampler.h defines, one thread block for each sequence, so that a step of the decoder
+is one CUDA graph. The penalty, the temperature and the weights are computed by the same operations; thresholds are found by
+bisection on the bits of the floats, which are ordered as these are: counts are exact, and sums are in fp64, in a fixed order.
 
-The kernel begins a step: it samples the token of every active sequence, tells the host by a word of page-locked memory, and embeds the
-token for the layers that follow. decode_feed does the same with a token that is given.
+The kernel begins a step: it samples the token of every active sequence, tells the host by a word of page-locked memory, and
+embeds the token for the layers that follow. decode_feed_kernel does the same with a token that is given. Where all are greedy,
+a step in one kernel (dev/cuda/decode_step.cuh) samples by itself, from logit_key.
 */
 #ifndef LLMC_DECODE_SAMPLER_CUH
 #define LLMC_DECODE_SAMPLER_CUH
@@ -80,7 +81,7 @@ __host__ __device__ inline unsigned sample_key(float x) {
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// Keys of which the largest is that of the token that sample_argmax finds
+// Keys of which the largest is that of the token that sample_argmax finds, among V of them; 0 is below all keys.
 __host__ __device__ inline unsigned long long logit_key(float y, int token) {
     y += 0.0f; // -0 becomes 0
     return (unsigned long long)(y == y ? sample_key(y) : 0) << 32 | (0xffffffffu - (unsigned)token);
@@ -89,7 +90,8 @@ __host__ __device__ inline int token_of_key(unsigned long long key, int V) {
     return key >> 32 == 0 ? V - 1 : (int)(0xffffffffu - (unsigned)key);
 }
 
-// The largest threshold in [low, high) for which `reached` still holds; it holds for `low`, and not for `high`. All threads ask.
+// The largest threshold in [low, high) for which `reached` still holds; it holds for `low`, and not for `high`. All threads
+// ask.
 template <class Reached> __device__ inline unsigned sample_bisect(unsigned low, unsigned high, const Reached& reached) {
     while (high - low > 1) {
         unsigned middle = low + (high - low) / 2;
@@ -195,8 +197,8 @@ __device__ inline double sample_nucleus(SampleShared& s, float* x, int V, double
     return sample_block_sum(s, sum);
 }
 
-// The first index at which the cumulated weights x (V) exceed `point`. Warp w has a range of indices; the warp in whose range the
-// point is looks for it.
+// The first index at which the cumulated weights x (V) exceed `point`. Warp w has a range of indices; the warp in whose range
+// the point is looks for it.
 __device__ inline int sample_draw(SampleShared& s, const float* x, int V, double point) {
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, found = -1;
     int range = CEIL_DIV(CEIL_DIV(V, SAMPLE_WARPS), WARP_SIZE) * WARP_SIZE, begin = warp * range;

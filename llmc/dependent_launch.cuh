@@ -1,7 +1,7 @@
 /*
 Programmatic dependent launch (PTX ISA, "griddepcontrol"): a kernel of the stream starts while the one before it still runs, and
 waits for its results where it needs them. What comes before wait_for_previous() may read only what no kernel of the chain
-writes: weights.
+writes: weights; or, if the kernel before calls launch_dependents() after its own wait, what was written before that one.
 
     __global__ void kernel(...) {
         launch_dependents();       // the next kernel may start as soon as all thread blocks of this one have

@@ -1,8 +1,8 @@
 /*
 The contract of attention's third direction, decode: one new token of each sequence, against the keys and values kept.
 
-A variant attention_decode_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each configuration, and the
-table `decode_configs`, best first for each head size. decode.cuh names the variant that serves. The file ends with
+A variant attention_decode_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each configuration, and
+the table `decode_configs`, best first for each head size. decode.cuh names the variant that serves. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "decode_bench.h"
@@ -27,20 +27,20 @@ table `decode_configs`, best first for each head size. decode.cuh names the vari
 //
 // The new token's k and v are stored at position lengths[b], and its q attends to all lengths[b] + 1 tokens:
 //     out = sum_j P_j v_j,  P_j = exp(s_j) / sum_i exp(s_i),  s_j = q.k_j / sqrt(HS),  j <= lengths[b].
-// A sequence with lengths[b] < 0 takes no part: nothing of it is read or written. Nothing else is written either, and what stands
-// in the cache behind the new token may be anything.
+// A sequence with lengths[b] < 0 takes no part: nothing of it is read or written. Nothing else is written either, and what
+// stands in the cache behind the new token may be anything.
 //
-// Where kernels are dependent launches (llmc/dependent_launch.cuh), lengths and the rows before the new one are read before qkv is
-// waited for: the kernel that writes qkv must let this one start no earlier than it has itself waited for what wrote them.
+// Where kernels are dependent launches (llmc/dependent_launch.cuh), lengths and the rows before the new one may be read before
+// qkv is waited for: the kernel that writes qkv must not let this one start before it has itself waited for what wrote them.
 //
-// max_length <= T bounds lengths[b] + 1 in this launch. The grid depends on B, NH and max_length alone, so that a CUDA graph can be
-// replayed while the lengths grow up to that bound; a small bound saves thread blocks that have nothing to do.
+// max_length <= T bounds lengths[b] + 1 in this launch. The grid depends on B, NH, max_length and the GPU alone, so that a CUDA
+// graph can be replayed while the lengths grow up to that bound; a small bound saves work that finds nothing to do.
 //
 // The bits of out's row b depend on q, the keys, the values and the length of that row alone: not on B, T, max_length, what the
 // other rows are, or when thread blocks run.
 //
-// Scratch begins with a counter for each of the B*NH heads (unsigned), 0 before the first launch; every launch leaves them 0. The rest
-// of it may hold anything. One scratch serves launches of one shape (B,T,NH,HS), one after the other.
+// Scratch begins with a counter for each of the B*NH heads (unsigned), 0 before the first launch; every launch leaves them 0.
+// The rest of it may hold anything. One scratch serves launches of one shape (B,T,NH,HS), one after the other.
 //
 // attention_decode_unsupported() says which sizes are served; HS is 32, 64, 96 or 128. Finite inputs give finite outputs, with
 // scores up to 1e4 in magnitude too. A launcher allocates nothing, synchronises nothing, keeps no state and records errors as
@@ -63,7 +63,7 @@ static inline const char* attention_decode_unsupported(int B, int T, int NH, int
     if (B < 1 || T < 1 || NH < 1) { return "batch, cache length and number of heads must be at least 1"; }
     if (HS != 32 && HS != 64 && HS != 96 && HS != 128) { return "the head size must be 32, 64, 96 or 128"; }
     if (max_length < 1 || max_length > T) { return "max_length must be at least 1 and at most the cache length"; }
-    // Heads and sequences are the second and third dimension of a grid.
+    // A variant's grid may have sequences, or heads, as its second or third dimension.
     if (B > 65535 || NH > 65535) { return "batch and number of heads must be at most 65535"; }
     // Positions are rounded up to whole chunks with an int.
     if (T > 1 << 30) { return "the cache length must be at most 2^30"; }

@@ -2,14 +2,14 @@
 Split-K decode (Flash-Decoding, Dao et al. 2023): the cache of a head is cut into chunks of a constant number of keys, and the
 last CTA of a head to finish combines their results in the order of the chunks, so that no second launch is needed.
 
-Against naive: B*NH heads alone do not fill a GPU, chunks do; and CTAs are persistent, with K and V of the next chunk, 64 KB,
-always on the way (cp.async), the first ones before qkv is waited for. `lanes` lanes share a key, each with 16-byte vectors of
-its channels, and a warp's load covers 32/lanes keys that follow each other in memory; a lane reads what it has copied itself.
+Against naive: B*NH heads alone do not fill a GPU, chunks do; and CTAs are persistent, with K and V of the next chunk, up to 64
+KB, always on the way (cp.async), the first ones before qkv is waited for. `lanes` lanes share a key, each with 16-byte vectors
+of its channels; a warp's load covers 32/lanes keys that follow each other in memory; a lane reads what it has copied itself.
 - Scores: each lane multiplies its channels, and the lanes of a key add by shuffles. A warp has its own maximum m, sum l and O.
 - The new token, which is stored on the way, is a row of its own behind those of the warps of its chunk.
-- These rows (m, l, O) are merged through shared memory. A head of one chunk is done then. Of several, every chunk's (m, l, O) goes
-  to scratch, and the CTA whose arrival on the head's counter is the last merges them. The counter wraps to 0 by itself.
-Which keys are added in which order depends on the length alone: the bits do, too.
+- These rows (m, l, O) are merged through shared memory. A head of one chunk is done then. Of several, every chunk's (m, l, O)
+  goes to scratch, and the CTA whose arrival on the head's counter is the last merges them. The counter wraps to 0 by itself.
+Which keys are added in which order depends on the length alone: so the bits do not depend on B, T or the GPU's SMs.
 */
 #ifndef ATTENTION_DECODE_SPLIT_CU
 #define ATTENTION_DECODE_SPLIT_CU
@@ -114,7 +114,7 @@ __device__ inline void to_floats(float (&x)[x128::size], const Words& v) {
 }
 #endif
 
-// The lane's vectors of the chunk's rows (T,HS) before position `length`; zeros from there on
+// The lane's vectors of the chunk's rows (T,HS) before position `length`, to registers; zeros from there on
 template <class C> __device__ inline void load_rows(Words (&words)[C::steps][C::vectors], const floatX* rows, int c,
                                                     int warp, int lane, int length) {
     rows += (int64_t)C::key(c, warp, lane, 0) * C::HS + C::channel(lane, 0);
@@ -148,7 +148,7 @@ template <class C> __device__ inline float max_of_keys(float x) {
     return x;
 }
 
-// Keys and values of a lane that wait in registers
+// attend_rows' view of a chunk's keys and values: here a lane's registers (decode_step.cuh), below a ring in shared memory
 template <class C> struct RegisterRows {
     const Words (&K)[C::steps][C::vectors];
     const Words (&V)[C::steps][C::vectors];
@@ -340,7 +340,7 @@ template <class C> struct Ring {
     __device__ void ask_values(const Item<C>& item) const { ask(v_cache, item, slots); }
 };
 
-// attend_rows' view of it
+// attend_rows' view of the ring: the chunk `now` is read, and `next` asked for behind it
 template <class C> struct RingRows {
     const Ring<C>& ring;
     const Item<C>&now, &next;
@@ -364,7 +364,7 @@ template <class C> __host__ __device__ constexpr int shared_front() {
 }
 template <class C> constexpr int shared_bytes() { return shared_front<C>() + Ring<C>::bytes; }
 
-// What of qkv a thread needs of a chunk
+// What a thread needs of qkv for a chunk
 template <class C> struct Query {
     Words q[C::vectors];
     NewToken<C> token; // by the last warp, which has the fewest keys, where the chunk is the last one

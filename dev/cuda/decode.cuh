@@ -5,7 +5,7 @@ attention_decode.h's; what is raced in dev/cuda is what generates here.
     make generate_gpt2cu ATTENTION_DECODE=naive      builds with this variant, by name
 
 The choice depends on precision and head size, never on B, T or max_length: another configuration adds in another order, and a
-sequence's bits must not depend on what else is in the batch. Every configuration runs on every GPU.
+sequence's bits must not depend on what else is in the batch. What serves fits the shared memory of every GPU from sm_80 on.
 
 Launchers record errors and return (llmc/status.h): a head size that nothing serves, tensors out of line, a failed launch.
 */

@@ -1,10 +1,10 @@
 /*
-A step of the decoder in one kernel, for a few sequences: all layers of one token each, and the head. sm_90a, 16 bit.
+A step of the decoder in one kernel, for a few sequences: one token of each through all layers and the head. sm_90a, bf16.
 
 One CTA on each SM, all at once. A producer warp copies the CTA's rows of every matrix, in the order of use, by TMA into a ring
 of slots (full, empty): it waits for no activation; another brings biases and LayerNorm's weights. Eight warps multiply, each
 its segments of all rows (decode_matmul.cuh), and attend (attention_decode_split.cu): the same sums in the same order and bits.
-A step takes what instructions stand between an input and its output: all else a warp does before it waits for the input.
+The time of a step is that of the instructions between an input and its output: all else a warp does before it waits for one.
 
 CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
 no fence, no flag beside the data (as NCCL's LL protocol). Each of these begins when all of the one before it is there:
@@ -81,10 +81,11 @@ using hopper::shared_address;
 constexpr int WARPS = DECODE_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + hopper::WARPGROUP_SIZE;
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 constexpr int MAX_SLOTS = 32; // of the ring
-constexpr int MIN_SLOTS = 4;
 constexpr int CONSUMER_BARRIER = 1;
 constexpr int SUMS_BYTES = 8192; // of a group of tiles: 128 pairs of outputs; or those of one tile
-constexpr int SLOTS_AT_ONCE = 4; // of one split
+// Slots that a warp holds in registers where a sum over C has one split; half of them where it has two
+constexpr int SLOTS_AT_ONCE = 4;
+constexpr int MIN_SLOTS = SLOTS_AT_ONCE; // of the ring
 constexpr int READ_BEHIND = 256; // bytes behind the ring: of a segment with fewer chunks, what follows is read, too
 constexpr int COPIES = 4;        // of every word
 // Vectors of a row, of up to 800 S columns, that a lane adds up
@@ -208,6 +209,7 @@ struct Cursor {
     }
 };
 
+// The weights, by a warp: fills the slots in the order of use.
 template <class Tiles> __device__ inline void produce(const Step& p, int lane) {
     Place at = {};
     int row = p.C * (int)sizeof(floatX);
@@ -226,8 +228,8 @@ template <class Tiles> __device__ inline void produce(const Step& p, int lane) {
     }
 }
 
-// The chunks c of heads h of sequences b that a CTA attends to: of every head the first ones first, from the CTA on that has
-// fewest tiles of attproj
+// The chunks c of heads h of sequences b that a CTA attends to, of every head the first ones first. They begin with the first
+// CTA that has one tile of attproj fewer.
 struct Chunk {
     int head, b, h, c;
 
@@ -282,6 +284,7 @@ template <class Tiles> __device__ inline void produce_parameters(const Step& p, 
         }
         if (l == 0) { wait_for_previous(); }
         for (Chunk chunk(p); l < p.L && chunk.more(p); chunk.advance(p)) {
+            // the length of the step before where this one samples: one key fewer is brought
             int length = p.positions[chunk.b], first = chunk.c * Tiles::chunk, keys = min(length - first, Tiles::chunk);
             const floatX* k = keys_of<Tiles>(p, l, chunk.b, chunk.h) + (size_t)first * Tiles::HS;
             if (keys > 0 && lane < 2) {
@@ -493,6 +496,7 @@ template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const 
     return x;
 }
 
+// A pair of outputs, rounded where the training's forward pass rounds: to the words of the stage's output, or to logits
 template <class Tiles> __device__ inline void publish(const Step& p, Place& at, int stage, const Pair& x, float2 sum) {
     float y[2] = {sum.x + x.bias[0], sum.y + x.bias[1]};
     floatX z[2];
@@ -607,8 +611,8 @@ __device__ inline split::Merged merge_warps(const split::Shared<Tiles>& shared, 
     return x;
 }
 
-// One chunk of a head of a sequence. The CTA of a head's last chunk merges them: it waits for chunks before its own alone,
-// which every CTA takes first.
+// One chunk of a head of a sequence. The CTA of a head's last chunk merges them: it waits only for earlier chunks of the head,
+// and every CTA takes its chunks in that order.
 template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place& at, int b, int h, int c, int thread) {
     constexpr int HS = Tiles::HS;
     split::Shared<Tiles>& shared = front<Tiles>().attention;
@@ -793,7 +797,7 @@ template <class Tiles, int S, int CHUNKS> __global__ void __launch_bounds__(THRE
 template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_limit) {
     const int OC[STAGES] = {3 * p->C, p->C, 4 * p->C, p->C, p->V};
     int S = decode_splits(p->C);
-    if (p->B > MAX_ROWS || p->C % DECODE_CHUNK != 0 || p->C > 8 * CONSUMERS) { return false; }
+    if (p->B > MAX_ROWS || p->C % DECODE_CHUNK != 0) { return false; }
     if (S > 2 || decode_splits(4 * p->C) != 4 * S) { return false; } // C is 416 to 1600
     if (CEIL_DIV(p->V, 8) * 8 > p->Vp) { return false; }
     p->CTAs = CTAs, p->sums_bytes = 0, p->vectors = 4 * p->C, p->inverse_B = 65536 / p->B + 1;

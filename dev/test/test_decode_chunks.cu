@@ -1,5 +1,5 @@
-// How decode is cut up, run through without a GPU: the contract's sizes and addresses (attention_decode.h), which lane of split has
-// which keys and channels, where chunks leave their results, and in which order they are merged.
+// How decode is cut up, run through without a GPU: the contract's sizes and addresses (attention_decode.h), which lane of split
+// has which keys and channels, where chunks leave their results, and in which order they are merged.
 #include "dev/cuda/attention_decode_naive.cu"
 #include "dev/cuda/decode.cuh"
 #include "unit.h"
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-// Every channel of every key before `length` is loaded by one lane, in one chunk that the grid has, and no other key is. A warp's load
-// of a step covers keys that follow each other, without a gap.
+// Every channel of every key before `length` is loaded by one lane, in one chunk of the head, and no other key is. A warp's
+// load of a step covers keys that follow each other, without a gap.
 template <class C> static bool every_key_once(int length) {
     std::vector<int> loads((size_t)(length + 1) * C::HS);
     for (int c = 0; c < C::num_chunks(length + 1); c++) {
@@ -34,8 +34,8 @@ template <class C> static bool every_key_once(int length) {
     return true;
 }
 
-// Of the chunks of a head that has more than one, each channel is read by one thread, its part's chunks in rising order; all parts are
-// rows of the shared memory; and the new token's chunk is the last, which a CTA that is not there never has to leave.
+// Of the chunks of a head that has more than one, each channel is read by one thread, its part's chunks in rising order; all
+// parts are rows of the shared memory; and the new token's chunk is the last, so that every chunk before it is there.
 template <class C> static bool every_chunk_once(int length) {
     const int chunks = C::num_chunks(length + 1);
     if (length / C::chunk != chunks - 1) { return false; }
@@ -76,7 +76,7 @@ template <class C> static void test_configuration() {
     const double most = 65535.0 * 65535 * C::num_chunks(1 << 30) * (C::HS * 4 + 8); // of the contract
     const size_t bytes = split::decode_scratch_bytes<C>(65535, 1 << 30, 65535, C::HS);
     CHECK(most > 0x1p63 ? bytes == SIZE_MAX : (double)bytes >= most * (1 - 1e-9));
-    CHECK(sizeof(split::Shared<C>) <= 48 << 10); // of every GPU
+    CHECK(split::shared_bytes<C>() <= 99 << 10); // of every GPU from sm_80 on
 }
 
 static void test_contract() {
@@ -130,12 +130,12 @@ static void test_choice() {
 int main(void) {
     test_contract();
     test_choice();
-    test_configuration<split::DecodeTiles<32, 4, 8, 8, 2>>();
-    test_configuration<split::DecodeTiles<64, 8, 8, 8, 2>>();
+    test_configuration<split::Serving<32>::Tiles>();
+    test_configuration<split::Serving<64>::Tiles>();
+    test_configuration<split::Serving<96>::Tiles>();
+    test_configuration<split::Serving<128>::Tiles>();
     test_configuration<split::DecodeTiles<64, 4, 8, 4, 2>>();
     test_configuration<split::DecodeTiles<64, 8, 2, 8, 8>>();
-    test_configuration<split::DecodeTiles<96, 4, 8, 2, 2>>();
-    test_configuration<split::DecodeTiles<128, 8, 8, 4, 2>>();
     test_configuration<split::DecodeTiles<128, 16, 8, 8, 2>>();
     return unit_end();
 }

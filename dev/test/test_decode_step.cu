@@ -120,7 +120,7 @@ static Step sizes(int B, int C, int NH) {
 
 static void test_plan(int C, int NH) {
     for (int B = 1; B <= MAX_ROWS; B++) {
-        for (int CTAs : {78, 114, 132}) {
+        for (int CTAs : {16, 60, 78, 114, 132}) { // of a MIG instance, too
             Step p = sizes(B, C, NH);
             const Kernel* kernel = choice(B, C / NH);
             bool planned = kernel != nullptr && kernel->plan(&p, CTAs, SHARED_LIMIT);

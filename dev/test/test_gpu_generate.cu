@@ -1,12 +1,12 @@
-// The GPU decoder (generate_gpt2.cu, llmc/decode_*.cuh): linear layers against fp64, with the same bits for a row alone and in any
-// batch; the sampler against sample_token, token by token; and the decoder against gpt2_forward: logits within rounding at every
-// position, greedy tokens the same, a sequence's bits the same whatever stands beside it. Needs a GPU.
+// The GPU decoder (generate_gpt2.cu, llmc/decode_*.cuh): linear layers against fp64, with the same bits for a row alone and in
+// any batch; the sampler against sample_token, token by token; and the decoder against gpt2_forward: logits within rounding at
+// every position, greedy tokens the same, a sequence's bits the same whatever stands beside it. Needs a GPU.
 //
-// Bounds of the linear layers: an operation of fp32 errs by EPS = 2^-24 of its result, tensor cores by twice that, as they cut off; so a
-// sum of C products is within 2 C EPS sum |terms|, and what is stored between its bounds rounded to the training precision.
-// Bounds of logits: a tensor whose elements are rounded with unit roundoff u has a relative error, in norm, of u/sqrt(6) on average;
-// 10 of them a layer and 3 more add in quadrature; both sides are rounded (sqrt 2); 3 times that is refused. In fp32, where sums
-// err more than their rounding, sqrt(4C) times that.
+// Bounds of the linear layers: an operation of fp32 errs by EPS = 2^-24 of its result, tensor cores by twice that, as they cut
+// off; so a sum of C products is within 2 C EPS sum |terms|, and what is stored between its bounds rounded to the training
+// precision. Bounds of logits: a tensor whose elements are rounded with unit roundoff u has a relative error, in norm, of
+// u/sqrt(6) on average; 10 of them a layer and 3 more add in quadrature; both sides are rounded (sqrt 2); 3 times that is
+// refused. In fp32, where sums err more than their rounding, sqrt(4C) times that.
 #include "generate_gpt2.cu"
 
 #include "unit.h"
@@ -282,8 +282,8 @@ static std::vector<int> random_tokens(int n, int V) {
     return tokens;
 }
 
-// Greedy text of a random prompt until the sequence is full: logits and tokens of every position against gpt2_forward, across all
-// bounds of graphs; the last token comes from a full sequence.
+// Greedy text of a random prompt until the sequence is full: logits and tokens of every position against gpt2_forward, across
+// all bounds of graphs; the last token comes from a full sequence.
 static void decoder_is_forward(const char* descriptor, int V, int T, int prompt) {
     GPT2* model = random_model(descriptor, V, T);
     GPT2Decoder* d = new_decoder(model, 3, T);
