@@ -400,7 +400,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     Query<C> query, next_query;
     query.load(now, qkv, NH, warp, lane);
 #pragma unroll 1
-    for (int i = blockIdx.x, buffer = 0; i < items; i += step, buffer ^= 1) {
+    for (int i = blockIdx.x, buffer = 0; i < items; i += step) {
         const Item<C> after = Item<C>::of(i + 2 * step, items, heads, NH, lengths);
         next_query.load(next, qkv, NH, warp, lane);
         if (now.is_there()) {
@@ -434,6 +434,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         } else {
             ring.ask_keys(next), ring.ask_values(next);
         }
+        buffer ^= now.is_there(); // slow warps may still read that of the last chunk that was there
         now = next, next = after, query = next_query;
     }
 }
