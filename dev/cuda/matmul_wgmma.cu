@@ -152,7 +152,9 @@ static const char* too_many_tiles(MatmulSizes s) {
 #define WGMMA_CONFIG(name, id, tile, group, scratch)                                                                   \
     { name, MATMUL_##id, too_many_tiles, scratch, group<tile> }
 static constexpr MatmulConfig matmul_configs[] = {
+#if !defined(PRECISION_FP16) // where the epilogue of fc spills registers; nothing trains in fp16
     WGMMA_CONFIG("128x128 ping-pong cluster 2", FC, PingPong128x128x2, fc, matmul_no_scratch),
+#endif
     WGMMA_CONFIG("128x128 ping-pong cluster 2", DGELU, PingPong128x128x2, dgelu, dgelu_scratch_bytes),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
 #if __INCLUDE_LEVEL__ == 0 // what races without training: a minute of compiling
@@ -168,7 +170,9 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_PING_PONG(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", RESIDUAL, PingPong128x128x2x2, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", FC, Tile128x256x2, fc, matmul_no_scratch),
+#if !defined(PRECISION_FP16)
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", FC, PingPong128x128x2x2, fc, matmul_no_scratch),
+#endif
     WGMMA_CONFIGS(DGELU, dgelu, dgelu_scratch_bytes),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", DGELU, PingPong128x128x2x2, dgelu, dgelu_scratch_bytes),
     WGMMA_CONFIGS(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
