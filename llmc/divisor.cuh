@@ -16,7 +16,7 @@ struct Divisor {
     uint32_t factor;
     int shift;
 
-    __host__ __device__ Divisor(int d) : d(d), shift(0) {
+    __host__ __device__ Divisor(int d = 1) : d(d), shift(0) {
         while (1ll << shift < d) { shift++; }
         factor = (uint32_t)((((1ull << shift) - (uint32_t)d) << 32) / (uint32_t)d + 1);
     }

@@ -14,6 +14,7 @@ Roles: two producer threads, a dQ writer thread for each of two consumer warpgro
 timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024).
 */
 #include "attention.h"
+#include "llmc/divisor.cuh"
 #include "llmc/hopper.cuh"
 #include "llmc/mma.cuh"
 
@@ -62,7 +63,7 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
         Mbarrier dS_full[2], dS_empty[2];
         Mbarrier dQ_full[warpgroups], dQ_ready[warpgroups], dKV_full[warpgroups], dKV_empty;
         Mbarrier O_full, O_empty, work_full[2], work_empty[2];
-        int work_item[2];                   // taken from the work counter by a producer, for all roles
+        int2 key_block[2]; // KeyBlock::packed() of the work items that a producer has taken, for all roles
         const float* dq_source[warpgroups]; // the accumulator in scratch whose copy is in dQ
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
@@ -88,11 +89,13 @@ struct BackwardScratch {
 };
 // The sizes of a launch. A work item is a key block of a head; the order of work items is KeyBlock's.
 struct BackwardProblem {
-    int T, NH, heads, padded_T;
-    int key_blocks, query_blocks, work_items; // key blocks and query blocks of a head, key blocks of all heads
-    int group_heads, group_items;             // heads whose key blocks are interleaved, and their key blocks
-    int reversed_heads, first_reversed_head, first_reversed_item; // the last heads, whose order is reversed
-    int64_t dq_tiles;                                             // of all heads: warpgroups * query blocks
+    int T, heads, padded_T;
+    int key_blocks, query_blocks, work_items;     // key blocks and query blocks of a head, key blocks of all heads
+    int first_reversed_head, first_reversed_item; // of the last heads, whose order is reversed
+    int64_t dq_tiles;                             // of all heads: warpgroups * query blocks
+    // Heads whose key blocks are interleaved: of a group, of the last group before the reversed heads, the reversed heads.
+    Divisor group_heads, last_heads, reversed_heads;
+    Divisor group_items, NH; // key blocks of a group
 };
 
 // The position of a query's statistics among those of 16 queries: rows 2c, 2c + 1, 2c + 8 and 2c + 9, which a thread with
@@ -109,14 +112,23 @@ struct KeyBlock {
     int head, j;
     bool reversed; // j ascends from item to item, and query blocks are visited from the last to the diagonal
     __host__ __device__ KeyBlock(int work_item, const BackwardProblem& p) {
+        head = -1, j = 0, reversed = false;
+        if (work_item >= p.work_items) { return; }
         reversed = work_item >= p.first_reversed_item;
-        int group = work_item / p.group_items * p.group_heads;
-        int first = reversed ? p.first_reversed_head : group;
-        int heads = reversed ? p.reversed_heads : min(p.group_heads, p.first_reversed_head - group);
-        int n = work_item - first * p.key_blocks;
-        j = reversed ? n / heads : p.key_blocks - 1 - n / heads;
-        head = first + n % heads;
+        int first = reversed ? p.first_reversed_head : p.group_items.quotient(work_item) * p.group_heads.d;
+        bool whole = first + p.group_heads.d <= p.first_reversed_head;
+        const Divisor& heads = reversed ? p.reversed_heads : whole ? p.group_heads : p.last_heads;
+        int n = work_item - first * p.key_blocks, k = heads.quotient(n);
+        j = reversed ? k : p.key_blocks - 1 - k;
+        head = first + n - k * heads.d;
     }
+    // A role takes head and j as the producer has found them.
+    __host__ __device__ explicit KeyBlock(int2 packed)
+        : head(packed.x), j(packed.y < 0 ? ~packed.y : packed.y), reversed(packed.y < 0) {}
+    __host__ __device__ int2 packed() const { return make_int2(head, reversed ? ~j : j); }
+    __host__ __device__ bool none() const { return head < 0; } // no work item is left
+    __host__ __device__ int b(const BackwardProblem& p) const { return p.NH.quotient(head); }
+    __host__ __device__ int h(const BackwardProblem& p) const { return p.NH.remainder(head); }
     // The number of steps: query blocks from the diagonal to the last row.
     template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
         return p.query_blocks - j * C::steps_per_block;
@@ -149,12 +161,12 @@ struct DqChain {
 // ----------------------------------------------------------------------------
 // Warpgroup 0: four threads of four warps. Two producers and a dQ writer for each consumer.
 
-// Work item n of this CTA, which a producer has taken: for all other roles.
-template <class C> __device__ inline int receive_work_item(typename C::Shared& s, uint32_t n) {
+// Key block n of this CTA, packed, which a producer has taken: for all other roles.
+template <class C> __device__ inline int2 receive_key_block(typename C::Shared& s, uint32_t n) {
     s.work_full[n % 2].wait(n / 2 % 2);
-    int work_item = s.work_item[n % 2];
+    int2 packed = s.key_block[n % 2];
     s.work_empty[n % 2].arrive();
-    return work_item;
+    return packed;
 }
 // TMA loads of a tile (rows, HS): `rows` tokens of `head` in batch row b, from token `row` on. once: no other CTA reads it, so
 // that L2 may drop it first.
@@ -183,18 +195,18 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
     griddepcontrol_wait();
     uint32_t t = 0; // step, over all work items
     for (uint32_t n = 0;; n++) {
-        int work_item;
+        int2 packed;
         if (loads_qk) {
             s.work_empty[n % 2].wait(n / 2 % 2 ^ 1);
-            work_item = atomicAdd(scratch.work_counter, 1);
-            s.work_item[n % 2] = work_item;
+            packed = KeyBlock(atomicAdd(scratch.work_counter, 1), p).packed();
+            s.key_block[n % 2] = packed;
             s.work_full[n % 2].arrive();
         } else {
-            work_item = receive_work_item<C>(s, n);
+            packed = receive_key_block<C>(s, n);
         }
-        if (work_item >= p.work_items) { break; }
-        const KeyBlock block(work_item, p);
-        const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
+        const KeyBlock block(packed);
+        if (block.none()) { break; }
+        const int h = block.h(p), b = block.b(p), steps = block.steps<C>(p);
         for (int i = 0; i < steps; i++, t++) {
             int row = block.j * C::Bc + block.query_offset<C>(i, p) * C::Br;
             Mbarrier& full = (loads_qk ? s.Q_full : s.dO_full)[t % 2];
@@ -226,7 +238,7 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
                 }
                 Mbarrier& full = loads_qk ? s.K_full[n % 2] : s.V_full;
                 full.expect_tx(C::Bc * C::HS * 2);
-                load_tile<true, C::boxes, C::Bc>(loads_qk ? s.K[n % 2] : s.V, qkv, (loads_qk ? 1 : 2) * p.NH + h,
+                load_tile<true, C::boxes, C::Bc>(loads_qk ? s.K[n % 2] : s.V, qkv, (loads_qk ? 1 : 2) * p.NH.d + h,
                                                  block.j * C::Bc, b, full);
             }
         }
@@ -242,10 +254,9 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
     const uint32_t dQ = shared_address(s.dQ[w]);
     uint32_t t = 0; // step, over all work items
     for (uint32_t n = 0;; n++) {
-        int work_item = receive_work_item<C>(s, n);
-        if (work_item >= p.work_items) { break; }
-        const KeyBlock block(work_item, p);
-        const int h = block.head % p.NH, b = block.head / p.NH, steps = block.steps<C>(p);
+        const KeyBlock block(receive_key_block<C>(s, n));
+        if (block.none()) { break; }
+        const int h = block.h(p), b = block.b(p), steps = block.steps<C>(p);
         bool ready = false;              // the consumer has been told that s.dQ[w] is free
         int *count = nullptr, added = 0; // of the last step: released after dK and dV have been issued
         for (int i = 0; i < steps; i++, t++) {
@@ -254,9 +265,9 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                     s.dKV_full[w].wait(n % 2);
                     const uint32_t rows = w * 64 * C::box_row;
                     const int key = block.j * C::Bc + w * 64;
-                    cp_async_bulk_tensor(dqkv, 0, p.NH + h, key, b, shared_address(s.dS[(t + 1) % 2][1]) + rows,
+                    cp_async_bulk_tensor(dqkv, 0, p.NH.d + h, key, b, shared_address(s.dS[(t + 1) % 2][1]) + rows,
                                          createpolicy_evict_first());
-                    cp_async_bulk_tensor(dqkv, 0, 2 * p.NH + h, key, b, shared_address(s.dS[(t + 1) % 2][0]) + rows,
+                    cp_async_bulk_tensor(dqkv, 0, 2 * p.NH.d + h, key, b, shared_address(s.dS[(t + 1) % 2][0]) + rows,
                                          createpolicy_evict_first());
                     cp_async_bulk_commit_group();
                     cp_async_bulk_wait_group_read<0>();
@@ -326,9 +337,9 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         for (int x = 0; x < C::boxes; x++) {
             const uint32_t box = x * C::Bc * C::box_row, rows = w * 64 * C::box_row;
             const int key = block.j * C::Bc + w * 64;
-            cp_async_bulk_tensor(dqkv, x * 64, p.NH + h, key, b, shared_address(s.K[n % 2]) + box + rows,
+            cp_async_bulk_tensor(dqkv, x * 64, p.NH.d + h, key, b, shared_address(s.K[n % 2]) + box + rows,
                                  createpolicy_evict_first());
-            cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH + h, key, b, shared_address(s.dS) + box + rows,
+            cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH.d + h, key, b, shared_address(s.dS) + box + rows,
                                  createpolicy_evict_first());
         }
         cp_async_bulk_commit_group();
@@ -610,9 +621,10 @@ template <class C> struct BackwardConsumer {
         if (w == 1) { pingpong_arrive(); } // consumer 0 begins
         DqChain last_chain(0, false, 0);   // delayed dQ: of the last step of the work item before
         for (;; n++) {
-            const int work_item = __shfl_sync(0xffffffffu, lane() == 0 ? receive_work_item<C>(s, n) : 0, 0);
-            if (work_item >= p.work_items) { break; }
-            const KeyBlock block(work_item, p);
+            s.work_full[n % 2].wait(n / 2 % 2);
+            const KeyBlock block(s.key_block[n % 2]);
+            arrive(s.work_empty[n % 2]);
+            if (block.none()) { break; }
             // Query offsets of the first and the last step, and the change from a step to the next.
             const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0, last = end - first;
             const int sign = block.reversed ? -1 : 1;
@@ -733,7 +745,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     // Arrivals that end a phase: of one consumer's 4 warps; of all consumers' warps; of all readers of a work item.
     constexpr int consumer = 4 * WARP_ARRIVALS, consumers = C::warpgroups * consumer;
-    constexpr int work_readers = 1 + C::warpgroups + 4 * C::warpgroups; // producer, dQ writers, consumer warps
+    constexpr int work_readers = 1 + C::warpgroups + consumers; // producer, dQ writers, consumer warps
     if (threadIdx.x == 0) {
         s.O_full.init(1), s.O_empty.init(consumers);
         s.V_full.init(1), s.V_empty.init(consumers), s.dKV_empty.init(C::warpgroups);
@@ -847,10 +859,11 @@ template <class C> BackwardProblem backward_problem(int B, int T, int NH, int nu
     p.padded_T = p.key_blocks * padded_rows;
     p.work_items = p.heads * p.key_blocks;
     p.dq_tiles = (int64_t)p.heads * p.padded_T / C::Br * C::warpgroups;
-    p.group_heads = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
-    p.group_items = p.group_heads * p.key_blocks;
-    p.reversed_heads = min(p.heads, CEIL_DIV(2 * num_sms, p.key_blocks));
-    p.first_reversed_head = p.heads - p.reversed_heads, p.first_reversed_item = p.first_reversed_head * p.key_blocks;
+    const int reversed_heads = min(p.heads, CEIL_DIV(2 * num_sms, p.key_blocks));
+    const int group_heads = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
+    p.first_reversed_head = p.heads - reversed_heads, p.first_reversed_item = p.first_reversed_head * p.key_blocks;
+    p.reversed_heads = reversed_heads, p.group_heads = group_heads, p.group_items = group_heads * p.key_blocks;
+    p.last_heads = max(1, p.first_reversed_head % group_heads);
     return p;
 }
 
