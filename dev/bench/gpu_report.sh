@@ -8,14 +8,14 @@
 # curves      curves.csv, curves{,_fp32}.svg     200 steps of 124M beside PyTorch's, from the same weights and batches
 # speed       speed.csv                          steady training steps: the four models, batch sizes, long rows
 # variants    speed.csv                          the same with other variants of attention
-# peers       speed.csv                          the same of PyTorch; a call replaces the rows that it measures
+# peers       speed.csv                          the same of PyTorch and llm.c; a call replaces the rows that it measures
 # bits        bits.csv                           a second run and a resumed one against the first
 # quickstart  quickstart.csv                     scripts/quickstart.sh in a fresh copy
 #
 # Costs: about eleven minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
 # build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens a network or DATA_MIRROR (dev/data).
 # COMMIT=<hash> says what is measured where there is no git. SHAPES="d12,64,1024 d48,8,1024" and SDPA=cudnn say which rows `speed`
-# and `peers` make.
+# and `peers` make. LLMC=<llm.c's train_gpt2cu, built with USE_CUDNN=1> times it too; without it llm.c is left out.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -192,19 +192,42 @@ with_variants() {
 }
 variants() { speed_rows with_variants; }
 
+read -ra peer_shapes <<<"${SHAPES:-d12,64,1024}"
 pytorch() {
-    local sdpa said ms
-    for sdpa in ${SDPA:-cudnn flash}; do
-        said=$(python3 dev/reference/time_torch.py --model d12 --batch 64 --time 1024 --sdpa "$sdpa" --warm-up $warm_up \
-            --steps $timed)
-        echo "$said" >"$out/torch_$sdpa.log"
-        ms=$(sed -n 's/^mean \([0-9.]*\) ms.*/\1/p' "$out/torch_$sdpa.log")
-        row speed.csv "$(sed -n 's/.*\(PyTorch [0-9]*\.[0-9]*\).*/\1/p' "$out/torch_$sdpa.log" | head -n 1)" d12 64 1024 "$sdpa" "$sdpa" \
-            "$ms" "$(tokens_per_second 64 1024 "$ms")" "" "$(sed -n 's/.*, \([0-9]*\) MiB$/\1/p' "$out/torch_$sdpa.log")" \
-            "" $warm_up $timed
+    local shape model B T sdpa run ms
+    for shape in "${peer_shapes[@]}"; do
+        IFS=, read -r model B T <<<"$shape"
+        for sdpa in ${SDPA:-cudnn flash}; do
+            run=$out/torch_${model}_${B}x${T}_$sdpa.log
+            python3 dev/reference/time_torch.py --model "${model%%t*}" --batch "$B" --time "$T" --sdpa "$sdpa" --warm-up $warm_up \
+                --steps $timed >"$run"
+            ms=$(sed -n 's/^mean \([0-9.]*\) ms.*/\1/p' "$run")
+            row speed.csv "$(sed -n 's/.*\(PyTorch [0-9]*\.[0-9]*\).*/\1/p' "$run" | head -n 1)" "${model%%t*}" "$B" "$T" "$sdpa" \
+                "$sdpa" "$ms" "$(tokens_per_second "$B" "$T" "$ms")" "" "$(sed -n 's/.*, \([0-9]*\) MiB$/\1/p' "$run")" "" \
+                $warm_up $timed
+        done
     done
 }
-peers() { speed_rows pytorch; }
+# llm.c, where LLMC names its trainer: -r 0, as ours chooses where memory allows; its own MFU is of another peak.
+llmc() {
+    local shape model B T run mean ms
+    [ -n "${LLMC:-}" ] || return 0
+    for shape in "${peer_shapes[@]}"; do
+        IFS=, read -r model B T <<<"$shape"
+        run=$out/llmc_${model}_${B}x$T.log
+        "$LLMC" -e "${model%%t*}" -i ${data}_train.bin -j ${data}_train.bin -b "$B" -t "$T" -x $((warm_up + timed)) -v 0 -m 0 -s 0 \
+            -h 0 -r 0 >"$run"
+        mean=$(steady "$run")
+        ms=${mean%,*}
+        row speed.csv llm.c "${model%%t*}" "$B" "$T" cudnn cudnn "$ms" "$(tokens_per_second "$B" "$T" "$ms")" "" \
+            "$(sed -n 's/^device memory usage: \([0-9]*\) MiB.*/\1/p' "$run")" 0 $warm_up $timed
+    done
+}
+with_peers() {
+    pytorch
+    llmc
+}
+peers() { speed_rows with_peers; }
 
 # same WHAT FOLDER: a row of bits.csv, whether the folder's last checkpoint is the first run's
 same() {

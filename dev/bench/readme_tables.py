@@ -141,7 +141,8 @@ def speed():
         attention = row["attention_forward"]
         if row["attention_backward"] != attention:
             attention += f", {row['attention_backward']} backward"
-        name = f"`{attention}`" if ours else f"{row['program']}, torch.compile, {LIBRARIES.get(attention, attention)}"
+        compiled = ", torch.compile" if row["program"].startswith("PyTorch") else ""
+        name = f"`{attention}`" if ours else f"{row['program']}{compiled}, {LIBRARIES.get(attention, attention)}"
         lines.append(
             f"| {SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']} | {name} | {row['recompute'] or '–'} "
             f"| {float(row['ms']):.1f} "

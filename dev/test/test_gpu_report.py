@@ -31,6 +31,15 @@ PROGRAMS = {
         build/train*) cp "$FAKE/trainer" $a;;
         esac; done
         chmod +x build/t*""",
+    # as llm.c's trainer prints it
+    "llmc": r"""
+        [ "$*" = "-e d48 -i $DATA/tiny_shakespeare_train.bin -j $DATA/tiny_shakespeare_train.bin -b 8 -t 1024 -x 250 \
+-v 0 -m 0 -s 0 -h 0 -r 0" ] || { echo "$*" >&2; exit 1; }
+        echo "device memory usage: 47000 MiB / 143771 MiB"
+        for ((i = 1; i <= 250; i++)); do
+            if [ $i -le 50 ]; then ms=900.00; else ms=20$((i % 2)).00; fi
+            echo "step $i/250 | loss 7.1 (+nanz)| norm 1.0 (+nanz)| lr 3.00e-04 | $ms ms | 51.2% bf16 MFU | 9 tok/s"
+        done""",
     # steps 1 to 50 take 900 ms, the later ones 101 and 100 ms alternately
     "trainer": r"""
         x=250; n=0
@@ -63,7 +72,7 @@ PROGRAMS = {
 }
 
 
-def report(folder, *arguments, code=0):
+def report(folder, *arguments, code=0, **settings):
     """Runs the copy's report with the stand-ins before everything else on PATH; returns its output."""
     fake = os.path.join(folder, "fake")
     os.makedirs(fake, exist_ok=True)
@@ -74,7 +83,7 @@ def report(folder, *arguments, code=0):
     env = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}", "FAKE": fake, "REAL_PYTHON": PYTHON}
     result = subprocess.run(
         ["dev/bench/gpu_report.sh", *arguments],
-        cwd=folder, env={**env, "COMMIT": "abc1234"}, check=False, capture_output=True, text=True,
+        cwd=folder, env={**env, "COMMIT": "abc1234", **settings}, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == code, f"exit code {result.returncode}, not {code}:\n{result.stdout}{result.stderr}"
     return result.stdout + result.stderr
@@ -119,6 +128,22 @@ def test_every_section_writes_its_file(folder):
         assert os.path.exists(os.path.join(folder, RESULTS, name)), name
     with open(os.path.join(folder, RESULTS, "test_gpt2cu_124M_bf16.txt"), encoding="utf-8") as f:
         assert f.readline() == "# NVIDIA H200, driver 580.1, CUDA 13.0, 2026-01-02, commit abc1234\n"
+
+
+def test_peers_at_other_shapes(folder):
+    """PyTorch with one backend, and llm.c where its trainer is named."""
+    data = "dev/data/tinyshakespeare"
+    settings = {"SHAPES": "d48,8,1024", "SDPA": "cudnn", "LLMC": os.path.join(folder, "fake", "llmc"), "DATA": data}
+    shutil.rmtree(os.path.join(folder, RESULTS))
+    report(folder, "--only", "peers", **settings)
+    shown = [
+        tuple(row[c] for c in ("program", "model", "B", "T", "attention_forward", "ms", "mfu", "mib", "recompute"))
+        for row in rows(folder, "speed.csv")
+    ]
+    assert shown == [
+        ("PyTorch 2.11", "d48", "8", "1024", "cudnn", "128.000", "", "31000", ""),
+        ("llm.c", "d48", "8", "1024", "cudnn", "200.500", "", "47000", "0"),
+    ], shown
 
 
 def test_other_bits_are_reported(folder):
