@@ -9,7 +9,8 @@ LayerNorms have their own), the head, and before them the sampler:
 Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). Of few sequences all that
 follows the sampler is one kernel (decode_step.cuh), with the same bits; it samples, too, where all that take part are greedy.
 The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the GPU
-computes this one's logits. Prompts go through the same kernels, many rows at a time, and through the training's attention.
+computes this one's logits. Prompts go through the same kernels, many rows at a time, or, long ones on Hopper, through the
+training's GEMM (prompt_matmul.cuh), and through its attention.
 */
 #ifndef ATTENTION_BACKWARD
 #define ATTENTION_BACKWARD naive // never launched: what compiles fastest
@@ -18,6 +19,7 @@ computes this one's logits. Prompts go through the same kernels, many rows at a 
 
 #include "dev/cuda/decode.cuh"
 #include "dev/cuda/decode_step.cuh"
+#include "dev/cuda/prompt_matmul.cuh"
 #include "llmc/decode_batch_matmul.cuh"
 #include "llmc/decode_sampler.cuh"
 #include "llmc/gpt2_decoder.h"
@@ -68,6 +70,7 @@ struct GPT2Decoder {
     GPT2* model;
     GPT2Plan plan;
     LaunchGpu gpu;
+    int prompt_gemm;                        // 1: long prompts go through prompt_matmul.cuh
     const decode_step::Kernel* step_kernel; // NULL: a step is several kernels
     decode_step::Step one_step;
     int B, T, R;
@@ -80,7 +83,8 @@ struct GPT2Decoder {
     floatX* logits_host;                                         // (V) page-locked
     PromptRow* rows_host;                                        // (R)
     int* last_host;                                              // (B)
-    unsigned* seen_host;                                         // (words)
+    DecodeSlot* slots_host;                                      // (B) page-locked: what a prompt's slot begins with
+    DecoderPrompt* prompts;                                      // (B) in the order of their passes
     cudaGraphExec_t graphs[DECODER_BEGINS][DECODER_MAX_BUCKETS]; // caches of up to 2^i tokens
 };
 
@@ -136,8 +140,9 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     TRY(decoder_attention_bytes(&attention_bytes, config, B, T));
     size_t cache = size_mul(decoder_cache_size(config, B, T), 2 * (size_t)config.num_layers * sizeof(floatX));
     size_t host = (size_t)B * (sizeof(unsigned long long) + sizeof(DecoderSequence) + sizeof(int));
+    host += (size_t)B * (sizeof(DecodeSlot) + sizeof(DecoderPrompt));
     host += (size_t)decoder_prompt_rows(B, T) * sizeof(PromptRow);
-    host += (size_t)config.padded_vocab_size * sizeof(floatX) + CEIL_DIV((size_t)config.vocab_size, 32) * 4;
+    host += (size_t)config.padded_vocab_size * sizeof(floatX);
     plan_set(plan, PLAN_KV_CACHE, PLAN_DEVICE, PLAN_TRAINING, cache);
     plan_set(plan, PLAN_DECODER, PLAN_DEVICE, PLAN_TRAINING, decoder_place(NULL, NULL, config, B, T, attention_bytes));
     plan_set(plan, PLAN_HOST_DECODER, PLAN_HOST, PLAN_TRAINING, host);
@@ -191,22 +196,24 @@ static void decoder_plan_step(GPT2Decoder* d) {
 
 static Status decoder_build(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
-    size_t attention_bytes, B = (size_t)d->B, words = CEIL_DIV((size_t)c.vocab_size, 32);
+    size_t attention_bytes, B = (size_t)d->B;
     TRY(gpt2_decoder_plan(&d->plan, c, d->B, d->T));
     TRY(decoder_attention_bytes(&attention_bytes, c, d->B, d->T));
     TRY(launch_gpu(&d->gpu));
+    TRY(prompt_gemm_serves(d->gpu, &d->prompt_gemm));
     const PlanRow *cache = &d->plan.rows[PLAN_KV_CACHE], *rest = &d->plan.rows[PLAN_DECODER];
     d->cache = (floatX*)tensor_alloc(cache->bytes, cache->name, PLAN_LESS_TO_DECODE);
     d->memory = tensor_alloc(rest->bytes, rest->name, PLAN_LESS_TO_DECODE);
     d->words = (unsigned long long*)pinned_alloc(B * sizeof(unsigned long long));
     d->logits_host = (floatX*)pinned_alloc((size_t)c.padded_vocab_size * sizeof(floatX));
+    d->slots_host = (DecodeSlot*)pinned_alloc(B * sizeof(DecodeSlot));
     TRY(status_now());
     d->R = decoder_prompt_rows(d->B, d->T);
     d->sequences = (DecoderSequence*)calloc(B, sizeof(DecoderSequence));
     d->rows_host = (PromptRow*)malloc((size_t)d->R * sizeof(PromptRow));
     d->last_host = (int*)malloc(B * sizeof(int));
-    d->seen_host = (unsigned*)malloc(words * sizeof(unsigned));
-    if (d->sequences == NULL || d->rows_host == NULL || d->last_host == NULL || d->seen_host == NULL) {
+    d->prompts = (DecoderPrompt*)malloc(B * sizeof(DecoderPrompt));
+    if (d->sequences == NULL || d->rows_host == NULL || d->last_host == NULL || d->prompts == NULL) {
         return status_fail("no memory for a decoder");
     }
     decoder_place(d, (char*)d->memory, c, d->B, d->T, attention_bytes);
@@ -245,11 +252,12 @@ void gpt2_decoder_free(GPT2Decoder* d) {
     if (d->memory != NULL) { cudaFree(d->memory); }
     if (d->words != NULL) { cudaFreeHost(d->words); }
     if (d->logits_host != NULL) { cudaFreeHost(d->logits_host); }
+    if (d->slots_host != NULL) { cudaFreeHost(d->slots_host); }
     (void)cudaGetLastError(); // or this thread's next decoder would report it
     free(d->sequences);
     free(d->rows_host);
     free(d->last_host);
-    free(d->seen_host);
+    free(d->prompts);
     free(d);
 }
 
@@ -268,7 +276,7 @@ typedef struct {
     GPT2Decoder* d;
     floatX* x;
     const int* positions;
-    int M;
+    int M, long_prompts;
 } DecoderRows;
 
 static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
@@ -276,7 +284,11 @@ static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const 
                            int before_attention = 0) {
     DecodeLinear p = {out, inp, weight, bias, norm_weight, norm_bias,       r.positions,
                       r.M, C,   OC,     OC,   epilogue,    before_attention};
-    decode_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
+    if (r.long_prompts) {
+        prompt_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
+    } else {
+        decode_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
+    }
 }
 static void decoder_qkv(DecoderRows r, ParameterTensors w, int C) {
     decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, DECODE_STORE, 1);
@@ -302,7 +314,7 @@ static void decoder_head(GPT2Decoder* d) {
 static void decoder_layers(GPT2Decoder* d, int max_length) {
     GPT2Config c = d->model->info.config;
     int C = c.channels, NH = c.num_heads;
-    DecoderRows rows = {d, d->x, d->positions, d->B};
+    DecoderRows rows = {d, d->x, d->positions, d->B, 0};
     for (int i = 0; i < c.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
         decoder_qkv(rows, w, C);
@@ -371,20 +383,26 @@ static void decoder_prompt_attention(GPT2Decoder* d, int layer, const DecoderPro
     }
 }
 
-// Prompts of together at most R tokens: their keys and values, and the logits after each
+static int decoder_prompt_is_long(const GPT2Decoder* d, const DecoderPrompt* p) {
+    return d->prompt_gemm && p->count >= PROMPT_GEMM_TOKENS;
+}
+
+// Prompts of together at most R tokens, all of them long or none: their keys and values, the logits after each, and what their
+// slots begin with
 static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
     const ParameterTensors* p = &d->model->params;
-    int C = d->model->info.config.channels, N = 0;
+    int C = d->model->info.config.channels, N = 0, words = (int)CEIL_DIV((size_t)d->model->info.config.vocab_size, 32);
     cudaStream_t stream = d->model->stream;
     for (int b = 0; b < d->B; b++) { d->last_host[b] = -1; }
     for (int i = 0; i < num_prompts; i++) {
         for (int t = 0; t < prompts[i].count; t++) { d->rows_host[N++] = {prompts[i].tokens[t], prompts[i].slot, t}; }
         d->last_host[prompts[i].slot] = N - 1;
+        d->slots_host[prompts[i].slot] = {prompts[i].sampler, prompts[i].sample, prompts[i].count, 1};
     }
     cuda_try(cudaMemcpyAsync(d->rows, d->rows_host, (size_t)N * sizeof(PromptRow), cudaMemcpyHostToDevice, stream));
     cuda_try(cudaMemcpyAsync(d->last, d->last_host, (size_t)d->B * sizeof(int), cudaMemcpyHostToDevice, stream));
     prompt_embed(d->gpu, d->prompt_x, d->rows, p->wte, p->wpe, N, C, stream);
-    DecoderRows rows = {d, d->prompt_x, NULL, N};
+    DecoderRows rows = {d, d->prompt_x, NULL, N, decoder_prompt_is_long(d, prompts)};
     for (int i = 0; i < d->model->info.config.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
         decoder_qkv(rows, w, C);
@@ -393,21 +411,11 @@ static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int 
     }
     prompt_last(d->gpu, d->x, d->positions, d->prompt_x, d->last, d->rows, d->B, C, stream);
     decoder_head(d);
-    TRY(cuda_try(cudaStreamSynchronize(stream))); // the host's rows are free again
-    return status_now();
-}
-
-// The slot's sampler, and the tokens that it has seen
-static void decoder_set_slot(GPT2Decoder* d, const DecoderPrompt* p) {
-    size_t words = CEIL_DIV((size_t)d->model->info.config.vocab_size, 32);
-    DecodeSlot slot = {p->sampler, p->sample, p->count, 1};
-    memset(d->seen_host, 0, words * sizeof(unsigned));
-    for (int t = 0; t < p->count; t++) { d->seen_host[p->tokens[t] / 32] |= 1u << p->tokens[t] % 32; }
-    cuda_try(cudaMemcpyAsync(d->seen + (size_t)p->slot * words, d->seen_host, words * sizeof(unsigned),
-                             cudaMemcpyHostToDevice, d->model->stream)); // from pageable memory: it is read at once
-    decode_set_slot_kernel<<<1, 1, 0, d->model->stream>>>(d->slots, p->slot, slot);
+    decode_begin_slots_kernel<<<(unsigned)d->B, 256, 0, stream>>>(d->slots, d->seen, d->slots_host, d->last, d->rows,
+                                                                  words);
     cuda_try(cudaGetLastError());
-    d->sequences[p->slot] = {p->count, 1, !(p->sampler.temperature > 0.0f) && p->sampler.repetition_penalty == 1.0f, 0};
+    TRY(cuda_try(cudaStreamSynchronize(stream))); // the host's rows and slots are free again
+    return status_now();
 }
 
 Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
@@ -415,12 +423,25 @@ Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int nu
     TRY(gpt2_decoder_check_prompts(&d->model->info, prompts, num_prompts, d->B, d->T));
     NvtxRange range("prompts");
     gpt2_wait_weights(d->model);
-    for (int i = 0, end; i < num_prompts; i = end) {
-        int N = 0;
-        for (end = i; end < num_prompts && N + prompts[end].count <= d->R; end++) { N += prompts[end].count; }
-        TRY(decoder_prompts(d, prompts + i, end - i));
+    int sorted = 0;
+    for (int is_long = 1; is_long >= 0; is_long--) {
+        for (int i = 0; i < num_prompts; i++) {
+            if (decoder_prompt_is_long(d, &prompts[i]) == is_long) { d->prompts[sorted++] = prompts[i]; }
+        }
     }
-    for (int i = 0; i < num_prompts; i++) { decoder_set_slot(d, &prompts[i]); }
+    for (int i = 0, end; i < num_prompts; i = end) {
+        int N = 0, is_long = decoder_prompt_is_long(d, &d->prompts[i]);
+        for (end = i; end < num_prompts && N + d->prompts[end].count <= d->R; end++) {
+            if (decoder_prompt_is_long(d, &d->prompts[end]) != is_long) { break; }
+            N += d->prompts[end].count;
+        }
+        TRY(decoder_prompts(d, d->prompts + i, end - i));
+    }
+    for (int i = 0; i < num_prompts; i++) {
+        const DecoderPrompt* p = &prompts[i];
+        int greedy = !(p->sampler.temperature > 0.0f) && p->sampler.repetition_penalty == 1.0f;
+        d->sequences[p->slot] = {p->count, 1, greedy, 0};
+    }
     return status_now();
 }
 

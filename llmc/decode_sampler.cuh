@@ -323,9 +323,23 @@ __global__ void decode_feed_kernel(DecodeBegin p) {
     }
 }
 
+// A slot in which a prompt ends, in row last[b] of `rows`, begins with begin[b] and has seen the prompt's tokens. A block per slot
+__global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* seen, const DecodeSlot* begin, const int* last,
+                                          const PromptRow* rows, int words) {
+    int b = blockIdx.x, row = last[b];
+    if (row < 0) { return; }
+    seen += (size_t)b * words;
+    for (int i = threadIdx.x; i < words; i += blockDim.x) { seen[i] = 0; }
+    __syncthreads();
+    for (int i = rows[row].position - (int)threadIdx.x; i >= 0; i -= (int)blockDim.x) {
+        int token = rows[row - i].token;
+        atomicOr(&seen[token / 32], 1u << token % 32);
+    }
+    if (threadIdx.x == 0) { slots[b] = begin[b]; }
+}
+
 // What the host tells, in the order of the stream
 __global__ void decode_set_feed_kernel(int* feed, int slot, int token) { feed[0] = slot, feed[1] = token; }
-__global__ void decode_set_slot_kernel(DecodeSlot* slots, int b, DecodeSlot slot) { slots[b] = slot; }
 __global__ void decode_set_active_kernel(DecodeSlot* slots, int b, int active) { slots[b].active = active; }
 
 #endif

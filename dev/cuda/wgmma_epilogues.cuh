@@ -3,7 +3,7 @@ What becomes of an accumulator of wgmma_matmul.cuh: an epilogue's store() takes 
 registers to memory, chunk by chunk (64 rows of 128 or 64 bytes): arithmetic on the fragment, into a chunk of shared memory in
 TMA's swizzle, TMA store.
 
-    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluBackward<..>
+    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluOfBias, GeluBackward<..>
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
     Gradient          fp32: D, or D += by TMA's reduce-add, or a partial tile of a split of K
 
@@ -89,6 +89,16 @@ struct BiasGelu { // pre = x + bias;  gelu(pre), of pre as it is stored: GeluBac
         out[0] = mma::cvt_rn_x2(x.x + bias.x, x.y + bias.y);
         const float2 pre = mma::float2_of(out[0]);
         out[1] = mma::cvt_rn_x2(gelu(pre.x, gelu_sigma(pre.x)), gelu(pre.y, gelu_sigma(pre.y)));
+    }
+};
+
+struct GeluOfBias { // gelu(x + bias), rounded as BiasGelu rounds
+    static constexpr int outputs = 1;
+    static constexpr bool bias = true, aux = false, column_sums = false;
+    static __device__ void apply(uint32_t (&out)[1], float2 x, float2 bias, float2) {
+        uint32_t both[2];
+        BiasGelu::apply(both, x, bias, {});
+        out[0] = both[1];
     }
 };
 

@@ -71,7 +71,8 @@ static void free_layer(Layer& l) {
 }
 
 // Rows first .. first+M-1 of the layer's output; rows of positions that are negative stay what they were
-static Numbers run_layer(const Layer& l, int first, int M, const int* positions = NULL) {
+typedef void (*Linear)(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+static Numbers run_layer(const Layer& l, int first, int M, const int* positions = NULL, Linear linear = decode_linear) {
     LaunchGpu gpu;
     check(launch_gpu(&gpu));
     cuda_check(cudaMemcpy(l.d_out, l.old.data() + (size_t)first * l.OC, (size_t)M * l.OC * sizeof(floatX),
@@ -81,7 +82,7 @@ static Numbers run_layer(const Layer& l, int first, int M, const int* positions 
     if (l.norm) { p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias; }
     p.positions = positions, p.M = M, p.C = l.C, p.OC = l.OC, p.stride = l.OC, p.epilogue = l.epilogue;
     status_clear();
-    decode_linear(gpu, p, l.d_normed, 0);
+    linear(gpu, p, l.d_normed, 0);
     check(status_now());
     return on_host(l.d_out, (size_t)M * l.OC);
 }
@@ -133,20 +134,27 @@ static void check_layer(const Layer& l, const Numbers& out, int count) {
     }
 }
 
-static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
-    Layer l = new_layer(C, OC, epilogue, norm);
-    Numbers all = run_layer(l, 0, MAX_ROWS);
+// All rows against fp64, and fewer of them, which must have the same bits
+static Numbers test_rows(const Layer& l, Linear linear) {
+    Numbers all = run_layer(l, 0, MAX_ROWS, NULL, linear);
     check_layer(l, all, 200);
     bool same = true;
     for (int M : {1, 2, 3, 8, 15, 16, 17, 31, 33, 48, 64, 65, 100, 129}) { // alone, and in tiles of every kind
         int first = random_int(MAX_ROWS - M + 1);
-        Numbers some = run_layer(l, first, M);
-        if (!same_bits(some.data(), all.data() + (size_t)first * OC, some.size())) {
-            printf("    C=%d OC=%d norm %d: %d rows from %d on have other bits\n", C, OC, norm, M, first);
+        Numbers some = run_layer(l, first, M, NULL, linear);
+        if (!same_bits(some.data(), all.data() + (size_t)first * l.OC, some.size())) {
+            printf("    C=%d OC=%d norm %d: %d rows from %d on have other bits\n", l.C, l.OC, l.norm, M, first);
             same = false;
         }
     }
     CHECK(same);
+    return all;
+}
+
+static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
+    Layer l = new_layer(C, OC, epilogue, norm);
+    Numbers all = test_rows(l, decode_linear);
+    bool same = true;
     std::vector<int> positions(20);
     for (int b = 0; b < 20; b++) { positions[b] = b % 3 == 1 ? -1 : b; }
     int* d_positions = on_device(positions);
@@ -157,6 +165,17 @@ static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     }
     CHECK(same && "slots that take no part are not written");
     cuda_check(cudaFree(d_positions));
+    free_layer(l);
+}
+
+static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
+    LaunchGpu gpu;
+    int serves;
+    check(launch_gpu(&gpu));
+    check(prompt_gemm_serves(gpu, &serves));
+    if (!serves) { return; }
+    Layer l = new_layer(C, OC, epilogue, norm);
+    test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) { prompt_linear(g, p, normed, s); });
     free_layer(l);
 }
 
@@ -324,8 +343,8 @@ static void decoder_is_forward(const char* descriptor, int V, int T, int prompt)
     gpt2_free(model);
 }
 
-// A sampled sequence alone, and among others of other lengths that come and go
-static void sequence_is_alone(GPT2* model, int B, int T) {
+// A sampled sequence with a prompt of so many tokens alone, and among others of other lengths that come and go
+static void sequence_is_alone(GPT2* model, int B, int T, int prompt) {
     int V = model->info.config.vocab_size, steps = 40, slot = B / 2;
     SamplerSettings settings = {0.8f, 50, 0.95f, 1.1f, 42};
     std::vector<int> tokens = random_tokens(T, V), next((size_t)B), alone;
@@ -338,7 +357,7 @@ static void sequence_is_alone(GPT2* model, int B, int T) {
                 prompts.push_back({b, tokens.data() + b % 7, 1 + b * 3 % (T / 2), settings, (uint64_t)b});
             }
         }
-        prompts.push_back({round == 0 ? 0 : slot, tokens.data() + 3, 9, settings, 7});
+        prompts.push_back({round == 0 ? 0 : slot, tokens.data() + 3, prompt, settings, 7});
         check(gpt2_decoder_prefill(d, prompts.data(), (int)prompts.size()));
         for (int i = 0; i < steps; i++) {
             check(gpt2_decoder_next(d, next.data()));
@@ -447,6 +466,10 @@ int main(void) {
         test_layer(s[0], s[1], s[0] % 64 == 0 ? DECODE_RESIDUAL : DECODE_GELU, false);
     }
     test_layer(768, 3072, DECODE_GELU, true);
+    test_prompt_layer(768, 2304, DECODE_STORE, true);
+    test_prompt_layer(3072, 768, DECODE_RESIDUAL, false);
+    test_prompt_layer(96, 288, DECODE_STORE, true);
+    test_prompt_layer(416, 1664, DECODE_GELU, true);
     test_samplers(33);
     test_samplers(1000);
     test_samplers(50257);
@@ -461,7 +484,7 @@ int main(void) {
     decoder_is_forward("gpt2:l2c800h25t70", 300, 70, 5);
     decoder_is_forward("gpt2:l2c1600h25t70", 300, 70, 60);
     GPT2* model = random_model("gpt2:l2c128h4t96", 1003, 96);
-    for (int B : {2, 5, 17, 40, 70}) { sequence_is_alone(model, B, 96); }
+    for (int B : {2, 5, 17, 40, 70}) { sequence_is_alone(model, B, 96, B % 2 ? 9 : 25); }
     for (SamplerSettings settings : {sampler_greedy(), SamplerSettings{1.0f, 0, 1.0f, 1.0f, 1}}) {
         slots_rest(model, 96, settings);
     }
@@ -469,7 +492,7 @@ int main(void) {
     gpt2_free(model);
     // wide tiles in a graph: kernels whose layers ask for more shared memory, and for different amounts, and clusters
     model = random_model("gpt2:l2c768h12t96", 777, 96);
-    for (int B : {2, 5, 8, 9, 40}) { sequence_is_alone(model, B, 96); }
+    for (int B : {2, 5, 8, 9, 40}) { sequence_is_alone(model, B, 96, B % 2 ? 9 : 25); }
     for (SamplerSettings settings : {sampler_greedy(), SamplerSettings{1.0f, 0, 1.0f, 1.0f, 1}}) {
         slots_rest(model, 96, settings);
     }
