@@ -155,12 +155,25 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 # Host code that computes nothing: -Og compiles it in a third of the time. Kernels are the same.
 benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
 $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
-    build/nccl_exchange build/link_power: private host_optimize := -Xcompiler -Og
+    build/nccl_exchange build/link_power build/exchange_profile build/gemm_algorithms: private host_optimize := -Xcompiler -Og
+# The kernels of training and of generating, and their launchers, compiled once: dev/cuda/variants.cuh.
+# A program with -DKERNELS_APART is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
+training_kernels = build/attention_and_matmul_$(1).o
+decoding_kernels = $(training_kernels) build/decoding_$(1).o
+define kernels_rule
+build/attention_and_matmul_$(1).o build/decoding_$(1).o: build/%_$(1).o: dev/cuda/%.cu build/trainer.flags
+	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
+endef
+$(foreach p,bf16 fp32,$(eval $(call kernels_rule,$(p))))
+# $(call compile_apart,PRECISION): the recipe of such a program
+compile_apart = $(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART -MMD -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ \
+    $(CUDA_LDLIBS) $(strict)
 # The trainers in both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
 define trainer_rule
-build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%cu_$(1): %.cu build/trainer.flags
+build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%cu_$(1): %.cu build/trainer.flags $(call training_kernels,$(1))
 	@echo "building $$@ for $(arch_text)"
-	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
+	$$(call compile_apart,$(1))
+build/generate_gpt2cu_$(1): build/decoding_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call trainer_rule,$(p))))
 # and that of PRECISION at the root
@@ -284,8 +297,8 @@ build/test_libattention: | $(if $(NVCC),libattention.so)
 build/train_gpt2_faults: dev/test/train_with_faults.c build/cpu.flags
 	$(CC) $(CFLAGS) -MF $@.d $< -o $@ $(LDLIBS)
 define faults_rule
-build/train_gpt2cu_faults_$(1): dev/test/train_with_faults.cu build/trainer.flags
-	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
+build/train_gpt2cu_faults_$(1): dev/test/train_with_faults.cu build/trainer.flags $(call training_kernels,$(1))
+	$$(call compile_apart,$(1))
 endef
 $(foreach p,bf16 fp32,$(eval $(call faults_rule,$(p))))
 # The CPU's benches: cpu_decode.sh and cpu_step.sh, in dev/bench, build and run them
@@ -295,8 +308,8 @@ build/cpu_decode build/cpu_step: build/%: dev/bench/%.c build/cpu.flags
 build/transformers_side: dev/test/transformers_side.c build/cpu.flags
 	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
 # The GPU trainer with timing events around what it exchanges with other processes: for dev/bench/scaling.py
-build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags
-	$(nvcc) -DPRECISION_BF16 $(attention_flags) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags $(call training_kernels,bf16)
+	$(call compile_apart,bf16)
 
 # Under AddressSanitizer and UBSan. -Og compiles in half the time of -O1, and runs as fast but for a tenth.
 sanitize = $(filter-out -O3 %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -Og -g
@@ -310,6 +323,8 @@ build/tsan/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fopenmp,$(sanitize)) -fsanitize=thread -MF build/tsan_$(notdir $*).d $< -o $@ $(LDLIBS)
 
+build/test_decode_step: dev/test/test_decode_step.cu build/trainer.flags build/decoding_bf16.o
+	$(call compile_apart,bf16)
 build/test_%: dev/test/test_%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
@@ -318,16 +333,21 @@ build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # Tokens/s of the GPU decoder, for dev/bench/generate.py; build/generate_speed d12 64
-build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags
-	$(nvcc) -DPRECISION_BF16 $(attention_flags) -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags $(call decoding_kernels,bf16)
+	$(call compile_apart,bf16)
 
 # NCCL between the GPUs of this machine, build/nccl_exchange 4 for four of them; what NVLink takes of the power limit
 build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
+# Those that train or generate have the kernels of a program; test_gpu_pairs has every variant itself.
 define gpu_unit_test_rule
-$(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): dev/test/%.cu build/gpu.flags
+build/test_gpu_pairs_$(1): dev/test/test_gpu_pairs.cu build/gpu.flags
 	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
+$(filter-out build/test_gpu_pairs_%,$(filter %_$(1),$(gpu_unit_tests))): build/%_$(1): dev/test/%.cu build/trainer.flags
+	$$(call compile_apart,$(1))
+build/test_gpu_generate_$(1) build/test_gpu_graphs_$(1) build/test_gpu_kernels_$(1) build/test_gpu_processes_$(1): $(call training_kernels,$(1))
+build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decoding_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
 

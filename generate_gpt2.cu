@@ -108,9 +108,8 @@ static Status decoder_attention_bytes(size_t* bytes, GPT2Config config, int B, i
         status_clear();
         gpu = {90, SIZE_MAX};
     }
-    const auto& configs = ATTENTION_DECODE::decode_configs;
-    const AttentionDecodeConfig* c =
-        attention_config(configs, sizeof(configs) / sizeof(configs[0]), nullptr, HS, gpu.shared_limit);
+    const Variants<AttentionDecodeConfig>& all = attention_decode_configs;
+    const AttentionDecodeConfig* c = attention_config(all.first, all.count, nullptr, HS, gpu.shared_limit);
     if (c == nullptr) { return status_fail("decode: no configuration for head size %d fits this GPU", HS); }
     *bytes = c->scratch_bytes(B, T, NH, HS);
     return STATUS_OK;

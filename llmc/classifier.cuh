@@ -98,7 +98,7 @@ static inline void fused_classifier(floatX* logits, float* losses, const int* ta
 }
 
 // out (N, C) = factors (N) x, each row times its factor; out may be x. A warp for each row.
-__global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(256)
     scale_rows_kernel(floatX* out, const floatX* x, const float* factors, int N, int C) {
     int row = blockIdx.x * (256 / WARP_SIZE) + threadIdx.x / WARP_SIZE;
     if (row >= N) { return; }
@@ -116,7 +116,7 @@ static inline void scale_rows(floatX* out, const floatX* x, const float* factors
 }
 
 // *sum = the sum of losses (n), by one thread block, so in a fixed order
-__global__ void __launch_bounds__(1024) sum_losses_kernel(float* sum, const float* losses, size_t n) {
+static __global__ void __launch_bounds__(1024) sum_losses_kernel(float* sum, const float* losses, size_t n) {
     float mine = 0.0f;
     for (size_t i = threadIdx.x; i < n; i += 1024) { mine += losses[i]; }
     mine = block_sum(mine);

@@ -17,8 +17,8 @@ struct ColumnSums {
 };
 
 // grad[y] (n) += sum of the rows of columns y n .. y n + n-1 of partial (rows, stride); a block sums 32 columns.
-__global__ void column_sum_partials_kernel(const __grid_constant__ ColumnSums to, const float* partial, int rows, int n,
-                                           size_t stride) {
+static __global__ void column_sum_partials_kernel(const __grid_constant__ ColumnSums to, const float* partial, int rows,
+                                                  int n, size_t stride) {
     __shared__ float sums[32][33];
     float* grad = to.grad[blockIdx.y];
     partial += (size_t)blockIdx.y * n;
@@ -77,7 +77,7 @@ __device__ inline void store_column_sums(float* row, const float (&sum)[x128::si
 }
 
 // partial (gridDim.y, n): row y is the sum of this block's rows of x (rows, n).
-__global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
+static __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
     column_sum_kernel(float* partial, const floatX* x, int rows, int n) {
     int column = blockIdx.x * COLUMN_SUM_WIDTH + threadIdx.x % WARP_SIZE * x128::size;
     int first = blockIdx.y * COLUMN_SUM_WARPS + threadIdx.x / WARP_SIZE;

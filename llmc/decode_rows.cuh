@@ -155,7 +155,8 @@ struct PromptRow {
     int token, slot, position;
 };
 
-__global__ void prompt_embed_kernel(floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe, int C) {
+static __global__ void prompt_embed_kernel(floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe,
+                                           int C) {
     launch_dependents();
     wait_for_previous();
     PromptRow row = rows[blockIdx.x];
@@ -167,8 +168,8 @@ static inline void prompt_embed(LaunchGpu gpu, floatX* out, const PromptRow* row
     launch_dependent(gpu, prompt_embed_kernel, (unsigned)N, 128, 0, 1, stream, out, rows, wte, wpe, C);
 }
 
-__global__ void prompt_cache_kernel(floatX* k_cache, floatX* v_cache, const floatX* qkv, const PromptRow* rows, int T,
-                                    int NH, int HS) {
+static __global__ void prompt_cache_kernel(floatX* k_cache, floatX* v_cache, const floatX* qkv, const PromptRow* rows,
+                                           int T, int NH, int HS) {
     launch_dependents();
     wait_for_previous();
     PromptRow row = rows[blockIdx.x];
@@ -187,8 +188,8 @@ static inline void prompt_cache(LaunchGpu gpu, floatX* k_cache, floatX* v_cache,
 
 // Slot b takes part in what follows if a prompt ends in it: x (B,C) has the prompt's last row, positions (B) its position, else
 // -1.
-__global__ void prompt_last_kernel(floatX* x, int* positions, const floatX* inp, const int* last, const PromptRow* rows,
-                                   int C) {
+static __global__ void prompt_last_kernel(floatX* x, int* positions, const floatX* inp, const int* last,
+                                          const PromptRow* rows, int C) {
     launch_dependents();
     wait_for_previous();
     int b = blockIdx.x, row = last[b];

@@ -286,7 +286,7 @@ __device__ inline void decode_append(const DecodeBegin& p, int b, DecodeSlot slo
     if (room) { embed_row(p.x + (size_t)b * p.C, p.wte, p.wpe, token, slot.length, p.C); }
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel(DecodeBegin p) {
+static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel(DecodeBegin p) {
     __shared__ SampleShared shared;
     int b = blockIdx.x, token = -1;
     launch_dependents();
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel(Decode
 }
 
 // One slot goes on with a given token; no other takes part.
-__global__ void decode_feed_kernel(DecodeBegin p) {
+static __global__ void decode_feed_kernel(DecodeBegin p) {
     int b = blockIdx.x;
     launch_dependents();
     wait_for_previous();
@@ -324,8 +324,8 @@ __global__ void decode_feed_kernel(DecodeBegin p) {
 }
 
 // A slot in which a prompt ends, in row last[b] of `rows`, begins with begin[b] and has seen the prompt's tokens. A block per slot
-__global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* seen, const DecodeSlot* begin, const int* last,
-                                          const PromptRow* rows, int words) {
+static __global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* seen, const DecodeSlot* begin,
+                                                 const int* last, const PromptRow* rows, int words) {
     int b = blockIdx.x, row = last[b];
     if (row < 0) { return; }
     seen += (size_t)b * words;
@@ -339,7 +339,7 @@ __global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* seen, con
 }
 
 // What the host tells, in the order of the stream
-__global__ void decode_set_feed_kernel(int* feed, int slot, int token) { feed[0] = slot, feed[1] = token; }
-__global__ void decode_set_active_kernel(DecodeSlot* slots, int b, int active) { slots[b].active = active; }
+static __global__ void decode_set_feed_kernel(int* feed, int slot, int token) { feed[0] = slot, feed[1] = token; }
+static __global__ void decode_set_active_kernel(DecodeSlot* slots, int b, int active) { slots[b].active = active; }
 
 #endif

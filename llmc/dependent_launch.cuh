@@ -40,7 +40,7 @@ struct LaunchGpu {
 };
 
 // Asks for a kernel of this build: code compiled for an older GPU, which the driver translates, does not wait.
-__global__ void launch_probe_kernel() {}
+static __global__ void launch_probe_kernel() {}
 static inline Status launch_gpu(LaunchGpu* gpu) {
     int device, shared_limit, sms;
     cudaFuncAttributes attributes;

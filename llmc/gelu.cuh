@@ -22,7 +22,7 @@ __device__ inline float gelu_derivative(float x, float sigma) {
     return fmaf(x * slope, fmaf(-sigma, sigma, sigma), sigma);
 }
 
-__global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n) {
+static __global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n) {
     size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
     if (i >= n) { return; }
     x128 x = load128_stream(inp + i), y;
@@ -38,7 +38,7 @@ static inline void gelu_forward(floatX* out, const floatX* inp, size_t n, cudaSt
 
 // d (rows, n), in place: d *= gelu'(inp). Row y of partial (gridDim.y, n): column sums over this block's rows.
 // Where out is not NULL, gelu(inp) is written to it again. Blocks and threads as in column_sum_kernel.
-__global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
+static __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
     gelu_backward_kernel(floatX* d, floatX* out, float* partial, const floatX* inp, int rows, int n) {
     int column = blockIdx.x * COLUMN_SUM_WIDTH + threadIdx.x % WARP_SIZE * x128::size;
     int first = blockIdx.y * COLUMN_SUM_WARPS + threadIdx.x / WARP_SIZE;

@@ -13,6 +13,7 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
 #define ATTENTION_CUH
 
 #include "attention.h"
+#include "variants.cuh"
 
 #define ATTENTION_TEXT_(x) #x
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
@@ -22,6 +23,7 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
     "ATTENTION_ALL builds with every variant: attention_force() names one, not ATTENTION_FORWARD or ATTENTION_BACKWARD"
 #endif
 
+#ifndef KERNELS_APART
 // The variants that this program holds, X(variant) for each
 #ifdef ATTENTION_FORWARD
 // clang-format off
@@ -98,6 +100,7 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
     X(mma)                                                                                                             \
     X(wgmma)
 #endif
+#endif // KERNELS_APART
 
 // A variant and its table of configurations
 template <class Config_> struct AttentionVariant {
@@ -114,13 +117,18 @@ template <class Config_> struct AttentionVariant {
 typedef AttentionVariant<AttentionForwardConfig> AttentionForwardVariant;
 typedef AttentionVariant<AttentionBackwardConfig> AttentionBackwardVariant;
 
+extern const Variants<AttentionForwardVariant> attention_forward_variants;
+extern const Variants<AttentionBackwardVariant> attention_backward_variants;
+
+#ifndef KERNELS_APART
 #define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::forward_configs},
-static constexpr AttentionForwardVariant attention_forward_variants[] = {ATTENTION_FORWARD_VARIANTS(ATTENTION_VARIANT)};
+static constexpr AttentionForwardVariant attention_forward_table[] = {ATTENTION_FORWARD_VARIANTS(ATTENTION_VARIANT)};
 #undef ATTENTION_VARIANT
 #define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::backward_configs},
-static constexpr AttentionBackwardVariant attention_backward_variants[] = {
-    ATTENTION_BACKWARD_VARIANTS(ATTENTION_VARIANT)};
+static constexpr AttentionBackwardVariant attention_backward_table[] = {ATTENTION_BACKWARD_VARIANTS(ATTENTION_VARIANT)};
 #undef ATTENTION_VARIANT
+constexpr Variants<AttentionForwardVariant> attention_forward_variants(attention_forward_table);
+constexpr Variants<AttentionBackwardVariant> attention_backward_variants(attention_backward_table);
 
 // ----------------------------------------------------------------------------
 // What can be seen at compile time: every variant can train, and has the configurations that the rules name.
@@ -154,12 +162,13 @@ template <class Variant, size_t M> constexpr bool attention_all_launch(const Var
     }
     return true;
 }
-static_assert(attention_all_launch(attention_forward_variants),
+static_assert(attention_all_launch(attention_forward_table),
               "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
-static_assert(attention_rules_hold(attention_forward_rules, attention_forward_variants),
+static_assert(attention_rules_hold(attention_forward_rules, attention_forward_table),
               "attention_choice.h names a configuration that a variant's forward_configs do not have");
-static_assert(attention_rules_hold(attention_backward_rules, attention_backward_variants),
+static_assert(attention_rules_hold(attention_backward_rules, attention_backward_table),
               "attention_choice.h names a configuration that a variant's backward_configs do not have");
+#endif // KERNELS_APART
 
 // ----------------------------------------------------------------------------
 // The choice
@@ -180,8 +189,8 @@ static const char* attention_forced_backward = nullptr;
 static constexpr const char* attention_forced_backward = nullptr;
 #endif
 
-template <class Variant, size_t N>
-static inline const Variant* attention_find(const Variant (&variants)[N], const char* name) {
+template <class Variant>
+static inline const Variant* attention_find(const Variants<Variant>& variants, const char* name) {
     for (const Variant& v : variants) {
         if (strcmp(v.name, name) == 0) { return &v; }
     }
@@ -205,9 +214,9 @@ template <class Config> struct AttentionChoice {
     const Config* config; // and nullptr; an error is recorded then
 };
 
-template <class Variant, size_t N> static inline AttentionChoice<typename Variant::Config>
-attention_choice_on(AttentionGpu gpu, AttentionDirection direction, const Variant (&variants)[N], const char* forced,
-                    int B, int T, int NH, int HS) {
+template <class Variant> static inline AttentionChoice<typename Variant::Config>
+attention_choice_on(AttentionGpu gpu, AttentionDirection direction, const Variants<Variant>& variants,
+                    const char* forced, int B, int T, int NH, int HS) {
     const AttentionRule* rule =
         attention_rule(direction, forced, sizeof(floatX) == sizeof(float), gpu.capability, B, T, NH, HS);
     const char* name = forced ? forced : rule ? rule->variant : nullptr;
@@ -228,9 +237,9 @@ attention_choice_on(AttentionGpu gpu, AttentionDirection direction, const Varian
     }
     return {name, config};
 }
-template <class Variant, size_t N> static inline AttentionChoice<typename Variant::Config>
-attention_choice(AttentionDirection direction, const Variant (&variants)[N], const char* forced, int B, int T, int NH,
-                 int HS) {
+template <class Variant> static inline AttentionChoice<typename Variant::Config>
+attention_choice(AttentionDirection direction, const Variants<Variant>& variants, const char* forced, int B, int T,
+                 int NH, int HS) {
     AttentionGpu gpu;
     if (attention_gpu(&gpu) != STATUS_OK) { return {"", nullptr}; }
     return attention_choice_on(gpu, direction, variants, forced, B, T, NH, HS);

@@ -464,6 +464,7 @@ template <> struct Serving<64> { typedef DecodeTiles<64, 8, 8, 8, 3> Tiles; };
 template <> struct Serving<96> { typedef DecodeTiles<96, 4, 8, 2, 2> Tiles; };
 template <> struct Serving<128> { typedef DecodeTiles<128, 8, 8, 4, 2> Tiles; };
 #endif
+#ifndef KERNELS_APART
 // Names are keys of a chunk and warps of a CTA; or lanes of a key, where these are not the usual ones.
 static constexpr AttentionDecodeConfig decode_configs[] = {
 #if defined(PRECISION_FP32)
@@ -485,6 +486,7 @@ static constexpr AttentionDecodeConfig decode_configs[] = {
 #endif
 #endif
 };
+#endif
 
 } // namespace split
 

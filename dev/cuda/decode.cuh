@@ -13,12 +13,18 @@ Launchers record errors and return (llmc/status.h): a head size that nothing ser
 #define DECODE_CUH
 
 #include "attention_decode.h"
+#include "variants.cuh"
 
+extern const Variants<AttentionDecodeConfig> attention_decode_configs;
+
+#ifndef KERNELS_APART
 // clang-format off
 #define DECODE_FILE_(variant) DECODE_TEXT(attention_decode_##variant.cu)
 // clang-format on
 #define DECODE_FILE(variant) DECODE_FILE_(variant)
 #include DECODE_FILE(ATTENTION_DECODE)
+constexpr Variants<AttentionDecodeConfig> attention_decode_configs(ATTENTION_DECODE::decode_configs);
+#endif
 
 // The configuration that serves the sizes; nullptr and an error where none does. It asks no GPU.
 static inline const AttentionDecodeConfig* attention_decode_choice(int B, int T, int NH, int HS) {
@@ -27,9 +33,8 @@ static inline const AttentionDecodeConfig* attention_decode_choice(int B, int T,
         status_fail("decode of batch %d, cache length %d, %d heads of %d: %s", B, T, NH, HS, why);
         return nullptr;
     }
-    using namespace ATTENTION_DECODE;
-    const size_t num_configs = sizeof(decode_configs) / sizeof(decode_configs[0]);
-    return attention_config(decode_configs, num_configs, nullptr, HS, SIZE_MAX);
+    const Variants<AttentionDecodeConfig>& all = attention_decode_configs;
+    return attention_config(all.first, all.count, nullptr, HS, SIZE_MAX);
 }
 // The variant's name
 static inline const char* attention_decode_name() { return ATTENTION_DECODE_NAME; }

@@ -846,7 +846,11 @@ template <int HS> constexpr Kernel kernel_of() {
     static_assert(Tiles::warps == WARPS, "the consumers attend, too");
     return {HS, plan<Tiles>, launch<Tiles>, exchange_words<Tiles>};
 }
-static constexpr Kernel kernels[] = {kernel_of<32>(), kernel_of<64>(), kernel_of<96>(), kernel_of<128>()};
+extern const Variants<Kernel> kernels;
+#ifndef KERNELS_APART
+static constexpr Kernel kernel_table[] = {kernel_of<32>(), kernel_of<64>(), kernel_of<96>(), kernel_of<128>()};
+constexpr Variants<Kernel> kernels(kernel_table);
+#endif
 #endif
 
 // The kernel for B sequences, or nullptr where a step is several ones

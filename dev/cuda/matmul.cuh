@@ -11,12 +11,16 @@ Launchers record errors and return (llmc/status.h).
 #define MATMUL_CUH
 
 #include "matmul.h"
+#include "variants.cuh"
+
+#ifndef KERNELS_APART
 #include "matmul_cublaslt.cu"
 #include "matmul_cublaslt_epilogue.cu"
 #if !defined(PRECISION_FP32)
 #include "matmul_softmax_wgmma.cu"
 #include "matmul_wgmma.cu"
 #endif
+#endif // KERNELS_APART
 
 struct MatmulVariant {
     const char* name;
@@ -26,7 +30,10 @@ struct MatmulVariant {
     template <size_t N> constexpr MatmulVariant(const char* name, const MatmulConfig (&table)[N])
         : name(name), configs(table), num_configs(N) {}
 };
-static constexpr MatmulVariant matmul_variants[] = {
+extern const Variants<MatmulVariant> matmul_variants;
+
+#ifndef KERNELS_APART
+static constexpr MatmulVariant matmul_table[] = {
     {"cublaslt", cublaslt::matmul_configs},
     {"cublaslt_epilogue", cublaslt_epilogue::matmul_configs},
 #if !defined(PRECISION_FP32)
@@ -34,6 +41,7 @@ static constexpr MatmulVariant matmul_variants[] = {
     {"wgmma", wgmma::matmul_configs},
 #endif
 };
+constexpr Variants<MatmulVariant> matmul_variants(matmul_table);
 
 // What can be seen at compile time: this program holds the configurations that the rules of its precision name.
 constexpr bool matmul_same_text(const char* a, const char* b) {
@@ -41,7 +49,7 @@ constexpr bool matmul_same_text(const char* a, const char* b) {
     return *a == *b;
 }
 constexpr bool matmul_holds(const MatmulRule& r) {
-    for (const MatmulVariant& v : matmul_variants) {
+    for (const MatmulVariant& v : matmul_table) {
         if (!matmul_same_text(r.variant, v.name)) { continue; }
         for (size_t n = 0; n < v.num_configs; n++) {
             const MatmulConfig& c = v.configs[n];
@@ -59,6 +67,7 @@ constexpr bool matmul_rules_hold() {
     return true;
 }
 static_assert(matmul_rules_hold(), "matmul_choice.h names a configuration that a variant's matmul_configs do not have");
+#endif // KERNELS_APART
 
 // ----------------------------------------------------------------------------
 // The choice

@@ -1,0 +1,21 @@
+/*
+The variants of an operation that a program holds, as attention.cuh, matmul.cuh and decode.cuh list them.
+
+Variants are compiled where one of these is included; with -DKERNELS_APART the program is linked with objects that have them
+instead, of attention_and_matmul.cu and of decoding.cu: programs of one precision share them, and their kernels compile once.
+*/
+#ifndef VARIANTS_CUH
+#define VARIANTS_CUH
+
+#include <stddef.h>
+
+template <class Variant> struct Variants {
+    const Variant* first;
+    size_t count;
+
+    template <size_t N> constexpr Variants(const Variant (&table)[N]) : first(table), count(N) {}
+    const Variant* begin() const { return first; }
+    const Variant* end() const { return first + count; }
+};
+
+#endif
