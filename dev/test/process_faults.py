@@ -4,6 +4,7 @@
     dev/test/process_faults.py ./train_gpt2 build/train_gpt2_faults                    half a minute on two cores
     dev/test/process_faults.py build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16 --count 2      with NCCL
     dev/test/process_faults.py TRAINER FAULTY --only "killed" --jobs 1                 cases whose name has that in it
+    dev/test/process_faults.py TRAINER FAULTY --model 124M --only "then all" --count 8  12 GB of disk
 
 In each case a run of --count processes meets a fault (train_with_faults.h, or a signal from here). Then, within
 --fault-timeout: every process has ended, with at most one line each, of which one names the rank and the cause; no
@@ -14,6 +15,7 @@ faults. Ends with 'N passed, N failed'.
 import argparse
 import concurrent.futures
 import os
+import random
 import re
 import shutil
 import signal
@@ -26,7 +28,7 @@ import time
 from soak_trial import (
     ROOT,
     Failure,
-    await_unlocked,
+    await_nobody,
     claim,
     files_of,
     newest_step,
@@ -40,9 +42,13 @@ STEPS = 12
 TIMEOUT = 12  # --fault-timeout: 6.5 s of silence, which a busy machine may come near, and 5 s to end
 MARGIN = 15  # seconds that a busy machine may take longer
 MICRO_BATCHES = 8
-MODEL = "-e gpt2:l2c64h2t64 -b 2 -t 32 -l 2e-3 -u 3 -q 0.1 -c 0.1 -v 4 -m 5 -s 0 -n 4"
-FLAGS = [*MODEL.split(), "-d", str(64 * MICRO_BATCHES), "-x", str(STEPS)]
-FLAGS += ["--connect-timeout", "30", "--fault-timeout", str(TIMEOUT)]
+MODELS = {"small": ("gpt2:l2c64h2t64", 2, 32), "124M": ("d12", 1, 1024)}  # -e, -b, -t
+
+
+def flags_of(model):
+    descriptor, B, T = MODELS[model]
+    text = f"-e {descriptor} -b {B} -t {T} -d {B * T * MICRO_BATCHES} -x {STEPS} -l 2e-3 -u 3 -q 0.1 -c 0.1 -v 4 -m 5"
+    return [*text.split(), *f"-s 0 -n 4 --connect-timeout 30 --fault-timeout {TIMEOUT}".split()]
 
 
 def free_port():
@@ -70,7 +76,7 @@ class Trial:
 
     def begin(self, *flags, fault="", by_hand=False, limit=None):
         """Starts the run: by its own launcher, or every rank by hand. `limit`: KiB that rank 0's files may have."""
-        faulty = [self.suite.faulty, *self.suite.data, *FLAGS, "-o", self.folder, *map(str, flags)]
+        faulty = [*self.command(self.suite.faulty), *map(str, flags)]
         if not by_hand:
             self.start([*faulty, self.suite.flag, str(self.count)], fault, limit)
             return
@@ -79,6 +85,9 @@ class Trial:
             here += ["-pg", str(self.count)]
         for rank in range(self.count):
             self.start([*faulty, "-pn", str(self.count), "-pr", str(rank), *here], fault, limit)
+
+    def command(self, program):
+        return [program, *self.suite.data, *self.suite.flags, "-o", self.folder]
 
     def start(self, command, fault="", limit=None):
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "FAULT": fault, "FAULT_MARK": self.mark}
@@ -104,7 +113,7 @@ class Trial:
         """Waits until main.log has this step."""
         end = time.monotonic() + 60
         while steps_done(self.folder) <= step and time.monotonic() < end:
-            claim(self.started[0][0].poll() is None, f"it ended before step {step}: {self.said()}")
+            claim(self.started[-1][0].poll() is None, f"it ended before step {step}: {self.said()}")
             time.sleep(0.002)
         claim(steps_done(self.folder) > step, f"step {step} took more than a minute")
         with open(self.mark, "w", encoding="utf-8"):
@@ -126,6 +135,10 @@ class Trial:
                 text += f.read()
         return text
 
+    def since_fault(self):
+        claim(os.path.exists(self.mark), f"the fault did not happen: {self.said()}")
+        return time.time() - os.path.getmtime(self.mark)
+
     def end(self, codes=(0,), within=None):
         """Waits until all have ended, `within` seconds of the fault, with one of these exit codes (None: any)."""
         deadline = time.monotonic() + 90
@@ -134,15 +147,9 @@ class Trial:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise Failure(f"it had not ended after 90 s: {self.said()}") from None
-        left = processes_with(self.folder)
-        while left and within is not None and time.time() < os.path.getmtime(self.mark) + within + MARGIN:
-            time.sleep(0.02)  # a launcher that was killed has ended before its processes
-            left = processes_with(self.folder)
-        claim(not left, f"{len(left)} processes are left: {' '.join(map(str, left))}")
-        await_unlocked(self.folder)
+        await_nobody(self.folder, 0 if within is None else within + MARGIN - self.since_fault())
         if within is not None:
-            claim(os.path.exists(self.mark), f"the fault did not happen: {self.said()}")
-            seconds = time.time() - os.path.getmtime(self.mark)
+            seconds = self.since_fault()
             claim(seconds <= within + MARGIN, f"{seconds:.1f} s from the fault to the end, not {within}")
         got = [process.returncode for process, _ in self.started]
         claim(codes is None or set(got) <= set(codes), f"exit codes {got}, not {codes}: {self.said()}")
@@ -164,7 +171,7 @@ class Trial:
         names = [name for name in os.listdir(self.folder) if name.endswith(".tmp")]
         claim(not names, f"{' '.join(names)} is left")
 
-    def resume(self, newest, log=True):
+    def resume(self, newest, log=True, processes=None):
         """The newest checkpoint is this one (None: any); other processes go on to the reference's bits.
 
         `log` False: main.log has the line of a step that was not finite, which the resumed run takes back.
@@ -178,9 +185,8 @@ class Trial:
         for step in (4, 8, STEPS):
             if step <= now and os.path.exists(os.path.join(self.folder, f"DONE_{step:08d}")):
                 same_files(self.folder, self.suite.reference, files_of(step))
-        processes = self.suite.other_count()
-        command = [self.suite.trainer, *self.suite.data, *FLAGS, "-o", self.folder, "-y", "1"]
-        process = self.start([*command, self.suite.flag, str(processes)])
+        processes = processes or self.suite.other_count()
+        process = self.start([*self.command(self.suite.trainer), "-y", "1", self.suite.flag, str(processes)])
         claim(process.wait(120) == 0, f"{processes} processes did not go on: {self.said().splitlines()[-1:]}")
         same_files(self.folder, self.suite.reference, [*files_of(STEPS), "main.log"])
 
@@ -200,7 +206,7 @@ def dies(fault, rank, causes, newest=4, by_hand=False, tidy=True, named=None):
             for process, _ in trial.started:
                 if process is not ended:
                     process.wait(60)
-            seconds = time.time() - os.path.getmtime(trial.mark)
+            seconds = trial.since_fault()
             claim(seconds <= TIMEOUT + MARGIN, f"{seconds:.1f} s from the fault to the end, not {TIMEOUT}")
             ended.kill()
         trial.end(codes=(1, -signal.SIGKILL) if by_hand else (1,), within=None if by_hand else TIMEOUT)
@@ -285,6 +291,32 @@ def killed_from_outside(trial):
     trial.resume(None)
 
 
+def then_half_then_all(trial):
+    """kill -9 of any rank at any moment; half as many processes go on until they are told to end, and then all do"""
+    rank, step, part = random.randrange(trial.count), random.randrange(1, 6), random.random()
+    trial.begin("-n", 1, "-nk", 2, fault=f"slow@{step + 1}:1")  # a second, of which the blow takes `part`
+    trial.await_step(step)
+    time.sleep(part)
+    ranks = trial.children()
+    with open(trial.mark, "w", encoding="utf-8"):
+        os.kill(ranks[rank], signal.SIGKILL)
+    trial.end(codes=(1,), within=TIMEOUT)
+    seconds = trial.since_fault()
+    trial.names(rank, "signal 9", lines=1)
+    saved, half = newest_step(trial.folder), max(1, trial.count // 2)
+    command = [*trial.command(trial.suite.faulty), "-y", "1", trial.suite.flag, str(half)]
+    launcher = trial.start(command, fault="slow@9:2")
+    trial.await_step(8)
+    launcher.terminate()
+    claim(launcher.wait(60) == 0, f"{half} processes did not end well: {trial.said().splitlines()[-1:]}")
+    await_nobody(trial.folder, 0)
+    middle = newest_step(trial.folder)
+    claim(max(8, saved) < middle < STEPS, f"{half} processes went from step {saved} to {middle}")
+    trial.resume(None, processes=trial.count)
+    killed = f"rank {rank} of {trial.count} killed {part:.2f} s behind step {step}: all ended {seconds:.1f} s later"
+    print(f"{killed}; {half} went on from {saved} to {middle}, {trial.count} to {STEPS}: the same bits", flush=True)
+
+
 def unsound(fault, code, cause, newest, *flags, named=None):
     """A number in one rank that is not finite, or comes out otherwise when it is computed again: all end alike."""
 
@@ -321,6 +353,7 @@ CASES = {
     "killed before the first step": dies("kill-open@0", -1, [ENDED], newest=-1),
     "killed in a validation": dies("kill-validation@8", -1, [ENDED], newest=None),
     "killed while a checkpoint is written": killed_from_outside,
+    "any rank is killed; half go on, then all": then_half_then_all,
     "the last rank is stopped": dies("stop@6", -1, [SILENT]),
     "rank 0 is stopped": dies("stop@6", 0, [SILENT]),
     "the last rank is stopped, started by hand": dies("stop@6", -1, [SILENT], by_hand=True),
@@ -355,6 +388,7 @@ SHORT = [  # with NCCL, where each start takes seconds
     "the connections of a rank are closed",
     "the launcher is killed",
     "SIGTERM to the last rank",
+    "any rank is killed; half go on, then all",
 ]
 
 
@@ -363,7 +397,7 @@ class Suite:
 
     def __init__(self, arguments, home):
         self.trainer, self.faulty, self.count = arguments.trainer, arguments.faulty, arguments.count
-        self.home = home
+        self.home, self.flags = home, flags_of(arguments.model)
         self.gpu = "cu" in os.path.basename(arguments.trainer)
         self.flag = "--gpus" if self.gpu else "--processes"
         self.reference = os.path.join(home, "reference", "run")
@@ -372,7 +406,7 @@ class Suite:
         data = [sys.executable, "dev/data/text.py", "--tokenizer", "bytes", "--output", text, *sources]
         subprocess.run(data, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         self.data = ["-i", text + "_train.bin", "-j", text + "_val.bin"]
-        self.counts, self.resumed = [n for n in (1, 2, 4) if n <= self.count], 0
+        self.counts, self.resumed = [n for n in (1, 2, 4, 8) if n <= self.count], 0
         trial = Trial(self, "reference")
         trial.begin()
         trial.end()
@@ -405,6 +439,7 @@ def main():
     parser.add_argument("--count", type=int, default=4, help="processes of a run (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=4, help="cases at a time; most wait (default: %(default)s)")
     parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--model", choices=MODELS, default="small", help="default: %(default)s")
     parser.add_argument("--short", action="store_true", help="a few cases")
     arguments = parser.parse_args()
     # in the background of a shell it is ignored, and by the trainers then, too

@@ -34,14 +34,13 @@ from soak_trial import (
     Skipped,
     Trial,
     Watch,
-    await_unlocked,
+    await_nobody,
     check_end,
     check_files,
     check_moment,
     claim,
     files_of,
     newest_step,
-    processes_with,
     read_log,
     same_files,
     steps_done,
@@ -513,15 +512,6 @@ def children_of(pid):
         return []
 
 
-def await_nobody(trial, seconds):
-    """Waits until no process of this trial's folder is left: those of a launcher that was killed end after it."""
-    end = time.monotonic() + seconds
-    while left := processes_with(trial.folder):
-        claim(time.monotonic() < end, f"{len(left)} processes are left")
-        time.sleep(0.01)
-    await_unlocked(trial.folder)
-
-
 def case_several(trial):
     """kill -9, SIGSTOP and SIGTERM to any of several processes at random moments; another number of them goes on"""
     reference = trial.soak.references["several"]
@@ -549,7 +539,7 @@ def case_several(trial):
                         f"{signal.Signals(number).name} to {'the first' if victim == process.pid else 'a child'}"
                     )
                     trial.finish(process, None)
-                    await_nobody(trial, 20)
+                    await_nobody(trial.folder, 20)
                     faults += 1
                 else:
                     trial.finish(process)

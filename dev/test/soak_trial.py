@@ -58,8 +58,15 @@ def processes_with(text):
     return found
 
 
-def await_unlocked(folder):
-    """Waits until nobody holds a run's lock: a process that ends loses its command line before its files are closed."""
+def await_nobody(folder, seconds):
+    """Waits so long until no process of a run is left: those of a launcher that was killed end after it.
+
+    Nor does anybody hold the run's lock then: a process that ends loses its command line before its files are closed.
+    """
+    end = time.monotonic() + seconds
+    while left := processes_with(folder):
+        claim(time.monotonic() < end, f"{len(left)} processes are left: {' '.join(map(str, left))}")
+        time.sleep(0.01)
     path = os.path.join(folder, "lock")
     if not os.path.exists(path):
         return
