@@ -5,13 +5,14 @@
     dev/bench/scaling.py --gpus 2 --models d48 --rounds 1 --peers 0         # two of them, one model, not PyTorch
 
 Each GPU has the same B and T (124M: 64 x 1024, 1558M: 8 x 1024) and there is no accumulation, so a step on N GPUs does
-N times the work of one and should take as long. Rounds alternate 1, N, 1, N; that on one GPU takes another GPU each
-time, as the slowest of N sets their pace. A run warms up for --warm-up seconds, to the power limit, and is timed for
---seconds: what passes between two lines of the trainer, as a pipe receives them. Joules are NVML's, of all its GPUs.
+N times the work of one and should take as long. A round is of 1, 2, 4, ... and all GPUs; that on one takes another GPU
+each time, as the slowest of N sets their pace. A run warms up for --warm-up seconds, to the power limit, and is timed
+for --seconds: what passes between two lines of the trainer, as a pipe receives them. Joules are NVML's, of all GPUs.
 
 Where build/exchange_profile is, a run of it says what a step on all GPUs waits for: a row of <gpu>/scaling_profile.csv.
-A row of <gpu>/scaling.csv for each run, also of N GPUs with --exchange nccl, with --sum-order any, and with -z 0. The
-rows of an earlier call with the same model and GPUs go. COMMIT=<hash> says what is measured where there is no git.
+A row of <gpu>/scaling.csv for each run, also of all GPUs with --exchange nccl, with --sum-order any, and with -z 0. The
+rows of an earlier call with the same model and GPUs go. COMMIT=<hash> says what is measured where there is no git. A
+table ends the call: beside each run what dev/scaling/model.py predicted for it, from steps on fewer GPUs.
 """
 
 import ctypes
@@ -24,10 +25,13 @@ import tempfile
 import time
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "scaling"))
 
 from quickstart import output_of
+from readme_tables import SIZES, scaling_runs, thousands
 from step_cost import commit_of, provenance, write_rows, write_tokens
 
+import model as scaling_model
 from data_common import ROOT, Parser, fail, positive_int, run
 
 PROFILE = os.path.join(ROOT, "build", "exchange_profile")
@@ -39,7 +43,7 @@ COLUMNS = [
     *["warm_up", "steps", "state", "gpu", "driver", "cuda", "date", "commit"],
 ]
 DEFAULTS = (1, "tree", "auto")  # -z, --sum-order, --exchange
-OTHERS = [(1, "tree", "nccl"), (1, "any", "nccl"), (0, "tree", "auto")]
+OTHERS = {"nccl": (1, "tree", "nccl"), "any": (1, "any", "nccl"), "z0": (0, "tree", "auto")}
 SPANS = ["step", "wait-gradients", "wait-weights", "wait-sums", "exchange-gradients", "exchange-weights"]
 PROFILED = 20  # steps
 PROFILE_COLUMNS = [
@@ -91,7 +95,8 @@ def command_of(program, model, n, steps, folder):
 
 def steps_of(args, model):
     """Steps to warm up, and to be timed"""
-    return [max(5, round(seconds / SLOWEST[model])) for seconds in (args.warm_up, args.seconds)]
+    warm_up, timed = (max(5, round(seconds / SLOWEST[model])) for seconds in (args.warm_up, args.seconds))
+    return warm_up, args.steps or timed
 
 
 def profiled(args, model, gpus, folder):
@@ -162,6 +167,11 @@ def has_torch():
     return importlib.util.find_spec("torch") is not None
 
 
+def counts(n):
+    """1, 2, 4, ... and n"""
+    return [1 << i for i in range(n.bit_length()) if 1 << i < n] + [n]
+
+
 def measure(rows, args, model, every, folder):
     """Appends the rows of a model, each as soon as it is there."""
     B, T = SHAPES[model]
@@ -177,28 +187,47 @@ def measure(rows, args, model, every, folder):
         print(f"{program} {' '.join(map(str, how.values()))}, {model}, {len(gpus)} GPUs: {took}", flush=True)
 
     for round_ in range(args.rounds):
-        for gpus in ([every[round_ % len(every)]], every):
+        for count in counts(len(every)):
+            gpus = every[:count] if count > 1 else [every[round_ % len(every)]]
             add("flashgpt", gpus, round_, ours(args, model, gpus, DEFAULTS, folder), DEFAULTS)
-    for how in OTHERS if args.others else ():
-        add("flashgpt", every, 0, ours(args, model, every, how, folder), how)
-    for gpus in ([every[0]], every) if args.peers else ():
-        version, columns = torch(args, model, gpus)
-        add(version, gpus, 0, columns, ("", "", ""))
-    report(rows, len(every))
+    for name in args.others if len(every) > 1 else ():
+        add("flashgpt", every, 0, ours(args, model, every, OTHERS[name], folder), OTHERS[name])
+    for count in sorted({1, len(every)}) if args.peers else ():
+        version, columns = torch(args, model, every[:count])
+        add(version, every[:count], 0, columns, ("", "", ""))
 
 
-def report(rows, n):
-    """What N GPUs give of N times one, for each program and setting."""
-    mean = {}
-    for row in rows:
-        mean.setdefault((row["program"], row["gpus"], row["zero"], row["sum_order"], row["exchange"]), []).append(
-            float(row["ms"])
-        )
-    mean = {key: sum(values) / len(values) for key, values in mean.items()}
-    for (program, gpus, *how), ms in mean.items():
-        one = mean.get((program, 1, "", "", ""))
-        if gpus == n and one:
-            print(f"  {program} {' '.join(map(str, how))}: {n} GPUs at {100 * one / ms:.1f}% of {n} x 1")
+def predictions():
+    """{(model, GPUs, -z): percent of N times one} of what is measured here, before it is."""
+    m, _, several = scaling_model.fitted(scaling_model.Machine())
+    found = {}
+    for model, (B, T) in SHAPES.items():
+        for n in (2, 4, 8):
+            fewer = scaling_model.fitted_to_fewer(n, m, several)
+            for zero in (0, 1):
+                setup = scaling_model.Setup(scaling_model.MODELS[model], n, B, T, zero=zero)
+                found[model, n, zero] = 100 * scaling_model.efficiency(setup, fewer)
+    return found
+
+
+def table_of(runs, rows, predicted):
+    """The runs of one GPU and of several, by model: what N GPUs give of N times one, and what was predicted."""
+    line = "{:7} {:24} {:>4} {:>9} {:>10} {:>8} {:>8} {:>10}".format
+    lines = [line("model", "", "GPUs", "ms", "tokens/s", "MiB", "of N x 1", "predicted")]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        size = SIZES.get(model, model)
+        for program in dict.fromkeys(row["program"] for row in rows if row["model"] == model):
+            one = [r for r in rows if (r["model"], r["program"], int(r["gpus"])) == (model, program, 1)]
+            ms = sum(float(r["ms"]) for r in one) / len(one)
+            tokens = 1000 * SHAPES[model][0] * SHAPES[model][1] / ms
+            lines.append(line(size, program, 1, f"{ms:.2f}", thousands(tokens), one[0]["mib"], "", ""))
+            for several in (r for r in runs if (r["model"], r["program"]) == (model, program)):
+                tree = program == "flashgpt" and "--" not in several["setting"]
+                guess = predicted.get((model, int(several["gpus"]), int(several["zero"] or 1))) if tree else None
+                took = f"{several['ms']:.2f}", thousands(several["tok_s"]), several["mib"], f"{several['percent']:.1f}%"
+                name = f"{program} {several['setting']}".strip()
+                lines.append(line(size, name, several["gpus"], *took, f"{guess:.1f}%" if guess else ""))
+    return "\n".join(lines)
 
 
 def main():
@@ -209,16 +238,19 @@ def main():
     parser.add_argument("--rounds", type=positive_int, default=2, metavar="N", help="default: %(default)s")
     parser.add_argument("--warm-up", type=float, default=8, metavar="SECONDS", help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=8, help="that are timed (default: %(default)s)")
+    parser.add_argument("--steps", type=positive_int, metavar="N", help="so many are timed, in place of --seconds")
     parser.add_argument("--peers", type=int, choices=[0, 1], default=1, help="1: PyTorch, too (default)")
-    parser.add_argument("--others", type=int, choices=[0, 1], default=1, help="1: those, too (default)")
+    parser.add_argument(
+        "--others", nargs="*", choices=OTHERS, default=list(OTHERS), help="of all GPUs, too (default: nccl any z0)"
+    )
     parser.add_argument("--trainer", default=os.path.join(ROOT, "train_gpt2cu"), help="default: ./train_gpt2cu")
     parser.add_argument(
         "--profile", metavar="FILE", default=PROFILE, help="'' for none (default: build/exchange_profile)"
     )
     parser.add_argument("--output", metavar="FOLDER", help="default: dev/bench/<gpu>")
     args = parser.parse_args()
-    if len(here) < 2 or not 2 <= args.gpus <= len(here):
-        fail(f"--gpus {args.gpus}: two or more are compared with one; nvidia-smi shows {len(here)} here")
+    if args.gpus is None or args.gpus > len(here):
+        fail(f"--gpus {args.gpus or 1}: nvidia-smi shows {len(here)} here")
     if not os.path.exists(args.trainer):
         fail(f"{args.trainer} is not there: make train_gpt2cu")
     if args.peers and not has_torch():
@@ -228,6 +260,7 @@ def main():
     place = args.output or os.path.join(ROOT, "dev", "bench", name.lower().replace(" ", "-"))
     common = provenance(name, False)
     common = {"gpu": common.pop("machine"), **common, "commit": os.environ.get("COMMIT") or commit_of(ROOT)}
+    predicted, path, measured = predictions(), os.path.join(place, "scaling.csv"), []
     with tempfile.TemporaryDirectory() as folder:
         write_tokens(os.path.join(folder, "tokens.bin"), 50257, 4 << 20)
         for model in args.models:  # written as soon as they are there
@@ -237,10 +270,13 @@ def main():
             finally:  # what was measured before a run failed is kept
                 rows = [{**row, **common} for row in rows]
                 if rows:
-                    write_rows(os.path.join(place, "scaling.csv"), COLUMNS, ("model", "max_gpus", "gpu"), rows)
-            if args.profile and os.path.exists(args.profile):
+                    write_rows(path, COLUMNS, ("model", "max_gpus", "gpu"), rows)
+            measured += rows
+            if len(every) > 1 and args.profile and os.path.exists(args.profile):
                 row = {**profiled(args, model, every, folder), **common}
                 write_rows(os.path.join(place, "scaling_profile.csv"), PROFILE_COLUMNS, ("model", "gpus", "gpu"), [row])
+    runs = [r for r in scaling_runs(os.path.relpath(path, ROOT)) if int(r["max_gpus"]) == args.gpus]
+    print(table_of(runs, measured, predicted))
 
 
 if __name__ == "__main__":

@@ -425,8 +425,7 @@ def fit_one(measured, m):
 
 def predicted(x, m):
     """ms of N GPUs, from that of one in the same call: what is predicted is what N cost."""
-    s = x.setup
-    return x.one_ms * step(s, m)["seconds"] / one_gpu(s.model, s.B, s.T, m)
+    return x.one_ms / efficiency(x.setup, m)
 
 
 def fit_several(measured, m):
@@ -438,6 +437,13 @@ def fit_several(measured, m):
         return sum((100 * (predicted(x, m) / x.ms - 1)) ** 2 for x in measured) + 0.01 * pull
 
     return descend(error, ("interference", "step_ms"), m) if measured else m
+
+
+def fitted_to_fewer(n, m, several):
+    """A fitted machine as it was before any step on n GPUs or more was measured."""
+    start = Machine()
+    unfitted = replace(m, interference=start.interference, step_ms=start.step_ms)
+    return fit_several([x for x in several if x.setup.gpus < n], unfitted)
 
 
 def fitted(m):
@@ -488,8 +494,23 @@ def checks(one, several, m, start):
     return table(["step", "measured, ms", "fit to all", "fit without it", "which is off by", "file"], rows)
 
 
-def percent(s, m):
-    return f"{100 * efficiency(s, m):.0f}%"
+def one_machine(m, several):
+    """What dev/bench/scaling.py measures on 2, 4 and 8 GPUs, each predicted from steps on fewer."""
+    rows = []
+    for s in (Setup(MODELS["d12"], 1, 64), Setup(MODELS["d48"], 1, 8)):
+        for zero in (1, 0):
+            cells = []
+            for n in (2, 4, 8):
+                there = replace(s, gpus=n, zero=zero)
+                cells.append(percent(there, fitted_to_fewer(n, m, several), digits=1))
+                took = [x for x in several if x.setup == there]
+                cells.append(f"{100 * took[0].one_ms / took[0].ms:.1f}%" if took else "–")
+            rows.append([f"{s.model.name}, {s.B} x {s.T}, `-z {zero}`", *cells])
+    return table(["of N x 1", *(f"{n}{what}" for n in (2, 4, 8) for what in (" GPUs", ", measured"))], rows)
+
+
+def percent(s, m, digits=0):
+    return f"{100 * efficiency(s, m):.{digits}f}%"
 
 
 def fixed_per_gpu(m, **how):
@@ -601,6 +622,7 @@ def report(m, one, several, start):
     parts = [
         ("Assumptions", assumptions(m, bool(several))),
         ("Checked against steps that it was not fitted to", checks(one, several, m, start)),
+        ("One machine, predicted from steps on fewer GPUs", one_machine(m, several)),
         ("Efficiency at a fixed batch a GPU, as built", fixed_per_gpu(m)),
         ("The same, exchanged within nodes first", fixed_per_gpu(m, hierarchical=True)),
         ("Efficiency at a fixed global batch of 4,194,304 tokens, as built", fixed_global(m, 1 << 22)),

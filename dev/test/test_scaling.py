@@ -8,6 +8,7 @@ import contextlib
 import csv
 import io
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "bench"))
@@ -33,6 +34,9 @@ done
 """
 
 
+HASTY = TRAINER.replace("sleep", ": sleep")
+
+
 def program(folder, name, text):
     path = os.path.join(folder, name)
     with open(path, "w", encoding="utf-8") as f:
@@ -49,11 +53,16 @@ done
 """
 
 
-def measured(folder, *flags):
+def gpus(folder, n):
+    """A stand-in for nvidia-smi that shows so many"""
+    cases = f"-L) seq -f 'GPU %g: a' {n} ;; *name*) echo NVIDIA H200 ;; *) echo 580 ;;"
+    program(folder, "nvidia-smi", f"#!/bin/sh\ncase $1 in {cases} esac\n")
+
+
+def measured(folder, *flags, trainer=HASTY):
     """The rows that a run of scaling.py writes with stand-ins for nvidia-smi and the trainer, and what it printed."""
-    listing = "case $1 in -L) echo 'GPU 0: a'; echo 'GPU 1: a' ;; *name*) echo NVIDIA H200 ;; *) echo 580 ;; esac"
-    program(folder, "nvidia-smi", f"#!/bin/sh\n{listing}\n")
-    trainer, path = program(folder, "trainer", TRAINER), os.path.join(folder, "scaling.csv")
+    gpus(folder, 2)
+    trainer, path = program(folder, "trainer", trainer), os.path.join(folder, "scaling.csv")
     profile = program(folder, "profile", PROFILE)
     before, argv = os.environ["PATH"], sys.argv
     os.environ["PATH"] = f"{folder}:{before}"
@@ -71,7 +80,7 @@ def measured(folder, *flags):
 
 
 def test_rounds_alternate_and_take_another_gpu_each_time(folder):
-    _, rows, said = measured(folder, "--models", "d12", "--others", "0")
+    _, rows, said = measured(folder, "--models", "d12", "--others", trainer=TRAINER)
     assert [(row["gpus"], row["first_gpu"], row["round"]) for row in rows] == [
         ("1", "0", "0"),
         ("2", "0", "0"),
@@ -96,7 +105,11 @@ def test_rounds_alternate_and_take_another_gpu_each_time(folder):
         profile = list(csv.DictReader(f))
     assert len(profile) == 1 and profile[0]["wait_weights_ms"] == "1.5" and profile[0]["gpus"] == "2", profile
     assert "-d 131072" in commands[1] and "-d 65536" in commands[0] and "-b 64" in commands[1], commands
-    assert "2 GPUs at " in said, said
+    table = [line.split() for line in said.splitlines()[-3:]]
+    assert table[0] == ["model", "GPUs", "ms", "tokens/s", "MiB", "of", "N", "x", "1", "predicted"], table
+    assert table[1][:3] == ["124M", "flashgpt", "1"] and table[2][:3] == ["124M", "flashgpt", "2"], table
+    of_one, predicted = (float(text.rstrip("%")) for text in table[2][-2:])
+    assert abs(of_one - 100 * float(table[1][3]) / float(table[2][3])) < 0.2 and 90 < predicted < 100, table
 
 
 def test_readme_shows_the_means_of_the_rounds(folder):
@@ -123,8 +136,8 @@ def test_without_measurements_readme_has_no_table(folder):
 
 
 def test_the_rows_of_an_earlier_call_go(folder):
-    measured(folder, "--models", "d12", "--others", "0")
-    _, rows, _ = measured(folder, "--models", "d12", "--others", "0", "--rounds", "1")
+    measured(folder, "--models", "d12", "--others")
+    _, rows, _ = measured(folder, "--models", "d12", "--others", "--rounds", "1")
     assert len(rows) == 2, rows
 
 
@@ -145,10 +158,58 @@ def test_what_was_measured_before_a_run_failed_is_kept(folder):
 def test_without_pytorch_its_rows_are_left_out(folder):
     has_torch, scaling.has_torch = scaling.has_torch, lambda: False
     try:
-        _, rows, said = measured(folder, "--models", "d12", "--rounds", "1", "--others", "0", "--peers", "1")
+        _, rows, said = measured(folder, "--models", "d12", "--rounds", "1", "--others", "--peers", "1")
     finally:
         scaling.has_torch = has_torch
     assert [row["program"] for row in rows] == ["flashgpt", "flashgpt"] and "PyTorch: skipped" in said, (rows, said)
+
+
+def eight_gpus(folder, n, *sections):
+    """What dev/bench/eight_gpus.sh says at the end on n GPUs that are not there, with a Python that has no PyTorch."""
+    gpus(folder, n)
+    program(folder, "trainer", HASTY)
+    text = f'#!/bin/sh\ncase "$1" in *scaling.py) exec {sys.executable} "$@" --peers 0 ;; *) exit 1 ;; esac\n'
+    program(folder, "python3", text)
+    names = {"PATH": f"{folder}:{os.environ['PATH']}", "TRAINER": f"{folder}/trainer", "OUTPUT": folder, "COMMIT": "a"}
+    command = [os.path.join(scaling.ROOT, "dev", "bench", "eight_gpus.sh"), *sections]
+    done = subprocess.run(command, env={**os.environ, **names}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.rpartition("s: of ")[2].splitlines(), done.stderr
+
+
+def test_eight_gpus_in_one_call(folder):
+    code, lines, _ = eight_gpus(folder, 8, "124M")
+    assert code == 0 and lines[0] == "8 GPUs" and len(lines) == 9, lines
+    rows = [line.split() for line in lines[2:7]]
+    assert [row[:-5] for row in rows[1:]] == [
+        ["124M", "flashgpt", *how] for how in (["2"], ["4"], ["8"], ["-z", "0", "8"])
+    ], rows
+    assert rows[0][:3] == ["124M", "flashgpt", "1"] and [row[-3] for row in rows[1:]] == ["50", "25", "12", "12"], rows
+    assert lines[7].startswith("124M: ok") and lines[8].startswith("skipped: PyTorch"), lines
+    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
+        commands = f.read().splitlines()
+    assert len(commands) == 5 and all("-x 174 " in command for command in commands), commands
+    assert "-d 524288" in commands[3] and commands[4].endswith("-z 0 --sum-order tree --exchange auto"), commands
+
+
+def test_what_fewer_gpus_cannot_do_is_said(folder):
+    code, lines, _ = eight_gpus(folder, 1, "bits", "killed")
+    skipped = ["bits: one GPU here", "killed: one GPU here", "PyTorch: this Python has none"]
+    expected = [*skipped[:2], *(f"{n} GPUs: 1 here" for n in (2, 4, 8)), skipped[2]]
+    assert code == 0 and lines == ["1 GPUs", *(f"skipped: {text}" for text in expected)], lines
+
+
+def test_a_section_that_is_not_there_is_named(folder):
+    code, _, said = eight_gpus(folder, 8, "124")
+    assert code == 1 and said == "error: 124: no such section; choose of: 124M 1558M bits killed\n", said
+
+
+def test_a_run_that_fails_fails_the_call(folder):
+    os.environ["FAILS_WITH"] = "-z 0"
+    try:
+        code, lines, _ = eight_gpus(folder, 2, "124M")
+    finally:
+        del os.environ["FAILS_WITH"]
+    assert code == 1 and any(line.startswith("124M: FAILED") for line in lines), lines
 
 
 if __name__ == "__main__":
