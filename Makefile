@@ -19,7 +19,7 @@
 # PRECISION=BF16|FP32                              of the GPU programs; FP16 too for variants
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
 # ATTENTION_DECODE=naive                           the variant to generate with, likewise
-# GPU_ARCH=90                                      compute capability to build for, instead of this machine's; empty: 8.0 and 9.0
+# GPU_ARCH=90                                      compute capability to build for, not this machine's; empty: 8.0 and 9.0
 # USE_OPENMP=0  USE_CBLAS=1                        for the CPU programs: one core; GEMMs by an installed CBLAS
 # WERROR=                                          lets the warnings of a newer compiler pass
 # PREFIX=/usr/local DESTDIR=                       of make install

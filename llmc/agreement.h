@@ -1,7 +1,8 @@
 /*
 What the processes of a run agree on, so that all do the same at the same step: a signal to end or to save, whichever process
-it came to, and an error of any of them that the run ends with in an orderly way, such as data that cannot be read. Loss and norm
-of a step are sums over all processes and must have the same bits in all of them: what a process has goes with its next word.
+it came to, and an error of any of them that the run ends with in an orderly way, such as data that cannot be read. Loss and
+norm of a step are sums over all processes and must have the same bits in all of them: what a process has goes with its next
+word.
 
     agree(&a, STATUS_OK)          once a step, and at the end of each evaluation; a few bytes from each process to all
     agreement_stop(&a)            the signal that asks the run to end, or 0

@@ -87,8 +87,9 @@ ALWAYS_INLINE void linear_tile_(float* sums, const float* inp, const float* weig
     }
 }
 
-// sums (rows, LINEAR_OUTS): the first `outs` columns, of a task that may have `task` of them. `rows` is a constant wherever this
-// is called. A tile's columns lie apart, and the next tile's are those behind them: so each is one long stream through memory.
+// sums (rows, LINEAR_OUTS): the first `outs` columns, of a task that may have `task` of them. `rows` is a constant wherever
+// this is called. A tile's columns lie apart, and the next tile's are those behind them: so each is one long stream through
+// memory.
 ALWAYS_INLINE void linear_tiles_(float* sums, const float* inp, const float* weight, size_t C, size_t outs, size_t task,
                                  const int rows) {
     const size_t step = task / LINEAR_COLS_OF(rows);

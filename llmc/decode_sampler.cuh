@@ -323,7 +323,7 @@ static __global__ void decode_feed_kernel(DecodeBegin p) {
     }
 }
 
-// A slot in which a prompt ends, in row last[b] of `rows`, begins with begin[b] and has seen the prompt's tokens. A block per slot
+// A slot in which a prompt ends, in row last[b] of `rows`, begins with begin[b] and has seen the prompt's tokens: a block
 static __global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* seen, const DecodeSlot* begin,
                                                  const int* last, const PromptRow* rows, int words) {
     int b = blockIdx.x, row = last[b];

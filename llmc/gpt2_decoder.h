@@ -8,8 +8,8 @@ generate_gpt2.cu implement it. generate.h and the tests are built on this file a
     gpt2_decoder_free(decoder);
 
 A sequence's tokens and the bits of its logits depend on its own tokens, sampler and sample number alone: not on B, not on what
-the other slots hold; on the CPU nor on how many tokens came at a time. (On the GPU a prompt goes through the training's attention,
-appended tokens through the cache's.) Errors are as gpt2_model.h has them.
+the other slots hold; on the CPU nor on how many tokens came at a time. (On the GPU a prompt goes through the training's
+attention, appended tokens through the cache's.) Errors are as gpt2_model.h has them.
 */
 #ifndef LLMC_GPT2_DECODER_H
 #define LLMC_GPT2_DECODER_H
@@ -70,7 +70,8 @@ Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot);
 // The buffer's pointer, a member of GPT2Decoder
 #define DECODER_POINTER_(ctx, type, name, count) type* name;
 
-// Points it into `memory`, where the decoder d is not NULL, and adds its bytes to `total`, which becomes SIZE_MAX where they do not fit.
+// Points it into `memory`, where the decoder d is not NULL, and adds its bytes to `total`, which becomes SIZE_MAX where they do
+// not fit.
 #define DECODER_PLACE_(ctx, type, name, count)                                                                         \
     if (d != NULL) { d->name = (type*)(void*)(memory + total); }                                                       \
     total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));

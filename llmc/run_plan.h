@@ -7,9 +7,9 @@ table that --plan prints.
     run_plan_print    --plan's table; returns the exit code
     run_plan_close    says how near the plan came
 
--b auto is the largest B that fits and divides the tokens of -d that a process has, or without -d the largest power of two that fits, up to 64. -r auto is
-the least of 0, 1, 2 that fits. Where both are auto, B is chosen for -r 1 (for 2 where no B fits 1), then r for that B. A
-twentieth of the memory stays free of what is chosen here.
+-b auto is the largest B that fits and divides the tokens of -d that a process has, or without -d the largest power of two that
+fits, up to 64. -r auto is the least of 0, 1, 2 that fits. Where both are auto, B is chosen for -r 1 (for 2 where no B fits 1),
+then r for that B. A twentieth of the memory stays free of what is chosen here.
 */
 #ifndef LLMC_RUN_PLAN_H
 #define LLMC_RUN_PLAN_H

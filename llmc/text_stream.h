@@ -6,9 +6,9 @@ Text that is shown while it is made, byte by byte: always valid UTF-8, and witho
     text_write(&s.out, stdout);           whenever it pleases
 
 Held back are a character whose last bytes are still to come, and what may be the beginning of a stop text. Bytes that are no
-UTF-8 become U+FFFD, one for each part that no character begins with (Unicode 15, section 3.9, as Python's errors="replace"). What
-comes out in all does not depend on how the bytes are divided: the stop text that is complete first ends the stream, of several
-the longest.
+UTF-8 become U+FFFD, one for each part that no character begins with (Unicode 15, section 3.9, as Python's errors="replace").
+What comes out in all does not depend on how the bytes are divided: the stop text that is complete first ends the stream, of
+several the longest.
 */
 #ifndef LLMC_TEXT_STREAM_H
 #define LLMC_TEXT_STREAM_H

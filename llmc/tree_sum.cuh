@@ -2,8 +2,8 @@
 Sums of gradients in the order of the gradient tree (gradient_tree.h): the pieces of N processes, and the accumulation
 buffers of one. A sum has one order, whatever the number of thread blocks: each element is added up by one thread.
 
-    tree_sum    gradient_tree_sum_range: N = 2^a o, o odd: the pieces of each 2^a consecutive ranks by a perfect binary tree, the o
-                sums as a chain
+    tree_sum    gradient_tree_sum_range: N = 2^a o, o odd: the pieces of each 2^a consecutive ranks by a perfect binary tree,
+                the o sums as a chain
     carry_add   what follows a leaf: x0 + (x1 + (x2 + ..))
 
 Both are bound by memory. They run beside backward passes and so take a part of the GPU only.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Whether this machine can build and run everything here: a table of what is ok and what is not, with the mend for each. First the
-# tools, then what the trainer itself finds out (--doctor): memory, disk, data files, a GEMM and attention against fp64; where there
-# are several GPUs, NCCL.
+# Whether this machine can build and run everything here: a table of what is ok and what is not, with the mend for each. First
+# the tools, then what the trainer itself finds out (--doctor): memory, disk, data files, a GEMM and attention against fp64;
+# where there are several GPUs, NCCL.
 # Takes a few seconds, and 15 s to build the CPU trainer where there is none; writes in build/ and a test file that it removes.
 #
 #     scripts/doctor.sh                      or: make doctor

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Trains GPT-2 124M on two machines of eight GPUs each under Slurm. Two minutes before its time ends, the run is told to save and
-# end; the same command goes on from there, also with another number of machines that is a power of two.
+# Trains GPT-2 124M on two machines of eight GPUs each under Slurm. Two minutes before its time ends, the run is told to save
+# and end; the same command goes on from there, also with another number of machines that is a power of two.
 #
 #     sbatch scripts/run_slurm.sh                       from the project's folder
 #     sbatch --nodes=1 scripts/run_slurm.sh -x 2000     one machine; further flags go to the trainer
 #
-# Before: as in run_one_machine.sh. The folder must be shared by the machines; rank 0 alone writes log124M. The processes meet at
-# the first machine, on a port from 20480 to 28671 that follows from the job's number; --rendezvous-port names another.
+# Before: as in run_one_machine.sh. The folder must be shared by the machines; rank 0 alone writes log124M. The processes meet
+# at the first machine, on a port from 20480 to 28671 that follows from the job's number; --rendezvous-port names another.
 #SBATCH --job-name=gpt2
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8

@@ -6,14 +6,15 @@
 #     dev/bench/eight_gpus.sh 124M bits killed
 #     dev/bench/eight_gpus.sh 1558M
 #
-# 124M     64 rows a GPU, 100 steps on 1, 2, 4 and 8, with -z 0 on all, and PyTorch's DDP: scaling.py, dev/bench/<gpu>/scaling.csv
+# 124M     64 rows a GPU, 100 steps on 1, 2, 4 and 8, with -z 0 on all, and PyTorch's DDP: scaling.py,
+#          dev/bench/<gpu>/scaling.csv
 # 1558M    the same of 8 rows a GPU
 # bits     weights and moments of 124M after 20 steps of the same batches on 1, 2, 4 and 8: test_several_gpus.sh
 # killed   a rank of 124M, at any moment: all end within 30 s; half of the GPUs go on, then all: process_faults.py
 #
-# Ends with a table: beside each run what dev/scaling/model.py predicts for it, what held, and what was skipped. Costs: 100 GB of
-# GPU memory, 12 GB of disk; logs in build/eight_gpus. TRAINER= and OUTPUT= name another trainer and folder of the CSV, COMMIT=
-# what is measured where there is no git.
+# Ends with a table: beside each run what dev/scaling/model.py predicts for it, what held, and what was skipped. Costs: 100 GB
+# of GPU memory, 12 GB of disk; logs in build/eight_gpus. TRAINER= and OUTPUT= name another trainer and folder of the CSV,
+# COMMIT= what is measured where there is no git.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 

@@ -1,6 +1,7 @@
-// How fast the GPU decoder is, with random weights: generate_speed d12 BATCH [PROMPT NEW ROUNDS]. Greedy; every sequence has a prompt of
-// its own of PROMPT tokens, and NEW tokens follow. One line of CSV: the best and the median round. Time to the first token is that
-// of gpt2_decoder_prefill and of the first gpt2_decoder_next; tokens/s are of the whole, prompts included, as generate() is timed.
+// How fast the GPU decoder is, with random weights: generate_speed d12 BATCH [PROMPT NEW ROUNDS]. Greedy; every sequence has a
+// prompt of its own of PROMPT tokens, and NEW tokens follow. One line of CSV: the best and the median round. Time to the first
+// token is that of gpt2_decoder_prefill and of the first gpt2_decoder_next; tokens/s are of the whole, prompts included, as
+// generate() is timed.
 #include "generate_gpt2.cu"
 
 #include <time.h>

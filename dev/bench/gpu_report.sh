@@ -14,8 +14,8 @@
 #
 # Costs: about eleven minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
 # build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens a network or DATA_MIRROR (dev/data).
-# COMMIT=<hash> says what is measured where there is no git. SHAPES="d12,64,1024 d48,8,1024" and SDPA=cudnn say which rows `speed`
-# and `peers` make. LLMC=<llm.c's train_gpt2cu, built with USE_CUDNN=1> times it too; without it llm.c is left out.
+# COMMIT=<hash> says what is measured where there is no git. SHAPES="d12,64,1024 d48,8,1024" and SDPA=cudnn say which rows
+# `speed` and `peers` make. LLMC=<llm.c's train_gpt2cu, built with USE_CUDNN=1> times it too; without it llm.c is left out.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -162,7 +162,7 @@ train() {
 }
 tokens_per_second() { awk -v n=$(($1 * $2)) -v ms="$3" 'BEGIN { printf "%.0f", n / ms * 1000 }'; }
 
-# speed_rows COMMAND...: the rows of speed.csv that it makes; of the committed ones those of other programs, shapes and variants stay
+# speed_rows COMMAND...: the rows of speed.csv that it makes; of those committed, other programs, shapes and variants stay
 speed_rows() {
     head_of speed.csv program,model,B,T,attention_forward,attention_backward,ms,tok_s,mfu,mib,recompute,warm_up,steps
     "$@"

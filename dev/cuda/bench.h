@@ -9,8 +9,8 @@ Modes     rested: two replays' worth of sleep before each timed replay, configur
 Energy    in steady mode, by NVML's counter of the whole board, loaded at run time: power between the counter's first tick
           after .1 s and its last tick in each window, times the time of a launch. Empty where there is no NVML. Likewise
           the mean SM clock.
-of GEMM   the share of what cuBLAS reaches on 8192^3 in the same precision, in the same mode. Where memory is the limit, of read:
-          the share of what a kernel that reads 2 GB reaches.
+of GEMM   the share of what cuBLAS reaches on 8192^3 in the same precision, in the same mode. Where memory is the limit, of
+          read: the share of what a kernel that reads 2 GB reaches.
 trains    yes: the trainer takes it at this shape on this GPU. forced: it does when built with this variant by name. no.
 */
 #ifndef BENCH_H

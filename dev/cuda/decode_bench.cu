@@ -2,10 +2,10 @@
 The program that every variant of decode becomes: check every configuration over a sweep of shapes, then time each at the shapes
 asked for and print a row for it. A wrong kernel ends the program with exit code 1 before anything is timed.
 
-The check    sequences of many lengths, some without a part; what stands behind the new token, outputs and scratch filled with NaN,
-             guard bytes around all. Every row against fp64 (decode_reference.h). The caches bit for bit: the new token and nothing
-             else. The counters 0 again. Bit for bit, too: run again on the same scratch, on two streams at once, and each of
-             several sequences alone, in a cache and with a max_length of its own length.
+The check    sequences of many lengths, some without a part; what stands behind the new token, outputs and scratch filled with
+             NaN, guard bytes around all. Every row against fp64 (decode_reference.h). The caches bit for bit: the new token and
+             nothing else. The counters 0 again. Bit for bit, too: run again on the same scratch, on two streams at once, and
+             each of several sequences alone, in a cache and with a max_length of its own length.
 The timing   bench.h's: all B sequences have T tokens, the new one included; caches rotate through more than the L2 cache.
 The row      GB/s count K and V of all tokens, once. `expected` is launch and latency, 2.5 us for one chunk and 4 for more, and
              those bytes at 90% of the nominal bandwidth. `trains` is yes for what decode.cuh takes.
@@ -101,8 +101,8 @@ static inline void launch(const AttentionDecodeConfig& c, const DecodeSet& t, De
              t.scratch.data, s.B, s.T, s.NH, s.HS, max_length, stream);
 }
 
-// Runs the configuration on each set, all at once where there are several, into outputs of NaN. Ends the program where it fails or
-// leaves its tensors.
+// Runs the configuration on each set, all at once where there are several, into outputs of NaN. Ends the program where it fails
+// or leaves its tensors.
 static void run_poisoned(const AttentionDecodeConfig& c, const std::vector<DecodeSet>& sets, DecodeShape s,
                          int max_length, const std::string& what) {
     for (const DecodeSet& t : sets) { buffer_poison(t.out); }
@@ -148,8 +148,8 @@ static Verdict judge(const DecodeSet& t, const DecodeReference& r, DecodeShape s
     return {worst, d.reference2 > 0 ? sqrt(d.error2 / d.reference2) : 0, true};
 }
 
-// Whether sequence b gives the same bits alone: B = 1, a cache and a max_length of just its tokens. Inputs are those of `after`,
-// whose last row is replaced by NaN, for the kernel to write.
+// Whether sequence b gives the same bits alone: B = 1, a cache and a max_length of just its tokens. Inputs are those of
+// `after`, whose last row is replaced by NaN, for the kernel to write.
 static bool same_alone(const AttentionDecodeConfig& c, const DecodeSet& t, const DecodeReference& r, DecodeShape s,
                        int b, int length, const std::string& what) {
     const DecodeShape alone = {1, length + 1, s.NH, s.HS};
@@ -264,8 +264,8 @@ static void check_sweep(const char* variant, const std::vector<const AttentionDe
 // ----------------------------------------------------------------------------
 // The race
 
-// Reads n vectors of 16 bytes, eight in flight for each thread. The sum is written where it is not to be expected, so that no read
-// is left out.
+// Reads n vectors of 16 bytes, eight in flight for each thread. The sum is written where it is not to be expected, so that no
+// read is left out.
 __global__ void __launch_bounds__(512) read_memory(int* sink, const int4* x, size_t n) {
     int sum = 0;
     const size_t step = (size_t)gridDim.x * blockDim.x;

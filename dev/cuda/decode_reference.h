@@ -1,12 +1,12 @@
 /*
-What the variants of decode are compared with: random caches and new tokens of three kinds, decode in fp64 on the GPU, and the error
-that a correct kernel may make in each row. A kernel passes when no row's error is more than twice the model:
+What the variants of decode are compared with: random caches and new tokens of three kinds, decode in fp64 on the GPU, and the
+error that a correct kernel may make in each row. A kernel passes when no row's error is more than twice the model:
 
     ||out - ref||^2 <= 4 (sum_j c^2 P_j^2 |v_j|^2 + c^2 |ref|^2 + u^2 |ref|^2),   c^2 = e^2 (n + HS) + (e (sqrt(HS) + 4) a)^2
 
-for a row of n keys, with a = max_j sum_d |q_d k_jd| / sqrt(HS), u the unit roundoff of the training precision, which only the result
-is rounded to, and e that of fp32 sums: attention_reference.h's model of out, without the rounding of P that tensor cores need.
-Rounding the result is off by u |ref| at most, half of what is allowed.
+for a row of n keys, with a = max_j sum_d |q_d k_jd| / sqrt(HS), u the unit roundoff of the training precision, which only the
+result is rounded to, and e that of fp32 sums: attention_reference.h's model of out, without the rounding of P that tensor cores
+need. Rounding the result is off by u |ref| at most, half of what is allowed.
 */
 #ifndef DECODE_REFERENCE_H
 #define DECODE_REFERENCE_H
@@ -21,16 +21,16 @@ struct DecodeShape {
     __host__ __device__ int64_t out() const { return heads() * HS; }       // elements; qkv has 3 times as many
 };
 
-// How many tokens stand in the cache of sequence b: by b modulo 7 as many as fit, none and no part in it (-1), a multiple of 64, none,
-// any number, one before a multiple of 64, a multiple of 256.
+// How many tokens stand in the cache of sequence b: by b modulo 7 as many as fit, none and no part in it (-1), a multiple of
+// 64, none, any number, one before a multiple of 64, a multiple of 256.
 static inline int decode_length(DecodeShape s, int b) {
     const int longest = s.T - 1, any = (int)((b * 2654435761u + 40503u * s.T) % (unsigned)s.T);
     const int kinds[] = {longest, -1, any / 64 * 64, 0, any, any / 64 * 64 + 63, longest / 256 * 256};
     return b % 7 == 5 && kinds[5] > longest ? any : kinds[b % 7];
 }
 
-// Element d of the q, k or v (which = 0, 1, 2) of position j of a head, bent to the pattern as in attention_reference.h. The new
-// token's q is of position `length`.
+// Element d of the q, k or v (which = 0, 1, 2) of position j of a head, bent to the pattern as in attention_reference.h. The
+// new token's q is of position `length`.
 __device__ inline float decode_input(DecodeShape s, int64_t head, int j, int which, int d, Pattern pattern,
                                      uint64_t seed) {
     const uint64_t row = (uint64_t)head * s.T + j;
@@ -69,8 +69,8 @@ __global__ void fill_new_tokens(floatX* qkv, floatX* k_cache, floatX* v_cache, c
     (which == 1 ? k_cache : v_cache)[cache_offset(b, h, s.T, s.NH, s.HS) + (int64_t)length * s.HS + d] = x;
 }
 
-// out (B,NH,HS) in fp64 and the squared error of the model for each head (B,NH), from caches that hold the new token. One block for
-// each head.
+// out (B,NH,HS) in fp64 and the squared error of the model for each head (B,NH), from caches that hold the new token. One block
+// for each head.
 __global__ void __launch_bounds__(REFERENCE_THREADS)
     decode_reference(double* out, double* noise, const floatX* k_cache, const floatX* v_cache, const floatX* qkv,
                      const int* lengths, DecodeShape s) {

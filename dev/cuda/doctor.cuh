@@ -1,6 +1,6 @@
 /*
-The GPU's rows of --doctor: device, driver, memory, ECC, and a GEMM and the attention that trains against fp64; P2P and NCCL where
-there are several GPUs. A fault of one row leaves the others to be checked.
+The GPU's rows of --doctor: device, driver, memory, ECC, and a GEMM and the attention that trains against fp64; P2P and NCCL
+where there are several GPUs. A fault of one row leaves the others to be checked.
 */
 #ifndef DOCTOR_CUH
 #define DOCTOR_CUH

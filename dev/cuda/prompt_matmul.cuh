@@ -1,6 +1,7 @@
 /*
 The linear layers of long prompts in 16 bit on Hopper: the GEMM of the matmul competition (wgmma_matmul.cuh) behind the words of
-decode_matmul.cuh, for the many rows of a prompt's pass. A step's kernels, which read W once for a few rows, are bound by L2 there.
+decode_matmul.cuh, for the many rows of a prompt's pass. A step's kernels, which read W once for a few rows, are bound by L2
+there.
 
 An element is added up in the order of C whatever tile it lies in, so a row's bits do not depend on what other rows there are.
 They are not those of a step: which of the two serves a prompt is decided by its own length alone.

@@ -3,7 +3,8 @@ What becomes of an accumulator of wgmma_matmul.cuh: an epilogue's store() takes 
 registers to memory, chunk by chunk (64 rows of 128 or 64 bytes): arithmetic on the fragment, into a chunk of shared memory in
 TMA's swizzle, TMA store.
 
-    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluOfBias, GeluBackward<..>
+    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluOfBias,
+                      GeluBackward<..>
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
     Gradient          fp32: D, or D += by TMA's reduce-add, or a partial tile of a split of K
 

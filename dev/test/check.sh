@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs one check of `make test`: dev/test/check.sh NAME COMMAND... Prints one line when it passes: its name, its last line and
-# its time; all of its output, which is kept in build/checks/NAME.log, when it fails. A check that cannot run here says so in its
-# last line, which then begins with 'skipped'; one that claims success with nothing tested fails.
+# its time; all of its output, which is kept in build/checks/NAME.log, when it fails. A check that cannot run here says so in
+# its last line, which then begins with 'skipped'; one that claims success with nothing tested fails.
 set -uo pipefail
 name=$1
 shift

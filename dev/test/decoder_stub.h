@@ -1,6 +1,6 @@
 /*
-A decoder without a model, for tests of the program: the logits after a sequence are random numbers that all of its tokens decide
-over, or say which token follows (`script`, where the test has one). It counts what it is asked for.
+A decoder without a model, for tests of the program: the logits after a sequence are random numbers that all of its tokens
+decide over, or say which token follows (`script`, where the test has one). It counts what it is asked for.
 */
 #ifndef DECODER_STUB_H
 #define DECODER_STUB_H

@@ -153,7 +153,7 @@ done
 check "with -a 1" cut data_overfit train cut-file@9 1 "step 11/20: $unread" -a 1 -j "$dir/text_train.bin" -v 50
 check "its step is saved" has_checkpoints data_overfit "DONE_00000010 "
 
-# more than 1 GiB of shards are verified one by one: seven batches, then, inside a step, one that is damaged; the third is a hole
+# more than 1 GiB of shards are verified one by one: seven batches, then, inside a step, one that is damaged; the third: a hole
 mkdir "$dir/pieces"
 "$python" dev/data/text.py --tokenizer bytes --shard-tokens 1793 --output "$dir/pieces/text" llmc/*.h >"$dir/data.log" 2>&1
 mv "$dir/pieces/text_train_000001.bin" "$dir/pieces/b.bin"

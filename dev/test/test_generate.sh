@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# generate_gpt2 end to end, with a byte model that is trained for a few steps here: prompts from everywhere, text and JSON, seeds,
-# batches, stop texts, a full context, Ctrl-C, scores, interactive use, export, and a table of bad inputs.
+# generate_gpt2 end to end, with a byte model that is trained for a few steps here: prompts from everywhere, text and JSON,
+# seeds, batches, stop texts, a full context, Ctrl-C, scores, interactive use, export, and a table of bad inputs.
 #
 #     dev/test/test_generate.sh ./generate_gpt2 [./train_gpt2]      # 20 s on two cores, a temporary folder of 2 MB
 . dev/test/unit.sh

@@ -1,6 +1,7 @@
-// decode.cuh as a program generates with it: a CUDA graph, captured once, is replayed while the sequences of a batch grow, one token
-// a replay, from lengths on both sides of every chunk's end; one sequence takes no part, one stops on the way. After each replay every
-// row is held against fp64 on the host, and against the bits of the same sequence decoded alone with another max_length. Needs a GPU.
+// decode.cuh as a program generates with it: a CUDA graph, captured once, is replayed while the sequences of a batch grow, one
+// token a replay, from lengths on both sides of every chunk's end; one sequence takes no part, one stops on the way. After each
+// replay every row is held against fp64 on the host, and against the bits of the same sequence decoded alone with another
+// max_length. Needs a GPU.
 //
 // The bound is decode_reference.h's: ||out - ref||^2 <= 4 (c^2 (sum_j P_j^2 |v_j|^2 + |ref|^2) + u^2 |ref|^2).
 #include "dev/cuda/decode.cuh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --plan, -b auto and -r auto of the given trainer (./train_gpt2 or ./train_gpt2cu), and that a run which cannot fit never begins.
-# Takes seconds; writes to a temporary folder only, where the user's cache folder is too.
+# --plan, -b auto and -r auto of the given trainer (./train_gpt2 or ./train_gpt2cu), and that a run which cannot fit never
+# begins. Takes seconds; writes to a temporary folder only, where the user's cache folder is too.
 . dev/test/unit.sh
 trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
 export XDG_CACHE_HOME=$dir/cache

@@ -18,7 +18,9 @@ C_PATTERNS = ("*.c", "*.cu", "llmc/*.*", "dev/*/*.c", "dev/*/*.h", "dev/*/*.cu",
 CUDA_PATTERNS = ("*.cu", "llmc/*.cuh", "dev/*/*.cu", "dev/*/*.cuh", "dev/test/*.h")
 PTX_HEADERS = ("llmc/ptx.cuh", "llmc/mma.cuh", "llmc/hopper.cuh")
 TEXT_PATTERNS = (*C_PATTERNS, "Makefile", "*.md", ".ci/run", "scripts/*.*", "dev/*/*.py", "dev/*/*.sh", "dev/*/*.md")
+SHELL_PATTERNS = ("Makefile", ".ci/run", "scripts/*.sh", "dev/*/*.sh")
 HEAD_LINES = 15
+COMMENT_COLUMNS = 128  # code is clang-format's matter, Python ruff's
 DUMP_BYTES = 4_000_000  # of all dumps and their measured errors together
 
 # Words of this project's own for what has a name in the field; CONTRIBUTING.md says which to use.
@@ -59,6 +61,17 @@ def head_lines(text):
     return next((n for n, line in enumerate(lines) if not line.startswith("//")), len(lines))
 
 
+def long_comments(text, marker):
+    """The lines with a comment alone, whole or a part of one, that are too long; `marker`: // (and /* */), or #."""
+    found, block = [], False
+    for number, line in enumerate(text.splitlines(), 1):
+        begins = marker == "//" and line.lstrip().startswith("/*")
+        if (block or begins or line.lstrip().startswith(marker)) and len(line) > COMMENT_COLUMNS:
+            found.append(number)
+        block = (block or begins) and "*/" not in line
+    return found
+
+
 def own_words(text):
     """The lines with such a word; names of CUDA's own functions have it only as a part."""
     return [n for n, line in enumerate(text.splitlines(), 1) if OWN_WORDS.search(line)]
@@ -84,6 +97,15 @@ def test_heads_have_at_most_fifteen_lines(_):
     assert head_lines("// a\n// b\n#include <x.h>\n") == 2
     for path, text in read(C_PATTERNS):
         assert head_lines(text) <= HEAD_LINES, f"{path}: its head has {head_lines(text)} lines"
+
+
+def test_comments_have_at_most_128_columns(_):
+    long, short = 63 * "ä " + "end", 60 * "ä " + "end"
+    assert long_comments(f"// {long}\n/*\n{long}\n*/\n// {short}\nf(); {long}\n", "//") == [1, 3]
+    assert long_comments(f"  # {long}\n{long}\n# {short}\n", "#") == [1]
+    for patterns, marker in ((C_PATTERNS, "//"), (SHELL_PATTERNS, "#")):
+        for path, text in read(patterns):
+            assert not (lines := long_comments(text, marker)), f"{path}: comments beyond column 128 in lines {lines}"
 
 
 def test_the_words_are_the_field_s(_):

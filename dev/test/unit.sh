@@ -28,7 +28,7 @@ write_text() {
     exit 1
 }
 
-# write_hellaswag PYTHON: $dir/hellaswag.bin, of the questions that `examples` is set to: question(index, label, context, endings)
+# write_hellaswag PYTHON: $dir/hellaswag.bin, of the questions in `examples`: question(index, label, context, endings)
 write_hellaswag() {
     "$python" - "$dir/hellaswag.bin" "$1" <<'END'
 import struct, sys
