@@ -1,5 +1,5 @@
 /*
-One thread block for each head of each sequence, one thread for each channel. Slow, obvious, correct: split is measured against it.
+One thread block for each head of each sequence, one thread for each channel. Slow, obvious, correct: the measure of split.
 
 A warp takes every fourth key and sums q.k_j over its lanes; the scores of a block of keys stand in shared memory, where every
 thread reads them to go on with the online softmax of its own channel. The new token is stored first, then read as all others.

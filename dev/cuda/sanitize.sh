@@ -2,7 +2,7 @@
 # compute-sanitizer's four tools over the variants as built, on small shapes: two heads of 130 rows, and for wgmma two of
 # 400, in which every stage of its pipelines comes again, with heads of 64 and of 128. Prints a line for each program and
 # shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which make builds
-# here: hopper.cuh says why. Decode takes three sequences of up to 600 tokens, several chunks. flash1, whose GEMMs read
+# here: hopper.cuh says why. Decode takes three sequences of up to 600 tokens, several chunks; split also 400. flash1, whose GEMMs read
 # every operand from shared memory, takes 66 rows of 32 channels: racecheck had not ended after 330 s with 130 of 64. A
 # variant of matmul takes all its groups at one shape, and wgmma at one in which its pipeline's stages come again.
 #
@@ -79,7 +79,11 @@ for variant in "${variants[@]}"; do
         found=1
         shapes=("-b 1 -h 2 -t 130 -d 64")
         case $program in
-        */attention_decode_*) shapes=("-b 3 -h 2 -t 600 -d 64" "-b 3 -h 2 -t 600 -d 96") ;;
+        */attention_decode_*)
+            shapes=("-b 3 -h 2 -t 600 -d 64" "-b 3 -h 2 -t 600 -d 96")
+            # three chunks a CTA of 132 SMs, of which the second may be of a sequence that takes no part
+            if [ "$variant" = split ]; then shapes+=("-b 400 -h 1 -t 600 -d 64"); fi
+            ;;
         */matmul_*wgmma_*) shapes=("-r 400 -i 392 -o 456") ;;
         */matmul_*) shapes=("-r 130 -i 64 -o 136") ;;
         */attention_*_flash1_*) shapes=("-b 1 -h 2 -t 66 -d 32") ;;
