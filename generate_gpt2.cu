@@ -163,10 +163,9 @@ static DecodeBegin decoder_begin(const GPT2Decoder* d) {
 static void decoder_plan_step(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     const ParameterTensors* all = &d->model->params;
-    int device, CTAs, major, L = c.num_layers;
+    int device, major, CTAs = d->gpu.sms, L = c.num_layers;
     decode_step::Step p = {};
     cuda_try(cudaGetDevice(&device));
-    cuda_try(cudaDeviceGetAttribute(&CTAs, cudaDevAttrMultiProcessorCount, device));
     cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     if (status_now() != STATUS_OK || !d->gpu.dependent || major != 9) { return; }
     p.layers = d->layers, p.cache = d->cache, p.x = d->x, p.logits = d->logits, p.positions = d->positions;
