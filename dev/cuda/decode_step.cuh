@@ -82,12 +82,12 @@ constexpr int WARPS = DECODE_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS 
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 constexpr int MAX_SLOTS = 32; // of the ring
 constexpr int CONSUMER_BARRIER = 1;
-constexpr int SUMS_BYTES = 8192; // of a group of tiles: 128 pairs of outputs; or those of one tile
-// Slots that a warp holds in registers where a sum over C has one split; half of them where it has two
-constexpr int SLOTS_AT_ONCE = 4;
+constexpr int SUMS_BYTES = 4096;         // of a group of tiles, or those of one tile
+constexpr int SLOTS_AT_ONCE = 4;         // that a warp holds in registers
 constexpr int MIN_SLOTS = SLOTS_AT_ONCE; // of the ring
 constexpr int READ_BEHIND = 256; // bytes behind the ring: of a segment with fewer chunks, what follows is read, too
 constexpr int COPIES = 4;        // of every word
+constexpr int MAX_COPY = 2048;   // bytes of a row that TMA copies at once
 // Vectors of a row, of up to 800 S columns, that a lane adds up
 template <int S> constexpr int ROW_SUMS = S == 1 ? 4 : 7;
 
@@ -104,16 +104,44 @@ template <class Tiles> inline size_t exchange_words(int B, int C, int NH, int T)
 // that a warp's loads of 16 bytes are of neighbours.
 __host__ __device__ inline int word_of(int e, int columns) { return e / 4 % 2 * (columns / 4) + e / 8 * 2 + e / 2 % 2; }
 
+// The chunks c of heads h of sequences b that a CTA attends to, of every head the first ones first. They begin with the first
+// CTA that has one tile of attproj fewer.
+struct Chunk {
+    int head, b, h, c;
+
+    __device__ Chunk(const Step& p) : head((int)blockIdx.x - p.attention_first), c(0) {
+        head += head < 0 ? p.CTAs : 0;
+        wrap(p);
+    }
+    __device__ void wrap(const Step& p) {
+        for (; head >= p.B * p.NH; c++) { head -= p.B * p.NH; }
+        for (b = 0, h = head; h >= p.NH; b++) { h -= p.NH; }
+    }
+    __device__ bool more(const Step& p) const { return c < p.max_chunks; }
+    __device__ void advance(const Step& p) {
+        head += p.CTAs;
+        wrap(p);
+    }
+};
+
 template <class Tiles> struct Front { // of the shared memory
     Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS], parameters_full[2], parameters_empty[2];
     split::Shared<Tiles> attention;
     alignas(16) floatX qkv[3][Tiles::HS];
     int positions[MAX_ROWS], tokens[MAX_ROWS];
+    Chunk first_chunk;
     Word keys[MAX_ROWS][DECODE_WARPS];
 };
 
 // Chunks of the longest segment
 __host__ __device__ inline int most_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, WARPS * decode_splits(C)); }
+
+// A warp's S segments of up to CHUNKS chunks: of each so many chunks, then, where that is fewer, one more of one of them, as two
+// segments of 3 or 4 have 7 at most
+__host__ __device__ constexpr int chunks_of_each(int S, int CHUNKS) { return S == 2 && CHUNKS == 4 ? 3 : CHUNKS; }
+__host__ __device__ constexpr int chunks_of_all(int S, int CHUNKS) {
+    return S * chunks_of_each(S, CHUNKS) + (chunks_of_each(S, CHUNKS) < CHUNKS);
+}
 
 // Tiles of a CTA: first, first + CTAs, ... The two projections of the residual stream give a tile to the same CTA, the others
 // begin at the other end.
@@ -203,50 +231,43 @@ struct Cursor {
         skip(p);
     }
     // Row i of the slot
-    __device__ const floatX* row(const Step& p, int i) const {
-        const StageSizes& s = p.stages[stage];
-        return p.layers[layer].weight[stage % HEAD] + ((size_t)(tile * 8 + i) * s.parts + part) * p.C;
+    __device__ const floatX* row(const Step& p, const floatX* weight, int i) const {
+        return weight + ((size_t)(tile * 8 + i) * p.stages[stage].parts + part) * p.C;
     }
 };
+
+__device__ inline int tiles_of_cta(const Step& p, int stage) {
+    return num_tiles(p.stages[stage], first_tile(stage, blockIdx.x, p.CTAs), p.CTAs);
+}
 
 // The weights, by a warp: fills the slots in the order of use.
 template <class Tiles> __device__ inline void produce(const Step& p, int lane) {
     Place at = {};
-    int row = p.C * (int)sizeof(floatX);
+    int row = p.C * (int)sizeof(floatX), halves = row > MAX_COPY ? 2 : 1, copy = row / halves;
+    // where the matrix of stage lane % HEAD begins; the next layer's is read a layer ahead
+    const floatX *weights = p.layers[0].weight[lane % HEAD], *next = p.layers[min(1, p.L)].weight[lane % HEAD];
     for (Cursor cursor(p); cursor.more(p); cursor.advance(p), at.advance(p)) {
+        if (cursor.layer != at.layer) {
+            at.layer = cursor.layer, weights = next;
+            next = p.layers[min(at.layer + 1, p.L)].weight[lane % HEAD];
+        }
+        const floatX* weight =
+            (const floatX*)__shfl_sync(0xffffffffu, (unsigned long long)weights, cursor.stage % HEAD);
         Mbarrier& full = front<Tiles>().full[at.slot];
         uint32_t to = shared_address(shared_at<char>(p.ring + at.slot * p.slot_bytes));
         front<Tiles>().empty[at.slot].wait(at.parity ^ 1);
         if (lane == 0) { full.expect_tx(8 * row); }
         __syncwarp();
         if (cursor.stage != HEAD) {
-            int row_bytes = p.stages[cursor.stage].row_bytes;
-            if (lane < 8) { hopper::cp_async_bulk(to + lane * row_bytes, cursor.row(p, lane), row, full); }
+            int row_bytes = p.stages[cursor.stage].row_bytes, half = lane / 8;
+            const floatX* from = cursor.row(p, weight, lane % 8) + half * (p.C / halves);
+            if (half < halves) { hopper::cp_async_bulk(to + lane % 8 * row_bytes + half * copy, from, copy, full); }
         } else if (lane == 0) { // one copy, as its rows follow each other: there, this warp is the slowest
-            hopper::cp_async_bulk(to, cursor.row(p, 0), 8 * row, full);
+            hopper::cp_async_bulk(to, cursor.row(p, weight, 0), 8 * row, full);
         }
     }
 }
 
-// The chunks c of heads h of sequences b that a CTA attends to, of every head the first ones first. They begin with the first
-// CTA that has one tile of attproj fewer.
-struct Chunk {
-    int head, b, h, c;
-
-    __device__ Chunk(const Step& p) : head((int)blockIdx.x - p.attention_first), c(0) {
-        head += head < 0 ? p.CTAs : 0;
-        wrap(p);
-    }
-    __device__ void wrap(const Step& p) {
-        for (; head >= p.B * p.NH; c++) { head -= p.B * p.NH; }
-        for (b = 0, h = head; h >= p.NH; b++) { h -= p.NH; }
-    }
-    __device__ bool more(const Step& p) const { return c < p.max_chunks; }
-    __device__ void advance(const Step& p) {
-        head += p.CTAs;
-        wrap(p);
-    }
-};
 // The keys of a head; the values are so many elements behind them
 template <class Tiles> __device__ inline size_t values_after_keys(const Step& p) {
     return (size_t)p.B * p.NH * p.T * Tiles::HS;
@@ -255,33 +276,33 @@ template <class Tiles> __device__ inline floatX* keys_of(const Step& p, int laye
     return p.cache + 2 * layer * values_after_keys<Tiles>(p) + (size_t)(b * p.NH + h) * p.T * Tiles::HS;
 }
 
-// Biases and LayerNorm's weights that the CTA needs of a layer, by a warp: 2 (weight, bias) of C, then 8 biases for each of its
-// tiles. The older keys and values of its chunks go to L2, a layer before they are read.
+// LayerNorm's weights and biases that the CTA needs of half a layer, that of QKV and ATTPROJ or that of FC and FCPROJ, by a
+// warp: weight and bias (C), then 8 biases for each of its tiles. Each half has its place, which is filled again as soon as all
+// have read it. The older keys and values of the CTA's chunks go to L2, half a layer or more before they are read.
 template <class Tiles> __device__ inline void produce_parameters(const Step& p, int lane) {
 #pragma unroll 1
-    for (int l = 0; l <= p.L; l++) {
+    for (int i = 0; i <= 2 * p.L; i++) {
+        int l = i / 2, half = i % 2, begin = half == 0 ? QKV : FC, end = l < p.L ? begin + 2 : begin;
         const Layer& layer = p.layers[l];
-        Mbarrier& full = front<Tiles>().parameters_full[l % 2];
-        int row = p.C * (int)sizeof(floatX), tile = 8 * (int)sizeof(floatX), norms = l < p.L ? 4 : 2, tiles = 0;
-        for (int stage = QKV; stage < HEAD && l < p.L; stage++) {
-            tiles += num_tiles(p.stages[stage], first_tile(stage, blockIdx.x, p.CTAs), p.CTAs);
-        }
-        uint32_t to = shared_address(shared_at<floatX>(p.parameters) + l % 2 * p.vectors);
-        front<Tiles>().parameters_empty[l % 2].wait(l / 2 % 2 ^ 1);
-        if (lane == 0) { full.expect_tx(norms * row + tiles * tile); }
+        Mbarrier& full = front<Tiles>().parameters_full[half];
+        int row = p.C * (int)sizeof(floatX), tile = 8 * (int)sizeof(floatX), tiles = 0;
+        for (int stage = begin; stage < end; stage++) { tiles += tiles_of_cta(p, stage); }
+        uint32_t to = shared_address(shared_at<floatX>(p.parameters) + half * p.vectors);
+        front<Tiles>().parameters_empty[half].wait(l % 2 ^ 1);
+        if (lane == 0) { full.expect_tx(2 * row + tiles * tile); }
         __syncwarp();
-        if (lane < norms) {
-            const floatX* from = (lane % 2 ? layer.norm_bias : layer.norm_weight)[lane / 2];
-            hopper::cp_async_bulk(to + lane * row, from, row, full);
+        if (lane < 2) {
+            hopper::cp_async_bulk(to + lane * row, (lane ? layer.norm_bias : layer.norm_weight)[half], row, full);
         }
-        to += 4 * row;
-        for (int stage = QKV; stage < HEAD && l < p.L; stage++) {
-            int first = first_tile(stage, blockIdx.x, p.CTAs), count = num_tiles(p.stages[stage], first, p.CTAs);
-            for (int i = lane; i < count; i += 32) {
-                hopper::cp_async_bulk(to + i * tile, layer.bias[stage] + (first + i * p.CTAs) * 8, tile, full);
+        to += 2 * row;
+        for (int stage = begin; stage < end; stage++) {
+            int first = first_tile(stage, blockIdx.x, p.CTAs), count = tiles_of_cta(p, stage);
+            for (int t = lane; t < count; t += 32) {
+                hopper::cp_async_bulk(to + t * tile, layer.bias[stage] + (first + t * p.CTAs) * 8, tile, full);
             }
             to += count * tile;
         }
+        if (half == 1) { continue; }
         if (l == 0) { wait_for_previous(); }
         for (Chunk chunk(p); l < p.L && chunk.more(p); chunk.advance(p)) {
             // the length of the step before where this one samples: one key fewer is brought
@@ -295,10 +316,11 @@ template <class Tiles> __device__ inline void produce_parameters(const Step& p, 
     }
 }
 
-// A warp's segments of every slot: segments warp * S + k, of at most CHUNKS chunks. Of a row a lane receives one vector of
+// A warp's segments of every slot: segments warp * S + k, of CHUNKS chunks at most. Of a row a lane receives one vector of
 // them.
 template <int S, int CHUNKS> struct Segments {
-    int begin[S], count[S], vector;
+    static constexpr int EACH = chunks_of_each(S, CHUNKS), ALL = chunks_of_all(S, CHUNKS);
+    int begin[S], count[S], fourth, vector;
     bool mine; // whether there is one
     __device__ Segments(int C, int warp, int lane) {
 #pragma unroll
@@ -306,16 +328,17 @@ template <int S, int CHUNKS> struct Segments {
             begin[k] = decode_segment(C, S, warp * S + k);
             count[k] = decode_segment(C, S, warp * S + k + 1) - begin[k];
         }
+        fourth = begin[0] + (count[0] == CHUNKS ? EACH : 2 * EACH);
         vector = begin[0] * 4 + lane;
         mine = vector < (begin[S - 1] + count[S - 1]) * 4;
     }
     // 16 bytes of each chunk of a row; where a segment has fewer chunks, of what follows it
-    __device__ void load(uint4 (&x)[S][CHUNKS], const floatX* row) const {
+    __device__ void load(uint4 (&x)[ALL], const floatX* row) const {
 #pragma unroll
-        for (int i = 0; i < S * CHUNKS; i++) {
-            int k = i / CHUNKS, u = i % CHUNKS;
-            x[k][u] = *reinterpret_cast<const uint4*>(row + begin[k] * DECODE_CHUNK + u * DECODE_CHUNK);
+        for (int i = 0; i < S * EACH; i++) {
+            x[i] = *reinterpret_cast<const uint4*>(row + begin[i / EACH] * DECODE_CHUNK + i % EACH * DECODE_CHUNK);
         }
+        if (EACH < CHUNKS) { x[ALL - 1] = *reinterpret_cast<const uint4*>(row + fourth * DECODE_CHUNK); }
     }
 };
 
@@ -400,9 +423,10 @@ receive_rows(const Step& p, const Place& at, const Word* words, const Segments<S
 // slot 2j and rows 8 to 15 of slot 2j + 1; columns 0 to 3 of the n8 operand are the sequences for the first of them, 4 to 7 for
 // the second.
 template <class Tiles, int S, int CHUNKS> struct Slots {
-    static constexpr int MOST = SLOTS_AT_ONCE / S, PAIRS = MOST / 2;
+    static constexpr int MOST = SLOTS_AT_ONCE, PAIRS = MOST / 2;
+    static constexpr int EACH = Segments<S, CHUNKS>::EACH, ALL = Segments<S, CHUNKS>::ALL;
     int count;
-    uint4 w[PAIRS][S][CHUNKS][2]; // the halves of a chunk
+    uint4 w[PAIRS][ALL][2]; // the halves of a chunk
 
     // Waits for the slots, and frees them
     __device__ void load(const Step& p, Place& at, const Segments<S, CHUNKS>& segments, int slots, int row_bytes,
@@ -412,7 +436,7 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
         Place last = at;
 #pragma unroll
         for (int j = 0; j < PAIRS; j++) {
-            uint4 x[2][S][CHUNKS];
+            uint4 x[2][ALL];
 #pragma unroll
             for (int i = 0; i < 2; i++) { // those left over are the last one again
                 if (2 * j + i < count) { front<Tiles>().full[last.slot].wait(last.parity); }
@@ -420,10 +444,10 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
                 if (2 * j + i + 1 < count) { last.advance(p); }
             }
 #pragma unroll
-            for (int i = 0; i < S * CHUNKS; i++) {
-                const uint4 a = x[0][i / CHUNKS][i % CHUNKS], b = x[1][i / CHUNKS][i % CHUNKS];
-                w[j][i / CHUNKS][i % CHUNKS][0] = make_uint4(a.x, b.x, a.y, b.y);
-                w[j][i / CHUNKS][i % CHUNKS][1] = make_uint4(a.z, b.z, a.w, b.w);
+            for (int u = 0; u < ALL; u++) {
+                const uint4 a = x[0][u], b = x[1][u];
+                w[j][u][0] = make_uint4(a.x, b.x, a.y, b.y);
+                w[j][u][1] = make_uint4(a.z, b.z, a.w, b.w);
             }
         }
         __syncwarp(); // then lane i arrives for slot i, as Mbarrier::arrive_warp does
@@ -436,25 +460,45 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
         at.slot += count;
         if (at.slot >= p.slots) { at.slot -= p.slots, at.parity ^= 1; }
     }
+    __device__ static void multiply_chunk(float (&d)[4], const uint4 (&w)[2], const uint4& x, int half) {
+        const uint32_t rows[4] = {w[half].x, w[half].y, w[half].z, w[half].w};
+        mma::mma_m16n8k16(d, rows, half ? x.z : x.x, half ? x.w : x.y);
+    }
+    // d += w x of the first P pairs, whose sums take turns: each waits for its last MMA. x: of these lanes' column
+    template <int P> __device__ void multiply_pairs(const Step& p, float (&d)[PAIRS][S][4],
+                                                    const Segments<S, CHUNKS>& segments, const floatX* x_row,
+                                                    int first_part, int parts) const {
+        uint4 x[P][ALL];
+#pragma unroll
+        for (int j = 0; j < P; j++) { segments.load(x[j], x_row + ((first_part + 2 * j) & (parts - 1)) * p.C); }
+#pragma unroll
+        for (int u = 0; u < EACH; u++) {
+#pragma unroll
+            for (int i = 0; i < 2 * S * P; i++) {
+                int half = i / (S * P), k = i / P % S, j = i % P, chunk = k * EACH + u;
+                if (EACH == CHUNKS && u > 0 && u >= segments.count[k]) { continue; }
+                multiply_chunk(d[j][k], w[j][chunk], x[j][chunk], half);
+            }
+        }
+#pragma unroll
+        for (int k = 0; EACH < CHUNKS && k < S; k++) {
+            if (segments.count[k] < CHUNKS) { continue; }
+#pragma unroll
+            for (int i = 0; i < 2 * P; i++) {
+                multiply_chunk(d[i % P][k], w[i % P][ALL - 1], x[i % P][ALL - 1], i / P);
+            }
+        }
+    }
     // To sums (slots, S, B, WARPS, 8). first: slots of the tile before these
     __device__ void multiply(const Step& p, Place& at, float* sums, const Segments<S, CHUNKS>& segments, int first,
                              int parts, int warp, int lane) const {
         int r = lane / 4, q = lane % 4;
         const floatX* row = shared_at<const floatX>(p.input) + min(r % 4, p.B - 1) * p.input_row + q * 8;
         float d[PAIRS][S][4] = {};
-        uint4 x[PAIRS][S][CHUNKS];
-#pragma unroll
-        for (int j = 0; j < PAIRS; j++) { segments.load(x[j], row + ((first + 2 * j + r / 4) & (parts - 1)) * p.C); }
-#pragma unroll
-        for (int u = 0; u < CHUNKS; u++) {
-#pragma unroll
-            for (int i = 0; i < 2 * S * PAIRS; i++) {
-                int half = i / (S * PAIRS), k = i / PAIRS % S, j = i % PAIRS;
-                if (u >= segments.count[k] || 2 * j >= count) { continue; }
-                const uint4 a = w[j][k][u][half], b = x[j][k][u];
-                const uint32_t rows[4] = {a.x, a.y, a.z, a.w};
-                mma::mma_m16n8k16(d[j][k], rows, half ? b.z : b.x, half ? b.w : b.y);
-            }
+        if (count <= 2) {
+            multiply_pairs<1>(p, d, segments, row, first + r / 4, parts);
+        } else {
+            multiply_pairs<PAIRS>(p, d, segments, row, first + r / 4, parts);
         }
         int sequence = q % 2 * 2, slot = q / 2, segment = warp * S;
         sums += ((segment / WARPS + slot * S) * p.B + sequence) * WARPS * 8 + segment % WARPS * 8 + r;
@@ -525,14 +569,30 @@ template <class Tiles> __device__ inline void publish(const Step& p, Place& at, 
     send(p, x.to, bits, at.tag + (stage == FCPROJ));
 }
 
-// The CTA's tiles of a stage. norm, bias: LayerNorm's weights, and 8 biases for each tile
+// A split's sum and those of the SPLITS - 1 lanes behind it
+template <int SPLITS> __device__ inline float2 sum_of_splits(float2 sum) {
+    float2 others[SPLITS], total = sum;
+#pragma unroll
+    for (int k = 1; k < SPLITS; k++) {
+        others[k] = make_float2(__shfl_down_sync(0xffffffffu, sum.x, k), __shfl_down_sync(0xffffffffu, sum.y, k));
+    }
+#pragma unroll
+    for (int k = 1; k < SPLITS; k++) { total.x += others[k].x, total.y += others[k].y; }
+    return total;
+}
+
+// The CTA's tiles of a stage
 template <class Tiles, int S, int CHUNKS>
-__device__ inline void linear(const Step& p, Place& at, int stage, const floatX* norm, const floatX* bias,
-                              const Segments<S, CHUNKS>& segments, int thread) {
+__device__ inline void linear(const Step& p, Place& at, int stage, const Segments<S, CHUNKS>& segments, int thread) {
     const StageSizes& s = p.stages[stage];
     const Word* words = words_to_read(p) + s.input;
-    int first = first_tile(stage, blockIdx.x, p.CTAs), count = num_tiles(s, first, p.CTAs);
+    const bool second = stage == ATTPROJ || stage == FCPROJ; // of half a layer
+    const int half = stage == FC || stage == FCPROJ;
+    int first = first_tile(stage, blockIdx.x, p.CTAs), count = tiles_of_cta(p, stage);
     int warp = thread / 32, lane = thread % 32;
+    front<Tiles>().parameters_full[half].wait(at.layer % 2);
+    const floatX *norm = shared_at<floatX>(p.parameters) + half * p.vectors, *bias = norm + 2 * p.C;
+    bias += second ? 8 * tiles_of_cta(p, stage - 1) : 0;
 #pragma unroll 1
     for (int begin = 0; begin < count; begin += s.group, at.buffer ^= 1) {
         int tiles = min(s.group, count - begin), slots = tiles * s.parts;
@@ -564,13 +624,10 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const floatX*
 #pragma unroll
             for (int w = 1; w < WARPS; w++) { sum.x += x[w].x, sum.y += x[w].y; }
         }
-        float2 total = sum;
-#pragma unroll 1
-        for (int k = 1; k < s.splits; k++) {
-            total.x += __shfl_down_sync(0xffffffffu, sum.x, k), total.y += __shfl_down_sync(0xffffffffu, sum.y, k);
-        }
+        const float2 total = s.parts == 1 ? sum_of_splits<S>(sum) : sum_of_splits<4 * S>(sum);
         if (pair.first) { publish<Tiles>(p, at, stage, pair, total); }
     }
+    if (second) { front<Tiles>().parameters_empty[half].arrive_warp(lane); }
 }
 
 // (m, l, O) of a chunk, as its words have them
@@ -647,7 +704,12 @@ template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place&
         const int64_t row = (int64_t)length * HS;
         split::attend_new_token<Tiles>(shared, k + row, v + row, q, new_k, new_v, lane);
     }
-    split::attend<Tiles>(shared, K, V, q, c, warp, lane, length, exponent);
+    if (Tiles::key(c, warp, 0, 0) < length) {
+        split::attend<Tiles>(shared, K, V, q, c, warp, lane, length, exponent);
+    } else { // as of a warp without keys
+        if (lane == 0) { shared.m[warp] = -INFINITY, shared.l[warp] = 0.0f; }
+        for (int i = lane; i < HS; i += 32) { shared.O[warp][i] = 0.0f; }
+    }
     consumers_sync();
     split::Merged x = {};
     if (d < HS) { x = merge_warps<Tiles>(shared, WARPS + last, d, exponent); }
@@ -711,9 +773,9 @@ template <class Tiles> __device__ inline void append_sampled(const Step& p, int 
 
 template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const Step& p, int thread) {
     const Segments<S, CHUNKS> segments(p.C, thread / 32, thread % 32);
-    const Chunk first_chunk(p);
     int first = first_tile(ATTPROJ, blockIdx.x, p.CTAs);
     for (int i = thread; i < 2 * p.B * 32 * ROW_SUMS<S>; i += CONSUMERS) { shared_at<float>(p.row_sums)[i] = 0.0f; }
+    if (thread == 0) { front<Tiles>().first_chunk = Chunk(p); }
     wait_for_previous();
     unsigned epoch = p.epochs[blockIdx.x];
     Place at = {};
@@ -730,21 +792,16 @@ template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const S
     consumers_sync();
 #pragma unroll 1
     for (; at.layer <= p.L; at.layer++, at.tag++) {
-        const floatX *norm = shared_at<floatX>(p.parameters) + at.layer % 2 * p.vectors, *bias = norm + 4 * p.C;
         bool last = at.layer == p.L;
-        front<Tiles>().parameters_full[at.layer % 2].wait(at.layer / 2 % 2);
 #pragma unroll 1
         for (int stage = last ? HEAD : QKV; stage < (last ? STAGES : HEAD); stage++) {
-            linear<Tiles, S, CHUNKS>(p, at, stage, norm, bias, segments, thread);
-            norm += stage == QKV ? 2 * p.C : 0; // FC's
-            bias += 8 * num_tiles(p.stages[stage], first_tile(stage, blockIdx.x, p.CTAs), p.CTAs);
+            linear<Tiles, S, CHUNKS>(p, at, stage, segments, thread);
             if (stage != QKV) { continue; }
 #pragma unroll 1
-            for (Chunk chunk = first_chunk; chunk.more(p); chunk.advance(p)) {
+            for (Chunk chunk = front<Tiles>().first_chunk; chunk.more(p); chunk.advance(p)) {
                 attend_chunk<Tiles>(p, at, chunk.b, chunk.h, chunk.c, thread);
             }
         }
-        front<Tiles>().parameters_empty[at.layer % 2].arrive_warp(thread % 32);
     }
     int j = thread / (4 * S), mine = j - ((j * p.inverse_B) >> 16) * p.B; // the row of all of a thread's pairs
     auto largest_of_row = [&](int row) { return row == mine ? at.best : 0; };
@@ -800,14 +857,17 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
     if (p->B > MAX_ROWS || p->C % DECODE_CHUNK != 0) { return false; }
     if (S > 2 || decode_splits(4 * p->C) != 4 * S) { return false; } // C is 416 to 1600
     if (CEIL_DIV(p->V, 8) * 8 > p->Vp) { return false; }
-    p->CTAs = CTAs, p->sums_bytes = 0, p->vectors = 4 * p->C, p->inverse_B = 65536 / p->B + 1;
+    p->CTAs = CTAs, p->sums_bytes = 0, p->vectors = 0, p->inverse_B = 65536 / p->B + 1;
     const int row_words = (int)exchange_words_of_rows(p->B, p->C), inputs[STAGES] = {0, 4, 5, 6, 0},
               outputs[STAGES] = {1, 5, 6, 0, 0};
     p->copy_words = words_of_a_copy<Tiles>(p->B, p->C, p->NH, p->T);
     for (int stage = 0; stage < STAGES; stage++) {
         int parts = stage == FCPROJ ? 4 : 1, splits = parts * S, tiles = CEIL_DIV(OC[stage], 8);
         int tile_bytes = WARPS * splits * p->B * 8 * (int)sizeof(float), group = CEIL_DIV(tiles, CTAs);
-        p->vectors += stage == HEAD ? 0 : 8 * group;
+        if (stage == ATTPROJ || stage == FCPROJ) { // half a layer: LayerNorm's weights, biases of two stages
+            int vectors = 2 * p->C + 8 * (group + CEIL_DIV(p->stages[stage - 1].tiles, CTAs));
+            p->vectors = vectors > p->vectors ? vectors : p->vectors;
+        }
         group = group * tile_bytes > SUMS_BYTES ? SUMS_BYTES / tile_bytes : group;
         group = group < 1 ? 1 : group;
         p->stages[stage] = {

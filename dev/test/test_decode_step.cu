@@ -55,6 +55,7 @@ static bool vectors_have_places(const Step& p) {
 
 static bool tiles_have_one_cta(const Step& p) {
     for (int stage = 0; stage < STAGES; stage++) {
+        const bool second = stage == ATTPROJ || stage == FCPROJ; // of half a layer, which has its parameters together
         std::vector<int> owner(p.stages[stage].tiles, -1);
         for (int cta = 0; cta < p.CTAs; cta++) {
             int first = first_tile(stage, cta, p.CTAs), count = num_tiles(p.stages[stage], first, p.CTAs);
@@ -62,7 +63,11 @@ static bool tiles_have_one_cta(const Step& p) {
                 if (owner[first + i * p.CTAs] != -1) { return false; }
                 owner[first + i * p.CTAs] = cta;
                 bool same = first_tile(ATTPROJ, cta, p.CTAs) == first_tile(FCPROJ, cta, p.CTAs);
-                if (!same || (stage != HEAD && p.vectors < 4 * p.C + 8 * count)) { return false; }
+                if (!same) { return false; }
+            }
+            if (second) {
+                count += num_tiles(p.stages[stage - 1], first_tile(stage - 1, cta, p.CTAs), p.CTAs);
+                if (p.vectors < 2 * p.C + 8 * count) { return false; }
             }
         }
         for (int cta : owner) {
@@ -85,6 +90,15 @@ static bool segments_are_those_of_the_matmul(const Step& p) {
             if (decode_segment(4 * p.C, 4 * S, part * WARPS * S + s) != part * chunks + begin) { return false; }
             if (s > 0 && begin - decode_segment(p.C, S, s - 1) > most) { return false; }
         }
+    }
+    int CHUNKS = most <= 3 ? 3 : 4, each = chunks_of_each(S, CHUNKS), all = chunks_of_all(S, CHUNKS);
+    for (int warp = 0; warp < WARPS; warp++) { // the chunks that it holds are all of its segments'
+        int begin = decode_segment(p.C, S, warp * S), end = decode_segment(p.C, S, warp * S + S);
+        for (int k = 0; k < S && each < CHUNKS; k++) {
+            int first = decode_segment(p.C, S, warp * S + k);
+            if (decode_segment(p.C, S, warp * S + k + 1) - first < each) { return false; }
+        }
+        if (end - begin > all) { return false; }
     }
     return true;
 }
