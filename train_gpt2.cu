@@ -24,6 +24,7 @@ llmc/bucket_exchange.cuh says. The training loop is trainer_main in llmc/trainer
 #include "llmc/non_finite.cuh"
 #include "llmc/nvtx.cuh"
 #include "llmc/pass_graph.cuh"
+#include "llmc/qkv_bias.cuh"
 #include "llmc/snapshot.cuh"
 #include "llmc/table.h"
 #include "llmc/tensor_search.h"
@@ -153,6 +154,17 @@ static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Sett
 // Of scratch: the factors of the logits' gradient, in front of what makes them.
 static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(float), 256); }
 
+// Of scratch: what becomes the gradient of qkv's bias, in front of what a layer's kernels need: the column sums of the gradient of
+// attproj's output, and rows of sums of dQ.
+struct QkvBiasSums {
+    size_t dq_sums, end; // in bytes
+};
+static QkvBiasSums gpt2_qkv_bias_sums(AttentionGpu gpu, int B, int T, int NH, int C) {
+    const size_t rows = attention_dq_sum_rows_on(gpu, B, T, NH, C / NH),
+                 dq_sums = size_round_up(C * sizeof(float), 256);
+    return {dq_sums, size_round_up(dq_sums + rows * C * sizeof(float), 256)};
+}
+
 // What the backward kernels need for a batch of B rows of T tokens, the largest of them. An error where no variant
 // serves. Without a GPU, what they would on one of compute capability 9.0.
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
@@ -164,14 +176,15 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
         gpu = {90, SIZE_MAX};
     }
     size_t sizes[] = {layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
-    size_t largest = sizes[0] > sizes[1] ? sizes[0] : sizes[1];
+    size_t layer = sizes[0] > sizes[1] ? sizes[0] : sizes[1], classifier = 0;
     gpt2_gemms(gemms, config, settings, R);
     for (const ModelGemm& g : gemms) {
         size_t bytes = g.backward ? matmul_scratch_bytes_on(gpu.capability, g.variant, g.group, g.sizes) : 0;
-        if (g.group == MATMUL_CLASSIFIER) { bytes = size_add(bytes, gpt2_factors_bytes(R)); }
-        largest = bytes > largest ? bytes : largest;
+        if (g.group == MATMUL_CLASSIFIER) { classifier = size_add(bytes, gpt2_factors_bytes(R)); }
+        layer = bytes > layer && g.group != MATMUL_CLASSIFIER ? bytes : layer;
     }
-    return largest;
+    layer = size_add(layer, gpt2_qkv_bias_sums(gpu, B, T, NH, C).end);
+    return layer > classifier ? layer : classifier;
 }
 
 // 1 where AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
@@ -937,32 +950,39 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     int C = model->info.config.channels, NH = model->info.config.num_heads, BT = B * T;
     int recompute = model->info.settings.recompute, accumulate = model->leaf.accumulate;
     cudaStream_t stream = model->stream;
-    MatmulGroups groups = gpt2_groups(model, y.scratch);
+    AttentionGpu gpu = {};
+    attention_gpu(&gpu);
+    const QkvBiasSums sums = gpt2_qkv_bias_sums(gpu, B, T, NH, C);
+    float *dresidual_sum = (float*)y.scratch, *dq_sums = (float*)((char*)y.scratch + sums.dq_sums);
+    void* scratch = (char*)y.scratch + sums.end;
+    MatmulGroups groups = gpt2_groups(model, scratch);
     const floatX* inp = gpt2_layer_input(model, i);
 
     // MLP: fcproj and GELU, fc, ln2
     matmul_dgelu(&groups, gpt2_dgelu_variant(model->info.settings), y.dbt4c, recompute >= 1 ? y.fch_gelu : NULL, g.fcb,
                  y.dresidual, w.fcprojw, y.fch, BT, C);
-    matmul_weight(&groups, g.fcprojw, NULL, y.dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
+    matmul_weight(&groups, g.fcprojw, y.dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
     matmul_input(&groups, y.dbtc, y.dbt4c, w.fcw, BT, C, 4 * C);
     if (recompute >= 2) {
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }
-    matmul_weight(&groups, g.fcw, NULL, y.dbt4c, y.ln2, accumulate, BT, C, 4 * C);
-    layernorm_backward(y.dresidual, g.ln2w, g.ln2b, g.attprojb, y.dbtc, y.residual2, w.ln2w, y.ln2_mean, y.ln2_rstd,
-                       y.scratch, BT, C, 0, stream);
+    matmul_weight(&groups, g.fcw, y.dbt4c, y.ln2, accumulate, BT, C, 4 * C);
+    layernorm_backward(y.dresidual, g.ln2w, g.ln2b, g.attprojb, dresidual_sum, y.dbtc, y.residual2, w.ln2w, y.ln2_mean,
+                       y.ln2_rstd, (float*)scratch, BT, C, 0, stream);
 
     // attention: attproj, attention, qkv, ln1; dqkv (B,T,3,NH,HS) takes the first three quarters of dbt4c
     floatX* dqkv = y.dbt4c;
     matmul_input(&groups, y.dbtc, y.dresidual, w.attprojw, BT, C, C);
-    matmul_weight(&groups, g.attprojw, NULL, y.dresidual, y.atty, accumulate, BT, C, C);
-    attention_backward(dqkv, y.dbtc, y.qkv, y.atty, y.l, y.m, y.scratch, B, T, NH, C / NH, stream);
+    matmul_weight(&groups, g.attprojw, y.dresidual, y.atty, accumulate, BT, C, C);
+    const int dq_rows =
+        attention_backward_with_sums(dqkv, dq_sums, y.dbtc, y.qkv, y.atty, y.l, y.m, scratch, B, T, NH, C / NH, stream);
+    qkv_bias_backward(g.qkvb, dq_sums, w.attprojw, dresidual_sum, dq_rows, C, stream);
     matmul_input(&groups, y.dbtc, dqkv, w.qkvw, BT, C, 3 * C);
     if (recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
-    matmul_weight(&groups, g.qkvw, g.qkvb, dqkv, y.ln1, accumulate, BT, C, 3 * C);
+    matmul_weight(&groups, g.qkvw, dqkv, y.ln1, accumulate, BT, C, 3 * C);
     float* fcprojb_below = i > 0 ? gpt2_layer_gradients(model, i - 1).fcprojb : NULL;
-    layernorm_backward(y.dresidual, g.ln1w, g.ln1b, fcprojb_below, y.dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd,
-                       y.scratch, BT, C, 0, stream);
+    layernorm_backward(y.dresidual, g.ln1w, g.ln1b, fcprojb_below, NULL, y.dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd,
+                       (float*)scratch, BT, C, 0, stream);
 }
 
 // What gpt2_backward refuses beside what every implementation does: a smaller batch may have another configuration, which needs
@@ -1033,8 +1053,8 @@ static void gpt2_backward_layers(GPT2* model, float* dwte, int accumulate, float
     int BT = B * T, L = model->info.config.num_layers, C = model->info.config.channels;
     gpt2_backward_logits(model, dwte, accumulate, scale, BT);
     const floatX* last_residual = gpt2_layer_input(model, L); // the last layer's output
-    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, a.dbtc, last_residual,
-                       model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, model->stream);
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, NULL, a.dbtc,
+                       last_residual, model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, model->stream);
     for (int i = L - 1; i >= 0; i--) {
         gpt2_backward_layer(model, i, B, T);
         gpt2_finish_gradients(model, i, last);

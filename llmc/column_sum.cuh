@@ -14,6 +14,7 @@ constexpr int COLUMN_SUM_BLOCKS = 1024;
 // Gradients (n), fp32, whose partial sums stand side by side
 struct ColumnSums {
     float* grad[3];
+    float* sum[3]; // (n) or NULL: where the sums go, too, before they are added
 };
 
 // grad[y] (n) += sum of the rows of columns y n .. y n + n-1 of partial (rows, stride); a block sums 32 columns.
@@ -31,7 +32,9 @@ static __global__ void column_sum_partials_kernel(const __grid_constant__ Column
     __syncthreads();
     sum = warp_sum(sums[threadIdx.x][threadIdx.y]); // warp y sums column y of the block
     column = blockIdx.x * 32 + threadIdx.y;
-    if (threadIdx.x == 0 && column < n) { grad[column] += sum; }
+    if (threadIdx.x != 0 || column >= n) { return; }
+    grad[column] += sum;
+    if (to.sum[blockIdx.y]) { to.sum[blockIdx.y][column] = sum; }
 }
 
 // The same of the first `count` of those gradients, in one launch; or of one.
@@ -43,7 +46,7 @@ static inline void column_sum_partials(ColumnSums to, int count, const float* pa
 }
 static inline void column_sum_partials(float* grad, const float* partial, int rows, int n, size_t stride,
                                        cudaStream_t stream) {
-    column_sum_partials({{grad, NULL, NULL}}, 1, partial, rows, n, stride, stream);
+    column_sum_partials({{grad, NULL, NULL}, {}}, 1, partial, rows, n, stride, stream);
 }
 
 // How the column-sum kernels divide a tensor (rows, n): a thread block has 8 warps; each lane owns one 16-byte vector of
@@ -76,14 +79,14 @@ __device__ inline void store_column_sums(float* row, const float (&sum)[x128::si
     }
 }
 
-// partial (gridDim.y, n): row y is the sum of this block's rows of x (rows, n).
+// partial (gridDim.y, n): row y is the sum of this block's rows of x (rows, n), which are `stride` elements apart.
 static __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
-    column_sum_kernel(float* partial, const floatX* x, int rows, int n) {
+    column_sum_kernel(float* partial, const floatX* x, int rows, int n, size_t stride) {
     int column = blockIdx.x * COLUMN_SUM_WIDTH + threadIdx.x % WARP_SIZE * x128::size;
     int first = blockIdx.y * COLUMN_SUM_WARPS + threadIdx.x / WARP_SIZE;
     float sum[x128::size] = {};
     for (int row = first; row < rows && column < n; row += gridDim.y * COLUMN_SUM_WARPS) {
-        x128 v = load128(x + (size_t)row * n + column);
+        x128 v = load128(x + row * stride + column);
         for (int k = 0; k < x128::size; k++) { sum[k] += (float)v[k]; }
     }
     store_column_sums<false>(partial + (size_t)blockIdx.y * n, sum, blockIdx.x, n);
@@ -91,12 +94,19 @@ static __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE)
 
 static inline size_t column_sum_scratch_bytes(int n) { return sizeof(float) * (size_t)COLUMN_SUM_BLOCKS * n; }
 
+// The first of the two steps: rows of partial (rows returned, n) add up to the sum over the rows of x (rows, n), which are
+// `stride` elements apart. n and stride are multiples of x128::size; partial is as large as the function above says.
+static inline int column_sum_rows(float* partial, const floatX* x, int rows, int n, size_t stride,
+                                  cudaStream_t stream) {
+    dim3 grid = column_sum_grid(column_sum_kernel, rows, n);
+    column_sum_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(partial, x, rows, n, stride);
+    cuda_try(cudaGetLastError());
+    return grid.y;
+}
 // grad (n), fp32, += sum over the rows of x (rows, n). n is a multiple of x128::size; scratch from the function above.
 static inline void column_sum(float* grad, const floatX* x, float* scratch, int rows, int n, cudaStream_t stream) {
-    dim3 grid = column_sum_grid(column_sum_kernel, rows, n);
-    column_sum_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(scratch, x, rows, n);
-    cuda_try(cudaGetLastError());
-    column_sum_partials(grad, scratch, grid.y, n, n, stream);
+    const int partials = column_sum_rows(scratch, x, rows, n, n, stream);
+    column_sum_partials(grad, scratch, partials, n, n, stream);
 }
 
 #endif

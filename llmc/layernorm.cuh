@@ -287,9 +287,9 @@ static inline size_t layernorm_backward_scratch_bytes(int C) { return 3 * column
 
 // dresidual (N, C) += the gradient of layernorm's input (= with overwrite); dweight, dbias (C), fp32, +=.
 // dresidual_sum (C), fp32, or NULL: += the column sums of the new dresidual, which is the gradient of the bias of the
-// GEMM whose output was added to the residual stream. dout, inp (N, C); mean, rstd (N) from forward. C is a multiple of
-// x128::size.
-static inline void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum,
+// GEMM whose output was added to the residual stream. sum (C), fp32, or NULL: = these column sums alone. dout, inp (N, C);
+// mean, rstd (N) from forward. C is a multiple of x128::size.
+static inline void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum, float* sum,
                                       const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                                       const float* rstd, float* scratch, int N, int C, int overwrite,
                                       cudaStream_t stream) {
@@ -310,7 +310,7 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
     if (blocks > COLUMN_SUM_BLOCKS) { blocks = COLUMN_SUM_BLOCKS; }
     kernel<<<blocks, threads, shared, stream>>>(dresidual, scratch, dout, inp, weight, mean, rstd, N, C, overwrite);
     cuda_try(cudaGetLastError());
-    const ColumnSums sums = {{dweight, dbias, dresidual_sum}};
+    const ColumnSums sums = {{dweight, dbias, dresidual_sum}, {NULL, NULL, sum}};
     column_sum_partials(sums, dresidual_sum != NULL ? 3 : 2, scratch, blocks, C, 3 * C, stream);
 }
 

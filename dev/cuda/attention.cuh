@@ -13,6 +13,7 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
 #define ATTENTION_CUH
 
 #include "attention.h"
+#include "llmc/column_sum.cuh"
 #include "variants.cuh"
 
 #define ATTENTION_TEXT_(x) #x
@@ -300,6 +301,32 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     const uintptr_t tensors = (uintptr_t)dqkv | (uintptr_t)dout | (uintptr_t)qkv | (uintptr_t)out;
     if (!config || !attention_aligned(tensors, (uintptr_t)scratch)) { return; }
     config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+}
+
+// The most rows of dq_sums that the function below writes; on another GPU than this machine's, too. 0 and an error where nothing
+// serves.
+static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
+    const AttentionBackwardConfig* config =
+        attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,
+                            NH, HS)
+            .config;
+    return !config ? 0 : config->sum_rows ? config->sum_rows(B, T) : COLUMN_SUM_BLOCKS;
+}
+
+// The same as attention_backward(), and dq_sums (rows returned, NH*HS), fp32, aligned to 16 bytes: they add up to the column sums
+// of dQ, by kernels that do not write them themselves in a pass over dQ.
+static inline int attention_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
+                                               const floatX* out, const float* l, const float* m, void* scratch, int B,
+                                               int T, int NH, int HS, cudaStream_t stream) {
+    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+    const uintptr_t tensors = (uintptr_t)dqkv | (uintptr_t)dout | (uintptr_t)qkv | (uintptr_t)out | (uintptr_t)dq_sums;
+    if (!config || !attention_aligned(tensors, (uintptr_t)scratch)) { return 0; }
+    if (config->launch_with_sums) {
+        config->launch_with_sums(dqkv, dq_sums, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+        return config->sum_rows(B, T);
+    }
+    config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+    return column_sum_rows(dq_sums, dqkv, B * T, NH * HS, (size_t)3 * NH * HS, stream);
 }
 
 #endif

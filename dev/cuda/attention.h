@@ -46,6 +46,12 @@ typedef void (*AttentionBackward)(floatX* dqkv, const floatX* dout, const floatX
                                   const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                   cudaStream_t stream);
 typedef size_t (*AttentionScratchBytes)(int B, int T, int NH, int HS);
+// For variants that sum dQ over its rows while it is in registers: dq_sums (rows, NH*HS), fp32, is written, too. Its rows add up
+// to dQ's column sums; what is summed is not rounded yet.
+typedef void (*AttentionBackwardWithSums)(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
+                                          const floatX* out, const float* l, const float* m, void* scratch, int B,
+                                          int T, int NH, int HS, cudaStream_t stream);
+typedef int (*AttentionSumRows)(int B, int T);
 
 // One way to launch a variant. A table lists them best first for each head size.
 struct AttentionForwardConfig {
@@ -61,7 +67,9 @@ struct AttentionBackwardConfig {
     int HS;
     size_t shared_bytes;
     AttentionBackward launch;
-    AttentionScratchBytes scratch_bytes; // may be 0; the caller aligns scratch to 256 bytes
+    AttentionScratchBytes scratch_bytes;                  // may be 0; the caller aligns scratch to 256 bytes
+    AttentionBackwardWithSums launch_with_sums = nullptr; // not every variant has it
+    AttentionSumRows sum_rows = nullptr;                  // of dq_sums
 };
 
 // What of the current GPU decides which configurations it can run

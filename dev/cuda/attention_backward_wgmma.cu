@@ -17,6 +17,7 @@ timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2;
 #include "llmc/divisor.cuh"
 #include "llmc/hopper.cuh"
 #include "llmc/mma.cuh"
+#include "wgmma_columns.cuh"
 
 namespace wgmma {
 
@@ -86,6 +87,7 @@ struct BackwardScratch {
     int* dq_counts; // (2, dq_tiles): how many key blocks have been added to the accumulator
     int* D_ready;   // (heads, key_blocks): 1 once the consumers of this key block have stored -D of its queries
     int* work_counter; // how many work items have been taken
+    float* dq_sums;    // not in scratch: an output (dq_sum_rows(), NH * HS), or NULL
 };
 // The sizes of a launch. A work item is a key block of a head; the order of work items is KeyBlock's.
 struct BackwardProblem {
@@ -524,6 +526,21 @@ template <class C> struct BackwardConsumer {
         arrive(s.dQ_full[w]);
     }
 
+    // After finish_dQ(), where dQ is complete and its column sums are asked for: those over each warp's 16 queries. Not with
+    // delayed_dq.
+    __device__ void store_dq_sums(const float (&dQ)[32], const DqChain& chain, const KeyBlock& block, int offset,
+                                  const BackwardProblem& p, const BackwardScratch& scratch) {
+        if (!chain.last() || !scratch.dq_sums) { return; }
+        float v[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++) { v[i] = C::scale * (dQ[i / 2 * 4 + i % 2] + dQ[i / 2 * 4 + 2 + i % 2]); }
+        const float2 sums = sum_columns(v, lane());
+        const int query = block.j * Bc + offset * Br + (HS == 64 ? w * 64 : 0) + warp() * 16;
+        const int64_t row = (int64_t)(block.head / p.NH) * p.query_blocks * (Br / 16) + query / 16;
+        const int channel = block.head % p.NH * HS + (HS == 64 ? 0 : w * 64) + kept_column(lane(), 0);
+        *reinterpret_cast<float2*>(scratch.dq_sums + row * p.NH * HS + channel) = sums;
+    }
+
     // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
     // 16 bit, into the registers of S: of every eight, four words are P and four dS, as issue_gradient() takes them. dS also
     // goes to shared memory for dQ. key_minus_query: the warpgroup's first key less the first query, for the causal mask.
@@ -679,6 +696,7 @@ template <class C> struct BackwardConsumer {
                     wgmma_wait_group<0>();
                     fence_operand(S);
                     finish_dQ(dQ, t - 1, chain(offset));
+                    store_dq_sums(dQ, chain(offset), block, offset, p, scratch);
                     init_dP(dP, t);
                     issue_dP(dP, t);
                     compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
@@ -718,6 +736,7 @@ template <class C> struct BackwardConsumer {
             wgmma_wait_group<0>();
             finish_gradients(); // t++
             finish_dQ(dQ, t - 1, chain(offset));
+            store_dq_sums(dQ, chain(offset), block, offset, p, scratch);
             s.dS_empty[(t - 1) % 2].wait((t - 1) / 2 % 2); // the other consumer, too, has done with dS and K
             const uint32_t rows = w * 64 * C::box_row;
             store_tile(shared_address(s.dS) + rows, Bc * C::box_row, dV, 1);
@@ -867,9 +886,9 @@ template <class C> BackwardProblem backward_problem(int B, int T, int NH, int nu
     return p;
 }
 
-template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                        const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
-                                        cudaStream_t stream) {
+template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
+                                                  const floatX* out, const float* l, const float* m, void* scratch,
+                                                  int B, int T, int NH, int HS, cudaStream_t stream) {
     int num_sms;
     CUtensorMap qkv_map, dqkv_map, dout_map, out_map;
     if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
@@ -890,6 +909,7 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     parts.dq_counts = (int*)(parts.minus_D + rows);
     parts.D_ready = parts.dq_counts + 2 * p.dq_tiles;
     parts.work_counter = parts.D_ready + p.work_items;
+    parts.dq_sums = dq_sums;
 
     const int64_t first_D_row = C::computes_D ? (int64_t)p.first_reversed_head * p.padded_T : 0;
     const int lse_ctas = (int)CEIL_DIV(first_D_row, (int64_t)lse_rows);
@@ -910,9 +930,24 @@ template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const 
     cuda_try(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, out_map, parts, p));
 }
 
+template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                        const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
+                                        cudaStream_t stream) {
+    launch_backward_with_sums<C>(dqkv, nullptr, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+}
+
+// The rows of dq_sums: one for each 16 queries, up to the end of the last query block.
+template <class C> int dq_sum_rows(int B, int T) { return B * CEIL_DIV(T, C::Br) * (C::Br / 16); }
+
 // A row of the table of configurations; names are queries of a step x keys of a block.
 template <class C> constexpr AttentionBackwardConfig backward_config(const char* name) {
-    return {name, C::HS, C::shared_bytes, launch_backward<C>, backward_scratch_bytes};
+    return {name,
+            C::HS,
+            C::shared_bytes,
+            launch_backward<C>,
+            backward_scratch_bytes,
+            C::delayed_dq ? nullptr : launch_backward_with_sums<C>,
+            C::delayed_dq ? nullptr : dq_sum_rows<C>};
 }
 static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<BackwardTiles<64, false>>("128x128"),

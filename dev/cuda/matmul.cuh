@@ -190,10 +190,10 @@ static inline void matmul_input(MatmulGroups* g, floatX* dinp, const floatX* dou
     matmul_launch(g, nullptr, MATMUL_INPUT, t, {R, IN, OUT, 0});
 }
 
-static inline void matmul_weight(MatmulGroups* g, float* dweight, float* dbias, const floatX* dout, const floatX* inp,
-                                 int accumulate, int R, int IN, int OUT) {
+static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* dout, const floatX* inp, int accumulate,
+                                 int R, int IN, int OUT) {
     MatmulTensors t = {};
-    t.dweight = dweight, t.dbias = dbias, t.dout = dout, t.inp = inp, t.accumulate = accumulate;
+    t.dweight = dweight, t.dout = dout, t.inp = inp, t.accumulate = accumulate;
     matmul_launch(g, nullptr, MATMUL_WEIGHT, t, {R, IN, OUT, 0});
 }
 

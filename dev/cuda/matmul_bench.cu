@@ -52,10 +52,8 @@ static MatmulSizes sizes_of(MatmulGroup group, int R, int IN, int OUT) {
     return s;
 }
 
-// In training the bias gradient is part of a weight gradient of qkv alone: other kernels sum the others' columns.
-static bool trains_with_optional(MatmulGroup group, MatmulSizes s) {
-    return group != MATMUL_WEIGHT || s.OUT == 3 * s.IN;
-}
+// In training no bias gradient is part of a weight gradient: other kernels sum the columns.
+static bool trains_with_optional(MatmulGroup group) { return group != MATMUL_WEIGHT && group != MATMUL_LAYER_WEIGHTS; }
 
 // ----------------------------------------------------------------------------
 // The tensors of a group, once: allocation, filling, checking and the bytes of a row follow from it.
@@ -656,7 +654,7 @@ static const char* trains(const char* variant, const MatmulConfig* table, size_t
 static void bench(const char* variant, const MatmulConfig* table, size_t num_configs,
                   const std::vector<const MatmulConfig*>& configs, const BenchOptions& o, const BenchGpu& gpu,
                   Libraries* libraries, MatmulGroup group, MatmulSizes s) {
-    const Case c = {group, s, ORDINARY, trains_with_optional(group, s)};
+    const Case c = {group, s, ORDINARY, trains_with_optional(group)};
     const double bytes = least_bytes_of(c);
     printf("\nmatmul_%s, %s, %s, %s, R %d IN %d OUT %d: %s\n%.1f GFLOP in the GEMM, %.3f GB at least%s\n", variant,
            matmul_group_names[group], PRECISION_NAME, gpu.properties.name, s.R, s.IN, s.OUT,

@@ -70,9 +70,6 @@ static inline int matmul_measured(MatmulSizes s) {
     return s.R >= 8192 && C >= 768 && C <= 1600;
 }
 
-// qkv's weight gradient, whose bias gradient costs no pass over dout
-static inline int matmul_measured_qkv(MatmulSizes s) { return s.R >= 8192 && s.IN == 768 && s.OUT == 3 * s.IN; }
-
 // The first row that fits serves. fc and dgelu have the same gelu, bit for bit (llmc/gelu.cuh): with -r 1 it is dgelu that
 // computes it again.
 MATMUL_TABLE MatmulRule matmul_rules[] = {
@@ -80,7 +77,6 @@ MATMUL_TABLE MatmulRule matmul_rules[] = {
     {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},
     {"softmax_wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_CLASSIFIER, matmul_measured},
     {"cublaslt_epilogue", "beta=1 BIAS", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
-    {"wgmma", "128x256 cluster 2", 90, 90, 0, MATMUL_WEIGHT, matmul_measured_qkv},
     {"cublaslt", NULL, 0, INT_MAX, 1, -1, NULL},
 };
 

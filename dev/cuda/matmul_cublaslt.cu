@@ -60,7 +60,7 @@ inline void dlayernorm(MatmulContext* context, const MatmulTensors* t, MatmulSiz
     floatX* dln = (floatX*)context->scratch; // (R,IN)
     float* partial = (float*)((char*)context->scratch + tensor_bytes(s.R, s.IN));
     matmul_backward_input(library_on(context, stream), dln, t->dout, t->weight, NULL, s.R, s.IN, s.OUT);
-    layernorm_backward(t->dresidual, t->dln_weight, t->dln_bias, t->dresidual_sum, dln, t->residual, t->ln_weight,
+    layernorm_backward(t->dresidual, t->dln_weight, t->dln_bias, t->dresidual_sum, NULL, dln, t->residual, t->ln_weight,
                        t->mean, t->rstd, partial, s.R, s.IN, 0, stream);
 }
 

@@ -69,7 +69,7 @@ template <class T> void dlayernorm(MatmulContext* context, const MatmulTensors* 
     floatX* const dln = (floatX*)context->scratch;
     float* const partials = (float*)((char*)context->scratch + dln_bytes(s));
     if (input_gemm<T, Plain>(dln, nullptr, nullptr, nullptr, t, s, stream) != STATUS_OK) { return; }
-    layernorm_backward(t->dresidual, t->dln_weight, t->dln_bias, t->dresidual_sum, dln, t->residual, t->ln_weight,
+    layernorm_backward(t->dresidual, t->dln_weight, t->dln_bias, t->dresidual_sum, NULL, dln, t->residual, t->ln_weight,
                        t->mean, t->rstd, partials, s.R, s.IN, 0, stream);
 }
 

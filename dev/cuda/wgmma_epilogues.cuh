@@ -17,6 +17,7 @@ takes their place. Chunks of other outputs are a ring.
 #include "llmc/gelu.cuh"
 #include "llmc/hopper.cuh"
 #include "llmc/mma.cuh"
+#include "wgmma_columns.cuh"
 #include "wgmma_schedule.cuh"
 
 namespace wgmma {
@@ -115,17 +116,6 @@ template <bool AGAIN> struct GeluBackward { // x gelu'(pre);  AGAIN: gelu(pre)
 
 // ----------------------------------------------------------------------------
 
-// A step of reduce_columns: of 2 half column sums, the lane keeps half and gives the others to the lane at `distance`.
-template <int half> __device__ inline void halve_columns(float (&v)[16], int thread) {
-    constexpr int distance = 2 * half; // lanes: 16, 8, 4
-    const bool high = thread & distance;
-#pragma unroll
-    for (int i = 0; i < half; i++) {
-        const float keep = high ? v[kept_index(true, half, i)] : v[kept_index(false, half, i)];
-        const float give = high ? v[kept_index(false, half, i)] : v[kept_index(true, half, i)];
-        v[i] = keep + __shfl_xor_sync(0xffffffffu, give, distance);
-    }
-}
 // Column sums of a chunk over a warp's 16 rows. x: the chunk's fragment, pairs of columns, as stmatrix_x4 takes them. The lane
 // keeps those of kept_column(t, 0) and kept_column(t, 1).
 __device__ inline float2 reduce_columns(const uint32_t (&x)[16], int thread) {
@@ -135,10 +125,7 @@ __device__ inline float2 reduce_columns(const uint32_t (&x)[16], int thread) {
         const float2 upper = mma::float2_of(x[2 * n]), lower = mma::float2_of(x[2 * n + 1]);
         v[2 * n] = upper.x + lower.x, v[2 * n + 1] = upper.y + lower.y;
     }
-    halve_columns<8>(v, thread);
-    halve_columns<4>(v, thread);
-    halve_columns<2>(v, thread);
-    return {v[0], v[1]};
+    return sum_columns(v, thread);
 }
 
 template <class F> struct Elementwise {

@@ -201,11 +201,6 @@ __host__ __device__ constexpr int pair_offset(int base, int i) {
     return (base ^ (i / 4 * 32)) + i / 2 % 2 * 8 * SWIZZLE_ROW;
 }
 
-// Column sums over the 8 lanes with the same t % 4 (reduce_columns): in a step, a lane whose bit is `high` keeps the upper
-// half of its octets, the other lane the lower one. After three steps it has octet t % 32 / 4, columns:
-__host__ __device__ constexpr int kept_index(bool high, int half, int i) { return high ? i + half : i; }
-__host__ __device__ constexpr int kept_column(int t, int e) { return t % 32 / 4 * 8 + t % 4 * 2 + e; }
-
 } // namespace wgmma
 
 #endif

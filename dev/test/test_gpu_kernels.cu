@@ -10,6 +10,7 @@
 //
 // Outputs begin as NaN, or with numbers that are to be added to; tensors stand between guards; scratch memory begins as NaN;
 // every kernel runs twice and must give the same bits. Rows and batches are odd; channels are multiples of a 16-byte vector.
+#include "dev/cuda/attention.cuh"
 #include "dev/cuda/matmul.cuh"
 #include "llmc/adamw.cuh"
 #include "llmc/classifier.cuh"
@@ -21,6 +22,7 @@
 #include "llmc/matmul.cuh"
 #include "llmc/non_finite.cuh"
 #include "llmc/nvtx.cuh"
+#include "llmc/qkv_bias.cuh"
 #include "llmc/snapshot.cuh"
 #include "llmc/tree_sum.cuh"
 #include "unit.h"
@@ -250,12 +252,14 @@ static void test_layernorm_backward(size_t N, size_t C, int overwrite, bool with
     }
     TensorX d_inp(inp), d_w(w), d_dout(dout), d_residual(N * C);
     TensorF d_mean(mean), d_rstd(rstd), dw(C), db(C), ds(C), scratch(layernorm_backward_scratch_bytes((int)C) / 4);
+    TensorF sum(C);
     std::vector<char> bits;
     for (int run = 0; run < 2; run++) {
         overwrite ? d_residual.poison() : d_residual.write(before);
         dw.write(start_w), db.write(start_b), ds.write(start_s), scratch.poison();
-        layernorm_backward(d_residual.data, dw.data, db.data, with_sum ? ds.data : NULL, d_dout.data, d_inp.data,
-                           d_w.data, d_mean.data, d_rstd.data, scratch.data, (int)N, (int)C, overwrite, 0);
+        layernorm_backward(d_residual.data, dw.data, db.data, with_sum ? ds.data : NULL, with_sum ? sum.data : NULL,
+                           d_dout.data, d_inp.data, d_w.data, d_mean.data, d_rstd.data, scratch.data, (int)N, (int)C,
+                           overwrite, 0);
         wait_for_gpu();
         std::vector<char> now = d_residual.bits(), more = dw.bits();
         now.insert(now.end(), more.begin(), more.end());
@@ -294,6 +298,8 @@ static void test_layernorm_backward(size_t N, size_t C, int overwrite, bool with
     check_rounded("gradient of layernorm's bias", db, e_b, size_b);
     if (with_sum) {
         check_rounded("column sums of the residual's gradient", ds, e_s, size_s);
+        for (size_t c = 0; c < C; c++) { e_s[c] -= start_s[c]; }
+        check_rounded("these sums alone", sum, e_s, size_s);
     } else {
         check_rounded("no column sums", ds, start_s, Numbers(C));
     }
@@ -373,6 +379,65 @@ static void test_column_sum(int rows, int n) {
     wait_for_gpu();
     check_rounded("column sums", sum, e, bound);
     check_same_bits("column sums again", again, sum.bits());
+}
+
+// The bias of q, k and v: sums of dq's partial sums, nothing for k, and W^T s for v.
+static void test_qkv_bias(int rows, int C) {
+    Numbers partial = numbers((size_t)rows * C, 1, 1), w = numbers((size_t)C * C, 1, 2), s = numbers(C, 1, 3),
+            start = numbers(3 * (size_t)C, 1, 4), e = start, bound(3 * (size_t)C);
+    for (int c = 0; c < C; c++) {
+        double size_q = fabs(start[c]), size_v = fabs(start[2 * C + c]);
+        for (int r = 0; r < rows; r++) {
+            const double x = partial[(size_t)r * C + c];
+            e[c] += x, size_q += fabs(x);
+        }
+        for (int o = 0; o < C; o++) {
+            const double x = s[o] * w[(size_t)o * C + c];
+            e[2 * C + c] += x, size_v += fabs(x);
+        }
+        bound[c] = EPS * (rows + 1.0) * size_q, bound[2 * C + c] = EPS * (C + 2.0) * size_v;
+    }
+    TensorF d_partial(partial), d_s(s), dbias(start), again(start);
+    TensorX d_w(w);
+    for (TensorF* x : {&dbias, &again}) { qkv_bias_backward(x->data, d_partial.data, d_w.data, d_s.data, rows, C, 0); }
+    wait_for_gpu();
+    check_rounded("gradient of qkv's bias", dbias, e, bound);
+    check_same_bits("gradient of qkv's bias again", again, dbias.bits());
+}
+
+// The column sums of dQ that attention's backward pass leaves, against those of the dQ that it stores: each of these errs by its
+// rounding. dQ, dK and dV are those of a pass without sums.
+static void test_dq_sums(int B, int T, int NH, int HS) {
+    const size_t C = (size_t)NH * HS, BT = (size_t)B * T;
+    AttentionGpu gpu;
+    check(attention_gpu(&gpu));
+    TensorX qkv(numbers(BT * 3 * C, 2, 1)), dout(numbers(BT * C, 1, 2)), out(BT * C), dqkv(BT * 3 * C),
+        plain(BT * 3 * C);
+    TensorF l(BT * NH), m(BT * NH), scratch(attention_backward_scratch_bytes(B, T, NH, HS) / 4);
+    TensorF sums(attention_dq_sum_rows_on(gpu, B, T, NH, HS) * C);
+    attention_forward(out.data, l.data, m.data, qkv.data, B, T, NH, HS, 0);
+    attention_backward(plain.data, dout.data, qkv.data, out.data, l.data, m.data, scratch.data, B, T, NH, HS, 0);
+    std::vector<char> bits;
+    size_t rows = 0;
+    for (int run = 0; run < 2; run++) {
+        sums.poison(), dqkv.poison(), scratch.poison();
+        rows = attention_backward_with_sums(dqkv.data, sums.data, dout.data, qkv.data, out.data, l.data, m.data,
+                                            scratch.data, B, T, NH, HS, 0);
+        wait_for_gpu();
+        if (run == 0) { bits = sums.bits(); }
+    }
+    check_same_bits("sums of dQ again", sums, bits);
+    check_same_bits("dQ, dK and dV beside their sums", dqkv, plain.bits());
+    CHECK(rows > 0 && rows * C <= sums.n);
+    const Numbers dq = dqkv.read(), partial = sums.read();
+    size_t wrong = 0;
+    for (size_t c = 0; c < C; c++) {
+        double sum = 0, expected = 0, size = 0;
+        for (size_t r = 0; r < rows; r++) { sum += partial[r * C + c]; }
+        for (size_t t = 0; t < BT; t++) { expected += dq[t * 3 * C + c], size += fabs(dq[t * 3 * C + c]); }
+        if (!(fabs(sum - expected) <= (UNIT_ROUNDOFF + EPS * (double)BT) * size)) { wrong++; }
+    }
+    CHECK(wrong == 0);
 }
 
 // ----------------------------------------------------------------------------
@@ -1397,6 +1462,12 @@ int main(void) {
     test_gelu(2051, 3072);
     test_column_sum(1, K);
     test_column_sum(2051, 33 * K);
+    for (int C : {K, 33 * K, 768, 1600}) { test_qkv_bias(1, C), test_qkv_bias(1111, C); }
+    for (int HS : {32, 64, 96, 128}) { // the last rows: of a tile of 64, of one of 128; and of delayed dQ
+        test_dq_sums(2, 1, 1, HS), test_dq_sums(3, 65, 2, HS), test_dq_sums(2, 328, 3, HS),
+            test_dq_sums(1, 1100, 2, HS);
+    }
+    test_dq_sums(40, 256, 12, 64); // heads in both orders
     test_classifier(1, 1, 128, 1);
     test_classifier(3, 123, 128, 5);
     test_classifier(37, 251, 256, 10);

@@ -50,7 +50,7 @@ static void winners_train(void) {
         CHECK(serves("cublaslt", MATMUL_FC, 0, 100, 65536, C, 4 * C));
         CHECK(serves("cublaslt", MATMUL_FC, 0, 90, 8191, C, 4 * C));
     }
-    CHECK(serves("wgmma", MATMUL_WEIGHT, 0, 90, 65536, 768, 3 * 768));
+    CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, 768, 3 * 768));
     CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 8192, 1600, 3 * 1600));
     CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, 768, 4 * 768));
     CHECK(serves("cublaslt", MATMUL_DGELU, 0, 90, 65536, 4 * 760, 760));
