@@ -536,9 +536,9 @@ template <class C> struct BackwardConsumer {
         for (int i = 0; i < 16; i++) { v[i] = C::scale * (dQ[i / 2 * 4 + i % 2] + dQ[i / 2 * 4 + 2 + i % 2]); }
         const float2 sums = sum_columns(v, lane());
         const int query = block.j * Bc + offset * Br + (HS == 64 ? w * 64 : 0) + warp() * 16;
-        const int64_t row = (int64_t)(block.head / p.NH) * p.query_blocks * (Br / 16) + query / 16;
-        const int channel = block.head % p.NH * HS + (HS == 64 ? 0 : w * 64) + kept_column(lane(), 0);
-        *reinterpret_cast<float2*>(scratch.dq_sums + row * p.NH * HS + channel) = sums;
+        const int64_t row = (int64_t)block.b(p) * p.query_blocks * (Br / 16) + query / 16;
+        const int channel = block.h(p) * HS + (HS == 64 ? 0 : w * 64) + kept_column(lane(), 0);
+        *reinterpret_cast<float2*>(scratch.dq_sums + row * p.NH.d * HS + channel) = sums;
     }
 
     // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
