@@ -110,6 +110,151 @@ static inline void layernorm_forward(floatX* out, float* mean, float* rstd, cons
     residual_layernorm_forward(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, stream);
 }
 
+constexpr int LAYERNORM_STAGES = 3; // turns of rows in shared memory
+
+// Sums of M values over a warp, M a power of two: a butterfly whose steps halve the values that a lane keeps. The lane gets the
+// sum of value lane * M / 32.
+template <int M> __device__ inline float warp_sums(float (&v)[M]) {
+    const int lane = threadIdx.x % WARP_SIZE;
+    int offset = WARP_SIZE / 2;
+#pragma unroll
+    for (int half = M / 2; half > 0; half /= 2, offset /= 2) {
+        const bool high = lane & offset;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float keep = high ? v[half + i] : v[i], give = high ? v[i] : v[half + i];
+            v[i] = keep + __shfl_xor_sync(0xffffffffu, give, offset);
+        }
+    }
+    for (; offset > 0; offset /= 2) { v[0] += __shfl_xor_sync(0xffffffffu, v[0], offset); }
+    return v[0];
+}
+// Sums of M values over a block of at most MAX_WARPS warps; every thread gets all of them. shared: block_sums_floats(), others
+// than in the block's last call, all zeros before its first.
+template <int M, int MAX_WARPS> __host__ __device__ constexpr int block_sums_floats() {
+    return CEIL_DIV(MAX_WARPS * M, WARP_SIZE) * WARP_SIZE;
+}
+template <int M, int MAX_WARPS> __device__ inline void block_sums(float (&v)[M], float* shared) {
+    const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    const float of_warp = warp_sums<M>(v);
+    if (lane % (WARP_SIZE / M) == 0) { shared[warp * M + lane / (WARP_SIZE / M)] = of_warp; }
+    __syncthreads();
+    float sum = 0.0f; // of value lane % M
+#pragma unroll
+    for (int i = 0; i < block_sums_floats<M, MAX_WARPS>(); i += WARP_SIZE) { sum += shared[i + lane]; }
+#pragma unroll
+    for (int offset = WARP_SIZE / 2; offset >= M; offset /= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, offset); }
+#pragma unroll
+    for (int i = 0; i < M; i++) { v[i] = __shfl_sync(0xffffffffu, sum, i); }
+}
+
+// Backward, for rows of at most THREADS vectors of 16 bytes: each thread owns one vector of channels in all rows of its block, so
+// the column sums stay in registers. A block takes R rows at once to hide the latency of their sums, and copies those of the
+// next turns to shared memory meanwhile: a thread its own vectors, so that nobody waits for another.
+//
+//   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
+//
+// Row y of partial (gridDim.x, 3, C): the sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
+template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THREADS, BLOCKS)
+    layernorm_backward_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
+                              const floatX* weight, const float* mean, const float* rstd, int N, int C, int overwrite) {
+    constexpr int K = x128::size, AHEAD = LAYERNORM_STAGES - 1;
+    constexpr int floats = block_sums_floats<2 * R, THREADS / WARP_SIZE>();
+    extern __shared__ x128 layernorm_ring[]; // (LAYERNORM_STAGES, R, 3, THREADS): dout, inp and dresidual of a row
+    __shared__ float shared[2][floats];
+    const int c = threadIdx.x * K, rows_of_turn = gridDim.x * R;
+    const bool active = c < C;
+    const size_t turn_elements = (size_t)rows_of_turn * C;
+    const float inverse_C = 1.0f / C;
+    float w[K] = {}, dw[K] = {}, db[K] = {}, ds[K] = {}, next_mu[R], next_s[R];
+    if (active) { unpack(w, load128(weight + c)); }
+    for (int i = threadIdx.x; i < 2 * floats; i += THREADS) { shared[0][i] = 0.0f; }
+    __syncthreads();
+
+    constexpr int stage_vectors = R * 3 * THREADS;
+    x128* const ring =
+        layernorm_ring + threadIdx.x; // the thread's own vectors, THREADS apart; zeros where there is no row
+    int copy_row = blockIdx.x * R;    // of the next turn to be copied
+    size_t copy_at = (size_t)copy_row * C + c;
+    auto copy_rows = [&](int stage) {
+        x128* const to = ring + stage * stage_vectors;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const bool live = active && copy_row + r < N;
+            const size_t at = live ? copy_at + r * C : 0;
+            const int bytes = live ? sizeof(x128) : 0;
+            cp_async_16((uint32_t)__cvta_generic_to_shared(to + (r * 3) * THREADS), dout + at, bytes);
+            cp_async_16((uint32_t)__cvta_generic_to_shared(to + (r * 3 + 1) * THREADS), inp + at, bytes);
+            cp_async_16((uint32_t)__cvta_generic_to_shared(to + (r * 3 + 2) * THREADS), dresidual + at,
+                        overwrite ? 0 : bytes);
+        }
+        cp_async_commit_group();
+        copy_row += rows_of_turn, copy_at += turn_elements;
+    };
+    auto load_statistics = [&](int first) {
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            next_mu[r] = first + r < N ? mean[first + r] : 0.0f;
+            next_s[r] = first + r < N ? rstd[first + r] : 0.0f;
+        }
+    };
+    for (int turn = 0; turn < AHEAD; turn++) { copy_rows(turn); }
+    load_statistics(blockIdx.x * R);
+
+    int stage = 0, odd = 0;
+    floatX* to = dresidual + (size_t)blockIdx.x * R * C + c;
+    for (int first = blockIdx.x * R; first < N; first += rows_of_turn, to += turn_elements) {
+        const x128* const from = ring + stage * stage_vectors;
+        x128 dout_vector[R], inp_vector[R];
+        float mu[R], s[R], sums[2 * R]; // of g and of g xhat, row by row
+        cp_async_wait_group<AHEAD - 1>();
+        copy_rows(stage == 0 ? AHEAD : stage - 1); // this thread is done with the rows of that stage
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float d[K], x[K], sum_g = 0.0f, sum_gx = 0.0f;
+            mu[r] = next_mu[r], s[r] = next_s[r];
+            dout_vector[r] = from[(r * 3) * THREADS], inp_vector[r] = from[(r * 3 + 1) * THREADS];
+            unpack(d, dout_vector[r]), unpack(x, inp_vector[r]);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const float g = d[k] * w[k];
+                sum_g += g;
+                sum_gx = fmaf(g, x[k] - mu[r], sum_gx);
+            }
+            sums[2 * r] = sum_g, sums[2 * r + 1] = sum_gx * s[r];
+        }
+        load_statistics(first + rows_of_turn);
+        block_sums<2 * R, THREADS / WARP_SIZE>(sums, shared[odd]);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            if (!active || first + r >= N) { continue; }
+            const float mean_g = sums[2 * r] * inverse_C, mean_gx = sums[2 * r + 1] * inverse_C;
+            float d[K], x[K], residual[K];
+            unpack(d, dout_vector[r]), unpack(x, inp_vector[r]), unpack(residual, from[(r * 3 + 2) * THREADS]);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const float xhat = (x[k] - mu[r]) * s[r], dx = fmaf(-xhat, mean_gx, fmaf(d[k], w[k], -mean_g));
+                residual[k] = fmaf(dx, s[r], residual[k]);
+                dw[k] = fmaf(d[k], xhat, dw[k]);
+                db[k] += d[k];
+            }
+            const x128 rounded = pack(residual);
+            store128(to + (size_t)r * C, rounded);
+            unpack(residual, rounded);
+#pragma unroll
+            for (int k = 0; k < K; k++) { ds[k] += residual[k]; }
+        }
+        stage = stage == AHEAD ? 0 : stage + 1, odd ^= 1;
+    }
+    if (!active) { return; }
+    float* mine = partial + (size_t)blockIdx.x * 3 * C + c;
+    for (int k = 0; k < K; k++) {
+        mine[k] = dw[k];
+        mine[C + k] = db[k];
+        mine[2 * C + k] = ds[k];
+    }
+}
+
 // Sums p and q over the block for R rows at once; every thread gets all sums. shared: 2 * R * 32 floats, others than in the
 // block's last call.
 template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q)[R], float* shared) {
@@ -129,97 +274,6 @@ template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q
             p[r] += shared[(2 * r) * WARP_SIZE + w];
             q[r] += shared[(2 * r + 1) * WARP_SIZE + w];
         }
-    }
-}
-
-constexpr int LAYERNORM_STAGES = 3; // turns of rows in shared memory
-
-// Backward, for rows of at most LAYERNORM_MAX_THREADS vectors of 16 bytes: each thread owns one vector of channels in all
-// rows of its block, so the column sums stay in registers. A block takes R rows at once to hide the latency of their sums, and
-// copies those of the next turns to shared memory meanwhile: a thread its own vectors, so that nobody waits for another.
-//
-//   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
-//
-// Row y of partial (gridDim.x, 3, C): the sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
-template <int R, int MAX_THREADS> __global__ void __launch_bounds__(MAX_THREADS)
-    layernorm_backward_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
-                              const floatX* weight, const float* mean, const float* rstd, int N, int C, int overwrite) {
-    constexpr int K = x128::size, AHEAD = LAYERNORM_STAGES - 1;
-    extern __shared__ int4 layernorm_ring[]; // (LAYERNORM_STAGES, R, 3, blockDim.x)
-    __shared__ float shared[2][2 * R * WARP_SIZE];
-    const int c = threadIdx.x * K;
-    const bool active = c < C;
-    const size_t rows_of_turn = (size_t)gridDim.x * R;
-    const float inverse_C = 1.0f / C;
-    float w[K], dw[K] = {}, db[K] = {}, ds[K] = {}, next_mu[R], next_s[R];
-    for (int k = 0; k < K; k++) { w[k] = active ? (float)weight[c + k] : 0.0f; }
-
-    // The thread's vectors of dout, inp and dresidual in row r of a stage; zeros where there is none
-    auto vector = [&](int stage, int r, int which) {
-        return reinterpret_cast<x128*>(layernorm_ring + ((stage * R + r) * 3 + which) * blockDim.x + threadIdx.x);
-    };
-    auto copy_rows = [&](size_t first, int stage) {
-        for (int r = 0; r < R; r++) {
-            const bool live = active && first + r < N;
-            const size_t at = live ? (first + r) * C + c : 0;
-            const int bytes = live ? sizeof(x128) : 0;
-            cp_async_16((uint32_t)__cvta_generic_to_shared(vector(stage, r, 0)), dout + at, bytes);
-            cp_async_16((uint32_t)__cvta_generic_to_shared(vector(stage, r, 1)), inp + at, bytes);
-            cp_async_16((uint32_t)__cvta_generic_to_shared(vector(stage, r, 2)), dresidual + at, overwrite ? 0 : bytes);
-        }
-        cp_async_commit_group();
-    };
-    auto load_statistics = [&](size_t first) {
-        for (int r = 0; r < R; r++) {
-            next_mu[r] = first + r < N ? mean[first + r] : 0.0f;
-            next_s[r] = first + r < N ? rstd[first + r] : 0.0f;
-        }
-    };
-    const size_t begin = (size_t)blockIdx.x * R;
-    for (int turn = 0; turn < AHEAD; turn++) { copy_rows(begin + turn * rows_of_turn, turn); }
-    load_statistics(begin);
-
-    int stage = 0, odd = 0;
-    for (size_t first = begin; first < N; first += rows_of_turn) {
-        x128 d[R], x[R];
-        float mu[R], s[R], sum_g[R], sum_gx[R];
-        cp_async_wait_group<AHEAD - 1>();
-        // this thread is done with the rows of that stage
-        copy_rows(first + AHEAD * rows_of_turn, (stage + AHEAD) % LAYERNORM_STAGES);
-        for (int r = 0; r < R; r++) {
-            mu[r] = next_mu[r], s[r] = next_s[r];
-            d[r] = *vector(stage, r, 0), x[r] = *vector(stage, r, 1);
-            sum_g[r] = sum_gx[r] = 0.0f;
-            for (int k = 0; k < K; k++) {
-                float g = (float)d[r][k] * w[k], xhat = ((float)x[r][k] - mu[r]) * s[r];
-                sum_g[r] += g;
-                sum_gx[r] += g * xhat;
-            }
-        }
-        load_statistics(first + rows_of_turn);
-        block_sum_pairs<R>(sum_g, sum_gx, shared[odd]);
-        for (int r = 0; r < R; r++) {
-            if (!active || first + r >= N) { continue; }
-            const float mean_g = sum_g[r] * inverse_C, mean_gx = sum_gx[r] * inverse_C;
-            x128 residual = *vector(stage, r, 2);
-            for (int k = 0; k < K; k++) {
-                float xhat = ((float)x[r][k] - mu[r]) * s[r];
-                float dx = ((float)d[r][k] * w[k] - mean_g - xhat * mean_gx) * s[r];
-                residual[k] = (floatX)((float)residual[k] + dx);
-                dw[k] += (float)d[r][k] * xhat;
-                db[k] += (float)d[r][k];
-                ds[k] += (float)residual[k];
-            }
-            store128(dresidual + (first + r) * C + c, residual);
-        }
-        stage = (stage + 1) % LAYERNORM_STAGES, odd ^= 1;
-    }
-    if (!active) { return; }
-    float* mine = partial + (size_t)blockIdx.x * 3 * C + c;
-    for (int k = 0; k < K; k++) {
-        mine[k] = dw[k];
-        mine[C + k] = db[k];
-        mine[2 * C + k] = ds[k];
     }
 }
 
@@ -293,15 +347,34 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
                                       const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                                       const float* rstd, float* scratch, int N, int C, int overwrite,
                                       cudaStream_t stream) {
-    int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 1, stages = LAYERNORM_STAGES;
-    auto kernel = layernorm_backward_kernel<1, LAYERNORM_MAX_THREADS>;
-    if (threads <= 256) { // enough registers for two rows
-        kernel = layernorm_backward_kernel<2, 256>;
-        R = 2;
-    } else if (threads > LAYERNORM_MAX_THREADS) {
+    int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 2, stages = LAYERNORM_STAGES;
+    auto kernel = layernorm_backward_kernel<2, 256, 3>;
+    auto take = [&](auto* smallest, int of) { kernel = smallest, threads = of; };
+    switch (threads / 32) { // of GPT-2's models 3, 4, 5, 7 in 16 bit
+    case 1:
+    case 2:
+    case 3:
+        take(layernorm_backward_kernel<2, 96, 8>, 96);
+        break;
+    case 4:
+        take(layernorm_backward_kernel<2, 128, 6>, 128);
+        break;
+    case 5:
+        take(layernorm_backward_kernel<2, 160, 4>, 160);
+        break;
+    case 6:
+    case 7:
+        take(layernorm_backward_kernel<2, 224, 3>, 224);
+        break;
+    case 8:
+        break;
+    default:
         kernel = layernorm_backward_wide_kernel<4>;
-        threads = 512;
-        R = 4, stages = 0;
+        threads = 512, R = 4, stages = 0;
+        if (CEIL_DIV(C / x128::size, 32) * 32 <= LAYERNORM_MAX_THREADS) {
+            take(layernorm_backward_kernel<1, LAYERNORM_MAX_THREADS, 1>, LAYERNORM_MAX_THREADS);
+            R = 1, stages = LAYERNORM_STAGES;
+        }
     }
     const int shared = stages * R * 3 * threads * (int)sizeof(x128); // at most 90 KiB
     cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));

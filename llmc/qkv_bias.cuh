@@ -9,9 +9,10 @@ column sums of what attention's backward pass writes are, of a head with sum ove
 #ifndef LLMC_QKV_BIAS_CUH
 #define LLMC_QKV_BIAS_CUH
 
+#include "column_sum.cuh"
 #include "cuda_common.cuh"
 
-constexpr int QKV_BIAS_COLUMNS = 8, QKV_BIAS_THREADS = 512; // of a thread block; 32 bytes of each row of fp32
+constexpr int QKV_BIAS_COLUMNS = 8, QKV_BIAS_THREADS = 1024; // of a thread block; 32 bytes of each row of fp32
 
 // Block row 0: dbias of q; 1: of v.
 static __global__ void __launch_bounds__(QKV_BIAS_THREADS)
@@ -23,8 +24,7 @@ static __global__ void __launch_bounds__(QKV_BIAS_THREADS)
     const int first = threadIdx.x / QKV_BIAS_COLUMNS, warp = threadIdx.x / WARP_SIZE;
     float sum = 0.0f;
     if (c < C && blockIdx.y == 0) {
-#pragma unroll 8
-        for (int row = first; row < rows; row += row_threads) { sum += dq_sums[(size_t)row * C + c]; }
+        sum = sum_rows(dq_sums + c, first, rows, row_threads, C);
     } else if (c < C) {
 #pragma unroll 8
         for (int o = first; o < C; o += row_threads) { sum += dresidual_sum[o] * (float)weight[(size_t)o * C + c]; }

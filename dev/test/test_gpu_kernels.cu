@@ -1448,7 +1448,7 @@ int main(void) {
         test_layernorm_forward(5, C, true);
     }
     test_layernorm_forward(1, 768, true);
-    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1600, 2560, 640 * K, 641 * K, 12288}) {
+    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1024, 1280, 1600, 2048, 2560, 640 * K, 641 * K, 12288}) {
         test_layernorm_backward(67, C, 0, true);
         test_layernorm_backward(1, C, 1, false);
     }
