@@ -35,34 +35,39 @@ template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
     for (int n = 0; n < vectors && b != NULL; n++) {
         const size_t at = row * C + channel(n);
         if (channel(n) >= C) { break; }
-        x128 x = V > 0 ? v[V > 0 ? n : 0] : load128(a + at), y = load128(b + at);
-        for (int k = 0; k < K; k++) { x[k] = (floatX)((float)x[k] + (float)y[k]); }
-        store128(residual + at, x);
-        if constexpr (V > 0) { v[n] = x; }
+        float x[K], y[K];
+        unpack(x, V > 0 ? v[V > 0 ? n : 0] : load128(a + at)), unpack(y, load128(b + at));
+        for (int k = 0; k < K; k++) { x[k] += y[k]; }
+        const x128 rounded = pack(x);
+        store128(residual + at, rounded);
+        if constexpr (V > 0) { v[n] = rounded; }
     }
     float sum = 0.0f;
 #pragma unroll
     for (int n = 0; n < vectors; n++) {
         if (channel(n) >= C) { break; }
-        const x128 x = vector(n);
-        for (int k = 0; k < K; k++) { sum += (float)x[k]; }
+        float x[K];
+        unpack(x, vector(n));
+        for (int k = 0; k < K; k++) { sum += x[k]; }
     }
     const float mu = warp_sum(sum) / C;
     float squares = 0.0f;
 #pragma unroll
     for (int n = 0; n < vectors; n++) {
         if (channel(n) >= C) { break; }
-        const x128 x = vector(n);
-        for (int k = 0; k < K; k++) { squares += ((float)x[k] - mu) * ((float)x[k] - mu); }
+        float x[K];
+        unpack(x, vector(n));
+        for (int k = 0; k < K; k++) { squares += (x[k] - mu) * (x[k] - mu); }
     }
     const float s = rsqrtf(warp_sum(squares) / C + LAYERNORM_EPSILON);
 #pragma unroll
     for (int n = 0; n < vectors; n++) {
         const int c = channel(n);
         if (c >= C) { break; }
-        x128 x = vector(n), w = load128(weight + c), d = load128(bias + c), y;
-        for (int k = 0; k < K; k++) { y[k] = (floatX)(((float)x[k] - mu) * s * (float)w[k] + (float)d[k]); }
-        store128(out + row * C + c, y);
+        float x[K], w[K], d[K];
+        unpack(x, vector(n)), unpack(w, load128(weight + c)), unpack(d, load128(bias + c));
+        for (int k = 0; k < K; k++) { x[k] = (x[k] - mu) * s * w[k] + d[k]; }
+        store128(out + row * C + c, pack(x));
     }
     if (lane == 0) {
         mean[row] = mu;
