@@ -169,7 +169,6 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     __shared__ float shared[2][floats];
     const int c = threadIdx.x * K, rows_of_turn = gridDim.x * R;
     const bool active = c < C;
-    const size_t turn_elements = (size_t)rows_of_turn * C;
     const float inverse_C = 1.0f / C;
     float w[K] = {}, dw[K] = {}, db[K] = {}, ds[K] = {}, next_mu[R], next_s[R];
     if (active) { unpack(w, load128(weight + c)); }
@@ -180,13 +179,12 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     x128* const ring =
         layernorm_ring + threadIdx.x; // the thread's own vectors, THREADS apart; zeros where there is no row
     int copy_row = blockIdx.x * R;    // of the next turn to be copied
-    size_t copy_at = (size_t)copy_row * C + c;
     auto copy_rows = [&](int stage) {
         x128* const to = ring + stage * stage_vectors;
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const bool live = active && copy_row + r < N;
-            const size_t at = live ? copy_at + r * C : 0;
+            const size_t at = live ? (copy_row + r) * (size_t)C + c : 0;
             const int bytes = live ? sizeof(x128) : 0;
             cp_async_16((uint32_t)__cvta_generic_to_shared(to + (r * 3) * THREADS), dout + at, bytes);
             cp_async_16((uint32_t)__cvta_generic_to_shared(to + (r * 3 + 1) * THREADS), inp + at, bytes);
@@ -194,7 +192,7 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
                         overwrite ? 0 : bytes);
         }
         cp_async_commit_group();
-        copy_row += rows_of_turn, copy_at += turn_elements;
+        copy_row += rows_of_turn;
     };
     auto load_statistics = [&](int first) {
 #pragma unroll
@@ -207,8 +205,7 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     load_statistics(blockIdx.x * R);
 
     int stage = 0, odd = 0;
-    floatX* to = dresidual + (size_t)blockIdx.x * R * C + c;
-    for (int first = blockIdx.x * R; first < N; first += rows_of_turn, to += turn_elements) {
+    for (int first = blockIdx.x * R; first < N; first += rows_of_turn) {
         const x128* const from = ring + stage * stage_vectors;
         x128 dout_vector[R], inp_vector[R];
         float mu[R], s[R], sums[2 * R]; // of g and of g xhat, row by row
@@ -244,7 +241,7 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
                 db[k] += d[k];
             }
             const x128 rounded = pack(residual);
-            store128(to + (size_t)r * C, rounded);
+            store128(dresidual + (first + r) * (size_t)C + c, rounded);
             unpack(residual, rounded);
 #pragma unroll
             for (int k = 0; k < K; k++) { ds[k] += residual[k]; }
