@@ -154,8 +154,8 @@ static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Sett
 // Of scratch: the factors of the logits' gradient, in front of what makes them.
 static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(float), 256); }
 
-// Of scratch: what becomes the gradient of qkv's bias, in front of what a layer's kernels need: the column sums of the gradient of
-// attproj's output, and rows of sums of dQ.
+// Of scratch: what becomes the gradient of qkv's bias, in front of what a layer's kernels need: the column sums of the gradient
+// of attproj's output, and rows of sums of dQ.
 struct QkvBiasSums {
     size_t dq_sums, end; // in bytes
 };

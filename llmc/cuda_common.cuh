@@ -114,7 +114,8 @@ template <class T> __device__ inline void store128_stream(T* p, Vec128<T> v) {
     __stcs(reinterpret_cast<int4*>(p), *reinterpret_cast<int4*>(&v));
 }
 
-// The numbers of a vector, and a vector of numbers rounded to nearest: in 16 bit two at a time, which takes half the instructions.
+// The numbers of a vector, and a vector of numbers rounded to nearest: in 16 bit two at a time, which takes half the
+// instructions.
 __device__ inline void unpack(float (&x)[x128::size], const x128& v) {
 #pragma unroll
     for (int k = 0; k < x128::size; k++) {

@@ -153,8 +153,8 @@ template <int M, int MAX_WARPS> __device__ inline void block_sums(float (&v)[M],
     for (int i = 0; i < M; i++) { v[i] = __shfl_sync(0xffffffffu, sum, i); }
 }
 
-// Backward, for rows of at most THREADS vectors of 16 bytes: each thread owns one vector of channels in all rows of its block, so
-// the column sums stay in registers. A block takes R rows at once to hide the latency of their sums, and copies those of the
+// Backward, for rows of at most THREADS vectors of 16 bytes: each thread owns one vector of channels in all rows of its block,
+// so the column sums stay in registers. A block takes R rows at once to hide the latency of their sums, and copies those of the
 // next turns to shared memory meanwhile: a thread its own vectors, so that nobody waits for another.
 //
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx

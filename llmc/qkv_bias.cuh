@@ -40,8 +40,8 @@ static __global__ void __launch_bounds__(QKV_BIAS_THREADS)
     dbias[blockIdx.y * 2 * C + c] += sum;
 }
 
-// dbias (3C), fp32, += the column sums of dq, dk and dv; nothing is added to those of dk, which are 0. dq_sums (rows, C) add up to
-// the column sums of dq; weight (C, C) is attproj's, and dresidual_sum (C) the column sums of the gradient of its output.
+// dbias (3C), fp32, += the column sums of dq, dk and dv; nothing is added to those of dk, which are 0. dq_sums (rows, C) add up
+// to the column sums of dq; weight (C, C) is attproj's, and dresidual_sum (C) the column sums of the gradient of its output.
 static inline void qkv_bias_backward(float* dbias, const float* dq_sums, const floatX* weight,
                                      const float* dresidual_sum, int rows, int C, cudaStream_t stream) {
     dim3 grid(CEIL_DIV(C, QKV_BIAS_COLUMNS), 2);

@@ -303,8 +303,8 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
 }
 
-// The most rows of dq_sums that the function below writes; on another GPU than this machine's, too. 0 and an error where nothing
-// serves.
+// The most rows of dq_sums that the function below writes; on another GPU than this machine's, too. 0 and an error where
+// nothing serves.
 static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
     const AttentionBackwardConfig* config =
         attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,
@@ -313,8 +313,8 @@ static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int N
     return !config ? 0 : config->sum_rows ? config->sum_rows(B, T) : COLUMN_SUM_BLOCKS;
 }
 
-// The same as attention_backward(), and dq_sums (rows returned, NH*HS), fp32, aligned to 16 bytes: they add up to the column sums
-// of dQ, by kernels that do not write them themselves in a pass over dQ.
+// The same as attention_backward(), and dq_sums (rows returned, NH*HS), fp32, aligned to 16 bytes: they add up to the column
+// sums of dQ, by kernels that do not write them themselves in a pass over dQ.
 static inline int attention_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
                                                const floatX* out, const float* l, const float* m, void* scratch, int B,
                                                int T, int NH, int HS, cudaStream_t stream) {

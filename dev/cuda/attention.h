@@ -46,8 +46,8 @@ typedef void (*AttentionBackward)(floatX* dqkv, const floatX* dout, const floatX
                                   const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                   cudaStream_t stream);
 typedef size_t (*AttentionScratchBytes)(int B, int T, int NH, int HS);
-// For variants that sum dQ over its rows while it is in registers: dq_sums (rows, NH*HS), fp32, is written, too. Its rows add up
-// to dQ's column sums; what is summed is not rounded yet.
+// For variants that sum dQ over its rows while it is in registers: dq_sums (rows, NH*HS), fp32, is written, too. Its rows add
+// up to dQ's column sums; what is summed is not rounded yet.
 typedef void (*AttentionBackwardWithSums)(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
                                           const floatX* out, const float* l, const float* m, void* scratch, int B,
                                           int T, int NH, int HS, cudaStream_t stream);

@@ -7,8 +7,8 @@ keeps, 14 shuffles for 64 columns.
 
 namespace wgmma {
 
-// Column sums over the 8 lanes with the same t % 4: in a step, a lane whose bit is `high` keeps the upper half of its octets, the
-// other lane the lower one. After three steps it has octet t % 32 / 4, columns:
+// Column sums over the 8 lanes with the same t % 4: in a step, a lane whose bit is `high` keeps the upper half of its octets,
+// the other lane the lower one. After three steps it has octet t % 32 / 4, columns:
 __host__ __device__ constexpr int kept_index(bool high, int half, int i) { return high ? i + half : i; }
 __host__ __device__ constexpr int kept_column(int t, int e) { return t % 32 / 4 * 8 + t % 4 * 2 + e; }
 

@@ -405,8 +405,8 @@ static void test_qkv_bias(int rows, int C) {
     check_same_bits("gradient of qkv's bias again", again, dbias.bits());
 }
 
-// The column sums of dQ that attention's backward pass leaves, against those of the dQ that it stores: each of these errs by its
-// rounding. dQ, dK and dV are those of a pass without sums.
+// The column sums of dQ that attention's backward pass leaves, against those of the dQ that it stores: each of these errs by
+// its rounding. dQ, dK and dV are those of a pass without sums.
 static void test_dq_sums(int B, int T, int NH, int HS) {
     const size_t C = (size_t)NH * HS, BT = (size_t)B * T;
     AttentionGpu gpu;
