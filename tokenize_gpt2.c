@@ -387,7 +387,7 @@ static void serve(Encoder* e) {
 
 static void load_tokenizer(Tokenizer* t, const char* path) {
     int is_bytes = strcmp(path, "bytes") == 0;
-    if (!is_bytes && !file_exists(path)) {
+    if (!is_bytes && file_missing(path)) {
         fatal("there is no tokenizer %s: python3 dev/data/tokenizer.py writes GPT-2's; --tokenizer names another",
               path);
     }

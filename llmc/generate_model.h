@@ -47,7 +47,7 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
     }
     check(weights_load(&m->params, o->model, &m->config, &unchecked));
     const char* tokenizer = generate_tokenizer_path_(o, path, sizeof(path));
-    if (encodes && m->config.vocab_size != BYTE_VOCAB_SIZE && !file_exists(tokenizer)) {
+    if (encodes && m->config.vocab_size != BYTE_VOCAB_SIZE && file_missing(tokenizer)) {
         fatal("text needs a tokenizer, and there is no %s; python3 dev/data/tokenizer.py writes GPT-2's, "
               "--tokenizer names another",
               tokenizer);

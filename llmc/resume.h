@@ -179,7 +179,7 @@ static inline GPT2Config run_start_config(const RunStart* s, const char* path) {
     GPT2Config config;
     memset(&config, 0, sizeof(config));
     if (comm_rank(s->comm) == 0) {
-        if (!file_exists(path)) {
+        if (file_missing(path)) {
             fatal("-e %s: no such file; name " WEIGHTS_HELP ", or start a new model, such as -e d12", path);
         }
         check(weights_read_config(path, &config));

@@ -122,7 +122,7 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
     }
     t->vocab_size = vocab_size;
     t->eot_token = vocab_size - 1;
-    if (!file_exists(path)) {
+    if (file_missing(path)) {
         fprintf(stderr, "no tokenizer file %s: tokens print as numbers; python3 dev/data/tokenizer.py writes it\n",
                 path);
     } else if (folder_exists(path)) {

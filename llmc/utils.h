@@ -193,6 +193,10 @@ static inline void fwrite_check(const void* src, size_t size, size_t count, FILE
 }
 
 static inline int file_exists(const char* path) { return access(path, F_OK) == 0; }
+// 1 where there is certainly none. Of what this user may not look at, whoever opens it says so.
+static inline int file_missing(const char* path) {
+    return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
 
 static inline int folder_exists(const char* path) {
     struct stat st;

@@ -91,7 +91,7 @@ static inline Status weights_find(WeightsSource* source, const char* name) {
     status_clear();
     memset(source, 0, sizeof(*source));
     if (strlen(name) > 700) { return status_fail("path is longer than 700 bytes: %s", name); }
-    if (!file_exists(name)) { return status_fail("-e %s: no such file; name " WEIGHTS_HELP, name); }
+    if (file_missing(name)) { return status_fail("-e %s: no such file; name " WEIGHTS_HELP, name); }
     strcpy(source->path, name);
     if (folder_exists(name)) { return weights_find_in_folder_(source, name); }
     source->is_hugging_face = ends_with(name, ".safetensors");

@@ -338,6 +338,8 @@ def main():
     args = parser.parse_args()
     if args.output and os.path.splitext(args.output)[1].lower() not in PICTURES:
         fail(f"--output {args.output}: the name must end in {', '.join(PICTURES)}")
+    if args.html == "":
+        fail("--html '': the value is empty; name a file, or leave the flag out")
     if args.follow and not (args.html or args.output):
         fail("--follow writes --html or --output again; name one")
     follow(args) if args.follow else write(args, following=False)

@@ -249,8 +249,8 @@ def main():
     )
     parser.add_argument("--output", metavar="FOLDER", help="default: dev/bench/<gpu>")
     args = parser.parse_args()
-    if args.gpus is None or args.gpus > len(here):
-        fail(f"--gpus {args.gpus or 1}: nvidia-smi shows {len(here)} here")
+    if not here or args.gpus > len(here):
+        fail(f"nvidia-smi shows {len(here) or 'no'} GPUs here" + (f"; --gpus is {args.gpus}" if args.gpus else ""))
     if not os.path.exists(args.trainer):
         fail(f"{args.trainer} is not there: make train_gpt2cu")
     if args.peers and not has_torch():

@@ -142,6 +142,7 @@ def test_what_is_no_log_is_refused_in_one_line(folder):
     assert "--x time: " in plot(log, "--x", "time", code=1)
     assert "--x tokens: " in plot(log, "--x", "tokens", code=1)
     assert "cannot write" in plot(log, "--html", f"{folder}/none/page.html", code=1)
+    assert "--html '': the value is empty" in plot(log, "--html", "", code=1)
     assert "2 names for 1 runs" in plot(log, "--labels", "a", "b", code=1)
     assert "--follow writes" in plot(log, "--follow", code=1)
     assert "--difference is of two runs" in plot(log, "--difference", code=1)

@@ -59,9 +59,9 @@ def gpus(folder, n):
     program(folder, "nvidia-smi", f"#!/bin/sh\ncase $1 in {cases} esac\n")
 
 
-def measured(folder, *flags, trainer=HASTY):
+def measured(folder, *flags, trainer=HASTY, here=2):
     """The rows that a run of scaling.py writes with stand-ins for nvidia-smi and the trainer, and what it printed."""
-    gpus(folder, 2)
+    gpus(folder, here)
     trainer, path = program(folder, "trainer", trainer), os.path.join(folder, "scaling.csv")
     profile = program(folder, "profile", PROFILE)
     before, argv = os.environ["PATH"], sys.argv
@@ -153,6 +153,19 @@ def test_what_was_measured_before_a_run_failed_is_kept(folder):
         del os.environ["FAILS_WITH"]
     with open(os.path.join(folder, "scaling.csv"), newline="", encoding="utf-8") as f:
         assert [row["gpus"] for row in csv.DictReader(f)] == ["1", "2"]
+
+
+def test_too_few_gpus_are_refused(folder):
+    for n, flags, text in (
+        (2, ["--gpus", "4"], "nvidia-smi shows 2 GPUs here; --gpus is 4"),
+        (0, [], "shows no GPUs here"),
+    ):
+        try:
+            measured(folder, *flags, here=n)
+        except SystemExit as ended:
+            assert text in str(ended.code), ended.code
+        else:
+            raise AssertionError(f"{flags} went through on {n}")
 
 
 def test_without_pytorch_its_rows_are_left_out(folder):

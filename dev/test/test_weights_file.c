@@ -476,6 +476,8 @@ static void descriptors_are_no_files(void) {
     CHECK(rmdir("d12") == 0 && rmdir("gpt2") == 0 && chdir(here) == 0);
     CHECK(refuses(unit_path("none.bin"), "no such file; name a .bin or .safetensors file"));
     CHECK(refuses(unit_path("none/x"), "no such file"));
+    CHECK(symlink("itself.bin", unit_path("itself.bin")) == 0); // as what this user may not look at, also for root
+    CHECK(refuses(unit_path("itself.bin"), strerror(ELOOP)));
 }
 
 // A pipe that nobody writes to is not waited for, wherever a file is read.
