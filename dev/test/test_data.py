@@ -85,14 +85,22 @@ def expect_failure(call, *words):
 TABLES = tempfile.TemporaryDirectory()  # GPT-2's tokenizer file for this process
 
 
-def require_gpt2():
-    if not data_common.native_program() and importlib.util.find_spec("tiktoken") is None:
-        raise unit.Skipped("neither tokenize_gpt2 nor tiktoken is here")
+@functools.cache
+def gpt2_tables():
+    """GPT-2's tokenizer file, or None; asked for once, as a download that fails takes seconds."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return data_common.prepare_gpt2(MIRROR, TABLES.name)
     except SystemExit:
-        raise unit.Skipped("GPT-2's vocabulary is neither in a mirror nor on the network") from None
+        return None
+
+
+def require_gpt2():
+    if not data_common.native_program() and importlib.util.find_spec("tiktoken") is None:
+        raise unit.Skipped("neither tokenize_gpt2 nor tiktoken is here")
+    if gpt2_tables() is None:
+        raise unit.Skipped("GPT-2's vocabulary is neither in a mirror nor on the network")
+    return gpt2_tables()
 
 
 @contextlib.contextmanager
