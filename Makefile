@@ -158,12 +158,13 @@ $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_ke
     build/nccl_exchange build/link_power build/exchange_profile build/gemm_algorithms: private host_optimize := -Xcompiler -Og
 # The kernels of training and of generating, and their launchers, compiled once: dev/cuda/variants.cuh.
 # A program with -DKERNELS_APART is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
-training_kernels = build/attention_and_matmul_$(1).o
-decoding_kernels = $(training_kernels) build/decoding_$(1).o
+training_kernels = build/attention_$(1).o build/matmul_$(1).o
+decoding_kernels = $(training_kernels) build/decode_$(1).o
 define kernels_rule
-build/attention_and_matmul_$(1).o build/decoding_$(1).o: build/%_$(1).o: dev/cuda/%.cu build/trainer.flags
-	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -MMD -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
+build/attention_$(1).o build/matmul_$(1).o build/decode_$(1).o: build/%_$(1).o: dev/cuda/%.cu build/trainer.flags
+	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) $(shared_object) -MMD -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
 endef
+shared_object := -Xcompiler -fPIC,-fvisibility=hidden
 $(foreach p,bf16 fp32,$(eval $(call kernels_rule,$(p))))
 # $(call compile_apart,PRECISION): the recipe of such a program
 compile_apart = $(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART -MMD -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ \
@@ -173,7 +174,7 @@ define trainer_rule
 build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%cu_$(1): %.cu build/trainer.flags $(call training_kernels,$(1))
 	@echo "building $$@ for $(arch_text)"
 	$$(call compile_apart,$(1))
-build/generate_gpt2cu_$(1): build/decoding_$(1).o
+build/generate_gpt2cu_$(1): build/decode_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call trainer_rule,$(p))))
 # and that of PRECISION at the root
@@ -207,9 +208,9 @@ $(eval $(call racecheck_rule,matmul_bench,$(matmul_variants)))
 cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libattention.so variants \
     $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/generate_speed build/gemm_algorithms
 
-libattention.so: dev/cuda/libattention.cu build/trainer.flags
-	$(nvcc) -DPRECISION_BF16 $(attention_flags) -Xcompiler -fPIC,-fvisibility=hidden -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
-	    -MMD -MF build/$@.d -MT $@ $< -o $@ $(strict)
+libattention.so: dev/cuda/libattention.cu build/trainer.flags build/attention_bf16.o
+	$(nvcc) -DPRECISION_BF16 $(attention_flags) -DKERNELS_APART $(shared_object) -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
+	    -MMD -MF build/$@.d -MT $@ $< build/attention_bf16.o -o $@ $(strict)
 
 -include $(wildcard build/*.d)
 build/%.d: ; # what a compiler wrote beside a program is not a target of its own
@@ -323,7 +324,7 @@ build/tsan/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fopenmp,$(sanitize)) -fsanitize=thread -MF build/tsan_$(notdir $*).d $< -o $@ $(LDLIBS)
 
-build/test_decode_step: dev/test/test_decode_step.cu build/trainer.flags build/decoding_bf16.o
+build/test_decode_step: dev/test/test_decode_step.cu build/trainer.flags build/decode_bf16.o
 	$(call compile_apart,bf16)
 build/test_%: dev/test/test_%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
@@ -346,8 +347,9 @@ build/test_gpu_pairs_$(1): dev/test/test_gpu_pairs.cu build/gpu.flags
 	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 $(filter-out build/test_gpu_pairs_%,$(filter %_$(1),$(gpu_unit_tests))): build/%_$(1): dev/test/%.cu build/trainer.flags
 	$$(call compile_apart,$(1))
-build/test_gpu_generate_$(1) build/test_gpu_graphs_$(1) build/test_gpu_kernels_$(1) build/test_gpu_processes_$(1): $(call training_kernels,$(1))
-build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decoding_$(1).o
+build/test_gpu_generate_$(1) build/test_gpu_graphs_$(1) build/test_gpu_processes_$(1): $(call training_kernels,$(1))
+build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decode_$(1).o
+build/test_gpu_kernels_$(1): build/matmul_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
 
@@ -433,7 +435,7 @@ gpu-tests:
 endif
 
 # Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many, but
-# three: some wait most of their time. The longest come first, so that none of them is left to run alone at the end.
+# four: some wait most of their time. The longest come first, so that none of them is left to run alone at the end.
 long_checks := $(patsubst %,check-%,fuzz training test_data test_processes faults faults_ahead sanitized-test_gpt2 sanitized-test_several_processes \
     process_faults soak_short tsan-test_checkpoint_shards test_reference test_plan_run test_scaling test_evaluate)
 cores := $(shell nproc 2>/dev/null || echo 2)
@@ -442,7 +444,7 @@ test_programs := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 build/train_gp
 test-programs: $(test_programs)
 test:
 	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(cores) test-programs && echo "built in $$(($$(date +%s) - begin)) s"
-	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(shell echo $$(($(cores) < 12 ? 3 : ($(cores) + 3) / 4))) --output-sync=target \
+	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(shell echo $$(($(cores) < 16 ? 4 : ($(cores) + 3) / 4))) --output-sync=target \
 	    gpu-tests $(long_checks) cpu-tests unit-tests sanitizer-tests && echo "checked in $$(($$(date +%s) - begin)) s"
 	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
 checks:
@@ -483,12 +485,21 @@ including_files := $(shell git grep -l '^\#include "[^"]*\.c"' -- '*.c' 2>/dev/n
 cppcheck := cppcheck --quiet -j$(cores) --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
     --suppress=missingIncludeSystem -D__GNUC__ -D__linux__ -D__x86_64__ -I.
 
-lint:
-	clang-format --dry-run --Werror $(c_files)
+# each by itself, so that make -j2 lint runs them side by side
+lints := $(patsubst %,lint-%,cppcheck cppcheck-including includes format shell python)
+.PHONY: $(lints)
+lint: $(lints)
+lint-cppcheck:
 	$(cppcheck) $(filter-out $(including_files),$(filter %.c,$(c_files)))
+lint-cppcheck-including:
 	$(cppcheck) -D__INCLUDE_LEVEL__=1 $(including_files)
-	shellcheck -x $(sh_files)
+lint-includes:
 	CC="$(CC)" NVCC="$(NVCC)" dev/test/check_includes.sh
+lint-format:
+	clang-format --dry-run --Werror $(c_files)
+lint-shell:
+	shellcheck -x $(sh_files)
+lint-python:
 	ruff check $(py_files)
 	ruff format --check $(py_files)
 	$(python) dev/bench/readme_tables.py --check

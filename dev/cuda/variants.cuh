@@ -1,8 +1,8 @@
 /*
 The variants of an operation that a program holds, as attention.cuh, matmul.cuh and decode.cuh list them.
 
-Variants are compiled where one of these is included; with -DKERNELS_APART the program is linked with objects that have them
-instead, of attention_and_matmul.cu and of decoding.cu: programs of one precision share them, and their kernels compile once.
+Variants are compiled where one of these is included; with -DKERNELS_APART the program is linked with the objects of
+attention.cu, matmul.cu and decode.cu instead, which programs of one precision share: their kernels compile once.
 */
 #ifndef VARIANTS_CUH
 #define VARIANTS_CUH
