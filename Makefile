@@ -405,6 +405,7 @@ $(foreach p,bf16 fp32,$(call check,test_plan_run_$(p),build/train_gpt2cu_$(p),de
 $(foreach p,bf16 fp32,$(call check,generate_$(p),build/generate_gpt2cu_$(p) train_gpt2,dev/test/test_generate.sh build/generate_gpt2cu_$(p)))
 $(call check,evaluate_bf16,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
 $(call check,evaluate_fp32,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
+$(call check,test_without_gpu,build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 train_gpt2,dev/test/test_without_gpu.sh build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 ./train_gpt2)
 $(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),dev/test/test_faults.sh build/train_gpt2cu_faults_$(p)))
 # each start of the GPU trainer takes two seconds: fewer faults than on the CPU
 $(call check,soak_short_bf16,build/train_gpt2cu_bf16,$(python) dev/test/soak.py build/train_gpt2cu_bf16 --short --only kill term full --kill 5 --term 3 --jobs 4)
@@ -419,7 +420,7 @@ $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_n
 gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/generate_gpt2cu_$(p) build/train_gpt2cu_$(p) build/train_gpt2cu_faults_$(p)) $(gpu_unit_tests) $(variant_programs) \
     $(call sanitizer_needs,wgmma)
 gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 faults_bf16 faults_fp32 \
-    soak_short_bf16 several_gpus \
+    soak_short_bf16 several_gpus test_without_gpu \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
 unit-tests: $(unit_checks)

@@ -328,7 +328,8 @@ static Status gpt2_find_gpu(cudaDeviceProp* device) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
-        return status_fail("no usable GPU: %s; ./train_gpt2 trains on the CPU", cudaGetErrorString(error));
+        return status_fail("no usable GPU: %s; on the CPU run ./train_gpt2 and ./generate_gpt2",
+                           cudaGetErrorString(error));
     }
     if (gpt2_device >= count) {
         return status_fail("this process is to have GPU %d, and sees %d; start one process for each GPU", gpt2_device,

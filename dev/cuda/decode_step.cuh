@@ -136,8 +136,8 @@ template <class Tiles> struct Front { // of the shared memory
 // Chunks of the longest segment
 __host__ __device__ inline int most_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, WARPS * decode_splits(C)); }
 
-// A warp's S segments of up to CHUNKS chunks: of each so many chunks, then, where that is fewer, one more of one of them, as two
-// segments of 3 or 4 have 7 at most
+// A warp's S segments of up to CHUNKS chunks: of each so many chunks, then, where that is fewer, one more of one of them, as
+// two segments of 3 or 4 have 7 at most
 __host__ __device__ constexpr int chunks_of_each(int S, int CHUNKS) { return S == 2 && CHUNKS == 4 ? 3 : CHUNKS; }
 __host__ __device__ constexpr int chunks_of_all(int S, int CHUNKS) {
     return S * chunks_of_each(S, CHUNKS) + (chunks_of_each(S, CHUNKS) < CHUNKS);
