@@ -263,6 +263,12 @@ __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, M
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address())
                  : "memory");
 }
+__device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, Mbarrier& barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                 "[%3], %4;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address()), "l"(policy)
+                 : "memory");
+}
 // Bulk copy of contiguous bytes of global memory to L2, likewise.
 __device__ inline void cp_async_bulk_prefetch_l2(const void* from, int bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));

@@ -87,7 +87,6 @@ constexpr int SLOTS_AT_ONCE = 4;         // that a warp holds in registers
 constexpr int MIN_SLOTS = SLOTS_AT_ONCE; // of the ring
 constexpr int READ_BEHIND = 256; // bytes behind the ring: of a segment with fewer chunks, what follows is read, too
 constexpr int COPIES = 4;        // of every word
-constexpr int MAX_COPY = 2048;   // bytes of a row that TMA copies at once
 // Vectors of a row, of up to 800 S columns, that a lane adds up
 template <int S> constexpr int ROW_SUMS = S == 1 ? 4 : 7;
 
@@ -240,10 +239,10 @@ __device__ inline int tiles_of_cta(const Step& p, int stage) {
     return num_tiles(p.stages[stage], first_tile(stage, blockIdx.x, p.CTAs), p.CTAs);
 }
 
-// The weights, by a warp: fills the slots in the order of use.
+// The weights, by a warp: fills the slots in the order of use. They leave L2 first, which has the words and the cache.
 template <class Tiles> __device__ inline void produce(const Step& p, int lane) {
     Place at = {};
-    int row = p.C * (int)sizeof(floatX), halves = row > MAX_COPY ? 2 : 1, copy = row / halves;
+    int row = p.C * (int)sizeof(floatX);
     // where the matrix of stage lane % HEAD begins; the next layer's is read a layer ahead
     const floatX *weights = p.layers[0].weight[lane % HEAD], *next = p.layers[min(1, p.L)].weight[lane % HEAD];
     for (Cursor cursor(p); cursor.more(p); cursor.advance(p), at.advance(p)) {
@@ -259,9 +258,10 @@ template <class Tiles> __device__ inline void produce(const Step& p, int lane) {
         if (lane == 0) { full.expect_tx(8 * row); }
         __syncwarp();
         if (cursor.stage != HEAD) {
-            int row_bytes = p.stages[cursor.stage].row_bytes, half = lane / 8;
-            const floatX* from = cursor.row(p, weight, lane % 8) + half * (p.C / halves);
-            if (half < halves) { hopper::cp_async_bulk(to + lane % 8 * row_bytes + half * copy, from, copy, full); }
+            to += lane % 8 * p.stages[cursor.stage].row_bytes;
+            const floatX* from = cursor.row(p, weight, lane % 8);
+            uint64_t policy = hopper::createpolicy_evict_first();
+            if (lane < 8) { hopper::cp_async_bulk(to, from, row, full, policy); }
         } else if (lane == 0) { // one copy, as its rows follow each other: there, this warp is the slowest
             hopper::cp_async_bulk(to, cursor.row(p, weight, 0), 8 * row, full);
         }
