@@ -17,20 +17,6 @@ struct ColumnSums {
     float* sum[3]; // (n) or NULL: where the sums go, too, before they are added
 };
 
-// The sum of x[row * stride] over rows first, first + step, ..., in this order; loads of 16 rows are under way at a time.
-__device__ inline float sum_rows(const float* x, int first, int rows, int step, size_t stride) {
-    constexpr int ahead = 16;
-    float sum = 0.0f;
-    for (int row = first; row < rows; row += ahead * step) {
-        float v[ahead];
-#pragma unroll
-        for (int i = 0; i < ahead; i++) { v[i] = row + i * step < rows ? x[(row + i * step) * stride] : 0.0f; }
-#pragma unroll
-        for (int i = 0; i < ahead; i++) { sum += v[i]; }
-    }
-    return sum;
-}
-
 // grad[y] (n) += sum of the rows of columns y n .. y n + n-1 of partial (rows, stride); a block sums 32 columns.
 static __global__ void column_sum_partials_kernel(const __grid_constant__ ColumnSums to, const float* partial, int rows,
                                                   int n, size_t stride) {
@@ -38,7 +24,10 @@ static __global__ void column_sum_partials_kernel(const __grid_constant__ Column
     float* grad = to.grad[blockIdx.y];
     partial += (size_t)blockIdx.y * n;
     int column = blockIdx.x * 32 + threadIdx.x;
-    float sum = column < n ? sum_rows(partial + column, threadIdx.y, rows, 32, stride) : 0.0f;
+    float sum = 0.0f;
+    if (column < n) {
+        for (int row = threadIdx.y; row < rows; row += 32) { sum += partial[row * stride + column]; }
+    }
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     sum = warp_sum(sums[threadIdx.x][threadIdx.y]); // warp y sums column y of the block

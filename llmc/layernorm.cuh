@@ -350,23 +350,24 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
                                       const float* rstd, float* scratch, int N, int C, int overwrite,
                                       cudaStream_t stream) {
     int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 2, stages = LAYERNORM_STAGES;
-    auto kernel = layernorm_backward_kernel<2, 256, 3>;
+    auto kernel = layernorm_backward_kernel<2, 256, 2>;
     auto take = [&](auto* smallest, int of) { kernel = smallest, threads = of; };
+    // As few thread blocks an SM as hide the latency: with more of them DRAM is slower (dev/LOG.md).
     switch (threads / 32) { // of GPT-2's models 3, 4, 5, 7 in 16 bit
     case 1:
     case 2:
     case 3:
-        take(layernorm_backward_kernel<2, 96, 8>, 96);
+        take(layernorm_backward_kernel<2, 96, 5>, 96);
         break;
     case 4:
-        take(layernorm_backward_kernel<2, 128, 6>, 128);
+        take(layernorm_backward_kernel<2, 128, 4>, 128);
         break;
     case 5:
-        take(layernorm_backward_kernel<2, 160, 4>, 160);
+        take(layernorm_backward_kernel<2, 160, 3>, 160);
         break;
     case 6:
     case 7:
-        take(layernorm_backward_kernel<2, 224, 3>, 224);
+        take(layernorm_backward_kernel<2, 224, 2>, 224);
         break;
     case 8:
         break;

@@ -9,43 +9,87 @@ column sums of what attention's backward pass writes are, of a head with sum ove
 #ifndef LLMC_QKV_BIAS_CUH
 #define LLMC_QKV_BIAS_CUH
 
-#include "column_sum.cuh"
 #include "cuda_common.cuh"
 
-constexpr int QKV_BIAS_COLUMNS = 8, QKV_BIAS_THREADS = 1024; // of a thread block; 32 bytes of each row of fp32
+// The sum of x[row * stride] over rows first, first + step, ..., in this order; loads of 16 rows are under way at a time.
+__device__ inline float sum_rows(const float* x, int first, int rows, int step, size_t stride) {
+    constexpr int ahead = 16;
+    float sum = 0.0f;
+    for (int row = first; row < rows; row += ahead * step) {
+        float v[ahead];
+#pragma unroll
+        for (int i = 0; i < ahead; i++) { v[i] = row + i * step < rows ? x[(row + i * step) * stride] : 0.0f; }
+#pragma unroll
+        for (int i = 0; i < ahead; i++) { sum += v[i]; }
+    }
+    return sum;
+}
 
-// Block row 0: dbias of q; 1: of v.
+constexpr int QKV_BIAS_WARPS = 32, QKV_BIAS_THREADS = QKV_BIAS_WARPS * WARP_SIZE;
+constexpr int QKV_BIAS_LANES = 8; // of a row in a thread block: of q each has a column, of v a vector of them
+
+// dbias[c] += the sum of v, which the lanes with the same thread % QKV_BIAS_LANES have parts of, for the block's columns c.
+template <int N> __device__ inline void add_block_columns(float* dbias, const float (&v)[N], int first, int C) {
+    __shared__ float sums[QKV_BIAS_WARPS][QKV_BIAS_LANES * N + 1];
+    const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float sum = v[i];
+#pragma unroll
+        for (int offset = WARP_SIZE / 2; offset >= QKV_BIAS_LANES; offset /= 2) {
+            sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+        }
+        if (lane < QKV_BIAS_LANES) { sums[warp][lane * N + i] = sum; }
+    }
+    __syncthreads();
+    for (int i = warp; i < QKV_BIAS_LANES * N && first + i < C; i += QKV_BIAS_WARPS) {
+        const float sum = warp_sum(sums[lane][i]);
+        if (lane == 0) { dbias[first + i] += sum; }
+    }
+}
+
+// The first blocks take q's columns, the others v's.
 static __global__ void __launch_bounds__(QKV_BIAS_THREADS)
     qkv_bias_backward_kernel(float* dbias, const float* dq_sums, const floatX* weight, const float* dresidual_sum,
                              int rows, int C) {
-    constexpr int row_threads = QKV_BIAS_THREADS / QKV_BIAS_COLUMNS, warps = QKV_BIAS_THREADS / WARP_SIZE;
-    __shared__ float sums[QKV_BIAS_COLUMNS][warps];
-    const int x = threadIdx.x % QKV_BIAS_COLUMNS, c = blockIdx.x * QKV_BIAS_COLUMNS + x;
-    const int first = threadIdx.x / QKV_BIAS_COLUMNS, warp = threadIdx.x / WARP_SIZE;
-    float sum = 0.0f;
-    if (c < C && blockIdx.y == 0) {
-        sum = sum_rows(dq_sums + c, first, rows, row_threads, C);
-    } else if (c < C) {
-#pragma unroll 8
-        for (int o = first; o < C; o += row_threads) { sum += dresidual_sum[o] * (float)weight[(size_t)o * C + c]; }
+    constexpr int K = x128::size, row_threads = QKV_BIAS_THREADS / QKV_BIAS_LANES, ahead = 8;
+    const int q_blocks = CEIL_DIV(C, QKV_BIAS_LANES), x = threadIdx.x % QKV_BIAS_LANES;
+    const int begin = threadIdx.x / QKV_BIAS_LANES; // the thread's first row
+    if (blockIdx.x < q_blocks) {
+        const int first = blockIdx.x * QKV_BIAS_LANES;
+        const float sum[1] = {first + x < C ? sum_rows(dq_sums + first + x, begin, rows, row_threads, C) : 0.0f};
+        add_block_columns(dbias, sum, first, C);
+        return;
     }
+    const int first = (blockIdx.x - q_blocks) * QKV_BIAS_LANES * K, c = first + x * K;
+    float sum[K] = {};
+    for (int o = begin; o < C && c < C; o += ahead * row_threads) {
+        x128 w[ahead] = {};
+        float s[ahead];
 #pragma unroll
-    for (int offset = WARP_SIZE / 2; offset >= QKV_BIAS_COLUMNS; offset /= 2) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+        for (int i = 0; i < ahead; i++) {
+            const int row = o + i * row_threads;
+            if (row < C) { w[i] = load128(weight + (size_t)row * C + c); }
+            s[i] = row < C ? dresidual_sum[row] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < ahead; i++) {
+            float x[K];
+            unpack(x, w[i]);
+#pragma unroll
+            for (int k = 0; k < K; k++) { sum[k] = fmaf(s[i], x[k], sum[k]); }
+        }
     }
-    if (threadIdx.x % WARP_SIZE < QKV_BIAS_COLUMNS) { sums[x][warp] = sum; }
-    __syncthreads();
-    if (threadIdx.x >= QKV_BIAS_COLUMNS || c >= C) { return; }
-    for (int w = 1; w < warps; w++) { sum += sums[x][w]; }
-    dbias[blockIdx.y * 2 * C + c] += sum;
+    add_block_columns(dbias + 2 * C, sum, first, C);
 }
 
 // dbias (3C), fp32, += the column sums of dq, dk and dv; nothing is added to those of dk, which are 0. dq_sums (rows, C) add up
-// to the column sums of dq; weight (C, C) is attproj's, and dresidual_sum (C) the column sums of the gradient of its output.
+// to the column sums of dq; weight (C, C) is attproj's, and dresidual_sum (C) the column sums of the gradient of its output. C
+// is a multiple of x128::size.
 static inline void qkv_bias_backward(float* dbias, const float* dq_sums, const floatX* weight,
                                      const float* dresidual_sum, int rows, int C, cudaStream_t stream) {
-    dim3 grid(CEIL_DIV(C, QKV_BIAS_COLUMNS), 2);
-    qkv_bias_backward_kernel<<<grid, QKV_BIAS_THREADS, 0, stream>>>(dbias, dq_sums, weight, dresidual_sum, rows, C);
+    const int blocks = CEIL_DIV(C, QKV_BIAS_LANES) + CEIL_DIV(C, QKV_BIAS_LANES * x128::size);
+    qkv_bias_backward_kernel<<<blocks, QKV_BIAS_THREADS, 0, stream>>>(dbias, dq_sums, weight, dresidual_sum, rows, C);
     cuda_try(cudaGetLastError());
 }
 
