@@ -19,6 +19,9 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 
 namespace mma {
 
+// So many rows of a head, where out is largest, multiply V by P's rounding error, too.
+constexpr int two_part_rows = 64;
+
 // A configuration: warps of a CTA, rows of a warp / 16, keys of a block and of a step, CTAs per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct ForwardTiles {
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
@@ -95,8 +98,8 @@ template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], 
 }
 
 // A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's part,
-// (row, column) is the lane's first score.
-template <class C, int N, bool masked>
+// (row, column) is the lane's first score. two_parts: O += (P in fp32 - P in 16 bit) V, too.
+template <class C, int N, bool masked, bool two_parts>
 __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M>& softmax, const typename C::Rows& Q,
                               uint32_t K, uint32_t V, int row, int column) {
     float S[C::M][N][4];
@@ -110,6 +113,11 @@ __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M
         softmax.exponentiate(S, k);
         round_a(P, S, k);
         mma_ab_step<C::HS>(O, P, V + k * 16 * Tile<C::HS>::row_bytes);
+        if (two_parts) {
+            subtract_a(S, P, k);
+            round_a(P, S, k);
+            mma_ab_step<C::HS>(O, P, V + k * 16 * Tile<C::HS>::row_bytes);
+        }
     }
 }
 
@@ -155,11 +163,13 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         int end = min((j + 1) * Bc, row + square); // keys past the warp's rows do not count
 #pragma unroll 1
         for (int column = j * Bc; column < end;) {
-            bool full = column + C::step <= row + 1;
+            bool full = column + C::step <= row + 1 && row >= two_part_rows;
             if (full) {
-                attend<C, C::step / 8, false>(O, softmax, Q, K, V, lane_row, column + lane_column);
-            } else { // the warp's diagonal is near: by squares
-                attend<C, square / 8, true>(O, softmax, Q, K, V, lane_row, column + lane_column);
+                attend<C, C::step / 8, false, false>(O, softmax, Q, K, V, lane_row, column + lane_column);
+            } else if (row >= two_part_rows) { // the warp's diagonal is near: by squares
+                attend<C, square / 8, true, false>(O, softmax, Q, K, V, lane_row, column + lane_column);
+            } else {
+                attend<C, square / 8, true, true>(O, softmax, Q, K, V, lane_row, column + lane_column);
             }
             int keys = full ? C::step : square;
             column += keys, K += keys * Tile<HS>::row_bytes, V += keys * Tile<HS>::row_bytes;

@@ -246,6 +246,20 @@ template <int M, int N> __device__ inline void round_a(uint32_t (&a)[M][4], cons
     }
 }
 
+// Leaves in columns 16 k to 16 k + 15 of s what round_a() rounded off.
+template <int M, int N>
+__device__ inline void subtract_a(float (&s)[M][N][4], const uint32_t (&a)[M][4], int k) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float2 rounded = float2_of(a[i][e]);
+            float(&x)[4] = s[i][2 * k + e / 2];
+            x[e % 2 * 2] -= rounded.x, x[e % 2 * 2 + 1] -= rounded.y;
+        }
+    }
+}
+
 } // namespace mma
 
 #endif
