@@ -356,32 +356,35 @@ template <class T> static inline Status tensor_map_of_matrix(CUtensorMap* map, c
     return tensor_map<T, 2>(map, x, {columns, rows}, {columns * sizeof(T)}, {box_columns, (uint32_t)box_rows});
 }
 
-// The descriptor of a tensor (B,T,heads,HS) in boxes of 64 tokens by 64 channels of a head; coordinates are channel, head,
-// token, b.
-static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int B, int T, int heads, int HS) {
+// The descriptor of a tensor (B,T,heads,HS) in boxes of 64 tokens by box_channels, 64 or 32, of a head; coordinates are
+// channel, head, token, b. Channels from HS on are loaded as 0 and not stored.
+static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int B, int T, int heads, int HS,
+                                         int box_channels = 64) {
     const uint64_t row = HS * sizeof(floatX), token = heads * row;
     return tensor_map<floatX, 4>(map, x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B},
-                                 {row, token, T * token}, {64, 1, 64, 1});
+                                 {row, token, T * token}, {(uint32_t)box_channels, 1, 64, 1});
 }
 
 // ----------------------------------------------------------------------------
 // wgmma: a matrix multiplication by a warpgroup
 
-// Matrix descriptors of tiles in shared memory, with rows of 64 elements, 128 bytes, in TMA's 128-byte swizzle. A tile is
-// aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes. Bits 0-13 are the address, 16-29 the leading and
-// 32-45 the stride byte offset, all divided by 16; the stride byte offset is that from 8 rows to the next 8.   (9.7.15.5.1)
-constexpr uint64_t DESCRIPTOR_SWIZZLE_128B = 1ull << 62;
+// Matrix descriptors of tiles in shared memory, with rows of row_bytes in TMA's swizzle of as many: 128, 64 elements, or 64.
+// A tile is aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes. Bits 0-13 are the address, 16-29 the
+// leading and 32-45 the stride byte offset, all divided by 16; the latter is that from 8 rows to the next 8.   (9.7.15.5.1)
+template <int row_bytes> __device__ inline uint64_t tile_descriptor(uint32_t tile, int leading_bytes) {
+    static_assert(row_bytes == 128 || row_bytes == 64, "");
+    const uint64_t swizzle = row_bytes == 128 ? 1 : 2, eight_rows = 8 * row_bytes >> 4;
+    return swizzle << 62 | eight_rows << 32 | (uint64_t)(leading_bytes >> 4) << 16 | (tile & 0x3ffff) >> 4;
+}
 // K-major: tile rows are rows of A, or columns of B; a row's elements go along K. The next 16 of K are 32 bytes further. The
 // leading byte offset is not used here; 1 by convention.
-__device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
-    uint64_t eight_rows = 1024 >> 4;
-    return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | 1ull << 16 | (tile & 0x3ffff) >> 4;
+template <int row_bytes = 128> __device__ inline uint64_t tile_descriptor_k_major(uint32_t tile) {
+    return tile_descriptor<row_bytes>(tile, 16);
 }
-// MN-major: tile rows go along K, a row's elements along N (or M). The next 16 of K are 2048 bytes further, the next 64 of N
-// are columns_stride bytes further: the leading byte offset.
-__device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
-    uint64_t eight_rows = 1024 >> 4;
-    return DESCRIPTOR_SWIZZLE_128B | eight_rows << 32 | (uint64_t)(columns_stride >> 4) << 16 | (tile & 0x3ffff) >> 4;
+// MN-major: tile rows go along K, a row's elements along N (or M). The next 16 of K are 16 rows further, the next row_bytes
+// of N columns_stride bytes further: the leading byte offset.
+template <int row_bytes = 128> __device__ inline uint64_t tile_descriptor_n_major(uint32_t tile, int columns_stride) {
+    return tile_descriptor<row_bytes>(tile, columns_stride);
 }
 
 // Orders this warpgroup's register accesses before the wgmma_mma_async that follow: needed before the first one, and whenever
@@ -412,6 +415,9 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 #define HOPPER_D32                                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
     "%30,%31}, "
+#define HOPPER_D48                                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
+    "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, "
 #define HOPPER_D64                                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
     "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
@@ -480,6 +486,17 @@ __device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], u
                  : HOPPER_OUT32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+__device__ inline void wgmma_mma_async(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("{\n" HOPPER_WGMMA("m64n32k16") "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+                                                 "{%16,%17,%18,%19}, %20, 1, 1, 1, 1;\n}"
+                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ inline void wgmma_mma_async(float (&d)[48], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("{\n" HOPPER_WGMMA("m64n96k16") HOPPER_D48 "{%48,%49,%50,%51}, %52, 1, 1, 1, 1;\n}"
+                 : HOPPER_OUT32(d, 0), HOPPER_OUT8(d, 32), HOPPER_OUT8(d, 40)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
 __device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("{\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64 "{%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n}"
                  : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
@@ -489,6 +506,7 @@ __device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], u
 #undef HOPPER_OUT8
 #undef HOPPER_OUT32
 #undef HOPPER_D32
+#undef HOPPER_D48
 #undef HOPPER_D64
 #undef HOPPER_D80
 #undef HOPPER_D128

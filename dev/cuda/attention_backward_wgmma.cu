@@ -38,11 +38,12 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
                          consumer_registers = 232; // setmaxnreg; the kernel starts with 168 each
     static_assert(producer_registers + warpgroups * consumer_registers <= 3 * 168, "");
     // The dQ tile that a warpgroup computes: 64 queries by 64 channels. HS = 64: half of the queries of a step; HS = 128: half
-    // of the channels.
+    // of the channels; HS = 96: as 128, where channels from 96 on are 0.
     static constexpr int dq_elements = 64 * 64, dq_bytes = dq_elements * sizeof(float);
-    static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
-    static constexpr int steps_per_block = Bc / Br;          // query blocks that a key block's own 128 positions have
-    static constexpr int boxes = HS / 64, box_row = 128;     // a TMA box is 64 rows of 64 channels; bytes of its rows
+    static constexpr int boxes = CEIL_DIV(HS, 64),
+                         box_row = 128; // a TMA box is 64 rows of 64 channels; bytes of its rows
+    static constexpr int Br = warpgroups * dq_elements / (boxes * 64); // queries of a step
+    static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own 128 positions have
     static_assert(!DELAYED_DQ || HS == 64, "dK and dV are in one stage of dS, a box each");
     // Heads whose key blocks are interleaved re-read Q and dO and update dQ accumulators, which should stay in L2: together
     // they may have so many bytes, counted as 8 for each of T * HS elements of a head. Tuned on an H200 (dev/LOG.md).
@@ -215,12 +216,12 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
             (loads_qk ? s.Q_empty : s.dO_empty)[t % 2].wait(t / 2 % 2 ^ 1);
             // Where the consumers compute D: of the first step from O; of the others other key blocks have computed it.
             const bool computed = !loads_qk && C::computes_D && !block.reversed, from_O = computed && i == 0;
-            full.expect_tx(C::Br * (C::HS * 2 + (from_O ? 0 : 4)));
+            full.expect_tx(C::Br * (C::boxes * C::box_row + (from_O ? 0 : 4)));
             load_tile<false, C::boxes, C::Br>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
             if constexpr (!loads_qk && C::computes_D) {
                 if (from_O) {
                     s.O_empty.wait(n % 2 ^ 1);
-                    s.O_full.expect_tx(C::Br * C::HS * 2);
+                    s.O_full.expect_tx(C::Br * C::boxes * C::box_row);
                     load_tile<true, C::boxes, C::Br>(s.O, out, h, row, b, s.O_full);
                 } else if (computed) {
                     while (ld_acquire(scratch.D_ready + (int64_t)block.head * p.key_blocks + row / C::Bc) == 0) {}
@@ -239,7 +240,7 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
                     s.V_empty.wait(n % 2 ^ 1);
                 }
                 Mbarrier& full = loads_qk ? s.K_full[n % 2] : s.V_full;
-                full.expect_tx(C::Bc * C::HS * 2);
+                full.expect_tx(C::Bc * C::boxes * C::box_row);
                 load_tile<true, C::boxes, C::Bc>(loads_qk ? s.K[n % 2] : s.V, qkv, (loads_qk ? 1 : 2) * p.NH.d + h,
                                                  block.j * C::Bc, b, full);
             }
@@ -809,7 +810,7 @@ constexpr int lse_rows = 1024; // that a CTA takes where it computes no D
 // lse of all rows, -D = -rowsum(dO o O) from row first_D_row (of all heads' padded rows) on, and all counts at 0. The first
 // lse_ctas CTAs take lse_rows rows each, which get no D; the others 128 rows, from the last to the first, so that L2 holds
 // dout of the first heads at the end. dout, out (B,T,NH,HS); l, m (B,NH,T). HS / 8 lanes read a row of dout and out, 16 bytes
-// each.
+// each; at HS = 96 four more do nothing.
 template <int HS> __global__ void __launch_bounds__(256)
     attention_backward_statistics_kernel(const __grid_constant__ BackwardScratch scratch, const floatX* dout,
                                          const floatX* out, const float* l, const float* m, int T, int NH,
@@ -834,7 +835,8 @@ template <int HS> __global__ void __launch_bounds__(256)
         }
         return;
     }
-    constexpr int lanes = HS / x128::size, rows = 256 / lanes, passes = padded_rows / rows; // of a row; in a pass
+    constexpr int lanes = HS == 96 ? 16 : HS / x128::size; // of a row
+    constexpr int rows = 256 / lanes, passes = padded_rows / rows;
     const int head = first_row / padded_T, first = first_row % padded_T;
     const int64_t base = out_offset(head / NH, head % NH, T, NH, HS) + threadIdx.x % lanes * x128::size;
     x128 x[passes], y[passes];
@@ -842,6 +844,10 @@ template <int HS> __global__ void __launch_bounds__(256)
     for (int i = 0; i < passes; i++) {
         int t = first + i * rows + threadIdx.x / lanes;
         int64_t at = base + (int64_t)min(t, T - 1) * NH * HS;
+        if (HS == 96 && threadIdx.x % lanes >= HS / x128::size) { // its sum is 0
+            x[i] = y[i] = {};
+            continue;
+        }
         x[i] = load128(dout + at);
         y[i] = load128_stream(out + at);
     }
@@ -866,7 +872,8 @@ template <int HS> __global__ void __launch_bounds__(256)
 // Bytes of scratch: two fp32 accumulators of dQ, two statistics of each row, two counts of each dQ tile (64 x 64 elements), one
 // of each 128 rows, and the work counter.
 inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
-    size_t rows = (size_t)B * NH * CEIL_DIV(T, padded_rows) * padded_rows;
+    const size_t rows = (size_t)B * NH * CEIL_DIV(T, padded_rows) * padded_rows;
+    HS = CEIL_DIV(HS, 64) * 64;
     return rows * (2 * HS + 2) * sizeof(float) + (rows * HS / (64 * 64) * 2 + rows / padded_rows + 1) * sizeof(int);
 }
 
@@ -904,7 +911,7 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
     BackwardScratch parts;
     const int64_t rows = (int64_t)p.heads * p.padded_T;
     parts.dq_accumulators = (float*)scratch;
-    parts.lse = parts.dq_accumulators + 2 * rows * HS;
+    parts.lse = parts.dq_accumulators + 2 * p.dq_tiles * C::dq_elements;
     parts.minus_D = parts.lse + rows;
     parts.dq_counts = (int*)(parts.minus_D + rows);
     parts.D_ready = parts.dq_counts + 2 * p.dq_tiles;
@@ -952,6 +959,7 @@ template <class C> constexpr AttentionBackwardConfig backward_config(const char*
 static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<BackwardTiles<64, false>>("128x128"),
     backward_config<BackwardTiles<64, true>>("128x128 delayed-dQ"),
+    backward_config<BackwardTiles<96, false>>("64x128"),
     backward_config<BackwardTiles<128, false>>("64x128"),
 };
 

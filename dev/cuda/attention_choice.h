@@ -40,6 +40,11 @@ typedef struct {
 static inline int attention_few_long_rows(int B, int T, int NH) {
     return T > 4096 && (int64_t)B * NH * T * 64 * 4 <= 32 << 20;
 }
+// More consumers on smaller key blocks gain more the more of the key blocks are off the diagonal.
+static inline int attention_forward_long_rows(int B, int T, int NH) {
+    (void)B, (void)NH;
+    return T > 2048;
+}
 // Up to 1024 rows a delayed dQ is slower in the steady state of training.
 static inline int attention_backward_long_rows(int B, int T, int NH) {
     (void)B, (void)NH;
@@ -54,15 +59,15 @@ static inline int attention_backward_long_rows(int B, int T, int NH) {
 
 // The first row that fits serves.
 ATTENTION_TABLE AttentionRule attention_forward_rules[] = {
-    {"wgmma", "192x128", 0, 90, 90, 64, attention_few_long_rows},
-    {"wgmma", NULL, 0, 90, 90, 64, NULL},
-    {"wgmma", NULL, 0, 90, 90, 128, NULL},
-    {"mma", NULL, 0, 80, INT_MAX, 0, NULL},
-    {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
+    {"wgmma", NULL, 0, 90, 90, 32, NULL},   {"wgmma", "192x128", 0, 90, 90, 64, attention_few_long_rows},
+    {"wgmma", NULL, 0, 90, 90, 64, NULL},   {"wgmma", "192x64", 0, 90, 90, 96, attention_forward_long_rows},
+    {"wgmma", NULL, 0, 90, 90, 96, NULL},   {"wgmma", NULL, 0, 90, 90, 128, NULL},
+    {"mma", NULL, 0, 80, INT_MAX, 0, NULL}, {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
 };
 ATTENTION_TABLE AttentionRule attention_backward_rules[] = {
     {"wgmma", "128x128 delayed-dQ", 0, 90, 90, 64, attention_backward_long_rows},
     {"wgmma", NULL, 0, 90, 90, 64, NULL},
+    {"wgmma", NULL, 0, 90, 90, 96, NULL},
     {"wgmma", NULL, 0, 90, 90, 128, NULL},
     {"mma", NULL, 0, 80, INT_MAX, 0, NULL},
     {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},

@@ -23,14 +23,16 @@ namespace wgmma {
 
 using namespace hopper;
 
-constexpr int WARPGROUP_ROWS = 64;                // query rows of a consumer: M of wgmma
-constexpr int BOX_ELEMENTS = WARPGROUP_ROWS * 64; // a TMA box: 64 rows of 64 channels
+constexpr int WARPGROUP_ROWS = 64; // query rows of a consumer: M of wgmma
 
 // A configuration: head size, consumer warpgroups, keys of a block, pipeline stages, and whether consumers ping-pong: while one
 // issues its GEMMs, the others compute their softmax (FlashAttention-3, section 3.1).
 template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct ForwardTiles {
     static constexpr int HS = HS_, warpgroups = WARPGROUPS, Bc = BC, stages = STAGES;
-    static constexpr int Br = warpgroups * WARPGROUP_ROWS, boxes = HS / 64, box_bytes = BOX_ELEMENTS * 2;
+    static constexpr int Br = warpgroups * WARPGROUP_ROWS;
+    // A TMA box: 64 rows of 64 channels or, where these do not divide HS, of 32
+    static constexpr int box_channels = HS % 64 == 0 ? 64 : 32, box_row = box_channels * 2, boxes = HS / box_channels;
+    static constexpr int box_elements = WARPGROUP_ROWS * box_channels, box_bytes = box_elements * 2;
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // warpgroup 0: producers
     static constexpr int producer_registers = warpgroups == 2 ? 40 : 32;
     static constexpr int consumer_registers = warpgroups == 2 ? 232 : warpgroups == 3 ? 160 : 112;
@@ -38,8 +40,8 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
     static constexpr float scale = mma::inverse_sqrt(HS);
 
     struct Shared { // tiles in TMA boxes, swizzled: Q and O (64, HS) for each consumer, K and V (Bc, HS) for each stage
-        floatX Q[warpgroups][boxes][BOX_ELEMENTS], O[warpgroups][boxes][BOX_ELEMENTS];
-        floatX K[stages][boxes][Bc * 64], V[stages][boxes][Bc * 64];
+        floatX Q[warpgroups][boxes][box_elements], O[warpgroups][boxes][box_elements];
+        floatX K[stages][boxes][Bc * box_channels], V[stages][boxes][Bc * box_channels];
         Mbarrier Q_full[warpgroups], Q_empty[warpgroups];
         Mbarrier K_full[stages], K_empty[stages], V_full[stages], V_empty[stages];
     };
@@ -165,13 +167,14 @@ __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv,
     for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
         int b = tile.b(), h = tile.h();
         for (int j = tile.key_blocks() - 1; j >= 0; j--, state.advance()) { // key blocks, diagonal first
-            auto load = [&](floatX(&smem)[C::boxes][C::Bc * 64], int which, Mbarrier& full, Mbarrier& empty) {
+            auto load = [&](floatX(&smem)[C::boxes][C::Bc * C::box_channels], int which, Mbarrier& full,
+                            Mbarrier& empty) {
                 empty.wait(state.parity ^ 1);
-                full.expect_tx(C::boxes * C::Bc * 128);
+                full.expect_tx(C::boxes * C::Bc * C::box_row);
                 for (int x = 0; x < C::boxes; x++) {
                     for (int r = 0; r < C::Bc; r += WARPGROUP_ROWS) {
-                        cp_async_bulk_tensor(shared_address(smem[x]) + r * 128, qkv, x * 64, which * p.NH.d + h,
-                                             j * C::Bc + r, b, full);
+                        cp_async_bulk_tensor(shared_address(smem[x]) + r * C::box_row, qkv, x * C::box_channels,
+                                             which * p.NH.d + h, j * C::Bc + r, b, full);
                     }
                 }
             };
@@ -189,8 +192,8 @@ __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, 
             s.Q_empty[w].wait((tile.n + 1) % 2);
             s.Q_full[w].expect_tx(C::boxes * C::box_bytes);
             for (int x = 0; x < C::boxes; x++) {
-                cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * 64, tile.h(), tile.row(w), tile.b(),
-                                     s.Q_full[w]);
+                cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * C::box_channels, tile.h(), tile.row(w),
+                                     tile.b(), s.Q_full[w]);
             }
         }
     }
@@ -227,14 +230,15 @@ template <class C> struct ForwardConsumer {
     // Issues S (64, 2N) = Q K^T, with the first 2N keys of the key block at `block`.
     template <int N> __device__ void issue_scores(float (&S)[N], PipelineState<C::stages> block) {
         s.K_full[block.stage].wait(block.parity);
-        uint64_t a = tile_descriptor_k_major(shared_address(s.Q[w]));
-        uint64_t b = tile_descriptor_k_major(uniform(shared_address(s.K[block.stage])));
+        uint64_t a = tile_descriptor_k_major<C::box_row>(shared_address(s.Q[w]));
+        uint64_t b = tile_descriptor_k_major<C::box_row>(uniform(shared_address(s.K[block.stage])));
         fence_operand(S);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes, 64 a box
-            wgmma_mma_async(S, a + i / 4 * (C::box_bytes / 16) + i % 4 * 2, b + i / 4 * (Bc * 128 / 16) + i % 4 * 2,
-                            i > 0);
+        for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes
+            constexpr int n = C::box_channels / 16;
+            wgmma_mma_async(S, a + i / n * (C::box_bytes / 16) + i % n * 2,
+                            b + i / n * (Bc * C::box_row / 16) + i % n * 2, i > 0);
         }
         wgmma_commit_group();
         fence_operand(S);
@@ -242,11 +246,11 @@ template <class C> struct ForwardConsumer {
     // Issues O += P V, with the first `keys` keys of the key block at `state`.
     template <int keys, int N> __device__ void issue_output(const uint32_t (&P)[N][4]) {
         s.V_full[state.stage].wait(state.parity);
-        uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.V[state.stage])), Bc * 128);
+        uint64_t b = tile_descriptor_n_major<C::box_row>(uniform(shared_address(s.V[state.stage])), Bc * C::box_row);
         fence_operand(O);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < keys / 16; i++) { wgmma_mma_async(O, P[i], b + i * (16 * 128 / 16)); }
+        for (int i = 0; i < keys / 16; i++) { wgmma_mma_async(O, P[i], b + i * C::box_row); }
         wgmma_commit_group();
         fence_operand(O);
     }
@@ -354,22 +358,23 @@ template <class C> struct ForwardConsumer {
         const bool leader = warp == 0 && lane == 0;
         if (leader) { cp_async_bulk_wait_group_read<0>(); } // s.O[w] has been read, for the last tile
         bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
-        uint32_t lane_row = shared_address(s.O[w]) + (warp * 16 + lane % 16) * 128;
+        uint32_t lane_row = shared_address(s.O[w]) + (warp * 16 + lane % 16) * C::box_row;
 #pragma unroll
         for (int n = 0; n < HS / 8; n += 2) { // chunks of 8 channels
             float x[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) { x[i] = factor[i / 2 % 2] * O[4 * n + i]; }
-            // TMA's 128-byte swizzle: 16-byte chunk c of row r is at c ^ (r % 8)
-            int chunk = (n % 8 + lane / 16) ^ lane % 8;
-            mma::stmatrix_x4(lane_row + n / 8 * C::box_bytes + chunk * 16, mma::cvt_rn_x2(x[0], x[1]),
+            // TMA's swizzle: 16-byte chunk c of row r is at c ^ (r % 8) or, in rows of 64 bytes, at c ^ (r / 2 % 4)
+            constexpr int chunks = C::box_channels / 8;
+            int chunk = (n % chunks + lane / 16) ^ (chunks == 8 ? lane % 8 : lane / 2 % 4);
+            mma::stmatrix_x4(lane_row + n / chunks * C::box_bytes + chunk * 16, mma::cvt_rn_x2(x[0], x[1]),
                              mma::cvt_rn_x2(x[2], x[3]), mma::cvt_rn_x2(x[4], x[5]), mma::cvt_rn_x2(x[6], x[7]));
         }
         fence_proxy_async();
         bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
         if (leader) {
             for (int x = 0; x < C::boxes; x++) {
-                cp_async_bulk_tensor(out, x * 64, tile.h(), row, tile.b(), shared_address(s.O[w][x]));
+                cp_async_bulk_tensor(out, x * C::box_channels, tile.h(), row, tile.b(), shared_address(s.O[w][x]));
             }
             cp_async_bulk_commit_group();
         }
@@ -452,8 +457,8 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     int num_sms;
     CUtensorMap qkv_map, out_map;
     if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
-    if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
-    if (tensor_map_of_heads(&out_map, out, B, T, NH, HS) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS, C::box_channels) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&out_map, out, B, T, NH, HS, C::box_channels) != STATUS_OK) { return; }
     auto kernel = attention_forward_kernel<C>;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
@@ -470,9 +475,13 @@ template <class C> constexpr AttentionForwardConfig forward_config(const char* n
     return {name, C::HS, C::shared_bytes, launch_forward<C>};
 }
 static constexpr AttentionForwardConfig forward_configs[] = {
+    forward_config<ForwardTiles<32, 4, 64, 9, false>>("256x64"),
+    forward_config<ForwardTiles<32, 3, 128, 5, true>>("192x128"),
     forward_config<ForwardTiles<64, 4, 64, 9, false>>("256x64"),
     forward_config<ForwardTiles<64, 3, 128, 5, true>>("192x128"),
     forward_config<ForwardTiles<64, 2, 128, 5, true>>("128x128"),
+    forward_config<ForwardTiles<96, 2, 128, 3, false>>("128x128"),
+    forward_config<ForwardTiles<96, 3, 64, 4, false>>("192x64"),
     forward_config<ForwardTiles<128, 2, 128, 2, false>>("128x128"),
 };
 

@@ -247,8 +247,7 @@ template <int M, int N> __device__ inline void round_a(uint32_t (&a)[M][4], cons
 }
 
 // Leaves in columns 16 k to 16 k + 15 of s what round_a() rounded off.
-template <int M, int N>
-__device__ inline void subtract_a(float (&s)[M][N][4], const uint32_t (&a)[M][4], int k) {
+template <int M, int N> __device__ inline void subtract_a(float (&s)[M][N][4], const uint32_t (&a)[M][4], int k) {
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll

@@ -25,10 +25,15 @@ static void test_rules(void) {
             }
         }
     }
-    // wgmma exists on 9.0 alone, for heads of 64 and 128; 16-bit tensor cores before 8.0 are not served
+    // wgmma exists on 9.0 alone, backward not for heads of 32; 16-bit tensor cores before 8.0 are not served
     SERVES("wgmma -", F, NULL, 0, 90, 64, 1024, 12, 64);
     SERVES("wgmma -", B, NULL, 0, 90, 16, 1024, 16, 128);
-    SERVES("mma -", F, NULL, 0, 90, 64, 1024, 12, 96);
+    SERVES("wgmma -", F, NULL, 0, 90, 64, 1024, 12, 96);
+    SERVES("wgmma -", B, NULL, 0, 90, 64, 4096, 12, 96);
+    SERVES("wgmma 192x64", F, NULL, 0, 90, 4, 4096, 16, 96);
+    SERVES("wgmma -", F, NULL, 0, 90, 64, 1024, 12, 32);
+    SERVES("mma -", B, NULL, 0, 90, 64, 1024, 12, 32);
+    SERVES("mma -", F, NULL, 0, 89, 64, 1024, 12, 96);
     SERVES("mma -", F, NULL, 0, 89, 64, 1024, 12, 64);
     SERVES("mma -", B, NULL, 0, 100, 64, 1024, 12, 64);
     SERVES("none -", F, NULL, 0, 75, 64, 1024, 12, 64);
@@ -46,7 +51,7 @@ static void test_rules(void) {
     // by name: only the rules of that variant, and none for one without rules
     SERVES("mma -", F, "mma", 0, 90, 64, 1024, 12, 64);
     SERVES("none -", F, "naive", 0, 90, 64, 1024, 12, 64);
-    SERVES("none -", B, "wgmma", 0, 90, 64, 1024, 12, 96);
+    SERVES("none -", B, "wgmma", 0, 90, 64, 1024, 12, 32);
     SERVES("none -", B, "wgmma", 1, 90, 64, 1024, 12, 64);
 }
 

@@ -1,9 +1,9 @@
-// The forward variants on tensor cores, in every configuration that this GPU runs: out of the first 64 rows of a head, where it is
-// largest, is off by its own rounding alone, because P is multiplied in two parts there. Needs a GPU.
+// The forward variants on tensor cores, in every configuration that this GPU runs: out of the first 64 rows of a head, where
+// it is largest, is off by its own rounding alone, because P is multiplied in two parts there. Needs a GPU.
 //
-// Rounded to nearest, numbers that are spread evenly over an interval from a power of two to the next, by their logarithms, are off by
-// sqrt(ln 2 / 18) = .196 of the last place of 1, relative to the root of the sum of their squares. P in one part makes that .238 (both
-// by an emulation too, which gave .199 and .238); the bound lies between.
+// Rounded to nearest, numbers whose logarithms are spread evenly from a power of two to the next are off by
+// sqrt(ln 2 / 18) = .196 of the last place of 1, relative to the root of the sum of their squares. With P in one part out is
+// off by .236 to .241; the bound lies between.
 #include "dev/cuda/attention_forward_mma.cu"
 #include "dev/cuda/attention_forward_wgmma.cu"
 #include "dev/cuda/attention_reference.h"
