@@ -647,6 +647,16 @@ template <class C> struct BackwardConsumer {
             const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0, last = end - first;
             const int sign = block.reversed ? -1 : 1;
             auto chain = [&](int offset) { return DqChain(block.j, sign < 0, offset / C::steps_per_block); };
+            // Delayed dQ: issues dQ of step t - 1 and the gradients of step t, which is at `offset`; finishes dQ meanwhile.
+            auto issue_delayed = [&](const Scores& PdS, int offset) {
+                const bool here = offset != first; // else of the work item before, and the last use of its K
+                float dQ[32];
+                issue_dQ(dQ, t - 1, here ? n : n - 1);
+                issue_gradients(PdS);
+                wgmma_wait_group<1>();
+                finish_dQ(dQ, t - 1, here ? chain(offset - sign) : last_chain);
+                if (!here) { arrive(s.K_empty[(n - 1) % 2]); }
+            };
             Scores S; // of step t; after compute_P_dS(): P and dS
             if (block.reversed) {
                 first_step<false, false>(S, first, block, p, scratch);
@@ -663,14 +673,8 @@ template <class C> struct BackwardConsumer {
                 Scores dP;
                 pingpong_sync();
                 if constexpr (C::delayed_dq) {
-                    if (t > 0) {                           // first dQ of step t - 1, finished while dV and dK run
-                        const bool here = offset != first; // else of the work item before, and the last use of its K
-                        float dQ[32];
-                        issue_dQ(dQ, t - 1, here ? n : n - 1);
-                        issue_gradients(S);
-                        wgmma_wait_group<1>();
-                        finish_dQ(dQ, t - 1, here ? chain(offset - sign) : last_chain);
-                        if (!here) { arrive(s.K_empty[(n - 1) % 2]); }
+                    if (t > 0) {
+                        issue_delayed(S, offset);
                     } else {
                         issue_gradients(S);
                         wgmma_wait_group<0>(); // else ptxas runs out of registers and serialises all GEMMs
@@ -707,13 +711,7 @@ template <class C> struct BackwardConsumer {
             pingpong_sync();
             if constexpr (C::delayed_dq) { // the last dQ is left to the next key block; dK and dV go where t - 1 had dS
                 if (t > 0) {
-                    const bool here = offset != first;
-                    float dQ[32];
-                    issue_dQ(dQ, t - 1, here ? n : n - 1);
-                    issue_gradients(S);
-                    wgmma_wait_group<1>();
-                    finish_dQ(dQ, t - 1, here ? chain(offset - sign) : last_chain);
-                    if (!here) { arrive(s.K_empty[(n - 1) % 2]); }
+                    issue_delayed(S, offset);
                 } else {
                     issue_gradients(S);
                 }
