@@ -73,8 +73,9 @@ template <class T> void dlayernorm(MatmulContext* context, const MatmulTensors* 
                        t->mean, t->rstd, partials, s.R, s.IN, 0, stream);
 }
 
-// Scratch of dgelu: the column sums of every 64 rows.
-static size_t dgelu_scratch_bytes(MatmulSizes s) { return sizeof(float) * CEIL_DIV(s.R, BLOCK_ROWS) * (size_t)s.IN; }
+// Scratch of dgelu: the column sums over each consumer's rows of a tile.
+template <class T> int dgelu_partials(MatmulSizes s) { return CEIL_DIV(s.R, T::row_blocks * BLOCK_ROWS); }
+template <class T> size_t dgelu_scratch_bytes(MatmulSizes s) { return sizeof(float) * dgelu_partials<T>(s) * s.IN; }
 
 template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     float* const partials = (float*)context->scratch;
@@ -82,7 +83,7 @@ template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, Ma
                                 ? input_gemm<T, GeluBackward<true>>(t->dpre, t->act, t->pre, partials, t, s, stream)
                                 : input_gemm<T, GeluBackward<false>>(t->dpre, nullptr, t->pre, partials, t, s, stream);
     if (launched != STATUS_OK) { return; }
-    column_sum_partials(t->dbias, partials, CEIL_DIV(s.R, BLOCK_ROWS), s.IN, s.IN, stream);
+    column_sum_partials(t->dbias, partials, dgelu_partials<T>(s), s.IN, s.IN, stream);
 }
 
 // Weight gradients: scratch is the partial tiles, then for each GEMM the sums of dout's columns, of every part of R. Without a
@@ -152,10 +153,9 @@ static const char* too_many_tiles(MatmulSizes s) {
 #define WGMMA_CONFIG(name, id, tile, group, scratch)                                                                   \
     { name, MATMUL_##id, too_many_tiles, scratch, group<tile> }
 static constexpr MatmulConfig matmul_configs[] = {
-#if !defined(PRECISION_FP16) // where the epilogue of fc spills registers; nothing trains in fp16
     WGMMA_CONFIG("128x128 ping-pong cluster 2", FC, PingPong128x128x2, fc, matmul_no_scratch),
-#endif
-    WGMMA_CONFIG("128x128 ping-pong cluster 2", DGELU, PingPong128x128x2, dgelu, dgelu_scratch_bytes),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2", DGELU, PingPong128x128x2, dgelu,
+                 dgelu_scratch_bytes<PingPong128x128x2>),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
 #if __INCLUDE_LEVEL__ == 0 // what races without training: a minute of compiling
 #define WGMMA_CONFIGS(id, group, scratch)                                                                              \
@@ -170,11 +170,11 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_PING_PONG(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", RESIDUAL, PingPong128x128x2x2, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", FC, Tile128x256x2, fc, matmul_no_scratch),
-#if !defined(PRECISION_FP16)
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", FC, PingPong128x128x2x2, fc, matmul_no_scratch),
-#endif
-    WGMMA_CONFIGS(DGELU, dgelu, dgelu_scratch_bytes),
-    WGMMA_CONFIG("128x128 ping-pong cluster 2x2", DGELU, PingPong128x128x2x2, dgelu, dgelu_scratch_bytes),
+    WGMMA_CONFIG("128x256 cluster 2", DGELU, Tile128x256x2, dgelu, dgelu_scratch_bytes<Tile128x256x2>),
+    WGMMA_CONFIG("64x256 ping-pong cluster 2", DGELU, PingPong64x256x2, dgelu, dgelu_scratch_bytes<PingPong64x256x2>),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2x2", DGELU, PingPong128x128x2x2, dgelu,
+                 dgelu_scratch_bytes<PingPong128x128x2x2>),
     WGMMA_CONFIGS(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
     WGMMA_PING_PONG(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
     WGMMA_CONFIGS(INPUT, input, matmul_no_scratch),

@@ -23,7 +23,7 @@ template <int half> __device__ inline void halve_columns(float (&v)[16], int thr
         v[i] = keep + __shfl_xor_sync(0xffffffffu, give, distance);
     }
 }
-// v: the sums over a lane's two rows, of columns 8 n + t % 4 * 2 + e in v[2 n + e]. Returns those over the warp's 16 rows of
+// v: the sums over a lane's rows, of columns 8 n + t % 4 * 2 + e in v[2 n + e]. Returns those over the warp's 16 rows of
 // kept_column(t, 0) and kept_column(t, 1).
 __device__ inline float2 sum_columns(float (&v)[16], int thread) {
     halve_columns<8>(v, thread);

@@ -33,7 +33,7 @@ struct GemmMaps {
 struct EpilogueInput {
     int M, N;
     const floatX* bias;         // (N)
-    float* column_partials;     // (M/64 rounded up, N): of 64 rows each, the column sums of the first output
+    float* column_partials;     // (.., N): over a consumer's rows of each tile, the column sums of the first output
     const float* target_logits; // Exponentials: (M)
     float* row_sums;            // Exponentials: (N/BN rounded up, M)
     int classes;                // Exponentials: of so many columns; the others are padding
@@ -104,29 +104,19 @@ struct GeluOfBias { // gelu(x + bias), rounded as BiasGelu rounds
     }
 };
 
-template <bool AGAIN> struct GeluBackward { // x gelu'(pre);  AGAIN: gelu(pre)
+template <bool AGAIN> struct GeluBackward { // x gelu'(pre);  AGAIN: gelu(pre). Returns what column_sums adds up.
     static constexpr int outputs = AGAIN ? 2 : 1;
     static constexpr bool bias = false, aux = true, column_sums = true;
-    static __device__ void apply(uint32_t (&out)[outputs], float2 x, float2, float2 pre) {
+    static __device__ float2 apply(uint32_t (&out)[outputs], float2 x, float2, float2 pre) {
         const float2 sigma = {gelu_sigma(pre.x), gelu_sigma(pre.y)};
-        out[0] = mma::cvt_rn_x2(x.x * gelu_derivative(pre.x, sigma.x), x.y * gelu_derivative(pre.y, sigma.y));
+        const float2 y = {x.x * gelu_derivative(pre.x, sigma.x), x.y * gelu_derivative(pre.y, sigma.y)};
+        out[0] = mma::cvt_rn_x2(y.x, y.y);
         if constexpr (AGAIN) { out[1] = mma::cvt_rn_x2(gelu(pre.x, sigma.x), gelu(pre.y, sigma.y)); }
+        return y;
     }
 };
 
 // ----------------------------------------------------------------------------
-
-// Column sums of a chunk over a warp's 16 rows. x: the chunk's fragment, pairs of columns, as stmatrix_x4 takes them. The lane
-// keeps those of kept_column(t, 0) and kept_column(t, 1).
-__device__ inline float2 reduce_columns(const uint32_t (&x)[16], int thread) {
-    float v[16];
-#pragma unroll
-    for (int n = 0; n < 8; n++) { // x[2 n + h]: octet n, rows h * 8 + lane / 4
-        const float2 upper = mma::float2_of(x[2 * n]), lower = mma::float2_of(x[2 * n + 1]);
-        v[2 * n] = upper.x + lower.x, v[2 * n + 1] = upper.y + lower.y;
-    }
-    return sum_columns(v, thread);
-}
 
 template <class F> struct Elementwise {
     typedef floatX Element; // of D
@@ -134,11 +124,21 @@ template <class F> struct Elementwise {
     __host__ __device__ static constexpr int chunk_columns(int BN) { return BN % 64 == 0 ? 64 : 32; }
     static constexpr bool has_aux = F::aux, column_sums = F::column_sums, partial_tiles = false;
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
-    static constexpr int depth = ring_outputs == 1 && !has_aux ? 2 : 1;  // chunks of each
+    static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each
     static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup
     // A sync() must stand between the reading of a chunk's column sums and the writing of others in their place: that of the
     // ring or, where there is none, that of the chunk between.
     static constexpr int sum_buffers = ring_chunks > 0 ? 1 : 2;
+
+    // The bias of the thread's pairs of columns in the chunk that begins at `column`
+    template <int octets>
+    static __device__ void load_bias(uint32_t (&bias)[octets], const EpilogueInput& in, int column) {
+#pragma unroll
+        for (int n = 0; F::bias && n < octets; n++) {
+            const int pair = column + n * 8;
+            bias[n] = pair < in.N ? __ldg(reinterpret_cast<const unsigned*>(in.bias + pair)) : 0;
+        }
+    }
 
     // acc: row_blocks blocks of 64 rows, one below the other, once finish() has been called; aux: the warpgroup's chunks of it.
     template <int row_blocks, int N, class Finish>
@@ -146,41 +146,18 @@ template <class F> struct Elementwise {
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int columns = chunk_columns(2 * N), row_bytes = columns * sizeof(Element);
         constexpr int chunks = 2 * N / columns, chunk_bytes = BLOCK_ROWS * row_bytes;
-        static_assert(!column_sums || columns == 64, "reduce_columns() takes a chunk of 64 columns");
-        static_assert(!column_sums || row_blocks * chunks % sum_buffers == 0, "a tile begins with the other buffer");
+        static_assert(!column_sums || columns == 64, "sum_columns() takes a chunk of 64 columns");
+        static_assert(!column_sums || chunks % sum_buffers == 0, "a tile begins with the other buffer");
         const int t = tile.thread, base = matrix_base(t, row_bytes);
-        uint32_t bias[N / 4] = {}; // of the thread's pairs of columns
-        const int column = tile.column + fragment_column(t, 0);
-        const unsigned* const bias_pairs = reinterpret_cast<const unsigned*>(in.bias + column);
-#pragma unroll
-        for (int n = 0; F::bias && n < N / 4; n++) {
-            if (n * 8 < in.N - column) { bias[n] = __ldg(bias_pairs + n * 4); }
-        }
+        uint32_t bias[columns / 8] = {};
+        load_bias(bias, in, tile.column + fragment_column(t, 0));
         finish();
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
+            float sums[16] = {}; // of the thread's rows, as sum_columns() takes them
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const int chunk = block * chunks + c, turn = c * row_blocks + block;
-                uint32_t out[outputs][columns / 4];
-#pragma unroll
-                for (int j = 0; j < columns / 16; j++) { // two octets of columns
-                    uint32_t aux4[4] = {};
-                    if constexpr (F::aux) {
-                        mma::ldmatrix_x4(aux4, shared_address(aux + chunk * chunk_bytes) + matrix_offset(base, 2 * j));
-                    }
-#pragma unroll
-                    for (int q = 0; q < 4; q++) {
-                        const int i = c * columns / 2 + j * 8 + q * 2;
-                        uint32_t pair[outputs];
-                        F::apply(pair, {acc[block][i], acc[block][i + 1]}, mma::float2_of(bias[i / 4]),
-                                 mma::float2_of(aux4[q]));
-#pragma unroll
-                        for (int o = 0; o < outputs; o++) { out[o][j * 4 + q] = pair[o]; }
-                    }
-                }
-                float2 sums = {};
-                if constexpr (column_sums) { sums = reduce_columns(out[0], t); }
                 if constexpr (ring_chunks > 0) { // until TMA has read the ring's chunks of `depth` chunks ago
                     if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
                     tile.sync();
@@ -190,16 +167,36 @@ template <class F> struct Elementwise {
                     return shared_address(ring.chunks + (turn % depth * outputs + o) * chunk_bytes);
                 };
 #pragma unroll
-                for (int o = 0; o < outputs; o++) {
+                for (int j = 0; j < columns / 16; j++) { // two octets of columns
+                    uint32_t aux4[4] = {}, out[outputs][4];
+                    if constexpr (F::aux) { mma::ldmatrix_x4(aux4, box(0) + matrix_offset(base, 2 * j)); }
 #pragma unroll
-                    for (int j = 0; j < columns / 16; j++) {
-                        mma::stmatrix_x4(box(o) + matrix_offset(base, 2 * j), out[o][4 * j], out[o][4 * j + 1],
-                                         out[o][4 * j + 2], out[o][4 * j + 3]);
+                    for (int q = 0; q < 4; q++) {
+                        const int i = c * columns / 2 + j * 8 + q * 2;
+                        uint32_t pair[outputs];
+                        const float2 x = {acc[block][i], acc[block][i + 1]}, b = mma::float2_of(bias[2 * j + q / 2]);
+                        if constexpr (column_sums) {
+                            const float2 y = F::apply(pair, x, b, mma::float2_of(aux4[q]));
+                            sums[j * 4 + q / 2 * 2] += y.x, sums[j * 4 + q / 2 * 2 + 1] += y.y;
+                        } else {
+                            F::apply(pair, x, b, mma::float2_of(aux4[q]));
+                        }
+#pragma unroll
+                        for (int o = 0; o < outputs; o++) { out[o][q] = pair[o]; }
+                    }
+#pragma unroll
+                    for (int o = 0; o < outputs; o++) {
+                        mma::stmatrix_x4(box(o) + matrix_offset(base, 2 * j), out[o][0], out[o][1], out[o][2],
+                                         out[o][3]);
                     }
                 }
-                float(*const chunk_sums)[64] = ring.sums + turn % sum_buffers * 4;
-                if constexpr (column_sums) {
-                    *reinterpret_cast<float2*>(&chunk_sums[t / 32][kept_column(t, 0)]) = sums;
+                const bool last = block == row_blocks - 1;
+                if (last && c + 1 < chunks) {
+                    load_bias(bias, in, tile.column + (c + 1) * columns + fragment_column(t, 0));
+                }
+                float(*const warp_sums)[64] = ring.sums + c % sum_buffers * 4;
+                if (column_sums && last) {
+                    *reinterpret_cast<float2*>(&warp_sums[t / 32][kept_column(t, 0)]) = sum_columns(sums, t);
                 }
                 fence_proxy_async();
                 tile.sync();
@@ -209,11 +206,9 @@ template <class F> struct Elementwise {
                     if (outputs == 2) { cp_async_bulk_tensor(&maps.second, column, row, box(outputs - 1)); }
                     cp_async_bulk_commit_group();
                 }
-                if constexpr (column_sums) {
-                    if (t < columns && row < in.M && column + t < in.N) {
-                        in.column_partials[(int64_t)(row / BLOCK_ROWS) * in.N + column + t] =
-                            chunk_sums[0][t] + chunk_sums[1][t] + (chunk_sums[2][t] + chunk_sums[3][t]);
-                    }
+                if (column_sums && last && t < columns && tile.row < in.M && column + t < in.N) {
+                    in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column + t] =
+                        warp_sums[0][t] + warp_sums[1][t] + (warp_sums[2][t] + warp_sums[3][t]);
                 }
             }
         }

@@ -191,7 +191,7 @@ static void test_fragments(int row_bytes) {
     CHECK(once(elements) && once(bytes) && once(floats));
 }
 
-// reduce_columns, of which a shuffle is a look at the other lane's registers: each lane ends with the sums of its kept columns.
+// sum_columns, of which a shuffle is a look at the other lane's registers: each lane ends with the sums of its kept columns.
 static bool columns_are_reduced(int swapped) {
     float v[32][16], next[32][16];
     for (int lane = 0; lane < 32; lane++) {
