@@ -250,13 +250,6 @@ __device__ inline void cp_async_bulk_tensor_multicast(uint32_t box, const CUtens
                  "l"(map), "r"(x), "r"(y), "r"(barrier.address()), "h"(ctas)
                  : "memory");
 }
-// TMA reduce-add: adds a box in shared memory to the tensor, whose elements are floats.                   (9.7.9.27.1.3)
-__device__ inline void cp_reduce_async_bulk_tensor_add(const CUtensorMap* map, int x, int y, uint32_t box) {
-    asm volatile(
-        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1,%2}], [%3];" ::"l"(map), "r"(x),
-        "r"(y), "r"(box)
-        : "memory");
-}
 // Bulk copy of `bytes` contiguous bytes from global to shared memory; bytes and addresses are multiples of 16.
 __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, Mbarrier& barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

@@ -6,7 +6,7 @@ TMA's swizzle, TMA store.
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluOfBias,
                       GeluBackward<..>
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
-    Gradient          fp32: D, or D += by TMA's reduce-add, or a partial tile of a split of K
+    Gradient          fp32, from registers: D, or D +=, or a partial tile of a split of K
 
 What F needs of memory is its `aux`, a tensor (M,N): its chunks are loaded while the tile is multiplied, and the first output
 takes their place. Chunks of other outputs are a ring.
@@ -29,6 +29,12 @@ struct GemmMaps {
     CUtensorMap a, b, out, second, aux;
 };
 
+// D of a GEMM in fp32
+struct GradientMatrix {
+    float* d; // (rows, columns)
+    int rows, columns;
+};
+
 // What epilogues take beside the maps
 struct EpilogueInput {
     int M, N;
@@ -40,6 +46,8 @@ struct EpilogueInput {
     int accumulate;             // Gradient: D +=
     // Gradient: for each GEMM NULL, or (splits, M): of each part of K, the sums of A's rows
     float* operand_sums[MAX_GEMMS];
+    GradientMatrix gradients[MAX_GEMMS]; // Gradient: D of each GEMM
+    float* partial_tiles;                // Gradient: (.., BN)
 };
 
 // Shared memory of a consumer on the way to memory
@@ -53,6 +61,7 @@ struct ConsumerTile {
     int row, column; // its first ones in D
     int partial_row; // its first row in the tensor of partial tiles, if partial
     bool partial;
+    int gemm;                                              // of the launch
     int thread;                                            // of the warpgroup
     int barrier;                                           // a named barrier of the warpgroup
     __device__ bool leader() const { return thread == 0; } // issues TMA
@@ -264,43 +273,36 @@ struct Exponentials : Elementwise<Plain> {
     }
 };
 
+// A thread stores the pairs of columns that it holds: four lanes write the 32 bytes of a sector.
 struct Gradient {
     typedef float Element;
-    static constexpr int outputs = 1, depth = 2, ring_chunks = 2, sum_buffers = 1;
-    __host__ __device__ static constexpr int chunk_columns(int) { return 32; }
+    static constexpr int outputs = 1, ring_chunks = 0, sum_buffers = 1;
+    __host__ __device__ static constexpr int chunk_columns(int BN) { return BN; }
     static constexpr bool has_aux = false, column_sums = false, partial_tiles = true;
 
     template <int row_blocks, int N, class Finish>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, char*, const Ring& ring,
-                                 const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
-        constexpr int chunks = N / 16;
-        const int base = pair_offset(tile.thread);
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, char*, const Ring&, const GemmMaps&,
+                                 const EpilogueInput& in, const ConsumerTile& tile) {
+        const GradientMatrix out =
+            tile.partial ? GradientMatrix{in.partial_tiles, INT_MAX, 2 * N} : in.gradients[tile.gemm];
+        const bool add = in.accumulate && !tile.partial;
+        const int first_row = tile.partial ? tile.partial_row : tile.row;
+        const int first_column = (tile.partial ? 0 : tile.column) + fragment_column(tile.thread, 0);
         finish();
 #pragma unroll
-        for (int block = 0; block < row_blocks; block++) {
+        for (int i = 0; i < 2 * row_blocks; i++) { // block of 64 rows, and half h of its fragment
+            const int h = i % 2, row = first_row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread, 2 * h);
+            float* const d = out.d + (int64_t)row * out.columns + first_column;
 #pragma unroll
-            for (int c = 0; c < chunks; c++) {
-                char* const chunk = ring.chunks + c % depth * SWIZZLE_BOX;
-                if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
-                tile.sync();
-#pragma unroll
-                for (int i = 0; i < 16; i += 2) {
-                    *reinterpret_cast<float2*>(chunk + pair_offset(base, i)) = {acc[block][c * 16 + i],
-                                                                                acc[block][c * 16 + i + 1]};
+            for (int n = 0; n < N / 4; n++) {
+                if (row >= out.rows || first_column + n * 8 >= out.columns) { continue; }
+                float2 x = {acc[i / 2][4 * n + 2 * h], acc[i / 2][4 * n + 2 * h + 1]};
+                float2* const pair = reinterpret_cast<float2*>(d + n * 8);
+                if (add) {
+                    const float2 old = *pair;
+                    x.x += old.x, x.y += old.y;
                 }
-                fence_proxy_async();
-                tile.sync();
-                if (!tile.leader()) { continue; }
-                const int rows = block * BLOCK_ROWS, columns = c * chunk_columns(2 * N);
-                const uint32_t box = shared_address(chunk);
-                if (tile.partial) {
-                    cp_async_bulk_tensor(&maps.second, columns, tile.partial_row + rows, box);
-                } else if (in.accumulate) {
-                    cp_reduce_async_bulk_tensor_add(&maps.out, tile.column + columns, tile.row + rows, box);
-                } else {
-                    cp_async_bulk_tensor(&maps.out, tile.column + columns, tile.row + rows, box);
-                }
-                cp_async_bulk_commit_group();
+                *pair = x;
             }
         }
     }

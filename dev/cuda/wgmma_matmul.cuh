@@ -33,15 +33,17 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int chunk_bytes = BLOCK_ROWS * chunk_row_bytes;
     static constexpr int aux_chunks = Epilogue::has_aux ? T::row_blocks * T::BN / chunk_columns : 0;
     static constexpr int chunks = aux_chunks + Epilogue::ring_chunks; // of a consumer
+    static constexpr int chunk_area =
+        chunks > 0 ? chunks* chunk_bytes : 512; // `ones` behind it is aligned to 1024 bytes
     static constexpr int sum_rows = Epilogue::column_sums ? 4 * Epilogue::sum_buffers : 1;
     static constexpr bool row_sums = Epilogue::partial_tiles; // of A, by an operand of ones beside B
     static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;
-    static constexpr int other_bytes = 2 * (chunks * chunk_bytes + sum_rows * 256) + ones_bytes + 512;
+    static constexpr int other_bytes = 2 * (chunk_area + sum_rows * 256) + ones_bytes + 512;
     static constexpr int stages = (227 * 1024 - other_bytes) / stage_bytes;
 
     struct Shared {
         char A[stages][TileA::bytes], B[stages][TileB::bytes];
-        char chunks[2][MatmulTiles::chunks * chunk_bytes];
+        char chunks[2][chunk_area];
         floatX ones[row_sums ? ones_bytes / sizeof(floatX) : 8]; // (8, K_BLOCK), whatever the swizzle
         float sums[2][sum_rows][64];
         Mbarrier full[stages], empty[stages], aux_full[2];
@@ -239,6 +241,7 @@ template <class C> struct Consumer {
                                        T::column(work, rank),
                                        T::partial_row(work, rank) + T::consumer_row(w),
                                        work.partial >= 0,
+                                       work.gemm,
                                        thread(),
                                        C::BAR_EPILOGUE + w};
             float* const sums = C::row_sums && tile.column == 0 ? p.in.operand_sums[work.gemm] : nullptr;
@@ -383,6 +386,7 @@ template <class Operand> static inline Status operand_map(CUtensorMap* map, cons
 template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm<C>& g) {
     TRY(operand_map<typename C::TileA>(&maps->a, g.a, g.size.M, g.size.K));
     TRY(operand_map<typename C::TileB>(&maps->b, g.b, g.size.N, g.size.K));
+    if (C::Epilogue::partial_tiles) { return STATUS_OK; }
     constexpr int bytes = C::chunk_row_bytes;
     TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS, bytes));
     if (g.second != nullptr) {
@@ -411,9 +415,9 @@ template <class C> static inline Status launch_gemms(const Gemm<C>* g, int gemms
     p.order = order_of<C>(add.size, gemms, clusters);
     p.in = in, p.in.M = g[0].size.M, p.in.N = g[0].size.N;
     if constexpr (C::Epilogue::partial_tiles) {
-        const int64_t rows = (int64_t)(p.order.items() - p.order.whole) * C::T::cluster * C::T::BM;
-        for (int n = 0; n < gemms && rows > 0; n++) {
-            TRY(tensor_map_of_matrix(&p.maps[n].second, partial_tiles, rows, C::T::BN, BLOCK_ROWS));
+        p.in.partial_tiles = partial_tiles;
+        for (int n = 0; n < gemms; n++) {
+            p.in.gradients[n] = {g[n].out, g[n].size.M, g[n].size.N};
             add.out[n] = g[n].out;
         }
     }

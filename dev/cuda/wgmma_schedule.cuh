@@ -13,9 +13,9 @@ K. A tile of D belongs to a cluster, whose CTAs have parts of it.
 
 namespace wgmma {
 
-constexpr int K_BLOCK = 64;    // of K in a stage: 128 bytes of 16-bit elements
-constexpr int BLOCK_ROWS = 64; // M of wgmma
-constexpr int SWIZZLE_ROW = 128, SWIZZLE_BOX = BLOCK_ROWS * SWIZZLE_ROW; // bytes of a box row, and of 64 of them
+constexpr int K_BLOCK = 64;      // of K in a stage: 128 bytes of 16-bit elements
+constexpr int BLOCK_ROWS = 64;   // M of wgmma
+constexpr int SWIZZLE_ROW = 128; // bytes of a box row
 
 // ----------------------------------------------------------------------------
 // The order of tiles
@@ -193,13 +193,6 @@ __host__ __device__ constexpr int matrix_base(int t, int row_bytes) {
     return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16, row_bytes);
 }
 __host__ __device__ constexpr int matrix_offset(int base, int n) { return base ^ (n * 16); }
-// The address of two floats: those of accumulator elements i and i + 1 (i is even) of a chunk of 32 columns of fp32.
-__host__ __device__ constexpr int pair_offset(int t) {
-    return swizzled_offset(fragment_row(t, 0), fragment_column(t, 0) * 4);
-}
-__host__ __device__ constexpr int pair_offset(int base, int i) {
-    return (base ^ (i / 4 * 32)) + i / 2 % 2 * 8 * SWIZZLE_ROW;
-}
 
 } // namespace wgmma
 
