@@ -197,4 +197,27 @@ static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* 
     matmul_launch(g, nullptr, MATMUL_WEIGHT, t, {R, IN, OUT, 0});
 }
 
+// Whether a variant makes a group's weight gradients at once; else each has its own choice.
+static inline bool matmul_weights_at_once(int capability, MatmulGroup group, MatmulSizes s) {
+    if (matmul_forced) { return matmul_config_of(matmul_forced, nullptr, group, s) != nullptr; }
+    const MatmulRule* rule = matmul_rule(group, sizeof(floatX) == sizeof(float), capability, s);
+    return rule && rule->group == (int)group;
+}
+
+// Those of a group of several: layer[0] is that of matmul_layer_part(group).first, and so on.
+static inline void matmul_layer_weights(MatmulGroups* g, MatmulGroup group, const MatmulLayerWeight* layer,
+                                        int accumulate, int R, int C) {
+    const MatmulLayerPart part = matmul_layer_part(group);
+    const MatmulSizes sizes = {R, C, C, 0};
+    const bool at_once = matmul_weights_at_once(g->capability, group, sizes);
+    MatmulTensors t = {};
+    t.accumulate = accumulate;
+    for (int n = part.end - 1; n >= part.first; n--) { // as the backward pass goes
+        const MatmulLayerWeight w = t.layer[n] = layer[n - part.first];
+        const MatmulSizes s = matmul_layer_sizes(n, sizes);
+        if (!at_once) { matmul_weight(g, w.dweight, w.dout, w.inp, accumulate, R, s.IN, s.OUT); }
+    }
+    if (at_once) { matmul_launch(g, nullptr, group, t, sizes); }
+}
+
 #endif

@@ -34,7 +34,8 @@ file ends with
 //     input          dinp (R,IN) = dout (R,OUT) W
 //     weight         dweight (OUT,IN) = dout^T (OUT,R) inp (R,IN), or += where `accumulate`;
 //                    dbias (OUT) += column sums of dout, or not where it is NULL
-//     layer_weights  the same for each of layer[0..3], whose sizes matmul_layer_sizes() says; IN = OUT = C
+//     mlp_weights, layer_weights
+//                    the same for each of layer[2..3], [0..3], whose sizes matmul_layer_sizes() says; IN = OUT = C
 //
 // gelu is llmc/gelu.cuh's, LayerNorm llmc/layernorm.cuh's, cross entropy llmc/classifier.cuh's. GEMMs accumulate in fp32.
 // What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was rounded
@@ -57,12 +58,11 @@ struct MatmulContext {
     void* scratch;
 };
 
-// One weight gradient of layer_weights
+// One weight gradient of several
 struct MatmulLayerWeight {
     float *dweight, *dbias;   // (OUT,IN), (OUT) or NULL
     const floatX *dout, *inp; // (R,OUT), (R,IN)
 };
-enum { MATMUL_LAYER_QKV, MATMUL_LAYER_ATTPROJ, MATMUL_LAYER_FC, MATMUL_LAYER_FCPROJ, NUM_MATMUL_LAYER };
 
 // What a group does not use is NULL.
 struct MatmulTensors {
@@ -92,7 +92,7 @@ struct MatmulTensors {
     float* dresidual_sum;         // (IN) or NULL
     float* dweight;               // (OUT,IN)
     float* dbias;                 // of dgelu (IN), of weight (OUT) or NULL
-    int accumulate;               // of weight and layer_weights: dweight +=
+    int accumulate;               // of weights: dweight +=
     MatmulLayerWeight layer[NUM_MATMUL_LAYER];
 };
 

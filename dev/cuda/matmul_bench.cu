@@ -18,7 +18,7 @@ The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at l
 #include "llmc/matmul.cuh"
 
 static const std::vector<BenchSize> matmul_sizes = {{"-r", "R", "rows, of tokens", 4096},
-                                                    {"-i", "IN", "channels in; of layer_weights: the model's", 768},
+                                                    {"-i", "IN", "channels in; of several weights: the model's", 768},
                                                     {"-o", "OUT", "channels out", 3072}};
 static const std::vector<BenchText> matmul_texts = {
     {"--group", "name", "only this group; may be given more than once", {}},
@@ -28,11 +28,12 @@ static const std::vector<BenchText> matmul_texts = {
 static const struct {
     MatmulGroup group;
     int in, out;
-} model_shapes[] = {
-    {MATMUL_QKV, 1, 3},        {MATMUL_RESIDUAL, 1, 1}, {MATMUL_RESIDUAL, 4, 1},   {MATMUL_FC, 1, 4},
-    {MATMUL_CLASSIFIER, 1, 0}, {MATMUL_DGELU, 4, 1},    {MATMUL_DLAYERNORM, 1, 4}, {MATMUL_DLAYERNORM, 1, 3},
-    {MATMUL_INPUT, 1, 1},      {MATMUL_INPUT, 1, 0},    {MATMUL_WEIGHT, 1, 3},     {MATMUL_WEIGHT, 1, 1},
-    {MATMUL_WEIGHT, 1, 4},     {MATMUL_WEIGHT, 4, 1},   {MATMUL_WEIGHT, 1, 0},     {MATMUL_LAYER_WEIGHTS, 1, 1}};
+} model_shapes[] = {{MATMUL_QKV, 1, 3},         {MATMUL_RESIDUAL, 1, 1},     {MATMUL_RESIDUAL, 4, 1},
+                    {MATMUL_FC, 1, 4},          {MATMUL_CLASSIFIER, 1, 0},   {MATMUL_DGELU, 4, 1},
+                    {MATMUL_DLAYERNORM, 1, 4},  {MATMUL_DLAYERNORM, 1, 3},   {MATMUL_INPUT, 1, 1},
+                    {MATMUL_INPUT, 1, 0},       {MATMUL_WEIGHT, 1, 3},       {MATMUL_WEIGHT, 1, 1},
+                    {MATMUL_WEIGHT, 1, 4},      {MATMUL_WEIGHT, 4, 1},       {MATMUL_WEIGHT, 1, 0},
+                    {MATMUL_MLP_WEIGHTS, 1, 1}, {MATMUL_LAYER_WEIGHTS, 1, 1}};
 constexpr int PADDED_VOCABULARY = 50304;
 
 // What is checked or timed. Without `optional` the tensors that a group may do without are left out.
@@ -45,7 +46,7 @@ struct Case {
 
 // The sizes of a group at a shape R,IN,OUT. Of the classifier's columns a few are padding, as 47 of GPT-2's 50304 are.
 static MatmulSizes sizes_of(MatmulGroup group, int R, int IN, int OUT) {
-    MatmulSizes s = {R, IN, group == MATMUL_LAYER_WEIGHTS ? IN : OUT, 0};
+    MatmulSizes s = {R, IN, matmul_layer_part(group).end > 0 ? IN : OUT, 0};
     if (group == MATMUL_CLASSIFIER) { s.vocab_size = OUT > 64 ? OUT - 47 : OUT - OUT / 8; }
     const char* why = matmul_unsupported(group, s);
     if (why) { fatal("%s at R %d IN %d OUT %d: %s", matmul_group_names[group], R, IN, OUT, why); }
@@ -76,7 +77,8 @@ struct TensorOf {
 
 static std::vector<TensorOf> layer_tensors(const Case& c) {
     std::vector<TensorOf> list;
-    for (int n = 0; n < NUM_MATMUL_LAYER; n++) {
+    const MatmulLayerPart part = matmul_layer_part(c.group);
+    for (int n = part.first; n < part.end; n++) {
         const MatmulSizes s = matmul_layer_sizes(n, c.s);
         const size_t at = offsetof(MatmulTensors, layer) + n * sizeof(MatmulLayerWeight);
         list.push_back({"dweight", at + offsetof(MatmulLayerWeight, dweight), OUTPUT, TYPE_FLOAT, s.OUT, s.IN});
@@ -93,6 +95,7 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
     const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT;
     std::vector<TensorOf> list;
     switch (c.group) { // what the GEMM reads
+    case MATMUL_MLP_WEIGHTS:
     case MATMUL_LAYER_WEIGHTS:
         return layer_tensors(c);
     case MATMUL_WEIGHT:
@@ -170,15 +173,15 @@ static std::vector<WeightOf> weights_of(const Case& c, const MatmulTensors& t) {
     static const char* const names[NUM_MATMUL_LAYER] = {"qkv's ", "attproj's ", "fc's ", "fcproj's "};
     std::vector<WeightOf> list;
     if (c.group == MATMUL_WEIGHT) { list.push_back({{t.dweight, t.dbias, t.dout, t.inp}, c.s, ""}); }
-    for (int n = 0; c.group == MATMUL_LAYER_WEIGHTS && n < NUM_MATMUL_LAYER; n++) {
-        list.push_back({t.layer[n], matmul_layer_sizes(n, c.s), names[n]});
-    }
+    const MatmulLayerPart part = matmul_layer_part(c.group);
+    for (int n = part.first; n < part.end; n++) { list.push_back({t.layer[n], matmul_layer_sizes(n, c.s), names[n]}); }
     return list;
 }
 
 static double flops_of(const Case& c) {
-    double sum = c.group == MATMUL_LAYER_WEIGHTS ? 0 : 2.0 * c.s.R * c.s.IN * c.s.OUT;
-    for (int n = 0; c.group == MATMUL_LAYER_WEIGHTS && n < NUM_MATMUL_LAYER; n++) {
+    const MatmulLayerPart part = matmul_layer_part(c.group);
+    double sum = part.end > 0 ? 0 : 2.0 * c.s.R * c.s.IN * c.s.OUT;
+    for (int n = part.first; n < part.end; n++) {
         const MatmulSizes s = matmul_layer_sizes(n, c.s);
         sum += 2.0 * s.R * s.IN * s.OUT;
     }
@@ -299,7 +302,7 @@ struct GemmReference {
     Buffer index, z;
 };
 struct Reference {
-    std::vector<GemmReference> gemms; // one; of layer_weights, one for each
+    std::vector<GemmReference> gemms; // one; of several weights, one for each
     Choice columns;                   // dlayernorm: z of all rows
     Buffer column_index, column_z;
 };

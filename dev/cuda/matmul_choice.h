@@ -20,6 +20,7 @@ configuration of dev/cuda serves which GPU, precision, group and sizes: the one 
     X(DLAYERNORM, "dlayernorm", "dresidual += LayerNorm backward of dout W; its parameters' gradients, column sums")   \
     X(INPUT, "input", "dinp = dout W")                                                                                 \
     X(WEIGHT, "weight", "dweight = or += dout^T inp; dbias += column sums of dout")                                    \
+    X(MLP_WEIGHTS, "mlp_weights", "a layer's weight gradients of fc and fcproj")                                       \
     X(LAYER_WEIGHTS, "layer_weights", "the four weight gradients of a layer")
 
 #define MATMUL_GROUP_ID_(id, name, formula) MATMUL_##id,
@@ -30,11 +31,28 @@ static const char* const matmul_group_names[NUM_MATMUL_GROUPS] = {MATMUL_GROUPS(
 #define MATMUL_GROUP_FORMULA_(id, name, formula) formula,
 static const char* const matmul_group_formulas[NUM_MATMUL_GROUPS] = {MATMUL_GROUPS(MATMUL_GROUP_FORMULA_)};
 
+#ifdef __cplusplus
+#define MATMUL_CONSTEXPR constexpr // matmul.cuh checks at compile time that the configurations exist
+#else
+#define MATMUL_CONSTEXPR
+#endif
+
 typedef struct {
     int R;          // rows: B*T tokens
-    int IN, OUT;    // channels: W is (OUT,IN). layer_weights: both are C
+    int IN, OUT;    // channels: W is (OUT,IN). Of several weights: both are C
     int vocab_size; // classifier: the real columns of OUT, the padded vocabulary; 0 for every other group
 } MatmulSizes;
+
+// The weights of a layer, and which of them [first, end) a group makes the gradients of
+enum { MATMUL_LAYER_QKV, MATMUL_LAYER_ATTPROJ, MATMUL_LAYER_FC, MATMUL_LAYER_FCPROJ, NUM_MATMUL_LAYER };
+typedef struct {
+    int first, end;
+} MatmulLayerPart;
+static inline MATMUL_CONSTEXPR MatmulLayerPart matmul_layer_part(MatmulGroup group) {
+    const int mlp = group == MATMUL_MLP_WEIGHTS, all = group == MATMUL_LAYER_WEIGHTS;
+    const MatmulLayerPart part = {mlp ? MATMUL_LAYER_FC : 0, mlp || all ? NUM_MATMUL_LAYER : 0};
+    return part;
+}
 
 // What the contract does not serve, as half a sentence, or NULL where it serves the sizes. Any int may be asked for.
 static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
@@ -42,7 +60,7 @@ static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
     if (s.IN % 8 != 0 || s.OUT % 8 != 0) { return "channels in and out must be multiples of 8"; } // 16 bytes of 16 bit
     // Kernels count rows with an int, and round R up to whole tiles; so they do the channels, of which fc has four times C.
     if (s.R > 1 << 30 || s.IN > 1 << 24 || s.OUT > 1 << 24) { return "rows must be at most 2^30, channels 2^24"; }
-    if (group == MATMUL_LAYER_WEIGHTS && s.IN != s.OUT) { return "channels in and out must both be the model's"; }
+    if (matmul_layer_part(group).end > 0 && s.IN != s.OUT) { return "channels in and out must both be the model's"; }
     if (group == MATMUL_CLASSIFIER && (s.vocab_size < 1 || s.vocab_size > s.OUT)) {
         return "the vocabulary must be at least 1 and at most the channels out";
     }
@@ -58,25 +76,23 @@ typedef struct {
     int (*serves)(MatmulSizes s);       // which sizes; NULL: every one
 } MatmulRule;
 
-#ifdef __cplusplus
-#define MATMUL_TABLE constexpr // matmul.cuh checks at compile time that the configurations exist
-#else
-#define MATMUL_TABLE static const
-#endif
-
 // The sizes of the training steps that were measured, 124M's and 1558M's, and those between them.
 static inline int matmul_measured(MatmulSizes s) {
     const int C = s.IN < s.OUT ? s.IN : s.OUT;
     return s.R >= 8192 && C >= 768 && C <= 1600;
 }
 
+// 774M: the tiles of both weight gradients are three for each CTA of the GPU and hardly any more, those of one are not.
+static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.IN == 1280; }
+
 // The first row that fits serves. fc and dgelu have the same gelu, bit for bit (llmc/gelu.cuh): with -r 1 it is dgelu that
 // computes it again.
-MATMUL_TABLE MatmulRule matmul_rules[] = {
+static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
     {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
     {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},
     {"softmax_wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_CLASSIFIER, matmul_measured},
     {"cublaslt_epilogue", "beta=1 BIAS", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
+    {"wgmma", "128x256 cluster 2", 90, 90, 0, MATMUL_MLP_WEIGHTS, matmul_measured_mlp},
     {"cublaslt", NULL, 0, INT_MAX, 1, -1, NULL},
 };
 

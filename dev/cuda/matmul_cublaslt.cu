@@ -79,8 +79,10 @@ inline void weight(MatmulContext* context, const MatmulTensors* t, MatmulSizes s
 }
 
 inline size_t layer_weights_scratch(MatmulSizes s) { return weight_scratch(matmul_layer_sizes(MATMUL_LAYER_FC, s)); }
-inline void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    for (int n = NUM_MATMUL_LAYER - 1; n >= 0; n--) { // as the backward pass goes
+template <MatmulGroup group>
+void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    constexpr MatmulLayerPart part = matmul_layer_part(group);
+    for (int n = part.end - 1; n >= part.first; n--) { // as the backward pass goes
         weight_gradient(context, t->layer[n], t->accumulate, matmul_layer_sizes(n, s), stream);
     }
 }
@@ -94,7 +96,8 @@ static constexpr MatmulConfig matmul_configs[] = {
     {"separate", MATMUL_DLAYERNORM, matmul_serves_all, dlayernorm_scratch, dlayernorm},
     {"separate", MATMUL_INPUT, matmul_serves_all, matmul_no_scratch, input},
     {"separate", MATMUL_WEIGHT, matmul_serves_all, weight_scratch, weight},
-    {"separate", MATMUL_LAYER_WEIGHTS, matmul_serves_all, layer_weights_scratch, layer_weights},
+    {"separate", MATMUL_MLP_WEIGHTS, matmul_serves_all, layer_weights_scratch, layer_weights<MATMUL_MLP_WEIGHTS>},
+    {"separate", MATMUL_LAYER_WEIGHTS, matmul_serves_all, layer_weights_scratch, layer_weights<MATMUL_LAYER_WEIGHTS>},
 };
 
 } // namespace cublaslt

@@ -105,7 +105,7 @@ template <class T> static size_t weights_scratch_bytes(const MatmulSizes* sizes,
 template <class T> void weight_gemms(MatmulContext* context, const MatmulLayerWeight* layer, const MatmulSizes* sizes,
                                      int gemms, int accumulate, cudaStream_t stream) {
     typedef WeightTiles<T> C;
-    Gemm<C> g[MAX_GEMMS];
+    Gemm<C> g[MAX_GEMMS] = {};
     GemmSize size[MAX_GEMMS];
     EpilogueInput in = {};
     in.accumulate = accumulate;
@@ -131,16 +131,22 @@ template <class T> void weight(MatmulContext* context, const MatmulTensors* t, M
 }
 template <class T> size_t weight_scratch_bytes(MatmulSizes s) { return weights_scratch_bytes<T>(&s, 1); }
 
-template <class T>
+// The weights of a layer of which group G makes gradients: their sizes, and how many there are
+template <MatmulGroup G> int part_sizes(MatmulSizes* sizes, MatmulSizes s) {
+    constexpr MatmulLayerPart part = matmul_layer_part(G);
+    for (int n = part.first; n < part.end; n++) { sizes[n - part.first] = matmul_layer_sizes(n, s); }
+    return part.end - part.first;
+}
+template <class T, MatmulGroup G>
 void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     MatmulSizes sizes[NUM_MATMUL_LAYER];
-    for (int n = 0; n < NUM_MATMUL_LAYER; n++) { sizes[n] = matmul_layer_sizes(n, s); }
-    weight_gemms<T>(context, t->layer, sizes, NUM_MATMUL_LAYER, t->accumulate, stream);
+    const int gemms = part_sizes<G>(sizes, s);
+    weight_gemms<T>(context, t->layer + matmul_layer_part(G).first, sizes, gemms, t->accumulate, stream);
 }
-template <class T> size_t layer_weights_scratch_bytes(MatmulSizes s) {
+template <class T, MatmulGroup G> size_t layer_weights_scratch_bytes(MatmulSizes s) {
     MatmulSizes sizes[NUM_MATMUL_LAYER];
-    for (int n = 0; n < NUM_MATMUL_LAYER; n++) { sizes[n] = matmul_layer_sizes(n, s); }
-    return weights_scratch_bytes<T>(sizes, NUM_MATMUL_LAYER);
+    const int gemms = part_sizes<G>(sizes, s);
+    return weights_scratch_bytes<T>(sizes, gemms);
 }
 
 // Tiles are counted by an int, of 64 by 128 the smallest; layer_weights has 12 C of them by C.
@@ -152,11 +158,17 @@ static const char* too_many_tiles(MatmulSizes s) {
 // A row of the table: a group's launcher and scratch for one tile
 #define WGMMA_CONFIG(name, id, tile, group, scratch)                                                                   \
     { name, MATMUL_##id, too_many_tiles, scratch, group<tile> }
+#define WGMMA_WEIGHTS(name, id, tile)                                                                                  \
+    {                                                                                                                  \
+        name, MATMUL_##id, too_many_tiles, layer_weights_scratch_bytes<tile, MATMUL_##id>,                             \
+            layer_weights<tile, MATMUL_##id>                                                                           \
+    }
 static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_CONFIG("128x128 ping-pong cluster 2", FC, PingPong128x128x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", DGELU, PingPong128x128x2, dgelu,
                  dgelu_scratch_bytes<PingPong128x128x2>),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
+    WGMMA_WEIGHTS("128x256 cluster 2", MLP_WEIGHTS, Tile128x256x2),
 #if __INCLUDE_LEVEL__ == 0 // what races without training: a minute of compiling
 #define WGMMA_CONFIGS(id, group, scratch)                                                                              \
     WGMMA_CONFIG("128x256 cluster 2", id, Tile128x256x2, group, scratch),                                              \
@@ -181,10 +193,8 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_PING_PONG(INPUT, input, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", WEIGHT, PingPong128x128x2, weight,
                  weight_scratch_bytes<PingPong128x128x2>),
-    WGMMA_CONFIG("128x256 cluster 2", LAYER_WEIGHTS, Tile128x256x2, layer_weights,
-                 layer_weights_scratch_bytes<Tile128x256x2>),
-    WGMMA_CONFIG("128x128 ping-pong cluster 2", LAYER_WEIGHTS, PingPong128x128x2, layer_weights,
-                 layer_weights_scratch_bytes<PingPong128x128x2>),
+    WGMMA_WEIGHTS("128x256 cluster 2", LAYER_WEIGHTS, Tile128x256x2),
+    WGMMA_WEIGHTS("128x128 ping-pong cluster 2", LAYER_WEIGHTS, PingPong128x128x2),
 #define WGMMA_160(id, group, scratch)                                                                                  \
     WGMMA_CONFIG("128x160 cluster 1x2", id, Tile128x160x2, group, scratch),                                            \
         WGMMA_CONFIG("128x160 ping-pong cluster 1x2", id, PingPong128x160x2, group, scratch)
@@ -197,6 +207,7 @@ static constexpr MatmulConfig matmul_configs[] = {
 #undef WGMMA_CONFIGS
 #endif
 };
+#undef WGMMA_WEIGHTS
 #undef WGMMA_CONFIG
 
 } // namespace wgmma
