@@ -16,6 +16,7 @@ Which keys are added in which order depends on the length alone: so the bits do 
 
 #include "attention_decode.h"
 #include "llmc/dependent_launch.cuh"
+#include "llmc/divisor.cuh"
 
 #include <cuda_pipeline.h>
 
@@ -81,12 +82,20 @@ __device__ inline float rescale_factor(float from, float to, float exponent) {
 struct Merged {
     float m, l, O;
 };
-// Some row holds a key, so the maximum is finite; rows without keys have m = -inf, and l and O of 0.
-template <class C> __device__ inline Merged merge_rows(const Shared<C>& shared, int rows, int d, float exponent) {
-    Merged x = {shared.m[0], 0, 0};
-    for (int r = 1; r < rows; r++) { x.m = fmaxf(x.m, shared.m[r]); }
-    for (int r = 0; r < rows; r++) {
-        const float factor = rescale_factor(shared.m[r], x.m, exponent);
+// Some row holds a key, so the maximum is finite; rows without keys have m = -inf, and l and O of 0. MOST: rows at most
+template <class C, int MOST = Shared<C>::rows>
+__device__ inline Merged merge_rows(const Shared<C>& shared, int rows, int d, float exponent) {
+    float m[MOST];
+    Merged x = {-INFINITY, 0, 0};
+#pragma unroll
+    for (int r = 0; r < MOST; r++) {
+        m[r] = r < rows ? shared.m[r] : -INFINITY;
+        x.m = fmaxf(x.m, m[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < MOST; r++) {
+        if (r >= rows) { continue; }
+        const float factor = rescale_factor(m[r], x.m, exponent);
         x.l = fmaf(factor, shared.l[r], x.l);
         x.O = fmaf(factor, shared.O[r][d], x.O);
     }
@@ -161,6 +170,12 @@ template <class C> struct RegisterRows {
 template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& shared, const Rows& rows,
                                                                   const Words (&q)[C::vectors], int c, int warp,
                                                                   int lane, int length, float exponent) {
+    if (C::key(c, warp, 0, 0) >= length) { // the warp has no key
+        rows.keys_are_read();
+        if (lane == 0) { shared.m[warp] = -INFINITY, shared.l[warp] = 0; }
+        for (int d = lane; d < C::HS; d += 32) { shared.O[warp][d] = 0; }
+        return;
+    }
     float Q[C::vectors][x128::size], S[C::steps], O[C::vectors][x128::size] = {}, x[x128::size];
 #pragma unroll
     for (int n = 0; n < C::vectors; n++) { to_floats(Q[n], q[n]); }
@@ -179,11 +194,10 @@ template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& sha
         m = fmaxf(m, S[i]);
     }
     rows.keys_are_read();
-    m = max_of_keys<C>(m);
-    const float finite_m = m == -INFINITY ? 0.0f : m; // where the warp has no key
+    m = max_of_keys<C>(m); // finite, as the warp's first key is there
 #pragma unroll
     for (int i = 0; i < C::steps; i++) { // P = exp(S - m);  O += P V
-        const float P = rescale_factor(S[i], finite_m, exponent);
+        const float P = rescale_factor(S[i], m, exponent);
         l += P;
 #pragma unroll
         for (int n = 0; n < C::vectors; n++) {
@@ -300,11 +314,11 @@ template <class C> __device__ inline bool leave_partial(Shared<C>& shared, float
 // A chunk of a head of a sequence
 template <class C> struct Item {
     int c, head, length; // head: of all, b NH + h
-    __device__ static Item of(int i, int items, int heads, int NH, const int* lengths) {
+    __device__ static Item of(int i, int items, const Divisor& heads, const Divisor& NH, const int* lengths) {
         Item x = {0, 0, -1};
         if (i >= items) { return x; }
-        x.c = i / heads, x.head = i - x.c * heads;
-        x.length = __ldcg(lengths + x.head / NH);
+        x.c = heads.quotient(i), x.head = i - x.c * heads.d;
+        x.length = __ldcg(lengths + NH.quotient(x.head));
         return x;
     }
     // False where the sequence ends before this chunk, or takes no part
@@ -325,13 +339,12 @@ template <class C> struct Ring {
         asm volatile("" : "+l"(rows));                       // one address, to which the offsets are constants
         constexpr int UNROLL = C::lanes == 8 ? C::steps : 2; // or registers spill
 #pragma unroll UNROLL
-        for (int i = 0; i < C::steps; i++) {
+        for (int i = 0; i < C::steps && C::key(item.c, warp, 0, 0) < item.length; i++) {
+            const int bytes = C::key(item.c, warp, lane, i) < item.length ? 16 : 0; // else zeros
 #pragma unroll
             for (int n = 0; n < C::vectors; n++) {
-                if (C::key(item.c, warp, lane, i) < item.length) {
-                    __pipeline_memcpy_async(at + (first_slot + i * C::vectors + n) * 512,
-                                            rows + C::step_offset(i) + C::vector_offset(n), 16);
-                }
+                cp_async_16((uint32_t)__cvta_generic_to_shared(at + (first_slot + i * C::vectors + n) * 512),
+                            rows + C::step_offset(i) + C::vector_offset(n), bytes);
             }
         }
         __pipeline_commit();
@@ -340,18 +353,13 @@ template <class C> struct Ring {
     __device__ void ask_values(const Item<C>& item) const { ask(v_cache, item, slots); }
 };
 
-// attend_rows' view of the ring: the chunk `now` is read, and `next` asked for behind it
+// attend_rows' view of the ring: a chunk is read, and `next` asked for behind it
 template <class C> struct RingRows {
     const Ring<C>& ring;
-    const Item<C>&now, &next;
-    __device__ Words get(int slot, int step) const {
-        if (C::key(now.c, ring.warp, ring.lane, step) >= now.length) { return make_uint4(0, 0, 0, 0); }
-        return *reinterpret_cast<const Words*>(ring.at + slot * 512);
-    }
-    __device__ Words key(int step, int vector) const { return get(step * C::vectors + vector, step); }
-    __device__ Words value(int step, int vector) const {
-        return get(Ring<C>::slots + step * C::vectors + vector, step);
-    }
+    const Item<C>& next;
+    __device__ Words get(int slot) const { return *reinterpret_cast<const Words*>(ring.at + slot * 512); }
+    __device__ Words key(int step, int vector) const { return get(step * C::vectors + vector); }
+    __device__ Words value(int step, int vector) const { return get(Ring<C>::slots + step * C::vectors + vector); }
     __device__ void keys_are_read() const {
         ring.ask_keys(next);
         __pipeline_wait_prior(1); // the values of this chunk
@@ -368,22 +376,23 @@ template <class C> constexpr int shared_bytes() { return shared_front<C>() + Rin
 template <class C> struct Query {
     Words q[C::vectors];
     NewToken<C> token; // by the last warp, which has the fewest keys, where the chunk is the last one
-    __device__ void load(const Item<C>& item, const floatX* qkv, int NH, int warp, int lane) {
+    __device__ void load(const Item<C>& item, const floatX* qkv, const Divisor& NH, int warp, int lane) {
         if (!item.is_there()) { return; }
-        const floatX* from = qkv + new_token_offset(item.head / NH, 0, item.head % NH, NH, C::HS);
+        const int b = NH.quotient(item.head), h = item.head - b * NH.d;
+        const floatX* from = qkv + new_token_offset(b, 0, h, NH.d, C::HS);
         load_query<C>(q, from, lane);
-        if (warp == C::warps - 1) { token.load(from, from + NH * C::HS, from + 2 * NH * C::HS, lane); }
+        if (warp == C::warps - 1) { token.load(from, from + NH.d * C::HS, from + 2 * NH.d * C::HS, lane); }
     }
 };
 
 // Persistent CTAs: chunks blockIdx.x, + gridDim.x, ... of all heads, of every head the first ones first
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     decode_chunks(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths,
-                  Partials partial, int B, int T, int NH, int max_length) {
+                  Partials partial, Divisor heads, Divisor NH, int T, int max_length) {
     extern __shared__ int4 decode_shared_memory[];
     Shared<C>* both = reinterpret_cast<Shared<C>*>(decode_shared_memory); // of one chunk and the next
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = threadIdx.x, heads = B * NH;
-    const int items = C::num_chunks(max_length) * heads, step = gridDim.x;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = threadIdx.x;
+    const int items = C::num_chunks(max_length) * heads.d, step = gridDim.x;
     const float exponent = rsqrtf((float)C::HS) * LOG2_E;
     const Ring<C> ring = {reinterpret_cast<char*>(decode_shared_memory) + shared_front<C>() +
                               warp * (Ring<C>::bytes / C::warps) + lane * 16,
@@ -413,11 +422,11 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
                 query.token.attend(shared, k_cache + row, v_cache + row, lane);
             }
             __pipeline_wait_prior(1); // the keys
-            attend_rows<C>(shared, RingRows<C>{ring, now, next}, query.q, c, warp, lane, now.length, exponent);
+            attend_rows<C>(shared, RingRows<C>{ring, next}, query.q, c, warp, lane, now.length, exponent);
             ring.ask_values(next);
             __syncthreads();
             Merged x = {};
-            if (d < C::HS) { x = merge_rows<C>(shared, C::warps + has_new_token, d, exponent); }
+            if (d < C::HS) { x = merge_rows<C, C::warps + 1>(shared, C::warps + has_new_token, d, exponent); }
             bool done = true;
             if (chunks > 1) {
                 const int64_t first = (int64_t)now.head * C::num_chunks(T);
@@ -446,7 +455,8 @@ template <class C> void decode(floatX* out, floatX* k_cache, floatX* v_cache, co
     if (launch_gpu(&gpu) != STATUS_OK) { return; }
     const int64_t grid = items < (int64_t)gpu.sms * C::ctas ? items : gpu.sms * C::ctas;
     launch_dependent(gpu, decode_chunks<C>, (unsigned)grid, C::threads, shared_bytes<C>(), 1, stream, out, k_cache,
-                     v_cache, qkv, lengths, partials<C>(scratch, B, T, NH), B, T, NH, max_length);
+                     v_cache, qkv, lengths, partials<C>(scratch, B, T, NH), Divisor(B * NH), Divisor(NH), T,
+                     max_length);
 }
 
 template <class Tiles> constexpr AttentionDecodeConfig decode_config(const char* name) {
