@@ -20,7 +20,7 @@ training's GEMM (prompt_matmul.cuh), and through its attention.
 #include "dev/cuda/decode.cuh"
 #include "dev/cuda/decode_step.cuh"
 #include "dev/cuda/prompt_matmul.cuh"
-#include "llmc/decode_batch_matmul.cuh"
+#include "llmc/decode_linear.cuh"
 #include "llmc/decode_sampler.cuh"
 #include "llmc/gpt2_decoder.h"
 
@@ -49,6 +49,7 @@ enum {
     X(ctx, int, positions, B)                /* (B) of the token that a step computes, or -1 */                        \
     X(ctx, unsigned, step, B)                /* (B) steps so far */                                                    \
     X(ctx, int, feed, 2)                     /* (2) slot and token of an appended one */                               \
+    X(ctx, unsigned long long, row_keys, B)  /* (B) logit_key of the largest logit, or 0: it must be looked for */     \
     X(ctx, decode_step::Layer, layers, L + 1)                                                                          \
     X(ctx, unsigned, epochs, decode_step::MAX_CTAS)                                                                    \
     X(ctx, decode_step::Word, exchange, exchange_words)                                                                \
@@ -70,7 +71,6 @@ struct GPT2Decoder {
     GPT2* model;
     GPT2Plan plan;
     LaunchGpu gpu;
-    int prompt_gemm;                        // 1: long prompts go through prompt_matmul.cuh
     const decode_step::Kernel* step_kernel; // NULL: a step is several kernels
     decode_step::Step one_step;
     int B, T, R;
@@ -152,6 +152,7 @@ static DecodeBegin decoder_begin(const GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     DecodeBegin p = {};
     p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
+    p.row_keys = d->row_keys;
     p.x = d->x, p.wte = d->model->params.wte, p.wpe = d->model->params.wpe;
     p.step = d->step, p.word = d->words, p.feed = d->feed;
     p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
@@ -198,7 +199,6 @@ static Status decoder_build(GPT2Decoder* d) {
     TRY(gpt2_decoder_plan(&d->plan, c, d->B, d->T));
     TRY(decoder_attention_bytes(&attention_bytes, c, d->B, d->T));
     TRY(launch_gpu(&d->gpu));
-    TRY(prompt_gemm_serves(d->gpu, &d->prompt_gemm));
     const PlanRow *cache = &d->plan.rows[PLAN_KV_CACHE], *rest = &d->plan.rows[PLAN_DECODER];
     d->cache = (floatX*)tensor_alloc(cache->bytes, cache->name, PLAN_LESS_TO_DECODE);
     d->memory = tensor_alloc(rest->bytes, rest->name, PLAN_LESS_TO_DECODE);
@@ -280,8 +280,10 @@ typedef struct {
 static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
                            const floatX* norm_weight, const floatX* norm_bias, int C, int OC, DecodeEpilogue epilogue,
                            int before_attention = 0) {
-    DecodeLinear p = {out, inp, weight, bias, norm_weight, norm_bias,       r.positions,
-                      r.M, C,   OC,     OC,   epilogue,    before_attention};
+    DecodeLinear p = {};
+    p.out = out, p.inp = inp, p.weight = weight, p.bias = bias, p.norm_weight = norm_weight, p.norm_bias = norm_bias;
+    p.positions = r.positions, p.M = r.M, p.C = C, p.OC = OC, p.stride = OC, p.epilogue = epilogue;
+    p.next_reads_early = before_attention;
     if (r.long_prompts) {
         prompt_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
     } else {
@@ -302,9 +304,10 @@ static void decoder_after_attention(DecoderRows r, ParameterTensors w, int C) {
 static void decoder_head(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     const ParameterTensors* p = &d->model->params;
-    DecodeLinear head = {
-        d->logits,           d->x,         p->wte, NULL, p->lnfw, p->lnfb, d->positions, d->B, c.channels, c.vocab_size,
-        c.padded_vocab_size, DECODE_STORE, 0};
+    DecodeLinear head = {};
+    head.out = d->logits, head.inp = d->x, head.weight = p->wte, head.positions = d->positions;
+    head.norm_weight = p->lnfw, head.norm_bias = p->lnfb, head.row_keys = d->row_keys;
+    head.M = d->B, head.C = c.channels, head.OC = c.vocab_size, head.stride = c.padded_vocab_size;
     decode_linear(d->gpu, head, d->ln, d->model->stream);
 }
 
@@ -382,7 +385,7 @@ static void decoder_prompt_attention(GPT2Decoder* d, int layer, const DecoderPro
 }
 
 static int decoder_prompt_is_long(const GPT2Decoder* d, const DecoderPrompt* p) {
-    return d->prompt_gemm && p->count >= PROMPT_GEMM_TOKENS;
+    return prompt_gemm_serves(d->gpu) && p->count >= PROMPT_GEMM_TOKENS;
 }
 
 // Prompts of together at most R tokens, all of them long or none: their keys and values, the logits after each, and what their
@@ -407,7 +410,7 @@ static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int 
         decoder_prompt_attention(d, i, prompts, num_prompts, N);
         decoder_after_attention(rows, w, C);
     }
-    prompt_last(d->gpu, d->x, d->positions, d->prompt_x, d->last, d->rows, d->B, C, stream);
+    prompt_last(d->gpu, d->x, d->positions, d->row_keys, d->prompt_x, d->last, d->rows, d->B, C, stream);
     decoder_head(d);
     decode_begin_slots_kernel<<<(unsigned)d->B, 256, 0, stream>>>(d->slots, d->seen, d->slots_host, d->last, d->rows,
                                                                   words);
@@ -437,8 +440,7 @@ Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int nu
     }
     for (int i = 0; i < num_prompts; i++) {
         const DecoderPrompt* p = &prompts[i];
-        int greedy = !(p->sampler.temperature > 0.0f) && p->sampler.repetition_penalty == 1.0f;
-        d->sequences[p->slot] = {p->count, 1, greedy, 0};
+        d->sequences[p->slot] = {p->count, 1, sampler_is_greedy(&p->sampler), 0};
     }
     return status_now();
 }

@@ -1,13 +1,14 @@
 /*
 The linear layers of decoding for more than 16 rows, in 16 bit from sm_90 on: the sums of decode_matmul.cuh in the same order,
-so the same bits, with a shorter way from the kernel before to the result. Also the launcher for any number of rows.
+so the same bits, with a shorter way from the kernel before to the result. decode_linear.cuh has the launcher.
 
-A CTA has 16 MT rows of inp and some tiles of 8 columns of out; a warp multiplies a segment of C. Its part of inp goes from L2
-straight into registers, as MMA operands. Its part of W waits in shared memory, of which a lane writes (cp.async) and reads its
-own 16 bytes, so that nobody waits for a barrier, and is asked for before the kernel waits for the one that computes inp. A
-round is G tiles; the segments' sums of all of them are added through shared memory at once.
-- MT = 2: one round. The sums take the place of the warp's W, so that the next kernel's CTA finds room beside this one.
-- MT = 4: rounds follow each other, with W of some of them on the way: for many rows or columns. Up to 211 KB of shared memory.
+A CTA has 16 MT rows of inp and some tiles of 8 columns of out; a warp multiplies a segment of C of 32 rows. Its part of inp
+goes from L2 straight into registers, as MMA operands. W waits in shared memory and is asked for before the kernel waits for the
+one that computes inp. A round is G tiles; the segments' sums of all of them are added through shared memory at once.
+- MT = 2: one round. A lane writes (cp.async) and reads its own 16 bytes of W, so that nobody waits for a barrier; the sums take
+  the place of the warp's W, so that the next kernel's CTA finds room beside this one.
+- MT = 4: 16 warps, two for each segment, in rounds, with W of two or three more on the way: for many rows or columns. While a
+  round is multiplied, the sums of the one before are added: one barrier a round. Up to 226 KB of shared memory.
 
 The splits of a C that has several are a cluster: each CTA stores its sums in the shared memory of the one that adds them.
 */
@@ -15,6 +16,7 @@ The splits of a C that has several are a cluster: each CTA stores its sums in th
 #define LLMC_DECODE_BATCH_MATMUL_CUH
 
 #include "decode_matmul.cuh"
+#include "logit_key.cuh"
 
 // Rows of inp, which is normalised before; fewer are one tile of decode_matmul.cuh
 constexpr int BATCH_MIN_ROWS = DECODE_NORM_ROWS + 1;
@@ -22,17 +24,20 @@ constexpr int BATCH_MAX_CHUNKS = 4; // of a segment
 
 // How a layer is cut: row tiles, groups of `tiles` tiles of columns, and splits
 struct BatchTiling {
-    int MT, tiles, splits;
+    int MT, threads, tiles, splits;
     size_t shared; // bytes
     unsigned blocks;
 };
 
 template <int MT> struct BatchTile {
-    static constexpr int rows = 16 * MT, G = MT == 4 ? 3 : 6; // tiles of a round
-    static constexpr int at_once = 3;                         // of them that a warp holds in registers
-    static constexpr int ring = MT == 4 ? 3 : 1;              // rounds whose W is on the way
-    static constexpr int group = 4 / MT, groups = G / group;  // tiles of 256 pairs of outputs, one for each thread
-    // Where a warp's sums of a tile are, in bytes: tiles of a group on different banks
+    static constexpr int rows = 16 * MT, halves = MT / 2, threads = DECODE_THREADS * halves;
+    static constexpr int G = MT == 4 ? 2 : 6,
+                         at_once = MT == 4 ? 2 : 3; // tiles of a round; that a warp multiplies at once
+    // Rounds that have a place for W
+    __host__ __device__ static constexpr int ring(int chunks) { return MT != 4 ? 1 : chunks > 3 ? 3 : 4; }
+    static constexpr int buffers = MT == 4 ? 2 : 0;     // of sums, beside W
+    static constexpr int group = 2, groups = G / group; // tiles of which each thread has one pair of outputs
+    // Where a segment's sums of a tile are, in bytes: tiles of a group on different banks
     static constexpr int tile_sums = (rows * 8 + 32 / group) * (int)sizeof(float);
     template <int CHUNKS> __host__ __device__ static constexpr int sums_of(int tile) {
         return MT == 4 ? tile * tile_sums : tile * CHUNKS * 512 + tile % 2 * 64; // in the place of its W
@@ -41,32 +46,42 @@ template <int MT> struct BatchTile {
 static inline int batch_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, DECODE_WARPS * decode_splits(C)); }
 // The chunks that a kernel is compiled for
 static inline int batch_chunks_of_kernel(int C) { return batch_chunks(C) <= 3 ? 3 : 4; }
-// Bytes of shared memory: W of a warp's round; sums of all warps where they do not take its place; totals of the splits
+// Bytes of shared memory: W of a segment's round; sums of all segments where they do not take its place; totals of the splits
 __host__ __device__ inline int batch_round_bytes(int tiles, int chunks) { return tiles * chunks * 512; }
-template <int MT> __host__ __device__ inline int batch_sums_bytes() {
-    typedef BatchTile<MT> Tile;
-    return MT == 4 ? DECODE_WARPS * Tile::G * Tile::tile_sums : 0;
+template <int MT> __host__ __device__ constexpr int batch_sums_bytes() { // of a buffer
+    return MT == 4 ? DECODE_WARPS * BatchTile<MT>::G * BatchTile<MT>::tile_sums : 0;
+}
+template <int MT> __host__ __device__ inline int batch_totals(int splits) { // of a round
+    return CEIL_DIV(BatchTile<MT>::groups, splits) * splits * BatchTile<MT>::threads;
 }
 template <int MT> static inline size_t batch_shared_bytes(int C, int tiles) {
     typedef BatchTile<MT> Tile;
-    int round = tiles < Tile::G ? tiles : Tile::G, rounds = CEIL_DIV(tiles, round), splits = decode_splits(C);
-    size_t W = (size_t)DECODE_WARPS * (rounds < Tile::ring ? rounds : Tile::ring) *
-               batch_round_bytes(round, batch_chunks_of_kernel(C));
-    size_t totals = splits == 1 ? 0 : (size_t)CEIL_DIV(Tile::groups, splits) * splits * DECODE_THREADS * sizeof(float2);
-    return W + batch_sums_bytes<MT>() + totals;
+    int round = tiles < Tile::G ? tiles : Tile::G, splits = decode_splits(C), chunks = batch_chunks_of_kernel(C);
+    size_t W = (size_t)DECODE_WARPS * Tile::ring(chunks) * batch_round_bytes(round, chunks);
+    size_t totals = splits == 1 ? 0 : (size_t)batch_totals<MT>(splits) * (MT == 4 ? 2 : 1) * sizeof(float2);
+    return W + Tile::buffers * batch_sums_bytes<MT>() + totals;
 }
 
 #if !defined(PRECISION_FP32)
 
 template <int MT, int CHUNKS> struct BatchWarp {
     typedef BatchTile<MT> Tile;
-    uint4 x[2 * MT][CHUNKS]; // rows 8 i + r, columns 8 q .. 8 q + 7 of chunk u
-    int begin, chunks, r, q; // the warp's segment of C; lane 4 r + q
+    uint4 x[4][CHUNKS]; // rows 8 i + r of the warp's 32, columns 8 q .. 8 q + 7 of chunk u
+    int segment, half;  // of C, and of the CTA's rows
+    int begin, chunks;  // of the segment
+    int r, q;           // lane 4 r + q
 
+    __device__ BatchWarp(const DecodeLinear& p, int splits, int rank, int thread) {
+        segment = thread / WARP_SIZE % DECODE_WARPS, half = thread / DECODE_THREADS;
+        r = thread % WARP_SIZE / 4, q = thread % 4;
+        begin = decode_segment(p.C, splits, rank * DECODE_WARPS + segment);
+        chunks = decode_segment(p.C, splits, rank * DECODE_WARPS + segment + 1) - begin;
+    }
     __device__ void load_rows(const DecodeLinear& p, int m0) {
 #pragma unroll
-        for (int i = 0; i < 2 * MT; i++) {
-            const floatX* row = p.inp + (size_t)min(m0 + 8 * i + r, p.M - 1) * p.C + begin * DECODE_CHUNK + 8 * q;
+        for (int i = 0; i < 4; i++) {
+            const int m = min(m0 + 32 * half + 8 * i + r, p.M - 1);
+            const floatX* row = p.inp + (size_t)m * p.C + begin * DECODE_CHUNK + 8 * q;
 #pragma unroll
             for (int u = 0; u < CHUNKS; u++) {
                 x[i][u] = make_uint4(0, 0, 0, 0);
@@ -74,9 +89,23 @@ template <int MT, int CHUNKS> struct BatchWarp {
             }
         }
     }
-    // Tiles first .. first+count-1 of W, to the lane's places, 512 bytes apart
+    // The same of rows in shared memory, `stride` bytes apart
+    __device__ void read_rows(const char* rows, int stride) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const char* row = rows + (8 * i + r) * stride + begin * DECODE_CHUNK * (int)sizeof(floatX) + 16 * q;
+#pragma unroll
+            for (int u = 0; u < CHUNKS; u++) {
+                x[i][u] = make_uint4(0, 0, 0, 0);
+                if (u < chunks) {
+                    x[i][u] = *reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK * (int)sizeof(floatX));
+                }
+            }
+        }
+    }
+    // Tiles first .. first+count-1 of W, to the lane's places, 512 bytes apart: a half has every other one
     __device__ void load_weights(const DecodeLinear& p, char* to, int first, int count) const {
-        for (int n = 0; n < count; n++) {
+        for (int n = half; n < count; n += Tile::halves) {
             int o = min((first + n) * 8 + r, p.OC - 1);
             const floatX* row = p.weight + (size_t)o * p.C + begin * DECODE_CHUNK + 8 * q;
 #pragma unroll
@@ -88,9 +117,9 @@ template <int MT, int CHUNKS> struct BatchWarp {
         }
         mma::cp_async_commit_group();
     }
-    // Tiles first .. first+at_once-1 of a round of `count`, from the lane's places, to the warp's sums
+    // Tiles first .. first+at_once-1 of a round of `count`, from the lane's places, to the segment's sums
     __device__ void multiply(char* sums, const char* w, int first, int count) const {
-        float d[Tile::at_once][MT][4] = {};
+        float d[Tile::at_once][2][4] = {};
 #pragma unroll
         for (int u = 0; u < CHUNKS; u++) {
             if (u >= chunks) { break; }
@@ -98,27 +127,28 @@ template <int MT, int CHUNKS> struct BatchWarp {
             for (int n = 0; n < Tile::at_once; n++) {
                 const uint4 b = *reinterpret_cast<const uint4*>(w + (min(first + n, count - 1) * CHUNKS + u) * 512);
 #pragma unroll
-                for (int i = 0; i < MT; i++) {
+                for (int i = 0; i < 2; i++) {
                     const uint4 low = x[2 * i][u], high = x[2 * i + 1][u];
                     const uint32_t k0[4] = {low.x, high.x, low.y, high.y};
                     mma::mma_m16n8k16(d[n][i], k0, b.x, b.y);
                 }
 #pragma unroll
-                for (int i = 0; i < MT; i++) {
+                for (int i = 0; i < 2; i++) {
                     const uint4 low = x[2 * i][u], high = x[2 * i + 1][u];
                     const uint32_t k16[4] = {low.z, high.z, low.w, high.w};
                     mma::mma_m16n8k16(d[n][i], k16, b.z, b.w);
                 }
             }
         }
-        __syncwarp(); // the tiles' W has been read: sums may take its place
+        __syncwarp(); // MT = 2: the tiles' W has been read: sums may take its place
 #pragma unroll
         for (int n = 0; n < Tile::at_once; n++) {
             if (first + n >= count) { break; }
+            char* to = sums + Tile::template sums_of<CHUNKS>(first + n) + (32 * half + r) * 32 + 8 * q;
 #pragma unroll
-            for (int i = 0; i < 2 * MT; i++) {
-                *reinterpret_cast<float2*>(sums + Tile::template sums_of<CHUNKS>(first + n) + (8 * i + r) * 32 +
-                                           8 * q) = make_float2(d[n][i / 2][i % 2 * 2], d[n][i / 2][i % 2 * 2 + 1]);
+            for (int i = 0; i < 4; i++) {
+                *reinterpret_cast<float2*>(to + 8 * i * 32) =
+                    make_float2(d[n][i / 2][i % 2 * 2], d[n][i / 2][i % 2 * 2 + 1]);
             }
         }
     }
@@ -130,6 +160,8 @@ template <int MT> struct BatchPairs {
     int tile_row, column, row, o; // o: of the first group
     bool row_valid;
     uint32_t bias[Tile::groups], old[Tile::groups];
+    float largest = NAN; // MT = 4: of the outputs so far, and its column
+    int token = 0;
 
     __device__ BatchPairs(const DecodeLinear& p, int m0, int thread) {
         tile_row = thread / (4 * Tile::group), column = thread % (4 * Tile::group) * 2;
@@ -172,7 +204,7 @@ template <int MT> struct BatchPairs {
         return sum;
     }
     // Rounded where the training's forward pass rounds
-    __device__ void store(const DecodeLinear& p, int g, float2 sum) const {
+    __device__ void store(const DecodeLinear& p, int g, float2 sum) {
         const float2 b = mma::float2_of(bias[g]), before = mma::float2_of(old[g]);
         floatX z[2] = {(floatX)(sum.x + b.x), (floatX)(sum.y + b.y)};
         if (p.epilogue == DECODE_GELU) {
@@ -188,92 +220,157 @@ template <int MT> struct BatchPairs {
         } else {
             to[0] = z[0];
         }
+        for (int k = 0; MT == 4 && k < 2; k++) {
+            const float y = (float)z[k];
+            if (p.row_keys != NULL && o_of(g) + k < p.OC && (y > largest || largest != largest)) {
+                largest = y, token = o_of(g) + k;
+            }
+        }
+    }
+    // The row's largest one of this CTA, to memory. A thread without outputs has NaN of column 0, which is below all numbers.
+    __device__ void store_key(const DecodeLinear& p) const {
+        unsigned long long key = logit_key(largest, token);
+        for (int offset = 2 * Tile::group; offset > 0; offset /= 2) {
+            key = max(key, __shfl_xor_sync(0xffffffffu, key, offset));
+        }
+        if (row_valid && column == 0) { atomicMax(&p.row_keys[row], key); }
     }
 };
 
-template <int MT, int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, MT == 4 || CHUNKS == 4 ? 1 : 2)
-    decode_batch_kernel(DecodeLinear p, int tiles) {
-#ifdef DEPENDENT_LAUNCH_CODE
+// Adds the segments' sums of a round of `count` tiles that ends before tile `end`, and the splits' totals
+template <int MT, int CHUNKS> __device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT>& pairs,
+                                                                  const char* sums, int sums_bytes, float2* totals,
+                                                                  int count, int end, int splits, int rank) {
     typedef BatchTile<MT> Tile;
     namespace cg = cooperative_groups;
-    extern __shared__ int4 decode_shared[];
-    const int thread = threadIdx.x, warp = thread / WARP_SIZE, lane = thread % WARP_SIZE;
-    const int splits = decode_splits(p.C), rank = blockIdx.x & (splits - 1), block = blockIdx.x / splits;
-    const int row_tiles = CEIL_DIV(p.M, Tile::rows), m0 = block % row_tiles * Tile::rows;
-    const int first = block / row_tiles * tiles, end = min(first + tiles, CEIL_DIV(p.OC, 8));
+    if (splits == 1) {
+#pragma unroll
+        for (int g = 0; g < Tile::groups; g++) {
+            if (pairs.valid(p, g, end)) { pairs.store(p, g, pairs.template sum<CHUNKS>(sums, sums_bytes, g)); }
+        }
+        return;
+    }
+#ifdef DEPENDENT_LAUNCH_CODE
+    cg::cluster_group cluster = cg::this_cluster();
+#pragma unroll
+    for (int g = 0; g < Tile::groups; g++) { // group g is added by the CTA of rank g % splits
+        if (g * Tile::group >= count) { break; }
+        float2* to = cluster.map_shared_rank(totals, g % splits);
+        to[(g / splits * splits + rank) * Tile::threads + threadIdx.x] =
+            pairs.template sum<CHUNKS>(sums, sums_bytes, g);
+    }
+    cluster.sync(); // all totals are there
+#pragma unroll
+    for (int g = 0; g < Tile::groups; g++) {
+        if (g % splits != rank || !pairs.valid(p, g, end)) { continue; }
+        const float2* from = totals + g / splits * splits * Tile::threads + threadIdx.x;
+        float2 sum = from[0];
+        for (int split = 1; split < splits; split++) {
+            sum.x += from[split * Tile::threads].x, sum.y += from[split * Tile::threads].y;
+        }
+        pairs.store(p, g, sum);
+    }
+#endif
+}
 
+// Which rows and tiles a CTA has
+template <int MT> struct BatchPart {
+    int splits, rank, m0, first, end;
+    __device__ BatchPart(const DecodeLinear& p, int tiles) {
+        splits = decode_splits(p.C), rank = blockIdx.x & (splits - 1);
+        const int block = blockIdx.x / splits, row_tiles = CEIL_DIV(p.M, BatchTile<MT>::rows);
+        m0 = block % row_tiles * BatchTile<MT>::rows;
+        first = block / row_tiles * tiles, end = min(first + tiles, CEIL_DIV(p.OC, 8));
+    }
+};
+
+template <int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
+    decode_batch_kernel(DecodeLinear p, int tiles) {
+#ifdef DEPENDENT_LAUNCH_CODE
+    typedef BatchTile<2> Tile;
+    extern __shared__ int4 decode_shared[];
+    const BatchPart<2> part(p, tiles);
+    const int thread = threadIdx.x, lane = thread % WARP_SIZE, count = part.end - part.first;
     if (!p.next_reads_early) { launch_dependents(); }
 
-    // shared memory: W of each warp (ring), sums, totals of the splits
-    const int round_bytes = batch_round_bytes(min(tiles, Tile::G), CHUNKS);
-    const int warp_bytes = min(CEIL_DIV(tiles, Tile::G), Tile::ring) * round_bytes;
-    char* ring = reinterpret_cast<char*>(decode_shared);
-    char* sums = MT == 4 ? ring + DECODE_WARPS * warp_bytes : ring;
-    const int sums_bytes = MT == 4 ? Tile::G * Tile::tile_sums : warp_bytes; // of a warp
-    float2* totals = reinterpret_cast<float2*>(ring + DECODE_WARPS * warp_bytes + batch_sums_bytes<MT>());
-    ring += warp * warp_bytes + lane * 16;
+    // shared memory: W of each warp, where its sums go, too; totals of the splits
+    const int warp_bytes = batch_round_bytes(tiles, CHUNKS);
+    char* sums = reinterpret_cast<char*>(decode_shared);
+    float2* totals = reinterpret_cast<float2*>(sums + DECODE_WARPS * warp_bytes);
 
-    BatchWarp<MT, CHUNKS> w;
-    w.r = lane / 4, w.q = lane % 4;
-    w.begin = decode_segment(p.C, splits, rank * DECODE_WARPS + warp);
-    w.chunks = decode_segment(p.C, splits, rank * DECODE_WARPS + warp + 1) - w.begin;
-#pragma unroll
-    for (int i = 0; i < Tile::ring; i++) {
-        w.load_weights(p, ring + i * round_bytes, first + i * Tile::G, min(Tile::G, end - first - i * Tile::G));
-    }
-    BatchPairs<MT> pairs(p, m0, thread);
-    pairs.load_bias(p, first, end);
-    if (splits > 1) { cg::this_cluster().sync(); } // its CTAs are there
+    BatchWarp<2, CHUNKS> w(p, part.splits, part.rank, thread);
+    char *warp_sums = sums + w.segment * warp_bytes, *weights = warp_sums + lane * 16;
+    w.load_weights(p, weights, part.first, count);
+    BatchPairs<2> pairs(p, part.m0, thread);
+    pairs.load_bias(p, part.first, part.end);
+    if (part.splits > 1) { cooperative_groups::this_cluster().sync(); } // its CTAs are there
 
     wait_for_previous();
     if (p.next_reads_early) { launch_dependents(); }
-    w.load_rows(p, m0);
+    w.load_rows(p, part.m0);
     if (p.positions != NULL && pairs.row_valid) { pairs.row_valid = p.positions[pairs.row] >= 0; }
-
-    for (int at = first, slot = 0; at < end; at += Tile::G) {
-        const int count = min(Tile::G, end - at);
-        mma::cp_async_wait_group<Tile::ring - 1>();
-        if (MT == 4 && at > first) { __syncthreads(); } // the sums before have been read
+    mma::cp_async_wait_group<0>();
 #pragma unroll 1
-        for (int n = 0; n < count; n += Tile::at_once) {
-            w.multiply(sums + warp * sums_bytes, ring + slot * round_bytes, n, count);
+    for (int n = 0; n < count; n += Tile::at_once) { w.multiply(warp_sums, weights, n, count); }
+    pairs.load_old(p, part.end);
+    __syncthreads();
+    batch_finish<2, CHUNKS>(p, pairs, sums, warp_bytes, totals, count, part.end, part.splits, part.rank);
+#endif
+}
+
+template <int CHUNKS> __global__ void __launch_bounds__(BatchTile<4>::threads, 1)
+    decode_wide_kernel(DecodeLinear p, int tiles) {
+#ifdef DEPENDENT_LAUNCH_CODE
+    typedef BatchTile<4> Tile;
+    constexpr int RING = Tile::ring(CHUNKS);
+    extern __shared__ int4 decode_shared[];
+    const BatchPart<4> part(p, tiles);
+    const int thread = threadIdx.x, lane = thread % WARP_SIZE, rounds = CEIL_DIV(part.end - part.first, Tile::G);
+    if (!p.next_reads_early) { launch_dependents(); }
+
+    // shared memory: the ring of W of each segment, two buffers of sums, and of totals of the splits
+    const int round_bytes = batch_round_bytes(min(tiles, Tile::G), CHUNKS);
+    char* ring = reinterpret_cast<char*>(decode_shared);
+    char* sums = ring + DECODE_WARPS * RING * round_bytes;
+    float2* totals = reinterpret_cast<float2*>(sums + Tile::buffers * batch_sums_bytes<4>());
+    constexpr int sums_bytes = Tile::G * Tile::tile_sums; // of a segment
+
+    BatchWarp<4, CHUNKS> w(p, part.splits, part.rank, thread);
+    ring += w.segment * RING * round_bytes + lane * 16;
+    const auto first_of = [&](int round) { return part.first + round * Tile::G; };
+    const auto count_of = [&](int round) { return min(Tile::G, part.end - first_of(round)); };
+    const auto load = [&](int round) {
+        w.load_weights(p, ring + round % RING * round_bytes, first_of(round), count_of(round));
+    };
+    for (int round = 0; round < RING - 1; round++) { load(round); }
+    BatchPairs<4> pairs(p, part.m0, thread);
+    if (part.splits > 1) { cooperative_groups::this_cluster().sync(); } // its CTAs are there
+
+    wait_for_previous();
+    if (p.next_reads_early) { launch_dependents(); }
+    w.load_rows(p, part.m0);
+    if (p.positions != NULL && pairs.row_valid) { pairs.row_valid = p.positions[pairs.row] >= 0; }
+#pragma unroll 1
+    for (int round = 0; round <= rounds; round++) {
+        mma::cp_async_wait_group<RING - 2>();
+        __syncthreads(); // W of this round is there, and the sums of the one before; what went before has been read
+        load(round + RING - 1);
+        if (round > 0) {
+            pairs.load_bias(p, first_of(round - 1), part.end);
+            pairs.load_old(p, part.end);
         }
-        pairs.load_old(p, end);
-        if (MT == 4) {
-            const int next = at + Tile::ring * Tile::G;
-            w.load_weights(p, ring + slot * round_bytes, next, min(Tile::G, end - next));
-            slot = slot + 1 == Tile::ring ? 0 : slot + 1;
+        if (round < rounds) {
+            w.multiply(sums + round % 2 * batch_sums_bytes<4>() + w.segment * sums_bytes,
+                       ring + round % RING * round_bytes, 0, count_of(round));
         }
-        __syncthreads();
-        if (splits == 1) {
-#pragma unroll
-            for (int g = 0; g < Tile::groups; g++) {
-                if (pairs.valid(p, g, end)) { pairs.store(p, g, pairs.template sum<CHUNKS>(sums, sums_bytes, g)); }
-            }
-        } else { // group g is added by the CTA of rank g % splits
-            cg::cluster_group cluster = cg::this_cluster();
-            if (at > first) { cluster.sync(); } // the totals before have been read
-#pragma unroll
-            for (int g = 0; g < Tile::groups; g++) {
-                if (g * Tile::group >= count) { break; }
-                float2* to = cluster.map_shared_rank(totals, g % splits);
-                to[(g / splits * splits + rank) * DECODE_THREADS + thread] =
-                    pairs.template sum<CHUNKS>(sums, sums_bytes, g);
-            }
-            cluster.sync(); // all totals are there
-#pragma unroll
-            for (int g = 0; g < Tile::groups; g++) {
-                if (g % splits != rank || !pairs.valid(p, g, end)) { continue; }
-                const float2* from = totals + g / splits * splits * DECODE_THREADS + thread;
-                float2 sum = from[0];
-                for (int split = 1; split < splits; split++) {
-                    sum.x += from[split * DECODE_THREADS].x, sum.y += from[split * DECODE_THREADS].y;
-                }
-                pairs.store(p, g, sum);
-            }
+        if (round > 0) {
+            const int buffer = (round - 1) % 2;
+            batch_finish<4, CHUNKS>(p, pairs, sums + buffer * batch_sums_bytes<4>(), sums_bytes,
+                                    totals + buffer * batch_totals<4>(part.splits), count_of(round - 1), part.end,
+                                    part.splits, part.rank);
         }
-        if (MT == 4) { pairs.load_bias(p, at + Tile::G, end); }
     }
+    if (p.row_keys != NULL && part.splits == 1) { pairs.store_key(p); }
 #endif
 }
 
@@ -282,14 +379,15 @@ template <int MT, int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, 
 
 typedef void (*DecodeBatchKernel)(DecodeLinear p, int tiles);
 
-template <int MT> static inline DecodeBatchKernel batch_kernel(int chunks) {
-    return chunks == 3 ? decode_batch_kernel<MT, 3> : decode_batch_kernel<MT, 4>;
+static inline DecodeBatchKernel batch_kernel(int MT, int chunks) {
+    if (MT == 4) { return chunks == 3 ? decode_wide_kernel<3> : decode_wide_kernel<4>; }
+    return chunks == 3 ? decode_batch_kernel<3> : decode_batch_kernel<4>;
 }
 
 template <int MT> static inline BatchTiling batch_tiling_of(LaunchGpu gpu, const DecodeLinear& p, int most) {
     BatchTiling t = {};
     int row_tiles = CEIL_DIV(p.M, 16 * MT), columns = CEIL_DIV(p.OC, 8);
-    t.MT = MT, t.splits = decode_splits(p.C);
+    t.MT = MT, t.threads = BatchTile<MT>::threads, t.splits = decode_splits(p.C);
     int groups = gpu.sms / (row_tiles * t.splits);
     t.tiles = CEIL_DIV(columns, groups > 1 ? groups : 1);
     t.tiles = t.tiles < most ? t.tiles : most;
@@ -309,25 +407,6 @@ static inline bool decode_batch_serves(LaunchGpu gpu, const DecodeLinear& p) {
     return gpu.dependent && p.M >= BATCH_MIN_ROWS && p.C % DECODE_CHUNK == 0 && batch_chunks(p.C) <= BATCH_MAX_CHUNKS &&
            p.stride % 2 == 0 && (p.bias == NULL || p.OC % 2 == 0) && batch_tiling(gpu, p).shared <= gpu.shared_limit;
 }
-#endif // !PRECISION_FP32
-
-// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if a CTA does
-// not normalise it by itself.
-static inline void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
-    if (p.norm_weight != NULL && p.M > DECODE_NORM_ROWS) {
-        decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
-        p.inp = normed, p.norm_weight = p.norm_bias = NULL;
-    }
-#if !defined(PRECISION_FP32)
-    if (decode_batch_serves(gpu, p)) {
-        BatchTiling t = batch_tiling(gpu, p);
-        int chunks = batch_chunks_of_kernel(p.C);
-        launch_dependent(gpu, t.MT == 4 ? batch_kernel<4>(chunks) : batch_kernel<2>(chunks), t.blocks, DECODE_THREADS,
-                         t.shared, t.splits, stream, p, t.tiles);
-        return;
-    }
 #endif
-    decode_linear_tiled(gpu, p, decode_tiling(gpu, p.M, p.C, p.OC, p.norm_weight != NULL), stream);
-}
 
 #endif

@@ -187,21 +187,24 @@ static inline void prompt_cache(LaunchGpu gpu, floatX* k_cache, floatX* v_cache,
 }
 
 // Slot b takes part in what follows if a prompt ends in it: x (B,C) has the prompt's last row, positions (B) its position, else
-// -1.
-static __global__ void prompt_last_kernel(floatX* x, int* positions, const floatX* inp, const int* last,
-                                          const PromptRow* rows, int C) {
+// -1; row_keys (B) are those of no logits.
+static __global__ void prompt_last_kernel(floatX* x, int* positions, unsigned long long* row_keys, const floatX* inp,
+                                          const int* last, const PromptRow* rows, int C) {
     launch_dependents();
     wait_for_previous();
     int b = blockIdx.x, row = last[b];
     if (threadIdx.x == 0) { positions[b] = row < 0 ? -1 : rows[row].position; }
+    if (threadIdx.x == 0 && row >= 0) { row_keys[b] = 0; }
     for (int c = (int)threadIdx.x * x128::size; row >= 0 && c < C; c += (int)blockDim.x * x128::size) {
         store128(x + (size_t)b * C + c, load128(inp + (size_t)row * C + c));
     }
 }
 // inp (N,C); last (B): the row in which slot b's prompt ends, or -1
-static inline void prompt_last(LaunchGpu gpu, floatX* x, int* positions, const floatX* inp, const int* last,
-                               const PromptRow* rows, int B, int C, cudaStream_t stream) {
-    launch_dependent(gpu, prompt_last_kernel, (unsigned)B, 128, 0, 1, stream, x, positions, inp, last, rows, C);
+static inline void prompt_last(LaunchGpu gpu, floatX* x, int* positions, unsigned long long* row_keys,
+                               const floatX* inp, const int* last, const PromptRow* rows, int B, int C,
+                               cudaStream_t stream) {
+    launch_dependent(gpu, prompt_last_kernel, (unsigned)B, 128, 0, 1, stream, x, positions, row_keys, inp, last, rows,
+                     C);
 }
 
 #endif

@@ -11,6 +11,7 @@ a step in one kernel (dev/cuda/decode_step.cuh) samples by itself, from logit_ke
 #define LLMC_DECODE_SAMPLER_CUH
 
 #include "decode_rows.cuh"
+#include "logit_key.cuh"
 #include "sampler.h"
 
 constexpr int SAMPLE_THREADS = 1024, SAMPLE_WARPS = SAMPLE_THREADS / WARP_SIZE;
@@ -72,23 +73,6 @@ __device__ inline unsigned long long sample_block_max(SampleShared& s, unsigned 
 }
 
 // ----------------------------------------------------------------------------
-
-// Unsigned numbers in the order of the floats; NaN as -inf. x is not -0.
-__host__ __device__ inline unsigned sample_key(float x) {
-    unsigned bits;
-    if (x != x) { return 0x007fffffu; }
-    memcpy(&bits, &x, sizeof(bits));
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-// Keys of which the largest is that of the token that sample_argmax finds, among V of them; 0 is below all keys.
-__host__ __device__ inline unsigned long long logit_key(float y, int token) {
-    y += 0.0f; // -0 becomes 0
-    return (unsigned long long)(y == y ? sample_key(y) : 0) << 32 | (0xffffffffu - (unsigned)token);
-}
-__host__ __device__ inline int token_of_key(unsigned long long key, int V) {
-    return key >> 32 == 0 ? V - 1 : (int)(0xffffffffu - (unsigned)key);
-}
 
 // The largest threshold in [low, high) for which `reached` still holds; it holds for `low`, and not for `high`. All threads
 // ask.
@@ -254,12 +238,13 @@ __device__ inline int decode_sample(SampleShared& s, float* x, const floatX* log
 
 // Everything that a step begins with. B sequences of up to T tokens
 struct DecodeBegin {
-    DecodeSlot* slots;    // (B)
-    int* positions;       // (B): of the token that the layers compute, -1 for none
-    unsigned* seen;       // (B,words)
-    const floatX* logits; // (B,Vp)
-    float* scratch;       // (B,Vp)
-    floatX* x;            // (B,C)
+    DecodeSlot* slots;            // (B)
+    int* positions;               // (B): of the token that the layers compute, -1 for none
+    unsigned* seen;               // (B,words)
+    const floatX* logits;         // (B,Vp)
+    unsigned long long* row_keys; // (B): logit_key of the largest logit; or 0, where it must be looked for
+    float* scratch;               // (B,Vp)
+    floatX* x;                    // (B,C)
     const floatX *wte, *wpe;
     unsigned* step;           // (B): of each slot
     unsigned long long* word; // (B): sampled_word, page-locked on the host
@@ -281,6 +266,7 @@ __device__ inline void decode_append(const DecodeBegin& p, int b, DecodeSlot slo
     bool room = slot.length < p.T;
     if (threadIdx.x == 0) {
         p.positions[b] = room ? slot.length : -1;
+        p.row_keys[b] = 0; // of the logits before
         decode_append_slot(p, b, slot.length, token);
     }
     if (room) { embed_row(p.x + (size_t)b * p.C, p.wte, p.wpe, token, slot.length, p.C); }
@@ -296,11 +282,16 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel
         for (int c = (int)threadIdx.x * x128::size; slot.length < p.T && c < p.C; c += SAMPLE_THREADS * x128::size) {
             prefetch_global_l2(p.wpe + (size_t)slot.length * p.C + c); // while the token is looked for
         }
-        float coin = sampler_coin(slot.sampler.seed, slot.sample, (uint64_t)slot.length);
-        token = decode_sample(shared, p.scratch + (size_t)b * p.Vp, p.logits + (size_t)b * p.Vp,
-                              p.seen + (size_t)b * p.words, p.V, slot.sampler, coin);
+        unsigned long long key = sampler_is_greedy(&slot.sampler) ? p.row_keys[b] : 0;
+        if (key != 0) {
+            token = token_of_key(key, p.V);
+        } else {
+            float coin = sampler_coin(slot.sampler.seed, slot.sample, (uint64_t)slot.length);
+            token = decode_sample(shared, p.scratch + (size_t)b * p.Vp, p.logits + (size_t)b * p.Vp,
+                                  p.seen + (size_t)b * p.words, p.V, slot.sampler, coin);
+        }
     }
-    __syncthreads(); // the slot has been read
+    __syncthreads(); // the slot and the key have been read
     if (threadIdx.x == 0) {
         unsigned step = ++p.step[b];
         *(volatile unsigned long long*)&p.word[b] = sampled_word(step, token);

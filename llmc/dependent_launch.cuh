@@ -37,20 +37,23 @@ struct LaunchGpu {
     int dependent;       // 1: dependent launches, and clusters
     size_t shared_limit; // bytes of shared memory of a thread block
     int sms;             // how many
+    int hopper;          // 1: sm_90a's instructions, too
 };
 
 // Asks for a kernel of this build: code compiled for an older GPU, which the driver translates, does not wait.
 static __global__ void launch_probe_kernel() {}
 static inline Status launch_gpu(LaunchGpu* gpu) {
-    int device, shared_limit, sms;
+    int device, shared_limit, sms, major;
     cudaFuncAttributes attributes;
     TRY(cuda_try(cudaGetDevice(&device)));
     TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
     TRY(cuda_try(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
     TRY(cuda_try(cudaFuncGetAttributes(&attributes, launch_probe_kernel)));
     gpu->dependent = attributes.ptxVersion >= 90;
     gpu->shared_limit = (size_t)shared_limit;
     gpu->sms = sms;
+    gpu->hopper = gpu->dependent && major == 9;
     return STATUS_OK;
 }
 

@@ -262,6 +262,14 @@ __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, M
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address()), "l"(policy)
                  : "memory");
 }
+// The same to the same place in the shared memory of each CTA of the cluster whose bit is in `ctas`.
+__device__ inline void cp_async_bulk_multicast(uint32_t to, const void* from, int bytes, Mbarrier& barrier,
+                                               uint16_t ctas) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address()), "h"(ctas)
+                 : "memory");
+}
 // Bulk copy of contiguous bytes of global memory to L2, likewise.
 __device__ inline void cp_async_bulk_prefetch_l2(const void* from, int bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));

@@ -111,6 +111,11 @@ static inline SamplerSettings sampler_greedy(void) {
     return s;
 }
 
+// Whether sample_token takes the largest logit as it is
+SAMPLER_HD static inline int sampler_is_greedy(const SamplerSettings* s) {
+    return !(s->temperature > 0.0f) && s->repetition_penalty == 1.0f;
+}
+
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection in which every bit of the result depends on all of x.
 SAMPLER_HD static inline uint64_t sampler_mix_(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -17,17 +17,7 @@ They are not those of a step: which of the two serves a prompt is decided by its
 constexpr int PROMPT_GEMM_TOKENS = 17; // a prompt of fewer is one tile of rows for a step's kernels
 
 // Whether this GPU and this build have the GEMM
-static inline Status prompt_gemm_serves(LaunchGpu gpu, int* serves) {
-    *serves = 0;
-#if !defined(PRECISION_FP32)
-    int device, major;
-    TRY(cuda_try(cudaGetDevice(&device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
-    *serves = gpu.dependent && major == 9;
-#endif
-    (void)gpu;
-    return STATUS_OK;
-}
+static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }
 
 #if !defined(PRECISION_FP32)
 // out (M,OC) = inp W^T through F, which may take what stands in out

@@ -1,7 +1,7 @@
-// How linear layers of decoding are cut (llmc/decode_matmul.cuh, decode_batch_matmul.cuh): every chunk of every sum belongs to
-// one segment, whose warp and CTA depend on the tiling, but whose place in the sum does not; tiles cover the output and fit the
-// shared memory. Needs no GPU.
-#include "llmc/decode_batch_matmul.cuh"
+// How linear layers of decoding are cut (llmc/decode_matmul.cuh, decode_batch_matmul.cuh, decode_cluster_matmul.cuh): every
+// chunk of every sum belongs to one segment, whose warp and CTA depend on the tiling, but whose place in the sum does not; and
+// tiles cover the output and fit the shared memory. Needs no GPU.
+#include "llmc/decode_linear.cuh"
 #include "llmc/decode_sampler.cuh"
 
 #include "unit.h"
@@ -69,6 +69,22 @@ static void batch_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
                t.tiles, t.splits, t.shared, t.blocks, most);
     }
 }
+// The same of clusters that share rows: their CTAs have all tiles of all rows, at most a round each, and bring all rows.
+static void cluster_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
+    DecodeLinear p = {};
+    p.M = M, p.C = C, p.OC = OC, p.stride = OC;
+    if (!decode_cluster_serves(gpu, p)) { return; }
+    BatchTiling t = cluster_tiling(gpu, p);
+    int row_tiles = CEIL_DIV(M, BatchTile<2>::rows), groups = (int)t.blocks / row_tiles;
+    bool ok = gpu.hopper && M > 16 && decode_splits(C) == 1 && batch_chunks(C) <= BATCH_MAX_CHUNKS;
+    ok = ok && (int)t.blocks == groups * row_tiles && groups % CLUSTER_CTAS == 0 &&
+         BatchTile<2>::rows % CLUSTER_CTAS == 0;
+    ok = ok && t.tiles >= 1 && t.tiles <= BatchTile<2>::G && groups * t.tiles >= CEIL_DIV(OC, 8);
+    ok = ok && t.blocks <= (unsigned)gpu.sms && t.shared <= gpu.shared_limit;
+    if (!unit_check(ok, "a tiling of clusters covers the layer and fits", __FILE__, __LINE__)) {
+        printf("    M=%d C=%d OC=%d: %d tiles, %zu bytes, %u blocks\n", M, C, OC, t.tiles, t.shared, t.blocks);
+    }
+}
 // A warp's sums of a tile stay inside of its W, whose place they take, and do not overlap; or lie one behind the other.
 template <int MT, int CHUNKS> static void sums_have_places(void) {
     typedef BatchTile<MT> Tile;
@@ -93,8 +109,11 @@ static void keys_are_ordered(void) {
 
 int main(void) {
     // sm_90, a part of it, sm_120, sm_80, sm_86
-    const LaunchGpu gpus[] = {
-        {1, HOPPER_SHARED, 132}, {1, HOPPER_SHARED, 16}, {1, 99 * 1024, 170}, {0, 163 * 1024, 108}, {0, 99 * 1024, 84}};
+    const LaunchGpu gpus[] = {{1, HOPPER_SHARED, 132, 1},
+                              {1, HOPPER_SHARED, 16, 1},
+                              {1, 99 * 1024, 170, 0},
+                              {0, 163 * 1024, 108, 0},
+                              {0, 99 * 1024, 84, 0}};
     for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
     for (LaunchGpu gpu : gpus) {
         for (int M : {1, 2, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
@@ -102,10 +121,17 @@ int main(void) {
                 for (int OC : {1, 8, 97, 768, 2304, 6400, 50257}) {
                     tiles_cover(gpu, M, C, OC, 0);
                     batch_tiles_cover(gpu, M, C, OC);
+                    cluster_tiles_cover(gpu, M, C, OC);
                     if (M <= DECODE_NORM_ROWS && C <= 12288) { tiles_cover(gpu, M, C, OC, 1); }
                 }
             }
         }
+    }
+    DecodeLinear step = {}; // the layers of a step of 124M at batch 64, which clusters serve
+    step.M = 64, step.C = 768;
+    for (int OC : {768, 2304, 3072}) {
+        step.OC = step.stride = OC;
+        CHECK(decode_cluster_serves(gpus[0], step) && !decode_cluster_serves(gpus[2], step));
     }
     sums_have_places<2, 3>(), sums_have_places<2, 4>(), sums_have_places<4, 3>(), sums_have_places<4, 4>();
     keys_are_ordered();

@@ -11,6 +11,7 @@
 
 #include "unit.h"
 
+#include <algorithm>
 #include <vector>
 
 static const double EPS = 0x1p-24;
@@ -170,10 +171,8 @@ static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
 
 static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     LaunchGpu gpu;
-    int serves;
     check(launch_gpu(&gpu));
-    check(prompt_gemm_serves(gpu, &serves));
-    if (!serves) { return; }
+    if (!prompt_gemm_serves(gpu)) { return; }
     Layer l = new_layer(C, OC, epilogue, norm);
     test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) { prompt_linear(g, p, normed, s); });
     free_layer(l);
@@ -189,6 +188,7 @@ static void test_sampler(int V, float spread, const std::vector<SamplerSettings>
     std::vector<unsigned> seen((size_t)B * words);
     std::vector<std::vector<int>> seen_list((size_t)B);
     std::vector<DecodeSlot> slots((size_t)B);
+    std::vector<unsigned long long> keys((size_t)B);
     for (int b = 0; b < B; b++) {
         for (int v = 0; v < V; v++) {
             if (b % 4 == 3) { logits[(size_t)b * Vp + v] = (floatX)(float)(v % 3); } // many ties
@@ -197,6 +197,9 @@ static void test_sampler(int V, float spread, const std::vector<SamplerSettings>
             seen_list[b].push_back(v);
         }
         for (int v = V; v < Vp; v++) { logits[(size_t)b * Vp + v] = (floatX)1e9f; } // padding must not be drawn
+        for (int v = 0; v < V && b % 2; v++) {                                      // the others look for it
+            keys[b] = std::max(keys[b], logit_key((float)logits[(size_t)b * Vp + v], v));
+        }
         slots[b] = {settings[b], (uint64_t)b, b % T, b % 7 != 6};
     }
     DecodeBegin p = {};
@@ -206,7 +209,7 @@ static void test_sampler(int V, float spread, const std::vector<SamplerSettings>
     p.slots = on_device(slots), p.positions = on_device(std::vector<int>(B)), p.seen = on_device(seen);
     p.logits = on_device(logits), p.scratch = on_device(std::vector<float>((size_t)B * Vp));
     p.x = on_device(Numbers((size_t)B * C)), p.wte = d_embedding, p.wpe = d_embedding;
-    p.step = on_device(std::vector<unsigned>(B)), p.word = word;
+    p.step = on_device(std::vector<unsigned>(B)), p.word = word, p.row_keys = on_device(keys);
     p.T = T, p.V = V, p.Vp = Vp, p.C = C, p.words = words;
     decode_sample_kernel<<<B, SAMPLE_THREADS>>>(p);
     cuda_check(cudaGetLastError());
@@ -234,7 +237,7 @@ static void test_sampler(int V, float spread, const std::vector<SamplerSettings>
     }
     CHECK(wrong == 0 && "tokens are sample_token's");
     for (void* memory : {(void*)p.slots, (void*)p.positions, (void*)p.seen, (void*)p.logits, (void*)p.scratch,
-                         (void*)p.x, (void*)p.step, (void*)d_embedding}) {
+                         (void*)p.x, (void*)p.step, (void*)p.row_keys, (void*)d_embedding}) {
         cuda_check(cudaFree(memory));
     }
     cuda_check(cudaFreeHost(word));
@@ -343,10 +346,9 @@ static void decoder_is_forward(const char* descriptor, int V, int T, int prompt)
     gpt2_free(model);
 }
 
-// A sampled sequence with a prompt of so many tokens alone, and among others of other lengths that come and go
-static void sequence_is_alone(GPT2* model, int B, int T, int prompt) {
+// A sequence with a prompt of so many tokens alone, and among others of other lengths that come and go
+static void sequence_is_alone(GPT2* model, int B, int T, int prompt, SamplerSettings settings) {
     int V = model->info.config.vocab_size, steps = 40, slot = B / 2;
-    SamplerSettings settings = {0.8f, 50, 0.95f, 1.1f, 42};
     std::vector<int> tokens = random_tokens(T, V), next((size_t)B), alone;
     std::vector<float> logits;
     for (int round = 0; round < 2; round++) {
@@ -483,8 +485,10 @@ int main(void) {
     decoder_is_forward("gpt2:l2c416h13t80", 300, 80, 3);
     decoder_is_forward("gpt2:l2c800h25t70", 300, 70, 5);
     decoder_is_forward("gpt2:l2c1600h25t70", 300, 70, 60);
+    const SamplerSettings drawn = {0.8f, 50, 0.95f, 1.1f, 42};
     GPT2* model = random_model("gpt2:l2c128h4t96", 1003, 96);
-    for (int B : {2, 5, 17, 40, 70}) { sequence_is_alone(model, B, 96, B % 2 ? 9 : 25); }
+    for (int B : {2, 5, 17, 40, 70}) { sequence_is_alone(model, B, 96, B % 2 ? 9 : 25, drawn); }
+    for (int B : {17, 40}) { sequence_is_alone(model, B, 96, B, sampler_greedy()); }
     for (SamplerSettings settings : {sampler_greedy(), SamplerSettings{1.0f, 0, 1.0f, 1.0f, 1}}) {
         slots_rest(model, 96, settings);
     }
@@ -492,11 +496,16 @@ int main(void) {
     gpt2_free(model);
     // wide tiles in a graph: kernels whose layers ask for more shared memory, and for different amounts, and clusters
     model = random_model("gpt2:l2c768h12t96", 777, 96);
-    for (int B : {2, 5, 8, 9, 40}) { sequence_is_alone(model, B, 96, B % 2 ? 9 : 25); }
+    for (int B : {2, 5, 8, 9, 40}) { sequence_is_alone(model, B, 96, B % 2 ? 9 : 25, drawn); }
+    for (int B : {20, 70}) { sequence_is_alone(model, B, 96, 5, sampler_greedy()); }
     for (SamplerSettings settings : {sampler_greedy(), SamplerSettings{1.0f, 0, 1.0f, 1.0f, 1}}) {
         slots_rest(model, 96, settings);
     }
     greedy_beside_sampled(model, 96);
+    gpt2_free(model);
+    // the head in wide tiles, which find the largest logits
+    model = random_model("gpt2:l1c128h2t60", 20011, 60);
+    for (int B : {17, 40, 70}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
     gpt2_free(model);
     return unit_end();
 }

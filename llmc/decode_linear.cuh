@@ -1,0 +1,33 @@
+/*
+The launcher of decoding's linear layers, for any number of rows: every kernel behind it adds up in decode_matmul.cuh's order,
+so which of them serves does not show in the bits.
+*/
+#ifndef LLMC_DECODE_LINEAR_CUH
+#define LLMC_DECODE_LINEAR_CUH
+
+#include "decode_cluster_matmul.cuh"
+
+// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if a CTA does
+// not normalise it by itself.
+static inline void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+    if (p.norm_weight != NULL && p.M > DECODE_NORM_ROWS) {
+        decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
+        p.inp = normed, p.norm_weight = p.norm_bias = NULL;
+    }
+#if !defined(PRECISION_FP32)
+    int chunks = batch_chunks_of_kernel(p.C);
+    if (decode_cluster_serves(gpu, p)) {
+        BatchTiling t = cluster_tiling(gpu, p);
+        launch_dependent(gpu, cluster_kernel(chunks), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p, t.tiles);
+        return;
+    }
+    if (decode_batch_serves(gpu, p)) {
+        BatchTiling t = batch_tiling(gpu, p);
+        launch_dependent(gpu, batch_kernel(t.MT, chunks), t.blocks, t.threads, t.shared, t.splits, stream, p, t.tiles);
+        return;
+    }
+#endif
+    decode_linear_tiled(gpu, p, decode_tiling(gpu, p.M, p.C, p.OC, p.norm_weight != NULL), stream);
+}
+
+#endif
