@@ -348,9 +348,9 @@ build/test_gpu_pairs_$(1): dev/test/test_gpu_pairs.cu build/gpu.flags
 	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
 $(filter-out build/test_gpu_pairs_%,$(filter %_$(1),$(gpu_unit_tests))): build/%_$(1): dev/test/%.cu build/trainer.flags
 	$$(call compile_apart,$(1))
-build/test_gpu_generate_$(1) build/test_gpu_graphs_$(1) build/test_gpu_processes_$(1): $(call training_kernels,$(1))
+build/test_gpu_generate_$(1) build/test_gpu_graphs_$(1) build/test_gpu_kernels_$(1) build/test_gpu_processes_$(1): \
+    $(call training_kernels,$(1))
 build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decode_$(1).o
-build/test_gpu_kernels_$(1): build/matmul_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
 
