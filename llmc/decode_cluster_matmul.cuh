@@ -1,5 +1,5 @@
 /*
-The linear layers of decoding for 17 to 64 rows on Hopper, where a sum has one split: the sums of decode_matmul.cuh in the same
+The linear layers of decoding for 32 to 64 rows on Hopper, where a sum has one split: the sums of decode_matmul.cuh in the same
 order, so the same bits, by the warps of decode_batch_matmul.cuh. There each CTA reads its 32 rows of inp from L2 for itself,
 half a line at a time; here the CTAs of a cluster, which multiply the same rows with different tiles of W, bring a part of them
 each, whole lines, by TMA multicast into the shared memory of all.
@@ -12,6 +12,7 @@ each, whole lines, by TMA multicast into the shared memory of all.
 #include "hopper.cuh"
 #endif
 
+constexpr int CLUSTER_ROWS = 32;   // of inp at least: rows behind the last one cost L2 as much as others
 constexpr int CLUSTER_CTAS = 2;    // clusters of four leave some SMs without a CTA
 constexpr int CLUSTER_FRONT = 128; // bytes of shared memory before the rows, for their barrier
 
@@ -97,7 +98,7 @@ static inline BatchTiling cluster_tiling(LaunchGpu gpu, const DecodeLinear& p) {
 
 // Whether the kernel serves a layer: all of its CTAs must run at once
 static inline bool decode_cluster_serves(LaunchGpu gpu, const DecodeLinear& p) {
-    if (!gpu.hopper || p.M < BATCH_MIN_ROWS || p.C % DECODE_CHUNK != 0 || decode_splits(p.C) > 1) { return false; }
+    if (!gpu.hopper || p.M < CLUSTER_ROWS || p.C % DECODE_CHUNK != 0 || decode_splits(p.C) > 1) { return false; }
     if (p.stride % 2 != 0 || (p.bias != NULL && p.OC % 2 != 0)) { return false; }
     BatchTiling t = cluster_tiling(gpu, p);
     return t.blocks <= (unsigned)gpu.sms && t.shared <= gpu.shared_limit;
