@@ -538,8 +538,9 @@ template <class C> struct BackwardConsumer {
         const float2 sums = sum_columns(v, lane());
         const int query = block.j * Bc + offset * Br + (HS == 64 ? w * 64 : 0) + warp() * 16;
         const int64_t row = (int64_t)block.b(p) * p.query_blocks * (Br / 16) + query / 16;
-        const int channel = block.h(p) * HS + (HS == 64 ? 0 : w * 64) + kept_column(lane(), 0);
-        *reinterpret_cast<float2*>(scratch.dq_sums + row * p.NH.d * HS + channel) = sums;
+        const int channel = (HS == 64 ? 0 : w * 64) + kept_column(lane(), 0);
+        if (HS == 96 && channel >= HS) { return; }
+        *reinterpret_cast<float2*>(scratch.dq_sums + (row * p.NH.d + block.h(p)) * HS + channel) = sums;
     }
 
     // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
