@@ -68,6 +68,28 @@ __device__ inline unsigned atom_acq_rel_inc(unsigned* p, unsigned last) {
     return before;
 }
 
+// A word that says how far others may go on: what was written before a release, by threads that a barrier has joined with this
+// one too, is visible to those who acquire it, and to who is behind a barrier with them.
+__device__ inline int ld_acquire_gpu(const int* p) {
+    int x;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+__device__ inline void st_release_gpu(int* p, int x) {
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+// *p += x, atomically in each element; one instruction from sm_90 on.
+__device__ inline void red_add_f32_v4(float4* p, const float (&x)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("red.global.v4.f32.add [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
+#else
+    float* q = reinterpret_cast<float*>(p);
+#pragma unroll
+    for (int i = 0; i < 4; i++) { asm volatile("red.global.f32.add [%0], %1;" ::"l"(q + i), "f"(x[i]) : "memory"); }
+#endif
+}
+
 // Words that threads of the GPU exchange without a barrier: each is stored and read as a whole, and nothing else is ordered.
 __device__ inline void st_relaxed_gpu(unsigned long long* p, unsigned long long x) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");

@@ -10,24 +10,14 @@ through global memory in an order that must be enforced for the same bits every 
    computes D, once, and leaves log(l) + m and D in scratch for the second kernel.
 2. The key kernel gives a warp 16 M keys and computes the transposes S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T in
    registers are operand A of dV += P^T dO and dK += dS^T Q.
-That is 7 GEMMs instead of 5; and no fp32 copy of dQ, no memset, no cast kernel, no atomics, no waiting between CTAs.
-Paper: Dao, FlashAttention-2 (2023), algorithm 2.
+That is 7 GEMMs instead of 5; and no fp32 copy of dQ, no memset, no cast kernel, no atomics, no waiting between CTAs. Heads of
+128 gain by 5 all the same: mma_backward_pairs.cuh. Paper: Dao, FlashAttention-2 (2023), algorithm 2.
 */
 #include "attention.h"
+#include "mma_backward_pairs.cuh"
 #include "mma_tiles.cuh"
 
 namespace mma {
-
-// What the key kernel reads of a query row, written by the query kernel: P = 2^(scale LOG2_E s - lse).
-struct alignas(8) RowStatistics {
-    float lse;     // log2(l) + m LOG2_E; infinity for the rows past T, whose P is so 0
-    float minus_d; // -rowsum(dO o O)
-};
-constexpr int padded_rows = 128; // scratch holds a multiple of so many rows per head
-// Where row t of a head is in scratch, t < padded T. Blocks are counted in 32 bits: one register while a kernel runs.
-__host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
-    return (int64_t)(head * CEIL_DIV(T, padded_rows) + t / padded_rows) * padded_rows + t % padded_rows;
-}
 
 // Configuration of the query kernel: warps, rows of a warp / 16, keys of a block and of a step, CTAs per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTiles {
@@ -62,9 +52,7 @@ template <int M> __device__ inline void load_logsums(RowStatistics (&rows)[M][2]
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int t = row + 16 * i + 8 * h + lane / 4, at = min(t, T - 1);
-            float lse =
-                __fmul_rn(m[at], LOG2_E) + lg2_approx(l[at]); // rounded as forward does it, so that P is the same
-            rows[i][h].lse = t < T ? lse : INFINITY;
+            rows[i][h].lse = row_lse(l[at], m[at], t < T);
         }
     }
 }
@@ -375,6 +363,7 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<QueryTiles<64, 4, 2, 64, 32, 2>, KeyTiles<64, 4, 2, 64, 32, 2>>("128x64 128x64"),
     backward_config<QueryTiles<96, 4, 2, 64, 32, 2>, KeyTiles<96, 4, 1, 64, 64, 2>>("128x64 64x64"),
     backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 4, 1, 32, 32, 2>>("64x64 64x32"),
+    pairs_config<PairTiles<128, 4>>("128x64 pairs"),
     backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 64, 2>>("64x64 64x64"),
     backward_config<QueryTiles<128, 4, 1, 32, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x32 64x32"),
 };
