@@ -57,8 +57,12 @@ static inline Status launch_gpu(LaunchGpu* gpu) {
     return STATUS_OK;
 }
 
+// In the place of a cluster's size: all thread blocks wait for each other. A cooperative launch: they are resident at once, or
+// the launch is an error.
+constexpr int WHOLE_GRID = 0;
+
 // Launches a kernel, as a dependent of the one before it where the GPU can. shared: dynamic shared memory in bytes; cluster:
-// thread blocks of a cluster, 1 for none.
+// thread blocks of a cluster, 1 for none, or WHOLE_GRID.
 template <class... Parameters, class... Arguments>
 static inline void launch_dependent(LaunchGpu gpu, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
                                     int cluster, cudaStream_t stream, Arguments... arguments) {
@@ -75,6 +79,10 @@ static inline void launch_dependent(LaunchGpu gpu, void (*kernel)(Parameters...)
         attributes[config.numAttrs].val.clusterDim.x = (unsigned)cluster;
         attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z = 1;
         config.numAttrs++;
+    }
+    if (cluster == WHOLE_GRID) {
+        attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+        attributes[config.numAttrs++].val.cooperative = 1;
     }
     if (shared > 48 * 1024) { // more needs an attribute: for all launches of the kernel, those that a graph holds, too
         cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)gpu.shared_limit));

@@ -1,9 +1,10 @@
 /*
 A step of the decoder in one kernel, for a few sequences: one token of each through all layers and the head. sm_90a, bf16.
 
-One CTA on each SM, all at once. A producer warp copies the CTA's rows of every matrix, in the order of use, by TMA into a ring
-of slots (full, empty): it waits for no activation; another brings biases and LayerNorm's weights. Eight warps multiply, each
-its segments of all rows (decode_matmul.cuh), and attend (attention_decode_split.cu): the same sums in the same order and bits.
+One CTA on each SM, all at once (a cooperative launch). A producer warp copies the CTA's rows of every matrix, in the order of
+use, by TMA into a ring of slots (full, empty): it waits for no activation; another brings biases and LayerNorm's weights.
+Eight warps multiply, each its segments of all rows (decode_matmul.cuh), and attend (attention_decode_split.cu): the same sums
+in the same order and bits.
 The time of a step is that of the instructions between an input and its output: all else a warp does before it waits for one.
 
 CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
@@ -892,13 +893,14 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
     return p->slots >= MIN_SLOTS;
 }
 
+// Cooperative: two such kernels with half of the SMs each, on two streams or of two processes under MPS, would wait for ever.
 template <class Tiles>
 static inline void launch(LaunchGpu gpu, Step p, int sample, int max_length, cudaStream_t stream) {
     bool one = decode_splits(p.C) == 1, few = most_chunks(p.C) <= 3;
     auto kernel = one ? (few ? decode_step_kernel<Tiles, 1, 3> : decode_step_kernel<Tiles, 1, 4>)
                       : (few ? decode_step_kernel<Tiles, 2, 3> : decode_step_kernel<Tiles, 2, 4>);
     p.max_chunks = Tiles::num_chunks(max_length), p.sample = sample;
-    launch_dependent(gpu, kernel, (unsigned)p.CTAs, THREADS, (size_t)p.shared, 1, stream, p);
+    launch_dependent(gpu, kernel, (unsigned)p.CTAs, THREADS, (size_t)p.shared, WHOLE_GRID, stream, p);
 }
 
 template <int HS> constexpr Kernel kernel_of() {

@@ -456,6 +456,40 @@ static void greedy_beside_sampled(GPT2* model, int T) {
     gpt2_decoder_free(d);
 }
 
+// Models on streams of their own generate at the same time: steps in one kernel, each of which needs all SMs, do not wait for
+// each other for ever, and each model's text is what it is alone.
+static void decoders_at_once(SamplerSettings settings) {
+    constexpr int N = 3, T = 96, V = 777;
+    GPT2* models[N];
+    GPT2Decoder* decoders[N];
+    std::vector<int> alone[N], together[N], tokens = random_tokens(20, V);
+    for (int i = 0; i < N; i++) { models[i] = random_model("gpt2:l2c768h12t96", V, T); }
+    auto begin = [&](int i) {
+        decoders[i] = new_decoder(models[i], 1, T);
+        DecoderPrompt prompt = {0, tokens.data() + i, 9 + i, settings, (uint64_t)i};
+        check(gpt2_decoder_prefill(decoders[i], &prompt, 1));
+    };
+    auto go_on = [&](int i, std::vector<int>& text) {
+        int next;
+        check(gpt2_decoder_next(decoders[i], &next)); // returns while the step is computed
+        text.push_back(next);
+    };
+    for (int i = 0; i < N; i++) {
+        begin(i);
+        for (int step = 0; step < 60; step++) { go_on(i, alone[i]); }
+        gpt2_decoder_free(decoders[i]);
+    }
+    for (int i = 0; i < N; i++) { begin(i); }
+    for (int step = 0; step < 60; step++) {
+        for (int i = 0; i < N; i++) { go_on(i, together[i]); }
+    }
+    for (int i = 0; i < N; i++) {
+        CHECK(together[i] == alone[i]);
+        gpt2_decoder_free(decoders[i]);
+        gpt2_free(models[i]);
+    }
+}
+
 int main(void) {
     if (gpt2_num_devices() == 0) {
         printf("skipped: no GPU\n");
@@ -507,5 +541,7 @@ int main(void) {
     model = random_model("gpt2:l1c128h2t60", 20011, 60);
     for (int B : {17, 40, 70}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
     gpt2_free(model);
+    decoders_at_once(sampler_greedy());
+    decoders_at_once({1.0f, 0, 1.0f, 1.0f, 1});
     return unit_end();
 }
