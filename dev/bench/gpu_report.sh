@@ -208,15 +208,15 @@ pytorch() {
         done
     done
 }
-# llm.c, where LLMC names its trainer: -r 0, as ours chooses where memory allows; its own MFU is of another peak.
+# llm.c, where LLMC names its trainer: -r 0, as ours chooses where memory allows. It divides by -v; its MFU is of another peak.
 llmc() {
     local shape model B T run mean ms
     [ -n "${LLMC:-}" ] || return 0
     for shape in "${peer_shapes[@]}"; do
         IFS=, read -r model B T <<<"$shape"
         run=$out/llmc_${model}_${B}x$T.log
-        "$LLMC" -e "${model%%t*}" -i ${data}_train.bin -j ${data}_train.bin -b "$B" -t "$T" -x $((warm_up + timed)) -v 0 -m 0 -s 0 \
-            -h 0 -r 0 >"$run"
+        "$LLMC" -e "${model%%t*}" -i ${data}_train.bin -j ${data}_train.bin -b "$B" -t "$T" -x $((warm_up + timed)) -v 1000 -m 1 \
+            -s 0 -h 0 -r 0 >"$run"
         mean=$(steady "$run")
         ms=${mean%,*}
         row speed.csv llm.c "${model%%t*}" "$B" "$T" cudnn cudnn "$ms" "$(tokens_per_second "$B" "$T" "$ms")" "" \

@@ -34,7 +34,7 @@ PROGRAMS = {
     # as llm.c's trainer prints it
     "llmc": r"""
         [ "$*" = "-e d48 -i $DATA/tiny_shakespeare_train.bin -j $DATA/tiny_shakespeare_train.bin -b 8 -t 1024 -x 250 \
--v 0 -m 0 -s 0 -h 0 -r 0" ] || { echo "$*" >&2; exit 1; }
+-v 1000 -m 1 -s 0 -h 0 -r 0" ] || { echo "$*" >&2; exit 1; }
         echo "device memory usage: 47000 MiB / 143771 MiB"
         for ((i = 1; i <= 250; i++)); do
             if [ $i -le 50 ]; then ms=900.00; else ms=20$((i % 2)).00; fi
