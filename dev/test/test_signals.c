@@ -134,6 +134,7 @@ static void slots_are_given_back(void) {
 }
 
 int main(void) {
+    signal(SIGINT, SIG_DFL); // a shell's background job begins with SIGINT ignored, which would stay so
     first_signal_waits_for_the_step(SIGTERM);
     first_signal_waits_for_the_step(SIGINT);
     second_signal_leaves_nothing_half_written(SIGTERM, SIGTERM);
