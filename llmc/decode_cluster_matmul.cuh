@@ -1,8 +1,8 @@
 /*
-The linear layers of decoding for 32 to 64 rows on Hopper, where a sum has one split: the sums of decode_matmul.cuh in the same
-order, so the same bits, by the warps of decode_batch_matmul.cuh. There each CTA reads its 32 rows of inp from L2 for itself,
-half a line at a time; here the CTAs of a cluster, which multiply the same rows with different tiles of W, bring a part of them
-each, whole lines, by TMA multicast into the shared memory of all.
+The linear layers of decoding on Hopper for 32 rows and more, while all CTAs run at once and a sum has one split: the sums of
+decode_matmul.cuh in the same order, so the same bits, by the warps of decode_batch_matmul.cuh. There each CTA reads its 32 rows
+of inp from L2 for itself, half a line at a time; here the CTAs of a cluster, which multiply the same rows with different tiles
+of W, bring a part of them each, whole lines, by TMA multicast into the shared memory of all.
 */
 #ifndef LLMC_DECODE_CLUSTER_MATMUL_CUH
 #define LLMC_DECODE_CLUSTER_MATMUL_CUH

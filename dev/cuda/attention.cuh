@@ -314,7 +314,7 @@ static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int N
 }
 
 // The same as attention_backward(), and dq_sums (rows returned, NH*HS), fp32, aligned to 16 bytes: they add up to the column
-// sums of dQ, by kernels that do not write them themselves in a pass over dQ.
+// sums of dQ. A configuration that does not write them is followed by a pass over dQ.
 static inline int attention_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
                                                const floatX* out, const float* l, const float* m, void* scratch, int B,
                                                int T, int NH, int HS, cudaStream_t stream) {

@@ -40,8 +40,8 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     // The dQ tile that a warpgroup computes: 64 queries by 64 channels. HS = 64: half of the queries of a step; HS = 128: half
     // of the channels; HS = 96: as 128, where channels from 96 on are 0.
     static constexpr int dq_elements = 64 * 64, dq_bytes = dq_elements * sizeof(float);
-    static constexpr int boxes = CEIL_DIV(HS, 64),
-                         box_row = 128; // a TMA box is 64 rows of 64 channels; bytes of its rows
+    static constexpr int boxes = CEIL_DIV(HS, 64);                     // a TMA box is 64 rows of 64 channels
+    static constexpr int box_row = 128;                                // bytes of a row of a box
     static constexpr int Br = warpgroups * dq_elements / (boxes * 64); // queries of a step
     static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own 128 positions have
     static_assert(!DELAYED_DQ || HS == 64, "dK and dV are in one stage of dS, a box each");

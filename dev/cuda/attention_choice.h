@@ -59,10 +59,16 @@ static inline int attention_backward_long_rows(int B, int T, int NH) {
 
 // The first row that fits serves.
 ATTENTION_TABLE AttentionRule attention_forward_rules[] = {
-    {"wgmma", NULL, 0, 90, 90, 32, NULL},   {"wgmma", "192x128", 0, 90, 90, 64, attention_few_long_rows},
-    {"wgmma", NULL, 0, 90, 90, 64, NULL},   {"wgmma", "192x64", 0, 90, 90, 96, attention_forward_long_rows},
-    {"wgmma", NULL, 0, 90, 90, 96, NULL},   {"wgmma", NULL, 0, 90, 90, 128, NULL},
-    {"mma", NULL, 0, 80, INT_MAX, 0, NULL}, {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
+    // clang-format off
+    {"wgmma", NULL, 0, 90, 90, 32, NULL},
+    {"wgmma", "192x128", 0, 90, 90, 64, attention_few_long_rows},
+    {"wgmma", NULL, 0, 90, 90, 64, NULL},
+    {"wgmma", "192x64", 0, 90, 90, 96, attention_forward_long_rows},
+    {"wgmma", NULL, 0, 90, 90, 96, NULL},
+    {"wgmma", NULL, 0, 90, 90, 128, NULL},
+    {"mma", NULL, 0, 80, INT_MAX, 0, NULL},
+    {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
+    // clang-format on
 };
 ATTENTION_TABLE AttentionRule attention_backward_rules[] = {
     {"wgmma", "128x128 delayed-dQ", 0, 90, 90, 64, attention_backward_long_rows},
