@@ -14,7 +14,7 @@ Roles: two producer threads, a dQ writer thread for each of two consumer warpgro
 timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024).
 */
 #include "attention.h"
-#include "llmc/divisor.cuh"
+#include "key_blocks.cuh"
 #include "llmc/hopper.cuh"
 #include "llmc/mma.cuh"
 #include "wgmma_columns.cuh"
@@ -90,57 +90,15 @@ struct BackwardScratch {
     int* work_counter; // how many work items have been taken
     float* dq_sums;    // not in scratch: an output (dq_sum_rows(), NH * HS), or NULL
 };
-// The sizes of a launch. A work item is a key block of a head; the order of work items is KeyBlock's.
-struct BackwardProblem {
-    int T, heads, padded_T;
-    int key_blocks, query_blocks, work_items;     // key blocks and query blocks of a head, key blocks of all heads
-    int first_reversed_head, first_reversed_item; // of the last heads, whose order is reversed
-    int64_t dq_tiles;                             // of all heads: warpgroups * query blocks
-    // Heads whose key blocks are interleaved: of a group, of the last group before the reversed heads, the reversed heads.
-    Divisor group_heads, last_heads, reversed_heads;
-    Divisor group_items, NH; // key blocks of a group
+// The sizes of a launch.
+struct BackwardProblem : KeyBlockOrder {
+    int T, padded_T;
+    int64_t dq_tiles; // of all heads: warpgroups * query blocks
 };
 
 // The position of a query's statistics among those of 16 queries: rows 2c, 2c + 1, 2c + 8 and 2c + 9, which a thread with
 // lane % 4 = c needs for the columns of its wgmma accumulator, become neighbours, one float4.
 __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 + row / 8 * 2 + row % 2; }
-
-// Dynamic persistent tile scheduler: CTAs take work items from a counter; work item -> (head, key block j).
-// Heads come in groups of group_heads (so many that their Q, dO and dQ accumulators stay in L2), whose key blocks are
-// interleaved: for every j all heads of the group. j descends and each key block begins at its own diagonal: so key block
-// j + 1, which is taken before j, reaches every query block a step or more earlier, and its dQ has been added when j needs it.
-// Heads from first_reversed_head on are one last group in which j ascends, longest first, so that all CTAs end at about the
-// same time.
-struct KeyBlock {
-    int head, j;
-    bool reversed; // j ascends from item to item, and query blocks are visited from the last to the diagonal
-    __host__ __device__ KeyBlock(int work_item, const BackwardProblem& p) {
-        head = -1, j = 0, reversed = false;
-        if (work_item >= p.work_items) { return; }
-        reversed = work_item >= p.first_reversed_item;
-        int first = reversed ? p.first_reversed_head : p.group_items.quotient(work_item) * p.group_heads.d;
-        bool whole = first + p.group_heads.d <= p.first_reversed_head;
-        const Divisor& heads = reversed ? p.reversed_heads : whole ? p.group_heads : p.last_heads;
-        int n = work_item - first * p.key_blocks, k = heads.quotient(n);
-        j = reversed ? k : p.key_blocks - 1 - k;
-        head = first + n - k * heads.d;
-    }
-    // A role takes head and j as the producer has found them.
-    __host__ __device__ explicit KeyBlock(int2 packed)
-        : head(packed.x), j(packed.y < 0 ? ~packed.y : packed.y), reversed(packed.y < 0) {}
-    __host__ __device__ int2 packed() const { return make_int2(head, reversed ? ~j : j); }
-    __host__ __device__ bool none() const { return head < 0; } // no work item is left
-    __host__ __device__ int b(const BackwardProblem& p) const { return p.NH.quotient(head); }
-    __host__ __device__ int h(const BackwardProblem& p) const { return p.NH.remainder(head); }
-    // The number of steps: query blocks from the diagonal to the last row.
-    template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
-        return p.query_blocks - j * C::steps_per_block;
-    }
-    // The query block of step i, counted from the one that holds the key block's first key.
-    template <class C> __host__ __device__ int query_offset(int i, const BackwardProblem& p) const {
-        return reversed ? steps<C>(p) - 1 - i : i;
-    }
-};
 
 // The position of key block j in the chain of those that contribute to the dQ of a query block, in the order of the work
 // counter: dQ = sum of dS_j K_j over j = 0 .. jq, where key block jq holds the diagonal and behind = jq - j.
@@ -876,20 +834,11 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     return rows * (2 * HS + 2) * sizeof(float) + (rows * HS / (64 * 64) * 2 + rows / padded_rows + 1) * sizeof(int);
 }
 
-// The sizes of a launch on a GPU with num_sms SMs, from which the order of its work items follows (KeyBlock).
 template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
-    BackwardProblem p;
-    p.T = T, p.NH = NH, p.heads = B * NH;
-    p.key_blocks = CEIL_DIV(T, padded_rows), p.query_blocks = CEIL_DIV(T, C::Br);
-    p.padded_T = p.key_blocks * padded_rows;
-    p.work_items = p.heads * p.key_blocks;
-    p.dq_tiles = (int64_t)p.heads * p.padded_T / C::Br * C::warpgroups;
-    const int reversed_heads = min(p.heads, CEIL_DIV(2 * num_sms, p.key_blocks));
+    const int key_blocks = CEIL_DIV(T, padded_rows), padded_T = key_blocks * padded_rows;
     const int group_heads = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
-    p.first_reversed_head = p.heads - reversed_heads, p.first_reversed_item = p.first_reversed_head * p.key_blocks;
-    p.reversed_heads = reversed_heads, p.group_heads = group_heads, p.group_items = group_heads * p.key_blocks;
-    p.last_heads = max(1, p.first_reversed_head % group_heads);
-    return p;
+    return {KeyBlockOrder(B, NH, key_blocks, CEIL_DIV(T, C::Br), group_heads, num_sms), T, padded_T,
+            (int64_t)B * NH * padded_T / C::Br * C::warpgroups};
 }
 
 template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,

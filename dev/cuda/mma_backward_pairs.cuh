@@ -15,6 +15,7 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 2.
 #define MMA_BACKWARD_PAIRS_CUH
 
 #include "attention.h"
+#include "key_blocks.cuh"
 #include "mma_tiles.cuh"
 
 #include <type_traits>
@@ -40,7 +41,8 @@ __host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
 template <int HS_, int PAIRS> struct PairTiles {
     static constexpr int HS = HS_, M = 2, pairs = PAIRS, warps = 2 * PAIRS, threads = warps * WARP_SIZE;
     static constexpr int pair_keys = 16 * M, Bc = pairs * pair_keys; // keys of a pair and of a block
-    static constexpr int Br = 64, step = 16; // queries of a block; a warp takes so many at a time
+    static constexpr int Br = 64, step = 16;        // queries of a block; a warp takes so many at a time
+    static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own positions have
     static constexpr int q_rows = 32, q_columns = Br * HS / q_rows / warps; // the tile of dQ that a warp computes
     static constexpr float scale = inverse_sqrt(HS);
 
@@ -55,41 +57,15 @@ template <int HS_, int PAIRS> struct PairTiles {
     static_assert(pair_bytes == pair_keys * HS * 2, "dV and dK leave through what P of the pair was in");
 };
 
-// Scratch, and the sizes of a launch. A work item is a key block of a head.
+// Scratch, and the sizes of a launch.
 struct PairScratch {
     float* dq;                 // (heads, query blocks, Br * HS) elements in the order of the warps' registers
     RowStatistics* statistics; // (heads, padded T)
     int* counts;               // (heads, query blocks): how many key blocks have added their part of dQ
     int* work_counter;
 };
-struct PairProblem {
-    int T, NH, heads, key_blocks, query_blocks; // of a head; query blocks of whole key blocks
-    int group_heads, first_reversed_head;
-};
-
-// Work item -> (head, key block j), as wgmma orders them: heads come in groups whose key blocks are interleaved, j descends and
-// query blocks ascend from the diagonal; for the last heads j ascends, longest first, and query blocks descend from the last.
-// So a key block that others wait for is taken first and is ahead of them.
-struct KeyBlockOrder {
-    int head, j;
-    bool reversed;
-    __device__ KeyBlockOrder(int item, const PairProblem& p) {
-        reversed = item >= p.first_reversed_head * p.key_blocks;
-        int group = item / (p.group_heads * p.key_blocks) * p.group_heads;
-        int first = reversed ? p.first_reversed_head : group;
-        int heads = reversed ? p.heads - p.first_reversed_head : min(p.group_heads, p.first_reversed_head - group);
-        int n = item - first * p.key_blocks;
-        j = reversed ? n / heads : p.key_blocks - 1 - n / heads;
-        head = first + n % heads;
-    }
-    // The query block of step n, and how many steps there are.
-    template <class C> __device__ int query_block(int n, const PairProblem& p) const {
-        return reversed ? p.query_blocks - 1 - n : j * (C::Bc / C::Br) + n;
-    }
-    template <class C> __device__ int steps(const PairProblem& p) const { return p.query_blocks - j * (C::Bc / C::Br); }
-    // How many key blocks add their part of dQ of query block i before this one, and after it.
-    template <class C> __device__ int before(int i) const { return reversed ? j : i * C::Br / C::Bc - j; }
-    template <class C> __device__ int after(int i) const { return reversed ? i * C::Br / C::Bc - j : j; }
+struct PairProblem : KeyBlockOrder { // query blocks of whole key blocks
+    int T;
 };
 
 // Statistics of 128 rows of a head and zeros for their counts. dout, out (B,T,NH,HS); l, m (B,NH,T). HS / 8 lanes read a row.
@@ -245,18 +221,21 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
                                     const __grid_constant__ PairProblem p) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, step = C::step, row_bytes = Tile<HS>::row_bytes;
     extern __shared__ __align__(1024) char shared[];
-    if (threadIdx.x == 0) { *reinterpret_cast<int*>(shared) = atomicAdd(scratch.work_counter, 1); }
+    int2& packed = *reinterpret_cast<int2*>(shared);
+    if (threadIdx.x == 0) { packed = KeyBlock(atomicAdd(scratch.work_counter, 1), p).packed(); }
     __syncthreads();
-    const KeyBlockOrder item(*reinterpret_cast<int*>(shared), p);
+    const KeyBlock block(packed);
     __syncthreads();
-    const int T = p.T, NH = p.NH, head = item.head, j0 = item.j * Bc, steps = item.template steps<C>(p);
+    const int T = p.T, NH = p.NH.d, head = block.head, j0 = block.j * Bc, steps = block.template steps<C>(p);
     auto pair = [] { return mov_tid_x() / WARP_SIZE % C::pairs; };
-    auto first_key = [&] { return item.j * Bc + pair() * C::pair_keys; }; // of the pair
+    auto first_key = [&] { return block.j * Bc + pair() * C::pair_keys; }; // of the pair
     const bool S_warp = threadIdx.x / WARP_SIZE < C::pairs;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
-    auto query_block = [&](int n) { return item.template query_block<C>(n, p); };
+    // The query block of step n, and how many key blocks its own lies behind this one.
+    auto query_block = [&](int n) { return block.j * C::steps_per_block + block.template query_offset<C>(n, p); };
+    auto behind = [&](int i) { return i / C::steps_per_block - block.j; };
     auto load_queries = [&](int n) {
-        const int i = query_block(n), stride = 3 * NH * HS, b = head / NH, h = head % NH, thread = mov_tid_x();
+        const int i = query_block(n), stride = 3 * NH * HS, b = block.b(p), h = block.h(p), thread = mov_tid_x();
         const uint32_t stage = base + C::stages + n % 3 * C::stage_bytes;
         const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i * Br * stride;
         const floatX* dO = dout + out_offset(b, h, T, NH, HS) + (int64_t)i * Br * NH * HS;
@@ -268,7 +247,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         }
         cp_async_commit_group();
     };
-    const floatX* k = qkv + qkv_offset(head / NH, 1, head % NH, T, NH, HS) + (int64_t)j0 * 3 * NH * HS;
+    const floatX* k = qkv + qkv_offset(block.b(p), 1, block.h(p), T, NH, HS) + (int64_t)j0 * 3 * NH * HS;
     load_tile<HS, Bc, C::threads>(base, k, 3 * NH * HS, T - j0);
     load_tile<HS, Bc, C::threads>(base + C::P, k + NH * HS, 3 * NH * HS, T - j0); // V, where P will be
     load_queries(0);
@@ -288,14 +267,14 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     // The chain of dQ: one thread waits until all key blocks before this one have added their part of query block i, and says
     // that this one has, a barrier after all warps did.
     auto wait_turn = [&](int i) {
-        const int before = item.template before<C>(i);
+        const int before = block.before(behind(i));
         if (before > 0 && mov_tid_x() == C::pairs * WARP_SIZE) {
             while (ld_acquire_gpu(scratch.counts + (int64_t)head * p.query_blocks + i) < before) {}
         }
     };
     auto end_turn = [&](int i) {
         if (mov_tid_x() == C::pairs * WARP_SIZE) {
-            st_release_gpu(scratch.counts + (int64_t)head * p.query_blocks + i, item.template before<C>(i) + 1);
+            st_release_gpu(scratch.counts + (int64_t)head * p.query_blocks + i, block.before(behind(i)) + 1);
         }
     };
     // What the warp needs of step n: the lane's statistics, and P of the pair
@@ -328,28 +307,27 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
             query_tile<C>(dQ, dS, K);
             const int same = mov_tid_x(); // recomputed, so that no registers hold addresses meanwhile
             const int tile = (head * p.query_blocks + i) * C::warps + same / WARP_SIZE;
-            floatX* dq = dqkv + qkv_offset(head / NH, 0, head % NH, T, NH, HS) +
+            floatX* dq = dqkv + qkv_offset(block.b(p), 0, block.h(p), T, NH, HS) +
                          (int64_t)(i * Br + row(same)) * (3 * NH * HS) + channel(same);
-            add_query_tile<C>(dQ, scratch.dq + (int64_t)tile * (C::q_rows * C::q_columns),
-                              item.template before<C>(i) == 0, item.template after<C>(i) == 0, dq, 3 * NH * HS,
-                              T - i * Br - row(same), same % WARP_SIZE);
+            add_query_tile<C>(dQ, scratch.dq + (int64_t)tile * (C::q_rows * C::q_columns), block.before(behind(i)) == 0,
+                              block.after(behind(i)) == 0, dq, 3 * NH * HS, T - i * Br - row(same), same % WARP_SIZE);
         }
         if (S_warp && n < steps) {
             const uint32_t stage = base + C::stages + n % 3 * C::stage_bytes;
-            const int behind = query_block(n) * Br - first_key(); // the first query behind the pair's first key
+            const int query_minus_key = query_block(n) * Br - first_key(); // the pair's first
             auto do_step = [&](auto masked, int s) {
                 const int lane = mov_tid_x() % WARP_SIZE;
                 value_step<C, masked.value>(sum, KV, stage + s * row_bytes + Tile<HS>::lane_b(lane),
                                             stage + s * row_bytes + C::dO + Tile<HS>::lane_a(lane),
                                             rows_of(n, lane) + s, P_of(n, lane) + s * P_query,
-                                            behind + s + lane % 4 * 2 - lane / 4);
+                                            query_minus_key + s + lane % 4 * 2 - lane / 4);
             };
-            if (behind + 1 >= C::pair_keys) {
+            if (query_minus_key + 1 >= C::pair_keys) {
 #pragma unroll
                 for (int s = 0; s < Br; s += step) { do_step(std::false_type(), s); }
             } else { // from the first queries that see a key of the pair
 #pragma unroll 1
-                for (int s = max(0, -behind); s < Br; s += step) { do_step(std::true_type(), s); }
+                for (int s = max(0, -query_minus_key); s < Br; s += step) { do_step(std::true_type(), s); }
             }
         }
         if (!S_warp && n >= 1 && n <= steps) {
@@ -380,7 +358,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     const int lane = mov_tid_x() % WARP_SIZE, column = first_key();
     const uint32_t tile = base + C::P + (S_warp ? 0 : C::p_bytes) + pair() * C::pair_bytes;
     floatX* destination =
-        dqkv + qkv_offset(head / NH, S_warp ? 2 : 1, head % NH, T, NH, HS) + (int64_t)column * (3 * NH * HS);
+        dqkv + qkv_offset(block.b(p), S_warp ? 2 : 1, block.h(p), T, NH, HS) + (int64_t)column * (3 * NH * HS);
     store_rows<HS>(destination, tile, sum, 3 * NH * HS, T - column, lane);
 }
 
@@ -404,9 +382,8 @@ template <class C> void launch_pairs(floatX* dqkv, const floatX* dout, const flo
     if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
     const int heads = B * NH, blocks = CEIL_DIV(T, padded_rows);
     const int64_t rows = (int64_t)heads * blocks * padded_rows, group_bytes = 2 << 20; // as wgmma's at heads of 128
-    PairProblem p = {T, NH, heads, CEIL_DIV(T, C::Bc), blocks * padded_rows / C::Br, 0, 0};
-    p.group_heads = max(1, (int)(group_bytes / ((int64_t)T * HS * 8)));
-    p.first_reversed_head = heads - min(heads, CEIL_DIV(2 * num_sms, p.key_blocks));
+    const int key_blocks = CEIL_DIV(T, C::Bc), group_heads = max(1, (int)(group_bytes / ((int64_t)T * HS * 8)));
+    const PairProblem p = {{B, NH, key_blocks, blocks * padded_rows / C::Br, group_heads, num_sms}, T};
     PairScratch parts;
     parts.dq = (float*)scratch;
     parts.statistics = (RowStatistics*)(parts.dq + rows * HS);
@@ -414,7 +391,7 @@ template <class C> void launch_pairs(floatX* dqkv, const floatX* dout, const flo
     parts.work_counter = parts.counts + rows / C::Br;
     attention_backward_statistics_kernel<C><<<heads * blocks, 256, 0, stream>>>(parts, dout, out, l, m, T, NH);
     if (cuda_try(cudaGetLastError()) != STATUS_OK) { return; }
-    kernel<<<heads * p.key_blocks, C::threads, C::shared_bytes, stream>>>(dqkv, dout, qkv, parts, p);
+    kernel<<<p.work_items, C::threads, C::shared_bytes, stream>>>(dqkv, dout, qkv, parts, p);
     cuda_try(cudaGetLastError());
 }
 template <class C> constexpr AttentionBackwardConfig pairs_config(const char* name) {
