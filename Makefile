@@ -156,7 +156,7 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 # Host code that computes nothing: -Og compiles it in a third of the time. Kernels are the same.
 benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
 $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
-    build/nccl_exchange build/link_power build/exchange_profile build/gemm_algorithms: private host_optimize := -Xcompiler -Og
+    build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/gemm_algorithms: private host_optimize := -Xcompiler -Og
 # The kernels of training and of generating, and their launchers, compiled once: dev/cuda/variants.cuh.
 # A program with -DKERNELS_APART is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
 training_kernels = build/attention_$(1).o build/matmul_$(1).o
@@ -207,7 +207,7 @@ $(eval $(call racecheck_rule,matmul_bench,$(matmul_variants)))
 
 # Every CUDA program there is, to see that all of them compile
 cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libattention.so variants \
-    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/generate_speed build/gemm_algorithms
+    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/generate_speed build/gemm_algorithms
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags build/attention_bf16.o
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -DKERNELS_APART $(shared_object) -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
@@ -311,6 +311,9 @@ build/transformers_side: dev/test/transformers_side.c build/cpu.flags
 	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
 # The GPU trainer with timing events around what it exchanges with other processes: for dev/bench/scaling.py
 build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags $(call training_kernels,bf16)
+	$(call compile_apart,bf16)
+# The operations of a step by group, for dev/bench/step_kernels.py; build/step_kernels d12 64
+build/step_kernels: dev/bench/step_kernels.cu build/trainer.flags $(call training_kernels,bf16)
 	$(call compile_apart,bf16)
 
 # Under AddressSanitizer and UBSan. -Og compiles in half the time of -O1, and runs as fast but for a tenth.

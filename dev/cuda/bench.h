@@ -392,12 +392,12 @@ static inline std::vector<Timing> time_rested(Stopwatch& watch, std::vector<Time
 }
 
 static inline std::vector<Timing> time_steady(Stopwatch& watch, const Meter& meter,
-                                              const std::vector<TimedGraph>& graphs) {
+                                              const std::vector<TimedGraph>& graphs, int rounds = 3) {
     constexpr double WARM_UP_MS = 250, TIMED_MS = 200, POWER_FROM_S = 0.1;
     std::vector<std::vector<double>> times(graphs.size());
     std::vector<MeterSum> sums(graphs.size());
     RandomOrder random;
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < rounds; round++) {
         for (size_t n : random.of(graphs.size())) {
             const TimedGraph& g = graphs[n];
             std::vector<MeterReading> readings;
