@@ -156,16 +156,18 @@ static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     Layer l = new_layer(C, OC, epilogue, norm);
     Numbers all = test_rows(l, decode_linear);
     bool same = true;
-    std::vector<int> positions(20);
-    for (int b = 0; b < 20; b++) { positions[b] = b % 3 == 1 ? -1 : b; }
-    int* d_positions = on_device(positions);
-    Numbers some = run_layer(l, 0, 20, d_positions);
-    for (int b = 0; b < 20; b++) {
-        const floatX* expected = positions[b] < 0 ? l.old.data() : all.data();
-        same = same && same_bits(&some[(size_t)b * OC], expected + (size_t)b * OC, (size_t)OC);
+    for (int M : {20, 50}) { // without clusters, and with them
+        std::vector<int> positions(M);
+        for (int b = 0; b < M; b++) { positions[b] = b % 3 == 1 ? -1 : b; }
+        int* d_positions = on_device(positions);
+        Numbers some = run_layer(l, 0, M, d_positions);
+        for (int b = 0; b < M; b++) {
+            const floatX* expected = positions[b] < 0 ? l.old.data() : all.data();
+            same = same && same_bits(&some[(size_t)b * OC], expected + (size_t)b * OC, (size_t)OC);
+        }
+        cuda_check(cudaFree(d_positions));
     }
     CHECK(same && "slots that take no part are not written");
-    cuda_check(cudaFree(d_positions));
     free_layer(l);
 }
 
