@@ -156,7 +156,7 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 # Host code that computes nothing: -Og compiles it in a third of the time. Kernels are the same.
 benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
 $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
-    build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/gemm_algorithms: private host_optimize := -Xcompiler -Og
+    build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/gemm_algorithms build/energy_by_cause: private host_optimize := -Xcompiler -Og
 # The kernels of training and of generating, and their launchers, compiled once: dev/cuda/variants.cuh.
 # A program with -DKERNELS_APART is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
 training_kernels = build/attention_$(1).o build/matmul_$(1).o
@@ -207,7 +207,7 @@ $(eval $(call racecheck_rule,matmul_bench,$(matmul_variants)))
 
 # Every CUDA program there is, to see that all of them compile
 cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libattention.so variants \
-    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/generate_speed build/gemm_algorithms
+    $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/generate_speed build/gemm_algorithms build/energy_by_cause
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags build/attention_bf16.o
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) -DKERNELS_APART $(shared_object) -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
@@ -340,6 +340,10 @@ build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
 # Tokens/s of the GPU decoder, for dev/bench/generate.py; build/generate_speed d12 64
 build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags $(call decoding_kernels,bf16)
 	$(call compile_apart,bf16)
+
+# Attention with one thing left out beside attention: for dev/cuda/energy_by_cause.py
+build/energy_by_cause: dev/cuda/energy_by_cause.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # NCCL between the GPUs of this machine, build/nccl_exchange 4 for four of them; what NVLink takes of the power limit
 build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
