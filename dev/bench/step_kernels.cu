@@ -1,11 +1,11 @@
 /*
 What a training step consists of: its operations by group, each group timed with its energy, and the GEMMs alone.
 
-    build/step_kernels d12 64 [T]          one micro-step of 64 rows of T=1024 random tokens, -r 0; 12 s on an H200
+    build/step_kernels d12 64 [T]          one micro-step of 64 rows of T=1024 random tokens, -r 0; 15 s on an H200
 
 The operations of train_gpt2.cu are wrapped below: while one step runs, each is kept with its arguments. So a group can run
 again by itself, over all layers, as can the step and, instead of it, plain GEMMs of its sizes. All are CUDA graphs, steady as
-in dev/cuda/bench.h, one round. A group, the line `step` and the line `GEMMs alone` are each
+in dev/cuda/bench.h. A group, the line `step` and the line `GEMMs alone` are each
 
     GROUP,OPERATIONS,MS,ALONE_MS,JOULES,GB,TFLOP
 
@@ -239,11 +239,13 @@ template <class Launch> static TimedGraph capture(GPT2* model, const Launch& lau
     timed.replay_ms = timed.launches * estimate_ms;
     return timed;
 }
-template <class Launch>
-static Timing time_alone(Stopwatch& watch, const Meter& meter, GPT2* model, const Launch& launch, double estimate_ms) {
+// One round each: .15 s and .35 s timed for a group; .25 s and 1 s for the step and for what it is compared with
+static const Steady STEADY_GROUP = {1, 150, 350}, STEADY_STEP = {1, 250, 1000};
+template <class Launch> static Timing time_alone(Stopwatch& watch, const Meter& meter, GPT2* model,
+                                                 const Launch& launch, double estimate_ms, Steady steady) {
     TimedGraph graph = capture(model, launch, estimate_ms);
     graph.replay_ms = watch.time([&] { graph.replay(watch.stream); });
-    const Timing timing = time_steady(watch, meter, {graph}, 1)[0];
+    const Timing timing = time_steady(watch, meter, {graph}, steady)[0];
     cuda_check(cudaGraphExecDestroy(graph.executable));
     return timing;
 }
@@ -305,7 +307,7 @@ int main(int argc, char** argv) {
     auto launch_step = [] {
         for (Operation& o : step_operations) { o.launch(); }
     };
-    const Timing step = time_alone(watch, meter, model, launch_step, 2.0);
+    const Timing step = time_alone(watch, meter, model, launch_step, 2.0, STEADY_STEP);
     const std::vector<double> within = time_within_step(watch, model);
     double sum = 0;
     for (int g = 0; g < NUM_STEP_GROUPS; g++) {
@@ -318,8 +320,8 @@ int main(int argc, char** argv) {
             }
         };
         training.step(); // so that a group finds what a step has left, whatever ran before
-        print_line(group_names[g], operations, within[g], time_alone(watch, meter, model, launch, within[g]),
-                   work.groups[g]);
+        print_line(group_names[g], operations, within[g],
+                   time_alone(watch, meter, model, launch, within[g], STEADY_GROUP), work.groups[g]);
         sum += within[g];
     }
     print_line("step", (int)step_operations.size(), sum, step, work.step);
@@ -327,7 +329,7 @@ int main(int argc, char** argv) {
     launch_plain_gemms(model, R); // cuBLASLt is asked outside of a capture
     check(status_now());
     const Timing gemms = time_alone(
-        watch, meter, model, [&] { launch_plain_gemms(model, R); }, 2.0);
+        watch, meter, model, [&] { launch_plain_gemms(model, R); }, 2.0, STEADY_STEP);
     print_line("GEMMs alone", plain_gemms(model), gemms.ms, gemms, work.gemms);
     gpt2_free(model);
     return EXIT_SUCCESS;

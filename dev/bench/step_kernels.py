@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The kernels of a training step by group, with ms, joules and bytes, and the share that its GEMMs alone would take.
 
-    make build/step_kernels && dev/bench/step_kernels.py    # 50 s on an H200: dev/bench/<gpu>/step_kernels.csv
-    dev/bench/step_kernels.py --cases d12:64                # one model and batch; 12 s
+    make build/step_kernels && dev/bench/step_kernels.py    # 60 s on an H200: dev/bench/<gpu>/step_kernels.csv
+    dev/bench/step_kernels.py --cases d12:64                # one model and batch; 15 s
     dev/bench/step_kernels.py --table 486611c 5c70e26       # before and after, out of the file: measures nothing
 
 dev/bench/step_kernels.cu says what is measured and what the columns are: of each group of operations, of the step, and

@@ -391,19 +391,24 @@ static inline std::vector<Timing> time_rested(Stopwatch& watch, std::vector<Time
     return timings;
 }
 
+// How long each configuration runs in steady mode. The counter of energy ticks about ten times a second.
+struct Steady {
+    int rounds = 3;
+    double warm_up_ms = 250, timed_ms = 200;
+};
 static inline std::vector<Timing> time_steady(Stopwatch& watch, const Meter& meter,
-                                              const std::vector<TimedGraph>& graphs, int rounds = 3) {
-    constexpr double WARM_UP_MS = 250, TIMED_MS = 200, POWER_FROM_S = 0.1;
+                                              const std::vector<TimedGraph>& graphs, Steady steady = {}) {
+    constexpr double POWER_FROM_S = 0.1;
     std::vector<std::vector<double>> times(graphs.size());
     std::vector<MeterSum> sums(graphs.size());
     RandomOrder random;
-    for (int round = 0; round < rounds; round++) {
+    for (int round = 0; round < steady.rounds; round++) {
         for (size_t n : random.of(graphs.size())) {
             const TimedGraph& g = graphs[n];
             std::vector<MeterReading> readings;
             const double start = wall_seconds();
-            g.replay(watch.stream, g.replays(WARM_UP_MS));
-            const int replays = g.replays(TIMED_MS);
+            g.replay(watch.stream, g.replays(steady.warm_up_ms));
+            const int replays = g.replays(steady.timed_ms);
             auto idle = [&] {
                 MeterReading r;
                 if (meter.read(&r, wall_seconds() - start)) { readings.push_back(r); }

@@ -5,7 +5,7 @@ Attention's energy by cause: times libraries, each of which leaves one thing out
 
 The libraries are builds of libattention.so from sources that energy_by_cause.py has edited; the first one leaves nothing out,
 and makes out, l and m of the backward pass. Results are not looked at. The inputs are random and rotate through more memory
-than L2. Timed as dev/cuda/bench.h says, in random order, two rounds; then a line for each library:
+than L2. Timed as dev/cuda/bench.h says, in random order, three rounds; then a line for each library:
 
     FILE,MS,MJ,SM_MHZ
 */
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
                                     : lib.forward(t.dqkv.data, l, m, t.qkv.data, B, T, NH, HS, stream));
         }));
     }
-    const std::vector<Timing> timings = time_steady(watch, meter, graphs, 2);
+    const std::vector<Timing> timings = time_steady(watch, meter, graphs);
     for (size_t n = 0; n < libraries.size(); n++) {
         const Timing& t = timings[n];
         printf("%s,%.5f,%s,%s\n", libraries[n].path, t.ms, csv_number("%.4f", t.mj).c_str(),
