@@ -123,6 +123,10 @@ template <int stages> struct PipelineState {
         parity ^= (stage + n) / stages & 1;
         stage = (stage + n) % stages;
     }
+    __host__ __device__ void go_back(int n) { // at most `stages`
+        stage -= n;
+        if (stage < 0) { stage += stages, parity ^= 1; }
+    }
     __host__ __device__ PipelineState next() const {
         PipelineState state = *this;
         state.advance();

@@ -4,7 +4,8 @@ FlashAttention forward on Hopper: wgmma fed by TMA, a warpgroup of producers and
 A CTA takes tiles of Br query rows of one head; each consumer owns 64 of the rows and iterates over the key blocks from its
 own diagonal down to the first. Against mma:
 - S = Q K^T of the next key block and O += P V of this one are in flight together; P is the register operand A of O += P V.
-- Persistent CTAs and a static tile scheduler: Q, K and V of the next tile are loaded while this one's O is stored.
+- Persistent CTAs and a static tile scheduler: Q, K and V of the next tile are loaded while this one's O is stored; K and V of
+  a short tile that follows a longer one of its head are in shared memory already.
 - A consumer stops at its own diagonal and takes the diagonal block at half width where that is enough. Consumers swap rows
   from tile to tile, so that one with less work in this tile runs ahead into the next.
 - O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted; so P < 2^8. As the
@@ -54,51 +55,83 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
     };
 };
 
+// The tiles of all heads as work items, in the order in which CTAs take them.
+//
+// The first paired_heads heads have items of two tiles: the longest with the shortest, the second longest with the second
+// shortest, ..., so that all items have as many keys. Of an odd number of tiles the longest is alone.
+// The other heads, a tile an item, balance the last rounds. They are cut into sections of section_heads heads; within a section,
+// tiles are sorted by their number of keys, all heads of one length before the next length. The last section descends, the one
+// before it ascends, and so on: the length does not jump between sections, and the launch ends with short tiles.
 struct ForwardProblem {
-    int T, heads, sections;
-    // Heads of a section of the tile order: so many that their K and V stay in L2. The last section may have fewer.
+    int T, heads, ctas;
+    int paired_heads, pairs, items; // pairs: the first items, those of the paired heads
+    int sections;
+    Divisor head_pairs; // items of a paired head
+    // Heads of a section: so many that their K and V stay in L2. The last section may have fewer.
     Divisor section_heads, last_heads;
     Divisor section_tiles, NH;
 };
 
 // Static persistent tile scheduler: the sequence of query tiles (head, i) of one CTA. Producers and consumers of the CTA
-// each run their own copy, without communication.
+// each run their own copy, without communication. CTAs take the items in serpentine order: a round goes from the first CTA to
+// the last if its number is even, and back if it is odd. So every CTA gets nearly the same number of keys.
 //
-// Tile order: heads are cut into sections of section_heads heads; within a section, tiles are sorted by their number of
-// keys, all heads of one length before the next length. The last section descends, the one before it ascends, and so on: the
-// length does not jump between sections, and the launch ends with short tiles.
-// CTAs take the tiles in serpentine order: round n goes from the first CTA to the last if n is even, and back if it is
-// odd. So every CTA gets nearly the same number of keys.
+// The second tile of an item needs the last key blocks of the first one. Where all of them fit the ring of stages, they are not
+// loaded again: the first tile keeps them, and the second one goes back in the ring.
 template <class C> struct TileScheduler {
     const ForwardProblem& p;
-    int n = 0; // round: how many tiles this CTA had before
+    const int cta;
+    int n = 0, round = 0; // how many tiles and how many items this CTA had before
     int head, i;
+    int second;       // the item's tile after this one, or -1
+    int resident = 0; // key blocks of this tile that are in the ring: all or none
+    int kept;         // key blocks, 0 .. kept - 1, that stay there for the next tile
 
-    __device__ explicit TileScheduler(const ForwardProblem& p) : p(p) { decode(); }
-    __device__ int tiles_per_head() const { return CEIL_DIV(p.T, C::Br); }
-    __device__ int tile_index() const { return n * gridDim.x + (n % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x); }
-    __device__ bool valid() const { return tile_index() < p.heads * tiles_per_head(); }
-    __device__ void advance() {
+    __host__ __device__ TileScheduler(const ForwardProblem& p, int cta) : p(p), cta(cta) { decode(); }
+    __host__ __device__ static int tiles_per_head(int T) { return CEIL_DIV(T, C::Br); }
+    __host__ __device__ int item() const { return round * p.ctas + (round % 2 == 0 ? cta : p.ctas - 1 - cta); }
+    __host__ __device__ bool valid() const { return item() < p.items; }
+    __host__ __device__ void advance() {
         n++;
-        decode();
+        resident = kept;
+        if (second >= 0) {
+            i = second, second = -1, kept = 0;
+        } else {
+            round++;
+            decode();
+        }
     }
-    __device__ void decode() { // (head, i) from tile_index()
-        int index = tile_index(), section = p.section_tiles.quotient(index);
+    __host__ __device__ void decode() { // the first tile of item()
+        const int tiles = tiles_per_head(p.T);
+        int index = item();
+        second = -1, kept = 0;
+        if (index < p.pairs) {
+            head = p.head_pairs.quotient(index);
+            int pair = index - head * p.head_pairs.d;
+            i = tiles - 1 - pair, second = pair - tiles % 2;
+            if (second >= 0 && key_blocks_of(second) <= C::stages) { kept = key_blocks_of(second); }
+            return;
+        }
+        index -= p.pairs;
+        int section = p.section_tiles.quotient(index);
         const Divisor& heads = section < p.sections - 1 ? p.section_heads : p.last_heads;
         index -= section * p.section_tiles.d;
-        head = section * p.section_heads.d + heads.remainder(index);
+        head = p.paired_heads + section * p.section_heads.d + heads.remainder(index);
         i = heads.quotient(index);
         bool descending = (p.sections - section) % 2 == 1;
-        if (descending) { i = tiles_per_head() - 1 - i; }
+        if (descending) { i = tiles - 1 - i; }
     }
-    __device__ int b() const { return p.NH.quotient(head); }
-    __device__ int h() const { return p.NH.remainder(head); }
-    // The first of the 64 rows of warpgroup w. The warpgroups rotate over the tile's rows from round to round, because
+    __host__ __device__ int b() const { return p.NH.quotient(head); }
+    __host__ __device__ int h() const { return p.NH.remainder(head); }
+    // The first of the 64 rows of warpgroup w. The warpgroups rotate over the tile's rows from tile to tile, because
     // lower rows have more keys.
-    __device__ int row(int w) const { return i * C::Br + (w + n) % C::warpgroups * WARPGROUP_ROWS; }
-    // The number of key blocks that the tile needs, and that the rows of warpgroup w need.
-    __device__ int key_blocks() const { return CEIL_DIV(min((i + 1) * C::Br, p.T), C::Bc); }
-    __device__ int key_blocks(int w) const { return row(w) < p.T ? CEIL_DIV(row(w) + WARPGROUP_ROWS, C::Bc) : 0; }
+    __host__ __device__ int row(int w) const { return i * C::Br + (w + n) % C::warpgroups * WARPGROUP_ROWS; }
+    // The number of key blocks that tile i of a head needs, that this one needs, and that the rows of warpgroup w need.
+    __host__ __device__ int key_blocks_of(int i) const { return CEIL_DIV(min((i + 1) * C::Br, p.T), C::Bc); }
+    __host__ __device__ int key_blocks() const { return key_blocks_of(i); }
+    __host__ __device__ int key_blocks(int w) const {
+        return row(w) < p.T ? CEIL_DIV(row(w) + WARPGROUP_ROWS, C::Bc) : 0;
+    }
 };
 
 // The online softmax of a thread's two rows, lane/4 and lane/4 + 8 of its warp's 16. S is a wgmma accumulator (64, 2N), of
@@ -164,7 +197,8 @@ template <int N> __device__ inline void mask_causal(float (&S)[N], int warp, int
 template <class C>
 __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
     PipelineState<C::stages> state;
-    for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
+    for (TileScheduler<C> tile(p, blockIdx.x); tile.valid(); tile.advance()) {
+        if (tile.resident > 0) { continue; }
         int b = tile.b(), h = tile.h();
         for (int j = tile.key_blocks() - 1; j >= 0; j--, state.advance()) { // key blocks, diagonal first
             auto load = [&](floatX(&smem)[C::boxes][C::Bc * C::box_channels], int which, Mbarrier& full,
@@ -187,7 +221,7 @@ __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv,
 // Producer thread of Q: loads each consumer's 64 rows of the next tile once the consumer has released those of the last.
 template <class C>
 __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
-    for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
+    for (TileScheduler<C> tile(p, blockIdx.x); tile.valid(); tile.advance()) {
         for (int w = 0; w < C::warpgroups; w++) {
             s.Q_empty[w].wait((tile.n + 1) % 2);
             s.Q_full[w].expect_tx(C::boxes * C::box_bytes);
@@ -205,6 +239,7 @@ template <class C> struct ForwardConsumer {
     typename C::Shared& s;
     const int w;
     PipelineState<C::stages> state; // of the key block whose P V comes next
+    int kept;                       // key blocks 0 .. kept - 1 of this tile are not released
     float O[HS / 2];                // (64, HS), a wgmma accumulator
     uint32_t P[Bc / 16][4];         // (64, Bc) of the key block at `state`, in 16 bit: operand A of wgmma
 
@@ -221,6 +256,10 @@ template <class C> struct ForwardConsumer {
     }
     __device__ void pingpong_arrive() {
         if (C::pingpong) { bar_arrive(C::BAR_PINGPONG + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
+    }
+    // Releases K or V of key block j, unless the next tile has it again.
+    __device__ void release(Mbarrier& empty, int j) {
+        if (j >= kept) { arrive(empty); }
     }
     // Arrives for the warp. No __syncwarp: only wgmma reads Q, K and V, and all lanes have waited for it together.
     __device__ void arrive(Mbarrier& empty) {
@@ -254,11 +293,11 @@ template <class C> struct ForwardConsumer {
         wgmma_commit_group();
         fence_operand(O);
     }
-    // Waits for O += P V, releases V and goes to the next key block.
-    __device__ void finish_output() {
+    // Waits for O += P V, releases V of key block j and goes to the next key block.
+    __device__ void finish_output(int j) {
         wgmma_wait_group<0>();
         fence_operand(O);
-        arrive(s.V_empty[state.stage]);
+        release(s.V_empty[state.stage], j);
         state.advance();
     }
     // P = S in 16 bit: the accumulator of S = Q K^T is, register by register, operand A of O += P V.
@@ -267,28 +306,28 @@ template <class C> struct ForwardConsumer {
         for (int i = 0; i < N / 2; i++) { P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]); }
     }
 
-    // S <- P of the diagonal block, of which the first `keys` keys are needed; in fp32.
-    template <int keys> __device__ void compute_diagonal(float (&S)[keys / 2], OnlineSoftmax& softmax) {
+    // S <- P of the diagonal block j, of which the first `keys` keys are needed; in fp32.
+    template <int keys> __device__ void compute_diagonal(float (&S)[keys / 2], OnlineSoftmax& softmax, int j) {
         pingpong_sync();
         issue_scores(S, state);
         pingpong_arrive();
         wgmma_wait_group<0>();
         fence_operand(S);
-        arrive(s.K_empty[state.stage]);
+        release(s.K_empty[state.stage], j);
         mask_causal(S, warp(), lane());
         softmax.adopt(S);
         softmax.exponentiate(S);
     }
-    // P of the diagonal block.
-    template <int keys> __device__ void first_key_block(OnlineSoftmax& softmax) {
+    // P of the diagonal block j.
+    template <int keys> __device__ void first_key_block(OnlineSoftmax& softmax, int j) {
         float S[keys / 2];
-        compute_diagonal<keys>(S, softmax);
+        compute_diagonal<keys>(S, softmax, j);
         round_to_p(S);
     }
     // O of rows 0 .. 63 of a head, which have one key block: O = P V + (P in fp32 - P in 16 bit) V.
     __device__ void first_rows(OnlineSoftmax& softmax) {
         float S[WARPGROUP_ROWS / 2];
-        compute_diagonal<WARPGROUP_ROWS>(S, softmax);
+        compute_diagonal<WARPGROUP_ROWS>(S, softmax, 0);
         arrive(s.Q_empty[w]);
         uint32_t residual[WARPGROUP_ROWS / 16][4];
 #pragma unroll
@@ -300,11 +339,11 @@ template <class C> struct ForwardConsumer {
         issue_output<WARPGROUP_ROWS>(P);
         wgmma_wait_group<0>();
         issue_output<WARPGROUP_ROWS>(residual);
-        finish_output();
+        finish_output(0);
     }
-    // O += P V of the key block at `state`, of which `keys` keys are needed, and P of the next one:
+    // O += P V of the key block at `state`, of which `keys` keys are needed, and P of the next one, j:
     // S = Q K_next^T;  O += P V;  m, P, sum by softmax of S;  O *= exp(old m - m)
-    template <int keys> __device__ void key_block(OnlineSoftmax& softmax) {
+    template <int keys> __device__ void key_block(OnlineSoftmax& softmax, int j) {
         float S[Bc / 2];
         pingpong_sync();
         issue_scores(S, state.next());
@@ -312,10 +351,10 @@ template <class C> struct ForwardConsumer {
         pingpong_arrive();
         wgmma_wait_group<1>(); // S is there, O is under way
         fence_operand(S);
-        arrive(s.K_empty[state.next().stage]);
+        release(s.K_empty[state.next().stage], j);
         bool rescale_O = softmax.update(S);
         softmax.exponentiate(S);
-        finish_output();
+        finish_output(j + 1);
         round_to_p(S);
         if (rescale_O) {
 #pragma unroll
@@ -326,17 +365,17 @@ template <class C> struct ForwardConsumer {
     __device__ void last_key_block() {
         arrive(s.Q_empty[w]);
         issue_output<Bc>(P);
-        finish_output();
+        finish_output(0);
     }
-    // Releases a key block that only other consumers of the tile need. It waits for the load first: the phase of `empty` before
+    // Releases key block j, which only other consumers of the tile need. It waits for the load first: the phase of `empty` before
     // this one has then ended, and the arrival counts for this one.
-    __device__ void skip_key_block() {
+    __device__ void skip_key_block(int j) {
         pingpong_sync();
         pingpong_arrive();
         s.K_full[state.stage].wait(state.parity);
-        arrive(s.K_empty[state.stage]);
+        release(s.K_empty[state.stage], j);
         s.V_full[state.stage].wait(state.parity);
-        arrive(s.V_empty[state.stage]);
+        release(s.V_empty[state.stage], j);
         state.advance();
     }
 
@@ -383,9 +422,11 @@ template <class C> struct ForwardConsumer {
     // Works off the CTA's tiles. README.md has the timeline of one tile.
     __device__ void run(const CUtensorMap* out, float* l, float* m, const ForwardProblem& p) {
         if (w == C::warpgroups - 1) { pingpong_arrive(); } // consumer 0 begins
-        for (TileScheduler<C> tile(p); tile.valid(); tile.advance()) {
+        for (TileScheduler<C> tile(p, blockIdx.x); tile.valid(); tile.advance()) {
             int blocks = tile.key_blocks(w);
-            for (int n = blocks; n < tile.key_blocks(); n++) { skip_key_block(); }
+            kept = tile.kept;
+            state.go_back(tile.resident);
+            for (int j = tile.key_blocks() - 1; j >= blocks; j--) { skip_key_block(j); }
             s.Q_full[w].wait(tile.n % 2);
             if (blocks == 0) { // all rows are past T
                 arrive(s.Q_empty[w]);
@@ -399,15 +440,15 @@ template <class C> struct ForwardConsumer {
             if (tile.row(w) == 0) {
                 first_rows(softmax);
             } else {
-                if (half) {
-                    first_key_block<WARPGROUP_ROWS>(softmax);
-                    key_block<WARPGROUP_ROWS>(softmax);
+                if (Bc > WARPGROUP_ROWS && half) {
+                    first_key_block<WARPGROUP_ROWS>(softmax, blocks - 1);
+                    key_block<WARPGROUP_ROWS>(softmax, blocks - 2);
                 } else {
-                    first_key_block<Bc>(softmax);
-                    if (blocks > 1) { key_block<Bc>(softmax); }
+                    first_key_block<Bc>(softmax, blocks - 1);
+                    if (blocks > 1) { key_block<Bc>(softmax, blocks - 2); }
                 }
 #pragma unroll 1
-                for (int n = 2; n < blocks; n++) { key_block<Bc>(softmax); }
+                for (int j = blocks - 3; j >= 0; j--) { key_block<Bc>(softmax, j); }
                 last_key_block();
             }
             store(softmax, out, l, m, tile);
@@ -452,6 +493,26 @@ inline int heads_per_section(int heads, int T, int HS) {
     return CEIL_DIV(heads, (int)min((int64_t)heads, sections));
 }
 
+// The heads whose tiles go in pairs: whole rounds of the CTAs, such that at least 5/8 of a round, or 13/8 of longer items, are
+// left to balance them. Items of still longer rows would leave too much, and few of their key blocks would stay in the ring.
+inline int heads_in_pairs(int heads, int tiles, int ctas) {
+    if (tiles > 16) { return 0; }
+    const int64_t head_pairs = CEIL_DIV(tiles, 2), left = tiles <= 8 ? 5 : 13;
+    const int64_t rounds = (8 * heads * head_pairs - left * ctas) / (8 * ctas);
+    return rounds > 0 ? (int)(rounds * ctas / head_pairs) : 0;
+}
+
+template <class C> ForwardProblem forward_problem(int B, int T, int NH, int num_sms) {
+    const int heads = B * NH, tiles = TileScheduler<C>::tiles_per_head(T), ctas = min(heads * tiles, num_sms);
+    const int paired_heads = heads_in_pairs(heads, tiles, ctas), single_heads = heads - paired_heads;
+    const int section_heads = paired_heads > 0 ? single_heads : heads_per_section(heads, T, C::HS);
+    const int sections = CEIL_DIV(single_heads, section_heads),
+              last_heads = single_heads - (sections - 1) * section_heads;
+    const int head_pairs = CEIL_DIV(tiles, 2), pairs = paired_heads * head_pairs, items = pairs + single_heads * tiles;
+    return {T,          heads,         ctas,       paired_heads,          pairs, items, sections,
+            head_pairs, section_heads, last_heads, section_heads * tiles, NH};
+}
+
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                        cudaStream_t stream) {
     int num_sms;
@@ -462,11 +523,8 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     auto kernel = attention_forward_kernel<C>;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
-    int tiles = CEIL_DIV(T, C::Br), blocks = min(B * NH * tiles, num_sms);
-    int section_heads = heads_per_section(B * NH, T, HS), sections = CEIL_DIV(B * NH, section_heads);
-    int last_heads = B * NH - (sections - 1) * section_heads;
-    ForwardProblem p = {T, B * NH, sections, section_heads, last_heads, section_heads * tiles, NH};
-    kernel<<<blocks, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
+    const ForwardProblem p = forward_problem<C>(B, T, NH, num_sms);
+    kernel<<<p.ctas, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
     cuda_try(cudaGetLastError());
 }
 
