@@ -417,6 +417,7 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
         "+f"(d[i + 7])
 #define HOPPER_OUT32(d, i) HOPPER_OUT8(d, i), HOPPER_OUT8(d, i + 8), HOPPER_OUT8(d, i + 16), HOPPER_OUT8(d, i + 24)
+#define HOPPER_D24 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, "
 #define HOPPER_D32                                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
     "%30,%31}, "
@@ -478,14 +479,28 @@ __device__ inline void wgmma_mma_async(float (&d)[128], uint64_t a, uint64_t b, 
                  : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT32(d, 64), HOPPER_OUT32(d, 96)
                  : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
 }
-// d (64,64) = A B, or d += A B if accumulate is 1. A (64,16) and B (16,64) by MN-major descriptors.
+// d (64,N) = A B, or d += A B if accumulate is 1. A (64,16) and B (16,N) by MN-major descriptors.
 __device__ inline void wgmma_mma_async_mn_major(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
                  "%32, %33, p, 1, 1, 1, 1;\n}"
                  : HOPPER_OUT32(d, 0)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// d (64,N) += A B. A (64,16) in registers, each warp's 16 rows as in mma_m16n8k16; B (16,N) by an MN-major descriptor.
+__device__ inline void wgmma_mma_async_mn_major(float (&d)[24], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n" HOPPER_WGMMA("m64n48k16") HOPPER_D24
+                 "%24, %25, p, 1, 1, 1, 1;\n}"
+                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8), HOPPER_OUT8(d, 16)
+                 : "l"(a), "l"(b), "r"(accumulate));
+}
+// d (64,64) = A B^T, or d += A B^T if accumulate is 1. A (64,16) in registers, each warp's 16 rows as in mma_m16n8k16; B (64,16)
+// by a K-major descriptor.
+__device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
+                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+                 : HOPPER_OUT32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+// d (64,N) += A B. A (64,16) in registers likewise; B (16,N) by an MN-major descriptor.
 __device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("{\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32 "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n}"
                  : HOPPER_OUT32(d, 0)
@@ -510,6 +525,7 @@ __device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], u
 #undef HOPPER_WGMMA
 #undef HOPPER_OUT8
 #undef HOPPER_OUT32
+#undef HOPPER_D24
 #undef HOPPER_D32
 #undef HOPPER_D48
 #undef HOPPER_D64

@@ -37,12 +37,18 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     static constexpr int producer_registers = 40,
                          consumer_registers = 232; // setmaxnreg; the kernel starts with 168 each
     static_assert(producer_registers + warpgroups * consumer_registers <= 3 * 168, "");
-    // The dQ tile that a warpgroup computes: 64 queries by 64 channels. HS = 64: half of the queries of a step; HS = 128: half
-    // of the channels; HS = 96: as 128, where channels from 96 on are 0.
-    static constexpr int dq_elements = 64 * 64, dq_bytes = dq_elements * sizeof(float);
-    static constexpr int boxes = CEIL_DIV(HS, 64);                     // a TMA box is 64 rows of 64 channels
-    static constexpr int box_row = 128;                                // bytes of a row of a box
-    static constexpr int Br = warpgroups * dq_elements / (boxes * 64); // queries of a step
+    // The dQ tile that a warpgroup computes: of 64 queries. HS = 64: half of the queries of a step, all channels; HS = 96 and
+    // 128: all queries of a step, half of the channels.
+    static constexpr int dq_channels = HS == 64 ? 64 : HS / 2, parts = HS / dq_channels;
+    static constexpr int dq_elements = 64 * dq_channels, dq_bytes = dq_elements * sizeof(float);
+    // A TMA box is 64 rows of 64 channels, of 128 bytes; of K and V, and of dQ, a part of a head: at HS = 96 a quarter of it is 0.
+    static constexpr int boxes = CEIL_DIV(HS, 64), box_row = 128;
+    static_assert(boxes == parts, "");
+    static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
+    // Slices of 16 channels: in a box of K or V; of K and V, operand A of S and dP, those that are in registers, as many as there
+    // is room for.
+    static constexpr int box_slices = dq_channels / 16;
+    static constexpr int k_slices = HS == 96 ? 3 : 0, v_slices = HS == 96 ? 6 : HS == 128 ? 2 : 0;
     static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own 128 positions have
     static_assert(!DELAYED_DQ || HS == 64, "dK and dV are in one stage of dS, a box each");
     // Heads whose key blocks are interleaved re-read Q and dO and update dQ accumulators, which should stay in L2: together
@@ -129,28 +135,31 @@ template <class C> __device__ inline int2 receive_key_block(typename C::Shared& 
     s.work_empty[n % 2].arrive();
     return packed;
 }
-// TMA loads of a tile (rows, HS): `rows` tokens of `head` in batch row b, from token `row` on. once: no other CTA reads it, so
-// that L2 may drop it first.
-template <bool once, int boxes, int rows> __device__ inline void
-load_tile(floatX (&tile)[boxes][rows * 64], const CUtensorMap* map, int head, int row, int b, Mbarrier& full) {
+// TMA loads of a tile (rows, HS) of `head` in batch row b, from token `row` on. in_parts: `map` has parts of heads for heads.
+// once: no other CTA reads it, so that L2 may drop it first.
+template <bool once, bool in_parts, int boxes, int box_elements> __device__ inline void
+load_tile(floatX (&tile)[boxes][box_elements], const CUtensorMap* map, int head, int row, int b, Mbarrier& full) {
 #pragma unroll
     for (int x = 0; x < boxes; x++) {
+        const int channel = in_parts ? 0 : x * 64, h = in_parts ? head * boxes + x : head;
 #pragma unroll
-        for (int r = 0; r < rows; r += 64) {
+        for (int r = 0; r < box_elements / 64; r += 64) {
             const uint32_t box = shared_address(tile[x]) + r * 128;
             if (once) {
-                cp_async_bulk_tensor(box, map, x * 64, head, row + r, b, full, createpolicy_evict_first());
+                cp_async_bulk_tensor(box, map, channel, h, row + r, b, full, createpolicy_evict_first());
             } else {
-                cp_async_bulk_tensor(box, map, x * 64, head, row + r, b, full);
+                cp_async_bulk_tensor(box, map, channel, h, row + r, b, full);
             }
         }
     }
 }
 
-// A producer thread. loads_qk: takes the work items, loads K, Q and lse; otherwise loads V, dO and -D.
-template <class C, bool loads_qk>
-__device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, const CUtensorMap* dout,
-                               const CUtensorMap* out, const BackwardProblem& p, const BackwardScratch& scratch) {
+// A producer thread. loads_qk: takes the work items, loads K, Q and lse; otherwise loads V, dO and -D. kv: qkv in parts of
+// heads.
+template <class C, bool loads_qk> __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv,
+                                                                 const CUtensorMap* kv, const CUtensorMap* dout,
+                                                                 const CUtensorMap* out, const BackwardProblem& p,
+                                                                 const BackwardScratch& scratch) {
     // The statistics kernel has ended: lse, its rows of minus_D and all counts are there. The other roles begin with a work
     // item from here, and need no wait of their own.
     griddepcontrol_wait();
@@ -175,12 +184,12 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
             // Where the consumers compute D: of the first step from O; of the others other key blocks have computed it.
             const bool computed = !loads_qk && C::computes_D && !block.reversed, from_O = computed && i == 0;
             full.expect_tx(C::Br * (C::boxes * C::box_row + (from_O ? 0 : 4)));
-            load_tile<false, C::boxes, C::Br>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
+            load_tile<false, false>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
             if constexpr (!loads_qk && C::computes_D) {
                 if (from_O) {
                     s.O_empty.wait(n % 2 ^ 1);
                     s.O_full.expect_tx(C::Br * C::boxes * C::box_row);
-                    load_tile<true, C::boxes, C::Br>(s.O, out, h, row, b, s.O_full);
+                    load_tile<true, false>(s.O, out, h, row, b, s.O_full);
                 } else if (computed) {
                     while (ld_acquire(scratch.D_ready + (int64_t)block.head * p.key_blocks + row / C::Bc) == 0) {}
                     fence_proxy_async_global(); // -D was written by the generic proxy, and is read by TMA
@@ -199,8 +208,8 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
                 }
                 Mbarrier& full = loads_qk ? s.K_full[n % 2] : s.V_full;
                 full.expect_tx(C::Bc * C::boxes * C::box_row);
-                load_tile<true, C::boxes, C::Bc>(loads_qk ? s.K[n % 2] : s.V, qkv, (loads_qk ? 1 : 2) * p.NH.d + h,
-                                                 block.j * C::Bc, b, full);
+                load_tile<true, true>(loads_qk ? s.K[n % 2] : s.V, kv, (loads_qk ? 1 : 2) * p.NH.d + h, block.j * C::Bc,
+                                      b, full);
             }
         }
     }
@@ -209,9 +218,10 @@ __device__ inline void produce(typename C::Shared& s, const CUtensorMap* qkv, co
 // The dQ writer thread of consumer w: adds its dQ tiles to the accumulators in scratch, or stores the complete ones to dqkv;
 // at the end of a key block, or before its last dQ where that is delayed, it stores w's rows of dK and dV. Keeps CTAs in the
 // order of the chain: a contribution is written once dq_counts says that those before it have been, and released by a count of
-// one more.
+// one more. dq: dqkv in parts of heads.
 template <class C> __device__ inline void write_dq(typename C::Shared& s, const CUtensorMap* dqkv,
-                                                   const BackwardProblem& p, const BackwardScratch& scratch, int w) {
+                                                   const CUtensorMap* dq, const BackwardProblem& p,
+                                                   const BackwardScratch& scratch, int w) {
     const uint32_t dQ = shared_address(s.dQ[w]);
     uint32_t t = 0; // step, over all work items
     for (uint32_t n = 0;; n++) {
@@ -258,7 +268,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             if (chain.last()) {
                 s.dQ_full[w].wait(t % 2);
                 int row = block.j * C::Bc + offset * C::Br;
-                cp_async_bulk_tensor(dqkv, C::HS == 64 ? 0 : w * 64, h, C::HS == 64 ? row + w * 64 : row, b, dQ,
+                cp_async_bulk_tensor(dq, 0, C::HS == 64 ? h : h * C::parts + w, C::HS == 64 ? row + w * 64 : row, b, dQ,
                                      createpolicy_evict_first());
                 cp_async_bulk_commit_group();
                 if (C::delayed_dq || i + 1 < steps) { cp_async_bulk_wait_group_read<0>(); }
@@ -294,23 +304,25 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         }
         if (C::delayed_dq) { continue; }
         s.dKV_full[w].wait(n % 2);
+        auto store = [&](const void* tile, int head) { // of dqkv: the consumer's 64 rows
 #pragma unroll
-        for (int x = 0; x < C::boxes; x++) {
-            const uint32_t box = x * C::Bc * C::box_row, rows = w * 64 * C::box_row;
-            const int key = block.j * C::Bc + w * 64;
-            cp_async_bulk_tensor(dqkv, x * 64, p.NH.d + h, key, b, shared_address(s.K[n % 2]) + box + rows,
-                                 createpolicy_evict_first());
-            cp_async_bulk_tensor(dqkv, x * 64, 2 * p.NH.d + h, key, b, shared_address(s.dS) + box + rows,
-                                 createpolicy_evict_first());
-        }
-        cp_async_bulk_commit_group();
+            for (int x = 0; x < C::boxes; x++) {
+                cp_async_bulk_tensor(dqkv, x * 64, head, block.j * C::Bc + w * 64, b,
+                                     shared_address(tile) + (x * C::Bc + w * 64) * C::box_row,
+                                     createpolicy_evict_first());
+            }
+            cp_async_bulk_commit_group();
+        };
+        store(s.dS, 2 * p.NH.d + h); // dV, whose place is needed first
+        store(s.K[n % 2], p.NH.d + h);
+        cp_async_bulk_wait_group_read<1>();
+        s.dKV_empty.arrive();
         if (count) { // the reduce-add of the last step had the time until here
-            cp_async_bulk_wait_group<1>();
+            cp_async_bulk_wait_group<2>();
             fence_proxy_async_global();
             st_release(count, added);
         }
         cp_async_bulk_wait_group_read<0>();
-        s.dKV_empty.arrive();
         s.K_empty[n % 2].arrive();
     }
     cp_async_bulk_wait_group<0>();
@@ -324,10 +336,13 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
 template <class C> struct BackwardConsumer {
     static constexpr int HS = C::HS, Br = C::Br, Bc = C::Bc, N = Br / 16;
     typedef float Scores[Br / 2];
+    static constexpr bool V_in_registers = C::v_slices == HS / 16; // all of it
+    typedef float DqTile[C::dq_channels / 2];                      // (64, dq_channels)
     typename C::Shared& s;
     const int w;
     uint32_t n = 0, t = 0; // work item and step: step t uses stage t % 2, whose barriers are in phase t / 2
     float dK[HS / 2], dV[HS / 2];
+    uint32_t K[C::k_slices][4], V[C::v_slices][4]; // fragments of the warpgroup's 64 rows
 
     __device__ BackwardConsumer(typename C::Shared& s, int w) : s(s), w(w) {}
 
@@ -345,8 +360,10 @@ template <class C> struct BackwardConsumer {
     // The scores of consumer 1's keys with the first 64 queries of the key block are above the diagonal: with HS = 64 half of
     // its first step, with HS = 128 all of it. `skip` is for them.
 
-    // Issues x (64, Br) = A B^T, or x += A B^T: the warpgroup's 64 rows of A (Bc, HS), which is K or V; B (Br, HS), Q or dO.
-    template <bool accumulate, bool skip> __device__ void issue_transposed(Scores& x, const void* A, const void* B) {
+    // Issues x (64, Br) = A B^T, or x += A B^T: the warpgroup's 64 rows of A (Bc, HS), which is K or V in boxes of dq_channels,
+    // its first slices in registers; B (Br, HS), Q or dO.
+    template <bool accumulate, bool skip, int slices>
+    __device__ void issue_transposed(Scores& x, const void* A, const uint32_t (*fragments)[4], const void* B) {
         uint64_t a = tile_descriptor_k_major(uniform(shared_address(A) + w * 64 * C::box_row));
         uint64_t b = tile_descriptor_k_major(uniform(shared_address(B)) + (skip ? 64 * C::box_row : 0));
         constexpr int columns = Br - (skip ? 64 : 0);
@@ -355,9 +372,16 @@ template <class C> struct BackwardConsumer {
         if constexpr (columns > 0) {
             auto& y = reinterpret_cast<float(&)[columns / 2]>(x[(Br - columns) / 2]);
 #pragma unroll
-            for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes, 64 a box
-                wgmma_mma_async(y, a + i / 4 * (Bc * C::box_row / 16) + i % 4 * 2,
-                                b + i / 4 * (Br * C::box_row / 16) + i % 4 * 2, accumulate || i > 0);
+            for (int i = 0; i < HS / 16; i++) { // 16 channels are 32 bytes
+                const uint64_t slice = b + i / 4 * (Br * C::box_row / 16) + i % 4 * 2;
+                if constexpr (slices > 0) {
+                    if (i < slices) {
+                        wgmma_mma_async(y, fragments[i], slice, accumulate || i > 0);
+                        continue;
+                    }
+                }
+                wgmma_mma_async(y, a + i / C::box_slices * (Bc * C::box_row / 16) + i % C::box_slices * 2, slice,
+                                accumulate || i > 0);
             }
         }
         wgmma_commit_group();
@@ -366,7 +390,7 @@ template <class C> struct BackwardConsumer {
     // Issues S^T = K Q^T of step t.
     template <bool skip = false> __device__ void issue_S(Scores& S) {
         s.Q_full[t % 2].wait(t / 2 % 2);
-        issue_transposed<false, skip>(S, s.K[n % 2], s.Q[t % 2]);
+        issue_transposed<false, skip, C::k_slices>(S, s.K[n % 2], K, s.Q[t % 2]);
     }
     // -D = -rowsum(dO o O) of the key block's own queries, two threads a row: to shared memory for its first step, and to
     // scratch for the key blocks before it.
@@ -409,7 +433,16 @@ template <class C> struct BackwardConsumer {
     }
     // Issues dP^T += V dO^T of step t.
     template <bool skip = false> __device__ void issue_dP(Scores& dP, uint32_t t) {
-        issue_transposed<true, skip>(dP, s.V, s.dO[t % 2]);
+        issue_transposed<true, skip, C::v_slices>(dP, s.V, V, s.dO[t % 2]);
+    }
+    // The first slices of the warpgroup's rows of K or V to registers.
+    template <int slices> __device__ void load_slices(uint32_t (*fragments)[4], const void* tile) {
+        const uint32_t row = shared_address(tile) + (w * 64 + warp() * 16 + lane() % 16) * C::box_row;
+#pragma unroll
+        for (int i = 0; i < slices; i++) {
+            const uint32_t chunk = (i % C::box_slices * 2 + lane() / 16) ^ lane() % 8;
+            mma::ldmatrix_x4(fragments[i], row + i / C::box_slices * (Bc * C::box_row) + chunk * 16);
+        }
     }
 
     // Issues x (64, HS) += A B: A (64, Br) in registers, of every eight words of `A` the four from `part` on (0: P^T,
@@ -440,9 +473,9 @@ template <class C> struct BackwardConsumer {
         arrive(s.dO_empty[t % 2]);
         t++;
     }
-    // Issues this warpgroup's dQ tile (64, 64) = dS K of step t of work item n, over all Bc keys of the block. HS = 64: queries
-    // 64 w .. 64 w + 63 of the step; HS = 128: its 64 queries, channels 64 w .. 64 w + 63.
-    __device__ void issue_dQ(float (&dQ)[32], uint32_t t, uint32_t n) {
+    // Issues this warpgroup's dQ tile = dS K of step t of work item n, over all Bc keys of the block. HS = 64: queries 64 w ..
+    // 64 w + 63 of the step; else its 64 queries, part w of the channels.
+    __device__ void issue_dQ(DqTile& dQ, uint32_t t, uint32_t n) {
         s.dS_full[t % 2].wait(t / 2 % 2);
         uint64_t a = tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 ? w : 0])), 0);
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.K[n % 2][HS == 64 ? 0 : w])), 0);
@@ -457,17 +490,19 @@ template <class C> struct BackwardConsumer {
     }
     // After the wait for issue_dQ(): hands the dQ tile of step t to the dQ writer, in s.dQ[w]; first adds the accumulator that
     // the writer has loaded there, where the chain says so. A complete dQ is scaled and rounded to 16 bit.
-    __device__ void finish_dQ(float (&dQ)[32], uint32_t t, const DqChain& chain) {
+    __device__ void finish_dQ(DqTile& dQ, uint32_t t, const DqChain& chain) {
         fence_operand(dQ);
         arrive(s.dS_empty[t % 2]);
         s.dQ_ready[w].wait(t % 2);
         float4* part = reinterpret_cast<float4*>(s.dQ[w]) + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE;
         if (chain.reads()) {
-            // Nobody reads the accumulator in scratch again: L2 need not write it back. Each thread discards 128 bytes.
-            static_assert(C::dq_bytes == WARPGROUP_SIZE * 128, "");
-            discard_l2(s.dq_source[w] + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE * 32);
+            // Nobody reads the accumulator in scratch again: L2 need not write it back. A thread discards 128 bytes.
+            static_assert(C::dq_bytes <= WARPGROUP_SIZE * 128 && C::dq_bytes % (WARP_SIZE * 128) == 0, "");
+            if (warp() < C::dq_bytes / (WARP_SIZE * 128)) {
+                discard_l2(s.dq_source[w] + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE * 32);
+            }
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
+            for (int i = 0; i < C::dq_channels / 8; i++) {
                 float4 x = part[i * WARPGROUP_SIZE];
                 dQ[4 * i] += x.x, dQ[4 * i + 1] += x.y, dQ[4 * i + 2] += x.z, dQ[4 * i + 3] += x.w;
             }
@@ -477,7 +512,7 @@ template <class C> struct BackwardConsumer {
             store_tile(shared_address(s.dQ[w]), 0, dQ, C::scale);
         } else {
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
+            for (int i = 0; i < C::dq_channels / 8; i++) {
                 part[i * WARPGROUP_SIZE] = make_float4(dQ[4 * i], dQ[4 * i + 1], dQ[4 * i + 2], dQ[4 * i + 3]);
             }
         }
@@ -487,25 +522,27 @@ template <class C> struct BackwardConsumer {
 
     // After finish_dQ(), where dQ is complete and its column sums are asked for: those over each warp's 16 queries. Not with
     // delayed_dq.
-    __device__ void store_dq_sums(const float (&dQ)[32], const DqChain& chain, const KeyBlock& block, int offset,
+    __device__ void store_dq_sums(const DqTile& dQ, const DqChain& chain, const KeyBlock& block, int offset,
                                   const BackwardProblem& p, const BackwardScratch& scratch) {
         if (!chain.last() || !scratch.dq_sums) { return; }
-        float v[16];
+        float v[16] = {};
 #pragma unroll
-        for (int i = 0; i < 16; i++) { v[i] = C::scale * (dQ[i / 2 * 4 + i % 2] + dQ[i / 2 * 4 + 2 + i % 2]); }
+        for (int i = 0; i < C::dq_channels / 4; i++) {
+            v[i] = C::scale * (dQ[i / 2 * 4 + i % 2] + dQ[i / 2 * 4 + 2 + i % 2]);
+        }
         const float2 sums = sum_columns(v, lane());
         const int query = block.j * Bc + offset * Br + (HS == 64 ? w * 64 : 0) + warp() * 16;
         const int64_t row = (int64_t)block.b(p) * p.query_blocks * (Br / 16) + query / 16;
-        const int channel = (HS == 64 ? 0 : w * 64) + kept_column(lane(), 0);
-        if (HS == 96 && channel >= HS) { return; }
+        const int column = kept_column(lane(), 0), channel = (HS == 64 ? 0 : w * C::dq_channels) + column;
+        if (column >= C::dq_channels) { return; }
         *reinterpret_cast<float2*>(scratch.dq_sums + (row * p.NH.d + block.h(p)) * HS + channel) = sums;
     }
 
     // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
     // 16 bit, into the registers of S: of every eight, four words are P and four dS, as issue_gradient() takes them. dS also
     // goes to shared memory for dQ. key_minus_query: the warpgroup's first key less the first query, for the causal mask.
-    // behind_S: 1 where dP was issued after S, 0 where before it.
-    template <bool skip = false, int behind_S = 1>
+    // behind_S: 1 where dP was issued after S, 0 where before it. first: of a key block; s.dS may still hold dV of the last one.
+    template <bool skip = false, int behind_S = 1, bool first = false>
     __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
         constexpr int ahead = C::delayed_dq || skip ? 2 : 4; // loads of lse in flight; each takes 4 registers
         constexpr int begin = skip ? 4 : 0;                  // before it P and dS are 0
@@ -541,6 +578,7 @@ template <class C> struct BackwardConsumer {
                 S[8 * k + 4 + i] = __uint_as_float(mma::cvt_rn_x2(dS[2 * i], dS[2 * i + 1]));
             }
         }
+        if (first) { s.dKV_empty.wait(n % 2 ^ 1); }
         s.dS_empty[t % 2].wait(t / 2 % 2 ^ 1);
         uint32_t dS[N][4];
 #pragma unroll
@@ -585,12 +623,15 @@ template <class C> struct BackwardConsumer {
         pingpong_sync();
         s.K_full[n % 2].wait(n / 2 % 2);
         init_dP(dP, t);
+        load_slices<C::k_slices>(K, s.K[n % 2]);
         issue_S<skip>(S);
         s.V_full.wait(n % 2);
+        load_slices<C::v_slices>(V, s.V);
+        if (V_in_registers) { arrive(s.V_empty); }
         issue_dP<skip>(dP, t);
         pingpong_arrive();
-        s.dKV_empty.wait(n % 2 ^ 1); // dK and dV of the last block have been stored: s.dS may be written
-        compute_P_dS<skip>(S, dP, skip ? 64 : w * 64 - first * Br);
+        if (C::delayed_dq) { s.dKV_empty.wait(n % 2 ^ 1); } // dK and dV of the last block have been read from s.dS
+        compute_P_dS<skip, 1, !C::delayed_dq>(S, dP, skip ? 64 : w * 64 - first * Br);
     }
 
     // Works off the CTA's key blocks: dK, dV and the dQ tiles of consumer w. README.md has the timeline of one block.
@@ -609,7 +650,7 @@ template <class C> struct BackwardConsumer {
             // Delayed dQ: issues dQ of step t - 1 and the gradients of step t, which is at `offset`; finishes dQ meanwhile.
             auto issue_delayed = [&](const Scores& PdS, int offset) {
                 const bool here = offset != first; // else of the work item before, and the last use of its K
-                float dQ[32];
+                DqTile dQ;
                 issue_dQ(dQ, t - 1, here ? n : n - 1);
                 issue_gradients(PdS);
                 wgmma_wait_group<1>();
@@ -655,7 +696,7 @@ template <class C> struct BackwardConsumer {
                     wgmma_wait_group<0>();
                     finish_gradients(); // t++
                     issue_S(S);
-                    float dQ[32];
+                    DqTile dQ;
                     issue_dQ(dQ, t - 1, n);
                     wgmma_wait_group<0>();
                     fence_operand(S);
@@ -666,7 +707,7 @@ template <class C> struct BackwardConsumer {
                     compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
                 }
             }
-            arrive(s.V_empty); // the block's last dP has been computed
+            if (!V_in_registers) { arrive(s.V_empty); } // the block's last dP has been computed
             pingpong_sync();
             if constexpr (C::delayed_dq) { // the last dQ is left to the next key block; dK and dV go where t - 1 had dS
                 if (t > 0) {
@@ -689,7 +730,7 @@ template <class C> struct BackwardConsumer {
                 continue;
             }
             issue_gradients(S);
-            float dQ[32];
+            DqTile dQ;
             issue_dQ(dQ, t, n);
             wgmma_wait_group<0>();
             finish_gradients(); // t++
@@ -703,7 +744,7 @@ template <class C> struct BackwardConsumer {
             arrive(s.dKV_full[w]);
         }
         if (C::delayed_dq && t > 0) { // the last dQ of all
-            float dQ[32];
+            DqTile dQ;
             issue_dQ(dQ, t - 1, n - 1);
             wgmma_wait_group<0>();
             finish_dQ(dQ, t - 1, last_chain);
@@ -711,10 +752,12 @@ template <class C> struct BackwardConsumer {
     }
 };
 
-// dqkv and qkv (B,T,3,NH,HS), dout (B,T,NH,HS) as TMA descriptors. One persistent CTA per SM.
+// dqkv and qkv (B,T,3,NH,HS), dout and out (B,T,NH,HS) as TMA descriptors; dq and kv: dqkv and qkv again, in parts of heads,
+// (B,T,3,NH * parts,dq_channels). One persistent CTA per SM.
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     attention_backward_kernel(const __grid_constant__ CUtensorMap dqkv, const __grid_constant__ CUtensorMap dout,
                               const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap out,
+                              const __grid_constant__ CUtensorMap dq, const __grid_constant__ CUtensorMap kv,
                               const __grid_constant__ BackwardScratch scratch,
                               const __grid_constant__ BackwardProblem p) {
 #if defined(HOPPER_DEVICE_CODE)
@@ -743,9 +786,9 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         setmaxnreg_dec<C::producer_registers>();
         int warp = threadIdx.x / WARP_SIZE;
         if (threadIdx.x % WARP_SIZE == 0) {
-            if (warp == 0) { produce<C, true>(s, &qkv, &dout, &out, p, scratch); }
-            if (warp == 1) { produce<C, false>(s, &qkv, &dout, &out, p, scratch); }
-            if (warp > 1) { write_dq<C>(s, &dqkv, p, scratch, warp - 2); }
+            if (warp == 0) { produce<C, true>(s, &qkv, &kv, &dout, &out, p, scratch); }
+            if (warp == 1) { produce<C, false>(s, &qkv, &kv, &dout, &out, p, scratch); }
+            if (warp > 1) { write_dq<C>(s, &dqkv, &dq, p, scratch, warp - 2); }
         }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
@@ -826,12 +869,12 @@ template <int HS> __global__ void __launch_bounds__(256)
 // ----------------------------------------------------------------------------
 // Launchers
 
-// Bytes of scratch: two fp32 accumulators of dQ, two statistics of each row, two counts of each dQ tile (64 x 64 elements), one
-// of each 128 rows, and the work counter.
+// Bytes of scratch: two fp32 accumulators of dQ, two statistics of each row, two counts of each dQ tile (64 queries by at most
+// 64 channels), one of each 128 rows, and the work counter.
 inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     const size_t rows = (size_t)B * NH * CEIL_DIV(T, padded_rows) * padded_rows;
-    HS = CEIL_DIV(HS, 64) * 64;
-    return rows * (2 * HS + 2) * sizeof(float) + (rows * HS / (64 * 64) * 2 + rows / padded_rows + 1) * sizeof(int);
+    const size_t dq_tiles = rows / 64 * CEIL_DIV(HS, 64);
+    return rows * (2 * HS + 2) * sizeof(float) + (dq_tiles * 2 + rows / padded_rows + 1) * sizeof(int);
 }
 
 template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
@@ -845,12 +888,14 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
                                                   const floatX* out, const float* l, const float* m, void* scratch,
                                                   int B, int T, int NH, int HS, cudaStream_t stream) {
     int num_sms;
-    CUtensorMap qkv_map, dqkv_map, dout_map, out_map;
+    CUtensorMap qkv_map, dqkv_map, dout_map, out_map, dq_map, kv_map;
     if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dqkv_map, dqkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dout_map, dout, B, T, NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&out_map, out, B, T, NH, HS) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&dq_map, dqkv, B, T, 3 * NH * C::parts, C::dq_channels) != STATUS_OK) { return; }
+    if (tensor_map_of_heads(&kv_map, qkv, B, T, 3 * NH * C::parts, C::dq_channels) != STATUS_OK) { return; }
     auto kernel = attention_backward_kernel<C>;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
@@ -882,7 +927,7 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
     launch.stream = stream;
     launch.attrs = &early;
     launch.numAttrs = 1;
-    cuda_try(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, out_map, parts, p));
+    cuda_try(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, out_map, dq_map, kv_map, parts, p));
 }
 
 template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
