@@ -432,6 +432,11 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"          \
     "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"         \
     "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79}, "
+#define HOPPER_D96                                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"          \
+    "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"         \
+    "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"         \
+    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95}, "
 #define HOPPER_D128                                                                                                    \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"      \
     "%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,"     \
@@ -450,7 +455,7 @@ __device__ inline void wgmma_mma_async(float (&d)[32], uint64_t a, uint64_t b, i
                  : HOPPER_OUT32(d, 0)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// The same with N of 8, 128, 160 and 256, of which a_mn_major and b_mn_major say that an operand's descriptor is MN-major.
+// The same with N of 8, 128, 160, 192 and 256, of which a_mn_major and b_mn_major say that an operand's descriptor is MN-major.
 template <int a_mn_major = 0, int b_mn_major = 0>
 __device__ inline void wgmma_mma_async(float (&d)[4], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n" HOPPER_WGMMA("m64n8k16") "{%0,%1,%2,%3}, "
@@ -470,6 +475,13 @@ __device__ inline void wgmma_mma_async(float (&d)[80], uint64_t a, uint64_t b, i
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n" HOPPER_WGMMA("m64n160k16") HOPPER_D80
                  "%80, %81, p, 1, 1, %83, %84;\n}"
                  : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT8(d, 64), HOPPER_OUT8(d, 72)
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
+}
+template <int a_mn_major = 0, int b_mn_major = 0>
+__device__ inline void wgmma_mma_async(float (&d)[96], uint64_t a, uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n" HOPPER_WGMMA("m64n192k16") HOPPER_D96
+                 "%96, %97, p, 1, 1, %99, %100;\n}"
+                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT32(d, 64)
                  : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
 }
 template <int a_mn_major = 0, int b_mn_major = 0>
@@ -530,6 +542,7 @@ __device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], u
 #undef HOPPER_D48
 #undef HOPPER_D64
 #undef HOPPER_D80
+#undef HOPPER_D96
 #undef HOPPER_D128
 
 } // namespace hopper

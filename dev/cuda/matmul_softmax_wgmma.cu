@@ -125,8 +125,9 @@ static const char* unsupported(MatmulSizes s) {
 #define SOFTMAX_CONFIG(name, tile)                                                                                     \
     { name, MATMUL_CLASSIFIER, unsupported, classifier_scratch_bytes, classifier<tile>, true }
 static constexpr MatmulConfig matmul_configs[] = {
-    SOFTMAX_CONFIG("128x128 ping-pong cluster 2", PingPong128x128x2),
+    SOFTMAX_CONFIG("128x192 ping-pong cluster 2", PingPong128x192x2),
 #if __INCLUDE_LEVEL__ == 0 // what races without training
+    SOFTMAX_CONFIG("128x128 ping-pong cluster 2", PingPong128x128x2),
     SOFTMAX_CONFIG("128x256 cluster 2", Tile128x256x2),
     SOFTMAX_CONFIG("64x256 ping-pong cluster 2", PingPong64x256x2),
     SOFTMAX_CONFIG("128x128 ping-pong cluster 2x2", PingPong128x128x2x2),

@@ -164,7 +164,7 @@ static const char* too_many_tiles(MatmulSizes s) {
             layer_weights<tile, MATMUL_##id>                                                                           \
     }
 static constexpr MatmulConfig matmul_configs[] = {
-    WGMMA_CONFIG("128x128 ping-pong cluster 2", FC, PingPong128x128x2, fc, matmul_no_scratch),
+    WGMMA_CONFIG("128x192 ping-pong cluster 2", FC, PingPong128x192x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", DGELU, PingPong128x128x2, dgelu,
                  dgelu_scratch_bytes<PingPong128x128x2>),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
@@ -175,12 +175,16 @@ static constexpr MatmulConfig matmul_configs[] = {
         WGMMA_CONFIG("64x256 ping-pong cluster 2", id, PingPong64x256x2, group, scratch)
 #define WGMMA_PING_PONG(id, group, scratch)                                                                            \
     WGMMA_CONFIG("128x128 ping-pong cluster 2", id, PingPong128x128x2, group, scratch)
+#define WGMMA_192(id, group, scratch) WGMMA_CONFIG("128x192 ping-pong cluster 2", id, PingPong128x192x2, group, scratch)
     WGMMA_CONFIGS(QKV, qkv, matmul_no_scratch),
     WGMMA_PING_PONG(QKV, qkv, matmul_no_scratch),
+    WGMMA_192(QKV, qkv, matmul_no_scratch),
     WGMMA_CONFIG("128x256", QKV, Tile128x256, qkv, matmul_no_scratch),
     WGMMA_CONFIGS(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_PING_PONG(RESIDUAL, residual, matmul_no_scratch),
+    WGMMA_192(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", RESIDUAL, PingPong128x128x2x2, residual, matmul_no_scratch),
+    WGMMA_PING_PONG(FC, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", FC, Tile128x256x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", FC, PingPong128x128x2x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", DGELU, Tile128x256x2, dgelu, dgelu_scratch_bytes<Tile128x256x2>),
@@ -191,6 +195,7 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_PING_PONG(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
     WGMMA_CONFIGS(INPUT, input, matmul_no_scratch),
     WGMMA_PING_PONG(INPUT, input, matmul_no_scratch),
+    WGMMA_192(INPUT, input, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", WEIGHT, PingPong128x128x2, weight,
                  weight_scratch_bytes<PingPong128x128x2>),
     WGMMA_WEIGHTS("128x256 cluster 2", LAYER_WEIGHTS, Tile128x256x2),
@@ -203,6 +208,7 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_160(INPUT, input, matmul_no_scratch),
     WGMMA_CONFIG("128x160 cluster 1x2", WEIGHT, Tile128x160x2, weight, weight_scratch_bytes<Tile128x160x2>),
 #undef WGMMA_160
+#undef WGMMA_192
 #undef WGMMA_PING_PONG
 #undef WGMMA_CONFIGS
 #endif

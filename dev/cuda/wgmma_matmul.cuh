@@ -25,7 +25,11 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     typedef OperandTile<T::BM, A_MN_MAJOR, T::cluster_n> TileA;
     typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster_m> TileB;
     static constexpr int gemms = Epilogue::partial_tiles ? MAX_GEMMS : 1; // at most, of one launch
-    static constexpr int threads = 3 * WARPGROUP_SIZE, producer_registers = 40, consumer_registers = 232;
+    // setmaxnreg: together no more than the kernel starts with, 168 of each thread
+    static constexpr int threads = 3 * WARPGROUP_SIZE;
+    static constexpr int producer_registers = 40, consumer_registers = 232;
+    static_assert(producer_registers + 2 * consumer_registers <= 3 * (65536 / threads / 8 * 8),
+                  "setmaxnreg would wait for ever");
     static constexpr int stage_bytes = TileA::bytes + TileB::bytes;
 
     static constexpr int chunk_columns = Epilogue::chunk_columns(T::BN);
@@ -73,7 +77,8 @@ template <class Operand> __device__ inline void load_operand(char* stage, const 
     for (int i = 0; i < Operand::boxes; i++) {
         const uint32_t box = shared_address(stage) + Operand::box_offset(part, i);
         const int r = row + Operand::box_row(part, i);
-        const int x = Operand::mn_major ? r : k * K_BLOCK, y = Operand::mn_major ? k * K_BLOCK : r;
+        const int first_k = k * K_BLOCK + Operand::box_k(part);
+        const int x = Operand::mn_major ? r : first_k, y = Operand::mn_major ? first_k : r;
         if (Operand::parts > 1) {
             cp_async_bulk_tensor_multicast(box, map, x, y, full, sharing);
         } else {

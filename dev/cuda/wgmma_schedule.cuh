@@ -147,6 +147,7 @@ typedef Tile<1, 256, false, 1> Tile128x256;
 typedef Tile<2, 128, true, 2> PingPong128x128x2;
 typedef Tile<2, 128, true, 2, 2> PingPong128x128x2x2;
 typedef Tile<1, 256, true, 2> PingPong64x256x2;
+typedef Tile<2, 192, true, 2> PingPong128x192x2;
 typedef Tile<1, 160, false, 1, 2> Tile128x160x2;
 typedef Tile<2, 160, true, 1, 2> PingPong128x160x2;
 
@@ -158,20 +159,24 @@ __host__ __device__ constexpr int swizzled_offset(int row, int byte, int row_byt
     return row * row_bytes + ((byte / 16) ^ (row * row_bytes / SWIZZLE_ROW % (row_bytes / 16))) * 16 + byte % 16;
 }
 
-// A stage of an operand: ROWS rows of A (or B) by a k-block, which come in PARTS of as many rows, each loaded by one CTA of
-// the cluster. K-major: box rows are rows of the operand. MN-major: box rows go along K, and a box has 64 of its rows.
+// A stage of an operand: ROWS rows of A (or B) by a k-block, which come in PARTS of as many bytes, each loaded by one CTA of
+// the cluster. K-major: box rows are rows of the operand. MN-major: box rows go along K, and a box has 64 of its rows; where
+// the parts would not be whole boxes, each is as many rows of every box.
 template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
     static constexpr int rows = ROWS_, parts = PARTS, part_rows = rows / parts;
-    static constexpr bool mn_major = MN_MAJOR;
-    static constexpr int box_rows = mn_major ? K_BLOCK : part_rows;      // of the tensor map
-    static constexpr int boxes = mn_major ? CEIL_DIV(part_rows, 64) : 1; // of a part
-    static constexpr int box_bytes = box_rows * SWIZZLE_ROW, bytes = parts * boxes * box_bytes;
-    static_assert((parts == 1 || part_rows % 64 == 0) && part_rows % 8 == 0 && box_rows <= 256,
-                  "parts lie one after another");
+    static constexpr bool mn_major = MN_MAJOR, cuts_k = mn_major && parts > 1 && part_rows % 64 != 0;
+    static constexpr int box_rows = cuts_k ? K_BLOCK / parts : mn_major ? K_BLOCK : part_rows; // of the tensor map
+    static constexpr int boxes = mn_major ? CEIL_DIV(cuts_k ? rows : part_rows, 64) : 1;       // of a part
+    static constexpr int box_bytes = (mn_major ? K_BLOCK : part_rows) * SWIZZLE_ROW;           // with all parts of it
+    static constexpr int bytes = (cuts_k ? 1 : parts) * boxes * box_bytes;
+    static_assert(part_rows % 8 == 0 && box_rows % 8 == 0 && box_rows <= 256, "the swizzle has a period of 8 box rows");
 
-    // Box i of part p: its offset, and the first row of the operand in it.
-    __host__ __device__ static constexpr int box_offset(int p, int i) { return (p * boxes + i) * box_bytes; }
-    __host__ __device__ static constexpr int box_row(int p, int i) { return p * part_rows + i * 64; }
+    // Box i of part p: its offset, and the first row of the operand and the first of the k-block in it.
+    __host__ __device__ static constexpr int box_offset(int p, int i) {
+        return cuts_k ? i * box_bytes + p * box_rows * SWIZZLE_ROW : (p * boxes + i) * box_bytes;
+    }
+    __host__ __device__ static constexpr int box_row(int p, int i) { return (cuts_k ? 0 : p * part_rows) + i * 64; }
+    __host__ __device__ static constexpr int box_k(int p) { return cuts_k ? p * box_rows : 0; }
     // What wgmma's descriptor is moved by, to begin with row `row`, a multiple of 64, and with the i-th 16 of K.
     __host__ __device__ static constexpr int row_offset(int row) {
         return mn_major ? row / 64 * box_bytes : row * SWIZZLE_ROW;
