@@ -89,7 +89,7 @@ static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.I
 // computes it again.
 static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
-    {"wgmma", "128x128 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},
+    {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},
     {"softmax_wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_CLASSIFIER, matmul_measured},
     {"cublaslt_epilogue", "beta=1 BIAS", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
     {"wgmma", "128x256 cluster 2", 90, 90, 0, MATMUL_MLP_WEIGHTS, matmul_measured_mlp},

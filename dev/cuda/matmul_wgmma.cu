@@ -77,10 +77,16 @@ template <class T> void dlayernorm(MatmulContext* context, const MatmulTensors* 
 template <class T> int dgelu_partials(MatmulSizes s) { return CEIL_DIV(s.R, T::row_blocks * BLOCK_ROWS); }
 template <class T> size_t dgelu_scratch_bytes(MatmulSizes s) { return sizeof(float) * dgelu_partials<T>(s) * s.IN; }
 
+// The tile for act, too: a second output leaves neither registers nor shared memory for 192 columns.
+template <class T> struct AgainTile { typedef T Tile; };
+template <> struct AgainTile<PingPong128x192x2> { typedef PingPong128x128x2 Tile; };
+
 template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     float* const partials = (float*)context->scratch;
+    typedef typename AgainTile<T>::Tile Again;
+    static_assert(Again::row_blocks == T::row_blocks, "as many rows for each partial sum");
     const Status launched = t->act
-                                ? input_gemm<T, GeluBackward<true>>(t->dpre, t->act, t->pre, partials, t, s, stream)
+                                ? input_gemm<Again, GeluBackward<true>>(t->dpre, t->act, t->pre, partials, t, s, stream)
                                 : input_gemm<T, GeluBackward<false>>(t->dpre, nullptr, t->pre, partials, t, s, stream);
     if (launched != STATUS_OK) { return; }
     column_sum_partials(t->dbias, partials, dgelu_partials<T>(s), s.IN, s.IN, stream);
@@ -165,8 +171,8 @@ static const char* too_many_tiles(MatmulSizes s) {
     }
 static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_CONFIG("128x192 ping-pong cluster 2", FC, PingPong128x192x2, fc, matmul_no_scratch),
-    WGMMA_CONFIG("128x128 ping-pong cluster 2", DGELU, PingPong128x128x2, dgelu,
-                 dgelu_scratch_bytes<PingPong128x128x2>),
+    WGMMA_CONFIG("128x192 ping-pong cluster 2", DGELU, PingPong128x192x2, dgelu,
+                 dgelu_scratch_bytes<PingPong128x192x2>),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
     WGMMA_WEIGHTS("128x256 cluster 2", MLP_WEIGHTS, Tile128x256x2),
 #if __INCLUDE_LEVEL__ == 0 // what races without training: a minute of compiling
@@ -187,6 +193,7 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_PING_PONG(FC, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", FC, Tile128x256x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", FC, PingPong128x128x2x2, fc, matmul_no_scratch),
+    WGMMA_PING_PONG(DGELU, dgelu, dgelu_scratch_bytes<PingPong128x128x2>),
     WGMMA_CONFIG("128x256 cluster 2", DGELU, Tile128x256x2, dgelu, dgelu_scratch_bytes<Tile128x256x2>),
     WGMMA_CONFIG("64x256 ping-pong cluster 2", DGELU, PingPong64x256x2, dgelu, dgelu_scratch_bytes<PingPong64x256x2>),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", DGELU, PingPong128x128x2x2, dgelu,

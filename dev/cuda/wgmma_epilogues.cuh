@@ -8,8 +8,8 @@ TMA's swizzle, TMA store.
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
     Gradient          fp32, from registers: D, or D +=, or a partial tile of a split of K
 
-What F needs of memory is its `aux`, a tensor (M,N): its chunks are loaded while the tile is multiplied, and the first output
-takes their place. Chunks of other outputs are a ring.
+What F needs of memory is its `aux`, a tensor (M,N): its chunks are loaded while the tile is multiplied, or behind others that
+have been stored, and the first output takes their place. Chunks of other outputs are a ring.
 */
 #ifndef WGMMA_EPILOGUES_CUH
 #define WGMMA_EPILOGUES_CUH
@@ -53,7 +53,7 @@ struct EpilogueInput {
 // Shared memory of a consumer on the way to memory
 struct Ring {
     char* chunks;
-    float (*sums)[64]; // column sums of each warp, of Elementwise::sum_buffers chunks
+    float (*sums)[64]; // column sums of each warp, of Elementwise::sum_buffers() chunks
 };
 
 // Where a consumer's part of a tile is, and who the thread is.
@@ -61,10 +61,11 @@ struct ConsumerTile {
     int row, column; // its first ones in D
     int partial_row; // its first row in the tensor of partial tiles, if partial
     bool partial;
-    int gemm;                                              // of the launch
-    int thread;                                            // of the warpgroup
-    int barrier;                                           // a named barrier of the warpgroup
-    __device__ bool leader() const { return thread == 0; } // issues TMA
+    int gemm;    // of the launch
+    int barrier; // a named barrier of the warpgroup
+    // Of the warpgroup. Read anew wherever it is asked for: registers are short.
+    static __device__ int thread() { return mma::mov_tid_x() % WARPGROUP_SIZE; }
+    static __device__ bool leader() { return thread() == 0; } // issues TMA
     __device__ void sync() const { bar_sync(barrier, WARPGROUP_SIZE); }
 };
 
@@ -135,9 +136,11 @@ template <class F> struct Elementwise {
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
     static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each
     static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup
-    // A sync() must stand between the reading of a chunk's column sums and the writing of others in their place: that of the
-    // ring or, where there is none, that of the chunk between.
-    static constexpr int sum_buffers = ring_chunks > 0 ? 1 : 2;
+    // A sync() must stand between the reading of column sums and the writing of others in their place: that of the ring, that
+    // of another block of rows or, where there is neither, that of the chunk between.
+    __host__ __device__ static constexpr int sum_buffers(int row_blocks) {
+        return ring_chunks > 0 || row_blocks > 1 ? 1 : 2;
+    }
 
     // The bias of the thread's pairs of columns in the chunk that begins at `column`
     template <int octets>
@@ -149,32 +152,34 @@ template <class F> struct Elementwise {
         }
     }
 
-    // acc: row_blocks blocks of 64 rows, one below the other, once finish() has been called; aux: the warpgroup's chunks of it.
-    template <int row_blocks, int N, class Finish>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, char* aux, const Ring& ring,
+    // acc: row_blocks blocks of 64 rows, one below the other, once finish() has been called; aux: Consumer::Aux.
+    template <int row_blocks, int N, class Finish, class Aux>
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int columns = chunk_columns(2 * N), row_bytes = columns * sizeof(Element);
         constexpr int chunks = 2 * N / columns, chunk_bytes = BLOCK_ROWS * row_bytes;
         static_assert(!column_sums || columns == 64, "sum_columns() takes a chunk of 64 columns");
-        static_assert(!column_sums || chunks % sum_buffers == 0, "a tile begins with the other buffer");
-        const int t = tile.thread, base = matrix_base(t, row_bytes);
+        constexpr int buffers = sum_buffers(row_blocks);
+        static_assert(!column_sums || chunks % buffers == 0, "a tile begins with the other buffer");
+        const int base = matrix_base(tile.thread(), row_bytes);
         uint32_t bias[columns / 8] = {};
-        load_bias(bias, in, tile.column + fragment_column(t, 0));
+        load_bias(bias, in, tile.column + fragment_column(tile.thread(), 0));
         finish();
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
             float sums[16] = {}; // of the thread's rows, as sum_columns() takes them
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
-                const int chunk = block * chunks + c, turn = c * row_blocks + block;
+                const int turn = c * row_blocks + block;
                 if constexpr (ring_chunks > 0) { // until TMA has read the ring's chunks of `depth` chunks ago
                     if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
                     tile.sync();
                 }
                 auto box = [&](int o) -> uint32_t {
-                    if (F::aux) { return shared_address(o == 0 ? aux + chunk * chunk_bytes : ring.chunks); }
+                    if constexpr (F::aux) { return shared_address(o == 0 ? aux.chunk(turn) : ring.chunks); }
                     return shared_address(ring.chunks + (turn % depth * outputs + o) * chunk_bytes);
                 };
+                if constexpr (F::aux) { aux.wait(turn); }
 #pragma unroll
                 for (int j = 0; j < columns / 16; j++) { // two octets of columns
                     uint32_t aux4[4] = {}, out[outputs][4];
@@ -201,10 +206,11 @@ template <class F> struct Elementwise {
                 }
                 const bool last = block == row_blocks - 1;
                 if (last && c + 1 < chunks) {
-                    load_bias(bias, in, tile.column + (c + 1) * columns + fragment_column(t, 0));
+                    load_bias(bias, in, tile.column + (c + 1) * columns + fragment_column(tile.thread(), 0));
                 }
-                float(*const warp_sums)[64] = ring.sums + c % sum_buffers * 4;
+                float(*const warp_sums)[64] = ring.sums + c % buffers * 4;
                 if (column_sums && last) {
+                    const int t = tile.thread();
                     *reinterpret_cast<float2*>(&warp_sums[t / 32][kept_column(t, 0)]) = sum_columns(sums, t);
                 }
                 fence_proxy_async();
@@ -214,7 +220,9 @@ template <class F> struct Elementwise {
                     cp_async_bulk_tensor(&maps.out, column, row, box(0));
                     if (outputs == 2) { cp_async_bulk_tensor(&maps.second, column, row, box(outputs - 1)); }
                     cp_async_bulk_commit_group();
+                    if constexpr (F::aux) { aux.refill(turn); }
                 }
+                const int t = tile.thread();
                 if (column_sums && last && t < columns && tile.row < in.M && column + t < in.N) {
                     in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column + t] =
                         warp_sums[0][t] + warp_sums[1][t] + (warp_sums[2][t] + warp_sums[3][t]);
@@ -230,14 +238,14 @@ constexpr float TARGET_EXPONENT = -24;
 __device__ inline float target_offset(float target_logit) { return fmaf(-target_logit, LOG2_E, TARGET_EXPONENT); }
 
 struct Exponentials : Elementwise<Plain> {
-    template <int row_blocks, int N, class Finish>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, char* aux, const Ring& ring,
+    template <int row_blocks, int N, class Finish, class Aux>
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int BN = 2 * N;
         float offset[row_blocks][2];
 #pragma unroll
         for (int i = 0; i < 2 * row_blocks; i++) {
-            const int row = tile.row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread, i % 2 * 2);
+            const int row = tile.row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread(), i % 2 * 2);
             offset[i / 2][i % 2] = row < in.M ? target_offset(__ldg(in.target_logits + row)) : 0;
         }
         finish();
@@ -247,7 +255,7 @@ struct Exponentials : Elementwise<Plain> {
             for (int block = 0; block < row_blocks; block++) {
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    if (fragment_column(tile.thread, i) >= classes) { acc[block][i] = -INFINITY; }
+                    if (fragment_column(tile.thread(), i) >= classes) { acc[block][i] = -INFINITY; }
                 }
             }
         }
@@ -264,8 +272,8 @@ struct Exponentials : Elementwise<Plain> {
             for (int h = 0; h < 2; h++) {
                 float sum = l[2 * h] + l[2 * h + 1];
                 for (int lane = 1; lane < 4; lane *= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, lane); }
-                const int row = tile.row + block * BLOCK_ROWS + fragment_row(tile.thread, 2 * h);
-                if (tile.thread % 4 == 0 && row < in.M && tile.column < in.N) { sums[row] = sum; }
+                const int row = tile.row + block * BLOCK_ROWS + fragment_row(tile.thread(), 2 * h);
+                if (tile.thread() % 4 == 0 && row < in.M && tile.column < in.N) { sums[row] = sum; }
             }
         }
         const auto finished = [] {};
@@ -276,22 +284,23 @@ struct Exponentials : Elementwise<Plain> {
 // A thread stores the pairs of columns that it holds: four lanes write the 32 bytes of a sector.
 struct Gradient {
     typedef float Element;
-    static constexpr int outputs = 1, ring_chunks = 0, sum_buffers = 1;
+    static constexpr int outputs = 1, ring_chunks = 0;
+    __host__ __device__ static constexpr int sum_buffers(int) { return 1; }
     __host__ __device__ static constexpr int chunk_columns(int BN) { return BN; }
     static constexpr bool has_aux = false, column_sums = false, partial_tiles = true;
 
-    template <int row_blocks, int N, class Finish>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, char*, const Ring&, const GemmMaps&,
+    template <int row_blocks, int N, class Finish, class Aux>
+    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux&, const Ring&, const GemmMaps&,
                                  const EpilogueInput& in, const ConsumerTile& tile) {
         const GradientMatrix out =
             tile.partial ? GradientMatrix{in.partial_tiles, INT_MAX, 2 * N} : in.gradients[tile.gemm];
         const bool add = in.accumulate && !tile.partial;
         const int first_row = tile.partial ? tile.partial_row : tile.row;
-        const int first_column = (tile.partial ? 0 : tile.column) + fragment_column(tile.thread, 0);
+        const int first_column = (tile.partial ? 0 : tile.column) + fragment_column(tile.thread(), 0);
         finish();
 #pragma unroll
         for (int i = 0; i < 2 * row_blocks; i++) { // block of 64 rows, and half h of its fragment
-            const int h = i % 2, row = first_row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread, 2 * h);
+            const int h = i % 2, row = first_row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread(), 2 * h);
             float* const d = out.d + (int64_t)row * out.columns + first_column;
 #pragma unroll
             for (int n = 0; n < N / 4; n++) {

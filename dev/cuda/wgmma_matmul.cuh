@@ -9,7 +9,7 @@ CTAs of a cluster whose tiles share rows of A or B load a part of them each, int
     barrier     ends when                                                               waited for by
     full[n]     the stage's bytes are there, of this CTA's loads and the others'        consumers, parity of the pass
     empty[n]    all warps that read the stage, in all CTAs of the cluster, have         the producer, opposite parity
-    aux_full[w] consumer w's chunks of aux are there, once a tile                       consumer w
+    aux_full[w] a chunk of consumer w's part of aux is there, a barrier for each slot   consumer w
 */
 #ifndef WGMMA_MATMUL_CUH
 #define WGMMA_MATMUL_CUH
@@ -35,11 +35,15 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int chunk_columns = Epilogue::chunk_columns(T::BN);
     static constexpr int chunk_row_bytes = chunk_columns * sizeof(typename Epilogue::Element);
     static constexpr int chunk_bytes = BLOCK_ROWS * chunk_row_bytes;
-    static constexpr int aux_chunks = Epilogue::has_aux ? T::row_blocks * T::BN / chunk_columns : 0;
-    static constexpr int chunks = aux_chunks + Epilogue::ring_chunks; // of a consumer
+    // Of a consumer: the chunks of its part of a tile; for how many of aux there is room at once; all that it has room for.
+    static constexpr int tile_chunks = T::row_blocks * T::BN / chunk_columns;
+    static constexpr int aux_slots =
+        tile_chunks * chunk_bytes > 32768 && Epilogue::has_aux ? 32768 / chunk_bytes : tile_chunks;
+    static constexpr int aux_area = Epilogue::has_aux ? aux_slots * chunk_bytes : 0;
+    static constexpr int chunks = aux_area / chunk_bytes + Epilogue::ring_chunks;
     static constexpr int chunk_area =
         chunks > 0 ? chunks* chunk_bytes : 512; // `ones` behind it is aligned to 1024 bytes
-    static constexpr int sum_rows = Epilogue::column_sums ? 4 * Epilogue::sum_buffers : 1;
+    static constexpr int sum_rows = Epilogue::column_sums ? 4 * Epilogue::sum_buffers(T::row_blocks) : 1;
     static constexpr bool row_sums = Epilogue::partial_tiles; // of A, by an operand of ones beside B
     static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;
     static constexpr int other_bytes = 2 * (chunk_area + sum_rows * 256) + ones_bytes + 512;
@@ -50,7 +54,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
         char chunks[2][chunk_area];
         floatX ones[row_sums ? ones_bytes / sizeof(floatX) : 8]; // (8, K_BLOCK), whatever the swizzle
         float sums[2][sum_rows][64];
-        Mbarrier full[stages], empty[stages], aux_full[2];
+        Mbarrier full[stages], empty[stages], aux_full[2][aux_slots];
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
 
@@ -117,7 +121,6 @@ template <class C> struct Consumer {
     typename C::Shared& s;
     const MatmulParams<C>& p;
     const int w;
-    int tiles = 0;                    // that this consumer has had
     PipelineState<C::stages> state;   // of the next k-block
     float acc[row_blocks][T::BN / 2]; // row_blocks wgmma accumulators (64, BN), one below the other
     float row_sums[row_blocks][4];    // (64, 8) likewise, whose columns are all the same
@@ -157,13 +160,12 @@ template <class C> struct Consumer {
         for (int i = 0; i < K_BLOCK / 16; i++) {
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
-                wgmma_mma_async<A::mn_major, B::mn_major>(acc[block],
-                                                          a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16,
-                                                          b + B::k_offset(i) / 16, !(first && i == 0));
+                const uint64_t rows = a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16;
+                wgmma_mma_async<A::mn_major, B::mn_major>(acc[block], rows, b + B::k_offset(i) / 16,
+                                                          !(first && i == 0));
                 if constexpr (SUM) {
-                    wgmma_mma_async<A::mn_major>(row_sums[block],
-                                                 a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16,
-                                                 tile_descriptor_k_major(ones), !(first && i == 0));
+                    wgmma_mma_async<A::mn_major>(row_sums[block], rows, tile_descriptor_k_major(ones),
+                                                 !(first && i == 0));
                 }
             }
         }
@@ -175,37 +177,60 @@ template <class C> struct Consumer {
         }
     }
 
-    // Loads the consumer's part of aux, once its chunks, outputs of its last tile, have been read.
-    __device__ void load_aux(const GemmMaps& maps, int row, int column) {
-        constexpr int columns = T::BN / C::chunk_columns;
-        if (thread() != 0) { return; }
-        cp_async_bulk_wait_group_read<0>();
-        s.aux_full[w].expect_tx(C::aux_chunks * C::chunk_bytes);
-        for (int i = 0; i < C::aux_chunks; i++) {
-            cp_async_bulk_tensor(shared_address(s.chunks[w] + i * C::chunk_bytes), &maps.aux,
-                                 column + i % columns * C::chunk_columns, row + i / columns * BLOCK_ROWS,
-                                 s.aux_full[w]);
+    // The chunks of the consumer's part of aux in the order in which the epilogue takes them, turn by turn: down the blocks of
+    // rows, then to the next columns. One thread calls load(), fill() and refill().
+    struct Aux {
+        typename C::Shared& s;
+        const CUtensorMap* map;
+        int w, row, column, tiles; // tiles: that the consumer has had before
+        __device__ char* chunk(int turn) const { return s.chunks[w] + turn % C::aux_slots * C::chunk_bytes; }
+        // Until the chunk is there. A slot has had so many chunks in each of the tiles before, and in this one.
+        __device__ void wait(int turn) const {
+            const int slot = turn % C::aux_slots, uses = CEIL_DIV(C::tile_chunks - slot, C::aux_slots);
+            s.aux_full[w][slot].wait((tiles * uses + turn / C::aux_slots) % 2);
         }
-    }
+        __device__ void load(int turn) const {
+            Mbarrier& full = s.aux_full[w][turn % C::aux_slots];
+            full.expect_tx(C::chunk_bytes);
+            cp_async_bulk_tensor(shared_address(chunk(turn)), map, column + turn / row_blocks * C::chunk_columns,
+                                 row + turn % row_blocks * BLOCK_ROWS, full);
+        }
+        // Of a tile the first ones, once the last tile's outputs have been read from their slots
+        __device__ void fill() const {
+            cp_async_bulk_wait_group_read<0>();
+            for (int turn = 0; turn < C::aux_slots; turn++) { load(turn); }
+        }
+        // The chunk that takes the slot of the turn before, behind the store of this turn
+        __device__ void refill(int turn) const {
+            if (turn == 0 || turn - 1 + C::aux_slots >= C::tile_chunks) { return; }
+            cp_async_bulk_wait_group_read<1>();
+            load(turn - 1 + C::aux_slots);
+        }
+    };
 
     // acc = A B^T of a work item, of which the last k-block may be under way; which finish_multiply() waits for. With SUM also
     // row_sums.
-    template <bool SUM> __device__ void multiply(const WorkItem& work, const GemmMaps& maps, int row, int column) {
+    template <bool SUM> __device__ void multiply(const WorkItem& work, const Aux& aux) {
         const int k_blocks = work.k_blocks();
         if (T::pingpong) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
-        int last = 0; // the stage before `state`
-#pragma unroll 1
-        for (int k = 0; k < k_blocks; k++) {
+        int k = 0, last = 0; // last: the stage before `state`
+        const auto step = [&] {
             s.full[state.stage].wait(state.parity);
             issue<SUM>(k == 0);
             if (k > 0) {
                 wgmma_wait_group<1>();
                 release(last);
             }
-            if (Epilogue::has_aux && k == min(1, k_blocks - 1)) { load_aux(maps, row, column); }
             last = state.stage;
             state.advance();
+            k++;
+        };
+        if constexpr (Epilogue::has_aux) {
+            step();
+            if (thread() == 0) { aux.fill(); }
         }
+#pragma unroll 1
+        while (k < k_blocks) { step(); }
         if (T::pingpong) { bar_arrive(C::BAR_ORDER + 1 - w, 2 * WARPGROUP_SIZE); }
     }
     __device__ void finish_multiply() {
@@ -216,7 +241,6 @@ template <class C> struct Consumer {
             if constexpr (C::row_sums) { fence_operand(row_sums[block]); }
         }
         release((state.stage + C::stages - 1) % C::stages);
-        if (Epilogue::has_aux) { s.aux_full[w].wait(tiles % 2); }
     }
 
     // Stores row_sums of a work item to sums (splits, M). A tile that is not split has zeros for the other parts of K.
@@ -234,8 +258,9 @@ template <class C> struct Consumer {
     __device__ void run() {
         const int clusters = gridDim.x / T::cluster, rank = cta_rank<T>();
         if (T::pingpong && w == 1) { bar_arrive(C::BAR_ORDER, 2 * WARPGROUP_SIZE); } // consumer 0 begins
-        int n = 0;                                                                   // work items that the CTA has had
-        for (int item = blockIdx.x / T::cluster; item < p.order.items(); item += clusters, n++) {
+        for (int n = 0;; n++) {                                                      // work items of the CTA
+            const int item = blockIdx.x / T::cluster + n * clusters;
+            if (item >= p.order.items()) { break; }
             const WorkItem work = work_item(p.order, item);
             if (!T::takes(w, n)) {
                 state.advance(work.k_blocks());
@@ -247,19 +272,18 @@ template <class C> struct Consumer {
                                        T::partial_row(work, rank) + T::consumer_row(w),
                                        work.partial >= 0,
                                        work.gemm,
-                                       thread(),
                                        C::BAR_EPILOGUE + w};
             float* const sums = C::row_sums && tile.column == 0 ? p.in.operand_sums[work.gemm] : nullptr;
+            const Aux aux = {s, &maps.aux, w, tile.row, tile.column, T::pingpong ? n / 2 : n};
             if (sums) {
-                multiply<C::row_sums>(work, maps, tile.row, tile.column);
+                multiply<C::row_sums>(work, aux);
             } else {
-                multiply<false>(work, maps, tile.row, tile.column);
+                multiply<false>(work, aux);
             }
-            const Ring ring = {s.chunks[w] + C::aux_chunks * C::chunk_bytes, s.sums[w]};
+            const Ring ring = {s.chunks[w] + C::aux_area, s.sums[w]};
             const auto finish = [&] { finish_multiply(); };
-            Epilogue::store(acc, finish, s.chunks[w], ring, maps, p.in, tile);
+            Epilogue::store(acc, finish, aux, ring, maps, p.in, tile);
             if (sums) { store_row_sums(sums, work, tile.row); }
-            tiles++;
         }
         // Shared memory stays the CTA's until TMA has read the last tile from it.
         if (thread() == 0) { cp_async_bulk_wait_group_read<0>(); }
@@ -273,7 +297,9 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     if (threadIdx.x == 0) {
         for (int n = 0; n < C::stages; n++) { s.full[n].init(1), s.empty[n].init(C::T::releases); }
-        for (int w = 0; w < 2; w++) { s.aux_full[w].init(1); }
+        for (int w = 0; w < 2; w++) {
+            for (Mbarrier& full : s.aux_full[w]) { full.init(1); }
+        }
         fence_mbarrier_init();
     }
     if constexpr (C::row_sums) {
