@@ -1,9 +1,9 @@
 // Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [GEMM ...], R rows of tokens in a model
-// of C channels, all of them or those named; 5 s each on an H200. The candidates are the library's first choice and the same
-// with other tiles, clusters and custom options, those of its other choices among them. Three rounds, of which each keeps the
-// first choice and the fastest: all for 2 ms, at the clock of the moment; 16 for .08 s after .06 s of running, at the power
-// limit; 4 for .25 s after .2 s. The outputs of the last are compared with the first choice's, and each is a line of CSV, of
-// which llmc/matmul_algorithms.h has the winners.
+// of C channels, all of them or those named; 10 s each on an H200. The candidates are the library's first choice and the same
+// with all tiles that it knows, clusters and custom options, those of its other choices among them. Three rounds, of which
+// each keeps the first choice and the fastest: all for 2 ms, at the clock of the moment; 32 for .08 s after .06 s of running,
+// at the power limit; 4 for .25 s after .2 s. The outputs of the last are compared with the first choice's, and each is a line
+// of CSV, of which llmc/matmul_algorithms.h has the winners.
 #include "llmc/matmul.cuh"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-constexpr int PADDED_VOCABULARY = 50304, LIBRARY_CHOICES = 64, SEMIFINALISTS = 16, FINALISTS = 4;
+constexpr int PADDED_VOCABULARY = 50304, LIBRARY_CHOICES = 64, SEMIFINALISTS = 32, FINALISTS = 4;
 
 struct StepGemm {
     const char* name;
@@ -100,16 +100,18 @@ struct Search {
             vary(matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_cluster_of_(a),
                  matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION));
         }
-        // 128x128, 128x256, 256x128, 128x160, 160x128, 192x128, 128x192, 160x192, 160x256, 168x128, 176x128, 192x192,
-        // 192x256, 200x128, 200x192, 256x192, 320x64, 320x128, 128x200
-        std::set<int> tiles = {20, 23, 24, 29, 30, 31, 32, 194, 195, 197, 201, 209, 210, 212, 213, 232, 247, 248, 411};
-        for (const Candidate& c : candidates) { tiles.insert(c.tile); }
+        cublas_check(cublasLtMatmulAlgoCapGetAttribute(&plan.algorithm, CUBLASLT_ALGO_CAP_TILE_IDS, NULL, 0, &written));
+        std::vector<uint32_t> tiles(written / sizeof(uint32_t));
+        cublas_check(cublasLtMatmulAlgoCapGetAttribute(&plan.algorithm, CUBLASLT_ALGO_CAP_TILE_IDS, tiles.data(),
+                                                       written, &written));
         cublasLtMatmulAlgoCapGetAttribute(&plan.algorithm, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, &most_custom,
                                           sizeof(most_custom), &written);
-        for (int tile : tiles) {
+        for (uint32_t tile : tiles) {
             for (int cluster :
                  {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1}) {
-                for (int custom = 0; custom <= most_custom && custom < 8; custom++) { vary(tile, cluster, custom); }
+                for (int custom = 0; custom <= most_custom && custom < 8; custom++) {
+                    vary((int)tile, cluster, custom);
+                }
             }
         }
     }
