@@ -90,7 +90,7 @@ warn_on_spills := $(if $(filter 9 10 11 12,$(cuda_release)),,-Xptxas --warn-on-s
 comma := ,
 empty :=
 space := $(empty) $(empty)
-NVCCFLAGS := -std=c++17 -I. $(arch_flags) -t 2 -Xcompiler -Wall,-Wextra,$(subst $(space),$(comma),$(harden)) \
+NVCCFLAGS = -std=c++17 -I. $(or $(host_only),$(arch_flags)) -t 2 -Xcompiler -Wall,-Wextra,$(subst $(space),$(comma),$(harden)) \
     $(warn_on_spills) $(if $(WERROR),-Werror all-warnings)
 variant_names = $(patsubst dev/cuda/attention_$(1)_%.cu,%,$(wildcard dev/cuda/attention_$(1)_*.cu))
 known_variant = $(if $(filter $(2),$(call variant_names,$(1))),,$(error $(3)=$(2): no such variant; choose of: $(call variant_names,$(1))))
@@ -157,6 +157,8 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
 $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
     build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/gemm_algorithms build/energy_by_cause: private host_optimize := -Xcompiler -Og
+# Tests that need no GPU: PTX of the kernels in their headers is enough, and takes ptxas no time; test_nccl has its few compiled by the driver.
+$(cuda_unit_tests): private host_only := -gencode arch=compute_80,code=compute_80
 # The kernels of training and of generating, and their launchers, compiled once: dev/cuda/variants.cuh.
 # A program with -DKERNELS_APART is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
 training_kernels = build/attention_$(1).o build/matmul_$(1).o
@@ -320,7 +322,9 @@ build/step_kernels: dev/bench/step_kernels.cu build/trainer.flags $(call trainin
 sanitize = $(filter-out -O3 %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -Og -g
 build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
-	$(CC) $(sanitize) -fsanitize=address,undefined -fno-sanitize-recover=all -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
+	$(CC) $(sanitize) -fsanitize=address,undefined $(unsanitized) -fno-sanitize-recover=all -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
+# Those that train models would spend a third of their time on what AddressSanitizer sees when the address is used.
+build/sanitized/test_gpt2 build/sanitized/dev/test/test_several_processes: private unsanitized := -fno-sanitize=pointer-overflow,null
 
 # Under ThreadSanitizer: threads that write checkpoints, read weights, watch the other processes. Without OpenMP,
 # whose own threads it takes for races.
