@@ -37,6 +37,23 @@ __host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
     return (int64_t)(head * CEIL_DIV(T, padded_rows) + t / padded_rows) * padded_rows + t % padded_rows;
 }
 
+// mov_tid_x(), of which the compiler knows that it is not negative: / and % of it are a shift and a mask.
+__device__ inline int thread_index() {
+    const int x = mov_tid_x();
+    __builtin_assume(x >= 0);
+    return x;
+}
+
+// A CTA's key block: where its head is in the tensors and in scratch. In shared memory, as registers are short.
+struct PairItem {
+    int2 packed;                     // KeyBlock
+    const RowStatistics* statistics; // of query 0, as are q, dO and dq
+    const floatX *q, *dO;
+    floatX* dq;    // in dqkv
+    float* dq_sum; // of query block 0
+    int* count;    // of query block 0
+};
+
 // A configuration: head size and pairs of warps.
 template <int HS_, int PAIRS> struct PairTiles {
     static constexpr int HS = HS_, M = 2, pairs = PAIRS, warps = 2 * PAIRS, threads = warps * WARP_SIZE;
@@ -46,12 +63,14 @@ template <int HS_, int PAIRS> struct PairTiles {
     static constexpr int q_rows = 32, q_columns = Br * HS / q_rows / warps; // the tile of dQ that a warp computes
     static constexpr float scale = inverse_sqrt(HS);
 
-    // Shared memory: K, P of two steps (at first V, in the end dV and dK), dS of two steps, Q, dO and statistics of three
+    // Shared memory: K, P of two steps (at first V, in the end dV and dK), dS of two steps, Q, dO and statistics of three,
+    // PairItem
     static constexpr int k_bytes = Bc * HS * 2, q_bytes = Br * HS * 2, row_bytes = Br * sizeof(RowStatistics);
     static constexpr int pair_bytes = pair_keys * Br * 4, p_bytes = pairs * pair_bytes, ds_bytes = Bc * Br * 2;
     static constexpr int P = k_bytes, dS = P + 2 * p_bytes, stages = dS + 2 * ds_bytes;
     static constexpr int dO = q_bytes, rows = 2 * q_bytes, stage_bytes = rows + row_bytes; // in a stage
-    static constexpr size_t shared_bytes = stages + 3 * stage_bytes;
+    static constexpr int item = stages + 3 * stage_bytes;
+    static constexpr size_t shared_bytes = item + sizeof(PairItem);
     static_assert(padded_rows % Bc == 0 && Bc % Br == 0 && row_bytes % 128 == 0, "");
     static_assert(q_columns == 32 && HS % 64 == 0, "a warp's columns of dQ lie in half of a 128-byte row");
     static_assert(pair_bytes == pair_keys * HS * 2, "dV and dK leave through what P of the pair was in");
@@ -177,40 +196,60 @@ __device__ inline void query_tile(float (&dQ)[C::q_rows / 16][C::q_columns / 8][
         }
     }
 }
-// Adds a tile to its accumulator, or stores the first part there; completes dQ with the last one. `dq` is the tile's place in
-// dqkv, of which `valid` rows exist.
-template <class C> __device__ inline void add_query_tile(float (&dQ)[C::q_rows / 16][C::q_columns / 8][4],
-                                                         float* accumulator, bool first, bool last, floatX* dq,
-                                                         int stride, int valid, int lane) {
-    constexpr int M = C::q_rows / 16, N = C::q_columns / 8;
-    float4* parts = reinterpret_cast<float4*>(accumulator) + lane;
-    if (!last && first) {
+// The transpose of a 4 x 4 matrix of words, of which lane q of four has row q.
+__device__ inline void transpose_quad(uint32_t (&x)[4], int lane) {
 #pragma unroll
-        for (int i = 0; i < M * N; i++) {
+    for (int d = 1; d <= 2; d *= 2) {
+        const bool upper = lane & d;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & d) { continue; }
+            const uint32_t received = __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[i + d], d);
+            upper ? x[i] = received : x[i + d] = received;
+        }
+    }
+}
+// Adds a tile of dQ to its sum, or stores the first part there. The elements are in the order of the lanes' registers.
+template <class C>
+__device__ inline void add_query_tile(const float (&dQ)[C::q_rows / 16][C::q_columns / 8][4], float4* sum, bool first) {
+    constexpr int N = C::q_columns / 8;
+    if (first) {
+#pragma unroll
+        for (int i = 0; i < C::q_rows / 16 * N; i++) {
             const float(&x)[4] = dQ[i / N][i % N];
-            __stcg(parts + i * WARP_SIZE, make_float4(x[0], x[1], x[2], x[3]));
+            __stcg(sum + i * WARP_SIZE, make_float4(x[0], x[1], x[2], x[3]));
         }
-        return;
+    } else {
+#pragma unroll
+        for (int i = 0; i < C::q_rows / 16 * N; i++) { red_add_f32_v4(sum + i * WARP_SIZE, dQ[i / N][i % N]); }
     }
-    if (!last) {
+}
+// The sum so far, with which the last part begins.
+template <class C>
+__device__ inline void load_query_tile(float (&dQ)[C::q_rows / 16][C::q_columns / 8][4], const float4* sum) {
+    constexpr int N = C::q_columns / 8;
 #pragma unroll
-        for (int i = 0; i < M * N; i++) { red_add_f32_v4(parts + i * WARP_SIZE, dQ[i / N][i % N]); }
-        return;
+    for (int i = 0; i < C::q_rows / 16 * N; i++) {
+        const float4 x = __ldcg(sum + i * WARP_SIZE);
+        dQ[i / N][i % N][0] = x.x, dQ[i / N][i % N][1] = x.y, dQ[i / N][i % N][2] = x.z, dQ[i / N][i % N][3] = x.w;
     }
-    dq += (int64_t)(lane / 4) * stride + lane % 4 * 2;
+}
+// Stores a complete tile to its place in dqkv, of which `valid` rows exist.
+template <class C> __device__ inline void store_query_tile(const float (&dQ)[C::q_rows / 16][C::q_columns / 8][4],
+                                                           floatX* dq, uint32_t stride, int valid, int lane) {
+    static_assert(C::q_columns == 32, "four words of a lane are 8 channels");
+    dq += (uint64_t)(uint32_t)(lane / 4) * stride + lane % 4 * 8;
 #pragma unroll
-    for (int i = 0; i < M * N; i++) {
-        float(&x)[4] = dQ[i / N][i % N];
-        if (!first) {
-            const float4 y = __ldcg(parts + i * WARP_SIZE);
-            x[0] += y.x, x[1] += y.y, x[2] += y.z, x[3] += y.w;
-        }
+    for (int i = 0; i < C::q_rows / 8; i++) { // 8 rows
+        uint32_t x[4];
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int r = i / N * 16 + h * 8;
-            const uint32_t rounded = cvt_rn_x2(C::scale * x[2 * h], C::scale * x[2 * h + 1]);
-            if (r + lane / 4 < valid) { *reinterpret_cast<uint32_t*>(dq + (int64_t)r * stride + i % N * 8) = rounded; }
+        for (int n = 0; n < 4; n++) {
+            const float(&y)[4] = dQ[i / 2][n];
+            x[n] = cvt_rn_x2(C::scale * y[i % 2 * 2], C::scale * y[i % 2 * 2 + 1]);
         }
+        transpose_quad(x, lane);
+        if (i * 8 + lane / 4 < valid) { *reinterpret_cast<uint4*>(dq) = make_uint4(x[0], x[1], x[2], x[3]); }
+        dq += (uint64_t)stride * 8;
     }
 }
 
@@ -221,35 +260,44 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
                                     const __grid_constant__ PairProblem p) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, step = C::step, row_bytes = Tile<HS>::row_bytes;
     extern __shared__ __align__(1024) char shared[];
-    int2& packed = *reinterpret_cast<int2*>(shared);
-    if (threadIdx.x == 0) { packed = KeyBlock(atomicAdd(scratch.work_counter, 1), p).packed(); }
+    PairItem& item = *reinterpret_cast<PairItem*>(shared + C::item);
+    const int T = p.T, NH = p.NH.d;
+    if (threadIdx.x == 0) {
+        const KeyBlock block(atomicAdd(scratch.work_counter, 1), p);
+        const int b = block.b(p), h = block.h(p);
+        item.packed = block.packed();
+        item.statistics = scratch.statistics + statistics_offset(block.head, 0, T);
+        item.q = qkv + qkv_offset(b, 0, h, T, NH, HS);
+        item.dO = dout + out_offset(b, h, T, NH, HS);
+        item.dq = dqkv + qkv_offset(b, 0, h, T, NH, HS);
+        item.dq_sum = scratch.dq + (int64_t)block.head * p.query_blocks * (Br * HS);
+        item.count = scratch.counts + (int64_t)block.head * p.query_blocks;
+    }
     __syncthreads();
-    const KeyBlock block(packed);
-    __syncthreads();
-    const int T = p.T, NH = p.NH.d, head = block.head, j0 = block.j * Bc, steps = block.template steps<C>(p);
-    auto pair = [] { return mov_tid_x() / WARP_SIZE % C::pairs; };
+    const KeyBlock block(item.packed);
+    const int j0 = block.j * Bc, steps = block.template steps<C>(p), stride = 3 * NH * HS;
+    auto pair = [] { return thread_index() / WARP_SIZE % C::pairs; };
     auto first_key = [&] { return block.j * Bc + pair() * C::pair_keys; }; // of the pair
     const bool S_warp = threadIdx.x / WARP_SIZE < C::pairs;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
     // The query block of step n, and how many key blocks its own lies behind this one.
-    auto query_block = [&](int n) { return block.j * C::steps_per_block + block.template query_offset<C>(n, p); };
-    auto behind = [&](int i) { return i / C::steps_per_block - block.j; };
+    const int first = block.j * C::steps_per_block + block.template query_offset<C>(0, p),
+              sign = block.reversed ? -1 : 1;
+    auto query_block = [&](int n) { return first + sign * n; };
+    auto behind = [&](int n) { return (block.reversed ? steps - 1 - n : n) / C::steps_per_block; };
     auto load_queries = [&](int n) {
-        const int i = query_block(n), stride = 3 * NH * HS, b = block.b(p), h = block.h(p), thread = mov_tid_x();
+        const int i = query_block(n), thread = thread_index();
         const uint32_t stage = base + C::stages + n % 3 * C::stage_bytes;
-        const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i * Br * stride;
-        const floatX* dO = dout + out_offset(b, h, T, NH, HS) + (int64_t)i * Br * NH * HS;
-        load_tile<HS, Br, C::threads>(stage, q, stride, T - i * Br);
-        load_tile<HS, Br, C::threads>(stage + C::dO, dO, NH * HS, T - i * Br);
+        load_tile<HS, Br, C::threads>(stage, item.q + (int64_t)i * Br * stride, stride, T - i * Br);
+        load_tile<HS, Br, C::threads>(stage + C::dO, item.dO + (int64_t)i * Br * NH * HS, NH * HS, T - i * Br);
         if (thread < C::row_bytes / 16) {
-            cp_async_16(stage + C::rows + thread * 16,
-                        scratch.statistics + statistics_offset(head, i * Br, T) + thread * 2, 16);
+            cp_async_16(stage + C::rows + thread * 16, item.statistics + i * Br + thread * 2, 16);
         }
         cp_async_commit_group();
     };
-    const floatX* k = qkv + qkv_offset(block.b(p), 1, block.h(p), T, NH, HS) + (int64_t)j0 * 3 * NH * HS;
-    load_tile<HS, Bc, C::threads>(base, k, 3 * NH * HS, T - j0);
-    load_tile<HS, Bc, C::threads>(base + C::P, k + NH * HS, 3 * NH * HS, T - j0); // V, where P will be
+    const floatX* k = item.q + NH * HS + (int64_t)j0 * stride;
+    load_tile<HS, Bc, C::threads>(base, k, stride, T - j0);
+    load_tile<HS, Bc, C::threads>(base + C::P, k + NH * HS, stride, T - j0); // V, where P will be
     load_queries(0);
     cp_async_wait_group<0>();
     __syncthreads();
@@ -258,23 +306,23 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     for (int i = 0; i < HS / 16; i++) {
         load_a<HS>(KV[i],
                    base + (S_warp ? 0 : C::P) + pair() * C::pair_keys * row_bytes +
-                       Tile<HS>::lane_a(mov_tid_x() % WARP_SIZE),
+                       Tile<HS>::lane_a(thread_index() % WARP_SIZE),
                    i);
     }
     float sum[M][HS / 8][4]; // dV of an S warp, dK of a dP warp
     fill(sum, 0.0f);
 
-    // The chain of dQ: one thread waits until all key blocks before this one have added their part of query block i, and says
+    // The chain of dQ: one thread waits until all key blocks before this one have added their part of step n, and another says
     // that this one has, a barrier after all warps did.
-    auto wait_turn = [&](int i) {
-        const int before = block.before(behind(i));
-        if (before > 0 && mov_tid_x() == C::pairs * WARP_SIZE) {
-            while (ld_acquire_gpu(scratch.counts + (int64_t)head * p.query_blocks + i) < before) {}
+    auto wait_turn = [&](int n) {
+        const int before = block.before(behind(n));
+        if (before > 0 && thread_index() == (C::pairs + 1) * WARP_SIZE) {
+            while (ld_acquire_gpu(item.count + query_block(n)) < before) {}
         }
     };
-    auto end_turn = [&](int i) {
-        if (mov_tid_x() == C::pairs * WARP_SIZE) {
-            st_release_gpu(scratch.counts + (int64_t)head * p.query_blocks + i, block.before(behind(i)) + 1);
+    auto end_turn = [&](int n) {
+        if (thread_index() == C::pairs * WARP_SIZE) {
+            st_release_gpu(item.count + query_block(n), block.before(behind(n)) + 1);
         }
     };
     // What the warp needs of step n: the lane's statistics, and P of the pair
@@ -289,34 +337,43 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 
 #pragma unroll 1
     for (int n = 0; n < steps + 2; n++) {
-        if (n >= 2) { wait_turn(query_block(n - 2)); }
+        if (n >= 2) { wait_turn(n - 2); }
         cp_async_wait_group<0>();
         __syncthreads(); // step n is there; P of step n - 1 and dS of step n - 2 are; the others' buffers are free
-        if (n >= 3) { end_turn(query_block(n - 3)); }
+        if (n >= 3) { end_turn(n - 3); }
         if (n + 1 < steps) { load_queries(n + 1); }
         if (n >= 2) {                                 // dQ
             constexpr int across = HS / C::q_columns; // tiles of dQ side by side
             auto row = [](int thread) { return thread / WARP_SIZE / across * C::q_rows; };
             auto channel = [](int thread) { return thread / WARP_SIZE % across * C::q_columns; };
-            const int thread = mov_tid_x(), lane = thread % WARP_SIZE, i = query_block(n - 2);
+            const int thread = thread_index(), lane = thread % WARP_SIZE, i = query_block(n - 2);
             const uint32_t dS = (base + C::dS + n % 2 * C::ds_bytes + Tile<Br>::lane_b(lane)) ^ (row(thread) / 8 * 16);
             const uint32_t K =
                 ((base + Tile<HS>::lane_a(lane)) ^ (channel(thread) / 8 % 8 * 16)) + channel(thread) / 64 * 128;
+            const int64_t tile = (int64_t)i * C::warps + thread / WARP_SIZE;
+            float4* dq_sum =
+                reinterpret_cast<float4*>(item.dq_sum + tile * (C::q_rows * C::q_columns)) + thread % WARP_SIZE;
+            const bool is_first = block.before(behind(n - 2)) == 0, is_last = block.after(behind(n - 2)) == 0;
             float dQ[C::q_rows / 16][C::q_columns / 8][4];
-            fill(dQ, 0.0f);
+            if (is_last && !is_first) {
+                load_query_tile<C>(dQ, dq_sum);
+            } else {
+                fill(dQ, 0.0f);
+            }
             query_tile<C>(dQ, dS, K);
-            const int same = mov_tid_x(); // recomputed, so that no registers hold addresses meanwhile
-            const int tile = (head * p.query_blocks + i) * C::warps + same / WARP_SIZE;
-            floatX* dq = dqkv + qkv_offset(block.b(p), 0, block.h(p), T, NH, HS) +
-                         (int64_t)(i * Br + row(same)) * (3 * NH * HS) + channel(same);
-            add_query_tile<C>(dQ, scratch.dq + (int64_t)tile * (C::q_rows * C::q_columns), block.before(behind(i)) == 0,
-                              block.after(behind(i)) == 0, dq, 3 * NH * HS, T - i * Br - row(same), same % WARP_SIZE);
+            if (is_last) {
+                const int same = thread_index(); // recomputed, so that no registers hold addresses meanwhile
+                store_query_tile<C>(dQ, item.dq + (int64_t)(i * Br + row(same)) * stride + channel(same), stride,
+                                    T - i * Br - row(same), same % WARP_SIZE);
+            } else {
+                add_query_tile<C>(dQ, dq_sum, is_first);
+            }
         }
         if (S_warp && n < steps) {
             const uint32_t stage = base + C::stages + n % 3 * C::stage_bytes;
             const int query_minus_key = query_block(n) * Br - first_key(); // the pair's first
+            const int lane = thread_index() % WARP_SIZE;
             auto do_step = [&](auto masked, int s) {
-                const int lane = mov_tid_x() % WARP_SIZE;
                 value_step<C, masked.value>(sum, KV, stage + s * row_bytes + Tile<HS>::lane_b(lane),
                                             stage + s * row_bytes + C::dO + Tile<HS>::lane_a(lane),
                                             rows_of(n, lane) + s, P_of(n, lane) + s * P_query,
@@ -335,7 +392,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
             const uint32_t dS = base + C::dS + (n - 1) % 2 * C::ds_bytes + pair() * C::pair_keys * Tile<Br>::row_bytes;
             const int skipped = max(0, first_key() - query_block(n - 1) * Br); // queries before all of the pair's keys
             auto do_step = [&](int s) {
-                const int lane = mov_tid_x() % WARP_SIZE;
+                const int lane = thread_index() % WARP_SIZE;
                 key_pair_step<C>(sum, KV, stage + s * row_bytes + C::dO + Tile<HS>::lane_b(lane),
                                  stage + s * row_bytes + Tile<HS>::lane_a(lane), rows_of(n - 1, lane) + s,
                                  P_of(n - 1, lane) + s * P_query, dS, s / 8, lane);
@@ -347,19 +404,18 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 #pragma unroll 1
                 for (int s = 0; s < Br; s += step) {
                     const uint32_t zeros[M][4] = {};
-                    s < skipped ? store_a<Br>(dS, zeros, s / 8, mov_tid_x() % WARP_SIZE) : do_step(s);
+                    s < skipped ? store_a<Br>(dS, zeros, s / 8, thread_index() % WARP_SIZE) : do_step(s);
                 }
             }
         }
     }
     __syncthreads();
-    end_turn(query_block(steps - 1));
+    end_turn(steps - 1);
     if (!S_warp) { multiply(sum, C::scale); }
-    const int lane = mov_tid_x() % WARP_SIZE, column = first_key();
+    const int lane = thread_index() % WARP_SIZE, column = first_key();
     const uint32_t tile = base + C::P + (S_warp ? 0 : C::p_bytes) + pair() * C::pair_bytes;
-    floatX* destination =
-        dqkv + qkv_offset(block.b(p), S_warp ? 2 : 1, block.h(p), T, NH, HS) + (int64_t)column * (3 * NH * HS);
-    store_rows<HS>(destination, tile, sum, 3 * NH * HS, T - column, lane);
+    floatX* destination = item.dq + (S_warp ? 2 : 1) * NH * HS + (int64_t)column * stride;
+    store_rows<HS>(destination, tile, sum, stride, T - column, lane);
 }
 
 // ----------------------------------------------------------------------------
