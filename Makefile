@@ -157,7 +157,8 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
 $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
     build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/gemm_algorithms build/energy_by_cause: private host_optimize := -Xcompiler -Og
-# Tests that need no GPU: PTX of the kernels in their headers is enough, and takes ptxas no time; test_nccl has its few compiled by the driver.
+# Tests that need no GPU: PTX of the kernels in their headers is enough, and takes ptxas no time. The driver compiles
+# test_nccl's own where there are GPUs.
 $(cuda_unit_tests): private host_only := -gencode arch=compute_80,code=compute_80
 # The kernels of training and of generating, and their launchers, compiled once: dev/cuda/variants.cuh.
 # A program with -DKERNELS_APART is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
