@@ -23,7 +23,6 @@ from test_generate_bench import SMI, program
 
 # make's library says what was left out of which sources; the program's energy is 100 mJ less 10 for each library before
 MAKE = """#!/bin/sh
-echo "$@" >>said
 while [ "$1" != -C ]; do shift; done
 cat "$2"/dev/cuda/online_softmax.cuh >"$2"/libattention.so
 """
