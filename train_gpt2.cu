@@ -944,6 +944,7 @@ static void gpt2_finish_gradients(GPT2* model, int group, int last) {
 
 // Turns acts.dresidual from the gradient of a layer's output into the gradient of its input, and makes the gradients of
 // the layer's parameters; but fcprojb's is made where dresidual was written, by the LayerNorm backward of the layer above.
+// Weight gradients come before input gradients, which are read right behind them, from L2.
 static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     NvtxRange range("backward layer", i);
     ActivationTensors y = gpt2_layer_activations(model, i);
@@ -963,25 +964,25 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     // MLP: fcproj and GELU, fc, ln2
     matmul_dgelu(&groups, gpt2_dgelu_variant(model->info.settings), y.dbt4c, recompute >= 1 ? y.fch_gelu : NULL, g.fcb,
                  y.dresidual, w.fcprojw, y.fch, BT, C);
-    matmul_input(&groups, y.dbtc, y.dbt4c, w.fcw, BT, C, 4 * C);
     if (recompute >= 2) {
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }
     const MatmulLayerWeight mlp[] = {{g.fcw, NULL, y.dbt4c, y.ln2}, {g.fcprojw, NULL, y.dresidual, y.fch_gelu}};
     matmul_layer_weights(&groups, MATMUL_MLP_WEIGHTS, mlp, accumulate, BT, C);
+    matmul_input(&groups, y.dbtc, y.dbt4c, w.fcw, BT, C, 4 * C);
     layernorm_backward(y.dresidual, g.ln2w, g.ln2b, g.attprojb, dresidual_sum, y.dbtc, y.residual2, w.ln2w, y.ln2_mean,
                        y.ln2_rstd, (float*)scratch, BT, C, 0, stream);
 
     // attention: attproj, attention, qkv, ln1; dqkv (B,T,3,NH,HS) takes the first three quarters of dbt4c
     floatX* dqkv = y.dbt4c;
-    matmul_input(&groups, y.dbtc, y.dresidual, w.attprojw, BT, C, C);
     matmul_weight(&groups, g.attprojw, y.dresidual, y.atty, accumulate, BT, C, C);
+    matmul_input(&groups, y.dbtc, y.dresidual, w.attprojw, BT, C, C);
     const int dq_rows =
         attention_backward_with_sums(dqkv, dq_sums, y.dbtc, y.qkv, y.atty, y.l, y.m, scratch, B, T, NH, C / NH, stream);
     qkv_bias_backward(g.qkvb, dq_sums, w.attprojw, dresidual_sum, dq_rows, C, stream);
-    matmul_input(&groups, y.dbtc, dqkv, w.qkvw, BT, C, 3 * C);
     if (recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
     matmul_weight(&groups, g.qkvw, dqkv, y.ln1, accumulate, BT, C, 3 * C);
+    matmul_input(&groups, y.dbtc, dqkv, w.qkvw, BT, C, 3 * C);
     float* fcprojb_below = i > 0 ? gpt2_layer_gradients(model, i - 1).fcprojb : NULL;
     layernorm_backward(y.dresidual, g.ln1w, g.ln1b, fcprojb_below, NULL, y.dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd,
                        (float*)scratch, BT, C, 0, stream);

@@ -16,13 +16,13 @@ constexpr int LAYERNORM_WARPS = 4; // rows of a forward block
 
 // residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). One warp per row, which the lanes keep in
 // registers, V vectors each; with V 0, for wider rows, they read it again. Without b, a is normalised and nothing is written
-// to residual.
+// to residual. The last rows come first: what wrote a has written them last, and they are still in L2.
 template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
     residual_layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                       const floatX* b, const floatX* weight, const floatX* bias, int N, int C) {
     constexpr int K = x128::size;
     const int lane = threadIdx.x % WARP_SIZE, vectors = V > 0 ? V : CEIL_DIV(C, WARP_SIZE * K);
-    const size_t row = (size_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.x / WARP_SIZE;
+    const size_t row = (size_t)(gridDim.x - 1 - blockIdx.x) * LAYERNORM_WARPS + threadIdx.x / WARP_SIZE;
     if (row >= N) { return; }
     x128 v[V > 0 ? V : 1] = {};
     auto channel = [&](int n) { return (n * WARP_SIZE + lane) * K; };
@@ -155,7 +155,8 @@ template <int M, int MAX_WARPS> __device__ inline void block_sums(float (&v)[M],
 
 // Backward, for rows of at most THREADS vectors of 16 bytes: each thread owns one vector of channels in all rows of its block,
 // so the column sums stay in registers. A block takes R rows at once to hide the latency of their sums, and copies those of the
-// next turns to shared memory meanwhile: a thread its own vectors, so that nobody waits for another.
+// next turns to shared memory meanwhile: a thread its own vectors, so that nobody waits for another. The last rows come first:
+// those of dout that were written last are still in L2.
 //
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
 //
@@ -178,13 +179,14 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     constexpr int stage_vectors = R * 3 * THREADS;
     x128* const ring =
         layernorm_ring + threadIdx.x; // the thread's own vectors, THREADS apart; zeros where there is no row
-    int copy_row = blockIdx.x * R;    // of the next turn to be copied
+    int copy_row = blockIdx.x * R;    // of the next turn to be copied; rows are counted from the last one on
+    auto row = [&](int i) { return (size_t)(N - 1 - i); };
     auto copy_rows = [&](int stage) {
         x128* const to = ring + stage * stage_vectors;
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const bool live = active && copy_row + r < N;
-            const size_t at = live ? (copy_row + r) * (size_t)C + c : 0;
+            const size_t at = live ? row(copy_row + r) * C + c : 0;
             const int bytes = live ? sizeof(x128) : 0;
             cp_async_16((uint32_t)__cvta_generic_to_shared(to + (r * 3) * THREADS), dout + at, bytes);
             cp_async_16((uint32_t)__cvta_generic_to_shared(to + (r * 3 + 1) * THREADS), inp + at, bytes);
@@ -197,8 +199,8 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     auto load_statistics = [&](int first) {
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            next_mu[r] = first + r < N ? mean[first + r] : 0.0f;
-            next_s[r] = first + r < N ? rstd[first + r] : 0.0f;
+            next_mu[r] = first + r < N ? mean[row(first + r)] : 0.0f;
+            next_s[r] = first + r < N ? rstd[row(first + r)] : 0.0f;
         }
     };
     for (int turn = 0; turn < AHEAD; turn++) { copy_rows(turn); }
@@ -241,7 +243,7 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
                 db[k] += d[k];
             }
             const x128 rounded = pack(residual);
-            store128(dresidual + (first + r) * (size_t)C + c, rounded);
+            store128(dresidual + row(first + r) * C + c, rounded);
             unpack(residual, rounded);
 #pragma unroll
             for (int k = 0; k < K; k++) { ds[k] += residual[k]; }
