@@ -1,4 +1,4 @@
-// The order in which attention_backward_wgmma.cu takes key blocks, adds dQ and computes D, run through without a GPU:
+// The order in which the backward kernels of wgmma and mma take key blocks, and wgmma adds dQ and computes D, without a GPU:
 // KeyBlockOrder, KeyBlock, DqChain. Blocks are worked off one by one in the order of the work counter, which is the hardest
 // case: then a block finds only what earlier ones have left.
 #include "dev/cuda/attention_backward_wgmma.cu"
@@ -30,6 +30,8 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int num_sm
             }
             if (!D[queries]) { return false; }
             const wgmma::DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
+            const int behind = offset / C::steps_per_block; // as mma_backward_pairs.cuh asks for its chain
+            if (block.before(behind) != chain.before || block.after(behind) != chain.after) { return false; }
             DqTile& dq_tile = dq_tiles[(size_t)block.head * p.query_blocks + block.j * C::steps_per_block + offset];
             uint64_t dQ = 1ull << block.j;
             if (chain.reads()) {
