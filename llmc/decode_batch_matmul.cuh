@@ -17,6 +17,9 @@ The splits of a C that has several are a cluster: each CTA stores its sums in th
 
 #include "decode_matmul.cuh"
 #include "logit_key.cuh"
+#if !defined(PRECISION_FP32)
+#include "hopper.cuh"
+#endif
 
 // Rows of inp, which is normalised before; fewer are one tile of decode_matmul.cuh
 constexpr int BATCH_MIN_ROWS = DECODE_NORM_ROWS + 1;
@@ -46,6 +49,8 @@ template <int MT> struct BatchTile {
 static inline int batch_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, DECODE_WARPS * decode_splits(C)); }
 // The chunks that a kernel is compiled for
 static inline int batch_chunks_of_kernel(int C) { return batch_chunks(C) <= 3 ? 3 : 4; }
+// Whether every segment has three: those of 768 channels and four times as many
+static inline bool batch_exact(int C) { return C == 3 * DECODE_CHUNK * DECODE_WARPS * decode_splits(C); }
 // Bytes of shared memory: W of a segment's round; sums of all segments where they do not take its place; totals of the splits
 __host__ __device__ inline int batch_round_bytes(int tiles, int chunks) { return tiles * chunks * 512; }
 template <int MT> __host__ __device__ constexpr int batch_sums_bytes() { // of a buffer
@@ -59,12 +64,14 @@ template <int MT> static inline size_t batch_shared_bytes(int C, int tiles) {
     int round = tiles < Tile::G ? tiles : Tile::G, splits = decode_splits(C), chunks = batch_chunks_of_kernel(C);
     size_t W = (size_t)DECODE_WARPS * Tile::ring(chunks) * batch_round_bytes(round, chunks);
     size_t totals = splits == 1 ? 0 : (size_t)batch_totals<MT>(splits) * (MT == 4 ? 2 : 1) * sizeof(float2);
-    return W + Tile::buffers * batch_sums_bytes<MT>() + totals;
+    size_t barrier = splits == 1 ? 0 : 16; // of totals, MT = 2
+    return W + Tile::buffers * batch_sums_bytes<MT>() + totals + barrier;
 }
 
 #if !defined(PRECISION_FP32)
 
-template <int MT, int CHUNKS> struct BatchWarp {
+// EXACT: every segment has CHUNKS chunks, so that nothing depends on how many
+template <int MT, int CHUNKS, bool EXACT> struct BatchWarp {
     typedef BatchTile<MT> Tile;
     uint4 x[4][CHUNKS]; // rows 8 i + r of the warp's 32, columns 8 q .. 8 q + 7 of chunk u
     int segment, half;  // of C, and of the CTA's rows
@@ -77,6 +84,7 @@ template <int MT, int CHUNKS> struct BatchWarp {
         begin = decode_segment(p.C, splits, rank * DECODE_WARPS + segment);
         chunks = decode_segment(p.C, splits, rank * DECODE_WARPS + segment + 1) - begin;
     }
+    __device__ bool has(int u) const { return EXACT || u < chunks; }
     __device__ void load_rows(const DecodeLinear& p, int m0) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -85,7 +93,7 @@ template <int MT, int CHUNKS> struct BatchWarp {
 #pragma unroll
             for (int u = 0; u < CHUNKS; u++) {
                 x[i][u] = make_uint4(0, 0, 0, 0);
-                if (u < chunks) { x[i][u] = __ldcg(reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK)); }
+                if (has(u)) { x[i][u] = __ldcg(reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK)); }
             }
         }
     }
@@ -97,9 +105,7 @@ template <int MT, int CHUNKS> struct BatchWarp {
 #pragma unroll
             for (int u = 0; u < CHUNKS; u++) {
                 x[i][u] = make_uint4(0, 0, 0, 0);
-                if (u < chunks) {
-                    x[i][u] = *reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK * (int)sizeof(floatX));
-                }
+                if (has(u)) { x[i][u] = *reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK * (int)sizeof(floatX)); }
             }
         }
     }
@@ -110,7 +116,7 @@ template <int MT, int CHUNKS> struct BatchWarp {
             const floatX* row = p.weight + (size_t)o * p.C + begin * DECODE_CHUNK + 8 * q;
 #pragma unroll
             for (int u = 0; u < CHUNKS; u++) {
-                if (u >= chunks) { break; }
+                if (!has(u)) { break; }
                 mma::cp_async_16((uint32_t)__cvta_generic_to_shared(to + (n * CHUNKS + u) * 512),
                                  row + u * DECODE_CHUNK, 16);
             }
@@ -122,7 +128,7 @@ template <int MT, int CHUNKS> struct BatchWarp {
         float d[Tile::at_once][2][4] = {};
 #pragma unroll
         for (int u = 0; u < CHUNKS; u++) {
-            if (u >= chunks) { break; }
+            if (!has(u)) { break; }
 #pragma unroll
             for (int n = 0; n < Tile::at_once; n++) {
                 const uint4 b = *reinterpret_cast<const uint4*>(w + (min(first + n, count - 1) * CHUNKS + u) * 512);
@@ -237,10 +243,18 @@ template <int MT> struct BatchPairs {
     }
 };
 
-// Adds the segments' sums of a round of `count` tiles that ends before tile `end`, and the splits' totals
+// How many groups of a round of `count` tiles the CTA of a rank adds
+template <int MT> __device__ inline int batch_groups_of(int rank, int splits, int count) {
+    const int groups = CEIL_DIV(count, BatchTile<MT>::group);
+    return rank < groups ? CEIL_DIV(groups - rank, splits) : 0;
+}
+
+// Adds the segments' sums of a round of `count` tiles that ends before tile `end`, and the splits' totals: with MT = 2 they are
+// sent to the barrier totals_full of the CTA that adds them, which spares all of them the fences of a cluster's barrier.
 template <int MT, int CHUNKS> __device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT>& pairs,
                                                                   const char* sums, int sums_bytes, float2* totals,
-                                                                  int count, int end, int splits, int rank) {
+                                                                  int count, int end, int splits, int rank,
+                                                                  hopper::Mbarrier* totals_full = NULL) {
     typedef BatchTile<MT> Tile;
     namespace cg = cooperative_groups;
     if (splits == 1) {
@@ -251,15 +265,22 @@ template <int MT, int CHUNKS> __device__ inline void batch_finish(const DecodeLi
         return;
     }
 #ifdef DEPENDENT_LAUNCH_CODE
-    cg::cluster_group cluster = cg::this_cluster();
 #pragma unroll
     for (int g = 0; g < Tile::groups; g++) { // group g is added by the CTA of rank g % splits
         if (g * Tile::group >= count) { break; }
-        float2* to = cluster.map_shared_rank(totals, g % splits);
-        to[(g / splits * splits + rank) * Tile::threads + threadIdx.x] =
-            pairs.template sum<CHUNKS>(sums, sums_bytes, g);
+        float2* to = totals + (g / splits * splits + rank) * Tile::threads + threadIdx.x;
+        const float2 sum = pairs.template sum<CHUNKS>(sums, sums_bytes, g);
+        if (MT == 2) {
+            hopper::st_async(to, sum, *totals_full, g % splits);
+        } else {
+            *cg::this_cluster().map_shared_rank(to, g % splits) = sum;
+        }
     }
-    cluster.sync(); // all totals are there
+    if (MT == 4) {
+        cg::this_cluster().sync(); // all totals are there
+    } else if (batch_groups_of<MT>(rank, splits, count) > 0) {
+        totals_full->wait(0);
+    }
 #pragma unroll
     for (int g = 0; g < Tile::groups; g++) {
         if (g % splits != rank || !pairs.valid(p, g, end)) { continue; }
@@ -284,7 +305,7 @@ template <int MT> struct BatchPart {
     }
 };
 
-template <int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
+template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
     decode_batch_kernel(DecodeLinear p, int tiles) {
 #ifdef DEPENDENT_LAUNCH_CODE
     typedef BatchTile<2> Tile;
@@ -293,17 +314,28 @@ template <int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS =
     const int thread = threadIdx.x, lane = thread % WARP_SIZE, count = part.end - part.first;
     if (!p.next_reads_early) { launch_dependents(); }
 
-    // shared memory: W of each warp, where its sums go, too; totals of the splits
+    // shared memory: W of each warp, where its sums go, too; totals of the splits, and the barrier that counts their bytes
     const int warp_bytes = batch_round_bytes(tiles, CHUNKS);
     char* sums = reinterpret_cast<char*>(decode_shared);
     float2* totals = reinterpret_cast<float2*>(sums + DECODE_WARPS * warp_bytes);
 
-    BatchWarp<2, CHUNKS> w(p, part.splits, part.rank, thread);
+    hopper::Mbarrier* totals_full = reinterpret_cast<hopper::Mbarrier*>(totals + batch_totals<2>(part.splits));
+    if (part.splits > 1) {
+        if (thread == 0) {
+            const int groups = batch_groups_of<2>(part.rank, part.splits, count);
+            totals_full->init(1);
+            hopper::fence_mbarrier_init();
+            totals_full->expect_tx(groups * part.splits * Tile::threads * (int)sizeof(float2));
+        }
+        __syncwarp();
+        hopper::barrier_cluster_arrive(); // before W is asked for: it waits for what its thread has asked for
+    }
+    BatchWarp<2, CHUNKS, EXACT> w(p, part.splits, part.rank, thread);
     char *warp_sums = sums + w.segment * warp_bytes, *weights = warp_sums + lane * 16;
     w.load_weights(p, weights, part.first, count);
     BatchPairs<2> pairs(p, part.m0, thread);
     pairs.load_bias(p, part.first, part.end);
-    if (part.splits > 1) { cooperative_groups::this_cluster().sync(); } // its CTAs are there
+    if (part.splits > 1) { hopper::barrier_cluster_wait(); } // its CTAs are there
 
     wait_for_previous();
     if (p.next_reads_early) { launch_dependents(); }
@@ -314,11 +346,11 @@ template <int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS =
     for (int n = 0; n < count; n += Tile::at_once) { w.multiply(warp_sums, weights, n, count); }
     pairs.load_old(p, part.end);
     __syncthreads();
-    batch_finish<2, CHUNKS>(p, pairs, sums, warp_bytes, totals, count, part.end, part.splits, part.rank);
+    batch_finish<2, CHUNKS>(p, pairs, sums, warp_bytes, totals, count, part.end, part.splits, part.rank, totals_full);
 #endif
 }
 
-template <int CHUNKS> __global__ void __launch_bounds__(BatchTile<4>::threads, 1)
+template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>::threads, 1)
     decode_wide_kernel(DecodeLinear p, int tiles) {
 #ifdef DEPENDENT_LAUNCH_CODE
     typedef BatchTile<4> Tile;
@@ -335,7 +367,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(BatchTile<4>::threads, 1
     float2* totals = reinterpret_cast<float2*>(sums + Tile::buffers * batch_sums_bytes<4>());
     constexpr int sums_bytes = Tile::G * Tile::tile_sums; // of a segment
 
-    BatchWarp<4, CHUNKS> w(p, part.splits, part.rank, thread);
+    BatchWarp<4, CHUNKS, EXACT> w(p, part.splits, part.rank, thread);
     ring += w.segment * RING * round_bytes + lane * 16;
     const auto first_of = [&](int round) { return part.first + round * Tile::G; };
     const auto count_of = [&](int round) { return min(Tile::G, part.end - first_of(round)); };
@@ -379,9 +411,12 @@ template <int CHUNKS> __global__ void __launch_bounds__(BatchTile<4>::threads, 1
 
 typedef void (*DecodeBatchKernel)(DecodeLinear p, int tiles);
 
-static inline DecodeBatchKernel batch_kernel(int MT, int chunks) {
-    if (MT == 4) { return chunks == 3 ? decode_wide_kernel<3> : decode_wide_kernel<4>; }
-    return chunks == 3 ? decode_batch_kernel<3> : decode_batch_kernel<4>;
+static inline DecodeBatchKernel batch_kernel(int MT, int C) {
+    if (batch_exact(C)) { return MT == 4 ? decode_wide_kernel<3, true> : decode_batch_kernel<3, true>; }
+    if (MT == 4) {
+        return batch_chunks_of_kernel(C) == 3 ? decode_wide_kernel<3, false> : decode_wide_kernel<4, false>;
+    }
+    return batch_chunks_of_kernel(C) == 3 ? decode_batch_kernel<3, false> : decode_batch_kernel<4, false>;
 }
 
 template <int MT> static inline BatchTiling batch_tiling_of(LaunchGpu gpu, const DecodeLinear& p, int most) {

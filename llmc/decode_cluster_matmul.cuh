@@ -8,11 +8,8 @@ of W, bring a part of them each, whole lines, by TMA multicast into the shared m
 #define LLMC_DECODE_CLUSTER_MATMUL_CUH
 
 #include "decode_batch_matmul.cuh"
-#if !defined(PRECISION_FP32)
-#include "hopper.cuh"
-#endif
 
-constexpr int CLUSTER_ROWS = 32;   // of inp at least: rows behind the last one cost L2 as much as others
+constexpr int CLUSTER_ROWS = 32;   // of inp at least: fewer are loaded faster by each CTA for itself
 constexpr int CLUSTER_CTAS = 2;    // clusters of four leave some SMs without a CTA
 constexpr int CLUSTER_FRONT = 128; // bytes of shared memory before the rows, for their barrier
 
@@ -24,7 +21,7 @@ __host__ __device__ inline int cluster_row_bytes(int C) {
 
 #if !defined(PRECISION_FP32)
 
-template <int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
+template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
     decode_cluster_kernel(DecodeLinear p, int tiles) {
 #if defined(HOPPER_DEVICE_CODE)
     typedef BatchTile<2> Tile;
@@ -32,6 +29,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS =
     const int thread = threadIdx.x, warp = thread / WARP_SIZE, lane = thread % WARP_SIZE;
     const int rank = (int)hopper::cluster_ctarank(), cluster = blockIdx.x / CLUSTER_CTAS;
     const int row_tiles = CEIL_DIV(p.M, Tile::rows), m0 = cluster % row_tiles * Tile::rows;
+    const int valid = min(Tile::rows, p.M - m0); // rows; others are multiplied as they stand there, and not stored
     const int first = (cluster / row_tiles * CLUSTER_CTAS + rank) * tiles; // where no tile is left, it brings rows
     const int end = min(first + tiles, CEIL_DIV(p.OC, 8)), count = end - first;
 
@@ -47,11 +45,11 @@ template <int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS =
     if (thread == 0) {
         full.init(1);
         hopper::fence_mbarrier_init();
-        full.expect_tx(Tile::rows * C_bytes);
+        full.expect_tx(valid * C_bytes);
     }
     __syncwarp();
     hopper::barrier_cluster_arrive();
-    BatchWarp<2, CHUNKS> w(p, 1, 0, thread);
+    BatchWarp<2, CHUNKS, EXACT> w(p, 1, 0, thread);
     w.load_weights(p, weights, first, count);
     BatchPairs<2> pairs(p, m0, thread);
     pairs.load_bias(p, first, end);
@@ -59,12 +57,11 @@ template <int CHUNKS> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS =
 
     wait_for_previous();
     if (p.next_reads_early) { launch_dependents(); }
-    constexpr int share = Tile::rows / CLUSTER_CTAS;
-    if (thread < share) {
-        const int row = rank * share + thread; // behind the last one the last one again
+    constexpr int share = Tile::rows / CLUSTER_CTAS / DECODE_WARPS; // of each warp: a copy is issued lane by lane
+    const int row = (rank * DECODE_WARPS + warp) * share + lane;
+    if (lane < share && row < valid) {
         hopper::cp_async_bulk_multicast(hopper::shared_address(rows + row * row_bytes),
-                                        p.inp + (size_t)min(m0 + row, p.M - 1) * p.C, C_bytes, full,
-                                        (1 << CLUSTER_CTAS) - 1);
+                                        p.inp + (size_t)(m0 + row) * p.C, C_bytes, full, (1 << CLUSTER_CTAS) - 1);
     }
     __syncwarp();
     pairs.load_old(p, end);
@@ -103,8 +100,9 @@ static inline bool decode_cluster_serves(LaunchGpu gpu, const DecodeLinear& p) {
     BatchTiling t = cluster_tiling(gpu, p);
     return t.blocks <= (unsigned)gpu.sms && t.shared <= gpu.shared_limit;
 }
-static inline DecodeBatchKernel cluster_kernel(int chunks) {
-    return chunks == 3 ? decode_cluster_kernel<3> : decode_cluster_kernel<4>;
+static inline DecodeBatchKernel cluster_kernel(int C) {
+    if (batch_exact(C)) { return decode_cluster_kernel<3, true>; }
+    return batch_chunks_of_kernel(C) == 3 ? decode_cluster_kernel<3, false> : decode_cluster_kernel<4, false>;
 }
 
 #endif

@@ -15,15 +15,14 @@ static inline void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, 
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }
 #if !defined(PRECISION_FP32)
-    int chunks = batch_chunks_of_kernel(p.C);
     if (decode_cluster_serves(gpu, p)) {
         BatchTiling t = cluster_tiling(gpu, p);
-        launch_dependent(gpu, cluster_kernel(chunks), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p, t.tiles);
+        launch_dependent(gpu, cluster_kernel(p.C), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p, t.tiles);
         return;
     }
     if (decode_batch_serves(gpu, p)) {
         BatchTiling t = batch_tiling(gpu, p);
-        launch_dependent(gpu, batch_kernel(t.MT, chunks), t.blocks, t.threads, t.shared, t.splits, stream, p, t.tiles);
+        launch_dependent(gpu, batch_kernel(t.MT, p.C), t.blocks, t.threads, t.shared, t.splits, stream, p, t.tiles);
         return;
     }
 #endif

@@ -110,6 +110,19 @@ struct Mbarrier {
     __device__ uint32_t address() const { return shared_address(this); }
 };
 
+// Stores x at the place of `to` in the CTA of `rank` in the cluster, whose `barrier` counts the 8 bytes: whoever waits for them
+// there sees it without a fence.                                                            (9.7.9.12, "st.async")
+__device__ inline void st_async(float2* to, float2 x, Mbarrier& barrier, uint32_t rank) {
+    asm volatile("{\n"
+                 ".reg .b32 place, remote;\n"
+                 "mapa.shared::cluster.u32 place, %0, %4;\n"
+                 "mapa.shared::cluster.u32 remote, %3, %4;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [place], {%1, %2}, [remote];\n"
+                 "}" ::"r"(shared_address(to)),
+                 "f"(x.x), "f"(x.y), "r"(barrier.address()), "r"(rank)
+                 : "memory");
+}
+
 // Position in a ring of pipeline stages (as CUTLASS's PipelineState): the stage, and the parity of the pass over the ring. A
 // consumer waits for `full` with the parity, a producer for `empty` with the opposite one, which a new barrier passes.
 template <int stages> struct PipelineState {

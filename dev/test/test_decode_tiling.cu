@@ -56,11 +56,12 @@ static void batch_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
         return;
     }
     BatchTiling t = batch_tiling(gpu, p);
-    int splits = decode_splits(C), rows = 16 * t.MT, most = 0;
+    int splits = decode_splits(C), rows = 16 * t.MT, most = 0, least = C;
     for (int s = 0; s < DECODE_WARPS * splits; s++) {
         int count = decode_segment(C, splits, s + 1) - decode_segment(C, splits, s);
-        most = count > most ? count : most;
+        most = count > most ? count : most, least = count < least ? count : least;
     }
+    CHECK(batch_exact(C) == (least == 3 && most == 3));
     bool ok = t.blocks == (unsigned)(CEIL_DIV(M, rows) * CEIL_DIV(CEIL_DIV(OC, 8), t.tiles) * splits);
     ok = ok && t.splits == splits && most <= batch_chunks_of_kernel(C) && t.shared <= gpu.shared_limit;
     ok = ok && t.tiles >= 1 && (t.MT == 4 || (t.MT == 2 && t.tiles <= BatchTile<2>::G));
