@@ -3,9 +3,9 @@ Split-K decode (Flash-Decoding, Dao et al. 2023): the cache of a head is cut int
 last CTA of a head to finish combines their results in the order of the chunks, so that no second launch is needed.
 
 Against naive: B*NH heads alone do not fill a GPU, chunks do; and CTAs are persistent, with K and V of the next chunk, up to 64
-KB, always on the way (cp.async), the first ones before qkv is waited for. `lanes` lanes share a key, each with 16-byte vectors
-of its channels; a warp's load covers 32/lanes keys that follow each other in memory; a lane reads what it has copied itself.
-- Scores: each lane multiplies its channels, and the lanes of a key add by shuffles. A warp has its own maximum m, sum l and O.
+KB, always on the way (cp.async), the first ones before qkv is waited for. A warp has its own keys, maximum m, sum l and O.
+- In 16 bit tensor cores multiply: S = q K^T with q in every row, O = P V with P in two terms of 16 bit, in different rows.
+- In fp32 `lanes` lanes share a key, each with 16-byte vectors of its channels, and add by shuffles.
 - The new token, which is stored on the way, is a row of its own behind those of the warps of its chunk.
 - These rows (m, l, O) are merged through shared memory. A head of one chunk is done then. Of several, every chunk's (m, l, O)
   goes to scratch, and the CTA whose arrival on the head's counter is the last merges them. The counter wraps to 0 by itself.
@@ -17,6 +17,9 @@ Which keys are added in which order depends on the length alone: so the bits do 
 #include "attention_decode.h"
 #include "llmc/dependent_launch.cuh"
 #include "llmc/divisor.cuh"
+#if !defined(PRECISION_FP32)
+#include "llmc/mma.cuh"
+#endif
 
 #include <cuda_pipeline.h>
 
@@ -67,7 +70,7 @@ template <class C> inline size_t decode_scratch_bytes(int B, int T, int NH, int)
 }
 
 // (m, l, O) of the warps and the new token, or of the last CTA's parts, to be merged in this order
-template <class C> struct Shared {
+template <class C> struct alignas(16) Shared {
     static constexpr int rows = C::warps + 1 > C::parts ? C::warps + 1 : C::parts;
     float m[rows], l[rows], O[rows][C::HS];
     bool last;
@@ -108,19 +111,6 @@ typedef uint4 Words;
 __device__ inline void to_floats(float (&x)[x128::size], const Words& v) {
     x[0] = __uint_as_float(v.x), x[1] = __uint_as_float(v.y), x[2] = __uint_as_float(v.z), x[3] = __uint_as_float(v.w);
 }
-#else
-__device__ inline float2 two_floats(uint32_t v) {
-#if defined(PRECISION_FP16)
-    return __half22float2(*reinterpret_cast<__half2*>(&v));
-#else
-    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
-#endif
-}
-__device__ inline void to_floats(float (&x)[x128::size], const Words& v) {
-    const float2 pairs[4] = {two_floats(v.x), two_floats(v.y), two_floats(v.z), two_floats(v.w)};
-#pragma unroll
-    for (int i = 0; i < 4; i++) { x[2 * i] = pairs[i].x, x[2 * i + 1] = pairs[i].y; }
-}
 #endif
 
 // The lane's vectors of the chunk's rows (T,HS) before position `length`, to registers; zeros from there on
@@ -157,23 +147,41 @@ template <class C> __device__ inline float max_of_keys(float x) {
     return x;
 }
 
-// attend_rows' view of a chunk's keys and values: here a lane's registers (decode_step.cuh), below a ring in shared memory
+// attend_rows' view of a warp's keys and values: here a lane's registers (decode_step.cuh), below a tile in shared memory
 template <class C> struct RegisterRows {
     const Words (&K)[C::steps][C::vectors];
     const Words (&V)[C::steps][C::vectors];
     __device__ Words key(int step, int vector) const { return K[step][vector]; }
-    __device__ Words value(int step, int vector) const { return V[step][vector]; }
     __device__ void keys_are_read() const {}
+#if defined(PRECISION_FP32)
+    __device__ Words value(int step, int vector) const { return V[step][vector]; }
+#else
+    // Of 16 keys and octets n and n+1 of channels: a lane's words of b; and the first of its two channels in octet n of O
+    __device__ void values(uint32_t (&b)[4], int sixteen, int n, int) const {
+        const Words &low = V[2 * sixteen][n / 4], &high = V[2 * sixteen + 1][n / 4];
+        b[0] = mma::movmatrix_trans(n % 4 == 0 ? low.x : low.z),
+        b[1] = mma::movmatrix_trans(n % 4 == 0 ? high.x : high.z);
+        b[2] = mma::movmatrix_trans(n % 4 == 0 ? low.y : low.w),
+        b[3] = mma::movmatrix_trans(n % 4 == 0 ? high.y : high.w);
+    }
+    __device__ static int channel(int n, int lane) { return n / 4 * 32 + lane % 4 * 8 + n % 4 * 2; }
+#endif
 };
 
+// A warp without keys
+template <class C> __device__ inline void no_rows(Shared<C>& shared, int warp, int lane) {
+    if (lane == 0) { shared.m[warp] = -INFINITY, shared.l[warp] = 0; }
+    for (int d = lane; d < C::HS; d += 32) { shared.O[warp][d] = 0; }
+}
+
 // (m, l, O) of a warp's keys, to shared memory
+#if defined(PRECISION_FP32)
 template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& shared, const Rows& rows,
                                                                   const Words (&q)[C::vectors], int c, int warp,
                                                                   int lane, int length, float exponent) {
-    if (C::key(c, warp, 0, 0) >= length) { // the warp has no key
+    if (C::key(c, warp, 0, 0) >= length) {
         rows.keys_are_read();
-        if (lane == 0) { shared.m[warp] = -INFINITY, shared.l[warp] = 0; }
-        for (int d = lane; d < C::HS; d += 32) { shared.O[warp][d] = 0; }
+        no_rows<C>(shared, warp, lane);
         return;
     }
     float Q[C::vectors][x128::size], S[C::steps], O[C::vectors][x128::size] = {}, x[x128::size];
@@ -217,6 +225,74 @@ template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& sha
         }
     }
 }
+#else
+template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& shared, const Rows& rows,
+                                                                  const Words (&q)[C::vectors], int c, int warp,
+                                                                  int lane, int length, float exponent) {
+    static_assert(C::lanes == 4 && C::steps % 2 == 0, "a step is 8 keys of an MMA, and P has 16");
+    if (C::key(c, warp, 0, 0) >= length) {
+        rows.keys_are_read();
+        no_rows<C>(shared, warp, lane);
+        return;
+    }
+    float S[C::steps][2], m = -INFINITY, l = 0;
+    const int left = length - C::key(c, warp, 0, 0) - lane % 4 * 2; // a lane has keys 8 i and 8 i + 1 from its first on
+#pragma unroll
+    for (int i = 0; i < C::steps; i++) {                            // S = Q K^T, the same in all rows
+        float d[4] = {};
+#pragma unroll
+        for (int n = 0; n < C::vectors; n++) {
+            const Words k = rows.key(i, n);
+            const uint32_t low[4] = {q[n].x, q[n].x, q[n].y, q[n].y}, high[4] = {q[n].z, q[n].z, q[n].w, q[n].w};
+            mma::mma_m16n8k16(d, low, k.x, k.y);
+            mma::mma_m16n8k16(d, high, k.z, k.w);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            S[i][e] = 8 * i + e < left ? d[e] : -INFINITY;
+            m = fmaxf(m, S[i][e]);
+        }
+    }
+    rows.keys_are_read();
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2)); // finite, as the warp's first key is there
+    uint32_t P[C::steps], rest[C::steps];
+#pragma unroll
+    for (int i = 0; i < C::steps; i++) { // P = exp(S - m), and what rounding to 16 bit cuts off
+        const float x = rescale_factor(S[i][0], m, exponent), y = rescale_factor(S[i][1], m, exponent);
+        l += x + y;
+        P[i] = mma::cvt_rn_x2(x, y);
+        const float2 rounded = mma::float2_of(P[i]);
+        rest[i] = mma::cvt_rn_x2(x - rounded.x, y - rounded.y);
+    }
+    l += __shfl_xor_sync(0xffffffffu, l, 1);
+    l += __shfl_xor_sync(0xffffffffu, l, 2);
+    if (lane == 0) { shared.m[warp] = m, shared.l[warp] = l; }
+#pragma unroll
+    for (int first = 0; first < C::HS / 8; first += 4) {
+        float2 O[4];
+#pragma unroll
+        for (int n = 0; n < 4; n += 2) { // O = P V, in rows 8 .. 15 of what was cut off
+            float d[2][4] = {};
+#pragma unroll
+            for (int i = 0; i < C::steps / 2; i++) {
+                const uint32_t a[4] = {P[2 * i], rest[2 * i], P[2 * i + 1], rest[2 * i + 1]};
+                uint32_t b[4];
+                rows.values(b, i, first + n, lane);
+                mma::mma_m16n8k16(d[0], a, b[0], b[1]);
+                mma::mma_m16n8k16(d[1], a, b[2], b[3]);
+            }
+#pragma unroll
+            for (int e = 0; e < 2; e++) { O[n + e] = make_float2(d[e][0] + d[e][2], d[e][1] + d[e][3]); }
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) { // all lanes of an octet of channels have the same
+            if (lane / 4 != (first + n) % 8) { continue; }
+            *reinterpret_cast<float2*>(&shared.O[warp][rows.channel(first + n, lane)]) = O[n];
+        }
+    }
+}
+#endif
 
 // The lane's channels of q (HS)
 template <class C> __device__ inline void load_query(Words (&q)[C::vectors], const floatX* from, int lane) {
@@ -325,52 +401,85 @@ template <class C> struct Item {
     __device__ bool is_there() const { return length >= c * C::chunk; }
 };
 
-// A lane's keys and values of a chunk, in shared memory that no other lane touches. A slot is refilled with the next chunk's as
-// soon as it is read, so that copies are always under way: two groups of them, first the keys, then the values.
-template <class C> struct Ring {
-    static constexpr int slots = C::steps * C::vectors, bytes = 2 * C::warps * slots * 512;
-    char* at; // the lane's: (2, steps, vectors) of 16 bytes, 512 bytes apart
-    const floatX *k_cache, *v_cache;
-    int T, warp, lane;
-
-    __device__ void ask(const floatX* cache, const Item<C>& item, int first_slot) const {
-        const floatX* rows =
-            cache + ((int64_t)item.head * T + C::key(item.c, warp, lane, 0)) * C::HS + C::channel(lane, 0);
-        asm volatile("" : "+l"(rows));                       // one address, to which the offsets are constants
-        constexpr int UNROLL = C::lanes == 8 ? C::steps : 2; // or registers spill
-#pragma unroll UNROLL
-        for (int i = 0; i < C::steps && C::key(item.c, warp, 0, 0) < item.length; i++) {
-            const int bytes = C::key(item.c, warp, lane, i) < item.length ? 16 : 0; // else zeros
+// A warp's keys of a chunk, or their values, in shared memory: where 16 bytes of key k stand, piece p of its channels. Keys lie
+// as attend_rows' lanes read them; values in rows, pieces exchanged so that ldmatrix finds 8 of them on different banks.
+template <class C> struct Tile {
+    static constexpr int pieces = C::HS / x128::size, bytes = C::warp_keys * pieces * 16;
+    static constexpr int copy_lanes = pieces & -pieces, copy_keys = 32 / copy_lanes; // of an instruction
+    __host__ __device__ static int key_place(int k, int p) {
+        constexpr int keys = 32 / C::lanes;
+        return (k / keys * C::vectors + p / C::lanes) * 512 + (k % keys * C::lanes + p % C::lanes) * 16;
+    }
+    __host__ __device__ static int exchange(int k) { return pieces % 8 == 0 ? k % 8 : k / 2 % 4; }
+    __host__ __device__ static int value_place(int k, int p) {
+        return sizeof(floatX) == 4 ? key_place(k, p) : (k * pieces + (p ^ exchange(k))) * 16;
+    }
+    // From rows of the cache, of which `left` are there, else zeros; no commit. A lane's first place leads to the others, as
+    // their keys and pieces differ from its first ones in other bits: an address of each would take registers.
+    template <bool VALUES> __device__ static void copy(char* to, const floatX* rows, int left, int lane) {
+        const int key = lane / copy_lanes, piece = lane % copy_lanes;
+        constexpr bool EXCHANGED = VALUES && sizeof(floatX) == 2;
+        const uint32_t first =
+            (uint32_t)__cvta_generic_to_shared(to + (VALUES ? value_place(key, piece) : key_place(key, piece)));
+        rows += key * C::HS + piece * x128::size;
+        asm volatile("" : "+l"(rows)); // one address, to which the offsets are constants
 #pragma unroll
-            for (int n = 0; n < C::vectors; n++) {
-                cp_async_16((uint32_t)__cvta_generic_to_shared(at + (first_slot + i * C::vectors + n) * 512),
-                            rows + C::step_offset(i) + C::vector_offset(n), bytes);
+        for (int k = 0; k < C::warp_keys; k += copy_keys) {
+            const int bytes = k + key < left ? 16 : 0;
+#pragma unroll
+            for (int p = 0; p < pieces; p += copy_lanes) {
+                const uint32_t at =
+                    EXCHANGED ? (first ^ exchange(k) * 16) + (k * pieces + p) * 16 : first + key_place(k, p);
+                cp_async_16(at, rows + k * C::HS + p * x128::size, bytes);
             }
         }
-        __pipeline_commit();
-    }
-    __device__ void ask_keys(const Item<C>& item) const { ask(k_cache, item, 0); }
-    __device__ void ask_values(const Item<C>& item) const { ask(v_cache, item, slots); }
-};
-
-// attend_rows' view of the ring: a chunk is read, and `next` asked for behind it
-template <class C> struct RingRows {
-    const Ring<C>& ring;
-    const Item<C>& next;
-    __device__ Words get(int slot) const { return *reinterpret_cast<const Words*>(ring.at + slot * 512); }
-    __device__ Words key(int step, int vector) const { return get(step * C::vectors + vector); }
-    __device__ Words value(int step, int vector) const { return get(Ring<C>::slots + step * C::vectors + vector); }
-    __device__ void keys_are_read() const {
-        ring.ask_keys(next);
-        __pipeline_wait_prior(1); // the values of this chunk
     }
 };
 
-// Bytes of shared memory: two chunks' (m, l, O), and with the ring behind them
+// Copies a warp's part of an item to its tiles, first the keys, then the values
+template <class C> struct TileCopy {
+    const floatX *k_cache, *v_cache;
+    int T, lane;
+
+    __device__ void ask_keys(char* tiles, const Item<C>& item, int warp) const {
+        const int first = C::key(item.c, warp, 0, 0), left = item.length - first;
+        const floatX* rows = k_cache + ((int64_t)item.head * T + first) * C::HS;
+        if (left > 0) { Tile<C>::template copy<false>(tiles, rows, left, lane); }
+    }
+    __device__ void ask_values(char* tiles, const Item<C>& item, int warp) const {
+        const int first = C::key(item.c, warp, 0, 0), left = item.length - first;
+        const floatX* rows = v_cache + ((int64_t)item.head * T + first) * C::HS;
+        if (left > 0) { Tile<C>::template copy<true>(tiles + Tile<C>::bytes, rows, left, lane); }
+    }
+};
+
+// attend_rows' view of the tiles; read() where the keys are no more needed
+template <class C, class Read> struct TileRows {
+    const char* tiles;
+    int lane;
+    const Read& read;
+    __device__ Words key(int step, int vector) const {
+        return *reinterpret_cast<const Words*>(tiles + (step * C::vectors + vector) * 512 + lane * 16);
+    }
+    __device__ void keys_are_read() const { read(); }
+#if defined(PRECISION_FP32)
+    __device__ Words value(int step, int vector) const { return key(C::steps + step, vector); }
+#else
+    __device__ void values(uint32_t (&b)[4], int sixteen, int n, int) const {
+        const uint32_t first =
+            (uint32_t)__cvta_generic_to_shared(tiles + Tile<C>::bytes + Tile<C>::value_place(lane % 16, lane / 16));
+        constexpr int low = Tile<C>::pieces % 8 == 0 ? 8 : 4; // pieces that are exchanged
+        mma::ldmatrix_x4_trans(b, (first ^ n % low * 16) + (16 * sixteen * Tile<C>::pieces + n / low * low) * 16);
+    }
+    __device__ static int channel(int n, int lane) { return n * 8 + lane % 4 * 2; }
+#endif
+};
+
+// Bytes of shared memory: two chunks' (m, l, O), and the tiles of each warp
 template <class C> __host__ __device__ constexpr int shared_front() {
-    return CEIL_DIV(2 * (int)sizeof(Shared<C>), 16) * 16;
+    return CEIL_DIV(2 * (int)sizeof(Shared<C>), 128) * 128;
 }
-template <class C> constexpr int shared_bytes() { return shared_front<C>() + Ring<C>::bytes; }
+template <class C> constexpr int shared_bytes() { return shared_front<C>() + 2 * C::warps * Tile<C>::bytes; }
 
 // What a thread needs of qkv for a chunk
 template <class C> struct Query {
@@ -389,29 +498,36 @@ template <class C> struct Query {
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     decode_chunks(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths,
                   Partials partial, Divisor heads, Divisor NH, int T, int max_length) {
-    extern __shared__ int4 decode_shared_memory[];
+    extern __shared__ __align__(128) int4 decode_shared_memory[];
     Shared<C>* both = reinterpret_cast<Shared<C>*>(decode_shared_memory); // of one chunk and the next
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = threadIdx.x;
     const int items = C::num_chunks(max_length) * heads.d, step = gridDim.x;
     const float exponent = rsqrtf((float)C::HS) * LOG2_E;
-    const Ring<C> ring = {reinterpret_cast<char*>(decode_shared_memory) + shared_front<C>() +
-                              warp * (Ring<C>::bytes / C::warps) + lane * 16,
-                          k_cache,
-                          v_cache,
-                          T,
-                          warp,
-                          lane};
+    char* tiles = reinterpret_cast<char*>(decode_shared_memory) + shared_front<C>() + warp * 2 * Tile<C>::bytes;
+    const TileCopy<C> copy = {k_cache, v_cache, T, lane};
+    const auto ask_keys = [&](const Item<C>& item) {
+        __syncwarp(); // all lanes have read
+        copy.ask_keys(tiles, item, warp);
+        __pipeline_commit();
+    };
+    const auto ask_values = [&](const Item<C>& item) {
+        __syncwarp();
+        copy.ask_values(tiles, item, warp);
+        __pipeline_commit();
+    };
+    const auto wait = [&] { // for the older one of two
+        __pipeline_wait_prior(1);
+        __syncwarp();
+    };
     Item<C> now = Item<C>::of(blockIdx.x, items, heads, NH, lengths);
     Item<C> next = Item<C>::of(blockIdx.x + step, items, heads, NH, lengths);
     launch_dependents();
-    ring.ask_keys(now), ring.ask_values(now);
+    ask_keys(now), ask_values(now);
     wait_for_previous(); // for qkv
-    Query<C> query, next_query;
+    Query<C> query;
     query.load(now, qkv, NH, warp, lane);
 #pragma unroll 1
     for (int i = blockIdx.x, buffer = 0; i < items; i += step) {
-        const Item<C> after = Item<C>::of(i + 2 * step, items, heads, NH, lengths);
-        next_query.load(next, qkv, NH, warp, lane);
         if (now.is_there()) {
             Shared<C>& shared = both[buffer];
             assert(now.length < max_length);
@@ -421,9 +537,15 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
                 const int64_t row = ((int64_t)now.head * T + now.length) * C::HS;
                 query.token.attend(shared, k_cache + row, v_cache + row, lane);
             }
-            __pipeline_wait_prior(1); // the keys
-            attend_rows<C>(shared, RingRows<C>{ring, next}, query.q, c, warp, lane, now.length, exponent);
-            ring.ask_values(next);
+            wait();                          // for the keys
+            const auto keys_are_read = [&] { // and the values
+                ask_keys(next);
+                wait();
+            };
+            const TileRows<C, decltype(keys_are_read)> rows = {tiles, lane, keys_are_read};
+            attend_rows<C>(shared, rows, query.q, c, warp, lane, now.length, exponent);
+            ask_values(next);
+            query.load(next, qkv, NH, warp, lane);
             __syncthreads();
             Merged x = {};
             if (d < C::HS) { x = merge_rows<C, C::warps + 1>(shared, C::warps + has_new_token, d, exponent); }
@@ -441,10 +563,11 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
             }
             if (done && d < C::HS) { out[(int64_t)now.head * C::HS + d] = (floatX)(x.O / x.l); }
         } else {
-            ring.ask_keys(next), ring.ask_values(next);
+            ask_keys(next), ask_values(next);
+            query.load(next, qkv, NH, warp, lane);
         }
         buffer ^= now.is_there(); // slow warps may still read that of the last chunk that was there
-        now = next, next = after, query = next_query;
+        now = next, next = Item<C>::of(i + 2 * step, items, heads, NH, lengths);
     }
 }
 
@@ -470,9 +593,9 @@ constexpr AttentionDecodeConfig decode_config(const char* name) {
 // What serves a head size, here and in decode_step.cuh
 template <int HS> struct Serving;
 template <> struct Serving<32> { typedef DecodeTiles<32, 4, 8, 8, 2> Tiles; };
-template <> struct Serving<64> { typedef DecodeTiles<64, 8, 8, 8, 3> Tiles; };
+template <> struct Serving<64> { typedef DecodeTiles<64, 4, 8, 4, 3> Tiles; };
 template <> struct Serving<96> { typedef DecodeTiles<96, 4, 8, 2, 2> Tiles; };
-template <> struct Serving<128> { typedef DecodeTiles<128, 8, 8, 4, 2> Tiles; };
+template <> struct Serving<128> { typedef DecodeTiles<128, 4, 8, 2, 2> Tiles; };
 #endif
 #ifndef KERNELS_APART
 // Names are keys of a chunk and warps of a CTA; or lanes of a key, where these are not the usual ones.
@@ -488,10 +611,9 @@ static constexpr AttentionDecodeConfig decode_configs[] = {
     decode_config<Serving<32>::Tiles>("512 keys 8 warps"), decode_config<Serving<64>::Tiles>("256 keys 8 warps"),
     decode_config<Serving<96>::Tiles>("128 keys 8 warps"), decode_config<Serving<128>::Tiles>("128 keys 8 warps"),
 #if __INCLUDE_LEVEL__ == 0 // for the sweep
-    decode_config<64, 8, 4, 8, 4>("128 keys 4 warps"),     decode_config<64, 8, 2, 8, 8>("64 keys 2 warps"),
-    decode_config<64, 8, 8, 4, 3>("128 keys 8 warps"),     decode_config<64, 8, 4, 4, 6>("64 keys 4 warps"),
-    decode_config<64, 8, 16, 8, 1>("512 keys 16 warps"),   decode_config<64, 4, 8, 4, 2>("256 keys 4 lanes"),
-    decode_config<128, 8, 4, 4, 4>("64 keys 4 warps"),     decode_config<128, 16, 8, 8, 2>("128 keys 16 lanes"),
+    decode_config<64, 4, 4, 4, 4>("128 keys 4 warps"),     decode_config<64, 4, 2, 4, 8>("64 keys 2 warps"),
+    decode_config<64, 4, 8, 2, 3>("128 keys 8 warps"),     decode_config<64, 4, 4, 2, 6>("64 keys 4 warps"),
+    decode_config<64, 4, 16, 4, 1>("512 keys 16 warps"),   decode_config<128, 4, 4, 2, 4>("64 keys 4 warps"),
     decode_config<32, 4, 4, 8, 4>("256 keys 4 warps"),     decode_config<96, 4, 4, 2, 4>("64 keys 4 warps"),
 #endif
 #endif

@@ -34,6 +34,25 @@ template <class C> static bool every_key_once(int length) {
     return true;
 }
 
+// Each 16 bytes of a warp's keys, and of its values, has a place of its own in their tile.
+template <class C> static bool every_piece_has_a_place() {
+    typedef split::Tile<C> Tile;
+    std::vector<int> keys((size_t)Tile::bytes / 16), values((size_t)Tile::bytes / 16);
+    for (int k = 0; k < C::warp_keys; k++) {
+        for (int p = 0; p < Tile::pieces; p++) {
+            const int places[] = {Tile::key_place(k, p), Tile::value_place(k, p)};
+            for (int place : places) {
+                if (place < 0 || place >= Tile::bytes || place % 16 != 0) { return false; }
+            }
+            keys[places[0] / 16]++, values[places[1] / 16]++;
+        }
+    }
+    for (size_t n = 0; n < keys.size(); n++) {
+        if (keys[n] != 1 || values[n] != 1) { return false; }
+    }
+    return true;
+}
+
 // Of the chunks of a head that has more than one, each channel is read by one thread, its part's chunks in rising order; all
 // parts are rows of the shared memory; and the new token's chunk is the last, so that every chunk before it is there.
 template <class C> static bool every_chunk_once(int length) {
@@ -70,6 +89,7 @@ template <class C> static void test_configuration() {
             printf("    HS %d, chunk %d, length %d\n", C::HS, C::chunk, length);
         }
     }
+    CHECK(every_piece_has_a_place<C>());
     for (int T : {1, C::chunk, C::chunk + 1, 16384}) {
         CHECK(scratch_is_whole<C>(1, T, 1) && scratch_is_whole<C>(3, T, 5) && scratch_is_whole<C>(256, T, 25));
     }
