@@ -143,7 +143,8 @@ static inline void decode_layernorm(LaunchGpu gpu, floatX* out, const floatX* in
                                     const floatX* bias, int N, int C, cudaStream_t stream) {
     int vectors = CEIL_DIV(C, WARP_SIZE * x128::size);
     size_t shared = vectors <= 7 ? 0 : (size_t)DECODE_NORM_WARPS * C * sizeof(floatX);
-    auto kernel = vectors <= 4   ? decode_layernorm_kernel<4>
+    auto kernel = vectors <= 3   ? decode_layernorm_kernel<3>
+                  : vectors <= 4 ? decode_layernorm_kernel<4>
                   : vectors <= 7 ? decode_layernorm_kernel<7>
                                  : decode_layernorm_kernel<0>;
     launch_dependent(gpu, kernel, (unsigned)CEIL_DIV(N, DECODE_NORM_WARPS), DECODE_NORM_WARPS * WARP_SIZE, shared, 1,
