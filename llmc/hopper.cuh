@@ -460,15 +460,16 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 // The immediates behind the operands are imm-scale-a, imm-scale-b (1: not negated), then tnsp-a, tnsp-b (1: MN-major). Where A
 // is in registers the first is scale-d (1: accumulate), in place of p, and there is no tnsp-a.
 
-// d (64,N) = A B^T, or d += A B^T if accumulate is 1. A (64,16) and B (N,16) by K-major descriptors.        (9.7.15.5.2)
+// d (64,N) = A B^T, or d += A B^T if accumulate is 1. A (64,16) and B (N,16) by descriptors, K-major, or MN-major where
+// a_mn_major or b_mn_major is 1.                                                                            (9.7.15.5.2)
 // Thread t of the warpgroup holds in d[4 n + 2 h + e] row 16 (t/32) + 8 h + t%32/4 and column 8 n + 2 (t%4) + e.
+template <int a_mn_major = 0, int b_mn_major = 0>
 __device__ inline void wgmma_mma_async(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
-                 "%32, %33, p, 1, 1, 0, 0;\n}"
+                 "%32, %33, p, 1, 1, %35, %36;\n}"
                  : HOPPER_OUT32(d, 0)
-                 : "l"(a), "l"(b), "r"(accumulate));
+                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
 }
-// The same with N of 8, 128, 160, 192 and 256, of which a_mn_major and b_mn_major say that an operand's descriptor is MN-major.
 template <int a_mn_major = 0, int b_mn_major = 0>
 __device__ inline void wgmma_mma_async(float (&d)[4], uint64_t a, uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n" HOPPER_WGMMA("m64n8k16") "{%0,%1,%2,%3}, "

@@ -167,6 +167,7 @@ template <class F> struct Elementwise {
         finish();
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
+            if (!F::aux && c > 0 && tile.column + c * columns >= in.N) { break; } // chunks of aux are all waited for
             float sums[16] = {}; // of the thread's rows, as sum_columns() takes them
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {

@@ -25,6 +25,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     typedef OperandTile<T::BM, A_MN_MAJOR, T::cluster_n> TileA;
     typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster_m> TileB;
     static constexpr int gemms = Epilogue::partial_tiles ? MAX_GEMMS : 1; // at most, of one launch
+    static constexpr bool narrows = T::narrows && !Epilogue::partial_tiles;
     // setmaxnreg: together no more than the kernel starts with, 168 of each thread
     static constexpr int threads = 3 * WARPGROUP_SIZE;
     static constexpr int producer_registers = 40, consumer_registers = 232;
@@ -140,8 +141,9 @@ template <class C> struct Consumer {
         }
     }
 
-    // Issues acc = or += A B^T of the k-block at `state`, and with SUM row_sums likewise with ones for B.
-    template <bool SUM> __device__ void issue(bool first) {
+    // Issues acc = or += A B^T of the k-block at `state`, of the first COLUMNS rows of B, and with SUM row_sums likewise with
+    // ones for B.
+    template <bool SUM, int COLUMNS> __device__ void issue(bool first) {
         typedef typename C::TileA A;
         typedef typename C::TileB B;
         const uint32_t a_tile = uniform(shared_address(s.A[state.stage])) + A::row_offset(T::consumer_row(w));
@@ -161,8 +163,8 @@ template <class C> struct Consumer {
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const uint64_t rows = a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16;
-                wgmma_mma_async<A::mn_major, B::mn_major>(acc[block], rows, b + B::k_offset(i) / 16,
-                                                          !(first && i == 0));
+                wgmma_mma_async<A::mn_major, B::mn_major>(reinterpret_cast<float(&)[COLUMNS / 2]>(acc[block]), rows,
+                                                          b + B::k_offset(i) / 16, !(first && i == 0));
                 if constexpr (SUM) {
                     wgmma_mma_async<A::mn_major>(row_sums[block], rows, tile_descriptor_k_major(ones),
                                                  !(first && i == 0));
@@ -210,13 +212,13 @@ template <class C> struct Consumer {
 
     // acc = A B^T of a work item, of which the last k-block may be under way; which finish_multiply() waits for. With SUM also
     // row_sums.
-    template <bool SUM> __device__ void multiply(const WorkItem& work, const Aux& aux) {
+    template <bool SUM, int COLUMNS = T::BN> __device__ void multiply(const WorkItem& work, const Aux& aux) {
         const int k_blocks = work.k_blocks();
         if (T::pingpong) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
         int k = 0, last = 0; // last: the stage before `state`
         const auto step = [&] {
             s.full[state.stage].wait(state.parity);
-            issue<SUM>(k == 0);
+            issue<SUM, COLUMNS>(k == 0);
             if (k > 0) {
                 wgmma_wait_group<1>();
                 release(last);
@@ -275,8 +277,13 @@ template <class C> struct Consumer {
                                        C::BAR_EPILOGUE + w};
             float* const sums = C::row_sums && tile.column == 0 ? p.in.operand_sums[work.gemm] : nullptr;
             const Aux aux = {s, &maps.aux, w, tile.row, tile.column, T::pingpong ? n / 2 : n};
+            const int columns = C::narrows ? p.in.N - tile.column : T::BN;
             if (sums) {
                 multiply<C::row_sums>(work, aux);
+            } else if (columns <= 64) {
+                multiply<false, C::narrows ? 64 : T::BN>(work, aux);
+            } else if (columns <= 128) {
+                multiply<false, C::narrows ? 128 : T::BN>(work, aux);
             } else {
                 multiply<false>(work, aux);
             }
@@ -378,7 +385,8 @@ template <class C> struct Gemm {
 };
 
 template <class C> static inline TileOrder order_of(const GemmSize* sizes, int gemms, int clusters) {
-    return tile_order(sizes, gemms, C::T::cluster_rows, C::T::cluster_columns, clusters, C::Epilogue::partial_tiles);
+    return tile_order(sizes, gemms, C::T::cluster_rows, C::T::cluster_columns, clusters, C::Epilogue::partial_tiles,
+                      C::narrows);
 }
 
 // A launch of `clusters` clusters; the attribute must live as long as the configuration.

@@ -30,14 +30,19 @@ struct GemmSize {
 // The work items of a launch, in the order in which clusters take them: cluster c has items c, c + clusters, ... The first
 // `whole` tiles are an item each. The others do not fill the GPU: their K is cut into `splits` parts, an item each, the
 // first parts of all of them before the second ones, so that clusters that run together read the same rows of A and B.
-// Within a GEMM, tiles go down `group` rows of tiles, then to the next column: operands stay in L2.
+// Within a GEMM, tiles go down `group` rows of tiles, then to the next column: operands stay in L2. A last column of tiles that
+// is narrower, and takes less time, may come behind all others: as another part of the GEMM.
 struct TileOrder {
     struct Gemm {
-        int m_tiles, n_tiles, k_blocks, first; // first: its first tile
+        int m_tiles, n_tiles, k_blocks;
+        int first;   // its first tile
+        int first_n; // and its column of tiles
+        int gemm;    // whose part it is
     };
     Gemm gemm[MAX_GEMMS];
     int rows[MAX_GEMMS]; // M of each
-    int gemms, tiles, whole, splits, group;
+    int gemms;           // and other parts
+    int tiles, whole, splits, group;
 
     __host__ __device__ constexpr int split_tiles() const { return tiles - whole; }
     __host__ __device__ constexpr int items() const { return whole + split_tiles() * splits; }
@@ -61,9 +66,9 @@ __host__ __device__ constexpr WorkItem work_item(const TileOrder& o, int item) {
     const TileOrder::Gemm& gemm = o.gemm[g];
     const int index = tile - gemm.first, in_group = o.group * gemm.n_tiles, first_row = index / in_group * o.group;
     const int rows = gemm.m_tiles - first_row < o.group ? gemm.m_tiles - first_row : o.group;
-    return {g,
+    return {gemm.gemm,
             first_row + index % in_group % rows,
-            index % in_group / rows,
+            gemm.first_n + index % in_group / rows,
             (int)((int64_t)gemm.k_blocks * split / splits),
             (int)((int64_t)gemm.k_blocks * (split + 1) / splits),
             partial};
@@ -82,19 +87,25 @@ constexpr int choose_splits(int tiles, int k_blocks, int clusters) {
     return best;
 }
 
-// The order for tiles of tile_m by tile_n. `split` allows partial tiles; then all GEMMs have the same K.
-constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int tile_n, int clusters, bool split) {
+// The order for tiles of tile_m by tile_n. `split` allows partial tiles; then all GEMMs have the same K. last_apart: one GEMM's
+// tiles that N cuts off come last.
+constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int tile_n, int clusters, bool split,
+                               bool last_apart) {
     TileOrder o = {};
     o.gemms = gemms, o.splits = 1, o.group = 1;
     for (int g = 0; g < gemms; g++) {
         const GemmSize s = sizes[g];
         o.rows[g] = s.M;
-        o.gemm[g] = {CEIL_DIV(s.M, tile_m), CEIL_DIV(s.N, tile_n), CEIL_DIV(s.K, K_BLOCK), o.tiles};
+        o.gemm[g] = {CEIL_DIV(s.M, tile_m), CEIL_DIV(s.N, tile_n), CEIL_DIV(s.K, K_BLOCK), o.tiles, 0, g};
         o.tiles += o.gemm[g].m_tiles * o.gemm[g].n_tiles;
         // B past 16 MB does not stay in L2 beside what else passes through: read it once for 16 rows of tiles.
         if ((int64_t)s.N * s.K * 2 > 16 << 20 && !split) { o.group = 16; }
     }
     o.whole = o.tiles;
+    if (last_apart && gemms == 1 && sizes[0].N % tile_n != 0 && o.gemm[0].n_tiles > 1) {
+        const int m_tiles = o.gemm[0].m_tiles, whole_n = --o.gemm[0].n_tiles;
+        o.gemm[o.gemms++] = {m_tiles, 1, o.gemm[0].k_blocks, m_tiles * whole_n, whole_n, 0};
+    }
     if (split) {
         const int full_rounds = o.tiles / clusters * clusters;
         o.splits = choose_splits(o.tiles - full_rounds, o.gemm[0].k_blocks, clusters);
@@ -109,6 +120,7 @@ constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int
 template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N = 1> struct Tile {
     static constexpr int row_blocks = ROW_BLOCKS, BN = BN_;
     static constexpr bool pingpong = PINGPONG;
+    static constexpr bool narrows = BN == 192; // a last tile of up to 64 or 128 columns is multiplied as such
     static constexpr int BM = (pingpong ? 1 : 2) * row_blocks * BLOCK_ROWS;
     static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N, cluster = cluster_m * cluster_n;
     static constexpr int cluster_rows = BM * cluster_m, cluster_columns = BN * cluster_n;

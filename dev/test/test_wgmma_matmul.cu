@@ -15,7 +15,8 @@ using namespace wgmma;
 // D in blocks of 64 rows by a tile's columns: k-blocks seen, as a sum of k + 1 and a count. Partial tiles are all different.
 template <class T> static bool every_element_once(const std::vector<GemmSize>& sizes, int num_sms, bool split) {
     const int clusters = num_sms / T::cluster, gemms = (int)sizes.size();
-    const TileOrder o = tile_order(sizes.data(), gemms, T::cluster_rows, T::cluster_columns, clusters, split);
+    const TileOrder o =
+        tile_order(sizes.data(), gemms, T::cluster_rows, T::cluster_columns, clusters, split, T::narrows && !split);
     struct Block {
         int64_t count = 0, sum = 0;
         int whole = 0, partial = 0;
@@ -99,7 +100,7 @@ template <class T> static void test_order() {
 // Splitting pays: the four products of a layer of 124M take at most 1.05 times what they would if they divided evenly.
 static void test_balance() {
     const GemmSize layer[] = {{2304, 768, 65536}, {768, 768, 65536}, {3072, 768, 65536}, {768, 3072, 65536}};
-    const TileOrder o = tile_order(layer, 4, Tile128x256x2::cluster_rows, 256, 66, true);
+    const TileOrder o = tile_order(layer, 4, Tile128x256x2::cluster_rows, 256, 66, true, false);
     std::vector<int64_t> k_blocks(66);
     for (int item = 0; item < o.items(); item++) { k_blocks[item % 66] += work_item(o, item).k_blocks(); }
     int64_t most = 0, all = 0;
@@ -375,7 +376,7 @@ template <class C> struct RingSimulation {
 
 template <class C> static bool ring_works(const std::vector<GemmSize>& sizes, int clusters, Fault fault) {
     const TileOrder o = tile_order(sizes.data(), (int)sizes.size(), C::T::cluster_rows, C::T::cluster_columns, clusters,
-                                   C::Epilogue::partial_tiles);
+                                   C::Epilogue::partial_tiles, C::narrows);
     for (int cluster = 0; cluster < clusters && cluster < o.items(); cluster++) {
         for (unsigned seed = 0; seed < 8; seed++) {
             if (!RingSimulation<C>(o, cluster, clusters, fault).run(seed)) { return false; }
