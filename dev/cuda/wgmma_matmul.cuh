@@ -70,6 +70,7 @@ template <class C> struct MatmulParams {
     GemmMaps maps[C::gemms];
     TileOrder order;
     EpilogueInput in;
+    int end_column; // columns from here on are not multiplied; INT_MAX: tiles are multiplied whole
 };
 
 // The rank of this CTA in its cluster.
@@ -277,7 +278,7 @@ template <class C> struct Consumer {
                                        C::BAR_EPILOGUE + w};
             float* const sums = C::row_sums && tile.column == 0 ? p.in.operand_sums[work.gemm] : nullptr;
             const Aux aux = {s, &maps.aux, w, tile.row, tile.column, T::pingpong ? n / 2 : n};
-            const int columns = C::narrows ? p.in.N - tile.column : T::BN;
+            const int columns = C::narrows ? p.end_column - tile.column : T::BN;
             if (sums) {
                 multiply<C::row_sums>(work, aux);
             } else if (columns <= 64) {
@@ -453,6 +454,7 @@ template <class C> static inline Status launch_gemms(const Gemm<C>* g, int gemms
     }
     p.order = order_of<C>(add.size, gemms, clusters);
     p.in = in, p.in.M = g[0].size.M, p.in.N = g[0].size.N;
+    p.end_column = p.order.gemms > gemms ? p.in.N : INT_MAX;
     if constexpr (C::Epilogue::partial_tiles) {
         p.in.partial_tiles = partial_tiles;
         for (int n = 0; n < gemms; n++) {

@@ -88,7 +88,7 @@ constexpr int choose_splits(int tiles, int k_blocks, int clusters) {
 }
 
 // The order for tiles of tile_m by tile_n. `split` allows partial tiles; then all GEMMs have the same K. last_apart: one GEMM's
-// tiles that N cuts off come last.
+// tiles that N cuts off come last, where they are not more than a round: then the last round is a short one.
 constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int tile_n, int clusters, bool split,
                                bool last_apart) {
     TileOrder o = {};
@@ -102,7 +102,8 @@ constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int
         if ((int64_t)s.N * s.K * 2 > 16 << 20 && !split) { o.group = 16; }
     }
     o.whole = o.tiles;
-    if (last_apart && gemms == 1 && sizes[0].N % tile_n != 0 && o.gemm[0].n_tiles > 1) {
+    if (last_apart && gemms == 1 && sizes[0].N % tile_n != 0 && o.gemm[0].n_tiles > 1 &&
+        o.gemm[0].m_tiles <= clusters) {
         const int m_tiles = o.gemm[0].m_tiles, whole_n = --o.gemm[0].n_tiles;
         o.gemm[o.gemms++] = {m_tiles, 1, o.gemm[0].k_blocks, m_tiles * whole_n, whole_n, 0};
     }
