@@ -202,7 +202,7 @@ static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings se
     plan->checkpoint_bytes = n * (sizeof(floatX) + 2 * sizeof(float) + masters);
     plan_set(plan, PLAN_CONTEXT, PLAN_DEVICE, PLAN_ALWAYS, CONTEXT_BYTES);
     plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, PLAN_ALWAYS, LIBRARIES_BYTES);
-    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, PLAN_ALWAYS, MATMUL_WORKSPACE);
+    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, PLAN_ALWAYS, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
     plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, layout->elements * sizeof(floatX));
     plan_set(plan, PLAN_GEMM, PLAN_DEVICE, PLAN_MEASURING, MATMUL_MEASURE_BYTES);
     plan_set(plan, PLAN_HOST_GEMM, PLAN_HOST, PLAN_MEASURING, MATMUL_MEASURE_BYTES / 3);
@@ -382,6 +382,7 @@ static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) 
     info->shard_elements = settings.zero ? model->layout.shard_elements : model->layout.elements;
     TRY(gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0));
     TRY(matmul_create(&model->matmul, settings.tf32, model->stream));
+    model->graphs.cleared = model->matmul.slots, model->graphs.cleared_bytes = MATMUL_SLOTS_BYTES;
     info->memory_bytes = model->plan.rows[PLAN_WORKSPACE].bytes;
     model->params_memory = (floatX*)row_alloc(model, PLAN_WEIGHTS);
     model->scalars = (Scalars*)row_alloc(model, PLAN_SCALARS);
@@ -808,6 +809,7 @@ static void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT
 // processes' passes wait for the stream of exchanges, and batches of other sizes are few.
 template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, const Launch& launch) {
     const GPT2Info* info = &model->info;
+    matmul_begin_pass(&model->matmul);
     if (info->settings.graphs && info->size == 1 && model->last_B == info->B && model->last_T == info->T) {
         return pass_graph_run(&model->graphs, key, model->stream, launch);
     }

@@ -23,6 +23,7 @@ struct MatmulShape {
 
 struct MatmulPlan {
     MatmulShape shape;
+    size_t workspace_bytes; // that the algorithm needs
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
@@ -30,13 +31,19 @@ struct MatmulPlan {
 
 constexpr int MATMUL_MAX_PLANS = 256;
 constexpr size_t MATMUL_WORKSPACE = 64 << 20;
+// cuBLASLt's persistent kernels count their tiles in a few bytes of workspace, which a memset clears in front of each of them.
+// The first MATMUL_SLOTS GEMMs after matmul_begin_pass() have such bytes of their own, aligned to 256 as the library wants its
+// workspace, so that a graph of them can clear them all at once (pass_graph.cuh).
+constexpr size_t MATMUL_SLOTS = 512, MATMUL_SLOT_BYTES = 256, MATMUL_SLOTS_BYTES = MATMUL_SLOTS * MATMUL_SLOT_BYTES;
 
 // The library's handle, its workspace, and the plans made so far. One per device and stream. All zeros before
 // matmul_create.
 struct Matmul {
     cublasLtHandle_t handle;
     cublasComputeType_t compute;
-    void* workspace;
+    char* workspace;
+    char* slots;       // (MATMUL_SLOTS, MATMUL_SLOT_BYTES) behind the workspace
+    size_t slots_used; // by this pass
     cudaStream_t stream;
     int num_plans;
     MatmulPlan plans[MATMUL_MAX_PLANS];
@@ -48,8 +55,14 @@ static inline Status matmul_create(Matmul* mm, int tf32, cudaStream_t stream) {
     mm->stream = stream;
     mm->compute = sizeof(floatX) == 4 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     TRY(cublas_try(cublasLtCreate(&mm->handle)));
-    return cuda_try(cudaMalloc(&mm->workspace, MATMUL_WORKSPACE));
+    mm->slots_used = 0;
+    TRY(cuda_try(cudaMalloc((void**)&mm->workspace, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES)));
+    mm->slots = mm->workspace + MATMUL_WORKSPACE;
+    return STATUS_OK;
 }
+
+// What uses slots before this has been launched; what follows may use them again, behind it in the stream.
+static inline void matmul_begin_pass(Matmul* mm) { mm->slots_used = 0; }
 
 static inline void matmul_destroy_plan_(MatmulPlan* p) {
     if (p->a != NULL) { cublasLtMatrixLayoutDestroy(p->a); }
@@ -113,7 +126,7 @@ static inline Status matmul_choose_(Matmul* mm, MatmulPlan* p) {
         return status_fail("cuBLASLt has no algorithm for a GEMM of m %d, n %d, k %d, epilogue %d in " PRECISION_NAME,
                            p->shape.m, p->shape.n, p->shape.k, (int)p->shape.epilogue);
     }
-    p->algorithm = result.algo;
+    p->algorithm = result.algo, p->workspace_bytes = result.workspaceSize;
     return STATUS_OK;
 }
 
@@ -137,15 +150,17 @@ static inline bool matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmu
 
 // Gives an algorithm a tile, a cluster and a custom option. Returns whether the library knows them and can run the plan with
 // them in the workspace there is; that it cannot is no error.
-static inline bool matmul_vary_(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm, int tile, int cluster,
-                                int custom) {
+static inline bool matmul_vary_(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm,
+                                size_t* workspace_bytes, int tile, int cluster, int custom) {
     cublasLtMatmulHeuristicResult_t result;
-    return matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tile) &&
-           matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster) &&
-           matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)custom) &&
-           cublasLtMatmulAlgoCheck(mm->handle, p->desc, p->a, p->b, p->d, p->d, algorithm, &result) ==
-               CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= MATMUL_WORKSPACE;
+    const bool runs = matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tile) &&
+                      matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster) &&
+                      matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)custom) &&
+                      cublasLtMatmulAlgoCheck(mm->handle, p->desc, p->a, p->b, p->d, p->d, algorithm, &result) ==
+                          CUBLAS_STATUS_SUCCESS &&
+                      result.workspaceSize <= MATMUL_WORKSPACE;
+    if (runs) { *workspace_bytes = result.workspaceSize; }
+    return runs;
 }
 
 // Replaces the library's first choice by that of matmul_algorithms.h, where there is one that the library can run.
@@ -159,7 +174,9 @@ static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
         matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) {
         return status_now();
     }
-    if (matmul_vary_(mm, p, &algorithm, tuned->tile, tuned->cluster, tuned->custom)) { p->algorithm = algorithm; }
+    if (matmul_vary_(mm, p, &algorithm, &p->workspace_bytes, tuned->tile, tuned->cluster, tuned->custom)) {
+        p->algorithm = algorithm;
+    }
     return STATUS_OK;
 }
 
@@ -193,8 +210,13 @@ static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b
     if (bias != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias); }
     if (aux != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void*)aux); }
     float alpha = 1.0f, beta = c != NULL ? 1.0f : 0.0f;
+    char* workspace = mm->workspace;
+    size_t bytes = MATMUL_WORKSPACE;
+    if (p->workspace_bytes <= MATMUL_SLOT_BYTES && mm->slots_used < MATMUL_SLOTS) {
+        workspace = mm->slots + mm->slots_used++ * MATMUL_SLOT_BYTES, bytes = MATMUL_SLOT_BYTES;
+    }
     cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, c != NULL ? c : d, p->d, d, p->d,
-                              &p->algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream));
+                              &p->algorithm, workspace, bytes, mm->stream));
 }
 
 static inline MatmulShape matmul_shape_(int m, int n, int k, int ta, int tb, cublasLtEpilogue_t epilogue,
