@@ -225,20 +225,18 @@ static StepWork count_work(const GPT2* model) {
 // ----------------------------------------------------------------------------
 // Timing
 
-// What launch() puts into the model's stream, so often that it takes 2 ms or more
+// What launch() puts into the model's stream, so often that it takes 2 ms or more; captured as a pass of the trainer is
 template <class Launch> static TimedGraph capture(GPT2* model, const Launch& launch, double estimate_ms) {
     TimedGraph timed;
-    cudaGraph_t graph;
     timed.launches = std::max(1, (int)ceil(2.0 / estimate_ms));
-    cuda_check(cudaStreamBeginCapture(model->stream, cudaStreamCaptureModeThreadLocal));
-    for (int n = 0; n < timed.launches; n++) { launch(); }
-    cuda_check(cudaStreamEndCapture(model->stream, &graph));
-    check(status_now());
-    cuda_check(cudaGraphInstantiate(&timed.executable, graph, 0));
-    cuda_check(cudaGraphDestroy(graph));
+    matmul_begin_pass(&model->matmul);
+    check(pass_graph_capture_(&model->graphs, &timed.executable, model->stream, [&] {
+        for (int n = 0; n < timed.launches; n++) { launch(); }
+    }));
     timed.replay_ms = timed.launches * estimate_ms;
     return timed;
 }
+
 // One round each: .15 s and .35 s timed for a group; .25 s and 1 s for the step and for what it is compared with
 static const Steady STEADY_GROUP = {1, 150, 350}, STEADY_STEP = {1, 250, 1000};
 template <class Launch> static Timing time_alone(Stopwatch& watch, const Meter& meter, GPT2* model,
