@@ -41,12 +41,12 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     // 128: all queries of a step, half of the channels.
     static constexpr int dq_channels = HS == 64 ? 64 : HS / 2, parts = HS / dq_channels;
     static constexpr int dq_elements = 64 * dq_channels, dq_bytes = dq_elements * sizeof(float);
-    // A TMA box is 64 rows of 64 channels, of 128 bytes; of K and V, and of dQ, a part of a head: at HS = 96 a quarter of it is 0.
+    // A TMA box is 64 rows of 64 channels, of 128 bytes; of K and V, and of dQ, a part of a head: at HS = 96 a quarter is 0.
     static constexpr int boxes = CEIL_DIV(HS, 64), box_row = 128;
     static_assert(boxes == parts, "");
     static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
-    // Slices of 16 channels: in a box of K or V; of K and V, operand A of S and dP, those that are in registers, as many as there
-    // is room for.
+    // Slices of 16 channels: in a box of K or V; of K and V, operand A of S and dP, those that are in registers, as many as
+    // there is room for.
     static constexpr int box_slices = dq_channels / 16;
     static constexpr int k_slices = HS == 96 ? 3 : 0, v_slices = HS == 96 ? 6 : HS == 128 ? 2 : 0;
     static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own 128 positions have
@@ -541,7 +541,7 @@ template <class C> struct BackwardConsumer {
     // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
     // 16 bit, into the registers of S: of every eight, four words are P and four dS, as issue_gradient() takes them. dS also
     // goes to shared memory for dQ. key_minus_query: the warpgroup's first key less the first query, for the causal mask.
-    // behind_S: 1 where dP was issued after S, 0 where before it. first: of a key block; s.dS may still hold dV of the last one.
+    // behind_S: 1 where dP was issued after S, 0 where before it. first: of a key block; s.dS may still hold the last one's dV.
     template <bool skip = false, int behind_S = 1, bool first = false>
     __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
         constexpr int ahead = C::delayed_dq || skip ? 2 : 4; // loads of lse in flight; each takes 4 registers

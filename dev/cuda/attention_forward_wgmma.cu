@@ -11,8 +11,7 @@ own diagonal down to the first. Against mma:
 - O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted; so P < 2^8. As the
   largest P of a row is then not exactly 1, rows 0 .. 63 of a head, where out is largest, multiply V by P's rounding error too.
 Roles: one thread loads K and V, one loads Q; consumers release stages by mbarriers, and ping-pong in some configurations.
-README.md in this folder has the timeline and the barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 1; Shah et al.,
-FlashAttention-3 (2024), sections 3.1 and 3.2.
+README.md here has timeline and barriers. Papers: FlashAttention-2 (2023), algorithm 1; -3 (2024), sections 3.1 and 3.2.
 */
 #include "attention.h"
 #include "llmc/divisor.cuh"
