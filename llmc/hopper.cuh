@@ -518,8 +518,8 @@ __device__ inline void wgmma_mma_async_mn_major(float (&d)[24], uint64_t a, uint
                  : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8), HOPPER_OUT8(d, 16)
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// d (64,64) = A B^T, or d += A B^T if accumulate is 1. A (64,16) in registers, each warp's 16 rows as in mma_m16n8k16; B (64,16)
-// by a K-major descriptor.
+// d (64,64) = A B^T, or d += A B^T if accumulate is 1. A (64,16) in registers, each warp's 16 rows as in mma_m16n8k16;
+// B (64,16) by a K-major descriptor.
 __device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
                  "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"

@@ -58,9 +58,9 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
 //
 // The first paired_heads heads have items of two tiles: the longest with the shortest, the second longest with the second
 // shortest, ..., so that all items have as many keys. Of an odd number of tiles the longest is alone.
-// The other heads, a tile an item, balance the last rounds. They are cut into sections of section_heads heads; within a section,
-// tiles are sorted by their number of keys, all heads of one length before the next length. The last section descends, the one
-// before it ascends, and so on: the length does not jump between sections, and the launch ends with short tiles.
+// The other heads, a tile an item, balance the last rounds. They are cut into sections of section_heads heads; in a section,
+// tiles are sorted by their number of keys, all heads of one length before the next length. The last section descends, the
+// one before it ascends, and so on: the length does not jump between sections, and the launch ends with short tiles.
 struct ForwardProblem {
     int T, heads, ctas;
     int paired_heads, pairs, items; // pairs: the first items, those of the paired heads
@@ -366,8 +366,8 @@ template <class C> struct ForwardConsumer {
         issue_output<Bc>(P);
         finish_output(0);
     }
-    // Releases key block j, which only other consumers of the tile need. It waits for the load first: the phase of `empty` before
-    // this one has then ended, and the arrival counts for this one.
+    // Releases key block j, which only other consumers of the tile need. It waits for the load first: the phase of `empty`
+    // before this one has then ended, and the arrival counts for this one.
     __device__ void skip_key_block(int j) {
         pingpong_sync();
         pingpong_arrive();
