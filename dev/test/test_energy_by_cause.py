@@ -5,9 +5,6 @@ nvidia-smi, make and the program that measures, what it builds and writes.
 python3 dev/test/test_energy_by_cause.py          # needs sed
 """
 
-import contextlib
-import csv
-import io
 import os
 import shutil
 import sys
@@ -19,7 +16,7 @@ import energy_by_cause
 from energy_by_cause import NOTHING, Cause
 
 import unit
-from test_generate_bench import SMI, program
+from measuring_tools import called, program, refused
 
 # make's library says what was left out of which sources; the program's energy is 100 mJ less 10 for each library before
 MAKE = """#!/bin/sh
@@ -33,33 +30,10 @@ for file; do echo "$file,0.5000,$mj.0000,1500"; mj=$((mj - 10)); done
 """
 
 
-def refused(text, function, *arguments):
-    try:
-        function(*arguments)
-    except SystemExit as ended:
-        assert text in str(ended.code), ended.code
-    else:
-        raise AssertionError(f"nothing was said of {text}")
-
-
-def called(folder, make, measure, *flags):
-    """What energy_by_cause.py writes to a CSV, as rows, and to stdout."""
-    program(folder, "nvidia-smi", SMI)
+def measured(folder, make, measure, *flags):
     program(folder, "make", make)
-    path, environment, argv = os.path.join(folder, "causes.csv"), dict(os.environ), sys.argv
-    os.environ.update(PATH=f"{folder}:{environment['PATH']}", COMMIT="abcdef0")
-    sys.argv = ["energy_by_cause.py", "--program", program(folder, "measure", measure), "--output", path, *flags]
-    sys.argv += ["--folder", os.path.join(folder, "built")]
-    out = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out):
-            energy_by_cause.main()
-    finally:
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.argv = argv
-    with open(path, newline="", encoding="utf-8") as f:
-        return list(csv.DictReader(f)), out.getvalue()
+    flags = ["--program", program(folder, "measure", measure), "--folder", os.path.join(folder, "built"), *flags]
+    return called(energy_by_cause, folder, os.path.join(folder, "causes.csv"), *flags)
 
 
 def test_every_cause_still_applies(folder):
@@ -90,7 +64,7 @@ def test_a_cause_that_no_longer_applies_is_named(folder):
 
 
 def test_rows_say_what_was_left_out(folder):
-    rows, said = called(folder, MAKE, MEASURE, "--shapes", "2,64,3,64", "--jobs", "1")
+    rows, said = measured(folder, MAKE, MEASURE, "--shapes", "2,64,3,64", "--jobs", "1")
     causes = energy_by_cause.read_causes()
     assert [(row["direction"], row["left_out"]) for row in rows] == [
         (cause.direction, cause.left_out) for way in energy_by_cause.FLOPS for cause in causes if cause.direction == way
@@ -106,7 +80,7 @@ def test_rows_say_what_was_left_out(folder):
     assert len(built) == len(causes), built.keys()  # no sources are left behind
     assert "ex2_approx_ftz(fmaf" in built["forward_nothing.so"], built.keys()
     assert "ex2_approx_ftz(fmaf" not in built["forward_exponentials.so"], built.keys()
-    rows, _ = called(folder, "#!/bin/sh\nexit 1\n", MEASURE, "--shapes", "2,64,3,64", "--built")
+    rows, _ = measured(folder, "#!/bin/sh\nexit 1\n", MEASURE, "--shapes", "2,64,3,64", "--built")
     assert len(rows) == len(causes), rows  # instead of the first call's
 
 
@@ -119,12 +93,12 @@ def test_joules_may_be_missing(folder):
 
 def test_what_fails_ends_it_in_one_line(folder):
     shape = ("--shapes", "2,64,3,64", "--jobs", "1")
-    refused("it is not to be", called, folder, "#!/bin/sh\necho it is not to be\nexit 2\n", MEASURE, *shape)
+    refused("it is not to be", measured, folder, "#!/bin/sh\necho it is not to be\nexit 2\n", MEASURE, *shape)
     serialised = MAKE + "echo 'ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async is serialized'\n"
-    refused("C7510", called, folder, serialised, MEASURE, *shape)
-    refused("no GPU here", called, folder, MAKE, "#!/bin/sh\necho 'error: no GPU here' >&2\nexit 1\n", *shape)
-    refused("exit code 0", called, folder, MAKE, "#!/bin/sh\necho one line\n", *shape)
-    refused("--shapes 2,64,3: not", called, folder, MAKE, MEASURE, "--shapes", "2,64,3")
+    refused("C7510", measured, folder, serialised, MEASURE, *shape)
+    refused("no GPU here", measured, folder, MAKE, "#!/bin/sh\necho 'error: no GPU here' >&2\nexit 1\n", *shape)
+    refused("exit code 0", measured, folder, MAKE, "#!/bin/sh\necho one line\n", *shape)
+    refused("--shapes 2,64,3: not", measured, folder, MAKE, MEASURE, "--shapes", "2,64,3")
 
 
 if __name__ == "__main__":

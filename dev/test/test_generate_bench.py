@@ -6,7 +6,6 @@ python3 dev/test/test_generate_bench.py
 
 import argparse
 import contextlib
-import csv
 import io
 import os
 import sys
@@ -16,35 +15,14 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 import generate
 
 import unit
+from measuring_tools import called, program
 
-SMI = "#!/bin/sh\ncase $* in *name*) echo NVIDIA H200 ;; *) echo 580.1 ;; esac\n"
 SPEED = '#!/bin/sh\necho "flashgpt,$1,$2,$3,$4,100.0,110.0,2.500,900.00"\n'
 
 
-def program(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(text)
-    os.chmod(path, 0o755)
-    return path
-
-
 def measured(folder, speed, *flags):
-    """What generate.py writes to a CSV, as rows, and to stdout."""
-    program(folder, "nvidia-smi", SMI)
-    path, environment, argv = os.path.join(folder, "out", "generate.csv"), dict(os.environ), sys.argv
-    os.environ.update(PATH=f"{folder}:{environment['PATH']}", COMMIT="abcdef0")
-    sys.argv = ["generate.py", "--program", program(folder, "speed", speed), "--output", path, "--only-ours", *flags]
-    out = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out):
-            generate.main()
-    finally:
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.argv = argv
-    with open(path, newline="", encoding="utf-8") as f:
-        return list(csv.DictReader(f)), out.getvalue()
+    flags = ["--program", program(folder, "speed", speed), "--only-ours", *flags]
+    return called(generate, folder, os.path.join(folder, "out", "generate.csv"), *flags)
 
 
 def test_rows_say_what_was_measured_and_where(folder):

@@ -4,9 +4,6 @@
 python3 dev/test/test_step_kernels.py
 """
 
-import contextlib
-import csv
-import io
 import os
 import re
 import sys
@@ -16,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 import step_kernels
 
 import unit
-from test_generate_bench import SMI, program
+from measuring_tools import called, program, refused
 
 LINES = [
     "fc,12,9.5000,9.0000,6.0000,12.000,12.0000",
@@ -31,36 +28,14 @@ def printing(lines, code=0):
     return '#!/bin/sh\necho "$@" >&2\n' + "".join(f"echo '{line}'\n" for line in lines) + f"exit {code}\n"
 
 
-def called(folder, text, commit, *flags):
-    """What step_kernels.py writes to a CSV, as rows, and to stdout."""
-    program(folder, "nvidia-smi", SMI)
-    path, environment, argv = os.path.join(folder, "out", "step_kernels.csv"), dict(os.environ), sys.argv
-    os.environ.update(PATH=f"{folder}:{environment['PATH']}", COMMIT=commit)
-    sys.argv = ["step_kernels.py", "--program", program(folder, "kernels", text), "--output", path, *flags]
-    out = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out):
-            step_kernels.main()
-    finally:
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.argv = argv
-    with open(path, newline="", encoding="utf-8") as f:
-        return list(csv.DictReader(f)), out.getvalue()
-
-
-def refused(text, function, *arguments):
-    try:
-        function(*arguments)
-    except SystemExit as ended:
-        assert text in str(ended.code), ended.code
-    else:
-        raise AssertionError(f"nothing was said of {text}")
+def measured(folder, text, commit, *flags):
+    path = os.path.join(folder, "out", "step_kernels.csv")
+    return called(step_kernels, folder, path, "--program", program(folder, "kernels", text), *flags, commit=commit)
 
 
 def test_rows_say_what_was_measured_and_where(folder):
     for _ in range(2):  # a second call's rows take the place of the first's
-        rows, said = called(folder, printing(LINES), "abcdef0", "--cases", "d12:64", "d48:8")
+        rows, said = measured(folder, printing(LINES), "abcdef0", "--cases", "d12:64", "d48:8")
     assert len(rows) == 2 * len(LINES), rows
     assert list(rows[0]) == step_kernels.COLUMNS and None not in rows[0].values(), rows[0]
     assert [rows[4][name] for name in ("model", "B", "T", "group", "ms", "joules")] == [
@@ -73,28 +48,28 @@ def test_rows_say_what_was_measured_and_where(folder):
 
 
 def test_an_earlier_commit_stays_beside_a_later_one(folder):
-    called(folder, printing(LINES), "before0", "--cases", "d12:64")
+    measured(folder, printing(LINES), "before0", "--cases", "d12:64")
     later = [line.replace("9.5000", "9.1000") for line in LINES if not line.startswith("AdamW")]
-    rows, _ = called(folder, printing(later), "after00", "--cases", "d12:64")
+    rows, _ = measured(folder, printing(later), "after00", "--cases", "d12:64")
     assert len(rows) == 7, rows
-    _, said = called(folder, "#!/bin/sh\nexit 1\n", "none", "--table", "before0", "after00")
+    _, said = measured(folder, "#!/bin/sh\nexit 1\n", "none", "--table", "before0", "after00")
     assert "| | before0: ms | J | GB | pJ a byte or FLOP | after00: ms | J | GB |" in said, said
     assert "| fc | 9.50 | 6.00 | 12.0 | 0.50 | 9.10 | 6.00 | 12.0 | 0.50 |" in said, said
     assert "| AdamW | 0.90 | 0.50 | 4.0 | 125 | | | | |" in said, said
-    refused("no rows of this commit", called, folder, "", "none", "--table", "before0", "elsewhere")
+    refused("no rows of this commit", measured, folder, "", "none", "--table", "before0", "elsewhere")
 
 
 def test_joules_may_be_missing(folder):
     lines = [re.sub(r"^(([^,]*,){4})[^,]*", r"\1", line) for line in LINES]
-    rows, said = called(folder, printing(lines), "abcdef0", "--cases", "d12:64")
+    rows, said = measured(folder, printing(lines), "abcdef0", "--cases", "d12:64")
     assert rows[0]["joules"] == "" and "| fc | 9.50 | - | 12.0 | - |" in said, said
 
 
 def test_a_program_that_fails_ends_it_with_what_it_said(folder):
     flags = ("--cases", "d12:64")
-    refused("exit code 1: d12 64 1024", called, folder, printing([], 1), "abcdef0", *flags)
-    refused("exit code 0", called, folder, printing(LINES[:-1]), "abcdef0", *flags)  # it stopped before the GEMMs
-    refused("exit code 0", called, folder, printing(["fc,12", *LINES[1:]]), "abcdef0", *flags)
+    refused("exit code 1: d12 64 1024", measured, folder, printing([], 1), "abcdef0", *flags)
+    refused("exit code 0", measured, folder, printing(LINES[:-1]), "abcdef0", *flags)  # it stopped before the GEMMs
+    refused("exit code 0", measured, folder, printing(["fc,12", *LINES[1:]]), "abcdef0", *flags)
     for text in ("d12", ":4", "d12:0", "d12:x"):
         try:
             step_kernels.case(text)

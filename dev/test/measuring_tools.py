@@ -1,0 +1,43 @@
+"""What tests of the tools that measure have in common: stand-ins for programs, and calls of a tool's main()."""
+
+import contextlib
+import csv
+import io
+import os
+import sys
+
+SMI = "#!/bin/sh\ncase $* in *name*) echo NVIDIA H200 ;; *) echo 580.1 ;; esac\n"
+
+
+def program(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text)
+    os.chmod(path, 0o755)
+    return path
+
+
+def called(tool, folder, path, *flags, commit="abcdef0"):
+    """What a tool, a module, writes to the CSV at path, as rows, and to stdout; the folder leads PATH."""
+    program(folder, "nvidia-smi", SMI)
+    environment, argv, out = dict(os.environ), sys.argv, io.StringIO()
+    os.environ.update(PATH=f"{folder}:{environment['PATH']}", COMMIT=commit)
+    sys.argv = [f"{tool.__name__}.py", "--output", path, *flags]
+    try:
+        with contextlib.redirect_stdout(out):
+            tool.main()
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = argv
+    with open(path, newline="", encoding="utf-8") as f:
+        return list(csv.DictReader(f)), out.getvalue()
+
+
+def refused(text, function, *arguments):
+    try:
+        function(*arguments)
+    except SystemExit as ended:
+        assert text in str(ended.code), ended.code
+    else:
+        raise AssertionError(f"nothing was said of {text}")
