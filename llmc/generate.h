@@ -150,7 +150,8 @@ static inline void generate_on_interrupt_(int number) {
 static inline void generate_install_interrupt_(void) {
     struct sigaction action, before;
     memset(&action, 0, sizeof(action));
-    action.sa_handler = generate_on_interrupt_; // without SA_RESTART: reading a line ends with EINTR
+    action.sa_handler = generate_on_interrupt_;
+    action.sa_flags = SA_RESTART; // a write that waits for its reader goes on: stdio would lose what it had to write
     if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler == SIG_IGN) { return; } // a job in the background
     sigaction(SIGINT, &action, NULL);
 }

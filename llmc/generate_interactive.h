@@ -99,7 +99,7 @@ static inline int interactive_answer(Interactive* t, FILE* out) {
     return line_end;
 }
 
-// Waits for a line of a terminal; returns 0 where Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
+// Waits for a line, or the end; returns 0 where Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
 // here: it is looked for ten times a second.
 static inline int interactive_wait_(FILE* in) {
     struct pollfd line = {fileno(in), POLLIN, 0};
@@ -114,17 +114,15 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
     char* line = NULL;
     size_t room = 0;
     int shown = t->terminal && isatty(fileno(in)), line_end = 1;
+    setvbuf(in, NULL, _IONBF, 0); // a line that was read ahead could not be waited for
     for (;;) {
         generate_interrupted = 0; // before the prompt is seen, so that it may be answered with Ctrl-C
         if (shown) { fputs("> ", out), fflush(out); }
-        int ready = !shown || interactive_wait_(in);
-        errno = 0;
-        ssize_t n = ready ? getline(&line, &room, in) : -1;
-        if (!ready || (n < 0 && errno == EINTR)) { // Ctrl-C before a line
-            clearerr(in);
+        if (!interactive_wait_(in)) { // Ctrl-C before a line
             fputs("\n", out);
             continue;
         }
+        ssize_t n = getline(&line, &room, in);
         if (n < 0) { break; }
         TokenList given = {NULL, 0, 0};
         if (!line_end) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); } // as it stands on the screen

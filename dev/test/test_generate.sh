@@ -92,6 +92,26 @@ interrupted() {
     return 1
 }
 check "Ctrl-C ends a run with what there is" interrupted
+# Ctrl-C while a write waits for a reader that is slow
+slow_reader() {
+    "$python" - "$generate" "$model" <<'END'
+import array, fcntl, signal, subprocess, sys, termios, time
+
+flags = ["-q", "-e", sys.argv[2], "-p", "int", "-n", "100000000", "--overflow", "slide"]
+process = subprocess.Popen([sys.argv[1], *flags], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+fcntl.fcntl(process.stdout, getattr(fcntl, "F_SETPIPE_SZ", 1031), 4096)
+waiting, before = array.array("i", [0]), -1
+while waiting[0] == 0 or waiting[0] != before: # until nothing comes any more
+    before = waiting[0]
+    time.sleep(0.5)
+    fcntl.ioctl(process.stdout, termios.FIONREAD, waiting)
+process.send_signal(signal.SIGINT)
+time.sleep(0.2)
+text = process.stdout.read()
+assert process.wait() == 130 and text.startswith(b"int") and text.endswith(b"\n"), (process.returncode, text[-20:])
+END
+}
+check "Ctrl-C during a write that waits loses nothing" slow_reader
 reader_goes() { [ "$("$generate" -q -e "$model" -p "int" -n 100000000 --overflow slide </dev/null | head -c 3)" = int ]; }
 check "a reader that goes ends the run" reader_goes
 "$generate" -e "$model" -p "int" -n 20 </dev/null >"$dir/out" 2>"$dir/report"
