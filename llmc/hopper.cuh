@@ -154,19 +154,8 @@ __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Orders accesses to global memory by this thread's ordinary instructions and by TMA, in both directions: between a flag that
-// threads exchange by st_release and ld_acquire, and the data that TMA wrote or is to read.                    (9.7.13.4)
+// threads exchange by st_release_gpu and ld_acquire_gpu (ptx.cuh), and the data that TMA wrote or is to read.    (9.7.13.4)
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-
-// Writes x to a flag in global memory, after all that this thread has written or observed: a CTA whose ld_acquire reads x sees
-// it, too. (PTX ISA, chapter "Memory Consistency Model")
-__device__ inline void st_release(int* flag, int x) {
-    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(x) : "memory");
-}
-__device__ inline int ld_acquire(const int* flag) {
-    int x;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(flag)) : "memory");
-    return x;
-}
 
 // Destroys the 128 bytes at x, aligned to 128: L2 need not write them to memory. (PTX ISA, "discard")
 __device__ inline void discard_l2(const void* x) {

@@ -191,7 +191,7 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
                     s.O_full.expect_tx(C::Br * C::boxes * C::box_row);
                     load_tile<true, false>(s.O, out, h, row, b, s.O_full);
                 } else if (computed) {
-                    while (ld_acquire(scratch.D_ready + (int64_t)block.head * p.key_blocks + row / C::Bc) == 0) {}
+                    while (ld_acquire_gpu(scratch.D_ready + (int64_t)block.head * p.key_blocks + row / C::Bc) == 0) {}
                     fence_proxy_async_global(); // -D was written by the generic proxy, and is read by TMA
                 }
             }
@@ -250,7 +250,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             const int64_t dq_tile =
                 ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + offset) * C::warpgroups + w;
             auto wait_count = [&](int which, int n) { // until accumulator `which` holds n key blocks
-                while (ld_acquire(scratch.dq_counts + which * p.dq_tiles + dq_tile) < n) {}
+                while (ld_acquire_gpu(scratch.dq_counts + which * p.dq_tiles + dq_tile) < n) {}
                 fence_proxy_async_global(); // the count was read by the generic proxy, the accumulator is read by TMA
             };
             auto accumulator = [&](int which) {
@@ -286,7 +286,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             if (C::delayed_dq && i + 1 == steps) {
                 cp_async_bulk_wait_group<0>();
                 fence_proxy_async_global();
-                st_release(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
+                st_release_gpu(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
             } else if (i + 1 < steps) {
                 const DqChain next(block.j, block.reversed, block.query_offset<C>(i + 1, p) / C::steps_per_block);
                 if (!next.reads()) { // s.dQ[w] is free once TMA has read it; the count needs the write to have ended
@@ -296,7 +296,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 }
                 cp_async_bulk_wait_group<0>();
                 fence_proxy_async_global();
-                st_release(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
+                st_release_gpu(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
             } else {
                 count = scratch.dq_counts + into * p.dq_tiles + dq_tile;
                 added = before + 1;
@@ -320,7 +320,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         if (count) { // the reduce-add of the last step had the time until here
             cp_async_bulk_wait_group<2>();
             fence_proxy_async_global();
-            st_release(count, added);
+            st_release_gpu(count, added);
         }
         cp_async_bulk_wait_group_read<0>();
         s.K_empty[n % 2].arrive();
@@ -415,7 +415,7 @@ template <class C> struct BackwardConsumer {
             fence_proxy_async_global();
         }
         bar_sync(C::BAR_D, 2 * WARPGROUP_SIZE);
-        if (thread == 0) { st_release(scratch.D_ready + (int64_t)block.head * p.key_blocks + block.j, 1); }
+        if (thread == 0) { st_release_gpu(scratch.D_ready + (int64_t)block.head * p.key_blocks + block.j, 1); }
         arrive(s.O_empty);
     }
     // dP^T = -D, the initial value of its accumulator: so dP - D costs no addition.
