@@ -1,5 +1,5 @@
 // Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [GEMM ...], R rows of tokens in a model
-// of C channels, all of them or those named; 10 s each on an H200. The candidates are the library's first choice and the same
+// of C channels, all of them or those named; by count 8 s each. The candidates are the library's first choice and the same
 // with all tiles that it knows, clusters and custom options, those of its other choices among them. Three rounds, of which
 // each keeps the first choice and the fastest: all for 2 ms, at the clock of the moment; 32 for .08 s after .06 s of running,
 // at the power limit; 4 for .25 s after .2 s. The outputs of the last are compared with the first choice's, and each is a line

@@ -202,8 +202,8 @@ static StepWork count_work(const GPT2* model) {
     of[GROUP_LAYERNORM] = {2 * x, 0};
     of[GROUP_QKV] = {L * (4 * x + 3 * w), L * 3 * f};
     of[GROUP_ATTENTION] = {L * (4 * x + statistics), L * attention};
-    of[GROUP_RESIDUAL] = {L * (11 * x + 5 * w),
-                          L * 5 * f}; // attproj: atty, skip, residual, ln; fcproj: 4 for its input
+    // attproj: atty, skip, residual and ln; fcproj: four for its input, and the other three
+    of[GROUP_RESIDUAL] = {L * (11 * x + 5 * w), L * 5 * f};
     of[GROUP_FC] = {L * (9 * x + 4 * w), L * 4 * f};
     of[GROUP_CLASSIFIER] = {3 * z + 3 * x + Vp * C * (2 * size + fp32), 3 * 2 * R * C * Vp};
     of[GROUP_DGELU] = {L * (9 * x + 4 * w), L * 4 * f};

@@ -598,7 +598,7 @@ template <> struct Serving<96> { typedef DecodeTiles<96, 4, 8, 2, 2> Tiles; };
 template <> struct Serving<128> { typedef DecodeTiles<128, 4, 8, 2, 2> Tiles; };
 #endif
 #ifndef KERNELS_APART
-// Names are keys of a chunk and warps of a CTA; or lanes of a key, where these are not the usual ones.
+// Names are keys of a chunk and warps of a CTA.
 static constexpr AttentionDecodeConfig decode_configs[] = {
 #if defined(PRECISION_FP32)
     decode_config<32, 8, 8, 8, 2>("256 keys 8 warps"), decode_config<64, 8, 8, 4, 2>("128 keys 8 warps"),
