@@ -84,6 +84,18 @@ static inline int generate_length(const Options* o, GPT2Config config, const Pro
     return all < (size_t)most ? (int)all : most;
 }
 
+// How many samples filled the context, where some did, and what became of them.
+static inline void generate_report_context_(const Generation* g) {
+    int ended = 0, slid = 0;
+    for (int i = 0; i < g->num_samples; i++) {
+        ended += g->samples[i].finish == FINISH_CONTEXT;
+        slid += g->samples[i].slides > 0;
+    }
+    if (ended + slid == 0) { return; }
+    fprintf(stderr, "context      full at %d tokens: %d of %d samples %s\n", g->T, ended + slid, g->num_samples,
+            slid > 0 ? "went on from their last half" : "ended there; --overflow slide lets them go on");
+}
+
 static inline void generate_report_(const GenerateModel* m, const Generation* g, const GPT2Plan* plan) {
     const double mib = 1 << 20;
     double first = g->first_seconds, rate = g->decode_seconds > 0.0 ? (double)g->new_tokens / g->decode_seconds : 0.0;
@@ -92,6 +104,7 @@ static inline void generate_report_(const GenerateModel* m, const Generation* g,
     fprintf(stderr, "first token  after %.1f ms\n", 1e3 * first);
     fprintf(stderr, "new tokens   %zu in %.3f s, %.1f tokens/s, %d sequence%s at a time\n", g->new_tokens,
             g->decode_seconds, rate, g->B, g->B == 1 ? "" : "s");
+    generate_report_context_(g);
     fprintf(
         stderr,
         "memory       model %.1f MiB, KV cache %.1f MiB for %d x %d tokens, decoder %.1f MiB, host %.1f MiB at most\n",

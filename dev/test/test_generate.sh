@@ -118,6 +118,12 @@ check "a reader that goes ends the run" reader_goes
 check "the report is on stderr" grep -q "^new tokens   20 in .* tokens/s" "$dir/report"
 check "with the time to the first token" grep -q "^first token  after .* ms" "$dir/report"
 check "and memory" grep -q "^memory .*KV cache" "$dir/report"
+check "of a context that is not full it says nothing" test -z "$(grep "^context" "$dir/report")"
+"$generate" -e "$model" -p int -p "int main" --num-samples 2 -n 60 >"$dir/plain" 2>"$dir/report" </dev/null
+check "of one that is, how many samples ended there" \
+    grep -q "^context      full at 64 tokens: 2 of 4 samples ended there; --overflow slide lets" "$dir/report"
+"$generate" -e "$model" -p int -n 100 --overflow slide >"$dir/plain" 2>"$dir/report" </dev/null
+check "or went on" grep -q "^context      full at 64 tokens: 1 of 1 samples went on from their last half" "$dir/report"
 "$generate" -e "$model" -p int -n 3 -b 100 >"$dir/plain" 2>"$dir/report" </dev/null
 check "no more sequences at a time than there are" grep -q "1 sequence at a time" "$dir/report"
 
