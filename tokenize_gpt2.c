@@ -422,6 +422,7 @@ static int part_arguments(int argc, char** argv, char** flags, char** files, int
 int main(int argc, char** argv) {
     keep_standard_files();
     atexit(temporary_unlink_all); // fatal() leaves nothing half written
+    signal(SIGXFSZ, SIG_IGN);     // an output beyond the user's limit on files cannot be written, and is said
     signal(SIGINT, end_by_signal);
     signal(SIGTERM, end_by_signal);
     const char* command = argc < 2 ? "nothing" : argv[1];

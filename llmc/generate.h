@@ -191,6 +191,7 @@ static inline int generate_main(int argc, char** argv) {
     GenerateModel m;
     Prompts prompts = {NULL, 0};
     keep_standard_files();
+    signal(SIGXFSZ, SIG_IGN); // an output beyond the user's limit on files cannot be written, and is said
     options = cli_parse(argc, argv);
     generate_check_options(&options);
     if (options.export_to != NULL) { check(export_check(options.export_to, options.export_dtype, options.overwrite)); }

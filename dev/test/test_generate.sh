@@ -283,5 +283,11 @@ check "GPT-2's tokens beside a model of another vocabulary: tokens are scored" e
 check "and text is refused" elsewhere refused "3 tokens, the model's vocabulary has" -e "$tiny" -p x
 full_disk() { "$generate" -q -e "$model" -n 100000000 --overflow slide >/dev/full 2>"$dir/stderr" </dev/null && return 1; grep -q "cannot write to stdout" "$dir/stderr"; }
 [ ! -c /dev/full ] || check "a full disk under stdout is said" full_disk
-check "nothing is left behind" test ! -e "$dir/new"
+small_files() (ulimit -f 40 && "$@") # at most 40 KiB each
+for target in "$dir/new" "$dir/new.bin" "$dir/new.safetensors"; do
+    check "a limit on the size of files: $target" small_files refused "File too large" -e "$model" --export "$target"
+done
+small_files "$generate" -q -e "$model" --export "$dir/exported" --overwrite 2>"$dir/stderr"
+check "keeps what was there" small_files "$generate" -q -e "$dir/exported" -n 1 -p int >"$dir/plain"
+check "nothing is left behind" test -z "$(find "$dir" -name 'new*' -o -name '*.tmp')"
 finish

@@ -112,6 +112,10 @@ tok encode "$dir/text" -o "$dir/ids.bin" >"$dir/said"
 printf 'x' | dd of="$dir/ids.bin" bs=1 seek=5000 conv=notrunc status=none
 check "token files are verified" refused "do not have their checksum" tok decode "$dir/ids.bin" -o "$dir/none"
 check "a service ends inside a text" refused "standard input ends inside a text" tok serve <"$dir/broken"
+small_files() (ulimit -f 40 && "$@") # at most 40 KiB each
+for output in "$dir/none.bin" "$dir/none"; do
+    check "a limit on the size of files: $output" small_files refused "$output.tmp: File too large" tok encode "$dir/text" -o "$output"
+done
 if [ -w /dev/full ]; then
     tok encode "$dir/text" 2>"$dir/err" >/dev/full
     check "a full disk ends it" test $? = 1
