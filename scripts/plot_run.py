@@ -15,6 +15,7 @@ The page needs nothing but Python; pictures need matplotlib.
 """
 
 import contextlib
+import io
 import os
 import sys
 import time
@@ -207,18 +208,11 @@ def draw_differences(axes, runs, rows):
 def save(figure, path):
     from matplotlib import pyplot
 
-    temporary = f"{path}.tmp"
-    kind = os.path.splitext(path)[1][1:].lower()
+    kind, picture = os.path.splitext(path)[1][1:].lower(), io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    try:
-        figure.savefig(temporary, dpi=150, format=kind, metadata=metadata)
-        os.replace(temporary, path)
-    except OSError as error:
-        fail(f"cannot write {path}: {error.strerror}")
-    finally:
-        pyplot.close(figure)
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
+    figure.savefig(picture, dpi=150, format=kind, metadata=metadata)
+    pyplot.close(figure)
+    write_atomically(path, picture.getbuffer())
 
 
 # ----------------------------------------------------------------------------

@@ -272,6 +272,8 @@ class OutputFile:
         with errors_name(path):
             if os.path.isdir(path):
                 raise IsADirectoryError(21, "it is a directory")
+            if os.path.exists(path) and not os.path.isfile(path):  # the rename would take its place
+                raise OSError(22, "it is a pipe or a device, not a file")
             TEMPORARIES.add(self.temporary)
             self.file = open(self.temporary, "wb")  # noqa: SIM115 (closed by close() or __exit__)
 

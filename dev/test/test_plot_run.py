@@ -142,6 +142,9 @@ def test_what_is_no_log_is_refused_in_one_line(folder):
     assert "--x time: " in plot(log, "--x", "time", code=1)
     assert "--x tokens: " in plot(log, "--x", "tokens", code=1)
     assert "cannot write" in plot(log, "--html", f"{folder}/none/page.html", code=1)
+    os.mkfifo(f"{folder}/pipe.html")
+    assert "pipe.html: it is a pipe or a device" in plot(log, "--html", f"{folder}/pipe.html", code=1)
+    assert not os.path.isfile(f"{folder}/pipe.html")  # which stays as it is
     assert "--html '': the value is empty" in plot(log, "--html", "", code=1)
     assert "2 names for 1 runs" in plot(log, "--labels", "a", "b", code=1)
     assert "--follow writes" in plot(log, "--follow", code=1)
@@ -272,6 +275,8 @@ def test_pictures(folder):
     with open(f"{folder}/curves.png", "rb") as f:
         assert len(f.read()) > 10000
     plot(write(f"{folder}/new/main.log", ""), "--output", f"{folder}/empty.png")
+    os.mkfifo(f"{folder}/pipe.png")
+    assert "pipe.png: it is a pipe or a device" in plot(f"{folder}/a", "--output", f"{folder}/pipe.png", code=1)
     assert sorted(name for name in os.listdir(folder) if name.endswith(".tmp")) == []
 
 
