@@ -400,6 +400,16 @@ static void end_by_signal(int number) {
     _exit(128 + number);
 }
 
+// Ends with one line where --output is one of the files that are read, whatever its name is there.
+static void check_output(const char* output, char** files, int count) {
+    struct stat out, in;
+    if (output == NULL || stat(output, &out) != 0) { return; }
+    for (int i = 0; i < count; i++) {
+        if (stat(files[i], &in) != 0 || in.st_dev != out.st_dev || in.st_ino != out.st_ino) { continue; }
+        fatal("--output %s is %s, which is read; name another file", output, files[i]);
+    }
+}
+
 // Parts a command line's flags, with their values, from its files; argv[0] stays with the flags. Both arrays have argc + 1
 // entries. Returns how many flags and values there are.
 static int part_arguments(int argc, char** argv, char** flags, char** files, int* num_files) {
@@ -438,6 +448,7 @@ int main(int argc, char** argv) {
     char** files = (char**)calloc_check((size_t)argc + 1, sizeof(char*));
     Options options = cli_parse(part_arguments(argc, argv, flags, files, &num_files), flags);
     Encoder e = {.options = &options};
+    check_output(options.output, files, num_files);
     load_tokenizer(&e.tokenizer, options.tokenizer);
     if (is_encode) {
         encode(&e, files, num_files);

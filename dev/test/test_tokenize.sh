@@ -105,6 +105,11 @@ for output in "$dir/folder.bin" "$dir/none/x.bin" "$dir/folder.bin/" "$dir/none/
     check "an output that cannot be is refused first: $output" refused "$output" timeout 10 "$program" encode "$dir/waits" \
         --tokenizer "$dir/t.bin" -o "$output"
 done
+cp "$dir/text" "$dir/kept"
+ln "$dir/kept" "$dir/kept.bin"
+check "a text is not written over" refused "kept.bin is $dir/kept, which is read" tok encode "$dir/kept" -o "$dir/kept.bin"
+check "nor tokens" refused "name another file" tok decode "$dir/ids" "$dir/ids.bin" -o "$dir/ids.bin"
+check "which stay" cmp "$dir/text" "$dir/kept"
 check "tokens are numbers" refused "byte 4 is no digit" tok decode - -o "$dir/none" <<<"257 x"
 check "tokens are in the vocabulary" refused "token 264, number 1" tok decode - -o "$dir/none" <<<"257 264"
 check "texts are not empty" refused "would hold no tokens" tok encode /dev/null -o "$dir/none.bin"
