@@ -646,9 +646,14 @@ def prepare_gpt2(mirror=None, folder=None):
 
 
 def write_gpt2_tokenizer(path, mirror=None):
-    """Writes the table that the C side encodes and decodes with."""
-    write_tokenizer(path, gpt2_tokens(mirror), GPT2_EOT)
-    here = os.path.abspath(path) == os.path.join(ROOT, "gpt2_tokenizer.bin")
+    """Writes the table that the C side encodes and decodes with: a copy of the root's, or from vocab.bpe."""
+    root = os.path.join(ROOT, "gpt2_tokenizer.bin")
+    here = os.path.abspath(path) == root
+    if not here and is_gpt2_table(root):
+        with open(root, "rb") as f:
+            write_checked(path, (*TOKENIZER, GPT2_VOCAB_SIZE, GPT2_EOT), f.read()[HEADER_BYTES:])
+    else:
+        write_tokenizer(path, gpt2_tokens(mirror), GPT2_EOT)
     print(f"{path}: {GPT2_VOCAB_SIZE:,} entries" + ("" if here else f"; the trainers read it with --tokenizer {path}"))
 
 

@@ -28,6 +28,7 @@ import tempfile
 import threading
 import time
 from array import array
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 
@@ -629,6 +630,17 @@ def test_tokenizer_file_goes_where_the_output_goes(folder):
     with contextlib.redirect_stderr(io.StringIO()):
         data_common.prepare_gpt2(folder=os.path.join(folder, "new"))
     assert read(path) == b"already there"
+
+
+def test_the_tokenizer_file_at_the_root_serves_without_a_network(folder):
+    require_gpt2()
+    table = read(os.path.join(TABLES.name, "gpt2_tokenizer.bin"))
+    write(os.path.join(folder, "gpt2_tokenizer.bin"), table)
+    path = os.path.join(folder, "new", "gpt2_tokenizer.bin")
+    os.makedirs(os.path.dirname(path))
+    with mock.patch.multiple(data_common, ROOT=folder, obtain=None), contextlib.redirect_stdout(io.StringIO()):
+        data_common.write_gpt2_tokenizer(path)
+    assert read(path) == table
 
 
 def start(script, *arguments, **env):
