@@ -327,18 +327,17 @@ static inline int gpt2_snapshot_room(size_t bytes, size_t available, size_t tota
     return available >= size_add(bytes, reserve);
 }
 
-// Blocks that a snapshot does not hold, snapshots that are not there, and bytes that a block does not have.
-static inline Status gpt2_check_snapshot(int taken, GPT2Block block, size_t block_bytes, size_t offset, size_t bytes) {
-    if (!taken) { return status_fail("no snapshot has been taken"); }
-    if (block == GPT2_GRADIENTS) { return status_fail("a snapshot holds no gradients"); }
-    if (offset <= block_bytes && bytes <= block_bytes - offset) { return STATUS_OK; }
-    return status_fail("bytes %zu to %zu of a block of %zu", offset, size_add(offset, bytes), block_bytes);
-}
-
 // Bytes that a block does not have.
 static inline Status gpt2_check_block(size_t block_bytes, size_t offset, size_t bytes) {
     if (offset <= block_bytes && bytes <= block_bytes - offset) { return STATUS_OK; }
     return status_fail("bytes %zu to %zu of a block of %zu", offset, size_add(offset, bytes), block_bytes);
+}
+
+// Blocks that a snapshot does not hold, snapshots that are not there, and bytes that a block does not have.
+static inline Status gpt2_check_snapshot(int taken, GPT2Block block, size_t block_bytes, size_t offset, size_t bytes) {
+    if (!taken) { return status_fail("no snapshot has been taken"); }
+    if (block == GPT2_GRADIENTS) { return status_fail("a snapshot holds no gradients"); }
+    return gpt2_check_block(block_bytes, offset, bytes);
 }
 
 #endif
