@@ -11,6 +11,7 @@ stands. All of it ends with one line where something is wrong.
 #include "signals.h"
 #include "table.h"
 #include "trainer_options.h"
+#include "weights_file.h"
 
 enum { GPT2_VOCAB_SIZE = 50257 };
 
@@ -128,13 +129,21 @@ static inline void trainer_note_unchecked_(const Trainer* t, const char* source)
     printf("note: no checksums in %s (made by another program or an older version): damage would go unnoticed\n", list);
 }
 
+// Refuses rows that are longer than the context of the model of -e or, at -y 1, of the checkpoint.
+static inline void trainer_check_context_(const Options* o, GPT2Config c) {
+    if (o->time <= c.max_seq_len) { return; }
+    if (!o->resume && weights_is_descriptor(o->model)) {
+        fatal("-t %d is longer than the model's context of %d; lower it, or lengthen that: -e gpt2:l%dc%dh%dt%d",
+              o->time, c.max_seq_len, c.num_layers, c.channels, c.num_heads, o->time);
+    }
+    fatal("-t %d is longer than the model's context of %d, which its weights have fixed; lower it", o->time,
+          c.max_seq_len);
+}
+
 // Chooses what is auto, and refuses sizes that do not fit.
 static inline void trainer_plan_(Trainer* t, GPT2Config config) {
     Options* o = &t->options;
-    if (o->time > config.max_seq_len) {
-        fatal("-t %d is longer than the model's context of %d; name a longer one, such as -e d12t%d", o->time,
-              config.max_seq_len, o->time);
-    }
+    trainer_check_context_(o, config);
     run_plan_open(&t->plan, o, config, trainer_settings(t), t->launch.local_size, t->start.batch);
     trainer_check_batch_(o, comm_size(t->comm));
     if (!o->plan) { run_plan_check(&t->plan, o); }

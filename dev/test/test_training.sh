@@ -348,7 +348,11 @@ check "a missing value" fails_with "-b needs a value; ./train_gpt2" -b
 check "a missing file" fails_with "$dir/none.bin" -e $model -i "$dir/none.bin"
 check "a missing model" fails_with "nothing.bin" "${common[@]}" -e nothing.bin
 check "a bad descriptor" fails_with "d13" "${common[@]}" -e d13
-check "a context that is too short" fails_with "-t 64" "${common[@]}" -e gpt2:l2c64h2t32
+check "a context that is too short" fails_with "-t 64 is longer than the model's context of 32; lower it, or" "${common[@]}" \
+    -e gpt2:l2c64h2t32
+check "the way out is a model" grep -q "lengthen that: -e gpt2:l2c64h2t64$" "$dir/stderr"
+check "a context that weights have fixed" fails_with "-t 128 is longer than the model's context of 64, which its weights" \
+    "${common[@]}" -e "$dir/whole/model_00000040.bin" -t 128
 check "a batch that does not divide" fails_with "-d 500" "${common[@]}" -d 500 -e $model
 check "a head size that is not supported" fails_with "head size" "${common[@]}" -e gpt2:l2c64h4
 
