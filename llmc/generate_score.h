@@ -134,7 +134,8 @@ static inline void generate_perplexity(GenerateModel* m) {
     if (m->options->json) {
         printf("{\"file\": ");
         json_write_text(stdout, path, strlen(path));
-        printf(", \"tokens\": %zu, \"loss\": %.9g, \"perplexity\": %.9g", scored, loss, exp(loss));
+        printf(", \"tokens\": %zu, \"loss\": %.9g, \"perplexity\": ", scored, loss);
+        json_write_number(stdout, exp(loss)); // beyond a loss of 709 no double holds it
         if (bytes > 0) { printf(", \"bytes\": %zu, \"bits_per_byte\": %.9g", bytes, bits); }
         printf(", \"window\": %d, \"stride\": %d, \"seconds\": %.3f}\n", w.T, w.stride, seconds);
     } else {

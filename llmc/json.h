@@ -410,4 +410,9 @@ static inline void json_write_text(FILE* out, const char* text, size_t bytes) {
     fputc('"', out);
 }
 
+// Writes a number; JSON has none that is not finite: null then.
+static inline void json_write_number(FILE* out, double value) {
+    fprintf(out, isfinite(value) ? "%.9g" : "null", value);
+}
+
 #endif

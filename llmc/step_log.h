@@ -93,7 +93,8 @@ static inline int step_log_begin(StepLog* log, int step) {
 }
 
 static inline void step_log_number(StepLog* log, const char* name, double value) {
-    fprintf(log->line, isfinite(value) ? ",\"%s\":%.9g" : ",\"%s\":null", name, value);
+    fprintf(log->line, ",\"%s\":", name);
+    json_write_number(log->line, value);
 }
 
 static inline void step_log_flag(StepLog* log, const char* name, int value) {

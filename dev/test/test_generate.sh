@@ -190,6 +190,23 @@ check "by three numbers" says "^loss [0-9.]* nats per token, perplexity [0-9.]*,
 check "tokens in a file are scored" score "$dir/tokens_train.bin"
 check "a longer stride, another loss" test "$(loss_of "$dir/text.md")" != "$(loss_of "$dir/text.md" --stride 64)"
 check "-b changes nothing" close "$(loss_of "$dir/text.md" -b 1)" "$(loss_of "$dir/text.md" -b 5)"
+of "$model" --export "$dir/steep" --export-dtype fp32
+"$python" - "$dir/steep/model.safetensors" <<'END'
+import array, json, sys
+with open(sys.argv[1], "r+b") as f: # logits 100,000 times as far apart
+    n = int.from_bytes(f.read(8), "little")
+    begin, end = json.loads(f.read(n))["transformer.ln_f.weight"]["data_offsets"]
+    f.seek(8 + n + begin)
+    gains = array.array("f", f.read(end - begin))
+    f.seek(8 + n + begin)
+    f.write(array.array("f", [1e5 * gain for gain in gains]).tobytes())
+END
+no_perplexity() {
+    of "$dir/steep" --perplexity "$dir/text.md" --json | "$python" -c 'import json, sys
+score = json.load(sys.stdin)
+assert score["loss"] > 710 and score["perplexity"] is None, score'
+}
+check "a perplexity beyond all numbers is null in JSON" no_perplexity
 write_hellaswag 'examples = [question(i, i % 4, list(b"int "), [list(b"main"), list(b"x = "), [1, 2, 3], [250]]) for i in range(8)]'
 of "$model" --hellaswag "$dir/hellaswag.bin" >"$dir/score"
 check "questions are answered" says "^HellaSwag: 2/8 = 0.250000$"
