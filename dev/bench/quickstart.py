@@ -11,6 +11,7 @@ memory of the largest process, the disk space that the copy grew by, and the loa
 import argparse
 import csv
 import datetime
+import fnmatch
 import glob
 import os
 import re
@@ -32,9 +33,9 @@ def left_behind(folder, names):
     """What a build, a run or a download leaves behind, among the names in a folder."""
     here = os.path.relpath(folder, ROOT)
     if here == ".":
-        programs = {"train_gpt2", "train_gpt2cu", "test_gpt2", "test_gpt2cu", "libattention.so", "gpt2_tokenizer.bin"}
-        logs = {name for name in names if name.startswith("log") and os.path.isdir(os.path.join(folder, name))}
-        return {".git", "build", "shared"} | programs | logs
+        with open(os.path.join(ROOT, ".gitignore"), encoding="utf-8") as f:
+            patterns = [line.strip().strip("/") for line in f if line.startswith("/")]
+        return {name for name in names for p in (".git", "shared", "*.bin", *patterns) if fnmatch.fnmatch(name, p)}
     if here == os.path.join("dev", "data"):
         return {name for name in names if os.path.isdir(os.path.join(folder, name))}
     return {"__pycache__"}

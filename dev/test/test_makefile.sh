@@ -116,6 +116,12 @@ check "without compute-sanitizer, its checks are said to be skipped" says_what_i
 check "and with it they are not" eval "! says_what_is_skipped found && grep -q 'check.sh sanitizer_mma' '$dir/out'"
 check "a variant that does not exist is named" refuses "ATTENTION_FORWARD=none: no such variant" train_gpt2cu ATTENTION_FORWARD=none
 check "backward too" refuses "ATTENTION_BACKWARD=flash3: no such variant" train_gpt2cu ATTENTION_BACKWARD=flash3
+# what make clean removes is in neither a commit nor an image
+built() { run_make -n clean && tr ' ' '\n' <"$dir/out" | grep '[a-z]' | grep -vx -e rm -e -rf | sort; }
+ignored() { sed 's|^/||; s|/$||' "$root/$1" | sort; }
+for file in .gitignore .dockerignore; do
+    check "$file has what is built" is "$(comm -23 <(built) <(ignored $file) | tr '\n' ' ')" ""
+done
 check "make help" run_make help
 check "lists the targets" grep -q "^make compete" "$dir/out"
 
