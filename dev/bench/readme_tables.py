@@ -387,7 +387,7 @@ PLACES = [
     ("`tokenize_gpt2.c`", "text to GPT-2's tokens and back", "tokenize_gpt2.c"),
     (
         "`dev/cuda/`",
-        "attention, three directions: the variants, their contracts, checks and benchmarks, and the choice of one",
+        "attention, decode and GEMMs: the variants, their contracts, checks and benchmarks, and the choice of one",
         "dev/cuda/*.*",
     ),
     ("`llmc/`", "headers that all are built on, each complete in itself: the run, the files, the kernels", "llmc/*.*"),
