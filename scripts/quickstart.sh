@@ -121,6 +121,8 @@ echo "== ./generate_gpt2 -e $dir/model --prompt \"$prompt\" --overflow slide"
 echo
 echo "The model is $checkpoint. Prompt it yourself, line by line:"
 echo "  ./generate_gpt2 -e $dir/model --interactive"
+echo "See how it went, in a browser:"
+echo "  scripts/plot_run.py $dir/model $dir/train.log --html $dir/report.html"
 echo "Next, on text of your own:"
 echo "  python3 dev/data/text.py --tokenizer bytes --output build/mine FILES && ./$trainer -e $checkpoint \\"
 echo "      -i build/mine_train.bin -j build/mine_val.bin -b 16 -t 64 -x 500 -l 5e-4 -o build/mine"

@@ -86,6 +86,7 @@ def test_it_ends_with_the_next_command(folder):
         "val loss 1.9" in said
         and "To be, of build/quickstart/model" in said
         and "build/quickstart/model/model_00001500.bin" in said
+        and "plot_run.py build/quickstart/model build/quickstart/train.log --html build/quickstart/report.html" in said
     )
     assert sorted(os.listdir(folder)) == ["bin", "build", "generate_gpt2", "scripts", "train_gpt2"]
 
