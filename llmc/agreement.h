@@ -19,7 +19,7 @@ typedef struct {
     Comm* comm;
     int stop;             // the signal of the lowest rank that has one, or 0
     int save;             // 1: SIGUSR1 has come to one of them
-    int ending;           // 1: one of them knows that the run has to end, and all will when they look (agreement_end)
+    int ending;           // 1: one of them knows that the run has to end, and all do so before the step's update
     int knows;            // 1: this process does
     float result[2];      // this process's loss and gradient norm of the last step
     char difference[160]; // "" or which process has others

@@ -23,8 +23,6 @@ typedef struct {
     int count;
 } cli_texts; // of a flag that may be given again and again, in their order: any text, also an empty one
 
-static const cli_texts cli_no_texts = {NULL, 0};
-
 enum { CLI_AUTO = INT_MIN, CLI_ALL = INT_MIN }; // what a whole number is that was given as "auto" or "all"
 
 // Which build of the program has the flag

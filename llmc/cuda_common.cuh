@@ -93,7 +93,7 @@ template <class Kernel> static inline int resident_blocks(Kernel* kernel, int th
 }
 
 // ----------------------------------------------------------------------------
-// 16 bytes of T, moved by one load or store. load_stream and store_stream do not keep the line in L1.
+// 16 bytes of T, moved by one load or store. Those called _stream mark the line as used once (.cs): L1 and L2 evict it first.
 
 template <class T> struct alignas(16) Vec128 {
     static constexpr int size = 16 / sizeof(T);

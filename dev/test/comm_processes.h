@@ -3,7 +3,7 @@ Runs of several processes for the tests of comm.h: each is forked, meets the oth
 says, and is looked at afterwards: its exit code, what it wrote on stderr, and when it ended.
 
     run(4, body, NULL);                          // check(comm_open()); body(c); comm_close(c); exit code 0
-    CHECK(ended_well(2) && ended_with(0, "rank 1 has ended"));
+    CHECK(!all_ended_well(3) && ended_with(0, "rank 1 has ended without a word"));
 */
 #ifndef COMM_PROCESSES_H
 #define COMM_PROCESSES_H
