@@ -120,6 +120,8 @@ unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
 cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(filter-out dev/test/test_gpu_%,$(wildcard dev/test/test_*.cu))))
 gpu_unit_tests := $(foreach p,bf16 fp32,$(patsubst dev/test/%.cu,build/%_$(p),$(wildcard dev/test/test_gpu_*.cu)))
 gpu_unit_tests := $(filter-out build/test_gpu_first_rows_fp32,$(gpu_unit_tests)) # of variants on tensor cores
+# of every variant, which a program with those of ATTENTION_FORWARD and ATTENTION_BACKWARD does not hold
+gpu_unit_tests := $(if $(ATTENTION_FORWARD)$(ATTENTION_BACKWARD),$(filter-out build/test_gpu_pairs_%,$(gpu_unit_tests)),$(gpu_unit_tests))
 python := $(shell command -v python3 || command -v python)
 gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 
@@ -354,14 +356,11 @@ build/energy_by_cause: dev/cuda/energy_by_cause.cu build/gpu.flags
 build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 -MMD -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
 
-# Those that train or generate have the kernels of a program; test_gpu_pairs has every variant itself.
+# Those that train or generate have the kernels of a program.
 define gpu_unit_test_rule
-build/test_gpu_pairs_$(1): dev/test/test_gpu_pairs.cu build/gpu.flags
-	$$(nvcc) $(call define_precision,$(1)) -MMD -MF $$@.d -MT $$@ $$< -o $$@ $$(CUDA_LDLIBS) $$(strict)
-$(filter-out build/test_gpu_pairs_%,$(filter %_$(1),$(gpu_unit_tests))): build/%_$(1): dev/test/%.cu build/trainer.flags
+$(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): dev/test/%.cu build/trainer.flags
 	$$(call compile_apart,$(1))
-build/test_gpu_generate_$(1) build/test_gpu_graphs_$(1) build/test_gpu_kernels_$(1) build/test_gpu_processes_$(1): \
-    $(call training_kernels,$(1))
+$(patsubst %,build/test_gpu_%_$(1),first_rows generate graphs kernels pairs processes): $(call training_kernels,$(1))
 build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decode_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))

@@ -4,8 +4,8 @@ names for a GPU, a precision and a shape. The contract is attention.h's; what is
 
     make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      builds with these variants alone, by name
 
-With -DATTENTION_ALL a program holds every variant that can train in its precision: attention_forward_variants and
-attention_backward_variants, of which attention_force() names the two to take. dev/test/test_gpu_pairs.cu tests all pairs.
+With -DATTENTION_ALL attention_force() gives the two variants to take, of these or of the program's own:
+dev/test/test_gpu_pairs.cu tests all pairs of those that can train so.
 
 Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
 */
@@ -19,11 +19,6 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
 #define ATTENTION_TEXT_(x) #x
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
 
-#if defined(ATTENTION_ALL) && (defined(ATTENTION_FORWARD) || defined(ATTENTION_BACKWARD))
-#error                                                                                                                 \
-    "ATTENTION_ALL builds with every variant: attention_force() names one, not ATTENTION_FORWARD or ATTENTION_BACKWARD"
-#endif
-
 #ifndef KERNELS_APART
 // The variants that this program holds, X(variant) for each
 #ifdef ATTENTION_FORWARD
@@ -33,24 +28,6 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
 #define ATTENTION_FORWARD_FILE(variant) ATTENTION_FORWARD_FILE_(variant)
 #include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
 #define ATTENTION_FORWARD_VARIANTS(X) X(ATTENTION_FORWARD)
-#elif defined(ATTENTION_ALL) && defined(PRECISION_FP32)
-#include "attention_forward_flash1.cu"
-#include "attention_forward_flash2.cu"
-#include "attention_forward_naive.cu"
-#define ATTENTION_FORWARD_VARIANTS(X)                                                                                  \
-    X(naive)                                                                                                           \
-    X(flash1)                                                                                                          \
-    X(flash2)
-#elif defined(ATTENTION_ALL)
-#include "attention_forward_flash2.cu"
-#include "attention_forward_mma.cu"
-#include "attention_forward_naive.cu"
-#include "attention_forward_wgmma.cu"
-#define ATTENTION_FORWARD_VARIANTS(X)                                                                                  \
-    X(naive)                                                                                                           \
-    X(flash2)                                                                                                          \
-    X(mma)                                                                                                             \
-    X(wgmma)
 #elif defined(PRECISION_FP32)
 #include "attention_forward_flash2.cu"
 #define ATTENTION_FORWARD_VARIANTS(X) X(flash2)
@@ -69,28 +46,6 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
 #define ATTENTION_BACKWARD_FILE(variant) ATTENTION_BACKWARD_FILE_(variant)
 #include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
 #define ATTENTION_BACKWARD_VARIANTS(X) X(ATTENTION_BACKWARD)
-#elif defined(ATTENTION_ALL)
-#include "attention_backward_cublas.cu"
-#include "attention_backward_flash1.cu"
-#include "attention_backward_flash2.cu"
-#include "attention_backward_naive.cu"
-#if defined(PRECISION_FP32)
-#define ATTENTION_BACKWARD_VARIANTS(X)                                                                                 \
-    X(naive)                                                                                                           \
-    X(flash1)                                                                                                          \
-    X(cublas)                                                                                                          \
-    X(flash2)
-#else
-#include "attention_backward_mma.cu"
-#include "attention_backward_wgmma.cu"
-#define ATTENTION_BACKWARD_VARIANTS(X)                                                                                 \
-    X(naive)                                                                                                           \
-    X(flash1)                                                                                                          \
-    X(cublas)                                                                                                          \
-    X(flash2)                                                                                                          \
-    X(mma)                                                                                                             \
-    X(wgmma)
-#endif
 #elif defined(PRECISION_FP32)
 #include "attention_backward_flash2.cu"
 #define ATTENTION_BACKWARD_VARIANTS(X) X(flash2)
@@ -120,16 +75,6 @@ typedef AttentionVariant<AttentionBackwardConfig> AttentionBackwardVariant;
 
 extern const Variants<AttentionForwardVariant> attention_forward_variants;
 extern const Variants<AttentionBackwardVariant> attention_backward_variants;
-
-#ifndef KERNELS_APART
-#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::forward_configs},
-static constexpr AttentionForwardVariant attention_forward_table[] = {ATTENTION_FORWARD_VARIANTS(ATTENTION_VARIANT)};
-#undef ATTENTION_VARIANT
-#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::backward_configs},
-static constexpr AttentionBackwardVariant attention_backward_table[] = {ATTENTION_BACKWARD_VARIANTS(ATTENTION_VARIANT)};
-#undef ATTENTION_VARIANT
-constexpr Variants<AttentionForwardVariant> attention_forward_variants(attention_forward_table);
-constexpr Variants<AttentionBackwardVariant> attention_backward_variants(attention_backward_table);
 
 // ----------------------------------------------------------------------------
 // What can be seen at compile time: every variant can train, and has the configurations that the rules name.
@@ -163,6 +108,16 @@ template <class Variant, size_t M> constexpr bool attention_all_launch(const Var
     }
     return true;
 }
+
+#ifndef KERNELS_APART
+#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::forward_configs},
+static constexpr AttentionForwardVariant attention_forward_table[] = {ATTENTION_FORWARD_VARIANTS(ATTENTION_VARIANT)};
+#undef ATTENTION_VARIANT
+#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::backward_configs},
+static constexpr AttentionBackwardVariant attention_backward_table[] = {ATTENTION_BACKWARD_VARIANTS(ATTENTION_VARIANT)};
+#undef ATTENTION_VARIANT
+constexpr Variants<AttentionForwardVariant> attention_forward_variants(attention_forward_table);
+constexpr Variants<AttentionBackwardVariant> attention_backward_variants(attention_backward_table);
 static_assert(attention_all_launch(attention_forward_table),
               "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
 static_assert(attention_rules_hold(attention_forward_rules, attention_forward_table),
@@ -174,20 +129,26 @@ static_assert(attention_rules_hold(attention_backward_rules, attention_backward_
 // ----------------------------------------------------------------------------
 // The choice
 
-// The variants asked for by name, or nullptr: what attention_choice.h says
-#ifdef ATTENTION_FORWARD
-static constexpr const char* attention_forced_forward = ATTENTION_TEXT(ATTENTION_FORWARD);
-#elif defined(ATTENTION_ALL)
-static const char* attention_forced_forward = nullptr;
+// The variants asked for, or nullptr: what attention_choice.h says
+#ifdef ATTENTION_ALL
+static const AttentionForwardVariant* attention_forced_forward = nullptr;
+static const AttentionBackwardVariant* attention_forced_backward = nullptr;
+// Takes these variants from the next launch on; nullptr: what attention_choice.h says. Scratch differs between them: ask
+// attention_backward_scratch_bytes() anew.
+static inline void attention_force(const AttentionForwardVariant* forward, const AttentionBackwardVariant* backward) {
+    attention_forced_forward = forward, attention_forced_backward = backward;
+}
 #else
-static constexpr const char* attention_forced_forward = nullptr;
+#ifdef ATTENTION_FORWARD
+static const AttentionForwardVariant* const attention_forced_forward = attention_forward_variants.first;
+#else
+static constexpr const AttentionForwardVariant* attention_forced_forward = nullptr;
 #endif
 #ifdef ATTENTION_BACKWARD
-static constexpr const char* attention_forced_backward = ATTENTION_TEXT(ATTENTION_BACKWARD);
-#elif defined(ATTENTION_ALL)
-static const char* attention_forced_backward = nullptr;
+static const AttentionBackwardVariant* const attention_forced_backward = attention_backward_variants.first;
 #else
-static constexpr const char* attention_forced_backward = nullptr;
+static constexpr const AttentionBackwardVariant* attention_forced_backward = nullptr;
+#endif
 #endif
 
 template <class Variant>
@@ -199,17 +160,6 @@ static inline const Variant* attention_find(const Variants<Variant>& variants, c
     return nullptr;
 }
 
-#ifdef ATTENTION_ALL
-// Takes these variants from the next launch on; nullptr: what attention_choice.h says. An error where one is not there.
-// Scratch differs between them: ask attention_backward_scratch_bytes() anew.
-static inline Status attention_force(const char* forward, const char* backward) {
-    if (forward && !attention_find(attention_forward_variants, forward)) { return STATUS_ERROR; }
-    if (backward && !attention_find(attention_backward_variants, backward)) { return STATUS_ERROR; }
-    attention_forced_forward = forward, attention_forced_backward = backward;
-    return STATUS_OK;
-}
-#endif
-
 template <class Config> struct AttentionChoice {
     const char* variant;  // "" where nothing serves,
     const Config* config; // and nullptr; an error is recorded then
@@ -217,16 +167,16 @@ template <class Config> struct AttentionChoice {
 
 template <class Variant> static inline AttentionChoice<typename Variant::Config>
 attention_choice_on(AttentionGpu gpu, AttentionDirection direction, const Variants<Variant>& variants,
-                    const char* forced, int B, int T, int NH, int HS) {
-    const AttentionRule* rule =
-        attention_rule(direction, forced, sizeof(floatX) == sizeof(float), gpu.capability, B, T, NH, HS);
-    const char* name = forced ? forced : rule ? rule->variant : nullptr;
+                    const Variant* forced, int B, int T, int NH, int HS) {
+    const AttentionRule* rule = attention_rule(direction, forced ? forced->name : nullptr,
+                                               sizeof(floatX) == sizeof(float), gpu.capability, B, T, NH, HS);
+    const char* name = forced ? forced->name : rule ? rule->variant : nullptr;
     if (!name) {
         status_fail("attention: no variant serves head size %d in " PRECISION_NAME " on compute capability %d.%d", HS,
                     gpu.capability / 10, gpu.capability % 10);
         return {"", nullptr};
     }
-    const Variant* v = attention_find(variants, name);
+    const Variant* v = forced ? forced : attention_find(variants, name);
     if (!v) { return {"", nullptr}; }
     const typename Variant::Config* config =
         attention_config(v->configs, v->num_configs, rule ? rule->config : nullptr, HS, gpu.shared_limit);
@@ -239,7 +189,7 @@ attention_choice_on(AttentionGpu gpu, AttentionDirection direction, const Varian
     return {name, config};
 }
 template <class Variant> static inline AttentionChoice<typename Variant::Config>
-attention_choice(AttentionDirection direction, const Variants<Variant>& variants, const char* forced, int B, int T,
+attention_choice(AttentionDirection direction, const Variants<Variant>& variants, const Variant* forced, int B, int T,
                  int NH, int HS) {
     AttentionGpu gpu;
     if (attention_gpu(&gpu) != STATUS_OK) { return {"", nullptr}; }

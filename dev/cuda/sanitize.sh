@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# compute-sanitizer's four tools over the variants as built, on small shapes: two heads of 130 rows, and for wgmma two of
-# 400, in which every stage of its pipelines comes again, with heads of 64 and of 128. Prints a line for each program and
-# shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which make builds
-# here: hopper.cuh says why. Decode takes three sequences of up to 600 tokens, several chunks; split also 400. flash1, whose
+# compute-sanitizer's four tools over the variants as built, on small shapes: two heads of 130 rows, and for mma and wgmma
+# two of 400, in which every stage of their pipelines comes again, with heads of 64, 96 and 128. Prints a line for each
+# program and shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which
+# make builds here: hopper.cuh says why. Decode takes three sequences of up to 600 tokens, several chunks; split also 400. flash1, whose
 # GEMMs read every operand from shared memory, takes 66 rows of 32 channels: racecheck had not ended after 330 s with 130 of 64.
 # A variant of matmul takes all its groups at one shape, and wgmma at one in which its pipeline's stages come again.
 #
 #     make variants && dev/cuda/sanitize.sh            all of them
 #     dev/cuda/sanitize.sh mma wgmma                   these variants, of attention and of matmul
-#     QUICK=1 dev/cuda/sanitize.sh wgmma               one precision, and of wgmma's shapes those of 400 rows, as in make test
+#     QUICK=1 dev/cuda/sanitize.sh wgmma               one precision, and of these shapes those of 400 rows, as in make test
 #
 # memcheck, racecheck and synccheck watch the variant's own kernels (of cublaslt those of llmc), initcheck the bench's too,
 # for it must see who writes the inputs. The four tools run side by side. A tool that is not done after LIMIT seconds (300)
@@ -87,8 +87,8 @@ for variant in "${variants[@]}"; do
         */matmul_*wgmma_*) shapes=("-r 400 -i 392 -o 456") ;;
         */matmul_*) shapes=("-r 130 -i 64 -o 136") ;;
         */attention_*_flash1_*) shapes=("-b 1 -h 2 -t 66 -d 32") ;;
-        */attention_*_wgmma_*)
-            shapes+=("-b 1 -h 2 -t 400 -d 64" "-b 1 -h 2 -t 400 -d 128")
+        */attention_*_mma_* | */attention_*_wgmma_*)
+            shapes+=("-b 1 -h 2 -t 400 -d 64" "-b 1 -h 2 -t 400 -d 96" "-b 1 -h 2 -t 400 -d 128")
             if [ -n "${QUICK:-}" ]; then shapes=("${shapes[@]:1}"); fi
             ;;
         esac

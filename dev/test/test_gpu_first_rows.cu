@@ -1,11 +1,10 @@
-// The forward variants on tensor cores, in every configuration that this GPU runs: out of the first 64 rows of a head, where
+// The forward variants that train in 16 bit, in every configuration that this GPU runs: out of the first 64 rows of a head, where
 // it is largest, is off by its own rounding alone, because P is multiplied in two parts there. Needs a GPU.
 //
 // Rounded to nearest, numbers whose logarithms are spread evenly from a power of two to the next are off by
 // sqrt(ln 2 / 18) = .196 of the last place of 1, relative to the root of the sum of their squares. With P in one part out is
 // off by .236 to .241; the bound lies between.
-#include "dev/cuda/attention_forward_mma.cu"
-#include "dev/cuda/attention_forward_wgmma.cu"
+#include "dev/cuda/attention.cuh"
 #include "dev/cuda/attention_reference.h"
 #include "unit.h"
 
@@ -41,17 +40,18 @@ static double error_of_first_rows(const std::vector<floatX>& out, const std::vec
     return sqrt(error2 / ref2);
 }
 
-template <size_t N> static void check_configs(const char* variant, const AttentionForwardConfig (&configs)[N], Shape s,
-                                              const floatX* qkv, const std::vector<double>& ref, size_t shared_limit) {
+static void check_configs(const AttentionForwardVariant& v, Shape s, const floatX* qkv, const std::vector<double>& ref,
+                          size_t shared_limit) {
     floatX* out = device_array<floatX>(s.elements());
     float *l = device_array<float>(s.rows()), *m = device_array<float>(s.rows());
-    for (const AttentionForwardConfig& c : configs) {
+    for (size_t n = 0; n < v.num_configs; n++) {
+        const AttentionForwardConfig& c = v.configs[n];
         if (c.HS != s.HS || c.shared_bytes > shared_limit) { continue; }
         cuda_check(cudaMemset(out, 0xff, s.elements() * sizeof(floatX)));
         c.launch(out, l, m, qkv, s.B, s.T, s.NH, s.HS, 0);
         check(status_now());
         const double error = error_of_first_rows(host_copy(out, s.elements()), ref, s) / LAST_PLACE;
-        if (!CHECK(error <= BOUND)) { printf("%s %s, HS %d: %.3f last places\n", variant, c.name, s.HS, error); }
+        if (!CHECK(error <= BOUND)) { printf("%s %s, HS %d: %.3f last places\n", v.name, c.name, s.HS, error); }
     }
     for (void* p : {(void*)out, (void*)l, (void*)m}) { cuda_check(cudaFree(p)); }
 }
@@ -67,8 +67,11 @@ int main(void) {
         Reference r = reference_allocate(s);
         reference_compute(&r, qkv, dout);
         const std::vector<double> ref = host_copy(r.x[OUT], s.elements());
-        check_configs("mma", mma::forward_configs, s, qkv, ref, gpu.shared_limit);
-        if (gpu.capability == 90) { check_configs("wgmma", wgmma::forward_configs, s, qkv, ref, gpu.shared_limit); }
+        for (const AttentionForwardVariant& v : attention_forward_variants) {
+            if (strcmp(v.name, "wgmma") != 0 || gpu.capability == 90) {
+                check_configs(v, s, qkv, ref, gpu.shared_limit);
+            }
+        }
         reference_free(&r);
         cuda_check(cudaFree(qkv)), cuda_check(cudaFree(dout));
     }
