@@ -1,15 +1,21 @@
 /*
 The launcher of decoding's linear layers, for any number of rows: every kernel behind it adds up in decode_matmul.cuh's order,
-so which of them serves does not show in the bits.
+so which of them serves does not show in the bits. With -DKERNELS_APART the program is linked with decode.cu's object.
 */
 #ifndef LLMC_DECODE_LINEAR_CUH
 #define LLMC_DECODE_LINEAR_CUH
 
+#include "decode_matmul.cuh"
+#ifndef KERNELS_APART
 #include "decode_cluster_matmul.cuh"
+#endif
 
 // inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if a CTA does
 // not normalise it by itself.
-static inline void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+
+#ifndef KERNELS_APART
+void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
     if (p.norm_weight != NULL && p.M > DECODE_NORM_ROWS) {
         decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
@@ -28,5 +34,6 @@ static inline void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, 
 #endif
     decode_linear_tiled(gpu, p, decode_tiling(gpu, p.M, p.C, p.OC, p.norm_weight != NULL), stream);
 }
+#endif
 
 #endif

@@ -436,6 +436,7 @@ template <int MT, int NT, bool NORM> __global__ void __launch_bounds__(DECODE_TH
 // ----------------------------------------------------------------------------
 // The launcher
 
+#ifndef KERNELS_APART
 typedef void (*DecodeLinearKernel)(DecodeLinear p, int cta_rows, int clustered);
 
 static inline DecodeLinearKernel decode_linear_choice(DecodeTiling t, int norm) {
@@ -457,5 +458,6 @@ static inline void decode_linear_tiled(LaunchGpu gpu, const DecodeLinear& p, Dec
     launch_dependent(gpu, decode_linear_choice(t, norm), t.blocks, DECODE_THREADS, t.shared,
                      t.clustered ? decode_splits(p.C) : 1, stream, p, t.rows, t.clustered);
 }
+#endif
 
 #endif

@@ -19,6 +19,10 @@ constexpr int PROMPT_GEMM_TOKENS = 17; // a prompt of fewer is one tile of rows 
 // Whether this GPU and this build have the GEMM
 static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }
 
+// As decode_linear, with a bias, of all rows, in an out without padding: stride is OC, a multiple of 8 as C is.
+Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+
+#ifndef KERNELS_APART
 #if !defined(PRECISION_FP32)
 // out (M,OC) = inp W^T through F, which may take what stands in out
 template <class F> static inline Status prompt_gemm(const DecodeLinear& p, cudaStream_t stream) {
@@ -29,8 +33,7 @@ template <class F> static inline Status prompt_gemm(const DecodeLinear& p, cudaS
     return wgmma::launch_gemms<C>(&gemm, 1, in, nullptr, stream);
 }
 
-// As decode_linear, with a bias, of all rows, in an out without padding: stride is OC, a multiple of 8 as C is.
-static inline Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
     if (p.norm_weight != NULL) {
         decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
         p.inp = normed;
@@ -45,9 +48,10 @@ static inline Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed
     }
 }
 #else
-static inline Status prompt_linear(LaunchGpu, DecodeLinear, floatX*, cudaStream_t) {
+Status prompt_linear(LaunchGpu, DecodeLinear, floatX*, cudaStream_t) {
     return status_fail("prompt_linear: not in fp32");
 }
 #endif
+#endif // KERNELS_APART
 
 #endif
