@@ -25,6 +25,8 @@ MODES = {"steady": "Steady", "rested": "Rested"}
 STYLES = {"steady": "-", "rested": "--"}
 NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz", "of_gemm", "gb_per_s", "of_read", "pj_per_byte")
 OURS = "ours"  # among the providers of compare_libraries.py
+LENGTHS = {"up to 1024": 1024, "up to 4096": 4096, "above 4096": float("inf")}  # of rows, in summaries
+ERRORS = ("out", "out_from_64", "dq", "dk", "dv")  # columns of compare_libraries.py
 PEERS = {"cuDNN": "cuDNN", "FA2": "FlashAttention-2", "FA3": "FlashAttention-3", "FA4": "FlashAttention-4"}
 
 
@@ -67,13 +69,48 @@ def peers_of(libraries):
     return peers
 
 
+def spread(values):
+    """The smallest and the largest number, as a text; one where they look the same."""
+    ends = [f"{value:.2f}" for value in (min(values), max(values))] if values else ["–"]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def libraries_summary(rows):
+    """The lines on how far ahead ours are, for each head size and length of rows, and how exact they are."""
+    ours = [r for r in rows if r["provider"] == OURS]
+    columns = [(d, m) for d in DIRECTIONS for m in MODES if any((r["direction"], r["mode"]) == (d, m) for r in ours)]
+    lines = []
+    for HS in sorted({r["shape"][3] for r in ours}):
+        shorter = 0
+        for name, longest in LENGTHS.items():
+            here = [r for r in ours if r["shape"][3] == HS and shorter < r["shape"][1] <= longest]
+            cells = [[r["ratio"] for r in here if (r["direction"], r["mode"]) == column] for column in columns]
+            shorter = longest
+            if here:
+                lines.append([f"{HS}, {name}", *map(spread, cells)])
+    told = []
+    for error in ERRORS:
+        theirs, ratios = {}, []
+        for r in rows:
+            if r[error] and r["provider"] != OURS:
+                theirs.setdefault((r["direction"], r["mode"], r["shape"]), []).append(float(r[error]))
+        for r in ours:
+            peers = theirs.get((r["direction"], r["mode"], r["shape"]))
+            ratios += [float(r[error]) / min(peers)] if r[error] and peers else []
+        told += [f"`{error}` {spread(ratios)}"] if ratios else []
+    header = ["HS, T", *(f"{direction}, {mode}" for direction, mode in columns)]
+    errors = ["", f"Errors against fp64, ours over the smallest of theirs: {', '.join(told)}."] if told else []
+    return [table(header, lines), *errors]
+
+
 def libraries_section(rows):
     """The lines of README on other libraries: in each mode and direction TFLOP/s at every shape, and the ratio."""
     found = sorted({(r["driver"], r["cuda"], r["torch"], r["cudnn"], r["date"], r["commit"]) for r in rows})
     told = "; ".join(
         f"Driver {d}, CUDA {c}, torch {t}, cuDNN {n}, {date}, commit {commit}" for d, c, t, n, date, commit in found
     )
-    lines = ["", "#### Beside other libraries", "", f"{told}. Ratio: the best peer's time / ours."]
+    lines = ["", "#### Beside other libraries", "", f"{told}. Ratio: the best peer's time / ours; of all shapes:", ""]
+    lines += libraries_summary(rows)
     for mode, title in MODES.items():
         for direction in DIRECTIONS:
             here = [r for r in rows if (r["mode"], r["direction"]) == (mode, direction)]

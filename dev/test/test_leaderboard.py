@@ -154,6 +154,29 @@ def test_tables_of_libraries(folder):
         assert "| 8,1024,12,64 | 353.4 | 268.1 | 171.0 | 1.318 |" in after, after
 
 
+def test_summary_of_libraries(folder):
+    path = Path(folder) / "gpu_libraries.csv"
+    rows = [LIBRARIES]
+    for direction, shape, ratio, ours in (
+        ("forward", "8,1024,12,64", 1.3, "1e-3,2e-3,,,"),
+        ("forward", "4,512,12,64", 1.5, "3e-3,2.2e-3,,,"),
+        ("forward", "8,2048,12,64", 1.1, ",,,,"),
+        ("backward", "1,8192,12,128", 0.97, ",,1e-3,1e-3,2e-3"),
+    ):
+        head = f"MADEUP,1.2,13.0,2.11,91900,today,abc,{direction},{shape},steady"
+        rows.append(f"{head},ours,yes,0.04,353,,,,{ours},cuDNN,{ratio}")
+        for peer in ("cuDNN,yes", "FA2,no"):
+            errors = "2e-3,2e-3,,,," if direction == "forward" else ",,1e-3,2e-3,2e-3,"
+            rows.append(f"{head},{peer},0.05,300,,,,{errors},")
+    path.write_text("\n".join(rows) + "\n")
+    lines = "\n".join(plot_leaderboard.libraries_summary(plot_leaderboard.read_libraries(path)))
+    assert "| HS, T | forward, steady | backward, steady |" in lines, lines
+    assert "| 64, up to 1024 | 1.30 to 1.50 | – |\n| 64, up to 4096 | 1.10 | – |\n" in lines, lines
+    assert "| 128, above 4096 | – | 0.97 |" in lines, lines
+    errors = "`out` 0.50 to 1.50, `out_from_64` 1.00 to 1.10, `dq` 1.00, `dk` 0.50, `dv` 1.00"
+    assert f"Errors against fp64, ours over the smallest of theirs: {errors}." in lines, lines
+
+
 def test_plots_have_peers_decode_and_matmul(folder):
     if importlib.util.find_spec("matplotlib") is None:
         raise unit.Skipped("no matplotlib")
