@@ -1,5 +1,5 @@
-// The forward variants that train in 16 bit, in every configuration that this GPU runs: out of the first 64 rows of a head, where
-// it is largest, is off by its own rounding alone, because P is multiplied in two parts there. Needs a GPU.
+// The forward variants that train in 16 bit, in every configuration that this GPU runs: out of the first 64 rows of a head,
+// where it is largest, is off by its own rounding alone, because P is multiplied in two parts there. Needs a GPU.
 //
 // Rounded to nearest, numbers whose logarithms are spread evenly from a power of two to the next are off by
 // sqrt(ln 2 / 18) = .196 of the last place of 1, relative to the root of the sum of their squares. With P in one part out is
