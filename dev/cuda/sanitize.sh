@@ -2,8 +2,9 @@
 # compute-sanitizer's four tools over the variants as built, on small shapes: two heads of 130 rows, and for mma and wgmma
 # two of 400, in which every stage of their pipelines comes again, with heads of 64, 96 and 128. Prints a line for each
 # program and shape and ends with exit code 1 if a tool found something. racecheck sees a build of wgmma of its own, which
-# make builds here: hopper.cuh says why. Decode takes three sequences of up to 600 tokens, several chunks; split also 400. flash1, whose
-# GEMMs read every operand from shared memory, takes 66 rows of 32 channels: racecheck had not ended after 330 s with 130 of 64.
+# make builds here: hopper.cuh says why. Decode takes three sequences of up to 600 tokens, several chunks; split also 400.
+# flash1, whose GEMMs read every operand from shared memory, takes 66 rows of 32 channels: racecheck had not ended after
+# 330 s with 130 of 64.
 # A variant of matmul takes all its groups at one shape, and wgmma at one in which its pipeline's stages come again.
 #
 #     make variants && dev/cuda/sanitize.sh            all of them
