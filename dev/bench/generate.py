@@ -20,8 +20,7 @@ import time
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 
-from quickstart import output_of
-from step_cost import commit_of, provenance, write_rows
+from measured import BENCH, file_name, gpu_name, gpu_provenance, write_rows
 
 from data_common import ROOT, Parser, fail, positive_int, run
 
@@ -29,14 +28,6 @@ SIZES = {"d12": (12, 12, 768), "d48": (48, 25, 1600)}
 CASES = [("d12", 1), ("d12", 64), ("d48", 1)]
 MEASURED = ["who", "model", "batch", "prompt", "new", "tokens_per_s", "best_tokens_per_s", "first_token_ms", "step_us"]
 COLUMNS = [*MEASURED, "gpu", "driver", "cuda", "date", "commit"]
-
-
-def machine():
-    name = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0]
-    if not name:
-        fail("nvidia-smi shows no GPU here")
-    common = provenance(name, False)
-    return {"gpu": common.pop("machine"), **common, "commit": os.environ.get("COMMIT") or commit_of(ROOT)}
 
 
 def our_row(args, model, batch):
@@ -140,9 +131,8 @@ def main():
     args = parser.parse_args()
     if not os.path.exists(args.program):
         fail(f"{args.program} is not there: make build/generate_speed")
-    about = machine()
-    place = about["gpu"].lower().replace(" ", "-")
-    output = args.output or os.path.join(ROOT, "dev", "bench", place, "generate.csv")
+    about = gpu_provenance(gpu_name())
+    output = args.output or os.path.join(BENCH, file_name(about["gpu"]), "generate.csv")
 
     def add(row):
         print(row, flush=True)

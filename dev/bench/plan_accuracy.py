@@ -13,7 +13,8 @@ import re
 import subprocess
 import tempfile
 
-from step_cost import build, commit_of, machine_and_file, provenance, write_rows, write_tokens
+from measured import provenance, this_commit, write_rows
+from step_cost import build, machine_and_file, write_tokens
 
 from data_common import ROOT, Parser, fail, run
 
@@ -64,7 +65,7 @@ def main():
     machine, path = machine_and_file(args.cpu, "plan_accuracy")
     name = "train_gpt2" if args.cpu else "train_gpt2cu"
     program = build(ROOT, name)
-    common = {**provenance(machine, args.cpu), "commit": os.environ.get("COMMIT") or commit_of(ROOT)}
+    common = {**provenance(machine, args.cpu), "commit": this_commit()}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for shape in SHAPES[name]:

@@ -9,7 +9,6 @@ memory of the largest process, the disk space that the copy grew by, and the loa
 """
 
 import argparse
-import csv
 import datetime
 import fnmatch
 import glob
@@ -22,7 +21,8 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from measured import BENCH, ROOT, gpu_query, output_of, processor, this_commit, write_rows
+
 COLUMNS = [
     *["machine", "cores", "gpu", "text", "seconds", "build_seconds", "val_loss", "lines", "peak_mib", "disk_mib"],
     *["load", "date", "commit"],
@@ -41,14 +41,6 @@ def left_behind(folder, names):
     return {"__pycache__"}
 
 
-def output_of(*command):
-    """The standard output of a command, or an empty text where it cannot run."""
-    try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
 def copy_sources(folder):
     """Copies what git tracks or would track; where there is no git, all but what is left behind."""
     tracked = output_of("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -64,14 +56,6 @@ def copy_sources(folder):
 
 def bytes_of(folder):
     return sum(os.path.getsize(os.path.join(place, name)) for place, _, names in os.walk(folder) for name in names)
-
-
-def processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
-            return re.search(r"model name\s*: (.*)", f.read())[1].strip()
-    except (OSError, TypeError):
-        return "unknown"
 
 
 def run_quickstart(folder):
@@ -105,22 +89,9 @@ def run_quickstart(folder):
     }
 
 
-def write_row(path, row):
-    rows = []
-    if os.path.exists(path):
-        with open(path, newline="", encoding="utf-8") as f:
-            rows = list(csv.DictReader(f))
-    same = ("machine", "cores", "gpu", "text")
-    rows = [old for old in rows if any(old[key] != str(row[key]) for key in same)] + [row]
-    with open(path, "w", newline="", encoding="utf-8") as f:
-        writer = csv.DictWriter(f, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = os.path.join(ROOT, "dev", "bench", "quickstart.csv")
+    default = os.path.join(BENCH, "quickstart.csv")
     parser.add_argument("--output", default=default, metavar="FILE", help="default: dev/bench/quickstart.csv")
     args = parser.parse_args()
     load = os.getloadavg()[0]
@@ -135,12 +106,12 @@ def main():
     row |= {
         "machine": processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "gpu": output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0],
+        "gpu": gpu_query("name"),
         "load": f"{load:.1f}",
         "date": datetime.date.today().isoformat(),
-        "commit": os.environ.get("COMMIT") or output_of("git", "rev-parse", "--short", "HEAD"),
+        "commit": this_commit(),
     }
-    write_row(args.output, row)
+    write_rows(args.output, COLUMNS, ("machine", "cores", "gpu", "text"), [row])
     print(f"{args.output}: {row['seconds']} s, validation loss {row['val_loss']}")
 
 

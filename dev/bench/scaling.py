@@ -27,9 +27,9 @@ import time
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "scaling"))
 
-from quickstart import output_of
+from measured import BENCH, file_name, gpu_name, gpu_provenance, output_of, write_rows
 from readme_tables import SIZES, scaling_runs, thousands
-from step_cost import commit_of, provenance, write_rows, write_tokens
+from step_cost import write_tokens
 
 import model as scaling_model
 from data_common import ROOT, Parser, fail, positive_int, run
@@ -256,10 +256,8 @@ def main():
     if args.peers and not has_torch():
         print("PyTorch: skipped, this Python has none")
         args.peers = 0
-    name = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0]
-    place = args.output or os.path.join(ROOT, "dev", "bench", name.lower().replace(" ", "-"))
-    common = provenance(name, False)
-    common = {"gpu": common.pop("machine"), **common, "commit": os.environ.get("COMMIT") or commit_of(ROOT)}
+    common = gpu_provenance(gpu_name())
+    place = args.output or os.path.join(BENCH, file_name(common["gpu"]))
     predicted, path, measured = predictions(), os.path.join(place, "scaling.csv"), []
     with tempfile.TemporaryDirectory() as folder:
         write_tokens(os.path.join(folder, "tokens.bin"), 50257, 4 << 20)

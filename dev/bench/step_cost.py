@@ -13,11 +13,8 @@ A row of <gpu>/step_cost.csv (or cpu_step_cost.csv) for each shape: the means of
 mean of the rounds' ratios, and how far these stray from it at most. It replaces the row of the same machine and shape.
 """
 
-import csv
-import datetime
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +24,7 @@ from array import array
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 
-from quickstart import output_of, processor
+from measured import BENCH, commit_of, file_name, gpu_query, processor, provenance, this_commit, write_rows
 
 from data_common import ROOT, Parser, TokenFile, fail, positive_int, run
 
@@ -102,49 +99,13 @@ def compare(programs, shape, folder, rounds):
     }
 
 
-def commit_of(folder):
-    """The commit of a folder of sources: what git says, or what a file COMMIT in it does."""
-    try:
-        with open(os.path.join(folder, "COMMIT"), encoding="utf-8") as f:
-            return f.read().strip()
-    except OSError:
-        return output_of("git", "-C", os.path.abspath(folder), "rev-parse", "--short", "HEAD") or "unknown"
-
-
-def write_rows(path, columns, key, rows):
-    """Adds rows to a CSV file; those there that are equal to a new one in the columns of `key` go."""
-    old = []
-    if os.path.exists(path):
-        with open(path, newline="", encoding="utf-8") as f:
-            old = list(csv.DictReader(f))
-    new = {tuple(str(row[column]) for column in key) for row in rows}
-    old = [row for row in old if tuple(row[column] for column in key) not in new]
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "w", newline="", encoding="utf-8") as f:
-        writer = csv.DictWriter(f, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(old + rows)
-    print(f"{path}: {len(rows)} rows")
-
-
 def machine_and_file(cpu, name):
     """What is measured, and where its rows go: dev/bench/<gpu>/<name>.csv, or dev/bench/cpu_<name>.csv."""
-    machine = processor() if cpu else output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    machine = processor() if cpu else gpu_query("name")
     if not machine:
         fail("nvidia-smi shows no GPU here; --cpu measures the CPU's trainer")
-    machine = machine.split("\n")[0]
-    place = f"cpu_{name}.csv" if cpu else os.path.join(machine.lower().replace(" ", "-"), f"{name}.csv")
-    return machine, os.path.join(ROOT, "dev", "bench", place)
-
-
-def provenance(machine, cpu):
-    """The columns machine to date of a row; no driver and no CUDA on the CPU."""
-    driver = (
-        "" if cpu else output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0]
-    )
-    release = None if cpu else re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
-    cuda = release[1] if release else ""
-    return {"machine": machine, "driver": driver, "cuda": cuda, "date": datetime.date.today().isoformat()}
+    place = f"cpu_{name}.csv" if cpu else os.path.join(file_name(machine), f"{name}.csv")
+    return machine, os.path.join(BENCH, place)
 
 
 def main():
@@ -159,14 +120,13 @@ def main():
     if not os.path.exists(os.path.join(args.before, "Makefile")):
         fail(f"{args.before} holds no sources of a trainer: there is no Makefile")
     programs = {"before": build(args.before, program), "now": build(ROOT, program)}
-    commit = os.environ.get("COMMIT") or commit_of(ROOT)
-    common = {**provenance(machine, args.cpu), "before": commit_of(args.before)}
+    common = {**provenance(machine, args.cpu), "before": commit_of(args.before), "commit": this_commit()}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for shape in SHAPES[program]:
             model, _, B, T = shape
             columns = compare(programs, shape, folder, args.rounds)
-            rows.append({"model": model, "B": B, "T": T, **columns, **common, "commit": commit})
+            rows.append({"model": model, "B": B, "T": T, **columns, **common})
     write_rows(args.output or path, COLUMNS, ("machine", "model", "B", "T"), rows)
 
 

@@ -20,8 +20,7 @@ import sys
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 
-from generate import machine
-from step_cost import write_rows
+from measured import BENCH, file_name, gpu_name, gpu_provenance, write_rows
 
 from data_common import ROOT, Parser, fail, positive_int, run
 
@@ -126,9 +125,8 @@ def main():
         return
     if not os.path.exists(args.program):
         fail(f"{args.program} is not there: make build/step_kernels")
-    about = machine()
-    place = about["gpu"].lower().replace(" ", "-")
-    output = args.output or os.path.join(ROOT, "dev", "bench", place, "step_kernels.csv")
+    about = gpu_provenance(gpu_name())
+    output = args.output or os.path.join(BENCH, file_name(about["gpu"]), "step_kernels.csv")
     for model, B in args.cases:
         shape = {"model": model, "B": str(B), "T": str(args.t)}
         rows = [{**shape, **row, **about} for row in measure(args.program, model, B, args.t)]

@@ -29,7 +29,7 @@ from pathlib import Path
 
 sys.path += [os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, other) for other in ("bench", "data")]
 
-from step_cost import commit_of, provenance, write_rows
+from measured import file_name, gpu_provenance, write_rows
 
 from data_common import ROOT, Parser, fail, run
 
@@ -488,11 +488,9 @@ def main():
     for flag, folder in (("--flash3", args.flash3), ("--flash4", args.flash4)):
         if folder is not None and not folder.is_dir():
             fail(f"{flag} {folder}: no such folder")
-    about = provenance(torch.cuda.get_device_name(), False)
-    gpu = about.pop("machine")
-    about |= {"gpu": gpu, "cuda": torch.version.cuda, "torch": torch.__version__}
-    about |= {"cudnn": torch.backends.cudnn.version(), "commit": os.environ.get("COMMIT") or commit_of(ROOT)}
-    output = args.output or Path(__file__).parent / "leaderboard" / f"{gpu.lower().replace(' ', '-')}_libraries.csv"
+    about = gpu_provenance(torch.cuda.get_device_name())
+    about |= {"cuda": torch.version.cuda, "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
+    output = args.output or Path(__file__).parent / "leaderboard" / f"{file_name(about['gpu'])}_libraries.csv"
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     library, peers = Library(args.library), find_peers(args.flash3, args.flash4)
     exact = {OURS, *(peer.name for peer in peers if peer.deterministic)}

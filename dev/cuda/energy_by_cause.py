@@ -23,8 +23,7 @@ from pathlib import Path
 
 sys.path += [os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, other) for other in ("bench", "data")]
 
-from generate import machine
-from step_cost import write_rows
+from measured import file_name, gpu_name, gpu_provenance, write_rows
 
 from data_common import ROOT, Parser, fail, run
 
@@ -149,9 +148,8 @@ def main():
         return
     if not os.path.exists(args.program):
         fail(f"{args.program} is not there: make build/energy_by_cause")
-    about = machine()
-    gpu = about["gpu"].lower().replace(" ", "-")
-    output = args.output or Path(__file__).parent / "leaderboard" / f"{gpu}_causes.csv"
+    about = gpu_provenance(gpu_name())
+    output = args.output or Path(__file__).parent / "leaderboard" / f"{file_name(about['gpu'])}_causes.csv"
     for direction in FLOPS:
         for shape in args.shapes:
             rows = list(rows_of(direction, shape, measure(args.program, args.folder, direction, shape, causes)))

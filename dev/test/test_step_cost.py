@@ -13,6 +13,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "bench"))
 
+import measured
 import plan_accuracy
 import step_cost
 
@@ -84,7 +85,7 @@ def test_a_row_replaces_that_of_its_machine_and_shape(folder):
     row = {**dict.fromkeys(step_cost.COLUMNS, "x"), "B": 4}
     for machine, percent in (("one", "1"), ("two", "2"), ("one", "3")):
         key = ("machine", "model", "B", "T")
-        quietly(step_cost.write_rows, path, step_cost.COLUMNS, key, [{**row, "machine": machine, "percent": percent}])
+        quietly(measured.write_rows, path, step_cost.COLUMNS, key, [{**row, "machine": machine, "percent": percent}])
     with open(path, newline="", encoding="utf-8") as f:
         assert [(r["machine"], r["percent"]) for r in csv.DictReader(f)] == [("two", "2"), ("one", "3")]
 
