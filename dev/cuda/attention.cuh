@@ -79,14 +79,10 @@ extern const Variants<AttentionBackwardVariant> attention_backward_variants;
 // ----------------------------------------------------------------------------
 // What can be seen at compile time: every variant can train, and has the configurations that the rules name.
 
-constexpr bool attention_same_text(const char* a, const char* b) {
-    while (*a && *a == *b) { a++, b++; }
-    return *a == *b;
-}
 template <class Variant> constexpr bool attention_has_config(const Variant& v, const char* name, int HS) {
     for (size_t n = 0; n < v.num_configs; n++) {
         const typename Variant::Config& c = v.configs[n];
-        if (attention_same_text(c.name, name) && (c.HS == 0 || c.HS == HS)) { return true; }
+        if (same_text(c.name, name) && (c.HS == 0 || c.HS == HS)) { return true; }
     }
     return false;
 }
@@ -94,7 +90,7 @@ template <class Variant, size_t N, size_t M>
 constexpr bool attention_rules_hold(const AttentionRule (&rules)[N], const Variant (&variants)[M]) {
     for (const AttentionRule& r : rules) {
         for (const Variant& v : variants) {
-            if (!r.config || !attention_same_text(r.variant, v.name)) { continue; }
+            if (!r.config || !same_text(r.variant, v.name)) { continue; }
             if (!attention_has_config(v, r.config, r.HS)) { return false; }
         }
     }

@@ -44,18 +44,12 @@ static constexpr MatmulVariant matmul_table[] = {
 constexpr Variants<MatmulVariant> matmul_variants(matmul_table);
 
 // What can be seen at compile time: this program holds the configurations that the rules of its precision name.
-constexpr bool matmul_same_text(const char* a, const char* b) {
-    while (*a && *a == *b) { a++, b++; }
-    return *a == *b;
-}
 constexpr bool matmul_holds(const MatmulRule& r) {
     for (const MatmulVariant& v : matmul_table) {
-        if (!matmul_same_text(r.variant, v.name)) { continue; }
+        if (!same_text(r.variant, v.name)) { continue; }
         for (size_t n = 0; n < v.num_configs; n++) {
             const MatmulConfig& c = v.configs[n];
-            if ((r.group == -1 || r.group == c.group) && (!r.config || matmul_same_text(r.config, c.name))) {
-                return true;
-            }
+            if ((r.group == -1 || r.group == c.group) && (!r.config || same_text(r.config, c.name))) { return true; }
         }
     }
     return false;

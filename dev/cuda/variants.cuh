@@ -18,4 +18,10 @@ template <class Variant> struct Variants {
     const Variant* end() const { return first + count; }
 };
 
+// Whether two names are the same; for what is checked while compiling.
+constexpr bool same_text(const char* a, const char* b) {
+    while (*a && *a == *b) { a++, b++; }
+    return *a == *b;
+}
+
 #endif
