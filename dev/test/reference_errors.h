@@ -8,6 +8,7 @@ reference_test.h.
 
 #include "llmc/debug_state.h"
 #include "llmc/gpt2_model.h"
+#include "worst.h"
 
 // One row: what was checked, and whether it holds.
 static inline void reference_row(const char* name, const char* numbers, int ok);

@@ -192,7 +192,7 @@ static inline void reference_check_gradients(const GPT2Info* info, const float* 
         double relative = reference_relative(error);
         double tolerance = reference_tolerance(tolerances, name, tolerances->gradients);
         if (label == NULL) { reference_check(name, relative, tolerance); }
-        if (!(relative / tolerance <= worst)) { worst = relative / tolerance; }
+        worst = worse(worst, relative / tolerance);
         offset += info->table[i].count;
     }
     if (label != NULL) { reference_check(label, worst, 1.0); }

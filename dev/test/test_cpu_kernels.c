@@ -48,7 +48,7 @@ static void test_exp(void) {
     double worst = 0.0;
     for (float x = -86.9f; x < 87.9f; x += 0.0137f) {
         double expected = exp((double)x), error = fabs((double)vec_exp(vec_set(x))[LANES - 1] - expected) / expected;
-        worst = error > worst ? error : worst;
+        worst = worse(worst, error);
     }
     CHECK(worst <= 2 * ldexp(1, -24)); // one unit in the last place is 2^-24 to 2^-23 of the number
     CHECK(vec_exp(vec_set(0.0f))[0] == 1.0f);

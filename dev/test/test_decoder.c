@@ -93,7 +93,7 @@ static void logits_are_those_of_forward(GPT2* model, int T, int prompt, int step
     prefill(d, 1, tokens, prompt);
     for (int length = prompt;; length += step) {
         double error = logit_error(model, d, 1, length - 1);
-        worst = !(error <= worst) ? error : worst;
+        worst = worse(worst, error);
         CHECK(gpt2_decoder_length(d, 1) == length && gpt2_decoder_length(d, 0) == 0);
         if (length == T) { break; }
         step = step < T - length ? step : T - length;

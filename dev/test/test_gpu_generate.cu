@@ -335,7 +335,7 @@ static void decoder_is_forward(const char* descriptor, int V, int T, int prompt)
         for (int v = 0; v < V; v++) {
             difference += pow((double)logits[i][v] - (double)expected[v], 2), norm += pow((double)expected[v], 2);
         }
-        worst = !(sqrt(difference / norm) <= worst) ? sqrt(difference / norm) : worst;
+        worst = worse(worst, sqrt(difference / norm));
         best = sample_argmax(expected.data(), V);
         double margin = 4 * tolerance * sqrt(norm / V); // nearer ones are one for this precision
         other += !(expected[tokens[t + 1]] >= expected[best] - margin);

@@ -253,10 +253,7 @@ static void test_results(const Tensors* t) {
     CHECK_NEAR(relative_error(out, out64, OUT), 0, 4e-3);
     CHECK_NEAR(relative_error(dqkv, dqkv64, QKV), 0, 5e-3);
     double worst = 0;
-    for (int i = 0; i < ROWS; i++) {
-        const double off = fabs(m[i] + log(l[i]) - lse[i]);
-        if (!(off <= worst)) { worst = off; } // fmax would drop a NaN
-    }
+    for (int i = 0; i < ROWS; i++) { worst = worse(worst, fabs(m[i] + log(l[i]) - lse[i])); }
     CHECK_NEAR(worst, 0, 1e-4); // fp32 sums of 64 products of up to 4, over 8
     free(qkv), free(dout), free(out), free(dqkv), free(again), free(l), free(m);
     free(qkv64), free(dout64), free(out64), free(dqkv64), free(lse);

@@ -110,6 +110,12 @@ static void time_does_not_run_backwards(void) {
     CHECK(passed >= 0.02 && passed < 60.0);
 }
 
+static void the_worst_error_is_nan_where_one_is(void) {
+    CHECK(worse(1.0, 2.0) == 2.0 && worse(2.0, 1.0) == 2.0);
+    CHECK(isnan(worse(worse(0.0, NAN), 1.0)) && isnan(worse(worse(NAN, 1.0), 0.0)));
+    CHECK(isinf(worse(worse(0.0, INFINITY), 1.0)));
+}
+
 int main(void) {
     errors_are_one_line_and_exit_code_1();
     lines_name_the_process();
@@ -120,5 +126,6 @@ int main(void) {
     closed_standard_files_stay_closed_to_others();
     directories_are_made_once();
     time_does_not_run_backwards();
+    the_worst_error_is_nan_where_one_is();
     return unit_end();
 }

@@ -22,6 +22,7 @@ unit_path("name") is a file in a directory of the program's own, which unit_end(
 
 #include "llmc/checked_file.h"
 #include "llmc/utils.h"
+#include "worst.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
