@@ -8,8 +8,9 @@ and shifted. inp, out (BT,C); weight, bias (C); mean, rstd (BT), kept for the ba
 #include <math.h>
 
 #include "cpu_vector.h"
+#include "layernorm_epsilon.h"
 
-// One row:  n = (x - mean) rstd,  rstd = 1 / sqrt(var + 1e-5),  out = n weight + bias
+// One row:  n = (x - mean) rstd,  rstd = 1 / sqrt(var + epsilon),  out = n weight + bias
 static inline void layernorm_row(float* out, float* mean, float* rstd, const float* x, const float* weight,
                                  const float* bias, size_t C) {
     float sum = 0.0f, squares = 0.0f;
@@ -18,7 +19,7 @@ static inline void layernorm_row(float* out, float* mean, float* rstd, const flo
     float mu = sum / (float)C;
 #pragma omp simd reduction(+ : squares)
     for (size_t c = 0; c < C; c++) { squares += (x[c] - mu) * (x[c] - mu); }
-    float r = 1.0f / sqrtf(squares / (float)C + 1e-5f);
+    float r = 1.0f / sqrtf(squares / (float)C + LAYERNORM_EPSILON);
     for (size_t c = 0; c < C; c++) { out[c] = (x[c] - mu) * r * weight[c] + bias[c]; }
     *mean = mu;
     *rstd = r;

@@ -7,7 +7,7 @@ caches. A row's bits depend on the row alone: every kernel that normalises one a
 
 #include "cuda_common.cuh"
 #include "dependent_launch.cuh"
-#include "layernorm.cuh"
+#include "layernorm_epsilon.h"
 
 constexpr int DECODE_CHUNK = 32;     // of columns: what a warp multiplies at a time (decode_matmul.cuh)
 constexpr int DECODE_NORM_WARPS = 4; // rows of a thread block of decode_layernorm

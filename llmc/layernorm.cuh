@@ -3,15 +3,16 @@ LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) * rstd * w + b over the chann
 
 Forward is fused with the residual addition before it. Backward is fused with what reads the same rows: it adds to the
 gradient of the residual stream in place, and sums over its columns for the gradients of w, of b, and of the bias of the
-GEMM whose output was added to the residual stream. Any number of channels; wide rows take a slower path.
+GEMM whose output was added to the residual stream. Any number of channels; wide rows take a slower path. With -DKERNELS_APART
+the program is linked with the object of dev/cuda/matmul.cu, whose groups launch them as well.
 */
 #ifndef LLMC_LAYERNORM_CUH
 #define LLMC_LAYERNORM_CUH
 
 #include "column_sum.cuh"
 #include "cuda_common.cuh"
+#include "layernorm_epsilon.h"
 
-constexpr float LAYERNORM_EPSILON = 1e-5f;
 constexpr int LAYERNORM_WARPS = 4; // rows of a forward block
 
 // residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). One warp per row, which the lanes keep in
@@ -76,9 +77,13 @@ template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
 }
 
 // residual (N, C) = a + b and out (N, C) = layernorm(residual) with its mean and rstd (N). b NULL: out = layernorm(a).
-static inline void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
-                                              const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
-                                              cudaStream_t stream) {
+void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
+                                const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
+                                cudaStream_t stream);
+#ifndef KERNELS_APART
+void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
+                                const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
+                                cudaStream_t stream) {
     auto launch = [&](auto kernel) {
         kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, 0, stream>>>(residual, out, mean, rstd, a, b,
                                                                                   weight, bias, N, C);
@@ -109,6 +114,7 @@ static inline void residual_layernorm_forward(floatX* residual, floatX* out, flo
     }
     cuda_try(cudaGetLastError());
 }
+#endif
 
 static inline void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
                                      const floatX* bias, int N, int C, cudaStream_t stream) {
@@ -347,10 +353,13 @@ static inline size_t layernorm_backward_scratch_bytes(int C) { return 3 * column
 // dresidual_sum (C), fp32, or NULL: += the column sums of the new dresidual, which is the gradient of the bias of the
 // GEMM whose output was added to the residual stream. sum (C), fp32, or NULL: = these column sums alone. dout, inp (N, C);
 // mean, rstd (N) from forward. C is a multiple of x128::size.
-static inline void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum, float* sum,
-                                      const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
-                                      const float* rstd, float* scratch, int N, int C, int overwrite,
-                                      cudaStream_t stream) {
+void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum, float* sum,
+                        const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
+                        const float* rstd, float* scratch, int N, int C, int overwrite, cudaStream_t stream);
+#ifndef KERNELS_APART
+void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum, float* sum,
+                        const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
+                        const float* rstd, float* scratch, int N, int C, int overwrite, cudaStream_t stream) {
     int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 2, stages = LAYERNORM_STAGES;
     auto kernel = layernorm_backward_kernel<2, 256, 2>;
     auto take = [&](auto* smallest, int of) { kernel = smallest, threads = of; };
@@ -391,5 +400,6 @@ static inline void layernorm_backward(floatX* dresidual, float* dweight, float* 
     const ColumnSums sums = {{dweight, dbias, dresidual_sum}, {NULL, NULL, sum}};
     column_sum_partials(sums, dresidual_sum != NULL ? 3 : 2, scratch, blocks, C, 3 * C, stream);
 }
+#endif
 
 #endif
