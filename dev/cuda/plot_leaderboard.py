@@ -24,39 +24,70 @@ BASELINE = "cublaslt"  # of matmul
 MODES = {"steady": "Steady", "rested": "Rested"}
 STYLES = {"steady": "-", "rested": "--"}
 NUMBERS = ("ms", "tflops", "mj", "pj_per_flop", "sm_mhz", "of_gemm", "gb_per_s", "of_read", "pj_per_byte")
+# columns that a file must have
+BOARD = (
+    *("variant", "precision", "config", "trains", "mode", "ms", "mj", "deterministic"),
+    *("driver", "cuda", "date", "commit"),
+)
+LEADERBOARD = (*BOARD, "gpu", "direction", *SIZES[0], "tflops", "pj_per_flop")
+BOARDS = {
+    "decode": (*BOARD, "direction", *SIZES[0], "gb_per_s", "of_read"),
+    "matmul": (*BOARD, "group", *SIZES[1], "tflops", "of_gemm", "gb_per_s"),
+}
+LIBRARIES = (*SIZES[0], "direction", "mode", "provider", "tflops", "best_peer_over_ours", "torch", "cudnn", "commit")
 OURS = "ours"  # among the providers of compare_libraries.py
 LENGTHS = {"up to 1024": 1024, "up to 4096": 4096, "above 4096": float("inf")}  # of rows, in summaries
 ERRORS = ("out", "out_from_64", "dq", "dk", "dv")  # columns of compare_libraries.py
 PEERS = {"cuDNN": "cuDNN", "FA2": "FlashAttention-2", "FA3": "FlashAttention-3", "FA4": "FlashAttention-4"}
 
 
-def read(path):
-    """All rows, shape and measurements as numbers, None where not measured. A matmul's direction is its group."""
-    rows = []
-    with open(path, newline="") as f:
-        for row in csv.DictReader(f):
-            row["sizes"] = next(sizes for sizes in SIZES if sizes[0] in row)
-            row["shape"] = tuple(int(row[size]) for size in row["sizes"])
-            row.setdefault("direction", row.get("group"))
-            for name in set(NUMBERS) & set(row):
-                row[name] = float(row[name]) if row[name] else None
-            if row["mode"] not in MODES:
-                sys.exit(f"error: {path}: mode {row['mode']}: must be one of {', '.join(MODES)}")
-            rows.append(row)
+def read_csv(path, columns):
+    """The rows of a CSV file with at least these columns, as texts; ends with one line where it is none."""
+    try:
+        with open(path, newline="", encoding="utf-8") as f:
+            rows = list(csv.DictReader(f))
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"error: cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}")
     if not rows:
         sys.exit(f"error: {path} has no rows")
+    for number, row in enumerate(rows, 2):
+        missing = [column for column in columns if row.get(column) is None]
+        if missing:
+            sys.exit(f"error: {path}, line {number}: no column {missing[0]}; make compete writes leaderboards")
+    return rows
+
+
+def number_of(path, number, row, column):
+    """A row's number, None where it was not measured; ends with one line where it is none."""
+    try:
+        return float(row[column]) if row[column] else None
+    except ValueError:
+        sys.exit(f"error: {path}, line {number}: {column} is '{row[column]}', no number")
+
+
+def read(path, columns=LEADERBOARD):
+    """All rows, shape and measurements as numbers, None where not measured. A matmul's direction is its group."""
+    rows = read_csv(path, columns)
+    for number, row in enumerate(rows, 2):
+        row["sizes"] = next((sizes for sizes in SIZES if sizes[0] in row), SIZES[0])
+        row["shape"] = tuple(int(number_of(path, number, row, size) or 0) for size in row["sizes"])
+        row.setdefault("direction", row.get("group"))
+        for name in set(NUMBERS) & set(row):
+            row[name] = number_of(path, number, row, name)
+        if row["mode"] not in MODES:
+            sys.exit(f"error: {path}: mode {row['mode']}: must be one of {', '.join(MODES)}")
     return rows
 
 
 def read_libraries(path):
     """compare_libraries.py's rows, shape, TFLOP/s and ratio as numbers."""
-    with open(path, newline="") as f:
-        rows = list(csv.DictReader(f))
+    rows = read_csv(path, LIBRARIES)
     if not any(row["provider"] == OURS for row in rows):
         sys.exit(f"error: {path} has no row of ours, such as compare_libraries.py writes them")
-    for row in rows:
-        row["shape"] = tuple(int(row[size]) for size in SIZES[0])
-        row["tflops"], row["ratio"] = float(row["tflops"]), float(row["best_peer_over_ours"] or "nan")
+    for number, row in enumerate(rows, 2):
+        row["shape"] = tuple(int(number_of(path, number, row, size) or 0) for size in SIZES[0])
+        row["tflops"] = number_of(path, number, row, "tflops")
+        row["ratio"] = number_of(path, number, row, "best_peer_over_ours") or float("nan")
     return rows
 
 
@@ -324,7 +355,10 @@ def write_readme(rows, libraries, decode, matmul, name, plots):
 
 
 def pyplot():
-    import matplotlib
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("error: a plot needs the Python package matplotlib: pip install matplotlib")
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
@@ -433,10 +467,10 @@ def main():
         sys.exit(f"error: {path} is missing: make compete writes it")
     rows = read(path)
     beside = path.with_name(f"{path.stem}_libraries.csv")
-    boards = {board: path.with_name(f"{path.stem}_{board}.csv") for board in ("decode", "matmul")}
+    boards = {board: path.with_name(f"{path.stem}_{board}.csv") for board in BOARDS}
     libraries = read_libraries(beside) if beside.exists() else []
     peers = peers_of(libraries)
-    decode, matmul = (read(board) if board.exists() else [] for board in boards.values())
+    decode, matmul = (read(file, BOARDS[board]) if file.exists() else [] for board, file in boards.items())
     svgs = {d: path.with_name(f"{path.stem}_{d}.svg") for d in (*DIRECTIONS, *boards)}
     for direction in DIRECTIONS:
         plot(rows, peers, direction, svgs[direction])

@@ -134,13 +134,37 @@ def test_peers(folder):
     points = {(8, 1024, 12, 64): 1.0, (32, 1024, 12, 64): 2.0, (64, 1024, 12, 64): 3.0}
     points |= {(1, 8192, 12, 64): 4.0, (32, 1024, 16, 128): 5.0}
     assert plot_leaderboard.peer_curve(points) == [(1024, 32, 2.0), (8192, 1, 4.0)]  # the tokens nearest to the plot's
-    path.write_text(LIBRARIES + "\n")
+    path.write_text(path.read_text().replace(",ours,", ",theirs,"))
+    assert "has no row of ours" in refused(plot_leaderboard.read_libraries, path)
+
+
+def refused(read, path):
+    """The line with which a reader ends."""
     try:
-        plot_leaderboard.read_libraries(path)
+        read(path)
     except SystemExit as error:
-        assert "no row of ours" in str(error)
-    else:
-        raise AssertionError("a file without rows was read")
+        assert str(error).startswith("error: ") and "\n" not in str(error), error
+        return str(error)
+    raise AssertionError(f"{path} was read")
+
+
+def test_what_is_no_leaderboard_is_refused_in_one_line(folder):
+    path = board(folder)
+    good = path.read_text()
+    for read in plot_leaderboard.read, plot_leaderboard.read_libraries:
+        path.write_text(f"{good.splitlines()[0]}\n")
+        assert f"{path} has no rows" in refused(read, path)
+        path.write_text("# A text\n\nof some lines\n")
+        assert f"{path}, line 2: no column " in refused(read, path)
+        path.write_bytes(bytes(range(256)))
+        assert f"cannot read {path}: it is no text" in refused(read, path)
+        assert "Is a directory" in refused(read, path.parent)
+    path.write_text(good.replace(",300,", ",fast,"))
+    assert "line 3: tflops is 'fast', no number" in refused(plot_leaderboard.read, path)
+    path.write_text(good + "cut,off\n")
+    assert "line 14: no column" in refused(plot_leaderboard.read, path)
+    path.write_text(good.replace("steady", "tired"))
+    assert "mode tired: must be one of steady, rested" in refused(plot_leaderboard.read, path)
 
 
 def test_tables_of_libraries(folder):
