@@ -49,8 +49,7 @@ def build(folder, program):
 
 def write_tokens(path, vocab_size, count=1 << 20):
     with TokenFile(path, vocab_size) as out:
-        draw = random.Random(1)
-        out.append(array("H", (draw.randrange(vocab_size) for _ in range(count))))
+        out.append(array("H", random.Random(1).choices(range(vocab_size), k=count)))
         out.finish()
 
 
