@@ -7,7 +7,9 @@ python3 dev/bench/plot_scaling.py dev/bench/nvidia-h200/scaling.csv         # wr
 import os
 import sys
 
-from readme_tables import ROOT, SIZES, scaling_runs
+from readme_tables import SIZES, Fault, scaling_runs
+
+from data_common import ROOT, Parser
 
 LOWEST = 75  # percent, where the axis begins
 
@@ -19,12 +21,15 @@ def name_of(run):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: {sys.argv[0]} SCALING.csv")
-    path = os.path.abspath(sys.argv[1])
-    runs = scaling_runs(os.path.relpath(path, ROOT))
+    parser = Parser(__doc__)
+    parser.add_argument("scaling", metavar="SCALING.csv", help="as scaling.py writes it")
+    path = os.path.abspath(parser.parse_args().scaling)
+    try:
+        runs = scaling_runs(os.path.relpath(path, ROOT))
+    except Fault as fault:
+        sys.exit(f"error: {fault}")
     if not runs:
-        sys.exit(f"error: {sys.argv[1]} has no run of several GPUs beside one of one GPU")
+        sys.exit(f"error: {path} has no run of several GPUs beside one of one GPU")
     try:
         import matplotlib
     except ImportError:

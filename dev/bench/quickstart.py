@@ -8,7 +8,6 @@ Columns: seconds of the whole script and of the build in it, the last validation
 memory of the largest process, the disk space that the copy grew by, and the load average before the start.
 """
 
-import argparse
 import datetime
 import fnmatch
 import glob
@@ -21,7 +20,9 @@ import sys
 import tempfile
 import time
 
-from measured import BENCH, ROOT, gpu_query, output_of, processor, this_commit, write_rows
+from measured import BENCH, gpu_query, output_of, processor, this_commit, write_rows
+
+from data_common import ROOT, Parser
 
 COLUMNS = [
     *["machine", "cores", "gpu", "text", "seconds", "build_seconds", "val_loss", "lines", "peak_mib", "disk_mib"],
@@ -90,7 +91,7 @@ def run_quickstart(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     default = os.path.join(BENCH, "quickstart.csv")
     parser.add_argument("--output", default=default, metavar="FILE", help="default: dev/bench/quickstart.csv")
     args = parser.parse_args()

@@ -8,7 +8,6 @@ A generated part stands between <!-- generated: NAME --> and <!-- end -->; NAME 
 parts README.md may state no measured figure: --check refuses a number with a unit there.
 """
 
-import argparse
 import csv
 import difflib
 import glob
@@ -18,7 +17,10 @@ import re
 import statistics
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from data_common import ROOT, Parser
+
 README = os.path.join(ROOT, "README.md")
 BENCH = "dev/bench"
 H200 = f"{BENCH}/nvidia-h200"
@@ -30,8 +32,8 @@ class Fault(Exception):
     """A committed file that is missing or does not hold what README needs."""
 
 
-def read_csv(path):
-    """The rows of a CSV file as dictionaries; none where there is no such file."""
+def read_csv(path, columns=()):
+    """The rows of a CSV file as dictionaries, with these columns at least; none where there is no such file."""
     try:
         with open(os.path.join(ROOT, path), newline="", encoding="utf-8") as f:
             rows = list(csv.DictReader(f))
@@ -40,6 +42,9 @@ def read_csv(path):
     for row in rows:
         if None in row or None in row.values():
             raise Fault(f"{path}: a row has not as many columns as the head: {row}")
+        for column in columns:
+            if column not in row:
+                raise Fault(f"{path} has no column {column}")
     return rows
 
 
@@ -255,9 +260,9 @@ def checkpoint_cost():
 
 def scaling_runs(path):
     """[{model, program, setting, gpus, ms, ms_one, percent, ...}]: several GPUs beside one, means over the rounds."""
-    groups = {}
-    for row in read_csv(path):
-        key = tuple(row[name] for name in ("model", "max_gpus", "program", "gpus", "zero", "sum_order", "exchange"))
+    groups, names = {}, ("model", "max_gpus", "program", "gpus", "zero", "sum_order", "exchange")
+    for row in read_csv(path, names):
+        key = tuple(row[name] for name in names)
         groups.setdefault(key, []).append(row)
     runs = []
     for (model, most, program, gpus, zero, order, exchange), rows in groups.items():
@@ -481,7 +486,7 @@ def missing_links(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where README.md is not up to date")
     args = parser.parse_args()
     with open(README, encoding="utf-8") as f:

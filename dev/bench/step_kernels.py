@@ -105,7 +105,7 @@ def read_rows(path, commits):
         with open(name, newline="", encoding="utf-8") as f:
             rows += csv.DictReader(f)
     for commit in commits:
-        if all(row["commit"] != commit for row in rows):
+        if all(row.get("commit") != commit for row in rows):
             fail(f"--table {commit}: {path or 'dev/bench/*/step_kernels.csv'} has no rows of this commit")
     return rows
 

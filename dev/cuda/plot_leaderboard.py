@@ -10,10 +10,13 @@ against cublaslt's.
 The README's part between the two marker lines of that GPU is replaced; where there is none yet, it is appended.
 """
 
-import argparse
 import csv
 import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+
+from data_common import Parser
 
 README = Path(__file__).parent / "README.md"
 OVERVIEW_SHAPE = (8, 1024, 12, 64)
@@ -460,7 +463,7 @@ def plot_matmul(rows, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("leaderboard", type=Path, help="dev/cuda/leaderboard/<gpu>.csv")
     path = parser.parse_args().leaderboard
     if not path.exists():

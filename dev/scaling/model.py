@@ -12,7 +12,6 @@ row is then predicted by a fit without it. All other numbers are assumptions, pr
 Python's standard library.
 """
 
-import argparse
 import csv
 import math
 import os
@@ -20,6 +19,10 @@ import statistics
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from data_common import Parser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 README = os.path.join(ROOT, "dev", "scaling", "README.md")
@@ -637,7 +640,7 @@ def report(m, one, several, start):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--write", action="store_true", help="write dev/scaling/README.md's generated part")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another assumption")
     args = parser.parse_args()

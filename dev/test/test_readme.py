@@ -85,6 +85,19 @@ def test_markers_must_be_whole_and_known(folder):
         assert "README.md" in script(folder, "--check", code=1)
 
 
+def test_bad_input_ends_in_one_line(folder):
+    plot = [sys.executable, os.path.join(folder, "dev", "bench", "plot_scaling.py")]
+    assert script(folder, "--nonsense", code=1).count("\n") == 1
+    for arguments, words in (
+        ([], "SCALING.csv"),
+        ([os.path.join(folder, "README.md")], "README.md: a row has not as many columns"),
+        ([os.path.join(folder, "dev", "bench", "nvidia-h200", "speed.csv")], "speed.csv has no column max_gpus"),
+    ):
+        done = subprocess.run([*plot, *arguments], check=False, capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.startswith("error: ") and words in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
 def test_a_missing_file_is_named(folder):
     os.remove(os.path.join(folder, "dev", "bench", "nvidia-h200", "speed.csv"))
     assert "speed.csv" in script(folder, "--check", code=1)
