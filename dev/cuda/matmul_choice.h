@@ -82,6 +82,9 @@ static inline int matmul_measured(MatmulSizes s) {
     return s.R >= 8192 && C >= 768 && C <= 1600;
 }
 
+// 124M: of the larger models, cuBLASLt's tuned algorithms are as fast or faster.
+static inline int matmul_measured_residual(MatmulSizes s) { return s.R >= 8192 && s.OUT == 768; }
+
 // 774M: the tiles of both weight gradients are three for each CTA of the GPU and hardly any more, those of one are not.
 static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.IN == 1280; }
 
@@ -91,6 +94,7 @@ static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},
     {"softmax_wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_CLASSIFIER, matmul_measured},
+    {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured_residual},
     {"cublaslt_epilogue", "beta=1 BIAS", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
     {"wgmma", "128x256 cluster 2", 90, 90, 0, MATMUL_MLP_WEIGHTS, matmul_measured_mlp},
     {"cublaslt", NULL, 0, INT_MAX, 1, -1, NULL},

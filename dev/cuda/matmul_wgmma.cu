@@ -170,6 +170,7 @@ static const char* too_many_tiles(MatmulSizes s) {
             layer_weights<tile, MATMUL_##id>                                                                           \
     }
 static constexpr MatmulConfig matmul_configs[] = {
+    WGMMA_CONFIG("128x192 ping-pong cluster 2", RESIDUAL, PingPong128x192x2, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x192 ping-pong cluster 2", FC, PingPong128x192x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x192 ping-pong cluster 2", DGELU, PingPong128x192x2, dgelu,
                  dgelu_scratch_bytes<PingPong128x192x2>),
@@ -188,7 +189,6 @@ static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_CONFIG("128x256", QKV, Tile128x256, qkv, matmul_no_scratch),
     WGMMA_CONFIGS(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_PING_PONG(RESIDUAL, residual, matmul_no_scratch),
-    WGMMA_192(RESIDUAL, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2x2", RESIDUAL, PingPong128x128x2x2, residual, matmul_no_scratch),
     WGMMA_PING_PONG(FC, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", FC, Tile128x256x2, fc, matmul_no_scratch),

@@ -40,8 +40,8 @@ static void winners_train(void) {
         const int C = channels[n];
         CHECK(serves("wgmma", MATMUL_FC, 0, 90, 65536, C, 4 * C));
         CHECK(serves("wgmma", MATMUL_DGELU, 0, 90, 8192, 4 * C, C));
-        CHECK(serves("cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, C, C));
-        CHECK(serves("cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, 4 * C, C));
+        CHECK(serves(C == 768 ? "wgmma" : "cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, C, C));
+        CHECK(serves(C == 768 ? "wgmma" : "cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, 4 * C, C));
         CHECK(serves(C == 1280 ? "wgmma" : "cublaslt", MATMUL_MLP_WEIGHTS, 0, 90, 8192, C, C));
         CHECK(serves("cublaslt", MATMUL_LAYER_WEIGHTS, 0, 90, 8192, C, C));
         CHECK(serves("softmax_wgmma", MATMUL_CLASSIFIER, 0, 90, 8192, C, 50304));
@@ -52,6 +52,8 @@ static void winners_train(void) {
         CHECK(serves("cublaslt", MATMUL_FC, 0, 100, 65536, C, 4 * C));
         CHECK(serves("cublaslt", MATMUL_FC, 0, 90, 8191, C, 4 * C));
     }
+    CHECK(serves("cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, 768, 1024));
+    CHECK(serves("cublaslt", MATMUL_RESIDUAL, 0, 90, 8191, 768, 768));
     CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, 768, 3 * 768));
     CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 8192, 1600, 3 * 1600));
     CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, 768, 4 * 768));
