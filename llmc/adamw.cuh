@@ -8,19 +8,20 @@ AdamW (Loshchilov and Hutter 2019) on fp32 moments and, where there are any, fp3
 
 #include "cuda_common.cuh"
 #include "grad_clip.h"
+#include "ptx.cuh"
 
 typedef struct {
     float learning_rate, beta1, beta2, epsilon;
-    float correction1, correction2; // 1 - beta^step
-    float grad_clip;                // the largest norm that gradients are left at; 0: any
-    unsigned int seed;              // of stochastic rounding, different in each step
+    float m_scale, v_scale; // 1 / (1 - beta^step), of the first and of the second moment
+    float grad_clip;        // the largest norm that gradients are left at; 0: any
+    unsigned int seed;      // of stochastic rounding, different in each step
 } AdamW;
 
 static inline AdamW adamw_step(float learning_rate, float beta1, float beta2, float epsilon, float grad_clip,
                                int step) {
     AdamW a = {learning_rate, beta1, beta2, epsilon, 0.0f, 0.0f, grad_clip, (unsigned int)step};
-    a.correction1 = (float)(1.0 - pow((double)beta1, (double)step));
-    a.correction2 = (float)(1.0 - pow((double)beta2, (double)step));
+    a.m_scale = (float)(1.0 / (1.0 - pow((double)beta1, (double)step)));
+    a.v_scale = (float)(1.0 / (1.0 - pow((double)beta2, (double)step)));
     return a;
 }
 
@@ -64,7 +65,8 @@ typedef struct {
 constexpr int ADAMW_PARTS = 48; // of a launch: they are parameters of the kernel, which has 4 KB of them
 constexpr int ADAMW_THREADS = 256;
 
-// What one launch updates. Thread block i works on the first part whose blocks_end is more than i.
+// What one launch updates: all parts have masters, or none. Thread block i works on the first part whose blocks_end is more
+// than i.
 typedef struct {
     AdamWPart part[ADAMW_PARTS];
     unsigned blocks_end[ADAMW_PARTS];
@@ -86,11 +88,14 @@ struct alignas(f128::size * sizeof(floatX)) AdamWWeights {
 
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
 // All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time. Which
-// products are fused with sums is written out: the bits do not depend on what a compiler makes of it.
-__global__ void __launch_bounds__(ADAMW_THREADS)
+// products are fused with sums is written out: the bits do not depend on what a compiler makes of it. Root and reciprocal
+// have relative errors of at most 2^-23; correctly rounded they would take most of the instructions. Beside ε, a root that is
+// flushed to 0 is 0.
+template <bool MASTERS> __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_kernel(const __grid_constant__ AdamWParts parts, float weight_decay, AdamW a, UpdateGuard guard) {
     int part = 0;
     unsigned block = blockIdx.x;
+    while (part + 8 < parts.count && block >= parts.blocks_end[part + 7]) { part += 8; }
     while (block >= parts.blocks_end[part]) { part++; }
     block -= part > 0 ? parts.blocks_end[part - 1] : 0;
     const AdamWPart& p = parts.part[part];
@@ -99,48 +104,48 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
     float loss = *guard.loss, norm = *guard.norm;
     f128 grads = load128(p.grads + i), m = load128(p.m + i), v = load128(p.v + i), w;
     AdamWWeights rounded;
-    if (p.master) {
+    if (MASTERS) {
         w = load128(p.master + i);
     } else {
         rounded = *reinterpret_cast<const AdamWWeights*>(p.params + i);
         for (int k = 0; k < f128::size; k++) { w[k] = (float)rounded.data[k]; }
     }
-    float grad_scale = grad_clip_scale(norm, a.grad_clip);
-    bool step_is_finite = isfinite(loss) & isfinite(norm), finite[f128::size], all_finite = true;
+    const float grad_scale = grad_clip_scale(norm, a.grad_clip);
+    const int decayed = i < p.decay_n ? (int)min(p.decay_n - i, (size_t)f128::size) : 0; // of the thread's weights
+    // A first moment that is not finite makes the weight such.
+    auto finite = [&](int k) { return isfinite((float)rounded.data[k]) & isfinite(v[k]); };
+    bool step_is_finite = isfinite(loss) & isfinite(norm), all_finite = true;
 #pragma unroll
     for (int k = 0; k < f128::size; k++) {
-        float g = grads[k] * grad_scale;
+        const float g = grads[k] * grad_scale, decay = k < decayed ? weight_decay : 0.0f;
         m[k] = fmaf(a.beta1, m[k], (1.0f - a.beta1) * g);
         v[k] = fmaf(a.beta2, v[k], (1.0f - a.beta2) * g * g);
-        float decay = i + k < p.decay_n ? weight_decay : 0.0f;
-        float update = (m[k] / a.correction1) / (sqrtf(v[k] / a.correction2) + a.epsilon);
+        const float update = m[k] * a.m_scale * rcp_approx_ftz(sqrt_approx_ftz(v[k] * a.v_scale) + a.epsilon);
         w[k] = fmaf(-a.learning_rate, fmaf(decay, w[k], update), w[k]);
-        if (p.master) {
+        if (MASTERS) {
             rounded.data[k] = (floatX)w[k];
         } else {
             round_stochastic(&rounded.data[k], w[k], hash32(p.offset + i + k, a.seed));
         }
-        // a first moment that is not finite makes the weight such
-        finite[k] = isfinite((float)rounded.data[k]) & isfinite(v[k]);
-        all_finite &= finite[k];
+        all_finite &= finite(k);
     }
     if (!step_is_finite) { return; }
     if (all_finite) {
         store128(p.m + i, m);
         store128(p.v + i, v);
-        if (p.master) { store128(p.master + i, w); }
+        if (MASTERS) { store128(p.master + i, w); }
         *reinterpret_cast<AdamWWeights*>(p.params + i) = rounded;
         return;
     }
 #pragma unroll
     for (int k = 0; k < f128::size; k++) {
-        if (!finite[k]) {
+        if (!finite(k)) {
             atomicAdd(guard.non_finite, 1ull);
             continue;
         }
         p.m[i + k] = m[k];
         p.v[i + k] = v[k];
-        if (p.master) { p.master[i + k] = w[k]; }
+        if (MASTERS) { p.master[i + k] = w[k]; }
         p.params[i + k] = rounded.data[k];
     }
 }
@@ -150,7 +155,8 @@ __global__ void __launch_bounds__(ADAMW_THREADS)
 static inline void adamw_update(const AdamWParts& parts, float weight_decay, AdamW a, UpdateGuard guard,
                                 cudaStream_t stream) {
     if (parts.count == 0) { return; }
-    adamw_kernel<<<parts.blocks_end[parts.count - 1], ADAMW_THREADS, 0, stream>>>(parts, weight_decay, a, guard);
+    auto kernel = parts.part[0].master ? adamw_kernel<true> : adamw_kernel<false>;
+    kernel<<<parts.blocks_end[parts.count - 1], ADAMW_THREADS, 0, stream>>>(parts, weight_decay, a, guard);
     cuda_try(cudaGetLastError());
 }
 

@@ -817,7 +817,7 @@ static void test_adamw_parts(size_t n, bool with_master, size_t offset) {
         part.n = 0; // as where another process has all of a bucket
         adamw_add(&parts, part);
     }
-    CHECK(parts.count > 5);
+    CHECK(parts.count > 9); // the search for a block's part has strides of eight
     adamw_update(parts, 0.1f, a, guard.get(), 0);
     wait_for_gpu();
     check_same_bits("weights of parts", params_parts, params.bits());
