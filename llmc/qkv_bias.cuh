@@ -48,8 +48,9 @@ template <int N> __device__ inline void add_block_columns(float* dbias, const fl
     }
 }
 
-// The first blocks take q's columns, the others v's.
-static __global__ void __launch_bounds__(QKV_BIAS_THREADS)
+// The first blocks take q's columns, the others v's. With one block an SM asked for, there are registers for all the loads that
+// are to be under way.
+static __global__ void __launch_bounds__(QKV_BIAS_THREADS, 1)
     qkv_bias_backward_kernel(float* dbias, const float* dq_sums, const floatX* weight, const float* dresidual_sum,
                              int rows, int C) {
     constexpr int K = x128::size, row_threads = QKV_BIAS_THREADS / QKV_BIAS_LANES, ahead = 8;
