@@ -65,7 +65,7 @@ static inline void run_doctor_folder_(Doctor* d, const Options* o) {
     }
     if (statvfs(folder, &disk) != 0) { return; }
     double free_gib = (double)disk.f_bavail * (double)disk.f_frsize / (1 << 30);
-    doctor_row(d, free_gib >= 2.0 ? DOCTOR_OK : DOCTOR_FAULT, "disk", "make room: a checkpoint of 124M takes 1.9 GB",
+    doctor_row(d, free_gib >= 2.0 ? DOCTOR_OK : DOCTOR_FAULT, "disk", "make room: a checkpoint of 124M takes 1.7 GB",
                "%.1f GiB free in %s", free_gib, folder);
 }
 

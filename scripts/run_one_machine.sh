@@ -6,7 +6,7 @@
 #     GPUS=4 scripts/run_one_machine.sh -x 2000         so many; further flags go to the trainer
 #
 # Before: make train_gpt2cu; python3 dev/data/fineweb.py (20 GB; --max-shards 11: 2.2 GB); several GPUs need NCCL, which
-# make doctor looks for. Writes log124M: 1.9 GB for each checkpoint, of which two are kept. Takes 30 GB of each GPU's memory.
+# make doctor looks for. Writes log124M: 1.7 GB for each checkpoint, of which two are kept. Takes 30 GB of each GPU's memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 trainer=${TRAINER:-./train_gpt2cu}
