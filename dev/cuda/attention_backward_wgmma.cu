@@ -4,13 +4,13 @@ FlashAttention backward on Hopper: one kernel, five GEMMs a tile, and dQ summed 
     S = Q K^T / sqrt(HS)    P = exp(S - m) / l      dP = dO V^T              D = rowsum(dO o O)    dS = P o (dP - D)
     dV = P^T dO             dK = dS^T Q / sqrt(HS)  dQ = dS K / sqrt(HS)
 
-A CTA owns a block of 128 keys and iterates over the query blocks that see them. Against mma (two kernels, seven GEMMs):
+A CTA owns a block of 128 or 192 keys and iterates over the query blocks that see them. Against mma (two kernels, seven GEMMs):
 - S^T = K Q^T and dP^T = V dO^T by wgmma; so P^T and dS^T are operand A of dV and dK in the registers that they are computed
-  in. Only dS passes through shared memory, because dQ = dS K needs the keys of both warpgroups.
+  in. Only dS passes through shared memory, because dQ = dS K needs the keys of all warpgroups.
 - dQ is added to fp32 accumulators in scratch by TMA reduce-add, in the order in which CTAs took the key blocks from the
   work counter (DqChain): the same bits always, and a CTA waits only for work that was taken before its own.
 - D of a key block's own queries is computed by its consumers: dout is read once. Masked 64 x 64 scores are skipped.
-Roles: two producer threads, a dQ writer thread for each of two consumer warpgroups. README.md in this folder draws them:
+Roles: two producer threads, two dQ writer threads, two or three consumer warpgroups. README.md in this folder draws them:
 timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024).
 */
 #include "attention.h"
@@ -23,20 +23,22 @@ namespace wgmma {
 
 using namespace hopper;
 
-// A configuration. DELAYED_DQ: dQ of a step is computed in the next one, be it of the next key block, dP already in the one
-// before, and the two consumer warpgroups ping-pong: while one issues its GEMMs, the other computes P and dS (FlashAttention-3,
-// section 3.1).
-template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
+// A configuration. CONSUMERS: warpgroups with 64 keys of a block each. Two compute a tile of each step's dQ each. Three take
+// the steps in rotation, and dQ a step later, be it in the next key block: a block of 192 keys loads Q and dO, and adds to dQ,
+// two thirds as often, and none of three needs to wait for another one's GEMMs to find work for the tensor cores.
+template <int HS_, int CONSUMERS> struct BackwardTiles {
     static constexpr int HS = HS_;
-    static constexpr bool delayed_dq = DELAYED_DQ;
+    static constexpr bool rotating_dq = CONSUMERS == 3;
     // D of a key block's own queries is computed by its consumers; of the heads whose order is reversed, and of all where there
     // is no room for a tile of O, by the statistics kernel.
-    static constexpr bool computes_D = HS == 64;
-    static constexpr int warpgroups = 2, Bc = 64 * warpgroups; // consumers; keys of a block, 64 for each consumer
-    static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE; // warpgroup 0: producers and dQ writers
-    static constexpr int producer_registers = 40,
-                         consumer_registers = 232; // setmaxnreg; the kernel starts with 168 each
-    static_assert(producer_registers + warpgroups * consumer_registers <= 3 * 168, "");
+    static constexpr bool computes_D = HS == 64 && !rotating_dq;
+    static constexpr int warpgroups = CONSUMERS, Bc = 64 * warpgroups; // keys of a block, 64 for each consumer
+    static constexpr int writers = 2;                                  // dQ writers
+    static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE;  // warpgroup 0: producers and dQ writers
+    // setmaxnreg; the kernel starts with as many registers for each thread as divide an SM's evenly.
+    static constexpr int producer_registers = rotating_dq ? 32 : 40, consumer_registers = rotating_dq ? 160 : 232;
+    static_assert(producer_registers + warpgroups * consumer_registers <= (warpgroups + 1) * (65536 / threads / 8 * 8),
+                  "");
     // The dQ tile that a warpgroup computes: of 64 queries. HS = 64: half of the queries of a step, all channels; HS = 96 and
     // 128: all queries of a step, half of the channels.
     static constexpr int dq_channels = HS == 64 ? 64 : HS / 2, parts = HS / dq_channels;
@@ -44,43 +46,51 @@ template <int HS_, bool DELAYED_DQ> struct BackwardTiles {
     // A TMA box is 64 rows of 64 channels, of 128 bytes; of K and V, and of dQ, a part of a head: at HS = 96 a quarter is 0.
     static constexpr int boxes = CEIL_DIV(HS, 64), box_row = 128;
     static_assert(boxes == parts, "");
-    static constexpr int Br = warpgroups * dq_elements / HS; // queries of a step
+    static constexpr int dq_tiles = rotating_dq ? 1 : warpgroups; // of a step
+    static constexpr int Br = dq_tiles * dq_elements / HS;        // queries of a step
+    static constexpr int v_stages = rotating_dq ? 2 : 1;
     // Slices of 16 channels: in a box of K or V; of K and V, operand A of S and dP, those that are in registers, as many as
     // there is room for.
     static constexpr int box_slices = dq_channels / 16;
     static constexpr int k_slices = HS == 96 ? 3 : 0, v_slices = HS == 96 ? 6 : HS == 128 ? 2 : 0;
-    static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own 128 positions have
-    static_assert(!DELAYED_DQ || HS == 64, "dK and dV are in one stage of dS, a box each");
+    static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own positions have
+    static_assert(!rotating_dq || HS == 64, "dK is in a stage of dS");
+    // The buffer of consumer w's dQ tile of step t, and which use of it that is: a buffer for each tile of a step, or for every
+    // other step.
+    static __device__ uint32_t dq_buffer(uint32_t t, int w) { return rotating_dq ? t % 2 : w; }
+    static __device__ uint32_t dq_use(uint32_t t) { return rotating_dq ? t / 2 : t; }
     // Heads whose key blocks are interleaved re-read Q and dO and update dQ accumulators, which should stay in L2: together
     // they may have so many bytes, counted as 8 for each of T * HS elements of a head. Tuned on an H200 (dev/LOG.md).
     static constexpr int group_bytes = HS == 64 ? 14 << 20 : 2 << 20;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
     struct Shared {
-        // Tiles in boxes of 64 columns, swizzled by TMA. [2]: two stages; K[n % 2] of work item n, the others of step t % 2.
-        // At the end of a key block dV is in dS, and dK in K or, with delayed_dq, in dS too.
-        floatX K[2][boxes][Bc * 64], V[boxes][Bc * 64];     // (Bc, HS)
-        floatX Q[2][boxes][Br * 64], dO[2][boxes][Br * 64]; // (Br, HS)
-        floatX dS[2][Br / 64][Bc * 64];                     // dS^T (Bc, Br)
-        floatX O[boxes][computes_D ? Br * 64 : 0];          // (Br, HS), of the first step
-        alignas(1024) float dQ[warpgroups][dq_elements]; // one dQ tile for each consumer: fp32, or the final 16-bit one
-        float lse[2][Br], minus_D[2][Br];                // (Br), as statistics_row() permutes them
+        // Tiles in boxes of 64 columns, swizzled by TMA. [2]: two stages; K and V of work item n, the others of step t % 2.
+        // At the end of a key block dV is in dS and dK in K; with rotating_dq dV is in V and dK in dS.
+        floatX K[2][boxes][Bc * 64], V[v_stages][boxes][Bc * 64]; // (Bc, HS)
+        floatX Q[2][boxes][Br * 64], dO[2][boxes][Br * 64];       // (Br, HS)
+        floatX dS[2][Br / 64][Bc * 64];                           // dS^T (Bc, Br)
+        floatX O[boxes][computes_D ? Br * 64 : 0];                // (Br, HS), of the first step
+        alignas(1024) float dQ[writers][dq_elements];             // dQ tiles: fp32, or the final 16-bit one
+        float lse[2][Br], minus_D[2][Br];                         // (Br), as statistics_row() permutes them
         // Barriers; README.md has the table of who arrives and who waits.
-        Mbarrier K_full[2], K_empty[2], V_full, V_empty;
+        Mbarrier K_full[2], K_empty[2], V_full[v_stages], V_empty[v_stages];
         Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];
         Mbarrier dS_full[2], dS_empty[2];
-        Mbarrier dQ_full[warpgroups], dQ_ready[warpgroups], dKV_full[warpgroups], dKV_empty;
+        Mbarrier dQ_full[writers], dQ_ready[writers], dKV_full[writers], dKV_empty;
         Mbarrier O_full, O_empty, work_full[2], work_empty[2];
         int2 key_block[2]; // KeyBlock::packed() of the work items that a producer has taken, for all roles
-        const float* dq_source[warpgroups]; // the accumulator in scratch whose copy is in dQ
+        const float* dq_source[writers]; // the accumulator in scratch whose copy is in dQ; rotating_dq: or nullptr
+        bool dq_last[writers];           // rotating_dq: whether dQ is complete then
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
 
     // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses id + w.
     enum NamedBarrier {
-        BAR_DQ_READ = 1,                         // 128 threads of consumer w: all have read the accumulator in s.dQ[w]
-        BAR_PINGPONG = BAR_DQ_READ + warpgroups, // 256: consumer w waits, the other one arrives: w may issue GEMMs
-        BAR_D = BAR_PINGPONG + warpgroups        // 256: both consumers have stored their rows of -D
+        BAR_DQ_READ = 1, // 128 threads of consumer w: all have read the accumulator in s.dQ
+        BAR_OUTPUT =
+            BAR_DQ_READ + warpgroups,   // 128 threads of consumer w: dV and dK are in shared memory, or have left it
+        BAR_D = BAR_OUTPUT + warpgroups // 256: both consumers have stored their rows of -D
     };
 };
 
@@ -99,7 +109,7 @@ struct BackwardScratch {
 // The sizes of a launch.
 struct BackwardProblem : KeyBlockOrder {
     int T, padded_T;
-    int64_t dq_tiles; // of all heads: warpgroups * query blocks
+    int64_t dq_tiles; // of all heads
 };
 
 // The position of a query's statistics among those of 16 queries: rows 2c, 2c + 1, 2c + 8 and 2c + 9, which a thread with
@@ -201,24 +211,21 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
                               C::Br * 4, full);
             }
             if (i == 0) { // K and V after the first Q and dO, whose stages are free earlier
-                if (loads_qk) {
-                    s.K_empty[n % 2].wait(n / 2 % 2 ^ 1);
-                } else {
-                    s.V_empty.wait(n % 2 ^ 1);
-                }
-                Mbarrier& full = loads_qk ? s.K_full[n % 2] : s.V_full;
+                constexpr int stages = loads_qk ? 2 : C::v_stages;
+                (loads_qk ? s.K_empty : s.V_empty)[n % stages].wait(n / stages % 2 ^ 1);
+                Mbarrier& full = (loads_qk ? s.K_full : s.V_full)[n % stages];
                 full.expect_tx(C::Bc * C::boxes * C::box_row);
-                load_tile<true, true>(loads_qk ? s.K[n % 2] : s.V, kv, (loads_qk ? 1 : 2) * p.NH.d + h, block.j * C::Bc,
-                                      b, full);
+                load_tile<true, true>((loads_qk ? s.K : s.V)[n % stages], kv, (loads_qk ? 1 : 2) * p.NH.d + h,
+                                      block.j * C::Bc, b, full);
             }
         }
     }
 }
 
-// The dQ writer thread of consumer w: adds its dQ tiles to the accumulators in scratch, or stores the complete ones to dqkv;
-// at the end of a key block, or before its last dQ where that is delayed, it stores w's rows of dK and dV. Keeps CTAs in the
-// order of the chain: a contribution is written once dq_counts says that those before it have been, and released by a count of
-// one more. dq: dqkv in parts of heads.
+// The dQ writer thread of consumer w, or, with rotating_dq, of every other step: adds dQ tiles to the accumulators in scratch,
+// or stores the complete ones to dqkv; without rotating_dq it also stores w's rows of dK and dV at the end of a key block.
+// Keeps CTAs in the order of the chain: a contribution is written once dq_counts says that those before it have been, and
+// released by a count of one more. dq: dqkv in parts of heads.
 template <class C> __device__ inline void write_dq(typename C::Shared& s, const CUtensorMap* dqkv,
                                                    const CUtensorMap* dq, const BackwardProblem& p,
                                                    const BackwardScratch& scratch, int w) {
@@ -231,24 +238,12 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         bool ready = false;              // the consumer has been told that s.dQ[w] is free
         int *count = nullptr, added = 0; // of the last step: released after dK and dV have been issued
         for (int i = 0; i < steps; i++, t++) {
-            if constexpr (C::delayed_dq) {
-                if (i + 1 == steps) { // dK and dV come before the last dQ
-                    s.dKV_full[w].wait(n % 2);
-                    const uint32_t rows = w * 64 * C::box_row;
-                    const int key = block.j * C::Bc + w * 64;
-                    cp_async_bulk_tensor(dqkv, 0, p.NH.d + h, key, b, shared_address(s.dS[(t + 1) % 2][1]) + rows,
-                                         createpolicy_evict_first());
-                    cp_async_bulk_tensor(dqkv, 0, 2 * p.NH.d + h, key, b, shared_address(s.dS[(t + 1) % 2][0]) + rows,
-                                         createpolicy_evict_first());
-                    cp_async_bulk_commit_group();
-                    cp_async_bulk_wait_group_read<0>();
-                    s.dKV_empty.arrive();
-                }
-            }
+            if (C::rotating_dq && t % 2 != (uint32_t)w) { continue; }
             const int offset = block.query_offset<C>(i, p);
             const DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
             const int64_t dq_tile =
-                ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + offset) * C::warpgroups + w;
+                ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + offset) * C::dq_tiles +
+                (C::rotating_dq ? 0 : w);
             auto wait_count = [&](int which, int n) { // until accumulator `which` holds n key blocks
                 while (ld_acquire_gpu(scratch.dq_counts + which * p.dq_tiles + dq_tile) < n) {}
                 fence_proxy_async_global(); // the count was read by the generic proxy, the accumulator is read by TMA
@@ -256,6 +251,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             auto accumulator = [&](int which) {
                 return scratch.dq_accumulators + (which * p.dq_tiles + dq_tile) * C::dq_elements;
             };
+            if constexpr (C::rotating_dq) { s.dq_last[w] = chain.last(), s.dq_source[w] = nullptr; }
             if (chain.reads()) {
                 wait_count(chain.read_accumulator(), chain.read_count());
                 s.dq_source[w] = accumulator(chain.read_accumulator());
@@ -266,24 +262,24 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             }
             ready = false;
             if (chain.last()) {
-                s.dQ_full[w].wait(t % 2);
+                s.dQ_full[w].wait(C::dq_use(t) % 2);
                 int row = block.j * C::Bc + offset * C::Br;
-                cp_async_bulk_tensor(dq, 0, C::HS == 64 ? h : h * C::parts + w, C::HS == 64 ? row + w * 64 : row, b, dQ,
-                                     createpolicy_evict_first());
+                const int queries = C::HS == 64 && !C::rotating_dq ? w * 64 : 0, part = C::HS == 64 ? 0 : w;
+                cp_async_bulk_tensor(dq, 0, h * C::parts + part, row + queries, b, dQ, createpolicy_evict_first());
                 cp_async_bulk_commit_group();
-                if (C::delayed_dq || i + 1 < steps) { cp_async_bulk_wait_group_read<0>(); }
+                if (C::rotating_dq || i + 1 < steps) { cp_async_bulk_wait_group_read<0>(); }
                 continue;
             }
             const int into = chain.accumulator(), before = chain.accumulator_count();
             if (before > 0) { wait_count(into, before); }
-            s.dQ_full[w].wait(t % 2);
+            s.dQ_full[w].wait(C::dq_use(t) % 2);
             if (before > 0) {
                 cp_reduce_async_bulk_add(accumulator(into), dQ, C::dq_bytes);
             } else {
                 cp_async_bulk(accumulator(into), dQ, C::dq_bytes);
             }
             cp_async_bulk_commit_group();
-            if (C::delayed_dq && i + 1 == steps) {
+            if (C::rotating_dq) {
                 cp_async_bulk_wait_group<0>();
                 fence_proxy_async_global();
                 st_release_gpu(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
@@ -302,7 +298,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 added = before + 1;
             }
         }
-        if (C::delayed_dq) { continue; }
+        if (C::rotating_dq) { continue; }
         s.dKV_full[w].wait(n % 2);
         auto store = [&](const void* tile, int head) { // of dqkv: the consumer's 64 rows
 #pragma unroll
@@ -349,13 +345,6 @@ template <class C> struct BackwardConsumer {
     static __device__ uint32_t lane() { return (uint32_t)mma::mov_tid_x() % WARP_SIZE; }
     static __device__ uint32_t warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
     __device__ void arrive(Mbarrier& barrier) { barrier.arrive_warp(lane()); }
-    // Ping-pong: this warpgroup issues GEMMs between pingpong_sync() and pingpong_arrive(), while the other computes P and dS.
-    __device__ void pingpong_sync() {
-        if (C::delayed_dq) { bar_sync(C::BAR_PINGPONG + w, 2 * WARPGROUP_SIZE); }
-    }
-    __device__ void pingpong_arrive() {
-        if (C::delayed_dq) { bar_arrive(C::BAR_PINGPONG + (w ^ 1), 2 * WARPGROUP_SIZE); }
-    }
 
     // The scores of consumer 1's keys with the first 64 queries of the key block are above the diagonal: with HS = 64 half of
     // its first step, with HS = 128 all of it. `skip` is for them.
@@ -433,7 +422,7 @@ template <class C> struct BackwardConsumer {
     }
     // Issues dP^T += V dO^T of step t.
     template <bool skip = false> __device__ void issue_dP(Scores& dP, uint32_t t) {
-        issue_transposed<true, skip, C::v_slices>(dP, s.V, V, s.dO[t % 2]);
+        issue_transposed<true, skip, C::v_slices>(dP, s.V[n % C::v_stages], V, s.dO[t % 2]);
     }
     // The first slices of the warpgroup's rows of K or V to registers.
     template <int slices> __device__ void load_slices(uint32_t (*fragments)[4], const void* tile) {
@@ -473,11 +462,12 @@ template <class C> struct BackwardConsumer {
         arrive(s.dO_empty[t % 2]);
         t++;
     }
-    // Issues this warpgroup's dQ tile = dS K of step t of work item n, over all Bc keys of the block. HS = 64: queries 64 w ..
-    // 64 w + 63 of the step; else its 64 queries, part w of the channels.
+    // Issues this warpgroup's dQ tile = dS K of step t of work item n, over all Bc keys of the block: all of the step's with
+    // rotating_dq; else, with HS = 64, queries 64 w .. 64 w + 63 of the step, or its 64 queries, part w of the channels.
     __device__ void issue_dQ(DqTile& dQ, uint32_t t, uint32_t n) {
         s.dS_full[t % 2].wait(t / 2 % 2);
-        uint64_t a = tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 ? w : 0])), 0);
+        uint64_t a =
+            tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 && !C::rotating_dq ? w : 0])), 0);
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.K[n % 2][HS == 64 ? 0 : w])), 0);
         fence_operand(dQ);
         wgmma_fence();
@@ -488,18 +478,19 @@ template <class C> struct BackwardConsumer {
         wgmma_commit_group();
         fence_operand(dQ);
     }
-    // After the wait for issue_dQ(): hands the dQ tile of step t to the dQ writer, in s.dQ[w]; first adds the accumulator that
-    // the writer has loaded there, where the chain says so. A complete dQ is scaled and rounded to 16 bit.
-    __device__ void finish_dQ(DqTile& dQ, uint32_t t, const DqChain& chain) {
+    // After the wait for issue_dQ(): hands the dQ tile of step t to the dQ writer, in s.dQ; first adds the accumulator that the
+    // writer has loaded there, where the chain (DqChain or PostedChain) says so. A complete dQ is scaled and rounded to 16 bit.
+    template <class Chain> __device__ void finish_dQ(DqTile& dQ, uint32_t t, const Chain& chain) {
+        const uint32_t buffer = C::dq_buffer(t, w);
         fence_operand(dQ);
         arrive(s.dS_empty[t % 2]);
-        s.dQ_ready[w].wait(t % 2);
-        float4* part = reinterpret_cast<float4*>(s.dQ[w]) + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE;
+        s.dQ_ready[buffer].wait(C::dq_use(t) % 2);
+        float4* part = reinterpret_cast<float4*>(s.dQ[buffer]) + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE;
         if (chain.reads()) {
             // Nobody reads the accumulator in scratch again: L2 need not write it back. A thread discards 128 bytes.
             static_assert(C::dq_bytes <= WARPGROUP_SIZE * 128 && C::dq_bytes % (WARP_SIZE * 128) == 0, "");
             if (warp() < C::dq_bytes / (WARP_SIZE * 128)) {
-                discard_l2(s.dq_source[w] + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE * 32);
+                discard_l2(s.dq_source[buffer] + (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE * 32);
             }
 #pragma unroll
             for (int i = 0; i < C::dq_channels / 8; i++) {
@@ -509,7 +500,7 @@ template <class C> struct BackwardConsumer {
         }
         if (chain.last()) {
             if (chain.reads()) { bar_sync(C::BAR_DQ_READ + w, WARPGROUP_SIZE); } // other threads' parts are overwritten
-            store_tile(shared_address(s.dQ[w]), 0, dQ, C::scale);
+            store_tile(shared_address(s.dQ[buffer]), 0, dQ, C::scale);
         } else {
 #pragma unroll
             for (int i = 0; i < C::dq_channels / 8; i++) {
@@ -517,11 +508,11 @@ template <class C> struct BackwardConsumer {
             }
         }
         fence_proxy_async();
-        arrive(s.dQ_full[w]);
+        arrive(s.dQ_full[buffer]);
     }
 
     // After finish_dQ(), where dQ is complete and its column sums are asked for: those over each warp's 16 queries. Not with
-    // delayed_dq.
+    // rotating_dq.
     __device__ void store_dq_sums(const DqTile& dQ, const DqChain& chain, const KeyBlock& block, int offset,
                                   const BackwardProblem& p, const BackwardScratch& scratch) {
         if (!chain.last() || !scratch.dq_sums) { return; }
@@ -541,16 +532,16 @@ template <class C> struct BackwardConsumer {
     // After the issue of S and dP of step t: P = 2^(scale log2(e) S - lse) and dS = P o dP (dP begins at -D), rounded to
     // 16 bit, into the registers of S: of every eight, four words are P and four dS, as issue_gradient() takes them. dS also
     // goes to shared memory for dQ. key_minus_query: the warpgroup's first key less the first query, for the causal mask.
-    // behind_S: 1 where dP was issued after S, 0 where before it. first: of a key block; s.dS may still hold the last one's dV.
-    template <bool skip = false, int behind_S = 1, bool first = false>
+    // first: of a key block; s.dS may still hold dV of the last one.
+    template <bool skip = false, bool first = false>
     __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
-        constexpr int ahead = C::delayed_dq || skip ? 2 : 4; // loads of lse in flight; each takes 4 registers
-        constexpr int begin = skip ? 4 : 0;                  // before it P and dS are 0
+        constexpr int ahead = skip ? 2 : 4; // loads of lse in flight; each takes 4 registers
+        constexpr int begin = skip ? 4 : 0; // before it P and dS are 0
         const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
         float4 next[ahead];
 #pragma unroll
         for (int k = begin; k < min(begin + ahead, N); k++) { next[k % ahead] = lse[4 * k]; }
-        wgmma_wait_group<behind_S>(); // S is there; dP may be under way
+        wgmma_wait_group<1>(); // S is there; dP may be under way
         fence_operand(S);
         if (key_minus_query > -64) { mask_transposed(S, key_minus_query); }
 #pragma unroll
@@ -620,24 +611,19 @@ template <class C> struct BackwardConsumer {
     first_step(Scores& S, int first, const KeyBlock& block, const BackwardProblem& p, const BackwardScratch& scratch) {
         Scores dP;
         if constexpr (computes_D) { compute_D(block, p, scratch); }
-        pingpong_sync();
         s.K_full[n % 2].wait(n / 2 % 2);
         init_dP(dP, t);
         load_slices<C::k_slices>(K, s.K[n % 2]);
         issue_S<skip>(S);
-        s.V_full.wait(n % 2);
-        load_slices<C::v_slices>(V, s.V);
-        if (V_in_registers) { arrive(s.V_empty); }
+        s.V_full[0].wait(n % 2);
+        load_slices<C::v_slices>(V, s.V[0]);
+        if (V_in_registers) { arrive(s.V_empty[0]); }
         issue_dP<skip>(dP, t);
-        pingpong_arrive();
-        if (C::delayed_dq) { s.dKV_empty.wait(n % 2 ^ 1); } // dK and dV of the last block have been read from s.dS
-        compute_P_dS<skip, 1, !C::delayed_dq>(S, dP, skip ? 64 : w * 64 - first * Br);
+        compute_P_dS<skip, true>(S, dP, skip ? 64 : w * 64 - first * Br);
     }
 
     // Works off the CTA's key blocks: dK, dV and the dQ tiles of consumer w. README.md has the timeline of one block.
     __device__ void run(const BackwardProblem& p, const BackwardScratch& scratch) {
-        if (w == 1) { pingpong_arrive(); } // consumer 0 begins
-        DqChain last_chain(0, false, 0);   // delayed dQ: of the last step of the work item before
         for (;; n++) {
             s.work_full[n % 2].wait(n / 2 % 2);
             const KeyBlock block(s.key_block[n % 2]);
@@ -647,20 +633,10 @@ template <class C> struct BackwardConsumer {
             const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0, last = end - first;
             const int sign = block.reversed ? -1 : 1;
             auto chain = [&](int offset) { return DqChain(block.j, sign < 0, offset / C::steps_per_block); };
-            // Delayed dQ: issues dQ of step t - 1 and the gradients of step t, which is at `offset`; finishes dQ meanwhile.
-            auto issue_delayed = [&](const Scores& PdS, int offset) {
-                const bool here = offset != first; // else of the work item before, and the last use of its K
-                DqTile dQ;
-                issue_dQ(dQ, t - 1, here ? n : n - 1);
-                issue_gradients(PdS);
-                wgmma_wait_group<1>();
-                finish_dQ(dQ, t - 1, here ? chain(offset - sign) : last_chain);
-                if (!here) { arrive(s.K_empty[(n - 1) % 2]); }
-            };
             Scores S; // of step t; after compute_P_dS(): P and dS
             if (block.reversed) {
                 first_step<false, false>(S, first, block, p, scratch);
-            } else if (C::delayed_dq || w == 0) {
+            } else if (w == 0) {
                 first_step<false, C::computes_D>(S, 0, block, p, scratch);
             } else {
                 first_step<true, C::computes_D>(S, 0, block, p, scratch);
@@ -671,64 +647,25 @@ template <class C> struct BackwardConsumer {
 #pragma unroll 1
             for (; offset != last; offset += sign) { // ends step t, begins step t + 1
                 Scores dP;
-                pingpong_sync();
-                if constexpr (C::delayed_dq) {
-                    if (t > 0) {
-                        issue_delayed(S, offset);
-                    } else {
-                        issue_gradients(S);
-                        wgmma_wait_group<0>(); // else ptxas runs out of registers and serialises all GEMMs
-                        fence_operand(dV), fence_operand(dK);
-                    }
-                    init_dP(dP, t + 1);
-                    issue_dP(dP, t + 1); // keeps the tensor cores busy while this warpgroup waits for dV and dK
-                    wgmma_wait_group<1>();
-                    finish_gradients(); // t++
-                    issue_S(S);
-                    pingpong_arrive();
-                    compute_P_dS<false, 0>(S, dP, w * 64 - (offset + sign) * Br);
-                } else {
-                    if (w == 1 && offset == 0) {
-                        issue_gradients<true>(S);
-                    } else {
-                        issue_gradients(S);
-                    }
-                    wgmma_wait_group<0>();
-                    finish_gradients(); // t++
-                    issue_S(S);
-                    DqTile dQ;
-                    issue_dQ(dQ, t - 1, n);
-                    wgmma_wait_group<0>();
-                    fence_operand(S);
-                    finish_dQ(dQ, t - 1, chain(offset));
-                    store_dq_sums(dQ, chain(offset), block, offset, p, scratch);
-                    init_dP(dP, t);
-                    issue_dP(dP, t);
-                    compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
-                }
-            }
-            if (!V_in_registers) { arrive(s.V_empty); } // the block's last dP has been computed
-            pingpong_sync();
-            if constexpr (C::delayed_dq) { // the last dQ is left to the next key block; dK and dV go where t - 1 had dS
-                if (t > 0) {
-                    issue_delayed(S, offset);
+                if (w == 1 && offset == 0) {
+                    issue_gradients<true>(S);
                 } else {
                     issue_gradients(S);
                 }
-                pingpong_arrive();
                 wgmma_wait_group<0>();
                 finish_gradients(); // t++
-                last_chain = chain(offset);
-                // The other consumer, too, has done with dS of step t - 2. At t = 1 that wraps to parity 1, which a new barrier
-                // passes at once.
-                s.dS_empty[t % 2].wait((t - 2) / 2 % 2);
-                const uint32_t rows = w * 64 * C::box_row;
-                store_tile(shared_address(s.dS[t % 2][0]) + rows, Bc * C::box_row, dV, 1);
-                store_tile(shared_address(s.dS[t % 2][1]) + rows, Bc * C::box_row, dK, C::scale);
-                fence_proxy_async();
-                arrive(s.dKV_full[w]);
-                continue;
+                issue_S(S);
+                DqTile dQ;
+                issue_dQ(dQ, t - 1, n);
+                wgmma_wait_group<0>();
+                fence_operand(S);
+                finish_dQ(dQ, t - 1, chain(offset));
+                store_dq_sums(dQ, chain(offset), block, offset, p, scratch);
+                init_dP(dP, t);
+                issue_dP(dP, t);
+                compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
             }
+            if (!V_in_registers) { arrive(s.V_empty[0]); } // the block's last dP has been computed
             issue_gradients(S);
             DqTile dQ;
             issue_dQ(dQ, t, n);
@@ -743,12 +680,137 @@ template <class C> struct BackwardConsumer {
             fence_proxy_async();
             arrive(s.dKV_full[w]);
         }
-        if (C::delayed_dq && t > 0) { // the last dQ of all
-            DqTile dQ;
-            issue_dQ(dQ, t - 1, n - 1);
-            wgmma_wait_group<0>();
-            finish_dQ(dQ, t - 1, last_chain);
+    }
+
+    // The same with rotating_dq.
+
+    // What finish_dQ() asks, as the dQ writer has found it, once s.dQ_ready says so.
+    struct PostedChain {
+        const typename C::Shared& s;
+        uint32_t buffer;
+        __device__ bool reads() const { return s.dq_source[buffer] != nullptr; }
+        __device__ bool last() const { return s.dq_last[buffer]; }
+    };
+    // All of dQ of step t of work item n.
+    __device__ void compute_dQ(uint32_t t, uint32_t n) {
+        DqTile dQ;
+        issue_dQ(dQ, t, n);
+        wgmma_wait_group<0>();
+        finish_dQ(dQ, t, PostedChain{s, C::dq_buffer(t, w)});
+    }
+    // As compute_P_dS(), in one loop, which takes fewer registers: the other two consumers have GEMMs under way meanwhile.
+    __device__ void compute_P_dS_at_once(Scores& S, const Scores& dP, int key_minus_query) {
+        const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
+        float4 next = lse[0];
+        wgmma_wait_group<0>();
+        fence_operand(S);
+        fence_operand(const_cast<Scores&>(dP));
+        if (key_minus_query > -64) { mask_transposed(S, key_minus_query); }
+        s.dS_empty[t % 2].wait(t / 2 % 2 ^ 1);
+        const uint32_t row = shared_address(s.dS[t % 2]) + (w * 64 + warp() * 16 + lane() % 16) * C::box_row;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float4 u = next;
+            if (k + 1 < N) { next = lse[4 * (k + 1)]; }
+            const float x[4] = {u.x, u.y, u.z, u.w};
+            float P[8];
+            uint32_t dS[4];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                P[i] = ex2_approx_ftz(fmaf(S[8 * k + i], C::scale * LOG2_E, -x[i / 4 * 2 + i % 2]));
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                S[8 * k + i] = __uint_as_float(mma::cvt_rn_x2(P[2 * i], P[2 * i + 1]));
+                dS[i] = mma::cvt_rn_x2(P[2 * i] * dP[8 * k + 2 * i], P[2 * i + 1] * dP[8 * k + 2 * i + 1]);
+                S[8 * k + 4 + i] = __uint_as_float(dS[i]);
+            }
+            const uint32_t chunk = (k * 2 + lane() / 16) ^ lane() % 8;
+            mma::stmatrix_x4(row + chunk * 16, dS[0], dS[1], dS[2], dS[3]);
         }
+        fence_proxy_async();
+        arrive(s.dS_full[t % 2]);
+    }
+    // A step whose scores are all above the diagonal: dS = 0, for dQ.
+    __device__ void skip_step() {
+        s.Q_full[t % 2].wait(t / 2 % 2);
+        s.dO_full[t % 2].wait(t / 2 % 2);
+        s.dS_empty[t % 2].wait(t / 2 % 2 ^ 1);
+        const uint32_t zero[N][4] = {};
+        store_fragments(shared_address(s.dS[t % 2]) + w * 64 * C::box_row, Bc * C::box_row, zero);
+        fence_proxy_async();
+        arrive(s.dS_full[t % 2]);
+    }
+    // The step at query offset `offset`: dV and dK.
+    __device__ void compute_step(int offset) {
+        Scores S, dP;
+        init_dP(dP, t);
+        issue_S(S);
+        issue_dP(dP, t);
+        compute_P_dS_at_once(S, dP, (w - offset) * 64);
+        issue_gradients(S);
+        wgmma_wait_group<0>();
+    }
+
+    __device__ void run_rotating(const CUtensorMap* dqkv, const BackwardProblem& p) {
+        const bool storer = mma::mov_tid_x() % WARPGROUP_SIZE == 0; // stores dV and dK of the consumer
+        const uint32_t rows = w * 64 * C::box_row;
+        int turn = 0; // the consumer that computes the next dQ
+        for (;; n++) {
+            s.work_full[n % 2].wait(n / 2 % 2);
+            const KeyBlock block(s.key_block[n % 2]);
+            if (block.none()) { break; }
+            const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0, last = end - first;
+            const int sign = block.reversed ? -1 : 1;
+#pragma unroll
+            for (int i = 0; i < HS / 2; i++) { dK[i] = 0, dV[i] = 0; }
+            s.K_full[n % 2].wait(n / 2 % 2);
+            s.V_full[n % 2].wait(n / 2 % 2);
+#pragma unroll 1
+            for (int offset = first;; offset += sign) {
+                const bool begins = offset == first && n > 0; // the last dQ of the work item before is still to come
+                if (begins) {
+                    if (storer) {
+                        cp_async_bulk_wait_group_read<0>();
+                        s.V_empty[(n - 1) % 2].arrive();
+                    }
+                    bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE); // dK has left s.dS
+                }
+                if (offset < w) {
+                    skip_step();
+                } else {
+                    compute_step(offset);
+                }
+                finish_gradients(); // t++
+                if (offset != first || n > 0) {
+                    if (turn == w) {
+                        compute_dQ(t - 2, begins ? n - 1 : n);
+                        if (begins) { arrive(s.K_empty[(n - 1) % 2]); }
+                    }
+                    turn = turn + 1 < C::warpgroups ? turn + 1 : 0;
+                }
+                if (offset == last) { break; }
+            }
+            // dV and dK go where V, and dS of step t - 2, have been: that one's dQ may be another consumer's. At t = 1 the
+            // parity is 1, which a new barrier passes at once.
+            store_tile(shared_address(s.V[n % 2]) + rows, Bc * C::box_row, dV, 1);
+            s.dS_empty[t % 2].wait((t - 2) / 2 % 2);
+            store_tile(shared_address(s.dS[t % 2]) + rows, Bc * C::box_row, dK, C::scale);
+            fence_proxy_async();
+            bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
+            if (storer) {
+                const KeyBlock block(s.key_block[n % 2]); // read again: it would take registers meanwhile
+                const int key = block.j * Bc + w * 64, h = block.h(p), b = block.b(p);
+                cp_async_bulk_tensor(dqkv, 0, 2 * p.NH.d + h, key, b, shared_address(s.V[n % 2]) + rows,
+                                     createpolicy_evict_first());
+                cp_async_bulk_tensor(dqkv, 0, p.NH.d + h, key, b, shared_address(s.dS[t % 2]) + rows,
+                                     createpolicy_evict_first());
+                cp_async_bulk_commit_group();
+            }
+            arrive(s.work_empty[n % 2]);
+        }
+        if (n > 0 && turn == w) { compute_dQ(t - 1, n - 1); } // the last dQ of all
+        if (storer) { cp_async_bulk_wait_group<0>(); }
     }
 };
 
@@ -765,17 +827,20 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     // Arrivals that end a phase: of one consumer's 4 warps; of all consumers' warps; of all readers of a work item.
     constexpr int consumer = 4 * WARP_ARRIVALS, consumers = C::warpgroups * consumer;
-    constexpr int work_readers = 1 + C::warpgroups + consumers; // producer, dQ writers, consumer warps
+    constexpr int work_readers = 1 + C::writers + consumers; // producer, dQ writers, consumer warps
     if (threadIdx.x == 0) {
         s.O_full.init(1), s.O_empty.init(consumers);
-        s.V_full.init(1), s.V_empty.init(consumers), s.dKV_empty.init(C::warpgroups);
+        s.dKV_empty.init(C::writers);
+        for (int n = 0; n < C::v_stages; n++) {
+            s.V_full[n].init(1), s.V_empty[n].init(C::rotating_dq ? C::warpgroups : consumers);
+        }
         for (int n = 0; n < 2; n++) {
-            s.K_full[n].init(1), s.K_empty[n].init(C::delayed_dq ? consumers : C::warpgroups);
+            s.K_full[n].init(1), s.K_empty[n].init(C::rotating_dq ? consumer : C::writers);
             s.Q_full[n].init(1), s.Q_empty[n].init(consumers), s.dO_full[n].init(1), s.dO_empty[n].init(consumers);
-            s.dS_full[n].init(consumers), s.dS_empty[n].init(consumers);
+            s.dS_full[n].init(consumers), s.dS_empty[n].init(C::rotating_dq ? consumer : consumers);
             s.work_full[n].init(1), s.work_empty[n].init(work_readers);
         }
-        for (int w = 0; w < C::warpgroups; w++) {
+        for (int w = 0; w < C::writers; w++) {
             s.dQ_full[w].init(consumer), s.dQ_ready[w].init(1), s.dKV_full[w].init(consumer);
         }
         fence_mbarrier_init();
@@ -792,7 +857,12 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
-        BackwardConsumer<C>(s, warpgroup - 1).run(p, scratch);
+        BackwardConsumer<C> consumer(s, warpgroup - 1);
+        if constexpr (C::rotating_dq) {
+            consumer.run_rotating(&dqkv, p);
+        } else {
+            consumer.run(p, scratch);
+        }
     }
 #endif
 }
@@ -878,10 +948,10 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
 }
 
 template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
-    const int key_blocks = CEIL_DIV(T, padded_rows), padded_T = key_blocks * padded_rows;
+    const int key_blocks = CEIL_DIV(T, C::Bc), padded_T = CEIL_DIV(T, padded_rows) * padded_rows;
     const int group_heads = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
     return {KeyBlockOrder(B, NH, key_blocks, CEIL_DIV(T, C::Br), group_heads, num_sms), T, padded_T,
-            (int64_t)B * NH * padded_T / C::Br * C::warpgroups};
+            (int64_t)B * NH * padded_T / C::Br * C::dq_tiles};
 }
 
 template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
@@ -914,8 +984,9 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
     const int64_t first_D_row = C::computes_D ? (int64_t)p.first_reversed_head * p.padded_T : 0;
     const int lse_ctas = (int)CEIL_DIV(first_D_row, (int64_t)lse_rows);
     const int D_ctas = (int)((rows - first_D_row) / padded_rows);
-    attention_backward_statistics_kernel<C::HS><<<lse_ctas + D_ctas, 256, 0, stream>>>(
-        parts, dout, out, l, m, T, NH, 2 * C::steps_per_block * C::warpgroups + 1, lse_ctas, first_D_row);
+    const int counts = 2 * (padded_rows / C::Br) * C::dq_tiles + 1; // of 128 rows
+    attention_backward_statistics_kernel<C::HS>
+        <<<lse_ctas + D_ctas, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, counts, lse_ctas, first_D_row);
     if (cuda_try(cudaGetLastError()) != STATUS_OK) { return; }
     cudaLaunchAttribute early; // programmatic dependent launch: CTAs start before the statistics kernel has ended
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -946,14 +1017,14 @@ template <class C> constexpr AttentionBackwardConfig backward_config(const char*
             C::shared_bytes,
             launch_backward<C>,
             backward_scratch_bytes,
-            C::delayed_dq ? nullptr : launch_backward_with_sums<C>,
-            C::delayed_dq ? nullptr : dq_sum_rows<C>};
+            C::rotating_dq ? nullptr : launch_backward_with_sums<C>,
+            C::rotating_dq ? nullptr : dq_sum_rows<C>};
 }
 static constexpr AttentionBackwardConfig backward_configs[] = {
-    backward_config<BackwardTiles<64, false>>("128x128"),
-    backward_config<BackwardTiles<64, true>>("128x128 delayed-dQ"),
-    backward_config<BackwardTiles<96, false>>("64x128"),
-    backward_config<BackwardTiles<128, false>>("64x128"),
+    backward_config<BackwardTiles<64, 2>>("128x128"),
+    backward_config<BackwardTiles<64, 3>>("64x192"),
+    backward_config<BackwardTiles<96, 2>>("64x128"),
+    backward_config<BackwardTiles<128, 2>>("64x128"),
 };
 
 } // namespace wgmma

@@ -45,8 +45,8 @@ static void test_rules(void) {
     SERVES("wgmma -", F, NULL, 0, 90, 4, 8192, 12, 64);
     SERVES("wgmma -", F, NULL, 0, 90, 4, 16384, 48, 64);
     SERVES("wgmma -", B, NULL, 0, 90, 64, 1024, 12, 64);
-    SERVES("wgmma 128x128 delayed-dQ", B, NULL, 0, 90, 16, 1025, 12, 64);
-    SERVES("wgmma 128x128 delayed-dQ", B, NULL, 0, 90, 6, 4096, 12, 64);
+    SERVES("wgmma 64x192", B, NULL, 0, 90, 16, 1025, 12, 64);
+    SERVES("wgmma 64x192", B, NULL, 0, 90, 6, 4096, 12, 64);
     SERVES("wgmma -", B, NULL, 0, 90, 4, 4096, 16, 128);
     // by name: only the rules of that variant, and none for one without rules
     SERVES("mma -", F, "mma", 0, 90, 64, 1024, 12, 64);

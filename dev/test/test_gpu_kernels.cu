@@ -1511,7 +1511,8 @@ int main(void) {
     test_column_sum(2051, 33 * K);
     test_cleared_first();
     for (int C : {K, 33 * K, 768, 1600}) { test_qkv_bias(1, C), test_qkv_bias(1111, C); }
-    for (int HS : {32, 64, 96, 128}) { // the last rows: of a tile of 64, of one of 128; and of delayed dQ
+    // the last rows: of a tile of 64, of one of 128; and where T > 1024 serves 64x192
+    for (int HS : {32, 64, 96, 128}) {
         test_dq_sums(2, 1, 1, HS), test_dq_sums(3, 65, 2, HS), test_dq_sums(2, 328, 3, HS),
             test_dq_sums(1, 1100, 2, HS);
     }

@@ -64,8 +64,9 @@ int main(void) {
     for (int heads : {1, 2, 3, 12, 47, 156, 300}) {
         for (int T : {1, 64, 65, 128, 129, 333, 512, 1000, 1024, 1025, 2048, 4096, 5000, 8064}) {
             for (int num_sms : {1, 2, 78, 114, 132, 200}) {
-                bool complete = every_dq_is_complete<wgmma::BackwardTiles<64, false>>(heads, T, num_sms) &&
-                                every_dq_is_complete<wgmma::BackwardTiles<128, false>>(heads, T, num_sms);
+                bool complete = every_dq_is_complete<wgmma::BackwardTiles<64, 2>>(heads, T, num_sms) &&
+                                every_dq_is_complete<wgmma::BackwardTiles<64, 3>>(heads, T, num_sms) &&
+                                every_dq_is_complete<wgmma::BackwardTiles<128, 2>>(heads, T, num_sms);
                 if (!CHECK(complete)) { printf("    heads %d, T %d, SMs %d\n", heads, T, num_sms); }
             }
         }
