@@ -150,7 +150,8 @@ template <int stages> struct PipelineState {
 // Makes initialised barriers visible to TMA.                                                     (9.7.13.4)
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// Orders this thread's accesses to shared memory before those of TMA and of wgmma that follow.   (9.7.13.4)
+// Orders accesses to shared memory, by this thread and by those that it has waited for at a barrier, before those of TMA and of
+// wgmma that follow. It waits for the thread's own stores: it costs least behind the barrier.                   (9.7.13.4)
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Orders accesses to global memory by this thread's ordinary instructions and by TMA, in both directions: between a flag that

@@ -251,6 +251,10 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             auto accumulator = [&](int which) {
                 return scratch.dq_accumulators + (which * p.dq_tiles + dq_tile) * C::dq_elements;
             };
+            auto wait_dQ = [&] { // until the consumer has stored its dQ tile, which TMA is to read
+                s.dQ_full[w].wait(C::dq_use(t) % 2);
+                if (!C::rotating_dq) { fence_proxy_async(); }
+            };
             if constexpr (C::rotating_dq) { s.dq_last[w] = chain.last(), s.dq_source[w] = nullptr; }
             if (chain.reads()) {
                 wait_count(chain.read_accumulator(), chain.read_count());
@@ -262,7 +266,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             }
             ready = false;
             if (chain.last()) {
-                s.dQ_full[w].wait(C::dq_use(t) % 2);
+                wait_dQ();
                 int row = block.j * C::Bc + offset * C::Br;
                 const int queries = C::HS == 64 && !C::rotating_dq ? w * 64 : 0, part = C::HS == 64 ? 0 : w;
                 cp_async_bulk_tensor(dq, 0, h * C::parts + part, row + queries, b, dQ, createpolicy_evict_first());
@@ -272,7 +276,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             }
             const int into = chain.accumulator(), before = chain.accumulator_count();
             if (before > 0) { wait_count(into, before); }
-            s.dQ_full[w].wait(C::dq_use(t) % 2);
+            wait_dQ();
             if (before > 0) {
                 cp_reduce_async_bulk_add(accumulator(into), dQ, C::dq_bytes);
             } else {
@@ -300,6 +304,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         }
         if (C::rotating_dq) { continue; }
         s.dKV_full[w].wait(n % 2);
+        fence_proxy_async();
         auto store = [&](const void* tile, int head) { // of dqkv: the consumer's 64 rows
 #pragma unroll
             for (int x = 0; x < C::boxes; x++) {
@@ -466,6 +471,7 @@ template <class C> struct BackwardConsumer {
     // rotating_dq; else, with HS = 64, queries 64 w .. 64 w + 63 of the step, or its 64 queries, part w of the channels.
     __device__ void issue_dQ(DqTile& dQ, uint32_t t, uint32_t n) {
         s.dS_full[t % 2].wait(t / 2 % 2);
+        fence_proxy_async(); // here nothing of this thread is under way that it would wait for, as behind the stores of dS
         uint64_t a =
             tile_descriptor_n_major(uniform(shared_address(s.dS[t % 2][HS == 64 && !C::rotating_dq ? w : 0])), 0);
         uint64_t b = tile_descriptor_n_major(uniform(shared_address(s.K[n % 2][HS == 64 ? 0 : w])), 0);
@@ -507,7 +513,7 @@ template <class C> struct BackwardConsumer {
                 part[i * WARPGROUP_SIZE] = make_float4(dQ[4 * i], dQ[4 * i + 1], dQ[4 * i + 2], dQ[4 * i + 3]);
             }
         }
-        fence_proxy_async();
+        if (C::rotating_dq) { fence_proxy_async(); } // else the dQ writer does
         arrive(s.dQ_full[buffer]);
     }
 
@@ -575,7 +581,6 @@ template <class C> struct BackwardConsumer {
 #pragma unroll
         for (int i = 0; i < 4 * N; i++) { dS[i / 4][i % 4] = __float_as_uint(S[i / 4 * 8 + 4 + i % 4]); }
         store_fragments(shared_address(s.dS[t % 2]) + w * 64 * C::box_row, Bc * C::box_row, dS);
-        fence_proxy_async();
         arrive(s.dS_full[t % 2]);
     }
     // S^T = -inf where the key is after the query.
@@ -677,7 +682,6 @@ template <class C> struct BackwardConsumer {
             const uint32_t rows = w * 64 * C::box_row;
             store_tile(shared_address(s.dS) + rows, Bc * C::box_row, dV, 1);
             store_tile(shared_address(s.K[n % 2]) + rows, Bc * C::box_row, dK, C::scale);
-            fence_proxy_async();
             arrive(s.dKV_full[w]);
         }
     }
@@ -728,7 +732,6 @@ template <class C> struct BackwardConsumer {
             const uint32_t chunk = (k * 2 + lane() / 16) ^ lane() % 8;
             mma::stmatrix_x4(row + chunk * 16, dS[0], dS[1], dS[2], dS[3]);
         }
-        fence_proxy_async();
         arrive(s.dS_full[t % 2]);
     }
     // A step whose scores are all above the diagonal: dS = 0, for dQ.
@@ -738,7 +741,6 @@ template <class C> struct BackwardConsumer {
         s.dS_empty[t % 2].wait(t / 2 % 2 ^ 1);
         const uint32_t zero[N][4] = {};
         store_fragments(shared_address(s.dS[t % 2]) + w * 64 * C::box_row, Bc * C::box_row, zero);
-        fence_proxy_async();
         arrive(s.dS_full[t % 2]);
     }
     // The step at query offset `offset`: dV and dK.
