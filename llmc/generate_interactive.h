@@ -42,12 +42,12 @@ static inline void interactive_slide_(Interactive* t) {
     interactive_prefill_(t, generate_kept(t->T));
 }
 
-// The text goes on with these tokens.
-static inline void interactive_give(Interactive* t, const TokenList* given) {
+// The text goes on with these tokens; returns 0 where they are left out.
+static inline int interactive_give(Interactive* t, const TokenList* given) {
     int fits = given->count <= (size_t)(t->T - t->cached), slide = strcmp(t->options->overflow, "slide") == 0;
     if (!fits && !slide && given->count > (size_t)t->T) {
         print_warning("a line of %zu tokens does not fit the context of %d and is left out", given->count, t->T);
-        return;
+        return 0;
     }
     if (!fits && !slide) {
         interactive_note_(t, "a new text begins");
@@ -63,6 +63,7 @@ static inline void interactive_give(Interactive* t, const TokenList* given) {
         gpt2_decoder_resume(t->decoder, 0);
         t->cached += (int)given->count;
     }
+    return 1;
 }
 
 // One token more; returns 0 where the answer is complete with it.
@@ -127,8 +128,9 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
         TokenList given = {NULL, 0, 0};
         if (!line_end) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); } // as it stands on the screen
         check(tokenizer_encode(t->tokenizer, line, (size_t)n, &given));
-        interactive_give(t, &given);
+        int goes_on = interactive_give(t, &given);
         token_list_free(&given);
+        if (!goes_on) { continue; }
         line_end = interactive_answer(t, out);
         if (!line_end) { fputs("\n", out), fflush(out); }
     }

@@ -318,6 +318,11 @@ static void a_full_context_is_left_as_overflow_says(void) {
     }
     UnitChild child = unit_wait();
     CHECK(child.exit_code == 0 && strstr(child.text, "a line of 16 tokens does not fit the context of 8"));
+    if (unit_fork()) { // what is left out has no answer, and the text goes on from where it was
+        converse("x\ntoo long for it\ny\n", 16, PARSE("--interactive", "-n", "2", "-q"), alphabet);
+        _exit(!(strcmp(output, "cd\nhi\n") == 0 && saw("x\ncd\ny\nhi")));
+    }
+    CHECK(unit_wait().exit_code == 0);
 }
 
 // ----------------------------------------------------------------------------
