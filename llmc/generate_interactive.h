@@ -42,6 +42,11 @@ static inline void interactive_slide_(Interactive* t) {
     interactive_prefill_(t, generate_kept(t->T));
 }
 
+// 1 where an answer has ended because nothing more fits.
+static inline int interactive_is_full_(const Interactive* t) {
+    return t->history.count > (size_t)t->T && t->cached == t->T && strcmp(t->options->overflow, "stop") == 0;
+}
+
 // The text goes on with these tokens; returns 0 where they are left out.
 static inline int interactive_give(Interactive* t, const TokenList* given) {
     int fits = given->count <= (size_t)(t->T - t->cached), slide = strcmp(t->options->overflow, "slide") == 0;
@@ -50,7 +55,7 @@ static inline int interactive_give(Interactive* t, const TokenList* given) {
         return 0;
     }
     if (!fits && !slide) {
-        interactive_note_(t, "a new text begins");
+        if (!interactive_is_full_(t)) { interactive_note_(t, "a new text begins"); }
         t->history.count = 0, t->cached = 0;
     }
     token_list_add(&t->history, given->ids, given->count);
@@ -76,8 +81,9 @@ static inline int interactive_step_(Interactive* t, TextStream* stream) {
     if (generate_ends(t->options, t->tokenizer, token) || generate_push_token(stream, t->tokenizer, token)) {
         return 0;
     }
-    if (full && strcmp(t->options->overflow, "stop") == 0) { return 0; }
-    if (full) { interactive_slide_(t); }
+    if (!full) { return 1; }
+    if (strcmp(t->options->overflow, "stop") == 0) { return 0; }
+    interactive_slide_(t);
     return 1;
 }
 
@@ -133,6 +139,7 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
         if (!goes_on) { continue; }
         line_end = interactive_answer(t, out);
         if (!line_end) { fputs("\n", out), fflush(out); }
+        if (interactive_is_full_(t)) { interactive_note_(t, "the answer ends, and the next line begins a new text"); }
     }
     if (shown) { fputs("\n", out); }
     free(line);

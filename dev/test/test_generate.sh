@@ -137,6 +137,11 @@ check "a line is continued" same <(head -c 20 "$dir/interactive") <(head -c 20 "
 printf 'int\n' | "$generate" -e "$model" --interactive -n 200 --overflow slide >"$dir/interactive" 2>"$dir/report"
 check "a full context is said" grep -q "the context of 64 tokens is full: going on from its last half" "$dir/report"
 
+printf 'int\nvoid\nint\n' | "$generate" -e "$model" --interactive -n 200 --ignore-end >"$dir/interactive" 2>"$dir/report"
+check "an answer that a full context ends says so, each time and once" \
+    test "$(grep -c "the context of 64 tokens is full: the answer ends, and the next line begins a new text" "$dir/report")" \
+    = "$(grep -c "is full" "$dir/report")" -a "$(grep -c "is full" "$dir/report")" -eq 3
+
 # on a terminal: Ctrl-C stops an answer, and before a line only that; the next line is answered; Ctrl-D ends with exit code 0
 on_a_terminal() {
     "$python" - "$generate" "$model" <<'END'
