@@ -49,7 +49,8 @@ static inline int interactive_is_full_(const Interactive* t) {
 
 // The text goes on with these tokens; returns 0 where they are left out.
 static inline int interactive_give(Interactive* t, const TokenList* given) {
-    int fits = given->count <= (size_t)(t->T - t->cached), slide = strcmp(t->options->overflow, "slide") == 0;
+    int room = t->T - t->cached - (t->cached > 0); // in a text that goes on, the answer has one token at least
+    int fits = room >= 0 && given->count <= (size_t)room, slide = strcmp(t->options->overflow, "slide") == 0;
     if (!fits && !slide && given->count > (size_t)t->T) {
         print_warning("a line of %zu tokens does not fit the context of %d and is left out", given->count, t->T);
         return 0;

@@ -86,7 +86,7 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
 }
 
 void gpt2_decoder_stop(GPT2Decoder* d, int slot) { d->slots[slot].active = 0; }
-void gpt2_decoder_resume(GPT2Decoder* d, int slot) { d->slots[slot].active = 1; }
+void gpt2_decoder_resume(GPT2Decoder* d, int slot) { d->slots[slot].active = d->slots[slot].length < d->T; }
 int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return d->slots[slot].length; }
 
 #endif

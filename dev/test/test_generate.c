@@ -318,6 +318,16 @@ static void a_full_context_is_left_as_overflow_says(void) {
     }
     UnitChild child = unit_wait();
     CHECK(child.exit_code == 0 && strstr(child.text, "a line of 16 tokens does not fit the context of 8"));
+    converse("xy\nz\n", 8, PARSE("--interactive", "-n", "2", "-q"),
+             alphabet); // a line that leaves no room for an answer
+    CHECK(strcmp(output, "de\nde\n") == 0 && saw("\nz\nde"));
+    converse("xy\nz\n", 8, PARSE("--interactive", "-n", "2", "-q", "--overflow", "slide"), alphabet);
+    CHECK(strcmp(output, "de\nef\n") == 0 && saw("e\nz\nef"));
+    converse("xy\nz\n", 8, PARSE("--interactive", "-n", "9", "-q"), alphabet); // nor where an answer has filled it
+    CHECK(strcmp(output, "defghi\ndefghi\n") == 0 && saw("\nz\ndefgh"));
+    converse("seventh\n", 8, PARSE("--interactive", "-n", "2", "-q"),
+             alphabet); // but a text may begin with such a line
+    CHECK(strcmp(output, "i\n") == 0);
     if (unit_fork()) { // what is left out has no answer, and the text goes on from where it was
         converse("x\ntoo long for it\ny\n", 16, PARSE("--interactive", "-n", "2", "-q"), alphabet);
         _exit(!(strcmp(output, "cd\nhi\n") == 0 && saw("x\ncd\ny\nhi")));
