@@ -40,10 +40,18 @@ template <int MT> struct BatchTile {
     __host__ __device__ static constexpr int ring(int chunks) { return MT != 4 ? 1 : chunks > 3 ? 3 : 4; }
     static constexpr int buffers = MT == 4 ? 2 : 0;     // of sums, beside W
     static constexpr int group = 2, groups = G / group; // tiles of which each thread has one pair of outputs
-    // Where a segment's sums of a tile are, in bytes: tiles of a group on different banks
     static constexpr int tile_sums = (rows * 8 + 32 / group) * (int)sizeof(float);
+    // Bytes of W: of a tile in a segment, and from a segment's tile to its next one; MT = 2: the segments of a tile lie together
+    __host__ __device__ static constexpr int segment_bytes(int chunks) { return chunks * 512; }
+    __host__ __device__ static constexpr int tile_bytes(int chunks) {
+        return (MT == 4 ? 1 : DECODE_WARPS) * segment_bytes(chunks);
+    }
+    // Where a segment's sums of a tile are, tiles of a group on different banks; and from there to the next segment's
     template <int CHUNKS> __host__ __device__ static constexpr int sums_of(int tile) {
-        return MT == 4 ? tile * tile_sums : tile * CHUNKS * 512 + tile % 2 * 64; // in the place of its W
+        return MT == 4 ? tile * tile_sums : tile * tile_bytes(CHUNKS) + tile % 2 * 64; // in the place of its W
+    }
+    template <int CHUNKS> __host__ __device__ static constexpr int sums_step() {
+        return MT == 4 ? G * tile_sums : segment_bytes(CHUNKS);
     }
 };
 static inline int batch_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, DECODE_WARPS * decode_splits(C)); }
@@ -70,8 +78,9 @@ template <int MT> static inline size_t batch_shared_bytes(int C, int tiles) {
 
 #if !defined(PRECISION_FP32)
 
-// EXACT: every segment has CHUNKS chunks, so that nothing depends on how many
-template <int MT, int CHUNKS, bool EXACT> struct BatchWarp {
+// EXACT: every segment has CHUNKS chunks, so that nothing depends on how many. SPLITS: decode_splits(p.C), or 0 where that is no
+// constant.
+template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
     typedef BatchTile<MT> Tile;
     uint4 x[4][CHUNKS]; // rows 8 i + r of the warp's 32, columns 8 q .. 8 q + 7 of chunk u
     int segment, half;  // of C, and of the CTA's rows
@@ -81,15 +90,23 @@ template <int MT, int CHUNKS, bool EXACT> struct BatchWarp {
     __device__ BatchWarp(const DecodeLinear& p, int splits, int rank, int thread) {
         segment = thread / WARP_SIZE % DECODE_WARPS, half = thread / DECODE_THREADS;
         r = thread % WARP_SIZE / 4, q = thread % 4;
+        if (EXACT) {
+            begin = (rank * DECODE_WARPS + segment) * CHUNKS, chunks = CHUNKS;
+            return;
+        }
         begin = decode_segment(p.C, splits, rank * DECODE_WARPS + segment);
         chunks = decode_segment(p.C, splits, rank * DECODE_WARPS + segment + 1) - begin;
+    }
+    // p.C
+    __device__ static int channels(const DecodeLinear& p) {
+        return EXACT && SPLITS > 0 ? CHUNKS * DECODE_CHUNK * DECODE_WARPS * SPLITS : p.C;
     }
     __device__ bool has(int u) const { return EXACT || u < chunks; }
     __device__ void load_rows(const DecodeLinear& p, int m0) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int m = min(m0 + 32 * half + 8 * i + r, p.M - 1);
-            const floatX* row = p.inp + (size_t)m * p.C + begin * DECODE_CHUNK + 8 * q;
+            const floatX* row = p.inp + (size_t)m * channels(p) + begin * DECODE_CHUNK + 8 * q;
 #pragma unroll
             for (int u = 0; u < CHUNKS; u++) {
                 x[i][u] = make_uint4(0, 0, 0, 0);
@@ -113,11 +130,11 @@ template <int MT, int CHUNKS, bool EXACT> struct BatchWarp {
     __device__ void load_weights(const DecodeLinear& p, char* to, int first, int count) const {
         for (int n = half; n < count; n += Tile::halves) {
             int o = min((first + n) * 8 + r, p.OC - 1);
-            const floatX* row = p.weight + (size_t)o * p.C + begin * DECODE_CHUNK + 8 * q;
+            const floatX* row = p.weight + (size_t)o * channels(p) + begin * DECODE_CHUNK + 8 * q;
 #pragma unroll
             for (int u = 0; u < CHUNKS; u++) {
                 if (!has(u)) { break; }
-                mma::cp_async_16((uint32_t)__cvta_generic_to_shared(to + (n * CHUNKS + u) * 512),
+                mma::cp_async_16((uint32_t)__cvta_generic_to_shared(to + n * Tile::tile_bytes(CHUNKS) + u * 512),
                                  row + u * DECODE_CHUNK, 16);
             }
         }
@@ -131,7 +148,8 @@ template <int MT, int CHUNKS, bool EXACT> struct BatchWarp {
             if (!has(u)) { break; }
 #pragma unroll
             for (int n = 0; n < Tile::at_once; n++) {
-                const uint4 b = *reinterpret_cast<const uint4*>(w + (min(first + n, count - 1) * CHUNKS + u) * 512);
+                const uint4 b =
+                    *reinterpret_cast<const uint4*>(w + min(first + n, count - 1) * Tile::tile_bytes(CHUNKS) + u * 512);
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const uint4 low = x[2 * i][u], high = x[2 * i + 1][u];
@@ -185,51 +203,73 @@ template <int MT> struct BatchPairs {
         o = first * 8 + column;
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            bias[g] = 0;
-            if (p.bias != NULL && valid(p, g, end)) { bias[g] = *reinterpret_cast<const uint32_t*>(p.bias + o_of(g)); }
+            bias[g] = ld_global_cg_if(p.bias != NULL && valid(p, g, end), p.bias + o_of(g));
         }
     }
     __device__ void load_old(const DecodeLinear& p, int end) {
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            old[g] = 0;
-            if (p.epilogue == DECODE_RESIDUAL && valid(p, g, end)) {
-                old[g] = __ldcg(reinterpret_cast<const uint32_t*>(out(p, g)));
+            old[g] = ld_global_cg_if(p.epilogue == DECODE_RESIDUAL && valid(p, g, end), out(p, g));
+        }
+    }
+    // Sums of the warps' segments, in their order, of a round of `count` tiles: what is read is asked for at once
+    template <int CHUNKS> __device__ void add(float2 (&sum)[Tile::groups], const char* sums, int count) const {
+        float2 x[Tile::groups][DECODE_WARPS];
+        const int tile = column / 8;
+        sums += tile_row * 32 + column % 8 * 4;
+#pragma unroll
+        for (int g = 0; g < Tile::groups; g++) {
+            if (g * Tile::group >= count) { break; }
+            const char* from = sums + Tile::template sums_of<CHUNKS>(g * Tile::group);
+            from += g * Tile::group + tile < count ? Tile::template sums_of<CHUNKS>(tile) : 0;
+#pragma unroll
+            for (int s = 0; s < DECODE_WARPS; s++) {
+                x[g][s] = *reinterpret_cast<const float2*>(from + s * Tile::template sums_step<CHUNKS>());
             }
         }
-    }
-    // Sum of the warps' segments, in their order
-    template <int CHUNKS> __device__ float2 sum(const char* sums, int warp_bytes, int g) const {
-        sums += Tile::template sums_of<CHUNKS>(g * Tile::group + column / 8) + tile_row * 32 + column % 8 * 4;
-        float2 x[DECODE_WARPS], sum;
 #pragma unroll
-        for (int s = 0; s < DECODE_WARPS; s++) { x[s] = *reinterpret_cast<const float2*>(sums + s * warp_bytes); }
-        sum = x[0];
+        for (int g = 0; g < Tile::groups; g++) {
+            sum[g] = x[g][0];
 #pragma unroll
-        for (int s = 1; s < DECODE_WARPS; s++) { sum.x += x[s].x, sum.y += x[s].y; }
-        return sum;
+            for (int s = 1; s < DECODE_WARPS; s++) { sum[g].x += x[g][s].x, sum[g].y += x[g][s].y; }
+        }
     }
-    // Rounded where the training's forward pass rounds
-    __device__ void store(const DecodeLinear& p, int g, float2 sum) {
-        const float2 b = mma::float2_of(bias[g]), before = mma::float2_of(old[g]);
-        floatX z[2] = {(floatX)(sum.x + b.x), (floatX)(sum.y + b.y)};
+    // Rounded where the training's forward pass rounds; write[g]: whether group g is stored
+    __device__ void store(const DecodeLinear& p, const float2 (&sum)[Tile::groups], const bool (&write)[Tile::groups]) {
+        floatX z[Tile::groups][2];
+#pragma unroll
+        for (int g = 0; g < Tile::groups; g++) {
+            const float2 b = mma::float2_of(bias[g]);
+            z[g][0] = (floatX)(sum[g].x + b.x), z[g][1] = (floatX)(sum[g].y + b.y);
+        }
         if (p.epilogue == DECODE_GELU) {
-            z[0] = (floatX)gelu((float)z[0], gelu_sigma((float)z[0]));
-            z[1] = (floatX)gelu((float)z[1], gelu_sigma((float)z[1]));
+#pragma unroll
+            for (int i = 0; i < 2 * Tile::groups; i++) {
+                floatX& y = z[i / 2][i % 2];
+                y = (floatX)gelu((float)y, gelu_sigma((float)y));
+            }
         }
         if (p.epilogue == DECODE_RESIDUAL) {
-            z[0] = (floatX)(before.x + (float)z[0]), z[1] = (floatX)(before.y + (float)z[1]);
+#pragma unroll
+            for (int g = 0; g < Tile::groups; g++) {
+                const float2 before = mma::float2_of(old[g]);
+                z[g][0] = (floatX)(before.x + (float)z[g][0]), z[g][1] = (floatX)(before.y + (float)z[g][1]);
+            }
         }
-        floatX* to = p.out + (size_t)row * p.stride + o_of(g);
-        if (o_of(g) + 1 < p.OC) {
-            *reinterpret_cast<uint32_t*>(to) = mma::cvt_rn_x2((float)z[0], (float)z[1]);
-        } else {
-            to[0] = z[0];
-        }
-        for (int k = 0; MT == 4 && k < 2; k++) {
-            const float y = (float)z[k];
-            if (p.row_keys != NULL && o_of(g) + k < p.OC && (y > largest || largest != largest)) {
-                largest = y, token = o_of(g) + k;
+#pragma unroll
+        for (int g = 0; g < Tile::groups; g++) {
+            if (!write[g]) { continue; }
+            floatX* to = p.out + (size_t)row * p.stride + o_of(g);
+            if (o_of(g) + 1 < p.OC) {
+                *reinterpret_cast<uint32_t*>(to) = mma::cvt_rn_x2((float)z[g][0], (float)z[g][1]);
+            } else {
+                to[0] = z[g][0];
+            }
+            for (int k = 0; MT == 4 && k < 2; k++) {
+                const float y = (float)z[g][k];
+                if (p.row_keys != NULL && o_of(g) + k < p.OC && (y > largest || largest != largest)) {
+                    largest = y, token = o_of(g) + k;
+                }
             }
         }
     }
@@ -243,82 +283,82 @@ template <int MT> struct BatchPairs {
     }
 };
 
-// How many groups of a round of `count` tiles the CTA of a rank adds
+// How many groups of a round of `count` tiles the CTA of a rank adds; splits: a power of two
 template <int MT> __device__ inline int batch_groups_of(int rank, int splits, int count) {
     const int groups = CEIL_DIV(count, BatchTile<MT>::group);
-    return rank < groups ? CEIL_DIV(groups - rank, splits) : 0;
+    int n = 0;
+#pragma unroll
+    for (int g = 0; g < BatchTile<MT>::groups; g++) { n += g < groups && (g & (splits - 1)) == rank; }
+    return n;
 }
 
 // Adds the segments' sums of a round of `count` tiles that ends before tile `end`, and the splits' totals: with MT = 2 they are
 // sent to the barrier totals_full of the CTA that adds them, which spares all of them the fences of a cluster's barrier.
-template <int MT, int CHUNKS> __device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT>& pairs,
-                                                                  const char* sums, int sums_bytes, float2* totals,
-                                                                  int count, int end, int splits, int rank,
-                                                                  hopper::Mbarrier* totals_full = NULL) {
+template <int MT, int CHUNKS>
+__device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT>& pairs, const char* sums, float2* totals,
+                                    int count, int end, int splits, int rank, hopper::Mbarrier* totals_full = NULL) {
     typedef BatchTile<MT> Tile;
     namespace cg = cooperative_groups;
-    if (splits == 1) {
+    float2 sum[Tile::groups];
+    bool write[Tile::groups];
+    pairs.template add<CHUNKS>(sum, sums, count);
+#pragma unroll
+    for (int g = 0; g < Tile::groups; g++) { write[g] = (g & (splits - 1)) == rank && pairs.valid(p, g, end); }
+#ifdef DEPENDENT_LAUNCH_CODE
+    if (splits > 1) {
+#pragma unroll
+        for (int g = 0; g < Tile::groups; g++) { // group g is added by the CTA of rank g % splits
+            if (g * Tile::group >= count) { break; }
+            float2* to = totals + ((g & -splits) + rank) * Tile::threads + threadIdx.x;
+            if (MT == 2) {
+                hopper::st_async(to, sum[g], *totals_full, g & (splits - 1));
+            } else {
+                *cg::this_cluster().map_shared_rank(to, g & (splits - 1)) = sum[g];
+            }
+        }
+        if (MT == 4) {
+            cg::this_cluster().sync(); // all totals are there
+        } else if (batch_groups_of<MT>(rank, splits, count) > 0) {
+            totals_full->wait(0);
+        }
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            if (pairs.valid(p, g, end)) { pairs.store(p, g, pairs.template sum<CHUNKS>(sums, sums_bytes, g)); }
+            if (!write[g]) { continue; }
+            const float2* from = totals + (g & -splits) * Tile::threads + threadIdx.x;
+            sum[g] = from[0];
+#pragma unroll 4
+            for (int split = 1; split < splits; split++) {
+                sum[g].x += from[split * Tile::threads].x, sum[g].y += from[split * Tile::threads].y;
+            }
         }
-        return;
-    }
-#ifdef DEPENDENT_LAUNCH_CODE
-#pragma unroll
-    for (int g = 0; g < Tile::groups; g++) { // group g is added by the CTA of rank g % splits
-        if (g * Tile::group >= count) { break; }
-        float2* to = totals + (g / splits * splits + rank) * Tile::threads + threadIdx.x;
-        const float2 sum = pairs.template sum<CHUNKS>(sums, sums_bytes, g);
-        if (MT == 2) {
-            hopper::st_async(to, sum, *totals_full, g % splits);
-        } else {
-            *cg::this_cluster().map_shared_rank(to, g % splits) = sum;
-        }
-    }
-    if (MT == 4) {
-        cg::this_cluster().sync(); // all totals are there
-    } else if (batch_groups_of<MT>(rank, splits, count) > 0) {
-        totals_full->wait(0);
-    }
-#pragma unroll
-    for (int g = 0; g < Tile::groups; g++) {
-        if (g % splits != rank || !pairs.valid(p, g, end)) { continue; }
-        const float2* from = totals + g / splits * splits * Tile::threads + threadIdx.x;
-        float2 sum = from[0];
-        for (int split = 1; split < splits; split++) {
-            sum.x += from[split * Tile::threads].x, sum.y += from[split * Tile::threads].y;
-        }
-        pairs.store(p, g, sum);
     }
 #endif
+    pairs.store(p, sum, write);
 }
 
 // Which rows and tiles a CTA has
 template <int MT> struct BatchPart {
     int splits, rank, m0, first, end;
-    __device__ BatchPart(const DecodeLinear& p, int tiles) {
-        splits = decode_splits(p.C), rank = blockIdx.x & (splits - 1);
+    __device__ BatchPart(const DecodeLinear& p, int tiles, int splits) : splits(splits) {
+        rank = blockIdx.x & (splits - 1);
         const int block = blockIdx.x / splits, row_tiles = CEIL_DIV(p.M, BatchTile<MT>::rows);
         m0 = block % row_tiles * BatchTile<MT>::rows;
         first = block / row_tiles * tiles, end = min(first + tiles, CEIL_DIV(p.OC, 8));
     }
 };
 
-template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
+template <int CHUNKS, bool EXACT, int SPLITS = 0> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
     decode_batch_kernel(DecodeLinear p, int tiles) {
 #ifdef DEPENDENT_LAUNCH_CODE
     typedef BatchTile<2> Tile;
     extern __shared__ int4 decode_shared[];
-    const BatchPart<2> part(p, tiles);
+    const BatchPart<2> part(p, tiles, SPLITS > 0 ? SPLITS : decode_splits(p.C));
     const int thread = threadIdx.x, lane = thread % WARP_SIZE, count = part.end - part.first;
     if (!p.next_reads_early) { launch_dependents(); }
 
     // shared memory: W of each warp, where its sums go, too; totals of the splits, and the barrier that counts their bytes
-    const int warp_bytes = batch_round_bytes(tiles, CHUNKS);
     char* sums = reinterpret_cast<char*>(decode_shared);
-    float2* totals = reinterpret_cast<float2*>(sums + DECODE_WARPS * warp_bytes);
-
+    float2* totals = reinterpret_cast<float2*>(sums + DECODE_WARPS * batch_round_bytes(tiles, CHUNKS));
     hopper::Mbarrier* totals_full = reinterpret_cast<hopper::Mbarrier*>(totals + batch_totals<2>(part.splits));
     if (part.splits > 1) {
         if (thread == 0) {
@@ -328,10 +368,10 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREA
             totals_full->expect_tx(groups * part.splits * Tile::threads * (int)sizeof(float2));
         }
         __syncwarp();
-        hopper::barrier_cluster_arrive(); // before W is asked for: it waits for what its thread has asked for
+        hopper::barrier_cluster_arrive_relaxed(); // a fence would wait for what the GPU's memory is busy with
     }
-    BatchWarp<2, CHUNKS, EXACT> w(p, part.splits, part.rank, thread);
-    char *warp_sums = sums + w.segment * warp_bytes, *weights = warp_sums + lane * 16;
+    BatchWarp<2, CHUNKS, EXACT, SPLITS> w(p, part.splits, part.rank, thread);
+    char *warp_sums = sums + w.segment * Tile::segment_bytes(CHUNKS), *weights = warp_sums + lane * 16;
     w.load_weights(p, weights, part.first, count);
     BatchPairs<2> pairs(p, part.m0, thread);
     pairs.load_bias(p, part.first, part.end);
@@ -346,7 +386,7 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREA
     for (int n = 0; n < count; n += Tile::at_once) { w.multiply(warp_sums, weights, n, count); }
     pairs.load_old(p, part.end);
     __syncthreads();
-    batch_finish<2, CHUNKS>(p, pairs, sums, warp_bytes, totals, count, part.end, part.splits, part.rank, totals_full);
+    batch_finish<2, CHUNKS>(p, pairs, sums, totals, count, part.end, part.splits, part.rank, totals_full);
 #endif
 }
 
@@ -356,7 +396,7 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>
     typedef BatchTile<4> Tile;
     constexpr int RING = Tile::ring(CHUNKS);
     extern __shared__ int4 decode_shared[];
-    const BatchPart<4> part(p, tiles);
+    const BatchPart<4> part(p, tiles, decode_splits(p.C));
     const int thread = threadIdx.x, lane = thread % WARP_SIZE, rounds = CEIL_DIV(part.end - part.first, Tile::G);
     if (!p.next_reads_early) { launch_dependents(); }
 
@@ -367,7 +407,7 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>
     float2* totals = reinterpret_cast<float2*>(sums + Tile::buffers * batch_sums_bytes<4>());
     constexpr int sums_bytes = Tile::G * Tile::tile_sums; // of a segment
 
-    BatchWarp<4, CHUNKS, EXACT> w(p, part.splits, part.rank, thread);
+    BatchWarp<4, CHUNKS, EXACT, 0> w(p, part.splits, part.rank, thread);
     ring += w.segment * RING * round_bytes + lane * 16;
     const auto first_of = [&](int round) { return part.first + round * Tile::G; };
     const auto count_of = [&](int round) { return min(Tile::G, part.end - first_of(round)); };
@@ -397,7 +437,7 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>
         }
         if (round > 0) {
             const int buffer = (round - 1) % 2;
-            batch_finish<4, CHUNKS>(p, pairs, sums + buffer * batch_sums_bytes<4>(), sums_bytes,
+            batch_finish<4, CHUNKS>(p, pairs, sums + buffer * batch_sums_bytes<4>(),
                                     totals + buffer * batch_totals<4>(part.splits), count_of(round - 1), part.end,
                                     part.splits, part.rank);
         }
@@ -412,6 +452,7 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>
 typedef void (*DecodeBatchKernel)(DecodeLinear p, int tiles);
 
 static inline DecodeBatchKernel batch_kernel(int MT, int C) {
+    if (batch_exact(C) && MT == 2 && decode_splits(C) == 4) { return decode_batch_kernel<3, true, 4>; }
     if (batch_exact(C)) { return MT == 4 ? decode_wide_kernel<3, true> : decode_batch_kernel<3, true>; }
     if (MT == 4) {
         return batch_chunks_of_kernel(C) == 3 ? decode_wide_kernel<3, false> : decode_wide_kernel<4, false>;

@@ -1,5 +1,5 @@
 /*
-The linear layers of decoding on Hopper for 32 rows and more, while all CTAs run at once and a sum has one split: the sums of
+The linear layers of decoding on Hopper for more than 16 rows, while all CTAs run at once and a sum has one split: the sums of
 decode_matmul.cuh in the same order, so the same bits, by the warps of decode_batch_matmul.cuh. There each CTA reads its 32 rows
 of inp from L2 for itself, half a line at a time; here the CTAs of a cluster, which multiply the same rows with different tiles
 of W, bring a part of them each, whole lines, by TMA multicast into the shared memory of all.
@@ -9,7 +9,6 @@ of W, bring a part of them each, whole lines, by TMA multicast into the shared m
 
 #include "decode_batch_matmul.cuh"
 
-constexpr int CLUSTER_ROWS = 32;   // of inp at least: fewer are loaded faster by each CTA for itself
 constexpr int CLUSTER_CTAS = 2;    // clusters of four leave some SMs without a CTA
 constexpr int CLUSTER_FRONT = 128; // bytes of shared memory before the rows, for their barrier
 
@@ -34,12 +33,11 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREA
     const int end = min(first + tiles, CEIL_DIV(p.OC, 8)), count = end - first;
 
     // shared memory: the barrier, the rows, W of each warp, where its sums go, too
-    const int C_bytes = p.C * (int)sizeof(floatX), row_bytes = cluster_row_bytes(p.C),
-              warp_bytes = batch_round_bytes(tiles, CHUNKS);
+    const int C_bytes = p.C * (int)sizeof(floatX), row_bytes = cluster_row_bytes(p.C);
     hopper::Mbarrier& full = *reinterpret_cast<hopper::Mbarrier*>(decode_shared);
     char* rows = reinterpret_cast<char*>(decode_shared) + CLUSTER_FRONT;
     char* sums = rows + Tile::rows * row_bytes;
-    char* weights = sums + warp * warp_bytes + lane * 16;
+    char *warp_sums = sums + warp * Tile::segment_bytes(CHUNKS), *weights = warp_sums + lane * 16;
 
     if (!p.next_reads_early) { launch_dependents(); }
     if (thread == 0) {
@@ -48,8 +46,8 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREA
         full.expect_tx(valid * C_bytes);
     }
     __syncwarp();
-    hopper::barrier_cluster_arrive();
-    BatchWarp<2, CHUNKS, EXACT> w(p, 1, 0, thread);
+    hopper::barrier_cluster_arrive_relaxed();
+    BatchWarp<2, CHUNKS, EXACT, 1> w(p, 1, 0, thread);
     w.load_weights(p, weights, first, count);
     BatchPairs<2> pairs(p, m0, thread);
     pairs.load_bias(p, first, end);
@@ -70,9 +68,9 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREA
     full.wait(0);
     w.read_rows(rows, row_bytes);
 #pragma unroll 1
-    for (int n = 0; n < count; n += Tile::at_once) { w.multiply(sums + warp * warp_bytes, weights, n, count); }
+    for (int n = 0; n < count; n += Tile::at_once) { w.multiply(warp_sums, weights, n, count); }
     __syncthreads();
-    batch_finish<2, CHUNKS>(p, pairs, sums, warp_bytes, NULL, count, end, 1, 0);
+    batch_finish<2, CHUNKS>(p, pairs, sums, NULL, count, end, 1, 0);
 #endif
 }
 
@@ -95,7 +93,7 @@ static inline BatchTiling cluster_tiling(LaunchGpu gpu, const DecodeLinear& p) {
 
 // Whether the kernel serves a layer: all of its CTAs must run at once
 static inline bool decode_cluster_serves(LaunchGpu gpu, const DecodeLinear& p) {
-    if (!gpu.hopper || p.M < CLUSTER_ROWS || p.C % DECODE_CHUNK != 0 || decode_splits(p.C) > 1) { return false; }
+    if (!gpu.hopper || p.M < BATCH_MIN_ROWS || p.C % DECODE_CHUNK != 0 || decode_splits(p.C) > 1) { return false; }
     if (p.stride % 2 != 0 || (p.bias != NULL && p.OC % 2 != 0)) { return false; }
     BatchTiling t = cluster_tiling(gpu, p);
     return t.blocks <= (unsigned)gpu.sms && t.shared <= gpu.shared_limit;

@@ -183,6 +183,10 @@ __device__ inline uint32_t cluster_ctarank() {
 __device__ inline void barrier_cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// The same without a fence: for what fence_mbarrier_init() has ordered.
+__device__ inline void barrier_cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 // Waits until all threads of the cluster have arrived.                                                      (9.7.13.3)
 __device__ inline void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 

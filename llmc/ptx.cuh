@@ -38,6 +38,20 @@ template <class T> __device__ inline uint4 ld_global_nc_no_allocate(const T* p) 
     return v;
 }
 
+// Loads 4 bytes past L1 where `condition` holds, else gives 0: without a branch, in which the compiler would wait for them.
+__device__ inline uint32_t ld_global_cg_if(bool condition, const void* p) {
+    uint32_t v;
+    asm volatile("{\n"
+                 ".reg .pred there;\n"
+                 "setp.ne.u32 there, %2, 0;\n"
+                 "mov.b32 %0, 0;\n"
+                 "@there ld.global.cg.b32 %0, [%1];\n"
+                 "}"
+                 : "=r"(v)
+                 : "l"(__cvta_generic_to_global(p)), "r"((uint32_t)condition));
+    return v;
+}
+
 // Brings the line of p into L2.
 __device__ inline void prefetch_global_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 

@@ -92,7 +92,8 @@ template <int MT, int CHUNKS> static void sums_have_places(void) {
     for (int n = 0; n < Tile::G; n++) {
         int begin = Tile::template sums_of<CHUNKS>(n), end = begin + Tile::rows * 8 * (int)sizeof(float);
         CHECK(begin % 16 == 0 && end <= Tile::template sums_of<CHUNKS>(n + 1));
-        CHECK(MT == 4 || (begin >= batch_round_bytes(n, CHUNKS) && end <= batch_round_bytes(n + 1, CHUNKS)));
+        CHECK(MT == 4 || (begin >= n * Tile::tile_bytes(CHUNKS) &&
+                          end <= n * Tile::tile_bytes(CHUNKS) + Tile::segment_bytes(CHUNKS)));
         CHECK(MT == 2 || end <= Tile::G * Tile::tile_sums);
     }
 }

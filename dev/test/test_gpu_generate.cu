@@ -156,7 +156,7 @@ static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     Layer l = new_layer(C, OC, epilogue, norm);
     Numbers all = test_rows(l, decode_linear);
     bool same = true;
-    for (int M : {20, 50}) { // without clusters, and with them
+    for (int M : {20, 50}) { // in one tile of rows, and in several
         std::vector<int> positions(M);
         for (int b = 0; b < M; b++) { positions[b] = b % 3 == 1 ? -1 : b; }
         int* d_positions = on_device(positions);
