@@ -19,9 +19,6 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 
 namespace mma {
 
-// So many rows of a head, where out is largest, multiply V by P's rounding error, too.
-constexpr int two_part_rows = 64;
-
 // A configuration: warps of a CTA, rows of a warp / 16, keys of a block and of a step, CTAs per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct ForwardTiles {
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
@@ -43,8 +40,10 @@ template <int M> struct OnlineSoftmax {
 #pragma unroll
         for (int i = 0; i < M; i++) { m[i][0] = m[i][1] = -INFINITY, sum[i][0] = sum[i][1] = 0; }
     }
-    // Adopts the maxima of S if some row of the warp exceeds the threshold; then sum and O are multiplied by exp(old m - m).
-    template <int N, int D> __device__ void update(const float (&S)[M][N][4], float (&O)[M][D][4]) {
+    // Adopts the maxima of S if some row of the warp exceeds its own by more than `threshold`; then sum and O are multiplied by
+    // exp(old m - m).
+    template <int N, int D>
+    __device__ void update(const float (&S)[M][N][4], float (&O)[M][D][4], const float threshold) {
         float x[M][2];
         bool exceeds = false;
 #pragma unroll
@@ -54,7 +53,7 @@ template <int M> struct OnlineSoftmax {
                 x[i][h] = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
 #pragma unroll
                 for (int n = 1; n < N; n++) { x[i][h] = fmaxf(x[i][h], fmaxf(S[i][n][2 * h], S[i][n][2 * h + 1])); }
-                exceeds |= scale * x[i][h] - m[i][h] > RESCALE_THRESHOLD;
+                exceeds |= scale * x[i][h] - m[i][h] > threshold;
             }
         }
         if (!__any_sync(0xffffffffu, exceeds)) { return; }
@@ -98,7 +97,8 @@ template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], 
 }
 
 // A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's part,
-// (row, column) is the lane's first score. two_parts: O += (P in fp32 - P in 16 bit) V, too.
+// (row, column) is the lane's first score. masked: near the diagonal, or of a head's first rows, which take every new maximum.
+// two_parts: O += (P in fp32 - P in 16 bit) V, too.
 template <class C, int N, bool masked, bool two_parts>
 __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M>& softmax, const typename C::Rows& Q,
                               uint32_t K, uint32_t V, int row, int column) {
@@ -106,7 +106,7 @@ __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M
     fill(S, 0.0f);
     mma_abt(S, Q, K);
     if (masked) { mask_causal(S, row, column); }
-    softmax.update(S, O);
+    softmax.update(S, O, masked ? 0 : RESCALE_THRESHOLD);
 #pragma unroll
     for (int k = 0; k < N / 2; k++) { // 16 keys at a time, so that exponentials and mma overlap
         uint32_t P[C::M][4];
@@ -163,10 +163,10 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         int end = min((j + 1) * Bc, row + square); // keys past the warp's rows do not count
 #pragma unroll 1
         for (int column = j * Bc; column < end;) {
-            bool full = column + C::step <= row + 1 && row >= two_part_rows;
+            const bool full = column + C::step <= row + 1 && row >= newest_maximum_rows(T);
             if (full) {
                 attend<C, C::step / 8, false, false>(O, softmax, Q, K, V, lane_row, column + lane_column);
-            } else if (row >= two_part_rows) { // the warp's diagonal is near: by squares
+            } else if (row >= two_part_rows(T)) { // by squares
                 attend<C, square / 8, true, false>(O, softmax, Q, K, V, lane_row, column + lane_column);
             } else {
                 attend<C, square / 8, true, true>(O, softmax, Q, K, V, lane_row, column + lane_column);

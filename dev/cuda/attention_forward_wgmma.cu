@@ -9,7 +9,7 @@ own diagonal down to the first. Against mma:
 - A consumer stops at its own diagonal and takes the diagonal block at half width where that is enough. Consumers swap rows
   from tile to tile, so that one with less work in this tile runs ahead into the next.
 - O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted; so P < 2^8. As the
-  largest P of a row is then not exactly 1, rows 0 .. 63 of a head, where out is largest, multiply V by P's rounding error too.
+  largest P of a row is then not exactly 1, a head's first rows, where out is largest, multiply V by P's rounding error too.
 Roles: one thread loads K and V, one loads Q; consumers release stages by mbarriers, and ping-pong in some configurations.
 README.md here has timeline and barriers. Papers: FlashAttention-2 (2023), algorithm 1; -3 (2024), sections 3.1 and 3.2.
 */
@@ -137,11 +137,12 @@ template <class C> struct TileScheduler {
 // which the thread has S[N]; element i is in row i / 2 % 2.
 struct OnlineSoftmax {
     float scale;           // 1/sqrt(HS), a compile-time constant
+    float threshold;       // how much a score may exceed m
     float m[2];            // the maximum in use, of scale * S
     float sum[2] = {0, 0}; // of exp(scale S - m), this thread's columns only
     float factor[2];       // exp(old m - m) of the last update: O and sum are to be multiplied by it
 
-    __device__ explicit OnlineSoftmax(float scale) : scale(scale) {
+    __device__ OnlineSoftmax(float scale, float threshold) : scale(scale), threshold(threshold) {
         m[0] = m[1] = -INFINITY;
         factor[0] = factor[1] = 1;
     }
@@ -166,7 +167,7 @@ struct OnlineSoftmax {
             int x = __float_as_int(S[2 * h]);
 #pragma unroll
             for (int i = 2 * h + 1; i < N; i += i % 2 == 0 ? 1 : 3) { x = max(x, __float_as_int(S[i])); }
-            exceeds |= scale * __int_as_float(x) - m[h] > RESCALE_THRESHOLD || m[h] < -RESCALE_THRESHOLD;
+            exceeds |= scale * __int_as_float(x) - m[h] > threshold || m[h] < -threshold;
         }
         exceeds = __any_sync(0xffffffffu, exceeds);
         if (exceeds) { adopt(S); }
@@ -281,14 +282,14 @@ template <class C> struct ForwardConsumer {
         wgmma_commit_group();
         fence_operand(S);
     }
-    // Issues O += P V, with the first `keys` keys of the key block at `state`.
-    template <int keys, int N> __device__ void issue_output(const uint32_t (&P)[N][4]) {
+    // Issues O += P V for each of the given P, with the first `keys` keys of the key block at `state`.
+    template <int keys, class... Operands> __device__ void issue_output(const Operands&... P) {
         s.V_full[state.stage].wait(state.parity);
         uint64_t b = tile_descriptor_n_major<C::box_row>(uniform(shared_address(s.V[state.stage])), Bc * C::box_row);
         fence_operand(O);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < keys / 16; i++) { wgmma_mma_async(O, P[i], b + i * C::box_row); }
+        for (int i = 0; i < keys / 16; i++) { (wgmma_mma_async(O, P[i], b + i * C::box_row), ...); }
         wgmma_commit_group();
         fence_operand(O);
     }
@@ -305,40 +306,45 @@ template <class C> struct ForwardConsumer {
         for (int i = 0; i < N / 2; i++) { P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]); }
     }
 
-    // S <- P of the diagonal block j, of which the first `keys` keys are needed; in fp32.
-    template <int keys> __device__ void compute_diagonal(float (&S)[keys / 2], OnlineSoftmax& softmax, int j) {
+    // O *= exp(old m - m)
+    __device__ void rescale(const OnlineSoftmax& softmax) {
+#pragma unroll
+        for (int i = 0; i < HS / 2; i++) { O[i] *= softmax.factor[i / 2 % 2]; }
+    }
+
+    // S <- P of key block j, of which the first `keys` keys are needed, by the maxima up to here; in fp32.
+    template <int keys> __device__ void compute_p(float (&S)[keys / 2], OnlineSoftmax& softmax, int j, bool diagonal) {
         pingpong_sync();
         issue_scores(S, state);
         pingpong_arrive();
         wgmma_wait_group<0>();
         fence_operand(S);
         release(s.K_empty[state.stage], j);
-        mask_causal(S, warp(), lane());
+        if (diagonal) { mask_causal(S, warp(), lane()); }
         softmax.adopt(S);
         softmax.exponentiate(S);
     }
     // P of the diagonal block j.
     template <int keys> __device__ void first_key_block(OnlineSoftmax& softmax, int j) {
         float S[keys / 2];
-        compute_diagonal<keys>(S, softmax, j);
+        compute_p<keys>(S, softmax, j, true);
         round_to_p(S);
     }
-    // O of rows 0 .. 63 of a head, which have one key block: O = P V + (P in fp32 - P in 16 bit) V.
-    __device__ void first_rows(OnlineSoftmax& softmax) {
-        float S[WARPGROUP_ROWS / 2];
-        compute_diagonal<WARPGROUP_ROWS>(S, softmax, 0);
-        arrive(s.Q_empty[w]);
-        uint32_t residual[WARPGROUP_ROWS / 16][4];
+    // O += P V + (P in fp32 - P in 16 bit) V of key block j, of a head's first rows.
+    template <int keys> __device__ void key_block_in_two_parts(OnlineSoftmax& softmax, int j, bool diagonal) {
+        float S[keys / 2];
+        compute_p<keys>(S, softmax, j, diagonal);
+        if (j == 0) { arrive(s.Q_empty[w]); }
+        uint32_t residual[keys / 16][4];
 #pragma unroll
-        for (int i = 0; i < WARPGROUP_ROWS / 4; i++) {
+        for (int i = 0; i < keys / 4; i++) {
             uint32_t& p = P[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i], S[2 * i + 1]);
             float2 rounded = mma::float2_of(p);
             residual[i / 4][i % 4] = mma::cvt_rn_x2(S[2 * i] - rounded.x, S[2 * i + 1] - rounded.y);
         }
-        issue_output<WARPGROUP_ROWS>(P);
-        wgmma_wait_group<0>();
-        issue_output<WARPGROUP_ROWS>(residual);
-        finish_output(0);
+        rescale(softmax);
+        issue_output<keys>(P, residual);
+        finish_output(j);
     }
     // O += P V of the key block at `state`, of which `keys` keys are needed, and P of the next one, j:
     // S = Q K_next^T;  O += P V;  m, P, sum by softmax of S;  O *= exp(old m - m)
@@ -355,10 +361,7 @@ template <class C> struct ForwardConsumer {
         softmax.exponentiate(S);
         finish_output(j + 1);
         round_to_p(S);
-        if (rescale_O) {
-#pragma unroll
-            for (int i = 0; i < HS / 2; i++) { O[i] *= softmax.factor[i / 2 % 2]; }
-        }
+        if (rescale_O) { rescale(softmax); }
     }
     // O += P V of the last key block, after which Q is not needed any more.
     __device__ void last_key_block() {
@@ -431,13 +434,17 @@ template <class C> struct ForwardConsumer {
                 arrive(s.Q_empty[w]);
                 continue;
             }
-            OnlineSoftmax softmax(C::scale);
+            const int row = tile.row(w);
+            OnlineSoftmax softmax(C::scale, row < newest_maximum_rows(p.T) ? 0 : RESCALE_THRESHOLD);
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
             // Whether the diagonal is in the first 64 of the diagonal block's 128 keys; then there are two blocks or more.
-            bool half = blocks * Bc > tile.row(w) + WARPGROUP_ROWS;
-            if (tile.row(w) == 0) {
-                first_rows(softmax);
+            bool half = blocks * Bc > row + WARPGROUP_ROWS;
+            if (row < two_part_rows(p.T)) {
+                int j = blocks - 1;
+                if (Bc > WARPGROUP_ROWS && half) { key_block_in_two_parts<WARPGROUP_ROWS>(softmax, j--, true); }
+#pragma unroll 1
+                for (; j >= 0; j--) { key_block_in_two_parts<Bc>(softmax, j, (j + 1) * Bc > row); }
             } else {
                 if (Bc > WARPGROUP_ROWS && half) {
                     first_key_block<WARPGROUP_ROWS>(softmax, blocks - 1);
