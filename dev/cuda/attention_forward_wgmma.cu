@@ -39,9 +39,17 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
     static constexpr bool pingpong = PINGPONG;
     static constexpr float scale = mma::inverse_sqrt(HS);
 
+    // A consumer's 64 rows of a tile
+    struct alignas(16) Rows {
+        int head, b, h, row;         // the first of the rows
+        int key_blocks, tile_blocks; // that these rows and that the whole tile needs; tile_blocks = 0: no tile is left
+        int resident, kept;          // as TileScheduler has them
+    };
+
     struct Shared { // tiles in TMA boxes, swizzled: Q and O (64, HS) for each consumer, K and V (Bc, HS) for each stage
         floatX Q[warpgroups][boxes][box_elements], O[warpgroups][boxes][box_elements];
         floatX K[stages][boxes][Bc * box_channels], V[stages][boxes][Bc * box_channels];
+        Rows rows[warpgroups];
         Mbarrier Q_full[warpgroups], Q_empty[warpgroups];
         Mbarrier K_full[stages], K_empty[stages], V_full[stages], V_empty[stages];
     };
@@ -71,8 +79,8 @@ struct ForwardProblem {
     Divisor section_tiles, NH;
 };
 
-// Static persistent tile scheduler: the sequence of query tiles (head, i) of one CTA. Producers and consumers of the CTA
-// each run their own copy, without communication. CTAs take the items in serpentine order: a round goes from the first CTA to
+// Static persistent tile scheduler: the sequence of query tiles (head, i) of one CTA. Each of its two producers runs a copy;
+// the consumers are told. CTAs take the items in serpentine order: a round goes from the first CTA to
 // the last if its number is even, and back if it is odd. So every CTA gets nearly the same number of keys.
 //
 // The second tile of an item needs the last key blocks of the first one. Where all of them fit the ring of stages, they are not
@@ -141,6 +149,8 @@ struct OnlineSoftmax {
     float m[2];            // the maximum in use, of scale * S
     float sum[2] = {0, 0}; // of exp(scale S - m), this thread's columns only
     float factor[2];       // exp(old m - m) of the last update: O and sum are to be multiplied by it
+    float shift[2];        // -m log2(e)
+    int limit[2];          // S exceeds m by the threshold from here on: both as integers
 
     __device__ OnlineSoftmax(float scale, float threshold) : scale(scale), threshold(threshold) {
         m[0] = m[1] = -INFINITY;
@@ -154,12 +164,15 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             factor[h] = adopt_row_maximum(m[h], sum[h], fmaxf(four[2 * h], four[2 * h + 1]), scale);
+            shift[h] = -__fmul_rn(m[h], LOG2_E);
+            const float highest = m[h] + threshold;
+            limit[h] = highest < 0 ? INT_MIN : __float_as_int(highest * (1 / scale));
         }
     }
     // The same if some row of the warp exceeds the threshold; returns whether. The decision is the warp's, the test each
     // thread's: no shuffle where nothing is to be done. The test takes the floats for integers, because an integer maximum is
     // of three (VIMNMX3). It is right where a score is positive; where none is, it yields some negative score, which exceeds
-    // nothing, and so is right where m + threshold is not negative. Other rows are adopted untested.
+    // nothing, and so is right where m + threshold is not negative. Other rows are adopted untested: their limit is INT_MIN.
     template <int N> __device__ bool update(const float (&S)[N]) {
         bool exceeds = false;
 #pragma unroll
@@ -167,7 +180,7 @@ struct OnlineSoftmax {
             int x = __float_as_int(S[2 * h]);
 #pragma unroll
             for (int i = 2 * h + 1; i < N; i += i % 2 == 0 ? 1 : 3) { x = max(x, __float_as_int(S[i])); }
-            exceeds |= scale * __int_as_float(x) - m[h] > threshold || m[h] < -threshold;
+            exceeds |= x >= limit[h];
         }
         exceeds = __any_sync(0xffffffffu, exceeds);
         if (exceeds) { adopt(S); }
@@ -175,7 +188,6 @@ struct OnlineSoftmax {
     }
     // S <- P = exp(scale S - m); sum += P.
     template <int N> __device__ void exponentiate(float (&S)[N]) {
-        float shift[2] = {-__fmul_rn(m[0], LOG2_E), -__fmul_rn(m[1], LOG2_E)};
 #pragma unroll
         for (int i = 0; i < N; i++) { S[i] = exp_score(S[i], scale, shift[i / 2 % 2], sum[i / 2 % 2]); }
     }
@@ -218,35 +230,51 @@ __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv,
         }
     }
 }
-// Producer thread of Q: loads each consumer's 64 rows of the next tile once the consumer has released those of the last.
+// Producer thread of Q: loads each consumer's 64 rows of the next tile once the consumer has released those of the last, and
+// tells it which they are: consumers do not run the scheduler.
 template <class C>
 __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
-    for (TileScheduler<C> tile(p, blockIdx.x); tile.valid(); tile.advance()) {
+    TileScheduler<C> tile(p, blockIdx.x);
+    for (; tile.valid(); tile.advance()) {
+        const int head = tile.head, b = tile.b(), h = tile.h(), tile_blocks = tile.key_blocks();
         for (int w = 0; w < C::warpgroups; w++) {
+            const int row = tile.row(w);
             s.Q_empty[w].wait((tile.n + 1) % 2);
+            s.rows[w] = {head, b, h, row, tile.key_blocks(w), tile_blocks, tile.resident, tile.kept};
             s.Q_full[w].expect_tx(C::boxes * C::box_bytes);
             for (int x = 0; x < C::boxes; x++) {
-                cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * C::box_channels, tile.h(), tile.row(w),
-                                     tile.b(), s.Q_full[w]);
+                cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * C::box_channels, h, row, b, s.Q_full[w]);
             }
         }
+    }
+    for (int w = 0; w < C::warpgroups; w++) {
+        s.Q_empty[w].wait((tile.n + 1) % 2);
+        s.rows[w].tile_blocks = 0;
+        s.Q_full[w].arrive();
     }
 }
 
 // Consumer warpgroup w, which owns 64 rows of every tile.
 template <class C> struct ForwardConsumer {
     static constexpr int HS = C::HS, Bc = C::Bc;
+    typedef typename C::Rows Rows;
+    static_assert(two_part_rows(1) >= Bc, "other rows have two key blocks or more");
+    // From a stage's descriptor to the next: the bytes of its K or V / 16
+    static constexpr uint32_t stage_step = Bc * HS * 2 / 16;
     typename C::Shared& s;
     const int w;
-    PipelineState<C::stages> state; // of the key block whose P V comes next
-    int kept;                       // key blocks 0 .. kept - 1 of this tile are not released
-    float O[HS / 2];                // (64, HS), a wgmma accumulator
-    uint32_t P[Bc / 16][4];         // (64, Bc) of the key block at `state`, in 16 bit: operand A of wgmma
+    const uint64_t first_K, first_V; // descriptors of the tiles of stage 0
+    PipelineState<C::stages> state;  // of the key block whose P V comes next
+    int first_released;              // the tile's first key block that this lane releases for its warp
+    float O[HS / 2];                 // (64, HS), a wgmma accumulator
+    uint32_t P[Bc / 16][4];          // (64, Bc) of the key block at `state`, in 16 bit: operand A of wgmma
 
-    __device__ ForwardConsumer(typename C::Shared& s, int w) : s(s), w(w) {}
+    __device__ ForwardConsumer(typename C::Shared& s, int w)
+        : s(s), w(w), first_K(tile_descriptor_k_major<C::box_row>(uniform(shared_address(s.K)))),
+          first_V(tile_descriptor_n_major<C::box_row>(uniform(shared_address(s.V)), Bc * C::box_row)) {}
 
-    static __device__ int lane() { return mma::mov_tid_x() % WARP_SIZE; }
-    static __device__ int warp() { return mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
+    static __device__ int lane() { return (uint32_t)mma::mov_tid_x() % WARP_SIZE; }
+    static __device__ int warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
 
     // Ping-pong: this consumer issues GEMMs between pingpong_sync() and pingpong_arrive(), while the others compute softmax.
     // Every consumer does so once for each key block of the tile, whether it needs the block or not, so that all arrive equally
@@ -257,20 +285,19 @@ template <class C> struct ForwardConsumer {
     __device__ void pingpong_arrive() {
         if (C::pingpong) { bar_arrive(C::BAR_PINGPONG + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
     }
-    // Releases K or V of key block j, unless the next tile has it again.
+    // Releases K or V of key block j, unless the next tile has it again. No __syncwarp: only wgmma reads them, and all lanes
+    // have waited for it together.
     __device__ void release(Mbarrier& empty, int j) {
-        if (j >= kept) { arrive(empty); }
+        if (j >= first_released) { empty.arrive(); }
     }
-    // Arrives for the warp. No __syncwarp: only wgmma reads Q, K and V, and all lanes have waited for it together.
-    __device__ void arrive(Mbarrier& empty) {
-        if (lane() == 0) { empty.arrive(); }
-    }
+    // Releases Q and s.rows[w].
+    __device__ void release_q() { s.Q_empty[w].arrive_warp(lane()); }
 
     // Issues S (64, 2N) = Q K^T, with the first 2N keys of the key block at `block`.
     template <int N> __device__ void issue_scores(float (&S)[N], PipelineState<C::stages> block) {
         s.K_full[block.stage].wait(block.parity);
         uint64_t a = tile_descriptor_k_major<C::box_row>(shared_address(s.Q[w]));
-        uint64_t b = tile_descriptor_k_major<C::box_row>(uniform(shared_address(s.K[block.stage])));
+        const uint64_t b = first_K + (uint32_t)block.stage * stage_step;
         fence_operand(S);
         wgmma_fence();
 #pragma unroll
@@ -285,7 +312,7 @@ template <class C> struct ForwardConsumer {
     // Issues O += P V for each of the given P, with the first `keys` keys of the key block at `state`.
     template <int keys, class... Operands> __device__ void issue_output(const Operands&... P) {
         s.V_full[state.stage].wait(state.parity);
-        uint64_t b = tile_descriptor_n_major<C::box_row>(uniform(shared_address(s.V[state.stage])), Bc * C::box_row);
+        const uint64_t b = first_V + (uint32_t)state.stage * stage_step;
         fence_operand(O);
         wgmma_fence();
 #pragma unroll
@@ -334,7 +361,7 @@ template <class C> struct ForwardConsumer {
     template <int keys> __device__ void key_block_in_two_parts(OnlineSoftmax& softmax, int j, bool diagonal) {
         float S[keys / 2];
         compute_p<keys>(S, softmax, j, diagonal);
-        if (j == 0) { arrive(s.Q_empty[w]); }
+        if (j == 0) { release_q(); }
         uint32_t residual[keys / 16][4];
 #pragma unroll
         for (int i = 0; i < keys / 4; i++) {
@@ -363,12 +390,6 @@ template <class C> struct ForwardConsumer {
         round_to_p(S);
         if (rescale_O) { rescale(softmax); }
     }
-    // O += P V of the last key block, after which Q is not needed any more.
-    __device__ void last_key_block() {
-        arrive(s.Q_empty[w]);
-        issue_output<Bc>(P);
-        finish_output(0);
-    }
     // Releases key block j, which only other consumers of the tile need. It waits for the load first: the phase of `empty`
     // before this one has then ended, and the arrival counts for this one.
     __device__ void skip_key_block(int j) {
@@ -381,24 +402,26 @@ template <class C> struct ForwardConsumer {
         state.advance();
     }
 
-    // out = O / l for the consumer's rows, through s.O[w] and a TMA store; l and m from registers.
-    __device__ void store(OnlineSoftmax& softmax, const CUtensorMap* out, float* l, float* m,
-                          const TileScheduler<C>& tile) {
-        const int row = tile.row(w), T = tile.p.T, warp = this->warp(), lane = this->lane();
-        float factor[2];
+    // Stores l and m; factor = 1 / l. Waits until s.O[w] is free.
+    __device__ void store_statistics(float (&factor)[2], const OnlineSoftmax& softmax, float* l, float* m,
+                                     const Rows& rows, int T) {
+        const int warp = this->warp(), lane = this->lane();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int t = row + warp * 16 + 8 * h + lane / 4;
+            int t = rows.row + warp * 16 + 8 * h + lane / 4;
             float sum = softmax.l(h);
-            factor[h] = 1 / sum;
+            factor[h] = rcp_approx_ftz(sum);
             if (lane % 4 == 0 && t < T) {
-                l[(int64_t)tile.head * T + t] = sum;
-                m[(int64_t)tile.head * T + t] = softmax.m[h];
+                l[(int64_t)rows.head * T + t] = sum;
+                m[(int64_t)rows.head * T + t] = softmax.m[h];
             }
         }
-        const bool leader = warp == 0 && lane == 0;
-        if (leader) { cp_async_bulk_wait_group_read<0>(); } // s.O[w] has been read, for the last tile
+        if (warp == 0 && lane == 0) { cp_async_bulk_wait_group_read<0>(); } // s.O[w] has been read, for the last tile
         bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
+    }
+    // out = factor O for the consumer's rows, through s.O[w] and a TMA store.
+    __device__ void store(const CUtensorMap* out, const float (&factor)[2], const Rows& rows) {
+        const int warp = this->warp(), lane = this->lane();
         uint32_t lane_row = shared_address(s.O[w]) + (warp * 16 + lane % 16) * C::box_row;
 #pragma unroll
         for (int n = 0; n < HS / 8; n += 2) { // chunks of 8 channels
@@ -413,51 +436,57 @@ template <class C> struct ForwardConsumer {
         }
         fence_proxy_async();
         bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
-        if (leader) {
+        if (warp == 0 && lane == 0) {
             for (int x = 0; x < C::boxes; x++) {
-                cp_async_bulk_tensor(out, x * C::box_channels, tile.h(), row, tile.b(), shared_address(s.O[w][x]));
+                cp_async_bulk_tensor(out, x * C::box_channels, rows.h, rows.row, rows.b, shared_address(s.O[w][x]));
             }
             cp_async_bulk_commit_group();
         }
     }
 
     // Works off the CTA's tiles. README.md has the timeline of one tile.
-    __device__ void run(const CUtensorMap* out, float* l, float* m, const ForwardProblem& p) {
+    __device__ void run(const CUtensorMap* out, float* l, float* m, int T) {
         if (w == C::warpgroups - 1) { pingpong_arrive(); } // consumer 0 begins
-        for (TileScheduler<C> tile(p, blockIdx.x); tile.valid(); tile.advance()) {
-            int blocks = tile.key_blocks(w);
-            kept = tile.kept;
-            state.go_back(tile.resident);
-            for (int j = tile.key_blocks() - 1; j >= blocks; j--) { skip_key_block(j); }
-            s.Q_full[w].wait(tile.n % 2);
+        for (uint32_t n = 0;; n++) {
+            s.Q_full[w].wait(n % 2);
+            const Rows rows = s.rows[w];
+            if (rows.tile_blocks == 0) { break; }
+            const int blocks = rows.key_blocks, row = rows.row;
+            first_released = lane() == 0 ? rows.kept : INT_MAX;
+            state.go_back(rows.resident);
+            for (int j = rows.tile_blocks - 1; j >= blocks; j--) { skip_key_block(j); }
             if (blocks == 0) { // all rows are past T
-                arrive(s.Q_empty[w]);
+                release_q();
                 continue;
             }
-            const int row = tile.row(w);
-            OnlineSoftmax softmax(C::scale, row < newest_maximum_rows(p.T) ? 0 : RESCALE_THRESHOLD);
+            OnlineSoftmax softmax(C::scale, row < newest_maximum_rows(T) ? 0 : RESCALE_THRESHOLD);
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
             // Whether the diagonal is in the first 64 of the diagonal block's 128 keys; then there are two blocks or more.
             bool half = blocks * Bc > row + WARPGROUP_ROWS;
-            if (row < two_part_rows(p.T)) {
+            float factor[2];
+            if (row < two_part_rows(T)) {
                 int j = blocks - 1;
                 if (Bc > WARPGROUP_ROWS && half) { key_block_in_two_parts<WARPGROUP_ROWS>(softmax, j--, true); }
 #pragma unroll 1
                 for (; j >= 0; j--) { key_block_in_two_parts<Bc>(softmax, j, (j + 1) * Bc > row); }
+                store_statistics(factor, softmax, l, m, rows, T);
             } else {
                 if (Bc > WARPGROUP_ROWS && half) {
                     first_key_block<WARPGROUP_ROWS>(softmax, blocks - 1);
                     key_block<WARPGROUP_ROWS>(softmax, blocks - 2);
                 } else {
                     first_key_block<Bc>(softmax, blocks - 1);
-                    if (blocks > 1) { key_block<Bc>(softmax, blocks - 2); }
+                    key_block<Bc>(softmax, blocks - 2);
                 }
 #pragma unroll 1
                 for (int j = blocks - 3; j >= 0; j--) { key_block<Bc>(softmax, j); }
-                last_key_block();
+                release_q();
+                issue_output<Bc>(P);
+                store_statistics(factor, softmax, l, m, rows, T); // while O += P V of the last key block runs
+                finish_output(0);
             }
-            store(softmax, out, l, m, tile);
+            store(out, factor, rows);
         }
         // Shared memory stays the CTA's until TMA has read the last tile from it.
         if (threadIdx.x % WARPGROUP_SIZE == 0) { cp_async_bulk_wait_group_read<0>(); }
@@ -472,7 +501,9 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     if (threadIdx.x == 0) {
-        for (int w = 0; w < C::warpgroups; w++) { s.Q_full[w].init(1), s.Q_empty[w].init(4); } // 4 warps
+        for (int w = 0; w < C::warpgroups; w++) { // of 4 warps
+            s.Q_full[w].init(1), s.Q_empty[w].init(4 * WARP_ARRIVALS);
+        }
         for (int n = 0; n < C::stages; n++) {
             s.K_full[n].init(1), s.K_empty[n].init(4 * C::warpgroups);
             s.V_full[n].init(1), s.V_empty[n].init(4 * C::warpgroups);
@@ -487,7 +518,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         if (threadIdx.x == WARP_SIZE) { produce_q<C>(s, &qkv, p); }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
-        ForwardConsumer<C>(s, warpgroup - 1).run(&out, l, m, p);
+        ForwardConsumer<C>(s, warpgroup - 1).run(&out, l, m, p.T);
     }
 #endif
 }

@@ -14,7 +14,7 @@ constexpr float RESCALE_THRESHOLD = 8 / LOG2_E;
 // P is rounded to 16 bit. Against the row's maximum its largest term is 1, without an error; against an older maximum it has
 // one, and out would be less exact than with the newest maximum at every key block. A head's first rows, where out is largest,
 // make up for that: so many of them multiply V by P's rounding error, too,
-__host__ __device__ inline int two_part_rows(int T) { return T <= 1024 ? 128 : T <= 4096 ? 192 : 256; }
+__host__ __device__ constexpr int two_part_rows(int T) { return T <= 1024 ? 128 : T <= 4096 ? 192 : 256; }
 // and the rows up to here take every new maximum.
 __host__ __device__ inline int newest_maximum_rows(int T) { return two_part_rows(T) + 64; }
 
