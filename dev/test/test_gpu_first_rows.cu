@@ -1,6 +1,6 @@
-// The forward variants that train in 16 bit, in every configuration that this GPU runs: how exact out is in a head's first rows,
-// where it is largest and P is multiplied in two parts, and in the next 64, where the newest maximum is always taken. Needs a
-// GPU.
+// The forward variants that train in 16 bit, in every configuration that this GPU runs: how exact out is in a head's first
+// rows, where it is largest and P is multiplied in two parts, and in the next 64, where the newest maximum is always taken.
+// Needs a GPU.
 //
 // In units of the last place of 1, relative to the root of the sum of their squares: normally distributed numbers rounded to
 // nearest are off by .212 (1 / sqrt(32 ln 2), where their logarithms are spread evenly), out of the first 64 rows by less, as
