@@ -41,7 +41,7 @@ template <int MT> struct BatchTile {
     static constexpr int buffers = MT == 4 ? 2 : 0;     // of sums, beside W
     static constexpr int group = 2, groups = G / group; // tiles of which each thread has one pair of outputs
     static constexpr int tile_sums = (rows * 8 + 32 / group) * (int)sizeof(float);
-    // Bytes of W: of a tile in a segment, and from a segment's tile to its next one; MT = 2: the segments of a tile lie together
+    // Bytes of W: of a tile in a segment, and from a segment's tile to its next one. MT = 2: a tile's segments lie together.
     __host__ __device__ static constexpr int segment_bytes(int chunks) { return chunks * 512; }
     __host__ __device__ static constexpr int tile_bytes(int chunks) {
         return (MT == 4 ? 1 : DECODE_WARPS) * segment_bytes(chunks);
@@ -78,8 +78,8 @@ template <int MT> static inline size_t batch_shared_bytes(int C, int tiles) {
 
 #if !defined(PRECISION_FP32)
 
-// EXACT: every segment has CHUNKS chunks, so that nothing depends on how many. SPLITS: decode_splits(p.C), or 0 where that is no
-// constant.
+// EXACT: every segment has CHUNKS chunks, so that nothing depends on how many. SPLITS: decode_splits(p.C), or 0 where that is
+// no constant.
 template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
     typedef BatchTile<MT> Tile;
     uint4 x[4][CHUNKS]; // rows 8 i + r of the warp's 32, columns 8 q .. 8 q + 7 of chunk u
