@@ -253,7 +253,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             };
             auto wait_dQ = [&] { // until the consumer has stored its dQ tile, which TMA is to read
                 s.dQ_full[w].wait(C::dq_use(t) % 2);
-                if (!C::rotating_dq) { fence_proxy_async(); }
+                fence_proxy_async();
             };
             if constexpr (C::rotating_dq) { s.dq_last[w] = chain.last(), s.dq_source[w] = nullptr; }
             if (chain.reads()) {
@@ -513,7 +513,6 @@ template <class C> struct BackwardConsumer {
                 part[i * WARPGROUP_SIZE] = make_float4(dQ[4 * i], dQ[4 * i + 1], dQ[4 * i + 2], dQ[4 * i + 3]);
             }
         }
-        if (C::rotating_dq) { fence_proxy_async(); } // else the dQ writer does
         arrive(s.dQ_full[buffer]);
     }
 
