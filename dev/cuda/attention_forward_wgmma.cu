@@ -149,8 +149,6 @@ struct OnlineSoftmax {
     float m[2];            // the maximum in use, of scale * S
     float sum[2] = {0, 0}; // of exp(scale S - m), this thread's columns only
     float factor[2];       // exp(old m - m) of the last update: O and sum are to be multiplied by it
-    float shift[2];        // -m log2(e)
-    int limit[2];          // S exceeds m by the threshold from here on: both as integers
 
     __device__ OnlineSoftmax(float scale, float threshold) : scale(scale), threshold(threshold) {
         m[0] = m[1] = -INFINITY;
@@ -164,15 +162,12 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             factor[h] = adopt_row_maximum(m[h], sum[h], fmaxf(four[2 * h], four[2 * h + 1]), scale);
-            shift[h] = -__fmul_rn(m[h], LOG2_E);
-            const float highest = m[h] + threshold;
-            limit[h] = highest < 0 ? INT_MIN : __float_as_int(highest * (1 / scale));
         }
     }
     // The same if some row of the warp exceeds the threshold; returns whether. The decision is the warp's, the test each
     // thread's: no shuffle where nothing is to be done. The test takes the floats for integers, because an integer maximum is
     // of three (VIMNMX3). It is right where a score is positive; where none is, it yields some negative score, which exceeds
-    // nothing, and so is right where m + threshold is not negative. Other rows are adopted untested: their limit is INT_MIN.
+    // nothing, and so is right where m + threshold is not negative. Other rows are adopted untested.
     template <int N> __device__ bool update(const float (&S)[N]) {
         bool exceeds = false;
 #pragma unroll
@@ -180,7 +175,7 @@ struct OnlineSoftmax {
             int x = __float_as_int(S[2 * h]);
 #pragma unroll
             for (int i = 2 * h + 1; i < N; i += i % 2 == 0 ? 1 : 3) { x = max(x, __float_as_int(S[i])); }
-            exceeds |= x >= limit[h];
+            exceeds |= scale * __int_as_float(x) - m[h] > threshold || m[h] < -threshold;
         }
         exceeds = __any_sync(0xffffffffu, exceeds);
         if (exceeds) { adopt(S); }
@@ -188,6 +183,7 @@ struct OnlineSoftmax {
     }
     // S <- P = exp(scale S - m); sum += P.
     template <int N> __device__ void exponentiate(float (&S)[N]) {
+        float shift[2] = {-__fmul_rn(m[0], LOG2_E), -__fmul_rn(m[1], LOG2_E)};
 #pragma unroll
         for (int i = 0; i < N; i++) { S[i] = exp_score(S[i], scale, shift[i / 2 % 2], sum[i / 2 % 2]); }
     }
@@ -384,6 +380,7 @@ template <class C> struct ForwardConsumer {
         wgmma_wait_group<1>(); // S is there, O is under way
         fence_operand(S);
         release(s.K_empty[state.next().stage], j);
+        if (j == 0) { release_q(); }
         bool rescale_O = softmax.update(S);
         softmax.exponentiate(S);
         finish_output(j + 1);
@@ -481,7 +478,6 @@ template <class C> struct ForwardConsumer {
                 }
 #pragma unroll 1
                 for (int j = blocks - 3; j >= 0; j--) { key_block<Bc>(softmax, j); }
-                release_q();
                 issue_output<Bc>(P);
                 store_statistics(factor, softmax, l, m, rows, T); // while O += P V of the last key block runs
                 finish_output(0);
