@@ -106,7 +106,9 @@ struct GPT2 {
 // launched), and on the host: measured on an H200 with driver 580 and CUDA 13. A run's last lines show what they miss.
 constexpr size_t CONTEXT_BYTES = (size_t)622 << 20, LIBRARIES_BYTES = (size_t)12 << 20;
 constexpr size_t HOST_PROCESS_BYTES = (size_t)360 << 20;
-constexpr size_t NCCL_BYTES = (size_t)1 << 30;    // ample: nccl_exchange saw 484 MiB with 16 CTAs, on two GPUs
+constexpr size_t NCCL_BYTES = (size_t)1 << 30; // ample: nccl_exchange saw 484 MiB with 16 CTAs, on two GPUs
+// Of a layer in a pass that is a CUDA graph: fp32 takes nearly as much, bf16 two thirds. Graphs share pieces of 2 MB.
+constexpr size_t FORWARD_GRAPH_BYTES = (size_t)32 << 10, BACKWARD_GRAPH_BYTES = (size_t)72 << 10;
 constexpr size_t CAST_ELEMENTS = (size_t)4 << 20; // weights are cast so many at a time
 
 // The variants that -ge asks for by name; NULL: those of matmul_choice.h
@@ -195,6 +197,12 @@ static int gpt2_has_masters(GPT2Settings settings) { return settings.master_weig
 // complete before that.
 static int gpt2_has_wte_leaf(GPT2Settings settings) { return settings.micro_steps > 1 && !settings.sum_any; }
 
+// Where the gradients of micro-step i of so many go
+static GradientLeaf gpt2_leaf(GPT2Settings settings, int micro_steps, int i) {
+    if (settings.sum_any) { return {0, i > 0, 0}; }
+    return gradient_leaf(micro_steps, 1, i);
+}
+
 // The rows of gpt2_create
 static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
@@ -245,6 +253,20 @@ static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, size_t BT) {
     plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, sorted);
 }
 
+// What the graphs of full batches take: one of the forward pass, and one of the backward pass for each kind of leaf
+static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int processes) {
+    GradientLeaf kinds[MAX_PASS_GRAPHS - 1];
+    int count = 0;
+    if (!settings.graphs || processes > 1) { return 0; }
+    for (int i = 0; i < settings.micro_steps && count < MAX_PASS_GRAPHS - 1; i++) {
+        const GradientLeaf leaf = gpt2_leaf(settings, settings.micro_steps, i);
+        int known = 0;
+        while (known < count && !(kinds[known] == leaf)) { known++; }
+        if (known == count) { kinds[count++] = leaf; }
+    }
+    return size_round_up(config.num_layers * (FORWARD_GRAPH_BYTES + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
+}
+
 // gpt2_plan, of sizes that are right, with the model's layout
 static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
                              int B, int T, int training, int snapshot) {
@@ -262,6 +284,7 @@ static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, BT * sizeof(float));
     if (!training) { return STATUS_OK; }
     gpt2_plan_gradients(plan, settings, layout, snapshot);
+    plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, PLAN_TRAINING, gpt2_graph_bytes(config, settings, layout->size));
     gpt2_plan_sorted(plan, config, BT);
     return STATUS_OK;
 }
@@ -1080,8 +1103,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     if (micro_step == 0) {
         cuda_try(cudaMemsetAsync(model->scalars, 0, 2 * sizeof(float), stream)); // loss and norm of the step before
     }
-    model->leaf = gradient_leaf(grad_accum_steps, 1, micro_step);
-    if (info->settings.sum_any) { model->leaf = {0, micro_step > 0, 0}; }
+    model->leaf = gpt2_leaf(info->settings, grad_accum_steps, micro_step);
     layout_point(&model->grads, &model->layout, gpt2_gradients(model, model->leaf.buffer), sizeof(float), 0);
     if (!model->leaf.accumulate) { gpt2_clear_vectors(model); }
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, (size_t)BT * sizeof(float), stream));

@@ -23,9 +23,11 @@ struct PassKey {
     GradientLeaf leaf;
     float scale;
 };
+static inline bool operator==(GradientLeaf a, GradientLeaf b) {
+    return a.buffer == b.buffer && a.accumulate == b.accumulate && a.first == b.first;
+}
 static inline bool operator==(PassKey a, PassKey b) {
-    return a.pass == b.pass && a.leaf.buffer == b.leaf.buffer && a.leaf.accumulate == b.leaf.accumulate &&
-           a.leaf.first == b.leaf.first && a.scale == b.scale;
+    return a.pass == b.pass && a.leaf == b.leaf && a.scale == b.scale;
 }
 
 struct PassGraph {

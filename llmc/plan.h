@@ -32,6 +32,7 @@ enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 
     X(CAST, "weights in fp32")                                                                                         \
     X(CONTEXT, "CUDA context")                                                                                         \
     X(LIBRARIES, "kernels, libraries")                                                                                 \
+    X(GRAPHS, "CUDA graphs")                                                                                           \
     X(NCCL, "NCCL")                                                                                                    \
     X(SNAPSHOT, "snapshot")                                                                                            \
     X(KV_CACHE, "KV cache")                                                                                            \

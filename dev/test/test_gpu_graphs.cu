@@ -2,7 +2,7 @@
 Passes as CUDA graphs (llmc/pass_graph.cuh) against the same passes launch by launch, bit by bit: weights, moments, losses and
 norms after some steps of so many micro-steps, whose gradients are overwritten, added in place or added as a tree, with logits
 before and after the backward pass, and with validation and batches of other sizes between steps. Every pass but the first of
-its kind must have been a graph. Needs a GPU.
+its kind must have been a graph, and graphs take the memory that is planned for them at most. Needs a GPU.
 
     build/test_gpu_graphs_bf16
 */
@@ -23,7 +23,15 @@ struct Outcome {
     std::vector<float> logits;             // of a row, before and after each backward pass
     bool kept_logits = true;               // these two are the same
     size_t passes = 0, launches, graphs;   // over full batches; of graphs; how many there are
+    size_t used, planned;                  // bytes of the GPU's memory: of all; of the graphs
 };
+
+static size_t free_memory(void) {
+    size_t available, total;
+    cuda_check(cudaDeviceSynchronize());
+    cuda_check(cudaMemGetInfo(&available, &total));
+    return available;
+}
 
 // Token i of batch number n; its target is that of i + 1.
 static int token(int n, size_t i, int V) { return (int)((12345u + 2654435761u * n + 40503u * (uint32_t)i) >> 8) % V; }
@@ -54,6 +62,7 @@ static Outcome train(GPT2Config config, int B, int T, int micro_steps, int recom
     Outcome outcome;
     GPT2Settings settings = gpt2_default_settings();
     settings.micro_steps = micro_steps, settings.recompute = recompute, settings.graphs = graphs;
+    const size_t available = free_memory();
     check(gpt2_create(&model, config, settings));
     check(gpt2_allocate(model, B, T, 1));
     std::vector<float> params(gpt2_info(model)->num_parameters);
@@ -88,6 +97,7 @@ static Outcome train(GPT2Config config, int B, int T, int micro_steps, int recom
         check(gpt2_copy_out(model, outcome.blocks.back().data(), block, 0, outcome.blocks.back().size()));
     }
     outcome.launches = model->graphs.launches, outcome.graphs = model->graphs.count;
+    outcome.used = available - free_memory(), outcome.planned = model->plan.rows[PLAN_GRAPHS].bytes;
     gpt2_free(model);
     return outcome;
 }
@@ -112,13 +122,18 @@ static void test_graphs(GPT2Config config, int B, int T, int micro_steps, int re
     ok &= CHECK(single.graphs == 0 && single.launches == 0);
     ok &= CHECK(graphs.graphs == 1 + kinds.size());
     ok &= CHECK(graphs.launches == graphs.passes - graphs.graphs);
+    ok &= CHECK(single.planned == 0 && graphs.used <= single.used + graphs.planned);
+    printf("%d layers, %zu graphs: %.0f MiB planned, %.0f MiB used\n", config.num_layers, graphs.graphs,
+           (double)graphs.planned / (1 << 20), ((double)graphs.used - (double)single.used) / (1 << 20));
     if (!ok) { printf("    C %d, %d x %d, %d micro-steps, -r %d\n", config.channels, B, T, micro_steps, recompute); }
 }
 
 int main(void) {
-    const GPT2Config small = {64, 1000, 1024, 3, 2, 128}, wide = {1024, 50257, 50304, 2, 12, 768};
+    const GPT2Config small = {64, 1000, 1024, 3, 2, 128}, wide = {1024, 50257, 50304, 2, 12, 768},
+                     deep = {64, 1000, 1024, 48, 2, 64};
     for (int micro_steps : {1, 2, 3, 4, 8, 12}) { test_graphs(small, 4, 64, micro_steps, 0); }
     for (int recompute : {1, 2}) { test_graphs(small, 4, 64, 2, recompute); }
+    test_graphs(deep, 2, 64, 12, 0);  // whose graphs take some MB
     test_graphs(wide, 8, 1024, 2, 0); // as large as what the rules of matmul_choice.h and the table of algorithms serve
     return unit_end();
 }
