@@ -10,7 +10,7 @@ caches. A row's bits depend on the row alone: every kernel that normalises one a
 #include "layernorm_epsilon.h"
 
 constexpr int DECODE_CHUNK = 32;     // of columns: what a warp multiplies at a time (decode_matmul.cuh)
-constexpr int DECODE_NORM_WARPS = 4; // rows of a thread block of decode_layernorm
+constexpr int DECODE_NORM_WARPS = 1; // rows of a thread block of decode_layernorm: small ones find room beside others
 
 // The sum of a vector, in pairs
 __device__ inline float decode_vector_sum(float (&x)[x128::size]) {
@@ -83,6 +83,61 @@ __device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* sta
     }
 }
 
+// A row (C) of VECTORS vectors of 16 bytes a lane at most, in a warp's registers: normalised with normalise_row's bits
+template <int VECTORS> struct DecodeNormRow {
+    static constexpr int K = x128::size;
+    int C, lane;
+    x128 w[VECTORS], b[VECTORS];
+    float x[VECTORS][K], rstd;
+
+    __device__ DecodeNormRow(int C, int lane) : C(C), lane(lane) {}
+    __device__ int column(int i) const { return (i * WARP_SIZE + lane) * K; }
+    __device__ bool has(int i) const { return column(i) < C; }
+    __device__ void load_weights(const floatX* weight, const floatX* bias) {
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            if (has(i)) { w[i] = load128(weight + column(i)), b[i] = load128(bias + column(i)); }
+        }
+    }
+    __device__ void load(const floatX* row) {
+        int4 v[VECTORS] = {};
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            if (has(i)) { v[i] = __ldcg(reinterpret_cast<const int4*>(row + column(i))); }
+        }
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) { unpack(x[i], reinterpret_cast<const x128&>(v[i])); }
+    }
+    // From x to (x - mean), and rstd
+    __device__ void reduce() {
+        float sum = 0.0f, squares = 0.0f, y[K];
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+#pragma unroll
+            for (int k = 0; k < K; k++) { y[k] = x[i][k]; }
+            if (has(i)) { sum += decode_vector_sum(y); }
+        }
+        const float mean = __fdiv_rn(warp_sum(sum), (float)C);
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                x[i][k] -= mean;
+                y[k] = __fmul_rn(x[i][k], x[i][k]);
+            }
+            if (has(i)) { squares += decode_vector_sum(y); }
+        }
+        rstd = decode_row_rstd(warp_sum(squares), C);
+    }
+    __device__ x128 normalised(int i) const {
+        float y[K], g[K], h[K];
+        unpack(g, w[i]), unpack(h, b[i]);
+#pragma unroll
+        for (int k = 0; k < K; k++) { y[k] = fmaf(__fmul_rn(x[i][k], rstd), g[k], h[k]); }
+        return pack(y);
+    }
+};
+
 // out (C) = wte[token] + wpe[position], by a thread block
 __device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* wpe, int token, int position, int C) {
     for (int c = (int)threadIdx.x * x128::size; c < C; c += (int)blockDim.x * x128::size) {
@@ -101,40 +156,23 @@ template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     int row = blockIdx.x * DECODE_NORM_WARPS + warp;
     launch_dependents();
-    x128 v[VECTORS + 1], w[VECTORS + 1], b[VECTORS + 1];
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        int c = (i * WARP_SIZE + lane) * x128::size;
-        if (c < C) { w[i] = load128(weight + c), b[i] = load128(bias + c); }
-    }
-    wait_for_previous();
-    if (row >= N) { return; }
-    inp += (size_t)row * C, out += (size_t)row * C;
-    if (VECTORS == 0) {
+    if constexpr (VECTORS == 0) {
+        wait_for_previous();
+        if (row >= N) { return; }
         floatX* staged = reinterpret_cast<floatX*>(decode_norm_rows) + (size_t)warp * C;
-        normalise_row(out, DECODE_CHUNK, staged, DECODE_CHUNK, inp, weight, bias, C, lane);
-        return;
-    }
-    float sum = 0.0f, squares = 0.0f;
+        normalise_row(out + (size_t)row * C, DECODE_CHUNK, staged, DECODE_CHUNK, inp + (size_t)row * C, weight, bias, C,
+                      lane);
+    } else {
+        DecodeNormRow<VECTORS> x(C, lane);
+        x.load_weights(weight, bias);
+        wait_for_previous();
+        if (row >= N) { return; }
+        x.load(inp + (size_t)row * C);
+        x.reduce();
 #pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        int c = (i * WARP_SIZE + lane) * x128::size;
-        if (c < C) { v[i] = load128(inp + c); }
-    }
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        if ((i * WARP_SIZE + lane) * x128::size < C) { sum += decode_row_sum(v[i]); }
-    }
-    float mean = __fdiv_rn(warp_sum(sum), (float)C);
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        if ((i * WARP_SIZE + lane) * x128::size < C) { squares += decode_row_squares(v[i], mean); }
-    }
-    float rstd = decode_row_rstd(warp_sum(squares), C);
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        int c = (i * WARP_SIZE + lane) * x128::size;
-        if (c < C) { store128(out + c, decode_row_normalised(v[i], mean, rstd, w[i], b[i])); }
+        for (int i = 0; i < VECTORS; i++) {
+            if (x.has(i)) { store128(out + (size_t)row * C + x.column(i), x.normalised(i)); }
+        }
     }
 }
 
