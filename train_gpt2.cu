@@ -840,6 +840,18 @@ template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, co
     return status_now();
 }
 
+// What fc keeps of its sum in fch for dgelu: the derivative of GELU, where act is kept with it; else the sum itself.
+struct KeptByFc {
+    floatX *pre, *derivative; // one of them is NULL
+};
+static KeptByFc gpt2_kept_by_fc(const GPT2* model, const MatmulGroups* groups, floatX* fch, int BT) {
+    const GPT2Settings settings = model->info.settings;
+    const int C = model->info.config.channels;
+    const bool derivative = settings.recompute == 0 && matmul_has_derivative(groups, gpt2_fc_variant(settings),
+                                                                             gpt2_dgelu_variant(settings), BT, C);
+    return derivative ? KeptByFc{NULL, fch} : KeptByFc{fch, NULL};
+}
+
 // From the tokens on the device to lnf, of which gpt2_make_logits and gpt2_backward make the logits
 static void gpt2_forward_layers(GPT2* model, int B, int T) {
     GPT2Config c = model->info.config;
@@ -863,7 +875,9 @@ static void gpt2_forward_layers(GPT2* model, int B, int T) {
         matmul_residual(&groups, y.residual2, y.ln2, y.ln2_mean, y.ln2_rstd, gpt2_layer_input(model, i), y.atty,
                         w.attprojw, w.attprojb, w.ln2w, w.ln2b, BT, C, C);
         // residual3 = residual2 + fcproj(gelu(fc(ln2)));  the next layer's ln1 of it, or the final LayerNorm
-        matmul_fc(&groups, gpt2_fc_variant(model->info.settings), y.fch, y.fch_gelu, y.ln2, w.fcw, w.fcb, BT, C);
+        const KeptByFc kept = gpt2_kept_by_fc(model, &groups, y.fch, BT);
+        matmul_fc(&groups, gpt2_fc_variant(model->info.settings), kept.pre, kept.derivative, y.fch_gelu, y.ln2, w.fcw,
+                  w.fcb, BT, C);
         if (i + 1 == L) {
             matmul_residual(&groups, y.residual3, a.lnf, a.lnf_mean, a.lnf_rstd, y.residual2, y.fch_gelu, w.fcprojw,
                             w.fcprojb, p.lnfw, p.lnfb, BT, 4 * C, C);
@@ -987,8 +1001,9 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     const floatX* inp = gpt2_layer_input(model, i);
 
     // MLP: fcproj and GELU, fc, ln2
+    const KeptByFc kept = gpt2_kept_by_fc(model, &groups, y.fch, BT);
     matmul_dgelu(&groups, gpt2_dgelu_variant(model->info.settings), y.dbt4c, recompute >= 1 ? y.fch_gelu : NULL, g.fcb,
-                 y.dresidual, w.fcprojw, y.fch, BT, C);
+                 y.dresidual, w.fcprojw, kept.pre, kept.derivative, BT, C);
     if (recompute >= 2) {
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }

@@ -15,11 +15,12 @@ __device__ inline float gelu_sigma(float x) {
     constexpr float SLOPE = -2.0f * LOG2_E * GELU_SLOPE; // of -2u log2 e
     return rcp_approx_ftz(1.0f + ex2_approx_ftz(x * fmaf(SLOPE * GELU_CUBIC, x * x, SLOPE)));
 }
-// gelu(x) = x σ(2u);  gelu'(x) = σ + x 2u' σ (1 - σ),  with u' = √(2/π) (1 + 3·0.044715 x²)
+// gelu(x) = x σ(2u);  gelu'(x) = σ + 2u' gelu(x) (1 - σ),  with u' = √(2/π) (1 + 3·0.044715 x²): three instructions more
 __device__ inline float gelu(float x, float sigma) { return x * sigma; }
 __device__ inline float gelu_derivative(float x, float sigma) {
     const float slope = fmaf(6.0f * GELU_SLOPE * GELU_CUBIC, x * x, 2.0f * GELU_SLOPE);
-    return fmaf(x * slope, fmaf(-sigma, sigma, sigma), sigma);
+    const float value = gelu(x, sigma);
+    return fmaf(slope, fmaf(-value, sigma, value), sigma);
 }
 
 static __global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_t n) {

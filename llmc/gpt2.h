@@ -127,7 +127,7 @@ static inline char* gpt2_get_pointer_(const void* members, int i) {
     X(ctx, ln2, real, Ln, BT * C)                /* (Ln,B,T,C) */                                                       \
     X(ctx, ln2_mean, stat, L, BT)               /* (L,B,T) */                                                          \
     X(ctx, ln2_rstd, stat, L, BT)               /* (L,B,T) */                                                          \
-    X(ctx, fch, real, L, BT * 4 * C)            /* (L,B,T,4C) before the GELU */                                       \
+    X(ctx, fch, real, L, BT * 4 * C)            /* (L,B,T,4C) before the GELU, or the GELU's derivative there */       \
     X(ctx, fch_gelu, real, Lg, BT * 4 * C)      /* (Lg,B,T,4C) after it */                                             \
     X(ctx, residual3, real, L, BT * C)           /* (L,B,T,C) after the MLP */                                          \
     X(ctx, lnf, real, 1, BT * C)                 /* (B,T,C) */                                                          \

@@ -109,6 +109,14 @@ __device__ inline float2 float2_of(uint32_t v) {
     return {__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u)};
 #endif
 }
+// x rounded to 16 bit: in bf16 one instruction, since a float with zeros in its lower half is what it is.
+__device__ inline float rounded_to_16_bit(float x) {
+#if defined(PRECISION_FP16)
+    return __half2float(__float2half_rn(x));
+#else
+    return __uint_as_float(cvt_rn_x2(0.0f, x));
+#endif
+}
 // sum + x.lo y.lo + x.hi y.hi, in fp32.
 __device__ inline float dot_x2(uint32_t x, uint32_t y, float sum) {
     float2 u = float2_of(x), v = float2_of(y);

@@ -150,10 +150,18 @@ static inline void matmul_residual(MatmulGroups* g, floatX* residual, floatX* ln
     matmul_launch(g, nullptr, MATMUL_RESIDUAL, t, {R, IN, OUT, 0});
 }
 
-static inline void matmul_fc(MatmulGroups* g, const char* variant, floatX* pre, floatX* act, const floatX* inp,
-                             const floatX* weight, const floatX* bias, int R, int C) {
+// Whether fc may keep the derivative of GELU for dgelu, instead of pre.
+static inline bool matmul_has_derivative(const MatmulGroups* g, const char* fc_variant, const char* dgelu_variant,
+                                         int R, int C) {
+    const MatmulConfig* fc = matmul_choice_on(g->capability, fc_variant, MATMUL_FC, {R, C, 4 * C, 0});
+    const MatmulConfig* dgelu = matmul_choice_on(g->capability, dgelu_variant, MATMUL_DGELU, {R, 4 * C, C, 0});
+    return fc && fc->has_derivative && dgelu && dgelu->has_derivative;
+}
+
+static inline void matmul_fc(MatmulGroups* g, const char* variant, floatX* pre, floatX* derivative, floatX* act,
+                             const floatX* inp, const floatX* weight, const floatX* bias, int R, int C) {
     MatmulTensors t = {};
-    t.pre = pre, t.act = act, t.inp = inp, t.weight = weight, t.bias = bias;
+    t.pre = pre, t.derivative = derivative, t.act = act, t.inp = inp, t.weight = weight, t.bias = bias;
     matmul_launch(g, variant, MATMUL_FC, t, {R, C, 4 * C, 0});
 }
 
@@ -171,9 +179,11 @@ static inline bool matmul_classifier(MatmulGroups* g, floatX* logits, float* log
 }
 
 static inline void matmul_dgelu(MatmulGroups* g, const char* variant, floatX* dpre, floatX* act, float* dbias,
-                                const floatX* dout, const floatX* weight, floatX* pre, int R, int C) {
+                                const floatX* dout, const floatX* weight, floatX* pre, floatX* derivative, int R,
+                                int C) {
     MatmulTensors t = {};
-    t.dpre = dpre, t.act = act, t.dbias = dbias, t.dout = dout, t.weight = weight, t.pre = pre;
+    t.dpre = dpre, t.act = act, t.dbias = dbias, t.dout = dout, t.weight = weight;
+    t.pre = pre, t.derivative = derivative;
     matmul_launch(g, variant, MATMUL_DGELU, t, {R, 4 * C, C, 0});
 }
 

@@ -22,12 +22,13 @@ file ends with
 //     qkv            out (R,OUT) = inp (R,IN) W^T + bias
 //     residual       residual (R,OUT) = skip (R,OUT) + inp W^T + bias
 //                    ln (R,OUT) = (residual - mean) rstd ln_weight + ln_bias, with mean and rstd (R) of residual
-//     fc             pre (R,OUT) = inp W^T + bias;  act (R,OUT) = gelu(pre)
+//     fc             act (R,OUT) = gelu(pre) of pre = inp W^T + bias;  pre (R,OUT) or, where that is NULL and the
+//                    configuration `has_derivative`, derivative (R,OUT) = gelu'(pre)
 //     classifier     losses (R) += cross entropy of logits = inp W^T over their first vocab_size columns, in nats;
 //                    logits (R,OUT), times logits_scale (R) where the configuration is `scaled`, = gradient_scale * its
 //                    gradient there, 0 in the other columns
-//     dgelu          dpre (R,IN) = (dout (R,OUT) W) * gelu'(pre);  act (R,IN) = gelu(pre), or not where act is NULL;
-//                    dbias (IN) += column sums of dpre
+//     dgelu          dpre (R,IN) = (dout (R,OUT) W) * gelu'(pre), which is derivative (R,IN) where pre is NULL;
+//                    act (R,IN) = gelu(pre), or not where act is NULL, as it is without pre;  dbias (IN) += column sums of dpre
 //     dlayernorm     dresidual (R,IN) += gradient of LayerNorm's input, from dln = dout (R,OUT) W, residual, mean, rstd and
 //                    ln_weight;  dln_weight (IN) += column sums of dln * xhat;  dln_bias (IN) += those of dln;
 //                    dresidual_sum (IN) += those of the new dresidual, or not where it is NULL
@@ -39,7 +40,9 @@ file ends with
 //
 // gelu is llmc/gelu.cuh's, LayerNorm llmc/layernorm.cuh's, cross entropy llmc/classifier.cuh's. GEMMs accumulate in fp32.
 // What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was rounded
-// to it; an intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not.
+// to it; an intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not. But a
+// configuration that has_derivative computes gelu'(pre) of pre rounded to floatX, and rounds it too, in fc as in dgelu: dpre
+// has the same bits whether fc kept pre or the derivative.
 //
 // All sizes that matmul_unsupported() passes, with 64-bit offsets; what a configuration does not serve of them it says itself.
 // Every element of the outputs is written; nothing else is. Tensors do not overlap and are aligned to 16 bytes, scratch to 256;
@@ -78,6 +81,7 @@ struct MatmulTensors {
     float *mean, *rstd;                // (R); inputs of dlayernorm
     const floatX *ln_weight, *ln_bias; // (OUT); of dlayernorm (IN)
     floatX* pre;                       // (R,OUT); an input of dgelu, (R,IN)
+    floatX* derivative;                // as pre, and NULL where pre is not
     floatX* act;                       // (R,OUT); of dgelu (R,IN) or NULL
     floatX* logits;                    // (R,OUT)
     float* logits_scale;               // (R), of configurations that are `scaled`
@@ -106,7 +110,8 @@ struct MatmulConfig {
         MatmulSizes s);                     // of what the contract serves: half a sentence, or NULL where it is served
     size_t (*scratch_bytes)(MatmulSizes s); // may be 0
     MatmulLaunch launch;
-    bool scaled = false; // of classifier: a row's gradient is logits_scale times its logits
+    bool scaled = false;         // of classifier: a row's gradient is logits_scale times its logits
+    bool has_derivative = false; // of fc, dgelu: derivative instead of pre is served, too
 };
 
 // The sizes of layer[n]

@@ -36,12 +36,13 @@ static const struct {
                     {MATMUL_MLP_WEIGHTS, 1, 1}, {MATMUL_LAYER_WEIGHTS, 1, 1}};
 constexpr int PADDED_VOCABULARY = 50304;
 
-// What is checked or timed. Without `optional` the tensors that a group may do without are left out.
+// What is checked or timed. Without `optional` the tensors that a group may do without are left out; with `derivative`, of fc
+// and dgelu, it takes pre's place.
 struct Case {
     MatmulGroup group;
     MatmulSizes s;
     Pattern pattern;
-    bool optional;
+    bool optional, derivative = false;
 };
 
 // The sizes of a group at a shape R,IN,OUT. Of the classifier's columns a few are padding, as 47 of GPT-2's 50304 are.
@@ -129,6 +130,7 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
         break;
     case MATMUL_FC:
         rest = {{TENSOR(pre), OUTPUT, TYPE_X, R, OUT}, {TENSOR(act), OUTPUT, TYPE_X, R, OUT}};
+        if (c.derivative) { rest[0] = {TENSOR(derivative), OUTPUT, TYPE_X, R, OUT}; }
         break;
     case MATMUL_CLASSIFIER:
         rest = {{TENSOR(targets), INPUT, TYPE_INT, R, 1, TARGETS},
@@ -140,6 +142,7 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
         rest = {{TENSOR(pre), INPUT, TYPE_X, R, IN, WIDE},
                 {TENSOR(dpre), OUTPUT, TYPE_X, R, IN},
                 {TENSOR(dbias), ADDED, TYPE_FLOAT, 1, IN}};
+        if (c.derivative) { rest[0] = {TENSOR(derivative), INPUT, TYPE_X, R, IN}; }
         if (c.optional) { rest.push_back({TENSOR(act), OUTPUT, TYPE_X, R, IN}); }
         break;
     case MATMUL_DLAYERNORM:
@@ -465,6 +468,12 @@ static Verdict judge(const Case& c, const Reference& r, const MatmulTensors& t, 
         judge_residual(&v, what, g, z, t, c.s.R);
         break;
     case MATMUL_FC:
+        if (c.derivative) {
+            const WantLinear pre = {z, t.bias, g.N};
+            judge_output(&v, what, "derivative", t.derivative, g.N, g.rows, columns, WantDerivative{pre});
+            judge_output(&v, what, "act", t.act, g.N, g.rows, columns, WantGeluOfLinear{pre});
+            break;
+        }
         judge_output(&v, what, "pre", t.pre, g.N, g.rows, columns, WantLinear{z, t.bias, g.N});
         judge_output(&v, what, "act", t.act, g.N, all_rows, columns, WantGelu{t.pre, g.N});
         break;
@@ -472,7 +481,11 @@ static Verdict judge(const Case& c, const Reference& r, const MatmulTensors& t, 
         judge_classifier(&v, what, g, z, t, before, c.s.vocab_size, scaled);
         break;
     case MATMUL_DGELU:
-        judge_output(&v, what, "dpre", t.dpre, g.N, g.rows, columns, WantDgelu{z, t.pre, g.N});
+        if (c.derivative) {
+            judge_output(&v, what, "dpre", t.dpre, g.N, g.rows, columns, WantTimes{z, t.derivative, g.N});
+        } else {
+            judge_output(&v, what, "dpre", t.dpre, g.N, g.rows, columns, WantDgelu{z, t.pre, g.N});
+        }
         judge_columns(&v, what, "dbias", t.dbias, before.dbias, t.dpre, c.s.R, g.N, true);
         if (t.act) { judge_output(&v, what, "act", t.act, g.N, all_rows, columns, WantGelu{t.pre, g.N}); }
         break;
@@ -578,7 +591,10 @@ static Verdict check_config(const MatmulConfig& config, const Case& c, const Ref
 static std::string describe(const char* variant, const char* config, const Case& c) {
     char text[256];
     snprintf(text, sizeof(text), "matmul_%s %s %s at R %d IN %d OUT %d, %s%s", variant, matmul_group_names[c.group],
-             config, c.s.R, c.s.IN, c.s.OUT, pattern_names[c.pattern], c.optional ? "" : ", optional tensors left out");
+             config, c.s.R, c.s.IN, c.s.OUT, pattern_names[c.pattern],
+             c.derivative ? ", the derivative in pre's place"
+             : c.optional ? ""
+                          : ", optional tensors left out");
     return text;
 }
 
@@ -602,7 +618,7 @@ static void check_sweep(const char* variant, const std::vector<const MatmulConfi
     auto check_case = [&](const Case& c) {
         std::vector<size_t> serving;
         for (size_t n = 0; n < configs.size(); n++) {
-            if (configs[n]->group != c.group) { continue; }
+            if (configs[n]->group != c.group || (c.derivative && !configs[n]->has_derivative)) { continue; }
             const char* unsupported = configs[n]->unsupported(c.s);
             if (unsupported) { why = unsupported; }
             if (!unsupported) { serving.push_back(n); }
@@ -628,6 +644,9 @@ static void check_sweep(const char* variant, const std::vector<const MatmulConfi
                     if (optional || tensors_of(c).size() != tensors_of({c.group, s, c.pattern, true}).size()) {
                         check_case(c);
                     }
+                }
+                if (group == MATMUL_FC || group == MATMUL_DGELU) {
+                    check_case({(MatmulGroup)group, s, (Pattern)pattern, false, true});
                 }
             }
         }

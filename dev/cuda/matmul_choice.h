@@ -14,7 +14,7 @@ configuration of dev/cuda serves which GPU, precision, group and sizes: the one 
 #define MATMUL_GROUPS(X)                                                                                               \
     X(QKV, "qkv", "out = inp W^T + bias")                                                                              \
     X(RESIDUAL, "residual", "residual = skip + inp W^T + bias; ln = LayerNorm(residual)")                              \
-    X(FC, "fc", "pre = inp W^T + bias; act = gelu(pre)")                                                               \
+    X(FC, "fc", "pre = inp W^T + bias, or gelu'(pre) in its place; act = gelu(pre)")                                   \
     X(CLASSIFIER, "classifier", "logits = inp W^T; losses += cross entropy; logits = its gradient")                    \
     X(DGELU, "dgelu", "dpre = (dout W) * gelu'(pre); act = gelu(pre); dbias += column sums of dpre")                   \
     X(DLAYERNORM, "dlayernorm", "dresidual += LayerNorm backward of dout W; its parameters' gradients, column sums")   \
@@ -88,8 +88,8 @@ static inline int matmul_measured_residual(MatmulSizes s) { return s.R >= 8192 &
 // 774M: the tiles of both weight gradients are three for each CTA of the GPU and hardly any more, those of one are not.
 static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.IN == 1280; }
 
-// The first row that fits serves. fc and dgelu have the same gelu, bit for bit (llmc/gelu.cuh): with -r 1 it is dgelu that
-// computes it again.
+// The first row that fits serves. fc and dgelu have the same gelu and gelu', bit for bit (llmc/gelu.cuh): with -r 0 fc computes
+// both, with -r 1 it is dgelu that computes gelu again, and gelu'.
 static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},

@@ -269,6 +269,18 @@ struct WantLinear { // z + bias
         return matmul_rounded(MATMUL_PRECISION, bias ? matmul_plus(x, (double)(float)bias[column]) : x);
     }
 };
+struct WantGeluOfLinear { // act of fc that does not store z + bias
+    WantLinear pre;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        return matmul_gelu_of(MATMUL_PRECISION, pre(i, row, j, column));
+    }
+};
+struct WantDerivative { // gelu'(z + bias)
+    WantLinear pre;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        return matmul_derivative_of(MATMUL_PRECISION, pre(i, row, j, column));
+    }
+};
 struct WantFp32 { // z in fp32
     const MatmulBounded* z;
     int64_t N;
@@ -315,6 +327,15 @@ struct WantDgelu {
     int64_t N;
     __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
         return matmul_dgelu(MATMUL_PRECISION, z[i * N + j], (double)(float)pre[row * N + column]);
+    }
+};
+struct WantTimes { // z derivative
+    const MatmulBounded* z;
+    const floatX* derivative;
+    int64_t N;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        const MatmulBounded exact = {(double)(float)derivative[row * N + column], 0};
+        return matmul_times(MATMUL_PRECISION, z[i * N + j], exact);
     }
 };
 struct WantNormBackward { // dresidual, from what it was before

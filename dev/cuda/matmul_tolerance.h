@@ -65,10 +65,16 @@ MATMUL_BOTH MatmulBounded matmul_plus(MatmulBounded a, double b) {
 MATMUL_BOTH double matmul_gelu_slope(double x) { return 0.7978845608028654 * (1 + 3 * 0.044715 * x * x); }
 MATMUL_BOTH double matmul_gelu_tanh(double x) { return tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)); }
 
-// gelu(x) of an x that may be the fp32 number which was rounded to it; |gelu'| is at most 1.13.
-MATMUL_BOTH MatmulBounded matmul_gelu(MatmulPrecision p, double x) {
-    MatmulBounded r = {x / 2 * (1 + matmul_gelu_tanh(x)), fabs(x) * (1.13 * p.u + MATMUL_TANH_ERROR / 2)};
+// gelu(pre); |gelu'| is at most 1.13.
+MATMUL_BOTH MatmulBounded matmul_gelu_of(MatmulPrecision p, MatmulBounded pre) {
+    const double x = pre.value;
+    MatmulBounded r = {x / 2 * (1 + matmul_gelu_tanh(x)), 1.13 * pre.error + fabs(x) * MATMUL_TANH_ERROR / 2};
     return matmul_rounded(p, r);
+}
+// gelu(x) of an x that may be the fp32 number which was rounded to it
+MATMUL_BOTH MatmulBounded matmul_gelu(MatmulPrecision p, double x) {
+    const MatmulBounded pre = {x, p.u * fabs(x)};
+    return matmul_gelu_of(p, pre);
 }
 // gelu'(x) of x as stored
 MATMUL_BOTH MatmulBounded matmul_gelu_derivative(double x) {
@@ -78,12 +84,25 @@ MATMUL_BOTH MatmulBounded matmul_gelu_derivative(double x) {
     return r;
 }
 
-// dpre = z gelu'(pre), of a z that may be rounded before it is multiplied
-MATMUL_BOTH MatmulBounded matmul_dgelu(MatmulPrecision p, MatmulBounded z, double pre) {
-    const MatmulBounded d = matmul_gelu_derivative(pre);
-    const double z_error = matmul_intermediate_error(p, z);
-    MatmulBounded r = {z.value * d.value, fabs(d.value) * z_error + d.error * (fabs(z.value) + z_error)};
+// gelu'(pre) as stored; |gelu''| is at most 0.8.
+MATMUL_BOTH MatmulBounded matmul_derivative_of(MatmulPrecision p, MatmulBounded pre) {
+    MatmulBounded r = matmul_gelu_derivative(pre.value);
+    r.error += 0.8 * pre.error;
     return matmul_rounded(p, r);
+}
+
+// dpre = z derivative, of a z that may be rounded before it is multiplied
+MATMUL_BOTH MatmulBounded matmul_times(MatmulPrecision p, MatmulBounded z, MatmulBounded derivative) {
+    const double z_error = matmul_intermediate_error(p, z);
+    MatmulBounded r = {z.value * derivative.value,
+                       fabs(derivative.value) * z_error + derivative.error * (fabs(z.value) + z_error)};
+    return matmul_rounded(p, r);
+}
+// dpre = z gelu'(pre), of a derivative that may be rounded, too
+MATMUL_BOTH MatmulBounded matmul_dgelu(MatmulPrecision p, MatmulBounded z, double pre) {
+    MatmulBounded derivative = matmul_gelu_derivative(pre);
+    derivative.error = matmul_intermediate_error(p, derivative);
+    return matmul_times(p, z, derivative);
 }
 
 // residual = skip + (z + bias), of which the bracket may be rounded before it is added

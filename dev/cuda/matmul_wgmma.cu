@@ -3,6 +3,7 @@ The matmul competition on Hopper: each group is one GEMM (wgmma_matmul.cuh) whos
 and a small kernel for what needs a whole row or column. Against cublaslt:
 - Bias, residual addition, GELU, its gradient and the column sums of dpre cost no pass over the activations: a tile's epilogue
   runs while the other consumer warpgroup multiplies. pre is read once by dgelu, LayerNorm reads one tensor instead of two.
+  Where act is kept, fc's epilogue has the derivative of GELU for three instructions an element, and dgelu's only multiplies.
 - Weight gradients: tiles that do not fill the GPU are cut along R, and the parts added in a fixed order. The first column of
   tiles multiplies dout by ones as well: its column sums without a pass of their own. layer_weights is the four GEMMs of a layer
   in one launch, with one such remainder instead of four.
@@ -55,7 +56,11 @@ template <class T> void residual(MatmulContext*, const MatmulTensors* t, MatmulS
 }
 
 template <class T> void fc(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    forward_gemm<T, BiasGelu>(t->pre, t->act, nullptr, t, s, stream);
+    if (t->derivative) {
+        forward_gemm<T, BiasGeluDerivative>(t->derivative, t->act, nullptr, t, s, stream);
+    } else {
+        forward_gemm<T, BiasGelu>(t->pre, t->act, nullptr, t, s, stream);
+    }
 }
 
 template <class T> void input(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
@@ -85,9 +90,10 @@ template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, Ma
     float* const partials = (float*)context->scratch;
     typedef typename AgainTile<T>::Tile Again;
     static_assert(Again::row_blocks == T::row_blocks, "as many rows for each partial sum");
-    const Status launched = t->act
-                                ? input_gemm<Again, GeluBackward<true>>(t->dpre, t->act, t->pre, partials, t, s, stream)
-                                : input_gemm<T, GeluBackward<false>>(t->dpre, nullptr, t->pre, partials, t, s, stream);
+    const Status launched =
+        t->derivative ? input_gemm<T, TimesDerivative>(t->dpre, nullptr, t->derivative, partials, t, s, stream)
+        : t->act      ? input_gemm<Again, GeluBackward<true>>(t->dpre, t->act, t->pre, partials, t, s, stream)
+                      : input_gemm<T, GeluBackward<false>>(t->dpre, nullptr, t->pre, partials, t, s, stream);
     if (launched != STATUS_OK) { return; }
     column_sum_partials(t->dbias, partials, dgelu_partials<T>(s), s.IN, s.IN, stream);
 }
@@ -163,7 +169,10 @@ static const char* too_many_tiles(MatmulSizes s) {
 
 // A row of the table: a group's launcher and scratch for one tile
 #define WGMMA_CONFIG(name, id, tile, group, scratch)                                                                   \
-    { name, MATMUL_##id, too_many_tiles, scratch, group<tile> }
+    {                                                                                                                  \
+        name, MATMUL_##id, too_many_tiles, scratch, group<tile>, false,                                                \
+            MATMUL_##id == MATMUL_FC || MATMUL_##id == MATMUL_DGELU                                                    \
+    }
 #define WGMMA_WEIGHTS(name, id, tile)                                                                                  \
     {                                                                                                                  \
         name, MATMUL_##id, too_many_tiles, layer_weights_scratch_bytes<tile, MATMUL_##id>,                             \

@@ -3,8 +3,8 @@ What becomes of an accumulator of wgmma_matmul.cuh: an epilogue's store() takes 
 registers to memory, chunk by chunk (64 rows of 128 or 64 bytes): arithmetic on the fragment, into a chunk of shared memory in
 TMA's swizzle, TMA store.
 
-    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, GeluOfBias,
-                      GeluBackward<..>
+    Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, BiasGeluDerivative,
+                      GeluOfBias, TimesDerivative, GeluBackward<..>
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
     Gradient          fp32, from registers: D, or D +=, or a partial tile of a split of K
 
@@ -94,6 +94,11 @@ struct AddBiasAndSkip { // skip + (x + bias)
     }
 };
 
+// gelu'(pre), rounded
+__device__ inline uint32_t gelu_derivative_x2(float2 pre, float2 sigma) {
+    return mma::cvt_rn_x2(gelu_derivative(pre.x, sigma.x), gelu_derivative(pre.y, sigma.y));
+}
+
 struct BiasGelu { // pre = x + bias;  gelu(pre), of pre as it is stored: GeluBackward computes the same bits again
     static constexpr int outputs = 2;
     static constexpr bool bias = true, aux = false, column_sums = false;
@@ -101,6 +106,17 @@ struct BiasGelu { // pre = x + bias;  gelu(pre), of pre as it is stored: GeluBac
         out[0] = mma::cvt_rn_x2(x.x + bias.x, x.y + bias.y);
         const float2 pre = mma::float2_of(out[0]);
         out[1] = mma::cvt_rn_x2(gelu(pre.x, gelu_sigma(pre.x)), gelu(pre.y, gelu_sigma(pre.y)));
+    }
+};
+
+struct BiasGeluDerivative { // gelu'(x + bias);  gelu(x + bias): of a sum that is rounded as BiasGelu stores it
+    static constexpr int outputs = 2;
+    static constexpr bool bias = true, aux = false, column_sums = false;
+    static __device__ void apply(uint32_t (&out)[2], float2 x, float2 bias, float2) {
+        const float2 pre = {mma::rounded_to_16_bit(x.x + bias.x), mma::rounded_to_16_bit(x.y + bias.y)};
+        const float2 sigma = {gelu_sigma(pre.x), gelu_sigma(pre.y)};
+        out[0] = gelu_derivative_x2(pre, sigma);
+        out[1] = mma::cvt_rn_x2(gelu(pre.x, sigma.x), gelu(pre.y, sigma.y));
     }
 };
 
@@ -114,13 +130,25 @@ struct GeluOfBias { // gelu(x + bias), rounded as BiasGelu rounds
     }
 };
 
-template <bool AGAIN> struct GeluBackward { // x gelu'(pre);  AGAIN: gelu(pre). Returns what column_sums adds up.
+struct TimesDerivative { // x derivative. Returns what column_sums adds up.
+    static constexpr int outputs = 1;
+    static constexpr bool bias = false, aux = true, column_sums = true;
+    static __device__ float2 apply(uint32_t (&out)[1], float2 x, float2, float2 derivative) {
+        const float2 y = {x.x * derivative.x, x.y * derivative.y};
+        out[0] = mma::cvt_rn_x2(y.x, y.y);
+        return y;
+    }
+};
+
+// x gelu'(pre), the derivative rounded as BiasGeluDerivative stores it;  AGAIN: gelu(pre). Returns what column_sums adds up.
+template <bool AGAIN> struct GeluBackward {
     static constexpr int outputs = AGAIN ? 2 : 1;
     static constexpr bool bias = false, aux = true, column_sums = true;
     static __device__ float2 apply(uint32_t (&out)[outputs], float2 x, float2, float2 pre) {
         const float2 sigma = {gelu_sigma(pre.x), gelu_sigma(pre.y)};
-        const float2 y = {x.x * gelu_derivative(pre.x, sigma.x), x.y * gelu_derivative(pre.y, sigma.y)};
-        out[0] = mma::cvt_rn_x2(y.x, y.y);
+        uint32_t dpre[1];
+        const float2 y = TimesDerivative::apply(dpre, x, {}, mma::float2_of(gelu_derivative_x2(pre, sigma)));
+        out[0] = dpre[0];
         if constexpr (AGAIN) { out[1] = mma::cvt_rn_x2(gelu(pre.x, sigma.x), gelu(pre.y, sigma.y)); }
         return y;
     }

@@ -259,11 +259,12 @@ template <class C> struct Consumer {
     }
 
     __device__ void run() {
-        const int clusters = gridDim.x / T::cluster, rank = cta_rank<T>();
+        const int clusters = gridDim.x / T::cluster;
         if (T::pingpong && w == 1) { bar_arrive(C::BAR_ORDER, 2 * WARPGROUP_SIZE); } // consumer 0 begins
         for (int n = 0;; n++) {                                                      // work items of the CTA
             const int item = blockIdx.x / T::cluster + n * clusters;
             if (item >= p.order.items()) { break; }
+            const int rank = cta_rank<T>(); // of each item: a register less than one for all
             const WorkItem work = work_item(p.order, item);
             if (!T::takes(w, n)) {
                 state.advance(work.k_blocks());

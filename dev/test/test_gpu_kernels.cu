@@ -1368,6 +1368,25 @@ static void test_tuned(Matmul* mm, const MatmulAlgorithm* a) {
     }
 }
 
+// fc that keeps the derivative, and dgelu that multiplies by it: the bits of those that know pre, which dpre and dbias are of.
+static void test_kept_derivative(MatmulGroups* g, int R, int C, const TensorX& inp, const TensorX& weight,
+                                 const TensorX& bias, const TensorX& dout, const TensorX& pre, const TensorX& act,
+                                 const TensorX& dpre, const TensorF& dbias) {
+    const size_t large = pre.n;
+    TensorX derivative(large), alone(Numbers(large, 1)), again(large), dpre_again(large);
+    TensorF dbias_again(4 * C), sums(4 * C), scratch(column_sum_scratch_bytes(4 * C) / sizeof(float));
+    for (TensorF* x : {&dbias_again, &sums}) { cuda_check(cudaMemset(x->data, 0, x->bytes())); }
+    matmul_fc(g, nullptr, nullptr, derivative.data, again.data, inp.data, weight.data, bias.data, R, C);
+    gelu_backward(alone.data, sums.data, nullptr, pre.data, scratch.data, R, 4 * C, 0); // 1 gelu'(pre)
+    matmul_dgelu(g, nullptr, dpre_again.data, nullptr, dbias_again.data, dout.data, weight.data, nullptr,
+                 derivative.data, R, C);
+    wait_for_gpu();
+    check_same_bits("fc's gelu beside the derivative", again, act.bits());
+    check_same_bits("fc's derivative of gelu", derivative, alone.bits());
+    check_same_bits("dpre of the derivative", dpre_again, dpre.bits());
+    check_same_bits("dbias of the derivative", dbias_again, dbias.bits());
+}
+
 // The MLP's groups as they train against the baseline, and gelu(pre) of fc and dgelu against the kernel alone, bit for bit.
 static void test_mlp_groups(Matmul* mm, int R, int C) {
     const size_t n = (size_t)R * C, large = 4 * n, weights = (size_t)4 * C * C;
@@ -1383,28 +1402,31 @@ static void test_mlp_groups(Matmul* mm, int R, int C) {
     bytes = std::max(bytes, matmul_scratch_bytes_on(capability, "cublaslt", MATMUL_DGELU, sizes));
     TensorF scratch(bytes / sizeof(float));
     MatmulGroups g = {{mm, scratch.data}, capability, 0};
-    matmul_fc(&g, nullptr, pre.data, act.data, inp.data, weight.data, bias.data, R, C);
-    matmul_fc(&g, "cublaslt", base_pre.data, base_act.data, inp.data, weight.data, bias.data, R, C);
+    matmul_fc(&g, nullptr, pre.data, nullptr, act.data, inp.data, weight.data, bias.data, R, C);
+    matmul_fc(&g, "cublaslt", base_pre.data, nullptr, base_act.data, inp.data, weight.data, bias.data, R, C);
     gelu_forward(alone.data, pre.data, large, 0);
     wait_for_gpu();
     check_same_bits("fc's gelu", act, alone.bits());
     check_close("fc's pre", pre, base_pre);
     scratch.poison();
-    matmul_dgelu(&g, nullptr, dpre.data, again.data, dbias.data, dout.data, weight.data, pre.data, R, C);
+    matmul_dgelu(&g, nullptr, dpre.data, again.data, dbias.data, dout.data, weight.data, pre.data, nullptr, R, C);
     wait_for_gpu();
     check_same_bits("gelu again", again, alone.bits());
     scratch.poison();
-    matmul_dgelu(&g, "cublaslt", base_dpre.data, base_act.data, base_dbias.data, dout.data, weight.data, pre.data, R,
-                 C);
+    matmul_dgelu(&g, "cublaslt", base_dpre.data, base_act.data, base_dbias.data, dout.data, weight.data, pre.data,
+                 nullptr, R, C);
     wait_for_gpu();
     check_close("dpre", dpre, base_dpre);
     check_close("dbias", dbias, base_dbias);
     dpre.poison();
     cuda_check(cudaMemset(dbias.data, 0, dbias.bytes()));
-    matmul_dgelu(&g, nullptr, base_dpre.data, nullptr, dbias.data, dout.data, weight.data, pre.data, R, C);
-    matmul_dgelu(&g, nullptr, dpre.data, again.data, base_dbias.data, dout.data, weight.data, pre.data, R, C);
+    matmul_dgelu(&g, nullptr, base_dpre.data, nullptr, dbias.data, dout.data, weight.data, pre.data, nullptr, R, C);
+    matmul_dgelu(&g, nullptr, dpre.data, again.data, base_dbias.data, dout.data, weight.data, pre.data, nullptr, R, C);
     wait_for_gpu();
     check_same_bits("dpre without gelu", dpre, base_dpre.bits());
+    if (matmul_has_derivative(&g, nullptr, nullptr, R, C)) {
+        test_kept_derivative(&g, R, C, inp, weight, bias, dout, pre, act, dpre, dbias);
+    }
 }
 
 // A row of the unnormalised softmax: what is expected of its loss, and how far a loss and an exponential may be off

@@ -131,8 +131,8 @@ static void residual(void) {
 }
 
 static void gelu(void) {
-    double worst = 0;
-    int squared = 0, sigmoid = 0;
+    double worst = 0, rounded = 0;
+    int squared = 0, sigmoid = 0, other = 0;
     for (int n = -600; n <= 600; n++) {
         const double x = n / 75.0, z = 1.7, pre = round_to(x, bf16.u), t = matmul_gelu_tanh(pre);
         const double approximate = t + copysign(0x1p-10 * 0x1.02p-1, x); // 2^-10.987
@@ -144,11 +144,20 @@ static void gelu(void) {
         const double d = (1 + approximate) / 2 + pre / 2 * (1 - approximate * approximate) * slope;
         worst = worse(worst, ratio_of(d, derivative));
         worst = worse(worst, ratio_of(round_to(round_to(z, bf16.u) * d, bf16.u), dgelu));
+        // three roundings, each of almost half a unit: that of near, of the derivative and of what they make
+        const double near = 1.0117, three = round_to(round_to(near, bf16.u) * round_to(d, bf16.u), bf16.u);
+        rounded = worse(rounded, ratio_of(three, matmul_dgelu(bf16, (MatmulBounded){near, 0}, pre)));
+        // of a sum that is not stored: the kernel's is rounded, the reference knows x
+        const MatmulBounded sum = matmul_rounded(bf16, (MatmulBounded){x, 0});
+        worst = worse(worst, ratio_of(round_to(d, bf16.u), matmul_derivative_of(bf16, sum)));
+        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16.u), matmul_gelu_of(bf16, sum)));
+        other += !(ratio_of(round_to(d, bf16.u), matmul_derivative_of(bf16, matmul_plus(sum, 0.1))) <= 1);
         squared += !(ratio_of(z * ((1 + t) / 2 + pre / 2 * (1 - t) * slope), dgelu) <= 1);
         sigmoid += !(ratio_of(pre / (1 + exp(-1.702 * pre)), want) <= 1);
     }
     CHECK(worst <= 1 && worst > 0.5);
-    CHECK(squared > 200 && sigmoid > 200);
+    CHECK(rounded <= 1 && rounded > 0.5);
+    CHECK(squared > 200 && sigmoid > 200 && other > 200);
     CHECK_NEAR(matmul_gelu(fp32, 1).value, 0.8411919906, 1e-9);
     CHECK_NEAR(matmul_gelu_derivative(1).value, 1.0829640839, 1e-9);
 }

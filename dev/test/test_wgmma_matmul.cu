@@ -415,6 +415,8 @@ template <class T> static void test_tile() {
     test_order<T>();
     if constexpr (T::BN % 64 == 0) { // fc and dgelu race with these tiles alone
         test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGelu>>>();
+        test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGeluDerivative>>>();
+        test_configuration<MatmulTiles<T, false, true, Elementwise<TimesDerivative>>>();
         test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward<true>>>>();
         test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward<false>>>>();
     }
