@@ -71,6 +71,7 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
 // one before it ascends, and so on: the length does not jump between sections, and the launch ends with short tiles.
 struct ForwardProblem {
     int T, heads, ctas;
+    int missing_rows;               // of each head's first tile: the last tile ends with the last 64 rows of the head
     int paired_heads, pairs, items; // pairs: the first items, those of the paired heads
     int sections;
     Divisor head_pairs; // items of a paired head
@@ -80,8 +81,8 @@ struct ForwardProblem {
 };
 
 // Static persistent tile scheduler: the sequence of query tiles (head, i) of one CTA. Each of its two producers runs a copy;
-// the consumers are told. CTAs take the items in serpentine order: a round goes from the first CTA to
-// the last if its number is even, and back if it is odd. So every CTA gets nearly the same number of keys.
+// the consumers are told. CTAs take the items in serpentine order: a round goes from the first CTA to the last if its number is
+// even, and back if it is odd. So every CTA gets nearly the same number of keys.
 //
 // The second tile of an item needs the last key blocks of the first one. Where all of them fit the ring of stages, they are not
 // loaded again: the first tile keeps them, and the second one goes back in the ring.
@@ -130,14 +131,18 @@ template <class C> struct TileScheduler {
     }
     __host__ __device__ int b() const { return p.NH.quotient(head); }
     __host__ __device__ int h() const { return p.NH.remainder(head); }
-    // The first of the 64 rows of warpgroup w. The warpgroups rotate over the tile's rows from tile to tile, because
-    // lower rows have more keys.
-    __host__ __device__ int row(int w) const { return i * C::Br + (w + n) % C::warpgroups * WARPGROUP_ROWS; }
+    // The first of the 64 rows of warpgroup w; where it is negative, the warpgroup has none. The warpgroups rotate over the
+    // tile's rows from tile to tile, because lower rows have more keys.
+    __host__ __device__ int row(int w) const {
+        return i * C::Br - p.missing_rows + (w + n) % C::warpgroups * WARPGROUP_ROWS;
+    }
     // The number of key blocks that tile i of a head needs, that this one needs, and that the rows of warpgroup w need.
-    __host__ __device__ int key_blocks_of(int i) const { return CEIL_DIV(min((i + 1) * C::Br, p.T), C::Bc); }
+    __host__ __device__ int key_blocks_of(int i) const {
+        return CEIL_DIV(min((i + 1) * C::Br - p.missing_rows, p.T), C::Bc);
+    }
     __host__ __device__ int key_blocks() const { return key_blocks_of(i); }
     __host__ __device__ int key_blocks(int w) const {
-        return row(w) < p.T ? CEIL_DIV(row(w) + WARPGROUP_ROWS, C::Bc) : 0;
+        return row(w) >= 0 ? CEIL_DIV(row(w) + WARPGROUP_ROWS, C::Bc) : 0;
     }
 };
 
@@ -452,7 +457,7 @@ template <class C> struct ForwardConsumer {
             first_released = lane() == 0 ? rows.kept : INT_MAX;
             state.go_back(rows.resident);
             for (int j = rows.tile_blocks - 1; j >= blocks; j--) { skip_key_block(j); }
-            if (blocks == 0) { // all rows are past T
+            if (blocks == 0) { // no rows
                 release_q();
                 continue;
             }
@@ -542,8 +547,9 @@ template <class C> ForwardProblem forward_problem(int B, int T, int NH, int num_
     const int sections = CEIL_DIV(single_heads, section_heads),
               last_heads = single_heads - (sections - 1) * section_heads;
     const int head_pairs = CEIL_DIV(tiles, 2), pairs = paired_heads * head_pairs, items = pairs + single_heads * tiles;
-    return {T,          heads,         ctas,       paired_heads,          pairs, items, sections,
-            head_pairs, section_heads, last_heads, section_heads * tiles, NH};
+    const int missing_rows = tiles * C::Br - CEIL_DIV(T, WARPGROUP_ROWS) * WARPGROUP_ROWS;
+    return {T,        heads,      ctas,          missing_rows, paired_heads,          pairs, items,
+            sections, head_pairs, section_heads, last_heads,   section_heads * tiles, NH};
 }
 
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
@@ -573,6 +579,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<ForwardTiles<64, 2, 128, 5, true>>("128x128"),
     forward_config<ForwardTiles<96, 2, 128, 3, false>>("128x128"),
     forward_config<ForwardTiles<96, 3, 64, 4, false>>("192x64"),
+    forward_config<ForwardTiles<128, 3, 64, 4, false>>("192x64"),
     forward_config<ForwardTiles<128, 2, 128, 2, false>>("128x128"),
 };
 
