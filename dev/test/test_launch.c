@@ -577,6 +577,7 @@ static int say_place(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     if (argc > 1) { return say_place(argc, argv); }
+    signal(SIGINT, SIG_DFL); // a shell's background job begins with SIGINT ignored, which would stay so
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     alone_where_nothing_says_otherwise();
     launchers_are_understood();
