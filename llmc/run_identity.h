@@ -44,13 +44,6 @@ static inline void run_identity_free(RunIdentity* id) {
 // ----------------------------------------------------------------------------
 // Writing
 
-// Control characters become '?'.
-static inline void identity_clean_(char* text) {
-    for (char* c = text; *c != '\0'; c++) {
-        if ((unsigned char)*c < ' ' || *c == 0x7f) { *c = '?'; }
-    }
-}
-
 // Appends a line. Control characters of the value become '?'.
 #if defined(__GNUC__)
 __attribute__((format(printf, 4, 5)))
@@ -63,7 +56,7 @@ run_identity_line(RunIdentity* id, IdentityEffect effect, const char* name, cons
     va_start(args, format);
     vsnprintf(line + head, sizeof(line) - (size_t)head - 1, format, args);
     va_end(args);
-    identity_clean_(line);
+    mask_controls(line, strlen(line));
     strcat(line, "\n");
     size_t length = strlen(line);
     id->text = (char*)realloc(id->text, id->text_bytes + length + 1);
@@ -269,7 +262,7 @@ static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLi
     } else {
         snprintf(rest, size, "the checkpoint has %.*s, this trainer has no such setting", before_length, before.value);
     }
-    identity_clean_(note); // the text is a file's: it must not steer a terminal
+    mask_controls(note, strlen(note)); // the text is a file's: it must not steer a terminal
     fprintf(out, "note: %s\n", note);
 }
 

@@ -55,4 +55,13 @@ static inline int is_control_character(const unsigned char* s) {
     return s[0] < 0x20 || s[0] == 0x7f || (s[0] == 0xc2 && s[1] < 0xa0);
 }
 
+// Makes `n` bytes of text one line that steers no terminal: the bytes of U+0000-001F and U+007F-009F become '?'.
+static inline void mask_controls(char* text, size_t n) {
+    unsigned char* s = (unsigned char*)text;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == 0xc2 && i + 1 < n && s[i + 1] >= 0x80 && s[i + 1] < 0xa0) { s[i] = s[i + 1] = '?'; }
+        if (s[i] < 0x20 || s[i] == 0x7f) { s[i] = '?'; }
+    }
+}
+
 #endif

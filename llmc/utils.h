@@ -19,6 +19,7 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 #include <unistd.h>
 
 #include "terminal_line.h"
+#include "utf8.h"
 
 #ifdef __cplusplus
 #define RESTRICT __restrict__
@@ -49,9 +50,7 @@ static ErrorLine error_line_;
 // hold: control characters become '?'.
 static inline void print_text_(const char* kind, char* message) {
     const char* process = error_line_.process;
-    for (char* c = message; *c != '\0'; c++) {
-        if ((unsigned char)*c < ' ' || *c == 0x7f) { *c = '?'; }
-    }
+    mask_controls(message, strlen(message));
     fflush(stdout);
     terminal_line_clear();
     fprintf(stderr, "%s: %s%s%s\n", kind, process, process[0] ? ": " : "", message);
@@ -63,9 +62,7 @@ static inline void say_error_(const char* message) {
     const char* process = error_line_.process;
     int length = snprintf(line, sizeof(line), "error: %s%s%s\n", process, process[0] ? ": " : "", message);
     size_t n = length < (int)sizeof(line) ? (size_t)length : sizeof(line) - 1;
-    for (size_t i = 0; i + 1 < n; i++) {
-        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f) { line[i] = '?'; }
-    }
+    mask_controls(line, n - 1);
     terminal_line_clear();
     if (write(STDERR_FILENO, line, n) < 0) { return; } // nobody listens
 }

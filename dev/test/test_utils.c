@@ -33,6 +33,7 @@ static void lines_name_the_process(void) {
 static void errors_stay_one_line(void) {
     static char long_name[9000];
     CHECK_FATAL("a?b?[2J? \xc3\xa9", fatal("cannot open %s", "a\nb\x1b[2J\x7f \xc3\xa9"));
+    CHECK_FATAL("a??2J \xc2\xa0 \xc2", fatal("cannot open %s", "a\xc2\x9b\x32J \xc2\xa0 \xc2")); // U+009B: as ESC [
     memset(long_name, 'x', sizeof(long_name) - 1);
     if (unit_fork()) { fatal("%s: no such file", long_name); }
     UnitChild child = unit_wait();
