@@ -11,6 +11,8 @@ from array import array
 from bisect import bisect_left
 
 LARGEST_STEP = 2**31 - 1
+LARGEST_COUNT = 2**62  # of tokens, parameters, steps
+LARGEST_NUMBER = 1e100  # a larger one is infinite: no run has it, and sums of it are no numbers
 MOST_EVENTS = 10000
 KINDS = ("error", "nan", "skip", "warning", "resume", "stop", "checkpoint", "note")  # by how much they matter
 
@@ -40,10 +42,12 @@ JSON_KEYS = {  # llmc/step_log.h
 
 
 def to_int(text):
+    """A count of a log; None where it is none, or larger than any."""
     try:
-        return int(text)
+        count = int(text)
     except (TypeError, ValueError):
         return None
+    return count if abs(count) <= LARGEST_COUNT else None
 
 
 def to_number(text):
@@ -52,6 +56,16 @@ def to_number(text):
         return float(text)
     except ValueError:
         return math.nan if "nan" in text else None
+
+
+def json_number(value):
+    """A number of JSON, which has no NaN; None where it is none."""
+    if value is None:
+        return math.nan
+    try:
+        return float(value) if type(value) in (int, float) else None
+    except OverflowError:
+        return None
 
 
 class Series:
@@ -73,6 +87,12 @@ class Series:
         first = bisect_left(self.steps, step)
         del self.steps[first:]
         del self.values[first:]
+
+    def limit(self):
+        """Makes numbers infinite that are larger than any of a run."""
+        if self.values and not -LARGEST_NUMBER < min(self.values) <= max(self.values) < LARGEST_NUMBER:
+            large = (math.copysign(math.inf, v) if abs(v) >= LARGEST_NUMBER else v for v in self.values)
+            self.values = array("d", large)
 
     def finite(self):
         """Its (step, value) without what is not finite."""
@@ -194,9 +214,7 @@ class LineReader:
         keys = [key for key in JSON_KEYS if key in fields]
         if keys:
             self.begin_step(step, "loss" if "loss" in keys else "val_loss")
-        values = [math.nan if fields[key] is None else fields[key] for key in keys]  # JSON has no NaN
-        values = [value if type(value) in (int, float) else None for value in values]
-        self.add_all(step, [JSON_KEYS[key] for key in keys], values)
+        self.add_all(step, [JSON_KEYS[key] for key in keys], [json_number(fields[key]) for key in keys])
         if fields.get("skipped") is True:
             self.event(step, "skip", "the update of this step was skipped")
         return bool(keys)
@@ -224,7 +242,7 @@ class LineReader:
         run.ended = False
         run.run_id, run.joins = fields.get("run") or run.run_id, True
         steps = fields.get("steps")
-        run.total_steps = steps if type(steps) is int else run.total_steps
+        run.total_steps = to_int(steps) if type(steps) is int else run.total_steps
         settings = fields.get("settings")
         if isinstance(settings, dict):
             run.state = {str(name).removeprefix("--"): str(value) for name, value in settings.items()}
@@ -232,7 +250,7 @@ class LineReader:
             ("tokens_per_step", run.flags, "total-batch"),
             ("parameters", run.facts, "parameters"),
         ):
-            if type(fields.get(name)) is int:
+            if type(fields.get(name)) is int and to_int(fields[name]) is not None:
                 place[key] = str(fields[name])
 
     # -- stdout
@@ -259,11 +277,11 @@ class LineReader:
         return self.feed_said(line)
 
     def feed_step(self, match):
-        step = int(match[1]) - 1
+        step = (to_int(match[1]) or 0) - 1
         if not 0 <= step <= LARGEST_STEP:
             return False
         self.begin_step(step, "loss")
-        self.run.total_steps = int(match[2])
+        self.run.total_steps = to_int(match[2])
         for key, value in self.measured:
             self.add(key, step, value)
         self.measured = []

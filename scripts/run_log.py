@@ -76,6 +76,8 @@ class Run:
 
     def finish(self):
         """Adds what follows from the lines: tokens/s, the time at each step, events of numbers that are not finite."""
+        for series in self.series.values():
+            series.limit()
         ms, tokens = self.series.get("ms"), self.tokens_per_step()
         if ms is not None:
             speed, time, seconds = Series(), Series(), 0.0

@@ -5,6 +5,7 @@ python3 dev/test/test_plot_run.py
 """
 
 import importlib.util
+import json
 import math
 import os
 import subprocess
@@ -77,6 +78,27 @@ def test_json_lines(folder):
     assert kinds(run) == [(1, "skip"), (1, "warning"), (1, "nan"), (1, "nan"), (2, "error")], run.events
     assert run.unread_lines == 4 and run.ended and run.total_steps == 9 and run.run_id == "77"
     assert run.state == {"seed": "42", "sum-order": "tree"} and run.tokens_per_step() == 1024
+
+
+def test_numbers_beyond_all_that_a_run_has(folder):
+    huge, digits = 10**400, "1" * 5000
+    step = '{"step": %d, "loss": %s, "norm": 1e308, "ms": 1e308, "memory": 1e308}'
+    steps = [step % (i, huge if i == 3 else 1e308) for i in range(4000)]
+    begin = {"step": 0, "event": "start", "run": "7", "steps": huge, "tokens_per_step": huge, "parameters": huge}
+    files = {
+        "a.jsonl": "\n".join([json.dumps(begin), *steps]) + "\n",
+        "b.txt": step_line(0).replace("1/100", f"{digits}/1") + step_line(0).replace("1/100", f"1/{digits}"),
+        "c.txt": table(steps=huge, total=huge) + f"| {'parameters':21s} | {huge} |\n" + step_line(0, huge),
+        "d.log": "".join(f"s:{i} trl:{(-1) ** i}e308 lr:1e308 norm:1e308\n" for i in range(4000)),
+    }
+    for name, content in files.items():
+        path = write(f"{folder}/{name}", content)
+        out = plot(path, "--html", f"{folder}/page.html")
+        assert out.startswith("run "), out
+        (run,) = read(path)
+        assert run.last_step() in (1, 4000) and not run.total_steps and not run.tokens_per_step(), name
+    (run,) = read(f"{folder}/a.jsonl")
+    assert set(values(run, "loss").values()) == {math.inf} and 3 not in values(run, "loss")
 
 
 def test_a_resumed_run_in_json(folder):
