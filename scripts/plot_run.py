@@ -124,7 +124,8 @@ def set_range(axes, runs, keys, args):
     """Leaves outliers of a linear panel outside, where they would flatten the rest."""
     log = args.log_y or run_curves.METRICS[keys[0]][4]
     if log:
-        axes.set_yscale("log")
+        if axes.dataLim.y1 > 0:  # else nothing has a logarithm
+            axes.set_yscale("log")
         return
     ranges = []
     for r in runs:
@@ -153,7 +154,7 @@ def draw_panel(axes, runs, panel, args):
     axes.grid(color="0.92")
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
-    if args.log_x:
+    if args.log_x and axes.dataLim.x1 > 0:
         axes.set_xscale("log")
     set_range(axes, runs, run_curves.PANELS[panel], args)
 

@@ -141,8 +141,10 @@
       }
     }
     if (!(high >= low)) return [0, 1];
-    if (state.logX) low = Math.max(low, high > 1 ? 1 : high / 1e6);
-    return high > low ? [low, high] : [low - 0.5, high + 0.5];
+    if (!state.logX) return high > low ? [low, high] : [low - 0.5, high + 0.5];
+    if (!(high > 0)) return [0.1, 10]; // nothing has a logarithm
+    low = Math.max(low, high > 1 ? 1 : high / 1e6);
+    return high > low ? [low, high] : [low / 2, high * 2];
   }
 
   // What of a curve lies in the view, with a neighbour on each side
@@ -223,7 +225,8 @@
       let back = "";
       const low = log ? lo.map((value, i) => value > 0 ? value : v[i]) : lo;
       for (let i = end - 1; i >= begin; i--) back += "L" + pixel(sx(curve.x[i])) + " " + pixel(sy(low[i]));
-      node("path", { class: "band", d: path(curve, hi, begin, end, sx, sy, log) + back + "Z" }, group);
+      const front = path(curve, hi, begin, end, sx, sy, log);
+      if (front) node("path", { class: "band", d: front + back + "Z" }, group);
     } else if (curve.window > 1) {
       node("path", { class: "raw", d: path(curve, v, begin, end, sx, sy, log) }, group);
     }
@@ -517,15 +520,17 @@
     if (!data.follow) return;
     const { x, window, logX, outliers, logY, view } = state;
     try {
-      sessionStorage.setItem(KEPT, JSON.stringify({ x, window, logX, outliers, logY, view, hidden: [...state.hidden], y: scrollY }));
+      const kept = { x, logX, outliers, logY, view, hidden: [...state.hidden], y: scrollY };
+      if (window !== data.smooth) kept.window = window;  // else it grows with the run
+      sessionStorage.setItem(KEPT, JSON.stringify(kept));
     } catch (error) { /* no storage: the page begins anew */ }
   }
 
   function recall() {
     try {
       const kept = data.follow && JSON.parse(sessionStorage.getItem(KEPT));
-      if (!kept || !data.windows.includes(kept.window)) return;
-      Object.assign(state, kept, { hidden: new Set(kept.hidden), at: null });
+      if (!kept || (kept.window && !data.windows.includes(kept.window))) return;
+      Object.assign(state, kept, { hidden: new Set(kept.hidden), logY: { ...state.logY, ...kept.logY }, at: null });
       addEventListener("load", () => scrollTo(0, kept.y));
     } catch (error) { /* as above */ }
   }

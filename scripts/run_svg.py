@@ -97,17 +97,23 @@ def panel_range(curves, log):
     return run_curves.widened(min(r[0] for r in ranges), max(r[1] for r in ranges), log)
 
 
+def x_range(xs, log):
+    """(low, high) of an x axis; a logarithmic one leaves out what is not above 0."""
+    low, high = min(xs), max(xs)
+    if not log:
+        return (low, high) if high > low else (low - 0.5, high + 0.5)
+    if not high > 0:
+        return 0.1, 10
+    low = max(low, 1 if high > 1 else high / 1e6)
+    return (low, high) if high > low else (low / 2, high * 2)
+
+
 def panel_svg(runs, panel, args, title):
     """The <svg> of a panel; `title` is safe in HTML."""
     curves = curves_of(runs, panel, args)
     log = args.log_y or run_curves.METRICS[panel][4]
     y_range = panel_range(curves, log) or ((1.0, 10.0) if log else (0.0, 1.0))
-    xs = [x for _, _, points, _ in curves for x in (points[0][0], points[-1][0])] or [0, 1]
-    low, high = min(xs), max(xs)
-    if args.log_x:
-        low = max(low, 1 if high > 1 else high / 1e6)
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
+    low, high = x_range([x for _, _, points, _ in curves for x in (points[0][0], points[-1][0])] or [0, 1], args.log_x)
     ticks_y = (run_curves.log_ticks if log else run_curves.linear_ticks)(*y_range, 5)
     left = 14 + round(6.4 * max(len(run_curves.short_number(t)) for t in ticks_y))
     right, top, bottom = WIDTH - 16, 6, HEIGHT - 22

@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 
 import run_logs
 import unit
@@ -297,6 +298,10 @@ def test_pictures(folder):
     with open(f"{folder}/curves.png", "rb") as f:
         assert len(f.read()) > 10000
     plot(write(f"{folder}/new/main.log", ""), "--output", f"{folder}/empty.png")
+    one = write(f"{folder}/one/main.log", "s:0 trl:5.0 lr:0 norm:0\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot(one, "--output", f"{folder}/one.png", "--log-x", "--log-y")
     os.mkfifo(f"{folder}/pipe.png")
     assert "pipe.png: it is a pipe or a device" in plot(f"{folder}/a", "--output", f"{folder}/pipe.png", code=1)
     assert sorted(name for name in os.listdir(folder) if name.endswith(".tmp")) == []

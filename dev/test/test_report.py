@@ -242,6 +242,22 @@ def test_it_answers(folder):
         assert tab.said == [], tab.said
 
 
+def test_logarithmic_axes_of_what_has_no_logarithm(folder):
+    steps = 4000
+    lines = [f"s:{i} trl:{2 + third:.6f} lr:0 norm:0\n" for i in range(steps) for third in (i / steps,)]
+    first = write(f"{folder}/first/main.log", "".join(lines))
+    second = write(f"{folder}/second/main.log", "".join(lines).replace("trl:", "trl:1"))
+    begin = '{"step": 0, "event": "start", "run": "7", "steps": 9, "tokens_per_step": 64}\n'
+    step = write(f"{folder}/step.jsonl", begin + '{"step": 0, "loss": 5.0, "norm": 0, "lr": 0, "ms": 200}\n')
+    page = f"{folder}/page.html"
+    for arguments in ([step], [step, "--x", "time"], [step, "--x", "tokens"], [first, second, "--difference"]):
+        plot(*arguments, "--html", page, "--log-x", "--log-y")
+        text = text_of(page)
+        assert "nan" not in "".join(re.findall(r' d="[^"]*"', text)), arguments
+        with browser.shared() as b:
+            assert b.open(page).said == [], arguments
+
+
 def test_it_prints(folder):
     path = two_runs(folder)
     with browser.shared() as b:
@@ -252,6 +268,32 @@ def test_it_prints(folder):
         tab.call("Emulation.setDeviceMetricsOverride", width=690, height=1000, deviceScaleFactor=1, mobile=False)
         width = tab.value("document.documentElement.scrollWidth")
         assert width <= 690 and tab.said == [], (width, tab.said)
+
+
+def test_a_page_that_reloads_stays_as_it_was_set(folder):
+    log, page = f"{folder}/main.log", f"{folder}/page.html"
+    now = "[document.getElementById('window').textContent, document.querySelector('[data-log=norm]').ariaPressed]"
+
+    def follow(steps):
+        args = run_logs.arguments(1 if steps < 1000 else 20)
+        args.follow, args.every = True, 600
+        runs = run_logs.module("run_log").read_runs([write(log, main_log(last=steps) if steps else "s:0 tel:5.0\n")])
+        write(page, run_report.page(runs, args))
+
+    def reload(tab):
+        tab.browser.events.clear()
+        tab.call("Page.reload")
+        tab.wait_for("Page.loadEventFired")
+        return tab.value(now)
+
+    follow(0)
+    with browser.shared() as b:
+        tab = b.open(page)
+        follow(1000)
+        assert reload(tab) == ["20 steps", "true"], "what nobody has set is as the page has it"
+        tab.value("document.querySelector('[data-log=norm]').click()")
+        tab.value("(s => { s.value = s.max; s.dispatchEvent(new Event('input')) })(document.getElementById('smooth'))")
+        assert reload(tab) == ["200 steps", "false"] and tab.said == [], tab.said
 
 
 def test_a_page_without_steps(folder):
