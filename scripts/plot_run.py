@@ -220,11 +220,8 @@ def save(figure, path):
 
 
 def read(args):
-    """The runs, under the names that they are given."""
-    try:
-        runs = run_log.read_runs(args.runs)
-    except run_log.BadInput as error:
-        fail(shown(str(error), 1000))
+    """The runs, under the names that they are given. Raises BadInput."""
+    runs = run_log.read_runs(args.runs)
     if args.labels:
         if len(args.labels) != len(runs):
             fail(f"--labels: {len(args.labels)} names for {len(runs)} runs; give one for each")
@@ -253,8 +250,17 @@ def add_difference(runs):
         runs[0].series["difference"] = series
 
 
+def check_targets(args, runs):
+    """Refuses to write over what was read."""
+    files = [file for r in runs for file in r.files]
+    for flag, path in (("--html", args.html), ("--output", args.output)):
+        if path and os.path.exists(path) and any(os.path.exists(f) and os.path.samefile(f, path) for f in files):
+            fail(f"{flag} {shown(path, 1000)}: it is a file of the run, which stays as it is; name another")
+
+
 def write(args, following):
     runs = read(args)
+    check_targets(args, runs)
     if args.difference:
         add_difference(runs)
     elif not following:
@@ -295,7 +301,13 @@ def follow(args):
             now = stamp(args.runs)
             if now != before:
                 start = time.monotonic()
-                write(args, following=before is not None)
+                try:
+                    write(args, following=before is not None)
+                except run_log.BadInput as error:  # a log may be replaced while this reads
+                    if before is None:
+                        raise
+                    print(f"note: {shown(str(error), 1000)}; waiting for it")
+                sys.stdout.flush()
                 wait = max(args.every, 9 * (time.monotonic() - start))
                 before = now
             time.sleep(wait)
@@ -337,7 +349,10 @@ def main():
         fail("--html '': the value is empty; name a file, or leave the flag out")
     if args.follow and not (args.html or args.output):
         fail("--follow writes --html or --output again; name one")
-    follow(args) if args.follow else write(args, following=False)
+    try:
+        follow(args) if args.follow else write(args, following=False)
+    except run_log.BadInput as error:
+        fail(shown(str(error), 1000))
 
 
 if __name__ == "__main__":

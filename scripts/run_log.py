@@ -3,6 +3,7 @@
 What a log's lines say is run_lines.py's.
 """
 
+import contextlib
 import math
 import os
 import re
@@ -45,6 +46,7 @@ class Run:
         self.total_steps = None
         self.ended = False  # it has printed what a run prints last
         self.sources = []  # names of the files
+        self.files = []  # their paths
         self.joins = False  # it is a stdout or of --log-json, and belongs to the folder that has the same run
         self.unread_lines = 0
         self.changed = 0.0  # when its newest log was written, in seconds
@@ -187,6 +189,8 @@ def name_of(path):
 
 def is_log_beside(path):
     """Whether a file in a run's folder is its captured stdout or the file of --log-json."""
+    if not os.path.isfile(path):  # of a pipe one would wait for a writer
+        return False
     try:
         with open(path, "rb") as f:
             first = f.read(4096)
@@ -204,7 +208,7 @@ def read_folder(folder):
         raise BadInput(f"cannot read {folder}: {error.strerror}") from None
     logs = [name for name in names if name.endswith((".log", ".txt", ".out", ".jsonl", ".json")) and name != "main.log"]
     logs = [name for name in logs if is_log_beside(os.path.join(folder, name))]
-    if "main.log" in names:
+    if os.path.isfile(os.path.join(folder, "main.log")):
         feed_into(run, [os.path.join(folder, "main.log")])
     for name in logs:
         beside = Run(run.name, folder)
@@ -226,6 +230,7 @@ def read_state_into(run, path):
     try:
         run.state = read_settings(path)
         run.sources.append(os.path.basename(path))
+        run.files.append(path)
     except BadInput as error:  # a checkpoint may be deleted while this reads
         run.events.append((None, "note", f"no settings: {error}"))
 
@@ -234,8 +239,10 @@ def feed_into(run, paths):
     reader = LineReader(run)
     for path in paths:
         feed_file(reader, path)
-        run.changed = max(run.changed, os.path.getmtime(path))
+        with contextlib.suppress(OSError):  # it may be gone by now
+            run.changed = max(run.changed, os.path.getmtime(path))
         run.sources.append(os.path.basename(path))
+        run.files.append(path)
 
 
 def merge(run, other):
@@ -254,6 +261,7 @@ def merge(run, other):
     run.ended |= other.ended
     run.changed = max(run.changed, other.changed)
     run.sources += other.sources
+    run.files += other.files
     run.unread_lines += other.unread_lines
 
 

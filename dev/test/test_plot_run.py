@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 import warnings
 
 import run_logs
@@ -170,6 +171,13 @@ def test_what_is_no_log_is_refused_in_one_line(folder):
     assert not os.path.isfile(f"{folder}/pipe.html")  # which stays as it is
     assert "--html '': the value is empty" in plot(log, "--html", "", code=1)
     assert "2 names for 1 runs" in plot(log, "--labels", "a", "b", code=1)
+    for same in (log, f"{folder}/../{os.path.basename(folder)}/main.log"):
+        assert "main.log: it is a file of the run" in plot(folder, "--html", same, code=1)
+        assert "main.log: it is a file of the run" in plot(log, "--html", same, code=1)
+    os.link(log, f"{folder}/log.svg")
+    assert "log.svg: it is a file of the run" in plot(log, "--output", f"{folder}/log.svg", code=1)
+    with open(log, encoding="utf-8") as f:
+        assert f.read() == main_log()
     assert "--follow writes" in plot(log, "--follow", code=1)
     assert "--difference is of two runs" in plot(log, "--difference", code=1)
     assert "--smooth" in plot(log, "--smooth", "0", code=1)
@@ -189,6 +197,45 @@ def test_stdout_that_cannot_be_written_ends_in_one_line(folder):
     assert subprocess.run(["sh", "-c", command], check=False, capture_output=True).stderr == b""
     command = f"exec {sys.executable} {script} {folder}/missing >&-"
     assert b"error: cannot read" in subprocess.run(["sh", "-c", command], check=False, capture_output=True).stderr
+
+
+def test_pipes_in_the_folder_of_a_run_are_not_waited_for(folder):
+    write(f"{folder}/main.log", main_log())
+    os.mkfifo(f"{folder}/steps.jsonl")
+    script = os.path.join(run_logs.ROOT, "scripts", "plot_run.py")
+    command = [sys.executable, script, folder]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert " 100 " in done.stdout, done.stdout
+    os.remove(f"{folder}/main.log")
+    os.mkfifo(f"{folder}/main.log")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "there is no main.log" in done.stderr, done.stderr
+
+
+def test_following_waits_where_a_log_is_replaced(folder):
+    log, page = write(f"{folder}/run/main.log", main_log(last=10)), f"{folder}/page.html"
+    script = os.path.join(run_logs.ROOT, "scripts", "plot_run.py")
+    command = [sys.executable, script, f"{folder}/run", "--html", page, "--follow", "--every", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def read_until(text):
+        for line in process.stdout:
+            if text in line:
+                return line
+        raise AssertionError(f"plot_run.py ended, with exit code {process.wait()}")
+
+    read_until("page.html")
+    os.remove(log)
+    assert read_until("waiting").startswith("note: ")
+    write(log, main_log(last=77))
+    before, end = os.stat(page).st_ino, time.monotonic() + 60
+    while os.stat(page).st_ino == before and time.monotonic() < end:
+        time.sleep(0.1)
+    process.terminate()  # as Ctrl-C, which a job in the background may have ignored
+    assert process.wait(60) == 0
+    process.stdout.close()
+    with open(page, encoding="utf-8") as f:
+        assert "step 77" in f.read()
 
 
 def test_settings_of_state_files_and_their_differences(folder):
