@@ -181,6 +181,7 @@ static inline void cli_parse_(void* options, const CliProgram* p, int argc, char
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             cli_help_(stdout, p);
+            if (fflush(stdout) != 0 && errno != EPIPE) { fatal("cannot write to stdout: %s", strerror(errno)); }
             exit(EXIT_SUCCESS);
         }
         if (argv[i][0] != '-') { fatal("%s: a flag was expected; ./%s --help lists them", argv[i], p->name); }

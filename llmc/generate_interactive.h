@@ -1,6 +1,6 @@
 /*
 --interactive: lines from stdin, each of which the model continues. It is one text, whose keys and values stay in the cache: a
-line that is read, with its end, and what the model makes of it follow each other. Where the context is full, --overflow slide
+line that is read, with its end, and what the model makes of it, up to a stop text and with it, follow each other. Where the context is full, --overflow slide
 goes on from its last half, and stop begins a new text; both are said. Ctrl-C stops an answer, Ctrl-D ends.
 */
 #ifndef LLMC_GENERATE_INTERACTIVE_H
@@ -93,10 +93,10 @@ static inline int interactive_answer(Interactive* t, FILE* out) {
     const Options* o = t->options;
     TextStream stream = text_stream_begin(o->stop.items, o->stop.count, t->terminal);
     double begin = wall_seconds();
-    int goes_on = t->cached > 0, line_end = 0;
-    for (int n = 0; n < o->tokens && goes_on && !generate_interrupted; n++) {
-        goes_on = interactive_step_(t, &stream);
-        if (!goes_on || n + 1 == o->tokens) { text_stream_end(&stream); }
+    int line_end = 0;
+    for (int n = 0, ends = t->cached == 0; !ends; n++) {
+        ends = !interactive_step_(t, &stream) || n + 1 == o->tokens || generate_interrupted || ferror(out);
+        if (ends) { text_stream_end(&stream); }
         if (stream.out.count > 0) { line_end = stream.out.bytes[stream.out.count - 1] == '\n'; }
         text_write(&stream.out, out);
         fflush(out);
@@ -117,7 +117,7 @@ static inline int interactive_wait_(FILE* in) {
     return 0;
 }
 
-// Reads lines and answers them, up to the end of `in`.
+// Reads lines and answers them, up to the end of `in`, or up to where nothing can be printed any more.
 static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
     char* line = NULL;
     size_t room = 0;
@@ -131,6 +131,7 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
             continue;
         }
         ssize_t n = getline(&line, &room, in);
+        if (n < 0 && ferror(in)) { fatal("cannot read stdin: %s", strerror(errno)); }
         if (n < 0) { break; }
         TokenList given = {NULL, 0, 0};
         if (!line_end) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); } // as it stands on the screen
@@ -140,6 +141,7 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
         if (!goes_on) { continue; }
         line_end = interactive_answer(t, out);
         if (!line_end) { fputs("\n", out), fflush(out); }
+        if (ferror(out)) { break; }
         if (interactive_is_full_(t)) { interactive_note_(t, "the answer ends, and the next line begins a new text"); }
     }
     if (shown) { fputs("\n", out); }

@@ -299,9 +299,19 @@ static void a_line_goes_on_from_all_before_it(void) {
     CHECK(strcmp(output, "defg\nklmn\n") == 0);
     CHECK(saw("xy\ndefg\nz\nklmn")); // as it stands on the screen
     converse("xy\n", 64, PARSE("--interactive", "-n", "9", "-q", "--stop", "gh"), alphabet);
-    CHECK(strcmp(output, "def\n") == 0);
+    CHECK(strcmp(output, "def\n") == 0 && saw("xy\ndefgh"));
     converse("x\n", 64, PARSE("--interactive", "-n", "3", "-q"), newlines);
     CHECK(strcmp(output, "\n\n\n") == 0);
+}
+
+static int alphabet_up_to_ctrl_c(int first, int length) {
+    generate_interrupted = length == 7;
+    return alphabet(first, length);
+}
+
+static void ctrl_c_shows_what_an_answer_has(void) {
+    converse("xy\nz\n", 64, PARSE("--interactive", "-n", "20", "-q", "--stop", "ghijk!"), alphabet_up_to_ctrl_c);
+    CHECK(strncmp(output, "defgh\n", 6) == 0); // the last two may have been the beginning of the stop text
 }
 
 static void a_full_context_is_left_as_overflow_says(void) {
@@ -405,6 +415,7 @@ int main(void) {
     an_interrupted_run_prints_what_there_is();
     prompts_are_lines();
     a_line_goes_on_from_all_before_it();
+    ctrl_c_shows_what_an_answer_has();
     a_full_context_is_left_as_overflow_says();
     every_token_is_scored_once_with_the_context_it_can_have();
     what_can_only_be_a_mistake_is_refused();

@@ -142,6 +142,17 @@ check "an answer that a full context ends says so, each time and once" \
     test "$(grep -c "the context of 64 tokens is full: the answer ends, and the next line begins a new text" "$dir/report")" \
     = "$(grep -c "is full" "$dir/report")" -a "$(grep -c "is full" "$dir/report")" -eq 3
 
+unwritable() { # ends, though there is no end of lines
+    local code=0
+    yes int | timeout 60 "$generate" -q -e "$model" --interactive -n 1 >/dev/full 2>"$dir/stderr" || code=$?
+    [ $code -eq 1 ] && [ "$(cat "$dir/stderr")" = "error: cannot write to stdout: No space left on device" ] && return 0
+    echo "exit code $code: $(cat "$dir/stderr")"
+    return 1
+}
+[ ! -c /dev/full ] || check "no line is answered where nothing can be written" unwritable
+unreadable() { ! "$generate" -q -e "$model" --interactive <"$dir" 2>"$dir/stderr" && grep -q "^error: cannot read stdin: Is a directory" "$dir/stderr"; }
+check "a stdin that cannot be read is said" unreadable
+
 # on a terminal: Ctrl-C stops an answer, and before a line only that; the next line is answered; Ctrl-D ends with exit code 0
 on_a_terminal() {
     "$python" - "$generate" "$model" <<'END'
@@ -305,6 +316,8 @@ check "GPT-2's tokens beside a model of another vocabulary: tokens are scored" e
 check "and text is refused" elsewhere refused "3 tokens, the model's vocabulary has" -e "$tiny" -p x
 full_disk() { "$generate" -q -e "$model" -n 100000000 --overflow slide >/dev/full 2>"$dir/stderr" </dev/null && return 1; grep -q "cannot write to stdout" "$dir/stderr"; }
 [ ! -c /dev/full ] || check "a full disk under stdout is said" full_disk
+no_help() { "$generate" --help >/dev/full 2>"$dir/stderr" && return 1; grep -q "^error: cannot write to stdout: No space left" "$dir/stderr"; }
+[ ! -c /dev/full ] || check "under --help, too" no_help
 small_files() (ulimit -f 40 && "$@") # at most 40 KiB each
 for target in "$dir/new" "$dir/new.bin" "$dir/new.safetensors"; do
     check "a limit on the size of files: $target" small_files refused "File too large" -e "$model" --export "$target"
