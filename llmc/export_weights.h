@@ -103,9 +103,33 @@ static inline Status export_make_(const char* folder) {
     return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
 }
 
+// 1 where there is something of that name, also a link that leads nowhere.
+static inline int export_is_there_(const char* path) {
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+// Fails where a folder that exists cannot be renamed, or would be lost to those who are in it.
+static inline Status export_check_place_(const char* path) {
+    struct stat folder, here;
+    if (stat(path, &folder) == 0 && stat(".", &here) == 0 && folder.st_dev == here.st_dev &&
+        folder.st_ino == here.st_ino) {
+        return status_fail("--export %s is the folder that you are in, and would be replaced; name a folder in it",
+                           path);
+    }
+#ifdef STATX_ATTR_MOUNT_ROOT
+    struct statx found;
+    if (statx(AT_FDCWD, path, 0, 0, &found) == 0 && (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
+        return status_fail("--export %s is a mount point, which cannot be replaced; name a folder in it", path);
+    }
+#endif
+    return STATUS_OK;
+}
+
 static inline Status export_check_folder_(const char* path, int overwrite) {
     char temporary[1024 + 8];
     int entries;
+    if (folder_exists(path)) { TRY(export_check_place_(path)); }
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
     TRY(export_look_(temporary, &entries));
     if (!folder_exists(temporary)) {
@@ -113,8 +137,9 @@ static inline Status export_check_folder_(const char* path, int overwrite) {
         rmdir(temporary);
     }
     if (!folder_exists(path)) {
-        return file_exists(path) ? status_fail("--export %s is a file, which stays as it is; a folder is written", path)
-                                 : STATUS_OK;
+        return export_is_there_(path)
+                   ? status_fail("--export %s is a file, which stays as it is; a folder is written", path)
+                   : STATUS_OK;
     }
     if (overwrite) { return export_look_(path, &entries); }
     if (export_look_(path, &entries) == STATUS_OK && entries == 0) { return STATUS_OK; }
@@ -135,7 +160,7 @@ static inline Status export_check(const char* target, const char* dtype, int ove
         return status_fail("--export %s: llm.c's files hold fp32 or bf16, not fp16", target);
     }
     if (folder_exists(path)) { return status_fail("--export %s is a folder; a file is written", target); }
-    if (overwrite || !file_exists(path)) { return atomic_check(path); }
+    if (overwrite || !export_is_there_(path)) { return atomic_check(path); }
     return status_fail("--export %s: the file is there already, and stays as it is; --overwrite replaces it", target);
 }
 
@@ -181,10 +206,12 @@ static inline Status export_rename_(const char* temporary, const char* path) {
 static inline Status export_folder_(const char* path, const float* params, GPT2Config config, const char* dtype,
                                     const Tokenizer* tokenizer) {
     char temporary[1024 + 8];
+    struct stat st;
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
     export_remove_(temporary);
     TRY(export_make_(temporary));
     Status status = export_hugging_face(temporary, params, config, dtype, tokenizer);
+    if (stat(path, &st) == 0) { (void)!chmod(temporary, st.st_mode & 07777); } // where a folder is replaced, its own
     if (status == STATUS_OK) { status = export_rename_(temporary, path); }
     if (status != STATUS_OK) { export_remove_(temporary); }
     return status;

@@ -176,6 +176,37 @@ static void folders_have_many_names(void) {
     free(params);
 }
 
+static void folders_that_cannot_be_replaced_are_refused(void) {
+    float* params = make_weights(0);
+    char before[1024], here[1024];
+    mkdir(unit_path("here"), 0755);
+    snprintf(here, sizeof(here), "%s", unit_path("here"));
+    CHECK(getcwd(before, sizeof(before)) != NULL && chdir(here) == 0);
+    CHECK(refused(".", "auto", 0, "the folder that you are in|name a folder in it"));
+    CHECK(refused(here, "auto", 1, "here|the folder that you are in"));
+    CHECK(chdir(before) == 0);
+    CHECK(refused("/proc", "auto", 1, "/proc is a mount point|name a folder in it"));
+    // links that lead nowhere
+    CHECK(symlink("nothing", unit_path("link")) == 0 && symlink("nothing", unit_path("link.bin")) == 0);
+    CHECK(refused(unit_path("link"), "auto", 1, "link|stays as it is"));
+    CHECK(refused(unit_path("link.bin"), "auto", 0, "link.bin|--overwrite"));
+    CHECK(!file_exists(unit_path("nothing")) && remove(unit_path("link")) == 0 && remove(unit_path("link.bin")) == 0);
+    rmdir(here);
+    free(params);
+}
+
+static void a_folder_keeps_its_permissions(void) {
+    float* params = make_weights(0);
+    struct stat st;
+    mkdir(unit_path("mine"), 0700);
+    for (int overwrite = 0; overwrite <= 1; overwrite++) {
+        CHECK(export_to(unit_path("mine"), params, "auto", overwrite) == STATUS_OK);
+        CHECK(stat(unit_path("mine"), &st) == 0 && (st.st_mode & 0777) == 0700);
+    }
+    export_remove_(unit_path("mine"));
+    free(params);
+}
+
 static void what_a_killed_export_left_is_removed(void) {
     float* params = make_weights(0);
     mkdir(unit_path("left.tmp"), 0755);
@@ -243,6 +274,8 @@ int main(void) {
     nothing_is_overwritten_unless_it_is_asked_for();
     names_that_cannot_be_are_refused();
     folders_have_many_names();
+    folders_that_cannot_be_replaced_are_refused();
+    a_folder_keeps_its_permissions();
     what_a_killed_export_left_is_removed();
     a_write_that_fails_leaves_what_was_there();
     a_tokenizer_that_is_no_bpe_is_said();
