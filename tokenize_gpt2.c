@@ -400,13 +400,16 @@ static void end_by_signal(int number) {
     _exit(128 + number);
 }
 
-// Ends with one line where --output is one of the files that are read, whatever its name is there.
-static void check_output(const char* output, char** files, int count) {
+// Ends with one line where --output is one of the files that are read, or the tokenizer, whatever its name is there.
+static void check_output(const Options* o, char** files, int count) {
     struct stat out, in;
-    if (output == NULL || stat(output, &out) != 0) { return; }
-    for (int i = 0; i < count; i++) {
-        if (stat(files[i], &in) != 0 || in.st_dev != out.st_dev || in.st_ino != out.st_ino) { continue; }
-        fatal("--output %s is %s, which is read; name another file", output, files[i]);
+    if (o->output == NULL || stat(o->output, &out) != 0) { return; }
+    for (int i = -1; i < (count > 0 ? count : 1); i++) {
+        const char* name = i < 0 ? o->tokenizer : count > 0 ? files[i] : "-";
+        int is_stdin = i >= 0 && strcmp(name, "-") == 0;
+        if ((is_stdin ? fstat(STDIN_FILENO, &in) : stat(name, &in)) != 0) { continue; }
+        if (in.st_dev != out.st_dev || in.st_ino != out.st_ino) { continue; }
+        fatal("--output %s is %s, which is read; name another file", o->output, is_stdin ? "standard input" : name);
     }
 }
 
@@ -448,7 +451,7 @@ int main(int argc, char** argv) {
     char** files = (char**)calloc_check((size_t)argc + 1, sizeof(char*));
     Options options = cli_parse(part_arguments(argc, argv, flags, files, &num_files), flags);
     Encoder e = {.options = &options};
-    check_output(options.output, files, num_files);
+    check_output(&options, files, num_files);
     load_tokenizer(&e.tokenizer, options.tokenizer);
     if (is_encode) {
         encode(&e, files, num_files);

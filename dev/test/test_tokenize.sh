@@ -109,6 +109,14 @@ cp "$dir/text" "$dir/kept"
 ln "$dir/kept" "$dir/kept.bin"
 check "a text is not written over" refused "kept.bin is $dir/kept, which is read" tok encode "$dir/kept" -o "$dir/kept.bin"
 check "nor tokens" refused "name another file" tok decode "$dir/ids" "$dir/ids.bin" -o "$dir/ids.bin"
+for file in "" -; do
+    # shellcheck disable=SC2086,SC2094
+    check "nor what standard input is" refused "kept is standard input, which is read" tok encode $file -o "$dir/kept" <"$dir/kept"
+done
+cp "$dir/t.bin" "$dir/kept_t.bin"
+check "nor the tokenizer" refused "kept_t.bin is $dir/kept_t.bin, which is read" "$program" encode "$dir/text" \
+    --tokenizer "$dir/kept_t.bin" -o "$dir/kept_t.bin"
+check "which stays" cmp "$dir/t.bin" "$dir/kept_t.bin"
 check "which stay" cmp "$dir/text" "$dir/kept"
 check "tokens are numbers" refused "byte 4 is no digit" tok decode - -o "$dir/none" <<<"257 x"
 check "tokens are in the vocabulary" refused "token 264, number 1" tok decode - -o "$dir/none" <<<"257 264"
