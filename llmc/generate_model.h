@@ -52,6 +52,9 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
               "--tokenizer names another",
               tokenizer);
     }
+    if (o->tokenizer != NULL && m->config.vocab_size == BYTE_VOCAB_SIZE) {
+        print_warning("--tokenizer %s is not read: the %d tokens of this model are bytes", tokenizer, BYTE_VOCAB_SIZE);
+    }
     (encodes ? tokenizer_load : tokenizer_load_to_decode)(&m->tokenizer, tokenizer, m->config.vocab_size);
     m->load_seconds = wall_seconds() - begin;
 }

@@ -92,13 +92,13 @@ static inline void sample_begin(Generation* g, Sample* s) {
     token_list_add(&s->history, s->prompt->tokens.ids, s->prompt->tokens.count);
 }
 
-// The text of a token to its stream; returns 1 where a stop text is complete.
+// The text of a token to its stream, where there is no tokenizer its number; returns 1 where a stop text is complete.
 static inline int generate_push_token(TextStream* stream, const Tokenizer* tokenizer, int token) {
     size_t bytes;
     char number[16];
     const unsigned char* text = tokenizer_decode(tokenizer, token, &bytes);
-    if (text != NULL) { return text_stream_push(stream, text, bytes); }
-    int n = snprintf(number, sizeof(number), "%d ", token); // there is no tokenizer
+    if (tokenizer->ready) { return text_stream_push(stream, text, bytes); } // a token beyond its last has no text
+    int n = snprintf(number, sizeof(number), "%d ", token);
     return text_stream_push(stream, number, (size_t)n);
 }
 

@@ -209,6 +209,22 @@ static void end_of_text_ends_a_sample(void) {
     CHECK(strcmp(output, "299 299 299 299 \n") == 0);
 }
 
+// A padded vocabulary has tokens behind the tokenizer's last
+static int beyond(int first, int length) { return length % 2 == 0 ? 259 : first; }
+
+static void tokens_beyond_the_tokenizer_have_no_text(void) {
+    Tokenizer padded;
+    tokenizer_load(&padded, "", BYTE_VOCAB_SIZE);
+    padded.offsets = (size_t*)realloc(padded.offsets, 261 * sizeof(size_t));
+    for (int i = 256; i <= 260; i++) { padded.offsets[i] = 256; }
+    padded.vocab_size = 260, padded.eot_token = 'x';
+    Setup setup = {.B = 1, .T = 20, .script = beyond, .tokenizer = &padded};
+    run(&setup, PARSE("-p", "", "-n", "4", "--ignore-end", "--json"));
+    CHECK(strstr(output, "\"text\": \"xx\"") && strstr(output, "\"tokens\": [120, 259, 120, 259]"));
+    padded.vocab_size = BYTE_VOCAB_SIZE;
+    tokenizer_free(&padded);
+}
+
 static int interrupts(int first, int length) {
     generate_interrupted = length == 6;
     return first;
@@ -412,6 +428,7 @@ int main(void) {
     plain_text_has_one_end_of_line();
     text_is_utf8_in_text_and_in_json();
     end_of_text_ends_a_sample();
+    tokens_beyond_the_tokenizer_have_no_text();
     an_interrupted_run_prints_what_there_is();
     prompts_are_lines();
     a_line_goes_on_from_all_before_it();

@@ -236,6 +236,8 @@ check "an exported folder says the same" same "$dir/greedy" "$dir/from_folder"
 check "an exported file too" same "$dir/greedy" "$dir/from_bin"
 of "$model" --export "$dir/alone.safetensors" 2>"$dir/score"
 check "a warning says that a file of weights alone has no number of heads" says "does not say that its model has 2 heads"
+of "$model" --tokenizer "$dir/exported" -p int -n 1 >"$dir/plain" 2>"$dir/score"
+check "a warning says that bytes need no tokenizer" says "^warning: --tokenizer $dir/exported is not read: the 256 tokens of this model are bytes"
 
 # ---- Bad inputs: exit code 1, nothing on stdout, and one line on stderr that holds the text
 refused() {
