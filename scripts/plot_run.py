@@ -28,6 +28,7 @@ from data_common import Parser, fail, positive_int, run, write_atomically
 
 MOST_TABLE_ROWS = 14  # of differences in a picture
 LONGEST_VALUE = 44  # characters of a setting on the terminal and in a picture
+MOST_SMOOTH, MOST_EVERY = 10**9, 86400  # steps; seconds
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -347,6 +348,10 @@ def main():
         fail(f"--output {args.output}: the name must end in {', '.join(PICTURES)}")
     if args.html == "":
         fail("--html '': the value is empty; name a file, or leave the flag out")
+    if args.smooth and args.smooth > MOST_SMOOTH:
+        fail(f"--smooth {args.smooth}: at most {MOST_SMOOTH} steps")
+    if args.every > MOST_EVERY:
+        fail(f"--every {args.every}: at most {MOST_EVERY} s")
     if args.follow and not (args.html or args.output):
         fail("--follow writes --html or --output again; name one")
     try:

@@ -103,7 +103,9 @@ def run(main):
     and no temporary file."""
     signal.signal(signal.SIGTERM, interrupt)
     reason = None
-    sys.stdout = sys.stdout and Stdout(sys.stdout)
+    if sys.stdout:
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name may have what a terminal cannot show
+        sys.stdout = Stdout(sys.stdout)
     try:
         try:
             main()

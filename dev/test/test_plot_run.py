@@ -181,6 +181,8 @@ def test_what_is_no_log_is_refused_in_one_line(folder):
     assert "--follow writes" in plot(log, "--follow", code=1)
     assert "--difference is of two runs" in plot(log, "--difference", code=1)
     assert "--smooth" in plot(log, "--smooth", "0", code=1)
+    assert "--smooth 1" in plot(log, "--smooth", "1e10", code=1)
+    assert "--every 86401: at most 86400 s" in plot(log, "--every", "86401", code=1)
 
 
 def test_stdout_that_cannot_be_written_ends_in_one_line(folder):
@@ -197,6 +199,19 @@ def test_stdout_that_cannot_be_written_ends_in_one_line(folder):
     assert subprocess.run(["sh", "-c", command], check=False, capture_output=True).stderr == b""
     command = f"exec {sys.executable} {script} {folder}/missing >&-"
     assert b"error: cannot read" in subprocess.run(["sh", "-c", command], check=False, capture_output=True).stderr
+
+
+def test_names_that_stdout_cannot_encode(folder):
+    name = os.fsencode(folder) + "/é\udcff".encode("utf-8", "surrogateescape")
+    os.makedirs(name)
+    with open(name + b"/main.log", "w", encoding="utf-8") as f:
+        f.write(main_log())
+    script = os.path.join(run_logs.ROOT, "scripts", "plot_run.py")
+    for encoding in ("ascii", "utf-8"):
+        command = [sys.executable, script, name, "--html", name + b"/page.html"]
+        environment = {**os.environ, "PYTHONIOENCODING": f"{encoding}:strict", "PYTHONUTF8": "1"}
+        done = subprocess.run(command, check=False, capture_output=True, env=environment)
+        assert done.returncode == 0 and b"\\udcff/page.html" in done.stdout, done.stderr
 
 
 def test_pipes_in_the_folder_of_a_run_are_not_waited_for(folder):
