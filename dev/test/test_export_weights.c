@@ -195,6 +195,21 @@ static void folders_that_cannot_be_replaced_are_refused(void) {
     free(params);
 }
 
+static void a_folder_that_may_not_be_changed_is_refused(void) {
+    float* params = make_weights(0);
+    CHECK(export_to(unit_path("foreign"), params, "auto", 0) == STATUS_OK);
+    CHECK(chmod(unit_path("foreign"), 0555) == 0 && chmod(unit_path("."), 0777) == 0);
+    if (unit_fork()) {
+        if (geteuid() == 0 && setuid(65534) != 0) { _exit(2); } // root may change anything
+        _exit(!refused(unit_path("foreign"), "auto", 1, "foreign|Permission denied"));
+    }
+    CHECK(unit_wait().exit_code == 0);
+    CHECK(chmod(unit_path("."), 0700) == 0 && chmod(unit_path("foreign"), 0755) == 0);
+    export_remove_(unit_path("foreign"));
+    export_remove_(unit_path("foreign.tmp"));
+    free(params);
+}
+
 static void a_folder_keeps_its_permissions(void) {
     float* params = make_weights(0);
     struct stat st;
@@ -275,6 +290,7 @@ int main(void) {
     names_that_cannot_be_are_refused();
     folders_have_many_names();
     folders_that_cannot_be_replaced_are_refused();
+    a_folder_that_may_not_be_changed_is_refused();
     a_folder_keeps_its_permissions();
     what_a_killed_export_left_is_removed();
     a_write_that_fails_leaves_what_was_there();
