@@ -40,21 +40,22 @@ static inline void step_log_take_stdout(StepLog* log) {
     }
 }
 
-// Takes away a last line that was cut short. A file that does not end like a log is left alone.
+// Takes away a last line that was cut short. A file that does not begin and end like a log is left alone.
 static inline void step_log_mend_(const char* path) {
     struct stat st;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) { return; }
     if (fd < 0 || fstat(fd, &st) != 0) { fatal("--log-json: cannot open %s: %s", path, strerror(errno)); }
     off_t line = st.st_size, at = st.st_size; // where the last line begins
-    char c = '\n', first = '{';
+    char c = '\n', first = '{', begin = '{';
     if (S_ISREG(st.st_mode) && st.st_size > 0 && pread(fd, &c, 1, st.st_size - 1) != 1) { c = '\0'; }
     if (c != '\n') {
         for (c = '\0'; at > 0 && st.st_size - at < (1 << 20) && pread(fd, &c, 1, at - 1) == 1 && c != '\n'; at--) {}
         line = at;
         if ((at > 0 && c != '\n') || pread(fd, &first, 1, line) != 1) { first = '\0'; }
     }
-    if (first != '{') { fatal("--log-json %s: the file is no log of lines; name another", path); }
+    if (S_ISREG(st.st_mode) && st.st_size > 0 && pread(fd, &begin, 1, 0) != 1) { begin = '\0'; }
+    if (first != '{' || begin != '{') { fatal("--log-json %s: the file is no log of lines; name another", path); }
     if (line != st.st_size && ftruncate(fd, line) != 0) {
         fatal("--log-json: cannot write %s: %s", path, strerror(errno));
     }

@@ -228,10 +228,19 @@ static inline void trainer_begin_(Trainer* t) {
     if (comm_size(t->comm) > 1) { signals_begin_steps(); } // a signal is agreed on, however early it comes
 }
 
-// Opens --log-json; its first line says which run this is.
-static inline void trainer_open_log_(Trainer* t) {
+// Makes the folder this run's, and opens --log-json. A log that cannot be opened must cost no run that is in the folder; where
+// there is none, the log may be in the folder that is made.
+static inline void trainer_begin_folder_(Trainer* t) {
+    const char* log = comm_rank(t->comm) == 0 ? t->options.log_json : NULL;
+    int exists = t->start.scan.exists;
+    if (exists) { step_log_open(&t->log, log); }
+    run_start_begin(&t->start, &t->options);
+    if (!exists) { step_log_open(&t->log, log); }
+}
+
+// The first line of --log-json says which run this is.
+static inline void trainer_begin_log_(Trainer* t) {
     char run[32];
-    step_log_open(&t->log, comm_rank(t->comm) == 0 ? t->options.log_json : NULL);
     t->logged_save = -1;
     if (!step_log_begin(&t->log, t->first_step)) { return; }
     snprintf(run, sizeof(run), "%" PRIu64,
@@ -275,10 +284,10 @@ static inline void trainer_open(Trainer* t) {
     if (t->resumed) {
         run_start_check(&t->start, checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step));
     }
-    run_start_begin(&t->start, o);
+    trainer_begin_folder_(t);
     logger_open(&t->logger, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed ? t->first_step : -1,
                 t->start.identity.run);
-    trainer_open_log_(t);
+    trainer_begin_log_(t);
     t->terminal = comm_rank(t->comm) == 0 && terminal_can_rewrite();
     trainer_print(t, source);
     trainer_note_unchecked_(t, source);

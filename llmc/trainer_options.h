@@ -66,6 +66,9 @@ static inline void trainer_check_batch_(Options* o, int processes) {
 // Checks the options against each other; cli_parse has checked each flag by itself.
 static inline void trainer_check_options(Options* o, int processes) {
     if (o->batch != CLI_AUTO) { trainer_check_batch_(o, processes); }
+    if (o->log_json != NULL && (strcmp(o->log_json, "main.log") == 0 || ends_with(o->log_json, "/main.log"))) {
+        fatal("--log-json %s: a run's own log has that name; choose another", o->log_json);
+    }
     if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }
     if (o->checkpoints_keep > 0 && o->checkpoint_every == 0) {
         printf("note: -nk %d without -n, the steps between checkpoints: there are none to keep\n", o->checkpoints_keep);

@@ -128,8 +128,28 @@ def test_a_file_that_is_no_log_is_left_alone(folder):
     assert done.stderr.startswith("error: --log-json") and "notes.txt" in done.stderr and done.stderr.count("\n") == 1
     with open(path, encoding="utf-8") as f:
         assert f.read() == "mine"
+    for text in ("my notes\n", "\n", '{"a": 1}\nmine'):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        done = train(folder, "-x", 1, "--log-json", path, code=1)
+        assert done.stderr.startswith("error: --log-json") and "notes.txt" in done.stderr, done.stderr
+        with open(path, encoding="utf-8") as f:
+            assert f.read() == text
     done = train(folder, "-x", 1, "--log-json", f"{folder}/none/log", code=1)
     assert "none/log" in done.stderr and "No such file" in done.stderr
+
+
+def test_a_log_that_cannot_be_costs_no_run(folder):
+    run = f"{folder}/run"
+    train(folder, "-x", 2, "-n", 1, "-o", run)
+    before = sorted(os.listdir(run))
+    for path in (f"{folder}/none/log", f"{folder}/train.bin", f"{run}/main.log"):
+        done = train(folder, "-x", 2, "-n", 1, "-o", run, "--overwrite", "--log-json", path, code=1)
+        assert done.stderr.startswith("error: --log-json") and path in done.stderr, done.stderr
+        assert sorted(os.listdir(run)) == before, path
+    train(folder, "-x", 1, "-o", f"{folder}/new", "--log-json", f"{folder}/new/main.log", code=1)
+    train(folder, "-x", 1, "-o", f"{folder}/new", "--log-json", f"{folder}/new/steps.jsonl")
+    assert len(steps_of(read_log(f"{folder}/new/steps.jsonl"))) == 1
 
 
 def test_a_full_disk_does_not_end_the_run(folder):
