@@ -108,6 +108,15 @@ static inline int interactive_answer(Interactive* t, FILE* out) {
     return line_end;
 }
 
+// 1 where the text so far, also what the screen does not show of it, is whole lines.
+static inline int interactive_ends_line_(const Interactive* t) {
+    size_t n = 0;
+    const unsigned char* text = NULL;
+    if (t->history.count == 0) { return 1; }
+    text = tokenizer_decode(t->tokenizer, t->history.ids[t->history.count - 1], &n);
+    return n > 0 && text[n - 1] == '\n';
+}
+
 // Waits for a line, or the end; returns 0 where Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
 // here: it is looked for ten times a second.
 static inline int interactive_wait_(FILE* in) {
@@ -122,7 +131,7 @@ static inline int interactive_wait_(FILE* in) {
 static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
     char* line = NULL;
     size_t room = 0;
-    int shown = t->terminal && isatty(fileno(in)), line_end = 1;
+    int shown = t->terminal && isatty(fileno(in));
     setvbuf(in, NULL, _IONBF, 0); // a line that was read ahead could not be waited for
     for (;;) {
         generate_interrupted = 0; // before the prompt is seen, so that it may be answered with Ctrl-C
@@ -135,13 +144,14 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
         if (n < 0 && ferror(in)) { fatal("cannot read stdin: %s", strerror(errno)); }
         if (n < 0) { break; }
         TokenList given = {NULL, 0, 0};
-        if (!line_end) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); } // as it stands on the screen
+        if (!interactive_ends_line_(t)) {
+            check(tokenizer_encode(t->tokenizer, "\n", 1, &given));
+        } // as the screen does
         check(tokenizer_encode(t->tokenizer, line, (size_t)n, &given));
         int goes_on = interactive_give(t, &given);
         token_list_free(&given);
         if (!goes_on) { continue; }
-        line_end = interactive_answer(t, out);
-        if (!line_end) { fputs("\n", out), fflush(out); }
+        if (!interactive_answer(t, out)) { fputs("\n", out), fflush(out); }
         if (ferror(out)) { break; }
         if (interactive_is_full_(t)) { interactive_note_(t, "the answer ends, and the next line begins a new text"); }
     }

@@ -320,6 +320,14 @@ static void a_line_goes_on_from_all_before_it(void) {
     CHECK(strcmp(output, "\n\n\n") == 0);
 }
 
+static int lines_of_two(int first, int length) { return length == 4 || length == 9 ? '\n' : alphabet(first, length); }
+
+static void a_stop_text_that_ends_a_line_ends_it(void) {
+    converse("x\nz\n", 64, PARSE("--interactive", "-n", "9", "-q", "--stop", "\n"), lines_of_two);
+    CHECK(strcmp(output, "cd\nhi\n") == 0);
+    CHECK(saw("x\ncd\nz\nhi\n"));
+}
+
 static int alphabet_up_to_ctrl_c(int first, int length) {
     generate_interrupted = length == 7;
     return alphabet(first, length);
@@ -432,6 +440,7 @@ int main(void) {
     an_interrupted_run_prints_what_there_is();
     prompts_are_lines();
     a_line_goes_on_from_all_before_it();
+    a_stop_text_that_ends_a_line_ends_it();
     ctrl_c_shows_what_an_answer_has();
     a_full_context_is_left_as_overflow_says();
     every_token_is_scored_once_with_the_context_it_can_have();
