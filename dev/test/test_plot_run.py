@@ -195,10 +195,10 @@ def test_stdout_that_cannot_be_written_ends_in_one_line(folder):
             )
         assert done.stderr == "error: cannot write standard output: No space left on device\n", done.stderr
         assert done.returncode == 1, done.returncode
-    command = f"exec {sys.executable} {script} {log} >&-"  # closed: nobody wants to read it
-    assert subprocess.run(["sh", "-c", command], check=False, capture_output=True).stderr == b""
-    command = f"exec {sys.executable} {script} {folder}/missing >&-"
-    assert b"error: cannot read" in subprocess.run(["sh", "-c", command], check=False, capture_output=True).stderr
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, script]  # nobody wants to read it
+    assert subprocess.run([*closed, log], check=False, capture_output=True).stderr == b""
+    done = subprocess.run([*closed, f"{folder}/missing"], check=False, capture_output=True)
+    assert b"error: cannot read" in done.stderr
 
 
 def test_names_that_stdout_cannot_encode(folder):
