@@ -63,7 +63,7 @@ static inline Status export_merges_(const Bpe* bpe, const Tokenizer* t, int* fir
         int end[HUGGING_FACE_TOKEN];
         const unsigned char* s = tokenizer_decode(t, id, &n);
         first[id] = 0;
-        if (export_is_special_(t, id)) { continue; }
+        if (export_is_special_(t, id) || n == 0) { continue; } // n == 0: an id of a padded vocabulary
         if (n > HUGGING_FACE_TOKEN || bpe_find_(bpe, s, n) != id) {
             return status_fail("token %d of the tokenizer has the bytes of another, or too many", id);
         }
@@ -107,6 +107,7 @@ static inline Status export_write_vocab_(const char* folder, const Tokenizer* t)
     TRY(export_open(&file, folder, "vocab.json"));
     for (int id = 0; id < t->vocab_size; id++) {
         const unsigned char* s = tokenizer_decode(t, id, &n);
+        if (n == 0) { continue; }
         fputs(id > 0 ? ", " : "{", file.file);
         if (export_is_special_(t, id)) { // as it stands in special_tokens_map.json
             json_write_text(file.file, (const char*)s, n);

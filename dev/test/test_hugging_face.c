@@ -234,6 +234,28 @@ static void merges_are_derived_in_the_order_of_ids(const char* folder) {
     tokenizer_free(&t);
 }
 
+// A padded vocabulary has ids behind the tokenizer's last: they have no text, and are in no file.
+static void tokens_without_text_are_left_out(const char* folder) {
+    static const char* const tokens[] = {"ab"};
+    Tokenizer t;
+    Vocab v;
+    int* first = NULL;
+    make_tokenizer(&t, tokens, 1);
+    t.vocab_size += 2;
+    t.offsets = (size_t*)realloc(t.offsets, (size_t)(t.vocab_size + 1) * sizeof(size_t));
+    for (int i = t.vocab_size - 1; i <= t.vocab_size; i++) { t.offsets[i] = t.offsets[t.vocab_size - 2]; }
+    CHECK(hugging_face_merges(&first, &t) == STATUS_OK);
+    if (first != NULL) {
+        check(hugging_face_write_tokenizer(folder, &t, first, 64));
+        check(vocab_read_folder(&v, folder));
+        CHECK(v.num_tokens == 258 && v.eot_token == 257);
+        vocab_free(&v);
+    }
+    status_clear();
+    free(first);
+    tokenizer_free(&t);
+}
+
 static int refused(const char* const* tokens, int count, const char* words) {
     Tokenizer t;
     int* first;
@@ -284,6 +306,7 @@ int main(void) {
     config_json_describes_the_model(params);
     merges_are_derived_in_the_order_of_ids(folder);
     what_is_no_byte_pair_encoding_has_no_files();
+    tokens_without_text_are_left_out(folder);
     bytes_have_no_merges(folder);
     free(params);
     return unit_end();
