@@ -66,7 +66,8 @@ static inline double score_sum_(const GenerateModel* m, const ScoreWindows* w, i
             for (int t = first[i]; t < count[i]; t++) { sum += (double)losses[(size_t)i * T + (size_t)t]; }
         }
         if (!m->options->quiet) {
-            progress_show(&progress, stderr, isatty(STDERR_FILENO), wall_seconds(), "perplexity", done, w->windows);
+            progress_show(&progress, stderr, terminal_is_able(STDERR_FILENO), wall_seconds(), "perplexity", done,
+                          w->windows);
         }
     }
     progress_finish(&progress, stderr);
@@ -186,7 +187,7 @@ static inline void generate_hellaswag(GenerateModel* m) {
         check(gpt2_validate(m->model, &loss, e.inputs, e.targets, (int)e.B, (int)e.T));
         correct += evalloader_score(&e, gpt2_info(m->model)->losses);
         if (m->options->quiet) { continue; }
-        progress_show(&progress, stderr, isatty(STDERR_FILENO), wall_seconds(), "HellaSwag", (size_t)i + 1,
+        progress_show(&progress, stderr, terminal_is_able(STDERR_FILENO), wall_seconds(), "HellaSwag", (size_t)i + 1,
                       (size_t)e.num_batches);
     }
     progress_finish(&progress, stderr);

@@ -29,11 +29,14 @@ static inline void terminal_line_show(const char* text) {
     __atomic_store_n(&terminal_line_open_, 1, __ATOMIC_RELAXED);
 }
 
-// 1 where stdout is a terminal that can write over a line.
-static inline int terminal_can_rewrite(void) {
+// 1 where a file descriptor is a terminal that can write over a line.
+static inline int terminal_is_able(int fd) {
     const char* term = getenv("TERM");
-    return term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0 && isatty(STDOUT_FILENO);
+    return term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0 && isatty(fd);
 }
+
+// 1 where stdout is one.
+static inline int terminal_can_rewrite(void) { return terminal_is_able(STDOUT_FILENO); }
 
 // Its columns, 80 where it does not say
 static inline int terminal_columns(void) {

@@ -223,6 +223,24 @@ score = json.load(sys.stdin)
 assert score["loss"] > 710 and score["perplexity"] is None, score'
 }
 check "a perplexity beyond all numbers is null in JSON" no_perplexity
+dumb_terminal() { # its stderr is one, which cannot write over a line
+    head -c 8000 Makefile >"$dir/makefile"
+    "$python" - "$generate" "$model" "$dir/makefile" <<'END'
+import os, pty, subprocess, sys
+terminal, end = pty.openpty()
+command = [sys.argv[1], "-e", sys.argv[2], "--perplexity", sys.argv[3], "--stride", "1"]
+process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end, env=os.environ | {"TERM": "dumb"})
+os.close(end)
+seen = b""
+try:
+    while piece := os.read(terminal, 4096):
+        seen += piece
+except OSError: # closed
+    pass
+assert process.wait() == 0 and b"\x1b" not in seen and b"tokens/s" in seen, seen[-200:]
+END
+}
+check "a dumb terminal has plain lines" dumb_terminal
 write_hellaswag 'examples = [question(i, i % 4, list(b"int "), [list(b"main"), list(b"x = "), [1, 2, 3], [250]]) for i in range(8)]'
 of "$model" --hellaswag "$dir/hellaswag.bin" >"$dir/score"
 check "questions are answered" says "^HellaSwag: 2/8 = 0.250000$"
