@@ -45,7 +45,7 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
     X(json, NULL, "--json", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                     \
       "print one JSON object a line: for each sample, or for the scores")                                              \
     X(interactive, NULL, "--interactive", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                       \
-      "read lines and continue each; the model reads what stands on the screen, and what ended an answer. Ctrl-C stops a text, Ctrl-D ends")     \
+      "read lines and continue each; the model sees the whole text, stop texts too; Ctrl-C ends a text, Ctrl-D all") \
     X(perplexity, NULL, "--perplexity", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                        \
       "score a file instead, text or token .bin: loss per token, perplexity, bits per byte")                           \
     X(stride, NULL, "--stride", whole, 0, 0, 1 << 24, NULL, FOR_BOTH, FREE,                                            \

@@ -144,9 +144,8 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
         if (n < 0 && ferror(in)) { fatal("cannot read stdin: %s", strerror(errno)); }
         if (n < 0) { break; }
         TokenList given = {NULL, 0, 0};
-        if (!interactive_ends_line_(t)) {
-            check(tokenizer_encode(t->tokenizer, "\n", 1, &given));
-        } // as the screen does
+        // a line of its own, as on the screen
+        if (!interactive_ends_line_(t)) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); }
         check(tokenizer_encode(t->tokenizer, line, (size_t)n, &given));
         int goes_on = interactive_give(t, &given);
         token_list_free(&given);
