@@ -140,7 +140,7 @@
         high = Math.max(high, x[x.length - 1]);
       }
     }
-    if (!(high >= low)) return [0, 1];
+    if (!(high >= low)) [low, high] = [0, 1]; // nothing is shown
     if (!state.logX) return high > low ? [low, high] : [low - 0.5, high + 0.5];
     if (!(high > 0)) return [0.1, 10]; // nothing has a logarithm
     low = Math.max(low, high > 1 ? 1 : high / 1e6);
