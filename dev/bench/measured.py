@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import io
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ import sys
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 
-from data_common import ROOT, fail
+from data_common import ROOT, fail, make_directory, write_atomically
 
 BENCH = os.path.join(ROOT, "dev", "bench")
 
@@ -73,17 +74,33 @@ def gpu_provenance(gpu):
     return {"gpu": columns.pop("machine"), **columns, "commit": this_commit()}
 
 
-def write_rows(path, columns, key, rows):
-    """Adds rows to a CSV file; those there that are equal to a new one in the columns of `key` go."""
-    old = []
-    if os.path.exists(path):
+def read_rows(path):
+    """The rows of a CSV file as dictionaries; ends with one line where it cannot be read."""
+    try:
         with open(path, newline="", encoding="utf-8") as f:
-            old = list(csv.DictReader(f))
+            return list(csv.DictReader(f))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        fail(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}")
+
+
+def write_csv(path, columns, rows):
+    """Writes the rows, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    make_directory(os.path.dirname(path))
+    write_atomically(path, text.getvalue().encode("utf-8"))
+
+
+def write_rows(path, columns, key, rows):
+    """Adds rows to a CSV file; those there that are equal to a new one in the columns of `key` go. A file with other
+    columns stays as it is: the new rows are in <path>.new, and the program ends with one line."""
+    old = read_rows(path) if os.path.exists(path) else []
+    if any(not set(row) <= set(columns) or None in (row.get(column) for column in key) for row in old):
+        write_csv(f"{path}.new", columns, rows)
+        fail(f"{path} has other columns than what is measured here, whose rows are in {path}.new")
     new = {tuple(str(row[column]) for column in key) for row in rows}
     old = [row for row in old if tuple(row[column] for column in key) not in new]
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "w", newline="", encoding="utf-8") as f:
-        writer = csv.DictWriter(f, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(old + rows)
+    write_csv(path, columns, old + rows)
     print(f"{path}: {len(rows)} rows")

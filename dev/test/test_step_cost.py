@@ -18,6 +18,7 @@ import plan_accuracy
 import step_cost
 
 import unit
+from measuring_tools import refused
 
 SHAPE = ("d12", 256, 4, 32)
 
@@ -88,6 +89,29 @@ def test_a_row_replaces_that_of_its_machine_and_shape(folder):
         quietly(measured.write_rows, path, step_cost.COLUMNS, key, [{**row, "machine": machine, "percent": percent}])
     with open(path, newline="", encoding="utf-8") as f:
         assert [(r["machine"], r["percent"]) for r in csv.DictReader(f)] == [("two", "2"), ("one", "3")]
+
+
+def test_rows_that_do_not_fit_a_file_replace_nothing(folder):
+    path = os.path.join(folder, "a.csv")
+    row = {**dict.fromkeys(step_cost.COLUMNS, "x"), "B": 4}
+
+    def write():
+        quietly(measured.write_rows, path, step_cost.COLUMNS, ("machine", "B"), [row])
+
+    for there in (b"machine,B,unknown\none,4,5\n", b"machine,ms\none,5\n", b"machine,B\none,4,5\n"):
+        with open(path, "wb") as f:
+            f.write(there)
+        refused(f"{path} has other columns", write)
+        with open(path, "rb") as f:
+            assert f.read() == there
+        with open(f"{path}.new", newline="", encoding="utf-8") as f:
+            assert [r["B"] for r in csv.DictReader(f)] == ["4"]
+    with open(path, "wb") as f:
+        f.write(b"\xff\xfe")
+    refused(f"cannot read {path}", write)
+    os.remove(path)
+    os.mkdir(path)
+    refused(f"cannot read {path}", write)
 
 
 if __name__ == "__main__":
