@@ -10,14 +10,19 @@
 #     percent          extra_ms of blocking_s
 #     write_s, gb_s    the time that the thread writes, and model and state over that
 #
-#     dev/bench/checkpoint_cost.sh [MODEL...]     of d12 and d48; default: both
+#     dev/bench/checkpoint_cost.sh [MODEL...]     of d12 and d48; default: both; rows of the other stay
 #
 # Costs: about three minutes on an H200; 60 GB of GPU memory, 50 GB of disk in build/checkpoint_cost. COMMIT=<hash> says what is
 # measured where there is no git. Build train_gpt2cu first.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) || true
+[ $# -gt 0 ] || set -- d12 d48
+for model in "$@"; do
+    case $model in d12 | d48) ;; *) echo "error: $model: no such model; choose of: d12 d48" >&2; exit 1 ;; esac
+done
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || gpu= # a failure says why on stdout
+gpu=${gpu%%$'\n'*}
 [ -n "$gpu" ] || { echo "error: nvidia-smi shows no GPU here" >&2; exit 1; }
 [ -x train_gpt2cu ] || { echo "error: no train_gpt2cu here: make train_gpt2cu" >&2; exit 1; }
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
@@ -84,13 +89,16 @@ folder=dev/bench/$(echo "$gpu" | tr 'A-Z ' 'a-z-')
 mkdir -p "$folder"
 {
     echo "model,B,T,ms,blocking_s,stall_s,extra_ms,percent,write_s,gb_s,gb,steps_beside,snapshot,gpu,driver,cuda,date,commit"
-    [ $# -gt 0 ] || set -- d12 d48
     for model in "$@"; do
         case $model in
         d12) measure d12 32 40 20 159 80 ;;
         d48) measure d48 8 16 8 199 100 ;;
-        *) echo "error: $model: of d12 and d48" >&2; exit 1 ;;
         esac
     done
 } | tee "$work/checkpoint_cost.csv"
-cp "$work/checkpoint_cost.csv" "$folder/checkpoint_cost.csv"
+csv=$folder/checkpoint_cost.csv
+if [ "$(head -n 1 "$csv" 2>/dev/null)" = "$(head -n 1 "$work/checkpoint_cost.csv")" ]; then # rows of models that were not measured stay
+    awk -F, 'NR == FNR { measured[$1] = 1; next } !($1 in measured)' "$work/checkpoint_cost.csv" "$csv" >"$work/others.csv"
+    cat "$work/others.csv" >>"$work/checkpoint_cost.csv"
+fi
+mv "$work/checkpoint_cost.csv" "$csv"

@@ -16,11 +16,12 @@ python=python3
 while getopts r:l:p: flag; do
     case $flag in
     r) rounds=$OPTARG ;;
-    l) llama=$(cd "$OPTARG" && pwd) ;;
+    l) llama=$(realpath -m -- "$OPTARG") ;;
     p) python=$OPTARG ;;
     *) echo "usage: $0 [-r ROUNDS] [-l path/to/llama2.c] [-p PYTHON]" >&2; exit 1 ;;
     esac
 done
+[[ $rounds =~ ^[1-9][0-9]{0,5}$ ]] || { echo "error: -r $rounds: not a number of rounds" >&2; exit 1; }
 if [ -n "$llama" ] && [ ! -f "$llama/run.c" ]; then
     echo "error: -l $llama: no run.c there; give the folder of llama2.c's sources" >&2
     exit 1

@@ -13,6 +13,7 @@ if [ $# -lt 1 ] || [ ! -f "$1/train_gpt2.c" ] || [ ! -d "$1/llmc" ]; then
 fi
 theirs=$(cd "$1" && pwd)
 rounds=${2:-5}
+[[ $rounds =~ ^[1-9][0-9]{0,5}$ ]] || { echo "error: $rounds: not a number of rounds" >&2; exit 1; }
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

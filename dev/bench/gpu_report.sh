@@ -38,7 +38,8 @@ done
 [ ${#only[@]} -gt 0 ] || only=("${sections[@]}")
 wanted() { [[ " ${only[*]} " == *" $1 "* ]]; }
 
-gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1) || true
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || gpu= # a failure says why on stdout
+gpu=${gpu%%$'\n'*}
 [ -n "$gpu" ] || { echo "error: nvidia-smi shows no GPU here" >&2; exit 1; }
 commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || true)}
 [ -n "$commit" ] || { echo "error: no git here: name what is measured with COMMIT=<hash>" >&2; exit 1; }

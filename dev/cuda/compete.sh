@@ -21,8 +21,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-command -v nvidia-smi > /dev/null || { echo "error: compete.sh needs an NVIDIA GPU: there is no nvidia-smi here" >&2; exit 1; }
-gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null) || gpu= # a failure says why on stdout
+gpu=${gpu%%$'\n'*}
+[ -n "$gpu" ] || { echo "error: nvidia-smi shows no GPU here" >&2; exit 1; }
 board=${BOARD:-dev/cuda/leaderboard/$(echo "$gpu" | tr 'A-Z ' 'a-z-').csv}
 read -ra directions <<< "${DIRECTIONS:-forward backward decode matmul}"
 read -ra precisions <<< "${PRECISIONS:-bf16 fp32}"

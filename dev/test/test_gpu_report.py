@@ -71,9 +71,25 @@ PROGRAMS = {
         esac""",
 }
 
+# a trainer that saves its first checkpoint at step 80, in no time
+SAVES = r"""#!/bin/bash
+while [ $# -gt 0 ]; do case $1 in -x) x=$2;; -o) o=$2;; esac; shift; done
+mkdir -p $o
+echo "| snapshot              | GPU                              |"
+for ((i = 1; i <= x; i++)); do
+    echo "step $i/$x | loss 7.1 (+0.1z) | norm 1.0 (-0.2z) | 100.00 ms | 51.2% MFU | 9 tok/s | 3s left"
+    case $i,$o in
+    80,*async | 40,*blocking)
+        echo weights >$o/model_000000$i.bin
+        case $o in *async) stall=0.010 write=1.000;; *) stall=1.500 write=0.000;; esac
+        echo "wrote checkpoint 000000$i to $o ($stall s, and $write s beside training)";;
+    esac
+done
+"""
 
-def report(folder, *arguments, code=0, **settings):
-    """Runs the copy's report with the stand-ins before everything else on PATH; returns its output."""
+
+def report(folder, *arguments, code=0, script="gpu_report.sh", **settings):
+    """Runs the copy's report, or a script beside it, with the stand-ins first on PATH; returns its output."""
     fake = os.path.join(folder, "fake")
     os.makedirs(fake, exist_ok=True)
     for name, text in PROGRAMS.items():
@@ -82,7 +98,7 @@ def report(folder, *arguments, code=0, **settings):
         os.chmod(f.name, 0o755)
     env = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}", "FAKE": fake, "REAL_PYTHON": PYTHON}
     result = subprocess.run(
-        ["dev/bench/gpu_report.sh", *arguments],
+        [f"dev/bench/{script}", *arguments],
         cwd=folder, env={**env, "COMMIT": "abc1234", **settings}, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == code, f"exit code {result.returncode}, not {code}:\n{result.stdout}{result.stderr}"
@@ -176,11 +192,30 @@ def test_wrong_arguments_and_no_GPU_end_in_one_line(folder):
     assert "--only sped: no such section" in report(folder, "--only", "sped", code=1)
     assert "--fast: unknown" in report(folder, "--fast", code=1)
     smi = PROGRAMS["nvidia-smi"]
-    PROGRAMS["nvidia-smi"] = "echo no devices >&2; exit 9"
     try:
-        assert report(folder, code=1) == "error: nvidia-smi shows no GPU here\n"
+        for PROGRAMS["nvidia-smi"] in ("echo no devices >&2; exit 9", "echo It cannot find the driver; exit 9"):
+            for script in ("gpu_report.sh", "checkpoint_cost.sh"):
+                assert report(folder, code=1, script=script) == "error: nvidia-smi shows no GPU here\n"
     finally:
         PROGRAMS["nvidia-smi"] = smi
+
+
+def test_what_a_checkpoint_costs_other_models_stays(folder):
+    path = os.path.join(folder, RESULTS, "checkpoint_cost.csv")
+    for name in ("README.md", "Makefile", "dev/README"):  # what it trains on
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            f.write("text\n\n" * 1000)
+    with open(os.path.join(folder, "train_gpt2cu"), "w", encoding="utf-8") as f:
+        f.write(SAVES)
+    os.chmod(f.name, 0o755)
+    with open(path, encoding="utf-8") as f:
+        before = f.read().splitlines()
+    assert "error: d13: no such model" in report(folder, "d12", "d13", code=1, script="checkpoint_cost.sh")
+    report(folder, "d12", script="checkpoint_cost.sh")
+    with open(path, encoding="utf-8") as f:
+        after = f.read().splitlines()
+    assert after[0] == before[0] and after[1].startswith("d12,32,1024,100.00,1.500,0.010,"), after
+    assert after[2:] == [row for row in before if row.startswith("d48,")] != [], after
 
 
 def test_the_trainers_lines_are_those_that_the_report_reads(folder):

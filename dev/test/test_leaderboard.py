@@ -227,14 +227,14 @@ def program(path, header, rows):
     path.chmod(0o755)
 
 
-def compete(folder, *variants, **environment):
+def compete(folder, *variants, smi="echo Made Up", **environment):
     """compete.sh of a copy in the folder, whose GPU is called Made Up; returns what it printed and its exit code."""
     os.makedirs(f"{folder}/dev/cuda", exist_ok=True)
     os.makedirs(f"{folder}/build", exist_ok=True)
     shutil.copy(COMPETE, f"{folder}/dev/cuda")
-    smi = Path(folder) / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho Made Up\n")
-    smi.chmod(0o755)
+    path = Path(folder) / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{smi}\n")
+    path.chmod(0o755)
     settings = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", **environment)
     done = subprocess.run(
         ["bash", f"{folder}/dev/cuda/compete.sh", *variants], env=settings, capture_output=True, text=True, check=False
@@ -309,6 +309,11 @@ def test_compete_refuses_other_columns(folder):
     output, code = compete(folder, "split", DIRECTIONS="decode")
     assert code != 0 and "other columns" in output, output
     assert Path(folder, "dev/cuda/leaderboard/made-up_decode.csv").read_text() == TRAINING + "\n"
+
+
+def test_compete_needs_a_driver(folder):
+    said = compete(folder, "split", smi="echo It cannot find the driver; exit 9")
+    assert said == ("error: nvidia-smi shows no GPU here\n", 1), said
 
 
 if __name__ == "__main__":
