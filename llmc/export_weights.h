@@ -10,13 +10,14 @@ A model's weights for other programs, by what the target is called:
 
 A target appears whole or not at all: a folder is written as <target>.tmp and then renamed. Nothing is overwritten unless
 `overwrite` is 1, and then of folders only those that hold nothing but such an export, which is there until the new one is
-whole. What a killed export has left in <target>.tmp is removed by the next one.
+whole. What a killed export has left in <target>.tmp is removed by the next one; that of one at work is locked, and refused.
 */
 #ifndef LLMC_EXPORT_WEIGHTS_H
 #define LLMC_EXPORT_WEIGHTS_H
 
 #include <dirent.h>
 #include <limits.h>
+#include <sys/file.h>
 
 #include "hugging_face.h"
 #include "weights_file.h"
@@ -98,8 +99,13 @@ static inline Status export_path_(char path[1024], const char* target) {
     return STATUS_OK;
 }
 
+static inline Status export_busy_(const char* folder) {
+    return status_fail("--export: another export is writing %s; wait for it, or name another folder", folder);
+}
+
 static inline Status export_make_(const char* folder) {
     if (mkdir(folder, 0777) == 0) { return STATUS_OK; }
+    if (errno == EEXIST && folder_exists(folder)) { return export_busy_(folder); } // it was not there just before
     return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
 }
 
@@ -191,32 +197,63 @@ static inline Status export_bin_(const char* path, const float* params, GPT2Conf
     return checked_commit(&file);
 }
 
-// Puts a folder that is whole in the place of another, which may be there.
-static inline Status export_rename_(const char* temporary, const char* path) {
-    if (rename(temporary, path) != 0) { // there is one, which is not empty
-        if (errno != ENOTEMPTY && errno != EEXIST) {
-            return status_fail("cannot rename %s: %s", temporary, strerror(errno));
-        }
-        if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
-            return status_fail("cannot put %s in the place of %s: %s; remove that first", temporary, path,
-                               strerror(errno));
-        }
-        export_remove_(temporary);
+// Opens and locks a folder, *fd, for as long as it is open; -1 where there is none. Fails where another process has locked it,
+// or has just replaced it.
+static inline Status export_lock_(int* fd, const char* folder) {
+    struct stat locked, named;
+    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0 && errno == ENOENT) { return STATUS_OK; }
+    if (*fd < 0) { return status_fail("--export: cannot open %s: %s", folder, strerror(errno)); }
+    int busy = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; // some file systems have no locks
+    if (!busy && fstat(*fd, &locked) == 0 && stat(folder, &named) == 0 && locked.st_dev == named.st_dev &&
+        locked.st_ino == named.st_ino) {
+        return STATUS_OK;
     }
-    return atomic_sync_directory_(path);
+    close(*fd);
+    *fd = -1;
+    return export_busy_(folder);
+}
+
+static inline void export_unlock_(int fd) {
+    if (fd >= 0) { close(fd); }
+}
+
+// Puts a folder that is whole in the place of another, which may be there: empty, or with `overwrite` an export.
+static inline Status export_rename_(const char* temporary, const char* path, int overwrite) {
+    int replaced = -1;
+    TRY(export_lock_(&replaced, path)); // it will be `temporary`, until it is removed
+    Status status = STATUS_OK;
+    if (rename(temporary, path) == 0) {
+        status = atomic_sync_directory_(path);
+    } else if ((errno != ENOTEMPTY && errno != EEXIST) || !overwrite) {
+        status = status_fail("cannot rename %s to %s: %s", temporary, path, strerror(errno));
+    } else if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
+        status =
+            status_fail("cannot put %s in the place of %s: %s; remove that first", temporary, path, strerror(errno));
+    } else {
+        export_remove_(temporary);
+        status = atomic_sync_directory_(path);
+    }
+    export_unlock_(replaced);
+    return status;
 }
 
 static inline Status export_folder_(const char* path, const float* params, GPT2Config config, const char* dtype,
-                                    const Tokenizer* tokenizer) {
+                                    const Tokenizer* tokenizer, int overwrite) {
     char temporary[1024 + 8];
     struct stat st;
+    int left = -1, fd = -1;
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-    export_remove_(temporary);
+    TRY(export_lock_(&left, temporary)); // what a killed export has left is not locked
+    if (left >= 0) { export_remove_(temporary); }
+    export_unlock_(left);
     TRY(export_make_(temporary));
+    TRY(export_lock_(&fd, temporary));
     Status status = export_hugging_face(temporary, params, config, dtype, tokenizer);
     if (stat(path, &st) == 0) { (void)!chmod(temporary, st.st_mode & 07777); } // where a folder is replaced, its own
-    if (status == STATUS_OK) { status = export_rename_(temporary, path); }
+    if (status == STATUS_OK) { status = export_rename_(temporary, path, overwrite); }
     if (status != STATUS_OK) { export_remove_(temporary); }
+    export_unlock_(fd);
     return status;
 }
 
@@ -248,7 +285,7 @@ static inline Status export_weights(const char* target, const float* params, GPT
     case EXPORT_FOLDER:
         break;
     }
-    return export_folder_(path, params, config, dtype, tokenizer);
+    return export_folder_(path, params, config, dtype, tokenizer, overwrite);
 }
 
 #endif

@@ -240,6 +240,35 @@ static void what_a_killed_export_left_is_removed(void) {
     free(params);
 }
 
+static void two_exports_to_a_folder_do_not_mix(void) {
+    float *first = make_weights(0), *second = make_weights(0);
+    int fd = -1;
+    second[0] = 7.0f;
+    mkdir(unit_path("both.tmp"), 0755); // another export is at work there
+    unit_write(unit_path("both.tmp/model.safetensors.tmp"), "half", 4);
+    check(export_lock_(&fd, unit_path("both.tmp")));
+    CHECK(export_to(unit_path("both"), first, "auto", 0) == STATUS_ERROR);
+    CHECK(strstr(status_message(), "another export is writing") != NULL);
+    CHECK(unit_file_is(unit_path("both.tmp/model.safetensors.tmp"), "half") && !file_exists(unit_path("both")));
+    status_clear();
+    export_unlock_(fd);
+    CHECK(export_to(unit_path("both"), first, "auto", 0) == STATUS_OK);
+    // one that found nothing at its start, and ends after the other
+    CHECK(export_to(unit_path("late"), second, "auto", 0) == STATUS_OK);
+    char late[1024];
+    snprintf(late, sizeof(late), "%s", unit_path("late"));
+    CHECK(export_rename_(late, unit_path("both"), 0) == STATUS_ERROR && reads_as(unit_path("both"), first));
+    status_clear();
+    check(export_lock_(&fd, unit_path("both")));
+    CHECK(export_rename_(late, unit_path("both"), 1) == STATUS_ERROR && reads_as(unit_path("both"), first));
+    status_clear();
+    export_unlock_(fd);
+    CHECK(export_rename_(late, unit_path("both"), 1) == STATUS_OK && reads_as(unit_path("both"), second));
+    export_remove_(unit_path("both"));
+    free(first);
+    free(second);
+}
+
 // Fails as on a full disk: no file may have more than 50,000 bytes.
 static void export_with_little_room(const char* target, const float* params) {
     struct rlimit limit = {50000, 50000};
@@ -293,6 +322,7 @@ int main(void) {
     a_folder_that_may_not_be_changed_is_refused();
     a_folder_keeps_its_permissions();
     what_a_killed_export_left_is_removed();
+    two_exports_to_a_folder_do_not_mix();
     a_write_that_fails_leaves_what_was_there();
     a_tokenizer_that_is_no_bpe_is_said();
     return unit_end();
