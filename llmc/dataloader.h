@@ -178,11 +178,26 @@ static inline Status token_file_load(int** tokens, size_t* count, const char* pa
     return STATUS_ERROR;
 }
 
-// All files that match the pattern, in alphabetical order; ends with one line where there are none.
+// The file that has the pattern for its name or, where there is none, all that match it, in alphabetical order; 0, or what
+// glob() returns.
+static inline int token_file_glob(glob_t* paths, const char* pattern) {
+    int is_name = file_exists(pattern);
+    char *literal = (char*)malloc_check(2 * strlen(pattern) + 1), *end = literal;
+    for (const char* c = pattern; *c != '\0'; c++) {
+        if (is_name && strchr("*?[\\", *c) != NULL) { *end++ = '\\'; }
+        *end++ = *c;
+    }
+    *end = '\0';
+    memset(paths, 0, sizeof(*paths));
+    int status = glob(literal, 0, NULL, paths);
+    free(literal);
+    return status;
+}
+
+// The same for who needs them: ends with one line where there are none.
 static inline glob_t token_file_paths(const char* pattern) {
     glob_t paths;
-    memset(&paths, 0, sizeof(paths));
-    int status = glob(pattern, 0, NULL, &paths);
+    int status = token_file_glob(&paths, pattern);
     if (status == GLOB_NOMATCH) {
         fatal("no token file matches %s; a script in dev/data writes them, for example python3 "
               "dev/data/tinyshakespeare.py",

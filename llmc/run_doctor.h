@@ -5,7 +5,6 @@ is here. Nothing ends the program before the table is whole; it writes a file of
 #ifndef LLMC_RUN_DOCTOR_H
 #define LLMC_RUN_DOCTOR_H
 
-#include <glob.h>
 #include <signal.h>
 #include <sys/statvfs.h>
 
@@ -101,7 +100,7 @@ static inline void run_doctor_data_(Doctor* d, const char* name, const char* pat
     static const char mend[] = "make the file again: a script in dev/data writes it";
     glob_t paths;
     size_t whole = 0, unchecked = 0;
-    if (glob(pattern, 0, NULL, &paths) != 0) {
+    if (token_file_glob(&paths, pattern) != 0) {
         doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name,
                    "python3 dev/data/tinyshakespeare.py writes the default; -i and -j name other files",
                    "no file matches %s", pattern);
