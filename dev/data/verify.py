@@ -7,6 +7,8 @@ Exit code 1 if a file is damaged, cannot be read or is none of ours. Files by ll
 checksums, have none: the line says so, and that is no error.
 """
 
+import os
+
 from checksum import BLOCKS, MARK, MARK_VALUE, CorruptFile, read_header, verify
 from data_common import Parser, fail, run
 
@@ -24,6 +26,8 @@ KINDS = {
 def outcome(path):
     """(whether the file is right, a line about it)"""
     try:
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a pipe would be waited for
+            return False, f"{path}: it is a pipe or a device, not a file"
         with open(path, "rb") as f:
             words = read_header(f, path)
         kind = KINDS.get(words[0])

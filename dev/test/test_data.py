@@ -426,8 +426,10 @@ def test_verify_says_which_files_are_right(folder):
     printed, error = run("verify.py", wrong, right, code=1)
     assert f"{wrong}: bytes 66560 to 71023 do not have" in printed and f"{right}: ok" in printed, printed
     assert "1 of 2 files" in error
+    os.mkfifo(os.path.join(folder, "pipe"))
     for path, words in (
         (os.path.join(folder, "none.bin"), "No such file"),
+        (os.path.join(folder, "pipe"), "it is a pipe or a device, not a file"),
         (__file__, "no file of ours"),
         (folder, ""),
     ):
