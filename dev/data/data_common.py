@@ -398,6 +398,11 @@ class TokenFile(CheckedFile):
         super().close()
 
 
+def split_names(prefix, split):
+    """A pattern of the names that a split's files may have."""
+    return re.compile(re.escape(os.path.basename(f"{prefix}_{split}")) + r"(_\d{6})?\.bin")
+
+
 class SplitWriter:
     """The token files of one split, <prefix>_<split>.bin, or <prefix>_<split>_000000.bin and on where it fills several.
 
@@ -407,6 +412,7 @@ class SplitWriter:
 
     def __init__(self, prefix, split, vocab_size, shard_tokens=100_000_000):
         self.stem = f"{prefix}_{split}"
+        self.names = split_names(prefix, split)
         self.vocab_size, self.shard_tokens = vocab_size, shard_tokens
         self.files = []
 
@@ -436,11 +442,10 @@ class SplitWriter:
         for file in self.files:
             file.publish()
             print(f"{file.path}: {file.count:,} tokens")
-        pattern = re.compile(re.escape(os.path.basename(self.stem)) + r"(_\d{6})?\.bin")
         folder = os.path.dirname(self.stem) or "."
         written = {os.path.basename(file.path) for file in self.files}
         for name in sorted(os.listdir(folder)):
-            if pattern.fullmatch(name) and name not in written:
+            if self.names.fullmatch(name) and name not in written:
                 with errors_name(os.path.join(folder, name)):
                     os.remove(os.path.join(folder, name))
                 print(f"{os.path.join(folder, name)}: removed, an earlier run left it")

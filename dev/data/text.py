@@ -32,6 +32,7 @@ from data_common import (
     positive_int,
     prepare_gpt2,
     run,
+    split_names,
 )
 
 PIECE_BYTES = 1 << 20
@@ -90,6 +91,16 @@ def list_files(inputs):
         else:
             paths.append(name)
     return paths
+
+
+def keep_inputs(paths, prefix):
+    """Ends the program where one of the files has a name that the run writes, or removes as an earlier run's."""
+    names = [split_names(prefix, split) for split in ("train", "val")]
+    output = os.path.realpath(os.path.dirname(prefix))
+    for path in paths:
+        folder, name = os.path.split(path)
+        if any(pattern.fullmatch(name) for pattern in names) and os.path.realpath(folder) == output:
+            fail(f"{path} is text to read, and would be replaced or removed; choose another --output")
 
 
 def next_cut(data, offset, anywhere):
@@ -157,6 +168,7 @@ def main():
     args = parser.parse_args()
 
     paths = list_files(args.inputs)
+    keep_inputs(paths, args.output)
     make_directory(os.path.dirname(args.output))
     total = sum(os.path.getsize(path) for path in paths)
     as_bytes = args.tokenizer == "bytes"

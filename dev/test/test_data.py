@@ -731,7 +731,11 @@ def test_bad_input_ends_in_one_line(folder):
     prefix = os.path.join(folder, "x")
     os.makedirs(f"{prefix}d_train.bin")
     output = ["--output", prefix, "--tokenizer", "bytes"]
+    own = write(os.path.join(folder, "own_train.bin"), SPEECHES)
+    over = f"{own} is text to read, and would be replaced or removed; choose another --output"
     cases = [
+        (["text.py", own, "--output", os.path.join(folder, "own"), "--tokenizer", "bytes"], over),
+        (["text.py", folder, "--output", os.path.join(folder, ".", "own"), "--tokenizer", "bytes"], over),
         (["text.py", "missing.txt", *output], "there is no file or folder missing.txt"),
         (["text.py", empty, *output], f"{empty} is empty"),
         (["text.py", os.path.join(folder, "nothing"), *output], "no text files below"),
@@ -755,6 +759,7 @@ def test_bad_input_ends_in_one_line(folder):
         _, error = run(*command, code=1)
         assert words in error, f"{command}: {words!r} is not in {error!r}"
         assert not [name for name in os.listdir(folder) if name.endswith(".tmp") or name == "x_train.bin"]
+    assert read(own) == SPEECHES.encode()
 
 
 # ----------------------------------------------------------------------------
