@@ -634,6 +634,8 @@ def parse():
 
 def main():
     arguments = parse()
+    # in the background of a shell it is ignored, and by the trainers then, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     steps = arguments.steps or (1000 if arguments.short else 10000)
     RUNS["long"] = (RUNS["long"][0], steps, max(steps // 8, 1))
     home = tempfile.mkdtemp(prefix="soak-")

@@ -94,9 +94,10 @@ interrupted() {
 check "Ctrl-C ends a run with what there is" interrupted
 # Ctrl-C while a write waits for a reader that is slow
 slow_reader() {
-    "$python" - "$generate" "$model" <<'END'
+    timeout 60 "$python" - "$generate" "$model" <<'END'
 import array, fcntl, signal, subprocess, sys, termios, time
 
+signal.signal(signal.SIGINT, signal.default_int_handler) # a job in the background has it ignored, and what it starts, too
 flags = ["-q", "-e", sys.argv[2], "-p", "int", "-n", "100000000", "--overflow", "slide"]
 process = subprocess.Popen([sys.argv[1], *flags], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 fcntl.fcntl(process.stdout, getattr(fcntl, "F_SETPIPE_SZ", 1031), 4096)
