@@ -13,7 +13,7 @@ AdamW (Loshchilov and Hutter 2019) on fp32 moments and, where there are any, fp3
 typedef struct {
     float learning_rate, beta1, beta2, epsilon;
     float m_scale, v_scale; // 1 / (1 - beta^step), of the first and of the second moment
-    float grad_clip;        // the largest norm that gradients are left at; 0: any
+    float grad_clip;        // gradients of a larger norm are scaled down to it; 0: none are
     unsigned int seed;      // of stochastic rounding, different in each step
 } AdamW;
 
@@ -43,8 +43,8 @@ __device__ inline void round_stochastic(__nv_bfloat16* out, float x, unsigned in
 __device__ inline void round_stochastic(half* out, float x, unsigned int) { *out = (half)x; }
 __device__ inline void round_stochastic(float* out, float x, unsigned int) { *out = x; }
 
-// What an update depends on, on the device: the step's loss and gradient norm, from which clipping follows too, and where
-// weights are counted whose new value is not finite.
+// What guards an update, on the device: the step's loss and gradient norm (which clipping reads, too), and a counter of the
+// weights whose new value is not finite.
 typedef struct {
     const float *loss, *norm;
     unsigned long long* non_finite;
@@ -62,7 +62,7 @@ typedef struct {
     size_t offset;      // of the first element in the whole memory: random bits follow from it, whoever owns the part
 } AdamWPart;
 
-constexpr int ADAMW_PARTS = 48; // of a launch: they are parameters of the kernel, which has 4 KB of them
+constexpr int ADAMW_PARTS = 48; // of a launch: they are kernel parameters, of which there may be 4 KB
 constexpr int ADAMW_THREADS = 256;
 
 // What one launch updates: all parts have masters, or none. Thread block i works on the first part whose blocks_end is more
@@ -73,7 +73,7 @@ typedef struct {
     int count;
 } AdamWParts;
 
-// Adds a part where one is left; count is less than ADAMW_PARTS.
+// Adds a part unless it is empty. parts->count must be less than ADAMW_PARTS.
 static inline void adamw_add(AdamWParts* parts, AdamWPart part) {
     if (part.n == 0) { return; }
     unsigned begin = parts->count > 0 ? parts->blocks_end[parts->count - 1] : 0;
@@ -81,16 +81,15 @@ static inline void adamw_add(AdamWParts* parts, AdamWPart part) {
     parts->part[parts->count++] = part;
 }
 
-// As many weights as moments are loaded at a time
+// The weights of one thread: as many as an f128 has moments
 struct alignas(f128::size * sizeof(floatX)) AdamWWeights {
     floatX data[f128::size];
 };
 
 //   m = β1 m + (1-β1) g;  v = β2 v + (1-β2) g²;  w -= lr (m̂ / (√v̂ + ε) + decay w)
-// All loads come before the first branch: the guard's numbers arrive together with the others, and cost no time. Which
-// products are fused with sums is written out: the bits do not depend on what a compiler makes of it. Root and reciprocal
-// have relative errors of at most 2^-23; correctly rounded they would take most of the instructions. Beside ε, a root that is
-// flushed to 0 is 0.
+// All loads are issued before the first branch on them, so the guard's add no latency. Every fma is written out: the bits do
+// not depend on the compiler's contraction. Square root and reciprocal have relative errors of at most 2^-23; correctly rounded
+// they would take most of the instructions. A root that is flushed to 0 is negligible beside ε.
 template <bool MASTERS> __global__ void __launch_bounds__(ADAMW_THREADS)
     adamw_kernel(const __grid_constant__ AdamWParts parts, float weight_decay, AdamW a, UpdateGuard guard) {
     int part = 0;
@@ -112,7 +111,7 @@ template <bool MASTERS> __global__ void __launch_bounds__(ADAMW_THREADS)
     }
     const float grad_scale = grad_clip_scale(norm, a.grad_clip);
     const int decayed = i < p.decay_n ? (int)min(p.decay_n - i, (size_t)f128::size) : 0; // of the thread's weights
-    // A first moment that is not finite makes the weight such.
+    // m needs no test: where it is not finite, neither is the weight.
     auto finite = [&](int k) { return isfinite((float)rounded.data[k]) & isfinite(v[k]); };
     bool step_is_finite = isfinite(loss) & isfinite(norm), all_finite = true;
 #pragma unroll
@@ -150,8 +149,8 @@ template <bool MASTERS> __global__ void __launch_bounds__(ADAMW_THREADS)
     }
 }
 
-// One step for some parts. Nothing changes where the guard's loss or norm is not finite; a weight whose new value or second
-// moment is not, stays as it is and is counted.
+// One step for the given parts. Where the guard's loss or norm is not finite, nothing changes. A weight whose new value or
+// second moment is not finite keeps its old state and is counted.
 static inline void adamw_update(const AdamWParts& parts, float weight_decay, AdamW a, UpdateGuard guard,
                                 cudaStream_t stream) {
     if (parts.count == 0) { return; }

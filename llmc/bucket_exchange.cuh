@@ -1,16 +1,17 @@
 /*
-How processes that train one model on GPUs share it, bucket by bucket (parameter_layout.h): gradients are summed over all of
-them while the backward pass goes on, and new weights are gathered while the next forward pass has begun.
+Data parallelism with sharded updates, bucket by bucket (parameter_layout.h): gradients are summed over all processes while the
+backward pass still runs, and new weights are gathered while the next forward pass already runs.
 
     compute  backward layer i | layer i-1     | .. embedding |      norm | AdamW .. | forward: embedding | layer 0 | ..
     comm              wait -> | exchange, sum of layer i | .. wte | merge |  gather wte ..  gather layer 1 | layer 2 ..
 
 In an exchange each process sends every other its part of the bucket, and receives the others' pieces of its own part, which
 tree_sum adds up in the order of gradient_tree.h. The two streams wait for each other by events; the host waits for neither.
-On one machine copy engines do it (peer_copies.cuh), else NCCL. After an error nothing more is exchanged.
+Copy engines move the data within a machine (peer_copies.cuh), else NCCL. After an error nothing more is exchanged.
 
-NVLink that is awake takes 28 W of an H200, and sleeps only some 50 ms after the last byte (dev/LOG.md): at the power limit that
-is 2.5% of a step. So with copy engines the first layers' exchanges are held, and begin together as late as they can be hidden.
+An active NVLink draws 28 W of an H200 and goes idle only 50 ms after the last byte (dev/LOG.md): at the power limit that is
+2.5% of a step. So with copy engines the exchanges of the last layers, which backward finishes first, are deferred and start
+together, as late as they can still be hidden.
 */
 #ifndef LLMC_BUCKET_EXCHANGE_CUH
 #define LLMC_BUCKET_EXCHANGE_CUH
@@ -23,7 +24,7 @@ is 2.5% of a step. So with copy engines the first layers' exchanges are held, an
 #include "peer_copies.cuh"
 #include "tree_sum.cuh"
 
-// What processes read of each other where copy engines exchange it
+// The blocks of memory that processes share for copy engines (peer_copies.cuh)
 enum { PEER_GRADIENTS, PEER_WEIGHTS };
 
 struct BucketExchange {
@@ -31,15 +32,15 @@ struct BucketExchange {
     const ParameterLayout* layout;
     int rank, size;
     int sum_any;                     // 1: the library sums, in an order of its own
-    cudaStream_t compute, stream;    // the model's, and that of what is exchanged
-    cudaEvent_t computed, summed;    // of the first, which the second waits for; and the other way round
+    cudaStream_t compute, stream;    // the model's, and that of the exchanges
+    cudaEvent_t computed, summed;    // recorded in `compute` and waited for in `stream`; and the other way round
     cudaEvent_t* gathered;           // (1 + layers): the embeddings with the final LayerNorm, and each layer
-    int gathering;                   // 1: a forward pass has to wait for them
-    int hold, held;                  // layers above `hold` are exchanged when that one is: how many wait for it now
+    int gathering;                   // 1: the forward pass has to wait for `gathered`
+    int hold, held;                  // layers above `hold` are exchanged together with it; how many of them are pending
     float* received;                 // (size - 1, received_stride) the others' pieces
     size_t received_stride;          // elements of the largest part
     CommBlock *to_send, *to_receive; // (size - 1, buckets at most)
-    size_t* from;                    // the same: where what is received lies in the other process's block, in bytes
+    size_t* from;                    // the same shape: byte offset of a received block in its owner's memory
     PeerCopies peers;
 };
 
@@ -52,7 +53,7 @@ static inline size_t exchange_largest_part(const ParameterLayout* l) {
     return largest;
 }
 
-// What others' pieces are received into, in bytes
+// Bytes of the buffer that receives the others' pieces
 static inline size_t exchange_received_bytes(const ParameterLayout* l, int sum_any) {
     return sum_any ? 0 : size_mul((size_t)(l->size - 1), exchange_largest_part(l) * sizeof(float));
 }
@@ -87,7 +88,7 @@ static inline Status exchange_create(BucketExchange* x, Comm* comm, const Parame
     if (x->gathered == NULL || x->to_send == NULL || x->to_receive == NULL || x->from == NULL) {
         return status_fail("no memory to exchange gradients");
     }
-    // the thread blocks that move data are few, and many others wait for them
+    // highest priority: the exchange has few thread blocks, and compute kernels wait for what they move
     TRY(cuda_try(cudaDeviceGetStreamPriorityRange(&least, &greatest)));
     TRY(cuda_try(cudaStreamCreateWithPriority(&x->stream, cudaStreamNonBlocking, greatest)));
     TRY(cuda_try(cudaEventCreateWithFlags(&x->computed, cudaEventDisableTiming)));
@@ -98,14 +99,14 @@ static inline Status exchange_create(BucketExchange* x, Comm* comm, const Parame
     return STATUS_OK;
 }
 
-// The last layer that others are held for, of exchanges and backward passes that take so many seconds a layer: the layers below
-// it hide all of them.
+// The layer up to which exchanges are deferred. exchange, backward: seconds that a layer takes for either. The backward passes
+// of the layers below it are long enough to hide all exchanges.
 static inline int exchange_hold(int layers, double exchange, double backward) {
     double hidden = ceil(layers * exchange / backward);
     return hidden < layers ? (hidden > 1.0 ? (int)hidden : 1) : layers;
 }
 
-// Seconds that a byte takes from the next process, while all copy: the slowest one's
+// *seconds: what a byte takes to be copied from the next process while all copy, in the slowest process
 static inline Status exchange_measure_(BucketExchange* x, double* seconds) {
     const size_t most = (size_t)32 << 20, all = x->received_stride * sizeof(float), bytes = all < most ? all : most;
     int next = (x->rank + 1) % x->size;
@@ -114,7 +115,7 @@ static inline Status exchange_measure_(BucketExchange* x, double* seconds) {
     double* each = (double*)calloc_check((size_t)x->size, sizeof(double));
     cuda_try(cudaEventCreate(&begin));
     cuda_try(cudaEventCreate(&end));
-    for (int i = 0; i < 2; i++) { // the first one wakes the link
+    for (int i = 0; i < 2; i++) { // the first copy wakes the link
         cuda_try(cudaEventRecord(begin, x->stream));
         cuda_try(cudaMemcpyAsync(x->received, x->peers.blocks[next * PEER_BLOCKS + PEER_GRADIENTS], bytes,
                                  cudaMemcpyDeviceToDevice, x->stream));
@@ -131,8 +132,8 @@ static inline Status exchange_measure_(BucketExchange* x, double* seconds) {
     return status == STATUS_OK ? status_now() : status;
 }
 
-// Has copy engines exchange gradients and weights, where all processes can read each other's. layer_seconds: what the backward
-// pass of a layer takes at least.
+// Switches to copy engines where every process can read every other's memory. layer_seconds: a lower bound of the time of a
+// layer's backward pass.
 static inline Status exchange_open_peers(BucketExchange* x, float* grads, void* weights, double layer_seconds) {
     void* blocks[PEER_BLOCKS];
     double byte_seconds = 0.0;
@@ -146,7 +147,7 @@ static inline Status exchange_open_peers(BucketExchange* x, float* grads, void* 
     return STATUS_OK;
 }
 
-// What comes next in the stream of what is exchanged waits for all work so far in the model's; and the other way round.
+// Later work in the exchange stream waits for all work so far in the model's stream; and the other way round.
 static inline void exchange_after_compute_(BucketExchange* x) {
     cuda_try(cudaEventRecord(x->computed, x->compute));
     cuda_try(cudaStreamWaitEvent(x->stream, x->computed, 0));
@@ -159,7 +160,7 @@ static inline void compute_after_exchange_(BucketExchange* x) {
 // ----------------------------------------------------------------------------
 // Gradients
 
-// Moves n blocks that are listed in to_send, to_receive and from. All processes list theirs in the same order of buckets.
+// Moves the first n blocks of to_send, to_receive and from. All processes list theirs in the same order of buckets.
 static inline void exchange_run_(BucketExchange* x, int n, int peer_block) {
     if (!x->peers.open) {
         comm_tensor_exchange(x->comm, x->to_send, n, x->to_receive, n, x->stream);
@@ -172,11 +173,11 @@ static inline void exchange_run_(BucketExchange* x, int n, int peer_block) {
     }
 }
 
-// Each process's part of the bucket, of all local sums, to that process: the others' pieces of this one's part are received.
+// Reduce-scatter of a bucket: each process receives the others' pieces of its own part and adds them up.
 static inline void exchange_pieces_(BucketExchange* x, float* memory, int bucket) {
     size_t begin, count, mine_begin, mine;
     layout_shard_part(x->layout, bucket, x->rank, &mine_begin, &mine);
-    for (int k = 1; k < x->size; k++) { // each process begins with another one
+    for (int k = 1; k < x->size; k++) { // each process begins with a different peer
         int r = (x->rank + k) % x->size, slot = r < x->rank ? r : r - 1;
         layout_shard_part(x->layout, bucket, r, &begin, &count);
         x->to_send[k - 1] = {r, memory + begin, count * sizeof(float)};
@@ -189,7 +190,8 @@ static inline void exchange_pieces_(BucketExchange* x, float* memory, int bucket
              x->stream);
 }
 
-// Adds every process's part of a group's buckets, in memory of `element` bytes per element, to the n blocks that are listed.
+// Appends the blocks of an all-gather of a group's buckets, in memory of `element` bytes per element, to the n blocks listed so
+// far. Returns the new number of blocks.
 static inline int exchange_add_parts_(BucketExchange* x, int n, char* memory, size_t element, int group) {
     size_t begin, count, mine_begin, mine;
     int buckets, first = layout_buckets_of(x->layout, group, &buckets);
@@ -237,14 +239,14 @@ static inline void exchange_gradients(BucketExchange* x, float* grads, int group
     for (int i = group + above; i >= group; i--) { exchange_group_(x, grads, i, all); }
 }
 
-// What comes next in the model's stream finds all gradients summed.
+// Makes the model's stream wait until all gradients are summed.
 static inline void exchange_gradients_end(BucketExchange* x) { compute_after_exchange_(x); }
 
 // ----------------------------------------------------------------------------
 // Weights
 
-// The weights of layers first .. end-1, of which this process has updated its part, from and to all others, in one exchange;
-// where first is -1, those of the embeddings and the final LayerNorm too.
+// All-gather of the weights of layers first .. end-1, of which each process has updated its part, in one exchange; first = -1:
+// those of the embeddings and the final LayerNorm, too.
 static inline void exchange_weights(BucketExchange* x, void* weights, size_t element, int first, int end) {
     NvtxRange range(first < 0 ? "gather embeddings" : "gather weights of layer", first);
     if (status_now() != STATUS_OK) { return; }
@@ -259,8 +261,8 @@ static inline void exchange_weights(BucketExchange* x, void* weights, size_t ele
     x->gathering = 1;
 }
 
-// What comes next in the model's stream finds the new weights of a layer or, with -1, of the embeddings and the final
-// LayerNorm. Called in the order of the forward pass.
+// Makes the model's stream wait for the new weights of a layer or, with -1, of the embeddings and the final LayerNorm. Called
+// in the order of the forward pass.
 static inline void exchange_wait_weights(BucketExchange* x, int layer) {
     if (!x->gathering) { return; }
     cuda_try(cudaStreamWaitEvent(x->compute, x->gathered[layer + 1], 0));
@@ -269,8 +271,8 @@ static inline void exchange_wait_weights(BucketExchange* x, int layer) {
 
 // ----------------------------------------------------------------------------
 
-// numbers (count), on the device, become sums over all processes, in the order of the model's stream. All processes have zeros
-// where another one has a number, or the numbers are whole.
+// All-reduce: numbers (count), on the device, become sums over all processes, in the order of the model's stream. The order of
+// additions does not matter: at most one process has a number other than 0 at each index, or the numbers are integers.
 static inline void exchange_merge(BucketExchange* x, void* numbers, size_t count, CommNumber type) {
     if (status_now() != STATUS_OK) { return; }
     exchange_after_compute_(x);

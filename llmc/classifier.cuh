@@ -9,7 +9,7 @@ the second time from L2, and their gradients overwrite them. Probabilities are n
 
 constexpr int CLASSIFIER_THREADS = 1024;
 
-// The running maximum m of some numbers, and l, the sum of 2^((x - m) log2 e) over them.
+// The online softmax statistics of some numbers x: the running maximum m, and l = sum of exp(x - m).
 struct OnlineSum {
     float m, l;
 
@@ -22,7 +22,8 @@ struct OnlineSum {
     }
 };
 
-// The maximum of x over the CLASSIFIER_THREADS of the thread block, in every thread. A barrier comes between two calls.
+// The maximum of x over the CLASSIFIER_THREADS of the thread block, in every thread. The caller puts a barrier between two
+// calls.
 __device__ inline float classifier_max(float x) {
     __shared__ float maxima[WARP_SIZE];
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
@@ -76,7 +77,7 @@ template <bool WRITE_GRADIENT> __device__ inline void classifier_row(floatX* log
 
     int target = targets[row];
     float target_logit = (float)x[target];
-    __syncthreads(); // every thread has read it before any overwrites it
+    __syncthreads(); // every thread has read x[target] before any overwrites it
     if (threadIdx.x == 0) { losses[row] += m + logf(l) - target_logit; }
     if (WRITE_GRADIENT) { classifier_gradient(x, target, m, l, gradient_scale, V, Vp); }
 }
@@ -97,7 +98,7 @@ static inline void fused_classifier(floatX* logits, float* losses, const int* ta
     cuda_try(cudaGetLastError());
 }
 
-// out (N, C) = factors (N) x, each row times its factor; out may be x. A warp for each row.
+// out (N, C) = factors (N) x, each row times its factor; out may be x. One warp per row.
 static __global__ void __launch_bounds__(256)
     scale_rows_kernel(floatX* out, const floatX* x, const float* factors, int N, int C) {
     int row = blockIdx.x * (256 / WARP_SIZE) + threadIdx.x / WARP_SIZE;

@@ -11,10 +11,10 @@ column_sum_partials adds those rows to the gradient.
 // Rows of partial sums that a kernel may write: enough thread blocks to fill any GPU.
 constexpr int COLUMN_SUM_BLOCKS = 1024;
 
-// Gradients (n), fp32, whose partial sums stand side by side
+// Up to three gradients (n), fp32, whose partial sums are side by side in a row
 struct ColumnSums {
     float* grad[3];
-    float* sum[3]; // (n) or NULL: where the sums go, too, before they are added
+    float* sum[3]; // (n) or NULL: receives the sum without the old value of grad
 };
 
 // grad[y] (n) += sum of the rows of columns y n .. y n + n-1 of partial (rows, stride); a block sums 32 columns.
@@ -37,7 +37,7 @@ static __global__ void column_sum_partials_kernel(const __grid_constant__ Column
     if (to.sum[blockIdx.y]) { to.sum[blockIdx.y][column] = sum; }
 }
 
-// The same of the first `count` of those gradients, in one launch; or of one.
+// The same for the first `count` gradients, in one launch; or for one.
 static inline void column_sum_partials(ColumnSums to, int count, const float* partial, int rows, int n, size_t stride,
                                        cudaStream_t stream) {
     dim3 grid(CEIL_DIV(n, 32), count);
@@ -63,8 +63,7 @@ template <class Kernel> static inline dim3 column_sum_grid(Kernel* kernel, int r
     return dim3(x, y > 1 ? y : 1);
 }
 
-// Sums over the warps of the thread block, for the columns of block column `block`, and writes the result to row (n), or
-// with ADD adds it.
+// row (n) = or, with ADD, += the sum of `sum` over the warps of the thread block, in columns from block * COLUMN_SUM_WIDTH on.
 template <bool ADD>
 __device__ inline void store_column_sums(float* row, const float (&sum)[x128::size], int block, int n) {
     __shared__ float sums[COLUMN_SUM_WARPS][COLUMN_SUM_WIDTH];

@@ -40,7 +40,7 @@ static inline void cuda_check_(cudaError_t error, const char* call, const char* 
     fatal("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-// 1 where the error is that of a kernel which was launched earlier, and not of the call that returned it.
+// 1 where the error is an asynchronous one, of a kernel launched earlier, and not of the call that returned it.
 static inline int cuda_is_kernel_error(cudaError_t error) {
     switch (error) {
     case cudaErrorIllegalAddress:
@@ -59,7 +59,7 @@ static inline int cuda_is_kernel_error(cudaError_t error) {
     }
 }
 
-// 1 where every launch waits for its kernel, so that an error is noticed in the range that launched it.
+// 1 where every launch waits for its kernel, so that an error is reported in the range that launched it.
 static inline int cuda_launches_block(void) {
     const char* blocking = getenv("CUDA_LAUNCH_BLOCKING");
     return blocking != NULL && strcmp(blocking, "1") == 0;
@@ -82,8 +82,8 @@ static inline Status cuda_try_(cudaError_t error, const char* call, const char* 
     return status_fail("%s:%d: %s returned %s: %s%s%s", file, line, call, name, text, range[0] ? "; in: " : "", range);
 }
 
-// How many thread blocks of the kernel, with so many bytes of dynamic shared memory each, the current GPU holds at once: a grid
-// of so many finishes together. At least 1, also where an error is recorded.
+// The number of thread blocks of the kernel, with so many bytes of dynamic shared memory each, that are resident on the current
+// GPU at once: one full wave. At least 1, also where an error is recorded.
 template <class Kernel> static inline int resident_blocks(Kernel* kernel, int threads, size_t shared = 0) {
     int device = 0, num_sms = 0, blocks = 0;
     cuda_try(cudaGetDevice(&device));
@@ -114,8 +114,7 @@ template <class T> __device__ inline void store128_stream(T* p, Vec128<T> v) {
     __stcs(reinterpret_cast<int4*>(p), *reinterpret_cast<int4*>(&v));
 }
 
-// The numbers of a vector, and a vector of numbers rounded to nearest: in 16 bit two at a time, which takes half the
-// instructions.
+// Casts a vector to floats, and floats to a vector, rounded to nearest. In bf16 two elements at a time: half the instructions.
 __device__ inline void unpack(float (&x)[x128::size], const x128& v) {
 #pragma unroll
     for (int k = 0; k < x128::size; k++) {

@@ -1,6 +1,6 @@
 /*
-What a decoder does with rows of channels beside multiplying them: embedding, LayerNorm, and what moves a prompt's rows into the
-caches. A row's bits depend on the row alone: every kernel that normalises one adds it up in the order of normalise_row.
+The decoder's kernels on rows of channels other than GEMMs: embedding, LayerNorm, and the copies of a prompt's rows into the
+caches. A row's bits depend on the row alone: every kernel that normalises one sums it in the order of normalise_row.
 */
 #ifndef LLMC_DECODE_ROWS_CUH
 #define LLMC_DECODE_ROWS_CUH
@@ -9,10 +9,10 @@ caches. A row's bits depend on the row alone: every kernel that normalises one a
 #include "dependent_launch.cuh"
 #include "layernorm_epsilon.h"
 
-constexpr int DECODE_CHUNK = 32;     // of columns: what a warp multiplies at a time (decode_matmul.cuh)
-constexpr int DECODE_NORM_WARPS = 1; // rows of a thread block of decode_layernorm: small ones find room beside others
+constexpr int DECODE_CHUNK = 32;     // columns that a warp multiplies at a time (decode_matmul.cuh)
+constexpr int DECODE_NORM_WARPS = 1; // rows of a thread block of decode_layernorm: small blocks fit beside others
 
-// The sum of a vector, in pairs
+// The sum of a vector, as a binary tree
 __device__ inline float decode_vector_sum(float (&x)[x128::size]) {
 #pragma unroll
     for (int n = x128::size / 2; n > 0; n /= 2) {
@@ -46,14 +46,14 @@ __device__ inline x128 decode_row_normalised(const x128& v, float mean, float rs
     return y;
 }
 
-// y = (x - mean) * rstd * weight + bias of one row (C), by a warp. staged: where the row stands meanwhile, chunk by chunk of
-// 32 columns, `stride` elements from one to the next; out: the same, of the result; it may be staged. A lane adds its vectors
-// of 16 bytes one after the other, each in pairs.
+// y = (x - mean) * rstd * weight + bias of one row (C), by a warp. staged: scratch for the row, in chunks of 32 columns,
+// `stride` elements apart; out: likewise, `out_stride` apart; it may be staged. A lane adds up its vectors of 16 bytes one
+// after the other, each as a binary tree.
 __device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* staged, size_t stride, const floatX* x,
                                      const floatX* weight, const floatX* bias, int C, int lane) {
     constexpr int K = x128::size;
     float sum = 0.0f, squares = 0.0f;
-    for (int first = lane * K; first < C; first += 4 * WARP_SIZE * K) { // four loads at a time
+    for (int first = lane * K; first < C; first += 4 * WARP_SIZE * K) { // four loads in flight
         x128 v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -83,7 +83,7 @@ __device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* sta
     }
 }
 
-// A row (C) of VECTORS vectors of 16 bytes a lane at most, in a warp's registers: normalised with normalise_row's bits
+// A row (C) in a warp's registers, at most VECTORS vectors of 16 bytes a lane: the same bits as normalise_row
 template <int VECTORS> struct DecodeNormRow {
     static constexpr int K = x128::size;
     int C, lane;
@@ -108,7 +108,7 @@ template <int VECTORS> struct DecodeNormRow {
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) { unpack(x[i], reinterpret_cast<const x128&>(v[i])); }
     }
-    // From x to (x - mean), and rstd
+    // x -= mean; sets rstd
     __device__ void reduce() {
         float sum = 0.0f, squares = 0.0f, y[K];
 #pragma unroll
@@ -149,7 +149,7 @@ __device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* w
 
 // ----------------------------------------------------------------------------
 
-// One warp per row, which is in its registers: VECTORS of 16 bytes a lane at most, or 0 for longer rows, in shared memory
+// One warp per row, held in registers: at most VECTORS vectors of 16 bytes a lane; VECTORS = 0: longer rows, in shared memory
 template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
     decode_layernorm_kernel(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int N, int C) {
     extern __shared__ int4 decode_norm_rows[];
@@ -189,7 +189,7 @@ static inline void decode_layernorm(LaunchGpu gpu, floatX* out, const floatX* in
                      stream, out, inp, weight, bias, N, C);
 }
 
-// A row of a prompt: its token, and where it belongs
+// A row of a prompt: its token, and its slot and position in the caches
 struct PromptRow {
     int token, slot, position;
 };
@@ -201,7 +201,7 @@ static __global__ void prompt_embed_kernel(floatX* out, const PromptRow* rows, c
     PromptRow row = rows[blockIdx.x];
     embed_row(out + (size_t)blockIdx.x * C, wte, wpe, row.token, row.position, C);
 }
-// out (N,C); rows (N)
+// out (N,C) = wte[token] + wpe[position] for each of rows (N)
 static inline void prompt_embed(LaunchGpu gpu, floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe,
                                 int N, int C, cudaStream_t stream) {
     launch_dependent(gpu, prompt_embed_kernel, (unsigned)N, 128, 0, 1, stream, out, rows, wte, wpe, C);
@@ -225,8 +225,8 @@ static inline void prompt_cache(LaunchGpu gpu, floatX* k_cache, floatX* v_cache,
     launch_dependent(gpu, prompt_cache_kernel, (unsigned)N, 128, 0, 1, stream, k_cache, v_cache, qkv, rows, T, NH, HS);
 }
 
-// Slot b takes part in what follows if a prompt ends in it: x (B,C) has the prompt's last row, positions (B) its position, else
-// -1; row_keys (B) are those of no logits.
+// Where a prompt ends in slot b: x (B,C) = the prompt's last row of inp, positions (B) = its position, row_keys (B) = 0 (no
+// logits yet). Other slots get position -1, and later kernels skip them.
 static __global__ void prompt_last_kernel(floatX* x, int* positions, unsigned long long* row_keys, const floatX* inp,
                                           const int* last, const PromptRow* rows, int C) {
     launch_dependents();

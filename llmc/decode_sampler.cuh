@@ -1,10 +1,10 @@
 /*
-Sampling on the GPU: what sample_token of sampler.h defines, one thread block for each sequence, so that a step of the decoder
-is one CUDA graph. The penalty, the temperature and the weights are computed by the same operations; thresholds are found by
-bisection on the bits of the floats, which are ordered as these are: counts are exact, and sums are in fp64, in a fixed order.
+Sampling on the GPU: sample_token of sampler.h, one thread block per sequence, so that a step of the decoder is one CUDA graph.
+Penalty, temperature and weights are computed by the same operations; thresholds are found by bisection on the bits of the
+floats, which have the floats' order. Counts are exact, and sums are in fp64, in a fixed order.
 
-The kernel begins a step: it samples the token of every active sequence, tells the host by a word of page-locked memory, and
-embeds the token for the layers that follow. decode_feed_kernel does the same with a token that is given. Where all are greedy,
+decode_sample_kernel begins a step: it samples the token of every active sequence, writes it to page-locked memory for the host,
+and embeds it for the layers that follow. decode_feed_kernel does the same with a given token. Where all sequences are greedy,
 a step in one kernel (dev/cuda/decode_step.cuh) samples by itself, from logit_key.
 */
 #ifndef LLMC_DECODE_SAMPLER_CUH
@@ -24,7 +24,7 @@ struct DecodeSlot {
     int active;
 };
 
-// What the host reads: the step, and the token; -1 where the slot was not active
+// The word that the host reads: the step and the token; the token is -1 where the slot was not active
 __host__ __device__ inline unsigned long long sampled_word(unsigned step, int token) {
     return (unsigned long long)step << 32 | (unsigned)token;
 }
@@ -45,7 +45,7 @@ __device__ inline double sample_warp_sum(double x) {
 }
 __device__ inline double sample_block_sum(SampleShared& s, double x) {
     x = sample_warp_sum(x);
-    __syncthreads(); // an earlier result has been read
+    __syncthreads(); // the previous call's s.sums has been read
     if (threadIdx.x % WARP_SIZE == 0) { s.sums[threadIdx.x / WARP_SIZE] = x; }
     __syncthreads();
     return sample_warp_sum(s.sums[threadIdx.x % WARP_SIZE]);
@@ -74,8 +74,8 @@ __device__ inline unsigned long long sample_block_max(SampleShared& s, unsigned 
 
 // ----------------------------------------------------------------------------
 
-// The largest threshold in [low, high) for which `reached` still holds; it holds for `low`, and not for `high`. All threads
-// ask.
+// The largest threshold in [low, high) for which `reached` holds; it is monotonic, true for `low` and false for `high`. All
+// threads of the block call it: `reached` may synchronise.
 template <class Reached> __device__ inline unsigned sample_bisect(unsigned low, unsigned high, const Reached& reached) {
     while (high - low > 1) {
         unsigned middle = low + (high - low) / 2;
@@ -88,7 +88,7 @@ template <class Reached> __device__ inline unsigned sample_bisect(unsigned low, 
     return low;
 }
 
-// How many of this thread's elements i of x (V) are `wanted`, added over the block
+// The number of elements i of x (V) for which wanted(i, x[i]) holds; and the sum of those for which wanted(x[i]) holds
 template <class Wanted>
 __device__ inline int sample_count(SampleShared& s, const float* x, int V, const Wanted& wanted) {
     int count = 0;
@@ -101,7 +101,8 @@ __device__ inline double sample_sum(SampleShared& s, const float* x, int V, cons
     for (int i = threadIdx.x; i < V; i += SAMPLE_THREADS) { sum += wanted(x[i]) ? (double)x[i] : 0.0; }
     return sample_block_sum(s, sum);
 }
-// The index of the ties-th element, by index, whose key is `key`; V where fewer have it.
+// The index of the ties-th element whose key is `key`, counted in ascending order of indices; V where there are no more than
+// `ties` of them.
 template <class Key> __device__ inline int sample_last_tie(SampleShared& s, const float* x, int V, unsigned key,
                                                            int ties, const Key& key_of) {
     auto equal_up_to = [&](unsigned end) {
@@ -141,10 +142,10 @@ __device__ inline int sample_load(SampleShared& s, float* x, const floatX* logit
     return token_of_key(best, V);
 }
 
-// x (V): logits become weights, those that top_k leaves out 0. Returns their sum.
+// x (V): logits become weights exp((x - top) / temperature), or 0 outside of the top_k. Returns their sum.
 __device__ inline double sample_weights(SampleShared& s, float* x, int V, float top, SamplerSettings settings) {
     unsigned threshold = 0;
-    int last = V; // the index of the last one that is in of those equal to the threshold
+    int last = V; // of the elements equal to the threshold, those up to this index are in the top_k
     if (settings.top_k > 0 && settings.top_k < V) {
         unsigned k = (unsigned)settings.top_k;
         threshold = sample_bisect(0, 0xffffffffu, [&](unsigned key) {
@@ -163,7 +164,8 @@ __device__ inline double sample_weights(SampleShared& s, float* x, int V, float 
     return sample_block_sum(s, sum);
 }
 
-// Sets to 0 what is not among the fewest of the largest weights x (V) whose sum reaches `target`. Returns the sum of the rest.
+// Top-p: keeps the fewest of the largest weights x (V) whose sum reaches `target`, and sets the others to 0. Returns the sum of
+// those kept.
 __device__ inline double sample_nucleus(SampleShared& s, float* x, int V, double target) {
     unsigned threshold = sample_bisect(1, 0x3f800001u, [&](unsigned bits) { // 1 is the largest weight
         return sample_sum(s, x, V, [&](float w) { return __float_as_uint(w) >= bits; }) >= target;
@@ -181,18 +183,18 @@ __device__ inline double sample_nucleus(SampleShared& s, float* x, int V, double
     return sample_block_sum(s, sum);
 }
 
-// The first index at which the cumulated weights x (V) exceed `point`. Warp w has a range of indices; the warp in whose range
-// the point is looks for it.
+// The first index at which the cumulative sum of the weights x (V) exceeds `point`. Each warp sums a contiguous range of
+// indices; the warp whose range contains the point searches it.
 __device__ inline int sample_draw(SampleShared& s, const float* x, int V, double point) {
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, found = -1;
     int range = CEIL_DIV(CEIL_DIV(V, SAMPLE_WARPS), WARP_SIZE) * WARP_SIZE, begin = warp * range;
     double sum = 0.0, before = 0.0, at = 0.0;
-    __syncthreads(); // the weights are there, and the sums free
+    __syncthreads(); // the weights are written, and s.sums of the last call has been read
     for (int i = begin + lane; i < min(begin + range, V); i += WARP_SIZE) { sum += (double)x[i]; }
     sum = sample_warp_sum(sum);
     if (lane == 0) { s.sums[warp] = sum; }
     __syncthreads();
-    for (int w = 0; w < SAMPLE_WARPS; w++) { // else, by rounding, the last that has weight
+    for (int w = 0; w < SAMPLE_WARPS; w++) { // the point beyond all sums, by rounding: the last range with a weight
         if (s.sums[w] > 0.0) { found = w, at = before; }
         before += s.sums[w];
         if (found == w && point < before) { break; }
@@ -225,10 +227,10 @@ __device__ inline int decode_sample(SampleShared& s, float* x, const floatX* log
                                     SamplerSettings settings, float coin) {
     int largest = sample_load(s, x, logits, seen, V, settings);
     if (!(settings.temperature > 0.0f)) { return largest; }
-    __syncthreads(); // all of x is there
+    __syncthreads(); // all of x has been written
     float top = x[largest];
     if (!isfinite(top)) { return largest; }
-    __syncthreads(); // and has been read
+    __syncthreads(); // x[largest] has been read
     double norm = sample_weights(s, x, V, top, settings);
     if (settings.top_p < 1.0f) { norm = sample_nucleus(s, x, V, (double)settings.top_p * norm); }
     return sample_draw(s, x, V, (double)coin * norm);
@@ -236,13 +238,13 @@ __device__ inline int decode_sample(SampleShared& s, float* x, const floatX* log
 
 // ----------------------------------------------------------------------------
 
-// Everything that a step begins with. B sequences of up to T tokens
+// The arguments of the kernels that begin a step, for B sequences of up to T tokens
 struct DecodeBegin {
     DecodeSlot* slots;            // (B)
     int* positions;               // (B): of the token that the layers compute, -1 for none
     unsigned* seen;               // (B,words)
     const floatX* logits;         // (B,Vp)
-    unsigned long long* row_keys; // (B): logit_key of the largest logit; or 0, where it must be looked for
+    unsigned long long* row_keys; // (B): logit_key of the largest logit; or 0, where the logits must be searched
     float* scratch;               // (B,Vp)
     floatX* x;                    // (B,C)
     const floatX *wte, *wpe;
@@ -280,7 +282,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel
     DecodeSlot slot = p.slots[b];
     if (slot.active) {
         for (int c = (int)threadIdx.x * x128::size; slot.length < p.T && c < p.C; c += SAMPLE_THREADS * x128::size) {
-            prefetch_global_l2(p.wpe + (size_t)slot.length * p.C + c); // while the token is looked for
+            prefetch_global_l2(p.wpe + (size_t)slot.length * p.C + c); // while the token is sampled
         }
         unsigned long long key = sampler_is_greedy(&slot.sampler) ? p.row_keys[b] : 0;
         if (key != 0) {
@@ -300,7 +302,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel
     if (token >= 0) { decode_append(p, b, slot, token); }
 }
 
-// One slot goes on with a given token; no other takes part.
+// Slot feed[0] continues with token feed[1]; all other slots get position -1, and the step skips them.
 static __global__ void decode_feed_kernel(DecodeBegin p) {
     int b = blockIdx.x;
     launch_dependents();
@@ -314,7 +316,8 @@ static __global__ void decode_feed_kernel(DecodeBegin p) {
     }
 }
 
-// A slot in which a prompt ends, in row last[b] of `rows`, begins with begin[b] and has seen the prompt's tokens: a block
+// Slot b, in which a prompt ends in row last[b] of `rows`, is set to begin[b], and its seen bits to the prompt's tokens. One
+// thread block per slot.
 static __global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* seen, const DecodeSlot* begin,
                                                  const int* last, const PromptRow* rows, int words) {
     int b = blockIdx.x, row = last[b];
@@ -329,7 +332,7 @@ static __global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* se
     if (threadIdx.x == 0) { slots[b] = begin[b]; }
 }
 
-// What the host tells, in the order of the stream
+// Values from the host, as kernel arguments: set in stream order
 static __global__ void decode_set_feed_kernel(int* feed, int slot, int token) { feed[0] = slot, feed[1] = token; }
 static __global__ void decode_set_active_kernel(DecodeSlot* slots, int b, int active) { slots[b].active = active; }
 

@@ -1,11 +1,11 @@
 /*
-Programmatic dependent launch (PTX ISA, "griddepcontrol"): a kernel of the stream starts while the one before it still runs, and
-waits for its results where it needs them. What comes before wait_for_previous() may read only what no kernel of the chain
-writes: weights; or, if the kernel before calls launch_dependents() after its own wait, what was written before that one.
+Programmatic dependent launch (PTX ISA, "griddepcontrol"): a kernel starts while its predecessor in the stream still runs, and
+waits for the predecessor's results where it needs them. Code before wait_for_previous() may read only what no kernel of the
+chain writes, such as weights; or, if the predecessor calls launch_dependents() after its own wait, what was written before it.
 
     __global__ void kernel(...) {
         launch_dependents();       // the next kernel may start as soon as all thread blocks of this one have
-        ...                        // ask for weights
+        ...                        // load or prefetch weights
         wait_for_previous();       // every kernel before this one has ended, and its writes are visible
     }
     launch_dependent(gpu, kernel, grid, threads, shared, cluster, stream, arguments...);
@@ -32,7 +32,7 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
-// What of the current GPU, and of this build's code for it, decides how kernels are launched
+// The properties of the current GPU, and of this build's code for it, that decide how kernels are launched
 struct LaunchGpu {
     int dependent;       // 1: dependent launches, and clusters
     size_t shared_limit; // bytes of shared memory of a thread block
@@ -40,7 +40,7 @@ struct LaunchGpu {
     int hopper;          // 1: sm_90a's instructions, too
 };
 
-// Asks for a kernel of this build: code compiled for an older GPU, which the driver translates, does not wait.
+// Queries a kernel of this build for its PTX version: code that was compiled for an older GPU has no griddepcontrol.
 static __global__ void launch_probe_kernel() {}
 static inline Status launch_gpu(LaunchGpu* gpu) {
     int device, shared_limit, sms, major;
@@ -57,8 +57,8 @@ static inline Status launch_gpu(LaunchGpu* gpu) {
     return STATUS_OK;
 }
 
-// In the place of a cluster's size: all thread blocks wait for each other. A cooperative launch: they are resident at once, or
-// the launch is an error.
+// In place of a cluster size: a cooperative launch, for kernels whose thread blocks wait for each other. All are resident at
+// once, or the launch fails.
 constexpr int WHOLE_GRID = 0;
 
 // Launches a kernel, as a dependent of the one before it where the GPU can. shared: dynamic shared memory in bytes; cluster:
@@ -84,7 +84,7 @@ static inline void launch_dependent(LaunchGpu gpu, void (*kernel)(Parameters...)
         attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
         attributes[config.numAttrs++].val.cooperative = 1;
     }
-    if (shared > 48 * 1024) { // more needs an attribute: for all launches of the kernel, those that a graph holds, too
+    if (shared > 48 * 1024) { // needs an attribute, for all launches of the kernel, those of a graph included
         cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)gpu.shared_limit));
     }
     cuda_try(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));

@@ -1,8 +1,8 @@
 /*
 The embedding: out[b,t] = wte[token[b,t]] + wpe[t], and its gradients.
 
-dwte is a sum over all positions that hold the same token. To add in a fixed order without atomics, the host sorts the
-positions by token (a counting sort, microseconds for a batch); each thread block then sums the positions of one token.
+dwte sums over all positions of the same token. To add in a fixed order without atomics, the host sorts the positions by token
+(a counting sort, microseconds for a batch); each thread block then sums the positions of one token.
 */
 #ifndef LLMC_ENCODER_CUH
 #define LLMC_ENCODER_CUH
@@ -44,8 +44,8 @@ __global__ void encoder_backward_wpe_kernel(float* dwpe, const floatX* dout, int
     for (int k = 0; k < x128::size; k++) { dwpe[i + k] += sum[k]; }
 }
 
-// A thread block sums one token, blockIdx.x, for 32 vectors of channels, blockIdx.y; its warps divide the positions
-// order[start .. end-1]. buckets (unique, 2): token and start; the next row's start is this one's end.
+// dwte[token] += sum of dout over the token's positions. A thread block sums token blockIdx.x for the 32 vectors of channels
+// blockIdx.y; its warps take the positions order[start .. end-1] round-robin. buckets: as in TokenOrder.
 __global__ void __launch_bounds__(COLUMN_SUM_WARPS* WARP_SIZE, 4)
     encoder_backward_wte_kernel(float* dwte, const floatX* dout, const int2* buckets, const int* order, int C) {
     int start = buckets[blockIdx.x].y, end = buckets[blockIdx.x + 1].y;

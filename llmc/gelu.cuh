@@ -8,7 +8,7 @@ GELU, the tanh approximation of GPT-2 (Hendrycks and Gimpel 2016): gelu(x) = x/2
 #include "cuda_common.cuh"
 
 // With u = √(2/π) (x + 0.044715 x³): (1 + tanh(u))/2 = σ(2u), the logistic function. It has no cancellation where tanh is
-// close to -1, and takes two instructions of the special function unit: σ(y) = 1 / (1 + 2^(-y log2 e)).
+// close to -1, and takes two instructions of the SFU: σ(y) = 1 / (1 + 2^(-y log2 e)).
 constexpr float GELU_SLOPE = 0.7978845608028654f, GELU_CUBIC = 0.044715f; // √(2/π) and the factor of x³
 
 __device__ inline float gelu_sigma(float x) {
@@ -28,7 +28,7 @@ static __global__ void gelu_forward_kernel(floatX* out, const floatX* inp, size_
     if (i >= n) { return; }
     x128 x = load128_stream(inp + i), y;
     for (int k = 0; k < x128::size; k++) { y[k] = (floatX)gelu((float)x[k], gelu_sigma((float)x[k])); }
-    store128(out + i, y); // the next GEMM reads it: leave it in the cache
+    store128(out + i, y); // not streaming: the next GEMM reads it from L2
 }
 
 // out (n) = gelu(inp); n is a multiple of x128::size.

@@ -22,7 +22,7 @@ __device__ inline double block_sum_fp64(double x) {
     return x;
 }
 
-// The sum over n numbers, in thread 0 of the only block: those of a thread are added four at a time.
+// The sum of x (n), in thread 0 of the only thread block; each thread has four accumulators.
 __device__ inline double ordered_sum(const float* x, size_t n) {
     double sum[4] = {};
     size_t i = threadIdx.x, step = blockDim.x;
@@ -33,7 +33,7 @@ __device__ inline double ordered_sum(const float* x, size_t n) {
     return block_sum_fp64((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-// A thread block to a block of x; what lies behind n counts as 0.
+// One thread block per LAYOUT_BLOCK elements of x (n); elements past n count as 0.
 __global__ void __launch_bounds__(512) block_squares_kernel(float* partials, const float* x, size_t n) {
     size_t begin = (size_t)blockIdx.x * LAYOUT_BLOCK;
     float sum = 0.0f;
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(512) block_squares_kernel(float* partials, con
     if (threadIdx.x == 0) { partials[blockIdx.x] = sum; }
 }
 
-// partials (n / LAYOUT_BLOCK, rounded up): the sums of squares of blocks of x (n). x is at a block's beginning of the whole
-// memory, and partials points to that block's.
+// partials (n / LAYOUT_BLOCK, rounded up): the sums of squares of blocks of x (n). x must begin at a block of the memory of
+// gradients, and partials points to that block's element.
 static inline void block_squares(float* partials, const float* x, size_t n, cudaStream_t stream) {
     if (n == 0) { return; }
     block_squares_kernel<<<(unsigned)CEIL_DIV(n, (size_t)LAYOUT_BLOCK), 512, 0, stream>>>(partials, x, n);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(1024) norm_of_blocks_kernel(float* norm, const
     if (threadIdx.x == 0) { *norm = (float)sqrt(sum); }
 }
 
-// *norm, on the device, = the root of the sum of partials (num_blocks)
+// *norm, on the device, = the square root of the sum of partials (num_blocks)
 static inline void norm_of_blocks(float* norm, const float* partials, size_t num_blocks, cudaStream_t stream) {
     norm_of_blocks_kernel<<<1, 1024, 0, stream>>>(norm, partials, num_blocks);
     cuda_try(cudaGetLastError());
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(1024) losses_mean_kernel(float* mean, const fl
     if (threadIdx.x == 0) { *mean = (float)(sum * (double)scale); }
 }
 
-// *mean, on the device, = scale times the sum of losses (n): one a micro-batch of the step, a sum over its tokens
+// *mean, on the device, = scale times the sum of losses (n), one for each micro-batch of the step, each a sum over its tokens
 static inline void losses_mean(float* mean, const float* losses, size_t n, float scale, cudaStream_t stream) {
     losses_mean_kernel<<<1, 1024, 0, stream>>>(mean, losses, n, scale);
     cuda_try(cudaGetLastError());

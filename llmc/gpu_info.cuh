@@ -6,7 +6,7 @@ Clocks, power and temperature of the GPU from nvidia-smi, which comes with every
 
 #include "cuda_common.cuh"
 
-// Prints one line on the current device, or one that says why there are no numbers. Takes tens of milliseconds.
+// Prints one line about the current device, or one that says why there are no numbers. Takes tens of milliseconds.
 static inline void gpu_info_print(void) {
     char bus[32], command[256], line[256];
     int device;

@@ -46,23 +46,24 @@ static inline Status hopper_num_sms(int* num_sms) {
 
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-// Returns x, which must be the same in all lanes: tells the compiler so, which then keeps descriptors in uniform registers.
+// Returns x, which must be warp-uniform. The shuffle tells the compiler so: it then keeps descriptors in uniform registers.
 __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // ----------------------------------------------------------------------------
 // Barriers
 
 // The number of lanes of a warp that arrive on a barrier. One is enough: __syncwarp orders the other lanes' accesses before
-// its arrival. But ptxas removes a __syncwarp that a converged warp does not need, and racecheck, which no longer sees the
-// order, reports a race: for its sake all lanes arrive in builds for compute-sanitizer.
+// its arrival. But ptxas removes a __syncwarp where the warp is converged, and racecheck, which then does not see the order,
+// reports a race: in builds for compute-sanitizer all lanes arrive.
 #if defined(EVERY_LANE_ARRIVES)
 constexpr int WARP_ARRIVALS = 32;
 #else
 constexpr int WARP_ARRIVALS = 1;
 #endif
 
-// A barrier in shared memory, in phases 0, 1, 2, ... A phase ends when its expected arrivals have come and its expected bytes
-// have been written. wait(n % 2) returns once phase n has ended, and at once on a new barrier for n = -1.      (9.7.13.15)
+// A barrier in shared memory, in phases 0, 1, 2, ... A phase completes when no arrivals are pending and all expected bytes
+// (tx-count) have been written. wait(n % 2) returns once phase n has completed; on a new barrier wait(1) returns at once, as
+// for a phase -1.                                                                                             (9.7.13.15)
 struct Mbarrier {
     uint64_t state;
 
@@ -71,7 +72,7 @@ struct Mbarrier {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals) : "memory");
     }
     __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
-    // Arrives for the calling warp, after the accesses of all its lanes: WARP_ARRIVALS arrivals.
+    // Arrives for the calling warp, after the accesses of all its lanes; counts as WARP_ARRIVALS arrivals.
     __device__ void arrive_warp(int lane) {
         __syncwarp();
         if (lane < WARP_ARRIVALS) { arrive(); }
@@ -80,7 +81,7 @@ struct Mbarrier {
     __device__ void expect_tx(int bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
     }
-    // Returns whether the phase of this parity has ended; may suspend the thread for a while.
+    // Returns whether the phase of this parity has completed; may suspend the thread for a while.
     __device__ bool try_wait(uint32_t parity) {
         uint32_t ended;
         asm volatile("{\n"
@@ -96,8 +97,8 @@ struct Mbarrier {
     __device__ void wait(uint32_t parity) {
         while (!try_wait(parity)) {}
     }
-    // Arrives on the barrier at the same place of the shared memory of CTA `rank` of the cluster. Relaxed: it orders nothing
-    // but what this thread has waited for, as wgmma's reads; .release would fence the whole GPU.       (9.7.13.15, "mapa")
+    // Arrives on the barrier at the same offset in the shared memory of CTA `rank` of the cluster. Relaxed: it orders only what
+    // this thread has waited for, such as wgmma's reads; .release would be a fence at GPU scope.       (9.7.13.15, "mapa")
     __device__ void arrive_cluster(uint32_t rank) {
         asm volatile("{\n"
                      ".reg .b32 remote;\n"
@@ -110,8 +111,8 @@ struct Mbarrier {
     __device__ uint32_t address() const { return shared_address(this); }
 };
 
-// Stores x at the place of `to` in the CTA of `rank` in the cluster, whose `barrier` counts the 8 bytes: whoever waits for them
-// there sees it without a fence.                                                            (9.7.9.12, "st.async")
+// Stores x at the offset of `to` in the shared memory of CTA `rank` of the cluster, and completes 8 bytes on the `barrier` of
+// that CTA: threads that wait on it see x without a fence.                                  (9.7.9.12, "st.async")
 __device__ inline void st_async(float2* to, float2 x, Mbarrier& barrier, uint32_t rank) {
     asm volatile("{\n"
                  ".reg .b32 place, remote;\n"
@@ -150,15 +151,15 @@ template <int stages> struct PipelineState {
 // Makes initialised barriers visible to TMA.                                                     (9.7.13.4)
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// Orders accesses to shared memory, by this thread and by those that it has waited for at a barrier, before those of TMA and of
-// wgmma that follow. It waits for the thread's own stores: it costs least behind the barrier.                   (9.7.13.4)
+// Orders shared-memory accesses by this thread, and by threads that it has synchronised with at a barrier, before later ones of
+// the async proxy (TMA, wgmma). It waits for the thread's own stores, so it costs least after the barrier.      (9.7.13.4)
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Orders accesses to global memory by this thread's ordinary instructions and by TMA, in both directions: between a flag that
 // threads exchange by st_release_gpu and ld_acquire_gpu (ptx.cuh), and the data that TMA wrote or is to read.    (9.7.13.4)
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// Destroys the 128 bytes at x, aligned to 128: L2 need not write them to memory. (PTX ISA, "discard")
+// Discards the 128 bytes at x, aligned to 128: their value is lost, and L2 need not write them back. (PTX ISA, "discard")
 __device__ inline void discard_l2(const void* x) {
     asm volatile("discard.global.L2 [%0], 128;" ::"l"(__cvta_generic_to_global(x)) : "memory");
 }
@@ -179,19 +180,19 @@ __device__ inline uint32_t cluster_ctarank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// Arrives for this thread at the barrier of the cluster's threads, after its earlier accesses to memory.    (9.7.13.3)
+// Arrives at the barrier of all threads of the cluster; release: after this thread's earlier accesses.      (9.7.13.3)
 __device__ inline void barrier_cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-// The same without a fence: for what fence_mbarrier_init() has ordered.
+// The same without release: enough after fence_mbarrier_init(), where only initialised barriers must be visible.
 __device__ inline void barrier_cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 // Waits until all threads of the cluster have arrived.                                                      (9.7.13.3)
 __device__ inline void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-// Sets the registers of each thread of this warpgroup from here on, a multiple of 8 in [24, 256]. Executed by all its warps;
-// the kernel needs __launch_bounds__(threads, blocks).                                                        (9.7.19.5)
+// Sets the register count of each thread of this warpgroup, a multiple of 8 in [24, 256]. All its warps execute it, and the
+// kernel needs __launch_bounds__(threads, blocks).                                                            (9.7.19.5)
 template <int registers> __device__ inline void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
@@ -217,7 +218,7 @@ __device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y
                  "r"(y), "r"(z), "r"(w), "r"(box)
                  : "memory");
 }
-// The policy by which L2 evicts first what TMA has loaded or stored. volatile: made anew for each use, it takes no registers in
+// The L2 cache policy evict-first, for TMA loads and stores. volatile: created again for each use, it occupies no registers in
 // between. (PTX ISA, "createpolicy")
 __device__ inline uint64_t createpolicy_evict_first() {
     uint64_t policy;
@@ -252,8 +253,8 @@ __device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y
                  "r"(y), "r"(box)
                  : "memory");
 }
-// TMA load to the same place in the shared memory of each CTA of the cluster whose bit is in `ctas`; the barrier at the same
-// place in each of them counts the bytes.                                                                 (9.7.9.27.1.2)
+// Multicast TMA load: to the same shared-memory offset in each CTA of the cluster whose bit is set in `ctas`; the barrier at
+// the same offset in each of them counts the bytes.                                                       (9.7.9.27.1.2)
 __device__ inline void cp_async_bulk_tensor_multicast(uint32_t box, const CUtensorMap* map, int x, int y,
                                                       Mbarrier& barrier, uint16_t ctas) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -273,7 +274,7 @@ __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, M
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address()), "l"(policy)
                  : "memory");
 }
-// The same to the same place in the shared memory of each CTA of the cluster whose bit is in `ctas`.
+// The same as a multicast, to each CTA of the cluster whose bit is set in `ctas`.
 __device__ inline void cp_async_bulk_multicast(uint32_t to, const void* from, int bytes, Mbarrier& barrier,
                                                uint16_t ctas) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -281,17 +282,17 @@ __device__ inline void cp_async_bulk_multicast(uint32_t to, const void* from, in
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address()), "h"(ctas)
                  : "memory");
 }
-// Bulk copy of contiguous bytes of global memory to L2, likewise.
+// Bulk prefetch of contiguous bytes of global memory into L2, with the same alignment.
 __device__ inline void cp_async_bulk_prefetch_l2(const void* from, int bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes));
 }
-// Bulk copy from shared to global memory, likewise.
+// Bulk copy from shared to global memory, with the same alignment.
 __device__ inline void cp_async_bulk(void* to, uint32_t from, int bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
                  "r"(from), "r"(bytes)
                  : "memory");
 }
-// TMA reduce-add: adds floats of shared memory to those in global memory.
+// TMA reduce-add: adds `bytes` of floats in shared memory to those at `to`, with the same alignment.
 __device__ inline void cp_reduce_async_bulk_add(float* to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
                      __cvta_generic_to_global(to)),
@@ -309,8 +310,8 @@ template <int N> __device__ inline void cp_async_bulk_wait_group() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// The driver's cuTensorMapEncodeTiled, of libcuda, which nothing links; nullptr, with an error recorded (status.h), where it is
-// not to be had. Only success is kept: a later call may find what this one did not, such as memory for a context.
+// libcuda's cuTensorMapEncodeTiled, looked up at run time since nothing links libcuda; nullptr, with an error recorded
+// (status.h), where there is none. Only success is cached: a failure, such as no memory for a context, may be temporary.
 static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     static std::atomic<PFN_cuTensorMapEncodeTiled_v12000> kept{nullptr};
     if (kept != nullptr) { return kept; }
@@ -325,7 +326,7 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     return kept;
 }
 
-// What a tensor map calls the type of its elements.
+// The CUtensorMapDataType of T.
 template <class T> struct TensorMapType;
 template <> struct TensorMapType<half> {
     static constexpr CUtensorMapDataType value = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -339,7 +340,7 @@ template <> struct TensorMapType<float> {
 
 // The descriptor of a tensor of rank 2 or 4: sizes and box in elements, innermost first; strides of the outer dimensions in
 // bytes, multiples of 16. Rows of a box hold 128 bytes, 64 elements of 16 bits, whose 16-byte chunk c lies at c ^ (row % 8)
-// in shared memory: the layout that tile_descriptor_* tell wgmma of. Or they hold 64 bytes, and c lies at c ^ (row / 2 % 4).
+// in shared memory: the layout that tile_descriptor_* describe to wgmma. Or they hold 64 bytes: c lies at c ^ (row / 2 % 4).
 // (CUDA driver API, 6.29)
 // Records an error (status.h) where the driver refuses, such as a tensor that is not aligned to 16 bytes.
 template <class T, int rank>
@@ -380,9 +381,9 @@ static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int 
 // ----------------------------------------------------------------------------
 // wgmma: a matrix multiplication by a warpgroup
 
-// Matrix descriptors of tiles in shared memory, with rows of row_bytes in TMA's swizzle of as many: 128, 64 elements, or 64.
+// Matrix descriptors of tiles in shared memory, with rows of 128 or 64 bytes (64 or 32 elements) in TMA's swizzle of as many.
 // A tile is aligned to 1024 bytes. Adding n to a descriptor moves it by 16 n bytes. Bits 0-13 are the address, 16-29 the
-// leading and 32-45 the stride byte offset, all divided by 16; the latter is that from 8 rows to the next 8.   (9.7.15.5.1)
+// leading and 32-45 the stride byte offset, from 8 rows to the next 8; all are divided by 16.                  (9.7.15.5.1)
 template <int row_bytes> __device__ inline uint64_t tile_descriptor(uint32_t tile, int leading_bytes) {
     static_assert(row_bytes == 128 || row_bytes == 64, "");
     const uint64_t swizzle = row_bytes == 128 ? 1 : 2, eight_rows = 8 * row_bytes >> 4;
@@ -404,12 +405,12 @@ template <int row_bytes = 128> __device__ inline uint64_t tile_descriptor_n_majo
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // Commits the wgmma_mma_async since the last commit as a group.
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until all but the N latest groups have ended.
+// Waits until all but the N latest groups have completed.
 template <int N> __device__ inline void wgmma_wait_group() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// Keeps the compiler from moving or copying accesses to the registers of x across this point; no instruction. Stands before
-// and after the time in which wgmma owns them (as CUTLASS's warpgroup_fence_operand).
+// Keeps the compiler from moving or copying accesses to the registers of x across this point; emits no instruction. Used before
+// and after the interval in which wgmma owns the registers (as CUTLASS's warpgroup_fence_operand).
 template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) { asm volatile("" : "+f"(x[i])::"memory"); }

@@ -1,6 +1,6 @@
 /*
-The range of the profiler's time line (nvtx.cuh) that this thread has begun last. Kernels run later than they are launched, and
-so their errors are noticed later, by a call that has nothing to do with them: the range says where in the step that was.
+The NVTX range (nvtx.cuh) that this thread began last. Kernels run asynchronously, so their errors are reported by a later,
+unrelated call: the range says in which part of the step that call was.
 */
 #ifndef LLMC_LAST_RANGE_CUH
 #define LLMC_LAST_RANGE_CUH

@@ -4,7 +4,7 @@ LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) * rstd * w + b over the chann
 Forward is fused with the residual addition before it. Backward is fused with what reads the same rows: it adds to the
 gradient of the residual stream in place, and sums over its columns for the gradients of w, of b, and of the bias of the
 GEMM whose output was added to the residual stream. Any number of channels; wide rows take a slower path. With -DKERNELS_APART
-the program is linked with the object of dev/cuda/matmul.cu, whose groups launch them as well.
+both launchers are only declared here: the program is linked with the object of dev/cuda/matmul.cu, which defines them.
 */
 #ifndef LLMC_LAYERNORM_CUH
 #define LLMC_LAYERNORM_CUH
@@ -13,11 +13,11 @@ the program is linked with the object of dev/cuda/matmul.cu, whose groups launch
 #include "cuda_common.cuh"
 #include "layernorm_epsilon.h"
 
-constexpr int LAYERNORM_WARPS = 4; // rows of a forward block
+constexpr int LAYERNORM_WARPS = 4; // rows of a forward thread block: a warp each
 
-// residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). One warp per row, which the lanes keep in
-// registers, V vectors each; with V 0, for wider rows, they read it again. Without b, a is normalised and nothing is written
-// to residual. The last rows come first: what wrote a has written them last, and they are still in L2.
+// residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). b NULL: out = layernorm(a), residual is not
+// written. One warp per row, held in registers, V vectors a lane; V = 0, for wider rows, loads it again for each pass. Thread
+// blocks take the last rows first: the kernel that wrote a wrote them last, and they are still in L2.
 template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
     residual_layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                       const floatX* b, const floatX* weight, const floatX* bias, int N, int C) {
@@ -29,7 +29,7 @@ template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
     auto channel = [&](int n) { return (n * WARP_SIZE + lane) * K; };
     auto vector = [&](int n) { return V > 0 ? v[V > 0 ? n : 0] : load128((b ? residual : a) + row * C + channel(n)); };
 #pragma unroll
-    for (int n = 0; n < V; n++) { // all of them, before one is waited for
+    for (int n = 0; n < V; n++) { // all loads are issued before the first use
         if (channel(n) < C) { v[n] = load128(a + row * C + channel(n)); }
     }
 #pragma unroll
@@ -88,7 +88,7 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
         kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, 0, stream>>>(residual, out, mean, rstd, a, b,
                                                                                   weight, bias, N, C);
     };
-    switch (CEIL_DIV(C, WARP_SIZE * x128::size)) { // of GPT-2's models 3, 4, 5, 7 in 16 bit
+    switch (CEIL_DIV(C, WARP_SIZE * x128::size)) { // GPT-2's models have 3, 4, 5 and 7 in 16 bit
     case 1:
     case 2:
         launch(residual_layernorm_forward_kernel<2>);
@@ -121,7 +121,7 @@ static inline void layernorm_forward(floatX* out, float* mean, float* rstd, cons
     residual_layernorm_forward(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, stream);
 }
 
-constexpr int LAYERNORM_STAGES = 3; // turns of rows in shared memory
+constexpr int LAYERNORM_STAGES = 3; // of the cp.async pipeline: R rows each
 
 // Sums of M values over a warp, M a power of two: a butterfly whose steps halve the values that a lane keeps. The lane gets the
 // sum of value lane * M / 32.
@@ -140,8 +140,8 @@ template <int M> __device__ inline float warp_sums(float (&v)[M]) {
     for (; offset > 0; offset /= 2) { v[0] += __shfl_xor_sync(0xffffffffu, v[0], offset); }
     return v[0];
 }
-// Sums of M values over a block of at most MAX_WARPS warps; every thread gets all of them. shared: block_sums_floats(), others
-// than in the block's last call, all zeros before its first.
+// Sums of M values over a thread block of at most MAX_WARPS warps; every thread gets all of them. shared: block_sums_floats()
+// floats, zeros before the first call; consecutive calls take different ones, so that one barrier a call is enough.
 template <int M, int MAX_WARPS> __host__ __device__ constexpr int block_sums_floats() {
     return CEIL_DIV(MAX_WARPS * M, WARP_SIZE) * WARP_SIZE;
 }
@@ -160,13 +160,13 @@ template <int M, int MAX_WARPS> __device__ inline void block_sums(float (&v)[M],
 }
 
 // Backward, for rows of at most THREADS vectors of 16 bytes: each thread owns one vector of channels in all rows of its block,
-// so the column sums stay in registers. A block takes R rows at once to hide the latency of their sums, and copies those of the
-// next turns to shared memory meanwhile: a thread its own vectors, so that nobody waits for another. The last rows come first:
-// those of dout that were written last are still in L2.
+// so the column sums stay in registers. A block takes R rows at once to hide the latency of the block reductions, and
+// prefetches the rows of later iterations by cp.async: a thread copies only the vectors that it reads, so the ring needs no
+// barrier. The last rows come first: those of dout that were written last are still in L2.
 //
 //   xhat = (x - mean) rstd;  g = dout w;  dx = (g - mean_c(g) - xhat mean_c(g xhat)) rstd;  dresidual += dx
 //
-// Row y of partial (gridDim.x, 3, C): the sums over this block's rows of dout xhat (dw), dout (db), and new dresidual.
+// partial (gridDim.x, 3, C): sums over each block's rows of dout xhat (dw), of dout (db), and of the new dresidual.
 template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THREADS, BLOCKS)
     layernorm_backward_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
                               const floatX* weight, const float* mean, const float* rstd, int N, int C, int overwrite) {
@@ -185,7 +185,7 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     constexpr int stage_vectors = R * 3 * THREADS;
     x128* const ring =
         layernorm_ring + threadIdx.x; // the thread's own vectors, THREADS apart; zeros where there is no row
-    int copy_row = blockIdx.x * R;    // of the next turn to be copied; rows are counted from the last one on
+    int copy_row = blockIdx.x * R;    // first row of the next iteration to prefetch; rows are counted from the last one
     auto row = [&](int i) { return (size_t)(N - 1 - i); };
     auto copy_rows = [&](int stage) {
         x128* const to = ring + stage * stage_vectors;
@@ -218,7 +218,7 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
         x128 dout_vector[R], inp_vector[R];
         float mu[R], s[R], sums[2 * R]; // of g and of g xhat, row by row
         cp_async_wait_group<AHEAD - 1>();
-        copy_rows(stage == 0 ? AHEAD : stage - 1); // this thread is done with the rows of that stage
+        copy_rows(stage == 0 ? AHEAD : stage - 1); // the stage of the previous iteration, which this thread has read
 #pragma unroll
         for (int r = 0; r < R; r++) {
             float d[K], x[K], sum_g = 0.0f, sum_gx = 0.0f;
@@ -265,8 +265,8 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     }
 }
 
-// Sums p and q over the block for R rows at once; every thread gets all sums. shared: 2 * R * 32 floats, others than in the
-// block's last call.
+// Sums p and q over the thread block for R rows at once; every thread gets all sums. shared: 2 * R * 32 floats; consecutive
+// calls take different ones.
 template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q)[R], float* shared) {
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
     for (int r = 0; r < R; r++) {
@@ -363,8 +363,8 @@ void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* 
     int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 2, stages = LAYERNORM_STAGES;
     auto kernel = layernorm_backward_kernel<2, 256, 2>;
     auto take = [&](auto* smallest, int of) { kernel = smallest, threads = of; };
-    // As few thread blocks an SM as hide the latency: with more of them DRAM is slower (dev/LOG.md).
-    switch (threads / 32) { // of GPT-2's models 3, 4, 5, 7 in 16 bit
+    // The fewest thread blocks per SM that hide the latency: with more of them DRAM is slower (dev/LOG.md).
+    switch (threads / 32) { // GPT-2's models have 3, 4, 5 and 7 in 16 bit
     case 1:
     case 2:
     case 3:

@@ -4,7 +4,7 @@ GEMMs through cuBLASLt: the linear layer out = inp W^T + b and its two gradients
 cuBLASLt is column-major: a row-major (R, S) tensor is its column-major (S, R) matrix, so each GEMM below is written
 transposed. Inputs are floatX; accumulation is fp32; weight gradients are fp32. The algorithm is cuBLASLt's first
 heuristic for the shape or that of matmul_algorithms.h, looked up once and never timed in a run, so that every run computes the
-same bits. A weight gradient that is added in place has the algorithm of one that overwrites: D = C + AB rounds the very AB that
+same bits. A weight gradient that accumulates has the same algorithm as one that overwrites: D = C + AB adds the same AB that
 D = AB stores.
 */
 #ifndef LLMC_MATMUL_CUH
@@ -31,13 +31,12 @@ struct MatmulPlan {
 
 constexpr int MATMUL_MAX_PLANS = 256;
 constexpr size_t MATMUL_WORKSPACE = 64 << 20;
-// cuBLASLt's persistent kernels count their tiles in a few bytes of workspace, which a memset clears in front of each of them.
-// The first MATMUL_SLOTS GEMMs after matmul_begin_pass() have such bytes of their own, aligned to 256 as the library wants its
-// workspace, so that a graph of them can clear them all at once (pass_graph.cuh).
+// cuBLASLt's persistent kernels count their tiles in a few bytes of workspace, which the library clears by a memset before each
+// of them. The first MATMUL_SLOTS GEMMs after matmul_begin_pass() get a workspace of their own for that, aligned to 256 bytes
+// as the library requires, so that a graph can clear them all by one memset (pass_graph.cuh).
 constexpr size_t MATMUL_SLOTS = 512, MATMUL_SLOT_BYTES = 256, MATMUL_SLOTS_BYTES = MATMUL_SLOTS * MATMUL_SLOT_BYTES;
 
-// The library's handle, its workspace, and the plans made so far. One per device and stream. All zeros before
-// matmul_create.
+// The library's handle, its workspace, and the plans made so far. One per device and stream. Zeroed before matmul_create.
 struct Matmul {
     cublasLtHandle_t handle;
     cublasComputeType_t compute;
@@ -61,7 +60,7 @@ static inline Status matmul_create(Matmul* mm, int tf32, cudaStream_t stream) {
     return STATUS_OK;
 }
 
-// What uses slots before this has been launched; what follows may use them again, behind it in the stream.
+// Later GEMMs may use all slots again: they are behind the earlier ones in the stream.
 static inline void matmul_begin_pass(Matmul* mm) { mm->slots_used = 0; }
 
 static inline void matmul_destroy_plan_(MatmulPlan* p) {
@@ -107,8 +106,8 @@ template <class V> static inline Status matmul_prefer_(cublasLtMatmulPreference_
     return cublas_try(cublasLtMatmulPreferenceSetAttribute(preference, name, &v, sizeof(v)));
 }
 
-// The algorithm: cuBLASLt's first choice among those that add the parts of a split K in fp32, not in D's 16 bit, and before
-// they add C, not part by part to D in place.
+// The algorithm: cuBLASLt's first choice among those that reduce the parts of a split-K in fp32, not in D's 16 bit, and before
+// C is added, not part by part to D in place.
 static inline Status matmul_choose_(Matmul* mm, MatmulPlan* p) {
     cublasLtMatmulPreference_t preference;
     const uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, as_d = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
@@ -148,8 +147,8 @@ static inline bool matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmu
     return cublasLtMatmulAlgoConfigSetAttribute(algorithm, name, &v, sizeof(v)) == CUBLAS_STATUS_SUCCESS;
 }
 
-// Gives an algorithm a tile, a cluster and a custom option. Returns whether the library knows them and can run the plan with
-// them in the workspace there is; that it cannot is no error.
+// Sets an algorithm's tile, cluster and custom option. Returns whether the library accepts them for the plan and the workspace
+// suffices; false is no error.
 static inline bool matmul_vary_(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm,
                                 size_t* workspace_bytes, int tile, int cluster, int custom) {
     cublasLtMatmulHeuristicResult_t result;
@@ -180,7 +179,7 @@ static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
     return STATUS_OK;
 }
 
-// Finds the plan for a shape, or makes it. NULL, with the error recorded, where there is none.
+// Finds the plan for a shape, or makes it. NULL, with the error recorded, where the library has no algorithm.
 static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
     for (int i = 0; i < mm->num_plans; i++) {
         if (memcmp(&mm->plans[i].shape, &shape, sizeof(shape)) == 0) { return &mm->plans[i]; }
@@ -303,8 +302,8 @@ static inline Status matmul_time_(Matmul* mm, float* best_ms, floatX* d, const f
 constexpr int MATMUL_MEASURE_SIZE = 4096;
 constexpr size_t MATMUL_MEASURE_BYTES = 3 * sizeof(floatX) * MATMUL_MEASURE_SIZE * MATMUL_MEASURE_SIZE;
 
-// *flops: the FLOP/s of a GEMM of 4096^3 on this GPU, which a large one does in about 0.2 ms. Allocates
-// MATMUL_MEASURE_BYTES on the GPU and a third of that on the host, and frees them.
+// *flops: the FLOP/s of a GEMM of 4096^3 on this GPU (about 0.2 ms on a large one). Allocates MATMUL_MEASURE_BYTES on the GPU
+// and a third of that on the host, and frees them.
 static inline Status matmul_measure(Matmul* mm, double* flops) {
     const int n = MATMUL_MEASURE_SIZE;
     const size_t elements = (size_t)n * n;

@@ -49,7 +49,7 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
                  : "r"(address));
 }
 
-// An 8x8 matrix of which lane t has elements (t/4, 2(t%4)) and the next, transposed
+// The transpose of an 8x8 matrix of 16-bit elements; lane t holds (t/4, 2(t%4)) and the next, of both.
 __device__ inline uint32_t movmatrix_trans(uint32_t a) {
     uint32_t d;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
@@ -63,8 +63,8 @@ __device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, u
                  : "memory");
 }
 
-// threadIdx.x and blockIdx, read by a volatile instruction each time. The compiler then recomputes what depends on them instead
-// of keeping it in registers, or spilling it, from one use to the next.
+// threadIdx.x and blockIdx, read by a volatile instruction each time: the compiler recomputes what depends on them instead of
+// keeping it in registers, or spilling it, from one use to the next.
 __device__ inline int mov_tid_x() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
@@ -105,11 +105,11 @@ __device__ inline uint32_t cvt_rn_x2(float x, float y) {
 __device__ inline float2 float2_of(uint32_t v) {
 #if defined(PRECISION_FP16)
     return __half22float2(*reinterpret_cast<__half2*>(&v));
-#else // an instruction each, where __bfloat1622float2() takes v apart first
+#else // one instruction each; __bfloat1622float2() extracts the halves first
     return {__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u)};
 #endif
 }
-// x rounded to 16 bit: in bf16 one instruction, since a float with zeros in its lower half is what it is.
+// x rounded to 16 bit and cast back: in bf16 one instruction, since bf16 is the upper half of a float.
 __device__ inline float rounded_to_16_bit(float x) {
 #if defined(PRECISION_FP16)
     return __half2float(__float2half_rn(x));

@@ -1,6 +1,6 @@
 /*
-What looks at all numbers of a tensor on the GPU: whether each is finite, and a digest of their bits. Both combine their
-results with integer atomics, whose order does not matter.
+Checks of all elements of a tensor on the GPU: whether each is finite, and a digest of their bits. Both combine their results
+with integer atomics, whose order does not matter.
 */
 #ifndef LLMC_NON_FINITE_CUH
 #define LLMC_NON_FINITE_CUH
@@ -25,7 +25,7 @@ template <class T> __global__ void __launch_bounds__(NON_FINITE_THREADS)
     if (__syncthreads_or(found) && threadIdx.x == 0) { atomicMin(first, index); }
 }
 
-// *first, on the device, = the least of itself and index where one of x (n) is not finite.
+// *first, on the device, = min(*first, index) if an element of x (n) is not finite.
 template <class T>
 static inline void find_non_finite(unsigned* first, unsigned index, const T* x, size_t n, cudaStream_t stream) {
     find_non_finite_kernel<<<non_finite_grid(n), NON_FINITE_THREADS, 0, stream>>>(first, index, x, n);

@@ -1,6 +1,6 @@
 /*
-Ranges on a profiler's time line (NVTX 3): Nsight Systems shows the name while the object lives. The header is the
-toolkit's and nothing is linked; without a profiler a range is two calls through a pointer.
+Ranges on a profiler's timeline (NVTX 3), each from an object's construction to its destruction. The header is the toolkit's and
+nothing is linked; without a profiler a range costs two calls through a pointer.
 */
 #ifndef LLMC_NVTX_CUH
 #define LLMC_NVTX_CUH
@@ -28,7 +28,7 @@ static inline void nvtx_begin(const char* name, int number) {
     attributes.payload.iValue = number;
     nvtxRangePushEx(&attributes);
 }
-#else // a toolkit without the header: no time line
+#else // a toolkit without the header: last_range only
 static inline void nvtx_begin(const char* name) { last_range = {name, -1}; }
 static inline void nvtx_begin(const char* name, int number) { last_range = {name, number}; }
 static inline void nvtx_end(void) {}

@@ -20,7 +20,7 @@ __device__ inline float rcp_approx_ftz(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// The root of x: the relative error is at most 2^-23; 0 for x below 2^-126. One instruction, where sqrtf is eight.
+// The square root of x: the relative error is at most 2^-23; 0 for x below 2^-126. One instruction, where sqrtf is eight.
 __device__ inline float sqrt_approx_ftz(float x) {
     float y;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -28,7 +28,7 @@ __device__ inline float sqrt_approx_ftz(float x) {
 }
 constexpr float LOG2_E = 1.4426950408889634f; // exp(x) = 2^(x log2 e)
 
-// 16 bytes of global memory that no kernel writes meanwhile and that are read once: L1 keeps nothing, L2 fetches 128 bytes.
+// Loads 16 bytes that are read once and that nobody writes while the kernel runs: not allocated in L1, L2 fetches 128 bytes.
 template <class T> __device__ inline uint4 ld_global_nc_no_allocate(const T* p) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -38,7 +38,7 @@ template <class T> __device__ inline uint4 ld_global_nc_no_allocate(const T* p) 
     return v;
 }
 
-// Loads 4 bytes past L1 where `condition` holds, else gives 0: without a branch, in which the compiler would wait for them.
+// Predicated load of 4 bytes that bypasses L1; 0 where `condition` is false. In a branch the compiler would wait for the load.
 __device__ inline uint32_t ld_global_cg_if(bool condition, const void* p) {
     uint32_t v;
     asm volatile("{\n"
@@ -52,7 +52,7 @@ __device__ inline uint32_t ld_global_cg_if(bool condition, const void* p) {
     return v;
 }
 
-// Brings the line of p into L2.
+// Prefetches the cache line of p into L2.
 __device__ inline void prefetch_global_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // Shared memory, by 32-bit addresses
@@ -80,16 +80,16 @@ template <int N> __device__ inline void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// Increments *p, or makes it 0 where it was `last`, and returns what it was. Stores that the CTA made before a barrier before
-// it are visible to those who read after theirs.
+// Increments *p, wrapping from `last` to 0, and returns the old value. What a CTA has stored before its call (a barrier between
+// the stores and the call) is visible to each CTA whose call comes later (a barrier between the call and the loads).
 __device__ inline unsigned atom_acq_rel_inc(unsigned* p, unsigned last) {
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(last) : "memory");
     return before;
 }
 
-// A word that says how far others may go on: what was written before a release, by threads that a barrier has joined with this
-// one too, is visible to those who acquire it, and to who is behind a barrier with them.
+// A flag between CTAs. What the releasing thread, and threads synchronised with it at a barrier, wrote before the release is
+// visible to the thread that acquires the flag, and to threads that synchronise with it at a barrier afterwards.
 __device__ inline int ld_acquire_gpu(const int* p) {
     int x;
     asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
@@ -110,7 +110,7 @@ __device__ inline void red_add_f32_v4(float4* p, const float (&x)[4]) {
 #endif
 }
 
-// Words that threads of the GPU exchange without a barrier: each is stored and read as a whole, and nothing else is ordered.
+// 8-byte words that threads exchange without a barrier: each is stored and loaded atomically; no other access is ordered.
 __device__ inline void st_relaxed_gpu(unsigned long long* p, unsigned long long x) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(x) : "memory");
 }
@@ -120,15 +120,15 @@ __device__ inline ulonglong2 ld_relaxed_gpu_v2(const unsigned long long* p) {
     return x;
 }
 
-// Nanoseconds of the GPU's clock
+// The GPU's global timer, in nanoseconds
 __device__ inline unsigned long long mov_globaltimer() {
     unsigned long long t;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
     return t;
 }
 
-// Programmatic dependent launch, on sm_90 and up: the next kernel may start as soon as all CTAs of this one have said so; and,
-// in that one, waiting until all kernels before it have ended and their writes are visible.
+// Programmatic dependent launch, on sm_90 and up. launch_dependents: the next kernel may start once all CTAs of this one have
+// issued it. wait: blocks until all kernels before this one have completed and their writes are visible.
 __device__ inline void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

@@ -1,9 +1,9 @@
 /*
-The gradient of the bias of q, k and v without a pass over theirs: each row of P adds up to 1 and each row of dS to 0, so the
-column sums of what attention's backward pass writes are, of a head with sum over j <= i,
+The gradients of the biases of q, k and v without a pass over dqkv. Each row of P sums to 1 and each row of dS to 0, so the
+column sums of dqkv are, for a head, with sums over j <= i:
 
-    dq  sums of the partial sums that this pass leaves (dev/cuda/attention.cuh)
-    dk  sum_j sum_i dS_ij q_i = sum_i q_i sum_j dS_ij = 0: a bias of k moves all scores of a row alike, and softmax not at all
+    dq  the sum of dq_sums, partial sums that attention's backward pass writes (dev/cuda/attention.cuh)
+    dk  sum_j sum_i dS_ij q_i = sum_i q_i sum_j dS_ij = 0: a bias of k shifts all scores of a row alike; softmax is unchanged
     dv  sum_j sum_i P_ij dO_i = sum_i dO_i = W^T sum_i dresidual_i, where dO = dresidual W is attproj's input gradient
 */
 #ifndef LLMC_QKV_BIAS_CUH
@@ -11,7 +11,7 @@ column sums of what attention's backward pass writes are, of a head with sum ove
 
 #include "cuda_common.cuh"
 
-// The sum of x[row * stride] over rows first, first + step, ..., in this order; loads of 16 rows are under way at a time.
+// The sum of x[row * stride] over rows first, first + step, ..., in this order; 16 loads are in flight.
 __device__ inline float sum_rows(const float* x, int first, int rows, int step, size_t stride) {
     constexpr int ahead = 16;
     float sum = 0.0f;
@@ -26,9 +26,9 @@ __device__ inline float sum_rows(const float* x, int first, int rows, int step, 
 }
 
 constexpr int QKV_BIAS_WARPS = 32, QKV_BIAS_THREADS = QKV_BIAS_WARPS * WARP_SIZE;
-constexpr int QKV_BIAS_LANES = 8; // of a row in a thread block: of q each has a column, of v a vector of them
+constexpr int QKV_BIAS_LANES = 8; // threads that share a row: each has one column of q, or one vector of columns of v
 
-// dbias[c] += the sum of v, which the lanes with the same thread % QKV_BIAS_LANES have parts of, for the block's columns c.
+// dbias[first + c] += the sum of v over the threads with the same threadIdx.x % QKV_BIAS_LANES, N columns of each, below C.
 template <int N> __device__ inline void add_block_columns(float* dbias, const float (&v)[N], int first, int C) {
     __shared__ float sums[QKV_BIAS_WARPS][QKV_BIAS_LANES * N + 1];
     const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
@@ -48,8 +48,8 @@ template <int N> __device__ inline void add_block_columns(float* dbias, const fl
     }
 }
 
-// The first blocks take q's columns, the others v's. With one block an SM asked for, there are registers for all the loads that
-// are to be under way.
+// The first blocks take q's columns, the others v's. __launch_bounds__ of one block per SM leaves registers for all loads in
+// flight.
 static __global__ void __launch_bounds__(QKV_BIAS_THREADS, 1)
     qkv_bias_backward_kernel(float* dbias, const float* dq_sums, const floatX* weight, const float* dresidual_sum,
                              int rows, int C) {

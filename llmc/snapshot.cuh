@@ -1,12 +1,12 @@
 /*
-A copy of some blocks of device memory at one moment, which another thread reads while the GPU goes on: on the GPU, where
-there is room for it, or in page-locked memory on the host.
+A copy of some blocks of device memory at one point of a stream, which another thread reads while the GPU computes: on the GPU,
+where there is room for it, or in page-locked memory on the host.
 
-    stream of the model   ... step | copy blocks -> snapshot | step ...       on the GPU nobody waits for the copy
+    stream of the model   ... step | copy blocks -> snapshot | step ...       on the GPU: the host does not wait
     stream of the reader               taken ------------> | snapshot -> staging | ...
 
-Only the reader waits, for its own stream. It copies through page-locked staging of its own, a half being filled by the
-GPU while the other half is copied to where it is wanted, which need not be page-locked.
+Only the reader waits, for its own stream. It copies through two page-locked staging buffers: the GPU fills one while the other
+is copied to its destination, which need not be page-locked.
 */
 #ifndef LLMC_SNAPSHOT_CUH
 #define LLMC_SNAPSHOT_CUH
@@ -80,12 +80,12 @@ static inline Status snapshot_take(Snapshot* s, cudaStream_t stream) {
     return status_now();
 }
 
-// bytes at `from`, in the snapshot on the GPU, to the host. Two pieces are under way: while one is copied from its half of
-// the staging, the GPU fills the other half.
+// Copies `bytes` bytes at `from`, in the snapshot on the GPU, to the host. Double-buffered: while one staging buffer is copied
+// out, the GPU fills the other.
 static inline Status snapshot_read_gpu_(Snapshot* s, char* host, const char* from, size_t bytes) {
     size_t pieces = CEIL_DIV(bytes, SNAPSHOT_STAGING);
     auto size = [&](size_t i) { return i + 1 < pieces ? SNAPSHOT_STAGING : bytes - i * SNAPSHOT_STAGING; };
-    TRY(cuda_try(cudaSetDevice(s->device))); // another thread begins with device 0
+    TRY(cuda_try(cudaSetDevice(s->device))); // a new thread's current device is 0
     TRY(cuda_try(cudaStreamWaitEvent(s->reader, s->copied, 0)));
     for (size_t i = 0; i <= pieces; i++) {
         if (i < pieces) {

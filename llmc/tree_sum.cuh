@@ -1,12 +1,12 @@
 /*
 Sums of gradients in the order of the gradient tree (gradient_tree.h): the pieces of N processes, and the accumulation
-buffers of one. A sum has one order, whatever the number of thread blocks: each element is added up by one thread.
+buffers of one. The order does not depend on the number of thread blocks: each element is summed by one thread.
 
     tree_sum    gradient_tree_sum_range: N = 2^a o, o odd: the pieces of each 2^a consecutive ranks by a perfect binary tree,
-                the o sums as a chain
-    carry_add   what follows a leaf: x0 + (x1 + (x2 + ..))
+                then the o sums one after the other
+    carry_add   the additions that follow a leaf: x0 + (x1 + (x2 + ..))
 
-Both are bound by memory. They run beside backward passes and so take a part of the GPU only.
+Both are memory-bound. tree_sum runs beside backward passes, so its grid fills only a part of the GPU.
 */
 #ifndef LLMC_TREE_SUM_CUH
 #define LLMC_TREE_SUM_CUH
@@ -14,7 +14,8 @@ Both are bound by memory. They run beside backward passes and so take a part of 
 #include "cuda_common.cuh"
 #include "gradient_tree.h"
 
-constexpr int TREE_SUM_MAX_PROCESSES = 4096, TREE_SUM_THREADS = 256, TREE_SUM_BLOCKS = 264;
+constexpr int TREE_SUM_MAX_PROCESSES = 4096, TREE_SUM_THREADS = 256;
+constexpr int TREE_SUM_BLOCKS = 264;               // two per SM of an H100 or H200
 constexpr int CARRY_ADD_MAX = GRADIENT_TREE_DEPTH; // buffers
 
 __device__ inline float add_numbers(float a, float b) { return a + b; }
@@ -31,7 +32,7 @@ static inline unsigned tree_sum_grid(size_t vectors) {
 // ----------------------------------------------------------------------------
 // The pieces of N processes
 
-// Where they are: that of rank r at received + (r < rank ? r : r - 1) * stride, and this process's own at own.
+// Rank r's piece: at received + (r < rank ? r : r - 1) * stride, or at `own` for this process.
 struct TreePieces {
     const float *own, *received;
     size_t stride;
@@ -42,8 +43,9 @@ struct TreePieces {
     }
 };
 
-// The sum of V numbers at element i. Groups of G ranks are loaded together and added by a tree; LEVELS > 0: the groups of a
-// part of `ranks` ranks by a binary counter, whose digit l holds the sum of 2^l groups; parts as a chain.
+// The sum of the pieces at element i; V is a float or a vector of them. G ranks are loaded together and added by a tree. LEVELS
+// > 0: `ranks` ranks are G 2^n of them, added by a binary counter whose digit l holds the sum of 2^l groups. Each `ranks` ranks
+// give one sum; these are added one after the other.
 template <int G, int LEVELS, class V> __device__ inline V tree_sum_at(const TreePieces& pieces, int ranks, size_t i) {
     V total, counter[LEVELS > 0 ? LEVELS : 1];
     for (int first = 0; first < pieces.N; first += G) {
@@ -65,7 +67,7 @@ template <int G, int LEVELS, class V> __device__ inline V tree_sum_at(const Tree
                 counter[l] = sum[0], carry = false;
             }
         }
-        if (in_part == ranks - G) { // the part is complete, and its sum has come through every digit
+        if (in_part == ranks - G) { // the last group of `ranks` ranks: the carry has passed every digit
             total = first < ranks ? sum[0] : add_numbers(total, sum[0]);
         }
     }
@@ -135,8 +137,8 @@ __global__ void __launch_bounds__(TREE_SUM_THREADS) carry_add_kernel(float* out,
     if (i < n) { out[i] = carry_add_at<float>(b, count, i); }
 }
 
-// out (n) = x[0] + (x[1] + (.. + x[count - 1])), each (n) and from a multiple of 16 bytes on; out may be one of them. Two
-// buffers are the addition of a leaf, one is a copy. This one is waited for, and so takes the whole GPU.
+// out (n) = x[0] + (x[1] + (.. + x[count - 1])), each (n) and aligned to 16 bytes; out may be one of them. count = 2 adds a
+// leaf, 1 copies. The compute stream waits for it, so the grid fills the GPU.
 static inline void carry_add(float* out, const float* const* x, int count, size_t n, cudaStream_t stream) {
     CarryBuffers b = {};
     if (count < 1 || count > CARRY_ADD_MAX) {
