@@ -47,9 +47,11 @@ __global__ void fill_inputs(floatX* qkv, floatX* dout, Shape s, int distinct, Pa
         bool negative = which == 1 && uniform_at(seed + 1, row) < 0.5f;
         x = (negative ? -100.0f : 100.0f) * sqrtf(sqrtf((float)s.HS));
     }
-    // q_0 k_0 / sqrt(HS) = +-t/4: every key tile raises the maximum, of kernels that begin with the first or with the last
+    // q_0 k_0 / sqrt(HS) rises by 1/4 a key, so that every key tile raises the maximum, of kernels that begin with the first or
+    // with the last: in odd heads through 0, in even heads up to -16, so that no score is positive
     if (d == 0 && which < 2 && (pattern == RISING_SCORES || pattern == FALLING_SCORES)) {
-        x = which == 0 ? 8.0f : (pattern == RISING_SCORES ? t : -t) / 4.0f * sqrtf((float)s.HS) / 8.0f;
+        const int rank = pattern == RISING_SCORES ? t : s.T - t, zero = head % 2 == 1 ? s.T / 2 : s.T + 64;
+        x = which == 0 ? 8.0f : (rank - zero) / 4.0f * sqrtf((float)s.HS) / 8.0f;
     }
     if (which < 3) {
         qkv[qkv_offset(b, which, h, s.T, s.NH, s.HS) + (int64_t)t * 3 * s.NH * s.HS + d] = (floatX)x;
