@@ -5,7 +5,7 @@ A CTA takes tiles of Br query rows of one head; each consumer owns 64 of the row
 own diagonal down to the first. Against mma:
 - S = Q K^T of the next key block and O += P V of this one are in flight together; P is the register operand A of O += P V.
 - Persistent CTAs and a static tile scheduler: Q, K and V of the next tile are loaded while this one's O is stored; K and V of
-  a short tile that follows a longer one of its head are in shared memory already.
+  a short tile that follows a longer one of its head are still in shared memory.
 - A consumer stops at its own diagonal and takes the diagonal block at half width where that is enough. Consumers swap rows
   from tile to tile, so that one with less work in this tile runs ahead into the next.
 - O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted; so P < 2^8. As the
@@ -41,9 +41,9 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
 
     // A consumer's 64 rows of a tile
     struct alignas(16) Rows {
-        int head, b, h, row;         // the first of the rows
-        int key_blocks, tile_blocks; // that these rows and that the whole tile needs; tile_blocks = 0: no tile is left
-        int resident, kept;          // as TileScheduler has them
+        int head, b, h, row;         // row: the first of the 64
+        int key_blocks, tile_blocks; // needed by these rows, and by the whole tile; tile_blocks = 0: no tile is left
+        int resident, kept;          // as in TileScheduler
     };
 
     struct Shared { // tiles in TMA boxes, swizzled: Q and O (64, HS) for each consumer, K and V (Bc, HS) for each stage
@@ -65,7 +65,7 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
 // The tiles of all heads as work items, in the order in which CTAs take them.
 //
 // The first paired_heads heads have items of two tiles: the longest with the shortest, the second longest with the second
-// shortest, ..., so that all items have as many keys. Of an odd number of tiles the longest is alone.
+// shortest, ..., so that all items have the same number of keys. If the number of tiles is odd, the longest is alone.
 // The other heads, a tile an item, balance the last rounds. They are cut into sections of section_heads heads; in a section,
 // tiles are sorted by their number of keys, all heads of one length before the next length. The last section descends, the
 // one before it ascends, and so on: the length does not jump between sections, and the launch ends with short tiles.
@@ -81,19 +81,19 @@ struct ForwardProblem {
 };
 
 // Static persistent tile scheduler: the sequence of query tiles (head, i) of one CTA. Each of its two producers runs a copy;
-// the consumers are told. CTAs take the items in serpentine order: a round goes from the first CTA to the last if its number is
-// even, and back if it is odd. So every CTA gets nearly the same number of keys.
+// consumers read their rows from shared memory. CTAs take the items in serpentine order: from the first CTA to the last in even
+// rounds, backwards in odd ones. So every CTA gets nearly the same number of keys.
 //
 // The second tile of an item needs the last key blocks of the first one. Where all of them fit the ring of stages, they are not
-// loaded again: the first tile keeps them, and the second one goes back in the ring.
+// loaded again: the first tile does not release them, and the second one steps back in the ring.
 template <class C> struct TileScheduler {
     const ForwardProblem& p;
     const int cta;
-    int n = 0, round = 0; // how many tiles and how many items this CTA had before
+    int n = 0, round = 0; // tiles and items that this CTA has taken before
     int head, i;
     int second;       // the item's tile after this one, or -1
     int resident = 0; // key blocks of this tile that are in the ring: all or none
-    int kept;         // key blocks, 0 .. kept - 1, that stay there for the next tile
+    int kept;         // key blocks 0 .. kept - 1 stay in the ring for the next tile
 
     __host__ __device__ TileScheduler(const ForwardProblem& p, int cta) : p(p), cta(cta) { decode(); }
     __host__ __device__ static int tiles_per_head(int T) { return CEIL_DIV(T, C::Br); }
@@ -131,12 +131,12 @@ template <class C> struct TileScheduler {
     }
     __host__ __device__ int b() const { return p.NH.quotient(head); }
     __host__ __device__ int h() const { return p.NH.remainder(head); }
-    // The first of the 64 rows of warpgroup w; where it is negative, the warpgroup has none. The warpgroups rotate over the
-    // tile's rows from tile to tile, because lower rows have more keys.
+    // The first of the 64 rows of warpgroup w; negative: the warpgroup has none. The warpgroups rotate over the tile's rows
+    // from tile to tile, because later rows have more keys.
     __host__ __device__ int row(int w) const {
         return i * C::Br - p.missing_rows + (w + n) % C::warpgroups * WARPGROUP_ROWS;
     }
-    // The number of key blocks that tile i of a head needs, that this one needs, and that the rows of warpgroup w need.
+    // The number of key blocks needed by tile i of a head, by this tile, and by the rows of warpgroup w.
     __host__ __device__ int key_blocks_of(int i) const {
         return CEIL_DIV(min((i + 1) * C::Br - p.missing_rows, p.T), C::Bc);
     }
@@ -169,10 +169,10 @@ struct OnlineSoftmax {
             factor[h] = adopt_row_maximum(m[h], sum[h], fmaxf(four[2 * h], four[2 * h + 1]), scale);
         }
     }
-    // The same if some row of the warp exceeds the threshold; returns whether. The decision is the warp's, the test each
-    // thread's: no shuffle where nothing is to be done. The test takes the floats for integers, because an integer maximum is
-    // of three (VIMNMX3). It is right where a score is positive; where none is, it yields some negative score, which exceeds
-    // nothing, and so is right where m + threshold is not negative. Other rows are adopted untested.
+    // The same if some row of the warp exceeds the threshold; returns whether. Each thread tests its own columns and a vote
+    // decides for the warp: no shuffles in the common case. The test compares the floats' bits as integers, because an integer
+    // maximum takes three operands (VIMNMX3). That is the maximum if some score is positive, else some negative score, which
+    // exceeds no m + threshold that is not negative. Rows whose m + threshold is negative are adopted untested.
     template <int N> __device__ bool update(const float (&S)[N]) {
         bool exceeds = false;
 #pragma unroll
@@ -265,7 +265,7 @@ template <class C> struct ForwardConsumer {
     typename C::Shared& s;
     const int w;
     const uint64_t first_K, first_V; // descriptors of the tiles of stage 0
-    PipelineState<C::stages> state;  // of the key block whose P V comes next
+    PipelineState<C::stages> state;  // of the key block whose P V is issued next
     int first_released;              // the tile's first key block that this lane releases for its warp
     float O[HS / 2];                 // (64, HS), a wgmma accumulator
     uint32_t P[Bc / 16][4];          // (64, Bc) of the key block at `state`, in 16 bit: operand A of wgmma
@@ -278,16 +278,16 @@ template <class C> struct ForwardConsumer {
     static __device__ int warp() { return (uint32_t)mma::mov_tid_x() % WARPGROUP_SIZE / WARP_SIZE; }
 
     // Ping-pong: this consumer issues GEMMs between pingpong_sync() and pingpong_arrive(), while the others compute softmax.
-    // Every consumer does so once for each key block of the tile, whether it needs the block or not, so that all arrive equally
-    // often; the last O += P V of a tile is issued outside of it.
+    // Every consumer calls both once for each key block of the tile, whether it needs the block or not, so that all arrive
+    // equally often; the last O += P V of a tile is issued after them.
     __device__ void pingpong_sync() {
         if (C::pingpong) { bar_sync(C::BAR_PINGPONG + w, 2 * WARPGROUP_SIZE); }
     }
     __device__ void pingpong_arrive() {
         if (C::pingpong) { bar_arrive(C::BAR_PINGPONG + (w + 1) % C::warpgroups, 2 * WARPGROUP_SIZE); }
     }
-    // Releases K or V of key block j, unless the next tile has it again. No __syncwarp: only wgmma reads them, and all lanes
-    // have waited for it together.
+    // Releases K or V of key block j, unless the next tile reuses it. No __syncwarp: only wgmma reads them, and all lanes have
+    // waited for it together.
     __device__ void release(Mbarrier& empty, int j) {
         if (j >= first_released) { empty.arrive(); }
     }
@@ -321,7 +321,7 @@ template <class C> struct ForwardConsumer {
         wgmma_commit_group();
         fence_operand(O);
     }
-    // Waits for O += P V, releases V of key block j and goes to the next key block.
+    // Waits for O += P V, releases V of key block j and advances to the next key block.
     __device__ void finish_output(int j) {
         wgmma_wait_group<0>();
         fence_operand(O);
@@ -340,7 +340,7 @@ template <class C> struct ForwardConsumer {
         for (int i = 0; i < HS / 2; i++) { O[i] *= softmax.factor[i / 2 % 2]; }
     }
 
-    // S <- P of key block j, of which the first `keys` keys are needed, by the maxima up to here; in fp32.
+    // S <- P in fp32 of the first `keys` keys of key block j, with maxima that include this block.
     template <int keys> __device__ void compute_p(float (&S)[keys / 2], OnlineSoftmax& softmax, int j, bool diagonal) {
         pingpong_sync();
         issue_scores(S, state);
@@ -382,7 +382,7 @@ template <class C> struct ForwardConsumer {
         issue_scores(S, state.next());
         issue_output<keys>(P);
         pingpong_arrive();
-        wgmma_wait_group<1>(); // S is there, O is under way
+        wgmma_wait_group<1>(); // S is complete; O += P V is in flight
         fence_operand(S);
         release(s.K_empty[state.next().stage], j);
         if (j == 0) { release_q(); }
@@ -392,8 +392,8 @@ template <class C> struct ForwardConsumer {
         round_to_p(S);
         if (rescale_O) { rescale(softmax); }
     }
-    // Releases key block j, which only other consumers of the tile need. It waits for the load first: the phase of `empty`
-    // before this one has then ended, and the arrival counts for this one.
+    // Releases key block j, which only other consumers of the tile need. It waits for the load first: then the previous phase
+    // of `empty` has completed, and the arrival counts for the current one.
     __device__ void skip_key_block(int j) {
         pingpong_sync();
         pingpong_arrive();
@@ -418,7 +418,7 @@ template <class C> struct ForwardConsumer {
                 m[(int64_t)rows.head * T + t] = softmax.m[h];
             }
         }
-        if (warp == 0 && lane == 0) { cp_async_bulk_wait_group_read<0>(); } // s.O[w] has been read, for the last tile
+        if (warp == 0 && lane == 0) { cp_async_bulk_wait_group_read<0>(); } // the last tile's store has read s.O[w]
         bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
     }
     // out = factor O for the consumer's rows, through s.O[w] and a TMA store.
@@ -446,7 +446,7 @@ template <class C> struct ForwardConsumer {
         }
     }
 
-    // Works off the CTA's tiles. README.md has the timeline of one tile.
+    // The loop over the CTA's tiles. README.md has the timeline of one tile.
     __device__ void run(const CUtensorMap* out, float* l, float* m, int T) {
         if (w == C::warpgroups - 1) { pingpong_arrive(); } // consumer 0 begins
         for (uint32_t n = 0;; n++) {
@@ -531,8 +531,9 @@ inline int heads_per_section(int heads, int T, int HS) {
     return CEIL_DIV(heads, (int)min((int64_t)heads, sections));
 }
 
-// The heads whose tiles go in pairs: whole rounds of the CTAs, such that at least 5/8 of a round, or 13/8 of longer items, are
-// left to balance them. Items of still longer rows would leave too much, and few of their key blocks would stay in the ring.
+// The number of heads whose tiles are paired: whole rounds of the CTAs, such that at least 5/8 of a round of items, or 13/8
+// above 8 tiles a head, remain to balance the load. Above 16 tiles too much would remain, and few of the key blocks fit the
+// ring.
 inline int heads_in_pairs(int heads, int tiles, int ctas) {
     if (tiles > 16) { return 0; }
     const int64_t head_pairs = CEIL_DIV(tiles, 2), left = tiles <= 8 ? 5 : 13;

@@ -1,7 +1,7 @@
 /*
-cuBLASLt's GEMMs by llmc/matmul.cuh and the separate kernels of llmc: the baseline that every other variant is measured against,
-and what trains where matmul_choice.h names no other. Of the library's epilogues only the bias is used. Algorithms are those of
-llmc/matmul.cuh.
+cuBLASLt's GEMMs through llmc/matmul.cuh, which chooses their algorithms, and separate kernels of llmc: the baseline that every
+other variant is measured against, and what trains where matmul_choice.h names no other. Of the library's epilogues only the
+bias is used.
 */
 #ifndef MATMUL_CUBLASLT_CU
 #define MATMUL_CUBLASLT_CU
@@ -20,7 +20,7 @@ static inline Matmul* library_on(MatmulContext* context, cudaStream_t stream) {
     context->library->stream = stream;
     return context->library;
 }
-// Bytes of a tensor in scratch; what stands behind it is aligned, too.
+// Bytes of a tensor in scratch, rounded up so that what follows is aligned to 256.
 static inline size_t tensor_bytes(int rows, int columns) {
     return CEIL_DIV((size_t)rows * columns * sizeof(floatX), (size_t)256) * 256;
 }

@@ -9,8 +9,8 @@ The fusions that cuBLASLt itself offers, each a configuration named after what i
     layer_weights  BGRADB         four GEMMs, qkv's with its column sums
 
 qkv's BIAS is the baseline's (matmul_cublaslt.cu); LayerNorm and cross entropy have no epilogue; BGRADA would need dweight
-transposed. Bias gradients are asked for in fp32, as the contract has them: where the library has no algorithm for that,
-the configuration does not serve. It overwrites them, so a kernel adds them to dbias.
+transposed. Bias gradients are requested in fp32, as in the contract: where the library has no algorithm for that, the
+configuration serves no shape. The library overwrites them, so a kernel adds them to dbias.
 */
 #ifndef MATMUL_CUBLASLT_EPILOGUE_CU
 #define MATMUL_CUBLASLT_EPILOGUE_CU
@@ -24,7 +24,7 @@ the configuration does not serve. It overwrites them, so a kernel adds them to d
 
 namespace cublaslt_epilogue {
 
-// What a GEMM has beside its operands
+// The arguments of a GEMM beside its operands
 struct Fusion {
     const void* c; // D = AB + C where it is not NULL; it may be D
     void* bias;    // read by BIAS, written by BGRAD
@@ -32,7 +32,7 @@ struct Fusion {
     const void* aux; // read by DGELU
 };
 
-// A plan for one launch: the library is asked each time, and nothing is kept.
+// A plan for one launch: the heuristic is queried each time, and nothing is cached.
 static inline Status fused_plan(Matmul* mm, MatmulPlan* p, MatmulShape shape, Fusion f) {
     memset(p, 0, sizeof(*p));
     p->shape = shape;
@@ -58,7 +58,7 @@ static inline void fused_gemm(MatmulContext* context, void* d, const floatX* a, 
     matmul_destroy_plan_(&plan);
 }
 
-// Whether the library has an algorithm for it. The handle is made at the first question.
+// Whether the library has an algorithm for the shape. The handle is created by the first call.
 static inline bool library_serves(MatmulShape shape) {
     static Matmul* query = [] {
         static Matmul mm = {};
@@ -67,7 +67,7 @@ static inline bool library_serves(MatmulShape shape) {
         return &mm;
     }();
     MatmulPlan plan;
-    check(status_now()); // an error of before would be taken for the answer
+    check(status_now()); // an earlier error would be taken for the answer
     const bool serves = fused_plan(query, &plan, shape, {NULL, NULL, CUDA_R_32F, NULL}) == STATUS_OK;
     matmul_destroy_plan_(&plan);
     status_clear();

@@ -1,17 +1,17 @@
 /*
-Cross entropy without a pass over the logits: softmax is normalised behind the GEMMs that use its gradient. With the target's
-logit x_t as offset, the GEMM's epilogue stores e_v = 2^-24 exp(x_v - x_t) and adds up l = sum_v e_v. Then of each row
+Cross entropy without a pass over the logits: softmax is normalised after the GEMMs that use its gradient. With the target's
+logit x_t as offset, the GEMM's epilogue stores e_v = 2^-24 exp(x_v - x_t) and adds up l = sum_v e_v. Then for each row
 
     loss = log(l / e_t);   dlogits = (gradient_scale / l) (e - l [v = t])
 
-of which the bracket differs from e in one element, and the factor is the row's: rows of dinp and of inp take it instead.
-x_t comes before the GEMM, from IN products. e_v underflows 70 nats below the target, where p_v is below 1e-30. Where l passes
-2^88, a loss of 77 nats and more, the row is computed again as llmc/classifier.cuh does: any logits are served.
+The bracket differs from e in one element; the factor depends on the row alone and scales rows of dinp and of inp instead.
+x_t is computed before the GEMM, a dot product of length IN. e_v underflows 70 nats below the target, where p_v is below 1e-30.
+Where l exceeds 2^88, at a loss of 77 nats and more, the row is recomputed as in llmc/classifier.cuh: any logits are served.
 
     target_logits_kernel     x_t
     the GEMM, Exponentials   e, and partial sums of l
     finish_rows_kernel       l, loss, factor, e_t - l
-    overflowed_rows_kernel   rows of large l, of which there are hardly ever any
+    overflowed_rows_kernel   rows with l >= 2^88, almost never any
 */
 #ifndef MATMUL_SOFTMAX_WGMMA_CU
 #define MATMUL_SOFTMAX_WGMMA_CU
@@ -48,7 +48,8 @@ static __global__ void __launch_bounds__(256)
     if (threadIdx.x % WARP_SIZE == 0) { target_logits[row] = x; }
 }
 
-// sums (tiles, R): its first row becomes l. A thread block for 32 rows, a warp for every eighth tile.
+// sums (tiles, R): its first row becomes l. Then loss, logits_scale and the target's element. A thread block takes 32 rows, a
+// lane each; warp n sums the tiles n, n + 8, ...
 static __global__ void __launch_bounds__(FINISH_THREADS)
     finish_rows_kernel(float* sums, float* losses, float* logits_scale, floatX* logits, const float* target_logits,
                        const int* targets, float gradient_scale, int tiles, int R, int OUT) {
@@ -62,14 +63,14 @@ static __global__ void __launch_bounds__(FINISH_THREADS)
     if (slice > 0 || row >= R) { return; }
     for (int n = 1; n < FINISH_SLICES; n++) { l += partial[n][lane]; }
     sums[row] = l;
-    if (l >= LARGEST_SUM) { return; } // overflowed_rows_kernel's
+    if (l >= LARGEST_SUM) { return; } // left to overflowed_rows_kernel
     const float x = target_logits[row], e = ex2_approx_ftz(fmaf(x, LOG2_E, target_offset(x)));
     losses[row] += logf(l / e);
     logits_scale[row] = gradient_scale / l;
     logits[(int64_t)row * OUT + targets[row]] = (floatX)(e - l);
 }
 
-// A thread block looks at as many rows as it has threads.
+// Recomputes the logits and the gradient of rows whose l is too large. A thread block tests as many rows as it has threads.
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     overflowed_rows_kernel(floatX* logits, float* losses, float* logits_scale, const float* sums, const floatX* inp,
                            const floatX* weight, const int* targets, float gradient_scale, int R, int IN, int V,
@@ -115,7 +116,7 @@ template <class T> void classifier(MatmulContext* context, const MatmulTensors* 
     cuda_try(cudaGetLastError());
 }
 
-// fp16 ends at 2^16, e does not. Tiles are counted by an int.
+// e exceeds the range of fp16. Tiles are counted by an int.
 static const char* unsupported(MatmulSizes s) {
     if (sizeof(floatX) != 2 || PRECISION_NAME[0] != 'b') { return "exponentials take the range of bf16"; }
     return (s.R / 64.0 + 1) * (s.OUT / 128.0 + 1) > 1e9 ? "its tensors have too many tiles for an int" : nullptr;

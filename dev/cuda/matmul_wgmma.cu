@@ -1,12 +1,12 @@
 /*
-The matmul competition on Hopper: each group is one GEMM (wgmma_matmul.cuh) whose epilogue does what the group needs of a tile,
-and a small kernel for what needs a whole row or column. Against cublaslt:
+The matmul groups on Hopper: each is one GEMM (wgmma_matmul.cuh), whose epilogue does all that a tile allows, and a small kernel
+for what needs a whole row or column. Against cublaslt:
 - Bias, residual addition, GELU, its gradient and the column sums of dpre cost no pass over the activations: a tile's epilogue
   runs while the other consumer warpgroup multiplies. pre is read once by dgelu, LayerNorm reads one tensor instead of two.
-  Where act is kept, fc's epilogue has the derivative of GELU for three instructions an element, and dgelu's only multiplies.
-- Weight gradients: tiles that do not fill the GPU are cut along R, and the parts added in a fixed order. The first column of
-  tiles multiplies dout by ones as well: its column sums without a pass of their own. layer_weights is the four GEMMs of a layer
-  in one launch, with one such remainder instead of four.
+  Where act is kept, fc's epilogue stores the derivative of GELU, three more instructions an element; dgelu's only multiplies.
+- Weight gradients: split-K over R for the tiles that do not fill a wave, added in a fixed order. The first column of tiles
+  multiplies dout by ones as well: its column sums without a pass of their own. layer_weights is the four GEMMs of a layer in
+  one launch, with one such last wave instead of four.
 
     group          A (M,K)           B (N,K)          D (M,N)
     forward        inp               W                (R,OUT)
@@ -82,7 +82,7 @@ template <class T> void dlayernorm(MatmulContext* context, const MatmulTensors* 
 template <class T> int dgelu_partials(MatmulSizes s) { return CEIL_DIV(s.R, T::row_blocks * BLOCK_ROWS); }
 template <class T> size_t dgelu_scratch_bytes(MatmulSizes s) { return sizeof(float) * dgelu_partials<T>(s) * s.IN; }
 
-// The tile for act, too: a second output leaves neither registers nor shared memory for 192 columns.
+// The tile where dgelu recomputes act: a second output leaves too few registers and too little shared memory for 192 columns.
 template <class T> struct AgainTile { typedef T Tile; };
 template <> struct AgainTile<PingPong128x192x2> { typedef PingPong128x128x2 Tile; };
 
@@ -98,8 +98,8 @@ template <class T> void dgelu(MatmulContext* context, const MatmulTensors* t, Ma
     column_sum_partials(t->dbias, partials, dgelu_partials<T>(s), s.IN, s.IN, stream);
 }
 
-// Weight gradients: scratch is the partial tiles, then for each GEMM the sums of dout's columns, of every part of R. Without a
-// GPU, as one with 132 SMs wants it.
+// Weight gradients: scratch is the partial tiles, then for each GEMM the column sums of dout over every part of R. Without a
+// GPU: the size for 132 SMs.
 template <class T> static TileOrder weights_order(const GemmSize* sizes, int gemms) {
     int clusters;
     if (num_clusters<WeightTiles<T>>(&clusters) != STATUS_OK) {
@@ -143,7 +143,7 @@ template <class T> void weight(MatmulContext* context, const MatmulTensors* t, M
 }
 template <class T> size_t weight_scratch_bytes(MatmulSizes s) { return weights_scratch_bytes<T>(&s, 1); }
 
-// The weights of a layer of which group G makes gradients: their sizes, and how many there are
+// The sizes of the weights of a layer whose gradients group G computes; returns how many there are
 template <MatmulGroup G> int part_sizes(MatmulSizes* sizes, MatmulSizes s) {
     constexpr MatmulLayerPart part = matmul_layer_part(G);
     for (int n = part.first; n < part.end; n++) { sizes[n - part.first] = matmul_layer_sizes(n, s); }
@@ -185,7 +185,7 @@ static constexpr MatmulConfig matmul_configs[] = {
                  dgelu_scratch_bytes<PingPong128x192x2>),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
     WGMMA_WEIGHTS("128x256 cluster 2", MLP_WEIGHTS, Tile128x256x2),
-#if __INCLUDE_LEVEL__ == 0 // what races without training: a minute of compiling
+#if __INCLUDE_LEVEL__ == 0 // raced but not used in training: a minute of compile time
 #define WGMMA_CONFIGS(id, group, scratch)                                                                              \
     WGMMA_CONFIG("128x256 cluster 2", id, Tile128x256x2, group, scratch),                                              \
         WGMMA_CONFIG("64x256 ping-pong cluster 2", id, PingPong64x256x2, group, scratch)

@@ -1,5 +1,5 @@
 /*
-Column sums of an accumulator of wgmma over the 16 rows of a warp: a butterfly in which each step halves the columns that a lane
+Column sums of a wgmma accumulator over the 16 rows of a warp: a butterfly in which each step halves the columns that a lane
 keeps, 14 shuffles for 64 columns.
 */
 #ifndef WGMMA_COLUMNS_CUH
@@ -12,7 +12,7 @@ namespace wgmma {
 __host__ __device__ constexpr int kept_index(bool high, int half, int i) { return high ? i + half : i; }
 __host__ __device__ constexpr int kept_column(int t, int e) { return t % 32 / 4 * 8 + t % 4 * 2 + e; }
 
-// A step: of 2 half column sums, the lane keeps half and gives the others to the lane at `distance`.
+// A step: of its 2 * half column sums, a lane keeps `half` and sends the others to the lane at `distance`.
 template <int half> __device__ inline void halve_columns(float (&v)[16], int thread) {
     constexpr int distance = 2 * half; // lanes: 16, 8, 4
     const bool high = thread & distance;

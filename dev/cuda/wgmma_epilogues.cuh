@@ -1,15 +1,14 @@
 /*
-What becomes of an accumulator of wgmma_matmul.cuh: an epilogue's store() takes a consumer warpgroup's part of D from its
-registers to memory, chunk by chunk (64 rows of 128 or 64 bytes): arithmetic on the fragment, into a chunk of shared memory in
-TMA's swizzle, TMA store.
+The epilogues of wgmma_matmul.cuh. store() moves a consumer warpgroup's part of D from registers to global memory in chunks of
+64 rows of 128 or 64 bytes: arithmetic on the fragment, stmatrix to a chunk of shared memory in TMA's swizzle, TMA store.
 
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, BiasGeluDerivative,
                       GeluOfBias, TimesDerivative, GeluBackward<..>
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
     Gradient          fp32, from registers: D, or D +=, or a partial tile of a split of K
 
-What F needs of memory is its `aux`, a tensor (M,N): its chunks are loaded while the tile is multiplied, or behind others that
-have been stored, and the first output takes their place. Chunks of other outputs are a ring.
+F may have an operand in memory, `aux` (M,N): its chunks are loaded during the main loop, or into slots whose chunks have been
+stored, and the first output overwrites them in place. Chunks of other outputs go through a ring.
 */
 #ifndef WGMMA_EPILOGUES_CUH
 #define WGMMA_EPILOGUES_CUH
@@ -35,42 +34,42 @@ struct GradientMatrix {
     int rows, columns;
 };
 
-// What epilogues take beside the maps
+// The arguments of the epilogues beside the tensor maps
 struct EpilogueInput {
     int M, N;
     const floatX* bias;         // (N)
-    float* column_partials;     // (.., N): over a consumer's rows of each tile, the column sums of the first output
+    float* column_partials;     // (.., N): column sums of the first output over a consumer's rows of each tile
     const float* target_logits; // Exponentials: (M)
     float* row_sums;            // Exponentials: (N/BN rounded up, M)
-    int classes;                // Exponentials: of so many columns; the others are padding
+    int classes;                // Exponentials: columns from here on are padding
     int accumulate;             // Gradient: D +=
-    // Gradient: for each GEMM NULL, or (splits, M): of each part of K, the sums of A's rows
+    // Gradient: for each GEMM (splits, M), the sums of A's rows over each part of K; or NULL
     float* operand_sums[MAX_GEMMS];
     GradientMatrix gradients[MAX_GEMMS]; // Gradient: D of each GEMM
     float* partial_tiles;                // Gradient: (.., BN)
 };
 
-// Shared memory of a consumer on the way to memory
+// A consumer's shared memory for outputs
 struct Ring {
     char* chunks;
     float (*sums)[64]; // column sums of each warp, of Elementwise::sum_buffers() chunks
 };
 
-// Where a consumer's part of a tile is, and who the thread is.
+// The position of a consumer's part of a tile, and the consumer's threads.
 struct ConsumerTile {
-    int row, column; // its first ones in D
-    int partial_row; // its first row in the tensor of partial tiles, if partial
+    int row, column; // the first ones in D
+    int partial_row; // the first row in the tensor of partial tiles, if partial
     bool partial;
     int gemm;    // of the launch
     int barrier; // a named barrier of the warpgroup
-    // Of the warpgroup. Read anew wherever it is asked for: registers are short.
+    // The index in the warpgroup, read again at each use: registers are short.
     static __device__ int thread() { return mma::mov_tid_x() % WARPGROUP_SIZE; }
     static __device__ bool leader() { return thread() == 0; } // issues TMA
     __device__ void sync() const { bar_sync(barrier, WARPGROUP_SIZE); }
 };
 
 // ----------------------------------------------------------------------------
-// Arithmetic on two neighbours of a row: out[0], and out[1] where there is a second output, in 16 bit
+// Arithmetic on two neighbouring elements x of a row: out[0], and out[1] where there is a second output, in 16 bit
 
 struct Plain { // x
     static constexpr int outputs = 1;
@@ -99,7 +98,7 @@ __device__ inline uint32_t gelu_derivative_x2(float2 pre, float2 sigma) {
     return mma::cvt_rn_x2(gelu_derivative(pre.x, sigma.x), gelu_derivative(pre.y, sigma.y));
 }
 
-struct BiasGelu { // pre = x + bias;  gelu(pre), of pre as it is stored: GeluBackward computes the same bits again
+struct BiasGelu { // pre = x + bias;  gelu(pre) of the rounded pre: GeluBackward recomputes the same bits
     static constexpr int outputs = 2;
     static constexpr bool bias = true, aux = false, column_sums = false;
     static __device__ void apply(uint32_t (&out)[2], float2 x, float2 bias, float2) {
@@ -109,7 +108,7 @@ struct BiasGelu { // pre = x + bias;  gelu(pre), of pre as it is stored: GeluBac
     }
 };
 
-struct BiasGeluDerivative { // gelu'(x + bias);  gelu(x + bias): of a sum that is rounded as BiasGelu stores it
+struct BiasGeluDerivative { // gelu'(pre);  gelu(pre), of pre = x + bias rounded as BiasGelu rounds it
     static constexpr int outputs = 2;
     static constexpr bool bias = true, aux = false, column_sums = false;
     static __device__ void apply(uint32_t (&out)[2], float2 x, float2 bias, float2) {
@@ -130,7 +129,7 @@ struct GeluOfBias { // gelu(x + bias), rounded as BiasGelu rounds
     }
 };
 
-struct TimesDerivative { // x derivative. Returns what column_sums adds up.
+struct TimesDerivative { // x derivative; also returned in fp32, for column_sums
     static constexpr int outputs = 1;
     static constexpr bool bias = false, aux = true, column_sums = true;
     static __device__ float2 apply(uint32_t (&out)[1], float2 x, float2, float2 derivative) {
@@ -140,7 +139,8 @@ struct TimesDerivative { // x derivative. Returns what column_sums adds up.
     }
 };
 
-// x gelu'(pre), the derivative rounded as BiasGeluDerivative stores it;  AGAIN: gelu(pre). Returns what column_sums adds up.
+// x gelu'(pre), the derivative rounded as BiasGeluDerivative stores it; also returned in fp32, for column_sums. AGAIN: also
+// gelu(pre).
 template <bool AGAIN> struct GeluBackward {
     static constexpr int outputs = AGAIN ? 2 : 1;
     static constexpr bool bias = false, aux = true, column_sums = true;
@@ -162,10 +162,10 @@ template <class F> struct Elementwise {
     __host__ __device__ static constexpr int chunk_columns(int BN) { return BN % 64 == 0 ? 64 : 32; }
     static constexpr bool has_aux = F::aux, column_sums = F::column_sums, partial_tiles = false;
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
-    static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each
+    static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each in the ring
     static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup
-    // A sync() must stand between the reading of column sums and the writing of others in their place: that of the ring, that
-    // of another block of rows or, where there is neither, that of the chunk between.
+    // Buffers of column sums. A sync() must separate the reads of a buffer from the next writes to it: that of the ring, that
+    // of another block of rows or, with neither and two buffers, that of the chunk in between.
     __host__ __device__ static constexpr int sum_buffers(int row_blocks) {
         return ring_chunks > 0 || row_blocks > 1 ? 1 : 2;
     }
@@ -195,7 +195,7 @@ template <class F> struct Elementwise {
         finish();
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
-            if (!F::aux && c > 0 && tile.column + c * columns >= in.N) { break; } // chunks of aux are all waited for
+            if (!F::aux && c > 0 && tile.column + c * columns >= in.N) { break; } // aux: all its loads must be consumed
             float sums[16] = {}; // of the thread's rows, as sum_columns() takes them
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
@@ -261,8 +261,8 @@ template <class F> struct Elementwise {
     }
 };
 
-// 2^((D - target_logits) log2 e + TARGET_EXPONENT), and its sum over the tile's columns for each row: unnormalised softmax,
-// whose element of the row's target is 2^TARGET_EXPONENT. Padding is 0.
+// Unnormalised softmax: D <- 2^((D - target_logits) log2 e + TARGET_EXPONENT), and its sum over the tile's columns for each
+// row. The target's element is 2^TARGET_EXPONENT; padding is 0.
 constexpr float TARGET_EXPONENT = -24;
 __device__ inline float target_offset(float target_logit) { return fmaf(-target_logit, LOG2_E, TARGET_EXPONENT); }
 
@@ -310,7 +310,8 @@ struct Exponentials : Elementwise<Plain> {
     }
 };
 
-// A thread stores the pairs of columns that it holds: four lanes write the 32 bytes of a sector.
+// D = or += A B^T in fp32, or a partial tile. A thread stores the pairs of columns that it holds: four lanes write a 32-byte
+// sector.
 struct Gradient {
     typedef float Element;
     static constexpr int outputs = 1, ring_chunks = 0;

@@ -1,15 +1,15 @@
 /*
 GEMM on Hopper, D (M,N) = A B^T with 16-bit operands and fp32 accumulation: persistent CTAs, wgmma fed by TMA.
 Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A and B each. Warpgroups 1 and 2 are consumers:
-- cooperative: both have rows of the CTA's tile. While one stores, the other multiplies: it gets ahead by some k-blocks.
-- ping-pong: each has every other tile of the CTA to itself, and begins once the other has issued its last k-block (a parity
-  tells only a pass over the ring from the one before): one multiplies, the other stores.
-CTAs of a cluster whose tiles share rows of A or B load a part of them each, into all that share them.
+- cooperative: both own rows of every tile of the CTA. One runs some k-blocks ahead: it multiplies while the other stores.
+- ping-pong: they take the CTA's tiles alternately. One starts its main loop once the other has issued its last k-block (a
+  parity cannot tell passes over the ring that are two apart): one multiplies while the other stores.
+CTAs of a cluster whose tiles share rows of A or B load a part of them each, by multicast to all that share them.
 
-    barrier     ends when                                                               waited for by
-    full[n]     the stage's bytes are there, of this CTA's loads and the others'        consumers, parity of the pass
+    barrier     phase completes when                                                    waited for by
+    full[n]     the stage's bytes have arrived, of this CTA's loads and the multicasts  consumers, parity of the pass
     empty[n]    all warps that read the stage, in all CTAs of the cluster, have         the producer, opposite parity
-    aux_full[w] a chunk of consumer w's part of aux is there, a barrier for each slot   consumer w
+    aux_full[w] a chunk of consumer w's part of aux has arrived; one for each slot      consumer w
 */
 #ifndef WGMMA_MATMUL_CUH
 #define WGMMA_MATMUL_CUH
@@ -26,7 +26,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster_m> TileB;
     static constexpr int gemms = Epilogue::partial_tiles ? MAX_GEMMS : 1; // at most, of one launch
     static constexpr bool narrows = T::narrows && !Epilogue::partial_tiles;
-    // setmaxnreg: together no more than the kernel starts with, 168 of each thread
+    // setmaxnreg: the sum must not exceed what the kernel is launched with, 168 registers a thread
     static constexpr int threads = 3 * WARPGROUP_SIZE;
     static constexpr int producer_registers = 40, consumer_registers = 232;
     static_assert(producer_registers + 2 * consumer_registers <= 3 * (65536 / threads / 8 * 8),
@@ -36,7 +36,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int chunk_columns = Epilogue::chunk_columns(T::BN);
     static constexpr int chunk_row_bytes = chunk_columns * sizeof(typename Epilogue::Element);
     static constexpr int chunk_bytes = BLOCK_ROWS * chunk_row_bytes;
-    // Of a consumer: the chunks of its part of a tile; for how many of aux there is room at once; all that it has room for.
+    // Per consumer: chunks of its part of a tile; slots for chunks of aux, at most 32 KB; slots in all, with those of the ring.
     static constexpr int tile_chunks = T::row_blocks * T::BN / chunk_columns;
     static constexpr int aux_slots =
         tile_chunks * chunk_bytes > 32768 && Epilogue::has_aux ? 32768 / chunk_bytes : tile_chunks;
@@ -45,7 +45,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int chunk_area =
         chunks > 0 ? chunks* chunk_bytes : 512; // `ones` behind it is aligned to 1024 bytes
     static constexpr int sum_rows = Epilogue::column_sums ? 4 * Epilogue::sum_buffers(T::row_blocks) : 1;
-    static constexpr bool row_sums = Epilogue::partial_tiles; // of A, by an operand of ones beside B
+    static constexpr bool row_sums = Epilogue::partial_tiles; // sums of A's rows: a second wgmma with a B of ones
     static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;
     static constexpr int other_bytes = 2 * (chunk_area + sum_rows * 256) + ones_bytes + 512;
     static constexpr int stages = (227 * 1024 - other_bytes) / stage_bytes;
@@ -62,7 +62,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses BAR_EPILOGUE + w.
     enum NamedBarrier {
         BAR_EPILOGUE = 1, // 128 threads of consumer w
-        BAR_ORDER = 3,    // 256: ping-pong: consumer w waits, the other arrives: w may begin with its k-blocks
+        BAR_ORDER = 3,    // 256: ping-pong: consumer w waits, the other arrives: w may start its main loop
     };
 };
 
@@ -76,7 +76,7 @@ template <class C> struct MatmulParams {
 // The rank of this CTA in its cluster.
 template <class T> __device__ inline int cta_rank() { return T::cluster > 1 ? cluster_ctarank() : 0; }
 
-// Loads part `part` of a stage of an operand whose first row is `row` into all CTAs that share it, given as bits.
+// Loads part `part` of a stage of an operand, k-block k of the rows from `row` on, into all CTAs of the bit mask `sharing`.
 template <class Operand> __device__ inline void load_operand(char* stage, const CUtensorMap* map, int row, int k,
                                                              int part, int sharing, Mbarrier& full) {
 #pragma unroll
@@ -131,8 +131,8 @@ template <class C> struct Consumer {
 
     static __device__ int thread() { return mma::mov_tid_x() % WARPGROUP_SIZE; }
 
-    // Releases a stage for this warp, in all CTAs that load into it. No __syncwarp: only wgmma reads stages, and all lanes have
-    // waited for it together.
+    // Releases a stage for this warp, in all CTAs of the cluster, which may load into it. No __syncwarp: only wgmma reads
+    // stages, and all lanes have waited for it together.
     __device__ void release(int stage) {
         const int lane = mma::mov_tid_x() % WARP_SIZE;
         if (T::cluster == 1) {
@@ -142,7 +142,7 @@ template <class C> struct Consumer {
         }
     }
 
-    // Issues acc = or += A B^T of the k-block at `state`, of the first COLUMNS rows of B, and with SUM row_sums likewise with
+    // Issues acc = (first) or += A B^T of the k-block at `state`, for the first COLUMNS rows of B; with SUM also row_sums, with
     // ones for B.
     template <bool SUM, int COLUMNS> __device__ void issue(bool first) {
         typedef typename C::TileA A;
@@ -180,14 +180,14 @@ template <class C> struct Consumer {
         }
     }
 
-    // The chunks of the consumer's part of aux in the order in which the epilogue takes them, turn by turn: down the blocks of
-    // rows, then to the next columns. One thread calls load(), fill() and refill().
+    // The loads of the consumer's part of aux. Chunks are numbered by `turn` in the order in which the epilogue takes them:
+    // down the blocks of rows, then to the next columns. One thread calls load(), fill() and refill().
     struct Aux {
         typename C::Shared& s;
         const CUtensorMap* map;
-        int w, row, column, tiles; // tiles: that the consumer has had before
+        int w, row, column, tiles; // tiles: how many the consumer has finished
         __device__ char* chunk(int turn) const { return s.chunks[w] + turn % C::aux_slots * C::chunk_bytes; }
-        // Until the chunk is there. A slot has had so many chunks in each of the tiles before, and in this one.
+        // Waits until the chunk has arrived. The phase: a slot is used `uses` times in each finished tile.
         __device__ void wait(int turn) const {
             const int slot = turn % C::aux_slots, uses = CEIL_DIV(C::tile_chunks - slot, C::aux_slots);
             s.aux_full[w][slot].wait((tiles * uses + turn / C::aux_slots) % 2);
@@ -198,12 +198,12 @@ template <class C> struct Consumer {
             cp_async_bulk_tensor(shared_address(chunk(turn)), map, column + turn / row_blocks * C::chunk_columns,
                                  row + turn % row_blocks * BLOCK_ROWS, full);
         }
-        // Of a tile the first ones, once the last tile's outputs have been read from their slots
+        // Loads a tile's first chunks, once TMA has read the last tile's outputs from their slots
         __device__ void fill() const {
             cp_async_bulk_wait_group_read<0>();
             for (int turn = 0; turn < C::aux_slots; turn++) { load(turn); }
         }
-        // The chunk that takes the slot of the turn before, behind the store of this turn
+        // After the store of chunk `turn` is committed: loads the chunk that reuses the slot of chunk turn - 1
         __device__ void refill(int turn) const {
             if (turn == 0 || turn - 1 + C::aux_slots >= C::tile_chunks) { return; }
             cp_async_bulk_wait_group_read<1>();
@@ -211,8 +211,8 @@ template <class C> struct Consumer {
         }
     };
 
-    // acc = A B^T of a work item, of which the last k-block may be under way; which finish_multiply() waits for. With SUM also
-    // row_sums.
+    // acc = A B^T of a work item; with SUM also row_sums. The wgmma of the last k-block may still be in flight:
+    // finish_multiply() waits for it.
     template <bool SUM, int COLUMNS = T::BN> __device__ void multiply(const WorkItem& work, const Aux& aux) {
         const int k_blocks = work.k_blocks();
         if (T::pingpong) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
@@ -246,7 +246,7 @@ template <class C> struct Consumer {
         release((state.stage + C::stages - 1) % C::stages);
     }
 
-    // Stores row_sums of a work item to sums (splits, M). A tile that is not split has zeros for the other parts of K.
+    // Stores row_sums of a work item to sums (splits, M). For a tile that is not split, the other parts of K get zeros.
     __device__ void store_row_sums(float* sums, const WorkItem& work, int first_row) {
         const int M = p.order.rows[work.gemm], split = work.partial < 0 ? 0 : work.partial / p.order.split_tiles();
 #pragma unroll
@@ -264,7 +264,7 @@ template <class C> struct Consumer {
         for (int n = 0;; n++) {                                                      // work items of the CTA
             const int item = blockIdx.x / T::cluster + n * clusters;
             if (item >= p.order.items()) { break; }
-            const int rank = cta_rank<T>(); // of each item: a register less than one for all
+            const int rank = cta_rank<T>(); // read for each item: a register less than kept over the loop
             const WorkItem work = work_item(p.order, item);
             if (!T::takes(w, n)) {
                 state.advance(work.k_blocks());
@@ -299,6 +299,7 @@ template <class C> struct Consumer {
     }
 };
 
+// D = A B^T of every GEMM in p, through C::Epilogue; one persistent CTA per SM.
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     matmul_kernel(const __grid_constant__ MatmulParams<C> p) {
 #if defined(HOPPER_DEVICE_CODE)
@@ -318,7 +319,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         fence_proxy_async();
     }
     __syncthreads();
-    if (C::T::cluster > 1) { // the other CTAs load into this one and arrive on its barriers
+    if (C::T::cluster > 1) { // other CTAs load into this one's shared memory and arrive on its barriers
         barrier_cluster_arrive();
         barrier_cluster_wait();
     }
@@ -332,7 +333,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         Consumer<C>(s, p, warpgroup - 1).run();
         __syncwarp();
     }
-    if (C::T::cluster > 1) { // a CTA's shared memory and barriers stay until the others are done with them
+    if (C::T::cluster > 1) { // a CTA must not exit while others may access its shared memory
         barrier_cluster_arrive();
         barrier_cluster_wait();
     }
@@ -340,7 +341,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 }
 
 // ----------------------------------------------------------------------------
-// The second kernel of a split: D = or += the sum of the partial tiles, in the order of K.
+// The second kernel of split-K: D = or += the sum of the partial tiles, in the order of K.
 
 struct PartialTiles {
     const float* partial; // (items, CTAs of a cluster, BM, BN)
@@ -350,7 +351,7 @@ struct PartialTiles {
     int accumulate;
 };
 
-// A thread adds four neighbours of a row of a tile.
+// Each thread computes four neighbouring elements of a row; a thread block covers 1024 elements of a cluster's tile.
 template <class T> __global__ void __launch_bounds__(256, 4)
     add_partial_tiles_kernel(const __grid_constant__ PartialTiles p) {
     constexpr int cta_size = T::BM * T::BN, tile_size = T::cluster * cta_size;
@@ -405,8 +406,8 @@ static inline cudaLaunchConfig_t launch_config(cudaLaunchAttribute* cluster, int
     return config;
 }
 
-// How many clusters the GPU holds at once, with a CTA on each SM. GPCs have an even number of SMs, but not always a multiple of
-// four: the occupancy calculator knows.
+// The number of clusters that are resident at once, with a CTA on each SM. GPCs have an even number of SMs, but not always a
+// multiple of four: for larger clusters the occupancy calculator is asked.
 template <class C> static inline Status num_clusters(int* clusters) {
     auto kernel = matmul_kernel<C>;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
@@ -442,7 +443,8 @@ template <class C> static inline size_t partial_tile_bytes(const TileOrder& o) {
     return sizeof(float) * C::T::cluster_rows * C::T::cluster_columns * (size_t)(o.items() - o.whole);
 }
 
-// Launches `gemms` GEMMs together. in: what the epilogue needs; partial_tiles: memory for them, for the Gradient epilogue.
+// Launches `gemms` GEMMs in one kernel. in: arguments of the epilogue; partial_tiles: partial_tile_bytes() of scratch for the
+// Gradient epilogue, else nullptr.
 template <class C> static inline Status launch_gemms(const Gemm<C>* g, int gemms, EpilogueInput in,
                                                      float* partial_tiles, cudaStream_t stream) {
     int clusters;

@@ -1,10 +1,10 @@
 /*
-What wgmma_matmul.cuh computes with integers, apart from it so that the CPU can run through all of it (test_wgmma_matmul.cu):
-which cluster takes which tile and which part of K, where TMA and wgmma expect an element of a tile in shared memory, and
-which element of an accumulator a thread holds.
+The index arithmetic of wgmma_matmul.cuh, apart from it so that a test can enumerate it on the CPU (test_wgmma_matmul.cu): which
+cluster takes which tile and which part of K, where TMA and wgmma expect an element of a tile in shared memory, and which
+element of an accumulator a thread holds.
 
 A GEMM is D (M,N) = A B^T with A (M,K) and B (N,K), whichever of their dimensions is contiguous in memory. A k-block is 64 of
-K. A tile of D belongs to a cluster, whose CTAs have parts of it.
+K. A tile of D is computed by a cluster, each CTA of it a part.
 */
 #ifndef WGMMA_SCHEDULE_CUH
 #define WGMMA_SCHEDULE_CUH
@@ -28,27 +28,28 @@ struct GemmSize {
 };
 
 // The work items of a launch, in the order in which clusters take them: cluster c has items c, c + clusters, ... The first
-// `whole` tiles are an item each. The others do not fill the GPU: their K is cut into `splits` parts, an item each, the
-// first parts of all of them before the second ones, so that clusters that run together read the same rows of A and B.
-// Within a GEMM, tiles go down `group` rows of tiles, then to the next column: operands stay in L2. A last column of tiles that
-// is narrower, and takes less time, may come behind all others: as another part of the GEMM.
+// `whole` tiles are an item each. The others do not fill the GPU: split-K, `splits` parts with an item each, the first parts of
+// all of them before the second ones, so that clusters that run at the same time read the same rows of A and B.
+// Within a GEMM, tiles go down `group` rows of tiles, then to the next column: operands stay in L2. A last column of narrower
+// tiles, which take less time, may come last, as another entry of `gemm`.
 struct TileOrder {
     struct Gemm {
         int m_tiles, n_tiles, k_blocks;
-        int first;   // its first tile
-        int first_n; // and its column of tiles
-        int gemm;    // whose part it is
+        int first;   // index of its first tile
+        int first_n; // its first column of tiles in D
+        int gemm;    // index of the GEMM that it is, or is a part of
     };
     Gemm gemm[MAX_GEMMS];
     int rows[MAX_GEMMS]; // M of each
-    int gemms;           // and other parts
+    int gemms;           // entries of `gemm`
     int tiles, whole, splits, group;
 
     __host__ __device__ constexpr int split_tiles() const { return tiles - whole; }
     __host__ __device__ constexpr int items() const { return whole + split_tiles() * splits; }
 };
 
-// The k-blocks [k_begin, k_end) of tile (m, n) of a GEMM. partial: which partial tile the result is; -1: it is the tile.
+// The k-blocks [k_begin, k_end) of tile (m, n) of a GEMM. partial: index of the partial tile to write; -1: the tile of D
+// itself.
 struct WorkItem {
     int gemm, m, n, k_begin, k_end, partial;
     __host__ __device__ constexpr int k_blocks() const { return k_end - k_begin; }
@@ -74,8 +75,8 @@ __host__ __device__ constexpr WorkItem work_item(const TileOrder& o, int item) {
             partial};
 }
 
-// The number of parts that K of `tiles` tiles is cut into: the fewest k-blocks one after the other, where a part costs four
-// more to fill and to drain the pipeline, and a fifth of one to write its partial tile and read it again.
+// The split-K factor of `tiles` tiles: minimises the k-blocks on the critical path, where each round costs four more to fill
+// and drain the pipeline, and each partial tile a fifth of one to be written and read again.
 constexpr int choose_splits(int tiles, int k_blocks, int clusters) {
     int best = 1;
     int64_t best_cost = INT64_MAX;
@@ -87,8 +88,8 @@ constexpr int choose_splits(int tiles, int k_blocks, int clusters) {
     return best;
 }
 
-// The order for tiles of tile_m by tile_n. `split` allows partial tiles; then all GEMMs have the same K. last_apart: one GEMM's
-// tiles that N cuts off come last, where they are not more than a round: then the last round is a short one.
+// The order for tiles of tile_m by tile_n. `split` allows split-K; then all GEMMs have the same K. last_apart: in a single GEMM
+// the tiles that N truncates come last if they are at most one round, which is then a short one.
 constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int tile_n, int clusters, bool split,
                                bool last_apart) {
     TileOrder o = {};
@@ -121,14 +122,14 @@ constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int
 template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N = 1> struct Tile {
     static constexpr int row_blocks = ROW_BLOCKS, BN = BN_;
     static constexpr bool pingpong = PINGPONG;
-    static constexpr bool narrows = BN == 192; // a last tile of up to 64 or 128 columns is multiplied as such
+    static constexpr bool narrows = BN == 192; // a last tile of up to 64 or 128 columns is multiplied at that width
     static constexpr int BM = (pingpong ? 1 : 2) * row_blocks * BLOCK_ROWS;
     static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N, cluster = cluster_m * cluster_n;
     static constexpr int cluster_rows = BM * cluster_m, cluster_columns = BN * cluster_n;
     // Arrivals that release a stage: of the 4 warps of each consumer that reads it, in all CTAs.
     static constexpr int releases = 4 * (pingpong ? 1 : 2) * cluster;
 
-    // Where CTA `rank` is in the cluster's tile, and the CTAs that share its A and its B, as bits.
+    // The position of CTA `rank` in the cluster's tile, and the CTAs that share its A and its B, as bit masks.
     __host__ __device__ static constexpr int rank_m(int rank) { return rank % cluster_m; }
     __host__ __device__ static constexpr int rank_n(int rank) { return rank / cluster_m; }
     __host__ __device__ static constexpr int sharing_a(int rank) {
@@ -150,11 +151,11 @@ template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N =
         return (work.partial * cluster + rank) * BM;
     }
     __host__ __device__ static constexpr int consumer_row(int w) { return pingpong ? 0 : w * row_blocks * BLOCK_ROWS; }
-    // Whether consumer w has part in the n-th work item of its CTA.
+    // Whether consumer w works on the n-th work item of its CTA.
     __host__ __device__ static constexpr bool takes(int w, int n) { return !pingpong || n % 2 == w; }
 };
 
-// The tiles that race, rows x columns; x2: in clusters of two, x2x2: of two by two
+// The tiles in use, rows x columns; x2: in clusters of two, x2x2: of two by two
 typedef Tile<1, 256, false, 2> Tile128x256x2;
 typedef Tile<1, 256, false, 1> Tile128x256;
 typedef Tile<2, 128, true, 2> PingPong128x128x2;
@@ -165,16 +166,16 @@ typedef Tile<1, 160, false, 1, 2> Tile128x160x2;
 typedef Tile<2, 160, true, 1, 2> PingPong128x160x2;
 
 // ----------------------------------------------------------------------------
-// Places in shared memory
+// Offsets in shared memory
 
-// Where TMA's swizzle of as many bytes puts a byte of a row of 128 or 64 bytes, relative to a box aligned to 1024 bytes.
+// The offset of a byte of a row of 128 or 64 bytes in TMA's swizzle of as many, relative to a box aligned to 1024 bytes.
 __host__ __device__ constexpr int swizzled_offset(int row, int byte, int row_bytes = SWIZZLE_ROW) {
     return row * row_bytes + ((byte / 16) ^ (row * row_bytes / SWIZZLE_ROW % (row_bytes / 16))) * 16 + byte % 16;
 }
 
-// A stage of an operand: ROWS rows of A (or B) by a k-block, which come in PARTS of as many bytes, each loaded by one CTA of
-// the cluster. K-major: box rows are rows of the operand. MN-major: box rows go along K, and a box has 64 of its rows; where
-// the parts would not be whole boxes, each is as many rows of every box.
+// A stage of an operand: ROWS rows of A (or B) by a k-block, in PARTS of equal size, each loaded by one CTA of the cluster.
+// K-major: box rows are rows of the operand. MN-major: box rows go along K, and a box holds 64 rows of the operand; where the
+// parts would not be whole boxes, each part is an equal share of the rows of every box.
 template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
     static constexpr int rows = ROWS_, parts = PARTS, part_rows = rows / parts;
     static constexpr bool mn_major = MN_MAJOR, cuts_k = mn_major && parts > 1 && part_rows % 64 != 0;
@@ -190,7 +191,7 @@ template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
     }
     __host__ __device__ static constexpr int box_row(int p, int i) { return (cuts_k ? 0 : p * part_rows) + i * 64; }
     __host__ __device__ static constexpr int box_k(int p) { return cuts_k ? p * box_rows : 0; }
-    // What wgmma's descriptor is moved by, to begin with row `row`, a multiple of 64, and with the i-th 16 of K.
+    // Byte offsets of wgmma's descriptor: to row `row`, a multiple of 64, and to the i-th 16 of K.
     __host__ __device__ static constexpr int row_offset(int row) {
         return mn_major ? row / 64 * box_bytes : row * SWIZZLE_ROW;
     }
@@ -206,7 +207,7 @@ __host__ __device__ constexpr int fragment_column(int t, int i) { return i / 4 *
 
 // A chunk is 64 rows of 128 or 64 bytes of a warpgroup's part of D on its way to or from memory: a box.
 // The address for stmatrix_x4 and ldmatrix_x4, relative to the chunk, of thread t and octets n and n + 1 of columns; n is even.
-// ^ of n is what remains of swizzled_offset() as chunks are aligned to 1024 bytes.
+// XOR with n is all that remains of swizzled_offset(), because chunks are aligned to 1024 bytes.
 __host__ __device__ constexpr int matrix_base(int t, int row_bytes) {
     return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16, row_bytes);
 }
