@@ -77,7 +77,7 @@ extern const Variants<AttentionForwardVariant> attention_forward_variants;
 extern const Variants<AttentionBackwardVariant> attention_backward_variants;
 
 // ----------------------------------------------------------------------------
-// What can be seen at compile time: every variant can train, and has the configurations that the rules name.
+// Compile-time checks: every variant can train, and has the configurations that the rules name.
 
 template <class Variant> constexpr bool attention_has_config(const Variant& v, const char* name, int HS) {
     for (size_t n = 0; n < v.num_configs; n++) {
@@ -129,8 +129,8 @@ static_assert(attention_rules_hold(attention_backward_rules, attention_backward_
 #ifdef ATTENTION_ALL
 static const AttentionForwardVariant* attention_forced_forward = nullptr;
 static const AttentionBackwardVariant* attention_forced_backward = nullptr;
-// Takes these variants from the next launch on; nullptr: what attention_choice.h says. Scratch differs between them: ask
-// attention_backward_scratch_bytes() anew.
+// Takes these variants from the next launch on; nullptr: what attention_choice.h says. Scratch differs between them: call
+// attention_backward_scratch_bytes() again.
 static inline void attention_force(const AttentionForwardVariant* forward, const AttentionBackwardVariant* backward) {
     attention_forced_forward = forward, attention_forced_backward = backward;
 }
@@ -157,8 +157,8 @@ static inline const Variant* attention_find(const Variants<Variant>& variants, c
 }
 
 template <class Config> struct AttentionChoice {
-    const char* variant;  // "" where nothing serves,
-    const Config* config; // and nullptr; an error is recorded then
+    const char* variant;  // "" where nothing serves the shape; an error is recorded
+    const Config* config; // nullptr in that case
 };
 
 template <class Variant> static inline AttentionChoice<typename Variant::Config>
@@ -230,7 +230,7 @@ static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int 
     const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
     return config ? config->scratch_bytes(B, T, NH, HS) : 0;
 }
-// The same on another GPU than this machine's
+// The same for another GPU than this machine's
 static inline size_t attention_backward_scratch_bytes_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
     const AttentionBackwardConfig* config =
         attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,
@@ -249,8 +249,7 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
 }
 
-// The most rows of dq_sums that the function below writes; on another GPU than this machine's, too. 0 and an error where
-// nothing serves.
+// An upper bound of the rows of dq_sums that the function below writes, on the given GPU. 0 and an error where nothing serves.
 static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
     const AttentionBackwardConfig* config =
         attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,

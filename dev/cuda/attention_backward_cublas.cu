@@ -1,8 +1,8 @@
 /*
-The unfused way backward: five batched GEMMs, with P and dS kept as T×T tensors between them.
+Unfused attention, backward: five batched GEMMs, with P and dS kept as T×T tensors between them.
 
-Against naive: the library's speed for the GEMMs. Against the fused variants: 8 to 12 bytes of scratch for each of B NH T^2
-scores, all of them written and read, and twice the work, because the library knows no causal mask.
+Against naive: the library's speed for the GEMMs. Against the fused variants: 12 to 16 bytes of scratch for each of B NH T^2
+scores, all of them written and read, and twice the FLOPs, because the library has no causal mask.
 
     P = exp(Q K^T / sqrt(HS) - m) / l        dP = dO V^T        dS = P (dP - D)        D = rowsum(dO O)
     dV = P^T dO        dQ = dS K / sqrt(HS)        dK = dS^T Q / sqrt(HS)
@@ -15,7 +15,7 @@ scores, all of them written and read, and twice the work, because the library kn
 
 namespace cublas {
 
-// A warp for each row: P and dS from S and dP, zero after the diagonal. All are (B,NH,T,ld).
+// P = exp(S - m) / l and dS = P (dP - D), zero after the diagonal; a warp for each row. All are (B,NH,T,ld).
 __global__ void causal_softmax_backward(floatX* P, floatX* dS, const float* S, const float* dP, const floatX* dout,
                                         const floatX* out, const float* l, const float* m, int B, int T, int NH, int HS,
                                         int ld) {

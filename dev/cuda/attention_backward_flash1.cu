@@ -3,11 +3,10 @@ FlashAttention backward as first published (Dao et al. 2022, algorithm 4): keys 
 gradients beside them in shared memory; queries in the inner loop, whose dQ is read, added to and written for each block
 of keys. P is recomputed from l and m.
 
-Against naive: no T×T tensor. Against flash2: one CTA serves a whole head, which is slow and fixes the order of the additions
-to dQ, and with it every bit. dV_j = sum_i P_ij dO_i runs over the rows of the query block: a thread that multiplied by its own
-row of dO alone would be wrong.
+Against naive: no T×T tensor. Against flash2: one CTA serves a whole head, which is slow but fixes the order of additions to
+dQ, and so every bit. dV_j = sum_i P_ij dO_i sums over all rows of the query block, not over the thread's own row alone.
 
-Br = Bc is the most rows whose tiles fit the shared memory of a CTA on this GPU.
+Br = Bc is the largest number of rows whose tiles fit the shared memory of a CTA on this GPU.
 */
 #ifndef ATTENTION_BACKWARD_FLASH1_CU
 #define ATTENTION_BACKWARD_FLASH1_CU
@@ -45,7 +44,7 @@ __global__ void backward_D(float* D, const floatX* dout, const floatX* out, int 
     if (threadIdx.x % WARP_SIZE == 0) { D[n] = sum; }
 }
 
-// dQ is (B,NH,T,HS) floats: 16 bits would be rounded once for each block of keys.
+// dQ is (B,NH,T,HS) in fp32: in 16 bit it would be rounded once for each block of keys.
 template <int HS> __global__ void backward_head(floatX* dqkv, float* dQ, const float* D, const floatX* dout,
                                                 const floatX* qkv, const float* l, const float* m, int T, int NH,
                                                 int rows) {
@@ -65,7 +64,7 @@ template <int HS> __global__ void backward_head(floatX* dqkv, float* dQ, const f
         load_rows(V, qkv + v + j0 * token, token, rows, T - j0, HS);
         for (int n = threadIdx.x; n < tile; n += blockDim.x) { dK[n] = dV[n] = 0; }
         for (int i0 = j0; i0 < T; i0 += rows) { // blocks of queries from the diagonal on
-            __syncthreads();                    // the previous Q, dO, P and dS are done with
+            __syncthreads();                    // the previous Q, dO, P and dS have been read
             load_rows(Q, qkv + q + i0 * token, token, rows, T - i0, HS);
             load_rows(dO, dO_head + i0 * out_token, out_token, rows, T - i0, HS);
             __syncthreads();
@@ -107,7 +106,7 @@ template <int HS> __global__ void backward_head(floatX* dqkv, float* dQ, const f
         __syncthreads();
         store_rows(dqkv + k + j0 * token, dK, scale, token, rows, T - j0, HS);
         store_rows(dqkv + v + j0 * token, dV, 1, token, rows, T - j0, HS);
-        __syncthreads(); // K, V, dK and dV are done with
+        __syncthreads(); // K, V, dK and dV have been read
     }
 }
 

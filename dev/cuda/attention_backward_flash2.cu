@@ -2,9 +2,9 @@
 FlashAttention-2 backward on CUDA cores (Dao 2023, algorithm 2): key blocks in parallel for dK and dV; P is recomputed from the
 scores, l and m; nothing of size T×T is kept.
 
-Against flash1: no CTA reads and writes another's gradient. FlashAttention-2 as published adds dQ by atomics from every key
-block, whose order, and so the bits, change from run to run; here a second kernel owns query blocks and recomputes P for dQ:
-7 matrix multiplications instead of 5, on scores that are in registers, and the same bits every time.
+Against flash1: CTAs run in parallel within a head and share no gradient. FlashAttention-2 as published adds dQ by atomics from
+every key block, in an order, and so to bits, that change from run to run; here a second kernel owns query blocks and recomputes
+P for dQ: 7 matrix multiplications instead of 5, on scores that are in registers, and the same bits every time.
 
     L_i = m_i + log(l_i)        P_ij = exp(s_ij - L_i)        dS_ij = P_ij (dO_i.v_j - D_i)        D_i = dO_i.O_i
     dq_i = sum_j dS_ij k_j / sqrt(HS)        dk_j = sum_i dS_ij q_i / sqrt(HS)        dv_j = sum_i P_ij dO_i
@@ -42,7 +42,7 @@ __device__ inline void weight_and_gradient(float& S, float& G, RowTerms row, flo
     G = S * (G - row.y);
 }
 
-// Row terms of the block's own queries, into scratch: one warp for each row in turn.
+// Row terms of the CTA's own queries, into scratch: the warps take the rows round-robin.
 template <int HS, int ROWS, int WARPS>
 __device__ inline void compute_row_terms(RowTerms* terms, const floatX* dO, const floatX* O, const float* l,
                                          const float* m, int64_t stride, int limit) {
@@ -108,7 +108,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
             __syncwarp();
             multiply_ab<Bc>(dQ, dS, tile.X, at); // dQ += dS K
         }
-        __syncthreads(); // K and V are done with
+        __syncthreads(); // K and V have been read
         if (j0 + Bc < min(i0 + Br, T)) {
             load_tile<Bc, HS, threads>(tile.X, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
         }
@@ -146,7 +146,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     for (int i0 = j0 / Br * Br; i0 < T; i0 += Br) {
         load_tile<Br, HS, threads>(tile.X, q + (int64_t)i0 * token, token, T - i0);
         load_tile<Br, HS, threads>(tile.Y, dO + (int64_t)i0 * out_token, out_token, T - i0);
-        for (int n = threadIdx.x; n < Br; n += threads) { // queries from T on weigh exp(-inf) = 0
+        for (int n = threadIdx.x; n < Br; n += threads) { // queries from T on have P = exp(-inf) = 0
             tile.terms[n] = i0 + n < T ? terms[i0 + n] : RowTerms{INFINITY, 0};
         }
         finish_loads();
@@ -172,7 +172,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
             __syncwarp();
             multiply_ab<Br>(dK, E, tile.X, at); // dK += dS^T Q
         }
-        __syncthreads(); // Q and dO are done with
+        __syncthreads(); // Q and dO have been read
     }
     float scales[TM], ones[TM];
 #pragma unroll
@@ -214,7 +214,7 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
     BackwardLaunch<64, 4, 8, 4, 4, 8>::config("4 warps 8x4 4x8"),
     BackwardLaunch<96, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
     BackwardLaunch<128, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
-#if __INCLUDE_LEVEL__ == 0 // tried in the sweep, and slower
+#if __INCLUDE_LEVEL__ == 0 // raced but not used in training: slower
     BackwardLaunch<32, 4, 8, 4, 8, 4>::config("4 warps 8x4 8x4"),
     BackwardLaunch<32, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
     BackwardLaunch<64, 4, 4, 8, 4, 4>::config("4 warps 4x8 4x4"),

@@ -1,5 +1,5 @@
 /*
-The gradients as the textbook has them: one thread for each number, with P and dS materialised as T×T tensors.
+The gradients by their definition: one thread for each element, with P and dS materialised as T×T tensors.
 
     P_ij  = exp(s_ij - m_i) / l_i         dv_j = sum_i P_ij dO_i
     dP_ij = dO_i.v_j                      dq_i = sum_j dS_ij k_j / sqrt(HS)

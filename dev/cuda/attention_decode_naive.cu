@@ -1,8 +1,9 @@
 /*
-One thread block for each head of each sequence, one thread for each channel. Slow, obvious, correct: the measure of split.
+One thread block for each head of each sequence, one thread for each channel. Slow, obvious, correct: split is measured against
+it.
 
-A warp takes every fourth key and sums q.k_j over its lanes; the scores of a block of keys stand in shared memory, where every
-thread reads them to go on with the online softmax of its own channel. The new token is stored first, then read as all others.
+The warps take the keys round-robin, and each sums q.k_j over its lanes. The scores of a block of keys are in shared memory,
+from which every thread updates the online softmax of its own channel. The new token is stored first, then read like all others.
 */
 #ifndef ATTENTION_DECODE_NAIVE_CU
 #define ATTENTION_DECODE_NAIVE_CU
@@ -45,7 +46,7 @@ template <int HS> __global__ void decode_head(floatX* out, floatX* k_cache, floa
             l += weight;
             o += weight * (float)v[(int64_t)(j0 + j) * HS + d];
         }
-        __syncthreads(); // the scores are done with
+        __syncthreads(); // the scores have been read
     }
     out[out_offset(b, h, 1, NH, HS) + d] = (floatX)(o / l);
 }

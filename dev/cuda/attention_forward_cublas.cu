@@ -1,9 +1,9 @@
 /*
-The unfused way: a batched GEMM for all scores, a causal softmax over them, a batched GEMM with the values.
+Unfused attention: a batched GEMM for all scores, a causal softmax over them, a batched GEMM with the values.
 
-Against naive: both GEMMs run at the library's speed, on tensor cores in 16 bit, straight from the packed tensor. The price
-is the T×T scores in memory, written and read in fp32 and again in the training precision, and twice the work: the library
-knows no causal mask.
+Against naive: both GEMMs run at the library's speed, on tensor cores in 16 bit, straight from the packed tensor. The cost is
+T×T scores in memory, written and read in fp32 and again in the training precision, and twice the FLOPs: the library has no
+causal mask.
 */
 #ifndef ATTENTION_FORWARD_CUBLAS_CU
 #define ATTENTION_FORWARD_CUBLAS_CU
@@ -19,7 +19,7 @@ __global__ void causal_softmax(floatX* P, float* l, float* m, const float* S, in
     if (n >= rows) { return; }
     const int i = (int)(n % T), lane = threadIdx.x % WARP_SIZE;
     S += n * ld, P += n * ld;
-    float maximum = -INFINITY, sum = 0; // of this lane's keys; a lane without keys has none
+    float maximum = -INFINITY, sum = 0; // of this lane's keys; lanes above i have none
     for (int j = lane; j <= i; j += WARP_SIZE) {
         const float larger = fmaxf(maximum, S[j]);
         sum = sum * expf(maximum - larger) + expf(S[j] - larger);

@@ -3,11 +3,11 @@ FlashAttention as first published (Dao et al. 2022, algorithm 1): no T×T matrix
 queries in the inner one; O, l and m of every row are read, rescaled and written again for each block of keys.
 
 Against naive: scores live in shared memory, a tile at a time; each key is read once for a whole tile of queries, and the
-softmax is computed on the way. What it leaves to flash2: one CTA serves a whole head, so that queries do not run in parallel;
-O goes to global memory and back T / Bc times; every multiply-add reads both of its operands from shared memory.
+softmax is computed online. What flash2 improves: one CTA serves a whole head, so that queries do not run in parallel; O goes
+to global memory and back T / Bc times; every multiply-add reads both of its operands from shared memory.
 
-Bc is the most keys, and Br = min(Bc, HS) the queries, whose tiles fit the shared memory of a CTA on this GPU: the paper's
-M / 4d, with the tile of scores counted in.
+Bc is the largest number of keys, with Br = min(Bc, HS) queries, whose tiles fit the shared memory of a CTA on this GPU: the
+paper's M / 4d, less the tile of scores.
 */
 #ifndef ATTENTION_FORWARD_FLASH1_CU
 #define ATTENTION_FORWARD_FLASH1_CU
@@ -21,7 +21,7 @@ struct ForwardSizes {
     int Br, Bc;
     size_t shared_bytes;
 };
-// Rows of the tiles in shared memory are HS + 1 and Bc + 1 floats long, so that a column's rows differ in their banks.
+// Rows of the tiles in shared memory are HS + 1 and Bc + 1 floats long, so that reads down a column have no bank conflicts.
 static inline Status forward_sizes(ForwardSizes* sizes, int HS) {
     int device, limit;
     TRY(cuda_try(cudaGetDevice(&device)));
@@ -52,7 +52,7 @@ template <int HS> __global__ void forward_head(floatX* out, float* O, float* l, 
         load_rows(K, q + NH * HS + j0 * token, token, Bc, T - j0, HS);
         load_rows(V, q + 2 * NH * HS + j0 * token, token, Bc, T - j0, HS);
         for (int i0 = j0; i0 < T; i0 += Br) { // blocks of queries from the diagonal on
-            __syncthreads();                  // the previous Q, S and factors are done with
+            __syncthreads();                  // the previous Q, S and factors have been read
             load_rows(Q, q + i0 * token, token, Br, T - i0, HS);
             __syncthreads();
             for (int n = threadIdx.x; n < Br * Bc; n += blockDim.x) { // S = Q K^T
@@ -97,7 +97,7 @@ template <int HS> __global__ void forward_head(floatX* out, float* O, float* l, 
                 }
             }
         }
-        __syncthreads(); // K and V are done with
+        __syncthreads(); // K and V have been read
     }
 }
 

@@ -32,7 +32,7 @@ template <int TM> struct OnlineSoftmax {
     __device__ OnlineSoftmax() {
         for (int r = 0; r < TM; r++) { m[r] = -INFINITY, l[r] = 0; }
     }
-    // S <- exp(scale (S - m)), with exponent = scale log2(e); returns what O is to be multiplied by in `rescale`.
+    // S <- exp(scale (S - m)), with exponent = scale log2(e); rescale: the factor by which O must be multiplied.
     // The first tile of a row holds key 0, so m is finite from then on.
     template <int TN> __device__ void update(float (&S)[TM][TN], float (&rescale)[TM], float exponent) {
 #pragma unroll
@@ -79,7 +79,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     load_tile<Bc, HS, threads>(tile.K, k, token, T);
     for (int j0 = 0; j0 < min(i0 + Br, T); j0 += Bc) {
         finish_loads();
-        __syncthreads(); // K has arrived, and V of the previous tile is done with
+        __syncthreads(); // K has arrived, and V of the previous tile has been read
         load_tile<Bc, HS, threads>(tile.V, v + (int64_t)j0 * token, token, T - j0);
         if (j0 <= last) {
             float S[TM][TN] = {}, rescale[TM];
@@ -102,7 +102,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
             exchange(P, S, at);
         }
         finish_loads();
-        __syncthreads(); // V has arrived, and K is done with
+        __syncthreads(); // V has arrived, and K has been read
         if (j0 + Bc < min(i0 + Br, T)) {
             load_tile<Bc, HS, threads>(tile.K, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
         }
@@ -142,7 +142,7 @@ template <int HS, int WARPS, int TM, int TN> constexpr AttentionForwardConfig fo
 static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<32, 4, 4, 8>("64x64 4x8"),   forward_config<64, 4, 4, 8>("64x64 4x8"),
     forward_config<96, 4, 8, 4>("128x32 8x4"),  forward_config<128, 4, 4, 4>("64x32 4x4"),
-#if __INCLUDE_LEVEL__ == 0 // tried in the sweep, and slower
+#if __INCLUDE_LEVEL__ == 0 // raced but not used in training: slower
     forward_config<32, 4, 8, 8>("128x64 8x8"),  forward_config<64, 4, 8, 8>("128x64 8x8"),
     forward_config<64, 2, 8, 8>("64x64 8x8"),   forward_config<64, 4, 8, 4>("128x32 8x4"),
     forward_config<64, 8, 4, 8>("128x64 4x8"),  forward_config<64, 2, 4, 8>("32x64 4x8"),

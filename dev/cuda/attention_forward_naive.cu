@@ -1,8 +1,8 @@
 /*
 One thread for each query row. Slow, obvious, correct: everything else is measured against it.
 
-A first pass over the keys finds the row's maximum, a second one sums the weights and their multiples of v. The query and the
-output row are a thread's own; keys and values come from global memory, one row at a time, the same for a whole warp.
+A first pass over the keys finds the row's maximum, a second one sums exp(s_j - m) and exp(s_j - m) v_j. Each thread holds its
+output row; keys and values are read from global memory, one row at a time, the same row in all lanes of a warp.
 */
 #ifndef ATTENTION_FORWARD_NAIVE_CU
 #define ATTENTION_FORWARD_NAIVE_CU

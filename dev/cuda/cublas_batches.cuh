@@ -2,8 +2,8 @@
 The batched GEMMs of the cublas variants: every head of a batch row in one call, straight on the packed tensors. A matrix is
 row-major, T rows of `ld` numbers; heads are `head` numbers apart.
 
-cuBLAS needs a handle, the one piece of state among the variants: it is created at the first launch, which therefore must not
-be inside a graph's capture. Its workspace is part of the scratch, so that it allocates nothing later.
+cuBLAS needs a handle, the only global state among the variants: it is created by the first launch, which therefore must not be
+captured into a graph. Its workspace is part of the scratch, so that it allocates nothing later.
 */
 #ifndef CUBLAS_BATCHES_CUH
 #define CUBLAS_BATCHES_CUH
@@ -29,7 +29,7 @@ static inline cublasHandle_t handle_on(cudaStream_t stream, void* workspace) {
     return handle;
 }
 
-// Rows of a T×T matrix begin on 16 bytes.
+// The leading dimension of a T×T matrix: rows are aligned to 16 bytes.
 static inline int padded(int T) { return CEIL_DIV(T, 8) * 8; }
 
 // A matrix for each head

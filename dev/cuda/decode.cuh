@@ -7,7 +7,7 @@ attention_decode.h's; what is raced in dev/cuda is what generates here.
 The choice depends on precision and head size, never on B, T or max_length: another configuration adds in another order, and a
 sequence's bits must not depend on what else is in the batch. What serves fits the shared memory of every GPU from sm_80 on.
 
-Launchers record errors and return (llmc/status.h): a head size that nothing serves, tensors out of line, a failed launch.
+Launchers record errors and return (llmc/status.h): a head size that nothing serves, misaligned tensors, a failed launch.
 */
 #ifndef DECODE_CUH
 #define DECODE_CUH
@@ -26,7 +26,7 @@ extern const Variants<AttentionDecodeConfig> attention_decode_configs;
 constexpr Variants<AttentionDecodeConfig> attention_decode_configs(ATTENTION_DECODE::decode_configs);
 #endif
 
-// The configuration that serves the sizes; nullptr and an error where none does. It asks no GPU.
+// The configuration that serves the sizes; nullptr and an error where none does. Needs no GPU.
 static inline const AttentionDecodeConfig* attention_decode_choice(int B, int T, int NH, int HS) {
     const char* why = attention_decode_unsupported(B, T, NH, HS, T);
     if (why) {

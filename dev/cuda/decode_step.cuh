@@ -1,17 +1,17 @@
 /*
 A step of the decoder in one kernel, for a few sequences: one token of each through all layers and the head. sm_90a, bf16.
 
-One CTA on each SM, all at once (a cooperative launch). A producer warp copies the CTA's rows of every matrix, in the order of
-use, by TMA into a ring of slots (full, empty): it waits for no activation; another brings biases and LayerNorm's weights.
-Eight warps multiply, each its segments of all rows (decode_matmul.cuh), and attend (attention_decode_split.cu): the same sums
-in the same order and bits.
-The time of a step is that of the instructions between an input and its output: all else a warp does before it waits for one.
+One CTA per SM, all resident (a cooperative launch). A producer warp loads the CTA's rows of every matrix, in the order of use,
+by TMA into a ring of slots (full, empty), ahead of all activations; another loads biases and LayerNorm's weights. Eight
+consumer warps multiply, each its segments of all rows (decode_matmul.cuh), and compute attention (attention_decode_split.cu),
+with the same order of additions and the same bits.
+The critical path of a step is what lies between a stage's input and its output: warps do all else before they wait for input.
 
 CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
-no fence, no flag beside the data (as NCCL's LL protocol). Each of these begins when all of the one before it is there:
+no fence, no flag beside the data (as NCCL's LL protocol). Each of these needs all of the one before it:
     x -> qkv -> attention output -> x + attproj -> gelu(fc) -> x of the next layer
-A word is overwritten a layer later. By then all have read it, as whoever reads a vector publishes a part of a later one after
-that, and whoever publishes has waited for the vector before it, also where it has nothing to add.
+A word is overwritten a layer later. By then all CTAs have read it: a CTA publishes its part of a later vector only after it has
+read this one, and waits for each vector before it publishes the next, also where it sends zeros only.
 */
 #ifndef DECODE_STEP_CUH
 #define DECODE_STEP_CUH
@@ -28,23 +28,23 @@ namespace decode_step {
 
 typedef unsigned long long Word;
 
-constexpr int MAX_ROWS = 3;   // sequences; more are faster in several kernels, up to 4 would fit an MMA's operand
+constexpr int MAX_ROWS = 3;   // sequences; with more, several kernels are faster; an MMA's operand would hold 4
 constexpr int MAX_CTAS = 512; // more than any GPU has SMs
 
 enum Stage { QKV, ATTPROJ, FC, FCPROJ, HEAD, STAGES };
 
-// The weights of a layer; the one behind the last has the head as QKV.
+// The weights of a layer. The entry after the last layer has the final LayerNorm and the head as QKV's.
 struct Layer {
     const floatX *norm_weight[2], *norm_bias[2]; // of QKV and FC
     const floatX *weight[HEAD], *bias[HEAD];
 };
 
-// How a stage's (OC, parts * C) matrix is cut: tiles of 8 rows, a slot has C columns of one. Every CTA has tiles_each of them,
-// the first ones one more.
+// How a stage's (OC, parts * C) matrix is divided: tiles of 8 rows; a slot holds C columns of one. Every CTA has tiles_each of
+// them, the first CTAs one more.
 struct StageSizes {
     int OC, tiles, tiles_each, parts, splits;
-    int group;                    // tiles whose sums fit at once
-    int input, output, row_bytes; // where the words of its vectors begin; from a row of a slot to the next
+    int group;                    // tiles whose sums fit shared memory at once
+    int input, output, row_bytes; // offsets of its vectors in `words`; stride of a slot's rows
 };
 
 struct Step {
@@ -54,23 +54,23 @@ struct Step {
     floatX* logits;       // (B,Vp)
     const int* positions; // (B)
     unsigned* epochs;     // (CTAs) launches so far; 0 before the first
-    Word* words;          // exchange_words of them, 0 before the first
+    Word* words;          // (exchange_words()), zeros before the first launch
     Word* keys;           // (B,MAX_CTAS) logit_key of the largest of a CTA's logits, after a sequence's last step
     DecodeBegin begin;    // what a step begins with
     int L, B, T, C, NH, V, Vp;
 
-    // set by plan(): bytes of shared memory, and where its parts begin
+    // set by plan(): sizes, and offsets in shared memory in bytes
     StageSizes stages[STAGES];
     int CTAs, slots, slot_bytes, sums_bytes, vectors, inverse_B, attention_first, max_chunks, input_row, sample;
     int residual, row_sums, sums, input, parameters, ring, shared;
-    size_t copy_words; // from a copy of the words to the next
+    size_t copy_words; // stride of the copies of the words
 };
 
-// How a head size is served: plan() completes a Step for so many CTAs with so much shared memory, or says that it is not served
+// The kernel of a head size. plan() completes a Step for so many CTAs with so much shared memory; false: it is not served
 struct Kernel {
     int HS;
     bool (*plan)(Step* p, int CTAs, size_t shared_limit);
-    // sample: the kernel begins a step, as all sequences that take part are greedy and have keys
+    // sample: the kernel samples, too: all active sequences are greedy and have keys
     void (*launch)(LaunchGpu gpu, Step p, int sample, int max_length, cudaStream_t stream);
     size_t (*exchange_words)(int B, int C, int NH, int T);
 };
@@ -83,15 +83,15 @@ constexpr int WARPS = DECODE_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS 
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 constexpr int MAX_SLOTS = 32; // of the ring
 constexpr int CONSUMER_BARRIER = 1;
-constexpr int SUMS_BYTES = 4096;         // of a group of tiles, or those of one tile
+constexpr int SUMS_BYTES = 4096;         // of a group of tiles; of one tile even if it has more
 constexpr int SLOTS_AT_ONCE = 4;         // that a warp holds in registers
 constexpr int MIN_SLOTS = SLOTS_AT_ONCE; // of the ring
-constexpr int READ_BEHIND = 256; // bytes behind the ring: of a segment with fewer chunks, what follows is read, too
-constexpr int COPIES = 4;        // of every word
-// Vectors of a row, of up to 800 S columns, that a lane adds up
+constexpr int READ_BEHIND = 256;         // bytes after the ring: a segment with fewer chunks is read past its end
+constexpr int COPIES = 4;                // of every word
+// Vectors that a lane sums of a row of up to 800 S columns
 template <int S> constexpr int ROW_SUMS = S == 1 ? 4 : 7;
 
-// What is exchanged: x, qkv, attention output, x + attproj, gelu(fc), and (m, l, O) of chunks
+// The exchanged vectors: x, qkv, attention output, x + attproj, gelu(fc), and (m, l, O) of chunks
 __host__ __device__ inline size_t exchange_words_of_rows(int B, int C) { return (size_t)B * C / 2; }
 template <class Tiles> inline size_t words_of_a_copy(int B, int C, int NH, int T) {
     size_t partials = (size_t)B * NH * Tiles::num_chunks(T) * (Tiles::HS + 2);
@@ -100,12 +100,12 @@ template <class Tiles> inline size_t words_of_a_copy(int B, int C, int NH, int T
 template <class Tiles> inline size_t exchange_words(int B, int C, int NH, int T) {
     return COPIES * words_of_a_copy<Tiles>(B, C, NH, T);
 }
-// Where the word of elements e and e + 1 of a row is: the first halves of the vectors of 8 elements, then the second ones, so
-// that a warp's loads of 16 bytes are of neighbours.
+// The index of the word of elements e and e + 1 of a row: first the first halves of all vectors of 8 elements, then the second
+// halves, so that a warp's 16-byte loads coalesce.
 __host__ __device__ inline int word_of(int e, int columns) { return e / 4 % 2 * (columns / 4) + e / 8 * 2 + e / 2 % 2; }
 
-// The chunks c of heads h of sequences b that a CTA attends to, of every head the first ones first. They begin with the first
-// CTA that has one tile of attproj fewer.
+// Iterates over the work of a CTA in attention: chunk c of the keys of head h of sequence b, the first chunks of all heads
+// first. They are dealt to the CTAs from the first one that has one tile of attproj fewer.
 struct Chunk {
     int head, b, h, c;
 
@@ -124,7 +124,7 @@ struct Chunk {
     }
 };
 
-template <class Tiles> struct Front { // of the shared memory
+template <class Tiles> struct Front { // the beginning of shared memory
     Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS], parameters_full[2], parameters_empty[2];
     split::Shared<Tiles> attention;
     alignas(16) floatX qkv[3][Tiles::HS];
@@ -136,15 +136,15 @@ template <class Tiles> struct Front { // of the shared memory
 // Chunks of the longest segment
 __host__ __device__ inline int most_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, WARPS * decode_splits(C)); }
 
-// A warp's S segments of up to CHUNKS chunks: of each so many chunks, then, where that is fewer, one more of one of them, as
-// two segments of 3 or 4 have 7 at most
+// Chunks of a warp's S segments of up to CHUNKS chunks. Two segments of 3 or 4 have 7 at most: 3 of each, and one more that
+// belongs to either.
 __host__ __device__ constexpr int chunks_of_each(int S, int CHUNKS) { return S == 2 && CHUNKS == 4 ? 3 : CHUNKS; }
 __host__ __device__ constexpr int chunks_of_all(int S, int CHUNKS) {
     return S * chunks_of_each(S, CHUNKS) + (chunks_of_each(S, CHUNKS) < CHUNKS);
 }
 
-// Tiles of a CTA: first, first + CTAs, ... The two projections of the residual stream give a tile to the same CTA, the others
-// begin at the other end.
+// Tiles of a CTA: first, first + CTAs, ... The two projections that add to the residual stream assign a tile to the same CTA;
+// the other stages are assigned from the last CTA on.
 __host__ __device__ inline int first_tile(int stage, int cta, int CTAs) {
     return stage == ATTPROJ || stage == FCPROJ ? cta : CTAs - 1 - cta;
 }
@@ -167,14 +167,14 @@ template <class Tiles> __device__ inline Front<Tiles>& front() { return *shared_
 __device__ inline uint32_t low_half(Word x) { return (uint32_t)x; }
 __device__ inline unsigned tag_of(Word x) { return (unsigned)(x >> 32); }
 __device__ inline Word tagged(uint32_t bits, unsigned tag) { return (Word)tag << 32 | bits; }
-// Every word has copies, and a CTA reads one of them: too many readers of a line hold up its writer.
+// Every word has copies, of which a CTA reads one: too many readers that poll a line delay its writer.
 __device__ inline void send(const Step& p, Word* to, uint32_t bits, unsigned tag) {
 #pragma unroll
     for (int copy = 0; copy < COPIES; copy++) { st_relaxed_gpu(to + copy * p.copy_words, tagged(bits, tag)); }
 }
 __device__ inline const Word* words_to_read(const Step& p) { return p.words + blockIdx.x % COPIES * p.copy_words; }
 
-// N vectors of 8 elements whose first halves begin at from, from + step, ..., as soon as all of them have the tag. half: words
+// Polls N vectors of 8 elements, whose first halves are at from, from + step, ..., until all words have the tag. half: words
 // from the first half of a vector to the second
 template <int N> __device__ inline void receive(x128 (&v)[N], const Word* from, int half, int step, unsigned tag) {
     unsigned missing;
@@ -195,9 +195,9 @@ template <int N> __device__ inline void receive(x128 (&v)[N], const Word* from, 
     } while (missing);
 }
 
-// A consumer, or a producer: its place in the ring, and the tag of the layer
+// The state of a consumer or producer: its position in the ring, and the tag of the layer
 struct Place {
-    int slot, layer, buffer; // buffer: of sums
+    int slot, layer, buffer; // buffer: which of the two of sums
     uint32_t parity;
     unsigned tag;
     Word best; // key of the largest logit so far
@@ -218,7 +218,7 @@ struct Cursor {
         skip(p);
     }
     __device__ bool more(const Step& p) const { return layer <= p.L; }
-    __device__ void skip(const Step& p) { // stages of which the CTA has no tile
+    __device__ void skip(const Step& p) { // skips stages of which the CTA has no tile
         while (more(p) && tile >= p.stages[stage].tiles) {
             stage = stage == FCPROJ && layer + 1 < p.L ? QKV : stage + 1;
             layer += stage == QKV || stage == HEAD || stage == STAGES;
@@ -240,11 +240,11 @@ __device__ inline int tiles_of_cta(const Step& p, int stage) {
     return num_tiles(p.stages[stage], first_tile(stage, blockIdx.x, p.CTAs), p.CTAs);
 }
 
-// The weights, by a warp: fills the slots in the order of use. They leave L2 first, which has the words and the cache.
+// The producer warp of weights: fills the slots in the order of use. Evict-first: L2 is for the words and the KV cache.
 template <class Tiles> __device__ inline void produce(const Step& p, int lane) {
     Place at = {};
     int row = p.C * (int)sizeof(floatX);
-    // where the matrix of stage lane % HEAD begins; the next layer's is read a layer ahead
+    // the matrix of stage lane % HEAD; the next layer's pointer is loaded a layer ahead
     const floatX *weights = p.layers[0].weight[lane % HEAD], *next = p.layers[min(1, p.L)].weight[lane % HEAD];
     for (Cursor cursor(p); cursor.more(p); cursor.advance(p), at.advance(p)) {
         if (cursor.layer != at.layer) {
@@ -263,13 +263,13 @@ template <class Tiles> __device__ inline void produce(const Step& p, int lane) {
             const floatX* from = cursor.row(p, weight, lane % 8);
             uint64_t policy = hopper::createpolicy_evict_first();
             if (lane < 8) { hopper::cp_async_bulk(to, from, row, full, policy); }
-        } else if (lane == 0) { // one copy, as its rows follow each other: there, this warp is the slowest
+        } else if (lane == 0) { // the rows are contiguous: one copy, because in the head this warp is the bottleneck
             hopper::cp_async_bulk(to, cursor.row(p, weight, 0), 8 * row, full);
         }
     }
 }
 
-// The keys of a head; the values are so many elements behind them
+// The distance from a head's keys to its values in the cache, in elements; and its keys
 template <class Tiles> __device__ inline size_t values_after_keys(const Step& p) {
     return (size_t)p.B * p.NH * p.T * Tiles::HS;
 }
@@ -277,9 +277,9 @@ template <class Tiles> __device__ inline floatX* keys_of(const Step& p, int laye
     return p.cache + 2 * layer * values_after_keys<Tiles>(p) + (size_t)(b * p.NH + h) * p.T * Tiles::HS;
 }
 
-// LayerNorm's weights and biases that the CTA needs of half a layer, that of QKV and ATTPROJ or that of FC and FCPROJ, by a
-// warp: weight and bias (C), then 8 biases for each of its tiles. Each half has its place, which is filled again as soon as all
-// have read it. The older keys and values of the CTA's chunks go to L2, half a layer or more before they are read.
+// The producer warp of parameters: for half a layer (QKV and ATTPROJ, or FC and FCPROJ) LayerNorm's weight and bias (C), then 8
+// biases for each of the CTA's tiles. Each half has a buffer, refilled as soon as all consumers have read it. It also
+// prefetches the cached keys and values of the CTA's chunks into L2, half a layer or more before they are read.
 template <class Tiles> __device__ inline void produce_parameters(const Step& p, int lane) {
 #pragma unroll 1
     for (int i = 0; i <= 2 * p.L; i++) {
@@ -306,7 +306,7 @@ template <class Tiles> __device__ inline void produce_parameters(const Step& p, 
         if (half == 1) { continue; }
         if (l == 0) { wait_for_previous(); }
         for (Chunk chunk(p); l < p.L && chunk.more(p); chunk.advance(p)) {
-            // the length of the step before where this one samples: one key fewer is brought
+            // where this step samples, the length is still that of the step before: one key fewer is prefetched
             int length = p.positions[chunk.b], first = chunk.c * Tiles::chunk, keys = min(length - first, Tiles::chunk);
             const floatX* k = keys_of<Tiles>(p, l, chunk.b, chunk.h) + (size_t)first * Tiles::HS;
             if (keys > 0 && lane < 2) {
@@ -317,12 +317,12 @@ template <class Tiles> __device__ inline void produce_parameters(const Step& p, 
     }
 }
 
-// A warp's segments of every slot: segments warp * S + k, of CHUNKS chunks at most. Of a row a lane receives one vector of
-// them.
+// A warp's segments of every slot: segments warp * S + k, at most CHUNKS chunks each. A lane receives one vector of them of
+// each row.
 template <int S, int CHUNKS> struct Segments {
     static constexpr int EACH = chunks_of_each(S, CHUNKS), ALL = chunks_of_all(S, CHUNKS);
-    int begin[S], count[S], fourth, vector;
-    bool mine; // whether there is one
+    int begin[S], count[S], fourth, vector; // fourth: the one more chunk of chunks_of_all()
+    bool mine;                              // whether the lane has a vector
     __device__ Segments(int C, int warp, int lane) {
 #pragma unroll
         for (int k = 0; k < S; k++) {
@@ -333,7 +333,7 @@ template <int S, int CHUNKS> struct Segments {
         vector = begin[0] * 4 + lane;
         mine = vector < (begin[S - 1] + count[S - 1]) * 4;
     }
-    // 16 bytes of each chunk of a row; where a segment has fewer chunks, of what follows it
+    // Loads 16 bytes of each chunk of a row; where a segment has fewer chunks, from what follows it
     __device__ void load(uint4 (&x)[ALL], const floatX* row) const {
 #pragma unroll
         for (int i = 0; i < S * EACH; i++) {
@@ -343,7 +343,7 @@ template <int S, int CHUNKS> struct Segments {
     }
 };
 
-// The sum of a row's sums of vectors, behind which there are zeros
+// The sum of a row's sums of vectors, which are padded with zeros
 template <int S> __device__ inline float row_total(const float* sums, int lane) {
     float x[ROW_SUMS<S>], sum = 0.0f;
 #pragma unroll
@@ -362,8 +362,8 @@ template <class Tiles> __device__ inline x128 embedded(const Step& p, int row, i
     return sum;
 }
 
-// Rows of x, normalised: each warp its segments of them, to input. The sums are those of normalise_row, which every warp adds
-// up for itself. first: the rows are the embedded tokens.
+// LayerNorm of the rows of x into `input`: each warp receives and stores its segments. Every warp computes the full sums by
+// itself, in the order of normalise_row. first: the rows are the embedded tokens.
 template <class Tiles, int S, int CHUNKS>
 __device__ inline void receive_normalised(const Step& p, Place& at, const Word* words, bool first, const floatX* norm,
                                           const Segments<S, CHUNKS>& segments, int lane) {
@@ -405,7 +405,7 @@ __device__ inline void receive_normalised(const Step& p, Place& at, const Word* 
     __syncwarp();
 }
 
-// Rows of PARTS times C as they are: each warp its segments of every part, to input
+// Receives rows of PARTS times C elements into `input`: each warp its segments of every part
 template <int PARTS, int S, int CHUNKS> __device__ inline void
 receive_rows(const Step& p, const Place& at, const Word* words, const Segments<S, CHUNKS>& segments) {
     floatX* to = shared_at<floatX>(p.input) + segments.vector * 8;
@@ -420,8 +420,8 @@ receive_rows(const Step& p, const Place& at, const Word* words, const Segments<S
     __syncwarp();
 }
 
-// What a warp multiplies at once: its segments of `count` slots. The weights are the m16 operand of mma.sync, rows 0 to 7 of
-// slot 2j and rows 8 to 15 of slot 2j + 1; columns 0 to 3 of the n8 operand are the sequences for the first of them, 4 to 7 for
+// What a warp multiplies at once: its segments of `count` slots. The weights are the m16 operand of mma.sync, rows 0 to 7 from
+// slot 2j and rows 8 to 15 from slot 2j + 1; columns 0 to 3 of the n8 operand are the sequences for the first slot, 4 to 7 for
 // the second.
 template <class Tiles, int S, int CHUNKS> struct Slots {
     static constexpr int MOST = SLOTS_AT_ONCE, PAIRS = MOST / 2;
@@ -429,7 +429,7 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
     int count;
     uint4 w[PAIRS][ALL][2]; // the halves of a chunk
 
-    // Waits for the slots, and frees them
+    // Waits for up to MOST slots, loads them into registers, and releases them
     __device__ void load(const Step& p, Place& at, const Segments<S, CHUNKS>& segments, int slots, int row_bytes,
                          int lane) {
         count = min(slots, MOST);
@@ -439,7 +439,7 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
         for (int j = 0; j < PAIRS; j++) {
             uint4 x[2][ALL];
 #pragma unroll
-            for (int i = 0; i < 2; i++) { // those left over are the last one again
+            for (int i = 0; i < 2; i++) { // from `count` on the last slot is loaded again
                 if (2 * j + i < count) { front<Tiles>().full[last.slot].wait(last.parity); }
                 segments.load(x[i], shared_at<const floatX>(row + last.slot * p.slot_bytes));
                 if (2 * j + i + 1 < count) { last.advance(p); }
@@ -465,7 +465,8 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
         const uint32_t rows[4] = {w[half].x, w[half].y, w[half].z, w[half].w};
         mma::mma_m16n8k16(d, rows, half ? x.z : x.x, half ? x.w : x.y);
     }
-    // d += w x of the first P pairs, whose sums take turns: each waits for its last MMA. x: of these lanes' column
+    // d += w x of the first P pairs. Consecutive MMAs have different accumulators, so none waits for the one before. x_row: the
+    // row of `input` of the lane's column
     template <int P> __device__ void multiply_pairs(const Step& p, float (&d)[PAIRS][S][4],
                                                     const Segments<S, CHUNKS>& segments, const floatX* x_row,
                                                     int first_part, int parts) const {
@@ -490,7 +491,7 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
             }
         }
     }
-    // To sums (slots, S, B, WARPS, 8). first: slots of the tile before these
+    // Multiplies, and stores to sums (slots, S, B, WARPS, 8). first: index of these slots in the group of tiles
     __device__ void multiply(const Step& p, Place& at, float* sums, const Segments<S, CHUNKS>& segments, int first,
                              int parts, int warp, int lane) const {
         int r = lane / 4, q = lane % 4;
@@ -514,15 +515,15 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
     }
 };
 
-// Two neighbouring sums that a thread finishes: of a split, the first of which adds the others
+// Two neighbouring outputs, of which a thread sums one split; the thread of the first split adds the others' sums
 struct Pair {
     bool valid, first;
-    int sums, row, o; // where its segments begin; row and column
+    int sums, row, o; // offset of its segments' sums; row and column of the output
     float *residual, bias[2];
     Word* to;
 };
 
-// Pairs of (tiles, B, 4), a thread for each split of one; first: number of the first tile
+// The pair of a thread, of (tiles, B, 4) pairs with a thread for each split; first: index of the first tile
 template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const StageSizes& s, int tiles, int first,
                                                 const floatX* bias, float* residual, int thread) {
     int split = thread & (s.splits - 1), j = thread >> (31 - __clz(s.splits)), column = j % 4 * 2;
@@ -541,7 +542,7 @@ template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const 
     return x;
 }
 
-// A pair of outputs, rounded where the training's forward pass rounds: to the words of the stage's output, or to logits
+// Finishes a pair of outputs, rounded where the training's forward pass rounds, and sends it or, of the head, stores the logits
 template <class Tiles> __device__ inline void publish(const Step& p, Place& at, int stage, const Pair& x, float2 sum) {
     float y[2] = {sum.x + x.bias[0], sum.y + x.bias[1]};
     floatX z[2];
@@ -570,7 +571,7 @@ template <class Tiles> __device__ inline void publish(const Step& p, Place& at, 
     send(p, x.to, bits, at.tag + (stage == FCPROJ));
 }
 
-// A split's sum and those of the SPLITS - 1 lanes behind it
+// The lane's sum plus those of the next SPLITS - 1 lanes
 template <int SPLITS> __device__ inline float2 sum_of_splits(float2 sum) {
     float2 others[SPLITS], total = sum;
 #pragma unroll
@@ -582,7 +583,7 @@ template <int SPLITS> __device__ inline float2 sum_of_splits(float2 sum) {
     return total;
 }
 
-// The CTA's tiles of a stage
+// The linear layer of a stage: receives its input, multiplies the CTA's tiles, and publishes the outputs
 template <class Tiles, int S, int CHUNKS>
 __device__ inline void linear(const Step& p, Place& at, int stage, const Segments<S, CHUNKS>& segments, int thread) {
     const StageSizes& s = p.stages[stage];
@@ -631,7 +632,7 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
     if (second) { front<Tiles>().parameters_empty[half].arrive_warp(lane); }
 }
 
-// (m, l, O) of a chunk, as its words have them
+// Reads (m, l, O) of a chunk from its words, for split::read_partials
 struct PartialWords {
     const Word* words; // of the head: (chunks, HS + 2), O first
     unsigned tag;
@@ -649,7 +650,7 @@ struct PartialWords {
     }
 };
 
-// split::merge_rows, of at most all warps and the new token: all loads first
+// split::merge_rows of the warps and the new token, unrolled: all loads are issued first
 template <class Tiles>
 __device__ inline split::Merged merge_warps(const split::Shared<Tiles>& shared, int rows, int d, float exponent) {
     float m[WARPS + 1];
@@ -669,8 +670,8 @@ __device__ inline split::Merged merge_warps(const split::Shared<Tiles>& shared, 
     return x;
 }
 
-// One chunk of a head of a sequence. The CTA of a head's last chunk merges them: it waits only for earlier chunks of the head,
-// and every CTA takes its chunks in that order.
+// Attention over one chunk of a head of a sequence. The CTA of a head's last chunk merges all of them. No deadlock: it waits
+// only for earlier chunks of the head, and every CTA takes its chunks in ascending order.
 template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place& at, int b, int h, int c, int thread) {
     constexpr int HS = Tiles::HS;
     split::Shared<Tiles>& shared = front<Tiles>().attention;
@@ -681,7 +682,7 @@ template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place&
     const float exponent = rsqrtf((float)HS) * LOG2_E;
     Word* out = p.words + p.stages[ATTPROJ].input + b * (p.C / 2) + word_of(h * HS + d, p.C);
     const Word* qkv = words_to_read(p) + p.stages[QKV].output + b * (3 * p.C / 2);
-    // A sequence that takes no part: the words of the layer before must have been read all the same.
+    // An inactive sequence: its words of qkv must be waited for all the same, before the next vector is published.
     if (length < 0 && c == 0 && d < HS && d % 2 == 0) {
         x128 vector[1];
         receive(vector, qkv + word_of(h * HS + d / 8 * 8, 3 * p.C), 3 * p.C / 4, 0, at.tag);
@@ -707,7 +708,7 @@ template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place&
     }
     if (Tiles::key(c, warp, 0, 0) < length) {
         split::attend<Tiles>(shared, K, V, q, c, warp, lane, length, exponent);
-    } else { // as of a warp without keys
+    } else { // a warp without keys
         if (lane == 0) { shared.m[warp] = -INFINITY, shared.l[warp] = 0.0f; }
         for (int i = lane; i < HS; i += 32) { shared.O[warp][i] = 0.0f; }
     }
@@ -731,7 +732,7 @@ template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place&
     consumers_sync(); // the shared memory is free again
 }
 
-// The largest of the keys that threads have of each row, `mine(row)`, to keys (B, WARPS)
+// keys (B, WARPS) = the largest mine(row) over the threads of each warp
 template <class Tiles, class Mine> __device__ inline void gather_keys(const Step& p, const Mine& mine, int thread) {
 #pragma unroll 1
     for (int row = 0; row < p.B; row++) {
@@ -747,8 +748,8 @@ template <class Tiles> __device__ inline Word largest_key(int row) {
     return key;
 }
 
-// Samples as decode_sample_kernel does, where all that take part are greedy. What all CTAs read changes at the end of the step:
-// append_sampled.
+// Samples as decode_sample_kernel does, where all active sequences are greedy, in every CTA alike. The slots that all CTAs read
+// here are updated at the end of the step, by append_sampled.
 template <class Tiles> __device__ inline void sample_greedily(const Step& p, int thread) {
     auto largest_of_ctas = [&](int row) {
         Word key = 0;
@@ -804,7 +805,7 @@ template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const S
             }
         }
     }
-    int j = thread / (4 * S), mine = j - ((j * p.inverse_B) >> 16) * p.B; // the row of all of a thread's pairs
+    int j = thread / (4 * S), mine = j - ((j * p.inverse_B) >> 16) * p.B; // all of a thread's pairs are in this row
     auto largest_of_row = [&](int row) { return row == mine ? at.best : 0; };
     gather_keys<Tiles>(p, largest_of_row, thread);
     if (thread < p.B) {
@@ -851,7 +852,7 @@ template <class Tiles, int S, int CHUNKS> __global__ void __launch_bounds__(THRE
 // ----------------------------------------------------------------------------
 // The launcher
 
-// Completes p's sizes for so many CTAs with so much shared memory. False where they are not served.
+// Completes p's sizes for so many CTAs with so many bytes of shared memory each. False where the model is not served.
 template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_limit) {
     const int OC[STAGES] = {3 * p->C, p->C, 4 * p->C, p->C, p->V};
     int S = decode_splits(p->C);
@@ -893,7 +894,8 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
     return p->slots >= MIN_SLOTS;
 }
 
-// Cooperative: two such kernels with half of the SMs each, on two streams or of two processes under MPS, would wait for ever.
+// Cooperative: otherwise two such kernels, on two streams or of two processes under MPS, could get half of the SMs each and
+// deadlock.
 template <class Tiles>
 static inline void launch(LaunchGpu gpu, Step p, int sample, int max_length, cudaStream_t stream) {
     bool one = decode_splits(p.C) == 1, few = most_chunks(p.C) <= 3;
@@ -915,7 +917,7 @@ constexpr Variants<Kernel> kernels(kernel_table);
 #endif
 #endif
 
-// The kernel for B sequences, or nullptr where a step is several ones
+// The kernel for B sequences, or nullptr where a step takes several kernels
 static inline const Kernel* choice(int B, int HS) {
 #if !defined(PRECISION_FP32)
     if (B > MAX_ROWS || strcmp(attention_decode_name(), "split") != 0) { return nullptr; }

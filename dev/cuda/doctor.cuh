@@ -13,9 +13,9 @@ where there are several GPUs. A fault of one row leaves the others to be checked
 
 #include <vector>
 
-// What a correct kernel's result may be off by, as a share of its norm. In bf16 each number of the result is rounded to 2^-9 of
-// itself, and so are P and dS within attention, whose errors add up to no more than a few of these; tf32 rounds operands to
-// 2^-11. A wrong kernel is off by a tenth and more.
+// The largest error of a correct result, relative to its norm. bf16 rounds each element of the result by at most 2^-9 of
+// itself, and so P and dS within attention, whose errors add up to no more than a few of these; tf32 rounds operands by 2^-11.
+// A wrong kernel has an error of a tenth and more.
 constexpr double DOCTOR_TOLERANCE = sizeof(floatX) == 2 ? 0.02 : 1e-5, DOCTOR_TF32_TOLERANCE = 2e-3;
 
 // n numbers on the device, from the host where x is not nullptr. nullptr, with the error recorded, where there is no memory.

@@ -1,6 +1,5 @@
 /*
-The tiles of flash1 in shared memory: rows of HS floats, each one float longer than that, so that the elements of a column are
-in different banks.
+The tiles of flash1 in shared memory: rows of HS floats, padded by one, so that the elements of a column are in different banks.
 */
 #ifndef FLASH1_ROWS_CUH
 #define FLASH1_ROWS_CUH
@@ -16,7 +15,7 @@ __device__ inline void load_rows(float* tile, const floatX* from, int64_t stride
         tile[row * (HS + 1) + d] = row < limit ? (float)from[row * stride + d] : 0.0f;
     }
 }
-// Stores the rows of a tile before `limit`, times `scale`.
+// Stores the rows of a tile below `limit`, times `scale`, to rows that are `stride` numbers apart.
 __device__ inline void store_rows(floatX* to, const float* tile, float scale, int64_t stride, int rows, int limit,
                                   int HS) {
     for (int n = threadIdx.x; n < min(rows, limit) * HS; n += blockDim.x) {

@@ -43,7 +43,7 @@ static constexpr MatmulVariant matmul_table[] = {
 };
 constexpr Variants<MatmulVariant> matmul_variants(matmul_table);
 
-// What can be seen at compile time: this program holds the configurations that the rules of its precision name.
+// Compile-time check: this program holds the configurations that the rules of its precision name.
 constexpr bool matmul_holds(const MatmulRule& r) {
     for (const MatmulVariant& v : matmul_table) {
         if (!same_text(r.variant, v.name)) { continue; }
@@ -120,7 +120,7 @@ static inline size_t matmul_scratch_bytes_on(int capability, const char* variant
 // ----------------------------------------------------------------------------
 // The launchers, in the words of matmul.h
 
-// Where a model's groups run. Scratch as large as the function above says, of each group that is launched; alignment as in
+// The context of a model's groups. Scratch as large as the function above says for each group that is launched; alignment as in
 // matmul.h.
 struct MatmulGroups {
     MatmulContext context;
@@ -165,7 +165,7 @@ static inline void matmul_fc(MatmulGroups* g, const char* variant, floatX* pre, 
     matmul_launch(g, variant, MATMUL_FC, t, {R, C, 4 * C, 0});
 }
 
-// logits_scale (R). Whether a row's gradient is logits_scale times what is in logits; else it is in logits.
+// Returns whether a row's gradient is logits_scale (R) times the row of logits; else logits hold the gradient itself.
 static inline bool matmul_classifier(MatmulGroups* g, floatX* logits, float* logits_scale, float* losses,
                                      const floatX* inp, const floatX* weight, const int* targets, float gradient_scale,
                                      int R, int C, int V, int Vp) {
@@ -201,14 +201,14 @@ static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* 
     matmul_launch(g, nullptr, MATMUL_WEIGHT, t, {R, IN, OUT, 0});
 }
 
-// Whether a variant makes a group's weight gradients at once; else each has its own choice.
+// Whether one launch computes a group's weight gradients; else each has its own choice.
 static inline bool matmul_weights_at_once(int capability, MatmulGroup group, MatmulSizes s) {
     if (matmul_forced) { return matmul_config_of(matmul_forced, nullptr, group, s) != nullptr; }
     const MatmulRule* rule = matmul_rule(group, sizeof(floatX) == sizeof(float), capability, s);
     return rule && rule->group == (int)group;
 }
 
-// Those of a group of several: layer[0] is that of matmul_layer_part(group).first, and so on.
+// The weight gradients of a group of several: layer[0] belongs to matmul_layer_part(group).first, and so on.
 static inline void matmul_layer_weights(MatmulGroups* g, MatmulGroup group, const MatmulLayerWeight* layer,
                                         int accumulate, int R, int C) {
     const MatmulLayerPart part = matmul_layer_part(group);

@@ -1,7 +1,7 @@
 /*
 The online softmax of FlashAttention-2 (Dao 2023, section 3.1) for a row of an mma or wgmma accumulator, which four lanes
 share. The tensor-core variants keep a row's maximum m while no score exceeds it by more than a threshold, so that O is
-rescaled seldom; sum is that of P = exp(scale S - m) over the lane's columns.
+rescaled rarely; `sum` is the sum of P = exp(scale S - m) over the lane's columns.
 */
 #ifndef ONLINE_SOFTMAX_CUH
 #define ONLINE_SOFTMAX_CUH
@@ -11,15 +11,15 @@ rescaled seldom; sum is that of P = exp(scale S - m) over the lane's columns.
 // How much a score may exceed m: P stays below 2^8, and m within 8 of the row's maximum, as the contract wants it.
 constexpr float RESCALE_THRESHOLD = 8 / LOG2_E;
 
-// P is rounded to 16 bit. Against the row's maximum its largest term is 1, without an error; against an older maximum it has
-// one, and out would be less exact than with the newest maximum at every key block. A head's first rows, where out is largest,
-// make up for that: so many of them multiply V by P's rounding error, too,
+// P is rounded to 16 bit. Relative to the row's maximum its largest element is 1, which is exact; relative to an older maximum
+// it has a rounding error, and out would be less accurate than with the newest maximum at every key block. A head's first rows,
+// where out is largest, compensate for that. So many of them also multiply V by P's rounding error:
 __host__ __device__ constexpr int two_part_rows(int T) { return T <= 1024 ? 128 : T <= 4096 ? 192 : 256; }
-// and the rows up to here take every new maximum.
+// Rows below this adopt every new maximum.
 __host__ __device__ inline int newest_maximum_rows(int T) { return two_part_rows(T) + 64; }
 
-// Sets m to the row's maximum, if that is larger; `maximum` is that of the lane's scores S. Returns exp(old m - m), by which
-// sum has been multiplied, and O is to be.
+// m = max(m, the row's maximum of scale S), where `maximum` is that of the lane's S. Multiplies sum by exp(old m - m) and
+// returns this factor, which O must be multiplied by.
 __device__ inline float adopt_row_maximum(float& m, float& sum, float maximum, float scale) {
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, 1));
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, 2));
@@ -30,8 +30,8 @@ __device__ inline float adopt_row_maximum(float& m, float& sum, float maximum, f
     return factor;
 }
 
-// P = exp(scale s - m), which is added to sum. Computed as 2^(scale log2(e) s + shift) with shift = -m log2(e), rounded before
-// the fma, as backward computes it: so P is the same there.
+// Returns P = exp(scale s - m) and adds it to sum. Computed as 2^(scale log2(e) s + shift), with shift = -m log2(e) rounded
+// before the fma as in backward, which therefore gets the same P.
 __device__ inline float exp_score(float s, float scale, float shift, float& sum) {
     float P = ex2_approx_ftz(fmaf(s, scale * LOG2_E, shift));
     sum += P;

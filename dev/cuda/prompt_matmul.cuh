@@ -1,10 +1,9 @@
 /*
-The linear layers of long prompts in 16 bit on Hopper: the GEMM of the matmul competition (wgmma_matmul.cuh) behind the words of
-decode_matmul.cuh, for the many rows of a prompt's pass. A step's kernels, which read W once for a few rows, are bound by L2
-there.
+The linear layers of long prompts in 16 bit on Hopper: the GEMM of wgmma_matmul.cuh behind the interface of decode_linear, for
+the many rows of a prompt. The kernels of a step, which read W once for a few rows, are bound by L2 there.
 
-An element is added up in the order of C whatever tile it lies in, so a row's bits do not depend on what other rows there are.
-They are not those of a step: which of the two serves a prompt is decided by its own length alone.
+An element is summed in the order of C whatever tile it is in, so a row's bits do not depend on the other rows. They differ from
+those of a step's kernels: which of the two serves a prompt depends on its own length alone.
 */
 #ifndef PROMPT_MATMUL_CUH
 #define PROMPT_MATMUL_CUH
@@ -14,17 +13,17 @@ They are not those of a step: which of the two serves a prompt is decided by its
 #include "wgmma_matmul.cuh"
 #endif
 
-constexpr int PROMPT_GEMM_TOKENS = 17; // a prompt of fewer is one tile of rows for a step's kernels
+constexpr int PROMPT_GEMM_TOKENS = 17; // from so many tokens on; up to 16 are one tile of rows for a step's kernels
 
 // Whether this GPU and this build have the GEMM
 static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }
 
-// As decode_linear, with a bias, of all rows, in an out without padding: stride is OC, a multiple of 8 as C is.
+// As decode_linear with a bias, for all rows; out has no padding: its stride is OC. C and OC are multiples of 8.
 Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 
 #ifndef KERNELS_APART
 #if !defined(PRECISION_FP32)
-// out (M,OC) = inp W^T through F, which may take what stands in out
+// out (M,OC) = inp W^T through F, which may read out as its aux
 template <class F> static inline Status prompt_gemm(const DecodeLinear& p, cudaStream_t stream) {
     typedef wgmma::MatmulTiles<wgmma::PingPong128x128x2, false, false, wgmma::Elementwise<F>> C;
     const wgmma::Gemm<C> gemm = {{p.M, p.OC, p.C}, p.inp, p.weight, p.out, nullptr, F::aux ? p.out : nullptr};

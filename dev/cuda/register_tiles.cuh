@@ -2,10 +2,9 @@
 Matrix multiplications of tiles on CUDA cores: each thread holds a tile of the result in registers, and operands come from
 shared memory as 16-byte vectors, each of which serves a row or a column of the thread's tile.
 
-A warp is 4 × 8 threads. It owns 4 TM consecutive rows of a result: a thread has rows row + 4r for r < TM. Columns come in two
-kinds. Where the other operand's rows are the columns (A B^T), a thread has columns col + 8c; where its columns are (A B), four
-neighbours at a time, 4 col + 32 c + (0..3). With both, a warp's reads of the other operand hit all 32 banks once. Rows of one
-warp need no other warp, so statistics and exchanged tiles stay inside it.
+A warp is 4 × 8 threads. It owns 4 TM consecutive rows of a result: a thread has rows row + 4r for r < TM. In A B^T, whose
+columns are rows of B, a thread has columns col + 8c; in A B it has four neighbouring columns at a time, 4 col + 32 c + (0..3).
+Both let a warp read B without bank conflicts. No other warp has its rows, so statistics and exchanged tiles stay in the warp.
 */
 #ifndef REGISTER_TILES_CUH
 #define REGISTER_TILES_CUH
@@ -16,13 +15,13 @@ warp need no other warp, so statistics and exchanged tiles stay inside it.
 
 namespace register_tiles {
 
-// Shared memory strides in floats of a tile with `width` columns. Operands of A B^T are read down a column: 8 rows, 16
-// bytes each, must differ in their banks. Exchanged tiles are written by 4 rows of 8 columns at a time.
+// Row strides, in floats, of a tile with `width` columns in shared memory, padded against bank conflicts: operands of A B^T are
+// read down a column, 8 rows of 16 bytes at a time; exchanged tiles are written 4 rows of 8 columns at a time.
 __host__ __device__ constexpr int operand_stride(int width) { return width + 4; }
 __host__ __device__ constexpr int exchange_stride(int width) { return width + 8; }
 
-// A thread's position in the 4 × 8 of its warp. Neighbouring lanes share a row, lanes 2 apart a column, which lets the
-// hardware serve two quarters of a warp at once.
+// A thread's position in the 4 × 8 of its warp. Neighbouring lanes share a row, lanes 2 apart a column, so that the hardware
+// serves the 16-byte loads of two quarters of a warp in one pass.
 struct ThreadPosition {
     int warp, row, col;
     __device__ ThreadPosition() {
@@ -114,7 +113,7 @@ template <int TM, int TN> __device__ inline void exchange(float* tile, const flo
 template <int ROWS, int WIDTH, int THREADS>
 __device__ inline void load_tile(float* tile, const floatX* rows, int row_stride, int limit) {
     constexpr int vectors = WIDTH / x128::size, stride = operand_stride(WIDTH);
-    constexpr int pass = THREADS / vectors; // rows at a time; where 24 vectors do not divide the threads, a few idle
+    constexpr int pass = THREADS / vectors; // rows at a time; where 24 vectors do not divide the threads, some idle
     constexpr bool even = THREADS % vectors == 0 && ROWS % pass == 0;
     const int row0 = threadIdx.x / vectors, d = threadIdx.x % vectors * x128::size;
     const floatX* from = rows + (int64_t)row0 * row_stride + d;

@@ -18,7 +18,7 @@ template <class Variant> struct Variants {
     const Variant* end() const { return first + count; }
 };
 
-// Whether two names are the same; for what is checked while compiling.
+// Whether two names are equal; for checks at compile time.
 constexpr bool same_text(const char* a, const char* b) {
     while (*a && *a == *b) { a++, b++; }
     return *a == *b;
