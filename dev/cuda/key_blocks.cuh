@@ -4,8 +4,9 @@ those taken before it then sums in a fixed order, waits only for CTAs that run, 
 
 Heads come in groups of group_heads, whose key blocks are interleaved: for every j all heads of the group. j descends and each
 key block begins at its own diagonal: so key block j + 1, which is taken before j, reaches every query block a step or more
-earlier, and its dQ has been added when j needs it. Heads from first_reversed_head on are one last group in which j ascends,
-longest first, and query blocks descend from the last, so that all CTAs end at about the same time.
+earlier, and its dQ has been added when j needs it. In a reversed group j ascends, longest first, and query blocks descend from
+the last. The last group, from first_reversed_head on, is reversed, so that all CTAs end at about the same time. Alternating
+groups are a wave each, every other one reversed: a CTA that had a short key block takes a long one next.
 */
 #ifndef KEY_BLOCKS_CUH
 #define KEY_BLOCKS_CUH
@@ -16,17 +17,32 @@ longest first, and query blocks descend from the last, so that all CTAs end at a
 // The sizes of a launch on a GPU with num_sms SMs, and the order that follows from them. A work item is a key block of a head.
 struct KeyBlockOrder {
     int heads, key_blocks, query_blocks, work_items; // key blocks and query blocks of a head, key blocks of all heads
-    int first_reversed_head, first_reversed_item;    // of the last heads, whose order is reversed
-    // Heads whose key blocks are interleaved: of a group, of the last group before the reversed heads, the reversed heads.
+    bool alternating;                                // groups are a wave each; those with odd numbers are reversed
+    int first_reversed_head, first_reversed_item;    // of the last group, which is reversed
+    // Heads whose key blocks are interleaved: of a group, of the last but one, of the last.
     Divisor group_heads, last_heads, reversed_heads;
     Divisor group_items, NH; // key blocks of a group
 
-    KeyBlockOrder(int B, int NH, int key_blocks, int query_blocks, int group_heads, int num_sms)
-        : heads(B * NH), key_blocks(key_blocks), query_blocks(query_blocks), work_items(heads * key_blocks),
-          first_reversed_head(heads - min(heads, CEIL_DIV(2 * num_sms, key_blocks))),
-          first_reversed_item(first_reversed_head * key_blocks), group_heads(group_heads),
-          last_heads(max(1, first_reversed_head % group_heads)), reversed_heads(heads - first_reversed_head),
-          group_items(group_heads * key_blocks), NH(NH) {}
+    // The heads of a group: group_heads; where groups may alternate, there are heads for two waves, and key blocks of whole
+    // heads fill all but 1/32 of the SMs: as many as a wave has.
+    KeyBlockOrder(int B, int NH, int key_blocks, int query_blocks, int group_heads, int num_sms,
+                  bool may_alternate = false)
+        : heads(B * NH), key_blocks(key_blocks), query_blocks(query_blocks), work_items(heads * key_blocks), NH(NH) {
+        const int wave = num_sms / key_blocks;
+        alternating = may_alternate && heads >= 2 * wave && num_sms % key_blocks <= num_sms / 32;
+        int last = CEIL_DIV(2 * num_sms, key_blocks);
+        if (alternating) { // a wave where all of them make pairs; else three waves and the rest, which fill gaps
+            const int rest = heads % (2 * wave);
+            group_heads = wave;
+            last = rest == 0 ? wave : min(3 * wave + rest, heads - wave);
+        }
+        first_reversed_head = heads - min(heads, last);
+        first_reversed_item = first_reversed_head * key_blocks;
+        this->group_heads = Divisor(group_heads);
+        last_heads = Divisor(max(1, first_reversed_head % group_heads));
+        reversed_heads = Divisor(heads - first_reversed_head);
+        group_items = Divisor(group_heads * key_blocks);
+    }
 };
 
 // A work item's head and key block.
@@ -36,10 +52,12 @@ struct KeyBlock {
     __host__ __device__ KeyBlock(int work_item, const KeyBlockOrder& p) {
         head = -1, j = 0, reversed = false;
         if (work_item >= p.work_items) { return; }
-        reversed = work_item >= p.first_reversed_item;
-        int first = reversed ? p.first_reversed_head : p.group_items.quotient(work_item) * p.group_heads.d;
-        bool whole = first + p.group_heads.d <= p.first_reversed_head;
-        const Divisor& heads = reversed ? p.reversed_heads : whole ? p.group_heads : p.last_heads;
+        const bool last = work_item >= p.first_reversed_item;
+        const int group = p.group_items.quotient(work_item),
+                  first = last ? p.first_reversed_head : group * p.group_heads.d;
+        const bool whole = first + p.group_heads.d <= p.first_reversed_head;
+        const Divisor& heads = last ? p.reversed_heads : whole ? p.group_heads : p.last_heads;
+        reversed = last || (p.alternating && group % 2 == 1);
         int n = work_item - first * p.key_blocks, k = heads.quotient(n);
         j = reversed ? k : p.key_blocks - 1 - k;
         head = first + n - k * heads.d;

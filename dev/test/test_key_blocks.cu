@@ -4,6 +4,7 @@
 #include "dev/cuda/attention_backward_wgmma.cu"
 #include "unit.h"
 
+#include <algorithm>
 #include <vector>
 
 // dQ of a step is the set of the key blocks that are in it, as bits; adding a block twice carries into another bit.
@@ -60,6 +61,20 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int num_sm
     return true;
 }
 
+// By how many percent the last CTA ends later than a CTA on average, where each takes the next key block when it is done with
+// one, and a key block takes as long as its steps and a quarter of one more.
+template <class C> static double imbalance(int heads, int T, int num_sms) {
+    const wgmma::BackwardProblem p = wgmma::backward_problem<C>(1, T, heads, num_sms);
+    std::vector<double> done(num_sms);
+    double sum = 0;
+    for (int work_item = 0; work_item < p.work_items; work_item++) {
+        const double time = KeyBlock(work_item, p).steps<C>(p) + 0.25;
+        *std::min_element(done.begin(), done.end()) += time;
+        sum += time;
+    }
+    return 100 * (*std::max_element(done.begin(), done.end()) * num_sms / sum - 1);
+}
+
 int main(void) {
     for (int heads : {1, 2, 3, 12, 47, 156, 300}) {
         for (int T : {1, 64, 65, 128, 129, 333, 512, 1000, 1024, 1025, 2048, 4096, 5000, 8064}) {
@@ -71,6 +86,14 @@ int main(void) {
             }
         }
     }
+    // CTAs end together where key blocks of whole heads fill 129 or all of 132 SMs: with all heads in pairs of waves, or not.
+    for (int heads : {12, 24, 72, 192}) {
+        for (int T : {4096, 8192}) {
+            const double found = imbalance<wgmma::BackwardTiles<64, 3>>(heads, T, 132);
+            if (!CHECK(found < 1)) { printf("    heads %d, T %d: the last CTA ends %.2f%% late\n", heads, T, found); }
+        }
+    }
+    CHECK(imbalance<wgmma::BackwardTiles<64, 3>>(20, 8192, 132) < 1.5);
     // statistics_row is a permutation of each sixteen rows: no row's statistics overwrite another's.
     unsigned rows = 0;
     for (int row = 0; row < 16; row++) { rows |= 1u << wgmma::statistics_row(row); }
