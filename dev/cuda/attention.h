@@ -2,8 +2,8 @@
 The contract of the attention variants: shapes, signatures, and what a variant declares.
 
 A variant attention_<direction>_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each
-configuration, and the table `forward_configs` or `backward_configs`. Which entry of it serves is attention_choice.h's
-matter: where that has no row for it, the first that serves the head size and fits the GPU. The file ends with
+configuration, and the table `forward_configs` or `backward_configs`. attention_choice.h chooses an entry; where it has no row
+for the variant, the first entry that serves the head size and fits the GPU is taken. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "attention_bench.h"
@@ -28,26 +28,26 @@ matter: where that has no row for it, the first that serves the head size and fi
 // With scores s_ij = q_i.k_j / sqrt(HS) for j <= i, m_i is the maximum that the kernel used (the row's maximum, or at most
 // 8 below it) and l_i = sum_j exp(s_ij - m_i). So P_ij = exp(s_ij - m_i) / l_i, and backward needs nothing else.
 //
-// B, T, NH >= 1 and HS of 32, 64, 96 or 128; attention_unsupported() says so, and launchers rely on its having been asked.
-// Every element of the outputs is written; nothing else is. Finite inputs give finite outputs, with scores up to 1e4 in
-// magnitude too. A launcher allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph, and
-// on several streams at once with a scratch for each. Scratch holds anything when a kernel starts.
+// B, T, NH >= 1 and HS of 32, 64, 96 or 128: the caller checks this by attention_unsupported(), launchers do not. Every element
+// of the outputs is written; nothing else is. Finite inputs give finite outputs, also with scores of magnitude 1e4. A launcher
+// allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph, and on several streams at once
+// with a scratch for each. The initial contents of scratch do not matter.
 //
-// A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/status.h) and returns; nothing is thrown
-// and nothing ends. qkv, dqkv, out and dout are aligned to 16 bytes, scratch to 256.
+// A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/status.h) and returns; it neither throws nor
+// exits. qkv, dqkv, out and dout are aligned to 16 bytes, scratch to 256.
 
 typedef void (*AttentionForward)(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                  cudaStream_t stream);
-// For variants that keep more in device memory than their outputs, such as a T×T tensor: forward too has a scratch.
-// They race, but do not train: the trainer keeps none for forward.
+// For variants whose forward needs scratch, such as a T×T tensor. They can be raced, but not used in training: the trainer has
+// no scratch for forward.
 typedef void (*AttentionForwardWithScratch)(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B,
                                             int T, int NH, int HS, cudaStream_t stream);
 typedef void (*AttentionBackward)(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                   const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                   cudaStream_t stream);
 typedef size_t (*AttentionScratchBytes)(int B, int T, int NH, int HS);
-// For variants that sum dQ over its rows while it is in registers: dq_sums (rows, NH*HS), fp32, is written, too. Its rows add
-// up to dQ's column sums; what is summed is not rounded yet.
+// For variants that sum dQ over its rows while it is in registers: also writes dq_sums (rows, NH*HS), fp32. Its rows add up to
+// the column sums of dQ before rounding.
 typedef void (*AttentionBackwardWithSums)(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
                                           const floatX* out, const float* l, const float* m, void* scratch, int B,
                                           int T, int NH, int HS, cudaStream_t stream);
@@ -72,7 +72,7 @@ struct AttentionBackwardConfig {
     AttentionSumRows sum_rows = nullptr;                  // of dq_sums
 };
 
-// What of the current GPU decides which configurations it can run
+// The properties of a GPU that decide which configurations it can run
 struct AttentionGpu {
     int capability; // 90 is 9.0
     size_t shared_limit;

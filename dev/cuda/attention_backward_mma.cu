@@ -4,14 +4,14 @@ FlashAttention-2 backward on tensor cores, as two kernels without a reduction be
     P = exp(S - m)/l    D = rowsum(dO o O)    dV = P^T dO    dP = dO V^T    dS = P o (dP - D)
     dQ = dS K / sqrt(HS)    dK = dS^T Q / sqrt(HS)
 
-dV and dK sum over queries, dQ over keys. One kernel for all three passes dS between warps through shared memory, and adds dQ
-through global memory in an order that must be enforced for the same bits every time (see wgmma). Here instead:
+dV and dK sum over queries, dQ over keys. A single kernel must pass dS between warps through shared memory, and accumulate dQ in
+global memory in an enforced order, for the same bits every time (see wgmma). Here instead:
 1. The query kernel gives a warp 16 M query rows; S, dP and dS stay in registers, and dS is operand A of dQ += dS K. It also
    computes D, once, and leaves log(l) + m and D in scratch for the second kernel.
 2. The key kernel gives a warp 16 M keys and computes the transposes S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T in
    registers are operand A of dV += P^T dO and dK += dS^T Q.
-That is 7 GEMMs instead of 5; and no fp32 copy of dQ, no memset, no cast kernel, no atomics, no waiting between CTAs. Heads of
-128 gain by 5 all the same: mma_backward_pairs.cuh. Paper: Dao, FlashAttention-2 (2023), algorithm 2.
+That is 7 GEMMs instead of 5, but no fp32 copy of dQ, no memset, no cast kernel, no atomics, no waiting between CTAs. For heads
+of 128 five GEMMs are faster all the same: mma_backward_pairs.cuh. Paper: Dao, FlashAttention-2 (2023), algorithm 2.
 */
 #include "attention.h"
 #include "mma_backward_pairs.cuh"
@@ -24,7 +24,7 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTi
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
     static constexpr float scale = inverse_sqrt(HS);
-    typedef WarpRows<HS, M, HS * M <= 128> Rows; // of Q and of dO, in registers while both take no more than 64
+    typedef WarpRows<HS, M, HS * M <= 128> Rows; // of Q and of dO, in registers if both take at most 64 of them
     static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2;
     static constexpr size_t shared_bytes = 2 * q_bytes + 2 * 2 * kv_bytes; // Q (later dQ), dO, two stages of K and V
     static_assert(q_bytes <= 2 * kv_bytes, "O passes through the second stage");
@@ -44,7 +44,7 @@ template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTile
 // ----------------------------------------------------------------------------
 // dQ
 
-// log(l) + m in powers of two of the lane's rows; `row` is the warp's first.
+// (log(l) + m) log2(e) of the lane's rows; `row` is the warp's first.
 template <int M> __device__ inline void load_logsums(RowStatistics (&rows)[M][2], const float* l, const float* m,
                                                      int row, int T, int lane) {
 #pragma unroll
@@ -153,7 +153,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     load_kv(0);
     RowStatistics rows[M][2];
     load_logsums(rows, l + (int64_t)task.head * T, m + (int64_t)task.head * T, row, T,
-                 lane); // while copies are under way
+                 lane); // while the copies are in flight
     cp_async_wait_group<0>();
     __syncthreads();
 
@@ -174,11 +174,11 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     fill(dQ, 0.0f);
     for (int j = 0; j <= last; j++) { // key blocks, diagonal last
         cp_async_wait_group<0>();
-        __syncthreads(); // block j is there, and all warps have done with block j - 1, or with O
+        __syncthreads(); // block j has arrived, and all warps have finished with block j - 1, or with O
         if (j < last) { load_kv(j + 1); }
         uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
         uint32_t K_b = tile + Tile<HS>::lane_b(lane), K_a = tile + Tile<HS>::lane_a(lane);
-        int end = min((j + 1) * Bc, row + warp_rows); // keys past the warp's rows do not count
+        int end = min((j + 1) * Bc, row + warp_rows); // keys past the warp's rows are masked for all of them
 #pragma unroll 1
         for (int column = j * Bc; column < end; column += C::step) {
             int lane_row = row + lane / 4, lane_column = column + lane % 4 * 2;
@@ -200,9 +200,8 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 // ----------------------------------------------------------------------------
 // dK, dV
 
-// A warp's keys against `step` queries: dV += P^T dO, dK += (P o (dO V^T - D))^T Q. K and V carry lane_a; of the
-// queries' tiles Q_b and dO_b carry lane_b, Q_a and dO_a lane_a, dO lying after Q. The lane's first score is at
-// (column, row), its first query's statistics are at `rows`.
+// A warp's keys against `step` queries: dV += P^T dO, dK += (P o (dO V^T - D))^T Q. K, V and Q_a carry lane_a, Q_b carries
+// lane_b; dO is q_bytes after Q. The lane's first score is at (column, row), its first query's statistics are at `rows`.
 template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M][C::HS / 8][4],
                                                                 float (&dV)[C::M][C::HS / 8][4], uint32_t K, uint32_t V,
                                                                 uint32_t Q_b, uint32_t Q_a, const RowStatistics* rows,
@@ -226,7 +225,7 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
     fill(dP, 0.0f);
     mma_abt<C::HS>(dP, V, Q_b + C::q_bytes); // dP^T = V dO^T
 #pragma unroll
-    for (int n = 0; n < N; n++) { // dP -= D: at the start, as the query kernel does, it would cost a few spills here
+    for (int n = 0; n < N; n++) { // dP -= D; dP = -D before the GEMM, as in the query kernel, would spill here
         float4 two = *reinterpret_cast<const float4*>(rows + 8 * n);
 #pragma unroll
         for (int i = 0; i < M; i++) {
@@ -263,7 +262,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     AttentionTask task;
     if (task.head >= heads) { return; }
     int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
-    int j0 = task.block * Bc;           // the first keys have most queries
+    int j0 = task.block * Bc;           // longest first: the first keys have the most queries
     int column = j0 + warp * warp_keys; // the warp's first
     const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS);
     const floatX* dO = dout + out_offset(b, h, T, NH, HS);
@@ -292,7 +291,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     fill(dV, 0.0f);
     for (int i = first; i < end; i++) { // query blocks, diagonal first
         cp_async_wait_group<0>();
-        __syncthreads(); // block i is there, and all warps have done with block i - 1
+        __syncthreads(); // block i has arrived, and all warps have finished with block i - 1
         if (i + 1 < end) { load_queries(i + 1); }
         int stage = i % 2 * stage_bytes, tile = stages + stage;
 #pragma unroll 1
@@ -350,8 +349,8 @@ template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dou
     cuda_try(cudaGetLastError());
 }
 
-// A table row, named after the rows of a block and keys of a stage in the query kernel, then the keys of a block and
-// queries of a stage in the key kernel.
+// A row of the table; names are rows of a block x keys of a stage in the query kernel, then keys of a block x queries of a
+// stage in the key kernel.
 template <class Q, class K> constexpr AttentionBackwardConfig backward_config(const char* name) {
     return {name, Q::HS, Q::shared_bytes > K::shared_bytes ? Q::shared_bytes : K::shared_bytes, launch_backward<Q, K>,
             backward_scratch_bytes};

@@ -1,5 +1,5 @@
 /*
-The main() of a variant of attention: what attention_bench.cu offers. That file is compiled once for each precision, into
+The main() of a variant of attention, defined in attention_bench.cu. That file is compiled once for each precision, into
 build/attention_bench_<precision>.o, and linked to every variant, so that a variant compiles its own kernels alone.
 */
 #ifndef ATTENTION_BENCH_H

@@ -1,7 +1,7 @@
 /*
 Which variant and configuration of dev/cuda serves which GPU, precision and shape: the one table that the trainer,
-libattention.so and the bench's column `trains` ask. Names only, in plain C: no kernel is compiled for the question.
-attention.cuh turns the answer into a launcher.
+libattention.so and the bench's column `trains` consult. Names only, in plain C, so that a query compiles no kernel.
+attention.cuh turns the names into a launcher.
 */
 #ifndef ATTENTION_CHOICE_H
 #define ATTENTION_CHOICE_H
@@ -14,15 +14,16 @@ attention.cuh turns the answer into a launcher.
 
 typedef enum { ATTENTION_FORWARD_PASS, ATTENTION_BACKWARD_PASS } AttentionDirection;
 
-// What the contract does not serve, as half a sentence, or NULL where it serves the sizes. Any int may be asked for.
+// Why the contract does not serve these sizes, for the end of an error message; NULL where it does. Any ints are valid
+// arguments.
 static inline const char* attention_unsupported(int B, int T, int NH, int HS) {
     if (B < 1 || T < 1 || NH < 1) { return "batch, sequence length and number of heads must be at least 1"; }
     if (HS != 32 && HS != 64 && HS != 96 && HS != 128) { return "the head size must be 32, 64, 96 or 128"; }
-    // Kernels count rows with an int, and round T up to whole tiles;
+    // Kernels index rows by an int, and round T up to whole tiles.
     if (T > 1 << 30) { return "the sequence length must be at most 2^30"; }
-    // so they do the elements from a token of qkv to the next,
+    // The stride of a token in qkv is an int.
     if ((int64_t)3 * NH * HS > INT32_MAX) { return "number of heads x head size is too large"; }
-    // and thread blocks, in one grid dimension, by the smallest tile in use: 16 rows of one head.
+    // Thread blocks are one grid dimension; the smallest tile in use is 16 rows of one head.
     if ((int64_t)B * NH > INT32_MAX / CEIL_DIV(T, 16)) { return "batch x heads x sequence length is too large"; }
     return NULL;
 }
@@ -36,16 +37,16 @@ typedef struct {
     int (*serves)(int B, int T, int NH); // which shapes; NULL: every one
 } AttentionRule;
 
-// Few long rows, whose K and V are at most 32 MB at HS = 64 in 16 bit: smaller tiles keep all SMs busy to the end.
+// Few long rows, with at most 32 MB of K and V at HS = 64 in 16 bit: smaller tiles leave fewer SMs idle at the end.
 static inline int attention_few_long_rows(int B, int T, int NH) {
     return T > 4096 && (int64_t)B * NH * T * 64 * 4 <= 32 << 20;
 }
-// More consumers on smaller key blocks gain more the more of the key blocks are off the diagonal.
+// More consumers and smaller key blocks pay off where most key blocks are off the diagonal.
 static inline int attention_forward_long_rows(int B, int T, int NH) {
     (void)B, (void)NH;
     return T > 2048;
 }
-// Larger key blocks gain the more, the more of them are off the diagonal; and they compute no column sums of dQ.
+// Larger key blocks pay off where most of them are off the diagonal; they compute no column sums of dQ.
 static inline int attention_backward_long_rows(int B, int T, int NH) {
     (void)B, (void)NH;
     return T > 1024;
@@ -80,7 +81,7 @@ ATTENTION_TABLE AttentionRule attention_backward_rules[] = {
 };
 
 // The row that serves B sequences of T tokens with NH heads of HS channels; NULL where none does. With `variant` not NULL
-// only the rows of that variant are asked; where none of them fits, the first configuration of its table serves.
+// only rows of that variant are considered; where none of them fits, the first configuration of its table serves.
 static inline const AttentionRule* attention_rule(AttentionDirection direction, const char* variant, int fp32,
                                                   int capability, int B, int T, int NH, int HS) {
     const int forward = direction == ATTENTION_FORWARD_PASS;

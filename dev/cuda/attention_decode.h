@@ -1,8 +1,8 @@
 /*
-The contract of attention's third direction, decode: one new token of each sequence, against the keys and values kept.
+The contract of attention's third direction, decode: one new token of each sequence against the KV cache.
 
 A variant attention_decode_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each configuration, and
-the table `decode_configs`, best first for each head size. decode.cuh names the variant that serves. The file ends with
+the table `decode_configs`, best first for each head size. decode.cuh chooses the variant. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "decode_bench.h"
@@ -23,33 +23,33 @@ the table `decode_configs`, best first for each head size. decode.cuh names the 
 //     out                (B,NH,HS)   floatX
 //     k_cache, v_cache   (B,NH,T,HS) floatX   rows 0 .. lengths[b] - 1 are read, row lengths[b] is written
 //     qkv                (B,3,NH,HS) floatX   q, then k, then v of every head of the new token
-//     lengths            (B)         int, on the device: how many tokens of the sequence stand in the cache before this one
+//     lengths            (B)         int, on the device: tokens of the sequence that are in the cache before this one
 //
 // The new token's k and v are stored at position lengths[b], and its q attends to all lengths[b] + 1 tokens:
 //     out = sum_j P_j v_j,  P_j = exp(s_j) / sum_i exp(s_i),  s_j = q.k_j / sqrt(HS),  j <= lengths[b].
-// A sequence with lengths[b] < 0 takes no part: nothing of it is read or written. Nothing else is written either, and what
-// stands in the cache behind the new token may be anything.
+// A sequence with lengths[b] < 0 is skipped: nothing of it is read or written. Nothing else is written either, and the contents
+// of the cache after the new token do not matter.
 //
-// Where kernels are dependent launches (llmc/dependent_launch.cuh), lengths and the rows before the new one may be read before
-// qkv is waited for: the kernel that writes qkv must not let this one start before it has itself waited for what wrote them.
+// With dependent launches (llmc/dependent_launch.cuh), lengths and the cached rows may be read before the wait for qkv: the
+// kernel that writes qkv must call launch_dependents() only after its own wait for the kernels that wrote them.
 //
 // max_length <= T bounds lengths[b] + 1 in this launch. The grid depends on B, NH, max_length and the GPU alone, so that a CUDA
-// graph can be replayed while the lengths grow up to that bound; a small bound saves work that finds nothing to do.
+// graph can be replayed while the lengths grow up to that bound; a small bound saves thread blocks without work.
 //
 // The bits of out's row b depend on q, the keys, the values and the length of that row alone: not on B, T, max_length, what the
 // other rows are, or when thread blocks run.
 //
 // Scratch begins with a counter for each of the B*NH heads (unsigned), 0 before the first launch; every launch leaves them 0.
-// The rest of it may hold anything. One scratch serves launches of one shape (B,T,NH,HS), one after the other.
+// The initial contents of the rest do not matter. One scratch serves launches of one shape (B,T,NH,HS), one after the other.
 //
 // attention_decode_unsupported() says which sizes are served; HS is 32, 64, 96 or 128. Finite inputs give finite outputs, with
-// scores up to 1e4 in magnitude too. A launcher allocates nothing, synchronises nothing, keeps no state and records errors as
+// scores of magnitude 1e4, too. A launcher allocates nothing, synchronises nothing, keeps no state and records errors as
 // attention.h says. All tensors are aligned to 16 bytes, scratch to 256.
 
 typedef void (*AttentionDecode)(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths,
                                 void* scratch, int B, int T, int NH, int HS, int max_length, cudaStream_t stream);
 
-// One way to launch a variant. A configuration serves a head size whatever B, T and max_length are: another one has other bits.
+// One way to launch a variant. A head size has one configuration for all B, T and max_length, because another has other bits.
 struct AttentionDecodeConfig {
     const char* name;    // as the bench prints it and --config names it; no comma: a CSV field
     int HS;              // the head size it serves; 0: every one of the contract
@@ -58,7 +58,7 @@ struct AttentionDecodeConfig {
     AttentionScratchBytes scratch_bytes; // at least the counters; SIZE_MAX where the size does not fit
 };
 
-// What the contract does not serve, as half a sentence, or nullptr where it serves the sizes. Any int may be asked for.
+// Why the contract does not serve these sizes, for the end of an error message; nullptr where it does. Any ints are valid.
 static inline const char* attention_decode_unsupported(int B, int T, int NH, int HS, int max_length) {
     if (B < 1 || T < 1 || NH < 1) { return "batch, cache length and number of heads must be at least 1"; }
     if (HS != 32 && HS != 64 && HS != 96 && HS != 128) { return "the head size must be 32, 64, 96 or 128"; }

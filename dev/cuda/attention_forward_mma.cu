@@ -4,13 +4,13 @@ FlashAttention-2 on tensor cores: mma.sync fed by ldmatrix from swizzled shared 
 A CTA owns Br query rows of one head and iterates over the key blocks, Bc keys at a time. A warp owns 16 M of the rows alone:
 S, P and O never leave its registers, because the accumulators of S = Q K^T are, register by register, operand A of O += P V.
 Against flash2, which multiplies on CUDA cores:
-- 32 rows per warp (M = 2): a fragment of K or V that a warp loads feeds two mma. On Hopper this decides: a 16x64 tile costs
-  64 clocks of shared memory and 51 of tensor cores, a 32x64 tile 64 and 103.
-- K and V of the next block arrive by cp.async while this one is multiplied: two stages, one __syncthreads a block.
+- 32 rows per warp (M = 2): a fragment of K or V that a warp loads feeds two mma. On Hopper that is what counts: a 16x64 tile
+  costs 64 clocks of shared memory and 51 of tensor cores, a 32x64 tile 64 and 103.
+- cp.async loads K and V of the next block while this one is multiplied: two stages, one __syncthreads a block.
 - O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted (P < 2^8).
-- A warp stops at its own rows' diagonal; the block that crosses it is taken in squares of 16 M: at T = 1024, 97% of the
+- A warp stops at its own rows' diagonal; the block that contains it is processed in squares of 16 M: at T = 1024, 97% of the
   executed multiply-adds are useful.
-- Long rows first, and heads in groups whose K and V stay in L2 while the group's query blocks pass.
+- Long rows first, and heads in groups whose K and V stay in L2 while the group's query blocks run.
 Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 */
 #include "attention.h"
@@ -24,7 +24,7 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct Forward
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
     static constexpr float scale = inverse_sqrt(HS);
-    typedef WarpRows<HS, M, HS * M <= 128> Rows; // of Q, in registers while it takes no more than 32
+    typedef WarpRows<HS, M, HS * M <= 128> Rows; // of Q, in registers if it takes at most 32 of them
     static constexpr int q_bytes = Br * HS * 2, kv_bytes = Bc * HS * 2;
     static_assert(Bc % step == 0 && step % (16 * M) == 0, "a step is whole squares of the diagonal");
     static constexpr size_t shared_bytes = q_bytes + 2 * 2 * kv_bytes; // Q (later O), then two stages of K and V
@@ -82,7 +82,7 @@ template <int M> struct OnlineSoftmax {
     __device__ float l(int i, int h) const { return row_sum_of_quad(sum[i][h]); }
 };
 
-// -inf above the diagonal. S starts at (row, column), the lane's part included.
+// S = -inf above the diagonal. (row, column) is the lane's first element of S.
 template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], int row, int column) {
 #pragma unroll
     for (int i = 0; i < M; i++) {
@@ -96,9 +96,9 @@ template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], 
     }
 }
 
-// A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's part,
-// (row, column) is the lane's first score. masked: near the diagonal, or of a head's first rows, which take every new maximum.
-// two_parts: O += (P in fp32 - P in 16 bit) V, too.
+// A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's offset,
+// (row, column) is the lane's first score. masked: near the diagonal, or in a head's first rows, which adopt every new maximum.
+// two_parts: also O += (P in fp32 - P in 16 bit) V.
 template <class C, int N, bool masked, bool two_parts>
 __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M>& softmax, const typename C::Rows& Q,
                               uint32_t K, uint32_t V, int row, int column) {
@@ -138,7 +138,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     const floatX* v = k + NH * HS;
 
     uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), kv_tiles = q_tile + C::q_bytes;
-    uint32_t q_rows = q_tile + warp * square * Tile<HS>::row_bytes; // the warp's own: Q, in the end O
+    uint32_t q_rows = q_tile + warp * square * Tile<HS>::row_bytes; // the warp's own rows: Q, at the end O
     auto load_kv = [&](int j) {
         uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
         load_tile<HS, Bc, C::threads>(tile, k + (int64_t)j * Bc * stride, stride, T - j * Bc);
@@ -155,12 +155,12 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     int lane_row = row + lane / 4, lane_column = lane % 4 * 2;
     for (int j = 0; j <= last; j++) { // key blocks, diagonal last
         cp_async_wait_group<0>();
-        __syncthreads(); // block j is there, and all warps have done with block j - 1
+        __syncthreads(); // block j has arrived, and all warps have finished with block j - 1
         if (j < last) { load_kv(j + 1); }
         if (j == 0) { Q.load(); }
         uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
         uint32_t K = tile + Tile<HS>::lane_b(lane), V = tile + C::kv_bytes + Tile<HS>::lane_a(lane);
-        int end = min((j + 1) * Bc, row + square); // keys past the warp's rows do not count
+        int end = min((j + 1) * Bc, row + square); // keys past the warp's rows are masked for all of them
 #pragma unroll 1
         for (int column = j * Bc; column < end;) {
             const bool full = column + C::step <= row + 1 && row >= newest_maximum_rows(T);
@@ -206,7 +206,7 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     cuda_try(cudaGetLastError());
 }
 
-// A table row, named after the rows and keys of a block and its warps.
+// A row of the table; names are rows x keys of a block, and warps.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
     return {name, C::HS, C::shared_bytes, launch_forward<C>};
 }

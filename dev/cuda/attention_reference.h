@@ -1,7 +1,7 @@
 /*
-What the variants are compared with: random inputs of three kinds, attention and its gradients in fp64 on the GPU, and the
-error that a correct kernel may make, which is a first-order model of rounding, not a guessed tolerance (below, "The error
-model"). A kernel passes when its error is at most twice the model.
+What the variants are checked against: random inputs of four kinds, attention and its gradients in fp64 on the GPU, and the
+error that a correct kernel may make, by a first-order model of rounding, not a guessed tolerance (below, "The error model"). A
+kernel passes when its error is at most twice the model.
 */
 #ifndef ATTENTION_REFERENCE_H
 #define ATTENTION_REFERENCE_H
@@ -34,7 +34,7 @@ static inline int distinct_heads(Shape s) {
 // ----------------------------------------------------------------------------
 // Inputs
 
-// qkv (B,T,3,NH,HS) and dout (B,T,NH,HS): N(0,1), with channel 0 of q and k bent to the pattern.
+// qkv (B,T,3,NH,HS) and dout (B,T,NH,HS): N(0,1), with channel 0 of q and k set by the pattern.
 __global__ void fill_inputs(floatX* qkv, floatX* dout, Shape s, int distinct, Pattern pattern, uint64_t seed) {
     int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (n >= 4 * s.elements()) { return; }
@@ -47,8 +47,8 @@ __global__ void fill_inputs(floatX* qkv, floatX* dout, Shape s, int distinct, Pa
         bool negative = which == 1 && uniform_at(seed + 1, row) < 0.5f;
         x = (negative ? -100.0f : 100.0f) * sqrtf(sqrtf((float)s.HS));
     }
-    // q_0 k_0 / sqrt(HS) rises by 1/4 a key, so that every key tile raises the maximum, of kernels that begin with the first or
-    // with the last: in odd heads through 0, in even heads up to -16, so that no score is positive
+    // q_0 k_0 / sqrt(HS) rises (or falls) by 1/4 a key, so that every key tile raises the maximum of a kernel that begins with
+    // the first (or the last) key: in odd heads through 0, in even heads up to -16, so that no score is positive
     if (d == 0 && which < 2 && (pattern == RISING_SCORES || pattern == FALLING_SCORES)) {
         const int rank = pattern == RISING_SCORES ? t : s.T - t, zero = head % 2 == 1 ? s.T / 2 : s.T + 64;
         x = which == 0 ? 8.0f : (rank - zero) / 4.0f * sqrtf((float)s.HS) / 8.0f;
@@ -76,9 +76,9 @@ __global__ void fill_inputs(floatX* qkv, floatX* dout, Shape s, int distinct, Pa
 // u |ref| for ordinary inputs.
 //
 // For l and m the largest error of all rows counts. Twice the model is six standard deviations there: an addition rounded to
-// nearest is off by e/sqrt(12) of the partial sum at most, so n additions, while the sum grows evenly, by e sqrt(n)/6; among
-// ten million rows the worst is off by 5.4 standard deviations. (dev/LOG.md: how near correct and faulty kernels come.) An
-// error that grows with the number of tiles is a fault.
+// nearest is off by at most e/sqrt(12) of the partial sum, so n additions to an evenly growing sum by e sqrt(n)/6; among ten
+// million rows the worst is off by 5.4 standard deviations. (dev/LOG.md: how close correct and faulty kernels come.) An error
+// that grows with the number of tiles is a fault.
 
 // ----------------------------------------------------------------------------
 // Attention in fp64
@@ -315,7 +315,7 @@ static inline void reference_compute(Reference* r, const floatX* qkv, const floa
     cuda_check(cudaGetLastError());
 }
 
-// What backward is given: out, l and m as a correct forward may leave them, with m up to 8 below the maximum.
+// The inputs of backward: out, l and m as a correct forward may leave them, with m up to 8 below the maximum.
 __global__ void reference_forward_outputs(floatX* out, float* l, float* m, Reference r, uint64_t seed) {
     const Shape s = r.shape;
     int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; // over (B,NH,T,HS)

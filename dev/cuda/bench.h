@@ -1,14 +1,14 @@
 /*
-What every operation that races has in common: command line, guarded device memory, timing, energy, rows of the leaderboard.
-It knows of no operation: attention_bench.cu is attention's part on it. Programs link with -lcublas and -lcublasLt.
+What the benchmarks share: command line, guarded device memory, timing, energy, rows of the leaderboard. The operations are in
+attention_bench.cu, decode_bench.cu and matmul_bench.cu. Programs link with -lcublas and -lcublasLt.
 
 Modes     rested: two replays' worth of sleep before each timed replay, configurations in random order, median of nine (of
           three where a replay takes more than .1 s). steady, the state of a GPU that trains: each configuration runs .25 s
-          alone, then .2 s timed back to back; random order, three rounds, median. A replay is a CUDA graph of 2 ms or more
+          untimed, then .2 s timed, back to back; random order, three rounds, median. A replay is a CUDA graph of 2 ms or more
           whose inputs rotate through more memory than the L2 cache.
-Energy    in steady mode, by NVML's counter of the whole board, loaded at run time: power between the counter's first tick
-          after .1 s and its last tick in each window, times the time of a launch. Empty where there is no NVML. Likewise
-          the mean SM clock.
+Energy    in steady mode, by NVML's counter of the whole board, loaded at run time: mean power between the counter's first tick
+          after .1 s and its last tick in each window, times the time of a launch. Empty where there is no NVML, as is the mean
+          SM clock.
 of GEMM   the share of what cuBLAS reaches on 8192^3 in the same precision, in the same mode. Where memory is the limit, of
           read: the share of what a kernel that reads 2 GB reaches.
 trains    yes: the trainer takes it at this shape on this GPU. forced: it does when built with this variant by name. no.
@@ -42,7 +42,7 @@ struct BenchSize {
     int value; // the default, or what was given
     bool given = false;
 };
-// A flag of the operation's own, which may be given more than once, such as {"--group", "name", "only this group"}
+// A flag of one operation, which may be given more than once, such as {"--group", "name", "only this group"}
 struct BenchText {
     const char *flag, *name, *text;
     std::vector<const char*> values; // as given
@@ -80,7 +80,7 @@ static inline void bench_help(const BenchOptions& o, const char* program) {
            names.c_str());
 }
 
-// A whole number of at least 1, or the end of the program
+// A whole number of at least 1; ends the program where it is none
 static inline int bench_int(const char* flag, const std::string& text) {
     char* end;
     long value = strtol(text.c_str(), &end, 10);
@@ -90,7 +90,7 @@ static inline int bench_int(const char* flag, const std::string& text) {
     return (int)value;
 }
 
-// So many numbers with commas
+// `count` numbers separated by commas; ends the program where they are not
 static inline std::vector<int> bench_shape(const char* flag, size_t count, const char* text) {
     std::vector<int> shape;
     std::string rest = text;
@@ -172,8 +172,8 @@ static inline cudaDeviceProp bench_gpu() {
 }
 
 // ----------------------------------------------------------------------------
-// Device memory with guards: GUARD bytes before and after, filled with the same 0xff (a NaN in every precision) as the
-// outputs themselves, so that a write outside is seen.
+// Device memory with guards: GUARD bytes before and after, filled with 0xff (a NaN in every precision) like the outputs
+// themselves, so that a write out of bounds is detected.
 
 constexpr size_t GUARD = 1024;
 
@@ -227,7 +227,7 @@ static inline bool buffer_intact(Buffer b) {
 }
 
 // ----------------------------------------------------------------------------
-// Energy and clock, by NVML. Its few declarations are our own, so that nothing needs nvml.h to build.
+// Energy and clock, by NVML. The few declarations are repeated here, so that no build needs nvml.h.
 
 struct MeterReading {
     double seconds, joules, mhz; // since the window began; of the board since the driver was loaded; of the SMs
@@ -264,7 +264,7 @@ struct Meter {
     }
 };
 
-// What readings of several windows amount to
+// The sum of the readings of several windows
 struct MeterSum {
     double joules = 0, seconds = 0; // between ticks of the counter
     double mhz = 0;
@@ -334,7 +334,7 @@ struct Stopwatch {
 struct TimedGraph {
     cudaGraphExec_t executable;
     int launches;
-    double replay_ms; // about
+    double replay_ms; // estimate
 
     void replay(cudaStream_t stream, int times = 1) const {
         for (int n = 0; n < times; n++) { cuda_check(cudaGraphLaunch(executable, stream)); }
@@ -343,7 +343,7 @@ struct TimedGraph {
     int replays(double ms) const { return std::max(1, (int)ceil(ms / replay_ms)); }
 };
 
-// A graph of launch(n, stream), n walking through 0 .. sets-1; replayed twice.
+// A graph of launch(n, stream), with n cycling through 0 .. sets-1; replayed twice.
 static inline TimedGraph capture_launches(Stopwatch& watch, int sets, const Launch& launch) {
     status_clear();
     launch(0, watch.stream); // warm-up
@@ -516,7 +516,7 @@ static inline std::string csv_environment(const cudaDeviceProp& gpu) {
     return text;
 }
 
-// A configuration in a race: what was found when it was checked, and how to launch it on one of several sets of tensors
+// A configuration in a race: the results of its check, and how to launch it on one of several sets of tensors
 struct Racer {
     std::string config;
     const char* trains; // yes, forced or no
@@ -524,7 +524,7 @@ struct Racer {
     bool deterministic;
     Launch launch;
 };
-// A race: what the operation's own columns of a row are, and how much work a launch is
+// A race: the operation's own columns of a row, and the work of a launch
 struct Race {
     std::string columns, values; // such as "direction,variant,precision,B,T,NH,HS"
     double work;                 // of a launch, in FLOPs or bytes
@@ -557,7 +557,7 @@ static inline std::string csv_row(const Race& race, const Racer& r, BenchMode mo
     return row + "," + csv_number("%.3e", r.rel_err) + (r.deterministic ? ",yes" : ",no");
 }
 
-// Appends a row to the leaderboard; the first row of a file brings the line of column names.
+// Appends a row to the leaderboard, and before the first row of a file the line of column names.
 static inline void append_csv(const char* path, const std::string& header, const std::string& row) {
     FILE* f = fopen_check(path, "a+");
     char first[1024] = "";
@@ -573,8 +573,8 @@ static inline void append_csv(const char* path, const std::string& header, const
     if (fclose(f) != 0) { fatal("cannot write %s: %s", path, strerror(errno)); }
 }
 
-// The racers that are timed in steady mode, too, which takes longer: those that train, and those that were not more than
-// 10% slower than the fastest when rested.
+// The racers that are also timed in steady mode, which takes longer: those that train, and those at most 10% slower than the
+// fastest when rested.
 static inline std::vector<size_t> worth_a_steady_run(const std::vector<Racer>& racers,
                                                      const std::vector<Timing>& rested) {
     double best = INFINITY;

@@ -1,9 +1,8 @@
 /*
-The contract of the matmul competition: the GEMMs of the training step, each with its neighbours as one operation.
+The contract of the matmul groups: the GEMMs of the training step, each with the operations around it as one group.
 
 A variant matmul_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each configuration, and the
-table `matmul_configs`, of any of the groups, best first for each. Which of them serves is matmul_choice.h's matter. The
-file ends with
+table `matmul_configs`, of any of the groups, best first for each. matmul_choice.h chooses among them. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "matmul_bench.h"
@@ -44,15 +43,15 @@ file ends with
 // configuration that has_derivative computes gelu'(pre) of pre rounded to floatX, and rounds it too, in fc as in dgelu: dpre
 // has the same bits whether fc kept pre or the derivative.
 //
-// All sizes that matmul_unsupported() passes, with 64-bit offsets; what a configuration does not serve of them it says itself.
+// All sizes that matmul_unsupported() accepts, with 64-bit offsets; a configuration that serves fewer says so by `unsupported`.
 // Every element of the outputs is written; nothing else is. Tensors do not overlap and are aligned to 16 bytes, scratch to 256;
-// but residual needs at most (R,OUT) of scratch, and ln may be there.
+// but residual needs at most (R,OUT) of scratch, and ln may overlap it.
 //
 // Same inputs, same bits. `accumulate` gives the bits of overwriting and then adding, in fp32, to what was there. A launcher
 // allocates nothing on the device, synchronises nothing and keeps no state but what `context` holds; it is safe inside a CUDA
-// graph once the same sizes have been launched outside, and on several streams at once with a context for each. Scratch holds
-// anything when a launch begins. A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/status.h) and
-// returns.
+// graph once the same sizes have been launched outside, and on several streams at once with a context for each. The initial
+// contents of scratch do not matter. A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/status.h)
+// and returns.
 
 struct Matmul; // llmc/matmul.cuh: cuBLASLt's handle, its workspace, the plans made so far
 
@@ -67,7 +66,7 @@ struct MatmulLayerWeight {
     const floatX *dout, *inp; // (R,OUT), (R,IN)
 };
 
-// What a group does not use is NULL.
+// Pointers that a group does not use are NULL.
 struct MatmulTensors {
     const floatX* inp;    // (R,IN)
     const floatX* weight; // (OUT,IN)

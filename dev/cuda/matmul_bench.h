@@ -1,5 +1,5 @@
 /*
-The main() of a variant of the matmul competition: what matmul_bench.cu offers. That file is compiled once for each precision,
+The main() of a variant of the matmul groups, defined in matmul_bench.cu. That file is compiled once for each precision,
 into build/matmul_bench_<precision>.o, and linked to every variant, so that a variant compiles its own kernels alone.
 */
 #ifndef MATMUL_BENCH_H

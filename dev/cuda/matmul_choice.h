@@ -1,7 +1,7 @@
 /*
-The groups of the matmul competition, each a GEMM of the training step with its neighbours, and which variant and
-configuration of dev/cuda serves which GPU, precision, group and sizes: the one table that the trainer and the bench's column
-`trains` ask. Names only, in plain C: no kernel is compiled for the question. matmul.h is the contract.
+The matmul groups, each a GEMM of the training step with the operations around it, and which variant and configuration of
+dev/cuda serves which GPU, precision, group and sizes: the one table that the trainer and the bench's column `trains` consult.
+Names only, in plain C, so that a query compiles no kernel. matmul.h is the contract.
 */
 #ifndef MATMUL_CHOICE_H
 #define MATMUL_CHOICE_H
@@ -43,7 +43,7 @@ typedef struct {
     int vocab_size; // classifier: the real columns of OUT, the padded vocabulary; 0 for every other group
 } MatmulSizes;
 
-// The weights of a layer, and which of them [first, end) a group makes the gradients of
+// The weights of a layer, and the range [first, end) of them whose gradients a group computes
 enum { MATMUL_LAYER_QKV, MATMUL_LAYER_ATTPROJ, MATMUL_LAYER_FC, MATMUL_LAYER_FCPROJ, NUM_MATMUL_LAYER };
 typedef struct {
     int first, end;
@@ -54,11 +54,12 @@ static inline MATMUL_CONSTEXPR MatmulLayerPart matmul_layer_part(MatmulGroup gro
     return part;
 }
 
-// What the contract does not serve, as half a sentence, or NULL where it serves the sizes. Any int may be asked for.
+// Why the contract does not serve these sizes, for the end of an error message; NULL where it does. Any ints are valid
+// arguments.
 static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
     if (s.R < 1 || s.IN < 1 || s.OUT < 1) { return "rows and channels must be at least 1"; }
     if (s.IN % 8 != 0 || s.OUT % 8 != 0) { return "channels in and out must be multiples of 8"; } // 16 bytes of 16 bit
-    // Kernels count rows with an int, and round R up to whole tiles; so they do the channels, of which fc has four times C.
+    // Kernels index rows and channels by an int, and round them up to whole tiles; fc has four times C channels.
     if (s.R > 1 << 30 || s.IN > 1 << 24 || s.OUT > 1 << 24) { return "rows must be at most 2^30, channels 2^24"; }
     if (matmul_layer_part(group).end > 0 && s.IN != s.OUT) { return "channels in and out must both be the model's"; }
     if (group == MATMUL_CLASSIFIER && (s.vocab_size < 1 || s.vocab_size > s.OUT)) {
@@ -82,14 +83,14 @@ static inline int matmul_measured(MatmulSizes s) {
     return s.R >= 8192 && C >= 768 && C <= 1600;
 }
 
-// 124M: of the larger models, cuBLASLt's tuned algorithms are as fast or faster.
+// 124M's size alone: for larger models cuBLASLt's tuned algorithms are as fast or faster.
 static inline int matmul_measured_residual(MatmulSizes s) { return s.R >= 8192 && s.OUT == 768; }
 
-// 774M: the tiles of both weight gradients are three for each CTA of the GPU and hardly any more, those of one are not.
+// 774M's size alone: there the tiles of both weight gradients together are three full waves and few more; those of one are not.
 static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.IN == 1280; }
 
-// The first row that fits serves. fc and dgelu have the same gelu and gelu', bit for bit (llmc/gelu.cuh): with -r 0 fc computes
-// both, with -r 1 it is dgelu that computes gelu again, and gelu'.
+// The first row that fits serves. gelu and gelu' have the same bits in fc and in dgelu (llmc/gelu.cuh): with -r 0 fc computes
+// both, with -r 1 dgelu recomputes gelu, and computes gelu'.
 static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},

@@ -1,11 +1,11 @@
 /*
-What the variants of the matmul competition are compared with: random inputs of two kinds, the GEMMs in fp64 on the GPU,
-and for each output what it must be and the error that a correct kernel may make (matmul_tolerance.h).
+What the variants of the matmul groups are checked against: random inputs of two kinds, the GEMMs in fp64 on the GPU, and for
+each output the correct value and the error that a correct kernel may make (matmul_tolerance.h).
 
 The GEMM of a group is computed for some rows of its result, a random one of each of up to REFERENCE_ROWS equal parts: all
-of them in the sweep's small shapes, so that the raced ones stay affordable. Sums over rows of a GEMM's result are computed
-for a choice of columns likewise. What a kernel computes from an output that it stores (LayerNorm, GELU, column sums) is held
-against fp64 of that output as it stands, of all rows.
+rows in the sweep's small shapes, a sample in the raced ones to keep them affordable. Sums over rows of a GEMM's result are
+computed for a sample of columns likewise. What a kernel computes from an output that it stores (LayerNorm, GELU, column sums)
+is checked against fp64 of that output as stored, in all rows.
 */
 #ifndef MATMUL_REFERENCE_H
 #define MATMUL_REFERENCE_H

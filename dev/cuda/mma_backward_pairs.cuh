@@ -1,14 +1,14 @@
 /*
-mma's backward in one kernel of five GEMMs, for heads of 128 where a thread block may have 227 KB of shared memory; the
-equations are in attention_backward_mma.cu. A CTA owns 128 keys and iterates over the query blocks that see them. Warps work
-in pairs that share 32 keys; in iteration n, between two barriers,
+mma's backward as one kernel of five GEMMs, for heads of 128 and GPUs with 227 KB of shared memory per thread block; the
+equations are in attention_backward_mma.cu. A CTA owns 128 keys and iterates over the query blocks that attend to them. Warps
+work in pairs that share 32 keys; in iteration n, between two barriers,
     all warps    dQ = dS K, a tile of 32 x 32 each                           of the query block of step n - 2
     S warps      S^T = K Q^T,  dV += P^T dO;  P to shared memory, in fp32    of step n
     dP warps     dP^T = V dO^T,  dK += dS^T Q;  dS to shared memory          of step n - 1
-- A warp with one sum instead of two has registers for 32 keys, not 16: a fragment of Q or dO feeds four mma, not two. K and V
-  stay in registers, as operand A.
-- dQ is added to fp32 accumulators in scratch, in the order in which CTAs took the key blocks from a counter: the same bits
-  always, and a CTA waits only for work that was taken before its own.
+- A warp with one accumulator (dV or dK) instead of two has registers for 32 keys, not 16: a fragment of Q or dO feeds four mma,
+  not two. K and V stay in registers, as operand A.
+- dQ is added to fp32 accumulators in scratch, in the order in which CTAs took the key blocks from the work counter: the same
+  bits always, and a CTA waits only for CTAs that started before it.
 Paper: Dao, FlashAttention-2 (2023), algorithm 2.
 */
 #ifndef MMA_BACKWARD_PAIRS_CUH
@@ -22,32 +22,32 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 2.
 
 namespace mma {
 
-// What is read of a query row beside Q and dO: P = 2^(scale LOG2_E s - lse).
+// The statistics of a query row: P = 2^(scale LOG2_E s - lse), dS = P (dP + minus_d).
 struct alignas(8) RowStatistics {
-    float lse;     // log2(l) + m LOG2_E; infinity for the rows past T, whose P is so 0
+    float lse;     // log2(l) + m LOG2_E; infinity for rows past T, so that their P is 0
     float minus_d; // -rowsum(dO o O)
 };
 // Rounded as forward does it, so that P is the same.
 __device__ inline float row_lse(float l, float m, bool exists) {
     return exists ? __fmul_rn(m, LOG2_E) + lg2_approx(l) : INFINITY;
 }
-constexpr int padded_rows = 128; // scratch holds a multiple of so many rows per head
-// Where row t of a head is in scratch, t < padded T. Blocks are counted in 32 bits: one register while a kernel runs.
+constexpr int padded_rows = 128; // rows of a head in scratch are padded to a multiple of this
+// The index of row t of a head in scratch, t < padded T. Blocks are counted in 32 bits to save a register.
 __host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
     return (int64_t)(head * CEIL_DIV(T, padded_rows) + t / padded_rows) * padded_rows + t % padded_rows;
 }
 
-// mov_tid_x(), of which the compiler knows that it is not negative: / and % of it are a shift and a mask.
+// mov_tid_x() with the assumption that it is not negative: / and % compile to a shift and a mask.
 __device__ inline int thread_index() {
     const int x = mov_tid_x();
     __builtin_assume(x >= 0);
     return x;
 }
 
-// A CTA's key block: where its head is in the tensors and in scratch. In shared memory, as registers are short.
+// A CTA's key block, and pointers to its head in the tensors and in scratch. In shared memory, because registers are short.
 struct PairItem {
     int2 packed;                     // KeyBlock
-    const RowStatistics* statistics; // of query 0, as are q, dO and dq
+    const RowStatistics* statistics; // points to query 0, as do q, dO and dq
     const floatX *q, *dO;
     floatX* dq;    // in dqkv
     float* dq_sum; // of query block 0
@@ -58,8 +58,8 @@ struct PairItem {
 template <int HS_, int PAIRS> struct PairTiles {
     static constexpr int HS = HS_, M = 2, pairs = PAIRS, warps = 2 * PAIRS, threads = warps * WARP_SIZE;
     static constexpr int pair_keys = 16 * M, Bc = pairs * pair_keys; // keys of a pair and of a block
-    static constexpr int Br = 64, step = 16;        // queries of a block; a warp takes so many at a time
-    static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own positions have
+    static constexpr int Br = 64, step = 16;        // queries of a block, and those that a warp takes at a time
+    static constexpr int steps_per_block = Bc / Br; // query blocks with the positions of a key block
     static constexpr int q_rows = 32, q_columns = Br * HS / q_rows / warps; // the tile of dQ that a warp computes
     static constexpr float scale = inverse_sqrt(HS);
 
@@ -73,7 +73,7 @@ template <int HS_, int PAIRS> struct PairTiles {
     static constexpr size_t shared_bytes = item + sizeof(PairItem);
     static_assert(padded_rows % Bc == 0 && Bc % Br == 0 && row_bytes % 128 == 0, "");
     static_assert(q_columns == 32 && HS % 64 == 0, "a warp's columns of dQ lie in half of a 128-byte row");
-    static_assert(pair_bytes == pair_keys * HS * 2, "dV and dK leave through what P of the pair was in");
+    static_assert(pair_bytes == pair_keys * HS * 2, "dV and dK are staged in the buffer of the pair's P");
 };
 
 // Scratch, and the sizes of a launch.
@@ -87,7 +87,8 @@ struct PairProblem : KeyBlockOrder { // query blocks of whole key blocks
     int T;
 };
 
-// Statistics of 128 rows of a head and zeros for their counts. dout, out (B,T,NH,HS); l, m (B,NH,T). HS / 8 lanes read a row.
+// The preprocessing kernel: {lse, -D} of 128 rows of a head, D = rowsum(dO o O); zeroes their counts and the work counter.
+// dout, out (B,T,NH,HS); l, m (B,NH,T). HS / 8 lanes read a row.
 template <class C> __global__ void __launch_bounds__(256)
     attention_backward_statistics_kernel(const __grid_constant__ PairScratch scratch, const floatX* dout,
                                          const floatX* out, const float* l, const float* m, int T, int NH) {
@@ -116,8 +117,8 @@ template <class C> __global__ void __launch_bounds__(256)
     }
 }
 
-// An S warp: its keys against `step` queries, of which the lane's first is query_minus_key behind its first
-// key. P goes to `shared_P` in fp32.
+// An S warp: dV += P^T dO for its keys and `step` queries; query_minus_key: the lane's first query less its first key. P is
+// stored to `shared_P` in fp32.
 template <class C, bool masked>
 __device__ inline void value_step(float (&dV)[C::M][C::HS / 8][4], const uint32_t (&K)[C::HS / 16][C::M][4],
                                   uint32_t Q_b, uint32_t dO_a, const RowStatistics* rows, float4* shared_P,
@@ -146,7 +147,7 @@ __device__ inline void value_step(float (&dV)[C::M][C::HS / 8][4], const uint32_
         mma_ab_step<C::HS>(dV, P, dO_a + k * 16 * Tile<C::HS>::row_bytes);
     }
 }
-// A dP warp: the same queries a step later. dS goes to a tile with rows of Br queries, from `chunk` on.
+// A dP warp: dK += dS^T Q for the same queries a step later. dS is stored to a tile with rows of Br queries, from `chunk` on.
 template <class C> __device__ inline void key_pair_step(float (&dK)[C::M][C::HS / 8][4],
                                                         const uint32_t (&V)[C::HS / 16][C::M][4], uint32_t dO_b,
                                                         uint32_t Q_a, const RowStatistics* rows, const float4* shared_P,
@@ -209,7 +210,8 @@ __device__ inline void transpose_quad(uint32_t (&x)[4], int lane) {
         }
     }
 }
-// Adds a tile of dQ to its sum, or stores the first part there. The elements are in the order of the lanes' registers.
+// Adds a tile of dQ to its sum in scratch or, if it is the first, stores it. The elements are in the order of the lanes'
+// registers.
 template <class C>
 __device__ inline void add_query_tile(const float (&dQ)[C::q_rows / 16][C::q_columns / 8][4], float4* sum, bool first) {
     constexpr int N = C::q_columns / 8;
@@ -224,7 +226,7 @@ __device__ inline void add_query_tile(const float (&dQ)[C::q_rows / 16][C::q_col
         for (int i = 0; i < C::q_rows / 16 * N; i++) { red_add_f32_v4(sum + i * WARP_SIZE, dQ[i / N][i % N]); }
     }
 }
-// The sum so far, with which the last part begins.
+// Loads the sum of all parts but the last, which is accumulated onto it.
 template <class C>
 __device__ inline void load_query_tile(float (&dQ)[C::q_rows / 16][C::q_columns / 8][4], const float4* sum) {
     constexpr int N = C::q_columns / 8;
@@ -234,7 +236,7 @@ __device__ inline void load_query_tile(float (&dQ)[C::q_rows / 16][C::q_columns 
         dQ[i / N][i % N][0] = x.x, dQ[i / N][i % N][1] = x.y, dQ[i / N][i % N][2] = x.z, dQ[i / N][i % N][3] = x.w;
     }
 }
-// Stores a complete tile to its place in dqkv, of which `valid` rows exist.
+// Stores a complete tile of dQ, scaled, to the first `valid` rows at dq.
 template <class C> __device__ inline void store_query_tile(const float (&dQ)[C::q_rows / 16][C::q_columns / 8][4],
                                                            floatX* dq, uint32_t stride, int valid, int lane) {
     static_assert(C::q_columns == 32, "four words of a lane are 8 channels");
@@ -253,7 +255,7 @@ template <class C> __device__ inline void store_query_tile(const float (&dQ)[C::
     }
 }
 
-// dqkv (B,T,3,NH,HS); dout (B,T,NH,HS)
+// dqkv (B,T,3,NH,HS) from dout (B,T,NH,HS), qkv and the statistics in scratch. One CTA per key block.
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     attention_backward_pairs_kernel(floatX* dqkv, const floatX* dout, const floatX* qkv,
                                     const __grid_constant__ PairScratch scratch,
@@ -280,7 +282,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     auto first_key = [&] { return block.j * Bc + pair() * C::pair_keys; }; // of the pair
     const bool S_warp = threadIdx.x / WARP_SIZE < C::pairs;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
-    // The query block of step n, and how many key blocks its own lies behind this one.
+    // The query block of step n, and the distance of its diagonal key block from this one.
     const int first = block.j * C::steps_per_block + block.template query_offset<C>(0, p),
               sign = block.reversed ? -1 : 1;
     auto query_block = [&](int n) { return first + sign * n; };
@@ -297,7 +299,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     };
     const floatX* k = item.q + NH * HS + (int64_t)j0 * stride;
     load_tile<HS, Bc, C::threads>(base, k, stride, T - j0);
-    load_tile<HS, Bc, C::threads>(base + C::P, k + NH * HS, stride, T - j0); // V, where P will be
+    load_tile<HS, Bc, C::threads>(base + C::P, k + NH * HS, stride, T - j0); // V, in the buffer of P
     load_queries(0);
     cp_async_wait_group<0>();
     __syncthreads();
@@ -312,8 +314,8 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     float sum[M][HS / 8][4]; // dV of an S warp, dK of a dP warp
     fill(sum, 0.0f);
 
-    // The chain of dQ: one thread waits until all key blocks before this one have added their part of step n, and another says
-    // that this one has, a barrier after all warps did.
+    // The order of the additions to dQ: one thread waits until all key blocks before this one have added their part of step n;
+    // another publishes that this one has, after a barrier behind all warps' additions.
     auto wait_turn = [&](int n) {
         const int before = block.before(behind(n));
         if (before > 0 && thread_index() == (C::pairs + 1) * WARP_SIZE) {
@@ -325,7 +327,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
             st_release_gpu(item.count + query_block(n), block.before(behind(n)) + 1);
         }
     };
-    // What the warp needs of step n: the lane's statistics, and P of the pair
+    // Step n in shared memory: the lane's statistics, and P of the pair
     auto rows_of = [&](int n, int lane) {
         return reinterpret_cast<const RowStatistics*>(shared + C::stages + n % 3 * C::stage_bytes + C::rows) +
                lane % 4 * 2;
@@ -339,7 +341,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     for (int n = 0; n < steps + 2; n++) {
         if (n >= 2) { wait_turn(n - 2); }
         cp_async_wait_group<0>();
-        __syncthreads(); // step n is there; P of step n - 1 and dS of step n - 2 are; the others' buffers are free
+        __syncthreads(); // ready: the loads of step n, P of step n - 1, dS of step n - 2; all other buffers are free
         if (n >= 3) { end_turn(n - 3); }
         if (n + 1 < steps) { load_queries(n + 1); }
         if (n >= 2) {                                 // dQ
@@ -362,7 +364,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
             }
             query_tile<C>(dQ, dS, K);
             if (is_last) {
-                const int same = thread_index(); // recomputed, so that no registers hold addresses meanwhile
+                const int same = thread_index(); // read again, so that no registers hold addresses meanwhile
                 store_query_tile<C>(dQ, item.dq + (int64_t)(i * Br + row(same)) * stride + channel(same), stride,
                                     T - i * Br - row(same), same % WARP_SIZE);
             } else {

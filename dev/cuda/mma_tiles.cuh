@@ -1,5 +1,5 @@
 /*
-What the mma variants are written in: swizzled tiles in shared memory, and a warp's matrix multiplications over them.
+The building blocks of the mma variants: swizzled tiles in shared memory, and a warp's matrix multiplications on them.
 16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation; the instructions are in llmc/mma.cuh and ptx.cuh.
 */
 #ifndef MMA_TILES_CUH
@@ -12,10 +12,10 @@ namespace mma {
 // ----------------------------------------------------------------------------
 // Tiles in shared memory: rows of HS elements, 16-byte chunk c of row r stored at chunk c ^ key(r).
 //
-// ldmatrix reads 8 rows at one chunk in a pass. Without the key they would lie 2 HS bytes apart, in the same 16-byte
-// column of the 32 banks; with it the 8 rows of a pass fall into 8 different columns, and so do the chunks that
-// cp.async and the epilogues move. A row of 64 or 128 elements is a multiple of the banks' 128 bytes and needs 8 keys;
-// rows of 32 or 96 elements alternate between the banks' halves by themselves and need 4.
+// ldmatrix reads one chunk of 8 rows in a pass. Without the swizzle they would be 2 HS bytes apart, in the same four banks (an
+// 8-way conflict); with it the 8 rows are in different banks, and so are the chunks that cp.async and the epilogues move. A row
+// of 64 or 128 elements is a multiple of the banks' 128 bytes and needs 8 keys; rows of 32 or 96 elements alternate between the
+// two halves of the banks and need 4.
 
 template <int HS> struct Tile {
     static constexpr int row_bytes = 2 * HS, chunks = HS / 8;
@@ -26,15 +26,15 @@ template <int HS> struct Tile {
         int key = keys == 8 ? r % 8 : r / 2 % 4;
         return r * row_bytes + (c ^ key) * 16;
     }
-    // The byte address `rows` (a multiple of 8) rows down and `chunk` (even, known at compile time) chunks to the right
-    // of `base`, itself in an even chunk or its successor. Only the key's bits are mixed: the rest is an immediate.
+    // The byte address `rows` (a multiple of 8) rows down and `chunk` (even, known at compile time) chunks to the right of
+    // `base`, whose own chunk has no bits in common with `chunk`. Only the key's bits need an XOR: the rest is an immediate.
     static __device__ uint32_t at(uint32_t base, int rows, int chunk) {
         return (base ^ (chunk % keys * 16)) + rows * row_bytes + chunk / keys * keys * 16;
     }
-    // What a lane adds to a tile's address to fetch, with one ldmatrix_x4,
-    // the A fragment of 16 rows and 2 chunks (or, transposed, B fragments of 16 rows by 16 columns);
+    // A lane's offset into a tile for one ldmatrix_x4 of the A fragment of 16 rows and 2 chunks (or, transposed, of the B
+    // fragments of 16 rows by 16 columns).
     static __device__ int lane_a(int lane) { return offset(lane % 16, lane / 16); }
-    // the B fragments of the transpose of 16 rows and 2 chunks: {b0,b1} of rows 0..7, then {b0,b1} of rows 8..15.
+    // The same for the B fragments of the transpose of 16 rows and 2 chunks: {b0,b1} of rows 0..7, then those of rows 8..15.
     static __device__ int lane_b(int lane) { return offset(lane % 8 + lane / 16 * 8, lane / 8 % 2); }
 };
 
@@ -44,7 +44,7 @@ __device__ inline void load_tile(uint32_t tile, const floatX* source, int stride
     constexpr int chunks = Tile<HS>::chunks;
     static_assert(rows * chunks % threads == 0, "every thread copies the same number of chunks");
     uint32_t thread = mov_tid_x();
-    if constexpr (threads % (8 * chunks) == 0) { // a thread stays in its column of chunks and keeps its key
+    if constexpr (threads % (8 * chunks) == 0) { // a thread's chunk and key are the same in all its rows
         constexpr int step = threads / chunks;   // rows
         int r = thread / chunks, c = thread % chunks;
         tile += Tile<HS>::offset(r, c);
@@ -120,25 +120,25 @@ __device__ inline void store_tile(floatX* destination, uint32_t tile, int stride
 // Stores a warp's accumulators x (16 M, HS) to 16 M rows of global memory, through rows of a tile that are the warp's own.
 template <int HS, int M> __device__ inline void
 store_rows(floatX* destination, uint32_t tile, const float (&x)[M][HS / 8][4], int stride, int valid, int lane) {
-    __syncwarp(); // all lanes have read what the tile held
+    __syncwarp(); // all lanes have read the old contents of the tile
     store_accumulators<HS>(tile, x, lane);
     __syncwarp();
     store_tile<HS, 16 * M>(destination, tile, stride, valid, lane);
 }
 
 // ----------------------------------------------------------------------------
-// Which thread block works on what: a grid of (heads of a group, blocks of a head, groups). Within a group all first
-// blocks of its heads start, then all second ones, and so on: longest work first, while the tensors that every block of
-// a head reads stay in L2.
+// The order of thread blocks: a grid of (heads of a group, blocks of a head, groups). Within a group, the first blocks of all
+// heads start first, then the second ones, and so on: longest work first, while the tensors that every block of a head reads
+// stay in L2.
 
-// The grid for `blocks` blocks of each head. reread_bytes: of the tensors that every block of a head reads; those of a group
-// may fill half of L2 (a quarter, and all heads at once, were slower: dev/LOG.md).
+// The grid for `blocks` blocks of each head. reread_bytes: bytes of a head that all its blocks read; a group's may fill half of
+// L2 (a quarter, and all heads at once, were slower: dev/LOG.md). An error where there is no GPU.
 inline Status attention_grid(dim3* grid, int blocks, int heads, int64_t reread_bytes) {
     int device, l2_bytes;
     TRY(cuda_try(cudaGetDevice(&device)));
     TRY(cuda_try(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device)));
     int groups = CEIL_DIV(heads, (int)max((int64_t)1, l2_bytes / 2 / reread_bytes));
-    int group = CEIL_DIV(heads, groups); // as even as can be: the last group may be short
+    int group = CEIL_DIV(heads, groups); // evenly; the last group may be smaller
     *grid = dim3(group, blocks, CEIL_DIV(heads, group));
     return STATUS_OK;
 }
@@ -213,7 +213,8 @@ template <int HS, int M, int N> __device__ inline void mma_abt(float (&s)[M][N][
     }
 }
 
-// A warp's 16 M rows as an A operand for a whole kernel: as fragments, or where registers are short, in the tile.
+// A warp's 16 M rows as operand A throughout a kernel: fragments in registers or, where registers are short, the tile in shared
+// memory.
 template <int HS, int M, bool in_registers> struct WarpRows {
     uint32_t address; // in the tile, with lane_a
     uint32_t fragments[in_registers ? HS / 16 : 1][M][4];
@@ -262,7 +263,7 @@ template <int M, int N> __device__ inline void round_a(uint32_t (&a)[M][4], cons
     }
 }
 
-// Leaves in columns 16 k to 16 k + 15 of s what round_a() rounded off.
+// s -= a in columns 16 k to 16 k + 15: leaves the rounding error of round_a().
 template <int M, int N> __device__ inline void subtract_a(float (&s)[M][N][4], const uint32_t (&a)[M][4], int k) {
 #pragma unroll
     for (int i = 0; i < M; i++) {
