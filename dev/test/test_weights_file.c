@@ -259,7 +259,11 @@ static void shards_are_read(void) {
     make_params(WEIGHTS_FP32);
     write_shards(NULL, NULL);
     CHECK(loads(folder()));
-    CHECK(refuses(unit_path("model-00001-of-00003.safetensors"), "name the folder"));
+    for (int s = 0; s < 3; s++) {
+        char name[64];
+        snprintf(name, sizeof(name), "model-%05d-of-00003.safetensors", s + 1);
+        CHECK(refuses(unit_path(name), "is one of several files of a model; name the folder"));
+    }
     for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
         write_shards(moved, outside[i]);
         CHECK(refuses(folder(), "is no plain name of a file in its folder"));
@@ -497,6 +501,20 @@ static void pipes_are_refused(void) {
     alarm(0);
 }
 
+// A folder of Hugging Face's cache is of links, and what they lead to may have been deleted.
+static void links_to_nothing_are_named(void) {
+    make_params(WEIGHTS_FP32);
+    write_model(WEIGHTS_FP32, "");
+    CHECK(remove(unit_path("config.json")) == 0 && symlink("../blobs/1", unit_path("config.json")) == 0);
+    CHECK(refuses(folder(), "config.json: No such file"));
+    CHECK(refuses(model(), "config.json: No such file")); // no guess at its heads
+    CHECK(remove(model()) == 0 && symlink("../blobs/2", model()) == 0);
+    CHECK(refuses(folder(), "model.safetensors: No such file"));
+    CHECK(remove(model()) == 0 && symlink("../blobs/2", unit_path("model.safetensors.index.json")) == 0);
+    CHECK(refuses(folder(), "model.safetensors.index.json: No such file"));
+    unit_clean();
+}
+
 // The folder of a run gives the newest checkpoint with its DONE.
 static void a_run_s_folder_gives_its_newest_checkpoint(void) {
     float* older = params;
@@ -569,6 +587,7 @@ int main(void) {
     one_file_without_config_json_is_said_to_have_heads_of_64();
     descriptors_are_no_files();
     pipes_are_refused();
+    links_to_nothing_are_named();
     a_run_s_folder_gives_its_newest_checkpoint();
     identity_covers_all_files();
     clear_tensors();
