@@ -46,7 +46,9 @@ static inline uint64_t logger_read_run(const char* dir) {
     char path[1024], line[LOGGER_LINE] = "";
     uint64_t run = 0;
     snprintf(path, sizeof(path), "%s/main.log", dir);
-    FILE* file = fopen(path, "rb");
+    FILE* file;
+    struct stat st;
+    if (fopen_regular(&file, &st, path) != STATUS_OK) { status_clear(); }
     int found = file != NULL && fgets(line, sizeof(line), file) != NULL && logger_parse_run_(line, &run);
     if (file != NULL) { fclose(file); }
     return found ? run : 0;
@@ -55,13 +57,15 @@ static inline uint64_t logger_read_run(const char* dir) {
 // Rewrites the log without what a crashed run wrote after its last checkpoint: lines of step `resume_step` and later,
 // which the resumed run writes again, and a last line that was cut short.
 static inline void logger_rewind_(const Logger* logger, int resume_step) {
-    FILE* old = fopen_check(logger->path, "rb");
+    FILE* old;
+    struct stat st;
     AtomicFile kept;
     char* line = NULL;
     char first[LOGGER_LINE] = "";
     size_t capacity = 0;
     ssize_t length;
     uint64_t run;
+    check(fopen_regular(&old, &st, logger->path));
     check(atomic_open(&kept, logger->path));
     check(atomic_write(&kept, first, (size_t)logger_format_run_(first, sizeof(first), logger->run)));
     while ((length = getline(&line, &capacity, old)) > 0) {
@@ -94,7 +98,11 @@ static inline void logger_open(Logger* logger, const char* dir, int resume_step,
         return;
     }
     char line[LOGGER_LINE] = "";
+    struct stat st;
     size_t bytes = (size_t)logger_format_run_(line, sizeof(line), run);
+    if (stat(logger->path, &st) == 0 && S_ISFIFO(st.st_mode)) { // it would be waited for, at each line
+        fatal("cannot write %s: %s; move it away", logger->path, regular_file_fault(&st));
+    }
     FILE* file = fopen_check(logger->path, "w");
     fwrite_check(line, 1, bytes, file, logger->path);
     if (fclose(file) != 0) { fatal("cannot write %s: %s", logger->path, strerror(errno)); }

@@ -104,6 +104,13 @@ static void the_first_line_is_the_run(void) {
     remove(unit_path("main.log"));
     CHECK(symlink("/dev/full", unit_path("main.log")) == 0); // which has no end
     CHECK(logger_read_run(folder()) == 0);
+    alarm(20); // which ends the test where it waits
+    CHECK_FATAL("main.log|it is a pipe or a device", logger_open(&logger, folder(), 3, 7));
+    remove(unit_path("main.log"));
+    CHECK(mkfifo(unit_path("main.log"), 0644) == 0 && logger_read_run(folder()) == 0);
+    CHECK_FATAL("main.log|it is a pipe or a device", logger_open(&logger, folder(), 3, 7));
+    CHECK_FATAL("main.log|it is a pipe or a device", logger_open(&logger, folder(), -1, 7));
+    alarm(0);
     remove(unit_path("main.log"));
 }
 
