@@ -92,7 +92,7 @@ static inline int comm_file_read_(CommFile* f, const char* path, const char* tok
     }
     text[n] = '\0';
     if (!comm_file_parse_(f, text)) {
-        status_fail("%s is no rendezvous file of this program; name another file, or remove it", path);
+        status_fail("%s is no rendezvous file of this program; remove it, or name another folder (-pf)", path);
         return -1;
     }
     comm_machine_(machine, sizeof(machine));
@@ -102,8 +102,8 @@ static inline int comm_file_read_(CommFile* f, const char* path, const char* tok
     }
     comm_job_(job, token);
     if (strcmp(f->job, job) != 0) {
-        status_fail("the rendezvous file %s is of another job, process %d on %s; name another file", path, f->pid,
-                    f->host);
+        status_fail("the rendezvous file %s is of another job, process %d on %s; name another folder (-pf)", path,
+                    f->pid, f->host);
         return -1;
     }
     return 1;
@@ -115,8 +115,8 @@ static inline Status comm_file_refuse_(const char* path, const char* token) {
     int found = comm_file_read_(&f, path, token);
     if (found == 0) { return STATUS_OK; }
     if (found < 0) { return STATUS_ERROR; }
-    return status_fail("the rendezvous file %s is there already, of process %d on %s; name another file", path, f.pid,
-                       f.host);
+    return status_fail("the rendezvous file %s is there already, of process %d on %s; name another folder (-pf)", path,
+                       f.pid, f.host);
 }
 
 // Gives the file its name, unless there is a file of that name. Some file systems have no links.

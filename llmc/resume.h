@@ -27,6 +27,7 @@ typedef struct {
     Comm* comm;
     RunFolder folder;     // rank 0; the others have none
     RunFolderScan scan;   // rank 0
+    int by_hand;          // 1: somebody has started each process, or those of each machine, with -pn
     int step;             // of the checkpoint that the run goes on from; -1: it begins
     int batch;            // B of the checkpoint, or 0: what -b auto is for a run that resumes
     RunIdentity identity; // of this run
@@ -37,10 +38,11 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Rank 0 and the others
 
-// As check(); but what rank 0 has said already, the other processes do not say again.
+// As check(); but what rank 0 has said already, the other processes do not say again, unless each has a terminal of its own.
 static inline void run_start_check(const RunStart* s, Status status) {
     static const char said[] = "rank 0: ";
-    if (status != STATUS_OK && comm_rank(s->comm) != 0 && strncmp(status_message(), said, sizeof(said) - 1) == 0) {
+    int is_other = comm_rank(s->comm) != 0 && !s->by_hand;
+    if (status != STATUS_OK && is_other && strncmp(status_message(), said, sizeof(said) - 1) == 0) {
         exit(EXIT_FAILURE);
     }
     check(status);
@@ -157,6 +159,7 @@ static inline void run_start_share_found_(RunStart* s) {
 static inline void run_start_open(RunStart* s, const Options* o, Comm* comm) {
     memset(s, 0, sizeof(*s));
     s->comm = comm;
+    s->by_hand = o->num_processes > 0;
     s->step = -1;
     s->folder.lock = -1;
     if (o->output_dir == NULL) { return; }

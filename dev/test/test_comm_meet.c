@@ -282,7 +282,7 @@ static void files_of_others_are_refused(void) {
     leave_file("a token", (int)getpid(), NULL); // of a run that is at it right now
     CommSettings s = settings_of(0, 2);
     by_file_here(&s);
-    CHECK_FATAL("rank 0|rendezvous|is there already, of process", {
+    CHECK_FATAL("rank 0|rendezvous|is there already, of process|name another folder (-pf)", {
         Comm* c;
         check(comm_open(&c, s));
     });

@@ -121,6 +121,11 @@ static void a_folder_in_use_is_said_once(void) {
     check(run_folder_lock(&held, run_path()));
     run(3, resumes, NULL);
     CHECK(ended_saying(0, 1, "is at work there") && others_say_nothing(3));
+    options.num_processes = 3; // by hand, on three terminals
+    run(3, resumes, NULL);
+    CHECK(ended_saying(0, 1, "is at work there") && ended_saying(1, 1, "rank 0: -o") &&
+          ended_saying(2, 1, "rank 0: -o"));
+    options.num_processes = 0;
     run_folder_unlock(&held);
     run(2, begins, NULL); // without -y 1
     CHECK(ended_saying(0, 1, "holds a run (checkpoint 10)") && others_say_nothing(2));
