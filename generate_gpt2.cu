@@ -1,19 +1,18 @@
 /*
-From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's; the decoder, which keeps the keys and values of
-its sequences, is below: llmc/gpt2_decoder.h says what each of its functions does. The program is generate_main in
-llmc/generate.h, which the CPU shares.
+From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's; the decoder, with its KV cache, is below:
+llmc/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate.h, which the CPU shares.
 
-A step, for one token of every active sequence, is a CUDA graph of 5 kernels a layer (7 for more than 16 sequences, whose
-LayerNorms have their own), the head, and before them the sampler:
+A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer (7 for more than 16 sequences, whose
+LayerNorms are kernels of their own), and the head:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
-Each begins while the one before it ends, and asks for its weights then (dependent_launch.cuh). Of few sequences all that
-follows the sampler is one kernel (decode_step.cuh), with the same bits; it samples, too, where all that take part are greedy.
-The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the GPU
-computes this one's logits. Prompts go through the same kernels, many rows at a time, or, long ones on Hopper, through the
-training's GEMM (prompt_matmul.cuh), and through its attention.
+Each starts while its predecessor ends, and prefetches its weights meanwhile (dependent_launch.cuh). For a few sequences all
+that follows the sampler is one kernel (decode_step.cuh), with the same bits; where all active sequences are greedy it samples,
+too. The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the
+GPU computes this one's logits. Prompts use the same kernels, with many rows at a time, or, long ones on Hopper, the training's
+GEMM (prompt_matmul.cuh); their attention is the training's.
 */
 #ifndef ATTENTION_BACKWARD
-#define ATTENTION_BACKWARD naive // never launched: what compiles fastest
+#define ATTENTION_BACKWARD naive // never launched: the one that compiles fastest
 #endif
 #include "train_gpt2.cu"
 
@@ -25,11 +24,11 @@ training's GEMM (prompt_matmul.cuh), and through its attention.
 #include "llmc/gpt2_decoder.h"
 
 enum {
-    DECODER_PROMPT_ROWS = 8192, // tokens of prompts that are computed together, or one longer prompt
+    DECODER_PROMPT_ROWS = 8192, // tokens of prompts that are computed together; a longer prompt is computed alone
     DECODER_MAX_BUCKETS = 32
 };
 
-// What a decoder has beside its cache, in one block of memory. X(ctx, type, name, count); R: rows of prompts
+// A decoder's buffers beside its cache, in one block of memory. X(ctx, type, name, count); R: rows of prompts
 // clang-format off
 #define DECODER_BUFFERS(X, ctx)                                                                                        \
     X(ctx, floatX, x, B * C)                 /* (B,C) the residual stream */                                           \
@@ -60,11 +59,11 @@ enum {
 // The host's view of a sequence
 typedef struct {
     int length, active;
-    int greedy; // the sampler takes the largest logit as it is
-    int keyed;  // its last logits are of a step in one kernel, which has left their largest ones
+    int greedy; // the sampler takes the largest logit unmodified
+    int keyed;  // its last logits were computed by the one-kernel step, which has stored the key of the largest
 } DecoderSequence;
 
-// What a step begins with: the sampler's kernel, a token that is given, or nothing, as its one kernel samples by itself
+// How a step begins: with the sampler's kernel, with a given token, or with nothing, where its one kernel samples
 enum DecoderBegin { BEGIN_SAMPLE, BEGIN_FEED, BEGIN_GREEDY, DECODER_BEGINS };
 
 struct GPT2Decoder {
@@ -78,7 +77,7 @@ struct GPT2Decoder {
     void* memory;
     DECODER_BUFFERS(DECODER_POINTER_, )
     DecoderSequence* sequences;                                  // (B)
-    unsigned steps;                                              // that have been launched
+    unsigned steps;                                              // launched so far
     unsigned long long* words;                                   // (B) page-locked: sampled_word
     floatX* logits_host;                                         // (V) page-locked
     PromptRow* rows_host;                                        // (R)
@@ -97,7 +96,7 @@ static int decoder_prompt_rows(int B, int T) {
     return (int)(all < most ? all : most);
 }
 
-// Bytes of attention's scratch; where there is no GPU, those of one that has room for every configuration
+// Bytes of attention's scratch; without a GPU: for one whose shared memory fits every configuration
 static Status decoder_attention_bytes(size_t* bytes, GPT2Config config, int B, int T) {
     int NH = config.num_heads, HS = config.channels / NH;
     const char* fault = attention_decode_unsupported(B, T, NH, HS, T);
@@ -115,7 +114,7 @@ static Status decoder_attention_bytes(size_t* bytes, GPT2Config config, int B, i
     return STATUS_OK;
 }
 
-// Points a decoder's buffers into `memory`, where d is not NULL; returns their bytes, SIZE_MAX where they do not fit.
+// Points a decoder's buffers into `memory`, unless d is NULL; returns their bytes, SIZE_MAX on overflow.
 static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int B_, int T_, size_t attention_bytes) {
     size_t B = (size_t)B_, C = (size_t)config.channels, NH = (size_t)config.num_heads, total = 0;
     size_t R = (size_t)decoder_prompt_rows(B_, T_), V = (size_t)config.vocab_size,
@@ -160,7 +159,7 @@ static DecodeBegin decoder_begin(const GPT2Decoder* d) {
     return p;
 }
 
-// Chooses between one kernel and several for a step. All weights stand where they will: their addresses go to the GPU.
+// Chooses between one kernel and several for a step, and copies the addresses of the weights, which are final, to the GPU.
 static void decoder_plan_step(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     const ParameterTensors* all = &d->model->params;
@@ -216,7 +215,7 @@ static Status decoder_build(GPT2Decoder* d) {
     }
     decoder_place(d, (char*)d->memory, c, d->B, d->T, attention_bytes);
     memset(d->words, 0, B * sizeof(unsigned long long));
-    // caches, too: what is read must be finite, also where it is multiplied by 0
+    // the cache, too: what is read must be finite, even where it is multiplied by 0
     cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->model->stream));
     cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->model->stream));
     decoder_plan_step(d);
@@ -269,7 +268,7 @@ static floatX* decoder_values(const GPT2Decoder* d, int layer) {
     return decoder_keys(d, layer) + decoder_cache_size(d->model->info.config, d->B, d->T);
 }
 
-// The linear layers of M rows of the residual stream x (M,C); positions as DecodeLinear has them
+// The rows that linear layers are applied to: M rows of the residual stream x (M,C); positions as in DecodeLinear
 typedef struct {
     GPT2Decoder* d;
     floatX* x;
@@ -329,7 +328,7 @@ static void decoder_layers(GPT2Decoder* d, int max_length) {
 // ----------------------------------------------------------------------------
 // A step as a CUDA graph
 
-// The first kernel is launched as an ordinary one: what came before the graph has ended.
+// The first kernel is no dependent launch: all work before the graph has completed.
 static void decoder_launch_step(GPT2Decoder* d, DecoderBegin begin, int max_length) {
     if (begin == BEGIN_FEED) { decode_feed_kernel<<<(unsigned)d->B, 256, 0, d->model->stream>>>(decoder_begin(d)); }
     if (begin == BEGIN_SAMPLE) {
@@ -343,7 +342,7 @@ static void decoder_launch_step(GPT2Decoder* d, DecoderBegin begin, int max_leng
     }
 }
 
-// The graph of a step, made when it is first asked for. max_length: tokens of the longest sequence after it; a graph serves up
+// The graph of a step, captured at its first use. max_length: tokens of the longest sequence after the step; a graph serves up
 // to the next power of two.
 static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, DecoderBegin begin, int max_length) {
     int bucket = 6; // 64
@@ -367,8 +366,8 @@ static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, DecoderBegi
 // ----------------------------------------------------------------------------
 // Prompts
 
-// k, v and attention of a layer for N rows: prompts of equal length that follow each other go together, with the configuration
-// that one alone would have.
+// Caches k and v of a layer's N rows, and computes their attention: consecutive prompts of equal length as one batch, with the
+// configuration that each would have alone, for the same bits.
 static void decoder_prompt_attention(GPT2Decoder* d, int layer, const DecoderPrompt* prompts, int num_prompts, int N) {
     int C = d->model->info.config.channels, NH = d->model->info.config.num_heads, HS = C / NH;
     cudaStream_t stream = d->model->stream;
@@ -388,8 +387,8 @@ static int decoder_prompt_is_long(const GPT2Decoder* d, const DecoderPrompt* p) 
     return prompt_gemm_serves(d->gpu) && p->count >= PROMPT_GEMM_TOKENS;
 }
 
-// Prompts of together at most R tokens, all of them long or none: their keys and values, the logits after each, and what their
-// slots begin with
+// Processes prompts of at most R tokens in all, either all long or none: fills the caches, computes the logits after each, and
+// sets their slots
 static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
     const ParameterTensors* p = &d->model->params;
     int C = d->model->info.config.channels, N = 0, words = (int)CEIL_DIV((size_t)d->model->info.config.vocab_size, 32);
@@ -468,7 +467,7 @@ Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int coun
     return STATUS_OK;
 }
 
-// Waits for the step's tokens, which the GPU writes before it computes what follows from them.
+// Waits for the step's tokens, which the GPU writes before it computes the layers.
 static Status decoder_wait(GPT2Decoder* d, int* tokens) {
     const volatile unsigned long long* words = d->words;
     for (int b = 0; b < d->B; b++) {

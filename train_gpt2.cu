@@ -1,10 +1,10 @@
 /*
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
-This file is the model: llmc/gpt2_model.h says what each of its functions does. Attention, and GEMMs with their neighbours, are
-the variants that dev/cuda/attention.cuh and dev/cuda/matmul.cuh name; everything else is in llmc/, one header per idea. Nothing
-adds with atomics, so the same seed gives the same bits. Several processes, each with a GPU, share the model as
-llmc/bucket_exchange.cuh says. The training loop is trainer_main in llmc/trainer.h, which the CPU trainer shares.
+This file is the model: llmc/gpt2_model.h documents its functions. Attention and the GEMM groups are the variants that
+dev/cuda/attention.cuh and dev/cuda/matmul.cuh choose; everything else is in llmc/, one header per idea. No floating-point sum
+uses atomics in an open order, so the same seed gives the same bits. Several processes, each with a GPU, share the model through
+llmc/bucket_exchange.cuh. The training loop is trainer_main in llmc/trainer.h, which the CPU trainer shares.
 */
 #include "llmc/gpt2_model.h"
 #include "llmc/cuda_common.cuh"
@@ -33,7 +33,7 @@ llmc/bucket_exchange.cuh says. The training loop is trainer_main in llmc/trainer
 #error "the trainer is built with PRECISION=BF16 or PRECISION=FP32: GPT-2's file formats have no fp16"
 #endif
 
-// What attaches several processes' GPUs to their Comm; tests have their own.
+// The function that opens the CommDevice of several processes; tests have their own.
 #ifndef GPT2_OPEN_DEVICE
 #define GPT2_OPEN_DEVICE nccl_open
 #endif
@@ -44,8 +44,8 @@ GPT2_DECLARE_ACTIVATIONS(ActivationTensors, floatX);
 
 // Single numbers, on the device and page-locked on the host
 struct Scalars {
-    float loss; // nats: of the step; 0 before its last gpt2_backward or, of several processes, gpt2_grad_norm
-    float norm; // of its gradients; 0 before gpt2_grad_norm
+    float loss; // of the step, in nats; 0 before its last gpt2_backward or, with several processes, gpt2_grad_norm
+    float norm; // of the step's gradients; 0 before gpt2_grad_norm
     unsigned long long non_finite_weights, digest;
     unsigned first_non_finite;
 };
@@ -58,21 +58,21 @@ struct GPT2 {
     ParameterTensors params; // those of layer 0
     floatX* params_memory;
     float* grads_memory; // the step's sums: buffer 0 of the gradient tree
-    // where a micro-step's gradients go
+    // the gradient buffers of the micro-steps
     GradientLeaf leaf;     // of the last backward pass (gradient_tree.h)
-    GradientTensors grads; // those of layer 0, in its buffer
-    int tree_buffers;      // how many there are
-    float* tree_memory;    // (tree_buffers - 1, info.elements) those behind buffer 0
+    GradientTensors grads; // those of layer 0, in the leaf's buffer
+    int tree_buffers;      // number of buffers
+    float* tree_memory;    // (tree_buffers - 1, info.elements) all buffers but buffer 0
     float* wte_memory;     // wte's gradients of a leaf that is added to others; or NULL
     // (info.shard_elements)
     float* m_memory;       // AdamW's first moments
     float* v_memory;       // AdamW's second moments
     float* master_weights; // fp32 copy of the weights, or NULL
     // the norm and the loss of a step
-    float* block_sums;   // (blocks) sums of squares, and behind them the losses of all processes' micro-batches
-    float* micro_losses; // (micro_steps) of this process's, each a sum over its tokens
+    float* block_sums;   // (blocks) sums of squares, followed by the losses of all processes' micro-batches
+    float* micro_losses; // (micro_steps) losses of this process's micro-batches, each a sum over tokens
     int micro_steps;     // of the last step, in this process
-    float loss_scale;    // from those sums to the step's mean
+    float loss_scale;    // the step's mean loss = loss_scale * the sum of them
     // several processes
     BucketExchange exchange;
     int local; // gpt2_set_local
@@ -86,8 +86,8 @@ struct GPT2 {
     int *inputs, *targets;
     TokenOrder sorted, sorted_host;
     int* token_counts;
-    cudaEvent_t batch_copied; // the host's buffers may be written again
-    cudaEvent_t updated;      // scalars_host are those of the last update
+    cudaEvent_t batch_copied; // then the host may overwrite its buffers
+    cudaEvent_t updated;      // then scalars_host has the results of the last update
     // results
     Scalars *scalars, *scalars_host;
     floatX* logits_row; // (V), page-locked on the host
@@ -102,14 +102,14 @@ struct GPT2 {
 // ----------------------------------------------------------------------------
 // Planning
 
-// What CUDA takes beside our own memory: before the first allocation, after it (kernels are loaded as they are first
-// launched), and on the host: measured on an H200 with driver 580 and CUDA 13. A run's last lines show what they miss.
+// Memory that CUDA takes beside the allocations here: before the first one, after it (kernels are loaded at their first
+// launch), and on the host. Measured on an H200 with driver 580 and CUDA 13; the last lines of a run show how far off they are.
 constexpr size_t CONTEXT_BYTES = (size_t)622 << 20, LIBRARIES_BYTES = (size_t)12 << 20;
 constexpr size_t HOST_PROCESS_BYTES = (size_t)360 << 20;
-constexpr size_t NCCL_BYTES = (size_t)1 << 30; // ample: nccl_exchange saw 484 MiB with 16 CTAs, on two GPUs
-// Of a layer in a pass that is a CUDA graph: fp32 takes nearly as much, bf16 two thirds. Graphs share pieces of 2 MB.
+constexpr size_t NCCL_BYTES = (size_t)1 << 30; // nccl_exchange measured 484 MiB with 16 CTAs on two GPUs
+// Per layer of a pass that is a CUDA graph: fp32 takes nearly as much, bf16 two thirds. Graphs share pieces of 2 MB.
 constexpr size_t FORWARD_GRAPH_BYTES = (size_t)32 << 10, BACKWARD_GRAPH_BYTES = (size_t)72 << 10;
-constexpr size_t CAST_ELEMENTS = (size_t)4 << 20; // weights are cast so many at a time
+constexpr size_t CAST_ELEMENTS = (size_t)4 << 20; // weights that are cast at a time
 
 // The variants that -ge asks for by name; NULL: those of matmul_choice.h
 static const char* gpt2_fc_variant(GPT2Settings settings) {
@@ -119,12 +119,12 @@ static const char* gpt2_dgelu_variant(GPT2Settings settings) {
     return settings.gelu_fusion >= 2 ? "cublaslt_epilogue" : NULL;
 }
 
-// A GEMM of the passes that dev/cuda/matmul.cuh has a choice of, with its neighbours
+// A GEMM group of the passes, for which dev/cuda/matmul.cuh chooses a variant
 struct ModelGemm {
     const char* name;
     MatmulGroup group;
     MatmulSizes sizes;
-    const char* variant; // asked for by name; NULL: that of matmul_choice.h
+    const char* variant; // NULL: that of matmul_choice.h
     int backward;
 };
 enum { MODEL_GEMMS = 14 };
@@ -154,11 +154,11 @@ static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Sett
     memcpy(gemms, all, sizeof(all));
 }
 
-// Of scratch: the factors of the logits' gradient, in front of what makes them.
+// Bytes of the factors of the logits' gradient, with which scratch begins; the classifier's own scratch follows.
 static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(float), 256); }
 
-// Of scratch: what becomes the gradient of qkv's bias, in front of what a layer's kernels need: the column sums of the gradient
-// of attproj's output, and rows of sums of dQ.
+// The beginning of scratch in a layer, before the scratch of its kernels: the inputs of qkv_bias_backward. At 0 the column sums
+// of the gradient of attproj's output, at dq_sums the partial sums of dQ.
 struct QkvBiasSums {
     size_t dq_sums, end; // in bytes
 };
@@ -168,8 +168,8 @@ static QkvBiasSums gpt2_qkv_bias_sums(AttentionGpu gpu, int B, int T, int NH, in
     return {dq_sums, size_round_up(dq_sums + rows * C * sizeof(float), 256)};
 }
 
-// What the backward kernels need for a batch of B rows of T tokens, the largest of them. An error where no variant
-// serves. Without a GPU, what they would on one of compute capability 9.0.
+// Bytes of scratch for a batch of B rows of T tokens: the maximum over the backward kernels. An error where no variant
+// serves. Without a GPU: for compute capability 9.0.
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
     int C = config.channels, NH = config.num_heads, R = B * T;
     ModelGemm gemms[MODEL_GEMMS];
@@ -193,17 +193,17 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
 // 1 where AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
 static int gpt2_has_masters(GPT2Settings settings) { return settings.master_weights && sizeof(floatX) < 4; }
 
-// 1 where some micro-steps' gradients are added to others' in place: wte's, which a GEMM and the embedding make together, are
-// complete before that.
+// 1 where some micro-steps' gradients are accumulated in place. wte's gradient has two parts, of a GEMM and of the embedding:
+// they must be summed first, in a buffer of their own.
 static int gpt2_has_wte_leaf(GPT2Settings settings) { return settings.micro_steps > 1 && !settings.sum_any; }
 
-// Where the gradients of micro-step i of so many go
+// The leaf of micro-step i of micro_steps: the buffer of its gradients
 static GradientLeaf gpt2_leaf(GPT2Settings settings, int micro_steps, int i) {
     if (settings.sum_any) { return {0, i > 0, 0}; }
     return gradient_leaf(micro_steps, 1, i);
 }
 
-// The rows of gpt2_create
+// The rows of the plan for gpt2_create
 static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t n = gpt2_parameters(table, config), masters = gpt2_has_masters(settings) ? sizeof(float) : 0;
@@ -222,7 +222,7 @@ static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings se
     plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, n * sizeof(float));
 }
 
-// The rows of gradients, moments and master weights, and of what makes sums of gradients.
+// The rows of gradients, moments and master weights, and of the buffers for sums of gradients.
 static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout, int snapshot) {
     const int phases = PLAN_LOADING | PLAN_TRAINING;
     size_t n = layout->elements, shard = settings.zero ? layout->shard_elements : n, wte, at;
@@ -244,8 +244,7 @@ static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const Par
     }
 }
 
-// The rows of a batch for training. It is sorted into buckets, one for each token that occurs and one more, and an order of all
-// its tokens.
+// The rows of a batch sorted by token: buckets, one for each token that occurs and one more, and the order of all positions.
 static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, size_t BT) {
     size_t V = config.vocab_size, buckets = (BT < V ? BT : V) + 1;
     size_t sorted = buckets * sizeof(int2) + BT * sizeof(int);
@@ -253,7 +252,7 @@ static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, size_t BT) {
     plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, sorted);
 }
 
-// What the graphs of full batches take: one of the forward pass, and one of the backward pass for each kind of leaf
+// Bytes of the graphs of full batches: one for the forward pass, and one for the backward pass of each kind of leaf
 static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int processes) {
     GradientLeaf kinds[MAX_PASS_GRAPHS - 1];
     int count = 0;
@@ -267,7 +266,7 @@ static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int pro
     return size_round_up(config.num_layers * (FORWARD_GRAPH_BYTES + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
 }
 
-// gpt2_plan, of sizes that are right, with the model's layout
+// gpt2_plan after the checks of its sizes, with the model's layout
 static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
                              int B, int T, int training, int snapshot) {
     gpt2_plan_weights(plan, config, settings, layout);
@@ -304,7 +303,7 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
 // ----------------------------------------------------------------------------
 // Building and freeing. After an error nothing more is allocated, and nothing is launched.
 
-// Memory of the GPU. NULL, with the error recorded, where there is none, and after an error.
+// Device memory. NULL, with the error recorded, where there is not enough, and after an error.
 static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
     void* p = NULL;
     if (status_now() != STATUS_OK) { return NULL; }
@@ -377,7 +376,7 @@ static Status gpt2_find_gpu(cudaDeviceProp* device) {
 // 90 is 9.0.
 static int gpt2_capability(const cudaDeviceProp* device) { return 10 * device->major + device->minor; }
 
-// Joins the model to those of the other processes.
+// Connects the model to those of the other processes.
 static Status gpt2_join(GPT2* model) {
     GPT2Settings settings = model->info.settings;
     CommDevice device = {};
@@ -434,17 +433,17 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     return STATUS_OK;
 }
 
-// What the backward pass of a layer takes at least: its GEMMs of 24 C^2 FLOPs a token and forward pass, twice, at the peak of
-// the tensor cores in 16 bit
+// A lower bound, in seconds, of a layer's backward pass over BT tokens: twice the 24 C^2 FLOPs a token of the forward pass's
+// GEMMs, at the 16-bit peak of the tensor cores
 static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
     int kilohertz = 0, major = model->device.major;
-    int flops_per_clock = major >= 10 ? 8192 : major == 9 ? 4096 : 2048; // of an SM, of the largest GPUs of each
+    int flops_per_clock = major >= 10 ? 8192 : major == 9 ? 4096 : 2048; // per SM, of the fastest GPUs of each
     double C = model->info.config.channels;
     cuda_try(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, gpt2_device));
     return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
 }
 
-// Gradients, moments and master weights, all zeros: what lies between the tensors stays so. BT: tokens of a batch.
+// Allocates gradients, moments and master weights, all zeros, which the padding between tensors stays. BT: tokens of a batch.
 static Status gpt2_allocate_gradients(GPT2* model, size_t BT) {
     GPT2Info* info = &model->info;
     size_t blocks = info->elements / LAYOUT_BLOCK, all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
@@ -477,7 +476,7 @@ static Status gpt2_allocate_gradients(GPT2* model, size_t BT) {
     return STATUS_OK;
 }
 
-// What training needs beside the activations; BT is the number of tokens of a batch.
+// Allocates what training needs beside the activations; BT is the number of tokens of a batch.
 static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     size_t V = model->info.config.vocab_size;
     size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
@@ -524,7 +523,7 @@ Status gpt2_available_memory(GPT2Memory* memory) {
     return STATUS_OK;
 }
 
-// Frees whatever is there; errors of work that is still under way belong to the functions that launched it.
+// Frees what has been allocated; errors of pending work belong to the functions that launched it.
 void gpt2_free(GPT2* model) {
     if (model == NULL) { return; }
     if (model->stream != NULL) { cudaDeviceSynchronize(); }
@@ -562,7 +561,7 @@ static int gpt2_shares(const GPT2* model) { return model->info.size > 1 && !mode
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
-// What comes next in the model's stream finds the weights that all processes have updated.
+// Makes the model's stream wait for the weights that all processes have updated.
 static void gpt2_wait_weights(GPT2* model) {
     for (int layer = -1; layer < model->info.config.num_layers; layer++) {
         exchange_wait_weights(&model->exchange, layer);
@@ -579,7 +578,7 @@ static char* gpt2_block(const GPT2* model, GPT2Block block) {
     case GPT2_WEIGHTS:
         return (char*)model->params_memory;
     case GPT2_GRADIENTS:
-        return (char*)gpt2_gradients(model, model->leaf.first); // the subtree's of the last micro-step
+        return (char*)gpt2_gradients(model, model->leaf.first); // of the subtree of the last micro-step
     case GPT2_MOMENTS1:
         return (char*)model->m_memory;
     case GPT2_MOMENTS2:
@@ -597,30 +596,31 @@ size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
     return model->info.num_parameters * gpt2_element(block);
 }
 
-// After all work in all streams, and finished on return
+// A copy after all work in all streams, finished on return
 static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
     TRY(cuda_try(cudaDeviceSynchronize()));
     TRY(cuda_try(cudaMemcpy(to, from, bytes, direction)));
-    return cuda_try(cudaDeviceSynchronize()); // from pageable memory the copy may still be under way
+    return cuda_try(cudaDeviceSynchronize()); // a copy from pageable memory may still be in flight
 }
 
-// 1 where a block has the elements of this process's shard only.
+// 1 where this process has only its shard of a block.
 static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
     return model->info.sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
 }
-// What a block takes in this process's memory
+// Bytes of a block in this process's memory
 static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
     if (gpt2_block(model, block) == NULL) { return 0; }
     return (gpt2_is_sharded(model, block) ? model->info.shard_elements : model->info.elements) * gpt2_element(block);
 }
 
-// Calls act(bytes from the beginning, offset in the block's memory, bytes) for bytes offset .. offset+bytes-1 of a block,
-// piece by piece, each of which lies together in memory; not for those of other processes' shards. Until act returns an error.
+// Calls act(position, memory offset, size) for each contiguous piece of bytes offset .. offset+bytes-1 of a block, all in
+// bytes: `position` counts from `offset`, the memory offset from the block's memory. Skips other processes' shards; stops at an
+// error.
 template <class Act>
 static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
     size_t element = gpt2_element(block), done = 0;
     while (done < bytes) {
-        size_t skip = (offset + done) % element; // of a number that is asked for in part
+        size_t skip = (offset + done) % element; // bytes of an element before the range
         LayoutRun run = layout_run(&model->layout, (offset + done) / element, CEIL_DIV(bytes - done + skip, element));
         size_t from = gpt2_is_sharded(model, block) ? run.shard_offset : run.offset, n = run.count * element - skip;
         n = n < bytes - done ? n : bytes - done;
@@ -651,7 +651,7 @@ Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offse
         return cuda_try(cudaMemcpy(memory + from, (const char*)host + at, n, cudaMemcpyHostToDevice));
     });
     TRY(status_now());
-    return cuda_try(cudaDeviceSynchronize()); // from pageable memory a copy may still be under way
+    return cuda_try(cudaDeviceSynchronize()); // copies from pageable memory may still be in flight
 }
 
 // CAST_ELEMENTS floats on the device, to be freed with cudaFree.
@@ -662,7 +662,7 @@ static float* cast_alloc(GPT2* model) {
     return staging;
 }
 
-// A run of the weights from `staging`, fp32 on the device, and their masters.
+// Sets a run of the weights, and their master weights, from `staging`, fp32 on the device.
 static void load_run(GPT2* model, LayoutRun run, const float* staging) {
     const GPT2Info* info = &model->info;
     if (sizeof(floatX) < sizeof(float)) {
@@ -676,7 +676,7 @@ static void load_run(GPT2* model, LayoutRun run, const float* staging) {
     cuda_try(cudaMemcpyAsync(master, staging, run.count * sizeof(float), cudaMemcpyDeviceToDevice, model->stream));
 }
 
-// Piece by piece, through fp32 on the device. In the padding rows of wte, which comes first, zeros.
+// Piece by piece, through a fp32 staging buffer on the device. The padding rows of wte, which is the first tensor, become zero.
 Status gpt2_set_parameters(GPT2* model, const float* params) {
     GPT2Config c = model->info.config;
     size_t C = c.channels, padding = c.vocab_size * C, padding_end = c.padded_vocab_size * C;
@@ -720,13 +720,13 @@ Status gpt2_get_parameters(GPT2* model, float* params) {
     return status_now();
 }
 
-// Copies the single numbers from the device, in the order of the stream; whoever reads them waits.
+// Copies the scalars from the device in stream order; readers must wait for the copy.
 static void gpt2_copy_scalars(GPT2* model) {
     cuda_try(
         cudaMemcpyAsync(model->scalars_host, model->scalars, sizeof(Scalars), cudaMemcpyDeviceToHost, model->stream));
 }
 
-// What has become of them after a wait. A fault elsewhere ends the wait for what does not come.
+// Takes over the scalars after a wait. An error if a process has failed: then the wait may have ended without them.
 static Status gpt2_take_scalars(GPT2* model) {
     TRY(status_now());
     TRY(comm_health(model->info.settings.comm));
@@ -764,7 +764,7 @@ Status gpt2_allocate_snapshot(GPT2* model) {
             model->info.memory_bytes += bytes;
             return STATUS_OK;
         }
-        status_clear(); // something else has taken the memory meanwhile
+        status_clear(); // another process has taken the memory since
     }
     return snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 0);
 }
@@ -780,7 +780,7 @@ Status gpt2_take_snapshot(GPT2* model) {
 Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
     TRY(gpt2_check_snapshot(model->snapshot.taken, block, gpt2_block_bytes(model, block), offset, bytes));
-    TRY(cuda_try(cudaSetDevice(gpt2_device))); // a thread begins with GPU 0
+    TRY(cuda_try(cudaSetDevice(gpt2_device))); // a new thread's current device is 0
     return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
         return snapshot_read(&model->snapshot, (char*)host + at, block, from, n);
     });
@@ -798,7 +798,7 @@ static ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
     layout_point(&w, &model->layout, model->params_memory, sizeof(floatX), layer);
     return w;
 }
-// Where the micro-step puts them
+// Pointers into the gradient buffer of the micro-step
 static GradientTensors gpt2_layer_gradients(const GPT2* model, int layer) {
     GradientTensors g;
     layout_point(&g, &model->layout, gpt2_gradients(model, model->leaf.buffer), sizeof(float), layer);
@@ -814,7 +814,7 @@ static floatX* gpt2_layer_input(const GPT2* model, int layer) {
     return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
 }
 
-// Where GEMMs run with their neighbours
+// The context of the GEMM groups
 static MatmulGroups gpt2_groups(GPT2* model, void* scratch) {
     return {{&model->matmul, scratch}, gpt2_capability(&model->device), model->stream};
 }
@@ -822,14 +822,14 @@ static MatmulGroups gpt2_groups(GPT2* model, void* scratch) {
 // ----------------------------------------------------------------------------
 // Forward
 
-// Copies a batch's tokens to the device in the order of the stream. Forward waits for the previous batch's copy, so the
-// host's buffer is free once the second next forward pass has begun: the loader has three.
+// Copies a batch's tokens to the device in stream order. Forward waits for the previous batch's copy, so a host buffer is free
+// once the second next forward pass has begun: the loader has three.
 static void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT) {
     cuda_try(cudaMemcpyAsync(device, host, BT * sizeof(int), cudaMemcpyHostToDevice, model->stream));
 }
 
-// Runs what launch() puts into the model's stream for the last forward pass's batch, as a graph where it may be one: several
-// processes' passes wait for the stream of exchanges, and batches of other sizes are few.
+// Runs launch() on the model's stream for the last forward pass's batch, as a graph if possible: not with several processes,
+// whose passes wait for the exchange stream, nor for batches of other sizes, which are rare.
 template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, const Launch& launch) {
     const GPT2Info* info = &model->info;
     matmul_begin_pass(&model->matmul);
@@ -840,7 +840,7 @@ template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, co
     return status_now();
 }
 
-// What fc keeps of its sum in fch for dgelu: the derivative of GELU, where act is kept with it; else the sum itself.
+// What fc stores in fch for dgelu: the derivative of GELU, where act is kept, too; else the pre-activation.
 struct KeptByFc {
     floatX *pre, *derivative; // one of them is NULL
 };
@@ -852,7 +852,7 @@ static KeptByFc gpt2_kept_by_fc(const GPT2* model, const MatmulGroups* groups, f
     return derivative ? KeptByFc{NULL, fch} : KeptByFc{fch, NULL};
 }
 
-// From the tokens on the device to lnf, of which gpt2_make_logits and gpt2_backward make the logits
+// From the tokens on the device to lnf, from which gpt2_make_logits and gpt2_backward compute the logits
 static void gpt2_forward_layers(GPT2* model, int B, int T) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
@@ -865,7 +865,7 @@ static void gpt2_forward_layers(GPT2* model, int B, int T) {
     exchange_wait_weights(&model->exchange, 0);
     ParameterTensors w = gpt2_layer_parameters(model, 0);
     ActivationTensors y = gpt2_layer_activations(model, 0);
-    MatmulGroups groups = gpt2_groups(model, a.lnf); // (B,T,C), which is written last
+    MatmulGroups groups = gpt2_groups(model, a.lnf); // lnf (B,T,C) is written last: until then it is scratch
     layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
     for (int i = 0; i < L; i++) {
         NvtxRange layer_range("forward layer", i);
@@ -907,7 +907,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     return gpt2_run_pass(model, {PASS_FORWARD, {0, 0, 0}, 0}, [&] { gpt2_forward_layers(model, B, T); });
 }
 
-// The logits (B,T,Vp) of the last forward pass, in acts.output, unless they are there.
+// Computes the logits (B,T,Vp) of the last forward pass into acts.output, unless they are there already.
 static void gpt2_make_logits(GPT2* model) {
     GPT2Config c = model->info.config;
     if (model->has_logits) { return; }
@@ -953,8 +953,8 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
 // ----------------------------------------------------------------------------
 // Backward
 
-// A micro-step's gradients of vectors, and of wpe, are added to what its buffer holds, by one addition for each: so a leaf that
-// overwrites begins with zeros there. Its GEMMs overwrite. In a layer the vectors stand behind the matrices, ln1w first.
+// Gradients of vectors, and of wpe, are always added to the leaf's buffer: so for a leaf that overwrites they are zeroed first.
+// Its GEMMs overwrite. In a layer the vectors are stored after the matrices, ln1w first.
 static void gpt2_clear_vectors(GPT2* model) {
     const ParameterLayout* l = &model->layout;
     float* buffer = gpt2_gradients(model, model->leaf.buffer);
@@ -966,8 +966,8 @@ static void gpt2_clear_vectors(GPT2* model) {
     cuda_try(cudaMemsetAsync(buffer + begin, 0, count * sizeof(float), model->stream));
 }
 
-// After the last kernel that writes a group's gradients: adds the buffers up as the leaf asks for and, after a step's last one,
-// exchanges the sums with the other processes while the pass goes on.
+// After the last kernel that writes a group's gradients: adds up the buffers of the leaf's subtrees and, in the last
+// micro-step, starts the exchange with the other processes, which overlaps with the rest of the pass.
 static void gpt2_finish_gradients(GPT2* model, int group, int last) {
     const float* x[GRADIENT_TREE_DEPTH + 1];
     size_t begin, count;
@@ -981,9 +981,9 @@ static void gpt2_finish_gradients(GPT2* model, int group, int last) {
     }
 }
 
-// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input, and makes the gradients of
-// the layer's parameters; but fcprojb's is made where dresidual was written, by the LayerNorm backward of the layer above.
-// Weight gradients come before input gradients, which are read right behind them, from L2.
+// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input, and computes the gradients of
+// the layer's parameters; but fcprojb's is computed by the LayerNorm backward of the layer above, which writes dresidual.
+// Weight gradients come before input gradients: the next kernel reads the latter, from L2.
 static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     NvtxRange range("backward layer", i);
     ActivationTensors y = gpt2_layer_activations(model, i);
@@ -1028,8 +1028,8 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
                        (float*)scratch, BT, C, 0, stream);
 }
 
-// What gpt2_backward refuses beside what every implementation does: a smaller batch may have another configuration, which needs
-// more scratch.
+// A check of gpt2_backward that the CPU trainer does not need: a smaller batch may have another configuration, which needs more
+// scratch.
 static Status gpt2_check_scratch(const GPT2* model, int B, int T) {
     const GPT2Info* info = &model->info;
     size_t scratch_bytes = gpt2_scratch_bytes(info->config, info->settings, B, T);
@@ -1041,8 +1041,8 @@ static Status gpt2_check_scratch(const GPT2* model, int B, int T) {
     return STATUS_OK;
 }
 
-// Adds the gradients of both embeddings. The host sorts the tokens while the GPU works. The arrays that it sorts into are free:
-// this batch's copy is behind those of the previous micro-step in the stream, and is waited for.
+// Adds the gradients of both embeddings. The host sorts the tokens while the GPU works. The previous micro-step's copies of the
+// sorted arrays are complete: this batch's copy, which is waited for, is behind them in the stream.
 static Status gpt2_backward_embedding(GPT2* model, float* dwte, const int* inputs, int B, int T) {
     NvtxRange range("backward embedding");
     TokenOrder *host = &model->sorted_host, *device = &model->sorted;
@@ -1059,8 +1059,8 @@ static Status gpt2_backward_embedding(GPT2* model, float* dwte, const int* input
     return status_now();
 }
 
-// From lnf the losses, its gradient in acts.dbtc, and wte's. The rows of the logits' gradient may lack factors: the products
-// take them, of dlogits wte the rows of the result, of dlogits^T lnf those of lnf.
+// From lnf: the losses, the gradient of lnf in acts.dbtc, and that of wte. Where the classifier leaves the rows of dlogits
+// without their factors, these are applied to the rows of dlogits wte and, for dlogits^T lnf, to the rows of lnf.
 static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float gradient_scale, int BT) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
@@ -1069,14 +1069,14 @@ static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float
     MatmulGroups groups = gpt2_groups(model, (char*)a.scratch + gpt2_factors_bytes(BT));
     bool scaled = matmul_classifier(&groups, a.output, factors, a.losses, a.lnf, model->params.wte, model->targets,
                                     gradient_scale, BT, C, c.vocab_size, Vp);
-    floatX* inp = scaled ? a.dresidual : a.lnf; // dresidual is free until dbtc is there
+    floatX* inp = scaled ? a.dresidual : a.lnf; // dresidual is unused until LayerNorm's backward
     if (scaled) { scale_rows(inp, a.lnf, factors, BT, C, model->stream); }
     matmul_backward_weight(&model->matmul, dwte, a.output, inp, accumulate, BT, C, Vp);
     matmul_backward_input(&model->matmul, a.dbtc, a.output, model->params.wte, NULL, BT, C, Vp);
     if (scaled) { scale_rows(a.dbtc, a.dbtc, factors, BT, C, model->stream); }
 }
 
-// The sum of the micro-batch's losses; after the last one what the step's loss is made of or, without other processes, itself.
+// Sums the micro-batch's losses; after the last one sets loss_scale and, with one process, computes the step's loss.
 static void gpt2_sum_losses(GPT2* model, int grad_accum_steps, int micro_step) {
     size_t BT = (size_t)model->last_B * model->last_T;
     sum_losses(&model->micro_losses[micro_step], model->acts.losses, BT, model->stream);
@@ -1088,8 +1088,8 @@ static void gpt2_sum_losses(GPT2* model, int grad_accum_steps, int micro_step) {
     losses_mean(&model->scalars->loss, model->micro_losses, grad_accum_steps, model->loss_scale, model->stream);
 }
 
-// The backward pass from the targets on the device to the gradient of the first layer's input, in acts.dresidual; `last` of the
-// step. dwte: where the logits' gradient of wte goes, added to what is there with `accumulate`.
+// The backward pass from the targets on the device to the gradient of the first layer's input, in acts.dresidual. last: the
+// last micro-step. dwte = or, with `accumulate`, += the classifier's gradient of wte.
 static void gpt2_backward_layers(GPT2* model, float* dwte, int accumulate, float scale, int B, int T, int last) {
     ActivationTensors a = model->acts;
     GradientTensors g = model->grads;
@@ -1114,18 +1114,18 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_tokens(info, targets, BT));
     TRY(gpt2_check_scratch(model, B, T));
     NvtxRange range("backward");
-    model->last_pass = PASS_BACKWARD, model->has_logits = 0; // acts.output takes the logits' gradient
+    model->last_pass = PASS_BACKWARD, model->has_logits = 0; // acts.output is overwritten by the logits' gradient
     if (micro_step == 0) {
-        cuda_try(cudaMemsetAsync(model->scalars, 0, 2 * sizeof(float), stream)); // loss and norm of the step before
+        cuda_try(cudaMemsetAsync(model->scalars, 0, 2 * sizeof(float), stream)); // loss and norm
     }
     model->leaf = gpt2_leaf(info->settings, grad_accum_steps, micro_step);
     layout_point(&model->grads, &model->layout, gpt2_gradients(model, model->leaf.buffer), sizeof(float), 0);
     if (!model->leaf.accumulate) { gpt2_clear_vectors(model); }
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, (size_t)BT * sizeof(float), stream));
     gpt2_load_batch(model, model->targets, targets, BT);
-    // the loss is a mean over tokens and micro-batches; their product is exact, however it is shared
+    // the loss is a mean over tokens and micro-batches; their number is exact in fp64, however it is divided among processes
     float scale = (float)(1.0 / ((double)BT * (double)grad_accum_steps * (double)info->size));
-    // wte has two gradients: that of the logits and that of the embedding, which are one leaf together
+    // wte has two gradients, of the classifier and of the embedding, which together are one leaf
     int apart = model->leaf.accumulate && model->wte_memory != NULL;
     float* dwte = apart ? model->wte_memory : model->grads.wte;
     TRY(gpt2_run_pass(model, {PASS_BACKWARD, model->leaf, scale},
@@ -1141,7 +1141,8 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 // ----------------------------------------------------------------------------
 // Update
 
-// The sums of squares of all blocks and the losses of all micro-batches, of which this process has some; and the step's loss.
+// All-reduces the sums of squares of all blocks and the losses of all micro-batches, of which this process has some; then
+// computes the step's loss.
 static void gpt2_merge_sums(GPT2* model) {
     const GPT2Info* info = &model->info;
     const ParameterLayout* l = &model->layout;
@@ -1178,7 +1179,7 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
     return STATUS_OK;
 }
 
-// What AdamW updates of a bucket: this process may have a part only.
+// The part of a bucket that this process updates.
 static AdamWPart gpt2_adamw_part(const GPT2* model, int b) {
     const LayoutBucket* bucket = &model->layout.buckets[b];
     size_t begin = bucket->begin, count = bucket->count, moments = begin, decay_end = begin + bucket->decay_end;
@@ -1197,7 +1198,7 @@ static AdamWPart gpt2_adamw_part(const GPT2* model, int b) {
             begin};
 }
 
-// AdamW on buckets first .. end-1, in as few launches as there can be
+// AdamW on buckets first .. end-1, in as few launches as possible
 static void gpt2_update_buckets(GPT2* model, int first, int end, float weight_decay, AdamW adamw, UpdateGuard guard) {
     for (int b = first; b < end;) {
         AdamWParts parts = {};
@@ -1206,9 +1207,9 @@ static void gpt2_update_buckets(GPT2* model, int first, int end, float weight_de
     }
 }
 
-// Where weights are gathered, those that the forward pass needs first are while the rest is still being updated; the count of
-// bad weights, which the host waits for, comes before the rest is gathered. That takes few exchanges, each of twice the
-// layers of the one before: the next forward pass cannot begin before the host has asked for all of them.
+// With sharded updates, the weights that the forward pass needs first are gathered while the rest is still being updated; the
+// count of non-finite weights, which the host waits for, comes before the other gathers. These are few, each of twice as many
+// layers as the one before: the host must issue all of them before it can launch the next forward pass.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_clip, int step) {
     status_clear();
@@ -1306,8 +1307,8 @@ Status gpt2_measure_gemm(GPT2* model, double* flops) {
     return matmul_measure(&model->matmul, flops);
 }
 
-// "cuBLASLt; fc, input of fcproj: wgmma; classifier: softmax_wgmma": the library, and the GEMMs that other variants serve on a
-// GPU of this compute capability, in passes over B rows of T tokens
+// text: "cuBLASLt; fc, input of fcproj: wgmma; classifier: softmax_wgmma", the library and the GEMMs that other variants serve
+// on a GPU of this compute capability, in passes over B rows of T tokens
 static void gpt2_describe_gemms(char* text, size_t size, int capability, GPT2Config config, GPT2Settings settings,
                                 int B, int T) {
     ModelGemm gemms[MODEL_GEMMS];
