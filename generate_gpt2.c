@@ -1,18 +1,17 @@
 /*
-From a checkpoint and prompts to text, on the CPU. The model is train_gpt2.c's; the decoder, which keeps the keys and values
-of its sequences, is below: llmc/gpt2_decoder.h says what each of its functions does. The program is generate_main in
-llmc/generate.h, which the GPU shares.
+From a checkpoint and prompts to text, on the CPU. The model is train_gpt2.c's; the decoder, with its KV cache, is below:
+llmc/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate.h, which the GPU shares.
 
-A pass computes some tokens, of whatever sequences: those of prompts, appended ones, or the next token of each. All go one
-way, whose sums have one order for each token (llmc/cpu_decode.h): so nothing depends on how tokens come together. Of a pass
-only keys, values and the logits of last tokens are kept; DECODER_ROWS tokens at most have activations.
+A pass computes up to DECODER_ROWS tokens of any sequences: of prompts, appended ones, or the next token of each. All take the
+same code, in which the order of a token's sums does not depend on the other tokens (llmc/cpu_decode.h): so results do not
+depend on how tokens are batched. Of a pass only keys, values and the logits of last tokens are kept.
 */
 #include "train_gpt2.c"
 
 #include "llmc/cpu_decode.h"
 #include "llmc/gpt2_decoder.h"
 
-enum { DECODER_ROWS = 256 }; // of a pass: enough for its GEMMs to be bound by arithmetic
+enum { DECODER_ROWS = 256 }; // of a pass: enough for its GEMMs to be compute-bound
 
 typedef struct {
     int length; // tokens in the cache
@@ -21,18 +20,18 @@ typedef struct {
     uint64_t sample;
 } DecoderSequence;
 
-// A token of a pass, in its sequence
+// A token of a pass: its sequence and position
 typedef struct {
     int slot, position;
-    int last; // 1: its logits are wanted
+    int last; // 1: its logits are computed
 } DecoderRow;
 
-// Rows of a pass that follow each other in one sequence: what attention does together
+// Consecutive rows of a pass in one sequence, which attention processes together
 typedef struct {
     int first, count;
 } DecoderGroup;
 
-// What a decoder has beside its cache, in one block of memory. X(ctx, type, name, count); R: DECODER_ROWS
+// A decoder's buffers beside its cache, in one block of memory. X(ctx, type, name, count); R: DECODER_ROWS
 // clang-format off
 #define DECODER_BUFFERS(X, ctx)                                                                                        \
     X(ctx, float, residual, R * C)           /* (R,C) the residual stream */                                           \
@@ -44,7 +43,7 @@ typedef struct {
     X(ctx, float, sampling, B * 2 * V)       /* (B,2V) scratch */                                                      \
     X(ctx, int, tokens, B * T)               /* (B,T) */                                                               \
     X(ctx, DecoderSequence, sequences, B)    /* (B) */                                                                 \
-    X(ctx, DecoderRow, rows, R)              /* (num_rows) of the pass that is being put together */                   \
+    X(ctx, DecoderRow, rows, R)              /* (num_rows) of the pass that is being assembled */                      \
     X(ctx, DecoderGroup, groups, R)          /* (num_groups) of them */                                                \
     X(ctx, int, last_slots, R)               /* slots of the rows whose logits are wanted */
 // clang-format on
@@ -62,7 +61,7 @@ struct GPT2Decoder {
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// Points a decoder's buffers into `memory`, where d is not NULL; returns their bytes, SIZE_MAX where they do not fit.
+// Points a decoder's buffers into `memory`, unless d is NULL; returns their bytes, SIZE_MAX on overflow.
 static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int B_, int T_) {
     size_t B = (size_t)B_, T = (size_t)T_, C = (size_t)config.channels, V = (size_t)config.vocab_size;
     size_t R = DECODER_ROWS, total = 0;

@@ -1,10 +1,9 @@
 /*
-The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of train_gpt2.cu, and what trains where
-there is no GPU.
+The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of train_gpt2.cu, and trains where there is no GPU.
 
-This file is the model: llmc/gpt2_model.h says what each of its functions does. The kernels are in llmc/cpu_*.h, one
-header per layer. No two threads add to one number, and gradients are added in the order of llmc/gradient_tree.h: so the
-same seed gives the same bits, whatever the number of threads and, where it is a power of two, of processes.
+This file is the model: llmc/gpt2_model.h documents its functions. The kernels are in llmc/cpu_*.h, one header per layer. No two
+threads add to the same number, and gradients are added in the order of llmc/gradient_tree.h: so the same seed gives the same
+bits for any number of threads and, where it is a power of two, of processes.
 The training loop is trainer_main in llmc/trainer.h, which the GPU trainer shares.
 */
 #include <sys/mman.h>
@@ -27,7 +26,7 @@ The training loop is trainer_main in llmc/trainer.h, which the GPU trainer share
 GPT2_DECLARE_PARAMETERS(ParameterTensors, float);
 GPT2_DECLARE_ACTIVATIONS(ActivationTensors, float);
 
-// Room for what an exchange is told, (size) each; NULL where this process is alone
+// The arguments of an exchange, (size) each; NULL with one process
 typedef struct {
     CommBlock *sent, *received;
     const float** pieces; // of a sum, by rank
@@ -40,25 +39,25 @@ struct GPT2 {
     Comm* comm;    // NULL: this process trains alone
     int local;     // 1: nothing is exchanged
     Exchange exchange;
-    // where parameter_layout.h has them: (elements) of weights and gradients, (shard_elements) of moments
+    // in the order of parameter_layout.h: weights and gradients (elements), moments (shard_elements)
     ParameterLayout layout;
     float* params_memory;
     float* m_memory; // AdamW's first moments
     float* v_memory; // AdamW's second moments
-    // gradients: buffers of the tree of sums, (elements) each. The first is apart, and all there is for one micro-step.
+    // gradients: buffers of the gradient tree, (elements) each. The first is apart; with one micro-step there are no others.
     float* grads_memory;
     float* tree_memory;
-    const float* last_sum; // of the subtree that the last micro-step belongs to
-    float* received; // (size - 1, the largest part of a bucket): a bucket's part of this shard, of every other process
-    double* block_sums;  // (elements / LAYOUT_BLOCK) sums of squares
-    float* micro_losses; // (size * micro_steps) mean losses of the micro-batches of a step
-    int micro_steps;     // of this step, in this process
+    const float* last_sum; // the sum of the subtree of the last micro-step
+    float* received;       // (size - 1, the largest part of a bucket): the other processes' pieces of this one's part
+    double* block_sums;    // (elements / LAYOUT_BLOCK) sums of squares
+    float* micro_losses;   // (size * micro_steps) mean losses of the micro-batches of a step
+    int micro_steps;       // of this step, in this process
     // activations of a batch of at most B rows of T tokens
     ActivationTensors acts;
     void* acts_memory;
     int last_B, last_T; // of the last forward pass
     LastPass last_pass;
-    // weights, moments and moments again at one moment; NULL where none is asked for
+    // copies of the weights and of both moments after a step; NULL without checkpoints in the background
     void* snapshot;
     int snapshot_taken;
 };
@@ -66,11 +65,11 @@ struct GPT2 {
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// gpt2_measure_gemm: three matrices, of which only the result is written and so takes memory
+// gpt2_measure_gemm: three matrices, of which only the result is written, so that only it takes memory
 enum { MEASURED_GEMM = 1024, MEASURED_GEMM_BYTES = 3 * MEASURED_GEMM * MEASURED_GEMM * 4 };
 
-// What a process of this program takes beside its tensors: code, libraries, the threads' stacks and scratch.
-// dev/test/test_plan.c holds it against a process: 3.4 MiB with one thread, 4.2 with two, 8.2 with eight.
+// Bytes that a process takes beside its tensors: code, libraries, the threads' stacks and scratch. dev/test/test_plan.c
+// compares it with a process: 3.4 MiB with one thread, 4.2 with two, 8.2 with eight.
 static size_t process_bytes(void) { return ((size_t)2816 << 10) + (size_t)cpu_threads() * (768 << 10); }
 
 // Micro-batches of a step, over all processes
@@ -82,7 +81,7 @@ static int gradient_buffers_of(GPT2Settings settings) {
     return settings.sum_any ? 1 : gradient_buffers(settings.micro_steps, 0);
 }
 
-// The rows of training beside the activations
+// The plan's rows for training beside the activations
 static void gpt2_plan_training(GPT2Plan* plan, const ParameterLayout* layout, GPT2Settings settings, int snapshot) {
     size_t all = size_mul(layout->elements, sizeof(float)), part = 0;
     size_t moments = settings.zero ? size_mul(layout->shard_elements, sizeof(float)) : all;
@@ -133,8 +132,8 @@ Status gpt2_available_memory(GPT2Memory* memory) {
     return STATUS_OK;
 }
 
-// Memory for tensors: zeroed, and taken from the system only where it is touched. In huge pages where the system has them: a
-// GEMM reads rows that lie pages apart. NULL, with the error recorded, where there is none, and after an error.
+// Memory for tensors: zeroed, and committed when touched. In huge pages where the system has them, because a GEMM reads rows
+// that are pages apart. NULL, with the error recorded, where there is not enough, and after an error.
 static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
     if (status_now() != STATUS_OK) { return NULL; }
     void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -144,7 +143,7 @@ static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
         return NULL;
     }
 #ifdef MADV_HUGEPAGE
-    madvise(p, bytes, MADV_HUGEPAGE); // a hint: nothing is wrong where it is refused
+    madvise(p, bytes, MADV_HUGEPAGE); // a hint, which may be refused
 #endif
     return p;
 }
@@ -264,7 +263,7 @@ static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
     return model->info.sharded && (block == GPT2_MOMENTS1 || block == GPT2_MOMENTS2);
 }
 
-// Copies bytes of a block, in table order on the host, out of `memory` or, with `in`, into it.
+// Copies bytes offset .. offset+bytes-1 of a block, which are in table order in `host`, out of `memory` or, with `in`, into it.
 static void gpt2_copy(const GPT2* model, char* memory, GPT2Block block, char* host, size_t offset, size_t bytes,
                       int in) {
     int sharded = gpt2_is_sharded(model, block);
@@ -331,11 +330,11 @@ Status gpt2_allocate_snapshot(GPT2* model) {
     model->snapshot = tensor_alloc(bytes, "a snapshot", PLAN_LESS_TO_TRAIN);
     if (model->snapshot == NULL) { return STATUS_ERROR; }
     info->memory_bytes += bytes;
-    gpt2_fill_snapshot(model); // touches its pages, which the first snapshot would have to wait for
+    gpt2_fill_snapshot(model); // touches its pages, so that the first snapshot does not wait for page faults
     return STATUS_OK;
 }
 
-// The copy is all that a step waits for: all threads make it, on pages that are there.
+// A step waits for this copy alone: all threads copy, to pages that have been touched before.
 Status gpt2_take_snapshot(GPT2* model) {
     status_clear();
     if (model->snapshot == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
@@ -356,7 +355,7 @@ const char* gpt2_snapshot_place(const GPT2* model) { return model->snapshot == N
 // ----------------------------------------------------------------------------
 // One layer's slice of the tables
 
-// Its parameters, or their gradients; tensors without layers are themselves.
+// Pointers to its parameters, or to their gradients; tensors without layers are the same for every layer.
 static ParameterTensors gpt2_layer_tensors(const GPT2* model, float* memory, int layer) {
     ParameterTensors w;
     layout_point(&w, &model->layout, memory, sizeof(float), (size_t)layer);
@@ -450,7 +449,7 @@ static CommBlock comm_block(int rank, float* memory, size_t begin, size_t count)
     return b;
 }
 
-// A bucket's part of this process's shard becomes the sum over all processes, in the order of the tree.
+// Reduce-scatter of a bucket: this process's part becomes the sum over all processes, in the order of the gradient tree.
 static Status gpt2_sum_part(GPT2* model, int bucket) {
     const ParameterLayout* l = &model->layout;
     Exchange* x = &model->exchange;
@@ -474,7 +473,7 @@ static Status gpt2_sum_part(GPT2* model, int bucket) {
     return STATUS_OK;
 }
 
-// The shards of weights, or of gradients, from all processes to all, bucket by bucket
+// All-gather of the shards of weights or gradients, bucket by bucket
 static Status gpt2_gather(GPT2* model, float* memory) {
     const ParameterLayout* l = &model->layout;
     Exchange* x = &model->exchange;
@@ -503,8 +502,8 @@ static Status gpt2_exchange_gradients(GPT2* model) {
 // ----------------------------------------------------------------------------
 // Backward
 
-// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input. The gradients of the
-// layer's parameters are written to `grads`, a buffer, or with `accumulate` added to what is there.
+// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input. The gradients of the layer's
+// parameters overwrite those in the buffer `grads` or, with `accumulate`, are added to them.
 static void gpt2_backward_layer(GPT2* model, float* grads, int i, size_t B, size_t T, int accumulate) {
     size_t BT = B * T, C = (size_t)model->info.config.channels, NH = (size_t)model->info.config.num_heads;
     float *dresidual = model->acts.dresidual, *dbtc = model->acts.dbtc, *dbt4c = model->acts.dbt4c;
@@ -539,7 +538,7 @@ static void gpt2_backward_layer(GPT2* model, float* grads, int i, size_t B, size
     layernorm_backward(dresidual, g.ln1w, g.ln1b, dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd, 1, accumulate, BT, C);
 }
 
-// The gradients of the last forward pass's batch, whose logits have become their gradients
+// The gradients of the last forward pass's batch, after the classifier has overwritten the logits by their gradients
 static void gpt2_backward_pass(GPT2* model, float* grads, const int* inputs, int accumulate) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
@@ -564,7 +563,7 @@ static float* gpt2_buffer(const GPT2* model, int i) {
 static void gpt2_add_buffers(GPT2* model, int first, int last) {
     const size_t n = model->layout.elements;
 #pragma omp parallel for
-    for (size_t begin = 0; begin < n; begin += LAYOUT_BLOCK) { // stays in the cache from sum to sum
+    for (size_t begin = 0; begin < n; begin += LAYOUT_BLOCK) { // blocks that stay in the cache between the additions
         for (int b = last; b > first; b--) {
             float* sum = gpt2_buffer(model, b - 1) + begin;
             const float* right = gpt2_buffer(model, b) + begin;
@@ -602,7 +601,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 // ----------------------------------------------------------------------------
 // Update
 
-// The loss of the step: each process has the losses of its micro-batches, and adds up all of them in their order.
+// The loss of the step: gathers the losses of all processes' micro-batches, and adds them up in their order.
 static Status gpt2_sum_losses(GPT2* model) {
     size_t own = (size_t)model->micro_steps, all = own * (size_t)model->info.size;
     size_t first = own * (size_t)model->info.rank;
@@ -619,7 +618,7 @@ static Status gpt2_sum_losses(GPT2* model) {
     return STATUS_OK;
 }
 
-// The sums of the squares of each block, and all of them in their order: the same bits for any number of processes.
+// Sums the squares of each block, then the blocks in their order: the same bits for any number of processes.
 Status gpt2_grad_norm(GPT2* model, float* norm) {
     size_t blocks = model->layout.elements / LAYOUT_BLOCK;
     double sum = 0.0;
@@ -643,7 +642,7 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
     return STATUS_OK;
 }
 
-// The weights of all processes that the step kept
+// Sums over all processes the number of weights that the step left unchanged
 static Status gpt2_sum_kept(GPT2* model, size_t kept) {
     size_t size = (size_t)model->info.size;
     uint64_t* counts = model->exchange.counts;
@@ -735,7 +734,7 @@ Status gpt2_wait_update(GPT2* model) { return gpt2_synchronize(model); }
 void* gpt2_host_alloc(size_t bytes) { return malloc(bytes); }
 void gpt2_host_free(void* memory) { free(memory); }
 
-// The fastest of up to five GEMMs of 1024^3, where they are slow of those that begin within 0.2 s.
+// The fastest of five GEMMs of 1024^3, or of those that begin within 0.2 s.
 Status gpt2_measure_gemm(GPT2* model, double* flops) {
     (void)model;
     const size_t n = MEASURED_GEMM;
@@ -770,7 +769,7 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     return STATUS_OK;
 }
 
-// A GEMM of (N,C) by (OC,C), and attention of (B,T) tokens, from random numbers
+// The errors against fp64 of a GEMM of (N,C) by (OC,C), and of attention over (B,T) tokens, on random inputs
 static double gemm_error(size_t N, size_t C, size_t OC) {
     float* inp = (float*)malloc_check((N * C + OC * C + N * OC) * sizeof(float));
     double* reference = (double*)malloc_check(N * OC * sizeof(double));
@@ -819,7 +818,7 @@ void gpt2_print_device(const GPT2* model) {
     print_table_row("attention", "flash2");
 }
 
-// The GPU trainer's alone
+// Functions that only the GPU trainer needs
 void gpt2_log_device(const GPT2* model) { (void)model; }
 int gpt2_num_devices(void) { return 0; }
 void gpt2_use_device(int device) { (void)device; }

@@ -1,12 +1,12 @@
 /*
 NCCL as the CommDevice of comm.h: exchange is one group of sends and receives in stream order, merge is an all-reduce.
 
-    main thread      all of NCCL's functions but the abort. The communicator does not block: each call returns at once, and the
-                     thread polls until its kernels are in the stream, or another process has failed
-    watcher          looks for errors that NCCL noticed by itself, and aborts the communicator where comm.h asks for that: then
-                     its kernels end, and a main thread that waits for them in cudaStreamSynchronize goes on to find the error
-The mutex is held during each call, never while one waits. comm.h's own thread only sets a flag, and so ends the process
-whatever NCCL does.
+    main thread      calls all of NCCL but the abort. The communicator is non-blocking: each call returns at once, and the
+                     thread polls until its kernels are enqueued, or another process has failed
+    watcher          polls for asynchronous errors of NCCL, and aborts the communicator when comm.h requests it: then its
+                     kernels end, and a main thread that waits for them in cudaStreamSynchronize returns and finds the error
+The mutex is held during each call, never during a wait. comm.h's own thread only sets a flag, so it can end the process even
+where NCCL hangs.
 */
 #ifndef LLMC_COMM_NCCL_CUH
 #define LLMC_COMM_NCCL_CUH
@@ -16,10 +16,9 @@ whatever NCCL does.
 #include "comm.h"
 #include "nccl.cuh"
 
-// CTAs of NCCL's kernels at most, each of which takes an SM from the kernels of backward and forward that run at the same
-// time. On two H200s 12 and more reach the bandwidth of NVLink with large buckets, and with 32 steps are a little shorter than
-// with 16, for 400 MiB more of buffers (dev/LOG.md). NCCL's own variable NCCL_MAX_CTAS goes before it;
-// dev/bench/nccl_exchange.cu measures.
+// The maximum of CTAs of NCCL's kernels, each of which takes an SM from the compute kernels that run at the same time. On two
+// H200s 12 and more saturate NVLink with large buckets; with 32, steps are slightly shorter than with 16, for 400 MiB more of
+// buffers (dev/LOG.md). The environment variable NCCL_MAX_CTAS overrides it; dev/bench/nccl_exchange.cu measures.
 constexpr int NCCL_CTAS = 16;
 
 constexpr double NCCL_OPEN_TIMEOUT = 300.0, NCCL_CLOSE_TIMEOUT = 10.0; // seconds
@@ -31,15 +30,15 @@ typedef struct {
     int has_watcher;
     pthread_t watcher;
     pthread_mutex_t mutex; // guards what follows
-    NcclComm comm;         // NULL before it is opened, and from the moment on that it is aborted or closed
-    int stop;              // the watcher is to end
-    int asked;             // atomic: the communicator is to be aborted
+    NcclComm comm;         // NULL before it is opened, and once it is aborted or closed
+    int stop;              // 1: the watcher shall end
+    int asked;             // atomic; 1: the communicator shall be aborted
 } NcclTransport;
 
 // ----------------------------------------------------------------------------
 // Errors
 
-// One line: what NCCL returned from `call`, and its own words where it has some.
+// Records an error of one line: what `call` returned, and NCCL's own message where there is one.
 static inline Status nccl_fail_(NcclTransport* t, const char* call, int result) {
     const char* words = t->library.GetLastError != NULL && t->comm != NULL ? t->library.GetLastError(t->comm) : NULL;
     char line[512] = "";
@@ -50,7 +49,7 @@ static inline Status nccl_fail_(NcclTransport* t, const char* call, int result) 
     return status_fail("NCCL: %s returned %d: %s%s", call, result, t->library.GetErrorString(result), line);
 }
 
-// NULL once it is aborted; otherwise the mutex is held.
+// Locks the mutex and returns the communicator; NULL, without the lock, once it is aborted.
 static inline NcclComm nccl_lock_(NcclTransport* t) {
     pthread_mutex_lock(&t->mutex);
     if (t->comm != NULL && !__atomic_load_n(&t->asked, __ATOMIC_ACQUIRE)) { return t->comm; }
@@ -63,7 +62,8 @@ static inline Status nccl_aborted_(NcclTransport* t) {
     return status_fail("NCCL's communicator was aborted");
 }
 
-// Until what was called last is done: from a communicator that does not block only then the next thing may be asked.
+// Polls until the last call is complete: a non-blocking communicator accepts the next call only then. timeout in seconds, 0 for
+// none.
 static inline Status nccl_wait_(NcclTransport* t, const char* call, double timeout) {
     double begin = wall_seconds();
     for (;;) {
@@ -87,7 +87,7 @@ static inline Status nccl_wait_(NcclTransport* t, const char* call, double timeo
 // ----------------------------------------------------------------------------
 // The watcher
 
-// An error that NCCL noticed by itself, in this process: NCCL_SUCCESS where there is none.
+// Queries NCCL's asynchronous error in this process: NCCL_SUCCESS where there is none; else `text` describes it.
 static inline int nccl_noticed_(NcclTransport* t, char* text, size_t size) {
     int state = NCCL_SUCCESS;
     NcclComm comm = nccl_lock_(t);
@@ -120,7 +120,7 @@ static inline void* nccl_watch_(void* context) {
         if (asked || stop) { return NULL; }
         if (!told && nccl_noticed_(t, text, sizeof(text)) != NCCL_SUCCESS) {
             told = 1;
-            comm_judge_(t->processes, text); // a process that has ended is the cause, rather than who noticed it
+            comm_judge_(t->processes, text); // if a process has ended, that is the cause, not this process's error
             status_clear();
         }
         poll(NULL, 0, 20);
@@ -143,7 +143,7 @@ static inline void nccl_copy_own_(int rank, const CommBlock* sent, int num_sent,
     }
 }
 
-// The group of an exchange. The first error is kept; the group is ended whatever happens.
+// The sends and receives of an exchange as one NCCL group. The first error is kept; the group is closed in any case.
 static inline Status nccl_group_(NcclTransport* t, const CommBlock* sent, int num_sent, const CommBlock* received,
                                  int num_received, cudaStream_t stream) {
     const Nccl* n = &t->library;
@@ -200,13 +200,13 @@ static inline Status nccl_merge_(void* context, void* numbers, size_t count, Com
     return nccl_wait_(t, "ncclAllReduce", 0.0);
 }
 
-// By comm.h's thread
+// Called by comm.h's thread
 static inline void nccl_abort_(void* context) {
     NcclTransport* t = (NcclTransport*)context;
     __atomic_store_n(&t->asked, 1, __ATOMIC_RELEASE); // without the mutex, which a call that hangs may hold
 }
 
-// The end: of a communicator that is well, when all of its work is done. One that is not is aborted.
+// Closes a healthy communicator after all of its work is done; aborts any other.
 static inline void nccl_close_(void* context) {
     NcclTransport* t = (NcclTransport*)context;
     NcclComm comm = comm_health(t->processes) == STATUS_OK ? nccl_lock_(t) : NULL;
@@ -234,14 +234,14 @@ static inline void nccl_close_(void* context) {
 // ----------------------------------------------------------------------------
 // Opening
 
-// What a process says of its GPU
+// What a process sends about its GPU
 typedef struct {
     char uuid[16]; // of the GPU
     char machine[64], bus[32];
     int version; // of NCCL
 } NcclPeer;
 
-// Two processes with one GPU, or with libraries that may not understand each other: an error in all.
+// An error, in all processes, where two of them share a GPU or their NCCL versions differ.
 static inline Status nccl_compare_peers_(const NcclPeer* peers, int size) {
     char a[32], b[32];
     for (int i = 0; i < size; i++) {
@@ -278,7 +278,7 @@ static inline Status nccl_check_peers_(NcclTransport* t) {
     return status;
 }
 
-// Waits for the stream as long as all are well.
+// Waits for the stream; an error as soon as a process has failed.
 static inline Status nccl_synchronize_(NcclTransport* t, cudaStream_t stream) {
     for (cudaError_t error; (error = cudaStreamQuery(stream)) != cudaSuccess; poll(NULL, 0, 1)) {
         if (error != cudaErrorNotReady) { return cuda_try(error); }
@@ -287,8 +287,8 @@ static inline Status nccl_synchronize_(NcclTransport* t, cudaStream_t stream) {
     return STATUS_OK;
 }
 
-// Each process tells each other one its rank, and all add 1: NCCL connects each pair, and takes its memory, with the first
-// transfer.
+// A first transfer between each pair and a first all-reduce, in which NCCL connects the pairs and allocates its memory. Each
+// process sends its rank to every other, and all add 1; the results are checked.
 static inline Status nccl_greet_(NcclTransport* t, uint64_t* device, cudaStream_t stream) {
     size_t size = (size_t)comm_size(t->processes), rank = (size_t)comm_rank(t->processes);
     uint64_t* host = (uint64_t*)calloc_check(size + 1, sizeof(uint64_t)); // of each rank, and the sum
@@ -321,7 +321,7 @@ static inline Status nccl_connect_(NcclTransport* t) {
         status = cuda_try(cudaMalloc(&numbers, ((size_t)comm_size(t->processes) + 1) * sizeof(uint64_t)));
     }
     if (status == STATUS_OK) { status = nccl_greet_(t, numbers, stream); }
-    if (status != STATUS_OK) { return status; } // the process is about to end, perhaps with kernels that still use them
+    if (status != STATUS_OK) { return status; } // the process is about to end, perhaps with kernels in flight
     cudaFree(numbers);
     cudaStreamDestroy(stream);
     return STATUS_OK;
@@ -354,7 +354,7 @@ static inline Status nccl_start_(NcclTransport* t, int ctas) {
     return nccl_connect_(t);
 }
 
-// nccl_open, with a number of CTAs to measure
+// nccl_open with another maximum of CTAs, for benchmarks
 static inline Status nccl_open_ctas(CommDevice* device, Comm* processes, int index, int ctas) {
     CommDevice none = {};
     *device = none;
@@ -365,7 +365,7 @@ static inline Status nccl_open_ctas(CommDevice* device, Comm* processes, int ind
     if (nccl_start_(t, ctas) != STATUS_OK) {
         struct timespec end;
         clock_gettime(CLOCK_REALTIME, &end);
-        end.tv_sec += 3; // the process is about to end, which NCCL's own threads should have done before
+        end.tv_sec += 3; // the process is about to end; NCCL's own threads should end before it
         nccl_abort_(t);
         if (t->has_watcher && pthread_timedjoin_np(t->watcher, NULL, &end) != 0) { return STATUS_ERROR; }
         pthread_mutex_destroy(&t->mutex);

@@ -1,9 +1,9 @@
 /*
-NCCL, loaded at run time: only runs on several GPUs need it, and none is needed to build. What is declared here is the part of
-its C interface that those use; it has been the same since 2.17.
+NCCL, loaded at run time: only runs on several GPUs need it, and builds do not. Declared here is the part of its C interface
+that these runs use, unchanged since 2.17.
 
-The library is that of the environment variable NCCL_LIBRARY, else libnccl.so.2 where the system finds it, else that of Python's
-package nvidia-nccl, which comes with PyTorch, for the python3 in PATH.
+The library is the one that the environment variable NCCL_LIBRARY names, else libnccl.so.2 where the system finds it, else that
+of the Python package nvidia-nccl, which comes with PyTorch, for the python3 in PATH.
 */
 #ifndef LLMC_NCCL_CUH
 #define LLMC_NCCL_CUH
@@ -22,7 +22,7 @@ typedef struct {
     char internal[128];
 } NcclId;
 
-// ncclConfig_t of 2.17: a newer library takes its own defaults for members that came later.
+// ncclConfig_t of 2.17: a newer library uses defaults for the members that were added later.
 enum { NCCL_OLDEST = 21700, NCCL_UNDEFINED = INT_MIN };
 constexpr unsigned NCCL_MAGIC = 0xcafebeef;
 typedef struct {
@@ -75,7 +75,7 @@ static inline const char* nccl_version_text(char* text, size_t size, int version
     return text;
 }
 
-// Where Python's package has the library; "" where there is none. Takes the start of a Python.
+// The path of the library in the Python package; "" where there is none. Starts a Python interpreter.
 static inline void nccl_python_path_(char* path, size_t size) {
     FILE* pipe = popen("python3 -c \"import importlib.util as u; s = u.find_spec('nvidia.nccl'); "
                        "print(list(s.submodule_search_locations)[0] if s else '', end='')\" 2>/dev/null",

@@ -1,15 +1,14 @@
 /*
-Passes as CUDA graphs: what a pass puts into a stream is captured once and launched as a whole from then on, which takes the
-host one call and leaves shorter gaps between kernels. A graph keeps the arguments of its launches, so a pass with others has
-another key.
+Passes as CUDA graphs: the work of a pass is captured once and then launched as a whole, with one call of the host and shorter
+gaps between kernels. A graph keeps the arguments of its launches, so a pass with other arguments needs another key.
 
     pass_graph_run(&graphs, key, stream, [&] { layernorm_forward(...); ... });
 
-The first pass of a key runs as it is: kernels are loaded and cuBLASLt is asked outside of a capture. The second is captured.
-From the third on nothing of launch() runs on the host: neither assignments nor ranges (nvtx.cuh), so that an error names the
-range around the pass. Memsets of 0 in `cleared`, whose bytes only the node behind each uses, become one at its beginning;
-but not those of bytes that are cleared twice. With CUDA_LAUNCH_BLOCKING=1, which asks for the launch that failed, no pass is
-a graph. What waits for other streams, or for the host, cannot be in a graph.
+The first pass of a key is launched directly, because kernels must be loaded, and cuBLASLt's heuristic queried, outside of a
+capture. The second is captured. From the third on launch() does not run on the host at all: neither assignments nor ranges
+(nvtx.cuh), so an error names the range around the pass. Memsets to 0 within `cleared`, whose bytes only the next node uses, are
+replaced by one at the beginning of the graph, except those of bytes that are cleared twice. With CUDA_LAUNCH_BLOCKING=1, which
+is for finding a failed launch, no pass is a graph. Waits for other streams or for the host cannot be in a graph.
 */
 #ifndef LLMC_PASS_GRAPH_CUH
 #define LLMC_PASS_GRAPH_CUH
@@ -17,7 +16,7 @@ a graph. What waits for other streams, or for the host, cannot be in a graph.
 #include "cuda_common.cuh"
 #include "gradient_tree.h"
 
-// All that may differ between two runs of the passes of a model's full batches
+// The arguments that differ between the passes of a model's full batches
 struct PassKey {
     int pass; // the caller's number
     GradientLeaf leaf;
@@ -35,7 +34,7 @@ struct PassGraph {
     cudaGraphExec_t executable; // NULL until the second pass
 };
 
-constexpr int MAX_PASS_GRAPHS = 64; // a step of 1024 micro-steps has 56 kinds of leaves; passes beyond it are no graphs
+constexpr int MAX_PASS_GRAPHS = 64; // a step of 1024 micro-steps has 56 kinds of leaves; further keys get no graph
 
 // All zeros before the first pass
 struct PassGraphs {
@@ -52,7 +51,7 @@ static inline void pass_graphs_free(PassGraphs* g) {
     }
 }
 
-// The graph of a key; a new one where there is none, and NULL where there is no room for it.
+// The entry of a key, added if there is none; NULL where all entries are taken.
 static inline PassGraph* pass_graph_find_(PassGraphs* g, PassKey key, bool* is_new) {
     *is_new = false;
     for (int i = 0; i < g->count; i++) {
@@ -85,7 +84,7 @@ static inline Status pass_graph_connect_(cudaGraph_t graph, cudaGraphNode_t from
 #endif
 }
 
-// *begin: where the bytes begin that a node sets to 0, if they are among those to be cleared; else NULL.
+// *begin = the first byte that a node sets to 0 within `cleared`; NULL for all other nodes.
 static inline Status pass_graph_clears_(const PassGraphs* g, cudaGraphNode_t node, char** begin) {
     cudaGraphNodeType type;
     cudaMemsetParams memset;
@@ -107,7 +106,7 @@ static inline Status pass_graph_take_out_(cudaGraph_t graph, cudaGraphNode_t nod
     return pass_graph_connect_(graph, before, behind);
 }
 
-// Takes those of the nodes out of their chain that alone clear bytes of `cleared`. begins: room for as many.
+// Removes from the chain the memset nodes whose bytes of `cleared` no other node clears. begins: scratch for `count` pointers.
 static inline Status pass_graph_take_memsets_out_(const PassGraphs* g, cudaGraph_t graph, cudaGraphNode_t* nodes,
                                                   char** begins, size_t count) {
     TRY(cuda_try(cudaGraphGetNodes(graph, nodes, &count)));
@@ -120,7 +119,7 @@ static inline Status pass_graph_take_memsets_out_(const PassGraphs* g, cudaGraph
     return STATUS_OK;
 }
 
-// Puts one memset of all that is cleared in front of a graph, which is a chain of nodes, in place of those within it.
+// Replaces the memsets within a graph, which is a chain of nodes, by one memset of all of `cleared` at its beginning.
 static inline Status pass_graph_clear_first_(const PassGraphs* g, cudaGraph_t graph) {
     size_t count = 0, room = 1;
     cudaGraphNode_t root = NULL, clear;
@@ -143,13 +142,13 @@ static inline Status pass_graph_clear_first_(const PassGraphs* g, cudaGraph_t gr
     return pass_graph_connect_(graph, clear, root);
 }
 
-// Captures what launch() puts into the stream, without running it.
+// Captures the work that launch() enqueues, without running it.
 template <class Launch> static inline Status pass_graph_capture_(const PassGraphs* g, cudaGraphExec_t* executable,
                                                                  cudaStream_t stream, const Launch& launch) {
     cudaGraph_t graph = NULL;
     TRY(cuda_try(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
     launch();
-    cuda_try(cudaStreamEndCapture(stream, &graph)); // after an error, too: it ends the capture
+    cuda_try(cudaStreamEndCapture(stream, &graph)); // after an error, too, to end the capture
     if (status_now() == STATUS_OK && pass_graph_clear_first_(g, graph) == STATUS_OK) {
         cuda_try(cudaGraphInstantiate(executable, graph, 0));
     }
@@ -157,8 +156,8 @@ template <class Launch> static inline Status pass_graph_capture_(const PassGraph
     return status_now();
 }
 
-// Runs what launch() puts into the stream, as a graph from the second time on that `key` is given. After an error in a capture
-// the key has no graph, and its next pass is captured anew.
+// Runs launch() on the stream, as a graph from the second pass of `key` on. After an error in a capture the key has no graph,
+// and its next pass is captured again.
 template <class Launch>
 static inline Status pass_graph_run(PassGraphs* g, PassKey key, cudaStream_t stream, const Launch& launch) {
     bool is_new = false;

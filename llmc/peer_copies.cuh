@@ -1,16 +1,16 @@
 /*
-Processes of one machine read each other's GPU memory: copy engines move what they exchange, over NVLink or PCIe. NCCL's kernels
-hold SMs while they move data, and steps are longer with them, also where all of it is hidden (dev/LOG.md); copy engines need
-no SM.
+Exchange between processes of one machine by peer-to-peer copies: copy engines read the other processes' GPU memory over NVLink
+or PCIe. NCCL's kernels occupy SMs while they move data, which makes steps longer even where all communication is hidden
+(dev/LOG.md); copy engines need no SM.
 
 Each process shares the same blocks of device memory, of the same sizes, and has a flag for each other one. In stream order:
 
     peer_announce   sets this process's flag in the memory of all others: what it has computed is ready for the exchange
     peer_copy       waits for the flag of one other process, once an exchange, and copies from its memory
 
-There is no flag for having read. What others read may be written again after the next sum over all processes (comm.h's merge)
-in the same stream: each process takes part in that after its copies. Where a process fails, the others' flags are set ahead of
-all exchanges, so that their streams go on to find the error.
+There is no flag for having read. What others read may be overwritten after the next sum over all processes (comm.h's merge) in
+the same stream, which each process joins after its copies. When a process fails, flags are set to a value beyond all exchanges,
+so that no stream waits for ever and the error is found.
 */
 #ifndef LLMC_PEER_COPIES_CUH
 #define LLMC_PEER_COPIES_CUH
@@ -31,12 +31,12 @@ struct PeerCopies {
     char** blocks;        // (size, PEER_BLOCKS) the others' memory; NULL for the own rank
     unsigned** flags_of;  // (size) the others' flags
     unsigned* flags;      // (size) on the device: the last exchange that each process has announced
-    unsigned exchange;    // the one under way, counted from 1
+    unsigned exchange;    // number of the current exchange, from 1
     unsigned* waited_for; // (size) the last exchange of each process that the stream has waited for
     PeerStreamValue wait, write;
     cudaStream_t rescue; // for peer_abort_
     int device;
-    CommDevice inner; // of the Comm: NCCL, which makes the sums
+    CommDevice inner; // the Comm's original device, NCCL, which computes the sums
 };
 
 // What a process sends to all others, so that they can map its memory
@@ -49,7 +49,7 @@ struct PeerExport {
 // ----------------------------------------------------------------------------
 // Opening and closing
 
-// What differs between machines, and between two starts of one
+// An identifier that differs between machines, and between boots of one
 static inline void peer_machine_(char machine[PEER_MACHINE_BYTES]) {
     memset(machine, 0, PEER_MACHINE_BYTES);
     FILE* file = fopen("/proc/sys/kernel/random/boot_id", "r");
@@ -90,7 +90,7 @@ static inline int peer_map_(void** memory, cudaIpcMemHandle_t handle) {
     return 0;
 }
 
-// Maps the others' memory. 0 where one of them is on another machine, or cannot be mapped.
+// Maps the others' memory. Returns 0 where a process is on another machine, or its memory cannot be mapped.
 static inline int peer_map_all_(PeerCopies* p, const PeerExport* exports) {
     int ok = 1;
     for (int r = 0; r < p->size && ok; r++) {
@@ -106,7 +106,7 @@ static inline int peer_map_all_(PeerCopies* p, const PeerExport* exports) {
     return ok;
 }
 
-// Takes the place of the CommDevice, so that a failure comes here too.
+// A CommDevice in front of the original one, so that an abort reaches these copies, too.
 static inline Status peer_exchange_(void* peers, const CommBlock* sent, int num_sent, const CommBlock* received,
                                     int num_received, void* stream) {
     CommDevice* inner = &((PeerCopies*)peers)->inner;
@@ -118,7 +118,7 @@ static inline Status peer_merge_(void* peers, void* numbers, size_t count, CommN
 }
 static inline void peer_abort_(void* peers) {
     PeerCopies* p = (PeerCopies*)peers;
-    const cuuint32_t for_good = 1u << 30; // no run has as many exchanges
+    const cuuint32_t for_good = 1u << 30; // beyond the number of any exchange
     cudaSetDevice(p->device);
     for (int r = 0; r < p->size; r++) {
         p->write((CUstream)p->rescue, (CUdeviceptr)(p->flags + r), for_good, CU_STREAM_WRITE_VALUE_DEFAULT);
@@ -140,8 +140,8 @@ static inline void peer_unmap_(PeerCopies* p) {
     }
 }
 
-// Unmaps the others' memory and frees the flags; all processes call it. What others have mapped may not be freed (CUDA calls
-// that undefined): so each waits until all have unmapped. After an error nothing is freed: the process ends.
+// Unmaps the others' memory and frees the flags; all processes call it. Freeing memory that others have mapped is undefined
+// behaviour in CUDA: so each waits until all have unmapped. After an error the flags are not freed: the process ends.
 static inline void peer_release_(PeerCopies* p) {
     peer_unmap_(p);
     if (comm_barrier(p->comm) == STATUS_OK && p->flags != NULL) { cudaFree(p->flags); }
@@ -153,8 +153,8 @@ static inline void peer_release_(PeerCopies* p) {
     *p = {};
 }
 
-// All processes call it, with blocks that cudaMalloc returned. p->open is 1 afterwards, in all of them, where each can read
-// all others' memory; where not, that is no error.
+// All processes call it, with blocks that cudaMalloc returned. Sets p->open, in all of them, to 1 if each can read the memory
+// of all others; 0 is no error.
 static inline Status peer_open(PeerCopies* p, Comm* comm, void* const blocks[PEER_BLOCKS]) {
     *p = {};
     p->comm = comm, p->rank = comm_rank(comm), p->size = comm_size(comm);
@@ -174,7 +174,7 @@ static inline Status peer_open(PeerCopies* p, Comm* comm, void* const blocks[PEE
     for (size_t r = 0; r < size; r++) { p->open = p->open && mapped[r]; }
     free(mapped);
     free(exports);
-    (void)cudaGetLastError(); // of what could not be shared
+    (void)cudaGetLastError(); // from memory that could not be shared
     if (!p->open) {
         peer_release_(p);
         return status_now();
@@ -185,7 +185,7 @@ static inline Status peer_open(PeerCopies* p, Comm* comm, void* const blocks[PEE
     return status_now();
 }
 
-// All processes call it before they free what they share, which none reads after it.
+// All processes call it before they free the shared blocks, which nobody reads afterwards.
 static inline void peer_close(PeerCopies* p) {
     if (!p->open) { return; }
     cudaDeviceSynchronize();
@@ -200,7 +200,7 @@ static inline Status peer_driver_(CUresult result, const char* call) {
     return result == CUDA_SUCCESS ? STATUS_OK : status_fail("%s returned %d", call, (int)result);
 }
 
-// Begins an exchange: what the stream has computed so far may be read by the others.
+// Begins an exchange, in stream order: the others may read what the stream has computed so far.
 static inline Status peer_announce(PeerCopies* p, cudaStream_t stream) {
     p->exchange++;
     for (int k = 1; k < p->size; k++) {
@@ -211,7 +211,7 @@ static inline Status peer_announce(PeerCopies* p, cudaStream_t stream) {
     return STATUS_OK;
 }
 
-// to (bytes) = what begins at byte `offset` of a block of process r, as it is in this exchange.
+// to (bytes) = the bytes from `offset` on of a block of process r, after that process has announced this exchange.
 static inline Status peer_copy(PeerCopies* p, void* to, int r, int block, size_t offset, size_t bytes,
                                cudaStream_t stream) {
     if (p->waited_for[r] != p->exchange) {
