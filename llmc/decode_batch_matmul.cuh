@@ -1,5 +1,5 @@
 /*
-The linear layers of decoding for more than 16 rows, in 16 bit from sm_90 on: the sums of decode_matmul.cuh in the same order,
+The linear layers of decoding for four rows and more, in 16 bit from sm_90 on: the sums of decode_matmul.cuh in the same order,
 so the same bits, with a shorter way from the kernel before to the result. decode_linear.cuh has the launcher.
 
 A CTA has 16 MT rows of inp and some tiles of 8 columns of out; a warp multiplies a segment of C of 32 rows. Its part of inp
@@ -21,8 +21,8 @@ The splits of a C that has several are a cluster: each CTA stores its sums in th
 #include "hopper.cuh"
 #endif
 
-// Rows of inp, which is normalised before; fewer are one tile of decode_matmul.cuh
-constexpr int BATCH_MIN_ROWS = DECODE_NORM_ROWS + 1;
+// Rows of inp, which is normalised by a kernel of its own; fewer are faster in one CTA with their LayerNorm (decode_matmul.cuh)
+constexpr int BATCH_MIN_ROWS = 4;
 constexpr int BATCH_MAX_CHUNKS = 4; // of a segment
 
 // How a layer is cut: row tiles, groups of `tiles` tiles of columns, and splits

@@ -1,5 +1,5 @@
 /*
-The linear layers of decoding on Hopper for more than 16 rows, while all CTAs run at once and a sum has one split: the sums of
+The linear layers of decoding on Hopper for four rows and more, while all CTAs run at once and a sum has one split: the sums of
 decode_matmul.cuh in the same order, so the same bits, by the warps of decode_batch_matmul.cuh. There each CTA reads its 32 rows
 of inp from L2 for itself, half a line at a time; here the CTAs of a cluster, which multiply the same rows with different tiles
 of W, bring a part of them each, whole lines, by TMA multicast into the shared memory of all.

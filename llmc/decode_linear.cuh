@@ -16,17 +16,21 @@ void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
 
 #ifndef KERNELS_APART
 void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
-    if (p.norm_weight != NULL && p.M > DECODE_NORM_ROWS) {
+    bool cluster = false, batch = false;
+#if !defined(PRECISION_FP32)
+    cluster = decode_cluster_serves(gpu, p), batch = decode_batch_serves(gpu, p);
+#endif
+    if (p.norm_weight != NULL && (cluster || batch || p.M > DECODE_NORM_ROWS)) {
         decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }
 #if !defined(PRECISION_FP32)
-    if (decode_cluster_serves(gpu, p)) {
+    if (cluster) {
         BatchTiling t = cluster_tiling(gpu, p);
         launch_dependent(gpu, cluster_kernel(p.C), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p, t.tiles);
         return;
     }
-    if (decode_batch_serves(gpu, p)) {
+    if (batch) {
         BatchTiling t = batch_tiling(gpu, p);
         launch_dependent(gpu, batch_kernel(t.MT, p.C), t.blocks, t.threads, t.shared, t.splits, stream, p, t.tiles);
         return;

@@ -77,7 +77,7 @@ static void cluster_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
     if (!decode_cluster_serves(gpu, p)) { return; }
     BatchTiling t = cluster_tiling(gpu, p);
     int row_tiles = CEIL_DIV(M, BatchTile<2>::rows), groups = (int)t.blocks / row_tiles;
-    bool ok = gpu.hopper && M > 16 && decode_splits(C) == 1 && batch_chunks(C) <= BATCH_MAX_CHUNKS;
+    bool ok = gpu.hopper && M >= BATCH_MIN_ROWS && decode_splits(C) == 1 && batch_chunks(C) <= BATCH_MAX_CHUNKS;
     ok = ok && (int)t.blocks == groups * row_tiles && groups % CLUSTER_CTAS == 0 &&
          BatchTile<2>::rows % CLUSTER_CTAS == 0;
     ok = ok && t.tiles >= 1 && t.tiles <= BatchTile<2>::G && groups * t.tiles >= CEIL_DIV(OC, 8);
@@ -118,7 +118,7 @@ int main(void) {
                               {0, 99 * 1024, 84, 0}};
     for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
     for (LaunchGpu gpu : gpus) {
-        for (int M : {1, 2, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
+        for (int M : {1, 2, 3, 4, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
             for (int C : {32, 96, 768, 832, 1600, 2880, 3072, 6400, 12288, 49152}) {
                 for (int OC : {1, 8, 97, 768, 2304, 6400, 50257}) {
                     tiles_cover(gpu, M, C, OC, 0);
