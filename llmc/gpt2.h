@@ -110,7 +110,7 @@ static inline char* gpt2_get_pointer_(const void* members, int i) {
 // ----------------------------------------------------------------------------
 // Activations. X(ctx, name, type, layers, count): `layers` slices of `count` elements each, of type real (the training
 // precision) or stat (fp32 always). Lg and Ln are L, or 1 where a tensor is recomputed in the backward pass instead of
-// kept: recompute >= 1 gives up fch_gelu, recompute >= 2 also ln1 and ln2. `training` is 0 or 1: a model that is only
+// kept: recompute >= 1 recomputes fch_gelu, recompute >= 2 also ln1 and ln2. `training` is 0 or 1: a model that is only
 // evaluated has no backward buffers.
 
 // clang-format off
@@ -127,8 +127,8 @@ static inline char* gpt2_get_pointer_(const void* members, int i) {
     X(ctx, ln2, real, Ln, BT * C)                /* (Ln,B,T,C) */                                                       \
     X(ctx, ln2_mean, stat, L, BT)               /* (L,B,T) */                                                          \
     X(ctx, ln2_rstd, stat, L, BT)               /* (L,B,T) */                                                          \
-    X(ctx, fch, real, L, BT * 4 * C)            /* (L,B,T,4C) before the GELU, or the GELU's derivative there */       \
-    X(ctx, fch_gelu, real, Lg, BT * 4 * C)      /* (Lg,B,T,4C) after it */                                             \
+    X(ctx, fch, real, L, BT * 4 * C)            /* (L,B,T,4C) before the GELU, or GELU's derivative at it */           \
+    X(ctx, fch_gelu, real, Lg, BT * 4 * C)      /* (Lg,B,T,4C) after the GELU */                                       \
     X(ctx, residual3, real, L, BT * C)           /* (L,B,T,C) after the MLP */                                          \
     X(ctx, lnf, real, 1, BT * C)                 /* (B,T,C) */                                                          \
     X(ctx, lnf_mean, stat, 1, BT)               /* (B,T) */                                                            \
@@ -138,7 +138,7 @@ static inline char* gpt2_get_pointer_(const void* members, int i) {
     X(ctx, dresidual, real, training, BT * C)    /* (B,T,C) gradient of the residual stream */                          \
     X(ctx, dbtc, real, training, BT * C)         /* (B,T,C) gradient of a LayerNorm's or the attention's output */      \
     X(ctx, dbt4c, real, training, BT * 4 * C)   /* (B,T,4C) gradient inside the MLP; (B,T,3,NH,HS) of qkv */           \
-    X(ctx, scratch, stat, training, SCRATCH)    /* whatever the backward kernels ask for, the largest of them */
+    X(ctx, scratch, stat, training, SCRATCH)    /* scratch of the backward kernels, sized for the largest */
 // clang-format on
 
 enum { NUM_ACTIVATION_TENSORS = 0 GPT2_ACTIVATIONS(GPT2_COUNT_, ) };
@@ -152,8 +152,8 @@ typedef struct {
     size_t bytes;         // layers * count elements, rounded up to 256 so that every tensor is aligned
 } GPT2Activation;
 
-// Fills the table of activations for a batch of B rows of T tokens; returns the number of bytes they take together,
-// SIZE_MAX where it does not fit. real_size is sizeof(real); scratch_bytes is what the backward kernels need.
+// Fills the table of activations for a batch of B rows of T tokens; returns their bytes in all, SIZE_MAX on overflow.
+// real_size is sizeof(real); scratch_bytes is the scratch of the backward kernels.
 static inline size_t gpt2_activations(GPT2Activation table[NUM_ACTIVATION_TENSORS], GPT2Config config, int B, int T_,
                                       int recompute, size_t training, size_t real_size, size_t scratch_bytes) {
     size_t BT = (size_t)B * (size_t)T_, C = (size_t)config.channels, NH = (size_t)config.num_heads;
@@ -194,8 +194,8 @@ static inline void gpt2_point_activations(void* members, const GPT2Activation* t
     }
 }
 
-// Points every member of `slice` at layer i of what the same member of `whole` points to. A tensor that is computed again
-// instead of kept has one slice, which serves all layers.
+// Points every member of `slice` at layer i of the tensor that the same member of `whole` points to. A tensor that is
+// recomputed instead of kept has one slice, which all layers share.
 static inline void gpt2_slice_activations(void* slice, const void* whole, const GPT2Activation* table, size_t layer,
                                           size_t real_size) {
     for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) {
@@ -244,12 +244,12 @@ static const GPT2Size gpt3_by_channels[] = {
     "use d6, d12, d24, d36, d48, gpt3:c768 and the like, gpt2:l<layers>c<channels>h<heads>, each with t<context> "     \
     "appended if wanted, or the name of weights: a .bin or .safetensors file, or a folder"
 
-// The vocabulary rounded up to a multiple of 128. One that is too large stays what it is, and is refused below.
+// The vocabulary rounded up to a multiple of 128. One that would overflow is returned unchanged, and refused below.
 static inline int gpt2_pad_vocab(int vocab_size) {
     return vocab_size > MAX_VOCAB_SIZE ? vocab_size : CEIL_DIV(vocab_size, 128) * 128;
 }
 
-// Refuses sizes that make no model; `source` (a file or a descriptor) is named in the message.
+// An error where the sizes are not those of a valid model; the message names `source` (a file or a descriptor).
 static inline Status gpt2_config_status(GPT2Config c, const char* source) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     if (c.max_seq_len < 1 || c.vocab_size < 1 || c.num_layers < 1 || c.num_heads < 1 || c.channels < 1) {
@@ -288,7 +288,7 @@ static inline Status gpt2_config_status(GPT2Config c, const char* source) {
     return STATUS_OK;
 }
 
-// For programs: ends with one line where the sizes make no model.
+// For programs: ends with one line where the sizes are not those of a valid model.
 static inline void gpt2_check_config(GPT2Config c, const char* source) {
     status_clear();
     check(gpt2_config_status(c, source));

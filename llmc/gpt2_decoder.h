@@ -1,15 +1,15 @@
 /*
-Sequences that a model continues, each with its keys and values kept (KV cache). Declared once; generate_gpt2.c and
-generate_gpt2.cu implement it. generate.h and the tests are built on this file and gpt2_model.h alone.
+Generation of sequences with a KV cache. Declared once; generate_gpt2.c and generate_gpt2.cu implement it. generate.h and the
+tests are built on this file and gpt2_model.h alone.
 
     check(gpt2_decoder_create(&decoder, model, B, T));
     check(gpt2_decoder_prefill(decoder, prompts, num_prompts));
     while (any slot is active) { check(gpt2_decoder_next(decoder, tokens)); }
     gpt2_decoder_free(decoder);
 
-A sequence's tokens and the bits of its logits depend on its own tokens, sampler and sample number alone: not on B, not on what
-the other slots hold; on the CPU nor on how many tokens came at a time. (On the GPU a prompt goes through the training's
-attention, appended tokens through the cache's.) Errors are as gpt2_model.h has them.
+A sequence's tokens and the bits of its logits depend on its own tokens, sampler and sample number alone, not on B or the other
+slots; on the CPU, nor on how many tokens were processed at a time. (On the GPU a prompt uses the training's attention, appended
+tokens use decode attention.) Errors as in gpt2_model.h.
 */
 #ifndef LLMC_GPT2_DECODER_H
 #define LLMC_GPT2_DECODER_H
@@ -19,8 +19,8 @@ attention, appended tokens through the cache's.) Errors are as gpt2_model.h has 
 
 typedef struct GPT2Decoder GPT2Decoder;
 
-// One prompt of a batch: the sequence `slot` begins anew with these tokens. The coin of the token at position p of the sequence
-// is sampler_coin(sampler.seed, sample, p); the sampler's penalty is for all tokens of the sequence so far.
+// One prompt of a batch: sequence `slot` is restarted with these tokens. The coin of the token at position p of the sequence is
+// sampler_coin(sampler.seed, sample, p); the sampler's penalty applies to all tokens of the sequence so far.
 typedef struct {
     int slot;
     const int* tokens; // (count)
@@ -37,13 +37,13 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T);
 // needed. On an error *decoder is NULL.
 Status gpt2_decoder_create(GPT2Decoder** decoder, GPT2* model, int B, int T);
 
-// Before gpt2_free; NULL is none.
+// Called before gpt2_free; NULL is allowed.
 void gpt2_decoder_free(GPT2Decoder* d);
 
-// Begins sequences, all in one batch. They are active then.
+// Starts sequences, all in one batch. They are active afterwards.
 Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts);
 
-// A sequence goes on with tokens (count) that are given, not sampled.
+// Appends given tokens (count), instead of sampled ones, to a sequence.
 Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count);
 
 // The next token of every active sequence: sampled from its logits, appended, and the logits after it computed. tokens (B): -1
@@ -51,10 +51,10 @@ Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int coun
 // afterwards.
 Status gpt2_decoder_next(GPT2Decoder* d, int* tokens);
 
-// The sequence rests: gpt2_decoder_next leaves it as it is; what it has stays.
+// Makes the sequence inactive: gpt2_decoder_next skips it; its cache is kept.
 void gpt2_decoder_stop(GPT2Decoder* d, int slot);
 
-// A stopped sequence, which is not full, is active again.
+// Makes a stopped sequence active again, unless it is full.
 void gpt2_decoder_resume(GPT2Decoder* d, int slot);
 
 // Tokens in the cache, of the prompt and sampled ones
@@ -70,22 +70,21 @@ Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot);
 // The buffer's pointer, a member of GPT2Decoder
 #define DECODER_POINTER_(ctx, type, name, count) type* name;
 
-// Points it into `memory`, where the decoder d is not NULL, and adds its bytes to `total`, which becomes SIZE_MAX where they do
-// not fit.
+// Points it into `memory`, unless the decoder d is NULL, and adds its bytes to `total`, which becomes SIZE_MAX on overflow.
 #define DECODER_PLACE_(ctx, type, name, count)                                                                         \
     if (d != NULL) { d->name = (type*)(void*)(memory + total); }                                                       \
     total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));
 
 // ----------------------------------------------------------------------------
-// What every implementation refuses
+// Checks that every implementation makes
 
-// Sizes that no decoder of this model can have.
+// Refuses sizes that no decoder of this model can have.
 static inline Status gpt2_decoder_check_sizes(GPT2Config config, int B, int T) {
     TRY(gpt2_check_sizes(config, B, T));
     return B <= 1 << 16 ? STATUS_OK : status_fail("a decoder for %d sequences; 65,536 are the most", B);
 }
 
-// Prompts of a decoder for B sequences of up to T tokens that have no slot, or the slot of another one, or that do not fit.
+// Refuses prompts, for B sequences of up to T tokens, without a valid slot of their own, or that are too long.
 static inline Status gpt2_decoder_check_prompts(const GPT2Info* info, const DecoderPrompt* prompts, int num_prompts,
                                                 int B, int T) {
     if (num_prompts < 1 || num_prompts > B) { return status_fail("%d prompts for %d sequences", num_prompts, B); }
@@ -103,7 +102,7 @@ static inline Status gpt2_decoder_check_prompts(const GPT2Info* info, const Deco
     return STATUS_OK;
 }
 
-// Tokens that do not fit behind the `length` that sequence `slot` has, and sequences that have not begun.
+// Refuses tokens that do not fit after the `length` tokens of sequence `slot`, or a sequence that has not been started.
 static inline Status gpt2_decoder_check_append(const GPT2Info* info, int slot, int length, const int* tokens, int count,
                                                int B, int T) {
     if (slot < 0 || slot >= B) { return status_fail("tokens for sequence %d of %d", slot, B); }

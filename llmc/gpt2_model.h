@@ -10,7 +10,7 @@ implementation, train_gpt2.c or train_gpt2.cu. trainer.h, checkpoint.h and the t
     gpt2_free(model);
 
 A function that returns a Status begins with status_clear(). On STATUS_ERROR status_message() says what was wrong; the
-process and the CUDA context are whole, the model can be freed, and an argument that is refused changes nothing.
+process and the CUDA context remain usable, the model can be freed, and a refused argument changes nothing.
 */
 #ifndef LLMC_GPT2_MODEL_H
 #define LLMC_GPT2_MODEL_H
@@ -28,15 +28,15 @@ typedef struct Comm Comm; // comm.h
 
 // How a model computes. The CPU trainer has no master weights, no tf32 and no GELU in epilogues.
 typedef struct {
-    int recompute;      // what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 LayerNorm too
+    int recompute;      // what the backward pass recomputes instead of keeping: 0 nothing, 1 GELU, 2 also LayerNorm
     int master_weights; // 1: AdamW updates an fp32 copy of bf16 weights; 0: the weights, with stochastic rounding
     int tf32;           // 1: fp32 GEMMs may use tf32 tensor cores
     int gelu_fusion;    // GELU in cuBLASLt's epilogues: 0 never, 1 forward, 2 forward and backward
-    int micro_steps;    // the most micro-steps of a step in this process: what gradient buffers are sized for
+    int micro_steps;    // maximum of micro-steps per step in this process; gradient buffers are sized for it
     Comm* comm;         // the processes that train this model together; NULL: this one alone
     int zero;           // 1: a process has the moments and master weights of its shard only (ZeRO-1); 0: it has all
     int sum_any;      // 1: gradients are summed in any order; 0: in that of gradient_tree.h, the same bits for any 2^n
-    int copy_engines; // 1: they move what GPUs of one machine exchange, where they can; 0: NCCL's kernels
+    int copy_engines; // 1: copy engines exchange data between GPUs of one machine, where possible; 0: NCCL's kernels
     int graphs;       // 1: on one GPU, passes over full batches are CUDA graphs from the second on (pass_graph.cuh)
 } GPT2Settings;
 
@@ -47,7 +47,7 @@ static inline GPT2Settings gpt2_default_settings(void) {
     return s;
 }
 
-// What a model tells of itself.
+// The state of a model that its users may read.
 typedef struct {
     GPT2Config config;
     GPT2Settings settings;
@@ -55,24 +55,24 @@ typedef struct {
     size_t num_parameters;
     size_t weight_bytes;   // of one weight: 4 in fp32, 2 in bf16
     size_t memory_bytes;   // that the model has allocated; on the GPU, of device memory
-    int rank, size;        // this process, of so many that train the model
-    int copy_engines;      // 1: they move what is exchanged between the GPUs
+    int rank, size;        // of this process, among those that train the model
+    int copy_engines;      // 1: copy engines exchange data between the GPUs
     int sharded;           // 1: moments and master weights are those of this process's shard only
-    size_t elements;       // of the memory of weights and gradients, with the gaps between tensors (parameter_layout.h)
-    size_t shard_elements; // of that of moments, and of master weights: as many, or a shard's
+    size_t elements;       // of weights and of gradients, with the padding between tensors (parameter_layout.h)
+    size_t shard_elements; // of moments, and of master weights: the same number, or a shard's
     int B, T;              // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
     int training;          // 1: the model has gradients and AdamW's moments
-    int queues;      // 1: passes and updates are only queued where they are called, and run while the host goes on
-    float mean_loss; // nats: of the last step, over all processes; after its gpt2_grad_norm
-    float grad_norm; // of its gradients; likewise
-    float* losses;   // (B,T) nats, on the host: of the last gpt2_validate
+    int queues;            // 1: passes and updates are asynchronous: the call only enqueues them
+    float mean_loss;       // nats: of the last step, over all processes; after its gpt2_grad_norm
+    float grad_norm;       // of its gradients; likewise
+    float* losses;         // (B,T) nats, on the host: of the last gpt2_validate
     // Weights, of all processes, that the last gpt2_update left as they were because their new value was not finite; after
     // gpt2_wait_update.
     unsigned long long non_finite_weights;
 } GPT2Info;
 
-// The blocks of memory that have an element for each parameter. They lie as parameter_layout.h says; the functions below
-// have them in table order.
+// The blocks of memory that have an element for each parameter. In memory they are in the order of parameter_layout.h; the
+// functions below use table order.
 typedef enum {
     GPT2_WEIGHTS,       // weight_bytes each
     GPT2_GRADIENTS,     // fp32, and so are the rest
@@ -84,59 +84,58 @@ typedef enum {
 // ----------------------------------------------------------------------------
 // Planning: nothing is allocated, and no GPU is needed
 
-// The memory that a model takes which is created, and allocated for B rows of T tokens, with these settings: the rows that
-// gpt2_create and gpt2_allocate allocate by, and what comes beside. With B and T 0, as far as gpt2_create goes. `training` as
-// for gpt2_allocate; snapshot 1: with a copy in host memory from which checkpoints are written. Sizes that no model can have
-// are an error.
+// The memory of a model with these settings, allocated for B rows of T tokens: the rows by which gpt2_create and gpt2_allocate
+// allocate, and overheads. With B and T 0, gpt2_create alone. `training` as for gpt2_allocate; snapshot 1: with a copy in host
+// memory from which checkpoints are written. Sizes that no model can have are an error.
 Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot);
 
-// What there is on this machine. An error where this trainer needs a GPU and there is none that it runs on; what is known of
-// the host is filled in all the same.
+// The memory of this machine. An error where this trainer needs a GPU and finds none that it supports; the host's memory is
+// filled in all the same.
 Status gpt2_available_memory(GPT2Memory* memory);
 
-// What of this build and machine decides over the bits of a run, as a run's identity names it.
+// The properties of this build and machine that determine the bits of a run, as they are named in a run's identity.
 typedef struct {
     char precision[32], gemm[384], attention[128];
     char device[256]; // the last bits of a sum may differ between devices
 } GPT2Numerics;
 
-// For batches of B rows of T tokens. An error as gpt2_available_memory's, or where no variant of attention serves the shape.
+// For batches of B rows of T tokens. Errors as in gpt2_available_memory, and where no variant of attention serves the shape.
 Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, int B, int T);
 
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// A model with room for its weights, which are not set yet. On an error *model is NULL.
+// Creates a model with memory for its weights, which are not set yet. On an error *model is NULL.
 Status gpt2_create(GPT2** model, GPT2Config config, GPT2Settings settings);
 
-// Activations for batches of up to B rows of up to T tokens and, with `training`, gradients, zeroed moments and the
-// master weights, which gpt2_set_parameters fills: it comes after this. Once for a model; after an error, gpt2_free.
+// Allocates activations for batches of up to B rows of up to T tokens and, with `training`, gradients, zeroed moments and the
+// master weights, which gpt2_set_parameters fills afterwards. Called once for a model; after an error, call gpt2_free.
 Status gpt2_allocate(GPT2* model, int B, int T, int training);
 
-// Any model that gpt2_create has returned, in whatever state; NULL is none.
+// Frees a model that gpt2_create has returned, in whatever state; NULL is allowed.
 void gpt2_free(GPT2* model);
 
 // Valid, and kept up to date, until gpt2_free.
 const GPT2Info* gpt2_info(const GPT2* model);
 
-// Where the parameters lie in memory, and whose shard each is in. Valid until gpt2_free.
+// The order of the parameters in memory, and which shard each is in. Valid until gpt2_free.
 const ParameterLayout* gpt2_layout(const GPT2* model);
 
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
-// The weights from, and to, num_parameters floats on the host, in table order. Setting casts to the training precision
-// and fills the master weights, where there are any; the padding rows of wte, V to Vp-1, become zero whatever is given.
+// Set the weights from, or copy them to, num_parameters floats on the host, in table order. Setting casts to the training
+// precision and fills the master weights, if any; the padding rows of wte, V to Vp-1, become zero whatever is given.
 Status gpt2_set_parameters(GPT2* model, const float* params);
 Status gpt2_get_parameters(GPT2* model, float* params);
 
 // The size of a block, of all shards together; 0 where the model has no such block.
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
 
-// Bytes offset .. offset+bytes-1 of a block, as they are, to the host and back. Of a sharded block only the numbers of this
-// process's shard: the others stay as they are, in `host` as in the model. The gradients are those of the subtree that the
-// last micro-step belongs to; after the last one of several processes, the shard's are sums over all of them (all are, with
-// zero 0).
+// Copy bytes offset .. offset+bytes-1 of a block, without a cast, to the host and back. Of a sharded block only the elements of
+// this process's shard are copied; the others are left unchanged, in `host` and in the model. The gradients are those of the
+// subtree of the last micro-step; after the last one, with several processes, the shard's are sums over all of them (with zero
+// 0, all are).
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes);
 
@@ -146,17 +145,17 @@ static inline Status gpt2_get_gradients(GPT2* model, float* grads) {
 }
 
 // ----------------------------------------------------------------------------
-// Passes. inputs and targets (B,T) are tokens on the host. The GPU reads them in the order of its stream: they must stay
-// as they are until the second next gpt2_forward has returned.
+// Passes. inputs and targets (B,T) are tokens on the host. The GPU reads them in stream order: they must not change until
+// the second next gpt2_forward has returned.
 
-// A batch from its tokens to what its logits are made of, B and T at most as allocated.
+// The forward pass of a batch up to the final LayerNorm, with B and T at most as allocated.
 Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
 
-// Row t of the last forward pass's logits, t in [0, B*T): its first V numbers, to the host. The weights are still those of the
-// pass; the first row may cost as much as all of them.
+// Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. The weights must still be
+// those of the pass; the first call may cost as much as computing all rows.
 Status gpt2_get_logits(GPT2* model, float* logits, int t);
 
-// A forward pass and the batch's losses. *loss is their mean in nats; each of them is in gpt2_info()->losses.
+// A forward pass and the batch's losses, which are in gpt2_info()->losses; *loss is their mean in nats.
 Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T);
 
 // The gradients of the batch of the last gpt2_forward, whose inputs are given again, added up over this process's
@@ -165,7 +164,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
 Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step);
 
 // 1: from the next gpt2_backward on nothing is exchanged: gradients, loss and norm are those of this process's own
-// micro-steps, to look for a fault in them. 0, as at first: of all processes.
+// micro-steps, for finding a fault in them. 0, the default: of all processes.
 void gpt2_set_local(GPT2* model, int local);
 
 // After the last micro-step: *norm is the Euclidean norm of all gradients, and gpt2_info()->mean_loss the loss of the step.
@@ -173,45 +172,45 @@ void gpt2_set_local(GPT2* model, int local);
 Status gpt2_grad_norm(GPT2* model, float* norm);
 
 // One AdamW step (adamw.cuh, cpu_adamw.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
-// (gpt2_grad_norm) exceeds grad_clip are scaled down to it, with 0 none are. A process updates its shard, and then has the
-// other shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients
-// (gpt2_grad_norm) is not finite, all weights and moments stay as they are: the GPU decides that by itself. A single weight
-// whose new value or second moment is not finite stays as it is with its moments, and is counted in
+// (gpt2_grad_norm) exceeds grad_clip are scaled down to it; 0: no clipping. A process updates its shard, and receives the other
+// shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients
+// (gpt2_grad_norm) is not finite, all weights and moments are left unchanged; on the GPU without the host. A single weight
+// whose new value or second moment is not finite is left unchanged with its moments, and counted in
 // gpt2_info()->non_finite_weights.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_clip, int step);
 
-// Waits for the last gpt2_update, but for nothing that was called after it; reports what went wrong until then. gpt2_info() has
+// Waits for the last gpt2_update, but not for anything called after it; reports errors up to then. Afterwards gpt2_info() has
 // mean_loss, grad_norm and non_finite_weights of its step.
 Status gpt2_wait_update(GPT2* model);
 
-// Waits until everything above is done, and reports what went wrong meanwhile.
+// Waits until all work of the functions above is done, and reports its errors.
 Status gpt2_synchronize(GPT2* model);
 
 // ----------------------------------------------------------------------------
-// Finding faults. Both look at what is there after all work so far, and wait for it.
+// Finding faults. Both wait for all work so far, and then read the results.
 
 // The first number that is not finite, in the order of computation: weights; activations of the last forward pass, layer by
 // layer; losses; gradients from the last layer to the first; moments. text, of `size` bytes, names its tensor: "weights:
 // qkvw, layer 2", "forward: fch of layer 3", "backward: gradient of fcw, layer 3"; "" where every number is finite.
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size);
 
-// *digest is a 64-bit sum over the bits of all gradients in this process's memory and where they are, in no order: equal
-// gradients have equal digests, and a change in one of them always changes it.
+// *digest = a 64-bit sum over the bits and positions of all gradients in this process's memory, in any order: equal
+// gradients have equal digests, and a change of one of them always changes it.
 Status gpt2_gradient_digest(GPT2* model, uint64_t* digest);
 
 // ----------------------------------------------------------------------------
-// Snapshot: a copy of weights, moments and master weights to write a checkpoint from, while training goes on.
+// Snapshot: a copy of weights, moments and master weights from which a checkpoint is written while training continues.
 
-// Memory for it, after gpt2_allocate with `training`; on the GPU, or in page-locked memory on the host where the GPU has
-// not gpt2_snapshot_room to spare. After an error there is none, and the model is as it was. Once for a model.
+// Allocates its memory, after gpt2_allocate with `training`: on the GPU or, where gpt2_snapshot_room says that it does not fit,
+// in page-locked memory on the host. After an error there is none, and the model is unchanged. Called once for a model.
 Status gpt2_allocate_snapshot(GPT2* model);
 
-// Takes one, after all work so far; no gpt2_read_snapshot of the one before may be under way. On return the model may go on.
+// Takes a snapshot, after all work so far; no gpt2_read_snapshot may run meanwhile. On return training may continue.
 Status gpt2_take_snapshot(GPT2* model);
 
-// Bytes offset .. offset+bytes-1 of a block (not the gradients) at the moment when the snapshot was taken, to the host, as
-// gpt2_copy_out has them. One other thread may call this while the model trains; its errors are that thread's.
+// Copies bytes offset .. offset+bytes-1 of a block (not the gradients) from the snapshot to the host, as gpt2_copy_out does.
+// One other thread may call this while the model trains; errors are recorded in that thread.
 Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
 
 // "GPU", "host" or "none".
@@ -223,39 +222,39 @@ const char* gpt2_snapshot_place(const GPT2* model);
 // How many GPUs this process sees; 0 in the CPU trainer, which needs none.
 int gpt2_num_devices(void);
 
-// Which of them is this process's, in all of its threads: 0, or what this was called with before anything else here.
+// Selects this process's GPU, in all of its threads; the default is 0. Called before any other function here.
 void gpt2_use_device(int device);
 
-// Memory for batches, page-locked on the GPU's host. NULL where there is none; gpt2_host_free frees it.
+// Host memory for batches, page-locked in the GPU trainer. NULL where there is not enough; gpt2_host_free frees it.
 void* gpt2_host_alloc(size_t bytes);
 void gpt2_host_free(void* memory);
 
 // *flops is the FLOP/s of a large GEMM on this machine, measured: the denominator of MFU.
 Status gpt2_measure_gemm(GPT2* model, double* flops);
 
-// The rows of --doctor on what this trainer computes with: devices, and a GEMM and attention against fp64.
+// Adds the rows of --doctor on the hardware: devices, and a GEMM and attention against fp64.
 void gpt2_doctor(Doctor* doctor);
 
-// Prints the rows on the machine of the table that a run prints first.
+// Prints the rows about the machine of the table that a run prints first.
 void gpt2_print_device(const GPT2* model);
 
-// Prints a line on the GPU's clocks, power and temperature; nothing on the CPU.
+// Prints a line about the GPU's clocks, power and temperature; nothing on the CPU.
 void gpt2_log_device(const GPT2* model);
 
-// Ranges that a profiler (Nsight Systems) shows on the time line, and of which an error of the GPU names the last; they nest,
-// and cost nothing where none looks on. A name must last as long as the program.
+// NVTX ranges on a profiler's timeline (Nsight Systems); an error of the GPU names the last one. They nest, and cost almost
+// nothing without a profiler. A name must last as long as the program.
 void gpt2_range_begin(const char* name);
 void gpt2_range_end(void);
 
 // ----------------------------------------------------------------------------
-// What every implementation refuses
+// Checks that every implementation makes
 
-// Settings that no model can have.
+// Refuses settings that no model can have.
 static inline Status gpt2_check_settings(GPT2Settings s) {
     return s.micro_steps >= 1 ? STATUS_OK : status_fail("a model for %d micro-steps", s.micro_steps);
 }
 
-// Sizes of a batch that no model of this context can be allocated for.
+// Refuses sizes of a batch that no model of this context length can be allocated for.
 static inline Status gpt2_check_sizes(GPT2Config config, int B, int T) {
     if (B < 1 || T < 1 || T > config.max_seq_len) {
         return status_fail("a batch of %d x %d tokens does not fit a context of %d", B, T, config.max_seq_len);
@@ -264,19 +263,19 @@ static inline Status gpt2_check_sizes(GPT2Config config, int B, int T) {
     return STATUS_OK;
 }
 
-// A model that has its activations already.
+// Refuses a model that has its activations already.
 static inline Status gpt2_check_allocation(const GPT2Info* info, int B, int T) {
     if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
     return gpt2_check_sizes(info->config, B, T);
 }
 
-// A batch that is larger than what was allocated, also where only B or only T is: scratch is sized for both.
+// Refuses a batch larger than what was allocated, in B or in T: scratch is sized for both.
 static inline Status gpt2_check_batch(const GPT2Info* info, int B, int T) {
     if (B >= 1 && B <= info->B && T >= 1 && T <= info->T) { return STATUS_OK; }
     return status_fail("a batch of %d x %d tokens does not fit a model allocated for %d x %d", B, T, info->B, info->T);
 }
 
-// Tokens that the vocabulary does not have.
+// Refuses tokens outside of the vocabulary.
 static inline Status gpt2_check_tokens(const GPT2Info* info, const int* tokens, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= info->config.vocab_size) {
@@ -287,19 +286,19 @@ static inline Status gpt2_check_tokens(const GPT2Info* info, const int* tokens, 
     return STATUS_OK;
 }
 
-// A row of logits that the last forward pass, of B rows of T tokens, did not compute.
+// Refuses a row of logits that the last forward pass, of B rows of T tokens, did not compute.
 static inline Status gpt2_check_row(int t, int B, int T) {
     if (t >= 0 && t < B * T) { return STATUS_OK; }
     return status_fail("logits of row %d, after a forward pass of %d rows", t, B * T);
 }
 
-// Gradients and updates of a model that has no memory for them.
+// Refuses a model without memory for gradients and moments.
 static inline Status gpt2_check_training(const GPT2Info* info) {
     return info->training ? STATUS_OK : status_fail("this model was not allocated for training");
 }
 
-// A backward pass before any forward pass, a micro-step that is not one of the step's, or a step that needs more buffers for
-// its gradients than there are.
+// Refuses a backward pass before any forward pass, a micro-step outside of its step, and a step that needs more gradient
+// buffers than there are.
 static inline Status gpt2_check_backward(const GPT2Info* info, size_t BT, int grad_accum_steps, int micro_step) {
     TRY(gpt2_check_training(info));
     if (BT == 0) { return status_fail("gpt2_backward before gpt2_forward"); }
@@ -327,13 +326,13 @@ static inline int gpt2_snapshot_room(size_t bytes, size_t available, size_t tota
     return available >= size_add(bytes, reserve);
 }
 
-// Bytes that a block does not have.
+// Refuses a range of bytes outside of a block.
 static inline Status gpt2_check_block(size_t block_bytes, size_t offset, size_t bytes) {
     if (offset <= block_bytes && bytes <= block_bytes - offset) { return STATUS_OK; }
     return status_fail("bytes %zu to %zu of a block of %zu", offset, size_add(offset, bytes), block_bytes);
 }
 
-// Blocks that a snapshot does not hold, snapshots that are not there, and bytes that a block does not have.
+// Refuses a snapshot that has not been taken, a block that it does not hold, or a range outside of the block.
 static inline Status gpt2_check_snapshot(int taken, GPT2Block block, size_t block_bytes, size_t offset, size_t bytes) {
     if (!taken) { return status_fail("no snapshot has been taken"); }
     if (block == GPT2_GRADIENTS) { return status_fail("a snapshot holds no gradients"); }

@@ -1,15 +1,15 @@
 /*
-The order in which gradients are added, so that the number of processes does not change their bits.
+The order in which gradients are added, such that the number of processes does not change their bits.
 
 The micro-batches of a step are the leaves of a tree. With N processes, N = 2^a o (o odd), the leaves form o parts of
-consecutive ones. A part of 2^k q leaves (q odd) is 2^k groups of q consecutive leaves: a group is summed as a chain,
-((l0 + l1) + l2) + .., the groups by a perfect binary tree, and the parts as a chain again. Process r has the r-th of N equal
+consecutive ones. A part of 2^k q leaves (q odd) is 2^k groups of q consecutive leaves: a group is summed sequentially,
+((l0 + l1) + l2) + .., the groups by a perfect binary tree, and the parts sequentially again. Process r has the r-th of N equal
 ranges of leaves, which is a subtree: so the sum depends on the leaves and on o alone, and o is 1 for every power of two.
-A process adds up its K leaves as they come, in few buffers: those of subtrees that wait for their other half.
+A process adds up its K leaves as they are computed, in few buffers: one for each subtree whose sibling is not complete yet.
 
     for (int i = 0; i < K; i++) {
         GradientLeaf leaf = gradient_leaf(K, in_place, i);
-        // compute leaf i into buffer[leaf.buffer], added to what is there where leaf.accumulate, and then
+        // buffer[leaf.buffer] = or, with leaf.accumulate, += leaf i; then
         // buffer[leaf.first] = buffer[leaf.first] + (buffer[leaf.first + 1] + (.. + buffer[leaf.buffer]))
     }   // buffer[0] is the sum
 */
@@ -24,7 +24,7 @@ A process adds up its K leaves as they come, in few buffers: those of subtrees t
 #define GRADIENT_TREE_HD
 #endif
 
-enum { GRADIENT_TREE_DEPTH = 32 }; // subtrees that wait at a time: fewer than the bits of an int
+enum { GRADIENT_TREE_DEPTH = 32 }; // maximum of pending subtrees: fewer than the bits of an int
 
 // The largest power of two that divides n > 0
 GRADIENT_TREE_HD static inline int gradient_tree_power_(int n) { return n & -n; }
@@ -33,13 +33,13 @@ GRADIENT_TREE_HD static inline int gradient_tree_power_(int n) { return n & -n; 
 // The leaves of a process
 
 typedef struct {
-    int buffer;     // that the leaf is computed into
-    int accumulate; // 1: it is added to what the buffer holds; 0: it overwrites that
-    int first;      // the buffers from here to `buffer` are then added into this one; first == buffer: nothing is added
+    int buffer;     // the buffer of the leaf
+    int accumulate; // 1: the leaf is added to the buffer; 0: it overwrites it
+    int first;      // then buffers first .. buffer are added up into `first`; first == buffer: nothing to add
 } GradientLeaf;
 
-// The number of buffers for K leaves. in_place 1: a leaf can be added to what a buffer holds, with the same bits as if it
-// had been computed by itself and then added.
+// The number of buffers for K leaves. in_place 1: a leaf can be accumulated into a buffer with the same bits as if it had been
+// computed separately and then added.
 static inline int gradient_buffers(int K, int in_place) {
     int groups = gradient_tree_power_(K), chain = K > groups, levels = 0;
     while (groups >> levels > 1) { levels++; }
@@ -47,10 +47,10 @@ static inline int gradient_buffers(int K, int in_place) {
     return levels + chain > 1 ? levels + chain : 1;
 }
 
-// What is done with leaf `leaf` of K.
+// The buffers of leaf `leaf` of K.
 static inline GradientLeaf gradient_leaf(int K, int in_place, int leaf) {
     int chain = K / gradient_tree_power_(K), group = leaf / chain, position = leaf % chain;
-    int waiting = 0, complete = 0; // subtrees before this group; and how many of them the group completes
+    int waiting = 0, complete = 0; // pending subtrees before this group; how many of them it completes
     for (int bits = group; bits > 0; bits >>= 1) { waiting += bits & 1; }
     for (int bits = group; bits & 1; bits >>= 1) { complete++; }
     GradientLeaf result;
@@ -70,8 +70,8 @@ static inline GradientLeaf gradient_leaf(int K, int in_place, int leaf) {
 // ----------------------------------------------------------------------------
 // The sums of N processes
 
-// out[i] = the sum of N arrays, those of processes 0 to N-1, for i from begin to end-1; out may be one of them. Runs through
-// tiles, so that the loops are vectors.
+// out[i] = the sum of N arrays, those of processes 0 to N-1, for i from begin to end-1; out may be one of them. In tiles, so
+// that the loops vectorise.
 static inline void gradient_tree_sum_range(float* out, const float* const* pieces, int N, size_t begin, size_t end) {
     enum { TILE = 64 };
     float waiting[GRADIENT_TREE_DEPTH][TILE], total[TILE];

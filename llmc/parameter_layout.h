@@ -1,14 +1,14 @@
 /*
-How a model's parameters lie in memory: the weights, their gradients and, in shards, AdamW's moments and master weights.
+The layout of a model's parameters in memory: the weights, their gradients and, in shards, AdamW's moments and master weights.
 
-The memory is a row of buckets in the order of the forward pass: wte, then wpe with the final LayerNorm, then the layers,
-each its matrices first. A bucket is a whole number of blocks of LAYOUT_BLOCK elements; what is large is cut into several.
-Each tensor of each layer begins at a multiple of 64 elements, and what lies between two of them is always zero. The offset
-of an element does not depend on the number of processes.
+The memory is a sequence of buckets in the order of the forward pass: wte, then wpe with the final LayerNorm, then the layers,
+each with its matrices first. A bucket is a whole number of blocks of LAYOUT_BLOCK elements; large groups are divided into
+several buckets. Each tensor of each layer begins at a multiple of 64 elements, and the padding between them is always zero. The
+offset of an element does not depend on the number of processes.
 
 Process r of N owns part r of each bucket: `per_rank` elements, fewer at the bucket's end, perhaps none. A shard's memory is
-a process's parts, one after the other, each in `per_rank` elements: the same offsets in all processes. Files, and the
-functions of gpt2_model.h, have the parameters in the order of gpt2.h's table; layout_run() leads from there.
+a process's parts, one after the other, `per_rank` elements each: the same offsets in all processes. Files, and the functions
+of gpt2_model.h, use the order of gpt2.h's table; layout_run() translates it.
 */
 #ifndef LLMC_PARAMETER_LAYOUT_H
 #define LLMC_PARAMETER_LAYOUT_H
@@ -17,10 +17,10 @@ functions of gpt2_model.h, have the parameters in the order of gpt2.h's table; l
 #include "status.h"
 
 enum {
-    LAYOUT_BLOCK = 8192,                                // the gradient norm is made of the sums of these
+    LAYOUT_BLOCK = 8192,                                // elements; the gradient norm sums the squares block by block
     LAYOUT_ALIGNMENT = 64,                              // elements
-    LAYOUT_BUCKET_BLOCKS = (1 << 25) / LAYOUT_BLOCK,    // of a bucket, at most
-    LAYOUT_EMBEDDING_BLOCKS = (1 << 23) / LAYOUT_BLOCK, // of one of wte, whose exchange nothing hides
+    LAYOUT_BUCKET_BLOCKS = (1 << 25) / LAYOUT_BLOCK,    // maximum of a bucket
+    LAYOUT_EMBEDDING_BLOCKS = (1 << 23) / LAYOUT_BLOCK, // of a bucket of wte: smaller, as its exchange is exposed
     LAYOUT_WTE = -1,                                    // a bucket's `layer`: wte
     LAYOUT_REST = -2                                    // wpe, lnfw, lnfb
 };
@@ -78,12 +78,12 @@ static inline size_t layout_place_(ParameterLayout* l, int group, size_t begin, 
     return size_round_up(at, LAYOUT_BLOCK);
 }
 
-// How many buckets a group of so many elements is cut into
+// The number of buckets of a group of so many elements
 static inline int layout_pieces_(size_t elements, size_t most_blocks) {
     return (int)CEIL_DIV(elements / LAYOUT_BLOCK, most_blocks);
 }
 
-// Adds a group's buckets, as equal as whole blocks can be.
+// Adds a group's buckets, as equal in size as whole blocks allow.
 static inline void layout_add_(ParameterLayout* l, int layer, size_t elements, size_t decayed, int pieces) {
     size_t blocks = elements / LAYOUT_BLOCK, n = (size_t)pieces, size = (size_t)l->size;
     for (size_t i = 0; i < n; i++) {
@@ -128,15 +128,15 @@ static inline void layout_free(ParameterLayout* l) {
 }
 
 // ----------------------------------------------------------------------------
-// Finding one's way
+// Offsets
 
-// The offset of a tensor of the table, in a layer; `layer` says nothing where the tensor has no layers.
+// The offset of a tensor of the table, in a layer; `layer` is ignored where the tensor has no layers.
 static inline size_t layout_offset(const ParameterLayout* l, int tensor, size_t layer) {
     return l->offset[tensor] + (layout_has_layers_(tensor) ? layer * l->layer_stride : 0);
 }
 
 // Points every member of a struct made by GPT2_DECLARE_PARAMETERS at its tensor of a layer, in memory of `element` bytes per
-// element; a tensor without layers is itself.
+// element; a tensor without layers is the same for all.
 static inline void layout_point(void* members, const ParameterLayout* l, void* memory, size_t element, size_t layer) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         gpt2_set_pointer_(members, i, (char*)memory + layout_offset(l, i, layer) * element);
@@ -150,7 +150,7 @@ static inline int layout_buckets_of(const ParameterLayout* l, int layer, int* co
     return layer == LAYOUT_REST ? l->wte_buckets : l->wte_buckets + l->rest_buckets + layer * l->layer_buckets;
 }
 
-// Elements *begin .. *begin+*count-1 of the whole memory are a layer's, or LAYOUT_WTE's or LAYOUT_REST's.
+// The range *begin .. *begin+*count-1 of the whole memory of a layer, or of LAYOUT_WTE or LAYOUT_REST.
 static inline void layout_group_range(const ParameterLayout* l, int group, size_t* begin, size_t* count) {
     int buckets, first = layout_buckets_of(l, group, &buckets);
     const LayoutBucket* last = &l->buckets[first + buckets - 1];
@@ -158,7 +158,7 @@ static inline void layout_group_range(const ParameterLayout* l, int group, size_
     *count = last->begin + last->count - *begin;
 }
 
-// Elements *begin .. *begin+*count-1 of the whole memory are the process's part of the bucket; *count may be 0.
+// The range *begin .. *begin+*count-1 of the whole memory of the process's part of the bucket; *count may be 0.
 static inline void layout_shard_part(const ParameterLayout* l, int bucket, int rank, size_t* begin, size_t* count) {
     const LayoutBucket* b = &l->buckets[bucket];
     size_t from = (size_t)rank * b->per_rank;
@@ -181,7 +181,7 @@ static inline int layout_bucket_of(const ParameterLayout* l, size_t offset) {
     return low;
 }
 
-// Elements that follow one another in the table, in memory, and in one process's shard
+// Elements that are contiguous in the table, in memory, and in one process's shard
 typedef struct {
     size_t count;
     size_t offset;       // in the whole memory
@@ -221,7 +221,7 @@ typedef struct {
 } LayoutBytes;
 
 static inline LayoutBytes layout_bytes(const ParameterLayout* l, size_t element, size_t offset, size_t bytes) {
-    size_t inside = offset % element; // the first number may be the rest of one
+    size_t inside = offset % element; // the range may begin within an element
     LayoutRun run = layout_run(l, offset / element, CEIL_DIV(inside + bytes, element));
     size_t left = run.count * element - inside;
     LayoutBytes result;
