@@ -3,7 +3,7 @@
 
     make build/generate_speed && python dev/bench/generate.py [--output dev/bench/<gpu>/generate.csv] [--only-ours]
 
-Cost: 3 minutes, most of them torch.compile's; 8 GB of GPU memory. Needs PyTorch with CUDA and transformers; without
+Cost: 4 minutes, most of them torch.compile's; 8 GB of GPU memory. Needs PyTorch with CUDA and transformers; without
 them, or with --only-ours, the rows of flashgpt alone; a peer that fails is one line on stderr. --cases d12:1 measures
 batch 1 of that model alone. Rows: who, model, batch, tokens of the prompt, new tokens,
 tokens/s of the median and of the best round, milliseconds to the first token, microseconds a step. They are written
@@ -25,7 +25,7 @@ from measured import BENCH, file_name, gpu_name, gpu_provenance, write_rows
 from data_common import ROOT, Parser, fail, positive_int, run
 
 SIZES = {"d12": (12, 12, 768), "d48": (48, 25, 1600)}
-CASES = [("d12", 1), ("d12", 64), ("d48", 1)]
+CASES = [("d12", 1), ("d12", 8), ("d12", 16), ("d12", 64), ("d48", 1)]
 MEASURED = ["who", "model", "batch", "prompt", "new", "tokens_per_s", "best_tokens_per_s", "first_token_ms", "step_us"]
 COLUMNS = [*MEASURED, "gpu", "driver", "cuda", "date", "commit"]
 
