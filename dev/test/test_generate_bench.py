@@ -28,7 +28,13 @@ def measured(folder, speed, *flags):
 def test_rows_say_what_was_measured_and_where(folder):
     for _ in range(2):  # a second call's rows take the place of the first's
         rows, said = measured(folder, SPEED, "--prompt", "16", "--new", "32")
-    assert [(row["model"], row["batch"]) for row in rows] == [("d12", "1"), ("d12", "64"), ("d48", "1")], rows
+    assert [(row["model"], row["batch"]) for row in rows] == [
+        ("d12", "1"),
+        ("d12", "8"),
+        ("d12", "16"),
+        ("d12", "64"),
+        ("d48", "1"),
+    ], rows
     for row in rows:
         assert list(row) == generate.COLUMNS and None not in row.values(), row
         assert (row["prompt"], row["new"], row["tokens_per_s"], row["step_us"]) == ("16", "32", "100.0", "900.00"), row
