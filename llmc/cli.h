@@ -235,6 +235,13 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
 #define CLI_DEFAULT_toggle_(member, value) member = value;
 #define CLI_DEFAULT_texts_(member, value) member.items = value, member.count = 0;
 
+// Of functions that not every program with flags calls: in its own file clang warns of them.
+#if defined(__GNUC__)
+#define CLI_UNUSED __attribute__((unused))
+#else
+#define CLI_UNUSED
+#endif
+
 // Declares Options and the functions on them, for a program with this name and these flags: FLAGS(X) is a table of
 //     X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
 // `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL where any
@@ -255,7 +262,7 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
         FLAGS(CLI_DEFAULT_)                                                                                            \
         return o;                                                                                                      \
     }                                                                                                                  \
-    static inline void cli_help(FILE* out) {                                                                           \
+    CLI_UNUSED static inline void cli_help(FILE* out) {                                                                \
         CliProgram p = cli_program();                                                                                  \
         cli_help_(out, &p);                                                                                            \
     }                                                                                                                  \
@@ -265,7 +272,7 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
         cli_parse_(&o, &p, argc, argv);                                                                                \
         return o;                                                                                                      \
     }                                                                                                                  \
-    static inline void cli_print(const Options* o) {                                                                   \
+    CLI_UNUSED static inline void cli_print(const Options* o) {                                                        \
         CliProgram p = cli_program();                                                                                  \
         cli_print_(o, &p);                                                                                             \
     }

@@ -14,14 +14,18 @@ What the CPU trainer does with all numbers of a tensor at a time: look whether e
 #include "cpu_vector.h"
 #include "gradient_digest.h"
 
+typedef union { // clang does not make vectors of a loop that looks at bits by memcpy
+    float number;
+    uint32_t bits;
+} FloatBits;
+
 // 1 where each of n floats is finite: no exponent has all its bits set.
 static inline int all_finite(const float* x, size_t n) {
     unsigned bad = 0;
 #pragma omp parallel for simd reduction(| : bad) if (n > 1 << 16)
     for (size_t i = 0; i < n; i++) {
-        uint32_t word;
-        memcpy(&word, &x[i], sizeof(word));
-        bad |= (word & 0x7f800000u) == 0x7f800000u;
+        FloatBits word = {x[i]};
+        bad |= (word.bits & 0x7f800000u) == 0x7f800000u;
     }
     return !bad;
 }
@@ -31,9 +35,8 @@ static inline uint64_t float_digest(const float* x, size_t n) {
     uint64_t sum = 0;
 #pragma omp parallel for simd reduction(+ : sum)
     for (size_t i = 0; i < n; i++) {
-        uint32_t word;
-        memcpy(&word, &x[i], sizeof(word));
-        sum += digest_mix(i, word);
+        FloatBits word = {x[i]};
+        sum += digest_mix(i, word.bits);
     }
     return sum;
 }
