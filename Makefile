@@ -236,12 +236,13 @@ build/libattention.pc: FORCE
 	    'Libs: -L$${libdir} -lattention' 'Cflags: -I$${includedir}' > $@
 
 install: libattention.so build/libattention.pc
-	install -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir)
-	install -m 755 libattention.so $(DESTDIR)$(libdir)/libattention.so
-	install -m 644 dev/cuda/libattention.h $(DESTDIR)$(includedir)/libattention.h
-	install -m 644 build/libattention.pc $(DESTDIR)$(libdir)/pkgconfig/libattention.pc
+	install -d "$(DESTDIR)$(libdir)/pkgconfig" "$(DESTDIR)$(includedir)"
+	install -m 755 libattention.so "$(DESTDIR)$(libdir)/libattention.so"
+	install -m 644 dev/cuda/libattention.h "$(DESTDIR)$(includedir)/libattention.h"
+	install -m 644 build/libattention.pc "$(DESTDIR)$(libdir)/pkgconfig/libattention.pc"
 uninstall:
-	rm -f $(DESTDIR)$(libdir)/libattention.so $(DESTDIR)$(includedir)/libattention.h $(DESTDIR)$(libdir)/pkgconfig/libattention.pc
+	rm -f "$(DESTDIR)$(libdir)/libattention.so" "$(DESTDIR)$(includedir)/libattention.h" \
+	    "$(DESTDIR)$(libdir)/pkgconfig/libattention.pc"
 
 # For clangd: how each program is compiled. CUDA files get clang's flags, which clangd understands, not nvcc's.
 clang_cuda := clang++ -x cuda -std=c++17 -I. --cuda-gpu-arch=sm_80 --cuda-path=$(patsubst %/bin/nvcc,%,$(NVCC)) -DPRECISION_BF16

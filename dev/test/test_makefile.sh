@@ -94,12 +94,13 @@ export FAKE_RELEASE=12.6
 check "and are none with CUDA 12" eval "! spills_are_errors"
 unset FAKE_RELEASE
 
-installed() { (cd "$dir/root" && find . ! -type d | sort | tr '\n' ' '); }
-check "make install" run_make install DESTDIR="$dir/root" PREFIX=/opt/attention
+target="$dir/the root"
+installed() { (cd "$target" && find . ! -type d | sort | tr '\n' ' '); }
+check "make install" run_make install DESTDIR="$target" PREFIX=/opt/attention
 check "installs library, header and pkg-config file" is "$(installed)" \
     "./opt/attention/include/libattention.h ./opt/attention/lib/libattention.so ./opt/attention/lib/pkgconfig/libattention.pc "
-check "the pkg-config file names PREFIX" grep -qx prefix=/opt/attention "$dir/root/opt/attention/lib/pkgconfig/libattention.pc"
-check "make uninstall" run_make uninstall DESTDIR="$dir/root" PREFIX=/opt/attention
+check "the pkg-config file names PREFIX" grep -qx prefix=/opt/attention "$target/opt/attention/lib/pkgconfig/libattention.pc"
+check "make uninstall" run_make uninstall DESTDIR="$target" PREFIX=/opt/attention
 check "removes them" is "$(installed)" ""
 
 check "make compile_commands.json" run_make compile_commands.json
@@ -122,6 +123,11 @@ ignored() { sed 's|^/||; s|/$||' "$root/$1" | sort; }
 for file in .gitignore .dockerignore; do
     check "$file has what is built" is "$(comm -23 <(built) <(ignored $file) | tr '\n' ' ')" ""
 done
+# its warnings are errors, too; gcc's are seen by whatever is built
+if command -v clang >/dev/null; then
+    ln -s "$root/llmc" llmc
+    check "clang compiles the CPU programs" run_make CC=clang train_gpt2 tokenize_gpt2
+fi
 check "make help" run_make help
 check "lists the targets" grep -q "^make compete" "$dir/out"
 
