@@ -1,13 +1,12 @@
 /*
-What the processes of a run agree on, so that all do the same at the same step: a signal to end or to save, whichever process
-it came to, and an error of any of them that the run ends with in an orderly way, such as data that cannot be read. Loss and
-norm of a step are sums over all processes and must have the same bits in all of them: what a process has goes with its next
-word.
+Agreement between the processes of a run, so that all do the same at the same step: on a signal to end or to save, whichever
+process received it, and on an error of any of them that ends the run in an orderly way, such as unreadable data. Loss and norm
+of a step are sums over all processes and must have the same bits in all of them: a process sends its own with its next message.
 
     agree(&a, STATUS_OK)          once a step, and at the end of each evaluation; a few bytes from each process to all
     agreement_stop(&a)            the signal that asks the run to end, or 0
 
-A process alone agrees with itself: nothing is sent, and a signal counts as soon as it is there.
+With one process nothing is sent, and a signal takes effect at once.
 */
 #ifndef LLMC_AGREEMENT_H
 #define LLMC_AGREEMENT_H
@@ -25,7 +24,7 @@ typedef struct {
     char difference[160]; // "" or which process has others
 } Agreement;
 
-// The lowest rank in which `mine` is not 0, or -1. Its text (size bytes) becomes everybody's.
+// Returns the lowest rank in which `mine` is not 0, or -1. The text (size bytes) of that rank is copied to all.
 static inline int agree_on_text(Comm* comm, int mine, char* text, size_t size) {
     int n = comm_size(comm), lowest = 0;
     int32_t* all = (int32_t*)calloc_check((size_t)n, sizeof(int32_t));
@@ -38,7 +37,7 @@ static inline int agree_on_text(Comm* comm, int mine, char* text, size_t size) {
     return lowest;
 }
 
-// What each process has to say
+// The message of a process
 typedef struct {
     int32_t stop, save, ending, error;
     float result[2];
@@ -53,8 +52,8 @@ static inline void agreement_compare_(Agreement* a, const AgreementWord* all, in
     }
 }
 
-// Hears all processes. Where one of them has an error, `own` and this thread's message, it becomes that of all, with the
-// lowest rank that has one named.
+// Exchanges messages with all processes. `own`: the status of this process, with this thread's message. The error of the lowest
+// rank that has one becomes the error of all, and names that rank.
 static inline Status agree(Agreement* a, Status own) {
     char text[STATUS_BYTES] = "";
     int n = comm_size(a->comm), rank = comm_rank(a->comm), error = 0;

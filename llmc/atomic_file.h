@@ -7,8 +7,8 @@ directory. A crash in between leaves the old file, or none, never half of one.
     TRY(atomic_write(&file, data, bytes));
     TRY(atomic_commit(&file));
 
-Every failure removes the .tmp file, so nothing is left to clean up; whoever stops halfway for a reason of its own calls
-atomic_abandon(). The first error sticks: later calls fail with the same message. Each thread may write a file.
+Every failure removes the .tmp file, so nothing is left to clean up; a caller that stops halfway calls atomic_abandon(). The
+first error sticks: later calls fail with the same message. Each thread may write a file.
 */
 #ifndef LLMC_ATOMIC_FILE_H
 #define LLMC_ATOMIC_FILE_H

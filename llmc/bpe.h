@@ -1,11 +1,11 @@
 /*
 Byte pair encoding: text to token ids (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909; on bytes, Radford et al. 2019).
-Tokens are numbered in the order in which their merges were learned, so the tokens' bytes are all that is needed: of the
-pairs of neighbours whose bytes together are a token, that with the lowest id is merged, the first of equal ones, until there
+Tokens are numbered in the order in which their merges were learned, so the tokens' bytes are all that is needed: among the
+adjacent pairs whose bytes together are a token, the one with the lowest id is merged (the first of equal ones), until there
 is none.
 
-The text is cut into pieces (gpt2_pieces.h). Short ones, with their ids, are kept in a cache, a table with one slot for a
-hash; others are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one thread at a time.
+The text is split into pieces (gpt2_pieces.h). Short ones are cached with their ids, in a direct-mapped hash table; long ones
+are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one thread at a time.
 */
 #ifndef LLMC_BPE_H
 #define LLMC_BPE_H

@@ -1,6 +1,6 @@
 /*
 The parts of a checkpoint that other processes hold. Rank 0 alone writes and reads the files, whose bits do not depend on the
-number of processes; where AdamW's moments and the master weights lie in shards (parameter_layout.h), they go over the
+number of processes; where AdamW's moments and the master weights are sharded (parameter_layout.h), they are sent over the
 background connections of comm.h, a piece of a block at a time, in the order of the files:
 
     saving    rank 0   asks for a piece | reads its own numbers, puts the others' beside them | asks ... | says the end
@@ -8,8 +8,8 @@ background connections of comm.h, a piece of a block at a time, in the order of 
     reading   rank 0   reads a piece, sends each process its numbers of it
               others   receive them
 
-Only who owns numbers of a piece is asked. Rank 0 asks for the next piece before it writes one, so that both happen at the same
-time. Every save ends with one message to every process, also one that fails: what became of it.
+Only processes that own elements of a piece are asked. Rank 0 requests the next piece before it writes the current one, so that
+both overlap. Every save, also one that fails, ends with one message to every process: its result.
 */
 #ifndef LLMC_CHECKPOINT_SHARDS_H
 #define LLMC_CHECKPOINT_SHARDS_H
@@ -32,7 +32,7 @@ typedef struct {
     uint64_t offset, bytes;
 } ShardsRequest;
 
-// What became of a save
+// The result of a save
 typedef struct {
     int32_t result; // the caller's
     char message[STATUS_BYTES];
@@ -45,7 +45,7 @@ typedef struct {
     uint64_t bytes;
 } ShardsAnswer;
 
-// Where the blocks come from: gpt2_copy_out, or gpt2_read_snapshot while training goes on.
+// The source of the blocks: gpt2_copy_out, or gpt2_read_snapshot while training continues.
 typedef struct {
     GPT2* model;
     Status (*read)(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
@@ -70,7 +70,7 @@ static inline CheckpointSource checkpoint_source(GPT2* model, char* buffer) {
 
 static inline Comm* shards_comm(const GPT2* model) { return gpt2_info(model)->settings.comm; }
 
-// 1 where a block lies in shards: this process has its own numbers of it alone.
+// 1 where a block is sharded: this process has only its own elements.
 static inline int shards_has(const GPT2* model, GPT2Block block) {
     return gpt2_info(model)->sharded && block >= GPT2_MOMENTS1;
 }
@@ -78,7 +78,7 @@ static inline int shards_has(const GPT2* model, GPT2Block block) {
 // ----------------------------------------------------------------------------
 // Numbers in their places in a piece of a block, from element `first` on, and one process's of them, one after the other
 
-// counts[r] (size) becomes how many of them are rank r's.
+// counts[r] (size) = how many of them are rank r's.
 static inline void shards_count_(const ParameterLayout* l, size_t first, size_t count, size_t* counts) {
     LayoutRun run;
     memset(counts, 0, (size_t)l->size * sizeof(size_t));
@@ -116,7 +116,7 @@ static inline void shards_unpack(const ParameterLayout* l, int rank, char* piece
 // ----------------------------------------------------------------------------
 // Saving: rank 0
 
-// Takes the memory for answers, where there are other processes to answer.
+// Allocates memory for answers, if there are other processes.
 static inline void shards_open(CheckpointSource* from) {
     int size = comm_size(shards_comm(from->model));
     if (size == 1 || comm_rank(shards_comm(from->model)) != 0) { return; }
@@ -165,7 +165,7 @@ static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest
     return STATUS_OK;
 }
 
-// Receives all answers, also those after one that failed: what follows on the connections is the next save's.
+// Receives all answers, also those after one that failed, so that the next message on each connection is the next save's.
 static inline Status shards_receive_all_(CheckpointSource* from) {
     ShardsRequest asked = from->asked;
     int failed = 0, size = asked.bytes > 0 ? comm_size(shards_comm(from->model)) : 0;
@@ -176,7 +176,7 @@ static inline Status shards_receive_all_(CheckpointSource* from) {
     return failed ? STATUS_ERROR : STATUS_OK;
 }
 
-// How much of what is left goes through the buffer at once
+// The bytes of the next piece of what is left
 static inline size_t shards_piece(size_t left) {
     size_t most = CHECKPOINT_BUFFER;
     return left < most ? left : most;
@@ -230,7 +230,7 @@ static inline Status shards_answer_(CheckpointSource* from, const ShardsRequest*
     return comm_background_send(comm, 0, from->buffer, (size_t)answer.bytes);
 }
 
-// Answers rank 0 until the save is over; *end is what became of it. An error is one of the connection.
+// Answers rank 0 until the save is over; *end is its result. Returns an error only of the connection.
 static inline Status shards_serve(CheckpointSource* from, ShardsEnd* end) {
     Comm* comm = shards_comm(from->model);
     ShardsRequest request;

@@ -1,17 +1,17 @@
 /*
-Saves checkpoints while training goes on: a snapshot of the model (gpt2_take_snapshot) and a thread that writes it.
+Saves checkpoints in the background: a snapshot of the model (gpt2_take_snapshot) and a thread that writes it.
 
     trainer   step N  | wait for the last save, take the snapshot | step N+1 | step N+2, poll: "wrote checkpoint N" | ...
     thread                                                        | write model_N, state_N, DONE_N, delete old ones |
 
-The thread sees the snapshot and copies alone, of which the trainer touches nothing until it has joined the thread. It
-prints nothing and ends nothing: what became of a save is told by checkpoint_writer_poll, between two steps, in the trainer's
-thread. A save that fails leaves the last whole checkpoint, and the run goes on. Without memory for a snapshot a save is
-written by the trainer's thread, from the model itself.
+The thread accesses only the snapshot and copies, which the trainer does not touch until it has joined the thread. It does not
+print or end the program: checkpoint_writer_poll reports the result of a save, between two steps, in the trainer's thread. A
+save that fails leaves the last whole checkpoint, and the run continues. Without memory for a snapshot the trainer's thread
+writes the save from the model itself.
 
-In a run of several processes all of them save at the same steps. Rank 0 writes and reports; the threads of the others give it
-their shards (checkpoint_shards.h), and learn what became of the save: after checkpoint_writer_wait, or where it was that rank's
-first poll to see it, the result, the message and settings.newest are the same everywhere.
+In a run of several processes all of them save at the same steps. Rank 0 writes and reports; the threads of the others send it
+their shards (checkpoint_shards.h) and receive the result: after checkpoint_writer_wait, or where it was that rank's first poll
+to see it, the result, the message and settings.newest are the same everywhere.
 */
 #ifndef LLMC_CHECKPOINT_WRITER_H
 #define LLMC_CHECKPOINT_WRITER_H
@@ -56,13 +56,13 @@ typedef struct {
     int done; // guarded by the mutex
 } CheckpointWriter;
 
-// 1 where a save takes numbers of this process's model: rank 0 writes all weights, the others give their shards.
+// 1 where a save reads this process's model: rank 0 writes all weights, the others send their shards.
 static inline int checkpoint_writer_reads_(const CheckpointWriter* w) {
     return comm_rank(w->comm) == 0 || shards_has(w->source.model, GPT2_MOMENTS1);
 }
 
-// Call it after gpt2_allocate. Takes memory for the snapshot; where there is none, saves are written by the caller's thread.
-// `model` stays valid until checkpoint_writer_close.
+// Called after gpt2_allocate. Allocates the snapshot; where there is not enough memory, the caller's thread writes the saves.
+// `model` must stay valid until checkpoint_writer_close.
 static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, CheckpointWriterSettings settings) {
     memset(w, 0, sizeof(*w));
     w->settings = settings;
@@ -82,7 +82,7 @@ static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, Chec
 // ----------------------------------------------------------------------------
 // The thread
 
-// Rank 0: writes the checkpoint of w->run, then deletes those that are too many, and tells the others.
+// Rank 0: writes the checkpoint of w->run, then deletes those beyond -nk, and sends the others the result.
 static inline void checkpoint_writer_write_files_(CheckpointWriter* w) {
     const CheckpointWriterSettings* s = &w->settings;
     ShardsEnd end;
@@ -101,7 +101,7 @@ static inline void checkpoint_writer_write_files_(CheckpointWriter* w) {
     shards_end(&w->source, &end);
 }
 
-// The others: give rank 0 what it asks for.
+// The others: answer rank 0's requests.
 static inline void checkpoint_writer_serve_(CheckpointWriter* w) {
     ShardsEnd end;
     memset(&end, 0, sizeof(end));
@@ -114,7 +114,7 @@ static inline void checkpoint_writer_serve_(CheckpointWriter* w) {
     memcpy(w->message, end.message, sizeof(w->message));
 }
 
-// A process's part in a save. In the thread: it touches what the trainer leaves alone until it has joined.
+// A process's part in a save, in the thread: accesses only what the trainer does not touch until it has joined.
 static inline void checkpoint_writer_write_(CheckpointWriter* w) {
     double start = wall_seconds();
     comm_rank(w->comm) == 0 ? checkpoint_writer_write_files_(w) : checkpoint_writer_serve_(w);
@@ -146,7 +146,7 @@ static inline void checkpoint_writer_warn_(const CheckpointWriter* w) {
     fprintf(stderr, "warning: checkpoint %08d was not written: %s%s%s\n", w->step, w->message, still, again);
 }
 
-// Says what became of the last save; rank 0 alone does.
+// Prints the result of the last save; rank 0 alone does.
 static inline void checkpoint_writer_report_(CheckpointWriter* w, double beside) {
     if (w->result == CHECKPOINT_SAVED) { w->settings.newest = w->step; }
     if (comm_rank(w->comm) != 0) { return; }
@@ -169,7 +169,7 @@ static inline void checkpoint_writer_report_(CheckpointWriter* w, double beside)
     if (w->message[0] != '\0') { fprintf(stderr, "warning: after checkpoint %08d: %s\n", w->step, w->message); }
 }
 
-// Waits until no save is under way; returns what became of the last one, and says so once. The same in all processes.
+// Waits until no save is in progress; returns the result of the last one, and prints it once. The same in all processes.
 static inline CheckpointResult checkpoint_writer_wait(CheckpointWriter* w) {
     if (!w->has_thread) { return w->result; }
     double start = wall_seconds();
@@ -181,9 +181,9 @@ static inline CheckpointResult checkpoint_writer_wait(CheckpointWriter* w) {
     return w->result;
 }
 
-// Ends the save under way early, for a newer one that has to be on the disk within a grace period: two saves after each other
-// may take too long. The first of a run is waited for: until it is whole there is none to fall back on. Called by all
-// processes; rank 0 ends the save, and the others hear of it.
+// Cancels the save in progress in favour of a newer one that must be on the disk within a grace period: two saves in sequence
+// may take too long. The first save of a run is waited for, because there is no other checkpoint yet. Called by all processes;
+// rank 0 cancels the save and notifies the others.
 static inline void checkpoint_writer_give_up(CheckpointWriter* w) {
     if (!w->has_thread || w->settings.newest < 0) { return; }
     __atomic_store_n(&w->source.give_up, 1, __ATOMIC_RELAXED);
@@ -191,9 +191,9 @@ static inline void checkpoint_writer_give_up(CheckpointWriter* w) {
     w->source.give_up = 0;
 }
 
-// checkpoint_writer_wait without waiting: CHECKPOINT_WRITING while the thread is under way. Between two steps it costs nothing.
-// One process may see the end of a save a step before another does: what all of them do must not hang on it, unless they
-// have agreed on it, and then wait.
+// checkpoint_writer_wait without waiting: CHECKPOINT_WRITING while the thread is running. Costs nothing between two steps.
+// One process may see the end of a save a step before another: collective actions must not depend on it, unless the processes
+// have agreed on it and then wait.
 static inline CheckpointResult checkpoint_writer_poll(CheckpointWriter* w) {
     if (!w->has_thread) { return w->result; }
     pthread_mutex_lock(&w->mutex);
@@ -202,7 +202,7 @@ static inline CheckpointResult checkpoint_writer_poll(CheckpointWriter* w) {
     return done ? checkpoint_writer_wait(w) : CHECKPOINT_WRITING;
 }
 
-// Takes the snapshot and starts the thread; 0 where the caller has to write.
+// Takes the snapshot and starts the thread; returns 0 where the caller has to write.
 static inline int checkpoint_writer_start_(CheckpointWriter* w) {
     w->source.read = gpt2_copy_out;
     if (!w->settings.in_background) { return 0; }
@@ -213,9 +213,9 @@ static inline int checkpoint_writer_start_(CheckpointWriter* w) {
     return w->has_thread;
 }
 
-// Saves the model as it is after all work so far, and where the loader stands; waits for the last save first. next_step, or
-// -1, is when the next one is due, for the message of a failure. The identity outlives the save. An error is one of memory:
-// what becomes of the files is told by checkpoint_writer_poll and checkpoint_writer_wait. Called by all processes.
+// Saves the model after all work so far, and the loader's position; waits for the last save first. next_step, or -1, is when
+// the next one is due, for the message of a failure. The identity must outlive the save. Returns an error only where memory is
+// short: checkpoint_writer_poll and checkpoint_writer_wait return the result of writing. Called by all processes.
 static inline Status checkpoint_writer_save(CheckpointWriter* w, const DataLoader* loader, const Outliers* outliers,
                                             const RunIdentity* identity, int step, int next_step) {
     checkpoint_writer_wait(w);
@@ -239,7 +239,7 @@ static inline Status checkpoint_writer_save(CheckpointWriter* w, const DataLoade
     return STATUS_OK;
 }
 
-// Waits for the last save; returns what became of it.
+// Waits for the last save; returns its result.
 static inline CheckpointResult checkpoint_writer_close(CheckpointWriter* w) {
     CheckpointResult result = checkpoint_writer_wait(w);
     shards_close(&w->source);

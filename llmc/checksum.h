@@ -1,8 +1,8 @@
 /*
-CRC32C (Castagnoli: iSCSI's, RFC 3720), the checksum of our files: it notices every change of up to 32 bits in a row, and
-others but for one in 2^32. By the processor's own instruction where there is one (SSE4.2, ARMv8's CRC), asked for at run
-time, so that a program built for an older processor has it too; otherwise eight bytes at a time by tables (slicing-by-8,
-Kounavis and Berry 2005). All of them give the same numbers. Speeds: dev/bench/checksum_speed.csv.
+CRC32C (Castagnoli: iSCSI's, RFC 3720), the checksum of our files: it detects every change of up to 32 bits in a row, and all
+other changes but one in 2^32. Computed by the processor's instruction where there is one (SSE4.2, ARMv8's CRC), detected at run
+time, so that a program built for an older processor uses it, too; otherwise eight bytes at a time by tables (slicing-by-8,
+Kounavis and Berry 2005). All give the same values. Speeds: dev/bench/checksum_speed.csv.
 */
 #ifndef LLMC_CHECKSUM_H
 #define LLMC_CHECKSUM_H

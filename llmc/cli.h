@@ -1,8 +1,7 @@
 /*
-The command line of a program: from one table of flags follow the struct of options, its defaults, the parser, the checks, the
+The command line of a program: one table of flags generates the struct of options, its defaults, the parser, the checks, the
 --help text and the table of settings that a run prints first. trainer_flags.h and generate_flags.h have such tables. A flag has
-a short name, a long name or both. A flag and its value are two words, or one with '='. A toggle may go without a value, which
-is 1 then.
+a short name, a long name or both. A flag and its value are two words, or one with '='. A toggle without a value is 1.
 */
 #ifndef LLMC_CLI_H
 #define LLMC_CLI_H

@@ -1,14 +1,14 @@
 /*
-The processes of one run, over TCP. They meet at rank 0, are compared, and then exchange blocks of host memory, or through
-a CommDevice of device memory. Collective functions are called by all processes in the same order, by the main thread; they
-return when this process's part is done, or with an error as soon as any process has failed. A process alone has a Comm of
-NULL, with which every function works.
+Communication between the processes of one run, over TCP. They meet at rank 0, their settings are compared, and then they
+exchange blocks of host memory or, through a CommDevice, of device memory. Collective functions are called by all processes in
+the same order, by the main thread; they return when this process's part is done, or with an error as soon as any process has
+failed. With one process Comm is NULL, which every function accepts.
 
     comm_state.h   the structs; comm_health(), comm_fail()
-    comm_meet.h    (comm_file.h, comm_socket.h) every process connects to rank 0, says the job's token, its rank and its
-                   settings, and learns from it where the others listen; then each pair connects
+    comm_meet.h    (comm_file.h, comm_socket.h) every process connects to rank 0, sends the job's token, its rank and its
+                   settings, and receives the addresses of the others; then each pair connects
     comm_move.h    blocks over the connections of all pairs at the same time
-    comm_watch.h   the thread that hears of faults, and ends a process that does not end of itself
+    comm_watch.h   the thread that detects faults, and ends a process that does not end by itself
 */
 #ifndef LLMC_COMM_H
 #define LLMC_COMM_H
@@ -21,7 +21,7 @@ NULL, with which every function works.
 // ----------------------------------------------------------------------------
 // Host memory
 
-// all (size blocks of `bytes`): block i becomes rank i's, of which this process has filled its own.
+// All-gather: all has size blocks of `bytes`, of which this process has filled its own; block i becomes rank i's.
 static inline Status comm_gather_(Comm* c, uint32_t call, void* all, size_t bytes) {
     CommMove m;
     if (c == NULL) { return STATUS_OK; }
@@ -55,8 +55,8 @@ static inline CommBlock comm_part_(void* data, size_t bytes, int rank, int size)
     return part;
 }
 
-// data (bytes) becomes the root's in every process. The root sends each of the others a part, and these send theirs on to
-// all: so no more than twice the bytes go over its connections, however many there are.
+// Broadcast: data (bytes) becomes the root's in every process. The root sends each of the others a part, which these send on to
+// all: so the root sends at most twice the bytes, whatever the number of processes.
 static inline Status comm_broadcast(Comm* c, void* data, size_t bytes, int root) {
     CommMove m;
     if (c == NULL) { return STATUS_OK; }
@@ -92,7 +92,7 @@ static inline Status comm_compare(Comm* c, const char* settings) {
         comm_difference_(differences[c->rank], c->rank, settings, first);
         status = comm_gather(c, differences, COMM_TEXT_BYTES);
     }
-    // none goes on, and perhaps ends, before all know the differences
+    // no process continues, and perhaps ends, before all have the differences
     Status met = status == STATUS_OK ? comm_barrier(c) : STATUS_OK;
     for (int i = 0; i < c->size && status == STATUS_OK; i++) {
         differences[i][COMM_TEXT_BYTES - 1] = '\0';
@@ -107,7 +107,7 @@ static inline Status comm_compare(Comm* c, const char* settings) {
 }
 
 // ----------------------------------------------------------------------------
-// Tensors: host memory, or with a device its memory, in the order of the stream (a cudaStream_t, which sockets ignore)
+// Tensors: in host memory or, with a device, in its memory, in stream order (a cudaStream_t, which sockets ignore)
 
 // Waits, with the mutex, until no thread aborts the device.
 static inline void comm_wait_for_abort_(Comm* c) {
@@ -118,7 +118,7 @@ static inline void comm_wait_for_abort_(Comm* c) {
     }
 }
 
-// From here on tensors are the device's; comm_close closes it. Nothing of the one before is called any more.
+// From here on tensors are in the device's memory; comm_close closes it. The previous device is not called any more.
 static inline void comm_use_device(Comm* c, CommDevice device) {
     if (c == NULL) { return; }
     pthread_mutex_lock(&c->mutex);
@@ -149,8 +149,8 @@ static inline void comm_copy_own_(const CommBlock* sent, int num_sent, const Com
     }
 }
 
-// Any number of blocks to and from each rank: between two ranks the k-th sent is the k-th received. Blocks of no bytes are
-// skipped; own blocks are copied, unless they lie where they should.
+// Sends and receives any number of blocks to and from each rank: between two ranks the k-th sent is the k-th received. Empty
+// blocks are skipped; own blocks are copied, unless source and destination are the same.
 static inline Status comm_tensor_exchange(Comm* c, const CommBlock* sent, int num_sent, const CommBlock* received,
                                           int num_received, void* stream) {
     CommMove m;
@@ -180,8 +180,8 @@ static inline void comm_add_(void* sum, const void* numbers, size_t count, CommN
     }
 }
 
-// numbers (count) become their sums over all ranks, the same bits in each. Where each number is other than zero in one rank
-// at most, the sums are exact in any order, and NaN and infinities stay.
+// All-reduce: numbers (count) become their sums over all ranks, the same bits in each. Where at most one rank has a number
+// other than zero at an index, the sum is exact in any order, and NaN and infinities are preserved.
 static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, CommNumber type, void* stream) {
     CommMove m;
     if (c == NULL) { return STATUS_OK; }
@@ -209,7 +209,7 @@ static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, Com
 }
 
 // ----------------------------------------------------------------------------
-// Another connection of each process with rank 0, for one other thread: rank is 0, or in rank 0 that of the other process.
+// A second connection between each process and rank 0, for one background thread. rank: 0 or, in rank 0, the other process.
 
 static inline Status comm_background_(Comm* c, int direction, int rank, const void* data, size_t bytes) {
     CommMove m;
@@ -232,7 +232,7 @@ static inline Status comm_background_receive(Comm* c, int rank, void* data, size
 
 // ----------------------------------------------------------------------------
 
-// fatal() in a run of several processes: tells the others; where one of them has failed before, that is what is said.
+// fatal() in a run of several processes: notifies the others; if one of them has failed before, its error is reported instead.
 static inline void comm_fatal_hook_(void* comm, char* text, size_t size) {
     Comm* c = (Comm*)comm;
     char cause[COMM_TEXT_BYTES];
@@ -265,8 +265,8 @@ static inline void comm_close(Comm* c) {
     free(c);
 }
 
-// All processes of the run call it; it returns when they have met, and error lines begin with the rank from then on. On an
-// error *comm is NULL; so it is for one process.
+// All processes of the run call it; it returns when they have met, and error lines begin with the rank from then on. *comm is
+// NULL on an error, and with one process.
 static inline Status comm_open(Comm** comm, CommSettings settings) {
     char name[32];
     *comm = NULL;

@@ -1,9 +1,9 @@
 /*
-The file by which the processes of comm.h find rank 0, where no address is known beforehand. Rank 0 listens, then writes
-address, port and a random secret into it, which is the token of the meeting; it takes the file away when all have met.
+The rendezvous file by which the processes of comm.h find rank 0 where no address is known beforehand. Rank 0 listens, then
+writes address, port and a random secret into it, the token of the rendezvous; it removes the file when all have connected.
 
-A file that is there before is refused by all, in one line: rank 0 never writes over one, and nobody connects by one that is
-not this program's, of another job, or of a process that is gone. Files appear whole: they are linked to their name.
+An existing file is refused by all, in one line: rank 0 never overwrites one, and no process uses a file of another program, of
+another job, or of a process that has ended. Files appear whole: they are linked to their name.
 */
 #ifndef LLMC_COMM_FILE_H
 #define LLMC_COMM_FILE_H

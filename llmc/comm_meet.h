@@ -1,10 +1,10 @@
 /*
-How the processes of comm.h meet. Rank 0 listens; each of the others connects to it, again and again until it is there, and
-says a hello: the job's token, its rank, its settings. When all have come, or something is wrong, rank 0 sends each a
-welcome: what is wrong, or the addresses of all. Then each process connects to those of lower ranks, and tells rank 0 when it
-is connected with all. Rank 0 goes on last: so what it says of the run finds every process past its start.
+The rendezvous of the processes of comm.h. Rank 0 listens; each of the others retries until it can connect, and sends a hello:
+the job's token, its rank, its settings. When all have connected, or something is wrong, rank 0 sends each a welcome: the error,
+or the addresses of all. Then each process connects to those of lower ranks, and reports to rank 0 when it is connected with
+all. Rank 0 continues last, so that whatever it sends later finds every process past its start.
 
-Who does not say the token is closed upon, who says nothing has to leave where slots run out; neither holds up the others.
+A visitor without the token is disconnected, and a silent one when slots run out; neither delays the others.
 */
 #ifndef LLMC_COMM_MEET_H
 #define LLMC_COMM_MEET_H

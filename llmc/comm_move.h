@@ -1,7 +1,7 @@
 /*
-Moving blocks of host memory over the connections of comm.h: all of a call's blocks at the same time, those between two
-processes in their order. Each block goes behind a header that says how many it is and its bytes, so that processes that
-are not at the same point of the program end with an error, not with wrong numbers.
+Transfers of blocks of host memory over the connections of comm.h: all of a call's blocks at the same time, those between two
+processes in order. Each block follows a header with the function that sends it, its number on the connection and its bytes, so
+that processes that are not at the same point of the program end with an error, not with wrong numbers.
 */
 #ifndef LLMC_COMM_MOVE_H
 #define LLMC_COMM_MOVE_H
@@ -12,7 +12,7 @@ are not at the same point of the program end with an error, not with wrong numbe
 
 enum { COMM_RECEIVE = 0, COMM_SEND = 1 };
 
-// What a call says of itself before each block
+// The functions that send blocks
 enum {
     COMM_CALL_BARRIER = 1,
     COMM_CALL_BROADCAST,
@@ -23,7 +23,7 @@ enum {
     COMM_CALL_BACKGROUND
 };
 
-// What goes before a block: little-endian, as all machines that this runs on are.
+// The header of a block: little-endian, like all supported machines.
 typedef struct {
     uint32_t magic;  // of the function that sends it
     uint32_t number; // of the block on this connection
@@ -74,14 +74,14 @@ static inline void comm_move_add_(CommMove* m, Comm* c, int direction, int rank,
     m->left++;
 }
 
-// The connection to a process is closed. Its reason, if it gave one, comes over the control connections.
+// The connection to a process is closed. The reason, if there is one, comes over the control connections.
 static inline Status comm_lost_(Comm* c, int rank) {
     char text[COMM_TEXT_BYTES];
     snprintf(text, sizeof(text), "rank %d: its connection with rank %d broke", rank, c->rank);
     return comm_judge_(c, text);
 }
 
-// The header that has come is not the one of the block that is waited for.
+// The received header is not that of the expected block.
 static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTransfer* t) {
     char text[COMM_TEXT_BYTES];
     uint32_t number = c->peers[t->rank].moved[m->kind][COMM_RECEIVE]++;
@@ -102,7 +102,7 @@ static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTr
     return comm_health(c);
 }
 
-// Moves on what a connection can move now in one direction; bytes moved, 0 where it is full or empty, -1 where it is closed.
+// Transfers what a connection can take now in one direction. Returns the bytes, 0 where it would block, -1 where it is closed.
 static inline ssize_t comm_advance_(int fd, CommTransfer* t) {
     size_t head = sizeof(t->header), most = (size_t)1 << 22; // so that no connection waits long for another
     struct iovec parts[2];
@@ -127,7 +127,7 @@ static inline ssize_t comm_advance_(int fd, CommTransfer* t) {
     return n > 0 ? n : -1;
 }
 
-// Moves on the transfers of a process in one direction.
+// Continues the transfers of a process in one direction.
 static inline Status comm_serve_(Comm* c, CommMove* m, int rank, int direction) {
     for (ssize_t moved = 0; moved < 1 << 20 && m->first[rank][direction] >= 0;) {
         CommTransfer* t = &m->transfers[m->first[rank][direction]];

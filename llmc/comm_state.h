@@ -1,9 +1,9 @@
 /*
-What the parts of comm.h share: the processes of a run, the connections between them, and why the run has failed.
+The state that the parts of comm.h share: the processes of a run, the connections between them, and the cause of a failure.
 
-Each process has a control connection with rank 0, which a thread watches, and rank 0 is the judge: what it hears of first
-is the cause, and it tells all. It tells them before this process acts on it, so that no process is taken for a cause only
-because it ended at another's.
+Each process has a control connection with rank 0, which a thread watches. Rank 0 decides on the cause of a failure: the first
+fault that it receives, which it sends to all before it acts on it itself, so that no process is blamed that only ended because
+of another.
 */
 #ifndef LLMC_COMM_STATE_H
 #define LLMC_COMM_STATE_H

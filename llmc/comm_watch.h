@@ -3,7 +3,7 @@ The thread that watches the control connections of comm.h: a heartbeat each way,
 Silence (SIGSTOP, a dead machine) and a connection that closes are faults of that process.
 
     a fault                 comm_health() is an error, the device is aborted, and the functions of comm.h return the error
-    grace seconds later     where the process has not ended of itself, the thread ends it, with the one line if none was said
+    grace seconds later     if the process has not ended by itself, the thread ends it, with the one line if none was printed
 */
 #ifndef LLMC_COMM_WATCH_H
 #define LLMC_COMM_WATCH_H

@@ -2,16 +2,16 @@
 The batches of a training run, from token files ("shards"). A shard is the header ([2] number of tokens, [3] vocabulary,
 0 where the writer did not say) and its tokens, as uint16 (magic 20240520, version 1) or uint32 (20240801, version 7).
 
-A sample of a shard is B * T tokens and one more, the last target: a micro-batch. Samples come in the order of the file, or
-shuffled, the shards anew for each epoch, the samples anew for each shard, from the Mersenne Twister: in the order of llm.c
-with one process and the same seed. Of the micro-batches of a step each rank is given a run (dataloader_share).
+A sample of a shard is B * T tokens and one more, the last target: a micro-batch. Samples are read in the order of the file, or
+shuffled, the shards for each epoch and the samples for each shard, by the Mersenne Twister: in the order of llm.c with one
+process and the same seed. Each rank gets a contiguous run of the micro-batches of a step (dataloader_share).
 
-While a batch is in use, a thread reads the next one of the same shard, and touches nothing but that batch's memory: the
-loader's position is always the consumer's. Where the thread has not started when the batch is asked for, the consumer reads it.
+While a batch is in use, a thread prefetches the next one of the same shard, and touches nothing but that batch's memory: the
+loader's position is always the consumer's. If the thread has not begun when the batch is needed, the consumer reads it.
 
 Checksums (checked_file.h), where shards have them, are verified before a shard's first batch, once in a run: when the loader
-is opened where the shards have up to 1 GiB in all; else the thread, after each batch, verifies a piece of the next shard.
-What goes wrong while the loader opens ends the program; after that it is a Status, so that a run can still be saved.
+is opened if the shards have up to 1 GiB in all; else the thread, after each batch, verifies a piece of the next shard.
+An error while the loader opens ends the program; later errors are returned as a Status, so that a run can still be saved.
 */
 #ifndef LLMC_DATALOADER_H
 #define LLMC_DATALOADER_H
@@ -27,8 +27,8 @@ What goes wrong while the loader opens ends the program; after that it is a Stat
 
 enum { TOKENS_MAGIC_16 = 20240520, TOKENS_VERSION_16 = 1, TOKENS_MAGIC_32 = 20240801, TOKENS_VERSION_32 = 7 };
 
-// Where batches live: the GPU trainer passes page-locked memory. alloc returns NULL where there is none. {NULL, NULL}:
-// malloc and free.
+// The allocator of batches: the GPU trainer passes page-locked memory. alloc returns NULL on failure. {NULL, NULL}: malloc and
+// free.
 typedef struct {
     void* (*alloc)(size_t bytes);
     void (*release)(void* memory);
@@ -112,7 +112,7 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Token files
 
-// Takes the header of an open file apart, and checks it and the file's length.
+// Parses the header of an open file, and checks it and the file's length.
 static inline Status token_file_parse_(TokenFile* t, const CheckedReader* r) {
     const int32_t* header = r->header;
     int expected_version = header[0] == TOKENS_MAGIC_32 ? TOKENS_VERSION_32 : TOKENS_VERSION_16;
@@ -178,8 +178,8 @@ static inline Status token_file_load(int** tokens, size_t* count, const char* pa
     return STATUS_ERROR;
 }
 
-// The file that has the pattern for its name or, where there is none, all that match it, in alphabetical order; 0, or what
-// glob() returns.
+// Finds the file whose name is the pattern itself or, if there is none, all that match it, in alphabetical order. Returns 0, or
+// glob()'s error.
 static inline int token_file_glob(glob_t* paths, const char* pattern) {
     int is_name = file_exists(pattern);
     char *literal = (char*)malloc_check(2 * strlen(pattern) + 1), *end = literal;
@@ -194,7 +194,7 @@ static inline int token_file_glob(glob_t* paths, const char* pattern) {
     return status;
 }
 
-// The same for who needs them: ends with one line where there are none.
+// The same, but ends with one line where there are none.
 static inline glob_t token_file_paths(const char* pattern) {
     glob_t paths;
     int status = token_file_glob(&paths, pattern);
@@ -222,7 +222,7 @@ static inline int dataloader_vocab_size(const char* pattern) {
 
 static const size_t TOKENS_VERIFIED_AT_ONCE = (size_t)1 << 30; // bytes of shards; more are verified one by one
 
-// Begins with a shard. A file that cannot be opened, or that has no checksums, is the business of whoever opens it.
+// Starts to verify a shard. A file that cannot be opened, or that has no checksums, is left to the code that opens it.
 static inline void token_verifier_begin_(TokenVerifier* v, size_t shard, const char* path) {
     checked_close(&v->reader);
     v->shard = SIZE_MAX;
@@ -233,7 +233,7 @@ static inline void token_verifier_begin_(TokenVerifier* v, size_t shard, const c
     status_clear();
 }
 
-// Verifies up to so many bytes more of the shard under way.
+// Verifies up to `bytes` more bytes of the current shard.
 static inline Status token_verifier_go_on_(TokenVerifier* v, size_t bytes) {
     if (v->shard == SIZE_MAX) { return STATUS_OK; }
     size_t left = v->reader.body_bytes - v->reader.body.at, n = v->reader.has_checksums ? left : 0;
@@ -245,7 +245,7 @@ static inline Status token_verifier_go_on_(TokenVerifier* v, size_t bytes) {
     return status;
 }
 
-// Verifies a shard that has not been verified yet, or what is left of it where that is under way.
+// Verifies a shard that has not been verified yet, or the rest of it.
 static inline Status token_verifier_finish_(TokenVerifier* v, size_t shard, const char* path) {
     pthread_mutex_lock(&v->mutex);
     Status status = STATUS_OK;
@@ -337,7 +337,7 @@ static inline void token_fetcher_ask_(TokenFetcher* f, FetchState what, TokenBat
     }
 }
 
-// Takes back what was asked for, or waits for its end. Returns 1 where it was read.
+// Cancels the request, or waits for its end if it has begun. Returns 1 if the batch was read.
 static inline int token_fetcher_wait_(TokenFetcher* f) {
     pthread_mutex_lock(&f->mutex);
     while (f->state == FETCH_UNDER_WAY) { pthread_cond_wait(&f->changed, &f->mutex); }
@@ -363,7 +363,7 @@ static inline size_t dataloader_ahead_(const DataLoader* d) {
     return d->micro_step == 0 ? d->rank * d->micro_steps : 0;
 }
 
-// Begins to read this process's batch after the one in use, where it lies in the same shard.
+// Starts to prefetch this process's batch after the one in use, if it is in the same shard.
 static inline void dataloader_fetch_(DataLoader* d) {
     size_t next = d->current_sample_idx + dataloader_ahead_(d);
     if (!d->prefetch || next >= d->shard_num_samples) { return; }
@@ -383,8 +383,8 @@ static inline size_t dataloader_shard_at_(const DataLoader* d, size_t place) {
     return d->should_shuffle ? (size_t)d->shard_indices[place] : place;
 }
 
-// Has the next shard verified while this one is in use: in a quarter of the batches that this process has of it, so that it
-// is done in time.
+// Requests the verification of the next shard while this one is in use, within a quarter of the batches that this process has
+// of it, so that it is complete in time.
 static inline void dataloader_verify_ahead_(DataLoader* d) {
     TokenVerifier* v = &d->fetcher->verifier;
     size_t next = d->current_shard_idx + 1;
@@ -396,7 +396,7 @@ static inline void dataloader_verify_ahead_(DataLoader* d) {
     pthread_mutex_unlock(&v->mutex);
 }
 
-// Says once what was found wrong in a shard that is still to come.
+// Warns once of an error in a later shard.
 static inline void dataloader_warn_(DataLoader* d) {
     TokenVerifier* v = &d->fetcher->verifier;
     if (pthread_mutex_trylock(&v->mutex) != 0) { return; } // the thread is at it: the next batch will do
@@ -452,8 +452,8 @@ static inline Status dataloader_begin_epoch_(DataLoader* d) {
     return dataloader_begin_shard_(d);
 }
 
-// Begins an epoch, and a step. Not shuffled, it is the same as the last; shuffled, it is another one. After an error the
-// position must be set anew (dataloader_state.h).
+// Starts an epoch, and a step. Not shuffled, every epoch is the same; shuffled, each differs. After an error the position must
+// be set again (dataloader_state.h).
 static inline Status dataloader_reset(DataLoader* d) {
     token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
     d->micro_step = 0;
@@ -548,8 +548,8 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
 }
 
 // Gives this process, one of `size`, its share of each step of micro_batches, which size divides: dataloader_next gives the
-// micro-batches rank * K .. rank * K + K - 1, K = micro_batches / size, and skips the others'. Where a step ends, all
-// processes stand where one process alone would. Call it after dataloader_open.
+// micro-batches rank * K .. rank * K + K - 1, K = micro_batches / size, and skips the others'. At the end of a step all
+// processes are at the position of a run with one process. Called after dataloader_open.
 static inline void dataloader_share(DataLoader* d, int rank, int size, int micro_batches) {
     if (micro_batches % size != 0) { fatal("%d processes cannot share %d micro-batches", size, micro_batches); }
     token_fetcher_wait_(d->fetcher);
@@ -562,16 +562,16 @@ static inline void dataloader_share(DataLoader* d, int rank, int size, int micro
 // The tokens of all shards together
 static inline size_t dataloader_tokens(const DataLoader* d) { return d->num_tokens; }
 
-// How many batches an epoch has: what is left over at the end of a shard, less than a batch, is in none.
+// The number of batches of an epoch: a remainder of less than a batch at the end of a shard is dropped.
 static inline size_t dataloader_batches(const DataLoader* d) { return d->num_batches; }
 
-// Where a shard is at its end, begins the next one, or the next epoch.
+// At the end of a shard, starts the next one, or the next epoch.
 static inline Status dataloader_pass_end_(DataLoader* d) {
     if (d->current_sample_idx < d->shard_num_samples) { return STATUS_OK; }
     return ++d->current_shard_idx < d->num_shards ? dataloader_begin_shard_(d) : dataloader_begin_epoch_(d);
 }
 
-// Passes over batches of other processes, and stops where one that has read them would stand.
+// Skips batches of other processes: the position becomes that after reading them.
 static inline Status dataloader_skip_(DataLoader* d, size_t count) {
     while (count > 0) {
         TRY(dataloader_pass_end_(d));
@@ -582,17 +582,16 @@ static inline Status dataloader_skip_(DataLoader* d, size_t count) {
     return STATUS_OK;
 }
 
-// A batch has been taken. After the last one of a step goes to the step's end, as all processes do.
+// Advances after a batch. After the last one of a step the position is the end of the step, as in all processes.
 static inline Status dataloader_advance_(DataLoader* d) {
     d->current_sample_idx++;
     d->micro_step = (d->micro_step + 1) % d->micro_steps;
     return d->micro_step > 0 ? STATUS_OK : dataloader_skip_(d, (d->size - 1 - d->rank) * d->micro_steps);
 }
 
-// Gives this process's next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both stay in place until the
-// second next call, so that a copy to the GPU may still be under way when the next batch is asked for. Begins with
-// status_clear(). An error names the file and its bytes; then there is no batch, and the position must be set anew
-// (dataloader_state.h).
+// Returns this process's next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both remain valid until the
+// second next call, so that a copy to the GPU may still be in flight during the next call. Begins with status_clear(). An error
+// names the file and its bytes; then there is no batch, and the position must be set again (dataloader_state.h).
 static inline Status dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
     int fetched = token_fetcher_wait_(d->fetcher);
     status_clear();

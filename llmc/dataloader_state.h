@@ -1,8 +1,8 @@
 /*
-Where a loader stands, as a state file (checkpoint.h) holds it: the position in its header, and, of a loader that shuffles,
+The position of a loader, as a state file (checkpoint.h) holds it: the position in its header and, for a loader that shuffles,
 the tail  num_shards (size_t), shard_order, num_samples (size_t), sample_order, rng.  It is a copy: a thread may write it
-while the loader goes on. What comes from a file is checked before a loader sees it. Where several processes share the steps
-(dataloader_share), a state is of the end of a step: it is the same in all of them, and that of one process alone.
+while the loader is used. Values from a file are checked before a loader uses them. Where several processes share the steps
+(dataloader_share), a state is taken at the end of a step: it is the same in all of them, and the same as with one process.
 */
 #ifndef LLMC_DATALOADER_STATE_H
 #define LLMC_DATALOADER_STATE_H

@@ -1,5 +1,5 @@
 /*
-Debug states: what PyTorch computed for one batch, to hold the trainers against. llm.c's format, which
+Debug states: PyTorch's results for one batch, the reference for the trainers. llm.c's format, which
 dev/reference/write_reference.py writes:
 
     header      magic 20240327, version 2, B, T, number of step losses; then, as fp32 bits, the settings of the steps

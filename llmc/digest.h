@@ -1,7 +1,7 @@
 /*
-A 64-bit digest of the bytes of a file: it tells a file's contents from another's and notices damage (any change within
-one word of 8 bytes for certain, others but for one in 2^64). It does not withstand intent. It is part of the formats of
-model and state files: model_file.h, checkpoint.h.
+A 64-bit digest of the bytes of a file: it identifies a file's contents and detects damage (any change within one word of 8
+bytes, and all other changes but one in 2^64). It is not cryptographic. It is part of the formats of model and state files:
+model_file.h, checkpoint.h.
 */
 #ifndef LLMC_DIGEST_H
 #define LLMC_DIGEST_H

@@ -1,6 +1,6 @@
 /*
-The table that --doctor prints: a row for each thing that a run needs, with `ok`, or `NOT OK` and below it how to mend that.
-What is missing but not essential is a row with `-`, and its mend too.
+The table that --doctor prints: a row for each requirement of a run, with `ok`, or `NOT OK` and below it how to fix that. What
+is missing but not essential is a row with `-`, also with its fix.
 */
 #ifndef LLMC_DOCTOR_H
 #define LLMC_DOCTOR_H

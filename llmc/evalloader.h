@@ -1,7 +1,7 @@
 /*
 Multiple-choice evaluation (HellaSwag: Zellers et al. 2019). A context has four endings; the model chooses the one whose
-tokens it finds likeliest on average. Each ending is a row: context, ending, zeros. An example takes four rows, a batch
-of B rows B/4 examples: batch i the examples from i * (B/4) on, whoever asks for it.
+tokens have the highest mean log-probability. Each ending is a row: context, ending, zeros. An example takes four rows, so a
+batch of B rows has B/4 examples: batch i those from i * (B/4) on, in every process.
 
 The file: the header ([2] number of examples), then each example as uint16:
   65535, its length in bytes, its index, the label, the number of endings,
@@ -176,8 +176,8 @@ static inline void evalloader_fill(EvalLoader* e, int batch) {
     }
 }
 
-// How many examples of this batch the model gets right: the lowest mean loss over an ending's tokens is at the label.
-// losses is (B,T). A loss that is not a number is never the lowest.
+// The number of examples of this batch that the model answers correctly: the ending with the lowest mean loss is the label's.
+// losses is (B,T). NaN is never the lowest.
 static inline int evalloader_score(const EvalLoader* e, const float* losses) {
     int correct = 0;
     for (int example = 0; example < e->examples; example++) {

@@ -1,7 +1,7 @@
 /*
-A number that is not finite never gets into a checkpoint, nor out of one: a check of numbers as they stream by, in the order
-of gpt2.h's table of parameters (weights, and AdamW's moments and master weights). Exponents are compared as integers, which
-vectorises: about as fast as memory.
+A check of streamed numbers, so that no number that is not finite gets into a checkpoint or out of one, in the order of gpt2.h's
+table of parameters (weights, and AdamW's moments and master weights). Exponents are compared as integers, which vectorises: it
+runs at about memory speed.
 
     FiniteCheck check;
     finite_check_begin(&check, config, 2, path);     // 4: fp32, 2: bf16; `path` names the file or block, for the error

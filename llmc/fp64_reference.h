@@ -1,6 +1,6 @@
 /*
-A GEMM and causal attention in fp64 on the host, forward and backward, written as their equations: what --doctor holds a
-machine's own against, on small shapes.
+A GEMM and causal attention in fp64 on the host, forward and backward, written as their equations: the reference of --doctor,
+for small shapes.
 */
 #ifndef LLMC_FP64_REFERENCE_H
 #define LLMC_FP64_REFERENCE_H

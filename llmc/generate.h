@@ -1,7 +1,6 @@
 /*
 The program generate_gpt2, on the CPU or on the GPU: from weights and a prompt to text. It is built on gpt2_model.h and
-gpt2_decoder.h, which generate_gpt2.c or generate_gpt2.cu define. generate_main, at the end, chooses what is done with the
-model:
+gpt2_decoder.h, which generate_gpt2.c or generate_gpt2.cu define. generate_main, at the end, selects the mode:
 
     samples of prompts        generate_prompts.h, generate_samples.h
     --interactive             generate_interactive.h

@@ -1,8 +1,7 @@
 /*
---interactive: lines from stdin, each of which the model continues. It is one text, whose keys and values stay in the cache: a
-line that is read, with its end, and what the model makes of it, a stop text included, follow each other. Where the context is
-full, --overflow slide goes on from its last half, and stop begins a new text; both are said. Ctrl-C stops an answer, Ctrl-D
-ends.
+--interactive: lines from stdin, each of which the model continues. All is one text, whose keys and values stay in the cache: a
+line with its newline, then the model's answer, including a stop text, then the next line. When the context is full, --overflow
+slide continues from its last half, and stop starts a new text; both print a note. Ctrl-C stops an answer, Ctrl-D ends.
 */
 #ifndef LLMC_GENERATE_INTERACTIVE_H
 #define LLMC_GENERATE_INTERACTIVE_H

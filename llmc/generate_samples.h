@@ -1,7 +1,7 @@
 /*
-Samples of prompts: all of them go through the decoder's slots, and where one ends the next begins. They are printed in their
-order, as text while it is made, or as a line of JSON each. What a sample is depends on its prompt, the settings and its number
-alone: not on the number of slots, nor on the others.
+Samples of prompts: they are distributed over the decoder's slots; where one ends the next begins. They are printed in order, as
+text while it is generated, or as a line of JSON each. A sample depends on its prompt, the settings and its number alone: not on
+the number of slots, nor on the other samples.
 */
 #ifndef LLMC_GENERATE_SAMPLES_H
 #define LLMC_GENERATE_SAMPLES_H

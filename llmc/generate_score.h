@@ -1,6 +1,6 @@
 /*
-What a model makes of a text that is there: the loss of each token of a file (--perplexity), and the answers to questions
-(--hellaswag). dev/reference/evaluate.py computes the same in PyTorch.
+Scores of given texts: the loss of each token of a file (--perplexity), and the answers to questions (--hellaswag).
+dev/reference/evaluate.py computes the same in PyTorch.
 
 The windows of --perplexity: inputs w*S .. w*S+T-1 of the file's tokens, w = 0, 1, .. up to the end, for windows of T tokens and
 a stride S. The target of an input is the token after it. A target is scored in the first window that has it, so that each token

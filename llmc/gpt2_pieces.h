@@ -1,5 +1,5 @@
 /*
-GPT-2's pattern: where a text is cut into pieces before byte pair encoding, which never joins bytes of two pieces.
+GPT-2's pattern, by which a text is split into pieces before byte pair encoding, which never joins bytes of two pieces.
 
     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 

@@ -1,6 +1,7 @@
 /*
-A model as Hugging Face's transformers has it, written: model.safetensors, and a folder with config.json, generation_config.json
-and the tokenizer's files beside it. Names, transpositions and keys are hugging_face_names.h's; reading is in weights_file.h.
+Writes a model in the format of Hugging Face's transformers: model.safetensors, and a folder with it, config.json,
+generation_config.json and the tokenizer's files. Names, transpositions and keys are hugging_face_names.h's; reading is in
+weights_file.h.
 
     TRY(hugging_face_write_model("model.safetensors", params, config, WEIGHTS_BF16));
     TRY(export_hugging_face("folder", params, config, "bf16", &tokenizer));

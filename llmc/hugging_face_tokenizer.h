@@ -1,11 +1,11 @@
 /*
-A tokenizer as Hugging Face's transformers has it, written: vocab.json, merges.txt, tokenizer_config.json and
+Writes a tokenizer in the format of Hugging Face's transformers: vocab.json, merges.txt, tokenizer_config.json and
 special_tokens_map.json, from the tokens of tokenizer.h, in id order.
 
 Text in these files has one printable character for each byte, GPT-2's alphabet: printable bytes of Latin-1 are themselves, the
-others, in their order, U+0100 and up. A merge is what byte pair encoding does last to make a token (bpe.h): of its bytes, with
-the tokens before it, two parts are left. Tokens of which that is not so are no byte pair encoding, and have no such files.
-Where tokens are bytes, there are 256 tokens and no merges: transformers then cuts text into bytes, as we do.
+others, in their order, U+0100 and up. A token's merge is the last step of byte pair encoding its bytes with the tokens before
+it (bpe.h), when two parts are left. A vocabulary with tokens for which this fails is no byte pair encoding and is not written.
+Where tokens are bytes, there are 256 tokens and no merges: transformers then splits text into bytes, as we do.
 */
 #ifndef LLMC_HUGGING_FACE_TOKENIZER_H
 #define LLMC_HUGGING_FACE_TOKENIZER_H

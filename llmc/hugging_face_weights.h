@@ -1,5 +1,5 @@
 /*
-GPT-2 as Hugging Face keeps it, read: model.safetensors, or the shards that model.safetensors.index.json lists, in fp32, fp16
+Reads GPT-2 in Hugging Face's format: model.safetensors, or the shards that model.safetensors.index.json lists, in fp32, fp16
 or bf16, with config.json.
 
     HuggingFaceWeights w;
@@ -8,10 +8,10 @@ or bf16, with config.json.
     TRY(hugging_face_read(&w, params));         fp32, in the order of gpt2.h's table, rows of padding zero
     hugging_face_close(&w);
 
-Sizes are the tensors'; config.json, which must agree, alone knows the number of heads. A lone file without a config.json
-beside it is taken to have heads of 64 channels, which a warning says. Refused is whatever this model does not compute: another
-activation, epsilon or scaling of the scores, a head that is not wte, missing tensors and any that are more, except the masks
-that older versions of transformers saved. Weights that are not finite are refused as everywhere.
+Sizes are the tensors'; config.json must agree, and has the number of heads. A file without a config.json beside it is assumed
+to have heads of 64 channels, with a warning. Refused is whatever this model does not compute: another activation, epsilon or
+scaling of the scores, a head that is not wte, missing tensors and additional ones, except the masks that older versions of
+transformers saved. Weights that are not finite are refused as everywhere.
 */
 #ifndef LLMC_HUGGING_FACE_WEIGHTS_H
 #define LLMC_HUGGING_FACE_WEIGHTS_H

@@ -1,7 +1,7 @@
 /*
-JSON (RFC 8259), read strictly: UTF-8 is checked, a key stands once in its object, nothing follows the value, and arrays and
-objects lie in one another up to JSON_DEPTH deep. Numbers stay text until they are asked for. Memory is at most seven times
-the text. And strings written as JSON.
+A strict JSON reader (RFC 8259): UTF-8 is checked, keys of an object are unique, nothing follows the value, and arrays and
+objects nest up to JSON_DEPTH deep. Numbers stay text until they are read. Memory is at most seven times the text. Also writes
+strings as JSON.
 
     Json json;
     TRY(json_parse(&json, "config.json", text, bytes));              // the name is for messages

@@ -1,6 +1,6 @@
 /*
-Which process of a run this is and where rank 0 waits, by what torchrun, mpirun, mpiexec or srun have put into the environment,
-or by llm.c's flags. What contradicts itself ends with one line that names both sides.
+The rank of this process and the address of rank 0, from the environment variables of torchrun, mpirun, mpiexec or srun, or from
+llm.c's flags. Contradictions end with one line that names both sides.
 
     which      the innermost launcher, in the order of launch_launchers: torchrun under srun counts, not srun. A launcher of
                one process is none. Slurm's variables count in a step (srun) alone, not in a batch script

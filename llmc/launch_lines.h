@@ -1,10 +1,10 @@
 /*
-What the processes of a machine write on stderr, as the process that started them prints it: what several of them say alike is
-printed once, and of a failed process its own words, or what the kernel knows of its end, rather than what the others noticed.
+Filters what the processes of a machine write to stderr, in the process that started them: equal lines of several processes are
+printed once, and for a failed process its own error, or the signal that killed it, rather than the errors that others report.
 
-    "error: rank 1: X"           printed, and not again when another process says X
-    "error: rank 1: rank 2: X"   held for a second: rank 2's own error, or the signal that killed it, takes its place
-    any other line               printed, and not again when another process says it within 5 s
+    "error: rank 1: X"           printed, and not again when another process writes X
+    "error: rank 1: rank 2: X"   delayed by a second: replaced by rank 2's own error, or the signal that killed it
+    any other line               printed, and not again when another process writes it within 5 s
 */
 #ifndef LLMC_LAUNCH_LINES_H
 #define LLMC_LAUNCH_LINES_H

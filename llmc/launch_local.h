@@ -2,9 +2,9 @@
 --gpus and --processes: a process that starts the others on this machine and waits for them. It computes nothing.
 
     signals    SIGTERM, SIGINT and SIGUSR1 are passed on once each, with signals_pass_on()
-    stderr     of the processes comes by pipes, and is printed as launch_lines.h says
-    ends       SIGKILL where this process ends before them, whatever ends it. Where one has failed before all had met, or a
-               signal has killed one and the others have not ended in --fault-timeout, it kills them. None is left behind
+    stderr     of the processes comes by pipes, and is filtered by launch_lines.h
+    ends       if this process ends before them for any reason, they get SIGKILL. If one fails before all are connected, or a
+               signal kills one and the others have not ended within --fault-timeout, it kills them. None is left behind
     exit code  the worst of theirs; 1 where a signal killed one
 */
 #ifndef LLMC_LAUNCH_LOCAL_H

@@ -5,8 +5,8 @@ has seven significant digits here and six decimals there:
   s:<step> trl:<training loss> lr:<learning rate> norm:<gradient norm>
   s:<step> tel:<validation loss>
   s:<step> eval:<accuracy>
-The file is opened for each line and closed again, so that a crash loses none. A disk that is full does not end a run: lines
-that cannot be written are kept, and written when it has room again.
+The file is opened for each line and closed again, so that a crash loses none. A full disk does not end a run: lines that cannot
+be written are kept, and written when there is space again.
 */
 #ifndef LLMC_LOGGER_H
 #define LLMC_LOGGER_H

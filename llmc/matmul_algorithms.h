@@ -1,8 +1,8 @@
 /*
-cuBLASLt's algorithms for GEMMs of training that are faster than the library's first choice at the power limit, by
-build/gemm_algorithms (dev/bench/gemm_algorithms.cu) on an H200; dev/bench/nvidia-h200/gemm_algorithms.csv has what it found of
-the three larger models. D (m,n), column-major; 16-bit operands; no split of K, and then any tile gives the bits of the first
-choice. A library or GPU that cannot run what is named here keeps its first choice.
+cuBLASLt's algorithms for GEMMs of training that are faster than the library's first choice at the power limit, as measured by
+build/gemm_algorithms (dev/bench/gemm_algorithms.cu) on an H200; dev/bench/nvidia-h200/gemm_algorithms.csv has the results for
+the three larger models. D (m,n), column-major; 16-bit operands; no split-K, so that every tile gives the bits of the first
+choice. A library or GPU that cannot run an algorithm keeps its first choice.
 */
 #ifndef LLMC_MATMUL_ALGORITHMS_H
 #define LLMC_MATMUL_ALGORITHMS_H

@@ -1,6 +1,6 @@
 /*
-What the command lines of the trainers and of generate_gpt2 share: their names on the CPU and on the GPU, the default of -e, and
-flags that mean the same in both.
+The common part of the command lines of the trainers and generate_gpt2: the programs' names on the CPU and on the GPU, the
+default of -e, and flags that mean the same in both.
 */
 #ifndef LLMC_MODEL_FLAGS_H
 #define LLMC_MODEL_FLAGS_H

@@ -1,6 +1,6 @@
 /*
-Is this loss, or this gradient norm, unlike the last ones? The z-score of each value within the window of the last 128,
-the value itself included:  z = (x - mean) / standard deviation.
+Detects outliers of the loss or of the gradient norm: the z-score of each value within the window of the last 128, the value
+itself included:  z = (x - mean) / standard deviation.
 */
 #ifndef LLMC_OUTLIER_DETECTOR_H
 #define LLMC_OUTLIER_DETECTOR_H
@@ -32,8 +32,8 @@ static inline int outlier_valid(const OutlierDetector* d) {
     return 1;
 }
 
-// Takes x into the window and returns its z-score; NaN until the window is full, 0 where all its values are equal. An x
-// that is not finite is infinitely unlike the others: it returns INFINITY and stays out of the window.
+// Adds x to the window and returns its z-score; NaN until the window is full, 0 where all its values are equal. For an x
+// that is not finite it returns INFINITY and leaves the window unchanged.
 static inline double outlier_update(OutlierDetector* d, double x) {
     if (!isfinite(x)) { return INFINITY; }
     int full = d->count == OUTLIER_WINDOW;
@@ -43,7 +43,7 @@ static inline double outlier_update(OutlierDetector* d, double x) {
         return NAN;
     }
     d->index = (d->index + 1) % OUTLIER_WINDOW;
-    // Both sums are taken anew: 128 additions are nothing beside a training step, and running sums would drift.
+    // Both sums are recomputed: 128 additions are negligible beside a training step, and running sums would drift.
     double mean = 0.0, variance = 0.0;
     for (int i = 0; i < OUTLIER_WINDOW; i++) { mean += d->window[i] / OUTLIER_WINDOW; }
     for (int i = 0; i < OUTLIER_WINDOW; i++) {

@@ -2,8 +2,8 @@
 The memory that a run takes, row by row, known before any of it is allocated. gpt2_plan() (gpt2_model.h) fills the rows of
 the model, which gpt2_create and gpt2_allocate then allocate by these rows; the trainer adds its own.
 
-A row is bytes of the GPU's memory or of the host's, held in one or more of the three phases of a run, which follow each
-other: a GEMM is measured, the weights are loaded, the model is trained. A run needs the largest of the three sums.
+A row is bytes of the GPU's memory or of the host's, allocated in one or more of the three successive phases of a run: measuring
+a GEMM, loading the weights, training. A run needs the largest of the three sums.
 */
 #ifndef LLMC_PLAN_H
 #define LLMC_PLAN_H
