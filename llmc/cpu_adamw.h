@@ -1,5 +1,5 @@
 /*
-AdamW on the CPU (Loshchilov and Hutter 2017), and the sums of squares that the norm of the gradients is made of.
+AdamW on the CPU (Loshchilov and Hutter 2019), and the sums of squares for the norm of the gradients.
 */
 #ifndef LLMC_CPU_ADAMW_H
 #define LLMC_CPU_ADAMW_H
@@ -27,7 +27,7 @@ static inline size_t adamw_update(float* params, float* m, float* v, const float
         float m_i = beta1 * m[i] + (1.0f - beta1) * g;
         float v_i = beta2 * v[i] + (1.0f - beta2) * g * g;
         float param = params[i] - lr * (m_i * m_scale / (sqrtf(v_i * v_scale) + eps) + weight_decay * params[i]);
-        int finite = fabsf(param) <= FLT_MAX && v_i <= FLT_MAX; // a first moment that is not makes the weight such
+        int finite = fabsf(param) <= FLT_MAX && v_i <= FLT_MAX; // if the first moment is not finite, nor is the weight
         m[i] = finite ? m_i : m[i];
         v[i] = finite ? v_i : v[i];
         params[i] = finite ? param : params[i];
@@ -36,8 +36,7 @@ static inline size_t adamw_update(float* params, float* m, float* v, const float
     return kept;
 }
 
-// sums[b] = the sum of x^2 over block b of LAYOUT_BLOCK elements, in fp64: what the norm of the gradients is made of. The
-// same bits for any number of threads.
+// sums[b] = the sum of x^2 over block b of LAYOUT_BLOCK elements, in fp64. The same bits for any number of threads.
 static inline void square_blocks(double* sums, const float* x, size_t blocks) {
 #pragma omp parallel for
     for (size_t b = 0; b < blocks; b++) {

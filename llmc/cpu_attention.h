@@ -56,13 +56,13 @@ static inline void attention_transpose(float* xT, const float* x, size_t ld, siz
     }
 }
 
-// Row j of a diagonal tile: queries before key j must not see it.
+// Row j of a diagonal tile: masks the queries before key j.
 static inline void attention_mask(float* row, size_t j, float masked) {
     for (size_t i = 0; i < j; i++) { row[i] = masked; }
 }
 
-// One block of queries against all keys that it sees. q, k, v: (T,HS), rows ld apart; out: rows ld_out apart.
-// i0 is the first query of the block.
+// One block of queries, from i0 on, against all keys up to its diagonal. q, k, v: (T,HS), rows ld apart; out: rows ld_out
+// apart.
 static inline void attention_forward_block(float* out, float* l, float* m, const float* q, const float* k,
                                            const float* v, size_t i0, size_t T, size_t HS, size_t ld, size_t ld_out) {
     float QT[ATTENTION_MAX_HS * ATTENTION_BLOCK] ALIGNED; // (HS, queries), times 1/sqrt(HS)
@@ -130,7 +130,7 @@ static inline void attention_forward(float* out, float* l, float* m, const float
     }
 }
 
-// One block of queries against all keys that it sees:
+// One block of queries against all keys up to its diagonal:
 //
 //     dP_ij = dout_i.v_j,    D_i = dout_i.out_i = sum_j P_ij dP_ij,    dS_ij = P_ij (dP_ij - D_i)
 //     dv_j += sum_i P_ij dout_i,    dk_j += sum_i dS_ij q_i / sqrt(HS),    dq_i = sum_j dS_ij k_j / sqrt(HS)

@@ -18,21 +18,21 @@ operands lie as its tiles read them, along the channels: nothing is packed.
 // The linear layer
 
 enum {
-    LINEAR_OUTS = 48,  // outputs of a task at most: their weights stay in the second-level cache while rows go by
-    LINEAR_LEAST = 24, // and at least; every number of columns below divides it
+    LINEAR_OUTS = 48,  // maximum of a task's outputs: their weights stay in the L2 cache for all rows
+    LINEAR_LEAST = 24, // minimum; every number of columns below divides it
     LINEAR_ROWS = 4,
     LINEAR_COLS = 8,
-    LINEAR_ALONE = 1 << 14 // multiply-adds that one thread does sooner than several begin
+    LINEAR_ALONE = 1 << 14 // multiply-adds below which one thread is faster than starting several
 };
 
-// Columns of a tile of so many rows: as many accumulators as leave registers for its operands
+// Columns of a tile of so many rows: the most accumulators that leave registers for the operands
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define LINEAR_COLS_OF(rows) ((rows) == 4 ? 6 : 8)
 #else
 #define LINEAR_COLS_OF(rows) ((rows) == 4 ? 3 : (rows) == 3 ? 4 : (rows) == 2 ? 6 : 8)
 #endif
 
-// What a linear layer computes: out = f(inp weight^T + bias + residual), f the identity or GELU
+// A linear layer: out = f(inp weight^T + bias + residual), f the identity or GELU
 typedef struct {
     float* out;            // (rows,OC); with out_rows, row r is row out_rows[r] of a larger matrix
     const int* out_rows;   // (rows) or NULL
@@ -87,9 +87,9 @@ ALWAYS_INLINE void linear_tile_(float* sums, const float* inp, const float* weig
     }
 }
 
-// sums (rows, LINEAR_OUTS): the first `outs` columns, of a task that may have `task` of them. `rows` is a constant wherever
-// this is called. A tile's columns lie apart, and the next tile's are those behind them: so each is one long stream through
-// memory.
+// sums (rows, LINEAR_OUTS): the first `outs` columns, of a task that may have `task` of them. `rows` is a constant in every
+// call. A tile's columns are strided, and the next tile has the columns after them: so each stream through memory is
+// sequential.
 ALWAYS_INLINE void linear_tiles_(float* sums, const float* inp, const float* weight, size_t C, size_t outs, size_t task,
                                  const int rows) {
     const size_t step = task / LINEAR_COLS_OF(rows);
@@ -163,8 +163,8 @@ static inline void cache_store(KeyValues c, const float* qkv, size_t position, s
     }
 }
 
-// A row's scores of a block of keys, of which it sees the first `seen`: s <- exp(s - m), m and l as in cpu_attention.h.
-// Returns what the sums so far must be multiplied by: exp(m_old - m). A block that it does not see changes nothing.
+// A row's scores of a block of keys, of which it attends to the first `seen`: s <- exp(s - m), m and l as in cpu_attention.h.
+// Returns exp(m_old - m), the factor for the sums so far. With seen = 0 nothing changes.
 static inline float attention_row_softmax(float* s, float* l, float* m, size_t seen) {
     vec largest = vec_set(*m), sum = vec_set(0.0f);
     for (size_t j = seen; j < ATTENTION_BLOCK; j++) { s[j] = -INFINITY; }
@@ -220,7 +220,7 @@ static inline void attention_product_(float* c, const float* base, const float* 
     }
 }
 
-// Head h of `rows` <= TILE_ROWS tokens that follow each other, the first at `position`. qkv (rows,3,NH,HS), out (rows,NH,HS).
+// Head h of `rows` <= TILE_ROWS consecutive tokens, the first at `position`. qkv (rows,3,NH,HS), out (rows,NH,HS).
 static inline void attention_rows(float* out, const float* qkv, KeyValues c, size_t h, size_t position, size_t rows,
                                   size_t NH, size_t HS) {
     float Q[TILE_ROWS * ATTENTION_MAX_HS] ALIGNED; // times 1/sqrt(HS)

@@ -1,5 +1,5 @@
 /*
-What the CPU trainer does with all numbers of a tensor at a time: look whether each is finite, digest, copy.
+Operations of the CPU trainer on all elements of a tensor: check that each is finite, digest, copy.
 */
 #ifndef LLMC_CPU_NUMBERS_H
 #define LLMC_CPU_NUMBERS_H
@@ -41,8 +41,8 @@ static inline uint64_t float_digest(const float* x, size_t n) {
     return sum;
 }
 
-// memcpy past the caches, where the machine has stores for that: it saves reading what is overwritten. `to` and `from` do not
-// overlap; what is not a line of 64 bytes, or not at one, is copied as usual.
+// memcpy by non-temporal stores, where the machine has them: they do not read the lines that they overwrite. `to` and `from` do
+// not overlap; what is not a whole, aligned line of 64 bytes is copied by memcpy.
 static inline void copy_stream_(char* to, const char* from, size_t bytes) {
     size_t done = 0;
 #ifdef __SSE2__

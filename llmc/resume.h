@@ -1,10 +1,10 @@
 /*
-Where a run begins, and whether it may: the folder's newest whole checkpoint, its settings and data against those of this
-run, and a folder that holds another run. The order of a start, in which nothing is changed before nothing can fail:
+Starting or resuming a run: finds the folder's newest whole checkpoint, compares its settings and data with those of this run,
+and refuses a folder that holds another run. Nothing on the disk is changed before all that can fail has succeeded:
 
     run_start_open()      locks the folder; finds and verifies the checkpoint; refuses a folder that is in use
     run_start_describe()  the identity of this run
-    run_start_compare()   says every difference to the checkpoint; refuses those that change the result
+    run_start_compare()   prints every difference to the checkpoint; refuses those that change the result
     ...                   the model is built and the checkpoint read
     run_start_begin()     creates or clears the folder, removes what a killed run left
 
@@ -53,7 +53,7 @@ static inline void run_start_share_(const RunStart* s, void* data, size_t bytes)
     run_start_check(s, comm_broadcast(s->comm, data, bytes, 0));
 }
 
-// Waits for all processes: none goes on where one has failed.
+// Waits for all processes: none continues if one has failed.
 static inline void run_start_wait_(const RunStart* s) { run_start_check(s, comm_barrier(s->comm)); }
 
 // ----------------------------------------------------------------------------
@@ -144,7 +144,7 @@ static inline void run_start_find_(RunStart* s, const Options* o) {
     }
 }
 
-// What rank 0 has found, in every process
+// Broadcasts what rank 0 has found
 static inline void run_start_share_found_(RunStart* s) {
     RunIdentity* b = &s->before;
     char* text = b->text;
@@ -155,7 +155,7 @@ static inline void run_start_share_found_(RunStart* s) {
     if (b->text != NULL) { run_start_share_(s, b->text, b->text_bytes + 1); }
 }
 
-// Finds the checkpoint that the run goes on from. On return the folder, of rank 0, is this run's.
+// Finds the checkpoint from which the run resumes. On return the folder, of rank 0, is this run's.
 static inline void run_start_open(RunStart* s, const Options* o, Comm* comm) {
     memset(s, 0, sizeof(*s));
     s->comm = comm;
@@ -217,7 +217,7 @@ static inline int run_start_steps_matter_(const Options* o) {
     return strcmp(o->scheduler, "constant") != 0 && o->final_fraction != 1.0;
 }
 
-// Rank 0: what the files of initial weights are. Where they are gone when the run resumes, they are what they were.
+// Rank 0: the origin of the initial weights. If their files are gone when the run resumes, the checkpoint's record is used.
 static inline void run_start_origin_(const RunStart* s, const char* path, char* origin, size_t size) {
     if (s->step >= 0 && !file_exists(path)) {
         printf("note: -e %s: no such file; the checkpoint's weights are taken, whatever it held\n", path);

@@ -1,6 +1,6 @@
 /*
-The folder of a run (-o), as it is found on the disk: which checkpoints it holds and which of them is the newest whole one,
-what a run that was killed has left there, whether another run is at work, and which checkpoints -nk deletes.
+The folder of a run (-o) on the disk: its checkpoints and the newest whole one of them, files left by a killed run, whether
+another run is active, and which checkpoints -nk deletes.
 
     run_folder_lock(&folder, "log124M");                 // a second run ends here
     run_folder_scan(&scan, "log124M");
@@ -151,13 +151,13 @@ static inline int folder_complete_(const RunFolderScan* scan, int step) {
            folder_has_(scan, FOLDER_STATE, step);
 }
 
-// 1 where the step has its DONE and only one of its other files: what no kill leaves. Somebody has taken the other away.
+// 1 where the step has its DONE and only one of its other files: no kill leaves that, so a user has removed the other.
 static inline int folder_is_apart_(const RunFolderScan* scan, int step) {
     return folder_has_(scan, FOLDER_DONE, step) &&
            folder_has_(scan, FOLDER_MODEL, step) != folder_has_(scan, FOLDER_STATE, step);
 }
 
-// The newest step of which somebody has taken a file away, or -1.
+// The newest step of which a user has removed a file, or -1.
 static inline int run_folder_apart(const RunFolderScan* scan) {
     for (size_t i = 0; i < scan->num_files; i++) {
         const FolderFile* f = &scan->files[i];
@@ -175,7 +175,7 @@ static inline int run_folder_next(const RunFolderScan* scan, int below) {
     return -1;
 }
 
-// The newest step with its DONE and its weights, for those who want no more of it; -1 where there is none.
+// The newest step with its DONE and its weights, for callers that need the weights only; -1 where there is none.
 static inline int run_folder_newest_weights(const RunFolderScan* scan) {
     for (size_t i = 0; i < scan->num_files; i++) {
         const FolderFile* f = &scan->files[i];
@@ -275,9 +275,9 @@ static inline void folder_forget_damage_(RunFolder* folder, int step) {
     folder->num_damaged = left;
 }
 
-// What -nk asks for after checkpoint `newest` was written: of the checkpoints up to it, the `keep` newest stay, and those at
-// multiples of `major`; older ones go, and damaged ones. It counts what is on the disk. keep 0 keeps all, major 0: no such.
-// Prints nothing and ends nothing, so that any thread may call it.
+// Implements -nk after checkpoint `newest` was written: of the checkpoints up to it, keeps the `keep` newest and those at
+// multiples of `major`; deletes older and damaged ones. It counts what is on the disk. keep 0: keeps all; major 0: no
+// multiples. Does not print or end the program, so that any thread may call it.
 static inline Status run_folder_keep(RunFolder* folder, int keep, int major, int newest) {
     RunFolderScan scan;
     int kept = 0;
@@ -295,8 +295,8 @@ static inline Status run_folder_keep(RunFolder* folder, int keep, int major, int
     return status;
 }
 
-// Why a file is only what a killed run has left, where the run goes on from `step` (-1: begins); NULL where it is not. A
-// model alone, of an earlier step, may be one that somebody wants to have.
+// Why a file is a leftover of a killed run, where the run resumes from `step` (-1: starts); NULL where it is not. A model file
+// alone, of an earlier step, may have been kept on purpose.
 static inline const char* folder_leftover_(const RunFolderScan* scan, const FolderFile* f, int step) {
     if (f->kind == FOLDER_TEMPORARY) { return "its writing did not end"; }
     if (f->kind == FOLDER_LOG || folder_complete_(scan, f->step) || folder_is_apart_(scan, f->step)) { return NULL; }
@@ -305,7 +305,7 @@ static inline const char* folder_leftover_(const RunFolderScan* scan, const Fold
     return abandoned ? "its checkpoint was not completed" : NULL;
 }
 
-// Removes what a killed run has left in its folder, and says so.
+// Removes the leftovers of a killed run from its folder, and prints them.
 static inline Status run_folder_clean(const RunFolderScan* scan, int step) {
     for (size_t i = 0; i < scan->num_files; i++) {
         const char* why = folder_leftover_(scan, &scan->files[i], step);

@@ -1,13 +1,13 @@
 /*
-What a run is: its settings and its data as text, a line each, and their digests. Checkpoints hold the text, so that a run
-that resumes can say what it does otherwise.
+The identity of a run: its settings and its data as text, a line each, and their digests. Checkpoints hold the text, so that a
+resumed run can report what differs.
 
     <effect> <name> <value>
     result --seed 42
     data training-data 3 files, 30000000 tokens, digest 1b2f0c6d9a4e7351
 
-`effect` says what another value does to a run that resumes. The digests leave the free lines out, and nothing here depends
-on time, place or chance: equal runs have equal identities, also where one was killed and resumed, or writes more often.
+`effect` says how another value affects a resumed run. The digests exclude the free lines, and nothing here depends on time,
+place or chance: equal runs have equal identities, also where one was killed and resumed, or writes more often.
 */
 #ifndef LLMC_RUN_IDENTITY_H
 #define LLMC_RUN_IDENTITY_H
@@ -266,7 +266,7 @@ static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLi
     fprintf(out, "note: %s\n", note);
 }
 
-// Holds the settings of a checkpoint against those of this run; prints a note for each difference, with both values.
+// Compares the settings of a checkpoint with those of this run; prints a note for each difference, with both values.
 static inline IdentityDifferences run_identity_compare(FILE* out, const char* text, size_t bytes,
                                                        const RunIdentity* id) {
     IdentityDifferences d = {0, 0, 0};

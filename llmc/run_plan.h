@@ -1,11 +1,11 @@
 /*
-What a run will take, before it takes it: the choice of -b auto and -r auto, the refusal of a run that cannot fit, and the
-table that --plan prints.
+Planning a run's memory, disk and time before anything is allocated: the choice of -b auto and -r auto, the refusal of a run
+that does not fit, and the table that --plan prints.
 
     run_plan_open     chooses B and r, and fills the rows of memory
     run_plan_check    ends with one line where the run does not fit
     run_plan_print    --plan's table; returns the exit code
-    run_plan_close    says how near the plan came
+    run_plan_close    prints the plan's error
 
 -b auto is the largest B that fits and divides the tokens of -d that a process has, or without -d the largest power of two that
 fits, up to 64. -r auto is the least of 0, 1, 2 that fits. Where both are auto, B is chosen for -r 1 (for 2 where no B fits 1),
@@ -68,7 +68,7 @@ static inline void run_plan_add_rows_(RunPlan* p, const Options* o, int B) {
     plan_set(&p->plan, PLAN_HOST_FILES, PLAN_HOST, PLAN_TRAINING, files);
 }
 
-// A snapshot goes to the GPU where gpt2_allocate_snapshot will find room there.
+// A snapshot is on the GPU if gpt2_allocate_snapshot will find room there.
 static inline void run_plan_place_snapshot_(RunPlan* p) {
     size_t bytes = p->plan.rows[PLAN_HOST_SNAPSHOT].bytes, held = plan_device_held(&p->plan);
     const GPT2Memory* m = &p->memory;
@@ -97,8 +97,8 @@ static inline int run_plan_least_(Comm* comm, int number) {
 }
 static inline int run_plan_most_(Comm* comm, int number) { return -run_plan_least_(comm, -number); }
 
-// Plans for a B and an r. 1 where it fits and leaves `percent_free` of the memory; an error of the sizes is a plan that does
-// not fit, and stays in status_message().
+// Plans for a B and an r. Returns 1 where it fits and leaves `percent_free` of the memory; invalid sizes count as a plan that
+// does not fit, with the error in status_message().
 static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompute, int snapshot, size_t percent_free) {
     GPT2Memory memory = p->memory;
     memory.device_free -= memory.device_free / 100 * percent_free;
@@ -113,7 +113,7 @@ static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompu
 
 static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
 
-// 1 where a snapshot is of use: checkpoints are written beside training.
+// 1 where a snapshot is needed: checkpoints are written in the background.
 static inline int run_plan_snapshots(const Options* o) { return run_plan_saves_(o) && o->async_save; }
 
 // ----------------------------------------------------------------------------
@@ -166,8 +166,8 @@ static inline int run_plan_auto_recompute_(RunPlan* p, const Options* o) {
     return 2;
 }
 
-// Chooses what is auto in the options, the same in all processes, and plans for this one. local_size: processes that share
-// this machine's memory. resumed_batch: the B of the checkpoint that the run goes on from, or 0.
+// Chooses the options that are auto, the same in all processes, and plans for this one. local_size: processes that share
+// this machine's memory. resumed_batch: the B of the checkpoint from which the run resumes, or 0.
 static inline void run_plan_open(RunPlan* p, Options* o, GPT2Config config, GPT2Settings settings, int local_size,
                                  int resumed_batch) {
     struct stat file;
@@ -232,7 +232,7 @@ static inline void run_plan_check(const RunPlan* p, const Options* o) {
 // ----------------------------------------------------------------------------
 // The table of --plan
 
-// What --plan knows of the run beside its memory
+// The facts about the run that --plan prints beside its memory
 typedef struct {
     size_t train_tokens, val_tokens;
     int first_step, num_steps, accumulation, val_batches;

@@ -1,11 +1,11 @@
 /*
-Safetensors files, read: 8 bytes of length N (little endian), N bytes of JSON, then the tensors' bytes.
+Reads safetensors files: 8 bytes of length N (little endian), N bytes of JSON, then the tensors' bytes.
 
     {"__metadata__": {"format": "pt"}, "wte.weight": {"dtype": "F32", "shape": [50257, 768], "data_offsets": [0, 154389504]}}
 
 All rules of the format are enforced on opening: N is at most 100 MB and inside the file; the header is UTF-8 that begins with
-'{', and may end in spaces; no key stands twice; metadata is text; a tensor has a known dtype, whole numbers for a shape, and as
-many bytes as they make (counted without overflow); the tensors fill the data without a hole or an overlap.
+'{', and may end in spaces; keys are unique; metadata is text; a tensor has a known dtype, whole numbers for a shape, and the
+number of bytes that follows from them (without overflow); the tensors fill the data without a hole or an overlap.
 
     SafetensorsFile file;
     TRY(safetensors_open(&file, path));

@@ -1,7 +1,7 @@
 /*
-Safetensors, written: 8 bytes with the length of the header (little-endian), the header in JSON, then the tensors, one right
-after the other. The header has for each tensor its type, its shape and its range among the bytes that follow, in the order of
-the file; blanks at its end bring the tensors to a multiple of 8. The same weights are the same bytes.
+Writes safetensors files: 8 bytes with the length of the header (little-endian), the header in JSON, then the tensors without
+padding. The header has each tensor's type, shape and range in the bytes that follow, in the order of the file; spaces at its
+end align the tensors to a multiple of 8. The same weights give the same bytes.
 
     SafetensorsWriter w;
     TRY(safetensors_create(&w, path));

@@ -1,7 +1,7 @@
 /*
-Sampling a token from logits, in two ways: sample_logits, of the trainer's samples, draws from one sequence of random numbers;
-sample_token, of the decoder (gpt2_decoder.h), has more settings and a coin that depends on seed, sample and position alone, so
-that a sample does not depend on what is generated beside it. The GPU's decoder follows the definition given there.
+Sampling a token from logits, in two ways: sample_logits, for the trainer's samples, draws from one sequence of random numbers;
+sample_token, for the decoder (gpt2_decoder.h), has more settings and a coin that depends on seed, sample and position alone, so
+that a sample does not depend on others in the batch. The GPU's decoder implements the same definition.
 */
 #ifndef LLMC_SAMPLER_H
 #define LLMC_SAMPLER_H
@@ -111,7 +111,7 @@ static inline SamplerSettings sampler_greedy(void) {
     return s;
 }
 
-// Whether sample_token takes the largest logit as it is
+// Whether sample_token takes the largest logit, without a penalty
 SAMPLER_HD static inline int sampler_is_greedy(const SamplerSettings* s) {
     return !(s->temperature > 0.0f) && s->repetition_penalty == 1.0f;
 }
@@ -123,16 +123,15 @@ SAMPLER_HD static inline uint64_t sampler_mix_(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-// A number for three of them; with two of them given, it is another for each value of the third.
+// A hash of three numbers: for any two of them fixed, a bijection in the third.
 SAMPLER_HD static inline uint64_t sampler_hash_(uint64_t a, uint64_t b, uint64_t c) {
     uint64_t x = sampler_mix_(a + 0x9e3779b97f4a7c15u); // odd constant: the golden ratio
     x = sampler_mix_((x ^ b) + 0x9e3779b97f4a7c15u);
     return sampler_mix_((x ^ c) + 0x9e3779b97f4a7c15u);
 }
 
-// What tells a sample's coins from those of all others: its prompt's tokens, its number among the prompt's samples, and how
-// often its context was full and it went on from its last half. Among 2^24 samples two have the same with a probability of
-// 2^-17.
+// The identifier of a sample's coins: a hash of its prompt's tokens, its number among the prompt's samples, and how often its
+// context was full and it continued from its last half. Among 2^24 samples two have the same with a probability of 2^-17.
 static inline uint64_t sampler_sample_id(const int* prompt, size_t count, uint64_t sample, uint64_t slides) {
     uint64_t digest = count;
     for (size_t i = 0; i < count; i++) { digest = sampler_hash_(digest, (uint64_t)prompt[i], i); }
@@ -205,10 +204,10 @@ static inline double sampler_keep_(float* weights, int V, float threshold, int t
     return sum;
 }
 
-// Draws a token; `coin` is uniform in [0, 1). In this order: the penalty, once for each token that is among seen (num_seen);
-// the temperature; the top_k largest logits; of their probabilities, the fewest of the largest whose sum reaches top_p; then
-// the first token, by index, at which the cumulated probability of what is left exceeds the coin. Of equal logits, and of
-// equal probabilities, the first ones are in. scratch is (2 * V).
+// Draws a token; `coin` is uniform in [0, 1). Steps: the penalty, once for each token in seen (num_seen); the temperature;
+// top-k: the top_k largest logits; top-p: the fewest of the largest probabilities whose sum reaches top_p; then the first
+// token, by index, at which the cumulative probability of the rest exceeds the coin. Of equal logits, and of equal
+// probabilities, those with the lowest indices are kept. scratch is (2 * V).
 static inline int sample_token(const float* logits /* (V) */, int V, const SamplerSettings* s, const int* seen,
                                int num_seen, float coin, float* scratch) {
     float* x = scratch; // logits, then weights

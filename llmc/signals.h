@@ -1,14 +1,14 @@
 /*
 Signals that ask a run to end or to save. SIGTERM and SIGINT: the run finishes its step, saves, and ends with exit code 0.
-SIGUSR1: it saves at the end of the step and goes on. A second SIGTERM or SIGINT ends the program at once, with 128 and the
-signal as exit code, and leaves nothing half written (temporary_files.h). Before the first step there is nothing to save: there
-the first one ends the program at once.
+SIGUSR1: it saves at the end of the step and continues. A second SIGTERM or SIGINT ends the program at once, with 128 plus the
+signal as exit code, and leaves nothing half written (temporary_files.h). Before the first step there is nothing to save, and
+the first signal ends the program at once.
 
 A signal that comes again within 0.2 s is the same one: timeout(1) sends each twice, to the process and to its group. A
 signal that was ignored when the program began (SIGINT of a job in the background) stays ignored.
 
-The process that started this one (launch_local.h) passes its signals on by signals_pass_on(), with what they mean: a terminal
-sends Ctrl-C to both, and however late the second comes, it is the same one.
+The process that started this one (launch_local.h) forwards its signals by signals_pass_on(), which marks them: a terminal sends
+Ctrl-C to both processes, and however late the forwarded one arrives, it counts as the same signal.
 */
 #ifndef LLMC_SIGNALS_H
 #define LLMC_SIGNALS_H

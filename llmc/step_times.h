@@ -1,7 +1,7 @@
 /*
-How long a step took in earlier runs, for --plan: one line for each machine, model and batch in a small text file in the
-user's cache folder ($XDG_CACHE_HOME or ~/.cache, flashgpt/step_times). Nothing else depends on it; where it cannot be read
-or written, nothing is said.
+The time of a step in earlier runs, for --plan: one line for each machine, model and batch in a small text file in the user's
+cache folder ($XDG_CACHE_HOME or ~/.cache, flashgpt/step_times). Nothing else depends on it; errors of reading or writing it are
+ignored.
 
     <milliseconds of a step, the median> <steps it is of> <key>
 */

@@ -1,7 +1,7 @@
 /*
-The names of the files that are being written right now, for a signal handler that ends the program: it unlinks them, and
-nothing half written stays. atomic_file.h adds a name before it creates the file, and takes it back when the file has its own
-name or is gone. Any thread may: a slot goes from free over taken to named and back, by atomic operations alone.
+The names of the files that are being written, for a signal handler that ends the program: it unlinks them, so that nothing half
+written remains. atomic_file.h adds a name before it creates the file, and removes it when the file has been renamed or deleted.
+Thread-safe: a slot goes from free to taken to named and back, by atomic operations alone.
 */
 #ifndef LLMC_TEMPORARY_FILES_H
 #define LLMC_TEMPORARY_FILES_H

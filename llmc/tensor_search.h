@@ -1,7 +1,7 @@
 /*
-Where the first number that is not finite is: all tensors of a model in the order in which a step computes them, each with
-the name that a user is told. The search goes twice through them: once scanning each, as the trainer does that (a loop, or
-a kernel), and once for the name of the first that was found.
+Finds the first number that is not finite: visits all tensors of a model in the order in which a step computes them, each with a
+name for the user. There are two passes: one scans each tensor by the trainer's function (a loop, or a kernel), the other finds
+the name of the first tensor that was reported.
 
     TensorSearch s = ...;                                    // the model's tensors, and scan()
     tensor_search(&s);                                       // scan(index) for each, from index 0

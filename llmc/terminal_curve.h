@@ -1,6 +1,6 @@
 /*
 The losses of a run as a small curve of text: four lines of Braille, whose characters are 2 x 4 dots, or of ASCII. A curve keeps
-the means of up to 512 spans of steps; when they are full, two become one.
+the means of up to 512 spans of steps; when they are full, neighbours are merged in pairs.
 */
 #ifndef LLMC_TERMINAL_CURVE_H
 #define LLMC_TERMINAL_CURVE_H

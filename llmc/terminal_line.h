@@ -1,7 +1,7 @@
 /*
-A line of a terminal that is written over again and again, and goes away before anything else is printed. Whoever prints
-meanwhile calls terminal_line_clear() first; utils.h's warnings and errors do, and so do signal handlers. No colours are used,
-and the terminal's settings are left as they are.
+A line of a terminal that is overwritten repeatedly and erased before anything else is printed. Code that prints meanwhile calls
+terminal_line_clear() first; utils.h's warnings and errors do, and so do signal handlers. No colours are used, and the
+terminal's settings are not changed.
 */
 #ifndef LLMC_TERMINAL_LINE_H
 #define LLMC_TERMINAL_LINE_H

@@ -1,14 +1,13 @@
 /*
-Text that is shown while it is made, byte by byte: always valid UTF-8, and without the text that ends it.
+Text that is printed while it is generated, byte by byte: always valid UTF-8, and without the stop text.
 
-    text_stream_push(&s, bytes, n);       as tokens come; 1 where a stop text has been completed
-    text_stream_end(&s);                  what was held back goes out
-    text_write(&s.out, stdout);           whenever it pleases
+    text_stream_push(&s, bytes, n);       for each token; returns 1 where a stop text has been completed
+    text_stream_end(&s);                  flushes what was held back
+    text_write(&s.out, stdout);           at any time
 
-Held back are a character whose last bytes are still to come, and what may be the beginning of a stop text. Bytes that are no
-UTF-8 become U+FFFD, one for each part that no character begins with (Unicode 15, section 3.9, as Python's errors="replace").
-What comes out in all does not depend on how the bytes are divided: the stop text that is complete first ends the stream, of
-several the longest.
+Held back are incomplete characters, and what may be the beginning of a stop text. Invalid UTF-8 becomes U+FFFD, one for each
+maximal invalid part (Unicode 15, section 3.9, as Python's errors="replace"). The output does not depend on how the bytes are
+divided into calls: the stop text that is complete first ends the stream; of several, the longest.
 */
 #ifndef LLMC_TEXT_STREAM_H
 #define LLMC_TEXT_STREAM_H

@@ -1,7 +1,6 @@
 /*
-What a run tells of its model between two steps: the loss of validation, HellaSwag, a sample. Several processes share the
-batches of an evaluation, batch i being process i % size's, and put the results together in the order of the batches: they are
-those of one process.
+Evaluation between two steps: the validation loss, HellaSwag, a sample. Several processes share the batches of an evaluation,
+batch i being process i % size's, and combine the results in the order of the batches: they are those of one process.
 */
 #ifndef LLMC_TRAINER_EVALUATE_H
 #define LLMC_TRAINER_EVALUATE_H

@@ -1,5 +1,5 @@
 /*
-Checkpoints of a run, those that are due and those that a signal asks for; and the end of a run that went wrong.
+Checkpoints of a run, those that are due and those that a signal requests; and the end of a failed run.
 */
 #ifndef LLMC_TRAINER_SAVE_H
 #define LLMC_TRAINER_SAVE_H

@@ -1,7 +1,7 @@
 /*
-One step of a run: gradients, the checks on them, AdamW, and the line that is printed. What is not finite, or comes out
-otherwise when it is computed again, ends the run before the update. Of a model whose passes are only queued the next step
-begins before the host has read the result of this one, so that the device does not wait for the host.
+One step of a run: gradients, the checks on them, AdamW, and the line that is printed. Results that are not finite, or that
+differ when they are recomputed, end the run before the update. With an asynchronous model the next step is enqueued before the
+host has read the result of this one, so that the device does not wait for the host.
 */
 #ifndef LLMC_TRAINER_STEP_H
 #define LLMC_TRAINER_STEP_H
@@ -89,7 +89,7 @@ static inline void trainer_report(Trainer* t, int step, StepResult result, float
     trainer_log_step_(t, step, result, loss_z, norm_z, learning_rate, seconds, mfu);
 }
 
-// A loss that is worse than guessing, by a nat, and half as much again as the smallest of the last 128: said once.
+// Warns once of a loss that is a nat above that of guessing, and 1.5 times the smallest of the last 128.
 static inline void trainer_watch_loss_(Trainer* t, int step, double smallest, float loss) {
     double guessing = log((double)gpt2_info(t->model)->config.vocab_size);
     if (t->warned_of_loss || !((double)loss > guessing + 1.0 && (double)loss > 1.5 * smallest)) { return; }
@@ -159,7 +159,7 @@ static inline int trainer_verifies_(const Trainer* t, int step) {
     return t->options.verify_every > 0 && (step + 1) % t->options.verify_every == 0;
 }
 
-// Every --verify-every steps computes the step again. Where it comes out otherwise, ends the run before the update.
+// Recomputes the step every --verify-every steps. If the results differ, ends the run before the update.
 static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
     char text[1024];
     int same = 0;
@@ -239,7 +239,7 @@ static inline int trainer_follows_(const Trainer* t, int step) {
            !trainer_due(t, step, o->checkpoint_every);
 }
 
-// What a step comes to
+// The result of a step
 typedef struct {
     StepResult result;
     float loss_z, norm_z;
@@ -256,7 +256,7 @@ static inline StepOutcome trainer_outcome_(Trainer* t, StepResult result) {
     return s;
 }
 
-// Queues the update behind the gradients and, where nothing comes between, the next step's first forward pass behind it.
+// Enqueues the update after the gradients and, if nothing is due in between, the next step's first forward pass.
 static inline void trainer_queue_(Trainer* t, int step, float learning_rate) {
     check(gpt2_grad_norm(t->model, NULL));
     trainer_update_(t, step, learning_rate);

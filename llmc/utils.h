@@ -1,6 +1,6 @@
 /*
-What every C and CUDA file of the project needs: errors that name the file and the fault, memory and files that either
-work or end the program with one line. Files are written through atomic_file.h.
+Helpers for every C and CUDA file of the project: errors that name the file and the fault, allocation and files that either
+succeed or end the program with one line. Files are written through atomic_file.h.
 
 User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit code 1.
 */

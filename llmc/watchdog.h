@@ -1,6 +1,6 @@
 /*
-Says when a step takes 20 times as long as the last ones usually did, and 5 s at least: once while it hangs, once when it
-ends. A thread looks every second; the steps themselves only write down when they began.
+Warns when a step takes 20 times as long as usual, and at least 5 s: once while it hangs, once when it ends. A thread checks
+every second; the steps themselves only record when they began.
 
     watchdog_start(&w);
     for each step { watchdog_begin(&w, step, wall_seconds()); ...; watchdog_end(&w, wall_seconds()); }

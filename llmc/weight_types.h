@@ -1,6 +1,6 @@
 /*
-The types of weights in files: fp32, bf16 and fp16, by the names of flags, of safetensors and of PyTorch, and the casts from
-fp32. Casts round to nearest, ties to even; NaN stays NaN; what is too large becomes infinite.
+The types of weights in files: fp32, bf16 and fp16, with their names in flags, safetensors and PyTorch, and the casts from
+fp32. Casts round to nearest, ties to even; NaN stays NaN; overflow gives infinity.
 */
 #ifndef LLMC_WEIGHT_TYPES_H
 #define LLMC_WEIGHT_TYPES_H
