@@ -8,6 +8,7 @@ so which of them serves does not show in the bits. With -DKERNELS_APART the prog
 #include "decode_matmul.cuh"
 #ifndef KERNELS_APART
 #include "decode_cluster_matmul.cuh"
+#include "decode_exact_matmul.cuh"
 #endif
 
 // inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if a CTA does
@@ -25,6 +26,10 @@ void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }
 #if !defined(PRECISION_FP32)
+    if (ExactTiling t = exact_tiling(gpu, p); t.kernel != NULL) {
+        launch_dependent(gpu, t.kernel, t.blocks, DECODE_THREADS, t.shared, EXACT_SPLITS, stream, p);
+        return;
+    }
     if (cluster) {
         BatchTiling t = cluster_tiling(gpu, p);
         launch_dependent(gpu, cluster_kernel(p.C), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p, t.tiles);

@@ -123,6 +123,17 @@ __device__ inline void st_async(float2* to, float2 x, Mbarrier& barrier, uint32_
                  "f"(x.x), "f"(x.y), "r"(barrier.address()), "r"(rank)
                  : "memory");
 }
+// The same of 16 bytes
+__device__ inline void st_async(float4* to, float4 x, Mbarrier& barrier, uint32_t rank) {
+    asm volatile("{\n"
+                 ".reg .b32 place, remote;\n"
+                 "mapa.shared::cluster.u32 place, %0, %6;\n"
+                 "mapa.shared::cluster.u32 remote, %5, %6;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [place], {%1, %2, %3, %4}, [remote];\n"
+                 "}" ::"r"(shared_address(to)),
+                 "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier.address()), "r"(rank)
+                 : "memory");
+}
 
 // Position in a ring of pipeline stages (as CUTLASS's PipelineState): the stage, and the parity of the pass over the ring. A
 // consumer waits for `full` with the parity, a producer for `empty` with the opposite one, which a new barrier passes.

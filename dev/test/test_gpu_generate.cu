@@ -171,6 +171,18 @@ static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     free_layer(l);
 }
 
+// The same as on a GPU of fewer SMs, whose tiles are larger
+static void test_larger_tiles(int C, int OC, DecodeEpilogue epilogue) {
+    Layer l = new_layer(C, OC, epilogue, false);
+    Numbers all = run_layer(l, 0, MAX_ROWS);
+    Numbers larger = test_rows(l, [](LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+        gpu.sms = std::min(gpu.sms, 114);
+        decode_linear(gpu, p, normed, stream);
+    });
+    CHECK(same_bits(larger.data(), all.data(), all.size()));
+    free_layer(l);
+}
+
 static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     LaunchGpu gpu;
     check(launch_gpu(&gpu));
@@ -497,13 +509,15 @@ int main(void) {
         printf("skipped: no GPU\n");
         return 0;
     }
-    const int sizes[][2] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {1600, 4800}, {6400, 1600},
-                            {32, 40},    {96, 7},    {224, 97},   {832, 100},  {2048, 50},   {5120, 24}};
+    const int sizes[][2] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {1600, 4800}, {6400, 1600}, {32, 40},
+                            {96, 7},     {224, 97},  {832, 100},  {2048, 50},  {5120, 24},   {640, 1920}};
     for (const int* s : sizes) {
         test_layer(s[0], s[1], DECODE_STORE, true);
         test_layer(s[0], s[1], s[0] % 64 == 0 ? DECODE_RESIDUAL : DECODE_GELU, false);
     }
     test_layer(768, 3072, DECODE_GELU, true);
+    test_larger_tiles(3072, 146, DECODE_GELU);
+    test_larger_tiles(3072, 768, DECODE_RESIDUAL);
     test_prompt_layer(768, 2304, DECODE_STORE, true);
     test_prompt_layer(3072, 768, DECODE_RESIDUAL, false);
     test_prompt_layer(96, 288, DECODE_STORE, true);
