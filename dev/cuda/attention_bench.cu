@@ -20,7 +20,7 @@ static const std::vector<BenchSize> attention_sizes = {{"-b", "B", "batch", 8},
                                                        {"-h", "NH", "number of heads", 12},
                                                        {"-d", "HS", "head size: 32, 64, 96 or 128", 64}};
 
-// The shape of the sizes in attention_sizes' order; ends the program where the contract does not serve it.
+// The shape from sizes in attention_sizes' order; ends the program if the contract excludes it.
 static inline Shape attention_shape(const std::vector<int>& sizes) {
     const Shape s = {sizes[0], sizes[1], sizes[2], sizes[3]};
     const char* why = attention_unsupported(s.B, s.T, s.NH, s.HS);
@@ -29,7 +29,7 @@ static inline Shape attention_shape(const std::vector<int>& sizes) {
 }
 
 // ----------------------------------------------------------------------------
-// All tensors of the contract: those that a direction reads, writes or needs as scratch.
+// All tensors of the contract: a direction's inputs, outputs and scratch
 struct TensorSet {
     Buffer qkv, dout, out, dqkv, l, m, scratch;
 };
@@ -42,7 +42,7 @@ struct Forward {
     static constexpr const char* name = "forward";
     static constexpr AttentionDirection direction = ATTENTION_FORWARD_PASS;
     static constexpr Tensor first_tensor = OUT, last_tensor = OUT;
-    static constexpr double flops = 2; // times B NH T^2 HS
+    static constexpr double flops = 2; // in units of B NH T^2 HS
     static size_t scratch_bytes(const Config& c, Shape s) {
         return c.scratch_bytes ? c.scratch_bytes(s.B, s.T, s.NH, s.HS) : 0;
     }
@@ -111,12 +111,12 @@ static inline void tensors_fill(const TensorSet& t, Shape s, int distinct, Patte
 // The check
 
 struct Verdict {
-    double worst = 0;   // error over what is allowed: at most 1 is right
+    double worst = 0;   // largest error / tolerance: at most 1 passes
     double rel_err = 0; // the largest ||x - ref|| / ||ref|| of the output tensors
     bool deterministic = true;
 };
 
-// Runs the configuration on each set of tensors, all at once where there are several: each has a stream of its own.
+// Runs the configuration on each set of tensors, concurrently if there are several: each has its own stream.
 template <class Direction> static void run_poisoned(const typename Direction::Config& c, std::vector<TensorSet*> sets,
                                                     Shape s, const std::string& what) {
     std::vector<Buffer*> written;
@@ -139,7 +139,7 @@ template <class Direction> static void run_poisoned(const typename Direction::Co
     }
 }
 
-// Ends the program when the outputs in t are wrong, else says how far off they are.
+// Ends the program if the outputs in t are wrong, else returns the errors.
 template <class Direction> static Verdict judge(const TensorSet& t, const Reference& r, const std::string& what) {
     Difference *on_gpu, d;
     double noise[NUM_TENSORS];
@@ -153,7 +153,7 @@ template <class Direction> static Verdict judge(const TensorSet& t, const Refere
     if (d.not_finite) { fatal("%s: %llu elements are not finite, or were not written", what.c_str(), d.not_finite); }
     Verdict verdict;
     for (int n = Direction::first_tensor; n <= Direction::last_tensor; n++) {
-        // the model is of the distinct heads, the error of all
+        // the error model covers the distinct heads, the error all heads
         double model2 = noise[n] * r.shape.heads() / r.distinct + UNIT_ROUNDOFF * UNIT_ROUNDOFF * d.reference2[n];
         double allowed = 2 * sqrt(model2), error = sqrt(d.error2[n]);
         if (!(error <= allowed)) {
@@ -163,7 +163,7 @@ template <class Direction> static Verdict judge(const TensorSet& t, const Refere
         verdict.worst = fmax(verdict.worst, error / allowed);
         if (d.reference2[n] > 0) { verdict.rel_err = fmax(verdict.rel_err, error / sqrt(d.reference2[n])); }
     }
-    float worst_lse; // zero backward
+    float worst_lse; // 0 in the backward
     memcpy(&worst_lse, &d.worst_lse, sizeof(worst_lse));
     if (!(worst_lse <= 1)) {
         fatal("%s: m + log(l) is off by %.3g times what is rounding, or m is more than 8 from the row's maximum",
@@ -173,7 +173,7 @@ template <class Direction> static Verdict judge(const TensorSet& t, const Refere
     return verdict;
 }
 
-// Runs the configuration once, then so many times at once, and ends the program when it is wrong at this shape.
+// Runs the configuration once, then `at_once` times concurrently; ends the program if it is wrong at this shape.
 template <class Direction> static Verdict check(const typename Direction::Config& c, TensorSet& t, const Reference& r,
                                                 const std::string& what, int at_once) {
     const size_t scratch = Direction::scratch_bytes(c, r.shape);
@@ -181,7 +181,7 @@ template <class Direction> static Verdict check(const typename Direction::Config
     run_poisoned<Direction>(c, {&t}, r.shape, what);
     Verdict verdict = judge<Direction>(t, r, what);
 
-    std::vector<TensorSet> repeats(at_once, t); // the same inputs; the first has the same scratch, too
+    std::vector<TensorSet> repeats(at_once, t); // share the inputs; the first shares the scratch, too
     std::vector<TensorSet*> sets;
     for (TensorSet& again : repeats) {
         for (Buffer* b : Direction::outputs(again)) { *b = buffer_allocate(b->bytes); }
@@ -211,7 +211,7 @@ static std::string describe(const char* variant, const char* config, Shape s, Pa
     return text;
 }
 
-// Every T at which tiles end or overlap, at every head size; with --check-only, sizes that were given instead.
+// Every T at which tiles end or overlap, at every head size; with --check-only, the sizes given, if any.
 static inline std::vector<Shape> sweep_shapes(const BenchOptions& o) {
     std::vector<int> Ts = {1, 2, 31, 63, 64, 65, 127, 128, 129, 1000, 1024, 1025}, HSs = {32, 64, 96, 128};
     auto given = [&](int size) { return o.check_only && o.sizes[size].given; };
@@ -222,13 +222,13 @@ static inline std::vector<Shape> sweep_shapes(const BenchOptions& o) {
     std::vector<Shape> shapes;
     for (int HS : HSs) {
         for (int T : Ts) { shapes.push_back(attention_shape({B, T, NH, HS})); }
-        // the last has more tiles than three rounds of a GPU's SMs
+        // the last has more tiles than three waves of SMs
         if (whole) { shapes.insert(shapes.end(), {{1, 200, 1, HS}, {3, 77, 1, HS}, {20, 600, 13, HS}}); }
     }
     return shapes;
 }
 
-// Checks every configuration over all shapes of the sweep and all patterns, and prints a line for each.
+// Checks every configuration at all shapes of the sweep and all patterns; prints a line for each.
 template <class Direction> static void
 check_sweep(const char* variant, const std::vector<const typename Direction::Config*>& configs, const BenchOptions& o) {
     int all_checks = 0;
@@ -266,9 +266,9 @@ check_sweep(const char* variant, const std::vector<const typename Direction::Con
 }
 
 // ----------------------------------------------------------------------------
-// The race
+// Timing
 
-// What the trainer makes of a configuration at the shape: the column `trains`. The table is the variant's.
+// The column `trains`: whether the trainer chooses the configuration at the shape. The table is the variant's.
 template <class Direction> static const char* trains(const char* variant, const typename Direction::Config* table,
                                                      size_t num_configs, const typename Direction::Config& config,
                                                      const cudaDeviceProp& gpu, Shape s) {
@@ -292,7 +292,7 @@ template <class Direction> static void bench(const char* variant, const typename
     printf("\nattention_%s_%s, %s, %s, B %d T %d NH %d HS %d\n", Direction::name, variant, PRECISION_NAME,
            gpu.properties.name, s.B, s.T, s.NH, s.HS);
 
-    // As many sets of tensors as it takes to read past the L2 cache twice before a set comes again
+    // Rotate through enough sets of tensors that a set is reused only after traffic of twice the L2 cache
     const size_t set_bytes = 4 * s.elements() * sizeof(floatX);
     const int sets = 1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / set_bytes);
     std::vector<TensorSet> tensors;
@@ -334,7 +334,7 @@ template <class Direction> static void bench(const char* variant, const typename
 }
 
 // ----------------------------------------------------------------------------
-// The mains
+// Mains
 
 template <class Direction> static int attention_main(int argc, char** argv, const char* variant,
                                                      const typename Direction::Config* table, size_t num_configs,

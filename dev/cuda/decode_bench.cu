@@ -45,7 +45,7 @@ static inline DecodeSet set_allocate(DecodeShape s, const std::vector<int>& leng
 static inline void set_free(DecodeSet* t) {
     for (Buffer* b : {&t->out, &t->k, &t->v, &t->qkv, &t->lengths, &t->scratch}) { buffer_free(b); }
 }
-// NaN, then what stands before the new token; the new token in the caches, too, where `store` is set
+// Fills with NaN, then writes qkv and the caches up to the new token; if `store`, the new token's rows of the caches, too
 static inline void set_fill(const DecodeSet& t, DecodeShape s, Pattern pattern, uint64_t seed, bool store) {
     for (Buffer b : {t.k, t.v, t.qkv}) { buffer_poison(b); }
     fill_caches<<<4096, 256>>>(t.k.as<floatX>(), t.v.as<floatX>(), t.lengths.as<int>(), s, pattern, seed);
@@ -53,7 +53,7 @@ static inline void set_fill(const DecodeSet& t, DecodeShape s, Pattern pattern, 
         t.qkv.as<floatX>(), t.k.as<floatX>(), t.v.as<floatX>(), t.lengths.as<int>(), s, pattern, seed, store);
     cuda_check(cudaGetLastError());
 }
-// Counters of 0, and NaN behind them
+// Allocates scratch with counters of 0, followed by NaN
 static inline Buffer scratch_allocate(const AttentionDecodeConfig& c, DecodeShape s) {
     Buffer scratch = buffer_allocate(c.scratch_bytes(s.B, s.T, s.NH, s.HS));
     buffer_poison(scratch);
@@ -61,7 +61,7 @@ static inline Buffer scratch_allocate(const AttentionDecodeConfig& c, DecodeShap
     return scratch;
 }
 
-// What the tensors must be after a launch: the caches in `after`, and the rows of out in fp64
+// The expected result of a launch: the caches in `after`, and the rows of out in fp64
 struct DecodeReference {
     DecodeSet after;
     double *out, *noise;
@@ -90,7 +90,7 @@ static inline void reference_free(DecodeReference* r) {
 // The check
 
 struct Verdict {
-    double worst = 0;   // error of a row over what is allowed: at most 1 is right
+    double worst = 0;   // largest error / tolerance of a row: at most 1 passes
     double rel_err = 0; // ||out - ref|| / ||ref|| of all rows
     bool deterministic = true;
 };
@@ -101,8 +101,8 @@ static inline void launch(const AttentionDecodeConfig& c, const DecodeSet& t, De
              t.scratch.data, s.B, s.T, s.NH, s.HS, max_length, stream);
 }
 
-// Runs the configuration on each set, all at once where there are several, into outputs of NaN. Ends the program where it fails
-// or leaves its tensors.
+// Runs the configuration on each set, concurrently if there are several, into outputs of NaN. Ends the program if it fails or
+// writes out of bounds.
 static void run_poisoned(const AttentionDecodeConfig& c, const std::vector<DecodeSet>& sets, DecodeShape s,
                          int max_length, const std::string& what) {
     for (const DecodeSet& t : sets) { buffer_poison(t.out); }
@@ -127,7 +127,7 @@ static void run_poisoned(const AttentionDecodeConfig& c, const std::vector<Decod
     }
 }
 
-// Ends the program when out or the caches in t are wrong, else says how far off out is.
+// Ends the program if out or the caches in t are wrong, else returns out's errors.
 static Verdict judge(const DecodeSet& t, const DecodeReference& r, DecodeShape s, const std::string& what) {
     DecodeDifference *on_gpu, d;
     cuda_check(cudaMalloc(&on_gpu, sizeof(d)));
@@ -148,8 +148,8 @@ static Verdict judge(const DecodeSet& t, const DecodeReference& r, DecodeShape s
     return {worst, d.reference2 > 0 ? sqrt(d.error2 / d.reference2) : 0, true};
 }
 
-// Whether sequence b gives the same bits alone: B = 1, a cache and a max_length of just its tokens. Inputs are those of
-// `after`, whose last row is replaced by NaN, for the kernel to write.
+// Whether sequence b gives the same bits alone: B = 1, with a cache and a max_length of just its tokens. The inputs are copied
+// from `after`, with NaN in the last row, which the kernel must write.
 static bool same_alone(const AttentionDecodeConfig& c, const DecodeSet& t, const DecodeReference& r, DecodeShape s,
                        int b, int length, const std::string& what) {
     const DecodeShape alone = {1, length + 1, s.NH, s.HS};
@@ -170,7 +170,7 @@ static bool same_alone(const AttentionDecodeConfig& c, const DecodeSet& t, const
     return same;
 }
 
-// Ends the program when the configuration is wrong at this shape, or gives other bits to a sequence that is alone.
+// Ends the program if the configuration is wrong at this shape, or a sequence alone gives other bits than in the batch.
 static Verdict check(const AttentionDecodeConfig& c, const DecodeReference& r, DecodeShape s,
                      const std::vector<int>& lengths, Pattern pattern, uint64_t seed, const std::string& what) {
     DecodeSet t = set_allocate(s, lengths), again = set_allocate(s, lengths), beside = set_allocate(s, lengths);
@@ -202,7 +202,7 @@ static std::string describe(const char* variant, const char* config, DecodeShape
     return text;
 }
 
-// Every T at which chunks end or begin, at every head size; with --check-only, sizes that were given instead.
+// Every T at which chunks end or begin, at every head size; with --check-only, the sizes given, if any.
 static std::vector<DecodeShape> sweep_shapes(const BenchOptions& o) {
     std::vector<int> Ts = {1, 2, 33, 63, 64, 65, 128, 129, 255, 256, 257, 512, 513, 1025, 4500},
                      HSs = {32, 64, 96, 128};
@@ -214,7 +214,7 @@ static std::vector<DecodeShape> sweep_shapes(const BenchOptions& o) {
     std::vector<DecodeShape> shapes;
     for (int HS : HSs) {
         for (int T : Ts) { shapes.push_back(decode_shape({B, T, NH, HS})); }
-        // one head, and more heads than a GPU has room for thread blocks
+        // one head, and more heads than resident thread blocks
         if (whole) { shapes.insert(shapes.end(), {{1, 700, 1, HS}, {61, 333, 13, HS}}); }
     }
     return shapes;
@@ -226,7 +226,7 @@ static std::vector<int> sweep_lengths(DecodeShape s) {
     return lengths;
 }
 
-// Checks every configuration over all shapes of the sweep and all patterns, and prints a line for each.
+// Checks every configuration at all shapes of the sweep and all patterns; prints a line for each.
 static void check_sweep(const char* variant, const std::vector<const AttentionDecodeConfig*>& configs,
                         const BenchOptions& o) {
     int all_checks = 0;
@@ -262,10 +262,10 @@ static void check_sweep(const char* variant, const std::vector<const AttentionDe
 }
 
 // ----------------------------------------------------------------------------
-// The race
+// Timing
 
-// Reads n vectors of 16 bytes, eight in flight for each thread. The sum is written where it is not to be expected, so that no
-// read is left out.
+// Reads n vectors of 16 bytes, eight in flight a thread. The sum is stored only if it equals an arbitrary value, so that the
+// compiler cannot remove the loads.
 __global__ void __launch_bounds__(512) read_memory(int* sink, const int4* x, size_t n) {
     int sum = 0;
     const size_t step = (size_t)gridDim.x * blockDim.x;
@@ -279,14 +279,14 @@ __global__ void __launch_bounds__(512) read_memory(int* sink, const int4* x, siz
     }
     if (sum == 0x5eed5eed) { *sink = sum; }
 }
-static double nominal_gb_per_s() { // two transfers a clock
+static double nominal_gb_per_s() { // double data rate: two transfers a clock
     int device, khz, bits;
     cuda_check(cudaGetDevice(&device));
     cuda_check(cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, device));
     cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device));
     return 1e-6 * 2 * khz * (bits / 8);
 }
-// GB/s of a kernel that only reads, 2 GB, in the modes asked for
+// Prints the GB/s of a kernel that only reads 2 GB, in the modes chosen
 static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
     const size_t threads = (size_t)gpu->properties.multiProcessorCount * 4 * 512, per_thread = 2e9 / 16 / threads;
     const size_t vectors = threads * (per_thread / 8 * 8);
@@ -308,7 +308,7 @@ static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
     for (Buffer* b : {&memory, &sink}) { buffer_free(b); }
 }
 
-// The column `trains`: whether programs generate with this configuration, or would with the variant by name
+// The column `trains`: whether the generators choose this configuration by default, or with the variant named
 static const char* trains(const char* variant, const AttentionDecodeConfig* table, size_t num_configs,
                           const AttentionDecodeConfig* config, int HS) {
     if (attention_config(table, num_configs, nullptr, HS, SIZE_MAX) != config) { return "no"; }
@@ -340,7 +340,7 @@ static void bench(const char* variant, const AttentionDecodeConfig* table, size_
     reference_free(&r);
     if (racers.empty()) { fatal("no configuration of %s serves head size %d", variant, s.HS); }
 
-    // As many sets of tensors as it takes to read past the L2 cache twice before a set comes again
+    // Rotate through enough sets of tensors that a set is reused only after traffic of twice the L2 cache
     const int num_sets = 1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / bytes);
     Buffer scratch = buffer_allocate(scratch_bytes);
     cuda_check(cudaMemset(scratch.data, 0, scratch.bytes));

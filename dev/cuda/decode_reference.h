@@ -21,16 +21,16 @@ struct DecodeShape {
     __host__ __device__ int64_t out() const { return heads() * HS; }       // elements; qkv has 3 times as many
 };
 
-// How many tokens stand in the cache of sequence b: by b modulo 7 as many as fit, none and no part in it (-1), a multiple of
-// 64, none, any number, one before a multiple of 64, a multiple of 256.
+// The number of tokens in the cache of sequence b, by b modulo 7: as many as fit, inactive (-1), a multiple of 64, none, any
+// number, one less than a multiple of 64, a multiple of 256.
 static inline int decode_length(DecodeShape s, int b) {
     const int longest = s.T - 1, any = (int)((b * 2654435761u + 40503u * s.T) % (unsigned)s.T);
     const int kinds[] = {longest, -1, any / 64 * 64, 0, any, any / 64 * 64 + 63, longest / 256 * 256};
     return b % 7 == 5 && kinds[5] > longest ? any : kinds[b % 7];
 }
 
-// Element d of the q, k or v (which = 0, 1, 2) of position j of a head, bent to the pattern as in attention_reference.h. The
-// new token's q is of position `length`.
+// Element d of the q, k or v (which = 0, 1, 2) at position j of a head, by pattern as in attention_reference.h. The new token's
+// q is at position `length`.
 __device__ inline float decode_input(DecodeShape s, int64_t head, int j, int which, int d, Pattern pattern,
                                      uint64_t seed) {
     const uint64_t row = (uint64_t)head * s.T + j;
@@ -44,7 +44,7 @@ __device__ inline float decode_input(DecodeShape s, int64_t head, int j, int whi
     return normal_at(seed, (row * 3 + which) * s.HS + d);
 }
 
-// k_cache and v_cache (B,NH,T,HS) up to the new token; the rest stays as it was
+// Fills k_cache and v_cache (B,NH,T,HS) up to the new token, and leaves the rest
 __global__ void fill_caches(floatX* k_cache, floatX* v_cache, const int* lengths, DecodeShape s, Pattern pattern,
                             uint64_t seed) {
     for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < s.cache();
@@ -56,7 +56,7 @@ __global__ void fill_caches(floatX* k_cache, floatX* v_cache, const int* lengths
         v_cache[n] = (floatX)decode_input(s, head, j, 2, d, pattern, seed);
     }
 }
-// qkv (B,3,NH,HS); where `store` is set, also the caches' rows that a kernel is to write
+// Fills qkv (B,3,NH,HS) and, if `store`, the rows of the caches that a kernel must write
 __global__ void fill_new_tokens(floatX* qkv, floatX* k_cache, floatX* v_cache, const int* lengths, DecodeShape s,
                                 Pattern pattern, uint64_t seed, bool store) {
     const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -69,8 +69,8 @@ __global__ void fill_new_tokens(floatX* qkv, floatX* k_cache, floatX* v_cache, c
     (which == 1 ? k_cache : v_cache)[cache_offset(b, h, s.T, s.NH, s.HS) + (int64_t)length * s.HS + d] = x;
 }
 
-// out (B,NH,HS) in fp64 and the squared error of the model for each head (B,NH), from caches that hold the new token. One block
-// for each head.
+// out (B,NH,HS) in fp64 and the error model's squared error of each head (B,NH), from caches that hold the new token. A thread
+// block per head.
 __global__ void __launch_bounds__(REFERENCE_THREADS)
     decode_reference(double* out, double* noise, const floatX* k_cache, const floatX* v_cache, const floatX* qkv,
                      const int* lengths, DecodeShape s) {
@@ -102,12 +102,12 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
         __syncthreads();
     }
     l = reference_sum(l), P2v2 = reference_sum(P2v2);
-    const double mean = keys > 0 ? sum * (1 / l) : 0; // sm_80 has registers for a reciprocal, not for a quotient
+    const double mean = keys > 0 ? sum * (1 / l) : 0; // on sm_80 an fp64 division would need too many registers
     if (tid < HS) { out[head * HS + tid] = mean; }
     const double out2 = reference_sum(tid < HS ? mean * mean : 0);
     const double score_error = SUM_ROUNDOFF * (sqrt((double)HS) + 4) * magnitude;
     const double c2 = SUM_ROUNDOFF * SUM_ROUNDOFF * (keys + HS) + score_error * score_error;
-    const double least2 = SMALLEST * SMALLEST * HS; // fp16: what rounding to its subnormals may be off by
+    const double least2 = SMALLEST * SMALLEST * HS; // fp16: rounding error of subnormals
     if (tid == 0 && keys > 0) {
         noise[head] = c2 * (P2v2 * (1 / (l * l)) + out2) + UNIT_ROUNDOFF * UNIT_ROUNDOFF * out2 + least2;
     }
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
 
 struct DecodeDifference {
     unsigned long long not_finite,
-        touched;               // elements: not finite or not written; written where the sequence takes no part
+        touched;               // elements: not finite or not written; written for an inactive sequence
     double error2, reference2; // sums of squares
-    unsigned long long worst;  // bits of a double: the largest error of a row over what is allowed
+    unsigned long long worst;  // bits of a double: the largest error / tolerance of a row
 };
 
 // Whether x is as buffer_poison() leaves it: all bits set
@@ -128,7 +128,7 @@ __device__ inline bool is_poison(const floatX& x) {
     }
     return true;
 }
-// One warp for each head
+// A warp per head
 __global__ void compare_decode(DecodeDifference* difference, const floatX* out, const double* reference,
                                const double* noise, const int* lengths, DecodeShape s) {
     const int64_t head = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -150,7 +150,7 @@ __global__ void compare_decode(DecodeDifference* difference, const floatX* out, 
     const double worst = sqrt(error2 * (1 / noise[head])) / 2;
     atomicAdd(&difference->error2, error2);
     atomicAdd(&difference->reference2, reference2);
-    // not a number, too, is the largest of all; bits of positive doubles are in their order
+    // NaN counts as the largest; positive doubles order as their bits
     atomicMax(&difference->worst, (unsigned long long)__double_as_longlong(worst <= 1e30 ? worst : INFINITY));
 }
 

@@ -1,11 +1,11 @@
 /*
-Attention's energy by cause: times libraries, each of which leaves one thing out of the kernels, in one process, steady.
+Attention's energy by cause: an ablation. Times libraries, each with one operation removed from the kernels, in one process.
 
     build/energy_by_cause forward 64,1024,12,64 FIRST.so OTHER.so ...
 
-The libraries are builds of libattention.so from sources that energy_by_cause.py has edited; the first one leaves nothing out,
-and makes out, l and m of the backward pass. Results are not looked at. The inputs are random and rotate through more memory
-than L2. Timed as dev/cuda/bench.h says, in random order, three rounds; then a line for each library:
+The libraries are builds of libattention.so from sources that energy_by_cause.py has edited. The first is unedited, and computes
+out, l and m for the backward pass. Results are not checked. The inputs are random and rotate through more memory than the L2
+cache. Timed as dev/cuda/bench.h says, in random order, three rounds; then prints a line for each library:
 
     FILE,MS,MJ,SM_MHZ
 */

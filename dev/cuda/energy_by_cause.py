@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Where the joules of attention go: kernels that each leave one thing out, beside those that leave out nothing.
+"""Attention's energy by cause: an ablation of the kernels, one operation removed at a time.
 
     dev/cuda/energy_by_cause.py                        # compiles 15 libraries, then 50 s on an H200
     dev/cuda/energy_by_cause.py --shapes 4,4096,48,64  # B,T,NH,HS; forward and backward
     dev/cuda/energy_by_cause.py --build-only           # without a GPU, with GPU_ARCH=90; then --built elsewhere
 
-energy_by_cause.txt has the list: a sed expression for each cause. Each is applied to a copy of the sources in
-build/causes, of which libattention.so is built; energy_by_cause.cu times them all in one process, steady. A row of
-leaderboard/<gpu>_causes.csv for each: ms, mJ, W, and the energy against that of `nothing` left out, in percent. Causes
-do not add up: what is left out may have hidden behind something else, or held it up. COMMIT=<hash> says what is
-measured where there is no git.
+energy_by_cause.txt lists a sed expression for each cause. Each is applied to a copy of the sources in build/causes,
+from which libattention.so is built; energy_by_cause.cu times all builds in one process, in steady mode. Each gives
+a row of leaderboard/<gpu>_causes.csv: ms, mJ, W, and the energy relative to `nothing` left out, in percent.
+Causes do not add up: a removed operation may have overlapped with others, or delayed them. COMMIT=<hash> names the
+commit measured where there is no git.
 """
 
 import os
@@ -38,7 +38,7 @@ Cause = namedtuple("Cause", ["direction", "path", "expression", "left_out"])
 
 
 def read_causes(table=TABLE):
-    """Those of the table, behind `nothing` of each direction."""
+    """Returns `nothing` of each direction, followed by the table's causes."""
     causes = [Cause(direction, None, None, NOTHING) for direction in FLOPS]
     for number, line in enumerate(table.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -65,7 +65,7 @@ def edit(tree, cause):
 
 
 def build(folder, cause):
-    """libattention.so without the cause, as library(folder, cause). The other direction is one that compiles fast."""
+    """Builds library(folder, cause). The direction that is not timed uses the variant that compiles fastest."""
     tree = library(folder, cause).with_suffix("")
     shutil.rmtree(tree, ignore_errors=True)
     for part in ("dev/cuda", "llmc"):
@@ -77,7 +77,7 @@ def build(folder, cause):
     chosen = [f"ATTENTION_{direction.upper()}={variant}" for direction, variant in variants.items()]
     command = ["make", "-s", "-C", str(tree), "libattention.so", "WERROR=", *chosen]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    # serialised GEMMs or spills would make it another kernel than the one that is asked about
+    # serialised GEMMs or spills would add a cost that is not the cause's
     fault = re.search(r"C75[01]\d.*|[1-9]\d* bytes spill.*", done.stdout)
     if done.returncode or fault:
         said = fault[0] if fault else (done.stdout.strip() or "make failed").splitlines()[-1]
@@ -88,7 +88,7 @@ def build(folder, cause):
 
 
 def measure(program, folder, direction, shape, causes):
-    """{what is left out: (ms, mJ, MHz as text)}; mJ is None where there is no counter."""
+    """Returns {what is left out: (ms, mJ, MHz as text)}; mJ is None without an energy counter."""
     files = {str(library(folder, cause)): cause.left_out for cause in causes if cause.direction == direction}
     command = [program, direction, shape, *files]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

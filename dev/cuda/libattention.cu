@@ -15,8 +15,8 @@ exported. Whatever the arguments, a function returns, and the CUDA context stays
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// Forgets this thread's last error, and looks at what speaks against any launch: an error that a CUDA call of the caller
-// has left pending is neither swallowed nor reported as this call's.
+// Clears this thread's last error and checks what would prevent any launch. An error that the caller's earlier CUDA calls left
+// pending is neither cleared nor reported as this call's.
 static Status begin(int B, int T, int NH, int HS) {
     status_clear();
     const char* why = attention_unsupported(B, T, NH, HS);
@@ -31,14 +31,14 @@ static Status begin(int B, int T, int NH, int HS) {
     return STATUS_OK;
 }
 
-// The status of the call that began with begin(). An error is told here and once: none stays pending for the next call.
+// The return value of a call that began with begin(). On failure clears CUDA's last error, so that it is reported once.
 static int finish() {
     if (status_now() == STATUS_OK) { return 0; }
     cudaGetLastError();
     return 1;
 }
 
-// What a kernel must not be given: a null or misaligned pointer, memory of the host or of another GPU
+// Fails if a kernel could not use p: null, misaligned, pageable host memory, or memory of another GPU
 static Status check_pointer(const char* name, const void* p, size_t alignment) {
     if (p == nullptr) { return status_fail("%s is a null pointer", name); }
     if ((uintptr_t)p % alignment != 0) {

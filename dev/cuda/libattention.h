@@ -22,29 +22,29 @@ Shapes, row-major, with B sequences of T tokens and NH heads of HS channels:
 HS is 32, 64, 96 or 128; B, T and NH are at least 1. Every element of an output is written, and nothing else is. The same
 inputs give the same bits.
 
-Pointers are of memory that the current device reads and writes: its own, managed, or pinned on the host. qkv, dqkv, out
+Pointers are to memory that the current device reads and writes: its own, managed, or pinned host memory. qkv, dqkv, out
 and dout are aligned to 16 bytes, l and m to 4, scratch to 256. Functions launch kernels on `stream` (a cudaStream_t or
 CUstream of the current device; NULL is the default stream) and return without waiting for them. They allocate nothing
 and synchronise nothing; they may be captured in a CUDA graph, and run on several streams and threads at once, each
-backward with a scratch of its own.
+backward with its own scratch.
 
-Errors: functions return 0 when the kernels were launched, else 1, and nothing was launched then, or not all of it.
-attention_error() says why. Arguments that are not served are such an error: the process, its CUDA context and its
-pending CUDA errors stay as they were. What no library can know remains the caller's word: that the tensors are as large
-as the sizes say, and that the stream exists.
+Errors: functions return 0 if all kernels were launched, else 1; then none or only some of them were, and
+attention_error() gives the reason. Unsupported arguments are such an error, and leave the process, its CUDA context and
+its pending CUDA errors as they were. The library cannot check that the tensors are as large as the sizes say, or that
+the stream exists.
 */
 
 // Bytes of scratch that attention_backward needs on the current device; 0 on error.
 size_t attention_scratch_bytes(int B, int T, int NH, int HS);
 
-// out, l and m from qkv.
+// Computes out, l and m from qkv.
 int attention_forward(void* out, float* l, float* m, const void* qkv, int B, int T, int NH, int HS, void* stream);
 
-// dqkv from dout, and from what forward read and wrote. scratch holds attention_scratch_bytes() bytes of anything.
+// Computes dqkv from dout and the forward's qkv, out, l and m. scratch: attention_scratch_bytes() bytes, uninitialised.
 int attention_backward(void* dqkv, const void* dout, const void* qkv, const void* out, const float* l, const float* m,
                        void* scratch, int B, int T, int NH, int HS, void* stream);
 
-// Why this thread's last call of the three above failed, in one line; "" where it did not. Valid until its next call.
+// Why this thread's last call of the three above failed, in one line; "" if it did not. Valid until its next call.
 const char* attention_error(void);
 
 #ifdef __cplusplus

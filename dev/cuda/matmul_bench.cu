@@ -24,7 +24,7 @@ static const std::vector<BenchText> matmul_texts = {
     {"--group", "name", "only this group; may be given more than once", {}},
     {"--model", "R,C", "time every group at its shapes in a model of C channels; may be given more than once", {}}};
 
-// The shapes of each group in a model: channels in and out in units of C, 0 for the padded vocabulary
+// The shapes of each group in a model: input and output channels in units of C, 0 for the padded vocabulary
 static const struct {
     MatmulGroup group;
     int in, out;
@@ -36,8 +36,8 @@ static const struct {
                     {MATMUL_MLP_WEIGHTS, 1, 1}, {MATMUL_LAYER_WEIGHTS, 1, 1}};
 constexpr int PADDED_VOCABULARY = 50304;
 
-// What is checked or timed. Without `optional` the tensors that a group may do without are left out; with `derivative`, of fc
-// and dgelu, it takes pre's place.
+// One case to check or time. Without `optional`, the group's optional tensors are nullptr; with `derivative`, fc and dgelu use
+// the derivative instead of pre.
 struct Case {
     MatmulGroup group;
     MatmulSizes s;
@@ -45,7 +45,8 @@ struct Case {
     bool optional, derivative = false;
 };
 
-// The sizes of a group at a shape R,IN,OUT. Of the classifier's columns a few are padding, as 47 of GPT-2's 50304 are.
+// The sizes of a group at a shape R,IN,OUT. The classifier's last columns are padding, as 47 of GPT-2's 50304 are. Ends the
+// program if the contract excludes the shape.
 static MatmulSizes sizes_of(MatmulGroup group, int R, int IN, int OUT) {
     MatmulSizes s = {R, IN, matmul_layer_part(group).end > 0 ? IN : OUT, 0};
     if (group == MATMUL_CLASSIFIER) { s.vocab_size = OUT > 64 ? OUT - 47 : OUT - OUT / 8; }
@@ -54,18 +55,18 @@ static MatmulSizes sizes_of(MatmulGroup group, int R, int IN, int OUT) {
     return s;
 }
 
-// In training no bias gradient is part of a weight gradient: other kernels sum the columns.
+// In training, groups weight and layer_weights compute no bias gradient: other kernels sum the columns.
 static bool trains_with_optional(MatmulGroup group) { return group != MATMUL_WEIGHT && group != MATMUL_LAYER_WEIGHTS; }
 
 // ----------------------------------------------------------------------------
-// The tensors of a group, once: allocation, filling, checking and the bytes of a row follow from it.
+// The tensors of each group, listed once: allocation, filling, checking and the bytes in a table's row follow from it.
 
 enum Role { INPUT, OUTPUT, ADDED }; // read; written; read and written
 enum Type { TYPE_X, TYPE_FLOAT, TYPE_INT };
 
 struct TensorOf {
     const char* name;
-    size_t at; // of the pointer in MatmulTensors
+    size_t at; // offset of the pointer in MatmulTensors
     Role role;
     Type type;
     int64_t rows, columns;
@@ -166,7 +167,7 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
     return list;
 }
 
-// The weight gradients of a group, and their sizes; none of the other groups.
+// The weight gradients that a group computes, and their sizes; empty for groups without any.
 struct WeightOf {
     MatmulLayerWeight w;
     MatmulSizes s;
@@ -190,7 +191,7 @@ static double flops_of(const Case& c) {
     }
     return sum;
 }
-// Every input once, every output once, and twice what is added to
+// Compulsory memory traffic in bytes: every input and output once, tensors that are added to twice
 static double least_bytes_of(const Case& c) {
     double sum = 0;
     for (const TensorOf& tensor : tensors_of(c)) { sum += (tensor.role == ADDED ? 2.0 : 1.0) * tensor.bytes(); }
@@ -202,12 +203,12 @@ static double least_bytes_of(const Case& c) {
 
 struct Set {
     std::vector<TensorOf> tensors;
-    std::vector<Buffer> buffers; // of the tensors
+    std::vector<Buffer> buffers; // one a tensor
     MatmulTensors t = {};
     Buffer scratch;
 };
 
-// With `shared` not nullptr the inputs are that set's.
+// If `shared` is not nullptr, uses that set's inputs.
 static Set set_allocate(const Case& c, const Set* shared) {
     Set set;
     set.tensors = tensors_of(c);
@@ -217,7 +218,7 @@ static Set set_allocate(const Case& c, const Set* shared) {
         set.buffers.push_back(borrow ? shared->buffers[n] : buffer_allocate(tensor.bytes()));
         memcpy((char*)&set.t + tensor.at, &set.buffers[n].data, sizeof(char*));
     }
-    set.t.gradient_scale = 0.5f; // of a size that fp16 gradients survive
+    set.t.gradient_scale = 0.5f; // large enough that fp16 gradients do not underflow
     return set;
 }
 static void set_free(Set* set, bool shares) {
@@ -227,7 +228,7 @@ static void set_free(Set* set, bool shares) {
     buffer_free(&set->scratch);
 }
 
-// Inputs, and the numbers that are added to; outputs too, which accumulating begins with
+// Fills inputs, tensors that are added to, and outputs, to which accumulating kernels add
 static void set_fill(const Set& set, const Case& c, uint64_t seed) {
     for (size_t n = 0; n < set.tensors.size(); n++) {
         const TensorOf& tensor = set.tensors[n];
@@ -245,7 +246,7 @@ static void set_fill(const Set& set, const Case& c, uint64_t seed) {
         cuda_check(cudaGetLastError());
     }
 }
-// What is added to, as in `before`; outputs NaN or, to accumulate, as in `before`
+// Copies the tensors that are added to from `before`; sets outputs to NaN or, if accumulating, copies them, too
 static void set_restart(Set* set, const Set& before, bool accumulate) {
     set->t.accumulate = accumulate;
     for (size_t n = 0; n < set->tensors.size(); n++) {
@@ -272,7 +273,7 @@ static unsigned long long inputs_digest(const Set& set) {
     return digest;
 }
 
-// A device array that is freed where it goes out of scope
+// A device array that is freed when it goes out of scope
 template <class T> struct Temporary {
     Buffer buffer;
     explicit Temporary(size_t n) : buffer(buffer_allocate(n * sizeof(T))) {}
@@ -282,9 +283,9 @@ template <class T> struct Temporary {
 };
 
 // ----------------------------------------------------------------------------
-// The reference: GEMMs of a choice of rows, and for sums over rows of a choice of columns
+// The reference: GEMMs of sampled rows and, for sums over rows, of sampled columns
 
-// A random one of each of `most` equal parts of 0 .. n-1, or all. The index lies in *buffer.
+// Samples 0 .. n-1: one random number from each of `most` equal parts, or all if n <= most. *buffer holds them.
 static Choice choose(Buffer* buffer, int n, int most, unsigned seed) {
     if (n <= most) { return {nullptr, n}; }
     std::mt19937 generator(seed);
@@ -298,15 +299,15 @@ static Choice choose(Buffer* buffer, int n, int most, unsigned seed) {
     return {buffer->as<int>(), most};
 }
 
-// Of one GEMM's result (., N): the rows chosen, and z (rows.count, N) there
+// One GEMM's result (., N): the sampled rows, and their z (rows.count, N)
 struct GemmReference {
     Choice rows;
     int N;
     Buffer index, z;
 };
 struct Reference {
-    std::vector<GemmReference> gemms; // one; of several weights, one for each
-    Choice columns;                   // dlayernorm: z of all rows
+    std::vector<GemmReference> gemms; // one a weight; one for groups without weight gradients
+    Choice columns;                   // dlayernorm: column_z holds all rows of these columns
     Buffer column_index, column_z;
 };
 
@@ -353,12 +354,12 @@ static void reference_free(Reference* r) {
 // The check
 
 struct Verdict {
-    double worst = 0;    // error over what is allowed: at most 1 is right
+    double worst = 0;    // largest error / tolerance: at most 1 passes
     double rel_err = -1; // ||x - ref|| / ||ref|| of the first output; -1: none yet
 };
 
-// Holds one output (., ld), times a factor for each row if there are any, against what it must be at the chosen rows and
-// columns. Ends the program where it is wrong.
+// Compares one output (., ld), multiplied by its row's factor if there are factors, with the reference at the sampled rows
+// and columns. Ends the program on a mismatch.
 template <class T, class Want> static void judge_output(Verdict* v, const std::string& what, const std::string& name,
                                                         const T* got, int64_t ld, Choice rows, Choice columns,
                                                         Want want, const float* factors = nullptr) {
@@ -443,7 +444,7 @@ static void judge_dlayernorm(Verdict* v, const std::string& what, const Referenc
     }
 }
 
-// Ends the program where an output is wrong, else says how far off they are. scaled: the configuration's
+// Ends the program if an output is wrong, else returns the errors. scaled: the configuration's
 static Verdict judge(const Case& c, const Reference& r, const MatmulTensors& t, const MatmulTensors& before,
                      bool scaled, const std::string& what) {
     Verdict v;
@@ -518,7 +519,7 @@ static void launch(const MatmulConfig& config, const Set& set, MatmulSizes s, Ma
     config.launch(&context, &set.t, s, stream);
 }
 
-// Runs the configuration on each set, all at once where there are two. Ends the program where it fails or writes outside.
+// Runs the configuration on each set, concurrently if there are two. Ends the program if it fails or writes out of bounds.
 static void run(const MatmulConfig& config, const std::vector<Set*>& sets, MatmulSizes s, Libraries* libraries,
                 const std::string& what) {
     cuda_check(cudaDeviceSynchronize());
@@ -539,7 +540,7 @@ static void run(const MatmulConfig& config, const std::vector<Set*>& sets, Matmu
     }
 }
 
-// Whether accumulating gives the bits of `overwritten` added to what was there. `sums` is run anew.
+// Ends the program unless accumulating gives the bits of before + overwritten. Restarts and runs `sums`.
 static void check_accumulation(const MatmulConfig& config, const Case& c, const Set& before, const Set& overwritten,
                                Set* sums, Libraries* libraries, const std::string& what) {
     Temporary<unsigned long long> count(1);
@@ -561,7 +562,7 @@ static void check_accumulation(const MatmulConfig& config, const Case& c, const 
     }
 }
 
-// Ends the program where the configuration is wrong, or not the same in every run.
+// Ends the program if the configuration is wrong or not deterministic.
 static Verdict check_config(const MatmulConfig& config, const Case& c, const Reference& r, const Set& before,
                             Libraries* libraries, const std::string& what) {
     const unsigned long long inputs = inputs_digest(before);
@@ -598,7 +599,7 @@ static std::string describe(const char* variant, const char* config, const Case&
     return text;
 }
 
-// R,IN,OUT: on, before and behind the edges of tiles, in every dimension; with --check-only, sizes that were given instead.
+// R,IN,OUT at, below and above the tile sizes in every dimension; with --check-only, the sizes given, if any.
 static std::vector<std::vector<int>> sweep_shapes(const BenchOptions& o) {
     const std::vector<BenchSize>& size = o.sizes;
     if (o.check_only && (size[0].given || size[1].given || size[2].given)) {
@@ -609,7 +610,7 @@ static std::vector<std::vector<int>> sweep_shapes(const BenchOptions& o) {
             {3, 2056, 8},    {5, 8, 2056},    {300, 768, 768}, {2100, 40, 104}};
 }
 
-// Checks every configuration over all shapes of the sweep, patterns and optional tensors, and prints a line for each.
+// Checks every configuration at all shapes of the sweep, patterns and optional tensors; prints a line for each.
 static void check_sweep(const char* variant, const std::vector<const MatmulConfig*>& configs, const BenchOptions& o,
                         Libraries* libraries) {
     std::vector<double> worst(configs.size());
@@ -661,9 +662,9 @@ static void check_sweep(const char* variant, const std::vector<const MatmulConfi
 }
 
 // ----------------------------------------------------------------------------
-// The race
+// Timing
 
-// The column `trains`: whether the trainer takes this configuration for these sizes on this GPU
+// The column `trains`: whether the trainer chooses this configuration for these sizes on this GPU
 static const char* trains(const char* variant, const MatmulConfig* table, size_t num_configs,
                           const MatmulConfig* config, const cudaDeviceProp& gpu, MatmulSizes s) {
     const int fp32 = sizeof(floatX) == 4;
@@ -683,7 +684,7 @@ static void bench(const char* variant, const MatmulConfig* table, size_t num_con
            matmul_group_formulas[group], 1e-9 * flops_of(c), 1e-9 * bytes,
            c.optional ? "" : "; without column sums of dout, as this shape trains");
 
-    // As many sets of tensors as it takes to move more than the L2 cache twice before a set comes again
+    // Rotate through enough sets of tensors that a set is reused only after traffic of twice the L2 cache
     const int num_sets = 1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / bytes);
     std::vector<Set> sets;
     size_t scratch_bytes = 0;
@@ -700,8 +701,7 @@ static void bench(const char* variant, const MatmulConfig* table, size_t num_con
             launch(*config, sets[n], s, &libraries->of[0], stream);
         };
         const char* does = trains(variant, table, num_configs, config, gpu.properties, s);
-        racers.push_back(
-            {config->name, does, v.rel_err, true, run}); // check_config() has ended what is not deterministic
+        racers.push_back({config->name, does, v.rel_err, true, run}); // check_config() passed: deterministic
         scratch_bytes = std::max(scratch_bytes, config->scratch_bytes(s));
     }
     reference_free(&r);
@@ -729,9 +729,9 @@ static void bench(const char* variant, const MatmulConfig* table, size_t num_con
 }
 
 // ----------------------------------------------------------------------------
-// The main
+// Main
 
-// The shapes to time, of the groups in `wanted`
+// The shapes to time for the groups in `wanted`
 struct Timed {
     MatmulGroup group;
     MatmulSizes s;

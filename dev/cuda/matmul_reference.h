@@ -28,11 +28,11 @@ constexpr int REFERENCE_THREADS = 256;
 // ----------------------------------------------------------------------------
 // Inputs
 
-// ordinary: N(0,1). outliers: some channels with a mean of 8, as GPT-2's activations have; then sums over rows do not cancel.
+// ordinary: N(0,1). outliers: some channels have a mean of 8, like GPT-2's activations, so that sums over rows do not cancel.
 enum Pattern { ORDINARY, OUTLIERS, NUM_PATTERNS };
 static const char* const pattern_names[NUM_PATTERNS] = {"ordinary", "outlier channels"};
 
-// What a tensor is filled with. SCALED: N(0, 1/K), so that a sum of K products is like N(0,1)
+// The distribution of a tensor's elements. SCALED: N(0, 1/K), so that a sum of K products has variance 1
 enum Fill { NORMAL, WITH_OUTLIERS, SCALED, WIDE, TARGETS, MEANS, RSTDS, NUM_FILLS };
 
 struct FillOf {
@@ -48,9 +48,9 @@ __device__ inline float fill_at(const FillOf& f, int64_t i) {
     switch (f.fill) {
     case SCALED:
         return x * f.scale;
-    case WIDE: // GELU and its derivative over all of where they bend
+    case WIDE: // covers the whole curved range of GELU and its derivative
         return 2 * x;
-    case MEANS: // of a row in which means are not 0, nor rstd 1
+    case MEANS: // MEANS and RSTDS: LayerNorm statistics that differ from 0 and 1
         return 0.1f * x;
     case RSTDS:
         return 0.8f + 0.4f * uniform_at(f.seed, i);
@@ -77,14 +77,14 @@ __global__ void fill_targets(int* targets, int64_t rows, FillOf f) {
 // ----------------------------------------------------------------------------
 // GEMMs in fp64
 
-// A choice of rows or columns, ascending; all of them where index is nullptr
+// Sampled rows or columns, ascending; all of them if index is nullptr
 struct Choice {
     const int* index;
     int count;
     __device__ int64_t operator[](int64_t i) const { return index ? index[i] : i; }
 };
 
-// Element (i, k) of a matrix whose rows are `row` elements apart, and its columns `column`
+// Element (i, k) of a matrix with a row stride of `row` elements and a column stride of `column`
 struct Operand {
     const floatX* x;
     int64_t row, column;
@@ -92,7 +92,7 @@ struct Operand {
     __device__ double at(int64_t i, int64_t k) const { return (double)(float)x[rows[i] * row + k * column]; }
 };
 
-// d (A.rows, B.rows) = sum_k A(i,k) B(j,k), with the error of an fp32 sum. 64x64 tiles, a thread sums 4x4 of them.
+// d(i,j) = sum_k A(i,k) B(j,k), d (A.rows, B.rows), with the error of an fp32 sum. Tiles of 64x64, 4x4 elements a thread.
 __global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(MatmulBounded* d, Operand A, Operand B, int64_t K) {
     constexpr int TILE = 64, STEP = 8;
     __shared__ double a[STEP][TILE + 1], b[STEP][TILE + 1];
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(MatmulBounde
     }
 }
 
-// The sum over the block's threads, in every one of them
+// The sum over the block's threads, returned to all of them
 __device__ inline double reference_sum(double x) {
     __shared__ double partial[REFERENCE_THREADS];
     __syncthreads();
@@ -151,9 +151,9 @@ __device__ inline double reference_sum(double x) {
 }
 
 // ----------------------------------------------------------------------------
-// Sums over a row, a block each, and over columns
+// Sums over rows, a thread block each, and over columns
 
-// norms (rows) of x (rows, C) as stored
+// norms (rows) of the stored x (rows, C)
 __global__ void __launch_bounds__(REFERENCE_THREADS) reference_norms(MatmulNorm* norms, const floatX* x, int C) {
     const floatX* row = x + (int64_t)blockIdx.x * C;
     double sum = 0, squares = 0, centred_squares = 0, product_squares = 0;
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     if (threadIdx.x == 0) { softmax[blockIdx.x] = {maximum, sum, error / sum}; }
 }
 
-// LayerNorm's backward: what it reads beside z = dln
+// The inputs of LayerNorm's backward besides z = dln
 struct NormBackward {
     const floatX *x, *weight; // (R,C), (C)
     const float *mean, *rstd; // (R)
@@ -203,7 +203,7 @@ struct NormBackward {
         return {z.value * w, fabs(w) * matmul_intermediate_error(MATMUL_PRECISION, z)};
     }
 };
-// sums (rows chosen) from z (rows chosen, C)
+// sums (sampled rows) from z (sampled rows, C)
 __global__ void __launch_bounds__(REFERENCE_THREADS)
     reference_norm_sums(MatmulNormSums* sums, const MatmulBounded* z, Choice rows, NormBackward n) {
     MatmulNormSums s = {};
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     for (double* x : {&s.g, &s.gx, &s.g_squares, &s.gx_squares, &s.g_errors, &s.gx_errors}) { *x = reference_sum(*x); }
     if (threadIdx.x == 0) { sums[blockIdx.x] = s; }
 }
-// dln_weight's and dln_bias's terms: z (R, columns chosen) with xhat, and alone. A block for each column.
+// dln_weight = sum_R z xhat and dln_bias = sum_R z, from z (R, sampled columns). A thread block per column.
 __global__ void __launch_bounds__(REFERENCE_THREADS)
     reference_norm_columns(MatmulColumn* weight, MatmulColumn* bias, const MatmulBounded* z, Choice columns, int R,
                            NormBackward n) {
@@ -235,8 +235,8 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     if (threadIdx.x == 0) { weight[blockIdx.x] = w, bias[blockIdx.x] = b; }
 }
 
-// sums (n) over the rows of x (rows, n). `rounded`: x was rounded to floatX, and the sum may be of what it was before. A block
-// of 32 columns.
+// sums (n) over the rows of x (rows, n). `rounded`: a kernel may have summed x before it was rounded to floatX. A thread block
+// per 32 columns.
 __global__ void __launch_bounds__(REFERENCE_THREADS)
     reference_columns(MatmulColumn* sums, const floatX* x, int rows, int n, bool rounded) {
     __shared__ MatmulColumn partial[REFERENCE_THREADS];
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
 }
 
 // ----------------------------------------------------------------------------
-// What each output must be: want(i, j) for the i-th chosen row, `row`, and the j-th chosen column, `column`
+// The expected value of each output: want(i, row, j, column) for the i-th sampled row and the j-th sampled column
 
 struct WantLinear { // z + bias
     const MatmulBounded* z;
@@ -269,7 +269,7 @@ struct WantLinear { // z + bias
         return matmul_rounded(MATMUL_PRECISION, bias ? matmul_plus(x, (double)(float)bias[column]) : x);
     }
 };
-struct WantGeluOfLinear { // act of fc that does not store z + bias
+struct WantGeluOfLinear { // act, if fc does not store z + bias
     WantLinear pre;
     __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
         return matmul_gelu_of(MATMUL_PRECISION, pre(i, row, j, column));
@@ -297,7 +297,7 @@ struct WantResidual {
                                (double)(float)skip[row * N + column]);
     }
 };
-struct WantNorm { // ln, from residual as stored
+struct WantNorm { // ln, from the stored residual
     const MatmulNorm* norms;
     const floatX *x, *weight, *bias;
     int64_t N;
@@ -314,7 +314,7 @@ struct WantRstd {
     const MatmulNorm* norms;
     __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t) const { return norms[row].rstd; }
 };
-struct WantGelu { // of pre as stored
+struct WantGelu { // gelu of the stored pre
     const floatX* pre;
     int64_t N;
     __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t column) const {
@@ -338,7 +338,7 @@ struct WantTimes { // z derivative
         return matmul_times(MATMUL_PRECISION, z[i * N + j], exact);
     }
 };
-struct WantNormBackward { // dresidual, from what it was before
+struct WantNormBackward { // dresidual, from its old value
     const MatmulBounded* z;
     const MatmulNormSums* sums;
     NormBackward n;
@@ -348,7 +348,7 @@ struct WantNormBackward { // dresidual, from what it was before
                                     (double)n.rstd[row], (double)(float)before[row * n.C + column]);
     }
 };
-struct WantColumn { // a sum over rows, added to what was there; the chosen columns are rows of `got`
+struct WantColumn { // a sum over rows, added to the old value; the sampled columns are rows of `got`
     const MatmulColumn* sums;
     const float* before;
     int rows;
@@ -389,13 +389,13 @@ struct WantDlogits {
 struct Difference {
     unsigned long long not_finite; // elements: not finite, or not written
     double error2, reference2;     // sums of squares
-    unsigned long long worst; // bits of the largest error over what is allowed, as a float, and the element's number
+    unsigned long long worst; // high word: largest error / tolerance, as a float's bits; low word: the element's index
 };
 struct Element {
     double got;
     MatmulBounded want;
 };
-// got (., ld) at the chosen rows and columns, times the row's factor unless factors is nullptr
+// got (., ld) at the sampled rows and columns, times the row's factor unless factors is nullptr
 template <class T, class Want> __device__ inline Element element_at(const T* got, int64_t ld, const float* factors,
                                                                     Choice rows, Choice columns, Want want, int64_t n) {
     const int64_t i = n / columns.count, j = n % columns.count, row = rows[i], column = columns[j];
@@ -412,13 +412,13 @@ template <class T, class Want> __global__ void __launch_bounds__(REFERENCE_THREA
          n += (int64_t)gridDim.x * blockDim.x) {
         const Element e = element_at(got, ld, factors, rows, columns, want, n);
         const double error = fabs(e.got - e.want.value);
-        // what is not a number is the largest of all; exactly right is right where no error is allowed
+        // NaN counts as the largest; an error of 0 passes a tolerance of 0
         const double ratio = error <= 1e30 * e.want.error ? error * (1 / e.want.error) : 1e30;
         const float over = error == 0 ? 0 : (float)ratio;
         if (!isfinite(e.got)) { not_finite++; }
         error2 += error * error, reference2 += e.want.value * e.want.value;
         const unsigned long long bits = (unsigned long long)__float_as_uint(over) << 32 | (unsigned)n;
-        worst = bits > worst ? bits : worst; // bits of positive floats are in their order
+        worst = bits > worst ? bits : worst; // positive floats order as their bits
     }
     error2 = reference_sum(error2), reference2 = reference_sum(reference2);
     atomicMax(&difference->worst, worst);
@@ -433,7 +433,7 @@ template <class T, class Want> __global__ void look_at(Element* e, const T* got,
     *e = element_at(got, ld, factors, rows, columns, want, n);
 }
 
-// How many elements of `sum` are not the bits of before + overwritten
+// *count += the number of elements of `sum` that differ in bits from before + overwritten
 __global__ void count_other_sums(unsigned long long* count, const float* sum, const float* before,
                                  const float* overwritten, int64_t n) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
@@ -441,7 +441,7 @@ __global__ void count_other_sums(unsigned long long* count, const float* sum, co
     }
 }
 
-// *digest += a sum over the words of x that tells any of them from another, wherever it stands
+// *digest += a hash of x's words and their positions, summed so that the order of threads does not matter
 __global__ void add_words(unsigned long long* digest, const uint32_t* x, size_t words) {
     unsigned long long sum = 0;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += (size_t)gridDim.x * blockDim.x) {

@@ -21,33 +21,33 @@ grows with sqrt(K) alone. An error that grows faster is a fault. What is stored 
 #define MATMUL_BOTH static inline
 #endif
 
-// The value in fp64, and the error that a correct kernel may make. A check is !(|x - value| <= error), so that NaN fails.
+// The value in fp64, and the largest error of a correct kernel. A check fails on !(|x - value| <= error), so that NaN fails.
 typedef struct {
     double value, error;
 } MatmulBounded;
 
 #define MATMUL_FP32_ROUNDOFF 0x1p-24
-#define MATMUL_SIGMAS 4.0 // times the root of the sum of the squares of bounds: 6.9 standard deviations
+#define MATMUL_SIGMAS 4.0 // times the root of the summed squares of the terms' bounds: 6.9 standard deviations
 
-// Of the training precision: unit roundoff, and half the least subnormal where that matters (fp16)
+// Of the training precision: unit roundoff, and half the least subnormal where that matters (fp16), else 0
 typedef struct {
     double u, least;
 } MatmulPrecision;
 
-// What the partial sums on the way to z are like, where the squares of its terms sum to `squares`
+// The magnitude of the partial sums of z, whose terms' squares sum to `squares`
 MATMUL_BOTH double matmul_path(double z, double squares) { return 3 * sqrt(squares) + fabs(z) / 2; }
 
-// The error of an fp32 sum z of K terms that tensor cores add
+// The error of z, a sum of K terms that tensor cores accumulate in fp32
 MATMUL_BOTH double matmul_sum_error(double K, double z, double squares) {
     return MATMUL_FP32_ROUNDOFF * (K / 8 + 8 * sqrt(K)) * matmul_path(z, squares);
 }
 
-// Stored in the training precision
+// x after rounding to the training precision
 MATMUL_BOTH MatmulBounded matmul_rounded(MatmulPrecision p, MatmulBounded x) {
     MatmulBounded r = {x.value, x.error + p.u * (fabs(x.value) + x.error) + p.least};
     return r;
 }
-// Stored, or not, before it is used: an intermediate that is no output
+// The error of an intermediate, which a kernel may or may not round to the training precision
 MATMUL_BOTH double matmul_intermediate_error(MatmulPrecision p, MatmulBounded x) { return matmul_rounded(p, x).error; }
 
 // a + b in fp32, where b is exact
@@ -57,8 +57,8 @@ MATMUL_BOTH MatmulBounded matmul_plus(MatmulBounded a, double b) {
 }
 
 // ----------------------------------------------------------------------------
-// GELU, the tanh approximation. The derivative's error and the value's allow a tanh that is off by 2^-10.9, as the GPU's
-// approximate one is, which cuBLASLt's epilogues may use.
+// GELU, the tanh approximation. The errors of value and derivative allow for a tanh error of 2^-10.9, that of tanh.approx,
+// which cuBLASLt's epilogues may use.
 
 #define MATMUL_TANH_ERROR 0x1.1p-11
 
@@ -71,12 +71,12 @@ MATMUL_BOTH MatmulBounded matmul_gelu_of(MatmulPrecision p, MatmulBounded pre) {
     MatmulBounded r = {x / 2 * (1 + matmul_gelu_tanh(x)), 1.13 * pre.error + fabs(x) * MATMUL_TANH_ERROR / 2};
     return matmul_rounded(p, r);
 }
-// gelu(x) of an x that may be the fp32 number which was rounded to it
+// gelu(x) of a stored x; a kernel may use the fp32 number before it was rounded to x
 MATMUL_BOTH MatmulBounded matmul_gelu(MatmulPrecision p, double x) {
     const MatmulBounded pre = {x, p.u * fabs(x)};
     return matmul_gelu_of(p, pre);
 }
-// gelu'(x) of x as stored
+// gelu'(x) of the stored x
 MATMUL_BOTH MatmulBounded matmul_gelu_derivative(double x) {
     const double t = matmul_gelu_tanh(x), slope = matmul_gelu_slope(x);
     MatmulBounded r = {(1 + t) / 2 + x / 2 * (1 - t * t) * slope,
@@ -84,28 +84,28 @@ MATMUL_BOTH MatmulBounded matmul_gelu_derivative(double x) {
     return r;
 }
 
-// gelu'(pre) as stored; |gelu''| is at most 0.8.
+// gelu'(pre), stored; |gelu''| is at most 0.8.
 MATMUL_BOTH MatmulBounded matmul_derivative_of(MatmulPrecision p, MatmulBounded pre) {
     MatmulBounded r = matmul_gelu_derivative(pre.value);
     r.error += 0.8 * pre.error;
     return matmul_rounded(p, r);
 }
 
-// dpre = z derivative, of a z that may be rounded before it is multiplied
+// dpre = z derivative, where z may be rounded first
 MATMUL_BOTH MatmulBounded matmul_times(MatmulPrecision p, MatmulBounded z, MatmulBounded derivative) {
     const double z_error = matmul_intermediate_error(p, z);
     MatmulBounded r = {z.value * derivative.value,
                        fabs(derivative.value) * z_error + derivative.error * (fabs(z.value) + z_error)};
     return matmul_rounded(p, r);
 }
-// dpre = z gelu'(pre), of a derivative that may be rounded, too
+// dpre = z gelu'(pre), where z and the derivative may be rounded first
 MATMUL_BOTH MatmulBounded matmul_dgelu(MatmulPrecision p, MatmulBounded z, double pre) {
     MatmulBounded derivative = matmul_gelu_derivative(pre);
     derivative.error = matmul_intermediate_error(p, derivative);
     return matmul_times(p, z, derivative);
 }
 
-// residual = skip + (z + bias), of which the bracket may be rounded before it is added
+// residual = skip + (z + bias), where z + bias may be rounded first
 MATMUL_BOTH MatmulBounded matmul_residual(MatmulPrecision p, MatmulBounded z, double bias, double skip) {
     MatmulBounded branch = matmul_plus(z, bias);
     branch.error = matmul_intermediate_error(p, branch);
@@ -113,12 +113,12 @@ MATMUL_BOTH MatmulBounded matmul_residual(MatmulPrecision p, MatmulBounded z, do
 }
 
 // ----------------------------------------------------------------------------
-// Column sums of a tensor as stored, or of the fp32 numbers that were rounded to it, added in fp32 to `before`. Kernels add
-// them up in any order, rounding to nearest.
+// Column sums of a stored tensor, or of the fp32 numbers before they were rounded to it, added in fp32 to `before`. Kernels
+// sum in any order, rounding to nearest.
 
 typedef struct {
-    double sum, squares; // of the terms
-    double term_squares; // of the errors of the terms
+    double sum, squares; // of the terms, and of their squares
+    double term_squares; // sum of the squared errors of the terms
 } MatmulColumn;
 
 MATMUL_BOTH MatmulBounded matmul_column(MatmulColumn c, double rows, double before) {
@@ -128,7 +128,7 @@ MATMUL_BOTH MatmulBounded matmul_column(MatmulColumn c, double rows, double befo
 }
 
 // ----------------------------------------------------------------------------
-// LayerNorm of a row of C channels, from what the row holds or the fp32 numbers that were rounded to it
+// LayerNorm of a row of C channels, from the stored row or the fp32 numbers before they were rounded to it
 
 typedef struct {
     MatmulBounded mean, rstd;
@@ -158,8 +158,8 @@ MATMUL_BOTH MatmulBounded matmul_normalised(MatmulPrecision p, MatmulNorm n, dou
 // Backward. With g = dln weight and xhat = (x - mean) rstd, all sums over the C channels of a row:
 typedef struct {
     double g, gx;                 // of g, of g xhat
-    double g_squares, gx_squares; // of their squares
-    double g_errors, gx_errors;   // of the squares of their errors
+    double g_squares, gx_squares; // of the squares of g, of g xhat
+    double g_errors, gx_errors;   // of the squared errors of g, of g xhat
 } MatmulNormSums;
 
 // dresidual + (g - mean(g) - xhat mean(g xhat)) rstd
@@ -178,7 +178,7 @@ MATMUL_BOTH MatmulBounded matmul_norm_backward(MatmulPrecision p, MatmulNormSums
 // Cross entropy of a row of logits z, which may be rounded before they are used
 
 typedef struct {
-    double maximum, sum; // of z, and of exp(z - maximum)
+    double maximum, sum; // max of z, sum of exp(z - maximum)
     double error;        // sum_v p_v times the error of z_v
 } MatmulSoftmax;
 
