@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A model of a training step on N GPUs: what 8 to 4,096 of them would give, and what would bind first.
+"""A performance model of a training step on N GPUs: efficiency on 8 to 4,096 GPUs, and the first bottlenecks.
 
     python3 dev/scaling/model.py                  # assumptions, checks against measurements, and the tables
-    python3 dev/scaling/model.py --write          # the same into the generated part of dev/scaling/README.md
+    python3 dev/scaling/model.py --write          # writes them to the generated part of dev/scaling/README.md
     python3 dev/scaling/model.py --set network_gbps=100 --set gpus_per_node=4       # another machine
 
-A step is simulated bucket by bucket, as parameter_layout.h cuts them: the exchange of gradients runs while the backward
-pass computes, the weights are gathered while the next forward pass does; what does not fit under them is exposed. Two
-numbers of a GPU are fitted to its committed steps, two of several GPUs to dev/bench/<gpu>/scaling.csv; each measured
-row is then predicted by a fit without it. All other numbers are assumptions, printed with where they come from. Needs
-Python's standard library.
+A step is simulated bucket by bucket, with the buckets of parameter_layout.h: gradients are reduce-scattered during the
+backward pass and weights all-gathered during the next forward pass; communication that these do not hide is exposed.
+Two parameters of a single GPU are fitted to its committed step times, two of several GPUs to
+dev/bench/<gpu>/scaling.csv; each measured row is then predicted by a fit without it. All other numbers are assumptions,
+printed with their sources. Needs only Python's standard library.
 """
 
 import csv
@@ -65,25 +65,25 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Machine:
-    """All that is not counted from the model. GB/s are 1e9 bytes a second, in each direction."""
+    """Parameters of the hardware. GB/s are 1e9 bytes a second, in each direction."""
 
     gpus_per_node: int = 8
     gpu_gib: float = 139  # of an H200's memory, of which `spare_gib` hold the context, libraries and scratch
     spare_gib: float = 5
-    memory_gbps: float = 4100  # that elementwise kernels and AdamW reach
-    tflops: float = 600  # fitted: of GEMMs and attention at the power limit
-    layer_us: float = 100  # fitted: of each layer and micro-step whatever its size
-    nvlink_gbps: float = 290  # that an exchange of 500 MiB reaches
-    interference: float = 0.2  # fitted to several GPUs: by how much communication that is hidden slows what hides it
-    step_ms: float = 1  # the same: of each step on several GPUs, whatever its size
-    network_gbps: float = 50  # of each GPU to other nodes
-    nvlink_us: float = 20  # of one exchange, whatever its size
+    memory_gbps: float = 4100  # achieved by elementwise kernels and AdamW
+    tflops: float = 600  # fitted: achieved by GEMMs and attention at the power limit
+    layer_us: float = 100  # fitted: fixed cost of a layer in a micro-step
+    nvlink_gbps: float = 290  # achieved by an exchange of 500 MiB
+    interference: float = 0.2  # fitted to several GPUs: slowdown of computing by the communication that it hides
+    step_ms: float = 1  # fitted to several GPUs: fixed cost of a step
+    network_gbps: float = 50  # per GPU, to other nodes
+    nvlink_us: float = 20  # latency of an exchange
     network_us: float = 40
-    message_us: float = 1  # of each further process that a process exchanges with in one exchange
-    agreement_us: float = 8  # of each other process in a gather of comm.h, which all send to all; `agreements` a step
+    message_us: float = 1  # cost of each further peer in an exchange
+    agreement_us: float = 8  # cost of each peer in comm.h's all-to-all gather; `agreements` gathers a step
     agreements: int = 1
-    spread: float = 0.004  # standard deviation of a GPU's pace: the slowest of N sets that of all
-    disk_gbps: float = 1.6  # rank 0 writes a checkpoint so fast
+    spread: float = 0.004  # standard deviation of GPU speed: the slowest of N sets the pace
+    disk_gbps: float = 1.6  # rank 0's rate of writing a checkpoint
 
 
 SOURCES = {
@@ -109,7 +109,7 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Setup:
-    """How a step is divided."""
+    """A step: model, batch, and how they are divided among GPUs."""
 
     model: Model
     gpus: int
@@ -117,8 +117,8 @@ class Setup:
     T: int = 1024
     K: int = 1  # micro-steps of each process
     zero: int = 1  # 0: moments everywhere, 1: sharded, 2: gradients too, 3: weights too
-    gradient_bytes: int = 4  # of one that is exchanged
-    hierarchical: bool = False  # exchange within a node first, then of what is left between nodes
+    gradient_bytes: int = 4  # of an exchanged element
+    hierarchical: bool = False  # reduce within each node first, then between nodes
 
 
 # ----------------------------------------------------------------------------
@@ -126,14 +126,14 @@ class Setup:
 
 
 def pieces(elements, most_blocks):
-    """A group's buckets, as equal as whole blocks can be."""
+    """A group's buckets, of whole blocks and equal to within one."""
     blocks = elements // BLOCK
     n = -(-blocks // most_blocks)
     return [(blocks * (i + 1) // n - blocks * i // n) * BLOCK for i in range(n)]
 
 
 def aligned(sizes):
-    """Elements of tensors that each begin at a multiple of 64, as whole blocks."""
+    """Elements of tensors, each aligned to 64 elements, rounded up to whole blocks."""
     at = 0
     for size in sizes:
         at = -(-at // 64) * 64 + size
@@ -142,7 +142,7 @@ def aligned(sizes):
 
 @cache
 def buckets(model, T):
-    """(of wte, of wpe and the final LayerNorm, of each layer): lists of elements, as layout_create makes them."""
+    """Returns the buckets of wte, of wpe and the final LayerNorm, and of a layer, in elements, as by layout_create."""
     C = model.channels
     layer = [3 * C * C, C * C, 4 * C * C, 4 * C * C, C, C, 3 * C, C, C, C, 4 * C, C]
     return (
@@ -167,12 +167,12 @@ def compute(model, B, T, m):
 
 
 def adamw(elements, m):
-    """Seconds: the gradient is read, moments and master weight read and written, the bf16 weight written."""
+    """Seconds of AdamW: reads the gradient, reads and writes moments and master weight, writes the bf16 weight."""
     return elements * 30 / (m.memory_gbps * 1e9)
 
 
 def one_gpu(model, B, T, m, K=1):
-    """Seconds of a step of one GPU."""
+    """Seconds of a step on one GPU."""
     forward, backward, head, head_backward = compute(model, B, T, m)
     return K * (model.layers * (forward + backward) + head + head_backward) + adamw(model.parameters(T), m)
 
@@ -182,7 +182,7 @@ def one_gpu(model, B, T, m, K=1):
 
 
 def exchange(elements, bytes_each, s, m):
-    """Seconds in which each process gets its part of a bucket from all others, or all others' parts."""
+    """Seconds of a reduce-scatter or an all-gather of a bucket."""
     n = s.gpus
     if n == 1:
         return 0.0
@@ -199,7 +199,7 @@ def exchange(elements, bytes_each, s, m):
 
 
 class Line:
-    """The stream that communicates: one exchange after another."""
+    """The communication stream, which runs one exchange at a time."""
 
     def __init__(self):
         self.free = self.busy = 0.0
@@ -211,22 +211,22 @@ class Line:
 
 
 def slowest(n, m):
-    """By how much the slowest of n GPUs is slower than their mean (Blom's mean of the largest of n normal numbers)."""
+    """Time of the slowest of n GPUs, relative to their mean (Blom's expected maximum of n normal numbers)."""
     return 1 + m.spread * (statistics.NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0)
 
 
 def step(s, m):
-    """Seconds of a step, of what it computes, and of what is exposed: {seconds, compute, forward, backward, ...}."""
+    """Seconds of a step, of computing, and of exposed communication: {seconds, compute, forward, backward, ...}."""
     wte, rest, layer = buckets(s.model, s.T)
     pace = slowest(s.gpus, m)
     forward, backward, head, head_backward = (pace * x for x in compute(s.model, s.B, s.T, m))
     L, n = s.model.layers, s.gpus
     sharded = n if s.zero >= 1 else 1
     micro = L * (forward + backward) + head + head_backward
-    gathered = 2 if s.zero >= 1 else 0  # bytes of a weight that comes from another process
+    gathered = 2 if s.zero >= 1 else 0  # bytes of a weight in the all-gather
 
-    # AdamW on the embeddings' shards, then their gather while the layers are updated; layers are gathered 1, 1, 2, 4,
-    # ... at a time, and the forward pass starts with what is there
+    # AdamW updates the embeddings' shards, which are gathered while it updates the layers. Layers are gathered 1, 1, 2,
+    # 4, ... at a time, and the forward pass of a layer starts as soon as its weights have arrived
     line, there = Line(), []
     now = pace * adamw((sum(wte) + sum(rest)) / sharded, m)
     embedded = line.put(now, exchange(sum(wte) + sum(rest), gathered, s, m)) if gathered else now
@@ -244,7 +244,7 @@ def step(s, m):
     hidden = line.busy - exposed_forward
     now += (s.K - 1) * micro
 
-    # the last backward pass, whose gradients go out layer by layer; the embedding's come last
+    # the last backward pass: gradients are reduced layer by layer, the embedding's last
     line, begin = Line(), now
     now += head_backward
     for _ in range(L):
@@ -273,18 +273,18 @@ def step(s, m):
 
 
 def reduction(elements, s, m):
-    """Seconds from a bucket's gradients to their sums: all of them where nothing is sharded, else this process's."""
+    """Seconds to sum a bucket's gradients: a reduce-scatter, and with ZeRO-0 an all-gather of the sums."""
     if s.gpus == 1:
         return 0.0
     received = (
         elements * (s.gradient_bytes + 4 / s.gpus) / (m.memory_gbps * 1e9)
-    )  # read, added up in tree order, written
+    )  # read all parts, sum them in tree order, write
     again = exchange(elements, 4, s, m) if s.zero == 0 else 0.0
     return exchange(elements, s.gradient_bytes, s, m) + received + again
 
 
 def efficiency(s, m):
-    """tokens/s of N GPUs as a share of N times those of one whose step is the same and has no others to wait for."""
+    """tokens/s of N GPUs, relative to N times those of one GPU with the same micro-batches and no communication."""
     return one_gpu(s.model, s.B, s.T, m, s.K) / step(s, m)["seconds"]
 
 
@@ -293,13 +293,13 @@ def efficiency(s, m):
 
 
 def gradient_buffers(K):
-    """gradient_tree.h's: the subtrees that wait for their other half, and a chain where K is no power of two."""
+    """gradient_tree.h's buffers: subtrees that wait for their sibling, and a chain where K is no power of two."""
     groups = K & -K
     return max(1, groups.bit_length() - 1 + (groups < K))
 
 
 def memory(s, m):
-    """GiB of a GPU: {weights, gradients, state, activations, total}; -r 1, which keeps all but the GELU."""
+    """GiB on a GPU: {weights, gradients, state, activations, total}, with -r 1, which recomputes only the GELU."""
     P, C, L, n, tokens = s.model.parameters(s.T), s.model.channels, s.model.layers, s.gpus, s.B * s.T
     parts = {
         "weights": 2 * P / (n if s.zero >= 3 else 1),
@@ -314,7 +314,7 @@ def memory(s, m):
 
 
 def largest_batch(s, m):
-    """The largest power of two of rows that fits, 64 at most; 0 where not even one row does."""
+    """The largest power of two of rows that fits, at most 64; 0 if one row does not."""
     fitting = [B for B in (1, 2, 4, 8, 16, 32, 64) if memory(replace(s, B=B), m)["total"] <= m.gpu_gib]
     return max(fitting, default=0)
 
@@ -358,7 +358,7 @@ class Measured:
 
 
 def single_steps():
-    """The committed steady steps of one GPU, newer files last; one for each shape."""
+    """The committed steady step times of one GPU, newest files last; one for each shape."""
     found = {}
     for name, column in (("speed.csv", "ms"), ("checkpoint_cost.csv", "ms"), ("step_cost.csv", "now_ms")):
         for row in read_csv(name):
@@ -376,7 +376,7 @@ def single_steps():
 
 
 def several_steps(rows=None):
-    """Steps of several GPUs in tree order, each beside one GPU's of the same call: means over the rounds."""
+    """Step times of several GPUs in tree order, each with one GPU's of the same call: means over the rounds."""
     groups = {}
     for row in read_csv("scaling.csv") if rows is None else rows:
         if (
@@ -404,7 +404,7 @@ def several_steps(rows=None):
 
 
 def descend(error, values, m, steps=12):
-    """The values of these numbers of a machine with the least error: a search that halves its steps."""
+    """The machine with the values of the named fields that minimise the error: a pattern search with halved steps."""
     factor, best = 1.5, error(m)
     for _ in range(steps):
         moved = True
@@ -427,12 +427,12 @@ def fit_one(measured, m):
 
 
 def predicted(x, m):
-    """ms of N GPUs, from that of one in the same call: what is predicted is what N cost."""
+    """ms on N GPUs: one GPU's measured time in the same call, times the predicted ratio."""
     return x.one_ms / efficiency(x.setup, m)
 
 
 def fit_several(measured, m):
-    """Interference and the fixed cost of a step; a weak pull to what is assumed decides what the rows leave open."""
+    """Fits interference and the fixed cost of a step, with a weak regularisation towards the assumed values."""
     start = m
 
     def error(m):
@@ -443,7 +443,7 @@ def fit_several(measured, m):
 
 
 def fitted_to_fewer(n, m, several):
-    """A fitted machine as it was before any step on n GPUs or more was measured."""
+    """The machine m, refitted without the steps measured on n GPUs or more."""
     start = Machine()
     unfitted = replace(m, interference=start.interference, step_ms=start.step_ms)
     return fit_several([x for x in several if x.setup.gpus < n], unfitted)
@@ -472,14 +472,14 @@ def assumptions(m, is_fitted):
     if is_fitted:
         sources.update(
             interference="fitted to scaling.csv",
-            step_ms="fitted to scaling.csv: NVLink that is awake, and the slower GPU (dev/LOG.md)",
+            step_ms="fitted to scaling.csv: active NVLink, and the slower GPU (dev/LOG.md)",
         )
     rows = [[f"`{name}`", f"{getattr(m, name):.4g}", source] for name, source in sources.items()]
     return table(["", "value", "from"], rows)
 
 
 def checks(one, several, m, start):
-    """Each measured row, by the fit to all and by a fit to all others."""
+    """Leave-one-out: each measured row, predicted by the fit to all rows and by a fit to all others."""
     rows = []
     for x in one:
         s = x.setup
@@ -494,7 +494,7 @@ def checks(one, several, m, start):
         rows.append(
             [x.name, f"{x.ms:.2f}", f"{here:.2f}", f"{there:.2f}", f"{100 * (there / x.ms - 1):+.1f}%", x.source]
         )
-    return table(["step", "measured, ms", "fit to all", "fit without it", "which is off by", "file"], rows)
+    return table(["step", "measured, ms", "fit to all", "fit without it", "error of that", "file"], rows)
 
 
 def one_machine(m, several):
@@ -531,7 +531,7 @@ def fixed_per_gpu(m, **how):
 
 
 def fixed_global(m, tokens, **how):
-    """Efficiency where a step has so many tokens: fewer rows a GPU, or fewer micro-steps, the more there are."""
+    """Efficiency at a fixed number of tokens a step: more GPUs have fewer rows or fewer micro-steps each."""
     rows = []
     for model in MODELS.values():
         cells = []
@@ -557,7 +557,7 @@ def memory_table(m):
 
 
 def exposed(m):
-    """Where the time of a step goes that N GPUs lose."""
+    """The time that a step on N GPUs loses, by cause."""
     rows = []
     for name in ("d12", "d48", "12B"):
         for n in (8, 64, 512, 4096):
@@ -584,7 +584,7 @@ def exposed(m):
 
 
 def nexts(m):
-    """What each remedy gives where the network binds most: one row a GPU of a model for each, on 1,024 GPUs."""
+    """Efficiency of each model on 1,024 GPUs with each proposed change."""
     ways = {
         "as built": {},
         "in nodes first": {"hierarchical": True},
@@ -600,7 +600,7 @@ def nexts(m):
 
 
 def limits(m):
-    """Sentences on where something stops sufficing."""
+    """Sentences on the limits of memory, efficiency and checkpoints."""
     said = []
     sizes = [f"{largest_model(1, n, m):.0f}B on {n:,}" for n in (1, 8, 64, 4096)]
     said.append(f"ZeRO-1 holds models up to {', '.join(sizes)} GPUs of {m.gpu_gib:g} GiB, with one row of 1024 tokens.")
@@ -608,7 +608,7 @@ def limits(m):
     eight, many, two = (largest_model(*x, small) for x in ((1, 8), (1, n), (2, n)))
     said.append(
         f"On GPUs of {small.gpu_gib:g} GiB it holds {eight:.0f}B on 8 and {many:.0f}B on {n:,}; ZeRO-2 would hold "
-        f"{two:.0f}B there, and ZeRO-3 as much as leaves room for activations."
+        f"{two:.0f}B there, and ZeRO-3 is limited only by activations."
     )
     for model in map(MODELS.get, ("d12", "d48", "12B")):
         bound = [n for n in SIZES if efficiency(Setup(model, n, max(1, largest_batch(Setup(model, n, 1), m))), m) < 0.9]
@@ -616,7 +616,7 @@ def limits(m):
         said.append(f"{model.name} is below 90% {where} at the largest batch a GPU holds.")
     write = 14 * MODELS["12B"].parameters() / (m.disk_gbps * 1e9)
     said.append(
-        f"A checkpoint of 12B through rank 0 takes {write:.0f} s, beside training: so often can one be written."
+        f"A checkpoint of 12B through rank 0 takes {write:.0f} s in the background, the shortest interval between two."
     )
     return "\n".join(f"- {line}" for line in said)
 
@@ -631,8 +631,8 @@ def report(m, one, several, start):
         ("Efficiency at a fixed global batch of 4,194,304 tokens, as built", fixed_global(m, 1 << 22)),
         ("The same, exchanged within nodes first", fixed_global(m, 1 << 22, hierarchical=True)),
         ("Efficiency at a fixed global batch of 524,288 tokens, as built", fixed_global(m, 1 << 19)),
-        ("What is exposed of a step", exposed(m)),
-        ("What would be next", nexts(m)),
+        ("Exposed time in a step, ms", exposed(m)),
+        ("What the next changes would give", nexts(m)),
         ("Memory", memory_table(m)),
         ("Limits", limits(m)),
     ]
