@@ -210,7 +210,7 @@ static void encode_input(Encoder* e, Input* in) {
         offset += used;
         if (text.count < enough && !is_end) { continue; }
         encode_text(e, &text, is_end);
-        enough = 2 * text.count; // a word that goes on is not scanned again before it is twice as long
+        enough = 2 * text.count; // rescan an unfinished word only when it has doubled
     }
     free(text.data);
 }

@@ -1,12 +1,12 @@
 /*
 Files whose every bit is under a checksum, written atomically and read as streams. A file is the project's header of 256
-int32 and a body. Its checksums (CRC32C) stand in the header's last words, which llm.c leaves 0 and does not read:
+int32 and a body. Its checksums (CRC32C) are in the header's last words, which llm.c leaves 0 and does not read:
 
     [124] mark 0x43524343    [125] log2 of a block's bytes    [126] number of blocks    [127] of the header, this word 0
     [128..255] of each block of the body; 0 where there are fewer than 128
 
-A block has the least power of two of bytes, 64 KiB or more, of which 128 hold the body. Words 124 to 255 all 0: a file
-without checksums, as llm.c writes them; anything else but the above is refused, so no single flip turns checking off.
+The block size is the smallest power of two, at least 64 KiB, for which 128 blocks cover the body. If words 124 to 255 are all
+0, the file has no checksums, like llm.c's. Anything else is refused, so that no single bit flip disables checking.
 
 Every function returns a Status; messages name the file and the range of bytes that is wrong. checked_create and checked_open
 begin with status_clear(). No globals: each thread may have its own files.

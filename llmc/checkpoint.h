@@ -83,7 +83,7 @@ static inline CheckpointPaths checkpoint_paths(const char* directory, int step) 
 
 static inline void checkpoint_delete(const char* directory, int step) {
     CheckpointPaths paths = checkpoint_paths(directory, step);
-    remove(paths.done); // first: what is left is not a checkpoint
+    remove(paths.done); // first: without it the other files are no checkpoint
     remove(paths.model);
     remove(paths.state);
 }

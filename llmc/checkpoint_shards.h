@@ -51,11 +51,11 @@ typedef struct {
     Status (*read)(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
     char* buffer;   // CHECKPOINT_BUFFER bytes, page-locked where that makes copies faster
     int not_finite; // set where a number is not finite
-    int give_up;    // set by another thread where this checkpoint is not wanted any more; atomic
+    int give_up;    // set by another thread to abandon this checkpoint; atomic
     // Rank 0 of several processes; shards_open
     char* packed;        // CHECKPOINT_BUFFER bytes: an answer
-    size_t* counts;      // (size) numbers of the piece that was asked for, of each process
-    ShardsRequest asked; // not answered yet; 0 bytes: nothing is
+    size_t* counts;      // (size) numbers of the requested piece in each process
+    ShardsRequest asked; // the request in flight; 0 bytes: none
 } CheckpointSource;
 
 // A source that reads from the model itself.

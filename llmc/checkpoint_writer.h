@@ -33,9 +33,9 @@ typedef enum {
 
 typedef struct {
     RunFolder* folder; // of the run; the writer's until checkpoint_writer_close
-    int keep, major;   // so many checkpoints, and those of multiples of `major`, stay; 0: all, none
+    int keep, major;   // keep the newest `keep` checkpoints (0: all) and those at multiples of `major` (0: none)
     int in_background; // 0: the trainer's thread writes
-    int newest;        // the step of the checkpoint that the run began from, or -1
+    int newest;        // the step of the checkpoint that the run resumed from, or -1
 } CheckpointWriterSettings;
 
 typedef struct {
@@ -43,11 +43,11 @@ typedef struct {
     CheckpointSource source;
     Comm* comm;                 // of the model
     void* pinned;               // source.buffer, where gpt2_host_alloc gave it
-    RunState run;               // the copies of the save under way
+    RunState run;               // copy for the save in progress
     CheckpointResult result;    // of the last save
-    int step, next_step;        // of the last save, and the one that is due after it, or -1
-    double stalled, seconds;    // the training that the last save held up, and the time it took to write
-    double waited;              // for the save before it, which belongs to `stalled` of the next
+    int step, next_step;        // of the last save, and of the next scheduled one, or -1
+    double stalled, seconds;    // of the last save: how long training waited, and the time to write
+    double waited;              // for the previous save; counts in the next one's `stalled`
     char message[STATUS_BYTES]; // why the last save failed
     // the thread
     pthread_t thread;

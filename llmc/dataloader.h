@@ -105,8 +105,8 @@ typedef struct {
     // reading
     TokenFile shard; // the current one
     TokenFetcher* fetcher;
-    int batch;    // the one in use
-    int prefetch; // 0: each batch is read when it is asked for
+    int batch;    // the current one
+    int prefetch; // 0: each batch is read on demand
 } DataLoader;
 
 // ----------------------------------------------------------------------------

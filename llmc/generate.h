@@ -163,7 +163,7 @@ static inline void generate_install_interrupt_(void) {
     struct sigaction action, before;
     memset(&action, 0, sizeof(action));
     action.sa_handler = generate_on_interrupt_;
-    action.sa_flags = SA_RESTART; // a write that waits for its reader goes on: stdio would lose what it had to write
+    action.sa_flags = SA_RESTART; // restart a blocked write: stdio would lose its data
     if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler == SIG_IGN) { return; } // a job in the background
     sigaction(SIGINT, &action, NULL);
 }

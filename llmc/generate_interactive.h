@@ -47,9 +47,9 @@ static inline int interactive_is_full_(const Interactive* t) {
     return t->history.count > (size_t)t->T && t->cached == t->T && strcmp(t->options->overflow, "stop") == 0;
 }
 
-// The text goes on with these tokens; returns 0 where they are left out.
+// Appends the given tokens to the text; returns 0 if they do not fit and are left out.
 static inline int interactive_give(Interactive* t, const TokenList* given) {
-    int room = t->T - t->cached - (t->cached > 0); // in a text that goes on, the answer has one token at least
+    int room = t->T - t->cached - (t->cached > 0); // a continued text keeps room for an answer of one token
     int fits = room >= 0 && given->count <= (size_t)room, slide = strcmp(t->options->overflow, "slide") == 0;
     if (!fits && !slide && given->count > (size_t)t->T) {
         print_warning("a line of %zu tokens does not fit the context of %d and is left out", given->count, t->T);

@@ -109,7 +109,7 @@ static inline Status export_write_vocab_(const char* folder, const Tokenizer* t)
         const unsigned char* s = tokenizer_decode(t, id, &n);
         if (n == 0) { continue; }
         fputs(id > 0 ? ", " : "{", file.file);
-        if (export_is_special_(t, id)) { // as it stands in special_tokens_map.json
+        if (export_is_special_(t, id)) { // written as in special_tokens_map.json
             json_write_text(file.file, (const char*)s, n);
         } else {
             json_write_text(file.file, text, export_text_(text, s, n));

@@ -37,11 +37,11 @@ typedef struct {
     int count, left;       // processes, and those that run
     LaunchChild* children; // (count)
     LaunchLines* lines;    //
-    unsigned char* met;    // (count) in memory that all share: 1 where a process has met all others
+    unsigned char* met;    // (count) in shared memory: 1 for a process that has met all others
     struct pollfd* fds;    // (count)
     double fault_timeout;  //
-    double kill_at;        // when what is left is killed, or 0
-    int stopped_only;      // 1: at that time those alone that are stopped
+    double kill_at;        // when the remaining processes are killed, or 0
+    int stopped_only;      // 1: kill only stopped processes then
     int exit_code;         //
     int passed_on[2];      // the last stop signal that was passed on, and its value; zeros: none
 } LaunchParent;

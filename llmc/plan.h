@@ -69,13 +69,13 @@ typedef struct {
     size_t checkpoint_bytes;                            // weights, moments and master weights in a checkpoint's files
 } GPT2Plan;
 
-// What there is for a run on this machine
+// Memory available to a run on this machine
 typedef struct {
     int has_device;
     size_t device_free,
-        device_total;             // on the GPU; free is beside the CUDA context of this process, which is there already
-    size_t host_free, host_total; // what the host's processes can still get, and what there is in all
-    const char* host_limit;       // what sets them, such as "the cgroup's limit"
+        device_total;             // of the GPU; device_free excludes this process's CUDA context
+    size_t host_free, host_total; // host memory still available, and in total
+    const char* host_limit;       // where they come from, such as "the cgroup's limit"
 } GPT2Memory;
 
 static inline void plan_clear(GPT2Plan* plan) {

@@ -27,11 +27,11 @@ typedef struct {
     Comm* comm;
     RunFolder folder;     // rank 0; the others have none
     RunFolderScan scan;   // rank 0
-    int by_hand;          // 1: somebody has started each process, or those of each machine, with -pn
-    int step;             // of the checkpoint that the run goes on from; -1: it begins
-    int batch;            // B of the checkpoint, or 0: what -b auto is for a run that resumes
+    int by_hand;          // 1: each process, or those of each machine, was started by hand with -pn
+    int step;             // of the checkpoint to resume from; -1: a new run
+    int batch;            // B of the checkpoint, used for -b auto; 0: none
     RunIdentity identity; // of this run
-    RunIdentity before;   // of the run that wrote the checkpoint; all 0 where it does not say
+    RunIdentity before;   // of the run that wrote the checkpoint; all 0 if the checkpoint has none
     uint64_t log;         // rank 0: the id in main.log; 0 where it does not say
 } RunStart;
 
@@ -116,9 +116,9 @@ static inline int run_start_batch_(const RunStart* s) {
     return whole && header[STATE_BATCH] > 0 && header[STATE_BATCH] <= 1 << 20 ? header[STATE_BATCH] : 0;
 }
 
-// Rank 0: locks and looks at the output directory, if there is one, and finds the checkpoint that -y 1 goes on from.
+// Rank 0: locks and scans the output directory, if there is one, and finds the checkpoint that -y 1 resumes from.
 static inline void run_start_find_(RunStart* s, const Options* o) {
-    if (o->plan) { // writes nothing, and may look on where a run is at work
+    if (o->plan) { // writes nothing, so it needs no lock: a run may be active there
         snprintf(s->folder.path, sizeof(s->folder.path), "%s", o->output_dir);
     } else {
         run_start_check_folder_(o->output_dir);

@@ -39,7 +39,7 @@ typedef struct {
 typedef struct {
     char path[1024];
     int exists;        // 0: there is no such folder
-    int log_has_lines; // main.log is there, and not empty
+    int log_has_lines; // main.log exists and is not empty
     FolderFile* files; // (num_files), the newest step first
     size_t num_files;
 } RunFolderScan;

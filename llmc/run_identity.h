@@ -21,10 +21,10 @@ place or chance: equal runs have equal identities, also where one was killed and
 #include "status.h"
 
 typedef enum {
-    IDENTITY_FREE,   // the run goes on as it was, but for the last bits on another device
-    IDENTITY_RESULT, // its weights become others
-    IDENTITY_DATA,   // the same; it is what the run reads
-    IDENTITY_FIXED   // the checkpoint cannot be resumed so at all
+    IDENTITY_FREE,   // no effect on the result, except the last bits on another device
+    IDENTITY_RESULT, // changes the resulting weights
+    IDENTITY_DATA,   // as IDENTITY_RESULT, by changing the data
+    IDENTITY_FIXED   // must not change: the checkpoint cannot be resumed
 } IdentityEffect;
 
 static const char* const identity_effects[] = {"free", "result", "data", "fixed"};
@@ -86,7 +86,7 @@ static inline int identity_effect_(const CliFlag* f) {
         {offsetof(Options, max_steps), -1},          // -1 is a number of steps too
         {offsetof(Options, batch), IDENTITY_FIXED},  // the position in the data is in samples of B*T
         {offsetof(Options, time), IDENTITY_FIXED},   //
-        {offsetof(Options, overfit), IDENTITY_FIXED} // there is no order to go on in
+        {offsetof(Options, overfit), IDENTITY_FIXED} // has no position in the data to resume from
     };
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if (others[i].offset == f->offset) { return others[i].effect; }

@@ -32,10 +32,10 @@ typedef struct {
     GPT2Memory memory;
     GPT2Config config;
     GPT2Settings settings;
-    char no_gpu[STATUS_BYTES];         // why there is none, where this trainer needs one
-    size_t fewest_tokens, most_tokens; // of a token file of the run
+    char no_gpu[STATUS_BYTES];         // why no GPU is usable, if this trainer needs one
+    size_t fewest_tokens, most_tokens; // of the run's token files
     size_t evaluation_bytes;           // of HellaSwag's file
-    int snapshot; // 1: there is room for one, from which checkpoints are written while training goes on
+    int snapshot; // 1: memory suffices for a snapshot, from which checkpoints are written in the background
 } RunPlan;
 
 // ----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ SIGUSR1: it saves at the end of the step and continues. A second SIGTERM or SIGI
 signal as exit code, and leaves nothing half written (temporary_files.h). Before the first step there is nothing to save, and
 the first signal ends the program at once.
 
-A signal that comes again within 0.2 s is the same one: timeout(1) sends each twice, to the process and to its group. A
+A signal repeated within 0.2 s counts once: timeout(1) sends each twice, to the process and to its group. A
 signal that was ignored when the program began (SIGINT of a job in the background) stays ignored.
 
 The process that started this one (launch_local.h) forwards its signals by signals_pass_on(), which marks them: a terminal sends

@@ -8,8 +8,8 @@ null. Every object has a "time", in seconds since 1970, and a "step", which coun
     {"time":..., "step":20, "event":"checkpoint", "saved":true, "path":...}
     {"time":..., "step":40, "event":"end", "exit_code":0}
 
-A file is appended to. A run that goes on from a checkpoint says "event":"resume", with that step: lines of this step and later
-ones that stand before it are of steps that are done again. A full disk is treated as in logger.h. Rank 0 alone has a log.
+A file is appended to. A resumed run logs "event":"resume" with the checkpoint's step: earlier lines of that and later steps
+belong to steps that are repeated. A full disk is treated as in logger.h. Only rank 0 has a log.
 */
 #ifndef LLMC_STEP_LOG_H
 #define LLMC_STEP_LOG_H

@@ -79,7 +79,7 @@ static inline void text_stream_show(TextStream* s, const void* bytes, size_t n) 
     for (size_t i = 0; i < n; i++) {
         unsigned char byte = ((const unsigned char*)bytes)[i];
         s->begun[s->begun_length++] = byte;
-        if (s->begun_length > 1 && utf8_length(s->begun, s->begun_length) == 0) { // no character goes on like this
+        if (s->begun_length > 1 && utf8_length(s->begun, s->begun_length) == 0) { // invalid continuation
             text_stream_character_(s, 0);
             s->begun[s->begun_length++] = byte; // it may begin another
         }

@@ -214,7 +214,7 @@ static inline void tokenizer_print(FILE* out, Tokenizer* t, int id) {
     for (size_t i = 0; i < length; i++) {
         t->begun[t->begun_length++] = bytes[i];
         int whole = utf8_length(t->begun, t->begun_length);
-        if (whole == 0) { // what was begun does not go on like this: drop it; this byte may begin another
+        if (whole == 0) { // invalid: drop the bytes so far; this byte may begin a character
             t->begun[0] = bytes[i];
             t->begun_length = 1;
             whole = utf8_length(t->begun, 1);

@@ -1,13 +1,13 @@
 /*
 The gradients of one step, summed over its micro-steps, and how to compute them again from the same batches: to compare both
-bit for bit, or to find the first number that is not finite. For that the loader is put back to where the step began; a step
-that needs neither pays for a copy of the loader's position.
+bit for bit, or to find the first number that is not finite. For that, the loader is reset to the beginning of the step; other
+steps only pay for a copy of the loader's position.
 
-    train_step_begin(&s);                          // remembers where the loader stands
-    Status status = train_step_compute(&s, &r);    // an error: of the data. train_step_rewind puts the loader back.
+    train_step_begin(&s);                          // saves the loader's position
+    Status status = train_step_compute(&s, &r);    // an error: of the data. train_step_rewind resets the loader.
 
-In a run of several processes all of them call the same functions, and what these return is the same in all. They agree between
-the last backward pass and the norm (agreement.h): a process whose data cannot be read goes on with another batch until then.
+In a run of several processes, all call the same functions, which return the same in all. They agree on errors between the last
+backward pass and the norm (agreement.h); until then, a process that cannot read its data continues with another batch.
 */
 #ifndef LLMC_TRAIN_STEP_H
 #define LLMC_TRAIN_STEP_H

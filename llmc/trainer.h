@@ -4,8 +4,8 @@ train_gpt2.cu defines. trainer_main, at the end, is the training loop:
 
     open { evaluate, sample, checkpoint, step } close
 
-Each of the four does its work at the steps where it is due, in all processes of a run. Step N is the state after N updates,
-so the loop has one more round than there are updates. A signal (signals.h) ends the loop after the checkpoint that it asks for.
+Each of the four acts at its scheduled steps, in all processes of a run. Step N is the state after N updates, so the loop has
+one more iteration than updates. A signal (signals.h) ends the loop after the checkpoint that it requests.
 */
 #ifndef LLMC_TRAINER_H
 #define LLMC_TRAINER_H

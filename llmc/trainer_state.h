@@ -1,8 +1,8 @@
 /*
-A training run: what it is made of, and how it ends. trainer.h has the loop.
+The state of a training run, and how it ends. trainer.h has the loop.
 
-Of several processes each has a Trainer, and goes through the same steps to the same end. Rank 0 alone prints, logs, samples
-and sees the folder: the others' stdout is /dev/null.
+Each of several processes has a Trainer, and runs the same steps. Only rank 0 prints, logs, samples and accesses the folder: the
+others' stdout is /dev/null.
 */
 #ifndef LLMC_TRAINER_STATE_H
 #define LLMC_TRAINER_STATE_H
@@ -41,7 +41,7 @@ typedef struct {
     DataLoader train, val;
     EvalLoader hellaswag;
     Tokenizer tokenizer;
-    RunStart start; // the folder, the identity of the run, and what it goes on from
+    RunStart start; // the folder, the run's identity, and the checkpoint to resume from
     Logger logger;
     StepLog log;     // --log-json
     int terminal;    // 1: steps are shown in one line, which is written over

@@ -1,10 +1,10 @@
 /*
 A Hugging Face folder's tokens: vocab.json, an object of token to id, and merges.txt, the merges in the order in which they
-were learned. A token is written as characters that each stand for a byte: for the printable ones of ASCII and Latin-1
-themselves, for the other 68, in their order, U+0100 and on.
+were learned. Each character of a token encodes a byte: the printable ones of ASCII and Latin-1 encode themselves, U+0100,
+U+0101, ... the other 68 bytes in order.
 
-bpe.h takes the ids as the order of merges. That holds for GPT-2 and for what the tokenizers library trains; where merges.txt
-is there, it is compared, and a vocabulary in another order refused.
+bpe.h takes the ids as the order of merges. That holds for GPT-2 and for vocabularies trained by the tokenizers library. If
+there is a merges.txt, its order is compared, and a vocabulary in another order is refused.
 */
 #ifndef LLMC_VOCAB_JSON_H
 #define LLMC_VOCAB_JSON_H

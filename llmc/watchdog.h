@@ -23,13 +23,13 @@ typedef struct {
     double seconds[WATCHDOG_WINDOW]; // of the last steps, a ring
     int count;                       // steps in it, ever
     int warm;                        // 1: the first step has ended
-    int step;                        // the one under way, or -1
-    double began;                    // when, in seconds
-    double limit;                    // its seconds before it is said; 0: not known yet
-    double usual;                    // the median that the limit is made of
-    int said;                        // that it hangs
+    int step;                        // the current one, or -1
+    double began;                    // when it began, in seconds
+    double limit;                    // seconds until the step is reported; 0: not known yet
+    double usual;                    // the median that the limit is computed from
+    int said;                        // 1: the step was reported
     int ending;
-    int started; // 0: nobody watches
+    int started; // 0: there is no watchdog thread
     // the thread
     int has_thread;
     pthread_t thread;

@@ -1,14 +1,14 @@
 /*
-The weights that a name on the command line (-e) stands for, whoever wrote them:
+The weights named on the command line (-e), in any of these formats:
 
     model.bin             llm.c's and this project's file (model_file.h)
-    model.safetensors     Hugging Face's, with the config.json that stands beside it (hugging_face_weights.h)
+    model.safetensors     Hugging Face's, with config.json in the same folder (hugging_face_weights.h)
     a folder              of Hugging Face: model.safetensors, or shards with their index, and config.json;
                           of a run (-o): its newest checkpoint that has its DONE
     d12                   none of these: a descriptor of a new model (gpt2.h)
 
-A name without a '/' that reads as a descriptor is one, also where a folder is called so; ./d12 is the folder. Functions return
-a Status, with a message that names the file.
+A name without a '/' that parses as a descriptor is one, even if there is a folder of that name; ./d12 is the folder. Functions
+return a Status, with a message that names the file.
 */
 #ifndef LLMC_WEIGHTS_FILE_H
 #define LLMC_WEIGHTS_FILE_H

@@ -47,7 +47,7 @@ static void span_end(int span, cudaStream_t stream) {
 }
 
 static void profiled_gradients(BucketExchange* x, float* grads, int group, int all) {
-    exchange_after_compute_(x); // so that the span begins when the gradients are there
+    exchange_after_compute_(x); // so that the span begins when the gradients are ready
     int span = span_begin(EXCHANGE_GRADIENTS, x->stream);
     if (strcmp(profile.without, "gradients") != 0) { exchange_gradients(x, grads, group, all); }
     span_end(span, x->stream);

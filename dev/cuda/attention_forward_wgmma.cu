@@ -75,7 +75,7 @@ struct ForwardProblem {
     int paired_heads, pairs, items; // pairs: the first items, those of the paired heads
     int sections;
     Divisor head_pairs; // items of a paired head
-    // Heads of a section: so many that their K and V stay in L2. The last section may have fewer.
+    // Heads of a section: as many as keep their K and V in L2. The last section may have fewer.
     Divisor section_heads, last_heads;
     Divisor section_tiles, NH;
 };

@@ -13,7 +13,7 @@ those of a step's kernels: which of the two serves a prompt depends on its own l
 #include "wgmma_matmul.cuh"
 #endif
 
-constexpr int PROMPT_GEMM_TOKENS = 17; // from so many tokens on; up to 16 are one tile of rows for a step's kernels
+constexpr int PROMPT_GEMM_TOKENS = 17; // least number of tokens; up to 16 are one row tile of a decode step's kernels
 
 // Whether this GPU and this build have the GEMM
 static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }

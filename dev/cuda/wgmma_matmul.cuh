@@ -42,8 +42,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
         tile_chunks * chunk_bytes > 32768 && Epilogue::has_aux ? 32768 / chunk_bytes : tile_chunks;
     static constexpr int aux_area = Epilogue::has_aux ? aux_slots * chunk_bytes : 0;
     static constexpr int chunks = aux_area / chunk_bytes + Epilogue::ring_chunks;
-    static constexpr int chunk_area =
-        chunks > 0 ? chunks* chunk_bytes : 512; // `ones` behind it is aligned to 1024 bytes
+    static constexpr int chunk_area = chunks > 0 ? chunks* chunk_bytes : 512; // `ones` follows, aligned to 1024 bytes
     static constexpr int sum_rows = Epilogue::column_sums ? 4 * Epilogue::sum_buffers(T::row_blocks) : 1;
     static constexpr bool row_sums = Epilogue::partial_tiles; // sums of A's rows: a second wgmma with a B of ones
     static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;

@@ -36,18 +36,18 @@ TABLE = [next_table_entry(byte) for byte in range(256)]
 
 
 def crc32c(data, crc=0):
-    """CRC32C (RFC 3720, B.4) of `data`, which follows what has the CRC `crc`: 300 MB/s.
+    """CRC32C (RFC 3720, B.4) of a message whose beginning has the CRC `crc`, and whose rest is `data`: 300 MB/s.
 
     A CRC is the remainder of a polynomial over GF(2), the message, by another. Python shifts and XORs long integers
-    fast, so the message is one: the first bit of the first byte is its highest power, and the integer's lowest bit.
+    fast, so the message is one integer, whose lowest bit is the first bit of the first byte: the highest power.
 
     Let x^a + x^b + x^c + 1 be a multiple of the divisor. Then x^a leaves the remainder of x^b + x^c + 1, and any power
     x^(a+i) that of x^(b+i) + x^(c+i) + x^i: a bit may be cleared if those a-b, a-c and a places above it are flipped.
-    So the t lowest bits are folded into the others at once, as long as t <= a-b (none is flipped that was just cleared)
-    and t <= n-a (none lies beyond the n bits of the message). The square of a multiple is one, and squaring doubles
-    every exponent: the largest that fits about halves the message. The table divides the last 850 bytes.
+    So the t lowest bits are folded into the others at once, if t <= a-b (no cleared bit is flipped again) and t <= n-a
+    (no flipped bit lies beyond the n bits of the message). The square of a multiple is a multiple, with all exponents
+    doubled: folding by the largest that fits about halves the message. The table divides the last 850 bytes.
     """
-    crc ^= 0xFFFFFFFF  # by definition, the first 32 bits are inverted, and so is the remainder
+    crc ^= 0xFFFFFFFF  # by definition, the message's first 32 bits and the remainder are inverted
     n = 8 * len(data)
     if n >= 2 * MULTIPLE[0]:
         message = int.from_bytes(data, "little") ^ crc
@@ -66,7 +66,7 @@ def crc32c(data, crc=0):
 
 @functools.cache
 def zeros_matrix(log2_bytes):
-    """What 2^log2_bytes zero bytes after a message do to its remainder, a linear map: the image of each of 32 bits."""
+    """The linear map that 2^log2_bytes zero bytes apply to a message's remainder: the image of each of its 32 bits."""
     if log2_bytes == 0:
         return [(1 << i) >> 8 ^ TABLE[(1 << i) & 0xFF] for i in range(32)]
     half = zeros_matrix(log2_bytes - 1)
@@ -82,20 +82,20 @@ def apply(matrix, vector):
 
 
 def combine(first, second, log2_bytes):
-    """The CRC of two pieces, one after the other, from that of each; the second piece has 2^log2_bytes bytes."""
+    """The CRC of two concatenated pieces, from the CRC of each; the second has 2^log2_bytes bytes."""
     return apply(zeros_matrix(log2_bytes), first) ^ second
 
 
 class BlockChecksums:
-    """The CRCs of a body that comes in pieces and whose length is known only at its end.
+    """The block CRCs of a body that is written in pieces, and whose length is known only at its end.
 
-    Blocks begin with the smallest size; when 128 are full and more comes, each two become one of twice the size.
+    Blocks start at the smallest size; when 128 are full and more data comes, pairs merge into blocks of twice the size.
     """
 
     def __init__(self):
         self.log2_block = SMALLEST_LOG2
         self.crcs = []
-        self.room = 0  # bytes that the last block still takes
+        self.room = 0  # bytes left in the last block
         self.pending = bytearray()
 
     def update(self, data):
@@ -108,7 +108,7 @@ class BlockChecksums:
                 self.flush()
 
     def flush(self):
-        """Takes in what is pending: a whole number of smallest blocks so far, but at the end of the body."""
+        """Adds the pending bytes, which fill a block of the smallest size except at the end of the body."""
         if self.room == 0:
             if len(self.crcs) == MAX_BLOCKS:
                 pairs = zip(self.crcs[::2], self.crcs[1::2])
@@ -121,7 +121,7 @@ class BlockChecksums:
         self.pending.clear()
 
     def complete(self, header):
-        """The header with its checksum words, once the whole body has come."""
+        """Returns the header with its checksum words; to be called after the whole body."""
         if self.pending:
             self.flush()
         header = bytearray(header)
@@ -132,7 +132,7 @@ class BlockChecksums:
 
 
 class CorruptFile(ValueError):
-    """A file that is not what was written; the text is one line that names the file and the place."""
+    """A file does not match its checksums; the text is one line that names the file and the bytes."""
 
 
 def read_header(file, path):
@@ -144,7 +144,7 @@ def read_header(file, path):
 
 
 def verify(path):
-    """Compares a file with its checksums. True: all of it is right; False: it carries none. Raises CorruptFile."""
+    """Checks a file against its checksums. Returns True if all match, False if it has none. Raises CorruptFile."""
     with open(path, "rb") as file:
         words = read_header(file, path)
         if not any(words[MARK:]):
@@ -168,7 +168,7 @@ def verify(path):
 
 
 def division(size):
-    """log2 of the bytes of a block, and the number of blocks, for a body of so many bytes."""
+    """Returns log2 of the block size and the number of blocks for a body of `size` bytes."""
     log2_block = SMALLEST_LOG2
     while size > MAX_BLOCKS << log2_block:
         log2_block += 1

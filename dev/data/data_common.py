@@ -1,4 +1,4 @@
-"""What the data scripts share: token files, evaluation files, raw files from a mirror or the network, one-line errors.
+"""Shared by the data scripts: token files, evaluation files, raw files from a mirror or the network, one-line errors.
 
 Needs nothing but Python's standard library (3.9 or newer). GPT-2 tokens need tokenize_gpt2, which make builds, or the
 package tiktoken.
@@ -10,7 +10,7 @@ A token file is what llmc/dataloader.h reads: 256 int32, then the tokens.
     header[2]  number of tokens
     header[3]  size of the vocabulary: 50257, 256, ...; 0 in files by other writers. llm.c ignores it.
 
-Every file of ours carries checksums in header[124..255], which llm.c ignores too: see checksum.py.
+Every file that these scripts write has checksums in header[124..255], which llm.c ignores, too: see checksum.py.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StdoutFailed(Exception):
 
 
 class Stdout:
-    """Standard output whose errors are told from those of files."""
+    """Standard output, with an exception of its own, to tell its errors from those of files."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -99,12 +99,12 @@ WORKER_DIED = "a worker process died, perhaps for want of memory; try fewer --wo
 
 
 def run(main):
-    """Runs a script's main(). Ctrl-C, SIGTERM and a stdout that takes no more end it with one line, and leave no worker
-    and no temporary file."""
+    """Runs a script's main(). On Ctrl-C, SIGTERM or a failed write to stdout it ends with one line, and leaves no
+    worker and no temporary file."""
     signal.signal(signal.SIGTERM, interrupt)
     reason = None
     if sys.stdout:
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name may have what a terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal cannot show
         sys.stdout = Stdout(sys.stdout)
     try:
         try:
@@ -119,7 +119,7 @@ def run(main):
         reason = WORKER_DIED
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # what is left to do takes no time
+            signal.signal(number, signal.SIG_IGN)  # cleaning up is quick
         for path in list(TEMPORARIES):
             with contextlib.suppress(OSError):
                 os.remove(path)
@@ -133,7 +133,7 @@ def interrupt(*_):
 
 @contextlib.contextmanager
 def sigterm_waits():
-    """SIGTERM is answered when the block has ended; a process that the block starts begins with it blocked."""
+    """Defers SIGTERM to the end of the block; a process started in the block inherits it blocked."""
     came = []
     handler = signal.signal(signal.SIGTERM, lambda *what: came.append(what))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -176,11 +176,11 @@ def add_workers_option(parser):
 
 
 def ordered_map(function, items, workers):
-    """function(*item) for each item, in order, by `workers` processes; at most a few items a worker are in flight.
+    """Yields function(*item) for each item, in order, by `workers` processes with at most 4 items each in flight.
 
-    The processes are spawned, not forked: a fork while a thread of ours downloads could inherit a lock that it holds.
-    A caller that stops early closes the generator, which waits for what the workers have begun; a worker that dies
-    raises BrokenProcessPool.
+    The processes are spawned: a fork during a download could inherit a lock that the downloading thread holds. A caller
+    that stops early closes the generator, which waits for the items that workers have begun; a worker that dies raises
+    BrokenProcessPool.
     """
     if workers == 1:
         for item in items:
@@ -202,9 +202,10 @@ def ordered_map(function, items, workers):
 
 
 def begin_worker():
-    """A worker leaves signals to its parent, and ends with it, however the parent ends.
+    """Initialises a worker: it leaves signals to its parent, and ends with the parent, however that ends.
 
-    A pool whose workers die under it can block for good, so SIGTERM gives the parent time; a broken pool sends it too.
+    A pool whose workers die first can block forever, so on SIGTERM a worker gives the parent time to end; a broken pool
+    sends SIGTERM, too.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end_later, daemon=True).start())
@@ -223,7 +224,7 @@ def end_with_parent():
 
 
 def positive_int(text):
-    """An argparse type: an integer of at least 1; underscores and powers such as 1e8 are welcome."""
+    """An argparse type: an integer of at least 1; accepts underscores and powers such as 1e8."""
     try:
         value = float(text)
         if value >= 1 and value == int(value):
@@ -234,7 +235,7 @@ def positive_int(text):
 
 
 # ----------------------------------------------------------------------------
-# Files that are there whole, or not at all
+# Atomic output files: complete, or absent
 
 
 @contextlib.contextmanager
@@ -259,11 +260,11 @@ def write_atomically(path, *parts):
         out.finish()
 
 
-TEMPORARIES = set()  # those that exist: run() removes what an interruption leaves
+TEMPORARIES = set()  # existing temporary files, which run() removes after an interruption
 
 
 class OutputFile:
-    """Bytes on their way to <path>.tmp. finish() flushes them to the disk and renames; without it nothing remains.
+    """Writes to <path>.tmp. finish() flushes it to the disk and renames it to <path>; without it nothing remains.
 
     close() and publish() are the two halves of finish(), for callers whose files must appear together.
     """
@@ -274,7 +275,7 @@ class OutputFile:
         with errors_name(path):
             if os.path.isdir(path):
                 raise IsADirectoryError(21, "it is a directory")
-            if os.path.exists(path) and not os.path.isfile(path):  # the rename would take its place
+            if os.path.exists(path) and not os.path.isfile(path):  # the rename would replace it
                 raise OSError(22, "it is a pipe or a device, not a file")
             TEMPORARIES.add(self.temporary)
             self.file = open(self.temporary, "wb")  # noqa: SIM115 (closed by close() or __exit__)
@@ -304,7 +305,7 @@ class OutputFile:
         with contextlib.suppress(OSError):
             self.file.close()
         with contextlib.suppress(OSError):
-            os.remove(self.temporary)  # gone already after publish()
+            os.remove(self.temporary)  # fails after publish(), which has renamed it
         TEMPORARIES.discard(self.temporary)
 
 
@@ -313,7 +314,7 @@ def pack_header(*ints):
 
 
 class CheckedFile(OutputFile):
-    """A file whose header carries the checksums of its body; `header`, ints, may change until the file is closed."""
+    """A file whose header holds the checksums of its body; `header`, ints, may change until the file is closed."""
 
     def __init__(self, path, *header):
         super().__init__(path)
@@ -335,14 +336,14 @@ class CheckedFile(OutputFile):
 
 
 def write_checked(path, header, body):
-    """Writes a file of ours, atomically; `header` is a sequence of ints."""
+    """Writes a file with checksums, atomically; `header` is a sequence of ints."""
     with CheckedFile(path, *header) as out:
         out.write(body)
         out.finish()
 
 
 def verify(path):
-    """Ends with one line where a file is not what its checksums say; False: it carries none."""
+    """Ends the program with one line if a file does not match its checksums. Returns False if it has none."""
     try:
         return checksum.verify(path)
     except OSError as error:
@@ -356,9 +357,9 @@ def verify(path):
 
 
 def pack_tokens(tokens, vocab_size):
-    """Tokens as the bytes that a file holds: uint16, or uint32 where the vocabulary does not fit in 16 bits.
+    """Returns tokens as little-endian bytes: uint16, or uint32 if the vocabulary does not fit in 16 bits.
 
-    `tokens` is bytes (each byte a token) or a sequence of integers; one that is not below vocab_size raises ValueError.
+    `tokens` is bytes (each byte a token) or a sequence of integers. Raises ValueError for one not below vocab_size.
     """
     if isinstance(tokens, (bytes, bytearray, memoryview)):
         packed = bytearray(2 * len(tokens))  # little-endian uint16: the byte, then zero
@@ -399,15 +400,15 @@ class TokenFile(CheckedFile):
 
 
 def split_names(prefix, split):
-    """A pattern of the names that a split's files may have."""
+    """A pattern that matches the file names of a split."""
     return re.compile(re.escape(os.path.basename(f"{prefix}_{split}")) + r"(_\d{6})?\.bin")
 
 
 class SplitWriter:
-    """The token files of one split, <prefix>_<split>.bin, or <prefix>_<split>_000000.bin and on where it fills several.
+    """The token files of one split, <prefix>_<split>.bin or, if it fills several, <prefix>_<split>_000000.bin, ...
 
-    Nothing appears before publish(), which then removes what an earlier run left under the same name: a trainer that
-    reads <prefix>_<split>*.bin must not mix the two.
+    No file appears before publish(), which then removes an earlier run's files of the split: a trainer that reads
+    <prefix>_<split>*.bin must not mix the two.
     """
 
     def __init__(self, prefix, split, vocab_size, shard_tokens=100_000_000):
@@ -460,7 +461,7 @@ class SplitWriter:
 
 @contextlib.contextmanager
 def open_splits(prefix, vocab_size, shard_tokens=100_000_000):
-    """Gives (train, val), two SplitWriters, and publishes both when the block ends well; otherwise nothing remains."""
+    """Yields (train, val), two SplitWriters, and publishes both if the block succeeds; otherwise nothing remains."""
     train, val = (SplitWriter(prefix, split, vocab_size, shard_tokens) for split in ("train", "val"))
     with train, val:
         yield train, val
@@ -471,7 +472,7 @@ def open_splits(prefix, vocab_size, shard_tokens=100_000_000):
 
 
 def read_token_file(path):
-    """Returns (tokens as an array, vocab_size or 0). Ends with one line where the file is not a sound token file."""
+    """Returns (tokens as an array, vocab_size or 0). Ends the program with one line if the token file is not valid."""
     try:
         with open(path, "rb") as f:
             data = f.read()
@@ -517,7 +518,7 @@ def write_evaluation_file(path, examples):
 
 
 # ----------------------------------------------------------------------------
-# GPT-2's tokenizer: tokenize_gpt2 where it is built, else tiktoken. Their tokens are the same.
+# GPT-2's tokenizer: tokenize_gpt2 if it is built, else tiktoken. Their tokens are the same.
 
 VOCABULARY_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 VOCABULARY_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
@@ -525,7 +526,7 @@ TABLE_SHA256 = "a622700e3255b4a6186e052c4c715c1d05634cb6041c12ab6c95c9ee0a2c9772
 
 
 def use_tiktoken_mirror(mirror):
-    """A folder `tiktoken` in the mirror serves as tiktoken's cache, so that no network is needed."""
+    """Sets tiktoken's cache to a folder `tiktoken` in the mirror, if it has one, so that no network is needed."""
     if mirror and "TIKTOKEN_CACHE_DIR" not in os.environ:
         for folder, names, _ in walk_mirror(mirror):
             if "tiktoken" in names:
@@ -542,8 +543,8 @@ def gpt2_tokens(mirror=None):
     cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "data-gym-cache")
     cached = os.path.join(cache, hashlib.sha1(VOCABULARY_URL.encode()).hexdigest())
     path = obtain(VOCABULARY_URL, cached, mirror, sha256=VOCABULARY_SHA256)
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # these stand for themselves
-    others = [byte for byte in range(256) if byte not in printable]  # the others are written as U+0100 and on
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # written as themselves
+    others = [byte for byte in range(256) if byte not in printable]  # written as U+0100, U+0101, ...
     tokens = [bytes([byte]) for byte in printable + others]
     byte_of = {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
     with open(path, encoding="utf-8") as f:
@@ -553,9 +554,9 @@ def gpt2_tokens(mirror=None):
 
 
 class NativeEncoding:
-    """`tokenize_gpt2 serve` with GPT-2's vocabulary, for what the scripts want of tiktoken's encoding.
+    """`tokenize_gpt2 serve` with GPT-2's vocabulary, with the part of the interface of tiktoken's encoding used here.
 
-    The process begins with the first text and ends with its pipe: with this object, or with this process.
+    The process starts with the first text, and ends when its pipe closes: with this object, or with this process.
     """
 
     n_vocab, eot_token = GPT2_VOCAB_SIZE, GPT2_EOT
@@ -565,7 +566,7 @@ class NativeEncoding:
         self.process = None
 
     def encode_ordinary(self, text):
-        """The tokens of a text, an array; lone surrogates are replaced by U+FFFD, as tiktoken does."""
+        """Returns the tokens of a text, an array; replaces lone surrogates by U+FFFD, as tiktoken does."""
         try:
             data = text.encode()
         except UnicodeEncodeError:
@@ -592,7 +593,7 @@ class NativeEncoding:
 
 
 def native_program():
-    """The path of tokenize_gpt2, or None. The environment's TOKENIZE_GPT2 names another; empty: none is used."""
+    """The path of tokenize_gpt2, or None. The variable TOKENIZE_GPT2 overrides it; if empty, none is used."""
     path = os.environ.get("TOKENIZE_GPT2", os.path.join(ROOT, "tokenize_gpt2"))
     return path if path and os.access(path, os.X_OK) else None
 
@@ -621,14 +622,14 @@ def tiktoken_encoding():
 
 @functools.cache
 def gpt2_encoding():
-    """GPT-2's encoding; each process has its own. prepare_gpt2() says where the table is, to worker processes too."""
+    """GPT-2's encoding, one per process. prepare_gpt2() sets the table's path, for worker processes, too."""
     program = native_program()
     table = os.environ.get("GPT2_TABLE", os.path.join(ROOT, "gpt2_tokenizer.bin"))
     return NativeEncoding(program, table) if program and is_gpt2_table(table) else tiktoken_encoding()
 
 
 def pack_gpt2_document(text, starts_document=True):
-    """The GPT-2 tokens of a text as uint16 bytes, led by <|endoftext|> where a document begins."""
+    """The GPT-2 tokens of a text as uint16 bytes, preceded by <|endoftext|> if it begins a document."""
     tokens = array("H", [GPT2_EOT] if starts_document else [])
     tokens.extend(gpt2_encoding().encode_ordinary(text))
     if sys.byteorder == "big":
@@ -637,12 +638,12 @@ def pack_gpt2_document(text, starts_document=True):
 
 
 def prepare_gpt2(mirror=None, folder=None):
-    """Loads the encoding, and writes the C side's table where it is missing: gpt2_tokenizer.bin in the folder that
-    --output names; without one at the root, where the trainers look for it."""
+    """Loads the encoding, and writes the C programs' table, gpt2_tokenizer.bin, if it is missing: in the folder of
+    --output or, without one, at the root, where the trainers look for it."""
     path = os.path.join(ROOT if folder is None else folder, "gpt2_tokenizer.bin")
     use_tiktoken_mirror(mirror)
     if not native_program():
-        tiktoken_encoding()  # its faults are said before anything is written
+        tiktoken_encoding()  # fail before anything is written
     if not os.path.exists(path):
         make_directory(os.path.dirname(path))
         write_gpt2_tokenizer(path, mirror)
@@ -653,7 +654,7 @@ def prepare_gpt2(mirror=None, folder=None):
 
 
 def write_gpt2_tokenizer(path, mirror=None):
-    """Writes the table that the C side encodes and decodes with: a copy of the root's, or from vocab.bpe."""
+    """Writes the C programs' table for encoding and decoding: a copy of the root's, or made from vocab.bpe."""
     root = os.path.join(ROOT, "gpt2_tokenizer.bin")
     here = os.path.abspath(path) == root
     if not here and is_gpt2_table(root):
@@ -665,13 +666,13 @@ def write_gpt2_tokenizer(path, mirror=None):
 
 
 def write_tokenizer(path, tokens, eot_token):
-    """Writes a tokenizer file: each token as a length byte and its bytes; header[3] is what a text begins with."""
+    """Writes a tokenizer file: each token as a length byte and its bytes; header[3] is the token that begins a text."""
     table = b"".join(bytes([len(token)]) + token for token in tokens)
     write_checked(path, (*TOKENIZER, len(tokens), eot_token), table)
 
 
 # ----------------------------------------------------------------------------
-# Raw files: already here, in a mirror, or on the network
+# Raw files: local, in a mirror, or on the network
 
 
 def walk_mirror(mirror):
@@ -691,7 +692,7 @@ def sha256_of(path):
 
 
 def fault_of(path, size, sha256):
-    """What is wrong with a raw file, or None: its size and checksum are compared where they are known."""
+    """Returns what is wrong with a raw file, or None: compares its size and checksum if they are known."""
     if size is not None and os.path.getsize(path) != size:
         return f"{os.path.getsize(path):,} bytes instead of {size:,}"
     if sha256 is not None and sha256_of(path) != sha256:
@@ -700,7 +701,7 @@ def fault_of(path, size, sha256):
 
 
 def find_in_mirror(mirror, names, size=None, sha256=None):
-    """The first sound file below `mirror` that has one of the names; None where there is none."""
+    """The first valid file below `mirror` with one of the names, or None."""
     for folder, _, files in walk_mirror(mirror):
         for name in files:
             path = os.path.join(folder, name)
@@ -713,7 +714,7 @@ def find_in_mirror(mirror, names, size=None, sha256=None):
 
 
 class Progress:
-    """A line that renews itself on a terminal and is silent elsewhere."""
+    """A progress line, rewritten in place on a terminal and not printed elsewhere."""
 
     def __init__(self, what, total):
         self.what, self.total, self.start, self.shown = what, total, time.monotonic(), 0.0
@@ -734,7 +735,7 @@ class Progress:
 
 
 def download(url, path, size=None, sha256=None, attempts=3):
-    """Fetches url to path. The file appears only when it is complete and its size and checksum are right."""
+    """Fetches url to path. The file appears only when it is complete and its size and checksum match."""
     print(f"downloading {url}", flush=True)
     for attempt in range(1, attempts + 1):
         try:
@@ -767,7 +768,7 @@ def download(url, path, size=None, sha256=None, attempts=3):
 
 
 def obtain(url, path, mirror=None, other_names=(), size=None, sha256=None):
-    """The path of a raw file: `path` where it is already there and sound, else from the mirror, else downloaded."""
+    """The path of a raw file: `path` if it exists and is valid, else one in the mirror, else `path`, downloaded."""
     if os.path.exists(path):
         if fault_of(path, size, sha256) is None:
             return path

@@ -5,10 +5,10 @@
     python3 dev/data/fineweb.py --max-shards 11            # the first 1.1 G tokens of it: 2.2 GB; fetches 4.3
     python3 dev/data/fineweb.py --type edu --version 100B  # edu_fineweb100B: 200 GB
 
-A processor tokenises 8 M tokens a second, or 2.6 M where tokenize_gpt2 is not built and the package tiktoken does it.
-Needs the Python package pyarrow. Raw files are fetched one ahead of the one in work and removed when no longer needed;
-a mirror holds them as on Hugging Face, with the dataset's name and sample/10BT in their path. Started again after an
-interruption it continues at the first missing shard, and the shards are those of an uninterrupted run.
+A core tokenises 8 M tokens a second with tokenize_gpt2, or 2.6 M with the package tiktoken, if tokenize_gpt2 is not
+built. Needs the Python package pyarrow. Raw files are prefetched one ahead, and removed when no longer needed. A mirror
+holds them as on Hugging Face, with the dataset's name and sample/10BT in their path. After an interruption, the same
+command continues at the first missing shard; the shards are those of an uninterrupted run.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ TOKEN_BYTES = 2
 
 
 class HubFiles:
-    """The raw files of a sample on Hugging Face, fetched one ahead."""
+    """The raw files of a sample on Hugging Face, prefetched one ahead."""
 
     def __init__(self, dataset, sample, folder):
         self.folder = folder
@@ -71,7 +71,7 @@ class HubFiles:
         return obtain(url, os.path.join(self.folder, os.path.basename(url)), size=size, sha256=sha256)
 
     def path(self, index):
-        """The path of a file, when it is there; the fetch of the one after it begins then."""
+        """Waits for a file and returns its path; starts to fetch the next one."""
         self.begin(index)
         path = self.fetched[index].result()
         self.begin(index + 1)
@@ -83,10 +83,10 @@ class HubFiles:
             threading.Thread(target=self.fetch_into, args=(self.fetched[index], index), daemon=True).start()
 
     def fetch_into(self, future, index):
-        """The work of a thread: a daemon, so that the program's end does not wait for a download."""
+        """Run by a daemon thread, so that the program's end does not wait for a download."""
         try:
             future.set_result(self.fetch(index))
-        except BaseException as error:  # noqa: BLE001 (raised where the result is asked for)
+        except BaseException as error:  # noqa: BLE001 (raised again by the thread that waits)
             future.set_exception(error)
 
     def discard_before(self, index):
@@ -96,7 +96,7 @@ class HubFiles:
 
 
 class MirrorFiles:
-    """The raw files of a sample in a local folder; they stay there."""
+    """The raw files of a sample in a local folder, which are not removed."""
 
     def __init__(self, dataset, sample, mirror):
         wanted = [dataset, *sample.split("/")]  # as folders, in this order
@@ -145,22 +145,22 @@ def read_documents(source, first_file, first_row):
 
 
 def pack_documents(file, row, texts):
-    """One task of a worker: documents as uint16 bytes, and where each of them came from and how long it is."""
+    """A worker's task. Returns (documents as uint16 bytes, file, row of the first, bytes of each document)."""
     packed = [pack_gpt2_document(text) for text in texts]
     return b"".join(packed), file, row, array("q", map(len, packed))
 
 
 class Shards:
-    """Writes the token stream as files of equal size, and after each the place in the source where the next begins.
+    """Writes the token stream as files of equal size and, after each, the position in the source where the next begins.
 
-    Once there are `limit` shards, what follows is dropped.
+    Drops all tokens after `limit` shards.
     """
 
     def __init__(self, stem, shard_tokens, source, place, limit):
         self.limit = limit
         self.stem, self.shard_bytes, self.source, self.place = stem, shard_tokens * TOKEN_BYTES, source, place
         self.buffer = bytearray()
-        self.skip = place["skip"]  # bytes of the first document that the shard before holds
+        self.skip = place["skip"]  # bytes of the first document that are in the previous shard
 
     def append(self, packed, file, row, lengths):
         documents = memoryview(packed)
@@ -179,7 +179,7 @@ class Shards:
         return self.place["shards"] >= self.limit
 
     def write(self, place):
-        """Writes the buffer as the next shard; `place` is where the one after it begins."""
+        """Writes the buffer as the next shard; `place` is where the following shard begins."""
         shards = self.place["shards"]
         split = "train" if shards else "val"
         path = f"{self.stem}_{split}_{shards:06d}.bin"
@@ -202,7 +202,7 @@ def write_progress(stem, place):
 
 
 def read_progress(stem, settings):
-    """Where the last run stopped; settings of a run that cannot be continued by this one end the program."""
+    """Returns where the last run stopped. Ends the program if that run had other settings."""
     beginning = {**settings, "shards": 0, "file": 0, "row": 0, "skip": 0, "complete": False}
     path = progress_path(stem)
     if not os.path.exists(path):

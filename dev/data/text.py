@@ -4,11 +4,11 @@
     python3 dev/data/text.py notes.txt --output data/notes                  # GPT-2 BPE, 40 MB/s a processor
     python3 dev/data/text.py src/ docs/ --output data/me --tokenizer bytes  # bytes, no packages needed, 100 MB/s
 
-A folder stands for every text file below it, in the order of their paths; hidden ones and those with a zero byte are
-skipped. The last --val-fraction of the text is the validation split. With GPT-2 tokens each file is a document, led
-by <|endoftext|>; with bytes the files simply follow each other. A split of more than --shard-tokens tokens becomes
-several files, <output>_train_000000.bin and on. Both splits appear together, when all is done; beside them
-stands gpt2_tokenizer.bin, which the trainers read with --tokenizer.
+A folder is read recursively, in the order of paths, without hidden files and those with a zero byte. The last
+--val-fraction of the text is the validation split. With GPT-2 tokens each file is a document, preceded by
+<|endoftext|>; with bytes the files are concatenated. A split of more than --shard-tokens tokens becomes several files,
+<output>_train_000000.bin, ... Both splits appear together at the end, in a folder with gpt2_tokenizer.bin, which
+the trainers read with --tokenizer.
 """
 
 import argparse
@@ -36,12 +36,12 @@ from data_common import (
 )
 
 PIECE_BYTES = 1 << 20
-SEARCH_BYTES = 1 << 16  # text without a place to cut for so long is cut between any two characters
+SEARCH_BYTES = 1 << 16  # without a safe place to cut in so many bytes, cut between any two characters
 
-# GPT-2's pattern looks only ahead, and two places end a token whatever follows, so that text cut there has the same
-# tokens as the whole: a visible character before white space, and a sign (but no apostrophe) before a letter or digit.
-# Of the white space and the signs, these are enough. White space at the end is not cut off alone.
-VISIBLE = rb"[!-~\x80-\xff](?<!\xc2\xa0)"  # wide white space too, but U+00A0: no other stands before a space in a token
+# GPT-2's pattern has no lookbehind, and always ends a token in two places, so that text cut there has the same tokens
+# as the whole: after a visible character before white space, and after a sign (but no apostrophe) before a letter or
+# digit. The sets below are subsets that suffice. White space at the end of the text is not cut off alone.
+VISIBLE = rb"[!-~\x80-\xff](?<!\xc2\xa0)"  # wide white space too, but U+00A0: no other precedes a space in a token
 SIGN = rb"(?:[!-&(-/:-@\[-`{-~]|\xe3\x80[\x81\x82]|\xef\xbc[\x81\x8c\x9a\x9b\x9f])"  # ASCII's, and Chinese , . ! : ; ?
 LETTER = rb"[0-9A-Za-z\xe5-\xe9]"  # ASCII's, and the first byte of U+5000 to U+9FFF
 SAFE_CUT = re.compile(VISIBLE + rb"(?=[ \t\r\n]+[^ \t\r\n])|" + SIGN + rb"(?=" + LETTER + rb")")
@@ -58,7 +58,7 @@ def fraction(text):
 
 
 def is_text(path):
-    """Whether a file found in a folder takes part: it has content, and no zero byte near its beginning."""
+    """Whether to read a file found in a folder: it is not empty, and has no zero byte near its beginning."""
     if not os.path.isfile(path):
         return False
     try:
@@ -70,7 +70,7 @@ def is_text(path):
 
 
 def list_files(inputs):
-    """The files that the arguments stand for, in order. An argument that is missing or empty ends the program."""
+    """The files named by the arguments, in order. Ends the program if an argument does not exist or is empty."""
     paths = []
     for name in inputs:
         if os.path.isdir(name):
@@ -94,7 +94,7 @@ def list_files(inputs):
 
 
 def keep_inputs(paths, prefix):
-    """Ends the program where one of the files has a name that the run writes, or removes as an earlier run's."""
+    """Ends the program if an input has a name that this run would write, or would remove as an earlier run's output."""
     names = [split_names(prefix, split) for split in ("train", "val")]
     output = os.path.realpath(os.path.dirname(prefix))
     for path in paths:
@@ -104,20 +104,20 @@ def keep_inputs(paths, prefix):
 
 
 def next_cut(data, offset, anywhere):
-    """Where to cut the text: the first safe place within SEARCH_BYTES from `offset`, else before its character."""
+    """Where to cut: the first safe place within SEARCH_BYTES from `offset`, else the start of the character there."""
     if anywhere or offset >= len(data):
         return min(offset, len(data))
     match = SAFE_CUT.search(data, max(offset - 1, 0), offset + SEARCH_BYTES)
     if match:
         return match.end()
-    first = max(offset - 3, 0)  # a character has at most 4 bytes, and those after its first are 0x80 to 0xbf
+    first = max(offset - 3, 0)  # a UTF-8 character has at most 4 bytes, and all after its first are 0x80 to 0xbf
     return next((i for i in range(offset, first - 1, -1) if not 0x80 <= data[i] < 0xC0), offset)
 
 
 def cut_file(path, train_bytes, anywhere):
     """Yields (starts the file, belongs to the validation split, bytes) for each piece of about PIECE_BYTES.
 
-    The first `train_bytes` bytes belong to the training split, and what lies between them and the next place to cut.
+    The training split ends at the first place to cut from `train_bytes` on.
     """
     try:
         with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes gpt2_tokenizer.bin, the table with which the C programs turn text into GPT-2 tokens and back.
+"""Writes gpt2_tokenizer.bin, the C programs' table for encoding text to GPT-2 tokens and decoding them.
 
 python3 dev/data/tokenizer.py                     # 1 s, 0.4 MB; fetches 0.5 MB, or takes them from a mirror
 """
