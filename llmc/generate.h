@@ -83,7 +83,7 @@ static inline int generate_length(const Options* o, GPT2Config config, const Pro
     return all < (size_t)most ? (int)all : most;
 }
 
-// How many samples filled the context, where some did, and what became of them.
+// Prints how many samples filled the context, if any did, and whether they ended or continued.
 static inline void generate_report_context_(const Generation* g) {
     int ended = 0, slid = 0;
     for (int i = 0; i < g->num_samples; i++) {

@@ -264,7 +264,7 @@ static inline void generation_step_(Generation* g) {
     g->decode_seconds += end - begin;
 }
 
-// What there is of samples that were under way when Ctrl-C came is theirs; those that had not begun are none.
+// After Ctrl-C: samples in progress end with the text so far; samples that had not begun are dropped.
 static inline void generation_interrupt_(Generation* g) {
     for (int i = g->shown; i < g->begun; i++) {
         if (g->samples[i].finish != FINISH_NOT) { continue; }

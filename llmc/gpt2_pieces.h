@@ -14,7 +14,7 @@ others replace it.
 #include "unicode_classes.h"
 #include "utf8.h"
 
-// Where a text goes on, the bytes after a piece without which its end is not certain.
+// If more text may follow, a piece's end is certain only with this many bytes after it.
 enum { PIECE_LOOK_AHEAD = 8 };
 
 // The class of the character that begins `left` bytes, and its bytes

@@ -18,8 +18,8 @@ A process alone starts nothing, opens no socket and prints nothing more.
 #include "comm.h"
 #include "launch_local.h"
 
-// Of the processes of a machine each takes its part of the cores, unless OMP_NUM_THREADS says how many or its launcher has
-// given it cores of its own.
+// Divides the machine's cores among its processes, unless OMP_NUM_THREADS is set or the launcher has bound each to its own
+// cores.
 static inline void launch_share_cores_(const Launch* l) {
 #if defined(_OPENMP)
     int cores = omp_get_num_procs(), per_task = launch_number_("SLURM_CPUS_PER_TASK", 1, INT_MAX, 0);
@@ -34,9 +34,9 @@ static inline void launch_share_cores_(const Launch* l) {
 #endif
 }
 
-// To be called before any thread and any CUDA call. Where the options ask for processes on this machine it starts them and
-// returns in each of them; the parent waits for them and ends with their worst exit code. Contradictions end with one line.
-// In ranks other than 0 stdout leads nowhere from here on.
+// To be called before any thread and any CUDA call. If the options request processes on this machine, it starts them and
+// returns in each of them; the parent waits for them and exits with their worst exit code. Contradictions end the program with
+// one line. In ranks other than 0, stdout is /dev/null from here on.
 static inline Launch launch_processes(const Options* o, int argc, char** argv) {
     (void)argc, (void)argv;
     int asked = CLI_TRAINER & FOR_GPU ? o->gpus : o->processes;

@@ -121,7 +121,8 @@ static inline void launch_first_host(char* host, size_t size, const char* list) 
 // ----------------------------------------------------------------------------
 // Which process this is
 
-// 1 where its variables are set. Half of them are a mistake, but of Slurm's: a batch script has a SLURM_PROCID, too.
+// 1 if the launcher's rank and size are set. Only one of them is an error, except for Slurm, which sets SLURM_PROCID in a
+// batch script, too.
 static inline int launch_is_set_(const Launcher* launcher) {
     int rank = launch_text_(launcher->rank) != NULL, size = launch_text_(launcher->size) != NULL;
     if (rank != size && launcher != &launch_launchers[LAUNCH_SRUN]) {
@@ -131,7 +132,7 @@ static inline int launch_is_set_(const Launcher* launcher) {
     return rank && size;
 }
 
-// What a launcher says, 0 where it has started no more than one process or none.
+// Reads a launcher's variables into *l. Returns 0 if it has started at most one process.
 static inline int launch_ask_(const Launcher* launcher, Launch* l) {
     *l = launch_alone();
     if (!launch_is_set_(launcher)) { return 0; }
@@ -155,9 +156,9 @@ static inline int launch_ask_(const Launcher* launcher, Launch* l) {
     return l->size > 1;
 }
 
-// A launcher that another one was started under has as many processes or more. Where it has fewer, its variables are left
-// over from elsewhere, and each process would take itself for another than it is. Equal numbers of processes with another
-// rank are that, too, but under torchrun, which numbers machines as it likes.
+// Refuses variables that another job has left over, with which processes would mistake their rank. A launcher `a` started under
+// `b` has at least as many processes; with equally many, their ranks agree, except under torchrun, which chooses the order of
+// machines itself.
 static inline void launch_agree_(const Launcher* a, const Launcher* b) {
     int size = launch_number_(a->size, 1, LAUNCH_MOST, 1), other = launch_number_(b->size, 1, LAUNCH_MOST, 1);
     int rank = launch_number_(a->rank, 0, INT_MAX, 0), other_rank = launch_number_(b->rank, 0, INT_MAX, 0);
@@ -174,7 +175,7 @@ static inline void launch_agree_(const Launcher* a, const Launcher* b) {
           a->name, a->rank, rank, b->name, b->rank, other_rank);
 }
 
-// The launcher that has started this process with others, or NULL. All whose variables are set must agree with it.
+// The launcher that has started this process and others, or NULL. Ends the program if another one's variables contradict it.
 static inline const Launcher* launch_launcher_(Launch* l) {
     const Launcher* found = NULL;
     for (int i = 0; i < NUM_LAUNCHERS; i++) {
@@ -188,7 +189,7 @@ static inline const Launcher* launch_launcher_(Launch* l) {
     return found;
 }
 
-// Where this process is on its machine, if that is not known: by -pg, as llm.c counts.
+// Computes local rank and size from -pg, as llm.c does, if the launcher has not set them.
 static inline void launch_local_place_(Launch* l, const Options* o) {
     int per_node = o->gpus_per_node > 0 ? o->gpus_per_node : LAUNCH_PER_NODE;
     if (l->local_rank < 0) { l->local_rank = l->rank % per_node; }
@@ -196,7 +197,7 @@ static inline void launch_local_place_(Launch* l, const Options* o) {
     if (l->local_size == 0) { l->local_size = rest < per_node ? rest : per_node; }
 }
 
-// Holds -pn, -pr and -pg against the launcher.
+// Ends the program if -pn, -pr or -pg contradicts the launcher.
 static inline void launch_check_flags_(const Launch* l, const Options* o) {
     if (o->num_processes > 0 && o->num_processes != l->size) {
         fatal("-pn %d, but %s has started %d processes; leave out -pn", o->num_processes, l->how, l->size);
@@ -210,7 +211,7 @@ static inline void launch_check_flags_(const Launch* l, const Options* o) {
     }
 }
 
-// By -pn and -pr: this process, or the first of the `started` processes of this machine.
+// The place by -pn and -pr: of this process, or of the first of `started` processes on this machine.
 static inline Launch launch_by_hand(const Options* o, int started) {
     Launch l = launch_alone();
     int size = o->num_processes > 0 ? o->num_processes : started,
@@ -240,7 +241,7 @@ static inline Launch launch_by_hand(const Options* o, int started) {
 }
 
 // ----------------------------------------------------------------------------
-// Where rank 0 waits
+// The address of rank 0
 
 // The machine of Open MPI's mpirun, where rank 0 usually is: "1.0;tcp://10.0.0.1,10.1.0.1:4711", or in release 5 the
 // namespace "prterun-HOST-PID@1". 0 where neither says it.
@@ -260,7 +261,7 @@ static inline int launch_mpirun_host(char* host, size_t size) {
     return 1;
 }
 
-// The host of rank 0; ends with one line where nothing says it.
+// The host of rank 0; ends the program with one line if it is not known.
 static inline const char* launch_address_(const Launch* l, const Options* o) {
     static char host[512];
     const char *master = launch_text_("MASTER_ADDR"), *nodes = launch_text_("SLURM_STEP_NODELIST");
@@ -284,8 +285,8 @@ static inline const char* launch_address_(const Launch* l, const Options* o) {
           l->how, strcmp(l->how, "torchrun") == 0 ? ": MASTER_ADDR is not set" : "");
 }
 
-// What the processes of a job know and those of another do not: the ids that its launcher gave it; *known: there are some. The
-// number of processes is none of them: who was started with another finds the others, and hears of it.
+// The digest of the ids that the launcher gave the job, the same in all its processes; *known: there are ids. It excludes the
+// number of processes, so that processes started with different numbers meet and report that.
 static inline uint64_t launch_job_digest_(const Launch* l, const Launcher* launcher, int* known) {
     char text[1024];
     int n = snprintf(text, sizeof(text), "%s", l->how);
@@ -300,7 +301,7 @@ static inline uint64_t launch_job_digest_(const Launch* l, const Launcher* launc
     return digest_end(digest);
 }
 
-// Fills in the file to meet by.
+// Sets the rendezvous file.
 static inline void launch_meeting_file_(Launch* l, const Options* o) {
     static char file[1024];
     struct stat st;
@@ -315,7 +316,7 @@ static inline void launch_meeting_file_(Launch* l, const Options* o) {
     l->port = o->rendezvous_port;
 }
 
-// Fills in address, port, file and token.
+// Sets address, port, file and token.
 static inline void launch_meeting_(Launch* l, const Launcher* launcher, const Options* o) {
     static char token[32];
     int known;
@@ -332,7 +333,7 @@ static inline void launch_meeting_(Launch* l, const Launcher* launcher, const Op
         return;
     }
     l->address = launch_address_(l, o);
-    // torchrun's agent listens on MASTER_PORT itself where it shares its store with the processes
+    // torchrun's agent itself listens on MASTER_PORT if it shares its store with the processes
     const char* agent = launch_text_("TORCHELASTIC_USE_AGENT_STORE");
     int taken = agent != NULL && strchr("Tt1", agent[0]) != NULL;
     int master_port = launcher == NULL || taken ? 0 : launch_number_("MASTER_PORT", 1, 65535, 0);
@@ -342,7 +343,7 @@ static inline void launch_meeting_(Launch* l, const Launcher* launcher, const Op
                                  : LAUNCH_PORT;
 }
 
-// The process as environment and flags tell it; alone where they tell nothing.
+// This process's place by environment and flags; a single process if neither has any.
 static inline Launch launch_from_environment(const Options* o) {
     Launch l = launch_alone();
     const Launcher* launcher = launch_launcher_(&l);
@@ -360,11 +361,11 @@ static inline Launch launch_from_environment(const Options* o) {
     return l;
 }
 
-// Which of `visible` GPUs a process takes: that of its number on the machine, or its only one where CUDA_VISIBLE_DEVICES
-// gives each process another.
+// The GPU of a process, of `visible` ones: that of its local rank, or the only one if CUDA_VISIBLE_DEVICES gives each process a
+// different one.
 static inline int launch_device(const Launch* l, int visible) {
     const char* list = launch_text_("CUDA_VISIBLE_DEVICES");
-    if (l->local_rank < visible || visible == 0) { return l->local_rank; } // without GPUs the model says what is wrong
+    if (l->local_rank < visible || visible == 0) { return l->local_rank; } // without GPUs the model reports the error
     if (visible == 1 && list != NULL && strchr(list, ',') == NULL) { return 0; }
     fatal("rank %d is number %d of its machine, counted from 0, and sees %d GPU%s; start fewer processes, or say with "
           "-pg how many a machine has",

@@ -30,11 +30,11 @@ typedef struct {
     pid_t pid; // 0: it has ended
     int pipe;  // its stderr, or -1
     size_t length;
-    char line[LAUNCH_LINE_BYTES]; // (length) that it has begun
+    char line[LAUNCH_LINE_BYTES]; // (length) its unfinished line
 } LaunchChild;
 
 typedef struct {
-    int count, left;       // processes, and those that run
+    int count, left;       // processes started, and still running
     LaunchChild* children; // (count)
     LaunchLines* lines;    //
     unsigned char* met;    // (count) in shared memory: 1 for a process that has met all others
@@ -54,10 +54,10 @@ static inline void launch_has_met(void) {
 }
 
 // ----------------------------------------------------------------------------
-// How many
+// The number of processes
 
-// The number of GPUs by the driver, -1 where there is none. Asked in a process of its own: one that has asked cannot be
-// forked any more.
+// The number of GPUs by the driver, -1 without a driver. Queried in a child process: after using the driver a process must not
+// fork.
 static inline int launch_count_gpus(void) {
     int status = 0;
     fflush(NULL);
@@ -77,7 +77,7 @@ static inline int launch_count_gpus(void) {
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) != 255 ? WEXITSTATUS(status) : -1;
 }
 
-// The processes that the flags ask for on this machine: 1 where they ask for none.
+// The number of processes that the flags request on this machine; 1 by default.
 static inline int launch_local_count(const Options* o) {
     int asked = CLI_TRAINER & FOR_GPU ? o->gpus : o->processes;
     if (!(CLI_TRAINER & FOR_GPU) || (asked != CLI_ALL && asked < 2)) { return asked > 0 ? asked : 1; }
@@ -100,7 +100,7 @@ static inline int launch_local_count(const Options* o) {
 // ----------------------------------------------------------------------------
 // Starting
 
-// Processes of this machine alone: rank 0's socket listens already, on a port that is free, and the token is random.
+// Processes on this machine only: rank 0's socket already listens on a free port, and the token is random.
 static inline void launch_open_meeting_(Launch* l) {
     static char token[33];
     unsigned char random[16];
@@ -121,7 +121,7 @@ static inline void launch_open_meeting_(Launch* l) {
     l->port = ntohs(address.sin_port);
 }
 
-// In a new process: its part of the run.
+// Runs in a new process: sets its place in the run.
 static inline Launch launch_child_(LaunchParent* p, Launch l, int index, int error, pid_t parent,
                                    const sigset_t* mask) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -139,7 +139,7 @@ static inline Launch launch_child_(LaunchParent* p, Launch l, int index, int err
     return l;
 }
 
-// Kills those that run.
+// Kills the running processes; with stopped_only, only stopped ones.
 static inline void launch_kill_(const LaunchParent* p, int stopped_only) {
     for (int i = 0; i < p->count; i++) {
         char path[64], state = 'T';
@@ -151,7 +151,7 @@ static inline void launch_kill_(const LaunchParent* p, int stopped_only) {
     }
 }
 
-// Starts the processes; 1 in each of them, whose place in the run becomes *l, 0 in this process.
+// Starts the processes. Returns 1 in each of them, with its place in *l, and 0 in the parent.
 static inline int launch_start_(LaunchParent* p, Launch* l, const sigset_t* mask) {
     pid_t parent = getpid();
     for (int i = 0; i < p->count; i++) {
@@ -179,10 +179,10 @@ static inline int launch_start_(LaunchParent* p, Launch* l, const sigset_t* mask
 }
 
 // ----------------------------------------------------------------------------
-// Signals: the handlers note what has come; ppoll lets them in.
+// Signals: the handlers record them, and run only during ppoll.
 
 static struct {
-    volatile sig_atomic_t stop, stops, save; // the last stop signal, 1 or 2 of them; times of SIGUSR1
+    volatile sig_atomic_t stop, stops, save; // the last stop signal, 1 or 2 of them; the last SIGUSR1's time
     volatile long long ms;                   // when the first stop signal came
 } launch_signals_;
 
@@ -208,7 +208,7 @@ static inline void launch_install_(void) {
         if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN && numbers[i] != SIGCHLD) { continue; }
         sigaction(numbers[i], &action, NULL);
     }
-    signal(SIGPIPE, SIG_IGN); // nobody may listen on stderr
+    signal(SIGPIPE, SIG_IGN); // stderr may be a closed pipe
 }
 
 static inline void launch_pass_on_(LaunchParent* p) {
@@ -226,7 +226,7 @@ static inline void launch_pass_on_(LaunchParent* p) {
 // ----------------------------------------------------------------------------
 // Waiting
 
-// Reads what a process has written on stderr; at its end also a line without a newline.
+// Reads a process's stderr; at its end also a line without a newline.
 static inline void launch_read_(LaunchParent* p, int index) {
     LaunchChild* child = &p->children[index];
     char data[4096];
@@ -242,7 +242,7 @@ static inline void launch_read_(LaunchParent* p, int index) {
             if (full && data[i] != '\n') { child->line[child->length++] = data[i]; }
         }
     }
-    if (child->pipe < 0 || (n < 0 && child->pid > 0)) { return; } // there may come more
+    if (child->pipe < 0 || (n < 0 && child->pid > 0)) { return; } // more may follow
     if (child->length > 0) {
         child->line[child->length] = '\0';
         launch_lines_add(p->lines, index, child->line, wall_seconds());
@@ -251,7 +251,7 @@ static inline void launch_read_(LaunchParent* p, int index) {
     child->pipe = -1;
 }
 
-// Those that are left get so many seconds more.
+// Schedules killing the remaining processes (stopped_only: the stopped ones) in so many seconds, unless that is sooner.
 static inline void launch_hurry_(LaunchParent* p, double seconds, int stopped_only) {
     double at = wall_seconds() + seconds;
     if (p->kill_at > 0.0 && p->kill_at < at && !(p->stopped_only && !stopped_only)) { return; }
@@ -259,7 +259,7 @@ static inline void launch_hurry_(LaunchParent* p, double seconds, int stopped_on
     p->stopped_only = stopped_only;
 }
 
-// A process has ended.
+// Handles the end of a process.
 static inline void launch_ended_(LaunchParent* p, int index, int status, const Options* o) {
     LaunchChild* child = &p->children[index];
     int by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -277,12 +277,12 @@ static inline void launch_ended_(LaunchParent* p, int index, int status, const O
         launch_hurry_(p, LAUNCH_HOLD_SECONDS, 0); // the others would wait for it
     } else if (by != 0) {
         launch_hurry_(p, p->fault_timeout, 0);
-    } else if (code != 0) { // what still saves may take its time; what is stopped cannot end of itself
+    } else if (code != 0) { // others may still be saving; only stopped ones cannot end
         launch_hurry_(p, LAUNCH_HOLD_SECONDS, 1);
     }
 }
 
-// Waits for all processes; ends this one.
+// Waits for all processes, then exits.
 static inline void launch_wait_(LaunchParent* p, const Options* o, const sigset_t* mask) {
     while (p->left > 0) {
         struct timespec most = {0, 200000000};
@@ -309,7 +309,7 @@ static inline void launch_wait_(LaunchParent* p, const Options* o, const sigset_
     exit(exit_code);
 }
 
-// Starts `count` processes; returns in each of them. `l` is the place of the first.
+// Starts `count` processes and returns in each of them, not in the parent. `l`: the place of the first.
 static inline Launch launch_local(Launch l, const Options* o, int count) {
     LaunchParent p;
     sigset_t signals, mask;

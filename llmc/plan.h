@@ -48,7 +48,7 @@ enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 
     X(HOST_FILES, "buffers of files")                                                                                  \
     X(HOST_PROCESS, "program, libraries")
 
-// What to do where there is no memory for a row: in training, in decoding
+// Advice if a row does not fit in memory: in training, in decoding
 #define PLAN_LESS_TO_TRAIN                                                                                             \
     "use a smaller batch (-b, with -d for accumulation), a smaller model (-e), or more recomputation (-r 2)"
 #define PLAN_LESS_TO_DECODE "use fewer sequences at a time, or shorter ones"
@@ -60,7 +60,7 @@ typedef struct {
     const char* name;
     PlanMemory memory;
     int phases;   // 0: a row that this run does not have
-    size_t bytes; // SIZE_MAX: more than can be counted
+    size_t bytes; // SIZE_MAX: overflow
 } PlanRow;
 
 typedef struct {
@@ -101,7 +101,7 @@ static inline size_t plan_phase(const GPT2Plan* plan, PlanMemory memory, int pha
     return sum;
 }
 
-// The largest number of bytes of a kind of memory that the run holds at a time; SIZE_MAX where that does not fit.
+// The peak of a kind of memory over the phases, in bytes; SIZE_MAX on overflow.
 static inline size_t plan_peak(const GPT2Plan* plan, PlanMemory memory) {
     size_t peak = 0;
     for (int phase = PLAN_MEASURING; phase <= PLAN_TRAINING; phase *= 2) {
@@ -111,14 +111,14 @@ static inline size_t plan_peak(const GPT2Plan* plan, PlanMemory memory) {
     return peak;
 }
 
-// What the run holds on the GPU after its first step, but for the CUDA context, which is there before anything can be
-// measured: what cudaMemGetInfo sees go.
+// The GPU memory that a run holds after its first step, as the decrease of cudaMemGetInfo's free memory: without the CUDA
+// context, which exists before the first call.
 static inline size_t plan_device_held(const GPT2Plan* plan) {
     size_t all = plan_phase(plan, PLAN_DEVICE, PLAN_TRAINING);
     return all == SIZE_MAX ? all : all - plan->rows[PLAN_CONTEXT].bytes;
 }
 
-// 1 where the run's device memory fits; the context is there already. 1 too where there is no GPU to ask.
+// 1 if the run's device memory fits, besides the existing context; also 1 without a GPU.
 static inline int plan_fits_device(const GPT2Plan* plan, const GPT2Memory* memory) {
     size_t peak = plan_peak(plan, PLAN_DEVICE);
     return !memory->has_device || (peak != SIZE_MAX && peak - plan->rows[PLAN_CONTEXT].bytes <= memory->device_free);

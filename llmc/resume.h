@@ -38,7 +38,8 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Rank 0 and the others
 
-// As check(); but what rank 0 has said already, the other processes do not say again, unless each has a terminal of its own.
+// As check(), but the other processes do not repeat an error that rank 0 has printed, unless they were started by hand, perhaps
+// with a terminal each.
 static inline void run_start_check(const RunStart* s, Status status) {
     static const char said[] = "rank 0: ";
     int is_other = comm_rank(s->comm) != 0 && !s->by_hand;
@@ -48,7 +49,7 @@ static inline void run_start_check(const RunStart* s, Status status) {
     check(status);
 }
 
-// Rank 0's data (bytes), in every process. Where rank 0 has ended with an error, the others end too.
+// Broadcasts rank 0's data (bytes). If rank 0 has ended with an error, the others end too.
 static inline void run_start_share_(const RunStart* s, void* data, size_t bytes) {
     run_start_check(s, comm_broadcast(s->comm, data, bytes, 0));
 }
@@ -59,7 +60,7 @@ static inline void run_start_wait_(const RunStart* s) { run_start_check(s, comm_
 // ----------------------------------------------------------------------------
 // Finding
 
-// A new run in a folder that holds one. `why` says what -y 1 would do.
+// Refuses a new run in a folder that holds another. `why`: what -y 1 would do.
 static inline void run_start_refuse_used_(const RunStart* s, const char* why) {
     const RunFolderScan* scan = &s->scan;
     char what[128] = "";
@@ -79,7 +80,7 @@ static inline void run_start_check_folder_(const char* folder) {
     char path[1024];
     struct stat st;
     snprintf(path, sizeof(path), "%s", folder);
-    while (stat(path, &st) != 0 && errno == ENOENT && strcmp(path, ".") != 0) { // what it would be created in
+    while (stat(path, &st) != 0 && errno == ENOENT && strcmp(path, ".") != 0) { // its nearest existing parent
         char* slash = strrchr(path, '/');
         if (slash == path) { slash++; }
         slash != NULL ? (void)(*slash = '\0') : (void)strcpy(path, ".");
@@ -92,10 +93,10 @@ static inline void run_start_check_folder_(const char* folder) {
     }
 }
 
-static char run_start_verifying_[64]; // what is under way
+static char run_start_verifying_[64]; // the checkpoint being verified
 static inline void run_start_report_(size_t done, size_t total) { progress_update(run_start_verifying_, done, total); }
 
-// Verifies a checkpoint; where that takes some seconds, says so.
+// Verifies a checkpoint; shows progress if that takes some seconds.
 static inline Status run_start_verify_(const char* directory, int step) {
     snprintf(run_start_verifying_, sizeof(run_start_verifying_), "verifying checkpoint %d", step);
     progress_begin(run_start_verifying_, 3.0);
@@ -104,7 +105,7 @@ static inline Status run_start_verify_(const char* directory, int step) {
     return status;
 }
 
-// B of a checkpoint: as its settings say, or, of an older one, as its state's header does; 0 where neither does.
+// B of a checkpoint: from its settings or, in older ones, its state's header; 0 if neither has it.
 static inline int run_start_batch_(const RunStart* s) {
     char value[32];
     int32_t header[HEADER_INTS] = {0};
@@ -144,7 +145,7 @@ static inline void run_start_find_(RunStart* s, const Options* o) {
     }
 }
 
-// Broadcasts what rank 0 has found
+// Broadcasts rank 0's findings
 static inline void run_start_share_found_(RunStart* s) {
     RunIdentity* b = &s->before;
     char* text = b->text;
@@ -155,7 +156,7 @@ static inline void run_start_share_found_(RunStart* s) {
     if (b->text != NULL) { run_start_share_(s, b->text, b->text_bytes + 1); }
 }
 
-// Finds the checkpoint from which the run resumes. On return the folder, of rank 0, is this run's.
+// Finds the checkpoint to resume from. On return rank 0 holds the folder's lock.
 static inline void run_start_open(RunStart* s, const Options* o, Comm* comm) {
     memset(s, 0, sizeof(*s));
     s->comm = comm;
@@ -170,7 +171,7 @@ static inline void run_start_open(RunStart* s, const Options* o, Comm* comm) {
 // ----------------------------------------------------------------------------
 // Files of weights
 
-// 1 where -e names weights, 0 where it describes a new model, as rank 0 sees it: a folder may be on its machine alone.
+// 1 if -e names weights, 0 if it describes a new model; rank 0 decides, as a folder may exist only on its machine.
 static inline int run_start_is_file(const RunStart* s, const char* name) {
     int is_file = comm_rank(s->comm) == 0 ? weights_is_file(name) : 0;
     run_start_share_(s, &is_file, sizeof(is_file));
@@ -191,7 +192,7 @@ static inline GPT2Config run_start_config(const RunStart* s, const char* path) {
     return config;
 }
 
-// The weights of a file or folder, in fp32, which the caller frees. *unchecked is 1 where no checksums vouch for them.
+// The weights of a file or folder, in fp32, which the caller frees. *unchecked is 1 if the files have no checksums.
 static inline float* run_start_load(const RunStart* s, const char* path, GPT2Config config, int* unchecked) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     float* params = NULL;
@@ -202,7 +203,7 @@ static inline float* run_start_load(const RunStart* s, const char* path, GPT2Con
             fatal("%s has changed while this run began: it holds a model of other sizes now; start again", path);
         }
     }
-    size_t bytes = gpt2_parameters(table, config) * sizeof(float); // so many have been read
+    size_t bytes = gpt2_parameters(table, config) * sizeof(float); // bytes read
     if (params == NULL) { params = (float*)malloc_check(bytes); }
     run_start_share_(s, unchecked, sizeof(*unchecked));
     run_start_share_(s, params, bytes);
@@ -212,7 +213,7 @@ static inline float* run_start_load(const RunStart* s, const char* path, GPT2Con
 // ----------------------------------------------------------------------------
 // This run
 
-// 1 where the learning rate of a step depends on how many steps there are.
+// 1 if the learning rate of a step depends on the total number of steps.
 static inline int run_start_steps_matter_(const Options* o) {
     return strcmp(o->scheduler, "constant") != 0 && o->final_fraction != 1.0;
 }
@@ -230,8 +231,8 @@ static inline void run_start_origin_(const RunStart* s, const char* path, char* 
     snprintf(origin, size, "file, digest %016" PRIx64, digest_end(digest));
 }
 
-// Appends sizes and origin of the initial weights that -e names, also where a checkpoint's are taken instead: `config` is the
-// checkpoint's then.
+// Appends sizes and origin of the initial weights that -e names, even if the weights come from a checkpoint, whose `config` is
+// given then.
 static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2Config config) {
     char origin[128] = "new";
     int is_file = run_start_is_file(s, o->model);
@@ -246,7 +247,7 @@ static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2
                       config.max_seq_len);
 }
 
-// Fills the identity of this run. `config` is the model's, `numerics` what gpt2_numerics says.
+// Fills in the identity of this run. `config` is the model's, `numerics` is from gpt2_numerics.
 static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config config, const GPT2Numerics* numerics,
                                       const DataLoader* train, const DataLoader* val, int num_steps) {
     RunIdentity* id = &s->identity;
@@ -268,8 +269,8 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
     if (s->before.run != 0) { id->run = s->before.run; }
 }
 
-// Rank 0: says what a resumed run does otherwise than the checkpoint's, and refuses what changes the result; a run that begins
-// in a folder with a log refuses one of another run.
+// Rank 0: prints the differences of a resumed run to the checkpoint's, and refuses those that change the result; a new run
+// refuses a folder with another run's log.
 static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     if (s->step < 0) {
         int own_log = s->scan.log_has_lines && s->log == s->identity.run;
@@ -301,7 +302,7 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     }
 }
 
-// Refuses processes that were started with other settings, or see other data or another device: rank 0 names one of them.
+// Refuses processes with different settings, data or devices: rank 0 names one of them.
 static inline void run_start_compare_processes_(const RunStart* s) {
     char* settings = run_identity_settings(&s->identity);
     if (settings == NULL) { fatal("out of memory: no room for the settings of the run"); }
@@ -310,7 +311,7 @@ static inline void run_start_compare_processes_(const RunStart* s) {
     free(settings);
     if (alike != STATUS_OK && comm_rank(s->comm) != 0) {
         status_clear();
-        run_start_wait_(s); // until rank 0 has said it
+        run_start_wait_(s); // until rank 0 has printed it
     }
     check(alike);
 }
@@ -325,12 +326,12 @@ static inline void run_start_compare(RunStart* s, const Options* o) {
 // ----------------------------------------------------------------------------
 // The first changes on the disk
 
-// Rank 0: creates the folder, or makes it this run's.
+// Rank 0: creates or clears the folder.
 static inline void run_start_begin_folder_(RunStart* s, const Options* o) {
     if (!s->scan.exists) {
         create_directory(o->output_dir);
         check(run_folder_lock(&s->folder, o->output_dir));
-        check(run_folder_scan(&s->scan, o->output_dir)); // another run may have been faster
+        check(run_folder_scan(&s->scan, o->output_dir)); // another run may have written there since
         if (!o->overwrite) { run_start_refuse_used_(s, "it has just begun"); }
     }
     status_clear();
@@ -341,8 +342,8 @@ static inline void run_start_begin_folder_(RunStart* s, const Options* o) {
     run_folder_scan_free(&s->scan);
 }
 
-// Creates the folder, or makes it this run's: with --overwrite another run's files go, else what a killed run has left. Nothing
-// is changed before every process has come as far.
+// Creates the folder, or clears it: of another run's files with --overwrite, else of a killed run's leftovers. Changes nothing
+// before all processes have arrived here.
 static inline void run_start_begin(RunStart* s, const Options* o) {
     run_start_wait_(s);
     if (o->output_dir != NULL && comm_rank(s->comm) == 0) { run_start_begin_folder_(s, o); }

@@ -28,7 +28,7 @@ enum { SIGNALS_SAME_MS = 200 };
 // Read and written by atomic operations alone: a handler may run in any thread.
 static struct {
     int stop;          // the signal that asks the run to end, or 0
-    int save;          // 1: SIGUSR1 has come
+    int save;          // 1: SIGUSR1 was received
     int running;       // 1: there are steps to finish and to save
     long long ms;      // when the first signal came that sets `stop`, or 0
     long long save_ms; // when SIGUSR1 came last, but those passed on
@@ -46,7 +46,7 @@ static inline void signals_say_(int number, const char* text) {
     memcpy(line, name, n);
     memcpy(line + n, text, k);
     terminal_line_clear();
-    if (write(STDERR_FILENO, line, n + k) < 0) { return; } // nobody listens
+    if (write(STDERR_FILENO, line, n + k) < 0) { return; } // stderr is closed
 }
 
 static inline void signals_end_(int number, int exit_code) {
@@ -61,13 +61,13 @@ static inline long long signals_now_(void) {
     return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// What a signal that was passed on carries: of SIGTERM and SIGINT 1 for a first and 2 for a second one, of SIGUSR1 when it
-// came. 0 for a signal that was not passed on.
+// The value of a forwarded signal: for SIGTERM and SIGINT 1 for the first and 2 for the second one, for SIGUSR1 its time. 0 if
+// the signal was not forwarded.
 static inline int signals_passed_on_(const siginfo_t* info) {
     return info->si_code == SI_QUEUE && info->si_pid == getppid() ? info->si_value.sival_int : 0;
 }
 
-// Passes a signal on to a process that this one has started; `value` as above.
+// Forwards a signal to a child process; `value` as above.
 static inline void signals_pass_on(pid_t process, int number, int value) {
     union sigval v;
     memset(&v, 0, sizeof(v));
@@ -90,13 +90,13 @@ static inline void signals_stop_handler_(int number, siginfo_t* info, void* cont
     errno = error;
 }
 
-// Of SIGUSR1 the time in ms, in 31 bits; never 0
+// The value of a forwarded SIGUSR1: the time in ms, in 31 bits; never 0
 static inline int signals_save_time(long long ms) { return (int)(ms & 0x7fffffff) | 1; }
 
 static inline void signals_save_handler_(int number, siginfo_t* info, void* context) {
     int error = errno, passed_on = signals_passed_on_(info);
     (void)number, (void)context;
-    if (passed_on != 0) { // it came to this process, too, where the two times are near each other
+    if (passed_on != 0) { // the same signal as one received directly, if the two times are close
         long long came = __atomic_load_n(&signals_.save_ms, __ATOMIC_RELAXED);
         int apart = came ? passed_on - signals_save_time(came) : INT_MAX;
         if (apart >= -SIGNALS_SAME_MS && apart <= SIGNALS_SAME_MS) {
@@ -110,7 +110,7 @@ static inline void signals_save_handler_(int number, siginfo_t* info, void* cont
     errno = error;
 }
 
-// From here on the signals mean what is said above. Both handlers wait for each other; system calls go on after them.
+// Installs the handlers, which block SIGTERM and SIGINT while they run. Interrupted system calls are restarted.
 static inline void signals_install(void) {
     struct sigaction action, old;
     memset(&action, 0, sizeof(action));
@@ -126,13 +126,13 @@ static inline void signals_install(void) {
     }
 }
 
-// The first step comes: from here on a signal waits for the end of a step.
+// To be called before the first step: from here on a signal takes effect at the end of a step.
 static inline void signals_begin_steps(void) { __atomic_store_n(&signals_.running, 1, __ATOMIC_RELAXED); }
 
-// The signal that asks the run to end, or 0.
+// The signal that requests the end of the run, or 0.
 static inline int signals_stop(void) { return __atomic_load_n(&signals_.stop, __ATOMIC_RELAXED); }
 
-// 1 where a SIGUSR1 has come since this was asked last.
+// 1 if a SIGUSR1 was received since the last call.
 static inline int signals_take_save(void) { return __atomic_exchange_n(&signals_.save, 0, __ATOMIC_RELAXED); }
 
 #endif

@@ -38,7 +38,7 @@ static inline void status_clear(void) { status_text_[0] = '\0'; }
 // STATUS_ERROR where an error has been recorded since status_clear().
 static inline Status status_now(void) { return status_text_[0] ? STATUS_ERROR : STATUS_OK; }
 
-// What went wrong, or "" where nothing did. Valid until this thread's next status_clear().
+// The error message, or "" without an error. Valid until this thread's next status_clear().
 static inline const char* status_message(void) { return status_text_; }
 
 // Records an error, unless one is recorded already; returns STATUS_ERROR.

@@ -23,11 +23,11 @@ typedef struct {
     DataLoader* loader;
     int accumulation;      // micro-steps of this process
     Agreement* agreement;  // of all processes
-    DataLoaderState begin; // where the loader stood
-    int* stand_in;         // (B*T) a batch in place of one that cannot be read, or NULL where there was none
+    DataLoaderState begin; // the loader's position at the beginning of the step
+    int* stand_in;         // (B*T) used in place of a batch that cannot be read; NULL before the first
     // the next step's first batch
-    int ahead;                   // 1: it has been taken, and its forward pass was called
-    DataLoaderState next;        // where the loader stood before it
+    int ahead;                   // 1: it was read, and its forward pass issued
+    DataLoaderState next;        // the loader's position before it
     const int *inputs, *targets; // (B*T)
 } TrainStep;
 
@@ -38,14 +38,14 @@ typedef struct {
 
 static inline int step_is_finite(StepResult r) { return isfinite(r.loss) && isfinite(r.norm); }
 
-// 1 where the loader's orders are those of the copy: they change with a new shard or epoch, and then the generator with them.
+// 1 if the loader's orders are those of the copy: a new shard or epoch changes them, and the generator with them.
 static inline int train_step_same_orders_(const DataLoader* d, const DataLoaderState* copy) {
     return d->should_shuffle && copy->shuffled && copy->shard == d->current_shard_idx &&
            copy->num_samples == d->shard_num_samples &&
            memcmp(&copy->rng, &d->shuffle_rng, sizeof(d->shuffle_rng)) == 0;
 }
 
-// Remembers where the loader stands; orders of many samples are not copied at every step.
+// Saves the loader's position; copies its orders, which may be long, only if they have changed.
 static inline void train_step_remember_(const DataLoader* d, DataLoaderState* copy) {
     if (train_step_same_orders_(d, copy)) {
         copy->sample = d->current_sample_idx;
@@ -65,13 +65,13 @@ static inline void train_step_begin(TrainStep* s) {
     s->next = before;
 }
 
-// Puts the loader back to where train_step_begin found it, whether its files can be read or not.
+// Resets the loader to its position at train_step_begin, even if its files cannot be read.
 static inline void train_step_rewind(TrainStep* s) {
     dataloader_set_position(s->loader, &s->begin);
     s->ahead = 0;
 }
 
-// Gives the next step's first batch back, where it has been taken: the loader stands between two steps again.
+// Returns the next step's first batch, if it was read, to the loader, which is then between two steps.
 static inline void train_step_give_back(TrainStep* s) {
     if (s->ahead) { dataloader_set_position(s->loader, &s->next); }
     s->ahead = 0;
@@ -91,7 +91,7 @@ static inline void train_step_backward_(TrainStep* s, const int* inputs, const i
     check(gpt2_backward(s->model, inputs, targets, s->accumulation, micro));
 }
 
-// Takes the loader's next batch through forward and backward pass; the first one may be on its way already.
+// Forward and backward pass of the loader's next batch; train_step_ahead may have issued the first one's forward pass.
 static inline Status train_step_micro_(TrainStep* s, int micro) {
     if (!s->ahead) {
         TRY(dataloader_next(s->loader, &s->inputs, &s->targets));
@@ -102,13 +102,13 @@ static inline Status train_step_micro_(TrainStep* s, int micro) {
     return STATUS_OK;
 }
 
-// Takes the first batch of the next step through its forward pass, before this step's result is known, which the host then
-// reads while the model works:
+// Issues the forward pass of the next step's first batch before the result of this step is known, so that the GPU stays busy
+// while the host reads that:
 //
 //     train_step_gradients(&s);  gpt2_grad_norm(model, NULL);  gpt2_update(model, ..);  train_step_ahead(&s);
 //     StepResult r = train_step_update_result(&s);
 //
-// A batch that cannot be read is left to that step.
+// If the batch cannot be read, the next step reports it.
 static inline void train_step_ahead(TrainStep* s) {
     train_step_remember_(s->loader, &s->next);
     s->ahead = 1;
@@ -120,7 +120,7 @@ static inline void train_step_ahead(TrainStep* s) {
     }
 }
 
-// Goes on to the end of the step without data: the other processes wait for this one's part of the sums.
+// Completes the step without data: the other processes wait for this one's part of the sums.
 static inline void train_step_stand_in_(TrainStep* s, int micro) {
     if (comm_size(s->agreement->comm) == 1) { return; }
     if (s->stand_in == NULL) { s->stand_in = (int*)calloc_check(s->loader->B * s->loader->T, sizeof(int)); }
@@ -134,7 +134,7 @@ static inline void train_step_stand_in_(TrainStep* s, int micro) {
     status_fail("%s", message);
 }
 
-// The loss and the gradient norm that the model knows of, which the other processes will be told.
+// Returns the model's loss and gradient norm, and records them for the comparison with the other processes.
 static inline StepResult train_step_take_(TrainStep* s) {
     const GPT2Info* info = gpt2_info(s->model);
     StepResult r;
@@ -144,7 +144,7 @@ static inline StepResult train_step_take_(TrainStep* s) {
     return r;
 }
 
-// Those that the micro-steps have left; and those of the last update.
+// The result of the gradients, before an update; and the result after gpt2_update.
 static inline StepResult train_step_result(TrainStep* s) {
     float norm;
     check(gpt2_grad_norm(s->model, &norm));
@@ -155,7 +155,7 @@ static inline StepResult train_step_update_result(TrainStep* s) {
     return train_step_take_(s);
 }
 
-// All micro-steps. An error is one of the data, here and below; one of the model ends the program.
+// Runs all micro-steps. An error is one of the data, here and below; an error of the model ends the program.
 static inline Status train_step_gradients(TrainStep* s) {
     Status status = STATUS_OK;
     for (int micro = 0; status == STATUS_OK && micro < s->accumulation; micro++) {
@@ -171,12 +171,13 @@ static inline Status train_step_compute(TrainStep* s, StepResult* r) {
     return STATUS_OK;
 }
 
-// What a process found when it computed a step again
+// A process's result of recomputing a step
 typedef struct {
     uint64_t digests[2]; // of its gradients
 } StepDigests;
 
-// Appends the digests of each process in which they differ; of a process alone, in any case. Returns in how many they do.
+// Appends the digests of each process in which they differ; for a single process, always. Returns the number of processes in
+// which they differ.
 static inline int train_step_compare_(Comm* comm, StepDigests own, char* text, size_t size) {
     int n = comm_size(comm), different = 0;
     StepDigests* all = (StepDigests*)calloc_check((size_t)n, sizeof(StepDigests));
@@ -196,8 +197,8 @@ static inline int train_step_compare_(Comm* comm, StepDigests own, char* text, s
     return different;
 }
 
-// Computes the step again, from the same batches. *same is 1 where loss, norm and every gradient have the bits that they had;
-// else 0, and text says what differs, and in which processes.
+// Recomputes the step from the same batches. *same is 1 if loss, norm and every gradient have the same bits; else 0, and text
+// describes what differs, and in which processes.
 static inline Status train_step_verify(TrainStep* s, StepResult first, int* same, char* text, size_t size) {
     StepDigests own;
     StepResult second;
@@ -216,12 +217,12 @@ static inline Status train_step_verify(TrainStep* s, StepResult first, int* same
 // The first number that is not finite
 
 typedef struct {
-    int again;      // 0: everything is finite this time, which a machine that computes rightly does not do
+    int again;      // 0: everything is finite this time, so the first computation was wrong or not deterministic
     int weights;    // 1: it is one of the weights
     char text[320]; // its process, where there are several, its tensor and micro-step
 } NonFinite;
 
-// Computes this process's own micro-steps until the first number that is not finite; the loader ends behind the step.
+// Recomputes this process's micro-steps until the first number that is not finite; leaves the loader at the end of the step.
 static inline Status train_step_find_own_(TrainStep* s, NonFinite* f) {
     Comm* comm = s->agreement->comm;
     const int *inputs, *targets;
@@ -240,7 +241,7 @@ static inline Status train_step_find_own_(TrainStep* s, NonFinite* f) {
     return STATUS_OK;
 }
 
-// All processes together: where each one's own numbers are finite, the sums over all may not be.
+// For all processes together: the sums over them may not be finite although each one's numbers are.
 static inline Status train_step_find_in_sums_(TrainStep* s, NonFinite* f) {
     StepResult r;
     if (comm_size(s->agreement->comm) == 1) {
@@ -262,7 +263,7 @@ static inline Status train_step_find_in_sums_(TrainStep* s, NonFinite* f) {
     return STATUS_OK;
 }
 
-// Computes the step again until the first number that is not finite, and says where it is: in the lowest rank that has one.
+// Recomputes the step until the first number that is not finite, and returns its place, in the lowest rank that has one.
 static inline Status train_step_find_non_finite(TrainStep* s, NonFinite* f) {
     Comm* comm = s->agreement->comm;
     memset(f, 0, sizeof(*f));

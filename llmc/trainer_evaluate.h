@@ -10,21 +10,21 @@ batch i being process i % size's, and combine the results in the order of the ba
 #include "signals.h"
 #include "trainer_save.h"
 
-// A loss that is not finite, of all processes the one with the lowest batch
+// A loss that is not finite: the one of the lowest batch, over all processes
 typedef struct {
     int batch; // INT_MAX: none
     float loss;
-    char found[256]; // where the first number is that is not finite
+    char found[256]; // the place of the first number that is not finite
 } BadLoss;
 
-// Notes the first of this process's losses that is not finite, right after its batch.
+// Records this process's first loss that is not finite, right after its batch.
 static inline void trainer_look_at_loss_(Trainer* t, BadLoss* bad, int batch, float loss) {
     if (isfinite(loss) || bad->batch != INT_MAX || t->warned_of_evaluation) { return; }
     bad->batch = batch, bad->loss = isnan(loss) ? (float)NAN : loss; // NaN without a sign
     check(gpt2_find_non_finite(t->model, bad->found, sizeof(bad->found)));
 }
 
-// The one of all processes.
+// Reduces it over all processes.
 static inline void trainer_agree_on_loss_(Trainer* t, BadLoss* bad) {
     int n = comm_size(t->comm), lowest = 0;
     if (n == 1) { return; }
@@ -39,7 +39,7 @@ static inline void trainer_agree_on_loss_(Trainer* t, BadLoss* bad) {
     free(all);
 }
 
-// Such a loss ends the run, or with --non-finite skip is said once.
+// Ends the run on such a loss or, with --non-finite skip, warns once.
 static inline void trainer_evaluation_not_finite_(Trainer* t, int step, const char* what, const BadLoss* bad) {
     const char* found = strstr(bad->found, "weights: ");
     const char* first = bad->found[0] ? bad->found : "forward: the mean of losses that are all finite";
@@ -86,7 +86,7 @@ static inline Status trainer_val_losses_(Trainer* t, float* losses, BadLoss* bad
     return STATUS_OK;
 }
 
-// A line of --log-json with one number.
+// Writes a line of --log-json with one number.
 static inline void trainer_log_number_(Trainer* t, int step, const char* name, double value) {
     if (!step_log_begin(&t->log, step)) { return; }
     step_log_number(&t->log, name, value);
@@ -102,7 +102,7 @@ static inline void trainer_validate(Trainer* t, int step) {
     if (status != STATUS_OK) {
         trainer_fail_(t, step, 1, EXIT_FAILURE, "the validation after step %d/%d: its batches cannot be read: %s", step,
                       t->num_steps, status_message());
-    } else if (!agreement_stop(&t->agreement)) { // cut short, it has no result: the run that resumes here does it again
+    } else if (!agreement_stop(&t->agreement)) { // interrupted, it has no result: a resumed run repeats it
         trainer_agree_on_loss_(t, &bad);
         float loss = trainer_mean_loss_(t, losses);
         printf("val loss %f\n", loss);
@@ -125,7 +125,7 @@ static inline int trainer_sum_(const Trainer* t, int own) {
     return sum;
 }
 
-// How many of this process's examples, batch i being process i % size's, the model gets right.
+// The number of this process's examples that the model answers correctly; batch i belongs to process i % size.
 static inline int trainer_correct_answers_(Trainer* t, BadLoss* bad) {
     const Options* o = &t->options;
     EvalLoader* e = &t->hellaswag;
@@ -171,7 +171,7 @@ static inline void trainer_evaluate(Trainer* t, int step) {
     if (t->options.hellaswag && goes_on) { trainer_hellaswag(t, step); }
 }
 
-// Prints text that the model generates from an end-of-text token. Of several processes rank 0 does, alone.
+// Prints text that the model generates from an end-of-text token, in rank 0 only.
 static inline void trainer_sample(Trainer* t, int step) {
     const Options* o = &t->options;
     if (comm_rank(t->comm) != 0 || o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every)) {

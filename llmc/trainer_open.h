@@ -23,7 +23,7 @@ static inline GPT2Config trainer_config(const Trainer* t, const char* source) {
     return gpt2_config_from_descriptor(source, vocab_size ? vocab_size : GPT2_VOCAB_SIZE);
 }
 
-// The model's settings, from the flags, and the processes that train it.
+// The model's settings, from the flags and the number of processes.
 static inline GPT2Settings trainer_settings(const Trainer* t) {
     const Options* o = &t->options;
     GPT2Settings s = gpt2_default_settings();
@@ -149,11 +149,11 @@ static inline void trainer_plan_(Trainer* t, GPT2Config config) {
     if (!o->plan) { run_plan_check(&t->plan, o); }
 }
 
-// A run that ends with an error still finishes the save that is under way.
+// A run that ends with an error still finishes a save in progress.
 static CheckpointWriter* trainer_writer_;
 static inline void trainer_finish_save_(void) { checkpoint_writer_wait(trainer_writer_); }
 
-// What writes the checkpoints. Without -n they are those that a signal asks for, which need no snapshot.
+// Opens the checkpoint writer. Without -n only signals request checkpoints, which need no snapshot.
 static inline void trainer_open_writer_(Trainer* t) {
     const Options* o = &t->options;
     CheckpointWriterSettings s;
@@ -169,7 +169,7 @@ static inline void trainer_open_writer_(Trainer* t) {
     atexit(trainer_finish_save_);
 }
 
-// Opens what is read while the model trains, and works out the steps: all that needs the model's sizes, but no model.
+// Opens the data files and computes the number of steps: all that needs the model's sizes, but no model.
 static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     const Options* o = &t->options;
     HostAlloc memory = {o->plan ? NULL : gpt2_host_alloc, o->plan ? NULL : gpt2_host_free};
@@ -199,7 +199,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     trainer_check_steps_(t);
 }
 
-// Prints what was planned, and ends the program. Of several processes rank 0 prints its own plan; the exit code tells of all.
+// Prints the plan, and exits. Of several processes rank 0 prints its own plan; the exit code covers all.
 #if defined(__GNUC__)
 __attribute__((noreturn, unused))
 #endif
@@ -215,21 +215,21 @@ trainer_print_plan_(const Trainer* t) {
     exit(code);
 }
 
-// The folder that is locked, for the end of the program wherever that is
+// The locked folder, unlocked at exit
 static RunFolder* trainer_locked_;
 static inline void trainer_unlock_(void) { run_folder_unlock(trainer_locked_); }
 
-// The process's place among the others: its GPU, and what all agree on.
+// Selects the process's GPU and sets up the agreement with the others.
 static inline void trainer_begin_(Trainer* t) {
     int devices = comm_size(t->comm) > 1 ? gpt2_num_devices() : 0;
     if (devices > 0) { t->device = launch_device(&t->launch, devices); }
     gpt2_use_device(t->device);
     t->agreement.comm = t->comm;
-    if (comm_size(t->comm) > 1) { signals_begin_steps(); } // a signal is agreed on, however early it comes
+    if (comm_size(t->comm) > 1) { signals_begin_steps(); } // from here on, processes agree on signals
 }
 
-// Makes the folder this run's, and opens --log-json. A log that cannot be opened must cost no run that is in the folder; where
-// there is none, the log may be in the folder that is made.
+// Creates or clears the folder, and opens --log-json. An existing folder is changed only after the log could be opened; a new
+// one is created first, as the log may be in it.
 static inline void trainer_begin_folder_(Trainer* t) {
     const char* log = comm_rank(t->comm) == 0 ? t->options.log_json : NULL;
     int exists = t->start.scan.exists;
@@ -238,7 +238,7 @@ static inline void trainer_begin_folder_(Trainer* t) {
     if (!exists) { step_log_open(&t->log, log); }
 }
 
-// The first line of --log-json says which run this is.
+// Writes the first line of --log-json, which identifies the run.
 static inline void trainer_begin_log_(Trainer* t) {
     char run[32];
     t->logged_save = -1;
@@ -255,8 +255,8 @@ static inline void trainer_begin_log_(Trainer* t) {
     step_log_end(&t->log);
 }
 
-// Everything before the first step. Ends with one line where something is wrong. Nothing is allocated before all that can be
-// checked without a model has been checked, and nothing is written before the model stands.
+// Everything before the first step. Ends the program with one line on an error. Checks all that needs no model before it
+// allocates one, and writes nothing before the model is complete.
 static inline void trainer_open(Trainer* t) {
     Options* o = &t->options;
     GPT2Numerics numerics;
@@ -295,7 +295,7 @@ static inline void trainer_open(Trainer* t) {
     t->step.agreement = &t->agreement;
     t->saved_step = t->resumed ? t->first_step : -1;
     if (comm_rank(t->comm) == 0) { watchdog_start(&t->watchdog); }
-    check(agree(&t->agreement, STATUS_OK)); // on a signal that has come since
+    check(agree(&t->agreement, STATUS_OK)); // on signals received since
     signals_begin_steps();
 }
 

@@ -14,7 +14,7 @@ static inline int trainer_next_checkpoint_(const Trainer* t, int step) {
     return every < t->num_steps - step / every * every ? (step / every + 1) * every : t->num_steps;
 }
 
-// The line of --log-json of a save that has ended.
+// Writes a finished save's line of --log-json.
 static inline void trainer_log_save_(Trainer* t, CheckpointResult result) {
     const CheckpointWriter* w = &t->writer;
     if (result == CHECKPOINT_NONE || result == CHECKPOINT_WRITING || w->step == t->logged_save) { return; }
@@ -31,8 +31,8 @@ static inline void trainer_log_save_(Trainer* t, CheckpointResult result) {
     step_log_end(&t->log);
 }
 
-// Says what has become of the save that was under way, if it has ended; with `wait`, when it has. Of several processes one may
-// hear before the others of a save that ends the run: it ends when all know.
+// Reports the result of the save in progress, if it has ended; with `wait`, waits for it first. A save that found numbers that
+// are not finite ends the run; a process that learns of it before the others waits until all know.
 static inline void trainer_end_save_(Trainer* t, int wait) {
     CheckpointResult result = wait ? checkpoint_writer_wait(&t->writer) : checkpoint_writer_poll(&t->writer);
     t->saved_step = t->writer.settings.newest;
@@ -45,7 +45,7 @@ static inline void trainer_end_save_(Trainer* t, int wait) {
     snprintf(t->failure, sizeof(t->failure), "%s", t->writer.message);
 }
 
-// Starts a save; the last one of a run is waited for.
+// Starts a save; waits for it if it is the run's last.
 static inline void trainer_save_(Trainer* t, int step, int last) {
     gpt2_range_begin("checkpoint");
     train_step_give_back(&t->step);
@@ -55,8 +55,8 @@ static inline void trainer_save_(Trainer* t, int step, int last) {
     gpt2_range_end();
 }
 
-// Ends the run with an exit code and, once it is closed, one line on what was wrong. With `save` the weights are good and the
-// loader stands where `step` begins: then that is saved, so that nothing is lost.
+// Ends the run with an exit code and, after closing it, one line with the reason. `save`: the weights are valid and the loader
+// is at the beginning of `step`, so that state is saved.
 #if defined(__GNUC__)
 __attribute__((format(printf, 5, 6)))
 #endif
@@ -70,12 +70,11 @@ trainer_fail_(Trainer* t, int step, int save, int exit_code, const char* format,
     t->exit_code = exit_code;
     if (t->options.output_dir == NULL) { return; }
     trainer_end_save_(t, 1);
-    t->writer.settings.keep = 0; // which of the older ones is a better beginning is not for -nk to say
+    t->writer.settings.keep = 0; // keep all older ones: the user decides which to resume from
     if (save && step > 0 && step != t->saved_step) { trainer_save_(t, step, 1); }
 }
 
-// Ends the run where the processes do not have the same loss and norm of the step before `step`; returns 1 there. What it has
-// made of the weights is not saved.
+// Ends the run without saving, and returns 1, if the processes' loss and norm of the step before `step` differ.
 static inline int trainer_differs_(Trainer* t, int step) {
     if (t->agreement.difference[0] == '\0' || t->ended) { return 0; }
     trainer_fail_(
@@ -85,8 +84,8 @@ static inline int trainer_differs_(Trainer* t, int step) {
     return 1;
 }
 
-// What the run has failed of, and which checkpoint is whole. Nothing where it went well. Of several processes, which all fail
-// of the same, rank 0 says it.
+// Prints why the run failed, if it did, and its newest complete checkpoint. All processes fail for the same reason; rank 0
+// prints it.
 static inline void trainer_say_failure_(const Trainer* t) {
     if (t->failure[0] == '\0' || comm_rank(t->comm) != 0) { return; }
     // a folder may have been deleted
@@ -97,7 +96,7 @@ static inline void trainer_say_failure_(const Trainer* t) {
     }
 }
 
-// Ends the run, and says where it can go on.
+// Ends the run after a signal, and prints how to resume it.
 static inline void trainer_stop_(Trainer* t, int step, int number) {
     const Options* o = &t->options;
     t->ended = 1;
@@ -115,16 +114,16 @@ static inline void trainer_stop_(Trainer* t, int step, int number) {
     }
 }
 
-// Saves where a checkpoint is due, and where a signal asks for one. Says what has become of the last one.
+// Saves if a checkpoint is scheduled or a signal requests one. Reports the result of the previous one.
 static inline void trainer_checkpoint(Trainer* t, int step) {
     const Options* o = &t->options;
     int stop = agreement_stop(&t->agreement),
-        trained = step > t->first_step; // else it is a new model, or was just read
+        trained = step > t->first_step; // else the model is new, or was just read
     if (t->ended) { return; }
     int asked = trained && (stop || agreement_take_save(&t->agreement));
     int due = trained && o->checkpoint_every > 0 && trainer_due(t, step, o->checkpoint_every);
     if (asked || due) {
-        check(agree(&t->agreement, STATUS_OK)); // on what the last step came to
+        check(agree(&t->agreement, STATUS_OK)); // on the result of the last step
         if (trainer_differs_(t, step)) { return; }
     }
     if (o->output_dir != NULL) {

@@ -26,7 +26,7 @@ others' stdout is /dev/null.
 #include "train_step.h"
 #include "watchdog.h"
 
-// How a run ends. EXIT_SUCCESS also where SIGTERM or SIGINT stopped it; EXIT_FAILURE: what the user asked for is wrong.
+// Exit codes of a run. EXIT_SUCCESS also after SIGTERM or SIGINT; EXIT_FAILURE: the request was invalid.
 enum { EXIT_NOT_FINITE = 3, EXIT_NOT_SAVED = 4, EXIT_CORRUPTION = 5 };
 
 typedef struct {
@@ -44,13 +44,13 @@ typedef struct {
     RunStart start; // the folder, the run's identity, and the checkpoint to resume from
     Logger logger;
     StepLog log;     // --log-json
-    int terminal;    // 1: steps are shown in one line, which is written over
-    char line[512];  // of the last step, which is still to be printed; "": there is none
+    int terminal;    // 1: steps are shown in one line, which is overwritten
+    char line[512];  // of the last step, if it is not printed yet; else ""
     double shown;    // when the terminal's line was written last
     LossCurve curve; // on a terminal
     LearningRateScheduler schedule;
     Outliers outliers;
-    Outliers outliers_before; // the step under way
+    Outliers outliers_before; // the current step
     TrainStep step;           // its gradients
     Watchdog watchdog;
     CheckpointWriter writer;   // open where there is an -o
@@ -63,19 +63,19 @@ typedef struct {
     double seconds;           // of all steps but the first
     double rate;              // tokens/s, exponentially averaged
     int timed_steps;          // steps that `seconds` is the sum of
-    int skipped;              // 1: the step under way has not updated the weights
-    int skips;                // updates that were not finite and were skipped, one after the other
-    int warned_of_loss;       // 1: that it blows up
-    int warned_of_evaluation; // 1: that a loss of validation or HellaSwag is not finite
+    int skipped;              // 1: the current step has not updated the weights
+    int skips;                // consecutive updates that were not finite and were skipped
+    int warned_of_loss;       // 1: printed the warning that the loss diverges
+    int warned_of_evaluation; // 1: printed the warning that a loss of validation or HellaSwag is not finite
     int saved_step;           // of the newest whole checkpoint that this run has written or read, or -1
     int logged_save;          // the step of the newest save that the log tells of, or -1
     int stdout_failed;        // 1: it was said that stdout cannot be written
     int ended;                // 1: no step follows
     int exit_code;
-    char failure[STATUS_BYTES]; // what it ends with; "" where nothing is wrong
+    char failure[STATUS_BYTES]; // the error that ends the run, or ""
 } Trainer;
 
-// On a terminal: prints the last step's line for good, before what comes after it.
+// On a terminal: prints the last step's line permanently, before other output.
 static inline void trainer_keep_line(Trainer* t) {
     terminal_line_clear();
     fputs(t->line, stdout);

@@ -17,14 +17,14 @@ static inline double flops_per_token(const GPT2Info* info, int T) {
     return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
 }
 
-// " (+1.23z)"; empty where there is no z-score: while the detector's window fills, and of what is not finite.
+// " (+1.23z)"; empty without a z-score: while the detector's window fills, and for values that are not finite.
 static inline const char* format_z(char* text, size_t size, float z) {
     text[0] = '\0';
     if (isfinite(z)) { snprintf(text, size, " (%+.2fz)", (double)z); }
     return text;
 }
 
-// The step's line of --log-json
+// Writes the step's line of --log-json
 static inline void trainer_log_step_(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
                                      float learning_rate, double seconds, double mfu) {
     StepLog* log = &t->log;
@@ -43,7 +43,7 @@ static inline void trainer_log_step_(Trainer* t, int step, StepResult result, fl
     step_log_end(log);
 }
 
-// A step on a terminal: as much as fits of a line that the next one is written over, at most ten a second.
+// Shows a step on a terminal, in one line that the next one overwrites, at most ten times a second.
 static inline void trainer_show_step_(Trainer* t, int step, StepResult result, double mfu, const char* left) {
     char line[512];
     double now = wall_seconds();
@@ -89,7 +89,7 @@ static inline void trainer_report(Trainer* t, int step, StepResult result, float
     trainer_log_step_(t, step, result, loss_z, norm_z, learning_rate, seconds, mfu);
 }
 
-// Warns once of a loss that is a nat above that of guessing, and 1.5 times the smallest of the last 128.
+// Warns once of a loss that exceeds log(vocabulary) by a nat, and the smallest of the last 128 losses by half.
 static inline void trainer_watch_loss_(Trainer* t, int step, double smallest, float loss) {
     double guessing = log((double)gpt2_info(t->model)->config.vocab_size);
     if (t->warned_of_loss || !((double)loss > guessing + 1.0 && (double)loss > 1.5 * smallest)) { return; }
@@ -100,22 +100,22 @@ static inline void trainer_watch_loss_(Trainer* t, int step, double smallest, fl
                   step + 1, t->num_steps, (double)loss, guessing, (double)loss / smallest, (int)OUTLIER_WINDOW);
 }
 
-// Ends the run before a step whose batches cannot be read, as status_message() says. `what` the step was known to be.
+// Ends the run before a step whose batches cannot be read; the reason is status_message(). `what`: what was known of the step.
 static inline void trainer_no_data_(Trainer* t, int step, int exit_code, const char* what) {
     t->outliers = t->outliers_before;
     train_step_rewind(&t->step);
     trainer_fail_(t, step, 1, exit_code, "%s: its batches cannot be read: %s", what, status_message());
 }
 
-// The same of a step of which nothing else is known.
+// The same for a step of which nothing else is known.
 static inline void trainer_no_batch_(Trainer* t, int step) {
     char what[64];
     snprintf(what, sizeof(what), "step %d/%d", step + 1, t->num_steps);
     trainer_no_data_(t, step, EXIT_FAILURE, what);
 }
 
-// A loss or a gradient norm that is not finite: there is no update, but the step counts. Ends the run, or with --non-finite
-// skip goes on, --max-skips times in a row. Weights that are not finite themselves end it in any case.
+// Handles a loss or gradient norm that is not finite: the step counts, but does not update. Ends the run or, with --non-finite
+// skip, continues, at most --max-skips times in a row. Weights that are not finite end it in any case.
 static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
     const Options* o = &t->options;
     NonFinite f;
@@ -175,7 +175,7 @@ static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
                   step + 1, t->num_steps, text);
 }
 
-// 1 where loss or norm are outliers that -sl or -sg skip; says so.
+// Returns 1 and prints a note if loss or norm are outliers that -sl or -sg skip.
 static inline int trainer_skips_(const Trainer* t, float loss_z, float norm_z) {
     const Options* o = &t->options;
     int skip_loss = o->skip_loss_z > 0.0 && loss_z > o->skip_loss_z;
@@ -186,14 +186,14 @@ static inline int trainer_skips_(const Trainer* t, float loss_z, float norm_z) {
     return 1;
 }
 
-// AdamW, with the gradients clipped to a norm of --grad-clip. Where loss or norm is not finite it changes nothing.
+// AdamW, with the gradients clipped to a norm of --grad-clip. Does nothing if loss or norm is not finite.
 static inline void trainer_update_(Trainer* t, int step, float learning_rate) {
     const Options* o = &t->options;
     check(gpt2_update(t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
                       (float)o->weight_decay, (float)o->grad_clip, step + 1));
 }
 
-// Ends the run where an update, which is done, has left weights as they were.
+// Ends the run if a completed update has left weights unchanged.
 static inline void trainer_check_update_(Trainer* t, int step) {
     unsigned long long wrong = gpt2_info(t->model)->non_finite_weights;
     t->skipped = 0;
@@ -204,8 +204,8 @@ static inline void trainer_check_update_(Trainer* t, int step) {
                   step + 1, t->num_steps, wrong);
 }
 
-// Ends the run before a step is done, as one of the processes has heard of a save that ends it, or has another result of the
-// step before.
+// Ends the run within a step, because a process has learned of a save that ends it, or has a different result of the step
+// before.
 static inline void trainer_end_before_(Trainer* t, int step) {
     t->outliers = t->outliers_before;
     train_step_rewind(&t->step);
@@ -215,7 +215,7 @@ static inline void trainer_end_before_(Trainer* t, int step) {
                   t->num_steps);
 }
 
-// The gradients of a step. An error is one of the data.
+// Computes the gradients of a step. An error is one of the data.
 static inline Status trainer_compute_(Trainer* t) {
     t->outliers_before = t->outliers;
     train_step_begin(&t->step);
@@ -226,12 +226,12 @@ static inline Status trainer_compute_(Trainer* t) {
     return train_step_gradients(&t->step);
 }
 
-// 1 where the host decides by a step's loss and norm, or after computing it again, whether there is an update.
+// 1 if the host decides whether to update, by the step's loss and norm, or after recomputing it.
 static inline int trainer_decides_(const Trainer* t, int step) {
     return t->options.skip_loss_z > 0.0 || t->options.skip_grad_z > 0.0 || trainer_verifies_(t, step);
 }
 
-// 1 where nothing is due before this step, so that it can begin before the result of the last one is known.
+// 1 if nothing is scheduled before this step, so that it can begin before the result of the last one is known.
 static inline int trainer_follows_(const Trainer* t, int step) {
     const Options* o = &t->options;
     if (!gpt2_info(t->model)->queues || o->overfit || step == t->num_steps) { return 0; }
@@ -243,7 +243,7 @@ static inline int trainer_follows_(const Trainer* t, int step) {
 typedef struct {
     StepResult result;
     float loss_z, norm_z;
-    double smallest; // of the losses before it
+    double smallest; // of the previous losses
 } StepOutcome;
 
 static inline StepOutcome trainer_outcome_(Trainer* t, StepResult result) {
@@ -263,8 +263,8 @@ static inline void trainer_queue_(Trainer* t, int step, float learning_rate) {
     if (trainer_follows_(t, step + 1)) { train_step_ahead(&t->step); }
 }
 
-// What follows from the gradients: an update, or none, or the end of the run. Where the host does not decide, the update is
-// queued before it knows of the step; that changes nothing where loss or norm is not finite.
+// Updates, skips the update, or ends the run, as the gradients require. If the host does not decide, the update is enqueued
+// before the step's result is known; it does nothing if loss or norm is not finite.
 static inline StepOutcome trainer_apply_(Trainer* t, int step, float learning_rate) {
     int decides = trainer_decides_(t, step);
     if (!decides) { trainer_queue_(t, step, learning_rate); }

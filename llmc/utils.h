@@ -29,7 +29,7 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 
 #define CEIL_DIV(n, d) (((n) + (d)-1) / (d))
 
-// What error lines have in a run of several processes (comm.h); all zeros in a process alone.
+// Additions to error lines in a run of several processes (comm.h); all zeros in a single process.
 typedef struct {
     char process[32];                                        // "rank 3": lines begin with it; "": there is one process
     void (*failing)(void* context, char* text, size_t size); // fatal() calls it first; it may change the text
@@ -105,7 +105,7 @@ static inline void claim_error_line_(void) {
 #define PRINTF_LIKE
 #endif
 
-// What is wrong, and the run goes on.
+// For errors after which the run continues.
 PRINTF_LIKE static void print_warning(const char* format, ...) {
     va_list args;
     va_start(args, format);
@@ -113,7 +113,7 @@ PRINTF_LIKE static void print_warning(const char* format, ...) {
     va_end(args);
 }
 
-// What the run ends with, but not here: the caller returns from main with an exit code of its own.
+// For errors that end the run later: the caller returns from main with its own exit code.
 PRINTF_LIKE static void print_error(const char* format, ...) {
     va_list args;
     claim_error_line_();

@@ -49,7 +49,7 @@ static inline double watchdog_median_(const Watchdog* w) {
     return sorted[n / 2];
 }
 
-// Says that the step under way hangs, if it does and nobody has said so.
+// Warns once if the current step hangs.
 static inline void watchdog_look_(Watchdog* w, double now) {
     if (w->step < 0 || w->limit <= 0.0 || w->said || !(now - w->began > w->limit)) { return; }
     w->said = 1;
@@ -73,8 +73,8 @@ static inline void* watchdog_thread_(void* watchdog) {
     return NULL;
 }
 
-// Where the system refuses a thread, a step that hung is said when it ends. Without it the functions below do nothing: of
-// several processes one watches.
+// Starts the watchdog. If no thread can be created, a hanging step is reported when it ends. Without this call the functions
+// below do nothing: only one of several processes has a watchdog.
 static inline void watchdog_start(Watchdog* w) {
     pthread_condattr_t monotonic;
     memset(w, 0, sizeof(*w));
@@ -101,7 +101,7 @@ static inline void watchdog_begin(Watchdog* w, int step, double now) {
     pthread_mutex_unlock(&w->mutex);
 }
 
-// The step has ended; says how long it took where that was too long.
+// To be called at the end of a step; warns if it took too long.
 static inline void watchdog_end(Watchdog* w, double now) {
     if (!w->started) { return; }
     pthread_mutex_lock(&w->mutex);
