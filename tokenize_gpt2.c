@@ -141,7 +141,7 @@ static size_t append_replaced(Text* out, const unsigned char* s, size_t n, int i
     return at;
 }
 
-// Ends with one line where the bytes, which begin at `offset` of the input, are not UTF-8. Returns as append_replaced.
+// Ends the program with one line if the bytes, which begin at `offset` of the input, are not UTF-8. Returns as append_replaced.
 static size_t check_utf8(const Input* in, uint64_t offset, const unsigned char* s, size_t n, int is_end) {
     size_t at = 0;
     while (at < n) {
@@ -333,7 +333,7 @@ static void decode_numbers(Encoder* e, Input* in) {
     if (digits > 0) { decode_id(e, in, id, index); }
 }
 
-// 1 where the input is a token file. A pipe, of which nothing can be read twice, is none.
+// 1 if the input is a token file. A pipe, of which nothing can be read twice, is none.
 static int is_token_file(Input* in) {
     struct stat st;
     int32_t magic = 0;
@@ -400,7 +400,7 @@ static void end_by_signal(int number) {
     _exit(128 + number);
 }
 
-// Ends with one line where --output is one of the files that are read, or the tokenizer, whatever its name is there.
+// Ends the program with one line if --output is one of the files that are read, or the tokenizer, whatever its name is there.
 static void check_output(const Options* o, char** files, int count) {
     struct stat out, in;
     if (o->output == NULL || stat(o->output, &out) != 0) { return; }

@@ -152,7 +152,7 @@ static void tensor_free(void* p, size_t bytes) {
     if (p != NULL) { munmap(p, bytes); }
 }
 
-// A row of the plan; NULL where it has no bytes, and after an error.
+// A row of the plan; NULL if it has no bytes, and after an error.
 static void* row_alloc(GPT2* model, PlanRowId row) {
     size_t bytes = model->plan.rows[row].bytes;
     void* p = bytes > 0 ? tensor_alloc(bytes, model->plan.rows[row].name, PLAN_LESS_TO_TRAIN) : NULL;
@@ -244,7 +244,7 @@ void gpt2_set_local(GPT2* model, int local) { model->local = local; }
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
-// A block's memory; NULL where the model has none.
+// A block's memory; NULL if the model has none.
 static char* gpt2_block(const GPT2* model, GPT2Block block) {
     const float* memory = block == GPT2_WEIGHTS     ? model->params_memory
                           : block == GPT2_GRADIENTS ? model->last_sum
@@ -258,7 +258,7 @@ size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
     return gpt2_block(model, block) ? model->info.num_parameters * sizeof(float) : 0;
 }
 
-// 1 where this process has only its shard of a block.
+// 1 if this process has only its shard of a block.
 static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
     return model->info.sharded && (block == GPT2_MOMENTS1 || block == GPT2_MOMENTS2);
 }

@@ -168,7 +168,7 @@ static QkvBiasSums gpt2_qkv_bias_sums(AttentionGpu gpu, int B, int T, int NH, in
     return {dq_sums, size_round_up(dq_sums + rows * C * sizeof(float), 256)};
 }
 
-// Bytes of scratch for a batch of B rows of T tokens: the maximum over the backward kernels. An error where no variant
+// Bytes of scratch for a batch of B rows of T tokens: the maximum over the backward kernels. An error if no variant
 // serves. Without a GPU: for compute capability 9.0.
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
     int C = config.channels, NH = config.num_heads, R = B * T;
@@ -190,10 +190,10 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
     return layer > classifier ? layer : classifier;
 }
 
-// 1 where AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
+// 1 if AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
 static int gpt2_has_masters(GPT2Settings settings) { return settings.master_weights && sizeof(floatX) < 4; }
 
-// 1 where some micro-steps' gradients are accumulated in place. wte's gradient has two parts, of a GEMM and of the embedding:
+// 1 if some micro-steps' gradients are accumulated in place. wte's gradient has two parts, of a GEMM and of the embedding:
 // they must be summed first, in a buffer of their own.
 static int gpt2_has_wte_leaf(GPT2Settings settings) { return settings.micro_steps > 1 && !settings.sum_any; }
 
@@ -330,7 +330,7 @@ static void* pinned_alloc(size_t bytes) {
     return cuda_try(cudaMallocHost(&p, bytes)) == STATUS_OK ? p : NULL;
 }
 
-// A row of the plan; NULL where it has no bytes, and after an error.
+// A row of the plan; NULL if it has no bytes, and after an error.
 static void* row_alloc(GPT2* model, PlanRowId id) {
     const PlanRow* row = &model->plan.rows[id];
     if (row->bytes == 0) { return NULL; }
@@ -346,7 +346,7 @@ int gpt2_num_devices(void) {
 
 void gpt2_use_device(int device) { gpt2_device = device; }
 
-// Selects the GPU; an error where there is none that this build runs on.
+// Selects the GPU; an error if there is none that this build runs on.
 static Status gpt2_find_gpu(cudaDeviceProp* device) {
     int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -497,7 +497,7 @@ Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     TRY(gpt2_check_allocation(info, B, T));
     TRY(gpt2_plan(&model->plan, c, info->settings, B, T, training, 0));
     size_t BT = (size_t)B * T;
-    attention_forward_name(B, T, c.num_heads, c.channels / c.num_heads); // an error where no variant serves
+    attention_forward_name(B, T, c.num_heads, c.channels / c.num_heads); // an error if no variant serves
     model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
     model->inputs = (int*)row_alloc(model, PLAN_BATCH);
     info->losses = (float*)row_alloc(model, PLAN_HOST_LOSSES);
@@ -555,7 +555,7 @@ const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
 const ParameterLayout* gpt2_layout(const GPT2* model) { return &model->layout; }
 void gpt2_set_local(GPT2* model, int local) { model->local = local; }
 
-// 1 where gradients, losses and updates are shared with other processes.
+// 1 if gradients, losses and updates are shared with other processes.
 static int gpt2_shares(const GPT2* model) { return model->info.size > 1 && !model->local; }
 
 // ----------------------------------------------------------------------------
@@ -572,7 +572,7 @@ static void gpt2_wait_weights(GPT2* model) {
 static float* gpt2_gradients(const GPT2* model, int i) {
     return i == 0 ? model->grads_memory : model->tree_memory + (size_t)(i - 1) * model->info.elements;
 }
-// A block's memory; NULL where the model has none.
+// A block's memory; NULL if the model has none.
 static char* gpt2_block(const GPT2* model, GPT2Block block) {
     switch (block) {
     case GPT2_WEIGHTS:
@@ -603,7 +603,7 @@ static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKi
     return cuda_try(cudaDeviceSynchronize()); // a copy from pageable memory may still be in flight
 }
 
-// 1 where this process has only its shard of a block.
+// 1 if this process has only its shard of a block.
 static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
     return model->info.sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
 }

@@ -81,7 +81,7 @@ static inline Status agree(Agreement* a, Status own) {
 // The signal that asks the run to end, or 0; the same in all processes.
 static inline int agreement_stop(const Agreement* a) { return comm_size(a->comm) == 1 ? signals_stop() : a->stop; }
 
-// 1 where a SIGUSR1 has come since this was asked last; the same in all processes.
+// 1 if a SIGUSR1 has come since this was asked last; the same in all processes.
 static inline int agreement_take_save(Agreement* a) {
     int save = comm_size(a->comm) == 1 ? signals_take_save() : a->save;
     a->save = 0;

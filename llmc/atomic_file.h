@@ -43,7 +43,7 @@ static inline Status atomic_fail_(AtomicFile* a, const char* what) {
     return status_fail("cannot %s %s: %s", a->what, a->temporary, strerror(a->error));
 }
 
-// 1 where the file can take more.
+// 1 if the file can take more.
 static inline int atomic_usable_(AtomicFile* a) {
     if (a->file == NULL && a->error == 0) { a->error = EBADF, a->what = "write"; } // committed or abandoned
     return a->file != NULL;
@@ -66,7 +66,7 @@ static inline Status atomic_open(AtomicFile* a, const char* path) {
     return atomic_fail_(a, "open");
 }
 
-// Fails where no file can be written under this name: a folder, a pipe or a device has it, or its folder is not there or not
+// Fails if no file can be written under this name: a folder, a pipe or a device has it, or its folder is not there or not
 // to be written to. For what is written much later.
 static inline Status atomic_check(const char* path) {
     AtomicFile file;

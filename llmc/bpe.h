@@ -91,7 +91,7 @@ static inline uint32_t bpe_hash_(const unsigned char* s, size_t n) {
     return (uint32_t)bpe_mix_(hash, bpe_load_(s, n));
 }
 
-// The slot of these bytes in the table: theirs, or the free one where they belong
+// The slot of these bytes in the hash table: their own, or a free one for them
 static inline BpeSlot* bpe_slot_(const Bpe* b, const unsigned char* s, size_t n) {
     uint32_t hash = bpe_hash_(s, n), i = hash & b->mask;
     for (;; i = (i + 1) & b->mask) {
@@ -118,7 +118,7 @@ static inline void bpe_free(Bpe* b) {
 }
 
 // Builds the tables for tokens 0 to vocab_size - 1, token i being bytes[offsets[i]] to bytes[offsets[i + 1] - 1]; `special`
-// is not made of text, nor are tokens without bytes. Fails where a byte is no token: not every text could be encoded.
+// is not made of text, nor are tokens without bytes. Fails if a byte is no token: not every text could be encoded.
 static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_t* offsets, int vocab_size,
                                  int special) {
     uint32_t slots = 512;
@@ -239,7 +239,7 @@ static inline void bpe_short_piece_(Bpe* b, const unsigned char* s, size_t n, si
     memcpy(slot->ids, out->ids + before, (out->count - before) * sizeof(int));
 }
 
-// Appends the ids of a text, or where it goes on (is_end 0) of those of its pieces that are certain. *used: their bytes.
+// Appends the ids of a text or, if more follows (is_end 0), of the pieces whose end is certain. *used: their bytes.
 static inline Status bpe_encode(Bpe* b, const void* text, size_t bytes, int is_end, TokenList* out, size_t* used) {
     const unsigned char* s = (const unsigned char*)text;
     size_t at = 0;

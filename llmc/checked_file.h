@@ -3,7 +3,7 @@ Files whose every bit is under a checksum, written atomically and read as stream
 int32 and a body. Its checksums (CRC32C) are in the header's last words, which llm.c leaves 0 and does not read:
 
     [124] mark 0x43524343    [125] log2 of a block's bytes    [126] number of blocks    [127] of the header, this word 0
-    [128..255] of each block of the body; 0 where there are fewer than 128
+    [128..255] of each block of the body; 0 if there are fewer than 128
 
 The block size is the smallest power of two, at least 64 KiB, for which 128 blocks cover the body. If words 124 to 255 are all
 0, the file has no checksums, like llm.c's. Anything else is refused, so that no single bit flip disables checking.
@@ -158,7 +158,7 @@ static inline void checked_close(CheckedReader* r) {
     r->file = NULL;
 }
 
-// Fails where the words from 124 on are neither all 0 nor right for this header and a body of so many bytes.
+// Fails if the words from 124 on are neither all 0 nor right for this header and a body of so many bytes.
 static inline Status checked_header(const int32_t* header, size_t body_bytes, const char* path, int* has_checksums) {
     int any = 0;
     for (int i = CHECKED_AT; i < HEADER_INTS; i++) { any = any || header[i] != 0; }
@@ -177,7 +177,7 @@ static inline Status checked_header(const int32_t* header, size_t body_bytes, co
     return STATUS_OK;
 }
 
-// Fails where the magic is neither of two.
+// Fails if the magic is neither of two.
 static inline Status checked_magic_(const CheckedReader* r, int32_t magic, int32_t other, const char* what) {
     int found = r->header[0];
     if (found == magic || found == other) { return STATUS_OK; }
@@ -271,7 +271,7 @@ static inline Status checked_skip(CheckedReader* r, size_t n) {
     return STATUS_OK;
 }
 
-// After the last byte that is wanted: fails where more follow. The last block has been verified then.
+// After the last byte that is wanted: fails if more follow. The last block has been verified then.
 static inline Status checked_end(CheckedReader* r) {
     if (r->body.at == r->body_bytes) { return STATUS_OK; }
     return status_fail("%s has trailing bytes: %zu; it is corrupt", r->path, r->body_bytes - r->body.at);

@@ -482,7 +482,7 @@ static inline Status checkpoint_read(GPT2* model, DataLoader* loader, Outliers* 
     return checkpoint_read_files(model, loader, outliers, &paths, step);
 }
 
-// What run wrote the checkpoint, with what settings: all 0 where it does not say. run_identity_free frees it. The header is
+// What run wrote the checkpoint, with what settings: all 0 if it does not say. run_identity_free frees it. The header is
 // verified here, the text by checkpoint_verify.
 static inline Status checkpoint_read_identity(RunIdentity* identity, const char* directory, int step) {
     CheckpointPaths paths = checkpoint_paths(directory, step);

@@ -70,7 +70,7 @@ static inline CheckpointSource checkpoint_source(GPT2* model, char* buffer) {
 
 static inline Comm* shards_comm(const GPT2* model) { return gpt2_info(model)->settings.comm; }
 
-// 1 where a block is sharded: this process has only its own elements.
+// 1 if a block is sharded: this process has only its own elements.
 static inline int shards_has(const GPT2* model, GPT2Block block) {
     return gpt2_info(model)->sharded && block >= GPT2_MOMENTS1;
 }

@@ -56,7 +56,7 @@ typedef struct {
     int done; // guarded by the mutex
 } CheckpointWriter;
 
-// 1 where a save reads this process's model: rank 0 writes all weights, the others send their shards.
+// 1 if a save reads this process's model: rank 0 writes all weights, the others send their shards.
 static inline int checkpoint_writer_reads_(const CheckpointWriter* w) {
     return comm_rank(w->comm) == 0 || shards_has(w->source.model, GPT2_MOMENTS1);
 }
@@ -202,7 +202,7 @@ static inline CheckpointResult checkpoint_writer_poll(CheckpointWriter* w) {
     return done ? checkpoint_writer_wait(w) : CHECKPOINT_WRITING;
 }
 
-// Takes the snapshot and starts the thread; returns 0 where the caller has to write.
+// Takes the snapshot and starts the thread; returns 0 if the caller has to write.
 static inline int checkpoint_writer_start_(CheckpointWriter* w) {
     w->source.read = gpt2_copy_out;
     if (!w->settings.in_background) { return 0; }

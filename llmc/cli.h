@@ -53,12 +53,12 @@ typedef struct {
 
 typedef struct {
     const char *name, *model;    // of the program, and its default of -e
-    const char *of_cpu, *of_gpu; // what is said of a flag that only the other build has: "flag --x is the ..."
+    const char *of_cpu, *of_gpu; // error text for a flag that only the other build has: "flag --x is the ..."
     const CliFlag* flags;
     int num_flags;
 } CliProgram;
 
-// What --help shows for the value of a flag
+// The value of a flag as --help shows it
 static inline const char* cli_value_text_(const CliFlag* f) {
     switch (f->type) {
     case CLI_text:
@@ -74,7 +74,7 @@ static inline const char* cli_value_text_(const CliFlag* f) {
     return "";
 }
 
-// 1 where a text need not be one of the choices.
+// 1 if a text need not be one of the choices.
 static inline int cli_any_text_(const CliFlag* f) { return f->choices == NULL || strcmp(f->choices, "-") == 0; }
 
 // Prints the usage text of this build of a program to `out`.
@@ -95,7 +95,7 @@ static inline void cli_help_(FILE* out, const CliProgram* p) {
     fprintf(out, "      --help\n        this text\n");
 }
 
-// Finds the flag that `word` (up to `length` characters of it) names; ends with one line where there is none.
+// Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none.
 static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, size_t length) {
     for (int i = 0; i < p->num_flags; i++) {
         const CliFlag* f = &p->flags[i];
@@ -111,7 +111,7 @@ static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, si
     fatal("unknown flag %.*s; ./%s --help lists all flags", (int)length, word, p->name);
 }
 
-// 1 where `word` is one of the choices, which are separated by '|'.
+// 1 if `word` is one of the choices, which are separated by '|'.
 static inline int cli_is_choice_(const char* choices, const char* word) {
     size_t length = strlen(word);
     for (const char* c = choices; c != NULL; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL) {
@@ -243,7 +243,7 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
 
 // Declares Options and the functions on them, for a program with this name and these flags: FLAGS(X) is a table of
 //     X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
-// `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL where any
+// `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL if any
 // text will do, and "-" where - alone will, too. A whole number may also be the word that is its choice, "auto" or "all".
 // `effect` is FREE or RESULT. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu: see CliProgram.
 #define CLI_DECLARE(FLAGS, name, of_cpu, of_gpu)                                                                       \

@@ -1,5 +1,5 @@
 /*
-The rendezvous file by which the processes of comm.h find rank 0 where no address is known beforehand. Rank 0 listens, then
+The rendezvous file by which the processes of comm.h find rank 0 if no address is known beforehand. Rank 0 listens, then
 writes address, port and a random secret into it, the token of the rendezvous; it removes the file when all have connected.
 
 An existing file is refused by all, in one line: rank 0 never overwrites one, and no process uses a file of another program, of
@@ -19,7 +19,7 @@ enum { COMM_FILE_BYTES = 4096, COMM_SECRET_BYTES = 33 };
 // What a rendezvous file says, line by line
 typedef struct {
     char address[64], secret[COMM_SECRET_BYTES], job[2 * 256], host[256];
-    char machine[128]; // this boot of that machine, and its space of process ids: "" where it is not known
+    char machine[128]; // this boot of that machine, and its space of process ids: "" if it is not known
     int port, pid;
     unsigned long long began; // when that process began, in ticks; 0: not known
 } CommFile;
@@ -58,7 +58,7 @@ static inline void comm_job_(char* job, const char* token) {
     for (size_t i = 0; token[i] != '\0'; i++) { snprintf(job + 2 * i, 3, "%02x", (unsigned char)token[i]); }
 }
 
-// 1 where the text is that of a rendezvous file, whole.
+// 1 if the text is that of a rendezvous file, whole.
 static inline int comm_file_parse_(CommFile* f, const char* text) {
     int end = 0;
     size_t head = sizeof(comm_file_head_) - 1;

@@ -56,7 +56,7 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Were they started alike?
 
-// Writes into `text` (COMM_TEXT_BYTES) how the settings of a rank differ from rank 0's; "" where they do not.
+// Writes into `text` (COMM_TEXT_BYTES) how the settings of a rank differ from rank 0's; "" if they do not.
 static inline void comm_difference_(char* text, int rank, const char* theirs, const char* ours) {
     text[0] = '\0';
     while (strcmp(ours, theirs) != 0) { // line by line

@@ -102,7 +102,7 @@ static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTr
     return comm_health(c);
 }
 
-// Transfers what a connection can take now in one direction. Returns the bytes, 0 where it would block, -1 where it is closed.
+// Transfers what a connection can take now in one direction. Returns the bytes, 0 if it would block, -1 if it is closed.
 static inline ssize_t comm_advance_(int fd, CommTransfer* t) {
     size_t head = sizeof(t->header), most = (size_t)1 << 22; // so that no connection waits long for another
     struct iovec parts[2];

@@ -147,7 +147,7 @@ static inline void comm_allow_connections_(int wanted) {
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Moves all bytes; returns 0 where the connection closes or the deadline passes before.
+// Moves all bytes; returns 0 if the connection closes or the deadline passes before.
 static inline int comm_transfer_(int fd, int writing, char* data, size_t bytes, double deadline) {
     while (bytes > 0) {
         ssize_t n = writing ? send(fd, data, bytes, MSG_NOSIGNAL) : recv(fd, data, bytes, 0);

@@ -77,7 +77,7 @@ typedef struct Comm {
     CommPeer* peers;       // (size)
     int listener;          // while they meet, or -1
     CommDevice device;     // device.exchange NULL: none
-    int failed;            // atomic: 1 where there is a cause
+    int failed;            // atomic: 1 if there is a cause
     // the watching thread
     int has_thread;
     pthread_t thread;
@@ -137,7 +137,7 @@ static inline void comm_record_(Comm* c, int own, const char* cause) {
 }
 
 // Copies why the run has failed, as this process says it: without its own rank, which its lines begin with anyway. Returns
-// 1 where the cause is another process's.
+// 1 if the cause is another process's.
 static inline int comm_cause_(Comm* c, char* text, size_t size) {
     char own[32];
     pthread_mutex_lock(&c->mutex);

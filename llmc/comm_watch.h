@@ -13,7 +13,7 @@ Silence (SIGSTOP, a dead machine) and a connection that closes are faults of tha
 #include "comm_state.h"
 #include "temporary_files.h"
 
-// Takes what a process has sent; returns 0 where its connection is closed.
+// Takes what a process has sent; returns 0 if its connection is closed.
 static inline int comm_hear_(Comm* c, CommPeer* peer) {
     for (;;) {
         size_t wanted = peer->got < 4 ? 4 : 4 + (size_t)peer->notice[2] + ((size_t)peer->notice[3] << 8);

@@ -19,7 +19,7 @@ typedef union { // clang does not make vectors of a loop that looks at bits by m
     uint32_t bits;
 } FloatBits;
 
-// 1 where each of n floats is finite: no exponent has all its bits set.
+// 1 if each of n floats is finite: no exponent has all its bits set.
 static inline int all_finite(const float* x, size_t n) {
     unsigned bad = 0;
 #pragma omp parallel for simd reduction(| : bad) if (n > 1 << 16)

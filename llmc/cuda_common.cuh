@@ -40,7 +40,7 @@ static inline void cuda_check_(cudaError_t error, const char* call, const char* 
     fatal("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-// 1 where the error is an asynchronous one, of a kernel launched earlier, and not of the call that returned it.
+// 1 if the error is an asynchronous one, of a kernel launched earlier, and not of the call that returned it.
 static inline int cuda_is_kernel_error(cudaError_t error) {
     switch (error) {
     case cudaErrorIllegalAddress:
@@ -59,7 +59,7 @@ static inline int cuda_is_kernel_error(cudaError_t error) {
     }
 }
 
-// 1 where every launch waits for its kernel, so that an error is reported in the range that launched it.
+// 1 if every launch waits for its kernel, so that an error is reported in the range that launched it.
 static inline int cuda_launches_block(void) {
     const char* blocking = getenv("CUDA_LAUNCH_BLOCKING");
     return blocking != NULL && strcmp(blocking, "1") == 0;

@@ -1,6 +1,6 @@
 /*
 The batches of a training run, from token files ("shards"). A shard is the header ([2] number of tokens, [3] vocabulary,
-0 where the writer did not say) and its tokens, as uint16 (magic 20240520, version 1) or uint32 (20240801, version 7).
+0 if the writer did not say) and its tokens, as uint16 (magic 20240520, version 1) or uint32 (20240801, version 7).
 
 A sample of a shard is B * T tokens and one more, the last target: a micro-batch. Samples are read in the order of the file, or
 shuffled, the shards for each epoch and the samples for each shard, by the Mersenne Twister: in the order of llm.c with one
@@ -51,7 +51,7 @@ typedef struct {
     size_t count;   // B*T + 1
     int vocab_size; // tokens must be below it; 0: any
     TokenFile shard;
-    char error[1400]; // what went wrong, for the consumer to say; "" where nothing did
+    char error[1400]; // what went wrong, for the consumer to say; "" if nothing did
 } TokenBatch;
 
 // A batch stays in place while the next one is in use and the one after it is being read.
@@ -99,8 +99,8 @@ typedef struct {
     size_t current_sample_idx; // the next sample, in the order of intra_shard_indices
     size_t shard_num_samples;
     int should_shuffle;
-    int* shard_indices;       // (num_shards), NULL where not shuffled
-    int* intra_shard_indices; // (shard_num_samples), NULL where not shuffled
+    int* shard_indices;       // (num_shards), NULL if not shuffled
+    int* intra_shard_indices; // (shard_num_samples), NULL if not shuffled
     mt19937_state shuffle_rng;
     // reading
     TokenFile shard; // the current one
@@ -194,7 +194,7 @@ static inline int token_file_glob(glob_t* paths, const char* pattern) {
     return status;
 }
 
-// The same, but ends with one line where there are none.
+// The same, but ends the program with one line if there are none.
 static inline glob_t token_file_paths(const char* pattern) {
     glob_t paths;
     int status = token_file_glob(&paths, pattern);
@@ -207,7 +207,7 @@ static inline glob_t token_file_paths(const char* pattern) {
     return paths;
 }
 
-// The vocabulary that the first file of a pattern was written with; 0 where it does not say.
+// The vocabulary size in the header of a pattern's first file; 0 if it has none.
 static inline int dataloader_vocab_size(const char* pattern) {
     glob_t paths = token_file_paths(pattern);
     TokenFile t;
@@ -257,7 +257,7 @@ static inline Status token_verifier_finish_(TokenVerifier* v, size_t shard, cons
     return status;
 }
 
-// A piece, ahead of time. The shard is verified anew when it begins: by then it may have been replaced by a whole one.
+// Verifies a piece of the next shard in advance. A shard is verified again when it is opened, as it may have been replaced.
 static inline void token_verifier_ahead_(TokenVerifier* v) {
     pthread_mutex_lock(&v->mutex);
     status_clear();
@@ -471,8 +471,8 @@ static inline Status dataloader_open_again_(DataLoader* d) {
     return status_fail("%s has changed since the run began: it has another number of batches", d->shard.path);
 }
 
-// Checks every shard now, so that a bad one does not end the run in its middle; the tokens themselves only where they are
-// few, see above.
+// Checks every shard at the start, so that an invalid one does not end the run later; the tokens only if they are few, see
+// above.
 static inline void dataloader_check_shards_(DataLoader* d) {
     size_t needed = size_add(size_mul(d->B, d->T), 1), bytes = 0;
     int vocab_size = 0; // the first that a shard names
@@ -620,7 +620,7 @@ static inline struct stat token_file_stat_(const char* path) {
     return file;
 }
 
-// How many of a's files are b's too, under whatever name; where there are any, *first is the first of them.
+// The number of files that a and b share, under any name; *first is the first of them.
 static inline size_t dataloader_shared_files(const DataLoader* a, const DataLoader* b, const char** first) {
     size_t shared = 0;
     struct stat* files = (struct stat*)malloc_check(b->num_shards * sizeof(struct stat));

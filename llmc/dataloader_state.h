@@ -16,8 +16,8 @@ typedef struct {
     size_t shard, sample; // the next sample, in the orders below
     size_t num_shards;    // of all files
     size_t num_samples;   // of this shard
-    int* shard_order;     // (num_shards), NULL where not shuffled
-    int* sample_order;    // (num_samples), NULL where not shuffled
+    int* shard_order;     // (num_shards), NULL if not shuffled
+    int* sample_order;    // (num_samples), NULL if not shuffled
     mt19937_state rng;
 } DataLoaderState;
 
@@ -27,7 +27,7 @@ static inline void dataloader_state_free(DataLoaderState* s) {
     memset(s, 0, sizeof(*s));
 }
 
-// A permutation of n in memory of its own; NULL where there is none.
+// A permutation of n in memory of its own; NULL if there is none.
 static inline int* dataloader_state_copy_(const int* order, size_t n) {
     int* copy = (int*)malloc(size_mul(n ? n : 1, sizeof(int)));
     if (copy != NULL && order != NULL) { memcpy(copy, order, n * sizeof(int)); }

@@ -46,7 +46,7 @@ static inline void debug_state_check_tokens_(const int32_t* tokens, size_t count
     }
 }
 
-// Reads the state that belongs to a model of this configuration; ends with one line where the file is another kind, is
+// Reads the state that belongs to a model of this configuration; ends the program with one line if the file is another kind, is
 // damaged, or belongs to another model. debug_state_free() frees it.
 static inline DebugState debug_state_read(const char* path, GPT2Config config) {
     DebugState s;

@@ -24,7 +24,7 @@ struct DecodeSlot {
     int active;
 };
 
-// The word that the host reads: the step and the token; the token is -1 where the slot was not active
+// The word that the host reads: the step and the token; the token is -1 if the slot was not active
 __host__ __device__ inline unsigned long long sampled_word(unsigned step, int token) {
     return (unsigned long long)step << 32 | (unsigned)token;
 }

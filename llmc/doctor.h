@@ -14,7 +14,7 @@ typedef struct {
     int rows, faults; // faults: rows that are not ok
 } Doctor;
 
-// A row. `mend` is what to do where it is not ok; NULL where there is nothing to do.
+// A row. `mend` is what to do where it is not ok; NULL if there is nothing to do.
 #if defined(__GNUC__)
 __attribute__((format(printf, 5, 6)))
 #endif

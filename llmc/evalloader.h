@@ -34,7 +34,7 @@ typedef struct {
     size_t* offsets;     // (num_examples) example i begins at words[offsets[i]]
     int* inputs;         // (B,T)
     int* targets;        // (B,T)
-    unsigned char* mask; // (B,T) 1 where the target is a token of an ending
+    unsigned char* mask; // (B,T) 1 if the target is a token of an ending
     int* label;          // (B/4) the right ending
 } EvalLoader;
 
@@ -139,7 +139,7 @@ static inline size_t evalloader_longest(const EvalLoader* e) {
     return longest;
 }
 
-// Ends with one line where the file holds a token that the model does not know.
+// Ends the program with one line if the file holds a token that the model does not know.
 static inline void evalloader_check_vocab(const EvalLoader* e, int vocab_size) {
     if (e->largest_token < vocab_size) { return; }
     fatal("%s holds token %d, which is not below the model's vocabulary of %d; leave out -h", e->path, e->largest_token,

@@ -30,7 +30,7 @@ static const char* const export_files[] = {
     "merges.txt",        "tokenizer_config.json", "special_tokens_map.json"};
 enum { NUM_EXPORT_FILES = sizeof(export_files) / sizeof(export_files[0]) };
 
-// 1 where an export writes a file of that name, or one under its temporary name.
+// 1 if an export writes a file of that name, or one under its temporary name.
 static inline int export_is_file_(const char* name) {
     char temporary[64];
     for (int i = 0; i < NUM_EXPORT_FILES; i++) {
@@ -40,7 +40,7 @@ static inline int export_is_file_(const char* name) {
     return 0;
 }
 
-// Counts what is in a folder; fails where something else than an export is. A folder that does not exist has nothing.
+// Counts what is in a folder; fails if something else than an export is. A folder that does not exist has nothing.
 static inline Status export_look_(const char* folder, int* entries) {
     DIR* dir = opendir(folder);
     int unknown = 0;
@@ -109,13 +109,13 @@ static inline Status export_make_(const char* folder) {
     return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
 }
 
-// 1 where there is something of that name, also a link that leads nowhere.
+// 1 if there is something of that name, also a link that leads nowhere.
 static inline int export_is_there_(const char* path) {
     struct stat st;
     return lstat(path, &st) == 0;
 }
 
-// Fails where a folder that exists cannot be renamed, or would be lost to those who are in it.
+// Fails if an existing folder cannot be renamed, or is a current directory, which a replacement would remove.
 static inline Status export_check_place_(const char* path) {
     struct stat folder, here;
     if (stat(path, &folder) == 0 && stat(".", &here) == 0 && folder.st_dev == here.st_dev &&
@@ -157,7 +157,7 @@ static inline Status export_check_folder_(const char* path, int overwrite) {
                        path);
 }
 
-// Fails where the target would be refused: a name or type of weights that cannot be, or files that are there already.
+// Fails if the target would be refused: a name or type of weights that cannot be, or files that are there already.
 static inline Status export_check(const char* target, const char* dtype, int overwrite) {
     char path[1024];
     WeightType type;
@@ -197,8 +197,8 @@ static inline Status export_bin_(const char* path, const float* params, GPT2Conf
     return checked_commit(&file);
 }
 
-// Opens and locks a folder, *fd, for as long as it is open; -1 where there is none. Fails where another process has locked it,
-// or has just replaced it.
+// Opens a folder and locks it while *fd is open; *fd is -1 if there is none. Fails if another process has locked it, or has
+// just replaced it.
 static inline Status export_lock_(int* fd, const char* folder) {
     struct stat locked, named;
     *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -218,7 +218,7 @@ static inline void export_unlock_(int fd) {
     if (fd >= 0) { close(fd); }
 }
 
-// Puts a folder that is whole in the place of another, which may be there: empty, or with `overwrite` an export.
+// Renames a complete folder to `path`, replacing an empty folder or, with `overwrite`, an export there.
 static inline Status export_rename_(const char* temporary, const char* path, int overwrite) {
     int replaced = -1;
     TRY(export_lock_(&replaced, path)); // it will be `temporary`, until it is removed

@@ -28,7 +28,7 @@ static inline void finite_check_begin(FiniteCheck* c, GPT2Config config, size_t 
     c->path = path;
 }
 
-// 1 where a number has all bits of the exponent set: it is infinite or no number.
+// 1 if a number has all bits of the exponent set: it is infinite or no number.
 static inline int finite_check_any_32_(const char* data, size_t count) {
     uint32_t bits, any = 0;
     for (size_t i = 0; i < count; i++) {

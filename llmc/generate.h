@@ -60,7 +60,7 @@ static inline void generate_check_context(const Options* o, GPT2Config config) {
 // ----------------------------------------------------------------------------
 // Samples
 
-// 1 where there is text to turn into tokens.
+// 1 if there is text to turn into tokens.
 static inline int generate_encodes(const Options* o, const Prompts* prompts) {
     int encodes = o->interactive || (o->perplexity != NULL && !ends_with(o->perplexity, ".bin"));
     for (int i = 0; i < prompts->count; i++) { encodes = encodes || prompts->items[i].bytes > 0; }

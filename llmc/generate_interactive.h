@@ -42,7 +42,7 @@ static inline void interactive_slide_(Interactive* t) {
     interactive_prefill_(t, generate_kept(t->T));
 }
 
-// 1 where an answer has ended because nothing more fits.
+// 1 if an answer has ended because nothing more fits.
 static inline int interactive_is_full_(const Interactive* t) {
     return t->history.count > (size_t)t->T && t->cached == t->T && strcmp(t->options->overflow, "stop") == 0;
 }
@@ -72,7 +72,7 @@ static inline int interactive_give(Interactive* t, const TokenList* given) {
     return 1;
 }
 
-// One token more; returns 0 where the answer is complete with it.
+// One token more; returns 0 if the answer is complete with it.
 static inline int interactive_step_(Interactive* t, TextStream* stream) {
     int token, full = t->cached == t->T;
     check(gpt2_decoder_next(t->decoder, &token));
@@ -88,7 +88,7 @@ static inline int interactive_step_(Interactive* t, TextStream* stream) {
     return 1;
 }
 
-// Prints what the model makes of the text so far. Returns 1 where that ends a line.
+// Prints what the model makes of the text so far. Returns 1 if that ends a line.
 static inline int interactive_answer(Interactive* t, FILE* out) {
     const Options* o = t->options;
     TextStream stream = text_stream_begin(o->stop.items, o->stop.count, t->terminal);
@@ -107,7 +107,7 @@ static inline int interactive_answer(Interactive* t, FILE* out) {
     return line_end;
 }
 
-// 1 where the text so far, also what the screen does not show of it, is whole lines.
+// 1 if the text so far, also what the screen does not show of it, is whole lines.
 static inline int interactive_ends_line_(const Interactive* t) {
     size_t n = 0;
     const unsigned char* text = NULL;
@@ -116,7 +116,7 @@ static inline int interactive_ends_line_(const Interactive* t) {
     return n > 0 && text[n - 1] == '\n';
 }
 
-// Waits for a line, or the end; returns 0 where Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
+// Waits for a line, or the end; returns 0 if Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
 // here: it is looked for ten times a second.
 static inline int interactive_wait_(FILE* in) {
     struct pollfd line = {fileno(in), POLLIN, 0};

@@ -19,7 +19,7 @@ typedef struct {
     double load_seconds;
 } GenerateModel;
 
-// Where the tokenizer is: --tokenizer, or the model's folder where it has one, or the project's file.
+// The tokenizer's path: --tokenizer, or the model's folder if it has one, or the project's file.
 static inline const char* generate_tokenizer_path_(const Options* o, char* text, size_t size) {
     if (o->tokenizer != NULL) {
         if (!file_exists(o->tokenizer)) { fatal("--tokenizer %s: %s", o->tokenizer, strerror(errno)); }
@@ -34,8 +34,8 @@ static inline const char* generate_tokenizer_path_(const Options* o, char* text,
     return text;
 }
 
-// Reads weights and tokenizer. Ends with one line where they are not there or do not fit; where no text will be encoded, the
-// tokenizer may be missing.
+// Reads weights and tokenizer. Ends the program with one line if one is missing or they do not match; the tokenizer may be
+// missing if no text will be encoded.
 static inline void generate_model_read(GenerateModel* m, const Options* o, int encodes) {
     char path[1200];
     int unchecked = 0;
@@ -75,7 +75,7 @@ static inline void generate_model_free(GenerateModel* m) {
     tokenizer_free(&m->tokenizer);
 }
 
-// 1 where what a plan needs beside the weights fits into what is free now.
+// 1 if what a plan needs beside the weights fits into what is free now.
 static inline int generate_fits(const GPT2Plan* plan) {
     GPT2Memory memory;
     size_t needs[2] = {0, 0}; // of the GPU's memory, of the host's

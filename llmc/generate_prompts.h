@@ -65,7 +65,7 @@ static inline Prompts prompts_read(const Options* o) {
     return p;
 }
 
-// Turns the texts into tokens. Ends with one line where there is no tokenizer for them.
+// Turns the texts into tokens. Ends the program with one line if there is no tokenizer for them.
 static inline void prompts_encode(Prompts* p, Tokenizer* tokenizer) {
     for (int i = 0; i < p->count; i++) {
         Prompt* prompt = &p->items[i];

@@ -13,7 +13,7 @@ the number of slots, nor on the other samples.
 #include "json.h"
 #include "text_stream.h"
 
-// X(id, what JSON says): why a sample ended
+// X(id, name in JSON): why a sample ended
 #define FINISH_REASONS(X)                                                                                              \
     X(NOT, "")                                                                                                         \
     X(LENGTH, "length")   /* it has --tokens tokens */                                                                 \
@@ -92,7 +92,7 @@ static inline void sample_begin(Generation* g, Sample* s) {
     token_list_add(&s->history, s->prompt->tokens.ids, s->prompt->tokens.count);
 }
 
-// The text of a token to its stream, where there is no tokenizer its number; returns 1 where a stop text is complete.
+// Appends a token's text, or its number without a tokenizer, to its stream; returns 1 if a stop text is complete.
 static inline int generate_push_token(TextStream* stream, const Tokenizer* tokenizer, int token) {
     size_t bytes;
     char number[16];
@@ -102,7 +102,7 @@ static inline int generate_push_token(TextStream* stream, const Tokenizer* token
     return text_stream_push(stream, number, (size_t)n);
 }
 
-// 1 where this token ends a text. Bytes have none that does.
+// 1 if this token ends a text. Bytes have none that does.
 static inline int generate_ends(const Options* o, const Tokenizer* tokenizer, int token) {
     return !o->ignore_end && tokenizer->vocab_size != BYTE_VOCAB_SIZE && token == tokenizer->eot_token;
 }
@@ -158,7 +158,7 @@ static inline void sample_print_json_(const Generation* g, const Sample* s) {
     text_stream_free(&prompt);
 }
 
-// Prints what there is of the next sample to print, and of those after it that are complete.
+// Prints the next sample as far as it is generated, and the complete ones that follow it.
 static inline void generation_print_(Generation* g) {
     while (g->shown < g->begun) {
         Sample* s = &g->samples[g->shown];
@@ -219,7 +219,8 @@ static inline void generation_free(Generation* g) {
     free(g->prompts);
 }
 
-// Gives free slots to samples that wait, and prefills these and those that slide, all at once. Returns the sequences under way.
+// Assigns free slots to waiting samples, and prefills these and sliding ones in one batch. Returns the number of active
+// sequences.
 static inline int generation_fill_(Generation* g) {
     int num_prompts = 0, active = 0;
     double begin = wall_seconds();
@@ -275,7 +276,7 @@ static inline void generation_interrupt_(Generation* g) {
     generation_print_(g);
 }
 
-// Generates and prints all samples, or up to Ctrl-C, or up to where nothing can be printed any more.
+// Generates and prints all samples, until Ctrl-C or an error of stdout.
 static inline void generation_run(Generation* g) {
     while (!generate_interrupted && !g->failed && generation_fill_(g) > 0) {
         generation_print_(g);

@@ -67,10 +67,10 @@ typedef struct {
     size_t layers, rows, cols;
     size_t count; // layers * rows * cols
     GPT2Init init;
-    int decay; // 1 where weight decay acts
+    int decay; // 1 if weight decay acts
 } GPT2Parameter;
 
-// Fills the table of parameters for a model; returns the number of parameters, SIZE_MAX where it does not fit.
+// Fills the table of parameters for a model; returns the number of parameters, SIZE_MAX if it does not fit.
 static inline size_t gpt2_parameters(GPT2Parameter table[NUM_PARAMETER_TENSORS], GPT2Config config) {
     size_t Vp = (size_t)config.padded_vocab_size, maxT = (size_t)config.max_seq_len;
     size_t C = (size_t)config.channels, L = (size_t)config.num_layers;
@@ -109,7 +109,7 @@ static inline char* gpt2_get_pointer_(const void* members, int i) {
 
 // ----------------------------------------------------------------------------
 // Activations. X(ctx, name, type, layers, count): `layers` slices of `count` elements each, of type real (the training
-// precision) or stat (fp32 always). Lg and Ln are L, or 1 where a tensor is recomputed in the backward pass instead of
+// precision) or stat (fp32 always). Lg and Ln are L, or 1 if a tensor is recomputed in the backward pass instead of
 // kept: recompute >= 1 recomputes fch_gelu, recompute >= 2 also ln1 and ln2. `training` is 0 or 1: a model that is only
 // evaluated has no backward buffers.
 
@@ -185,7 +185,7 @@ static inline size_t gpt2_activations(GPT2Activation table[NUM_ACTIVATION_TENSOR
         GPT2_ACTIVATIONS(GPT2_TYPED_POINTER_, training_precision)                                                      \
     } Name
 
-// Points every member of a struct made by GPT2_DECLARE_ACTIVATIONS into one block of memory; NULL where there is nothing.
+// Points every member of a struct made by GPT2_DECLARE_ACTIVATIONS into one block of memory; NULL if there is nothing.
 static inline void gpt2_point_activations(void* members, const GPT2Activation* table, void* memory) {
     char* p = (char*)memory;
     for (int i = 0; i < NUM_ACTIVATION_TENSORS; i++) {
@@ -249,7 +249,7 @@ static inline int gpt2_pad_vocab(int vocab_size) {
     return vocab_size > MAX_VOCAB_SIZE ? vocab_size : CEIL_DIV(vocab_size, 128) * 128;
 }
 
-// An error where the sizes are not those of a valid model; the message names `source` (a file or a descriptor).
+// An error if the sizes are not those of a valid model; the message names `source` (a file or a descriptor).
 static inline Status gpt2_config_status(GPT2Config c, const char* source) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     if (c.max_seq_len < 1 || c.vocab_size < 1 || c.num_layers < 1 || c.num_heads < 1 || c.channels < 1) {
@@ -288,7 +288,7 @@ static inline Status gpt2_config_status(GPT2Config c, const char* source) {
     return STATUS_OK;
 }
 
-// For programs: ends with one line where the sizes are not those of a valid model.
+// For programs: ends the program with one line if the sizes are not those of a valid model.
 static inline void gpt2_check_config(GPT2Config c, const char* source) {
     status_clear();
     check(gpt2_config_status(c, source));

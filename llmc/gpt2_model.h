@@ -89,7 +89,7 @@ typedef enum {
 // memory from which checkpoints are written. Sizes that no model can have are an error.
 Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot);
 
-// The memory of this machine. An error where this trainer needs a GPU and finds none that it supports; the host's memory is
+// The memory of this machine. An error if this trainer needs a GPU and finds none that it supports; the host's memory is
 // filled in all the same.
 Status gpt2_available_memory(GPT2Memory* memory);
 
@@ -129,7 +129,7 @@ const ParameterLayout* gpt2_layout(const GPT2* model);
 Status gpt2_set_parameters(GPT2* model, const float* params);
 Status gpt2_get_parameters(GPT2* model, float* params);
 
-// The size of a block, of all shards together; 0 where the model has no such block.
+// The size of a block, of all shards together; 0 if the model has no such block.
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
 
 // Copy bytes offset .. offset+bytes-1 of a block, without a cast, to the host and back. Of a sharded block only the elements of
@@ -168,7 +168,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 void gpt2_set_local(GPT2* model, int local);
 
 // After the last micro-step: *norm is the Euclidean norm of all gradients, and gpt2_info()->mean_loss the loss of the step.
-// With NULL neither is waited for: gpt2_update needs neither on the host, and gpt2_wait_update has both.
+// With NULL it waits for neither: gpt2_update needs neither on the host, and gpt2_wait_update returns after both are known.
 Status gpt2_grad_norm(GPT2* model, float* norm);
 
 // One AdamW step (adamw.cuh, cpu_adamw.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
@@ -192,7 +192,7 @@ Status gpt2_synchronize(GPT2* model);
 
 // The first number that is not finite, in the order of computation: weights; activations of the last forward pass, layer by
 // layer; losses; gradients from the last layer to the first; moments. text, of `size` bytes, names its tensor: "weights:
-// qkvw, layer 2", "forward: fch of layer 3", "backward: gradient of fcw, layer 3"; "" where every number is finite.
+// qkvw, layer 2", "forward: fch of layer 3", "backward: gradient of fcw, layer 3"; "" if every number is finite.
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size);
 
 // *digest = a 64-bit sum over the bits and positions of all gradients in this process's memory, in any order: equal
@@ -225,7 +225,7 @@ int gpt2_num_devices(void);
 // Selects this process's GPU, in all of its threads; the default is 0. Called before any other function here.
 void gpt2_use_device(int device);
 
-// Host memory for batches, page-locked in the GPU trainer. NULL where there is not enough; gpt2_host_free frees it.
+// Host memory for batches, page-locked in the GPU trainer. NULL if there is not enough; gpt2_host_free frees it.
 void* gpt2_host_alloc(size_t bytes);
 void gpt2_host_free(void* memory);
 
@@ -319,7 +319,7 @@ static inline size_t gpt2_snapshot_bytes(const GPT2Info* info) {
     return size_add(size_mul(info->elements, info->weight_bytes), shard);
 }
 
-// 1 where a GPU with `available` of `total` bytes free has ample room for a snapshot: a tenth of its memory stays free, and
+// 1 if a GPU with `available` of `total` bytes free has ample room for a snapshot: a tenth of its memory stays free, and
 // 1 GiB at least.
 static inline int gpt2_snapshot_room(size_t bytes, size_t available, size_t total) {
     size_t reserve = total / 10 > (size_t)1 << 30 ? total / 10 : (size_t)1 << 30;

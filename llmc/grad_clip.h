@@ -11,7 +11,7 @@ the host and for the kernels, so that both get the same bits.
 #define GRAD_CLIP_HD
 #endif
 
-// What the gradients are multiplied by; 1 where `clip` is 0.
+// What the gradients are multiplied by; 1 if `clip` is 0.
 GRAD_CLIP_HD static inline float grad_clip_scale(float norm, float clip) {
     return clip > 0.0f && norm > clip ? clip / norm : 1.0f;
 }

@@ -96,7 +96,7 @@ static inline HostMemory host_memory(const char* root) {
     return m;
 }
 
-// The most memory that this process has held, in bytes; 0 where the system does not say.
+// The most memory that this process has held, in bytes; 0 if the system does not say.
 static inline size_t host_memory_peak(void) { return host_memory_number_("/proc/self/status", "VmHWM:", 0) * 1024; }
 
 #endif

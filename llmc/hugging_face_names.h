@@ -10,7 +10,7 @@ A weight of ours is (rows, cols), out = inp W^T + b. Transformers' Conv1D keeps 
 
 #include "parameter_layout.h"
 
-// X(ctx, parameter of gpt2.h's table, name, 1 where it is transposed)
+// X(ctx, parameter of gpt2.h's table, name, 1 if it is transposed)
 // clang-format off
 #define HUGGING_FACE_TENSORS(X, ctx)                    \
     X(ctx, wte,      "wte.weight",              0)      \

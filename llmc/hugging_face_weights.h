@@ -102,7 +102,7 @@ static inline Status hugging_face_open_files_(HuggingFaceWeights* w, char** path
     return STATUS_OK;
 }
 
-// 1 where a name of the index is a file of its folder, and no path that leads elsewhere.
+// 1 if a name of the index is a file of its folder, and no path that leads elsewhere.
 static inline int hugging_face_is_plain_(const char* name, size_t bytes) {
     size_t n = strlen(name);
     return n == bytes && n > 0 && n < 256 && name[0] != '.' && strchr(name, '/') == NULL && strchr(name, '\\') == NULL;
@@ -136,7 +136,7 @@ static inline Status hugging_face_add_path_(const HuggingFaceWeights* w, Hugging
     return STATUS_OK;
 }
 
-// Holds a weight_map against the files: each tensor is in the file that it is said to be in, and no file holds another.
+// Checks a weight_map against the files: each tensor is in the file that it is said to be in, and no file holds another.
 static inline Status hugging_face_check_map_(const HuggingFaceWeights* w, const char* folder, const Json* json,
                                              const JsonNode* map) {
     size_t listed = 0;
@@ -177,7 +177,7 @@ static inline Status hugging_face_open_index_(HuggingFaceWeights* w, const char*
     return status;
 }
 
-// 1 where a folder has the name, also as a link to nothing: that is said when it is opened.
+// 1 if a folder has the name, also as a link to nothing: that is said when it is opened.
 static inline int hugging_face_is_there(const char* path) {
     struct stat st;
     return lstat(path, &st) == 0;
@@ -213,14 +213,14 @@ static inline Status hugging_face_find_files_(HuggingFaceWeights* w) {
 // ----------------------------------------------------------------------------
 // config.json
 
-// The value of a key, by either of its names; NULL where it is not there, or null.
+// The value of a key, by either of its names; NULL if it is not there, or null.
 static inline const JsonNode* hugging_face_key_(const Json* json, const char* name, const char* other) {
     const JsonNode* value = json_member(json, json_root(json), name);
     if (value == NULL && other != NULL) { value = json_member(json, json_root(json), other); }
     return value == NULL || value->type == (unsigned)JSON_NULL ? NULL : value;
 }
 
-// Holds a size of config.json, where it says it, against that of the tensors.
+// Checks a size of config.json, where it says it, against that of the tensors.
 static inline Status hugging_face_check_size_(const HuggingFaceWeights* w, const Json* json, const char* name,
                                               const char* other, int* size) {
     size_t said;
@@ -244,7 +244,7 @@ static inline Status hugging_face_check_toggle_(const HuggingFaceWeights* w, con
                        wanted ? "true" : "false");
 }
 
-// What the model computes, beside its sizes. reorder_and_upcast_attn, which changes roundings alone, may be anything.
+// Checks that config.json describes GPT-2's computation. reorder_and_upcast_attn only changes rounding, and may be anything.
 static inline Status hugging_face_check_model_(const HuggingFaceWeights* w, const Json* json) {
     const JsonNode* type = hugging_face_key_(json, "model_type", NULL);
     const JsonNode* activation = hugging_face_key_(json, "activation_function", "hidden_act");
@@ -301,7 +301,7 @@ static inline Status hugging_face_read_config_(HuggingFaceWeights* w) {
 
 static inline int hugging_face_int_(size_t size) { return size > INT_MAX ? INT_MAX : (int)size; }
 
-// Reads "h.<layer>." at the beginning of a name; NULL where it is not there.
+// Reads "h.<layer>." at the beginning of a name; NULL if it is not there.
 static inline const char* hugging_face_layer_(const char* name, int* layer) {
     const char* p = name + 2;
     if (strncmp(name, "h.", 2) != 0 || !isdigit((unsigned char)*p) || (p[0] == '0' && p[1] != '.')) { return NULL; }

@@ -7,7 +7,7 @@ strings as JSON.
     TRY(json_parse(&json, "config.json", text, bytes));              // the name is for messages
     const JsonNode* n = json_member(&json, json_root(&json), "n_layer");
     size_t layers;
-    if (n == NULL || !json_whole(&json, n, 1000, &layers)) { ... }   // 1 where it is a whole number up to 1000
+    if (n == NULL || !json_whole(&json, n, 1000, &layers)) { ... }   // 1 if it is a whole number up to 1000
     for (const JsonNode* key = json_first(&json, object); key != NULL; key = json_next(&json, object, key)) {
         ... json_string(&json, key), json_value(key) ...             // of an object; of an array, `key` is the element
     }
@@ -80,7 +80,7 @@ static inline uint32_t json_add_(JsonParser* p, JsonType type, size_t begin, siz
     return p->count++;
 }
 
-// Four hexadecimal digits; -1 where there are none.
+// Four hexadecimal digits; -1 if there are none.
 static inline int json_hex_(const JsonParser* p, size_t at) {
     int value = 0;
     for (size_t i = at; i < at + 4; i++) {
@@ -320,7 +320,7 @@ static inline const JsonNode* json_root(const Json* json) { return json->nodes; 
 // The string without its escapes. It may hold NULs: then strlen() is less than node->bytes.
 static inline const char* json_string(const Json* json, const JsonNode* node) { return json->text + node->begin; }
 
-// 1 where the node is this string.
+// 1 if the node is this string.
 static inline int json_is(const Json* json, const JsonNode* node, const char* text) {
     return node->type == (unsigned)JSON_STRING && node->bytes == strlen(text) &&
            memcmp(json_string(json, node), text, node->bytes) == 0;
@@ -329,7 +329,7 @@ static inline int json_is(const Json* json, const JsonNode* node, const char* te
 // The value of a key
 static inline const JsonNode* json_value(const JsonNode* key) { return key + 1; }
 
-// The first element of an array, or key of an object; NULL where it is empty.
+// The first element of an array, or key of an object; NULL if it is empty.
 static inline const JsonNode* json_first(const Json* json, const JsonNode* list) {
     return list + 1 < json->nodes + list->next ? list + 1 : NULL;
 }
@@ -341,7 +341,7 @@ static inline const JsonNode* json_next(const Json* json, const JsonNode* list, 
     return next < json->nodes + list->next ? next : NULL;
 }
 
-// The value of a member; NULL where the node is no object, or has no such key.
+// The value of a member; NULL if the node is no object, or has no such key.
 static inline const JsonNode* json_member(const Json* json, const JsonNode* object, const char* name) {
     if (object->type != (unsigned)JSON_OBJECT) { return NULL; }
     for (const JsonNode* key = json_first(json, object); key != NULL; key = json_next(json, object, key)) {
@@ -350,7 +350,7 @@ static inline const JsonNode* json_member(const Json* json, const JsonNode* obje
     return NULL;
 }
 
-// 1 where the node is a whole number from 0 to `most`, written with digits alone.
+// 1 if the node is a whole number from 0 to `most`, written with digits alone.
 static inline int json_whole(const Json* json, const JsonNode* node, size_t most, size_t* value) {
     *value = 0;
     if (node->type != (unsigned)JSON_NUMBER) { return 0; }
@@ -364,7 +364,7 @@ static inline int json_whole(const Json* json, const JsonNode* node, size_t most
     return 1;
 }
 
-// 1 where the node is a number that a double can hold.
+// 1 if the node is a number that a double can hold.
 static inline int json_number(const Json* json, const JsonNode* node, double* value) {
     char text[400];
     *value = 0.0;

@@ -133,8 +133,8 @@ static inline char* launch_settings(const Options* o) {
     return settings;
 }
 
-// Meets the other processes, with the options as they were given; NULL for a process alone. Ends with one line where that
-// fails, or where a process was started otherwise than the others.
+// Connects to the other processes, with the options as given; NULL for a single process. Ends the program with one line if that
+// fails, or if a process was started with different options.
 static inline Comm* comm_start(const Launch* l, const Options* o) {
     Comm* comm = NULL;
     if (l->size == 1) { return NULL; }

@@ -66,7 +66,7 @@ static inline Launch launch_alone(void) {
 // ----------------------------------------------------------------------------
 // Variables
 
-// The value, or NULL where it is not set or empty
+// The value, or NULL if it is not set or empty
 static inline const char* launch_text_(const char* name) {
     const char* value = name ? getenv(name) : NULL;
     return value != NULL && value[0] != '\0' ? value : NULL;
@@ -87,7 +87,7 @@ static inline int launch_number_(const char* name, int smallest, int largest, in
     return (int)number;
 }
 
-// The n-th number of Slurm's "4(x2),3": 4, 4, 3. 0 where there is none.
+// The n-th number of Slurm's "4(x2),3": 4, 4, 3. 0 if there is none.
 static inline int launch_tasks_of_node(const char* text, int node) {
     while (text != NULL && *text != '\0') {
         char* end;
@@ -244,7 +244,7 @@ static inline Launch launch_by_hand(const Options* o, int started) {
 // The address of rank 0
 
 // The machine of Open MPI's mpirun, where rank 0 usually is: "1.0;tcp://10.0.0.1,10.1.0.1:4711", or in release 5 the
-// namespace "prterun-HOST-PID@1". 0 where neither says it.
+// namespace "prterun-HOST-PID@1". 0 if neither says it.
 static inline int launch_mpirun_host(char* host, size_t size) {
     const char *uri = launch_text_("OMPI_MCA_orte_hnp_uri"), *space = launch_text_("PMIX_NAMESPACE");
     const char* begin = uri ? strstr(uri, "tcp://") : NULL;

@@ -24,14 +24,14 @@ typedef struct {
     int about; // the process of this machine that it tells of, or -1
     int held;  // 1: not printed yet
     double time;
-    unsigned char* said; // (count) 1 where a process has said it
+    unsigned char* said; // (count) 1 if a process has said it
 } LaunchLine;
 
 typedef struct {
     int first_rank, count; // of the processes of this machine
     int fd;                // that the lines go to
     int next;              // the oldest of `lines`
-    unsigned char* named;  // (count) 1 where a line has said why this process has failed
+    unsigned char* named;  // (count) 1 if a line has said why this process has failed
     LaunchLine lines[LAUNCH_LINES];
 } LaunchLines;
 
@@ -63,7 +63,7 @@ static inline void launch_lines_release_(LaunchLines* s, LaunchLine* line) {
     if (line->about >= 0) { s->named[line->about] = 1; }
 }
 
-// The process has said itself why it failed, or its end was named: what others said of it is not needed.
+// The process has printed why it failed, or its end was reported: drops the other processes' lines about it.
 static inline void launch_lines_name_(LaunchLines* s, int process) {
     s->named[process] = 1;
     for (int i = 0; i < LAUNCH_LINES; i++) {
@@ -71,7 +71,7 @@ static inline void launch_lines_name_(LaunchLines* s, int process) {
     }
 }
 
-// Reads "rank R" and what follows it; returns what follows, or NULL where the text does not begin so.
+// Reads "rank R" and what follows it; returns what follows, or NULL if the text does not begin so.
 static inline const char* launch_lines_rank_(const char* text, int* rank) {
     char* end;
     if (strncmp(text, "rank ", 5) != 0 || text[5] < '0' || text[5] > '9') { return NULL; }
@@ -138,7 +138,7 @@ static inline void launch_lines_add(LaunchLines* s, int process, const char* tex
     launch_lines_release_(s, line);
 }
 
-// A signal has killed the process: said unless a line has told why it failed.
+// Reports that a signal has killed the process, unless a line has given the reason.
 static inline void launch_lines_killed(LaunchLines* s, int process, int signal_number) {
     char text[128];
     static const struct {

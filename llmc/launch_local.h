@@ -5,7 +5,7 @@
     stderr     of the processes comes by pipes, and is filtered by launch_lines.h
     ends       if this process ends before them for any reason, they get SIGKILL. If one fails before all are connected, or a
                signal kills one and the others have not ended within --fault-timeout, it kills them. None is left behind
-    exit code  the worst of theirs; 1 where a signal killed one
+    exit code  the worst of theirs; 1 if a signal killed one
 */
 #ifndef LLMC_LAUNCH_LOCAL_H
 #define LLMC_LAUNCH_LOCAL_H

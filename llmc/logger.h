@@ -36,12 +36,12 @@ static inline int logger_format_run_(char* line, size_t size, uint64_t run) {
     return run ? snprintf(line, size, "s:0 run:%" PRIu64 "\n", run) : 0;
 }
 
-// 1 where the line is the one of the run's id.
+// 1 if the line is the one of the run's id.
 static inline int logger_parse_run_(const char* line, uint64_t* run) {
     return sscanf(line, "s:0 run:%" SCNu64, run) == 1;
 }
 
-// The id of the run that wrote <dir>/main.log, which is its first line; 0 where there is no such file, or it does not say.
+// The id of the run that wrote <dir>/main.log, which is its first line; 0 if there is no such file, or it does not say.
 static inline uint64_t logger_read_run(const char* dir) {
     char path[1024], line[LOGGER_LINE] = "";
     uint64_t run = 0;
@@ -139,7 +139,7 @@ static inline void logger_keep_(Logger* logger, const char* line, size_t bytes) 
     logger->pending_bytes += bytes;
 }
 
-// Takes note of how a write went: says so once when writing begins to fail, and once when it works again.
+// Records the result of a write; prints a warning when writes begin to fail, and a note when they succeed again.
 static inline void logger_note_(Logger* logger, int error) {
     if (error != 0 && logger->error == 0) {
         print_warning("cannot write %s: %s; the run goes on and keeps its lines", logger->path, strerror(error));
@@ -190,7 +190,7 @@ static inline void logger_eval(Logger* logger, int step, float accuracy) {
     logger_line_(logger, "s:%d eval:%.4f\n", step, (double)accuracy);
 }
 
-// Tries a last time to write what waits, and says what main.log lacks.
+// Tries a last time to write pending lines, and reports what main.log lacks.
 static inline void logger_close(Logger* logger) {
     if (logger->active) { logger_retry_(logger); }
     if (logger->active && logger->error != 0) {
@@ -205,8 +205,8 @@ static inline void logger_close(Logger* logger) {
 // ----------------------------------------------------------------------------
 // stdout, which may be a file on a full disk, or a pipe whose reader has gone
 
-// Writes out what was printed. The first time that fails it says so on stderr, the run goes on. Returns 1 where stdout has
-// failed, now or before. SIGPIPE must be ignored, or it ends the program first.
+// Flushes stdout. The first failure is reported on stderr, and the run continues. Returns 1 if stdout has failed, now or
+// before. SIGPIPE must be ignored, or it ends the program first.
 static inline int stdout_flush(int* failed) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) { return *failed; }

@@ -266,7 +266,7 @@ static inline void matmul_backward_weight(Matmul* mm, float* dweight, const floa
     matmul_(mm, dweight, inp, dout, shape, accumulate ? dweight : NULL, NULL, NULL);
 }
 
-// A block of random bytes whose floatX are finite, of both signs, and between 2^-7 and 2 in magnitude. NULL where there
+// A block of random bytes whose floatX are finite, of both signs, and between 2^-7 and 2 in magnitude. NULL if there
 // is no memory; the caller frees it.
 static inline uint8_t* matmul_random_(size_t elements) {
     uint8_t* bytes = (uint8_t*)malloc(elements * sizeof(floatX));

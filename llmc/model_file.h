@@ -26,7 +26,7 @@ enum { MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
 // int32 positions in the header after llm.c's. 0: the file does not say.
 enum { MODEL_STEP = 8, MODEL_DIGEST = 10 /* 64 bit */ };
 
-// What a model file says of itself
+// The contents of a model file's header
 typedef struct {
     int version; // 3 (fp32) or 5 (bf16)
     GPT2Config config;
@@ -133,7 +133,8 @@ static inline Status model_reader_open(ModelReader* r, const char* path) {
     return STATUS_OK;
 }
 
-// The next bytes, of whole weights. A weight that is not finite is told at the end, when it is known that it is no damage.
+// Reads the next bytes, a whole number of weights. One that is not finite is reported only at the end, after the checks have
+// excluded damage.
 static inline Status model_reader_read(ModelReader* r, void* dst, size_t bytes) {
     const size_t PIECE = 128 << 10; // stays in the cache from one check to the next
     for (size_t i = 0; i < bytes; i += PIECE) {
@@ -148,7 +149,7 @@ static inline Status model_reader_read(ModelReader* r, void* dst, size_t bytes) 
     return STATUS_OK;
 }
 
-// After the last weight: fails where the file is damaged, or holds a weight that is not finite.
+// After the last weight: fails if the file is damaged, or holds a weight that is not finite.
 static inline Status model_reader_end(ModelReader* r) {
     TRY(checked_end(&r->file));
     if (r->header.digest != 0 && !r->file.has_checksums && r->header.digest != digest_end(r->digest)) {

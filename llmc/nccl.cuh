@@ -75,7 +75,7 @@ static inline const char* nccl_version_text(char* text, size_t size, int version
     return text;
 }
 
-// The path of the library in the Python package; "" where there is none. Starts a Python interpreter.
+// The path of the library in the Python package; "" if there is none. Starts a Python interpreter.
 static inline void nccl_python_path_(char* path, size_t size) {
     FILE* pipe = popen("python3 -c \"import importlib.util as u; s = u.find_spec('nvidia.nccl'); "
                        "print(list(s.submodule_search_locations)[0] if s else '', end='')\" 2>/dev/null",
@@ -129,7 +129,7 @@ static inline Status nccl_load(Nccl* n) {
     return missing == NULL ? STATUS_OK : status_fail("%s has no function %s: it is no NCCL", n->path, missing);
 }
 
-// For --doctor: version and file; an error where there is none.
+// For --doctor: version and file; an error if there is none.
 static inline Status nccl_find_version(char* text, size_t size) {
     static Nccl n; // large
     char version[32];

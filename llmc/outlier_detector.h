@@ -21,7 +21,7 @@ static inline void outlier_init(OutlierDetector* d) {
     d->index = 0;
 }
 
-// 1 where this is a detector that outlier_update() can have made: one from a file must not index beyond its window, and
+// 1 if this is a detector that outlier_update() can have made: one from a file must not index beyond its window, and
 // its values are those of losses and norms, which are floats.
 static inline int outlier_valid(const OutlierDetector* d) {
     if (d->count < 0 || d->count > OUTLIER_WINDOW || d->index < 0 || d->index >= OUTLIER_WINDOW) { return 0; }
@@ -32,7 +32,7 @@ static inline int outlier_valid(const OutlierDetector* d) {
     return 1;
 }
 
-// Adds x to the window and returns its z-score; NaN until the window is full, 0 where all its values are equal. For an x
+// Adds x to the window and returns its z-score; NaN until the window is full, 0 if all its values are equal. For an x
 // that is not finite it returns INFINITY and leaves the window unchanged.
 static inline double outlier_update(OutlierDetector* d, double x) {
     if (!isfinite(x)) { return INFINITY; }

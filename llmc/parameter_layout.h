@@ -51,7 +51,7 @@ typedef struct {
     size_t layer_stride;                  // from a layer to the next
 } ParameterLayout;
 
-// 1 where a tensor of the table belongs to the layers, also where there is only one of them.
+// 1 if a tensor of the table belongs to the layers, also where there is only one of them.
 static inline int layout_has_layers_(int tensor) {
     return tensor >= (int)PARAMETER_ln1w && tensor <= (int)PARAMETER_fcprojb;
 }

@@ -51,7 +51,7 @@ static inline void pass_graphs_free(PassGraphs* g) {
     }
 }
 
-// The entry of a key, added if there is none; NULL where all entries are taken.
+// The entry of a key, added if there is none; NULL if all entries are taken.
 static inline PassGraph* pass_graph_find_(PassGraphs* g, PassKey key, bool* is_new) {
     *is_new = false;
     for (int i = 0; i < g->count; i++) {
@@ -63,7 +63,7 @@ static inline PassGraph* pass_graph_find_(PassGraphs* g, PassKey key, bool* is_n
     return &g->graphs[g->count++];
 }
 
-// The node before or behind a node of a chain; NULL where there is none.
+// The node before or behind a node of a chain; NULL if there is none.
 static inline Status pass_graph_neighbour_(cudaGraphNode_t* neighbour, cudaGraphNode_t node, int behind) {
     size_t room = 1;
     *neighbour = NULL;

@@ -90,7 +90,7 @@ static inline int peer_map_(void** memory, cudaIpcMemHandle_t handle) {
     return 0;
 }
 
-// Maps the others' memory. Returns 0 where a process is on another machine, or its memory cannot be mapped.
+// Maps the others' memory. Returns 0 if a process is on another machine, or its memory cannot be mapped.
 static inline int peer_map_all_(PeerCopies* p, const PeerExport* exports) {
     int ok = 1;
     for (int r = 0; r < p->size && ok; r++) {

@@ -38,7 +38,7 @@ template <class T> __device__ inline uint4 ld_global_nc_no_allocate(const T* p) 
     return v;
 }
 
-// Predicated load of 4 bytes that bypasses L1; 0 where `condition` is false. In a branch the compiler would wait for the load.
+// Predicated load of 4 bytes that bypasses L1; 0 if `condition` is false. In a branch the compiler would wait for the load.
 __device__ inline uint32_t ld_global_cg_if(bool condition, const void* p) {
     uint32_t v;
     asm volatile("{\n"

@@ -39,7 +39,7 @@ static inline void manual_seed(mt19937_state* s, unsigned int seed) {
     s->MATRIX_A[1] = MT_MATRIX_A;
 }
 
-// 1 where the counters are ones that manual_seed and draws can produce: a state from a file must not index past its end.
+// 1 if the counters are ones that manual_seed and draws can produce: a state from a file must not index past its end.
 static inline int mt19937_valid(const mt19937_state* s) {
     if (s->left_ == 1 && s->next_ == 0) { return 1; }
     return s->next_ >= 1 && s->next_ <= MT_WORDS && s->left_ == MT_WORDS + 1 - (int)s->next_;

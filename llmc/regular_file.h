@@ -7,7 +7,7 @@ Opening a file that is read by its size, or more than once: it must be a regular
 #include "status.h"
 #include "utils.h"
 
-// Why what stat() has found is no regular file; NULL where it is one.
+// Why what stat() has found is no regular file; NULL if it is one.
 static inline const char* regular_file_fault(const struct stat* st) {
     if (S_ISDIR(st->st_mode)) { return strerror(EISDIR); }
     return S_ISREG(st->st_mode) ? NULL : "it is a pipe or a device, not a file";

@@ -32,7 +32,7 @@ typedef struct {
     int batch;            // B of the checkpoint, used for -b auto; 0: none
     RunIdentity identity; // of this run
     RunIdentity before;   // of the run that wrote the checkpoint; all 0 if the checkpoint has none
-    uint64_t log;         // rank 0: the id in main.log; 0 where it does not say
+    uint64_t log;         // rank 0: the id in main.log; 0 if it does not say
 } RunStart;
 
 // ----------------------------------------------------------------------------

@@ -45,7 +45,7 @@ typedef struct {
 } RunFolderScan;
 
 // ----------------------------------------------------------------------------
-// What is there
+// Scanning
 
 // Reads the digits of a step at *name and moves it past them: 8 digits, or more where the step needs them.
 static inline int folder_step_(const char** name) {
@@ -55,7 +55,7 @@ static inline int folder_step_(const char** name) {
     return digits < 8 || (digits > 8 && step < 100000000) || step > INT_MAX ? -1 : (int)step;
 }
 
-// 1 where a file of that name is one of a run's.
+// 1 if a file of that name is one of a run's.
 static inline int folder_parse_(FolderFile* file, const char* name) {
     static const char* const prefixes[] = {"model_", "state_", "DONE_"};
     if (strlen(name) >= sizeof(file->name)) { return 0; }
@@ -137,7 +137,7 @@ static inline Status run_folder_scan(RunFolderScan* scan, const char* path) {
     return STATUS_OK;
 }
 
-// 1 where the folder has a file of that kind and step.
+// 1 if the folder has a file of that kind and step.
 static inline int folder_has_(const RunFolderScan* scan, FolderFileKind kind, int step) {
     for (size_t i = 0; i < scan->num_files; i++) {
         if (scan->files[i].kind == kind && scan->files[i].step == step) { return 1; }
@@ -145,13 +145,13 @@ static inline int folder_has_(const RunFolderScan* scan, FolderFileKind kind, in
     return 0;
 }
 
-// 1 where all files of the step's checkpoint are there.
+// 1 if all files of the step's checkpoint are there.
 static inline int folder_complete_(const RunFolderScan* scan, int step) {
     return folder_has_(scan, FOLDER_DONE, step) && folder_has_(scan, FOLDER_MODEL, step) &&
            folder_has_(scan, FOLDER_STATE, step);
 }
 
-// 1 where the step has its DONE and only one of its other files: no kill leaves that, so a user has removed the other.
+// 1 if the step has its DONE and only one of its other files: no kill leaves that, so a user has removed the other.
 static inline int folder_is_apart_(const RunFolderScan* scan, int step) {
     return folder_has_(scan, FOLDER_DONE, step) &&
            folder_has_(scan, FOLDER_MODEL, step) != folder_has_(scan, FOLDER_STATE, step);
@@ -166,7 +166,7 @@ static inline int run_folder_apart(const RunFolderScan* scan) {
     return -1;
 }
 
-// The newest step below `below` whose checkpoint has all its files; -1 where there is none.
+// The newest step below `below` whose checkpoint has all its files; -1 if there is none.
 static inline int run_folder_next(const RunFolderScan* scan, int below) {
     for (size_t i = 0; i < scan->num_files; i++) {
         const FolderFile* f = &scan->files[i];
@@ -175,7 +175,7 @@ static inline int run_folder_next(const RunFolderScan* scan, int below) {
     return -1;
 }
 
-// The newest step with its DONE and its weights, for callers that need the weights only; -1 where there is none.
+// The newest step with its DONE and its weights, for callers that need the weights only; -1 if there is none.
 static inline int run_folder_newest_weights(const RunFolderScan* scan) {
     for (size_t i = 0; i < scan->num_files; i++) {
         const FolderFile* f = &scan->files[i];
@@ -184,7 +184,7 @@ static inline int run_folder_newest_weights(const RunFolderScan* scan) {
     return -1;
 }
 
-// 1 where the folder holds files of a checkpoint, whole or not.
+// 1 if the folder holds files of a checkpoint, whole or not.
 static inline int run_folder_has_checkpoints(const RunFolderScan* scan) {
     for (size_t i = 0; i < scan->num_files; i++) {
         if (scan->files[i].kind <= FOLDER_DONE) { return 1; }
@@ -199,8 +199,8 @@ static inline int folder_is_damaged_(const RunFolder* folder, int step) {
     return 0;
 }
 
-// Ends the program where a file of a checkpoint is there and cannot be opened, for want of permission, or because a link leads
-// to a disk that is not there: it may be whole, and a run that passed it over would replace it. An error of the disk is damage.
+// Ends the program if a file of a checkpoint exists but cannot be opened, for lack of permission or because of a dangling link:
+// it may be whole, and a run that skipped it would replace it. I/O errors count as damage.
 static inline void folder_check_access_(const RunFolderScan* scan, int step) {
     char path[1024 + 64];
     for (size_t i = 0; i < scan->num_files; i++) {
@@ -216,8 +216,8 @@ static inline void folder_check_access_(const RunFolderScan* scan, int step) {
     }
 }
 
-// The newest checkpoint that `verify` finds whole, or -1. Those that it does not are said, with the reason, and left alone:
-// one that a newer whole one replaces is deleted by run_folder_keep, and one of a later step when the run comes there.
+// The newest checkpoint that passes `verify`, or -1. Reports the others, with the reason, and keeps them: run_folder_keep
+// deletes those older than a whole one, and the run replaces later ones when it reaches their steps.
 static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan,
                                     Status (*verify)(const char* path, int step)) {
     int step = run_folder_next(scan, INT_MAX);
@@ -295,8 +295,8 @@ static inline Status run_folder_keep(RunFolder* folder, int keep, int major, int
     return status;
 }
 
-// Why a file is a leftover of a killed run, where the run resumes from `step` (-1: starts); NULL where it is not. A model file
-// alone, of an earlier step, may have been kept on purpose.
+// Why a file is a leftover of a killed run, for a run that resumes from `step` (-1: starts); NULL if it is not. A lone model
+// file of an earlier step may have been kept on purpose.
 static inline const char* folder_leftover_(const RunFolderScan* scan, const FolderFile* f, int step) {
     if (f->kind == FOLDER_TEMPORARY) { return "its writing did not end"; }
     if (f->kind == FOLDER_LOG || folder_complete_(scan, f->step) || folder_is_apart_(scan, f->step)) { return NULL; }
@@ -316,7 +316,7 @@ static inline Status run_folder_clean(const RunFolderScan* scan, int step) {
     return STATUS_OK;
 }
 
-// Removes all files of a run: what --overwrite asks for. A kill in between leaves no checkpoint that looks whole.
+// Removes all files of a run, for --overwrite. A kill in between leaves no checkpoint that looks whole.
 static inline Status run_folder_clear(const RunFolderScan* scan) {
     size_t removed = 0;
     for (int done = 1; done >= 0; done--) {
@@ -345,14 +345,14 @@ static inline void folder_holder_(char* text, size_t size, int fd) {
     }
 }
 
-// 1 where an open file is the one of that name: another run may have removed it, and made its own.
+// 1 if an open file is the one of that name: another run may have removed it, and made its own.
 static inline int folder_is_named_(int fd, const char* file) {
     struct stat opened, named;
     return fstat(fd, &opened) == 0 && stat(file, &named) == 0 && opened.st_dev == named.st_dev &&
            opened.st_ino == named.st_ino;
 }
 
-// 1 where a file is empty or begins as folder_holder_ reads it, in one line: what a run writes, also where the disk was full.
+// 1 if a file is empty or begins as folder_holder_ reads it, in one line: what a run writes, also where the disk was full.
 static inline int folder_is_lock_(int fd) {
     char content[256] = {0};
     long pid = 0;

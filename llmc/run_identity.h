@@ -74,16 +74,16 @@ static inline const char* identity_number_(char* text, size_t size, double numbe
     return text;
 }
 
-// Flags whose line is not the flag's own: -1 where another line says more than the flag does.
+// The effect of a flag; -1 if another line of the identity covers it in more detail.
 static inline int identity_effect_(const CliFlag* f) {
     static const struct {
         size_t offset;
         int effect;
     } others[] = {
-        {offsetof(Options, train_data), -1},         // the data themselves, wherever they lie
+        {offsetof(Options, train_data), -1},         // the data themselves, at any path
         {offsetof(Options, model), -1},              // the sizes, and where the initial weights are from
         {offsetof(Options, vocab_size), -1},         // one of the sizes
-        {offsetof(Options, max_steps), -1},          // -1 is a number of steps too
+        {offsetof(Options, max_steps), -1},          // -1 resolves to a number of steps
         {offsetof(Options, batch), IDENTITY_FIXED},  // the position in the data is in samples of B*T
         {offsetof(Options, time), IDENTITY_FIXED},   //
         {offsetof(Options, overfit), IDENTITY_FIXED} // has no position in the data to resume from
@@ -172,7 +172,7 @@ static inline IdentityLine identity_next_line_(const char** text, const char* en
     return line;
 }
 
-// The line of that name; effect -1 where there is none.
+// The line of that name; effect -1 if there is none.
 static inline IdentityLine identity_find_(const char* text, size_t bytes, const char* name, size_t length) {
     const char* end = text + bytes;
     IdentityLine line;
@@ -193,7 +193,7 @@ static inline int run_identity_value(const char* text, size_t bytes, const char*
     return line.effect >= 0;
 }
 
-// The lines as "name value", for processes to compare; the caller frees the text. NULL where there is no memory.
+// The lines as "name value", for processes to compare; the caller frees the text. NULL if there is no memory.
 static inline char* run_identity_settings(const RunIdentity* id) {
     char* text = (char*)calloc(id->text_bytes + 1, 1);
     const char *p = id->text, *end = id->text + id->text_bytes;
@@ -242,7 +242,7 @@ typedef struct {
 static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLine before, IdentityLine now) {
     static const char* const remarks[] = {"the run goes on", "changes the result", "changes the result",
                                           "cannot change"};
-    int known = before.effect >= 0 && now.effect >= 0; // a version that has no such line says nothing on it
+    int known = before.effect >= 0 && now.effect >= 0; // the line is missing in files of some versions
     int effect = !known ? IDENTITY_FREE : before.effect > now.effect ? before.effect : now.effect;
     IdentityLine any = before.effect >= 0 ? before : now;
     char note[2400];

@@ -3,12 +3,12 @@ Planning a run's memory, disk and time before anything is allocated: the choice 
 that does not fit, and the table that --plan prints.
 
     run_plan_open     chooses B and r, and fills the rows of memory
-    run_plan_check    ends with one line where the run does not fit
+    run_plan_check    ends the program with one line if the run does not fit
     run_plan_print    --plan's table; returns the exit code
     run_plan_close    prints the plan's error
 
 -b auto is the largest B that fits and divides the tokens of -d that a process has, or without -d the largest power of two that
-fits, up to 64. -r auto is the least of 0, 1, 2 that fits. Where both are auto, B is chosen for -r 1 (for 2 where no B fits 1),
+fits, up to 64. -r auto is the least of 0, 1, 2 that fits. Where both are auto, B is chosen for -r 1 (for 2 if no B fits 1),
 then r for that B. A twentieth of the memory stays free of what is chosen here.
 */
 #ifndef LLMC_RUN_PLAN_H
@@ -54,7 +54,7 @@ static inline void run_plan_tokens_(RunPlan* p, const char* pattern) {
     globfree(&paths);
 }
 
-// Adds what the run takes beside its model: batches of both loaders, the order of a shard, HellaSwag, buffers of files.
+// Adds the run's memory besides the model: batches of both loaders, the order of a shard, HellaSwag, file buffers.
 static inline void run_plan_add_rows_(RunPlan* p, const Options* o, int B) {
     size_t BT = size_mul((size_t)B, (size_t)o->time), V = (size_t)p->config.vocab_size;
     size_t batch = size_mul(size_add(BT, 1), 2 * sizeof(int)); // as the file has the tokens, and as int
@@ -78,7 +78,7 @@ static inline void run_plan_place_snapshot_(RunPlan* p) {
     plan_set(&p->plan, PLAN_SNAPSHOT, PLAN_DEVICE, PLAN_TRAINING, bytes);
 }
 
-// Micro-steps of a step of -d tokens, in each process, with a B; 1 where -d is not given, or B not chosen yet.
+// Micro-steps of a step of -d tokens, in each process, with a B; 1 if -d is not given, or B not chosen yet.
 static inline int run_plan_micro_steps(const Options* o, int B, int processes) {
     size_t tokens = B > 0 ? size_mul((size_t)B, (size_t)o->time) : 0,
            all = o->total_batch > 0 ? (size_t)o->total_batch / (size_t)processes : 0;
@@ -97,7 +97,7 @@ static inline int run_plan_least_(Comm* comm, int number) {
 }
 static inline int run_plan_most_(Comm* comm, int number) { return -run_plan_least_(comm, -number); }
 
-// Plans for a B and an r. Returns 1 where it fits and leaves `percent_free` of the memory; invalid sizes count as a plan that
+// Plans for a B and an r. Returns 1 if it fits and leaves `percent_free` of the memory; invalid sizes count as a plan that
 // does not fit, with the error in status_message().
 static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompute, int snapshot, size_t percent_free) {
     GPT2Memory memory = p->memory;
@@ -113,7 +113,7 @@ static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompu
 
 static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
 
-// 1 where a snapshot is needed: checkpoints are written in the background.
+// 1 if a snapshot is needed: checkpoints are written in the background.
 static inline int run_plan_snapshots(const Options* o) { return run_plan_saves_(o) && o->async_save; }
 
 // ----------------------------------------------------------------------------
@@ -121,7 +121,7 @@ static inline int run_plan_snapshots(const Options* o) { return run_plan_saves_(
 
 enum { AUTO_PERCENT_FREE = 5 };
 
-// The largest B that fits with an r and divides the tokens of a step; 0 where none does.
+// The largest B that fits with an r and divides the tokens of a step; 0 if none does.
 static inline int run_plan_largest_batch_(RunPlan* p, const Options* o, int recompute, int snapshot) {
     size_t limit = (p->fewest_tokens - 1) / (size_t)o->time; // rows that every token file can fill
     if (limit > (size_t)(INT_MAX / o->time)) { limit = (size_t)(INT_MAX / o->time); }
@@ -215,7 +215,7 @@ static inline void run_plan_advice_(const RunPlan* p, const Options* o, char* te
     }
 }
 
-// Ends with one line where the run does not fit.
+// Ends the program with one line if the run does not fit.
 static inline void run_plan_check(const RunPlan* p, const Options* o) {
     char advice[160];
     int on_device = !plan_fits_device(&p->plan, &p->memory);
@@ -258,7 +258,7 @@ static inline void run_plan_print_memory_(const RunPlan* p, PlanMemory memory) {
     }
 }
 
-// Rows of both kinds of memory, each with its peak and what there is
+// Rows of both kinds of memory, each with its peak and the memory available
 static inline void run_plan_print_memories_(const RunPlan* p) {
     const GPT2Memory* m = &p->memory;
     size_t context = p->plan.rows[PLAN_CONTEXT].bytes;
@@ -283,7 +283,7 @@ static inline void run_plan_print_memories_(const RunPlan* p) {
     print_table_line();
 }
 
-// Checkpoints that stand on the disk at a time: with -nk those kept, those that -nm keeps, and the one that is being written
+// The largest number of checkpoints on the disk: those kept by -nk and -nm, and the one being written
 static inline size_t run_plan_checkpoints_(const Options* o, int first_step, int num_steps) {
     if (!run_plan_saves_(o)) { return 0; }
     size_t every = (size_t)o->checkpoint_every, steps = (size_t)(num_steps - first_step);
@@ -308,7 +308,7 @@ static inline size_t run_plan_free_disk_(const char* folder) {
     return size_mul((size_t)disk.f_bavail, (size_t)disk.f_frsize);
 }
 
-// Returns 1 where the disk has room for the checkpoints.
+// Returns 1 if the disk has room for the checkpoints.
 static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const RunShape* s) {
     size_t count = run_plan_checkpoints_(o, s->first_step, s->num_steps);
     size_t bytes =
@@ -336,7 +336,7 @@ static inline void run_plan_processor_(char* text, size_t size) {
              threads ? threads : "");
 }
 
-// What the time of a step depends on
+// The settings that determine the time of a step
 static inline const char* run_plan_key(char* text, size_t size, const RunPlan* p, const Options* o) {
     char processor[200] = "", processes[32] = "";
     GPT2Numerics n;
@@ -366,7 +366,7 @@ static inline void run_plan_print_time_(const RunPlan* p, const Options* o, cons
                     format_duration(run, sizeof(run), milliseconds * 1e-3 * left), left);
 }
 
-// Returns the program's exit code: 1 where memory or disk cannot hold the run.
+// Returns the program's exit code: 1 if memory or disk cannot hold the run.
 static inline int run_plan_print(const RunPlan* p, const Options* o, const RunShape* s) {
     print_table_line();
     print_table_row("model", "%s", o->model);

@@ -149,7 +149,7 @@ SAMPLER_HD static inline float sampler_penalise(float logit, float penalty) {
 }
 
 // exp(x) for x <= 0, of the same bits on CPU and GPU: exp(x) = 2^n exp(r) with |r| <= ln 2 / 2, in fused multiply-adds alone.
-// The relative error is below 2^-22; 0 where the result would not be a normal number.
+// The relative error is below 2^-22; 0 if the result would not be a normal number.
 SAMPLER_HD static inline float sampler_exp(float x) {
     if (!(x > -87.0f)) { return 0.0f; }
     float n = rintf(x * 1.44269504f); // log2 e

@@ -23,7 +23,7 @@ struct Snapshot {
     int taken;                           // 1: memory holds a snapshot
     size_t bytes;                        // of memory
     size_t begin[SNAPSHOT_BLOCKS];       // of each block, in memory
-    size_t block_bytes[SNAPSHOT_BLOCKS]; // 0 where there is no such block
+    size_t block_bytes[SNAPSHOT_BLOCKS]; // 0 if there is no such block
     const void* blocks[SNAPSHOT_BLOCKS]; // what is copied
     char* staging[2];                    // page-locked
     cudaEvent_t copied, staged[2];       // of the model's stream; of the reader's

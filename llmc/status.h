@@ -62,7 +62,7 @@ status_fail(const char* format, ...) {
         if ((call) != STATUS_OK) { return STATUS_ERROR; }                                                              \
     } while (0)
 
-// For programs: ends with the message and exit code 1 where a library's function failed.
+// For programs: ends with the message and exit code 1 if a library's function failed.
 static inline void check(Status status) {
     if (status != STATUS_OK) { fatal("%s", status_message()); }
 }

@@ -31,7 +31,7 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Opening
 
-// Takes the process's stdout for the log: what is printed goes to stderr from here on.
+// Uses the process's stdout for the log: printed text goes to stderr from here on.
 static inline void step_log_take_stdout(StepLog* log) {
     fflush(stdout);
     log->out.fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -40,7 +40,7 @@ static inline void step_log_take_stdout(StepLog* log) {
     }
 }
 
-// Takes away a last line that was cut short. A file that does not begin and end like a log is left alone.
+// Removes an incomplete last line. Leaves a file alone that does not begin and end like a log.
 static inline void step_log_mend_(const char* path) {
     struct stat st;
     int fd = open(path, O_RDWR | O_CLOEXEC);

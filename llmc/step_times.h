@@ -41,7 +41,7 @@ static inline double step_times_median(StepTimes* t) {
 // ----------------------------------------------------------------------------
 // The file
 
-// Returns 0 where there is no cache folder. `create`: makes the folders that are missing.
+// Returns 0 if there is no cache folder. `create`: makes the folders that are missing.
 static inline int step_times_path_(char* path, size_t size, int create) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char folder[800];
@@ -59,7 +59,7 @@ static inline int step_times_path_(char* path, size_t size, int create) {
     return 1;
 }
 
-// 1 and what the file says of this key, 0 where it says nothing.
+// Reads a key's entry; returns 0 if there is none.
 static inline int step_times_read(const char* key, double* milliseconds, int* steps) {
     char path[1000], line[STEP_TIMES_LINE];
     int found = 0, at;
@@ -93,7 +93,7 @@ static inline size_t step_times_others_(char* text, size_t length, const char* p
     return length;
 }
 
-// Puts a run's median in the place of what the file said of this key; runs of fewer than 20 steps leave it.
+// Replaces a key's entry with a run's median, unless the run has fewer than 20 steps.
 static inline void step_times_write(const char* key, StepTimes* times) {
     char path[1000];
     AtomicFile file;

@@ -17,7 +17,7 @@ static struct {
     char path[TEMPORARY_PATH];
 } temporary_files[TEMPORARY_FILES];
 
-// Adds a path; returns its slot, or -1 where all are taken or the path is too long: then it would not be unlinked.
+// Adds a path; returns its slot, or -1 if all are taken or the path is too long: then it would not be unlinked.
 static inline int temporary_add(const char* path) {
     size_t length = strlen(path);
     for (int i = 0; i < TEMPORARY_FILES && length < TEMPORARY_PATH; i++) {
@@ -37,7 +37,7 @@ static inline void temporary_remove(int slot) {
     if (slot >= 0) { __atomic_store_n(&temporary_files[slot].state, TEMPORARY_FREE, __ATOMIC_RELEASE); }
 }
 
-// Unlinks all of them; async-signal-safe. What a thread still writes has no name any more.
+// Unlinks all of them; async-signal-safe. A thread that still writes one writes to an unlinked file.
 static inline void temporary_unlink_all(void) {
     for (int i = 0; i < TEMPORARY_FILES; i++) {
         if (__atomic_load_n(&temporary_files[i].state, __ATOMIC_ACQUIRE) == TEMPORARY_NAMED) {

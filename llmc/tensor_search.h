@@ -30,7 +30,7 @@ typedef struct {
     const void* acts_memory;
     size_t tokens; // of the last batch
     LastPass last_pass;
-    const void* blocks[GPT2_MASTER_WEIGHTS + 1]; // by GPT2Block, in the layout; NULL where there is none
+    const void* blocks[GPT2_MASTER_WEIGHTS + 1]; // by GPT2Block, in the layout; NULL if there is none
     const float *loss, *norm;                    // of the step, each one number
     TensorScan* scan;
     void* context;
@@ -41,7 +41,7 @@ typedef struct {
 } TensorSearch;
 
 // The next tensor, or layer of one. Its name is made of what stands before it, its own, and the layer, which is < 0 for
-// none. Returns 1 where it is to be scanned.
+// none. Returns 1 if it is to be scanned.
 static inline int tensor_search_next_(TensorSearch* s, const char* before, const char* name, const char* link,
                                       int layer) {
     unsigned index = s->index++;

@@ -29,13 +29,13 @@ static inline void terminal_line_show(const char* text) {
     __atomic_store_n(&terminal_line_open_, 1, __ATOMIC_RELAXED);
 }
 
-// 1 where a file descriptor is a terminal that can write over a line.
+// 1 if a file descriptor is a terminal that can write over a line.
 static inline int terminal_is_able(int fd) {
     const char* term = getenv("TERM");
     return term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0 && isatty(fd);
 }
 
-// 1 where stdout is one.
+// 1 if stdout is one.
 static inline int terminal_can_rewrite(void) { return terminal_is_able(STDOUT_FILENO); }
 
 // Its columns, 80 where it does not say
@@ -45,7 +45,7 @@ static inline int terminal_columns(void) {
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// 1 where the user's locale is UTF-8.
+// 1 if the user's locale is UTF-8.
 static inline int terminal_is_utf8(void) {
     static const char* const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (int i = 0; i < 3; i++) {

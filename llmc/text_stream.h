@@ -1,7 +1,7 @@
 /*
 Text that is printed while it is generated, byte by byte: always valid UTF-8, and without the stop text.
 
-    text_stream_push(&s, bytes, n);       for each token; returns 1 where a stop text has been completed
+    text_stream_push(&s, bytes, n);       for each token; returns 1 if a stop text has been completed
     text_stream_end(&s);                  flushes what was held back
     text_write(&s.out, stdout);           at any time
 
@@ -96,7 +96,7 @@ static inline void text_stream_release_(TextStream* s, size_t n) {
     s->held.count -= n;
 }
 
-// The length of the longest of the stop texts that the held bytes end in; 0 where they end in none.
+// The length of the longest of the stop texts that the held bytes end in; 0 if they end in none.
 static inline size_t text_stream_stop_(const TextStream* s) {
     size_t longest = 0;
     for (int i = 0; i < s->num_stops; i++) {
@@ -118,7 +118,7 @@ static inline size_t text_stream_begun_stop_(const TextStream* s) {
     return 0;
 }
 
-// Takes bytes; returns 1 where a stop text is complete, with these or before.
+// Takes bytes; returns 1 if a stop text is complete, with these or before.
 static inline int text_stream_push(TextStream* s, const void* bytes, size_t n) {
     for (size_t i = 0; i < n && !s->stopped; i++) {
         text_append(&s->held, (const char*)bytes + i, 1);

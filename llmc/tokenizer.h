@@ -111,9 +111,9 @@ static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int voca
     checked_close(&file);
 }
 
-// Loads the tokenizer of a model with this vocabulary, or of any where vocab_size is 0: a file, or a Hugging Face folder. One
-// that does not exist is not an error: it is said once on stderr, and samples print as numbers. One that is not sound, or is
-// another vocabulary's, ends with one line.
+// Loads the tokenizer of a model with this vocabulary (vocab_size 0: any) from a file or a Hugging Face folder. If it does not
+// exist, prints a note to stderr, and samples print as numbers. Ends the program with one line if it is invalid, or has another
+// vocabulary.
 static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size) {
     memset(t, 0, sizeof(*t));
     if (vocab_size == BYTE_VOCAB_SIZE) {
@@ -132,8 +132,8 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
     }
 }
 
-// The same for a program that encodes no text: TOKENIZER_FILE, which may lie there for other models, counts as missing where it
-// is another vocabulary's.
+// The same for a program that encodes no text: TOKENIZER_FILE counts as missing if it has another vocabulary, as it may belong
+// to other models.
 static inline void tokenizer_load_to_decode(Tokenizer* t, const char* path, int vocab_size) {
     int32_t header[3] = {0};
     FILE* file = strcmp(path, TOKENIZER_FILE) == 0 && vocab_size != BYTE_VOCAB_SIZE ? fopen(path, "rb") : NULL;
@@ -158,7 +158,7 @@ static inline void tokenizer_free(Tokenizer* t) {
     memset(t, 0, sizeof(*t));
 }
 
-// Returns the bytes of a token and their number; NULL and 0 where the token or the tokenizer does not exist, or the token has
+// Returns the bytes of a token and their number; NULL and 0 if the token or the tokenizer does not exist, or the token has
 // no text. The bytes may hold a NUL, and none follows them.
 static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int id, size_t* length) {
     *length = 0;
@@ -167,7 +167,7 @@ static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int id, 
     return *length > 0 ? t->bytes + t->offsets[id] : NULL;
 }
 
-// Builds what tokenizer_encode needs, once: for GPT-2's vocabulary 10 ms. Fails where there is no tokenizer, or its tokens
+// Builds what tokenizer_encode needs, once: for GPT-2's vocabulary 10 ms. Fails if there is no tokenizer, or its tokens
 // cannot encode every text.
 static inline Status tokenizer_prepare_encode(Tokenizer* t) {
     if (t->bpe != NULL || (t->ready && t->vocab_size == BYTE_VOCAB_SIZE)) { return STATUS_OK; }
@@ -183,8 +183,8 @@ static inline Status tokenizer_prepare_encode(Tokenizer* t) {
     return STATUS_OK;
 }
 
-// Appends the ids of a text, or where it goes on (is_end 0) of its beginning, *used bytes of it; the caller gives the rest
-// again, with more. <|endoftext|> in it is text. Bytes that are not UTF-8 are encoded as they are.
+// Appends the ids of a text or, if more follows (is_end 0), of its first *used bytes; the caller passes the rest again, with
+// more. <|endoftext|> in it is text. Bytes that are not UTF-8 are encoded unchanged.
 static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_t bytes, int is_end, TokenList* out,
                                            size_t* used) {
     *used = 0;
@@ -203,7 +203,7 @@ static inline Status tokenizer_encode(Tokenizer* t, const char* text, size_t byt
 }
 
 // Prints a token so that a terminal can show it: whole UTF-8 characters, also those that several tokens make together,
-// without control characters other than white space; the number where the tokenizer does not know the token.
+// without control characters other than white space; prints the number of a token that the tokenizer does not have.
 static inline void tokenizer_print(FILE* out, Tokenizer* t, int id) {
     size_t length;
     const unsigned char* bytes = tokenizer_decode(t, id, &length);

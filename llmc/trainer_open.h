@@ -2,7 +2,7 @@
 Everything before the first step: the options are checked, the folder is locked, the data opened, the model built or read, in
 all processes of a run at the same time.
 Nothing is allocated before all that can be checked without a model has been checked, and nothing is written before the model
-stands. All of it ends with one line where something is wrong.
+stands. All of it ends the program with one line if something is wrong.
 */
 #ifndef LLMC_TRAINER_OPEN_H
 #define LLMC_TRAINER_OPEN_H

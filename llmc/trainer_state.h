@@ -82,7 +82,7 @@ static inline void trainer_keep_line(Trainer* t) {
     t->line[0] = '\0';
 }
 
-// 1 where `step` is a multiple of `every`, or the run's last; with `every` 0, only the last.
+// 1 if `step` is a multiple of `every`, or the run's last; with `every` 0, only the last.
 static inline int trainer_due(const Trainer* t, int step, int every) {
     return step == t->num_steps || (every > 0 && step % every == 0);
 }

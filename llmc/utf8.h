@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 // How many bytes a UTF-8 character has that begins with these `n` bytes (1 <= n <= 4), if each is what RFC 3629 allows
-// there; 0 where one is not.
+// there; 0 if one is not.
 static inline int utf8_length(const unsigned char* s, int n) {
     int length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
     for (int i = 1; i < n && i < length; i++) {
@@ -20,7 +20,7 @@ static inline int utf8_length(const unsigned char* s, int n) {
     return length;
 }
 
-// The code point of the character that begins `left` bytes (at least 1), and its bytes in *length; -1 and 1 where there is
+// The code point of the character that begins `left` bytes (at least 1), and its bytes in *length; -1 and 1 if there is
 // no whole character.
 static inline int32_t utf8_decode(const unsigned char* s, size_t left, int* length) {
     int n = utf8_length(s, left < 4 ? (int)left : 4);
@@ -34,7 +34,7 @@ static inline int32_t utf8_decode(const unsigned char* s, size_t left, int* leng
     return c;
 }
 
-// The bytes of the whole, sound character that `left` bytes (at least 1) begin with; 0 where there is none.
+// The bytes of the whole, sound character that `left` bytes (at least 1) begin with; 0 if there is none.
 static inline size_t utf8_character(const char* text, size_t left) {
     int length = utf8_length((const unsigned char*)text, left < 4 ? (int)left : 4);
     return (size_t)length <= left ? (size_t)length : 0;

@@ -37,7 +37,7 @@ typedef struct {
     int state; // 0; ERROR_SAID; ERROR_ENDING
 } ErrorLine;
 
-// ERROR_SAID: a line says why the process ends. ERROR_ENDING: another thread ends the process, with a line or after one.
+// ERROR_SAID: a line with the reason was printed. ERROR_ENDING: another thread ends the process, and prints the line if needed.
 enum { ERROR_SAID = 1, ERROR_ENDING = 2, ERROR_BYTES = 4000 };
 
 #ifdef __cplusplus
@@ -46,8 +46,8 @@ inline ErrorLine error_line_;
 static ErrorLine error_line_;
 #endif
 
-// "<kind>: <message>" on stderr, in one write. It is one line, and steers no terminal, whatever the names and texts in it
-// hold: control characters become '?'.
+// Prints "<kind>: <message>" to stderr, in one write. Control characters in names and texts become '?', so that it is one line
+// and free of terminal escapes.
 static inline void print_text_(const char* kind, char* message) {
     const char* process = error_line_.process;
     mask_controls(message, strlen(message));
@@ -56,7 +56,7 @@ static inline void print_text_(const char* kind, char* message) {
     fprintf(stderr, "%s: %s%s%s\n", kind, process, process[0] ? ": " : "", message);
 }
 
-// The same without stdio, whose locks another thread may hold for good: for a thread that ends the process.
+// The same without stdio, whose locks another thread may hold forever: for a thread that ends the process.
 static inline void say_error_(const char* message) {
     char line[ERROR_BYTES];
     const char* process = error_line_.process;
@@ -90,7 +90,7 @@ static inline void set_fatal_hook(void (*hook)(void* context, char* text, size_t
     __atomic_store_n(&error_line_.failing, hook, __ATOMIC_RELEASE);
 }
 
-// Returns once this thread may say why the process ends; where another thread ends it already, that is never.
+// Acquires the right to print why the process ends; never returns if another thread already ends it.
 static inline void claim_error_line_(void) {
     int expected = 0;
     if (!__atomic_compare_exchange_n(&error_line_.state, &expected, ERROR_SAID, 0, __ATOMIC_ACQ_REL,
@@ -122,8 +122,8 @@ PRINTF_LIKE static void print_error(const char* format, ...) {
     va_end(args);
 }
 
-// Prints the error and exits with code 1. With a hook, in a run of several processes, the program ends at once: threads of
-// libraries may be at work, which do not bear what exit() takes from them.
+// Prints the error and exits with code 1. With a hook, in a run of several processes, it skips exit handlers: libraries'
+// threads may still use what exit() would destroy.
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2), noreturn, unused))
 #endif
@@ -143,8 +143,8 @@ fatal(const char* format, ...) {
 }
 
 // ----------------------------------------------------------------------------
-// Sizes that files and flags ask for. SIZE_MAX stands for every size that does not fit: it stays SIZE_MAX through further
-// sums and products (but by 0), no file is as long, and malloc_check() refuses it.
+// Sizes from files and flags, with saturating arithmetic. SIZE_MAX means overflow: it stays SIZE_MAX in further sums and
+// products (except by 0), no file is as long, and malloc_check() refuses it.
 
 // a * b
 static inline size_t size_mul(size_t a, size_t b) { return b != 0 && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
@@ -190,7 +190,7 @@ static inline void fwrite_check(const void* src, size_t size, size_t count, FILE
 }
 
 static inline int file_exists(const char* path) { return access(path, F_OK) == 0; }
-// 1 where there is certainly none. Of what this user may not look at, whoever opens it says so.
+// 1 if the file certainly does not exist; 0 without permission to look: opening it reports that.
 static inline int file_missing(const char* path) {
     return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
@@ -200,14 +200,14 @@ static inline int folder_exists(const char* path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// 1 where a name ends so.
+// 1 if a name ends in `end`.
 static inline int ends_with(const char* name, const char* end) {
     size_t n = strlen(name), k = strlen(end);
     return n >= k && strcmp(name + n - k, end) == 0;
 }
 
-// Call it first. Where stdin, stdout or stderr are closed, takes their numbers, without making them usable: else a file that
-// the program opens, a checkpoint even, would get the number, and what is printed would go into it.
+// To be called first. If stdin, stdout or stderr is closed, occupies its descriptor with an unusable one: otherwise a file that
+// the program opens, perhaps a checkpoint, would get it, and output would go into that file.
 static inline void keep_standard_files(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0) { continue; }
@@ -215,7 +215,7 @@ static inline void keep_standard_files(void) {
     }
 }
 
-// Creates a directory, and those above it that are not there.
+// Creates a directory and its missing parents.
 static inline void create_directory(const char* path) {
     char above[1024];
     const char* slash = path[0] != '\0' ? strchr(path + 1, '/') : NULL;

@@ -47,7 +47,7 @@ static inline int vocab_byte_(int32_t c) {
     return other <= 0x20 ? other : other <= 0x42 ? other - 0x21 + 0x7f : other == 0x43 ? 0xad : -1;
 }
 
-// The bytes that the characters of `text` stand for, in `out` (VOCAB_TOKEN_BYTES); 0 where it is empty, too long, or no such
+// The bytes that the characters of `text` stand for, in `out` (VOCAB_TOKEN_BYTES); 0 if it is empty, too long, or no such
 // text.
 static inline size_t vocab_bytes_(const char* text, size_t bytes, unsigned char* out) {
     size_t n = 0;
@@ -120,7 +120,7 @@ static inline Status vocab_read_json_(Vocab* v, const char* path) {
     return status;
 }
 
-// One line of merges.txt: the bytes of its two halves together, in `out`; 0 where it is no merge.
+// One line of merges.txt: the bytes of its two halves together, in `out`; 0 if it is no merge.
 static inline size_t vocab_merge_(const char* line, size_t bytes, unsigned char* out) {
     const char* space = (const char*)memchr(line, ' ', bytes);
     unsigned char right[VOCAB_TOKEN_BYTES];

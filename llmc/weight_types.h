@@ -80,7 +80,7 @@ static inline size_t cast_weights(void* to, WeightType type, const float* weight
     return lost;
 }
 
-// 1 where the cast changes no bit of any of n weights that are finite.
+// 1 if the cast changes no bit of any of n weights that are finite.
 static inline int weights_are(WeightType type, const float* weights, size_t n) {
     for (size_t i = 0; i < n && type != WEIGHTS_FP32; i++) {
         uint16_t word = type == WEIGHTS_BF16 ? float_to_bf16(weights[i]) : float_to_fp16(weights[i]);

@@ -28,7 +28,7 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // What a name is
 
-// 1 where a name has the form of a descriptor: pairs of a letter and a number.
+// 1 if a name has the form of a descriptor: pairs of a letter and a number.
 static inline int weights_is_descriptor(const char* name) {
     const char* p = strncmp(name, "gpt2:", 5) == 0 || strncmp(name, "gpt3:", 5) == 0 ? name + 5 : name;
     if (*p == '\0') { return 0; }
@@ -39,7 +39,7 @@ static inline int weights_is_descriptor(const char* name) {
     return 1;
 }
 
-// 1 where -e names weights: a .bin or .safetensors, a folder that exists, or any path with a '/'. 0: a descriptor such as d12.
+// 1 if -e names weights: a .bin or .safetensors, a folder that exists, or any path with a '/'. 0: a descriptor such as d12.
 static inline int weights_is_file(const char* name) {
     if (ends_with(name, ".bin") || ends_with(name, ".safetensors")) { return 1; }
     if (strchr(name, '/') != NULL) { return 1; }
@@ -137,7 +137,7 @@ static inline Status weights_read_config(const char* path, GPT2Config* config) {
     return STATUS_OK;
 }
 
-// The weights in fp32, in table order, rows of padding zero; the caller frees them. *unchecked is 1 where no checksum vouches
+// The weights in fp32, in table order, rows of padding zero; the caller frees them. *unchecked is 1 if no checksum vouches
 // for them. On an error *params is NULL.
 static inline Status weights_load(float** params, const char* path, GPT2Config* config, int* unchecked) {
     WeightsSource source;

@@ -157,7 +157,7 @@ static inline const Variant* attention_find(const Variants<Variant>& variants, c
 }
 
 template <class Config> struct AttentionChoice {
-    const char* variant;  // "" where nothing serves the shape; an error is recorded
+    const char* variant;  // "" if nothing serves the shape; an error is recorded
     const Config* config; // nullptr in that case
 };
 
@@ -199,7 +199,7 @@ static inline AttentionChoice<AttentionBackwardConfig> attention_backward_choice
                             HS);
 }
 
-// The names of the variants that serve the shape on the current GPU; "" and an error where none does
+// The names of the variants that serve the shape on the current GPU; "" and an error if none does
 static inline const char* attention_forward_name(int B, int T, int NH, int HS) {
     return attention_forward_choice(B, T, NH, HS).variant;
 }
@@ -210,7 +210,7 @@ static inline const char* attention_backward_name(int B, int T, int NH, int HS) 
 // ----------------------------------------------------------------------------
 // The launchers
 
-// Whether the addresses, or-ed together, are aligned as the contract wants it; an error where they are not
+// Whether the addresses, or-ed together, are aligned as the contract wants it; an error if they are not
 static inline bool attention_aligned(uintptr_t tensors, uintptr_t scratch = 0) {
     if (tensors % 16 == 0 && scratch % 256 == 0) { return true; }
     status_fail("attention: qkv, out and their gradients must be aligned to 16 bytes, scratch to 256");
@@ -225,7 +225,7 @@ static inline void attention_forward(floatX* out, float* l, float* m, const floa
     config->launch(out, l, m, qkv, B, T, NH, HS, stream);
 }
 
-// Bytes of scratch; SIZE_MAX where the size does not fit. 0 and an error where nothing serves.
+// Bytes of scratch; SIZE_MAX if the size does not fit. 0 and an error if nothing serves.
 static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
     const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
     return config ? config->scratch_bytes(B, T, NH, HS) : 0;
@@ -249,7 +249,7 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
 }
 
-// An upper bound of the rows of dq_sums that the function below writes, on the given GPU. 0 and an error where nothing serves.
+// An upper bound of the rows of dq_sums that the function below writes, on the given GPU. 0 and an error if nothing serves.
 static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
     const AttentionBackwardConfig* config =
         attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,

@@ -58,7 +58,7 @@ struct AttentionForwardConfig {
     const char* name;        // as the bench prints it and --config names it, such as "64x64"; no comma: a CSV field
     int HS;                  // the head size it serves; 0: every one of the contract
     size_t shared_bytes;     // shared memory of a thread block
-    AttentionForward launch; // nullptr where forward needs a scratch: then launch_with_scratch
+    AttentionForward launch; // nullptr if forward needs a scratch: then launch_with_scratch
     AttentionForwardWithScratch launch_with_scratch = nullptr;
     AttentionScratchBytes scratch_bytes = nullptr; // of launch_with_scratch; the caller aligns scratch to 256 bytes
 };
@@ -77,7 +77,7 @@ struct AttentionGpu {
     int capability; // 90 is 9.0
     size_t shared_limit;
 };
-// Records an error where there is no GPU.
+// Records an error if there is no GPU.
 static inline Status attention_gpu(AttentionGpu* gpu) {
     int device, major, minor, shared_limit;
     TRY(cuda_try(cudaGetDevice(&device)));
@@ -89,7 +89,7 @@ static inline Status attention_gpu(AttentionGpu* gpu) {
 }
 
 // The first configuration of a variant's table that serves the head size and fits the GPU, and is called `name` unless
-// that is nullptr; nullptr where there is none.
+// that is nullptr; nullptr if there is none.
 template <class Config> static inline const Config* attention_config(const Config* configs, size_t num_configs,
                                                                      const char* name, int HS, size_t shared_limit) {
     for (const Config* c = configs; c < configs + num_configs; c++) {

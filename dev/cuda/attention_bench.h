@@ -7,7 +7,7 @@ build/attention_bench_<precision>.o, and linked to every variant, so that a vari
 
 #include "attention.h"
 
-// compute_capability: the least that the variant runs on, such as 80; 0 where any will do.
+// compute_capability: the least that the variant runs on, such as 80; 0 if any will do.
 int attention_forward_main(int argc, char** argv, const char* variant, const AttentionForwardConfig* table,
                            size_t num_configs, int compute_capability);
 int attention_backward_main(int argc, char** argv, const char* variant, const AttentionBackwardConfig* table,

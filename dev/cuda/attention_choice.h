@@ -14,7 +14,7 @@ attention.cuh turns the names into a launcher.
 
 typedef enum { ATTENTION_FORWARD_PASS, ATTENTION_BACKWARD_PASS } AttentionDirection;
 
-// Why the contract does not serve these sizes, for the end of an error message; NULL where it does. Any ints are valid
+// Why the contract does not serve these sizes, for the end of an error message; NULL if it does. Any ints are valid
 // arguments.
 static inline const char* attention_unsupported(int B, int T, int NH, int HS) {
     if (B < 1 || T < 1 || NH < 1) { return "batch, sequence length and number of heads must be at least 1"; }
@@ -80,7 +80,7 @@ ATTENTION_TABLE AttentionRule attention_backward_rules[] = {
     {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
 };
 
-// The row that serves B sequences of T tokens with NH heads of HS channels; NULL where none does. With `variant` not NULL
+// The row that serves B sequences of T tokens with NH heads of HS channels; NULL if none does. With `variant` not NULL
 // only rows of that variant are considered; where none of them fits, the first configuration of its table serves.
 static inline const AttentionRule* attention_rule(AttentionDirection direction, const char* variant, int fp32,
                                                   int capability, int B, int T, int NH, int HS) {

@@ -55,10 +55,10 @@ struct AttentionDecodeConfig {
     int HS;              // the head size it serves; 0: every one of the contract
     size_t shared_bytes; // shared memory of a thread block
     AttentionDecode launch;
-    AttentionScratchBytes scratch_bytes; // at least the counters; SIZE_MAX where the size does not fit
+    AttentionScratchBytes scratch_bytes; // at least the counters; SIZE_MAX if the size does not fit
 };
 
-// Why the contract does not serve these sizes, for the end of an error message; nullptr where it does. Any ints are valid.
+// Why the contract does not serve these sizes, for the end of an error message; nullptr if it does. Any ints are valid.
 static inline const char* attention_decode_unsupported(int B, int T, int NH, int HS, int max_length) {
     if (B < 1 || T < 1 || NH < 1) { return "batch, cache length and number of heads must be at least 1"; }
     if (HS != 32 && HS != 64 && HS != 96 && HS != 128) { return "the head size must be 32, 64, 96 or 128"; }

@@ -42,7 +42,7 @@ template <int TM> struct OnlineSoftmax {
             for (int c = 1; c < TN; c++) { maximum = fmaxf(maximum, S[r][c]); }
             maximum = fmaxf(m[r], row_max(maximum));
             const float zero_at = -maximum * exponent;
-            rescale[r] = ex2_approx_ftz((m[r] - maximum) * exponent); // exactly 1 where the maximum stays
+            rescale[r] = ex2_approx_ftz((m[r] - maximum) * exponent); // exactly 1 if the maximum stays
             m[r] = maximum;
             l[r] *= rescale[r];
 #pragma unroll

@@ -103,7 +103,7 @@ static inline std::vector<int> bench_shape(const char* flag, size_t count, const
     return shape;
 }
 
-// The options of the program `program`, whose shapes have these sizes. Ends the program where they are wrong.
+// The options of the program `program`, whose shapes have these sizes. Ends the program if they are wrong.
 static inline BenchOptions bench_options(int argc, char** argv, const char* program, std::vector<BenchSize> sizes,
                                          std::vector<BenchText> texts = {}) {
     BenchOptions o;

@@ -26,7 +26,7 @@ extern const Variants<AttentionDecodeConfig> attention_decode_configs;
 constexpr Variants<AttentionDecodeConfig> attention_decode_configs(ATTENTION_DECODE::decode_configs);
 #endif
 
-// The configuration that serves the sizes; nullptr and an error where none does. Needs no GPU.
+// The configuration that serves the sizes; nullptr and an error if none does. Needs no GPU.
 static inline const AttentionDecodeConfig* attention_decode_choice(int B, int T, int NH, int HS) {
     const char* why = attention_decode_unsupported(B, T, NH, HS, T);
     if (why) {
@@ -39,7 +39,7 @@ static inline const AttentionDecodeConfig* attention_decode_choice(int B, int T,
 // The variant's name
 static inline const char* attention_decode_name() { return ATTENTION_DECODE_NAME; }
 
-// Bytes of scratch, which the caller aligns to 256 and fills with zeros once; SIZE_MAX where the size does not fit, 0 and an
+// Bytes of scratch, which the caller aligns to 256 and fills with zeros once; SIZE_MAX if the size does not fit, 0 and an
 // error where nothing serves.
 static inline size_t attention_decode_scratch_bytes(int B, int T, int NH, int HS) {
     const AttentionDecodeConfig* config = attention_decode_choice(B, T, NH, HS);

@@ -917,7 +917,7 @@ constexpr Variants<Kernel> kernels(kernel_table);
 #endif
 #endif
 
-// The kernel for B sequences, or nullptr where a step takes several kernels
+// The kernel for B sequences, or nullptr if a step takes several kernels
 static inline const Kernel* choice(int B, int HS) {
 #if !defined(PRECISION_FP32)
     if (B > MAX_ROWS || strcmp(attention_decode_name(), "split") != 0) { return nullptr; }

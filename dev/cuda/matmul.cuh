@@ -74,7 +74,7 @@ static inline void matmul_force(const char* variant) { matmul_forced = variant; 
 static constexpr const char* matmul_forced = nullptr;
 #endif
 
-// The first configuration of a variant, called `name` unless that is nullptr, that serves the sizes; nullptr where none does.
+// The first configuration of a variant, called `name` unless that is nullptr, that serves the sizes; nullptr if none does.
 static inline const MatmulConfig* matmul_config_of(const char* variant, const char* name, MatmulGroup group,
                                                    MatmulSizes s) {
     for (const MatmulVariant& v : matmul_variants) {
@@ -102,7 +102,7 @@ static inline const MatmulConfig* matmul_choice_on(int capability, const char* v
     return config;
 }
 
-// The name of the variant that serves on a GPU of this compute capability; "none" and an error where nothing does.
+// The name of the variant that serves on a GPU of this compute capability; "none" and an error if nothing does.
 static inline const char* matmul_choice_name_on(int capability, const char* variant, MatmulGroup group, MatmulSizes s) {
     const MatmulConfig* config = matmul_choice_on(capability, variant, group, s);
     for (const MatmulVariant& v : matmul_variants) {
@@ -111,7 +111,7 @@ static inline const char* matmul_choice_name_on(int capability, const char* vari
     return "none";
 }
 
-// Bytes of scratch on a GPU of this compute capability; 0 and an error where nothing serves.
+// Bytes of scratch on a GPU of this compute capability; 0 and an error if nothing serves.
 static inline size_t matmul_scratch_bytes_on(int capability, const char* variant, MatmulGroup group, MatmulSizes s) {
     const MatmulConfig* config = matmul_choice_on(capability, variant, group, s);
     return config ? config->scratch_bytes(s) : 0;

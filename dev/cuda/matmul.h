@@ -80,7 +80,7 @@ struct MatmulTensors {
     float *mean, *rstd;                // (R); inputs of dlayernorm
     const floatX *ln_weight, *ln_bias; // (OUT); of dlayernorm (IN)
     floatX* pre;                       // (R,OUT); an input of dgelu, (R,IN)
-    floatX* derivative;                // as pre, and NULL where pre is not
+    floatX* derivative;                // as pre, and NULL if pre is not
     floatX* act;                       // (R,OUT); of dgelu (R,IN) or NULL
     floatX* logits;                    // (R,OUT)
     float* logits_scale;               // (R), of configurations that are `scaled`
@@ -105,9 +105,8 @@ typedef void (*MatmulLaunch)(MatmulContext* context, const MatmulTensors* t, Mat
 struct MatmulConfig {
     const char* name; // as the bench prints it and --config names it; no comma: a CSV field
     MatmulGroup group;
-    const char* (*unsupported)(
-        MatmulSizes s);                     // of what the contract serves: half a sentence, or NULL where it is served
-    size_t (*scratch_bytes)(MatmulSizes s); // may be 0
+    const char* (*unsupported)(MatmulSizes s); // of what the contract serves: half a sentence, or NULL if it is served
+    size_t (*scratch_bytes)(MatmulSizes s);    // may be 0
     MatmulLaunch launch;
     bool scaled = false;         // of classifier: a row's gradient is logits_scale times its logits
     bool has_derivative = false; // of fc, dgelu: derivative instead of pre is served, too

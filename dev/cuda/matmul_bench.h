@@ -7,7 +7,7 @@ into build/matmul_bench_<precision>.o, and linked to every variant, so that a va
 
 #include "matmul.h"
 
-// compute_capability: the least that the variant runs on, such as 90; 0 where any will do.
+// compute_capability: the least that the variant runs on, such as 90; 0 if any will do.
 int matmul_main(int argc, char** argv, const char* variant, const MatmulConfig* table, size_t num_configs,
                 int compute_capability);
 template <size_t N> static inline int matmul_main(int argc, char** argv, const char* variant,

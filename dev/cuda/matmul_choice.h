@@ -54,7 +54,7 @@ static inline MATMUL_CONSTEXPR MatmulLayerPart matmul_layer_part(MatmulGroup gro
     return part;
 }
 
-// Why the contract does not serve these sizes, for the end of an error message; NULL where it does. Any ints are valid
+// Why the contract does not serve these sizes, for the end of an error message; NULL if it does. Any ints are valid
 // arguments.
 static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
     if (s.R < 1 || s.IN < 1 || s.OUT < 1) { return "rows and channels must be at least 1"; }
@@ -101,7 +101,7 @@ static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
     {"cublaslt", NULL, 0, INT_MAX, 1, -1, NULL},
 };
 
-// The row that serves a group at these sizes; NULL where none does.
+// The row that serves a group at these sizes; NULL if none does.
 static inline const MatmulRule* matmul_rule(MatmulGroup group, int fp32, int capability, MatmulSizes s) {
     for (size_t n = 0; n < sizeof(matmul_rules) / sizeof(matmul_rules[0]); n++) {
         const MatmulRule* r = &matmul_rules[n];

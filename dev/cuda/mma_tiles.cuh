@@ -132,7 +132,7 @@ store_rows(floatX* destination, uint32_t tile, const float (&x)[M][HS / 8][4], i
 // stay in L2.
 
 // The grid for `blocks` blocks of each head. reread_bytes: bytes of a head that all its blocks read; a group's may fill half of
-// L2 (a quarter, and all heads at once, were slower: dev/LOG.md). An error where there is no GPU.
+// L2 (a quarter, and all heads at once, were slower: dev/LOG.md). An error if there is no GPU.
 inline Status attention_grid(dim3* grid, int blocks, int heads, int64_t reread_bytes) {
     int device, l2_bytes;
     TRY(cuda_try(cudaGetDevice(&device)));
