@@ -437,7 +437,7 @@ static inline Status comm_meet_(Comm* c, const CommSettings* settings) {
     if (c->listener >= 0) { fcntl(c->listener, F_SETFL, fcntl(c->listener, F_GETFL) | O_NONBLOCK); }
     TRY(comm_check_settings_(&m.settings));
     strcpy(m.token, m.settings.token);
-    comm_allow_connections_((c->rank == 0 ? 4 : 2) * c->size);
+    TRY(comm_allow_connections_(c->size));
     TRY(comm_find_address_(&m, &root, &slot));
     Status status = c->rank == 0 ? comm_meet_at_root_(&m) : comm_meet_root_(&m, root);
     if (c->rank == 0 && settings->file != NULL) { comm_file_remove_(settings->file, slot); }

@@ -139,12 +139,17 @@ static inline Status comm_connect_(int* fd, struct sockaddr_in to, double deadli
     }
 }
 
-// So many connections may be open.
-static inline void comm_allow_connections_(int wanted) {
+// Room for the connections of so many processes, three with each, and for who visits and what else is open: poll() takes no
+// more entries than files may be open.
+static inline Status comm_allow_connections_(int processes) {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)wanted + 256) { return; }
-    limit.rlim_cur = (rlim_t)wanted + 256 < limit.rlim_max ? (rlim_t)wanted + 256 : limit.rlim_max;
+    rlim_t least = 3 * (rlim_t)processes + 80, wanted = least + 256;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) { return STATUS_OK; }
+    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur >= least) { return STATUS_OK; }
+    return status_fail("%d processes need %llu open files, %llu are allowed; raise the limit (ulimit -n)", processes,
+                       (unsigned long long)least, (unsigned long long)limit.rlim_cur);
 }
 
 // Moves all bytes; returns 0 if the connection closes or the deadline passes before.

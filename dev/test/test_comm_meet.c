@@ -142,6 +142,18 @@ static void a_port_in_use_is_said(void) {
     close(taken);
 }
 
+// Rank 0 would wait for connections that it cannot take.
+static void too_few_open_files_are_said(void) {
+    CommSettings s = settings_of(0, 8);
+    s.connect_timeout = 2.0;
+    CHECK_FATAL("8 processes need 104 open files, 60 are allowed|ulimit -n", {
+        struct rlimit r = {60, 60};
+        Comm* c;
+        setrlimit(RLIMIT_NOFILE, &r);
+        check(comm_open(&c, s));
+    });
+}
+
 // ----------------------------------------------------------------------------
 // Rank 0 goes on when all have met
 
@@ -330,6 +342,7 @@ int main(void) {
     no_rank_0_is_said();
     rank_0_elsewhere_is_said();
     a_port_in_use_is_said();
+    too_few_open_files_are_said();
     rank_0_goes_on_when_all_have_met();
     strangers_hold_up_nobody();
     other_programs_are_said();
