@@ -215,7 +215,7 @@ static Status decoder_build(GPT2Decoder* d) {
     }
     decoder_place(d, (char*)d->memory, c, d->B, d->T, attention_bytes);
     memset(d->words, 0, B * sizeof(unsigned long long));
-    // the cache, too: what is read must be finite, even where it is multiplied by 0
+    // the cache, too: numbers read must be finite even if they are multiplied by 0
     cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->model->stream));
     cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->model->stream));
     decoder_plan_step(d);

@@ -52,7 +52,7 @@ struct Scalars {
 
 struct GPT2 {
     GPT2Info info;
-    GPT2Plan plan; // the sizes of what is allocated
+    GPT2Plan plan; // the sizes of all allocations
     ParameterLayout layout;
     // (info.elements), on the device
     ParameterTensors params; // those of layer 0
@@ -840,7 +840,7 @@ template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, co
     return status_now();
 }
 
-// What fc stores in fch for dgelu: the derivative of GELU, where act is kept, too; else the pre-activation.
+// What fc stores in fch for dgelu: the derivative of GELU if act is kept, too, else the pre-activation.
 struct KeptByFc {
     floatX *pre, *derivative; // one of them is NULL
 };

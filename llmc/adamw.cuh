@@ -62,7 +62,7 @@ typedef struct {
     size_t offset;      // of the first element in the whole memory: random bits follow from it, whoever owns the part
 } AdamWPart;
 
-constexpr int ADAMW_PARTS = 48; // of a launch: they are kernel parameters, of which there may be 4 KB
+constexpr int ADAMW_PARTS = 48; // per launch: they are kernel parameters, at most 4 KB
 constexpr int ADAMW_THREADS = 256;
 
 // What one launch updates: all parts have masters, or none. Thread block i works on the first part whose blocks_end is more
@@ -111,7 +111,7 @@ template <bool MASTERS> __global__ void __launch_bounds__(ADAMW_THREADS)
     }
     const float grad_scale = grad_clip_scale(norm, a.grad_clip);
     const int decayed = i < p.decay_n ? (int)min(p.decay_n - i, (size_t)f128::size) : 0; // of the thread's weights
-    // m needs no test: where it is not finite, neither is the weight.
+    // m needs no test: if it is not finite, neither is the weight.
     auto finite = [&](int k) { return isfinite((float)rounded.data[k]) & isfinite(v[k]); };
     bool step_is_finite = isfinite(loss) & isfinite(norm), all_finite = true;
 #pragma unroll

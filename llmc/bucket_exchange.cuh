@@ -73,7 +73,7 @@ static inline void exchange_free(BucketExchange* x) {
     *x = {};
 }
 
-// For several processes. exchange_free is due after an error too.
+// For several processes. exchange_free must be called after an error, too.
 static inline Status exchange_create(BucketExchange* x, Comm* comm, const ParameterLayout* l, cudaStream_t compute,
                                      int sum_any) {
     int least = 0, greatest = 0, layers = l->config.num_layers;
@@ -245,7 +245,7 @@ static inline void exchange_gradients_end(BucketExchange* x) { compute_after_exc
 // ----------------------------------------------------------------------------
 // Weights
 
-// All-gather of the weights of layers first .. end-1, of which each process has updated its part, in one exchange; first = -1:
+// All-gathers the weights of layers first .. end-1, of which each process has updated its part, in one exchange; first = -1:
 // those of the embeddings and the final LayerNorm, too.
 static inline void exchange_weights(BucketExchange* x, void* weights, size_t element, int first, int end) {
     NvtxRange range(first < 0 ? "gather embeddings" : "gather weights of layer", first);

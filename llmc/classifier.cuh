@@ -53,7 +53,7 @@ __device__ inline void classifier_gradient(floatX* x, int target, float m, float
     }
 }
 
-// One row by a thread block; fused_classifier below says what it computes.
+// One row, by a thread block; see fused_classifier below.
 template <bool WRITE_GRADIENT> __device__ inline void classifier_row(floatX* logits, float* losses, const int* targets,
                                                                      float gradient_scale, size_t row, int V, int Vp) {
     constexpr int K = x128::size;

@@ -10,7 +10,7 @@ Programs link with -lcublasLt.
 
 #include "cuda_common.cuh"
 
-// Ends the program when a call fails: file, line, what was called, what came back.
+// Ends the program if a call fails, with file, line, call and error.
 #define cublas_check(call) cublas_check_(call, #call, __FILE__, __LINE__)
 static inline void cublas_check_(cublasStatus_t status, const char* call, const char* file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) { return; }

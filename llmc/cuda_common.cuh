@@ -33,7 +33,7 @@ typedef __nv_bfloat16 floatX;
 #define PRECISION_NAME "bf16"
 #endif
 
-// Ends the program when a CUDA call fails: file, line, what was called, what came back.
+// Ends the program if a CUDA call fails, with file, line, call and error.
 #define cuda_check(call) cuda_check_(call, #call, __FILE__, __LINE__)
 static inline void cuda_check_(cudaError_t error, const char* call, const char* file, int line) {
     if (error == cudaSuccess) { return; }

@@ -254,7 +254,7 @@ struct DecodeBegin {
     int T, V, Vp, C, words;
 };
 
-// Appends a token to the sequence of `length` tokens, where it has room; by one thread
+// Appends a token to the sequence of `length` tokens, unless it is full; by one thread
 __device__ inline void decode_append_slot(const DecodeBegin& p, int b, int length, int token) {
     if (length < p.T) {
         p.slots[b].length = length + 1;
@@ -263,7 +263,7 @@ __device__ inline void decode_append_slot(const DecodeBegin& p, int b, int lengt
     }
     p.seen[(size_t)b * p.words + token / 32] |= 1u << token % 32;
 }
-// Appends a token to the sequence, where it has room, and embeds it. By all threads of a block, which have read the slot.
+// Appends a token to the sequence, unless it is full, and embeds it. By all threads of a block, which have read the slot.
 __device__ inline void decode_append(const DecodeBegin& p, int b, DecodeSlot slot, int token) {
     bool room = slot.length < p.T;
     if (threadIdx.x == 0) {

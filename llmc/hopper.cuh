@@ -32,7 +32,7 @@ namespace hopper {
 
 constexpr int WARPGROUP_SIZE = 128;
 
-// How many SMs the current GPU has. Records an error (status.h) where it is not of compute capability 9.0.
+// The number of SMs of the current GPU. Records an error (status.h) if its compute capability is not 9.0.
 static inline Status hopper_num_sms(int* num_sms) {
     int device, major, minor;
     TRY(cuda_try(cudaGetDevice(&device)));

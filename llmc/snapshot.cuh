@@ -24,7 +24,7 @@ struct Snapshot {
     size_t bytes;                        // of memory
     size_t begin[SNAPSHOT_BLOCKS];       // of each block, in memory
     size_t block_bytes[SNAPSHOT_BLOCKS]; // 0 if there is no such block
-    const void* blocks[SNAPSHOT_BLOCKS]; // what is copied
+    const void* blocks[SNAPSHOT_BLOCKS]; // the sources
     char* staging[2];                    // page-locked
     cudaEvent_t copied, staged[2];       // of the model's stream; of the reader's
     cudaStream_t reader;

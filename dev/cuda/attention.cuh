@@ -125,11 +125,11 @@ static_assert(attention_rules_hold(attention_backward_rules, attention_backward_
 // ----------------------------------------------------------------------------
 // The choice
 
-// The variants asked for, or nullptr: what attention_choice.h says
+// The variants requested by name; nullptr: the default of attention_choice.h
 #ifdef ATTENTION_ALL
 static const AttentionForwardVariant* attention_forced_forward = nullptr;
 static const AttentionBackwardVariant* attention_forced_backward = nullptr;
-// Takes these variants from the next launch on; nullptr: what attention_choice.h says. Scratch differs between them: call
+// Selects these variants from the next launch on; nullptr: the default of attention_choice.h. Their scratch differs: call
 // attention_backward_scratch_bytes() again.
 static inline void attention_force(const AttentionForwardVariant* forward, const AttentionBackwardVariant* backward) {
     attention_forced_forward = forward, attention_forced_backward = backward;
@@ -239,7 +239,7 @@ static inline size_t attention_backward_scratch_bytes_on(AttentionGpu gpu, int B
     return config ? config->scratch_bytes(B, T, NH, HS) : 0;
 }
 
-// dqkv (B,T,3,NH,HS) from dout and what forward read and wrote; scratch as large as the function above says
+// dqkv (B,T,3,NH,HS) from dout and the forward's inputs and outputs; scratch of the size that the function above returns
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                       const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                       cudaStream_t stream) {

@@ -374,7 +374,7 @@ template <class C> struct ForwardConsumer {
         issue_output<keys>(P, residual);
         finish_output(j);
     }
-    // O += P V of the key block at `state`, of which `keys` keys are needed, and P of the next one, j:
+    // O += P V of the first `keys` keys of the key block at `state`, and P of the next one, j:
     // S = Q K_next^T;  O += P V;  m, P, sum by softmax of S;  O *= exp(old m - m)
     template <int keys> __device__ void key_block(OnlineSoftmax& softmax, int j) {
         float S[Bc / 2];

@@ -167,7 +167,7 @@ template <class Tiles> __device__ inline Front<Tiles>& front() { return *shared_
 __device__ inline uint32_t low_half(Word x) { return (uint32_t)x; }
 __device__ inline unsigned tag_of(Word x) { return (unsigned)(x >> 32); }
 __device__ inline Word tagged(uint32_t bits, unsigned tag) { return (Word)tag << 32 | bits; }
-// Every word has copies, of which a CTA reads one: too many readers that poll a line delay its writer.
+// Each CTA polls one of several copies of a word: too many readers that poll one cache line delay its writer.
 __device__ inline void send(const Step& p, Word* to, uint32_t bits, unsigned tag) {
 #pragma unroll
     for (int copy = 0; copy < COPIES; copy++) { st_relaxed_gpu(to + copy * p.copy_words, tagged(bits, tag)); }

@@ -68,7 +68,7 @@ static_assert(matmul_rules_hold(), "matmul_choice.h names a configuration that a
 
 #ifdef MATMUL_ALL
 static const char* matmul_forced = nullptr;
-// Takes this variant from the next launch on for what it serves; nullptr: what matmul_choice.h says. Scratch differs.
+// Selects this variant from the next launch on, where it supports the GEMM; nullptr: matmul_choice.h's. Scratch differs.
 static inline void matmul_force(const char* variant) { matmul_forced = variant; }
 #else
 static constexpr const char* matmul_forced = nullptr;

@@ -26,7 +26,7 @@ namespace cublaslt_epilogue {
 
 // The arguments of a GEMM beside its operands
 struct Fusion {
-    const void* c; // D = AB + C where it is not NULL; it may be D
+    const void* c; // D = AB + C if it is not NULL; may be D
     void* bias;    // read by BIAS, written by BGRAD
     cudaDataType_t bias_type;
     const void* aux; // read by DGELU

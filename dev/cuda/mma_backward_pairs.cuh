@@ -197,7 +197,7 @@ __device__ inline void query_tile(float (&dQ)[C::q_rows / 16][C::q_columns / 8][
         }
     }
 }
-// The transpose of a 4 x 4 matrix of words, of which lane q of four has row q.
+// Transposes a 4 x 4 matrix of words within groups of four lanes; lane q holds row q.
 __device__ inline void transpose_quad(uint32_t (&x)[4], int lane) {
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) {

@@ -23,7 +23,7 @@ namespace wgmma {
 
 using namespace hopper;
 
-// The tensor maps of a GEMM. second: the second output, or the partial tiles; what is not used is not set.
+// The tensor maps of a GEMM. second: the second output, or the partial tiles. Unused ones are not set.
 struct GemmMaps {
     CUtensorMap a, b, out, second, aux;
 };
