@@ -78,8 +78,9 @@ static inline Status comm_resolve_(struct sockaddr_in* address, const char* name
     struct in_addr digits;
     int error = comm_look_up_(address, name);
     if (error != 0) {
-        return status_fail("no IPv4 address of %s, where rank 0 is: %s; name its machine with -ps", name,
-                           gai_strerror(error));
+        const char* way_out = strchr(name, ':') ? "-ps takes a name or an IPv4 address, --rendezvous-port the port"
+                                                : "name its machine with -ps";
+        return status_fail("no IPv4 address of %s, where rank 0 is: %s; %s", name, gai_strerror(error), way_out);
     }
     if (comm_is_loopback_(*address) && strcmp(name, "localhost") != 0 && inet_aton(name, &digits) == 0) {
         *address = comm_own_address_();

@@ -142,6 +142,13 @@ static void a_port_in_use_is_said(void) {
     close(taken);
 }
 
+static void a_port_behind_the_address_is_said(void) {
+    struct sockaddr_in address;
+    CHECK_FATAL("no IPv4 address of 127.0.0.1:5000|--rendezvous-port",
+                check(comm_resolve_(&address, "127.0.0.1:5000", 1)));
+    CHECK_FATAL("no IPv4 address of ::1|takes a name or an IPv4 address", check(comm_resolve_(&address, "::1", 1)));
+}
+
 // Rank 0 would wait for connections that it cannot take.
 static void too_few_open_files_are_said(void) {
     CommSettings s = settings_of(0, 8);
@@ -342,6 +349,7 @@ int main(void) {
     no_rank_0_is_said();
     rank_0_elsewhere_is_said();
     a_port_in_use_is_said();
+    a_port_behind_the_address_is_said();
     too_few_open_files_are_said();
     rank_0_goes_on_when_all_have_met();
     strangers_hold_up_nobody();
