@@ -44,6 +44,7 @@ typedef struct {
     int stopped_only;      // 1: kill only stopped processes then
     int exit_code;         //
     int passed_on[2];      // the last stop signal that was passed on, and its value; zeros: none
+    int before_met;        // 1: a stop signal came before all had met; noticing the end of another is no failure then
 } LaunchParent;
 
 static unsigned char* launch_met_; // this process's entry of LaunchParent.met, or NULL
@@ -211,11 +212,18 @@ static inline void launch_install_(void) {
     signal(SIGPIPE, SIG_IGN); // stderr may be a closed pipe
 }
 
+static inline int launch_all_met_(const LaunchParent* p) {
+    int met = 1;
+    for (int i = 0; i < p->count; i++) { met = met && __atomic_load_n(&p->met[i], __ATOMIC_RELAXED); }
+    return met;
+}
+
 static inline void launch_pass_on_(LaunchParent* p) {
     int save = launch_signals_.save, stop = launch_signals_.stop, stops = launch_signals_.stops;
     launch_signals_.save = 0;
     int new_stop = stops > p->passed_on[1];
     if (new_stop) { p->passed_on[0] = stop, p->passed_on[1] = stops; }
+    if (new_stop && !launch_all_met_(p)) { p->before_met = 1; }
     for (int i = 0; i < p->count; i++) {
         if (p->children[i].pid <= 0) { continue; }
         if (save != 0) { signals_pass_on(p->children[i].pid, SIGUSR1, save); }
@@ -225,6 +233,13 @@ static inline void launch_pass_on_(LaunchParent* p) {
 
 // ----------------------------------------------------------------------------
 // Waiting
+
+// Takes a line that a process has written.
+static inline void launch_say_(LaunchParent* p, int index) {
+    const char* line = p->children[index].line;
+    if (p->before_met && strncmp(line, "error: ", 7) == 0) { return; }
+    launch_lines_add(p->lines, index, line, wall_seconds());
+}
 
 // Reads a process's stderr; at its end also a line without a newline.
 static inline void launch_read_(LaunchParent* p, int index) {
@@ -237,7 +252,7 @@ static inline void launch_read_(LaunchParent* p, int index) {
             if (data[i] != '\n' && !full) { child->line[child->length++] = data[i]; }
             if (data[i] != '\n' && !full) { continue; }
             child->line[child->length] = '\0';
-            launch_lines_add(p->lines, index, child->line, wall_seconds());
+            launch_say_(p, index);
             child->length = 0;
             if (full && data[i] != '\n') { child->line[child->length++] = data[i]; }
         }
@@ -245,7 +260,7 @@ static inline void launch_read_(LaunchParent* p, int index) {
     if (child->pipe < 0 || (n < 0 && child->pid > 0)) { return; } // more may follow
     if (child->length > 0) {
         child->line[child->length] = '\0';
-        launch_lines_add(p->lines, index, child->line, wall_seconds());
+        launch_say_(p, index);
     }
     close(child->pipe);
     child->pipe = -1;
@@ -268,12 +283,11 @@ static inline void launch_ended_(LaunchParent* p, int index, int status, const O
     child->pid = 0;
     p->left--;
     launch_read_(p, index);
-    if (killed_here) { return; }
+    if (p->before_met) { launch_hurry_(p, LAUNCH_HOLD_SECONDS, 0); }
+    if (killed_here || p->before_met) { return; }
     if (by != 0 && by != p->passed_on[0]) { launch_lines_killed(p->lines, index, by); }
     if (code > p->exit_code) { p->exit_code = code; }
-    int met = 1;
-    for (int i = 0; i < p->count; i++) { met = met && __atomic_load_n(&p->met[i], __ATOMIC_RELAXED); }
-    if (!met && (code != 0 || !(o->plan || o->doctor))) {
+    if (!launch_all_met_(p) && (code != 0 || !(o->plan || o->doctor))) {
         launch_hurry_(p, LAUNCH_HOLD_SECONDS, 0); // the others would wait for it
     } else if (by != 0) {
         launch_hurry_(p, p->fault_timeout, 0);

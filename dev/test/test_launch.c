@@ -494,6 +494,30 @@ static void signals_are_passed_on_once(void) {
     CHECK(child.exit_code == 128 + SIGTERM && shared->stops == 3 && strstr(child.text, "ending at once") != NULL);
 }
 
+static void act_meets(const Launch* l) {
+    name_process(l);
+    signals_install();
+    if (l->rank != 0) {
+        launch_has_met();
+        signals_begin_steps();
+    }
+    __atomic_add_fetch(&shared->ready, 1, __ATOMIC_SEQ_CST);
+    while (!signals_stop()) { sleep_ms(5); }
+    sleep_ms(100);
+    fatal("rank 0 has ended without a word");
+}
+
+// Rank 0, which has not met the others yet, ends at once; what they make of that is no failure.
+static void a_signal_before_all_have_met_ends_the_run(void) {
+    memset(shared, 0, sizeof(*shared));
+    begin(3, 0, act_meets);
+    for (int i = 0; i < 4000 && shared->ready < 3; i++) { sleep_ms(5); }
+    kill(unit_pid, SIGINT);
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 0 && strstr(child.text, "SIGINT: ending before the first step") != NULL);
+    CHECK(strstr(child.text, "error") == NULL);
+}
+
 // A terminal's Ctrl-C goes to all. The parent may be late: stopped for 0.5 s here, which is more than the 0.2 s of two.
 static void what_all_get_counts_once(void) {
     begin_steps(3);
@@ -594,6 +618,7 @@ int main(int argc, char** argv) {
     what_all_say_is_said_once();
     the_cause_is_said_by_who_knows_it();
     signals_are_passed_on_once();
+    a_signal_before_all_have_met_ends_the_run();
     what_all_get_counts_once();
     no_process_is_left_behind();
     processes_meet();
