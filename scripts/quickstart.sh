@@ -73,8 +73,9 @@ if [ $gpu = 1 ] && ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nv
     gpu=0
 fi
 if [ $gpu = 1 ]; then trainer=train_gpt2cu; else trainer=train_gpt2; fi
+jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 echo "== make $trainer generate_gpt2"
-make -s $trainer generate_gpt2 >$dir/make.log 2>&1 || {
+make -s -j "$jobs" $trainer generate_gpt2 >$dir/make.log 2>&1 || {
     tail -n 20 $dir/make.log >&2
     fail "make $trainer generate_gpt2 failed; all it said is in $dir/make.log"
 }
