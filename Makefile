@@ -175,11 +175,13 @@ $(foreach p,bf16 fp32,$(eval $(call kernels_rule,$(p))))
 # $(call compile_apart,PRECISION): the recipe of such a program
 compile_apart = $(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART -MMD -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ \
     $(CUDA_LDLIBS) $(strict)
-# The trainers in both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ...
+# The trainers in both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ... Compiled beside the kernels.
 define trainer_rule
-build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%cu_$(1): %.cu build/trainer.flags $(call training_kernels,$(1))
-	@echo "building $$@ for $(arch_text)"
-	$$(call compile_apart,$(1))
+build/train_gpt2cu_$(1).o build/test_gpt2cu_$(1).o build/generate_gpt2cu_$(1).o: build/%cu_$(1).o: %.cu build/trainer.flags
+	@echo "building $$(@:.o=) for $(arch_text)"
+	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART -MMD -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
+build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%_$(1): build/%_$(1).o $(call training_kernels,$(1))
+	$$(nvcc) $$^ -o $$@ $$(CUDA_LDLIBS)
 build/generate_gpt2cu_$(1): build/decode_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call trainer_rule,$(p))))
