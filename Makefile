@@ -157,7 +157,7 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 
 # Host code that computes nothing: -Og compiles it in a third of the time. Kernels are the same.
 benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
-$(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 \
+$(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16.o build/test_gpt2cu_fp32.o \
     build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/gemm_algorithms build/energy_by_cause: private host_optimize := -Xcompiler -Og
 # Tests that need no GPU: PTX of the kernels in their headers is enough, and takes ptxas no time. The driver compiles
 # test_nccl's own where there are GPUs.
@@ -175,13 +175,13 @@ $(foreach p,bf16 fp32,$(eval $(call kernels_rule,$(p))))
 # $(call compile_apart,PRECISION): the recipe of such a program
 compile_apart = $(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART -MMD -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ \
     $(CUDA_LDLIBS) $(strict)
-# The trainers in both precisions side by side: build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ... Compiled beside the kernels.
+# The trainers in both precisions, build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ..., compiled beside their kernels
 define trainer_rule
 build/train_gpt2cu_$(1).o build/test_gpt2cu_$(1).o build/generate_gpt2cu_$(1).o: build/%cu_$(1).o: %.cu build/trainer.flags
 	@echo "building $$(@:.o=) for $(arch_text)"
 	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART -MMD -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
 build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%_$(1): build/%_$(1).o $(call training_kernels,$(1))
-	$$(nvcc) $$^ -o $$@ $$(CUDA_LDLIBS)
+	$$(nvcc) $$(filter %.o,$$^) -o $$@ $$(CUDA_LDLIBS)
 build/generate_gpt2cu_$(1): build/decode_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call trainer_rule,$(p))))

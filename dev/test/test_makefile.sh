@@ -68,7 +68,7 @@ check "and compiles nothing" is "$(number_of_calls)" 0
 
 touch test_gpt2.cu
 check "build/test_gpt2cu_bf16 is built again after its source" run_make build/test_gpt2cu_bf16
-check "by one call, in bf16" is "$(number_of_calls) $(precisions)" "1 PRECISION_BF16 "
+check "by one compilation and a link, in bf16" is "$(number_of_calls) $(precisions)" "2 PRECISION_BF16 "
 check "test_gpt2cu follows" run_make test_gpt2cu
 check "without compiling again" is "$(number_of_calls)" 0
 
