@@ -304,7 +304,7 @@ def scaling():
             f"gradients, {ms['wait_weights']:.2f} for weights and {ms['wait_sums']:.2f} for norm and losses, of "
             f"{ms['exchange_gradients'] + ms['exchange_weights']:.1f} ms that they are under way"
         )
-    exposed = f"\n\nWhat of that is exposed, in one step ([profile]({waits})): {'; '.join(said)}." if said else ""
+    exposed = f"\n\nExposed communication in one step ([profile]({waits})): {'; '.join(said)}." if said else ""
     image = f"\n\n![Several GPUs beside one]({plot})" if os.path.exists(os.path.join(ROOT, plot)) else ""
     return (
         f"Steady steps of bf16 without accumulation, in rounds of one GPU and all ([scaling.csv]({path})): "
