@@ -1,16 +1,16 @@
 /*
 The linear layers of decoding for four rows and more, in 16 bit from sm_90 on: the sums of decode_matmul.cuh in the same order,
-so the same bits, with a shorter way from the kernel before to the result. decode_linear.cuh has the launcher.
+so the same bits, with less latency from the previous kernel's end to the result. decode_linear.cuh has the launcher.
 
-A CTA has 16 MT rows of inp and some tiles of 8 columns of out; a warp multiplies a segment of C of 32 rows. Its part of inp
-goes from L2 straight into registers, as MMA operands. W waits in shared memory and is asked for before the kernel waits for the
-one that computes inp. A round is G tiles; the segments' sums of all of them are added through shared memory at once.
-- MT = 2: one round. A lane writes (cp.async) and reads its own 16 bytes of W, so that nobody waits for a barrier; the sums take
-  the place of the warp's W, so that the next kernel's CTA finds room beside this one.
-- MT = 4: 16 warps, two for each segment, in rounds, with W of two or three more on the way: for many rows or columns. While a
-  round is multiplied, the sums of the one before are added: one barrier a round. Up to 226 KB of shared memory.
+A CTA computes 16 MT rows and some tiles of 8 columns of out; a warp multiplies one segment of C of 32 rows. Its part of inp is
+loaded from L2 into registers, as MMA operands. W is prefetched into shared memory before griddepcontrol.wait. A round is G
+tiles, whose sums over segments are added through shared memory together.
+- MT = 2: one round. A lane copies (cp.async) and reads its own 16 bytes of W, so no barrier is needed; the sums overwrite the
+  warp's W, which leaves shared memory for a co-resident CTA of the next kernel.
+- MT = 4, for many rows or columns: 16 warps, two for each segment, with W of two or three rounds in flight. While a round is
+  multiplied, the sums of the previous one are added: one barrier a round. Up to 226 KB of shared memory.
 
-The splits of a C that has several are a cluster: each CTA stores its sums in the shared memory of the one that adds them.
+If C has several splits, they are a cluster: each CTA stores its sums in the shared memory of the CTA that adds them.
 */
 #ifndef LLMC_DECODE_BATCH_MATMUL_CUH
 #define LLMC_DECODE_BATCH_MATMUL_CUH
@@ -212,7 +212,7 @@ template <int MT> struct BatchPairs {
             old[g] = ld_global_cg_if(p.epilogue == DECODE_RESIDUAL && valid(p, g, end), out(p, g));
         }
     }
-    // Sums of the warps' segments, in their order, of a round of `count` tiles: what is read is asked for at once
+    // Adds the warps' segments in order, for a round of `count` tiles; all loads are issued before the first addition
     template <int CHUNKS> __device__ void add(float2 (&sum)[Tile::groups], const char* sums, int count) const {
         float2 x[Tile::groups][DECODE_WARPS];
         const int tile = column / 8;

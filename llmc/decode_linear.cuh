@@ -1,6 +1,6 @@
 /*
-The launcher of decoding's linear layers, for any number of rows: every kernel behind it adds up in decode_matmul.cuh's order,
-so which of them serves does not show in the bits. With -DKERNELS_APART the program is linked with decode.cu's object.
+The launcher of decoding's linear layers, for any number of rows. All kernels add in decode_matmul.cuh's order, so they give the
+same bits. With -DKERNELS_APART the program is linked with decode.cu's object.
 */
 #ifndef LLMC_DECODE_LINEAR_CUH
 #define LLMC_DECODE_LINEAR_CUH

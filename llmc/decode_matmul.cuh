@@ -1,5 +1,5 @@
 /*
-The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for M rows that are few, as fast as W can be read. From sm_90
+The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for a few rows, bound by the bandwidth of reading W. From sm_90
 on, in 16 bit, decode_batch_matmul.cuh and decode_cluster_matmul.cuh serve four rows and more, decode_exact_matmul.cuh some
 layers of more than 16; decode_linear.cuh launches.
 
@@ -30,11 +30,11 @@ constexpr int DECODE_MAX_SPLITS = 8;      // CTAs of a cluster
 constexpr int DECODE_SPLIT_COLUMNS = 800; // a split has at most so many columns, while there are clusters enough
 constexpr int DECODE_NORM_ROWS = 16;      // up to so many rows a CTA normalises its input by itself
 
-// What becomes of inp W^T + bias
+// The epilogue of y = inp W^T + bias
 enum DecodeEpilogue {
-    DECODE_STORE,   // out = it
-    DECODE_GELU,    // out = gelu(it)
-    DECODE_RESIDUAL // out += it
+    DECODE_STORE,   // out = y
+    DECODE_GELU,    // out = gelu(y)
+    DECODE_RESIDUAL // out += y
 };
 
 struct DecodeLinear {
@@ -183,7 +183,7 @@ template <int MT, int NT> struct DecodeWeights {
     uint4 w[DEPTH][NT];
 
     __device__ void point(const DecodeLinear&, int o0, int lane) { row = o0 + lane / 4, column = lane % 4 * 8; }
-    // Asks for a chunk, which will be number u of those held.
+    // Prefetches a chunk into registers u.
     __device__ void load(const DecodeLinear& p, int u, int chunk) {
 #pragma unroll
         for (int n = 0; n < NT; n++) {
@@ -360,7 +360,7 @@ template <int MT, int NT, bool NORM> __global__ void __launch_bounds__(DECODE_TH
     const DecodePart part = DecodePart::of<MT, NT>(p, cta_rows, clustered);
     if (!p.next_reads_early) { launch_dependents(); }
 
-    // the warp's segments, and its chunks of W that are asked for at once
+    // the warp's segments; prefetches its first DEPTH chunks of W
     int count = part.segments / DECODE_WARPS, first = part.first_segment + warp * count;
     int begin = decode_segment(p.C, part.splits, first), end = decode_segment(p.C, part.splits, first + count);
     DecodeWeights<MT, NT> weights;

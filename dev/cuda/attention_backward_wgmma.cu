@@ -4,7 +4,7 @@ FlashAttention backward on Hopper: one kernel, five GEMMs a tile, and dQ summed 
     S = Q K^T / sqrt(HS)    P = exp(S - m) / l      dP = dO V^T              D = rowsum(dO o O)    dS = P o (dP - D)
     dV = P^T dO             dK = dS^T Q / sqrt(HS)  dQ = dS K / sqrt(HS)
 
-A CTA owns a block of 128 or 192 keys and iterates over the query blocks that see them. Against mma (two kernels, seven GEMMs):
+A CTA owns a block of 128 or 192 keys and loops over the query blocks that attend to them. Against mma (2 kernels, 7 GEMMs):
 - S^T = K Q^T and dP^T = V dO^T by wgmma; so P^T and dS^T are operand A of dV and dK in the registers that they are computed
   in. Only dS passes through shared memory, because dQ = dS K needs the keys of all warpgroups.
 - dQ is added to fp32 accumulators in scratch by TMA reduce-add, in the order in which CTAs took the key blocks from the
@@ -25,7 +25,7 @@ using namespace hopper;
 
 // A configuration. CONSUMERS: warpgroups with 64 keys of a block each. Two compute a tile of each step's dQ each. Three take
 // the steps in rotation, and dQ a step later, be it in the next key block: a block of 192 keys loads Q and dO, and adds to dQ,
-// two thirds as often, and none of three needs to wait for another one's GEMMs to find work for the tensor cores.
+// two thirds as often, and three consumers keep the tensor cores busy without waiting for each other's GEMMs.
 template <int HS_, int CONSUMERS> struct BackwardTiles {
     static constexpr int HS = HS_;
     static constexpr bool rotating_dq = CONSUMERS == 3;
@@ -49,8 +49,7 @@ template <int HS_, int CONSUMERS> struct BackwardTiles {
     static constexpr int dq_tiles = rotating_dq ? 1 : warpgroups; // of a step
     static constexpr int Br = dq_tiles * dq_elements / HS;        // queries of a step
     static constexpr int v_stages = rotating_dq ? 2 : 1;
-    // Slices of 16 channels: in a box of K or V; of K and V, operand A of S and dP, those that are in registers, as many as
-    // there is room for.
+    // Slices of 16 channels (a wgmma's K extent): in a box; and of K and V, operand A of S and dP, those kept in registers
     static constexpr int box_slices = dq_channels / 16;
     static constexpr int k_slices = HS == 96 ? 3 : 0, v_slices = HS == 96 ? 6 : HS == 128 ? 2 : 0;
     static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own positions have
@@ -314,7 +313,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
             }
             cp_async_bulk_commit_group();
         };
-        store(s.dS, 2 * p.NH.d + h); // dV, whose place is needed first
+        store(s.dS, 2 * p.NH.d + h); // dV, whose buffer is needed first
         store(s.K[n % 2], p.NH.d + h);
         cp_async_bulk_wait_group_read<1>();
         s.dKV_empty.arrive();

@@ -3,7 +3,7 @@ Split-K decode (Flash-Decoding, Dao et al. 2023): the cache of a head is cut int
 last CTA of a head to finish combines their results in the order of the chunks, so that no second launch is needed.
 
 Against naive: B*NH heads alone do not fill a GPU, chunks do; and CTAs are persistent, with K and V of the next chunk, up to 64
-KB, always on the way (cp.async), the first ones before qkv is waited for. A warp has its own keys, maximum m, sum l and O.
+KB, always in flight (cp.async), the first ones before griddepcontrol.wait. A warp has its own keys, maximum m, sum l and O.
 - In 16 bit tensor cores multiply: S = q K^T with q in every row, O = P V with P in two terms of 16 bit, in different rows.
 - In fp32 `lanes` lanes share a key, each with 16-byte vectors of its channels, and add by shuffles.
 - The new token, which is stored on the way, is a row of its own behind those of the warps of its chunk.
@@ -258,7 +258,7 @@ template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& sha
     m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2)); // finite, as the warp's first key is there
     uint32_t P[C::steps], rest[C::steps];
 #pragma unroll
-    for (int i = 0; i < C::steps; i++) { // P = exp(S - m), and what rounding to 16 bit cuts off
+    for (int i = 0; i < C::steps; i++) { // P = exp(S - m), and its rounding residual to 16 bit
         const float x = rescale_factor(S[i][0], m, exponent), y = rescale_factor(S[i][1], m, exponent);
         l += x + y;
         P[i] = mma::cvt_rn_x2(x, y);
@@ -402,7 +402,7 @@ template <class C> struct Item {
 };
 
 // A warp's keys of a chunk, or their values, in shared memory: where 16 bytes of key k stand, piece p of its channels. Keys lie
-// as attend_rows' lanes read them; values in rows, pieces exchanged so that ldmatrix finds 8 of them on different banks.
+// as attend_rows' lanes read them; values in rows, XOR-swizzled so that ldmatrix reads 8 pieces without bank conflicts.
 template <class C> struct Tile {
     static constexpr int pieces = C::HS / x128::size, bytes = C::warp_keys * pieces * 16;
     static constexpr int copy_lanes = pieces & -pieces, copy_keys = 32 / copy_lanes; // of an instruction
