@@ -1,5 +1,5 @@
 /*
-The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for a few rows, bound by the bandwidth of reading W. From sm_90
+The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for a few rows: bound by the bytes of W. From sm_90
 on, in 16 bit, decode_batch_matmul.cuh and decode_cluster_matmul.cuh serve four rows and more, decode_exact_matmul.cuh some
 layers of more than 16; decode_linear.cuh launches.
 
