@@ -123,15 +123,15 @@ static inline Status export_check_place_(const char* path) {
         return status_fail("--export %s is the folder that you are in, and would be replaced; name a folder in it",
                            path);
     }
-    if (access(path, W_OK | X_OK) != 0) { // it could be renamed, but not removed then
-        return status_fail("--export: cannot replace %s: %s", path, strerror(errno));
-    }
 #ifdef STATX_ATTR_MOUNT_ROOT
     struct statx found;
     if (statx(AT_FDCWD, path, 0, 0, &found) == 0 && (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
         return status_fail("--export %s is a mount point, which cannot be replaced; name a folder in it", path);
     }
 #endif
+    if (access(path, W_OK | X_OK) != 0) { // it could be renamed, but not removed then
+        return status_fail("--export: cannot replace %s: %s", path, strerror(errno));
+    }
     return STATUS_OK;
 }
 
