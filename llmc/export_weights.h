@@ -109,12 +109,6 @@ static inline Status export_make_(const char* folder) {
     return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
 }
 
-// 1 if there is something of that name, also a link that leads nowhere.
-static inline int export_is_there_(const char* path) {
-    struct stat st;
-    return lstat(path, &st) == 0;
-}
-
 // Fails if an existing folder cannot be renamed, or is a current directory, which a replacement would remove.
 static inline Status export_check_place_(const char* path) {
     struct stat folder, here;
@@ -146,9 +140,8 @@ static inline Status export_check_folder_(const char* path, int overwrite) {
         rmdir(temporary);
     }
     if (!folder_exists(path)) {
-        return export_is_there_(path)
-                   ? status_fail("--export %s is a file, which stays as it is; a folder is written", path)
-                   : STATUS_OK;
+        return name_exists(path) ? status_fail("--export %s is a file, which stays as it is; a folder is written", path)
+                                 : STATUS_OK;
     }
     if (overwrite) { return export_look_(path, &entries); }
     if (export_look_(path, &entries) == STATUS_OK && entries == 0) { return STATUS_OK; }
@@ -169,7 +162,7 @@ static inline Status export_check(const char* target, const char* dtype, int ove
         return status_fail("--export %s: llm.c's files hold fp32 or bf16, not fp16", target);
     }
     if (folder_exists(path)) { return status_fail("--export %s is a folder; a file is written", target); }
-    if (overwrite || !export_is_there_(path)) { return atomic_check(path); }
+    if (overwrite || !name_exists(path)) { return atomic_check(path); }
     return status_fail("--export %s: the file is there already, and stays as it is; --overwrite replaces it", target);
 }
 

@@ -177,19 +177,12 @@ static inline Status hugging_face_open_index_(HuggingFaceWeights* w, const char*
     return status;
 }
 
-// 1 if a folder has the name, also as a link to nothing: that is said when it is opened.
-static inline int hugging_face_is_there(const char* path) {
-    struct stat st;
-    return lstat(path, &st) == 0;
-}
-
 // 1 for a name such as model-00001-of-00003.safetensors: one of several files, of which none is a model alone.
 static inline int hugging_face_is_shard_(const char* path) {
-    const int length = sizeof("-00001-of-00003.safetensors") - 1;
+    const size_t length = sizeof("-00001-of-00003.safetensors") - 1, n = strlen(path);
     int index, count = 0, end = 0;
-    const char* tail = path + strlen(path) - length;
-    return (int)strlen(path) >= length && sscanf(tail, "-%5d-of-%5d.safetensors%n", &index, &count, &end) == 2 &&
-           end == length && count > 1;
+    const char* tail = n < length ? path : path + n - length;
+    return sscanf(tail, "-%5d-of-%5d.safetensors%n", &index, &count, &end) == 2 && end == (int)length && count > 1;
 }
 
 // Finds and opens the files of a folder, or the one that is named, and config.json beside them.
@@ -200,12 +193,12 @@ static inline Status hugging_face_find_files_(HuggingFaceWeights* w) {
     snprintf(folder, sizeof(folder), "%.700s", is_folder ? w->path : slash == NULL ? "." : w->path);
     if (!is_folder && slash != NULL) { folder[slash == w->path ? 1 : slash - w->path] = '\0'; }
     snprintf(w->config_path, sizeof(w->config_path), "%.700s/config.json", folder);
-    if (!hugging_face_is_there(w->config_path)) { w->config_path[0] = '\0'; }
+    if (!name_exists(w->config_path)) { w->config_path[0] = '\0'; }
     if (!is_folder && hugging_face_is_shard_(w->path)) {
         return status_fail("%s is one of several files of a model; name the folder that holds them", w->path);
     }
     snprintf(path, sizeof(path), is_folder ? "%.700s/model.safetensors" : "%.700s", w->path);
-    if (!is_folder || hugging_face_is_there(path)) { return hugging_face_open_files_(w, &only, 1); }
+    if (!is_folder || name_exists(path)) { return hugging_face_open_files_(w, &only, 1); }
     snprintf(w->index_path, sizeof(w->index_path), "%.700s/model.safetensors.index.json", folder);
     return hugging_face_open_index_(w, folder);
 }

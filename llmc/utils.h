@@ -190,6 +190,11 @@ static inline void fwrite_check(const void* src, size_t size, size_t count, FILE
 }
 
 static inline int file_exists(const char* path) { return access(path, F_OK) == 0; }
+// 1 if there is something of that name, also a link to nothing.
+static inline int name_exists(const char* path) {
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
 // 1 if the file certainly does not exist; 0 without permission to look: opening it reports that.
 static inline int file_missing(const char* path) {
     return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);

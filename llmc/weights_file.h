@@ -63,7 +63,7 @@ static inline Status weights_find_in_run_(WeightsSource* source, const char* fol
 static inline int weights_folder_has_(const char* folder, const char* name) {
     char path[1024];
     snprintf(path, sizeof(path), "%.900s/%s", folder, name);
-    return hugging_face_is_there(path);
+    return name_exists(path);
 }
 
 // A folder of Hugging Face, or of a run. One that is both is refused: nobody could say which is meant.
