@@ -97,7 +97,12 @@ mkdir -p "$folder"
     done
 } | tee "$work/checkpoint_cost.csv"
 csv=$folder/checkpoint_cost.csv
-if [ "$(head -n 1 "$csv" 2>/dev/null)" = "$(head -n 1 "$work/checkpoint_cost.csv")" ]; then # rows of models that were not measured stay
+if [ -s "$csv" ]; then # rows of models that were not measured stay
+    if [ "$(head -n 1 "$csv")" != "$(head -n 1 "$work/checkpoint_cost.csv")" ]; then
+        mv "$work/checkpoint_cost.csv" "$csv.new"
+        echo "error: $csv has other columns than what is measured here, whose rows are in $csv.new" >&2
+        exit 1
+    fi
     awk -F, 'NR == FNR { measured[$1] = 1; next } !($1 in measured)' "$work/checkpoint_cost.csv" "$csv" >"$work/others.csv"
     cat "$work/others.csv" >>"$work/checkpoint_cost.csv"
 fi

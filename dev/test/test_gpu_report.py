@@ -216,6 +216,13 @@ def test_what_a_checkpoint_costs_other_models_stays(folder):
         after = f.read().splitlines()
     assert after[0] == before[0] and after[1].startswith("d12,32,1024,100.00,1.500,0.010,"), after
     assert after[2:] == [row for row in before if row.startswith("d48,")] != [], after
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("model,other\nd48,1\n")
+    assert "checkpoint_cost.csv has other columns" in report(folder, "d12", code=1, script="checkpoint_cost.sh")
+    with open(path, encoding="utf-8") as f:
+        assert f.read() == "model,other\nd48,1\n"
+    with open(f"{path}.new", encoding="utf-8") as f:
+        assert f.read().splitlines() == after[:2]
 
 
 def test_the_trainers_lines_are_those_that_the_report_reads(folder):
