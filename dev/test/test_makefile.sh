@@ -69,6 +69,13 @@ check "and compiles nothing" is "$(number_of_calls)" 0
 touch test_gpt2.cu
 check "build/test_gpt2cu_bf16 is built again after its source" run_make build/test_gpt2cu_bf16
 check "by one compilation and a link, in bf16" is "$(number_of_calls) $(precisions)" "2 PRECISION_BF16 "
+# as an earlier Makefile wrote them, when a program was compiled and linked by one call
+echo "build/test_gpt2cu_bf16: test_gpt2.cu" >build/test_gpt2cu_bf16.d
+touch test_gpt2.cu
+linked() { run_make build/test_gpt2cu_bf16 && tail -n 1 "$calls" | grep -oE '[^ ]+\.(cu|o)\b' | tr '\n' ' '; }
+check "dependencies of an earlier build are not linked" is "$(linked)" \
+    "build/test_gpt2cu_bf16.o build/attention_bf16.o build/matmul_bf16.o "
+rm build/test_gpt2cu_bf16.d
 check "test_gpt2cu follows" run_make test_gpt2cu
 check "without compiling again" is "$(number_of_calls)" 0
 
