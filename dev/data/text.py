@@ -98,8 +98,8 @@ def keep_inputs(paths, prefix):
     names = [split_names(prefix, split) for split in ("train", "val")]
     output = os.path.realpath(os.path.dirname(prefix))
     for path in paths:
-        folder, name = os.path.split(path)
-        if any(pattern.fullmatch(name) for pattern in names) and os.path.realpath(folder) == output:
+        places = [os.path.split(place) for place in (path, os.path.realpath(path))]  # a link may lead to such a name
+        if any(p.fullmatch(name) and os.path.realpath(folder) == output for folder, name in places for p in names):
             fail(f"{path} is text to read, and would be replaced or removed; choose another --output")
 
 

@@ -732,10 +732,14 @@ def test_bad_input_ends_in_one_line(folder):
     os.makedirs(f"{prefix}d_train.bin")
     output = ["--output", prefix, "--tokenizer", "bytes"]
     own = write(os.path.join(folder, "own_train.bin"), SPEECHES)
-    over = f"{own} is text to read, and would be replaced or removed; choose another --output"
+    over = "is text to read, and would be replaced or removed; choose another --output"
+    os.makedirs(os.path.join(folder, "links"))
+    link = os.path.join(folder, "links", "text.txt")
+    os.symlink(own, link)
     cases = [
-        (["text.py", own, "--output", os.path.join(folder, "own"), "--tokenizer", "bytes"], over),
-        (["text.py", folder, "--output", os.path.join(folder, ".", "own"), "--tokenizer", "bytes"], over),
+        (["text.py", own, "--output", os.path.join(folder, "own"), "--tokenizer", "bytes"], f"{own} {over}"),
+        (["text.py", folder, "--output", os.path.join(folder, ".", "own"), "--tokenizer", "bytes"], f"{own} {over}"),
+        (["text.py", link, "--output", os.path.join(folder, "own"), "--tokenizer", "bytes"], f"{link} {over}"),
         (["text.py", "missing.txt", *output], "there is no file or folder missing.txt"),
         (["text.py", empty, *output], f"{empty} is empty"),
         (["text.py", os.path.join(folder, "nothing"), *output], "no text files below"),
