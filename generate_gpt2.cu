@@ -3,7 +3,7 @@ From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's;
 llmc/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate.h, which the CPU shares.
 
 A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer (7 where LayerNorms are kernels of
-their own: for four sequences and more, before Hopper for more than 16), and the head:
+their own: for four sequences and more; in fp32, and before Hopper, for more than 16), and the head:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
 Each starts while its predecessor ends, and prefetches its weights meanwhile (dependent_launch.cuh). For a few sequences all
 that follows the sampler is one kernel (decode_step.cuh), with the same bits; where all active sequences are greedy it samples,

@@ -368,7 +368,7 @@ template <int CHUNKS, bool EXACT, int SPLITS = 0> __global__ void __launch_bound
             totals_full->expect_tx(groups * part.splits * Tile::threads * (int)sizeof(float2));
         }
         __syncwarp();
-        hopper::barrier_cluster_arrive_relaxed(); // a fence would wait for what the GPU's memory is busy with
+        hopper::barrier_cluster_arrive_relaxed(); // a release would wait for earlier memory accesses
     }
     BatchWarp<2, CHUNKS, EXACT, SPLITS> w(p, part.splits, part.rank, thread);
     char *warp_sums = sums + w.segment * Tile::segment_bytes(CHUNKS), *weights = warp_sums + lane * 16;

@@ -4,10 +4,10 @@ three chunks), while all CTAs run at once. The sums of decode_matmul.cuh in the 
 
 A CTA has one split of 16 MT rows of inp and NT tiles of 8 columns of out; each warp multiplies one segment of C of all of them.
 A lane loads its part of inp from L2 into registers, as MMA operands, and its own 16 bytes of W by cp.async into shared memory
-before the wait for the previous kernel: no barrier before the MMAs. Against decode_batch_matmul.cuh:
+before the wait for the previous kernel: the MMAs need no data of other warps. Unlike decode_batch_matmul.cuh:
 - A fragment of the accumulators is stored and read as 16 bytes a lane, without bank conflicts, over the W that it came from.
 - Split s sends its sum of fragment f, 16 bytes a lane, by st.async to split f % 4 of the cluster, which adds the four sums in
-  order and stores the outputs. An mbarrier there counts the bytes; nobody fences, and nobody waits for the whole cluster.
+  order and stores the outputs. An mbarrier there counts the bytes: no fence, and no barrier of the cluster after the MMAs.
 */
 #ifndef LLMC_DECODE_EXACT_MATMUL_CUH
 #define LLMC_DECODE_EXACT_MATMUL_CUH
@@ -46,6 +46,8 @@ template <int MT_, int NT_> struct ExactTile {
 };
 
 #if !defined(PRECISION_FP32)
+
+static_assert(EXACT_MIN_ROWS > DECODE_NORM_ROWS, "decode_linear normalises the input of so many rows before");
 
 // A lane's part of the fragment of out that its warp finishes: rows `row` and row + 8, columns o and o + 1
 template <class T> struct ExactOutput {
@@ -115,7 +117,7 @@ template <int MT, int NT> __global__ void __launch_bounds__(DECODE_THREADS, 2) d
         totals_full->expect_tx(T::finished_by(split) * SPLITS * T::fragment_bytes);
     }
     __syncwarp();
-    hopper::barrier_cluster_arrive_relaxed();                 // a fence would wait for all memory traffic of the GPU
+    hopper::barrier_cluster_arrive_relaxed();                 // a release would wait for earlier memory accesses
     char* own = shared + warp * T::segment_bytes + lane * 16; // W of the warp's segment, and its sums
 #pragma unroll
     for (int n = 0; n < NT; n++) {

@@ -28,7 +28,7 @@ the same with fused multiply-adds.
 constexpr int DECODE_WARPS = 8, DECODE_THREADS = 32 * DECODE_WARPS;
 constexpr int DECODE_MAX_SPLITS = 8;      // CTAs of a cluster
 constexpr int DECODE_SPLIT_COLUMNS = 800; // a split has at most so many columns, while there are clusters enough
-constexpr int DECODE_NORM_ROWS = 16;      // up to so many rows a CTA normalises its input by itself
+constexpr int DECODE_NORM_ROWS = 16;      // up to so many rows a CTA of the kernel below normalises inp
 
 // The epilogue of y = inp W^T + bias
 enum DecodeEpilogue {

@@ -9,7 +9,8 @@ and refuses a folder that holds another run. Nothing on the disk is changed befo
     run_start_begin()     creates or clears the folder, removes what a killed run left
 
 All of them end with one line where the run is refused, and all processes of a run call them. Rank 0 alone looks at the
-folder, or at any file of weights; the others receive what they need, and end without a line where rank 0 has said why.
+folder, or at any file of weights; the others receive what they need, and end without a line where rank 0 has said why, unless
+they were started by hand.
 */
 #ifndef LLMC_RESUME_H
 #define LLMC_RESUME_H
