@@ -23,15 +23,15 @@ struct KeyBlockOrder {
     Divisor group_heads, last_heads, reversed_heads;
     Divisor group_items, NH; // key blocks of a group
 
-    // The heads of a group: group_heads; where groups may alternate, there are heads for two waves, and key blocks of whole
-    // heads fill all but 1/32 of the SMs: as many as a wave has.
+    // Groups alternate if they may, if there are heads for at least two waves, and if a wave of whole heads leaves at most 1/32
+    // of the SMs idle. A group then has the heads of a wave; else it has group_heads.
     KeyBlockOrder(int B, int NH, int key_blocks, int query_blocks, int group_heads, int num_sms,
                   bool may_alternate = false)
         : heads(B * NH), key_blocks(key_blocks), query_blocks(query_blocks), work_items(heads * key_blocks), NH(NH) {
         const int wave = num_sms / key_blocks;
         alternating = may_alternate && heads >= 2 * wave && num_sms % key_blocks <= num_sms / 32;
         int last = CEIL_DIV(2 * num_sms, key_blocks);
-        if (alternating) { // a wave where all of them make pairs; else three waves and the rest, which fill gaps
+        if (alternating) { // the last group is one wave if the number of waves is even, else the rest and up to three waves
             const int rest = heads % (2 * wave);
             group_heads = wave;
             last = rest == 0 ? wave : min(3 * wave + rest, heads - wave);
