@@ -152,6 +152,7 @@ train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2: %: %.c build/cpu.flags
 # With WERROR what ptxas only informs of ends the build too: wgmma serialised, setmaxnreg ignored (C7508 to C7519).
 nvcc = set -o pipefail; $(if $(NVCC),$(NVCC),$(error no nvcc found: install the CUDA Toolkit, or name its compiler with NVCC=)) $(NVCCFLAGS) $(or $(host_optimize),-O3)
 strict := $(if $(WERROR),2>&1 | awk '{ print } /C75[01][0-9]/ { bad = 1 } END { exit bad }' >&2)
+dependencies = -MMD -MP -MF $@.d -MT $@
 define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 .DELETE_ON_ERROR:
 
@@ -168,18 +169,18 @@ training_kernels = build/attention_$(1).o build/matmul_$(1).o
 decoding_kernels = $(training_kernels) build/decode_$(1).o
 define kernels_rule
 build/attention_$(1).o build/matmul_$(1).o build/decode_$(1).o: build/%_$(1).o: dev/cuda/%.cu build/trainer.flags
-	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) $(shared_object) -MMD -MP -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
+	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) $(shared_object) $$(dependencies) -c $$< -o $$@ $$(strict)
 endef
 shared_object := -Xcompiler -fPIC,-fvisibility=hidden
 $(foreach p,bf16 fp32,$(eval $(call kernels_rule,$(p))))
 # $(call compile_apart,PRECISION): the recipe of such a program
-compile_apart = $(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ \
-    $(CUDA_LDLIBS) $(strict)
+compile_apart = $(call nvcc_apart,$(1)) $(filter %.o,$^) -o $@ $(CUDA_LDLIBS) $(strict)
+nvcc_apart = $(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART $(dependencies) $<
 # The trainers in both precisions, build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ..., compiled beside their kernels
 define trainer_rule
 build/train_gpt2cu_$(1).o build/test_gpt2cu_$(1).o build/generate_gpt2cu_$(1).o: build/%cu_$(1).o: %.cu build/trainer.flags
 	@echo "building $$(@:.o=) for $(arch_text)"
-	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART -MMD -MP -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
+	$$(call nvcc_apart,$(1)) -c -o $$@ $$(strict)
 build/train_gpt2cu_$(1) build/test_gpt2cu_$(1) build/generate_gpt2cu_$(1): build/%_$(1): build/%_$(1).o $(call training_kernels,$(1))
 	$$(nvcc) $$(filter %.o,$$^) -o $$@ $$(CUDA_LDLIBS)
 build/generate_gpt2cu_$(1): build/decode_$(1).o
@@ -194,9 +195,9 @@ build/train_gpt2cu_fp16 build/test_gpt2cu_fp16 build/generate_gpt2cu_fp16:
 # The variants. $(call variant_rule,PRECISION,BENCH,VARIANTS)
 define variant_rule
 $(filter $(3:%=build/%_$(1)),$(variant_programs)): build/%_$(1): dev/cuda/%.cu build/$(2)_$(1).o build/gpu.flags
-	$$(nvcc) $(call define_precision,$(1)) -MMD -MP -MF $$@.d -MT $$@ $$< build/$(2)_$(1).o -o $$@ $$(CUDA_LDLIBS) $$(strict)
+	$$(nvcc) $(call define_precision,$(1)) $$(dependencies) $$< build/$(2)_$(1).o -o $$@ $$(CUDA_LDLIBS) $$(strict)
 build/$(2)_$(1).o: dev/cuda/$(2).cu build/gpu.flags
-	$$(nvcc) $(call define_precision,$(1)) -MMD -MP -MF $$@.d -MT $$@ -c $$< -o $$@ $$(strict)
+	$$(nvcc) $(call define_precision,$(1)) $$(dependencies) -c $$< -o $$@ $$(strict)
 endef
 $(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),attention_bench,$(training_variants))))
 $(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),decode_bench,$(decode_variants))))
@@ -206,7 +207,7 @@ variants: $(variant_programs)
 # for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
 define racecheck_rule
 $(2:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/$(1)_bf16.o build/gpu.flags
-	$$(subst -Werror all-warnings,,$$(subst -Xptxas --warn-on-spills,,$$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES -MMD -MP -MF $$@.d -MT $$@ $$< build/$(1)_bf16.o \
+	$$(subst -Werror all-warnings,,$$(subst -Xptxas --warn-on-spills,,$$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES $$(dependencies) $$< build/$(1)_bf16.o \
 	    -o $$@ $$(CUDA_LDLIBS)
 endef
 $(eval $(call racecheck_rule,attention_bench,$(training_variants)))
@@ -341,11 +342,11 @@ build/tsan/%: %.c build/cpu.flags
 build/test_decode_step: dev/test/test_decode_step.cu build/trainer.flags build/decode_bf16.o
 	$(call compile_apart,bf16)
 build/test_%: dev/test/test_%.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 -MMD -MP -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # cuBLASLt's algorithms for a step's GEMMs, of which llmc/matmul_algorithms.h has the winners; build/gemm_algorithms 65536,768
 build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 -MMD -MP -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # Tokens/s of the GPU decoder, for dev/bench/generate.py; build/generate_speed d12 64
 build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags $(call decoding_kernels,bf16)
@@ -353,11 +354,11 @@ build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags $(call dec
 
 # Attention with one thing left out beside attention: for dev/cuda/energy_by_cause.py
 build/energy_by_cause: dev/cuda/energy_by_cause.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 -MMD -MP -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # NCCL between the GPUs of this machine, build/nccl_exchange 4 for four of them; what NVLink takes of the power limit
 build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 -MMD -MP -MF $@.d -MT $@ $< -o $@ $(CUDA_LDLIBS) $(strict)
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # Those that train or generate have the kernels of a program.
 define gpu_unit_test_rule

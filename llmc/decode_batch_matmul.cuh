@@ -21,7 +21,7 @@ If C has several splits, they are a cluster: each CTA stores its sums in the sha
 #include "hopper.cuh"
 #endif
 
-// Rows of inp, which is normalised by a kernel of its own; fewer are faster in one CTA with their LayerNorm (decode_matmul.cuh)
+// Rows of inp, which is normalised by a kernel of its own. A step of fewer sequences is mostly one kernel (decode_step.cuh).
 constexpr int BATCH_MIN_ROWS = 4;
 constexpr int BATCH_MAX_CHUNKS = 4; // of a segment
 

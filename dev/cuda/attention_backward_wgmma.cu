@@ -950,7 +950,8 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
 template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
     const int key_blocks = CEIL_DIV(T, C::Bc), padded_T = CEIL_DIV(T, padded_rows) * padded_rows;
     const int group_heads = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
-    // Not with computes_D: D of the heads before the last group would be missing where they are reversed.
+    // Not with computes_D, where reversed heads before the last group would have no D; heads of 128 gain nothing by it, and for
+    // those of 96 it was not tried.
     const bool may_alternate = C::rotating_dq;
     return {KeyBlockOrder(B, NH, key_blocks, CEIL_DIV(T, C::Br), group_heads, num_sms, may_alternate), T, padded_T,
             (int64_t)B * NH * padded_T / C::Br * C::dq_tiles};

@@ -8,7 +8,8 @@
 #     dev/test/planted_faults.sh mask_ gelu_  whose names begin so
 #
 # First every check runs on the sources as they are: one that fails there refuses nothing. Prints a row for each fault and ends
-# in 'N passed, N failed': a fault that is not refused, no longer applies or does not compile has failed.
+# in 'N passed, N failed': a fault that is not refused, no longer applies or does not compile has failed. gpu_graphs_not_planned
+# needs -j 1: its test compares memory only where no other process allocates on the GPU.
 #
 # Takes about 4 minutes on two cores for the CPU, 8 minutes on 16 cores and an H200 for the GPU; 0.5 GB of disk for each job.
 set -uo pipefail

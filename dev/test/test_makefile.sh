@@ -63,6 +63,7 @@ check "in precisions that exist" is "$(precisions)" "PRECISION_BF16 PRECISION_FP
 # the same program under another name would differ in its -o, -MF and -MT only
 same_program() { sed -E 's/ -(o|MF|MT) [^ ]*//g' "$calls" | sort | uniq -d; }
 check "and none twice" is "$(same_program)" ""
+check "dependencies let go of headers that are removed" is "$(grep -e -MMD "$calls" | grep -vc -e -MP)" 0
 check "a second make cuda has nothing to do" run_make cuda
 check "and compiles nothing" is "$(number_of_calls)" 0
 
