@@ -1,4 +1,4 @@
-// How linear layers of decoding are cut (llmc/decode_matmul.cuh and its _batch_, _cluster_, _exact_ companions): every
+// How linear layers of decoding are cut (llmc/decode_matmul.cuh and its _batch_, _cluster_, _exact_, _head_ companions): every
 // chunk of every sum belongs to one segment, whose warp and CTA depend on the tiling, but whose place in the sum does not; and
 // tiles cover the output and fit the shared memory. Needs no GPU.
 #include "llmc/decode_linear.cuh"
@@ -133,6 +133,94 @@ template <int MT, int NT> static void exact_fragments_have_places(void) {
     }
     CHECK(totals);
 }
+// The same of decode_head_matmul.cuh: each row is in the CTAs' one tile of rows, each unit of columns one warp's, and CTAs have
+// as many units, or one more.
+template <int MT> static bool head_units_cover(const HeadTiling& t, int OC) {
+    typedef HeadTile<MT, HEAD_NT, HEAD_WARPS> T;
+    const int ctas = (int)t.blocks, units = T::units(OC);
+    std::vector<int> uses((size_t)units), of_cta((size_t)ctas);
+    bool ok = t.threads == WARP_SIZE * T::WARPS && t.rows == T::rows && t.shared == T::shared;
+    for (int cta = 0; cta < ctas; cta++) {
+        for (int warp = 0; warp < T::WARPS; warp++) {
+            for (int u = T::first_unit(cta, warp, ctas); u < units; u += T::unit_step(ctas)) {
+                uses[(size_t)u]++, of_cta[(size_t)cta]++;
+            }
+            ok = ok && T::first_unit(cta, warp, ctas) < units; // no warp is idle
+        }
+        ok = ok && of_cta[(size_t)cta] >= units / ctas && of_cta[(size_t)cta] <= CEIL_DIV(units, ctas);
+    }
+    for (int n : uses) { ok = ok && n == 1; }
+    return ok && units * T::columns >= OC && (units - 1) * T::columns < OC;
+}
+static void head_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
+    DecodeLinear p = {};
+    p.M = M, p.C = C, p.OC = OC, p.stride = OC + OC % 2;
+    const HeadTiling t = head_tiling(gpu, p);
+    if (t.kernel == NULL) { return; }
+    bool ok = gpu.hopper && C == 768 && M <= t.rows && t.shared <= gpu.shared_limit && (int)t.blocks == gpu.sms;
+    ok = ok && (t.rows == 16   ? head_units_cover<1>(t, OC)
+                : t.rows == 32 ? head_units_cover<2>(t, OC)
+                : t.rows == 48 ? head_units_cover<3>(t, OC)
+                               : t.rows == 64 && head_units_cover<4>(t, OC));
+    if (!unit_check(ok, "the head's tiling covers the layer and fits", __FILE__, __LINE__)) {
+        printf("    M=%d C=%d OC=%d: %d rows, %zu bytes, %u blocks\n", M, C, OC, t.rows, t.shared, t.blocks);
+    }
+}
+// 16 bytes of shared memory at these addresses by eight lanes are in all banks: one access
+static bool on_all_banks(const int* address) {
+    int banks = 0;
+    for (int l = 0; l < 8; l++) { banks |= address[l] % 16 == 0 ? 1 << address[l] / 16 % 8 : 0; }
+    return banks == 255;
+}
+// What a warp copies of a line of W is read by the lanes that multiply it, and lies there alone; so do the operands of rows,
+// which all warps bring together.
+template <int MT, int NT, int WARPS> static void head_operands_have_places(void) {
+    typedef HeadTile<MT, NT, WARPS> T;
+    CHECK(T::shared <= (int)HOPPER_SHARED && T::C == 768 && T::C == T::lines * T::line);
+    std::vector<int> column(T::line_bytes / 16, -1),
+        row(T::rows_bytes / 16, -1); // 8 row + piece of the line; its number
+    bool once = true, right = true, banks = true;
+    for (int j = 0; j < 2 * NT; j++) {
+        int to[WARP_SIZE];
+        for (int l = 0; l < WARP_SIZE; l++) {
+            to[l] = T::weights(T::chunk_of(l), 0) + T::weights(0, j / 2) + T::place_of(j % 2, l);
+            once = once && to[l] >= 0 && to[l] < T::line_bytes && column[(size_t)to[l] / 16] < 0;
+            if (once) { column[(size_t)to[l] / 16] = (4 * j + l / 8) * 8 + l % 8; }
+        }
+        for (int l = 0; l < WARP_SIZE; l += 8) { banks = banks && on_all_banks(to + l); }
+    }
+    for (int u = 0; u < 2; u++) {
+        for (int n = 0; n < NT; n++) {
+            int from[WARP_SIZE];
+            for (int l = 0; l < WARP_SIZE; l++) {
+                from[l] = T::weights(u, n) + T::place(u, l);
+                right = right && column[(size_t)from[l] / 16] == (8 * n + l / 4) * 8 + 4 * u + l % 4;
+            }
+            for (int l = 0; l < WARP_SIZE; l += 8) { banks = banks && on_all_banks(from + l); }
+        }
+    }
+    for (int item = 0; item < T::items * WARPS; item++) {
+        const int four = item % 2, i = item / 2 % MT, line = item / 2 / MT;
+        for (int e = 0; e < 2 * WARP_SIZE; e++) {
+            const int l = e / 2, to = T::row_operand(2 * line + T::chunk_of(l), i, e % 2) + T::place_of(four, l);
+            once = once && to >= 0 && to < T::rows_bytes && row[(size_t)to / 16] < 0;
+            if (once) {
+                row[(size_t)to / 16] = ((16 * i + 4 * four + l / 8) * T::lines + line) * 16 + l % 8 * 2 + e % 2;
+            }
+        }
+    }
+    for (int e = 0; e < T::chunks * MT * 2; e++) {
+        const int chunk = e / 2 / MT, i = e / 2 % MT, k = e % 2;
+        int from[WARP_SIZE];
+        for (int l = 0; l < WARP_SIZE; l++) {
+            from[l] = T::row_operand(chunk, i, k) + T::place(chunk, l);
+            right = right && row[(size_t)from[l] / 16] ==
+                                 ((16 * i + l / 4) * T::lines + chunk / 2) * 16 + (chunk % 2 * 4 + l % 4) * 2 + k;
+        }
+        for (int l = 0; l < WARP_SIZE; l += 8) { banks = banks && on_all_banks(from + l); }
+    }
+    CHECK(once && right && banks);
+}
 // A warp's sums of a tile stay inside of its W, whose place they take, and do not overlap; or lie one behind the other.
 template <int MT, int CHUNKS> static void sums_have_places(void) {
     typedef BatchTile<MT> Tile;
@@ -172,6 +260,7 @@ int main(void) {
                     batch_tiles_cover(gpu, M, C, OC);
                     cluster_tiles_cover(gpu, M, C, OC);
                     exact_tiles_cover(gpu, M, C, OC);
+                    head_tiles_cover(gpu, M, C, OC);
                     if (M <= DECODE_NORM_ROWS && C <= 12288) { tiles_cover(gpu, M, C, OC, 1); }
                 }
             }
@@ -185,6 +274,24 @@ int main(void) {
     }
     step.C = 3072, step.OC = step.stride = 768;
     CHECK(exact_tiling(gpus[0], step).kernel != NULL && exact_tiling(gpus[3], step).kernel == NULL);
+    step.C = 768, step.OC = 50257, step.stride = 50304; // the classifier
+    for (int M : {4, 16, 17, 48, 64}) {
+        step.M = M;
+        CHECK(head_tiling(gpus[0], step).kernel != NULL && head_tiling(gpus[2], step).kernel == NULL);
+    }
+    const int few_sms[2][2] = {{8, 1601}, {3, 2999}}; // SMs and OC in test_gpu_generate
+    for (const int(&few)[2] : few_sms) {
+        DecodeLinear small = step;
+        small.OC = few[1], small.stride = few[1] + 3;
+        const LaunchGpu gpu = {1, HOPPER_SHARED, few[0], 1};
+        CHECK(head_tiling(gpu, small).kernel != NULL);
+        head_tiles_cover(gpu, 64, 768, few[1]);
+    }
+    step.M = 65;
+    CHECK(head_tiling(gpus[0], step).kernel == NULL);
+    head_operands_have_places<1, HEAD_NT, HEAD_WARPS>(), head_operands_have_places<2, HEAD_NT, HEAD_WARPS>();
+    head_operands_have_places<3, HEAD_NT, HEAD_WARPS>(), head_operands_have_places<4, HEAD_NT, HEAD_WARPS>();
+    head_operands_have_places<4, 4, 4>();
     exact_fragments_have_places<1, 6>(), exact_fragments_have_places<1, 9>(), exact_fragments_have_places<2, 6>();
     sums_have_places<2, 3>(), sums_have_places<2, 4>(), sums_have_places<4, 3>(), sums_have_places<4, 4>();
     keys_are_ordered();

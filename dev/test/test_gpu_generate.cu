@@ -192,6 +192,62 @@ static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm)
     free_layer(l);
 }
 
+// A classifier of odd OC, on so few SMs that decode_head_matmul.cuh serves it (test_decode_tiling checks that it does): logits
+// have the bits of rows alone, rows without a position and the padding stay, and each row's key is that of its largest logit.
+// Columns o and o + period are the same.
+static void test_head(int sms, int OC, int period) {
+    LaunchGpu gpu;
+    check(launch_gpu(&gpu));
+    const int C = 768, stride = OC + 3;
+    const bool keyed = gpu.hopper && sizeof(floatX) == 2; // other kernels may leave the keys
+    Layer l = new_layer(C, OC, DECODE_STORE, true);
+    for (size_t e = (size_t)period * C; e < l.weight.size(); e++) { l.weight[e] = l.weight[e - (size_t)period * C]; }
+    cuda_check(cudaMemcpy(l.d_weight, l.weight.data(), l.weight.size() * sizeof(floatX), cudaMemcpyHostToDevice));
+    const Numbers before((size_t)MAX_ROWS * stride, (floatX)-77.0f);
+    floatX* d_out = on_device(before);
+    DecodeLinear p = {};
+    p.out = d_out, p.weight = l.d_weight, p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias;
+    p.C = C, p.OC = OC, p.stride = stride, p.epilogue = DECODE_STORE;
+    int wrong = 0;
+    for (int M : {4, 16, 17, 32, 33, 48, 49, 63, 64}) {
+        const int first = random_int(MAX_ROWS - M + 1);
+        std::vector<int> positions((size_t)M);
+        for (int b = 0; b < M; b++) { positions[(size_t)b] = b % 5 == 3 ? -1 : b; }
+        int* d_positions = on_device(positions);
+        unsigned long long* d_keys = on_device(std::vector<unsigned long long>((size_t)M));
+        Numbers alone;
+        for (int b = 0; b < M; b += 2) { // two rows at a time, by another kernel
+            p.inp = l.d_inp + (size_t)(first + b) * C, p.M = std::min(2, M - b), p.positions = NULL, p.row_keys = NULL;
+            decode_linear(gpu, p, l.d_normed, 0);
+            const Numbers rows = on_host(d_out, (size_t)p.M * stride);
+            alone.insert(alone.end(), rows.begin(), rows.end());
+        }
+        cuda_check(cudaMemcpy(d_out, before.data(), before.size() * sizeof(floatX), cudaMemcpyHostToDevice));
+        p.inp = l.d_inp + (size_t)first * C, p.M = M, p.positions = d_positions, p.row_keys = d_keys;
+        LaunchGpu few = gpu;
+        few.sms = sms;
+        status_clear();
+        decode_linear(few, p, l.d_normed, 0);
+        check(status_now());
+        const Numbers out = on_host(d_out, (size_t)MAX_ROWS * stride);
+        const std::vector<unsigned long long> keys = on_host(d_keys, (size_t)M);
+        for (int b = 0; b < MAX_ROWS; b++) {
+            const bool active = b < M && positions[(size_t)b] >= 0;
+            const floatX* row = &out[(size_t)b * stride];
+            wrong += !same_bits(row, active ? &alone[(size_t)b * stride] : before.data(), (size_t)OC);
+            wrong += !same_bits(row + OC, before.data(), (size_t)(stride - OC));
+            unsigned long long key = 0;
+            for (int o = 0; o < OC && active; o++) { key = std::max(key, logit_key((float)row[o], o)); }
+            wrong += keyed && b < M && keys[(size_t)b] != key;
+        }
+        cuda_check(cudaFree(d_positions));
+        cuda_check(cudaFree(d_keys));
+    }
+    CHECK(wrong == 0 && "the head's logits and keys are those of rows alone");
+    cuda_check(cudaFree(d_out));
+    free_layer(l);
+}
+
 // ----------------------------------------------------------------------------
 // The sampler
 
@@ -518,6 +574,8 @@ int main(void) {
     test_layer(768, 3072, DECODE_GELU, true);
     test_larger_tiles(3072, 146, DECODE_GELU);
     test_larger_tiles(3072, 768, DECODE_RESIDUAL);
+    test_head(8, 1601, 1601),
+        test_head(3, 2999, 288); // warps have one unit of columns or two; and five or six, with ties
     test_prompt_layer(768, 2304, DECODE_STORE, true);
     test_prompt_layer(3072, 768, DECODE_RESIDUAL, false);
     test_prompt_layer(96, 288, DECODE_STORE, true);
