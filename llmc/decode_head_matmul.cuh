@@ -50,7 +50,7 @@ template <int MT_, int NT_, int WARPS_> struct HeadTile {
         return place(chunk_of(lane), (4 * four + lane / 8) * 4 + lane % 4);
     }
     // What a warp brings of inp: item = (line, row tile, four): of eight rows, to both MMAs
-    static constexpr int items = lines * MT * 2 / WARPS, items_at_once = items < 12 ? items : 12;
+    static constexpr int items = lines * MT * 2 / WARPS, items_at_once = items > 12 ? items / 2 : items;
 
     __host__ __device__ static int units(int OC) { return CEIL_DIV(OC, columns); }
     // Units first, first + step, ... are a warp's
