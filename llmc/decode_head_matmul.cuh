@@ -5,8 +5,8 @@ segment of C, and the segments' sums meet in shared memory, at a barrier a round
 columns, a unit, for all of C: a segment's sum is added to the total in registers, and nothing waits for another warp.
 
 - inp is copied into shared memory once a CTA, in the order of MMA operands: 16 bytes of a lane are one operand.
-- Each warp has a ring of its own for W, filled by cp.async in lines of 128 bytes, two chunks of C, of each of its columns, and
-  L2 prefetches of some lines more. Both begin before the wait for the kernel that computes inp.
+- Each warp has a ring of its own for W, filled by cp.async in lines of 128 bytes, two chunks of C, of each of its columns. The
+  first ones are asked for before the wait for the kernel that computes inp.
 - The grid is one CTA per SM. Units go to CTAs in turn, then to their warps: CTAs differ by one unit at most.
 
 M = 64, OC = 50257, 132 CTAs: 77 MB of W are 16.4 us at 4.7 TB/s. A CTA's 48 tiles are 9,216 MMAs, and 2.2 MB of reads from
@@ -20,7 +20,6 @@ shared memory, of which 3/4 are operands of inp, fewer with a larger NT.
 
 constexpr int HEAD_MIN_ROWS = 4, HEAD_MAX_ROWS = 64;
 constexpr int HEAD_NT = 3, HEAD_WARPS = 8; // two units a warp where OC is 50257; 4 and 4: three
-constexpr int HEAD_AHEAD = 4;              // lines that are prefetched into L2 before they are copied
 constexpr size_t HEAD_SHARED = 227 * 1024; // bytes of a CTA on Hopper
 
 // How a CTA is cut: of 16 MT rows, warps with units of NT column tiles
@@ -73,7 +72,7 @@ template <class T> struct HeadLines {
     __device__ const floatX* row(const DecodeLinear& p, int i) const { // i: of the unit
         return p.weight + (size_t)min(unit * T::columns + i, p.OC - 1) * T::C + line * T::line;
     }
-    // To `to`, the warp's place in its ring; or into L2
+    // To `to`, the warp's place in its ring
     __device__ void copy(const DecodeLinear& p, char* to, int units, int lane) const {
         if (unit < units) {
             const uint32_t place = (uint32_t)__cvta_generic_to_shared(to) + T::weights(T::chunk_of(lane), 0);
@@ -84,9 +83,6 @@ template <class T> struct HeadLines {
             }
         }
         mma::cp_async_commit_group();
-    }
-    __device__ void prefetch(const DecodeLinear& p, int units, int lane) const {
-        if (unit < units && lane < T::columns) { prefetch_global_l2(row(p, lane)); }
     }
 };
 
@@ -222,11 +218,6 @@ template <class T> __global__ void __launch_bounds__(T::threads, 1) decode_head_
         next.copy(p, to, units, lane);
         next.advance(step);
     }
-    HeadLines<T> ahead = next; // to prefetch
-    for (int i = 0; i < HEAD_AHEAD; i++) {
-        ahead.prefetch(p, units, lane);
-        ahead.advance(step);
-    }
 
     wait_for_previous();
     if (p.next_reads_early) { launch_dependents(); }
@@ -250,10 +241,6 @@ template <class T> __global__ void __launch_bounds__(T::threads, 1) decode_head_
                     __syncwarp(); // the line is there, and the one before has been read
                     next.copy(p, free, units, lane);
                     next.advance(step);
-                    if (HEAD_AHEAD > 0) {
-                        ahead.prefetch(p, units, lane);
-                        ahead.advance(step);
-                    }
                 }
 #pragma unroll
                 for (int e = 0; u % T::segment == 0 && e < T::MT * T::NT * 4; e++) {
