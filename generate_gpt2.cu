@@ -3,7 +3,8 @@ From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's;
 llmc/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate.h, which the CPU shares.
 
 A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer (7 where LayerNorms are kernels of
-their own: for four sequences and more; in fp32, and before Hopper, for more than 16), and the head:
+their own: for four sequences and more, unless they are folded into qkv and fc (decode_folded_norm.cuh); in fp32, and before
+Hopper, for more than 16), and the head:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
 Each starts while its predecessor ends, and prefetches its weights meanwhile (dependent_launch.cuh). For a few sequences all
 that follows the sampler is one kernel (decode_step.cuh), with the same bits; where all active sequences are greedy it samples,
@@ -49,6 +50,9 @@ enum {
     X(ctx, unsigned, step, B)                /* (B) steps so far */                                                    \
     X(ctx, int, feed, 2)                     /* (2) slot and token of an appended one */                               \
     X(ctx, unsigned long long, row_keys, B)  /* (B) logit_key of the largest logit, or 0: it must be looked for */     \
+    X(ctx, float2, norm_sums, folded * L * 7 * C) /* (L,7C) of qkv (3C) and fc (4C): decode_folded_norm.cuh */         \
+    X(ctx, RowStatistics, statistics, folded * R)                                                                      \
+    X(ctx, float2, moments, folded * B * C / x128::size) /* (B,C/8) of x's vectors */                                  \
     X(ctx, decode_step::Layer, layers, L + 1)                                                                          \
     X(ctx, unsigned, epochs, decode_step::MAX_CTAS)                                                                    \
     X(ctx, decode_step::Word, exchange, exchange_words)                                                                \
@@ -119,6 +123,7 @@ static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int
     size_t B = (size_t)B_, C = (size_t)config.channels, NH = (size_t)config.num_heads, total = 0;
     size_t R = (size_t)decoder_prompt_rows(B_, T_), V = (size_t)config.vocab_size,
            Vp = (size_t)config.padded_vocab_size, L = (size_t)config.num_layers;
+    size_t folded = (size_t)decode_norm_foldable(config.channels);
     const decode_step::Kernel* step = decode_step::choice(B_, config.channels / config.num_heads);
     size_t exchange_words = step == NULL ? 0 : step->exchange_words(B_, config.channels, config.num_heads, T_);
     DECODER_BUFFERS(DECODER_PLACE_, )
@@ -152,11 +157,28 @@ static DecodeBegin decoder_begin(const GPT2Decoder* d) {
     DecodeBegin p = {};
     p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
     p.row_keys = d->row_keys;
-    p.x = d->x, p.wte = d->model->params.wte, p.wpe = d->model->params.wpe;
+    p.x = d->x, p.moments = decode_folds_norm(d->gpu, c.channels) ? d->moments : NULL, p.wte = d->model->params.wte,
+    p.wpe = d->model->params.wpe;
     p.step = d->step, p.word = d->words, p.feed = d->feed;
     p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
     p.words = (int)CEIL_DIV((size_t)c.vocab_size, 32);
     return p;
+}
+
+// Where a layer's LayerNorm is folded: s and t of qkv (3C), or with half 1 of fc (4C); else NULL
+static float2* decoder_norm_sums(const GPT2Decoder* d, int layer, int half) {
+    size_t C = (size_t)d->model->info.config.channels;
+    if (!decode_folds_norm(d->gpu, (int)C)) { return NULL; }
+    return d->norm_sums + ((size_t)layer * 7 + (half == 0 ? 0 : 3)) * C;
+}
+static void decoder_fold_norms(GPT2Decoder* d) {
+    int C = d->model->info.config.channels;
+    for (int i = 0; i < d->model->info.config.num_layers && decoder_norm_sums(d, i, 0) != NULL; i++) {
+        ParameterTensors w = gpt2_layer_parameters(d->model, i);
+        cudaStream_t stream = d->model->stream;
+        decode_norm_sums(decoder_norm_sums(d, i, 0), w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, stream);
+        decode_norm_sums(decoder_norm_sums(d, i, 1), w.fcw, w.fcb, w.ln2w, w.ln2b, C, 4 * C, stream);
+    }
 }
 
 // Chooses between one kernel and several for a step, and copies the addresses of the weights, which are final, to the GPU.
@@ -180,13 +202,15 @@ static void decoder_plan_step(GPT2Decoder* d) {
     }
     d->one_step = p;
     for (int i = 0; i <= L; i++) {
-        decode_step::Layer layer = {{all->lnfw, NULL}, {all->lnfb, NULL}, {all->wte}, {}};
+        decode_step::Layer layer = {{all->lnfw, NULL}, {all->lnfb, NULL}, {all->wte}, {}, {}};
         if (i < L) {
             ParameterTensors w = gpt2_layer_parameters(d->model, i);
             layer = {{w.ln1w, w.ln2w},
                      {w.ln1b, w.ln2b},
                      {w.qkvw, w.attprojw, w.fcw, w.fcprojw},
-                     {w.qkvb, w.attprojb, w.fcb, w.fcprojb}};
+                     {w.qkvb, w.attprojb, w.fcb, w.fcprojb},
+                     {}};
+            for (int half = 0; half < 2; half++) { layer.norm_sums[half] = decoder_norm_sums(d, i, half); }
         }
         cuda_try(cudaMemcpyAsync(d->layers + i, &layer, sizeof(layer), cudaMemcpyHostToDevice, d->model->stream));
     }
@@ -218,6 +242,7 @@ static Status decoder_build(GPT2Decoder* d) {
     // the cache, too: numbers read must be finite even if they are multiplied by 0
     cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->model->stream));
     cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->model->stream));
+    decoder_fold_norms(d);
     decoder_plan_step(d);
     return cuda_try(cudaStreamSynchronize(d->model->stream));
 }
@@ -268,35 +293,44 @@ static floatX* decoder_values(const GPT2Decoder* d, int layer) {
     return decoder_keys(d, layer) + decoder_cache_size(d->model->info.config, d->B, d->T);
 }
 
-// The rows that linear layers are applied to: M rows of the residual stream x (M,C); positions as in DecodeLinear
+// The rows that linear layers are applied to: M rows of the residual stream x (M,C); positions as in DecodeLinear; moments: of
+// a step's rows, where LayerNorms are folded, and whether the last kernel that wrote x has written them
 typedef struct {
     GPT2Decoder* d;
     floatX* x;
+    float2* moments;
+    bool* moments_written;
     const int* positions;
     int M, long_prompts;
 } DecoderRows;
 
 static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
-                           const floatX* norm_weight, const floatX* norm_bias, int C, int OC, DecodeEpilogue epilogue,
-                           int before_attention = 0) {
+                           const floatX* norm_weight, const floatX* norm_bias, const float2* norm_sums, int C, int OC,
+                           DecodeEpilogue epilogue, int before_attention = 0) {
     DecodeLinear p = {};
     p.out = out, p.inp = inp, p.weight = weight, p.bias = bias, p.norm_weight = norm_weight, p.norm_bias = norm_bias;
+    p.norm_sums = norm_sums, p.statistics = r.d->statistics;
+    if (norm_sums != NULL && *r.moments_written) { p.moments = r.moments; }
+    if (epilogue == DECODE_RESIDUAL) { p.out_moments = r.moments; }
     p.positions = r.positions, p.M = r.M, p.C = C, p.OC = OC, p.stride = OC, p.epilogue = epilogue;
     p.next_reads_early = before_attention;
     if (r.long_prompts) {
         prompt_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
-    } else {
-        decode_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
+        return;
     }
+    bool written = decode_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
+    if (epilogue == DECODE_RESIDUAL) { *r.moments_written = written; }
 }
-static void decoder_qkv(DecoderRows r, ParameterTensors w, int C) {
-    decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, DECODE_STORE, 1);
+static void decoder_qkv(DecoderRows r, int layer, ParameterTensors w, int C) {
+    const float2* sums = decoder_norm_sums(r.d, layer, 0);
+    decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, sums, C, 3 * C, DECODE_STORE, 1);
 }
 // x += attproj(atty);  x += fcproj(gelu(fc(ln2(x))))
-static void decoder_after_attention(DecoderRows r, ParameterTensors w, int C) {
-    decoder_linear(r, r.x, r.d->atty, w.attprojw, w.attprojb, NULL, NULL, C, C, DECODE_RESIDUAL);
-    decoder_linear(r, r.d->fch, r.x, w.fcw, w.fcb, w.ln2w, w.ln2b, C, 4 * C, DECODE_GELU);
-    decoder_linear(r, r.x, r.d->fch, w.fcprojw, w.fcprojb, NULL, NULL, 4 * C, C, DECODE_RESIDUAL);
+static void decoder_after_attention(DecoderRows r, int layer, ParameterTensors w, int C) {
+    const float2* sums = decoder_norm_sums(r.d, layer, 1);
+    decoder_linear(r, r.x, r.d->atty, w.attprojw, w.attprojb, NULL, NULL, NULL, C, C, DECODE_RESIDUAL);
+    decoder_linear(r, r.d->fch, r.x, w.fcw, w.fcb, w.ln2w, w.ln2b, sums, C, 4 * C, DECODE_GELU);
+    decoder_linear(r, r.x, r.d->fch, w.fcprojw, w.fcprojb, NULL, NULL, NULL, 4 * C, C, DECODE_RESIDUAL);
 }
 
 // logits (B,Vp) of the slots that have a position, from x (B,C)
@@ -314,13 +348,15 @@ static void decoder_head(GPT2Decoder* d) {
 static void decoder_layers(GPT2Decoder* d, int max_length) {
     GPT2Config c = d->model->info.config;
     int C = c.channels, NH = c.num_heads;
-    DecoderRows rows = {d, d->x, d->positions, d->B, 0};
+    float2* moments = decoder_begin(d).moments;
+    bool written = moments != NULL; // by the kernel that has embedded the tokens
+    DecoderRows rows = {d, d->x, moments, &written, d->positions, d->B, 0};
     for (int i = 0; i < c.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
-        decoder_qkv(rows, w, C);
+        decoder_qkv(rows, i, w, C);
         attention_decode(d->atty, decoder_keys(d, i), decoder_values(d, i), d->qkv, d->positions, d->attention_scratch,
                          d->B, d->T, NH, C / NH, max_length, d->model->stream);
-        decoder_after_attention(rows, w, C);
+        decoder_after_attention(rows, i, w, C);
     }
     decoder_head(d);
 }
@@ -402,12 +438,13 @@ static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int 
     cuda_try(cudaMemcpyAsync(d->rows, d->rows_host, (size_t)N * sizeof(PromptRow), cudaMemcpyHostToDevice, stream));
     cuda_try(cudaMemcpyAsync(d->last, d->last_host, (size_t)d->B * sizeof(int), cudaMemcpyHostToDevice, stream));
     prompt_embed(d->gpu, d->prompt_x, d->rows, p->wte, p->wpe, N, C, stream);
-    DecoderRows rows = {d, d->prompt_x, NULL, N, decoder_prompt_is_long(d, prompts)};
+    bool written = false;
+    DecoderRows rows = {d, d->prompt_x, NULL, &written, NULL, N, decoder_prompt_is_long(d, prompts)};
     for (int i = 0; i < d->model->info.config.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
-        decoder_qkv(rows, w, C);
+        decoder_qkv(rows, i, w, C);
         decoder_prompt_attention(d, i, prompts, num_prompts, N);
-        decoder_after_attention(rows, w, C);
+        decoder_after_attention(rows, i, w, C);
     }
     prompt_last(d->gpu, d->x, d->positions, d->row_keys, d->prompt_x, d->last, d->rows, d->B, C, stream);
     decoder_head(d);

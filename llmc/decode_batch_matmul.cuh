@@ -126,6 +126,21 @@ template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
             }
         }
     }
+    // LayerNorm's weight (C) of the lane's columns, and the rows times it (decode_folded_norm.cuh)
+    __device__ void load_scale(uint4 (&scale)[CHUNKS], const floatX* weight) const {
+#pragma unroll
+        for (int u = 0; u < CHUNKS; u++) {
+            scale[u] = make_uint4(0, 0, 0, 0);
+            if (has(u)) { scale[u] = ld_global_nc_no_allocate(weight + (begin + u) * DECODE_CHUNK + 8 * q); }
+        }
+    }
+    __device__ void scale_rows(const uint4 (&scale)[CHUNKS]) {
+#pragma unroll
+        for (int u = 0; u < CHUNKS; u++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) { x[i][u] = decode_scale(x[i][u], scale[u]); }
+        }
+    }
     // Tiles first .. first+count-1 of W, to the lane's places, 512 bytes apart: a half has every other one
     __device__ void load_weights(const DecodeLinear& p, char* to, int first, int count) const {
         for (int n = half; n < count; n += Tile::halves) {
@@ -178,12 +193,15 @@ template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
     }
 };
 
-// A thread's pairs of outputs of a round: a row, and two columns in each group of tiles
-template <int MT> struct BatchPairs {
+// A thread's pairs of outputs of a round: a row, and two columns in each group of tiles. FOLDED: of a layer with a folded
+// LayerNorm (decode_folded_norm.cuh), which does not add to a residual stream
+template <int MT, bool FOLDED = false> struct BatchPairs {
     typedef BatchTile<MT> Tile;
     int tile_row, column, row, o; // o: of the first group
     bool row_valid;
     uint32_t bias[Tile::groups], old[Tile::groups];
+    float4 st[Tile::groups]; // FOLDED: s and t of both columns, in place of bias
+    RowStatistics statistics;
     float largest = NAN; // MT = 4: of the outputs so far, and its column
     int token = 0;
 
@@ -203,13 +221,21 @@ template <int MT> struct BatchPairs {
         o = first * 8 + column;
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            bias[g] = ld_global_cg_if(p.bias != NULL && valid(p, g, end), p.bias + o_of(g));
+            if (FOLDED && MT == 2) {
+                st[g] = ld_global_cg_v4_if(valid(p, g, end), p.norm_sums + o_of(g));
+            } else if (!FOLDED) {
+                bias[g] = ld_global_cg_if(p.bias != NULL && valid(p, g, end), p.bias + o_of(g));
+            }
         }
+    }
+    // What decode_scale_rows has left in p.statistics
+    __device__ void load_statistics(const DecodeLinear& p) {
+        if (FOLDED && row_valid) { statistics = p.statistics[row]; }
     }
     __device__ void load_old(const DecodeLinear& p, int end) {
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            old[g] = ld_global_cg_if(p.epilogue == DECODE_RESIDUAL && valid(p, g, end), out(p, g));
+            old[g] = ld_global_cg_if(!FOLDED && p.epilogue == DECODE_RESIDUAL && valid(p, g, end), out(p, g));
         }
     }
     // Adds the warps' segments in order, for a round of `count` tiles; all loads are issued before the first addition
@@ -237,8 +263,17 @@ template <int MT> struct BatchPairs {
     // Rounded where the training's forward pass rounds; write[g]: whether group g is stored
     __device__ void store(const DecodeLinear& p, const float2 (&sum)[Tile::groups], const bool (&write)[Tile::groups]) {
         floatX z[Tile::groups][2];
+        if (FOLDED && MT == 4) { // here: in the loop over rounds there are no registers left
+            load_statistics(p);
+            for (int g = 0; g < Tile::groups; g++) { st[g] = ld_global_cg_v4_if(write[g], p.norm_sums + o_of(g)); }
+        }
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
+            if (FOLDED) {
+                z[g][0] = (floatX)decode_unfold(sum[g].x, statistics, make_float2(st[g].x, st[g].y));
+                z[g][1] = (floatX)decode_unfold(sum[g].y, statistics, make_float2(st[g].z, st[g].w));
+                continue;
+            }
             const float2 b = mma::float2_of(bias[g]);
             z[g][0] = (floatX)(sum[g].x + b.x), z[g][1] = (floatX)(sum[g].y + b.y);
         }
@@ -249,12 +284,18 @@ template <int MT> struct BatchPairs {
                 y = (floatX)gelu((float)y, gelu_sigma((float)y));
             }
         }
-        if (p.epilogue == DECODE_RESIDUAL) {
+        if (!FOLDED && p.epilogue == DECODE_RESIDUAL) {
 #pragma unroll
             for (int g = 0; g < Tile::groups; g++) {
                 const float2 before = mma::float2_of(old[g]);
                 z[g][0] = (floatX)(before.x + (float)z[g][0]), z[g][1] = (floatX)(before.y + (float)z[g][1]);
             }
+        }
+#pragma unroll
+        for (int g = 0; g < Tile::groups; g++) {
+            if (FOLDED || MT == 4 || p.out_moments == NULL) { break; }
+            decode_store_moments(p.out_moments + ((size_t)row * p.OC + o_of(g)) / x128::size,
+                                 mma::cvt_rn_x2((float)z[g][0], (float)z[g][1]), write[g]);
         }
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
@@ -294,9 +335,10 @@ template <int MT> __device__ inline int batch_groups_of(int rank, int splits, in
 
 // Adds the segments' sums of a round of `count` tiles that ends before tile `end`, and the splits' totals: with MT = 2 they are
 // sent to the barrier totals_full of the CTA that adds them, which spares all of them the fences of a cluster's barrier.
-template <int MT, int CHUNKS>
-__device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT>& pairs, const char* sums, float2* totals,
-                                    int count, int end, int splits, int rank, hopper::Mbarrier* totals_full = NULL) {
+template <int MT, int CHUNKS, bool FOLDED>
+__device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT, FOLDED>& pairs, const char* sums,
+                                    float2* totals, int count, int end, int splits, int rank,
+                                    hopper::Mbarrier* totals_full = NULL) {
     typedef BatchTile<MT> Tile;
     namespace cg = cooperative_groups;
     float2 sum[Tile::groups];
@@ -347,8 +389,8 @@ template <int MT> struct BatchPart {
     }
 };
 
-template <int CHUNKS, bool EXACT, int SPLITS = 0> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
-    decode_batch_kernel(DecodeLinear p, int tiles) {
+template <int CHUNKS, bool EXACT, int SPLITS, bool FOLDED>
+__global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2) decode_batch_kernel(DecodeLinear p, int tiles) {
 #ifdef DEPENDENT_LAUNCH_CODE
     typedef BatchTile<2> Tile;
     extern __shared__ int4 decode_shared[];
@@ -373,7 +415,7 @@ template <int CHUNKS, bool EXACT, int SPLITS = 0> __global__ void __launch_bound
     BatchWarp<2, CHUNKS, EXACT, SPLITS> w(p, part.splits, part.rank, thread);
     char *warp_sums = sums + w.segment * Tile::segment_bytes(CHUNKS), *weights = warp_sums + lane * 16;
     w.load_weights(p, weights, part.first, count);
-    BatchPairs<2> pairs(p, part.m0, thread);
+    BatchPairs<2, FOLDED> pairs(p, part.m0, thread);
     pairs.load_bias(p, part.first, part.end);
     if (part.splits > 1) { hopper::barrier_cluster_wait(); } // its CTAs are there
 
@@ -385,12 +427,13 @@ template <int CHUNKS, bool EXACT, int SPLITS = 0> __global__ void __launch_bound
 #pragma unroll 1
     for (int n = 0; n < count; n += Tile::at_once) { w.multiply(warp_sums, weights, n, count); }
     pairs.load_old(p, part.end);
+    pairs.load_statistics(p);
     __syncthreads();
     batch_finish<2, CHUNKS>(p, pairs, sums, totals, count, part.end, part.splits, part.rank, totals_full);
 #endif
 }
 
-template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>::threads, 1)
+template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__(BatchTile<4>::threads, 1)
     decode_wide_kernel(DecodeLinear p, int tiles) {
 #ifdef DEPENDENT_LAUNCH_CODE
     typedef BatchTile<4> Tile;
@@ -415,7 +458,7 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>
         w.load_weights(p, ring + round % RING * round_bytes, first_of(round), count_of(round));
     };
     for (int round = 0; round < RING - 1; round++) { load(round); }
-    BatchPairs<4> pairs(p, part.m0, thread);
+    BatchPairs<4, FOLDED> pairs(p, part.m0, thread);
     if (part.splits > 1) { cooperative_groups::this_cluster().sync(); } // its CTAs are there
 
     wait_for_previous();
@@ -451,13 +494,16 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>
 
 typedef void (*DecodeBatchKernel)(DecodeLinear p, int tiles);
 
-static inline DecodeBatchKernel batch_kernel(int MT, int C) {
-    if (batch_exact(C) && MT == 2 && decode_splits(C) == 4) { return decode_batch_kernel<3, true, 4>; }
-    if (batch_exact(C)) { return MT == 4 ? decode_wide_kernel<3, true> : decode_batch_kernel<3, true>; }
-    if (MT == 4) {
-        return batch_chunks_of_kernel(C) == 3 ? decode_wide_kernel<3, false> : decode_wide_kernel<4, false>;
-    }
-    return batch_chunks_of_kernel(C) == 3 ? decode_batch_kernel<3, false> : decode_batch_kernel<4, false>;
+// folded: the LayerNorm is, which needs segments of three chunks
+template <bool EXACT> static inline DecodeBatchKernel batch_kernel_of(int MT, bool folded) {
+    if (MT == 4) { return folded ? decode_wide_kernel<3, EXACT, true> : decode_wide_kernel<3, EXACT, false>; }
+    return folded ? decode_batch_kernel<3, EXACT, 1, true> : decode_batch_kernel<3, EXACT, 0, false>;
+}
+static inline DecodeBatchKernel batch_kernel(int MT, int C, bool folded) {
+    if (batch_exact(C) && MT == 2 && decode_splits(C) == 4) { return decode_batch_kernel<3, true, 4, false>; }
+    if (batch_exact(C)) { return batch_kernel_of<true>(MT, folded); }
+    if (batch_chunks_of_kernel(C) == 3) { return batch_kernel_of<false>(MT, folded); }
+    return MT == 4 ? decode_wide_kernel<4, false, false> : decode_batch_kernel<4, false, 0, false>;
 }
 
 template <int MT> static inline BatchTiling batch_tiling_of(LaunchGpu gpu, const DecodeLinear& p, int most) {

@@ -3,15 +3,16 @@ The linear layers of decoding on Hopper for four rows and more, while all CTAs r
 decode_matmul.cuh in the same order, so the same bits, by the warps of decode_batch_matmul.cuh. There each CTA reads its 32 rows
 of inp from L2 for itself, half a line at a time; here the CTAs of a cluster, which multiply the same rows with different tiles
 of W, bring a part of them each, whole lines, by TMA multicast into the shared memory of all.
+
+A folded LayerNorm (decode_folded_norm.cuh): the warps scale their operands, and each CTA computes the statistics of every other
+row, for both, from the moments of its vectors.
 */
 #ifndef LLMC_DECODE_CLUSTER_MATMUL_CUH
 #define LLMC_DECODE_CLUSTER_MATMUL_CUH
 
 #include "decode_batch_matmul.cuh"
 
-constexpr int CLUSTER_CTAS = 2;    // clusters of four leave some SMs without a CTA
-constexpr int CLUSTER_FRONT = 128; // bytes of shared memory before the rows, for their barrier
-
+constexpr int CLUSTER_CTAS = 2; // clusters of four leave some SMs without a CTA
 // From a row of inp in shared memory to the next: neighbours on different banks
 __host__ __device__ inline int cluster_row_bytes(int C) {
     int bytes = C * (int)sizeof(floatX);
@@ -20,37 +21,80 @@ __host__ __device__ inline int cluster_row_bytes(int C) {
 
 #if !defined(PRECISION_FP32)
 
-template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
+// Shared memory before the rows
+struct ClusterFront {
+    hopper::Mbarrier rows_full, statistics_full; // rows are there; statistics are there that the other CTA sends
+    alignas(16) RowStatistics statistics[BatchTile<2>::rows];
+};
+constexpr int CLUSTER_FRONT = CEIL_DIV(sizeof(ClusterFront), 128) * 128;
+
+// The statistics of rows 2 i + rank of a CTA's `valid` ones, from the moments (C/8) of the vectors of its rows, to the front of
+// both CTAs. STATISTICS_WARPS warps have four rows each.
+constexpr int STATISTICS_WARPS = DECODE_WARPS / 2;
+__device__ inline void cluster_statistics(ClusterFront& front, const float2* moments, int C, int valid, int rank,
+                                          int warp, int lane) {
+    constexpr int SHARE = BatchTile<2>::rows / CLUSTER_CTAS / STATISTICS_WARPS, N = DECODE_FOLDED_VECTORS;
+    const int vectors = C / x128::size, first = warp * SHARE * CLUSTER_CTAS + rank;
+    float2 of_rows[SHARE][N];
+    RowStatistics statistics[SHARE];
+#pragma unroll
+    for (int k = 0; k < SHARE; k++) {
+        const float2* from = moments + min(first + k * CLUSTER_CTAS, valid - 1) * vectors + lane;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            of_rows[k][i] = make_float2(0.0f, 0.0f);
+            if (i * WARP_SIZE + lane < vectors) { of_rows[k][i] = __ldcg(from + i * WARP_SIZE); }
+        }
+    }
+    decode_row_statistics(statistics, of_rows, C, lane);
+#pragma unroll
+    for (int k = 0; k < SHARE; k++) {
+        const int row = first + k * CLUSTER_CTAS;
+        if (row >= valid || lane != 0) { continue; }
+        front.statistics[row] = statistics[k];
+        hopper::st_async(reinterpret_cast<float2*>(&front.statistics[row]),
+                         make_float2(statistics[k].mean, statistics[k].rstd), front.statistics_full, rank ^ 1);
+    }
+}
+
+template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
     decode_cluster_kernel(DecodeLinear p, int tiles) {
 #if defined(HOPPER_DEVICE_CODE)
     typedef BatchTile<2> Tile;
     extern __shared__ int4 decode_shared[];
-    const int thread = threadIdx.x, warp = thread / WARP_SIZE, lane = thread % WARP_SIZE;
+    const int thread = threadIdx.x, lane = thread % WARP_SIZE;
+    const int warp = __shfl_sync(0xffffffffu, thread / WARP_SIZE, 0); // the same in all lanes, for the compiler, too
     const int rank = (int)hopper::cluster_ctarank(), cluster = blockIdx.x / CLUSTER_CTAS;
     const int row_tiles = CEIL_DIV(p.M, Tile::rows), m0 = cluster % row_tiles * Tile::rows;
     const int valid = min(Tile::rows, p.M - m0); // rows; others are multiplied as they stand there, and not stored
     const int first = (cluster / row_tiles * CLUSTER_CTAS + rank) * tiles; // where no tile is left, it brings rows
     const int end = min(first + tiles, CEIL_DIV(p.OC, 8)), count = end - first;
 
-    // shared memory: the barrier, the rows, W of each warp, where its sums go, too
-    const int C_bytes = p.C * (int)sizeof(floatX), row_bytes = cluster_row_bytes(p.C);
-    hopper::Mbarrier& full = *reinterpret_cast<hopper::Mbarrier*>(decode_shared);
+    // shared memory: the front, the rows, W of each warp, where its sums go, too
+    const int C = BatchWarp<2, CHUNKS, EXACT, 1>::channels(p), C_bytes = C * (int)sizeof(floatX);
+    const int row_bytes = cluster_row_bytes(C);
+    ClusterFront& front = *reinterpret_cast<ClusterFront*>(decode_shared);
     char* rows = reinterpret_cast<char*>(decode_shared) + CLUSTER_FRONT;
     char* sums = rows + Tile::rows * row_bytes;
     char *warp_sums = sums + warp * Tile::segment_bytes(CHUNKS), *weights = warp_sums + lane * 16;
 
     if (!p.next_reads_early) { launch_dependents(); }
     if (thread == 0) {
-        full.init(1);
+        front.rows_full.init(1);
+        if (FOLDED) { front.statistics_full.init(1); }
         hopper::fence_mbarrier_init();
-        full.expect_tx(valid * C_bytes);
+        front.rows_full.expect_tx(valid * C_bytes);
+        // of rows rank ^ 1, and every other one from there on
+        if (FOLDED) { front.statistics_full.expect_tx((valid + rank) / CLUSTER_CTAS * (int)sizeof(RowStatistics)); }
     }
     __syncwarp();
     hopper::barrier_cluster_arrive_relaxed();
     BatchWarp<2, CHUNKS, EXACT, 1> w(p, 1, 0, thread);
     w.load_weights(p, weights, first, count);
-    BatchPairs<2> pairs(p, m0, thread);
+    BatchPairs<2, FOLDED> pairs(p, m0, thread);
     pairs.load_bias(p, first, end);
+    uint4 scale[CHUNKS]; // LayerNorm's weight of the lane's columns
+    if (FOLDED) { w.load_scale(scale, p.norm_weight); }
     hopper::barrier_cluster_wait(); // the other CTAs' barriers are there
 
     wait_for_previous();
@@ -58,18 +102,27 @@ template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREA
     constexpr int share = Tile::rows / CLUSTER_CTAS / DECODE_WARPS; // of each warp: a copy is issued lane by lane
     const int row = (rank * DECODE_WARPS + warp) * share + lane;
     if (lane < share && row < valid) {
-        hopper::cp_async_bulk_multicast(hopper::shared_address(rows + row * row_bytes),
-                                        p.inp + (size_t)(m0 + row) * p.C, C_bytes, full, (1 << CLUSTER_CTAS) - 1);
+        hopper::cp_async_bulk_multicast(hopper::shared_address(rows + row * row_bytes), p.inp + (size_t)(m0 + row) * C,
+                                        C_bytes, front.rows_full, (1 << CLUSTER_CTAS) - 1);
     }
     __syncwarp();
     pairs.load_old(p, end);
     if (p.positions != NULL && pairs.row_valid) { pairs.row_valid = p.positions[pairs.row] >= 0; }
+    if (FOLDED && warp < STATISTICS_WARPS) { // while the rows are on their way
+        const float2* moments = p.moments + (size_t)m0 * (C / x128::size);
+        cluster_statistics(front, moments, C, valid, rank, warp, lane);
+    }
     mma::cp_async_wait_group<0>();
-    full.wait(0);
+    front.rows_full.wait(0);
     w.read_rows(rows, row_bytes);
+    if (FOLDED) { w.scale_rows(scale); }
 #pragma unroll 1
     for (int n = 0; n < count; n += Tile::at_once) { w.multiply(warp_sums, weights, n, count); }
     __syncthreads();
+    if (FOLDED) {
+        front.statistics_full.wait(0); // by all warps: the CTA stays until what the other one sends is there
+        pairs.statistics = front.statistics[pairs.tile_row];
+    }
     batch_finish<2, CHUNKS>(p, pairs, sums, NULL, count, end, 1, 0);
 #endif
 }
@@ -93,14 +146,18 @@ static inline BatchTiling cluster_tiling(LaunchGpu gpu, const DecodeLinear& p) {
 
 // Whether the kernel serves a layer: all of its CTAs must run at once
 static inline bool decode_cluster_serves(LaunchGpu gpu, const DecodeLinear& p) {
+    if (p.norm_sums != NULL && p.moments == NULL) { return false; }
     if (!gpu.hopper || p.M < BATCH_MIN_ROWS || p.C % DECODE_CHUNK != 0 || decode_splits(p.C) > 1) { return false; }
     if (p.stride % 2 != 0 || (p.bias != NULL && p.OC % 2 != 0)) { return false; }
     BatchTiling t = cluster_tiling(gpu, p);
     return t.blocks <= (unsigned)gpu.sms && t.shared <= gpu.shared_limit;
 }
-static inline DecodeBatchKernel cluster_kernel(int C) {
-    if (batch_exact(C)) { return decode_cluster_kernel<3, true>; }
-    return batch_chunks_of_kernel(C) == 3 ? decode_cluster_kernel<3, false> : decode_cluster_kernel<4, false>;
+static inline DecodeBatchKernel cluster_kernel(int C, bool folded) {
+    if (batch_exact(C)) {
+        return folded ? decode_cluster_kernel<3, true, true> : decode_cluster_kernel<3, true, false>;
+    }
+    if (batch_chunks_of_kernel(C) > 3) { return decode_cluster_kernel<4, false, false>; }
+    return folded ? decode_cluster_kernel<3, false, true> : decode_cluster_kernel<3, false, false>;
 }
 
 #endif

@@ -83,7 +83,11 @@ template <class T> struct ExactOutput {
                 z[h] = mma::cvt_rn_x2(gelu(y.x, gelu_sigma(y.x)), gelu(y.y, gelu_sigma(y.y)));
             }
             if (p.epilogue == DECODE_RESIDUAL) { z[h] = mma::cvt_rn_x2(before.x + y.x, before.y + y.y); }
-            if (valid(p, h) && (int)positions[h] >= 0) { *reinterpret_cast<uint32_t*>(out(p, h)) = z[h]; }
+            const bool write = valid(p, h) && (int)positions[h] >= 0;
+            if (write) { *reinterpret_cast<uint32_t*>(out(p, h)) = z[h]; }
+            if (p.out_moments != NULL) {
+                decode_store_moments(p.out_moments + ((size_t)(row + 8 * h) * p.OC + o) / x128::size, z[h], write);
+            }
         }
     }
 };

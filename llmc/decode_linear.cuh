@@ -12,44 +12,52 @@ same bits. With -DKERNELS_APART the program is linked with decode.cu's object.
 #include "decode_head_matmul.cuh"
 #endif
 
-// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if a CTA does
-// not normalise it by itself.
-void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input, or the scaled one
+// of a folded LayerNorm, goes if a CTA does not normalise it by itself. Returns whether out_moments were written.
+bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 
 #ifndef KERNELS_APART
-void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+    const bool folded = p.norm_sums != NULL;
     bool cluster = false, head = false, batch = false;
 #if !defined(PRECISION_FP32)
     cluster = decode_cluster_serves(gpu, p), batch = decode_batch_serves(gpu, p);
     const HeadTiling head_tiles = head_tiling(gpu, p);
     head = head_tiles.kernel != NULL;
+    if (folded && !cluster) {
+        decode_scale_rows(gpu, normed, p.statistics, p.inp, p.norm_weight, p.M, p.C, stream);
+        p.inp = normed, p.norm_weight = p.norm_bias = NULL;
+    }
 #endif
-    if (p.norm_weight != NULL && (cluster || head || batch || p.M > DECODE_NORM_ROWS)) {
+    if (p.norm_weight != NULL && !folded && (cluster || head || batch || p.M > DECODE_NORM_ROWS)) {
         decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }
 #if !defined(PRECISION_FP32)
     if (ExactTiling t = exact_tiling(gpu, p); t.kernel != NULL) {
         launch_dependent(gpu, t.kernel, t.blocks, DECODE_THREADS, t.shared, EXACT_SPLITS, stream, p);
-        return;
+        return p.out_moments != NULL;
     }
     if (cluster) {
         BatchTiling t = cluster_tiling(gpu, p);
-        launch_dependent(gpu, cluster_kernel(p.C), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p, t.tiles);
-        return;
+        launch_dependent(gpu, cluster_kernel(p.C, folded), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p,
+                         t.tiles);
+        return p.out_moments != NULL;
     }
     if (head) {
         launch_dependent(gpu, head_tiles.kernel, head_tiles.blocks, head_tiles.threads, head_tiles.shared, 1, stream,
                          p);
-        return;
+        return false;
     }
     if (batch) {
         BatchTiling t = batch_tiling(gpu, p);
-        launch_dependent(gpu, batch_kernel(t.MT, p.C), t.blocks, t.threads, t.shared, t.splits, stream, p, t.tiles);
-        return;
+        launch_dependent(gpu, batch_kernel(t.MT, p.C, folded), t.blocks, t.threads, t.shared, t.splits, stream, p,
+                         t.tiles);
+        return p.out_moments != NULL && t.MT == 2; // with 4 there are no registers left
     }
 #endif
     decode_linear_tiled(gpu, p, decode_tiling(gpu, p.M, p.C, p.OC, p.norm_weight != NULL), stream);
+    return false;
 }
 #endif
 

@@ -18,6 +18,7 @@ the same with fused multiply-adds.
 
 #include <cooperative_groups.h>
 
+#include "decode_folded_norm.cuh"
 #include "decode_rows.cuh"
 #include "dependent_launch.cuh"
 #include "gelu.cuh"
@@ -43,8 +44,13 @@ struct DecodeLinear {
     const floatX* weight;                  // (OC,C)
     const floatX* bias;                    // (OC), or NULL
     const floatX *norm_weight, *norm_bias; // (C): inp is normalised first (layernorm.cuh); or NULL
-    const int* positions;                  // (M): rows where it is negative are not written; or NULL
-    int M, C, OC, stride;                  // C a multiple of 32
+    // A folded LayerNorm (decode_folded_norm.cuh), not with DECODE_RESIDUAL: s and t (OC), or NULL; and (M,C/8) the moments of
+    // inp's vectors, or NULL. statistics (M): scratch of decode_linear
+    const float2 *norm_sums, *moments;
+    RowStatistics* statistics;
+    float2* out_moments;  // (M,OC/8): of what DECODE_RESIDUAL stores, if decode_linear says so; or NULL
+    const int* positions; // (M): rows where it is negative are not written; or NULL
+    int M, C, OC, stride; // C a multiple of 32
     DecodeEpilogue epilogue;
     int next_reads_early; // 1: before its wait the next kernel reads what older ones than this wrote: let it start after ours
     // (M): each row's largest logit_key, or NULL. A kernel that does so raises what is there; the others leave it.
@@ -59,6 +65,12 @@ __host__ __device__ inline int decode_splits(int C) {
     while (splits < DECODE_MAX_SPLITS && C > DECODE_SPLIT_COLUMNS * splits) { splits *= 2; }
     return splits;
 }
+// Whether this build can fold a LayerNorm into linear layers of C inputs, and whether it does on this GPU. Kernels of larger C
+// are cut into splits, which do not have whole rows, or are short of registers.
+static inline int decode_norm_foldable(int C) {
+    return sizeof(floatX) == 2 && C % DECODE_CHUNK == 0 && C <= DECODE_FOLDED_VECTORS * WARP_SIZE * x128::size;
+}
+static inline int decode_folds_norm(LaunchGpu gpu, int C) { return gpu.hopper && decode_norm_foldable(C); }
 // The first chunk of a segment; segment DECODE_WARPS * splits has none, and begins at the end.
 __host__ __device__ inline int decode_segment(int C, int splits, int segment) {
 #ifdef __CUDA_ARCH__
@@ -290,7 +302,9 @@ template <int MT, int NT> struct DecodeOutput {
     // Rounded where the training's forward pass rounds
     __device__ void store(const DecodeLinear& p, const DecodePart& part, int e, float sum) const {
         if (!write[e]) { return; }
-        floatX y = (floatX)(sum + bias[e]);
+        const size_t row = part.m0 + element(e) / (8 * NT), o = part.o0 + element(e) % (8 * NT);
+        floatX y =
+            (floatX)(p.norm_sums == NULL ? sum + bias[e] : decode_unfold(sum, p.statistics[row], p.norm_sums[o]));
         if (p.epilogue == DECODE_GELU) { y = (floatX)gelu((float)y, gelu_sigma((float)y)); }
         if (p.epilogue == DECODE_RESIDUAL) { y = (floatX)(old[e] + (float)y); }
         p.out[offset(p, part, element(e))] = y;

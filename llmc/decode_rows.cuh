@@ -35,6 +35,17 @@ __device__ inline float decode_row_squares(const x128& v, float mean) {
     }
     return decode_vector_sum(x);
 }
+// Moments of a vector of 16 bytes: its sum, and the sum of its squared deviations from its own mean
+__device__ inline float2 decode_vector_moments(const uint4& v) {
+    float x[x128::size], y[x128::size];
+    unpack(x, reinterpret_cast<const x128&>(v));
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { y[k] = x[k]; }
+    const float sum = decode_vector_sum(y), mean = __fmul_rn(sum, 1.0f / x128::size);
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { y[k] = __fmul_rn(x[k] - mean, x[k] - mean); }
+    return make_float2(sum, decode_vector_sum(y));
+}
 __device__ inline float decode_row_rstd(float squares, int C) {
     return rsqrtf(__fdiv_rn(squares, (float)C) + LAYERNORM_EPSILON);
 }
@@ -138,12 +149,14 @@ template <int VECTORS> struct DecodeNormRow {
     }
 };
 
-// out (C) = wte[token] + wpe[position], by a thread block
-__device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* wpe, int token, int position, int C) {
+// out (C) = wte[token] + wpe[position], and the moments of its vectors, unless that is NULL; by a thread block
+__device__ inline void embed_row(floatX* out, float2* moments, const floatX* wte, const floatX* wpe, int token,
+                                 int position, int C) {
     for (int c = (int)threadIdx.x * x128::size; c < C; c += (int)blockDim.x * x128::size) {
         x128 a = load128(wte + (size_t)token * C + c), b = load128(wpe + (size_t)position * C + c), sum;
         for (int k = 0; k < x128::size; k++) { sum[k] = (floatX)((float)a[k] + (float)b[k]); }
         store128(out + c, sum);
+        if (moments != NULL) { moments[c / x128::size] = decode_vector_moments(reinterpret_cast<const uint4&>(sum)); }
     }
 }
 
@@ -199,7 +212,7 @@ static __global__ void prompt_embed_kernel(floatX* out, const PromptRow* rows, c
     launch_dependents();
     wait_for_previous();
     PromptRow row = rows[blockIdx.x];
-    embed_row(out + (size_t)blockIdx.x * C, wte, wpe, row.token, row.position, C);
+    embed_row(out + (size_t)blockIdx.x * C, NULL, wte, wpe, row.token, row.position, C);
 }
 // out (N,C) = wte[token] + wpe[position] for each of rows (N)
 static inline void prompt_embed(LaunchGpu gpu, floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe,

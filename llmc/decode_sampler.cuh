@@ -247,6 +247,7 @@ struct DecodeBegin {
     unsigned long long* row_keys; // (B): logit_key of the largest logit; or 0, where the logits must be searched
     float* scratch;               // (B,Vp)
     floatX* x;                    // (B,C)
+    float2* moments;              // (B,C/8) of x's vectors (decode_folded_norm.cuh), or NULL
     const floatX *wte, *wpe;
     unsigned* step;           // (B): of each slot
     unsigned long long* word; // (B): sampled_word, page-locked on the host
@@ -271,7 +272,8 @@ __device__ inline void decode_append(const DecodeBegin& p, int b, DecodeSlot slo
         p.row_keys[b] = 0; // of the logits before
         decode_append_slot(p, b, slot.length, token);
     }
-    if (room) { embed_row(p.x + (size_t)b * p.C, p.wte, p.wpe, token, slot.length, p.C); }
+    float2* moments = p.moments == NULL ? NULL : p.moments + (size_t)b * (p.C / x128::size);
+    if (room) { embed_row(p.x + (size_t)b * p.C, moments, p.wte, p.wpe, token, slot.length, p.C); }
 }
 
 static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel(DecodeBegin p) {

@@ -52,6 +52,23 @@ __device__ inline uint32_t ld_global_cg_if(bool condition, const void* p) {
     return v;
 }
 
+// The same of 16 bytes
+__device__ inline float4 ld_global_cg_v4_if(bool condition, const void* p) {
+    float4 v;
+    asm volatile("{\n"
+                 ".reg .pred there;\n"
+                 "setp.ne.u32 there, %5, 0;\n"
+                 "mov.b32 %0, 0;\n"
+                 "mov.b32 %1, 0;\n"
+                 "mov.b32 %2, 0;\n"
+                 "mov.b32 %3, 0;\n"
+                 "@there ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 "}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(__cvta_generic_to_global(p)), "r"((uint32_t)condition));
+    return v;
+}
+
 // x | y, which the compiler neither moves nor does twice: with a y of 0 that it does not know, a copy to another register
 __device__ inline uint32_t or_b32(uint32_t x, uint32_t y) {
     uint32_t z;

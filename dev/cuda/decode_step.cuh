@@ -4,7 +4,8 @@ A step of the decoder in one kernel, for a few sequences: one token of each thro
 One CTA per SM, all resident (a cooperative launch). A producer warp loads the CTA's rows of every matrix, in the order of use,
 by TMA into a ring of slots (full, empty), ahead of all activations; another loads biases and LayerNorm's weights. Eight
 consumer warps multiply, each its segments of all rows (decode_matmul.cuh), and compute attention (attention_decode_split.cu),
-with the same order of additions and the same bits.
+with the same order of additions and the same bits. Where C is one split, LayerNorm is folded into QKV and FC
+(decode_folded_norm.cuh), and two more warps compute its statistics while the consumers multiply.
 The critical path of a step is what lies between a stage's input and its output: warps do all else before they wait for input.
 
 CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
@@ -37,7 +38,14 @@ enum Stage { QKV, ATTPROJ, FC, FCPROJ, HEAD, STAGES };
 struct Layer {
     const floatX *norm_weight[2], *norm_bias[2]; // of QKV and FC
     const floatX *weight[HEAD], *bias[HEAD];
+    const float2* norm_sums[2]; // (OC) s and t of QKV and FC, where their LayerNorm is folded: t has the bias
 };
+// Whether a stage's LayerNorm is folded into it; S: splits of a sum over C
+__host__ __device__ constexpr bool folds_norm(int S, int stage) { return S == 1 && (stage == QKV || stage == FC); }
+// Elements of a tile's parameters: 8 biases, or {s, t} of 8 outputs
+__host__ __device__ constexpr int tile_parameters(int S, int stage) {
+    return 8 * (folds_norm(S, stage) ? (int)(sizeof(float2) / sizeof(floatX)) : 1);
+}
 
 // How a stage's (OC, parts * C) matrix is divided: tiles of 8 rows; a slot holds C columns of one. Every CTA has tiles_each of
 // them, the first CTAs one more.
@@ -82,14 +90,20 @@ using hopper::shared_address;
 constexpr int WARPS = DECODE_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + hopper::WARPGROUP_SIZE;
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 constexpr int MAX_SLOTS = 32; // of the ring
-constexpr int CONSUMER_BARRIER = 1;
+// Warps that compute statistics of folded LayerNorms; 0: the consumers do. Their barriers, in this order for each LayerNorm:
+//   MOMENTS      consumers arrive, having stored a row's moments; the statistics' warps wait
+//   CONSUMER     consumers: the sums of the segments are stored
+//   STATISTICS   the statistics' warps arrive; consumers wait
+// So moments are read before the next ones are stored, and statistics before the next ones are computed.
+constexpr int STATISTICS_WARPS = 2, WITH_STATISTICS = CONSUMERS + 32 * STATISTICS_WARPS;
+enum Barrier { CONSUMER_BARRIER = 1, MOMENTS_BARRIER, STATISTICS_BARRIER };
 constexpr int SUMS_BYTES = 4096;         // of a group of tiles; of one tile even if it has more
 constexpr int SLOTS_AT_ONCE = 4;         // that a warp holds in registers
 constexpr int MIN_SLOTS = SLOTS_AT_ONCE; // of the ring
 constexpr int READ_BEHIND = 256;         // bytes after the ring: a segment with fewer chunks is read past its end
 constexpr int COPIES = 4;                // of every word
-// Vectors that a lane sums of a row of up to 800 S columns
-template <int S> constexpr int ROW_SUMS = S == 1 ? 4 : 7;
+// Vectors that a lane sums of a row: of up to 768 columns with one split, of 1600 with two
+template <int S> constexpr int ROW_SUMS = S == 1 ? DECODE_FOLDED_VECTORS : 7;
 
 // The exchanged vectors: x, qkv, attention output, x + attproj, gelu(fc), and (m, l, O) of chunks
 __host__ __device__ inline size_t exchange_words_of_rows(int B, int C) { return (size_t)B * C / 2; }
@@ -131,6 +145,7 @@ template <class Tiles> struct Front { // the beginning of shared memory
     int positions[MAX_ROWS], tokens[MAX_ROWS];
     Chunk first_chunk;
     Word keys[MAX_ROWS][DECODE_WARPS];
+    RowStatistics statistics[MAX_ROWS]; // of a folded LayerNorm
 };
 
 // Chunks of the longest segment
@@ -277,29 +292,34 @@ template <class Tiles> __device__ inline floatX* keys_of(const Step& p, int laye
     return p.cache + 2 * layer * values_after_keys<Tiles>(p) + (size_t)(b * p.NH + h) * p.T * Tiles::HS;
 }
 
-// The producer warp of parameters: for half a layer (QKV and ATTPROJ, or FC and FCPROJ) LayerNorm's weight and bias (C), then 8
-// biases for each of the CTA's tiles. Each half has a buffer, refilled as soon as all consumers have read it. It also
-// prefetches the cached keys and values of the CTA's chunks into L2, half a layer or more before they are read.
-template <class Tiles> __device__ inline void produce_parameters(const Step& p, int lane) {
+// The producer warp of parameters: for half a layer (QKV and ATTPROJ, or FC and FCPROJ) LayerNorm's weight and, if it is not
+// folded, bias (C each), then tile_parameters() for each of the CTA's tiles. Each half has a buffer, refilled as soon as all
+// consumers have read it. It also prefetches the cached keys and values of the CTA's chunks into L2, half a layer or more
+// before they are read.
+template <class Tiles, int S> __device__ inline void produce_parameters(const Step& p, int lane) {
 #pragma unroll 1
     for (int i = 0; i <= 2 * p.L; i++) {
         int l = i / 2, half = i % 2, begin = half == 0 ? QKV : FC, end = l < p.L ? begin + 2 : begin;
         const Layer& layer = p.layers[l];
         Mbarrier& full = front<Tiles>().parameters_full[half];
-        int row = p.C * (int)sizeof(floatX), tile = 8 * (int)sizeof(floatX), tiles = 0;
-        for (int stage = begin; stage < end; stage++) { tiles += tiles_of_cta(p, stage); }
+        int row = p.C * (int)sizeof(floatX), rows = folds_norm(S, QKV) && l < p.L ? 1 : 2, bytes = rows * row;
+        for (int stage = begin; stage < end; stage++) {
+            bytes += tiles_of_cta(p, stage) * tile_parameters(S, stage) * (int)sizeof(floatX);
+        }
         uint32_t to = shared_address(shared_at<floatX>(p.parameters) + half * p.vectors);
         front<Tiles>().parameters_empty[half].wait(l % 2 ^ 1);
-        if (lane == 0) { full.expect_tx(2 * row + tiles * tile); }
+        if (lane == 0) { full.expect_tx(bytes); }
         __syncwarp();
-        if (lane < 2) {
+        if (lane < rows) {
             hopper::cp_async_bulk(to + lane * row, (lane ? layer.norm_bias : layer.norm_weight)[half], row, full);
         }
         to += 2 * row;
         for (int stage = begin; stage < end; stage++) {
             int first = first_tile(stage, blockIdx.x, p.CTAs), count = tiles_of_cta(p, stage);
+            int tile = tile_parameters(S, stage) * (int)sizeof(floatX);
+            const void* from = folds_norm(S, stage) ? (const void*)layer.norm_sums[half] : layer.bias[stage];
             for (int t = lane; t < count; t += 32) {
-                hopper::cp_async_bulk(to + t * tile, layer.bias[stage] + (first + t * p.CTAs) * 8, tile, full);
+                hopper::cp_async_bulk(to + t * tile, (const char*)from + (first + t * p.CTAs) * tile, tile, full);
             }
             to += count * tile;
         }
@@ -403,6 +423,63 @@ __device__ inline void receive_normalised(const Step& p, Place& at, const Word* 
         if (segments.mine) { store128(input + row * p.input_row, y); }
     }
     __syncwarp();
+}
+
+// For a folded LayerNorm: x w of the rows into `input`, and the moments of the vectors into row_sums: each warp receives and
+// stores its segments. first: the rows are the embedded tokens.
+template <class Tiles, int S, int CHUNKS>
+__device__ inline void receive_scaled(const Step& p, const Place& at, const Word* words, bool first, const floatX* norm,
+                                      const Segments<S, CHUNKS>& segments) {
+    constexpr int ROW = 32 * ROW_SUMS<S>;
+    int c = segments.mine ? segments.vector * 8 : 0;
+    floatX* input = shared_at<floatX>(p.input) + c;
+    float *sums = shared_at<float>(p.row_sums) + segments.vector, *squares = sums + p.B * ROW;
+    const uint4 w = *reinterpret_cast<const uint4*>(norm + c);
+    words += word_of(c, p.C);
+#pragma unroll 1
+    for (int row = 0; row < p.B && segments.mine; row++, words += p.C / 2, input += p.input_row) {
+        x128 v[1];
+        if (first) {
+            v[0] = embedded<Tiles>(p, row, c);
+        } else {
+            receive(v, words, p.C / 4, 0, at.tag);
+        }
+        const uint4 x = reinterpret_cast<const uint4&>(v[0]);
+        const float2 moments = decode_vector_moments(x);
+        sums[row * ROW] = moments.x, squares[row * ROW] = moments.y;
+        *reinterpret_cast<uint4*>(input) = decode_scale(x, w);
+    }
+    __syncwarp();
+    if (STATISTICS_WARPS > 0) { hopper::bar_arrive(MOMENTS_BARRIER, WITH_STATISTICS); }
+}
+
+// Of a row whose moments are all in row_sums
+template <int S> __device__ inline RowStatistics row_statistics(const Step& p, int row, int lane) {
+    const float* sums = shared_at<float>(p.row_sums) + row * 32 * ROW_SUMS<S> + lane;
+    float2 moments[1][ROW_SUMS<S>];
+    RowStatistics statistics[1];
+#pragma unroll
+    for (int i = 0; i < ROW_SUMS<S>; i++) {
+        moments[0][i] = make_float2(sums[32 * i], sums[p.B * 32 * ROW_SUMS<S> + 32 * i]);
+    }
+    decode_row_statistics(statistics, moments, p.C, lane);
+    return statistics[0];
+}
+
+// A warp of those that compute statistics: rows warp, warp + STATISTICS_WARPS, ... of every folded LayerNorm
+template <class Tiles, int S> __device__ inline void compute_statistics(const Step& p, int warp, int lane) {
+#pragma unroll 1
+    for (int i = 0; i < 2 * p.L; i++) {
+        if (tiles_of_cta(p, i % 2 == 0 ? QKV : FC) == 0) { continue; }
+        hopper::bar_sync(MOMENTS_BARRIER, WITH_STATISTICS);
+#pragma unroll 1
+        for (int row = warp; row < p.B; row += STATISTICS_WARPS) {
+            const RowStatistics x = row_statistics<S>(p, row, lane);
+            if (lane == 0) { front<Tiles>().statistics[row] = x; }
+        }
+        __syncwarp();
+        hopper::bar_arrive(STATISTICS_BARRIER, WITH_STATISTICS);
+    }
 }
 
 // Receives rows of PARTS times C elements into `input`: each warp its segments of every part
@@ -518,14 +595,14 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
 // Two neighbouring outputs, of which a thread sums one split; the thread of the first split adds the others' sums
 struct Pair {
     bool valid, first;
-    int sums, row, o; // offset of its segments' sums; row and column of the output
-    float *residual, bias[2];
+    int sums, row, o;            // offset of its segments' sums; row and column of the output
+    float *residual, s[2], t[2]; // t: the bias; with a folded LayerNorm decode_folded_norm.cuh's s and t
     Word* to;
 };
 
 // The pair of a thread, of (tiles, B, 4) pairs with a thread for each split; first: index of the first tile
 template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const StageSizes& s, int tiles, int first,
-                                                const floatX* bias, float* residual, int thread) {
+                                                const floatX* parameters, float* residual, int thread) {
     int split = thread & (s.splits - 1), j = thread >> (31 - __clz(s.splits)), column = j % 4 * 2;
     int tile = (j / 4 * p.inverse_B) >> 16;
     Pair x;
@@ -534,23 +611,50 @@ template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const 
     x.sums = ((tile * s.splits + split) * p.B + x.row) * WARPS * 8 + column;
     x.o = (first + tile * p.CTAs) * 8 + column;
     x.residual = residual + (tile * p.B + x.row) * 8 + column;
-    x.bias[0] = x.bias[1] = 0.0f;
-    if (x.valid && stage != HEAD) {
-        x.bias[0] = (float)bias[tile * 8 + column], x.bias[1] = (float)bias[tile * 8 + column + 1];
+    x.s[0] = x.s[1] = x.t[0] = x.t[1] = 0.0f;
+    if (x.valid && folds_norm(S, stage)) {
+        const float4 st = reinterpret_cast<const float4*>(parameters)[(tile * 8 + column) / 2];
+        x.s[0] = st.x, x.t[0] = st.y, x.s[1] = st.z, x.t[1] = st.w;
+    } else if (x.valid && stage != HEAD) {
+        x.t[0] = (float)parameters[tile * 8 + column], x.t[1] = (float)parameters[tile * 8 + column + 1];
     }
     x.to = p.words + s.output + x.row * (s.OC / 2) + word_of(x.o, s.OC);
     return x;
 }
 
+// The statistics of the pair's row, for all threads
+template <class Tiles, int S> __device__ inline RowStatistics statistics_of(const Step& p, const Pair& pair, int lane) {
+    if (STATISTICS_WARPS > 0) {
+        hopper::bar_sync(STATISTICS_BARRIER, WITH_STATISTICS);
+        return front<Tiles>().statistics[pair.row];
+    }
+    RowStatistics x = {};
+    if (!__any_sync(0xffffffffu, pair.valid)) { return x; }
+#pragma unroll 1
+    for (int row = 0; row < p.B; row++) {
+        const RowStatistics y = row_statistics<S>(p, row, lane);
+        if (row == pair.row) { x = y; }
+    }
+    return x;
+}
+
 // Finishes a pair of outputs, rounded where the training's forward pass rounds, and sends it or, of the head, stores the logits
-template <class Tiles> __device__ inline void publish(const Step& p, Place& at, int stage, const Pair& x, float2 sum) {
-    float y[2] = {sum.x + x.bias[0], sum.y + x.bias[1]};
+template <class Tiles, int S>
+__device__ inline void publish(const Step& p, Place& at, int stage, const Pair& x, float2 sum, RowStatistics row) {
+    float y[2] = {sum.x + x.t[0], sum.y + x.t[1]};
     floatX z[2];
+    if (folds_norm(S, stage)) {
+        y[0] = decode_unfold(sum.x, row, make_float2(x.s[0], x.t[0]));
+        y[1] = decode_unfold(sum.y, row, make_float2(x.s[1], x.t[1]));
+    }
+    z[0] = (floatX)y[0], z[1] = (floatX)y[1];
+    if (stage == FC) { // both at once: their latencies overlap
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        z[k] = (floatX)y[k];
-        if (stage == FC) { z[k] = (floatX)gelu((float)z[k], gelu_sigma((float)z[k])); }
-        if (stage == ATTPROJ || stage == FCPROJ) {
+        for (int k = 0; k < 2; k++) { z[k] = (floatX)gelu((float)z[k], gelu_sigma((float)z[k])); }
+    }
+    if (stage == ATTPROJ || stage == FCPROJ) {
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
             z[k] = (floatX)(x.residual[k] + (float)z[k]);
             x.residual[k] = (float)z[k];
         }
@@ -593,14 +697,16 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
     int first = first_tile(stage, blockIdx.x, p.CTAs), count = tiles_of_cta(p, stage);
     int warp = thread / 32, lane = thread % 32;
     front<Tiles>().parameters_full[half].wait(at.layer % 2);
-    const floatX *norm = shared_at<floatX>(p.parameters) + half * p.vectors, *bias = norm + 2 * p.C;
-    bias += second ? 8 * tiles_of_cta(p, stage - 1) : 0;
+    const floatX *norm = shared_at<floatX>(p.parameters) + half * p.vectors, *parameters = norm + 2 * p.C;
+    parameters += second ? tile_parameters(S, stage - 1) * tiles_of_cta(p, stage - 1) : 0;
+    RowStatistics row = {}; // of the thread's pairs, where a LayerNorm is folded
 #pragma unroll 1
     for (int begin = 0; begin < count; begin += s.group, at.buffer ^= 1) {
         int tiles = min(s.group, count - begin), slots = tiles * s.parts;
         float* sums = shared_at<float>(p.sums + at.buffer * p.sums_bytes);
-        const Pair pair = pair_of<S>(p, stage, s, tiles, first + begin * p.CTAs, bias + begin * 8,
-                                     shared_at<float>(p.residual) + begin * p.B * 8, thread);
+        const Pair pair =
+            pair_of<S>(p, stage, s, tiles, first + begin * p.CTAs, parameters + begin * tile_parameters(S, stage),
+                       shared_at<float>(p.residual) + begin * p.B * 8, thread);
 #pragma unroll 1
         for (int i = 0; i < slots; i += Slots<Tiles, S, CHUNKS>::MOST) {
             Slots<Tiles, S, CHUNKS> some;
@@ -610,6 +716,8 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
                     receive_rows<1>(p, at, words, segments);
                 } else if (stage == FCPROJ) {
                     receive_rows<4>(p, at, words, segments);
+                } else if (folds_norm(S, stage)) {
+                    receive_scaled<Tiles>(p, at, words, at.layer == 0 && stage == QKV, norm, segments);
                 } else {
                     receive_normalised<Tiles>(p, at, words, at.layer == 0 && stage == QKV, norm, segments, lane);
                 }
@@ -627,7 +735,8 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
             for (int w = 1; w < WARPS; w++) { sum.x += x[w].x, sum.y += x[w].y; }
         }
         const float2 total = s.parts == 1 ? sum_of_splits<S>(sum) : sum_of_splits<4 * S>(sum);
-        if (pair.first) { publish<Tiles>(p, at, stage, pair, total); }
+        if (begin == 0 && folds_norm(S, stage)) { row = statistics_of<Tiles, S>(p, pair, lane); }
+        if (pair.first) { publish<Tiles, S>(p, at, stage, pair, total, row); }
     }
     if (second) { front<Tiles>().parameters_empty[half].arrive_warp(lane); }
 }
@@ -843,7 +952,9 @@ template <class Tiles, int S, int CHUNKS> __global__ void __launch_bounds__(THRE
         if (thread < CONSUMERS + 32) {
             produce<Tiles>(p, thread - CONSUMERS);
         } else if (thread < CONSUMERS + 64) {
-            produce_parameters<Tiles>(p, thread - CONSUMERS - 32);
+            produce_parameters<Tiles, S>(p, thread - CONSUMERS - 32);
+        } else if (folds_norm(S, QKV) && STATISTICS_WARPS > 0) {
+            compute_statistics<Tiles, S>(p, (thread - CONSUMERS - 64) / 32, thread % 32);
         }
     }
 #endif
@@ -858,6 +969,7 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
     int S = decode_splits(p->C);
     if (p->B > MAX_ROWS || p->C % DECODE_CHUNK != 0) { return false; }
     if (S > 2 || decode_splits(4 * p->C) != 4 * S) { return false; } // C is 416 to 1600
+    if (S == 1 && !decode_norm_foldable(p->C)) { return false; }
     if (CEIL_DIV(p->V, 8) * 8 > p->Vp) { return false; }
     p->CTAs = CTAs, p->sums_bytes = 0, p->vectors = 0, p->inverse_B = 65536 / p->B + 1;
     const int row_words = (int)exchange_words_of_rows(p->B, p->C), inputs[STAGES] = {0, 4, 5, 6, 0},
@@ -866,8 +978,9 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
     for (int stage = 0; stage < STAGES; stage++) {
         int parts = stage == FCPROJ ? 4 : 1, splits = parts * S, tiles = CEIL_DIV(OC[stage], 8);
         int tile_bytes = WARPS * splits * p->B * 8 * (int)sizeof(float), group = CEIL_DIV(tiles, CTAs);
-        if (stage == ATTPROJ || stage == FCPROJ) { // half a layer: LayerNorm's weights, biases of two stages
-            int vectors = 2 * p->C + 8 * (group + CEIL_DIV(p->stages[stage - 1].tiles, CTAs));
+        if (stage == ATTPROJ || stage == FCPROJ) { // half a layer: LayerNorm's weights, parameters of two stages
+            int before = CEIL_DIV(p->stages[stage - 1].tiles, CTAs);
+            int vectors = 2 * p->C + tile_parameters(S, stage) * group + tile_parameters(S, stage - 1) * before;
             p->vectors = vectors > p->vectors ? vectors : p->vectors;
         }
         group = group * tile_bytes > SUMS_BYTES ? SUMS_BYTES / tile_bytes : group;
@@ -899,8 +1012,9 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
 template <class Tiles>
 static inline void launch(LaunchGpu gpu, Step p, int sample, int max_length, cudaStream_t stream) {
     bool one = decode_splits(p.C) == 1, few = most_chunks(p.C) <= 3;
-    auto kernel = one ? (few ? decode_step_kernel<Tiles, 1, 3> : decode_step_kernel<Tiles, 1, 4>)
-                      : (few ? decode_step_kernel<Tiles, 2, 3> : decode_step_kernel<Tiles, 2, 4>);
+    auto kernel = one   ? decode_step_kernel<Tiles, 1, 3>
+                  : few ? decode_step_kernel<Tiles, 2, 3>
+                        : decode_step_kernel<Tiles, 2, 4>;
     p.max_chunks = Tiles::num_chunks(max_length), p.sample = sample;
     launch_dependent(gpu, kernel, (unsigned)p.CTAs, THREADS, (size_t)p.shared, WHOLE_GRID, stream, p);
 }

@@ -66,8 +66,10 @@ static bool tiles_have_one_cta(const Step& p) {
                 if (!same) { return false; }
             }
             if (second) {
-                count += num_tiles(p.stages[stage - 1], first_tile(stage - 1, cta, p.CTAs), p.CTAs);
-                if (p.vectors < 2 * p.C + 8 * count) { return false; }
+                int before = num_tiles(p.stages[stage - 1], first_tile(stage - 1, cta, p.CTAs), p.CTAs);
+                int folded = decode_splits(p.C) == 1; // then s and t in fp32 for each output, instead of a bias
+                int bytes = (2 * p.C + 8 * count) * 2 + 8 * before * (folded ? 2 * (int)sizeof(float) : 2);
+                if (p.vectors * (int)sizeof(floatX) < bytes) { return false; }
             }
         }
         for (int cta : owner) {
@@ -103,6 +105,18 @@ static bool segments_are_those_of_the_matmul(const Step& p) {
     return true;
 }
 
+// What is copied in bulk and read as float4 begins at multiples of 16 bytes.
+static bool parameters_are_aligned(const Step& p) {
+    const int S = p.stages[QKV].splits;
+    for (int stage = QKV; stage < HEAD; stage++) {
+        bool folded = S == 1 && (stage == QKV || stage == FC);
+        if (folds_norm(S, stage) != folded) { return false; }
+        int bytes = tile_parameters(S, stage) * (int)sizeof(floatX);
+        if (bytes != 8 * (folded ? (int)sizeof(float2) : (int)sizeof(floatX)) || bytes % 16 != 0) { return false; }
+    }
+    return !folds_norm(S, HEAD) && p.C * sizeof(floatX) % 16 == 0 && p.row_sums % 4 == 0;
+}
+
 static bool rows_fit(const Step& p) {
     int row = p.C * (int)sizeof(floatX);
     for (int stage = QKV; stage < HEAD; stage++) {
@@ -118,9 +132,11 @@ static bool groups_fit(const Step& p) {
         if (s.group < 1 || sums > p.sums_bytes || s.group * p.B * 4 * s.splits > CONSUMERS) { return false; }
     }
     int residual = CEIL_DIV(p.stages[ATTPROJ].tiles, p.CTAs) * p.B * 8 * (int)sizeof(float);
-    return p.residual % 16 == 0 && p.row_sums - p.residual >= residual && p.input - p.sums == 2 * p.sums_bytes &&
-           p.input % 16 == 0 && p.parameters - p.input == p.input_row * p.B * (int)sizeof(floatX) &&
-           p.input_row >= 4 * p.C && p.parameters % 16 == 0 && p.vectors % 8 == 0 && p.ring % 128 == 0 &&
+    int row_sums = 2 * p.B * p.C / 8 * (int)sizeof(float); // or a row's moments
+    return p.residual % 16 == 0 && p.row_sums - p.residual >= residual && p.sums - p.row_sums >= row_sums &&
+           p.input - p.sums == 2 * p.sums_bytes && p.input % 16 == 0 &&
+           p.parameters - p.input == p.input_row * p.B * (int)sizeof(floatX) && p.input_row >= 4 * p.C &&
+           p.parameters % 16 == 0 && p.vectors % 8 == 0 && p.ring % 128 == 0 &&
            p.ring >= p.parameters + 2 * p.vectors * (int)sizeof(floatX) && p.slots >= MIN_SLOTS &&
            p.slots <= MAX_SLOTS && p.shared <= SHARED_LIMIT &&
            p.shared - p.ring - p.slots * p.slot_bytes >= READ_BEHIND && rows_fit(p);
@@ -139,7 +155,7 @@ static void test_plan(int C, int NH) {
             const Kernel* kernel = choice(B, C / NH);
             bool planned = kernel != nullptr && kernel->plan(&p, CTAs, SHARED_LIMIT);
             if (!CHECK(planned && tiles_have_one_cta(p) && segments_are_those_of_the_matmul(p) && groups_fit(p) &&
-                       vectors_have_places(p))) {
+                       parameters_are_aligned(p) && vectors_have_places(p))) {
                 printf("    B %d C %d NH %d, %d CTAs: planned %d\n", B, C, NH, CTAs, planned);
             }
             CHECK(kernel->exchange_words(B, C, NH, p.T) == COPIES * p.copy_words);

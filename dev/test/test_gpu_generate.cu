@@ -49,10 +49,18 @@ enum { MAX_ROWS = 256 };
 struct Layer {
     int C, OC;
     DecodeEpilogue epilogue;
-    bool norm;
+    bool norm, folded; // folded: the LayerNorm into the layer (decode_folded_norm.cuh)
     Numbers inp, weight, bias, norm_weight, norm_bias, old;
     floatX *d_inp, *d_weight, *d_bias, *d_norm_weight, *d_norm_bias, *d_out, *d_normed;
+    float2* d_norm_sums;
+    RowStatistics* d_statistics;
+    float2* d_moments; // (MAX_ROWS,C/8)
 };
+
+static __global__ void moments_kernel(float2* moments, const floatX* inp, int n) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n) { moments[i] = decode_vector_moments(reinterpret_cast<const uint4*>(inp)[i]); }
+}
 
 static Layer new_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     Layer l = {};
@@ -63,16 +71,28 @@ static Layer new_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     l.d_inp = on_device(l.inp), l.d_weight = on_device(l.weight), l.d_bias = on_device(l.bias);
     l.d_norm_weight = on_device(l.norm_weight), l.d_norm_bias = on_device(l.norm_bias);
     l.d_out = on_device(l.old), l.d_normed = on_device(l.inp);
+    l.d_norm_sums = on_device(std::vector<float2>((size_t)OC));
+    l.d_statistics = on_device(std::vector<RowStatistics>(MAX_ROWS));
+    LaunchGpu gpu;
+    check(launch_gpu(&gpu));
+    l.folded = norm && decode_folds_norm(gpu, C);
+    int vectors = MAX_ROWS * C / (int)x128::size;
+    l.d_moments = on_device(std::vector<float2>((size_t)vectors));
+    moments_kernel<<<CEIL_DIV(vectors, 256), 256>>>(l.d_moments, l.d_inp, vectors);
+    if (l.folded) { decode_norm_sums(l.d_norm_sums, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, C, OC, 0); }
     return l;
 }
 static void free_layer(Layer& l) {
     for (floatX* p : {l.d_inp, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, l.d_out, l.d_normed}) {
         cuda_check(cudaFree(p));
     }
+    cuda_check(cudaFree(l.d_norm_sums));
+    cuda_check(cudaFree(l.d_statistics));
+    cuda_check(cudaFree(l.d_moments));
 }
 
 // Rows first .. first+M-1 of the layer's output; rows of positions that are negative stay what they were
-typedef void (*Linear)(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+typedef bool (*Linear)(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 static Numbers run_layer(const Layer& l, int first, int M, const int* positions = NULL, Linear linear = decode_linear) {
     LaunchGpu gpu;
     check(launch_gpu(&gpu));
@@ -81,6 +101,8 @@ static Numbers run_layer(const Layer& l, int first, int M, const int* positions 
     DecodeLinear p = {};
     p.out = l.d_out, p.inp = l.d_inp + (size_t)first * l.C, p.weight = l.d_weight, p.bias = l.d_bias;
     if (l.norm) { p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias; }
+    if (l.folded) { p.norm_sums = l.d_norm_sums, p.statistics = l.d_statistics; }
+    if (l.folded && first % 4 != 1) { p.moments = l.d_moments + (size_t)first * (l.C / x128::size); } // or without them
     p.positions = positions, p.M = M, p.C = l.C, p.OC = l.OC, p.stride = l.OC, p.epilogue = l.epilogue;
     status_clear();
     linear(gpu, p, l.d_normed, 0);
@@ -88,33 +110,38 @@ static Numbers run_layer(const Layer& l, int first, int M, const int* positions 
     return on_host(l.d_out, (size_t)M * l.OC);
 }
 
-// inp (C) as the layer multiplies it: normalised in fp64 and rounded, with a bound on what fp32 may add
-static void input_row(const Layer& l, int row, std::vector<double>& x, double* bound) {
+// inp (C) as the layer multiplies it: normalised in fp64 and rounded, with a bound on what fp32 may add. terms: the sum of what
+// is added up to an element
+static void input_row(const Layer& l, int row, std::vector<double>& x, std::vector<double>& terms, double* bound) {
     double mean = 0.0, variance = 0.0;
-    x.resize((size_t)l.C);
+    x.resize((size_t)l.C), terms.resize((size_t)l.C);
     for (int c = 0; c < l.C; c++) { mean += x[c] = (double)(float)l.inp[(size_t)row * l.C + c]; }
     *bound = 0.0;
+    for (int c = 0; c < l.C; c++) { terms[c] = fabs(x[c]); }
     if (!l.norm) { return; }
     mean /= l.C;
     for (double y : x) { variance += (y - mean) * (y - mean) / l.C; }
     for (int c = 0; c < l.C; c++) {
-        x[c] = (x[c] - mean) / sqrt(variance + 1e-5) * (double)(float)l.norm_weight[c] + (double)(float)l.norm_bias[c];
-        x[c] = (double)(float)(floatX)(float)x[c];
+        double rstd = 1.0 / sqrt(variance + 1e-5), w = (double)(float)l.norm_weight[c],
+               b = (double)(float)l.norm_bias[c];
+        terms[c] = rstd * fabs(w) * (fabs(x[c]) + fabs(mean)) + fabs(b); // folded: x w is what is rounded
+        x[c] = (x[c] - mean) * rstd * w + b;
+        if (!l.folded) { x[c] = (double)(float)(floatX)(float)x[c], terms[c] = fabs(x[c]); }
     }
     *bound = 2 * UNIT_ROUNDOFF + 64 * EPS; // an element may be rounded to the other side; mean and rstd
 }
 
 // Elements of the output against fp64: `count` of them, all over the rows and columns
 static void check_layer(const Layer& l, const Numbers& out, int count) {
-    std::vector<double> x;
+    std::vector<double> x, of_element;
     int wrong = 0;
     for (int i = 0; i < count; i++) {
         int row = (int)((size_t)i * 7919 % MAX_ROWS), o = i < l.OC ? l.OC - 1 - i : random_int(l.OC);
         double sum = 0.0, terms = 0.0, element_bound;
-        input_row(l, row, x, &element_bound);
+        input_row(l, row, x, of_element, &element_bound);
         for (int c = 0; c < l.C; c++) {
-            double term = x[c] * (double)(float)l.weight[(size_t)o * l.C + c];
-            sum += term, terms += fabs(term);
+            double w = (double)(float)l.weight[(size_t)o * l.C + c];
+            sum += x[c] * w, terms += of_element[c] * fabs(w);
         }
         double bias = (double)(float)l.bias[o], y = sum + bias;
         double bound =
@@ -177,7 +204,7 @@ static void test_larger_tiles(int C, int OC, DecodeEpilogue epilogue) {
     Numbers all = run_layer(l, 0, MAX_ROWS);
     Numbers larger = test_rows(l, [](LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
         gpu.sms = std::min(gpu.sms, 114);
-        decode_linear(gpu, p, normed, stream);
+        return decode_linear(gpu, p, normed, stream);
     });
     CHECK(same_bits(larger.data(), all.data(), all.size()));
     free_layer(l);
@@ -188,7 +215,11 @@ static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm)
     check(launch_gpu(&gpu));
     if (!prompt_gemm_serves(gpu)) { return; }
     Layer l = new_layer(C, OC, epilogue, norm);
-    test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) { prompt_linear(g, p, normed, s); });
+    l.folded = false;
+    test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) {
+        prompt_linear(g, p, normed, s);
+        return false;
+    });
     free_layer(l);
 }
 
@@ -566,7 +597,7 @@ int main(void) {
         return 0;
     }
     const int sizes[][2] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {1600, 4800}, {6400, 1600}, {32, 40},
-                            {96, 7},     {224, 97},  {832, 100},  {2048, 50},  {5120, 24},   {640, 1920}};
+                            {96, 7},     {224, 97},  {800, 96},   {832, 100},  {2048, 50},   {5120, 24},   {640, 1920}};
     for (const int* s : sizes) {
         test_layer(s[0], s[1], DECODE_STORE, true);
         test_layer(s[0], s[1], s[0] % 64 == 0 ? DECODE_RESIDUAL : DECODE_GELU, false);

@@ -1,0 +1,143 @@
+/*
+LayerNorm folded into the linear layer that follows it, in decoding, in 16 bit on Hopper. With LayerNorm's weight w and bias b,
+    out = norm(x) W^T + bias = rstd (x w) W^T - rstd mean s + t,    s_o = sum_c w_c W_oc,    t_o = bias_o + sum_c b_c W_oc
+s and t are computed once per model. x w is rounded to 16 bit, as norm(x) would be, and needs no statistics: they are computed
+beside the matrix product, or behind it, where a normalised input would have to wait for them. In steps of several kernels each
+kernel that writes x also writes the moments of its vectors, from which the next one has the statistics before x itself.
+
+Accuracy: x is stored in 16 bit, so x - mean has an error of up to half a unit in the last place of x already; rounding x w adds
+an error of that size, and nothing that grows with the mean beyond it.
+
+A row's bits depend on the row alone: all kernels compute the statistics in the order of decode_row_statistics, and the epilogue
+by decode_unfold.
+*/
+#ifndef LLMC_DECODE_FOLDED_NORM_CUH
+#define LLMC_DECODE_FOLDED_NORM_CUH
+
+#include "decode_rows.cuh"
+#if !defined(PRECISION_FP32)
+#include "mma.cuh"
+#endif
+
+constexpr int DECODE_FOLDED_VECTORS = 3; // of 16 bytes of a row that a lane has at most: up to 768 channels in 16 bit
+
+// ----------------------------------------------------------------------------
+// A row's statistics
+
+struct RowStatistics {
+    float mean, rstd;
+};
+
+// y + bias of the equation above, from sum = (x w) W^T of one output
+__device__ inline float decode_unfold(float sum, RowStatistics row, float2 st) {
+    return fmaf(row.rstd, fmaf(-row.mean, st.x, sum), st.y);
+}
+
+#if !defined(PRECISION_FP32)
+// Of ROWS rows (C), by a warp, from the moments of their vectors, of which a lane has numbers lane, lane + 32, ... (N at most).
+// The vectors' means are summed up as differences from the first one's, so that both sums are independent, and rounding errors
+// do not grow with the mean: C (first - mean)^2 is at most C / 8 times the row's squared deviations.
+template <int ROWS, int N> __device__ inline void
+decode_row_statistics(RowStatistics (&statistics)[ROWS], const float2 (&moments)[ROWS][N], int C, int lane) {
+    constexpr float K = x128::size;
+    const float inverse_C = __fdiv_rn(1.0f, (float)C);
+    float first[ROWS], sum[ROWS], squares[ROWS]; // sums of differences, and of squared deviations, from `first`
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        first[r] = __fmul_rn(__shfl_sync(0xffffffffu, moments[r][0].x, 0), 1.0f / K), sum[r] = squares[r] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const float d = fmaf(moments[r][i].x, 1.0f / K, -first[r]);
+            if ((i * WARP_SIZE + lane) * x128::size < C) {
+                sum[r] = __fadd_rn(sum[r], d);
+                squares[r] = __fadd_rn(squares[r], fmaf(__fmul_rn(d, K), d, moments[r][i].y));
+            }
+        }
+    }
+#pragma unroll
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            sum[r] = __fadd_rn(sum[r], __shfl_xor_sync(0xffffffffu, sum[r], offset));
+            squares[r] = __fadd_rn(squares[r], __shfl_xor_sync(0xffffffffu, squares[r], offset));
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float total = __fmul_rn(sum[r], K), difference = __fmul_rn(total, inverse_C); // of the mean from `first`
+        const float variance = __fmul_rn(fmaf(-total, difference, squares[r]), inverse_C);
+        statistics[r] = {__fadd_rn(first[r], difference), rsqrtf(__fadd_rn(variance, LAYERNORM_EPSILON))};
+    }
+}
+
+// x w, rounded to 16 bit, of eight elements
+__device__ inline uint4 decode_scale(uint4 x, uint4 w) {
+    return make_uint4(mma::mul_x2(x.x, w.x), mma::mul_x2(x.y, w.y), mma::mul_x2(x.z, w.z), mma::mul_x2(x.w, w.w));
+}
+
+// The moments of a vector of which each lane of a quad has two elements, to `to` by the quad's first lane if `store`. By all
+// lanes of a warp
+__device__ inline void decode_store_moments(float2* to, uint32_t pair, bool store) {
+    const uint4 v = make_uint4(pair, __shfl_xor_sync(0xffffffffu, pair, 1), __shfl_xor_sync(0xffffffffu, pair, 2),
+                               __shfl_xor_sync(0xffffffffu, pair, 3));
+    const float2 moments = decode_vector_moments(v); // in other lanes than the first one of another order of elements
+    if (store && threadIdx.x % 4 == 0) { *to = moments; }
+}
+
+// scaled (M,C) = x w of the rows of inp (M,C), and their statistics (M): for kernels that do not have whole rows; a warp a row
+static __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
+    decode_scale_kernel(floatX* scaled, RowStatistics* statistics, const floatX* inp, const floatX* weight, int M,
+                        int C) {
+    const int lane = threadIdx.x % WARP_SIZE, row = blockIdx.x * DECODE_NORM_WARPS + threadIdx.x / WARP_SIZE;
+    launch_dependents();
+    wait_for_previous();
+    if (row >= M) { return; }
+    float2 moments[1][DECODE_FOLDED_VECTORS];
+#pragma unroll
+    for (int i = 0; i < DECODE_FOLDED_VECTORS; i++) {
+        const int c = (i * WARP_SIZE + lane) * x128::size;
+        moments[0][i] = make_float2(0.0f, 0.0f);
+        if (c >= C) { continue; }
+        const uint4 x = *reinterpret_cast<const uint4*>(inp + (size_t)row * C + c);
+        *reinterpret_cast<uint4*>(scaled + (size_t)row * C + c) =
+            decode_scale(x, *reinterpret_cast<const uint4*>(weight + c));
+        moments[0][i] = decode_vector_moments(x);
+    }
+    RowStatistics x[1];
+    decode_row_statistics(x, moments, C, lane);
+    if (lane == 0) { statistics[row] = x[0]; }
+}
+static inline void decode_scale_rows(LaunchGpu gpu, floatX* scaled, RowStatistics* statistics, const floatX* inp,
+                                     const floatX* weight, int M, int C, cudaStream_t stream) {
+    launch_dependent(gpu, decode_scale_kernel, (unsigned)CEIL_DIV(M, DECODE_NORM_WARPS), DECODE_NORM_WARPS * WARP_SIZE,
+                     0, 1, stream, scaled, statistics, inp, weight, M, C);
+}
+#endif
+
+// ----------------------------------------------------------------------------
+// s and t
+
+static __global__ void decode_norm_sums_kernel(float2* st, const floatX* weight, const floatX* bias,
+                                               const floatX* norm_weight, const floatX* norm_bias, int C, int OC) {
+    const int o = (int)(blockIdx.x * blockDim.x + threadIdx.x) / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+    if (o >= OC) { return; }
+    float s = 0.0f, t = 0.0f;
+    for (int c = lane * x128::size; c < C; c += WARP_SIZE * x128::size) {
+        const x128 W = load128(weight + (size_t)o * C + c), w = load128(norm_weight + c), b = load128(norm_bias + c);
+        for (int k = 0; k < x128::size; k++) {
+            s = fmaf((float)w.data[k], (float)W.data[k], s), t = fmaf((float)b.data[k], (float)W.data[k], t);
+        }
+    }
+    s = warp_sum(s), t = warp_sum(t);
+    if (lane == 0) { st[o] = make_float2(s, t + (float)bias[o]); }
+}
+// st (OC) = {s, t} of a layer: weight (OC,C), bias (OC), LayerNorm's weight and bias (C)
+static inline void decode_norm_sums(float2* st, const floatX* weight, const floatX* bias, const floatX* norm_weight,
+                                    const floatX* norm_bias, int C, int OC, cudaStream_t stream) {
+    constexpr int WARPS = 8;
+    decode_norm_sums_kernel<<<(unsigned)CEIL_DIV(OC, WARPS), WARPS * WARP_SIZE, 0, stream>>>(
+        st, weight, bias, norm_weight, norm_bias, C, OC);
+    cuda_try(cudaGetLastError());
+}
+
+#endif
