@@ -140,6 +140,10 @@ static inline BatchTiling cluster_tiling(LaunchGpu gpu, const DecodeLinear& p) {
     t.tiles = t.tiles < BatchTile<2>::G ? t.tiles : BatchTile<2>::G;
     t.shared = CLUSTER_FRONT + (size_t)BatchTile<2>::rows * cluster_row_bytes(p.C) +
                (size_t)DECODE_WARPS * batch_round_bytes(t.tiles, batch_chunks_of_kernel(p.C));
+    // attproj starts where attention's CTAs have ended. With more than half of an SM's shared memory, one SM does not get two
+    // of its CTAs while others are still busy.
+    const size_t more_than_half = gpu.shared_limit / 2 + 1024;
+    if (p.epilogue == DECODE_RESIDUAL && t.shared < more_than_half) { t.shared = more_than_half; }
     t.blocks = (unsigned)CEIL_DIV(columns, t.tiles * CLUSTER_CTAS) * CLUSTER_CTAS * (unsigned)row_tiles;
     return t;
 }

@@ -84,6 +84,11 @@ static void cluster_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
          BatchTile<2>::rows % CLUSTER_CTAS == 0;
     ok = ok && t.tiles >= 1 && t.tiles <= BatchTile<2>::G && groups * t.tiles >= CEIL_DIV(OC, 8);
     ok = ok && t.blocks <= (unsigned)gpu.sms && t.shared <= gpu.shared_limit;
+    p.epilogue = DECODE_RESIDUAL; // attproj: an SM does not have room for two CTAs
+    if (decode_cluster_serves(gpu, p)) {
+        const size_t shared = cluster_tiling(gpu, p).shared;
+        ok = ok && 2 * (shared + 1024) > gpu.shared_limit + 1024 && shared <= gpu.shared_limit;
+    }
     if (!unit_check(ok, "a tiling of clusters covers the layer and fits", __FILE__, __LINE__)) {
         printf("    M=%d C=%d OC=%d: %d tiles, %zu bytes, %u blocks\n", M, C, OC, t.tiles, t.shared, t.blocks);
     }
