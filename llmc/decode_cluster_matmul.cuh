@@ -29,11 +29,11 @@ struct ClusterFront {
 constexpr int CLUSTER_FRONT = CEIL_DIV(sizeof(ClusterFront), 128) * 128;
 
 // The statistics of rows 2 i + rank of a CTA's `valid` ones, from the moments (C/8) of the vectors of its rows, to the front of
-// both CTAs. STATISTICS_WARPS warps have four rows each.
-constexpr int STATISTICS_WARPS = DECODE_WARPS / 2;
+// both CTAs. CLUSTER_STATISTICS_WARPS warps have four rows each.
+constexpr int CLUSTER_STATISTICS_WARPS = DECODE_WARPS / 2;
 __device__ inline void cluster_statistics(ClusterFront& front, const float2* moments, int C, int valid, int rank,
                                           int warp, int lane) {
-    constexpr int SHARE = BatchTile<2>::rows / CLUSTER_CTAS / STATISTICS_WARPS, N = DECODE_FOLDED_VECTORS;
+    constexpr int SHARE = BatchTile<2>::rows / CLUSTER_CTAS / CLUSTER_STATISTICS_WARPS, N = DECODE_FOLDED_VECTORS;
     const int vectors = C / x128::size, first = warp * SHARE * CLUSTER_CTAS + rank;
     float2 of_rows[SHARE][N];
     RowStatistics statistics[SHARE];
@@ -108,7 +108,7 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
     __syncwarp();
     pairs.load_old(p, end);
     if (p.positions != NULL && pairs.row_valid) { pairs.row_valid = p.positions[pairs.row] >= 0; }
-    if (FOLDED && warp < STATISTICS_WARPS) { // while the rows are on their way
+    if (FOLDED && warp < CLUSTER_STATISTICS_WARPS) { // while the rows are on their way
         const float2* moments = p.moments + (size_t)m0 * (C / x128::size);
         cluster_statistics(front, moments, C, valid, rank, warp, lane);
     }

@@ -90,7 +90,7 @@ using hopper::shared_address;
 constexpr int WARPS = DECODE_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + hopper::WARPGROUP_SIZE;
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 constexpr int MAX_SLOTS = 32; // of the ring
-// Warps that compute statistics of folded LayerNorms; 0: the consumers do. Their barriers, in this order for each LayerNorm:
+// Warps that compute the statistics of folded LayerNorms. Barriers, in this order for each LayerNorm:
 //   MOMENTS      consumers arrive, having stored a row's moments; the statistics' warps wait
 //   CONSUMER     consumers: the sums of the segments are stored
 //   STATISTICS   the statistics' warps arrive; consumers wait
@@ -450,7 +450,7 @@ __device__ inline void receive_scaled(const Step& p, const Place& at, const Word
         *reinterpret_cast<uint4*>(input) = decode_scale(x, w);
     }
     __syncwarp();
-    if (STATISTICS_WARPS > 0) { hopper::bar_arrive(MOMENTS_BARRIER, WITH_STATISTICS); }
+    hopper::bar_arrive(MOMENTS_BARRIER, WITH_STATISTICS);
 }
 
 // Of a row whose moments are all in row_sums
@@ -622,20 +622,10 @@ template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const 
     return x;
 }
 
-// The statistics of the pair's row, for all threads
-template <class Tiles, int S> __device__ inline RowStatistics statistics_of(const Step& p, const Pair& pair, int lane) {
-    if (STATISTICS_WARPS > 0) {
-        hopper::bar_sync(STATISTICS_BARRIER, WITH_STATISTICS);
-        return front<Tiles>().statistics[pair.row];
-    }
-    RowStatistics x = {};
-    if (!__any_sync(0xffffffffu, pair.valid)) { return x; }
-#pragma unroll 1
-    for (int row = 0; row < p.B; row++) {
-        const RowStatistics y = row_statistics<S>(p, row, lane);
-        if (row == pair.row) { x = y; }
-    }
-    return x;
+// The statistics of the pair's row, by all consumers
+template <class Tiles> __device__ inline RowStatistics statistics_of(const Pair& pair) {
+    hopper::bar_sync(STATISTICS_BARRIER, WITH_STATISTICS);
+    return front<Tiles>().statistics[pair.row];
 }
 
 // Finishes a pair of outputs, rounded where the training's forward pass rounds, and sends it or, of the head, stores the logits
@@ -735,7 +725,7 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
             for (int w = 1; w < WARPS; w++) { sum.x += x[w].x, sum.y += x[w].y; }
         }
         const float2 total = s.parts == 1 ? sum_of_splits<S>(sum) : sum_of_splits<4 * S>(sum);
-        if (begin == 0 && folds_norm(S, stage)) { row = statistics_of<Tiles, S>(p, pair, lane); }
+        if (begin == 0 && folds_norm(S, stage)) { row = statistics_of<Tiles>(pair); }
         if (pair.first) { publish<Tiles, S>(p, at, stage, pair, total, row); }
     }
     if (second) { front<Tiles>().parameters_empty[half].arrive_warp(lane); }
@@ -953,7 +943,7 @@ template <class Tiles, int S, int CHUNKS> __global__ void __launch_bounds__(THRE
             produce<Tiles>(p, thread - CONSUMERS);
         } else if (thread < CONSUMERS + 64) {
             produce_parameters<Tiles, S>(p, thread - CONSUMERS - 32);
-        } else if (folds_norm(S, QKV) && STATISTICS_WARPS > 0) {
+        } else if (folds_norm(S, QKV)) {
             compute_statistics<Tiles, S>(p, (thread - CONSUMERS - 64) / 32, thread % 32);
         }
     }

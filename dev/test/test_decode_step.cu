@@ -166,7 +166,7 @@ static void test_plan(int C, int NH) {
 // What the kernel does not serve has no plan: the several kernels take it.
 static void test_refusals(void) {
     CHECK(choice(MAX_ROWS + 1, 64) == nullptr && choice(1, 48) == nullptr && choice(1, 64) != nullptr);
-    for (int C : {128, 384, 2048, 12288}) { // one split of 4C, and four of C
+    for (int C : {128, 384, 800, 2048, 12288}) { // one split of 4C, no folded LayerNorm, and four splits of C
         Step p = sizes(1, C, C / 64);
         CHECK(!choice(1, 64)->plan(&p, 132, SHARED_LIMIT));
     }
