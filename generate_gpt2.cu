@@ -2,10 +2,10 @@
 From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's; the decoder, with its KV cache, is below:
 llmc/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate.h, which the CPU shares.
 
-A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer (7 where LayerNorms are kernels of
-their own: for four sequences and more, unless they are folded into qkv and fc (decode_folded_norm.cuh); in fp32, and before
-Hopper, for more than 16), and the head:
+A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer, and the head:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
+Two more prepare the inputs of qkv and fc where these do not: they normalise them (from four sequences on; in fp32, and before
+Hopper, from 17), or, where LayerNorm is folded (decode_folded_norm.cuh), scale those of which no moments are there.
 Each starts while its predecessor ends, and prefetches its weights meanwhile (dependent_launch.cuh). For a few sequences all
 that follows the sampler is one kernel (decode_step.cuh), with the same bits; where all active sequences are greedy it samples,
 too. The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the
@@ -26,7 +26,8 @@ GEMM (prompt_matmul.cuh); their attention is the training's.
 
 enum {
     DECODER_PROMPT_ROWS = 8192, // tokens of prompts that are computed together; a longer prompt is computed alone
-    DECODER_MAX_BUCKETS = 32
+    DECODER_MAX_BUCKETS = 32,
+    DECODER_MOMENT_ROWS = 64 // of the residual stream, with folded LayerNorms: decode_cluster_matmul.cuh serves no more
 };
 
 // A decoder's buffers beside its cache, in one block of memory. X(ctx, type, name, count); R: rows of prompts
@@ -52,7 +53,7 @@ enum {
     X(ctx, unsigned long long, row_keys, B)  /* (B) logit_key of the largest logit, or 0: it must be looked for */     \
     X(ctx, float2, norm_sums, folded * L * 7 * C) /* (L,7C) of qkv (3C) and fc (4C): decode_folded_norm.cuh */         \
     X(ctx, RowStatistics, statistics, folded * R)                                                                      \
-    X(ctx, float2, moments, folded * B * C / x128::size) /* (B,C/8) of x's vectors */                                  \
+    X(ctx, float2, moments, folded * DECODER_MOMENT_ROWS * C / x128::size) /* (rows,C/8) of x's vectors */            \
     X(ctx, decode_step::Layer, layers, L + 1)                                                                          \
     X(ctx, unsigned, epochs, decode_step::MAX_CTAS)                                                                    \
     X(ctx, decode_step::Word, exchange, exchange_words)                                                                \
@@ -152,13 +153,18 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     return STATUS_OK;
 }
 
+// Where so many rows of the residual stream have their vectors' moments, or NULL
+static float2* decoder_moments(const GPT2Decoder* d, int rows) {
+    bool folded = decode_folds_norm(d->gpu, d->model->info.config.channels);
+    return folded && rows <= DECODER_MOMENT_ROWS ? d->moments : NULL;
+}
+
 static DecodeBegin decoder_begin(const GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     DecodeBegin p = {};
     p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
     p.row_keys = d->row_keys;
-    p.x = d->x, p.moments = decode_folds_norm(d->gpu, c.channels) ? d->moments : NULL, p.wte = d->model->params.wte,
-    p.wpe = d->model->params.wpe;
+    p.x = d->x, p.moments = decoder_moments(d, d->B), p.wte = d->model->params.wte, p.wpe = d->model->params.wpe;
     p.step = d->step, p.word = d->words, p.feed = d->feed;
     p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
     p.words = (int)CEIL_DIV((size_t)c.vocab_size, 32);
@@ -242,6 +248,7 @@ static Status decoder_build(GPT2Decoder* d) {
     // the cache, too: numbers read must be finite even if they are multiplied by 0
     cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->model->stream));
     cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->model->stream));
+    gpt2_wait_weights(d->model);
     decoder_fold_norms(d);
     decoder_plan_step(d);
     return cuda_try(cudaStreamSynchronize(d->model->stream));
@@ -348,7 +355,7 @@ static void decoder_head(GPT2Decoder* d) {
 static void decoder_layers(GPT2Decoder* d, int max_length) {
     GPT2Config c = d->model->info.config;
     int C = c.channels, NH = c.num_heads;
-    float2* moments = decoder_begin(d).moments;
+    float2* moments = decoder_moments(d, d->B);
     bool written = moments != NULL; // by the kernel that has embedded the tokens
     DecoderRows rows = {d, d->x, moments, &written, d->positions, d->B, 0};
     for (int i = 0; i < c.num_layers; i++) {
@@ -437,9 +444,11 @@ static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int 
     }
     cuda_try(cudaMemcpyAsync(d->rows, d->rows_host, (size_t)N * sizeof(PromptRow), cudaMemcpyHostToDevice, stream));
     cuda_try(cudaMemcpyAsync(d->last, d->last_host, (size_t)d->B * sizeof(int), cudaMemcpyHostToDevice, stream));
-    prompt_embed(d->gpu, d->prompt_x, d->rows, p->wte, p->wpe, N, C, stream);
-    bool written = false;
-    DecoderRows rows = {d, d->prompt_x, NULL, &written, NULL, N, decoder_prompt_is_long(d, prompts)};
+    int is_long = decoder_prompt_is_long(d, prompts);
+    float2* moments = is_long ? NULL : decoder_moments(d, N);
+    bool written = moments != NULL;
+    prompt_embed(d->gpu, d->prompt_x, moments, d->rows, p->wte, p->wpe, N, C, stream);
+    DecoderRows rows = {d, d->prompt_x, moments, &written, NULL, N, is_long};
     for (int i = 0; i < d->model->info.config.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
         decoder_qkv(rows, i, w, C);

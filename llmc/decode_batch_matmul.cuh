@@ -21,7 +21,7 @@ If C has several splits, they are a cluster: each CTA stores its sums in the sha
 #include "hopper.cuh"
 #endif
 
-// Rows of inp, which is normalised by a kernel of its own. A step of fewer sequences is mostly one kernel (decode_step.cuh).
+// Rows of inp, which the kernels here do not normalise. A step of fewer sequences is mostly one kernel (decode_step.cuh).
 constexpr int BATCH_MIN_ROWS = 4;
 constexpr int BATCH_MAX_CHUNKS = 4; // of a segment
 
@@ -228,7 +228,7 @@ template <int MT, bool FOLDED = false> struct BatchPairs {
             }
         }
     }
-    // What decode_scale_rows has left in p.statistics
+    // The row's statistics, which decode_scale_rows has written
     __device__ void load_statistics(const DecodeLinear& p) {
         if (FOLDED && row_valid) { statistics = p.statistics[row]; }
     }
@@ -263,7 +263,7 @@ template <int MT, bool FOLDED = false> struct BatchPairs {
     // Rounded where the training's forward pass rounds; write[g]: whether group g is stored
     __device__ void store(const DecodeLinear& p, const float2 (&sum)[Tile::groups], const bool (&write)[Tile::groups]) {
         floatX z[Tile::groups][2];
-        if (FOLDED && MT == 4) { // here: in the loop over rounds there are no registers left
+        if (FOLDED && MT == 4) { // loaded as late as this for lack of registers
             load_statistics(p);
             for (int g = 0; g < Tile::groups; g++) { st[g] = ld_global_cg_v4_if(write[g], p.norm_sums + o_of(g)); }
         }
@@ -494,7 +494,7 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
 
 typedef void (*DecodeBatchKernel)(DecodeLinear p, int tiles);
 
-// folded: the LayerNorm is, which needs segments of three chunks
+// folded: with a folded LayerNorm, for which a segment has three chunks at most
 template <bool EXACT> static inline DecodeBatchKernel batch_kernel_of(int MT, bool folded) {
     if (MT == 4) { return folded ? decode_wide_kernel<3, EXACT, true> : decode_wide_kernel<3, EXACT, false>; }
     return folded ? decode_batch_kernel<3, EXACT, 1, true> : decode_batch_kernel<3, EXACT, 0, false>;

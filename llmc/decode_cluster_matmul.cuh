@@ -4,8 +4,8 @@ decode_matmul.cuh in the same order, so the same bits, by the warps of decode_ba
 of inp from L2 for itself, half a line at a time; here the CTAs of a cluster, which multiply the same rows with different tiles
 of W, bring a part of them each, whole lines, by TMA multicast into the shared memory of all.
 
-A folded LayerNorm (decode_folded_norm.cuh): the warps scale their operands, and each CTA computes the statistics of every other
-row, for both, from the moments of its vectors.
+A folded LayerNorm (decode_folded_norm.cuh): the warps multiply their rows by LayerNorm's weight, and each CTA of a cluster
+computes the statistics of half of the rows, for both.
 */
 #ifndef LLMC_DECODE_CLUSTER_MATMUL_CUH
 #define LLMC_DECODE_CLUSTER_MATMUL_CUH
@@ -23,13 +23,13 @@ __host__ __device__ inline int cluster_row_bytes(int C) {
 
 // Shared memory before the rows
 struct ClusterFront {
-    hopper::Mbarrier rows_full, statistics_full; // rows are there; statistics are there that the other CTA sends
+    hopper::Mbarrier rows_full, statistics_full; // all rows are there; the statistics that the other CTA sends are
     alignas(16) RowStatistics statistics[BatchTile<2>::rows];
 };
 constexpr int CLUSTER_FRONT = CEIL_DIV(sizeof(ClusterFront), 128) * 128;
 
-// The statistics of rows 2 i + rank of a CTA's `valid` ones, from the moments (C/8) of the vectors of its rows, to the front of
-// both CTAs. CLUSTER_STATISTICS_WARPS warps have four rows each.
+// The statistics of rows rank, rank + 2, ... of the cluster's `valid` ones, to the front of both CTAs. moments (valid,C/8). By
+// warps 0 .. CLUSTER_STATISTICS_WARPS - 1, four rows each.
 constexpr int CLUSTER_STATISTICS_WARPS = DECODE_WARPS / 2;
 __device__ inline void cluster_statistics(ClusterFront& front, const float2* moments, int C, int valid, int rank,
                                           int warp, int lane) {
@@ -84,7 +84,7 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
         if (FOLDED) { front.statistics_full.init(1); }
         hopper::fence_mbarrier_init();
         front.rows_full.expect_tx(valid * C_bytes);
-        // of rows rank ^ 1, and every other one from there on
+        // the rows of the other parity
         if (FOLDED) { front.statistics_full.expect_tx((valid + rank) / CLUSTER_CTAS * (int)sizeof(RowStatistics)); }
     }
     __syncwarp();
@@ -140,8 +140,8 @@ static inline BatchTiling cluster_tiling(LaunchGpu gpu, const DecodeLinear& p) {
     t.tiles = t.tiles < BatchTile<2>::G ? t.tiles : BatchTile<2>::G;
     t.shared = CLUSTER_FRONT + (size_t)BatchTile<2>::rows * cluster_row_bytes(p.C) +
                (size_t)DECODE_WARPS * batch_round_bytes(t.tiles, batch_chunks_of_kernel(p.C));
-    // attproj starts where attention's CTAs have ended. With more than half of an SM's shared memory, one SM does not get two
-    // of its CTAs while others are still busy.
+    // A layer that adds to x (attproj) is launched while attention's CTAs still run. With more than half of an SM's shared
+    // memory each, no two of its CTAs share an SM that became free early.
     const size_t more_than_half = gpu.shared_limit / 2 + 1024;
     if (p.epilogue == DECODE_RESIDUAL && t.shared < more_than_half) { t.shared = more_than_half; }
     t.blocks = (unsigned)CEIL_DIV(columns, t.tiles * CLUSTER_CTAS) * CLUSTER_CTAS * (unsigned)row_tiles;

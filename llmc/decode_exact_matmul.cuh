@@ -234,7 +234,7 @@ static inline ExactTiling exact_tiling(LaunchGpu gpu, const DecodeLinear& p) {
     if (!gpu.dependent || p.M < EXACT_MIN_ROWS || !batch_exact(p.C) || decode_splits(p.C) != EXACT_SPLITS) {
         return {};
     }
-    if (p.stride % 2 != 0 || p.OC % 2 != 0) { return {}; }
+    if (p.norm_sums != NULL || p.stride % 2 != 0 || p.OC % 2 != 0) { return {}; }
     bool served =
         exact_tiling_is<1, 6>(&t, gpu, p) || exact_tiling_is<1, 9>(&t, gpu, p) || exact_tiling_is<2, 6>(&t, gpu, p);
     return served ? t : ExactTiling{};

@@ -1,12 +1,13 @@
 /*
 LayerNorm folded into the linear layer that follows it, in decoding, in 16 bit on Hopper. With LayerNorm's weight w and bias b,
     out = norm(x) W^T + bias = rstd (x w) W^T - rstd mean s + t,    s_o = sum_c w_c W_oc,    t_o = bias_o + sum_c b_c W_oc
-s and t are computed once per model. x w is rounded to 16 bit, as norm(x) would be, and needs no statistics: they are computed
-beside the matrix product, or behind it, where a normalised input would have to wait for them. In steps of several kernels each
-kernel that writes x also writes the moments of its vectors, from which the next one has the statistics before x itself.
+s and t are computed once per decoder. x w is rounded to 16 bit, as norm(x) would be, and needs no statistics, so the GEMM
+starts before they are there. In steps of several kernels most that write x also write the moments (decode_rows.cuh) of its
+vectors of 8 elements, from which the next kernel computes the statistics while x is still being loaded; where there are none,
+decode_scale_rows computes both x w and the statistics.
 
-Accuracy: x is stored in 16 bit, so x - mean has an error of up to half a unit in the last place of x already; rounding x w adds
-an error of that size, and nothing that grows with the mean beyond it.
+Accuracy: where |mean| is much larger than the deviation, the rounding error of x w is relative to x, not to x - mean. The
+16-bit x itself has an error of that size.
 
 A row's bits depend on the row alone: all kernels compute the statistics in the order of decode_row_statistics, and the epilogue
 by decode_unfold.
@@ -19,7 +20,8 @@ by decode_unfold.
 #include "mma.cuh"
 #endif
 
-constexpr int DECODE_FOLDED_VECTORS = 3; // of 16 bytes of a row that a lane has at most: up to 768 channels in 16 bit
+// Vectors of 16 bytes that a lane has of a row, at most: 768 channels in 16 bit
+constexpr int DECODE_FOLDED_VECTORS = 3;
 
 // ----------------------------------------------------------------------------
 // A row's statistics
@@ -28,15 +30,15 @@ struct RowStatistics {
     float mean, rstd;
 };
 
-// y + bias of the equation above, from sum = (x w) W^T of one output
+// One output of the equation above, from sum = (x w) W^T
 __device__ inline float decode_unfold(float sum, RowStatistics row, float2 st) {
     return fmaf(row.rstd, fmaf(-row.mean, st.x, sum), st.y);
 }
 
 #if !defined(PRECISION_FP32)
-// Of ROWS rows (C), by a warp, from the moments of their vectors, of which a lane has numbers lane, lane + 32, ... (N at most).
-// The vectors' means are summed up as differences from the first one's, so that both sums are independent, and rounding errors
-// do not grow with the mean: C (first - mean)^2 is at most C / 8 times the row's squared deviations.
+// The statistics of ROWS rows (C), by a warp; a lane has the moments of vectors lane, lane + 32, ... (N at most). The moments
+// are merged by the formula of Chan, Golub and LeVeque, with deviations from the first vector's mean: one pass, and the error
+// does not grow with the mean, as C (first - mean)^2 is at most C / 8 times the row's squared deviations.
 template <int ROWS, int N> __device__ inline void
 decode_row_statistics(RowStatistics (&statistics)[ROWS], const float2 (&moments)[ROWS][N], int C, int lane) {
     constexpr float K = x128::size;
@@ -75,12 +77,12 @@ __device__ inline uint4 decode_scale(uint4 x, uint4 w) {
     return make_uint4(mma::mul_x2(x.x, w.x), mma::mul_x2(x.y, w.y), mma::mul_x2(x.z, w.z), mma::mul_x2(x.w, w.w));
 }
 
-// The moments of a vector of which each lane of a quad has two elements, to `to` by the quad's first lane if `store`. By all
+// Stores the moments of a vector of which each lane of a quad has two elements: its first lane, to `to`, if `store`. By all
 // lanes of a warp
 __device__ inline void decode_store_moments(float2* to, uint32_t pair, bool store) {
     const uint4 v = make_uint4(pair, __shfl_xor_sync(0xffffffffu, pair, 1), __shfl_xor_sync(0xffffffffu, pair, 2),
                                __shfl_xor_sync(0xffffffffu, pair, 3));
-    const float2 moments = decode_vector_moments(v); // in other lanes than the first one of another order of elements
+    const float2 moments = decode_vector_moments(v); // the order of additions is right in the first lane only
     if (store && threadIdx.x % 4 == 0) { *to = moments; }
 }
 

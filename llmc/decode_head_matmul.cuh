@@ -7,7 +7,7 @@ columns, a unit, for all of C: a segment's sum is added to the total in register
 - inp is copied into shared memory once a CTA, in the order of MMA operands: 16 bytes of a lane are one operand.
 - Each warp has a ring of its own for W, filled by cp.async in lines of 128 bytes, two chunks of C, of each of its columns. The
   first ones are asked for before the wait for the kernel that computes inp.
-- The grid is one CTA per SM. Units go to CTAs in turn, then to their warps: CTAs differ by one unit at most.
+- The grid is one CTA per SM. Units are dealt to the CTAs in turn: their numbers of units differ by one at most.
 
 M = 64, OC = 50257, 132 CTAs: 77 MB of W are 16.4 us at 4.7 TB/s. A CTA's 48 tiles are 9,216 MMAs, and 2.2 MB of reads from
 shared memory, of which 3/4 are operands of inp, fewer with a larger NT.
@@ -19,7 +19,7 @@ shared memory, of which 3/4 are operands of inp, fewer with a larger NT.
 #include "logit_key.cuh"
 
 constexpr int HEAD_MIN_ROWS = 4, HEAD_MAX_ROWS = 64;
-constexpr int HEAD_NT = 3, HEAD_WARPS = 8; // two units a warp where OC is 50257; 4 and 4: three
+constexpr int HEAD_NT = 3, HEAD_WARPS = 8; // OC = 50257, 132 SMs: two units a warp
 constexpr size_t HEAD_SHARED = 227 * 1024; // bytes of a CTA on Hopper
 
 // How a CTA is cut: of 16 MT rows, warps with units of NT column tiles
@@ -48,7 +48,7 @@ template <int MT_, int NT_, int WARPS_> struct HeadTile {
     __host__ __device__ static constexpr int place_of(int four, int lane) { // of row 4 four + l / 8 of a tile
         return place(chunk_of(lane), (4 * four + lane / 8) * 4 + lane % 4);
     }
-    // What a warp brings of inp: item = (line, row tile, four): of eight rows, to both MMAs
+    // What a warp copies of inp at once: item = (line, row tile, four), a line of eight rows, for both MMAs of its chunks
     static constexpr int items = lines * MT * 2 / WARPS, items_at_once = items > 12 ? items / 2 : items;
 
     __host__ __device__ static int units(int OC) { return CEIL_DIV(OC, columns); }
@@ -86,8 +86,8 @@ template <class T> struct HeadLines {
     }
 };
 
-// inp to shared memory, as MMA operands: all loads of a group come before its first store. Rows behind the last one are
-// multiplied, too, and not stored.
+// inp to shared memory, as MMA operands: items_at_once loads come before their first store. The last row stands for those
+// behind it, whose outputs are not stored.
 template <class T> __device__ inline void head_load_rows(const DecodeLinear& p, char* rows, int warp, int lane) {
 #pragma unroll 1
     for (int first = 0; first < T::items; first += T::items_at_once) {
@@ -280,7 +280,7 @@ template <int MT> static inline HeadTiling head_tiling_of(LaunchGpu gpu, const D
 // A CTA for each SM, if that leaves no warp without a unit; or a kernel of NULL
 static inline HeadTiling head_tiling(LaunchGpu gpu, const DecodeLinear& p) {
     if (!gpu.hopper || p.M < HEAD_MIN_ROWS || p.M > HEAD_MAX_ROWS || p.epilogue != DECODE_STORE) { return {}; }
-    if (p.bias != NULL || p.stride % 2 != 0) { return {}; }
+    if (p.bias != NULL || p.norm_sums != NULL || p.stride % 2 != 0) { return {}; }
     const int MT = CEIL_DIV(p.M, 16);
     return MT == 1   ? head_tiling_of<1>(gpu, p)
            : MT == 2 ? head_tiling_of<2>(gpu, p)

@@ -44,8 +44,8 @@ struct DecodeLinear {
     const floatX* weight;                  // (OC,C)
     const floatX* bias;                    // (OC), or NULL
     const floatX *norm_weight, *norm_bias; // (C): inp is normalised first (layernorm.cuh); or NULL
-    // A folded LayerNorm (decode_folded_norm.cuh), not with DECODE_RESIDUAL: s and t (OC), or NULL; and (M,C/8) the moments of
-    // inp's vectors, or NULL. statistics (M): scratch of decode_linear
+    // Where LayerNorm is folded (decode_folded_norm.cuh; not with DECODE_RESIDUAL): s and t (OC), which contain bias and
+    // norm_bias, else NULL; moments (M,C/8) of inp's vectors, or NULL. statistics (M): scratch of decode_linear
     const float2 *norm_sums, *moments;
     RowStatistics* statistics;
     float2* out_moments;  // (M,OC/8): of what DECODE_RESIDUAL stores, if decode_linear says so; or NULL
@@ -65,8 +65,8 @@ __host__ __device__ inline int decode_splits(int C) {
     while (splits < DECODE_MAX_SPLITS && C > DECODE_SPLIT_COLUMNS * splits) { splits *= 2; }
     return splits;
 }
-// Whether this build can fold a LayerNorm into linear layers of C inputs, and whether it does on this GPU. Kernels of larger C
-// are cut into splits, which do not have whole rows, or are short of registers.
+// Whether this build can fold a LayerNorm into linear layers of C inputs; below, whether it does on this GPU. With a larger C a
+// row is cut into splits, or (C = 800) the kernels have too few registers.
 static inline int decode_norm_foldable(int C) {
     return sizeof(floatX) == 2 && C % DECODE_CHUNK == 0 && C <= DECODE_FOLDED_VECTORS * WARP_SIZE * x128::size;
 }

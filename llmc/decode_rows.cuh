@@ -1,6 +1,7 @@
 /*
 The decoder's kernels on rows of channels other than GEMMs: embedding, LayerNorm, and the copies of a prompt's rows into the
-caches. A row's bits depend on the row alone: every kernel that normalises one sums it in the order of normalise_row.
+caches. A row's bits depend on the row alone: every kernel that normalises one sums it in the order of normalise_row; a folded
+LayerNorm has another order, also one for all kernels (decode_folded_norm.cuh).
 */
 #ifndef LLMC_DECODE_ROWS_CUH
 #define LLMC_DECODE_ROWS_CUH
@@ -207,17 +208,18 @@ struct PromptRow {
     int token, slot, position;
 };
 
-static __global__ void prompt_embed_kernel(floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe,
-                                           int C) {
+static __global__ void prompt_embed_kernel(floatX* out, float2* moments, const PromptRow* rows, const floatX* wte,
+                                           const floatX* wpe, int C) {
     launch_dependents();
     wait_for_previous();
     PromptRow row = rows[blockIdx.x];
-    embed_row(out + (size_t)blockIdx.x * C, NULL, wte, wpe, row.token, row.position, C);
+    if (moments != NULL) { moments += (size_t)blockIdx.x * (C / x128::size); }
+    embed_row(out + (size_t)blockIdx.x * C, moments, wte, wpe, row.token, row.position, C);
 }
 // out (N,C) = wte[token] + wpe[position] for each of rows (N)
-static inline void prompt_embed(LaunchGpu gpu, floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe,
-                                int N, int C, cudaStream_t stream) {
-    launch_dependent(gpu, prompt_embed_kernel, (unsigned)N, 128, 0, 1, stream, out, rows, wte, wpe, C);
+static inline void prompt_embed(LaunchGpu gpu, floatX* out, float2* moments, const PromptRow* rows, const floatX* wte,
+                                const floatX* wpe, int N, int C, cudaStream_t stream) {
+    launch_dependent(gpu, prompt_embed_kernel, (unsigned)N, 128, 0, 1, stream, out, moments, rows, wte, wpe, C);
 }
 
 static __global__ void prompt_cache_kernel(floatX* k_cache, floatX* v_cache, const floatX* qkv, const PromptRow* rows,

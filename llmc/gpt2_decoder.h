@@ -33,8 +33,8 @@ typedef struct {
 // HOST_DECODER. plan.h says how to read it.
 Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T);
 
-// A decoder for B sequences of up to T tokens each, T <= max_seq_len, with a model whose weights are set. gpt2_allocate is not
-// needed. On an error *decoder is NULL.
+// A decoder for B sequences of up to T tokens each, T <= max_seq_len, with a model whose weights are set, and stay as they are
+// until gpt2_decoder_free. gpt2_allocate is not needed. On an error *decoder is NULL.
 Status gpt2_decoder_create(GPT2Decoder** decoder, GPT2* model, int B, int T);
 
 // Called before gpt2_free; NULL is allowed.

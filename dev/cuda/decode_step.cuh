@@ -2,10 +2,9 @@
 A step of the decoder in one kernel, for a few sequences: one token of each through all layers and the head. sm_90a, bf16.
 
 One CTA per SM, all resident (a cooperative launch). A producer warp loads the CTA's rows of every matrix, in the order of use,
-by TMA into a ring of slots (full, empty), ahead of all activations; another loads biases and LayerNorm's weights. Eight
+by TMA into a ring of slots (full, empty), ahead of all activations; another loads biases and LayerNorm's parameters. Eight
 consumer warps multiply, each its segments of all rows (decode_matmul.cuh), and compute attention (attention_decode_split.cu),
-with the same order of additions and the same bits. Where C is one split, LayerNorm is folded into QKV and FC
-(decode_folded_norm.cuh), and two more warps compute its statistics while the consumers multiply.
+in the same order, so with the same bits. Two more have the statistics of LayerNorms that are folded (decode_folded_norm.cuh).
 The critical path of a step is what lies between a stage's input and its output: warps do all else before they wait for input.
 
 CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
@@ -91,7 +90,7 @@ constexpr int WARPS = DECODE_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS 
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 constexpr int MAX_SLOTS = 32; // of the ring
 // Warps that compute the statistics of folded LayerNorms. Barriers, in this order for each LayerNorm:
-//   MOMENTS      consumers arrive, having stored a row's moments; the statistics' warps wait
+//   MOMENTS      consumers arrive, having stored the rows' moments; the statistics' warps wait
 //   CONSUMER     consumers: the sums of the segments are stored
 //   STATISTICS   the statistics' warps arrive; consumers wait
 // So moments are read before the next ones are stored, and statistics before the next ones are computed.
@@ -102,7 +101,7 @@ constexpr int SLOTS_AT_ONCE = 4;         // that a warp holds in registers
 constexpr int MIN_SLOTS = SLOTS_AT_ONCE; // of the ring
 constexpr int READ_BEHIND = 256;         // bytes after the ring: a segment with fewer chunks is read past its end
 constexpr int COPIES = 4;                // of every word
-// Vectors that a lane sums of a row: of up to 768 columns with one split, of 1600 with two
+// Vectors of a row per lane: a row has up to 768 columns with one split, up to 1600 with two
 template <int S> constexpr int ROW_SUMS = S == 1 ? DECODE_FOLDED_VECTORS : 7;
 
 // The exchanged vectors: x, qkv, attention output, x + attproj, gelu(fc), and (m, l, O) of chunks
@@ -453,7 +452,7 @@ __device__ inline void receive_scaled(const Step& p, const Place& at, const Word
     hopper::bar_arrive(MOMENTS_BARRIER, WITH_STATISTICS);
 }
 
-// Of a row whose moments are all in row_sums
+// The statistics of a row whose moments are all in row_sums; by a warp
 template <int S> __device__ inline RowStatistics row_statistics(const Step& p, int row, int lane) {
     const float* sums = shared_at<float>(p.row_sums) + row * 32 * ROW_SUMS<S> + lane;
     float2 moments[1][ROW_SUMS<S>];
@@ -958,8 +957,8 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
     const int OC[STAGES] = {3 * p->C, p->C, 4 * p->C, p->C, p->V};
     int S = decode_splits(p->C);
     if (p->B > MAX_ROWS || p->C % DECODE_CHUNK != 0) { return false; }
-    if (S > 2 || decode_splits(4 * p->C) != 4 * S) { return false; } // C is 416 to 1600
-    if (S == 1 && !decode_norm_foldable(p->C)) { return false; }
+    if (S > 2 || decode_splits(4 * p->C) != 4 * S) { return false; } // C is 416 to 1600,
+    if (S == 1 && !decode_norm_foldable(p->C)) { return false; }     // but not 800
     if (CEIL_DIV(p->V, 8) * 8 > p->Vp) { return false; }
     p->CTAs = CTAs, p->sums_bytes = 0, p->vectors = 0, p->inverse_B = 65536 / p->B + 1;
     const int row_words = (int)exchange_words_of_rows(p->B, p->C), inputs[STAGES] = {0, 4, 5, 6, 0},

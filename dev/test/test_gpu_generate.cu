@@ -199,8 +199,8 @@ static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
 }
 
 // The same as on a GPU of fewer SMs, whose tiles are larger
-static void test_larger_tiles(int C, int OC, DecodeEpilogue epilogue) {
-    Layer l = new_layer(C, OC, epilogue, false);
+static void test_larger_tiles(int C, int OC, DecodeEpilogue epilogue, bool norm) {
+    Layer l = new_layer(C, OC, epilogue, norm);
     Numbers all = run_layer(l, 0, MAX_ROWS);
     Numbers larger = test_rows(l, [](LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
         gpu.sms = std::min(gpu.sms, 114);
@@ -603,10 +603,12 @@ int main(void) {
         test_layer(s[0], s[1], s[0] % 64 == 0 ? DECODE_RESIDUAL : DECODE_GELU, false);
     }
     test_layer(768, 3072, DECODE_GELU, true);
-    test_larger_tiles(3072, 146, DECODE_GELU);
-    test_larger_tiles(3072, 768, DECODE_RESIDUAL);
-    test_head(8, 1601, 1601),
-        test_head(3, 2999, 288); // warps have one unit of columns or two; and five or six, with ties
+    test_larger_tiles(3072, 146, DECODE_GELU, false);
+    test_larger_tiles(3072, 768, DECODE_RESIDUAL, false);
+    test_larger_tiles(768, 3072, DECODE_GELU, true);
+    test_larger_tiles(640, 3072, DECODE_STORE, true);
+    test_head(8, 1601, 1601); // warps have one unit of columns or two
+    test_head(3, 2999, 288);  // five or six, with ties
     test_prompt_layer(768, 2304, DECODE_STORE, true);
     test_prompt_layer(3072, 768, DECODE_RESIDUAL, false);
     test_prompt_layer(96, 288, DECODE_STORE, true);
@@ -617,8 +619,8 @@ int main(void) {
     decoder_is_forward("gpt2:l2c128h2t160", 1000, 160, 1);
     decoder_is_forward("gpt2:l3c192h3t100", 500, 100, 30);
     decoder_is_forward("gpt2:l1c768h6t300", 777, 300, 290);
-    // a step in one kernel (decode_step.cuh): every head size, one split of a sum over C and two, segments of 3 chunks and of
-    // 4, chunks of keys that are merged
+    // a step in one kernel (decode_step.cuh; not C = 800): every head size, one split of a sum over C and two, segments of 3
+    // chunks and of 4, chunks of keys that are merged
     decoder_is_forward("gpt2:l3c832h13t300", 1000, 300, 250);
     decoder_is_forward("gpt2:l2c576h6t140", 500, 140, 120);
     decoder_is_forward("gpt2:l2c416h13t80", 300, 80, 3);
@@ -636,7 +638,7 @@ int main(void) {
     // wide tiles in a graph: kernels whose layers ask for more shared memory, and for different amounts, and clusters
     model = random_model("gpt2:l2c768h12t96", 777, 96);
     for (int B : {2, 5, 8, 9, 40}) { sequence_is_alone(model, B, 96, B % 2 ? 9 : 25, drawn); }
-    for (int B : {20, 70}) { sequence_is_alone(model, B, 96, 5, sampler_greedy()); }
+    for (int B : {20, 70, 260}) { sequence_is_alone(model, B, 96, 5, sampler_greedy()); } // 260: fc in wide tiles
     for (SamplerSettings settings : {sampler_greedy(), SamplerSettings{1.0f, 0, 1.0f, 1.0f, 1}}) {
         slots_rest(model, 96, settings);
     }
