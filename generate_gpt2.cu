@@ -300,8 +300,8 @@ static floatX* decoder_values(const GPT2Decoder* d, int layer) {
     return decoder_keys(d, layer) + decoder_cache_size(d->model->info.config, d->B, d->T);
 }
 
-// The rows that linear layers are applied to: M rows of the residual stream x (M,C); positions as in DecodeLinear; moments: of
-// a step's rows, where LayerNorms are folded, and whether the last kernel that wrote x has written them
+// The rows that linear layers are applied to: M rows of the residual stream x (M,C); positions as in DecodeLinear. moments
+// (M,C/8): of x's vectors, or NULL; moments_written: whether the last kernel that wrote x has written them, too
 typedef struct {
     GPT2Decoder* d;
     floatX* x;
