@@ -195,7 +195,7 @@ template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
 
 // A thread's pairs of outputs of a round: a row, and two columns in each group of tiles. FOLDED: of a layer with a folded
 // LayerNorm (decode_folded_norm.cuh), which does not add to a residual stream
-template <int MT, bool FOLDED = false> struct BatchPairs {
+template <int MT, bool FOLDED> struct BatchPairs {
     typedef BatchTile<MT> Tile;
     int tile_row, column, row, o; // o: of the first group
     bool row_valid;

@@ -19,12 +19,11 @@ shared memory, of which 3/4 are operands of inp, fewer with a larger NT.
 #include "logit_key.cuh"
 
 constexpr int HEAD_MIN_ROWS = 4, HEAD_MAX_ROWS = 64;
-constexpr int HEAD_NT = 3, HEAD_WARPS = 8; // OC = 50257, 132 SMs: two units a warp
 constexpr size_t HEAD_SHARED = 227 * 1024; // bytes of a CTA on Hopper
 
-// How a CTA is cut: of 16 MT rows, warps with units of NT column tiles
-template <int MT_, int NT_, int WARPS_> struct HeadTile {
-    static constexpr int MT = MT_, NT = NT_, WARPS = WARPS_, threads = WARP_SIZE * WARPS;
+// How a CTA is cut: of 16 MT rows, warps with units of NT column tiles: two units a warp of OC = 50257 on 132 SMs
+template <int MT_> struct HeadTile {
+    static constexpr int MT = MT_, NT = 3, WARPS = 8, threads = WARP_SIZE * WARPS;
     static constexpr int rows = 16 * MT, columns = 8 * NT;
     static constexpr int segment = 3; // chunks
     static constexpr int chunks = segment * DECODE_WARPS, C = chunks * DECODE_CHUNK;
@@ -49,13 +48,13 @@ template <int MT_, int NT_, int WARPS_> struct HeadTile {
         return place(chunk_of(lane), (4 * four + lane / 8) * 4 + lane % 4);
     }
     // What a warp copies of inp at once: item = (line, row tile, four), a line of eight rows, for both MMAs of its chunks
-    static constexpr int items = lines * MT * 2 / WARPS, items_at_once = items > 12 ? items / 2 : items;
+    static constexpr int items = lines * MT * 2 / WARPS;
 
     __host__ __device__ static int units(int OC) { return CEIL_DIV(OC, columns); }
     // Units first, first + step, ... are a warp's
     __host__ __device__ static int first_unit(int cta, int warp, int ctas) { return cta + warp * ctas; }
     __host__ __device__ static int unit_step(int ctas) { return WARPS * ctas; }
-    static_assert(ring >= 3 && lines * MT * 2 % WARPS == 0 && items % items_at_once == 0 && threads >= rows, "");
+    static_assert(ring >= 3 && lines * MT * 2 % WARPS == 0 && threads >= rows, "");
     static_assert(WARPS * rows * 8 <= rows_bytes, "keys of the rows take the place of inp");
 };
 
@@ -86,31 +85,26 @@ template <class T> struct HeadLines {
     }
 };
 
-// inp to shared memory, as MMA operands: items_at_once loads come before their first store. The last row stands for those
+// inp to shared memory, as MMA operands: all of a lane's loads come before its first store. The last row stands for those
 // behind it, whose outputs are not stored.
 template <class T> __device__ inline void head_load_rows(const DecodeLinear& p, char* rows, int warp, int lane) {
-#pragma unroll 1
-    for (int first = 0; first < T::items; first += T::items_at_once) {
-        uint4 x[T::items_at_once][2];
+    uint4 x[T::items][2];
 #pragma unroll
-        for (int e = 0; e < T::items_at_once; e++) {
-            const int item = (first + e) * T::WARPS + warp, four = item % 2, i = item / 2 % T::MT,
-                      line = item / 2 / T::MT;
+    for (int e = 0; e < T::items; e++) {
+        const int item = e * T::WARPS + warp, four = item % 2, i = item / 2 % T::MT, line = item / 2 / T::MT;
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int row = min(16 * i + 8 * h + 4 * four + lane / 8, p.M - 1);
-                x[e][h] = __ldcg(reinterpret_cast<const uint4*>(p.inp + row * T::C + line * T::line + lane % 8 * 8));
-            }
+        for (int h = 0; h < 2; h++) {
+            const int row = min(16 * i + 8 * h + 4 * four + lane / 8, p.M - 1);
+            x[e][h] = __ldcg(reinterpret_cast<const uint4*>(p.inp + row * T::C + line * T::line + lane % 8 * 8));
         }
+    }
 #pragma unroll
-        for (int e = 0; e < T::items_at_once; e++) {
-            const int item = (first + e) * T::WARPS + warp, four = item % 2, i = item / 2 % T::MT,
-                      line = item / 2 / T::MT;
-            const uint4 low = x[e][0], high = x[e][1];
-            char* to = rows + T::row_operand(2 * line + T::chunk_of(lane), i, 0) + T::place_of(four, lane);
-            *reinterpret_cast<uint4*>(to) = make_uint4(low.x, high.x, low.y, high.y);
-            *reinterpret_cast<uint4*>(to + T::operand_bytes) = make_uint4(low.z, high.z, low.w, high.w);
-        }
+    for (int e = 0; e < T::items; e++) {
+        const int item = e * T::WARPS + warp, four = item % 2, i = item / 2 % T::MT, line = item / 2 / T::MT;
+        const uint4 low = x[e][0], high = x[e][1];
+        char* to = rows + T::row_operand(2 * line + T::chunk_of(lane), i, 0) + T::place_of(four, lane);
+        *reinterpret_cast<uint4*>(to) = make_uint4(low.x, high.x, low.y, high.y);
+        *reinterpret_cast<uint4*>(to + T::operand_bytes) = make_uint4(low.z, high.z, low.w, high.w);
     }
 }
 
@@ -273,7 +267,7 @@ struct HeadTiling {
 };
 
 template <int MT> static inline HeadTiling head_tiling_of(LaunchGpu gpu, const DecodeLinear& p) {
-    typedef HeadTile<MT, HEAD_NT, HEAD_WARPS> T;
+    typedef HeadTile<MT> T;
     const bool served = T::units(p.OC) >= T::WARPS * gpu.sms && p.C == T::C && T::shared <= gpu.shared_limit;
     return served ? HeadTiling{decode_head_kernel<T>, T::rows, T::threads, T::shared, (unsigned)gpu.sms} : HeadTiling{};
 }

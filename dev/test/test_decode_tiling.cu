@@ -141,7 +141,7 @@ template <int MT, int NT> static void exact_fragments_have_places(void) {
 // The same of decode_head_matmul.cuh: each row is in the CTAs' one tile of rows, each unit of columns one warp's, and CTAs have
 // as many units, or one more.
 template <int MT> static bool head_units_cover(const HeadTiling& t, int OC) {
-    typedef HeadTile<MT, HEAD_NT, HEAD_WARPS> T;
+    typedef HeadTile<MT> T;
     const int ctas = (int)t.blocks, units = T::units(OC);
     std::vector<int> uses((size_t)units), of_cta((size_t)ctas);
     bool ok = t.threads == WARP_SIZE * T::WARPS && t.rows == T::rows && t.shared == T::shared;
@@ -179,13 +179,13 @@ static bool on_all_banks(const int* address) {
 }
 // What a warp copies of a line of W is read by the lanes that multiply it, and lies there alone; so do the operands of rows,
 // which all warps bring together.
-template <int MT, int NT, int WARPS> static void head_operands_have_places(void) {
-    typedef HeadTile<MT, NT, WARPS> T;
+template <int MT> static void head_operands_have_places(void) {
+    typedef HeadTile<MT> T;
     CHECK(T::shared <= (int)HOPPER_SHARED && T::C == 768 && T::C == T::lines * T::line);
     std::vector<int> column(T::line_bytes / 16, -1),
         row(T::rows_bytes / 16, -1); // 8 row + piece of the line; its number
     bool once = true, right = true, banks = true;
-    for (int j = 0; j < 2 * NT; j++) {
+    for (int j = 0; j < 2 * T::NT; j++) {
         int to[WARP_SIZE];
         for (int l = 0; l < WARP_SIZE; l++) {
             to[l] = T::weights(T::chunk_of(l), 0) + T::weights(0, j / 2) + T::place_of(j % 2, l);
@@ -195,7 +195,7 @@ template <int MT, int NT, int WARPS> static void head_operands_have_places(void)
         for (int l = 0; l < WARP_SIZE; l += 8) { banks = banks && on_all_banks(to + l); }
     }
     for (int u = 0; u < 2; u++) {
-        for (int n = 0; n < NT; n++) {
+        for (int n = 0; n < T::NT; n++) {
             int from[WARP_SIZE];
             for (int l = 0; l < WARP_SIZE; l++) {
                 from[l] = T::weights(u, n) + T::place(u, l);
@@ -204,7 +204,7 @@ template <int MT, int NT, int WARPS> static void head_operands_have_places(void)
             for (int l = 0; l < WARP_SIZE; l += 8) { banks = banks && on_all_banks(from + l); }
         }
     }
-    for (int item = 0; item < T::items * WARPS; item++) {
+    for (int item = 0; item < T::items * T::WARPS; item++) {
         const int four = item % 2, i = item / 2 % MT, line = item / 2 / MT;
         for (int e = 0; e < 2 * WARP_SIZE; e++) {
             const int l = e / 2, to = T::row_operand(2 * line + T::chunk_of(l), i, e % 2) + T::place_of(four, l);
@@ -294,9 +294,8 @@ int main(void) {
     }
     step.M = 65;
     CHECK(head_tiling(gpus[0], step).kernel == NULL);
-    head_operands_have_places<1, HEAD_NT, HEAD_WARPS>(), head_operands_have_places<2, HEAD_NT, HEAD_WARPS>();
-    head_operands_have_places<3, HEAD_NT, HEAD_WARPS>(), head_operands_have_places<4, HEAD_NT, HEAD_WARPS>();
-    head_operands_have_places<4, 4, 4>();
+    head_operands_have_places<1>(), head_operands_have_places<2>();
+    head_operands_have_places<3>(), head_operands_have_places<4>();
     exact_fragments_have_places<1, 6>(), exact_fragments_have_places<1, 9>(), exact_fragments_have_places<2, 6>();
     sums_have_places<2, 3>(), sums_have_places<2, 4>(), sums_have_places<4, 3>(), sums_have_places<4, 4>();
     keys_are_ordered();
