@@ -33,34 +33,29 @@ constexpr int CLUSTER_FRONT = CEIL_DIV(sizeof(ClusterFront), 128) * 128;
 constexpr int CLUSTER_STATISTICS_WARPS = DECODE_WARPS / 2;
 __device__ inline void cluster_statistics(ClusterFront& front, const float2* moments, int C, int valid, int rank,
                                           int warp, int lane) {
-    constexpr int SHARE = BatchTile<2>::rows / CLUSTER_CTAS / CLUSTER_STATISTICS_WARPS, N = DECODE_FOLDED_VECTORS;
-    const int vectors = C / x128::size, first = warp * SHARE * CLUSTER_CTAS + rank;
-    float2 of_rows[SHARE][N];
-    RowStatistics statistics[SHARE];
+    const int vectors = C / x128::size, row = (4 * warp + lane / 8) * CLUSTER_CTAS + rank;
+    const float2* from = moments + min(row, valid - 1) * vectors;
+    float2 of_row[DECODE_QUARTER_VECTORS];
 #pragma unroll
-    for (int k = 0; k < SHARE; k++) {
-        const float2* from = moments + min(first + k * CLUSTER_CTAS, valid - 1) * vectors + lane;
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            of_rows[k][i] = make_float2(0.0f, 0.0f);
-            if (i * WARP_SIZE + lane < vectors) { of_rows[k][i] = __ldcg(from + i * WARP_SIZE); }
-        }
+    for (int i = 0; i < DECODE_QUARTER_VECTORS; i++) {
+        const int k = 8 * i + lane % 8;
+        of_row[i] = make_float2(0.0f, 0.0f);
+        if (k < vectors) { of_row[i] = __ldcg(from + k); }
     }
-    decode_row_statistics(statistics, of_rows, C, lane);
-#pragma unroll
-    for (int k = 0; k < SHARE; k++) {
-        const int row = first + k * CLUSTER_CTAS;
-        if (row >= valid || lane != 0) { continue; }
-        front.statistics[row] = statistics[k];
-        hopper::st_async(reinterpret_cast<float2*>(&front.statistics[row]),
-                         make_float2(statistics[k].mean, statistics[k].rstd), front.statistics_full, rank ^ 1);
-    }
+    const RowStatistics x = decode_quarter_statistics(of_row, C, lane);
+    if (row >= valid || lane % 8 != 0) { return; }
+    front.statistics[row] = x;
+    hopper::st_async(reinterpret_cast<float2*>(&front.statistics[row]), make_float2(x.mean, x.rstd),
+                     front.statistics_full, rank ^ 1);
 }
 
 template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
     decode_cluster_kernel(DecodeLinear p, int tiles) {
 #if defined(HOPPER_DEVICE_CODE)
     typedef BatchTile<2> Tile;
+    // The next kernel starts behind the wait of this one: its loads would delay those of the rows. (Of four chunks a CTA
+    // has an SM of its own, and the next one's loads come late anyway.)
+    constexpr bool LATE = CHUNKS <= 3;
     extern __shared__ int4 decode_shared[];
     const int thread = threadIdx.x, lane = thread % WARP_SIZE;
     const int warp = __shfl_sync(0xffffffffu, thread / WARP_SIZE, 0); // the same in all lanes, for the compiler, too
@@ -78,7 +73,7 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
     char* sums = rows + Tile::rows * row_bytes;
     char *warp_sums = sums + warp * Tile::segment_bytes(CHUNKS), *weights = warp_sums + lane * 16;
 
-    if (!p.next_reads_early) { launch_dependents(); }
+    if (!LATE && !p.next_reads_early) { launch_dependents(); }
     if (thread == 0) {
         front.rows_full.init(1);
         if (FOLDED) { front.statistics_full.init(1); }
@@ -98,7 +93,7 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
     hopper::barrier_cluster_wait(); // the other CTAs' barriers are there
 
     wait_for_previous();
-    if (p.next_reads_early) { launch_dependents(); }
+    if (LATE || p.next_reads_early) { launch_dependents(); }
     constexpr int share = Tile::rows / CLUSTER_CTAS / DECODE_WARPS; // of each warp: a copy is issued lane by lane
     const int row = (rank * DECODE_WARPS + warp) * share + lane;
     if (lane < share && row < valid) {

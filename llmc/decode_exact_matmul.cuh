@@ -13,6 +13,7 @@ before the wait for the previous kernel: the MMAs need no data of other warps. U
 #define LLMC_DECODE_EXACT_MATMUL_CUH
 
 #include "decode_batch_matmul.cuh"
+#include "decode_fragment.cuh"
 
 constexpr int EXACT_MIN_ROWS = 17;                // of fewer, the tiles here would leave SMs without a CTA
 constexpr int EXACT_CHUNKS = 3, EXACT_SPLITS = 4; // of a segment; of C
@@ -49,57 +50,13 @@ template <int MT_, int NT_> struct ExactTile {
 
 static_assert(EXACT_MIN_ROWS > DECODE_NORM_ROWS, "decode_linear normalises the input of so many rows before");
 
-// A lane's part of the fragment of out that its warp finishes: rows `row` and row + 8, columns o and o + 1
-template <class T> struct ExactOutput {
-    int row, o;
-    uint32_t bias, old[2], positions[2];
-
-    // f: number of the fragment. A row of none is none of inp's.
-    __device__ ExactOutput(const DecodeLinear& p, int m0, int o0, int f, int lane) {
-        row = f < T::fragments ? m0 + f % T::MT * 16 + lane / 4 : p.M;
-        o = o0 + f / T::MT * 8 + lane % 4 * 2;
-    }
-    __device__ bool valid(const DecodeLinear& p, int h) const { return row + 8 * h < p.M && o < p.OC; }
-    __device__ floatX* out(const DecodeLinear& p, int h) const { return p.out + (size_t)(row + 8 * h) * p.stride + o; }
-    __device__ void load_bias(const DecodeLinear& p) {
-        bias = ld_global_cg_if(p.bias != NULL && valid(p, 0), p.bias + o);
-    }
-    // What earlier kernels write
-    __device__ void load(const DecodeLinear& p) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            old[h] = ld_global_cg_if(p.epilogue == DECODE_RESIDUAL && valid(p, h), out(p, h));
-            positions[h] = ld_global_cg_if(p.positions != NULL && valid(p, h), p.positions + row + 8 * h);
-        }
-    }
-    // Rounded where the training's forward pass rounds
-    __device__ void store(const DecodeLinear& p, float4 sum) const {
-        const float2 b = mma::float2_of(bias);
-        uint32_t z[2] = {mma::cvt_rn_x2(sum.x + b.x, sum.y + b.y), mma::cvt_rn_x2(sum.z + b.x, sum.w + b.y)};
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float2 y = mma::float2_of(z[h]), before = mma::float2_of(old[h]);
-            if (p.epilogue == DECODE_GELU) {
-                z[h] = mma::cvt_rn_x2(gelu(y.x, gelu_sigma(y.x)), gelu(y.y, gelu_sigma(y.y)));
-            }
-            if (p.epilogue == DECODE_RESIDUAL) { z[h] = mma::cvt_rn_x2(before.x + y.x, before.y + y.y); }
-            const bool write = valid(p, h) && (int)positions[h] >= 0;
-            if (write) { *reinterpret_cast<uint32_t*>(out(p, h)) = z[h]; }
-            if (p.out_moments != NULL) {
-                decode_store_moments(p.out_moments + ((size_t)(row + 8 * h) * p.OC + o) / x128::size, z[h], write);
-            }
-        }
-    }
-};
-
-// The sum of N fragments that lie `step` bytes apart, in order; all loads come before the first addition
-template <int N> __device__ inline float4 exact_sum(const char* from, int step) {
-    float4 x[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) { x[i] = *reinterpret_cast<const float4*>(from + i * step); }
-#pragma unroll
-    for (int i = 1; i < N; i++) { x[0].x += x[i].x, x[0].y += x[i].y, x[0].z += x[i].z, x[0].w += x[i].w; }
-    return x[0];
+// Fragment f; one that is none of the CTA's is outside of out
+template <class T>
+__device__ inline DecodeFragment exact_fragment(const DecodeLinear& p, int m0, int o0, int f, int lane) {
+    DecodeFragment x;
+    x.row = f < T::fragments ? m0 + f % T::MT * 16 + lane / 4 : p.M;
+    x.o = o0 + f / T::MT * 8 + lane % 4 * 2;
+    return x;
 }
 
 template <int MT, int NT> __global__ void __launch_bounds__(DECODE_THREADS, 2) decode_exact_kernel(DecodeLinear p) {
@@ -108,7 +65,6 @@ template <int MT, int NT> __global__ void __launch_bounds__(DECODE_THREADS, 2) d
     constexpr int SPLITS = EXACT_SPLITS;
     extern __shared__ int4 decode_shared[];
     char* shared = reinterpret_cast<char*>(decode_shared);
-    if (!p.next_reads_early) { launch_dependents(); }
     const int thread = threadIdx.x, lane = thread % WARP_SIZE, warp = thread / WARP_SIZE, r = lane / 4, q = lane % 4;
     const int split = blockIdx.x % SPLITS, block = blockIdx.x / SPLITS, row_tiles = CEIL_DIV(p.M, T::rows);
     const int m0 = block % row_tiles * T::rows, o0 = block / row_tiles * T::columns;
@@ -133,12 +89,12 @@ template <int MT, int NT> __global__ void __launch_bounds__(DECODE_THREADS, 2) d
         }
     }
     mma::cp_async_commit_group();
-    ExactOutput<T> output(p, m0, o0, warp * SPLITS + split, lane);
+    DecodeFragment output = exact_fragment<T>(p, m0, o0, warp * SPLITS + split, lane);
     output.load_bias(p);
     hopper::barrier_cluster_wait(); // all CTAs of the cluster run, and their barriers are initialised
 
     wait_for_previous();
-    if (p.next_reads_early) { launch_dependents(); }
+    launch_dependents();           // not before: its loads would delay those of inp
     uint4 x[2 * MT][EXACT_CHUNKS]; // rows 8 i + r; columns 8 q .. 8 q + 7 of chunk u
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {
@@ -148,7 +104,8 @@ template <int MT, int NT> __global__ void __launch_bounds__(DECODE_THREADS, 2) d
             x[i][u] = __ldcg(reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK));
         }
     }
-    output.load(p);
+    output.load_old(p, p.epilogue);
+    output.load_positions(p);
     __syncthreads(); // keeps ptxas from sinking some of these loads below the first MMAs
     // The four registers of an A operand must be consecutive: copied once, as ptxas would do it for each MMA if it saw the copy
     const uint32_t zero = (uint32_t)p.M >> 31;
@@ -198,7 +155,7 @@ template <int MT, int NT> __global__ void __launch_bounds__(DECODE_THREADS, 2) d
     for (int i = 0; i < CEIL_DIV(T::fragments, DECODE_WARPS); i++) {
         const int f = warp + i * DECODE_WARPS;
         if (f >= T::fragments) { break; }
-        const float4 sum = exact_sum<DECODE_WARPS>(shared + T::sums_of(f) + lane * 16, T::segment_bytes);
+        const float4 sum = fragment_sum<DECODE_WARPS>(shared + T::sums_of(f) + lane * 16, T::segment_bytes);
         char* to = shared + T::total_of(split, f) + lane * 16;
         hopper::st_async(reinterpret_cast<float4*>(to), sum, *totals_full, f % SPLITS);
     }
@@ -206,7 +163,7 @@ template <int MT, int NT> __global__ void __launch_bounds__(DECODE_THREADS, 2) d
     const int f = warp * SPLITS + split;
     if (f >= T::fragments) { return; }
     const char* from = shared + T::total_of(0, f) + lane * 16;
-    output.store(p, exact_sum<SPLITS>(from, T::split_fragments * T::fragment_bytes));
+    output.store_sum(p, p.epilogue, fragment_sum<SPLITS>(from, T::split_fragments * T::fragment_bytes));
 #endif
 }
 

@@ -36,13 +36,20 @@ __device__ inline float decode_unfold(float sum, RowStatistics row, float2 st) {
 }
 
 #if !defined(PRECISION_FP32)
+// A row's statistics from the sums, over its vectors, of differences and of squared deviations from the first one's mean
+__device__ inline RowStatistics decode_statistics_of(float first, float sum, float squares, int C) {
+    const float inverse_C = __fdiv_rn(1.0f, (float)C);
+    const float total = __fmul_rn(sum, (float)x128::size), difference = __fmul_rn(total, inverse_C);
+    const float variance = __fmul_rn(fmaf(-total, difference, squares), inverse_C);
+    return {__fadd_rn(first, difference), rsqrtf(__fadd_rn(variance, LAYERNORM_EPSILON))};
+}
+
 // The statistics of ROWS rows (C), by a warp; a lane has the moments of vectors lane, lane + 32, ... (N at most). The moments
 // are merged by the formula of Chan, Golub and LeVeque, with deviations from the first vector's mean: one pass, and the error
 // does not grow with the mean, as C (first - mean)^2 is at most C / 8 times the row's squared deviations.
 template <int ROWS, int N> __device__ inline void
 decode_row_statistics(RowStatistics (&statistics)[ROWS], const float2 (&moments)[ROWS][N], int C, int lane) {
     constexpr float K = x128::size;
-    const float inverse_C = __fdiv_rn(1.0f, (float)C);
     float first[ROWS], sum[ROWS], squares[ROWS]; // sums of differences, and of squared deviations, from `first`
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -65,11 +72,33 @@ decode_row_statistics(RowStatistics (&statistics)[ROWS], const float2 (&moments)
         }
     }
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const float total = __fmul_rn(sum[r], K), difference = __fmul_rn(total, inverse_C); // of the mean from `first`
-        const float variance = __fmul_rn(fmaf(-total, difference, squares[r]), inverse_C);
-        statistics[r] = {__fadd_rn(first[r], difference), rsqrtf(__fadd_rn(variance, LAYERNORM_EPSILON))};
+    for (int r = 0; r < ROWS; r++) { statistics[r] = decode_statistics_of(first[r], sum[r], squares[r], C); }
+}
+
+// The same of four rows at once, the same bits: lanes 8 i .. 8 i + 7 have row i, each every eighth vector from lane % 8 on. A
+// lane adds what lanes of the function above add until their last three exchanges.
+constexpr int DECODE_QUARTER_VECTORS = 4 * DECODE_FOLDED_VECTORS;
+__device__ inline RowStatistics decode_quarter_statistics(const float2 (&moments)[DECODE_QUARTER_VECTORS], int C,
+                                                          int lane) {
+    constexpr float K = x128::size;
+    constexpr int EIGHT = WARP_SIZE / 4;
+    const float first = __fmul_rn(__shfl_sync(0xffffffffu, moments[0].x, lane / EIGHT * EIGHT), 1.0f / K);
+    float sum[4] = {}, squares[4] = {};
+#pragma unroll
+    for (int i = 0; i < DECODE_QUARTER_VECTORS; i++) {
+        const float d = fmaf(moments[i].x, 1.0f / K, -first);
+        if ((i * EIGHT + lane % EIGHT) * x128::size >= C) { continue; }
+        sum[i % 4] = __fadd_rn(sum[i % 4], d);
+        squares[i % 4] = __fadd_rn(squares[i % 4], fmaf(__fmul_rn(d, K), d, moments[i].y));
     }
+    float x = __fadd_rn(__fadd_rn(sum[0], sum[2]), __fadd_rn(sum[1], sum[3]));
+    float y = __fadd_rn(__fadd_rn(squares[0], squares[2]), __fadd_rn(squares[1], squares[3]));
+#pragma unroll
+    for (int offset = EIGHT / 2; offset > 0; offset /= 2) {
+        x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, offset));
+        y = __fadd_rn(y, __shfl_xor_sync(0xffffffffu, y, offset));
+    }
+    return decode_statistics_of(first, x, y, C);
 }
 
 // x w, rounded to 16 bit, of eight elements
