@@ -10,6 +10,7 @@ same bits. With -DKERNELS_APART the program is linked with decode.cu's object.
 #include "decode_cluster_matmul.cuh"
 #include "decode_exact_matmul.cuh"
 #include "decode_head_matmul.cuh"
+#include "decode_warpgroup_matmul.cuh"
 #endif
 
 // inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input, or the scaled one
@@ -24,7 +25,8 @@ bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
     cluster = decode_cluster_serves(gpu, p), batch = decode_batch_serves(gpu, p);
     const HeadTiling head_tiles = head_tiling(gpu, p);
     head = head_tiles.kernel != NULL;
-    if (folded && !cluster) {
+    const WarpgroupTiling warpgroup = warpgroup_tiling(gpu, p);
+    if (folded && !cluster && warpgroup.kernel == NULL) {
         decode_scale_rows(gpu, normed, p.statistics, p.inp, p.norm_weight, p.M, p.C, stream);
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }
@@ -34,6 +36,10 @@ bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }
 #if !defined(PRECISION_FP32)
+    if (warpgroup.kernel != NULL) {
+        warpgroup_launch(gpu, warpgroup, p, stream);
+        return p.out_moments != NULL;
+    }
     if (ExactTiling t = exact_tiling(gpu, p); t.kernel != NULL) {
         launch_dependent(gpu, t.kernel, t.blocks, DECODE_THREADS, t.shared, EXACT_SPLITS, stream, p);
         return p.out_moments != NULL;

@@ -532,6 +532,27 @@ __device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], u
                  : HOPPER_OUT32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
+// The same with B (N,16)
+__device__ inline void wgmma_mma_async(float (&d)[8], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n" HOPPER_WGMMA("m64n16k16") "{%0,%1,%2,%3,%4,%5,%6,%7}, "
+                                                                               "{%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}"
+        : HOPPER_OUT8(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+__device__ inline void wgmma_mma_async(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n" HOPPER_WGMMA("m64n32k16") //
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
+                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+__device__ inline void wgmma_mma_async(float (&d)[20], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %25, 0;\n" HOPPER_WGMMA("m64n40k16") //
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19}, {%20,%21,%22,%23}, "
+                 "%24, p, 1, 1, 0;\n}"
+                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
 // d (64,N) += A B. A (64,16) in registers likewise; B (16,N) by an MN-major descriptor.
 __device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("{\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32 "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n}"

@@ -138,6 +138,64 @@ template <int MT, int NT> static void exact_fragments_have_places(void) {
     }
     CHECK(totals);
 }
+// The same of decode_warpgroup_matmul.cuh: all rows are in each CTA, columns in one cluster.
+static void warpgroup_tiles_cover(LaunchGpu gpu, int M, int C, int OC, DecodeEpilogue epilogue) {
+    static float2 norm[1];
+    DecodeLinear p = {};
+    p.M = M, p.C = C, p.OC = OC, p.stride = OC, p.epilogue = epilogue;
+    CHECK(epilogue == DECODE_RESIDUAL || warpgroup_tiling(gpu, p).kernel == NULL);
+    if (epilogue != DECODE_RESIDUAL) { p.norm_sums = p.moments = norm; }
+    const WarpgroupTiling t = warpgroup_tiling(gpu, p);
+    if (t.kernel == NULL) { return; }
+    const int splits = C / 768, clusters = (int)t.blocks / t.cluster, columns = t.columns * t.cluster / splits;
+    bool ok = gpu.hopper && M >= 40 && M <= 64 && (C == 768 || C == 3072) && OC % 8 == 0 && t.threads == 384;
+    ok = ok && (int)t.blocks == clusters * t.cluster && clusters * columns >= OC && (clusters - 1) * columns < OC;
+    ok = ok && (int)t.blocks <= gpu.sms && t.shared <= gpu.shared_limit;
+    ok = ok && (t.cluster == 2 || (int)t.blocks <= gpu.sms - gpu.sms % 16);
+    if (!unit_check(ok, "a tiling of warpgroups covers the layer and fits", __FILE__, __LINE__)) {
+        printf("    M=%d C=%d OC=%d: %d columns, %zu bytes, %u blocks\n", M, C, OC, t.columns, t.shared, t.blocks);
+    }
+}
+// 16 bytes of shared memory at these addresses by eight lanes are in all banks: one access
+static bool on_all_banks(const int* address) {
+    int banks = 0;
+    for (int l = 0; l < 8; l++) { banks |= address[l] % 16 == 0 ? 1 << address[l] / 16 % 8 : 0; }
+    return banks == 255;
+}
+// W lies in shared memory as wgmma reads it: rows of 128 bytes with TMA's swizzle. MMA k of a chunk has the words 2k and 2k + 1
+// of the four 16 bytes, as the lanes' operands of the rows do. Warps store and load on all banks.
+template <int NT, int SPLITS> static void warpgroup_operands_have_places(void) {
+    typedef WarpgroupTile<NT, SPLITS> T;
+    std::vector<int> uses(T::rows_at / 4);
+    bool once = true, right = true, banks = true;
+    for (int u = 0; u < T::chunks; u++) {
+        for (int n = 0; n < NT; n++) {
+            for (int j = 0; j < 4; j++) {
+                unsigned bank = 0;
+                for (int l = 0; l < WARP_SIZE; l++) {
+                    const int r = l / 4, q = l % 4, at = T::weights(u, n) + T::word(u, r, q, j), in_line = at % 1024;
+                    once = once && at >= 0 && at < T::rows_at && uses[(size_t)at / 4]++ == 0;
+                    bank |= 1u << at / 4 % 32;
+                    const int piece = (in_line / 16 ^ in_line / 128) % 8; // of the row, without the swizzle
+                    right = right && at / T::line_bytes == u / 2 && at % T::line_bytes / 1024 == n;
+                    right = right && in_line / 128 == r && piece == u % 2 * 4 + j && at / 4 % 4 == q;
+                }
+                banks = banks && bank == ~0u;
+            }
+        }
+        for (int chunk : {0, 1}) { // what eight lanes read of a line's chunk `chunk`, or odd rows of the other one
+            for (int l = 0; l < WARP_SIZE; l += 8) {
+                int from[8];
+                for (int i = 0; i < 8; i++) { from[i] = T::operand((l + i) / 4 % 2 ^ chunk, (l + i) / 4, i % 4); }
+                banks = banks && on_all_banks(from);
+            }
+        }
+    }
+    CHECK(once && right && banks);
+    CHECK(T::rows_at % 1024 == 0 && T::totals_at % 1024 == 0 && T::front_at % 16 == 0);
+    CHECK(T::partial(2, 0) <= T::rows_at && T::partial(1, 0) == T::partial(0, NT));
+    CHECK(T::C == 768 && T::lines * T::line == T::C && T::parts * T::part_lines == T::lines);
+}
 // The same of decode_head_matmul.cuh: each row is in the CTAs' one tile of rows, each unit of columns one warp's, and CTAs have
 // as many units, or one more.
 template <int MT> static bool head_units_cover(const HeadTiling& t, int OC) {
@@ -170,12 +228,6 @@ static void head_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
     if (!unit_check(ok, "the head's tiling covers the layer and fits", __FILE__, __LINE__)) {
         printf("    M=%d C=%d OC=%d: %d rows, %zu bytes, %u blocks\n", M, C, OC, t.rows, t.shared, t.blocks);
     }
-}
-// 16 bytes of shared memory at these addresses by eight lanes are in all banks: one access
-static bool on_all_banks(const int* address) {
-    int banks = 0;
-    for (int l = 0; l < 8; l++) { banks |= address[l] % 16 == 0 ? 1 << address[l] / 16 % 8 : 0; }
-    return banks == 255;
 }
 // What a warp copies of a line of W is read by the lanes that multiply it, and lies there alone; so do the operands of rows,
 // which all warps bring together.
@@ -258,13 +310,16 @@ int main(void) {
                               {0, 99 * 1024, 84, 0}};
     for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
     for (LaunchGpu gpu : gpus) {
-        for (int M : {1, 2, 3, 4, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
+        for (int M : {1, 2, 3, 4, 15, 16, 17, 32, 33, 39, 40, 63, 64, 65, 256, 8192}) {
             for (int C : {32, 96, 768, 832, 1600, 2880, 3072, 6400, 12288, 49152}) {
                 for (int OC : {1, 8, 97, 768, 2304, 6400, 50257}) {
                     tiles_cover(gpu, M, C, OC, 0);
                     batch_tiles_cover(gpu, M, C, OC);
                     cluster_tiles_cover(gpu, M, C, OC);
                     exact_tiles_cover(gpu, M, C, OC);
+                    for (DecodeEpilogue epilogue : {DECODE_STORE, DECODE_GELU, DECODE_RESIDUAL}) {
+                        warpgroup_tiles_cover(gpu, M, C, OC, epilogue);
+                    }
                     head_tiles_cover(gpu, M, C, OC);
                     if (M <= DECODE_NORM_ROWS && C <= 12288) { tiles_cover(gpu, M, C, OC, 1); }
                 }
@@ -279,6 +334,24 @@ int main(void) {
     }
     step.C = 3072, step.OC = step.stride = 768;
     CHECK(exact_tiling(gpus[0], step).kernel != NULL && exact_tiling(gpus[3], step).kernel == NULL);
+    step.epilogue = DECODE_RESIDUAL; // fcproj, attproj
+    for (int C : {3072, 768}) {
+        for (int M : {39, 40, 64, 65}) {
+            step.C = C, step.M = M;
+            CHECK((warpgroup_tiling(gpus[0], step).kernel != NULL) == (M == 40 || M == 64));
+            CHECK(warpgroup_tiling(gpus[1], step).kernel == NULL && warpgroup_tiling(gpus[2], step).kernel == NULL);
+        }
+    }
+    float2 norm[1];
+    DecodeLinear folded = step;
+    folded.M = 64, folded.norm_sums = folded.moments = norm;
+    for (int OC : {2304, 3072}) { // qkv, fc
+        folded.OC = folded.stride = OC, folded.epilogue = OC == 2304 ? DECODE_STORE : DECODE_GELU;
+        CHECK(warpgroup_tiling(gpus[0], folded).kernel != NULL);
+    }
+    warpgroup_operands_have_places<5, 1>(), warpgroup_operands_have_places<2, 1>();
+    warpgroup_operands_have_places<4, 4>();
+    step.epilogue = DECODE_STORE;
     step.C = 768, step.OC = 50257, step.stride = 50304; // the classifier
     for (int M : {4, 16, 17, 48, 64}) {
         step.M = M;

@@ -167,7 +167,8 @@ static Numbers test_rows(const Layer& l, Linear linear) {
     Numbers all = run_layer(l, 0, MAX_ROWS, NULL, linear);
     check_layer(l, all, 200);
     bool same = true;
-    for (int M : {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 100, 129}) { // alone, and in tiles of every kind
+    for (int M :
+         {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 39, 40, 57, 64, 65, 100, 129}) { // alone, and in tiles of every kind
         int first = random_int(MAX_ROWS - M + 1);
         Numbers some = run_layer(l, first, M, NULL, linear);
         if (!same_bits(some.data(), all.data() + (size_t)first * l.OC, some.size())) {
