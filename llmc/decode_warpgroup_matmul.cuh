@@ -3,8 +3,8 @@ The linear layers of decoding on Hopper for 40 to 64 rows and C = 768, or 3072 i
 decode_matmul.cuh in the same order by wgmma, which adds 16 products as mma.sync does: the same bits.
 
 A CTA has all rows, NT tiles of 8 columns of out, and 768 channels; each of two warpgroups multiplies four segments of C. A
-segment's sum stays in registers, so only two partial sums meet in shared memory. The rows arrive by TMA in parts of two
-segments, for both CTAs of a cluster at once, and are operand A, in registers. W is operand B, in shared memory before the wait
+segment's sum stays in registers, so only two partial sums meet in shared memory. The rows arrive by TMA in lines of 128
+bytes, for both CTAs of a cluster at once, and are operand A, in registers. W is operand B, in shared memory before the wait
 for the previous kernel. Splits are a cluster, which exchanges sums as in decode_exact_matmul.cuh.
 
 In the other kernels an MMA takes half of each 16 bytes of inp that four lanes have of a chunk. For the same sums the words of W
@@ -27,7 +27,6 @@ template <int NT_, int SPLITS_> struct WarpgroupTile {
     static constexpr int segment = 3, chunks = segment * DECODE_WARPS, C = chunks * DECODE_CHUNK; // of a split
     static constexpr int line = 2 * DECODE_CHUNK, lines = C / line; // elements of 128 bytes, the width of a TMA box
     static constexpr int groups = 2, segments = DECODE_WARPS / groups, group_lines = lines / groups;
-    static constexpr int parts = 4, part_lines = lines / parts, part_segments = DECODE_WARPS / parts;
     static constexpr int loaders = 4 * groups, helpers = 4; // warps: the two warpgroups; those that bring rows
     static constexpr int threads = (loaders + helpers) * WARP_SIZE;
     static constexpr int half = SPLITS == 1 ? CEIL_DIV(NT, 2) : 1; // fragments that a warp stores, at most
@@ -47,12 +46,12 @@ template <int NT_, int SPLITS_> struct WarpgroupTile {
         return r * 128 + ((u % 2 * 4 + q) ^ r) * 16;
     }
     __host__ __device__ static constexpr int partial(int group, int n) { return (group * NT + n) * 128 * 16; }
-    static_assert(NT <= loaders && 2 * NT * 128 * 16 <= rows_at && part_segments * segment == 2 * part_lines, "");
+    static_assert(NT <= loaders && 2 * NT * 128 * 16 <= rows_at, "");
 };
 
 // Behind the sums
 template <class T> struct WarpgroupFront {
-    uint64_t part_full[T::parts], statistics_full, totals_full; // hopper::Mbarrier
+    uint64_t line_full[T::lines], statistics_full, totals_full; // hopper::Mbarrier
     alignas(16) float2 norm_sums[T::columns];
     alignas(16) floatX scale[T::C]; // LayerNorm's weight
     RowStatistics statistics[T::rows];
@@ -94,12 +93,12 @@ __device__ inline void warpgroup_load_weights(const DecodeLinear& p, char* share
 
 // The rows, to both CTAs of a cluster without splits, by one thread. Lines alternate between the warpgroups.
 template <class T> __device__ inline void warpgroup_bring_rows(const CUtensorMap* map, char* rows,
-                                                               hopper::Mbarrier* part_full, int k0, int rank) {
+                                                               hopper::Mbarrier* line_full, int k0, int rank) {
 #pragma unroll 1
     for (int i = 0; i < T::lines; i++) {
         const int line = i % T::groups * T::group_lines + i / T::groups;
         const uint32_t to = hopper::shared_address(rows + line * T::rows_line_bytes);
-        hopper::Mbarrier& full = part_full[line / T::part_lines];
+        hopper::Mbarrier& full = line_full[line];
         if (T::SPLITS > 1) {
             hopper::cp_async_bulk_tensor(to, map, k0 + line * T::line, 0, full);
         } else if (i / T::groups % T::CTAS == rank) {
@@ -134,7 +133,7 @@ template <class T> __device__ inline void warpgroup_statistics(WarpgroupFront<T>
 // d: the sums of the warpgroup's segments. scaled: the rows are multiplied by LayerNorm's weight
 template <class T, bool SCALED>
 __device__ inline void warpgroup_multiply(float (&d)[T::segments][4 * T::NT], const char* shared, const floatX* scale,
-                                          hopper::Mbarrier* part_full, int group, int warp, int lane) {
+                                          hopper::Mbarrier* line_full, int group, int warp, int lane) {
     const int r = lane / 4, q = lane % 4, odd = r % 2;
     const char* rows = shared + T::rows_at + group * T::group_lines * T::rows_line_bytes + 16 * warp * 128;
     // Of a line's two chunks odd rows load the second one first: 8 lanes read from all banks.
@@ -146,11 +145,11 @@ __device__ inline void warpgroup_multiply(float (&d)[T::segments][4 * T::NT], co
     uint4 low[2], high[2]; // rows r and r + 8, of a line's chunks
 #pragma unroll
     for (int s = 0; s < T::segments; s++) {
-        if (s % T::part_segments == 0) { part_full[(group * T::segments + s) / T::part_segments].wait(0); }
 #pragma unroll
         for (int u = 0; u < T::segment; u++) {
             const int chunk = T::segment * s + u;
             if (chunk % 2 == 0) {
+                line_full[group * T::group_lines + chunk / 2].wait(0);
                 const int line = chunk / 2 * T::rows_line_bytes;
                 const uint4 l[2] = {*reinterpret_cast<const uint4*>(first + line),
                                     *reinterpret_cast<const uint4*>(second + line)};
@@ -248,7 +247,7 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
     extern __shared__ __align__(1024) int4 decode_aligned_shared[];
     char* shared = reinterpret_cast<char*>(decode_aligned_shared);
     WarpgroupFront<T>& front = *reinterpret_cast<WarpgroupFront<T>*>(shared + T::front_at);
-    hopper::Mbarrier* part_full = reinterpret_cast<hopper::Mbarrier*>(front.part_full);
+    hopper::Mbarrier* line_full = reinterpret_cast<hopper::Mbarrier*>(front.line_full);
     hopper::Mbarrier& statistics_full = reinterpret_cast<hopper::Mbarrier&>(front.statistics_full);
     hopper::Mbarrier& totals_full = reinterpret_cast<hopper::Mbarrier&>(front.totals_full);
     const int thread = threadIdx.x, lane = thread % WARP_SIZE, r = lane / 4, q = lane % 4;
@@ -258,11 +257,11 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
 
     if (thread == 0) {
 #pragma unroll
-        for (int i = 0; i < T::parts; i++) { part_full[i].init(1); }
+        for (int i = 0; i < T::lines; i++) { line_full[i].init(1); }
         statistics_full.init(1), totals_full.init(1);
         hopper::fence_mbarrier_init();
 #pragma unroll
-        for (int i = 0; i < T::parts; i++) { part_full[i].expect_tx(T::part_lines * T::rows_line_bytes); }
+        for (int i = 0; i < T::lines; i++) { line_full[i].expect_tx(T::rows_line_bytes); }
         if (FOLDED) { statistics_full.expect_tx(p.M * (int)sizeof(RowStatistics)); }
         if (SPLITS > 1) { totals_full.expect_tx(NT * SPLITS * T::fragment_bytes); }
     }
@@ -274,7 +273,7 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
         wait_for_previous();
         launch_dependents(); // not before: its loads would delay those of the rows
         if (warp == T::loaders && lane == 0) {
-            warpgroup_bring_rows<T>(&inp_map, shared + T::rows_at, part_full, k0, rank);
+            warpgroup_bring_rows<T>(&inp_map, shared + T::rows_at, line_full, k0, rank);
         }
         __syncwarp();
         if constexpr (FOLDED) { warpgroup_statistics<T>(front, p.moments, p.M, rank, warp - T::loaders, lane); }
@@ -308,7 +307,7 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
         out[k].positions[0] = out[0].positions[0], out[k].positions[1] = out[0].positions[1];
     }
     float d[T::segments][4 * NT];
-    warpgroup_multiply<T, FOLDED>(d, shared, front.scale, part_full, group, row_warp, lane);
+    warpgroup_multiply<T, FOLDED>(d, shared, front.scale, line_full, group, row_warp, lane);
     warpgroup_add<T>(d, shared, group, thread % 128);
     if constexpr (SPLITS > 1) { // split i finishes the rows of warp i
         if (group == 1) {

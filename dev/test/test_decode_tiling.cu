@@ -194,7 +194,7 @@ template <int NT, int SPLITS> static void warpgroup_operands_have_places(void) {
     CHECK(once && right && banks);
     CHECK(T::rows_at % 1024 == 0 && T::totals_at % 1024 == 0 && T::front_at % 16 == 0);
     CHECK(T::partial(2, 0) <= T::rows_at && T::partial(1, 0) == T::partial(0, NT));
-    CHECK(T::C == 768 && T::lines * T::line == T::C && T::parts * T::part_lines == T::lines);
+    CHECK(T::C == 768 && T::lines * T::line == T::C);
 }
 // The same of decode_head_matmul.cuh: each row is in the CTAs' one tile of rows, each unit of columns one warp's, and CTAs have
 // as many units, or one more.
