@@ -1,5 +1,5 @@
 /*
-The linear layers of decoding on Hopper for 40 to 64 rows and C = 768, or 3072 in four splits: GPT-2 124M's. The sums of
+The linear layers of decoding on Hopper for up to 64 rows and C = 768, or 3072 in four splits: GPT-2 124M's. The sums of
 decode_matmul.cuh in the same order by wgmma, which adds 16 products as mma.sync does: the same bits.
 
 A CTA has all rows, NT tiles of 8 columns of out, and 768 channels; each of two warpgroups multiplies four segments of C. A
@@ -18,7 +18,11 @@ A layer leaves a third of the SMs or more to the next one, whose W comes meanwhi
 #include "decode_batch_matmul.cuh"
 #include "decode_fragment.cuh"
 
-constexpr int WARPGROUP_MIN_ROWS = 40, WARPGROUP_MAX_ROWS = 64; // of fewer, mma.sync is faster
+constexpr int WARPGROUP_MAX_ROWS = 64;
+// Of 17 to 32 rows the kernels with mma.sync are 1 to 2% faster.
+static inline bool warpgroup_rows(int M) {
+    return M >= BATCH_MIN_ROWS && M <= WARPGROUP_MAX_ROWS && (M <= 16 || M > 32);
+}
 
 // How a CTA is cut
 template <int NT_, int SPLITS_> struct WarpgroupTile {
@@ -31,8 +35,8 @@ template <int NT_, int SPLITS_> struct WarpgroupTile {
     static constexpr int threads = (loaders + helpers) * WARP_SIZE;
     static constexpr int half = SPLITS == 1 ? CEIL_DIV(NT, 2) : 1; // fragments that a warp stores, at most
 
-    // Shared memory: W (lines, columns, 128 bytes), and over it partial sums (groups, NT, 128), 16 bytes each; rows (lines, rows,
-    // 128 bytes); sums of splits (NT, SPLITS, lanes), 16 bytes each; the front. W and rows are swizzled as TMA does.
+    // Shared memory: W (lines, columns, 128 bytes), and over it partial sums (groups, NT, 128), 16 bytes each; rows (lines,
+    // rows, 128 bytes); sums of splits (NT, SPLITS, lanes), 16 bytes each; the front. W and rows are swizzled as TMA does.
     static constexpr int line_bytes = columns * 128, rows_line_bytes = rows * 128, fragment_bytes = WARP_SIZE * 16;
     static constexpr int rows_at = lines * line_bytes, totals_at = rows_at + lines * rows_line_bytes;
     static constexpr int front_at = totals_at + (SPLITS == 1 ? 0 : NT * SPLITS * fragment_bytes);
@@ -45,6 +49,8 @@ template <int NT_, int SPLITS_> struct WarpgroupTile {
     __host__ __device__ static constexpr int operand(int u, int r, int q) {
         return r * 128 + ((u % 2 * 4 + q) ^ r) * 16;
     }
+    // Rows of a TMA box, whole eights of the swizzle: more, outside of the tensor, take time, too
+    __host__ __device__ static constexpr int box_rows(int M) { return CEIL_DIV(M, 8) * 8; }
     __host__ __device__ static constexpr int partial(int group, int n) { return (group * NT + n) * 128 * 16; }
     static_assert(NT <= loaders && 2 * NT * 128 * 16 <= rows_at, "");
 };
@@ -182,8 +188,8 @@ __device__ inline void warpgroup_multiply(float (&d)[T::segments][4 * T::NT], co
     for (int s = 0; s < T::segments; s++) { hopper::fence_operand(d[s]); }
 }
 
-// The segments' sums in order: warpgroup 0's to warpgroup 1, in shared memory over W, which adds its own: the totals, in its d[0].
-// Named barriers 2 and 3
+// The segments' sums in order: warpgroup 0's to warpgroup 1, in shared memory over W, which adds its own: the totals, in its
+// d[0]. Named barriers 2 and 3
 template <class T>
 __device__ inline void warpgroup_add(float (&d)[T::segments][4 * T::NT], char* shared, int group, int place) {
     float4* sums = reinterpret_cast<float4*>(shared + T::partial(0, 0)) + place;
@@ -261,7 +267,7 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
         statistics_full.init(1), totals_full.init(1);
         hopper::fence_mbarrier_init();
 #pragma unroll
-        for (int i = 0; i < T::lines; i++) { line_full[i].expect_tx(T::rows_line_bytes); }
+        for (int i = 0; i < T::lines; i++) { line_full[i].expect_tx(T::box_rows(p.M) * 128); }
         if (FOLDED) { statistics_full.expect_tx(p.M * (int)sizeof(RowStatistics)); }
         if (SPLITS > 1) { totals_full.expect_tx(NT * SPLITS * T::fragment_bytes); }
     }
@@ -357,7 +363,7 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
 typedef void (*DecodeWarpgroupKernel)(DecodeLinear p, const CUtensorMap inp_map);
 struct WarpgroupTiling {
     DecodeWarpgroupKernel kernel; // NULL: others serve the layer
-    int columns, cluster, threads;
+    int columns, box_rows, cluster, threads;
     size_t shared; // bytes
     unsigned blocks;
 };
@@ -370,11 +376,13 @@ static inline WarpgroupTiling warpgroup_tiling_of(LaunchGpu gpu, const DecodeLin
     // All CTAs run at once. GPCs have 16 or 18 SMs: clusters of four leave two of the latter idle.
     const int room = SPLITS == 1 ? gpu.sms / 2 * 2 : gpu.sms / 16 * 16;
     if (blocks > (unsigned)room || warpgroup_shared<T>() > gpu.shared_limit) { return {}; }
-    return {
-        decode_warpgroup_kernel<NT, SPLITS, EPILOGUE>, T::columns, T::CTAS, T::threads, warpgroup_shared<T>(), blocks};
+    WarpgroupTiling t = {};
+    t.kernel = decode_warpgroup_kernel<NT, SPLITS, EPILOGUE>, t.columns = T::columns, t.box_rows = T::box_rows(p.M);
+    t.cluster = T::CTAS, t.threads = T::threads, t.shared = warpgroup_shared<T>(), t.blocks = blocks;
+    return t;
 }
 static inline WarpgroupTiling warpgroup_tiling(LaunchGpu gpu, const DecodeLinear& p) {
-    if (!gpu.hopper || p.M < WARPGROUP_MIN_ROWS || p.M > WARPGROUP_MAX_ROWS || !batch_exact(p.C)) { return {}; }
+    if (!gpu.hopper || !warpgroup_rows(p.M) || !batch_exact(p.C)) { return {}; }
     if (p.stride % 2 != 0 || p.OC % 8 != 0 || p.row_keys != NULL) { return {}; }
     const int splits = decode_splits(p.C);
     if (p.epilogue == DECODE_RESIDUAL) {
@@ -390,7 +398,7 @@ static inline WarpgroupTiling warpgroup_tiling(LaunchGpu gpu, const DecodeLinear
 static inline void warpgroup_launch(LaunchGpu gpu, const WarpgroupTiling& t, const DecodeLinear& p,
                                     cudaStream_t stream) {
     CUtensorMap inp_map;
-    if (hopper::tensor_map_of_matrix(&inp_map, p.inp, p.M, p.C, WARPGROUP_MAX_ROWS) != STATUS_OK) { return; }
+    if (hopper::tensor_map_of_matrix(&inp_map, p.inp, p.M, p.C, t.box_rows) != STATUS_OK) { return; }
     launch_dependent(gpu, t.kernel, t.blocks, t.threads, t.shared, t.cluster, stream, p, inp_map);
 }
 #endif

@@ -148,7 +148,8 @@ static void warpgroup_tiles_cover(LaunchGpu gpu, int M, int C, int OC, DecodeEpi
     const WarpgroupTiling t = warpgroup_tiling(gpu, p);
     if (t.kernel == NULL) { return; }
     const int splits = C / 768, clusters = (int)t.blocks / t.cluster, columns = t.columns * t.cluster / splits;
-    bool ok = gpu.hopper && M >= 40 && M <= 64 && (C == 768 || C == 3072) && OC % 8 == 0 && t.threads == 384;
+    bool ok = gpu.hopper && M >= 4 && M <= 64 && t.box_rows % 8 == 0 && t.box_rows >= M && (C == 768 || C == 3072) &&
+              OC % 8 == 0 && t.threads == 384;
     ok = ok && (int)t.blocks == clusters * t.cluster && clusters * columns >= OC && (clusters - 1) * columns < OC;
     ok = ok && (int)t.blocks <= gpu.sms && t.shared <= gpu.shared_limit;
     ok = ok && (t.cluster == 2 || (int)t.blocks <= gpu.sms - gpu.sms % 16);
@@ -310,7 +311,7 @@ int main(void) {
                               {0, 99 * 1024, 84, 0}};
     for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
     for (LaunchGpu gpu : gpus) {
-        for (int M : {1, 2, 3, 4, 15, 16, 17, 32, 33, 39, 40, 63, 64, 65, 256, 8192}) {
+        for (int M : {1, 2, 3, 4, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
             for (int C : {32, 96, 768, 832, 1600, 2880, 3072, 6400, 12288, 49152}) {
                 for (int OC : {1, 8, 97, 768, 2304, 6400, 50257}) {
                     tiles_cover(gpu, M, C, OC, 0);
@@ -336,9 +337,9 @@ int main(void) {
     CHECK(exact_tiling(gpus[0], step).kernel != NULL && exact_tiling(gpus[3], step).kernel == NULL);
     step.epilogue = DECODE_RESIDUAL; // fcproj, attproj
     for (int C : {3072, 768}) {
-        for (int M : {39, 40, 64, 65}) {
+        for (int M : {3, 4, 16, 17, 32, 33, 64, 65}) {
             step.C = C, step.M = M;
-            CHECK((warpgroup_tiling(gpus[0], step).kernel != NULL) == (M == 40 || M == 64));
+            CHECK((warpgroup_tiling(gpus[0], step).kernel != NULL) == (M == 4 || M == 16 || M == 33 || M == 64));
             CHECK(warpgroup_tiling(gpus[1], step).kernel == NULL && warpgroup_tiling(gpus[2], step).kernel == NULL);
         }
     }
