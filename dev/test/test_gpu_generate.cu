@@ -280,6 +280,45 @@ static void test_head(int sms, int OC, int period) {
     free_layer(l);
 }
 
+// The statistics of four rows at once have the bits of those of one row by a warp: kernels use the one or the other. moments
+// (4 gridDim.x, C/8); by 32 threads
+#if !defined(PRECISION_FP32)
+static __global__ void statistics_kernel(RowStatistics* at_once, RowStatistics* alone, const float2* moments, int C) {
+    const int lane = threadIdx.x, vectors = C / x128::size, first = 4 * blockIdx.x;
+    float2 quarter[DECODE_QUARTER_VECTORS], row[4][DECODE_FOLDED_VECTORS];
+    for (int i = 0; i < DECODE_QUARTER_VECTORS; i++) {
+        const int k = 8 * i + lane % 8;
+        quarter[i] = k < vectors ? moments[(first + lane / 8) * vectors + k] : make_float2(0.0f, 0.0f);
+    }
+    for (int i = 0; i < 4 * DECODE_FOLDED_VECTORS; i++) {
+        const int k = 32 * (i / 4) + lane;
+        row[i % 4][i / 4] = k < vectors ? moments[(first + i % 4) * vectors + k] : make_float2(0.0f, 0.0f);
+    }
+    const RowStatistics x = decode_quarter_statistics(quarter, C, lane);
+    RowStatistics y[4];
+    decode_row_statistics(y, row, C, lane);
+    if (lane % 8 == 0) { at_once[first + lane / 8] = x; }
+    for (int i = 0; i < 4 && lane == 0; i++) { alone[first + i] = y[i]; }
+}
+static void test_statistics(int C) {
+    constexpr int ROWS = 1024;
+    std::vector<float2> moments((size_t)ROWS * (C / x128::size));
+    for (float2& m : moments) { m = {(float)random_int(20001) * 1e-3f - 9.0f, (float)random_int(9001) * 1e-3f}; }
+    float2* d_moments = on_device(moments);
+    RowStatistics *at_once = on_device(std::vector<RowStatistics>(ROWS)),
+                  *alone = on_device(std::vector<RowStatistics>(ROWS));
+    statistics_kernel<<<ROWS / 4, 32>>>(at_once, alone, d_moments, C);
+    cuda_check(cudaGetLastError());
+    const std::vector<RowStatistics> x = on_host(at_once, ROWS), y = on_host(alone, ROWS);
+    CHECK(memcmp(x.data(), y.data(), ROWS * sizeof(RowStatistics)) == 0 && y[0].rstd > 0.0f);
+    cuda_check(cudaFree(d_moments));
+    cuda_check(cudaFree(at_once));
+    cuda_check(cudaFree(alone));
+}
+#else
+static void test_statistics(int) {} // in fp32 no LayerNorm is folded
+#endif
+
 // ----------------------------------------------------------------------------
 // The sampler
 
@@ -603,6 +642,7 @@ int main(void) {
         test_layer(s[0], s[1], DECODE_STORE, true);
         test_layer(s[0], s[1], s[0] % 64 == 0 ? DECODE_RESIDUAL : DECODE_GELU, false);
     }
+    for (int C : {768, 640, 416, 32}) { test_statistics(C); }
     test_layer(768, 3072, DECODE_GELU, true);
     test_larger_tiles(3072, 146, DECODE_GELU, false);
     test_larger_tiles(3072, 768, DECODE_RESIDUAL, false);
