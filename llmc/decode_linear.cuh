@@ -20,18 +20,20 @@ bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
 #ifndef KERNELS_APART
 bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
     const bool folded = p.norm_sums != NULL;
-    bool cluster = false, head = false, batch = false;
+    bool cluster = false, batch = false;
 #if !defined(PRECISION_FP32)
     cluster = decode_cluster_serves(gpu, p), batch = decode_batch_serves(gpu, p);
-    const HeadTiling head_tiles = head_tiling(gpu, p);
-    head = head_tiles.kernel != NULL;
+    if (HeadTiling t = head_tiling(gpu, p); t.kernel != NULL) {
+        head_launch(gpu, t, p, normed, stream);
+        return false;
+    }
     const WarpgroupTiling warpgroup = warpgroup_tiling(gpu, p);
     if (folded && !cluster && warpgroup.kernel == NULL) {
         decode_scale_rows(gpu, normed, p.statistics, p.inp, p.norm_weight, p.M, p.C, stream);
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }
 #endif
-    if (p.norm_weight != NULL && !folded && (cluster || head || batch || p.M > DECODE_NORM_ROWS)) {
+    if (p.norm_weight != NULL && !folded && (cluster || batch || p.M > DECODE_NORM_ROWS)) {
         decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }
@@ -49,11 +51,6 @@ bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
         launch_dependent(gpu, cluster_kernel(p.C, folded), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p,
                          t.tiles);
         return p.out_moments != NULL;
-    }
-    if (head) {
-        launch_dependent(gpu, head_tiles.kernel, head_tiles.blocks, head_tiles.threads, head_tiles.shared, 1, stream,
-                         p);
-        return false;
     }
     if (batch) {
         BatchTiling t = batch_tiling(gpu, p);

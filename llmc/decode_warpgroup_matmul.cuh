@@ -45,9 +45,11 @@ template <int NT_, int SPLITS_> struct WarpgroupTile {
     __host__ __device__ static constexpr int word(int u, int r, int q, int j) {
         return r * 128 + ((u % 2 * 4 + j) ^ r) * 16 + q * 4;
     }
-    // Rows: where the 16 bytes of lane 4 r + q are in the first eight rows of chunk u's line
+    // Rows: which of eight is row r of operand A, and where there the 16 bytes of lane 4 r + q are in chunk u's line. Any order
+    // will do; in this one 8 lanes read from all banks.
+    __host__ __device__ static constexpr int row(int r) { return r / 2 + r % 2 * 4; }
     __host__ __device__ static constexpr int operand(int u, int r, int q) {
-        return r * 128 + ((u % 2 * 4 + q) ^ r) * 16;
+        return row(r) * 128 + ((u % 2 * 4 + q) ^ row(r)) * 16;
     }
     // Rows of a TMA box, whole eights of the swizzle: more, outside of the tensor, take time, too
     __host__ __device__ static constexpr int box_rows(int M) { return CEIL_DIV(M, 8) * 8; }
@@ -140,31 +142,21 @@ template <class T> __device__ inline void warpgroup_statistics(WarpgroupFront<T>
 template <class T, bool SCALED>
 __device__ inline void warpgroup_multiply(float (&d)[T::segments][4 * T::NT], const char* shared, const floatX* scale,
                                           hopper::Mbarrier* line_full, int group, int warp, int lane) {
-    const int r = lane / 4, q = lane % 4, odd = r % 2;
+    const int r = lane / 4, q = lane % 4;
     const char* rows = shared + T::rows_at + group * T::group_lines * T::rows_line_bytes + 16 * warp * 128;
-    // Of a line's two chunks odd rows load the second one first: 8 lanes read from all banks.
-    const char *first = rows + T::operand(odd, r, q), *second = rows + T::operand(1 - odd, r, q);
+    const char* of_chunk[2] = {rows + T::operand(0, r, q), rows + T::operand(1, r, q)}; // a line's two
     const uint64_t W =
         hopper::tile_descriptor_k_major(hopper::shared_address(shared + group * T::group_lines * T::line_bytes));
     scale += group * T::group_lines * T::line + 8 * q;
     uint32_t a[2][2 * T::segment][4];
-    uint4 low[2], high[2]; // rows r and r + 8, of a line's chunks
 #pragma unroll
     for (int s = 0; s < T::segments; s++) {
 #pragma unroll
         for (int u = 0; u < T::segment; u++) {
             const int chunk = T::segment * s + u;
-            if (chunk % 2 == 0) {
-                line_full[group * T::group_lines + chunk / 2].wait(0);
-                const int line = chunk / 2 * T::rows_line_bytes;
-                const uint4 l[2] = {*reinterpret_cast<const uint4*>(first + line),
-                                    *reinterpret_cast<const uint4*>(second + line)};
-                const uint4 h[2] = {*reinterpret_cast<const uint4*>(first + line + 8 * 128),
-                                    *reinterpret_cast<const uint4*>(second + line + 8 * 128)};
-                low[0] = odd ? l[1] : l[0], low[1] = odd ? l[0] : l[1];
-                high[0] = odd ? h[1] : h[0], high[1] = odd ? h[0] : h[1];
-            }
-            uint4 x = low[chunk % 2], y = high[chunk % 2];
+            if (chunk % 2 == 0) { line_full[group * T::group_lines + chunk / 2].wait(0); }
+            const char* at = of_chunk[chunk % 2] + chunk / 2 * T::rows_line_bytes;
+            uint4 x = *reinterpret_cast<const uint4*>(at), y = *reinterpret_cast<const uint4*>(at + 8 * 128);
             if (SCALED) {
                 const uint4 w = *reinterpret_cast<const uint4*>(scale + chunk * DECODE_CHUNK);
                 x = decode_scale(x, w), y = decode_scale(y, w);
@@ -297,7 +289,7 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
     DecodeFragment out[T::half];
 #pragma unroll
     for (int k = 0; k < T::half; k++) {
-        out[k].row = 16 * (SPLITS > 1 ? rank : row_warp) + r;
+        out[k].row = 16 * (SPLITS > 1 ? rank : row_warp) + T::row(r);
         out[k].o = n0 + k < end ? o0 + 8 * (n0 + k) + 2 * q : p.OC;
         if (!FOLDED) { out[k].load_bias(p); }
     }
@@ -334,7 +326,8 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
         RowStatistics row[2];
         if (FOLDED) {
             statistics_full.wait(0);
-            row[0] = front.statistics[16 * row_warp + r], row[1] = front.statistics[16 * row_warp + r + 8];
+            const RowStatistics* first = &front.statistics[16 * row_warp + T::row(r)];
+            row[0] = first[0], row[1] = first[8];
         }
 #pragma unroll
         for (int k = 0; k < T::half; k++) {

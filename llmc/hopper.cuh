@@ -259,6 +259,13 @@ __device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map
         "l"(map), "r"(x), "r"(y), "r"(barrier.address())
         : "memory");
 }
+__device__ inline void cp_async_bulk_tensor(uint32_t box, const CUtensorMap* map, int x, int y, Mbarrier& barrier,
+                                            uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2,%3}], [%4], %5;" ::"r"(box),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier.address()), "l"(policy)
+                 : "memory");
+}
 __device__ inline void cp_async_bulk_tensor(const CUtensorMap* map, int x, int y, uint32_t box) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1,%2}], [%3];" ::"l"(map), "r"(x),
                  "r"(y), "r"(box)
@@ -551,6 +558,12 @@ __device__ inline void wgmma_mma_async(float (&d)[20], const uint32_t (&a)[4], u
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19}, {%20,%21,%22,%23}, "
                  "%24, p, 1, 1, 0;\n}"
                  : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+__device__ inline void wgmma_mma_async(float (&d)[24], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %29, 0;\n" HOPPER_WGMMA("m64n48k16") HOPPER_D24
+                 "{%24,%25,%26,%27}, %28, p, 1, 1, 0;\n}"
+                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8), HOPPER_OUT8(d, 16)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 // d (64,N) += A B. A (64,16) in registers likewise; B (16,N) by an MN-major descriptor.

@@ -184,32 +184,36 @@ template <int NT, int SPLITS> static void warpgroup_operands_have_places(void) {
                 banks = banks && bank == ~0u;
             }
         }
-        for (int chunk : {0, 1}) { // what eight lanes read of a line's chunk `chunk`, or odd rows of the other one
-            for (int l = 0; l < WARP_SIZE; l += 8) {
-                int from[8];
-                for (int i = 0; i < 8; i++) { from[i] = T::operand((l + i) / 4 % 2 ^ chunk, (l + i) / 4, i % 4); }
-                banks = banks && on_all_banks(from);
+        unsigned rows = 0; // of eight, that lanes have; what eight lanes read at once
+        for (int l = 0; l < WARP_SIZE; l += 8) {
+            int from[8];
+            for (int i = 0; i < 8; i++) {
+                const int r = (l + i) / 4, q = i % 4;
+                from[i] = T::operand(u, r, q), rows |= 1u << T::row(r);
+                right = right && from[i] / 128 == T::row(r) && (from[i] / 16 ^ from[i] / 128) % 8 == u % 2 * 4 + q;
             }
+            banks = banks && on_all_banks(from);
         }
+        once = once && rows == 255;
     }
     CHECK(once && right && banks);
     CHECK(T::rows_at % 1024 == 0 && T::totals_at % 1024 == 0 && T::front_at % 16 == 0);
     CHECK(T::partial(2, 0) <= T::rows_at && T::partial(1, 0) == T::partial(0, NT));
     CHECK(T::C == 768 && T::lines * T::line == T::C);
 }
-// The same of decode_head_matmul.cuh: each row is in the CTAs' one tile of rows, each unit of columns one warp's, and CTAs have
-// as many units, or one more.
+// The same of decode_head_matmul.cuh: each row is in the CTAs' one tile of rows, each unit of columns one warpgroup's, and CTAs
+// have as many units, or one more.
 template <int MT> static bool head_units_cover(const HeadTiling& t, int OC) {
     typedef HeadTile<MT> T;
     const int ctas = (int)t.blocks, units = T::units(OC);
     std::vector<int> uses((size_t)units), of_cta((size_t)ctas);
-    bool ok = t.threads == WARP_SIZE * T::WARPS && t.rows == T::rows && t.shared == T::shared;
+    bool ok = t.threads == WARP_SIZE * (T::WARPS + 4) && t.rows == T::rows && t.shared == T::shared;
     for (int cta = 0; cta < ctas; cta++) {
-        for (int warp = 0; warp < T::WARPS; warp++) {
-            for (int u = T::first_unit(cta, warp, ctas); u < units; u += T::unit_step(ctas)) {
+        for (int group = 0; group < T::GROUPS; group++) {
+            for (int u = T::first_unit(cta, group, ctas); u < units; u += T::unit_step(ctas)) {
                 uses[(size_t)u]++, of_cta[(size_t)cta]++;
             }
-            ok = ok && T::first_unit(cta, warp, ctas) < units; // no warp is idle
+            ok = ok && T::first_unit(cta, group, ctas) < units; // no warpgroup is idle
         }
         ok = ok && of_cta[(size_t)cta] >= units / ctas && of_cta[(size_t)cta] <= CEIL_DIV(units, ctas);
     }
@@ -217,8 +221,9 @@ template <int MT> static bool head_units_cover(const HeadTiling& t, int OC) {
     return ok && units * T::columns >= OC && (units - 1) * T::columns < OC;
 }
 static void head_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
+    static const floatX norm[1] = {};
     DecodeLinear p = {};
-    p.M = M, p.C = C, p.OC = OC, p.stride = OC + OC % 2;
+    p.M = M, p.C = C, p.OC = OC, p.stride = OC + OC % 2, p.norm_weight = p.norm_bias = norm;
     const HeadTiling t = head_tiling(gpu, p);
     if (t.kernel == NULL) { return; }
     bool ok = gpu.hopper && C == 768 && M <= t.rows && t.shared <= gpu.shared_limit && (int)t.blocks == gpu.sms;
@@ -230,52 +235,39 @@ static void head_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
         printf("    M=%d C=%d OC=%d: %d rows, %zu bytes, %u blocks\n", M, C, OC, t.rows, t.shared, t.blocks);
     }
 }
-// What a warp copies of a line of W is read by the lanes that multiply it, and lies there alone; so do the operands of rows,
-// which all warps bring together.
+// Lanes read W, as TMA brings it, on all banks, each column once. Rows lie as wgmma reads them: MMA k of a chunk has the words
+// 2k and 2k + 1 of the 16 bytes that lanes have of W. What a lane stores of two eights of columns are neighbours in out.
 template <int MT> static void head_operands_have_places(void) {
     typedef HeadTile<MT> T;
-    CHECK(T::shared <= (int)HOPPER_SHARED && T::C == 768 && T::C == T::lines * T::line);
-    std::vector<int> column(T::line_bytes / 16, -1),
-        row(T::rows_bytes / 16, -1); // 8 row + piece of the line; its number
+    CHECK(T::shared <= (int)HOPPER_SHARED && T::C == 768 && T::C == T::lines * T::line && T::rows_bytes % 1024 == 0);
     bool once = true, right = true, banks = true;
-    for (int j = 0; j < 2 * T::NT; j++) {
-        int to[WARP_SIZE];
-        for (int l = 0; l < WARP_SIZE; l++) {
-            to[l] = T::weights(T::chunk_of(l), 0) + T::weights(0, j / 2) + T::place_of(j % 2, l);
-            once = once && to[l] >= 0 && to[l] < T::line_bytes && column[(size_t)to[l] / 16] < 0;
-            if (once) { column[(size_t)to[l] / 16] = (4 * j + l / 8) * 8 + l % 8; }
-        }
-        for (int l = 0; l < WARP_SIZE; l += 8) { banks = banks && on_all_banks(to + l); }
-    }
     for (int u = 0; u < 2; u++) {
-        for (int n = 0; n < T::NT; n++) {
-            int from[WARP_SIZE];
-            for (int l = 0; l < WARP_SIZE; l++) {
-                from[l] = T::weights(u, n) + T::place(u, l);
-                right = right && column[(size_t)from[l] / 16] == (8 * n + l / 4) * 8 + 4 * u + l % 4;
-            }
-            for (int l = 0; l < WARP_SIZE; l += 8) { banks = banks && on_all_banks(from + l); }
-        }
-    }
-    for (int item = 0; item < T::items * T::WARPS; item++) {
-        const int four = item % 2, i = item / 2 % MT, line = item / 2 / MT;
-        for (int e = 0; e < 2 * WARP_SIZE; e++) {
-            const int l = e / 2, to = T::row_operand(2 * line + T::chunk_of(l), i, e % 2) + T::place_of(four, l);
-            once = once && to >= 0 && to < T::rows_bytes && row[(size_t)to / 16] < 0;
-            if (once) {
-                row[(size_t)to / 16] = ((16 * i + 4 * four + l / 8) * T::lines + line) * 16 + l % 8 * 2 + e % 2;
+        unsigned columns = 0;
+        for (int h = 0; h < 2; h++) {
+            for (int l = 0; l < WARP_SIZE; l += 8) {
+                int from[8];
+                for (int i = 0; i < 8; i++) {
+                    const int r = (l + i) / 4, q = i % 4, column = T::column(h, r);
+                    from[i] = T::operand(h, u, r, q), columns |= 1u << column;
+                    right = right && from[i] / 128 == column;
+                    right = right && (from[i] / 16 ^ column) % 8 == u * 4 + q &&
+                            from[i] == (T::operand(h, 0, r, q) ^ u * 64);
+                }
+                banks = banks && on_all_banks(from);
             }
         }
+        once = once && columns == 0xffff;
     }
-    for (int e = 0; e < T::chunks * MT * 2; e++) {
-        const int chunk = e / 2 / MT, i = e / 2 % MT, k = e % 2;
-        int from[WARP_SIZE];
-        for (int l = 0; l < WARP_SIZE; l++) {
-            from[l] = T::row_operand(chunk, i, k) + T::place(chunk, l);
-            right = right && row[(size_t)from[l] / 16] ==
-                                 ((16 * i + l / 4) * T::lines + chunk / 2) * 16 + (chunk % 2 * 4 + l % 4) * 2 + k;
-        }
-        for (int l = 0; l < WARP_SIZE; l += 8) { banks = banks && on_all_banks(from + l); }
+    for (int q = 0; q < 4; q++) {
+        const int c = T::column(0, 2 * q);
+        right = right && c % 2 == 0 && T::column(1, 2 * q) == c + 1;
+        right = right && T::column(0, 2 * q + 1) == c + 4 && T::column(1, 2 * q + 1) == c + 5;
+    }
+    std::vector<int> uses(T::rows_line_bytes / 4);
+    for (int i = 0; i < T::rows * 32; i++) { // a line's words
+        const int row = i / 32, u = i / 16 % 2, q = i / 4 % 4, j = i % 4, at = T::row_word(row, u, q, j);
+        once = once && at >= 0 && at < T::rows_line_bytes && uses[(size_t)at / 4]++ == 0;
+        right = right && at / 128 == row && (at / 16 ^ row) % 8 == u * 4 + j && at / 4 % 4 == q;
     }
     CHECK(once && right && banks);
 }
@@ -353,7 +345,8 @@ int main(void) {
     warpgroup_operands_have_places<5, 1>(), warpgroup_operands_have_places<2, 1>();
     warpgroup_operands_have_places<4, 4>();
     step.epilogue = DECODE_STORE;
-    step.C = 768, step.OC = 50257, step.stride = 50304; // the classifier
+    const floatX norm_weight[1] = {};
+    step.C = 768, step.OC = 50257, step.stride = 50304, step.norm_weight = norm_weight; // the classifier
     for (int M : {4, 16, 17, 48, 64}) {
         step.M = M;
         CHECK(head_tiling(gpus[0], step).kernel != NULL && head_tiling(gpus[2], step).kernel == NULL);
