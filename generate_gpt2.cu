@@ -5,7 +5,7 @@ llmc/gpt2_decoder.h documents its functions. The program is generate_main in llm
 A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer, and the head:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
 Two more prepare the inputs of qkv and fc where these do not: they normalise them (from four sequences on; in fp32, and before
-Hopper, from 17), or, where LayerNorm is folded (decode_folded_norm.cuh), scale those of which no moments are there.
+Hopper, from 17), or, where LayerNorm is folded (decode_folded_norm.cuh) and no moments are there, compute the statistics.
 Each starts while its predecessor ends, and prefetches its weights meanwhile (dependent_launch.cuh). For a few sequences all
 that follows the sampler is one kernel (decode_step.cuh), with the same bits; where all active sequences are greedy it samples,
 too. The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the
@@ -51,7 +51,8 @@ enum {
     X(ctx, unsigned, step, B)                /* (B) steps so far */                                                    \
     X(ctx, int, feed, 2)                     /* (2) slot and token of an appended one */                               \
     X(ctx, unsigned long long, row_keys, B)  /* (B) logit_key of the largest logit, or 0: it must be looked for */     \
-    X(ctx, float2, norm_sums, folded * L * 7 * C) /* (L,7C) of qkv (3C) and fc (4C): decode_folded_norm.cuh */         \
+    X(ctx, floatX, folded_weights, folded * L * 7 * C * C) /* (L,7C,C) of qkv (3C) and fc (4C): decode_folded_norm.cuh */ \
+    X(ctx, float2, norm_sums, folded * L * 7 * C)          /* (L,7C) */                                                \
     X(ctx, RowStatistics, statistics, folded * R)                                                                      \
     X(ctx, float2, moments, folded * DECODER_MOMENT_ROWS * C / x128::size) /* (rows,C/8) of x's vectors */            \
     X(ctx, decode_step::Layer, layers, L + 1)                                                                          \
@@ -171,19 +172,24 @@ static DecodeBegin decoder_begin(const GPT2Decoder* d) {
     return p;
 }
 
-// Where a layer's LayerNorm is folded: s and t of qkv (3C), or with half 1 of fc (4C); else NULL
-static float2* decoder_norm_sums(const GPT2Decoder* d, int layer, int half) {
-    size_t C = (size_t)d->model->info.config.channels;
-    if (!decode_folds_norm(d->gpu, (int)C)) { return NULL; }
-    return d->norm_sums + ((size_t)layer * 7 + (half == 0 ? 0 : 3)) * C;
+// Where a layer's LayerNorm is folded: F (OC,C), s and t (OC) of qkv (OC = 3C), or with half 1 of fc (4C); else NULL
+typedef struct {
+    floatX* weight;
+    float2* sums;
+} FoldedNorm;
+static FoldedNorm decoder_folded_norm(const GPT2Decoder* d, int layer, int half) {
+    size_t C = (size_t)d->model->info.config.channels, row = ((size_t)layer * 7 + (half == 0 ? 0 : 3)) * C;
+    if (!decode_folds_norm(d->gpu, (int)C)) { return {}; }
+    return {d->folded_weights + row * C, d->norm_sums + row};
 }
 static void decoder_fold_norms(GPT2Decoder* d) {
     int C = d->model->info.config.channels;
-    for (int i = 0; i < d->model->info.config.num_layers && decoder_norm_sums(d, i, 0) != NULL; i++) {
+    for (int i = 0; i < d->model->info.config.num_layers && decode_folds_norm(d->gpu, C); i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
+        FoldedNorm qkv = decoder_folded_norm(d, i, 0), fc = decoder_folded_norm(d, i, 1);
         cudaStream_t stream = d->model->stream;
-        decode_norm_sums(decoder_norm_sums(d, i, 0), w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, stream);
-        decode_norm_sums(decoder_norm_sums(d, i, 1), w.fcw, w.fcb, w.ln2w, w.ln2b, C, 4 * C, stream);
+        decode_fold_norm(qkv.weight, qkv.sums, w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, stream);
+        decode_fold_norm(fc.weight, fc.sums, w.fcw, w.fcb, w.ln2w, w.ln2b, C, 4 * C, stream);
     }
 }
 
@@ -216,7 +222,13 @@ static void decoder_plan_step(GPT2Decoder* d) {
                      {w.qkvw, w.attprojw, w.fcw, w.fcprojw},
                      {w.qkvb, w.attprojb, w.fcb, w.fcprojb},
                      {}};
-            for (int half = 0; half < 2; half++) { layer.norm_sums[half] = decoder_norm_sums(d, i, half); }
+            for (int half = 0; half < 2; half++) {
+                FoldedNorm folded = decoder_folded_norm(d, i, half);
+                layer.norm_sums[half] = folded.sums;
+                if (folded.weight != NULL) {
+                    layer.weight[half == 0 ? decode_step::QKV : decode_step::FC] = folded.weight;
+                }
+            }
         }
         cuda_try(cudaMemcpyAsync(d->layers + i, &layer, sizeof(layer), cudaMemcpyHostToDevice, d->model->stream));
     }
@@ -312,12 +324,15 @@ typedef struct {
 } DecoderRows;
 
 static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
-                           const floatX* norm_weight, const floatX* norm_bias, const float2* norm_sums, int C, int OC,
+                           const floatX* norm_weight, const floatX* norm_bias, FoldedNorm folded, int C, int OC,
                            DecodeEpilogue epilogue, int before_attention = 0) {
     DecodeLinear p = {};
     p.out = out, p.inp = inp, p.weight = weight, p.bias = bias, p.norm_weight = norm_weight, p.norm_bias = norm_bias;
-    p.norm_sums = norm_sums, p.statistics = r.d->statistics;
-    if (norm_sums != NULL && *r.moments_written) { p.moments = r.moments; }
+    if (folded.sums != NULL && !r.long_prompts) {
+        p.weight = folded.weight, p.norm_sums = folded.sums, p.statistics = r.d->statistics;
+        p.norm_weight = p.norm_bias = NULL;
+        if (*r.moments_written) { p.moments = r.moments; }
+    }
     if (epilogue == DECODE_RESIDUAL) { p.out_moments = r.moments; }
     p.positions = r.positions, p.M = r.M, p.C = C, p.OC = OC, p.stride = OC, p.epilogue = epilogue;
     p.next_reads_early = before_attention;
@@ -329,15 +344,15 @@ static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const 
     if (epilogue == DECODE_RESIDUAL) { *r.moments_written = written; }
 }
 static void decoder_qkv(DecoderRows r, int layer, ParameterTensors w, int C) {
-    const float2* sums = decoder_norm_sums(r.d, layer, 0);
-    decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, sums, C, 3 * C, DECODE_STORE, 1);
+    FoldedNorm folded = decoder_folded_norm(r.d, layer, 0);
+    decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, folded, C, 3 * C, DECODE_STORE, 1);
 }
 // x += attproj(atty);  x += fcproj(gelu(fc(ln2(x))))
 static void decoder_after_attention(DecoderRows r, int layer, ParameterTensors w, int C) {
-    const float2* sums = decoder_norm_sums(r.d, layer, 1);
-    decoder_linear(r, r.x, r.d->atty, w.attprojw, w.attprojb, NULL, NULL, NULL, C, C, DECODE_RESIDUAL);
-    decoder_linear(r, r.d->fch, r.x, w.fcw, w.fcb, w.ln2w, w.ln2b, sums, C, 4 * C, DECODE_GELU);
-    decoder_linear(r, r.x, r.d->fch, w.fcprojw, w.fcprojb, NULL, NULL, NULL, 4 * C, C, DECODE_RESIDUAL);
+    FoldedNorm folded = decoder_folded_norm(r.d, layer, 1);
+    decoder_linear(r, r.x, r.d->atty, w.attprojw, w.attprojb, NULL, NULL, {}, C, C, DECODE_RESIDUAL);
+    decoder_linear(r, r.d->fch, r.x, w.fcw, w.fcb, w.ln2w, w.ln2b, folded, C, 4 * C, DECODE_GELU);
+    decoder_linear(r, r.x, r.d->fch, w.fcprojw, w.fcprojb, NULL, NULL, {}, 4 * C, C, DECODE_RESIDUAL);
 }
 
 // logits (B,Vp) of the slots that have a position, from x (B,C)

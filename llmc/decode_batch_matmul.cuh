@@ -126,21 +126,6 @@ template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
             }
         }
     }
-    // LayerNorm's weight (C) of the lane's columns, and the rows times it (decode_folded_norm.cuh)
-    __device__ void load_scale(uint4 (&scale)[CHUNKS], const floatX* weight) const {
-#pragma unroll
-        for (int u = 0; u < CHUNKS; u++) {
-            scale[u] = make_uint4(0, 0, 0, 0);
-            if (has(u)) { scale[u] = ld_global_nc_no_allocate(weight + (begin + u) * DECODE_CHUNK + 8 * q); }
-        }
-    }
-    __device__ void scale_rows(const uint4 (&scale)[CHUNKS]) {
-#pragma unroll
-        for (int u = 0; u < CHUNKS; u++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) { x[i][u] = decode_scale(x[i][u], scale[u]); }
-        }
-    }
     // Tiles first .. first+count-1 of W, to the lane's places, 512 bytes apart: a half has every other one
     __device__ void load_weights(const DecodeLinear& p, char* to, int first, int count) const {
         for (int n = half; n < count; n += Tile::halves) {
@@ -228,7 +213,7 @@ template <int MT, bool FOLDED> struct BatchPairs {
             }
         }
     }
-    // The row's statistics, which decode_scale_rows has written
+    // The row's statistics, which decode_rows_statistics has written
     __device__ void load_statistics(const DecodeLinear& p) {
         if (FOLDED && row_valid) { statistics = p.statistics[row]; }
     }

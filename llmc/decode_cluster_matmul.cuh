@@ -4,8 +4,7 @@ decode_matmul.cuh in the same order, so the same bits, by the warps of decode_ba
 of inp from L2 for itself, half a line at a time; here the CTAs of a cluster, which multiply the same rows with different tiles
 of W, bring a part of them each, whole lines, by TMA multicast into the shared memory of all.
 
-A folded LayerNorm (decode_folded_norm.cuh): the warps multiply their rows by LayerNorm's weight, and each CTA of a cluster
-computes the statistics of half of the rows, for both.
+A folded LayerNorm (decode_folded_norm.cuh): each CTA of a cluster computes the statistics of half of the rows, for both.
 */
 #ifndef LLMC_DECODE_CLUSTER_MATMUL_CUH
 #define LLMC_DECODE_CLUSTER_MATMUL_CUH
@@ -88,8 +87,6 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
     w.load_weights(p, weights, first, count);
     BatchPairs<2, FOLDED> pairs(p, m0, thread);
     pairs.load_bias(p, first, end);
-    uint4 scale[CHUNKS]; // LayerNorm's weight of the lane's columns
-    if (FOLDED) { w.load_scale(scale, p.norm_weight); }
     hopper::barrier_cluster_wait(); // the other CTAs' barriers are there
 
     wait_for_previous();
@@ -110,7 +107,6 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
     mma::cp_async_wait_group<0>();
     front.rows_full.wait(0);
     w.read_rows(rows, row_bytes);
-    if (FOLDED) { w.scale_rows(scale); }
 #pragma unroll 1
     for (int n = 0; n < count; n += Tile::at_once) { w.multiply(warp_sums, weights, n, count); }
     __syncthreads();

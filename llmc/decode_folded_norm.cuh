@@ -1,13 +1,10 @@
 /*
 LayerNorm folded into the linear layer that follows it, in decoding, in 16 bit on Hopper. With LayerNorm's weight w and bias b,
-    out = norm(x) W^T + bias = rstd (x w) W^T - rstd mean s + t,    s_o = sum_c w_c W_oc,    t_o = bias_o + sum_c b_c W_oc
-s and t are computed once per decoder. x w is rounded to 16 bit, as norm(x) would be, and needs no statistics, so the GEMM
-starts before they are there. In steps of several kernels most that write x also write the moments (decode_rows.cuh) of its
-vectors of 8 elements, from which the next kernel computes the statistics while x is still being loaded; where there are none,
-decode_scale_rows computes both x w and the statistics.
-
-Accuracy: where |mean| is much larger than the deviation, the rounding error of x w is relative to x, not to x - mean. The
-16-bit x itself has an error of that size.
+    out = norm(x) W^T + bias = rstd x F^T - rstd mean s + t,    F_oc = w_c W_oc,  s_o = sum_c F_oc,  t_o = bias_o + sum_c b_c W_oc
+F, s and t are computed once per decoder. F is rounded to 16 bit, where norm(x) would be; s is the sum of the rounded F, so a
+row's mean cancels. x needs no statistics to be multiplied, so the GEMM starts before they are there. In steps of several
+kernels most that write x also write the moments (decode_rows.cuh) of its vectors of 8 elements, from which the next kernel
+computes the statistics while x is still being loaded; where there are none, decode_rows_statistics computes them.
 
 A row's bits depend on the row alone: all kernels compute the statistics in the order of decode_row_statistics, and the epilogue
 by decode_unfold.
@@ -101,11 +98,6 @@ __device__ inline RowStatistics decode_quarter_statistics(const float2 (&moments
     return decode_statistics_of(first, x, y, C);
 }
 
-// x w, rounded to 16 bit, of eight elements
-__device__ inline uint4 decode_scale(uint4 x, uint4 w) {
-    return make_uint4(mma::mul_x2(x.x, w.x), mma::mul_x2(x.y, w.y), mma::mul_x2(x.z, w.z), mma::mul_x2(x.w, w.w));
-}
-
 // Stores the moments of a vector of which each lane of a quad has two elements: its first lane, to `to`, if `store`. By all
 // lanes of a warp
 __device__ inline void decode_store_moments(float2* to, uint32_t pair, bool store) {
@@ -115,10 +107,9 @@ __device__ inline void decode_store_moments(float2* to, uint32_t pair, bool stor
     if (store && threadIdx.x % 4 == 0) { *to = moments; }
 }
 
-// scaled (M,C) = x w of the rows of inp (M,C), and their statistics (M): for kernels that do not have whole rows; a warp a row
+// The statistics (M) of the rows of inp (M,C): for kernels that do not have whole rows; a warp a row
 static __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
-    decode_scale_kernel(floatX* scaled, RowStatistics* statistics, const floatX* inp, const floatX* weight, int M,
-                        int C) {
+    decode_statistics_kernel(RowStatistics* statistics, const floatX* inp, int M, int C) {
     const int lane = threadIdx.x % WARP_SIZE, row = blockIdx.x * DECODE_NORM_WARPS + threadIdx.x / WARP_SIZE;
     launch_dependents();
     wait_for_previous();
@@ -129,45 +120,46 @@ static __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
         const int c = (i * WARP_SIZE + lane) * x128::size;
         moments[0][i] = make_float2(0.0f, 0.0f);
         if (c >= C) { continue; }
-        const uint4 x = *reinterpret_cast<const uint4*>(inp + (size_t)row * C + c);
-        *reinterpret_cast<uint4*>(scaled + (size_t)row * C + c) =
-            decode_scale(x, *reinterpret_cast<const uint4*>(weight + c));
-        moments[0][i] = decode_vector_moments(x);
+        moments[0][i] = decode_vector_moments(*reinterpret_cast<const uint4*>(inp + (size_t)row * C + c));
     }
     RowStatistics x[1];
     decode_row_statistics(x, moments, C, lane);
     if (lane == 0) { statistics[row] = x[0]; }
 }
-static inline void decode_scale_rows(LaunchGpu gpu, floatX* scaled, RowStatistics* statistics, const floatX* inp,
-                                     const floatX* weight, int M, int C, cudaStream_t stream) {
-    launch_dependent(gpu, decode_scale_kernel, (unsigned)CEIL_DIV(M, DECODE_NORM_WARPS), DECODE_NORM_WARPS * WARP_SIZE,
-                     0, 1, stream, scaled, statistics, inp, weight, M, C);
+static inline void decode_rows_statistics(LaunchGpu gpu, RowStatistics* statistics, const floatX* inp, int M, int C,
+                                          cudaStream_t stream) {
+    launch_dependent(gpu, decode_statistics_kernel, (unsigned)CEIL_DIV(M, DECODE_NORM_WARPS),
+                     DECODE_NORM_WARPS * WARP_SIZE, 0, 1, stream, statistics, inp, M, C);
 }
 #endif
 
 // ----------------------------------------------------------------------------
-// s and t
+// F, s and t
 
-static __global__ void decode_norm_sums_kernel(float2* st, const floatX* weight, const floatX* bias,
+static __global__ void decode_fold_norm_kernel(floatX* folded, float2* st, const floatX* weight, const floatX* bias,
                                                const floatX* norm_weight, const floatX* norm_bias, int C, int OC) {
     const int o = (int)(blockIdx.x * blockDim.x + threadIdx.x) / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     if (o >= OC) { return; }
     float s = 0.0f, t = 0.0f;
     for (int c = lane * x128::size; c < C; c += WARP_SIZE * x128::size) {
         const x128 W = load128(weight + (size_t)o * C + c), w = load128(norm_weight + c), b = load128(norm_bias + c);
+        x128 F;
         for (int k = 0; k < x128::size; k++) {
-            s = fmaf((float)w.data[k], (float)W.data[k], s), t = fmaf((float)b.data[k], (float)W.data[k], t);
+            F.data[k] = (floatX)((float)w.data[k] * (float)W.data[k]);
+            s += (float)F.data[k], t = fmaf((float)b.data[k], (float)W.data[k], t);
         }
+        store128(folded + (size_t)o * C + c, F);
     }
     s = warp_sum(s), t = warp_sum(t);
     if (lane == 0) { st[o] = make_float2(s, t + (float)bias[o]); }
 }
-// st (OC) = {s, t} of a layer: weight (OC,C), bias (OC), LayerNorm's weight and bias (C)
-static inline void decode_norm_sums(float2* st, const floatX* weight, const floatX* bias, const floatX* norm_weight,
-                                    const floatX* norm_bias, int C, int OC, cudaStream_t stream) {
+// folded (OC,C) = F and st (OC) = {s, t} of a layer: weight (OC,C), bias (OC), LayerNorm's weight and bias (C)
+static inline void decode_fold_norm(floatX* folded, float2* st, const floatX* weight, const floatX* bias,
+                                    const floatX* norm_weight, const floatX* norm_bias, int C, int OC,
+                                    cudaStream_t stream) {
     constexpr int WARPS = 8;
-    decode_norm_sums_kernel<<<(unsigned)CEIL_DIV(OC, WARPS), WARPS * WARP_SIZE, 0, stream>>>(
-        st, weight, bias, norm_weight, norm_bias, C, OC);
+    decode_fold_norm_kernel<<<(unsigned)CEIL_DIV(OC, WARPS), WARPS * WARP_SIZE, 0, stream>>>(
+        folded, st, weight, bias, norm_weight, norm_bias, C, OC);
     cuda_try(cudaGetLastError());
 }
 

@@ -13,8 +13,8 @@ same bits. With -DKERNELS_APART the program is linked with decode.cu's object.
 #include "decode_warpgroup_matmul.cuh"
 #endif
 
-// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input, or the scaled one
-// of a folded LayerNorm, goes if a CTA does not normalise it by itself. Returns whether out_moments were written.
+// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if
+// a CTA does not normalise it by itself. Returns whether out_moments were written.
 bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 
 #ifndef KERNELS_APART
@@ -29,11 +29,10 @@ bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
     }
     const WarpgroupTiling warpgroup = warpgroup_tiling(gpu, p);
     if (folded && !cluster && warpgroup.kernel == NULL) {
-        decode_scale_rows(gpu, normed, p.statistics, p.inp, p.norm_weight, p.M, p.C, stream);
-        p.inp = normed, p.norm_weight = p.norm_bias = NULL;
+        decode_rows_statistics(gpu, p.statistics, p.inp, p.M, p.C, stream);
     }
 #endif
-    if (p.norm_weight != NULL && !folded && (cluster || batch || p.M > DECODE_NORM_ROWS)) {
+    if (p.norm_weight != NULL && (cluster || batch || p.M > DECODE_NORM_ROWS)) {
         decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
         p.inp = normed, p.norm_weight = p.norm_bias = NULL;
     }

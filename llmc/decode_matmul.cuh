@@ -44,8 +44,8 @@ struct DecodeLinear {
     const floatX* weight;                  // (OC,C)
     const floatX* bias;                    // (OC), or NULL
     const floatX *norm_weight, *norm_bias; // (C): inp is normalised first (layernorm.cuh); or NULL
-    // Where LayerNorm is folded (decode_folded_norm.cuh; not with DECODE_RESIDUAL): s and t (OC), which contain bias and
-    // norm_bias, else NULL; moments (M,C/8) of inp's vectors, or NULL. statistics (M): scratch of decode_linear
+    // Where LayerNorm is folded (decode_folded_norm.cuh; not with DECODE_RESIDUAL) weight is F, and norm_sums are s and t (OC);
+    // else NULL. moments (M,C/8) of inp's vectors, or NULL. statistics (M): scratch of decode_linear
     const float2 *norm_sums, *moments;
     RowStatistics* statistics;
     float2* out_moments;  // (M,OC/8): of what DECODE_RESIDUAL stores, if decode_linear says so; or NULL

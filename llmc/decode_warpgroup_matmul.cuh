@@ -10,7 +10,8 @@ for the previous kernel. Splits are a cluster, which exchanges sums as in decode
 In the other kernels an MMA takes half of each 16 bytes of inp that four lanes have of a chunk. For the same sums the words of W
 are transposed within a chunk: first the four first words of 16 bytes, then the four second ones, and so on.
 
-A layer leaves a third of the SMs or more to the next one, whose W comes meanwhile: CTAs have an SM of their own each.
+A layer leaves a third of the SMs or more to the next one, whose W comes meanwhile: CTAs have an SM of their own each. Where
+that is too few SMs, the CTAs that have one ask L2 for the W of those that start later.
 */
 #ifndef LLMC_DECODE_WARPGROUP_MATMUL_CUH
 #define LLMC_DECODE_WARPGROUP_MATMUL_CUH
@@ -61,7 +62,6 @@ template <int NT_, int SPLITS_> struct WarpgroupTile {
 template <class T> struct WarpgroupFront {
     uint64_t line_full[T::lines], statistics_full, totals_full; // hopper::Mbarrier
     alignas(16) float2 norm_sums[T::columns];
-    alignas(16) floatX scale[T::C]; // LayerNorm's weight
     RowStatistics statistics[T::rows];
 };
 template <class T> constexpr size_t warpgroup_shared() { return T::front_at + sizeof(WarpgroupFront<T>); }
@@ -99,11 +99,24 @@ __device__ inline void warpgroup_load_weights(const DecodeLinear& p, char* share
     hopper::fence_proxy_async();
 }
 
-// The rows, to both CTAs of a cluster without splits, by one thread. Lines alternate between the warpgroups.
-template <class T> __device__ inline void warpgroup_bring_rows(const CUtensorMap* map, char* rows,
-                                                               hopper::Mbarrier* line_full, int k0, int rank) {
+// The W of the CTAs `early`, 2 early, ... further on, which start when CTAs of the layer before have ended, into L2. By helpers
+template <class T>
+__device__ inline void warpgroup_prefetch_weights(const DecodeLinear& p, int early, int warp, int lane) {
+    if ((int)blockIdx.x >= early) { return; }
+    for (int block = blockIdx.x + early; block < (int)gridDim.x; block += early) {
+        const int o0 = block / T::SPLITS * T::columns, k0 = block % T::SPLITS * T::C;
+        for (int i = warp * WARP_SIZE + lane; i < T::columns && o0 + i < p.OC; i += T::helpers * WARP_SIZE) {
+            hopper::cp_async_bulk_prefetch_l2(p.weight + (size_t)(o0 + i) * (T::C * T::SPLITS) + k0,
+                                              T::C * (int)sizeof(floatX));
+        }
+    }
+}
+
+// The rows, to both CTAs of a cluster without splits, by a thread of each helper. Lines alternate between the warpgroups.
+template <class T> __device__ inline void
+warpgroup_bring_rows(const CUtensorMap* map, char* rows, hopper::Mbarrier* line_full, int k0, int rank, int warp) {
 #pragma unroll 1
-    for (int i = 0; i < T::lines; i++) {
+    for (int i = warp; i < T::lines; i += T::helpers) {
         const int line = i % T::groups * T::group_lines + i / T::groups;
         const uint32_t to = hopper::shared_address(rows + line * T::rows_line_bytes);
         hopper::Mbarrier& full = line_full[line];
@@ -138,16 +151,15 @@ template <class T> __device__ inline void warpgroup_statistics(WarpgroupFront<T>
     }
 }
 
-// d: the sums of the warpgroup's segments. scaled: the rows are multiplied by LayerNorm's weight
-template <class T, bool SCALED>
-__device__ inline void warpgroup_multiply(float (&d)[T::segments][4 * T::NT], const char* shared, const floatX* scale,
-                                          hopper::Mbarrier* line_full, int group, int warp, int lane) {
+// d: the sums of the warpgroup's segments
+template <class T> __device__ inline void warpgroup_multiply(float (&d)[T::segments][4 * T::NT], const char* shared,
+                                                             hopper::Mbarrier* line_full, int group, int warp,
+                                                             int lane) {
     const int r = lane / 4, q = lane % 4;
     const char* rows = shared + T::rows_at + group * T::group_lines * T::rows_line_bytes + 16 * warp * 128;
     const char* of_chunk[2] = {rows + T::operand(0, r, q), rows + T::operand(1, r, q)}; // a line's two
     const uint64_t W =
         hopper::tile_descriptor_k_major(hopper::shared_address(shared + group * T::group_lines * T::line_bytes));
-    scale += group * T::group_lines * T::line + 8 * q;
     uint32_t a[2][2 * T::segment][4];
 #pragma unroll
     for (int s = 0; s < T::segments; s++) {
@@ -156,11 +168,7 @@ __device__ inline void warpgroup_multiply(float (&d)[T::segments][4 * T::NT], co
             const int chunk = T::segment * s + u;
             if (chunk % 2 == 0) { line_full[group * T::group_lines + chunk / 2].wait(0); }
             const char* at = of_chunk[chunk % 2] + chunk / 2 * T::rows_line_bytes;
-            uint4 x = *reinterpret_cast<const uint4*>(at), y = *reinterpret_cast<const uint4*>(at + 8 * 128);
-            if (SCALED) {
-                const uint4 w = *reinterpret_cast<const uint4*>(scale + chunk * DECODE_CHUNK);
-                x = decode_scale(x, w), y = decode_scale(y, w);
-            }
+            const uint4 x = *reinterpret_cast<const uint4*>(at), y = *reinterpret_cast<const uint4*>(at + 8 * 128);
             const uint32_t k[8] = {x.x, y.x, x.y, y.y, x.z, y.z, x.w, y.w};
 #pragma unroll
             for (int j = 0; j < 8; j++) { a[s % 2][2 * u + j / 4][j % 4] = k[j]; }
@@ -238,7 +246,7 @@ template <class T> __device__ inline void warpgroup_halve(float (&d)[4 * T::NT],
 // DECODE_RESIDUAL: a layer without LayerNorm; the others have a folded one
 template <int NT, int SPLITS, DecodeEpilogue EPILOGUE>
 __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
-    decode_warpgroup_kernel(DecodeLinear p, const __grid_constant__ CUtensorMap inp_map) {
+    decode_warpgroup_kernel(DecodeLinear p, const __grid_constant__ CUtensorMap inp_map, int early) {
 #if defined(HOPPER_DEVICE_CODE)
     typedef WarpgroupTile<NT, SPLITS> T;
     constexpr bool FOLDED = EPILOGUE != DECODE_RESIDUAL;
@@ -267,21 +275,19 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
     hopper::barrier_cluster_arrive_relaxed();
 
     if (warp >= T::loaders) {
+        const int helper = warp - T::loaders;
+        warpgroup_prefetch_weights<T>(p, early, helper, lane);
         hopper::barrier_cluster_wait(); // the other CTAs' barriers are there
         wait_for_previous();
         launch_dependents(); // not before: its loads would delay those of the rows
-        if (warp == T::loaders && lane == 0) {
-            warpgroup_bring_rows<T>(&inp_map, shared + T::rows_at, line_full, k0, rank);
-        }
+        if (lane == 0) { warpgroup_bring_rows<T>(&inp_map, shared + T::rows_at, line_full, k0, rank, helper); }
         __syncwarp();
-        if constexpr (FOLDED) { warpgroup_statistics<T>(front, p.moments, p.M, rank, warp - T::loaders, lane); }
+        if constexpr (FOLDED) { warpgroup_statistics<T>(front, p.moments, p.M, rank, helper, lane); }
         return;
     }
 
-    if (FOLDED) {
-        for (int i = thread; i < T::columns; i += 2 * 128) { front.norm_sums[i] = p.norm_sums[min(o0 + i, p.OC - 1)]; }
-        const int c = (thread - 128) * x128::size;
-        if (c >= 0 && c < T::C) { store128(front.scale + c, load128(p.norm_weight + c)); }
+    for (int i = thread; FOLDED && i < T::columns; i += T::loaders * WARP_SIZE) {
+        front.norm_sums[i] = p.norm_sums[min(o0 + i, p.OC - 1)];
     }
     warpgroup_load_weights<T>(p, shared, o0, k0, warp, lane);
     // What the warp stores: column tiles n0, n0 + 1, ... of its 16 rows; or, of the rows that this split finishes, one tile
@@ -305,7 +311,7 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
         out[k].positions[0] = out[0].positions[0], out[k].positions[1] = out[0].positions[1];
     }
     float d[T::segments][4 * NT];
-    warpgroup_multiply<T, FOLDED>(d, shared, front.scale, line_full, group, row_warp, lane);
+    warpgroup_multiply<T>(d, shared, line_full, group, row_warp, lane);
     warpgroup_add<T>(d, shared, group, thread % 128);
     if constexpr (SPLITS > 1) { // split i finishes the rows of warp i
         if (group == 1) {
@@ -353,46 +359,58 @@ __global__ void __launch_bounds__(WarpgroupTile<NT, SPLITS>::threads, 1)
 // ----------------------------------------------------------------------------
 // The launcher
 
-typedef void (*DecodeWarpgroupKernel)(DecodeLinear p, const CUtensorMap inp_map);
+typedef void (*DecodeWarpgroupKernel)(DecodeLinear p, const CUtensorMap inp_map, int early);
 struct WarpgroupTiling {
     DecodeWarpgroupKernel kernel; // NULL: others serve the layer
     int columns, box_rows, cluster, threads;
     size_t shared; // bytes
     unsigned blocks;
+    int early; // CTAs that find an SM while the layer before has its own; from 0 on
 };
 
-// NT and SPLITS as measured for OC = 768, 2304 and 3072
-template <int NT, int SPLITS, DecodeEpilogue EPILOGUE>
-static inline WarpgroupTiling warpgroup_tiling_of(LaunchGpu gpu, const DecodeLinear& p) {
+// Column tiles of a CTA: as measured for OC = 768, 2304 and 3072
+constexpr int WARPGROUP_FOLDED_TILES = 5, WARPGROUP_ATTPROJ_TILES = 2, WARPGROUP_FCPROJ_TILES = 4;
+
+// Of a layer with OC columns
+template <int NT, int SPLITS> static inline unsigned warpgroup_blocks(int OC) {
     typedef WarpgroupTile<NT, SPLITS> T;
-    const unsigned blocks = (unsigned)CEIL_DIV(p.OC, T::columns * T::CTAS / SPLITS) * T::CTAS;
+    return (unsigned)CEIL_DIV(OC, T::columns * T::CTAS / SPLITS) * T::CTAS;
+}
+// before: CTAs of the layer before, or 0
+template <int NT, int SPLITS, DecodeEpilogue EPILOGUE>
+static inline WarpgroupTiling warpgroup_tiling_of(LaunchGpu gpu, const DecodeLinear& p, unsigned before) {
+    typedef WarpgroupTile<NT, SPLITS> T;
+    const unsigned blocks = warpgroup_blocks<NT, SPLITS>(p.OC);
     // All CTAs run at once. GPCs have 16 or 18 SMs: clusters of four leave two of the latter idle.
     const int room = SPLITS == 1 ? gpu.sms / 2 * 2 : gpu.sms / 16 * 16;
     if (blocks > (unsigned)room || warpgroup_shared<T>() > gpu.shared_limit) { return {}; }
     WarpgroupTiling t = {};
     t.kernel = decode_warpgroup_kernel<NT, SPLITS, EPILOGUE>, t.columns = T::columns, t.box_rows = T::box_rows(p.M);
     t.cluster = T::CTAS, t.threads = T::threads, t.shared = warpgroup_shared<T>(), t.blocks = blocks;
+    t.early = (gpu.sms - (int)before) / T::CTAS * T::CTAS;
     return t;
 }
 static inline WarpgroupTiling warpgroup_tiling(LaunchGpu gpu, const DecodeLinear& p) {
     if (!gpu.hopper || !warpgroup_rows(p.M) || !batch_exact(p.C)) { return {}; }
     if (p.stride % 2 != 0 || p.OC % 8 != 0 || p.row_keys != NULL) { return {}; }
     const int splits = decode_splits(p.C);
+    constexpr int FOLDED = WARPGROUP_FOLDED_TILES, ATTPROJ = WARPGROUP_ATTPROJ_TILES, FCPROJ = WARPGROUP_FCPROJ_TILES;
+    const unsigned fc = warpgroup_blocks<FOLDED, 1>(p.C), fcproj = warpgroup_blocks<FCPROJ, 4>(p.C);
     if (p.epilogue == DECODE_RESIDUAL) {
         if (p.norm_weight != NULL) { return {}; }
-        return splits == 1   ? warpgroup_tiling_of<2, 1, DECODE_RESIDUAL>(gpu, p)
-               : splits == 4 ? warpgroup_tiling_of<4, 4, DECODE_RESIDUAL>(gpu, p)
+        return splits == 1   ? warpgroup_tiling_of<ATTPROJ, 1, DECODE_RESIDUAL>(gpu, p, 0)
+               : splits == 4 ? warpgroup_tiling_of<FCPROJ, 4, DECODE_RESIDUAL>(gpu, p, fc)
                              : WarpgroupTiling{};
     }
     if (splits != 1 || p.norm_sums == NULL || p.moments == NULL) { return {}; }
-    return p.epilogue == DECODE_GELU ? warpgroup_tiling_of<5, 1, DECODE_GELU>(gpu, p)
-                                     : warpgroup_tiling_of<5, 1, DECODE_STORE>(gpu, p);
+    return p.epilogue == DECODE_GELU ? warpgroup_tiling_of<FOLDED, 1, DECODE_GELU>(gpu, p, 0)
+                                     : warpgroup_tiling_of<FOLDED, 1, DECODE_STORE>(gpu, p, fcproj);
 }
 static inline void warpgroup_launch(LaunchGpu gpu, const WarpgroupTiling& t, const DecodeLinear& p,
                                     cudaStream_t stream) {
     CUtensorMap inp_map;
     if (hopper::tensor_map_of_matrix(&inp_map, p.inp, p.M, p.C, t.box_rows) != STATUS_OK) { return; }
-    launch_dependent(gpu, t.kernel, t.blocks, t.threads, t.shared, t.cluster, stream, p, inp_map);
+    launch_dependent(gpu, t.kernel, t.blocks, t.threads, t.shared, t.cluster, stream, p, inp_map, t.early);
 }
 #endif
 

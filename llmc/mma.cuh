@@ -126,15 +126,6 @@ __device__ inline float rounded_to_16_bit(float x) {
     return __uint_as_float(cvt_rn_x2(0.0f, x));
 #endif
 }
-// The products of both halves, rounded to nearest. sm_90 and up: one instruction.
-__device__ inline uint32_t mul_x2(uint32_t x, uint32_t y) {
-#if defined(PRECISION_FP16)
-    __half2 z = __hmul2(*reinterpret_cast<__half2*>(&x), *reinterpret_cast<__half2*>(&y));
-#else
-    __nv_bfloat162 z = __hmul2(*reinterpret_cast<__nv_bfloat162*>(&x), *reinterpret_cast<__nv_bfloat162*>(&y));
-#endif
-    return *reinterpret_cast<uint32_t*>(&z);
-}
 // sum + x.lo y.lo + x.hi y.hi, in fp32.
 __device__ inline float dot_x2(uint32_t x, uint32_t y, float sum) {
     float2 u = float2_of(x), v = float2_of(y);

@@ -35,9 +35,9 @@ enum Stage { QKV, ATTPROJ, FC, FCPROJ, HEAD, STAGES };
 
 // The weights of a layer. The entry after the last layer has the final LayerNorm and the head as QKV's.
 struct Layer {
-    const floatX *norm_weight[2], *norm_bias[2]; // of QKV and FC
-    const floatX *weight[HEAD], *bias[HEAD];
-    const float2* norm_sums[2]; // (OC) s and t of QKV and FC, where their LayerNorm is folded: t has the bias
+    const floatX *norm_weight[2], *norm_bias[2]; // of QKV and FC, where their LayerNorm is not folded
+    const floatX *weight[HEAD], *bias[HEAD];     // a folded LayerNorm: F of decode_folded_norm.cuh
+    const float2* norm_sums[2];                  // (OC) its s and t of QKV and FC
 };
 // Whether a stage's LayerNorm is folded into it; S: splits of a sum over C
 __host__ __device__ constexpr bool folds_norm(int S, int stage) { return S == 1 && (stage == QKV || stage == FC); }
@@ -291,8 +291,8 @@ template <class Tiles> __device__ inline floatX* keys_of(const Step& p, int laye
     return p.cache + 2 * layer * values_after_keys<Tiles>(p) + (size_t)(b * p.NH + h) * p.T * Tiles::HS;
 }
 
-// The producer warp of parameters: for half a layer (QKV and ATTPROJ, or FC and FCPROJ) LayerNorm's weight and, if it is not
-// folded, bias (C each), then tile_parameters() for each of the CTA's tiles. Each half has a buffer, refilled as soon as all
+// The producer warp of parameters: for half a layer (QKV and ATTPROJ, or FC and FCPROJ) LayerNorm's weight and bias (C each)
+// if it is not folded, then tile_parameters() for each of the CTA's tiles. Each half has a buffer, refilled as soon as all
 // consumers have read it. It also prefetches the cached keys and values of the CTA's chunks into L2, half a layer or more
 // before they are read.
 template <class Tiles, int S> __device__ inline void produce_parameters(const Step& p, int lane) {
@@ -301,7 +301,7 @@ template <class Tiles, int S> __device__ inline void produce_parameters(const St
         int l = i / 2, half = i % 2, begin = half == 0 ? QKV : FC, end = l < p.L ? begin + 2 : begin;
         const Layer& layer = p.layers[l];
         Mbarrier& full = front<Tiles>().parameters_full[half];
-        int row = p.C * (int)sizeof(floatX), rows = folds_norm(S, QKV) && l < p.L ? 1 : 2, bytes = rows * row;
+        int row = p.C * (int)sizeof(floatX), rows = folds_norm(S, QKV) && l < p.L ? 0 : 2, bytes = rows * row;
         for (int stage = begin; stage < end; stage++) {
             bytes += tiles_of_cta(p, stage) * tile_parameters(S, stage) * (int)sizeof(floatX);
         }
@@ -424,16 +424,15 @@ __device__ inline void receive_normalised(const Step& p, Place& at, const Word* 
     __syncwarp();
 }
 
-// For a folded LayerNorm: x w of the rows into `input`, and the moments of the vectors into row_sums: each warp receives and
-// stores its segments. first: the rows are the embedded tokens.
+// For a folded LayerNorm: the rows into `input`, and the moments of their vectors into row_sums: each warp receives and stores
+// its segments. first: the rows are the embedded tokens.
 template <class Tiles, int S, int CHUNKS>
-__device__ inline void receive_scaled(const Step& p, const Place& at, const Word* words, bool first, const floatX* norm,
-                                      const Segments<S, CHUNKS>& segments) {
+__device__ inline void receive_with_moments(const Step& p, const Place& at, const Word* words, bool first,
+                                            const Segments<S, CHUNKS>& segments) {
     constexpr int ROW = 32 * ROW_SUMS<S>;
     int c = segments.mine ? segments.vector * 8 : 0;
     floatX* input = shared_at<floatX>(p.input) + c;
     float *sums = shared_at<float>(p.row_sums) + segments.vector, *squares = sums + p.B * ROW;
-    const uint4 w = *reinterpret_cast<const uint4*>(norm + c);
     words += word_of(c, p.C);
 #pragma unroll 1
     for (int row = 0; row < p.B && segments.mine; row++, words += p.C / 2, input += p.input_row) {
@@ -446,7 +445,7 @@ __device__ inline void receive_scaled(const Step& p, const Place& at, const Word
         const uint4 x = reinterpret_cast<const uint4&>(v[0]);
         const float2 moments = decode_vector_moments(x);
         sums[row * ROW] = moments.x, squares[row * ROW] = moments.y;
-        *reinterpret_cast<uint4*>(input) = decode_scale(x, w);
+        *reinterpret_cast<uint4*>(input) = x;
     }
     __syncwarp();
     hopper::bar_arrive(MOMENTS_BARRIER, WITH_STATISTICS);
@@ -706,7 +705,7 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
                 } else if (stage == FCPROJ) {
                     receive_rows<4>(p, at, words, segments);
                 } else if (folds_norm(S, stage)) {
-                    receive_scaled<Tiles>(p, at, words, at.layer == 0 && stage == QKV, norm, segments);
+                    receive_with_moments<Tiles>(p, at, words, at.layer == 0 && stage == QKV, segments);
                 } else {
                     receive_normalised<Tiles>(p, at, words, at.layer == 0 && stage == QKV, norm, segments, lane);
                 }

@@ -153,6 +153,7 @@ static void warpgroup_tiles_cover(LaunchGpu gpu, int M, int C, int OC, DecodeEpi
     ok = ok && (int)t.blocks == clusters * t.cluster && clusters * columns >= OC && (clusters - 1) * columns < OC;
     ok = ok && (int)t.blocks <= gpu.sms && t.shared <= gpu.shared_limit;
     ok = ok && (t.cluster == 2 || (int)t.blocks <= gpu.sms - gpu.sms % 16);
+    ok = ok && t.early % t.cluster == 0 && t.early <= gpu.sms; // or negative: all CTAs start late
     if (!unit_check(ok, "a tiling of warpgroups covers the layer and fits", __FILE__, __LINE__)) {
         printf("    M=%d C=%d OC=%d: %d columns, %zu bytes, %u blocks\n", M, C, OC, t.columns, t.shared, t.blocks);
     }

@@ -52,6 +52,7 @@ struct Layer {
     bool norm, folded; // folded: the LayerNorm into the layer (decode_folded_norm.cuh)
     Numbers inp, weight, bias, norm_weight, norm_bias, old;
     floatX *d_inp, *d_weight, *d_bias, *d_norm_weight, *d_norm_bias, *d_out, *d_normed;
+    floatX* d_folded; // F
     float2* d_norm_sums;
     RowStatistics* d_statistics;
     float2* d_moments; // (MAX_ROWS,C/8)
@@ -71,7 +72,7 @@ static Layer new_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     l.d_inp = on_device(l.inp), l.d_weight = on_device(l.weight), l.d_bias = on_device(l.bias);
     l.d_norm_weight = on_device(l.norm_weight), l.d_norm_bias = on_device(l.norm_bias);
     l.d_out = on_device(l.old), l.d_normed = on_device(l.inp);
-    l.d_norm_sums = on_device(std::vector<float2>((size_t)OC));
+    l.d_norm_sums = on_device(std::vector<float2>((size_t)OC)), l.d_folded = on_device(l.weight);
     l.d_statistics = on_device(std::vector<RowStatistics>(MAX_ROWS));
     LaunchGpu gpu;
     check(launch_gpu(&gpu));
@@ -79,11 +80,13 @@ static Layer new_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     int vectors = MAX_ROWS * C / (int)x128::size;
     l.d_moments = on_device(std::vector<float2>((size_t)vectors));
     moments_kernel<<<CEIL_DIV(vectors, 256), 256>>>(l.d_moments, l.d_inp, vectors);
-    if (l.folded) { decode_norm_sums(l.d_norm_sums, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, C, OC, 0); }
+    if (l.folded) {
+        decode_fold_norm(l.d_folded, l.d_norm_sums, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, C, OC, 0);
+    }
     return l;
 }
 static void free_layer(Layer& l) {
-    for (floatX* p : {l.d_inp, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, l.d_out, l.d_normed}) {
+    for (floatX* p : {l.d_inp, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, l.d_out, l.d_normed, l.d_folded}) {
         cuda_check(cudaFree(p));
     }
     cuda_check(cudaFree(l.d_norm_sums));
@@ -100,8 +103,8 @@ static Numbers run_layer(const Layer& l, int first, int M, const int* positions 
                           cudaMemcpyHostToDevice));
     DecodeLinear p = {};
     p.out = l.d_out, p.inp = l.d_inp + (size_t)first * l.C, p.weight = l.d_weight, p.bias = l.d_bias;
-    if (l.norm) { p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias; }
-    if (l.folded) { p.norm_sums = l.d_norm_sums, p.statistics = l.d_statistics; }
+    if (l.norm && !l.folded) { p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias; }
+    if (l.folded) { p.weight = l.d_folded, p.norm_sums = l.d_norm_sums, p.statistics = l.d_statistics; }
     if (l.folded && first % 4 != 1) { p.moments = l.d_moments + (size_t)first * (l.C / x128::size); } // or without them
     p.positions = positions, p.M = M, p.C = l.C, p.OC = l.OC, p.stride = l.OC, p.epilogue = l.epilogue;
     status_clear();
@@ -124,7 +127,7 @@ static void input_row(const Layer& l, int row, std::vector<double>& x, std::vect
     for (int c = 0; c < l.C; c++) {
         double rstd = 1.0 / sqrt(variance + 1e-5), w = (double)(float)l.norm_weight[c],
                b = (double)(float)l.norm_bias[c];
-        terms[c] = rstd * fabs(w) * (fabs(x[c]) + fabs(mean)) + fabs(b); // folded: x w is what is rounded
+        terms[c] = rstd * fabs(w) * (fabs(x[c]) + fabs(mean)) + fabs(b); // folded: what fp32 adds up
         x[c] = (x[c] - mean) * rstd * w + b;
         if (!l.folded) { x[c] = (double)(float)(floatX)(float)x[c], terms[c] = fabs(x[c]); }
     }
