@@ -1,6 +1,7 @@
 /*
 LayerNorm folded into the linear layer that follows it, in decoding, in 16 bit on Hopper. With LayerNorm's weight w and bias b,
-    out = norm(x) W^T + bias = rstd x F^T - rstd mean s + t,    F_oc = w_c W_oc,  s_o = sum_c F_oc,  t_o = bias_o + sum_c b_c W_oc
+    out = norm(x) W^T + bias = rstd x F^T - rstd mean s + t,
+    F_oc = w_c W_oc,    s_o = sum_c F_oc,    t_o = bias_o + sum_c b_c W_oc
 F, s and t are computed once per decoder. F is rounded to 16 bit, where norm(x) would be; s is the sum of the rounded F, so a
 row's mean cancels. x needs no statistics to be multiplied, so the GEMM starts before they are there. In steps of several
 kernels most that write x also write the moments (decode_rows.cuh) of its vectors of 8 elements, from which the next kernel

@@ -1,6 +1,6 @@
 /*
 A fragment of a linear layer's output in decoding: 16 rows and 8 columns, of which a lane has rows r and r + 8, columns c and
-c + 1, with r = lane / 4, c = lane % 4 * 2, as MMA accumulators do. Of decode_exact_matmul.cuh, decode_warpgroup_matmul.cuh.
+c + 1, with r = lane / 4, c = lane % 4 * 2, as MMA accumulators do. Of decode_warpgroup_matmul.cuh.
 */
 #ifndef LLMC_DECODE_FRAGMENT_CUH
 #define LLMC_DECODE_FRAGMENT_CUH

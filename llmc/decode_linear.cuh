@@ -8,7 +8,6 @@ same bits. With -DKERNELS_APART the program is linked with decode.cu's object.
 #include "decode_matmul.cuh"
 #ifndef KERNELS_APART
 #include "decode_cluster_matmul.cuh"
-#include "decode_exact_matmul.cuh"
 #include "decode_head_matmul.cuh"
 #include "decode_warpgroup_matmul.cuh"
 #endif
@@ -39,10 +38,6 @@ bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
 #if !defined(PRECISION_FP32)
     if (warpgroup.kernel != NULL) {
         warpgroup_launch(gpu, warpgroup, p, stream);
-        return p.out_moments != NULL;
-    }
-    if (ExactTiling t = exact_tiling(gpu, p); t.kernel != NULL) {
-        launch_dependent(gpu, t.kernel, t.blocks, DECODE_THREADS, t.shared, EXACT_SPLITS, stream, p);
         return p.out_moments != NULL;
     }
     if (cluster) {

@@ -1,7 +1,7 @@
 /*
 The linear layers of decoding: out (M,OC) = inp (M,C) W^T + bias, for a few rows: bound by the bytes of W. From sm_90
-on, in 16 bit, decode_batch_matmul.cuh and decode_cluster_matmul.cuh serve four rows and more, decode_warpgroup_matmul.cuh and
-decode_exact_matmul.cuh GPT-2 124M's layers, decode_head_matmul.cuh those of many columns; decode_linear.cuh launches.
+on, in 16 bit, decode_batch_matmul.cuh and decode_cluster_matmul.cuh serve four rows and more, decode_warpgroup_matmul.cuh GPT-2
+124M's layers, decode_head_matmul.cuh those of many columns; decode_linear.cuh launches.
 
 A warp multiplies 8 NT rows of W, the n8 operand of mma.sync m16n8k16, with 16 MT rows of inp, the m16 operand. Lane (r, q)
 loads 16 bytes of row r of W, straight into registers, where they are elements 8q .. 8q+7 of a chunk of 32: the sum over k may

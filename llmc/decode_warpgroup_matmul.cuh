@@ -5,7 +5,7 @@ decode_matmul.cuh in the same order by wgmma, which adds 16 products as mma.sync
 A CTA has all rows, NT tiles of 8 columns of out, and 768 channels; each of two warpgroups multiplies four segments of C. A
 segment's sum stays in registers, so only two partial sums meet in shared memory. The rows arrive by TMA in lines of 128
 bytes, for both CTAs of a cluster at once, and are operand A, in registers. W is operand B, in shared memory before the wait
-for the previous kernel. Splits are a cluster, which exchanges sums as in decode_exact_matmul.cuh.
+for the previous kernel. Splits are a cluster, in which each CTA finishes a part of the rows.
 
 In the other kernels an MMA takes half of each 16 bytes of inp that four lanes have of a chunk. For the same sums the words of W
 are transposed within a chunk: first the four first words of 16 bytes, then the four second ones, and so on.
@@ -20,10 +20,6 @@ that is too few SMs, the CTAs that have one ask L2 for the W of those that start
 #include "decode_fragment.cuh"
 
 constexpr int WARPGROUP_MAX_ROWS = 64;
-// Of 17 to 32 rows the kernels with mma.sync are 1 to 2% faster.
-static inline bool warpgroup_rows(int M) {
-    return M >= BATCH_MIN_ROWS && M <= WARPGROUP_MAX_ROWS && (M <= 16 || M > 32);
-}
 
 // How a CTA is cut
 template <int NT_, int SPLITS_> struct WarpgroupTile {
@@ -391,7 +387,7 @@ static inline WarpgroupTiling warpgroup_tiling_of(LaunchGpu gpu, const DecodeLin
     return t;
 }
 static inline WarpgroupTiling warpgroup_tiling(LaunchGpu gpu, const DecodeLinear& p) {
-    if (!gpu.hopper || !warpgroup_rows(p.M) || !batch_exact(p.C)) { return {}; }
+    if (!gpu.hopper || p.M < BATCH_MIN_ROWS || p.M > WARPGROUP_MAX_ROWS || !batch_exact(p.C)) { return {}; }
     if (p.stride % 2 != 0 || p.OC % 8 != 0 || p.row_keys != NULL) { return {}; }
     const int splits = decode_splits(p.C);
     constexpr int FOLDED = WARPGROUP_FOLDED_TILES, ATTPROJ = WARPGROUP_ATTPROJ_TILES, FCPROJ = WARPGROUP_FCPROJ_TILES;
