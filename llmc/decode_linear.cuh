@@ -18,9 +18,9 @@ bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
 
 #ifndef KERNELS_APART
 bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
-    const bool folded = p.norm_sums != NULL;
     bool cluster = false, batch = false;
 #if !defined(PRECISION_FP32)
+    const bool folded = p.norm_sums != NULL;
     cluster = decode_cluster_serves(gpu, p), batch = decode_batch_serves(gpu, p);
     if (HeadTiling t = head_tiling(gpu, p); t.kernel != NULL) {
         head_launch(gpu, t, p, normed, stream);
