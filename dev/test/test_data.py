@@ -104,6 +104,24 @@ def require_gpt2():
     return gpt2_tables()
 
 
+@functools.cache
+def tiktoken_encoding():
+    """tiktoken's encoding, or None. It needs vocab.bpe, not the tokenizer file at the root that tokenize_gpt2 reads."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return data_common.tiktoken_encoding()
+    except SystemExit:
+        return None
+
+
+def require_both_encoders():
+    """tokenize_gpt2's and tiktoken's encodings."""
+    native = require_gpt2()
+    if not isinstance(native, data_common.NativeEncoding) or tiktoken_encoding() is None:
+        raise unit.Skipped("tokenize_gpt2, or tiktoken with GPT-2's vocabulary, is not here")
+    return native, tiktoken_encoding()
+
+
 @contextlib.contextmanager
 def serve(folder):
     """Serves a folder by HTTP on this machine; gives the address."""
@@ -231,9 +249,8 @@ def test_gpt2_table_decodes_every_token(folder):
         at += 1 + content[at]
     assert len(tokens) == 50257 and tokens[50256] == b"<|endoftext|>" and min(map(len, tokens)) > 0
     assert data_common.is_gpt2_table(path)
-    if importlib.util.find_spec("tiktoken") is not None:
-        theirs = data_common.tiktoken_encoding()
-        assert tokens == [theirs.decode_single_token_bytes(i) for i in range(theirs.n_vocab)]
+    theirs = tiktoken_encoding()
+    assert theirs is None or tokens == [theirs.decode_single_token_bytes(i) for i in range(theirs.n_vocab)]
     sample = "Größe, 日本 and\n\n  spaces"
     assert b"".join(tokens[t] for t in encoding.encode_ordinary(sample)) == sample.encode()
 
@@ -588,9 +605,7 @@ def test_gpt2_documents_begin_with_eot(folder):
 
 
 def test_tokenize_gpt2_and_tiktoken_write_the_same_files(folder):
-    require_gpt2()
-    if not data_common.native_program() or importlib.util.find_spec("tiktoken") is None:
-        raise unit.Skipped("tokenize_gpt2 or tiktoken is not here")
+    require_both_encoders()
     texts = SPEECHES, "日本語 \u00a0 don't\t\tx 1234 😀\r\n" * 2000, "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c" * 80_000
     paths = [write(os.path.join(folder, f"{i}.txt"), text) for i, text in enumerate(texts)]
     cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
@@ -603,12 +618,9 @@ def test_tokenize_gpt2_and_tiktoken_write_the_same_files(folder):
 
 
 def test_tokens_do_not_depend_on_the_encoder(folder):
-    encoding = require_gpt2()
-    if not isinstance(encoding, data_common.NativeEncoding) or importlib.util.find_spec("tiktoken") is None:
-        raise unit.Skipped("tokenize_gpt2 or tiktoken is not here")
-    theirs = data_common.tiktoken_encoding()
+    native, theirs = require_both_encoders()
     for text in "", " ", "a lone \ud83d surrogate", "\ud83d\ude00", "<|endoftext|>", SPEECHES * 100:
-        assert encoding.encode_ordinary(text).tolist() == theirs.encode_ordinary(text), text[:40]
+        assert native.encode_ordinary(text).tolist() == theirs.encode_ordinary(text), text[:40]
 
 
 def test_an_encoder_that_ends_is_said(folder):
