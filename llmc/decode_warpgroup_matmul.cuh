@@ -4,7 +4,7 @@ decode_matmul.cuh in the same order by wgmma, which adds 16 products as mma.sync
 
 A CTA has all rows, NT tiles of 8 columns of out, and 768 channels; each of two warpgroups multiplies four segments of C. A
 segment's sum stays in registers, so only two partial sums meet in shared memory. The rows arrive by TMA in lines of 128
-bytes, for both CTAs of a cluster at once, and are operand A, in registers. W is operand B, in shared memory before the wait
+bytes, for all CTAs of a cluster at once, and are operand A, in registers. W is operand B, in shared memory before the wait
 for the previous kernel. Splits are a cluster, in which each CTA finishes a part of the rows.
 
 In the other kernels an MMA takes half of each 16 bytes of inp that four lanes have of a chunk. For the same sums the words of W
@@ -20,10 +20,13 @@ that is too few SMs, the CTAs that have one ask L2 for the W of those that start
 #include "decode_fragment.cuh"
 
 constexpr int WARPGROUP_MAX_ROWS = 64;
+// Column tiles of a CTA: as measured for OC = 768, 2304 and 3072
+constexpr int WARPGROUP_FOLDED_TILES = 5, WARPGROUP_ATTPROJ_TILES = 2, WARPGROUP_FCPROJ_TILES = 4;
 
 // How a CTA is cut
 template <int NT_, int SPLITS_> struct WarpgroupTile {
-    static constexpr int NT = NT_, SPLITS = SPLITS_, CTAS = SPLITS == 1 ? 2 : SPLITS; // of a cluster
+    // CTAs of a cluster: splits, or those that share the rows; four of them find room together later than two
+    static constexpr int NT = NT_, SPLITS = SPLITS_, CTAS = SPLITS > 1 ? SPLITS : NT <= WARPGROUP_ATTPROJ_TILES ? 4 : 2;
     static constexpr int rows = WARPGROUP_MAX_ROWS, columns = 8 * NT;
     static constexpr int segment = 3, chunks = segment * DECODE_WARPS, C = chunks * DECODE_CHUNK; // of a split
     static constexpr int line = 2 * DECODE_CHUNK, lines = C / line; // elements of 128 bytes, the width of a TMA box
@@ -108,7 +111,7 @@ __device__ inline void warpgroup_prefetch_weights(const DecodeLinear& p, int ear
     }
 }
 
-// The rows, to both CTAs of a cluster without splits, by a thread of each helper. Lines alternate between the warpgroups.
+// The rows, to all CTAs of a cluster without splits, by a thread of each helper. Lines alternate between the warpgroups.
 template <class T> __device__ inline void
 warpgroup_bring_rows(const CUtensorMap* map, char* rows, hopper::Mbarrier* line_full, int k0, int rank, int warp) {
 #pragma unroll 1
@@ -124,7 +127,7 @@ warpgroup_bring_rows(const CUtensorMap* map, char* rows, hopper::Mbarrier* line_
     }
 }
 
-// The statistics of rows rank, rank + 2, ... of the `valid` ones, to both CTAs of the cluster. By the helpers
+// The statistics of rows rank, rank + CTAS, ... of the `valid` ones, to all CTAs of the cluster. By the helpers
 template <class T> __device__ inline void warpgroup_statistics(WarpgroupFront<T>& front, const float2* moments,
                                                                int valid, int rank, int warp, int lane) {
     constexpr int vectors = T::C / x128::size, times = T::rows / T::CTAS / T::helpers / 4; // four rows at a time
@@ -364,9 +367,6 @@ struct WarpgroupTiling {
     int early; // CTAs that find an SM while the layer before has its own; from 0 on
 };
 
-// Column tiles of a CTA: as measured for OC = 768, 2304 and 3072
-constexpr int WARPGROUP_FOLDED_TILES = 5, WARPGROUP_ATTPROJ_TILES = 2, WARPGROUP_FCPROJ_TILES = 4;
-
 // Of a layer with OC columns
 template <int NT, int SPLITS> static inline unsigned warpgroup_blocks(int OC) {
     typedef WarpgroupTile<NT, SPLITS> T;
@@ -378,7 +378,7 @@ static inline WarpgroupTiling warpgroup_tiling_of(LaunchGpu gpu, const DecodeLin
     typedef WarpgroupTile<NT, SPLITS> T;
     const unsigned blocks = warpgroup_blocks<NT, SPLITS>(p.OC);
     // All CTAs run at once. GPCs have 16 or 18 SMs: clusters of four leave two of the latter idle.
-    const int room = SPLITS == 1 ? gpu.sms / 2 * 2 : gpu.sms / 16 * 16;
+    const int room = T::CTAS == 2 ? gpu.sms / 2 * 2 : gpu.sms / 16 * 16;
     if (blocks > (unsigned)room || warpgroup_shared<T>() > gpu.shared_limit) { return {}; }
     WarpgroupTiling t = {};
     t.kernel = decode_warpgroup_kernel<NT, SPLITS, EPILOGUE>, t.columns = T::columns, t.box_rows = T::box_rows(p.M);
