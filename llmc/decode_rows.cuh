@@ -12,6 +12,8 @@ LayerNorm has another order, also one for all kernels (decode_folded_norm.cuh).
 
 constexpr int DECODE_CHUNK = 32;     // columns that a warp multiplies at a time (decode_matmul.cuh)
 constexpr int DECODE_NORM_WARPS = 1; // rows of a thread block of decode_layernorm: small blocks fit beside others
+constexpr int DECODE_NORM_MANY_ROWS = 256,
+              DECODE_NORM_MOST_WARPS = 4; // of prompts: so many blocks take longer to start
 
 // The sum of a vector, as a binary tree
 __device__ inline float decode_vector_sum(float (&x)[x128::size]) {
@@ -164,11 +166,11 @@ __device__ inline void embed_row(floatX* out, float2* moments, const floatX* wte
 // ----------------------------------------------------------------------------
 
 // One warp per row, held in registers: at most VECTORS vectors of 16 bytes a lane; VECTORS = 0: longer rows, in shared memory
-template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP_SIZE)
+template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_MOST_WARPS* WARP_SIZE)
     decode_layernorm_kernel(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int N, int C) {
     extern __shared__ int4 decode_norm_rows[];
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    int row = blockIdx.x * DECODE_NORM_WARPS + warp;
+    int row = blockIdx.x * (blockDim.x / WARP_SIZE) + warp;
     launch_dependents();
     if constexpr (VECTORS == 0) {
         wait_for_previous();
@@ -194,13 +196,14 @@ template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_WARPS* WARP
 static inline void decode_layernorm(LaunchGpu gpu, floatX* out, const floatX* inp, const floatX* weight,
                                     const floatX* bias, int N, int C, cudaStream_t stream) {
     int vectors = CEIL_DIV(C, WARP_SIZE * x128::size);
-    size_t shared = vectors <= 7 ? 0 : (size_t)DECODE_NORM_WARPS * C * sizeof(floatX);
+    int warps = N >= DECODE_NORM_MANY_ROWS && vectors <= 7 ? DECODE_NORM_MOST_WARPS : DECODE_NORM_WARPS;
+    size_t shared = vectors <= 7 ? 0 : (size_t)warps * C * sizeof(floatX);
     auto kernel = vectors <= 3   ? decode_layernorm_kernel<3>
                   : vectors <= 4 ? decode_layernorm_kernel<4>
                   : vectors <= 7 ? decode_layernorm_kernel<7>
                                  : decode_layernorm_kernel<0>;
-    launch_dependent(gpu, kernel, (unsigned)CEIL_DIV(N, DECODE_NORM_WARPS), DECODE_NORM_WARPS * WARP_SIZE, shared, 1,
-                     stream, out, inp, weight, bias, N, C);
+    launch_dependent(gpu, kernel, (unsigned)CEIL_DIV(N, warps), warps * WARP_SIZE, shared, 1, stream, out, inp, weight,
+                     bias, N, C);
 }
 
 // A row of a prompt: its token, and its slot and position in the caches

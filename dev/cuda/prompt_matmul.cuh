@@ -18,18 +18,31 @@ constexpr int PROMPT_GEMM_TOKENS = 17; // least number of tokens; up to 16 are o
 // Whether this GPU and this build have the GEMM
 static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }
 
+// Whether the SMs finish tiles of 192 columns before those of 128: a tile takes time by its columns, and an SM one at a time.
+static inline bool prompt_tiles_are_wide(LaunchGpu gpu, int M, int OC) {
+    const auto columns_of_an_sm = [&](int columns) {
+        return CEIL_DIV(CEIL_DIV(M, 128) * CEIL_DIV(OC, columns), gpu.sms) * columns;
+    };
+    return columns_of_an_sm(192) < columns_of_an_sm(128);
+}
+
 // As decode_linear with a bias, for all rows; out has no padding: its stride is OC. C and OC are multiples of 8.
 Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 
 #ifndef KERNELS_APART
 #if !defined(PRECISION_FP32)
-// out (M,OC) = inp W^T through F, which may read out as its aux
-template <class F> static inline Status prompt_gemm(const DecodeLinear& p, cudaStream_t stream) {
-    typedef wgmma::MatmulTiles<wgmma::PingPong128x128x2, false, false, wgmma::Elementwise<F>> C;
+// out (M,OC) = inp W^T through F, which may read out as its aux, in tiles of 128 rows
+template <class Tile, class F> static inline Status prompt_gemm_of(const DecodeLinear& p, cudaStream_t stream) {
+    typedef wgmma::MatmulTiles<Tile, false, false, wgmma::Elementwise<F>> C;
     const wgmma::Gemm<C> gemm = {{p.M, p.OC, p.C}, p.inp, p.weight, p.out, nullptr, F::aux ? p.out : nullptr};
     wgmma::EpilogueInput in = {};
     in.bias = p.bias;
     return wgmma::launch_gemms<C>(&gemm, 1, in, nullptr, stream);
+}
+
+template <class F> static inline Status prompt_gemm(LaunchGpu gpu, const DecodeLinear& p, cudaStream_t stream) {
+    return prompt_tiles_are_wide(gpu, p.M, p.OC) ? prompt_gemm_of<wgmma::PingPong128x192x2, F>(p, stream)
+                                                 : prompt_gemm_of<wgmma::PingPong128x128x2, F>(p, stream);
 }
 
 Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
@@ -39,11 +52,11 @@ Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t
     }
     switch (p.epilogue) {
     case DECODE_GELU:
-        return prompt_gemm<wgmma::GeluOfBias>(p, stream);
+        return prompt_gemm<wgmma::GeluOfBias>(gpu, p, stream);
     case DECODE_RESIDUAL:
-        return prompt_gemm<wgmma::AddBiasAndSkip>(p, stream);
+        return prompt_gemm<wgmma::AddBiasAndSkip>(gpu, p, stream);
     default:
-        return prompt_gemm<wgmma::AddBias>(p, stream);
+        return prompt_gemm<wgmma::AddBias>(gpu, p, stream);
     }
 }
 #else

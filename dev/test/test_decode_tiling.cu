@@ -1,6 +1,7 @@
 // How linear layers of decoding are cut (llmc/decode_matmul.cuh and its _batch_, _cluster_, _warpgroup_, _head_ companions):
 // every chunk of every sum belongs to one segment, whose warp and CTA depend on the tiling, but whose place in the sum does
 // not; and tiles cover the output and fit the shared memory. Needs no GPU.
+#include "dev/cuda/prompt_matmul.cuh"
 #include "llmc/decode_linear.cuh"
 #include "llmc/decode_sampler.cuh"
 
@@ -239,6 +240,15 @@ template <int MT, int CHUNKS> static void sums_have_places(void) {
     }
 }
 
+// The prompts' GEMMs of 124M on 132 SMs: 64 prompts of 64 tokens are 4096 rows, of which 192 columns a tile are 384, 128, 512 and
+// 128 tiles, and 128 columns 576, 192, 768 and 192
+static void prompt_tiles_fill_rounds(LaunchGpu gpu) {
+    CHECK(prompt_tiles_are_wide(gpu, 4096, 2304) && prompt_tiles_are_wide(gpu, 4096, 768));
+    CHECK(!prompt_tiles_are_wide(gpu, 4096, 3072));                                          // as long in both
+    CHECK(prompt_tiles_are_wide(gpu, 1024, 2304) && prompt_tiles_are_wide(gpu, 1024, 3072)); // one round, not two
+    CHECK(!prompt_tiles_are_wide(gpu, 1024, 768) && !prompt_tiles_are_wide(gpu, 1, 50257));
+}
+
 static void keys_are_ordered(void) {
     const float x[] = {-INFINITY, -3e38f, -1.0f, -1e-40f, 0.0f, 1e-40f, 1.0f, 3e38f, INFINITY};
     for (int i = 1; i < 9; i++) { CHECK(sample_key(x[i - 1]) < sample_key(x[i])); }
@@ -318,6 +328,7 @@ int main(void) {
     head_operands_have_places<1>(), head_operands_have_places<2>();
     head_operands_have_places<3>(), head_operands_have_places<4>();
     sums_have_places<2, 3>(), sums_have_places<2, 4>(), sums_have_places<4, 3>(), sums_have_places<4, 4>();
+    prompt_tiles_fill_rounds(gpus[0]);
     keys_are_ordered();
     return unit_end();
 }

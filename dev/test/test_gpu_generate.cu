@@ -214,16 +214,23 @@ static void test_larger_tiles(int C, int OC, DecodeEpilogue epilogue, bool norm)
     free_layer(l);
 }
 
+// Of prompts, in tiles of 128 columns, and as on a GPU of so few SMs that some of M rows have wide tiles: the same bits
 static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     LaunchGpu gpu;
     check(launch_gpu(&gpu));
     if (!prompt_gemm_serves(gpu)) { return; }
     Layer l = new_layer(C, OC, epilogue, norm);
     l.folded = false;
-    test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) {
+    Numbers all = test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) {
         prompt_linear(g, p, normed, s);
         return false;
     });
+    Numbers wide = test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) {
+        g.sms = CEIL_DIV(p.OC, 192) * (p.M > 128 ? 2 : 1);
+        prompt_linear(g, p, normed, s);
+        return false;
+    });
+    CHECK(same_bits(wide.data(), all.data(), all.size()));
     free_layer(l);
 }
 
