@@ -69,7 +69,8 @@ typedef struct {
     int keyed;  // its last logits were computed by the one-kernel step, which has stored the key of the largest
 } DecoderSequence;
 
-// How a step begins: with the sampler's kernel, with a given token, or with nothing, where its one kernel samples
+// How a step begins: with the sampler's kernel, with a given token, or, where all sequences are greedy, with a smaller kernel, or
+// with none if the step is one kernel, which samples
 enum DecoderBegin { BEGIN_SAMPLE, BEGIN_FEED, BEGIN_GREEDY, DECODER_BEGINS };
 
 struct GPT2Decoder {
@@ -392,6 +393,9 @@ static void decoder_launch_step(GPT2Decoder* d, DecoderBegin begin, int max_leng
     if (begin == BEGIN_SAMPLE) {
         decode_sample_kernel<<<(unsigned)d->B, SAMPLE_THREADS, 0, d->model->stream>>>(decoder_begin(d));
     }
+    if (begin == BEGIN_GREEDY && d->step_kernel == NULL) {
+        decode_greedy_kernel<<<(unsigned)d->B, GREEDY_THREADS, 0, d->model->stream>>>(decoder_begin(d));
+    }
     cuda_try(cudaGetLastError());
     if (d->step_kernel != NULL) {
         d->step_kernel->launch(d->gpu, d->one_step, begin == BEGIN_GREEDY, max_length, d->model->stream);
@@ -545,13 +549,13 @@ static Status decoder_wait(GPT2Decoder* d, int* tokens) {
 }
 
 Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
-    int active = 0, sampled = 0, max_length = 1;
+    int active = 0, sampled = 0, max_length = 1; // sampled: that need the sampler
     status_clear();
     for (int b = 0; b < d->B; b++) {
         const DecoderSequence* s = &d->sequences[b];
         tokens[b] = -1;
         active += s->active;
-        sampled += s->active && !(s->greedy && s->keyed);
+        sampled += s->active && !(s->greedy && (s->keyed || d->step_kernel == NULL));
         if (s->active && s->length < d->T && s->length + 1 > max_length) { max_length = s->length + 1; }
     }
     if (active == 0) { return STATUS_OK; }

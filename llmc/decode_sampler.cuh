@@ -276,6 +276,23 @@ __device__ inline void decode_append(const DecodeBegin& p, int b, DecodeSlot slo
     if (room) { embed_row(p.x + (size_t)b * p.C, moments, p.wte, p.wpe, token, slot.length, p.C); }
 }
 
+// While a token is sampled, the row of wpe that it is embedded with, into L2. By all threads of a block
+__device__ inline void decode_prefetch_position(const DecodeBegin& p, const DecodeSlot& slot) {
+    for (int c = (int)(threadIdx.x * x128::size); slot.length < p.T && c < p.C; c += (int)(blockDim.x * x128::size)) {
+        prefetch_global_l2(p.wpe + (size_t)slot.length * p.C + c);
+    }
+}
+// Tells the host the token, or that there is none (-1), appends and embeds it. By all threads of a block
+__device__ inline void decode_begin_step(const DecodeBegin& p, int b, DecodeSlot slot, int token) {
+    __syncthreads(); // the slot and the key have been read
+    if (threadIdx.x == 0) {
+        unsigned step = ++p.step[b];
+        *(volatile unsigned long long*)&p.word[b] = sampled_word(step, token);
+        if (token < 0) { p.positions[b] = -1; }
+    }
+    if (token >= 0) { decode_append(p, b, slot, token); }
+}
+
 static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel(DecodeBegin p) {
     __shared__ SampleShared shared;
     int b = blockIdx.x, token = -1;
@@ -283,9 +300,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel
     wait_for_previous();
     DecodeSlot slot = p.slots[b];
     if (slot.active) {
-        for (int c = (int)threadIdx.x * x128::size; slot.length < p.T && c < p.C; c += SAMPLE_THREADS * x128::size) {
-            prefetch_global_l2(p.wpe + (size_t)slot.length * p.C + c); // while the token is sampled
-        }
+        decode_prefetch_position(p, slot);
         unsigned long long key = sampler_is_greedy(&slot.sampler) ? p.row_keys[b] : 0;
         if (key != 0) {
             token = token_of_key(key, p.V);
@@ -295,13 +310,32 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel
                                   p.seen + (size_t)b * p.words, p.V, slot.sampler, coin);
         }
     }
-    __syncthreads(); // the slot and the key have been read
-    if (threadIdx.x == 0) {
-        unsigned step = ++p.step[b];
-        *(volatile unsigned long long*)&p.word[b] = sampled_word(step, token);
-        if (token < 0) { p.positions[b] = -1; }
+    decode_begin_step(p, b, slot, token);
+}
+
+// The same if all active sequences are greedy, with few threads and registers, so that thread blocks of the next kernel find
+// room beside it, and load their weights meanwhile
+constexpr int GREEDY_THREADS = 128;
+static __global__ void __launch_bounds__(GREEDY_THREADS) decode_greedy_kernel(DecodeBegin p) {
+    __shared__ unsigned long long largest[GREEDY_THREADS / WARP_SIZE];
+    int b = blockIdx.x, token = -1;
+    launch_dependents();
+    wait_for_previous();
+    DecodeSlot slot = p.slots[b];
+    unsigned long long key = p.row_keys[b];
+    if (slot.active) {
+        decode_prefetch_position(p, slot);
+        if (key == 0) { // it must be looked for
+            const floatX* logits = p.logits + (size_t)b * p.Vp;
+            for (int i = threadIdx.x; i < p.V; i += GREEDY_THREADS) { key = max(key, logit_key((float)logits[i], i)); }
+            key = sample_warp_max(key);
+            if (threadIdx.x % WARP_SIZE == 0) { largest[threadIdx.x / WARP_SIZE] = key; }
+            __syncthreads();
+            for (unsigned long long x : largest) { key = max(key, x); }
+        }
+        token = token_of_key(key, p.V);
     }
-    if (token >= 0) { decode_append(p, b, slot, token); }
+    decode_begin_step(p, b, slot, token);
 }
 
 // Slot feed[0] continues with token feed[1]; all other slots get position -1, and the step skips them.

@@ -332,8 +332,9 @@ static void test_statistics(int) {} // in fp32 no LayerNorm is folded
 // ----------------------------------------------------------------------------
 // The sampler
 
-// One step of `settings` for each row of logits (B,V), against sample_token on the host
-static void test_sampler(int V, float spread, const std::vector<SamplerSettings>& settings) {
+// One step of `settings` for each row of logits (B,V), against sample_token on the host; greedy: by the kernel of steps in which
+// all sequences are greedy, as `settings` are
+static void test_sampler(int V, float spread, const std::vector<SamplerSettings>& settings, bool greedy = false) {
     int B = (int)settings.size(), Vp = CEIL_DIV(V, 128) * 128, C = 32, T = 8, words = CEIL_DIV(V, 32), wrong = 0;
     Numbers logits = numbers((size_t)B * Vp, spread), embedding = numbers((size_t)Vp * C, 1.0f);
     std::vector<unsigned> seen((size_t)B * words);
@@ -362,7 +363,11 @@ static void test_sampler(int V, float spread, const std::vector<SamplerSettings>
     p.x = on_device(Numbers((size_t)B * C)), p.wte = d_embedding, p.wpe = d_embedding;
     p.step = on_device(std::vector<unsigned>(B)), p.word = word, p.row_keys = on_device(keys);
     p.T = T, p.V = V, p.Vp = Vp, p.C = C, p.words = words;
-    decode_sample_kernel<<<B, SAMPLE_THREADS>>>(p);
+    if (greedy) {
+        decode_greedy_kernel<<<B, GREEDY_THREADS>>>(p);
+    } else {
+        decode_sample_kernel<<<B, SAMPLE_THREADS>>>(p);
+    }
     cuda_check(cudaGetLastError());
     cuda_check(cudaDeviceSynchronize());
     std::vector<float> row((size_t)V), scratch(2 * (size_t)V);
@@ -407,6 +412,7 @@ static void test_samplers(int V) {
     }
     test_sampler(V, 4.0f, settings);
     test_sampler(V, 30.0f, settings);
+    test_sampler(V, 4.0f, std::vector<SamplerSettings>(50, sampler_greedy()), true);
 }
 
 // ----------------------------------------------------------------------------
