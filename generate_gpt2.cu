@@ -69,8 +69,8 @@ typedef struct {
     int keyed;  // its last logits were computed by the one-kernel step, which has stored the key of the largest
 } DecoderSequence;
 
-// How a step begins: with the sampler's kernel, with a given token, or, where all sequences are greedy, with a smaller kernel, or
-// with none if the step is one kernel, which samples
+// How a step begins: with the sampler's kernel, with a given token, or, if all sequences are greedy, with a smaller kernel, or
+// with none where the step is one kernel, which samples
 enum DecoderBegin { BEGIN_SAMPLE, BEGIN_FEED, BEGIN_GREEDY, DECODER_BEGINS };
 
 struct GPT2Decoder {

@@ -332,8 +332,8 @@ static void test_statistics(int) {} // in fp32 no LayerNorm is folded
 // ----------------------------------------------------------------------------
 // The sampler
 
-// One step of `settings` for each row of logits (B,V), against sample_token on the host; greedy: by the kernel of steps in which
-// all sequences are greedy, as `settings` are
+// One step of `settings` for each row of logits (B,V), against sample_token on the host; greedy: by the kernel of steps whose
+// sequences are all greedy, as `settings` are
 static void test_sampler(int V, float spread, const std::vector<SamplerSettings>& settings, bool greedy = false) {
     int B = (int)settings.size(), Vp = CEIL_DIV(V, 128) * 128, C = 32, T = 8, words = CEIL_DIV(V, 32), wrong = 0;
     Numbers logits = numbers((size_t)B * Vp, spread), embedding = numbers((size_t)Vp * C, 1.0f);
