@@ -69,8 +69,8 @@ typedef struct {
     int keyed;  // its last logits were computed by the one-kernel step, which has stored the key of the largest
 } DecoderSequence;
 
-// How a step begins: with the sampler's kernel, with a given token, or, if all sequences are greedy, with a smaller kernel, or
-// with none where the step is one kernel, which samples
+// How a step begins: with the sampler's kernel; with a given token; or, if all sequences are greedy and have keys, with a
+// kernel of few threads, or with none where the step is one kernel, which samples
 enum DecoderBegin { BEGIN_SAMPLE, BEGIN_FEED, BEGIN_GREEDY, DECODER_BEGINS };
 
 struct GPT2Decoder {
@@ -79,6 +79,7 @@ struct GPT2Decoder {
     LaunchGpu gpu;
     const decode_step::Kernel* step_kernel; // NULL: a step is several kernels
     decode_step::Step one_step;
+    bool keyed; // the head of several kernels leaves the keys of the largest logits
     int B, T, R;
     floatX* cache; // (L,2,B,NH,T,HS) keys and values
     void* memory;
@@ -235,6 +236,17 @@ static void decoder_plan_step(GPT2Decoder* d) {
     }
 }
 
+// The head: logits (B,Vp) of the slots that have a position, from x (B,C)
+static DecodeLinear decoder_head_layer(const GPT2Decoder* d) {
+    GPT2Config c = d->model->info.config;
+    const ParameterTensors* p = &d->model->params;
+    DecodeLinear head = {};
+    head.out = d->logits, head.inp = d->x, head.weight = p->wte, head.positions = d->positions;
+    head.norm_weight = p->lnfw, head.norm_bias = p->lnfb, head.row_keys = d->row_keys;
+    head.M = d->B, head.C = c.channels, head.OC = c.vocab_size, head.stride = c.padded_vocab_size;
+    return head;
+}
+
 static Status decoder_build(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     size_t attention_bytes, B = (size_t)d->B;
@@ -264,6 +276,7 @@ static Status decoder_build(GPT2Decoder* d) {
     gpt2_wait_weights(d->model);
     decoder_fold_norms(d);
     decoder_plan_step(d);
+    d->keyed = d->step_kernel == NULL && decode_keeps_keys(d->gpu, decoder_head_layer(d));
     return cuda_try(cudaStreamSynchronize(d->model->stream));
 }
 
@@ -356,16 +369,7 @@ static void decoder_after_attention(DecoderRows r, int layer, ParameterTensors w
     decoder_linear(r, r.x, r.d->fch, w.fcprojw, w.fcprojb, NULL, NULL, {}, 4 * C, C, DECODE_RESIDUAL);
 }
 
-// logits (B,Vp) of the slots that have a position, from x (B,C)
-static void decoder_head(GPT2Decoder* d) {
-    GPT2Config c = d->model->info.config;
-    const ParameterTensors* p = &d->model->params;
-    DecodeLinear head = {};
-    head.out = d->logits, head.inp = d->x, head.weight = p->wte, head.positions = d->positions;
-    head.norm_weight = p->lnfw, head.norm_bias = p->lnfb, head.row_keys = d->row_keys;
-    head.M = d->B, head.C = c.channels, head.OC = c.vocab_size, head.stride = c.padded_vocab_size;
-    decode_linear(d->gpu, head, d->ln, d->model->stream);
-}
+static void decoder_head(GPT2Decoder* d) { decode_linear(d->gpu, decoder_head_layer(d), d->ln, d->model->stream); }
 
 // One token of every slot that has a position
 static void decoder_layers(GPT2Decoder* d, int max_length) {
@@ -555,7 +559,7 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
         const DecoderSequence* s = &d->sequences[b];
         tokens[b] = -1;
         active += s->active;
-        sampled += s->active && !(s->greedy && (s->keyed || d->step_kernel == NULL));
+        sampled += s->active && !(s->greedy && (s->keyed || d->keyed));
         if (s->active && s->length < d->T && s->length + 1 > max_length) { max_length = s->length + 1; }
     }
     if (active == 0) { return STATUS_OK; }

@@ -15,8 +15,22 @@ same bits. With -DKERNELS_APART the program is linked with decode.cu's object.
 // inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if
 // a CTA does not normalise it by itself. Returns whether out_moments were written.
 bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+// Whether it raises p.row_keys, which are not NULL, to those of all rows that it writes
+bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p);
 
 #ifndef KERNELS_APART
+bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p) {
+#if !defined(PRECISION_FP32)
+    if (head_tiling(gpu, p).kernel != NULL) { return true; }
+    if (decode_cluster_serves(gpu, p) || !decode_batch_serves(gpu, p)) { return false; }
+    const BatchTiling t = batch_tiling(gpu, p);
+    return t.MT == 4 && t.splits == 1;
+#else
+    (void)gpu, (void)p;
+    return false;
+#endif
+}
+
 bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
     bool cluster = false, batch = false;
 #if !defined(PRECISION_FP32)

@@ -313,27 +313,17 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) decode_sample_kernel
     decode_begin_step(p, b, slot, token);
 }
 
-// The same if all active sequences are greedy, with few threads and registers, so that thread blocks of the next kernel find
-// room beside it, and load their weights meanwhile
+// The same if all active sequences are greedy and have keys. With few threads and registers, so that thread blocks of the next
+// kernel find room beside it, and load their weights meanwhile
 constexpr int GREEDY_THREADS = 128;
 static __global__ void __launch_bounds__(GREEDY_THREADS) decode_greedy_kernel(DecodeBegin p) {
-    __shared__ unsigned long long largest[GREEDY_THREADS / WARP_SIZE];
     int b = blockIdx.x, token = -1;
     launch_dependents();
     wait_for_previous();
     DecodeSlot slot = p.slots[b];
-    unsigned long long key = p.row_keys[b];
     if (slot.active) {
         decode_prefetch_position(p, slot);
-        if (key == 0) { // it must be looked for
-            const floatX* logits = p.logits + (size_t)b * p.Vp;
-            for (int i = threadIdx.x; i < p.V; i += GREEDY_THREADS) { key = max(key, logit_key((float)logits[i], i)); }
-            key = sample_warp_max(key);
-            if (threadIdx.x % WARP_SIZE == 0) { largest[threadIdx.x / WARP_SIZE] = key; }
-            __syncthreads();
-            for (unsigned long long x : largest) { key = max(key, x); }
-        }
-        token = token_of_key(key, p.V);
+        token = token_of_key(p.row_keys[b], p.V);
     }
     decode_begin_step(p, b, slot, token);
 }

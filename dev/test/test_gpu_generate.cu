@@ -349,7 +349,7 @@ static void test_sampler(int V, float spread, const std::vector<SamplerSettings>
             seen_list[b].push_back(v);
         }
         for (int v = V; v < Vp; v++) { logits[(size_t)b * Vp + v] = (floatX)1e9f; } // padding must not be drawn
-        for (int v = 0; v < V && b % 2; v++) {                                      // the others look for it
+        for (int v = 0; v < V && (greedy || b % 2); v++) {                          // the others look for it
             keys[b] = std::max(keys[b], logit_key((float)logits[(size_t)b * Vp + v], v));
         }
         slots[b] = {settings[b], (uint64_t)b, b % T, b % 7 != 6};
@@ -704,6 +704,9 @@ int main(void) {
     // the head in wide tiles, which find the largest logits
     model = random_model("gpt2:l1c128h2t60", 20011, 60);
     for (int B : {17, 40, 70}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
+    gpt2_free(model);
+    model = random_model("gpt2:l1c768h12t60", 17011, 60); // and by decode_head_matmul.cuh
+    for (int B : {5, 64}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
     gpt2_free(model);
     decoders_at_once(sampler_greedy());
     decoders_at_once({1.0f, 0, 1.0f, 1.0f, 1});
