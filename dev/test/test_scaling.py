@@ -34,7 +34,11 @@ done
 """
 
 
-HASTY = TRAINER.replace("sleep", ": sleep")
+# One that sleeps in its last step alone: all lines at once would be steps of 0.000 ms.
+HASTY = TRAINER.replace("sleep", ": sleep").replace(
+    '    echo "$E', '    [ "$i" -lt "$steps" ] || sleep 0.1\n    echo "$E'
+)
+assert HASTY.count("|| sleep 0.1") == 1
 
 
 def program(folder, name, text):
