@@ -18,12 +18,13 @@ constexpr int PROMPT_GEMM_TOKENS = 17; // least number of tokens; up to 16 are o
 // Whether this GPU and this build have the GEMM
 static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }
 
-// Whether the SMs finish tiles of 192 columns before those of 128: a tile takes time by its columns, and an SM one at a time.
+// Whether the SMs finish tiles of 192 columns no later than those of 128: a tile takes time by its columns, and an SM one at a
+// time. Where both take as long, the wide ones are fewer.
 static inline bool prompt_tiles_are_wide(LaunchGpu gpu, int M, int OC) {
     const auto columns_of_an_sm = [&](int columns) {
         return CEIL_DIV(CEIL_DIV(M, 128) * CEIL_DIV(OC, columns), gpu.sms) * columns;
     };
-    return columns_of_an_sm(192) < columns_of_an_sm(128);
+    return columns_of_an_sm(192) <= columns_of_an_sm(128);
 }
 
 // As decode_linear with a bias, for all rows; out has no padding: its stride is OC. C and OC are multiples of 8.

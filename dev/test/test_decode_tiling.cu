@@ -244,9 +244,13 @@ template <int MT, int CHUNKS> static void sums_have_places(void) {
 // 192, five rounds or three; attproj and fcproj 192 or 128.
 static void prompt_tiles_fill_rounds(LaunchGpu gpu) {
     CHECK(prompt_tiles_are_wide(gpu, 4096, 2304) && prompt_tiles_are_wide(gpu, 4096, 768));
-    CHECK(!prompt_tiles_are_wide(gpu, 4096, 3072));                              // as long in both
-    for (int OC : {2304, 3072}) { CHECK(prompt_tiles_are_wide(gpu, 1024, OC)); } // one round, not two
-    CHECK(!prompt_tiles_are_wide(gpu, 1024, 768) && !prompt_tiles_are_wide(gpu, 1, 50257));
+    for (int OC : {768, 2304, 3072}) { CHECK(prompt_tiles_are_wide(gpu, 8192, OC)); } // as long in both
+    for (int OC : {2304, 3072}) { CHECK(prompt_tiles_are_wide(gpu, 1024, OC)); }      // one round, not two
+    CHECK(!prompt_tiles_are_wide(gpu, 1024, 768) && !prompt_tiles_are_wide(gpu, 17, 2304));
+    for (int OC : {2304, 768, 288, 1664}) { // OC and SMs in test_gpu_generate
+        gpu.sms = CEIL_DIV(OC, 192) * 2;
+        CHECK(prompt_tiles_are_wide(gpu, 256, OC));
+    }
 }
 
 static void keys_are_ordered(void) {
