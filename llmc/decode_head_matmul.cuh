@@ -175,7 +175,7 @@ template <class T> struct HeadRing {
     }
     __device__ void wait() { front.full[group][place.slot].wait(place.parity); }
     __device__ void release(int lane) { // all lanes have loaded from the line
-        front.empty[group][place.slot].arrive_warp(lane);
+        front.empty[group][place.slot].release_warp(lane);
         place.advance();
     }
     // Operand A of both MMAs of a chunk

@@ -52,6 +52,10 @@ __device__ inline uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu,
 // ----------------------------------------------------------------------------
 // Barriers
 
+// Orders shared-memory accesses by this thread, and by threads that it has synchronised with at a barrier, before later ones of
+// the async proxy (TMA, wgmma). It waits for the thread's own loads and stores, so it costs least after the barrier. (9.7.13.4)
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // The number of lanes of a warp that arrive on a barrier. One is enough: __syncwarp orders the other lanes' accesses before
 // its arrival. But ptxas removes a __syncwarp where the warp is converged, and racecheck, which then does not see the order,
 // reports a race: in builds for compute-sanitizer all lanes arrive.
@@ -76,6 +80,12 @@ struct Mbarrier {
     __device__ void arrive_warp(int lane) {
         __syncwarp();
         if (lane < WARP_ARRIVALS) { arrive(); }
+    }
+    // Arrives for a warp that has read, with ordinary loads, shared memory that TMA overwrites after the arrival. An arrival by
+    // itself does not order the two: TMA was seen to overwrite what a load issued before the arrival had yet to read.
+    __device__ void release_warp(int lane) {
+        fence_proxy_async();
+        arrive_warp(lane);
     }
     // Arrives once, and adds `bytes` to what the phase expects.
     __device__ void expect_tx(int bytes) {
@@ -161,10 +171,6 @@ template <int stages> struct PipelineState {
 
 // Makes initialised barriers visible to TMA.                                                     (9.7.13.4)
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-// Orders shared-memory accesses by this thread, and by threads that it has synchronised with at a barrier, before later ones of
-// the async proxy (TMA, wgmma). It waits for the thread's own stores, so it costs least after the barrier.      (9.7.13.4)
-__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Orders accesses to global memory by this thread's ordinary instructions and by TMA, in both directions: between a flag that
 // threads exchange by st_release_gpu and ld_acquire_gpu (ptx.cuh), and the data that TMA wrote or is to read.    (9.7.13.4)

@@ -526,7 +526,8 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
                 w[j][u][1] = make_uint4(a.z, b.z, a.w, b.w);
             }
         }
-        __syncwarp(); // then lane i arrives for slot i, as Mbarrier::arrive_warp does
+        hopper::fence_proxy_async(); // then lane i arrives for slot i, as Mbarrier::release_warp does
+        __syncwarp();
 #pragma unroll
         for (int i = lane; i < MOST * hopper::WARP_ARRIVALS; i += 32) {
             int slot = at.slot + i / hopper::WARP_ARRIVALS;
@@ -726,7 +727,7 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
         if (begin == 0 && folds_norm(S, stage)) { row = statistics_of<Tiles>(pair); }
         if (pair.first) { publish<Tiles, S>(p, at, stage, pair, total, row); }
     }
-    if (second) { front<Tiles>().parameters_empty[half].arrive_warp(lane); }
+    if (second) { front<Tiles>().parameters_empty[half].release_warp(lane); }
 }
 
 // Reads (m, l, O) of a chunk from its words, for split::read_partials

@@ -11,7 +11,10 @@
 
 #include "unit.h"
 
+#include <time.h>
+
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 static const double EPS = 0x1p-24;
@@ -237,7 +240,7 @@ static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm)
 // A classifier of odd OC, on so few SMs that decode_head_matmul.cuh serves it (test_decode_tiling checks that it does): logits
 // have the bits of rows alone, rows without a position and the padding stay, and each row's key is that of its largest logit.
 // Columns o and o + period are the same.
-static void test_head(int sms, int OC, int period) {
+static void test_head(int sms, int OC, int period, int repeats = 1) {
     LaunchGpu gpu;
     check(launch_gpu(&gpu));
     const int C = 768, stride = OC + 3;
@@ -250,8 +253,10 @@ static void test_head(int sms, int OC, int period) {
     DecodeLinear p = {};
     p.out = d_out, p.weight = l.d_weight, p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias;
     p.C = C, p.OC = OC, p.stride = stride, p.epilogue = DECODE_STORE;
+    const int rows_of[] = {4, 16, 17, 32, 33, 48, 49, 63, 64};
     int wrong = 0;
-    for (int M : {4, 16, 17, 32, 33, 48, 49, 63, 64}) {
+    for (int i = 0; i < repeats * (int)std::size(rows_of); i++) {
+        const int M = rows_of[i % std::size(rows_of)];
         const int first = random_int(MAX_ROWS - M + 1);
         std::vector<int> positions((size_t)M);
         for (int b = 0; b < M; b++) { positions[(size_t)b] = b % 5 == 3 ? -1 : b; }
@@ -647,10 +652,17 @@ static void decoders_at_once(SamplerSettings settings) {
     }
 }
 
-int main(void) {
+// `head SECONDS`: the head alone, again and again, for gpu_load.sh. A fault of its ring showed only beside other programs on the
+// GPU, and then in one of 400 launches.
+int main(int argc, char** argv) {
     if (gpt2_num_devices() == 0) {
         printf("skipped: no GPU\n");
         return 0;
+    }
+    if (argc == 3 && strcmp(argv[1], "head") == 0) {
+        const time_t end = time(NULL) + atoi(argv[2]);
+        do { test_head(8, 1601, 1601, 50), test_head(3, 2999, 288, 50); } while (time(NULL) < end);
+        return unit_end();
     }
     const int sizes[][2] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {1600, 4800}, {6400, 1600}, {32, 40},
                             {96, 7},     {224, 97},  {800, 96},   {832, 100},  {2048, 50},   {5120, 24},   {640, 1920}};
