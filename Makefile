@@ -352,6 +352,13 @@ build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
 build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags $(call decoding_kernels,bf16)
 	$(call compile_apart,bf16)
 
+# The library as builds without sm_90a have it on a GPU of 9.0: code for sm_90, where other variants must serve, and PTX with
+# wgmma alone, where nothing can
+build/libattention_sm_90.so: private arch_flags := -gencode arch=compute_90,code=sm_90
+build/libattention_ptx.so: private arch_flags := -gencode arch=compute_90,code=compute_90 -DATTENTION_FORWARD=wgmma -DATTENTION_BACKWARD=wgmma
+build/libattention_sm_90.so build/libattention_ptx.so: dev/cuda/libattention.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $(shared_object) -shared $< -o $@ $(strict)
+
 # Attention with one thing left out beside attention: for dev/cuda/energy_by_cause.py
 build/energy_by_cause: dev/cuda/energy_by_cause.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
@@ -427,6 +434,9 @@ $(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),de
 $(call check,soak_short_bf16,build/train_gpt2cu_bf16,$(python) dev/test/soak.py build/train_gpt2cu_bf16 --short --only kill term full --kill 5 --term 3 --jobs 4)
 $(call check,several_gpus,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/test_several_gpus.sh)
 $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
+$(call check,libattention_sm_90,build/libattention_sm_90.so build/test_libattention,build/test_libattention build/libattention_sm_90.so)
+$(call check,libattention_ptx,build/libattention_ptx.so build/test_libattention,build/test_libattention build/libattention_ptx.so sm_90a)
+without_sm_90a := $(if $(filter 90,$(GPU_ARCH)),libattention_sm_90 libattention_ptx)
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
 sanitized_variants := flash2 mma wgmma softmax_wgmma split
 sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
@@ -434,9 +444,9 @@ sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %dec
     $(if $(filter %wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_$(1),$(variants))))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
 gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/generate_gpt2cu_$(p) build/train_gpt2cu_$(p) build/train_gpt2cu_faults_$(p)) $(gpu_unit_tests) $(variant_programs) \
-    $(call sanitizer_needs,wgmma)
+    $(without_sm_90a:%=build/%.so) $(call sanitizer_needs,wgmma)
 gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 faults_bf16 faults_fp32 \
-    soak_short_bf16 several_gpus test_without_gpu \
+    soak_short_bf16 several_gpus test_without_gpu $(without_sm_90a) \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
 unit-tests: $(unit_checks)

@@ -199,11 +199,9 @@ static void decoder_fold_norms(GPT2Decoder* d) {
 static void decoder_plan_step(GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     const ParameterTensors* all = &d->model->params;
-    int device, major, CTAs = d->gpu.sms, L = c.num_layers;
+    int CTAs = d->gpu.sms, L = c.num_layers;
     decode_step::Step p = {};
-    cuda_try(cudaGetDevice(&device));
-    cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    if (status_now() != STATUS_OK || !d->gpu.dependent || major != 9) { return; }
+    if (!d->gpu.hopper) { return; }
     p.layers = d->layers, p.cache = d->cache, p.x = d->x, p.logits = d->logits, p.positions = d->positions;
     p.epochs = d->epochs, p.words = d->exchange, p.keys = d->keys, p.begin = decoder_begin(d);
     p.L = L, p.B = d->B, p.T = d->T, p.C = c.channels, p.NH = c.num_heads;

@@ -373,8 +373,12 @@ static Status gpt2_find_gpu(cudaDeviceProp* device) {
     return STATUS_OK;
 }
 
-// 90 is 9.0.
-static int gpt2_capability(const cudaDeviceProp* device) { return 10 * device->major + device->minor; }
+// The compute capability by which the tables of variants choose on the selected GPU, 90 for 9.0; 0 and an error without one
+static int gpt2_capability(void) {
+    DeviceCode code;
+    device_code(&code);
+    return code.capability;
+}
 
 // Connects the model to those of the other processes.
 static Status gpt2_join(GPT2* model) {
@@ -816,7 +820,7 @@ static floatX* gpt2_layer_input(const GPT2* model, int layer) {
 
 // The context of the GEMM groups
 static MatmulGroups gpt2_groups(GPT2* model, void* scratch) {
-    return {{&model->matmul, scratch}, gpt2_capability(&model->device), model->stream};
+    return {{&model->matmul, scratch}, gpt2_capability(), model->stream};
 }
 
 // ----------------------------------------------------------------------------
@@ -1333,7 +1337,7 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     status_clear();
     TRY(gpt2_find_gpu(&device));
     snprintf(n->precision, sizeof(n->precision), "%s", sizeof(floatX) == 4 && settings.tf32 ? "tf32" : PRECISION_NAME);
-    gpt2_describe_gemms(n->gemm, sizeof(n->gemm), gpt2_capability(&device), config, settings, B, T);
+    gpt2_describe_gemms(n->gemm, sizeof(n->gemm), gpt2_capability(), config, settings, B, T);
     snprintf(n->attention, sizeof(n->attention), "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
              attention_backward_name(B, T, NH, HS));
     snprintf(n->device, sizeof(n->device), "%s", device.name);
@@ -1362,7 +1366,7 @@ void gpt2_print_device(const GPT2* model) {
     const GPT2Info* info = &model->info;
     int B = info->B, T = info->T, NH = info->config.num_heads, HS = info->config.channels / NH;
     char gemms[sizeof(((GPT2Numerics*)NULL)->gemm)];
-    gpt2_describe_gemms(gemms, sizeof(gemms), gpt2_capability(&model->device), info->config, info->settings, B, T);
+    gpt2_describe_gemms(gemms, sizeof(gemms), gpt2_capability(), info->config, info->settings, B, T);
     print_table_row("GEMMs", "%s", gemms);
     print_table_row("attention", "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
                     attention_backward_name(B, T, NH, HS));

@@ -15,7 +15,7 @@ On a GPU or in a build without it the functions do nothing, and the launch is an
 #ifndef LLMC_DEPENDENT_LAUNCH_CUH
 #define LLMC_DEPENDENT_LAUNCH_CUH
 
-#include "cuda_common.cuh"
+#include "device_code.cuh"
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define DEPENDENT_LAUNCH_CODE
@@ -40,20 +40,14 @@ struct LaunchGpu {
     int hopper;          // 1: sm_90a's instructions, too
 };
 
-// Queries a kernel of this build for its PTX version: code that was compiled for an older GPU has no griddepcontrol.
-static __global__ void launch_probe_kernel() {}
 static inline Status launch_gpu(LaunchGpu* gpu) {
-    int device, shared_limit, sms, major;
-    cudaFuncAttributes attributes;
+    int device, shared_limit, sms;
+    DeviceCode code;
     TRY(cuda_try(cudaGetDevice(&device)));
     TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
     TRY(cuda_try(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
-    TRY(cuda_try(cudaFuncGetAttributes(&attributes, launch_probe_kernel)));
-    gpu->dependent = attributes.ptxVersion >= 90;
-    gpu->shared_limit = (size_t)shared_limit;
-    gpu->sms = sms;
-    gpu->hopper = gpu->dependent && major == 9;
+    TRY(device_code(&code));
+    *gpu = {code.sm_90, (size_t)shared_limit, sms, code.sm_90a};
     return STATUS_OK;
 }
 

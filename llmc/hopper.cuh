@@ -17,22 +17,18 @@ memory is addressed by 32-bit addresses. Only kernels built for sm_90a may call 
 
 #include <atomic>
 
-#include "cuda_common.cuh"
+#include "device_code.cuh"
 
 #if defined(PRECISION_FP32)
 #error "hopper.cuh multiplies 16-bit numbers: build with PRECISION=BF16 or PRECISION=FP16"
-#endif
-
-// Kernels that use this header have a body only where this is defined: in the compiler's pass for sm_90a.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HOPPER_DEVICE_CODE
 #endif
 
 namespace hopper {
 
 constexpr int WARPGROUP_SIZE = 128;
 
-// The number of SMs of the current GPU. Records an error (status.h) if its compute capability is not 9.0.
+// The number of SMs of the current GPU. Records an error (status.h) if its compute capability is not 9.0, or if this build has no
+// code for sm_90a.
 static inline Status hopper_num_sms(int* num_sms) {
     int device, major, minor;
     TRY(cuda_try(cudaGetDevice(&device)));
@@ -40,6 +36,12 @@ static inline Status hopper_num_sms(int* num_sms) {
     TRY(cuda_try(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
     if (major != 9 || minor != 0) {
         return status_fail("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor);
+    }
+    DeviceCode code;
+    TRY(device_code(&code));
+    if (!code.sm_90a) {
+        return status_fail("wgmma exists only in code for sm_90a, which this build has not; build it with GPU_ARCH=90, "
+                           "or for nvcc: -gencode arch=compute_90a,code=sm_90a");
     }
     return cuda_try(cudaDeviceGetAttribute(num_sms, cudaDevAttrMultiProcessorCount, device));
 }

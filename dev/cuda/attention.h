@@ -14,7 +14,7 @@ for the variant, the first entry that serves the head size and fits the GPU is t
 #define ATTENTION_H
 
 #include "attention_choice.h"
-#include "llmc/cuda_common.cuh"
+#include "llmc/device_code.cuh"
 
 // The contract.
 //
@@ -74,17 +74,17 @@ struct AttentionBackwardConfig {
 
 // The properties of a GPU that decide which configurations it can run
 struct AttentionGpu {
-    int capability; // 90 is 9.0
+    int capability; // DeviceCode's: 90 is 9.0 with code for sm_90a
     size_t shared_limit;
 };
-// Records an error if there is no GPU.
+// Records an error if there is no GPU, or no code for it.
 static inline Status attention_gpu(AttentionGpu* gpu) {
-    int device, major, minor, shared_limit;
+    int device, shared_limit;
+    DeviceCode code;
     TRY(cuda_try(cudaGetDevice(&device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
     TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
-    *gpu = {10 * major + minor, (size_t)shared_limit};
+    TRY(device_code(&code));
+    *gpu = {code.capability, (size_t)shared_limit};
     return STATUS_OK;
 }
 

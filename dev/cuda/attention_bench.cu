@@ -272,7 +272,9 @@ check_sweep(const char* variant, const std::vector<const typename Direction::Con
 template <class Direction> static const char* trains(const char* variant, const typename Direction::Config* table,
                                                      size_t num_configs, const typename Direction::Config& config,
                                                      const cudaDeviceProp& gpu, Shape s) {
-    const int capability = 10 * gpu.major + gpu.minor, fp32 = sizeof(floatX) == sizeof(float);
+    DeviceCode code;
+    check(device_code(&code));
+    const int capability = code.capability, fp32 = sizeof(floatX) == sizeof(float);
     auto rule = [&](const char* name) {
         return attention_rule(Direction::direction, name, fp32, capability, s.B, s.T, s.NH, s.HS);
     };

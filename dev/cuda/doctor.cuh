@@ -164,6 +164,12 @@ static inline void gpu_doctor(Doctor* d, const cudaDeviceProp* device) {
     cudaRuntimeGetVersion(&runtime);
     doctor_row(d, DOCTOR_OK, "GPU", NULL, "%s, compute capability %d.%d, %d SMs", device->name, device->major,
                device->minor, device->multiProcessorCount);
+    DeviceCode code;
+    if (device_code(&code) == STATUS_OK && code.capability < 10 * device->major + device->minor) {
+        doctor_row(d, DOCTOR_ABSENT, "device code", "run make clean and make train_gpt2cu here",
+                   "none for sm_90a: the variants of older GPUs serve");
+    }
+    status_clear();
     doctor_row(d, driver / 1000 >= runtime / 1000 ? DOCTOR_OK : DOCTOR_FAULT, "CUDA driver", "install a newer driver",
                "up to CUDA %d.%d; this program is of %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
                runtime % 1000 / 10);

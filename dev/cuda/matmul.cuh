@@ -124,7 +124,7 @@ static inline size_t matmul_scratch_bytes_on(int capability, const char* variant
 // matmul.h.
 struct MatmulGroups {
     MatmulContext context;
-    int capability; // of the GPU
+    int capability; // DeviceCode's
     cudaStream_t stream;
 };
 

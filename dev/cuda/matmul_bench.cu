@@ -15,6 +15,7 @@ The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at l
 #include "matmul_bench.h"
 #include "matmul_reference.h"
 #include "bench.h"
+#include "llmc/device_code.cuh"
 #include "llmc/matmul.cuh"
 
 static const std::vector<BenchSize> matmul_sizes = {{"-r", "R", "rows, of tokens", 4096},
@@ -666,9 +667,10 @@ static void check_sweep(const char* variant, const std::vector<const MatmulConfi
 
 // The column `trains`: whether the trainer chooses this configuration for these sizes on this GPU
 static const char* trains(const char* variant, const MatmulConfig* table, size_t num_configs,
-                          const MatmulConfig* config, const cudaDeviceProp& gpu, MatmulSizes s) {
-    const int fp32 = sizeof(floatX) == 4;
-    const MatmulRule* rule = matmul_rule(config->group, fp32, 10 * gpu.major + gpu.minor, s);
+                          const MatmulConfig* config, MatmulSizes s) {
+    DeviceCode code;
+    check(device_code(&code));
+    const MatmulRule* rule = matmul_rule(config->group, sizeof(floatX) == 4, code.capability, s);
     if (!rule || strcmp(rule->variant, variant) != 0) { return "no"; }
     return matmul_config(table, num_configs, rule->config, config->group, s) == config ? "yes" : "no";
 }
@@ -700,7 +702,7 @@ static void bench(const char* variant, const MatmulConfig* table, size_t num_con
         auto run = [config, s, &sets, libraries](int n, cudaStream_t stream) {
             launch(*config, sets[n], s, &libraries->of[0], stream);
         };
-        const char* does = trains(variant, table, num_configs, config, gpu.properties, s);
+        const char* does = trains(variant, table, num_configs, config, s);
         racers.push_back({config->name, does, v.rel_err, true, run}); // check_config() passed: deterministic
         scratch_bytes = std::max(scratch_bytes, config->scratch_bytes(s));
     }

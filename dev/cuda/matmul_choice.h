@@ -71,7 +71,7 @@ static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
 typedef struct {
     const char* variant;
     const char* config;                 // of the variant's table; NULL: its first of the group that serves the sizes
-    int capability_from, capability_to; // compute capability; 90 is 9.0
+    int capability_from, capability_to; // compute capability; 90 is 9.0 with code for sm_90a
     int fp32;                           // 1: serves fp32, too; 0: bf16 and fp16 alone
     int group;                          // a MatmulGroup; -1: every one
     int (*serves)(MatmulSizes s);       // which sizes; NULL: every one

@@ -265,12 +265,9 @@ static void keys_are_ordered(void) {
 }
 
 int main(void) {
-    // sm_90, a part of it, sm_120, sm_80, sm_86
-    const LaunchGpu gpus[] = {{1, HOPPER_SHARED, 132, 1},
-                              {1, HOPPER_SHARED, 16, 1},
-                              {1, 99 * 1024, 170, 0},
-                              {0, 163 * 1024, 108, 0},
-                              {0, 99 * 1024, 84, 0}};
+    // sm_90a, a part of it, sm_120, sm_80, sm_86, sm_90 without sm_90a's instructions
+    const LaunchGpu gpus[] = {{1, HOPPER_SHARED, 132, 1}, {1, HOPPER_SHARED, 16, 1}, {1, 99 * 1024, 170, 0},
+                              {0, 163 * 1024, 108, 0},    {0, 99 * 1024, 84, 0},     {1, HOPPER_SHARED, 132, 0}};
     for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
     for (LaunchGpu gpu : gpus) {
         for (int M : {1, 2, 3, 4, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
@@ -293,6 +290,7 @@ int main(void) {
     for (int OC : {768, 2304, 3072}) {
         step.OC = step.stride = OC;
         CHECK(decode_cluster_serves(gpus[0], step) && !decode_cluster_serves(gpus[2], step));
+        CHECK(decode_batch_serves(gpus[5], step) && !decode_cluster_serves(gpus[5], step));
     }
     step.C = 3072, step.OC = step.stride = 768;
     step.epilogue = DECODE_RESIDUAL; // fcproj, attproj
@@ -300,7 +298,7 @@ int main(void) {
         for (int M : {3, 4, 16, 17, 32, 33, 64, 65}) {
             step.C = C, step.M = M;
             CHECK((warpgroup_tiling(gpus[0], step).kernel != NULL) == (M >= 4 && M <= 64));
-            CHECK(warpgroup_tiling(gpus[1], step).kernel == NULL && warpgroup_tiling(gpus[2], step).kernel == NULL);
+            for (int n : {1, 2, 5}) { CHECK(warpgroup_tiling(gpus[n], step).kernel == NULL); }
         }
     }
     float2 norm[1];
@@ -317,7 +315,8 @@ int main(void) {
     step.C = 768, step.OC = 50257, step.stride = 50304, step.norm_weight = norm_weight; // the classifier
     for (int M : {4, 16, 17, 48, 64}) {
         step.M = M;
-        CHECK(head_tiling(gpus[0], step).kernel != NULL && head_tiling(gpus[2], step).kernel == NULL);
+        CHECK(head_tiling(gpus[0], step).kernel != NULL);
+        for (int n : {2, 5}) { CHECK(head_tiling(gpus[n], step).kernel == NULL); }
     }
     const int few_sms[2][2] = {{8, 1601}, {3, 2999}}; // SMs and OC in test_gpu_generate
     for (const int(&few)[2] : few_sms) {

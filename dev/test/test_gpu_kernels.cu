@@ -1311,11 +1311,9 @@ template <class T> static void check_close(const char* what, const Tensor<T>& x,
 }
 
 static int gpu_capability(void) {
-    int device, major, minor;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    return 10 * major + minor;
+    DeviceCode code;
+    check(device_code(&code));
+    return code.capability;
 }
 
 // Whether the plan made last has the table's algorithm.

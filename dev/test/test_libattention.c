@@ -1,8 +1,9 @@
 // libattention.so as another program would use it: loaded at run time, called with everything that it must refuse, and,
 // where there is a GPU, with a small batch whose results are compared with attention in fp64.
 //
-//     build/test_libattention [libattention.so]
+//     build/test_libattention [libattention.so [text]]
 //
+// With a text, all calls must end in an error that has it: of a library without code for this GPU.
 // Whatever it is given, a function returns, says why in one line, and the next good call works. GPU memory comes from the
 // driver by its own interface, of which the few declarations here are our own: neither headers nor the CUDA runtime are
 // needed to build this test.
@@ -259,6 +260,25 @@ static void test_results(const Tensors* t) {
     free(qkv64), free(dout64), free(out64), free(dqkv64), free(lse);
 }
 
+// Both functions return an error with the words, and `out` and `dqkv` are untouched.
+static void test_refused(const Tensors* t, const char* words) {
+    static unsigned char written[2 * QKV], read[2 * QKV];
+    const char* outputs[] = {t->out, t->dqkv};
+    memset(written, 0x5a, sizeof(written));
+    for (int n = 0; n < 2; n++) {
+        CHECK(cu_to_device((DevicePointer)(uintptr_t)outputs[n], written, n ? 2 * QKV : 2 * OUT) == 0);
+    }
+    for (int again = 0; again < 2; again++) {
+        CHECK(run_forward(t) == 1 && says(words));
+        CHECK(run_backward(t) == 1 && says(words));
+    }
+    CHECK(cu_synchronize() == 0);
+    for (int n = 0; n < 2; n++) {
+        const size_t bytes = n ? 2 * QKV : 2 * OUT;
+        CHECK(cu_to_host(read, (DevicePointer)(uintptr_t)outputs[n], bytes) == 0 && memcmp(read, written, bytes) == 0);
+    }
+}
+
 int main(int argc, char** argv) {
     const char* library = argc > 1 ? argv[1] : "./libattention.so";
     if (argc == 1 && !file_exists(library)) {
@@ -280,6 +300,10 @@ int main(int argc, char** argv) {
     const size_t bytes[7] = {2 * QKV, 2 * QKV, 2 * OUT, 2 * OUT, 4 * ROWS, 4 * ROWS, scratch};
     Tensors t = {0};
     for (int n = 0; n < 7; n++) { ((char**)&t)[n] = (char*)(uintptr_t)device_alloc(bytes[n] + 256); }
+    if (argc > 2) {
+        test_refused(&t, argv[2]);
+        return unit_end();
+    }
     test_pointers(&t);
     test_results(&t);
     test_pointers(&t);
