@@ -537,7 +537,7 @@ inline int heads_per_section(int heads, int T, int HS) {
 inline int heads_in_pairs(int heads, int tiles, int ctas) {
     if (tiles > 16) { return 0; }
     const int64_t head_pairs = CEIL_DIV(tiles, 2), left = tiles <= 8 ? 5 : 13;
-    const int64_t rounds = (8 * heads * head_pairs - left * ctas) / (8 * ctas);
+    const int64_t rounds = (8 * head_pairs * heads - left * ctas) / (8 * ctas);
     return rounds > 0 ? (int)(rounds * ctas / head_pairs) : 0;
 }
 

@@ -118,6 +118,11 @@ int main(void) {
             }
         }
     }
+    // As many heads as fit the memory of a GPU: all but the last rounds are paired, in counts beyond 32 bits.
+    for (int heads : {1 << 28, (1 << 29) - 1}) {
+        const wgmma::ForwardProblem p = wgmma::forward_problem<ForwardTiles<64, 4, 64, 9, false>>(heads, 1, 1, 132);
+        CHECK(p.paired_heads > heads - 2 * 132 && p.paired_heads <= heads && p.ctas == 132 && p.items == heads);
+    }
     // 64,1024,12,64 and 16,1024,16,128 on an H200
     double busiest, loads;
     shares<ForwardTiles<64, 4, 64, 9, false>>(
