@@ -38,8 +38,9 @@ static int finish() {
     return 1;
 }
 
-// Fails if a kernel could not use p: null, misaligned, pageable host memory, or memory of another GPU
-static Status check_pointer(const char* name, const void* p, size_t alignment) {
+// Fails if a kernel could not use p: null, misaligned, pageable host memory, memory of another GPU or, of scratch, to which
+// kernels add by TMA and atomics, any but device memory
+static Status check_pointer(const char* name, const void* p, size_t alignment, bool is_scratch = false) {
     if (p == nullptr) { return status_fail("%s is a null pointer", name); }
     if ((uintptr_t)p % alignment != 0) {
         return status_fail("%s (%p) is not aligned to %zu bytes", name, p, alignment);
@@ -53,6 +54,10 @@ static Status check_pointer(const char* name, const void* p, size_t alignment) {
     }
     if (memory.type == cudaMemoryTypeDevice && memory.device != device) {
         return status_fail("%s (%p) is memory of device %d; the current device is %d", name, p, memory.device, device);
+    }
+    if (is_scratch && memory.type != cudaMemoryTypeDevice) {
+        return status_fail("%s (%p) is %s memory; allocate it by cudaMalloc", name, p,
+                           memory.type == cudaMemoryTypeManaged ? "managed" : "pinned host");
     }
     return STATUS_OK;
 }
@@ -85,7 +90,7 @@ EXPORT int attention_backward(void* dqkv, const void* dout, const void* qkv, con
     TRY(begin(B, T, NH, HS));
     if (check_pointers({{"dqkv", dqkv}, {"dout", dout}, {"qkv", qkv}, {"out", out}}, {{"l", l}, {"m", m}}) ==
             STATUS_OK &&
-        check_pointer("scratch", scratch, 256) == STATUS_OK) {
+        check_pointer("scratch", scratch, 256, true) == STATUS_OK) {
         attention_backward((floatX*)dqkv, (const floatX*)dout, (const floatX*)qkv, (const floatX*)out, l, m, scratch, B,
                            T, NH, HS, (cudaStream_t)stream);
     }

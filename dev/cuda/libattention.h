@@ -22,8 +22,8 @@ Shapes, row-major, with B sequences of T tokens and NH heads of HS channels:
 HS is 32, 64, 96 or 128; B, T and NH are at least 1. Every element of an output is written, and nothing else is. The same
 inputs give the same bits.
 
-Pointers are to memory that the current device reads and writes: its own, managed, or pinned host memory. qkv, dqkv, out
-and dout are aligned to 16 bytes, l and m to 4, scratch to 256. Functions launch kernels on `stream` (a cudaStream_t or
+Pointers are to memory that the current device reads and writes: its own, managed, or pinned host memory; scratch is memory
+of the device itself. qkv, dqkv, out and dout are aligned to 16 bytes, l and m to 4, scratch to 256. Functions launch kernels on `stream` (a cudaStream_t or
 CUstream of the current device; NULL is the default stream) and return without waiting for them. They allocate nothing
 and synchronise nothing; they may be captured in a CUDA graph, and run on several streams and threads at once, each
 backward with its own scratch.
@@ -40,7 +40,8 @@ size_t attention_scratch_bytes(int B, int T, int NH, int HS);
 // Computes out, l and m from qkv.
 int attention_forward(void* out, float* l, float* m, const void* qkv, int B, int T, int NH, int HS, void* stream);
 
-// Computes dqkv from dout and the forward's qkv, out, l and m. scratch: attention_scratch_bytes() bytes, uninitialised.
+// Computes dqkv from dout and the forward's qkv, out, l and m. scratch: attention_scratch_bytes() bytes of device memory,
+// uninitialised.
 int attention_backward(void* dqkv, const void* dout, const void* qkv, const void* out, const float* l, const float* m,
                        void* scratch, int B, int T, int NH, int HS, void* stream);
 

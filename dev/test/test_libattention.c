@@ -42,6 +42,8 @@ static int says(const char* words) {
 
 typedef unsigned long long DevicePointer;
 static int (*cu_malloc)(DevicePointer*, size_t);
+static int (*cu_malloc_host)(void**, size_t);
+static int (*cu_malloc_managed)(DevicePointer*, size_t, unsigned);
 static int (*cu_to_device)(DevicePointer, const void*, size_t);
 static int (*cu_to_host)(void*, DevicePointer, size_t);
 static int (*cu_synchronize)(void);
@@ -63,6 +65,8 @@ static int driver_init(int* capability) {
     *(void**)&retain = dlsym(cuda, "cuDevicePrimaryCtxRetain");
     *(void**)&set_current = dlsym(cuda, "cuCtxSetCurrent");
     *(void**)&cu_malloc = dlsym(cuda, "cuMemAlloc_v2");
+    *(void**)&cu_malloc_host = dlsym(cuda, "cuMemAllocHost_v2");
+    *(void**)&cu_malloc_managed = dlsym(cuda, "cuMemAllocManaged");
     *(void**)&cu_to_device = dlsym(cuda, "cuMemcpyHtoD_v2");
     *(void**)&cu_to_host = dlsym(cuda, "cuMemcpyDtoH_v2");
     *(void**)&cu_synchronize = dlsym(cuda, "cuCtxSynchronize");
@@ -210,6 +214,19 @@ static void test_pointers(const Tensors* good) {
     CHECK(cu_synchronize() == 0); // the context is whole
 }
 
+// Scratch in memory that the GPU reaches but that is not its own
+static void test_scratch_elsewhere(const Tensors* good, size_t bytes) {
+    void* pinned = NULL;
+    DevicePointer managed = 0;
+    CHECK(cu_malloc_host(&pinned, bytes) == 0 && cu_malloc_managed(&managed, bytes, 1) == 0);
+    Tensors bad = *good;
+    bad.scratch = pinned;
+    CHECK(run_backward(&bad) == 1 && says("scratch") && says("host memory"));
+    bad.scratch = (char*)(uintptr_t)managed;
+    CHECK(run_backward(&bad) == 1 && says("scratch") && says("managed memory"));
+    CHECK(cu_synchronize() == 0);
+}
+
 // Both functions captured in the strictest mode, and replayed
 static void run_captured(const Tensors* t) {
     void *graph, *executable;
@@ -305,6 +322,7 @@ int main(int argc, char** argv) {
         return unit_end();
     }
     test_pointers(&t);
+    test_scratch_elsewhere(&t, scratch);
     test_results(&t);
     test_pointers(&t);
     return unit_end();
