@@ -200,8 +200,14 @@ template <class F> struct Elementwise {
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const int turn = c * row_blocks + block;
-                if constexpr (ring_chunks > 0) { // until TMA has read the ring's chunks of `depth` chunks ago
-                    if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
+                if constexpr (ring_chunks > 0) { // until TMA has read what is in the ring's slot
+                    if (tile.leader()) {
+                        if (stores_in_flight(turn, depth, row_blocks) == 0) {
+                            cp_async_bulk_wait_group_read<0>();
+                        } else {
+                            cp_async_bulk_wait_group_read<depth - 1>();
+                        }
+                    }
                     tile.sync();
                 }
                 auto box = [&](int o) -> uint32_t {
