@@ -582,10 +582,12 @@ static void processes_meet(void) {
     }
 }
 
+// With a driver or without one: no machine has 999 GPUs, and CUDA hides all of them from -1 on.
 static void too_many_gpus_are_refused(void) {
-    if (!(CLI_TRAINER & FOR_GPU) || launch_count_gpus() > 0) { return; }
-    REFUSED("", "--gpus all|no GPU", "--gpus", "all");
-    REFUSED("CUDA_VISIBLE_DEVICES=7", "--gpus 2|no GPU|CUDA_VISIBLE_DEVICES=7", "--gpus", "2");
+    if (!(CLI_TRAINER & FOR_GPU)) { return; }
+    REFUSED("", "--gpus 999", "--gpus", "999");
+    REFUSED("CUDA_VISIBLE_DEVICES=-1", "--gpus all|no GPU|CUDA_VISIBLE_DEVICES=-1", "--gpus", "all");
+    REFUSED("CUDA_VISIBLE_DEVICES=-1", "--gpus 2|no GPU|CUDA_VISIBLE_DEVICES=-1", "--gpus", "2");
 }
 
 // As a trainer that says what it would start, with eight GPUs; for test_launch.sh. Its micro-batches must be whole.
