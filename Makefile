@@ -2,7 +2,8 @@
 # make train_gpt2      the CPU trainer             make train_gpt2cu    the GPU trainer
 # make generate_gpt2   from a prompt to text       make generate_gpt2cu  the same on the GPU
 # make tokenize_gpt2   from text to token ids and back
-# make test            every test that this machine can run; make check-NAME runs one of them, make checks lists them
+# make test            the tests that this machine can run, in five minutes; make check-NAME runs one, make checks lists them
+# make test-long       those that take longer           make load            the GPU's tests side by side, for LOAD_SECONDS=120
 # make attention_forward_flash2                    one variant of dev/cuda, as build/attention_forward_flash2_bf16
 # make compete         race all variants on this GPU      make planted-faults  try the tests on sources with a fault
 # make libattention.so the fastest variants, with a C interface
@@ -128,7 +129,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test unit-tests cpu-tests gpu-tests sanitizer-tests test-programs fuzz soak checks planted-faults doctor compete install uninstall profile help lint format \
+.PHONY: all cuda test test-long test-programs load fuzz soak checks planted-faults doctor compete install uninstall profile help lint format \
     clean variants $(variants)
 
 all: train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu generate_gpt2cu libattention.so,no-nvcc)
@@ -287,10 +288,11 @@ endif
 # Tests
 
 # A check is a program with its arguments: `make check-NAME` builds it and runs it. `make test` builds all programs, then runs
-# all checks that this machine can; dev/test/planted_faults.sh runs them one by one on sources with a fault.
+# the checks that this machine can; dev/test/planted_faults.sh runs them one by one on sources with a fault.
 # $(call check,NAME,WHAT IT NEEDS,COMMAND)
 define check_rule
 .PHONY: check-$(1)
+needs_$(1) := $(2)
 check-$(1): $(2)
 	@dev/test/check.sh $(1) $(3)
 endef
@@ -385,8 +387,8 @@ $(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),$(t),$(
 $(foreach t,$(sanitized_tests),$(call check,sanitized-$(notdir $(t)),$(t),$(t)))
 tsan_tests := $(patsubst %,build/tsan/dev/test/%,test_checkpoint_writer test_checkpoint_shards test_comm test_weights_file)
 $(foreach t,$(tsan_tests),$(call check,tsan-$(notdir $(t)),$(t),$(t)))
-$(foreach t,$(filter-out %test_reference.py %test_evaluate.py %test_transformers.py,$(python_tests)),$(call check,$(notdir $(t:.py=)),,$(python) $(t)))
-check-test_data: tokenize_gpt2
+$(foreach t,$(filter-out %test_data.py %test_reference.py %test_evaluate.py %test_transformers.py,$(python_tests)),$(call check,$(notdir $(t:.py=)),,$(python) $(t)))
+$(call check,test_data,tokenize_gpt2,$(python) dev/test/test_data.py)
 # PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
 torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
 $(call check,test_reference,,$$(torch_python) dev/test/test_reference.py)
@@ -410,14 +412,18 @@ $(call check,test_doctor,train_gpt2,dev/test/test_doctor.sh ./train_gpt2)
 $(call check,test_launch_run,train_gpt2 build/test_launch_gpu,dev/test/test_launch.sh ./train_gpt2 build/test_launch_gpu)
 $(call check,test_tokenize,tokenize_gpt2,dev/test/test_tokenize.sh ./tokenize_gpt2)
 $(call check,compare_tokenizer,tokenize_gpt2,$(python) dev/test/compare_tokenizer.py ./tokenize_gpt2 --short)
+# the benches of the CPU compile, and one runs
+$(call check,cpu_benches,build/cpu_decode build/cpu_step,build/cpu_decode gpt2:l1c64h1t64 2 4 4 1)
 $(call check,test_hardening,train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2,dev/test/test_hardening.sh train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2)
-# Damaged files and command lines for a minute; make fuzz FUZZ_SECONDS=3600 for longer
+# Damaged files and command lines: the corpus and some seconds of new ones, and a minute; make fuzz FUZZ_SECONDS=3600 for longer
 FUZZ_SECONDS ?= 60
+$(call check,fuzz_short,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=3 build/sanitized/dev/test/fuzz)
 $(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/dev/test/fuzz)
+check-fuzz: export CHECK_TIMEOUT ?= $(shell echo $$(($(FUZZ_SECONDS) + 300)))
 # A trainer among faults: a few of each kind here, many in make soak
 $(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-test_hardening
+cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-cpu_benches check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
@@ -443,39 +449,40 @@ sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitize
 sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %decode_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %matmul_$(1)_bf16,$(variant_programs)) \
     $(if $(filter %wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_$(1),$(variants))))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
-gpu_programs := $(foreach p,bf16 fp32,build/test_gpt2cu_$(p) build/generate_gpt2cu_$(p) build/train_gpt2cu_$(p) build/train_gpt2cu_faults_$(p)) $(gpu_unit_tests) $(variant_programs) \
-    $(without_sm_90a:%=build/%.so) $(call sanitizer_needs,wgmma)
 gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 faults_bf16 faults_fp32 \
     soak_short_bf16 several_gpus test_without_gpu $(without_sm_90a) \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
-unit-tests: $(unit_checks)
-cpu-tests: $(cpu_checks)
-sanitizer-tests: $(sanitizer_checks)
-fuzz: check-fuzz
 ifneq ($(and $(gpu),$(NVCC)),)
-gpu-tests: $(gpu_checks)
-	$(if $(sanitizer),,@echo "sanitizer checks: skipped, no compute-sanitizer here")
+checks_here := $(gpu_checks)
+not_here := $(if $(sanitizer),,sanitizer checks: no compute-sanitizer here)
 else
-gpu-tests:
-	@echo "gpu-tests: skipped, $(if $(gpu),no nvcc,no GPU) here"
+not_here := $(words $(gpu_checks)) checks on a GPU: $(if $(gpu),no nvcc,no GPU) here
 endif
-
-# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, a quarter as many, but
-# four: some wait most of their time. The longest come first, so that none of them is left to run alone at the end.
-long_checks := $(patsubst %,check-%,fuzz training test_data test_processes faults faults_ahead sanitized-test_gpt2 sanitized-test_several_processes \
+checks_here += $(cpu_checks) $(unit_checks) $(sanitizer_checks) check-fuzz_short check-fuzz
+# What takes long and seldom finds what the others do not: make test-long
+long_checks := $(filter $(patsubst %,check-%,fuzz),$(checks_here))
+# The longest come first, so that none of them is left to run alone at the end.
+first_checks := $(patsubst %,check-%,fuzz training test_data test_processes faults faults_ahead sanitized-test_gpt2 sanitized-test_several_processes \
     process_faults soak_short tsan-test_checkpoint_shards test_reference test_plan_run test_scaling test_evaluate)
+longest_first = $(filter $(1),$(first_checks)) $(filter-out $(first_checks),$(1))
+checks_of_test := $(call longest_first,$(filter-out $(long_checks),$(checks_here)))
+checks_of_test-long := $(call longest_first,$(long_checks))
+
+# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, half as many, but four:
+# some wait most of their time. CHECK_JOBS=1: one by one. make test CHECKS='faults test_comm': these alone.
 cores := $(shell nproc 2>/dev/null || echo 2)
-test_programs := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 build/train_gpt2_faults build/transformers_side build/cpu_decode build/cpu_step $(unit_tests) $(cuda_unit_tests) $(sanitized_tests) $(tsan_tests) build/sanitized/dev/test/fuzz \
-    $(if $(and $(gpu),$(NVCC)),$(gpu_programs))
-test-programs: $(test_programs)
-test:
-	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(cores) test-programs && echo "built in $$(($$(date +%s) - begin)) s"
-	@begin=$$(date +%s); $(MAKE) -s --no-print-directory -j$(shell echo $$(($(cores) < 16 ? 4 : ($(cores) + 3) / 4))) --output-sync=target \
-	    gpu-tests $(long_checks) cpu-tests unit-tests sanitizer-tests && echo "checked in $$(($$(date +%s) - begin)) s"
-	@echo "make test: all tests of this machine passed$(if $(gpu),, (no GPU: the GPU trainer was not run))"
+CHECK_JOBS ?= $(shell echo $$(($(cores) < 8 ? 4 : $(cores) / 2)))
+asked := $(patsubst %,check-%,$(patsubst check-%,%,$(CHECKS)))
+test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
+# under another name, or make -n would run the checks
+make_itself := $(MAKE)
+test test-long:
+	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' \
+	    dev/test/run_checks.sh '$@$(if $(asked), CHECKS=...)' $(or $(asked),$(checks_of_$@))
+fuzz: check-fuzz
 checks:
-	@printf '%s\n' $(unit_checks) $(cpu_checks) check-fuzz $(sanitizer_checks) $(gpu_checks)
+	@printf '%s\n' $(unit_checks) $(cpu_checks) check-fuzz_short check-fuzz $(sanitizer_checks) $(gpu_checks)
 
 # ARGS='-o log124M': the flags of a run
 doctor:
@@ -490,6 +497,17 @@ soak_trainers := ./train_gpt2 $(if $(and $(gpu),$(NVCC)),build/train_gpt2cu_bf16
 soak: build/sanitized/dev/test/fuzz $(soak_trainers) build/train_gpt2_faults $(if $(filter build/%,$(soak_trainers)),build/train_gpt2cu_faults_bf16)
 	$< flips
 	@for trainer in $(soak_trainers); do $(python) dev/test/soak.py $$trainer $(SOAK_FLAGS) || exit 1; done
+
+# The GPU's tests side by side, with training and generating whose results must be those of alone
+LOAD_SECONDS ?= 120
+load_programs := build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 $(gpu_unit_tests)
+ifeq ($(gpu),)
+load:
+	@echo "error: make load runs the GPU's tests side by side, and there is no GPU here" >&2; exit 1
+else
+load: $(load_programs)
+	dev/test/gpu_load.sh $(LOAD_SECONDS) $(load_programs)
+endif
 
 ifeq ($(gpu),)
 compete:
@@ -513,7 +531,7 @@ cppcheck := cppcheck --quiet -j$(cores) --std=c11 --language=c --enable=warning,
     --suppress=missingIncludeSystem -D__GNUC__ -D__linux__ -D__x86_64__ -I.
 
 # each by itself, so that make -j2 lint runs them side by side
-lints := $(patsubst %,lint-%,cppcheck cppcheck-including includes format shell python)
+lints := $(patsubst %,lint-%,cppcheck cppcheck-including includes format shell python gpu-runs)
 .PHONY: $(lints)
 lint: $(lints)
 lint-cppcheck:
@@ -530,6 +548,10 @@ lint-python:
 	ruff check $(py_files)
 	ruff format --check $(py_files)
 	$(python) dev/bench/readme_tables.py --check
+
+# a warning: who changes the GPU's code may have no GPU
+lint-gpu-runs:
+	@dev/test/record_run.sh stale
 
 format:
 	clang-format -i $(c_files)

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The Makefile with an nvcc that only writes down what it was called for: every CUDA program is compiled once, in a precision
-# that exists, again when its source or its flags change, and not otherwise; what is installed can be removed. 10 s, no GPU.
+# that exists, again when its source or its flags change, and not otherwise; what is installed can be removed. And what make test,
+# make load and RECORD=1 do, on checks, a trainer and an nvidia-smi that are scripts. 40 s, no GPU.
+# shellcheck disable=SC2016 # check evaluates what it gets
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
@@ -120,9 +122,106 @@ check "names every program" all_programs
 check "make profile says that it needs a GPU" refuses "no GPU here" profile
 check "make compete says it before it builds" refuses "no GPU here" compete
 check "and builds nothing" is "$(number_of_calls)" 0
-says_what_is_skipped() { run_make -n gpu-tests gpu=yes "sanitizer=$1" && grep -q "sanitizer checks: skipped" "$dir/out"; }
+
+# what make test would run: says TARGET ARGUMENT...
+says() { run_make -n "$@" && tr ' ' '\n' <"$dir/out" | grep '^check-' | sort >"$dir/says"; }
+says_what_is_skipped() { says test gpu=yes "sanitizer=$1" && grep -q "sanitizer checks: no compute-sanitizer here" "$dir/out"; }
 check "without compute-sanitizer, its checks are said to be skipped" says_what_is_skipped ""
-check "and with it they are not" eval "! says_what_is_skipped found && grep -q 'check.sh sanitizer_mma' '$dir/out'"
+check "and with it they are not" eval '! says_what_is_skipped found && grep -q check-sanitizer_split "$dir/says"'
+every_check_once() {
+    says test gpu=yes sanitizer=found && cp "$dir/says" "$dir/both" && says test-long gpu=yes sanitizer=found &&
+        cat "$dir/says" >>"$dir/both" && run_make checks sanitizer=found && sort "$dir/both" | diff - <(sort "$dir/out")
+}
+check "make test and make test-long run every check once" every_check_once
+without_gpu() { says test && ! grep bf16 "$dir/says" && grep -q " checks on a GPU: no GPU here" "$dir/out"; }
+check "without a GPU those that need one are skipped, and it is said" without_gpu
+
+# One that fails, hangs, does not build or cannot run holds up no other, and the end says what became of it.
+stand_in() { cat >"$1.sh" && printf '$(call check,%s,%s,bash %s.sh)\n' "$1" "${2-}" "$1" >>Makefile; }
+stand_in good <<<'echo 3 passed, 0 failed'
+stand_in bad <<<'echo it is broken; echo 4 passed, 2 failed; exit 1'
+stand_in hangs <<<'sleep 1000 & sleep 1000'
+stand_in crashes <<<'echo 1 passed, 0 failed; kill -SEGV $$'
+stand_in unbuilt build/none <<<'echo 1 passed, 0 failed'
+stand_in cannot <<<'echo "skipped: no such library"'
+stand_in partly <<<'echo "one case: skipped, no terminal"; echo 5 passed, 0 failed, 1 skipped'
+stand_in empty <<<'echo 0 passed, 0 failed'
+printf 'build/none:\n\t@echo does not compile >&2; exit 1\n' >>Makefile
+run_stand_ins() { CHECK_TIMEOUT=2 run_make "${@:2}" test CHECKS="$1" CHECK_JOBS=4; }
+has() { grep -qxF -- "$1" "$dir/out" || { cat "$dir/out"; return 1; }; }
+begin=$SECONDS
+check "make test fails" eval '! run_stand_ins "hangs bad check-unbuilt crashes cannot empty partly good"'
+check "it ends what hangs" test $((SECONDS - begin)) -lt 500
+check "with all that it started" eval '! pgrep -f "sleep 1000"'
+check "it says so" grep -q "^FAILED: hangs (still running after 2 s" "$dir/out"
+check "those behind one that failed ran" grep -q "^good  *[0-9.]* s   3 passed, 0 failed$" "$dir/out"
+check "a failed one shows its output" has "it is broken"
+for line in "bad: 4 passed, 2 failed" "unbuilt: what it needs did not build" "crashes: 1 passed, 0 failed" "hangs: " "empty: 0 passed, 0 failed" \
+    "cannot: no such library" "partly: one case: skipped, no terminal"; do
+    check "the end lists $line" has "    $line"
+done
+check "and how to run the failed ones again" has "again: make test CHECKS='hangs bad unbuilt crashes empty'"
+check "and sums" grep -q "^make test CHECKS=...: 13 passed, 6 failed, 3 skipped in [0-9]* s$" "$dir/out"
+check "the slowest come first" eval 'grep -A 1 "^the slowest of" "$dir/out" | grep -q " hangs  *[0-9]"'
+check "where none fails, make test succeeds" run_stand_ins "good partly"
+check "a check that does not exist fails" eval '! run_stand_ins "good nonsense"'
+check "by its name" has "    nonsense: what it needs did not build"
+
+# RECORD=1: a row for a run on a GPU of all that make test has
+cat >"$dir/nvidia-smi" <<'EOF'
+#!/usr/bin/env bash
+case "$*" in
+*name*) printf 'NVIDIA H100\nNVIDIA H100\n' ;;
+*driver_version*) echo 580.1 ;;
+esac
+EOF
+chmod +x "$dir/nvidia-smi"
+record=dev/test/gpu_runs.csv
+cp $record "$dir/header"
+recorded() { CHECK_TIMEOUT=2 RECORD=1 PATH="$dir:$PATH" run_make checks_of_test="$1" CHECK_JOBS=4 test "${@:2}"; }
+refuses_record() { local text=$1; shift; ! recorded "$@" && grep -qF -- "$text" "$dir/err" && cmp $record "$dir/header"; }
+check "without git and COMMIT there is no row" refuses_record "name the commit: COMMIT=" check-good
+check "nor for some of the checks" refuses_record "make test CHECKS=... has no row" check-good CHECKS=good COMMIT=1234567
+check "nor without a GPU" eval '! RECORD=1 run_make checks_of_test=check-good test COMMIT=1 && grep -q "lists no GPU" "$dir/err"'
+check "a run that fails" eval '! COMMIT=1234567 recorded "check-good check-bad check-cannot"'
+row() { tail -n 1 $record | grep -qE -- "^$(date +%F),$1,NVIDIA H100,2,580.1,13.0,[^,]+,[^,]+,$2,[0-9]+,none$" || { cat $record; return 1; }; }
+check "has its row" row 1234567 "7,2,2"
+git_() { git -c user.name=a -c user.email=a@b.c -c init.defaultBranch=main "$@" >/dev/null; }
+git_ init -q && git_ add . && git_ commit -m all
+hash=$(git rev-parse --short HEAD)
+check "a run of a commit" recorded check-good
+check "has its hash" row "$hash" "3,0,1"
+check "another" recorded check-good
+check "has it too, for the record itself is no change" row "$hash" "3,0,1"
+stale() { dev/test/record_run.sh stale 2>&1; }
+check "make lint is content with that row" is "$(stale)" ""
+echo >>dev/cuda/attention_forward_naive.cu
+check "a run with changes" recorded check-good
+check "is marked" row "${hash}[+]" "3,0,1"
+check "make lint warns, for the GPU's code has changed since" eval 'stale | grep -q "changed since $hash"'
+
+# make load: what runs beside other work must do what it does alone
+cat >trainer.sh <<'EOF'
+while [ $# -gt 1 ]; do [ "$1" != -o ] || out=$2; shift; done
+mkdir "$out" && echo "${WRONG_TRAINER:+$out}" >"$out/model_00000020.bin"
+EOF
+cat >generator.sh <<'EOF'
+echo "{\"tokens\": [1, 2], \"seconds\": 0.$RANDOM, \"text\": \"${WRONG_GENERATOR:+$RANDOM}\"}"
+EOF
+echo 'sleep 0.2; echo 3 passed, 0 failed; exit ${WRONG_TEST:-0}' >load_test.sh
+chmod +x trainer.sh generator.sh load_test.sh
+sed -i '1i #!/usr/bin/env bash' trainer.sh generator.sh load_test.sh
+ln -s "$root/llmc" llmc
+cp -r "$root/dev/data" dev
+load() { env "$@" dev/test/gpu_load.sh 1 ./trainer.sh ./generator.sh ./load_test.sh >"$dir/out" 2>"$dir/err"; }
+check "under load all is as alone" load A=b
+check "which is counted" eval 'tail -n 1 "$dir/out" | grep -qE "^[1-9][0-9]* passed, 0 failed$"'
+for wrong in WRONG_TRAINER WRONG_GENERATOR WRONG_TEST; do
+    check "$wrong fails" eval "! load $wrong=1 && tail -n 1 '$dir/out' | grep -qE ' passed, [1-9][0-9]* failed$'"
+done
+check "RECORD=1 writes the seconds under load" env RECORD=1 PATH="$dir:$PATH" dev/test/gpu_load.sh 1 ./trainer.sh ./generator.sh ./load_test.sh
+check "in its row" eval 'tail -n 1 $record | grep -qE "^[^,]*,$hash\+,NVIDIA H100,2,.*,[1-9][0-9]*,0,0,[0-9]+,1$"'
+check "make load says that it needs a GPU" refuses "no GPU here" load
 check "a variant that does not exist is named" refuses "ATTENTION_FORWARD=none: no such variant" train_gpt2cu ATTENTION_FORWARD=none
 check "backward too" refuses "ATTENTION_BACKWARD=flash3: no such variant" train_gpt2cu ATTENTION_BACKWARD=flash3
 # what make clean removes is in neither a commit nor an image
@@ -133,7 +232,6 @@ for file in .gitignore .dockerignore; do
 done
 # its warnings are errors, too; gcc's are seen by whatever is built
 if command -v clang >/dev/null; then
-    ln -s "$root/llmc" llmc
     check "clang compiles the CPU programs" run_make CC=clang train_gpt2 tokenize_gpt2
 fi
 check "make help" run_make help
