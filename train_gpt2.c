@@ -411,7 +411,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
     size_t V = (size_t)model->info.config.vocab_size, Vp = (size_t)model->info.config.padded_vocab_size;
     status_clear();
-    TRY(gpt2_check_row(t, model->last_B, model->last_T));
+    TRY(gpt2_check_row(t, model->last_B, model->last_T, model->last_pass == PASS_BACKWARD));
     memcpy(logits, model->acts.output + (size_t)t * Vp, V * sizeof(float));
     return STATUS_OK;
 }
@@ -577,7 +577,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     ActivationTensors a = model->acts;
     size_t BT = (size_t)model->last_B * (size_t)model->last_T;
     status_clear();
-    TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
+    TRY(gpt2_check_backward(info, BT, model->last_pass == PASS_BACKWARD, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
     int any = info->settings.sum_any;

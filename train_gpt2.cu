@@ -924,7 +924,7 @@ static void gpt2_make_logits(GPT2* model) {
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
     size_t V = model->info.config.vocab_size, Vp = model->info.config.padded_vocab_size;
     status_clear();
-    TRY(gpt2_check_row(t, model->last_B, model->last_T));
+    TRY(gpt2_check_row(t, model->last_B, model->last_T, model->last_pass == PASS_BACKWARD));
     gpt2_make_logits(model);
     TRY(status_now());
     TRY(device_copy(model->logits_row, model->acts.output + t * Vp, V * sizeof(floatX), cudaMemcpyDeviceToHost));
@@ -1113,12 +1113,12 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     int B = model->last_B, T = model->last_T, BT = B * T, last = micro_step == grad_accum_steps - 1;
     cudaStream_t stream = model->stream;
     status_clear();
-    TRY(gpt2_check_backward(info, BT, grad_accum_steps, micro_step));
+    TRY(gpt2_check_backward(info, BT, model->last_pass == PASS_BACKWARD, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
     TRY(gpt2_check_scratch(model, B, T));
     NvtxRange range("backward");
-    model->last_pass = PASS_BACKWARD, model->has_logits = 0; // acts.output is overwritten by the logits' gradient
+    model->last_pass = PASS_BACKWARD;
     if (micro_step == 0) {
         cuda_try(cudaMemsetAsync(model->scalars, 0, 2 * sizeof(float), stream)); // loss and norm
     }

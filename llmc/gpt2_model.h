@@ -151,8 +151,9 @@ static inline Status gpt2_get_gradients(GPT2* model, float* grads) {
 // The forward pass of a batch up to the final LayerNorm, with B and T at most as allocated.
 Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
 
-// Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. The weights must still be
-// those of the pass; the first call may cost as much as computing all rows.
+// Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. Refused after gpt2_backward,
+// which replaces them by their gradient. The weights must still be those of the pass; the first call may cost as much as
+// computing all rows.
 Status gpt2_get_logits(GPT2* model, float* logits, int t);
 
 // A forward pass and the batch's losses, which are in gpt2_info()->losses; *loss is their mean in nats.
@@ -160,7 +161,8 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
 
 // The gradients of the batch of the last gpt2_forward, whose inputs are given again, added up over this process's
 // grad_accum_steps micro-steps (settings.micro_steps at most) and scaled to the mean over all processes. The first
-// micro-step (0) overwrites what was there; the last one adds the other processes' to those of this process's shard.
+// micro-step (0) overwrites what was there; the last one adds the other processes' to those of this process's shard. Refused
+// a second time without another gpt2_forward, whose activations it overwrites.
 Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step);
 
 // 1: from the next gpt2_backward on nothing is exchanged: gradients, loss and norm are those of this process's own
@@ -286,10 +288,11 @@ static inline Status gpt2_check_tokens(const GPT2Info* info, const int* tokens, 
     return STATUS_OK;
 }
 
-// Refuses a row of logits that the last forward pass, of B rows of T tokens, did not compute.
-static inline Status gpt2_check_row(int t, int B, int T) {
-    if (t >= 0 && t < B * T) { return STATUS_OK; }
-    return status_fail("logits of row %d, after a forward pass of %d rows", t, B * T);
+// Refuses a row of logits that the last forward pass, of B rows of T tokens, did not compute, and any row after_backward.
+static inline Status gpt2_check_row(int t, int B, int T, int after_backward) {
+    if (t < 0 || t >= B * T) { return status_fail("logits of row %d, after a forward pass of %d rows", t, B * T); }
+    if (!after_backward) { return STATUS_OK; }
+    return status_fail("the logits' gradient has replaced them; call gpt2_get_logits before gpt2_backward");
 }
 
 // Refuses a model without memory for gradients and moments.
@@ -297,11 +300,13 @@ static inline Status gpt2_check_training(const GPT2Info* info) {
     return info->training ? STATUS_OK : status_fail("this model was not allocated for training");
 }
 
-// Refuses a backward pass before any forward pass, a micro-step outside of its step, and a step that needs more gradient
-// buffers than there are.
-static inline Status gpt2_check_backward(const GPT2Info* info, size_t BT, int grad_accum_steps, int micro_step) {
+// Refuses a backward pass before any forward pass or after_backward (one of the same batch, whose activations it has
+// overwritten), a micro-step outside of its step, and a step that needs more gradient buffers than there are.
+static inline Status gpt2_check_backward(const GPT2Info* info, size_t BT, int after_backward, int grad_accum_steps,
+                                         int micro_step) {
     TRY(gpt2_check_training(info));
     if (BT == 0) { return status_fail("gpt2_backward before gpt2_forward"); }
+    if (after_backward) { return status_fail("gpt2_backward with no gpt2_forward before it"); }
     if (micro_step < 0 || micro_step >= grad_accum_steps) {
         return status_fail("micro-step %d of %d", micro_step, grad_accum_steps);
     }

@@ -113,7 +113,14 @@ static inline void reference_check_errors(GPT2Settings settings, GPT2Config conf
     reference_check_no_memory(settings);
     reference_row("same logits after errors", "", reference_row_bits(model, state, row, V) == bits);
     reference_allowed("a step after errors", gpt2_backward(model, state->x, state->y, 1, 0));
+    reference_refused("logits after backward", gpt2_get_logits(model, row, T - 1), "before gpt2_backward");
+    reference_refused("backward twice", gpt2_backward(model, state->x, state->y, 1, 0), "no gpt2_forward before it");
     reference_allowed("its end", gpt2_synchronize(model));
+    float loss;
+    check(gpt2_validate(model, &loss, state->x, state->y, 1, T)); // a forward pass, too
+    reference_allowed("logits after validation", gpt2_get_logits(model, row, T - 1));
+    reference_allowed("backward after validation", gpt2_backward(model, state->x, state->y, 1, 0));
+    reference_row("same logits after a step", "", reference_row_bits(model, state, row, V) == bits);
     gpt2_free(model);
     free(row);
 }
