@@ -1,6 +1,7 @@
 /*
 A file that is written whole or not at all: bytes go to <path>.tmp; commit flushes them to the disk, renames, and flushes the
-directory. A crash in between leaves the old file, or none, never half of one.
+directory. A crash in between leaves the old file, or none, never half of one. A file system that has no fsync, of files or of
+directories, is noted once, and its files are written without.
 
     AtomicFile file;
     TRY(atomic_open(&file, path));
@@ -27,13 +28,18 @@ typedef struct {
     char temporary[1024 + 8];
 } AtomicFile;
 
+// Removes the .tmp file, which is closed.
+static inline void atomic_remove_(AtomicFile* a) {
+    remove(a->temporary);
+    temporary_remove(a->slot);
+    a->file = NULL;
+}
+
 // Closes and removes the .tmp file; what stood under `path` before stays.
 static inline void atomic_abandon(AtomicFile* a) {
     if (a->file == NULL) { return; }
     fclose(a->file);
-    remove(a->temporary);
-    temporary_remove(a->slot);
-    a->file = NULL;
+    atomic_remove_(a);
 }
 
 // Remembers the first failure, with errno, and gives up the file.
@@ -92,22 +98,46 @@ static inline Status atomic_overwrite(AtomicFile* a, size_t offset, const void* 
     return fseeko(a->file, 0, SEEK_END) == 0 ? STATUS_OK : atomic_fail_(a, "write");
 }
 
-// Brings the new name onto the disk too. Some file systems cannot do that for a directory (EINVAL): then there is nothing
-// to wait for.
-static inline Status atomic_sync_directory_(const char* path) {
-    char directory[1024 + 2];
-    const char* slash = strrchr(path, '/');
-    size_t length = slash == NULL ? 0 : (size_t)(slash - path) + 1;
-    memcpy(directory, path, length);
-    strcpy(directory + length, ".");
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) { return status_fail("cannot open %s: %s", directory, strerror(errno)); }
-    int error = fsync(fd) != 0 && errno != EINVAL ? errno : 0;
-    close(fd);
-    return error == 0 ? STATUS_OK : status_fail("cannot write %s: %s", directory, strerror(error));
+// 1 for an error by which a file system says that it does not have a call; a call that failed has others.
+static inline int atomic_not_supported(int error) { return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS; }
+
+// Says once in a program that a file system has no fsync of `what`.
+static inline void atomic_note_(int* noted, const char* path, const char* what, const char* risk) {
+    if (__atomic_exchange_n(noted, 1, __ATOMIC_RELAXED)) { return; }
+    print_note("the file system of %s has no fsync of %s (%s): a power failure may %s", path, what, strerror(errno),
+               risk);
 }
 
-// Brings the file onto the disk, then under its name.
+// Brings an open file's bytes onto the disk, where its file system can; 0, or -1 and errno.
+static inline int atomic_sync_file(int fd, const char* path) {
+    static int noted;
+    if (fsync(fd) == 0) { return 0; }
+    if (!atomic_not_supported(errno)) { return -1; }
+    atomic_note_(&noted, path, "files", "damage the files that were written last");
+    return 0;
+}
+
+// Brings the new name onto the disk too, where the file system can. A directory is opened for reading alone, which some refuse
+// (EACCES) or do not take for fsync (EBADF).
+static inline Status atomic_sync_directory_(const char* path) {
+    static int noted;
+    char directory[1024];
+    const char* slash = strrchr(path, '/');
+    snprintf(directory, sizeof(directory), "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1, slash ? path : ".");
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = fd < 0 || fsync(fd) != 0 ? errno : 0;
+    if (fd >= 0) { close(fd); }
+    if (error == 0) { return STATUS_OK; }
+    errno = error;
+    if (!atomic_not_supported(error) && error != EBADF && error != EACCES) {
+        return status_fail("cannot write %s: %s", directory, strerror(error));
+    }
+    atomic_note_(&noted, directory, "directories", "lose the files that were written last");
+    return STATUS_OK;
+}
+
+// Brings the file onto the disk, then under its name. It is closed before: some file systems upload a file when it is closed, and
+// rename no open one.
 static inline Status atomic_commit(AtomicFile* a) {
     if (!atomic_usable_(a)) { return atomic_fail_(a, "write"); }
     if (fflush(a->file) != 0) { return atomic_fail_(a, "write"); }
@@ -115,13 +145,36 @@ static inline Status atomic_commit(AtomicFile* a) {
         errno = EIO;
         return atomic_fail_(a, "write");
     }
-    if (fsync(fileno(a->file)) != 0) { return atomic_fail_(a, "write"); }
-    // named before it is closed: until then a failure is atomic_fail_'s to clean up, and after fsync closing says nothing new
-    if (rename(a->temporary, a->path) != 0) { return atomic_fail_(a, "rename"); }
+    if (atomic_sync_file(fileno(a->file), a->temporary) != 0) { return atomic_fail_(a, "write"); }
+    const char* failed = fclose(a->file) != 0 ? "write" : rename(a->temporary, a->path) != 0 ? "rename" : NULL;
+    if (failed != NULL) {
+        int error = errno;
+        atomic_remove_(a);
+        errno = error;
+        return atomic_fail_(a, failed);
+    }
     temporary_remove(a->slot);
-    fclose(a->file);
     a->file = NULL;
     return atomic_sync_directory_(a->path);
+}
+
+// Fails if files cannot be saved in a folder: writes one of so many bytes as a checkpoint is written, and removes it.
+static inline Status atomic_probe(const char* folder, size_t bytes) {
+    static const char data[1 << 20];
+    char path[1024];
+    struct timespec now;
+    AtomicFile file;
+    clock_gettime(CLOCK_REALTIME, &now); // processes of other machines may have this one's id
+    snprintf(path, sizeof(path), "%.960s/probe_%ld_%ld", folder, (long)getpid(), now.tv_nsec);
+    TRY(atomic_open(&file, path));
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < sizeof(data) ? bytes - at : sizeof(data);
+        TRY(atomic_write(&file, data, n));
+    }
+    TRY(atomic_overwrite(&file, 0, data, 1)); // as a header, whose checksums are known last
+    Status status = atomic_commit(&file);
+    remove(path);
+    return status;
 }
 
 #endif

@@ -11,8 +11,8 @@ another job, or of a process that has ended. Files appear whole: they are linked
 #include <signal.h>
 #include <sys/random.h>
 
+#include "atomic_file.h"
 #include "comm_socket.h"
-#include "temporary_files.h"
 
 enum { COMM_FILE_BYTES = 4096, COMM_SECRET_BYTES = 33 };
 
@@ -122,7 +122,7 @@ static inline Status comm_file_refuse_(const char* path, const char* token) {
 // Gives the file its name, unless there is a file of that name. Some file systems have no links.
 static inline int comm_file_name_(const char* temporary, const char* path) {
     if (link(temporary, path) == 0) { return 1; }
-    if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) { return 0; }
+    if (errno != EPERM && !atomic_not_supported(errno)) { return 0; }
     return access(path, F_OK) != 0 && rename(temporary, path) == 0;
 }
 
@@ -136,7 +136,8 @@ static inline Status comm_file_put_(const char* path, const char* text) {
     unlink(temporary);
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     ssize_t n = fd < 0 ? -1 : write(fd, text, length);
-    int well = n == (ssize_t)length && fsync(fd) == 0 && comm_file_name_(temporary, path), error = errno;
+    int well = n == (ssize_t)length && atomic_sync_file(fd, temporary) == 0 && comm_file_name_(temporary, path),
+        error = errno;
     if (fd >= 0) { close(fd); }
     unlink(temporary);
     return well ? STATUS_OK : status_fail("cannot write the rendezvous file %s: %s", path, strerror(error));

@@ -76,7 +76,7 @@ static inline void run_start_refuse_used_(const RunStart* s, const char* why) {
     fatal("-o %s holds a run (%s): %s, --overwrite removes it, or name another folder", s->folder.path, what, why);
 }
 
-// Refuses a folder that cannot be created or written to, before a model is built for it.
+// Refuses a folder that cannot be created, or in which nothing can be saved, before a model is built for it.
 static inline void run_start_check_folder_(const char* folder) {
     char path[1024];
     struct stat st;
@@ -89,8 +89,8 @@ static inline void run_start_check_folder_(const char* folder) {
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
         fatal("-o %s: %s is not a directory; name another folder", folder, path);
     }
-    if (access(path, W_OK | X_OK) != 0) {
-        fatal("-o %s: cannot write to %s: %s; name another folder", folder, path, strerror(errno));
+    if (atomic_probe(path, 1) != STATUS_OK) {
+        fatal("-o %s: no checkpoint could be saved there: %s; name another folder", folder, status_message());
     }
 }
 

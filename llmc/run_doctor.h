@@ -28,33 +28,19 @@ static inline void run_doctor_memory_(Doctor* d) {
                (double)m.available / (1 << 30), (double)m.total / (1 << 30), m.limit);
 }
 
-// Writes a file as checkpoints are written: flush, fsync, rename. *seconds is how long that took.
-static inline Status run_doctor_write_(const char* path, double* seconds) {
-    AtomicFile file;
-    static char data[1 << 20];
-    memset(data, 'x', sizeof(data));
-    double start = wall_seconds();
-    TRY(atomic_open(&file, path));
-    for (int i = 0; i < DOCTOR_MIB; i++) { TRY(atomic_write(&file, data, sizeof(data))); }
-    TRY(atomic_commit(&file));
-    *seconds = wall_seconds() - start;
-    return STATUS_OK;
-}
-
 // The output folder, or the one that it will be created in
 static inline void run_doctor_folder_(Doctor* d, const Options* o) {
-    char folder[1000], path[1100];
+    char folder[1000];
     struct statvfs disk;
-    double seconds = 0.0;
     snprintf(folder, sizeof(folder), "%.960s", o->output_dir ? o->output_dir : ".");
     while (!file_exists(folder)) {
         char* slash = strrchr(folder, '/');
         if (slash == NULL) { strcpy(folder, "."); }
         if (slash != NULL) { slash[slash == folder] = '\0'; }
     }
-    snprintf(path, sizeof(path), "%s/doctor_%ld", folder, (long)getpid());
-    Status written = run_doctor_write_(path, &seconds);
-    if (written == STATUS_OK) { remove(path); }
+    double start = wall_seconds();
+    Status written = atomic_probe(folder, (size_t)DOCTOR_MIB << 20);
+    double seconds = wall_seconds() - start;
     doctor_row(d, written == STATUS_OK ? DOCTOR_OK : DOCTOR_FAULT, "write, fsync, rename",
                "make room, or name a folder on a disk that can be written to with -o", "%s in %s",
                written == STATUS_OK ? "done" : status_message(), folder);
@@ -62,7 +48,7 @@ static inline void run_doctor_folder_(Doctor* d, const Options* o) {
         doctor_row(d, DOCTOR_OK, "writing speed", NULL, "%.0f MB/s (%d MiB in %.2f s)", DOCTOR_MIB * 1.048576 / seconds,
                    (int)DOCTOR_MIB, seconds);
     }
-    if (statvfs(folder, &disk) != 0) { return; }
+    if (statvfs(folder, &disk) != 0 || disk.f_blocks == 0) { return; } // some do not say
     double free_gib = (double)disk.f_bavail * (double)disk.f_frsize / (1 << 30);
     doctor_row(d, free_gib >= 2.0 ? DOCTOR_OK : DOCTOR_FAULT, "disk", "make room: a checkpoint of 124M takes 1.7 GB",
                "%.1f GiB free in %s", free_gib, folder);

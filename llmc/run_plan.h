@@ -293,7 +293,7 @@ static inline size_t run_plan_checkpoints_(const Options* o, int first_step, int
     return o->checkpoints_keep > 0 && kept < written ? kept : written;
 }
 
-// Bytes that are free where `folder` is, or will be
+// Bytes that are free where `folder` is, or will be; SIZE_MAX where its file system does not say
 static inline size_t run_plan_free_disk_(const char* folder) {
     char path[1024];
     struct statvfs disk;
@@ -305,7 +305,7 @@ static inline size_t run_plan_free_disk_(const char* folder) {
         if (slash != NULL && slash != path) { *slash = '\0'; }
         if ((slash == NULL || slash == path) && statvfs(path, &disk) != 0) { return SIZE_MAX; }
     }
-    return size_mul((size_t)disk.f_bavail, (size_t)disk.f_frsize);
+    return disk.f_blocks == 0 ? SIZE_MAX : size_mul((size_t)disk.f_bavail, (size_t)disk.f_frsize);
 }
 
 // Returns 1 if the disk has room for the checkpoints.
@@ -319,7 +319,11 @@ static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const
     char note[64];
     snprintf(note, sizeof(note), "%zu at a time", count);
     run_plan_print_row_("checkpoints", all, note);
-    run_plan_print_row_("disk available", available, all <= available ? "" : "too little");
+    if (available == SIZE_MAX) {
+        print_table_row("disk available", "not known");
+    } else {
+        run_plan_print_row_("disk available", available, all <= available ? "" : "too little");
+    }
     return all <= available;
 }
 

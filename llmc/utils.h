@@ -113,6 +113,14 @@ PRINTF_LIKE static void print_warning(const char* format, ...) {
     va_end(args);
 }
 
+// For what is worth knowing and no error.
+PRINTF_LIKE static void print_note(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    print_line_("note", format, args);
+    va_end(args);
+}
+
 // For errors that end the run later: the caller returns from main with its own exit code.
 PRINTF_LIKE static void print_error(const char* format, ...) {
     va_list args;

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import functools
 import hashlib
 import multiprocessing
@@ -247,13 +248,40 @@ def errors_name(path):
         fail(f"cannot write {path}: {error.strerror or error}")
 
 
+NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # the file system does not have the call
+noted = set()
+
+
+@contextlib.contextmanager
+def passes_over_missing_fsync(what, path, *also):
+    """Notes once where the file system has no fsync of `what`, by NOT_SUPPORTED and `also`; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (*NOT_SUPPORTED, *also):
+            raise
+        if what not in noted:
+            print(f"note: the file system of {path} has no fsync of {what} ({error.strerror})", file=sys.stderr)
+        noted.add(what)
+
+
+def sync_directory(path):
+    """Brings the names of a folder's files onto the disk, where its file system can."""
+    with passes_over_missing_fsync("directories", path, errno.EACCES, errno.EBADF):  # it is opened for reading alone
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
 def make_directory(path):
     with errors_name(path):
         os.makedirs(path or ".", exist_ok=True)
 
 
 def write_atomically(path, *parts):
-    """Writes the parts (bytes-like objects) to `path` under a temporary name, flushes to the disk and renames."""
+    """Writes the parts (bytes-like objects) to `path`, as OutputFile does."""
     with OutputFile(path) as out:
         for part in parts:
             out.write(part)
@@ -264,7 +292,8 @@ TEMPORARIES = set()  # existing temporary files, which run() removes after an in
 
 
 class OutputFile:
-    """Writes to <path>.tmp. finish() flushes it to the disk and renames it to <path>; without it nothing remains.
+    """Writes to <path>.tmp. finish() flushes it to the disk, renames it to <path> and flushes the folder; without it
+    nothing remains.
 
     close() and publish() are the two halves of finish(), for callers whose files must appear together.
     """
@@ -287,12 +316,14 @@ class OutputFile:
     def close(self):
         with errors_name(self.path):
             self.file.flush()
-            os.fsync(self.file.fileno())
+            with passes_over_missing_fsync("files", self.path):
+                os.fsync(self.file.fileno())
             self.file.close()
 
     def publish(self):
         with errors_name(self.path):
             os.replace(self.temporary, self.path)
+            sync_directory(os.path.dirname(self.path) or ".")
 
     def finish(self):
         self.close()

@@ -117,10 +117,10 @@ def next_cut(data, offset, anywhere):
 def cut_file(path, train_bytes, anywhere):
     """Yields (starts the file, belongs to the validation split, bytes) for each piece of about PIECE_BYTES.
 
-    The training split ends at the first place to cut from `train_bytes` on.
+    The training split ends at the first place to cut from `train_bytes` on. Some file systems map files only privately.
     """
     try:
-        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as data:
             boundary = next_cut(data, train_bytes, anywhere) if train_bytes else 0
             start = 0
             while start < len(data):

@@ -1,4 +1,6 @@
 // llmc/atomic_file.h: files that are whole or not at all, and failures that leave no .tmp file and end no program.
+#include "file_calls.h" // before the header whose calls it records
+
 #include "llmc/atomic_file.h"
 
 #include "unit.h"
@@ -91,6 +93,100 @@ static void a_full_disk_is_noticed_and_sticks(void) {
     }
 }
 
+static Status write_text(const char* path, const char* text) {
+    AtomicFile file;
+    TRY(atomic_open(&file, path));
+    TRY(atomic_write(&file, text, strlen(text)));
+    return atomic_commit(&file);
+}
+
+// A power failure at any moment leaves the old file or the new one: its bytes are on the disk before its name is, and the name
+// before the commit has succeeded.
+static void bytes_reach_the_disk_before_the_name(void) {
+    const char* path = unit_path("state.bin");
+    file_calls_begin();
+    CHECK(write_text(path, "new") == STATUS_OK);
+    CHECK(file_calls_are(
+        "fsync state.bin.tmp, close state.bin.tmp, rename state.bin.tmp to state.bin, fsync its folder"));
+    CHECK(unit_file_is(path, "new") && file_calls.synced == file_digest(path)); // nothing was in a buffer any more
+}
+
+static int is_one_note(const UnitChild* child, const char* words) {
+    const char* end = strchr(child->text, '\n');
+    int ok = child->exit_code == 0 && strncmp(child->text, "note: ", 6) == 0 && strstr(child->text, words) != NULL &&
+             end == child->text + child->length - 1;
+    if (!ok) { printf("    exit code %d and: %s\n", child->exit_code, child->text); }
+    return ok;
+}
+
+// What a file system does not have is noted once, and the file is there.
+static void a_missing_fsync_is_passed_over(void) {
+    static const int errors[] = {EINVAL, ENOTSUP, EOPNOTSUPP, ENOSYS, EBADF, EACCES};
+    int* const faults[] = {&file_faults.sync_folder, &file_faults.open_folder, &file_faults.sync_file};
+    const char* path = unit_path("state.bin");
+    for (int k = 0; k < 3; k++) {
+        for (int i = 0; i < (k == 2 ? 4 : 6); i++) { // a file is open for writing
+            remove(path);
+            file_calls_begin();
+            *faults[k] = errors[i];
+            if (unit_fork()) {
+                int written = write_text(path, "old") == STATUS_OK && write_text(path, "new") == STATUS_OK;
+                _exit(!written);
+            }
+            UnitChild child = unit_wait();
+            CHECK(is_one_note(&child, k == 2 ? "has no fsync of files (" : "has no fsync of directories ("));
+            CHECK(strstr(child.text, strerror(errors[i])) != NULL && strstr(child.text, unit_folder) != NULL);
+            CHECK(unit_file_is(path, "new"));
+        }
+    }
+    file_calls_begin();
+}
+
+static void a_failed_call_is_no_missing_one(void) {
+    static const int errors[] = {EIO, ENOSPC, EDQUOT, EROFS};
+    int* const faults[] = {&file_faults.sync_folder, &file_faults.open_folder, &file_faults.sync_file,
+                           &file_faults.close, &file_faults.rename};
+    const char* path = unit_path("state.bin");
+    for (int k = 0; k < 5; k++) {
+        for (int i = 0; i < 4; i++) {
+            remove(path);
+            file_calls_begin();
+            *faults[k] = errors[i];
+            CHECK(says(write_text(path, "new"), strerror(errors[i])) &&
+                  says(STATUS_ERROR, k == 4 ? "rename" : "write"));
+            CHECK(!file_exists(unit_path("state.bin.tmp")) && file_exists(path) == (k < 2));
+            CHECK(temporary_files[0].state == TEMPORARY_FREE);
+        }
+    }
+    file_calls_begin();
+    file_faults.sync_file = EBADF; // nor is it for a file, which is open for writing
+    CHECK(says(write_text(path, "new"), strerror(EBADF)));
+    file_calls_begin();
+}
+
+// What can never be saved is known before a run begins; what was tried leaves nothing.
+static void a_probe_tells_what_saving_would(void) {
+    static const int errors[] = {ENOSYS, EPERM, EXDEV, EOPNOTSUPP};
+    const char* folder = unit_path("probed");
+    create_directory(folder);
+    file_calls_begin();
+    CHECK(atomic_probe(folder, 3 << 20) == STATUS_OK && strstr(file_calls.text, "fsync probe_") != NULL);
+    for (int i = 0; i < 4; i++) {
+        file_calls_begin();
+        file_faults.rename = errors[i];
+        CHECK(says(atomic_probe(folder, 1), strerror(errors[i])) && says(STATUS_ERROR, "cannot rename"));
+    }
+    file_calls_begin();
+    file_faults.sync_folder = EIO;
+    CHECK(says(atomic_probe(folder, 1), strerror(EIO)));
+    file_calls_begin();
+    file_faults.seek = ESPIPE; // a store that takes bytes in order only: no checkpoint's header could be completed
+    CHECK(says(atomic_probe(folder, 1), strerror(ESPIPE)));
+    file_calls_begin();
+    CHECK(says(atomic_probe("no/such/folder", 1), "cannot open no/such/folder/probe_"));
+    CHECK(rmdir(folder) == 0); // nothing is left
+}
+
 int main(void) {
     files_are_whole_or_not_at_all();
     abandoning_keeps_what_was_there();
@@ -98,5 +194,9 @@ int main(void) {
     a_failed_rename_leaves_nothing();
     names_that_no_file_can_have_are_refused();
     a_full_disk_is_noticed_and_sticks();
+    bytes_reach_the_disk_before_the_name();
+    a_missing_fsync_is_passed_over();
+    a_failed_call_is_no_missing_one();
+    a_probe_tells_what_saving_would();
     return unit_end();
 }

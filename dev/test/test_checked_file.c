@@ -1,4 +1,6 @@
 // llmc/checked_file.h: what is written is read back; any damage is refused, with the file and the range that is wrong.
+#include "file_calls.h" // before the header whose calls it records
+
 #include "llmc/checked_file.h"
 
 #include "unit.h"
@@ -177,6 +179,15 @@ static void writing_and_reading_fail_without_ending(void) {
     CHECK(!file_exists(path) && !file_exists(unit_path("other.bin.tmp")));
 }
 
+// Its header, which is complete last, is on the disk with the rest before the file has its name.
+static void all_of_a_file_reaches_the_disk_before_its_name(void) {
+    file_calls_begin();
+    const char* path = write_file(3 * BLOCK + 5, 4096);
+    CHECK(file_calls_are("fsync checked.bin.tmp, close checked.bin.tmp, rename checked.bin.tmp to checked.bin, "
+                         "fsync its folder"));
+    CHECK(file_calls.synced == file_digest(path));
+}
+
 int main(void) {
     for (size_t i = 0; i < sizeof(body); i++) { body[i] = (unsigned char)(i * i >> 3 ^ i >> 9); }
     sizes_come_back();
@@ -187,5 +198,6 @@ int main(void) {
     other_lengths_are_refused();
     files_without_checksums_are_read_and_told();
     writing_and_reading_fail_without_ending();
+    all_of_a_file_reaches_the_disk_before_its_name();
     return unit_end();
 }

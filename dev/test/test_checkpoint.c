@@ -1,6 +1,8 @@
 /*
 llmc/checkpoint.h: what a checkpoint brings back, which are refused, and what a failed write leaves.
 */
+#include "file_calls.h" // before the headers whose calls it records
+
 #include "llmc/checkpoint.h"
 
 #include <signal.h>
@@ -534,6 +536,22 @@ static int print_speeds(void) {
     return EXIT_SUCCESS;
 }
 
+// DONE says that both files are on the disk: an older one of this step goes before the first of them is replaced, and it is the
+// last to come.
+static void done_comes_when_all_is_on_the_disk(void) {
+    static const char after[] = "remove DONE_00000012, fsync model_00000012.bin.tmp, close model_00000012.bin.tmp, "
+                                "rename model_00000012.bin.tmp to model_00000012.bin, fsync its folder, "
+                                "fsync state_00000012_00000.bin.tmp, close state_00000012_00000.bin.tmp, "
+                                "rename state_00000012_00000.bin.tmp to state_00000012_00000.bin, fsync its folder, "
+                                "fsync DONE_00000012.tmp, close DONE_00000012.tmp, "
+                                "rename DONE_00000012.tmp to DONE_00000012, fsync its folder";
+    for (int again = 0; again < 2; again++) {
+        file_calls_begin();
+        write_one(1, 1);
+        CHECK(file_calls_are(after));
+    }
+}
+
 int main(int argc, char** argv) {
     if (argc == 2 && strcmp(argv[1], "--speed") == 0) { return print_speeds(); }
     everything_comes_back(1, 1, 1);
@@ -559,5 +577,6 @@ int main(int argc, char** argv) {
     memset(long_name, 'x', sizeof(long_name) - 1);
     long_name[sizeof(long_name) - 1] = '\0';
     CHECK_FATAL("-o|longer than 960|xxxx", checkpoint_paths(long_name, 1));
+    done_comes_when_all_is_on_the_disk();
     return unit_end();
 }

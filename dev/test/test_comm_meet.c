@@ -2,6 +2,8 @@
 How the processes of llmc/comm.h meet: by an address, by a file, or at a socket that listens already; that they were started
 alike; and what does not hold them up or lead them astray: strangers, other programs, and files that others left.
 */
+#include "file_calls.h" // before the headers whose calls it records
+
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -328,6 +330,11 @@ static void processes_meet_by_a_file(void) {
     rendezvous = unit_path("meeting");
     run(3, barrier, by_file);
     CHECK(all_ended_well(3) && !file_exists(rendezvous));
+    file_faults.link = EPERM, file_faults.sync_file = ENOTSUP; // calls that the file system does not have
+    run(2, barrier, by_file);
+    file_calls_begin();
+    CHECK(processes[0].exit_code == 0 && strstr(processes[0].text, "has no fsync of files") != NULL);
+    CHECK(processes[1].exit_code == 0 && !file_exists(rendezvous));
     run(3, barrier, by_file_here);
     CHECK(all_ended_well(3) && !file_exists(rendezvous));
     run(2, barrier, by_file_without_token);

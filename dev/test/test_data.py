@@ -8,6 +8,7 @@ mirror may hold it), tests of the raw files where the mirror holds them; the oth
 """
 
 import contextlib
+import errno
 import functools
 import glob
 import hashlib
@@ -15,12 +16,14 @@ import http.server
 import importlib.util
 import io
 import json
+import mmap
 import os
 import random
 import resource
 import shlex
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -485,8 +488,98 @@ def test_a_full_disk_leaves_the_old_files(folder):
     assert read(f"{prefix}_train.bin") == read(f"{prefix}_val.bin") == b"old"
 
 
+@contextlib.contextmanager
+def file_calls(**faults):
+    """Records os.fsync, os.replace and os.remove; those in `faults`, or fsync_folder, fail with their errno."""
+    calls = []
+
+    def recorded(name, call, describe):
+        def function(*arguments):
+            kind = "fsync_folder" if name == "fsync" and stat.S_ISDIR(os.fstat(arguments[0]).st_mode) else name
+            calls.append(f"{kind} {describe(*arguments)}")
+            if kind in faults:
+                raise OSError(faults[kind], os.strerror(faults[kind]))
+            return call(*arguments)
+
+        return mock.patch.object(os, name, function)
+
+    def content(fd):
+        return "" if stat.S_ISDIR(os.fstat(fd).st_mode) else f"of {os.fstat(fd).st_size} bytes"
+
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(recorded("fsync", os.fsync, content))
+        patches.enter_context(
+            recorded("replace", os.replace, lambda a, b: f"{os.path.basename(a)} by {os.path.basename(b)}")
+        )
+        patches.enter_context(recorded("remove", os.remove, os.path.basename))
+        yield calls
+
+
+def write_split(folder):
+    with data_common.open_splits(os.path.join(folder, "x"), 256) as (train, val):
+        train.append_packed(b"a\0" * 100)
+        val.append_packed(b"b\0" * 50)
+
+
+def test_bytes_reach_the_disk_before_their_names(folder):
+    write(os.path.join(folder, "x_train_000001.bin"), "of an earlier run")
+    with contextlib.redirect_stdout(io.StringIO()), file_calls() as calls:
+        write_split(folder)
+    assert calls[:7] == [
+        "fsync of 1224 bytes",
+        "fsync of 1124 bytes",
+        "replace x_train_000000.bin.tmp by x_train.bin",
+        "fsync_folder ",
+        "remove x_train_000001.bin",
+        "replace x_val_000000.bin.tmp by x_val.bin",
+        "fsync_folder ",
+    ], calls
+
+
+def test_a_missing_fsync_is_noted_once(folder):
+    for call, errors in (
+        ("fsync", ("EINVAL", "ENOTSUP", "ENOSYS")),
+        ("fsync_folder", ("EINVAL", "ENOTSUP", "ENOSYS", "EBADF", "EACCES")),
+    ):
+        for error in errors:
+            data_common.noted.clear()
+            said, faults = io.StringIO(), file_calls(**{call: getattr(errno, error)})
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said), faults:
+                write_split(folder)
+            what = "files" if call == "fsync" else "directories"
+            assert said.getvalue().count("note: ") == 1 and f" has no fsync of {what} (" in said.getvalue(), (
+                said.getvalue()
+            )
+            assert sorted(os.listdir(folder)) == ["x_train.bin", "x_val.bin"]
+
+
+def test_a_call_that_fails_is_no_missing_one(folder):
+    for call in "fsync", "fsync_folder", "replace":
+        for number in errno.EIO, errno.ENOSPC, errno.EDQUOT:
+            with contextlib.redirect_stdout(io.StringIO()), file_calls(**{call: number}):
+                try:
+                    write_split(folder)
+                    raise AssertionError(f"{call} has failed, and nobody noticed")
+                except SystemExit as ended:
+                    assert str(ended) == f"error: cannot write {folder}/x_train.bin: {os.strerror(number)}", str(ended)
+            assert not glob.glob(os.path.join(folder, "*.tmp"))
+
+
 # ----------------------------------------------------------------------------
 # text.py
+
+
+def test_a_text_that_can_only_be_mapped_privately(folder):
+    path = write(os.path.join(folder, "in.txt"), SPEECHES)
+
+    def private(fd, length, flags, protection):
+        assert flags == mmap.MAP_PRIVATE, "ENODEV, as FUSE says without a page cache"
+        return real(fd, length, flags, protection)
+
+    real = mmap.mmap
+    with mock.patch.object(text_script.mmap, "mmap", private):
+        pieces = list(text_script.cut_file(path, 0, False))
+    assert b"".join(piece for _, _, piece in pieces) == SPEECHES.encode()
 
 
 def test_bytes_need_only_the_standard_library(folder):

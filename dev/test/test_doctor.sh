@@ -60,7 +60,7 @@ full() { (ulimit -f 1024; doctor "$@"); }
 check "a full disk is found" full 1 "${data[@]}" -o "$dir"
 check "the row says so" is "NOT OK" "write, fsync, rename" "File too large"
 check "its mend is told" grep -q -- "-> make room" "$dir/table"
-check "no file is left" test -z "$(find "$dir" -name 'doctor_*')"
+check "no file is left" test -z "$(find "$dir" -name 'probe_*')"
 
 # other files of a run
 head -c 5000 /dev/zero >"$dir/model.bin"

@@ -204,6 +204,27 @@ if [[ $trainer == *cu* ]]; then
     finish
     exit
 fi
+
+# File systems that lack a call (95: not supported, 38: not implemented, 1: not permitted, 29: illegal seek) or on which one fails (5: I/O error)
+files() { # files FAULTS NAME CODE LINES TEXT FLAG...: as ends, with these faults of the file system
+    local -x FILE_FAULTS=$1
+    ends "$2" "" "${@:3}"
+}
+check "folders without fsync are noted, once" files sync_folder:95 nofolders 0 1 \
+    "note: the file system of $dir/ has no fsync of directories" -n 10
+check "a folder whose fsync is not permitted" files sync_folder:13 closed_folders 0 1 "has no fsync of directories" -n 10
+check "files without fsync are noted, once" files sync_file:38 nofiles 0 1 "has no fsync of files" -n 10
+for name in nofolders closed_folders nofiles; do
+    check "$name: both checkpoints are there" has_checkpoints $name "DONE_00000010 DONE_00000020 "
+    check "$name: they are as they would be" same ten $name state_00000020_00000.bin
+done
+for fault in sync_folder:5 rename:38 rename:1 seek:29; do
+    check "what can never be saved is said before the first step ($fault)" files $fault never 1 1 \
+        "error: -o $dir/never: no checkpoint could be saved there: cannot " -n 10
+    check "no step was made, and nothing is left" test ! -e "$dir/never" -a -z "$(grep '^step' "$dir/never.log")"
+done
+FILE_FAULTS=no_blocks:1 check "a file system that does not know its size" well sizes "" -n 10 --plan
+check "is no full one" grep -q "disk available *| not known" "$dir/sizes.log"
 common+=(-d 1024) # four micro-batches
 several() { # several NAME FAULTS CODE TEXT FLAG...: two processes, one line of all
     local name=$1 faults=$2 code=$3 text=$4
