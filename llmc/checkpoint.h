@@ -46,7 +46,8 @@ enum {
     STATE_RUN = 40,             // 64 bit; the run's id, or 0
     STATE_SETTINGS = 42,        // bytes of the settings' text at the end of the file, or 0
     STATE_SETTINGS_DIGEST = 44, // 64 bit; of the settings that a result depends on, or 0
-    STATE_DATA_DIGEST = 46      // 64 bit; of the training data, or 0
+    STATE_DATA_DIGEST = 46,     // 64 bit; of the training data, or 0
+    STATE_NAMES = 48            // 1: the order of the data ends with the names of its files
 };
 
 enum { MODEL_RUN = 12 }; // 64 bit; the run's id, in the header of the model file
@@ -163,6 +164,7 @@ static inline void checkpoint_state_header_(int32_t* header, const GPT2* model, 
     header[STATE_BATCH] = gpt2_info(model)->B;
     header[STATE_TIME] = gpt2_info(model)->T;
     header[STATE_OUTLIERS] = 1;
+    header[STATE_NAMES] = run->loader.names != NULL;
     header[STATE_SETTINGS] = (int32_t)run->identity.text_bytes;
     memcpy(&header[STATE_MODEL], &contents, sizeof(contents));
     memcpy(&header[STATE_RUN], &run->identity.run, sizeof(run->identity.run));
@@ -267,6 +269,7 @@ static inline Status checkpoint_open_state_(CheckedReader* file, const char* pat
     TRY(checkpoint_flag_(file, STATE_SHUFFLE));
     TRY(checkpoint_flag_(file, STATE_MASTER_WEIGHTS));
     TRY(checkpoint_flag_(file, STATE_OUTLIERS));
+    TRY(checkpoint_flag_(file, STATE_NAMES));
     int settings = file->header[STATE_SETTINGS];
     if (settings >= 0 && (size_t)settings <= file->body_bytes) { return STATUS_OK; }
     return status_fail("%s: header word %d says %d bytes of settings; it is corrupt", path, STATE_SETTINGS, settings);
@@ -354,7 +357,8 @@ static inline Status checkpoint_read_state_(GPT2* model, RunState* run, GPT2Conf
     TRY(checkpoint_read_block_(model, GPT2_MOMENTS1, config, parameters, file));
     TRY(checkpoint_read_block_(model, GPT2_MOMENTS2, config, parameters, file));
     if (tensors == 3) { TRY(checkpoint_read_block_(model, GPT2_MASTER_WEIGHTS, config, parameters, file)); }
-    TRY(dataloader_state_read(&run->loader, file, file->header[STATE_SHUFFLE], shard, sample));
+    TRY(dataloader_state_read(&run->loader, file, file->header[STATE_SHUFFLE], shard, sample,
+                              file->header[STATE_NAMES]));
     TRY(checkpoint_read_outliers_(&run->outliers, file));
     TRY(checked_skip(file, (size_t)file->header[STATE_SETTINGS]));
     return checked_end(file);
@@ -422,6 +426,7 @@ static inline Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, R
     if (result == STATUS_OK) {
         result = checkpoint_read_state_(model, run, info->config, info->num_parameters, &state);
     }
+    if (result == STATUS_OK && loader->other_data) { result = dataloader_fit_state(stdout, loader, &run->loader); }
     if (result == STATUS_OK) { result = dataloader_set_state(loader, &run->loader, paths->state); }
     checked_close(&state);
     return result;
@@ -441,9 +446,10 @@ static inline Status checkpoint_receive_blocks_(GPT2* model) {
 static inline Status checkpoint_spread_run_(Comm* comm, RunState* run) {
     DataLoaderState* l = &run->loader;
     int *shards = l->shard_order, *samples = l->sample_order;
+    uint64_t* names = l->names;
     TRY(comm_broadcast(comm, &run->outliers, sizeof(run->outliers), 0));
     TRY(comm_broadcast(comm, l, sizeof(*l), 0));
-    l->shard_order = shards, l->sample_order = samples;
+    l->shard_order = shards, l->sample_order = samples, l->names = names;
     if (!l->shuffled) { return STATUS_OK; }
     if (comm_rank(comm) != 0) {
         l->shard_order = dataloader_state_copy_(NULL, l->num_shards);

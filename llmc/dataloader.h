@@ -90,6 +90,7 @@ typedef struct {
     size_t micro_steps; // micro-batches of a step that one process has
     size_t micro_step;  // how many of them this step has given; 0: the position is where a step begins
     glob_t paths;
+    uint64_t* names;      // (num_shards) digests of the files' names, without their folders
     size_t num_tokens;    // of all shards
     size_t num_batches;   // of an epoch
     size_t num_unchecked; // shards without checksums
@@ -105,8 +106,9 @@ typedef struct {
     // reading
     TokenFile shard; // the current one
     TokenFetcher* fetcher;
-    int batch;    // the current one
-    int prefetch; // 0: each batch is read on demand
+    int batch;      // the current one
+    int prefetch;   // 0: each batch is read on demand
+    int other_data; // 1: a state may be of other files (--resume-anyway); dataloader_state.h fits it to these
 } DataLoader;
 
 // ----------------------------------------------------------------------------
@@ -471,6 +473,16 @@ static inline Status dataloader_open_again_(DataLoader* d) {
     return status_fail("%s has changed since the run began: it has another number of batches", d->shard.path);
 }
 
+// The digest of a file's name, without its folder
+static inline uint64_t dataloader_name_(const char* path) {
+    const char* slash = strrchr(path, '/');
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char* c = slash != NULL ? slash + 1 : path; *c != '\0'; c++) {
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    }
+    return hash;
+}
+
 // Checks every shard at the start, so that an invalid one does not end the run later; the tokens only if they are few, see
 // above.
 static inline void dataloader_check_shards_(DataLoader* d) {
@@ -527,6 +539,8 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
     d->fetcher->verifier.shard = SIZE_MAX;
     d->fetcher->verifier.verified = (unsigned char*)calloc_check(d->num_shards, 1);
     dataloader_check_shards_(d);
+    d->names = (uint64_t*)malloc_check(d->num_shards * sizeof(uint64_t));
+    for (size_t i = 0; i < d->num_shards; i++) { d->names[i] = dataloader_name_(d->paths.gl_pathv[i]); }
 
     d->should_shuffle = shuffle;
     if (shuffle) {
@@ -652,6 +666,7 @@ static inline void dataloader_close(DataLoader* d) {
     pthread_mutex_destroy(&f->mutex);
     pthread_cond_destroy(&f->changed);
     free(f);
+    free(d->names);
     free(d->shard_indices);
     free(d->intra_shard_indices);
     dataloader_close_shard_(d);

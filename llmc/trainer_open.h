@@ -282,6 +282,7 @@ static inline void trainer_open(Trainer* t) {
     outlier_init(&t->outliers.loss);
     outlier_init(&t->outliers.grad_norm);
     if (t->resumed) {
+        t->train.other_data = o->resume_anyway && t->start.before.data != t->start.identity.data;
         run_start_check(&t->start, checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step));
     }
     trainer_begin_folder_(t);

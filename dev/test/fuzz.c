@@ -526,6 +526,7 @@ static void read_state(const char* path) {
     CheckpointPaths paths = checkpoint_paths("", STEP);
     snprintf(paths.state, sizeof(paths.state), "%s", path);
     snprintf(paths.model, sizeof(paths.model), "%s", in_folder(digest == 0 ? "older_model.bin" : "model_00000012.bin"));
+    d.other_data = header[STATE_SAMPLE] & 1; // as with --resume-anyway
     check(checkpoint_read_files(&model, &d, &outliers, &paths, STEP));
     for (int i = 0; i < 300; i++) {
         outlier_update(&outliers.loss, i);

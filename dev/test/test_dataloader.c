@@ -267,7 +267,7 @@ static void load_state(DataLoader* d, const char* path, size_t shard_idx, size_t
     DataLoaderState state;
     CheckedReader file;
     check(checked_open(&file, path, 0, "state"));
-    check(dataloader_state_read(&state, &file, d->should_shuffle, shard_idx, sample_idx));
+    check(dataloader_state_read(&state, &file, d->should_shuffle, shard_idx, sample_idx, d->should_shuffle));
     check(checked_end(&file)); // the whole tail was read
     check(dataloader_set_state(d, &state, path));
     dataloader_state_free(&state);
@@ -299,7 +299,7 @@ static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle) {
     CHECK(all);
 }
 
-// The tail of llm.c's state files: number of shards, their order, number of samples, their order, the generator
+// The tail of llm.c's state files: number of shards, their order, number of samples, their order, the generator; then the names
 static void the_state_has_llmc_s_layout(void) {
     DataLoader d;
     const char* path = unit_path("state.bin");
@@ -307,7 +307,7 @@ static void the_state_has_llmc_s_layout(void) {
     CHECK(save_state(&d, path) == 0);
     dataloader_close(&d);
     open_shards(&d, 1, 1); // begins with shard 2, of 7 samples
-    CHECK(save_state(&d, path) == 8 + 3 * 4 + 8 + 7 * 4 + sizeof(mt19937_state));
+    CHECK(save_state(&d, path) == 8 + 3 * 4 + 8 + 7 * 4 + sizeof(mt19937_state) + 3 * 8);
     size_t bytes, num_shards, num_samples;
     char *file = unit_read(path, &bytes), *state = file + HEADER_BYTES;
     memcpy(&num_shards, state, 8);
@@ -857,6 +857,126 @@ static void many_shards_are_verified_one_ahead(void) {
     remove(unit_path("sealed_3.bin"));
 }
 
+// ----------------------------------------------------------------------------
+// Resume with other files
+
+// A shard of so many samples for B = 1, T = 4, as those of write_shards; 0: none.
+static void write_shard(const char* name, int f, int samples) {
+    uint16_t tokens[64];
+    for (int p = 0; p <= 4 * samples; p++) { tokens[p] = (uint16_t)(100 * f + p / 4); }
+    remove(unit_path(name));
+    if (samples > 0) { write_tokens(unit_path(name), tokens, 4 * samples + 1, V); }
+}
+
+typedef struct {
+    const char* name;
+    int f, before, after; // its samples when the state was saved, and when it is read
+} ChangedShard;
+
+// Reads k batches of the shards as they were and goes on with them as they are: what is left of the epoch is each sample that was
+// not read yet, once; a file that was read to its end is behind it, however long it is now. Then a whole epoch comes.
+static int goes_on_after(int k, const ChangedShard* shards, int n, int has_names) {
+    static unsigned char seen[500];
+    FILE* nowhere = fopen_check("/dev/null", "w");
+    const char* state_file = unit_path("state.bin");
+    DataLoaderState state;
+    DataLoader d;
+    int left = 0, all = 0, ok = 1;
+    memset(seen, 0, sizeof(seen));
+    for (int i = 0; i < n; i++) { write_shard(shards[i].name, shards[i].f, shards[i].before); }
+    open_shards(&d, 1, 1);
+    for (int i = 0; i < k; i++) { seen[next_sample(&d)] = 1; }
+    check(dataloader_get_state(&d, &state));
+    dataloader_close(&d);
+    uint64_t current = state.names[state.shard_order[state.shard]];
+    if (!has_names) {
+        free(state.names);
+        state.names = NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        write_shard(shards[i].name, shards[i].f, shards[i].after);
+        all += shards[i].after;
+        const unsigned char* own = seen + 100 * shards[i].f;
+        int was_read = shards[i].before > 0 && memchr(own, 0, (size_t)shards[i].before) == NULL;
+        if (was_read && dataloader_name_(shards[i].name) != current) { continue; }
+        for (int s = 0; s < shards[i].after; s++) { left += !own[s]; }
+    }
+    open_shards(&d, 1, 1);
+    check(dataloader_fit_state(nowhere, &d, &state));
+    fclose(nowhere);
+    check(dataloader_set_state(&d, &state, state_file));
+    for (int i = 0; i < left; i++) { ok = !seen[next_sample(&d)]++ && ok; }
+    memset(seen, 0, sizeof(seen));
+    for (int i = 0; i < all; i++) { ok = !seen[next_sample(&d)]++ && ok; }
+    dataloader_close(&d);
+    dataloader_state_free(&state);
+    for (int i = 0; i < n; i++) { remove(unit_path(shards[i].name)); }
+    if (!ok) { printf("    after %d batches, with %s of %d\n", k, shards[0].name, shards[0].after); }
+    return ok;
+}
+
+static void a_state_fits_other_files(void) {
+    static const ChangedShard kinds[][4] = {
+        {{"shard_0.bin", 0, 5, 5},
+         {"shard_1.bin", 1, 3, 3},
+         {"shard_2.bin", 2, 7, 7},
+         {"shard_3.bin", 3, 0, 4}}, // added
+        {{"shard_+.bin", 3, 0, 4},
+         {"shard_0.bin", 0, 5, 5},
+         {"shard_1.bin", 1, 3, 3},
+         {"shard_2.bin", 2, 7, 7}}, // in front
+        {{"shard_0.bin", 0, 5, 0},
+         {"shard_1.bin", 1, 3, 3},
+         {"shard_2.bin", 2, 7, 7},
+         {"shard_3.bin", 3, 4, 4}}, // gone
+        {{"shard_0.bin", 0, 5, 5}, {"shard_1.bin", 1, 3, 3}, {"shard_2.bin", 2, 7, 0}, {"shard_3.bin", 3, 4, 0}},
+        {{"shard_0.bin", 0, 5, 2},
+         {"shard_1.bin", 1, 3, 1},
+         {"shard_2.bin", 2, 7, 3},
+         {"shard_3.bin", 3, 4, 2}}, // shorter
+        {{"shard_0.bin", 0, 5, 6},
+         {"shard_1.bin", 1, 3, 9},
+         {"shard_2.bin", 2, 7, 9},
+         {"shard_3.bin", 3, 4, 5}}, // longer
+        {{"shard_0.bin", 0, 5, 0}, {"shard_1.bin", 1, 3, 5}, {"shard_2.bin", 2, 7, 2}, {"shard_3.bin", 3, 0, 4}},
+        {{"shard_0.bin", 0, 5, 5},
+         {"shard_1.bin", 1, 3, 3},
+         {"shard_2.bin", 2, 7, 7},
+         {"shard_3.bin", 3, 4, 4}}, // the same
+    };
+    for (int f = 0; f < NUM_SHARDS; f++) {
+        write_shard(f == 0 ? "shard_0.bin" : f == 1 ? "shard_1.bin" : "shard_2.bin", f, 0);
+    }
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        int batches = 0, ok = 1, in_front = kinds[i][0].f == 3;
+        for (int s = 0; s < 4; s++) { batches += kinds[i][s].before; }
+        for (int k = 0; k <= batches; k++) {
+            ok = goes_on_after(k, kinds[i], 4, 1) && ok;
+            int gone = kinds[i][0].after == 0;
+            if (!in_front && !gone) { ok = goes_on_after(k, kinds[i], 4, 0) && ok; } // an older version's
+        }
+        CHECK(ok);
+    }
+}
+
+// Files of one name in several folders come in the same order.
+static void files_of_one_name_are_told_apart(void) {
+    uint64_t names[3] = {7, 7, 7};
+    DataLoader d;
+    DataLoaderState s;
+    memset(&d, 0, sizeof(d));
+    memset(&s, 0, sizeof(s));
+    d.names = s.names = names;
+    d.num_shards = 3, s.num_shards = 2;
+    int* now = dataloader_find_files_(&d, &s);
+    CHECK(now[0] == 0 && now[1] == 1);
+    free(now);
+    d.num_shards = 1;
+    now = dataloader_find_files_(&d, &s);
+    CHECK(now[0] == 0 && now[1] == -1);
+    free(now);
+}
+
 int main(void) {
     unshuffled_batches_follow_the_files();
     shuffled_batches_come_in_llmc_s_order();
@@ -894,5 +1014,7 @@ int main(void) {
     shards_without_checksums_are_counted();
     damaged_shards_are_refused_when_the_loader_opens();
     many_shards_are_verified_one_ahead();
+    a_state_fits_other_files();
+    files_of_one_name_are_told_apart();
     return unit_end();
 }
