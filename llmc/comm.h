@@ -5,8 +5,8 @@ the same order, by the main thread; they return when this process's part is done
 failed. With one process Comm is NULL, which every function accepts.
 
     comm_state.h   the structs; comm_health(), comm_fail()
-    comm_meet.h    (comm_file.h, comm_socket.h) every process connects to rank 0, sends the job's token, its rank and its
-                   settings, and receives the addresses of the others; then each pair connects
+    comm_meet.h    (comm_file.h, comm_socket.h, comm_wait.h) every process connects to rank 0, sends the job's token, its rank
+                   and its settings, and receives the addresses of the others; then each pair connects
     comm_move.h    blocks over the connections of all pairs at the same time
     comm_watch.h   the thread that detects faults, and ends a process that does not end by itself
 */
@@ -25,6 +25,8 @@ failed. With one process Comm is NULL, which every function accepts.
 static inline Status comm_gather_(Comm* c, uint32_t call, void* all, size_t bytes) {
     CommMove m;
     if (c == NULL) { return STATUS_OK; }
+    for (int i = 1; c->imagined && i < c->size; i++) { memcpy((char*)all + (size_t)i * bytes, all, bytes); }
+    if (c->imagined) { return STATUS_OK; }
     comm_move_open_(&m, c, COMM_DATA, call, 2 * (size_t)c->size);
     for (int k = 1; k < c->size; k++) {
         int to = (c->rank + k) % c->size, from = (c->rank + c->size - k) % c->size;
@@ -59,7 +61,7 @@ static inline CommBlock comm_part_(void* data, size_t bytes, int rank, int size)
 // all: so the root sends at most twice the bytes, whatever the number of processes.
 static inline Status comm_broadcast(Comm* c, void* data, size_t bytes, int root) {
     CommMove m;
-    if (c == NULL) { return STATUS_OK; }
+    if (c == NULL || c->imagined) { return STATUS_OK; }
     CommBlock own = comm_part_(data, bytes, c->rank, c->size);
     comm_move_open_(&m, c, COMM_DATA, COMM_CALL_BROADCAST, (size_t)c->size);
     for (int i = 0; i < c->size && c->rank == root; i++) {
@@ -265,6 +267,25 @@ static inline void comm_close(Comm* c) {
     free(c);
 }
 
+static inline Comm* comm_create_(int rank, int size) {
+    Comm* c = (Comm*)calloc_check(1, sizeof(Comm));
+    c->rank = rank, c->size = size, c->listener = -1;
+    c->peers = (CommPeer*)calloc_check((size_t)size, sizeof(CommPeer));
+    for (int i = 0; i < size; i++) {
+        for (int k = 0; k < COMM_KINDS; k++) { c->peers[i].fd[k] = -1; }
+    }
+    pthread_mutex_init(&c->mutex, NULL);
+    return c;
+}
+
+// A Comm of so many processes, of which there is none but this: for --plan, which waits for nobody. As rank 0, it broadcasts to
+// nobody, and gathers from each what it has itself.
+static inline Comm* comm_imagine(int size) {
+    Comm* c = comm_create_(0, size);
+    c->imagined = 1;
+    return c;
+}
+
 // All processes of the run call it; it returns when they have met, and error lines begin with the rank from then on. *comm is
 // NULL on an error, and with one process.
 static inline Status comm_open(Comm** comm, CommSettings settings) {
@@ -279,13 +300,7 @@ static inline Status comm_open(Comm** comm, CommSettings settings) {
     }
     snprintf(name, sizeof(name), "rank %d", settings.rank);
     set_process_name(name);
-    Comm* c = (Comm*)calloc_check(1, sizeof(Comm));
-    c->rank = settings.rank, c->size = settings.size, c->listener = -1;
-    c->peers = (CommPeer*)calloc_check((size_t)c->size, sizeof(CommPeer));
-    for (int i = 0; i < c->size; i++) {
-        for (int k = 0; k < COMM_KINDS; k++) { c->peers[i].fd[k] = -1; }
-    }
-    pthread_mutex_init(&c->mutex, NULL);
+    Comm* c = comm_create_(settings.rank, settings.size);
     if (comm_meet_(c, &settings) != STATUS_OK) {
         comm_close(c);
         return STATUS_ERROR;

@@ -185,7 +185,7 @@ static inline Status comm_file_wait_(const char* path, const char* token, double
     }
     if (found < 0) { return STATUS_ERROR; }
     strcpy(secret, f.secret);
-    return comm_resolve_(root, f.address, f.port);
+    return comm_resolve_(root, f.address, f.port, deadline);
 }
 
 #endif

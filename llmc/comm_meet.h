@@ -11,6 +11,7 @@ A visitor without the token is disconnected, and a silent one when slots run out
 
 #include "comm_file.h"
 #include "comm_socket.h"
+#include "comm_wait.h"
 #include "comm_watch.h"
 
 enum { COMM_MAGIC = 0x666c6770, COMM_VERSION = 1, COMM_TOKEN_BYTES = 256, COMM_SETTINGS_BYTES = 1 << 20 };
@@ -47,6 +48,8 @@ typedef struct {
     char token[COMM_TOKEN_BYTES];
     double deadline;
     int missing; // connections that have not come yet
+    CommWait wait;
+    char where[512]; // rank 0 is, for messages
     char fault[COMM_TEXT_BYTES];
     CommVisitor* visitors; // (num_visitors)
     struct pollfd* fds;    // (num_visitors + 1 + size) visitors, the listener, who is here
@@ -162,6 +165,22 @@ static inline void comm_admit_(CommMeeting* m, CommVisitor* v) {
     comm_leave_(v, 0);
 }
 
+// Writes the ranks above this one that have not come, such as "rank 1" or "ranks 1 to 3, 7"; returns their number.
+static inline int comm_list_missing_(const CommMeeting* m, CommKind kind, char* text, size_t size) {
+    const Comm* c = m->c;
+    char list[256] = "";
+    int missing = 0;
+    for (int i = c->rank + 1, end; i < c->size; i = end + 1) {
+        for (end = i; end < c->size && c->peers[end].fd[kind] < 0; end++) {}
+        size_t n = strlen(list);
+        if (end == i) { continue; }
+        snprintf(list + n, sizeof(list) - n, end - i > 1 ? "%s%d to %d" : "%s%d", missing > 0 ? ", " : "", i, end - 1);
+        missing += end - i;
+    }
+    snprintf(text, size, "rank%s %s%s", missing == 1 ? "" : "s", list, strlen(list) + 1 == sizeof(list) ? "..." : "");
+    return missing;
+}
+
 // Accepts one connection. Where there is no slot for it, the one that has been silent for longest gives up its own.
 static inline void comm_answer_(CommMeeting* m) {
     CommVisitor* slot = &m->visitors[0];
@@ -210,21 +229,27 @@ static inline Status comm_accept_(CommMeeting* m, int missing, CommKind first_ki
     Comm* c = m->c;
     double deadline = m->deadline;
     int n = c->size + 64;
+    char absent[300], own[64];
+    snprintf(own, sizeof(own), "%s port %d", comm_host_(c->listener), comm_port_(c->listener));
+    const char* where = c->rank == 0 && m->where[0] != '\0' ? m->where : own;
     m->missing = missing;
     m->num_visitors = n;
     m->visitors = (CommVisitor*)calloc_check((size_t)n, sizeof(CommVisitor));
     m->fds = (struct pollfd*)calloc_check((size_t)(n + 1 + c->size), sizeof(struct pollfd));
     for (int i = 0; i < n; i++) { m->visitors[i].fd = -1; }
     while (m->missing > 0 && wall_seconds() < deadline && comm_health(c) == STATUS_OK) {
+        comm_list_missing_(m, first_kind, absent, sizeof(absent));
+        comm_wait_for_(&m->wait, "%s of %d to connect to %s", absent, c->size, where);
         comm_receive_visitors_(m, first_kind, last_kind);
         double soon = wall_seconds() + 5.0; // for all to be told
         if (m->fault[0] != '\0' && deadline > soon) { deadline = soon; }
     }
     if (m->fault[0] == '\0' && m->missing > 0) {
+        int processes = comm_list_missing_(m, first_kind, absent, sizeof(absent));
         snprintf(m->fault, sizeof(m->fault),
-                 "%d of %d processes have not come within %g s (--connect-timeout): were all started, and can all "
-                 "connect to %s port %d?",
-                 m->missing, c->size, m->settings.connect_timeout, comm_host_(c->listener), comm_port_(c->listener));
+                 "%d of %d processes have not come within %g s (--connect-timeout), %s: were all started, and can all "
+                 "connect to %s?",
+                 processes, c->size, m->settings.connect_timeout, absent, where);
     }
     for (int i = 0; i < n; i++) { comm_leave_(&m->visitors[i], 1); }
     free(m->visitors);
@@ -279,8 +304,11 @@ static inline int comm_say_hello_(CommMeeting* m, int fd, CommWelcome* welcome) 
 static inline Status comm_find_root_(CommMeeting* m, struct sockaddr_in root, CommWelcome* welcome) {
     Comm* c = m->c;
     int* fd = &c->peers[0].fd[COMM_CONTROL];
-    const char* gone = NULL;
+    const char *gone = NULL, *name = m->settings.file == NULL ? m->settings.address : "",
+               *ip = inet_ntoa(root.sin_addr);
     char stale[2 * COMM_TEXT_BYTES];
+    if (strcmp(name, ip) == 0) { name = ""; }
+    snprintf(m->where, sizeof(m->where), "%.255s%s%s port %d", name, name[0] ? ", " : "", ip, ntohs(root.sin_port));
     if (m->settings.file != NULL) {
         snprintf(stale, sizeof(stale),
                  "nobody listens on %s port %d, which the rendezvous file %s names: it is stale; remove it",
@@ -288,10 +316,15 @@ static inline Status comm_find_root_(CommMeeting* m, struct sockaddr_in root, Co
         gone = stale;
     }
     for (;;) {
+        comm_wait_for_(&m->wait, "rank 0, which does not answer at %s", m->where);
         TRY(comm_connect_(fd, root, m->deadline, gone));
         struct sockaddr_in own = comm_own_end_(*fd);
         own.sin_port = 0;
+        if (comm_is_loopback_(own) && m->settings.file == NULL && !comm_is_digits_(m->settings.address)) {
+            own.sin_addr.s_addr = htonl(INADDR_ANY); // what is localhost here has another name elsewhere
+        }
         if (c->listener < 0) { TRY(comm_listen_(&c->listener, own, c->size)); }
+        comm_wait_for_(&m->wait, "rank 0 at %s, which was reached and waits for others", m->where);
         int said = comm_say_hello_(m, *fd, welcome);
         if (said == 1) { return STATUS_OK; }
         if (said < 0) {
@@ -318,7 +351,10 @@ static inline Status comm_meet_root_(CommMeeting* m, struct sockaddr_in root) {
     m->settings.fault_timeout = welcome.fault_timeout;
     struct sockaddr_in* addresses = (struct sockaddr_in*)malloc_check(table);
     int came = comm_read_(c->peers[0].fd[COMM_CONTROL], addresses, table, wall_seconds() + 10.0);
-    for (int i = 1; i < c->size && came; i++) { c->peers[i].address = addresses[i]; }
+    for (int i = 1; i < c->size && came; i++) {
+        c->peers[i].address = addresses[i];
+        if (comm_is_loopback_(addresses[i])) { c->peers[i].address.sin_addr = root.sin_addr; } // beside rank 0
+    }
     c->peers[0].address = root;
     free(addresses);
     return came ? STATUS_OK : status_fail("rank 0 has ended while the others came");
@@ -332,6 +368,8 @@ static inline Status comm_connect_all_(CommMeeting* m) {
             CommHello hello = comm_hello_(m, (CommKind)kind, 0);
             int* fd = &c->peers[i].fd[kind];
             TRY(comm_health(c));
+            comm_wait_for_(&m->wait, "rank %d, which does not answer at %s port %d", i,
+                           inet_ntoa(c->peers[i].address.sin_addr), ntohs(c->peers[i].address.sin_port));
             TRY(comm_connect_(fd, c->peers[i].address, m->deadline, NULL));
             if (!comm_write_(*fd, &hello, sizeof(hello), m->deadline)) {
                 return status_fail("rank %d has ended while the others came", i);
@@ -343,7 +381,7 @@ static inline Status comm_connect_all_(CommMeeting* m) {
 }
 
 // Tells rank 0 that this process is connected with all; rank 0 waits until all are.
-static inline Status comm_connected_(const CommMeeting* m) {
+static inline Status comm_connected_(CommMeeting* m) {
     Comm* c = m->c;
     if (c->rank != 0) {
         pthread_mutex_lock(&c->mutex);
@@ -352,6 +390,7 @@ static inline Status comm_connected_(const CommMeeting* m) {
         return STATUS_OK;
     }
     for (int i = 1; i < c->size; i++) {
+        comm_wait_for_(&m->wait, "rank %d to connect to all others", i);
         while (!__atomic_load_n(&c->peers[i].ready, __ATOMIC_ACQUIRE)) {
             int failed = __atomic_load_n(&c->failed, __ATOMIC_ACQUIRE); // by itself only after it was ready
             if (failed && !__atomic_load_n(&c->peers[i].ready, __ATOMIC_ACQUIRE)) { return comm_health(c); }
@@ -387,6 +426,27 @@ static inline Status comm_watch_begin_(Comm* c, double fault_timeout) {
     return STATUS_OK;
 }
 
+// Listens at rank 0's address; at all of this machine where the others may know it by another one: its name is a loopback address
+// here (MASTER_ADDR=localhost of a PyTorchJob), or no interface has the address (a service's, a router's). The token keeps
+// strangers out.
+static inline Status comm_listen_as_root_(CommMeeting* m) {
+    const CommSettings* s = &m->settings;
+    struct sockaddr_in root;
+    if (s->address == NULL) {
+        root = comm_own_address_();
+        root.sin_port = htons((uint16_t)s->port);
+        return comm_listen_(&m->c->listener, root, m->c->size);
+    }
+    TRY(comm_look_up_until_(&root, s->address, s->port, m->deadline));
+    int here = comm_is_here_(root), is_name = !comm_is_digits_(s->address);
+    if (s->file == NULL && (!here || (comm_is_loopback_(root) && is_name))) {
+        root.sin_addr.s_addr = htonl(INADDR_ANY);
+    }
+    snprintf(m->where, sizeof(m->where), "%.255s port %d%s", s->address, s->port,
+             here ? "" : ", an address that no interface of this machine has");
+    return comm_listen_(&m->c->listener, root, m->c->size);
+}
+
 // Rank 0 listens; the others learn where.
 static inline Status comm_find_address_(CommMeeting* m, struct sockaddr_in* root, int* slot) {
     CommSettings* s = &m->settings;
@@ -394,17 +454,11 @@ static inline Status comm_find_address_(CommMeeting* m, struct sockaddr_in* root
     char token[COMM_TOKEN_BYTES];
     memcpy(token, m->token, sizeof(token)); // with a file the token of the meeting is the file's secret
     memset(root, 0, sizeof(*root));
+    if (s->address != NULL) { comm_wait_for_(&m->wait, "the address of %.255s, where rank 0 is", s->address); }
+    if (s->file != NULL) { comm_wait_for_(&m->wait, "rank 0 to write the rendezvous file %.512s", s->file); }
     if (c->rank == 0 && s->file != NULL) { TRY(comm_file_refuse_(s->file, token)); }
-    if (c->rank == 0 && c->listener < 0) {
-        if (s->address != NULL) {
-            TRY(comm_resolve_(root, s->address, s->port));
-        } else {
-            *root = comm_own_address_();
-            root->sin_port = htons((uint16_t)s->port);
-        }
-        TRY(comm_listen_(&c->listener, *root, c->size));
-    }
-    if (s->file == NULL) { return c->rank == 0 ? STATUS_OK : comm_resolve_(root, s->address, s->port); }
+    if (c->rank == 0 && c->listener < 0) { TRY(comm_listen_as_root_(m)); }
+    if (s->file == NULL) { return c->rank == 0 ? STATUS_OK : comm_resolve_(root, s->address, s->port, m->deadline); }
     memset(m->token, 0, sizeof(m->token));
     if (c->rank == 0) { return comm_file_write_(s->file, token, c->listener, slot, m->token); }
     return comm_file_wait_(s->file, token, m->deadline, root, m->token);
@@ -424,11 +478,26 @@ static inline Status comm_check_settings_(const CommSettings* s) {
     return STATUS_OK;
 }
 
+static inline Status comm_meet_all_(CommMeeting* m) {
+    Comm* c = m->c;
+    struct sockaddr_in root;
+    int slot = -1;
+    TRY(comm_allow_connections_(c->size));
+    TRY(comm_find_address_(m, &root, &slot));
+    Status status = c->rank == 0 ? comm_meet_at_root_(m) : comm_meet_root_(m, root);
+    if (c->rank == 0 && m->settings.file != NULL) { comm_file_remove_(m->settings.file, slot); }
+    if (status == STATUS_OK) { status = comm_watch_begin_(c, m->settings.fault_timeout); }
+    if (status == STATUS_OK) {
+        status = comm_connect_all_(m);
+        if (status == STATUS_OK) { status = comm_connected_(m); }
+        if (status != STATUS_OK) { comm_fail(c, status_message()); }
+    }
+    return status;
+}
+
 // Returns when all processes have met and are connected.
 static inline Status comm_meet_(Comm* c, const CommSettings* settings) {
     CommMeeting m;
-    struct sockaddr_in root;
-    int slot = -1;
     memset(&m, 0, sizeof(m));
     m.c = c, m.settings = *settings, m.deadline = wall_seconds() + settings->connect_timeout;
     if (m.settings.settings == NULL) { m.settings.settings = ""; }
@@ -437,16 +506,9 @@ static inline Status comm_meet_(Comm* c, const CommSettings* settings) {
     if (c->listener >= 0) { fcntl(c->listener, F_SETFL, fcntl(c->listener, F_GETFL) | O_NONBLOCK); }
     TRY(comm_check_settings_(&m.settings));
     strcpy(m.token, m.settings.token);
-    TRY(comm_allow_connections_(c->size));
-    TRY(comm_find_address_(&m, &root, &slot));
-    Status status = c->rank == 0 ? comm_meet_at_root_(&m) : comm_meet_root_(&m, root);
-    if (c->rank == 0 && settings->file != NULL) { comm_file_remove_(settings->file, slot); }
-    if (status == STATUS_OK) { status = comm_watch_begin_(c, m.settings.fault_timeout); }
-    if (status == STATUS_OK) {
-        status = comm_connect_all_(&m);
-        if (status == STATUS_OK) { status = comm_connected_(&m); }
-        if (status != STATUS_OK) { comm_fail(c, status_message()); }
-    }
+    comm_wait_begin_(&m.wait, settings->reason, settings->connect_timeout);
+    Status status = comm_meet_all_(&m);
+    comm_wait_end_(&m.wait);
     if (c->listener >= 0) { close(c->listener); }
     c->listener = -1;
     return status;

@@ -72,20 +72,60 @@ static inline struct sockaddr_in comm_own_address_(void) {
     return address;
 }
 
-// The IPv4 address of rank 0, from a name or digits. Many systems give their own name a loopback address (127.0.1.1 of
-// Debian), by which no other machine finds them: there it is the one that the others know.
-static inline Status comm_resolve_(struct sockaddr_in* address, const char* name, int port) {
-    struct in_addr digits;
-    int error = comm_look_up_(address, name);
-    if (error != 0) {
-        const char* way_out = strchr(name, ':') ? "-ps takes a name or an IPv4 address, --rendezvous-port the port"
-                                                : "name its machine with -ps";
-        return status_fail("no IPv4 address of %s, where rank 0 is: %s; %s", name, gai_strerror(error), way_out);
+// 1 if an interface of this machine that is up has the address, and where interfaces cannot be listed.
+static inline int comm_is_here_(struct sockaddr_in a) {
+    struct ifaddrs* interfaces = NULL;
+    int here = 0;
+    if (getifaddrs(&interfaces) != 0) { return 1; }
+    for (const struct ifaddrs* i = interfaces; i != NULL; i = i->ifa_next) {
+        struct sockaddr_in own;
+        if (!(i->ifa_flags & IFF_UP) || i->ifa_addr == NULL) { continue; }
+        memset(&own, 0, sizeof(own));
+        if (i->ifa_addr->sa_family == AF_INET) { memcpy(&own, i->ifa_addr, sizeof(own)); }
+        here |= comm_is_loopback_(a) ? (i->ifa_flags & IFF_LOOPBACK) != 0 : own.sin_addr.s_addr == a.sin_addr.s_addr;
     }
-    if (comm_is_loopback_(*address) && strcmp(name, "localhost") != 0 && inet_aton(name, &digits) == 0) {
-        *address = comm_own_address_();
+    freeifaddrs(interfaces);
+    return here;
+}
+
+// 1 for 10.0.0.1, 0 for a name
+static inline int comm_is_digits_(const char* name) {
+    struct in_addr digits;
+    return inet_aton(name, &digits) != 0;
+}
+
+// The IPv4 address that this machine has for a name or digits. A name that is not known yet (of a pod that is about to start) is
+// looked up again until the deadline.
+static inline Status comm_look_up_until_(struct sockaddr_in* address, const char* name, int port, double deadline) {
+    int error;
+    while ((error = comm_look_up_(address, name)) != 0) {
+        if (strchr(name, ':') != NULL) {
+            return status_fail("no IPv4 address of %s, where rank 0 is: %s; -ps takes a name or an IPv4 address, "
+                               "--rendezvous-port the port",
+                               name, gai_strerror(error));
+        }
+        if (wall_seconds() > deadline) {
+            return status_fail("no IPv4 address of %s, where rank 0 is, until --connect-timeout: %s; name its machine "
+                               "with -ps",
+                               name, gai_strerror(error));
+        }
+        poll(NULL, 0, 500);
+    }
+    if (comm_is_loopback_(*address) && !comm_is_here_(*address)) {
+        return status_fail("the loopback interface is down, and rank 0 is at %s; bring it up: ip link set lo up", name);
     }
     address->sin_port = htons((uint16_t)port);
+    return STATUS_OK;
+}
+
+// The IPv4 address of rank 0, from a name or digits. Many systems give their own name a loopback address (127.0.1.1 of
+// Debian), by which no other machine finds them: there it is the one that the others know.
+static inline Status comm_resolve_(struct sockaddr_in* address, const char* name, int port, double deadline) {
+    TRY(comm_look_up_until_(address, name, port, deadline));
+    if (comm_is_loopback_(*address) && strcmp(name, "localhost") != 0 && !comm_is_digits_(name)) {
+        *address = comm_own_address_();
+        address->sin_port = htons((uint16_t)port);
+    }
     return STATUS_OK;
 }
 
@@ -96,9 +136,7 @@ static inline Status comm_listen_(int* listener, struct sockaddr_in address, int
     if (*listener < 0) { return status_fail("no socket: %s", strerror(errno)); }
     setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     if (bind(*listener, (struct sockaddr*)&address, sizeof(address)) != 0 || listen(*listener, size + 64) != 0) {
-        const char* way_out = errno == EADDRNOTAVAIL ? "; rank 0 is not started on that machine"
-                              : errno == EADDRINUSE  ? "; another run may be there: name another --rendezvous-port"
-                                                     : "";
+        const char* way_out = errno == EADDRINUSE ? "; another run may be there: name another --rendezvous-port" : "";
         return status_fail("cannot listen on %s port %d: %s%s", inet_ntoa(address.sin_addr), ntohs(address.sin_port),
                            strerror(errno), way_out);
     }

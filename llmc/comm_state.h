@@ -32,6 +32,7 @@ typedef struct {
     int listener;      // rank 0: a socket that is listening already, or -1
     const char* token; // of the job, up to 255 bytes; connections without it are closed
     const char* settings;   // lines "name value" that must be equal in every process
+    const char* reason;     // why there are other processes, for notes on a long wait for them; NULL: no notes
     double connect_timeout; // seconds until all must have met
     double fault_timeout;   // seconds until all have ended after a fault; rank 0's counts
 } CommSettings;
@@ -76,6 +77,7 @@ typedef struct Comm {
     double silence, grace; // seconds without a word that are a fault; that a process has to end after one
     CommPeer* peers;       // (size)
     int listener;          // while they meet, or -1
+    int imagined;          // 1: there are no other processes; see comm_imagine()
     CommDevice device;     // device.exchange NULL: none
     int failed;            // atomic: 1 if there is a cause
     // the watching thread

@@ -85,7 +85,8 @@ static inline void launch_lines_read_(const LaunchLines* s, LaunchLine* line, in
     line->about = -1;
     line->is_error = strncmp(text, "error: ", 7) == 0;
     snprintf(line->text, sizeof(line->text), "%.4180s", text);
-    char* message = line->text + (line->is_error ? 7 : strncmp(text, "warning: ", 9) == 0 ? 9 : 0);
+    size_t kind = strncmp(text, "warning: ", 9) == 0 ? 9 : strncmp(text, "note: ", 6) == 0 ? 6 : 0;
+    char* message = line->text + (line->is_error ? 7 : kind);
     line->cause = message;
     const char* rest = message == line->text ? NULL : launch_lines_rank_(message, &rank);
     if (rest == NULL) { return; }

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "comm_socket.h"
 #include "launch_environment.h"
 #include "launch_lines.h"
 #include "signals.h"
@@ -106,20 +107,15 @@ static inline void launch_open_meeting_(Launch* l) {
     static char token[33];
     unsigned char random[16];
     struct sockaddr_in address;
-    socklen_t size = sizeof(address);
-    memset(&address, 0, sizeof(address));
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    l->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (l->listener < 0 || bind(l->listener, (struct sockaddr*)&address, size) != 0 ||
-        listen(l->listener, l->size) != 0 || getsockname(l->listener, (struct sockaddr*)&address, &size) != 0 ||
-        getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
-        fatal("%s %d: the processes cannot meet on 127.0.0.1: %s", LAUNCH_FLAG, l->size, strerror(errno));
+    l->address = "127.0.0.1";
+    check(comm_resolve_(&address, l->address, 0, 0.0));
+    check(comm_listen_(&l->listener, address, l->size));
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+        fatal("no random numbers: %s", strerror(errno));
     }
     for (int i = 0; i < 16; i++) { snprintf(token + 2 * i, 3, "%02x", random[i]); }
     l->token = token;
-    l->address = "127.0.0.1";
-    l->port = ntohs(address.sin_port);
+    l->port = comm_port_(l->listener);
 }
 
 // Runs in a new process: sets its place in the run.

@@ -113,7 +113,7 @@ PRINTF_LIKE static void print_warning(const char* format, ...) {
     va_end(args);
 }
 
-// For what is worth knowing and no error.
+// For what a user should know that is no error. On stderr, as in most processes of a run stdout goes nowhere.
 PRINTF_LIKE static void print_note(const char* format, ...) {
     va_list args;
     va_start(args, format);

@@ -58,8 +58,9 @@ def free_port():
 
 
 def without_warnings(text):
-    """Lines but for those of the watchdog, which a busy machine hears too."""
-    return [line for line in text.splitlines() if not re.match(r"warning: .*: step \d+ has taken ", line)]
+    """Lines but for those of the watchdog and of waits for other processes, which a busy machine hears too."""
+    pattern = r"warning: .*: step \d+ has taken |note: rank \d+: waiting for "
+    return [line for line in text.splitlines() if not re.match(pattern, line)]
 
 
 class Trial:

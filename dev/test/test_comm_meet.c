@@ -4,19 +4,63 @@ alike; and what does not hold them up or lead them astray: strangers, other prog
 */
 #include "file_calls.h" // before the headers whose calls it records
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 
-static int connect_slowly(int fd, const struct sockaddr* to, socklen_t length);
-#define connect connect_slowly
+// The network as a process of a test sees it
+static int connect_here_(int fd, const struct sockaddr* to, socklen_t length);
+static int look_up(const char* name, const char* service, const struct addrinfo* hints, struct addrinfo** found);
+static int list_interfaces(struct ifaddrs** interfaces);
+static int poll_sooner(struct pollfd* fds, nfds_t count, int ms);
+#define connect connect_here_
+#define getaddrinfo look_up
+#define getifaddrs list_interfaces
+#define poll poll_sooner
 #include "comm_processes.h"
 #undef connect
+#undef getaddrinfo
+#undef getifaddrs
+#undef poll
 
-static int delay; // milliseconds before each connection of this process
+static int delay;         // milliseconds before each connection of this process
+static int elsewhere;     // 1: it is on another machine, where 127.0.0.1 is not rank 0's; 127.0.0.2 is
+static int loopback_down; // 1: the interface lo is down
 
-static int connect_slowly(int fd, const struct sockaddr* to, socklen_t length) {
+static int connect_here_(int fd, const struct sockaddr* to, socklen_t length) {
+    struct sockaddr_in address;
+    memcpy(&address, to, sizeof(address));
     poll(NULL, 0, delay);
+    if (elsewhere && address.sin_addr.s_addr == htonl(INADDR_LOOPBACK)) {
+        errno = ECONNREFUSED;
+        return -1;
+    }
     return connect(fd, to, length);
+}
+
+// Asks no name server: "late" is known after 0.7 s, "own" is 127.0.1.1, as Debian has a machine's own name.
+static int look_up(const char* name, const char* service, const struct addrinfo* hints, struct addrinfo** found) {
+    int is_late = strcmp(name, "late") == 0;
+    if (strcmp(name, "own") == 0) { name = "127.0.1.1"; }
+    if (strcmp(name, "localhost") == 0 || (is_late && wall_seconds() > started + 0.7)) { name = "127.0.0.1"; }
+    int is_digits = name[strspn(name, "0123456789.:")] == '\0';
+    return is_digits ? getaddrinfo(name, service, hints, found) : EAI_NONAME;
+}
+
+static int list_interfaces(struct ifaddrs** interfaces) {
+    int error = getifaddrs(interfaces);
+    for (struct ifaddrs* i = *interfaces; error == 0 && i != NULL; i = i->ifa_next) {
+        if (loopback_down && i->ifa_flags & IFF_LOOPBACK) { i->ifa_flags &= ~(unsigned int)IFF_UP; }
+    }
+    return error;
+}
+
+// Notes after the first come each 0.2 s instead of 10.
+static int poll_sooner(struct pollfd* fds, nfds_t count, int ms) {
+    return poll(fds, count, ms == COMM_WAIT_MS ? 200 : ms);
 }
 
 static void barrier(Comm* c) { check(comm_barrier(c)); }
@@ -79,14 +123,16 @@ static void by_name(CommSettings* s) {
     by_address(s);
     s->address = "localhost";
 }
-static void by_wrong_name(CommSettings* s) { s->address = "no-such-host.invalid", s->listener = -1; }
-static void by_foreign_address(CommSettings* s) {
-    s->address = s->rank == 0 ? "192.0.2.1" : "127.0.0.1", s->listener = -1;
-}
+static void by_wrong_name(CommSettings* s) { s->address = "no-such-host", s->connect_timeout = 1.0; }
+static void by_late_name(CommSettings* s) { s->address = "late"; }
 static void by_nothing(CommSettings* s) { s->address = NULL, s->listener = -1; }
 static void without_rank_0(CommSettings* s) {
     s->connect_timeout = 0.5;
     if (s->rank == 0) { _exit(0); }
+}
+static void without_rank_1(CommSettings* s) {
+    s->connect_timeout = 1.0;
+    if (s->rank == 1) { _exit(0); }
 }
 static void rank_0_ends(CommSettings* s) {
     if (s->rank == 0) { // it has accepted the others, and is killed
@@ -106,12 +152,18 @@ static void no_rank_0_is_said(void) {
     run(3, barrier, by_name);
     CHECK(all_ended_well(3));
     run(2, barrier, by_wrong_name);
-    for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "no IPv4 address of no-such-host.invalid, where rank 0 is: ")); }
+    for (int i = 0; i < 2; i++) {
+        CHECK(ended_with(i, "no IPv4 address of no-such-host, where rank 0 is, until --connect-timeout: "));
+        CHECK(processes[i].ended > 0.9 && processes[i].ended < 15.0);
+    }
+    run(2, barrier, by_late_name);
+    CHECK(all_ended_well(2) && processes[1].ended > 0.6);
     run(2, barrier, by_nothing);
     for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "nothing says where rank 0 is")); }
     run(2, barrier, without_rank_0); // nobody listens there
     unlistened = 0;
     CHECK(ended_with(1, "no connection to 127.0.0.1 port ") && strstr(processes[1].text, "--connect-timeout"));
+    CHECK(processes[1].ended < 15.0);
     run(3, barrier, rank_0_ends);
     for (int i = 1; i < 3; i++) {
         CHECK(ended_with(i, "rank 0 has ended while the others came") && processes[i].ended < 15.0);
@@ -120,13 +172,123 @@ static void no_rank_0_is_said(void) {
     CHECK(ended_with(0, "rank 1 has ended while the others came") && processes[1].exit_code == -SIGALRM);
     CHECK(ended_with(2, "rank 1 has ended while the others came"));
 }
-static void rank_0_elsewhere_is_said(void) {
-    CommSettings s = settings_of(0, 2);
-    by_foreign_address(&s);
-    CHECK_FATAL("rank 0: cannot listen on 192.0.2.1|rank 0 is not started on that machine", {
-        Comm* c;
-        check(comm_open(&c, s));
-    });
+
+// Rank 0 is known to others by an address that it does not have itself: rank 1 is beside it, rank 2 elsewhere.
+static void as_localhost(CommSettings* s) {
+    elsewhere = s->rank == 2;
+    s->address = elsewhere ? "127.0.0.2" : "localhost";
+}
+static void as_own_name(CommSettings* s) { s->address = s->rank == 0 ? "own" : "127.0.0.2"; }
+static void as_foreign_address(CommSettings* s) { s->address = s->rank == 0 ? "203.0.113.1" : "127.0.0.1"; }
+static void as_foreign_address_alone(CommSettings* s) {
+    as_foreign_address(s);
+    without_rank_1(s);
+}
+static void as_localhost_of_two_jobs(CommSettings* s) {
+    as_localhost(s);
+    other_job(s);
+}
+static void as_loopback(CommSettings* s) {
+    s->connect_timeout = 1.0;
+    s->address = s->rank == 0 ? "127.0.0.1" : "127.0.0.2";
+}
+
+static void rank_0_is_found_by_other_addresses(void) {
+    unlistened = 1;
+    run(3, barrier, as_localhost);
+    CHECK(all_ended_well(3));
+    run(2, barrier, as_own_name);
+    CHECK(all_ended_well(2));
+    run(3, barrier, as_foreign_address);
+    CHECK(all_ended_well(3));
+    run(2, barrier, as_foreign_address_alone);
+    CHECK(ended_with(0, "1 of 2 processes have not come within 1 s (--connect-timeout), rank 1: ") &&
+          strstr(processes[0].text, "203.0.113.1 port ") &&
+          strstr(processes[0].text, ", an address that no interface of this machine has?"));
+    run(2, barrier, as_localhost_of_two_jobs); // strangers are not let in there, either
+    CHECK(ended_with(0, "1 of 2 processes have not come") && ended_with(1, "rank 0 belongs to another job"));
+    run(2, barrier, as_loopback); // which nobody else can have meant
+    CHECK(ended_with(0, "1 of 2 processes have not come") && ended_with(1, "no connection to 127.0.0.2 port "));
+    unlistened = 0;
+}
+
+static void without_loopback(CommSettings* s) {
+    loopback_down = 1;
+    s->address = s->rank == 0 ? "localhost" : "127.0.0.1";
+}
+static void a_loopback_that_is_down_is_said_at_once(void) {
+    unlistened = 1;
+    run(2, barrier, without_loopback);
+    for (int i = 0; i < 2; i++) {
+        CHECK(ended_with(i, "the loopback interface is down, and rank 0 is at ") && processes[i].ended < 15.0);
+        CHECK(strstr(processes[i].text, "; bring it up: ip link set lo up"));
+    }
+    unlistened = 0;
+}
+
+// ----------------------------------------------------------------------------
+// What is waited for is said
+
+static void patient(CommSettings* s) { s->reason = "the reason", s->connect_timeout = 2.6; }
+static void only_rank_3(CommSettings* s) {
+    patient(s);
+    if (s->rank != 0 && s->rank != 3) { _exit(0); }
+}
+static void no_rank_0(CommSettings* s) {
+    patient(s);
+    if (s->rank == 0) { _exit(0); }
+}
+static void no_name(CommSettings* s) {
+    patient(s);
+    s->address = "no-such-host", s->listener = -1;
+}
+static void quick(CommSettings* s) { s->reason = "the reason"; }
+
+// A process's notes, some of them, name what it waits for and why; then its line says what came of it.
+static int noted(int rank, const char* what) {
+    const Process* p = &processes[rank];
+    char words[600], why[100];
+    int notes = 0;
+    const char* text = p->text;
+    snprintf(words, sizeof(words), "note: rank %d: waiting for %s", rank, what);
+    snprintf(why, sizeof(why), " (--connect-timeout 2.6): the reason\n");
+    for (; strncmp(text, words, strlen(words)) == 0; notes++) {
+        const char* reason = strstr(text, why);
+        if (reason == NULL || reason != strchr(text, '\n') + 1 - strlen(why)) { break; }
+        text = reason + strlen(why);
+    }
+    if (notes >= 2 && p->exit_code == 1 && strncmp(text, "error: ", 7) == 0) { return 1; }
+    printf("    rank %d: exit code %d, %d notes of %s, and: %s\n", rank, p->exit_code, notes, what, p->text);
+    return 0;
+}
+
+// When a process has first written something, in seconds after the run began
+static double first_word(int rank) {
+    struct pollfd p = {processes[rank].out, POLLIN, 0};
+    poll(&p, 1, 60000);
+    return wall_seconds() - started;
+}
+
+static void a_wait_is_said(void) {
+    char words[600];
+    CHECK(COMM_WAIT_FIRST_MS < 2000 && COMM_WAIT_MS == 10000);
+    begin(5, barrier, only_rank_3);
+    double first = first_word(0); // 1.5, and a busy machine may be late
+    finish(5);
+    CHECK_NEAR(first, 3.0, 2.0);
+    snprintf(words, sizeof(words), "ranks 1 to 2, 4 of 5 to connect to 127.0.0.1 port %d", port);
+    CHECK(noted(0, words));
+    snprintf(words, sizeof(words), "rank 0 at 127.0.0.1 port %d, which was reached and waits for", port);
+    CHECK(noted(3, words));
+    unlistened = 1;
+    run(2, barrier, no_rank_0);
+    snprintf(words, sizeof(words), "rank 0, which does not answer at 127.0.0.1 port %d", port);
+    CHECK(noted(1, words));
+    run(2, barrier, no_name);
+    for (int i = 0; i < 2; i++) { CHECK(noted(i, "the address of no-such-host, where rank 0 is")); }
+    unlistened = 0;
+    run(2, barrier, quick);
+    CHECK(all_ended_well(2)); // without a word
 }
 
 // Another run listens on the port.
@@ -134,7 +296,7 @@ static void a_port_in_use_is_said(void) {
     CommSettings s = settings_of(0, 2);
     int taken = -1;
     struct sockaddr_in address;
-    check(comm_resolve_(&address, "127.0.0.1", 0));
+    check(comm_resolve_(&address, "127.0.0.1", 0, 0.0));
     check(comm_listen_(&taken, address, 1));
     s.address = "127.0.0.1", s.file = NULL, s.port = comm_port_(taken), s.listener = -1;
     CHECK_FATAL("Address already in use|name another --rendezvous-port", {
@@ -147,8 +309,9 @@ static void a_port_in_use_is_said(void) {
 static void a_port_behind_the_address_is_said(void) {
     struct sockaddr_in address;
     CHECK_FATAL("no IPv4 address of 127.0.0.1:5000|--rendezvous-port",
-                check(comm_resolve_(&address, "127.0.0.1:5000", 1)));
-    CHECK_FATAL("no IPv4 address of ::1|takes a name or an IPv4 address", check(comm_resolve_(&address, "::1", 1)));
+                check(comm_resolve_(&address, "127.0.0.1:5000", 1, 0.0)));
+    CHECK_FATAL("no IPv4 address of ::1|takes a name or an IPv4 address",
+                check(comm_resolve_(&address, "::1", 1, 0.0)));
 }
 
 // Rank 0 would wait for connections that it cannot take.
@@ -186,7 +349,7 @@ static void rank_0_goes_on_when_all_have_met(void) {
 static int connect_here(void) {
     int fd = -1;
     struct sockaddr_in to;
-    check(comm_resolve_(&to, "127.0.0.1", port));
+    check(comm_resolve_(&to, "127.0.0.1", port, 0.0));
     check(comm_connect_(&fd, to, wall_seconds() + 15.0, NULL));
     return fd;
 }
@@ -354,7 +517,9 @@ static void processes_meet_by_a_file(void) {
 int main(void) {
     started_alike_or_not_at_all();
     no_rank_0_is_said();
-    rank_0_elsewhere_is_said();
+    rank_0_is_found_by_other_addresses();
+    a_loopback_that_is_down_is_said_at_once();
+    a_wait_is_said();
     a_port_in_use_is_said();
     a_port_behind_the_address_is_said();
     too_few_open_files_are_said();

@@ -284,6 +284,7 @@ apart() { # apart NAME FILE TEXT FLAG...: FILE is cut off at rank 1 in step 10; 
     zero=$?
     wait
     cp "$dir/text_train.bin" "$dir/text_val.bin" "$dir/rank1"
+    without_waits "$dir/$name".[01]
     [ $zero -eq 1 ] && [ ! -s "$dir/$name.1" ] && [ "$(wc -l <"$dir/$name.0")" -eq 1 ] && grep -qF -- "$text" "$dir/$name.0" && return 0
     echo "exit code $zero"
     cat "$dir/$name.0" "$dir/$name.1"

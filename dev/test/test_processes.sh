@@ -261,6 +261,7 @@ pair() {
     code1=$?
     wait $first
     code0=$?
+    without_waits "$dir/$name".err?
 }
 well() { # the pair has ended well, rank 1 without a word
     [ "$code0$code1" = 00 ] && [ ! -s "$dir/$1.err0" ] && [ ! -s "$dir/$1.err1" ] && [ ! -s "$dir/$1.1" ] && return 0
