@@ -41,12 +41,10 @@ static inline Launch launch_processes(const Options* o, int argc, char** argv) {
     (void)argc, (void)argv;
     int asked = CLI_TRAINER & FOR_GPU ? o->gpus : o->processes;
     Launch l = launch_alone();
-    const Launcher* launcher = launch_launcher_(&l);
-    if (launcher != NULL && asked != 0) {
+    if (launch_launcher_(&l) != NULL && asked != 0) {
         char number[16] = "all";
         if (asked != CLI_ALL) { snprintf(number, sizeof(number), "%d", asked); }
-        fatal("%s %s, but %s has started %d processes already; leave out one of the two", LAUNCH_FLAG, number,
-              launcher->name, l.size);
+        fatal("%s %s, but %s; else leave out %s", LAUNCH_FLAG, number, launch_reason(&l), LAUNCH_FLAG);
     }
     int count = launch_local_count(o);
     if (count > 1) {
@@ -137,13 +135,18 @@ static inline char* launch_settings(const Options* o) {
 // fails, or if a process was started with different options.
 static inline Comm* comm_start(const Launch* l, const Options* o) {
     Comm* comm = NULL;
+    const char* reason = launch_reason(l);
     if (l->size == 1) { return NULL; }
+    if (o->plan && reason != NULL) { // waits for nobody
+        print_note("--plan: this is rank %d of %d, and rank 0 prints the plan: %s", l->rank, l->size, reason);
+        return comm_imagine(l->size);
+    }
     char* settings = launch_settings(o);
     CommSettings s;
     memset(&s, 0, sizeof(s));
     s.rank = l->rank, s.size = l->size;
     s.address = l->address, s.port = l->port, s.file = l->file, s.listener = l->listener;
-    s.token = l->token, s.settings = settings;
+    s.token = l->token, s.settings = settings, s.reason = reason;
     s.connect_timeout = o->connect_timeout, s.fault_timeout = o->fault_timeout;
     Status status = comm_open(&comm, s);
     free(settings);

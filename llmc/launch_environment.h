@@ -197,13 +197,35 @@ static inline void launch_local_place_(Launch* l, const Options* o) {
     if (l->local_size == 0) { l->local_size = rest < per_node ? rest : per_node; }
 }
 
+// What says that there are other processes, and how to be without them: variables may be those of a shell that a launcher has
+// started (srun --pty bash). It stays until the next call. NULL where this program has started them all.
+static inline const char* launch_reason(const Launch* l) {
+    static char reason[1024];
+    size_t n = 0;
+    for (int i = 0; i < NUM_LAUNCHERS; i++) {
+        const Launcher* a = &launch_launchers[i];
+        if (!launch_text_(a->rank) || !launch_text_(a->size) || (n == 0 && strcmp(a->name, l->how) != 0)) { continue; }
+        if (n == 0) {
+            n = (size_t)snprintf(reason, sizeof(reason),
+                                 "%s's %s %d and %s %d say that it has started %d processes already; if it did not "
+                                 "start this one: unset",
+                                 a->name, a->rank, l->rank, a->size, l->size, l->size);
+        }
+        n += (size_t)snprintf(reason + n, sizeof(reason) - n, " %s %s", a->rank, a->size);
+    }
+    if (n == 0 && l->how[1] == 'p' && l->how[2] == 'n') {
+        n = (size_t)snprintf(reason, sizeof(reason), "-pn %d says that there are so many processes", l->size);
+    }
+    return n > 0 ? reason : NULL;
+}
+
 // Ends the program if -pn, -pr or -pg contradicts the launcher.
 static inline void launch_check_flags_(const Launch* l, const Options* o) {
     if (o->num_processes > 0 && o->num_processes != l->size) {
-        fatal("-pn %d, but %s has started %d processes; leave out -pn", o->num_processes, l->how, l->size);
+        fatal("-pn %d, but %s; else leave out -pn", o->num_processes, launch_reason(l));
     }
     if (o->process_rank >= 0 && o->process_rank != l->rank) {
-        fatal("-pr %d, but by %s this process is rank %d; leave out -pr", o->process_rank, l->how, l->rank);
+        fatal("-pr %d, but %s; else leave out -pr", o->process_rank, launch_reason(l));
     }
     if (o->gpus_per_node > 0 && l->local_rank >= o->gpus_per_node) {
         fatal("-pg %d, but by %s this process is number %d of its machine, counted from 0; leave out -pg",
@@ -281,8 +303,9 @@ static inline const char* launch_address_(const Launch* l, const Options* o) {
         if (host[0] != '\0') { return host; }
     }
     if (strcmp(l->how, "mpirun") == 0 && launch_mpirun_host(host, sizeof(host))) { return host; }
-    fatal("%s does not say where rank 0 is%s; name its machine with -ps, or a folder that all machines share with -pf",
-          l->how, strcmp(l->how, "torchrun") == 0 ? ": MASTER_ADDR is not set" : "");
+    fatal("%s does not say where rank 0 is%s; name its machine with -ps, or a folder that all machines share with -pf; "
+          "%s",
+          l->how, strcmp(l->how, "torchrun") == 0 ? ": MASTER_ADDR is not set" : "", launch_reason(l));
 }
 
 // The digest of the ids that the launcher gave the job, the same in all its processes; *known: there are ids. It excludes the

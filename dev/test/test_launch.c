@@ -216,16 +216,16 @@ static void flags_of_llmc_are_understood(void) {
     } while (0)
 
 static void contradictions_end_with_one_line(void) {
-    REFUSED(TORCHRUN, "torchrun|8 processes already", LAUNCH_FLAG, "4");
-    REFUSED(TORCHRUN, "-pn 4|torchrun|8", "-pn", "4");
-    REFUSED(TORCHRUN, "-pr 4|rank 5", "-pr", "4");
+    REFUSED(TORCHRUN, "torchrun's RANK 5|8 processes already|unset RANK WORLD_SIZE;|leave out --", LAUNCH_FLAG, "4");
+    REFUSED(TORCHRUN, "-pn 4|torchrun|8 processes already|unset RANK WORLD_SIZE;|leave out -pn", "-pn", "4");
+    REFUSED(TORCHRUN, "-pr 4|RANK 5|unset RANK WORLD_SIZE;|leave out -pr", "-pr", "4");
     REFUSED(MPIRUN, "-pg 2|number 2", "-pg", "2");
     REFUSED("RANK=2 WORLD_SIZE=2", "RANK 2|WORLD_SIZE 2", "-b", "1");
     REFUSED("RANK=-1 WORLD_SIZE=2", "RANK|'-1'", "-b", "1");
     REFUSED("RANK=0 WORLD_SIZE=two", "WORLD_SIZE|'two'", "-b", "1");
     REFUSED("RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK 2|2 processes of this machine", "-b",
             "1");
-    REFUSED("RANK=0 WORLD_SIZE=2", "torchrun|-ps", "-b", "1");
+    REFUSED("RANK=0 WORLD_SIZE=2", "torchrun|-ps|unset RANK WORLD_SIZE", "-b", "1");
     REFUSED("RANK=0", "RANK|WORLD_SIZE", "-b", "1");
     REFUSED("WORLD_SIZE=2", "RANK|WORLD_SIZE", "-b", "1");
     REFUSED("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK", "-b", "1");
@@ -266,6 +266,56 @@ static void launchers_that_disagree_are_refused(void) {
     environment(MPIRUN "RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 MASTER_ADDR=a"); // set by a script from mpirun's
     l = launch_from_environment(&o);
     CHECK(is_at(&l, 2, 4, 2, 4) && strcmp(l.how, "torchrun") == 0);
+}
+
+// Variables of a shell that a launcher has started (srun --pty bash) are named, with all that are to be unset.
+static void what_says_that_there_are_others_is_named(void) {
+    Options o = NO_OPTIONS;
+    environment(SRUN);
+    Launch l = launch_from_environment(&o);
+    CHECK(
+        strcmp(launch_reason(&l),
+               "srun's SLURM_PROCID 9 and SLURM_STEP_NUM_TASKS 11 say that it has started 11 processes already; if it "
+               "did not start this one: unset SLURM_PROCID SLURM_STEP_NUM_TASKS") == 0);
+    environment(TORCHRUN "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0");
+    l = launch_from_environment(&o);
+    CHECK(strstr(launch_reason(&l), "torchrun's RANK 5 and WORLD_SIZE 8 say that it has started 8 processes already"));
+    CHECK(strstr(launch_reason(&l), ": unset RANK WORLD_SIZE SLURM_PROCID SLURM_STEP_NUM_TASKS"));
+    environment("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0");
+    l = launch_from_environment(&o);
+    CHECK(launch_reason(&l) == NULL);
+    environment("");
+    o = OPTIONS("-pn", "16", "-pr", "11", "-ps", "10.0.0.1");
+    l = launch_from_environment(&o);
+    CHECK(strcmp(launch_reason(&l), "-pn 16 says that there are so many processes") == 0);
+    o = OPTIONS("-pn", "2");
+    l = launch_by_hand(&o, 2);
+    l.how = LAUNCH_FLAG;
+    CHECK(launch_reason(&l) == NULL); // this program starts them all
+}
+
+// A plan of several processes is one process's: the others need not be there.
+static void a_plan_waits_for_nobody(void) {
+    Options o = OPTIONS("--plan");
+    environment(SRUN);
+    if (unit_fork()) {
+        alarm(20);
+        Launch l = launch_processes(&o, 0, NULL);
+        Comm* comm = comm_start(&l, &o);
+        int numbers[11] = {7}, number = 5;
+        check(comm_gather(comm, numbers, sizeof(int)));
+        check(comm_broadcast(comm, &number, sizeof(int), 0));
+        check(comm_barrier(comm));
+        int alike = comm_size(comm) == 11 && comm_rank(comm) == 0 && number == 5;
+        for (int i = 0; i < 11; i++) { alike = alike && numbers[i] == 7; }
+        comm_close(comm);
+        exit(alike ? 0 : 9);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 0 &&
+          strncmp(child.text, "note: --plan: this is rank 9 of 11, and rank 0 prints", 53) == 0);
+    CHECK(strstr(child.text, launch_launchers[LAUNCH_SRUN].rank) &&
+          strchr(child.text, '\n') == child.text + child.length - 1);
 }
 
 static void a_process_takes_the_gpu_of_its_number(void) {
@@ -613,6 +663,8 @@ int main(int argc, char** argv) {
     flags_of_llmc_are_understood();
     contradictions_end_with_one_line();
     launchers_that_disagree_are_refused();
+    what_says_that_there_are_others_is_named();
+    a_plan_waits_for_nobody();
     a_process_takes_the_gpu_of_its_number();
     settings_name_the_flags();
     too_many_gpus_are_refused();

@@ -20,10 +20,11 @@ pair() {
     shift
     env "${@//@/0}" "$trainer" "${flags[@]}" "${meet[@]}" -o "$dir/$name" >"$dir/$name.0" 2>"$dir/$name.stderr" &
     first=$!
-    env "${@//@/1}" "$trainer" "${flags[@]}" "${meet[@]}" -o "$dir/$name" >"$dir/$name.1" 2>>"$dir/$name.stderr"
+    env "${@//@/1}" "$trainer" "${flags[@]}" "${meet[@]}" "${second[@]}" -o "$dir/$name" >"$dir/$name.1" 2>>"$dir/$name.stderr"
     code1=$?
     wait $first
     code0=$?
+    without_waits "$dir/$name.stderr"
     [ $code0$code1 = 00 ] && [ ! -s "$dir/$name.stderr" ] && [ ! -s "$dir/$name.1" ] && cmp "$dir/alone/main.log" "$dir/$name/main.log" && return 0
     echo "exit codes $code0 and $code1"
     cat "$dir/$name.stderr"
@@ -32,7 +33,11 @@ pair() {
 }
 check "a process alone" "$trainer" "${flags[@]}" -o "$dir/alone" >"$dir/alone.out"
 meet=()
+second=()
 check "torchrun's variables" pair torchrun RANK=@ WORLD_SIZE=2 LOCAL_RANK=@ LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$(port)"
+second=(-ps 127.0.0.2) # what others call the machine that calls itself localhost
+check "PyTorchJob's" pair pytorchjob RANK=@ WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost "MASTER_PORT=$(port)"
+second=()
 meet=(--rendezvous-port "$(port)")
 check "Open MPI's" pair openmpi OMPI_COMM_WORLD_RANK=@ OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=@ \
     OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=@ PMIX_NAMESPACE=7
@@ -50,6 +55,47 @@ for mpirun in mpirun.openmpi mpirun.mpich; do
     check "$mpirun" $mpirun "${oversubscribe[@]}" -n 2 "$trainer" "${flags[@]}" --rendezvous-port "$(port)" -o "$dir/$mpirun" >"$dir/$mpirun.0"
     check "$mpirun: the same log" cmp "$dir/alone/main.log" "$dir/$mpirun/main.log"
 done
+
+# Variables that did not start this process: those of a shell of srun --pty
+shell=(env SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=8
+    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost timeout 60 "$trainer" "${flags[@]}")
+unset_them="unset SLURM_PROCID SLURM_STEP_NUM_TASKS"
+# tells LINES TEXT COMMAND...: on stderr are so many lines, of which the first has this text
+tells() {
+    local lines=$1 text=$2
+    shift 2
+    "$@" >"$dir/stdout" 2>"$dir/stderr"
+    code=$?
+    [ "$(wc -l <"$dir/stderr")" -eq "$lines" ] && [[ "$(head -n 1 "$dir/stderr")" = *"$text"* ]] && return 0
+    echo "expected $lines lines, the first with '$text':"
+    cat "$dir/stderr"
+    return 1
+}
+check "a wait is told" tells 2 "$unset_them" "${shell[@]}" --connect-timeout 3
+check "with who is missing" grep -q "^note: rank 0: waiting for ranks 1 to 7 of 8 to connect to 127.0.0.1 port " "$dir/stderr"
+check "and fails" test "$code" -eq 1
+check "--processes says what to unset" tells 1 "$unset_them" "${shell[@]}" --processes 2
+check "and fails" test "$code" -eq 1
+check "a plan waits for nobody" tells 1 "$unset_them" "${shell[@]}" --plan -d 512 --connect-timeout 300
+check "and is one of eight processes" grep -q "x 8 processes" "$dir/stdout"
+check "and ends well" test "$code" -eq 0
+check "--doctor waits for nobody" tells 0 "" "${shell[@]}" --doctor --connect-timeout 300
+check "and does its work" grep -q " checked, " "$dir/stdout"
+check "nor does --help" tells 0 "" "${shell[@]}" --help
+check "which helps" grep -q -- --connect-timeout "$dir/stdout"
+
+# A machine whose loopback interface is down
+if unshare -rn true 2>/dev/null; then
+    check "no loopback is told at once" tells 1 "the loopback interface is down" timeout 60 unshare -rn "$trainer" "${flags[@]}" --processes 2
+    for rank in 0 1; do
+        check "to rank $rank, too" tells 1 "the loopback interface is down" timeout 60 unshare -rn \
+            env RANK=$rank WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost "$trainer" "${flags[@]}" --connect-timeout 300
+        check "and it fails" test "$code" -eq 1
+    done
+else
+    echo "skipped: a machine without a loopback interface (unshare -rn is not allowed here)"
+    skipped=$((skipped + 1))
+fi
 
 # says TEXT COMMAND...: the command ends well and prints this
 says() {
