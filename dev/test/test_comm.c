@@ -3,6 +3,7 @@ llmc/comm.h: processes exchange blocks, and end together, whatever happens to on
 that names the rank and the cause. Also built with -fsanitize=thread (make check-tsan-test_comm).
 */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -15,8 +16,16 @@ static ssize_t recv_and_stop(int fd, void* data, size_t bytes, int flags) {
     errno = code;
     return n;
 }
+// poll(), which counts the looks at what rank 0 may say of a connection that broke
+static int judging;
+static int poll_and_count(struct pollfd* fds, nfds_t count, int ms) {
+    if (fds == NULL && ms == 50) { __atomic_add_fetch(&judging, 1, __ATOMIC_RELAXED); }
+    return poll(fds, count, ms);
+}
 #define recv recv_and_stop
+#define poll poll_and_count
 #include "comm_processes.h"
+#undef poll
 
 #include "llmc/atomic_file.h"
 
@@ -242,6 +251,21 @@ static void device_fails(Comm* c) {
     check(comm_tensor_merge(c, device_numbers, 3, COMM_DOUBLE, NULL));
 }
 
+// An abort that never returns: the watching thread ends the process.
+static void device_hangs(void* context) {
+    device_abort(context);
+    for (;;) { poll(NULL, 0, 60000); }
+}
+static void device_abort_hangs(Comm* c) {
+    CommDevice device = {device_exchange, device_merge, device_hangs, device_close, &device_calls};
+    comm_use_device(c, device);
+    Status met = comm_barrier(c);
+    if (comm_rank(c) == 1 && met == STATUS_OK) { fatal("the device is broken"); }
+    while (__atomic_load_n(&device_calls.aborts, __ATOMIC_SEQ_CST) == 0) { poll(NULL, 0, 10); }
+    comm_close(c);
+    _exit(7);
+}
+
 // ----------------------------------------------------------------------------
 // Faults
 
@@ -298,6 +322,35 @@ static void does_something_else(Comm* c) {
     goes_on(c);
 }
 
+// What rank 0 says of a connection that broke is not waited for longer than it takes to come.
+static void dies_and_is_judged(Comm* c) {
+    check(comm_barrier(c));
+    if (comm_rank(c) == 1) { raise(SIGKILL); }
+    while (comm_barrier(c) == STATUS_OK) {}
+    _exit(judging < 60 && strstr(status_message(), "rank 1 has ended without a word") ? 0 : 7);
+}
+// One connection breaks, and rank 0 knows of no fault.
+static void only_a_connection_breaks(Comm* c) {
+    check(comm_barrier(c));
+    if (comm_rank(c) == 1) {
+        shutdown(c->peers[0].fd[COMM_DATA], SHUT_RDWR);
+        while (comm_health(c) == STATUS_OK) { poll(NULL, 0, 10); }
+        check(comm_health(c));
+    }
+    goes_on(c);
+}
+// Rank 2 says that it has failed, and its connections stay: its word alone ends what the others wait for.
+static void fails_and_stays(Comm* c) {
+    check(comm_barrier(c));
+    if (comm_rank(c) == 2) {
+        comm_fail(c, "no space left");
+        if (fork() == 0) { poll(NULL, 0, 4000); } // has them, too, for longer than the watching threads wait
+        _exit(0);
+    }
+    while (comm_barrier(c) == STATUS_OK) {}
+    _exit(strcmp(status_message(), "rank 2: no space left") == 0 ? 7 : 8);
+}
+
 // Rank 1 is killed, and rank 2 ends because it has noticed: rank 1 is the cause.
 static void one_dies_one_notices(Comm* c) {
     char byte;
@@ -346,6 +399,7 @@ static void background_dies(Comm* c) {
 }
 
 static void soon(CommSettings* s) { s->fault_timeout = 3.2; }
+static void soon_by_rank_0(CommSettings* s) { s->fault_timeout = s->rank == 0 ? 3.2 : 1000.0; }
 static const double SOON = 30.0; // a slow machine may end them later than fault_timeout, who hangs does so for a minute
 
 static void processes_exchange(void) {
@@ -370,6 +424,8 @@ static void a_device_takes_the_place_of_the_sockets(void) {
     CHECK(ended_saying(0, 0, "") && ended_with(1, "the device is broken"));
     run(3, device_fails, NULL);
     CHECK(ended_with(0, "rank 1 has ended without a word") && ended_with(2, "rank 1 has ended without a word"));
+    run(2, device_abort_hangs, soon);
+    CHECK(ended_with(0, "rank 1: the device is broken") && processes[0].ended < SOON);
 }
 
 static void all_end_where_one_does(void) {
@@ -394,6 +450,43 @@ static void all_end_where_one_does(void) {
     CHECK(ended_with(0, "rank 1 has ended without a word") && ended_with(2, "rank 1 has ended without a word"));
 }
 
+static void waits_end_with_what_is_known(void) {
+    run(3, dies_and_is_judged, NULL);
+    CHECK(ended_saying(0, 0, "") && ended_saying(2, 0, ""));
+    run(2, only_a_connection_breaks, NULL);
+    for (int i = 0; i < 2; i++) {
+        CHECK(ended_saying(i, 1, "rank 1: its connection with rank 0 broke") && processes[i].ended < SOON);
+    }
+    run(3, fails_and_stays, soon);
+    for (int i = 0; i < 2; i++) { CHECK(ended_saying(i, 7, "")); }
+}
+
+// What the other side does not take is not waited for longer than a second, nor where it is gone.
+static void notices_are_waited_for_a_second(void) {
+    struct sockaddr_in here;
+    CommPeer peer;
+    Comm c;
+    memset(&c, 0, sizeof(c));
+    memset(&peer, 0, sizeof(peer));
+    listen_here();
+    here = comm_own_end_(listener);
+    check(comm_connect_(&peer.fd[COMM_CONTROL], here, wall_seconds() + 15.0, NULL));
+    int other = accept(listener, NULL, NULL);
+    c.size = 1, c.peers = &peer;
+    static const char full[1 << 16];
+    while (send(peer.fd[COMM_CONTROL], full, sizeof(full), MSG_DONTWAIT) > 0) {}
+    double start = wall_seconds();
+    comm_drain_(&c);
+    CHECK_NEAR(wall_seconds() - start, 8.0, 7.2);
+    close(other);
+    start = wall_seconds();
+    comm_drain_(&c);
+    CHECK(wall_seconds() - start < 0.8);
+    close(peer.fd[COMM_CONTROL]);
+    close(listener);
+    listener = -1;
+}
+
 static void the_first_cause_is_named(void) {
     run(4, one_dies_one_notices, NULL);
     for (int i = 0; i < 4; i++) { CHECK(i == 1 || ended_with(i, "rank 1 has ended without a word")); }
@@ -414,7 +507,7 @@ static void silence_is_a_fault(void) {
     finish(3);
     for (int i = 0; i < 3; i++) { CHECK(ended_with(i, "rank 2 has been silent for")); }
     CHECK(processes[0].ended < SOON && processes[1].ended < SOON);
-    begin(3, root_stops, soon);
+    begin(3, root_stops, soon_by_rank_0);
     while (waitpid(processes[0].pid, NULL, WUNTRACED | WNOHANG) == 0) { poll(NULL, 0, 10); }
     poll(NULL, 0, 1600);
     kill(processes[0].pid, SIGKILL);
@@ -483,6 +576,8 @@ int main(void) {
     processes_exchange();
     a_device_takes_the_place_of_the_sockets();
     all_end_where_one_does();
+    waits_end_with_what_is_known();
+    notices_are_waited_for_a_second();
     the_first_cause_is_named();
     silence_is_a_fault();
     who_hangs_is_ended();

@@ -29,12 +29,14 @@ static int poll_sooner(struct pollfd* fds, nfds_t count, int ms);
 static int delay;         // milliseconds before each connection of this process
 static int elsewhere;     // 1: it is on another machine, where 127.0.0.1 is not rank 0's; 127.0.0.2 is
 static int loopback_down; // 1: the interface lo is down
+static int only_rank_0;   // 1: no other process can be reached
 
 static int connect_here_(int fd, const struct sockaddr* to, socklen_t length) {
     struct sockaddr_in address;
     memcpy(&address, to, sizeof(address));
     poll(NULL, 0, delay);
-    if (elsewhere && address.sin_addr.s_addr == htonl(INADDR_LOOPBACK)) {
+    if ((elsewhere && address.sin_addr.s_addr == htonl(INADDR_LOOPBACK)) ||
+        (only_rank_0 && ntohs(address.sin_port) != port)) {
         errno = ECONNREFUSED;
         return -1;
     }
@@ -327,6 +329,105 @@ static void too_few_open_files_are_said(void) {
 }
 
 // ----------------------------------------------------------------------------
+// No wait outlasts its deadline, and what goes wrong in one process ends the others' waits
+
+static void other_flag_and_nobody(CommSettings* s) {
+    if (s->rank == 2) { _exit(0); }
+    s->settings = s->rank == 1 ? "-b 8\n" : s->settings;
+}
+static void rank_2_gives_up(CommSettings* s) {
+    only_rank_0 = s->rank == 2;
+    s->connect_timeout = s->rank == 2 ? 1.5 : 60.0;
+}
+static void rank_0_gives_up(CommSettings* s) {
+    only_rank_0 = s->rank == 2;
+    s->connect_timeout = s->rank == 0 ? 1.5 : 60.0;
+}
+
+static void a_fault_ends_the_others_waits(void) {
+    run(3, barrier, other_flag_and_nobody); // rank 0 gives rank 2 five seconds to hear of it
+    for (int i = 0; i < 2; i++) {
+        CHECK(ended_with(i, "rank 1 was started with -b 8, rank 0 with -b 4; ") && processes[i].ended < 15.0);
+    }
+    run(3, barrier, rank_2_gives_up);
+    CHECK(ended_with(2, "no connection to 127.0.0.1 port ") && processes[2].ended > 1.4);
+    for (int i = 0; i < 2; i++) { // by themselves: the watching thread would end them five seconds later
+        CHECK(ended_with(i, "rank 2: no connection to 127.0.0.1 port ") &&
+              processes[i].ended < processes[2].ended + 4.0);
+    }
+    run(3, barrier, rank_0_gives_up); // rank 1 waits for rank 2
+    CHECK(ended_with(0, "rank 1 is not connected with all others within 1.5 s (--connect-timeout)"));
+    for (int i = 1; i < 3; i++) { CHECK(ended_with(i, "rank 0: rank 1 is not connected with all others")); }
+    for (int i = 0; i < 3; i++) { CHECK(processes[i].ended > 1.4 && processes[i].ended < 15.0); }
+}
+
+static void soon(CommSettings* s) { s->connect_timeout = 1.5; }
+
+// What listens there takes no connection.
+static void a_connection_that_is_not_taken_is_said(void) {
+    struct sockaddr_in here;
+    int fds[8];
+    memset(processes, 0, sizeof(processes));
+    listen_here();
+    listen(listener, 0);
+    here = comm_own_end_(listener);
+    for (int i = 0; i < 8; i++) {
+        fds[i] = comm_socket_();
+        CHECK(connect(fds[i], (const struct sockaddr*)&here, sizeof(here)) == 0 || errno == EINPROGRESS);
+    }
+    started = wall_seconds();
+    start(1, 2, barrier, soon);
+    processes[0] = processes[1];
+    finish(1);
+    processes[1] = processes[0];
+    CHECK(ended_with(1, "no connection to 127.0.0.1 port ") && strstr(processes[1].text, "Connection timed out"));
+    CHECK(processes[1].ended > 1.4 && processes[1].ended < 9.0); // one attempt may take ten seconds
+    for (int i = 0; i < 8; i++) { close(fds[i]); }
+    close(listener);
+}
+
+// What listens there takes connections and closes them (rank 1), says nothing (rank 2), or says welcome and no more (rank 3).
+static int silent_roots[3], silent_roots_end;
+static void* play_silent_roots(void* unused) {
+    CommWelcome welcome;
+    memset(&welcome, 0, sizeof(welcome));
+    welcome.magic = COMM_MAGIC, welcome.version = COMM_VERSION;
+    while (!__atomic_load_n(&silent_roots_end, __ATOMIC_ACQUIRE)) {
+        for (int i = 0; i < 3; i++) {
+            struct pollfd p = {silent_roots[i], POLLIN, 0};
+            int fd = poll(&p, 1, 20) == 1 ? accept(p.fd, NULL, NULL) : -1;
+            if (i == 0 && fd >= 0) { close(fd); }
+            if (i == 2 && fd >= 0 && send(fd, &welcome, sizeof(welcome), MSG_NOSIGNAL) < 0) { return NULL; }
+        }
+    }
+    return unused;
+}
+static void a_rank_0_that_falls_silent_is_said(void) {
+    pthread_t thread;
+    memset(processes, 0, sizeof(processes));
+    started = wall_seconds();
+    for (int i = 0; i < 3; i++) {
+        listen_here();
+        silent_roots[i] = listener;
+        start(i + 1, 4, barrier, soon);
+    }
+    CHECK(pthread_create(&thread, NULL, play_silent_roots, NULL) == 0);
+    processes[0] = processes[3];
+    finish(3);
+    processes[3] = processes[0];
+    __atomic_store_n(&silent_roots_end, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    for (int i = 1; i < 3; i++) {
+        CHECK(ended_with(i, "what listens on 127.0.0.1 port ") &&
+              strstr(processes[i].text, "has not answered within 1.5 s (--connect-timeout)"));
+    }
+    CHECK(ended_with(3, "rank 0 has ended while the others came"));
+    CHECK(processes[1].ended > 1.4 && processes[1].ended < 9.0);
+    for (int i = 2; i < 4; i++) { CHECK(processes[i].ended > 9.0 && processes[i].ended < 60.0); }
+    for (int i = 0; i < 3; i++) { close(silent_roots[i]); }
+}
+
+// ----------------------------------------------------------------------------
 // Rank 0 goes on when all have met
 
 static void rank_2_is_slow(CommSettings* s) { delay = s->rank == 2 ? 200 : 0; }
@@ -523,6 +624,9 @@ int main(void) {
     a_port_in_use_is_said();
     a_port_behind_the_address_is_said();
     too_few_open_files_are_said();
+    a_fault_ends_the_others_waits();
+    a_connection_that_is_not_taken_is_said();
+    a_rank_0_that_falls_silent_is_said();
     rank_0_goes_on_when_all_have_met();
     strangers_hold_up_nobody();
     other_programs_are_said();

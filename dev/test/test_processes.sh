@@ -207,6 +207,7 @@ fails_with() { # fails_with TEXT COMMAND...
     shift
     "$@" >"$dir/stdout" 2>"$dir/stderr"
     code=$?
+    without_waits "$dir/stderr"
     [ $code -eq 1 ] && [ "$(wc -l <"$dir/stderr")" -eq 1 ] && grep -qF -- "$text" "$dir/stderr" && return 0
     echo "exit code $code, expected 1; stderr, expected one line with '$text':"
     cat "$dir/stderr"
