@@ -270,8 +270,9 @@ def train_tokenizer(vocab_size):
     texts = [read_text(os.path.join(ROOT, name)) for name in ("README.md", "CONTRIBUTING.md")]
     made.train_from_iterator(texts, vocab_size=vocab_size - 1, show_progress=False)
     made.add_special_tokens(["<|endoftext|>"])
-    alphabet = transformers.models.gpt2.tokenization_gpt2.bytes_to_unicode()
-    byte_of = {character: byte for byte, character in alphabet.items()}
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # written as themselves
+    others = [byte for byte in range(256) if byte not in printable]  # written as U+0100, U+0101, ...
+    byte_of = {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
     vocab = sorted(made.get_vocab().items(), key=lambda item: item[1])
     assert [i for _, i in vocab] == list(range(vocab_size)) and vocab[-1][0] == "<|endoftext|>"
     return made, [bytes(byte_of[c] for c in token) for token, _ in vocab[:-1]] + [b"<|endoftext|>"]
@@ -288,7 +289,8 @@ def check_tokenizers(export, path, V, texts):
     with Silent():
         fast = transformers.AutoTokenizer.from_pretrained(export)
         slow = transformers.AutoTokenizer.from_pretrained(export, use_fast=False)
-    assert fast.is_fast and not slow.is_fast and len(fast) == len(slow) == V, (len(fast), len(slow), V)
+    one_kind = int(transformers.__version__.split(".")[0]) >= 5  # its slow tokenizer is the fast one
+    assert fast.is_fast and slow.is_fast == one_kind and len(fast) == len(slow) == V, (len(fast), len(slow), V)
     for text in texts:
         ids = np.frombuffer(ours("encode", path, V, stdin=text.encode()), np.int32).tolist()
         assert fast.encode(text) == ids and slow.encode(text) == ids, (text, ids, fast.encode(text), slow.encode(text))
