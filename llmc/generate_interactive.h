@@ -47,28 +47,44 @@ static inline int interactive_is_full_(const Interactive* t) {
     return t->history.count > (size_t)t->T && t->cached == t->T && strcmp(t->options->overflow, "stop") == 0;
 }
 
-// Appends the given tokens to the text; returns 0 if they do not fit and are left out.
-static inline int interactive_give(Interactive* t, const TokenList* given) {
-    int room = t->T - t->cached - (t->cached > 0); // a continued text keeps room for an answer of one token
-    int fits = room >= 0 && given->count <= (size_t)room, slide = strcmp(t->options->overflow, "slide") == 0;
-    if (!fits && !slide && given->count > (size_t)t->T) {
-        print_warning("a line of %zu tokens does not fit the context of %d and is left out", given->count, t->T);
+// 1 if the text so far, also what the screen does not show of it, is whole lines.
+static inline int interactive_ends_line_(const Interactive* t) {
+    size_t n = 0;
+    const unsigned char* text = NULL;
+    if (t->history.count == 0) { return 1; }
+    text = tokenizer_decode(t->tokenizer, t->history.ids[t->history.count - 1], &n);
+    return n > 0 && text[n - 1] == '\n';
+}
+
+// Appends a line to the text; returns 0 if it does not fit and is left out. In a text that goes on, it is a line of its own, as
+// on the screen; a new text begins with it.
+static inline int interactive_give(Interactive* t, const TokenList* line) {
+    TokenList given = {NULL, 0, 0};
+    int slide = strcmp(t->options->overflow, "slide") == 0;
+    if (!slide && line->count > (size_t)t->T) {
+        print_warning("a line of %zu tokens does not fit the context of %d and is left out", line->count, t->T);
         return 0;
     }
+    if (!interactive_ends_line_(t)) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); }
+    token_list_add(&given, line->ids, line->count);
+    int room = t->T - t->cached - (t->cached > 0); // a continued text keeps room for an answer of one token
+    int fits = room >= 0 && given.count <= (size_t)room;
     if (!fits && !slide) {
         if (!interactive_is_full_(t)) { interactive_note_(t, "a new text begins"); }
-        t->history.count = 0, t->cached = 0;
+        t->history.count = 0, t->cached = 0, given.count = 0;
+        token_list_add(&given, line->ids, line->count);
     }
-    token_list_add(&t->history, given->ids, given->count);
+    token_list_add(&t->history, given.ids, given.count);
     if (!fits && slide) {
         interactive_slide_(t);
     } else if (t->cached == 0) {
-        interactive_prefill_(t, (int)given->count);
+        interactive_prefill_(t, (int)given.count);
     } else {
-        check(gpt2_decoder_append(t->decoder, 0, given->ids, (int)given->count));
+        check(gpt2_decoder_append(t->decoder, 0, given.ids, (int)given.count));
         gpt2_decoder_resume(t->decoder, 0);
-        t->cached += (int)given->count;
+        t->cached += (int)given.count;
     }
+    token_list_free(&given);
     return 1;
 }
 
@@ -107,15 +123,6 @@ static inline int interactive_answer(Interactive* t, FILE* out) {
     return line_end;
 }
 
-// 1 if the text so far, also what the screen does not show of it, is whole lines.
-static inline int interactive_ends_line_(const Interactive* t) {
-    size_t n = 0;
-    const unsigned char* text = NULL;
-    if (t->history.count == 0) { return 1; }
-    text = tokenizer_decode(t->tokenizer, t->history.ids[t->history.count - 1], &n);
-    return n > 0 && text[n - 1] == '\n';
-}
-
 // Waits for a line, or the end; returns 0 if Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
 // here: it is looked for ten times a second.
 static inline int interactive_wait_(FILE* in) {
@@ -143,8 +150,6 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
         if (n < 0 && ferror(in)) { fatal("cannot read stdin: %s", strerror(errno)); }
         if (n < 0) { break; }
         TokenList given = {NULL, 0, 0};
-        // a line of its own, as on the screen
-        if (!interactive_ends_line_(t)) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); }
         check(tokenizer_encode(t->tokenizer, line, (size_t)n, &given));
         int goes_on = interactive_give(t, &given);
         token_list_free(&given);
