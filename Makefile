@@ -13,6 +13,7 @@
 # make cuda            every CUDA program there is, to see that all of them compile
 # make fuzz            damaged files of every format, for FUZZ_SECONDS=60
 # make soak            runs that are killed, stopped, out of disk, damaged, and resumed; SOAK_FLAGS='--only kill --kill 500'
+# make mutants         random changes of the sources that the tests must refuse; takes hours; MUTANTS_FLAGS='--count 500 -j 2'
 # make lint            format and static checks    make format          puts the format right
 # make compile_commands.json                       for clangd and other tools
 # make help            this text                   make clean           removes what was built
@@ -129,7 +130,7 @@ gpu := $(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU')
 # ----------------------------------------------------------------------------
 # Programs
 
-.PHONY: all cuda test test-long test-programs load fuzz soak checks planted-faults doctor compete install uninstall profile help lint format \
+.PHONY: all cuda test test-long test-programs load fuzz soak checks planted-faults mutants doctor compete install uninstall profile help lint format \
     clean variants $(variants)
 
 all: train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 $(if $(NVCC),train_gpt2cu test_gpt2cu generate_gpt2cu libattention.so,no-nvcc)
@@ -491,6 +492,10 @@ doctor:
 # Faults that the checks must refuse, in copies of the sources; dev/test/planted_faults.txt lists them
 planted-faults:
 	dev/test/planted_faults.sh
+
+# A sample of small changes that the checks must refuse: dev/test/mutants.py
+mutants:
+	@$(python) dev/test/mutants.py --checks '$(checks_here)' $(MUTANTS_FLAGS)
 
 # Some minutes, on the CPU trainer and, where there is a GPU, on its trainer
 soak_trainers := ./train_gpt2 $(if $(and $(gpu),$(NVCC)),build/train_gpt2cu_bf16)
