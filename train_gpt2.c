@@ -755,8 +755,20 @@ Status gpt2_measure_gemm(GPT2* model, double* flops) {
 
 #ifdef USE_CBLAS
 static const char* const gemm_name = "CBLAS";
+char* openblas_get_config(void) __attribute__((weak)); // its version and kernels; other libraries have none
 #else
 static const char* const gemm_name = "our own";
+#endif
+
+#if defined(__clang__)
+#define COMPILER "clang", __clang_major__, __clang_minor__, __clang_patchlevel__
+#else
+#define COMPILER "GCC", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__
+#endif
+#if defined(__FMA__) || defined(__aarch64__)
+#define MULTIPLY_ADD "fused multiply-add"
+#else
+#define MULTIPLY_ADD "no fused multiply-add"
 #endif
 
 Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, int B, int T) {
@@ -764,7 +776,12 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     memset(n, 0, sizeof(*n));
     strcpy(n->precision, "fp32");
     strcpy(n->gemm, gemm_name);
+#ifdef USE_CBLAS
+    snprintf(n->gemm_library, sizeof(n->gemm_library), "%s, %d threads", // by which it divides its sums
+             openblas_get_config != NULL ? openblas_get_config() : "CBLAS", cpu_threads());
+#endif
     strcpy(n->attention, "flash2 forward, flash2 backward");
+    snprintf(n->compiler, sizeof(n->compiler), "%s %d.%d.%d, " MULTIPLY_ADD, COMPILER);
     snprintf(n->device, sizeof(n->device), "CPU, vectors of %d floats", LANES);
     return STATUS_OK;
 }

@@ -1340,7 +1340,14 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     gpt2_describe_gemms(n->gemm, sizeof(n->gemm), gpt2_capability(), config, settings, B, T);
     snprintf(n->attention, sizeof(n->attention), "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
              attention_backward_name(B, T, NH, HS));
+    const size_t cublaslt = cublasLtGetVersion(); // 130002 is 13.0.2
+    snprintf(n->gemm_library, sizeof(n->gemm_library), "cuBLASLt %zu.%zu.%zu", cublaslt / 10000, cublaslt / 100 % 100,
+             cublaslt % 100);
+    snprintf(n->compiler, sizeof(n->compiler), "nvcc %d.%d.%d", __CUDACC_VER_MAJOR__, __CUDACC_VER_MINOR__,
+             __CUDACC_VER_BUILD__);
     snprintf(n->device, sizeof(n->device), "%s", device.name);
+    snprintf(n->compute_capability, sizeof(n->compute_capability), "%d.%d", device.major, device.minor);
+    snprintf(n->sms, sizeof(n->sms), "%d", device.multiProcessorCount);
     return status_now();
 }
 

@@ -93,10 +93,12 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
 // filled in all the same.
 Status gpt2_available_memory(GPT2Memory* memory);
 
-// The properties of this build and machine that determine the bits of a run, as they are named in a run's identity.
+// The properties of this build and machine that determine the bits of a run, as they are named in a run's identity; "": none.
 typedef struct {
     char precision[32], gemm[384], attention[128];
-    char device[256]; // the last bits of a sum may differ between devices
+    char gemm_library[128]; // with its version, which chooses the algorithm
+    char compiler[128];     // with its version, which chooses the multiply-adds that are fused
+    char device[256], compute_capability[16], sms[16];
 } GPT2Numerics;
 
 // For batches of B rows of T tokens. Errors as in gpt2_available_memory, and where no variant of attention serves the shape.

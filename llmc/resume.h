@@ -248,6 +248,23 @@ static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2
                       config.max_seq_len);
 }
 
+// Appends what in this build and machine determines the bits of a run.
+static inline void run_start_describe_numerics_(RunIdentity* id, const GPT2Numerics* n) {
+    const struct {
+        const char *name, *value;
+    } lines[] = {{"precision", n->precision},
+                 {"gemm", n->gemm},
+                 {"gemm-library", n->gemm_library},
+                 {"attention", n->attention},
+                 {"compiler", n->compiler},
+                 {"device", n->device},
+                 {"compute-capability", n->compute_capability},
+                 {"SMs", n->sms}};
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        if (lines[i].value[0]) { run_identity_line(id, IDENTITY_RESULT, lines[i].name, "%s", lines[i].value); }
+    }
+}
+
 // Fills in the identity of this run. `config` is the model's, `numerics` is from gpt2_numerics.
 static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config config, const GPT2Numerics* numerics,
                                       const DataLoader* train, const DataLoader* val, int num_steps) {
@@ -260,10 +277,7 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
     }
     run_identity_sum_order(id, o->sum_order, comm_size(s->comm));
     run_start_describe_model_(s, o, config);
-    run_identity_line(id, IDENTITY_RESULT, "precision", "%s", numerics->precision);
-    run_identity_line(id, IDENTITY_RESULT, "gemm", "%s", numerics->gemm);
-    run_identity_line(id, IDENTITY_RESULT, "attention", "%s", numerics->attention);
-    run_identity_line(id, IDENTITY_FREE, "device", "%s", numerics->device);
+    run_start_describe_numerics_(id, numerics);
     check(run_identity_files(id, IDENTITY_DATA, "training-data", &train->paths, dataloader_tokens(train)));
     check(run_identity_files(id, IDENTITY_FREE, "validation-data", &val->paths, dataloader_tokens(val)));
     run_identity_complete(id);

@@ -21,7 +21,7 @@ place or chance: equal runs have equal identities, also where one was killed and
 #include "status.h"
 
 typedef enum {
-    IDENTITY_FREE,   // no effect on the result, except the last bits on another device
+    IDENTITY_FREE,   // no effect on the result
     IDENTITY_RESULT, // changes the resulting weights
     IDENTITY_DATA,   // as IDENTITY_RESULT, by changing the data
     IDENTITY_FIXED   // must not change: the checkpoint cannot be resumed

@@ -11,7 +11,7 @@ static const char *const NOT_THERE = "/dev/null/run", *const NO_MODEL = "/dev/nu
 
 static Options options;
 static const GPT2Config config = {8, V, 128, 1, 1, 32};
-static GPT2Numerics numerics = {"fp32", "own", "flash", "CPU"};
+static GPT2Numerics numerics = {"fp32", "own", "flash", "cuBLASLt 13.0.2", "nvcc 13.0.88", "NVIDIA H200", "9.0", "132"};
 static const char* data_name = "tokens.bin";
 static void (*change)(Comm* c); // of what a process is started with, or NULL
 static int fails = -1;          // the rank that fails before the run begins
@@ -84,6 +84,65 @@ static void rank_0_alone_sees_the_folder(void) {
         CHECK(all_ended_well(size));
     }
     CHECK(!file_exists(NOT_THERE) && !file_exists(unit_path("run/lock")));
+}
+
+static char* of_machine; // what `begins` and `resumes` find otherwise, and how
+static const char* otherwise;
+static void other_machine(Comm* c) {
+    (void)c;
+    strcpy(of_machine, otherwise);
+    if (freopen(unit_path("notes.txt"), "w", stdout) == NULL) { fatal("no notes.txt"); }
+    setvbuf(stdout, NULL, _IONBF, 0); // a process that ends well leaves its buffers
+}
+// As run(1, body, NULL); the notes that it prints are in text.
+static void run_otherwise(Body body, char* field, const char* value, char* text, size_t size) {
+    of_machine = field, otherwise = value, change = other_machine;
+    run(1, body, NULL);
+    change = NULL;
+    FILE* file = fopen_check(unit_path("notes.txt"), "r");
+    text[fread(text, 1, size - 1, file)] = '\0';
+    fclose(file);
+}
+
+// A resume on what computes other bits is refused, with both values; a checkpoint of before that does not say goes on.
+static void another_machine_is_refused(void) {
+    static const struct {
+        char* field;
+        const char *other, *note;
+    } changes[] = {
+        {numerics.gemm_library, "cuBLASLt 13.1.0",
+         "gemm-library: the checkpoint has cuBLASLt 13.0.2, this run cuBLASLt 13.1.0 (changes the result)"},
+        {numerics.compiler, "nvcc 12.6.85",
+         "compiler: the checkpoint has nvcc 13.0.88, this run nvcc 12.6.85 (changes the result)"},
+        {numerics.device, "NVIDIA H100 80GB HBM3",
+         "device: the checkpoint has NVIDIA H200, this run NVIDIA H100 80GB HBM3 (changes the result)"},
+        {numerics.compute_capability, "8.0",
+         "compute-capability: the checkpoint has 9.0, this run 8.0 (changes the result)"},
+        {numerics.sms, "114", "SMs: the checkpoint has 132, this run 114 (changes the result)"},
+    };
+    char notes[4096];
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        run_otherwise(resumes, changes[i].field, changes[i].other, notes, sizeof(notes));
+        int ok = ended_saying(0, 1, "1 of these settings") && ended_saying(0, 1, "--resume-anyway") &&
+                 strstr(notes, changes[i].note) != NULL;
+        if (!CHECK(ok)) { printf("    %s\n%s", changes[i].note, notes); }
+        options.resume_anyway = 1;
+        run_otherwise(resumes, changes[i].field, changes[i].other, notes, sizeof(notes));
+        CHECK(all_ended_well(1) && strstr(notes, changes[i].note) != NULL);
+        options.resume_anyway = 0;
+    }
+    options.overwrite = 1;
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        run_otherwise(begins, changes[i].field, "", notes, sizeof(notes));
+        CHECK(all_ended_well(1));
+        options.overwrite = 0;
+        run_otherwise(resumes, numerics.precision, "fp32", notes, sizeof(notes));
+        CHECK(all_ended_well(1) && strstr(notes, ": the checkpoint does not say, this run has "));
+        options.overwrite = 1;
+    }
+    run(4, begins, NULL);
+    options.overwrite = 0;
+    CHECK(all_ended_well(4));
 }
 
 // Their trees of sums are others, which changes the result.
@@ -186,6 +245,7 @@ int main(void) {
     write_tokens("other.bin", 2);
     rank_0_alone_sees_the_folder();
     another_tree_is_refused();
+    another_machine_is_refused();
     processes_that_differ_are_refused();
     a_folder_in_use_is_said_once();
     nothing_changes_before_all_are_ready();
