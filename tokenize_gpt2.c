@@ -28,6 +28,8 @@ all.
       "a file instead of standard output; encode writes a token file where its name ends in .bin, else numbers")       \
     X(endoftext, NULL, "--endoftext", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                           \
       "encode: <|endoftext|> before each text; decode: leave it out")                                                  \
+    X(allow_special, NULL, "--allow-special", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                   \
+      "encode: <|endoftext|> in a text is the token; without it, it is text like any other")                           \
     X(broken_utf8, NULL, "--broken-utf8", text, "keep", 0, 0, "keep|replace|refuse", FOR_BOTH, FREE,                   \
       "encode: what becomes of bytes that are not UTF-8; replace puts U+FFFD, as Python and tiktoken do")
 // clang-format on
@@ -121,6 +123,8 @@ typedef struct {
     Output output;
     int is_token_file;
     uint64_t numbers; // that are written
+    uint64_t met;     // <|endoftext|> in the texts
+    size_t begun;     // bytes of one at the end of what has been read
 } Encoder;
 
 // Appends the bytes to the text with what is no UTF-8 replaced, a sequence that begins well and breaks off by one character.
@@ -178,10 +182,23 @@ static void write_numbers(Encoder* e) {
     e->ids.count = 0;
 }
 
+// Counts <|endoftext|> in bytes that follow those before. Its first character is in it only once.
+static void count_endoftext(Encoder* e, const unsigned char* s, size_t n) {
+    size_t length;
+    const unsigned char* name = tokenizer_decode(&e->tokenizer, e->tokenizer.eot_token, &length);
+    for (size_t i = 0; i < n; i++) {
+        e->begun = s[i] == name[e->begun] ? e->begun + 1 : s[i] == name[0];
+        if (e->begun < length) { continue; }
+        e->met++;
+        e->begun = 0;
+    }
+}
+
 // Encodes the beginning of the text that is certain, at the end all, and keeps the rest.
 static void encode_text(Encoder* e, Text* text, int is_end) {
     size_t used;
-    check(tokenizer_encode_part(&e->tokenizer, text->data, text->count, is_end, &e->ids, &used));
+    check((e->options->allow_special ? tokenizer_encode_special_part : tokenizer_encode_part)(
+        &e->tokenizer, text->data, text->count, is_end, &e->ids, &used));
     memmove(text->data, text->data + used, text->count - used);
     text->count -= used;
     if (!e->is_token_file) { write_numbers(e); }
@@ -196,6 +213,7 @@ static void encode_input(Encoder* e, Input* in) {
     for (int is_end = 0; !is_end;) {
         size_t n = input_read(in, raw + waiting, BUFFER_BYTES);
         is_end = n < BUFFER_BYTES;
+        count_endoftext(e, raw + waiting, n);
         n += waiting;
         size_t used = n;
         if (strcmp(broken, "replace") == 0) {
@@ -255,8 +273,14 @@ static void encode(Encoder* e, char** files, int count) {
             token_list_reserve(&e->ids, 1);
             e->ids.ids[e->ids.count++] = e->tokenizer.eot_token;
         }
+        e->begun = 0;
         encode_input(e, &in);
         input_close(&in);
+    }
+    if (e->met > 0 && !e->options->allow_special && e->tokenizer.special.count > 0) {
+        fprintf(stderr,
+                "note: <|endoftext|> occurs %" PRIu64 " time%s, encoded as text; --allow-special makes it the token\n",
+                e->met, e->met == 1 ? "" : "s");
     }
     if (e->is_token_file) { write_token_file(e, path); }
     if (e->numbers > 0) { output_write(&e->output, "\n", 1); }
@@ -424,7 +448,7 @@ static int part_arguments(int argc, char** argv, char** flags, char** files, int
             continue;
         }
         flags[n++] = argv[i];
-        int is_toggle = strcmp(argv[i], "--endoftext") == 0;
+        int is_toggle = strcmp(argv[i], "--endoftext") == 0 || strcmp(argv[i], "--allow-special") == 0;
         int has_value = is_toggle ? strcmp(next, "0") == 0 || strcmp(next, "1") == 0 : strchr(argv[i], '=') == NULL;
         if (i > 0 && has_value && i + 1 < argc) { flags[n++] = argv[++i]; }
     }
@@ -453,6 +477,9 @@ int main(int argc, char** argv) {
     Encoder e = {.options = &options};
     check_output(&options, files, num_files);
     load_tokenizer(&e.tokenizer, options.tokenizer);
+    if (options.allow_special && e.tokenizer.special.count == 0) {
+        fatal("--allow-special: where tokens are bytes, <|endoftext|> is none");
+    }
     if (is_encode) {
         encode(&e, files, num_files);
     } else if (is_decode) {

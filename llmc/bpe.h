@@ -34,6 +34,20 @@ static inline void token_list_reserve(TokenList* list, size_t more) {
     list->ids = ids, list->capacity = capacity;
 }
 
+static inline void token_list_add(TokenList* list, const int* ids, size_t count) {
+    token_list_reserve(list, count);
+    memcpy(list->ids + list->count, ids, count * sizeof(int));
+    list->count += count;
+}
+
+// 1 if a list holds an id.
+static inline int token_list_has(const TokenList* list, int id) {
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->ids[i] == id) { return 1; }
+    }
+    return 0;
+}
+
 enum { BPE_NONE = -1, BPE_CACHE_LOG2 = 14, BPE_CACHED_BYTES = 15, BPE_CACHED_IDS = 3 };
 
 // A token in the hash table
@@ -117,10 +131,10 @@ static inline void bpe_free(Bpe* b) {
     memset(b, 0, sizeof(*b));
 }
 
-// Builds the tables for tokens 0 to vocab_size - 1, token i being bytes[offsets[i]] to bytes[offsets[i + 1] - 1]; `special`
-// is not made of text, nor are tokens without bytes. Fails if a byte is no token: not every text could be encoded.
+// Builds the tables for tokens 0 to vocab_size - 1, token i being bytes[offsets[i]] to bytes[offsets[i + 1] - 1]. The special
+// ones are not made of text, nor are tokens without bytes. Fails if a byte is no token: not every text could be encoded.
 static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_t* offsets, int vocab_size,
-                                 int special) {
+                                 const TokenList* special) {
     uint32_t slots = 512;
     while (slots < 2 * (uint32_t)vocab_size) { slots *= 2; }
     memset(b, 0, sizeof(*b));
@@ -129,7 +143,7 @@ static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_
     for (uint32_t i = 0; i < slots; i++) { b->slots[i].id = BPE_NONE; }
     for (int id = 0; id < vocab_size; id++) {
         size_t n = offsets[id + 1] - offsets[id];
-        if (id == special || n == 0) { continue; }
+        if (n == 0 || token_list_has(special, id)) { continue; }
         BpeSlot* slot = bpe_slot_(b, bytes + offsets[id], n);
         if (slot->id != BPE_NONE) { continue; } // of tokens with the same bytes the first
         slot->hash = bpe_hash_(bytes + offsets[id], n), slot->id = id;

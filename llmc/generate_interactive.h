@@ -150,7 +150,7 @@ static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
         if (n < 0 && ferror(in)) { fatal("cannot read stdin: %s", strerror(errno)); }
         if (n < 0) { break; }
         TokenList given = {NULL, 0, 0};
-        check(tokenizer_encode(t->tokenizer, line, (size_t)n, &given));
+        check(tokenizer_encode_prompt(t->tokenizer, line, (size_t)n, &given));
         int goes_on = interactive_give(t, &given);
         token_list_free(&given);
         if (!goes_on) { continue; }

@@ -69,12 +69,6 @@ static inline SamplerSettings generate_sampler(const Options* o) {
 // The tokens that a sequence goes on from which is longer than its context: its last half.
 static inline int generate_kept(int T) { return T > 1 ? T / 2 : 1; }
 
-static inline void token_list_add(TokenList* list, const int* ids, size_t count) {
-    token_list_reserve(list, count);
-    memcpy(list->ids + list->count, ids, count * sizeof(int));
-    list->count += count;
-}
-
 // ----------------------------------------------------------------------------
 // A sample
 

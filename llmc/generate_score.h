@@ -93,7 +93,7 @@ static inline void score_read_(GenerateModel* m, TokenList* list, const char* pa
     } else {
         TextBuffer text = {NULL, 0, 0};
         generate_read_file_(&text, path);
-        check(tokenizer_encode(&m->tokenizer, (const char*)text.bytes, text.count, list));
+        check(tokenizer_encode_prompt(&m->tokenizer, (const char*)text.bytes, text.count, list));
         text_free(&text);
     }
     if (list->count < 2) {

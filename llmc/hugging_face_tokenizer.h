@@ -35,9 +35,7 @@ static inline Status export_open(AtomicFile* file, const char* folder, const cha
 // Merges
 
 // 1 for <|endoftext|>, which is not made of text. The newline of a vocabulary of bytes is.
-static inline int export_is_special_(const Tokenizer* t, int id) {
-    return t->vocab_size != BYTE_VOCAB_SIZE && id == t->eot_token;
-}
+static inline int export_is_special_(const Tokenizer* t, int id) { return token_list_has(&t->special, id); }
 
 // The parts of a token's bytes that are left by the merges of tokens with lower ids: their ends in end[]. Returns how many.
 static inline int export_parts_(const Bpe* bpe, const unsigned char* s, int n, int id, int* end) {
@@ -80,8 +78,7 @@ static inline Status export_merges_(const Bpe* bpe, const Tokenizer* t, int* fir
 static inline Status hugging_face_merges(int** first, const Tokenizer* t) {
     Bpe bpe;
     *first = NULL;
-    int special = export_is_special_(t, t->eot_token) ? t->eot_token : -1;
-    TRY(bpe_prepare(&bpe, t->bytes, t->offsets, t->vocab_size, special));
+    TRY(bpe_prepare(&bpe, t->bytes, t->offsets, t->vocab_size, &t->special));
     int* merges = (int*)malloc_check((size_t)t->vocab_size * sizeof(int));
     Status status = export_merges_(&bpe, t, merges);
     bpe_free(&bpe);

@@ -3,7 +3,8 @@ From token ids to text and back. Two vocabularies: the 256 bytes, which need no 
 dev/data/tokenizer.py writes: the header ([2] vocabulary size, [3] the id of <|endoftext|> from version 2 on), then each
 token as one byte of length and its bytes; or from a Hugging Face folder (vocab_json.h). A token is bytes, not text: one
 character may take several tokens. Checksums, where the file has them, are verified (checked_file.h). Any bytes can be encoded
-(bpe.h), and decode to themselves.
+(bpe.h), and decode to themselves. Special tokens, such as <|endoftext|>, are not made of text: tokenizer_encode makes text of
+their names, tokenizer_encode_prompt the tokens, as transformers does.
 */
 #ifndef LLMC_TOKENIZER_H
 #define LLMC_TOKENIZER_H
@@ -27,7 +28,9 @@ typedef struct {
     size_t* offsets;        // (vocab_size + 1) token i is bytes[offsets[i]] .. bytes[offsets[i+1] - 1]
     unsigned char begun[4]; // the first bytes of a UTF-8 character whose rest is still to be printed
     int begun_length;
-    Bpe* bpe; // NULL until tokenizer_prepare_encode()
+    TokenList special;      // tokens that are not made of text
+    size_t longest_special; // bytes of the longest of their names
+    Bpe* bpe;               // NULL until tokenizer_prepare_encode()
 } Tokenizer;
 
 static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t bytes) {
@@ -36,6 +39,12 @@ static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t byte
     t->offsets = (size_t*)malloc_check(((size_t)vocab_size + 1) * sizeof(size_t));
     t->offsets[0] = 0;
     t->ready = 1;
+}
+
+static inline void tokenizer_add_special_(Tokenizer* t, int id) {
+    size_t n = t->offsets[id + 1] - t->offsets[id];
+    token_list_add(&t->special, &id, 1);
+    if (n > t->longest_special) { t->longest_special = n; }
 }
 
 // Reads the tokens of an open file, whose header has been read.
@@ -83,6 +92,7 @@ static inline void tokenizer_load_folder_(Tokenizer* t, const char* path, int vo
     memcpy(t->bytes, v.bytes, v.offsets[v.num_tokens]);
     for (int i = 0; i <= vocab_size; i++) { t->offsets[i] = v.offsets[i < v.num_tokens ? i : v.num_tokens]; }
     t->eot_token = v.eot_token;
+    tokenizer_add_special_(t, t->eot_token);
     t->unchecked = 1;
     vocab_free(&v);
 }
@@ -107,6 +117,7 @@ static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int voca
         fatal("%s: end-of-text token %d is not below the vocabulary of %d", path, t->eot_token, vocab_size);
     }
     tokenizer_read_tokens_(t, &file, path, vocab_size);
+    tokenizer_add_special_(t, t->eot_token);
     t->unchecked = !file.has_checksums;
     checked_close(&file);
 }
@@ -152,6 +163,7 @@ static inline void tokenizer_load_to_decode(Tokenizer* t, const char* path, int 
 
 static inline void tokenizer_free(Tokenizer* t) {
     if (t->bpe != NULL) { bpe_free(t->bpe); }
+    token_list_free(&t->special);
     free(t->bpe);
     free(t->bytes);
     free(t->offsets);
@@ -175,7 +187,7 @@ static inline Status tokenizer_prepare_encode(Tokenizer* t) {
         return status_fail("text needs a tokenizer: --tokenizer FILE, which python3 dev/data/tokenizer.py writes");
     }
     Bpe* bpe = (Bpe*)malloc_check(sizeof(Bpe));
-    if (bpe_prepare(bpe, t->bytes, t->offsets, t->vocab_size, t->eot_token) != STATUS_OK) {
+    if (bpe_prepare(bpe, t->bytes, t->offsets, t->vocab_size, &t->special) != STATUS_OK) {
         free(bpe);
         return STATUS_ERROR;
     }
@@ -184,7 +196,7 @@ static inline Status tokenizer_prepare_encode(Tokenizer* t) {
 }
 
 // Appends the ids of a text or, if more follows (is_end 0), of its first *used bytes; the caller passes the rest again, with
-// more. <|endoftext|> in it is text. Bytes that are not UTF-8 are encoded unchanged.
+// more. Names of special tokens in it are text. Bytes that are not UTF-8 are encoded unchanged.
 static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_t bytes, int is_end, TokenList* out,
                                            size_t* used) {
     *used = 0;
@@ -196,10 +208,51 @@ static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_
     return STATUS_OK;
 }
 
+// Where the first name of a special token in a text begins, *id being the one with the longest name there; `bytes` if none does.
+static inline size_t tokenizer_find_special_(const Tokenizer* t, const char* text, size_t bytes, int* id) {
+    for (size_t at = 0; at < bytes; at++) {
+        size_t longest = 0;
+        for (size_t i = 0; i < t->special.count; i++) {
+            size_t n;
+            const unsigned char* name = tokenizer_decode(t, t->special.ids[i], &n);
+            if (n <= longest || n > bytes - at || memcmp(text + at, name, n) != 0) { continue; }
+            longest = n, *id = t->special.ids[i];
+        }
+        if (longest > 0) { return at; }
+    }
+    return bytes;
+}
+
+// As tokenizer_encode_part, with special tokens where their names are.
+static inline Status tokenizer_encode_special_part(Tokenizer* t, const char* text, size_t bytes, int is_end,
+                                                   TokenList* out, size_t* used) {
+    *used = 0;
+    for (;;) {
+        const char* rest = text + *used;
+        size_t left = bytes - *used, done, n, waits = t->longest_special > 0 ? t->longest_special - 1 : 0;
+        size_t sure = is_end ? left : left > waits ? left - waits : 0; // the bytes after may begin a name
+        int id = 0;
+        size_t at = tokenizer_find_special_(t, rest, left, &id);
+        int found = at < sure;
+        TRY(tokenizer_encode_part(t, rest, found ? at : sure, found || is_end, out, &done));
+        *used += done;
+        if (!found) { return STATUS_OK; }
+        tokenizer_decode(t, id, &n);
+        token_list_add(out, &id, 1);
+        *used += n;
+    }
+}
+
 // Appends the ids of a text.
 static inline Status tokenizer_encode(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
     size_t used;
     return tokenizer_encode_part(t, text, bytes, 1, out, &used);
+}
+
+// Appends the ids of a prompt, in which the names of special tokens are the tokens.
+static inline Status tokenizer_encode_prompt(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
+    size_t used;
+    return tokenizer_encode_special_part(t, text, bytes, 1, out, &used);
 }
 
 // Prints a token so that a terminal can show it: whole UTF-8 characters, also those that several tokens make together,

@@ -48,6 +48,7 @@ TOKENIZER = (20240328, 2)
 
 GPT2_VOCAB_SIZE = 50257
 GPT2_EOT = 50256  # <|endoftext|>: written before every document
+GPT2_EOT_TEXT = "<|endoftext|>"
 BYTE_VOCAB_SIZE = 256
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -659,10 +660,14 @@ def gpt2_encoding():
     return NativeEncoding(program, table) if program and is_gpt2_table(table) else tiktoken_encoding()
 
 
-def pack_gpt2_document(text, starts_document=True):
-    """The GPT-2 tokens of a text as uint16 bytes, preceded by <|endoftext|> if it begins a document."""
+def pack_gpt2_document(text, starts_document=True, allow_special=False):
+    """The GPT-2 tokens of a text as uint16 bytes, preceded by <|endoftext|> if it begins a document. allow_special:
+    <|endoftext|> in the text is the token, too."""
     tokens = array("H", [GPT2_EOT] if starts_document else [])
-    tokens.extend(gpt2_encoding().encode_ordinary(text))
+    for number, part in enumerate(text.split(GPT2_EOT_TEXT) if allow_special else [text]):
+        if number:
+            tokens.append(GPT2_EOT)
+        tokens.extend(gpt2_encoding().encode_ordinary(part))
     if sys.byteorder == "big":
         tokens.byteswap()
     return tokens.tobytes()

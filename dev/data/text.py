@@ -6,9 +6,9 @@
 
 A folder is read recursively, in the order of paths, without hidden files and those with a zero byte. The last
 --val-fraction of the text is the validation split. With GPT-2 tokens each file is a document, preceded by
-<|endoftext|>; with bytes the files are concatenated. A split of more than --shard-tokens tokens becomes several files,
-<output>_train_000000.bin, ... Both splits appear together at the end, in a folder with gpt2_tokenizer.bin, which
-the trainers read with --tokenizer.
+<|endoftext|>; where that occurs in a text, --allow-special makes it the token. With bytes the files are concatenated.
+A split of more than --shard-tokens tokens becomes several files, <output>_train_000000.bin, ... Both splits appear
+together at the end, in a folder with gpt2_tokenizer.bin, which the trainers read with --tokenizer.
 """
 
 import argparse
@@ -16,9 +16,11 @@ import contextlib
 import mmap
 import os
 import re
+import sys
 
 from data_common import (
     BYTE_VOCAB_SIZE,
+    GPT2_EOT_TEXT,
     GPT2_VOCAB_SIZE,
     Parser,
     add_mirror_option,
@@ -40,11 +42,12 @@ SEARCH_BYTES = 1 << 16  # without a safe place to cut in so many bytes, cut betw
 
 # GPT-2's pattern has no lookbehind, and always ends a token in two places, so that text cut there has the same tokens
 # as the whole: after a visible character before white space, and after a sign (but no apostrophe) before a letter or
-# digit. The sets below are subsets that suffice. White space at the end of the text is not cut off alone.
+# digit. The sets below are subsets that suffice. White space at the end of the text is not cut off alone, and no cut is
+# inside <|endoftext|>.
 VISIBLE = rb"[!-~\x80-\xff](?<!\xc2\xa0)"  # wide white space too, but U+00A0: no other precedes a space in a token
 SIGN = rb"(?:[!-&(-/:-@\[-`{-~]|\xe3\x80[\x81\x82]|\xef\xbc[\x81\x8c\x9a\x9b\x9f])"  # ASCII's, and Chinese , . ! : ; ?
 LETTER = rb"[0-9A-Za-z\xe5-\xe9]"  # ASCII's, and the first byte of U+5000 to U+9FFF
-SAFE_CUT = re.compile(VISIBLE + rb"(?=[ \t\r\n]+[^ \t\r\n])|" + SIGN + rb"(?=" + LETTER + rb")")
+SAFE_CUT = re.compile(VISIBLE + rb"(?=[ \t\r\n]+[^ \t\r\n])|" + SIGN + rb"(?<!<\|)(?=" + LETTER + rb")")
 
 
 def fraction(text):
@@ -110,6 +113,10 @@ def next_cut(data, offset, anywhere):
     match = SAFE_CUT.search(data, max(offset - 1, 0), offset + SEARCH_BYTES)
     if match:
         return match.end()
+    name = GPT2_EOT_TEXT.encode()
+    at = data.find(name, max(offset - len(name) + 1, 0), offset + len(name) - 1)
+    if at >= 0:
+        return at + len(name)
     first = max(offset - 3, 0)  # a UTF-8 character has at most 4 bytes, and all after its first are 0x80 to 0xbf
     return next((i for i in range(offset, first - 1, -1) if not 0x80 <= data[i] < 0xC0), offset)
 
@@ -145,7 +152,7 @@ def cut_files(paths, val_fraction, anywhere):
         train_left -= size
 
 
-def pack_bytes(text, _):
+def pack_bytes(text, *_):
     return pack_tokens(text, BYTE_VOCAB_SIZE)
 
 
@@ -161,6 +168,7 @@ def main():
     parser.add_argument("inputs", nargs="+", metavar="PATH", help="text files, and folders of them")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="<PREFIX>_train.bin and <PREFIX>_val.bin")
     parser.add_argument("--tokenizer", choices=["gpt2", "bytes"], default="gpt2", help="default: %(default)s")
+    parser.add_argument("--allow-special", action="store_true", help=f"{GPT2_EOT_TEXT} in a text is the token")
     parser.add_argument("--val-fraction", type=fraction, default=0.1, metavar="F", help="default: %(default)s")
     parser.add_argument("--shard-tokens", type=positive_int, default=100_000_000, metavar="N", help="default: 100e6")
     add_workers_option(parser)
@@ -172,6 +180,8 @@ def main():
     make_directory(os.path.dirname(args.output))
     total = sum(os.path.getsize(path) for path in paths)
     as_bytes = args.tokenizer == "bytes"
+    if as_bytes and args.allow_special:
+        fail(f"--allow-special: with --tokenizer bytes, {GPT2_EOT_TEXT} is no token")
     print(f"{len(paths):,} file{'s' * (len(paths) > 1)}, {total:,} bytes", flush=True)
     if as_bytes:
         pack, vocab_size, workers = pack_bytes, BYTE_VOCAB_SIZE, 1
@@ -183,12 +193,15 @@ def main():
         )  # processes cost more than they bring on small texts
 
     destinations = []  # of the pieces in flight, in order
+    met = 0
     with open_splits(args.output, vocab_size, args.shard_tokens) as (train, val):
 
         def texts():
+            nonlocal met
             for path, starts_file, is_val, piece in cut_files(paths, args.val_fraction, as_bytes):
                 destinations.append(val if is_val else train)
-                yield (piece if as_bytes else decode(piece, path)), starts_file
+                met += piece.count(GPT2_EOT_TEXT.encode())
+                yield (piece if as_bytes else decode(piece, path)), starts_file, args.allow_special
 
         with contextlib.closing(ordered_map(pack, texts(), workers)) as results:
             for packed in results:
@@ -196,6 +209,12 @@ def main():
         if not train.count or (args.val_fraction and not val.count):
             empty = "validation" if train.count else "training"
             fail(f"the {empty} split is empty: give more text, or change --val-fraction ({args.val_fraction:g})")
+    if met and not as_bytes and not args.allow_special:
+        times = "1 time" if met == 1 else f"{met:,} times"
+        print(
+            f"note: {GPT2_EOT_TEXT} occurs {times}, encoded as text; --allow-special makes it the token",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -697,6 +697,42 @@ def test_gpt2_documents_begin_with_eot(folder):
     assert tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin") == tokens
 
 
+def test_the_end_of_text_in_a_text(folder):
+    encoding = require_gpt2()
+    name, parts = "<|endoftext|>", ["One day a fox ran.\n", "\n  Two dogs sat", "", "x" * 70_000 + "\n"]
+    path = write(os.path.join(folder, "in.txt"), name.join(parts))
+    prefix = os.path.join(folder, "x")
+    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
+    common = ["text.py", path, "--output", prefix, "--val-fraction", 0]
+    _, note = run(*common, env=cache)
+    assert tokens_of(f"{prefix}_train.bin") == [50256, *encoding.encode_ordinary(name.join(parts))]
+    assert note == f"note: {name} occurs 3 times, encoded as text; --allow-special makes it the token\n", note
+    _, note = run(*common, "--allow-special", env=cache)
+    want = [token for part in parts for token in [50256, *encoding.encode_ordinary(part)]]
+    assert tokens_of(f"{prefix}_train.bin") == want and note == ""
+    _, error = run(*common, "--allow-special", "--tokenizer", "bytes", code=1)
+    assert "no token" in error, error
+
+
+def test_no_cut_is_inside_the_end_of_text(folder):
+    name = "<|endoftext|>"
+    old = text_script.PIECE_BYTES, text_script.SEARCH_BYTES
+    for body in (
+        f"a fox, ran. {name}\n" * 50,
+        f"fox{name}" * 50,
+        f"({name}x" * 50,
+        f"xxxxxxx{name}yyyyyyyyyyyyyyyy" * 50,
+    ):
+        path = write(os.path.join(folder, "in.txt"), body)
+        for piece_bytes, search_bytes in ((5, 300), (7, 4), (20, 3)):
+            try:
+                text_script.PIECE_BYTES, text_script.SEARCH_BYTES = piece_bytes, search_bytes
+                texts, _ = cut(path, len(body) // 2)
+            finally:
+                text_script.PIECE_BYTES, text_script.SEARCH_BYTES = old
+            assert "".join(texts) == body and sum(text.count(name) for text in texts) == body.count(name), texts
+
+
 def test_tokenize_gpt2_and_tiktoken_write_the_same_files(folder):
     require_both_encoders()
     texts = SPEECHES, "日本語 \u00a0 don't\t\tx 1234 😀\r\n" * 2000, "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c" * 80_000

@@ -277,6 +277,22 @@ static void prompts_are_lines(void) {
     free((void*)(uintptr_t)o.prompt.items);
 }
 
+static void the_end_of_text_in_a_prompt_is_the_token(void) {
+    Tokenizer t;
+    tokenizer_load(&t, "", BYTE_VOCAB_SIZE);
+    t.bytes = (unsigned char*)realloc(t.bytes, 256 + 3);
+    t.offsets = (size_t*)realloc(t.offsets, 258 * sizeof(size_t));
+    memcpy(t.bytes + 256, "<e>", 3);
+    t.offsets[257] = 259, t.vocab_size = 257, t.eot_token = 256;
+    tokenizer_add_special_(&t, 256);
+    Prompts p = prompts_of("a<e>\n<e<e>\n", 11);
+    prompts_encode(&p, &t);
+    CHECK(p.items[0].tokens.count == 2 && p.items[0].tokens.ids[1] == 256);
+    CHECK(p.items[1].tokens.count == 3 && p.items[1].tokens.ids[2] == 256);
+    prompts_free(&p);
+    tokenizer_free(&t);
+}
+
 // ----------------------------------------------------------------------------
 // Interactive use
 
@@ -441,6 +457,7 @@ int main(void) {
     tokens_beyond_the_tokenizer_have_no_text();
     an_interrupted_run_prints_what_there_is();
     prompts_are_lines();
+    the_end_of_text_in_a_prompt_is_the_token();
     a_line_goes_on_from_all_before_it();
     a_stop_text_that_ends_a_line_ends_it();
     ctrl_c_shows_what_an_answer_has();

@@ -14,6 +14,7 @@ sys.path.insert(0, "dev/data")
 from data_common import TOKENIZER, write_checked
 tokens = [bytes([i]) for i in range(256)] + [b"th", b"the", b" the", b"in", b"ing", b"\xef\xbf", b"\xef\xbf\xbd", b"<|endoftext|>"]
 write_checked(f"{sys.argv[1]}/t.bin", (*TOKENIZER, len(tokens), len(tokens) - 1), b"".join(bytes([len(t)]) + t for t in tokens))
+write_eot = (b"the" * 349_524 + b"<|endo" + b"ftext|>the") * 2
 r = random.Random(1)
 text = "".join(r.choice(["the ", "thing ", "in", "\n\n", "é", "你好 ", "don't ", "12 "]) for _ in range(330_000)).encode()
 def write(name, data):
@@ -21,6 +22,7 @@ def write(name, data):
         f.write(data)
 write("text", text)
 write("word", b"thing" * 250_000)
+write("documents", write_eot)
 write("random", r.randbytes(1_100_000))
 write("broken", b"the \xff thing\xe2\x82 \xc3")
 write("late", b"a" * 1_048_574 + "你".encode() + b"\xff")
@@ -51,7 +53,7 @@ refused() {
 round_trip() {
     local file=$1 output=$2
     shift 2
-    tok encode "$file" --output "$output" "$@" >"$dir/said" && tok decode "$output" --output "$dir/back" && cmp "$file" "$dir/back"
+    tok encode "$file" --output "$output" "$@" >"$dir/said" 2>&1 && tok decode "$output" --output "$dir/back" && cmp "$file" "$dir/back"
 }
 numbers_of() { tok decode "$1" >/dev/null && tail -c +1025 "$1" | od -An -v -t u2 | tr -s ' \n' ' ' | sed 's/^ //; s/ $//'; }
 
@@ -61,8 +63,19 @@ check "a pipe with a name is read from its beginning" is "the theing" tok decode
 check "every text may be led by the end of text" is "263 257 263 257" \
     tok encode --endoftext 1 <(printf the) <(printf the)
 check "and lose it again" is "thethe" tok decode --endoftext <<<"263 257 263 257"
-check "its name in a text is text" test "$(tok encode <<<'<|endoftext|>' | wc -w)" = 14
-for file in text word random; do
+check "its name in a text is text" test "$(tok encode 2>"$dir/err" <<<'<|endoftext|>' | wc -w)" = 14
+said() { [ "$(cat "$dir/err")" = "note: <|endoftext|> occurs $1, encoded as text; --allow-special makes it the token" ]; }
+check "which is said" said "1 time"
+check "or the token" is "257 263 10 263 263 10" tok encode --allow-special <<<$'the<|endoftext|>\n<|endoftext|><|endoftext|>'
+check "only where it is whole" test "$(tok encode --allow-special <<<'<|endoftext|<|endoftext>' | wc -w)" = 25
+tok encode "$dir/documents" <(printf '<|endo') <(printf 'ftext|>') -o "$dir/ids.bin" >"$dir/said" 2>"$dir/err"
+check "across buffers, but not files" said "2 times"
+tok encode --allow-special "$dir/documents" -o "$dir/ids.bin" >"$dir/said" 2>"$dir/err"
+check "and the token there" test "$(numbers_of "$dir/ids.bin" | tr ' ' '\n' | sort | uniq -c | tr -s ' \n' ' ')" = " 699050 257 2 263 "
+check "of which nothing is said" test ! -s "$dir/err"
+check "where tokens are bytes, there is none" refused "--allow-special: where tokens are bytes, <|endoftext|> is none" \
+    "$program" encode --tokenizer bytes --allow-special <<<x
+for file in text word random documents; do
     check "$file comes back from numbers" round_trip "$dir/$file" "$dir/ids"
     check "$file comes back from a token file" round_trip "$dir/$file" "$dir/ids.bin"
     check "$file: the token file has the same tokens" test "$(tr '\n' ' ' <"$dir/ids" | sed 's/ $//' | cksum)" = "$(numbers_of "$dir/ids.bin" | cksum)"

@@ -253,6 +253,58 @@ static void the_end_of_text_is_no_text(void) {
     tokenizer_free(&t);
 }
 
+// In a prompt its name is the token, as in transformers, and what is between two of them is encoded by itself.
+static void its_name_in_a_prompt_is_the_token(void) {
+    Tokenizer t = load_vocabulary();
+    TokenList list = {0};
+    check(tokenizer_encode_prompt(&t, "<|endoftext|>ee<|endoftext|><|endoftext|e", 41, &list));
+    CHECK(list.count > 4 && list.ids[0] == V - 1 && list.ids[1] == 256 && list.ids[2] == V - 1);
+    for (size_t i = 3; i < list.count; i++) { CHECK(list.ids[i] != V - 1); }
+    list.count = 0;
+    check(tokenizer_encode_prompt(&t, "e ", 2, &list));
+    CHECK(list.count >= 1 && !token_list_has(&list, V - 1));
+    token_list_free(&list);
+    tokenizer_free(&t);
+    tokenizer_load(&t, "", BYTE_VOCAB_SIZE); // where tokens are bytes, a newline is one
+    check(tokenizer_encode_prompt(&t, "\n<", 2, &list));
+    CHECK(list.count == 2 && list.ids[0] == '\n' && list.ids[1] == '<');
+    token_list_free(&list);
+    tokenizer_free(&t);
+}
+
+// A name that comes in parts is found, too.
+static void names_in_parts_are_the_token(void) {
+    Tokenizer t = load_vocabulary();
+    static const char name[] = "<|endoftext|>";
+    static unsigned char text[4096];
+    TokenList whole = {0}, parts = {0};
+    int same = 1, names = 0;
+    for (int k = 0; k < 300; k++) {
+        size_t n = 0, done = 0, given = 0, used;
+        for (int i = 0; i < 6; i++) {
+            n += make_text(text + n, below(20), k % 2);
+            memcpy(text + n, name, sizeof(name) - 1);
+            n += below(4) > 0 ? sizeof(name) - 1 : below(sizeof(name) - 1);
+        }
+        whole.count = parts.count = 0;
+        check(tokenizer_encode_prompt(&t, (const char*)text, n, &whole));
+        while (given < n) {
+            given += 1 + below(12);
+            if (given > n) { given = n; }
+            check(tokenizer_encode_special_part(&t, (const char*)text + done, given - done, given == n, &parts, &used));
+            done += used;
+        }
+        for (size_t i = 0; i < whole.count; i++) { names += whole.ids[i] == V - 1; }
+        same = same && done == n && whole.count == parts.count &&
+               memcmp(whole.ids, parts.ids, whole.count * sizeof(int)) == 0;
+        same = same && decodes_to(&t, &whole, text, n);
+    }
+    CHECK(same && names > 1000);
+    token_list_free(&whole);
+    token_list_free(&parts);
+    tokenizer_free(&t);
+}
+
 // However a text comes in parts, its tokens are the same.
 static void parts_give_the_tokens_of_the_whole(void) {
     Tokenizer t = load_vocabulary();
@@ -447,6 +499,8 @@ int main(void) {
     pairs_merge_by_lowest_id_first();
     long_tokens_and_zero_bytes();
     the_end_of_text_is_no_text();
+    its_name_in_a_prompt_is_the_token();
+    names_in_parts_are_the_token();
     parts_give_the_tokens_of_the_whole();
     a_word_without_end_takes_linear_time();
     bytes_are_their_own_tokens();
