@@ -7,36 +7,46 @@
 
 enum { MOST = 400 };
 
+// Unicode 15, table 3-7: the bytes of well-formed characters, the least and the largest at each place
+static const unsigned char forms[9][4][2] = {{{0x00, 0x7f}},
+                                             {{0xc2, 0xdf}, {0x80, 0xbf}},
+                                             {{0xe0, 0xe0}, {0xa0, 0xbf}, {0x80, 0xbf}},
+                                             {{0xe1, 0xec}, {0x80, 0xbf}, {0x80, 0xbf}},
+                                             {{0xed, 0xed}, {0x80, 0x9f}, {0x80, 0xbf}},
+                                             {{0xee, 0xef}, {0x80, 0xbf}, {0x80, 0xbf}},
+                                             {{0xf0, 0xf0}, {0x90, 0xbf}, {0x80, 0xbf}, {0x80, 0xbf}},
+                                             {{0xf1, 0xf3}, {0x80, 0xbf}, {0x80, 0xbf}, {0x80, 0xbf}},
+                                             {{0xf4, 0xf4}, {0x80, 0x8f}, {0x80, 0xbf}, {0x80, 0xbf}}};
+
+// How many of these bytes begin a character; *whole is 1 where they are all of it.
+static size_t character(const unsigned char* s, size_t n, int* whole) {
+    *whole = 0;
+    for (int i = 0; i < 9; i++) {
+        size_t k = 0, length = i == 0 ? 1 : i == 1 ? 2 : i < 6 ? 3 : 4;
+        while (k < n && k < length && s[k] >= forms[i][k][0] && s[k] <= forms[i][k][1]) { k++; }
+        *whole = k == length;
+        if (k > 0) { return k; } // no two forms have a first byte in common
+    }
+    return 0;
+}
+
 // U+FFFD for the longest beginning of a character that is there, or for one byte where none begins (Unicode 15, table 3-8).
 static size_t replaced(unsigned char* out, const unsigned char* s, size_t n) {
     size_t to = 0;
     for (size_t i = 0; i < n;) {
-        int most = 0, length = 0; // the longest beginning of a character, the length of a whole one
-        for (int k = 1; k <= 4 && i + (size_t)k <= n; k++) {
-            int whole = utf8_length(s + i, k);
-            if (whole == 0) { break; }
-            most = k, length = whole == k ? k : 0;
-            if (length > 0) { break; }
-        }
-        if (length > 0) {
-            memcpy(out + to, s + i, (size_t)length);
-            to += (size_t)length, i += (size_t)length;
-        } else {
-            memcpy(out + to, "\xef\xbf\xbd", 3);
-            to += 3, i += most > 0 ? (size_t)most : 1;
-        }
+        int whole;
+        size_t length = character(s + i, n - i, &whole), copied = whole ? length : 3;
+        memcpy(out + to, whole ? (const char*)s + i : "\xef\xbf\xbd", copied);
+        to += copied, i += length > 0 ? length : 1;
     }
     return to;
 }
 
 // 1 where the bytes are whole characters.
 static int is_valid(const unsigned char* s, size_t n) {
-    for (size_t i = 0; i < n;) {
-        int length;
-        if (utf8_decode(s + i, n - i, &length) < 0) { return 0; }
-        i += (size_t)length;
-    }
-    return 1;
+    int whole = 1;
+    for (size_t i = 0; i < n && whole;) { i += character(s + i, n - i, &whole); }
+    return whole;
 }
 
 // Pushes pieces that end at cuts (num_cuts, ascending); 1 where what comes out is `expected`, valid at every moment, and where
@@ -118,6 +128,19 @@ static void random_bytes_in_all_splits(void) {
     CHECK(good);
 }
 
+// Every first byte with bytes behind it that are just allowed somewhere, and just not
+static void bytes_at_the_edges_of_the_forms(void) {
+    static const unsigned char edges[] = {0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xff};
+    int good = 1;
+    for (int i = 0; i < 256 * 10 * 10; i++) {
+        unsigned char s[4] = {(unsigned char)(i / 100), edges[i / 10 % 10], edges[i % 10], 0x80}, expected[12];
+        good = good && streams(s, 4, NULL, 0, NULL, 0, expected, replaced(expected, s, 4), 0);
+        s[2] = 0x80, s[3] = edges[i % 10];
+        good = good && streams(s, 4, NULL, 0, NULL, 0, expected, replaced(expected, s, 4), 0);
+    }
+    CHECK(good);
+}
+
 // The bytes before the stop text that is complete first, of several the longest.
 static size_t before_stop(const unsigned char* s, size_t n, const char* const* stops, int num_stops, int* stops_it) {
     for (size_t end = 1; end <= n; end++) {
@@ -179,6 +202,7 @@ static void terminals_are_not_steered(void) {
 
 int main(void) {
     broken_utf8_becomes_unicode_s_choice();
+    bytes_at_the_edges_of_the_forms();
     random_bytes_in_all_splits();
     stop_texts_end_a_stream();
     only_what_may_be_a_stop_text_is_held();
