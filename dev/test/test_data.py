@@ -646,6 +646,17 @@ def cut(path, train_bytes):
     return [piece.decode() for _, _, piece in pieces], sum(len(piece) for _, is_val, piece in pieces if not is_val)
 
 
+def test_every_document_begins_once(folder):
+    """<|endoftext|> stands before a document in either split, one that lies wholly in the validation split too."""
+    sizes = 3000, 4000, 1000, 500, 500
+    paths = [write(os.path.join(folder, f"{i}.txt"), "word \n" * (size // 6)) for i, size in enumerate(sizes)]
+    for fraction, splits in (0.4, ("t", "tv", "v", "v", "v")), (0.9, ("tv", "v", "v", "v", "v")), (0, "ttttt"):
+        pieces = list(text_script.cut_files(paths, fraction, anywhere=False))
+        for path, split in zip(paths, splits):
+            own = [(starts, is_val) for name, starts, is_val, _ in pieces if name == path]
+            assert own == [(not i, letter == "v") for i, letter in enumerate(split)], (fraction, path, own)
+
+
 def test_text_without_ascii_is_cut(folder):
     megabyte = text_script.PIECE_BYTES
     greek = "\u03b1\u03b2\u03b3 \u03b4\u03b5\u03b6\n"
