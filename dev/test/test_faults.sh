@@ -198,6 +198,37 @@ check "a step that hangs is said, and its end" ends slow slow@10:10 0 2 "step 11
 check "a slow step changes no log" same whole slow main.log
 check "a loss that blows up is said once" ends blown "" 0 1 "is above ln V = 5.545" -l 0.5 --grad-clip 0 -x 12 -k constant
 
+# Outliers: the detectors need 128 values, so these are long runs of a very small model. A jump in step 130 has a z-score of
+# at most sqrt(127) = 11.27, and one of a value that falls is negative.
+jumps() { # NAME FAULTS FLAG...: 131 steps
+    local name=$1 faults=$2
+    shift 2
+    FAULT=$faults "$trainer" "${common[@]}" -e gpt2:l1c32h1t16 -b 1 -t 16 -d 16 -k constant -x 131 -v 0 -n 130 -o "$dir/$name" "$@" \
+        >"$dir/$name.log" 2>"$dir/$name.stderr"
+}
+same_weights() { cmp -s -i 1024 "$dir/$1/model_00000130.bin" "$dir/$1/model_00000131.bin"; } # behind the header
+skips() { # NAME TEXT FAULTS FLAG...: the last step is skipped for this reason: it changes no weight
+    local name=$1 text=$2
+    shift 2
+    jumps "$name" "$@" && grep -q "^skipping the update: the $text has a z-score of " "$dir/$name.log" &&
+        [ "$(grep -c "^skipping" "$dir/$name.log")" -eq 1 ] && same_weights "$name"
+}
+updates() { # NAME FAULTS FLAG...: the last step is not skipped: it changes weights
+    local name=$1
+    jumps "$@" && ! grep "^skipping" "$dir/$name.log" && ! same_weights "$name"
+}
+check "-sl skips a loss that jumps" skips sl loss loss@130:30 -sl 8
+check "-sg skips a gradient norm that jumps" skips sg "gradient norm" norm@130:3000 -sg 8
+check "with both, the loss is the reason" skips sl_sg loss loss@130:30,norm@130:3000 -sl 8 -sg 8
+check "-sl does not look at the norm" updates sl_norm norm@130:3000 -sl 8
+check "nor -sg at the loss" updates sg_loss loss@130:30 -sg 8
+check "a loss that falls is not skipped" updates sl_falls loss@130:-30 -sl 8
+check "nor a norm that falls" updates sg_falls norm@130:0 -sg 2
+check "nor what is below the threshold" updates below loss@130:30,norm@130:3000 -sl 11.3 -sg 11.3
+check "nor anything without a threshold" updates none loss@130:30,norm@130:3000
+check "nor a jump before there are 128 values" updates early loss@127:30,norm@127:3000 -sl 8 -sg 8
+check "which the step after the 128th is judged by" skips first loss loss@130:3000,norm@127:30 -sl 8
+
 # Several processes: what happens in one of them ends all, as it would end one process alone, and says which it was. Rank 0
 # speaks for them.
 if [[ $trainer == *cu* ]]; then

@@ -21,6 +21,7 @@ that of the fault. With FAULT_AHEAD the CPU's trainer begins steps ahead of the 
     huge-gradient@12   it becomes 3e20, too much for its square    nan-once@12      NaN, but not when it is computed again
     inf-loss@5         the loss of the step becomes Inf            nan-loss      or NaN
     other-norm@5       the last bit of the gradient norm flips
+    loss@130:30        the loss of the step is 30                  norm@130:30   the gradient norm is
     nan-weight@7       a weight is NaN when the step begins
     nan-validation@10  the loss of the validation's first batch after 10 steps is NaN
     flip@9             the second time that the step is computed, a bit of a gradient flips
@@ -244,16 +245,20 @@ static inline void fault_set_result(GPT2* model, float loss, float norm) {
 
 static inline Status fault_grad_norm(GPT2* model, float* norm) {
     const GPT2Info* info = gpt2_info(model);
+    Fault *loss = fault_due("loss"), *other_norm = fault_due("norm");
     int inf = fault_due("inf-loss") != NULL, nan = fault_due("nan-loss") != NULL,
         other = fault_due("other-norm") != NULL;
-    if (!inf && !nan && !other) { return gpt2_grad_norm(model, norm); }
+    if (!inf && !nan && !other && !loss && !other_norm) { return gpt2_grad_norm(model, norm); }
     float computed;
     Status status = gpt2_grad_norm(model, &computed);
     fault_set_result(model,
-                     inf   ? INFINITY
-                     : nan ? NAN
-                           : info->mean_loss,
-                     other ? nextafterf(computed, 0.0f) : computed);
+                     inf    ? INFINITY
+                     : nan  ? NAN
+                     : loss ? (float)loss->number
+                            : info->mean_loss,
+                     other        ? nextafterf(computed, 0.0f)
+                     : other_norm ? (float)other_norm->number
+                                  : computed);
     if (norm != NULL) { *norm = info->grad_norm; }
     return status;
 }
