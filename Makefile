@@ -432,14 +432,18 @@ sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
 $(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/test_training.sh build/train_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,test_plan_run_$(p),build/train_gpt2cu_$(p),dev/test/test_plan.sh build/train_gpt2cu_$(p)))
+$(foreach p,bf16 fp32,$(call check,plan_memory_$(p),build/train_gpt2cu_$(p),dev/test/test_plan.sh build/train_gpt2cu_$(p) memory))
 $(foreach p,bf16 fp32,$(call check,generate_$(p),build/generate_gpt2cu_$(p) train_gpt2,dev/test/test_generate.sh build/generate_gpt2cu_$(p)))
 $(call check,evaluate_bf16,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
 $(call check,evaluate_fp32,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
 $(call check,test_without_gpu,build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 train_gpt2,dev/test/test_without_gpu.sh build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 ./train_gpt2)
+$(call check,test_hardening_cuda,train_gpt2cu test_gpt2cu libattention.so,dev/test/test_hardening.sh train_gpt2cu test_gpt2cu libattention.so)
 $(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),dev/test/test_faults.sh build/train_gpt2cu_faults_$(p)))
 # each start of the GPU trainer takes two seconds: fewer faults than on the CPU
 $(call check,soak_short_bf16,build/train_gpt2cu_bf16,$(python) dev/test/soak.py build/train_gpt2cu_bf16 --short --only kill term full --kill 5 --term 3 --jobs 4)
 $(call check,several_gpus,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/test_several_gpus.sh)
+$(call check,several_gpus_small,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/test_several_gpus.sh small)
+check-several_gpus: export CHECK_TIMEOUT ?= 900
 $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(call check,libattention_sm_90,build/libattention_sm_90.so build/test_libattention,build/test_libattention build/libattention_sm_90.so)
 $(call check,libattention_ptx,build/libattention_ptx.so build/test_libattention,build/test_libattention build/libattention_ptx.so sm_90a)
@@ -450,8 +454,8 @@ sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitize
 sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %decode_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %matmul_$(1)_bf16,$(variant_programs)) \
     $(if $(filter %wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_$(1),$(variants))))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
-gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 faults_bf16 faults_fp32 \
-    soak_short_bf16 several_gpus test_without_gpu $(without_sm_90a) \
+gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 plan_memory_bf16 plan_memory_fp32 faults_bf16 faults_fp32 \
+    soak_short_bf16 several_gpus several_gpus_small test_without_gpu test_hardening_cuda $(without_sm_90a) \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
 ifneq ($(and $(gpu),$(NVCC)),)
@@ -461,10 +465,17 @@ else
 not_here := $(words $(gpu_checks)) checks on a GPU: $(if $(gpu),no nvcc,no GPU) here
 endif
 checks_here += $(cpu_checks) $(unit_checks) $(sanitizer_checks) check-fuzz_short check-fuzz
-# What takes long and seldom finds what the others do not: make test-long
-long_checks := $(filter $(patsubst %,check-%,fuzz),$(checks_here))
+# What takes long and seldom finds what the others do not: make test-long. Without a GPU that includes what needs its kernels
+# compiled. On one the trainer's scripts take bf16, and the variants, too; unit tests take both precisions.
+long := fuzz faults_ahead sanitized-test_gpt2 sanitized-test_several_processes tsan-test_checkpoint_shards \
+    $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention) several_gpus soak_short_bf16 test_gpu_pairs_fp32 \
+    training_fp32 test_plan_run_fp32 generate_fp32 evaluate_fp32 faults_fp32 sanitizer_flash2 sanitizer_mma sanitizer_wgmma sanitizer_softmax_wgmma \
+    $(notdir $(filter-out %_bf16,$(variant_programs)))
+long_checks := $(filter $(long:%=check-%),$(checks_here))
 # The longest come first, so that none of them is left to run alone at the end.
-first_checks := $(patsubst %,check-%,fuzz training test_data test_processes faults faults_ahead sanitized-test_gpt2 sanitized-test_several_processes \
+first_checks := $(patsubst %,check-%,several_gpus several_gpus_small faults_bf16 training_bf16 faults_fp32 training_fp32 test_plan_run_bf16 \
+    generate_bf16 sanitizer_split test_gpu_kernels_bf16 test_gpu_kernels_fp32 test_gpu_pairs_bf16 test_makefile \
+    fuzz training test_data test_processes faults faults_ahead sanitized-test_gpt2 sanitized-test_several_processes \
     process_faults soak_short tsan-test_checkpoint_shards test_reference test_plan_run test_scaling test_evaluate)
 longest_first = $(filter $(1),$(first_checks)) $(filter-out $(first_checks),$(1))
 checks_of_test := $(call longest_first,$(filter-out $(long_checks),$(checks_here)))
@@ -478,8 +489,9 @@ asked := $(patsubst %,check-%,$(patsubst check-%,%,$(CHECKS)))
 test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
 # under another name, or make -n would run the checks
 make_itself := $(MAKE)
+test-long: export CHECK_TIMEOUT ?= 900
 test test-long:
-	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' \
+	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' ALONE='check-plan_memory_bf16 check-plan_memory_fp32' \
 	    dev/test/run_checks.sh '$@$(if $(asked), CHECKS=...)' $(or $(asked),$(checks_of_$@))
 fuzz: check-fuzz
 checks:

@@ -38,10 +38,10 @@ static inline std::vector<float> doctor_to_host(const floatX* device, size_t n) 
 
 static inline void doctor_compared(Doctor* d, const char* name, double error, double tolerance) {
     if (status_now() != STATUS_OK) {
-        doctor_row(d, DOCTOR_FAULT, name, "run the tests: make gpu-tests", "%s", status_message());
+        doctor_row(d, DOCTOR_FAULT, name, "run the tests: make test", "%s", status_message());
     } else {
         doctor_row(d, error <= tolerance ? DOCTOR_OK : DOCTOR_FAULT, name,
-                   "this GPU or its software computes wrongly: run make gpu-tests, try another driver or GPU",
+                   "this GPU or its software computes wrongly: run make test, try another driver or GPU",
                    "off by %.1e of the result, %.0e allowed", error, tolerance);
     }
     status_clear();

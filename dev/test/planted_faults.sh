@@ -8,8 +8,7 @@
 #     dev/test/planted_faults.sh mask_ gelu_  whose names begin so
 #
 # First every check runs on the sources as they are: one that fails there refuses nothing. Prints a row for each fault and ends
-# in 'N passed, N failed': a fault that is not refused, no longer applies or does not compile has failed. gpu_graphs_not_planned
-# needs -j 1: its test compares memory only where no other process allocates on the GPU.
+# in 'N passed, N failed': a fault that is not refused, no longer applies or does not compile has failed.
 #
 # Takes about 4 minutes on two cores for the CPU, 8 minutes on 16 cores and an H200 for the GPU; 0.5 GB of disk for each job.
 set -uo pipefail
@@ -29,9 +28,9 @@ plant() {
     if cmp -s "$tree/$file" "$tree/unplanted"; then
         verdict="NO LONGER APPLIES"
     else
-        timeout -k 10 300 make -s -C "$tree" "check-$check" WERROR= >"$tree/log" 2>&1
+        make -s -C "$tree" "check-$check" WERROR= >"$tree/log" 2>&1
         code=$?
-        if grep -q "^FAILED: $check " "$tree/log" || [ $code -eq 124 ]; then
+        if grep -q "^FAILED: $check " "$tree/log"; then
             verdict=refused
         elif [ $code -eq 0 ]; then
             verdict="NOT REFUSED"
