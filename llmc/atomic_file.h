@@ -160,7 +160,7 @@ static inline Status atomic_commit(AtomicFile* a) {
 
 // Fails if files cannot be saved in a folder: writes one of so many bytes as a checkpoint is written, and removes it.
 static inline Status atomic_probe(const char* folder, size_t bytes) {
-    static const char data[1 << 20];
+    static const char data[1 << 20] = {0};
     char path[1024];
     struct timespec now;
     AtomicFile file;
