@@ -491,7 +491,7 @@ test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
 make_itself := $(MAKE)
 test-long: export CHECK_TIMEOUT ?= 900
 test test-long:
-	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' ALONE='check-plan_memory_bf16 check-plan_memory_fp32' \
+	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' ALONE='plan_memory_bf16 plan_memory_fp32' \
 	    dev/test/run_checks.sh '$@$(if $(asked), CHECKS=...)' $(or $(asked),$(checks_of_$@))
 fuzz: check-fuzz
 checks:

@@ -23,7 +23,7 @@ build_failed=0
 echo "built in $SECONDS s"
 beside=() alone=()
 for check in "${checks[@]}"; do
-    if [[ " ${ALONE:-} " == *" $check "* ]]; then alone+=("$check"); else beside+=("$check"); fi
+    if [[ " ${ALONE:-} " == *" ${check#check-} "* ]]; then alone+=("$check"); else beside+=("$check"); fi
 done
 run() { # JOBS CHECK...
     [ $# -gt 1 ] || return 0
