@@ -19,16 +19,14 @@ trap 'kill $!; exit 130' INT TERM HUP # timeout ends the group
 wait $! 2>/dev/null # bash would name a job that was killed
 code=$?
 microseconds=$((${EPOCHREALTIME/./} - ${begin/./}))
+seconds=$((microseconds / 1000000)).$((microseconds / 100000 % 10))
+if [[ $code = 124 || ($code = 137 && ${seconds%.*} -ge $limit) ]]; then # 137: what did not end by SIGTERM was killed
+    printf '\nstill running after %s s, and ended; CHECK_TIMEOUT=SECONDS allows more\n' "$limit" >>"$log"
+fi
 last=$(tail -n 1 "$log")
 case $code$last in
 "00 passed, 0 failed"*) code=1; echo "nothing was tested" >>"$log" ;;
 esac
-seconds=$((microseconds / 1000000)).$((microseconds / 100000 % 10))
-why="exit code $code, $seconds s"
-# 137: what did not end by SIGTERM was killed
-if [[ $code = 124 || ($code = 137 && ${seconds%.*} -ge $limit) ]]; then
-    why="still running after $limit s, and ended; CHECK_TIMEOUT=SECONDS allows more"
-fi
 case $code$last in
 0skipped* | 0*": skipped"*) verdict=skipped ;;
 0*) verdict=passed ;;
@@ -37,7 +35,7 @@ esac
 echo "$verdict $seconds $last" >"build/checks/$name.result"
 if [ $code -ne 0 ]; then
     cat "$log"
-    echo "FAILED: $name ($why)"
+    echo "FAILED: $name (exit code $code, $seconds s)"
     exit 1
 fi
 printf '%-34s %6s s   %s\n' "$name" "$seconds" "$last"

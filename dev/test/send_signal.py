@@ -4,8 +4,8 @@
 python3 dev/test/send_signal.py LOG TEXT SIGNALS COMMAND...
 
 Waits until LOG has TEXT (with an empty one: until the command has written to stdout), sends the signals, which are
-separated by commas, and ends with the command's exit code, 128 and the signal where one ended it. Before each signal but
-the first it waits for the trainer to announce what a second one does, and then 0.4 s: sooner, the two would count as one.
+separated by commas, and ends with the command's exit code, 128 and the signal where one ended it. Before each signal
+but the first it waits for the trainer to announce what a second one does, and then 0.4 s: sooner, both count as one.
 """
 
 import os
