@@ -70,11 +70,10 @@ __device__ inline int mov_tid_x() {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
     return x;
 }
-__device__ inline int3 mov_ctaid() {
-    int3 v;
+__device__ inline int2 mov_ctaid() {
+    int2 v;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(v.x));
     asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(v.y));
-    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(v.z));
     return v;
 }
 

@@ -123,14 +123,15 @@ template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C:
 // dqkv (B,T,3,NH,HS), the q part; statistics (B,NH,T padded); dout, out (B,T,NH,HS); l, m (B,NH,T)
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     attention_backward_query_kernel(floatX* dqkv, RowStatistics* statistics, const floatX* dout, const floatX* qkv,
-                                    const floatX* out, const float* l, const float* m, int T, int NH, int heads) {
+                                    const floatX* out, const float* l, const float* m, int T, int NH, int heads,
+                                    Divisor group) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, warp_rows = 16 * M;
     extern __shared__ __align__(1024) char shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    AttentionTask task;
+    AttentionTask task(mov_ctaid(), group);
     if (task.head >= heads) { return; }
     int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
-    int i0 = (gridDim.y - 1 - task.block) * Br; // long rows first
+    int i0 = (CEIL_DIV(T, Br) - 1 - task.block) * Br; // long rows first
     int last = (min(i0 + Br, T) - 1) / Bc;
     int row = i0 + warp * warp_rows; // the warp's first
     int64_t q_offset = qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * stride;
@@ -192,7 +193,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     }
 
     multiply(dQ, C::scale);
-    AttentionTask same; // recomputed, so that no registers hold it during the loop
+    AttentionTask same(mov_ctaid(), group); // recomputed, so that no registers hold it during the loop
     floatX* dq = dqkv + qkv_offset(same.head / NH, 0, same.head % NH, T, NH, HS) + (int64_t)row * stride;
     store_rows<HS>(dq, q_tile + warp_offset, dQ, stride, T - row, lane);
 }
@@ -255,11 +256,11 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
 // dqkv (B,T,3,NH,HS), the k and v parts; dout (B,T,NH,HS); statistics (B,NH,T padded)
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     attention_backward_key_kernel(floatX* dqkv, const floatX* dout, const floatX* qkv, const RowStatistics* statistics,
-                                  int T, int NH, int heads) {
+                                  int T, int NH, int heads, Divisor group) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, warp_keys = 16 * M;
     extern __shared__ __align__(1024) char shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    AttentionTask task;
+    AttentionTask task(mov_ctaid(), group);
     if (task.head >= heads) { return; }
     int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
     int j0 = task.block * Bc;           // longest first: the first keys have the most queries
@@ -315,7 +316,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     }
 
     multiply(dK, C::scale);
-    AttentionTask same; // recomputed, so that no registers hold it during the loop
+    AttentionTask same(mov_ctaid(), group); // recomputed, so that no registers hold it during the loop
     floatX* dk = dqkv + qkv_offset(same.head / NH, 1, same.head % NH, T, NH, HS) + (int64_t)column * stride;
     store_rows<HS>(dk, k_rows, dK, stride, T - column, lane);
     store_rows<HS>(dk + NH * HS, v_rows, dV, stride, T - column, lane);
@@ -337,15 +338,17 @@ template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dou
     RowStatistics* statistics = (RowStatistics*)scratch;
     auto query = attention_backward_query_kernel<Q>;
     auto key = attention_backward_key_kernel<K>;
-    dim3 query_grid, key_grid;
+    AttentionGrid query_grid, key_grid;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (cuda_try(cudaFuncSetAttribute(query, shared, (int)Q::shared_bytes)) != STATUS_OK) { return; }
     if (cuda_try(cudaFuncSetAttribute(key, shared, (int)K::shared_bytes)) != STATUS_OK) { return; }
     if (attention_grid(&query_grid, CEIL_DIV(T, Q::Br), heads, reread_bytes) != STATUS_OK) { return; }
     if (attention_grid(&key_grid, CEIL_DIV(T, K::Bc), heads, reread_bytes) != STATUS_OK) { return; }
-    query<<<query_grid, Q::threads, Q::shared_bytes, stream>>>(dqkv, statistics, dout, qkv, out, l, m, T, NH, heads);
+    query<<<query_grid.size, Q::threads, Q::shared_bytes, stream>>>(dqkv, statistics, dout, qkv, out, l, m, T, NH,
+                                                                    heads, query_grid.group);
     cuda_try(cudaGetLastError());
-    key<<<key_grid, K::threads, K::shared_bytes, stream>>>(dqkv, dout, qkv, statistics, T, NH, heads);
+    key<<<key_grid.size, K::threads, K::shared_bytes, stream>>>(dqkv, dout, qkv, statistics, T, NH, heads,
+                                                                key_grid.group);
     cuda_try(cudaGetLastError());
 }
 

@@ -123,14 +123,15 @@ __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M
 
 // out (B,T,NH,HS); l, m (B,NH,T); qkv (B,T,3,NH,HS)
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
-    attention_forward_kernel(floatX* out, float* l, float* m, const floatX* qkv, int T, int NH, int heads) {
+    attention_forward_kernel(floatX* out, float* l, float* m, const floatX* qkv, int T, int NH, int heads,
+                             Divisor group) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, square = 16 * M;
     extern __shared__ __align__(1024) char shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    AttentionTask task;
+    AttentionTask task(mov_ctaid(), group);
     if (task.head >= heads) { return; }
     int b = task.head / NH, h = task.head % NH, stride = 3 * NH * HS;
-    int i0 = (gridDim.y - 1 - task.block) * Br; // long rows first
+    int i0 = (CEIL_DIV(T, Br) - 1 - task.block) * Br; // long rows first
     int last = (min(i0 + Br, T) - 1) / Bc;
     int row = i0 + warp * square; // the warp's first
     const floatX* q = qkv + qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * stride;
@@ -198,11 +199,11 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
                                        cudaStream_t stream) {
     int64_t reread_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V
     auto kernel = attention_forward_kernel<C>;
-    dim3 grid;
+    AttentionGrid grid;
     const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
     if (attention_grid(&grid, CEIL_DIV(T, C::Br), B * NH, reread_bytes) != STATUS_OK) { return; }
-    kernel<<<grid, C::threads, C::shared_bytes, stream>>>(out, l, m, qkv, T, NH, B * NH);
+    kernel<<<grid.size, C::threads, C::shared_bytes, stream>>>(out, l, m, qkv, T, NH, B * NH, grid.group);
     cuda_try(cudaGetLastError());
 }
 

@@ -5,6 +5,7 @@ The building blocks of the mma variants: swizzled tiles in shared memory, and a 
 #ifndef MMA_TILES_CUH
 #define MMA_TILES_CUH
 
+#include "llmc/divisor.cuh"
 #include "llmc/mma.cuh"
 
 namespace mma {
@@ -127,26 +128,34 @@ store_rows(floatX* destination, uint32_t tile, const float (&x)[M][HS / 8][4], i
 }
 
 // ----------------------------------------------------------------------------
-// The order of thread blocks: a grid of (heads of a group, blocks of a head, groups). Within a group, the first blocks of all
+// The order of thread blocks: a grid of (blocks of a head x heads of a group, groups). Within a group, the first blocks of all
 // heads start first, then the second ones, and so on: longest work first, while the tensors that every block of a head reads
-// stay in L2.
+// stay in L2. Blocks are in x, because y ends at 65535.
 
-// The grid for `blocks` blocks of each head. reread_bytes: bytes of a head that all its blocks read; a group's may fill half of
-// L2 (a quarter, and all heads at once, were slower: dev/LOG.md). An error if there is no GPU.
-inline Status attention_grid(dim3* grid, int blocks, int heads, int64_t reread_bytes) {
+struct AttentionGrid {
+    dim3 size;
+    Divisor group; // heads of a group
+};
+// The grid for `blocks` blocks of each head, at most INT_MAX in all. reread_bytes: bytes of a head that all its blocks read; a
+// group's may fill half of L2 (a quarter, and all heads at once, were slower: dev/LOG.md).
+inline AttentionGrid attention_grid(int blocks, int heads, int64_t reread_bytes, int l2_bytes) {
+    const int groups = min(65535, CEIL_DIV(heads, (int)max((int64_t)1, l2_bytes / 2 / reread_bytes)));
+    const int group = CEIL_DIV(heads, groups); // evenly; the last group may be smaller
+    return {dim3((unsigned)(group * blocks), (unsigned)CEIL_DIV(heads, group)), Divisor(group)};
+}
+// The same on the current GPU. An error if there is none.
+inline Status attention_grid(AttentionGrid* grid, int blocks, int heads, int64_t reread_bytes) {
     int device, l2_bytes;
     TRY(cuda_try(cudaGetDevice(&device)));
     TRY(cuda_try(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device)));
-    int groups = CEIL_DIV(heads, (int)max((int64_t)1, l2_bytes / 2 / reread_bytes));
-    int group = CEIL_DIV(heads, groups); // evenly; the last group may be smaller
-    *grid = dim3(group, blocks, CEIL_DIV(heads, group));
+    *grid = attention_grid(blocks, heads, reread_bytes, l2_bytes);
     return STATUS_OK;
 }
+// A thread block's head, which does not exist in the last group if that is smaller, and its block of the head
 struct AttentionTask {
     int head, block;
-    __device__ AttentionTask() {
-        int3 v = mov_ctaid();
-        head = v.z * gridDim.x + v.x, block = v.y;
+    __host__ __device__ AttentionTask(int2 ctaid, const Divisor& group) {
+        block = group.quotient(ctaid.x), head = ctaid.y * group.d + ctaid.x - block * group.d;
     }
 };
 
