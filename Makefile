@@ -78,12 +78,18 @@ NVCC ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/de
 # The compute capability of the first GPU, without the dot; wgmma and setmaxnreg exist only in sm_90a.
 GPU_ARCH ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | grep -E '^[0-9]+\.[0-9]+$$' | tr -d .)
 gencode = -gencode arch=compute_$(1),code=sm_$(1)
+# nvcc may be older than the GPU: then that is built for as one that is not here.
+known_archs := $(if $(and $(NVCC),$(GPU_ARCH)),$(shell $(NVCC) --list-gpu-code 2>/dev/null))
+ifneq ($(and $(known_archs),$(if $(filter sm_$(GPU_ARCH),$(known_archs)),,unknown)),)
+$(info $(NVCC) does not know compute capability $(GPU_ARCH): the driver will compile PTX for it; install a newer CUDA Toolkit)
+override GPU_ARCH :=
+endif
 ifneq ($(GPU_ARCH),)
 arch_flags := $(call gencode,$(patsubst 90,90a,$(GPU_ARCH)))
 arch_text := compute capability $(GPU_ARCH)
 else # sm_80 and Hopper, and PTX for what comes after
 arch_flags := $(call gencode,80) $(call gencode,90a) -gencode arch=compute_80,code=compute_80
-arch_text := no GPU seen: sm_80, sm_90a and PTX for newer ones
+arch_text := sm_80, sm_90a and PTX for newer ones
 endif
 
 # The registers of the kernels are fitted with ptxas 13. That of 12.6 spills 20 bytes in two configurations of mma.

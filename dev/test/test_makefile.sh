@@ -19,6 +19,7 @@ cd "$dir/tree" || exit 1
 calls=$dir/calls
 cat >"$dir/nvcc" <<'EOF'
 #!/usr/bin/env bash
+[ "${1:-}" = --list-gpu-code ] && { echo "${FAKE_CODES:-sm_80 sm_90 sm_120}"; exit 0; }
 [ "${1:-}" = --version ] && { echo "Cuda compilation tools, release ${FAKE_RELEASE:-13.0}, V13.0.88"; exit 0; }
 echo "$*" >>"$CALLS"
 [ -n "${FAKE_MESSAGE:-}" ] && echo "$FAKE_MESSAGE" >&2
@@ -103,6 +104,16 @@ check "spills are errors with CUDA 13" spills_are_errors
 export FAKE_RELEASE=12.6
 check "and are none with CUDA 12" eval "! spills_are_errors"
 unset FAKE_RELEASE
+
+# compiles TEXT GPU_ARCH: nvcc is told TEXT
+compiles() { run_make -B build/attention_forward_naive_bf16 GPU_ARCH="$2" && grep -q -e "$1" "$calls"; }
+check "a build for 9.0 has sm_90a's instructions" compiles "-gencode arch=compute_90a,code=sm_90a " 90
+check "a GPU that nvcc knows gets code of its own" compiles "-gencode arch=compute_120,code=sm_120 " 120
+export FAKE_CODES="sm_80 sm_90"
+check "one that it does not know gets PTX" compiles "-gencode arch=compute_80,code=compute_80 " 120
+check "and is not named to nvcc" eval '! grep -q 120 "$calls"'
+check "which make says" grep -q "does not know compute capability 120" "$dir/out"
+unset FAKE_CODES
 
 target="$dir/the root"
 installed() { (cd "$target" && find . ! -type d | sort | tr '\n' ' '); }
