@@ -453,7 +453,7 @@ check-several_gpus: export CHECK_TIMEOUT ?= 900
 $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(call check,libattention_sm_90,build/libattention_sm_90.so build/test_libattention,build/test_libattention build/libattention_sm_90.so)
 $(call check,libattention_ptx,build/libattention_ptx.so build/test_libattention,build/test_libattention build/libattention_ptx.so sm_90a)
-without_sm_90a := $(if $(filter 90,$(GPU_ARCH)),libattention_sm_90 libattention_ptx)
+without_sm_90a := $(if $(filter-out 90,$(GPU_ARCH)),,libattention_sm_90 libattention_ptx)
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
 sanitized_variants := flash2 mma wgmma softmax_wgmma split
 sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)

@@ -1,6 +1,7 @@
 /*
 libattention: causal self-attention forward and backward on an NVIDIA GPU, for callers with raw device pointers. Needs
-compute capability 8.0 or newer; link with -lattention.
+compute capability 8.0 or newer; link with -lattention. On 9.0 its fastest kernels need a build for sm_90a: one for sm_90 is
+served by those of older GPUs.
 */
 #ifndef LIBATTENTION_H
 #define LIBATTENTION_H
