@@ -388,10 +388,10 @@ static inline Status tensor_map(CUtensorMap* map, const T* tensor, const uint64_
                        text);
 }
 
-// The descriptor of a matrix (rows, columns) in boxes of box_rows rows of row_bytes, 128 or 64.
-template <class T> static inline Status tensor_map_of_matrix(CUtensorMap* map, const T* x, uint64_t rows,
-                                                             uint64_t columns, int box_rows, int row_bytes = 128) {
-    const uint32_t box_columns = row_bytes / sizeof(T);
+// The descriptor of a matrix (rows, columns) in boxes of box_rows rows of 128 bytes.
+template <class T>
+static inline Status tensor_map_of_matrix(CUtensorMap* map, const T* x, uint64_t rows, uint64_t columns, int box_rows) {
+    const uint32_t box_columns = 128 / sizeof(T);
     return tensor_map<T, 2>(map, x, {columns, rows}, {columns * sizeof(T)}, {box_columns, (uint32_t)box_rows});
 }
 
@@ -462,10 +462,6 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
     "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
     "%57,%58,%59,%60,%61,%62,%63}, "
-#define HOPPER_D80                                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"          \
-    "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"         \
-    "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79}, "
 #define HOPPER_D96                                                                                                     \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"          \
     "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"         \
@@ -503,13 +499,6 @@ __device__ inline void wgmma_mma_async(float (&d)[64], uint64_t a, uint64_t b, i
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64
                  "%64, %65, p, 1, 1, %67, %68;\n}"
                  : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
-                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
-}
-template <int a_mn_major = 0, int b_mn_major = 0>
-__device__ inline void wgmma_mma_async(float (&d)[80], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n" HOPPER_WGMMA("m64n160k16") HOPPER_D80
-                 "%80, %81, p, 1, 1, %83, %84;\n}"
-                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT8(d, 64), HOPPER_OUT8(d, 72)
                  : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
 }
 template <int a_mn_major = 0, int b_mn_major = 0>
@@ -603,7 +592,6 @@ __device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], u
 #undef HOPPER_D32
 #undef HOPPER_D48
 #undef HOPPER_D64
-#undef HOPPER_D80
 #undef HOPPER_D96
 #undef HOPPER_D128
 

@@ -216,14 +216,6 @@ static constexpr MatmulConfig matmul_configs[] = {
                  weight_scratch_bytes<PingPong128x128x2>),
     WGMMA_WEIGHTS("128x256 cluster 2", LAYER_WEIGHTS, Tile128x256x2),
     WGMMA_WEIGHTS("128x128 ping-pong cluster 2", LAYER_WEIGHTS, PingPong128x128x2),
-#define WGMMA_160(id, group, scratch)                                                                                  \
-    WGMMA_CONFIG("128x160 cluster 1x2", id, Tile128x160x2, group, scratch),                                            \
-        WGMMA_CONFIG("128x160 ping-pong cluster 1x2", id, PingPong128x160x2, group, scratch)
-    WGMMA_160(QKV, qkv, matmul_no_scratch),
-    WGMMA_160(RESIDUAL, residual, matmul_no_scratch),
-    WGMMA_160(INPUT, input, matmul_no_scratch),
-    WGMMA_CONFIG("128x160 cluster 1x2", WEIGHT, Tile128x160x2, weight, weight_scratch_bytes<Tile128x160x2>),
-#undef WGMMA_160
 #undef WGMMA_192
 #undef WGMMA_PING_PONG
 #undef WGMMA_CONFIGS

@@ -1,6 +1,6 @@
 /*
 The epilogues of wgmma_matmul.cuh. store() moves a consumer warpgroup's part of D from registers to global memory in chunks of
-64 rows of 128 or 64 bytes: arithmetic on the fragment, stmatrix to a chunk of shared memory in TMA's swizzle, TMA store.
+64 rows of 128 bytes: arithmetic on the fragment, stmatrix to a chunk of shared memory in TMA's swizzle, TMA store.
 
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, BiasGeluDerivative,
                       GeluOfBias, TimesDerivative, GeluBackward<..>
@@ -159,7 +159,7 @@ template <bool AGAIN> struct GeluBackward {
 template <class F> struct Elementwise {
     typedef floatX Element; // of D
     static constexpr int outputs = F::outputs;
-    __host__ __device__ static constexpr int chunk_columns(int BN) { return BN % 64 == 0 ? 64 : 32; }
+    __host__ __device__ static constexpr int chunk_columns(int) { return SWIZZLE_ROW / sizeof(Element); }
     static constexpr bool has_aux = F::aux, column_sums = F::column_sums, partial_tiles = false;
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
     static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each in the ring
@@ -184,12 +184,11 @@ template <class F> struct Elementwise {
     template <int row_blocks, int N, class Finish, class Aux>
     static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
-        constexpr int columns = chunk_columns(2 * N), row_bytes = columns * sizeof(Element);
-        constexpr int chunks = 2 * N / columns, chunk_bytes = BLOCK_ROWS * row_bytes;
-        static_assert(!column_sums || columns == 64, "sum_columns() takes a chunk of 64 columns");
+        constexpr int columns = chunk_columns(2 * N), chunks = 2 * N / columns, chunk_bytes = BLOCK_ROWS * SWIZZLE_ROW;
+        static_assert(columns == 64, "sum_columns() takes a chunk of 64 columns");
         constexpr int buffers = sum_buffers(row_blocks);
         static_assert(!column_sums || chunks % buffers == 0, "a tile begins with the other buffer");
-        const int base = matrix_base(tile.thread(), row_bytes);
+        const int base = matrix_base(tile.thread());
         uint32_t bias[columns / 8] = {};
         load_bias(bias, in, tile.column + fragment_column(tile.thread(), 0));
         finish();

@@ -34,8 +34,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int stage_bytes = TileA::bytes + TileB::bytes;
 
     static constexpr int chunk_columns = Epilogue::chunk_columns(T::BN);
-    static constexpr int chunk_row_bytes = chunk_columns * sizeof(typename Epilogue::Element);
-    static constexpr int chunk_bytes = BLOCK_ROWS * chunk_row_bytes;
+    static constexpr int chunk_bytes = BLOCK_ROWS * chunk_columns * sizeof(typename Epilogue::Element);
     // Per consumer: chunks of its part of a tile; slots for chunks of aux, at most 32 KB; slots in all, with those of the ring.
     static constexpr int tile_chunks = T::row_blocks * T::BN / chunk_columns;
     static constexpr int aux_slots =
@@ -427,13 +426,11 @@ template <class Operand> static inline Status operand_map(CUtensorMap* map, cons
 template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm<C>& g) {
     TRY(operand_map<typename C::TileA>(&maps->a, g.a, g.size.M, g.size.K));
     TRY(operand_map<typename C::TileB>(&maps->b, g.b, g.size.N, g.size.K));
-    if (C::Epilogue::partial_tiles) { return STATUS_OK; }
-    constexpr int bytes = C::chunk_row_bytes;
-    TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS, bytes));
-    if (g.second != nullptr) {
-        TRY(tensor_map_of_matrix(&maps->second, g.second, g.size.M, g.size.N, BLOCK_ROWS, bytes));
+    if constexpr (!C::Epilogue::partial_tiles) {
+        TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS));
+        if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, g.size.M, g.size.N, BLOCK_ROWS)); }
+        if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, g.size.M, g.size.N, BLOCK_ROWS)); }
     }
-    if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, g.size.M, g.size.N, BLOCK_ROWS, bytes)); }
     return STATUS_OK;
 }
 

@@ -162,15 +162,13 @@ typedef Tile<2, 128, true, 2> PingPong128x128x2;
 typedef Tile<2, 128, true, 2, 2> PingPong128x128x2x2;
 typedef Tile<1, 256, true, 2> PingPong64x256x2;
 typedef Tile<2, 192, true, 2> PingPong128x192x2;
-typedef Tile<1, 160, false, 1, 2> Tile128x160x2;
-typedef Tile<2, 160, true, 1, 2> PingPong128x160x2;
 
 // ----------------------------------------------------------------------------
 // Offsets in shared memory
 
-// The offset of a byte of a row of 128 or 64 bytes in TMA's swizzle of as many, relative to a box aligned to 1024 bytes.
-__host__ __device__ constexpr int swizzled_offset(int row, int byte, int row_bytes = SWIZZLE_ROW) {
-    return row * row_bytes + ((byte / 16) ^ (row * row_bytes / SWIZZLE_ROW % (row_bytes / 16))) * 16 + byte % 16;
+// The offset of a byte of a row of 128 bytes in TMA's swizzle of as many, relative to a box aligned to 1024 bytes.
+__host__ __device__ constexpr int swizzled_offset(int row, int byte) {
+    return row * SWIZZLE_ROW + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
 }
 
 // A stage of an operand: ROWS rows of A (or B) by a k-block, in PARTS of equal size, each loaded by one CTA of the cluster.
@@ -180,9 +178,10 @@ template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
     static constexpr int rows = ROWS_, parts = PARTS, part_rows = rows / parts;
     static constexpr bool mn_major = MN_MAJOR, cuts_k = mn_major && parts > 1 && part_rows % 64 != 0;
     static constexpr int box_rows = cuts_k ? K_BLOCK / parts : mn_major ? K_BLOCK : part_rows; // of the tensor map
-    static constexpr int boxes = mn_major ? CEIL_DIV(cuts_k ? rows : part_rows, 64) : 1;       // of a part
+    static constexpr int boxes = mn_major ? (cuts_k ? rows : part_rows) / 64 : 1;              // of a part
     static constexpr int box_bytes = (mn_major ? K_BLOCK : part_rows) * SWIZZLE_ROW;           // with all parts of it
     static constexpr int bytes = (cuts_k ? 1 : parts) * boxes * box_bytes;
+    static_assert(!mn_major || rows % 64 == 0, "whole boxes");
     static_assert(part_rows % 8 == 0 && box_rows % 8 == 0 && box_rows <= 256, "the swizzle has a period of 8 box rows");
 
     // Box i of part p: its offset, and the first row of the operand and the first of the k-block in it.
@@ -205,12 +204,10 @@ template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
 __host__ __device__ constexpr int fragment_row(int t, int i) { return t / 32 * 16 + i / 2 % 2 * 8 + t % 32 / 4; }
 __host__ __device__ constexpr int fragment_column(int t, int i) { return i / 4 * 8 + t % 4 * 2 + i % 2; }
 
-// A chunk is 64 rows of 128 or 64 bytes of a warpgroup's part of D on its way to or from memory: a box.
+// A chunk is 64 rows of 128 bytes of a warpgroup's part of D on its way to or from memory: a box.
 // The address for stmatrix_x4 and ldmatrix_x4, relative to the chunk, of thread t and octets n and n + 1 of columns; n is even.
 // XOR with n is all that remains of swizzled_offset(), because chunks are aligned to 1024 bytes.
-__host__ __device__ constexpr int matrix_base(int t, int row_bytes) {
-    return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16, row_bytes);
-}
+__host__ __device__ constexpr int matrix_base(int t) { return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16); }
 __host__ __device__ constexpr int matrix_offset(int base, int n) { return base ^ (n * 16); }
 
 // How many of the consumer's latest TMA stores may still read the ring when it writes chunk `turn` of a tile to slot turn % depth.

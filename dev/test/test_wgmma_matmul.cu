@@ -115,9 +115,8 @@ static void test_balance() {
 // ----------------------------------------------------------------------------
 // Shared memory
 
-// A byte of a tile that is aligned to 1024 bytes, as TMA and wgmma see it with the 128-byte swizzle: bits 4-6 ^= bits 7-9. With
-// the 64-byte swizzle: bits 4-5 ^= bits 7-8.
-static int hardware_swizzle(int offset, int bytes = 128) { return offset ^ (offset >> 7 & (bytes / 16 - 1)) << 4; }
+// A byte of a tile that is aligned to 1024 bytes, as TMA and wgmma see it with the 128-byte swizzle: bits 4-6 ^= bits 7-9.
+static int hardware_swizzle(int offset) { return offset ^ (offset >> 7 & 7) << 4; }
 
 // wgmma's element (row, k) of an operand of 16 along K, by its descriptor (PTX ISA, "Strides"): 8 rows of 128 bytes, then the
 // next 8 are 1024 bytes further.
@@ -161,10 +160,9 @@ template <class Tile> static bool operand_is_found(int wgmma_rows, int wrong_k =
 }
 
 // The accumulators of a warpgroup are each element of (64, N) once; each chunk's bytes are written once, each where the
-// swizzle has its element: by stmatrix in 16 bit, in chunks of row_bytes, and by pairs of floats.
-static void test_fragments(int row_bytes) {
-    constexpr int N = 256;
-    const int columns = row_bytes / 2;
+// swizzle has its element: by stmatrix in 16 bit, and by pairs of floats.
+static void test_fragments() {
+    constexpr int N = 256, columns = SWIZZLE_ROW / 2;
     std::vector<int> elements(64 * N), bytes(64 * N * 2);
     bool placed = true;
     for (int t = 0; t < 128; t++) {
@@ -176,9 +174,9 @@ static void test_fragments(int row_bytes) {
             // Register q of the stmatrix of octets 2 j and 2 j + 1 of a chunk is matrix q, whose row t % 32 / 4 is at the
             // address of lane 8 q + t % 32 / 4; the thread's pair is t % 4 of it.
             const int chunk = column / columns, j = column % columns / 16, q = i % 8 / 2, lane = 8 * q + t % 32 / 4;
-            const int at = matrix_offset(matrix_base(warp + lane, row_bytes), 2 * j) + t % 4 * 4;
-            placed &= at == hardware_swizzle(row * row_bytes + column % columns * 2, row_bytes);
-            for (int b = 0; b < 4; b++) { bytes[chunk * 64 * row_bytes + at + b]++; }
+            const int at = matrix_offset(matrix_base(warp + lane), 2 * j) + t % 4 * 4;
+            placed &= at == hardware_swizzle(row * SWIZZLE_ROW + column % columns * 2);
+            for (int b = 0; b < 4; b++) { bytes[chunk * 64 * SWIZZLE_ROW + at + b]++; }
         }
     }
     const auto once = [](const std::vector<int>& counts) {
@@ -442,13 +440,11 @@ template <class C> static void test_configuration() {
 
 template <class T> static void test_tile() {
     test_order<T>();
-    if constexpr (T::BN % 64 == 0) { // fc and dgelu race with these tiles alone
-        test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGelu>>>();
-        test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGeluDerivative>>>();
-        test_configuration<MatmulTiles<T, false, true, Elementwise<TimesDerivative>>>();
-        test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward<true>>>>();
-        test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward<false>>>>();
-    }
+    test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGelu>>>();
+    test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGeluDerivative>>>();
+    test_configuration<MatmulTiles<T, false, true, Elementwise<TimesDerivative>>>();
+    test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward<true>>>>();
+    test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward<false>>>>();
     test_configuration<MatmulTiles<T, false, false, Elementwise<AddBiasAndSkip>>>();
     test_configuration<MatmulTiles<T, false, true, Elementwise<Plain>>>();
     test_configuration<MatmulTiles<T, true, true, Gradient>>();
@@ -461,11 +457,8 @@ int main(void) {
     test_tile<PingPong128x128x2x2>();
     test_tile<PingPong64x256x2>();
     test_tile<PingPong128x192x2>();
-    test_tile<Tile128x160x2>();
-    test_tile<PingPong128x160x2>();
     test_balance();
-    test_fragments(128);
-    test_fragments(64);
+    test_fragments();
     test_ring_of_chunks();
     CHECK(columns_are_reduced(0));
     for (int half : {8, 4, 2}) { CHECK(!columns_are_reduced(half)); }
