@@ -600,7 +600,8 @@ static std::string describe(const char* variant, const char* config, const Case&
     return text;
 }
 
-// R,IN,OUT at, below and above the tile sizes in every dimension; with --check-only, the sizes given, if any.
+// R,IN,OUT at, below and above the tile sizes in every dimension, and many tiles of one k-block or three, cut to one block of 64
+// columns or to three, whose stores follow each other closely; with --check-only, the sizes given, if any.
 static std::vector<std::vector<int>> sweep_shapes(const BenchOptions& o) {
     const std::vector<BenchSize>& size = o.sizes;
     if (o.check_only && (size[0].given || size[1].given || size[2].given)) {
@@ -608,7 +609,7 @@ static std::vector<std::vector<int>> sweep_shapes(const BenchOptions& o) {
     }
     return {{1, 8, 8},       {2, 64, 128},    {7, 72, 136},    {33, 128, 64},   {64, 64, 64},     {127, 136, 264},
             {128, 128, 128}, {129, 256, 192}, {200, 384, 384}, {257, 264, 776}, {500, 320, 1288}, {1030, 192, 384},
-            {3, 2056, 8},    {5, 8, 2056},    {300, 768, 768}, {2100, 40, 104}};
+            {3, 2056, 8},    {5, 8, 2056},    {300, 768, 768}, {2100, 40, 104}, {40000, 64, 192}};
 }
 
 // Checks every configuration at all shapes of the sweep, patterns and optional tensors; prints a line for each.
