@@ -40,8 +40,8 @@ static inline Status hopper_num_sms(int* num_sms) {
     DeviceCode code;
     TRY(device_code(&code));
     if (!code.sm_90a) {
-        return status_fail("wgmma exists only in code for sm_90a, which this build has not; build it with GPU_ARCH=90, "
-                           "or for nvcc: -gencode arch=compute_90a,code=sm_90a");
+        return status_fail("wgmma needs code for sm_90a, and this build has none; build it with GPU_ARCH=90, or give "
+                           "nvcc -gencode arch=compute_90a,code=sm_90a");
     }
     return cuda_try(cudaDeviceGetAttribute(num_sms, cudaDevAttrMultiProcessorCount, device));
 }

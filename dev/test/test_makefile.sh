@@ -111,7 +111,7 @@ check "a build for 9.0 has sm_90a's instructions" compiles "-gencode arch=comput
 check "a GPU that nvcc knows gets code of its own" compiles "-gencode arch=compute_120,code=sm_120 " 120
 export FAKE_CODES="sm_80 sm_90"
 check "one that it does not know gets PTX" compiles "-gencode arch=compute_80,code=compute_80 " 120
-check "and is not named to nvcc" eval '! grep -q 120 "$calls"'
+check "and is not named to nvcc" eval "! grep -q 120 '$calls'"
 check "which make says" grep -q "does not know compute capability 120" "$dir/out"
 unset FAKE_CODES
 
