@@ -51,27 +51,6 @@ static inline int comm_look_up_(struct sockaddr_in* address, const char* name) {
 
 static inline int comm_is_loopback_(struct sockaddr_in a) { return ntohl(a.sin_addr.s_addr) >> 24 == 127; }
 
-// The address that other machines know this one by: that of its name, or else of its first network; loopback where it has
-// none.
-static inline struct sockaddr_in comm_own_address_(void) {
-    struct sockaddr_in address;
-    struct ifaddrs* interfaces = NULL;
-    char name[256] = "";
-    memset(&address, 0, sizeof(address));
-    if (gethostname(name, sizeof(name) - 1) == 0 && comm_look_up_(&address, name) == 0 && !comm_is_loopback_(address)) {
-        return address;
-    }
-    memset(&address, 0, sizeof(address));
-    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (getifaddrs(&interfaces) != 0) { return address; }
-    for (const struct ifaddrs* i = interfaces; i != NULL && comm_is_loopback_(address); i = i->ifa_next) {
-        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) { continue; }
-        memcpy(&address, i->ifa_addr, sizeof(address));
-    }
-    freeifaddrs(interfaces);
-    return address;
-}
-
 // 1 if an interface of this machine that is up has the address, and where interfaces cannot be listed.
 static inline int comm_is_here_(struct sockaddr_in a) {
     struct ifaddrs* interfaces = NULL;
@@ -86,6 +65,28 @@ static inline int comm_is_here_(struct sockaddr_in a) {
     }
     freeifaddrs(interfaces);
     return here;
+}
+
+// The address that other machines know this one by: that of its name, if an interface has it, or else of its first network;
+// loopback where it has none.
+static inline struct sockaddr_in comm_own_address_(void) {
+    struct sockaddr_in address;
+    struct ifaddrs* interfaces = NULL;
+    char name[256] = "";
+    memset(&address, 0, sizeof(address));
+    if (gethostname(name, sizeof(name) - 1) == 0 && comm_look_up_(&address, name) == 0 && !comm_is_loopback_(address) &&
+        comm_is_here_(address)) {
+        return address;
+    }
+    memset(&address, 0, sizeof(address));
+    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (getifaddrs(&interfaces) != 0) { return address; }
+    for (const struct ifaddrs* i = interfaces; i != NULL && comm_is_loopback_(address); i = i->ifa_next) {
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) { continue; }
+        memcpy(&address, i->ifa_addr, sizeof(address));
+    }
+    freeifaddrs(interfaces);
+    return address;
 }
 
 // 1 for 10.0.0.1, 0 for a name
