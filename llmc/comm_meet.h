@@ -426,9 +426,9 @@ static inline Status comm_watch_begin_(Comm* c, double fault_timeout) {
     return STATUS_OK;
 }
 
-// Listens at rank 0's address; at all of this machine where the others may know it by another one: its name is a loopback address
-// here (MASTER_ADDR=localhost of a PyTorchJob), or no interface has the address (a service's, a router's). The token keeps
-// strangers out.
+// Listens at rank 0's address; at all addresses of this machine where the others may know it by another one: its name is a
+// loopback address here (MASTER_ADDR=localhost of a PyTorchJob), or no interface has the address (a service's, a router's). The
+// token keeps strangers out.
 static inline Status comm_listen_as_root_(CommMeeting* m) {
     const CommSettings* s = &m->settings;
     struct sockaddr_in root;

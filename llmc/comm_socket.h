@@ -95,8 +95,8 @@ static inline int comm_is_digits_(const char* name) {
     return inet_aton(name, &digits) != 0;
 }
 
-// The IPv4 address that this machine has for a name or digits. A name that is not known yet (of a pod that is about to start) is
-// looked up again until the deadline.
+// The IPv4 address that this machine has for a name or digits. A name that is not known yet (of a pod that is about to start)
+// is looked up again until the deadline.
 static inline Status comm_look_up_until_(struct sockaddr_in* address, const char* name, int port, double deadline) {
     int error;
     while ((error = comm_look_up_(address, name)) != 0) {

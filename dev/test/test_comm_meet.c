@@ -65,7 +65,7 @@ static int list_interfaces(struct ifaddrs** interfaces) {
 
 // Notes after the first come each 0.2 s instead of 10.
 static int poll_sooner(struct pollfd* fds, nfds_t count, int ms) {
-    return poll(fds, count, ms == COMM_WAIT_MS ? 200 : ms);
+    return poll(fds, count, ms == COMM_WAIT_MS && fds->events == POLLIN ? 200 : ms);
 }
 
 static void barrier(Comm* c) { check(comm_barrier(c)); }

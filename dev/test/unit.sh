@@ -20,7 +20,7 @@ check() {
     if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $name"; fi
 }
 
-# without_waits FILE...: takes out what processes of a run say of a long wait for each other; on a busy machine one may start late
+# without_waits FILE...: takes out what processes say of a long wait for each other; on a busy machine one may start late
 without_waits() { sed -i '/^note: rank [0-9]*: waiting for /d' "$@"; }
 
 # Bytes of the project's own sources as tokens: $dir/text_train.bin and $dir/text_val.bin
