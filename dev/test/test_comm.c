@@ -487,6 +487,20 @@ static void notices_are_waited_for_a_second(void) {
     listener = -1;
 }
 
+// Silence, and the time to end after it, fit into --fault-timeout.
+static void the_fault_timeout_holds_both(void) {
+    static const double timeouts[] = {2.0, 3.2, 12.0, 1000.0};
+    for (int i = 0; i < 4; i++) {
+        Comm c;
+        memset(&c, 0, sizeof(c));
+        pthread_mutex_init(&c.mutex, NULL);
+        c.closing = 1;
+        check(comm_watch_begin_(&c, timeouts[i]));
+        pthread_join(c.thread, NULL);
+        CHECK(c.silence >= 1.0 && c.grace >= 1.0 && c.grace <= 5.0 && c.silence + c.grace <= timeouts[i]);
+    }
+}
+
 static void the_first_cause_is_named(void) {
     run(4, one_dies_one_notices, NULL);
     for (int i = 0; i < 4; i++) { CHECK(i == 1 || ended_with(i, "rank 1 has ended without a word")); }
@@ -578,6 +592,7 @@ int main(void) {
     all_end_where_one_does();
     waits_end_with_what_is_known();
     notices_are_waited_for_a_second();
+    the_fault_timeout_holds_both();
     the_first_cause_is_named();
     silence_is_a_fault();
     who_hangs_is_ended();

@@ -591,6 +591,7 @@ static void files_of_others_are_refused(void) {
     unlink(rendezvous);
     s.connect_timeout = 0.2;
     CHECK_FATAL("rank 1|rank 0 has not written the rendezvous file|rendezvous|--connect-timeout", {
+        alarm(60); // a wait without an end
         Comm* c;
         check(comm_open(&c, s));
     });
