@@ -11,12 +11,12 @@ memory is a word without end, and four bytes a token of a token file, until its 
 all.
 */
 #include <inttypes.h>
-#include <signal.h>
 
 #include "llmc/atomic_file.h"
 #include "llmc/checked_file.h"
 #include "llmc/cli.h"
 #include "llmc/dataloader.h" // the magic numbers of token files
+#include "llmc/signals.h"
 #include "llmc/tokenizer.h"
 
 #define CLI_MODEL ""
@@ -392,6 +392,7 @@ static void serve(Encoder* e) {
     Text text = {0};
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     output_open(&e->output, NULL);
     for (size_t n; (n = input_read(&in, &bytes, sizeof(bytes))) > 0;) {
         text.count = 0;
@@ -417,11 +418,6 @@ static void load_tokenizer(Tokenizer* t, const char* path) {
     }
     tokenizer_load(t, path, is_bytes ? BYTE_VOCAB_SIZE : 0);
     check(tokenizer_prepare_encode(t));
-}
-
-static void end_by_signal(int number) {
-    temporary_unlink_all();
-    _exit(128 + number);
 }
 
 // Ends the program with one line if --output is one of the files that are read, or the tokenizer, whatever its name is there.
@@ -459,9 +455,7 @@ static int part_arguments(int argc, char** argv, char** flags, char** files, int
 int main(int argc, char** argv) {
     keep_standard_files();
     atexit(temporary_unlink_all); // fatal() leaves nothing half written
-    signal(SIGXFSZ, SIG_IGN);     // an output beyond the user's limit on files cannot be written, and is said
-    signal(SIGINT, end_by_signal);
-    signal(SIGTERM, end_by_signal);
+    signals_install_quit();
     const char* command = argc < 2 ? "nothing" : argv[1];
     int is_encode = strcmp(command, "encode") == 0, is_decode = strcmp(command, "decode") == 0, num_files = 0;
     if (strcmp(command, "--help") == 0) {

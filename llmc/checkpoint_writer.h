@@ -17,7 +17,6 @@ to see it, the result, the message and settings.newest are the same everywhere.
 #define LLMC_CHECKPOINT_WRITER_H
 
 #include <pthread.h>
-#include <signal.h>
 
 #include "checkpoint.h"
 #include "run_folder.h"
@@ -76,7 +75,6 @@ static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, Chec
         w->settings.in_background = 0;
     }
     pthread_mutex_init(&w->mutex, NULL);
-    signal(SIGXFSZ, SIG_IGN); // a file that grows beyond the user's limit is a failed write, not the end of the run
 }
 
 // ----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ Text goes to stdout, everything else to stderr.
 #include "generate_samples.h"
 #include "generate_score.h"
 #include "host_memory.h"
+#include "signals.h"
 
 enum { EXIT_INTERRUPTED = 128 + SIGINT };
 
@@ -190,7 +191,7 @@ static inline int generate_main(int argc, char** argv) {
     GenerateModel m;
     Prompts prompts = {NULL, 0};
     keep_standard_files();
-    signal(SIGXFSZ, SIG_IGN); // an output beyond the user's limit on files cannot be written, and is said
+    signals_install_quit();
     options = cli_parse(argc, argv);
     generate_check_options(&options);
     if (options.export_to != NULL) { check(export_check(options.export_to, options.export_dtype, options.overwrite)); }

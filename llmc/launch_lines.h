@@ -146,7 +146,8 @@ static inline void launch_lines_killed(LaunchLines* s, int process, int signal_n
         int number;
         const char* name;
     } names[] = {{SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"},   {SIGABRT, "SIGABRT"},
-                 {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"},   {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}};
+                 {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"},   {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"},
+                 {SIGHUP, "SIGHUP"},   {SIGXCPU, "SIGXCPU"}};
     const char* name = strsignal(signal_number);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (names[i].number == signal_number) { name = names[i].name; }

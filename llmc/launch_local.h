@@ -1,7 +1,7 @@
 /*
 --gpus and --processes: a process that starts the others on this machine and waits for them. It computes nothing.
 
-    signals    SIGTERM, SIGINT and SIGUSR1 are passed on once each, with signals_pass_on()
+    signals    those of signals.h are passed on once each, with signals_pass_on()
     stderr     of the processes comes by pipes, and is filtered by launch_lines.h
     ends       if this process ends before them for any reason, they get SIGKILL. If one fails before all are connected, or a
                signal kills one and the others have not ended within --fault-timeout, it kills them. None is left behind
@@ -183,28 +183,28 @@ static struct {
     volatile long long ms;                   // when the first stop signal came
 } launch_signals_;
 
-static inline void launch_signal_(int number) {
+static inline void launch_signal_(int number, siginfo_t* info, void* context) {
     long long ms = signals_now_();
+    (void)context;
     if (number == SIGUSR1) { launch_signals_.save = signals_save_time(ms); }
-    if (number != SIGTERM && number != SIGINT) { return; }
+    if (number == SIGUSR1 || number == SIGCHLD || signals_of_own_write(number, info)) { return; }
     int first = launch_signals_.stops == 0;
     if (first) { launch_signals_.ms = ms; }
-    if (first || ms - launch_signals_.ms > SIGNALS_SAME_MS) {
+    if (first || (signals_is_urgent(number) && ms - launch_signals_.ms > SIGNALS_SAME_MS)) {
         launch_signals_.stop = number;
         launch_signals_.stops = first ? 1 : 2;
     }
 }
 
 static inline void launch_install_(void) {
-    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1, SIGCHLD};
-    struct sigaction action, old;
+    struct sigaction action;
     memset(&action, 0, sizeof(action));
     sigfillset(&action.sa_mask);
-    action.sa_handler = launch_signal_;
-    for (int i = 0; i < 4; i++) {
-        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN && numbers[i] != SIGCHLD) { continue; }
-        sigaction(numbers[i], &action, NULL);
-    }
+    action.sa_flags = SA_SIGINFO;
+    action.sa_sigaction = launch_signal_;
+    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) { signals_handle(signals_ending[i].number, &action); }
+    signals_handle(SIGUSR1, &action);
+    sigaction(SIGCHLD, &action, NULL);
     signal(SIGPIPE, SIG_IGN); // stderr may be a closed pipe
 }
 
@@ -331,8 +331,7 @@ static inline Launch launch_local(Launch l, const Options* o, int count) {
     if (p.met == MAP_FAILED) { fatal("%s %d: no memory to share: %s", LAUNCH_FLAG, count, strerror(errno)); }
     if (l.size == count) { launch_open_meeting_(&l); }
     sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
+    signals_add_ending(&signals);
     sigaddset(&signals, SIGUSR1);
     sigaddset(&signals, SIGCHLD);
     sigprocmask(SIG_BLOCK, &signals, &mask);

@@ -1,11 +1,14 @@
 /*
-Signals that ask a run to end or to save. SIGTERM and SIGINT: the run finishes its step, saves, and ends with exit code 0.
-SIGUSR1: it saves at the end of the step and continues. A second SIGTERM or SIGINT ends the program at once, with 128 plus the
-signal as exit code, and leaves nothing half written (temporary_files.h). Before the first step there is nothing to save, and
-the first signal ends the program at once.
+Signals that ask a run to end or to save. SIGTERM, SIGINT, SIGHUP (the terminal is gone), SIGXCPU (a limit on processor time) and
+SIGXFSZ: the run finishes its step, saves, and ends with exit code 0. SIGUSR1: it saves at the end of the step and continues. A
+SIGTERM or SIGINT after one of them ends the program at once, with 128 plus the signal as exit code, and leaves nothing half
+written (temporary_files.h). The others never do: SIGXCPU comes every second, SIGHUP from the terminal and from its shell. Before
+the first step there is nothing to save, and the first signal ends the program at once.
 
-A signal repeated within 0.2 s counts once: timeout(1) sends each twice, to the process and to its group. A
-signal that was ignored when the program began (SIGINT of a job in the background) stays ignored.
+The SIGXFSZ of a write of ours beyond the limit on files does not count: the write fails with EFBIG, as on a full disk.
+
+A signal repeated within 0.2 s counts once: timeout(1) sends each twice, to the process and to its group. A signal that was
+ignored when the program began (SIGINT of a job in the background, SIGHUP under nohup) stays ignored.
 
 The process that started this one (launch_local.h) forwards its signals by signals_pass_on(), which marks them: a terminal sends
 Ctrl-C to both processes, and however late the forwarded one arrives, it counts as the same signal.
@@ -34,8 +37,31 @@ static struct {
     long long save_ms; // when SIGUSR1 came last, but those passed on
 } signals_;
 
+static const struct {
+    int number;
+    const char* name;
+} signals_ending[] = {
+    {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}, {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"}};
+enum { NUM_SIGNALS_ENDING = sizeof(signals_ending) / sizeof(signals_ending[0]) };
+
 static inline const char* signals_name(int number) {
-    return number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGUSR1";
+    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) {
+        if (signals_ending[i].number == number) { return signals_ending[i].name; }
+    }
+    return "SIGUSR1";
+}
+
+// Adds the signals that end a run to a set.
+static inline void signals_add_ending(sigset_t* set) {
+    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) { sigaddset(set, signals_ending[i].number); }
+}
+
+// 1 for a signal that ends the program at once where another came before
+static inline int signals_is_urgent(int number) { return number == SIGTERM || number == SIGINT; }
+
+// 1 for the signal of a write of this process, which has failed
+static inline int signals_of_own_write(int number, const siginfo_t* info) {
+    return number == SIGXFSZ && info->si_code == SI_USER && info->si_pid == getpid();
 }
 
 // Writes a line to stderr; async-signal-safe.
@@ -61,8 +87,8 @@ static inline long long signals_now_(void) {
     return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// The value of a forwarded signal: for SIGTERM and SIGINT 1 for the first and 2 for the second one, for SIGUSR1 its time. 0 if
-// the signal was not forwarded.
+// The value of a forwarded signal: 1 for the first that ends the run and 2 for the second one, for SIGUSR1 its time. 0 if the signal
+// was not forwarded.
 static inline int signals_passed_on_(const siginfo_t* info) {
     return info->si_code == SI_QUEUE && info->si_pid == getppid() ? info->si_value.sival_int : 0;
 }
@@ -80,11 +106,12 @@ static inline void signals_stop_handler_(int number, siginfo_t* info, void* cont
     long long first = 0; // when the first one came
     long long ms = signals_now_();
     (void)context;
+    if (signals_of_own_write(number, info)) { return; }
     if (!__atomic_load_n(&signals_.running, __ATOMIC_RELAXED)) { signals_end_(number, 0); }
     if (__atomic_compare_exchange_n(&signals_.ms, &first, ms, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         __atomic_store_n(&signals_.stop, number, __ATOMIC_RELAXED);
-        signals_say_(number, ": ending after this step; a second one ends at once, without saving\n");
-    } else if (passed_on ? passed_on > 1 : ms - first > SIGNALS_SAME_MS) {
+        signals_say_(number, ": ending after this step; another SIGTERM or SIGINT ends at once, without saving\n");
+    } else if (signals_is_urgent(number) && (passed_on ? passed_on > 1 : ms - first > SIGNALS_SAME_MS)) {
         signals_end_(number, 128 + number);
     }
     errno = error;
@@ -110,20 +137,42 @@ static inline void signals_save_handler_(int number, siginfo_t* info, void* cont
     errno = error;
 }
 
-// Installs the handlers, which block SIGTERM and SIGINT while they run. Interrupted system calls are restarted.
+// Handles a signal, unless it was ignored when the program began.
+static inline void signals_handle(int number, const struct sigaction* action) {
+    struct sigaction before;
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN) { return; }
+    sigaction(number, action, NULL);
+}
+
+// Installs the handlers, which block the signals that end a run while they run. Interrupted system calls are restarted.
 static inline void signals_install(void) {
-    struct sigaction action, old;
+    struct sigaction action;
     memset(&action, 0, sizeof(action));
     sigemptyset(&action.sa_mask);
-    sigaddset(&action.sa_mask, SIGTERM);
-    sigaddset(&action.sa_mask, SIGINT);
+    signals_add_ending(&action.sa_mask);
     action.sa_flags = SA_RESTART | SA_SIGINFO;
-    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
-    for (int i = 0; i < 3; i++) {
-        action.sa_sigaction = numbers[i] == SIGUSR1 ? signals_save_handler_ : signals_stop_handler_;
-        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) { continue; }
-        sigaction(numbers[i], &action, NULL);
-    }
+    action.sa_sigaction = signals_stop_handler_;
+    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) { signals_handle(signals_ending[i].number, &action); }
+    action.sa_sigaction = signals_save_handler_;
+    signals_handle(SIGUSR1, &action);
+}
+
+static inline void signals_quit_handler_(int number, siginfo_t* info, void* context) {
+    (void)context;
+    if (signals_of_own_write(number, info)) { return; }
+    temporary_unlink_all();
+    signal(number, SIG_DFL);
+    raise(number); // it ends the program when this handler returns
+}
+
+// For programs that have nothing to save: these signals end them at once, and leave nothing half written.
+static inline void signals_install_quit(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    sigfillset(&action.sa_mask);
+    action.sa_flags = SA_RESTART | SA_SIGINFO;
+    action.sa_sigaction = signals_quit_handler_;
+    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) { signals_handle(signals_ending[i].number, &action); }
 }
 
 // To be called before the first step: from here on a signal takes effect at the end of a step.

@@ -65,7 +65,6 @@ static inline int trainer_main(int argc, char** argv) {
     trainer.options = cli_parse(argc, argv);
     if (trainer.options.doctor) { return run_doctor(&trainer.options); }
     signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so
-    signal(SIGXFSZ, SIG_IGN); // nor does a file that grows beyond the user's limit
     trainer.launch = launch_processes(&trainer.options, argc, argv);
     signals_install();
     const char* log = trainer.options.log_json;

@@ -26,7 +26,7 @@ others' stdout is /dev/null.
 #include "train_step.h"
 #include "watchdog.h"
 
-// Exit codes of a run. EXIT_SUCCESS also after SIGTERM or SIGINT; EXIT_FAILURE: the request was invalid.
+// Exit codes of a run. EXIT_SUCCESS also after a signal that ends the run; EXIT_FAILURE: the request was invalid.
 enum { EXIT_NOT_FINITE = 3, EXIT_NOT_SAVED = 4, EXIT_CORRUPTION = 5 };
 
 typedef struct {

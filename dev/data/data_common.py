@@ -101,9 +101,9 @@ WORKER_DIED = "a worker process died, perhaps for want of memory; try fewer --wo
 
 
 def run(main):
-    """Runs a script's main(). On Ctrl-C, SIGTERM or a failed write to stdout it ends with one line, and leaves no
+    """Runs a script's main(). On Ctrl-C, one of ENDING or a failed write to stdout it ends with one line, and leaves no
     worker and no temporary file."""
-    signal.signal(signal.SIGTERM, interrupt)
+    handle_ending(interrupt)
     reason = None
     if sys.stdout:
         sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal cannot show
@@ -120,7 +120,7 @@ def run(main):
     except BrokenProcessPool:
         reason = WORKER_DIED
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (*ENDING, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # cleaning up is quick
         for path in list(TEMPORARIES):
             with contextlib.suppress(OSError):
@@ -129,23 +129,33 @@ def run(main):
         fail(reason)
 
 
-def interrupt(*_):
-    raise KeyboardInterrupt("interrupted by SIGTERM")
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)  # beside Ctrl-C; Python ignores SIGXFSZ, whose write fails
+
+
+def handle_ending(handler):
+    """Sets the handler of ENDING, but of those ignored from the beginning (nohup); returns the ones before."""
+    numbers = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in numbers}
+
+
+def interrupt(number, _):
+    raise KeyboardInterrupt(f"interrupted by {signal.Signals(number).name}")
 
 
 @contextlib.contextmanager
-def sigterm_waits():
-    """Defers SIGTERM to the end of the block; a process started in the block inherits it blocked."""
+def ending_waits():
+    """Defers ENDING to the end of the block; a process started in the block inherits them blocked."""
     came = []
-    handler = signal.signal(signal.SIGTERM, lambda *what: came.append(what))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    handlers = handle_ending(lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if came:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(came[0])
 
 
 class Parser(argparse.ArgumentParser):
@@ -193,7 +203,7 @@ def ordered_map(function, items, workers):
     pending = deque()
     try:
         for item in items:
-            with sigterm_waits():  # it may start a worker
+            with ending_waits():  # it may start a worker
                 pending.append(pool.submit(function, *item))
             if len(pending) == 4 * workers:
                 yield pending.popleft().result()
@@ -210,8 +220,8 @@ def begin_worker():
     sends SIGTERM, too.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=end_later, daemon=True).start())
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    handle_ending(lambda *_: threading.Thread(target=end_later, daemon=True).start())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 

@@ -1,6 +1,6 @@
 /*
-The calls that bring a file onto the disk, recorded in order and failing on demand. Included before the headers under test, whose
-calls then go through it:
+The calls that bring a file onto the disk, recorded in order and failing on demand. Included before the headers under test,
+whose calls then go through it:
 
     #include "file_calls.h"
     #include "llmc/atomic_file.h"

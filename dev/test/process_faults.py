@@ -225,7 +225,7 @@ def dies(fault, rank, causes, newest=4, by_hand=False, tidy=True, named=None):
 
 
 def told(number, whom, newest=None):
-    """SIGTERM or SIGINT from outside, to the launcher, a rank or all: saved once, and all end with 0."""
+    """A signal that ends a run, from outside, to the launcher, a rank or all: saved once, and all end with 0."""
 
     def case(trial):
         trial.begin(fault="slow@7:1")  # a moment to strike in
@@ -379,6 +379,7 @@ CASES = {
     "SIGTERM to rank 0": told(signal.SIGTERM, 0),
     "SIGTERM to the last rank": told(signal.SIGTERM, -1),
     "SIGINT to all": told(signal.SIGINT, "all"),
+    "SIGHUP to all": told(signal.SIGHUP, "all"),
     "two SIGTERM to the launcher": twice,
     "SIGUSR1 to the launcher": saves,
 }

@@ -8,6 +8,7 @@ Also built with -fsanitize=thread (make check-tsan-test_checkpoint_writer).
 #include <sys/resource.h>
 
 #include "checkpoint_fixture.h"
+#include "llmc/signals.h"
 
 enum { SNAPSHOT_READS_MS = 20 };
 
@@ -184,6 +185,7 @@ static void save_three(int in_background, rlim_t limit) {
     CheckpointWriter w;
     struct rlimit r = {limit, RLIM_INFINITY}, none = {RLIM_INFINITY, RLIM_INFINITY};
     GPT2 model = make_model(1, 1.0f);
+    signals_install(); // as in a run: a write beyond the limit fails, and does not end the program
     open_writer(&w, &model, in_background, 1, -1);
     save(&w, 10);
     int first = checkpoint_writer_wait(&w);

@@ -857,6 +857,37 @@ def test_signals_leave_no_worker_and_no_temporary_file(folder):
     assert interrupted >= 3, interrupted
 
 
+def test_what_ends_a_script_leaves_no_temporary_file(folder):
+    path = os.path.join(folder, "x")
+    program = f"""
+import sys, time
+sys.path.insert(0, {data_common.HERE!r})
+import data_common
+def main():
+    with data_common.OutputFile({path!r}):
+        print("begun", flush=True)
+        time.sleep(60)
+data_common.run(main)
+"""
+
+    def ended_by(*numbers, ignored):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)  # the script inherits it
+        command = [sys.executable, "-c", program]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        signal.signal(signal.SIGHUP, before)
+        with process:
+            assert process.stdout.readline() == "begun\n" and os.path.exists(path + ".tmp")
+            for number in numbers:
+                process.send_signal(number)
+            _, error = process.communicate(timeout=60)
+        assert process.returncode == 1 and os.listdir(folder) == [], (process.returncode, os.listdir(folder))
+        return error
+
+    for number in signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU:
+        assert ended_by(number, ignored=False) == f"error: interrupted by {number.name}\n", number
+    assert ended_by(signal.SIGHUP, signal.SIGTERM, ignored=True) == "error: interrupted by SIGTERM\n"  # nohup
+
+
 def test_a_signal_ends_a_stalled_download(folder):
     require_gpt2()
     try:

@@ -873,8 +873,8 @@ typedef struct {
     int f, before, after; // its samples when the state was saved, and when it is read
 } ChangedShard;
 
-// Reads k batches of the shards as they were and goes on with them as they are: what is left of the epoch is each sample that was
-// not read yet, once; a file that was read to its end is behind it, however long it is now. Then a whole epoch comes.
+// Reads k batches of the shards as they were and goes on with them as they are: what is left of the epoch is each sample that
+// was not read yet, once; a file that was read to its end is behind it, however long it is now. Then a whole epoch comes.
 static int goes_on_after(int k, const ChangedShard* shards, int n, int has_names) {
     static unsigned char seen[500];
     FILE* nowhere = fopen_check("/dev/null", "w");

@@ -544,6 +544,31 @@ static void signals_are_passed_on_once(void) {
     CHECK(child.exit_code == 128 + SIGTERM && shared->stops == 3 && strstr(child.text, "ending at once") != NULL);
 }
 
+// What a terminal, its shell, or a limit says is passed on once, and never ends a save; nohup is respected.
+static void other_signals_are_passed_on(void) {
+    static const int numbers[] = {SIGHUP, SIGXCPU, SIGXFSZ};
+    for (int i = 0; i < 3; i++) {
+        begin_steps(3);
+        kill(unit_pid, numbers[i]);
+        sleep_ms(300);
+        kill(unit_pid, numbers[i]);
+        UnitChild child = unit_wait();
+        CHECK(child.exit_code == 0 && shared->stops == 3 && count_lines(child.text) == 1);
+        CHECK(strstr(child.text, signals_name(numbers[i])) != NULL &&
+              strstr(child.text, "ending after this step") != NULL);
+    }
+    signal(SIGHUP, SIG_IGN);
+    begin_steps(2);
+    signal(SIGHUP, SIG_DFL);
+    kill(unit_pid, SIGHUP);
+    for (int i = 0; i < 2; i++) { kill(shared->pid[i], SIGHUP); }
+    sleep_ms(100);
+    CHECK(shared->stops == 0);
+    kill(unit_pid, SIGTERM);
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 0 && shared->stops == 2 && strstr(child.text, "SIGTERM: ending") != NULL);
+}
+
 static void act_meets(const Launch* l) {
     name_process(l);
     signals_install();
@@ -672,6 +697,7 @@ int main(int argc, char** argv) {
     what_all_say_is_said_once();
     the_cause_is_said_by_who_knows_it();
     signals_are_passed_on_once();
+    other_signals_are_passed_on();
     a_signal_before_all_have_met_ends_the_run();
     what_all_get_counts_once();
     no_process_is_left_behind();

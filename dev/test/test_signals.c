@@ -1,6 +1,8 @@
 // llmc/signals.h and llmc/temporary_files.h: what a first and a second signal do, and that no .tmp file outlives them.
 #include "llmc/signals.h"
 
+#include <sys/resource.h>
+
 #include "llmc/atomic_file.h"
 #include "unit.h"
 
@@ -50,6 +52,70 @@ static void second_signal_leaves_nothing_half_written(int first, int second) {
     unit_clean();
 }
 
+// SIGXCPU comes every second, SIGHUP from the terminal and from its shell: they never end a run that is saving.
+static void only_sigterm_and_sigint_end_at_once(int number) {
+    if (unit_fork()) {
+        signals_install();
+        signals_begin_steps();
+        raise(SIGTERM);
+        sleep_ms(SIGNALS_SAME_MS + 50);
+        raise(number);
+        _exit(signals_stop() == SIGTERM ? 50 : 51);
+    }
+    CHECK(unit_wait().exit_code == 50);
+}
+
+// The limit on processor time is told again each second: the run has until the hard limit.
+static void the_limit_on_time_ends_the_run_once(void) {
+    if (unit_fork()) {
+        const struct rlimit limit = {1, 30};
+        struct timespec used = {0, 0};
+        signals_install();
+        signals_begin_steps();
+        if (setrlimit(RLIMIT_CPU, &limit) != 0) { _exit(52); }
+        while (used.tv_sec * 10 + used.tv_nsec / 100000000 < 23) { clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used); }
+        _exit(signals_stop() == SIGXCPU ? 50 : 51);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 50 && strstr(child.text, "SIGXCPU: ending after this step") != NULL);
+}
+
+// A write beyond the limit on files fails as on a full disk; it does not end the run, nor a program without steps.
+static void a_write_beyond_the_limit_is_a_failed_one(void (*install)(void)) {
+    const char* path = unit_path("limited");
+    if (unit_fork()) {
+        const struct rlimit limit = {100, RLIM_INFINITY};
+        AtomicFile file;
+        static char data[200];
+        install();
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0) { _exit(52); }
+        for (int running = 0; running < 2; running++) {
+            check(atomic_open(&file, path));
+            (void)atomic_write(&file, data, sizeof(data));
+            if (atomic_commit(&file) == STATUS_OK || strstr(status_message(), strerror(EFBIG)) == NULL) { _exit(51); }
+            signals_begin_steps();
+        }
+        _exit(signals_stop() == 0 ? 50 : 53);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 50 && child.length == 0 && !file_exists(unit_path("limited.tmp")));
+}
+
+// Programs without steps end by the signal, and leave nothing half written.
+static void a_program_without_steps_quits(int number) {
+    if (unit_fork()) {
+        const struct rlimit no_core = {0, 0};
+        AtomicFile file;
+        setrlimit(RLIMIT_CORE, &no_core);
+        signals_install_quit();
+        check(atomic_open(&file, unit_path("half")));
+        raise(number);
+        _exit(50);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == -1 && child.length == 0 && !file_exists(unit_path("half.tmp")));
+}
+
 static void before_the_first_step_a_signal_ends_at_once(void) {
     if (unit_fork()) {
         AtomicFile file;
@@ -89,12 +155,13 @@ static void sigusr1_is_taken_once(void) {
     CHECK(child.exit_code == 50 && child.length == 0);
 }
 
-static void ignored_signals_stay_ignored(void) {
+static void ignored_signals_stay_ignored(int number) {
     if (unit_fork()) {
-        signal(SIGINT, SIG_IGN);
+        signal(number, SIG_IGN);
         signals_install();
+        signals_install_quit();
         signals_begin_steps();
-        raise(SIGINT);
+        raise(number);
         _exit(signals_stop() == 0 ? 50 : 51);
     }
     CHECK(unit_wait().exit_code == 50);
@@ -135,14 +202,21 @@ static void slots_are_given_back(void) {
 
 int main(void) {
     signal(SIGINT, SIG_DFL); // a shell's background job begins with SIGINT ignored, which would stay so
-    first_signal_waits_for_the_step(SIGTERM);
-    first_signal_waits_for_the_step(SIGINT);
-    second_signal_leaves_nothing_half_written(SIGTERM, SIGTERM);
+    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) {
+        int number = signals_ending[i].number;
+        first_signal_waits_for_the_step(number);
+        second_signal_leaves_nothing_half_written(number, SIGTERM);
+        a_program_without_steps_quits(number);
+        ignored_signals_stay_ignored(number);
+        if (number != SIGTERM && number != SIGINT) { only_sigterm_and_sigint_end_at_once(number); }
+    }
+    the_limit_on_time_ends_the_run_once();
+    a_write_beyond_the_limit_is_a_failed_one(signals_install);
+    a_write_beyond_the_limit_is_a_failed_one(signals_install_quit);
     second_signal_leaves_nothing_half_written(SIGTERM, SIGINT);
     before_the_first_step_a_signal_ends_at_once();
     two_threads_take_one_signal();
     sigusr1_is_taken_once();
-    ignored_signals_stay_ignored();
     slots_are_given_back();
     return unit_end();
 }

@@ -149,11 +149,13 @@ if [ -w /dev/full ]; then
 fi
 nothing_left() { ! compgen -G "$dir/none*" >/dev/null; }
 check "what fails leaves no file" nothing_left
-"$program" encode "$dir/text" /dev/stdin --tokenizer "$dir/t.bin" -o "$dir/none" < <(sleep 5) &
-process=$!
-for _ in $(seq 100); do [ -e "$dir/none.tmp" ] && break; sleep 0.05; done
-kill -TERM $process
-wait $process
-check "a signal ends it" test $? = 143
-check "and leaves no file" nothing_left
+for signal in TERM HUP; do
+    "$program" encode "$dir/text" /dev/stdin --tokenizer "$dir/t.bin" -o "$dir/none" < <(sleep 5) &
+    process=$!
+    for _ in $(seq 100); do [ -e "$dir/none.tmp" ] && break; sleep 0.05; done
+    kill -$signal $process
+    wait $process 2>/dev/null # bash says what ended it
+    check "SIG$signal ends it" test $? = $((128 + $(kill -l $signal)))
+    check "and leaves no file" nothing_left
+done
 finish

@@ -372,7 +372,7 @@ signalled() {
 }
 no_tmp() { ! find "$1" -name '*.tmp' | grep .; }
 check "a run of 300 steps ends" run steady "${long[@]}" -x 300 -n 300
-for name in TERM INT; do
+for name in TERM INT HUP; do
     check "SIG$name ends a run with exit code 0" signalled "$name" 0 "s:20 trl" "SIG$name" "${long[@]}"
     check "it says so" grep -q "^stopped by SIG$name after step [0-9]*/300; .*-y 1" "$dir/$name.log"
     check "what SIG$name stopped goes on" run "$name" "${long[@]}" -y 1 -n 300
@@ -380,6 +380,10 @@ for name in TERM INT; do
         check "after SIG$name it writes the same $file" same steady "$name" $file
     done
 done
+for name in XCPU XFSZ; do check "SIG$name ends a run with exit code 0" signalled "$name" 0 "s:20 trl" "SIG$name,SIG$name" "${long[@]}"; done
+check "SIGHUP under nohup ends none" "$python" dev/test/send_signal.py "$dir/nohup/main.log" "s:20 trl" SIGHUP nohup "$trainer" "${long[@]}" \
+    -x 100 -o "$dir/nohup" >"$dir/nohup.log"
+check "it goes on to its end" grep -q '^s:99 trl' "$dir/nohup/main.log"
 check "SIGUSR1 saves" signalled usr1 0 "s:20 trl" SIGUSR1 "${long[@]}" -x 200
 check "and goes on" grep -q '^s:199 trl' "$dir/usr1/main.log"
 check "SIGUSR1's checkpoint is whole" test "$(find "$dir/usr1" -name 'DONE_*' | wc -l)" -eq 1
