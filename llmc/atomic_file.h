@@ -136,8 +136,8 @@ static inline Status atomic_sync_directory_(const char* path) {
     return STATUS_OK;
 }
 
-// Brings the file onto the disk, then under its name. It is closed before: some file systems upload a file when it is closed, and
-// rename no open one.
+// Brings the file onto the disk, then under its name. It is closed before: some file systems upload a file when it is closed,
+// and rename no open one.
 static inline Status atomic_commit(AtomicFile* a) {
     if (!atomic_usable_(a)) { return atomic_fail_(a, "write"); }
     if (fflush(a->file) != 0) { return atomic_fail_(a, "write"); }

@@ -73,13 +73,21 @@ typedef struct {
     char model[1024], state[1024], done[1024];
 } CheckpointPaths;
 
+// The files' paths; empty ones, which no file has, where the directory's is longer than 960 bytes: run_folder.h refuses it.
 static inline CheckpointPaths checkpoint_paths(const char* directory, int step) {
     CheckpointPaths p;
-    if (strlen(directory) > 960) { fatal("-o: the path is longer than 960 bytes: %s", directory); }
+    memset(&p, 0, sizeof(p));
+    if (strlen(directory) > 960) { return p; }
     snprintf(p.model, sizeof(p.model), "%.960s/model_%08d.bin", directory, step);
     snprintf(p.state, sizeof(p.state), "%.960s/state_%08d_00000.bin", directory, step);
     snprintf(p.done, sizeof(p.done), "%.960s/DONE_%08d", directory, step);
     return p;
+}
+
+// The same; fails where they are empty.
+static inline Status checkpoint_find_(CheckpointPaths* p, const char* directory, int step) {
+    *p = checkpoint_paths(directory, step);
+    return p->model[0] != '\0' ? STATUS_OK : status_fail("-o: the path is longer than 960 bytes: %s", directory);
 }
 
 static inline void checkpoint_delete(const char* directory, int step) {
@@ -214,13 +222,14 @@ static inline Status checkpoint_write_files_(CheckpointSource* from, const RunSt
 // Writes the checkpoint of a step, in rank 0, while the other processes are in shards_serve; shards_end is the caller's. After
 // an error nothing new is left in the directory, and `from` says whether a number was not finite.
 static inline Status checkpoint_write(CheckpointSource* from, const RunState* run, const char* directory) {
-    CheckpointPaths paths = checkpoint_paths(directory, run->step);
+    CheckpointPaths paths;
     CheckedWriter model, state;
     int in_place = 0;
     memset(&model, 0, sizeof(model));
     memset(&state, 0, sizeof(state));
     status_clear();
     from->not_finite = 0;
+    TRY(checkpoint_find_(&paths, directory, run->step));
     TRY(checkpoint_make_directory_(directory));
     Status result = checkpoint_write_files_(from, run, &paths, &model, &state, &in_place);
     if (result == STATUS_OK) { return STATUS_OK; }
@@ -393,12 +402,13 @@ static inline Status checkpoint_open_(CheckedReader* state, ModelReader* model, 
 // Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together. `report`,
 // or NULL, is told how much of them has been read.
 static inline Status checkpoint_verify(const char* directory, int step, void (*report)(size_t done, size_t total)) {
-    CheckpointPaths paths = checkpoint_paths(directory, step);
+    CheckpointPaths paths;
     CheckedReader state;
     ModelReader model;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     RunState run;
     memset(&run, 0, sizeof(run));
+    TRY(checkpoint_find_(&paths, directory, step));
     TRY(checkpoint_open_(&state, &model, &paths, step));
     model.file.report = state.report = report;
     model.file.report_total = state.report_total = size_add(model.file.body_bytes, state.body_bytes);
@@ -484,16 +494,18 @@ static inline Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outl
 
 static inline Status checkpoint_read(GPT2* model, DataLoader* loader, Outliers* outliers, const char* directory,
                                      int step) {
-    CheckpointPaths paths = checkpoint_paths(directory, step);
+    CheckpointPaths paths;
+    TRY(checkpoint_find_(&paths, directory, step));
     return checkpoint_read_files(model, loader, outliers, &paths, step);
 }
 
 // What run wrote the checkpoint, with what settings: all 0 if it does not say. run_identity_free frees it. The header is
 // verified here, the text by checkpoint_verify.
 static inline Status checkpoint_read_identity(RunIdentity* identity, const char* directory, int step) {
-    CheckpointPaths paths = checkpoint_paths(directory, step);
+    CheckpointPaths paths;
     CheckedReader file;
     memset(identity, 0, sizeof(*identity));
+    TRY(checkpoint_find_(&paths, directory, step));
     Status result = checkpoint_open_state_(&file, paths.state);
     size_t bytes = result == STATUS_OK ? (size_t)file.header[STATE_SETTINGS] : 0;
     if (result == STATUS_OK) {

@@ -151,32 +151,44 @@ static inline Status token_file_open(TokenFile* t, const char* path) {
     return STATUS_ERROR;
 }
 
-// All tokens of a file, each below vocab_size; the caller frees them.
+// The tokens of an open file whose header is right, each below vocab_size, in raw and then in tokens.
+static inline Status token_file_read_(int* tokens, unsigned char* raw, const TokenFile* t, CheckedReader* r,
+                                      int vocab_size) {
+    if (tokens == NULL || raw == NULL) {
+        return status_fail("out of memory: %zu tokens of %s", t->num_tokens, t->path);
+    }
+    TRY(checked_read(r, raw, r->body_bytes));
+    for (size_t i = 0; i < t->num_tokens; i++) {
+        uint32_t token = t->token_bytes == 2 ? ((uint16_t*)(void*)raw)[i] : ((uint32_t*)(void*)raw)[i];
+        if (token >= (uint32_t)vocab_size) {
+            return status_fail("%s: token %u at position %zu is not below the model's vocabulary of %d", t->path,
+                               (unsigned)token, i, vocab_size);
+        }
+        tokens[i] = (int)token;
+    }
+    return STATUS_OK;
+}
+
+// All tokens of a file, each below vocab_size; the caller frees them. After an error there are none.
 static inline Status token_file_load(int** tokens, size_t* count, const char* path, int vocab_size) {
     CheckedReader r;
     TokenFile t;
     memset(&t, 0, sizeof(t));
     t.path = path;
-    *tokens = NULL;
+    *tokens = NULL, *count = 0;
     TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
     Status status = token_file_parse_(&t, &r);
-    unsigned char* raw = (unsigned char*)malloc_check(r.body_bytes);
-    if (status == STATUS_OK) { status = checked_read(&r, raw, r.body_bytes); }
-    checked_close(&r);
-    *count = t.num_tokens;
-    *tokens = (int*)malloc_check(size_mul(t.num_tokens, sizeof(int)));
-    for (size_t i = 0; i < t.num_tokens && status == STATUS_OK; i++) {
-        uint32_t token = t.token_bytes == 2 ? ((uint16_t*)(void*)raw)[i] : ((uint32_t*)(void*)raw)[i];
-        if (token >= (uint32_t)vocab_size) {
-            status = status_fail("%s: token %u at position %zu is not below the model's vocabulary of %d", path,
-                                 (unsigned)token, i, vocab_size);
-        }
-        (*tokens)[i] = (int)token;
+    if (status == STATUS_OK) { // else the sizes are any
+        unsigned char* raw = (unsigned char*)malloc(r.body_bytes + 1);
+        *tokens = (int*)malloc(size_add(size_mul(t.num_tokens, sizeof(int)), 1));
+        *count = t.num_tokens;
+        status = token_file_read_(*tokens, raw, &t, &r, vocab_size);
+        free(raw);
     }
-    free(raw);
+    checked_close(&r);
     if (status == STATUS_OK) { return STATUS_OK; }
     free(*tokens);
-    *tokens = NULL;
+    *tokens = NULL, *count = 0;
     return STATUS_ERROR;
 }
 

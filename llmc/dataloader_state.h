@@ -163,8 +163,8 @@ static inline Status dataloader_fit_order_(int** order, size_t n, size_t* at, co
     return STATUS_OK;
 }
 
-// Fits the samples of the file that a state is in. `begin`: the one before is gone; this is the next one, which may be that of an
-// epoch that begins.
+// Fits the samples of the file that a state is in. `begin`: the one before is gone; this is the next one, which may be the
+// first of an epoch.
 static inline Status dataloader_fit_samples_(const DataLoader* d, DataLoaderState* s, int begin, const char** path) {
     TokenFile file;
     if (s->shard == d->num_shards) {
@@ -186,8 +186,9 @@ static inline Status dataloader_fit_samples_(const DataLoader* d, DataLoaderStat
     return status;
 }
 
-// Fits the state of other files to those of a loader, and prints where the run goes on: in the file that it was in, or the next one
-// of the epoch that is still there, after the samples that it has had of it. What is new comes at the end of a file or an epoch.
+// Fits the state of other files to those of a loader, and prints where the run goes on: in the file that it was in, or the next
+// one of the epoch that is still there, after the samples that it has had of it. What is new comes at the end of a file or an
+// epoch.
 static inline Status dataloader_fit_state(FILE* out, const DataLoader* d, DataLoaderState* s) {
     const char* path;
     size_t gone = 0;

@@ -1,9 +1,9 @@
 /*
-Signals that ask a run to end or to save. SIGTERM, SIGINT, SIGHUP (the terminal is gone), SIGXCPU (a limit on processor time) and
-SIGXFSZ: the run finishes its step, saves, and ends with exit code 0. SIGUSR1: it saves at the end of the step and continues. A
-SIGTERM or SIGINT after one of them ends the program at once, with 128 plus the signal as exit code, and leaves nothing half
-written (temporary_files.h). The others never do: SIGXCPU comes every second, SIGHUP from the terminal and from its shell. Before
-the first step there is nothing to save, and the first signal ends the program at once.
+Signals that ask a run to end or to save. SIGTERM, SIGINT, SIGHUP (the terminal is gone), SIGXCPU (a limit on processor time)
+and SIGXFSZ: the run finishes its step, saves, and ends with exit code 0. SIGUSR1: it saves at the end of the step and
+continues. A SIGTERM or SIGINT after one of them ends the program at once, with 128 plus the signal as exit code, and leaves
+nothing half written (temporary_files.h). The others never do: SIGXCPU comes every second, SIGHUP from the terminal and from its
+shell. Before the first step there is nothing to save, and the first signal ends the program at once.
 
 The SIGXFSZ of a write of ours beyond the limit on files does not count: the write fails with EFBIG, as on a full disk.
 
@@ -87,8 +87,8 @@ static inline long long signals_now_(void) {
     return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// The value of a forwarded signal: 1 for the first that ends the run and 2 for the second one, for SIGUSR1 its time. 0 if the signal
-// was not forwarded.
+// The value of a forwarded signal: 1 for the first that ends the run and 2 for the second one, for SIGUSR1 its time. 0 if the
+// signal was not forwarded.
 static inline int signals_passed_on_(const siginfo_t* info) {
     return info->si_code == SI_QUEUE && info->si_pid == getppid() ? info->si_value.sival_int : 0;
 }

@@ -5,7 +5,16 @@ resume, and which files are refused.
 Most tests read three shards of 5, 3 and 7 samples for B = 1, T = 4. Token p of shard f is 100 f + p / 4, so the first
 token of a batch tells its shard and its sample.
 */
+#include <stdlib.h>
+
+static size_t most_asked; // bytes of the largest allocation
+static void* counted_malloc(size_t bytes) {
+    if (bytes > most_asked) { most_asked = bytes; }
+    return malloc(bytes);
+}
+#define malloc counted_malloc
 #include "llmc/dataloader_state.h"
+#undef malloc
 
 #include "unit.h"
 
@@ -977,6 +986,26 @@ static void files_of_one_name_are_told_apart(void) {
     free(now);
 }
 
+// What a refused header says is not allocated.
+static void a_refused_file_takes_no_memory(void) {
+    const char* path = unit_path("refused.bin");
+    uint16_t tokens[5] = {1, 2, 3, 4, 5};
+    int* loaded;
+    size_t count;
+    status_clear();
+    write_tokens(path, tokens, 5, V);
+    CHECK(token_file_load(&loaded, &count, path, V) == STATUS_OK && count == 5 && loaded[4] == 5);
+    free(loaded);
+    CHECK(token_file_load(&loaded, &count, path, 5) == STATUS_ERROR && loaded == NULL);
+    CHECK(strstr(status_message(), "refused.bin: token 5 at position 4 is not below the model's vocabulary of 5") !=
+          NULL);
+    unit_write_format(path, TOKENS_MAGIC_32, TOKENS_VERSION_32, INT32_MAX, V, tokens, sizeof(tokens));
+    most_asked = 0;
+    CHECK(token_file_load(&loaded, &count, path, V) == STATUS_ERROR && loaded == NULL && count == 0);
+    CHECK(strstr(status_message(), "its header says 2147483647 tokens") != NULL && most_asked < 1 << 20);
+    status_clear();
+}
+
 int main(void) {
     unshuffled_batches_follow_the_files();
     shuffled_batches_come_in_llmc_s_order();
@@ -1016,5 +1045,6 @@ int main(void) {
     many_shards_are_verified_one_ahead();
     a_state_fits_other_files();
     files_of_one_name_are_told_apart();
+    a_refused_file_takes_no_memory();
     return unit_end();
 }
