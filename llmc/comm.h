@@ -42,7 +42,8 @@ static inline Status comm_gather(Comm* c, void* all, size_t bytes) {
 
 // Returns when all processes have called it.
 static inline Status comm_barrier_(Comm* c, uint32_t call) {
-    char* bytes = (char*)calloc_check((size_t)comm_size(c), 1);
+    char* bytes = (char*)comm_alloc_((size_t)comm_size(c), 1);
+    if (bytes == NULL) { return STATUS_ERROR; }
     Status status = comm_gather_(c, call, bytes, 1);
     free(bytes);
     return status;
@@ -85,11 +86,11 @@ static inline Status comm_compare(Comm* c, const char* settings) {
     if (c == NULL) { return STATUS_OK; }
     uint64_t length = strlen(settings);
     TRY(comm_broadcast(c, &length, sizeof(length), 0));
-    char* first = (char*)calloc_check(length + 1, 1);
-    if (c->rank == 0) { memcpy(first, settings, length); }
-    Status status = comm_broadcast(c, first, length, 0);
+    char* first = (char*)comm_alloc_(length + 1, 1);
     char(*differences)[COMM_TEXT_BYTES] =
-        (char(*)[COMM_TEXT_BYTES])calloc_check((size_t)c->size, sizeof(char[COMM_TEXT_BYTES]));
+        (char(*)[COMM_TEXT_BYTES])comm_alloc_((size_t)c->size, sizeof(char[COMM_TEXT_BYTES]));
+    if (first != NULL && c->rank == 0) { memcpy(first, settings, length); }
+    Status status = first != NULL && differences != NULL ? comm_broadcast(c, first, length, 0) : STATUS_ERROR;
     if (status == STATUS_OK) {
         comm_difference_(differences[c->rank], c->rank, settings, first);
         status = comm_gather(c, differences, COMM_TEXT_BYTES);
@@ -192,7 +193,8 @@ static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, Com
         return comm_device_status_(c, c->device.merge(c->device.context, numbers, count, type, stream));
     }
     size_t bytes = count * (type == COMM_FLOAT ? sizeof(float) : sizeof(double));
-    char* theirs = (char*)malloc_check(bytes * (size_t)c->size);
+    char* theirs = (char*)comm_alloc_(bytes, (size_t)c->size);
+    if (theirs == NULL) { return STATUS_ERROR; }
     char* sent = theirs + (size_t)c->rank * bytes;
     if (bytes > 0) { memcpy(sent, numbers, bytes); }
     comm_move_open_(&m, c, COMM_DATA, COMM_CALL_MERGE, 2 * (size_t)c->size);

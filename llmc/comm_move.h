@@ -43,22 +43,37 @@ typedef struct {
 typedef struct {
     CommKind kind;
     uint32_t magic;
+    int failed;              // 1: there was no memory, which comm_move_run_ returns
     CommTransfer* transfers; // (capacity)
     int count, left;
     int (*first)[2], (*last)[2]; // (size) of each process and direction: transfers, or -1
+    struct pollfd* fds;          // (size)
 } CommMove;
+
+// Memory of zeros, or NULL and an error
+static inline void* comm_alloc_(size_t count, size_t size) {
+    void* p = calloc(count ? count : 1, size);
+    if (p == NULL) {
+        status_fail("out of memory: %zu bytes for the exchange with other processes", size_mul(count, size));
+    }
+    return p;
+}
 
 static inline void comm_move_open_(CommMove* m, const Comm* c, CommKind kind, uint32_t magic, size_t capacity) {
     memset(m, 0, sizeof(*m));
     m->kind = kind, m->magic = magic;
-    m->transfers = (CommTransfer*)malloc_check(capacity * sizeof(CommTransfer));
-    m->first = (int(*)[2])malloc_check((size_t)c->size * sizeof(int[2]));
-    m->last = (int(*)[2])malloc_check((size_t)c->size * sizeof(int[2]));
-    for (int i = 0; i < c->size; i++) { m->first[i][0] = m->first[i][1] = m->last[i][0] = m->last[i][1] = -1; }
+    m->transfers = (CommTransfer*)comm_alloc_(capacity, sizeof(CommTransfer));
+    m->first = (int(*)[2])comm_alloc_((size_t)c->size, sizeof(int[2]));
+    m->last = (int(*)[2])comm_alloc_((size_t)c->size, sizeof(int[2]));
+    m->fds = (struct pollfd*)comm_alloc_((size_t)c->size, sizeof(struct pollfd));
+    m->failed = m->transfers == NULL || m->first == NULL || m->last == NULL || m->fds == NULL;
+    for (int i = 0; i < c->size && !m->failed; i++) {
+        m->first[i][0] = m->first[i][1] = m->last[i][0] = m->last[i][1] = -1;
+    }
 }
 
 static inline void comm_move_add_(CommMove* m, Comm* c, int direction, int rank, const void* data, size_t bytes) {
-    if (bytes == 0) { return; }
+    if (bytes == 0 || m->failed) { return; }
     CommTransfer* t = &m->transfers[m->count];
     memset(t, 0, sizeof(*t));
     t->rank = rank, t->direction = direction, t->bytes = bytes, t->next = -1;
@@ -146,8 +161,8 @@ static inline Status comm_serve_(Comm* c, CommMove* m, int rank, int direction) 
 
 // Runs all transfers to their end and frees them.
 static inline Status comm_move_run_(CommMove* m, Comm* c) {
-    struct pollfd* fds = (struct pollfd*)calloc_check((size_t)c->size, sizeof(struct pollfd));
-    Status status = comm_health(c);
+    struct pollfd* fds = m->fds;
+    Status status = m->failed ? STATUS_ERROR : comm_health(c);
     while (m->left > 0 && status == STATUS_OK) {
         for (int i = 0; i < c->size; i++) {
             int in = m->first[i][COMM_RECEIVE] >= 0, out = m->first[i][COMM_SEND] >= 0;

@@ -5,6 +5,7 @@ that names the rank and the cause. Also built with -fsanitize=thread (make check
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 // recv(), behind which the watching thread stops its process once, where a test has asked for it
@@ -23,9 +24,19 @@ static int poll_and_count(struct pollfd* fds, nfds_t count, int ms) {
     return poll(fds, count, ms);
 }
 #define recv recv_and_stop
+
+// calloc(), which fails after so many calls; -1: never
+static int callocs_left = -1;
+static void* calloc_or_fail(size_t count, size_t size) {
+    if (callocs_left == 0) { return NULL; }
+    callocs_left -= callocs_left > 0;
+    return (calloc)(count, size);
+}
 #define poll poll_and_count
+#define calloc(count, size) calloc_or_fail(count, size)
 #include "comm_processes.h"
 #undef poll
+#undef calloc
 
 #include "llmc/atomic_file.h"
 
@@ -54,6 +65,30 @@ static void exchanges_blocks(Comm* c) {
             for (size_t j = 0; j < received[i].bytes; j++) { CLAIM(data[j] == byte_of(i % size, rank, i / size, j)); }
             free(sent[i].data);
             free(received[i].data);
+        }
+    }
+}
+
+// Where memory runs out, whichever allocation it is, a function returns that, in all processes here, and ends nothing.
+static void memory_runs_out(Comm* c) {
+    for (int call = 0; c != NULL && call < 6; call++) {
+        Status status = STATUS_ERROR;
+        for (int left = 0; status != STATUS_OK; left++) {
+            float numbers[8] = {0};
+            CommBlock sent = {(comm_rank(c) + 1) % comm_size(c), numbers, 4}, received = sent;
+            received.rank = (comm_rank(c) + comm_size(c) - 1) % comm_size(c), received.data = numbers + 1;
+            status_clear();
+            callocs_left = left;
+            status = call == 0   ? comm_barrier(c)
+                     : call == 1 ? comm_gather(c, numbers, 4)
+                     : call == 2 ? comm_broadcast(c, numbers, sizeof(numbers), 0)
+                     : call == 3 ? comm_compare(c, "-b 4\n")
+                     : call == 4 ? comm_tensor_exchange(c, &sent, 1, &received, 1, NULL)
+                                 : comm_tensor_merge(c, numbers, 8, COMM_FLOAT, NULL);
+            callocs_left = -1;
+            CLAIM(left > 0 || status == STATUS_ERROR);
+            CLAIM(status == STATUS_OK || strncmp(status_message(), "out of memory: ", 15) == 0);
+            check(status == STATUS_OK ? STATUS_OK : (status_clear(), comm_barrier(c))); // in step
         }
     }
 }
@@ -124,6 +159,7 @@ static void all_functions(Comm* c) {
     CLAIM((c == NULL) == (comm_size(c) == 1));
     exchanges_blocks(c);
     gathers_and_broadcasts(c);
+    memory_runs_out(c);
     merges(c);
     sums_are_the_same_everywhere(c);
     for (int i = 0; i < 50; i++) { check(comm_barrier(c)); }

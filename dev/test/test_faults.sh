@@ -236,7 +236,8 @@ if [[ $trainer == *cu* ]]; then
     exit
 fi
 
-# File systems that lack a call (95: not supported, 38: not implemented, 1: not permitted, 29: illegal seek) or on which one fails (5: I/O error)
+# File systems that lack a call (95: not supported, 38: not implemented, 1: not permitted, 29: illegal seek), or on which one
+# fails (5: I/O error)
 files() { # files FAULTS NAME CODE LINES TEXT FLAG...: as ends, with these faults of the file system
     local -x FILE_FAULTS=$1
     ends "$2" "" "${@:3}"
