@@ -80,7 +80,6 @@ struct GPT2 {
     ActivationTensors acts;
     void* acts_memory;
     int last_B, last_T; // of the last forward pass
-    int has_logits;     // acts.output has its logits
     LastPass last_pass;
     // a batch on the device, and its positions sorted by token on both sides
     int *inputs, *targets;
@@ -90,7 +89,7 @@ struct GPT2 {
     cudaEvent_t updated;      // then scalars_host has the results of the last update
     // results
     Scalars *scalars, *scalars_host;
-    floatX* logits_row; // (V), page-locked on the host
+    float* logits_row; // (Vp), on the device
     Snapshot snapshot;
     // the GPU
     cudaDeviceProp device;
@@ -110,6 +109,9 @@ constexpr size_t NCCL_BYTES = (size_t)1 << 30; // nccl_exchange measured 484 MiB
 // Per layer of a pass that is a CUDA graph: fp32 takes nearly as much, bf16 two thirds. Graphs share pieces of 2 MB.
 constexpr size_t FORWARD_GRAPH_BYTES = (size_t)32 << 10, BACKWARD_GRAPH_BYTES = (size_t)72 << 10;
 constexpr size_t CAST_ELEMENTS = (size_t)4 << 20; // weights that are cast at a time
+constexpr size_t SCALARS_BYTES = 256;             // a row of logits follows, aligned as cuBLASLt likes it
+static_assert(sizeof(Scalars) <= SCALARS_BYTES, "");
+constexpr int EVALUATION_ROWS = 1024; // of fp32 logits at a time
 
 // The variants that -ge asks for by name; NULL: those of matmul_choice.h
 static const char* gpt2_fc_variant(GPT2Settings settings) {
@@ -216,8 +218,8 @@ static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings se
     plan_set(plan, PLAN_HOST_GEMM, PLAN_HOST, PLAN_MEASURING, MATMUL_MEASURE_BYTES / 3);
     plan_set(plan, PLAN_CAST, PLAN_DEVICE, PLAN_LOADING, CAST_ELEMENTS * sizeof(float));
     plan_set(plan, PLAN_NCCL, PLAN_DEVICE, PLAN_ALWAYS, layout->size > 1 ? NCCL_BYTES : 0);
-    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, PLAN_ALWAYS, sizeof(Scalars));
-    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, PLAN_ALWAYS, sizeof(Scalars) + config.vocab_size * sizeof(floatX));
+    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, PLAN_ALWAYS, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
+    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, PLAN_ALWAYS, sizeof(Scalars));
     plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, PLAN_ALWAYS, HOST_PROCESS_BYTES);
     plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, n * sizeof(float));
 }
@@ -414,7 +416,7 @@ static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) 
     model->scalars = (Scalars*)row_alloc(model, PLAN_SCALARS);
     model->scalars_host = (Scalars*)row_alloc(model, PLAN_HOST_RESULTS);
     TRY(status_now());
-    model->logits_row = (floatX*)(model->scalars_host + 1);
+    model->logits_row = (float*)((char*)model->scalars + SCALARS_BYTES);
     layout_point(&model->params, &model->layout, model->params_memory, sizeof(floatX), 0);
     TRY(cuda_try(cudaMemset(model->params_memory, 0, info->elements * sizeof(floatX)))); // and between the tensors
     memset(model->scalars_host, 0, sizeof(Scalars));
@@ -856,7 +858,7 @@ static KeptByFc gpt2_kept_by_fc(const GPT2* model, const MatmulGroups* groups, f
     return derivative ? KeptByFc{NULL, fch} : KeptByFc{fch, NULL};
 }
 
-// From the tokens on the device to lnf, from which gpt2_make_logits and gpt2_backward compute the logits
+// From the tokens on the device to lnf, from which the functions below and gpt2_backward compute the logits
 static void gpt2_forward_layers(GPT2* model, int B, int T) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
@@ -904,32 +906,40 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     TRY(gpt2_check_tokens(&model->info, inputs, BT));
     NvtxRange range("forward");
     model->last_B = B, model->last_T = T;
-    model->last_pass = PASS_FORWARD, model->has_logits = 0;
+    model->last_pass = PASS_FORWARD;
     TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
     gpt2_load_batch(model, model->inputs, inputs, BT);
     cuda_try(cudaEventRecord(model->batch_copied, model->stream));
     return gpt2_run_pass(model, {PASS_FORWARD, {0, 0, 0}, 0}, [&] { gpt2_forward_layers(model, B, T); });
 }
 
-// Computes the logits (B,T,Vp) of the last forward pass into acts.output, unless they are there already.
-static void gpt2_make_logits(GPT2* model) {
-    GPT2Config c = model->info.config;
-    if (model->has_logits) { return; }
-    NvtxRange range("logits");
-    matmul_forward(&model->matmul, model->acts.output, model->acts.lnf, model->params.wte, NULL,
-                   model->last_B * model->last_T, c.channels, c.padded_vocab_size);
-    model->has_logits = 1;
-}
-
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
-    size_t V = model->info.config.vocab_size, Vp = model->info.config.padded_vocab_size;
+    GPT2Config c = model->info.config;
     status_clear();
     TRY(gpt2_check_row(t, model->last_B, model->last_T, model->last_pass == PASS_BACKWARD));
-    gpt2_make_logits(model);
+    NvtxRange range("logits");
+    matmul_logits(&model->matmul, model->logits_row, model->acts.lnf + (size_t)t * c.channels, model->params.wte, 1,
+                  c.channels, c.padded_vocab_size);
     TRY(status_now());
-    TRY(device_copy(model->logits_row, model->acts.output + t * Vp, V * sizeof(floatX), cudaMemcpyDeviceToHost));
-    for (size_t v = 0; v < V; v++) { logits[v] = (float)model->logits_row[v]; }
-    return STATUS_OK;
+    return device_copy(logits, model->logits_row, c.vocab_size * sizeof(float), cudaMemcpyDeviceToHost);
+}
+
+// acts.losses += the losses of the last forward pass's batch, for the targets on the device. From logits in fp32: those in bf16
+// are rounded by up to 2^-9 of themselves. Some rows at a time, in acts.output, or of a batch of one token, which has no room
+// for a row in fp32, in logits_row.
+static void gpt2_losses(GPT2* model) {
+    const GPT2Info* info = &model->info;
+    ActivationTensors a = model->acts;
+    const int BT = model->last_B * model->last_T, C = info->config.channels, Vp = info->config.padded_vocab_size;
+    const size_t room = (size_t)info->B * info->T * sizeof(floatX) / sizeof(float); // rows
+    const int rows = room > EVALUATION_ROWS ? EVALUATION_ROWS : room > 0 ? (int)room : 1;
+    float* logits = room > 0 ? (float*)a.output : model->logits_row;
+    NvtxRange range("losses");
+    for (int row = 0; row < BT; row += rows) {
+        const int n = BT - row < rows ? BT - row : rows;
+        matmul_logits(&model->matmul, logits, a.lnf + (size_t)row * C, model->params.wte, n, C, Vp);
+        classifier_losses(a.losses + row, logits, model->targets + row, n, info->config.vocab_size, Vp, model->stream);
+    }
 }
 
 Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T) {
@@ -940,12 +950,10 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     TRY(gpt2_check_batch(info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(info, targets, BT));
     TRY(gpt2_forward(model, inputs, B, T));
-    gpt2_make_logits(model);
     model->last_pass = PASS_VALIDATE;
     gpt2_load_batch(model, model->targets, targets, BT);
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), stream));
-    fused_classifier(model->acts.output, model->acts.losses, model->targets, 0.0f, BT, info->config.vocab_size,
-                     info->config.padded_vocab_size, 0, stream);
+    gpt2_losses(model);
     cuda_try(cudaMemcpyAsync(info->losses, model->acts.losses, BT * sizeof(float), cudaMemcpyDeviceToHost, stream));
     TRY(cuda_try(cudaStreamSynchronize(stream)));
     double sum = 0.0;
@@ -1276,7 +1284,11 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
     text[0] = '\0';
     gpt2_wait_weights(model);
-    if (model->last_pass == PASS_FORWARD) { gpt2_make_logits(model); }
+    if (model->last_pass == PASS_FORWARD || model->last_pass == PASS_VALIDATE) { // the logits, too
+        matmul_forward(&model->matmul, model->acts.output, model->acts.lnf, model->params.wte, NULL,
+                       model->last_B * model->last_T, model->info.config.channels,
+                       model->info.config.padded_vocab_size);
+    }
     cuda_try(cudaMemsetAsync(&model->scalars->first_non_finite, 0xff, sizeof(unsigned), model->stream));
     tensor_search(&s);
     TRY(gpt2_read_scalars(model));

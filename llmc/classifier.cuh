@@ -53,17 +53,16 @@ __device__ inline void classifier_gradient(floatX* x, int target, float m, float
     }
 }
 
-// One row, by a thread block; see fused_classifier below.
-template <bool WRITE_GRADIENT> __device__ inline void classifier_row(floatX* logits, float* losses, const int* targets,
-                                                                     float gradient_scale, size_t row, int V, int Vp) {
-    constexpr int K = x128::size;
-    floatX* x = logits + row * Vp;
+// losses[row] += the cross entropy of its logits x (V), by a thread block. Returns their statistics, in every thread.
+template <class T>
+__device__ inline OnlineSum classifier_loss(float* losses, const T* x, const int* targets, size_t row, int V) {
+    constexpr int K = Vec128<T>::size;
     int whole = V / K * K; // vectors before this column hold no padding
 
     OnlineSum mine = {-INFINITY, 0.0f};
 #pragma unroll 2
     for (int i = threadIdx.x * K; i < whole; i += CLASSIFIER_THREADS * K) {
-        x128 v = load128(x + i);
+        Vec128<T> v = load128(x + i);
         float f[K];
         for (int k = 0; k < K; k++) { f[k] = (float)v[k]; }
         mine.add(f);
@@ -75,26 +74,43 @@ template <bool WRITE_GRADIENT> __device__ inline void classifier_row(floatX* log
     float m = classifier_max(mine.m);
     float l = block_sum(mine.l * ex2_approx_ftz((mine.m - m) * LOG2_E));
 
-    int target = targets[row];
-    float target_logit = (float)x[target];
-    __syncthreads(); // every thread has read x[target] before any overwrites it
-    if (threadIdx.x == 0) { losses[row] += m + logf(l) - target_logit; }
-    if (WRITE_GRADIENT) { classifier_gradient(x, target, m, l, gradient_scale, V, Vp); }
+    if (threadIdx.x == 0) { losses[row] += m + logf(l) - (float)x[targets[row]]; }
+    return {m, l};
+}
+
+// One row, by a thread block; see fused_classifier below.
+__device__ inline void classifier_row(floatX* logits, float* losses, const int* targets, float gradient_scale,
+                                      size_t row, int V, int Vp) {
+    floatX* x = logits + row * Vp;
+    const OnlineSum sum = classifier_loss(losses, x, targets, row, V);
+    __syncthreads(); // the target's logit has been read before a thread overwrites it
+    classifier_gradient(x, targets[row], sum.m, sum.l, gradient_scale, V, Vp);
 }
 
 // One thread block per row
-template <bool WRITE_GRADIENT> __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
+static __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     fused_classifier_kernel(floatX* logits, float* losses, const int* targets, float gradient_scale, int V, int Vp) {
     size_t row = gridDim.x - 1 - blockIdx.x; // the rows that the GEMM wrote last are still in L2
-    classifier_row<WRITE_GRADIENT>(logits, losses, targets, gradient_scale, row, V, Vp);
+    classifier_row(logits, losses, targets, gradient_scale, row, V, Vp);
+}
+static __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
+    classifier_losses_kernel(float* losses, const float* logits, const int* targets, int V, int Vp) {
+    size_t row = gridDim.x - 1 - blockIdx.x;
+    classifier_loss(losses, logits + row * Vp, targets, row, V);
 }
 
-// losses (N) += the cross entropy of each row in nats. logits (N, Vp), of which the first V of a row are used; targets (N).
-// With write_gradient, logits are overwritten with d(loss * gradient_scale)/dlogits, 0 in the padding.
+// losses (N) += the cross entropy of each row in nats. logits (N, Vp), of which the first V of a row are used, are overwritten
+// with d(loss * gradient_scale)/dlogits, 0 in the padding; targets (N).
 static inline void fused_classifier(floatX* logits, float* losses, const int* targets, float gradient_scale, int N,
-                                    int V, int Vp, int write_gradient, cudaStream_t stream) {
-    auto kernel = write_gradient ? fused_classifier_kernel<true> : fused_classifier_kernel<false>;
-    kernel<<<N, CLASSIFIER_THREADS, 0, stream>>>(logits, losses, targets, gradient_scale, V, Vp);
+                                    int V, int Vp, cudaStream_t stream) {
+    fused_classifier_kernel<<<N, CLASSIFIER_THREADS, 0, stream>>>(logits, losses, targets, gradient_scale, V, Vp);
+    cuda_try(cudaGetLastError());
+}
+
+// The losses alone, of logits in fp32
+static inline void classifier_losses(float* losses, const float* logits, const int* targets, int N, int V, int Vp,
+                                     cudaStream_t stream) {
+    classifier_losses_kernel<<<N, CLASSIFIER_THREADS, 0, stream>>>(losses, logits, targets, V, Vp);
     cuda_try(cudaGetLastError());
 }
 

@@ -154,11 +154,11 @@ static inline Status gpt2_get_gradients(GPT2* model, float* grads) {
 Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
 
 // Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. Refused after gpt2_backward,
-// which replaces them by their gradient. The weights must still be those of the pass; the first call may cost as much as
-// computing all rows.
+// which replaces them by their gradient. The weights must still be those of the pass. Logits are not rounded to
+// the training precision.
 Status gpt2_get_logits(GPT2* model, float* logits, int t);
 
-// A forward pass and the batch's losses, which are in gpt2_info()->losses; *loss is their mean in nats.
+// A forward pass and the batch's losses, from logits in fp32, which are in gpt2_info()->losses; *loss is their mean in nats.
 Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T);
 
 // The gradients of the batch of the last gpt2_forward, whose inputs are given again, added up over this process's

@@ -237,6 +237,13 @@ static inline void matmul_forward(Matmul* mm, floatX* out, const floatX* inp, co
     matmul_(mm, out, weight, inp, shape, NULL, bias, NULL);
 }
 
+// The same in fp32, without a bias: logits, which 16 bits would round by some hundredths of a nat
+static inline void matmul_logits(Matmul* mm, float* out, const floatX* inp, const floatX* weight, int BT, int C,
+                                 int OC) {
+    matmul_(mm, out, weight, inp, matmul_shape_(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F), NULL, NULL,
+            NULL);
+}
+
 // out (BT, OC) = skip (BT, OC) + inp (BT, C) W^T + bias
 static inline void matmul_residual_forward(Matmul* mm, floatX* out, const floatX* skip, const floatX* inp,
                                            const floatX* weight, const floatX* bias, int BT, int C, int OC) {

@@ -44,7 +44,7 @@ inline void fc(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cu
 
 inline void classifier(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     matmul_forward(library_on(context, stream), t->logits, t->inp, t->weight, NULL, s.R, s.IN, s.OUT);
-    fused_classifier(t->logits, t->losses, t->targets, t->gradient_scale, s.R, s.vocab_size, s.OUT, 1, stream);
+    fused_classifier(t->logits, t->losses, t->targets, t->gradient_scale, s.R, s.vocab_size, s.OUT, stream);
 }
 
 inline size_t dgelu_scratch(MatmulSizes s) { return column_sum_scratch_bytes(s.IN); }

@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
             if (threadIdx.x % WARP_SIZE == 0) { x[v] = (floatX)logit; }
         }
         __syncthreads();
-        classifier_row<true>(logits, losses, targets, gradient_scale, row, V, OUT);
+        classifier_row(logits, losses, targets, gradient_scale, row, V, OUT);
         if (threadIdx.x == 0) { logits_scale[row] = 1; }
         __syncthreads();
     }

@@ -450,6 +450,58 @@ static double logit_tolerance(GPT2Config c) {
     return sqrt(2.0) * 3.0 * UNIT_ROUNDOFF / sqrt(6.0) * sqrt(10.0 * c.num_layers + 3.0) * sums;
 }
 
+static std::vector<int> random_tokens(int n, int V) {
+    std::vector<int> tokens((size_t)n);
+    for (int& t : tokens) { t = random_int(V); }
+    return tokens;
+}
+
+// Losses and logits of a batch whose logits are large, against fp64 from lnf and wte as they are stored. A logit errs by
+// 2 C EPS sum |terms|, a loss by as much at its target and in its sum, and by what its exponentials and their sum err. `refused`
+// counts the losses that logits rounded to the training precision would have put outside of this.
+static void evaluation_takes_fp32(const char* descriptor, int V, int T, int tokens) {
+    GPT2* model = random_model(descriptor, V, T);
+    const size_t C = (size_t)model->info.config.channels;
+    std::vector<float> params(model->info.num_parameters), row((size_t)V);
+    check(gpt2_get_parameters(model, params.data()));
+    for (size_t i = 0; i < (size_t)V * C; i++) { params[i] = (float)(floatX)(params[i] * 8.0f); } // wte
+    check(gpt2_set_parameters(model, params.data()));
+    const std::vector<int> inputs = random_tokens(tokens, V), targets = random_tokens(tokens, V);
+    float mean;
+    check(gpt2_validate(model, &mean, inputs.data(), targets.data(), 1, tokens));
+    const Numbers lnf = on_host(model->acts.lnf, (size_t)tokens * C);
+    int wrong = 0, refused = 0;
+    double sum = 0.0;
+    for (int t = 0; t < tokens; t++) {
+        std::vector<double> x((size_t)V), rounded((size_t)V);
+        double worst = 0.0, largest = -INFINITY, size = 0.0, l = 0.0, l_rounded = 0.0;
+        check(gpt2_get_logits(model, row.data(), t));
+        for (int v = 0; v < V; v++) {
+            double terms = 0.0;
+            for (size_t c = 0; c < C; c++) {
+                const double term = (double)(float)lnf[(size_t)t * C + c] * (double)params[(size_t)v * C + c];
+                x[v] += term, terms += fabs(term);
+            }
+            const double bound = 2.0 * (double)C * EPS * terms;
+            wrong += !(fabs((double)row[v] - x[v]) <= bound);
+            rounded[v] = (double)(float)(floatX)(float)x[v];
+            worst = fmax(worst, bound), largest = fmax(largest, x[v]), size = fmax(size, fabs(x[v]));
+        }
+        for (int v = 0; v < V; v++) { l += exp(x[v] - largest), l_rounded += exp(rounded[v] - largest); }
+        const double expected = largest + log(l) - x[targets[t]], found = model->info.losses[t];
+        const double bound = 2.0 * worst + EPS * (V + 40.0 + 16.0 * size);
+        wrong += !(fabs(found - expected) <= bound);
+        refused += !(fabs(largest + log(l_rounded) - rounded[targets[t]] - expected) <= bound);
+        sum += found;
+    }
+    wrong += !(fabs(mean - sum / tokens) <= 2 * EPS * fabs(mean));
+    if (!CHECK(wrong == 0 && (sizeof(floatX) == 4 || tokens == 1 || 2 * refused > tokens))) {
+        printf("    %s, %d tokens: %d wrong, %d losses of rounded logits refused\n", descriptor, tokens, wrong,
+               refused);
+    }
+    gpt2_free(model);
+}
+
 static GPT2Decoder* new_decoder(GPT2* model, int B, int T) {
     GPT2Decoder* d;
     check(gpt2_decoder_create(&d, model, B, T));
@@ -459,11 +511,6 @@ static std::vector<float> logits_of(GPT2Decoder* d, int slot) {
     std::vector<float> x((size_t)d->model->info.config.vocab_size);
     check(gpt2_decoder_logits(d, x.data(), slot));
     return x;
-}
-static std::vector<int> random_tokens(int n, int V) {
-    std::vector<int> tokens((size_t)n);
-    for (int& t : tokens) { t = random_int(V); }
-    return tokens;
 }
 
 // Greedy text of a random prompt until the sequence is full: logits and tokens of every position against gpt2_forward, across
@@ -682,6 +729,9 @@ int main(int argc, char** argv) {
     test_prompt_layer(3072, 768, DECODE_RESIDUAL, false);
     test_prompt_layer(96, 288, DECODE_STORE, true);
     test_prompt_layer(416, 1664, DECODE_GELU, true);
+    evaluation_takes_fp32("gpt2:l1c64h1t100", 777, 100, 100); // in two chunks, in fp32 one
+    evaluation_takes_fp32("gpt2:l1c64h1t99", 50257, 99, 33);
+    evaluation_takes_fp32("gpt2:l1c192h3t1", 500, 1, 1); // a row in fp32 is larger than acts.output
     test_samplers(33);
     test_samplers(1000);
     test_samplers(50257);

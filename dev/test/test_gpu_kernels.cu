@@ -511,21 +511,21 @@ static void test_classifier(size_t N, size_t V, size_t Vp, double scale) {
     }
     Tensor<int>* d_targets = integers(targets);
     TensorX d_x(x);
-    TensorF losses(start);
-    std::vector<char> logits = d_x.bits(), gradients, losses_alone;
-    fused_classifier(d_x.data, losses.data, d_targets->data, 0.0f, (int)N, (int)V, (int)Vp, 0, 0);
+    TensorF losses(start), x_fp32(x);
+    std::vector<char> logits = x_fp32.bits(), gradients, with_gradients;
+    classifier_losses(losses.data, x_fp32.data, d_targets->data, (int)N, (int)V, (int)Vp, 0);
     wait_for_gpu();
-    check_rounded("losses", losses, loss, loss_bound);
-    check_same_bits("logits of a validation", d_x, logits);
-    losses_alone = losses.bits();
+    check_rounded("losses alone", losses, loss, loss_bound);
+    check_same_bits("logits of losses alone", x_fp32, logits);
     for (int run = 0; run < 2; run++) {
         d_x.write(x), losses.write(start);
-        fused_classifier(d_x.data, losses.data, d_targets->data, (float)factor, (int)N, (int)V, (int)Vp, 1, 0);
+        fused_classifier(d_x.data, losses.data, d_targets->data, (float)factor, (int)N, (int)V, (int)Vp, 0);
         wait_for_gpu();
-        if (run == 0) { gradients = d_x.bits(); }
+        if (run == 0) { gradients = d_x.bits(), with_gradients = losses.bits(); }
         check_same_bits("gradients of the logits again", d_x, gradients);
-        check_same_bits("losses with gradients", losses, losses_alone);
+        check_same_bits("losses with gradients again", losses, with_gradients);
     }
+    check_rounded("losses with gradients", losses, loss, loss_bound);
     check_rounded("gradients of the logits", d_x, e, bound); // of the padding: 0 within 0
     delete d_targets;
 }
