@@ -43,7 +43,7 @@ enum {
     X(ctx, float, m, R * NH)                 /* (B,NH,T) */                                                            \
     X(ctx, PromptRow, rows, R)               /* (R) */                                                                 \
     X(ctx, int, last, B)                     /* (B) the row in which a slot's prompt ends, or -1 */                    \
-    X(ctx, floatX, logits, B * Vp)           /* (B,Vp) after each sequence's last token */                             \
+    X(ctx, float, logits, B * Vp)            /* (B,Vp) after each sequence's last token */                             \
     X(ctx, float, scratch, B * Vp)           /* (B,Vp) the sampler's */                                                \
     X(ctx, unsigned, seen, B * CEIL_DIV(V, 32)) /* (B,words) a bit for each token that the sequence has */             \
     X(ctx, DecodeSlot, slots, B)             /* (B) */                                                                 \
@@ -87,7 +87,7 @@ struct GPT2Decoder {
     DecoderSequence* sequences;                                  // (B)
     unsigned steps;                                              // launched so far
     unsigned long long* words;                                   // (B) page-locked: sampled_word
-    floatX* logits_host;                                         // (V) page-locked
+    float* logits_host;                                          // (V) page-locked
     PromptRow* rows_host;                                        // (R)
     int* last_host;                                              // (B)
     DecodeSlot* slots_host;                                      // (B) page-locked: what a prompt's slot begins with
@@ -149,7 +149,7 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     size_t host = (size_t)B * (sizeof(unsigned long long) + sizeof(DecoderSequence) + sizeof(int));
     host += (size_t)B * (sizeof(DecodeSlot) + sizeof(DecoderPrompt));
     host += (size_t)decoder_prompt_rows(B, T) * sizeof(PromptRow);
-    host += (size_t)config.padded_vocab_size * sizeof(floatX);
+    host += (size_t)config.padded_vocab_size * sizeof(float);
     plan_set(plan, PLAN_KV_CACHE, PLAN_DEVICE, PLAN_TRAINING, cache);
     plan_set(plan, PLAN_DECODER, PLAN_DEVICE, PLAN_TRAINING, decoder_place(NULL, NULL, config, B, T, attention_bytes));
     plan_set(plan, PLAN_HOST_DECODER, PLAN_HOST, PLAN_TRAINING, host);
@@ -239,7 +239,7 @@ static DecodeLinear decoder_head_layer(const GPT2Decoder* d) {
     GPT2Config c = d->model->info.config;
     const ParameterTensors* p = &d->model->params;
     DecodeLinear head = {};
-    head.out = d->logits, head.inp = d->x, head.weight = p->wte, head.positions = d->positions;
+    head.logits = d->logits, head.inp = d->x, head.weight = p->wte, head.positions = d->positions;
     head.norm_weight = p->lnfw, head.norm_bias = p->lnfb, head.row_keys = d->row_keys;
     head.M = d->B, head.C = c.channels, head.OC = c.vocab_size, head.stride = c.padded_vocab_size;
     return head;
@@ -255,7 +255,7 @@ static Status decoder_build(GPT2Decoder* d) {
     d->cache = (floatX*)tensor_alloc(cache->bytes, cache->name, PLAN_LESS_TO_DECODE);
     d->memory = tensor_alloc(rest->bytes, rest->name, PLAN_LESS_TO_DECODE);
     d->words = (unsigned long long*)pinned_alloc(B * sizeof(unsigned long long));
-    d->logits_host = (floatX*)pinned_alloc((size_t)c.padded_vocab_size * sizeof(floatX));
+    d->logits_host = (float*)pinned_alloc((size_t)c.padded_vocab_size * sizeof(float));
     d->slots_host = (DecodeSlot*)pinned_alloc(B * sizeof(DecodeSlot));
     TRY(status_now());
     d->R = decoder_prompt_rows(d->B, d->T);
@@ -602,10 +602,10 @@ Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {
     if (gpt2_decoder_length(d, slot) < 1) {
         return status_fail("logits of sequence %d of %d, which has no token", slot, d->B);
     }
-    TRY(cuda_try(cudaMemcpyAsync(d->logits_host, d->logits + (size_t)slot * Vp, V * sizeof(floatX),
+    TRY(cuda_try(cudaMemcpyAsync(d->logits_host, d->logits + (size_t)slot * Vp, V * sizeof(float),
                                  cudaMemcpyDeviceToHost, d->model->stream)));
     TRY(cuda_try(cudaStreamSynchronize(d->model->stream)));
-    for (size_t v = 0; v < V; v++) { logits[v] = (float)d->logits_host[v]; }
+    memcpy(logits, d->logits_host, V * sizeof(float));
     return STATUS_OK;
 }
 

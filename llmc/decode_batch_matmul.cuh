@@ -245,9 +245,30 @@ template <int MT, bool FOLDED> struct BatchPairs {
             for (int s = 1; s < DECODE_WARPS; s++) { sum[g].x += x[g][s].x, sum[g].y += x[g][s].y; }
         }
     }
+    __device__ void keep_largest(float y, int o) {
+        if (y > largest || largest != largest) { largest = y, token = o; }
+    }
+    // In fp32, of a layer without a bias; with MT = 4 keeps the largest
+    __device__ void store_logits(const DecodeLinear& p, const float2 (&sum)[Tile::groups],
+                                 const bool (&write)[Tile::groups]) {
+#pragma unroll
+        for (int g = 0; g < Tile::groups; g++) {
+            if (!write[g]) { continue; }
+            const bool both = o_of(g) + 1 < p.OC;
+            float* to = p.logits + (size_t)row * p.stride + o_of(g);
+            if (both) { *reinterpret_cast<float2*>(to) = sum[g]; }
+            if (!both) { to[0] = sum[g].x; }
+            if (MT == 4) { keep_largest(sum[g].x, o_of(g)); }
+            if (MT == 4 && both) { keep_largest(sum[g].y, o_of(g) + 1); }
+        }
+    }
     // Rounded where the training's forward pass rounds; write[g]: whether group g is stored
     __device__ void store(const DecodeLinear& p, const float2 (&sum)[Tile::groups], const bool (&write)[Tile::groups]) {
         floatX z[Tile::groups][2];
+        if (!FOLDED && p.logits != NULL) {
+            store_logits(p, sum, write);
+            return;
+        }
         if (FOLDED && MT == 4) { // loaded as late as this for lack of registers
             load_statistics(p);
             for (int g = 0; g < Tile::groups; g++) { st[g] = ld_global_cg_v4_if(write[g], p.norm_sums + o_of(g)); }
@@ -290,12 +311,6 @@ template <int MT, bool FOLDED> struct BatchPairs {
                 *reinterpret_cast<uint32_t*>(to) = mma::cvt_rn_x2((float)z[g][0], (float)z[g][1]);
             } else {
                 to[0] = z[g][0];
-            }
-            for (int k = 0; MT == 4 && k < 2; k++) {
-                const float y = (float)z[g][k];
-                if (p.row_keys != NULL && o_of(g) + k < p.OC && (y > largest || largest != largest)) {
-                    largest = y, token = o_of(g) + k;
-                }
             }
         }
     }

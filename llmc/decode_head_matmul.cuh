@@ -371,6 +371,7 @@ template <int MT> static inline HeadTiling head_tiling_of(LaunchGpu gpu, const D
 // A CTA for each SM, if that leaves no warpgroup without a unit; or a kernel of NULL
 static inline HeadTiling head_tiling(LaunchGpu gpu, const DecodeLinear& p) {
     if (!gpu.hopper || p.M < HEAD_MIN_ROWS || p.M > HEAD_MAX_ROWS || p.epilogue != DECODE_STORE) { return {}; }
+    if (p.logits != NULL) { return {}; } // written in 16 bit alone
     if (p.bias != NULL || p.norm_weight == NULL || p.norm_sums != NULL || p.stride % 2 != 0) { return {}; }
     const int MT = CEIL_DIV(p.M, 16);
     return MT == 1   ? head_tiling_of<1>(gpu, p)

@@ -40,6 +40,7 @@ enum DecodeEpilogue {
 
 struct DecodeLinear {
     floatX* out;                           // (M,stride)
+    float* logits;                         // (M,stride): in its place, y in fp32, of DECODE_STORE without a bias; or NULL
     const floatX* inp;                     // (M,C)
     const floatX* weight;                  // (OC,C)
     const floatX* bias;                    // (OC), or NULL
@@ -53,7 +54,7 @@ struct DecodeLinear {
     int M, C, OC, stride; // C a multiple of 32
     DecodeEpilogue epilogue;
     int next_reads_early; // 1: before its wait the next kernel reads what older ones than this wrote: let it start after ours
-    // (M): each row's largest logit_key, or NULL. A kernel that does so raises what is there; the others leave it.
+    // (M): each row's largest logit_key, or NULL; with logits. A kernel that does so raises what is there; the others leave it.
     unsigned long long* row_keys;
 };
 
@@ -302,6 +303,10 @@ template <int MT, int NT> struct DecodeOutput {
     // Rounded where the training's forward pass rounds
     __device__ void store(const DecodeLinear& p, const DecodePart& part, int e, float sum) const {
         if (!write[e]) { return; }
+        if (p.logits != NULL) {
+            p.logits[offset(p, part, element(e))] = sum;
+            return;
+        }
         const size_t row = part.m0 + element(e) / (8 * NT), o = part.o0 + element(e) % (8 * NT);
         floatX y =
             (floatX)(p.norm_sums == NULL ? sum + bias[e] : decode_unfold(sum, p.statistics[row], p.norm_sums[o]));

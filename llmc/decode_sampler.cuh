@@ -114,13 +114,13 @@ template <class Key> __device__ inline int sample_last_tie(SampleShared& s, cons
 }
 
 // x (V) <- logits after the penalty; returns the index of the largest, as sample_argmax does.
-__device__ inline int sample_load(SampleShared& s, float* x, const floatX* logits, const unsigned* seen, int V,
+__device__ inline int sample_load(SampleShared& s, float* x, const float* logits, const unsigned* seen, int V,
                                   SamplerSettings settings) {
     unsigned long long best = 0;
     bool keep = settings.temperature > 0.0f, penalty = settings.repetition_penalty != 1.0f;
-    constexpr int STEP = SAMPLE_THREADS * x128::size, LOADS = 4; // in flight
-    for (int base = (int)threadIdx.x * x128::size; base < V; base += LOADS * STEP) {
-        x128 v[LOADS];
+    constexpr int STEP = SAMPLE_THREADS * f128::size, LOADS = 8; // in flight
+    for (int base = (int)threadIdx.x * f128::size; base < V; base += LOADS * STEP) {
+        f128 v[LOADS];
 #pragma unroll
         for (int n = 0; n < LOADS; n++) {
             if (base + n * STEP < V) { v[n] = load128(logits + base + n * STEP); }
@@ -128,10 +128,10 @@ __device__ inline int sample_load(SampleShared& s, float* x, const floatX* logit
 #pragma unroll
         for (int n = 0; n < LOADS; n++) {
 #pragma unroll
-            for (int k = 0; k < x128::size; k++) {
+            for (int k = 0; k < f128::size; k++) {
                 int i = base + n * STEP + k;
                 if (i >= V) { continue; }
-                float y = (float)v[n][k];
+                float y = v[n][k];
                 if (penalty && (seen[i / 32] >> i % 32 & 1)) { y = sampler_penalise(y, settings.repetition_penalty); }
                 if (keep) { x[i] = y + 0.0f; } // -0 becomes 0
                 unsigned long long key = logit_key(y, i);
@@ -224,7 +224,7 @@ __device__ inline int sample_draw(SampleShared& s, const float* x, int V, double
 }
 
 // sample_token of sampler.h, by a thread block. x (V) is scratch; seen: a bit for each token.
-__device__ inline int decode_sample(SampleShared& s, float* x, const floatX* logits, const unsigned* seen, int V,
+__device__ inline int decode_sample(SampleShared& s, float* x, const float* logits, const unsigned* seen, int V,
                                     SamplerSettings settings, float coin) {
     int largest = sample_load(s, x, logits, seen, V, settings);
     if (!(settings.temperature > 0.0f)) { return largest; }
@@ -244,7 +244,7 @@ struct DecodeBegin {
     DecodeSlot* slots;            // (B)
     int* positions;               // (B): of the token that the layers compute, -1 for none
     unsigned* seen;               // (B,words)
-    const floatX* logits;         // (B,Vp)
+    const float* logits;          // (B,Vp)
     unsigned long long* row_keys; // (B): logit_key of the largest logit; or 0, where the logits must be searched
     float* scratch;               // (B,Vp)
     floatX* x;                    // (B,C)

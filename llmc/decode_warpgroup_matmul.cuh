@@ -388,7 +388,7 @@ static inline WarpgroupTiling warpgroup_tiling_of(LaunchGpu gpu, const DecodeLin
 }
 static inline WarpgroupTiling warpgroup_tiling(LaunchGpu gpu, const DecodeLinear& p) {
     if (!gpu.hopper || p.M < BATCH_MIN_ROWS || p.M > WARPGROUP_MAX_ROWS || !batch_exact(p.C)) { return {}; }
-    if (p.stride % 2 != 0 || p.OC % 8 != 0 || p.row_keys != NULL) { return {}; }
+    if (p.stride % 2 != 0 || p.OC % 8 != 0 || p.logits != NULL) { return {}; }
     const int splits = decode_splits(p.C);
     constexpr int FOLDED = WARPGROUP_FOLDED_TILES, ATTPROJ = WARPGROUP_ATTPROJ_TILES, FCPROJ = WARPGROUP_FCPROJ_TILES;
     const unsigned fc = warpgroup_blocks<FOLDED, 1>(p.C), fcproj = warpgroup_blocks<FCPROJ, 4>(p.C);

@@ -58,7 +58,7 @@ struct Step {
     const Layer* layers;  // (L+1)
     floatX* cache;        // (L,2,B,NH,T,HS)
     const floatX* x;      // (B,C) the embedded tokens
-    floatX* logits;       // (B,Vp)
+    float* logits;        // (B,Vp)
     const int* positions; // (B)
     unsigned* epochs;     // (CTAs) launches so far; 0 before the first
     Word* words;          // (exchange_words()), zeros before the first launch
@@ -627,11 +627,24 @@ template <class Tiles> __device__ inline RowStatistics statistics_of(const Pair&
     return front<Tiles>().statistics[pair.row];
 }
 
-// Finishes a pair of outputs, rounded where the training's forward pass rounds, and sends it or, of the head, stores the logits
+// Finishes a pair of outputs, rounded where the training's forward pass rounds, and sends it; or, of the head, stores the
+// logits in fp32
 template <class Tiles, int S>
 __device__ inline void publish(const Step& p, Place& at, int stage, const Pair& x, float2 sum, RowStatistics row) {
     float y[2] = {sum.x + x.t[0], sum.y + x.t[1]};
     floatX z[2];
+    if (stage == HEAD) {
+        float* out = p.logits + (size_t)x.row * p.Vp + x.o;
+        if (front<Tiles>().positions[x.row] < 0) { return; }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (x.o + k >= p.V) { continue; }
+            out[k] = y[k];
+            Word key = logit_key(y[k], x.o + k);
+            at.best = key > at.best ? key : at.best;
+        }
+        return;
+    }
     if (folds_norm(S, stage)) {
         y[0] = decode_unfold(sum.x, row, make_float2(x.s[0], x.t[0]));
         y[1] = decode_unfold(sum.y, row, make_float2(x.s[1], x.t[1]));
@@ -647,18 +660,6 @@ __device__ inline void publish(const Step& p, Place& at, int stage, const Pair& 
             z[k] = (floatX)(x.residual[k] + (float)z[k]);
             x.residual[k] = (float)z[k];
         }
-    }
-    if (stage == HEAD) {
-        floatX* out = p.logits + (size_t)x.row * p.Vp + x.o;
-        if (front<Tiles>().positions[x.row] < 0) { return; }
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            if (x.o + k >= p.V) { continue; }
-            out[k] = z[k];
-            Word key = logit_key((float)z[k], x.o + k);
-            at.best = key > at.best ? key : at.best;
-        }
-        return;
     }
     uint32_t bits = (uint32_t)__bfloat16_as_ushort(z[0]) | (uint32_t)__bfloat16_as_ushort(z[1]) << 16;
     send(p, x.to, bits, at.tag + (stage == FCPROJ));

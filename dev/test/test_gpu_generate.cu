@@ -248,10 +248,10 @@ static void test_head(int sms, int OC, int period, int repeats = 1) {
     Layer l = new_layer(C, OC, DECODE_STORE, true);
     for (size_t e = (size_t)period * C; e < l.weight.size(); e++) { l.weight[e] = l.weight[e - (size_t)period * C]; }
     cuda_check(cudaMemcpy(l.d_weight, l.weight.data(), l.weight.size() * sizeof(floatX), cudaMemcpyHostToDevice));
-    const Numbers before((size_t)MAX_ROWS * stride, (floatX)-77.0f);
-    floatX* d_out = on_device(before);
+    const std::vector<float> before((size_t)MAX_ROWS * stride, -77.0f);
+    float* d_out = on_device(before);
     DecodeLinear p = {};
-    p.out = d_out, p.weight = l.d_weight, p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias;
+    p.logits = d_out, p.weight = l.d_weight, p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias;
     p.C = C, p.OC = OC, p.stride = stride, p.epilogue = DECODE_STORE;
     const int rows_of[] = {4, 16, 17, 32, 33, 48, 49, 63, 64};
     int wrong = 0;
@@ -262,29 +262,29 @@ static void test_head(int sms, int OC, int period, int repeats = 1) {
         for (int b = 0; b < M; b++) { positions[(size_t)b] = b % 5 == 3 ? -1 : b; }
         int* d_positions = on_device(positions);
         unsigned long long* d_keys = on_device(std::vector<unsigned long long>((size_t)M));
-        Numbers alone;
+        std::vector<float> alone;
         for (int b = 0; b < M; b += 2) { // two rows at a time, by another kernel
             p.inp = l.d_inp + (size_t)(first + b) * C, p.M = std::min(2, M - b), p.positions = NULL, p.row_keys = NULL;
             decode_linear(gpu, p, l.d_normed, 0);
-            const Numbers rows = on_host(d_out, (size_t)p.M * stride);
+            const std::vector<float> rows = on_host(d_out, (size_t)p.M * stride);
             alone.insert(alone.end(), rows.begin(), rows.end());
         }
-        cuda_check(cudaMemcpy(d_out, before.data(), before.size() * sizeof(floatX), cudaMemcpyHostToDevice));
+        cuda_check(cudaMemcpy(d_out, before.data(), before.size() * sizeof(float), cudaMemcpyHostToDevice));
         p.inp = l.d_inp + (size_t)first * C, p.M = M, p.positions = d_positions, p.row_keys = d_keys;
         LaunchGpu few = gpu;
         few.sms = sms;
         status_clear();
         decode_linear(few, p, l.d_normed, 0);
         check(status_now());
-        const Numbers out = on_host(d_out, (size_t)MAX_ROWS * stride);
+        const std::vector<float> out = on_host(d_out, (size_t)MAX_ROWS * stride);
         const std::vector<unsigned long long> keys = on_host(d_keys, (size_t)M);
         for (int b = 0; b < MAX_ROWS; b++) {
             const bool active = b < M && positions[(size_t)b] >= 0;
-            const floatX* row = &out[(size_t)b * stride];
+            const float* row = &out[(size_t)b * stride];
             wrong += !same_bits(row, active ? &alone[(size_t)b * stride] : before.data(), (size_t)OC);
             wrong += !same_bits(row + OC, before.data(), (size_t)(stride - OC));
             unsigned long long key = 0;
-            for (int o = 0; o < OC && active; o++) { key = std::max(key, logit_key((float)row[o], o)); }
+            for (int o = 0; o < OC && active; o++) { key = std::max(key, logit_key(row[o], o)); }
             wrong += keyed && b < M && keys[(size_t)b] != key;
         }
         cuda_check(cudaFree(d_positions));
@@ -341,21 +341,23 @@ static void test_statistics(int) {} // in fp32 no LayerNorm is folded
 // sequences are all greedy, as `settings` are
 static void test_sampler(int V, float spread, const std::vector<SamplerSettings>& settings, bool greedy = false) {
     int B = (int)settings.size(), Vp = CEIL_DIV(V, 128) * 128, C = 32, T = 8, words = CEIL_DIV(V, 32), wrong = 0;
-    Numbers logits = numbers((size_t)B * Vp, spread), embedding = numbers((size_t)Vp * C, 1.0f);
+    std::vector<float> logits((size_t)B * Vp);
+    Numbers embedding = numbers((size_t)Vp * C, 1.0f);
+    for (float& y : logits) { y = random_number(spread); }
     std::vector<unsigned> seen((size_t)B * words);
     std::vector<std::vector<int>> seen_list((size_t)B);
     std::vector<DecodeSlot> slots((size_t)B);
     std::vector<unsigned long long> keys((size_t)B);
     for (int b = 0; b < B; b++) {
         for (int v = 0; v < V; v++) {
-            if (b % 4 == 3) { logits[(size_t)b * Vp + v] = (floatX)(float)(v % 3); } // many ties
+            if (b % 4 == 3) { logits[(size_t)b * Vp + v] = (float)(v % 3); } // many ties
             if (v % 5 != b % 5) { continue; }
             seen[(size_t)b * words + v / 32] |= 1u << v % 32;
             seen_list[b].push_back(v);
         }
-        for (int v = V; v < Vp; v++) { logits[(size_t)b * Vp + v] = (floatX)1e9f; } // padding must not be drawn
-        for (int v = 0; v < V && (greedy || b % 2); v++) {                          // the others look for it
-            keys[b] = std::max(keys[b], logit_key((float)logits[(size_t)b * Vp + v], v));
+        for (int v = V; v < Vp; v++) { logits[(size_t)b * Vp + v] = 1e9f; } // padding must not be drawn
+        for (int v = 0; v < V && (greedy || b % 2); v++) {                  // the others look for it
+            keys[b] = std::max(keys[b], logit_key(logits[(size_t)b * Vp + v], v));
         }
         slots[b] = {settings[b], (uint64_t)b, b % T, b % 7 != 6};
     }
@@ -380,7 +382,7 @@ static void test_sampler(int V, float spread, const std::vector<SamplerSettings>
     Numbers x = on_host(p.x, (size_t)B * C);
     for (int b = 0; b < B; b++) {
         int token = -1;
-        for (int v = 0; v < V; v++) { row[v] = (float)logits[(size_t)b * Vp + v]; }
+        for (int v = 0; v < V; v++) { row[v] = logits[(size_t)b * Vp + v]; }
         if (slots[b].active) {
             float coin = sampler_coin(settings[b].seed, (uint64_t)b, (uint64_t)slots[b].length);
             token = sample_token(row.data(), V, &settings[b], seen_list[b].data(), (int)seen_list[b].size(), coin,
@@ -665,6 +667,49 @@ static void greedy_beside_sampled(GPT2* model, int T) {
     gpt2_decoder_free(d);
 }
 
+// All tokens but one have the same embedding, of elements between 8 and 16, and that one an element that is larger by 1/16,
+// the last bit of bf16. So all logits are some C 12, and its logit is larger by 1/16 or so: in bf16 they are one, in fp32 they
+// are not. Greedy steps, samples from the largest alone, and the trainer's logits take it.
+static void near_ties_are_told_apart(const char* descriptor, int V, int T, const std::vector<int>& batches) {
+    GPT2* model = random_model(descriptor, V, T);
+    const size_t C = (size_t)model->info.config.channels;
+    const int best = V - 3;
+    std::vector<float> params(model->info.num_parameters), expected((size_t)V);
+    check(gpt2_get_parameters(model, params.data()));
+    for (size_t c = 0; c < C; c++) {
+        const float x = c == 1 ? 15.0f : (random_int(2) ? 1.0f : -1.0f) * (float)(floatX)(12.0f + random_number(3.9f));
+        for (size_t v = 0; v < (size_t)V; v++) { params[v * C + c] = x; }
+    }
+    params[(size_t)best * C + 1] += 0.0625f;
+    check(gpt2_set_parameters(model, params.data()));
+    const std::vector<int> tokens = random_tokens(5, best);
+    check(gpt2_forward(model, tokens.data(), 1, 5));
+    check(gpt2_get_logits(model, expected.data(), 4));
+    CHECK(sample_argmax(expected.data(), V) == best);
+    CHECK(sizeof(floatX) == 4 || (float)(floatX)expected[best] == (float)(floatX)expected[0]);
+    for (int B : batches) {
+        GPT2Decoder* d = new_decoder(model, B, T);
+        std::vector<DecoderPrompt> prompts;
+        std::vector<int> next((size_t)B);
+        int wrong = 0;
+        for (int b = 0; b < B; b++) {
+            const SamplerSettings one = {1.0f, 1, 1.0f, 1.0f, 42};
+            prompts.push_back({b, tokens.data(), 5, b % 2 ? one : sampler_greedy(), (uint64_t)b});
+        }
+        check(gpt2_decoder_prefill(d, prompts.data(), B));
+        for (int step = 0; step < 4; step++) {
+            if (step == 2) { // greedy ones alone: by the keys of a step
+                for (int b = 1; b < B; b += 2) { gpt2_decoder_stop(d, b); }
+            }
+            check(gpt2_decoder_next(d, next.data()));
+            for (int b = 0; b < B; b++) { wrong += next[(size_t)b] != (b % 2 && step >= 2 ? -1 : best); }
+        }
+        if (!CHECK(wrong == 0)) { printf("    %s, batch of %d: %d tokens\n", descriptor, B, wrong); }
+        gpt2_decoder_free(d);
+    }
+    gpt2_free(model);
+}
+
 // Models on streams of their own generate at the same time: steps in one kernel, each of which needs all SMs, do not wait for
 // each other for ever, and each model's text is what it is alone.
 static void decoders_at_once(SamplerSettings settings) {
@@ -770,6 +815,9 @@ int main(int argc, char** argv) {
     model = random_model("gpt2:l1c768h12t60", 17011, 60); // and by decode_head_matmul.cuh
     for (int B : {5, 64}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
     gpt2_free(model);
+    near_ties_are_told_apart("gpt2:l1c128h2t60", 1003, 60, {1, 2, 5, 40, 70});
+    near_ties_are_told_apart("gpt2:l1c128h2t60", 20011, 60, {17, 40});
+    near_ties_are_told_apart("gpt2:l1c768h12t60", 17011, 60, {1, 5, 64});
     decoders_at_once(sampler_greedy());
     decoders_at_once({1.0f, 0, 1.0f, 1.0f, 1});
     return unit_end();
