@@ -1,9 +1,10 @@
 /*
-The linear layer of decoding with many columns, the classifier: out (M,OC) = layernorm(inp) (M,768) W^T for 4 to 64 rows, in
-16 bit on Hopper. The sums of decode_matmul.cuh in the same order by wgmma, as in decode_warpgroup_matmul.cuh: the same bits.
+The linear layer of decoding with many columns, the classifier: logits (M,OC), fp32, = layernorm(inp) (M,768) W^T for 4 to 64
+rows, in 16 bit on Hopper. The sums of decode_matmul.cuh in the same order by wgmma, as in decode_warpgroup_matmul.cuh: the
+same bits.
 
-Here W is operand A, in registers, and the rows are operand B, in shared memory: D is out^T. A warpgroup has all rows of 64
-columns of out, a unit, for all of C: a segment's sum is added to the total in registers, and nothing waits for another warp.
+Here W is operand A, in registers, and the rows are operand B, in shared memory: D is logits^T. A warpgroup has all rows of 64
+columns, a unit, for all of C: a segment's sum is added to the total in registers, and nothing waits for another warp.
 
 - A kernel of its own normalises the rows and writes them as wgmma reads them, and each CTA copies them line by line.
 - A producer warp loads W by TMA, in lines of 128 bytes of a unit's columns, into a ring of each warpgroup. The first ones are
@@ -46,7 +47,7 @@ template <int MT_> struct HeadTile {
         return row * 128 + ((u % 2 * 4 + j) ^ row % 8) * 16 + q * 4;
     }
     // The warp's column that is row r of operand A, or with h = 1 row r + 8. Any order will do; in this one 8 lanes read from
-    // all banks, and lane q gets columns c, c + 1, c + 4, c + 5 of out, c = column(0, 2 q).
+    // all banks, and a lane of D has columns c and c + 1 of logits, c = column(0, r).
     __host__ __device__ static constexpr int column(int h, int r) { return r / 2 % 2 * 2 + r / 4 * 8 + r % 2 * 4 + h; }
     // Where a lane's 16 bytes of chunk u are in the warp's part of a line of W
     __host__ __device__ static constexpr int operand(int h, int u, int r, int q) {
@@ -229,58 +230,39 @@ __device__ inline void head_multiply(float (&total)[8 * T::MT], HeadRing<T>& rin
     for (int i = 0; i < N; i++) { total[i] += d[1][i]; }
 }
 
-// A lane's outputs: rows 8 i + r; columns c, c + 1, c + 4, c + 5 of its warp's, c = column(0, 2 q)
+// A lane's outputs: of row(i) columns c and c + 1 of its warp's
 template <class T> struct HeadOutput {
-    static constexpr int ROWS = 2 * T::MT;
-    int r, q, c;             // lane 4 r + q
-    uint32_t valid = 0;      // bit i: row 8 i + r is written
-    float largest[ROWS];     // of the row's outputs so far,
-    uint32_t among[ROWS][2]; // one of these four,
-    int column[ROWS];        // of which this is the first one's
+    static constexpr int ROWS = 4 * T::MT;
+    int q, c;            // lane 4 r + q; c = column(0, r)
+    uint32_t valid = 0;  // bit i: row(i) is written
+    float largest[ROWS]; // of the row's outputs so far, and its column
+    int column[ROWS];
 
-    __device__ HeadOutput(int lane, unsigned long long rows) : r(lane / 4), q(lane % 4), c(T::column(0, 2 * q)) {
+    __device__ HeadOutput(int lane, unsigned long long rows) : q(lane % 4), c(T::column(0, lane / 4)) {
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            valid |= (uint32_t)(rows >> (8 * i + r) & 1) << i;
-            largest[i] = NAN, among[i][0] = among[i][1] = 0, column[i] = 0;
+            valid |= (uint32_t)(rows >> row(i) & 1) << i;
+            largest[i] = NAN, column[i] = 0;
         }
+    }
+    __device__ int row(int i) const { return 8 * (i / 2) + 2 * q + i % 2; }
+    __device__ void keep_largest(int i, float y, int o) {
+        if (y > largest[i] || largest[i] != largest[i]) { largest[i] = y, column[i] = o; }
     }
     // o: the warp's first column. INSIDE: all of its columns are there
     template <bool INSIDE> __device__ void store(const DecodeLinear& p, const float (&total)[8 * T::MT], int o) {
-        uint32_t z[ROWS][2]; // rows of out are columns of D: tiles of 8x8, transposed
+        o += c;
+        const int left = p.OC - o;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                z[i][h] = mma::movmatrix_trans(mma::cvt_rn_x2(total[4 * i + 2 * h], total[4 * i + 2 * h + 1]));
-            }
+            const float low = total[4 * (i / 2) + i % 2], high = total[4 * (i / 2) + i % 2 + 2];
+            float* to = p.logits + (size_t)row(i) * p.stride + o;
+            const bool write = valid >> i & 1, both = INSIDE || left > 1;
+            if (write && both) { *reinterpret_cast<float2*>(to) = make_float2(low, high); }
+            if (write && !both && left == 1) { to[0] = low; }
+            if (INSIDE || left > 0) { keep_largest(i, low, o); }
+            if (both) { keep_largest(i, high, o + 1); }
         }
-        o += c;
-        floatX* to = p.out + (size_t)r * p.stride + o;
-#pragma unroll
-        for (int i = 0; i < ROWS; i++, to += 8 * (size_t)p.stride) {
-            const uint32_t low = z[i][0], high = z[i][1];
-            uint32_t pair[2] = {__byte_perm(low, high, 0x5410), __byte_perm(low, high, 0x7632)};
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
-                const int left = p.OC - o - 4 * n;
-                if ((valid >> i & 1) && (INSIDE || left > 1)) { *reinterpret_cast<uint32_t*>(to + 4 * n) = pair[n]; }
-                if (INSIDE || left > 1) { continue; }
-                const float2 y = mma::float2_of(pair[n]);
-                if ((valid >> i & 1) && left == 1) { to[4 * n] = (floatX)y.x; }
-                pair[n] = mma::cvt_rn_x2(left == 1 ? y.x : NAN, NAN);
-            }
-            const float2 y = mma::float2_of(mma::max_x2(pair[0], pair[1]));
-            const float most = fmaxf(y.x, y.y); // NaN only of four of them
-            if (most > largest[i] || largest[i] != largest[i]) {
-                largest[i] = most, among[i][0] = pair[0], among[i][1] = pair[1], column[i] = o;
-            }
-        }
-    }
-    __device__ unsigned long long key(int i) const {
-        const float2 y = mma::float2_of(among[i][0]), z = mma::float2_of(among[i][1]);
-        const int n = y.x == largest[i] ? 0 : y.y == largest[i] ? 1 : z.x == largest[i] ? 4 : 5;
-        return logit_key(largest[i], column[i] + n);
     }
     // The rows' largest ones of this CTA, to memory; shared: keys (warps, rows). NaN, of a lane without outputs, is below all
     // numbers; 0 is below all keys. Named barriers 1 and 2
@@ -289,11 +271,11 @@ template <class T> struct HeadOutput {
         hopper::bar_sync(1, T::WARPS * WARP_SIZE); // the rows have been read
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            unsigned long long most = key(i);
-            for (int offset = 2; offset > 0; offset /= 2) {
+            unsigned long long most = logit_key(largest[i], column[i]);
+            for (int offset = 16; offset >= 4; offset /= 2) { // over r
                 most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
             }
-            if (q == 0) { shared[warp * T::rows + 8 * i + r] = valid >> i & 1 ? most : 0; }
+            if (thread % WARP_SIZE < 4) { shared[warp * T::rows + row(i)] = valid >> i & 1 ? most : 0; }
         }
         hopper::bar_sync(2, T::WARPS * WARP_SIZE);
         if (thread >= T::rows) { return; }
@@ -370,8 +352,7 @@ template <int MT> static inline HeadTiling head_tiling_of(LaunchGpu gpu, const D
 }
 // A CTA for each SM, if that leaves no warpgroup without a unit; or a kernel of NULL
 static inline HeadTiling head_tiling(LaunchGpu gpu, const DecodeLinear& p) {
-    if (!gpu.hopper || p.M < HEAD_MIN_ROWS || p.M > HEAD_MAX_ROWS || p.epilogue != DECODE_STORE) { return {}; }
-    if (p.logits != NULL) { return {}; } // written in 16 bit alone
+    if (!gpu.hopper || p.M < HEAD_MIN_ROWS || p.M > HEAD_MAX_ROWS || p.logits == NULL) { return {}; }
     if (p.bias != NULL || p.norm_weight == NULL || p.norm_sums != NULL || p.stride % 2 != 0) { return {}; }
     const int MT = CEIL_DIV(p.M, 16);
     return MT == 1   ? head_tiling_of<1>(gpu, p)

@@ -108,15 +108,6 @@ __device__ inline float2 float2_of(uint32_t v) {
     return {__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u)};
 #endif
 }
-// The larger of each half; NaN only of two of them. sm_80 and up: one instruction.
-__device__ inline uint32_t max_x2(uint32_t x, uint32_t y) {
-#if defined(PRECISION_FP16)
-    __half2 z = __hmax2(*reinterpret_cast<__half2*>(&x), *reinterpret_cast<__half2*>(&y));
-#else
-    __nv_bfloat162 z = __hmax2(*reinterpret_cast<__nv_bfloat162*>(&x), *reinterpret_cast<__nv_bfloat162*>(&y));
-#endif
-    return *reinterpret_cast<uint32_t*>(&z);
-}
 // x rounded to 16 bit and cast back: in bf16 one instruction, since bf16 is the upper half of a float.
 __device__ inline float rounded_to_16_bit(float x) {
 #if defined(PRECISION_FP16)

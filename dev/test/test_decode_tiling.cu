@@ -313,6 +313,8 @@ int main(void) {
     step.epilogue = DECODE_STORE;
     const floatX norm_weight[1] = {};
     step.C = 768, step.OC = 50257, step.stride = 50304, step.norm_weight = norm_weight; // the classifier
+    float logits[1];
+    step.logits = logits;
     for (int M : {4, 16, 17, 48, 64}) {
         step.M = M;
         CHECK(head_tiling(gpus[0], step).kernel != NULL);
