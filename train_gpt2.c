@@ -65,9 +65,6 @@ struct GPT2 {
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// gpt2_measure_gemm: three matrices, of which only the result is written, so that only it takes memory
-enum { MEASURED_GEMM = 1024, MEASURED_GEMM_BYTES = 3 * MEASURED_GEMM * MEASURED_GEMM * 4 };
-
 // Bytes that a process takes beside its tensors: code, libraries, the threads' stacks and scratch. dev/test/test_plan.c
 // compares it with a process: 3.4 MiB with one thread, 4.2 with two, 8.2 with eight.
 static size_t process_bytes(void) { return ((size_t)2816 << 10) + (size_t)cpu_threads() * (768 << 10); }
@@ -111,7 +108,6 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
     size_t bytes = gpt2_parameters(layout.table, config) * sizeof(float);
     plan->checkpoint_bytes = 3 * bytes;
     plan_set(plan, PLAN_WEIGHTS, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, layout.elements * sizeof(float));
-    plan_set(plan, PLAN_HOST_GEMM, PLAN_HOST, PLAN_MEASURING, MEASURED_GEMM_BYTES / 3);
     plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, bytes);
     plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, PLAN_ALWAYS, process_bytes());
     if (B != 0 || T != 0) {
@@ -734,23 +730,9 @@ Status gpt2_wait_update(GPT2* model) { return gpt2_synchronize(model); }
 void* gpt2_host_alloc(size_t bytes) { return malloc(bytes); }
 void gpt2_host_free(void* memory) { free(memory); }
 
-// The fastest of five GEMMs of 1024^3, or of those that begin within 0.2 s.
-Status gpt2_measure_gemm(GPT2* model, double* flops) {
+double gpt2_peak_flops(const GPT2* model) {
     (void)model;
-    const size_t n = MEASURED_GEMM;
-    status_clear();
-    float* memory = (float*)tensor_alloc(MEASURED_GEMM_BYTES, "the GEMM to measure", PLAN_LESS_TO_TRAIN);
-    TRY(status_now());
-    double best = 0.0, begin = wall_seconds();
-    for (int round = 0; round < 5 && (round == 0 || wall_seconds() - begin < 0.2); round++) {
-        double start = wall_seconds();
-        matmul_forward(memory, NULL, memory + n * n, memory + 2 * n * n, NULL, n, n, n);
-        double rate = 2.0 * (double)(n * n * n) / (wall_seconds() - start);
-        best = rate > best ? rate : best;
-    }
-    tensor_free(memory, MEASURED_GEMM_BYTES);
-    *flops = best;
-    return STATUS_OK;
+    return 0.0;
 }
 
 #ifdef USE_CBLAS

@@ -20,6 +20,7 @@ llmc/bucket_exchange.cuh. The training loop is trainer_main in llmc/trainer.h, w
 #include "llmc/comm_nccl.cuh"
 #include "llmc/global_norm.cuh"
 #include "llmc/gpu_info.cuh"
+#include "llmc/gpu_peaks.h"
 #include "llmc/gradient_tree.h"
 #include "llmc/non_finite.cuh"
 #include "llmc/nvtx.cuh"
@@ -214,8 +215,6 @@ static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings se
     plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, PLAN_ALWAYS, LIBRARIES_BYTES);
     plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, PLAN_ALWAYS, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
     plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, layout->elements * sizeof(floatX));
-    plan_set(plan, PLAN_GEMM, PLAN_DEVICE, PLAN_MEASURING, MATMUL_MEASURE_BYTES);
-    plan_set(plan, PLAN_HOST_GEMM, PLAN_HOST, PLAN_MEASURING, MATMUL_MEASURE_BYTES / 3);
     plan_set(plan, PLAN_CAST, PLAN_DEVICE, PLAN_LOADING, CAST_ELEMENTS * sizeof(float));
     plan_set(plan, PLAN_NCCL, PLAN_DEVICE, PLAN_ALWAYS, layout->size > 1 ? NCCL_BYTES : 0);
     plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, PLAN_ALWAYS, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
@@ -1318,9 +1317,12 @@ void* gpt2_host_alloc(size_t bytes) {
 }
 void gpt2_host_free(void* memory) { cudaFreeHost(memory); }
 
-Status gpt2_measure_gemm(GPT2* model, double* flops) {
-    status_clear();
-    return matmul_measure(&model->matmul, flops);
+static const char* gpt2_precision(GPT2Settings settings) {
+    return sizeof(floatX) == 4 && settings.tf32 ? "tf32" : PRECISION_NAME;
+}
+
+double gpt2_peak_flops(const GPT2* model) {
+    return gpu_peak_flops(model->device.name, gpt2_precision(model->info.settings));
 }
 
 // text: "cuBLASLt; fc, input of fcproj: wgmma; classifier: softmax_wgmma", the library and the GEMMs that other variants serve
@@ -1348,7 +1350,7 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     memset(n, 0, sizeof(*n));
     status_clear();
     TRY(gpt2_find_gpu(&device));
-    snprintf(n->precision, sizeof(n->precision), "%s", sizeof(floatX) == 4 && settings.tf32 ? "tf32" : PRECISION_NAME);
+    snprintf(n->precision, sizeof(n->precision), "%s", gpt2_precision(settings));
     gpt2_describe_gemms(n->gemm, sizeof(n->gemm), gpt2_capability(), config, settings, B, T);
     snprintf(n->attention, sizeof(n->attention), "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
              attention_backward_name(B, T, NH, HS));
@@ -1381,8 +1383,15 @@ void gpt2_print_device(const GPT2* model) {
     print_table_row("device", "%s, %d SMs", model->device.name, model->device.multiProcessorCount);
     print_table_row("CUDA", "driver %d.%d, runtime %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
                     runtime % 1000 / 10);
-    print_table_row("precision", "%s", model->matmul.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? "tf32" : PRECISION_NAME);
     const GPT2Info* info = &model->info;
+    const char* precision = gpt2_precision(info->settings);
+    const double peak = gpt2_peak_flops(model);
+    print_table_row("precision", "%s", precision);
+    if (peak > 0.0) {
+        print_table_row("MFU", "of %.4g TFLOP/s, the dense %s peak", peak * 1e-12, precision);
+    } else {
+        print_table_row("MFU", "unknown: no %s peak for %s in llmc/gpu_peaks.h", precision, model->device.name);
+    }
     int B = info->B, T = info->T, NH = info->config.num_heads, HS = info->config.channels / NH;
     char gemms[sizeof(((GPT2Numerics*)NULL)->gemm)];
     gpt2_describe_gemms(gemms, sizeof(gemms), gpt2_capability(), info->config, info->settings, B, T);

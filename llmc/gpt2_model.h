@@ -233,8 +233,8 @@ void gpt2_use_device(int device);
 void* gpt2_host_alloc(size_t bytes);
 void gpt2_host_free(void* memory);
 
-// *flops is the FLOP/s of a large GEMM on this machine, measured: the denominator of MFU.
-Status gpt2_measure_gemm(GPT2* model, double* flops);
+// The dense peak of this process's GPU in the training precision, in FLOP/s (gpu_peaks.h); 0 where it is not known, and on the CPU
+double gpt2_peak_flops(const GPT2* model);
 
 // Adds the rows of --doctor on the hardware: devices, and a GEMM and attention against fp64.
 void gpt2_doctor(Doctor* doctor);

@@ -2,8 +2,8 @@
 The memory that a run takes, row by row, known before any of it is allocated. gpt2_plan() (gpt2_model.h) fills the rows of
 the model, which gpt2_create and gpt2_allocate then allocate by these rows; the trainer adds its own.
 
-A row is bytes of the GPU's memory or of the host's, allocated in one or more of the three successive phases of a run: measuring
-a GEMM, loading the weights, training. A run needs the largest of the three sums.
+A row is bytes of the GPU's memory or of the host's, allocated in one or both of the two successive phases of a run: loading the
+weights, training. A run needs the larger of the two sums.
 */
 #ifndef LLMC_PLAN_H
 #define LLMC_PLAN_H
@@ -11,7 +11,7 @@ a GEMM, loading the weights, training. A run needs the largest of the three sums
 #include "gpt2.h"
 
 typedef enum { PLAN_DEVICE, PLAN_HOST } PlanMemory;
-enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 };
+enum { PLAN_LOADING = 1, PLAN_TRAINING = 2, PLAN_ALWAYS = 3 };
 
 // X(id, name), the first five in the order of GPT2Block. Rows that a run does not have take 0 bytes.
 #define PLAN_ROWS(X)                                                                                                   \
@@ -28,7 +28,6 @@ enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 
     X(SORTED, "a batch, sorted")                                                                                       \
     X(SCALARS, "results")                                                                                              \
     X(WORKSPACE, "cuBLASLt workspace")                                                                                 \
-    X(GEMM, "a GEMM to measure")                                                                                       \
     X(CAST, "weights in fp32")                                                                                         \
     X(CONTEXT, "CUDA context")                                                                                         \
     X(LIBRARIES, "kernels, libraries")                                                                                 \
@@ -42,7 +41,6 @@ enum { PLAN_MEASURING = 1, PLAN_LOADING = 2, PLAN_TRAINING = 4, PLAN_ALWAYS = 7 
     X(HOST_LOSSES, "losses")                                                                                           \
     X(HOST_SNAPSHOT, "snapshot")                                                                                       \
     X(HOST_DECODER, "decoder")                                                                                         \
-    X(HOST_GEMM, "a GEMM to measure")                                                                                  \
     X(HOST_WEIGHTS, "weights in fp32")                                                                                 \
     X(HOST_LOADERS, "batches from files")                                                                              \
     X(HOST_FILES, "buffers of files")                                                                                  \
@@ -104,7 +102,7 @@ static inline size_t plan_phase(const GPT2Plan* plan, PlanMemory memory, int pha
 // The peak of a kind of memory over the phases, in bytes; SIZE_MAX on overflow.
 static inline size_t plan_peak(const GPT2Plan* plan, PlanMemory memory) {
     size_t peak = 0;
-    for (int phase = PLAN_MEASURING; phase <= PLAN_TRAINING; phase *= 2) {
+    for (int phase = PLAN_LOADING; phase <= PLAN_TRAINING; phase *= 2) {
         size_t sum = plan_phase(plan, memory, phase);
         peak = sum > peak ? sum : peak;
     }

@@ -246,9 +246,7 @@ static inline void run_plan_print_memory_(const RunPlan* p, PlanMemory memory) {
     for (int i = 0; i < NUM_PLAN_ROWS; i++) {
         const PlanRow* r = &p->plan.rows[i];
         if (r->memory != memory || r->phases == 0 || r->bytes == 0) { continue; }
-        const char* note = r->phases == PLAN_LOADING     ? "while they are loaded"
-                           : r->phases == PLAN_MEASURING ? "before the model is there"
-                                                         : "";
+        const char* note = r->phases == PLAN_LOADING ? "while they are loaded" : "";
         run_plan_print_row_(r->name, r->bytes, note);
         for (int a = 0; i == PLAN_ACTIVATIONS && a < NUM_ACTIVATION_TENSORS; a++) {
             char name[64];

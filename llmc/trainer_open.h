@@ -40,12 +40,11 @@ static inline GPT2Settings trainer_settings(const Trainer* t) {
     return s;
 }
 
-// The model, with the weights of a file or folder or, where the source is a descriptor, new ones. The GEMM is measured while
-// there is room.
+// The model, with the weights of a file or folder or, where the source is a descriptor, new ones.
 static inline void trainer_build_model(Trainer* t, GPT2Config config, const char* source) {
     Options* o = &t->options;
     check(gpt2_create(&t->model, config, trainer_settings(t)));
-    check(gpt2_measure_gemm(t->model, &t->gemm_flops));
+    t->peak_flops = gpt2_peak_flops(t->model);
     check(gpt2_allocate(t->model, o->batch, o->time, 1));
     float* params;
     if (run_start_is_file(&t->start, source)) {
@@ -75,8 +74,6 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     GPT2Config c = info->config;
     cli_print(o);
     gpt2_print_device(t->model);
-    print_table_row("measured GEMM", "%.4g TFLOP/s%s; MFU: model FLOP/s over this", t->gemm_flops * 1e-12,
-                    comm_size(t->comm) > 1 ? " of each process" : "");
     print_table_line();
     trainer_print_processes_(t);
     print_table_row("run", "%" PRIu64, t->start.identity.run); // as in main.log

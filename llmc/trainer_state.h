@@ -59,7 +59,7 @@ typedef struct {
     int unchecked_model;       // 1: the weights came from a file without checksums
     int val_batches;
     int accumulation;         // micro-steps of a step in this process
-    double gemm_flops;        // FLOP/s of a large GEMM of each process, measured: the denominator of MFU
+    double peak_flops;        // of each process's GPU, by its datasheet: the denominator of MFU; 0: not known
     double seconds;           // of all steps but the first
     double rate;              // tokens/s, exponentially averaged
     int timed_steps;          // steps that `seconds` is the sum of

@@ -6,6 +6,7 @@ host has read the result of this one, so that the device does not wait for the h
 #ifndef LLMC_TRAINER_STEP_H
 #define LLMC_TRAINER_STEP_H
 
+#include "gpu_peaks.h"
 #include "progress.h"
 #include "trainer_save.h"
 
@@ -34,7 +35,7 @@ static inline void trainer_log_step_(Trainer* t, int step, StepResult result, fl
     step_log_number(log, "lr", (double)learning_rate);
     step_log_number(log, "ms", 1e3 * seconds);
     step_log_number(log, "tokens_per_second", t->options.total_batch / seconds);
-    step_log_number(log, "mfu", mfu);
+    if (isfinite(mfu)) { step_log_number(log, "mfu", mfu); }
     step_log_number(log, "memory", (double)gpt2_info(t->model)->memory_bytes);
     step_log_number(log, "loss_z", (double)loss_z);
     step_log_number(log, "norm_z", (double)norm_z);
@@ -45,15 +46,15 @@ static inline void trainer_log_step_(Trainer* t, int step, StepResult result, fl
 
 // Shows a step on a terminal, in one line that the next one overwrites, at most ten times a second.
 static inline void trainer_show_step_(Trainer* t, int step, StepResult result, double mfu, const char* left) {
-    char line[512];
+    char line[512], of_peak[32];
     double now = wall_seconds();
     size_t columns = (size_t)terminal_columns();
     curve_add(&t->curve, result.loss);
     if (now - t->shown < PROGRESS_TERMINAL_SECONDS && step + 1 < t->num_steps) { return; }
     t->shown = now;
-    snprintf(line, sizeof(line), "step %d/%d | loss %.4f | norm %.3f | %.0f tok/s | %s left | %.1f%% MFU | %.0f MiB",
-             step + 1, t->num_steps, (double)result.loss, (double)result.norm, t->rate, left, 100.0 * mfu,
-             (double)gpt2_info(t->model)->memory_bytes / (1 << 20));
+    snprintf(line, sizeof(line), "step %d/%d | loss %.4f | norm %.3f | %.0f tok/s | %s left%s | %.0f MiB", step + 1,
+             t->num_steps, (double)result.loss, (double)result.norm, t->rate, left,
+             format_mfu(of_peak, sizeof(of_peak), mfu), (double)gpt2_info(t->model)->memory_bytes / (1 << 20));
     if (columns <= sizeof(line)) { line[columns - 1] = '\0'; }
     terminal_line_show(line);
 }
@@ -68,13 +69,14 @@ static inline void trainer_report(Trainer* t, int step, StepResult result, float
     if (done > 0) { step_times_add(&t->times, seconds); }
     t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
     float loss = result.loss, norm = result.norm;
-    double mfu = flops_per_token(gpt2_info(t->model), o->time) * rate / (t->gemm_flops * comm_size(t->comm));
-    char left[32], of_loss[32], of_norm[32];
+    double mfu = mfu_of(flops_per_token(gpt2_info(t->model), o->time) * rate, t->peak_flops, comm_size(t->comm));
+    char left[32], of_loss[32], of_norm[32], of_peak[32];
     format_duration(left, sizeof(left), (double)(t->num_steps - step - 1) * o->total_batch / t->rate);
     snprintf(t->line, sizeof(t->line),
-             "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms | %.1f%% MFU | %.0f tok/s | %s left\n",
-             step + 1, t->num_steps, loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,
-             format_z(of_norm, sizeof(of_norm), norm_z), learning_rate, seconds * 1e3, 100.0 * mfu, t->rate, left);
+             "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms%s | %.0f tok/s | %s left\n", step + 1,
+             t->num_steps, loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,
+             format_z(of_norm, sizeof(of_norm), norm_z), learning_rate, seconds * 1e3,
+             format_mfu(of_peak, sizeof(of_peak), mfu), t->rate, left);
     if (t->terminal) {
         trainer_show_step_(t, step, result, mfu, left);
     } else {

@@ -13,7 +13,7 @@ METRICS = {
     "lr": ("Learning rate", "", False, "%.3g", False),
     "norm": ("Gradient norm", "", True, "%.4g", True),
     "tokens_per_second": ("Speed", "tokens/s", True, "%.0f", False),
-    "mfu": ("MFU", "model FLOP/s over the GEMM's", True, "%.3f", False),
+    "mfu": ("MFU", "model FLOP/s over the GPU's peak", True, "%.3f", False),
     "memory_bytes": ("Memory", "bytes", False, "%.4g", False),
 }
 VALIDATION = "val_loss"  # it stands in the panel of the loss

@@ -155,7 +155,10 @@ def speed():
             f"| {thousands(row['mib']) if row['mib'] else '–'} | {row['steps']} after {row['warm_up']} |"
         )
     shown = dict.fromkeys(map(provenance, rows))  # each once, in order
-    return f"bf16, one run of each ([speed.csv]({path})): {'; '.join(shown)}.\n\n" + "\n".join(lines)
+    return (
+        f"bf16, one run of each ([speed.csv]({path})); MFU is of the GPU's dense peak: {'; '.join(shown)}.\n\n"
+        + "\n".join(lines)
+    )
 
 
 def bits():

@@ -65,7 +65,8 @@ def test_a_line_of_json_for_each_step_validation_and_checkpoint(folder):
     log = read_log(path)
     assert log[0]["event"] == "start" and log[0]["steps"] == 8 and log[0]["settings"]["--seed"] == "42"
     assert [line["step"] for line in steps_of(log)] == list(range(8))
-    assert {"norm", "lr", "ms", "tokens_per_second", "mfu", "memory", "finite", "skipped"} <= steps_of(log)[0].keys()
+    assert {"norm", "lr", "ms", "tokens_per_second", "memory", "finite", "skipped"} <= steps_of(log)[0].keys()
+    assert all("mfu" not in line or 0 < line["mfu"] <= 1 for line in steps_of(log))  # known on a GPU in the table
     assert all(line["finite"] and not line["skipped"] for line in steps_of(log))
     assert [line["step"] for line in log if "validation" in line] == [0, 4, 8]
     saved = [line for line in log if line.get("event") == "checkpoint"]

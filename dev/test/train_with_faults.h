@@ -182,14 +182,14 @@ static inline Status fault_get_logits(GPT2* model, float* logits, int t) {
     return gpt2_get_logits(model, logits, t);
 }
 
-static inline Status fault_measure_gemm(GPT2* model, double* flops) {
+static inline double fault_peak_flops(const GPT2* model) {
     faults.step = 0;
     if (fault_due_once("term-open")) { raise(SIGTERM); }
     fault_raise("kill-open", SIGKILL);
     fault_raise("stop-open", SIGSTOP);
     faults.step = -1; // no step yet
     if (getenv("FAULT_AHEAD") != NULL) { ((GPT2Info*)(uintptr_t)gpt2_info(model))->queues = 1; }
-    return gpt2_measure_gemm(model, flops);
+    return gpt2_peak_flops(model);
 }
 
 static inline Status fault_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps,
@@ -270,7 +270,7 @@ static inline Status fault_grad_norm(GPT2* model, float* norm) {
 #define gpt2_grad_norm fault_grad_norm
 #define gpt2_validate fault_validate
 #define gpt2_get_logits fault_get_logits
-#define gpt2_measure_gemm fault_measure_gemm
+#define gpt2_peak_flops fault_peak_flops
 #define gpt2_take_snapshot fault_take_snapshot
 #define gpt2_read_snapshot fault_read_snapshot
 #include "llmc/train_step.h"
@@ -291,7 +291,7 @@ static inline void fault_ahead(TrainStep* s) {
 #undef gpt2_grad_norm
 #undef gpt2_validate
 #undef gpt2_get_logits
-#undef gpt2_measure_gemm
+#undef gpt2_peak_flops
 #undef gpt2_take_snapshot
 #undef gpt2_read_snapshot
 
