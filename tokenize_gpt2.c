@@ -6,9 +6,9 @@ Text to token ids and back.
     ./tokenize_gpt2 decode x.bin > text                   # the reverse, of token files and of numbers
     ./tokenize_gpt2 serve                                 # many texts, for a program: see serve()
 
-Any bytes are encoded, also such as are not UTF-8, and decode to themselves. Texts of any length pass in pieces; what needs
-memory is a word without end, and four bytes a token of a token file, until its size is known. Files appear whole or not at
-all.
+Any bytes are encoded, also such as are not UTF-8, and decode to themselves, but a byte order mark is dropped. Texts of any
+length pass in pieces; what needs memory is a word without end, and four bytes a token of a token file, until its size is
+known. Files appear whole or not at all.
 */
 #include <inttypes.h>
 
@@ -213,6 +213,12 @@ static void encode_input(Encoder* e, Input* in) {
     for (int is_end = 0; !is_end;) {
         size_t n = input_read(in, raw + waiting, BUFFER_BYTES);
         is_end = n < BUFFER_BYTES;
+        size_t mark = offset == 0 && waiting == 0 ? utf8_mark(raw, n) : 0;
+        if (mark > 0) {
+            note_mark_dropped(in->name);
+            memmove(raw, raw + mark, n -= mark);
+            offset = mark;
+        }
         count_endoftext(e, raw + waiting, n);
         n += waiting;
         size_t used = n;

@@ -191,6 +191,7 @@ static inline Status checked_magic_(const CheckedReader* r, int32_t magic, int32
 static inline Status checked_open_(CheckedReader* r, int32_t magic, int32_t other, const char* what) {
     struct stat st;
     TRY(fopen_regular(&r->file, &st, r->path));
+    TRY(refuse_foreign_file(fileno(r->file), r->path));
     if (st.st_size < HEADER_BYTES) {
         return status_fail("%s has %lld bytes, less than its header of %d; it is truncated, or no %s", r->path,
                            (long long)st.st_size, (int)HEADER_BYTES, what);

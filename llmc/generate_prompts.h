@@ -38,10 +38,13 @@ static inline void prompts_add(Prompts* p, const char* text, size_t bytes) {
 static inline void prompts_add_lines(Prompts* p, FILE* file, const char* name) {
     char* line = NULL;
     size_t room = 0;
-    for (ssize_t n; (n = getline(&line, &room, file)) >= 0;) {
+    int is_first = 1;
+    for (ssize_t n; (n = getline(&line, &room, file)) >= 0; is_first = 0) {
         if (n > 0 && line[n - 1] == '\n') { n--; }
         if (n > 0 && line[n - 1] == '\r') { n--; }
-        prompts_add(p, line, (size_t)n);
+        size_t mark = is_first ? utf8_mark(line, (size_t)n) : 0;
+        if (mark > 0) { note_mark_dropped(name); }
+        prompts_add(p, line + mark, (size_t)n - mark);
     }
     if (ferror(file)) { fatal("cannot read %s: %s", name, strerror(errno)); }
     free(line);
@@ -70,7 +73,9 @@ static inline void prompts_encode(Prompts* p, Tokenizer* tokenizer) {
     for (int i = 0; i < p->count; i++) {
         Prompt* prompt = &p->items[i];
         status_clear();
-        if (prompt->bytes > 0) { check(tokenizer_encode_prompt(tokenizer, prompt->text, prompt->bytes, &prompt->tokens)); }
+        if (prompt->bytes > 0) {
+            check(tokenizer_encode_prompt(tokenizer, prompt->text, prompt->bytes, &prompt->tokens));
+        }
         if (prompt->bytes > 0) { continue; }
         token_list_reserve(&prompt->tokens, 1);
         prompt->tokens.ids[prompt->tokens.count++] = tokenizer->eot_token;

@@ -93,7 +93,9 @@ static inline void score_read_(GenerateModel* m, TokenList* list, const char* pa
     } else {
         TextBuffer text = {NULL, 0, 0};
         generate_read_file_(&text, path);
-        check(tokenizer_encode_prompt(&m->tokenizer, (const char*)text.bytes, text.count, list));
+        size_t mark = utf8_mark(text.bytes, text.count);
+        if (mark > 0) { note_mark_dropped(path); }
+        check(tokenizer_encode_prompt(&m->tokenizer, (const char*)text.bytes + mark, text.count - mark, list));
         text_free(&text);
     }
     if (list->count < 2) {

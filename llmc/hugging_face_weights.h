@@ -11,7 +11,7 @@ or bf16, with config.json.
 Sizes are the tensors'; config.json must agree, and has the number of heads. A file without a config.json beside it is assumed
 to have heads of 64 channels, with a warning. Refused is whatever this model does not compute: another activation, epsilon or
 scaling of the scores, a head that is not wte, missing tensors and additional ones, except the masks that older versions of
-transformers saved. Weights that are not finite are refused as everywhere.
+transformers saved. Names may have the prefixes of torch.compile and DataParallel, _orig_mod. and module. Weights that are not finite are refused as everywhere.
 */
 #ifndef LLMC_HUGGING_FACE_WEIGHTS_H
 #define LLMC_HUGGING_FACE_WEIGHTS_H
@@ -306,19 +306,36 @@ static inline int hugging_face_is_matrix_(const HuggingFaceEntry* e) {
     return e != NULL && e->tensor->dims == 2 && e->tensor->elements > 0;
 }
 
-// Takes the prefix off the names, where they have one, and the model's sizes from the shapes.
+// Takes off what wraps a model when its state_dict() is saved: torch.compile, DataParallel, or both.
+static inline const char* hugging_face_unwrapped_(const char* name) {
+    static const char* const wraps[] = {"_orig_mod.", "module."};
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(wraps[i]);
+        if (strncmp(name, wraps[i], n) == 0) { name += n, i = -1; }
+    }
+    return name;
+}
+
+static inline void hugging_face_sort_(HuggingFaceWeights* w) {
+    if (w->count > 0) { qsort(w->entries, w->count, sizeof(HuggingFaceEntry), hugging_face_compare_); }
+}
+
+// Takes the prefixes off the names, where they have some, and the model's sizes from the shapes.
 static inline Status hugging_face_find_sizes_(HuggingFaceWeights* w) {
     const size_t prefix = sizeof(HUGGING_FACE_PREFIX) - 1;
-    int has_prefix = hugging_face_find_(w, HUGGING_FACE_PREFIX "wte.weight") != NULL, layer = 0;
+    int layer = 0;
     GPT2Config* c = &w->config;
+    for (size_t i = 0; i < w->count; i++) { w->entries[i].name = hugging_face_unwrapped_(w->entries[i].name); }
+    hugging_face_sort_(w);
+    int has_prefix = hugging_face_find_(w, HUGGING_FACE_PREFIX "wte.weight") != NULL;
     for (size_t i = 0; has_prefix && i < w->count; i++) {
         if (strncmp(w->entries[i].name, HUGGING_FACE_PREFIX, prefix) == 0) { w->entries[i].name += prefix; }
     }
-    if (w->count > 0) { qsort(w->entries, w->count, sizeof(HuggingFaceEntry), hugging_face_compare_); }
+    hugging_face_sort_(w);
     for (size_t i = 0; i < w->count; i++) {
         const char* name = w->entries[i].name;
         if (i > 0 && strcmp(name, w->entries[i - 1].name) == 0) {
-            return status_fail("%s holds %.200s twice, with and without " HUGGING_FACE_PREFIX, w->path, name);
+            return status_fail("%s holds %.200s twice, with other prefixes", w->path, name);
         }
         if (hugging_face_layer_(name, &layer) != NULL && layer >= c->num_layers) { c->num_layers = layer + 1; }
     }

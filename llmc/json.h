@@ -307,7 +307,11 @@ static inline Status json_read_file(Json* json, const char* path, size_t most) {
         status = status_fail("cannot read %s: %s", path, ferror(file) ? strerror(errno) : "it has become shorter");
     }
     fclose(file);
-    if (status == STATUS_OK) { status = json_parse(json, path, text, bytes); }
+    const char* foreign = status == STATUS_OK ? foreign_file(text, bytes) : NULL;
+    if (foreign != NULL) { status = status_fail("%s is %s", path, foreign); }
+    size_t mark = status == STATUS_OK ? utf8_mark(text, bytes) : 0;
+    if (mark > 0) { note_mark_dropped(path); }
+    if (status == STATUS_OK) { status = json_parse(json, path, text + mark, bytes - mark); }
     free(text);
     return status;
 }

@@ -281,6 +281,7 @@ static inline Status safetensors_open_(SafetensorsFile* f) {
     struct stat st;
     uint64_t length = 0;
     TRY(open_regular(&f->fd, &st, f->path));
+    TRY(refuse_foreign_file(f->fd, f->path));
     size_t size = (size_t)st.st_size;
     if (size < 10) {
         return status_fail("%s has %zu bytes, less than any safetensors file; it is truncated, or no such file",

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 // How many bytes a UTF-8 character has that begins with these `n` bytes (1 <= n <= 4), if each is what RFC 3629 allows
 // there; 0 if one is not.
@@ -18,6 +19,11 @@ static inline int utf8_length(const unsigned char* s, int n) {
     if (s[0] == 0xf0 && s[1] < 0x90) { return 0; }  // longer than need be
     if (s[0] == 0xf4 && s[1] >= 0x90) { return 0; } // beyond U+10FFFF
     return length;
+}
+
+// The bytes of the byte order mark that a text begins with, which is no part of it: 3, or 0.
+static inline size_t utf8_mark(const void* text, size_t bytes) {
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
 // The code point of the character that begins `left` bytes (at least 1), and its bytes in *length; -1 and 1 if there is

@@ -121,6 +121,11 @@ PRINTF_LIKE static void print_note(const char* format, ...) {
     va_end(args);
 }
 
+// The note on utf8_mark
+static inline void note_mark_dropped(const char* name) {
+    print_note("%s: its byte order mark is dropped", name);
+}
+
 // For errors that end the run later: the caller returns from main with its own exit code.
 PRINTF_LIKE static void print_error(const char* format, ...) {
     va_list args;

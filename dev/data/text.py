@@ -12,6 +12,7 @@ together at the end, in a folder with gpt2_tokenizer.bin, which the trainers rea
 """
 
 import argparse
+import codecs
 import contextlib
 import mmap
 import os
@@ -129,14 +130,16 @@ def cut_file(path, train_bytes, anywhere):
     try:
         with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as data:
             boundary = next_cut(data, train_bytes, anywhere) if train_bytes else 0
-            start = 0
+            first = start = len(codecs.BOM_UTF8) if data[:3] == codecs.BOM_UTF8 else 0
+            if start:
+                print(f"note: {path}: its byte order mark is dropped", file=sys.stderr)
             while start < len(data):
                 end = len(data)
                 if end - start > PIECE_BYTES + SEARCH_BYTES:
                     end = next_cut(data, start + PIECE_BYTES, anywhere)
                 if start < boundary:
                     end = min(end, boundary)
-                yield start == 0, start >= boundary, data[start:end]
+                yield start == first, start >= boundary, data[start:end]
                 start = end
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")

@@ -744,6 +744,18 @@ def test_no_cut_is_inside_the_end_of_text(folder):
             assert "".join(texts) == body and sum(text.count(name) for text in texts) == body.count(name), texts
 
 
+def test_a_byte_order_mark_is_dropped(folder):
+    prefix = os.path.join(folder, "x")
+    path = write(os.path.join(folder, "in.txt"), "\ufeffhello \ufeff")
+    _, note = run("text.py", path, "--output", prefix, "--tokenizer", "bytes", "--val-fraction", 0)
+    assert bytes(tokens_of(f"{prefix}_train.bin")) == "hello \ufeff".encode()
+    assert note == f"note: {path}: its byte order mark is dropped\n", note
+    encoding = require_gpt2()
+    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
+    run("text.py", path, "--output", prefix, "--val-fraction", 0, env=cache)
+    assert tokens_of(f"{prefix}_train.bin") == [50256, *encoding.encode_ordinary("hello \ufeff")]
+
+
 def test_tokenize_gpt2_and_tiktoken_write_the_same_files(folder):
     require_both_encoders()
     texts = SPEECHES, "日本語 \u00a0 don't\t\tx 1234 😀\r\n" * 2000, "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c" * 80_000

@@ -265,6 +265,12 @@ static void prompts_are_lines(void) {
     CHECK(p.count == 1);
     prompts_free(&p);
     tokenizer_free(&bytes);
+    p = prompts_of("\xef\xbb\xbf"
+                   "a\n\xef\xbb\xbf"
+                   "b\n",
+                   10); // a byte order mark is no part of the first
+    CHECK(p.count == 2 && strcmp(p.items[0].text, "a") == 0 && p.items[1].bytes == 4);
+    prompts_free(&p);
     CHECK_FATAL("--prompt-file|empty", prompts_of("", 0));
     Options o = PARSE("--prompt-file", "/nonexistent/prompts");
     CHECK_FATAL("/nonexistent/prompts|No such file", prompts_read(&o));

@@ -75,6 +75,9 @@ check "and the token there" test "$(numbers_of "$dir/ids.bin" | tr ' ' '\n' | so
 check "of which nothing is said" test ! -s "$dir/err"
 check "where tokens are bytes, there is none" refused "--allow-special: where tokens are bytes, <|endoftext|> is none" \
     "$program" encode --tokenizer bytes --allow-special <<<x
+check "a byte order mark is dropped" is "257 10" tok encode 2>"$dir/err" <<<$'\xef\xbb\xbfthe'
+check "with a note" is "note: standard input: its byte order mark is dropped" cat "$dir/err"
+check "at the beginning alone" test "$(tok encode <<<$'the\xef\xbb\xbf' | wc -w)" = 5
 for file in text word random documents; do
     check "$file comes back from numbers" round_trip "$dir/$file" "$dir/ids"
     check "$file comes back from a token file" round_trip "$dir/$file" "$dir/ids.bin"
@@ -93,6 +96,8 @@ check "in any bytes" "$python" -c \
     "import sys; a, b = (open(p, 'rb').read() for p in sys.argv[1:]); assert a.decode(errors='replace').encode() == b" \
     "$dir/random" "$dir/back"
 check "or refused" refused "broken: byte 4 (0xff) is not UTF-8" tok encode --broken-utf8 refuse "$dir/broken" -o "$dir/none.bin"
+printf '\xef\xbb\xbfa\xff' >"$dir/marked"
+check "or refused, a mark counted" grep -q "byte 4 (0xff)" <(tok encode --broken-utf8 refuse "$dir/marked" 2>&1)
 check "wherever it is" refused "late: byte 1048577 (0xff) is not UTF-8" tok encode --broken-utf8 refuse "$dir/late" -o "$dir/none"
 check "bytes can be tokens" is "116 104 101" "$program" encode --tokenizer bytes <(printf the)
 # shellcheck disable=SC2016
