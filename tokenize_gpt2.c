@@ -23,7 +23,7 @@ known. Files appear whole or not at all.
 // clang-format off
 #define TOKENIZE_FLAGS(X)                                                                                              \
     X(tokenizer, NULL, "--tokenizer", text, "gpt2_tokenizer.bin", 0, 0, NULL, FOR_BOTH, FREE,                          \
-      "a tokenizer file, a folder with vocab.json and merges.txt, or the word bytes: each byte is a token")            \
+      "a tokenizer file, a folder with tokenizer.json, or vocab.json and merges.txt, or the word bytes: each byte is a token")            \
     X(output, "-o", "--output", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                                \
       "a file instead of standard output; encode writes a token file where its name ends in .bin, else numbers")       \
     X(endoftext, NULL, "--endoftext", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                           \

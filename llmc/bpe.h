@@ -1,8 +1,8 @@
 /*
 Byte pair encoding: text to token ids (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909; on bytes, Radford et al. 2019).
-Tokens are numbered in the order in which their merges were learned, so the tokens' bytes are all that is needed: among the
-adjacent pairs whose bytes together are a token, the one with the lowest id is merged (the first of equal ones), until there
-is none.
+A token's rank is the place of its merge in the order in which they were learned; in GPT-2 it is the id. So the tokens' bytes and
+ranks are all that is needed: among the adjacent pairs whose bytes together are a token, the one with the lowest rank is merged
+(the first of equal ones), until there is none.
 
 The text is split into pieces (gpt2_pieces.h). Short ones are cached with their ids, in a direct-mapped hash table; long ones
 are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one thread at a time.
@@ -63,14 +63,16 @@ typedef struct {
     int32_t count;
 } BpeCached;
 
-// A neighbour pair in the queue: the token that it would be in the upper half, where it begins in the lower
+// A neighbour pair in the queue: the rank of the token that it would be in the upper half, where it begins in the lower
 typedef uint64_t BpeMerge;
 
 typedef struct {
     const unsigned char* bytes; // the tokens', which the caller keeps
     const size_t* offsets;
-    size_t longest; // bytes of the longest token
-    BpeSlot* slots; // (mask + 1) open addressing, half full at most
+    const int* ranks; // of each token, -1 for those that no merge makes, which the caller keeps; NULL: ids
+    int is_whole;     // 1: a text is one piece
+    size_t longest;   // bytes of the longest token
+    BpeSlot* slots;   // (mask + 1) open addressing, half full at most
     uint32_t mask;
     BpeCached* cache; // (1 << BPE_CACHE_LOG2)
     // for the piece at hand, by the byte that a part begins with: the part after it and before it, and what it and the
@@ -131,24 +133,32 @@ static inline void bpe_free(Bpe* b) {
     memset(b, 0, sizeof(*b));
 }
 
-// Builds the tables for tokens 0 to vocab_size - 1, token i being bytes[offsets[i]] to bytes[offsets[i + 1] - 1]. The special
-// ones are not made of text, nor are tokens without bytes. Fails if a byte is no token: not every text could be encoded.
-static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_t* offsets, int vocab_size,
-                                 const TokenList* special) {
+static inline int bpe_rank_(const Bpe* b, int id) { return b->ranks != NULL ? b->ranks[id] : id; }
+
+// Builds the table of tokens 0 to vocab_size - 1, token i being bytes[offsets[i]] to bytes[offsets[i + 1] - 1]. In it are those
+// that text is made of: no special ones, none without bytes, none that no merge makes.
+static inline void bpe_index(Bpe* b, const unsigned char* bytes, const size_t* offsets, const int* ranks,
+                             int vocab_size, const TokenList* special) {
     uint32_t slots = 512;
     while (slots < 2 * (uint32_t)vocab_size) { slots *= 2; }
     memset(b, 0, sizeof(*b));
-    b->bytes = bytes, b->offsets = offsets, b->mask = slots - 1;
+    b->bytes = bytes, b->offsets = offsets, b->ranks = ranks, b->mask = slots - 1;
     b->slots = (BpeSlot*)malloc_check(slots * sizeof(BpeSlot));
     for (uint32_t i = 0; i < slots; i++) { b->slots[i].id = BPE_NONE; }
     for (int id = 0; id < vocab_size; id++) {
         size_t n = offsets[id + 1] - offsets[id];
-        if (n == 0 || token_list_has(special, id)) { continue; }
+        if (n == 0 || (n > 1 && bpe_rank_(b, id) < 0) || token_list_has(special, id)) { continue; }
         BpeSlot* slot = bpe_slot_(b, bytes + offsets[id], n);
         if (slot->id != BPE_NONE) { continue; } // of tokens with the same bytes the first
         slot->hash = bpe_hash_(bytes + offsets[id], n), slot->id = id;
         if (n > b->longest) { b->longest = n; }
     }
+}
+
+// Builds the tables as bpe_index does. Fails if a byte is no token: not every text could be encoded.
+static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_t* offsets, const int* ranks,
+                                 int vocab_size, const TokenList* special) {
+    bpe_index(b, bytes, offsets, ranks, vocab_size, special);
     for (int i = 0; i < 256; i++) {
         unsigned char byte = (unsigned char)i;
         if (bpe_find_(b, &byte, 1) != BPE_NONE) { continue; }
@@ -157,6 +167,24 @@ static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_
     }
     b->cache = (BpeCached*)calloc_check((size_t)1 << BPE_CACHE_LOG2, sizeof(BpeCached));
     return STATUS_OK;
+}
+
+// The parts of a token's bytes (n) that the merges of lower ranks leave: their ends in end[]. Returns how many.
+static inline int bpe_parts(const Bpe* b, int id, int* end) {
+    const unsigned char* s = b->bytes + b->offsets[id];
+    int parts = (int)(b->offsets[id + 1] - b->offsets[id]);
+    for (int i = 0; i < parts; i++) { end[i] = i + 1; }
+    for (;;) {
+        int least = bpe_rank_(b, id), at = -1;
+        for (int i = 0; i + 1 < parts; i++) {
+            int begin = i > 0 ? end[i - 1] : 0;
+            int32_t both = bpe_find_(b, s + begin, (size_t)(end[i + 1] - begin));
+            if (both != BPE_NONE && bpe_rank_(b, both) < least) { least = bpe_rank_(b, both), at = i; }
+        }
+        if (at < 0) { return parts; }
+        memmove(&end[at], &end[at + 1], (size_t)(parts - at - 1) * sizeof(int));
+        parts--;
+    }
 }
 
 // ----------------------------------------------------------------------------
@@ -197,7 +225,7 @@ static inline BpeMerge bpe_pop_(Bpe* b) {
 static inline void bpe_look_(Bpe* b, const unsigned char* s, uint32_t at, uint32_t n) {
     uint32_t middle = b->next[at];
     b->merged[at] = middle < n ? bpe_find_(b, s + at, b->next[middle] - at) : (int32_t)BPE_NONE;
-    if (b->merged[at] != BPE_NONE) { bpe_push_(b, (uint64_t)(uint32_t)b->merged[at] << 32 | at); }
+    if (b->merged[at] != BPE_NONE) { bpe_push_(b, (uint64_t)(uint32_t)bpe_rank_(b, b->merged[at]) << 32 | at); }
 }
 
 // Appends the ids of a piece of n bytes, of which there is room for n.
@@ -209,7 +237,8 @@ static inline void bpe_merge_(Bpe* b, const unsigned char* s, uint32_t n, TokenL
     while (b->queued > 0) {
         BpeMerge merge = bpe_pop_(b);
         uint32_t at = (uint32_t)merge, middle = b->next[at];
-        if (b->merged[at] != (int32_t)(merge >> 32)) { continue; } // its parts have been merged with others
+        int32_t id = b->merged[at]; // its parts may have been merged with others since
+        if (id == BPE_NONE || bpe_rank_(b, id) != (int)(merge >> 32)) { continue; }
         b->merged[middle] = BPE_NONE;
         b->next[at] = b->next[middle];
         if (b->next[at] < n) { b->previous[b->next[at]] = at; }
@@ -258,7 +287,7 @@ static inline Status bpe_encode(Bpe* b, const void* text, size_t bytes, int is_e
     const unsigned char* s = (const unsigned char*)text;
     size_t at = 0;
     while (at < bytes) {
-        size_t end = gpt2_piece_end(s, at, bytes), n = end - at;
+        size_t end = b->is_whole ? bytes : gpt2_piece_end(s, at, bytes), n = end - at;
         if (!is_end && bytes - end < PIECE_LOOK_AHEAD) { break; }
         if (n > UINT32_MAX / 2) { return status_fail("%zu bytes without a point to cut at are too many", n); }
         token_list_reserve(out, n + BPE_CACHED_IDS);

@@ -26,8 +26,8 @@ whole. What a killed export has left in <target>.tmp is removed by the next one;
 // Folders
 
 static const char* const export_files[] = {
-    "model.safetensors", "config.json",           "generation_config.json", "vocab.json",
-    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json"};
+    "model.safetensors", "config.json",           "generation_config.json",  "vocab.json",       "tokenizer.json",
+    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
 enum { NUM_EXPORT_FILES = sizeof(export_files) / sizeof(export_files[0]) };
 
 // 1 if an export writes a file of that name, or one under its temporary name.

@@ -14,7 +14,7 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
     X(model, "-e", "--model", text, CLI_MODEL, 0, 0, NULL, FOR_BOTH, FREE,                                             \
       "the weights: a .bin or .safetensors file, or a folder: Hugging Face's, or a run's (its newest checkpoint)")     \
     X(tokenizer, NULL, "--tokenizer", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                          \
-      "token texts: a file, or a folder with vocab.json; without it the model's folder, where it has them, else gpt2_tokenizer.bin") \
+      "token texts: a file, or a folder with tokenizer.json or vocab.json; without it the model's folder, where it has them, else gpt2_tokenizer.bin") \
     X(prompt, "-p", "--prompt", texts, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                               \
       "what a text begins with; may be given again and again. Empty: the beginning of any text")                       \
     X(prompt_file, NULL, "--prompt-file", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                      \

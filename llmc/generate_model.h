@@ -25,13 +25,7 @@ static inline const char* generate_tokenizer_path_(const Options* o, char* text,
         if (!file_exists(o->tokenizer)) { fatal("--tokenizer %s: %s", o->tokenizer, strerror(errno)); }
         return o->tokenizer;
     }
-    const char* slash = strrchr(o->model, '/');
-    int folder = folder_exists(o->model), length = (int)strlen(o->model);
-    if (!folder) { length = slash != NULL ? (int)(slash - o->model) : 0; }
-    snprintf(text, size, "%.*s%svocab.json", length, o->model, length > 0 ? "/" : "");
-    if (!file_exists(text)) { return TOKENIZER_FILE; }
-    snprintf(text, size, "%.*s", length > 0 ? length : 1, length > 0 ? o->model : ".");
-    return text;
+    return tokenizer_of_model(o->model, text, size);
 }
 
 // Reads weights and tokenizer. Ends the program with one line if one is missing or they do not match; the tokenizer may be

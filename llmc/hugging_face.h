@@ -162,6 +162,7 @@ static inline Status export_write_generation_(const char* folder, HuggingFaceEnd
 // The tokenizer's files, where it can have them; where it cannot, a warning says why, and the model goes without.
 static inline Status export_try_tokenizer_(const char* folder, const Tokenizer* tokenizer, int max_seq_len) {
     int* merges;
+    if (tokenizer->folder != NULL) { return hugging_face_copy_tokenizer(folder, tokenizer->folder); }
     if (hugging_face_merges(&merges, tokenizer) != STATUS_OK) {
         print_warning("no tokenizer is exported: %s", status_message());
         status_clear();

@@ -5,7 +5,8 @@ special_tokens_map.json, from the tokens of tokenizer.h, in id order.
 Text in these files has one printable character for each byte, GPT-2's alphabet: printable bytes of Latin-1 are themselves, the
 others, in their order, U+0100 and up. A token's merge is the last step of byte pair encoding its bytes with the tokens before
 it (bpe.h), when two parts are left. A vocabulary with tokens for which this fails is no byte pair encoding and is not written.
-Where tokens are bytes, there are 256 tokens and no merges: transformers then splits text into bytes, as we do.
+Where tokens are bytes, there are 256 tokens and no merges: transformers then splits text into bytes, as we do. The tokenizer of a
+Hugging Face folder is not written anew: its files are copied.
 */
 #ifndef LLMC_HUGGING_FACE_TOKENIZER_H
 #define LLMC_HUGGING_FACE_TOKENIZER_H
@@ -31,28 +32,47 @@ static inline Status export_open(AtomicFile* file, const char* folder, const cha
     return atomic_open(file, path);
 }
 
+static inline void hugging_face_remove_tokenizer(const char* folder) {
+    char path[1024];
+    for (int i = 0; i < NUM_VOCAB_FILES; i++) {
+        if (export_file_path(path, folder, vocab_files[i]) == STATUS_OK) { remove(path); }
+    }
+}
+
+// Copies the tokenizer's files of a folder into another: those that are there, and not in the other already.
+static inline Status hugging_face_copy_tokenizer(const char* to, const char* from) {
+    char path[1024], piece[1 << 14];
+    for (int i = 0; i < NUM_VOCAB_FILES; i++) {
+        AtomicFile file;
+        FILE* source;
+        struct stat st;
+        size_t n;
+        TRY(export_file_path(path, to, vocab_files[i]));
+        int is_there = file_exists(path);
+        TRY(export_file_path(path, from, vocab_files[i]));
+        if (is_there || !file_exists(path)) { continue; }
+        TRY(fopen_regular(&source, &st, path));
+        Status status = export_open(&file, to, vocab_files[i]);
+        int is_open = status == STATUS_OK;
+        while (status == STATUS_OK && (n = fread(piece, 1, sizeof(piece), source)) > 0) {
+            status = atomic_write(&file, piece, n);
+        }
+        if (status == STATUS_OK && ferror(source)) {
+            status = status_fail("cannot read %s: %s", path, strerror(errno));
+        }
+        fclose(source);
+        if (status == STATUS_OK) { status = atomic_commit(&file); }
+        if (status != STATUS_OK && is_open) { atomic_abandon(&file); }
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
 // ----------------------------------------------------------------------------
 // Merges
 
 // 1 for <|endoftext|>, which is not made of text. The newline of a vocabulary of bytes is.
 static inline int export_is_special_(const Tokenizer* t, int id) { return token_list_has(&t->special, id); }
-
-// The parts of a token's bytes that are left by the merges of tokens with lower ids: their ends in end[]. Returns how many.
-static inline int export_parts_(const Bpe* bpe, const unsigned char* s, int n, int id, int* end) {
-    int parts = n;
-    for (int i = 0; i < n; i++) { end[i] = i + 1; }
-    for (;;) {
-        int least = id, at = -1;
-        for (int i = 0; i + 1 < parts; i++) {
-            int begin = i > 0 ? end[i - 1] : 0;
-            int32_t both = bpe_find_(bpe, s + begin, (size_t)(end[i + 1] - begin));
-            if (both != BPE_NONE && both < least) { least = both, at = i; }
-        }
-        if (at < 0) { return parts; }
-        memmove(&end[at], &end[at + 1], (size_t)(parts - at - 1) * sizeof(int));
-        parts--;
-    }
-}
 
 // Fills first (vocab_size): the bytes of the first part of each token that is a merge, 0 for the others.
 static inline Status export_merges_(const Bpe* bpe, const Tokenizer* t, int* first) {
@@ -66,7 +86,7 @@ static inline Status export_merges_(const Bpe* bpe, const Tokenizer* t, int* fir
             return status_fail("token %d of the tokenizer has the bytes of another, or too many", id);
         }
         if (n == 1) { continue; }
-        if (export_parts_(bpe, s, (int)n, id, end) != 2) {
+        if (bpe_parts(bpe, id, end) != 2) {
             return status_fail("token %d of the tokenizer is no merge of two tokens before it", id);
         }
         first[id] = end[0];
@@ -78,7 +98,7 @@ static inline Status export_merges_(const Bpe* bpe, const Tokenizer* t, int* fir
 static inline Status hugging_face_merges(int** first, const Tokenizer* t) {
     Bpe bpe;
     *first = NULL;
-    TRY(bpe_prepare(&bpe, t->bytes, t->offsets, t->vocab_size, &t->special));
+    TRY(bpe_prepare(&bpe, t->bytes, t->offsets, NULL, t->vocab_size, &t->special));
     int* merges = (int*)malloc_check((size_t)t->vocab_size * sizeof(int));
     Status status = export_merges_(&bpe, t, merges);
     bpe_free(&bpe);

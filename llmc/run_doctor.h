@@ -145,14 +145,24 @@ static inline void run_doctor_model_(Doctor* d, const Options* o, int is_default
     run_doctor_file_(d, "model", o->model, status, header.has_checksums, mend);
 }
 
+static inline void run_doctor_tokenizer_(Doctor* d, const char* path, int is_default) {
+    const char* mend = "python3 dev/data/tokenizer.py writes it; without it samples print as numbers";
+    Vocab v;
+    if (!folder_exists(path)) {
+        run_doctor_checked_(d, "tokenizer", path, TOKENIZER_MAGIC, "tokenizer file", is_default, mend);
+        return;
+    }
+    Status status = vocab_read_folder(&v, path);
+    run_doctor_file_(d, "tokenizer", path, status, 0, "--tokenizer names another");
+    if (status == STATUS_OK) { vocab_free(&v); }
+}
+
 static inline void run_doctor_files_(Doctor* d, const Options* o) {
     Options defaults = cli_defaults();
     run_doctor_data_(d, "training data", o->train_data, strcmp(o->train_data, defaults.train_data) == 0);
     run_doctor_data_(d, "validation data", o->val_data, strcmp(o->val_data, defaults.val_data) == 0);
     run_doctor_model_(d, o, strcmp(o->model, defaults.model) == 0);
-    run_doctor_checked_(d, "tokenizer", o->tokenizer, TOKENIZER_MAGIC, "tokenizer file",
-                        strcmp(o->tokenizer, defaults.tokenizer) == 0,
-                        "python3 dev/data/tokenizer.py writes it; without it samples print as numbers");
+    run_doctor_tokenizer_(d, o->tokenizer, strcmp(o->tokenizer, defaults.tokenizer) == 0);
     if (o->hellaswag) {
         run_doctor_checked_(d, "HellaSwag", o->hellaswag_data, EVAL_MAGIC, "multiple-choice evaluation file", 0,
                             "python3 dev/data/hellaswag.py writes it; or leave out -h");

@@ -31,6 +31,10 @@ typedef struct {
     TokenList special;      // tokens that are not made of text
     size_t longest_special; // bytes of the longest of their names
     Bpe* bpe;               // NULL until tokenizer_prepare_encode()
+    char* folder;           // of Hugging Face, which it came from; NULL: none. From there, as in Vocab:
+    int *ranks, *firsts;
+    int add_prefix_space, is_whole;
+    int is_inside; // 1: the beginning of a text has been encoded
 } Tokenizer;
 
 static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t bytes) {
@@ -91,8 +95,13 @@ static inline void tokenizer_load_folder_(Tokenizer* t, const char* path, int vo
     tokenizer_allocate_(t, vocab_size, v.offsets[v.num_tokens]);
     memcpy(t->bytes, v.bytes, v.offsets[v.num_tokens]);
     for (int i = 0; i <= vocab_size; i++) { t->offsets[i] = v.offsets[i < v.num_tokens ? i : v.num_tokens]; }
+    for (size_t i = 0; i < v.special.count; i++) { tokenizer_add_special_(t, v.special.ids[i]); }
     t->eot_token = v.eot_token;
-    tokenizer_add_special_(t, t->eot_token);
+    t->add_prefix_space = v.add_prefix_space, t->is_whole = v.is_whole;
+    t->ranks = v.ranks, t->firsts = v.firsts;
+    v.ranks = NULL, v.firsts = NULL;
+    t->folder = (char*)malloc_check(strlen(path) + 1);
+    strcpy(t->folder, path);
     t->unchecked = 1;
     vocab_free(&v);
 }
@@ -161,9 +170,20 @@ static inline void tokenizer_load_to_decode(Tokenizer* t, const char* path, int 
     t->eot_token = vocab_size - 1;
 }
 
+// The path of a model's own tokenizer: the folder of its weights, or that they are in, if it has one; else TOKENIZER_FILE.
+static inline const char* tokenizer_of_model(const char* model, char* folder, size_t size) {
+    const char* slash = strrchr(model, '/');
+    int length = folder_exists(model) ? (int)strlen(model) : slash != NULL ? (int)(slash - model) : 0;
+    snprintf(folder, size, "%.*s", length > 0 ? length : 1, length > 0 ? model : slash != NULL ? "/" : ".");
+    return vocab_in_folder(folder) ? folder : TOKENIZER_FILE;
+}
+
 static inline void tokenizer_free(Tokenizer* t) {
     if (t->bpe != NULL) { bpe_free(t->bpe); }
     token_list_free(&t->special);
+    free(t->folder);
+    free(t->ranks);
+    free(t->firsts);
     free(t->bpe);
     free(t->bytes);
     free(t->offsets);
@@ -179,6 +199,22 @@ static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int id, 
     return *length > 0 ? t->bytes + t->offsets[id] : NULL;
 }
 
+// Fails if byte pair encoding by bytes and ranks would make a token of other halves than its merge does: the merges of a
+// tokenizer that was trained never do, nor ids that are their order.
+static inline Status tokenizer_check_merges_(const Tokenizer* t, const Bpe* bpe) {
+    int end[VOCAB_TOKEN_BYTES];
+    for (int id = 0; id < t->vocab_size; id++) {
+        size_t n;
+        const unsigned char* s = tokenizer_decode(t, id, &n);
+        if (n < 2 || bpe_find_(bpe, s, n) != id) { continue; }
+        if (bpe_parts(bpe, id, end) == 2 && (t->firsts == NULL || end[0] == t->firsts[id])) { continue; }
+        return status_fail("%s: token %d is no merge of two tokens before it%s", t->folder, id,
+                           t->firsts == NULL ? ": there is no merges.txt, and the ids are not the order of merges"
+                                             : "");
+    }
+    return STATUS_OK;
+}
+
 // Builds what tokenizer_encode needs, once: for GPT-2's vocabulary 10 ms. Fails if there is no tokenizer, or its tokens
 // cannot encode every text.
 static inline Status tokenizer_prepare_encode(Tokenizer* t) {
@@ -187,12 +223,31 @@ static inline Status tokenizer_prepare_encode(Tokenizer* t) {
         return status_fail("text needs a tokenizer: --tokenizer FILE, which python3 dev/data/tokenizer.py writes");
     }
     Bpe* bpe = (Bpe*)malloc_check(sizeof(Bpe));
-    if (bpe_prepare(bpe, t->bytes, t->offsets, t->vocab_size, &t->special) != STATUS_OK) {
+    Status status = bpe_prepare(bpe, t->bytes, t->offsets, t->ranks, t->vocab_size, &t->special);
+    if (status == STATUS_OK && t->folder != NULL) {
+        status = tokenizer_check_merges_(t, bpe);
+        if (status != STATUS_OK) { bpe_free(bpe); }
+    }
+    if (status != STATUS_OK) {
         free(bpe);
         return STATUS_ERROR;
     }
+    bpe->is_whole = t->is_whole;
     t->bpe = bpe;
     return STATUS_OK;
+}
+
+// The beginning of a text with a space before it
+static inline Status tokenizer_encode_after_space_(Tokenizer* t, const char* text, size_t bytes, int is_end,
+                                                   TokenList* out, size_t* used) {
+    char* spaced = (char*)malloc_check(bytes + 1);
+    spaced[0] = ' ';
+    memcpy(spaced + 1, text, bytes);
+    Status status = bpe_encode(t->bpe, spaced, bytes + 1, is_end, out, used);
+    free(spaced);
+    t->is_inside = !is_end && *used > 0;
+    *used -= *used > 0;
+    return status;
 }
 
 // Appends the ids of a text or, if more follows (is_end 0), of its first *used bytes; the caller passes the rest again, with
@@ -201,7 +256,14 @@ static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_
                                            size_t* used) {
     *used = 0;
     TRY(tokenizer_prepare_encode(t));
-    if (t->bpe != NULL) { return bpe_encode(t->bpe, text, bytes, is_end, out, used); }
+    if (t->bpe != NULL && t->add_prefix_space && !t->is_inside && bytes > 0 && text[0] != ' ') {
+        return tokenizer_encode_after_space_(t, text, bytes, is_end, out, used);
+    }
+    if (t->bpe != NULL) {
+        Status status = bpe_encode(t->bpe, text, bytes, is_end, out, used);
+        t->is_inside = !is_end && (t->is_inside || *used > 0);
+        return status;
+    }
     token_list_reserve(out, bytes);
     for (size_t i = 0; i < bytes; i++) { out->ids[out->count++] = (unsigned char)text[i]; }
     *used = bytes;

@@ -121,7 +121,7 @@ static inline void trainer_note_unchecked_(const Trainer* t, const char* source)
         trainer_list_unchecked_(list, sizeof(list), o->val_data, t->val.num_unchecked, t->val.num_shards);
     }
     trainer_list_unchecked_(list, sizeof(list), o->hellaswag_data, (size_t)t->hellaswag.unchecked, 1);
-    trainer_list_unchecked_(list, sizeof(list), o->tokenizer, (size_t)t->tokenizer.unchecked, 1);
+    trainer_list_unchecked_(list, sizeof(list), t->tokenizer_path, (size_t)t->tokenizer.unchecked, 1);
     if (list[0] == '\0') { return; }
     printf("note: no checksums in %s (made by another program or an older version): damage would go unnoticed\n", list);
 }
@@ -166,6 +166,27 @@ static inline void trainer_open_writer_(Trainer* t) {
     atexit(trainer_finish_save_);
 }
 
+// The tokenizer of the run: --tokenizer, or that of the weights, if they have one of their own.
+static inline void trainer_find_tokenizer_(Trainer* t, const char* source) {
+    const char* path = t->options.tokenizer;
+    char folder[1024];
+    if (strcmp(path, TOKENIZER_FILE) == 0 && weights_is_file(source)) {
+        path = tokenizer_of_model(source, folder, sizeof(folder));
+    }
+    snprintf(t->tokenizer_path, sizeof(t->tokenizer_path), "%s", path);
+}
+
+// Keeps a tokenizer of Hugging Face with the run: copies its files, and removes those of a run that --overwrite replaces.
+static inline void trainer_keep_tokenizer_(const Trainer* t) {
+    const char *from = t->tokenizer_path, *to = t->options.output_dir;
+    struct stat source, run;
+    int has_one = folder_exists(from) && stat(from, &source) == 0;
+    if (t->resumed || to == NULL || comm_rank(t->comm) != 0 || stat(to, &run) != 0) { return; }
+    if (has_one && source.st_dev == run.st_dev && source.st_ino == run.st_ino) { return; }
+    if (t->options.overwrite) { hugging_face_remove_tokenizer(to); }
+    if (has_one) { check(hugging_face_copy_tokenizer(to, from)); }
+}
+
 // Opens the data files and computes the number of steps: all that needs the model's sizes, but no model.
 static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     const Options* o = &t->options;
@@ -180,7 +201,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
         evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time);
         evalloader_check_vocab(&t->hellaswag, V);
     }
-    if (o->sample_every > 0 && rank == 0) { tokenizer_load_to_decode(&t->tokenizer, o->tokenizer, V); }
+    if (o->sample_every > 0 && rank == 0) { tokenizer_load_to_decode(&t->tokenizer, t->tokenizer_path, V); }
     t->accumulation = o->total_batch / (o->batch * o->time) / size;
     t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(dataloader_tokens(&t->train) / (size_t)o->total_batch);
     size_t val_batches = dataloader_batches(&t->val);
@@ -268,6 +289,7 @@ static inline void trainer_open(Trainer* t) {
     const char* source = t->resumed ? paths.model : o->model;
     GPT2Config config = trainer_config(t, source);
     trainer_plan_(t, config);
+    trainer_find_tokenizer_(t, source);
     trainer_open_data_(t, config);
     if (o->plan) { trainer_print_plan_(t); }
     check(gpt2_numerics(&numerics, config, trainer_settings(t), o->batch, o->time));
@@ -283,6 +305,7 @@ static inline void trainer_open(Trainer* t) {
         run_start_check(&t->start, checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step));
     }
     trainer_begin_folder_(t);
+    trainer_keep_tokenizer_(t);
     logger_open(&t->logger, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed ? t->first_step : -1,
                 t->start.identity.run);
     trainer_begin_log_(t);

@@ -22,7 +22,7 @@ others' stdout is /dev/null.
 #include "step_log.h"
 #include "terminal_curve.h"
 #include "step_times.h"
-#include "tokenizer.h"
+#include "hugging_face_tokenizer.h"
 #include "train_step.h"
 #include "watchdog.h"
 
@@ -41,6 +41,7 @@ typedef struct {
     DataLoader train, val;
     EvalLoader hellaswag;
     Tokenizer tokenizer;
+    char tokenizer_path[1024];
     RunStart start; // the folder, the run's identity, and the checkpoint to resume from
     Logger logger;
     StepLog log;     // --log-json

@@ -204,6 +204,7 @@ static void make_tokenizer(Tokenizer* t, const char* const* merged, int count) {
         at += n;
     }
     t->offsets[t->vocab_size] = at;
+    tokenizer_add_special_(t, t->eot_token);
 }
 
 static void merges_are_derived_in_the_order_of_ids(const char* folder) {

@@ -14,10 +14,12 @@ static unsigned below(unsigned n) {
 }
 
 // ----------------------------------------------------------------------------
-// A vocabulary: the 256 bytes, in an order that is not theirs, then ee to sixteen e, pairs of earlier tokens, <|endoftext|>
+// A vocabulary: the 256 bytes, in an order that is not theirs, then ee to sixteen e, pairs of earlier tokens that byte pair
+// encoding by these would leave, <|endoftext|>
 
 static unsigned char vocab_text[LONGEST * V];
 static size_t vocab_offsets[V + 1];
+static int vocab_lefts[V]; // of each pair
 
 // The token among the first `count` that has these bytes; -1: none
 static int find_token(const unsigned char* s, size_t n, int count) {
@@ -36,12 +38,40 @@ static int some_token(int i) {
     return find_token((const unsigned char*)&letters[below(sizeof(letters) - 1)], 1, 256);
 }
 
+// The definition, word for word, of the first `count` tokens: a piece that is a token is it; else the pair of neighbours with the lowest id, the first of
+// equal ones, becomes one, until no pair is a token. Returns the number of ids.
+static size_t merge_slowly(const unsigned char* s, size_t n, int count, int* ids) {
+    size_t begin[4096], parts = n;
+    int whole = find_token(s, n, count);
+    if (whole >= 0) {
+        ids[0] = whole;
+        return 1;
+    }
+    for (size_t i = 0; i <= n; i++) { begin[i] = i; }
+    for (;;) {
+        int best = count;
+        size_t where = 0;
+        for (size_t i = 0; i + 2 <= parts; i++) {
+            int id = find_token(s + begin[i], begin[i + 2] - begin[i], count);
+            if (id >= 0 && id < best) { best = id, where = i; }
+        }
+        if (best == count) { break; }
+        memmove(begin + where + 1, begin + where + 2, (parts - where - 1) * sizeof(size_t));
+        parts--;
+    }
+    for (size_t i = 0; i < parts; i++) { ids[i] = find_token(s + begin[i], begin[i + 1] - begin[i], count); }
+    return parts;
+}
+
 static void make_vocabulary(void) {
     for (int i = 0; i < V; i++) {
         unsigned char* token = vocab_text + vocab_offsets[i];
         size_t n = 0;
         if (i < 256) { token[n++] = (unsigned char)(i * 7 + 33); }
-        if (i >= 256 && i < 260) { memset(token, 'e', n = (size_t)2 << (i - 256)); }
+        if (i >= 256 && i < 260) {
+            memset(token, 'e', n = (size_t)2 << (i - 256));
+            vocab_lefts[i] = i == 256 ? find_token(token, 1, 256) : i - 1;
+        }
         if (i == V - 1) { memcpy(token, "<|endoftext|>", n = 13); }
         while (n == 0) {
             int left = some_token(i), right = some_token(i);
@@ -50,7 +80,9 @@ static void make_vocabulary(void) {
             memcpy(token, vocab_text + vocab_offsets[left], a);
             if (a + b > LONGEST) { continue; }
             memcpy(token + a, vocab_text + vocab_offsets[right], b);
-            n = find_token(token, a + b, i) < 0 ? a + b : 0;
+            int ids[LONGEST];
+            if (merge_slowly(token, a + b, i, ids) != 2 || ids[0] != left) { continue; }
+            n = a + b, vocab_lefts[i] = left;
         }
         vocab_offsets[i + 1] = vocab_offsets[i] + n;
     }
@@ -88,31 +120,6 @@ static size_t make_text(unsigned char* text, size_t n, int some_bytes) {
         at += vocab_offsets[id + 1] - vocab_offsets[id];
     }
     return at;
-}
-
-// The definition, word for word: a piece that is a token is it; else the pair of neighbours with the lowest id, the first of
-// equal ones, becomes one, until no pair is a token. Returns the number of ids.
-static size_t merge_slowly(const unsigned char* s, size_t n, int* ids) {
-    size_t begin[4096], parts = n;
-    int whole = find_token(s, n, V - 1);
-    if (whole >= 0) {
-        ids[0] = whole;
-        return 1;
-    }
-    for (size_t i = 0; i <= n; i++) { begin[i] = i; }
-    for (;;) {
-        int best = V;
-        size_t where = 0;
-        for (size_t i = 0; i + 2 <= parts; i++) {
-            int id = find_token(s + begin[i], begin[i + 2] - begin[i], V - 1);
-            if (id >= 0 && id < best) { best = id, where = i; }
-        }
-        if (best == V) { break; }
-        memmove(begin + where + 1, begin + where + 2, (parts - where - 1) * sizeof(size_t));
-        parts--;
-    }
-    for (size_t i = 0; i < parts; i++) { ids[i] = find_token(s + begin[i], begin[i + 1] - begin[i], V - 1); }
-    return parts;
 }
 
 static int decodes_to(const Tokenizer* t, const TokenList* list, const unsigned char* text, size_t n) {
@@ -194,7 +201,7 @@ static void pairs_merge_by_lowest_id_first(void) {
         size_t n = make_text(text, 1 + below(k % 20 == 0 ? 1000 : 60), k % 3 == 0), expected = 0;
         for (size_t at = 0, end; at < n; at = end) {
             end = gpt2_piece_end(text, at, n);
-            expected += merge_slowly(text + at, end - at, ids + expected);
+            expected += merge_slowly(text + at, end - at, V - 1, ids + expected);
         }
         for (int again = 0; again < 2; again++) {
             list.count = 0;
@@ -407,12 +414,9 @@ static void write_folder(int swapped) {
     file = fopen_check(unit_path("merges.txt"), "wb");
     fprintf(file, "#version: 0.2\n");
     for (int i = 256; i < V - 1; i++) {
-        int id = swapped && i < 258 ? 256 + 257 - i : i, left = 0, right = -1;
-        for (size_t cut = 1; right < 0; cut++) {
-            size_t n = vocab_offsets[id + 1] - vocab_offsets[id];
-            left = find_token(vocab_text + vocab_offsets[id], cut, V);
-            right = left < 0 ? -1 : find_token(vocab_text + vocab_offsets[id] + cut, n - cut, V);
-        }
+        int id = swapped && i < 258 ? 256 + 257 - i : i, left = vocab_lefts[id];
+        size_t at = vocab_offsets[id] + vocab_offsets[left + 1] - vocab_offsets[left];
+        int right = find_token(vocab_text + at, vocab_offsets[id + 1] - at, V);
         put_token(file, left);
         fputc(' ', file);
         put_token(file, right);
@@ -459,24 +463,203 @@ static void a_folder_gives_the_same_tokens(void) {
     tokenizer_free(&file);
 }
 
-static void load(int vocab_size) {
+static void load_folder(int vocab_size) {
     Tokenizer t;
     tokenizer_load(&t, unit_folder, vocab_size);
     tokenizer_free(&t);
 }
 
+// The same vocabulary as tokenizer.json, with other ids, <|endoftext|> and another added token behind the others. `more` is put
+// before the model; pairs: merges are arrays, else texts.
+enum { ADDED = V };
+static int other_id(int id) { return id == V - 1 ? id : (id * 5 + 100) % (V - 1); }
+
+static void write_tokenizer_json(int pairs, const char* added, const char* more) {
+    FILE* file = fopen_check(unit_path("tokenizer.json"), "wb");
+    fprintf(file, "{\"added_tokens\": [{\"id\": %d, \"content\": \"<|endoftext|>\", \"special\": true},\n", V - 1);
+    fprintf(file, "{\"id\": %d, \"content\": \"%s\"}],\n%s, \"model\": {\"type\": \"BPE\", \"vocab\": ", ADDED, added,
+            more);
+    for (int i = 0; i < V - 1; i++) {
+        fprintf(file, i == 0 ? "{\"" : ", \"");
+        if (vocab_text[vocab_offsets[i]] == '"' || vocab_text[vocab_offsets[i]] == '\\') { fputc('\\', file); }
+        put_token(file, i);
+        fprintf(file, "\": %d", other_id(i));
+    }
+    fprintf(file, "}, \"merges\": [");
+    for (int i = 256; i < V - 1; i++) {
+        size_t at = vocab_offsets[i] + vocab_offsets[vocab_lefts[i] + 1] - vocab_offsets[vocab_lefts[i]];
+        fprintf(file, "%s%s", i == 256 ? "" : ", ", pairs ? "[\"" : "\"");
+        put_token(file, vocab_lefts[i]);
+        fprintf(file, pairs ? "\", \"" : " ");
+        put_token(file, find_token(vocab_text + at, vocab_offsets[i + 1] - at, V));
+        fprintf(file, pairs ? "\"]" : "\"");
+    }
+    fprintf(file, "]}}");
+    fclose(file);
+}
+
+#define BYTE_LEVEL "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}"
+
+static void ids_need_not_be_the_order_of_merges(void) {
+    static unsigned char text[4096];
+    Tokenizer file = load_vocabulary(), folder;
+    TokenList a = {0}, b = {0};
+    for (int pairs = 0; pairs < 2; pairs++) {
+        unit_clean();
+        write_tokenizer_json(pairs, "<x y>", BYTE_LEVEL);
+        tokenizer_load(&folder, unit_folder, V + 7);
+        CHECK(folder.eot_token == V - 1 && folder.special.count == 2);
+        for (int k = 0, same = 1; k < 20; k++) {
+            size_t n = make_text(text, k < 2 ? 3000 : 40, k % 2);
+            a.count = b.count = 0;
+            check(tokenizer_encode(&file, (const char*)text, n, &a));
+            check(tokenizer_encode(&folder, (const char*)text, n, &b));
+            for (size_t i = 0; i < a.count; i++) { same = same && i < b.count && b.ids[i] == other_id(a.ids[i]); }
+            CHECK(same && a.count == b.count && decodes_to(&folder, &b, text, n));
+        }
+        b.count = 0;
+        check(tokenizer_encode_prompt(&folder, "<x y><|endoftext|>", 18, &b));
+        CHECK(b.count == 2 && b.ids[0] == ADDED && b.ids[1] == V - 1);
+        tokenizer_free(&folder);
+    }
+    token_list_free(&a);
+    token_list_free(&b);
+    tokenizer_free(&file);
+}
+
+// The ids that a text has in a folder with these settings of ByteLevel, as those of `equal` without them
+static int encodes_as(const char* settings, const char* text, const char* equal) {
+    char byte_level[256];
+    Tokenizer t;
+    TokenList with = {0}, without = {0};
+    size_t used, done = 0;
+    snprintf(byte_level, sizeof(byte_level), "\"pre_tokenizer\": {\"type\": \"ByteLevel\"%s}", settings);
+    write_tokenizer_json(0, "<x>", byte_level);
+    tokenizer_load(&t, unit_folder, 0);
+    check(tokenizer_encode_prompt(&t, text, strlen(text), &with));
+    for (size_t given = 1; given <= strlen(text); given++) { // in parts, too
+        int is_end = given == strlen(text);
+        check(tokenizer_encode_special_part(&t, text + done, given - done, is_end, &without, &used));
+        done += used;
+    }
+    int same = with.count == without.count && memcmp(with.ids, without.ids, with.count * sizeof(int)) == 0;
+    tokenizer_free(&t);
+    write_tokenizer_json(0, "<x>", BYTE_LEVEL);
+    tokenizer_load(&t, unit_folder, 0);
+    without.count = 0;
+    check(tokenizer_encode_prompt(&t, equal, strlen(equal), &without));
+    same = same && with.count == without.count && memcmp(with.ids, without.ids, with.count * sizeof(int)) == 0;
+    tokenizer_free(&t);
+    token_list_free(&with);
+    token_list_free(&without);
+    return same;
+}
+
+static void a_space_is_added_before_a_text(void) {
+    static const char on[] = ", \"add_prefix_space\": true", none[] = ", \"add_prefix_space\": false";
+    unit_clean();
+    CHECK(encodes_as(on, "one two three four", " one two three four"));
+    CHECK(encodes_as("", "one two", " one two")); // the library's default
+    CHECK(encodes_as(on, " one", " one") && encodes_as(on, "", ""));
+    CHECK(encodes_as(on, "a<x>two<|endoftext|> b", " a<x> two<|endoftext|> b")); // each text between two of the added
+    CHECK(encodes_as(none, "one", "one"));
+    unit_write(unit_path("tokenizer_config.json"),
+               "{\"add_prefix_space\": true, \"eos_token\": {\"content\": \"<x>\"}}", 59);
+    write_tokenizer_json(0, "<x>", BYTE_LEVEL);
+    Tokenizer t;
+    tokenizer_load(&t, unit_folder, 0); // transformers takes both from here
+    CHECK(t.add_prefix_space && t.eot_token == ADDED);
+    tokenizer_free(&t);
+    unit_clean();
+}
+
+// Without use_regex pairs merge over the ends of words.
+static void a_text_may_be_one_piece(void) {
+    TokenList a = {0}, b = {0};
+    Tokenizer t;
+    int expected[8];
+    unit_clean();
+    write_tokenizer_json(
+        0, "<x>", "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}");
+    tokenizer_load(&t, unit_folder, 0);
+    for (int id = 260; id < V - 1; id++) { // a token that the pattern would split
+        const unsigned char* s = vocab_text + vocab_offsets[id];
+        size_t n = vocab_offsets[id + 1] - vocab_offsets[id];
+        if (gpt2_piece_end(s, 0, n) == n) { continue; }
+        size_t count = merge_slowly(s, n, V - 1, expected);
+        a.count = 0;
+        check(tokenizer_encode(&t, (const char*)s, n, &a));
+        CHECK(count == 1 && a.count == 1 && a.ids[0] == other_id(id));
+        break;
+    }
+    CHECK(a.count == 1);
+    token_list_free(&a);
+    token_list_free(&b);
+    tokenizer_free(&t);
+}
+
+static void refuse_tokenizer(const char* words, const char* json) {
+    unit_write(unit_path("tokenizer.json"), json, strlen(json));
+    CHECK_FATAL(words, load_folder(0));
+}
+
+#define MODEL(more) "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}" more "}"
+#define MERGES(list) ", \"merges\": [" list "]"
+
+static void other_tokenizers_are_refused_by_name(void) {
+    unit_clean();
+    refuse_tokenizer("tokenizer.json|has no model", "{}");
+    refuse_tokenizer("tokenizer.json|model Unigram is not read", "{\"model\": {\"type\": \"Unigram\", \"vocab\": []}}");
+    refuse_tokenizer("normalizer NFC is not read",
+                     "{\"normalizer\": {\"type\": \"NFC\"}, " BYTE_LEVEL ", " MODEL(MERGES()) "}");
+    refuse_tokenizer("pre_tokenizer Sequence is not read",
+                     "{\"pre_tokenizer\": {\"type\": \"Sequence\"}, " MODEL(MERGES()) "}");
+    refuse_tokenizer("pre_tokenizer null is not read", "{" MODEL(MERGES()) "}");
+    refuse_tokenizer("end_of_word_suffix is not",
+                     "{" BYTE_LEVEL ", " MODEL(MERGES() ", \"end_of_word_suffix\": \"</w>\"") "}");
+    refuse_tokenizer("continuing_subword_prefix",
+                     "{" BYTE_LEVEL ", " MODEL(", \"continuing_subword_prefix\": \"##\"") "}");
+    refuse_tokenizer("dropout is not read", "{" BYTE_LEVEL ", " MODEL(MERGES() ", \"dropout\": 0.1") "}");
+    refuse_tokenizer("ignore_merges is not", "{" BYTE_LEVEL ", " MODEL(MERGES() ", \"ignore_merges\": true") "}");
+    refuse_tokenizer("has no array of merges", "{" BYTE_LEVEL ", " MODEL("") "}");
+    refuse_tokenizer("merge 1 is not two tokens", "{" BYTE_LEVEL ", " MODEL(MERGES("\"ab\"")) "}");
+    refuse_tokenizer("merge 1 is not two tokens", "{" BYTE_LEVEL ", " MODEL(MERGES("[\"a\"]")) "}");
+    refuse_tokenizer("merge 2 makes no token", "{" BYTE_LEVEL ", " MODEL(MERGES("\"a b\", \"b a\"")) "}");
+    refuse_tokenizer("merge 2 makes a token that another",
+                     "{" BYTE_LEVEL ", " MODEL(MERGES("\"a b\", [\"a\", \"b\"]")) "}");
+    refuse_tokenizer("the id of \"<x>\"|below 5",
+                     "{\"added_tokens\": [{\"id\": 5, \"content\": \"<x>\"}], " BYTE_LEVEL ", " MODEL(MERGES()) "}");
+    refuse_tokenizer("\"b\" and \"<x>\" have the same id 1",
+                     "{\"added_tokens\": [{\"id\": 1, \"content\": \"<x>\"}], " BYTE_LEVEL ", " MODEL(MERGES()) "}");
+    refuse_tokenizer("an added token has no name",
+                     "{\"added_tokens\": [{\"id\": 4}], " BYTE_LEVEL ", " MODEL(MERGES()) "}");
+    refuse_tokenizer("added_tokens is no array", "{\"added_tokens\": {}, " BYTE_LEVEL ", " MODEL(MERGES()) "}");
+    refuse_tokenizer("is not an object of token to id", "{" BYTE_LEVEL ", \"model\": {\"merges\": []}}");
+    if (unit_fork()) { // what may be missed is said
+        write_tokenizer_json(0, "<x>\", \"lstrip\": true, \"rstrip\": false, \"y\": \"",
+                             BYTE_LEVEL ", \"post_processor\": {\"type\": \"TemplateProcessing\"}");
+        load_folder(0);
+        _exit(0);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 0 && strstr(child.text, "warning: ") &&
+          strstr(child.text, "TemplateProcessing is not read"));
+    CHECK(strstr(child.text, "lstrip of the added token \"<x>\" is not read") && !strstr(child.text, "rstrip"));
+    unit_clean();
+}
+
 static void refuse_vocab(const char* words, const char* json) {
     unit_write(unit_path("vocab.json"), json, strlen(json));
-    CHECK_FATAL(words, load(0));
+    CHECK_FATAL(words, load_folder(0));
 }
 
 static void bad_folders_are_refused(void) {
     write_folder(1);
-    CHECK_FATAL("merges.txt: line 3 merges to no token|order", load(V));
+    CHECK_FATAL("token 257 is no merge of two tokens before it", encode_without(unit_folder, V));
     write_folder(0);
-    CHECK_FATAL("holds 700 tokens, the model's vocabulary has 699", load(V - 1));
+    CHECK_FATAL("holds 700 tokens, the model's vocabulary has 699", load_folder(V - 1));
     unit_write(unit_path("merges.txt"), "#version: 0.2\nabc\n", 18);
-    CHECK_FATAL("merges.txt: line 2 is not two tokens", load(V));
+    CHECK_FATAL("merges.txt: merge 1 is not two tokens", load_folder(V));
     unlink(unit_path("merges.txt"));
     refuse_vocab("vocab.json|not an object", "[1, 2]");
     refuse_vocab("vocab.json|the id of \"b\"|below 2", "{\"a\": 0, \"b\": 2}");
@@ -485,11 +668,11 @@ static void bad_folders_are_refused(void) {
     refuse_vocab("vocab.json|\"a\" and \"b\" have the same id 1", "{\"a\": 1, \"b\": 1}");
     refuse_vocab("vocab.json|token 1|byte-level", "{\"a\": 0, \"\xe4\xbd\xa0\": 1}");
     refuse_vocab("vocab.json|token 1|byte-level", "{\"a\": 0, \"\": 1}");
-    refuse_vocab("vocab.json|neither the token|endoftext", "{\"a\": 0, \"b\": 1}");
-    refuse_vocab("vocab.json", "{}");
+    refuse_vocab("neither the token|endoftext", "{\"a\": 0, \"b\": 1}");
+    refuse_vocab("neither the token", "{}");
     refuse_vocab("vocab.json", "{\"a\": 0,");
     unlink(unit_path("vocab.json"));
-    CHECK_FATAL("is a folder without vocab.json", load(0));
+    CHECK_FATAL("is a folder without vocab.json or tokenizer.json", load_folder(0));
 }
 
 int main(void) {
@@ -507,6 +690,10 @@ int main(void) {
     vocabularies_that_cannot_encode_are_refused();
     characters_stand_for_bytes();
     a_folder_gives_the_same_tokens();
+    ids_need_not_be_the_order_of_merges();
+    a_space_is_added_before_a_text();
+    a_text_may_be_one_piece();
+    other_tokenizers_are_refused_by_name();
     bad_folders_are_refused();
     return unit_end();
 }
