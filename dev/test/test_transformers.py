@@ -328,5 +328,79 @@ def test_a_vocabulary_of_bytes_has_a_tokenizer_too(folder):
     assert config.bos_token_id == 10 and config.eos_token_id is None
 
 
+def trained(vocab_size, special=("<|endoftext|>",), add_prefix_space=False, ids=lambda i, n: i):
+    """A tokenizer of this project's own text, special tokens last; ids: of the i-th of n tokens that training gives."""
+    made = tokenizers.ByteLevelBPETokenizer(trim_offsets=False, add_prefix_space=add_prefix_space)
+    texts = [read_text(os.path.join(ROOT, name)) for name in ("README.md", "CONTRIBUTING.md")]
+    made.train_from_iterator(texts, vocab_size=vocab_size - len(special), show_progress=False)
+    state = json.loads(made.to_str())
+    vocab = state["model"]["vocab"]
+    state["model"]["vocab"] = {token: ids(i, len(vocab)) for token, i in vocab.items()}
+    made = tokenizers.Tokenizer.from_str(json.dumps(state))
+    made.add_special_tokens(list(special))
+    return made
+
+
+def same_ids(folder, theirs, V, texts):
+    """Our ids of prompts are those of transformers, or of the tokenizers library."""
+    for text in texts:
+        ids = np.frombuffer(ours("prompt", folder, V, stdin=text.encode()), np.int32).tolist()
+        assert theirs(text) == ids, (text, theirs(text), ids)
+
+
+def model_folder(folder, V):
+    """A folder with a model of V tokens, and none of its tokenizer's files."""
+    random_model((V, 512, 64, 1, 1)).save_pretrained(folder)
+    return folder
+
+
+def test_a_tokenizer_json_gives_the_ids_of_transformers(folder):
+    V = 700
+    special = ["<x y>", "<|im|>", "<|endoftext|>"]
+    texts = [*TEXTS, "", " ", "a <|endoftext|> b<x y>c", "<|im|><|im|>\n <|im", "<|endoftext|>"]
+    for number, (space, ids) in enumerate([(False, lambda i, n: i), (True, lambda i, n: (i * 7 + 5) % n)]):
+        made = trained(V, special, space, ids)
+        written = model_folder(os.path.join(folder, str(number)), V)
+        made.save(os.path.join(written, "tokenizer.json"))
+        same_ids(written, lambda text, made=made: made.encode(text).ids, V, texts)
+        again = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|endoftext|>")
+        saved = os.path.join(folder, f"saved{number}")
+        again.save_pretrained(saved)  # merges as texts, or as pairs, with tokenizer_config.json
+        loaded = transformers.AutoTokenizer.from_pretrained(saved)
+        same_ids(saved, loaded.encode, V, texts)
+
+
+def test_what_transformers_saves_of_gpt2_is_read(folder):
+    V = 700
+    made = trained(V, ids=lambda i, n: (i * 5 + 3) % n)
+    state = json.loads(made.to_str())
+    merges = [" ".join(m) if isinstance(m, list) else m for m in state["model"]["merges"]]
+    source = model_folder(os.path.join(folder, "source"), V)
+    with open(os.path.join(source, "vocab.json"), "w", encoding="utf-8") as f:
+        json.dump(made.get_vocab(), f)
+    with open(os.path.join(source, "merges.txt"), "w", encoding="utf-8") as f:
+        f.write("#version: 0.2\n" + "\n".join(merges) + "\n")
+    first = transformers.AutoTokenizer.from_pretrained(source)
+    same_ids(source, first.encode, V, [*TEXTS, "a<|endoftext|> b"])
+    saved = model_folder(os.path.join(folder, "saved"), V)
+    first.save_pretrained(saved)
+    assert os.path.exists(os.path.join(saved, "tokenizer.json"))
+    same_ids(saved, transformers.AutoTokenizer.from_pretrained(saved).encode, V, [*TEXTS, "a<|endoftext|> b"])
+
+
+def test_an_export_has_the_models_own_tokenizer(folder):
+    V = 700
+    source = model_folder(os.path.join(folder, "source"), V)
+    made = trained(V, ("<x y>", "<|endoftext|>"), ids=lambda i, n: (i * 5 + 3) % n)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|endoftext|>").save_pretrained(source)
+    export = os.path.join(folder, "export")
+    ours("export", source, export, "auto", source)
+    theirs = transformers.AutoTokenizer.from_pretrained(export)
+    before = transformers.AutoTokenizer.from_pretrained(source)
+    for text in [*TEXTS, "a<|endoftext|><x y>"]:
+        assert theirs.encode(text) == before.encode(text) == made.encode(text).ids
+    same_ids(export, theirs.encode, V, [*TEXTS, "a<|endoftext|><x y>"])
+
+
 if __name__ == "__main__":
     sys.exit(unit.run(globals()))

@@ -4,6 +4,7 @@ Our side of test_transformers.py: weights that are exported, logits, and token i
     build/transformers_side export WEIGHTS TARGET DTYPE [TOKENIZER]    with 'bytes' for a vocabulary of bytes
     build/transformers_side logits WEIGHTS T LOGITS                    of the int32 tokens on stdin, (B,T); fp32 (B,T,V)
     build/transformers_side encode TOKENIZER V                         stdin as int32 ids
+    build/transformers_side prompt TOKENIZER V                         the same, special tokens where their names are
 */
 #include "llmc/export_weights.h"
 #include "llmc/tokenizer.h"
@@ -57,13 +58,13 @@ static void write_logits(const char* weights, int T, const char* path) {
     gpt2_free(model);
 }
 
-static void encode(const char* path, int vocab_size) {
+static void encode(const char* path, int vocab_size, int is_prompt) {
     Tokenizer tokenizer;
     TokenList ids = {NULL, 0, 0};
     size_t bytes = 0;
     char* text = read_all(&bytes);
     tokenizer_load(&tokenizer, path, vocab_size);
-    check(tokenizer_encode(&tokenizer, text, bytes, &ids));
+    check((is_prompt ? tokenizer_encode_prompt : tokenizer_encode)(&tokenizer, text, bytes, &ids));
     fwrite_check(ids.ids, sizeof(int), ids.count, stdout, "stdout");
     token_list_free(&ids);
     tokenizer_free(&tokenizer);
@@ -76,10 +77,10 @@ int main(int argc, char** argv) {
         export(argv[2], argv[3], argv[4], argc > 5 ? argv[5] : NULL);
     } else if (argc == 5 && strcmp(what, "logits") == 0) {
         write_logits(argv[2], atoi(argv[3]), argv[4]);
-    } else if (argc == 4 && strcmp(what, "encode") == 0) {
-        encode(argv[2], atoi(argv[3]));
+    } else if (argc == 4 && (strcmp(what, "encode") == 0 || strcmp(what, "prompt") == 0)) {
+        encode(argv[2], atoi(argv[3]), strcmp(what, "prompt") == 0);
     } else {
-        fatal("transformers_side export|logits|encode ...; see the head of dev/test/transformers_side.c");
+        fatal("transformers_side export|logits|encode|prompt ...; see the head of dev/test/transformers_side.c");
     }
     return 0;
 }
