@@ -233,7 +233,27 @@ static void all_have_the_weights_that_rank_0_reads(void) {
     CHECK(ended_saying(0, 1, "checksum") && others_say_nothing(3));
 }
 
+// The number of steps belongs to the result where the rate of a step that both runs have depends on it.
+static void steps_matter_where_the_rates_do(void) {
+    static const char* types[4] = {"cosine", "linear", "constant", "wsd"};
+    static const double fractions[3] = {0.0, 0.5, 1.0};
+    for (int i = 0; i < 12; i++) {
+        Options o = cli_defaults();
+        o.scheduler = types[i / 3], o.final_fraction = fractions[i % 3];
+        int differ = 0;
+        for (int step = 0; step < 60; step++) {
+            LearningRateScheduler run = {o.scheduler, 1.0f, 5, 60, (float)o.final_fraction}, longer = run;
+            longer.num_steps = 80;
+            differ += get_learning_rate(&run, step) != get_learning_rate(&longer, step);
+        }
+        if (!CHECK(run_start_steps_matter_(&o) == (differ > 0))) {
+            printf("    -k %s -q %g: %d rates differ\n", o.scheduler, o.final_fraction, differ);
+        }
+    }
+}
+
 int main(void) {
+    steps_matter_where_the_rates_do();
     options = cli_defaults();
     options.output_dir = run_path();
     options.batch = 2, options.time = 4;

@@ -435,4 +435,45 @@ check "warm-up to a constant rate" notes "-u 5 has no effect" "${short[@]}" -k c
 check "decay of a constant rate" notes "-q 0.1 has no effect" "${short[@]}" -k constant -u 0
 check "--help" "$trainer" --help >/dev/null
 
+# what the flags of samples and evaluations do: one step at a rate of 0 from trained weights
+trained=("${common[@]}" -e "$dir/whole/model_00000040.bin" -n 0 -l 0 -c 0 -x 1 -m 0)
+sample() { # FLAG...: the text of the sample after the step
+    "$trainer" "${trained[@]}" -s 1 -g 48 "$@" 2>&1 | sed -n '/^generating:/,/^total average/p' | sed '$d'
+}
+differ() { [ "$1" != "$2" ]; }
+greedy=$(sample --temperature 0)
+drawn=$(sample --sample-seed 7)
+wild=$(sample --sample-seed 7 --temperature 100)
+check "a sample has text" test ${#greedy} -gt 48
+check "--sample-seed chooses the text" differ "$drawn" "$(sample --sample-seed 8)"
+check "the same seed chooses the same" test "$drawn" = "$(sample --sample-seed 7)"
+check "--temperature 0 takes the likeliest token, whatever the seed" test "$greedy" = "$(sample --temperature 0 --sample-seed 7)"
+check "--top-k 1 does, too" test "$greedy" = "$(sample --top-k 1 --temperature 100 --sample-seed 7)"
+check "a high temperature draws others" differ "$wild" "$drawn"
+check "--top-k 2 leaves out most of them" differ "$wild" "$(sample --top-k 2 --sample-seed 7 --temperature 100)"
+check "but not the second" differ "$greedy" "$(sample --top-k 2 --sample-seed 7 --temperature 100)"
+check "a run without validation ends" run no_validation "${trained[@]}" -x 2 -s 0 -v 1
+check "-m 0 validates nothing" test "$(grep -c "tel:" "$dir/no_validation/main.log")" -eq 0
+check "the others validate at each -v, and at the beginning" run validation "${trained[@]}" -x 2 -s 0 -v 1 -m 1
+check "which is logged" test "$(grep -o "^s:[0-9]* tel" "$dir/validation/main.log" | tr '\n' ' ')" = "s:0 tel s:1 tel s:2 tel "
+check "--vocab-size is a new model's" "$trainer" "${common[@]}" -e $model --vocab-size 300 -n 0 -s 0 -m 0 -x 0 -o "$dir/vocabulary" >"$dir/stdout"
+check "which is printed" grep -qE "^\| vocabulary V \(Vp\) +\| 300 \(384\) +\|" "$dir/stdout"
+
+# three questions, of which the model answers two: in batches of one, and of two with the last one half full
+write_hellaswag 'examples = [question(0, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
+            question(1, 0, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]),
+            question(2, 2, b"static inline ", [b"\x01\x02\x03", b"\x7f\x7f\x7f", b"void ", b"\xff\xfe\xfd"])]'
+for B in 4 8; do
+    check "HellaSwag in batches of $B rows" run hellaswag$B "${trained[@]}" -b $B -x 2 -s 0 -v 1 -h 1 --hellaswag-data "$dir/hellaswag.bin"
+    check "two of three are answered right" test "$(grep -c "^HellaSwag: 2/3 = " "$dir/hellaswag$B.log")" -eq 2
+    check "after each step, not before the first" test "$(grep eval "$dir/hellaswag$B/main.log" | tr '\n' ' ')" = "s:1 eval:0.6667 s:2 eval:0.6667 "
+done
+
+copy stranger 00000040
+sed -i '1s/.*/s:0 run:7/' "$dir/stranger/main.log"
+check "another run's log beside a checkpoint is refused" fails_with "1 of these settings" "${again[@]}" -o "$dir/stranger"
+check "both runs are said" says "note: main.log: the checkpoint's run is $id, the log's 7"
+check "--resume-anyway takes it" run stranger "${again[@]}" --resume-anyway
+check "with the checkpoint's id" same whole stranger main.log
+
 finish
