@@ -148,6 +148,37 @@ static void every_flag_keeps_its_promise(void) {
     }
 }
 
+// The next number beyond each end of a range is outside of it, whether the end is 0, -1 or 1.17e-38.
+static void ranges_end_where_they_say(void) {
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        char text[64];
+        if (!is_mine(f) || f->type != CLI_number) { continue; }
+        snprintf(text, sizeof(text), "%.17g", nextafter(f->smallest, -INFINITY));
+        if (strstr(text, "e-324") == NULL) {
+            refuses(f, text, "must be at least");
+        } // else strtod calls it out of range
+        snprintf(text, sizeof(text), "%.17g", nextafter(f->largest, INFINITY));
+        refuses(f, text, "must be at most");
+        refuses(f, "inf", "must be a number");
+        refuses(f, "-inf", "must be a number");
+    }
+}
+
+static void numbers_are_decimal(void) {
+    Options o = PARSE("-x", "010", "-l", "010");
+    CHECK(o.max_steps == 10 && o.learning_rate == 10.0);
+    o = PARSE("-x", "0000000000000000000019");
+    CHECK(o.max_steps == 19);
+    static const char* const others[] = {"0x10", "0b10", "0o10", "1e2", "1_000", "1,000",
+                                         "a",    "10h",  "1 0",  "10 ", "10.0"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        char words[64];
+        snprintf(words, sizeof(words), "-x %s|must be a whole number", others[i]);
+        CHECK_FATAL(words, PARSE("-x", others[i]));
+    }
+}
+
 static void no_two_flags_share_a_name(void) {
     int distinct = 1;
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
@@ -318,6 +349,8 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
 
 int main(void) {
     every_flag_keeps_its_promise();
+    ranges_end_where_they_say();
+    numbers_are_decimal();
     no_two_flags_share_a_name();
     unknown_words_are_refused();
     epsilon_is_not_0_in_fp32();

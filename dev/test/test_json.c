@@ -249,7 +249,121 @@ static void strings_are_written_so_that_they_are_read(void) {
     }
 }
 
+// ----------------------------------------------------------------------------
+// Every byte where one of its kind is tried above
+
+// The code point as UTF-8, from the definition
+static size_t utf8_of(char* out, uint32_t c) {
+    if (c < 0x800) {
+        return (size_t)sprintf(out, c < 0x80 ? "%c" : "%c%c", c < 0x80 ? (int)c : (int)(0xc0 | c >> 6),
+                               (int)(0x80 | (c & 63)));
+    }
+    if (c < 0x10000) {
+        return (size_t)sprintf(out, "%c%c%c", (int)(0xe0 | c >> 12), (int)(0x80 | (c >> 6 & 63)),
+                               (int)(0x80 | (c & 63)));
+    }
+    return (size_t)sprintf(out, "%c%c%c%c", (int)(0xf0 | c >> 18), (int)(0x80 | (c >> 12 & 63)),
+                           (int)(0x80 | (c >> 6 & 63)), (int)(0x80 | (c & 63)));
+}
+
+static void surrogate_pairs_are_the_code_points_they_say(void) {
+    for (uint32_t c = 0x10000; c <= 0x10ffff; c += c % 0x400 == 0 ? 0x3ff : 1) { // both ends of each block
+        char text[32], expected[8];
+        snprintf(text, sizeof(text), "\"\\u%04x\\u%04X\"", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + (c & 0x3ff));
+        utf8_of(expected, c);
+        int good = parse(text) == STATUS_OK && json_is(&json, json_root(&json), expected);
+        if (!CHECK(good)) { printf("    %s\n", text); }
+        json_free(&json);
+    }
+    for (uint32_t c = 1; c < 0x10000; c += c < 0x100 || (c > 0xd700 && c < 0xe100) ? 1 : 97) {
+        char text[32], expected[8];
+        snprintf(text, sizeof(text), "\"\\u%04x\"", c);
+        if (c >= 0xd800 && c <= 0xdfff) { // half of a pair, alone, and before what is no second half
+            CHECK(refuses(text, "an escape that stands for no character"));
+            snprintf(text, sizeof(text), "\"\\u%04x\\u%04x\"", c, c % 2 ? 0xdbff : 0xe000);
+            CHECK(refuses(text, "an escape that stands for no character"));
+            continue;
+        }
+        utf8_of(expected, c);
+        int good = parse(text) == STATUS_OK && json_is(&json, json_root(&json), expected);
+        if (!CHECK(good)) { printf("    %s\n", text); }
+        json_free(&json);
+    }
+}
+
+static void only_hexadecimal_digits_make_an_escape(void) {
+    for (int at = 3; at < 7; at++) {
+        for (int c = 1; c < 256; c++) {
+            char text[16] = "\"\\u0041\"";
+            text[at] = (char)c;
+            int digit = strchr("0123456789abcdefABCDEF", c) != NULL;
+            if (!CHECK(digit ? parse(text) == STATUS_OK : parse(text) != STATUS_OK)) { printf("    %s\n", text); }
+            if (digit) { json_free(&json); }
+            status_clear();
+        }
+    }
+}
+
+static void every_control_character_is_refused_raw_and_written_as_an_escape(void) {
+    for (int c = 0; c < 0x80; c++) {
+        char text[] = "\"a?b\"", raw[] = "a?b";
+        text[2] = raw[1] = (char)c;
+        if (c == '"' || c == '\\') { continue; }
+        int good = (json_parse(&json, "a.json", text, 5) == STATUS_OK) == (c >= 0x20);
+        if (!good) { printf("    byte %d: %s\n", c, status_message()); }
+        CHECK(good);
+        if (c >= 0x20) { json_free(&json); }
+        status_clear();
+        char* quoted = quote(raw, 3);
+        int controls = 0;
+        for (char* p = quoted; *p != '\0'; p++) { controls += (unsigned char)*p < 0x20 || *p == 0x7f; }
+        good = controls == 0 && parse(quoted) == STATUS_OK && json_root(&json)->bytes == 3 &&
+               memcmp(json_string(&json, json_root(&json)), raw, 3) == 0;
+        if (!CHECK(good)) { printf("    byte %d: %s\n", c, quoted); }
+        json_free(&json);
+        free(quoted);
+    }
+}
+
+// Space is four characters, and nothing else may stand around a value.
+static void every_other_byte_is_no_space(void) {
+    for (int c = 1; c < 256; c++) {
+        char before[] = "? 1", behind[] = "1 ?";
+        before[0] = behind[2] = (char)c;
+        int space = c == ' ' || c == '\t' || c == '\n' || c == '\r';
+        int good = (parse(behind) == STATUS_OK) == space;
+        json_free(&json);
+        status_clear();
+        good = good && (parse(before) == STATUS_OK) == space;
+        json_free(&json);
+        status_clear();
+        if (!CHECK(good)) { printf("    byte %d\n", c); }
+    }
+}
+
+// A key is found by all of its bytes: not by a beginning of it, nor by one that it is the beginning of.
+static void keys_are_found_by_all_of_their_bytes(void) {
+    static const char name[] = "data_offsets";
+    check(parse("{\"data_offsets\":1}"));
+    CHECK(member(name) != NULL);
+    for (size_t i = 0; i < sizeof(name); i++) {
+        char other[sizeof(name) + 1] = "data_offsets";
+        other[i] = i + 1 < sizeof(name) ? (char)(other[i] ^ 1) : 'x'; // the last: one byte more
+        CHECK(member(other) == NULL);
+        other[i] = '\0';
+        CHECK((member(other) == NULL) == (i + 1 < sizeof(name)));
+    }
+    json_free(&json);
+    check(parse("{\"a\":1,\"ab\":2,\"\":3,\"b\":4}")); // all different
+    json_free(&json);
+}
+
 int main(void) {
+    surrogate_pairs_are_the_code_points_they_say();
+    only_hexadecimal_digits_make_an_escape();
+    every_control_character_is_refused_raw_and_written_as_an_escape();
+    every_other_byte_is_no_space();
+    keys_are_found_by_all_of_their_bytes();
     values_are_found();
     strings_are_what_they_say();
     whole_numbers_are_written_with_digits_alone();

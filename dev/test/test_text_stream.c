@@ -200,7 +200,29 @@ static void terminals_are_not_steered(void) {
     }
 }
 
+// Each code point up to U+017F between two letters: those that steer a terminal go from what is printed there, white space
+// stays; in a line of an error message each of their bytes is '?'.
+static void every_control_character_goes(void) {
+    for (int c = 1; c < 0x180; c++) {
+        char text[5] = {'a', (char)c, 'b'}, line[5];
+        if (c >= 0x80) { snprintf(text, sizeof(text), "a%c%cb", 0xc0 | c >> 6, 0x80 | (c & 63)); }
+        size_t n = strlen(text);
+        int space = c >= '\t' && c <= '\r', control = c < 0x20 || (c >= 0x7f && c < 0xa0);
+        const char* expected = control && !space ? "ab" : text;
+        TextStream s = text_stream_begin(NULL, 0, 1);
+        text_stream_push(&s, text, n);
+        text_stream_end(&s);
+        int good = s.out.count == strlen(expected) && memcmp(s.out.bytes, expected, s.out.count) == 0;
+        text_stream_free(&s);
+        memcpy(line, text, n + 1);
+        mask_controls(line, n);
+        good = good && strcmp(line, !control ? text : c < 0x80 ? "a?b" : "a??b") == 0;
+        if (!CHECK(good)) { printf("    U+%04X\n", (unsigned)c); }
+    }
+}
+
 int main(void) {
+    every_control_character_goes();
     broken_utf8_becomes_unicode_s_choice();
     bytes_at_the_edges_of_the_forms();
     random_bytes_in_all_splits();

@@ -55,6 +55,40 @@ static void median_of_the_last(Watchdog* w) {
     step(w, 2001, 81.0);
 }
 
+static void hangs_again(Watchdog* w) {
+    for (int i = 1; i < 20; i++) { step(w, i, 1.0); }
+    step(w, 20, 21.0);
+    step(w, 21, 1.0);
+    step(w, 22, 22.0);
+    step(w, 23, 23.0);
+}
+
+static void every_hang_is_said(void) {
+    UnitChild child = lines(hangs_again);
+    CHECK(strcmp(child.text, "warning: step 20 took 21.0 s, 21 times the usual 1 s\n"
+                             "warning: step 22 took 22.0 s, 22 times the usual 1 s\n"
+                             "warning: step 23 took 23.0 s, 23 times the usual 1 s\n") == 0);
+}
+
+// The thread looks at a second step that hangs as at the first: once each.
+static void looks_at_two(Watchdog* w) {
+    for (int i = 1; i < 20; i++) { step(w, i, 1.0); }
+    for (int i = 20; i < 22; i++) {
+        watchdog_begin(w, i, now);
+        pthread_mutex_lock(&w->mutex);
+        for (int k = 0; k < 3; k++) { watchdog_look_(w, now + 20.0 + k); } // once it is not yet too long
+        pthread_mutex_unlock(&w->mutex);
+        now += 1.0;
+        watchdog_end(w, now);
+    }
+}
+
+static void the_second_hang_is_said_while_it_lasts(void) {
+    UnitChild child = lines(looks_at_two);
+    CHECK(strcmp(child.text, "warning: step 20 has taken 21.0 s so far, 21 times the usual 1 s; waiting\n"
+                             "warning: step 21 has taken 21.0 s so far, 21 times the usual 1 s; waiting\n") == 0);
+}
+
 static void what_is_said_when_a_step_ends(void) {
     CHECK(lines(usual).length == 0);
     CHECK(lines(slow_but_short).length == 0);
@@ -101,6 +135,8 @@ static void the_thread_says_it_while_it_hangs(void) {
 int main(void) {
     double start = wall_seconds();
     what_is_said_when_a_step_ends();
+    every_hang_is_said();
+    the_second_hang_is_said_while_it_lasts();
     the_thread_says_it_while_it_hangs();
     CHECK(wall_seconds() - start < 30.0);
     return unit_end();

@@ -473,6 +473,57 @@ static void tensors_must_be_those_of_a_gpt2(void) {
     CHECK(refuses(folder(), "holds wte.weight twice"));
 }
 
+// Each tensor by each of its dimensions, one more and one less; its name by each byte, a byte shorter and a byte longer.
+static void every_tensor_has_its_name_and_shape(void) {
+    make_params(WEIGHTS_FP32);
+    write_model(WEIGHTS_FP32, "");
+    for (int i = 0; i < num_tensors; i++) {
+        char name[96], words[128], other[100];
+        snprintf(name, sizeof(name), "%s", tensors[i].name);
+        if (strncmp(name, "h.0.", 4) == 0) { continue; } // of layer 0 as of layer 1
+        int dims = tensors[i].dims, gives_sizes = i < 2; // wte and wpe do: others or config.json disagree
+        const size_t rows = tensors[i].shape[0], cols = dims == 2 ? tensors[i].shape[1] : 0;
+        for (int k = 0; k < 2 * dims; k++) {
+            size_t shape[2] = {rows, cols};
+            shape[k / 2] += k % 2 ? 1 : (size_t)-1;
+            snprintf(words, sizeof(words), "%s has the shape ", name);
+            CHECK(refuses_tensor(name, name, "F32", dims, shape[0], shape[1], gives_sizes ? "" : words));
+        }
+        size_t n = strlen(name);
+        snprintf(words, sizeof(words), " has no %s", name);
+        for (size_t k = 0; k <= n + 1; k++) {
+            snprintf(other, sizeof(other), "%s%s", name, k == n ? "x" : "");
+            if (k < n) { other[k] = (char)(other[k] ^ 2); }
+            if (k > n) { other[n - 1] = '\0'; }
+            int is_layer = i >= 2 && k == 2; // h.3 in place of h.1: then config.json disagrees
+            if (!CHECK(refuses_tensor(name, other, NULL, 0, 0, 0, is_layer ? "" : words))) {
+                printf("    %s\n", other);
+            }
+        }
+    }
+}
+
+static void every_other_dtype_is_refused(void) {
+    static const struct {
+        const char* name;
+        size_t bits;
+    } others[] = {{"F64", 64},    {"I64", 64},    {"I32", 32},    {"I16", 16},    {"I8", 8},   {"U64", 64},
+                  {"U32", 32},    {"U16", 16},    {"U8", 8},      {"BOOL", 8},    {"C64", 64}, {"F8_E5M2", 8},
+                  {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
+    write_model(WEIGHTS_FP32, "");
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        char words[128];
+        make_tensors(WEIGHTS_FP32, "");
+        Tensor* t = find("h.1.ln_2.weight");
+        t->dtype = others[i].name, t->bytes = C * others[i].bits / 8;
+        free(t->data);
+        t->data = (char*)calloc_check(t->bytes, 1);
+        write_tensors(model(), 0, num_tensors, 1);
+        snprintf(words, sizeof(words), "h.1.ln_2.weight is in %s; F32, F16 and BF16 are read", others[i].name);
+        CHECK(refuses(folder(), words));
+    }
+}
+
 static void a_head_of_its_own_is_refused(void) {
     write_model(WEIGHTS_FP32, "");
     add_tensor("lm_head.weight", WEIGHTS_FP32, 2, V, C, params)->data[4 * (V * C - 1)] ^= 1;
@@ -647,6 +698,8 @@ int main(void) {
     shards_are_read();
     config_json_must_agree();
     tensors_must_be_those_of_a_gpt2();
+    every_tensor_has_its_name_and_shape();
+    every_other_dtype_is_refused();
     a_head_of_its_own_is_refused();
     numbers_that_are_not_finite_are_refused();
     one_file_without_config_json_is_said_to_have_heads_of_64();
