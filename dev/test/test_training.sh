@@ -77,6 +77,9 @@ done
 mkdir "$dir/resumed"
 cp "$dir"/whole/{main.log,{model,state}_00000020*,DONE_00000020} "$dir/resumed"
 check "a resumed run ends" run resumed -e $model -y 1 -s 20
+samples() { sed -n '/^generating:/,/^\(step\|val\|wrote\|total\) /p' "$dir/$1.log" | grep -v '^\(step\|val\|wrote\|total\) '; }
+check "there are two samples" test "$(samples whole | grep -c '^generating:')" -eq 2
+check "the resumed run prints both, that of its first step too" test "$(samples resumed)" = "$(samples whole)"
 for file in model_00000040.bin state_00000040_00000.bin main.log; do
     check "the resumed run writes the same $file" same whole resumed $file
 done
@@ -459,9 +462,9 @@ check "which is logged" test "$(grep -o "^s:[0-9]* tel" "$dir/validation/main.lo
 check "--vocab-size is a new model's" "$trainer" "${common[@]}" -e $model --vocab-size 300 -n 0 -s 0 -m 0 -x 0 -o "$dir/vocabulary" >"$dir/stdout"
 check "which is printed" grep -qE "^\| vocabulary V \(Vp\) +\| 300 \(384\) +\|" "$dir/stdout"
 
-# three questions, of which the model answers two: in batches of one, and of two with the last one half full
-write_hellaswag 'examples = [question(0, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
-            question(1, 0, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]),
+# three questions, of which the model answers the last two: in batches of one, and of two
+write_hellaswag 'examples = [question(0, 0, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]),
+            question(1, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
             question(2, 2, b"static inline ", [b"\x01\x02\x03", b"\x7f\x7f\x7f", b"void ", b"\xff\xfe\xfd"])]'
 for B in 4 8; do
     check "HellaSwag in batches of $B rows" run hellaswag$B "${trained[@]}" -b $B -x 2 -s 0 -v 1 -h 1 --hellaswag-data "$dir/hellaswag.bin"
