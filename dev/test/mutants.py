@@ -33,7 +33,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 
-from universalmutator import mutator
+try:
+    from universalmutator import mutator
+except ImportError:
+    sys.exit("error: there is no universalmutator here: pip install -r .ci/requirements.txt")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TABLE = os.path.join(ROOT, "dev", "test", "mutants.csv")
