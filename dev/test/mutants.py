@@ -62,7 +62,7 @@ def read(*path):
 
 
 def lines_of(path):
-    return read(ROOT, path).decode().split("\n")
+    return read(CLEAN, path).decode().split("\n")
 
 
 def digest(*words):
@@ -227,10 +227,8 @@ def meaning(tree, path):
 
 def stripped(path):
     """A program without its symbols and debug information."""
-    done = subprocess.run(
-        ["strip", "-R", ".note.gnu.build-id", "-o", "/dev/stdout", path], capture_output=True, check=False
-    )
-    return done.stdout or read(path)
+    subprocess.run(["strip", "-R", ".note.gnu.build-id", "-o", path + ".stripped", path], check=True)
+    return read(path + ".stripped")
 
 
 def try_mutant(m, tree, checks):
@@ -383,8 +381,8 @@ def main():
     side = "gpu" if args.gpu else "cpu"
     paths = [p for p in sources() if os.path.splitext(p)[1] in RULES and not re.match(r"dev/test/|test_", p)]
     paths = [p for p in paths if p.endswith((".cu", ".cuh")) == args.gpu and fnmatch.fnmatch(p, args.files)]
-    mutants = list(gaps(side)) if args.again else draw(paths, args.seed)
     of_sources = refresh()
+    mutants = list(gaps(side)) if args.again else draw(paths, args.seed)
     names = [check for check in args.checks.split() if not re.search(args.without, check)]
     needs = Checks(names).needs
     programs = {need for name in names for need in needs[name] if not need.endswith((".py", ".sh"))}

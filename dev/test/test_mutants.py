@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of dev/test/mutants.py: which mutants are drawn, which are none, and the table.
 
-python3 dev/test/test_mutants.py          # ends in 'N passed, N failed'
+    python3 dev/test/test_mutants.py          # ends in 'N passed, N failed'
 
 Needs universalmutator, of .ci/requirements.txt.
 """
@@ -25,7 +25,7 @@ def write(folder, name, text):
 
 
 def drawn(folder, seed=1):
-    mutants.ROOT = folder
+    mutants.CLEAN = folder
     return {(m.original, m.mutant) for m in mutants.draw(["a.h"], seed)}
 
 
@@ -40,7 +40,7 @@ def test_a_line_keeps_its_mutant_whatever_stands_around_it(folder):
 
 def test_a_mutant_has_as_many_lines(folder):
     write(folder, "a.h", SOURCE)
-    mutants.ROOT = folder
+    mutants.CLEAN = folder
     for m in islice(mutants.draw(["a.h"], 1), 10):
         m.write(folder)
         lines = mutants.read(folder, "a.h").decode().split("\n")
@@ -96,7 +96,7 @@ def test_the_table_keeps_verdicts_and_counts(folder):
     assert verdicts == ["equivalent", "refused", "", ""] and rows[1]["reason"] == "test_cli", rows
     assert "1 equivalent, 1 refused by tests added since, 2 gaps; 77.8%" in summaries["cpu"], summaries  # 7 of 9
     write(folder, "other.h", "x\n")
-    mutants.ROOT = folder
+    mutants.CLEAN = folder
     os.makedirs(os.path.join(folder, "llmc"))
     write(folder, "llmc/comm_meet.h", "new\n  a2;\nnew\n  a3;\n")
     assert [(m.line, m.mutant) for m in mutants.gaps("cpu")] == [(2, "b2;"), (4, "b3;")]
