@@ -76,13 +76,14 @@ def refresh():
         if not os.path.exists(copy) or read(copy) != read(ROOT, path):
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copy(os.path.join(ROOT, path), copy)
-    os.makedirs(os.path.join(CLEAN, "tmp"), exist_ok=True)
     return digest(*(word for path in sources() for word in (path, read(ROOT, path))))
 
 
 def make(tree, *words, limit=None):
-    """Runs make confined to `tree`. Returns its exit code, None after `limit` seconds, and what it printed."""
-    mounts = 'mount --bind "$0" "$0" && mount --bind "$0/tmp" /tmp && mount -o remount,bind,ro /'
+    """Runs make confined to `tree`, with an empty /tmp. Returns its exit code (None: it took too long) and output."""
+    shutil.rmtree(tree + ".tmp", ignore_errors=True)
+    os.makedirs(tree + ".tmp")
+    mounts = 'mount --bind "$0" "$0" && mount --bind "$0.tmp" /tmp && mount -o remount,bind,ro /'
     confine = mounts + ' && cd "$0" && exec make "$@"'
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", confine, tree]
     command = [*namespaces, "-s", "--no-print-directory", *words]
@@ -258,8 +259,6 @@ def try_mutant(m, tree, checks):
     finally:  # as they were, with their times: nothing else need be built again
         for path in (m.path, *(t for t in built if os.path.isfile(os.path.join(CLEAN, t)))):
             shutil.copy2(os.path.join(CLEAN, path), os.path.join(tree, path))
-        shutil.rmtree(os.path.join(tree, "tmp"), ignore_errors=True)
-        os.mkdir(os.path.join(tree, "tmp"))
 
 
 def try_all(mutants, count, jobs, checks, progress):
