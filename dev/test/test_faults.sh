@@ -223,7 +223,7 @@ check "with both, the loss is the reason" skips sl_sg loss loss@130:30,norm@130:
 check "-sl does not look at the norm" updates sl_norm norm@130:3000 -sl 8
 check "nor -sg at the loss" updates sg_loss loss@130:30 -sg 8
 check "a loss that falls is not skipped" updates sl_falls loss@130:-30 -sl 8
-check "nor a norm that falls" updates sg_falls norm@130:0 -sg 2
+check "nor a norm that falls" updates sg_falls norm@130:-3000 -sg 8
 check "nor what is below the threshold" updates below loss@130:30,norm@130:3000 -sl 11.3 -sg 11.3
 check "nor anything without a threshold" updates none loss@130:30,norm@130:3000
 check "nor a jump before there are 128 values" updates early loss@127:30,norm@127:3000 -sl 8 -sg 8
