@@ -43,7 +43,9 @@ CFLAGS := -std=c11 -D_GNU_SOURCE -O3 -march=native -ffp-contract=fast -fno-math-
     -Wall -Wextra $(WERROR) -I. -MMD -MP
 LDLIBS := -lm -lpthread -ldl
 # Files from elsewhere are read: position-independent code, read-only relocations, guarded stacks, checked libc calls.
-harden := -fPIE -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
+# Stacks may be small: no frame is larger than 16 KiB, and none jumps over the guard page.
+small_frames := -fstack-clash-protection -Wframe-larger-than=16384
+harden := -fPIE $(small_frames) -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
 harden_link := -pie -Wl,-z,relro,-z,now
 CFLAGS += $(harden)
 LDLIBS += $(harden_link)
@@ -334,8 +336,8 @@ build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags $(call
 build/step_kernels: dev/bench/step_kernels.cu build/trainer.flags $(call training_kernels,bf16)
 	$(call compile_apart,bf16)
 
-# Under AddressSanitizer and UBSan. -Og compiles in half the time of -O1, and runs as fast but for a tenth.
-sanitize = $(filter-out -O3 %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -Og -g
+# Under AddressSanitizer and UBSan, whose frames are larger. -Og compiles in half the time of -O1, and runs as fast but for a tenth.
+sanitize = $(filter-out -O3 $(small_frames) %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -Og -g
 build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(sanitize) -fsanitize=address,undefined $(unsanitized) -fno-sanitize-recover=all -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
@@ -415,6 +417,7 @@ $(call check,process_faults,$(process_programs),$(python) dev/test/process_fault
 # What a run shows: in a file, on a terminal, with --log-json
 $(call check,run_output,$(process_programs),$(python) dev/test/run_output.py ./train_gpt2 build/train_gpt2_faults)
 $(call check,test_plan_run,train_gpt2,dev/test/test_plan.sh ./train_gpt2)
+$(call check,test_environment,train_gpt2,dev/test/test_environment.sh ./train_gpt2)
 $(call check,test_doctor,train_gpt2,dev/test/test_doctor.sh ./train_gpt2)
 $(call check,test_launch_run,train_gpt2 build/test_launch_gpu,dev/test/test_launch.sh ./train_gpt2 build/test_launch_gpu)
 $(call check,test_tokenize,tokenize_gpt2,dev/test/test_tokenize.sh ./tokenize_gpt2)
@@ -430,7 +433,7 @@ check-fuzz: export CHECK_TIMEOUT ?= $(shell echo $$(($(FUZZ_SECONDS) + 300)))
 # A trainer among faults: a few of each kind here, many in make soak
 $(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-cpu_benches check-test_hardening
+cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-test_environment check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-cpu_benches check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the

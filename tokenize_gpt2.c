@@ -16,6 +16,7 @@ known. Files appear whole or not at all.
 #include "llmc/checked_file.h"
 #include "llmc/cli.h"
 #include "llmc/dataloader.h" // the magic numbers of token files
+#include "llmc/process_start.h"
 #include "llmc/signals.h"
 #include "llmc/tokenizer.h"
 
@@ -164,7 +165,7 @@ static size_t check_utf8(const Input* in, uint64_t offset, const unsigned char* 
 
 // Writes the ids as numbers, sixteen a line, and forgets them.
 static void write_numbers(Encoder* e) {
-    char text[1 << 14];
+    char text[1 << 13];
     size_t n = 0;
     for (size_t i = 0; i < e->ids.count; i++) {
         char digits[12] = {0};
@@ -459,7 +460,7 @@ static int part_arguments(int argc, char** argv, char** flags, char** files, int
 }
 
 int main(int argc, char** argv) {
-    keep_standard_files();
+    process_start();
     atexit(temporary_unlink_all); // fatal() leaves nothing half written
     signals_install_quit();
     const char* command = argc < 2 ? "nothing" : argv[1];

@@ -727,6 +727,11 @@ Status gpt2_wait_update(GPT2* model) { return gpt2_synchronize(model); }
 // ----------------------------------------------------------------------------
 // The machine
 
+Status gpt2_prepare_threads(void) {
+    status_clear();
+    return cpu_threads_prepare();
+}
+
 void* gpt2_host_alloc(size_t bytes) { return malloc(bytes); }
 void gpt2_host_free(void* memory) { free(memory); }
 
@@ -800,6 +805,11 @@ void gpt2_doctor(Doctor* doctor) {
     static const char mend[] = "this processor or compiler computes wrongly: run make test, try another compiler";
     static const char* const names[] = {"GEMM against fp64", "attention", "its gradient"};
     const double tolerance = 1e-5; // sums of up to 200 products in fp32; a wrong kernel is off by a tenth and more
+    if (gpt2_prepare_threads() != STATUS_OK) {
+        doctor_row(doctor, DOCTOR_FAULT, "threads", "let OpenMP's threads have stacks of 1M, or end other programs",
+                   "%s", status_message());
+        return;
+    }
     double errors[3] = {gemm_error(128, 192, 256), 0.0, 0.0};
     attention_errors(errors + 1, 2, 160, 2, 64);
     doctor_row(doctor, DOCTOR_OK, "processor", NULL, "CPU, %d threads, vectors of %d floats", cpu_threads(), LANES);

@@ -346,6 +346,7 @@ int gpt2_num_devices(void) {
 }
 
 void gpt2_use_device(int device) { gpt2_device = device; }
+Status gpt2_prepare_threads(void) { return STATUS_OK; } // the GPU computes
 
 // Selects the GPU; an error if there is none that this build runs on.
 static Status gpt2_find_gpu(cudaDeviceProp* device) {

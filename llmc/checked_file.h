@@ -262,8 +262,8 @@ static inline Status checked_read(CheckedReader* r, void* dst, size_t n) {
 }
 
 // Reads n bytes for their checksums alone.
-static inline Status checked_skip(CheckedReader* r, size_t n) {
-    char buffer[1 << 17];
+NOINLINE Status checked_skip(CheckedReader* r, size_t n) {
+    char buffer[1 << 13];
     while (n > 0) {
         size_t piece = n < sizeof(buffer) ? n : sizeof(buffer);
         TRY(checked_read(r, buffer, piece));

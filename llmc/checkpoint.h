@@ -221,7 +221,7 @@ static inline Status checkpoint_write_files_(CheckpointSource* from, const RunSt
 
 // Writes the checkpoint of a step, in rank 0, while the other processes are in shards_serve; shards_end is the caller's. After
 // an error nothing new is left in the directory, and `from` says whether a number was not finite.
-static inline Status checkpoint_write(CheckpointSource* from, const RunState* run, const char* directory) {
+NOINLINE Status checkpoint_write(CheckpointSource* from, const RunState* run, const char* directory) {
     CheckpointPaths paths;
     CheckedWriter model, state;
     int in_place = 0;
@@ -401,7 +401,7 @@ static inline Status checkpoint_open_(CheckedReader* state, ModelReader* model, 
 
 // Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together. `report`,
 // or NULL, is told how much of them has been read.
-static inline Status checkpoint_verify(const char* directory, int step, void (*report)(size_t done, size_t total)) {
+NOINLINE Status checkpoint_verify(const char* directory, int step, void (*report)(size_t done, size_t total)) {
     CheckpointPaths paths;
     CheckedReader state;
     ModelReader model;
@@ -475,8 +475,8 @@ static inline Status checkpoint_spread_run_(Comm* comm, RunState* run) {
 // Brings back what checkpoint_write() wrote at `step`, but for the weights, which the model was built with, and the settings.
 // Called by all processes; rank 0 reads the files. After an error model, loader and outliers may hold part of it, and the
 // others wait until this process ends.
-static inline Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outliers* outliers,
-                                           const CheckpointPaths* paths, int step) {
+NOINLINE Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outliers* outliers, const CheckpointPaths* paths,
+                                      int step) {
     Comm* comm = shards_comm(model);
     RunState run;
     memset(&run, 0, sizeof(run));

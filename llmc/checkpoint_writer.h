@@ -20,6 +20,7 @@ to see it, the result, the message and settings.newest are the same everywhere.
 
 #include "checkpoint.h"
 #include "run_folder.h"
+#include "thread.h"
 
 typedef enum {
     CHECKPOINT_NONE,       // none was due yet
@@ -207,7 +208,7 @@ static inline int checkpoint_writer_start_(CheckpointWriter* w) {
     if (checkpoint_writer_reads_(w) && gpt2_take_snapshot(w->source.model) != STATUS_OK) { return 0; }
     w->source.read = gpt2_read_snapshot;
     w->done = 0;
-    w->has_thread = pthread_create(&w->thread, NULL, checkpoint_writer_thread_, w) == 0;
+    w->has_thread = thread_start(&w->thread, checkpoint_writer_thread_, w);
     return w->has_thread;
 }
 

@@ -419,9 +419,7 @@ static inline Status comm_watch_begin_(Comm* c, double fault_timeout) {
     c->grace = fault_timeout / 2.0 < 5.0 ? fault_timeout / 2.0 : 5.0;
     c->silence = fault_timeout - c->grace - 0.5 > 1.0 ? fault_timeout - c->grace - 0.5 : 1.0;
     for (int i = 0; i < c->size; i++) { c->peers[i].heard = wall_seconds(); }
-    if (pthread_create(&c->thread, NULL, comm_watch_, c) != 0) {
-        return status_fail("no thread to watch the other processes");
-    }
+    if (!thread_start(&c->thread, comm_watch_, c)) { return status_fail("no thread to watch the other processes"); }
     c->has_thread = 1;
     return STATUS_OK;
 }

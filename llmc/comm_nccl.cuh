@@ -348,7 +348,7 @@ static inline Status nccl_start_(NcclTransport* t, int ctas) {
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) {
         return nccl_fail_(t, "ncclCommInitRankConfig", result);
     }
-    if (pthread_create(&t->watcher, NULL, nccl_watch_, t) != 0) { return status_fail("no thread to watch NCCL"); }
+    if (!thread_start(&t->watcher, nccl_watch_, t)) { return status_fail("no thread to watch NCCL"); }
     t->has_watcher = 1;
     TRY(nccl_wait_(t, "ncclCommInitRankConfig", NCCL_OPEN_TIMEOUT));
     return nccl_connect_(t);

@@ -13,11 +13,11 @@ of another.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "status.h"
+#include "thread.h"
 #include "utils.h"
 
 enum { COMM_MAX_PROCESSES = 4096, COMM_TEXT_BYTES = 1024 };

@@ -67,7 +67,7 @@ static inline void comm_abort_device_(Comm* c) {
     c->aborting = wanted;
     pthread_mutex_unlock(&c->mutex);
     if (!wanted) { return; }
-    if (pthread_create(&thread, NULL, comm_abort_, c) == 0) {
+    if (thread_start(&thread, comm_abort_, c)) {
         pthread_detach(thread);
     } else {
         comm_abort_(c);

@@ -15,6 +15,7 @@ pass computes them again from qkv, l and m. Tiles above the diagonal are skipped
 
 #include <math.h>
 
+#include "cpu_scratch.h"
 #include "cpu_vector.h"
 
 // A tile is stored transposed, keys in rows and queries along the vector lanes. So the maximum and the sum over keys are
@@ -25,8 +26,11 @@ enum {
     ATTENTION_MAX_HS = 128, // largest head size
     ATTENTION_VECTORS = 2,  // width of the register tiles: 2 vectors divide every head size and the block
     ATTENTION_LANES = ATTENTION_VECTORS * LANES,
-    BLOCK_VECTORS = ATTENTION_BLOCK / LANES
+    BLOCK_VECTORS = ATTENTION_BLOCK / LANES,
+    ATTENTION_SCORES = ATTENTION_BLOCK * ATTENTION_BLOCK, // floats of a tile of scores, and of 64 rows of HS numbers
+    ATTENTION_ROWS = ATTENTION_BLOCK * ATTENTION_MAX_HS
 };
+_Static_assert(3 * ATTENTION_ROWS + 2 * ATTENTION_SCORES <= CPU_SCRATCH_FLOATS, "the tiles fit a thread's scratch");
 
 // c (rows, cols) = base + a (rows, K) b (K, cols), where a(r,k) = a[r * a_row + k * a_k]; base may be NULL or c. cols
 // is a multiple of ATTENTION_LANES.
@@ -65,9 +69,9 @@ static inline void attention_mask(float* row, size_t j, float masked) {
 // apart.
 static inline void attention_forward_block(float* out, float* l, float* m, const float* q, const float* k,
                                            const float* v, size_t i0, size_t T, size_t HS, size_t ld, size_t ld_out) {
-    float QT[ATTENTION_MAX_HS * ATTENTION_BLOCK] ALIGNED; // (HS, queries), times 1/sqrt(HS)
-    float ST[ATTENTION_BLOCK * ATTENTION_BLOCK] ALIGNED;  // (keys, queries): scores, then exp(s - m)
-    float O[ATTENTION_BLOCK * ATTENTION_MAX_HS] ALIGNED;  // (queries, HS), not yet divided by l
+    float* QT = cpu_scratch();        // (HS, queries), times 1/sqrt(HS)
+    float* ST = QT + ATTENTION_ROWS;  // (keys, queries): scores, then exp(s - m)
+    float* O = ST + ATTENTION_SCORES; // (queries, HS), not yet divided by l
     float rescale[ATTENTION_BLOCK] ALIGNED;
     vec m_i[BLOCK_VECTORS], l_i[BLOCK_VECTORS];
     size_t rows = T - i0 < ATTENTION_BLOCK ? T - i0 : ATTENTION_BLOCK;
@@ -140,11 +144,11 @@ static inline void attention_forward(float* out, float* l, float* m, const float
 static inline void attention_backward_block(float* dq, float* dk, float* dv, const float* dout, const float* q,
                                             const float* k, const float* v, const float* out, const float* l,
                                             const float* m, size_t i0, size_t T, size_t HS, size_t ld, size_t ld_out) {
-    float QT[ATTENTION_MAX_HS * ATTENTION_BLOCK] ALIGNED;  // (HS, queries), times 1/sqrt(HS)
-    float dOT[ATTENTION_MAX_HS * ATTENTION_BLOCK] ALIGNED; // (HS, queries)
-    float PT[ATTENTION_BLOCK * ATTENTION_BLOCK] ALIGNED;   // (keys, queries)
-    float dST[ATTENTION_BLOCK * ATTENTION_BLOCK] ALIGNED;  // (keys, queries): dP, then dS / sqrt(HS)
-    float dQ[ATTENTION_BLOCK * ATTENTION_MAX_HS] ALIGNED;  // (queries, HS)
+    float* QT = cpu_scratch();          // (HS, queries), times 1/sqrt(HS)
+    float* dOT = QT + ATTENTION_ROWS;   // (HS, queries)
+    float* PT = dOT + ATTENTION_ROWS;   // (keys, queries)
+    float* dST = PT + ATTENTION_SCORES; // (keys, queries): dP, then dS / sqrt(HS)
+    float* dQ = dST + ATTENTION_SCORES; // (queries, HS)
     float D[ATTENTION_BLOCK] ALIGNED = {0}, m_i[ATTENTION_BLOCK] ALIGNED = {0},
                              l_inverse[ATTENTION_BLOCK] ALIGNED = {0};
     size_t rows = T - i0 < ATTENTION_BLOCK ? T - i0 : ATTENTION_BLOCK;

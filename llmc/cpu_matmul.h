@@ -14,6 +14,7 @@ and the number of threads: same inputs, same bits. With USE_CBLAS, cblas_sgemm d
 #ifndef LLMC_CPU_MATMUL_H
 #define LLMC_CPU_MATMUL_H
 
+#include "cpu_scratch.h"
 #include "cpu_vector.h"
 
 #ifdef USE_CBLAS
@@ -25,8 +26,10 @@ enum {
     BLOCK_K = 384,
     BLOCK_ROWS = 64 * TILE_ROWS, // the packed rows of a are 768 KiB with AVX-512
     BLOCK_COLS = 16 * TILE_COLS,
-    PANEL = BLOCK_K * TILE_ROWS + 16 // floats of a panel of a; the 16 keep panels from mapping to the same cache sets
+    PANEL = BLOCK_K * TILE_ROWS + 16, // floats of a panel of a; the 16 keep panels from mapping to the same cache sets
+    PACKED_A = BLOCK_ROWS / TILE_ROWS * PANEL
 };
+_Static_assert(PACKED_A + BLOCK_K * TILE_COLS <= CPU_SCRATCH_FLOATS, "the packed operands fit a thread's scratch");
 
 // An operand of a GEMM: element (r,k) of a, or (k,j) of b, is data[outer * outer_stride + k * k_stride], where outer is the
 // index that is not summed over. One of the strides is 1.
@@ -96,8 +99,8 @@ static inline void matmul_tile(float* c, const float* base, size_t ldc, const fl
 // The block of c that begins at (row, col): rows x cols of it, over the whole of K.
 static inline void matmul_block(float* c, const float* base, const float* bias, MatmulOperand a, MatmulOperand b,
                                 size_t N, size_t K, size_t row, size_t col, size_t rows, size_t cols) {
-    static _Thread_local float packed_a[BLOCK_ROWS / TILE_ROWS * PANEL] ALIGNED; // (panels, depth, TILE_ROWS)
-    static _Thread_local float packed_b[BLOCK_K * TILE_COLS] ALIGNED;            // (depth, TILE_COLS)
+    float* packed_a = cpu_scratch();       // (panels, depth, TILE_ROWS)
+    float* packed_b = packed_a + PACKED_A; // (depth, TILE_COLS)
     for (size_t k0 = 0; k0 < K; k0 += BLOCK_K) {
         size_t depth = K - k0 < BLOCK_K ? K - k0 : BLOCK_K;
         const float* addend = k0 == 0 ? base : c; // later steps add to the sums of earlier ones

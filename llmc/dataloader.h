@@ -17,12 +17,12 @@ An error while the loader opens ends the program; later errors are returned as a
 #define LLMC_DATALOADER_H
 
 #include <glob.h>
-#include <pthread.h>
 #include <sys/stat.h>
 
 #include "atomic_file.h"
 #include "checked_file.h"
 #include "rand.h"
+#include "thread.h"
 #include "utils.h"
 
 enum { TOKENS_MAGIC_16 = 20240520, TOKENS_VERSION_16 = 1, TOKENS_MAGIC_32 = 20240801, TOKENS_VERSION_32 = 7 };
@@ -346,9 +346,7 @@ static inline void token_fetcher_ask_(TokenFetcher* f, FetchState what, TokenBat
     f->wanted = batch;
     pthread_cond_signal(&f->changed);
     pthread_mutex_unlock(&f->mutex);
-    if (!f->has_thread && what == FETCH_WANTED) {
-        f->has_thread = pthread_create(&f->thread, NULL, token_fetcher_thread_, f) == 0;
-    }
+    if (!f->has_thread && what == FETCH_WANTED) { f->has_thread = thread_start(&f->thread, token_fetcher_thread_, f); }
 }
 
 // Cancels the request, or waits for its end if it has begun. Returns 1 if the batch was read.

@@ -171,9 +171,9 @@ static inline Status export_check(const char* target, const char* dtype, int ove
 
 // llm.c's file. Weights that are fp16 without loss are written in fp32, which loses nothing either.
 static inline Status export_bin_(const char* path, const float* params, GPT2Config config, WeightType type) {
-    static const size_t PIECE = 1 << 14;
+    static const size_t PIECE = 1 << 11;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    uint16_t words[1 << 14];
+    uint16_t words[1 << 11];
     size_t count = gpt2_parameters(table, config);
     CheckedWriter file;
     if (type != WEIGHTS_BF16) { return model_file_write(path, config, MODEL_VERSION_FP32, 0, params); }

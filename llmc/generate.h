@@ -18,6 +18,7 @@ Text goes to stdout, everything else to stderr.
 #include "generate_samples.h"
 #include "generate_score.h"
 #include "host_memory.h"
+#include "process_start.h"
 #include "signals.h"
 
 enum { EXIT_INTERRUPTED = 128 + SIGINT };
@@ -190,7 +191,7 @@ static inline int generate_main(int argc, char** argv) {
     static Options options;
     GenerateModel m;
     Prompts prompts = {NULL, 0};
-    keep_standard_files();
+    process_start();
     signals_install_quit();
     options = cli_parse(argc, argv);
     generate_check_options(&options);

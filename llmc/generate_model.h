@@ -56,6 +56,7 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
 // Builds the model, and frees the weights that it was built from.
 static inline void generate_model_build(GenerateModel* m) {
     double begin = wall_seconds();
+    check(gpt2_prepare_threads());
     check(gpt2_create(&m->model, m->config, gpt2_default_settings()));
     check(gpt2_set_parameters(m->model, m->params));
     free(m->params);

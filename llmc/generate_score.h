@@ -78,7 +78,7 @@ static inline double score_sum_(const GenerateModel* m, const ScoreWindows* w, i
 
 // The file's bytes
 static inline void generate_read_file_(TextBuffer* text, const char* path) {
-    char piece[1 << 16];
+    char piece[1 << 13];
     FILE* file = fopen_check(path, "rb");
     for (size_t n; (n = fread(piece, 1, sizeof(piece), file)) > 0;) { text_append(text, piece, n); }
     if (ferror(file)) { fatal("cannot read %s: %s", path, strerror(errno)); }

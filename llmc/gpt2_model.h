@@ -229,6 +229,10 @@ int gpt2_num_devices(void);
 // Selects this process's GPU, in all of its threads; the default is 0. Called before any other function here.
 void gpt2_use_device(int device);
 
+// Starts the threads of the CPU trainer's kernels; an error if their stacks are too small, or there is no memory for their
+// scratch. Called once, after processes were forked and before a model computes.
+Status gpt2_prepare_threads(void);
+
 // Host memory for batches, page-locked in the GPU trainer. NULL if there is not enough; gpt2_host_free frees it.
 void* gpt2_host_alloc(size_t bytes);
 void gpt2_host_free(void* memory);

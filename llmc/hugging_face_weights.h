@@ -16,12 +16,12 @@ transformers saved. Names may have the prefixes of torch.compile and DataParalle
 #ifndef LLMC_HUGGING_FACE_WEIGHTS_H
 #define LLMC_HUGGING_FACE_WEIGHTS_H
 
-#include <pthread.h>
 #include <sched.h>
 
 #include "hugging_face_names.h"
 #include "model_file.h"
 #include "safetensors.h"
+#include "thread.h"
 #include "weight_types.h"
 
 enum {
@@ -553,7 +553,7 @@ static inline Status hugging_face_run_(HuggingFaceReading* r) {
     pthread_t threads[HUGGING_FACE_MOST_THREADS];
     int n = hugging_face_threads_(r) - 1, started = 0;
     r->next = 0;
-    while (started < n && pthread_create(&threads[started], NULL, hugging_face_work_, r) == 0) { started++; }
+    while (started < n && thread_start(&threads[started], hugging_face_work_, r)) { started++; }
     hugging_face_work_(r);
     for (int i = 0; i < started; i++) { pthread_join(threads[i], NULL); }
     status_clear();

@@ -169,8 +169,8 @@ static inline Status gpt2_read_model_header(const char* path, ModelHeader* heade
 }
 
 // Reads all weights of a file that was just opened, for the checks alone.
-static inline Status model_reader_verify(ModelReader* r) {
-    char buffer[1 << 17];
+NOINLINE Status model_reader_verify(ModelReader* r) {
+    char buffer[1 << 13];
     for (size_t left = r->file.body_bytes, n; left > 0; left -= n) {
         n = left < sizeof(buffer) ? left : sizeof(buffer);
         TRY(model_reader_read(r, buffer, n));
@@ -192,8 +192,8 @@ static inline Status model_file_verify(const char* path, ModelHeader* header) {
 
 // Reads `count` weights into fp32; bf16 weights are cast.
 static inline Status model_reader_floats_(ModelReader* r, float* params, size_t count) {
-    uint16_t words[1 << 14];
-    const size_t PIECE = 1 << 14;
+    uint16_t words[1 << 11];
+    const size_t PIECE = 1 << 11;
     if (r->header.version == MODEL_VERSION_FP32) { return model_reader_read(r, params, count * sizeof(float)); }
     for (size_t i = 0; i < count; i += PIECE) {
         size_t n = count - i < PIECE ? count - i : PIECE;
@@ -205,7 +205,7 @@ static inline Status model_reader_floats_(ModelReader* r, float* params, size_t 
 
 // Reads a whole model file into fp32 on the host: allocates the parameters, which the caller frees. Either version serves.
 // On an error *params is NULL.
-static inline Status gpt2_load_parameters(float** params, const char* path, ModelHeader* header) {
+NOINLINE Status gpt2_load_parameters(float** params, const char* path, ModelHeader* header) {
     ModelReader r;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     *params = NULL;

@@ -119,7 +119,7 @@ static inline int run_start_batch_(const RunStart* s) {
 }
 
 // Rank 0: locks and scans the output directory, if there is one, and finds the checkpoint that -y 1 resumes from.
-static inline void run_start_find_(RunStart* s, const Options* o) {
+NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     if (o->plan) { // writes nothing, so it needs no lock: a run may be active there
         snprintf(s->folder.path, sizeof(s->folder.path), "%s", o->output_dir);
     } else {

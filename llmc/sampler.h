@@ -11,6 +11,8 @@ that a sample does not depend on others in the batch. The GPU's decoder implemen
 #include <stdint.h>
 #include <string.h>
 
+#include "utils.h"
+
 #ifdef __CUDACC__
 #define SAMPLER_HD __host__ __device__
 #else
@@ -174,9 +176,11 @@ static inline void sampler_nucleus_(const float* weights, int V, double target, 
     static const int shifts[3] = {21, 10, 0}, widths[3] = {11, 11, 10};
     uint32_t found = 0, known = 0; // bits of the threshold; which of them are known
     double above = 0.0;            // the sum of the weights that are larger
+    double* sums = (double*)malloc_check(sizeof(*sums) << 11);
     for (int pass = 0; pass < 3; pass++) {
-        double sums[1 << 11] = {0}, before = above;
+        double before = above;
         uint32_t mask = (1u << widths[pass]) - 1, bin = 0;
+        memset(sums, 0, sizeof(*sums) << 11);
         for (int i = 0; i < V; i++) {
             uint32_t bits;
             memcpy(&bits, &weights[i], sizeof(bits));
@@ -189,6 +193,7 @@ static inline void sampler_nucleus_(const float* weights, int V, double target, 
         }
         found |= bin << shifts[pass], known |= mask << shifts[pass];
     }
+    free(sums);
     memcpy(threshold, &found, sizeof(found));
     for (*ties = 1; *ties < V && above + *ties * (double)*threshold < target;) { ++*ties; }
 }

@@ -10,6 +10,7 @@ one more iteration than updates. A signal (signals.h) ends the loop after the ch
 #ifndef LLMC_TRAINER_H
 #define LLMC_TRAINER_H
 
+#include "process_start.h"
 #include "run_doctor.h"
 #include "trainer_evaluate.h"
 #include "trainer_open.h"
@@ -61,7 +62,7 @@ static inline int trainer_close(Trainer* t) {
 
 static inline int trainer_main(int argc, char** argv) {
     static Trainer trainer;
-    keep_standard_files();
+    process_start();
     trainer.options = cli_parse(argc, argv);
     if (trainer.options.doctor) { return run_doctor(&trainer.options); }
     signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so

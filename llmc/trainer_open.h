@@ -112,7 +112,7 @@ static inline void trainer_list_unchecked_(char* list, size_t size, const char* 
 }
 
 // Says once which files have no checksums.
-static inline void trainer_note_unchecked_(const Trainer* t, const char* source) {
+NOINLINE void trainer_note_unchecked_(const Trainer* t, const char* source) {
     const Options* o = &t->options;
     char list[4096] = "";
     trainer_list_unchecked_(list, sizeof(list), source, (size_t)t->unchecked_model, 1);
@@ -279,6 +279,7 @@ static inline void trainer_open(Trainer* t) {
     Options* o = &t->options;
     GPT2Numerics numerics;
     trainer_begin_(t);
+    check(gpt2_prepare_threads());
     trainer_check_options(o, comm_size(t->comm));
     run_start_open(&t->start, o, t->comm);
     trainer_locked_ = &t->start.folder;

@@ -27,6 +27,9 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 #define RESTRICT restrict
 #endif
 
+// For functions with large buffers: a caller into which several are inlined would have a frame with room for all of them.
+#define NOINLINE static __attribute__((noinline, unused))
+
 #define CEIL_DIV(n, d) (((n) + (d)-1) / (d))
 
 // Additions to error lines in a run of several processes (comm.h); all zeros in a single process.

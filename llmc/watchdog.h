@@ -11,8 +11,7 @@ The usual time is the median of the last 32 steps. The first step warms up and d
 #ifndef LLMC_WATCHDOG_H
 #define LLMC_WATCHDOG_H
 
-#include <pthread.h>
-
+#include "thread.h"
 #include "utils.h"
 
 enum { WATCHDOG_WINDOW = 32, WATCHDOG_LEAST_STEPS = 3 };
@@ -86,7 +85,7 @@ static inline void watchdog_start(Watchdog* w) {
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&w->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    w->has_thread = pthread_create(&w->thread, NULL, watchdog_thread_, w) == 0;
+    w->has_thread = thread_start(&w->thread, watchdog_thread_, w);
 }
 
 static inline void watchdog_begin(Watchdog* w, int step, double now) {

@@ -7,11 +7,10 @@ reference_test.h.
 #ifndef REFERENCE_NUMBERS_H
 #define REFERENCE_NUMBERS_H
 
-#include <pthread.h>
-
 #include "llmc/debug_state.h"
 #include "llmc/gpt2_model.h"
 #include "llmc/gradient_digest.h"
+#include "llmc/thread.h"
 
 static inline void reference_row(const char* name, const char* numbers, int ok);
 static inline void reference_refused(const char* name, Status status, const char* words);
@@ -357,7 +356,7 @@ static inline void reference_check_snapshot(GPT2Settings settings, GPT2Config co
             gpt2_free(twin);
         }
         ReferenceReader reader = {model, expected, 3, 0};
-        if (pthread_create(&thread, NULL, reference_read_snapshots, &reader) != 0) { fatal("no thread"); }
+        if (!thread_start(&thread, reference_read_snapshots, &reader)) { fatal("no thread"); }
         for (int step = 2; step < 5; step++) {
             reference_gradients(model, state);
             reference_update(model, 5 * round + step + 1);

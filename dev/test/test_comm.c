@@ -123,7 +123,7 @@ static void gathers_and_broadcasts(Comm* c) {
 
 // Number i is rank i % size's.
 static void merges(Comm* c) {
-    enum { N = 1000 };
+    enum { N = 700 };
     float floats[N] = {0};
     double doubles[N] = {0};
     uint64_t integers[N] = {0};
@@ -191,7 +191,7 @@ static void* background(void* comm) {
 }
 static void background_beside(Comm* c) {
     pthread_t thread;
-    CLAIM(pthread_create(&thread, NULL, background, c) == 0);
+    CLAIM(thread_start(&thread, background, c));
     for (int i = 0; i < 20; i++) { gathers_and_broadcasts(c); }
     pthread_join(thread, NULL);
 }

@@ -51,7 +51,7 @@ static CommDevice open_played(Comm* c) {
     t->processes = c;
     t->comm = (NcclComm)(uintptr_t)16;
     pthread_mutex_init(&t->mutex, NULL);
-    if (pthread_create(&t->watcher, NULL, nccl_watch_, t) != 0) { fatal("no thread"); }
+    if (!thread_start(&t->watcher, nccl_watch_, t)) { fatal("no thread"); }
     t->has_watcher = 1;
     return {nccl_exchange_, nccl_merge_, nccl_abort_, nccl_close_, t};
 }
