@@ -477,7 +477,7 @@ checks_here += $(cpu_checks) $(unit_checks) $(sanitizer_checks) check-fuzz_short
 # What takes long and seldom finds what the others do not: make test-long. Without a GPU that includes what needs its kernels
 # compiled. On one the trainer's scripts take bf16, and the variants, too; unit tests take both precisions.
 long := fuzz faults_ahead sanitized-test_gpt2 sanitized-test_several_processes tsan-test_checkpoint_shards \
-    $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention) several_gpus soak_short_bf16 test_gpu_pairs_fp32 \
+    $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention test_bench) several_gpus soak_short_bf16 test_gpu_pairs_fp32 \
     training_fp32 test_plan_run_fp32 generate_fp32 evaluate_fp32 faults_fp32 sanitizer_flash2 sanitizer_mma sanitizer_wgmma sanitizer_softmax_wgmma \
     $(notdir $(filter-out %_bf16,$(variant_programs)))
 long_checks := $(filter $(long:%=check-%),$(checks_here))
