@@ -40,8 +40,8 @@ static inline void hugging_face_remove_tokenizer(const char* folder) {
 }
 
 // Copies the tokenizer's files of a folder into another: those that are there, and not in the other already.
-static inline Status hugging_face_copy_tokenizer(const char* to, const char* from) {
-    char path[1024], piece[1 << 14];
+NOINLINE Status hugging_face_copy_tokenizer(const char* to, const char* from) {
+    char path[1024], piece[1 << 12];
     for (int i = 0; i < NUM_VOCAB_FILES; i++) {
         AtomicFile file;
         FILE* source;
