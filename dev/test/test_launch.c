@@ -557,6 +557,12 @@ static void other_signals_are_passed_on(void) {
         CHECK(strstr(child.text, signals_name(numbers[i])) != NULL &&
               strstr(child.text, "ending after this step") != NULL);
     }
+    begin_steps(3); // a SIGTERM after two of them is still one
+    for (int i = 0; i < 3; i++) {
+        kill(unit_pid, i < 2 ? SIGHUP : SIGTERM);
+        sleep_ms(300);
+    }
+    CHECK(unit_wait().exit_code == 128 + SIGTERM);
     signal(SIGHUP, SIG_IGN);
     begin_steps(2);
     signal(SIGHUP, SIG_DFL);
