@@ -460,7 +460,7 @@ static int part_arguments(int argc, char** argv, char** flags, char** files, int
 }
 
 int main(int argc, char** argv) {
-    process_start();
+    process_start(argv);
     atexit(temporary_unlink_all); // fatal() leaves nothing half written
     signals_install_quit();
     const char* command = argc < 2 ? "nothing" : argv[1];

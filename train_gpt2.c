@@ -462,7 +462,7 @@ static Status gpt2_sum_part(GPT2* model, int bucket) {
     }
     x->pieces[rank] = model->grads_memory + own;
     TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < own_count; i += LAYOUT_BLOCK) {
         gradient_tree_sum_range(model->grads_memory + own, x->pieces, size, i, i + LAYOUT_BLOCK);
     }
@@ -558,7 +558,7 @@ static float* gpt2_buffer(const GPT2* model, int i) {
 // buffer[first] += (buffer[first+1] + (.. + buffer[last]))
 static void gpt2_add_buffers(GPT2* model, int first, int last) {
     const size_t n = model->layout.elements;
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic)
     for (size_t begin = 0; begin < n; begin += LAYOUT_BLOCK) { // blocks that stay in the cache between the additions
         for (int b = last; b > first; b--) {
             float* sum = gpt2_buffer(model, b - 1) + begin;

@@ -21,7 +21,7 @@ static inline size_t adamw_update(float* params, float* m, float* v, const float
     float v_scale = (float)(1.0 / (1.0 - pow((double)beta2, t)));
     size_t kept = 0;
     if (n == 0) { return 0; }
-#pragma omp parallel for simd reduction(+ : kept)
+#pragma omp parallel for simd schedule(dynamic, 1 << 14) reduction(+ : kept)
     for (size_t i = 0; i < n; i++) {
         float g = grad_scale * grads[i];
         float m_i = beta1 * m[i] + (1.0f - beta1) * g;
@@ -38,7 +38,7 @@ static inline size_t adamw_update(float* params, float* m, float* v, const float
 
 // sums[b] = the sum of x^2 over block b of LAYOUT_BLOCK elements, in fp64. The same bits for any number of threads.
 static inline void square_blocks(double* sums, const float* x, size_t blocks) {
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic)
     for (size_t b = 0; b < blocks; b++) {
         const float* block = x + b * LAYOUT_BLOCK;
         double sum = 0.0;

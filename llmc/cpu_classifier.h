@@ -22,7 +22,7 @@ ALWAYS_INLINE vec classifier_load(const float* x, size_t v, size_t V) {
 // logits stay as they are.
 static inline void classifier(float* losses, float* logits, const int* targets, float dloss, int backward, size_t BT,
                               size_t V, size_t Vp) {
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic)
     for (size_t bt = 0; bt < BT; bt++) {
         float* x = logits + bt * Vp;
         size_t target = (size_t)targets[bt];

@@ -20,7 +20,7 @@ ALWAYS_INLINE vec gelu_sigmoid(vec x) {
 
 // out = gelu(inp), n elements
 static inline void gelu_forward(float* out, const float* inp, size_t n) {
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic, 1024)
     for (size_t i = 0; i < n; i += LANES) {
         size_t lanes = n - i < LANES ? n - i : LANES;
         vec x = lanes == LANES ? vec_load(inp + i) : vec_load_first(inp + i, lanes, 0.0f);
@@ -35,7 +35,7 @@ static inline void gelu_forward(float* out, const float* inp, size_t n) {
 
 // d <- d gelu'(inp), in place, n elements
 static inline void gelu_backward(float* d, const float* inp, size_t n) {
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic, 1024)
     for (size_t i = 0; i < n; i += LANES) {
         size_t lanes = n - i < LANES ? n - i : LANES;
         vec x = lanes == LANES ? vec_load(inp + i) : vec_load_first(inp + i, lanes, 0.0f);

@@ -27,7 +27,7 @@ static inline void layernorm_row(float* out, float* mean, float* rstd, const flo
 
 static inline void layernorm_forward(float* out, float* mean, float* rstd, const float* inp, const float* weight,
                                      const float* bias, size_t BT, size_t C) {
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic, 4)
     for (size_t bt = 0; bt < BT; bt++) {
         layernorm_row(out + bt * C, mean + bt, rstd + bt, inp + bt * C, weight, bias, C);
     }
@@ -38,7 +38,7 @@ static inline void layernorm_forward(float* out, float* mean, float* rstd, const
 static inline void layernorm_backward(float* dinp, float* dweight, float* dbias, const float* dout, const float* inp,
                                       const float* weight, const float* mean, const float* rstd, int accumulate_input,
                                       int accumulate, size_t BT, size_t C) {
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic, 4)
     for (size_t bt = 0; bt < BT; bt++) {
         const float *x = inp + bt * C, *dy = dout + bt * C;
         float mu = mean[bt], r = rstd[bt], sum_g = 0.0f, sum_gn = 0.0f;
@@ -57,7 +57,7 @@ static inline void layernorm_backward(float* dinp, float* dweight, float* dbias,
         }
     }
     enum { COLUMNS = 64 }; // a thread sums 64 columns over all rows, in order: no races
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic)
     for (size_t first = 0; first < C; first += COLUMNS) {
         size_t count = C - first < COLUMNS ? C - first : COLUMNS;
         float sum_n[COLUMNS] = {0}, sum[COLUMNS] = {0};

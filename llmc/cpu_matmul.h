@@ -180,7 +180,7 @@ static inline void matmul_backward_weight(float* dweight, float* dbias, const fl
     matmul(dweight, accumulate ? dweight : NULL, NULL, a, b, OC, C, BT);
     if (dbias == NULL) { return; }
     enum { COLUMNS = 64 }; // a thread sums 64 columns over all rows, in order: no races
-#pragma omp parallel for
+#pragma omp parallel for schedule(dynamic)
     for (size_t first = 0; first < OC; first += COLUMNS) {
         size_t count = OC - first < COLUMNS ? OC - first : COLUMNS;
         float sum[COLUMNS] = {0};

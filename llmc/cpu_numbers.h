@@ -22,7 +22,7 @@ typedef union { // clang does not make vectors of a loop that looks at bits by m
 // 1 if each of n floats is finite: no exponent has all its bits set.
 static inline int all_finite(const float* x, size_t n) {
     unsigned bad = 0;
-#pragma omp parallel for simd reduction(| : bad) if (n > 1 << 16)
+#pragma omp parallel for simd schedule(dynamic, 1 << 14) reduction(| : bad) if (n > 1 << 16)
     for (size_t i = 0; i < n; i++) {
         FloatBits word = {x[i]};
         bad |= (word.bits & 0x7f800000u) == 0x7f800000u;
@@ -33,7 +33,7 @@ static inline int all_finite(const float* x, size_t n) {
 // The digest of n floats: gradient_digest.h
 static inline uint64_t float_digest(const float* x, size_t n) {
     uint64_t sum = 0;
-#pragma omp parallel for simd reduction(+ : sum)
+#pragma omp parallel for simd schedule(dynamic, 1 << 14) reduction(+ : sum)
     for (size_t i = 0; i < n; i++) {
         FloatBits word = {x[i]};
         sum += digest_mix(i, word.bits);
@@ -58,19 +58,12 @@ static inline void copy_stream_(char* to, const char* from, size_t bytes) {
     memcpy(to + done, from + done, bytes - done);
 }
 
-// memcpy by all threads, a part each
+// memcpy by all threads
 static inline void parallel_copy(void* to, const void* from, size_t bytes) {
-#pragma omp parallel
-    {
-#ifdef _OPENMP
-        size_t thread = (size_t)omp_get_thread_num(), threads = (size_t)omp_get_num_threads();
-#else
-        size_t thread = 0, threads = 1;
-#endif
-        size_t part = size_round_up(CEIL_DIV(bytes, threads), 4096), begin = part * thread;
-        if (begin < bytes) {
-            copy_stream_((char*)to + begin, (const char*)from + begin, bytes - begin < part ? bytes - begin : part);
-        }
+    enum { COPY_BLOCK = 1 << 20 };
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < bytes; i += COPY_BLOCK) {
+        copy_stream_((char*)to + i, (const char*)from + i, bytes - i < COPY_BLOCK ? bytes - i : COPY_BLOCK);
     }
 }
 

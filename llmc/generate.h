@@ -191,7 +191,7 @@ static inline int generate_main(int argc, char** argv) {
     static Options options;
     GenerateModel m;
     Prompts prompts = {NULL, 0};
-    process_start();
+    process_start(argv);
     signals_install_quit();
     options = cli_parse(argc, argv);
     generate_check_options(&options);

@@ -18,6 +18,7 @@ transformers saved. Names may have the prefixes of torch.compile and DataParalle
 
 #include <sched.h>
 
+#include "cgroup.h"
 #include "hugging_face_names.h"
 #include "model_file.h"
 #include "safetensors.h"
@@ -542,8 +543,7 @@ static inline void* hugging_face_work_(void* reading) {
 }
 
 static inline int hugging_face_threads_(const HuggingFaceReading* r) {
-    cpu_set_t cpus;
-    int n = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+    int n = cpu_cores();
     n = n < HUGGING_FACE_MOST_THREADS ? n : HUGGING_FACE_MOST_THREADS;
     return r->count < 32 ? 1 : n; // a small model is read before a thread has started
 }

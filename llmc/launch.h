@@ -15,6 +15,7 @@ A process alone starts nothing, opens no socket and prints nothing more.
 #include <omp.h>
 #endif
 
+#include "cgroup.h"
 #include "comm.h"
 #include "launch_local.h"
 
@@ -25,7 +26,7 @@ static inline void launch_share_cores_(const Launch* l) {
     int cores = omp_get_num_procs(), per_task = launch_number_("SLURM_CPUS_PER_TASK", 1, INT_MAX, 0);
     int is_srun = strcmp(l->how, "srun") == 0, bound = is_srun || strcmp(l->how, "mpirun") == 0;
     if (launch_text_("OMP_NUM_THREADS") != NULL) { return; }
-    int threads = cores / l->local_size;
+    int threads = cpu_cores() / l->local_size;
     if (bound && (long)cores * l->local_size <= sysconf(_SC_NPROCESSORS_ONLN)) { threads = cores; }
     if (is_srun && per_task > 0 && per_task < cores) { threads = per_task; }
     omp_set_num_threads(threads > 0 ? threads : 1);

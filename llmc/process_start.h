@@ -5,7 +5,11 @@ What each program does first, before it starts a thread or opens a file.
 #define LLMC_PROCESS_START_H
 
 #include <sys/resource.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
+#include "cgroup.h"
 #include "thread.h"
 #include "utils.h"
 
@@ -29,9 +33,38 @@ static inline void start_check_stack_(void) {
     pthread_attr_destroy(&attributes);
 }
 
-static inline void process_start(void) {
+// A container's quota bounds the number of OpenMP threads, unless OMP_NUM_THREADS says it.
+static inline void start_bound_threads_(void) {
+#ifdef _OPENMP
+    const char* asked = getenv("OMP_NUM_THREADS");
+    int cores = cpu_cores();
+    if ((asked == NULL || asked[0] == '\0') && cores < omp_get_max_threads()) { omp_set_num_threads(cores); }
+#endif
+}
+
+// OpenMP's threads spin at the end of a loop for some microseconds only, about as long as it takes to wake one that sleeps: by
+// default it is milliseconds, which other programs on the same cores could use, and the thread that is waited for. The library
+// reads this from the environment when it is loaded, so the program starts itself again. What the user has set stays.
+static inline void start_wait_briefly_(char** argv) {
+#ifdef _OPENMP
+    char path[4096];
+    if (getenv("OMP_WAIT_POLICY") != NULL || getenv("GOMP_SPINCOUNT") != NULL) { return; }
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    if (length < 0) { return; }
+    path[length] = '\0';
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    setenv("GOMP_SPINCOUNT", "1000", 1);
+    execv(path, argv);
+#else
+    (void)argv;
+#endif
+}
+
+static inline void process_start(char** argv) {
     keep_standard_files();
+    start_wait_briefly_(argv);
     start_check_stack_();
+    start_bound_threads_();
 }
 
 #endif

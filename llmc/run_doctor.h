@@ -28,6 +28,17 @@ static inline void run_doctor_memory_(Doctor* d) {
                (double)m.available / (1 << 30), (double)m.total / (1 << 30), m.limit);
 }
 
+static inline void run_doctor_cores_(Doctor* d) {
+    int cores = cpu_affinity();
+    double quota = cpu_quota("");
+    if (quota < (double)cores) {
+        doctor_row(d, DOCTOR_OK, "cores", NULL, "%d, of which the cgroup's quota gives the time of %.3g: %d threads",
+                   cores, quota, cpu_cores_within(cores, quota));
+    } else {
+        doctor_row(d, DOCTOR_OK, "cores", NULL, "%d, without a quota", cores);
+    }
+}
+
 // The output folder, or the one that it will be created in
 static inline void run_doctor_folder_(Doctor* d, const Options* o) {
     char folder[1000];
@@ -175,6 +186,7 @@ static inline int run_doctor(const Options* o) {
     signal(SIGXFSZ, SIG_IGN); // a limit on files is a row of the table, not the end of the program
     print_table_line();
     gpt2_doctor(&d);
+    run_doctor_cores_(&d);
     run_doctor_memory_(&d);
     run_doctor_folder_(&d, o);
     run_doctor_files_(&d, o);

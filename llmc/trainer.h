@@ -62,7 +62,7 @@ static inline int trainer_close(Trainer* t) {
 
 static inline int trainer_main(int argc, char** argv) {
     static Trainer trainer;
-    process_start();
+    process_start(argv);
     trainer.options = cli_parse(argc, argv);
     if (trainer.options.doctor) { return run_doctor(&trainer.options); }
     signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so

@@ -9,6 +9,7 @@ naming our train_gpt2.c or llm.c's (and LLMC defined), which both run from the s
 #include TRAINER
 #ifndef LLMC
 #include "llmc/model_file.h"
+#include "llmc/process_start.h"
 #endif
 
 #include <sys/resource.h>
@@ -74,6 +75,7 @@ static float train_step(int* inputs, int* targets, int B, int T, int step) {
 
 int main(int argc, char** argv) {
 #ifndef LLMC
+    process_start(argv);
     if (argc == 4 && strcmp(argv[1], "new") == 0) {
         new_model(argv[2], argv[3]);
         return 0;

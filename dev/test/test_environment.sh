@@ -35,4 +35,15 @@ OMP_STACKSIZE=32k check "OMP_STACKSIZE=32k is refused" refused OMP_STACKSIZE
 GOMP_STACKSIZE=20k check "GOMP_STACKSIZE=20k is refused" refused GOMP_STACKSIZE
 doctor_says() { OMP_STACKSIZE=32k "$trainer" --doctor >"$dir/log"; grep -q "threads.*NOT OK.*stack has 32 KiB" "$dir/log"; }
 check "--doctor says so" doctor_says
+
+# Threads that wait sleep soon, unless the user has chosen: what OpenMP says of its settings (GNU's alone knows the second)
+last_setting() { env -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=verbose "${@:2}" "$trainer" --help 2>&1 | grep " $1 = " | tail -n 1; }
+if last_setting GOMP_SPINCOUNT env | grep -q .; then
+    brief() { last_setting GOMP_SPINCOUNT env -u OMP_WAIT_POLICY | grep -q "'1000'"; }
+    check "threads spin briefly" brief
+    chosen() { last_setting OMP_WAIT_POLICY env OMP_WAIT_POLICY=active | grep -q "'ACTIVE'"; }
+    check "OMP_WAIT_POLICY of the user stays" chosen
+else
+    skipped=$((skipped + 2))
+fi
 finish

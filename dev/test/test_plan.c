@@ -193,7 +193,7 @@ static void shell(const char* format, ...) {
 }
 
 static void put(const char* root, const char* path, const char* text) {
-    shell("mkdir -p \"$(dirname '%s/%s')\" && printf '%s' >'%s/%s'", root, path, text, root, path);
+    shell("mkdir -p \"$(dirname '%s/%s')\" && printf -- '%s' >'%s/%s'", root, path, text, root, path);
 }
 
 static int host_is(const char* root, size_t available, size_t total) {
@@ -242,6 +242,42 @@ static void what_there_is_on_the_host(void) {
     CHECK(here.available > 0 && here.available <= here.total);
 }
 
+static int quota_is(const char* root, double expected) {
+    double quota = cpu_quota(root);
+    if (!(fabs(quota - expected) < 1e-9)) { printf("    %g cores\n", quota); }
+    return fabs(quota - expected) < 1e-9;
+}
+
+// A container's limit on processor time, and the threads that it leaves
+static void cores_within_a_quota(void) {
+    const char* root = unit_path("cores");
+    put(root, "proc/self/cgroup", "0::/pod/container\\n");
+    CHECK(isinf(cpu_quota(root)));
+    put(root, "sys/fs/cgroup/pod/container/cpu.max", "max 100000\\n");
+    CHECK(isinf(cpu_quota(root)));
+    put(root, "sys/fs/cgroup/pod/container/cpu.max", "250000 100000\\n");
+    CHECK(quota_is(root, 2.5));
+    put(root, "sys/fs/cgroup/pod/cpu.max", "75000 50000\\n"); // the lowest of all groups counts
+    CHECK(quota_is(root, 1.5));
+    put(root, "sys/fs/cgroup/cpu.max", "400000 100000\\n");
+    CHECK(quota_is(root, 1.5));
+    put(root, "proc/self/cgroup", "0::/outside/name\\n"); // in a container, whose group has another name outside
+    CHECK(quota_is(root, 4.0));
+    // version 1, with its way to say "no limit"
+    put(root, "proc/self/cgroup", "6:cpuset:/x\\n5:cpu,cpuacct:/job\\n4:memory:/job\\n");
+    put(root, "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\\n");
+    put(root, "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\\n");
+    CHECK(isinf(cpu_quota(root)));
+    put(root, "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "50000\\n");
+    CHECK(quota_is(root, 0.5));
+    put(root, "proc/self/cgroup", "5:cpuset,cpuacct:/job\\n"); // not the controller cpu
+    CHECK(isinf(cpu_quota(root)));
+    shell("rm -r '%s'", root);
+    CHECK(cpu_cores_within(8, HUGE_VAL) == 8 && cpu_cores_within(8, 8.0) == 8 && cpu_cores_within(8, 7.5) == 8);
+    CHECK(cpu_cores_within(8, 2.0) == 2 && cpu_cores_within(8, 1.5) == 2 && cpu_cores_within(8, 0.3) == 1);
+    CHECK(cpu_cores() >= 1 && cpu_cores() <= cpu_affinity());
+}
+
 int main(int argc, char** argv) {
     if (argc == 3 && strcmp(argv[1], "measure") == 0) { return measure(argv[2]); }
     a_plan_is_what_a_model_allocates();
@@ -249,6 +285,7 @@ int main(int argc, char** argv) {
     sizes_without_a_model_are_refused();
     a_plan_fits_to_the_byte();
     what_there_is_on_the_host();
+    cores_within_a_quota();
     if (CAN_MEASURE) {
         a_plan_is_what_a_process_takes(argv[0]);
     } else {
