@@ -15,6 +15,7 @@ known. Files appear whole or not at all.
 #include "llmc/atomic_file.h"
 #include "llmc/checked_file.h"
 #include "llmc/cli.h"
+#include "llmc/cpu_check.h"
 #include "llmc/dataloader.h" // the magic numbers of token files
 #include "llmc/process_start.h"
 #include "llmc/signals.h"

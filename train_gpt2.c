@@ -10,6 +10,7 @@ The training loop is trainer_main in llmc/trainer.h, which the GPU trainer share
 
 #include "llmc/gpt2_model.h"
 #include "llmc/comm.h"
+#include "llmc/cpu_check.h"
 #include "llmc/cpu_matmul.h"
 #include "llmc/cpu_encoder.h"
 #include "llmc/cpu_layernorm.h"

@@ -36,6 +36,20 @@ GOMP_STACKSIZE=20k check "GOMP_STACKSIZE=20k is refused" refused GOMP_STACKSIZE
 doctor_says() { OMP_STACKSIZE=32k "$trainer" --doctor >"$dir/log"; grep -q "threads.*NOT OK.*stack has 32 KiB" "$dir/log"; }
 check "--doctor says so" doctor_says
 
+# Built for a processor that this one is not: XOP is in AMD's of 2011 to 2017 alone, AVX-512 in many
+if [ "$(uname -m)" = x86_64 ]; then
+    lacks() { # FLAG NAME
+        grep -qw "$2" /proc/cpuinfo && return 0
+        ${CC:-cc} -std=c11 -D_GNU_SOURCE -O2 -march=native "$1" -I. tokenize_gpt2.c -o "$dir/foreign" -lm -lpthread || return 1
+        "$dir/foreign" encode <README.md >"$dir/out" 2>"$dir/log"
+        [ $? -eq 1 ] && [ ! -s "$dir/out" ] && [ "$(wc -l <"$dir/log")" -eq 1 ] && grep -q "^error: this processor lacks $2" "$dir/log"
+    }
+    check "a program built for XOP" lacks -mxop "fma4\|xop"
+    check "a program built for AVX-512" lacks -mavx512f avx512f
+else
+    skipped=$((skipped + 2))
+fi
+
 # Threads that wait sleep soon, unless the user has chosen: what OpenMP says of its settings (GNU's alone knows the second)
 last_setting() { env -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=verbose "${@:2}" "$trainer" --help 2>&1 | grep " $1 = " | tail -n 1; }
 if last_setting GOMP_SPINCOUNT env | grep -q .; then
