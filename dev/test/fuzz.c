@@ -389,6 +389,35 @@ static void write_vocab(int seed, const char* path) {
     fclose(file);
 }
 
+// The same as tokenizer.json: merges as texts or as pairs, ids in the order of merges or not
+static void write_tokenizer_json(int seed, const char* path) {
+    FILE* file = fopen_check(path, "wb");
+    fprintf(file, "{\"added_tokens\": [{\"id\": %d, \"content\": \"<|endoftext|>\", \"lstrip\": false}", TEXT_V - 1);
+    fprintf(file, seed == 0 ? "" : ", {\"id\": %d, \"content\": \"<x>\", \"special\": true}", TEXT_V);
+    fprintf(file, "], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": %s, ",
+            seed == 0 ? "false" : "true");
+    fprintf(file, "\"use_regex\": %s}, \"model\": {\"type\": \"BPE\", \"dropout\": null, \"vocab\": ",
+            seed == 2 ? "false" : "true");
+    for (int i = 0; i < TEXT_V - 1; i++) {
+        char text[4];
+        size_t left = i < 256 ? 0 : strcspn(merges[i - 256], " "),
+               n = utf8_encode(text, vocab_character((unsigned char)i));
+        fprintf(file, i == 0 ? "{\"" : ", \"");
+        if (i == '"' || i == '\\') { fputc('\\', file); }
+        if (i < 256) { fprintf(file, "%.*s", (int)n, text); }
+        if (i >= 256) { fprintf(file, "%.*s%s", (int)left, merges[i - 256], merges[i - 256] + left + 1); }
+        fprintf(file, "\": %d", seed == 0 ? i : TEXT_V - 2 - i);
+    }
+    fprintf(file, "}, \"merges\": [");
+    for (int i = 0; i < 8; i++) {
+        int left = (int)strcspn(merges[i], " ");
+        fprintf(file, i == 0 ? "" : ", ");
+        fprintf(file, seed == 0 ? "\"%.*s %s\"" : "[\"%.*s\", \"%s\"]", left, merges[i], merges[i] + left + 1);
+    }
+    fprintf(file, "]}}\n");
+    fclose(file);
+}
+
 static void write_merges(int seed, const char* path) {
     FILE* file = fopen_check(path, "wb");
     if (seed == 0) { fprintf(file, "#version: 0.2\n"); }
@@ -426,6 +455,8 @@ static void use_encoder(Tokenizer* t, const char* text, size_t bytes) {
         (whole.count > 0 && memcmp(whole.ids, parts.ids, whole.count * sizeof(int)) != 0)) {
         fuzz_fault("a text in parts has other tokens");
     }
+    check(tokenizer_encode_prompt(t, text, bytes, &parts));
+    if (t->add_prefix_space) { return; } // it comes back with the text
     for (size_t i = 0; i < whole.count; i++) {
         size_t n = 0;
         const unsigned char* s = tokenizer_decode(t, whole.ids[i], &n);
@@ -456,15 +487,22 @@ static void use_folder(void) {
     status_clear();
 }
 
+static void read_tokenizer_json(const char* path) {
+    (void)path;
+    use_folder();
+}
+
 static void read_vocab(const char* path) {
     (void)path;
     unlink(in_folder("merges.txt"));
+    unlink(in_folder("tokenizer.json"));
     use_folder();
 }
 
 static void read_merges(const char* path) {
     (void)path;
     write_beside("vocab.json", write_vocab);
+    unlink(in_folder("tokenizer.json"));
     use_folder();
 }
 
@@ -705,6 +743,7 @@ static const Format formats[] = {
     {"tokenizer", "tokenizer.bin", 2, write_tokenizer, read_tokenizer, {NULL}, OF_WORDS},
     {"text", "text.txt", 3, write_text, read_text, {NULL}, OF_TEXT},
     {"vocab", "vocab.json", 2, write_vocab, read_vocab, {NULL}, OF_JSON},
+    {"tokenizer-json", "tokenizer.json", 3, write_tokenizer_json, read_tokenizer_json, {NULL}, OF_JSON},
     {"merges", "merges.txt", 2, write_merges, read_merges, {NULL}, OF_TEXT},
     {"descriptor",
      NULL,
