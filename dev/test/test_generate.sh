@@ -257,6 +257,47 @@ of "$dir/exported" -p "int" -n 50 --temperature 0 >"$dir/from_folder"
 of "$dir/exported.bin" -p "int" -n 50 --temperature 0 >"$dir/from_bin"
 check "an exported folder says the same" same "$dir/greedy" "$dir/from_folder"
 check "an exported file too" same "$dir/greedy" "$dir/from_bin"
+
+# ---- The model's own tokenizer: bytes in another order, "th" and "the", as transformers 5 writes it; and a run that goes on from it
+"$python" - "$dir/own" <<'END' || exit 1
+import json, os, sys
+sys.path.insert(0, "dev/data")
+from data_common import TokenFile
+os.mkdir(sys.argv[1])
+printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+others = [i for i in range(256) if i not in printable]
+character = {i: chr(i) for i in printable} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
+vocab = {character[255 - i]: i + 2 for i in range(256)} | {"th": 1, "the": 0}
+model = {"type": "BPE", "vocab": vocab, "merges": [["t", "h"], ["th", "e"]]}
+split = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+added = [{"id": 258, "content": "<|endoftext|>", "special": True}]
+with open(os.path.join(sys.argv[1], "tokenizer.json"), "w") as f:
+    json.dump({"added_tokens": added, "pre_tokenizer": split, "model": model}, f)
+with TokenFile(sys.argv[1] + ".bin", 259) as out:
+    out.append([i * i % 259 for i in range(2000)])
+    out.finish()
+END
+small() { "$trainer" -i "$dir/own.bin" -j "$dir/own.bin" -b 1 -t 16 -v 0 -m 0 -s 0 "$@" >"$dir/train.log" 2>&1 || cat "$dir/train.log"; }
+small -e gpt2:l1c64h1t16 -x 2 -n 2 -o "$dir/own_run" --tokenizer "$dir/own"
+check "a run keeps its tokenizer" cmp "$dir/own/tokenizer.json" "$dir/own_run/tokenizer.json"
+prompt_tokens() { [ "$(of "$1" -p 'the<|endoftext|>' -n 1 --json | sed 's/.*"prompt_tokens": \([0-9]*\).*/\1/')" = 2 ]; }
+check "prompts are encoded with it" prompt_tokens "$dir/own_run"
+of "$dir/own_run" --export "$dir/own_export" 2>"$dir/stderr"
+check "an export has it" cmp "$dir/own/tokenizer.json" "$dir/own_export/tokenizer.json"
+check "and no other" test ! -e "$dir/own_export/vocab.json"
+of "$dir/own_run" --export "$dir/own_export" --overwrite 2>"$dir/stderr"
+check "an export with it can be replaced" prompt_tokens "$dir/own_export"
+small -e "$dir/own_export" -x 1 -n 1 -o "$dir/tuned"
+check "a run that goes on from it keeps it" prompt_tokens "$dir/tuned"
+printf '{}' >"$dir/tuned/tokenizer.json"
+small -e "$dir/tuned/model_00000001.bin" --tokenizer "$dir/none" -x 1 -n 1 -o "$dir/tuned" --overwrite
+check "of a run that is begun anew with another, it is removed" test ! -e "$dir/tuned/tokenizer.json"
+mkdir "$dir/kept"
+printf mine >"$dir/kept/tokenizer.json"
+small -e "$dir/own_export" -x 1 -n 1 -o "$dir/kept"
+check "nothing is written over" grep -q '^mine$' "$dir/kept/tokenizer.json"
+sed 's/"BPE"/"Unigram"/' "$dir/own/tokenizer.json" >"$dir/own_export/tokenizer.json"
+
 of "$model" --export "$dir/alone.safetensors" 2>"$dir/score"
 check "a warning says that a file of weights alone has no number of heads" says "does not say that its model has 2 heads"
 of "$model" --tokenizer "$dir/exported" -p int -n 1 >"$dir/plain" 2>"$dir/score"
@@ -274,6 +315,7 @@ refused() {
     return 1
 }
 bad() { check "refused: ${*:2}" refused "$1" -e "$model" "${@:2}"; }
+check "another kind of tokenizer is refused by its name" refused "model Unigram is not read: only byte-level BPE" -e "$dir/own_export" -p the
 check "no model" refused "-e $dir/nothing.bin: no such file; name a .bin" -e "$dir/nothing.bin"
 check "no folder" refused "-e nothing: no such file; name a .bin or .safetensors file" -e nothing
 check "a descriptor" refused "-e d12: the weights of a model are needed" -e d12
