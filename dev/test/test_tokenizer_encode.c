@@ -485,7 +485,7 @@ static void load_folder(int vocab_size) {
 }
 
 // The same vocabulary as tokenizer.json, with other ids, <|endoftext|> and another added token behind the others. `more` is put
-// before the model; pairs: merges are arrays, else texts.
+// before the model; pairs: 1, merges are arrays, 0, texts; 2: without the last.
 enum { ADDED = V };
 static int other_id(int id) { return id == V - 1 ? id : (id * 5 + 100) % (V - 1); }
 
@@ -501,7 +501,7 @@ static void write_tokenizer_json(int pairs, const char* added, const char* more)
         fprintf(file, "\": %d", other_id(i));
     }
     fprintf(file, "}, \"merges\": [");
-    for (int i = 256; i < V - 1; i++) {
+    for (int i = 256; i < V - 1 - (pairs == 2); i++) {
         size_t at = vocab_offsets[i] + vocab_offsets[vocab_lefts[i] + 1] - vocab_offsets[vocab_lefts[i]];
         fprintf(file, "%s%s", i == 256 ? "" : ", ", pairs ? "[\"" : "\"");
         put_token(file, vocab_lefts[i]);
@@ -540,6 +540,27 @@ static void ids_need_not_be_the_order_of_merges(void) {
     token_list_free(&a);
     token_list_free(&b);
     tokenizer_free(&file);
+}
+
+// A token of vocab.json that no merge makes is in no text.
+static void tokens_need_a_merge(void) {
+    const unsigned char* s = vocab_text + vocab_offsets[V - 2];
+    size_t n = vocab_offsets[V - 1] - vocab_offsets[V - 2];
+    Tokenizer t;
+    static const char whole[] =
+        "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}";
+    unit_clean();
+    write_tokenizer_json(1, "<x>", whole);
+    tokenizer_load(&t, unit_folder, 0);
+    CHECK(encodes_to(&t, (const char*)s, n, (int[]){other_id(V - 2)}, 1));
+    tokenizer_free(&t);
+    write_tokenizer_json(2, "<x>", whole);
+    tokenizer_load(&t, unit_folder, 0);
+    TokenList list = {0};
+    check(tokenizer_encode(&t, (const char*)s, n, &list));
+    CHECK(list.count > 1 && decodes_to(&t, &list, s, n) && list.ids[0] != other_id(V - 2));
+    token_list_free(&list);
+    tokenizer_free(&t);
 }
 
 // The ids that a text has in a folder with these settings of ByteLevel, as those of `equal` without them
@@ -707,6 +728,7 @@ int main(void) {
     merges_are_compared_by_every_byte();
     a_folder_gives_the_same_tokens();
     ids_need_not_be_the_order_of_merges();
+    tokens_need_a_merge();
     a_space_is_added_before_a_text();
     a_text_may_be_one_piece();
     other_tokenizers_are_refused_by_name();
