@@ -204,7 +204,7 @@ close() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && (a - b)^2 <= 1e-4) }'
 says() { grep -q "$1" "$dir/score" || { cat "$dir/score"; return 1; }; }
 check "a text is scored" score "$dir/text.md"
 check "every token once" says ": 699 tokens scored, windows of 64, stride 32"
-check "an odd window" score "$dir/text.md" --window 31
+check "an odd window" score "$dir/text.md" --context 31
 check "has half of it, rounded up, for a stride" says ": 699 tokens scored, windows of 31, stride 16"
 check "a text is scored" score "$dir/text.md"
 check "by three numbers" says "^loss [0-9.]* nats per token, perplexity [0-9.]*, [0-9.]* bits per byte"
