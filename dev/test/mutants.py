@@ -116,7 +116,8 @@ class Checks:
         for path in scripts:  # a script needs those that it names or imports
             text = read(CLEAN, path).decode()
             for other, name in scripts.items():
-                if other != path and (name in text or re.search(rf"^(import|from) {name[:-3]}\b", text, re.M)):
+                named = rf"(?<![\w.]){re.escape(name)}|^ *(import|from) .*\b{name[:-3]}\b"
+                if other != path and re.search(named, text, re.M):
                     self.needs.setdefault(path, set()).add(other)
         self.names = [name for name in names if name not in READ_THE_TEXT]
 
@@ -367,7 +368,7 @@ def enter_refused(side, counted):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--gpu", action="store_true", help="the GPU side: .cu and .cuh")
+    parser.add_argument("--gpu", action="store_true", help="the GPU side: .cu, .cuh and the headers of dev/cuda")
     parser.add_argument("--count", type=int, default=500, help="mutants that are refused or survive (500)")
     parser.add_argument("--seed", type=int, default=1, help="another seed draws other lines and mutants (1)")
     parser.add_argument("--files", default="*", help="only of files whose path matches this pattern")
@@ -379,7 +380,8 @@ def main():
 
     side = "gpu" if args.gpu else "cpu"
     paths = [p for p in sources() if os.path.splitext(p)[1] in RULES and not re.match(r"dev/test/|test_", p)]
-    paths = [p for p in paths if p.endswith((".cu", ".cuh")) == args.gpu and fnmatch.fnmatch(p, args.files)]
+    on_gpu = {p for p in paths if p.endswith((".cu", ".cuh")) or fnmatch.fnmatch(p, "dev/cuda/*.h")}
+    paths = [p for p in paths if (p in on_gpu) == args.gpu and fnmatch.fnmatch(p, args.files)]
     of_sources = refresh()
     mutants = list(gaps(side)) if args.again else draw(paths, args.seed)
     names = [check for check in args.checks.split() if not re.search(args.without, check)]
