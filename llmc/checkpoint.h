@@ -85,7 +85,7 @@ static inline CheckpointPaths checkpoint_paths(const char* directory, int step) 
 }
 
 // The same; fails where they are empty.
-static inline Status checkpoint_find_(CheckpointPaths* p, const char* directory, int step) {
+NOINLINE Status checkpoint_find_(CheckpointPaths* p, const char* directory, int step) {
     *p = checkpoint_paths(directory, step);
     return p->model[0] != '\0' ? STATUS_OK : status_fail("-o: the path is longer than 960 bytes: %s", directory);
 }
@@ -425,8 +425,8 @@ NOINLINE Status checkpoint_verify(const char* directory, int step, void (*report
 }
 
 // Rank 0 of the processes: all of the files that is brought back. Blocks go to the other processes as they are read.
-static inline Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, RunState* run,
-                                              const CheckpointPaths* paths, int step) {
+NOINLINE Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, RunState* run, const CheckpointPaths* paths,
+                                         int step) {
     CheckedReader state;
     ModelReader weights;
     const GPT2Info* info = gpt2_info(model);

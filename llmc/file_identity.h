@@ -17,7 +17,7 @@ enum { IDENTITY_SAMPLES = 16, IDENTITY_SAMPLE_BYTES = 4096 };
 
 // Adds a file to a digest: its size and its header, which holds the checksums of all the rest. Of a file without
 // checksums, 16 samples of 4 KiB are added, from its first byte to its last.
-static inline Status identity_file(Digest* digest, const char* path) {
+NOINLINE Status identity_file(Digest* digest, const char* path) {
     int32_t header[HEADER_INTS] = {0};
     char sample[IDENTITY_SAMPLE_BYTES];
     struct stat st;

@@ -151,7 +151,7 @@ static CheckpointWriter* trainer_writer_;
 static inline void trainer_finish_save_(void) { checkpoint_writer_wait(trainer_writer_); }
 
 // Opens the checkpoint writer. Without -n only signals request checkpoints, which need no snapshot.
-static inline void trainer_open_writer_(Trainer* t) {
+NOINLINE void trainer_open_writer_(Trainer* t) {
     const Options* o = &t->options;
     CheckpointWriterSettings s;
     s.folder = &t->start.folder;
@@ -167,7 +167,7 @@ static inline void trainer_open_writer_(Trainer* t) {
 }
 
 // The tokenizer of the run: --tokenizer, or that of the weights, if they have one of their own.
-static inline void trainer_find_tokenizer_(Trainer* t, const char* source) {
+NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source) {
     const char* path = t->options.tokenizer;
     char folder[1024];
     if (strcmp(path, TOKENIZER_FILE) == 0 && weights_is_file(source)) {
@@ -177,7 +177,7 @@ static inline void trainer_find_tokenizer_(Trainer* t, const char* source) {
 }
 
 // Keeps a tokenizer of Hugging Face with the run: copies its files, and removes those of a run that --overwrite replaces.
-static inline void trainer_keep_tokenizer_(const Trainer* t) {
+NOINLINE void trainer_keep_tokenizer_(const Trainer* t) {
     const char *from = t->tokenizer_path, *to = t->options.output_dir;
     struct stat source, run;
     int has_one = folder_exists(from) && stat(from, &source) == 0;
