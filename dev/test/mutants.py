@@ -70,13 +70,12 @@ def digest(*words):
 
 
 def refresh():
-    """Makes CLEAN a copy of the sources; what did not change keeps its time. Returns a digest of them."""
+    """Makes CLEAN a copy of the sources; what did not change keeps its time."""
     for path in sources():
         copy = os.path.join(CLEAN, path)
         if not os.path.exists(copy) or read(copy) != read(ROOT, path):
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copy(os.path.join(ROOT, path), copy)
-    return digest(*(word for path in sources() for word in (path, read(ROOT, path))))
 
 
 def make(tree, *words, limit=None):
@@ -145,20 +144,22 @@ class Checks:
 
         return sorted((c for c in self.names if path in self.closure(c)), key=cost)
 
-    def measure(self, names, jobs, of_sources):
+    def measure(self, names, jobs):
         """Runs these on the sources as they are, unless that was done. One that fails is named, and refuses nothing."""
         path = os.path.join(WORK, "seconds.csv")
-        known = read_rows(path)
-        self.seconds = {check: float(seconds) for key, check, seconds in known if key == of_sources}
-        left = [check for check in names if check not in self.seconds]
+        known = {(check, state): float(seconds) for check, state, seconds in read_rows(path)}
+        files = set(sources())
+        states = {name: digest(*(read(CLEAN, f) for f in sorted(self.closure(name) & files))) for name in names}
+        left = [name for name in names if (name, states[name]) not in known]
         if left:
             print(f"{len(left)} checks on the sources as they are ...", flush=True)
             output = make(CLEAN, "-k", f"-j{jobs}", "--output-sync=target", *left)[1]
             print("\n".join(re.findall(r"^FAILED: .*|.*\*\*\* .*", output, re.M)))
             for name, seconds in re.findall(r"^(\S+) +([0-9.]+) s   ", output, re.M):
-                self.seconds["check-" + name] = float(seconds)
+                known["check-" + name, states.get("check-" + name)] = float(seconds)
             with open(path, "w", encoding="utf-8") as f:
-                csv.writer(f).writerows((of_sources, check, seconds) for check, seconds in self.seconds.items())
+                csv.writer(f).writerows((*key, seconds) for key, seconds in known.items())
+        self.seconds = {name: known[name, states[name]] for name in names if (name, states[name]) in known}
         self.names = [check for check in self.names if check in self.seconds]
 
 
@@ -215,7 +216,9 @@ def meaning(tree, path):
         return ast.dump(syntax)
     if path.endswith(".sh"):
         command = ["bash", "--pretty-print", path]
-    elif path.endswith((".h", ".c")):  # a header compiles alone; all of its functions, types and macros are to be kept
+    elif path.endswith((".h", ".c")) and not path.startswith(
+        "dev/cuda/"
+    ):  # a header compiles alone; all of its functions, types and macros are to be kept
         flags = "-std=c11 -D_GNU_SOURCE -I. -w -fopenmp -march=native -O1 -fkeep-inline-functions"
         debug = "-g3 -gno-column-info -fno-eliminate-unused-debug-types"
         command = ["cc", *flags.split(), *debug.split(), "-x", "c", "-S", path, "-o", "-"]
@@ -382,7 +385,7 @@ def main():
     paths = [p for p in sources() if os.path.splitext(p)[1] in RULES and not re.match(r"dev/test/|test_", p)]
     on_gpu = {p for p in paths if p.endswith((".cu", ".cuh")) or fnmatch.fnmatch(p, "dev/cuda/*.h")}
     paths = [p for p in paths if (p in on_gpu) == args.gpu and fnmatch.fnmatch(p, args.files)]
-    of_sources = refresh()
+    refresh()
     mutants = list(gaps(side)) if args.again else draw(paths, args.seed)
     names = [check for check in args.checks.split() if not re.search(args.without, check)]
     needs = Checks(names).needs
@@ -392,11 +395,10 @@ def main():
         sys.exit(f"error: the sources do not build, or unshare is not allowed here: {output[-1000:]}")
     checks = Checks(names)  # once more, with what the compilers wrote of their dependencies
     concerned = {m.path for m in mutants} if args.again else set(paths)
-    checks.measure([c for c in checks.names if concerned & checks.closure(c)], args.jobs, of_sources)
+    checks.measure([c for c in checks.names if concerned & checks.closure(c)], args.jobs)
 
-    name = f"{side}-{digest(of_sources)[:8]}-again" if args.again else f"{side}-{args.seed}"
-    count = len(mutants) if args.again else args.count
-    counted = try_all(mutants, count, args.jobs, checks, os.path.join(WORK, name + ".csv"))
+    progress = os.devnull if args.again else os.path.join(WORK, f"{side}-{args.seed}.csv")
+    counted = try_all(mutants, len(mutants) if args.again else args.count, args.jobs, checks, progress)
     if args.again:
         enter_refused(side, counted)
     elif args.files == "*":
