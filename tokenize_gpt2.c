@@ -198,7 +198,7 @@ static void count_endoftext(Encoder* e, const unsigned char* s, size_t n) {
 
 // Encodes the beginning of the text that is certain, at the end all, and keeps the rest.
 static void encode_text(Encoder* e, Text* text, int is_end) {
-    size_t used;
+    size_t used = 0;
     check((e->options->allow_special ? tokenizer_encode_special_part : tokenizer_encode_part)(
         &e->tokenizer, text->data, text->count, is_end, &e->ids, &used));
     memmove(text->data, text->data + used, text->count - used);

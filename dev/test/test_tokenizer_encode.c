@@ -38,8 +38,8 @@ static int some_token(int i) {
     return find_token((const unsigned char*)&letters[below(sizeof(letters) - 1)], 1, 256);
 }
 
-// The definition, word for word, of the first `count` tokens: a piece that is a token is it; else the pair of neighbours with the lowest id, the first of
-// equal ones, becomes one, until no pair is a token. Returns the number of ids.
+// The definition, word for word, of the first `count` tokens: a piece that is a token is it; else the pair of neighbours with
+// the lowest id, the first of equal ones, becomes one, until no pair is a token. Returns the number of ids.
 static size_t merge_slowly(const unsigned char* s, size_t n, int count, int* ids) {
     size_t begin[4096], parts = n;
     int whole = find_token(s, n, count);
