@@ -494,13 +494,15 @@ checks_of_test-long := $(call longest_first,$(long_checks))
 # some wait most of their time. CHECK_JOBS=1: one by one. make test CHECKS='faults test_comm': these alone.
 cores := $(shell nproc 2>/dev/null || echo 2)
 CHECK_JOBS ?= $(shell echo $$(($(cores) < 8 ? 4 : $(cores) / 2)))
+GPU_JOBS ?= 3
 asked := $(patsubst %,check-%,$(patsubst check-%,%,$(CHECKS)))
 test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
 # under another name, or make -n would run the checks
 make_itself := $(MAKE)
 test-long: export CHECK_TIMEOUT ?= 900
 test test-long:
-	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' ALONE='plan_memory_bf16 plan_memory_fp32' \
+	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' \
+	    ON_GPU='$(gpu_checks:check-%=%)' GPU_JOBS=$(GPU_JOBS) ALONE='plan_memory_bf16 plan_memory_fp32' \
 	    dev/test/run_checks.sh '$@$(if $(asked), CHECKS=...)' $(or $(asked),$(checks_of_$@))
 fuzz: check-fuzz
 checks:

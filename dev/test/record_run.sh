@@ -5,14 +5,16 @@
 #     dev/test/record_run.sh add PASSED FAILED SKIPPED SECONDS LOAD   appends it; LOAD is none, or seconds under load
 #     dev/test/record_run.sh stale                                    warns where the GPU's code changed since the last row
 #
-# A commit with changes that are not committed is COMMIT+. Where there is no git, name it: COMMIT=abc1234.
+# A commit with changes that are not committed is named with a +. Where there is no git, or a copy without its newest commits,
+# name the commit: COMMIT=abc1234.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 record=dev/test/gpu_runs.csv
 gpus() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null; }
 commit() {
     local hash
-    hash=$(git rev-parse --short HEAD 2>/dev/null) || { echo "${COMMIT:-}"; return; }
+    if [ -n "${COMMIT:-}" ]; then echo "$COMMIT"; return; fi
+    hash=$(git rev-parse --short HEAD 2>/dev/null) || return
     [ -z "$(git status --porcelain --untracked-files=no -- . ":!$record")" ] || hash+=+
     echo "$hash"
 }

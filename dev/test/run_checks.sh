@@ -6,8 +6,9 @@
 #
 # Ends with the slowest checks, what was skipped and why, what failed and how to run it again, and a line of sums: of the
 # 'N passed, N failed' of the checks, where one without such a line counts as one test. Exit code 1 where anything failed.
-# From the Makefile: BUILD_JOBS and CHECK_JOBS at a time; ALONE, checks that run behind the others, one by one; NOT_HERE, lines about checks that this machine cannot run. With
-# RECORD=1, a row of dev/test/gpu_runs.csv.
+# From the Makefile: BUILD_JOBS and CHECK_JOBS at a time; ON_GPU, checks of which only GPU_JOBS run at a time, because processes
+# that share a GPU wait for each other's time slices; ALONE, checks that run behind the others, one by one; NOT_HERE, lines about
+# checks that this machine cannot run. With RECORD=1, a row of dev/test/gpu_runs.csv.
 set -uo pipefail
 target=$1
 shift
@@ -21,16 +22,25 @@ for check in "${checks[@]}"; do rm -f "build/checks/${check#check-}".{result,log
 build_failed=0
 "$make" -s -k --no-print-directory -j"${BUILD_JOBS:-2}" test-programs CHECKS="${checks[*]}" || build_failed=1
 echo "built in $SECONDS s"
-beside=() alone=()
+beside=() on_gpu=() alone=()
 for check in "${checks[@]}"; do
-    if [[ " ${ALONE:-} " == *" ${check#check-} "* ]]; then alone+=("$check"); else beside+=("$check"); fi
+    name=${check#check-}
+    if [[ " ${ALONE:-} " == *" $name "* ]]; then
+        alone+=("$check")
+    elif [[ " ${ON_GPU:-} " == *" $name "* ]]; then
+        on_gpu+=("$check")
+    else
+        beside+=("$check")
+    fi
 done
 run() { # JOBS CHECK...
     [ $# -gt 1 ] || return 0
     "$make" -s -k --no-print-directory -j"$1" --output-sync=target "${@:2}" 2>&1 |
         grep -vE '^make(\[[0-9]+\])?: (\*\*\* .*check-|Target .check-.* not remade)' # check.sh has said it
 }
+run "${GPU_JOBS:-3}" "${on_gpu[@]}" &
 run "${CHECK_JOBS:-2}" "${beside[@]}"
+wait
 run 1 "${alone[@]}"
 
 passed=0 failed=0 skipped=0

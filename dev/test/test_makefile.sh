@@ -187,13 +187,17 @@ case "$*" in
 esac
 EOF
 chmod +x "$dir/nvidia-smi"
+mkdir "$dir/no_gpu"
 record=dev/test/gpu_runs.csv
+unset COMMIT
+printf '#!/usr/bin/env bash\nexit 9\n' >"$dir/no_gpu/nvidia-smi"
+chmod +x "$dir/no_gpu/nvidia-smi"
 cp $record "$dir/header"
 recorded() { CHECK_TIMEOUT=2 RECORD=1 PATH="$dir:$PATH" run_make checks_of_test="$1" CHECK_JOBS=4 test "${@:2}"; }
 refuses_record() { local text=$1; shift; ! recorded "$@" && grep -qF -- "$text" "$dir/err" && cmp $record "$dir/header"; }
 check "without git and COMMIT there is no row" refuses_record "name the commit: COMMIT=" check-good
 check "nor for some of the checks" refuses_record "make test CHECKS=... has no row" check-good CHECKS=good COMMIT=1234567
-check "nor without a GPU" eval '! RECORD=1 run_make checks_of_test=check-good test COMMIT=1 && grep -q "lists no GPU" "$dir/err"'
+check "nor without a GPU" eval '! PATH="$dir/no_gpu:$PATH" RECORD=1 run_make checks_of_test=check-good test COMMIT=1 && grep -q "lists no GPU" "$dir/err"'
 check "a run that fails" eval '! COMMIT=1234567 recorded "check-good check-bad check-cannot"'
 row() { tail -n 1 $record | grep -qE -- "^$(date +%F),$1,NVIDIA H100,2,580.1,13.0,[^,]+,[^,]+,$2,[0-9]+,none$" || { cat $record; return 1; }; }
 check "has its row" row 1234567 "7,2,2"
