@@ -436,7 +436,9 @@ NOINLINE Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, RunSta
     if (result == STATUS_OK) {
         result = checkpoint_read_state_(model, run, info->config, info->num_parameters, &state);
     }
-    if (result == STATUS_OK && loader->other_data) { result = dataloader_fit_state(stdout, loader, &run->loader); }
+    if (result == STATUS_OK && loader->other_data) {
+        result = dataloader_fit_state(stdout, loader, &run->loader, paths->state);
+    }
     if (result == STATUS_OK) { result = dataloader_set_state(loader, &run->loader, paths->state); }
     checked_close(&state);
     return result;

@@ -189,12 +189,12 @@ static inline Status dataloader_fit_samples_(const DataLoader* d, DataLoaderStat
 // Fits the state of other files to those of a loader, and prints where the run goes on: in the file that it was in, or the next
 // one of the epoch that is still there, after the samples that it has had of it. What is new comes at the end of a file or an
 // epoch.
-static inline Status dataloader_fit_state(FILE* out, const DataLoader* d, DataLoaderState* s) {
+static inline Status dataloader_fit_state(FILE* out, const DataLoader* d, DataLoaderState* s, const char* from) {
     const char* path;
     size_t gone = 0;
     if (!s->shuffled) { return STATUS_OK; }
     if (s->shard >= s->num_shards || s->sample > s->num_samples) {
-        return status_fail("the checkpoint's position in the data is outside of them; it is corrupt");
+        return status_fail("%s: its position in the data is outside of them; it is corrupt", from);
     }
     int* now = dataloader_find_files_(d, s);
     if (now == NULL) { return status_fail("out of memory: a list of %zu token files", s->num_shards); }

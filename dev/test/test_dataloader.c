@@ -911,7 +911,7 @@ static int goes_on_after(int k, const ChangedShard* shards, int n, int has_names
         for (int s = 0; s < shards[i].after; s++) { left += !own[s]; }
     }
     open_shards(&d, 1, 1);
-    check(dataloader_fit_state(nowhere, &d, &state));
+    check(dataloader_fit_state(nowhere, &d, &state, "state"));
     fclose(nowhere);
     check(dataloader_set_state(&d, &state, state_file));
     for (int i = 0; i < left; i++) { ok = !seen[next_sample(&d)]++ && ok; }

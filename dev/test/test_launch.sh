@@ -49,9 +49,10 @@ check "Slurm's" pair slurm SLURM_PROCID=@ SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0
 meet=(--rendezvous-port "$(port)" -pn 2 -pi tcp -ps 127.0.0.1)
 check "two of which each starts its own" pair hand PMIX_RANK=@
 for mpirun in mpirun.openmpi mpirun.mpich; do
-    command -v $mpirun >/dev/null || { skipped=$((skipped + 1)); continue; }
     oversubscribe=()
     [ $mpirun = mpirun.mpich ] || oversubscribe=(--allow-run-as-root --oversubscribe)
+    # absent, or it starts nothing here: Open MPI demands ssh, also on one machine
+    $mpirun "${oversubscribe[@]}" -n 2 true >/dev/null 2>&1 || { skipped=$((skipped + 1)); continue; }
     check "$mpirun" $mpirun "${oversubscribe[@]}" -n 2 "$trainer" "${flags[@]}" --rendezvous-port "$(port)" -o "$dir/$mpirun" >"$dir/$mpirun.0"
     check "$mpirun: the same log" cmp "$dir/alone/main.log" "$dir/$mpirun/main.log"
 done

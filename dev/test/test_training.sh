@@ -87,9 +87,9 @@ done
 # llm.c's files, which have zeros where ours say more, and nothing after the order of the data
 mkdir "$dir/llmc"
 cp "$dir"/whole/{main.log,{model,state}_00000020*,DONE_00000020} "$dir/llmc"
-"$python" - "$dir/llmc/model_00000020.bin" 8 0 "$dir/llmc/state_00000020_00000.bin" 34 2064 <<'END'
+"$python" - "$dir/llmc/model_00000020.bin" 8 0 "$dir/llmc/state_00000020_00000.bin" 34 2072 <<'END'
 import sys
-for path, word, cut in (sys.argv[1:4], sys.argv[4:7]): # first word that llm.c leaves 0; bytes of the outlier detectors
+for path, word, cut in (sys.argv[1:4], sys.argv[4:7]): # first word that llm.c leaves 0; bytes of the name of its file and of the outlier detectors
     with open(path, "rb") as f:
         data = bytearray(f.read())
     settings = int.from_bytes(data[168:172], "little") if int(cut) else 0 # and of the settings behind them
