@@ -1,8 +1,8 @@
 /*
 Byte pair encoding: text to token ids (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909; on bytes, Radford et al. 2019).
-A token's rank is the place of its merge in the order in which they were learned; in GPT-2 it is the id. So the tokens' bytes and
-ranks are all that is needed: among the adjacent pairs whose bytes together are a token, the one with the lowest rank is merged
-(the first of equal ones), until there is none.
+A token's rank is the place of its merge in the order in which they were learned; in GPT-2 it is the id. The tokens' bytes
+and ranks are all that is needed: among the adjacent pairs whose bytes together are a token, the one with the lowest rank is
+merged (the first of equal ones), until there is none.
 
 The text is split into pieces (gpt2_pieces.h). Short ones are cached with their ids, in a direct-mapped hash table; long ones
 are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one thread at a time.

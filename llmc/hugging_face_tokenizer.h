@@ -5,8 +5,8 @@ special_tokens_map.json, from the tokens of tokenizer.h, in id order.
 Text in these files has one printable character for each byte, GPT-2's alphabet: printable bytes of Latin-1 are themselves, the
 others, in their order, U+0100 and up. A token's merge is the last step of byte pair encoding its bytes with the tokens before
 it (bpe.h), when two parts are left. A vocabulary with tokens for which this fails is no byte pair encoding and is not written.
-Where tokens are bytes, there are 256 tokens and no merges: transformers then splits text into bytes, as we do. The tokenizer of a
-Hugging Face folder is not written anew: its files are copied.
+Where tokens are bytes, there are 256 tokens and no merges: transformers then splits text into bytes, as we do. The files of
+a tokenizer that came from a Hugging Face folder are copied.
 */
 #ifndef LLMC_HUGGING_FACE_TOKENIZER_H
 #define LLMC_HUGGING_FACE_TOKENIZER_H

@@ -270,7 +270,7 @@ static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_
     return STATUS_OK;
 }
 
-// Where the first name of a special token in a text begins, *id being the one with the longest name there; `bytes` if none does.
+// Where the first name of a special token in a text begins, *id being the one with the longest name there; `bytes`: nowhere.
 static inline size_t tokenizer_find_special_(const Tokenizer* t, const char* text, size_t bytes, int* id) {
     for (size_t at = 0; at < bytes; at++) {
         size_t longest = 0;
