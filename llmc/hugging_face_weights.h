@@ -11,8 +11,7 @@ or bf16, with config.json.
 Sizes are the tensors'; config.json must agree, and has the number of heads. A file without a config.json beside it is assumed
 to have heads of 64 channels, with a warning. Refused is whatever this model does not compute: another activation, epsilon or
 scaling of the scores, a head that is not wte, missing tensors and additional ones, except the masks that older versions of
-transformers saved. Names may have the prefixes of torch.compile and DataParallel, _orig_mod. and module. Weights that are
-not finite are refused as everywhere.
+transformers saved. Weights that are not finite are refused as everywhere.
 */
 #ifndef LLMC_HUGGING_FACE_WEIGHTS_H
 #define LLMC_HUGGING_FACE_WEIGHTS_H

@@ -258,7 +258,7 @@ of "$dir/exported.bin" -p "int" -n 50 --temperature 0 >"$dir/from_bin"
 check "an exported folder says the same" same "$dir/greedy" "$dir/from_folder"
 check "an exported file too" same "$dir/greedy" "$dir/from_bin"
 
-# ---- The model's own tokenizer: bytes in another order, "th" and "the", as transformers 5 writes it; and a run that goes on from it
+# ---- The model's own tokenizer: bytes in another order, "th" and "the", as transformers 5 writes it; and a run from there
 "$python" - "$dir/own" <<'END' || exit 1
 import json, os, sys
 sys.path.insert(0, "dev/data")
