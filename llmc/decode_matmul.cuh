@@ -39,11 +39,11 @@ enum DecodeEpilogue {
 };
 
 struct DecodeLinear {
-    floatX* out;                           // (M,stride)
-    float* logits;                         // (M,stride): in its place, y in fp32, of DECODE_STORE without a bias; or NULL
-    const floatX* inp;                     // (M,C)
-    const floatX* weight;                  // (OC,C)
-    const floatX* bias;                    // (OC), or NULL
+    floatX* out;          // (M,stride)
+    float* logits;        // (M,stride): in its place, y in fp32, of DECODE_STORE without a bias; or NULL
+    const floatX* inp;    // (M,C)
+    const floatX* weight; // (OC,C)
+    const floatX* bias;   // (OC), or NULL
     const floatX *norm_weight, *norm_bias; // (C): inp is normalised first (layernorm.cuh); or NULL
     // Where LayerNorm is folded (decode_folded_norm.cuh; not with DECODE_RESIDUAL) weight is F, and norm_sums are s and t (OC);
     // else NULL. moments (M,C/8) of inp's vectors, or NULL. statistics (M): scratch of decode_linear
