@@ -125,9 +125,7 @@ PRINTF_LIKE static void print_note(const char* format, ...) {
 }
 
 // The note on utf8_mark
-static inline void note_mark_dropped(const char* name) {
-    print_note("%s: its byte order mark is dropped", name);
-}
+static inline void note_mark_dropped(const char* name) { print_note("%s: its byte order mark is dropped", name); }
 
 // For errors that end the run later: the caller returns from main with its own exit code.
 PRINTF_LIKE static void print_error(const char* format, ...) {
@@ -181,7 +179,7 @@ enum { MAX_VOCAB_SIZE = 1 << 24 };
 // Memory
 
 static inline void* malloc_check(size_t bytes) {
-    void* p = malloc(bytes ? bytes : 1);
+    void* p = bytes > PTRDIFF_MAX ? NULL : malloc(bytes ? bytes : 1); // size_mul's SIZE_MAX is no size
     if (p == NULL) { fatal("out of memory: %zu bytes of host memory asked for", bytes); }
     return p;
 }

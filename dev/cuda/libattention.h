@@ -24,10 +24,10 @@ HS is 32, 64, 96 or 128; B, T and NH are at least 1. Every element of an output 
 inputs give the same bits.
 
 Pointers are to memory that the current device reads and writes: its own, managed, or pinned host memory; scratch is memory
-of the device itself. qkv, dqkv, out and dout are aligned to 16 bytes, l and m to 4, scratch to 256. Functions launch kernels on `stream` (a cudaStream_t or
-CUstream of the current device; NULL is the default stream) and return without waiting for them. They allocate nothing
-and synchronise nothing; they may be captured in a CUDA graph, and run on several streams and threads at once, each
-backward with its own scratch.
+of the device itself. qkv, dqkv, out and dout are aligned to 16 bytes, l and m to 4, scratch to 256. Functions launch
+kernels on `stream` (a cudaStream_t or CUstream of the current device; NULL is the default stream) and return without
+waiting for them. They allocate nothing and synchronise nothing; they may be captured in a CUDA graph, and run on several
+streams and threads at once, each backward with its own scratch.
 
 Errors: functions return 0 if all kernels were launched, else 1; then none or only some of them were, and
 attention_error() gives the reason. Unsupported arguments are such an error, and leave the process, its CUDA context and

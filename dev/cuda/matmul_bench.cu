@@ -12,6 +12,8 @@ The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at l
 */
 #include <stddef.h>
 
+#include <memory>
+
 #include "matmul_bench.h"
 #include "matmul_reference.h"
 #include "bench.h"
@@ -799,10 +801,10 @@ int matmul_main(int argc, char** argv, const char* variant, const MatmulConfig* 
         fatal("%s needs compute capability %d.%d; the %s has %d.%d", program.c_str(), compute_capability / 10,
               compute_capability % 10, p.name, p.major, p.minor);
     }
-    Libraries libraries;
-    if (o.sweep || o.check_only) { check_sweep(variant, configs, o, &libraries); }
+    const std::unique_ptr<Libraries> libraries(new Libraries); // too large for a stack
+    if (o.sweep || o.check_only) { check_sweep(variant, configs, o, libraries.get()); }
     if (o.check_only) { return EXIT_SUCCESS; }
     measure_gemm(&gpu, o);
-    for (const Timed& t : timed) { bench(variant, table, num_configs, configs, o, gpu, &libraries, t.group, t.s); }
+    for (const Timed& t : timed) { bench(variant, table, num_configs, configs, o, gpu, libraries.get(), t.group, t.s); }
     return EXIT_SUCCESS;
 }

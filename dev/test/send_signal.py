@@ -30,7 +30,7 @@ def main():
         time.sleep(0.001)
     for i, name in enumerate(names):
         if i:
-            while output[-1] and b"a second one ends at once" not in output[-1]:
+            while output[-1] and b"ends at once" not in output[-1]:
                 output.append(child.stdout.readline())
             time.sleep(0.4)
         child.send_signal(getattr(signal, name))

@@ -28,8 +28,9 @@ static int poll_and_count(struct pollfd* fds, nfds_t count, int ms) {
 // calloc(), which fails after so many calls; -1: never
 static int callocs_left = -1;
 static void* calloc_or_fail(size_t count, size_t size) {
-    if (callocs_left == 0) { return NULL; }
-    callocs_left -= callocs_left > 0;
+    int left = __atomic_load_n(&callocs_left, __ATOMIC_RELAXED); // other threads allocate only where none is to fail
+    if (left == 0) { return NULL; }
+    if (left > 0) { __atomic_store_n(&callocs_left, left - 1, __ATOMIC_RELAXED); }
     return (calloc)(count, size);
 }
 #define poll poll_and_count
@@ -78,14 +79,14 @@ static void memory_runs_out(Comm* c) {
             CommBlock sent = {(comm_rank(c) + 1) % comm_size(c), numbers, 4}, received = sent;
             received.rank = (comm_rank(c) + comm_size(c) - 1) % comm_size(c), received.data = numbers + 1;
             status_clear();
-            callocs_left = left;
+            __atomic_store_n(&callocs_left, left, __ATOMIC_RELAXED);
             status = call == 0   ? comm_barrier(c)
                      : call == 1 ? comm_gather(c, numbers, 4)
                      : call == 2 ? comm_broadcast(c, numbers, sizeof(numbers), 0)
                      : call == 3 ? comm_compare(c, "-b 4\n")
                      : call == 4 ? comm_tensor_exchange(c, &sent, 1, &received, 1, NULL)
                                  : comm_tensor_merge(c, numbers, 8, COMM_FLOAT, NULL);
-            callocs_left = -1;
+            __atomic_store_n(&callocs_left, -1, __ATOMIC_RELAXED);
             CLAIM(left > 0 || status == STATUS_ERROR);
             CLAIM(status == STATUS_OK || strncmp(status_message(), "out of memory: ", 15) == 0);
             check(status == STATUS_OK ? STATUS_OK : (status_clear(), comm_barrier(c))); // in step

@@ -1586,7 +1586,7 @@ int main(void) {
     test_stochastic_rounding(100004);
     test_random_bits_of_elements(100004);
 #endif
-    Matmul mm;
+    static Matmul mm; // too large for a stack
     matmul_create(&mm, 0, 0);
     test_matmul(&mm, 37, 64, 3 * 64);
     test_matmul(&mm, 131, 40, 128);

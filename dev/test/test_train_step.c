@@ -200,7 +200,7 @@ static void pair_close(Pair* p) {
 // cut off after that or (2) while that is tried, which then did not begin the step. Returns how often it did not.
 static int a_step_without_data_is_taken_back(int shuffle, int bad, int ahead) {
     write_shards(3);
-    Pair p;
+    static Pair p; // too large for a stack
     StepResult r;
     pair_open(&p, shuffle);
     int failed = 0, same = 1, not_begun = 0;
@@ -236,7 +236,7 @@ static int a_step_without_data_is_taken_back(int shuffle, int bad, int ahead) {
 // computed again. The loader that is given back stands where it would.
 static void steps_begin_ahead(int shards, int shuffle) {
     write_shards(shards);
-    Pair p;
+    static Pair p; // too large for a stack
     StepResult r;
     NonFinite f;
     pair_open(&p, shuffle);

@@ -42,6 +42,7 @@ static void print_unchecked(int every) {
     t.val.num_shards = 1, t.val.num_unchecked = 1;
     t.unchecked_model = every;
     t.tokenizer.unchecked = every;
+    strcpy(t.tokenizer_path, "gpt2_tokenizer.bin");
     dup2(STDERR_FILENO, STDOUT_FILENO);
     setvbuf(stdout, NULL, _IOLBF, 0);
     trainer_note_unchecked_(&t, "model.bin");

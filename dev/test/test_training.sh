@@ -441,7 +441,7 @@ check "--help" "$trainer" --help >/dev/null
 # what the flags of samples and evaluations do: one step at a rate of 0 from trained weights
 trained=("${common[@]}" -e "$dir/whole/model_00000040.bin" -n 0 -l 0 -c 0 -x 1 -m 0)
 sample() { # FLAG...: the text of the sample after the step
-    "$trainer" "${trained[@]}" -s 1 -g 48 "$@" 2>&1 | sed -n '/^generating:/,/^total average/p' | sed '$d'
+    "$trainer" "${trained[@]}" -s 1 -g 48 "$@" 2>&1 | sed -n '/^generating:/,/^\(total average\|GPU memory\|host memory\)/p' | sed '$d'
 }
 differ() { [ "$1" != "$2" ]; }
 greedy=$(sample --temperature 0)

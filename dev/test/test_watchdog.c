@@ -12,8 +12,10 @@ static void step(Watchdog* w, int number, double seconds) {
     now += 1.0; // what is between steps does not count
 }
 
-// The lines that the steps of `run` write on stderr, in a process of its own, whose thread does not look.
-static UnitChild lines(void (*run)(Watchdog*)) {
+// The lines that the steps of `run` write on stderr, in a process of its own, whose thread does not look. They stay until the
+// next call.
+static const UnitChild* lines(void (*run)(Watchdog*)) {
+    static UnitChild child;
     if (unit_fork()) {
         Watchdog w;
         watchdog_start(&w);
@@ -24,9 +26,9 @@ static UnitChild lines(void (*run)(Watchdog*)) {
         watchdog_stop(&w);
         _exit(50);
     }
-    UnitChild child = unit_wait();
+    child = unit_wait();
     CHECK(child.exit_code == 50);
-    return child;
+    return &child;
 }
 
 static void usual(Watchdog* w) {
@@ -64,10 +66,10 @@ static void hangs_again(Watchdog* w) {
 }
 
 static void every_hang_is_said(void) {
-    UnitChild child = lines(hangs_again);
-    CHECK(strcmp(child.text, "warning: step 20 took 21.0 s, 21 times the usual 1 s\n"
-                             "warning: step 22 took 22.0 s, 22 times the usual 1 s\n"
-                             "warning: step 23 took 23.0 s, 23 times the usual 1 s\n") == 0);
+    const UnitChild* child = lines(hangs_again);
+    CHECK(strcmp(child->text, "warning: step 20 took 21.0 s, 21 times the usual 1 s\n"
+                              "warning: step 22 took 22.0 s, 22 times the usual 1 s\n"
+                              "warning: step 23 took 23.0 s, 23 times the usual 1 s\n") == 0);
 }
 
 // The thread looks at a second step that hangs as at the first: once each.
@@ -84,19 +86,19 @@ static void looks_at_two(Watchdog* w) {
 }
 
 static void the_second_hang_is_said_while_it_lasts(void) {
-    UnitChild child = lines(looks_at_two);
-    CHECK(strcmp(child.text, "warning: step 20 has taken 21.0 s so far, 21 times the usual 1 s; waiting\n"
-                             "warning: step 21 has taken 21.0 s so far, 21 times the usual 1 s; waiting\n") == 0);
+    const UnitChild* child = lines(looks_at_two);
+    CHECK(strcmp(child->text, "warning: step 20 has taken 21.0 s so far, 21 times the usual 1 s; waiting\n"
+                              "warning: step 21 has taken 21.0 s so far, 21 times the usual 1 s; waiting\n") == 0);
 }
 
 static void what_is_said_when_a_step_ends(void) {
-    CHECK(lines(usual).length == 0);
-    CHECK(lines(slow_but_short).length == 0);
-    CHECK(lines(too_early).length == 0);
-    UnitChild child = lines(hangs);
-    CHECK(strcmp(child.text, "warning: step 21 took 20.1 s, 20 times the usual 1 s\n") == 0);
+    CHECK(lines(usual)->length == 0);
+    CHECK(lines(slow_but_short)->length == 0);
+    CHECK(lines(too_early)->length == 0);
+    const UnitChild* child = lines(hangs);
+    CHECK(strcmp(child->text, "warning: step 21 took 20.1 s, 20 times the usual 1 s\n") == 0);
     child = lines(median_of_the_last);
-    CHECK(strcmp(child.text, "warning: step 2001 took 81.0 s, 20 times the usual 4 s\n") == 0);
+    CHECK(strcmp(child->text, "warning: step 2001 took 81.0 s, 20 times the usual 4 s\n") == 0);
 }
 
 // With real times, and limits that a test can wait for: the thread says it once, while the step hangs.
