@@ -336,7 +336,8 @@ build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags $(call
 build/step_kernels: dev/bench/step_kernels.cu build/trainer.flags $(call training_kernels,bf16)
 	$(call compile_apart,bf16)
 
-# Under AddressSanitizer and UBSan, whose frames are larger. -Og compiles in half the time of -O1, and runs as fast but for a tenth.
+# Under AddressSanitizer and UBSan, whose frames are larger. -Og compiles in half the time of -O1, and runs as fast but for a
+# tenth.
 sanitize = $(filter-out -O3 $(small_frames) %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -Og -g
 build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)

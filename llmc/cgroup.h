@@ -34,7 +34,8 @@ static inline int cgroup_lists_(const char* list, const char* name) {
     return 0;
 }
 
-// Calls `visit` for the group of `controller` ("memory", "cpu") that this process is in and for all that this one is in: each may
+// Calls `visit` for the group of `controller` ("memory", "cpu") that this process is in and for all that this one is in:
+// each may
 // have a limit. In a container the group often lies elsewhere than its name says; then it is the nearest above that is seen.
 // `root` stands before /proc and /sys: "" but in tests.
 static inline void cgroup_visit(const char* root, const char* controller,

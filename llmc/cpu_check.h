@@ -1,7 +1,7 @@
 /*
-A program built with -march=native, on a processor that lacks some of the instructions: it ends in one line, where it would end by
-SIGILL. To be included by programs; the check runs before main, in code for every x86-64, and without stdio, whose inline parts are
-compiled for the processor of the build.
+A program built with -march=native, on a processor that lacks some of the instructions: it ends in one line, where it would
+end by SIGILL. To be included by programs; the check runs before main, in code for every x86-64, and without stdio, whose
+inline parts are compiled for the processor of the build.
 */
 #ifndef LLMC_CPU_CHECK_H
 #define LLMC_CPU_CHECK_H

@@ -51,8 +51,8 @@ static inline size_t thread_stack_(void) {
     return size;
 }
 
-// Allocates the scratch of all threads that will run kernels. An error if there is no memory, or if a stack is too small, as with
-// OMP_STACKSIZE=16k.
+// Allocates the scratch of all threads that will run kernels. An error if there is no memory, or if a stack is too small, as
+// with OMP_STACKSIZE=16k.
 static inline Status cpu_threads_prepare(void) {
     int missing = 0;
     size_t least = SIZE_MAX;

@@ -153,8 +153,8 @@ static inline Status gpt2_get_gradients(GPT2* model, float* grads) {
 // The forward pass of a batch up to the final LayerNorm, with B and T at most as allocated.
 Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
 
-// Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. Refused after gpt2_backward,
-// which replaces them by their gradient. The weights must still be those of the pass. Logits are not rounded to
+// Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. Refused after
+// gpt2_backward, which replaces them by their gradient. The weights must still be those of the pass. Logits are not rounded to
 // the training precision.
 Status gpt2_get_logits(GPT2* model, float* logits, int t);
 
@@ -237,7 +237,8 @@ Status gpt2_prepare_threads(void);
 void* gpt2_host_alloc(size_t bytes);
 void gpt2_host_free(void* memory);
 
-// The dense peak of this process's GPU in the training precision, in FLOP/s (gpu_peaks.h); 0 where it is not known, and on the CPU
+// The dense peak of this process's GPU in the training precision, in FLOP/s (gpu_peaks.h); 0 where it is not known, and on
+// the CPU
 double gpt2_peak_flops(const GPT2* model);
 
 // Adds the rows of --doctor on the hardware: devices, and a GEMM and attention against fp64.

@@ -27,8 +27,8 @@ namespace hopper {
 
 constexpr int WARPGROUP_SIZE = 128;
 
-// The number of SMs of the current GPU. Records an error (status.h) if its compute capability is not 9.0, or if this build has no
-// code for sm_90a.
+// The number of SMs of the current GPU. Records an error (status.h) if its compute capability is not 9.0, or if this build
+// has no code for sm_90a.
 static inline Status hopper_num_sms(int* num_sms) {
     int device, major, minor;
     TRY(cuda_try(cudaGetDevice(&device)));

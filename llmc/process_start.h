@@ -15,8 +15,8 @@ What each program does first, before it starts a thread or opens a file.
 
 enum { MAIN_STACK = 256 << 10 }; // bytes that the main thread needs; no function's frame is larger than 16 KiB
 
-// Ends the program if the main thread's stack is too small. Threads of libraries (OpenMP, CUDA, NCCL), whose stacks would have the
-// size of the main thread's, get those of THREAD_STACK bytes.
+// Ends the program if the main thread's stack is too small. Threads of libraries (OpenMP, CUDA, NCCL), whose stacks would
+// have the size of the main thread's, get those of THREAD_STACK bytes.
 static inline void start_check_stack_(void) {
     struct rlimit limit;
     pthread_attr_t attributes;

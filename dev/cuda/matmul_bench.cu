@@ -602,8 +602,8 @@ static std::string describe(const char* variant, const char* config, const Case&
     return text;
 }
 
-// R,IN,OUT at, below and above the tile sizes in every dimension, and many tiles of one k-block or three, cut to one block of 64
-// columns or to three, whose stores follow each other closely; with --check-only, the sizes given, if any.
+// R,IN,OUT at, below and above the tile sizes in every dimension, and many tiles of one k-block or three, cut to one block of
+// 64 columns or to three, whose stores follow each other closely; with --check-only, the sizes given, if any.
 static std::vector<std::vector<int>> sweep_shapes(const BenchOptions& o) {
     const std::vector<BenchSize>& size = o.sizes;
     if (o.check_only && (size[0].given || size[1].given || size[2].given)) {

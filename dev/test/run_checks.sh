@@ -7,8 +7,8 @@
 # Ends with the slowest checks, what was skipped and why, what failed and how to run it again, and a line of sums: of the
 # 'N passed, N failed' of the checks, where one without such a line counts as one test. Exit code 1 where anything failed.
 # From the Makefile: BUILD_JOBS and CHECK_JOBS at a time; ON_GPU, checks of which only GPU_JOBS run at a time, because processes
-# that share a GPU wait for each other's time slices; ALONE, checks that run behind the others, one by one; NOT_HERE, lines about
-# checks that this machine cannot run. With RECORD=1, a row of dev/test/gpu_runs.csv.
+# that share a GPU wait for each other's time slices; ALONE, checks that run behind the others, one by one; NOT_HERE, lines
+# about checks that this machine cannot run. With RECORD=1, a row of dev/test/gpu_runs.csv.
 set -uo pipefail
 target=$1
 shift

@@ -459,8 +459,8 @@ static std::vector<int> random_tokens(int n, int V) {
 }
 
 // Losses and logits of a batch whose logits are large, against fp64 from lnf and wte as they are stored. A logit errs by
-// 2 C EPS sum |terms|, a loss by as much at its target and in its sum, and by what its exponentials and their sum err. `refused`
-// counts the losses that logits rounded to the training precision would have put outside of this.
+// 2 C EPS sum |terms|, a loss by as much at its target and in its sum, and by what its exponentials and their sum err.
+// `refused` counts the losses that logits rounded to the training precision would have put outside of this.
 static void evaluation_takes_fp32(const char* descriptor, int V, int T, int tokens) {
     GPT2* model = random_model(descriptor, V, T);
     const size_t C = (size_t)model->info.config.channels;
@@ -744,8 +744,8 @@ static void decoders_at_once(SamplerSettings settings) {
     }
 }
 
-// `head SECONDS`: the head alone, again and again, for gpu_load.sh. A fault of its ring showed only beside other programs on the
-// GPU, and then in one of 400 launches.
+// `head SECONDS`: the head alone, again and again, for gpu_load.sh. A fault of its ring showed only beside other programs on
+// the GPU, and then in one of 400 launches.
 int main(int argc, char** argv) {
     if (gpt2_num_devices() == 0) {
         printf("skipped: no GPU\n");

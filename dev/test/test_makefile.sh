@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The Makefile with an nvcc that only writes down what it was called for: every CUDA program is compiled once, in a precision
-# that exists, again when its source or its flags change, and not otherwise; what is installed can be removed. And what make test,
-# make load and RECORD=1 do, on checks, a trainer and an nvidia-smi that are scripts. 40 s, no GPU.
+# that exists, again when its source or its flags change, and not otherwise; what is installed can be removed. And what make
+# test, make load and RECORD=1 do, on checks, a trainer and an nvidia-smi that are scripts. 40 s, no GPU.
 # shellcheck disable=SC2016 # check evaluates what it gets
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
