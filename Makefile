@@ -476,15 +476,16 @@ not_here := $(words $(gpu_checks)) checks on a GPU: $(if $(gpu),no nvcc,no GPU) 
 endif
 checks_here += $(cpu_checks) $(unit_checks) $(sanitizer_checks) check-fuzz_short check-fuzz
 # What takes long and seldom finds what the others do not: make test-long. Without a GPU that includes what needs its kernels
-# compiled. On one the trainer's scripts take bf16, and the variants, too; unit tests take both precisions.
-long := fuzz faults_ahead sanitized-test_gpt2 sanitized-test_several_processes tsan-test_checkpoint_shards \
-    $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention test_bench) several_gpus soak_short_bf16 test_gpu_pairs_fp32 \
-    training_fp32 test_plan_run_fp32 generate_fp32 evaluate_fp32 faults_fp32 sanitizer_flash2 sanitizer_mma sanitizer_wgmma sanitizer_softmax_wgmma \
+# compiled, and the Makefile's own test. On one the trainer's scripts take bf16, and the variants, too; unit tests take both
+# precisions.
+long := fuzz faults_ahead soak_short $(sanitizer_checks:check-%=%) $(sanitized_variants:%=sanitizer_%) \
+    $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention test_bench test_makefile) several_gpus soak_short_bf16 \
+    test_gpu_pairs_fp32 training_fp32 test_plan_run_fp32 generate_fp32 evaluate_fp32 faults_fp32 \
     $(notdir $(filter-out %_bf16,$(variant_programs)))
 long_checks := $(filter $(long:%=check-%),$(checks_here))
 # The longest come first, so that none of them is left to run alone at the end.
 first_checks := $(patsubst %,check-%,several_gpus several_gpus_small faults_bf16 training_bf16 faults_fp32 training_fp32 test_plan_run_bf16 \
-    generate_bf16 sanitizer_split test_gpu_kernels_bf16 test_gpu_kernels_fp32 test_gpu_pairs_bf16 test_makefile \
+    generate_bf16 test_gpu_kernels_bf16 test_gpu_kernels_fp32 test_gpu_pairs_bf16 test_makefile \
     fuzz training test_data test_processes faults faults_ahead sanitized-test_gpt2 sanitized-test_several_processes \
     process_faults soak_short tsan-test_checkpoint_shards test_reference test_plan_run test_scaling test_evaluate)
 longest_first = $(filter $(1),$(first_checks)) $(filter-out $(first_checks),$(1))
