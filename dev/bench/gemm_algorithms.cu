@@ -221,7 +221,7 @@ int main(int argc, char** argv) {
     }
     if (gemms.empty()) { fatal("gemm_algorithms: none of the GEMMs has such a name, as 'input of qkv'"); }
     const size_t largest = (size_t)std::max(R, 4 * C) * PADDED_VOCABULARY;
-    Matmul mm = {};
+    static Matmul mm; // too large for a stack
     floatX *a, *b, *bias;
     char* d;
     check(matmul_create(&mm, 0, 0));

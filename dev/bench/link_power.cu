@@ -59,7 +59,7 @@ static void create(Gpu* g, int index) {
 static void run_case(Gpu* g, const Case* c, std::atomic<int>* warm) {
     cuda_check(cudaSetDevice(g->index));
     const Meter meter;
-    Matmul mm = {};
+    static Matmul mm; // too large for a stack
     cudaStream_t compute, transfer;
     cudaEvent_t done[2];
     cuda_check(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));

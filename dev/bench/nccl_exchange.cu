@@ -153,7 +153,7 @@ static void rows(Bench* b, int ctas) {
 static void process(int rank, int size, int port, int listener) {
     Comm* c = NULL;
     CommSettings s = {};
-    Bench b;
+    static Bench b; // too large for a stack
     s.rank = rank, s.size = size, s.address = "127.0.0.1", s.port = port, s.token = "bench", s.settings = "";
     s.listener = rank == 0 ? listener : -1, s.connect_timeout = 30, s.fault_timeout = 30;
     check(comm_open(&c, s));

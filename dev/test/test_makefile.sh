@@ -10,7 +10,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 passed=0
 failed=0
-unset MAKEFLAGS MFLAGS MAKELEVEL PRECISION GPU_ARCH ATTENTION_FORWARD ATTENTION_BACKWARD DESTDIR PREFIX
+unset MAKEFLAGS MFLAGS MAKELEVEL RECORD COMMIT CHECKS CHECK_JOBS GPU_JOBS WERROR PRECISION GPU_ARCH ATTENTION_FORWARD ATTENTION_BACKWARD DESTDIR PREFIX
 
 mkdir -p "$dir/tree/dev"
 cp -r "$root"/Makefile "$root"/*.c "$root"/*.cu "$dir/tree"
@@ -189,7 +189,6 @@ EOF
 chmod +x "$dir/nvidia-smi"
 mkdir "$dir/no_gpu"
 record=dev/test/gpu_runs.csv
-unset COMMIT
 printf '#!/usr/bin/env bash\nexit 9\n' >"$dir/no_gpu/nvidia-smi"
 chmod +x "$dir/no_gpu/nvidia-smi"
 cp $record "$dir/header"
