@@ -475,11 +475,12 @@ else
 not_here := $(words $(gpu_checks)) checks on a GPU: $(if $(gpu),no nvcc,no GPU) here
 endif
 checks_here += $(cpu_checks) $(unit_checks) $(sanitizer_checks) check-fuzz_short check-fuzz
-# What takes long and seldom finds what the others do not: make test-long. Without a GPU that includes what needs its kernels
-# compiled, and the Makefile's own test. On one the trainer's scripts take bf16, and the variants, too; unit tests take both
-# precisions.
+# What takes long and seldom finds what the others do not: make test-long. Without a GPU, where there may be two cores, that
+# includes what needs its kernels compiled, and tests of scripts. On one the trainer's scripts take bf16, and the variants, too;
+# unit tests take both precisions.
 long := fuzz faults_ahead soak_short $(sanitizer_checks:check-%=%) $(sanitized_variants:%=sanitizer_%) \
-    $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention test_bench test_makefile) several_gpus soak_short_bf16 \
+    $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention test_bench test_makefile test_reference test_evaluate test_scaling test_report) \
+    several_gpus soak_short_bf16 \
     test_gpu_pairs_fp32 training_fp32 test_plan_run_fp32 generate_fp32 evaluate_fp32 faults_fp32 \
     $(notdir $(filter-out %_bf16,$(variant_programs)))
 long_checks := $(filter $(long:%=check-%),$(checks_here))
