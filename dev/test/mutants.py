@@ -4,10 +4,11 @@
     make mutants MUTANTS_FLAGS='--count 500 -j 2'           # CPU side; goes on where it was stopped
     make mutants MUTANTS_FLAGS='--gpu --count 100'          # .cu and .cuh, on a machine with a GPU
     make mutants MUTANTS_FLAGS="--files 'llmc/cli*.h'"      # of these files only; the table stays as it is
-    make mutants MUTANTS_FLAGS=--again                      # the gaps of the table once more: are they refused by now?
+    make mutants MUTANTS_FLAGS='--budget 60'                # the cheapest checks only: what survives them is a survivor
+    make mutants MUTANTS_FLAGS=--again                      # survivors of the table once more: are they refused by now?
 
 A line of code is drawn, then one of universalmutator's mutants of it: + for -, < for <=, a statement left out. make's
-dependencies say which checks its file concerns: the test of the same name first, then the cheapest. The first that
+dependencies say which checks its file concerns: the test of the same name first, then the most specific. The first that
 fails twice, or hangs, refuses the mutant. What does not compile, or compiles to what was there before, is not counted.
 Survivors go to dev/test/mutants.csv without a verdict: write `gap`, or `equivalent` and the reason. An outcome is kept
 in build/mutants until its line changes.
@@ -134,15 +135,25 @@ class Checks:
         """What make builds for `check` from `path`."""
         return {t for t in self.closure(check) if path in self.closure(t) and not t.endswith((".py", ".sh"))}
 
-    def of(self, path):
-        """The checks that depend on `path`, the one of the same name first, then the cheapest."""
-        named = "check-test_" + os.path.splitext(os.path.basename(path))[0]
+    def cost(self, check):
+        """Seconds for a mutant: to compile the check's programs and to run it."""
+        with_nvcc = any(t.endswith(".cu") for t in self.closure(check))
+        return self.seconds.get(check, 0) + (NVCC_SECONDS if with_nvcc else CC_SECONDS)
 
-        def cost(check):
-            with_nvcc = any(t.endswith(".cu") for t in self.closure(check))
-            return check != named, self.seconds.get(check, 0) + (NVCC_SECONDS if with_nvcc else CC_SECONDS)
+    def of(self, path, budget):
+        """The checks that depend on `path`, the one of the same name first, then those that depend on the fewest files, while
+        they cost less than `budget` seconds together; at least one."""
+        stem = os.path.splitext(os.path.basename(path))[0]
 
-        return sorted((c for c in self.names if path in self.closure(c)), key=cost)
+        def order(check):
+            named = re.fullmatch(f"check-(test_)?{re.escape(stem)}(_bf16|_fp32|_fp16)?", check)
+            return not named, len(self.closure(check)), self.cost(check)
+
+        for n, check in enumerate(sorted((c for c in self.names if path in self.closure(c)), key=order)):
+            budget -= self.cost(check)
+            if n > 0 and budget < 0:
+                return
+            yield check
 
     def measure(self, names, jobs):
         """Runs these on the sources as they are, unless that was done. One that fails is named, and refuses nothing."""
@@ -236,14 +247,14 @@ def stripped(path):
     return read(path + ".stripped")
 
 
-def try_mutant(m, tree, checks):
+def try_mutant(m, tree, checks, budget):
     """What becomes of a mutant in a job's tree: 'does not compile', 'same', 'survived' or 'refused: CHECK'."""
     before, built, differs = meaning(tree, m.path), set(), m.path.endswith((".py", ".sh"))
     m.write(tree)
     try:
         if meaning(tree, m.path) == before:
             return "same"
-        for check in checks.of(m.path):
+        for check in checks.of(m.path, budget):
             built |= checks.built_from(m.path, check)
             programs = sorted(checks.built_from(m.path, check) & checks.needs[check])
             if programs:
@@ -265,7 +276,7 @@ def try_mutant(m, tree, checks):
             shutil.copy2(os.path.join(CLEAN, path), os.path.join(tree, path))
 
 
-def try_all(mutants, count, jobs, checks, progress):
+def try_all(mutants, count, jobs, checks, budget, progress):
     """Tries mutants, each job in a tree of its own, until `count` are refused or survive. Returns those, with their
     outcomes, which are looked up in the file `progress` and added to it."""
     lock, counted, source = threading.Lock(), [], iter(mutants)
@@ -279,7 +290,7 @@ def try_all(mutants, count, jobs, checks, progress):
                 m = next(source, None) if len(counted) < count else None
             if m is None:
                 return
-            begin, outcome = time.time(), outcomes.get(m.key) or try_mutant(m, tree, checks)
+            begin, outcome = time.time(), outcomes.get(m.key) or try_mutant(m, tree, checks, budget)
             with lock:
                 if outcome not in ("same", "does not compile"):
                     counted.append((m, outcome))
@@ -377,6 +388,7 @@ def main():
     parser.add_argument("--files", default="*", help="only of files whose path matches this pattern")
     parser.add_argument("--again", action="store_true", help="the gaps of the table instead of a sample")
     parser.add_argument("-j", type=int, default=1, dest="jobs", help="mutants at a time (1)")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds of checks for one mutant (no limit)")
     parser.add_argument("--without", default="^$", help="without the checks that match this regular expression")
     parser.add_argument("--checks", required=True, help="those of this machine, as `make mutants` knows them")
     args = parser.parse_args()
@@ -398,7 +410,7 @@ def main():
     checks.measure([c for c in checks.names if concerned & checks.closure(c)], args.jobs)
 
     progress = os.devnull if args.again else os.path.join(WORK, f"{side}-{args.seed}.csv")
-    counted = try_all(mutants, len(mutants) if args.again else args.count, args.jobs, checks, progress)
+    counted = try_all(mutants, len(mutants) if args.again else args.count, args.jobs, checks, args.budget, progress)
     if args.again:
         enter_refused(side, counted)
     elif args.files == "*":
