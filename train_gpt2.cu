@@ -1318,8 +1318,11 @@ void* gpt2_host_alloc(size_t bytes) {
 }
 void gpt2_host_free(void* memory) { cudaFreeHost(memory); }
 
+// Of an fp32 build also what it multiplies in: cuBLAS obeys NVIDIA_TF32_OVERRIDE=0 before what it is asked for.
 static const char* gpt2_precision(GPT2Settings settings) {
-    return sizeof(floatX) == 4 && settings.tf32 ? "tf32" : PRECISION_NAME;
+    const char* forced = getenv("NVIDIA_TF32_OVERRIDE");
+    int tf32 = settings.tf32 && (forced == NULL || strcmp(forced, "0") != 0);
+    return sizeof(floatX) == 4 && tf32 ? "tf32" : PRECISION_NAME;
 }
 
 double gpt2_peak_flops(const GPT2* model) {

@@ -34,10 +34,9 @@ static inline int cgroup_lists_(const char* list, const char* name) {
     return 0;
 }
 
-// Calls `visit` for the group of `controller` ("memory", "cpu") that this process is in and for all that this one is in:
-// each may
-// have a limit. In a container the group often lies elsewhere than its name says; then it is the nearest above that is seen.
-// `root` stands before /proc and /sys: "" but in tests.
+// Calls `visit` for the group of `controller` ("memory", "cpu") that this process is in and for all that this one is in: each
+// may have a limit. In a container the group often lies elsewhere than its name says; then it is the nearest above that is
+// seen. `root` stands before /proc and /sys: "" but in tests.
 static inline void cgroup_visit(const char* root, const char* controller,
                                 void (*visit)(void* context, const char* folder, int version), void* context) {
     char path[512], line[1024], folder[1280];

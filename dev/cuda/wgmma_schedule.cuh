@@ -211,9 +211,8 @@ __host__ __device__ constexpr int matrix_base(int t) { return swizzled_offset(t 
 __host__ __device__ constexpr int matrix_offset(int base, int n) { return base ^ (n * 16); }
 
 // How many of the consumer's latest TMA stores may still read the ring when it writes chunk `turn` of a tile to slot turn %
-// depth.
-// A tile has a multiple of row_blocks chunks; fewer where N cuts it. If depth need not divide their number, a tile may end in
-// the slot that the next one begins with.
+// depth. A tile has a multiple of row_blocks chunks; fewer where N cuts it. If depth need not divide their number, a tile may
+// end in the slot that the next one begins with.
 __host__ __device__ constexpr int stores_in_flight(int turn, int depth, int row_blocks) {
     return turn == 0 && row_blocks % depth != 0 ? 0 : depth - 1;
 }

@@ -234,6 +234,11 @@ check "another batch is refused, whatever is said" fails_with "cannot be resumed
 check "its values are said" says "--batch: the checkpoint has 4, this run 8 (cannot change)"
 check "another model is refused" fails_with "cannot be resumed" "${again[@]}" -o "$dir/other" -e gpt2:l4c64h2t64 --resume-anyway
 check "its sizes are said" says "note: model: the checkpoint has V 256, Vp 256, L 2, NH 2, C 64, maxT 64, this run V 256, Vp 256, L 4"
+if [[ $trainer == *cu_fp32 ]]; then
+    without_tf32() { NVIDIA_TF32_OVERRIDE=0 fails_with "1 of these settings" "${again[@]}" -o "$dir/other"; }
+    check "an environment that forbids TF32 is refused" without_tf32
+    check "both precisions are said" says "note: precision: the checkpoint has tf32, this run fp32"
+fi
 check "--resume-anyway goes on" run other "${again[@]}" --seed 43 -x 41 --resume-anyway
 check "the run keeps its id" test "$(sed -n '1s/^s:0 run://p' "$dir/other/main.log")" = "$id"
 for split in train val; do cp "$dir/text_$split.bin" "$dir/moved_$split.bin"; done
