@@ -166,6 +166,20 @@ static void check_word(const char* state, size_t size, size_t offset, int32_t va
           strstr(words, "token file") || strstr(words, "sample"));
 }
 
+// Where the numbers stand is the files' format: a build that moves one reads no older run.
+static void positions_are_the_format(void) {
+    static const int format[][2] = {
+        {2, STATE_NUM_PROCESSES}, {3, STATE_RANK},   {4, STATE_MASTER_WEIGHTS}, {5, STATE_SHUFFLE},
+        {10, STATE_STEP},         {20, STATE_RNG},   {22, STATE_RNG_LAST},      {30, STATE_SHARD},
+        {32, STATE_SAMPLE},       {34, STATE_BATCH}, {35, STATE_TIME},          {36, STATE_OUTLIERS},
+        {38, STATE_MODEL},        {40, STATE_RUN},   {42, STATE_SETTINGS},      {44, STATE_SETTINGS_DIGEST},
+        {46, STATE_DATA_DIGEST},  {48, STATE_NAMES}, {8, MODEL_STEP},           {10, MODEL_DIGEST},
+        {12, MODEL_RUN}};
+    for (size_t i = 0; i < sizeof(format) / sizeof(format[0]); i++) { CHECK(format[i][0] == format[i][1]); }
+    CHECK(STATE_MAGIC == 20240527 && STATE_VERSION == 1 && MODEL_MAGIC == 20240326);
+    CHECK(MODEL_VERSION_FP32 == 3 && MODEL_VERSION_BF16 == 5);
+}
+
 static void damaged_headers_are_refused(void) {
     static const struct {
         int word;
@@ -587,6 +601,7 @@ int main(int argc, char** argv) {
     everything_comes_back(0, 0, 0);
     other_settings_are_refused();
     damaged_states_are_refused();
+    positions_are_the_format();
     damaged_headers_are_refused();
     damaged_outlier_detectors_are_refused();
     the_reading_of_a_checkpoint_is_reported();

@@ -56,6 +56,8 @@ check "a truncated file is found" doctor 1 -i "$dir/damaged.bin" -j "$dir/text_v
 # folders that cannot be written to
 check "a read-only folder is found" doctor 1 "${data[@]}" -o /proc
 check "it is named" is "NOT OK" "write, fsync, rename" "/proc"
+no_speed() { ! grep "writing speed" "$dir/table"; }
+check "what was not written has no speed" no_speed
 full() { (ulimit -f 1024; doctor "$@"); }
 check "a full disk is found" full 1 "${data[@]}" -o "$dir"
 check "the row says so" is "NOT OK" "write, fsync, rename" "File too large"

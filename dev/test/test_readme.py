@@ -7,6 +7,7 @@ Needs the standard library only. Works on a copy of the files that the script re
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -148,6 +149,12 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
         assert shown in read(folder, "README.md"), shown
     assert "450 MiB for 500 (GPU, NVIDIA H200)." in read(folder, "README.md")
     script(folder, "--check")
+
+
+def test_other_bits_show(folder):
+    edit(folder, "dev/bench/nvidia-h200/bits.csv", lambda text: re.sub(r"\byes\b", "no", text, count=1))
+    script(folder)
+    assert ": OTHER BITS; " in read(folder, "README.md")
 
 
 def test_a_failed_check_shows(folder):

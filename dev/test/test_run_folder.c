@@ -228,9 +228,18 @@ static void what_somebody_took_apart_stays(void) {
     remove(unit_path("state_00000040_00000.bin")); // for room
     remove(unit_path("model_00000060.bin"));       // moved
     check(run_folder_scan(&scan, folder()));
+    CHECK(run_folder_apart(&scan) == 60);
     check(run_folder_clean(&scan, 20));
     run_folder_scan_free(&scan);
     CHECK(count() == 3 + 2 + 2 && there("model_00000040.bin") && there("state_00000060_00000.bin"));
+    put_checkpoint(60), put_checkpoint(80);
+    check(run_folder_scan(&scan, folder()));
+    CHECK(run_folder_apart(&scan) == 40); // newer ones are whole
+    run_folder_scan_free(&scan);
+    put_checkpoint(40);
+    check(run_folder_scan(&scan, folder()));
+    CHECK(run_folder_apart(&scan) == -1);
+    run_folder_scan_free(&scan);
     unit_clean();
 }
 

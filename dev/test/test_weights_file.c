@@ -656,7 +656,8 @@ static void a_run_s_folder_gives_its_newest_checkpoint(void) {
     CHECK(refuses(folder(), "holds a model of Hugging Face and checkpoints of a run"));
     unit_clean();
     write_text("pytorch_model.bin", "");
-    CHECK(refuses(folder(), "holds pytorch_model.bin, which is not read here"));
+    CHECK(refuses(folder(), "holds pytorch_model.bin, which is not read here, and no model.safetensors: load it with "
+                            "transformers and save it anew"));
     free(older);
 }
 
