@@ -141,8 +141,8 @@ class Checks:
         return self.seconds.get(check, 0) + (NVCC_SECONDS if with_nvcc else CC_SECONDS)
 
     def of(self, path, budget):
-        """The checks that depend on `path`, the one of the same name first, then those that depend on the fewest files, while
-        they cost less than `budget` seconds together; at least one."""
+        """The checks that depend on `path`, the one of the same name first, then those that depend on the fewest files,
+        while they cost less than `budget` seconds together; at least one."""
         stem = os.path.splitext(os.path.basename(path))[0]
 
         def order(check):
@@ -215,6 +215,10 @@ def draw(paths, seed):
             yield Mutant(path, number, line, mutants[0])
 
 
+def is_docstring(statement):
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
 def meaning(tree, path):
     """What a source says, without comments, as far as is known without its checks. Raises SyntaxError."""
     text = read(tree, path)
@@ -222,8 +226,7 @@ def meaning(tree, path):
         syntax = ast.parse(text)
         for node in ast.walk(syntax):
             if isinstance(getattr(node, "body", None), list):
-                docstrings = [s for s in node.body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)]
-                node.body = [s for s in node.body if s not in docstrings]
+                node.body = [s for s in node.body if not isinstance(s, ast.Pass) and not is_docstring(s)]
         return ast.dump(syntax)
     if path.endswith(".sh"):
         command = ["bash", "--pretty-print", path]
