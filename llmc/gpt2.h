@@ -301,8 +301,9 @@ static inline GPT2Size gpt2_lookup_(const GPT2Size* table, size_t rows, int key,
     fatal("model descriptor %s: no model of size %d; %s", descriptor, key, GPT2_DESCRIPTOR_HELP);
 }
 
-// Reads a model descriptor. The vocabulary is the data's, not the descriptor's. Ends with one line on a bad descriptor.
-static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int vocab_size) {
+// Reads a model descriptor. The vocabulary is the data's, not the descriptor's, and so is the context T of one that names none.
+// Ends with one line on a bad descriptor.
+static inline GPT2Config gpt2_config_for_rows(const char* descriptor, int vocab_size, int T) {
     GPT2Size size = {0, 0, 0, 0};
     int gpt3 = strncmp(descriptor, "gpt3:", 5) == 0;
     int explicit_family = gpt3 || strncmp(descriptor, "gpt2:", 5) == 0;
@@ -337,7 +338,7 @@ static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int
         fatal("bad model descriptor %s; %s", descriptor, GPT2_DESCRIPTOR_HELP);
     }
     GPT2Config config;
-    config.max_seq_len = context ? context : gpt3 ? 2048 : 1024;
+    config.max_seq_len = context ? context : T;
     config.vocab_size = vocab_size;
     config.padded_vocab_size = gpt2_pad_vocab(vocab_size);
     config.num_layers = size.layers;
@@ -345,6 +346,11 @@ static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int
     config.channels = size.channels;
     gpt2_check_config(config, descriptor);
     return config;
+}
+
+// The same, with the context that its family was published with.
+static inline GPT2Config gpt2_config_from_descriptor(const char* descriptor, int vocab_size) {
+    return gpt2_config_for_rows(descriptor, vocab_size, strncmp(descriptor, "gpt3:", 5) == 0 ? 2048 : 1024);
 }
 
 // ----------------------------------------------------------------------------

@@ -239,8 +239,8 @@ static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2
     int is_file = run_start_is_file(s, o->model);
     if (is_file && comm_rank(s->comm) == 0) { run_start_origin_(s, o->model, origin, sizeof(origin)); }
     if (is_file) { run_start_share_(s, origin, sizeof(origin)); }
-    if (!is_file && s->step >= 0) {
-        config = gpt2_config_from_descriptor(o->model, o->vocab_size ? o->vocab_size : config.vocab_size);
+    if (!is_file && s->step >= 0) { // before sizes took -t as their context it was 1024: the checkpoint's serves
+        config = gpt2_config_for_rows(o->model, o->vocab_size ? o->vocab_size : config.vocab_size, config.max_seq_len);
     }
     run_identity_line(&s->identity, IDENTITY_RESULT, "initial-weights", "%s", origin);
     run_identity_line(&s->identity, IDENTITY_FIXED, "model", "V %d, Vp %d, L %d, NH %d, C %d, maxT %d",

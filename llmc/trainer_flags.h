@@ -19,7 +19,7 @@ its command lines work unchanged.
     X(val_data, "-j", "--val-data", text, "dev/data/tinyshakespeare/tiny_shakespeare_val.bin", 0, 0, NULL, FOR_BOTH, FREE, \
       "validation tokens: a file or a quoted glob pattern")                                                            \
     X(model, "-e", "--model", text, CLI_MODEL, 0, 0, NULL, FOR_BOTH, RESULT,                                           \
-      "weights: a .bin or .safetensors file, a folder of Hugging Face (config.json, model.safetensors) or of a run (its newest checkpoint); or a new model: d12, gpt3:c768, gpt2:l4c128h4, each with t<context> appended if wanted") \
+      "weights: a .bin or .safetensors file, a folder of Hugging Face (config.json, model.safetensors) or of a run (its newest checkpoint); or a new model: d12, gpt3:c768, gpt2:l4c128h4, with -t as its context, or with t<context> appended") \
     X(tokenizer, NULL, "--tokenizer", text, "gpt2_tokenizer.bin", 0, 0, NULL, FOR_BOTH, FREE,                          \
       "token texts for samples; models with a vocabulary of 256 are bytes and need none")                              \
     X(vocab_size, NULL, "--vocab-size", whole, 0, 0, 1 << 24, NULL, FOR_BOTH, RESULT,                                  \

@@ -20,7 +20,7 @@ static inline GPT2Config trainer_config(const Trainer* t, const char* source) {
     const Options* o = &t->options;
     if (run_start_is_file(&t->start, source)) { return run_start_config(&t->start, source); }
     int vocab_size = o->vocab_size ? o->vocab_size : dataloader_vocab_size(o->train_data);
-    return gpt2_config_from_descriptor(source, vocab_size ? vocab_size : GPT2_VOCAB_SIZE);
+    return gpt2_config_for_rows(source, vocab_size ? vocab_size : GPT2_VOCAB_SIZE, o->time);
 }
 
 // The model's settings, from the flags and the number of processes.

@@ -79,6 +79,13 @@ static void descriptors_name_models(void) {
     CHECK(is_config(gpt2_config_from_descriptor("d12t4096", 50257), 4096, 50257, 50304, 12, 12, 768));
 }
 
+static void a_descriptor_without_a_context_has_that_of_the_rows(void) {
+    CHECK(is_config(gpt2_config_for_rows("d12", 50257, 256), 256, 50257, 50304, 12, 12, 768));
+    CHECK(is_config(gpt2_config_for_rows("gpt2:d6", 50257, 2048), 2048, 50257, 50304, 6, 6, 384));
+    CHECK(is_config(gpt2_config_for_rows("gpt3:c768", 50257, 1024), 1024, 50257, 50304, 12, 12, 768));
+    CHECK(is_config(gpt2_config_for_rows("gpt2:l4c128h4t64", 256, 32), 64, 256, 256, 4, 4, 128));
+}
+
 static void bad_descriptors_are_refused(void) {
     static const char* bad[] = {"",
                                 "d",
@@ -488,6 +495,7 @@ int main(void) {
     models_have_their_number_of_parameters();
     the_table_is_llmc_s();
     descriptors_name_models();
+    a_descriptor_without_a_context_has_that_of_the_rows();
     bad_descriptors_are_refused();
     all_sizes_of_the_tables_are_models();
     initial_weights_are_pytorch_s();
