@@ -25,7 +25,11 @@ typedef struct {
     int num_layers;        // L
     int num_heads;         // NH
     int channels;          // C
+    int trained_len;       // tokens of the longest row that the weights were trained on; 0: maxT
 } GPT2Config;
+
+// The default context of whatever uses a model: its position embeddings beyond were not trained.
+static inline int gpt2_trained_length(GPT2Config c) { return c.trained_len > 0 ? c.trained_len : c.max_seq_len; }
 
 // ----------------------------------------------------------------------------
 // Parameters, in the order of the checkpoint file.
@@ -256,6 +260,10 @@ static inline Status gpt2_config_status(GPT2Config c, const char* source) {
         return status_fail("%s: sizes must be positive: context %d, vocabulary %d, layers %d, heads %d, channels %d",
                            source, c.max_seq_len, c.vocab_size, c.num_layers, c.num_heads, c.channels);
     }
+    if (c.trained_len < 0 || c.trained_len > c.max_seq_len) {
+        return status_fail("%s: a trained length of %d tokens is not between 1 and the context of %d", source,
+                           c.trained_len, c.max_seq_len);
+    }
     if (c.vocab_size > MAX_VOCAB_SIZE) {
         return status_fail("%s: vocabulary %d is larger than %d", source, c.vocab_size, MAX_VOCAB_SIZE);
     }
@@ -339,6 +347,7 @@ static inline GPT2Config gpt2_config_for_rows(const char* descriptor, int vocab_
     }
     GPT2Config config;
     config.max_seq_len = context ? context : T;
+    config.trained_len = 0;
     config.vocab_size = vocab_size;
     config.padded_vocab_size = gpt2_pad_vocab(vocab_size);
     config.num_layers = size.layers;

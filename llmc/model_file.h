@@ -1,8 +1,8 @@
 /*
 A model in a file: llm.c's checkpoint of weights. A header of 256 int32 (magic, version, sizes), then all parameters in
 the order of gpt2.h's table, in fp32 (version 3) or bf16 (version 5). What this project writes also has, in words that llm.c
-leaves 0, checksums (checked_file.h), the step, and 64 bits that identify the weights. In files of the version before, which
-have no checksums, these 64 bits are a digest of the weights (digest.h), and are verified.
+leaves 0, checksums (checked_file.h), the step, the trained length, and 64 bits that identify the weights. In files of the
+version before, which have no checksums, these 64 bits are a digest of the weights (digest.h), and are verified.
 
 Writing:   TRY(model_file_create(&file, path, config, version));      a CheckedWriter
            TRY(checked_write(&file, weights, bytes));                 as often as need be
@@ -24,7 +24,7 @@ that are damaged or not finite are refused.
 enum { MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
 
 // int32 positions in the header after llm.c's. 0: the file does not say.
-enum { MODEL_STEP = 8, MODEL_DIGEST = 10 /* 64 bit */ };
+enum { MODEL_STEP = 8, MODEL_DIGEST = 10 /* 64 bit */, MODEL_TRAINED_LEN = 14 };
 
 // The contents of a model file's header
 typedef struct {
@@ -42,7 +42,7 @@ static inline size_t model_file_element(int version) {
     return version == MODEL_VERSION_FP32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-// llm.c's words of the header; the others are 0.
+// llm.c's words of the header, and the trained length; the others are 0.
 static inline void gpt2_model_header_words(int32_t header[HEADER_INTS], GPT2Config config, int version) {
     memset(header, 0, HEADER_BYTES);
     header[0] = MODEL_MAGIC;
@@ -53,6 +53,7 @@ static inline void gpt2_model_header_words(int32_t header[HEADER_INTS], GPT2Conf
     header[5] = config.num_heads;
     header[6] = config.channels;
     header[7] = config.padded_vocab_size;
+    header[MODEL_TRAINED_LEN] = config.trained_len;
 }
 
 // Begins a file; all weights follow, as the version says, by checked_write.
@@ -99,6 +100,7 @@ static inline Status gpt2_parse_model_header(const CheckedReader* file, ModelHea
     h->config.num_heads = header[5];
     h->config.channels = header[6];
     h->config.padded_vocab_size = header[7];
+    h->config.trained_len = header[MODEL_TRAINED_LEN];
     h->step = header[MODEL_STEP];
     h->has_checksums = file->has_checksums;
     memcpy(&h->digest, &header[MODEL_DIGEST], sizeof(h->digest));

@@ -40,14 +40,27 @@ static inline GPT2Settings trainer_settings(const Trainer* t) {
     return s;
 }
 
+// The trained length of the model in this run: -t, or more if its initial weights had more. A run that began with new weights
+// has had one -t, also where its checkpoint is older than this field.
+static inline int trainer_trained_length_(const Trainer* t, GPT2Config config, int is_file) {
+    const RunIdentity* before = &t->start.before;
+    char origin[128] = "";
+    if (t->resumed) { run_identity_value(before->text, before->text_bytes, "initial-weights", origin, sizeof(origin)); }
+    int length = is_file && strcmp(origin, "new") != 0 ? gpt2_trained_length(config) : 0;
+    return length > t->options.time ? length : t->options.time;
+}
+
 // The model, with the weights of a file or folder or, where the source is a descriptor, new ones.
 static inline void trainer_build_model(Trainer* t, GPT2Config config, const char* source) {
     Options* o = &t->options;
-    check(gpt2_create(&t->model, config, trainer_settings(t)));
+    GPT2Config trained = config;
+    int is_file = run_start_is_file(&t->start, source);
+    trained.trained_len = trainer_trained_length_(t, config, is_file);
+    check(gpt2_create(&t->model, trained, trainer_settings(t)));
     t->peak_flops = gpt2_peak_flops(t->model);
     check(gpt2_allocate(t->model, o->batch, o->time, 1));
     float* params;
-    if (run_start_is_file(&t->start, source)) {
+    if (is_file) {
         params = run_start_load(&t->start, source, config, &t->unchecked_model);
     } else {
         params = (float*)malloc_check(gpt2_info(t->model)->num_parameters * sizeof(float));
@@ -93,7 +106,11 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     print_table_row("validation batches", "%d", t->val_batches);
     print_table_row("micro-steps of a step", "%d%s", t->accumulation, comm_size(t->comm) > 1 ? " in each process" : "");
     print_table_line();
-    if (o->time < c.max_seq_len) {
+    if (o->time < c.trained_len) {
+        printf("note: -t %d is shorter than the %d tokens that the weights were trained on: position embeddings beyond "
+               "stay as they are\n",
+               o->time, c.trained_len);
+    } else if (o->time < c.max_seq_len) {
         printf("note: -t %d is shorter than the model's context of %d: position embeddings beyond stay untrained\n",
                o->time, c.max_seq_len);
     }

@@ -34,7 +34,7 @@ static inline GPT2 make_model_of(GPT2Config config, int master_weights, float fi
 }
 
 static inline GPT2 make_model(int master_weights, float first) {
-    static const GPT2Config small = {8, V, 128, 1, 1, 32};
+    static const GPT2Config small = {8, V, 128, 1, 1, 32, 0};
     return make_model_of(small, master_weights, first);
 }
 

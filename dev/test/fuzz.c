@@ -149,7 +149,7 @@ static int fuzz_fclose(FILE* file) {
 // The formats: how a sound input is written, and how one is read and used
 
 enum { SMALL_V = 12, STEP = 12, STATE_NUMBERS = 16 };
-static const GPT2Config small_config = {4, SMALL_V, 128, 1, 1, 32};
+static const GPT2Config small_config = {4, SMALL_V, 128, 1, 1, 32, 0};
 static const HostAlloc ordinary_memory = {NULL, NULL};
 
 // How an input is changed

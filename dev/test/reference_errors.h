@@ -64,7 +64,7 @@ static inline void reference_check_batches(GPT2* model, const DebugState* state,
 // More memory than any machine has: a batch of 2^30 tokens, the most that GEMMs take, with 2^20 logits each.
 static inline void reference_check_no_memory(GPT2Settings settings) {
     const int T = 1024, V = 1 << 20;
-    GPT2Config config = {T, V, gpt2_pad_vocab(V), 1, 1, 64};
+    GPT2Config config = {T, V, gpt2_pad_vocab(V), 1, 1, 64, 0};
     GPT2* model;
     check(gpt2_create(&model, config, settings));
     reference_refused("too large a batch", gpt2_allocate(model, (1 << 30) / T, T, 1), "activations");

@@ -533,7 +533,7 @@ static void print_speed(const char* name, const char* model, double bytes) {
 // test_checkpoint --speed: lines for dev/bench/checksum_speed.csv; a checkpoint of GPT-2 124M, 2 GB, which the page cache
 // holds, is read on one core and everything in it verified.
 static int print_speeds(void) {
-    static const GPT2Config gpt2 = {1024, 50257, 50304, 12, 12, 768};
+    static const GPT2Config gpt2 = {1024, 50257, 50304, 12, 12, 768, 0};
     GPT2 model = make_model_of(gpt2, 1, 1.0f);
     double bytes = 4.0 * (double)model.info.num_parameters;
     const char* bf16 = unit_path("bf16.bin");

@@ -12,7 +12,7 @@ checkpoint, and all of them know. Also built with -fsanitize=thread (make check-
 #include "comm_processes.h"
 #include "llmc/signals.h"
 
-static const GPT2Config config = {32, V, 128, 3, 3, 96}; // blocks of two pieces; every process has numbers of each
+static const GPT2Config config = {32, V, 128, 3, 3, 96, 0}; // blocks of two pieces; every process has numbers of each
 
 // What the processes do, set before they begin
 static int zero = 1, in_background = 1, fault_rank = -1;

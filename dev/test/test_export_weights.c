@@ -5,7 +5,7 @@
 
 #include "unit.h"
 
-static const GPT2Config CONFIG = {16, 61, 128, 2, 2, 128}; // context, V, Vp, layers, heads, channels
+static const GPT2Config CONFIG = {16, 61, 128, 2, 2, 128, 0}; // context, V, Vp, layers, heads, channels, trained length
 
 static size_t count_weights(void) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];

@@ -3,7 +3,7 @@
 
 #include "unit.h"
 
-static const GPT2Config config = {4, 12, 128, 2, 1, 32};
+static const GPT2Config config = {4, 12, 128, 2, 1, 32, 0};
 static float numbers[40000];
 static uint16_t halves[40000];
 static GPT2Parameter table[NUM_PARAMETER_TENSORS];

@@ -130,8 +130,8 @@ static void test_graphs(GPT2Config config, int B, int T, int micro_steps, int re
 }
 
 int main(void) {
-    const GPT2Config small = {64, 1000, 1024, 3, 2, 128}, wide = {1024, 50257, 50304, 2, 12, 768},
-                     deep = {64, 1000, 1024, 48, 2, 64};
+    const GPT2Config small = {64, 1000, 1024, 3, 2, 128, 0}, wide = {1024, 50257, 50304, 2, 12, 768, 0},
+                     deep = {64, 1000, 1024, 48, 2, 64, 0};
     for (int micro_steps : {1, 2, 3, 4, 8, 12}) { test_graphs(small, 4, 64, micro_steps, 0); }
     for (int recompute : {1, 2}) { test_graphs(small, 4, 64, 2, recompute); }
     test_graphs(deep, 2, 64, 12, 0);  // whose graphs take some MB

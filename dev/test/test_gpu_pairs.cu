@@ -95,7 +95,7 @@ static void check_pairs(const char* dump) {
 // A run's identity names every GEMM that another variant than the library's baseline serves, and the baseline for none: at one
 // sequence of 64 tokens, where no rule of matmul_choice.h names another.
 static void check_names(const char* variant, const char* expected) {
-    const GPT2Config config = {1024, 50257, 50304, 12, 12, 768};
+    const GPT2Config config = {1024, 50257, 50304, 12, 12, 768, 0};
     char text[sizeof(((GPT2Numerics*)NULL)->gemm)];
     matmul_force(variant);
     gpt2_describe_gemms(text, sizeof(text), 90, config, gpt2_default_settings(), 1, 64);

@@ -3,7 +3,7 @@
 
 #include "unit.h"
 
-static const GPT2Config CONFIG = {5, 3, 128, 2, 1, 32}; // context, V, Vp, layers, heads, channels
+static const GPT2Config CONFIG = {5, 3, 128, 2, 1, 32, 0}; // context, V, Vp, layers, heads, channels, trained length
 
 // Weights that say where they are: parameter, then element
 static float* numbered_weights(GPT2Config config) {
@@ -91,7 +91,7 @@ static void the_header_is_as_the_format_says(const float* params) {
 static void tensors_begin_at_a_multiple_of_8(void) {
     const char* path = unit_path("model.safetensors");
     for (int T = 5; T < 5000; T *= 10) {
-        GPT2Config config = {T, 3, 128, 1, 1, 32};
+        GPT2Config config = {T, 3, 128, 1, 1, 32, 0};
         float* params = numbered_weights(config);
         check(hugging_face_write_model(path, params, config, WEIGHTS_BF16));
         Safetensors f = read_file(path);
@@ -288,8 +288,8 @@ static void bytes_have_no_merges(const char* folder) {
     check(json_read_file(&json, unit_path("tokenizer_config.json"), 10000));
     CHECK(is_null(&json, "bos_token") && is_null(&json, "eos_token") && is_null(&json, "unk_token"));
     json_free(&json);
-    CHECK(hugging_face_ends((GPT2Config){8, 256, 256, 1, 1, 32}, &t).bos == '\n');
-    CHECK(hugging_face_ends((GPT2Config){8, 256, 256, 1, 1, 32}, &t).eos == -1);
+    CHECK(hugging_face_ends((GPT2Config){8, 256, 256, 1, 1, 32, 0}, &t).bos == '\n');
+    CHECK(hugging_face_ends((GPT2Config){8, 256, 256, 1, 1, 32, 0}, &t).eos == -1);
     free(first);
     tokenizer_free(&t);
 }

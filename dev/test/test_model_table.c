@@ -7,7 +7,7 @@
 GPT2_DECLARE_ACTIVATIONS(Activations, float);
 
 static GPT2Config sizes(int maxT, int V, int L, int NH, int C) {
-    GPT2Config c = {maxT, V, gpt2_pad_vocab(V), L, NH, C};
+    GPT2Config c = {maxT, V, gpt2_pad_vocab(V), L, NH, C, 0};
     return c;
 }
 
@@ -292,7 +292,7 @@ static void bf16_rounds_to_the_nearest_even(void) {
 // ----------------------------------------------------------------------------
 // Checkpoint files
 
-static const GPT2Config small = {8, 100, 128, 1, 1, 32};
+static const GPT2Config small = {8, 100, 128, 1, 1, 32, 0};
 
 // Writes the small model's file as llm.c does, without checksums, with parameter i = i / 64, in fp32 or bf16.
 static const char* write_model(const char* name, int version) {
@@ -316,6 +316,34 @@ static void load(const char* path) {
     float* params;
     check(gpt2_load_parameters(&params, path, &header));
     free(params);
+}
+
+// A model that was trained on shorter rows than it has positions says so; files of before, and llm.c's, say 0.
+static void a_file_has_the_trained_length(void) {
+    static float weights[40000];
+    const int lengths[] = {0, 1, 5, 8};
+    const char* path = unit_path("trained.bin");
+    ModelHeader header;
+    for (int i = 0; i < 4; i++) {
+        GPT2Config config = small;
+        config.trained_len = lengths[i];
+        check(model_file_write(path, config, MODEL_VERSION_FP32, 1, weights));
+        check(gpt2_read_model_header(path, &header));
+        CHECK(header.config.trained_len == lengths[i]);
+        CHECK(gpt2_trained_length(header.config) == (lengths[i] == 0 ? 8 : lengths[i]));
+    }
+}
+
+static void a_trained_length_that_cannot_be_is_refused(void) {
+    static float weights[40000];
+    const int lengths[] = {-1, 9, INT_MAX};
+    for (int i = 0; i < 3; i++) {
+        GPT2Config config = small;
+        config.trained_len = lengths[i];
+        check(model_file_write(unit_path("bad.bin"), config, MODEL_VERSION_FP32, 1, weights));
+        CHECK_FATAL("bad.bin: a trained length of |tokens is not between 1 and the context of 8",
+                    load(unit_path("bad.bin")));
+    }
 }
 
 static void verify(const char* path) {
@@ -496,6 +524,8 @@ int main(void) {
     the_table_is_llmc_s();
     descriptors_name_models();
     a_descriptor_without_a_context_has_that_of_the_rows();
+    a_file_has_the_trained_length();
+    a_trained_length_that_cannot_be_is_refused();
     bad_descriptors_are_refused();
     all_sizes_of_the_tables_are_models();
     initial_weights_are_pytorch_s();

@@ -6,7 +6,7 @@
 GPT2_DECLARE_PARAMETERS(Parameters, char);
 
 static GPT2Config sizes(int maxT, int V, int L, int NH, int C) {
-    GPT2Config c = {maxT, V, gpt2_pad_vocab(V), L, NH, C};
+    GPT2Config c = {maxT, V, gpt2_pad_vocab(V), L, NH, C, 0};
     return c;
 }
 

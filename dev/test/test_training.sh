@@ -164,6 +164,52 @@ check "files that are gone are what they were" run from_folder -e "$dir/gpt2" "$
 check "which a note says" grep -q "note: -e $dir/gpt2: no such file" "$dir/from_folder.log"
 check "a folder without weights" fails_with "holds no weights; name a .bin or .safetensors file" "${common[@]}" -e "$dir/"
 
+# the trained length: a size that names no context has -t; a file's word says what was trained, over resumes and runs that go on
+word() { # word NAME STEP WORD [VALUE]: this word of a checkpoint's weights; with a value, puts it there
+    "$python" - "$dir/$1/model_$2.bin" "${@:3}" <<'END'
+import struct, sys
+sys.path.insert(0, "dev/data")
+from checksum import HEADER_CRC, crc32c
+path, word, *value = sys.argv[1], *map(int, sys.argv[2:])
+with open(path, "r+b") as f:
+    header = list(struct.unpack("<256I", f.read(1024)))
+    print(header[word])
+    if value: # its checksum too
+        header[word], header[HEADER_CRC] = value[0], 0
+        header[HEADER_CRC] = crc32c(struct.pack("<256I", *header))
+        f.seek(0)
+        f.write(struct.pack("<256I", *header))
+END
+}
+sizes_are() { [ "$(word "$1" "$2" 2), $(word "$1" "$2" 14)" = "$3" ] || { word "$1" "$2" 2; word "$1" "$2" 14; return 1; }; }
+size=gpt2:l2c64h2
+steps=(-k constant -q 1 -u 0 -s 0 -v 0 -g 1 -n 1)
+check "a size without a context ends" run sized -e $size -t 32 "${steps[@]}" -x 1
+check "it has that of -t" sizes_are sized 00000001 "32, 32"
+check "and no note" without_note "$dir/sized.log"
+check "it goes on with its context named" run sized -e ${size}t32 -t 32 "${steps[@]}" -x 2 -y 1
+check "as the same model" sizes_are sized 00000002 "32, 32"
+check "a longer -t needs no longer name" run longer -e $size -t 128 "${steps[@]}" -x 1
+check "which has its length" sizes_are longer 00000001 "128, 128"
+check "rows shorter than the context" run older -e ${size}t128 "${steps[@]}" -x 1
+check "are what is trained" sizes_are older 00000001 "128, 64"
+check "which a note says" grep -q "^note: -t 64 is shorter than the model's context of 128: .* stay untrained" "$dir/older.log"
+word older 00000001 14 0 >"$dir/stdout" # as a run of before, whose size had a context of its own, and whose file does not say
+check "such a run goes on" run older -e $size "${steps[@]}" -x 2 -y 1
+check "with its context, and says what it trained" sizes_are older 00000002 "128, 64"
+check "another context is another model" fails_with "cannot be resumed" "${common[@]}" -e $model "${steps[@]}" -x 3 -y 1 -o "$dir/older"
+for case in "32 64" "128 128"; do
+    read -r rows trained <<<"$case"
+    check "rows of $rows go on from those of 64" run "tuned$rows" -e "$dir/older/model_00000002.bin" -t "$rows" "${steps[@]}" -x 1
+    check "the longer are what is trained" sizes_are "tuned$rows" 00000001 "128, $trained"
+done
+check "shorter rows are noted" grep -q "^note: -t 32 is shorter than the 64 tokens that the weights were trained on" "$dir/tuned32.log"
+check "longer ones are not" without_note "$dir/tuned128.log"
+check "a run from weights goes on" run tuned32 -e "$dir/older/model_00000002.bin" -t 32 "${steps[@]}" -x 2 -y 1
+check "with their trained length" sizes_are tuned32 00000002 "128, 64"
+check "weights that do not say" run llmc_tuned -e "$dir/older/model_00000001.bin" -t 32 "${steps[@]}" -x 1
+check "were trained on all of their context" sizes_are llmc_tuned 00000001 "128, 128"
+
 check "keeping one checkpoint deletes the older" run keep -e $model -s 0 -n 10 -nk 1
 check "the newest is there" test -e "$dir/keep/DONE_00000040"
 check "the older is not" test ! -e "$dir/keep/DONE_00000030"

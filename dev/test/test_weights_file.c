@@ -9,7 +9,7 @@ what is no GPT-2, or is damaged, is refused with one line.
 #include "unit.h"
 
 enum { V = 100, T = 8, L = 2, NH = 2, C = 64, MOST_TENSORS = 128 };
-static const GPT2Config config = {T, V, 128, L, NH, C};
+static const GPT2Config config = {T, V, 128, L, NH, C, 0};
 static float* params; // (table order)
 static size_t num_params;
 
