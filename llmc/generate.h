@@ -54,9 +54,15 @@ static inline void generate_check_options(const Options* o) {
 }
 
 static inline void generate_check_context(const Options* o, GPT2Config config) {
-    if (o->context <= config.max_seq_len) { return; }
-    fatal("--context %d: the model has positions for %d tokens; choose %d or less", o->context, config.max_seq_len,
-          config.max_seq_len);
+    int trained = gpt2_trained_length(config);
+    if (o->context > config.max_seq_len) {
+        fatal("--context %d: the model has positions for %d tokens; choose %d or less", o->context, config.max_seq_len,
+              config.max_seq_len);
+    }
+    if (o->context > trained) {
+        print_note("--context %d: the model was trained on %d tokens; its positions beyond are untrained", o->context,
+                   trained);
+    }
 }
 
 // ----------------------------------------------------------------------------
@@ -71,13 +77,13 @@ static inline int generate_encodes(const Options* o, const Prompts* prompts) {
 
 // T: tokens that a slot must hold, at most --context. The last token of a sample is never in it.
 static inline int generate_length(const Options* o, GPT2Config config, const Prompts* prompts) {
-    int most = o->context > 0 ? o->context : config.max_seq_len;
+    int most = generate_context(o, config);
     size_t longest = 0;
     for (int i = 0; i < prompts->count; i++) {
         size_t n = prompts->items[i].tokens.count;
         if (n > (size_t)most && strcmp(o->overflow, "stop") == 0) {
-            fatal("prompt %d has %zu tokens, the context is %d; shorten it, or --overflow slide keeps its last %d",
-                  i + 1, n, most, generate_kept(most));
+            fatal("prompt %d has %zu tokens, the context is %d%s; shorten it, or --overflow slide keeps its last %d",
+                  i + 1, n, most, generate_context_remark(o, config).text, generate_kept(most));
         }
         longest = n > longest ? n : longest;
     }
@@ -86,14 +92,15 @@ static inline int generate_length(const Options* o, GPT2Config config, const Pro
 }
 
 // Prints how many samples filled the context, if any did, and whether they ended or continued.
-static inline void generate_report_context_(const Generation* g) {
+static inline void generate_report_context_(const GenerateModel* m, const Generation* g) {
     int ended = 0, slid = 0;
     for (int i = 0; i < g->num_samples; i++) {
         ended += g->samples[i].finish == FINISH_CONTEXT;
         slid += g->samples[i].slides > 0;
     }
     if (ended + slid == 0) { return; }
-    fprintf(stderr, "context      full at %d tokens: %d of %d samples %s\n", g->T, ended + slid, g->num_samples,
+    fprintf(stderr, "context      full at %d tokens%s: %d of %d samples %s\n", g->T,
+            generate_context_remark(m->options, m->config).text, ended + slid, g->num_samples,
             slid > 0 ? "went on from their last half" : "ended there; --overflow slide lets them go on");
 }
 
@@ -105,7 +112,7 @@ static inline void generate_report_(const GenerateModel* m, const Generation* g,
     fprintf(stderr, "first token  after %.1f ms\n", 1e3 * first);
     fprintf(stderr, "new tokens   %zu in %.3f s, %.1f tokens/s, %d sequence%s at a time\n", g->new_tokens,
             g->decode_seconds, rate, g->B, g->B == 1 ? "" : "s");
-    generate_report_context_(g);
+    generate_report_context_(m, g);
     fprintf(
         stderr,
         "memory       model %.1f MiB, KV cache %.1f MiB for %d x %d tokens, decoder %.1f MiB, host %.1f MiB at most\n",
@@ -134,7 +141,8 @@ static inline void generate_interactive(GenerateModel* m) {
     Interactive t;
     memset(&t, 0, sizeof(t));
     t.options = m->options, t.tokenizer = &m->tokenizer;
-    t.T = m->options->context > 0 ? m->options->context : m->config.max_seq_len;
+    t.T = generate_context(m->options, m->config);
+    t.remark = generate_context_remark(m->options, m->config);
     t.terminal = isatty(STDOUT_FILENO);
     check(tokenizer_prepare_encode(&m->tokenizer));
     check(gpt2_decoder_create(&t.decoder, m->model, 1, t.T));

@@ -37,7 +37,7 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
     X(overflow, NULL, "--overflow", text, "stop", 0, 0, "stop|slide", FOR_BOTH, FREE,                                  \
       "what a sample does that has filled the context: end, or go on from its last half")                              \
     X(context, NULL, "--context", whole, 0, 0, 1 << 24, NULL, FOR_BOTH, FREE,                                          \
-      "tokens that a sequence, or a window of --perplexity, can have; 0: what is needed, at most the model's")         \
+      "tokens that a sequence, or a window of --perplexity, can have; 0: what is needed, at most what the model was trained on") \
     X(batch, "-b", "--batch", whole, CLI_AUTO, 1, 1 << 16, "auto", FOR_BOTH, FREE,                                     \
       "sequences that are generated, or windows that are scored, at a time; no result depends on it")                  \
     X(echo, NULL, "--echo", toggle, 1, 0, 1, NULL, FOR_BOTH, FREE,                                                     \

@@ -16,16 +16,18 @@ typedef struct {
     Tokenizer* tokenizer;
     GPT2Decoder* decoder;
     int T;
-    int terminal;      // 1: stdout is a terminal
-    TokenList history; // of the text so far
-    int cached;        // tokens in the cache; 0: the text has not begun
+    ContextRemark remark; // on T
+    int terminal;         // 1: stdout is a terminal
+    TokenList history;    // of the text so far
+    int cached;           // tokens in the cache; 0: the text has not begun
     int slides;
     size_t new_tokens;
     double seconds;
 } Interactive;
 
 static inline void interactive_note_(const Interactive* t, const char* what) {
-    if (!t->options->quiet) { fprintf(stderr, "[the context of %d tokens is full: %s]\n", t->T, what); }
+    if (t->options->quiet) { return; }
+    fprintf(stderr, "[the context of %d tokens%s is full: %s]\n", t->T, t->remark.text, what);
 }
 
 // The last `count` tokens of the text go into the cache anew.
@@ -62,7 +64,8 @@ static inline int interactive_give(Interactive* t, const TokenList* line) {
     TokenList given = {NULL, 0, 0};
     int slide = strcmp(t->options->overflow, "slide") == 0;
     if (!slide && line->count > (size_t)t->T) {
-        print_warning("a line of %zu tokens does not fit the context of %d and is left out", line->count, t->T);
+        print_warning("a line of %zu tokens does not fit the context of %d%s and is left out", line->count, t->T,
+                      t->remark.text);
         return 0;
     }
     if (!interactive_ends_line_(t)) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); }

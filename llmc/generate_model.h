@@ -53,6 +53,25 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
     m->load_seconds = wall_seconds() - begin;
 }
 
+// T: --context or, by default, what the model was trained on.
+static inline int generate_context(const Options* o, GPT2Config config) {
+    return o->context > 0 ? o->context : gpt2_trained_length(config);
+}
+
+typedef struct {
+    char text[96];
+} ContextRemark;
+
+// Where it is the trained length alone that limits a context: that it does, and what allows more; else "".
+static inline ContextRemark generate_context_remark(const Options* o, GPT2Config config) {
+    ContextRemark remark = {""};
+    if (o->context == 0 && gpt2_trained_length(config) < config.max_seq_len) {
+        snprintf(remark.text, sizeof(remark.text), " (the model's trained length; --context allows up to %d)",
+                 config.max_seq_len);
+    }
+    return remark;
+}
+
 // Builds the model, and frees the weights that it was built from.
 static inline void generate_model_build(GenerateModel* m) {
     double begin = wall_seconds();

@@ -440,6 +440,9 @@ static void what_can_only_be_a_mistake_is_refused(void) {
     GPT2Config config = {.max_seq_len = 64};
     Options o = PARSE("--context", "65");
     CHECK_FATAL("--context 65|64", generate_check_context(&o, config));
+    config.trained_len = 16;
+    CHECK_FATAL("--context 65|64", generate_check_context(&o, config));
+    config.trained_len = 0;
     Prompts prompts = {NULL, 0};
     prompts_add(&prompts, "abcdef", 6);
     prompts.items[0].tokens.count = 6;
@@ -449,6 +452,24 @@ static void what_can_only_be_a_mistake_is_refused(void) {
     CHECK(generate_length(&o, config, &prompts) == 8); // the third new token is never read
     o = PARSE("-n", "300", "--overflow", "slide");
     CHECK(generate_length(&o, config, &prompts) == 64);
+    prompts_free(&prompts);
+}
+
+// --context alone takes more than the model was trained on.
+static void the_context_is_what_the_model_was_trained_on(void) {
+    GPT2Config config = {.max_seq_len = 64, .trained_len = 16};
+    Prompts prompts = {NULL, 0};
+    prompts_add(&prompts, "", 0);
+    prompts.items[0].tokens.count = 17;
+    Options o = PARSE("-n", "3");
+    CHECK_FATAL("17 tokens|the context is 16 (the model's trained length; --context allows up to 64); shorten it",
+                generate_length(&o, config, &prompts));
+    o = PARSE("-n", "3", "--overflow", "slide");
+    CHECK(generate_length(&o, config, &prompts) == 16);
+    o = PARSE("-n", "300", "--context", "64");
+    CHECK(generate_length(&o, config, &prompts) == 64);
+    o = PARSE("-n", "3", "--context", "16");
+    CHECK_FATAL("the context is 16; shorten it", generate_length(&o, config, &prompts));
     prompts_free(&prompts);
 }
 
@@ -468,6 +489,7 @@ int main(void) {
     a_stop_text_that_ends_a_line_ends_it();
     ctrl_c_shows_what_an_answer_has();
     a_full_context_is_left_as_overflow_says();
+    the_context_is_what_the_model_was_trained_on();
     every_token_is_scored_once_with_the_context_it_can_have();
     what_can_only_be_a_mistake_is_refused();
     return unit_end();

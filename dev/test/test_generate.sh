@@ -258,6 +258,30 @@ of "$dir/exported.bin" -p "int" -n 50 --temperature 0 >"$dir/from_bin"
 check "an exported folder says the same" same "$dir/greedy" "$dir/from_folder"
 check "an exported file too" same "$dir/greedy" "$dir/from_bin"
 
+# ---- A model with more positions than its rows had
+"$trainer" -i "$dir/text_train.bin" -j "$dir/text_val.bin" -e gpt2:l2c64h2t64 -b 4 -t 32 -x 2 -v 0 -m 0 -s 0 -n 2 -o "$dir/rows" \
+    >"$dir/train.log" 2>&1 || cat "$dir/train.log"
+longer="(the model's trained length; --context allows up to 64)"
+# tells WHAT TEXT ARG...: stdout and stderr have one line with TEXT, where WHAT is `once`, or none; and no error
+tells() {
+    "$generate" -e "$dir/rows" "${@:3}" </dev/null >"$dir/score" 2>&1 || { cat "$dir/score"; return 1; }
+    [ "$(grep -cF -- "$2" "$dir/score")" = "$([ "$1" = once ] && echo 1 || echo 0)" ] || { cat "$dir/score"; return 1; }
+}
+check "its windows are those of its rows" tells once "tokens scored, windows of 32, stride 16" --perplexity "$dir/text.md"
+check "a note says so" says "^note: windows of 32 tokens $longer$"
+head -c 33 "$dir/text.md" >"$dir/32.md"
+check "but not where the text needs no more" tells none "trained" --perplexity "$dir/32.md"
+check "the context that is asked for" tells once "windows of 64, stride 32" --perplexity "$dir/text.md" --context 64
+check "is noted" says "^note: --context 64: the model was trained on 32 tokens; its positions beyond are untrained$"
+check "one that is trained is not" tells none "trained" --perplexity "$dir/text.md" --context 32
+check "a sample ends there" tells once "context      full at 32 tokens $longer: 1 of 1 samples ended there" -p int -n 100
+check "a shorter one says nothing" tells none "trained" -p int -n 20
+check "a longer one by --context" tells none "full at" -p int -n 40 --context 64
+printf 'int\n' | "$generate" -e "$dir/rows" --interactive -n 40 --overflow slide >"$dir/interactive" 2>"$dir/score"
+check "so do answers" says "^\[the context of 32 tokens $longer is full: going on from its last half\]$"
+write_hellaswag 'examples = [question(0, 1, b"a" * 30, [b"main", b"x = ", b"y", b"z"])]'
+check "questions are answered beyond with --context" tells once "HellaSwag: " --hellaswag "$dir/hellaswag.bin" --context 34
+
 # ---- The model's own tokenizer: bytes in another order, "th" and "the", as transformers 5 writes it; and a run from there
 "$python" - "$dir/own" <<'END' || exit 1
 import json, os, sys
@@ -342,6 +366,9 @@ bad "--stop ''" --stop ""
 bad "--context 65: the model has positions for 64 tokens" --context 65
 bad "prompt 1 has 100 tokens, the context is 64" -p "$(printf 'a%.0s' {1..100})"
 bad "prompt 2 has 4 tokens, the context is 3" -p a -p "four" --context 3
+check "more tokens than were trained" refused "prompt 1 has 40 tokens, the context is 32 $longer; shorten it" -e "$dir/rows" \
+    -p "$(printf 'a%.0s' {1..40})"
+check "questions too" refused "a row has 34 tokens, the context is 32 $longer" -e "$dir/rows" --hellaswag "$dir/hellaswag.bin"
 bad "nothing there" --prompt-file "nothing there"
 bad "--prompt-file $dir/nothing.txt: the file is empty" --prompt-file "$dir/nothing.txt"
 bad "--tokenizer $dir/no.bin" --tokenizer "$dir/no.bin" -p x
