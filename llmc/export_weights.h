@@ -260,6 +260,14 @@ static inline Status export_safetensors_(const char* path, const float* params, 
     return STATUS_OK;
 }
 
+// Says that a model has more positions than it was trained on, which other programs do not look for.
+static inline void export_note_trained_(const char* target, GPT2Config config) {
+    static const char* const remarks[] = {"", ", which the file alone does not say", " (n_positions)"};
+    if (gpt2_trained_length(config) == config.max_seq_len) { return; }
+    print_note("%s: its model was trained on %d tokens, and has positions for %d%s", target, config.trained_len,
+               config.max_seq_len, remarks[export_kind_(target)]);
+}
+
 // Writes the target. params: fp32 in table order. dtype: fp32, bf16, fp16, or auto, which takes 16 bits where nothing is lost.
 // tokenizer, for a folder: NULL, or not ready, where there is none.
 static inline Status export_weights(const char* target, const float* params, GPT2Config config, const char* dtype,
@@ -272,13 +280,17 @@ static inline Status export_weights(const char* target, const float* params, GPT
     TRY(weight_type_of(&type, dtype, params, gpt2_parameters(table, config)));
     switch (export_kind_(target)) {
     case EXPORT_BIN:
-        return export_bin_(path, params, config, type);
+        TRY(export_bin_(path, params, config, type));
+        break;
     case EXPORT_SAFETENSORS:
-        return export_safetensors_(path, params, config, type);
+        TRY(export_safetensors_(path, params, config, type));
+        break;
     case EXPORT_FOLDER:
+        TRY(export_folder_(path, params, config, dtype, tokenizer, overwrite));
         break;
     }
-    return export_folder_(path, params, config, dtype, tokenizer, overwrite);
+    export_note_trained_(target, config);
+    return STATUS_OK;
 }
 
 #endif

@@ -142,6 +142,9 @@ static inline Status export_write_config_(const char* folder, GPT2Config config,
     HUGGING_FACE_SIZES(EXPORT_PRINT_, f)
 #undef EXPORT_PRINT_
     fprintf(f, "  \"n_ctx\": %d,\n  \"n_inner\": null,\n", config.max_seq_len);
+    if (gpt2_trained_length(config) < config.max_seq_len) {
+        fprintf(f, "  \"" HUGGING_FACE_TRAINED_LEN "\": %d,\n", config.trained_len);
+    }
     fprintf(f, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n");
     fprintf(f, "  \"initializer_range\": 0.02,\n  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n");
     fprintf(f, "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"use_cache\": true,\n");
@@ -160,7 +163,7 @@ static inline Status export_write_generation_(const char* folder, HuggingFaceEnd
 }
 
 // The tokenizer's files, where it can have them; where it cannot, a warning says why, and the model goes without.
-static inline Status export_try_tokenizer_(const char* folder, const Tokenizer* tokenizer, int max_seq_len) {
+static inline Status export_try_tokenizer_(const char* folder, const Tokenizer* tokenizer, int trained_len) {
     int* merges;
     if (tokenizer->folder != NULL) { return hugging_face_copy_tokenizer(folder, tokenizer->folder); }
     if (hugging_face_merges(&merges, tokenizer) != STATUS_OK) {
@@ -168,7 +171,7 @@ static inline Status export_try_tokenizer_(const char* folder, const Tokenizer* 
         status_clear();
         return STATUS_OK;
     }
-    Status status = hugging_face_write_tokenizer(folder, tokenizer, merges, max_seq_len);
+    Status status = hugging_face_write_tokenizer(folder, tokenizer, merges, trained_len);
     free(merges);
     return status;
 }
@@ -186,7 +189,9 @@ static inline Status export_hugging_face(const char* folder, const float* params
     TRY(export_file_path(path, folder, "model.safetensors"));
     TRY(hugging_face_write_model(path, params, config, type));
     TRY(export_write_generation_(folder, ends));
-    if (tokenizer != NULL && tokenizer->ready) { TRY(export_try_tokenizer_(folder, tokenizer, config.max_seq_len)); }
+    if (tokenizer != NULL && tokenizer->ready) {
+        TRY(export_try_tokenizer_(folder, tokenizer, gpt2_trained_length(config)));
+    }
     return export_write_config_(folder, config, type, ends);
 }
 

@@ -44,6 +44,10 @@ A weight of ours is (rows, cols), out = inp W^T + b. Transformers' Conv1D keeps 
     X(ctx, channels,    "n_embd",      "hidden_size")
 // clang-format on
 
+// A key of ours, where it is less than n_positions: the longest rows, in tokens, that the weights were trained on. transformers
+// keeps keys that it does not know.
+#define HUGGING_FACE_TRAINED_LEN "flashgpt_trained_length"
+
 enum { HUGGING_FACE_NAME_BYTES = 64 };
 
 typedef struct {

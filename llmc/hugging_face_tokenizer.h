@@ -173,7 +173,7 @@ static inline void export_print_special_(FILE* f, const Tokenizer* t) {
 
 // Writes the tokenizer's files; `first` is what hugging_face_merges gave.
 static inline Status hugging_face_write_tokenizer(const char* folder, const Tokenizer* t, const int* first,
-                                                  int max_seq_len) {
+                                                  int trained_len) {
     AtomicFile file;
     TRY(export_write_vocab_(folder, t));
     TRY(export_write_merges_(folder, t, first));
@@ -185,7 +185,7 @@ static inline Status hugging_face_write_tokenizer(const char* folder, const Toke
     TRY(export_open(&file, folder, "tokenizer_config.json"));
     fputs("{\n  \"tokenizer_class\": \"GPT2Tokenizer\",\n  \"add_prefix_space\": false,\n", file.file);
     fprintf(file.file, "  \"clean_up_tokenization_spaces\": false,\n  \"errors\": \"replace\",\n");
-    fprintf(file.file, "  \"model_max_length\": %d,\n", max_seq_len);
+    fprintf(file.file, "  \"model_max_length\": %d,\n", trained_len);
     export_print_special_(file.file, t);
     fputs("\n}\n", file.file);
     return atomic_commit(&file);

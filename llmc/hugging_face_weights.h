@@ -285,6 +285,9 @@ static inline Status hugging_face_read_config_(HuggingFaceWeights* w) {
     if (status == STATUS_OK) { status = hugging_face_check_size_(w, &json, name, other, &c->member); }
     HUGGING_FACE_SIZES(HUGGING_FACE_CHECK_, )
 #undef HUGGING_FACE_CHECK_
+    if (status == STATUS_OK && hugging_face_key_(&json, HUGGING_FACE_TRAINED_LEN, NULL) != NULL) {
+        status = hugging_face_check_size_(w, &json, HUGGING_FACE_TRAINED_LEN, NULL, &c->trained_len);
+    }
     if (status == STATUS_OK) { status = hugging_face_check_model_(w, &json); }
     json_free(&json);
     return status;

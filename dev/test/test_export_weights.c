@@ -94,6 +94,26 @@ static void read_write_read_is_the_same_bits(int bf16) {
     free(params);
 }
 
+// The trained length is in every export but a lone .safetensors, whose folder has another config.json here, or none.
+static void an_export_keeps_the_trained_length(void) {
+    const char* const targets[] = {unit_path("short.bin"), unit_path("short"), unit_path("short.safetensors")};
+    const int lengths[] = {5, 5, 0};
+    float *params = make_weights(0), *found;
+    GPT2Config config = CONFIG, sizes;
+    int unchecked;
+    config.trained_len = 5;
+    for (int i = 0; i < 3; i++) {
+        check(export_weights(targets[i], params, config, "auto", NULL, 0));
+        check(weights_read_config(targets[i], &sizes));
+        CHECK(sizes.trained_len == lengths[i] && sizes.max_seq_len == CONFIG.max_seq_len);
+        check(weights_load(&found, targets[i], &sizes, &unchecked));
+        CHECK(sizes.trained_len == lengths[i]);
+        free(found);
+    }
+    export_remove_(targets[1]);
+    free(params);
+}
+
 // What is cast is what the type rounds to; fp16 that loses nothing is written to llm.c's file in fp32.
 static void a_type_that_is_asked_for_is_written(void) {
     float *params = make_weights(0), *rounded = make_weights(0);
@@ -315,6 +335,7 @@ int main(void) {
     read_write_read_is_the_same_bits(0);
     read_write_read_is_the_same_bits(1);
     a_type_that_is_asked_for_is_written();
+    an_export_keeps_the_trained_length();
     nothing_is_overwritten_unless_it_is_asked_for();
     names_that_cannot_be_are_refused();
     folders_have_many_names();

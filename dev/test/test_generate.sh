@@ -281,6 +281,11 @@ printf 'int\n' | "$generate" -e "$dir/rows" --interactive -n 40 --overflow slide
 check "so do answers" says "^\[the context of 32 tokens $longer is full: going on from its last half\]$"
 write_hellaswag 'examples = [question(0, 1, b"a" * 30, [b"main", b"x = ", b"y", b"z"])]'
 check "questions are answered beyond with --context" tells once "HellaSwag: " --hellaswag "$dir/hellaswag.bin" --context 34
+of "$dir/rows" --export "$dir/rows_hf" 2>"$dir/score"
+check "an export notes it" says "^note: $dir/rows_hf: its model was trained on 32 tokens, and has positions for 64 (n_positions)$"
+check "config.json has it" grep -q '"flashgpt_trained_length": 32' "$dir/rows_hf/config.json"
+of "$dir/rows_hf" --export "$dir/rows.bin" 2>"$dir/score"
+check "what is read from it has it" tells once "windows of 32, stride 16" -e "$dir/rows.bin" --perplexity "$dir/text.md"
 
 # ---- The model's own tokenizer: bytes in another order, "th" and "the", as transformers 5 writes it; and a run from there
 "$python" - "$dir/own" <<'END' || exit 1

@@ -165,11 +165,27 @@ static int is_null(const Json* json, const char* key) {
     return node != NULL && node->type == (unsigned)JSON_NULL;
 }
 
+// n_positions is what the tensors have; a key of ours says where fewer were trained.
+static void config_json_has_the_trained_length(const float* params, const char* folder) {
+    const int lengths[] = {0, 4, 5};
+    Json json;
+    for (int i = 0; i < 3; i++) {
+        GPT2Config config = CONFIG;
+        config.trained_len = lengths[i];
+        CHECK(export_hugging_face(folder, params, config, "auto", NULL) == STATUS_OK);
+        check(json_read_file(&json, unit_path("config.json"), 10000));
+        CHECK(whole(&json, "flashgpt_trained_length") == (lengths[i] == 4 ? 4 : -1) &&
+              whole(&json, "n_positions") == 5);
+        json_free(&json);
+    }
+}
+
 static void config_json_describes_the_model(const float* params) {
     char path[1024];
     Json json;
     const char* folder = unit_path("model.safetensors");
     snprintf(path, sizeof(path), "%.*s", (int)(strrchr(folder, '/') - folder), folder);
+    config_json_has_the_trained_length(params, path);
     CHECK(export_hugging_face(path, params, CONFIG, "auto", NULL) == STATUS_OK);
     check(json_read_file(&json, unit_path("config.json"), 10000));
     CHECK(whole(&json, "vocab_size") == 3 && whole(&json, "n_positions") == 5 && whole(&json, "n_ctx") == 5);

@@ -96,8 +96,8 @@ def random_model(shape, seed=1):
     return model
 
 
-def write_bin(path, model, dtype=torch.float32):
-    """llm.c's file of a model, written by this test alone."""
+def write_bin(path, model, dtype=torch.float32, trained=0):
+    """llm.c's file of a model, and what we add to it, written by this test alone."""
     c = model.config
     state = model.transformer.state_dict()
     Vp = -(-c.vocab_size // 128) * 128
@@ -112,6 +112,7 @@ def write_bin(path, model, dtype=torch.float32):
         c.n_embd,
         Vp,
     )
+    header[14] = trained
     parts = [state["wte.weight"], torch.zeros(Vp - c.vocab_size, c.n_embd), state["wpe.weight"]]
     for name, transposed in LAYER:
         parts += [state[f"h.{i}.{name}"].t() if transposed else state[f"h.{i}.{name}"] for i in range(c.n_layer)]
@@ -206,6 +207,22 @@ def test_config_json_says_what_transformers_would(folder):
     with Silent():
         generation = transformers.GenerationConfig.from_pretrained(export)
     assert (generation.bos_token_id, generation.eos_token_id) == (256, 256)
+
+
+def test_the_trained_length_is_kept(folder):
+    bin_file, export, theirs, again = (os.path.join(folder, name) for name in ("m.bin", "export", "theirs", "again.bin"))
+    _, tokens = train_tokenizer(300)
+    write_tokenizer(os.path.join(folder, "tokenizer.bin"), tokens)
+    write_bin(bin_file, random_model((300, 64, 64, 1, 1)), trained=20)
+    ours("export", bin_file, export, "auto", os.path.join(folder, "tokenizer.bin"))
+    with Silent():
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(export, output_loading_info=True)
+        assert transformers.AutoTokenizer.from_pretrained(export).model_max_length == 20
+    assert not any(info.values()), info
+    assert model.config.n_positions == 64 and model.config.flashgpt_trained_length == 20
+    model.save_pretrained(theirs)
+    ours("export", theirs, again, "auto")
+    assert np.fromfile(again, np.int32, 15)[14] == 20
 
 
 def weights_of(path):
