@@ -36,7 +36,7 @@ def parse_arguments():
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--perplexity", metavar="FILE", help="text, or tokens where the name ends in .bin")
     what.add_argument("--hellaswag", metavar="FILE", help="questions, as dev/data/hellaswag.py writes them")
-    parser.add_argument("--window", type=positive_int, metavar="T", help="default: the model's context")
+    parser.add_argument("--window", type=positive_int, metavar="T", help="default: what the model was trained on")
     parser.add_argument("--stride", type=positive_int, metavar="S", help="default: half a window, rounded up")
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float64")
     parser.add_argument("--against", metavar="PROGRAM", help="generate_gpt2 or generate_gpt2cu")
@@ -164,7 +164,7 @@ def main():
     args = parse_arguments()
     net = read_hugging_face(args.model) if os.path.isdir(args.model) else read_model(args.model)
     net = net.to(args.device, getattr(torch, args.dtype))
-    window = args.window or net.config.context
+    window = args.window or net.config.trained_length
     stride = args.stride or (window + 1) // 2
     if window > net.config.context or stride > window:
         fail(f"stride {stride}, window {window}, context {net.config.context}: each must be at most the next")

@@ -1,7 +1,7 @@
 """The files that PyTorch and the trainers share, llm.c's formats: model checkpoints and debug states.
 
 Each begins with 256 int32. Model: magic 20240326, version 3 (fp32) or 5 (bf16), maxT, V, L, NH, C, Vp; then all
-parameters in the order of model.TABLE, a tensor's layers one after the other.
+parameters in the order of model.TABLE, a tensor's layers one after the other. header[14] of ours is the trained length.
 
 Debug state: magic 20240327, version 2, B, T; then inputs and targets (B,T) int32, logits (B,T,V), loss and all
 gradients in fp32. Ours go on where llm.c's end: header[4] is the number of fp32 losses that follow the gradients, one
@@ -23,6 +23,7 @@ from model import GPT2, Config
 
 MODEL_MAGIC = 20240326
 MODEL_VERSIONS = {torch.float32: 3, torch.bfloat16: 5}
+TRAINED = 14  # the trained length's word of the header
 STATE_MAGIC, STATE_VERSION = 20240327, 2
 
 
@@ -40,7 +41,16 @@ def float_bits(value):
 def write_model(model, path, dtype):
     """Writes a checkpoint in fp32 or bf16 (rounded to nearest even)."""
     c = model.config
-    sizes = (c.context, c.vocab_size, c.layers, c.heads, c.channels, c.padded_vocab_size)
+    sizes = [
+        c.context,
+        c.vocab_size,
+        c.layers,
+        c.heads,
+        c.channels,
+        c.padded_vocab_size,
+        *[0] * (TRAINED - 8),
+        c.trained,
+    ]
     with CheckedFile(path, MODEL_MAGIC, MODEL_VERSIONS[dtype], *sizes) as out:
         for _, tensors in model.tensors():
             for tensor in tensors:
@@ -72,6 +82,12 @@ def write_errors(path, errors, batches):
     print(f"{path}: {len(errors)} errors")
 
 
+def set_trained_length(config, length, source):
+    if not isinstance(length, int) or not 0 <= length <= config.context:
+        fail(f"{source}: a trained length of {length} tokens is not between 1 and the context of {config.context}")
+    config.trained = length
+
+
 @torch.no_grad()
 def read_model(path, **options):
     """The model of a checkpoint file, in fp32; `options` go to GPT2()."""
@@ -86,6 +102,7 @@ def read_model(path, **options):
     config = Config(context, vocab_size, layers, heads, channels)
     if min(context, vocab_size, layers, heads, channels) < 1 or padded != config.padded_vocab_size or channels % heads:
         fail(f"{path}: its header describes no model: {config}, padded vocabulary {padded}")
+    set_trained_length(config, int(header[TRAINED]), path)
     model = GPT2(config, **options)
     count = sum(p.numel() for p in model.parameters())
     width = 4 if header[1] == 3 else 2
@@ -151,6 +168,7 @@ def read_hugging_face(folder):
         fail(f"{folder} is not a Hugging Face GPT-2 checkpoint: {error}")
     if settings.get("activation_function", "gelu_new") != "gelu_new":
         fail(f"{folder}: activation {settings['activation_function']}; GPT-2 has gelu_new, and so have the trainers")
+    set_trained_length(config, settings.get("flashgpt_trained_length", 0), folder)
     model = GPT2(config)
     weights = load_hugging_face_weights(folder)
     for row, tensors in model.tensors():

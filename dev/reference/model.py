@@ -33,6 +33,11 @@ class Config:
     layers: int
     heads: int
     channels: int
+    trained: int = 0  # tokens of the longest row that the weights were trained on; 0: the context
+
+    @property
+    def trained_length(self):
+        return self.trained or self.context
 
     @property
     def padded_vocab_size(self):

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import subprocess
 import sys
 from unittest import mock
 
@@ -100,6 +101,18 @@ def test_texts_that_are_shorter_than_a_window(folder):
         with open(text, "wb") as f:
             f.write(project_text(count))
         evaluate("-e", path, "--perplexity", text)
+
+
+def test_the_default_window_is_the_trained_length(folder):
+    net, text = random_model(8), os.path.join(folder, "text.txt")
+    net.config.trained = 20
+    path = write_model(net, folder)
+    with open(text, "wb") as f:
+        f.write(project_text(200))
+    ours = json.loads(evaluate("-e", path, "--perplexity", text)[0])
+    done = subprocess.run([PROGRAM, "-e", path, "--perplexity", text, "--json"], capture_output=True, check=True)
+    theirs = json.loads(done.stdout)
+    assert ours["window"] == theirs["window"] == 20 and ours["stride"] == theirs["stride"] == 10, (ours, theirs)
 
 
 def test_tokens_of_another_vocabulary(folder):

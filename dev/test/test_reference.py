@@ -135,13 +135,13 @@ def test_padding_is_zero_and_bf16_is_rounded(folder):
 
 
 def test_checkpoints_read_back(folder):
-    net = model.GPT2(model.Config(10, 7, 2, 2, 64))
+    net = model.GPT2(model.Config(10, 7, 2, 2, 64, trained=4))
     model.initialise_for_tests(net, seed=1)
     path = os.path.join(folder, "m.bin")
     with contextlib.redirect_stdout(None):
         formats.write_model(net, path, torch.float32)
     again = formats.read_model(path)
-    assert again.config == net.config
+    assert again.config == net.config and again.config.trained_length == 4
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
     with open(path, "r+b") as f:
         content = f.read()
@@ -172,6 +172,19 @@ def test_hugging_face_checkpoints_are_transposed(folder):
         json.dump(settings, f)
     again = formats.read_hugging_face(folder)
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
+    assert again.config.trained_length == 10
+    for length in (4, 11, "4"):
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(settings | {"flashgpt_trained_length": length}, f)
+        if length == 4:
+            assert formats.read_hugging_face(folder).config.trained_length == 4
+            continue
+        try:
+            formats.read_hugging_face(folder)
+        except SystemExit as error:
+            assert f"a trained length of {length} tokens is not between 1 and the context of 10" in str(error), error
+        else:
+            raise AssertionError(f"a trained length of {length} is read")
 
 
 def test_batches_come_in_the_order_of_the_trainers(folder):
