@@ -32,8 +32,9 @@ enum { CLI_TRAINER = FOR_GPU };
 enum { CLI_TRAINER = FOR_CPU };
 #endif
 
-// Would a run that resumes with another value compute other weights? Only such flags are held against the checkpoint's.
-enum { CLI_FREE = 0, CLI_RESULT = 1 };
+// Would a run that resumes with another value compute other weights? Only such flags are held against the checkpoint's. Of
+// COMMAND are free ones that say where and how this command runs: -y 1 does not take them from the run.
+enum { CLI_FREE = 0, CLI_RESULT = 1, CLI_COMMAND = 2 };
 
 // ----------------------------------------------------------------------------
 // A table of flags, at run time
@@ -174,9 +175,9 @@ static inline void cli_set_(void* options, const CliFlag* f, const char* name, c
     }
 }
 
-// Reads the command line into options, which hold the defaults. --help prints the usage text and exits with 0; anything wrong
-// ends with one line on stderr and exit code 1.
-static inline void cli_parse_(void* options, const CliProgram* p, int argc, char** argv) {
+// Reads the command line into options, which hold the defaults, and marks the flags that are given. --help prints the usage
+// text and exits with 0; anything wrong ends with one line on stderr and exit code 1.
+static inline void cli_parse_(void* options, unsigned char* typed, const CliProgram* p, int argc, char** argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             cli_help_(stdout, p);
@@ -190,8 +191,28 @@ static inline void cli_parse_(void* options, const CliProgram* p, int argc, char
         int bare = flag->type == CLI_toggle && equals == NULL && (value == NULL || value[0] == '-');
         if (value == NULL && !bare) { fatal("flag %s needs a value; ./%s --help lists all flags", argv[i], p->name); }
         cli_set_(options, flag, equals ? flag->long_name : argv[i], bare ? "1" : value);
+        typed[flag - p->flags] = 1;
         i += equals == NULL && !bare;
     }
+}
+
+// The shortest decimal that is read back as the same number
+static inline const char* cli_number_text_(char* text, size_t size, double number) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, size, "%.*g", digits, number);
+        if (strtod(text, NULL) == number) { break; }
+    }
+    return text;
+}
+
+// The value of a flag as it can be typed, in `number` unless it is a text; NULL for a text that is not given.
+static inline const char* cli_value_(const void* options, const CliFlag* f, char number[64]) {
+    const void* member = (const char*)options + f->offset;
+    if (f->type == CLI_text) { return *(const cli_text*)member; }
+    if (f->type == CLI_number) { return cli_number_text_(number, 64, *(const cli_number*)member); }
+    if (f->choices != NULL && *(const cli_whole*)member == CLI_AUTO) { return f->choices; }
+    snprintf(number, 64, "%d", *(const cli_whole*)member); // toggles are int too
+    return number;
 }
 
 // ----------------------------------------------------------------------------
@@ -225,6 +246,7 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
 // From the table
 
 #define CLI_MEMBER_(member, s, l, type, ...) cli_##type member;
+#define CLI_INDEX_(member, ...) CLI_INDEX_##member,
 #define CLI_ROW_(member, s, l, type, value, min, max, choices, who, effect, help)                                      \
     {s, l, CLI_##type, min, max, choices, who, CLI_##effect, help, #value, offsetof(Options, member)},
 #define CLI_DEFAULT_(member, s, l, type, value, ...) CLI_DEFAULT_##type##_(o.member, value)
@@ -245,19 +267,21 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
 //     X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
 // `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL if any
 // text will do, and "-" where - alone will, too. A whole number may also be the word that is its choice, "auto" or "all".
-// `effect` is FREE or RESULT. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu: see CliProgram.
+// `effect` is FREE, RESULT or COMMAND. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu: see CliProgram.
 #define CLI_DECLARE(FLAGS, name, of_cpu, of_gpu)                                                                       \
+    enum { FLAGS(CLI_INDEX_) NUM_CLI_FLAGS };                                                                          \
     typedef struct {                                                                                                   \
         FLAGS(CLI_MEMBER_)                                                                                             \
+        unsigned char typed[NUM_CLI_FLAGS]; /* 1: on the command line */                                               \
     } Options;                                                                                                         \
     static const CliFlag cli_flags[] = {FLAGS(CLI_ROW_)};                                                              \
-    enum { NUM_CLI_FLAGS = sizeof(cli_flags) / sizeof(cli_flags[0]) };                                                 \
     static inline CliProgram cli_program(void) {                                                                       \
         CliProgram p = {name, CLI_MODEL, of_cpu, of_gpu, cli_flags, NUM_CLI_FLAGS};                                    \
         return p;                                                                                                      \
     }                                                                                                                  \
     static inline Options cli_defaults(void) {                                                                         \
         Options o;                                                                                                     \
+        memset(o.typed, 0, sizeof(o.typed));                                                                           \
         FLAGS(CLI_DEFAULT_)                                                                                            \
         return o;                                                                                                      \
     }                                                                                                                  \
@@ -268,7 +292,7 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
     static inline Options cli_parse(int argc, char** argv) {                                                           \
         CliProgram p = cli_program();                                                                                  \
         Options o = cli_defaults();                                                                                    \
-        cli_parse_(&o, &p, argc, argv);                                                                                \
+        cli_parse_(&o, o.typed, &p, argc, argv);                                                                       \
         return o;                                                                                                      \
     }                                                                                                                  \
     CLI_UNUSED static inline void cli_print(const Options* o) {                                                        \

@@ -110,24 +110,10 @@ static inline char* launch_settings(const Options* o) {
     size_t n = (size_t)snprintf(settings, size, "the program %s\n", program);
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        const void* member = (const char*)o + f->offset;
         if (!(f->who & CLI_TRAINER) || launch_may_differ_(f)) { continue; }
-        const char* value = number;
-        if (f->offset == offsetof(Options, output_dir)) {
-            value = o->output_dir ? "given" : "-";
-        } else if (f->type == CLI_text) {
-            value = *(const cli_text*)member ? *(const cli_text*)member : "-";
-        } else if (f->type != CLI_number && *(const cli_whole*)member == CLI_AUTO) {
-            value = f->choices;
-        } else if (f->type != CLI_number) {
-            snprintf(number, sizeof(number), "%d", *(const cli_whole*)member);
-        } else {
-            for (int digits = 6; digits <= 17; digits++) { // the shortest that is read back as the same number
-                snprintf(number, sizeof(number), "%.*g", digits, *(const cli_number*)member);
-                if (strtod(number, NULL) == *(const cli_number*)member) { break; }
-            }
-        }
-        n += (size_t)snprintf(settings + n, size - n, "%s %s\n", f->long_name, value);
+        const char* value =
+            f->offset == offsetof(Options, output_dir) && o->output_dir ? "given" : cli_value_(o, f, number);
+        n += (size_t)snprintf(settings + n, size - n, "%s %s\n", f->long_name, value ? value : "-");
     }
     return settings;
 }

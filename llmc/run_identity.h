@@ -50,28 +50,21 @@ __attribute__((format(printf, 4, 5)))
 #endif
 static inline void
 run_identity_line(RunIdentity* id, IdentityEffect effect, const char* name, const char* format, ...) {
-    char line[1024];
-    int head = snprintf(line, sizeof(line), "%s %s ", identity_effects[effect], name);
-    va_list args;
+    va_list args, again;
     va_start(args, format);
-    vsnprintf(line + head, sizeof(line) - (size_t)head - 1, format, args);
-    va_end(args);
-    mask_controls(line, strlen(line));
-    strcat(line, "\n");
-    size_t length = strlen(line);
-    id->text = (char*)realloc(id->text, id->text_bytes + length + 1);
+    va_copy(again, args);
+    size_t head = strlen(identity_effects[effect]) + strlen(name) + 2; // with a space after each
+    size_t length = head + (size_t)vsnprintf(NULL, 0, format, args);
+    id->text = (char*)realloc(id->text, id->text_bytes + length + 2);
     if (id->text == NULL) { fatal("out of memory: no room for the settings of the run"); }
-    memcpy(id->text + id->text_bytes, line, length + 1);
-    id->text_bytes += length;
-}
-
-// The shortest decimal that is read back as the same number
-static inline const char* identity_number_(char* text, size_t size, double number) {
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, size, "%.*g", digits, number);
-        if (strtod(text, NULL) == number) { break; }
-    }
-    return text;
+    char* line = id->text + id->text_bytes;
+    snprintf(line, head + 1, "%s %s ", identity_effects[effect], name);
+    vsnprintf(line + head, length - head + 1, format, again);
+    va_end(again);
+    va_end(args);
+    mask_controls(line, length);
+    strcpy(line + length, "\n");
+    id->text_bytes += length + 1;
 }
 
 // The effect of a flag; -1 if another line of the identity covers it in more detail.
@@ -98,19 +91,10 @@ static inline int identity_effect_(const CliFlag* f) {
 static inline void run_identity_flags(RunIdentity* id, const Options* options) {
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        const void* member = (const char*)options + f->offset;
         int effect = identity_effect_(f);
         char number[64];
         if (!(f->who & CLI_TRAINER) || effect < 0) { continue; }
-        if (f->type == CLI_text) {
-            const char* value = *(const cli_text*)member;
-            run_identity_line(id, (IdentityEffect)effect, f->long_name, "%s", value ? value : "-");
-        } else if (f->type == CLI_number) {
-            run_identity_line(id, (IdentityEffect)effect, f->long_name, "%s",
-                              identity_number_(number, sizeof(number), *(const cli_number*)member));
-        } else {
-            run_identity_line(id, (IdentityEffect)effect, f->long_name, "%d", *(const cli_whole*)member);
-        }
+        run_identity_line(id, (IdentityEffect)effect, f->long_name, "%s", cli_value_(options, f, number));
     }
 }
 
@@ -146,6 +130,7 @@ typedef struct {
     int effect; // -1: the line is none of ours
     const char *name, *value;
     size_t name_length, value_length;
+    int is_default; // 1: the text has no such line, and the value is the flag's default
 } IdentityLine;
 
 // Takes the next line off a text, which need not be ours, nor end with a NUL.
@@ -217,10 +202,10 @@ static inline void run_identity_complete(RunIdentity* id) {
         const char* begin = text;
         IdentityLine line = identity_next_line_(&text, end);
         Digest* d = line.effect == IDENTITY_DATA ? &data : &settings;
-        uint64_t words[128] = {0}; // the line, filled with zeros to whole words
-        size_t length = (size_t)(text - begin);
+        uint64_t words[128] = {0}; // the line, up to 1 KiB of it, filled with zeros to whole words
+        size_t length = (size_t)(text - begin) < sizeof(words) ? (size_t)(text - begin) : sizeof(words);
         if (line.effect == IDENTITY_FREE) { continue; }
-        memcpy(words, begin, length < sizeof(words) ? length : sizeof(words));
+        memcpy(words, begin, length);
         digest_update(d, words, (length + 7) / 8 * 8);
     }
     id->settings = digest_end(settings);
@@ -239,11 +224,46 @@ typedef struct {
     int fixed;       // those that no flag can allow
 } IdentityDifferences;
 
+// The flag of the trainers, this or the other, that a line is about; NULL if it is about none.
+static inline const CliFlag* identity_flag_(IdentityLine line) {
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const char* name = cli_flags[i].long_name;
+        if (strlen(name) == line.name_length && memcmp(name, line.name, line.name_length) == 0) {
+            return &cli_flags[i];
+        }
+    }
+    return NULL;
+}
+
+// The line of a checkpoint that has none, as it is older than the flag, which then had its default. `number` holds the value.
+static inline IdentityLine identity_default_(IdentityLine now, char number[64]) {
+    const Options defaults = cli_defaults();
+    const CliFlag* f = identity_flag_(now);
+    int is_order = now.name_length == 9 && memcmp(now.name, "sum-order", 9) == 0; // --sum-order, with processes
+    IdentityLine line = now;
+    line.is_default = 1;
+    line.effect = is_order || (f != NULL && identity_effect_(f) >= 0) ? now.effect : -1;
+    line.value = is_order ? defaults.sum_order : line.effect >= 0 ? cli_value_(&defaults, f, number) : "";
+    line.value_length = strlen(line.value);
+    return line;
+}
+
+static inline int identity_same_(IdentityLine a, IdentityLine b) {
+    return a.effect >= 0 && b.effect >= 0 && a.value_length == b.value_length &&
+           memcmp(a.value, b.value, b.value_length) == 0;
+}
+
+// A flag that no trainer of this version has: a newer one has trained with it.
+static inline int identity_is_newer_(IdentityLine line) {
+    return line.name_length > 2 && memcmp(line.name, "--", 2) == 0 && identity_flag_(line) == NULL;
+}
+
 static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLine before, IdentityLine now) {
     static const char* const remarks[] = {"the run goes on", "changes the result", "changes the result",
                                           "cannot change"};
     int known = before.effect >= 0 && now.effect >= 0; // the line is missing in files of some versions
-    int effect = !known ? IDENTITY_FREE : before.effect > now.effect ? before.effect : now.effect;
+    int effect = known && now.effect > before.effect ? now.effect : before.effect;
+    if (!known && !(now.effect < 0 && identity_is_newer_(before))) { effect = IDENTITY_FREE; }
     IdentityLine any = before.effect >= 0 ? before : now;
     char note[2400];
     d->differences++;
@@ -255,12 +275,13 @@ static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLi
     char* rest = note + head;
     size_t size = sizeof(note) - (size_t)head;
     if (known) {
-        snprintf(rest, size, "the checkpoint has %.*s, this run %.*s (%s)", before_length, before.value, now_length,
-                 now.value, remarks[effect]);
+        snprintf(rest, size, "the checkpoint has %.*s%s, this run %.*s (%s)", before_length, before.value,
+                 before.is_default ? " by default" : "", now_length, now.value, remarks[effect]);
     } else if (now.effect >= 0) {
         snprintf(rest, size, "the checkpoint does not say, this run has %.*s", now_length, now.value);
     } else {
-        snprintf(rest, size, "the checkpoint has %.*s, this trainer has no such setting", before_length, before.value);
+        snprintf(rest, size, "the checkpoint has %.*s, this trainer has no such setting (%s)", before_length,
+                 before.value, remarks[effect]);
     }
     mask_controls(note, strlen(note)); // the text is a file's: it must not steer a terminal
     fprintf(out, "note: %s\n", note);
@@ -274,9 +295,9 @@ static inline IdentityDifferences run_identity_compare(FILE* out, const char* te
     while (p < end) {
         IdentityLine now = identity_next_line_(&p, end);
         IdentityLine before = identity_find_(text, bytes, now.name, now.name_length);
-        int same = before.effect >= 0 && before.value_length == now.value_length &&
-                   memcmp(before.value, now.value, now.value_length) == 0;
-        if (!same) { identity_print_(out, &d, before, now); }
+        char number[64];
+        if (before.effect < 0) { before = identity_default_(now, number); }
+        if (!identity_same_(before, now)) { identity_print_(out, &d, before, now); }
     }
     for (p = text, end = text + bytes; p < end;) {
         IdentityLine before = identity_next_line_(&p, end);

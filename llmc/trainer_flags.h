@@ -24,7 +24,7 @@ its command lines work unchanged.
       "token texts for samples; models with a vocabulary of 256 are bytes and need none")                              \
     X(vocab_size, NULL, "--vocab-size", whole, 0, 0, 1 << 24, NULL, FOR_BOTH, RESULT,                                  \
       "vocabulary of a new model; 0: what the token files say, else 50257")                                            \
-    X(output_dir, "-o", "--output-dir", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                        \
+    X(output_dir, "-o", "--output-dir", text, NULL, 0, 0, NULL, FOR_BOTH, COMMAND,                                     \
       "directory of main.log and checkpoints")                                                                         \
     X(checkpoint_every, "-n", "--checkpoint-every", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                        \
       "steps between checkpoints; 0: none")                                                                            \
@@ -34,9 +34,9 @@ its command lines work unchanged.
       "checkpoints at multiples of this step are never deleted; 0: no such")                                           \
     X(async_save, NULL, "--async-save", whole, 1, 0, 1, NULL, FOR_BOTH, FREE,                                          \
       "1: training goes on while a checkpoint is written, from a snapshot in memory; 0: it waits")                     \
-    X(log_json, NULL, "--log-json", text, NULL, 0, 0, "-",  FOR_BOTH, FREE,                                            \
+    X(log_json, NULL, "--log-json", text, NULL, 0, 0, "-",  FOR_BOTH, COMMAND,                                         \
       "for other programs: a file to which each step, validation and checkpoint is appended as one line of JSON; - for stdout, and what is printed goes to stderr") \
-    X(resume, "-y", "--resume", whole, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                  \
+    X(resume, "-y", "--resume", whole, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                               \
       "1: go on from the newest checkpoint in the output directory, if there is one")                                  \
     X(batch, "-b", "--batch", whole, 4, 1, 1 << 20, "auto", FOR_BOTH, RESULT,                                          \
       "B, rows of a micro-batch; auto: the largest that fits in memory and divides -d, without -d a power of two up to 64") \
@@ -95,17 +95,17 @@ its command lines work unchanged.
       "updates that --non-finite skip may skip one after the other")                                                   \
     X(verify_every, NULL, "--verify-every", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                                \
       "steps between those that are computed twice and compared bit for bit; 0: never")                                \
-    X(resume_anyway, NULL, "--resume-anyway", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                   \
+    X(resume_anyway, NULL, "--resume-anyway", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                \
       "go on although settings or data differ from those of the checkpoint")                                           \
-    X(overwrite, NULL, "--overwrite", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                           \
+    X(overwrite, NULL, "--overwrite", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                        \
       "a new run may replace the checkpoints and the log of another one")                                              \
-    X(plan, NULL, "--plan", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                     \
+    X(plan, NULL, "--plan", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                                  \
       "print the memory, steps and tokens that the run needs, and do not train")                                       \
-    X(doctor, NULL, "--doctor", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                                 \
+    X(doctor, NULL, "--doctor", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                              \
       "print whether this machine has what a run needs, and do not train")                                             \
-    X(gpus, NULL, "--gpus", whole, 0, 0, 4096, "all", FOR_GPU, FREE,                                                   \
+    X(gpus, NULL, "--gpus", whole, 0, 0, 4096, "all", FOR_GPU, COMMAND,                                                \
       "start one process for each of so many GPUs of this machine, or for all; 0: one process, unless a launcher (torchrun, mpirun, srun) started several") \
-    X(processes, NULL, "--processes", whole, 0, 0, 4096, NULL, FOR_CPU, FREE,                                          \
+    X(processes, NULL, "--processes", whole, 0, 0, 4096, NULL, FOR_CPU, COMMAND,                                       \
       "start so many processes on this machine; 0: one, unless a launcher (torchrun, mpirun, srun) started several")   \
     X(zero, "-z", "--zero", whole, 1, 0, 1, NULL, FOR_BOTH, FREE,                                                      \
       "1: of several processes each keeps its part of moments and master weights (ZeRO-1); 0: each keeps all")         \
@@ -113,23 +113,23 @@ its command lines work unchanged.
       "how gradients are summed; tree: the same bits on 1, 2, 4, 8... processes; any: as the library likes")           \
     X(exchange, NULL, "--exchange", text, "auto", 0, 0, "auto|nccl", FOR_GPU, FREE,                                    \
       "what moves gradients and weights between GPUs; auto: copy engines where all are in one machine and reach each other; nccl: NCCL's kernels") \
-    X(num_processes, "-pn", "--num-processes", whole, 0, 0, 4096, NULL, FOR_BOTH, FREE,                                \
+    X(num_processes, "-pn", "--num-processes", whole, 0, 0, 4096, NULL, FOR_BOTH, COMMAND,                             \
       "by hand: processes of the run on all machines; 0: as the launcher says")                                        \
-    X(process_rank, "-pr", "--process-rank", whole, -1, -1, 4095, NULL, FOR_BOTH, FREE,                                \
+    X(process_rank, "-pr", "--process-rank", whole, -1, -1, 4095, NULL, FOR_BOTH, COMMAND,                             \
       "by hand: the rank of this process, or of the first that this machine starts; -1: as the launcher says")         \
-    X(gpus_per_node, "-pg", "--gpus-per-node", whole, 0, 0, 4096, NULL, FOR_BOTH, FREE,                                \
+    X(gpus_per_node, "-pg", "--gpus-per-node", whole, 0, 0, 4096, NULL, FOR_BOTH, COMMAND,                             \
       "by hand: processes of each machine; 0: as the launcher says, else 8")                                           \
-    X(init_method, "-pi", "--init-method", text, NULL, 0, 0, "tcp|fs|mpi", FOR_BOTH, FREE,                             \
+    X(init_method, "-pi", "--init-method", text, NULL, 0, 0, "tcp|fs|mpi", FOR_BOTH, COMMAND,                          \
       "how the processes meet: at -ps, by a file in -pf, or as mpirun says")                                           \
-    X(server_ip, "-ps", "--server-ip", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                         \
+    X(server_ip, "-ps", "--server-ip", text, NULL, 0, 0, NULL, FOR_BOTH, COMMAND,                                      \
       "address or name of the machine of rank 0")                                                                      \
-    X(fs_path, "-pf", "--fs-path", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                             \
+    X(fs_path, "-pf", "--fs-path", text, NULL, 0, 0, NULL, FOR_BOTH, COMMAND,                                          \
       "a folder that all machines share, to meet by a file in it")                                                     \
-    X(rendezvous_port, NULL, "--rendezvous-port", whole, 0, 0, 65535, NULL, FOR_BOTH, FREE,                            \
+    X(rendezvous_port, NULL, "--rendezvous-port", whole, 0, 0, 65535, NULL, FOR_BOTH, COMMAND,                         \
       "port at which rank 0 waits for the others; 0: the launcher's, else 20240")                                      \
-    X(connect_timeout, NULL, "--connect-timeout", number, 300.0, 1, 86400, NULL, FOR_BOTH, FREE,                       \
+    X(connect_timeout, NULL, "--connect-timeout", number, 300.0, 1, 86400, NULL, FOR_BOTH, COMMAND,                    \
       "seconds within which all processes must have met")                                                              \
-    X(fault_timeout, NULL, "--fault-timeout", number, 30.0, 2, 86400, NULL, FOR_BOTH, FREE,                            \
+    X(fault_timeout, NULL, "--fault-timeout", number, 30.0, 2, 86400, NULL, FOR_BOTH, COMMAND,                         \
       "seconds within which all processes end after one of them has failed")                                           \
     X(tf32, "-f", "--tf32", whole, 1, 0, 1, NULL, FOR_GPU, RESULT,                                                     \
       "1: tf32 GEMMs in an fp32 build")                                                                                \

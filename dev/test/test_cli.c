@@ -241,20 +241,16 @@ static void effects_are_told(void) {
     static const struct {
         const char* name;
         int effect;
-    } expected[] = {{"--seed", CLI_RESULT},           {"--model", CLI_RESULT},
-                    {"--train-data", CLI_RESULT},     {"--total-batch", CLI_RESULT},
-                    {"--max-steps", CLI_RESULT},      {"--learning-rate", CLI_RESULT},
-                    {"--skip-loss-z", CLI_RESULT},    {"--overfit", CLI_RESULT},
-                    {"--master-weights", CLI_RESULT}, {"--output-dir", CLI_FREE},
-                    {"--resume", CLI_FREE},           {"--recompute", CLI_FREE},
-                    {"--checkpoint-every", CLI_FREE}, {"--verify-every", CLI_FREE},
-                    {"--val-data", CLI_FREE},         {"--gpus", CLI_FREE},
-                    {"--processes", CLI_FREE},        {"--zero", CLI_FREE},
-                    {"--num-processes", CLI_FREE},    {"--server-ip", CLI_FREE},
-                    {"--sum-order", CLI_FREE}};
+    } expected[] = {{"--seed", CLI_RESULT},           {"--model", CLI_RESULT},      {"--train-data", CLI_RESULT},
+                    {"--total-batch", CLI_RESULT},    {"--max-steps", CLI_RESULT},  {"--learning-rate", CLI_RESULT},
+                    {"--skip-loss-z", CLI_RESULT},    {"--overfit", CLI_RESULT},    {"--master-weights", CLI_RESULT},
+                    {"--output-dir", CLI_COMMAND},    {"--resume", CLI_COMMAND},    {"--recompute", CLI_FREE},
+                    {"--checkpoint-every", CLI_FREE}, {"--verify-every", CLI_FREE}, {"--val-data", CLI_FREE},
+                    {"--gpus", CLI_COMMAND},          {"--processes", CLI_COMMAND}, {"--zero", CLI_FREE},
+                    {"--num-processes", CLI_COMMAND}, {"--server-ip", CLI_COMMAND}, {"--sum-order", CLI_FREE}};
     int found = 0, right = 0, known = 1;
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
-        known = known && (cli_flags[i].effect == CLI_FREE || cli_flags[i].effect == CLI_RESULT);
+        known = known && cli_flags[i].effect >= CLI_FREE && cli_flags[i].effect <= CLI_COMMAND;
         for (size_t k = 0; k < sizeof(expected) / sizeof(expected[0]); k++) {
             if (strcmp(cli_flags[i].long_name, expected[k].name) != 0) { continue; }
             found++;
@@ -262,6 +258,23 @@ static void effects_are_told(void) {
         }
     }
     CHECK(known && found == sizeof(expected) / sizeof(expected[0]) && right == found);
+}
+
+// Which flags are given, also where their values are the defaults'; and what is typed gives the same value again.
+static void typed_flags_are_marked(void) {
+    Options o = PARSE("-b", "4", "--seed=42", "--overwrite", "-l", "0.1", "-k", "wsd");
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        int given = i == CLI_INDEX_batch || i == CLI_INDEX_seed || i == CLI_INDEX_overwrite ||
+                    i == CLI_INDEX_learning_rate || i == CLI_INDEX_scheduler;
+        if (!CHECK(o.typed[i] == given)) { printf("    %s\n", cli_flags[i].long_name); }
+    }
+    char number[64];
+    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_batch], number), "4") == 0);
+    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_learning_rate], number), "0.1") == 0);
+    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_scheduler], number), "wsd") == 0);
+    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_overwrite], number), "1") == 0);
+    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_recompute], number), "auto") == 0);
+    CHECK(cli_value_(&o, &cli_flags[CLI_INDEX_output_dir], number) == NULL);
 }
 
 // The flags of llm.c's reproduction of GPT-2 124M; the last of two values counts.
@@ -357,6 +370,7 @@ int main(void) {
     defaults_are_llmc_s();
     other_defaults_are_safe();
     effects_are_told();
+    typed_flags_are_marked();
     llmc_s_command_lines_work();
     help_and_settings_list_the_flags_of_this_trainer();
     return unit_end();

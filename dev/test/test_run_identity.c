@@ -52,48 +52,16 @@ static const char* const change_the_result[] = {
     "--skip-loss-z", "--skip-grad-z", "--master-weights", "--gelu-fusion"};
 static const char* const cannot_change[] = {"--batch", "--time", "--overfit"};
 static const char* const have_a_line_of_their_own[] = {"--train-data", "--model", "--vocab-size", "--max-steps"};
-static const char* const change_nothing[] = {"--val-data",
-                                             "--tokenizer",
-                                             "--output-dir",
-                                             "--checkpoint-every",
-                                             "--checkpoints-keep",
-                                             "--checkpoint-major",
-                                             "--async-save",
-                                             "--log-json",
-                                             "--resume",
-                                             "--val-every",
-                                             "--val-steps",
-                                             "--sample-every",
-                                             "--sample-tokens",
-                                             "--temperature",
-                                             "--top-k",
-                                             "--sample-seed",
-                                             "--hellaswag",
-                                             "--hellaswag-data",
-                                             "--recompute",
-                                             "--non-finite",
-                                             "--max-skips",
-                                             "--verify-every",
-                                             "--resume-anyway",
-                                             "--overwrite",
-                                             "--plan",
-                                             "--doctor",
-                                             "--gpus",
-                                             "--processes",
-                                             "--zero",
-                                             "--sum-order",
-                                             "--exchange",
-                                             "--num-processes",
-                                             "--process-rank",
-                                             "--gpus-per-node",
-                                             "--init-method",
-                                             "--server-ip",
-                                             "--fs-path",
-                                             "--rendezvous-port",
-                                             "--connect-timeout",
-                                             "--fault-timeout",
-                                             "--cuda-graphs",
-                                             "--log-gpu-every"};
+static const char* const are_the_commands[] = {
+    "--output-dir",  "--log-json",  "--resume",    "--resume-anyway",   "--overwrite",       "--plan",
+    "--doctor",      "--gpus",      "--processes", "--num-processes",   "--process-rank",    "--gpus-per-node",
+    "--init-method", "--server-ip", "--fs-path",   "--rendezvous-port", "--connect-timeout", "--fault-timeout"};
+static const char* const change_nothing[] = {
+    "--val-data",    "--tokenizer",  "--checkpoint-every", "--checkpoints-keep", "--checkpoint-major",
+    "--async-save",  "--val-every",  "--val-steps",        "--sample-every",     "--sample-tokens",
+    "--temperature", "--top-k",      "--sample-seed",      "--hellaswag",        "--hellaswag-data",
+    "--recompute",   "--non-finite", "--max-skips",        "--verify-every",     "--zero",
+    "--sum-order",   "--exchange",   "--cuda-graphs",      "--log-gpu-every"};
 
 static int is_in(const char* name, const char* const* list, size_t n) {
     int count = 0;
@@ -109,9 +77,10 @@ static void every_flag_that_changes_the_result(void) {
         Options a = cli_defaults(), b = cli_defaults();
         void* member = (char*)&b + f->offset;
         int fixed = IS_IN(f->long_name, cannot_change), changing = fixed + IS_IN(f->long_name, change_the_result);
-        int harmless = IS_IN(f->long_name, change_nothing) + IS_IN(f->long_name, have_a_line_of_their_own);
+        int own_line = IS_IN(f->long_name, have_a_line_of_their_own), command = IS_IN(f->long_name, are_the_commands);
+        int harmless = IS_IN(f->long_name, change_nothing) + own_line + command;
         if (!CHECK(changing + harmless == 1)) { printf("    %s: is it in one list above?\n", f->long_name); }
-        CHECK(f->effect == (changing || IS_IN(f->long_name, have_a_line_of_their_own) ? CLI_RESULT : CLI_FREE));
+        CHECK(f->effect == (changing || own_line ? CLI_RESULT : command ? CLI_COMMAND : CLI_FREE));
         if (!(f->who & CLI_TRAINER)) { continue; }
         if (f->type == CLI_text) {
             *(cli_text*)member = "another";
@@ -168,21 +137,83 @@ static void differences_are_said_with_both_values(void) {
     run_identity_free(&run);
 }
 
-// What the other version has no word for is said, and no reason to refuse: it may be a setting that did not exist.
+// What an older version has no word for is said, and no reason to refuse. A flag that this version does not have is one: a
+// newer one has trained with it.
 static void settings_of_one_side_alone(void) {
-    static const char text[] = "data training-data a\nresult --old 5\nnonsense\nbad line here\n\nresult --cut";
+    static const char text[] = "data training-data a\nresult old 5\nnonsense\nbad line here\n\nresult --cut";
     RunIdentity run = of_two(IDENTITY_RESULT, "1", "a");
     CHECK(they_are(differences(text, sizeof(text) - 1, &run), 2, 0, 0));
     CHECK(strstr(notes, "--thing: the checkpoint does not say, this run has 1\n"));
-    CHECK(strstr(notes, "--old: the checkpoint has 5, this trainer has no such setting\n"));
+    CHECK(strstr(notes, "old: the checkpoint has 5, this trainer has no such setting (the run goes on)\n"));
+    static const char newer[] = "data training-data a\nresult --thing 1\nresult --newer 5\nfree --harmless 6\n"
+                                "fixed --newest 7\nresult --tf32 0\nresult --zero-sum 1";
+    CHECK(they_are(differences(newer, sizeof(newer) - 1, &run), 5, 3,
+                   1)); // the GPU trainer has --tf32, and another device
+    CHECK(strstr(notes, "--newer: the checkpoint has 5, this trainer has no such setting (changes the result)\n"));
+    CHECK(strstr(notes, "--newest: the checkpoint has 7, this trainer has no such setting (cannot change)\n"));
+    CHECK(strstr(notes, "--harmless: the checkpoint has 6, this trainer has no such setting (the run goes on)\n"));
+    CHECK(strstr(notes, "--tf32: the checkpoint has 0, this trainer has no such setting (the run goes on)\n"));
     CHECK(they_are(differences("", 0, &run), 2, 0, 0));
     static const char escape[] = "result --thing \033[2J\n";
     differences(escape, sizeof(escape) - 1, &run);
     CHECK(strstr(notes, "the checkpoint has ?[2J") && !strchr(notes, '\033'));
     char value[32];
-    CHECK(run_identity_value(text, sizeof(text) - 1, "--old", value, sizeof(value)) && strcmp(value, "5") == 0);
-    CHECK(!run_identity_value(text, sizeof(text) - 1, "--ol", value, sizeof(value)) && value[0] == '\0');
+    CHECK(run_identity_value(text, sizeof(text) - 1, "old", value, sizeof(value)) && strcmp(value, "5") == 0);
+    CHECK(!run_identity_value(text, sizeof(text) - 1, "ol", value, sizeof(value)) && value[0] == '\0');
     run_identity_free(&run);
+}
+
+// A checkpoint without a flag's line is older than the flag: it counts as the default, and another value as any other one.
+static void a_flag_that_a_checkpoint_lacks_has_its_default(void) {
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        int fixed = IS_IN(f->long_name, cannot_change), changing = fixed + IS_IN(f->long_name, change_the_result);
+        char text[64], value[200], number[64];
+        if (!(f->who & CLI_TRAINER) || !changing) { continue; }
+        Options o = cli_defaults();
+        RunIdentity old = of_flags(&o), run = of_flags(&o);
+        snprintf(text, sizeof(text), "%s %s ", fixed ? "fixed" : "result", f->long_name);
+        char* line = strstr(old.text, text); // and takes it out
+        char* next = line ? strchr(line, '\n') + 1 : old.text;
+        if (!CHECK(line != NULL)) { continue; }
+        memmove(line, next, strlen(next) + 1);
+        old.text_bytes = strlen(old.text);
+        CHECK(they_are(differences(old.text, old.text_bytes, &run), 0, 0, 0));
+        run_identity_free(&run);
+        snprintf(value, sizeof(value), "%s: the checkpoint has %s by default, this run ", f->long_name,
+                 cli_value_(&o, f, number));
+        if (f->type == CLI_text) {
+            *(cli_text*)((char*)&o + f->offset) = "another";
+        } else if (f->type == CLI_number) {
+            *(cli_number*)((char*)&o + f->offset) += 0.5;
+        } else {
+            *(cli_whole*)((char*)&o + f->offset) += 1;
+        }
+        run = of_flags(&o);
+        int said = they_are(differences(old.text, old.text_bytes, &run), 1, 1, fixed) && strstr(notes, value) != NULL;
+        if (!CHECK(said)) { printf("    %s\n%s", value, notes); }
+        run_identity_free(&old);
+        run_identity_free(&run);
+    }
+    RunIdentity run;
+    memset(&run, 0, sizeof(run));
+    run_identity_line(&run, IDENTITY_RESULT, "sum-order", "%s", "tree"); // --sum-order's
+    CHECK(they_are(differences("", 0, &run), 0, 0, 0));
+    run_identity_free(&run);
+    run_identity_line(&run, IDENTITY_RESULT, "sum-order", "%s", "any, 2 processes");
+    CHECK(they_are(differences("", 0, &run), 1, 1, 0));
+    run_identity_free(&run);
+}
+
+// A line is as long as its value, and of what follows the first KiB no digest depends.
+static void long_values_are_kept(void) {
+    char path[3000], value[sizeof(path)];
+    memset(path, 'p', sizeof(path) - 1);
+    path[sizeof(path) - 1] = '\0';
+    RunIdentity id = of_two(IDENTITY_RESULT, path, "a");
+    CHECK(run_identity_value(id.text, id.text_bytes, "--thing", value, sizeof(value)) && strcmp(value, path) == 0);
+    CHECK(run_identity_value(id.text, id.text_bytes, "training-data", value, sizeof(value)) && strcmp(value, "a") == 0);
+    run_identity_free(&id);
 }
 
 // A damaged text, of any length, is compared without a crash: there is a note for each difference, and where none is found
@@ -255,11 +286,11 @@ static void files_are_told_by_their_contents(void) {
 
 static void numbers_are_short_and_exact(void) {
     char text[64];
-    double numbers[] = {3e-4, 0.1, 1.0 / 3.0, 1e-8, 2147483647.0, 5e-324};
+    const double numbers[] = {3e-4, 0.1, 1.0 / 3.0, 1e-8, 2147483647.0, 5e-324};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        CHECK(strtod(identity_number_(text, sizeof(text), numbers[i]), NULL) == numbers[i]);
+        CHECK(strtod(cli_number_text_(text, sizeof(text), numbers[i]), NULL) == numbers[i]);
     }
-    CHECK(strcmp(identity_number_(text, sizeof(text), 3e-4), "0.0003") == 0);
+    CHECK(strcmp(cli_number_text_(text, sizeof(text), 3e-4), "0.0003") == 0);
 }
 
 static int sum_order_is(const char* order, int processes, const char* line) {
@@ -300,6 +331,8 @@ int main(void) {
     digests_take_what_matters();
     differences_are_said_with_both_values();
     settings_of_one_side_alone();
+    a_flag_that_a_checkpoint_lacks_has_its_default();
+    long_values_are_kept();
     any_bytes_are_compared();
     files_are_told_by_their_contents();
     numbers_are_short_and_exact();
