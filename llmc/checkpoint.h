@@ -380,7 +380,8 @@ static inline Status checkpoint_check_settings_(const CheckedReader* file, const
     if ((B != 0 || T != 0) && (B != info->B || T != info->T)) {
         return status_fail("%s was written with -b %d -t %d; resume with the same", file->path, B, T);
     }
-    if (!file->header[STATE_MASTER_WEIGHTS] && gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0) {
+    int no_master = !file->header[STATE_MASTER_WEIGHTS] && gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0;
+    if (no_master && file->header[STATE_SETTINGS] == 0) { // else the caller has compared -w
         return status_fail("%s has no master weights; resume with -w 0", file->path);
     }
     return STATUS_OK;
@@ -434,6 +435,9 @@ NOINLINE Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, RunSta
     model_reader_close(&weights);
     Status result = checkpoint_check_settings_(&state, model);
     if (result == STATUS_OK) {
+        result = comm_broadcast(shards_comm(model), &state.header[STATE_MASTER_WEIGHTS], sizeof(int32_t), 0);
+    }
+    if (result == STATUS_OK) {
         result = checkpoint_read_state_(model, run, info->config, info->num_parameters, &state);
     }
     if (result == STATUS_OK && loader->other_data) {
@@ -444,10 +448,12 @@ NOINLINE Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, RunSta
     return result;
 }
 
-// The other processes: the blocks that their model has.
+// The other processes: the blocks that their model and the file have.
 static inline Status checkpoint_receive_blocks_(GPT2* model) {
     const GPT2Info* info = gpt2_info(model);
-    for (int block = GPT2_MOMENTS1; block <= (int)GPT2_MASTER_WEIGHTS; block++) {
+    int32_t has_master;
+    TRY(comm_broadcast(shards_comm(model), &has_master, sizeof(has_master), 0));
+    for (int block = GPT2_MOMENTS1; block <= (int)(has_master ? GPT2_MASTER_WEIGHTS : GPT2_MOMENTS2); block++) {
         if (gpt2_block_bytes(model, (GPT2Block)block) == 0) { continue; }
         TRY(checkpoint_read_block_(model, (GPT2Block)block, info->config, info->num_parameters, NULL));
     }
@@ -475,6 +481,7 @@ static inline Status checkpoint_spread_run_(Comm* comm, RunState* run) {
 }
 
 // Brings back what checkpoint_write() wrote at `step`, but for the weights, which the model was built with, and the settings.
+// Master weights that the run did not keep (-w 0) remain what gpt2_set_parameters made them, the weights in fp32.
 // Called by all processes; rank 0 reads the files. After an error model, loader and outliers may hold part of it, and the
 // others wait until this process ends.
 NOINLINE Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outliers* outliers, const CheckpointPaths* paths,

@@ -15,7 +15,7 @@ checkpoint, and all of them know. Also built with -fsanitize=thread (make check-
 static const GPT2Config config = {32, V, 128, 3, 3, 96, 0}; // blocks of two pieces; every process has numbers of each
 
 // What the processes do, set before they begin
-static int zero = 1, in_background = 1, fault_rank = -1;
+static int zero = 1, in_background = 1, fault_rank = -1, master_saved = 1;
 
 static RunFolder run_folder;
 static DataLoader loader;
@@ -43,8 +43,8 @@ static int nothing_of(int step) {
 static int same_bodies(const char* a, const char* b) { return unit_same_from(a, b, HEADER_BYTES); }
 
 // A process's model: the numbers of other shards are not there.
-static void open_model(Comm* c, float first) {
-    model = make_model_of(config, 1, first);
+static void open_model(Comm* c, float first, int master) {
+    model = make_model_of(config, master, first);
     model.info.settings.comm = c, model.info.settings.zero = zero;
     model.info.sharded = comm_size(c) > 1 && zero;
     check(layout_create(&model.layout, config, comm_size(c)));
@@ -52,7 +52,7 @@ static void open_model(Comm* c, float first) {
     for (size_t i = 0, n = model.info.num_parameters; model.info.sharded && i < n; i += run.count) {
         run = layout_run(&model.layout, i, n - i);
         for (size_t k = i; run.rank != comm_rank(c) && k < i + run.count; k++) {
-            for (int b = GPT2_MOMENTS1; b <= (int)GPT2_MASTER_WEIGHTS; b++) { model.blocks[b][k] = NAN; }
+            for (int b = GPT2_MOMENTS1; b <= (int)GPT2_MOMENTS2 + master; b++) { model.blocks[b][k] = NAN; }
         }
     }
 }
@@ -62,7 +62,7 @@ static void finish_save(void) { checkpoint_writer_wait(&writer); }
 static void open_all(Comm* c) {
     static RunFolder none = {.path = "/nonexistent", .lock = -1}; // only rank 0 touches the folder
     CheckpointWriterSettings s = {comm_rank(c) == 0 ? &run_folder : &none, 0, 0, in_background, -1};
-    open_model(c, 1.0f);
+    open_model(c, 1.0f, master_saved);
     checkpoint_writer_open(&writer, &model, s);
     atexit(finish_save); // as trainers do
 }
@@ -165,9 +165,11 @@ static void reads(Comm* c) {
     DataLoader d;
     Outliers o;
     RunState now, then;
-    GPT2 saved = make_model_of(config, 1, 1.0f);
+    static GPT2 saved, before;
+    saved = make_model_of(config, 1, 1.0f), before = make_model_of(config, 1, -5.0f);
+    if (!master_saved) { saved.blocks[GPT2_MASTER_WEIGHTS] = before.blocks[GPT2_MASTER_WEIGHTS]; } // they stay
     open_loader(&d, 1);
-    open_model(c, -5.0f);
+    open_model(c, -5.0f, 1);
     memset(&o, 0xff, sizeof(o));
     check(checkpoint_read(&model, &d, &o, folder(), 10));
     CLAIM(own_numbers_are(&saved));
@@ -190,6 +192,24 @@ static void any_number_of_processes_reads_them(void) {
     run(2, reads, NULL);
     CHECK(all_ended_well(2));
     zero = 1;
+}
+
+// A run that did not keep master weights, -w 0, begins to: each process keeps those that its model was built with.
+static void master_weights_that_no_file_has_stay(void) {
+    checkpoint_delete(folder(), 10), checkpoint_delete(folder(), 20);
+    master_saved = 0;
+    run(1, saves_twice, NULL);
+    CHECK(all_ended_well(1) && whole(10));
+    for (zero = 0; zero <= 1; zero++) {
+        for (int size = 1; size <= 3; size++) {
+            run(size, reads, NULL);
+            CHECK(all_ended_well(size));
+        }
+    }
+    zero = 1, master_saved = 1;
+    checkpoint_delete(folder(), 10), checkpoint_delete(folder(), 20);
+    run(4, saves_twice, NULL);
+    CHECK(all_ended_well(4) && whole(10));
 }
 
 // Rank 0 says what is wrong; the others end.
@@ -368,6 +388,7 @@ int main(void) {
     one_process_writes_them();
     the_files_do_not_depend_on_the_number_of_processes();
     any_number_of_processes_reads_them();
+    master_weights_that_no_file_has_stay();
     a_damaged_checkpoint_ends_all();
     a_failed_save_is_known_to_all();
     a_save_is_given_up_in_all();
