@@ -418,6 +418,7 @@ $(call check,process_faults,$(process_programs),$(python) dev/test/process_fault
 # What a run shows: in a file, on a terminal, with --log-json
 $(call check,run_output,$(process_programs),$(python) dev/test/run_output.py ./train_gpt2 build/train_gpt2_faults)
 $(call check,test_plan_run,train_gpt2,dev/test/test_plan.sh ./train_gpt2)
+$(call check,test_resume_run,train_gpt2,dev/test/test_resume.sh ./train_gpt2)
 $(call check,test_environment,train_gpt2,dev/test/test_environment.sh ./train_gpt2)
 $(call check,test_doctor,train_gpt2,dev/test/test_doctor.sh ./train_gpt2)
 $(call check,test_launch_run,train_gpt2 build/test_launch_gpu,dev/test/test_launch.sh ./train_gpt2 build/test_launch_gpu)
@@ -434,7 +435,7 @@ check-fuzz: export CHECK_TIMEOUT ?= $(shell echo $$(($(FUZZ_SECONDS) + 300)))
 # A trainer among faults: a few of each kind here, many in make soak
 $(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_launch_run check-test_doctor check-test_environment check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-cpu_benches check-test_hardening
+cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_resume_run check-test_launch_run check-test_doctor check-test_environment check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-cpu_benches check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
 
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
@@ -442,6 +443,7 @@ sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
 $(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/test_training.sh build/train_gpt2cu_$(p)))
 $(foreach p,bf16 fp32,$(call check,test_plan_run_$(p),build/train_gpt2cu_$(p),dev/test/test_plan.sh build/train_gpt2cu_$(p)))
+$(foreach p,bf16 fp32,$(call check,test_resume_run_$(p),build/train_gpt2cu_$(p) train_gpt2,dev/test/test_resume.sh build/train_gpt2cu_$(p) ./train_gpt2))
 $(foreach p,bf16 fp32,$(call check,plan_memory_$(p),build/train_gpt2cu_$(p),dev/test/test_plan.sh build/train_gpt2cu_$(p) memory))
 $(foreach p,bf16 fp32,$(call check,generate_$(p),build/generate_gpt2cu_$(p) train_gpt2,dev/test/test_generate.sh build/generate_gpt2cu_$(p)))
 $(call check,evaluate_bf16,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
@@ -464,7 +466,7 @@ sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitize
 sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %decode_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %matmul_$(1)_bf16,$(variant_programs)) \
     $(if $(filter %wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_$(1),$(variants))))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
-gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 plan_memory_bf16 plan_memory_fp32 faults_bf16 faults_fp32 \
+gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 test_resume_run_bf16 test_resume_run_fp32 plan_memory_bf16 plan_memory_fp32 faults_bf16 faults_fp32 \
     soak_short_bf16 several_gpus several_gpus_small test_without_gpu test_hardening_cuda $(without_sm_90a) \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
 
@@ -481,7 +483,7 @@ checks_here += $(cpu_checks) $(unit_checks) $(sanitizer_checks) check-fuzz_short
 long := fuzz faults_ahead soak_short $(sanitizer_checks:check-%=%) $(sanitized_variants:%=sanitizer_%) \
     $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention test_bench test_makefile test_reference test_evaluate test_scaling test_report) \
     several_gpus soak_short_bf16 \
-    test_gpu_pairs_fp32 training_fp32 test_plan_run_fp32 generate_fp32 evaluate_fp32 faults_fp32 \
+    test_gpu_pairs_fp32 training_fp32 test_plan_run_fp32 test_resume_run_fp32 generate_fp32 evaluate_fp32 faults_fp32 \
     $(notdir $(filter-out %_bf16,$(variant_programs)))
 long_checks := $(filter $(long:%=check-%),$(checks_here))
 # The longest come first, so that none of them is left to run alone at the end.

@@ -1,8 +1,9 @@
 /*
-Starting or resuming a run: finds the folder's newest whole checkpoint, compares its settings and data with those of this run,
-and refuses a folder that holds another run. Nothing on the disk is changed before all that can fail has succeeded:
+Starting or resuming a run: finds the folder's newest whole checkpoint, takes the flags that are not typed from it, compares its
+settings and data with those of this run, and refuses a folder that holds another run. Nothing on the disk is changed before
+all that can fail has succeeded:
 
-    run_start_open()      locks the folder; finds and verifies the checkpoint; refuses a folder that is in use
+    run_start_open()      locks the folder; finds and verifies the checkpoint; refuses a folder that is in use; takes flags
     run_start_describe()  the identity of this run
     run_start_compare()   prints every difference to the checkpoint; refuses those that change the result
     ...                   the model is built and the checkpoint read
@@ -19,6 +20,7 @@ they were started by hand.
 #include "dataloader.h"
 #include "logger.h"
 #include "progress.h"
+#include "run_flags.h"
 #include "run_folder.h"
 #include "run_identity.h"
 #include "schedulers.h"
@@ -33,6 +35,8 @@ typedef struct {
     int batch;            // B of the checkpoint, used for -b auto; 0: none
     RunIdentity identity; // of this run
     RunIdentity before;   // of the run that wrote the checkpoint; all 0 if the checkpoint has none
+    RunIdentity flags;    // main.flags: of the run before, then of this one
+    char* command;        // the command of the run that -y 1 goes on with; NULL: none
     uint64_t log;         // rank 0: the id in main.log; 0 if it does not say
 } RunStart;
 
@@ -73,7 +77,8 @@ static inline void run_start_refuse_used_(const RunStart* s, const char* why) {
         snprintf(what, sizeof(what), "parts of a checkpoint");
     }
     if (scan->log_has_lines) { strcat(what, what[0] ? ", main.log" : "main.log"); }
-    fatal("-o %s holds a run (%s): %s, --overwrite removes it, or name another folder", s->folder.path, what, why);
+    fatal("-o %s holds a run (%s): %s, --overwrite removes it, or name another folder%s%s", s->folder.path, what, why,
+          s->command ? ". The run's command: " : "", s->command ? s->command : "");
 }
 
 // Refuses a folder that cannot be created, or in which nothing can be saved, before a model is built for it.
@@ -128,7 +133,10 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     }
     check(run_folder_scan(&s->scan, o->output_dir));
     s->log = logger_read_run(o->output_dir);
-    if (o->resume) { s->step = run_folder_newest(&s->folder, &s->scan, run_start_verify_); }
+    if (o->resume) {
+        check(run_flags_read(&s->flags, o->output_dir));
+        s->step = run_folder_newest(&s->folder, &s->scan, run_start_verify_);
+    }
     if (s->step >= 0) {
         check(checkpoint_read_identity(&s->before, o->output_dir, s->step));
         s->batch = run_start_batch_(s);
@@ -146,19 +154,43 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     }
 }
 
-// Broadcasts rank 0's findings
-static inline void run_start_share_found_(RunStart* s) {
-    RunIdentity* b = &s->before;
-    char* text = b->text;
-    run_start_share_(s, &s->step, sizeof(s->step));
-    run_start_share_(s, &s->batch, sizeof(s->batch));
-    run_start_share_(s, b, sizeof(*b));
-    b->text = comm_rank(s->comm) == 0 ? text : b->text != NULL ? (char*)calloc_check(b->text_bytes + 1, 1) : NULL;
-    if (b->text != NULL) { run_start_share_(s, b->text, b->text_bytes + 1); }
+static inline void run_start_share_lines_(const RunStart* s, RunIdentity* id) {
+    char* text = id->text;
+    run_start_share_(s, id, sizeof(*id));
+    id->text = comm_rank(s->comm) == 0 ? text : id->text != NULL ? (char*)calloc_check(id->text_bytes + 1, 1) : NULL;
+    if (id->text != NULL) { run_start_share_(s, id->text, id->text_bytes + 1); }
 }
 
-// Finds the checkpoint to resume from. On return rank 0 holds the folder's lock.
-static inline void run_start_open(RunStart* s, const Options* o, Comm* comm) {
+// Broadcasts rank 0's findings
+static inline void run_start_share_found_(RunStart* s) {
+    run_start_share_(s, &s->step, sizeof(s->step));
+    run_start_share_(s, &s->batch, sizeof(s->batch));
+    run_start_share_lines_(s, &s->before);
+    run_start_share_lines_(s, &s->flags);
+}
+
+static inline void run_start_take_(const RunStart* s, Options* o) {
+    char file[1024];
+    snprintf(file, sizeof(file), "%.960s/main.flags", o->output_dir);
+    run_flags_take(o, &s->flags, CLI_TRAINER, file);
+    run_flags_take(o, &s->before, CLI_TRAINER, o->output_dir);
+}
+
+// Sets the flags that are not typed to those of the run that goes on. Which ones are typed, rank 0 says: their values are the
+// same in all processes. It is the first to take them, and so the one to say what cannot be taken.
+static inline void run_start_take_flags_(RunStart* s, Options* o) {
+    int root = comm_rank(s->comm) == 0;
+    if (root) { run_start_take_(s, o); }
+    run_start_share_(s, o->typed, sizeof(o->typed));
+    if (!root) { run_start_take_(s, o); }
+    char* words = run_flags_words(o, CLI_TRAINER);
+    if (root && words[0] != '\0') { printf("note: -y 1 takes from the run in %s:%s\n", o->output_dir, words); }
+    free(words);
+    s->command = run_flags_command(o->output_dir, &s->flags, &s->before);
+}
+
+// Finds the checkpoint to resume from, and takes its flags. On return rank 0 holds the folder's lock.
+static inline void run_start_open(RunStart* s, Options* o, Comm* comm) {
     memset(s, 0, sizeof(*s));
     s->comm = comm;
     s->by_hand = o->num_processes > 0;
@@ -167,6 +199,9 @@ static inline void run_start_open(RunStart* s, const Options* o, Comm* comm) {
     if (o->output_dir == NULL) { return; }
     if (comm_rank(comm) == 0) { run_start_find_(s, o); }
     run_start_share_found_(s);
+    if (s->step >= 0 || s->flags.text != NULL) { run_start_take_flags_(s, o); }
+    run_identity_free(&s->flags);
+    s->flags = run_flags_lines(o);
 }
 
 // ----------------------------------------------------------------------------
@@ -214,6 +249,11 @@ static inline float* run_start_load(const RunStart* s, const char* path, GPT2Con
 // ----------------------------------------------------------------------------
 // This run
 
+static inline LearningRateScheduler run_start_schedule(const Options* o, int num_steps) {
+    LearningRateScheduler s = {o->scheduler, (float)o->learning_rate, o->warmup, num_steps, (float)o->final_fraction};
+    return s;
+}
+
 // 1 if the learning rate of a step depends on the total number of steps.
 static inline int run_start_steps_matter_(const Options* o) {
     return strcmp(o->scheduler, "constant") != 0 && o->final_fraction != 1.0;
@@ -233,13 +273,15 @@ static inline void run_start_origin_(const RunStart* s, const char* path, char* 
 }
 
 // Appends sizes and origin of the initial weights that -e names, even if the weights come from a checkpoint, whose `config` is
-// given then.
+// given then. Where nothing names them, they are the checkpoint's.
 static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2Config config) {
     char origin[128] = "new";
-    int is_file = run_start_is_file(s, o->model);
+    int named = s->step < 0 || o->typed[CLI_INDEX_model] || o->typed[CLI_INDEX_vocab_size];
+    int is_file = named && run_start_is_file(s, o->model);
+    if (!named) { run_identity_value(s->before.text, s->before.text_bytes, "initial-weights", origin, sizeof(origin)); }
     if (is_file && comm_rank(s->comm) == 0) { run_start_origin_(s, o->model, origin, sizeof(origin)); }
     if (is_file) { run_start_share_(s, origin, sizeof(origin)); }
-    if (!is_file && s->step >= 0) { // before sizes took -t as their context it was 1024: the checkpoint's serves
+    if (named && !is_file && s->step >= 0) { // before sizes took -t as their context it was 1024: the checkpoint's serves
         config = gpt2_config_for_rows(o->model, o->vocab_size ? o->vocab_size : config.vocab_size, config.max_seq_len);
     }
     run_identity_line(&s->identity, IDENTITY_RESULT, "initial-weights", "%s", origin);
@@ -305,15 +347,15 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
         d.changing++;
     }
     if (d.fixed > 0) {
-        fatal(
-            "-y 1: checkpoint %d in %s cannot be resumed with %d of these settings (see the notes above); give its own",
-            s->step, o->output_dir, d.fixed);
+        fatal("-y 1: checkpoint %d in %s cannot be resumed with %d of these settings (see the notes above); give its "
+              "own. The run's command: %s",
+              s->step, o->output_dir, d.fixed, s->command);
     }
     if (d.changing > 0 && !o->resume_anyway) {
         fatal(
             "-y 1: %d of these settings (see the notes above) change the result of the run in %s at step %d; give its "
-            "own, or say --resume-anyway",
-            d.changing, o->output_dir, s->step);
+            "own, or say --resume-anyway. The run's command: %s",
+            d.changing, o->output_dir, s->step, s->command);
     }
 }
 
@@ -354,6 +396,7 @@ static inline void run_start_begin_folder_(RunStart* s, const Options* o) {
     if (s->step >= 0) { // the run may have been killed between its last checkpoint and the deletion of the one too many
         check(run_folder_keep(&s->folder, o->checkpoints_keep, o->checkpoint_major, s->step));
     }
+    check(run_flags_write(&s->flags, o->output_dir));
     run_folder_scan_free(&s->scan);
 }
 
@@ -370,6 +413,9 @@ static inline void run_start_close(RunStart* s) {
     run_folder_unlock(&s->folder);
     run_identity_free(&s->identity);
     run_identity_free(&s->before);
+    run_identity_free(&s->flags);
+    free(s->command);
+    s->command = NULL;
 }
 
 #endif

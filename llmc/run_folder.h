@@ -9,7 +9,8 @@ another run is active, and which checkpoints -nk deletes.
     run_folder_clean(&scan, step);                       // the first change on the disk
     run_folder_keep(&folder, 5, 1000, 400);              // after checkpoint 400 was written; in any thread
 
-Only files with the names of checkpoint.h's, their .tmp files and main.log are looked at, and only they are ever removed.
+Only files with the names of checkpoint.h's, their .tmp files, main.log and main.flags are looked at, and only they are ever
+removed.
 */
 #ifndef LLMC_RUN_FOLDER_H
 #define LLMC_RUN_FOLDER_H
@@ -61,7 +62,9 @@ static inline int folder_parse_(FolderFile* file, const char* name) {
     if (strlen(name) >= sizeof(file->name)) { return 0; }
     strcpy(file->name, name);
     file->kind = FOLDER_LOG, file->step = -1;
-    const char* rest = strncmp(name, "main.log", 8) == 0 ? name + 8 : NULL;
+    const char* rest = strncmp(name, "main.log", 8) == 0      ? name + 8
+                       : strncmp(name, "main.flags", 10) == 0 ? name + 10
+                                                              : NULL;
     for (int kind = FOLDER_MODEL; rest == NULL && kind <= FOLDER_DONE; kind++) {
         size_t length = strlen(prefixes[kind]);
         if (strncmp(name, prefixes[kind], length) != 0) { continue; }

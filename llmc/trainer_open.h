@@ -226,11 +226,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     if (t->first_step > t->num_steps) {
         fatal("-x %d: the checkpoint in %s is already at step %d", t->num_steps, o->output_dir, t->first_step);
     }
-    t->schedule.type = o->scheduler;
-    t->schedule.learning_rate = (float)o->learning_rate;
-    t->schedule.warmup_steps = o->warmup;
-    t->schedule.num_steps = t->num_steps;
-    t->schedule.final_fraction = (float)o->final_fraction;
+    t->schedule = run_start_schedule(o, t->num_steps);
     trainer_check_steps_(t);
 }
 
@@ -297,10 +293,11 @@ static inline void trainer_open(Trainer* t) {
     GPT2Numerics numerics;
     trainer_begin_(t);
     check(gpt2_prepare_threads());
-    trainer_check_options(o, comm_size(t->comm));
-    run_start_open(&t->start, o, t->comm);
+    t->start.folder.lock = -1;
     trainer_locked_ = &t->start.folder;
     atexit(trainer_unlock_);
+    run_start_open(&t->start, o, t->comm);
+    trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
     t->resumed = t->start.step >= 0;
     t->first_step = t->resumed ? t->start.step : 0;
     CheckpointPaths paths = checkpoint_paths(o->output_dir ? o->output_dir : "", t->first_step);

@@ -109,8 +109,8 @@ static inline void trainer_stop_(Trainer* t, int step, int number) {
     } else if (t->writer.result != CHECKPOINT_SAVED) {
         printf("stopped by %s after step %d/%d, which is not saved\n", signals_name(number), step, t->num_steps);
     } else {
-        printf("stopped by %s after step %d/%d; the same command with -y 1 goes on from there\n", signals_name(number),
-               step, t->num_steps);
+        printf("stopped by %s after step %d/%d; -o %s -y 1 goes on from there\n", signals_name(number), step,
+               t->num_steps, o->output_dir);
     }
 }
 

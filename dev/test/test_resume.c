@@ -15,6 +15,8 @@ static GPT2Numerics numerics = {"fp32", "own", "flash", "cuBLASLt 13.0.2", "nvcc
 static const char* data_name = "tokens.bin";
 static void (*change)(Comm* c); // of what a process is started with, or NULL
 static int fails = -1;          // the rank that fails before the run begins
+static int num_steps = 100;
+static const char* lacks; // the beginning of a line that the checkpoint lacks, as an older version's does, or NULL
 
 static const char* run_path(void) { return unit_path("run"); }
 static const char* model_path(void) { return unit_path("run/model_00000010.bin"); }
@@ -33,8 +35,16 @@ static void open_start(Comm* c, RunStart* s, DataLoader* data) {
     const HostAlloc host_memory = {NULL, NULL};
     dataloader_open(data, unit_path(data_name), 2, 4, 1, 42, V, host_memory);
     run_start_open(s, &options, c);
-    run_start_describe(s, &options, config, &numerics, data, data, 100);
+    run_start_describe(s, &options, config, &numerics, data, data, num_steps);
     run_start_compare(s, &options);
+}
+
+static void take_out(RunIdentity* id, const char* beginning) {
+    char* line = strstr(id->text, beginning);
+    CLAIM(line != NULL);
+    char* next = strchr(line, '\n') + 1;
+    memmove(line, next, strlen(next) + 1);
+    id->text_bytes = strlen(id->text);
 }
 
 // A run of ten steps: what it leaves is checkpoint 10.
@@ -52,6 +62,7 @@ static void begins(Comm* c) {
     if (comm_rank(c) == 0) {
         CheckpointSource from = checkpoint_source(&model, buffer);
         memset(&run, 0, sizeof(run));
+        if (lacks != NULL) { take_out(&s.identity, lacks); }
         check(dataloader_get_state(&data, &run.loader));
         run.step = 10, run.outliers = make_outliers(), run.identity = s.identity;
         check(checkpoint_write(&from, &run, s.folder.path));
@@ -143,6 +154,63 @@ static void another_machine_is_refused(void) {
     run(4, begins, NULL);
     options.overwrite = 0;
     CHECK(all_ended_well(4));
+}
+
+// What is not typed is the run's; which flags are typed, rank 0 says, whose folder it is.
+static void takes_flags(Comm* c) {
+    RunStart s;
+    Options o = cli_defaults();
+    int rank = comm_rank(c);
+    o.resume = 1, o.output_dir = rank == 0 ? run_path() : NOT_THERE;
+    o.typed[CLI_INDEX_resume] = o.typed[CLI_INDEX_output_dir] = 1;
+    o.typed[rank == 0 ? CLI_INDEX_val_every : CLI_INDEX_seed] = 1; // of the default's value
+    run_start_open(&s, &o, c);
+    CLAIM(o.batch == 2 && o.time == 4 && o.max_steps == 100 && o.weight_decay == 0.125);
+    CLAIM(strcmp(o.model, unit_path("first.bin")) == 0 && o.checkpoint_every == 7 && o.seed == 43);
+    CLAIM(o.val_every == cli_defaults().val_every && o.typed[CLI_INDEX_val_every] && !o.typed[CLI_INDEX_seed]);
+    CLAIM(o.resume && !o.overwrite && strcmp(o.output_dir, rank == 0 ? run_path() : NOT_THERE) == 0);
+    run_start_close(&s);
+}
+
+static void what_is_not_typed_is_the_run_s(void) {
+    options.overwrite = 1;
+    options.seed = 43, options.val_every = 3, options.checkpoint_every = 7, options.weight_decay = 0.125;
+    run(2, begins, NULL);
+    CHECK(all_ended_well(2));
+    for (int size = 1; size <= 3; size++) {
+        run(size, takes_flags, NULL);
+        CHECK(all_ended_well(size));
+    }
+    unit_write(unit_path("run/main.flags"), "free --val-steps x\n", 19);
+    run(3, takes_flags, NULL);
+    CHECK(ended_saying(0, 1, "main.flags: --val-steps x") && others_say_nothing(3));
+    Options defaults = cli_defaults();
+    options.seed = defaults.seed, options.val_every = defaults.val_every;
+    options.checkpoint_every = 0, options.weight_decay = 0.0;
+    run(4, begins, NULL);
+    CHECK(all_ended_well(4));
+    options.overwrite = 0;
+}
+
+// A checkpoint that is older than a flag was trained with its default.
+static void a_flag_newer_than_the_checkpoint_has_its_default(void) {
+    static const char note[] =
+        "note: --skip-grad-z: the checkpoint has 0 by default, this run 3 (changes the result)\n";
+    char notes[4096];
+    options.overwrite = 1, lacks = "result --skip-grad-z ";
+    run(1, begins, NULL);
+    CHECK(all_ended_well(1));
+    options.overwrite = 0, lacks = NULL;
+    run_otherwise(resumes, numerics.precision, "fp32", notes, sizeof(notes));
+    CHECK(all_ended_well(1) && notes[0] == '\0');
+    options.skip_grad_z = 3.0;
+    run_otherwise(resumes, numerics.precision, "fp32", notes, sizeof(notes));
+    CHECK(ended_saying(0, 1, "1 of these settings") && strcmp(notes, note) == 0);
+    CHECK(ended_saying(0, 1, "The run's command: ./" CLI_PROGRAM " -o ") && ended_saying(0, 1, " -y 1 -e "));
+    options.skip_grad_z = 0.0, options.overwrite = 1;
+    run(4, begins, NULL);
+    CHECK(all_ended_well(4));
+    options.overwrite = 0;
 }
 
 // Their trees of sums are others, which changes the result.
@@ -255,6 +323,7 @@ static void steps_matter_where_the_rates_do(void) {
 int main(void) {
     steps_matter_where_the_rates_do();
     options = cli_defaults();
+    memset(options.typed, 1, sizeof(options.typed));
     options.output_dir = run_path();
     options.batch = 2, options.time = 4;
     options.model = unit_path("first.bin");
@@ -266,6 +335,8 @@ int main(void) {
     rank_0_alone_sees_the_folder();
     another_tree_is_refused();
     another_machine_is_refused();
+    what_is_not_typed_is_the_run_s();
+    a_flag_newer_than_the_checkpoint_has_its_default();
     processes_that_differ_are_refused();
     a_folder_in_use_is_said_once();
     nothing_changes_before_all_are_ready();

@@ -81,7 +81,9 @@ static void names_are_a_runs_or_not(void) {
                                        "state_00000020_00000.bin.tmp",
                                        "DONE_00000020.tmp",
                                        "model_2147483647.bin.tmp",
-                                       "main.log.tmp"};
+                                       "main.log.tmp",
+                                       "main.flags",
+                                       "main.flags.tmp"};
     static const char* const others[] = {"model.bin",
                                          "model_20.bin",
                                          "model_0000020.bin",
@@ -98,6 +100,7 @@ static void names_are_a_runs_or_not(void) {
                                          "state_00000020_000000.bin",
                                          "my main.log",
                                          "main.log2",
+                                         "main.flags2",
                                          "notes.tmp",
                                          "xmodel_00000020.bin",
                                          "model_00000020bin",
