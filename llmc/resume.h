@@ -326,6 +326,26 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
     if (s->before.run != 0) { id->run = s->before.run; }
 }
 
+// Compares the number of steps. Another one changes the result where it changes the learning rate of a step that is done.
+static inline void run_start_compare_steps_(const RunStart* s, const Options* o, IdentityDifferences* d) {
+    char before[32], now[32];
+    int known = run_identity_value(s->before.text, s->before.text_bytes, "--max-steps", before, sizeof(before));
+    run_identity_value(s->identity.text, s->identity.text_bytes, "--max-steps", now, sizeof(now));
+    if (!known || strcmp(before, now) == 0) { return; }
+    LearningRateScheduler was = run_start_schedule(o, atoi(before)), is = run_start_schedule(o, atoi(now));
+    int step = s->step - 1; // the last one whose rate differs
+    while (step >= 0 && get_learning_rate(&was, step) == get_learning_rate(&is, step)) { step--; }
+    d->differences++;
+    d->changing += step >= 0;
+    printf("note: --max-steps: the checkpoint has %s, this run %s ", before, now);
+    if (step < 0) {
+        printf("(the run goes on: the learning rates of its steps so far are the same)\n");
+    } else {
+        printf("(changes the result: step %d had the learning rate %.4g, and has %.4g in a run of %s steps)\n",
+               step + 1, (double)get_learning_rate(&was, step), (double)get_learning_rate(&is, step), now);
+    }
+}
+
 // Rank 0: prints the differences of a resumed run to the checkpoint's, and refuses those that change the result; a new run
 // refuses a folder with another run's log.
 static inline void run_start_compare_before_(RunStart* s, const Options* o) {
@@ -341,6 +361,7 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
         printf("note: checkpoint %d does not hold the settings of its run: nothing was compared\n", s->step);
     } else {
         d = run_identity_compare(stdout, s->before.text, s->before.text_bytes, &s->identity);
+        run_start_compare_steps_(s, o, &d);
     }
     if (s->log != 0 && s->before.run != 0 && s->log != s->before.run) {
         printf("note: main.log: the checkpoint's run is %" PRIu64 ", the log's %" PRIu64 "\n", s->before.run, s->log);

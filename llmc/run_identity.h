@@ -287,7 +287,8 @@ static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLi
     fprintf(out, "note: %s\n", note);
 }
 
-// Compares the settings of a checkpoint with those of this run; prints a note for each difference, with both values.
+// Compares the settings of a checkpoint with those of this run; prints a note for each difference, with both values. Whether
+// another number of steps matters depends on the schedule: the caller compares --max-steps.
 static inline IdentityDifferences run_identity_compare(FILE* out, const char* text, size_t bytes,
                                                        const RunIdentity* id) {
     IdentityDifferences d = {0, 0, 0};
@@ -297,7 +298,8 @@ static inline IdentityDifferences run_identity_compare(FILE* out, const char* te
         IdentityLine before = identity_find_(text, bytes, now.name, now.name_length);
         char number[64];
         if (before.effect < 0) { before = identity_default_(now, number); }
-        if (!identity_same_(before, now)) { identity_print_(out, &d, before, now); }
+        int steps = identity_flag_(now) == &cli_flags[CLI_INDEX_max_steps];
+        if (!steps && !identity_same_(before, now)) { identity_print_(out, &d, before, now); }
     }
     for (p = text, end = text + bytes; p < end;) {
         IdentityLine before = identity_next_line_(&p, end);

@@ -192,6 +192,51 @@ static void what_is_not_typed_is_the_run_s(void) {
     options.overwrite = 0;
 }
 
+// A run of 100 steps that stands at its tenth goes on to another number of steps where that changes none of the ten rates.
+static void other_steps_are_refused_where_they_matter(void) {
+    static const struct {
+        const char* scheduler;
+        double fraction;
+        int warmup, steps;
+        const char* note; // of a run that is refused, or NULL
+    } runs[] = {
+        {"constant", 0.0, 0, 200, NULL},
+        {"cosine", 1.0, 0, 200, NULL},
+        {"cosine", 0.0, 10, 200, NULL}, // the ten are its warm-up
+        {"linear", 0.0, 10, 50, NULL},
+        {"cosine", 0.0, 9, 200, NULL}, // the tenth is the largest in both
+        {"linear", 0.0, 0, 200, "step 10 had the learning rate 0.000273, and has 0.0002865 in a run of 200 steps"},
+        {"cosine", 0.0, 8, 200, "step 10 had the learning rate 0.0002999, and has 0.0003 in a run of 200 steps"},
+        {"wsd", 0.0, 0, 200, NULL},
+        {"wsd", 0.0, 0, 12, NULL}, // the tenth is the last before the decay
+        {"wsd", 0.0, 0, 11, "step 10 had the learning rate 0.0003, and has 0.0001268 in a run of 11 steps"}};
+    char notes[4096], begin[200];
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        options.scheduler = runs[i].scheduler, options.final_fraction = runs[i].fraction;
+        options.warmup = runs[i].warmup, options.overwrite = 1;
+        run(1, begins, NULL);
+        CHECK(all_ended_well(1));
+        options.overwrite = 0, num_steps = runs[i].steps;
+        run_otherwise(resumes, numerics.precision, "fp32", notes, sizeof(notes));
+        snprintf(begin, sizeof(begin), "note: --max-steps: the checkpoint has 100, this run %d (%s%s)\n", num_steps,
+                 runs[i].note ? "changes the result: "
+                              : "the run goes on: the learning rates of its steps so far are the same",
+                 runs[i].note ? runs[i].note : "");
+        int ok = runs[i].note ? ended_saying(0, 1, "1 of these settings") : all_ended_well(1);
+        if (!CHECK(ok && strcmp(notes, begin) == 0)) { printf("    -k %s\n%s%s", runs[i].scheduler, notes, begin); }
+        options.resume_anyway = 1;
+        run_otherwise(resumes, numerics.precision, "fp32", notes, sizeof(notes));
+        CHECK(all_ended_well(1));
+        options.resume_anyway = 0, num_steps = 100;
+    }
+    Options defaults = cli_defaults();
+    options.scheduler = defaults.scheduler, options.final_fraction = defaults.final_fraction, options.warmup = 0;
+    options.overwrite = 1;
+    run(4, begins, NULL);
+    CHECK(all_ended_well(4));
+    options.overwrite = 0;
+}
+
 // A checkpoint that is older than a flag was trained with its default.
 static void a_flag_newer_than_the_checkpoint_has_its_default(void) {
     static const char note[] =
@@ -336,6 +381,7 @@ int main(void) {
     another_tree_is_refused();
     another_machine_is_refused();
     what_is_not_typed_is_the_run_s();
+    other_steps_are_refused_where_they_matter();
     a_flag_newer_than_the_checkpoint_has_its_default();
     processes_that_differ_are_refused();
     a_folder_in_use_is_said_once();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# -y 1 of the given trainer: what is not typed is the run's, what is typed may conflict. Takes seconds; writes to a temporary
-# folder only.
+# -y 1 of the given trainer: what is not typed is the run's, what is typed may conflict, and another -x goes on where it changes
+# no step that is done. Takes seconds; writes to a temporary folder only.
 #
 #     dev/test/test_resume.sh ./train_gpt2
 #     dev/test/test_resume.sh build/train_gpt2cu_bf16 ./train_gpt2     and a run of one that goes on in the other
@@ -90,6 +90,20 @@ check "another batch is refused" refused "give its own. The run's command: ./tra
 cp "$dir/text_train.bin" "$dir/elsewhere.bin"
 check "data elsewhere are the same data" trains -o "$dir/bare" -y 1 -i "$dir/elsewhere.bin"
 check "other data are refused" refused "1 of these settings" -o "$dir/bare" -y 1 -i "$dir/text_val.bin" -m 0
+
+# more steps
+for k in wsd constant; do
+    check "a run with -k $k ends" trains "${run[@]}" -k $k -o "$dir/$k"
+    check "a longer one too" trains "${run[@]}" -k $k -x 40 -o "$dir/longer_$k"
+    copy $k more_$k main.log main.flags
+    check "-x 40 goes on before the decay of -k $k" trains -o "$dir/more_$k" -y 1 -x 40
+    check "which is said" says "note: --max-steps: the checkpoint has 20, this run 40 (the run goes on: the learning rates of its steps so far are the same)"
+    check "to the weights of the longer run" cmp -i 1024 "$dir/longer_$k/model_00000040.bin" "$dir/more_$k/model_00000040.bin"
+done
+check "after it it is refused" refused "1 of these settings" -o "$dir/wsd" -y 1 -x 40
+check "which says what it changes" says "note: --max-steps: the checkpoint has 20, this run 40 (changes the result: step 20 had the learning rate 0.0004412, and has 0.002 in a run of 40 steps)"
+check "a cosine depends on the steps" refused "1 of these settings" -o "$dir/bare" -y 1 -x 40
+check "--resume-anyway goes on" trains -o "$dir/bare" -y 1 -x 21 --resume-anyway
 
 # a checkpoint that is older than a flag
 older() { # NAME LINE: the checkpoint without a line of its settings, and without checksums
