@@ -23,7 +23,8 @@ known. Files appear whole or not at all.
 
 #define CLI_MODEL ""
 // clang-format off
-#define TOKENIZE_FLAGS(X)                                                                                              \
+#define TOKENIZE_FLAGS(X, G)                                                                                           \
+    G(tokenizer, "Flags")                                                                                              \
     X(tokenizer, NULL, "--tokenizer", text, "gpt2_tokenizer.bin", 0, 0, NULL, FOR_BOTH, FREE,                          \
       "a tokenizer file, a folder with tokenizer.json, or vocab.json and merges.txt, or the word bytes: each byte is a token")            \
     X(output, "-o", "--output", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                                \
@@ -35,7 +36,7 @@ known. Files appear whole or not at all.
     X(broken_utf8, NULL, "--broken-utf8", text, "keep", 0, 0, "keep|replace|refuse", FOR_BOTH, FREE,                   \
       "encode: what becomes of bytes that are not UTF-8; replace puts U+FFFD, as Python and tiktoken do")
 // clang-format on
-CLI_DECLARE(TOKENIZE_FLAGS, "tokenize_gpt2", "", "")
+CLI_DECLARE(TOKENIZE_FLAGS, "tokenize_gpt2", "", "", "encode a.txt b.txt --endoftext --output tokens.bin")
 
 enum { BUFFER_BYTES = 1 << 20 };
 

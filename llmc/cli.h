@@ -1,7 +1,8 @@
 /*
 The command line of a program: one table of flags generates the struct of options, its defaults, the parser, the checks, the
 --help text and the table of settings that a run prints first. trainer_flags.h and generate_flags.h have such tables. A flag has
-a short name, a long name or both. A flag and its value are two words, or one with '='. A toggle without a value is 1.
+a short name, a long name or both. A flag and its value are two words, or one with '='. A toggle without a value is 1. An
+unknown flag is refused with the name that is nearest to it.
 */
 #ifndef LLMC_CLI_H
 #define LLMC_CLI_H
@@ -10,6 +11,7 @@ a short name, a long name or both. A flag and its value are two words, or one wi
 #include <math.h>
 #include <stddef.h>
 
+#include "nearest_word.h"
 #include "table.h"
 #include "utils.h"
 
@@ -52,11 +54,20 @@ typedef struct {
     size_t offset;            // of the member in Options
 } CliFlag;
 
+// A heading of --help, before the flag at this offset
+typedef struct {
+    size_t offset;
+    const char* heading;
+} CliGroup;
+
 typedef struct {
     const char *name, *model;    // of the program, and its default of -e
     const char *of_cpu, *of_gpu; // error text for a flag that only the other build has: "flag --x is the ..."
+    const char* example;         // flags and values of a usual command line
     const CliFlag* flags;
     int num_flags;
+    const CliGroup* groups;
+    int num_groups;
 } CliProgram;
 
 // The value of a flag as --help shows it
@@ -70,7 +81,7 @@ static inline const char* cli_value_text_(const CliFlag* f) {
     case CLI_number:
         return "<number>";
     case CLI_toggle:
-        return "<0|1>";
+        return "[0|1]";
     }
     return "";
 }
@@ -78,19 +89,30 @@ static inline const char* cli_value_text_(const CliFlag* f) {
 // 1 if a text need not be one of the choices.
 static inline int cli_any_text_(const CliFlag* f) { return f->choices == NULL || strcmp(f->choices, "-") == 0; }
 
+// The default of a flag as --help shows it; NULL: there is none worth a word.
+static inline const char* cli_default_text_(const CliProgram* p, const CliFlag* f) {
+    if (strcmp(f->default_text, f->type == CLI_toggle ? "0" : "NULL") == 0) { return NULL; }
+    return strcmp(f->default_text, "CLI_MODEL") == 0  ? p->model
+           : strcmp(f->default_text, "CLI_AUTO") == 0 ? "auto"
+                                                      : f->default_text;
+}
+
 // Prints the usage text of this build of a program to `out`.
 static inline void cli_help_(FILE* out, const CliProgram* p) {
-    fprintf(out, "Usage: ./%s [flag value]...\n\n", p->name);
+    const char* heading = NULL; // one that waits for a flag of this build
+    fprintf(out, "Usage: ./%s [flag value]...\nFor example: ./%s %s\n", p->name, p->name, p->example);
     for (int i = 0; i < p->num_flags; i++) {
         const CliFlag* f = &p->flags[i];
+        for (int g = 0; g < p->num_groups; g++) {
+            if (p->groups[g].offset == f->offset) { heading = p->groups[g].heading; }
+        }
         if (!(f->who & CLI_TRAINER)) { continue; }
-        const char* shown = strcmp(f->default_text, "CLI_MODEL") == 0  ? p->model
-                            : strcmp(f->default_text, "CLI_AUTO") == 0 ? "auto"
-                                                                       : f->default_text;
+        if (heading != NULL) { fprintf(out, "\n%s\n", heading); }
+        heading = NULL;
         fprintf(out, "  %-3s %s %s\n        %s", f->short_name ? f->short_name : "", f->long_name, cli_value_text_(f),
                 f->help);
         if (f->type == CLI_text && !cli_any_text_(f)) { fprintf(out, ": %s", f->choices); }
-        if (f->type != CLI_toggle && strcmp(shown, "NULL") != 0) { fprintf(out, " (default %s)", shown); }
+        if (cli_default_text_(p, f) != NULL) { fprintf(out, " (default %s)", cli_default_text_(p, f)); }
         fputc('\n', out);
     }
     fprintf(out, "      --help\n        this text\n");
@@ -98,18 +120,24 @@ static inline void cli_help_(FILE* out, const CliProgram* p) {
 
 // Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none.
 static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, size_t length) {
+    NearestWord nearest = nearest_word_begin(word, length);
+    nearest_word_try(&nearest, "--help");
     for (int i = 0; i < p->num_flags; i++) {
         const CliFlag* f = &p->flags[i];
         const char* names[2] = {f->short_name, f->long_name};
         for (int k = 0; k < 2; k++) {
-            if (names[k] == NULL || strlen(names[k]) != length || strncmp(names[k], word, length) != 0) { continue; }
+            if (names[k] == NULL) { continue; }
+            if (f->who & CLI_TRAINER) { nearest_word_try(&nearest, names[k]); }
+            if (strlen(names[k]) != length || strncmp(names[k], word, length) != 0) { continue; }
             if (!(f->who & CLI_TRAINER)) {
                 fatal("flag %s is the %s", names[k], f->who == FOR_CPU ? p->of_cpu : p->of_gpu);
             }
             return f;
         }
     }
-    fatal("unknown flag %.*s; ./%s --help lists all flags", (int)length, word, p->name);
+    const char* name = nearest.name;
+    fatal("unknown flag %.*s; %s%s%s./%s --help lists all flags", (int)length, word, name ? "did you mean " : "",
+          name ? name : "", name ? "? " : "", p->name);
 }
 
 // 1 if `word` is one of the choices, which are separated by '|'.
@@ -218,33 +246,57 @@ static inline const char* cli_value_(const void* options, const CliFlag* f, char
 // ----------------------------------------------------------------------------
 // The settings of a run, as the table that it prints first
 
-static inline void cli_print_(const void* options, const CliProgram* p) {
+// The value that the options hold for a flag, as text
+static inline const char* cli_shown_(const void* options, const CliFlag* f, char* text, size_t size) {
+    const void* member = (const char*)options + f->offset;
+    if (f->type == CLI_text) {
+        snprintf(text, size, "%s", *(const cli_text*)member ? *(const cli_text*)member : "-");
+    } else if (f->type == CLI_texts) {
+        snprintf(text, size, "%d given", ((const cli_texts*)member)->count);
+    } else if (f->type == CLI_whole && *(const cli_whole*)member == CLI_AUTO) {
+        snprintf(text, size, "%s", f->choices);
+    } else if (f->type != CLI_number) {
+        snprintf(text, size, "%d", *(const cli_whole*)member); // toggles are int too
+    } else {
+        snprintf(text, size, "%g", *(const cli_number*)member);
+    }
+    return text;
+}
+
+// 1 if two sets of options hold different values for a flag.
+static inline int cli_differs_(const void* a, const void* b, const CliFlag* f) {
+    const char *x = (const char*)a + f->offset, *y = (const char*)b + f->offset;
+    if (f->type == CLI_number) { return *(const cli_number*)x != *(const cli_number*)y; }
+    if (f->type == CLI_texts) { return ((const cli_texts*)x)->count != ((const cli_texts*)y)->count; }
+    if (f->type != CLI_text) { return *(const cli_whole*)x != *(const cli_whole*)y; }
+    const char *s = *(const cli_text*)x, *t = *(const cli_text*)y;
+    return s == NULL || t == NULL ? s != t : strcmp(s, t) != 0;
+}
+
+static inline void cli_print_(const void* options, const void* defaults, const char* always, const CliProgram* p) {
+    char text[512];
+    int others = 0;
     print_table_line();
     print_table_row("flag", "value");
     print_table_line();
     for (int i = 0; i < p->num_flags; i++) {
         const CliFlag* f = &p->flags[i];
-        const void* member = (const char*)options + f->offset;
         if (!(f->who & CLI_TRAINER)) { continue; }
-        const char* name = f->long_name + 2;
-        if (f->type == CLI_text) {
-            print_table_row(name, "%s", *(const cli_text*)member ? *(const cli_text*)member : "-");
-        } else if (f->type == CLI_texts) {
-            print_table_row(name, "%d given", ((const cli_texts*)member)->count);
-        } else if (f->type == CLI_whole && *(const cli_whole*)member == CLI_AUTO) {
-            print_table_row(name, "%s", f->choices);
-        } else if (f->type != CLI_number) {
-            print_table_row(name, "%d", *(const cli_whole*)member); // toggles are int too
+        if (always == NULL || cli_is_choice_(always, f->long_name) || cli_differs_(options, defaults, f)) {
+            print_table_row(f->long_name + 2, "%s", cli_shown_(options, f, text, sizeof(text)));
         } else {
-            print_table_row(name, "%g", *(const cli_number*)member);
+            others++;
         }
     }
+    if (others > 0) { print_table_row("other flags", "%d at their defaults; --all-flags lists them", others); }
     print_table_line();
 }
 
 // ----------------------------------------------------------------------------
 // From the table
 
+#define CLI_NO_(...)
+#define CLI_GROUP_(member, heading) {offsetof(Options, member), heading},
 #define CLI_MEMBER_(member, s, l, type, ...) cli_##type member;
 #define CLI_INDEX_(member, ...) CLI_INDEX_##member,
 #define CLI_ROW_(member, s, l, type, value, min, max, choices, who, effect, help)                                      \
@@ -263,26 +315,32 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
 #define CLI_UNUSED
 #endif
 
-// Declares Options and the functions on them, for a program with this name and these flags: FLAGS(X) is a table of
+// Declares Options and the functions on them, for a program with this name and these flags: FLAGS(X, G) is a table of
 //     X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
+//     G(member, heading)    of the flags from this one on, in --help
 // `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL if any
 // text will do, and "-" where - alone will, too. A whole number may also be the word that is its choice, "auto" or "all".
-// `effect` is FREE, RESULT or COMMAND. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu: see CliProgram.
-#define CLI_DECLARE(FLAGS, name, of_cpu, of_gpu)                                                                       \
-    enum { FLAGS(CLI_INDEX_) NUM_CLI_FLAGS };                                                                          \
+// `effect` is FREE, RESULT or COMMAND. cli_print prints the flags that differ from their defaults and those named in `always`,
+// such as "--model|--batch"; NULL: all. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu, example: see
+// CliProgram.
+#define CLI_DECLARE(FLAGS, name, of_cpu, of_gpu, example)                                                              \
+    enum { FLAGS(CLI_INDEX_, CLI_NO_) NUM_CLI_FLAGS };                                                                 \
     typedef struct {                                                                                                   \
-        FLAGS(CLI_MEMBER_)                                                                                             \
+        FLAGS(CLI_MEMBER_, CLI_NO_)                                                                                    \
         unsigned char typed[NUM_CLI_FLAGS]; /* 1: on the command line */                                               \
     } Options;                                                                                                         \
-    static const CliFlag cli_flags[] = {FLAGS(CLI_ROW_)};                                                              \
+    static const CliFlag cli_flags[] = {FLAGS(CLI_ROW_, CLI_NO_)};                                                     \
+    static const CliGroup cli_groups[] = {FLAGS(CLI_NO_, CLI_GROUP_)};                                                 \
     static inline CliProgram cli_program(void) {                                                                       \
-        CliProgram p = {name, CLI_MODEL, of_cpu, of_gpu, cli_flags, NUM_CLI_FLAGS};                                    \
+        CliProgram p = {name,          CLI_MODEL,  of_cpu,                                                             \
+                        of_gpu,        example,    cli_flags,                                                          \
+                        NUM_CLI_FLAGS, cli_groups, sizeof(cli_groups) / sizeof(cli_groups[0])};                        \
         return p;                                                                                                      \
     }                                                                                                                  \
     static inline Options cli_defaults(void) {                                                                         \
         Options o;                                                                                                     \
         memset(o.typed, 0, sizeof(o.typed));                                                                           \
-        FLAGS(CLI_DEFAULT_)                                                                                            \
+        FLAGS(CLI_DEFAULT_, CLI_NO_)                                                                                   \
         return o;                                                                                                      \
     }                                                                                                                  \
     CLI_UNUSED static inline void cli_help(FILE* out) {                                                                \
@@ -295,9 +353,10 @@ static inline void cli_print_(const void* options, const CliProgram* p) {
         cli_parse_(&o, o.typed, &p, argc, argv);                                                                       \
         return o;                                                                                                      \
     }                                                                                                                  \
-    CLI_UNUSED static inline void cli_print(const Options* o) {                                                        \
+    CLI_UNUSED static inline void cli_print(const Options* o, const char* always) {                                    \
         CliProgram p = cli_program();                                                                                  \
-        cli_print_(o, &p);                                                                                             \
+        Options defaults = cli_defaults();                                                                             \
+        cli_print_(o, &defaults, always, &p);                                                                          \
     }
 
 #endif

@@ -85,7 +85,7 @@ static inline void trainer_print(const Trainer* t, const char* source) {
     const Options* o = &t->options;
     const GPT2Info* info = gpt2_info(t->model);
     GPT2Config c = info->config;
-    cli_print(o);
+    cli_print(o, o->all_flags ? NULL : "--train-data|--val-data|--model|--batch|--time|--total-batch");
     gpt2_print_device(t->model);
     print_table_line();
     trainer_print_processes_(t);

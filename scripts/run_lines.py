@@ -304,6 +304,9 @@ class LineReader:
             self.next_step = 0 if self.last < 0 else None
             return True
         self.in_flags = self.in_flags and self.rules < 3
+        if self.in_flags and name == "other flags":  # N at their defaults
+            self.run.short_table = True
+            return True
         (self.run.flags if self.in_flags else self.run.facts)[name] = value
         if name == "run":
             self.run.run_id, self.run.joins = value, True

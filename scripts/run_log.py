@@ -24,6 +24,8 @@ NOT_COMPARED = ("output-dir", "resume", "resume-anyway", "overwrite", "log-json"
 # Rows of stdout that are settings too, under the same names in a state file
 DESCRIBED = ("device", "precision", "attention")
 
+DEFAULT = "default"  # the value of a flag that a table leaves out
+
 TWO_FORMS = (*DESCRIBED, "model")  # the state file says more
 
 
@@ -41,6 +43,7 @@ class Run:
         self.samples = []  # (step, text)
         self.state = {}  # name: value, the settings in the newest state file
         self.flags = {}  # name: value, of the table of flags that stdout begins with
+        self.short_table = False  # that table leaves out flags that have their defaults
         self.facts = {}  # name: value, of that table's other rows: device, memory...
         self.run_id = None
         self.total_steps = None
@@ -255,6 +258,7 @@ def merge(run, other):
     run.samples += other.samples
     run.state = run.state or other.state  # equal, where both are there
     run.flags = {**other.flags, **run.flags}
+    run.short_table |= other.short_table
     run.facts = {**other.facts, **run.facts}
     run.run_id = run.run_id or other.run_id
     run.total_steps = run.total_steps or other.total_steps
@@ -295,8 +299,18 @@ def read_runs(paths):
     runs = [run for _, run in sorted(runs + alone, key=lambda entry: entry[0])]
     for run in runs:
         run.finish()
+    add_defaults(runs)
     make_names_unique(runs)
     return runs
+
+
+def add_defaults(runs):
+    """Gives the runs the flags that only others' tables have, which their own leave out where they have their defaults."""
+    having = [run for run in runs if run.flags]
+    if all(run.short_table for run in having):  # else the value of a default stands in one of them
+        for name in dict.fromkeys(name for run in having for name in run.flags if name not in DESCRIBED):
+            for run in having:
+                run.flags.setdefault(name, DEFAULT)
 
 
 def make_names_unique(runs):
@@ -329,4 +343,6 @@ def value_reader(name, runs):
         return lambda run: run.state[name]
     if all(name in run.flags for run in runs):
         return lambda run: run.flags[name]
-    return None if name in TWO_FORMS else lambda run: run.settings[name]
+    if name in TWO_FORMS or any(run.settings[name] == DEFAULT for run in runs):
+        return None
+    return lambda run: run.settings[name]

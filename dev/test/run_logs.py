@@ -44,11 +44,13 @@ def main_log(first=0, last=100, run=77, every=10):
     return "".join(f"{line}\n" for line in lines)
 
 
-def table(resume=0, source="d2", run=77, steps=100, rate="0.001", total=512):
+def table(resume=0, source="d2", run=77, steps=100, rate="0.001", total=512, others=0):
     rule = f"+{'-' * 23}+{'-' * 52}+"
     flags = [("flag", "value"), None, ("output-dir", "run"), ("resume", resume), ("total-batch", total)]
     facts = [("device", "NVIDIA H200, 132 SMs"), ("run", run), ("weights from", source), ("memory", "23940 MiB")]
-    rows = [None, *flags, ("learning-rate", rate), None, *facts, ("steps", steps), None]
+    flags += [("learning-rate", rate)] if rate else []
+    flags += [("other flags", f"{others} at their defaults; --all-flags lists them")] if others else []
+    rows = [None, *flags, None, *facts, ("steps", steps), None]
     return "\n".join(rule if row is None else f"| {row[0]:<21} | {row[1]!s:<50} |" for row in rows) + "\n"
 
 

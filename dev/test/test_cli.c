@@ -83,10 +83,10 @@ static void numbers_stay_in_their_range(const CliFlag* f) {
     }
 }
 
-// A toggle is 0 without its flag, 1 with the flag alone, and 0 or 1 as the word after it says.
+// A toggle has its default without its flag, is 1 with the flag alone, and 0 or 1 as the word after it says.
 static void toggles_may_go_without_a_value(const CliFlag* f) {
     Options options = parse(0, NULL);
-    CHECK(has_value(&options, f, 0, ""));
+    CHECK(has_value(&options, f, atoi(f->default_text), ""));
     options = PARSE(f->long_name);
     CHECK(has_value(&options, f, 1, ""));
     options = PARSE(f->long_name, "-b", "17");
@@ -199,6 +199,18 @@ static void unknown_words_are_refused(void) {
     CHECK_FATAL("unknown flag -|--help", PARSE("-", "1"));
     CHECK_FATAL("unknown flag --|--help", PARSE("--"));
     CHECK_FATAL("unknown flag -b=4|--help", PARSE("-b=4")); // '=' is the long names'
+    CHECK_FATAL("unknown flag --learning-rat; did you mean --learning-rate? ./", PARSE("--learning-rat", "1"));
+    CHECK_FATAL("unknown flag --ouptut-dir; did you mean --output-dir? ./", PARSE("--ouptut-dir=x"));
+    CHECK_FATAL("unknown flag --learning; did you mean --learning-rate? ./", PARSE("--learning", "1")); // as it begins
+    CHECK_FATAL("unknown flag -batch; did you mean --batch? ./", PARSE("-batch", "1"));
+    CHECK_FATAL("unknown flag --hepl; did you mean --help? ./", PARSE("--hepl"));
+    CHECK_FATAL("unknown flag -lf; did you mean -l? ./", PARSE("-lf", "10"));
+    CHECK_FATAL("unknown flag -h1; did you mean -h? ./", PARSE("-h1"));
+    CHECK_FATAL("unknown flag --frobnicate; ./", PARSE("--frobnicate", "1")); // none is near
+    CHECK_FATAL("unknown flag -Q; ./", PARSE("-Q", "1"));                     // every letter is as near
+    CHECK_FATAL(CLI_TRAINER & FOR_GPU ? "unknown flag --cuda-graph; did you mean --cuda-graphs? ./"
+                                      : "unknown flag --cuda-graph; ./", // the other trainer's
+                PARSE("--cuda-graph", "1"));
     CHECK_FATAL("data.bin|a flag was expected", PARSE("data.bin"));
     CHECK_FATAL("8|a flag was expected", PARSE("-b", "4", "8"));
     CHECK_FATAL("-b -t|whole number", PARSE("-b", "-t", "64"));
@@ -322,7 +334,7 @@ static char* printed(void (*print)(void)) {
 static void print_help(void) { cli_help(stdout); }
 static void print_settings(void) {
     Options o = PARSE("-b", "17", "-l", "0.125", "-o", "somewhere", "--overwrite");
-    cli_print(&o);
+    cli_print(&o, NULL);
 }
 
 static void help_and_settings_list_the_flags_of_this_trainer(void) {
@@ -331,7 +343,7 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
         char flag[64], row[64];
-        snprintf(flag, sizeof(flag), " %s <", f->long_name);
+        snprintf(flag, sizeof(flag), " %s %s\n", f->long_name, cli_value_text_(f));
         snprintf(row, sizeof(row), "| %-21s |", f->long_name + 2);
         listed = listed && (strstr(help, flag) != NULL) == is_mine(f) && (strstr(settings, row) != NULL) == is_mine(f);
     }
@@ -341,7 +353,9 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
                "  -b  --batch <int>|auto\n        B, rows of a micro-batch; auto: the largest that fits in memory and "
                "divides -d, without -d a power of two up to 64 (default 4)\n") != NULL);
     CHECK(
-        strstr(help, " --overwrite <0|1>\n        a new run may replace the checkpoints and the log of another one\n"));
+        strstr(help, " --overwrite [0|1]\n        a new run may replace the checkpoints and the log of another one\n"));
+    CHECK(strstr(help, " --zero <int>\n") != NULL && strstr(help, " --async-save [0|1]\n") != NULL);
+    CHECK(strstr(help, "from a snapshot in memory; 0: it waits (default 1)\n") != NULL);
     CHECK(strstr(help, "(default auto)") != NULL && strstr(help, "CLI_AUTO") == NULL);
     CHECK((strstr(help, " --gpus <int>|all\n") != NULL) == ((CLI_TRAINER & FOR_GPU) != 0));
     CHECK(strstr(help, "cosine|linear|constant|wsd") != NULL && strstr(help, "--help") != NULL);
@@ -350,6 +364,7 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
     CHECK(strstr(settings, "| output-dir            | somewhere  ") != NULL);
     CHECK(strstr(settings, "| overwrite             | 1  ") != NULL);
     CHECK(strstr(settings, "| recompute             | auto  ") != NULL);
+    CHECK(strstr(settings, "other flags") == NULL);
     free(help);
     free(settings);
     if (unit_fork()) {
@@ -358,6 +373,61 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
     }
     UnitChild child = unit_wait();
     CHECK(child.exit_code == 0 && child.length == 0);
+}
+
+// Every flag stands under a heading, each heading before its flag; and the example is a command line.
+static void help_has_groups_and_an_example(void) {
+    char* help = printed(print_help);
+    const char* last = help;
+    CHECK(cli_groups[0].offset == cli_flags[0].offset); // none without a heading
+    CHECK(strstr(help, "\n\nBatch and length\n  -b  --batch <int>|auto\n") != NULL);
+    CHECK(strstr(help, CLI_TRAINER & FOR_GPU ? "\n\nSeveral processes\n      --gpus "
+                                             : "\n\nSeveral processes\n      --processes ") != NULL);
+    for (size_t g = 0; g < sizeof(cli_groups) / sizeof(cli_groups[0]); g++) {
+        char heading[64];
+        snprintf(heading, sizeof(heading), "\n\n%s\n  ", cli_groups[g].heading);
+        const char* here = strstr(last, heading);
+        if (!CHECK(here != NULL && strstr(here + 1, heading) == NULL)) { printf("    %s\n", heading); }
+        last = here ? here : last;
+    }
+    free(help);
+
+    char words[256] = TRAINER_EXAMPLE, *argv[MAX_WORDS] = {words};
+    int argc = 1;
+    for (char* word = strtok(words, " "); word != NULL; word = strtok(NULL, " ")) { argv[argc++] = word; }
+    Options o = cli_parse(argc, argv);
+    CHECK(argc > 10 && o.output_dir != NULL && o.checkpoint_every > 0 && o.max_steps > 0 && o.time <= 1024);
+    CHECK(o.total_batch == -1 || o.total_batch % (o.batch * o.time) == 0);
+}
+
+static void print_few(void) {
+    Options o = PARSE("-l", "0.125", "-x", "-1", "--overwrite", "--async-save", "0", "--beta1", "0.9");
+    cli_print(&o, "--model|--batch");
+}
+static void print_fewest(void) {
+    Options o = parse(0, NULL);
+    cli_print(&o, "--batch");
+}
+
+// A run begins with what is always printed and what is not as by default, in the table's order, and says how many are not.
+static void settings_are_those_that_differ(void) {
+    char *few = printed(print_few), *fewest = printed(print_fewest), rows[1024] = "", count[128];
+    int mine = 0;
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) { mine += is_mine(&cli_flags[i]); }
+    for (char* line = strtok(few, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        char name[32], value[64];
+        if (sscanf(line, "| %21[^|] | %49[^|]", name, value) != 2) { continue; }
+        name[strcspn(name, " ")] = '\0', value[strcspn(value, " ")] = '\0';
+        snprintf(rows + strlen(rows), sizeof(rows) - strlen(rows), "%s=%s ", name, value);
+    }
+    snprintf(count, sizeof(count), "other=%d ", mine - 5);
+    CHECK(strncmp(rows, "flag=value model=gpt2_124M", 26) == 0);
+    CHECK(strstr(rows, ".bin async-save=0 batch=4 learning-rate=0.125 overwrite=1 other=") != NULL);
+    if (!CHECK(strstr(rows, count) != NULL)) { printf("    %s\n", rows); }
+    snprintf(count, sizeof(count), "| other flags           | %d at their defaults; --all-flags lists them ", mine - 1);
+    CHECK(strstr(fewest, count) != NULL);
+    free(few);
+    free(fewest);
 }
 
 int main(void) {
@@ -373,5 +443,7 @@ int main(void) {
     typed_flags_are_marked();
     llmc_s_command_lines_work();
     help_and_settings_list_the_flags_of_this_trainer();
+    help_has_groups_and_an_example();
+    settings_are_those_that_differ();
     return unit_end();
 }

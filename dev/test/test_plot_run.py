@@ -267,6 +267,24 @@ def test_settings_of_state_files_and_their_differences(folder):
     assert "settings that differ" in said and "0.002" in said and "seed" not in said, said
 
 
+def test_flags_that_a_table_leaves_out_are_compared_as_defaults(folder):
+    def tables(**of_tables):
+        for name, of_table in of_tables.items():
+            write(os.path.join(folder, f"{name}.txt"), stdout(**of_table))
+        return run_log.read_runs([os.path.join(folder, f"{name}.txt") for name in of_tables])
+
+    short, long = {"run": 1, "rate": None, "others": 40}, {"run": 2, "rate": "0.002", "others": 39}
+    assert run_log.differences(tables(a=short, b=long)) == [("learning-rate", ["default", "0.002"])]
+    assert "other flags" not in tables(a=short)[0].flags
+    assert run_log.differences(tables(a=short, b=short)) == []
+    assert run_log.differences(tables(a=short, b={"run": 2, "rate": "0.0003"})) == []  # it may be the default
+    tables(a=short, b=long)
+    state_file(os.path.join(folder, "c", "state_00000100_00000.bin"), learning_rate="0.0003")
+    write(os.path.join(folder, "c", "main.log"), main_log(run=3))
+    runs = run_log.read_runs([os.path.join(folder, name) for name in ("a.txt", "b.txt", "c")])
+    assert run_log.differences(runs) == []
+
+
 def test_damaged_state_files_are_said_and_the_rest_is_shown(folder):
     write(f"{folder}/main.log", main_log())
     state = write(f"{folder}/state_00000100_00000.bin", b"short")
