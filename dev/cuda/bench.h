@@ -28,6 +28,7 @@ trains    yes: the trainer takes it at this shape on this GPU. forced: it does w
 #include <vector>
 
 #include "llmc/cublas_common.cuh"
+#include "llmc/nearest_word.h"
 #include "random.cuh"
 
 // ----------------------------------------------------------------------------
@@ -103,6 +104,19 @@ static inline std::vector<int> bench_shape(const char* flag, size_t count, const
     return shape;
 }
 
+// Ends the program with the flag that an unknown one is nearest to.
+static inline void bench_unknown(const BenchOptions& o, const char* flag) {
+    NearestWord nearest = nearest_word_begin(flag, strlen(flag));
+    for (const char* name :
+         {"--shape", "--config", "--mode", "--csv", "--every-config", "--check-only", "--no-sweep"}) {
+        nearest_word_try(&nearest, name);
+    }
+    for (const BenchSize& s : o.sizes) { nearest_word_try(&nearest, s.flag); }
+    for (const BenchText& t : o.texts) { nearest_word_try(&nearest, t.flag); }
+    if (nearest.name != NULL) { fatal("unknown flag %s; did you mean %s? --help lists all", flag, nearest.name); }
+    fatal("unknown flag %s; --help lists all", flag);
+}
+
 // The options of the program `program`, whose shapes have these sizes. Ends the program if they are wrong.
 static inline BenchOptions bench_options(int argc, char** argv, const char* program, std::vector<BenchSize> sizes,
                                          std::vector<BenchText> texts = {}) {
@@ -127,9 +141,7 @@ static inline BenchOptions bench_options(int argc, char** argv, const char* prog
             auto text =
                 std::find_if(o.texts.begin(), o.texts.end(), [&](const BenchText& t) { return flag == t.flag; });
             const bool known = flag == "--config" || flag == "--csv" || flag == "--mode" || flag == "--shape";
-            if (size == o.sizes.end() && text == o.texts.end() && !known) {
-                fatal("unknown flag %s; --help lists all", argv[i]);
-            }
+            if (size == o.sizes.end() && text == o.texts.end() && !known) { bench_unknown(o, argv[i]); }
             if (++i == argc) { fatal("flag %s needs a value", flag.c_str()); }
             const std::string value = argv[i];
             if (flag == "--config") {

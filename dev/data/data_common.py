@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import errno
 import functools
 import hashlib
@@ -159,13 +160,19 @@ def ending_waits():
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and exit code 1, like those of the C programs."""
+    """An argument parser whose errors are one line and exit code 1, like those of the C programs.
+
+    Of an unknown option that line names the nearest one.
+    """
 
     def __init__(self, doc):
         super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
     def error(self, message):
-        fail(f"{message}; {os.path.basename(self.prog)} --help lists the options")
+        unknown = re.search(r"unrecognized arguments: (?:.* )?(-[^ =]+)", message)
+        near = difflib.get_close_matches(unknown[1], self._option_string_actions, 1) if unknown else ()
+        meant = "".join(f"did you mean {name}? " for name in near)
+        fail(f"{message}; {meant}{os.path.basename(self.prog)} --help lists the options")
 
 
 def add_mirror_option(parser):

@@ -12,7 +12,6 @@ UTF-8, which tiktoken gets as U+FFFD. Needs tiktoken; its vocabulary comes from 
 from DATA_MIRROR.
 """
 
-import argparse
 import os
 import random
 import subprocess
@@ -402,7 +401,7 @@ def compare(args, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = data_common.Parser(__doc__)
     parser.add_argument("program", nargs="?", default="./tokenize_gpt2", help="default: %(default)s")
     parser.add_argument("--texts", metavar="DIR", help="a folder of texts")
     parser.add_argument("--short", action="store_true", help="a small vocabulary of this script's, fewer texts")

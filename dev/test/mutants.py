@@ -18,7 +18,6 @@ their copy is read-only: one that kills process -1 or removes / does no harm. Co
 about a minute for each mutant and up to twenty for one that survives; 1 GB of disk for each job.
 """
 
-import argparse
 import ast
 import csv
 import fnmatch
@@ -33,6 +32,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from data_common import Parser
 
 try:
     from universalmutator import mutator
@@ -384,7 +387,7 @@ def enter_refused(side, counted):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = Parser(__doc__.split("\n\n")[0])
     parser.add_argument("--gpu", action="store_true", help="the GPU side: .cu, .cuh and the headers of dev/cuda")
     parser.add_argument("--count", type=int, default=500, help="mutants that are refused or survive (500)")
     parser.add_argument("--seed", type=int, default=1, help="another seed draws other lines and mutants (1)")

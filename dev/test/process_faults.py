@@ -12,7 +12,6 @@ temporary file is left; and another number of processes goes on from the last ch
 faults. Ends with 'N passed, N failed'.
 """
 
-import argparse
 import concurrent.futures
 import os
 import random
@@ -25,6 +24,9 @@ import sys
 import tempfile
 import time
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from data_common import Parser
 from soak_trial import (
     ROOT,
     Failure,
@@ -438,7 +440,7 @@ class Suite:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("trainer")
     parser.add_argument("faulty", help="the same with faults")
     parser.add_argument("--count", type=int, default=4, help="processes of a run (default: %(default)s)")

@@ -10,7 +10,6 @@ table and 'N passed, N failed'; the folder of a failed trial is kept, and its la
 standard library, and root to mount a file system that fills up.
 """
 
-import argparse
 import collections
 import concurrent.futures
 import contextlib
@@ -25,6 +24,9 @@ import tempfile
 import threading
 import time
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from data_common import Parser
 from soak_trial import (
     MINUTES,
     ROOT,
@@ -617,7 +619,7 @@ class Soak:
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(__doc__.splitlines()[0])
     parser.add_argument("trainer", help="./train_gpt2 or build/train_gpt2cu_bf16")
     parser.add_argument("--short", action="store_true", help="a few of each case")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="some cases alone")
