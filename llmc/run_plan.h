@@ -121,6 +121,20 @@ static inline int run_plan_snapshots(const Options* o) { return run_plan_saves_(
 
 enum { AUTO_PERCENT_FREE = 5 };
 
+// Refuses a -d that is no multiple of the tokens of a micro-batch in all processes, and names the next that is, or the one
+// before where that is too large. B 0: it is still to be chosen.
+static inline void run_plan_check_total(int d, int B, int T, int processes) {
+    long long tokens = (long long)(B > 0 ? B : 1) * T * processes, next = (d / tokens + 1) * tokens;
+    char what[96] = "";
+    if (d > 0 && d % tokens == 0) { return; }
+    if (B > 0) { snprintf(what, sizeof(what), "-b %d times ", B); }
+    snprintf(what + strlen(what), sizeof(what) - strlen(what), "-t %d", T);
+    if (processes > 1) { snprintf(what + strlen(what), sizeof(what) - strlen(what), " times %d processes", processes); }
+    if (tokens > INT_MAX) { fatal("%s is more than 2^31 tokens; lower one", what); }
+    fatal("-d %d is not a multiple of %s = %lld tokens; -d %lld is", d, what, tokens,
+          next <= INT_MAX ? next : next - tokens);
+}
+
 // The largest B that fits with an r and divides the tokens of a step; 0 if none does.
 static inline int run_plan_largest_batch_(RunPlan* p, const Options* o, int recompute, int snapshot) {
     size_t limit = (p->fewest_tokens - 1) / (size_t)o->time; // rows that every token file can fill
@@ -138,14 +152,7 @@ static inline int run_plan_largest_batch_(RunPlan* p, const Options* o, int reco
 static inline int run_plan_auto_batch_(RunPlan* p, const Options* o) {
     int first = o->recompute == CLI_AUTO ? 1 : o->recompute;
     int last = o->recompute == CLI_AUTO && p->settings.gelu_fusion == 0 ? 2 : first;
-    int processes = comm_size(p->settings.comm);
-    if (o->total_batch > 0 && o->total_batch % o->time != 0) {
-        fatal("-d %d is not a multiple of -t %d: there is no B for -b auto", o->total_batch, o->time);
-    }
-    if (o->total_batch > 0 && o->total_batch / o->time % processes != 0) {
-        fatal("-d %d is %d rows of -t %d tokens, which %d processes cannot share evenly: there is no B for -b auto",
-              o->total_batch, o->total_batch / o->time, o->time, processes);
-    }
+    if (o->total_batch != -1) { run_plan_check_total(o->total_batch, 0, o->time, comm_size(p->settings.comm)); }
     for (int snapshot = run_plan_snapshots(o); snapshot >= 0; snapshot--) {
         for (int r = first; r <= last; r++) {
             int B = run_plan_largest_batch_(p, o, r, snapshot);

@@ -44,23 +44,11 @@ static inline void trainer_check_optimizer_(const Options* o) {
     }
 }
 
-// The tokens of a step, which B and T must divide, and its micro-batches, which the processes must
+// Computes the tokens of a step that -d -1 stands for, and checks those that -d names.
 static inline void trainer_check_batch_(Options* o, int processes) {
-    long long tokens = (long long)o->batch * o->time, all = tokens * processes;
-    if (tokens > INT_MAX) { fatal("-b %d times -t %d is more than 2^31 tokens; lower one", o->batch, o->time); }
-    if (o->total_batch == -1 && all > INT_MAX) {
-        fatal("-b %d times -t %d times %d processes is more than 2^31 tokens; lower one", o->batch, o->time, processes);
-    }
-    if (o->total_batch == -1) { o->total_batch = (int)all; }
-    if (o->total_batch < 1 || o->total_batch % tokens != 0) {
-        fatal("-d %d is not a multiple of -b %d times -t %d = %lld tokens", o->total_batch, o->batch, o->time, tokens);
-    }
-    if (o->total_batch % all != 0) {
-        fatal(
-            "-d %d is %lld micro-batches of -b %d times -t %d tokens, which %d processes cannot share evenly; the next "
-            "-d that they can is %lld",
-            o->total_batch, o->total_batch / tokens, o->batch, o->time, processes, (o->total_batch / all + 1) * all);
-    }
+    long long all = (long long)o->batch * o->time * processes;
+    if (o->total_batch == -1 && all <= INT_MAX) { o->total_batch = (int)all; }
+    run_plan_check_total(o->total_batch, o->batch, o->time, processes);
 }
 
 // Checks the options against each other; cli_parse has checked each flag by itself.

@@ -305,7 +305,7 @@ def read_runs(paths):
 
 
 def add_defaults(runs):
-    """Gives the runs the flags that only others' tables have, which their own leave out where they have their defaults."""
+    """Gives each run the flags that only others' tables have: its own leaves out those at their defaults."""
     having = [run for run in runs if run.flags]
     if all(run.short_table for run in having):  # else the value of a default stands in one of them
         for name in dict.fromkeys(name for run in having for name in run.flags if name not in DESCRIBED):

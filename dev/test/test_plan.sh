@@ -98,7 +98,7 @@ check "-b auto divides -d" trains 0 -e $model -b auto -d 2880 -x 2
 check "it is the largest that does" row batch '^ 45 '
 check "-r auto keeps all where there is room" row recompute '^ 0 '
 check "-d that no B divides" trains 1 -e $model -b auto -d 100 -x 2
-check "is refused" refused "-d 100 is not a multiple of -t 64"
+check "is refused, with one that a B divides" refused "-d 100 is not a multiple of -t 64 = 64 tokens; -d 128 is"
 check "more rows than a file of tokens has" trains 0 -e $model -b auto -d 6400000 -x 1 --plan
 check "are not taken" row "batch -b, row -t" '^ [1-9][0-9]{2,3}, 64'
 for flags in "-b auto -d 512" "-b 8 -d 512 -r 0" "-b 8 -d 512 -r 2"; do

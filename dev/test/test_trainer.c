@@ -1,5 +1,5 @@
-// llmc/trainer_open.h: a model file that is replaced while a trainer starts is refused. Other claims on a run:
-// test_training.sh.
+// llmc/trainer_open.h, trainer_options.h: a model file that is replaced while a trainer starts is refused, and so is a -d that
+// cannot be, with one that can. Other claims on a run: test_training.sh.
 #include "train_gpt2.c"
 
 #include "unit.h"
@@ -64,6 +64,46 @@ static void files_without_checksums_are_noted(void) {
     }
 }
 
+// 1 where the -d is taken, by itself or with -b auto (B 0); else `named` is the one that the error names, 0 if it names none.
+static int total_is_taken(int d, int B, int T, int processes, int* named) {
+    if (unit_fork()) {
+        Options o = cli_defaults();
+        o.batch = B, o.time = T, o.total_batch = d;
+        B > 0 ? trainer_check_batch_(&o, processes) : run_plan_check_total(d, B, T, processes);
+        _exit(o.total_batch < 1 || o.total_batch % ((B ? B : 1) * T * processes) != 0 ? 7 : 0);
+    }
+    UnitChild child = unit_wait();
+    const char* names = strstr(child.text, "; -d ");
+    *named = names ? atoi(names + 5) : 0;
+    CHECK(child.exit_code == 0 || unit_is_user_error(&child));
+    return child.exit_code == 0;
+}
+
+// Whatever the -d and the number of processes, the one that is named instead is taken, and none is nearer above it.
+static void a_total_batch_that_cannot_be_names_one_that_can(void) {
+    static const int totals[] = {0, 1, 100, 511, 512, 513, 1000, 98304, 100000, INT_MAX},
+                     processes[] = {1, 2, 3, 8, 24};
+    for (size_t i = 0; i < sizeof(totals) / sizeof(totals[0]); i++) {
+        for (size_t k = 0; k < sizeof(processes) / sizeof(processes[0]); k++) {
+            for (int B = 0; B <= 4; B += 4) {
+                int d = totals[i], P = processes[k], unit = (B ? B : 1) * 128 * P, named, none;
+                int taken = total_is_taken(d, B, 128, P, &named);
+                int right = taken ? named == 0 && d > 0 && d % unit == 0
+                                  : named > 0 && total_is_taken(named, B, 128, P, &none) && named - d <= unit &&
+                                        (named > d || d > INT_MAX - unit);
+                if (!CHECK(right)) { printf("    -d %d, -b %d, %d processes: -d %d\n", d, B, P, named); }
+            }
+        }
+    }
+    int none;
+    CHECK(total_is_taken(-1, 4, 128, 3, &none)); // a micro-batch of each
+    CHECK(!total_is_taken(-1, 1 << 16, 1 << 14, 3, &none) && none == 0);
+    CHECK(!total_is_taken(1 << 30, 1 << 16, 1 << 14, 3, &none) && none == 0); // none is as large
+    CHECK_FATAL("-d 1000 is not a multiple of -b 4 times -t 128 times 3 processes = 1536 tokens; -d 1536 is",
+                run_plan_check_total(1000, 4, 128, 3));
+    CHECK_FATAL("-d 1000 is not a multiple of -t 128 = 128 tokens; -d 1024 is", run_plan_check_total(1000, 0, 128, 1));
+}
+
 int main(void) {
     path = unit_path("model.bin"), replacement = unit_path("other.bin");
     static const char* others[] = {"gpt2:l1c32h1t16", "gpt2:l3c32h1t16", "gpt2:l2c64h1t16", "gpt2:l2c64h2t8"};
@@ -76,5 +116,6 @@ int main(void) {
     write_model(replacement, "gpt2:l2c64h2t16", 2); // a model of the same sizes is as good
     CHECK_ENDS_WELL(build());
     files_without_checksums_are_noted();
+    a_total_batch_that_cannot_be_names_one_that_can();
     return unit_end();
 }
