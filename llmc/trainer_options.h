@@ -51,6 +51,17 @@ static inline void trainer_check_batch_(Options* o, int processes) {
     run_plan_check_total(o->total_batch, o->batch, o->time, processes);
 }
 
+// Says that a run without -o keeps nothing, and which flags have no effect there. A plan keeps nothing anyway.
+static inline void trainer_note_unkept_(Options* o) {
+    char every[32] = "";
+    if (o->checkpoint_every > 0) { snprintf(every, sizeof(every), "-n %d ", o->checkpoint_every); }
+    if (!o->plan || every[0] != '\0' || o->overwrite) {
+        printf("note: %s%swithout -o FOLDER: nothing of this run is kept, no checkpoint and no main.log\n", every,
+               o->overwrite ? "--overwrite " : "");
+    }
+    o->checkpoint_every = 0;
+}
+
 // Checks the options against each other; cli_parse has checked each flag by itself.
 static inline void trainer_check_options(Options* o, int processes) {
     if (o->batch != CLI_AUTO) { trainer_check_batch_(o, processes); }
@@ -61,13 +72,7 @@ static inline void trainer_check_options(Options* o, int processes) {
     if (o->checkpoints_keep > 0 && o->checkpoint_every == 0) {
         printf("note: -nk %d without -n, the steps between checkpoints: there are none to keep\n", o->checkpoints_keep);
     }
-    if (o->checkpoint_every > 0 && o->output_dir == NULL) {
-        printf("note: -n %d without -o, the directory to write to: no checkpoints\n", o->checkpoint_every);
-        o->checkpoint_every = 0;
-    }
-    if (o->overwrite && o->output_dir == NULL) {
-        printf("note: --overwrite without -o: there is nothing to replace\n");
-    }
+    if (o->output_dir == NULL) { trainer_note_unkept_(o); }
     if (o->resume_anyway && !o->resume) { printf("note: --resume-anyway without -y 1: the run begins anew\n"); }
     if (o->max_skips != cli_defaults().max_skips && strcmp(o->non_finite, "skip") != 0) {
         printf("note: --max-skips %d has no effect without --non-finite skip\n", o->max_skips);

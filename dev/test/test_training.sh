@@ -18,19 +18,25 @@ fails_with() {
     return 1
 }
 
+# The notes in a trainer's stdout but the one that most tests without -o have
+noted() { grep '^note: ' "$1" | grep -v '^note: without -o '; }
+
 # notes TEXT FLAG...: the trainer must exit with 0, say nothing on stderr, and print one note on stdout, with TEXT in it
 notes() {
     local text=$1 code
     shift
     "$trainer" "$@" >"$dir/stdout" 2>"$dir/stderr"
     code=$?
-    [ "$code" -eq 0 ] && [ ! -s "$dir/stderr" ] && [ "$(grep -c '^note: ' "$dir/stdout")" -eq 1 ] &&
-        grep -F -- "$text" "$dir/stdout" | grep -q '^note: ' && return 0
+    [ "$code" -eq 0 ] && [ ! -s "$dir/stderr" ] && [ "$(noted "$dir/stdout" | wc -l)" -eq 1 ] &&
+        noted "$dir/stdout" | grep -qF -- "$text" && return 0
     echo "exit code $code, notes and stderr:"
     grep '^note: ' "$dir/stdout"
     cat "$dir/stderr"
     return 1
 }
+
+# without_words TEXT FLAG...: the trainer must exit with 0 and not print TEXT
+without_words() { "$trainer" "${@:2}" >"$dir/stdout" && ! grep -F -- "$1" "$dir/stdout"; }
 
 write_text
 model=gpt2:l2c64h2t64
@@ -46,7 +52,7 @@ run() {
 same() { cmp "$dir/$1/$3" "$dir/$2/$3"; }
 val_loss() { sed -n "s/^s:$2 tel:\(.*\)/\1/p" "$dir/$1/main.log"; }
 without_removal() { ! grep '^note: removed ' "$1"; }
-without_note() { ! grep '^note: ' "$1"; }
+without_note() { ! noted "$1"; }
 loss_falls() { awk -v a="$(val_loss whole 0)" -v b="$(val_loss whole 40)" 'BEGIN { exit !(b != "" && b < a - 1.5) }'; }
 
 check "a run of 40 steps ends" run whole -e $model -s 20
@@ -474,8 +480,13 @@ check "-u above -x" notes "-u 5 is above the run's 1 steps: the learning rate en
 check "-u as long as the run" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
 check "it has no note" without_note "$dir/stdout"
 check "-nk without -n" notes "-nk 3 without -n" "${short[@]}" -nk 3
-check "-n without -o" notes "-n 5 without -o" "${short[@]}" -n 5 -nk 3
-check "--overwrite without -o" notes "--overwrite without -o" "${short[@]}" --overwrite
+check "-n without -o" notes "-n 5 without -o FOLDER: nothing of this run is kept" "${short[@]}" -n 5 -nk 3
+check "--overwrite without -o" notes "--overwrite without -o FOLDER: nothing of this run is kept" "${short[@]}" --overwrite
+check "a run without -o ends" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
+check "it says once that nothing is kept" test "$(grep -c '^note: without -o FOLDER: nothing of this run is kept' "$dir/stdout")" -eq 1
+check "at the start" grep -q '^note: without -o' <(sed '/^val loss\|^step /,$d' "$dir/stdout")
+check "with -o it does not" without_words "without -o" "${short[@]}" -o "$dir/keeps"
+check "nor does a plan" without_words "without -o" "${short[@]}" --plan
 check "--resume-anyway without -y 1" notes "--resume-anyway without -y 1" "${short[@]}" --resume-anyway
 check "--max-skips without skip" notes "--max-skips 3 has no effect" "${short[@]}" --max-skips 3
 check "--verify-every above the steps" notes "none of the steps 1 to 5 is a multiple" "${short[@]}" -x 5 --verify-every 6
