@@ -26,8 +26,8 @@ typedef struct {
 
 enum { CLI_AUTO = INT_MIN, CLI_ALL = INT_MIN }; // what a whole number is that was given as "auto" or "all"
 
-// Which build of the program has the flag
-enum { FOR_BOTH = 3, FOR_CPU = 1, FOR_GPU = 2 };
+// Which build of the program has the flag. FOR_GPU_NOTED: the CPU's takes it too, and notes that it has no effect.
+enum { FOR_BOTH = 3, FOR_CPU = 1, FOR_GPU = 2, CLI_NOTED = 4, FOR_GPU_NOTED = 6 };
 #ifdef __CUDACC__
 enum { CLI_TRAINER = FOR_GPU };
 #else
@@ -129,7 +129,7 @@ static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, si
             if (names[k] == NULL) { continue; }
             if (f->who & CLI_TRAINER) { nearest_word_try(&nearest, names[k]); }
             if (strlen(names[k]) != length || strncmp(names[k], word, length) != 0) { continue; }
-            if (!(f->who & CLI_TRAINER)) {
+            if (!(f->who & (CLI_TRAINER | CLI_NOTED))) {
                 fatal("flag %s is the %s", names[k], f->who == FOR_CPU ? p->of_cpu : p->of_gpu);
             }
             return f;
@@ -263,14 +263,22 @@ static inline const char* cli_shown_(const void* options, const CliFlag* f, char
     return text;
 }
 
-// 1 if two sets of options hold different values for a flag.
-static inline int cli_differs_(const void* a, const void* b, const CliFlag* f) {
-    const char *x = (const char*)a + f->offset, *y = (const char*)b + f->offset;
+// 1 if the options hold another value for a flag than the defaults do.
+static inline int cli_differs_(const void* options, const void* defaults, const CliFlag* f) {
+    const char *x = (const char*)options + f->offset, *y = (const char*)defaults + f->offset;
     if (f->type == CLI_number) { return *(const cli_number*)x != *(const cli_number*)y; }
-    if (f->type == CLI_texts) { return ((const cli_texts*)x)->count != ((const cli_texts*)y)->count; }
+    if (f->type == CLI_texts) { return ((const cli_texts*)x)->count > 0; } // by default none
     if (f->type != CLI_text) { return *(const cli_whole*)x != *(const cli_whole*)y; }
     const char *s = *(const cli_text*)x, *t = *(const cli_text*)y;
     return s == NULL || t == NULL ? s != t : strcmp(s, t) != 0;
+}
+
+// Sets a flag of one value back to its default.
+static inline void cli_reset_(void* options, const void* defaults, const CliFlag* f) {
+    size_t bytes = f->type == CLI_text     ? sizeof(cli_text)
+                   : f->type == CLI_number ? sizeof(cli_number)
+                                           : sizeof(cli_whole);
+    memcpy((char*)options + f->offset, (const char*)defaults + f->offset, bytes);
 }
 
 static inline void cli_print_(const void* options, const void* defaults, const char* always, const CliProgram* p) {

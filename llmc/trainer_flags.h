@@ -109,15 +109,15 @@ its command lines work unchanged.
     G(recompute, "Memory and speed")                                                                                   \
     X(recompute, "-r", "--recompute", whole, CLI_AUTO, 0, 2, "auto", FOR_BOTH, FREE,                                   \
       "what the backward pass computes again instead of keeping: 0 nothing, 1 GELU, 2 GELU and LayerNorm; auto: the least that memory allows, where -b auto has taken the B that fits -r 1") \
-    X(tf32, "-f", "--tf32", toggle, 1, 0, 1, NULL, FOR_GPU, RESULT,                                                    \
+    X(tf32, "-f", "--tf32", toggle, 1, 0, 1, NULL, FOR_GPU_NOTED, RESULT,                                              \
       "1: tf32 GEMMs in an fp32 build")                                                                                \
-    X(master_weights, "-w", "--master-weights", toggle, 1, 0, 1, NULL, FOR_GPU, RESULT,                                \
+    X(master_weights, "-w", "--master-weights", toggle, 1, 0, 1, NULL, FOR_GPU_NOTED, RESULT,                          \
       "1: AdamW works on an fp32 copy of the weights; 0: on the weights, with stochastic rounding")                    \
-    X(gelu_fusion, "-ge", "--gelu-fusion", whole, 0, 0, 2, NULL, FOR_GPU, RESULT,                                      \
+    X(gelu_fusion, "-ge", "--gelu-fusion", whole, 0, 0, 2, NULL, FOR_GPU_NOTED, RESULT,                                \
       "GELU in cuBLASLt's epilogues: 0 none, 1 forward, 2 forward and backward. With 1 and 2, -r changes bits")        \
-    X(cuda_graphs, NULL, "--cuda-graphs", toggle, 1, 0, 1, NULL, FOR_GPU, FREE,                                        \
+    X(cuda_graphs, NULL, "--cuda-graphs", toggle, 1, 0, 1, NULL, FOR_GPU_NOTED, FREE,                                  \
       "1: on one GPU, passes are CUDA graphs; 0: single launches, which a profiler shows by layer. The same bits")     \
-    X(log_gpu_every, "-lg", "--log-gpu-every", whole, -1, -1, INT_MAX, NULL, FOR_GPU, FREE,                            \
+    X(log_gpu_every, "-lg", "--log-gpu-every", whole, -1, -1, INT_MAX, NULL, FOR_GPU_NOTED, FREE,                      \
       "steps between lines on the GPU's clocks, power and temperature; -1: none")                                      \
     G(resume_anyway, "Before the first step")                                                                          \
     X(resume_anyway, NULL, "--resume-anyway", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                \
@@ -135,11 +135,11 @@ its command lines work unchanged.
       "start one process for each of so many GPUs of this machine, or for all; 0: one process, unless a launcher (torchrun, mpirun, srun) started several") \
     X(processes, NULL, "--processes", whole, 0, 0, 4096, NULL, FOR_CPU, COMMAND,                                       \
       "start so many processes on this machine; 0: one, unless a launcher (torchrun, mpirun, srun) started several")   \
-    X(zero, "-z", "--zero", whole, 1, 0, 1, NULL, FOR_BOTH, FREE,                                                      \
-      "1: of several processes each keeps its part of moments and master weights (ZeRO-1); 0: each keeps all")         \
+    X(zero, "-z", "--zero", whole, 1, 0, 3, NULL, FOR_BOTH, FREE,                                                      \
+      "1: of several processes each keeps its part of moments and master weights (ZeRO-1), as with 2 and 3; 0: each keeps all") \
     X(sum_order, NULL, "--sum-order", text, "tree", 0, 0, "tree|any", FOR_BOTH, FREE,                                  \
       "how gradients are summed; tree: the same bits on 1, 2, 4, 8... processes; any: as the library likes")           \
-    X(exchange, NULL, "--exchange", text, "auto", 0, 0, "auto|nccl", FOR_GPU, FREE,                                    \
+    X(exchange, NULL, "--exchange", text, "auto", 0, 0, "auto|nccl", FOR_GPU_NOTED, FREE,                              \
       "what moves gradients and weights between GPUs; auto: copy engines where all are in one machine and reach each other; nccl: NCCL's kernels") \
     X(num_processes, "-pn", "--num-processes", whole, 0, 0, 4096, NULL, FOR_BOTH, COMMAND,                             \
       "by hand: processes of the run on all machines; 0: as the launcher says")                                        \

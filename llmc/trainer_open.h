@@ -204,6 +204,17 @@ NOINLINE void trainer_keep_tokenizer_(const Trainer* t) {
     if (has_one) { check(hugging_face_copy_tokenizer(to, from)); }
 }
 
+// -h 1 without the file that is its default trains without HellaSwag, as llm.c does. Rank 0's answer counts for all.
+static inline void trainer_find_hellaswag_(Trainer* t) {
+    Options* o = &t->options;
+    int32_t missing = file_missing(o->hellaswag_data);
+    if (!o->hellaswag || strcmp(o->hellaswag_data, cli_defaults().hellaswag_data) != 0) { return; }
+    check(comm_broadcast(t->comm, &missing, sizeof(missing), 0));
+    if (!missing) { return; }
+    printf("note: -h 1 has no effect: there is no %s, which python3 dev/data/hellaswag.py writes\n", o->hellaswag_data);
+    o->hellaswag = 0;
+}
+
 // Opens the data files and computes the number of steps: all that needs the model's sizes, but no model.
 static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     const Options* o = &t->options;
@@ -298,6 +309,7 @@ static inline void trainer_open(Trainer* t) {
     atexit(trainer_unlock_);
     run_start_open(&t->start, o, t->comm);
     trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
+    trainer_find_hellaswag_(t);
     t->resumed = t->start.step >= 0;
     t->first_step = t->resumed ? t->start.step : 0;
     CheckpointPaths paths = checkpoint_paths(o->output_dir ? o->output_dir : "", t->first_step);

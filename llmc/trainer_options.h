@@ -51,6 +51,23 @@ static inline void trainer_check_batch_(Options* o, int processes) {
     run_plan_check_total(o->total_batch, o->batch, o->time, processes);
 }
 
+// Follows llm.c's command lines where nothing is lost: its CPU trainer has no flags, and -z 2 and 3 are no stages of its own.
+static inline void trainer_note_llmc_(Options* o) {
+    Options defaults = cli_defaults();
+    char value[64];
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        if ((f->who & CLI_TRAINER) || !cli_differs_(o, &defaults, f)) { continue; }
+        printf("note: %s %s has no effect on the CPU\n", f->short_name ? f->short_name : f->long_name,
+               cli_shown_(o, f, value, sizeof(value)));
+        cli_reset_(o, &defaults, f);
+    }
+    if (o->zero > 1) {
+        printf("note: -z %d: there is no stage %d of ZeRO; as with -z 1, whose bits are the same\n", o->zero, o->zero);
+        o->zero = 1;
+    }
+}
+
 // Says that a run without -o keeps nothing, and which flags have no effect there. A plan keeps nothing anyway.
 static inline void trainer_note_unkept_(Options* o) {
     char every[32] = "";
@@ -73,6 +90,7 @@ static inline void trainer_check_options(Options* o, int processes) {
         printf("note: -nk %d without -n, the steps between checkpoints: there are none to keep\n", o->checkpoints_keep);
     }
     if (o->output_dir == NULL) { trainer_note_unkept_(o); }
+    trainer_note_llmc_(o);
     if (o->resume_anyway && !o->resume) { printf("note: --resume-anyway without -y 1: the run begins anew\n"); }
     if (o->max_skips != cli_defaults().max_skips && strcmp(o->non_finite, "skip") != 0) {
         printf("note: --max-skips %d has no effect without --non-finite skip\n", o->max_skips);

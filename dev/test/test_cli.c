@@ -130,7 +130,9 @@ static void every_flag_keeps_its_promise(void) {
         char other[32];
         const char* names[2] = {f->short_name, f->long_name};
         snprintf(other, sizeof(other), "%s|trainer", f->long_name);
-        if (!is_mine(f)) {
+        if (f->who == FOR_GPU_NOTED && !is_mine(f)) {
+            takes(f, f->type == CLI_text ? "nccl" : "1");
+        } else if (!is_mine(f)) {
             CHECK_FATAL(other, PARSE(f->long_name, "1"));
         } else if (f->type == CLI_text) {
             texts_are_among_their_choices(f);
@@ -305,6 +307,10 @@ static void llmc_s_command_lines_work(void) {
     CHECK(o.num_processes == 16 && o.process_rank == 3 && o.gpus_per_node == 8 && o.zero == 0);
     CHECK(strcmp(o.init_method, "tcp") == 0 && strcmp(o.server_ip, "10.0.0.7") == 0 &&
           strcmp(o.fs_path, "/shared") == 0);
+    o = PARSE("-z", "3");
+    CHECK(o.zero == 3);
+    o = PARSE("-f", "1", "-w", "1", "-ge", "0", "-lg", "100"); // which the CPU trainer takes and notes
+    CHECK(o.tf32 == 1 && o.master_weights == 1 && o.gelu_fusion == 0 && o.log_gpu_every == 100);
     if (CLI_TRAINER & FOR_GPU) {
         o = PARSE("--gpus", "all");
         CHECK(o.gpus == CLI_ALL);

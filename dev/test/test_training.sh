@@ -500,6 +500,44 @@ check "warm-up to a constant rate" notes "-u 5 has no effect" "${short[@]}" -k c
 check "decay of a constant rate" notes "-q 0.1 has no effect" "${short[@]}" -k constant -u 0
 check "--help" "$trainer" --help >/dev/null
 
+# llm.c's command lines: followed where nothing is lost, which a note says
+here=$PWD
+elsewhere() { # NOTE FLAG...: in an empty folder, where HellaSwag's file is not
+    mkdir -p "$dir/elsewhere"
+    (cd "$dir/elsewhere" && trainer=$(realpath "$here/$trainer") && notes "$@")
+}
+check "-h 1 without its file" elsewhere "-h 1 has no effect: there is no dev/data/hellaswag/hellaswag_val.bin" "${short[@]}" -h 1 -x 1 -u 1
+check "has a validation" grep -q '^val loss' "$dir/stdout"
+check "and no HellaSwag" test "$(grep -c '^HellaSwag: ' "$dir/stdout")" -eq 0
+check "-h 1 without a file that is named" fails_with "$dir/none.bin: no such file" "${short[@]}" -h 1 --hellaswag-data "$dir/none.bin"
+check "-z 3 is -z 1" notes "-z 3: there is no stage 3 of ZeRO; as with -z 1" "${short[@]}" -z 3
+if [[ $trainer == *cu* ]]; then
+    check "--processes is the CPU trainer's" fails_with "--processes is the CPU trainer's" "${short[@]}" --processes 2
+else
+    for flag in "-f 0" "-w 0" "-ge 2" "-lg 10" "--cuda-graphs 0" "--exchange nccl"; do
+        # shellcheck disable=SC2086 # a flag and its value
+        check "$flag on the CPU" notes "$flag has no effect on the CPU" "${short[@]}" $flag
+    done
+    check "GPU flags at their defaults" "$trainer" "${short[@]}" -f 1 -w 1 -ge 0 -lg -1 >"$dir/stdout"
+    check "have no note" without_note "$dir/stdout"
+    check "they change nothing" run gpu_flags -e $model -s 0 -f 0 -w 0 -ge 2
+    check "not a bit" same whole gpu_flags state_00000040_00000.bin
+    check "--gpus is the GPU trainer's" fails_with "--gpus is the GPU trainer's" "${short[@]}" --gpus 2
+fi
+
+# the table that a run begins with
+table() { sed -n '/^| flag /,/^| device /p' "$1" | sed -n 's/^| \([a-z0-9][-a-z0-9 ]*[a-z0-9]\) *| \(.*[^ ]\) *|$/\1=\2/p'; }
+check "a run of few flags" "$trainer" "${short[@]}" -x 1 -u 1 --beta1 0.9 >"$dir/stdout"
+check "prints those that differ, data, model and batch" test "$(table "$dir/stdout" | sed 's/=.*//' | tr '\n' ' ')" = \
+    "flag train-data val-data model batch time total-batch max-steps learning-rate warmup final-fraction weight-decay val-steps sample-every sample-tokens recompute other flags device "
+check "and says how many do not" grep -qE "^\| other flags +\| [1-4][0-9] at their defaults; --all-flags lists them +\|" "$dir/stdout"
+check "all of them" "$trainer" "${short[@]}" -x 1 -u 1 --all-flags >"$dir/stdout"
+check "are as many as --help's" test "$(grep -cE '^  [-a-z ]{3} --[a-z]' <("$trainer" --help))" -eq "$(($(table "$dir/stdout" | wc -l) - 1))"
+check "defaults too" grep -qE "^\| beta2 +\| 0.95 +\|" "$dir/stdout"
+check "--plan 0 trains" without_words "host peak" "${short[@]}" -x 1 -u 1 --plan 0
+check "--plan 1 does not" without_words "step    1/1" "${short[@]}" -x 1 -u 1 --plan 1
+check "nor does --plan" without_words "step    1/1" "${short[@]}" -x 1 -u 1 --plan
+
 # what the flags of samples and evaluations do: one step at a rate of 0 from trained weights
 trained=("${common[@]}" -e "$dir/whole/model_00000040.bin" -n 0 -l 0 -c 0 -x 1 -m 0)
 sample() { # FLAG...: the text of the sample after the step
