@@ -75,7 +75,7 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_backward_main(argc, argv, "cublas", cublas::backward_configs); }
+int main(int argc, char** argv) { return attention_backward_main(argc, argv, cublas::backward_configs); }
 #endif
 
 #endif

@@ -151,7 +151,7 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_backward_main(argc, argv, "flash1", flash1::backward_configs); }
+int main(int argc, char** argv) { return attention_backward_main(argc, argv, flash1::backward_configs); }
 #endif
 
 #endif

@@ -1034,5 +1034,5 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_backward_main(argc, argv, "wgmma", wgmma::backward_configs, 90); }
+int main(int argc, char** argv) { return attention_backward_main(argc, argv, wgmma::backward_configs, 90); }
 #endif

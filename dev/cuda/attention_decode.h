@@ -6,7 +6,7 @@ the table `decode_configs`, best first for each head size. decode.cuh chooses th
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "decode_bench.h"
-    int main(int argc, char** argv) { return attention_decode_main(argc, argv, "<variant>", <variant>::decode_configs); }
+    int main(int argc, char** argv) { return attention_decode_main(argc, argv, <variant>::decode_configs); }
     #endif
 */
 #ifndef ATTENTION_DECODE_H

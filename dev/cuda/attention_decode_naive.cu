@@ -69,7 +69,7 @@ static constexpr AttentionDecodeConfig decode_configs[] = {decode_config<32>(), 
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "decode_bench.h"
-int main(int argc, char** argv) { return attention_decode_main(argc, argv, "naive", naive::decode_configs); }
+int main(int argc, char** argv) { return attention_decode_main(argc, argv, naive::decode_configs); }
 #endif
 
 #endif

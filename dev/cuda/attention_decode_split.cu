@@ -624,7 +624,7 @@ static constexpr AttentionDecodeConfig decode_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "decode_bench.h"
-int main(int argc, char** argv) { return attention_decode_main(argc, argv, "split", split::decode_configs); }
+int main(int argc, char** argv) { return attention_decode_main(argc, argv, split::decode_configs); }
 #endif
 
 #endif

@@ -68,7 +68,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, "cublas", cublas::forward_configs); }
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, cublas::forward_configs); }
 #endif
 
 #endif

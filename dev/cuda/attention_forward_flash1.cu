@@ -148,7 +148,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, "flash1", flash1::forward_configs); }
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, flash1::forward_configs); }
 #endif
 
 #endif

@@ -155,7 +155,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, "flash2", flash2::forward_configs); }
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, flash2::forward_configs); }
 #endif
 
 #endif

@@ -228,5 +228,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, "mma", mma::forward_configs, 80); }
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, mma::forward_configs, 80); }
 #endif

@@ -59,7 +59,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {{"128 threads", 0, 
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, "naive", naive::forward_configs); }
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, naive::forward_configs); }
 #endif
 
 #endif

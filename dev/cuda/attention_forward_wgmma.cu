@@ -588,5 +588,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention_bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, "wgmma", wgmma::forward_configs, 90); }
+int main(int argc, char** argv) { return attention_forward_main(argc, argv, wgmma::forward_configs, 90); }
 #endif

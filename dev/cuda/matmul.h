@@ -6,7 +6,7 @@ table `matmul_configs`, of any of the groups, best first for each. matmul_choice
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "matmul_bench.h"
-    int main(int argc, char** argv) { return matmul_main(argc, argv, "<variant>", <variant>::matmul_configs); }
+    int main(int argc, char** argv) { return matmul_main(argc, argv, <variant>::matmul_configs); }
     #endif
 */
 #ifndef MATMUL_H

@@ -168,9 +168,7 @@ static constexpr MatmulConfig matmul_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "matmul_bench.h"
-int main(int argc, char** argv) {
-    return matmul_main(argc, argv, "cublaslt_epilogue", cublaslt_epilogue::matmul_configs);
-}
+int main(int argc, char** argv) { return matmul_main(argc, argv, cublaslt_epilogue::matmul_configs); }
 #endif
 
 #endif

@@ -228,7 +228,7 @@ static constexpr MatmulConfig matmul_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "matmul_bench.h"
-int main(int argc, char** argv) { return matmul_main(argc, argv, "wgmma", wgmma::matmul_configs, 90); }
+int main(int argc, char** argv) { return matmul_main(argc, argv, wgmma::matmul_configs, 90); }
 #endif
 
 #endif

@@ -1,5 +1,5 @@
 /*
-The variants of an operation that a program holds, as attention.cuh, matmul.cuh and decode.cuh list them.
+The variants of an operation that a program holds: the Makefile lists them, by their files and the rules of *_choice.h.
 
 Variants are compiled where one of these is included; with -DKERNELS_APART the program is linked with the objects of
 attention.cu, matmul.cu and decode.cu instead, which programs of one precision share: their kernels compile once.
@@ -8,6 +8,9 @@ attention.cu, matmul.cu and decode.cu instead, which programs of one precision s
 #define VARIANTS_CUH
 
 #include <stddef.h>
+#include <string.h>
+
+#include <string>
 
 template <class Variant> struct Variants {
     const Variant* first;
@@ -17,6 +20,15 @@ template <class Variant> struct Variants {
     const Variant* begin() const { return first; }
     const Variant* end() const { return first + count; }
 };
+
+// A variant's name, which is its file's after `operation`: "flash2" for dev/cuda/attention_forward_flash2.cu and
+// "attention_forward_". The mains give it __BASE_FILE__, so that a copy of a file is another variant.
+static inline std::string variant_of(const char* file, const char* operation) {
+    std::string name = file;
+    name.erase(0, name.rfind('/') + 1);
+    name.erase(name.rfind(".cu"));
+    return name.compare(0, strlen(operation), operation) == 0 ? name.substr(strlen(operation)) : name;
+}
 
 // Whether two names are equal; for checks at compile time.
 constexpr bool same_text(const char* a, const char* b) {

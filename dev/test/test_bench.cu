@@ -1,6 +1,10 @@
 // What dev/cuda/bench.h does beside the GPU: command line, energy from a counter that ticks seldom, rows of the leaderboard.
+// And that a variant's name is that of its file.
 // Needs no GPU.
+#include "dev/cuda/attention_bench.h"
 #include "dev/cuda/bench.h"
+#include "dev/cuda/decode_bench.h"
+#include "dev/cuda/matmul_bench.h"
 #include "unit.h"
 
 static const std::vector<BenchSize> sizes = {{"-m", "M", "rows", 8}, {"-n", "N", "columns", 64}};
@@ -94,8 +98,54 @@ static void test_choice_of_racers() {
     CHECK(order == std::vector<size_t>({0, 1, 2, 3, 4}));
 }
 
+// The mains of the benches, which only note the name that they get
+static std::string named;
+int attention_forward_main(int, char**, const char* variant, const AttentionForwardConfig*, size_t, int) {
+    named = variant;
+    return 0;
+}
+int attention_backward_main(int, char**, const char* variant, const AttentionBackwardConfig*, size_t, int) {
+    named = variant;
+    return 0;
+}
+int attention_decode_main(int, char**, const char* variant, const AttentionDecodeConfig*, size_t) {
+    named = variant;
+    return 0;
+}
+int matmul_main(int, char**, const char* variant, const MatmulConfig*, size_t, int) {
+    named = variant;
+    return 0;
+}
+
+// The name of a main's variant
+template <class Config> static std::string name_of(int (*variant_main)(int, char**, const Config (&)[1])) {
+    static const Config table[1] = {};
+    named = "none";
+    variant_main(0, nullptr, table);
+    return named;
+}
+
+// A copy of a variant is another variant: the name is that of the file with main, whatever the table's namespace is.
+static void test_names() {
+    CHECK(variant_of("dev/cuda/attention_forward_flash2.cu", "attention_forward_") == "flash2");
+    CHECK(variant_of("/a.cu/b/matmul_softmax_wgmma.cu", "matmul_") == "softmax_wgmma");
+    CHECK(variant_of("mine.cu", "attention_decode_") == "mine");
+    CHECK(name_of<AttentionForwardConfig>([](int c, char** v, const AttentionForwardConfig(&t)[1]) {
+              return attention_forward_main(c, v, t);
+          }) == "test_bench");
+    CHECK(name_of<AttentionBackwardConfig>([](int c, char** v, const AttentionBackwardConfig(&t)[1]) {
+              return attention_backward_main(c, v, t);
+          }) == "test_bench");
+    CHECK(name_of<AttentionDecodeConfig>([](int c, char** v, const AttentionDecodeConfig(&t)[1]) {
+              return attention_decode_main(c, v, t);
+          }) == "test_bench");
+    CHECK(name_of<MatmulConfig>([](int c, char** v, const MatmulConfig(&t)[1]) { return matmul_main(c, v, t); }) ==
+          "test_bench");
+}
+
 int main() {
     test_options();
+    test_names();
     test_energy();
     test_rows();
     test_choice_of_racers();
