@@ -116,6 +116,16 @@ ifneq ($(ATTENTION_DECODE),)
 $(call known_variant,decode,$(ATTENTION_DECODE),ATTENTION_DECODE)
 attention_flags += -DATTENTION_DECODE=$(ATTENTION_DECODE)
 endif
+
+# The variants that a program trains or generates with: those in the rules of dev/cuda/*_choice.h, whose third column says for
+# attention whether the rule is of fp32, and the one that attention_decode.h names
+ruled = $(sort $(shell sed -n '/ $(2)_rules\[/,/^}/ s/^ *{"\([a-z0-9_]*\)"$(comma) [^$(comma)]*$(comma) $(3)$(comma).*/\1/p' dev/cuda/$(1)_choice.h))
+forward_16bit := $(call ruled,attention,attention_forward,0)
+forward_fp32 := $(call ruled,attention,attention_forward,1)
+backward_16bit := $(call ruled,attention,attention_backward,0)
+backward_fp32 := $(call ruled,attention,attention_backward,1)
+matmul_ruled := $(call ruled,matmul,matmul,.*)
+decode_ruled := $(shell sed -n 's/^\#define ATTENTION_DECODE \([a-z0-9_]*\)$$/\1/p' dev/cuda/attention_decode.h)
 CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 
 training_variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_forward_*.cu dev/cuda/attention_backward_*.cu))
@@ -124,6 +134,18 @@ matmul_variants := $(patsubst dev/cuda/%.cu,%,$(filter-out dev/cuda/matmul_bench
 variants := $(training_variants) $(decode_variants) $(matmul_variants)
 # Their programs, build/<name>_<precision>; those on tensor cores have no fp32.
 fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
+
+# Those that programs hold, build/<operation>_variants.h: the #includes, and X(variant) for each. attention.cuh and matmul.cuh
+# include those of the rules, test_gpu_pairs.cu the others of attention. $(call held,LIST,FILES,16 BIT,FP32)
+hash := \#
+held = $(hash)ifdef PRECISION_FP32\n$(call held_list,$(1),$(2),$(4))$(hash)else\n$(call held_list,$(1),$(2),$(3))$(hash)endif\n
+held_list = $(foreach v,$(3),$(hash)include "dev/cuda/$(2)_$(v).cu"\n)$(hash)define $(1)_VARIANTS(X) $(foreach v,$(3),X($(v)))\n
+held_ruled = $(hash)ifndef ATTENTION_$(1)\n$(call held,ATTENTION_$(1),attention_$(2),$($(2)_16bit),$($(2)_fp32))$(hash)endif\n
+held_others = $(call held,OTHER_$(1),attention_$(2),$(filter-out $($(2)_16bit),$(3)),$(filter-out $($(2)_fp32) %mma,$(3)))
+attention_held = $(call held_ruled,FORWARD,forward)$(call held_ruled,BACKWARD,backward)
+matmul_held = $(call held,MATMUL,matmul,$(matmul_ruled),$(filter-out %wgmma,$(matmul_ruled)))
+other_held = $(call held_others,FORWARD,forward,$(call variant_names,forward))$(call \
+    held_others,BACKWARD,backward,$(call variant_names,backward))
 variant_programs := $(foreach p,bf16 fp16,$(variants:%=build/%_$(p))) $(fp32_variants:%=build/%_fp32)
 unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
 # CUDA programs whose tests need no GPU, and in both precisions those that do
@@ -151,6 +173,11 @@ build/%.flags: FORCE
 	@echo '$($(notdir $*)_flags)' | cmp -s - $@ || echo '$($(notdir $*)_flags)' > $@
 FORCE:
 .PHONY: FORCE
+held_variants := build/attention_variants.h build/matmul_variants.h build/other_variants.h
+$(held_variants): build/%_variants.h: FORCE
+	@mkdir -p build
+	@printf '$($*_held)' | sed 's/^ //' | cmp -s - $@ || printf '$($*_held)' | sed 's/^ //' > $@
+build/trainer.flags build/gpu.flags: $(held_variants)
 cpu_flags = $(CC) $(CFLAGS) $(LDLIBS)
 gpu_flags = $(NVCC) $(NVCCFLAGS) $(CUDA_LDLIBS)
 trainer_flags = $(gpu_flags) $(attention_flags)
@@ -261,7 +288,7 @@ uninstall:
 clang_cuda := clang++ -x cuda -std=c++17 -I. --cuda-gpu-arch=sm_80 --cuda-path=$(patsubst %/bin/nvcc,%,$(NVCC)) -DPRECISION_BF16
 c_programs := $(wildcard *.c dev/test/*.c dev/bench/*.c)
 cu_programs := $(wildcard *.cu dev/cuda/*.cu dev/test/*.cu dev/bench/*.cu)
-compile_commands.json: FORCE
+compile_commands.json: FORCE $(held_variants)
 	@{ echo '['; \
 	    for f in $(c_programs); do printf '  {"directory": "%s", "file": "%s", "command": "%s"},\n' \
 	        '$(CURDIR)' $$f "$(CC) $(filter-out -MMD -MP,$(CFLAGS)) -c $$f"; done; \
@@ -461,9 +488,10 @@ $(call check,libattention_sm_90,build/libattention_sm_90.so build/test_libattent
 $(call check,libattention_ptx,build/libattention_ptx.so build/test_libattention,build/test_libattention build/libattention_ptx.so sm_90a)
 without_sm_90a := $(if $(filter-out 90,$(GPU_ARCH)),,libattention_sm_90 libattention_ptx)
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
-sanitized_variants := flash2 mma wgmma softmax_wgmma split
+# of those in the rules, all but the library's
+sanitized_variants := $(sort $(forward_16bit) $(forward_fp32) $(backward_16bit) $(backward_fp32) $(filter-out cublas%,$(matmul_ruled)) $(decode_ruled))
 sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
-sanitizer_needs = $(filter %ward_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %decode_$(1)_$(if $(filter flash2,$(1)),fp32,bf16) %matmul_$(1)_bf16,$(variant_programs)) \
+sanitizer_needs = $(filter %ward_$(1)_$(if $(filter $(forward_fp32),$(1)),fp32,bf16) %decode_$(1)_$(if $(filter $(forward_fp32),$(1)),fp32,bf16) %matmul_$(1)_bf16,$(variant_programs)) \
     $(if $(filter %wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_$(1),$(variants))))
 $(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
 gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 test_resume_run_bf16 test_resume_run_fp32 plan_memory_bf16 plan_memory_fp32 faults_bf16 faults_fp32 \
@@ -553,12 +581,14 @@ endif
 # ----------------------------------------------------------------------------
 # Format and static checks
 
-c_files := $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' 2>/dev/null)
-sh_files := $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
-py_files := $(shell git ls-files '*.py' 2>/dev/null)
+# What git tracks, and what is new and not ignored; not what is removed, but still tracked
+files_here = $(sort $(wildcard $(shell git ls-files -co --exclude-standard $(1) 2>/dev/null)))
+c_files := $(call files_here,'*.c' '*.h' '*.cu' '*.cuh')
+sh_files := $(call files_here,'*.sh' .ci/run)
+py_files := $(call files_here,'*.py')
 
 # those that include a program, whose main they leave out; cppcheck knows no __INCLUDE_LEVEL__
-including_files := $(shell git grep -l '^\#include "[^"]*\.c"' -- '*.c' 2>/dev/null)
+including_files := $(shell git grep --untracked -l '^\#include "[^"]*\.c"' -- '*.c' 2>/dev/null)
 # without -D, all mixtures of #ifs
 cppcheck := cppcheck --quiet -j$(cores) --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
     --suppress=missingIncludeSystem -D__GNUC__ -D__linux__ -D__x86_64__ -I.

@@ -20,7 +20,8 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
 
 #ifndef KERNELS_APART
-// The variants that this program holds, X(variant) for each
+// The variants that this program holds, X(variant) for each: those that attention_choice.h names, by the Makefile, or one
+#include "build/attention_variants.h"
 #ifdef ATTENTION_FORWARD
 // clang-format off
 #define ATTENTION_FORWARD_FILE_(variant) ATTENTION_TEXT(attention_forward_##variant.cu)
@@ -28,15 +29,6 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
 #define ATTENTION_FORWARD_FILE(variant) ATTENTION_FORWARD_FILE_(variant)
 #include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
 #define ATTENTION_FORWARD_VARIANTS(X) X(ATTENTION_FORWARD)
-#elif defined(PRECISION_FP32)
-#include "attention_forward_flash2.cu"
-#define ATTENTION_FORWARD_VARIANTS(X) X(flash2)
-#else
-#include "attention_forward_mma.cu"
-#include "attention_forward_wgmma.cu"
-#define ATTENTION_FORWARD_VARIANTS(X)                                                                                  \
-    X(mma)                                                                                                             \
-    X(wgmma)
 #endif
 
 #ifdef ATTENTION_BACKWARD
@@ -46,15 +38,6 @@ Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU t
 #define ATTENTION_BACKWARD_FILE(variant) ATTENTION_BACKWARD_FILE_(variant)
 #include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
 #define ATTENTION_BACKWARD_VARIANTS(X) X(ATTENTION_BACKWARD)
-#elif defined(PRECISION_FP32)
-#include "attention_backward_flash2.cu"
-#define ATTENTION_BACKWARD_VARIANTS(X) X(flash2)
-#else
-#include "attention_backward_mma.cu"
-#include "attention_backward_wgmma.cu"
-#define ATTENTION_BACKWARD_VARIANTS(X)                                                                                 \
-    X(mma)                                                                                                             \
-    X(wgmma)
 #endif
 #endif // KERNELS_APART
 

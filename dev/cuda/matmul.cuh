@@ -14,13 +14,8 @@ Launchers record errors and return (llmc/status.h).
 #include "variants.cuh"
 
 #ifndef KERNELS_APART
-#include "matmul_cublaslt.cu"
-#include "matmul_cublaslt_epilogue.cu"
-#if !defined(PRECISION_FP32)
-#include "matmul_softmax_wgmma.cu"
-#include "matmul_wgmma.cu"
+#include "build/matmul_variants.h" // those that matmul_choice.h names, by the Makefile: MATMUL_VARIANTS(X)
 #endif
-#endif // KERNELS_APART
 
 struct MatmulVariant {
     const char* name;
@@ -33,14 +28,9 @@ struct MatmulVariant {
 extern const Variants<MatmulVariant> matmul_variants;
 
 #ifndef KERNELS_APART
-static constexpr MatmulVariant matmul_table[] = {
-    {"cublaslt", cublaslt::matmul_configs},
-    {"cublaslt_epilogue", cublaslt_epilogue::matmul_configs},
-#if !defined(PRECISION_FP32)
-    {"softmax_wgmma", softmax_wgmma::matmul_configs},
-    {"wgmma", wgmma::matmul_configs},
-#endif
-};
+#define MATMUL_VARIANT(v) {#v, v::matmul_configs},
+static constexpr MatmulVariant matmul_table[] = {MATMUL_VARIANTS(MATMUL_VARIANT)};
+#undef MATMUL_VARIANT
 constexpr Variants<MatmulVariant> matmul_variants(matmul_table);
 
 // Compile-time check: this program holds the configurations that the rules of its precision name.

@@ -34,7 +34,7 @@ edges() {
 
 # Adds both floors to each edge: 0 llmc, 1 dev/cuda, 2 programs, their tests and benches.
 floors() {
-    awk 'function floor(f) { return f ~ /^llmc\// ? 0 : f ~ /^dev\/cuda\// ? 1 : 2 }
+    awk 'function floor(f) { return f ~ /^llmc\// ? 0 : f ~ /^dev\/cuda\// || f ~ /^build\/.*_variants\.h$/ ? 1 : 2 }
          { print floor($1), floor($2), $1, $2 }'
 }
 

@@ -7,43 +7,25 @@ dev/test/reference_test.h.
 #define ATTENTION_ALL
 #define MATMUL_ALL
 #include "train_gpt2.cu"
-// Those that no rule of attention_choice.h names in this precision; the others come with attention.cu's object
-#include "dev/cuda/attention_backward_cublas.cu"
-#include "dev/cuda/attention_backward_flash1.cu"
-#include "dev/cuda/attention_backward_naive.cu"
-#include "dev/cuda/attention_forward_naive.cu"
-#if defined(PRECISION_FP32)
-#include "dev/cuda/attention_forward_flash1.cu" // in 16 bit it needs a scratch
-#else
-#include "dev/cuda/attention_backward_flash2.cu"
-#include "dev/cuda/attention_forward_flash2.cu"
-#endif
+// The variants that no rule of attention_choice.h names in this precision, by their files; the others come with attention.cu's
+// object.
+#include "build/other_variants.h"
 #include "dev/test/reference_test.h"
 
 #include <vector>
 
-static constexpr AttentionForwardVariant other_forward_variants[] = {
-    {"naive", naive::forward_configs},
-#if defined(PRECISION_FP32)
-    {"flash1", flash1::forward_configs},
-#else
-    {"flash2", flash2::forward_configs},
-#endif
-};
-static constexpr AttentionBackwardVariant other_backward_variants[] = {
-    {"naive", naive::backward_configs},
-    {"flash1", flash1::backward_configs},
-    {"cublas", cublas::backward_configs},
-#if !defined(PRECISION_FP32)
-    {"flash2", flash2::backward_configs},
-#endif
-};
-static_assert(attention_all_launch(other_forward_variants), "a variant that needs a scratch in forward cannot train");
+#define FORWARD_VARIANT(v) {#v, v::forward_configs},
+#define BACKWARD_VARIANT(v) {#v, v::backward_configs},
+static constexpr AttentionForwardVariant other_forward_variants[] = {OTHER_FORWARD_VARIANTS(FORWARD_VARIANT)};
+static constexpr AttentionBackwardVariant other_backward_variants[] = {OTHER_BACKWARD_VARIANTS(BACKWARD_VARIANT)};
 
+// Those of either list that can train. A variant whose forward needs a scratch cannot: cublas, in 16 bit flash1.
 template <class Variant, size_t N>
 static std::vector<const Variant*> all(const Variant (&others)[N], const Variants<Variant>& named) {
     std::vector<const Variant*> variants;
-    for (const Variant& v : others) { variants.push_back(&v); }
+    for (const Variant& v : others) {
+        if (v.configs[0].launch) { variants.push_back(&v); }
+    }
     for (const Variant& v : named) { variants.push_back(&v); }
     return variants;
 }

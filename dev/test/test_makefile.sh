@@ -134,6 +134,18 @@ check "make profile says that it needs a GPU" refuses "no GPU here" profile
 check "make compete says it before it builds" refuses "no GPU here" compete
 check "and builds nothing" is "$(number_of_calls)" 0
 
+# A new variant is in the lists by its file, and trains by its rule.
+variants_of() { run_make build/other_variants.h build/attention_variants.h && grep -h -c "$1" build/other_variants.h build/attention_variants.h | tr '\n' ' '; }
+cp dev/cuda/attention_forward_naive.cu dev/cuda/attention_forward_mine.cu
+check "the file of a new variant enters it in test_gpu_pairs, in both precisions" is "$(variants_of 'forward_mine.cu')" "2 0 "
+check "by name, too" is "$(variants_of 'FORWARD_VARIANTS(X).* X(mine)')" "2 0 "
+sed -i 's/^    {"mma", NULL, 0/    {"mine", NULL, 0, 80, INT_MAX, 0, NULL},\n&/' dev/cuda/attention_choice.h
+check "with a rule for 16 bit programs hold it there" is "$(variants_of 'forward_mine.cu')" "1 1 "
+check "and make test sanitizes it" eval 'run_make checks sanitizer=found && grep -qx check-sanitizer_mine "$dir/out"'
+check "a variant on tensor cores is in no list of fp32" is "$(grep -B3 -e else build/*_variants.h | grep -c 'mma')" 0
+cp "$root/dev/cuda/attention_choice.h" dev/cuda && rm dev/cuda/attention_forward_mine.cu
+check "without them all is as before" is "$(variants_of mine)" "0 0 "
+
 # what make test would run: says TARGET ARGUMENT...
 says() { run_make -n "$@" && tr ' ' '\n' <"$dir/out" | grep '^check-' | sort >"$dir/says"; }
 says_what_is_skipped() { says test gpu=yes "sanitizer=$1" && grep -q "sanitizer checks: no compute-sanitizer here" "$dir/out"; }
@@ -210,6 +222,13 @@ check "another" recorded check-good
 check "has it too, for the record itself is no change" row "$hash" "3,0,1"
 stale() { dev/test/record_run.sh stale 2>&1; }
 check "make lint is content with that row" is "$(stale)" ""
+echo '#include "program.c"' >new_test.c
+mkdir -p build && touch new.c new.cu new.sh new.py build/ignored.c
+mv dev/test/unit.py "$dir" # still tracked
+lints() { run_make -n lint && tr ' ' '\n' <"$dir/out" | grep -x -e 'new.*' -e 'build/.*' -e '.*/unit.py' | sort | uniq -c | tr -s ' \n' ' '; }
+check "make lint takes new files too, each once by every tool" is "$(lints)" " 2 new.c 1 new.cu 2 new.py 1 new.sh 2 new_test.c "
+check "and one that includes a program without its main" eval 'grep -q -e "-D__INCLUDE_LEVEL__=1 .*new_test.c" "$dir/out"'
+mv "$dir/unit.py" dev/test && rm new.c new.cu new.sh new.py new_test.c build/ignored.c
 echo >>dev/cuda/attention_forward_naive.cu
 check "a run with changes" recorded check-good
 check "is marked" row "${hash}[+]" "3,0,1"
