@@ -55,7 +55,7 @@ def table(rows):
 def say_runs(runs):
     columns = (
         ("steps", lambda s: f"{s['steps']}"),
-        ("loss", lambda s: f"{s['loss']:.4f}"),
+        (f"loss, last {run_curves.LAST_STEPS}", lambda s: f"{s['loss']:.4f}"),
         ("best validation", lambda s: f"{s['best']:.4f} at {s['best_step']}"),
         ("HellaSwag", lambda s: f"{s['hellaswag']:.4f}"),
         ("tokens", lambda s: run_curves.short_number(s["tokens"])),
@@ -121,12 +121,22 @@ def draw_curve(axes, run_, key, color, args, label):
     return True
 
 
+def set_log_ticks(axis):
+    """The numbers of the page on a logarithmic axis; matplotlib's own are markup, which is not parsed here."""
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.FixedLocator(run_curves.log_ticks(*axis.get_view_interval(), 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: run_curves.short_number(value)))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
 def set_range(axes, runs, keys, args):
     """Leaves outliers of a linear panel outside, where they would flatten the rest."""
     log = args.log_y or run_curves.METRICS[keys[0]][4]
     if log:
         if axes.dataLim.y1 > 0:  # else nothing has a logarithm
             axes.set_yscale("log")
+            set_log_ticks(axes.yaxis)
         return
     ranges = []
     for r in runs:
@@ -157,6 +167,7 @@ def draw_panel(axes, runs, panel, args):
     axes.tick_params(labelsize=8)
     if args.log_x and axes.dataLim.x1 > 0:
         axes.set_xscale("log")
+        set_log_ticks(axes.xaxis)
     set_range(axes, runs, run_curves.PANELS[panel], args)
 
 
@@ -245,6 +256,10 @@ def add_difference(runs):
     series, lines = run_curves.difference(*runs)
     if not lines:
         fail(f"--difference: {shown(runs[0].name)} and {shown(runs[1].name)} have no step in common")
+    if runs[0].vocabulary() != runs[1].vocabulary():
+        print(
+            f"note: vocabularies of {runs[0].vocabulary()} and {runs[1].vocabulary()}: their losses cannot be compared"
+        )
     for line in lines:
         print(line)
     if len(series):

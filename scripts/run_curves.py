@@ -16,6 +16,9 @@ METRICS = {
     "mfu": ("MFU", "model FLOP/s over the GPU's peak", True, "%.3f", False),
     "memory_bytes": ("Memory", "bytes", False, "%.4g", False),
 }
+LAST_STEPS = (
+    20  # of whose training losses a table has the mean: without those before, which a falling loss leaves behind
+)
 VALIDATION = "val_loss"  # it stands in the panel of the loss
 PANELS = {key: (key, VALIDATION) if key == "loss" else (key,) for key in METRICS}
 
@@ -183,8 +186,8 @@ def summary(run):
     result = {"steps": run.last_step()}
     points = run.get("loss")
     if points:
-        result["loss"] = smooth(points[-1000:], 20)[-1][1]
-        result["loss_step"] = points[-1][0]
+        last = [value for _, value in points[-LAST_STEPS:]]
+        result["loss"], result["loss_steps"] = math.fsum(last) / len(last), len(last)
     if run.get(VALIDATION):
         result["best_step"], result["best"] = min(run.get(VALIDATION), key=lambda point: point[1])
     if run.get("hellaswag"):
@@ -196,6 +199,9 @@ def summary(run):
             result[key] = values[len(values) // 2]
     if "time" in run.series:
         result["time"] = run.series["time"].values[-1]
+        times = sorted(ms for _, ms in (run.get("ms")[1:] or run.get("ms")))
+        if times and run.total_steps:
+            result["time_left"] = 1e-3 * times[len(times) // 2] * max(run.total_steps - run.last_step(), 0)
     if run.tokens_per_step() and run.last_step():
         result["tokens"] = run.last_step() * run.tokens_per_step()
     if run.get("memory_bytes"):

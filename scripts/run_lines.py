@@ -231,6 +231,8 @@ class LineReader:
             self.run.ended = True
             if fields.get("exit_code") != 0:
                 self.event(step, "error", message or f"ended with exit code {fields.get('exit_code')}")
+        elif event == "sample":
+            self.run.samples.append((step or 0, str(fields.get("text", ""))))
         else:
             self.event(step, "note", f"{event}: {message}"[:2000])
 

@@ -79,10 +79,21 @@ class Run:
             return total
         return batch * time if batch and time else None
 
+    def vocabulary(self):
+        """The size of its vocabulary; None where nothing tells. Losses of different ones cannot be compared."""
+        texts = (self.state.get("model", ""), "V " + self.facts.get("vocabulary V (Vp)", ""))
+        found = [match[1] for match in (re.match(r"V (\d+)\b", text) for text in texts) if match]
+        return int(found[0]) if found else None
+
     def finish(self):
         """Adds what follows from the lines: tokens/s, the time at each step, events of numbers that are not finite."""
         for series in self.series.values():
             series.limit()
+        if "mfu" in self.series:  # above 1 the peak is not this GPU's
+            whole, self.series["mfu"] = self.series["mfu"], Series()
+            for step, value in whole.finite():
+                if value <= 1.0:
+                    self.series["mfu"].add(step, value)
         ms, tokens = self.series.get("ms"), self.tokens_per_step()
         if ms is not None:
             speed, time, seconds = Series(), Series(), 0.0
@@ -181,13 +192,17 @@ def read_settings(path):
 # Runs
 
 
-def name_of(path):
-    """A run's name: that of its folder, or of its file."""
+def named_by(path):
+    """The folder or file that names a run: its folder, or the one around that if it is called `model`; or its file."""
     path = os.path.abspath(path)
-    folder, name = os.path.split(path)
-    if name == "main.log":
-        name = os.path.basename(folder) or name
-    return os.fsencode(name).decode("utf-8", "replace")
+    for name in ("main.log", "model"):
+        if os.path.basename(path) == name and os.path.basename(os.path.dirname(path)):
+            path = os.path.dirname(path)
+    return path
+
+
+def name_of(path):
+    return os.fsencode(os.path.basename(named_by(path))).decode("utf-8", "replace")
 
 
 def is_log_beside(path):
@@ -255,7 +270,8 @@ def merge(run, other):
             run.series[key] = series
     told = {(step, kind) for step, kind, _ in run.events}
     run.events += [event for event in other.events if event[1] == "note" or event[:2] not in told]
-    run.samples += other.samples
+    told = {step for step, _ in run.samples}
+    run.samples = sorted(run.samples + [sample for sample in other.samples if sample[0] not in told])
     run.state = run.state or other.state  # equal, where both are there
     run.flags = {**other.flags, **run.flags}
     run.short_table |= other.short_table
@@ -317,7 +333,7 @@ def make_names_unique(runs):
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
-            parent = os.path.basename(os.path.dirname(os.path.abspath(run.path)))
+            parent = os.path.basename(os.path.dirname(named_by(run.path)))
             run.name = f"{os.fsencode(parent).decode('utf-8', 'replace')}/{run.name}"
     names = [run.name for run in runs]
     for i, run in enumerate(runs):

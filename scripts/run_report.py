@@ -163,7 +163,7 @@ def values_of(run):
     """[(title, value, more)] of what is known of a run, the most telling first."""
     s, rows = run_curves.summary(run), []
     if "loss" in s:
-        rows.append(("Training loss", f"{s['loss']:.4f}", f"mean of the last steps, at {s['loss_step']:,}"))
+        rows.append(("Training loss", f"{s['loss']:.4f}", f"mean of the last {s['loss_steps']} steps"))
     if "best" in s:
         rows.append(("Best validation loss", f"{s['best']:.4f}", f"at step {s['best_step']:,}"))
     if "hellaswag" in s:
@@ -184,10 +184,9 @@ def values_of(run):
 
 
 def time_left(run, s):
-    steps = s["steps"]
-    if not run.total_steps or not steps or steps >= run.total_steps or run.ended:
+    if run.ended or not s.get("time_left"):
         return "without validation"
-    return f"about {run_curves.duration(s['time'] / steps * (run.total_steps - steps))} left"
+    return f"about {run_curves.duration(s['time_left'])} left"
 
 
 def cards(run):
@@ -216,25 +215,37 @@ def summary_table(runs):
     """A row for each run."""
     values = [{title: value for title, value, _ in values_of(run)} for run in runs]
     titles = list(dict.fromkeys(title for row in values for title in row))
-    best = {title: best_of(title, values) for title in titles}
+    best = {title: best_of(title, runs, values) for title in titles}
     head = "".join(f'<th class="{"number" if t != "Device" else ""}">{text(t)}</th>' for t in titles)
     rows = []
     for i, (run, row) in enumerate(zip(runs, values)):
         cells = []
         for title in titles:
             kind = "number" if title != "Device" else "long"
-            kind += " best" if len(runs) > 1 and best[title] == i else ""
+            kind += " best" if i in best[title] else ""
             cells.append(f'<td class="{kind}">{text(row.get(title, "-"))}</td>')
         name = f'<th scope="row" class="r{i}">{swatch(run.name)} {badge(run)}</th>'
         rows.append(f"<tr>{name}{''.join(cells)}</tr>")
-    return table(f"<th>Run</th>{head}", rows)
+    notes = [f"The training loss is the mean of the last {run_curves.LAST_STEPS} steps."] if LOSSES[0] in titles else []
+    if len({run.vocabulary() for run in runs}) > 1:
+        notes.append(
+            "Losses of different vocabularies cannot be compared: a best one is marked among those of the same."
+        )
+    return table(f"<th>Run</th>{head}", rows) + (f'<p class="key">{" ".join(notes)}</p>' if notes else "")
 
 
-def best_of(title, values):
-    """The index of the run that is best in a column; None where there is no best."""
-    order = {"Training loss": min, "Best validation loss": min, "HellaSwag, best": max}.get(title)
-    having = [(float(row[title].rstrip("%")), i) for i, row in enumerate(values) if order and title in row]
-    return order(having)[1] if len(having) > 1 else None
+LOSSES = ("Training loss", "Best validation loss")
+
+
+def best_of(title, runs, values):
+    """The indices of the runs that are best in a column; a loss is compared with those of the same, known vocabulary."""
+    order = max if title == "HellaSwag, best" else min if title in LOSSES else None
+    groups = {}
+    for i, row in enumerate(values):
+        if order and title in row and (title not in LOSSES or runs[i].vocabulary()):
+            key = runs[i].vocabulary() if title in LOSSES else None
+            groups.setdefault(key, []).append((float(row[title].rstrip("%")), i))
+    return {order(group)[1] for group in groups.values() if len(group) > 1}
 
 
 def alerts(runs):

@@ -77,7 +77,8 @@ def stdout(first=0, last=100, steps=100, **of_table):
 
 def state_file(path, **settings):
     """A state file of nothing but a header and settings."""
-    text = "free format 1\n" + "".join(f"result --{k.replace('_', '-')} {v}\n" for k, v in settings.items())
+    names = {k: k if k == "model" else f"--{k.replace('_', '-')}" for k in settings}
+    text = "free format 1\n" + "".join(f"result {names[k]} {v}\n" for k, v in settings.items())
     words = [0] * 256
     words[0], words[1], words[42] = 20240527, 1, len(text.encode())
     return write(path, struct.pack("<256i", *words) + bytes(4000) + text.encode())

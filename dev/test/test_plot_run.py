@@ -82,6 +82,54 @@ def test_json_lines(folder):
     assert run.state == {"seed": "42", "sum-order": "tree"} and run.tokens_per_step() == 1024
 
 
+def test_samples_in_json(folder):
+    sample = '{"step": %d, "event": "sample", "text": "once\\n\\u0000upon"}'
+    lines = [BEGIN % (0, "start", "{}"), '{"step": 0, "loss": 5}', sample % 1, '{"step": 1, "loss": 4}', sample % 2]
+    again = [BEGIN % (1, "resume", "{}"), '{"step": 1, "loss": 4}', sample % 2]
+    write(f"{folder}/main.jsonl", "\n".join([*lines, *again, ""]))
+    (run,) = read(f"{folder}/main.jsonl")
+    assert run.samples == [(2, "once\n\0upon")] and run.unread_lines == 0, "that of step 1 was written by what was lost"
+    write(f"{folder}/main.log", "s:0 run:77\n")
+    write(f"{folder}/out.txt", table() + step_line(0) + step_line(1) + "generating:\n---\nonce\n---\n" + step_line(2))
+    (run,) = read(folder)
+    assert [step for step, _ in run.samples].count(2) == 1, "both logs have it"
+
+
+def test_mfu_above_100_percent_is_not_shown(folder):
+    text = step_line(0).replace("51.5%", "1082.0%") + step_line(1) + step_line(2).replace("51.5%", "100.1%")
+    (run,) = read(write(f"{folder}/out.txt", table() + text))
+    assert values(run, "mfu") == {1: 0.515} and len(run.series["loss"]) == 3
+    (run,) = read(write(f"{folder}/log.jsonl", BEGIN % (0, "start", "{}") + '\n{"step": 0, "loss": 5, "mfu": 10.8}\n'))
+    assert "mfu" not in run.series and "mfu" not in run_curves.summary(run)
+
+
+def test_the_loss_of_a_table_is_the_mean_of_the_last_20_steps(folder):
+    (run,) = read(write(f"{folder}/a/main.log", main_log()))
+    last = [round(loss(step), 6) for step in range(80, 100)]
+    summary = run_curves.summary(run)
+    assert abs(summary["loss"] - sum(last) / 20) < 1e-12 and summary["loss_steps"] == 20
+    said = plot(f"{folder}/a")
+    assert "loss, last 20" in said and f"{sum(last) / 20:.4f}" in said, said
+    (run,) = read(write(f"{folder}/b/main.log", main_log(last=7)))
+    assert run_curves.summary(run)["loss_steps"] == 7
+
+
+def test_time_left_is_that_of_the_steps_that_are_timed(folder):
+    slow = stdout(90, 95, resume=1, source="run/model_00000090.bin").replace("100.00 ms", "9000.00 ms", 1)
+    (run,) = read(write(f"{folder}/out.txt", slow))  # the log of a run that was resumed: its first step warms up
+    assert abs(run_curves.summary(run)["time_left"] - 5 * 0.1) < 1e-9
+
+
+def test_names_of_runs(folder):
+    for name in ("quickstart/model", "mine/model", "a/quickstart/model", "model/x"):
+        write(f"{folder}/{name}/main.log", main_log(run=len(name)))
+    names = [run.name for run in read(*(f"{folder}/{name}" for name in ("quickstart/model", "mine/model/main.log")))]
+    assert names == ["quickstart", "mine"], names
+    names = [run.name for run in read(f"{folder}/quickstart/model", f"{folder}/a/quickstart/model")]
+    assert names == [f"{os.path.basename(folder)}/quickstart", "a/quickstart"], names
+    assert [run.name for run in read(f"{folder}/model/x")] == ["x"]
+
+
 def test_numbers_beyond_all_that_a_run_has(folder):
     huge, digits = 10**400, "1" * 5000
     step = '{"step": %d, "loss": %s, "norm": 1e308, "ms": 1e308, "memory": 1e308}'
@@ -326,6 +374,11 @@ def test_difference(folder):
     said = plot(a, b, "--difference", "--labels", "ours", "PyTorch")
     assert "training loss, 100 steps: largest difference 10.000000 (step 7: " in said, said
     assert "mean 0.100000" in said and "validation loss, 10 steps: largest difference 0.000000" in said
+    assert "vocabular" not in said
+    for name, size in (("a", 256), ("b", 50257)):
+        state_file(f"{folder}/{name}/state_00000100_00000.bin", model=f"V {size}, Vp 50304, L 2")
+    said = plot(a, b, "--difference")
+    assert "note: vocabularies of 256 and 50257: their losses cannot be compared" in said, said
     c = write(f"{folder}/c/main.log", main_log(200, 210))
     assert "have no step in common" in plot(a, c, "--difference", code=1)
 
@@ -373,7 +426,9 @@ def test_pictures(folder):
     picture = f"{folder}/curves.svg"
     assert picture in plot(f"{folder}/a", b, "--output", picture, "--x", "step", "--log-x")
     with open(picture, encoding="utf-8") as f:
-        assert f.read().count("<path") > 20
+        text = f.read()
+    assert text.count("<path") > 20 and "mathdefault" not in text and "$" not in text.replace("$b^{", "")
+    assert all(f"<!-- {number} -->" in text for number in (1, 10, 100)), "steps on a logarithmic axis"
     plot(f"{folder}/a", "--output", f"{folder}/curves.png", "--x", "tokens", "--log-y")
     with open(f"{folder}/curves.png", "rb") as f:
         assert len(f.read()) > 10000

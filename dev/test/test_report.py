@@ -107,6 +107,39 @@ def test_what_the_page_says(folder):
     assert "running" not in text_of(f"{folder}/half.html")
 
 
+def best_cells(page):
+    """{name of a run: what is marked as best in its row}"""
+    rows = re.findall(r'<tr><th scope="row" class="r\d">.*?</span> (\w+) <span.*?</th>(.*?)</tr>', page)
+    return {name: re.findall(r'<td class="number best">(.*?)</td>', cells) for name, cells in rows}
+
+
+def test_losses_of_different_vocabularies_are_not_compared(folder):
+    runs = {"a": (256, 3), "b": (256, 2), "c": (50257, 1), "d": (50257, 4), "e": (None, 0)}
+    for name, (size, more) in runs.items():
+        write(
+            f"{folder}/{name}/main.log",
+            main_log(run=more + 1).replace("trl:", f"trl:{more}").replace("tel:", f"tel:{more}"),
+        )
+        if size:
+            state_file(f"{folder}/{name}/state_00000100_00000.bin", model=f"V {size}, Vp 50304, L 2")
+    page = f"{folder}/page.html"
+
+    def best(*names):
+        plot(*(f"{folder}/{name}" for name in names), "--html", page)
+        return {name: len(cells) for name, cells in best_cells(text_of(page)).items() if name in names}
+
+    assert best("a", "b") == {"a": 0, "b": 3}
+    assert "cannot be compared" not in text_of(page) and "mean of the last 20 steps" in text_of(page)
+    assert best("a", "b", "c", "d", "e") == {"a": 0, "b": 2, "c": 2, "d": 0, "e": 1}, "of equal HellaSwags the last"
+    assert "Losses of different vocabularies cannot be compared" in text_of(page)
+    assert best("a", "c") == {"a": 0, "c": 1}
+    stated = write(
+        f"{folder}/f/out.txt", stdout().replace("| device ", "| vocabulary V (Vp)     | 256 (256) |\n| device ")
+    )
+    (run,) = run_logs.module("run_log").read_runs([stated])
+    assert run.vocabulary() == 256
+
+
 def test_names_and_samples_stay_text(folder):
     name = HOSTILE.replace("/", "\u2215")[:80]
     raw = stdout(0, 60).replace("ONCE", f"{HOSTILE}\x00\x1b]0;x\x07 end").encode() + b"warning: \xff\xfe<b>bold\n"
