@@ -1,6 +1,6 @@
 #!/bin/sh
 # From a fresh clone to a GPT-2 that has learned to write: builds, gets text, trains a small model on its bytes, and
-# prompts it. The model, its text and the whole log are kept in build/quickstart.
+# prompts it. The model, its text and the whole log are kept in build/quickstart; a model of an earlier run there stays, too.
 #
 # Costs: with a GPU about a minute, most of it compilation, 1 GB of memory and 160 MB of disk; on two CPU cores three minutes,
 # 270 MB of memory and 13 MB of disk.
@@ -25,6 +25,7 @@ dir=build/quickstart
 if ! { mkdir -p $dir && touch $dir/install.log train_gpt2.tmp && rm train_gpt2.tmp; } 2>/dev/null; then
     fail "cannot write in $PWD: copy the project to a folder that you may write in"
 fi
+rm -f $dir/failed
 
 # ----------------------------------------------------------------------------
 # 0. What is missing
@@ -74,26 +75,58 @@ if [ $gpu = 1 ] && ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nv
 fi
 if [ $gpu = 1 ]; then trainer=train_gpt2cu; else trainer=train_gpt2; fi
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
-echo "== make $trainer generate_gpt2"
-make -s -j "$jobs" $trainer generate_gpt2 >$dir/make.log 2>&1 || {
+tick() { # says how long it has been, until the script ends: in a line that is overwritten, elsewhere every 15 seconds
+    seconds=0
+    while kill -0 $$ 2>/dev/null && sleep 1 >/dev/null; do
+        seconds=$((seconds + 1))
+        if [ -t 1 ]; then
+            printf '\r   compiling for %d s' $seconds
+        elif [ $((seconds % 15)) = 0 ]; then
+            echo "   compiling for $seconds s"
+        fi
+    done
+}
+echo "== make $trainer generate_gpt2: compiles the trainer and what prompts its model, about half a minute"
+tick &
+ticker=$!
+make -s -j "$jobs" $trainer generate_gpt2 >$dir/make.log 2>&1 || touch $dir/failed
+kill $ticker
+wait $ticker 2>/dev/null || :
+[ ! -t 1 ] || printf '\r\033[K'
+if [ -e $dir/failed ]; then
     tail -n 20 $dir/make.log >&2
     fail "make $trainer generate_gpt2 failed; all it said is in $dir/make.log"
-}
+fi
 
 # ----------------------------------------------------------------------------
 # 2. Text
 
 data=$dir/tiny_shakespeare_bytes
-echo "== text"
-if [ ! -e ${data}_train.bin ] && ! python3 dev/data/tinyshakespeare.py --tokenizer bytes --output $dir; then
-    echo "no TinyShakespeare (DATA_MIRROR names a folder that holds it): training on this project's own sources instead."
+prompt="The king"
+echo "== text: TinyShakespeare"
+if [ -e ${data}_train.bin ]; then
+    echo "${data}_train.bin is there already"
+elif python3 dev/data/tinyshakespeare.py --tokenizer bytes --output $dir >$dir/text.log 2>&1; then
+    cat $dir/text.log
+else
+    why=$(sed -n 's/; --mirror .*//; s/^error: //p' $dir/text.log)
+    echo "note: ${why:-it cannot be had here}. The model learns this project's own sources instead, and writes code."
+    echo "For Shakespeare, run this again with a network, or with DATA_MIRROR=FOLDER where FOLDER holds input.txt."
     data=$dir/sources
+    prompt="static inline "
     python3 dev/data/text.py --tokenizer bytes --output $data README.md Makefile llmc dev ./*.c ./*.cu
 fi
 
 # ----------------------------------------------------------------------------
 # 3. Train; every hundredth step is shown
 
+if [ -n "$(ls $dir/model/model_*.bin 2>/dev/null)" ]; then # of an earlier run
+    n=1
+    while [ -e $dir/model.$n ]; do n=$((n + 1)); done
+    mv $dir/model $dir/model.$n
+    if [ -e $dir/train.log ]; then mv $dir/train.log $dir/model.$n; fi
+    echo "note: the model of the run before stays, with its log, in $dir/model.$n"
+fi
 echo "== ./$trainer, in full in $dir/train.log"
 export OMP_WAIT_POLICY=passive # threads that spin while they wait slow a busy machine down
 rm -rf $dir/model
@@ -105,7 +138,6 @@ else
     set -- "$@" -e gpt2:l4c128h4t64 -b 16 -t 64 -x 1500 -l 2e-3 -v 250 -m 16 -n 1500
     checkpoint=$dir/model/model_00001500.bin
 fi
-rm -f $dir/failed
 { ./$trainer "$@" || : >$dir/failed; } 2>&1 | tee $dir/train.log |
     grep --line-buffered -E '^(val loss|step +([0-9]*00)/|error:)' || :
 [ ! -e $dir/failed ] || fail "./$trainer failed; see $dir/train.log"
@@ -114,7 +146,6 @@ sed -n '/^total average/p' $dir/train.log
 # ----------------------------------------------------------------------------
 # 4. Prompt it
 
-prompt="The king"
 echo "== ./generate_gpt2 -e $dir/model --prompt \"$prompt\" --overflow slide"
 ./generate_gpt2 -e $dir/model --prompt "$prompt" --overflow slide --tokens 400 --top-k 40 --quiet ||
     fail "./generate_gpt2 failed on $checkpoint"

@@ -7,6 +7,7 @@ Needs a shell and the standard library. Each test has a copy of the script, with
 """
 
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -24,9 +25,12 @@ TOOLS = [
     "env",
     "grep",
     "head",
+    "ls",
     "mkdir",
+    "mv",
     "rm",
     "sed",
+    "sleep",
     "tail",
     "tee",
     "touch",
@@ -37,13 +41,17 @@ STAND_INS = {
     # a trainer of 1500 steps, and what prompts its model
     "make": r"""
         printf '%s\n' '#!/bin/sh' 'for s in 1 100 200; do echo "step $s/1500 | loss 2.5"; done; echo "val loss 1.9"' \
-            'echo "total average iteration time: 2 ms"' >train_gpt2
-        printf '%s\n' '#!/bin/sh' 'echo "To be, of $2"' >generate_gpt2
+            'mkdir build/quickstart/model && echo "$2 $RUN" >build/quickstart/model/model_00001500.bin' \
+            'echo "total average iteration time: 2 ms"; echo "run $RUN"' >train_gpt2
+        printf '%s\n' '#!/bin/sh' 'echo "To be, of $2, prompted $4"' >generate_gpt2
         chmod +x train_gpt2 generate_gpt2""",
     # the text cannot be downloaded; this project's own sources are there
     "python3": r"""
         case $1 in
-        *tinyshakespeare.py) echo "mirror $DATA_MIRROR"; exit 1;;
+        *tinyshakespeare.py)
+            echo "downloading it, or mirror $DATA_MIRROR"; echo "attempt 1 failed (URLError); trying again" >&2
+            echo "error: cannot download https://there: no route to host; --mirror DIR (or DATA_MIRROR) takes it" >&2
+            exit 1;;
         *text.py) touch build/quickstart/sources_train.bin;;
         esac""",
 }
@@ -93,7 +101,67 @@ def test_it_ends_with_the_next_command(folder):
 
 def test_a_relative_mirror_is_the_users(folder):
     os.mkdir(os.path.join(folder, "texts"))
-    assert f"mirror {os.path.realpath(folder)}/texts\n" in quickstart(folder, shell="bash", DATA_MIRROR="texts")
+    quickstart(folder, shell="bash", DATA_MIRROR="texts")
+    assert f"mirror {os.path.realpath(folder)}/texts\n" in text_of(folder, "text.log")
+
+
+def test_without_a_network_it_says_what_it_trains_on(folder):
+    said = quickstart(folder)
+    assert "rror" not in said and "attempt" not in said and "--mirror" not in said, said
+    (note,) = [line for line in said.splitlines() if line.startswith("note: ")]
+    assert note.startswith("note: cannot download https://there: no route to host. The model learns this project's own")
+    assert "prompted static inline \n" in said and text_of(folder, "model/model_00001500.bin").split()[0].endswith(
+        "quickstart/sources_train.bin"
+    )
+
+
+def test_with_a_text_it_is_prompted_as_the_text_reads(folder):
+    writes = "case $1 in *.py) echo wrote it; touch build/quickstart/tiny_shakespeare_bytes_train.bin;; esac"
+    said = quickstart(folder, programs={"python3": writes})
+    assert "wrote it\n" in said and "prompted The king\n" in said and "note: " not in said, said
+    said = quickstart(folder, programs={"python3": "case $1 in *.py) exit 1;; esac"})
+    assert "tiny_shakespeare_bytes_train.bin is there already" in said and "prompted The king\n" in said, said
+
+
+def test_a_second_run_keeps_the_first_model(folder):
+    for run in ("1st", "2nd", "3rd"):
+        said = quickstart(folder, RUN=run)
+        kept = [line for line in said.splitlines() if "the model of the run before" in line]
+        assert len(kept) == (run != "1st"), said
+    assert kept[0].endswith("build/quickstart/model.2")
+    for place, run in (("model.1", "1st"), ("model.2", "2nd"), ("model", "3rd")):
+        assert text_of(folder, f"{place}/model_00001500.bin").endswith(f" {run}\n"), place
+        assert f"run {run}\n" in text_of(folder, f"{place}/train.log" if place != "model" else "train.log")
+    assert sorted(name for name in os.listdir(f"{folder}/build/quickstart") if name.startswith("model")) == [
+        "model",
+        "model.1",
+        "model.2",
+    ]
+
+
+def test_what_a_run_without_a_model_left_is_not_kept(folder):
+    os.makedirs(f"{folder}/build/quickstart/model")
+    assert "the run before" not in quickstart(folder)
+
+
+def test_compiling_says_how_long_it_has_been(folder):
+    slow = "command -p sleep 1.5\n" + STAND_INS["make"]
+    said = quickstart(folder, programs={"make": slow})
+    assert "generate_gpt2: compiles the trainer and what prompts its model, about half a minute\n" in said, said
+    assert "compiling for" not in said, "in a file every 15 seconds"
+    master, slave = pty.openpty()
+    path = os.path.join(folder, "bin")
+    command = [os.path.join(path, "sh"), "scripts/quickstart.sh"]
+    done = subprocess.run(command, cwd=folder, env={"PATH": path}, stdout=slave, stderr=slave, check=False)
+    os.close(slave)
+    said = os.read(master, 65536).decode()
+    os.close(master)
+    assert done.returncode == 0 and "\r   compiling for 1 s" in said and "\r\033[K" in said, said
+
+
+def text_of(folder, name):
+    with open(os.path.join(folder, "build", "quickstart", name), encoding="utf-8") as f:
+        return f.read()
 
 
 def test_a_wrong_mirror_is_named(folder):
