@@ -9,8 +9,8 @@ another run is active, and which checkpoints -nk deletes.
     run_folder_clean(&scan, step);                       // the first change on the disk
     run_folder_keep(&folder, 5, 1000, 400);              // after checkpoint 400 was written; in any thread
 
-Only files with the names of checkpoint.h's, their .tmp files, main.log and main.flags are looked at, and only they are ever
-removed.
+Only files with the names of checkpoint.h's, main.log, main.jsonl, main.flags and their .tmp files are looked at, and only they
+are ever removed.
 */
 #ifndef LLMC_RUN_FOLDER_H
 #define LLMC_RUN_FOLDER_H
@@ -62,9 +62,11 @@ static inline int folder_parse_(FolderFile* file, const char* name) {
     if (strlen(name) >= sizeof(file->name)) { return 0; }
     strcpy(file->name, name);
     file->kind = FOLDER_LOG, file->step = -1;
-    const char* rest = strncmp(name, "main.log", 8) == 0      ? name + 8
-                       : strncmp(name, "main.flags", 10) == 0 ? name + 10
-                                                              : NULL;
+    static const char* const logs[] = {"main.log", "main.jsonl", "main.flags"};
+    const char* rest = NULL;
+    for (size_t i = 0; i < sizeof(logs) / sizeof(logs[0]); i++) {
+        if (strncmp(name, logs[i], strlen(logs[i])) == 0) { rest = name + strlen(logs[i]); }
+    }
     for (int kind = FOLDER_MODEL; rest == NULL && kind <= FOLDER_DONE; kind++) {
         size_t length = strlen(prefixes[kind]);
         if (strncmp(name, prefixes[kind], length) != 0) { continue; }

@@ -1,10 +1,11 @@
 /*
---log-json: a run as JSON lines, for other programs. A line is an object and is written whole; a number that is not finite is
-null. Every object has a "time", in seconds since 1970, and a "step", which counts as in main.log:
+main.jsonl in the run's folder, and --log-json: a run as JSON lines, for plot_run.py and other programs. A line is an object and
+is written whole; a number that is not finite is null. Every object has a "time", in seconds since 1970, and a "step", which
+counts as in main.log:
 
     {"time":..., "step":0, "event":"start", "run":"<id>", "program":..., "steps":..., "settings":{"--seed":"42", ...}}
     {"time":..., "step":0, "loss":..., "norm":..., "lr":..., "ms":..., "tokens_per_second":..., "mfu":..., "memory":..., ...}
-    {"time":..., "step":20, "validation":...}     {"time":..., "step":20, "hellaswag":...}
+    {"time":..., "step":20, "validation":...} or "hellaswag"     {"time":..., "step":20, "event":"sample", "text":...}
     {"time":..., "step":20, "event":"checkpoint", "saved":true, "path":...}
     {"time":..., "step":40, "event":"end", "exit_code":0}
 
@@ -21,7 +22,8 @@ belong to steps that are repeated. A full disk is treated as in logger.h. Only r
 #include "run_identity.h"
 
 typedef struct {
-    Logger out;
+    Logger out; // --log-json's
+    Logger own; // the folder's
     int step;   // of the newest line
     FILE* line; // into `text`: the line that is being made
     char* text; // (bytes)
@@ -40,12 +42,13 @@ static inline void step_log_take_stdout(StepLog* log) {
     }
 }
 
-// Removes an incomplete last line. Leaves a file alone that does not begin and end like a log.
-static inline void step_log_mend_(const char* path) {
+// Removes an incomplete last line. Leaves a file alone that does not begin and end like a log. `flag` and `way` are of errors:
+// what names the file, if not the folder, and what to do.
+static inline void step_log_mend_(const char* flag, const char* path, const char* way) {
     struct stat st;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) { return; }
-    if (fd < 0 || fstat(fd, &st) != 0) { fatal("--log-json: cannot open %s: %s", path, strerror(errno)); }
+    if (fd < 0 || fstat(fd, &st) != 0) { fatal("%scannot open %s: %s", flag, path, strerror(errno)); }
     off_t line = st.st_size, at = st.st_size; // where the last line begins
     char c = '\n', first = '{', begin = '{';
     if (S_ISREG(st.st_mode) && st.st_size > 0 && pread(fd, &c, 1, st.st_size - 1) != 1) { c = '\0'; }
@@ -55,26 +58,40 @@ static inline void step_log_mend_(const char* path) {
         if ((at > 0 && c != '\n') || pread(fd, &first, 1, line) != 1) { first = '\0'; }
     }
     if (S_ISREG(st.st_mode) && st.st_size > 0 && pread(fd, &begin, 1, 0) != 1) { begin = '\0'; }
-    if (first != '{' || begin != '{') { fatal("--log-json %s: the file is no log of lines; name another", path); }
-    if (line != st.st_size && ftruncate(fd, line) != 0) {
-        fatal("--log-json: cannot write %s: %s", path, strerror(errno));
-    }
+    if (first != '{' || begin != '{') { fatal("%s%s: the file is no log of lines; %s", flag, path, way); }
+    if (line != st.st_size && ftruncate(fd, line) != 0) { fatal("%scannot write %s: %s", flag, path, strerror(errno)); }
     close(fd);
 }
 
-// Opens the log; NULL: there is none. "-" has been taken by step_log_take_stdout.
+// Opens <dir>/main.jsonl: of a new run empty, of one that resumes as it is, but for an incomplete last line. With dir NULL
+// there is none.
+static inline void step_log_open_own(StepLog* log, const char* dir, int resumed) {
+    struct stat st;
+    if (dir == NULL) { return; }
+    log->own.active = 1;
+    snprintf(log->own.path, sizeof(log->own.path), "%s/main.jsonl", dir); // logger_open has seen that the name fits
+    if (stat(log->own.path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        fatal("cannot write %s: %s; move it away", log->own.path, regular_file_fault(&st));
+    }
+    if (resumed) { step_log_mend_("", log->own.path, "move it away"); }
+    FILE* file = fopen_check(log->own.path, resumed ? "a" : "w");
+    if (fclose(file) != 0) { fatal("cannot write %s: %s", log->own.path, strerror(errno)); }
+}
+
+// Opens the log of --log-json; NULL: there is none. "-" has been taken by step_log_take_stdout.
 static inline void step_log_open(StepLog* log, const char* path) {
     if (path == NULL) { return; }
     log->out.active = 1;
     snprintf(log->out.path, sizeof(log->out.path), "%s", log->out.fd ? "the log on stdout" : path);
     if (log->out.fd) { return; }
     if (strlen(path) >= sizeof(log->out.path)) { fatal("--log-json: the name is too long: %s", path); }
-    step_log_mend_(path);
+    step_log_mend_("--log-json: ", path, "name another");
     int error = logger_append_(&log->out, "", 0);
     if (error != 0) { fatal("--log-json: cannot write %s: %s", path, strerror(error)); }
 }
 
 static inline void step_log_close(StepLog* log) {
+    logger_close(&log->own);
     logger_close(&log->out);
     if (log->out.fd) { close(log->out.fd); }
 }
@@ -84,7 +101,7 @@ static inline void step_log_close(StepLog* log) {
 
 static inline int step_log_begin(StepLog* log, int step) {
     struct timespec now;
-    if (!log->out.active) { return 0; }
+    if (!log->out.active && !log->own.active) { return 0; }
     log->line = open_memstream(&log->text, &log->bytes);
     if (log->line == NULL) { return 0; }
     clock_gettime(CLOCK_REALTIME, &now);
@@ -110,7 +127,8 @@ static inline void step_log_text(StepLog* log, const char* name, const char* tex
 static inline void step_log_end(StepLog* log) {
     fputs("}\n", log->line);
     int whole = fclose(log->line) == 0;
-    if (whole) { logger_write(&log->out, log->text, log->bytes); }
+    if (whole && log->out.active) { logger_write(&log->out, log->text, log->bytes); }
+    if (whole && log->own.active) { logger_write(&log->own, log->text, log->bytes); }
     free(log->text);
     log->line = NULL, log->text = NULL;
 }

@@ -26,7 +26,7 @@ static inline void trainer_close_writer_(Trainer* t) {
     snprintf(t->failure, sizeof(t->failure), "the last checkpoint was not written");
 }
 
-// The last line of --log-json
+// The last line of main.jsonl
 static inline void trainer_close_log_(Trainer* t) {
     if (step_log_begin(&t->log, t->log.step)) {
         step_log_text(&t->log, "event", "end");

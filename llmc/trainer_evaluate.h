@@ -86,7 +86,7 @@ static inline Status trainer_val_losses_(Trainer* t, float* losses, BadLoss* bad
     return STATUS_OK;
 }
 
-// Writes a line of --log-json with one number.
+// Writes a line of main.jsonl with one number.
 static inline void trainer_log_number_(Trainer* t, int step, const char* name, double value) {
     if (!step_log_begin(&t->log, step)) { return; }
     step_log_number(&t->log, name, value);
@@ -183,6 +183,10 @@ static inline void trainer_sample(Trainer* t, int step) {
     int* tokens = (int*)malloc_check((size_t)T * sizeof(int));
     float* logits = (float*)malloc_check(2 * (size_t)V * sizeof(float)); // the second half is scratch
     unsigned long long rng = (unsigned long long)o->sample_seed;
+    char* text = NULL;
+    size_t bytes = 0, shown = 0;
+    FILE* copy = open_memstream(&text, &bytes);
+    if (copy == NULL) { fatal("out of memory: cannot keep a sample"); }
     for (int i = 0; i < T; i++) { tokens[i] = t->tokenizer.eot_token; }
     gpt2_range_begin("sample");
     trainer_keep_line(t);
@@ -194,10 +198,20 @@ static inline void trainer_sample(Trainer* t, int step) {
         check(gpt2_get_logits(t->model, logits, n - 1));
         float coin = random_f32(&rng);
         tokens[n] = sample_logits(logits, V, (float)o->temperature, o->top_k, coin, logits + V);
-        tokenizer_print(stdout, &t->tokenizer, tokens[n]);
+        tokenizer_print(copy, &t->tokenizer, tokens[n]);
+        fflush(copy);
+        fwrite(text + shown, 1, bytes - shown, stdout);
+        shown = bytes;
         fflush(stdout);
     }
     printf("\n---\n");
+    fclose(copy);
+    if (step_log_begin(&t->log, step)) {
+        step_log_text(&t->log, "event", "sample");
+        step_log_text(&t->log, "text", text);
+        step_log_end(&t->log);
+    }
+    free(text);
     gpt2_range_end();
     free(logits);
     free(tokens);

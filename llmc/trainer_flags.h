@@ -34,7 +34,7 @@ its command lines work unchanged.
       "vocabulary of a new model; 0: what the token files say, else 50257")                                            \
     G(output_dir, "What a run keeps")                                                                                  \
     X(output_dir, "-o", "--output-dir", text, NULL, 0, 0, NULL, FOR_BOTH, COMMAND,                                     \
-      "directory of main.log and checkpoints")                                                                         \
+      "directory of main.log, main.jsonl, main.flags and checkpoints")                                                 \
     X(checkpoint_every, "-n", "--checkpoint-every", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                        \
       "steps between checkpoints; 0: none")                                                                            \
     X(checkpoints_keep, "-nk", "--checkpoints-keep", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                       \

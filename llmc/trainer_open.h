@@ -280,7 +280,7 @@ static inline void trainer_begin_folder_(Trainer* t) {
     if (!exists) { step_log_open(&t->log, log); }
 }
 
-// Writes the first line of --log-json, which identifies the run.
+// Writes the first line of main.jsonl and --log-json, which identifies the run.
 static inline void trainer_begin_log_(Trainer* t) {
     char run[32];
     t->logged_save = -1;
@@ -335,6 +335,7 @@ static inline void trainer_open(Trainer* t) {
     trainer_keep_tokenizer_(t);
     logger_open(&t->logger, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed ? t->first_step : -1,
                 t->start.identity.run);
+    step_log_open_own(&t->log, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed);
     trainer_begin_log_(t);
     t->terminal = comm_rank(t->comm) == 0 && terminal_can_rewrite();
     trainer_print(t, source);

@@ -82,7 +82,10 @@ static inline void trainer_note_unkept_(Options* o) {
 // Checks the options against each other; cli_parse has checked each flag by itself.
 static inline void trainer_check_options(Options* o, int processes) {
     if (o->batch != CLI_AUTO) { trainer_check_batch_(o, processes); }
-    if (o->log_json != NULL && (strcmp(o->log_json, "main.log") == 0 || ends_with(o->log_json, "/main.log"))) {
+    const char* log = o->log_json == NULL         ? ""
+                      : strrchr(o->log_json, '/') ? strrchr(o->log_json, '/') + 1
+                                                  : o->log_json;
+    if (strcmp(log, "main.log") == 0 || strcmp(log, "main.jsonl") == 0) {
         fatal("--log-json %s: a run's own log has that name; choose another", o->log_json);
     }
     if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }

@@ -14,7 +14,7 @@ static inline int trainer_next_checkpoint_(const Trainer* t, int step) {
     return every < t->num_steps - step / every * every ? (step / every + 1) * every : t->num_steps;
 }
 
-// Writes a finished save's line of --log-json.
+// Writes a finished save's line of main.jsonl.
 static inline void trainer_log_save_(Trainer* t, CheckpointResult result) {
     const CheckpointWriter* w = &t->writer;
     if (result == CHECKPOINT_NONE || result == CHECKPOINT_WRITING || w->step == t->logged_save) { return; }

@@ -25,7 +25,7 @@ static inline const char* format_z(char* text, size_t size, float z) {
     return text;
 }
 
-// Writes the step's line of --log-json
+// Writes the step's line of main.jsonl
 static inline void trainer_log_step_(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
                                      float learning_rate, double seconds, double mfu) {
     StepLog* log = &t->log;
@@ -71,7 +71,8 @@ static inline void trainer_report(Trainer* t, int step, StepResult result, float
     float loss = result.loss, norm = result.norm;
     double mfu = mfu_of(flops_per_token(gpt2_info(t->model), o->time) * rate, t->peak_flops, comm_size(t->comm));
     char left[32], of_loss[32], of_norm[32], of_peak[32];
-    format_duration(left, sizeof(left), (double)(t->num_steps - step - 1) * o->total_batch / t->rate);
+    double seconds_left = (double)(t->num_steps - step - 1) * o->total_batch / t->rate;
+    format_duration(left, sizeof(left), done > 0 || seconds_left <= 0.0 ? seconds_left : (double)NAN);
     snprintf(t->line, sizeof(t->line),
              "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms%s | %.0f tok/s | %s left\n", step + 1,
              t->num_steps, loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,

@@ -8,8 +8,8 @@
 
 A run is the folder of the trainer's -o, or a main.log, or what the trainer printed, or what --log-json wrote. What was
 printed joins the folder of its run where that is named too, or where it lies in there. main.log alone has losses,
-learning rate and gradient norm; speed, memory, time, samples and warnings are in the other two. The run may
-still be going on.
+learning rate and gradient norm; speed, memory, time and samples are in main.jsonl beside it, what was printed has the
+warnings. The run may still be going on.
 
 The page needs nothing but Python; pictures need matplotlib.
 """

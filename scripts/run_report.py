@@ -238,7 +238,7 @@ LOSSES = ("Training loss", "Best validation loss")
 
 
 def best_of(title, runs, values):
-    """The indices of the runs that are best in a column; a loss is compared with those of the same, known vocabulary."""
+    """The indices of the runs that are best in a column; losses are compared within the same, known vocabulary."""
     order = max if title == "HellaSwag, best" else min if title in LOSSES else None
     groups = {}
     for i, row in enumerate(values):

@@ -7,6 +7,7 @@ python3 dev/test/run_output.py ./train_gpt2 build/train_gpt2_faults     # 5 s; t
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ import unit
 
 TRAINER = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "train_gpt2")
 FAULTS = os.path.abspath(sys.argv[2] if len(sys.argv) > 2 else "build/train_gpt2_faults")
+PLOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "scripts", "plot_run.py")
 MODEL = "gpt2:l2c64h2t64"
 
 
@@ -153,6 +155,43 @@ def test_a_log_that_cannot_be_costs_no_run(folder):
     assert len(steps_of(read_log(f"{folder}/new/steps.jsonl"))) == 1
 
 
+def test_a_run_keeps_its_log_in_its_folder(folder):
+    run, path = f"{folder}/run", f"{folder}/log.jsonl"
+    flags = ["-x", 8, "-n", 4, "-s", 4, "-g", 20, "-o", run, "--async-save", 0]
+    train(folder, *flags, "-y", 1, "--log-json", path, trainer=FAULTS, FAULT="kill@6", code=-9)
+    assert read_log(f"{run}/main.jsonl") == read_log(path), "of --log-json it is a copy"
+    with open(f"{run}/main.jsonl", "a", encoding="utf-8") as f:
+        f.write('{"time":1,"step":6,"lo')
+    out = train(folder, *flags, "-y", 1).stdout
+    log = read_log(f"{run}/main.jsonl")
+    assert [line["step"] for line in steps_of(log)] == [*range(6), 4, 5, 6, 7] and log[-1]["event"] == "end"
+    samples = [line["text"] for line in log if line.get("event") == "sample"]
+    assert len(samples) == 3 and f"generating:\n---\n{samples[-1]}\n---\n" in out, samples
+    done = subprocess.run([PLOT, run, "--html", f"{folder}/page.html"], check=True, capture_output=True, text=True)
+    assert "tok/s" in done.stdout, done.stdout
+    with open(f"{folder}/page.html", encoding="utf-8") as f:
+        page = f.read()
+    assert all(said in page for said in ("after step 8", "panel-tokens_per_second", "panel-memory_bytes")), "afterwards"
+    train(folder, *flags, "--overwrite", "-x", 1)
+    assert read_log(f"{run}/main.jsonl")[0]["event"] == "start"
+    assert len(steps_of(read_log(f"{run}/main.jsonl"))) == 1, "of a new run it is a new one"
+    done = train(folder, "-x", 1, "-o", f"{folder}/new", "--log-json", f"{folder}/new/main.jsonl", code=1)
+    assert "a run's own log has that name" in done.stderr and not os.path.exists(f"{folder}/new"), done.stderr
+
+
+def test_a_log_of_the_folder_that_is_no_log(folder):
+    run = f"{folder}/run"
+    train(folder, "-x", 2, "-n", 1, "-o", run)
+    with open(f"{run}/main.jsonl", "w", encoding="utf-8") as f:
+        f.write("mine\n")
+    done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
+    assert done.stderr == f"error: {run}/main.jsonl: the file is no log of lines; move it away\n", done.stderr
+    os.remove(f"{run}/main.jsonl")
+    os.mkfifo(f"{run}/main.jsonl")
+    done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
+    assert "main.jsonl: it is a pipe or a device, not a file; move it away" in done.stderr, done.stderr
+
+
 def test_a_full_disk_does_not_end_the_run(folder):
     if not os.path.exists("/dev/full"):
         raise unit.Skipped("no /dev/full")
@@ -202,7 +241,10 @@ def screen(output):
 def test_a_file_has_plain_lines_and_no_curve(folder):
     out = train(folder, "-x", 4).stdout
     assert "\r" not in out and "\033" not in out and "loss of steps" not in out
-    assert len([line for line in out.splitlines() if line.startswith("step ")]) == 4
+    steps = [line for line in out.splitlines() if line.startswith("step ")]
+    assert len(steps) == 4 and steps[0].endswith("| ? left"), "the first step warms up: nothing follows from its time"
+    assert all(re.fullmatch(r".* \| \d+[smhd0-9]* left", line) for line in steps[1:]), steps
+    assert train(folder, "-x", 1).stdout.count("| 0s left\n") == 1
 
 
 def test_a_terminal_has_one_line_and_a_curve_at_the_end(folder):

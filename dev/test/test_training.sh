@@ -270,7 +270,8 @@ check "a mistake is found before --overwrite removes anything" fails_with "nothi
     --overwrite -o "$dir/used"
 check "the run is still there" same whole used state_00000040_00000.bin
 check "--overwrite takes it" run used -e $model -s 0 -n 0 --overwrite -x 1
-check "the old run's files have gone, others have not" test "$(cd "$dir/used" && echo *)" = "main.flags main.log notes.txt"
+check "the old run's files have gone, others have not" test "$(cd "$dir/used" && echo *)" = \
+    "main.flags main.jsonl main.log notes.txt"
 
 copy other 00000040
 check "another seed is refused" fails_with "1 of these settings (see the notes above) change the result" "${again[@]}" \
