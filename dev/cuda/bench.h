@@ -556,13 +556,16 @@ static inline std::string csv_number(const char* format, double x) {
     if (isfinite(x)) { snprintf(text, sizeof(text), format, x); }
     return text;
 }
+// The share of the ceiling. NaN where it is not known, or passed by more than a larger GEMM can: it was measured beside other
+// work then.
+static inline double share_of(double rate, double ceiling) { return rate <= 1.25 * ceiling ? rate / ceiling : NAN; }
 static inline std::string csv_row(const Race& race, const Racer& r, BenchMode mode, const Timing& t,
                                   const std::string& environment, double ceiling) {
     const double rate = race.unit->rate_scale * race.work / t.ms;
     std::string row = environment + "," + race.values + "," + r.config + "," + r.trains + "," + mode_names[mode];
-    for (const std::string& field :
-         {csv_number("%.5f", t.ms), csv_number("%.2f", rate), csv_number("%.4g", t.mj),
-          csv_number("%.3f", 1e9 * t.mj / race.work), csv_number("%.0f", t.mhz), csv_number("%.4f", rate / ceiling)}) {
+    for (const std::string& field : {csv_number("%.5f", t.ms), csv_number("%.2f", rate), csv_number("%.4g", t.mj),
+                                     csv_number("%.3f", 1e9 * t.mj / race.work), csv_number("%.0f", t.mhz),
+                                     csv_number("%.4f", share_of(rate, ceiling))}) {
         row += "," + field;
     }
     if (race.least_bytes) { row += "," + csv_number("%.1f", 1e-6 * race.least_bytes / t.ms); }
@@ -621,10 +624,10 @@ static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Ra
             const Racer& r = racers[numbers[n]];
             const Timing& t = timings[n];
             const double rate = race.unit->rate_scale * race.work / t.ms;
-            printf("%-20s %-6s %10.4f %8.1f %7.1f%% %9s %8s %6s %9.2e  %-13s %-6s", r.config.c_str(), mode_names[mode],
-                   t.ms, rate, 100 * rate / gpu.ceiling[mode], csv_number("%.3f", t.mj).c_str(),
-                   csv_number("%.2f", 1e9 * t.mj / race.work).c_str(), csv_number("%.0f", t.mhz).c_str(), r.rel_err,
-                   r.deterministic ? "yes" : "no", r.trains);
+            printf("%-20s %-6s %10.4f %8.1f %8s %9s %8s %6s %9.2e  %-13s %-6s", r.config.c_str(), mode_names[mode],
+                   t.ms, rate, csv_number("%.1f%%", 100 * share_of(rate, gpu.ceiling[mode])).c_str(),
+                   csv_number("%.3f", t.mj).c_str(), csv_number("%.2f", 1e9 * t.mj / race.work).c_str(),
+                   csv_number("%.0f", t.mhz).c_str(), r.rel_err, r.deterministic ? "yes" : "no", r.trains);
             if (race.least_bytes) { printf("  %.0f", 1e-6 * race.least_bytes / t.ms); }
             printf("\n");
             if (t.ms < timings[best].ms) { best = n; }

@@ -253,6 +253,11 @@ def differences(rows, does="trains"):
     return f"Where the configuration that {does} is not the fastest of its variant:\n\n" + table(header, lines)
 
 
+def share(value):
+    """A share of the GEMM or of the read; none where bench.h did not believe it."""
+    return "–" if value is None else f"{100 * value:.0f}%"
+
+
 def decode_table(rows):
     """GB/s of every variant at every shape; of the fastest, bold, microseconds, the share of what a kernel that only
     reads reaches, and energy."""
@@ -264,7 +269,7 @@ def decode_table(rows):
         cells = [f"{here[v]['gb_per_s']:,.0f}" if v in here else "–" for v in variants]
         cells = [f"**{c}**" if v == best["variant"] else c for v, c in zip(variants, cells)]
         energy = "–" if best["mj"] is None else f"{best['mj']:.4g}"
-        lines.append([shape_text(shape), *cells, f"{1000 * best['ms']:,.1f}", f"{100 * best['of_read']:.0f}%", energy])
+        lines.append([shape_text(shape), *cells, f"{1000 * best['ms']:,.1f}", share(best["of_read"]), energy])
     return table(["B,T,NH,HS", *variants, "best, us", "of read", "mJ"], lines)
 
 
@@ -299,7 +304,7 @@ def matmul_table(rows):
         cells = [f"{here[v]['ms']:.4g}" if v in here else "–" for v in variants]
         cells = [f"**{c}**" if v == best["variant"] else c for v, c in zip(variants, cells)]
         energy = "–" if best["mj"] is None else f"{best['mj']:,.4g}"
-        measured = [f"{best['tflops']:.0f}", f"{100 * best['of_gemm']:.0f}%", energy, f"{best['gb_per_s']:,.0f}"]
+        measured = [f"{best['tflops']:.0f}", share(best["of_gemm"]), energy, f"{best['gb_per_s']:,.0f}"]
         lines.append([group, shape_text(shape), *cells, best["config"], *measured])
     header = ["group", "R,IN,OUT", *variants, "best", "TFLOP/s", "of GEMM", "mJ", "GB/s at least"]
     return table(header, lines)
@@ -420,7 +425,8 @@ def plot_decode(rows, path):
         B, T = r["shape"][:2]
         points = curves.setdefault(B, {}).setdefault(r["mode"], {})
         points[T] = max(r["gb_per_s"], points.get(T, 0))
-        ceilings[r["mode"]] = r["gb_per_s"] / r["of_read"]
+        if r["of_read"]:
+            ceilings[r["mode"]] = r["gb_per_s"] / r["of_read"]
     lengths = set()
     for color, B in enumerate(sorted(curves)):
         for mode, points in sorted(curves[B].items()):

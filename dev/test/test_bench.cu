@@ -68,6 +68,11 @@ static void test_rows() {
     const std::string rested = csv_row(race, racer, RESTED, {0.5}, "gpu,1,13.0,today,abc", 8);
     CHECK(rested.find(",rested,0.50000,4.00,,,,0.5000,") != std::string::npos); // not measured: empty
 
+    CHECK(share_of(4.0, 8.0) == 0.5 && share_of(8.4, 8.0) > 1 && isnan(share_of(87.0, 8.0)) &&
+          isnan(share_of(4.0, NAN)));
+    const std::string busy = csv_row(race, racer, RESTED, {0.5}, "gpu,1,13.0,today,abc", 0.4); // 1000%
+    CHECK(busy.find(",rested,0.50000,4.00,,,,,2.000e-03") != std::string::npos);
+
     race.least_bytes = 1e9; // another column, before the last two
     const std::string wide = csv_row(race, racer, STEADY, {0.5, 10, 1700}, "gpu,1,13.0,today,abc", 8);
     CHECK(csv_header(race).find(",of_gemm,gb_per_s,rel_err,deterministic") != std::string::npos);

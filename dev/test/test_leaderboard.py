@@ -103,6 +103,8 @@ def test_tables_of_decode(folder):
     assert "| 64,1024,12,64 | **2,000** | 5.0 | 90% | – |" in text, text
     assert "| 64,1024,12,64 | decode | bf16 | steady | 128 keys | 256 keys | 2.6% |" in text, text
     assert "![decode](leaderboard/gpu_decode.svg)" in text
+    path.with_name("gpu_decode.csv").write_text("\n".join(r.replace(",0.9,2e-3", ",,2e-3") for r in rows) + "\n")
+    assert "| 1,256,12,64 | 100 | **2,500** | 4.0 | – | 1.5 |" in run(path, plots=True), "no share is known"
 
 
 def test_tables_of_matmul(folder):
@@ -123,6 +125,8 @@ def test_tables_of_matmul(folder):
     rule = "| --- |" + " ---: |" * 8
     assert "\n".join([head, rule, qkv, fc, small]) in text, text
     assert "| fc | 65536,768,3072 | **0.8** | separate | 600 | 80% | – | 1,500 |" in text, text
+    path.with_name("gpu_matmul.csv").write_text("\n".join(r.replace(",0.8,1500", ",,1500") for r in rows) + "\n")
+    assert "| fc | 65536,768,3072 | 0.9 | **0.6** | 128x256 | 600 | – | 1.5 | 1,500 |" in run(path), "no share is known"
     assert "![matmul](leaderboard/gpu_matmul.svg)" in text and "Rested, matmul, bf16, ms:" in text
 
 
