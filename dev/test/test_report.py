@@ -114,7 +114,7 @@ def best_cells(page):
 
 
 def test_losses_of_different_vocabularies_are_not_compared(folder):
-    runs = {"a": (256, 3), "b": (256, 2), "c": (50257, 1), "d": (50257, 4), "e": (None, 0)}
+    runs = {"a": (256, 3), "b": (256, 2), "c": (50257, 1), "d": (50257, 4), "e": (None, 0), "g": (None, 5)}
     for name, (size, more) in runs.items():
         write(
             f"{folder}/{name}/main.log",
@@ -133,6 +133,7 @@ def test_losses_of_different_vocabularies_are_not_compared(folder):
     assert best("a", "b", "c", "d", "e") == {"a": 0, "b": 2, "c": 2, "d": 0, "e": 1}, "of equal HellaSwags the last"
     assert "Losses of different vocabularies cannot be compared" in text_of(page)
     assert best("a", "c") == {"a": 0, "c": 1}
+    assert best("e", "g") == {"e": 0, "g": 1}, "nobody knows whether they have the same"
     stated = write(
         f"{folder}/f/out.txt", stdout().replace("| device ", "| vocabulary V (Vp)     | 256 (256) |\n| device ")
     )
