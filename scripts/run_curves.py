@@ -127,12 +127,13 @@ def time_ticks(low, high, most):
 
 
 def log_ticks(low, high, most):
-    """Powers of ten, with 2 and 5 times them where there is room."""
+    """Powers of ten, with 2 and 5 times them where there is room; on an axis with one of these at most, round numbers."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every = max(1, math.ceil((last - first) / most))
     mantissas = (1, 2, 5) if last - first <= most / 2 else (1,)
     ticks = [m * 10.0**e for e in range(first, last + 1, every) for m in mantissas]
-    return [t for t in ticks if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)] or [low]
+    inside = [t for t in ticks if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
+    return inside if len(inside) > 1 else [t for t in linear_ticks(low, high, most) if t > 0.0]
 
 
 def short_number(value):

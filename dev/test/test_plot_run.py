@@ -413,6 +413,7 @@ def test_ticks(folder):
         low, high = run_curves.widened(value, math.nextafter(value, math.inf))
         assert low < value < high and 1 < len(run_curves.linear_ticks(low, high, 5)) < 12, (value, low, high)
     assert run_curves.log_ticks(0.5, 200.0, 8) == [0.5, 1, 2, 5, 10, 20, 50, 100, 200]
+    assert run_curves.log_ticks(1.8, 3.7, 5) == [2.0, 2.5, 3.0, 3.5] and run_curves.log_ticks(2.0, 2.0, 5) == [2.0]
     assert [run_curves.duration(s) for s in (12, 200, 3720, 183600)] == ["12s", "3m20s", "1h02m", "2d03h"]
 
 
