@@ -53,7 +53,18 @@ static inline Status run_flags_write(const RunIdentity* lines, const char* folde
     return atomic_commit(&file);
 }
 
-// Sets the flags that are not typed to the values of the lines: those of the trainers `who`. Texts last as long as the program.
+static char* run_flags_texts_; // that flags point to, each with the one before it at its beginning
+
+// A copy of a value, which lasts as long as the program.
+static inline const char* run_flags_text_(IdentityLine line) {
+    char* block = (char*)calloc_check(sizeof(char*) + line.value_length + 1, 1);
+    memcpy(block, &run_flags_texts_, sizeof(char*));
+    run_flags_texts_ = block;
+    memcpy(block + sizeof(char*), line.value, line.value_length);
+    return block + sizeof(char*);
+}
+
+// Sets the flags that are not typed to the values of the lines: those of the trainers `who`.
 // A value that no such flag can have ends it with one line, that names the file.
 static inline void run_flags_take(Options* o, const RunIdentity* lines, int who, const char* file) {
     const char *p = lines->text, *end = p + lines->text_bytes;
@@ -61,11 +72,9 @@ static inline void run_flags_take(Options* o, const RunIdentity* lines, int who,
         IdentityLine line = identity_next_line_(&p, end);
         const CliFlag* f = line.effect >= 0 ? identity_flag_(line) : NULL;
         if (f == NULL || !(f->who & who) || f->effect == CLI_COMMAND || o->typed[f - cli_flags]) { continue; }
-        char name[1200], *value = (char*)calloc_check(line.value_length + 1, 1);
-        memcpy(value, line.value, line.value_length);
+        char name[1200];
         snprintf(name, sizeof(name), "%s: %s", file, f->long_name);
-        cli_set_(o, f, name, value);
-        if (f->type != CLI_text) { free(value); }
+        cli_set_(o, f, name, run_flags_text_(line));
     }
 }
 

@@ -266,7 +266,7 @@ class Reference:
         self.seconds = time.monotonic() - start
         self.log = read_log(self.folder)
         self.others = {name for name in os.listdir(self.folder) if not re.search(r"\d{8}", name)}
-        claim(self.others == {"main.log", "main.jsonl"}, f"{run} leaves {' '.join(sorted(self.others))}")
+        claim(self.others == {"main.flags", "main.jsonl", "main.log"}, f"{run} leaves {' '.join(sorted(self.others))}")
         claim(steps_done(self.folder) == self.steps, f"{run}: {steps_done(self.folder)} steps, not {self.steps}")
 
 
