@@ -64,8 +64,8 @@ static inline const char* run_flags_text_(IdentityLine line) {
     return block + sizeof(char*);
 }
 
-// Sets the flags that are not typed to the values of the lines: those of the trainers `who`.
-// A value that no such flag can have ends it with one line, that names the file.
+// Sets the flags that are not typed to the values of the lines: those of the trainers `who`. A value that
+// no such flag can have ends the program with one line that names the file.
 static inline void run_flags_take(Options* o, const RunIdentity* lines, int who, const char* file) {
     const char *p = lines->text, *end = p + lines->text_bytes;
     while (p < end) {
@@ -106,6 +106,7 @@ static inline char* run_flags_words(const Options* o, int who) {
         run_flags_quote_(out, value);
     }
     if (out == NULL || fclose(out) != 0) { fatal("out of memory: no room for the flags of the run"); }
+    mask_controls(text, bytes); // a file's text must not steer a terminal
     return text;
 }
 

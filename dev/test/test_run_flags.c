@@ -69,6 +69,28 @@ static void lines_are_taken_with_care(void) {
     CHECK_FATAL("log/main.flags: --batch|at most", taken(cli_defaults(), "result --batch 99999999\n"));
 }
 
+// Damaged text, of any length, is read without a crash: what it has of no flag is left out.
+static void any_bytes_are_read(void) {
+    unsigned state = 1;
+    for (int trial = 0; trial < 2000; trial++) {
+        RunIdentity lines = {.text_bytes = (size_t)trial % 64};
+        lines.text = (char*)malloc_check(lines.text_bytes); // no byte more: a sanitizer sees what reads beyond
+        for (size_t i = 0; i < lines.text_bytes; i++) {
+            lines.text[i] = "free \n --sed 1"[(state = state * 1103515245u + 12345u) / 65536 % 14];
+        }
+        Options o = cli_defaults();
+        run_flags_take(&o, &lines, CLI_TRAINER, "log/main.flags");
+        char* words = run_flags_words(&o, CLI_TRAINER);
+        CHECK(words[0] == '\0');
+        free(words);
+        run_identity_free(&lines);
+    }
+    Options o = taken(cli_defaults(), "free --tokenizer \033[2J");
+    char* words = run_flags_words(&o, CLI_TRAINER);
+    CHECK(strcmp(words, " --tokenizer '?[2J'") == 0);
+    free(words);
+}
+
 // The words of a command, and what a shell makes of them.
 static void a_shell_reads_the_command(void) {
     RunIdentity file = lines_of("free program train_gpt2cu\nresult --train-data it's/*.bin\nfree --val-every 7\n"
@@ -117,6 +139,7 @@ static void the_file_comes_back(void) {
 int main(void) {
     every_flag_comes_back_but_the_command_s();
     lines_are_taken_with_care();
+    any_bytes_are_read();
     a_shell_reads_the_command();
     the_file_comes_back();
     return unit_end();
