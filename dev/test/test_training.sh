@@ -502,11 +502,9 @@ check "decay of a constant rate" notes "-q 0.1 has no effect" "${short[@]}" -k c
 check "--help" "$trainer" --help >/dev/null
 
 # llm.c's command lines: followed where nothing is lost, which a note says
-here=$PWD
-elsewhere() { # NOTE FLAG...: in an empty folder, where HellaSwag's file is not
-    mkdir -p "$dir/elsewhere"
-    (cd "$dir/elsewhere" && trainer=$(realpath "$here/$trainer") && notes "$@")
-}
+mkdir -p "$dir/elsewhere/$(dirname "$trainer")"
+ln -s "$PWD/$trainer" "$dir/elsewhere/$trainer"
+elsewhere() { (cd "$dir/elsewhere" && notes "$@"); } # in a folder where HellaSwag's file is not
 check "-h 1 without its file" elsewhere "-h 1 has no effect: there is no dev/data/hellaswag/hellaswag_val.bin" "${short[@]}" -h 1 -x 1 -u 1
 check "has a validation" grep -q '^val loss' "$dir/stdout"
 check "and no HellaSwag" test "$(grep -c '^HellaSwag: ' "$dir/stdout")" -eq 0
