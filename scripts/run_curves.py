@@ -127,7 +127,7 @@ def time_ticks(low, high, most):
 
 
 def log_ticks(low, high, most):
-    """Powers of ten, with 2 and 5 times them where there is room; on an axis with one of these at most, round numbers."""
+    """Powers of ten, with 2 and 5 times them where there is room; on an axis that has one of these, round numbers."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every = max(1, math.ceil((last - first) / most))
     mantissas = (1, 2, 5) if last - first <= most / 2 else (1,)
