@@ -175,6 +175,10 @@ def test_a_run_keeps_its_log_in_its_folder(folder):
     train(folder, *flags, "--overwrite", "-x", 1)
     assert read_log(f"{run}/main.jsonl")[0]["event"] == "start"
     assert len(steps_of(read_log(f"{run}/main.jsonl"))) == 1, "of a new run it is a new one"
+    for name in set(os.listdir(run)) - {"main.jsonl"}:
+        os.remove(f"{run}/{name}")
+    train(folder, *flags, "-x", 2)
+    assert [line["step"] for line in steps_of(read_log(f"{run}/main.jsonl"))] == [0, 1], "also where no run is left"
     done = train(folder, "-x", 1, "-o", f"{folder}/new", "--log-json", f"{folder}/new/main.jsonl", code=1)
     assert "a run's own log has that name" in done.stderr and not os.path.exists(f"{folder}/new"), done.stderr
 
