@@ -210,7 +210,8 @@ def test_config_json_says_what_transformers_would(folder):
 
 
 def test_the_trained_length_is_kept(folder):
-    bin_file, export, theirs, again = (os.path.join(folder, name) for name in ("m.bin", "export", "theirs", "again.bin"))
+    names = "m.bin", "export", "theirs", "again.bin"
+    bin_file, export, theirs, again = (os.path.join(folder, name) for name in names)
     _, tokens = train_tokenizer(300)
     write_tokenizer(os.path.join(folder, "tokenizer.bin"), tokens)
     write_bin(bin_file, random_model((300, 64, 64, 1, 1)), trained=20)
