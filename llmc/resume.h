@@ -281,7 +281,7 @@ static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2
     if (!named) { run_identity_value(s->before.text, s->before.text_bytes, "initial-weights", origin, sizeof(origin)); }
     if (is_file && comm_rank(s->comm) == 0) { run_start_origin_(s, o->model, origin, sizeof(origin)); }
     if (is_file) { run_start_share_(s, origin, sizeof(origin)); }
-    if (named && !is_file && s->step >= 0) { // a size without a context may have meant 1024 then: the checkpoint's serves
+    if (named && !is_file && s->step >= 0) { // a size without a context may have meant 1024: the checkpoint's serves
         config = gpt2_config_for_rows(o->model, o->vocab_size ? o->vocab_size : config.vocab_size, config.max_seq_len);
     }
     run_identity_line(&s->identity, IDENTITY_RESULT, "initial-weights", "%s", origin);

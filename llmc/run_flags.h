@@ -57,11 +57,12 @@ static char* run_flags_texts_; // that flags point to, each with the one before 
 
 // A copy of a value, which lasts as long as the program.
 static inline const char* run_flags_text_(IdentityLine line) {
-    char* block = (char*)calloc_check(sizeof(char*) + line.value_length + 1, 1);
-    memcpy(block, &run_flags_texts_, sizeof(char*));
+    const size_t before = sizeof(run_flags_texts_);
+    char* block = (char*)calloc_check(before + line.value_length + 1, 1);
+    memcpy(block, &run_flags_texts_, before);
     run_flags_texts_ = block;
-    memcpy(block + sizeof(char*), line.value, line.value_length);
-    return block + sizeof(char*);
+    memcpy(block + before, line.value, line.value_length);
+    return block + before;
 }
 
 // Sets the flags that are not typed to the values of the lines: those of the trainers `who`. A value that

@@ -5,8 +5,7 @@
 enum { B = 2, T = 3, V = 5, STEPS = 4 };
 
 static GPT2Config small_config(void) {
-    GPT2Config c;
-    c.max_seq_len = 4, c.vocab_size = V, c.padded_vocab_size = 128, c.num_layers = 1, c.num_heads = 1, c.channels = 32;
+    GPT2Config c = {4, V, 128, 1, 1, 32, 0}; // context, V, Vp, layers, heads, channels, trained length
     return c;
 }
 
