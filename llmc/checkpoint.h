@@ -451,7 +451,7 @@ NOINLINE Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, RunSta
 // The other processes: the blocks that their model and the file have.
 static inline Status checkpoint_receive_blocks_(GPT2* model) {
     const GPT2Info* info = gpt2_info(model);
-    int32_t has_master;
+    int32_t has_master = 0;
     TRY(comm_broadcast(shards_comm(model), &has_master, sizeof(has_master), 0));
     for (int block = GPT2_MOMENTS1; block <= (int)(has_master ? GPT2_MASTER_WEIGHTS : GPT2_MOMENTS2); block++) {
         if (gpt2_block_bytes(model, (GPT2Block)block) == 0) { continue; }

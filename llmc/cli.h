@@ -265,7 +265,7 @@ static inline const char* cli_shown_(const void* options, const CliFlag* f, char
 
 // 1 if the options hold another value for a flag than the defaults do.
 static inline int cli_differs_(const void* options, const void* defaults, const CliFlag* f) {
-    const char *x = (const char*)options + f->offset, *y = (const char*)defaults + f->offset;
+    const void *x = (const char*)options + f->offset, *y = (const char*)defaults + f->offset;
     if (f->type == CLI_number) { return *(const cli_number*)x != *(const cli_number*)y; }
     if (f->type == CLI_texts) { return ((const cli_texts*)x)->count > 0; } // by default none
     if (f->type != CLI_text) { return *(const cli_whole*)x != *(const cli_whole*)y; }
