@@ -172,6 +172,7 @@ static void a_flag_that_a_checkpoint_lacks_has_its_default(void) {
         char text[64], value[200], number[64];
         if (!(f->who & CLI_TRAINER) || !changing) { continue; }
         Options o = cli_defaults();
+        void* member = (char*)&o + f->offset;
         RunIdentity old = of_flags(&o), run = of_flags(&o);
         snprintf(text, sizeof(text), "%s %s ", fixed ? "fixed" : "result", f->long_name);
         char* line = strstr(old.text, text); // and takes it out
@@ -184,11 +185,11 @@ static void a_flag_that_a_checkpoint_lacks_has_its_default(void) {
         snprintf(value, sizeof(value), "%s: the checkpoint has %s by default, this run ", f->long_name,
                  cli_value_(&o, f, number));
         if (f->type == CLI_text) {
-            *(cli_text*)((char*)&o + f->offset) = "another";
+            *(cli_text*)member = "another";
         } else if (f->type == CLI_number) {
-            *(cli_number*)((char*)&o + f->offset) += 0.5;
+            *(cli_number*)member += 0.5;
         } else {
-            *(cli_whole*)((char*)&o + f->offset) += 1;
+            *(cli_whole*)member += 1;
         }
         run = of_flags(&o);
         int said = they_are(differences(old.text, old.text_bytes, &run), 1, 1, fixed) && strstr(notes, value) != NULL;
