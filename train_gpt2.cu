@@ -1318,7 +1318,7 @@ void* gpt2_host_alloc(size_t bytes) {
 }
 void gpt2_host_free(void* memory) { cudaFreeHost(memory); }
 
-// Of an fp32 build also what it multiplies in: cuBLAS obeys NVIDIA_TF32_OVERRIDE=0 before what it is asked for.
+// tf32 where an fp32 build multiplies in it: with NVIDIA_TF32_OVERRIDE=0 cuBLAS does not, whatever it is asked for.
 static const char* gpt2_precision(GPT2Settings settings) {
     const char* forced = getenv("NVIDIA_TF32_OVERRIDE");
     int tf32 = settings.tf32 && (forced == NULL || strcmp(forced, "0") != 0);

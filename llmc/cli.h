@@ -34,8 +34,9 @@ enum { CLI_TRAINER = FOR_GPU };
 enum { CLI_TRAINER = FOR_CPU };
 #endif
 
-// Would a run that resumes with another value compute other weights? Only such flags are held against the checkpoint's. Of
-// COMMAND are free ones that say where and how this command runs: -y 1 does not take them from the run.
+// Would a run that resumes with another value compute other weights? RESULT: it would, and the flag is held against the
+// checkpoint's. FREE: it would not. COMMAND: nor there, and the flag says where or how this command runs, so that -y 1 does not
+// take it from the run.
 enum { CLI_FREE = 0, CLI_RESULT = 1, CLI_COMMAND = 2 };
 
 // ----------------------------------------------------------------------------
@@ -246,31 +247,24 @@ static inline const char* cli_value_(const void* options, const CliFlag* f, char
 // ----------------------------------------------------------------------------
 // The settings of a run, as the table that it prints first
 
-// The value that the options hold for a flag, as text
-static inline const char* cli_shown_(const void* options, const CliFlag* f, char* text, size_t size) {
+// The value that the options hold for a flag, for a table
+static inline const char* cli_shown_(const void* options, const CliFlag* f, char number[64]) {
     const void* member = (const char*)options + f->offset;
-    if (f->type == CLI_text) {
-        snprintf(text, size, "%s", *(const cli_text*)member ? *(const cli_text*)member : "-");
-    } else if (f->type == CLI_texts) {
-        snprintf(text, size, "%d given", ((const cli_texts*)member)->count);
-    } else if (f->type == CLI_whole && *(const cli_whole*)member == CLI_AUTO) {
-        snprintf(text, size, "%s", f->choices);
-    } else if (f->type != CLI_number) {
-        snprintf(text, size, "%d", *(const cli_whole*)member); // toggles are int too
-    } else {
-        snprintf(text, size, "%g", *(const cli_number*)member);
+    if (f->type == CLI_texts) {
+        snprintf(number, 64, "%d given", ((const cli_texts*)member)->count);
+        return number;
     }
-    return text;
+    const char* value = cli_value_(options, f, number);
+    return value ? value : "-";
 }
 
 // 1 if the options hold another value for a flag than the defaults do.
 static inline int cli_differs_(const void* options, const void* defaults, const CliFlag* f) {
-    const void *x = (const char*)options + f->offset, *y = (const char*)defaults + f->offset;
-    if (f->type == CLI_number) { return *(const cli_number*)x != *(const cli_number*)y; }
-    if (f->type == CLI_texts) { return ((const cli_texts*)x)->count > 0; } // by default none
-    if (f->type != CLI_text) { return *(const cli_whole*)x != *(const cli_whole*)y; }
-    const char *s = *(const cli_text*)x, *t = *(const cli_text*)y;
-    return s == NULL || t == NULL ? s != t : strcmp(s, t) != 0;
+    char numbers[2][64];
+    const void* member = (const char*)options + f->offset;
+    if (f->type == CLI_texts) { return ((const cli_texts*)member)->count > 0; } // by default none
+    const char *x = cli_value_(options, f, numbers[0]), *y = cli_value_(defaults, f, numbers[1]);
+    return x == NULL || y == NULL ? x != y : strcmp(x, y) != 0;
 }
 
 // Sets a flag of one value back to its default.
@@ -282,7 +276,7 @@ static inline void cli_reset_(void* options, const void* defaults, const CliFlag
 }
 
 static inline void cli_print_(const void* options, const void* defaults, const char* always, const CliProgram* p) {
-    char text[512];
+    char number[64];
     int others = 0;
     print_table_line();
     print_table_row("flag", "value");
@@ -291,7 +285,7 @@ static inline void cli_print_(const void* options, const void* defaults, const c
         const CliFlag* f = &p->flags[i];
         if (!(f->who & CLI_TRAINER)) { continue; }
         if (always == NULL || cli_is_choice_(always, f->long_name) || cli_differs_(options, defaults, f)) {
-            print_table_row(f->long_name + 2, "%s", cli_shown_(options, f, text, sizeof(text)));
+            print_table_row(f->long_name + 2, "%s", cli_shown_(options, f, number));
         } else {
             others++;
         }

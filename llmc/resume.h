@@ -154,6 +154,7 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     }
 }
 
+// Broadcasts rank 0's lines.
 static inline void run_start_share_lines_(const RunStart* s, RunIdentity* id) {
     char* text = id->text;
     run_start_share_(s, id, sizeof(*id));
@@ -169,6 +170,7 @@ static inline void run_start_share_found_(RunStart* s) {
     run_start_share_lines_(s, &s->flags);
 }
 
+// Takes the flags of main.flags, then those of the checkpoint, as they were used.
 static inline void run_start_take_(const RunStart* s, Options* o) {
     char file[1024];
     snprintf(file, sizeof(file), "%.960s/main.flags", o->output_dir);

@@ -65,8 +65,8 @@ static inline const char* run_flags_text_(IdentityLine line) {
     return block + before;
 }
 
-// Sets the flags that are not typed to the values of the lines: those of the trainers `who`. A value that
-// no such flag can have ends the program with one line that names the file.
+// Sets the flags of the trainers `who` that are not typed to the values of the lines. A value that its flag cannot have ends
+// the program with one line that names the file.
 static inline void run_flags_take(Options* o, const RunIdentity* lines, int who, const char* file) {
     const char *p = lines->text, *end = p + lines->text_bytes;
     while (p < end) {
@@ -79,7 +79,7 @@ static inline void run_flags_take(Options* o, const RunIdentity* lines, int who,
     }
 }
 
-// Prints a word as a shell reads it.
+// Prints a word, quoted for a shell where it must be.
 static inline void run_flags_quote_(FILE* out, const char* word) {
     size_t plain = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,@%+=-");
     if (word[0] != '\0' && word[plain] == '\0') {
@@ -95,16 +95,15 @@ static inline void run_flags_quote_(FILE* out, const char* word) {
 // those that are typed.
 static inline char* run_flags_words(const Options* o, int who) {
     const Options defaults = cli_defaults();
-    char *text = NULL, number[64], number_of_default[64];
+    char *text = NULL, number[64];
     size_t bytes;
     FILE* out = open_memstream(&text, &bytes);
     for (int i = 0; out != NULL && i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
         if (!(f->who & who) || f->effect == CLI_COMMAND || o->typed[i]) { continue; }
-        const char* value = cli_value_(o, f, number);
-        if (strcmp(value, cli_value_(&defaults, f, number_of_default)) == 0) { continue; }
+        if (!cli_differs_(o, &defaults, f)) { continue; }
         fprintf(out, " %s ", f->short_name ? f->short_name : f->long_name);
-        run_flags_quote_(out, value);
+        run_flags_quote_(out, cli_value_(o, f, number));
     }
     if (out == NULL || fclose(out) != 0) { fatal("out of memory: no room for the flags of the run"); }
     mask_controls(text, bytes); // a file's text must not steer a terminal

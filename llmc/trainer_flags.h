@@ -46,7 +46,7 @@ its command lines work unchanged.
     X(log_json, NULL, "--log-json", text, NULL, 0, 0, "-",  FOR_BOTH, COMMAND,                                         \
       "for other programs: a file to which each step, validation and checkpoint is appended as one line of JSON; - for stdout, and what is printed goes to stderr") \
     X(resume, "-y", "--resume", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                              \
-      "1: go on from the newest checkpoint in the output directory, if there is one. A flag that is not given is the run's, but for those of this command: -o, --log-json, --plan, --doctor, --overwrite, --resume-anyway, and how processes are started and meet") \
+      "1: go on from the newest checkpoint in the output directory, if there is one. A flag that is not given is the run's, but for those of this command: -o, --log-json, --plan, --doctor, --all-flags, --overwrite, --resume-anyway, and how processes are started and meet") \
     G(batch, "Batch and length")                                                                                       \
     X(batch, "-b", "--batch", whole, 4, 1, 1 << 20, "auto", FOR_BOTH, RESULT,                                          \
       "B, rows of a micro-batch; auto: the largest that fits in memory and divides -d, without -d a power of two up to 64") \

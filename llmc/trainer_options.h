@@ -59,7 +59,7 @@ static inline void trainer_note_llmc_(Options* o) {
         const CliFlag* f = &cli_flags[i];
         if ((f->who & CLI_TRAINER) || !cli_differs_(o, &defaults, f)) { continue; }
         printf("note: %s %s has no effect on the CPU\n", f->short_name ? f->short_name : f->long_name,
-               cli_shown_(o, f, value, sizeof(value)));
+               cli_shown_(o, f, value));
         cli_reset_(o, &defaults, f);
     }
     if (o->zero > 1) {

@@ -16,9 +16,7 @@ METRICS = {
     "mfu": ("MFU", "model FLOP/s over the GPU's peak", True, "%.3f", False),
     "memory_bytes": ("Memory", "bytes", False, "%.4g", False),
 }
-LAST_STEPS = (
-    20  # of whose training losses a table has the mean: without those before, which a falling loss leaves behind
-)
+LAST_STEPS = 20  # a table's training loss is their mean: a longer one lags behind a falling loss
 VALIDATION = "val_loss"  # it stands in the panel of the loss
 PANELS = {key: (key, VALIDATION) if key == "loss" else (key,) for key in METRICS}
 

@@ -556,8 +556,8 @@ static inline std::string csv_number(const char* format, double x) {
     if (isfinite(x)) { snprintf(text, sizeof(text), format, x); }
     return text;
 }
-// The share of the ceiling. NaN where it is not known, or passed by more than a larger GEMM can: it was measured beside other
-// work then.
+// The share of the ceiling. NaN where that is not known, or is passed by more than 25%: then it was measured beside other work.
+// True shares reach 105% in the leaderboard.
 static inline double share_of(double rate, double ceiling) { return rate <= 1.25 * ceiling ? rate / ceiling : NAN; }
 static inline std::string csv_row(const Race& race, const Racer& r, BenchMode mode, const Timing& t,
                                   const std::string& environment, double ceiling) {

@@ -41,17 +41,9 @@ def float_bits(value):
 def write_model(model, path, dtype):
     """Writes a checkpoint in fp32 or bf16 (rounded to nearest even)."""
     c = model.config
-    sizes = [
-        c.context,
-        c.vocab_size,
-        c.layers,
-        c.heads,
-        c.channels,
-        c.padded_vocab_size,
-        *[0] * (TRAINED - 8),
-        c.trained,
-    ]
-    with CheckedFile(path, MODEL_MAGIC, MODEL_VERSIONS[dtype], *sizes) as out:
+    sizes = (c.context, c.vocab_size, c.layers, c.heads, c.channels, c.padded_vocab_size)
+    rest = [0] * (TRAINED - 2 - len(sizes)) + [c.trained]
+    with CheckedFile(path, MODEL_MAGIC, MODEL_VERSIONS[dtype], *sizes, *rest) as out:
         for _, tensors in model.tensors():
             for tensor in tensors:
                 out.write(to_bytes(tensor, dtype))

@@ -4,8 +4,8 @@
     make mutants MUTANTS_FLAGS='--count 500 -j 2'           # CPU side; goes on where it was stopped
     make mutants MUTANTS_FLAGS='--gpu --count 100'          # .cu and .cuh, on a machine with a GPU
     make mutants MUTANTS_FLAGS="--files 'llmc/cli*.h'"      # of these files only; the table stays as it is
-    make mutants MUTANTS_FLAGS='--budget 60'                # the cheapest checks only: what survives them is a survivor
-    make mutants MUTANTS_FLAGS=--again                      # survivors of the table once more: are they refused by now?
+    make mutants MUTANTS_FLAGS='--budget 60'                # a minute of checks for each; --again has all of them
+    make mutants MUTANTS_FLAGS=--again                      # the gaps of the table once more: are they refused by now?
 
 A line of code is drawn, then one of universalmutator's mutants of it: + for -, < for <=, a statement left out. make's
 dependencies say which checks its file concerns: the test of the same name first, then the most specific. The first that

@@ -164,7 +164,7 @@ static int own_numbers_are(const GPT2* saved) {
 static void reads(Comm* c) {
     DataLoader d;
     Outliers o;
-    static RunState now, then; // with their texts a stack frame's worth
+    static RunState now, then; // on the stack the two would fill a frame
     static GPT2 saved, before;
     saved = make_model_of(config, 1, 1.0f), before = make_model_of(config, 1, -5.0f);
     if (!master_saved) { saved.blocks[GPT2_MASTER_WEIGHTS] = before.blocks[GPT2_MASTER_WEIGHTS]; } // they stay
