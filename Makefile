@@ -241,7 +241,7 @@ $(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),decode_bench,$(decode
 $(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),matmul_bench,$(matmul_variants))))
 $(variants): %: build/%_$(precision)
 variants: $(variant_programs)
-# for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/hopper.cuh. It may spill registers.
+# for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/cuda/hopper.cuh. It may spill registers.
 define racecheck_rule
 $(2:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/$(1)_bf16.o build/gpu.flags
 	$$(subst -Werror all-warnings,,$$(subst -Xptxas --warn-on-spills,,$$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES $$(dependencies) $$< build/$(1)_bf16.o \
@@ -383,7 +383,8 @@ build/test_decode_step: dev/test/test_decode_step.cu build/trainer.flags build/d
 build/test_%: dev/test/test_%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 
-# cuBLASLt's algorithms for a step's GEMMs, of which llmc/matmul_algorithms.h has the winners; build/gemm_algorithms 65536,768
+# cuBLASLt's algorithms for a step's GEMMs, of which llmc/cuda/matmul_algorithms.h has the winners; build/gemm_algorithms
+# 65536,768
 build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 

@@ -1,15 +1,16 @@
 /*
 From a checkpoint and prompts to text, on the CPU. The model is train_gpt2.c's; the decoder, with its KV cache, is below:
-llmc/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate.h, which the GPU shares.
+llmc/model/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate/generate.h, which the GPU
+shares.
 
 A pass computes up to DECODER_ROWS tokens of any sequences: of prompts, appended ones, or the next token of each. All take the
-same code, in which the order of a token's sums does not depend on the other tokens (llmc/cpu_decode.h): so results do not
+same code, in which the order of a token's sums does not depend on the other tokens (llmc/cpu/decode.h): so results do not
 depend on how tokens are batched. Of a pass only keys, values and the logits of last tokens are kept.
 */
 #include "train_gpt2.c"
 
-#include "llmc/cpu_decode.h"
-#include "llmc/gpt2_decoder.h"
+#include "llmc/cpu/decode.h"
+#include "llmc/model/gpt2_decoder.h"
 
 enum { DECODER_ROWS = 256 }; // of a pass: enough for its GEMMs to be compute-bound
 
@@ -53,7 +54,7 @@ struct GPT2Decoder {
     GPT2Plan plan;
     int B, T;
     int num_rows, num_groups;
-    float* cache; // (L,B,2,NH,blocks,HS * ATTENTION_BLOCK) keys and values: cpu_decode.h
+    float* cache; // (L,B,2,NH,blocks,HS * ATTENTION_BLOCK) keys and values: cpu/decode.h
     void* memory;
     DECODER_BUFFERS(DECODER_POINTER_, )
 };
@@ -289,7 +290,7 @@ Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {
 }
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "llmc/generate.h"
+#include "llmc/generate/generate.h"
 
 int main(int argc, char** argv) { return generate_main(argc, argv); }
 #endif

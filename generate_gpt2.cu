@@ -1,11 +1,12 @@
 /*
 From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's; the decoder, with its KV cache, is below:
-llmc/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate.h, which the CPU shares.
+llmc/model/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate/generate.h, which the CPU
+shares.
 
 A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer, and the head:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
 Two more prepare the inputs of qkv and fc where these do not: they normalise them (from four sequences on; in fp32, and before
-Hopper, from 17), or, where LayerNorm is folded (decode_folded_norm.cuh) and no moments are there, compute the statistics.
+Hopper, from 17), or, where LayerNorm is folded (decode/folded_norm.cuh) and no moments are there, compute the statistics.
 Each starts while its predecessor ends, and prefetches its weights meanwhile (dependent_launch.cuh). For a few sequences all
 that follows the sampler is one kernel (decode_step.cuh), with the same bits; where all active sequences are greedy it samples,
 too. The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the
@@ -20,14 +21,14 @@ GEMM (prompt_matmul.cuh); their attention is the training's.
 #include "dev/cuda/decode.cuh"
 #include "dev/cuda/decode_step.cuh"
 #include "dev/cuda/prompt_matmul.cuh"
-#include "llmc/decode_linear.cuh"
-#include "llmc/decode_sampler.cuh"
-#include "llmc/gpt2_decoder.h"
+#include "dev/cuda/decode/linear.cuh"
+#include "dev/cuda/decode/sampler.cuh"
+#include "llmc/model/gpt2_decoder.h"
 
 enum {
     DECODER_PROMPT_ROWS = 8192, // tokens of prompts that are computed together; a longer prompt is computed alone
     DECODER_MAX_BUCKETS = 32,
-    DECODER_MOMENT_ROWS = 64 // of the residual stream, with folded LayerNorms: decode_cluster_matmul.cuh serves no more
+    DECODER_MOMENT_ROWS = 64 // of the residual stream, with folded LayerNorms: decode/cluster_matmul.cuh serves no more
 };
 
 // A decoder's buffers beside its cache, in one block of memory. X(ctx, type, name, count); R: rows of prompts
@@ -51,7 +52,7 @@ enum {
     X(ctx, unsigned, step, B)                /* (B) steps so far */                                                    \
     X(ctx, int, feed, 2)                     /* (2) slot and token of an appended one */                               \
     X(ctx, unsigned long long, row_keys, B)  /* (B) logit_key of the largest logit, or 0: it must be looked for */     \
-    X(ctx, floatX, folded_weights, folded * L * 7 * C * C) /* (L,7C,C) of qkv (3C) and fc (4C): decode_folded_norm.cuh */ \
+    X(ctx, floatX, folded_weights, folded * L * 7 * C * C) /* (L,7C,C) of qkv (3C) and fc (4C): decode/folded_norm.cuh */ \
     X(ctx, float2, norm_sums, folded * L * 7 * C)          /* (L,7C) */                                                \
     X(ctx, RowStatistics, statistics, folded * R)                                                                      \
     X(ctx, float2, moments, folded * DECODER_MOMENT_ROWS * C / x128::size) /* (rows,C/8) of x's vectors */            \
@@ -610,7 +611,7 @@ Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {
 }
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "llmc/generate.h"
+#include "llmc/generate/generate.h"
 
 int main(int argc, char** argv) { return generate_main(argc, argv); }
 #endif

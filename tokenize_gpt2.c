@@ -12,14 +12,14 @@ known. Files appear whole or not at all.
 */
 #include <inttypes.h>
 
-#include "llmc/atomic_file.h"
-#include "llmc/checked_file.h"
-#include "llmc/cli.h"
-#include "llmc/cpu_check.h"
-#include "llmc/dataloader.h" // the magic numbers of token files
-#include "llmc/process_start.h"
-#include "llmc/signals.h"
-#include "llmc/tokenizer.h"
+#include "llmc/base/atomic_file.h"
+#include "llmc/base/checked_file.h"
+#include "llmc/base/cli.h"
+#include "llmc/base/cpu_check.h"
+#include "llmc/files/dataloader.h" // the magic numbers of token files
+#include "llmc/base/process_start.h"
+#include "llmc/base/signals.h"
+#include "llmc/text/tokenizer.h"
 
 #define CLI_MODEL ""
 // clang-format off

@@ -1,28 +1,28 @@
 /*
 The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of train_gpt2.cu, and trains where there is no GPU.
 
-This file is the model: llmc/gpt2_model.h documents its functions. The kernels are in llmc/cpu_*.h, one header per layer. No two
-threads add to the same number, and gradients are added in the order of llmc/gradient_tree.h: so the same seed gives the same
-bits for any number of threads and, where it is a power of two, of processes.
-The training loop is trainer_main in llmc/trainer.h, which the GPU trainer shares.
+This file is the model: llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu, one header per layer. No
+two threads add to the same number, and gradients are added in the order of llmc/model/gradient_tree.h: so the same seed gives
+the same bits for any number of threads and, where it is a power of two, of processes.
+The training loop is trainer_main in llmc/run/trainer.h, which the GPU trainer shares.
 */
 #include <sys/mman.h>
 
-#include "llmc/gpt2_model.h"
-#include "llmc/comm.h"
-#include "llmc/cpu_check.h"
-#include "llmc/cpu_matmul.h"
-#include "llmc/cpu_encoder.h"
-#include "llmc/cpu_layernorm.h"
-#include "llmc/cpu_attention.h"
-#include "llmc/cpu_gelu.h"
-#include "llmc/cpu_classifier.h"
-#include "llmc/cpu_adamw.h"
-#include "llmc/cpu_numbers.h"
-#include "llmc/fp64_reference.h"
-#include "llmc/grad_clip.h"
-#include "llmc/table.h"
-#include "llmc/tensor_search.h"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/comm/comm.h"
+#include "llmc/base/cpu_check.h"
+#include "llmc/cpu/matmul.h"
+#include "llmc/cpu/encoder.h"
+#include "llmc/cpu/layernorm.h"
+#include "llmc/cpu/attention.h"
+#include "llmc/cpu/gelu.h"
+#include "llmc/cpu/classifier.h"
+#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/numbers.h"
+#include "llmc/model/fp64_reference.h"
+#include "llmc/model/grad_clip.h"
+#include "llmc/base/table.h"
+#include "llmc/model/tensor_search.h"
 
 GPT2_DECLARE_PARAMETERS(ParameterTensors, float);
 GPT2_DECLARE_ACTIVATIONS(ActivationTensors, float);
@@ -836,7 +836,7 @@ void gpt2_range_begin(const char* name) { (void)name; }
 void gpt2_range_end(void) {}
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "llmc/trainer.h"
+#include "llmc/run/trainer.h"
 
 int main(int argc, char** argv) { return trainer_main(argc, argv); }
 #endif

@@ -1,34 +1,34 @@
 /*
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
-This file is the model: llmc/gpt2_model.h documents its functions. Attention and the GEMM groups are the variants that
+This file is the model: llmc/model/gpt2_model.h documents its functions. Attention and the GEMM groups are the variants that
 dev/cuda/attention.cuh and dev/cuda/matmul.cuh choose; everything else is in llmc/, one header per idea. No floating-point sum
 uses atomics in an open order, so the same seed gives the same bits. Several processes, each with a GPU, share the model through
-llmc/bucket_exchange.cuh. The training loop is trainer_main in llmc/trainer.h, which the CPU trainer shares.
+llmc/exchange/buckets.cuh. The training loop is trainer_main in llmc/run/trainer.h, which the CPU trainer shares.
 */
-#include "llmc/gpt2_model.h"
-#include "llmc/cuda_common.cuh"
-#include "llmc/matmul.cuh"
-#include "llmc/encoder.cuh"
-#include "llmc/layernorm.cuh"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/cuda/common.cuh"
+#include "llmc/cuda/matmul.cuh"
+#include "llmc/cuda/encoder.cuh"
+#include "llmc/cuda/layernorm.cuh"
 #include "dev/cuda/attention.cuh"
 #include "dev/cuda/doctor.cuh"
 #include "dev/cuda/matmul.cuh"
-#include "llmc/classifier.cuh"
-#include "llmc/adamw.cuh"
-#include "llmc/bucket_exchange.cuh"
-#include "llmc/comm_nccl.cuh"
-#include "llmc/global_norm.cuh"
-#include "llmc/gpu_info.cuh"
-#include "llmc/gpu_peaks.h"
-#include "llmc/gradient_tree.h"
-#include "llmc/non_finite.cuh"
-#include "llmc/nvtx.cuh"
-#include "llmc/pass_graph.cuh"
-#include "llmc/qkv_bias.cuh"
-#include "llmc/snapshot.cuh"
-#include "llmc/table.h"
-#include "llmc/tensor_search.h"
+#include "llmc/cuda/classifier.cuh"
+#include "llmc/cuda/adamw.cuh"
+#include "llmc/exchange/buckets.cuh"
+#include "llmc/exchange/comm_nccl.cuh"
+#include "llmc/cuda/global_norm.cuh"
+#include "llmc/cuda/gpu_info.cuh"
+#include "llmc/model/gpu_peaks.h"
+#include "llmc/model/gradient_tree.h"
+#include "llmc/cuda/non_finite.cuh"
+#include "llmc/cuda/nvtx.cuh"
+#include "llmc/cuda/pass_graph.cuh"
+#include "llmc/cuda/qkv_bias.cuh"
+#include "llmc/cuda/snapshot.cuh"
+#include "llmc/base/table.h"
+#include "llmc/model/tensor_search.h"
 
 #if defined(PRECISION_FP16)
 #error "the trainer is built with PRECISION=BF16 or PRECISION=FP32: GPT-2's file formats have no fp16"
@@ -1394,7 +1394,7 @@ void gpt2_print_device(const GPT2* model) {
     if (peak > 0.0) {
         print_table_row("MFU", "of %.4g TFLOP/s, the dense %s peak", peak * 1e-12, precision);
     } else {
-        print_table_row("MFU", "unknown: no %s peak for %s in llmc/gpu_peaks.h", precision, model->device.name);
+        print_table_row("MFU", "unknown: no %s peak for %s in llmc/model/gpu_peaks.h", precision, model->device.name);
     }
     int B = info->B, T = info->T, NH = info->config.num_heads, HS = info->config.channels / NH;
     char gemms[sizeof(((GPT2Numerics*)NULL)->gemm)];
@@ -1409,7 +1409,7 @@ void gpt2_range_begin(const char* name) { nvtx_begin(name); }
 void gpt2_range_end(void) { nvtx_end(); }
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "llmc/trainer.h"
+#include "llmc/run/trainer.h"
 
 int main(int argc, char** argv) { return trainer_main(argc, argv); }
 #endif

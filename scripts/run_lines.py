@@ -1,4 +1,4 @@
-"""The lines of a run's logs: main.log's (llmc/logger.h), those that a trainer prints, and those of --log-json.
+"""The lines of a run's logs: main.log's (llmc/run/logger.h), those that a trainer prints, and those of --log-json.
 
 A step N is main.log's: the state after N updates. So `step 1/400` of stdout is step 0. Where the steps go back, the run
 was resumed there: the later lines count, and what stood there before is dropped.
@@ -34,7 +34,7 @@ PROGRESS = re.compile(r".* +[\d.]+%, .* left")
 TERMINAL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[()][A-Z0-9]|[=>])")  # escape sequences
 KIND = {"error": "error", "warning": "warning", "note": "note", "gpu": "note", "skipping the update": "skip"}
 MAIN_KEYS = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag"}
-JSON_KEYS = {  # llmc/step_log.h
+JSON_KEYS = {  # llmc/run/step_log.h
     **{key: key for key in ("loss", "norm", "lr", "ms", "tokens_per_second", "mfu", "hellaswag")},
     "memory": "memory_bytes",
     "validation": "val_loss",

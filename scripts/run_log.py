@@ -16,7 +16,7 @@ import checksum
 from run_lines import MOST_EVENTS, TERMINAL, LineReader, Series, to_int
 
 LONGEST_LINE = 1 << 20
-STATE_MAGIC, STATE_STEP, STATE_SETTINGS = 20240527, 10, 42  # llmc/checkpoint.h
+STATE_MAGIC, STATE_STEP, STATE_SETTINGS = 20240527, 10, 42  # llmc/checkpoint/checkpoint.h
 
 # Settings of which two equal runs may have different ones
 NOT_COMPARED = ("output-dir", "resume", "resume-anyway", "overwrite", "log-json")
@@ -169,7 +169,7 @@ def feed_file(reader, path):
 
 
 def read_settings(path):
-    """{name: value} of a state file (llmc/run_identity.h); empty where it holds none. Raises BadInput."""
+    """{name: value} of a state file (llmc/checkpoint/identity.h); empty where it holds none. Raises BadInput."""
     try:
         with open(path, "rb") as f:
             header = f.read(checksum.HEADER_BYTES)

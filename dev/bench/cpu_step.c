@@ -8,8 +8,8 @@ naming our train_gpt2.c or llm.c's (and LLMC defined), which both run from the s
 #define TESTING // leaves out the main of llm.c
 #include TRAINER
 #ifndef LLMC
-#include "llmc/model_file.h"
-#include "llmc/process_start.h"
+#include "llmc/files/model_file.h"
+#include "llmc/base/process_start.h"
 #endif
 
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 /*
-What a step on several GPUs waits for: the GPU trainer with timing events around all that bucket_exchange.cuh does. Its flags
+What a step on several GPUs waits for: the GPU trainer with timing events around all that exchange/buckets.cuh does. Its flags
 are the trainer's; PROFILE=60:20 says the first step that counts and how many. Rank 0 ends with a line for each span,
 
     profile NAME MS        milliseconds of a step, a mean: step, of one update to the next;
@@ -11,7 +11,7 @@ On one GPU too: what differs between the parts of one and of several is not expo
 leaves that exchange out: the run's numbers are wrong then, its times say what the exchange costs. The events cost some
 microseconds of a step. dev/bench/scaling.py --profile writes scaling_profile.csv from the lines `profile`.
 */
-#include "llmc/bucket_exchange.cuh"
+#include "llmc/exchange/buckets.cuh"
 
 enum SpanKind { STEP, WAIT_GRADIENTS, WAIT_WEIGHTS, WAIT_SUMS, EXCHANGE_GRADIENTS, EXCHANGE_WEIGHTS, PARTS };
 enum PartKind { FORWARD = PARTS, BACKWARD, NORM, UPDATE, NUM_SPAN_KINDS };
@@ -117,7 +117,7 @@ static Status profiled_norm(GPT2* model, float* norm) {
 #define gpt2_forward profiled_forward
 #define gpt2_backward profiled_backward
 #define gpt2_grad_norm profiled_norm
-#include "llmc/trainer.h"
+#include "llmc/run/trainer.h"
 
 static void print_profile(void) {
     double sum[NUM_SPAN_KINDS] = {0.0};

@@ -3,8 +3,8 @@
 // with all tiles that it knows, clusters and custom options, those of its other choices among them. Three rounds, of which
 // each keeps the first choice and the fastest: all for 2 ms, at the clock of the moment; 32 for .08 s after .06 s of running,
 // at the power limit; 4 for .25 s after .2 s. The outputs of the last are compared with the first choice's, and each is a line
-// of CSV, of which llmc/matmul_algorithms.h has the winners.
-#include "llmc/matmul.cuh"
+// of CSV, of which llmc/cuda/matmul_algorithms.h has the winners.
+#include "llmc/cuda/matmul.cuh"
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ struct StepGemm {
     bool adds; // D = C + A B
 };
 
-// Those of llmc/matmul.cuh in a layer, and of the classifier
+// Those of llmc/cuda/matmul.cuh in a layer, and of the classifier
 static std::vector<StepGemm> gemms_of_step(int R, int C) {
     const cudaDataType_t x = CudaType<floatX>::value, f = CUDA_R_32F;
     const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS, none = CUBLASLT_EPILOGUE_DEFAULT;
@@ -95,7 +95,7 @@ struct Search {
         cublas_check(cublasLtMatmulAlgoGetHeuristic(mm->handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference,
                                                     LIBRARY_CHOICES, results.data(), &found));
         cublas_check(cublasLtMatmulPreferenceDestroy(preference));
-        for (int i = 0; i < found; i++) { // what the table of llmc/matmul_algorithms.h can say of them
+        for (int i = 0; i < found; i++) { // what the table of llmc/cuda/matmul_algorithms.h can say of them
             const cublasLtMatmulAlgo_t* a = &results[i].algo;
             vary(matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_cluster_of_(a),
                  matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION));

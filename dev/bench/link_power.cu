@@ -1,5 +1,5 @@
 // What NVLink takes while it is awake: watts of two GPUs that rest, and GEMMs a second of two at their power limit, while each
-// copies from the other every so many milliseconds; the reason why llmc/bucket_exchange.cuh holds exchanges. A row a case:
+// copies from the other every so many milliseconds; the reason why llmc/exchange/buckets.cuh holds exchanges. A row a case:
 //
 //     state      resting, or busy with the fc GEMM of 124M
 //     bytes, ms  of a copy from the other GPU, and from one to the next; 0: no copies
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "dev/cuda/bench.h"
-#include "llmc/matmul.cuh"
+#include "llmc/cuda/matmul.cuh"
 
 struct Case {
     int busy;

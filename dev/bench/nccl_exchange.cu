@@ -1,5 +1,5 @@
 // What exchanges of gradients cost between the GPUs of this machine, one process a GPU, for each number of CTAs that NCCL may
-// take: the choice of NCCL_CTAS in llmc/comm_nccl.cuh. For each size of a bucket, in MB of all its elements:
+// take: the choice of NCCL_CTAS in llmc/exchange/comm_nccl.cuh. For each size of a bucket, in MB of all its elements:
 //
 //     exchange   every process sends each other one its part, as comm.h's exchange does; and NCCL's own reduce-scatter
 //     gather     every process sends its part to all others, as comm.h's exchange does; and NCCL's own all-gather
@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "llmc/comm_nccl.cuh"
-#include "llmc/matmul.cuh"
+#include "llmc/exchange/comm_nccl.cuh"
+#include "llmc/cuda/matmul.cuh"
 
 static const double SIZES_MB[] = {28, 125, 250, 500};
 static const int CTAS[] = {1, 2, 4, 8, 12, 16, 24, 32};

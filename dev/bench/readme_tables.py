@@ -396,9 +396,13 @@ PLACES = [
     (
         "`dev/cuda/`",
         "attention, decode and GEMMs: the variants, their contracts, checks and benchmarks, and the choice of one",
-        "dev/cuda/*.*",
+        "dev/cuda/*.* dev/cuda/*/*.*",
     ),
-    ("`llmc/`", "headers that all are built on, each complete in itself: the run, the files, the kernels", "llmc/*.*"),
+    (
+        "`llmc/`",
+        "headers that all are built on, each complete in itself: the run, the files, the kernels",
+        "llmc/*/*.*",
+    ),
     (
         "`test_gpt2.*`, `dev/test/`",
         "the trainers against PyTorch's dumps; unit and end-to-end tests",

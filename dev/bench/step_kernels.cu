@@ -16,13 +16,13 @@ and clears, and the host: speed.csv has the time of a whole one. dev/bench/step_
 #include "dev/cuda/attention.cuh"
 #include "dev/cuda/matmul.cuh"
 #include "dev/cuda/bench.h"
-#include "llmc/adamw.cuh"
-#include "llmc/classifier.cuh"
-#include "llmc/encoder.cuh"
-#include "llmc/global_norm.cuh"
-#include "llmc/layernorm.cuh"
-#include "llmc/matmul.cuh"
-#include "llmc/qkv_bias.cuh"
+#include "llmc/cuda/adamw.cuh"
+#include "llmc/cuda/classifier.cuh"
+#include "llmc/cuda/encoder.cuh"
+#include "llmc/cuda/global_norm.cuh"
+#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/matmul.cuh"
+#include "llmc/cuda/qkv_bias.cuh"
 
 // X(id, name), in the order of a step
 #define STEP_GROUPS(X)                                                                                                 \

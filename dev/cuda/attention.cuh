@@ -7,13 +7,13 @@ names for a GPU, a precision and a shape. The contract is attention.h's; what is
 With -DATTENTION_ALL attention_force() gives the two variants to take, of these or of the program's own:
 dev/test/test_gpu_pairs.cu tests all pairs of those that can train so.
 
-Launchers record errors and return (llmc/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
+Launchers record errors and return (llmc/base/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
 */
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH
 
 #include "attention.h"
-#include "llmc/column_sum.cuh"
+#include "llmc/cuda/column_sum.cuh"
 #include "variants.cuh"
 
 #define ATTENTION_TEXT_(x) #x

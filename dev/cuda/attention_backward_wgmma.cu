@@ -15,8 +15,8 @@ timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2;
 */
 #include "attention.h"
 #include "key_blocks.cuh"
-#include "llmc/hopper.cuh"
-#include "llmc/mma.cuh"
+#include "llmc/cuda/hopper.cuh"
+#include "llmc/cuda/mma.cuh"
 #include "wgmma_columns.cuh"
 
 namespace wgmma {

@@ -10,7 +10,7 @@ attention.cuh turns the names into a launcher.
 #include <stdint.h>
 #include <string.h>
 
-#include "llmc/utils.h"
+#include "llmc/base/utils.h"
 
 typedef enum { ATTENTION_FORWARD_PASS, ATTENTION_BACKWARD_PASS } AttentionDirection;
 

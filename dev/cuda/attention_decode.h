@@ -30,8 +30,8 @@ the table `decode_configs`, best first for each head size. decode.cuh chooses th
 // A sequence with lengths[b] < 0 is skipped: nothing of it is read or written. Nothing else is written either, and the contents
 // of the cache after the new token do not matter.
 //
-// With dependent launches (llmc/dependent_launch.cuh), lengths and the cached rows may be read before the wait for qkv: the
-// kernel that writes qkv must call launch_dependents() only after its own wait for the kernels that wrote them.
+// With dependent launches (llmc/cuda/dependent_launch.cuh), lengths and the cached rows may be read before the wait for qkv:
+// the kernel that writes qkv must call launch_dependents() only after its own wait for the kernels that wrote them.
 //
 // max_length <= T bounds lengths[b] + 1 in this launch. The grid depends on B, NH, max_length and the GPU alone, so that a CUDA
 // graph can be replayed while the lengths grow up to that bound; a small bound saves thread blocks without work.

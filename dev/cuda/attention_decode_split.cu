@@ -15,10 +15,10 @@ Which keys are added in which order depends on the length alone: so the bits do 
 #define ATTENTION_DECODE_SPLIT_CU
 
 #include "attention_decode.h"
-#include "llmc/dependent_launch.cuh"
-#include "llmc/divisor.cuh"
+#include "llmc/cuda/dependent_launch.cuh"
+#include "llmc/cuda/divisor.cuh"
 #if !defined(PRECISION_FP32)
-#include "llmc/mma.cuh"
+#include "llmc/cuda/mma.cuh"
 #endif
 
 #include <cuda_pipeline.h>

@@ -14,9 +14,9 @@ Roles: one thread loads K and V, one loads Q; consumers release stages by mbarri
 README.md here has timeline and barriers. Papers: FlashAttention-2 (2023), algorithm 1; -3 (2024), sections 3.1 and 3.2.
 */
 #include "attention.h"
-#include "llmc/divisor.cuh"
-#include "llmc/hopper.cuh"
-#include "llmc/mma.cuh"
+#include "llmc/cuda/divisor.cuh"
+#include "llmc/cuda/hopper.cuh"
+#include "llmc/cuda/mma.cuh"
 #include "online_softmax.cuh"
 
 namespace wgmma {

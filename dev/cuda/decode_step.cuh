@@ -3,8 +3,8 @@ A step of the decoder in one kernel, for a few sequences: one token of each thro
 
 One CTA per SM, all resident (a cooperative launch). A producer warp loads the CTA's rows of every matrix, in the order of use,
 by TMA into a ring of slots (full, empty), ahead of all activations; another loads biases and LayerNorm's parameters. Eight
-consumer warps multiply, each its segments of all rows (decode_matmul.cuh), and compute attention (attention_decode_split.cu),
-in the same order, so with the same bits. Two more have the statistics of LayerNorms that are folded (decode_folded_norm.cuh).
+consumer warps multiply, each its segments of all rows (decode/matmul.cuh), and compute attention (attention_decode_split.cu),
+in the same order, so with the same bits. Two more have the statistics of LayerNorms that are folded (decode/folded_norm.cuh).
 The critical path of a step is what lies between a stage's input and its output: warps do all else before they wait for input.
 
 CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
@@ -17,11 +17,11 @@ read this one, and waits for each vector before it publishes the next, also wher
 #define DECODE_STEP_CUH
 
 #include "decode.cuh"
-#include "llmc/decode_matmul.cuh"
-#include "llmc/decode_sampler.cuh"
+#include "decode/matmul.cuh"
+#include "decode/sampler.cuh"
 #if !defined(PRECISION_FP32)
 #include "attention_decode_split.cu"
-#include "llmc/hopper.cuh"
+#include "llmc/cuda/hopper.cuh"
 #endif
 
 namespace decode_step {
@@ -36,7 +36,7 @@ enum Stage { QKV, ATTPROJ, FC, FCPROJ, HEAD, STAGES };
 // The weights of a layer. The entry after the last layer has the final LayerNorm and the head as QKV's.
 struct Layer {
     const floatX *norm_weight[2], *norm_bias[2]; // of QKV and FC, where their LayerNorm is not folded
-    const floatX *weight[HEAD], *bias[HEAD];     // a folded LayerNorm: F of decode_folded_norm.cuh
+    const floatX *weight[HEAD], *bias[HEAD];     // a folded LayerNorm: F of decode/folded_norm.cuh
     const float2* norm_sums[2];                  // (OC) its s and t of QKV and FC
 };
 // Whether a stage's LayerNorm is folded into it; S: splits of a sum over C
@@ -167,7 +167,7 @@ __host__ __device__ inline int num_tiles(const StageSizes& s, int first, int CTA
 }
 
 // ----------------------------------------------------------------------------
-// The kernel. S: splits of a sum over C (decode_matmul.cuh); one over 4C has 4 S, so that a slot always has 8 S segments, of up
+// The kernel. S: splits of a sum over C (decode/matmul.cuh); one over 4C has 4 S, so that a slot always has 8 S segments, of up
 // to CHUNKS chunks.
 
 #if defined(HOPPER_DEVICE_CODE)
@@ -595,7 +595,7 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
 struct Pair {
     bool valid, first;
     int sums, row, o;            // offset of its segments' sums; row and column of the output
-    float *residual, s[2], t[2]; // t: the bias; with a folded LayerNorm decode_folded_norm.cuh's s and t
+    float *residual, s[2], t[2]; // t: the bias; with a folded LayerNorm decode/folded_norm.cuh's s and t
     Word* to;
 };
 

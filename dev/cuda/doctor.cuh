@@ -6,10 +6,10 @@ where there are several GPUs. A fault of one row leaves the others to be checked
 #define DOCTOR_CUH
 
 #include "attention.cuh"
-#include "llmc/doctor.h"
-#include "llmc/fp64_reference.h"
-#include "llmc/matmul.cuh"
-#include "llmc/nccl.cuh"
+#include "llmc/base/doctor.h"
+#include "llmc/model/fp64_reference.h"
+#include "llmc/cuda/matmul.cuh"
+#include "llmc/exchange/nccl.cuh"
 
 #include <vector>
 

@@ -11,8 +11,8 @@ groups are a wave each, every other one reversed: a CTA that had a short key blo
 #ifndef KEY_BLOCKS_CUH
 #define KEY_BLOCKS_CUH
 
-#include "llmc/cuda_common.cuh"
-#include "llmc/divisor.cuh"
+#include "llmc/cuda/common.cuh"
+#include "llmc/cuda/divisor.cuh"
 
 // The sizes of a launch on a GPU with num_sms SMs, and the order that follows from them. A work item is a key block of a head.
 struct KeyBlockOrder {

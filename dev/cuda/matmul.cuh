@@ -5,7 +5,7 @@ for a GPU, a precision, a group and its sizes. The contract is matmul.h's; what 
 With -DMATMUL_ALL matmul_force() names the variant to take for every group that it serves, whatever the sizes are:
 dev/test/test_gpu_pairs.cu tests them so.
 
-Launchers record errors and return (llmc/status.h).
+Launchers record errors and return (llmc/base/status.h).
 */
 #ifndef MATMUL_CUH
 #define MATMUL_CUH

@@ -12,7 +12,7 @@ table `matmul_configs`, of any of the groups, best first for each. matmul_choice
 #ifndef MATMUL_H
 #define MATMUL_H
 
-#include "llmc/cuda_common.cuh"
+#include "llmc/cuda/common.cuh"
 #include "matmul_choice.h"
 
 // The contract.
@@ -37,11 +37,11 @@ table `matmul_configs`, of any of the groups, best first for each. matmul_choice
 //     mlp_weights, layer_weights
 //                    the same for each of layer[2..3], [0..3], whose sizes matmul_layer_sizes() says; IN = OUT = C
 //
-// gelu is llmc/gelu.cuh's, LayerNorm llmc/layernorm.cuh's, cross entropy llmc/classifier.cuh's. GEMMs accumulate in fp32.
-// What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was rounded
-// to it; an intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not. But a
-// configuration that has_derivative computes gelu'(pre) of pre rounded to floatX, and rounds it too, in fc as in dgelu: dpre
-// has the same bits whether fc kept pre or the derivative.
+// gelu is llmc/cuda/gelu.cuh's, LayerNorm llmc/cuda/layernorm.cuh's, cross entropy llmc/cuda/classifier.cuh's. GEMMs accumulate
+// in fp32. What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was
+// rounded to it; an intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not.
+// But a configuration that has_derivative computes gelu'(pre) of pre rounded to floatX, and rounds it too, in fc as in dgelu:
+// dpre has the same bits whether fc kept pre or the derivative.
 //
 // All sizes that matmul_unsupported() accepts, with 64-bit offsets; a configuration that serves fewer says so by `unsupported`.
 // Every element of the outputs is written; nothing else is. Tensors do not overlap and are aligned to 16 bytes, scratch to 256;
@@ -50,10 +50,10 @@ table `matmul_configs`, of any of the groups, best first for each. matmul_choice
 // Same inputs, same bits. `accumulate` gives the bits of overwriting and then adding, in fp32, to what was there. A launcher
 // allocates nothing on the device, synchronises nothing and keeps no state but what `context` holds; it is safe inside a CUDA
 // graph once the same sizes have been launched outside, and on several streams at once with a context for each. The initial
-// contents of scratch do not matter. A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/status.h)
-// and returns.
+// contents of scratch do not matter. A launcher that cannot launch records why by status_fail() or cuda_try()
+// (llmc/base/status.h) and returns.
 
-struct Matmul; // llmc/matmul.cuh: cuBLASLt's handle, its workspace, the plans made so far
+struct Matmul; // llmc/cuda/matmul.cuh: cuBLASLt's handle, its workspace, the plans made so far
 
 struct MatmulContext {
     Matmul* library; // NULL for variants that do without

@@ -17,8 +17,8 @@ The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at l
 #include "matmul_bench.h"
 #include "matmul_reference.h"
 #include "bench.h"
-#include "llmc/device_code.cuh"
-#include "llmc/matmul.cuh"
+#include "llmc/cuda/device_code.cuh"
+#include "llmc/cuda/matmul.cuh"
 
 static const std::vector<BenchSize> matmul_sizes = {{"-r", "R", "rows, of tokens", 4096},
                                                     {"-i", "IN", "channels in; of several weights: the model's", 768},

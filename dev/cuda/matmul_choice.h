@@ -89,8 +89,8 @@ static inline int matmul_measured_residual(MatmulSizes s) { return s.R >= 8192 &
 // 774M's size alone: there the tiles of both weight gradients together are three full waves and few more; those of one are not.
 static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.IN == 1280; }
 
-// The first row that fits serves. gelu and gelu' have the same bits in fc and in dgelu (llmc/gelu.cuh): with -r 0 fc computes
-// both, with -r 1 dgelu recomputes gelu, and computes gelu'.
+// The first row that fits serves. gelu and gelu' have the same bits in fc and in dgelu (llmc/cuda/gelu.cuh): with -r 0 fc
+// computes both, with -r 1 dgelu recomputes gelu, and computes gelu'.
 static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
     {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},

@@ -1,18 +1,18 @@
 /*
-cuBLASLt's GEMMs through llmc/matmul.cuh, which chooses their algorithms, and separate kernels of llmc: the baseline that every
-other variant is measured against, and what trains where matmul_choice.h names no other. Of the library's epilogues only the
-bias is used.
+cuBLASLt's GEMMs through llmc/cuda/matmul.cuh, which chooses their algorithms, and separate kernels of llmc: the baseline that
+every other variant is measured against, and what trains where matmul_choice.h names no other. Of the library's epilogues only
+the bias is used.
 */
 #ifndef MATMUL_CUBLASLT_CU
 #define MATMUL_CUBLASLT_CU
 
 #include "matmul.h"
 
-#include "llmc/classifier.cuh"
-#include "llmc/column_sum.cuh"
-#include "llmc/gelu.cuh"
-#include "llmc/layernorm.cuh"
-#include "llmc/matmul.cuh"
+#include "llmc/cuda/classifier.cuh"
+#include "llmc/cuda/column_sum.cuh"
+#include "llmc/cuda/gelu.cuh"
+#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/matmul.cuh"
 
 namespace cublaslt {
 

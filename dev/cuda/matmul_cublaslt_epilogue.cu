@@ -17,10 +17,10 @@ configuration serves no shape. The library overwrites them, so a kernel adds the
 
 #include "matmul.h"
 
-#include "llmc/column_sum.cuh"
-#include "llmc/gelu.cuh"
-#include "llmc/layernorm.cuh"
-#include "llmc/matmul.cuh"
+#include "llmc/cuda/column_sum.cuh"
+#include "llmc/cuda/gelu.cuh"
+#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/matmul.cuh"
 
 namespace cublaslt_epilogue {
 

@@ -6,7 +6,7 @@ logit x_t as offset, the GEMM's epilogue stores e_v = 2^-24 exp(x_v - x_t) and a
 
 The bracket differs from e in one element; the factor depends on the row alone and scales rows of dinp and of inp instead.
 x_t is computed before the GEMM, a dot product of length IN. e_v underflows 70 nats below the target, where p_v is below 1e-30.
-Where l exceeds 2^88, at a loss of 77 nats and more, the row is recomputed as in llmc/classifier.cuh: any logits are served.
+Where l exceeds 2^88, at a loss of 77 nats and more, the row is recomputed as in classifier.cuh: any logits are served.
 
     target_logits_kernel     x_t
     the GEMM, Exponentials   e, and partial sums of l
@@ -19,7 +19,7 @@ Where l exceeds 2^88, at a loss of 77 nats and more, the row is recomputed as in
 #include "matmul.h"
 #include "wgmma_matmul.cuh"
 
-#include "llmc/classifier.cuh"
+#include "llmc/cuda/classifier.cuh"
 
 namespace softmax_wgmma {
 

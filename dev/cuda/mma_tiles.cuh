@@ -1,12 +1,12 @@
 /*
 The building blocks of the mma variants: swizzled tiles in shared memory, and a warp's matrix multiplications on them.
-16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation; the instructions are in llmc/mma.cuh and ptx.cuh.
+16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation; the instructions are in llmc/cuda/mma.cuh and ptx.cuh.
 */
 #ifndef MMA_TILES_CUH
 #define MMA_TILES_CUH
 
-#include "llmc/divisor.cuh"
-#include "llmc/mma.cuh"
+#include "llmc/cuda/divisor.cuh"
+#include "llmc/cuda/mma.cuh"
 
 namespace mma {
 

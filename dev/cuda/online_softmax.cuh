@@ -6,7 +6,7 @@ rescaled rarely; `sum` is the sum of P = exp(scale S - m) over the lane's column
 #ifndef ONLINE_SOFTMAX_CUH
 #define ONLINE_SOFTMAX_CUH
 
-#include "llmc/cuda_common.cuh"
+#include "llmc/cuda/common.cuh"
 
 // How much a score may exceed m: P stays below 2^8, and m within 8 of the row's maximum, as the contract wants it.
 constexpr float RESCALE_THRESHOLD = 8 / LOG2_E;

@@ -8,7 +8,7 @@ those of a step's kernels: which of the two serves a prompt depends on its own l
 #ifndef PROMPT_MATMUL_CUH
 #define PROMPT_MATMUL_CUH
 
-#include "llmc/decode_matmul.cuh"
+#include "decode/matmul.cuh"
 #if !defined(PRECISION_FP32)
 #include "wgmma_matmul.cuh"
 #endif

@@ -13,9 +13,9 @@ stored, and the first output overwrites them in place. Chunks of other outputs g
 #ifndef WGMMA_EPILOGUES_CUH
 #define WGMMA_EPILOGUES_CUH
 
-#include "llmc/gelu.cuh"
-#include "llmc/hopper.cuh"
-#include "llmc/mma.cuh"
+#include "llmc/cuda/gelu.cuh"
+#include "llmc/cuda/hopper.cuh"
+#include "llmc/cuda/mma.cuh"
 #include "wgmma_columns.cuh"
 #include "wgmma_schedule.cuh"
 

@@ -9,7 +9,7 @@ K. A tile of D is computed by a cluster, each CTA of it a part.
 #ifndef WGMMA_SCHEDULE_CUH
 #define WGMMA_SCHEDULE_CUH
 
-#include "llmc/cuda_common.cuh"
+#include "llmc/cuda/common.cuh"
 
 namespace wgmma {
 

@@ -1,7 +1,7 @@
 """CRC32C with nothing but the standard library, and the checksum words in the headers of our files.
 
 A file is a header of 256 int32, then its body, which is checked in blocks, so that a fault has a place. These words of
-the header, which llm.c ignores, are ours (llmc/checked_file.h reads and writes the same):
+the header, which llm.c ignores, are ours (llmc/base/checked_file.h reads and writes the same):
 
     [124]       0x43524343, the mark; a file without it carries no checksums
     [125]       log2 of the bytes of a block: the smallest from 16 on (64 KiB) with which 128 blocks hold the body

@@ -3,7 +3,7 @@
 Needs nothing but Python's standard library (3.9 or newer). GPT-2 tokens need tokenize_gpt2, which make builds, or the
 package tiktoken.
 
-A token file is what llmc/dataloader.h reads: 256 int32, then the tokens.
+A token file is what llmc/files/dataloader.h reads: 256 int32, then the tokens.
 
     header[0]  20240520 (uint16 tokens) or 20240801 (uint32 tokens)
     header[1]  1 or 7: the version that belongs to each magic number

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Writes llmc/unicode_classes.h: which characters are letters, numbers and white space in GPT-2's pattern.
+r"""Writes llmc/text/unicode_classes.h: which characters are letters, numbers and white space in GPT-2's pattern.
 
     python3 dev/data/unicode_classes.py            # from Python's own table, where that has the version wanted
     python3 dev/data/unicode_classes.py --unicode-data UnicodeData.txt    # from the Unicode Character Database's file
@@ -17,7 +17,7 @@ import unicodedata
 from data_common import ROOT, Parser, fail, run, write_atomically
 
 VERSION = "16.0.0"
-HEADER = os.path.join(ROOT, "llmc", "unicode_classes.h")
+HEADER = os.path.join(ROOT, "llmc", "text", "unicode_classes.h")
 OTHER, LETTER, NUMBER, SPACE = range(4)
 CODE_POINTS = 0x110000
 BLOCK = 128  # characters of a block: the table names blocks, many of which are the same
@@ -139,7 +139,7 @@ def header_text(classes):
 def main():
     parser = Parser(__doc__)
     parser.add_argument("--unicode-data", metavar="FILE", help=f"UnicodeData.txt of Unicode {VERSION}")
-    parser.add_argument("--output", default=HEADER, metavar="FILE", help="default: llmc/unicode_classes.h")
+    parser.add_argument("--output", default=HEADER, metavar="FILE", help="default: llmc/text/unicode_classes.h")
     parser.add_argument("--check", action="store_true", help="compare, do not write")
     args = parser.parse_args()
     classes = read_unicode_data(args.unicode_data) if args.unicode_data else python_classes()

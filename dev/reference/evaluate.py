@@ -100,7 +100,7 @@ def perplexity(net, path, window, stride):
 
 
 def questions(path):
-    """(label, context, endings) of each question of a file; HellaSwag's format stands in llmc/evalloader.h."""
+    """(label, context, endings) of each question of a file; HellaSwag's format stands in llmc/files/evalloader.h."""
     try:
         header = np.fromfile(path, np.int32, 256)
         words = np.fromfile(path, np.uint16, offset=HEADER_BYTES).tolist()

@@ -1,11 +1,11 @@
 /*
-A run to be saved, for the tests of checkpoint.h and checkpoint_writer.h: a small model of known numbers, a loader, outlier
+A run to be saved, for the tests of checkpoint.h and checkpoint/writer.h: a small model of known numbers, a loader, outlier
 detectors and an identity, in the test's own folder.
 */
 #ifndef CHECKPOINT_FIXTURE_H
 #define CHECKPOINT_FIXTURE_H
 
-#include "llmc/checkpoint.h"
+#include "llmc/checkpoint/checkpoint.h"
 
 #include "model_stub.h"
 #include "unit.h"

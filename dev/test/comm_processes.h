@@ -8,7 +8,7 @@ says, and is looked at afterwards: its exit code, what it wrote on stderr, and w
 #ifndef COMM_PROCESSES_H
 #define COMM_PROCESSES_H
 
-#include "llmc/comm.h"
+#include "llmc/comm/comm.h"
 
 #include <signal.h>
 

@@ -157,7 +157,7 @@ def own_encoding(folder, pattern):
     """(tiktoken's encoding, the tokenizer file) of a vocabulary of 700 tokens."""
     import tiktoken
 
-    with open(os.path.join(ROOT, "llmc", "utils.h"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "llmc", "base", "utils.h"), encoding="utf-8") as f:
         text = f.read()[:4000] + "Grüße, Привет мир, 你好世界 😀 don't we'll I've 123 4567\n\n\n    x\n" * 3
     tokens = learn_vocabulary(text, 699, pattern)
     ranks = {token: i for i, token in enumerate(tokens)}

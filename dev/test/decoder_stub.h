@@ -5,7 +5,7 @@ decide over, or say which token follows (`script`, where the test has one). It c
 #ifndef DECODER_STUB_H
 #define DECODER_STUB_H
 
-#include "llmc/gpt2_decoder.h"
+#include "llmc/model/gpt2_decoder.h"
 
 typedef struct {
     int length, active;

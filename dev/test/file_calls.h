@@ -3,7 +3,7 @@ The calls that bring a file onto the disk, recorded in order and failing on dema
 whose calls then go through it:
 
     #include "file_calls.h"
-    #include "llmc/atomic_file.h"
+    #include "llmc/base/atomic_file.h"
     file_calls_begin();                    // forgets all calls and faults
     file_faults.rename = ENOSYS;           // every rename fails
     ...

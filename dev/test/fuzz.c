@@ -125,13 +125,13 @@ static int fuzz_fclose(FILE* file) {
 #define fopen(path, mode) fuzz_fopen(path, mode)
 #define fclose(file) fuzz_fclose(file)
 
-#include "llmc/checkpoint.h"
-#include "llmc/trainer_flags.h"
-#include "llmc/debug_state.h"
-#include "llmc/evalloader.h"
-#include "llmc/tokenizer.h"
-#include "llmc/trainer.h"
-#include "llmc/weights_file.h"
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/run/flags.h"
+#include "llmc/files/debug_state.h"
+#include "llmc/files/evalloader.h"
+#include "llmc/text/tokenizer.h"
+#include "llmc/run/trainer.h"
+#include "llmc/files/weights_file.h"
 
 #undef exit
 #undef malloc
@@ -142,7 +142,7 @@ static int fuzz_fclose(FILE* file) {
 #undef stderr
 #undef stdout
 
-#include "llmc/safetensors_write.h"
+#include "llmc/files/safetensors_write.h"
 #include "model_stub.h"
 
 // ----------------------------------------------------------------------------

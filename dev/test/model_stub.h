@@ -6,8 +6,8 @@ this process's shard are ever copied.
 #ifndef MODEL_STUB_H
 #define MODEL_STUB_H
 
-#include "llmc/comm.h"
-#include "llmc/gpt2_model.h"
+#include "llmc/comm/comm.h"
+#include "llmc/model/gpt2_model.h"
 
 struct GPT2 {
     GPT2Info info;

@@ -3,7 +3,7 @@
 
     make mutants MUTANTS_FLAGS='--count 500 -j 2'           # CPU side; goes on where it was stopped
     make mutants MUTANTS_FLAGS='--gpu --count 100'          # .cu and .cuh, on a machine with a GPU
-    make mutants MUTANTS_FLAGS="--files 'llmc/cli*.h'"      # of these files only; the table stays as it is
+    make mutants MUTANTS_FLAGS="--files 'llmc/comm/*.h'"      # of these files only; the table stays as it is
     make mutants MUTANTS_FLAGS='--budget 60'                # a minute of checks for each; --again has all of them
     make mutants MUTANTS_FLAGS=--again                      # the gaps of the table once more: are they refused by now?
 
@@ -355,9 +355,8 @@ def enter(side, counted):
     rows = [row for row in old if row["side"] != side]
     for m, outcome in counted:
         if outcome == "survived":
-            folder, name = os.path.split(m.path)
-            room = re.split(r"[_.]", name)[0] if folder == "llmc" else folder or "programs"
-            values = (side, room, m.path, m.line, *m.key[1:], *judged.get(m.key, ("", "")))
+            folder = os.path.dirname(m.path)
+            values = (side, folder or "programs", m.path, m.line, *m.key[1:], *judged.get(m.key, ("", "")))
             rows.append(dict(zip(COLUMNS, values)))
     write_table(side, len(counted), rows, summaries)
 

@@ -409,7 +409,7 @@ class Suite:
         self.flag = "--gpus" if self.gpu else "--processes"
         self.reference = os.path.join(home, "reference", "run")
         text = os.path.join(home, "text")
-        sources = ["train_gpt2.c", "train_gpt2.cu", "llmc/gpt2.h", "llmc/utils.h"]
+        sources = ["train_gpt2.c", "train_gpt2.cu", "llmc/model/gpt2.h", "llmc/base/utils.h"]
         data = [sys.executable, "dev/data/text.py", "--tokenizer", "bytes", "--output", text, *sources]
         subprocess.run(data, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         self.data = ["-i", text + "_train.bin", "-j", text + "_val.bin"]

@@ -6,8 +6,8 @@ reference_test.h.
 #ifndef REFERENCE_ERRORS_H
 #define REFERENCE_ERRORS_H
 
-#include "llmc/debug_state.h"
-#include "llmc/gpt2_model.h"
+#include "llmc/files/debug_state.h"
+#include "llmc/model/gpt2_model.h"
 #include "worst.h"
 
 // One row: what was checked, and whether it holds.

@@ -7,10 +7,10 @@ reference_test.h.
 #ifndef REFERENCE_NUMBERS_H
 #define REFERENCE_NUMBERS_H
 
-#include "llmc/debug_state.h"
-#include "llmc/gpt2_model.h"
-#include "llmc/gradient_digest.h"
-#include "llmc/thread.h"
+#include "llmc/files/debug_state.h"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/model/gradient_digest.h"
+#include "llmc/base/thread.h"
 
 static inline void reference_row(const char* name, const char* numbers, int ok);
 static inline void reference_refused(const char* name, Status status, const char* words);

@@ -15,9 +15,9 @@ A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prin
 #ifndef REFERENCE_TEST_H
 #define REFERENCE_TEST_H
 
-#include "llmc/debug_state.h"
-#include "llmc/gpt2_model.h"
-#include "llmc/weights_file.h"
+#include "llmc/files/debug_state.h"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/files/weights_file.h"
 #include "reference_errors.h"
 #include "reference_numbers.h"
 

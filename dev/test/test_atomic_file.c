@@ -1,7 +1,7 @@
-// llmc/atomic_file.h: files that are whole or not at all, and failures that leave no .tmp file and end no program.
+// llmc/base/atomic_file.h: files that are whole or not at all, and failures that leave no .tmp file and end no program.
 #include "file_calls.h" // before the header whose calls it records
 
-#include "llmc/atomic_file.h"
+#include "llmc/base/atomic_file.h"
 
 #include "unit.h"
 

@@ -1,7 +1,7 @@
-// llmc/checked_file.h: what is written is read back; any damage is refused, with the file and the range that is wrong.
+// llmc/base/checked_file.h: what is written is read back; any damage is refused, with the file and the range that is wrong.
 #include "file_calls.h" // before the header whose calls it records
 
-#include "llmc/checked_file.h"
+#include "llmc/base/checked_file.h"
 
 #include "unit.h"
 

@@ -1,9 +1,9 @@
 /*
-llmc/checkpoint.h: what a checkpoint brings back, which are refused, and what a failed write leaves.
+llmc/checkpoint/checkpoint.h: what a checkpoint brings back, which are refused, and what a failed write leaves.
 */
 #include "file_calls.h" // before the headers whose calls it records
 
-#include "llmc/checkpoint.h"
+#include "llmc/checkpoint/checkpoint.h"
 
 #include <signal.h>
 

@@ -1,16 +1,16 @@
 /*
-llmc/checkpoint_shards.h and what is built on it, in several processes: the files are those of one process, whoever wrote
+llmc/checkpoint/shards.h and what is built on it, in several processes: the files are those of one process, whoever wrote
 them; any number of processes reads them; and whatever goes wrong in a save, in any of the processes, leaves the last
 checkpoint, and all of them know. Also built with -fsanitize=thread (make check-tsan-test_checkpoint_shards).
 */
 #define CHECKPOINT_BUFFER ((size_t)1 << 20)
-#include "llmc/checkpoint_writer.h"
+#include "llmc/checkpoint/writer.h"
 
 #include <sys/resource.h>
 
 #include "checkpoint_fixture.h"
 #include "comm_processes.h"
-#include "llmc/signals.h"
+#include "llmc/base/signals.h"
 
 static const GPT2Config config = {32, V, 128, 3, 3, 96, 0}; // blocks of two pieces; every process has numbers of each
 

@@ -1,14 +1,14 @@
 /*
-llmc/checkpoint_writer.h: a save in the background holds what the model was when it began, in the same files as a save that
+llmc/checkpoint/writer.h: a save in the background holds what the model was when it began, in the same files as a save that
 training waits for; one that fails keeps the last whole checkpoint, and is told; a kill at any moment leaves a whole one.
 Also built with -fsanitize=thread (make check-tsan-test_checkpoint_writer).
 */
-#include "llmc/checkpoint_writer.h"
+#include "llmc/checkpoint/writer.h"
 
 #include <sys/resource.h>
 
 #include "checkpoint_fixture.h"
-#include "llmc/signals.h"
+#include "llmc/base/signals.h"
 
 enum { SNAPSHOT_READS_MS = 20 };
 

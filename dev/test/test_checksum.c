@@ -1,5 +1,5 @@
-// llmc/checksum.h: CRC32C as RFC 3720 publishes it, by every implementation that this machine has.
-#include "llmc/checksum.h"
+// llmc/base/checksum.h: CRC32C as RFC 3720 publishes it, by every implementation that this machine has.
+#include "llmc/base/checksum.h"
 
 #include "unit.h"
 

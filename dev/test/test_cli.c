@@ -1,8 +1,8 @@
 /*
-llmc/cli.h, trainer_flags.h: every flag of the table, by each of its names, with values that fit and values that do not. As it
+llmc/base/cli.h, run/flags.h: every flag of the table, by each of its names, with values that fit and values that do not. As it
 stands the program tests the CPU trainer's command line; test_cli_gpu.c makes it the GPU trainer's.
 */
-#include "llmc/trainer_flags.h"
+#include "llmc/run/flags.h"
 
 #include "unit.h"
 

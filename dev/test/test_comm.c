@@ -1,5 +1,5 @@
 /*
-llmc/comm.h: processes exchange blocks, and end together, whatever happens to one of them: each ends in time, with one line
+llmc/comm/comm.h: processes exchange blocks, and end together, whatever happens to one of them: each ends in time, with one line
 that names the rank and the cause. Also built with -fsanitize=thread (make check-tsan-test_comm).
 */
 #include <errno.h>
@@ -39,7 +39,7 @@ static void* calloc_or_fail(size_t count, size_t size) {
 #undef poll
 #undef calloc
 
-#include "llmc/atomic_file.h"
+#include "llmc/base/atomic_file.h"
 
 static unsigned char byte_of(int from, int to, int block, size_t i) {
     return (unsigned char)(from * 31 + to * 7 + block * 3 + (int)(i % 251));

@@ -1,6 +1,6 @@
 /*
-How the processes of llmc/comm.h meet: by an address, by a file, or at a socket that listens already; that they were started
-alike; and what does not hold them up or lead them astray: strangers, other programs, and files that others left.
+How the processes of llmc/comm/comm.h meet: by an address, by a file, or at a socket that listens already; that they were
+started alike; and what does not hold them up or lead them astray: strangers, other programs, and files that others left.
 */
 #include "file_calls.h" // before the headers whose calls it records
 

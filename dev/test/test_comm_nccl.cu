@@ -1,6 +1,6 @@
-// llmc/comm_nccl.cuh with a library that is played here: what is asked of NCCL and in which order, and that a process whose
-// peer has failed, or whose NCCL has, leaves every wait and ends with one line. No GPU is used.
-#include "llmc/comm_nccl.cuh"
+// llmc/exchange/comm_nccl.cuh with a library that is played here: what is asked of NCCL and in which order, and that a process
+// whose peer has failed, or whose NCCL has, leaves every wait and ends with one line. No GPU is used.
+#include "llmc/exchange/comm_nccl.cuh"
 #include "unit.h"
 
 #include <string>

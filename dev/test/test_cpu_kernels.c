@@ -4,14 +4,14 @@
 // ||expected||. A sum of K fp32 terms errs by about sqrt(K) 2^-24 (see reference_test.h); the longest here have K =
 // 400, 1.2e-6, and pass through at most three sums and an exponential: 1e-5 leaves room for both and catches any
 // wrong term.
-#include "llmc/cpu_adamw.h"
-#include "llmc/cpu_attention.h"
-#include "llmc/cpu_classifier.h"
-#include "llmc/cpu_encoder.h"
-#include "llmc/cpu_gelu.h"
-#include "llmc/cpu_layernorm.h"
-#include "llmc/cpu_matmul.h"
-#include "llmc/cpu_numbers.h"
+#include "llmc/cpu/adamw.h"
+#include "llmc/cpu/attention.h"
+#include "llmc/cpu/classifier.h"
+#include "llmc/cpu/encoder.h"
+#include "llmc/cpu/gelu.h"
+#include "llmc/cpu/layernorm.h"
+#include "llmc/cpu/matmul.h"
+#include "llmc/cpu/numbers.h"
 #include "unit.h"
 
 static const double TOLERANCE = 1e-5;

@@ -357,7 +357,7 @@ def test_every_flipped_bit_is_found(folder):
 
 
 COPY = """ // copies a file through the C side: what it reads is verified, what it writes is sealed anew
-#include "llmc/checked_file.h"
+#include "llmc/base/checked_file.h"
 int main(int argc, char** argv) {
     CheckedReader r;
     CheckedWriter w;

@@ -1,5 +1,5 @@
 /*
-llmc/dataloader.h: which tokens come in which order, through shards, epochs, shuffling, several processes, prefetch and
+llmc/files/dataloader.h: which tokens come in which order, through shards, epochs, shuffling, several processes, prefetch and
 resume, and which files are refused.
 
 Most tests read three shards of 5, 3 and 7 samples for B = 1, T = 4. Token p of shard f is 100 f + p / 4, so the first
@@ -13,7 +13,7 @@ static void* counted_malloc(size_t bytes) {
     return malloc(bytes);
 }
 #define malloc counted_malloc
-#include "llmc/dataloader_state.h"
+#include "llmc/files/dataloader_state.h"
 #undef malloc
 
 #include "unit.h"

@@ -1,15 +1,15 @@
-// How linear layers of decoding are cut (llmc/decode_matmul.cuh and its _batch_, _cluster_, _warpgroup_, _head_ companions):
-// every chunk of every sum belongs to one segment, whose warp and CTA depend on the tiling, but whose place in the sum does
-// not; and tiles cover the output and fit the shared memory. Needs no GPU.
+// How linear layers of decoding are cut (dev/cuda/decode/matmul.cuh and its _batch_, _cluster_, _warpgroup_, _head_
+// companions): every chunk of every sum belongs to one segment, whose warp and CTA depend on the tiling, but whose place in the
+// sum does not; and tiles cover the output and fit the shared memory. Needs no GPU.
 #include "dev/cuda/prompt_matmul.cuh"
-#include "llmc/decode_linear.cuh"
-#include "llmc/decode_sampler.cuh"
+#include "dev/cuda/decode/linear.cuh"
+#include "dev/cuda/decode/sampler.cuh"
 
 #include "unit.h"
 
 #include <vector>
 
-constexpr size_t HOPPER_SHARED = 227 * 1024; // bytes of a thread block: every tiling of decode_batch_matmul.cuh fits
+constexpr size_t HOPPER_SHARED = 227 * 1024; // bytes of a thread block: every tiling of decode/batch_matmul.cuh fits
 
 // Segments follow each other, cover all chunks, and none is empty where there are several splits.
 static void segments_cover(int C) {
@@ -94,7 +94,7 @@ static void cluster_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
         printf("    M=%d C=%d OC=%d: %d tiles, %zu bytes, %u blocks\n", M, C, OC, t.tiles, t.shared, t.blocks);
     }
 }
-// The same of decode_warpgroup_matmul.cuh: all rows are in each CTA, columns in one cluster.
+// The same of decode/warpgroup_matmul.cuh: all rows are in each CTA, columns in one cluster.
 static void warpgroup_tiles_cover(LaunchGpu gpu, int M, int C, int OC, DecodeEpilogue epilogue) {
     static float2 norm[1];
     DecodeLinear p = {};
@@ -158,7 +158,7 @@ template <int NT, int SPLITS> static void warpgroup_operands_have_places(void) {
     CHECK(T::partial(2, 0) <= T::rows_at && T::partial(1, 0) == T::partial(0, NT));
     CHECK(T::C == 768 && T::lines * T::line == T::C);
 }
-// The same of decode_head_matmul.cuh: each row is in the CTAs' one tile of rows, each unit of columns one warpgroup's, and CTAs
+// The same of decode/head_matmul.cuh: each row is in the CTAs' one tile of rows, each unit of columns one warpgroup's, and CTAs
 // have as many units, or one more.
 template <int MT> static bool head_units_cover(const HeadTiling& t, int OC) {
     typedef HeadTile<MT> T;

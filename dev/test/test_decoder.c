@@ -1,5 +1,5 @@
 /*
-The CPU decoder (llmc/gpt2_decoder.h): its logits are those of gpt2_forward within rounding, at every position, and its
+The CPU decoder (llmc/model/gpt2_decoder.h): its logits are those of gpt2_forward within rounding, at every position, and its
 greedy tokens the same; a sequence's tokens, and the bits of its logits, do not depend on what is decoded beside it, on how
 its tokens came, or on the number of threads; wrong calls are refused and change nothing.
 */

@@ -2,7 +2,7 @@
 // kernels that would be empty, and still serve everything. Needs no GPU.
 #include "dev/cuda/attention_choice.h"
 #include "dev/cuda/matmul_choice.h"
-#include "llmc/device_code.cuh"
+#include "llmc/cuda/device_code.cuh"
 #include "unit.h"
 
 static const int with_sm_90a = served_capability(90, 1), without = served_capability(90, 0);

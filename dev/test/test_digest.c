@@ -1,7 +1,7 @@
-// llmc/digest.h: the same bytes give the same digest, in whatever pieces they come; other bytes give another.
-#include "llmc/digest.h"
+// llmc/base/digest.h: the same bytes give the same digest, in whatever pieces they come; other bytes give another.
+#include "llmc/base/digest.h"
 
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 #include "unit.h"
 
 static uint64_t digest_of(const void* data, size_t bytes) {

@@ -21,7 +21,7 @@ is() {
 }
 rows_not_ok() { [ "$(grep -c '| NOT OK  ' "$dir/table")" -eq "$1" ]; }
 
-"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c llmc/*.h >"$dir/data.log" 2>&1 ||
+"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c llmc/*/*.h >"$dir/data.log" 2>&1 ||
     { cat "$dir/data.log"; exit 1; }
 data=(-i "$dir/text_train.bin" -j "$dir/text_val.bin")
 

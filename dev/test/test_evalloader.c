@@ -1,10 +1,10 @@
 /*
-llmc/evalloader.h: how multiple-choice examples lie in a batch, how endings are scored, and which files are refused.
+llmc/files/evalloader.h: how multiple-choice examples lie in a batch, how endings are scored, and which files are refused.
 
 The test file has 5 examples. Example i: a context of i + 1 tokens, four endings of 1, 2, 3 and i + 1 tokens; its token
 number k is 100 i + k; its label is i modulo 4.
 */
-#include "llmc/evalloader.h"
+#include "llmc/files/evalloader.h"
 
 #include "unit.h"
 

@@ -1,7 +1,7 @@
-// llmc/export_weights.h: targets by their names, read -> write -> read, and what is never overwritten.
+// llmc/files/export_weights.h: targets by their names, read -> write -> read, and what is never overwritten.
 #include <sys/resource.h>
 
-#include "llmc/export_weights.h"
+#include "llmc/files/export_weights.h"
 
 #include "unit.h"
 

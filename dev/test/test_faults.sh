@@ -155,7 +155,7 @@ check "its step is saved" has_checkpoints data_overfit "DONE_00000010 "
 
 # more than 1 GiB of shards are verified one by one: seven batches, then, inside a step, one that is damaged; the third: a hole
 mkdir "$dir/pieces"
-"$python" dev/data/text.py --tokenizer bytes --shard-tokens 1793 --output "$dir/pieces/text" llmc/*.h >"$dir/data.log" 2>&1
+"$python" dev/data/text.py --tokenizer bytes --shard-tokens 1793 --output "$dir/pieces/text" llmc/*/*.h >"$dir/data.log" 2>&1
 mv "$dir/pieces/text_train_000001.bin" "$dir/pieces/b.bin"
 mv "$dir/pieces/text_train_000002.bin" "$dir/pieces/c.bin"
 rm "$dir"/pieces/text*

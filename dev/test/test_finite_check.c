@@ -1,5 +1,5 @@
-// llmc/finite_check.h: the first number that is not finite is named; every finite one passes.
-#include "llmc/finite_check.h"
+// llmc/model/finite_check.h: the first number that is not finite is named; every finite one passes.
+#include "llmc/model/finite_check.h"
 
 #include "unit.h"
 

@@ -1,6 +1,6 @@
 // The program generate_gpt2 (llmc/generate*.h) on a decoder without a model: prompts, slots that are refilled, how samples end,
 // what is printed, interactive use, the windows of --perplexity.
-#include "llmc/generate.h"
+#include "llmc/generate/generate.h"
 
 #include "decoder_stub.h"
 #include "unit.h"

@@ -52,7 +52,7 @@ enum { MAX_ROWS = 256 };
 struct Layer {
     int C, OC;
     DecodeEpilogue epilogue;
-    bool norm, folded; // folded: the LayerNorm into the layer (decode_folded_norm.cuh)
+    bool norm, folded; // folded: the LayerNorm into the layer (decode/folded_norm.cuh)
     Numbers inp, weight, bias, norm_weight, norm_bias, old;
     floatX *d_inp, *d_weight, *d_bias, *d_norm_weight, *d_norm_bias, *d_out, *d_normed;
     floatX* d_folded; // F
@@ -237,7 +237,7 @@ static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm)
     free_layer(l);
 }
 
-// A classifier of odd OC, on so few SMs that decode_head_matmul.cuh serves it (test_decode_tiling checks that it does): logits
+// A classifier of odd OC, on so few SMs that decode/head_matmul.cuh serves it (test_decode_tiling checks that it does): logits
 // have the bits of rows alone, rows without a position and the padding stay, and each row's key is that of its largest logit.
 // Columns o and o + period are the same.
 static void test_head(int sms, int OC, int period, int repeats = 1) {
@@ -812,7 +812,7 @@ int main(int argc, char** argv) {
     model = random_model("gpt2:l1c128h2t60", 20011, 60);
     for (int B : {17, 40, 70}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
     gpt2_free(model);
-    model = random_model("gpt2:l1c768h12t60", 17011, 60); // and by decode_head_matmul.cuh
+    model = random_model("gpt2:l1c768h12t60", 17011, 60); // and by decode/head_matmul.cuh
     for (int B : {5, 64}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
     gpt2_free(model);
     near_ties_are_told_apart("gpt2:l1c128h2t60", 1003, 60, {1, 2, 5, 40, 70});

@@ -1,8 +1,8 @@
 /*
-Passes as CUDA graphs (llmc/pass_graph.cuh) against the same passes launch by launch, bit by bit: weights, moments, losses and
-norms after some steps of so many micro-steps, whose gradients are overwritten, added in place or added as a tree, with logits
-before and after the backward pass, and with validation and batches of other sizes between steps. Every pass but the first of
-its kind must have been a graph, and memory is planned for the nodes of all graphs. Needs a GPU.
+Passes as CUDA graphs (llmc/cuda/pass_graph.cuh) against the same passes launch by launch, bit by bit: weights, moments, losses
+and norms after some steps of so many micro-steps, whose gradients are overwritten, added in place or added as a tree, with
+logits before and after the backward pass, and with validation and batches of other sizes between steps. Every pass but the
+first of its kind must have been a graph, and memory is planned for the nodes of all graphs. Needs a GPU.
 
     build/test_gpu_graphs_bf16
 */

@@ -12,20 +12,20 @@
 // every kernel runs twice and must give the same bits. Rows and batches are odd; channels are multiples of a 16-byte vector.
 #include "dev/cuda/attention.cuh"
 #include "dev/cuda/matmul.cuh"
-#include "llmc/adamw.cuh"
-#include "llmc/classifier.cuh"
-#include "llmc/column_sum.cuh"
-#include "llmc/encoder.cuh"
-#include "llmc/gelu.cuh"
-#include "llmc/global_norm.cuh"
-#include "llmc/layernorm.cuh"
-#include "llmc/matmul.cuh"
-#include "llmc/non_finite.cuh"
-#include "llmc/nvtx.cuh"
-#include "llmc/pass_graph.cuh"
-#include "llmc/qkv_bias.cuh"
-#include "llmc/snapshot.cuh"
-#include "llmc/tree_sum.cuh"
+#include "llmc/cuda/adamw.cuh"
+#include "llmc/cuda/classifier.cuh"
+#include "llmc/cuda/column_sum.cuh"
+#include "llmc/cuda/encoder.cuh"
+#include "llmc/cuda/gelu.cuh"
+#include "llmc/cuda/global_norm.cuh"
+#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/matmul.cuh"
+#include "llmc/cuda/non_finite.cuh"
+#include "llmc/cuda/nvtx.cuh"
+#include "llmc/cuda/pass_graph.cuh"
+#include "llmc/cuda/qkv_bias.cuh"
+#include "llmc/cuda/snapshot.cuh"
+#include "llmc/exchange/tree_sum.cuh"
 #include "unit.h"
 
 #include <atomic>
@@ -1324,8 +1324,8 @@ static bool is_taken(const Matmul* mm, const MatmulAlgorithm* a) {
            matmul_config_of_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) == a->custom;
 }
 
-// GEMMs of as many rows as llmc/matmul_algorithms.h speaks of, against the same in parts, which have the library's choice. On
-// the table's GPUs its algorithms are taken.
+// GEMMs of as many rows as llmc/cuda/matmul_algorithms.h speaks of, against the same in parts, which have the library's choice.
+// On the table's GPUs its algorithms are taken.
 static void test_tuned(Matmul* mm, const MatmulAlgorithm* a) {
     const int part = MATMUL_ALGORITHM_ROWS - 3, R = 2 * MATMUL_ALGORITHM_ROWS;
     const int IN = a->transpose_a ? a->k : a->m, OUT = a->k == 0 ? a->n : a->transpose_a ? a->m : a->k;

@@ -10,7 +10,7 @@ dev/test/reference_test.h.
 // The variants that no rule of attention_choice.h names in this precision, by their files; the others come with attention.cu's
 // object.
 #include "build/other_variants.h"
-#include "dev/test/reference_test.h"
+#include "reference_test.h"
 
 #include <vector>
 

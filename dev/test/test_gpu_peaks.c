@@ -1,6 +1,6 @@
-// llmc/gpu_peaks.h: a GPU's peak is found by the name that its driver gives, and by no other's; MFU is the model's FLOP/s
+// llmc/model/gpu_peaks.h: a GPU's peak is found by the name that its driver gives, and by no other's; MFU is the model's FLOP/s
 // over it.
-#include "llmc/gpu_peaks.h"
+#include "llmc/model/gpu_peaks.h"
 
 #include "unit.h"
 

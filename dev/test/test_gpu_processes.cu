@@ -6,7 +6,7 @@ process has its own, and the same runs go through NCCL too.
 
     build/test_gpu_processes_bf16
 */
-#include "llmc/comm.h"
+#include "llmc/comm/comm.h"
 static Status open_device(CommDevice* device, Comm* comm, int index);
 #define GPT2_OPEN_DEVICE open_device
 #include "train_gpt2.cu"
@@ -23,7 +23,7 @@ typedef struct {
     const char* name;
     const GPT2Config* config;
     int M, zero, sum_any, masters; // M micro-batches a step, of all processes
-    int holds = 0, hold = 0;       // 1: exchanges of the layers above `hold` are held (bucket_exchange.cuh)
+    int holds = 0, hold = 0;       // 1: exchanges of the layers above `hold` are held (exchange/buckets.cuh)
 } Scenario;
 static const Scenario SCENARIOS[] = {
     {"4 micro-batches", &SMALL, 4, 1, 0, 1},

@@ -3,7 +3,7 @@
 
     python3 dev/test/test_gpu_report.py          # ends in 'N passed, N failed'
 
-The stand-in of the trainer prints the lines that the report reads, in the words of llmc/trainer_*.h and train_gpt2.cu,
+The stand-in of the trainer prints the lines that the report reads, in the words of llmc/run and train_gpt2.cu,
 which a test compares. Needs bash and the standard library.
 """
 
@@ -226,11 +226,11 @@ def test_what_a_checkpoint_costs_other_models_stays(folder):
 
 
 def test_the_trainers_lines_are_those_that_the_report_reads(folder):
-    with open(os.path.join(folder, "llmc", "trainer_step.h"), encoding="utf-8") as f:
+    with open(os.path.join(folder, "llmc", "run", "step.h"), encoding="utf-8") as f:
         trainer = f.read()
-    with open(os.path.join(folder, "llmc", "trainer_open.h"), encoding="utf-8") as f:
+    with open(os.path.join(folder, "llmc", "run", "open.h"), encoding="utf-8") as f:
         trainer += f.read()
-    with open(os.path.join(folder, "llmc", "gpu_peaks.h"), encoding="utf-8") as f:
+    with open(os.path.join(folder, "llmc", "model", "gpu_peaks.h"), encoding="utf-8") as f:
         assert '" | %.1f%% MFU"' in f.read()
     steps = re.findall(r'"step [^"]*"', trainer)  # the terminal's line is shorter
     assert any("| %.2f ms%s |" in step for step in steps), steps

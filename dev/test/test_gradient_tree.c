@@ -1,7 +1,7 @@
-// llmc/gradient_tree.h: the order of a sum of leaves, whoever adds them.
-#include "llmc/gradient_tree.h"
+// llmc/model/gradient_tree.h: the order of a sum of leaves, whoever adds them.
+#include "llmc/model/gradient_tree.h"
 
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 #include "unit.h"
 
 enum { MOST_LEAVES = 64, ELEMENTS = 70 };

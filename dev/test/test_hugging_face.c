@@ -1,5 +1,5 @@
-// llmc/hugging_face.h, hugging_face_tokenizer.h, safetensors_write.h: the files of an export, byte for byte.
-#include "llmc/hugging_face.h"
+// llmc/files/hugging_face.h, hugging_face_tokenizer.h, safetensors_write.h: the files of an export, byte for byte.
+#include "llmc/files/hugging_face.h"
 
 #include "unit.h"
 

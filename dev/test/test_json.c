@@ -1,5 +1,5 @@
-// llmc/json.h: what is JSON by RFC 8259 and what is not, values as they were written, and strings that every reader takes.
-#include "llmc/json.h"
+// llmc/base/json.h: what is JSON by RFC 8259 and what is not, values as they were written, and strings that every reader takes.
+#include "llmc/base/json.h"
 
 #include "unit.h"
 

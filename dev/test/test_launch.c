@@ -1,8 +1,8 @@
 /*
-llmc/launch.h: which process of a run this is, by the environment and by flags; and what becomes of processes that are started
-here: their ends, their signals, their lines on stderr. test_launch_gpu.c makes it the GPU trainer's.
+llmc/run/launch.h: which process of a run this is, by the environment and by flags; and what becomes of processes that are
+started here: their ends, their signals, their lines on stderr. test_launch_gpu.c makes it the GPU trainer's.
 */
-#include "llmc/launch.h"
+#include "llmc/run/launch.h"
 
 #include "unit.h"
 

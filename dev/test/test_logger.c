@@ -1,6 +1,6 @@
-// llmc/logger.h: what stands in main.log after a run, and after one that was stopped and resumed; and what becomes of lines
+// llmc/run/logger.h: what stands in main.log after a run, and after one that was stopped and resumed; and what becomes of lines
 // that cannot be written.
-#include "llmc/logger.h"
+#include "llmc/run/logger.h"
 
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-// The table of llmc/matmul_algorithms.h: which GEMMs it speaks of, and that no row hides another.
-#include "llmc/matmul_algorithms.h"
+// The table of llmc/cuda/matmul_algorithms.h: which GEMMs it speaks of, and that no row hides another.
+#include "llmc/cuda/matmul_algorithms.h"
 #include "unit.h"
 
 // The table's answer for a GEMM of a row's sizes, with so many rows of tokens, and `more` in its other sizes

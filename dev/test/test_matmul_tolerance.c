@@ -1,7 +1,7 @@
 // How far from fp64 a kernel of the matmul competition may be (dev/cuda/matmul_tolerance.h): sums as tensor cores make them,
 // and the neighbours of a GEMM in fp32, stay within it and come near it; faults do not stay within it. Needs no GPU.
 #include "dev/cuda/matmul_tolerance.h"
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 #include "unit.h"
 
 static const MatmulPrecision bf16 = {0x1p-8, 0}, fp32 = {0x1p-24, 0};

@@ -1,6 +1,6 @@
-// llmc/gpt2.h: the tables of parameters and activations, model descriptors, initial weights and checkpoint files.
-#include "llmc/gpt2.h"
-#include "llmc/model_file.h"
+// llmc/model/gpt2.h: the tables of parameters and activations, model descriptors, initial weights and checkpoint files.
+#include "llmc/model/gpt2.h"
+#include "llmc/files/model_file.h"
 
 #include "unit.h"
 

@@ -80,13 +80,13 @@ def test_what_means_the_same_is_no_mutant(folder):
 
 def test_the_table_keeps_verdicts_and_counts(folder):
     mutants.TABLE = os.path.join(folder, "mutants.csv")
-    some = [mutants.Mutant("llmc/comm_meet.h", n, f"  a{n};", f"  b{n};") for n in range(10)]
+    some = [mutants.Mutant("llmc/comm/meet.h", n, f"  a{n};", f"  b{n};") for n in range(10)]
     counted = [(m, "survived" if m.line < 4 else "refused: test_comm") for m in some]
     mutants.enter("cpu", counted)
     mutants.enter("gpu", counted[:1])
     summaries, rows = mutants.read_table()
     assert "10 drawn; 6 refused; 4 survived" in summaries["cpu"] and "60.0%" in summaries["cpu"], summaries
-    assert [row["room"] for row in rows] == ["comm"] * 5
+    assert [row["room"] for row in rows] == ["llmc/comm"] * 5
     rows[0].update(verdict="equivalent", reason="a is b")
     mutants.write_table("cpu", 10, rows, summaries)
     mutants.enter_refused("cpu", [(some[1], "refused: test_cli"), (some[2], "survived")])
@@ -97,8 +97,8 @@ def test_the_table_keeps_verdicts_and_counts(folder):
     assert "1 equivalent, 1 refused by tests added since, 2 gaps; 77.8%" in summaries["cpu"], summaries  # 7 of 9
     write(folder, "other.h", "x\n")
     mutants.CLEAN = folder
-    os.makedirs(os.path.join(folder, "llmc"))
-    write(folder, "llmc/comm_meet.h", "new\n  a2;\nnew\n  a3;\n")
+    os.makedirs(os.path.join(folder, "llmc/comm"))
+    write(folder, "llmc/comm/meet.h", "new\n  a2;\nnew\n  a3;\n")
     assert [(m.line, m.mutant) for m in mutants.gaps("cpu")] == [(2, "b2;"), (4, "b3;")]
 
 

@@ -1,7 +1,7 @@
-// llmc/nccl.cuh and llmc/comm_nccl.cuh: the library is found or said to be missing, its interface is the one declared, and
-// processes on several GPUs exchange, merge and end together. Without a GPU only the first part runs, with one GPU only what
-// needs one: a line says so. Takes a minute with several GPUs.
-#include "llmc/comm_nccl.cuh"
+// llmc/exchange/nccl.cuh and llmc/exchange/comm_nccl.cuh: the library is found or said to be missing, its interface is the one
+// declared, and processes on several GPUs exchange, merge and end together. Without a GPU only the first part runs, with one
+// GPU only what needs one: a line says so. Takes a minute with several GPUs.
+#include "llmc/exchange/comm_nccl.cuh"
 #include "unit.h"
 
 #include <signal.h>

@@ -1,8 +1,8 @@
 // What the GPU code of llmc does where CUDA calls fail: each failure is told anew, with its reason, and nothing goes on with
 // what a failed call has not written. No GPU is used, also where there is one.
-#include "llmc/gpu_info.cuh"
-#include "llmc/hopper.cuh"
-#include "llmc/nvtx.cuh"
+#include "llmc/cuda/gpu_info.cuh"
+#include "llmc/cuda/hopper.cuh"
+#include "llmc/cuda/nvtx.cuh"
 #include "unit.h"
 
 #include <string>

@@ -1,7 +1,7 @@
-// llmc/outlier_detector.h: how unlike the last 128 values a value is.
-#include "llmc/outlier_detector.h"
+// llmc/checkpoint/outlier_detector.h: how unlike the last 128 values a value is.
+#include "llmc/checkpoint/outlier_detector.h"
 
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 #include "unit.h"
 
 // The z-score of x[last] within x[last-127..last], from the definition

@@ -1,5 +1,5 @@
-// llmc/parameter_layout.h: where each parameter lies, whose shard it is in, and where weight decay acts.
-#include "llmc/parameter_layout.h"
+// llmc/model/parameter_layout.h: where each parameter lies, whose shard it is in, and where weight decay acts.
+#include "llmc/model/parameter_layout.h"
 
 #include "unit.h"
 

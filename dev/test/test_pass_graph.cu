@@ -1,6 +1,6 @@
-// Which passes are CUDA graphs (llmc/pass_graph.cuh), and what a capture that fails leaves behind. No GPU is used, also where
-// there is one: so every capture fails. Graphs that run: test_gpu_graphs.cu.
-#include "llmc/pass_graph.cuh"
+// Which passes are CUDA graphs (llmc/cuda/pass_graph.cuh), and what a capture that fails leaves behind. No GPU is used, also
+// where there is one: so every capture fails. Graphs that run: test_gpu_graphs.cu.
+#include "llmc/cuda/pass_graph.cuh"
 #include "unit.h"
 
 static PassGraphs graphs;

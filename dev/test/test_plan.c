@@ -1,5 +1,5 @@
-// gpt2_plan, llmc/plan.h and llmc/host_memory.h: what is planned is what a model allocates and what a process takes, and what
-// there is on the host is what /proc and the cgroups say.
+// gpt2_plan, llmc/model/plan.h and llmc/base/host_memory.h: what is planned is what a model allocates and what a process takes,
+// and what there is on the host is what /proc and the cgroups say.
 #include "train_gpt2.c"
 
 #include "unit.h"

@@ -37,7 +37,7 @@ within() {
     return 1
 }
 
-"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c llmc/*.h >"$dir/data.log" 2>&1 ||
+"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c llmc/*/*.h >"$dir/data.log" 2>&1 ||
     { cat "$dir/data.log"; exit 1; }
 model=gpt2:l2c64h2t64
 common=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -t 64 -v 0 -m 2 -s 0)

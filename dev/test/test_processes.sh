@@ -117,7 +117,7 @@ fi
 
 # Other data: a run goes on where it says, with any number of processes to the same files
 mkdir "$dir/parts.data"
-"$python" dev/data/text.py --tokenizer bytes --shard-tokens 1500 --output "$dir/parts.data/text" llmc/utils.h >"$dir/data.log" 2>&1
+"$python" dev/data/text.py --tokenizer bytes --shard-tokens 1500 --output "$dir/parts.data/text" llmc/base/utils.h >"$dir/data.log" 2>&1
 rm "$dir"/parts.data/*_val* "$dir"/parts.data/*_00000[4-9]*
 check "a run on four files" run parts 1 8 -i "$dir/parts.data/*.bin"
 changed() { # changed NAME WHAT: the data in $dir/NAME.data were changed; the run of $dir/parts goes on with them from step 4

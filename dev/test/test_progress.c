@@ -1,5 +1,5 @@
-// llmc/progress.h: how often long work says how far it has come, and what.
-#include "llmc/progress.h"
+// llmc/base/progress.h: how often long work says how far it has come, and what.
+#include "llmc/base/progress.h"
 
 #include <fcntl.h>
 

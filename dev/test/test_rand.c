@@ -1,5 +1,5 @@
 /*
-llmc/rand.h draws what PyTorch's CPU generator draws. The expected numbers were printed by
+llmc/base/rand.h draws what PyTorch's CPU generator draws. The expected numbers were printed by
 
     torch.manual_seed(137)
     [torch.randint(0, 2**24, [1]).item() for _ in range(3)]     # one word each, modulo 2^24
@@ -9,7 +9,7 @@ llmc/rand.h draws what PyTorch's CPU generator draws. The expected numbers were 
     torch.zeros(37).normal_(1.0, 0.5)
     torch.randint(0, 2**24, [1])
 */
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 
 #include <float.h>
 

@@ -1,8 +1,8 @@
 /*
-llmc/resume.h in several processes: rank 0 alone sees the folder and the files of weights, all begin at the same step, and
+llmc/run/resume.h in several processes: rank 0 alone sees the folder and the files of weights, all begin at the same step, and
 where one of them was started otherwise, or fails, nothing on the disk has changed and one line says why.
 */
-#include "llmc/resume.h"
+#include "llmc/run/resume.h"
 
 #include "checkpoint_fixture.h"
 #include "comm_processes.h"

@@ -1,5 +1,5 @@
-// llmc/run_flags.h: what -y 1 takes from a run, what stays this command's, and the command that is printed.
-#include "llmc/run_flags.h"
+// llmc/run/kept_flags.h: what -y 1 takes from a run, what stays this command's, and the command that is printed.
+#include "llmc/run/kept_flags.h"
 
 #include "unit.h"
 

@@ -1,5 +1,5 @@
-// llmc/run_folder.h: what it finds in a folder, which checkpoint it takes, what it removes, and that one run is in it.
-#include "llmc/run_folder.h"
+// llmc/files/run_folder.h: what it finds in a folder, which checkpoint it takes, what it removes, and that one run is in it.
+#include "llmc/files/run_folder.h"
 
 #include <signal.h>
 

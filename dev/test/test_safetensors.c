@@ -1,5 +1,5 @@
-// llmc/safetensors.h: sound files are read as they are, and every rule of the format refuses the files that break it.
-#include "llmc/safetensors.h"
+// llmc/files/safetensors.h: sound files are read as they are, and every rule of the format refuses the files that break it.
+#include "llmc/files/safetensors.h"
 
 #include "unit.h"
 

@@ -1,5 +1,5 @@
-// llmc/sampler.h: which token a coin chooses.
-#include "llmc/sampler.h"
+// llmc/model/sampler.h: which token a coin chooses.
+#include "llmc/model/sampler.h"
 
 #include "unit.h"
 

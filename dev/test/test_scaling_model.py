@@ -17,7 +17,7 @@ import unit
 from model import MODELS, Machine, Setup
 
 BUCKETS = r"""
-#include "llmc/parameter_layout.h"
+#include "llmc/model/parameter_layout.h"
 int main(int argc, char** argv) {
     GPT2Config c = {0};
     (void)argc;

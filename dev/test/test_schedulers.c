@@ -1,5 +1,5 @@
-// llmc/schedulers.h: the learning rate of every step.
-#include "llmc/schedulers.h"
+// llmc/run/schedulers.h: the learning rate of every step.
+#include "llmc/run/schedulers.h"
 
 #include "unit.h"
 

@@ -7,7 +7,7 @@ of processes and of micro-steps, with shards (zero 1) and without.
 
 #include "comm_processes.h"
 
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 
 enum { B = 2, T = 16, STEPS = 3, MOST_MICRO_BATCHES = 24 };
 static const uint32_t NOT_WRITTEN = 0x7fc0dead; // a NaN that nothing computes

@@ -1,9 +1,10 @@
-// llmc/signals.h and llmc/temporary_files.h: what a first and a second signal do, and that no .tmp file outlives them.
-#include "llmc/signals.h"
+// llmc/base/signals.h and llmc/base/temporary_files.h: what a first and a second signal do, and that no .tmp file outlives
+// them.
+#include "llmc/base/signals.h"
 
 #include <sys/resource.h>
 
-#include "llmc/atomic_file.h"
+#include "llmc/base/atomic_file.h"
 #include "unit.h"
 
 static void sleep_ms(int ms) {

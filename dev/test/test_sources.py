@@ -14,11 +14,11 @@ import sys
 import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-C_PATTERNS = ("*.c", "*.cu", "llmc/*.*", "dev/*/*.c", "dev/*/*.h", "dev/*/*.cu", "dev/*/*.cuh")
-CUDA_PATTERNS = ("*.cu", "llmc/*.cuh", "dev/*/*.cu", "dev/*/*.cuh", "dev/test/*.h")
-PTX_HEADERS = ("llmc/ptx.cuh", "llmc/mma.cuh", "llmc/hopper.cuh")
-TEXT_PATTERNS = (*C_PATTERNS, "Makefile", "*.md", ".ci/run", "scripts/*.*", "dev/*/*.py", "dev/*/*.sh", "dev/*/*.md")
-SHELL_PATTERNS = ("Makefile", ".ci/run", "scripts/*.sh", "dev/*/*.sh")
+C_PATTERNS = ("*.c", "*.cu", "llmc/*/*.*", "dev/**/*.c", "dev/**/*.h", "dev/**/*.cu", "dev/**/*.cuh")
+CUDA_PATTERNS = ("*.cu", "llmc/*/*.cuh", "dev/**/*.cu", "dev/**/*.cuh", "dev/test/*.h")
+PTX_HEADERS = ("llmc/cuda/ptx.cuh", "llmc/cuda/mma.cuh", "llmc/cuda/hopper.cuh")
+TEXT_PATTERNS = (*C_PATTERNS, "Makefile", "*.md", ".ci/run", "scripts/*.*", "dev/**/*.py", "dev/**/*.sh", "dev/**/*.md")
+SHELL_PATTERNS = ("Makefile", ".ci/run", "scripts/*.sh", "dev/**/*.sh")
 HEAD_LINES = 15
 COMMENT_COLUMNS = 128  # code is clang-format's matter, Python ruff's
 DUMP_BYTES = 4_000_000  # of all dumps and their measured errors together
@@ -34,7 +34,7 @@ TMA_WORDS = re.compile(r"\b[Cc]opy engines?\b")
 
 def read(patterns):
     """Path and text of each file, this one left aside: it names what it forbids."""
-    paths = {path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))}
+    paths = {path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)}
     for path in sorted(paths - {os.path.abspath(__file__)}):
         with open(path, encoding="utf-8") as f:
             yield os.path.relpath(path, ROOT), f.read()
@@ -86,7 +86,7 @@ def test_every_kernel_launch_is_looked_at(_):
     assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n}\n")) == [2]
     assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n    cuda_try(cudaGetLastError());\n}\n")) == []
     launches = 0
-    for path, text in read(("llmc/*.cuh", "dev/cuda/attention_*ward_*.cu", "*.cu")):
+    for path, text in read(("llmc/*/*.cuh", "dev/cuda/**/*.cuh", "dev/cuda/attention_*ward_*.cu", "*.cu")):
         launches += text.count("<<<")
         assert not (lines := list(unchecked_launches(text))), f"{path}: no cudaGetLastError() after lines {lines}"
     assert launches > 30, f"only {launches} launches found"
@@ -113,7 +113,7 @@ def test_the_words_are_the_field_s(_):
     for path, text in read(TEXT_PATTERNS):
         if path != os.path.join("dev", "LOG.md") and path != "CHANGELOG.md":  # they may say what a thing was called
             assert not (lines := own_words(text)), f"{path}: lines {lines}"
-    for path, text in read(("dev/cuda/*.*", "llmc/hopper.cuh", "llmc/mma.cuh")):
+    for path, text in read(("dev/cuda/**/*.*", "llmc/cuda/hopper.cuh", "llmc/cuda/mma.cuh")):
         assert not TMA_WORDS.search(text), f"{path}: a copy engine is TMA there"
 
 
@@ -122,7 +122,7 @@ def test_ptx_is_in_its_headers(_):
     for path, text in read(CUDA_PATTERNS):
         if path not in PTX_HEADERS:
             assert not (lines := inline_ptx(text)), (
-                f"{path}: lines {lines}: an instruction is a function of llmc/ptx.cuh"
+                f"{path}: lines {lines}: an instruction is a function of llmc/cuda/ptx.cuh"
             )
 
 

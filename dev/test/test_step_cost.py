@@ -76,7 +76,7 @@ def test_the_plan_and_what_was_used_are_read(folder):
         assert "says nothing of planned and used memory" in str(error.code), error.code
     else:
         raise AssertionError("no figures, and no fault")
-    with open(os.path.join(plan_accuracy.ROOT, "llmc", "run_plan.h"), encoding="utf-8") as f:
+    with open(os.path.join(plan_accuracy.ROOT, "llmc", "run", "plan.h"), encoding="utf-8") as f:
         lines = re.findall(r'printf\("((?:GPU|host) memory: [^"]*)\\n"', f.read())
     assert sorted(lines) == [f"{kind} memory: %.0f MiB planned, %.0f MiB used" for kind in ("GPU", "host")], lines
 

@@ -1,5 +1,5 @@
-// llmc/step_times.h: a run's time is found again under its key, whatever else stands in the file.
-#include "llmc/step_times.h"
+// llmc/run/step_times.h: a run's time is found again under its key, whatever else stands in the file.
+#include "llmc/run/step_times.h"
 
 #include "unit.h"
 

@@ -1,5 +1,5 @@
-// llmc/terminal_curve.h: the curve's dots, its means, and its width.
-#include "llmc/terminal_curve.h"
+// llmc/base/terminal_curve.h: the curve's dots, its means, and its width.
+#include "llmc/base/terminal_curve.h"
 
 #include "unit.h"
 

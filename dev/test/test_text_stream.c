@@ -1,8 +1,8 @@
-// llmc/text_stream.h: what comes out is valid UTF-8 at every moment, ends before a stop text, and does not depend on how the
+// llmc/text/stream.h: what comes out is valid UTF-8 at every moment, ends before a stop text, and does not depend on how the
 // bytes are divided.
-#include "llmc/text_stream.h"
+#include "llmc/text/stream.h"
 
-#include "llmc/sampler.h"
+#include "llmc/model/sampler.h"
 #include "unit.h"
 
 enum { MOST = 400 };

@@ -1,5 +1,5 @@
-// llmc/tokenizer.h: from token ids to what a terminal shows, and which files are refused.
-#include "llmc/tokenizer.h"
+// llmc/text/tokenizer.h: from token ids to what a terminal shows, and which files are refused.
+#include "llmc/text/tokenizer.h"
 
 #include "unit.h"
 

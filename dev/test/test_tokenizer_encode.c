@@ -1,6 +1,6 @@
-// From text to tokens: llmc/gpt2_pieces.h, bpe.h, vocab_json.h and tokenizer_encode(). The vocabulary is made here; GPT-2's own
-// is compared by dev/test/compare_tokenizer.py.
-#include "llmc/tokenizer.h"
+// From text to tokens: llmc/text/gpt2_pieces.h, bpe.h, vocab_json.h and tokenizer_encode(). The vocabulary is made here;
+// GPT-2's own is compared by dev/test/compare_tokenizer.py.
+#include "llmc/text/tokenizer.h"
 
 #include "unit.h"
 

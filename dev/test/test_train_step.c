@@ -1,6 +1,6 @@
-// llmc/train_step.h: a step that is computed again sees the same batches, wherever it lies in shards and epochs, and the steps
-// after it go on as if nothing had been. The model is a stand-in that only looks at its tokens.
-#include "llmc/gpt2_model.h"
+// llmc/run/gradients.h: a step that is computed again sees the same batches, wherever it lies in shards and epochs, and the
+// steps after it go on as if nothing had been. The model is a stand-in that only looks at its tokens.
+#include "llmc/model/gpt2_model.h"
 
 struct GPT2 {
     GPT2Info info;
@@ -51,7 +51,7 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
 
 void gpt2_set_local(GPT2* model, int local) { (void)model, (void)local; }
 
-#include "llmc/train_step.h"
+#include "llmc/run/gradients.h"
 #include "unit.h"
 
 static Agreement alone; // of one process

@@ -1,4 +1,4 @@
-// llmc/trainer_open.h, trainer_options.h: a model file that is replaced while a trainer starts is refused, and so is a -d that
+// llmc/run/open.h, run/options.h: a model file that is replaced while a trainer starts is refused, and so is a -d that
 // cannot be, with one that can. Other claims on a run: test_training.sh.
 #include "train_gpt2.c"
 
@@ -11,7 +11,7 @@ static Status allocate_and_replace(GPT2* model, int B, int T, int training) {
     return gpt2_allocate(model, B, T, training);
 }
 #define gpt2_allocate allocate_and_replace
-#include "llmc/trainer.h"
+#include "llmc/run/trainer.h"
 #undef gpt2_allocate
 
 static void write_model(const char* to, const char* descriptor, unsigned seed) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of llmc/unicode_classes.h: it is what dev/data/unicode_classes.py writes, and what tiktoken's pattern means.
+"""Tests of llmc/text/unicode_classes.h: what dev/data/unicode_classes.py writes, and what tiktoken's pattern means.
 
 The first needs a table of the header's Unicode version, Python's own or the package unicodedata2; the second tiktoken,
 but not its vocabularies.

@@ -1,5 +1,5 @@
-// llmc/utils.h: errors in one line, sizes, and reading.
-#include "llmc/utils.h"
+// llmc/base/utils.h: errors in one line, sizes, and reading.
+#include "llmc/base/utils.h"
 
 #include "unit.h"
 

@@ -1,5 +1,5 @@
-// llmc/watchdog.h: which steps are said to hang, when, and how often. Times are given, but for the thread's own.
-#include "llmc/watchdog.h"
+// llmc/base/watchdog.h: which steps are said to hang, when, and how often. Times are given, but for the thread's own.
+#include "llmc/base/watchdog.h"
 
 #include "unit.h"
 

@@ -1,10 +1,10 @@
 /*
-llmc/weights_file.h and hugging_face_weights.h: the same weights as a .bin, as one safetensors file of Hugging Face, as shards,
-in every type and with all that its versions have written give the same bits; a run's folder gives its newest checkpoint; and
-what is no GPT-2, or is damaged, is refused with one line.
+llmc/files/weights_file.h and hugging_face_weights.h: the same weights as a .bin, as one safetensors file of Hugging Face, as
+shards, in every type and with all that its versions have written give the same bits; a run's folder gives its newest
+checkpoint; and what is no GPT-2, or is damaged, is refused with one line.
 */
-#include "llmc/weights_file.h"
-#include "llmc/weight_types.h"
+#include "llmc/files/weights_file.h"
+#include "llmc/files/weight_types.h"
 
 #include "unit.h"
 

@@ -12,9 +12,9 @@ that of the fault. With FAULT_AHEAD the CPU's trainer begins steps ahead of the 
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "llmc/gpt2_model.h"
-#include "llmc/launch.h"
-#include "llmc/schedulers.h"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/run/launch.h"
+#include "llmc/run/schedulers.h"
 
 /* The kinds:
     nan-gradient@12:1  a gradient of micro-step 1 becomes NaN      inf-gradient  or Inf      (without :number, micro-step 0)
@@ -273,7 +273,7 @@ static inline Status fault_grad_norm(GPT2* model, float* norm) {
 #define gpt2_peak_flops fault_peak_flops
 #define gpt2_take_snapshot fault_take_snapshot
 #define gpt2_read_snapshot fault_read_snapshot
-#include "llmc/train_step.h"
+#include "llmc/run/gradients.h"
 
 static inline void fault_ahead(TrainStep* s) {
     faults.ahead = 1;
@@ -282,7 +282,7 @@ static inline void fault_ahead(TrainStep* s) {
 }
 
 #define train_step_ahead fault_ahead
-#include "llmc/trainer.h"
+#include "llmc/run/trainer.h"
 #undef train_step_ahead
 #undef launch_processes
 #undef get_learning_rate

@@ -6,8 +6,8 @@ Our side of test_transformers.py: weights that are exported, logits, and token i
     build/transformers_side encode TOKENIZER V                         stdin as int32 ids
     build/transformers_side prompt TOKENIZER V                         the same, special tokens where their names are
 */
-#include "llmc/export_weights.h"
-#include "llmc/tokenizer.h"
+#include "llmc/files/export_weights.h"
+#include "llmc/text/tokenizer.h"
 #include "train_gpt2.c"
 
 // All of stdin; the caller frees it.

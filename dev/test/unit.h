@@ -20,8 +20,8 @@ unit_path("name") is a file in a directory of the program's own, which unit_end(
 #endif
 #include <sys/wait.h>
 
-#include "llmc/checked_file.h"
-#include "llmc/utils.h"
+#include "llmc/base/checked_file.h"
+#include "llmc/base/utils.h"
 #include "worst.h"
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -25,7 +25,7 @@ without_waits() { sed -i '/^note: rank [0-9]*: waiting for /d' "$@"; }
 
 # Bytes of the project's own sources as tokens: $dir/text_train.bin and $dir/text_val.bin
 write_text() {
-    "$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c train_gpt2.cu llmc/*.h >"$dir/data.log" 2>&1 &&
+    "$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c train_gpt2.cu llmc/*/*.h >"$dir/data.log" 2>&1 &&
         return 0
     cat "$dir/data.log"
     exit 1

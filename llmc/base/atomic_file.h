@@ -1,0 +1,180 @@
+/*
+A file that is written whole or not at all: bytes go to <path>.tmp; commit flushes them to the disk, renames, and flushes the
+directory. A crash in between leaves the old file, or none, never half of one. A file system that has no fsync, of files or of
+directories, is noted once, and its files are written without.
+
+    AtomicFile file;
+    TRY(atomic_open(&file, path));
+    TRY(atomic_write(&file, data, bytes));
+    TRY(atomic_commit(&file));
+
+Every failure removes the .tmp file, so nothing is left to clean up; a caller that stops halfway calls atomic_abandon(). The
+first error sticks: later calls fail with the same message. Each thread may write a file.
+*/
+#ifndef LLMC_BASE_ATOMIC_FILE_H
+#define LLMC_BASE_ATOMIC_FILE_H
+
+#include "regular_file.h"
+#include "status.h"
+#include "temporary_files.h"
+#include "utils.h"
+
+typedef struct {
+    FILE* file;       // NULL: committed, abandoned, or failed
+    int error;        // errno of the first failure, or 0
+    const char* what; // "write", "rename": what failed
+    int slot;         // in temporary_files.h
+    char path[1024];
+    char temporary[1024 + 8];
+} AtomicFile;
+
+// Removes the .tmp file, which is closed.
+static inline void atomic_remove_(AtomicFile* a) {
+    remove(a->temporary);
+    temporary_remove(a->slot);
+    a->file = NULL;
+}
+
+// Closes and removes the .tmp file; what stood under `path` before stays.
+static inline void atomic_abandon(AtomicFile* a) {
+    if (a->file == NULL) { return; }
+    fclose(a->file);
+    atomic_remove_(a);
+}
+
+// Remembers the first failure, with errno, and gives up the file.
+static inline Status atomic_fail_(AtomicFile* a, const char* what) {
+    if (a->error == 0) { a->error = errno ? errno : EIO, a->what = what; }
+    atomic_abandon(a);
+    return status_fail("cannot %s %s: %s", a->what, a->temporary, strerror(a->error));
+}
+
+// 1 if the file can take more.
+static inline int atomic_usable_(AtomicFile* a) {
+    if (a->file == NULL && a->error == 0) { a->error = EBADF, a->what = "write"; } // committed or abandoned
+    return a->file != NULL;
+}
+
+// Opens <path>.tmp; the path has up to 1023 bytes. Begins with status_clear().
+static inline Status atomic_open(AtomicFile* a, const char* path) {
+    status_clear();
+    memset(a, 0, sizeof(*a));
+    if (strlen(path) >= sizeof(a->path)) {
+        a->error = ENAMETOOLONG, a->what = "open";
+        return status_fail("path is longer than %zu bytes: %s", sizeof(a->path) - 1, path);
+    }
+    strcpy(a->path, path);
+    snprintf(a->temporary, sizeof(a->temporary), "%s.tmp", path);
+    a->slot = temporary_add(a->temporary);
+    a->file = fopen(a->temporary, "wb");
+    if (a->file != NULL) { return STATUS_OK; }
+    temporary_remove(a->slot);
+    return atomic_fail_(a, "open");
+}
+
+// Fails if no file can be written under this name: a folder, a pipe or a device has it, or its folder is not there or not
+// to be written to. For what is written much later.
+static inline Status atomic_check(const char* path) {
+    AtomicFile file;
+    struct stat st;
+    status_clear();
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        return status_fail("cannot write %s: %s", path, regular_file_fault(&st));
+    }
+    TRY(atomic_open(&file, path));
+    atomic_abandon(&file);
+    return STATUS_OK;
+}
+
+static inline Status atomic_write(AtomicFile* a, const void* src, size_t bytes) {
+    if (!atomic_usable_(a)) { return atomic_fail_(a, "write"); }
+    return fwrite(src, 1, bytes, a->file) == bytes ? STATUS_OK : atomic_fail_(a, "write");
+}
+
+// Writes over bytes that were written before, at `offset` of the file; what follows goes on at its end.
+static inline Status atomic_overwrite(AtomicFile* a, size_t offset, const void* src, size_t bytes) {
+    if (!atomic_usable_(a) || fseeko(a->file, (off_t)offset, SEEK_SET) != 0) { return atomic_fail_(a, "write"); }
+    TRY(atomic_write(a, src, bytes));
+    return fseeko(a->file, 0, SEEK_END) == 0 ? STATUS_OK : atomic_fail_(a, "write");
+}
+
+// 1 for an error by which a file system says that it does not have a call; a call that failed has others.
+static inline int atomic_not_supported(int error) { return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS; }
+
+// Says once in a program that a file system has no fsync of `what`.
+static inline void atomic_note_(int* noted, const char* path, const char* what, const char* risk) {
+    if (__atomic_exchange_n(noted, 1, __ATOMIC_RELAXED)) { return; }
+    print_note("the file system of %s has no fsync of %s (%s): a power failure may %s", path, what, strerror(errno),
+               risk);
+}
+
+// Brings an open file's bytes onto the disk, where its file system can; 0, or -1 and errno.
+static inline int atomic_sync_file(int fd, const char* path) {
+    static int noted;
+    if (fsync(fd) == 0) { return 0; }
+    if (!atomic_not_supported(errno)) { return -1; }
+    atomic_note_(&noted, path, "files", "damage the files that were written last");
+    return 0;
+}
+
+// Brings the new name onto the disk too, where the file system can. A directory is opened for reading alone, which some refuse
+// (EACCES) or do not take for fsync (EBADF).
+static inline Status atomic_sync_directory_(const char* path) {
+    static int noted;
+    char directory[1024];
+    const char* slash = strrchr(path, '/');
+    snprintf(directory, sizeof(directory), "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1, slash ? path : ".");
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = fd < 0 || fsync(fd) != 0 ? errno : 0;
+    if (fd >= 0) { close(fd); }
+    if (error == 0) { return STATUS_OK; }
+    errno = error;
+    if (!atomic_not_supported(error) && error != EBADF && error != EACCES) {
+        return status_fail("cannot write %s: %s", directory, strerror(error));
+    }
+    atomic_note_(&noted, directory, "directories", "lose the files that were written last");
+    return STATUS_OK;
+}
+
+// Brings the file onto the disk, then under its name. It is closed before: some file systems upload a file when it is closed,
+// and rename no open one.
+static inline Status atomic_commit(AtomicFile* a) {
+    if (!atomic_usable_(a)) { return atomic_fail_(a, "write"); }
+    if (fflush(a->file) != 0) { return atomic_fail_(a, "write"); }
+    if (ferror(a->file)) { // what was printed to it by stdio, some time before
+        errno = EIO;
+        return atomic_fail_(a, "write");
+    }
+    if (atomic_sync_file(fileno(a->file), a->temporary) != 0) { return atomic_fail_(a, "write"); }
+    const char* failed = fclose(a->file) != 0 ? "write" : rename(a->temporary, a->path) != 0 ? "rename" : NULL;
+    if (failed != NULL) {
+        int error = errno;
+        atomic_remove_(a);
+        errno = error;
+        return atomic_fail_(a, failed);
+    }
+    temporary_remove(a->slot);
+    a->file = NULL;
+    return atomic_sync_directory_(a->path);
+}
+
+// Fails if files cannot be saved in a folder: writes one of so many bytes as a checkpoint is written, and removes it.
+static inline Status atomic_probe(const char* folder, size_t bytes) {
+    static const char data[1 << 20] = {0};
+    char path[1024];
+    struct timespec now;
+    AtomicFile file;
+    clock_gettime(CLOCK_REALTIME, &now); // processes of other machines may have this one's id
+    snprintf(path, sizeof(path), "%.960s/probe_%ld_%ld", folder, (long)getpid(), now.tv_nsec);
+    TRY(atomic_open(&file, path));
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < sizeof(data) ? bytes - at : sizeof(data);
+        TRY(atomic_write(&file, data, n));
+    }
+    TRY(atomic_overwrite(&file, 0, data, 1)); // as a header, whose checksums are known last
+    Status status = atomic_commit(&file);
+    remove(path);
+    return status;
+}
+
+#endif

@@ -1,0 +1,102 @@
+/*
+The limits that containers and batch systems set by cgroups, version 2 and version 1: the files of this process's group, and of
+all groups that it is in. host_memory.h reads those of memory; how many cores may be used is here.
+*/
+#ifndef LLMC_BASE_CGROUP_H
+#define LLMC_BASE_CGROUP_H
+
+#include <sched.h>
+
+#include "utils.h"
+
+// The number after `key`, at the beginning of a line of a file; with an empty key, the file's first number. `fallback`
+// where there is none, as where a limit is "max".
+static inline size_t cgroup_number(const char* path, const char* key, size_t fallback) {
+    char line[256];
+    unsigned long long number;
+    size_t length = strlen(key), result = fallback;
+    FILE* file = fopen(path, "r");
+    while (file != NULL && result == fallback && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, key, length) == 0 && sscanf(line + length, " %llu", &number) == 1) {
+            result = (size_t)number;
+        }
+    }
+    if (file != NULL) { fclose(file); }
+    return result;
+}
+
+// 1 if `name` is one of a list with commas.
+static inline int cgroup_lists_(const char* list, const char* name) {
+    size_t length = strlen(name);
+    for (; *list != '\0'; list += strcspn(list, ","), list += *list == ',') {
+        if (strncmp(list, name, length) == 0 && (list[length] == '\0' || list[length] == ',')) { return 1; }
+    }
+    return 0;
+}
+
+// Calls `visit` for the group of `controller` ("memory", "cpu") that this process is in and for all that this one is in: each
+// may have a limit. In a container the group often lies elsewhere than its name says; then it is the nearest above that is
+// seen. `root` stands before /proc and /sys: "" but in tests.
+static inline void cgroup_visit(const char* root, const char* controller,
+                                void (*visit)(void* context, const char* folder, int version), void* context) {
+    char path[512], line[1024], folder[1280];
+    snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
+    FILE* file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) { // "0::/group" or "4:cpu,cpuacct:/group"
+        char* controllers = strchr(line, ':');
+        char* group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (group == NULL) { continue; }
+        *group++ = '\0';
+        controllers++;
+        group[strcspn(group, "\n")] = '\0';
+        if (strcmp(group, "/") == 0) { group++; }
+        int version = controllers[0] == '\0' ? 2 : 1;
+        if (version == 1 && !cgroup_lists_(controllers, controller)) { continue; }
+        snprintf(path, sizeof(path), "%s/sys/fs/cgroup%s%s", root, version == 1 ? "/" : "",
+                 version == 1 ? controller : "");
+        snprintf(folder, sizeof(folder), "%s%s", path, group);
+        while (strlen(folder) >= strlen(path)) {
+            visit(context, folder, version);
+            char* slash = strrchr(folder, '/');
+            if (slash == NULL) { break; }
+            *slash = '\0';
+        }
+    }
+    if (file != NULL) { fclose(file); }
+}
+
+static inline void cgroup_quota_(void* quota, const char* folder, int version) {
+    char path[1400], line[128] = "";
+    double used = 0.0, period = 0.0; // microseconds of processor time, in a period of so many
+    snprintf(path, sizeof(path), "%s/%s", folder, version == 2 ? "cpu.max" : "cpu.cfs_quota_us");
+    FILE* file = fopen(path, "r");
+    if (file == NULL) { return; }
+    if (fgets(line, sizeof(line), file) == NULL) { line[0] = '\0'; }
+    fclose(file);
+    if (sscanf(line, "%lf %lf", &used, &period) < 1) { return; } // "max 100000"
+    snprintf(path, sizeof(path), "%s/cpu.cfs_period_us", folder);
+    if (version == 1) { period = (double)cgroup_number(path, "", 0); }
+    if (used > 0.0 && period > 0.0 && used / period < *(double*)quota) { *(double*)quota = used / period; }
+}
+
+// How many cores' time the cgroups let this process have, at most; infinite without a quota.
+static inline double cpu_quota(const char* root) {
+    double quota = __builtin_huge_val();
+    cgroup_visit(root, "cpu", cgroup_quota_, &quota);
+    return quota;
+}
+
+// Cores that this process may run on.
+static inline int cpu_affinity(void) {
+    cpu_set_t cpus;
+    return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+}
+
+// How many threads have a core, at least for part of the time: more would be stopped when the quota is used up.
+static inline int cpu_cores_within(int cores, double quota) {
+    int whole = quota < (double)cores ? (int)quota : cores;
+    return whole < cores && (double)whole < quota ? whole + 1 : whole;
+}
+static inline int cpu_cores(void) { return cpu_cores_within(cpu_affinity(), cpu_quota("")); }
+
+#endif

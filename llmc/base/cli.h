@@ -1,0 +1,364 @@
+/*
+The command line of a program: one table of flags generates the struct of options, its defaults, the parser, the checks, the
+--help text and the table of settings that a run prints first. run/flags.h and generate/flags.h have such tables. A flag has
+a short name, a long name or both. A flag and its value are two words, or one with '='. A toggle without a value is 1. An
+unknown flag is refused with the name that is nearest to it.
+*/
+#ifndef LLMC_BASE_CLI_H
+#define LLMC_BASE_CLI_H
+
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+
+#include "nearest_word.h"
+#include "table.h"
+#include "utils.h"
+
+typedef const char* cli_text; // NULL: not given
+typedef int cli_whole;
+typedef double cli_number;
+typedef int cli_toggle; // 0 or 1
+typedef struct {
+    const char** items;
+    int count;
+} cli_texts; // of a flag that may be given again and again, in their order: any text, also an empty one
+
+enum { CLI_AUTO = INT_MIN, CLI_ALL = INT_MIN }; // what a whole number is that was given as "auto" or "all"
+
+// Which build of the program has the flag. FOR_GPU_NOTED: the CPU's takes it too, and notes that it has no effect.
+enum { FOR_BOTH = 3, FOR_CPU = 1, FOR_GPU = 2, CLI_NOTED = 4, FOR_GPU_NOTED = 6 };
+#ifdef __CUDACC__
+enum { CLI_TRAINER = FOR_GPU };
+#else
+enum { CLI_TRAINER = FOR_CPU };
+#endif
+
+// Would a run that resumes with another value compute other weights? RESULT: it would, and the flag is held against the
+// checkpoint's. FREE: it would not. COMMAND: nor there, and the flag says where or how this command runs, so that -y 1 does not
+// take it from the run.
+enum { CLI_FREE = 0, CLI_RESULT = 1, CLI_COMMAND = 2 };
+
+// ----------------------------------------------------------------------------
+// A table of flags, at run time
+
+typedef enum { CLI_text, CLI_whole, CLI_number, CLI_toggle, CLI_texts } CliType;
+
+typedef struct {
+    const char *short_name, *long_name;
+    CliType type;
+    double smallest, largest;
+    const char* choices;
+    int who, effect;
+    const char* help;
+    const char* default_text; // as --help shows it
+    size_t offset;            // of the member in Options
+} CliFlag;
+
+// A heading of --help, before the flag at this offset
+typedef struct {
+    size_t offset;
+    const char* heading;
+} CliGroup;
+
+typedef struct {
+    const char *name, *model;    // of the program, and its default of -e
+    const char *of_cpu, *of_gpu; // error text for a flag that only the other build has: "flag --x is the ..."
+    const char* example;         // flags and values of a usual command line
+    const CliFlag* flags;
+    int num_flags;
+    const CliGroup* groups;
+    int num_groups;
+} CliProgram;
+
+// The value of a flag as --help shows it
+static inline const char* cli_value_text_(const CliFlag* f) {
+    switch (f->type) {
+    case CLI_text:
+    case CLI_texts:
+        return "<text>";
+    case CLI_whole:
+        return f->choices == NULL ? "<int>" : strcmp(f->choices, "all") == 0 ? "<int>|all" : "<int>|auto";
+    case CLI_number:
+        return "<number>";
+    case CLI_toggle:
+        return "[0|1]";
+    }
+    return "";
+}
+
+// 1 if a text need not be one of the choices.
+static inline int cli_any_text_(const CliFlag* f) { return f->choices == NULL || strcmp(f->choices, "-") == 0; }
+
+// The default of a flag as --help shows it; NULL: there is none worth a word.
+static inline const char* cli_default_text_(const CliProgram* p, const CliFlag* f) {
+    if (strcmp(f->default_text, f->type == CLI_toggle ? "0" : "NULL") == 0) { return NULL; }
+    return strcmp(f->default_text, "CLI_MODEL") == 0  ? p->model
+           : strcmp(f->default_text, "CLI_AUTO") == 0 ? "auto"
+                                                      : f->default_text;
+}
+
+// Prints the usage text of this build of a program to `out`.
+static inline void cli_help_(FILE* out, const CliProgram* p) {
+    const char* heading = NULL; // one that waits for a flag of this build
+    fprintf(out, "Usage: ./%s [flag value]...\nFor example: ./%s %s\n", p->name, p->name, p->example);
+    for (int i = 0; i < p->num_flags; i++) {
+        const CliFlag* f = &p->flags[i];
+        for (int g = 0; g < p->num_groups; g++) {
+            if (p->groups[g].offset == f->offset) { heading = p->groups[g].heading; }
+        }
+        if (!(f->who & CLI_TRAINER)) { continue; }
+        if (heading != NULL) { fprintf(out, "\n%s\n", heading); }
+        heading = NULL;
+        fprintf(out, "  %-3s %s %s\n        %s", f->short_name ? f->short_name : "", f->long_name, cli_value_text_(f),
+                f->help);
+        if (f->type == CLI_text && !cli_any_text_(f)) { fprintf(out, ": %s", f->choices); }
+        if (cli_default_text_(p, f) != NULL) { fprintf(out, " (default %s)", cli_default_text_(p, f)); }
+        fputc('\n', out);
+    }
+    fprintf(out, "      --help\n        this text\n");
+}
+
+// Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none.
+static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, size_t length) {
+    NearestWord nearest = nearest_word_begin(word, length);
+    nearest_word_try(&nearest, "--help");
+    for (int i = 0; i < p->num_flags; i++) {
+        const CliFlag* f = &p->flags[i];
+        const char* names[2] = {f->short_name, f->long_name};
+        for (int k = 0; k < 2; k++) {
+            if (names[k] == NULL) { continue; }
+            if (f->who & CLI_TRAINER) { nearest_word_try(&nearest, names[k]); }
+            if (strlen(names[k]) != length || strncmp(names[k], word, length) != 0) { continue; }
+            if (!(f->who & (CLI_TRAINER | CLI_NOTED))) {
+                fatal("flag %s is the %s", names[k], f->who == FOR_CPU ? p->of_cpu : p->of_gpu);
+            }
+            return f;
+        }
+    }
+    const char* name = nearest.name;
+    fatal("unknown flag %.*s; %s%s%s./%s --help lists all flags", (int)length, word, name ? "did you mean " : "",
+          name ? name : "", name ? "? " : "", p->name);
+}
+
+// 1 if `word` is one of the choices, which are separated by '|'.
+static inline int cli_is_choice_(const char* choices, const char* word) {
+    size_t length = strlen(word);
+    for (const char* c = choices; c != NULL; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL) {
+        if (strcspn(c, "|") == length && strncmp(c, word, length) == 0) { return 1; }
+    }
+    return 0;
+}
+
+// Checks a text; returns it.
+static inline cli_text cli_text_(const CliFlag* f, const char* name, const char* value) {
+    if (f->choices != NULL && cli_is_choice_(f->choices, value)) { return value; }
+    if (!cli_any_text_(f)) { fatal("%s %s: must be one of %s", name, value, f->choices); }
+    if (value[0] == '\0') { fatal("%s '': the value is empty; name a file, or leave the flag out", name); }
+    if (value[0] == '-') { // -o -n 20: the value was forgotten
+        fatal("%s %s: the value looks like a flag; give %s a value, or write ./%s where that is its name", name, value,
+              name, value);
+    }
+    return value;
+}
+
+// Appends a text to a list, which lasts as long as the program.
+static inline void cli_append_(cli_texts* list, const char* value) {
+    list->items = (const char**)realloc(list->items, ((size_t)list->count + 1) * sizeof(char*));
+    if (list->items == NULL) { fatal("out of memory for the command line"); }
+    list->items[list->count++] = value;
+}
+
+static inline void cli_set_(void* options, const CliFlag* f, const char* name, const char* value) {
+    void* member = (char*)options + f->offset;
+    if (f->type == CLI_texts) {
+        cli_append_((cli_texts*)member, value);
+        return;
+    }
+    if (f->type == CLI_text) {
+        *(cli_text*)member = cli_text_(f, name, value);
+        return;
+    }
+    if (f->type == CLI_toggle) {
+        if (!cli_is_choice_("0|1", value)) { fatal("%s %s: must be 0 or 1, or go without a value", name, value); }
+        *(cli_toggle*)member = value[0] == '1';
+        return;
+    }
+    if (f->type == CLI_whole && f->choices != NULL && cli_is_choice_(f->choices, value)) {
+        *(cli_whole*)member = CLI_AUTO;
+        return;
+    }
+    char* end;
+    errno = 0;
+    double number = f->type == CLI_whole ? (double)strtoll(value, &end, 10) : strtod(value, &end);
+    if (end == value || *end != '\0' || errno == ERANGE || !isfinite(number)) {
+        fatal("%s %s: must be a %s%s%s", name, value, f->type == CLI_whole ? "whole number" : "number",
+              f->choices != NULL ? ", or " : "", f->choices != NULL ? f->choices : "");
+    }
+    if (number < f->smallest) { fatal("%s %s: must be at least %.10g", name, value, f->smallest); }
+    if (number > f->largest) { fatal("%s %s: must be at most %.10g", name, value, f->largest); }
+    if (f->type == CLI_whole) {
+        *(cli_whole*)member = (int)number;
+    } else {
+        *(cli_number*)member = number;
+    }
+}
+
+// Reads the command line into options, which hold the defaults, and marks the flags that are given. --help prints the usage
+// text and exits with 0; anything wrong ends with one line on stderr and exit code 1.
+static inline void cli_parse_(void* options, unsigned char* typed, const CliProgram* p, int argc, char** argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            cli_help_(stdout, p);
+            if (fflush(stdout) != 0 && errno != EPIPE) { fatal("cannot write to stdout: %s", strerror(errno)); }
+            exit(EXIT_SUCCESS);
+        }
+        if (argv[i][0] != '-') { fatal("%s: a flag was expected; ./%s --help lists them", argv[i], p->name); }
+        const char* equals = strncmp(argv[i], "--", 2) == 0 ? strchr(argv[i], '=') : NULL;
+        const CliFlag* flag = cli_find_(p, argv[i], equals ? (size_t)(equals - argv[i]) : strlen(argv[i]));
+        const char* value = equals ? equals + 1 : argv[i + 1]; // argv[argc] is NULL
+        int bare = flag->type == CLI_toggle && equals == NULL && (value == NULL || value[0] == '-');
+        if (value == NULL && !bare) { fatal("flag %s needs a value; ./%s --help lists all flags", argv[i], p->name); }
+        cli_set_(options, flag, equals ? flag->long_name : argv[i], bare ? "1" : value);
+        typed[flag - p->flags] = 1;
+        i += equals == NULL && !bare;
+    }
+}
+
+// The shortest decimal that is read back as the same number
+static inline const char* cli_number_text_(char* text, size_t size, double number) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, size, "%.*g", digits, number);
+        if (strtod(text, NULL) == number) { break; }
+    }
+    return text;
+}
+
+// The value of a flag as it can be typed, in `number` unless it is a text; NULL for a text that is not given.
+static inline const char* cli_value_(const void* options, const CliFlag* f, char number[64]) {
+    const void* member = (const char*)options + f->offset;
+    if (f->type == CLI_text) { return *(const cli_text*)member; }
+    if (f->type == CLI_number) { return cli_number_text_(number, 64, *(const cli_number*)member); }
+    if (f->choices != NULL && *(const cli_whole*)member == CLI_AUTO) { return f->choices; }
+    snprintf(number, 64, "%d", *(const cli_whole*)member); // toggles are int too
+    return number;
+}
+
+// ----------------------------------------------------------------------------
+// The settings of a run, as the table that it prints first
+
+// The value that the options hold for a flag, for a table
+static inline const char* cli_shown_(const void* options, const CliFlag* f, char number[64]) {
+    const void* member = (const char*)options + f->offset;
+    if (f->type == CLI_texts) {
+        snprintf(number, 64, "%d given", ((const cli_texts*)member)->count);
+        return number;
+    }
+    const char* value = cli_value_(options, f, number);
+    return value ? value : "-";
+}
+
+// 1 if the options hold another value for a flag than the defaults do.
+static inline int cli_differs_(const void* options, const void* defaults, const CliFlag* f) {
+    char numbers[2][64];
+    const void* member = (const char*)options + f->offset;
+    if (f->type == CLI_texts) { return ((const cli_texts*)member)->count > 0; } // by default none
+    const char *x = cli_value_(options, f, numbers[0]), *y = cli_value_(defaults, f, numbers[1]);
+    return x == NULL || y == NULL ? x != y : strcmp(x, y) != 0;
+}
+
+// Sets a flag of one value back to its default.
+static inline void cli_reset_(void* options, const void* defaults, const CliFlag* f) {
+    size_t bytes = f->type == CLI_text     ? sizeof(cli_text)
+                   : f->type == CLI_number ? sizeof(cli_number)
+                                           : sizeof(cli_whole);
+    memcpy((char*)options + f->offset, (const char*)defaults + f->offset, bytes);
+}
+
+static inline void cli_print_(const void* options, const void* defaults, const char* always, const CliProgram* p) {
+    char number[64];
+    int others = 0;
+    print_table_line();
+    print_table_row("flag", "value");
+    print_table_line();
+    for (int i = 0; i < p->num_flags; i++) {
+        const CliFlag* f = &p->flags[i];
+        if (!(f->who & CLI_TRAINER)) { continue; }
+        if (always == NULL || cli_is_choice_(always, f->long_name) || cli_differs_(options, defaults, f)) {
+            print_table_row(f->long_name + 2, "%s", cli_shown_(options, f, number));
+        } else {
+            others++;
+        }
+    }
+    if (others > 0) { print_table_row("other flags", "%d at their defaults; --all-flags lists them", others); }
+    print_table_line();
+}
+
+// ----------------------------------------------------------------------------
+// From the table
+
+#define CLI_NO_(...)
+#define CLI_GROUP_(member, heading) {offsetof(Options, member), heading},
+#define CLI_MEMBER_(member, s, l, type, ...) cli_##type member;
+#define CLI_INDEX_(member, ...) CLI_INDEX_##member,
+#define CLI_ROW_(member, s, l, type, value, min, max, choices, who, effect, help)                                      \
+    {s, l, CLI_##type, min, max, choices, who, CLI_##effect, help, #value, offsetof(Options, member)},
+#define CLI_DEFAULT_(member, s, l, type, value, ...) CLI_DEFAULT_##type##_(o.member, value)
+#define CLI_DEFAULT_text_(member, value) member = value;
+#define CLI_DEFAULT_whole_(member, value) member = value;
+#define CLI_DEFAULT_number_(member, value) member = value;
+#define CLI_DEFAULT_toggle_(member, value) member = value;
+#define CLI_DEFAULT_texts_(member, value) member.items = value, member.count = 0;
+
+// Of functions that not every program with flags calls: in its own file clang warns of them.
+#if defined(__GNUC__)
+#define CLI_UNUSED __attribute__((unused))
+#else
+#define CLI_UNUSED
+#endif
+
+// Declares Options and the functions on them, for a program with this name and these flags: FLAGS(X, G) is a table of
+//     X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
+//     G(member, heading)    of the flags from this one on, in --help
+// `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL if any
+// text will do, and "-" where - alone will, too. A whole number may also be the word that is its choice, "auto" or "all".
+// `effect` is FREE, RESULT or COMMAND. cli_print prints the flags that differ from their defaults and those named in `always`,
+// such as "--model|--batch"; NULL: all. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu, example: see
+// CliProgram.
+#define CLI_DECLARE(FLAGS, name, of_cpu, of_gpu, example)                                                              \
+    enum { FLAGS(CLI_INDEX_, CLI_NO_) NUM_CLI_FLAGS };                                                                 \
+    typedef struct {                                                                                                   \
+        FLAGS(CLI_MEMBER_, CLI_NO_)                                                                                    \
+        unsigned char typed[NUM_CLI_FLAGS]; /* 1: on the command line */                                               \
+    } Options;                                                                                                         \
+    static const CliFlag cli_flags[] = {FLAGS(CLI_ROW_, CLI_NO_)};                                                     \
+    static const CliGroup cli_groups[] = {FLAGS(CLI_NO_, CLI_GROUP_)};                                                 \
+    static inline CliProgram cli_program(void) {                                                                       \
+        CliProgram p = {name,          CLI_MODEL,  of_cpu,                                                             \
+                        of_gpu,        example,    cli_flags,                                                          \
+                        NUM_CLI_FLAGS, cli_groups, sizeof(cli_groups) / sizeof(cli_groups[0])};                        \
+        return p;                                                                                                      \
+    }                                                                                                                  \
+    static inline Options cli_defaults(void) {                                                                         \
+        Options o;                                                                                                     \
+        memset(o.typed, 0, sizeof(o.typed));                                                                           \
+        FLAGS(CLI_DEFAULT_, CLI_NO_)                                                                                   \
+        return o;                                                                                                      \
+    }                                                                                                                  \
+    CLI_UNUSED static inline void cli_help(FILE* out) {                                                                \
+        CliProgram p = cli_program();                                                                                  \
+        cli_help_(out, &p);                                                                                            \
+    }                                                                                                                  \
+    static inline Options cli_parse(int argc, char** argv) {                                                           \
+        CliProgram p = cli_program();                                                                                  \
+        Options o = cli_defaults();                                                                                    \
+        cli_parse_(&o, o.typed, &p, argc, argv);                                                                       \
+        return o;                                                                                                      \
+    }                                                                                                                  \
+    CLI_UNUSED static inline void cli_print(const Options* o, const char* always) {                                    \
+        CliProgram p = cli_program();                                                                                  \
+        Options defaults = cli_defaults();                                                                             \
+        cli_print_(o, &defaults, always, &p);                                                                          \
+    }
+
+#endif

@@ -1,0 +1,44 @@
+/*
+The table that --doctor prints: a row for each requirement of a run, with `ok`, or `NOT OK` and below it how to fix that. What
+is missing but not essential is a row with `-`, also with its fix.
+*/
+#ifndef LLMC_BASE_DOCTOR_H
+#define LLMC_BASE_DOCTOR_H
+
+#include "table.h"
+#include "utils.h"
+
+typedef enum { DOCTOR_OK, DOCTOR_ABSENT, DOCTOR_FAULT } DoctorResult;
+
+typedef struct {
+    int rows, faults; // faults: rows that are not ok
+} Doctor;
+
+// A row. `mend` is what to do where it is not ok; NULL if there is nothing to do.
+#if defined(__GNUC__)
+__attribute__((format(printf, 5, 6)))
+#endif
+static inline void
+doctor_row(Doctor* d, DoctorResult result, const char* name, const char* mend, const char* format, ...) {
+    static const char* const words[] = {"ok    ", "-     ", "NOT OK"};
+    char value[3000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(value, sizeof(value), format, args);
+    va_end(args);
+    d->rows++;
+    d->faults += result == DOCTOR_FAULT;
+    print_table_row(name, "%s  %s", words[result], value);
+    if (result != DOCTOR_OK && mend != NULL) { print_table_row("", "        -> %s", mend); }
+    fflush(stdout);
+}
+
+// Fills x with n numbers of a fixed sequence, multiples of 1/64 in [-1, 1), which bf16 holds exactly.
+static inline void doctor_numbers(float* x, size_t n, uint32_t seed) {
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)((int)(seed >> 25) - 64) / 64.0f;
+    }
+}
+
+#endif

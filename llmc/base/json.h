@@ -1,0 +1,422 @@
+/*
+A strict JSON reader (RFC 8259): UTF-8 is checked, keys of an object are unique, nothing follows the value, and arrays and
+objects nest up to JSON_DEPTH deep. Numbers stay text until they are read. Memory is at most seven times the text. Also writes
+strings as JSON.
+
+    Json json;
+    TRY(json_parse(&json, "config.json", text, bytes));              // the name is for messages
+    const JsonNode* n = json_member(&json, json_root(&json), "n_layer");
+    size_t layers;
+    if (n == NULL || !json_whole(&json, n, 1000, &layers)) { ... }   // 1 if it is a whole number up to 1000
+    for (const JsonNode* key = json_first(&json, object); key != NULL; key = json_next(&json, object, key)) {
+        ... json_string(&json, key), json_value(key) ...             // of an object; of an array, `key` is the element
+    }
+    json_free(&json);
+*/
+#ifndef LLMC_BASE_JSON_H
+#define LLMC_BASE_JSON_H
+
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "regular_file.h"
+#include "status.h"
+#include "utf8.h"
+
+enum { JSON_DEPTH = 64, JSON_MOST_BYTES = 1 << 28 };
+
+typedef enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;
+
+// A value or a key. Nodes stand in the text's order: an array's elements follow it, an object's keys, each with its value.
+typedef struct {
+    uint32_t begin, bytes; // of a number or a string in Json.text, the string without escapes and with a NUL after it
+    uint32_t next : 29, type : 3; // the first node after this one and what lies in it; JsonType
+} JsonNode;
+
+typedef struct {
+    char* text;
+    JsonNode* nodes;
+} Json;
+
+static inline void json_free(Json* json) {
+    free(json->text);
+    free(json->nodes);
+    json->text = NULL, json->nodes = NULL;
+}
+
+// ----------------------------------------------------------------------------
+// Parsing, twice: the first pass checks the text and counts its nodes, the second fills them in
+
+typedef struct {
+    const char* name;
+    char* text; // (bytes), and a NUL
+    size_t bytes, at;
+    JsonNode* nodes; // NULL in the first pass
+    uint32_t count;
+    int depth;
+} JsonParser;
+
+static inline Status json_fail_(const JsonParser* p, size_t at, const char* what) {
+    return status_fail("%s is no JSON: byte %zu: %s", p->name, at, what);
+}
+
+static inline char json_peek_(const JsonParser* p) { return p->at < p->bytes ? p->text[p->at] : '\0'; }
+
+static inline void json_skip_space_(JsonParser* p) {
+    while (p->at < p->bytes && strchr(" \t\n\r", p->text[p->at]) != NULL && p->text[p->at] != '\0') { p->at++; }
+}
+
+// The next node, with itself as the whole of it; returns its number.
+static inline uint32_t json_add_(JsonParser* p, JsonType type, size_t begin, size_t bytes) {
+    if (p->nodes != NULL) {
+        JsonNode* n = &p->nodes[p->count];
+        n->begin = (uint32_t)begin, n->bytes = (uint32_t)bytes;
+        n->next = (p->count + 1) & 0x1fffffffu, n->type = (unsigned)type & 7u;
+    }
+    return p->count++;
+}
+
+// Four hexadecimal digits; -1 if there are none.
+static inline int json_hex_(const JsonParser* p, size_t at) {
+    int value = 0;
+    for (size_t i = at; i < at + 4; i++) {
+        char c = i < p->bytes ? p->text[i] : '\0';
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0) { return -1; }
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+// \uXXXX, or two of them for a character beyond U+FFFF; p->at is at the first 'u'. Returns the bytes written to `out`, or 0.
+static inline size_t json_unicode_(JsonParser* p, char out[4]) {
+    int c = json_hex_(p, p->at + 1), low;
+    if (c < 0) { return 0; }
+    p->at += 5;
+    if (c < 0xd800 || c > 0xdfff) { return utf8_encode(out, (unsigned)c); }
+    if (c >= 0xdc00 || p->at + 1 >= p->bytes || p->text[p->at] != '\\' || p->text[p->at + 1] != 'u') { return 0; }
+    low = json_hex_(p, p->at + 2);
+    if (low < 0xdc00 || low > 0xdfff) { return 0; }
+    p->at += 6;
+    return utf8_encode(out, 0x10000u + (((unsigned)c & 0x3ffu) << 10 | ((unsigned)low & 0x3ffu)));
+}
+
+// The character that an escape stands for, in `out`; p->at is behind the backslash. Returns its bytes, or 0.
+static inline size_t json_escape_(JsonParser* p, char out[4]) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    char c = json_peek_(p);
+    if (c == 'u') { return json_unicode_(p, out); }
+    const char* name = c == '\0' ? NULL : strchr(names, c);
+    if (name == NULL) { return 0; }
+    p->at++;
+    out[0] = values[name - names];
+    return 1;
+}
+
+// A string. In the second pass its characters replace its text, which is never shorter than they are.
+static inline Status json_parse_string_(JsonParser* p) {
+    size_t begin = ++p->at, to = begin;
+    for (;;) {
+        char out[4];
+        size_t here = p->at, n;
+        if (here >= p->bytes) { return json_fail_(p, here, "the text ends in a string"); }
+        const char* c = &p->text[here];
+        if (*c == '"') { break; }
+        if ((unsigned char)*c < 0x20) { return json_fail_(p, here, "a control character in a string"); }
+        if (*c == '\\') {
+            p->at++;
+            n = json_escape_(p, out);
+            if (n == 0) { return json_fail_(p, here, "an escape that stands for no character"); }
+        } else {
+            n = utf8_character(c, p->bytes - here);
+            if (n == 0) { return json_fail_(p, here, "no UTF-8"); }
+            memcpy(out, c, n);
+            p->at += n;
+        }
+        if (p->nodes != NULL) { memcpy(p->text + to, out, n); }
+        to += n;
+    }
+    if (p->nodes != NULL) { p->text[to] = '\0'; }
+    p->at++;
+    json_add_(p, JSON_STRING, begin, to - begin);
+    return STATUS_OK;
+}
+
+static inline size_t json_digits_(JsonParser* p) {
+    size_t begin = p->at;
+    while (json_peek_(p) >= '0' && json_peek_(p) <= '9') { p->at++; }
+    return p->at - begin;
+}
+
+static inline Status json_parse_number_(JsonParser* p) {
+    size_t begin = p->at;
+    p->at += json_peek_(p) == '-';
+    int zero = json_peek_(p) == '0';
+    size_t digits = json_digits_(p);
+    if (digits == 0 || (zero && digits > 1)) { return json_fail_(p, begin, "a value was expected"); }
+    if (json_peek_(p) == '.') {
+        p->at++;
+        if (json_digits_(p) == 0) { return json_fail_(p, p->at, "a digit was expected"); }
+    }
+    if (json_peek_(p) == 'e' || json_peek_(p) == 'E') {
+        p->at++;
+        p->at += json_peek_(p) == '+' || json_peek_(p) == '-';
+        if (json_digits_(p) == 0) { return json_fail_(p, p->at, "a digit was expected"); }
+    }
+    json_add_(p, JSON_NUMBER, begin, p->at - begin);
+    return STATUS_OK;
+}
+
+static inline Status json_parse_word_(JsonParser* p) {
+    static const char* const words[] = {"null", "false", "true"};
+    for (int i = 0; i < 3; i++) {
+        size_t n = strlen(words[i]);
+        if (p->bytes - p->at < n || memcmp(p->text + p->at, words[i], n) != 0) { continue; }
+        json_add_(p, (JsonType)((int)JSON_NULL + i), p->at, n);
+        p->at += n;
+        return STATUS_OK;
+    }
+    return json_fail_(p, p->at, p->at < p->bytes ? "a value was expected" : "the text ends where a value was expected");
+}
+
+typedef struct {
+    const char* text;
+    size_t bytes;
+} JsonKey;
+
+static inline int json_compare_keys_(const void* a, const void* b) {
+    const JsonKey *x = (const JsonKey*)a, *y = (const JsonKey*)b;
+    int order = memcmp(x->text, y->text, x->bytes < y->bytes ? x->bytes : y->bytes);
+    return order != 0 ? order : x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+// Refuses an object whose keys are not all different. Second pass.
+static inline Status json_check_keys_(const JsonParser* p, uint32_t object, size_t members) {
+    JsonKey* keys = members > 1 ? (JsonKey*)malloc(members * sizeof(JsonKey)) : NULL;
+    Status status = STATUS_OK;
+    uint32_t node = object + 1;
+    if (members < 2) { return STATUS_OK; }
+    if (keys == NULL) { return status_fail("out of memory: cannot read %s", p->name); }
+    for (size_t i = 0; i < members; i++) {
+        keys[i].text = p->text + p->nodes[node].begin, keys[i].bytes = p->nodes[node].bytes;
+        node = p->nodes[node + 1].next;
+    }
+    qsort(keys, members, sizeof(JsonKey), json_compare_keys_);
+    for (size_t i = 1; i < members && status == STATUS_OK; i++) {
+        if (json_compare_keys_(&keys[i - 1], &keys[i]) != 0) { continue; }
+        status = status_fail("%s: the key \"%.200s\" stands twice in an object", p->name, keys[i].text);
+    }
+    free(keys);
+    return status;
+}
+
+static inline Status json_parse_value_(JsonParser* p);
+
+// An array, or an object where `close` is '}'.
+static inline Status json_parse_list_(JsonParser* p, char close) {
+    uint32_t list = json_add_(p, close == '}' ? JSON_OBJECT : JSON_ARRAY, p->at, 0);
+    size_t members = 0;
+    if (++p->depth > JSON_DEPTH) {
+        return json_fail_(p, p->at, "too deep: 64 arrays and objects in one another are the most");
+    }
+    p->at++;
+    json_skip_space_(p);
+    for (int more = json_peek_(p) != close; more; members++) {
+        if (close == '}') {
+            if (json_peek_(p) != '"') { return json_fail_(p, p->at, "a key was expected"); }
+            TRY(json_parse_string_(p));
+            json_skip_space_(p);
+            if (json_peek_(p) != ':') { return json_fail_(p, p->at, "':' was expected"); }
+            p->at++;
+        }
+        TRY(json_parse_value_(p));
+        json_skip_space_(p);
+        more = json_peek_(p) == ',';
+        p->at += (size_t)more;
+        if (more) { json_skip_space_(p); }
+    }
+    if (json_peek_(p) != close) {
+        return json_fail_(p, p->at, close == '}' ? "',' or '}' was expected" : "',' or ']' was expected");
+    }
+    p->at++;
+    p->depth--;
+    if (p->nodes == NULL) { return STATUS_OK; }
+    p->nodes[list].next = p->count & 0x1fffffffu;
+    return close == '}' ? json_check_keys_(p, list, members) : STATUS_OK;
+}
+
+static inline Status json_parse_value_(JsonParser* p) {
+    json_skip_space_(p);
+    char c = json_peek_(p);
+    if (c == '{') { return json_parse_list_(p, '}'); }
+    if (c == '[') { return json_parse_list_(p, ']'); }
+    if (c == '"') { return json_parse_string_(p); }
+    return c == '-' || (c >= '0' && c <= '9') ? json_parse_number_(p) : json_parse_word_(p);
+}
+
+static inline Status json_pass_(JsonParser* p) {
+    p->at = 0, p->count = 0, p->depth = 0;
+    TRY(json_parse_value_(p));
+    json_skip_space_(p);
+    return p->at == p->bytes ? STATUS_OK : json_fail_(p, p->at, "more text after the value");
+}
+
+// Parses a text, of which it makes a copy. `name` is what messages call it. After an error there is nothing to free.
+static inline Status json_parse(Json* json, const char* name, const char* text, size_t bytes) {
+    JsonParser p;
+    memset(json, 0, sizeof(*json));
+    memset(&p, 0, sizeof(p));
+    if (bytes > JSON_MOST_BYTES) {
+        return status_fail("%s: %zu bytes of JSON are more than %d", name, bytes, (int)JSON_MOST_BYTES);
+    }
+    json->text = (char*)malloc(bytes + 1);
+    if (json->text == NULL) { return status_fail("out of memory: cannot read %s", name); }
+    memcpy(json->text, text, bytes);
+    json->text[bytes] = '\0';
+    p.name = name, p.text = json->text, p.bytes = bytes;
+    Status status = json_pass_(&p);
+    if (status == STATUS_OK) {
+        json->nodes = p.nodes = (JsonNode*)malloc(p.count * sizeof(JsonNode));
+        status = p.nodes == NULL ? status_fail("out of memory: cannot read %s", name) : json_pass_(&p);
+    }
+    if (status != STATUS_OK) { json_free(json); }
+    return status;
+}
+
+// Parses a file of at most `most` bytes.
+static inline Status json_read_file(Json* json, const char* path, size_t most) {
+    memset(json, 0, sizeof(*json));
+    FILE* file;
+    struct stat st;
+    TRY(fopen_regular(&file, &st, path));
+    if ((uint64_t)st.st_size > most) {
+        fclose(file);
+        return status_fail("%s is no file of at most %zu bytes", path, most);
+    }
+    size_t bytes = (size_t)st.st_size;
+    char* text = (char*)malloc(bytes + 1);
+    Status status = text == NULL ? status_fail("out of memory: cannot read %s", path) : STATUS_OK;
+    if (text != NULL && fread(text, 1, bytes, file) != bytes) {
+        status = status_fail("cannot read %s: %s", path, ferror(file) ? strerror(errno) : "it has become shorter");
+    }
+    fclose(file);
+    const char* foreign = status == STATUS_OK ? foreign_file(text, bytes) : NULL;
+    if (foreign != NULL) { status = status_fail("%s is %s", path, foreign); }
+    size_t mark = status == STATUS_OK ? utf8_mark(text, bytes) : 0;
+    if (mark > 0) { note_mark_dropped(path); }
+    if (status == STATUS_OK) { status = json_parse(json, path, text + mark, bytes - mark); }
+    free(text);
+    return status;
+}
+
+// ----------------------------------------------------------------------------
+// Looking
+
+static inline const JsonNode* json_root(const Json* json) { return json->nodes; }
+
+// The string without its escapes. It may hold NULs: then strlen() is less than node->bytes.
+static inline const char* json_string(const Json* json, const JsonNode* node) { return json->text + node->begin; }
+
+// 1 if the node is this string.
+static inline int json_is(const Json* json, const JsonNode* node, const char* text) {
+    return node->type == (unsigned)JSON_STRING && node->bytes == strlen(text) &&
+           memcmp(json_string(json, node), text, node->bytes) == 0;
+}
+
+// The value of a key
+static inline const JsonNode* json_value(const JsonNode* key) { return key + 1; }
+
+// The first element of an array, or key of an object; NULL if it is empty.
+static inline const JsonNode* json_first(const Json* json, const JsonNode* list) {
+    return list + 1 < json->nodes + list->next ? list + 1 : NULL;
+}
+
+// The element or key after one; NULL after the last.
+static inline const JsonNode* json_next(const Json* json, const JsonNode* list, const JsonNode* one) {
+    const JsonNode* last = list->type == (unsigned)JSON_OBJECT ? json_value(one) : one;
+    const JsonNode* next = json->nodes + last->next;
+    return next < json->nodes + list->next ? next : NULL;
+}
+
+// The value of a member; NULL if the node is no object, or has no such key.
+static inline const JsonNode* json_member(const Json* json, const JsonNode* object, const char* name) {
+    if (object->type != (unsigned)JSON_OBJECT) { return NULL; }
+    for (const JsonNode* key = json_first(json, object); key != NULL; key = json_next(json, object, key)) {
+        if (json_is(json, key, name)) { return json_value(key); }
+    }
+    return NULL;
+}
+
+// 1 if the node is a whole number from 0 to `most`, written with digits alone.
+static inline int json_whole(const Json* json, const JsonNode* node, size_t most, size_t* value) {
+    *value = 0;
+    if (node->type != (unsigned)JSON_NUMBER) { return 0; }
+    for (uint32_t i = 0; i < node->bytes; i++) {
+        char c = json->text[node->begin + i];
+        if (c < '0' || c > '9') { return 0; }
+        size_t digit = (size_t)(c - '0');
+        if (*value > most / 10 || most - *value * 10 < digit) { return 0; }
+        *value = *value * 10 + digit;
+    }
+    return 1;
+}
+
+// 1 if the node is a number that a double can hold.
+static inline int json_number(const Json* json, const JsonNode* node, double* value) {
+    char text[400];
+    *value = 0.0;
+    if (node->type != (unsigned)JSON_NUMBER || node->bytes >= sizeof(text)) { return 0; }
+    memcpy(text, json->text + node->begin, node->bytes);
+    text[node->bytes] = '\0';
+    *value = strtod(text, NULL);
+    return isfinite(*value);
+}
+
+// ----------------------------------------------------------------------------
+// Writing
+
+// The next character of a text (n >= 1 bytes) as JSON has it, in `out`; *taken is how many bytes it was. What is no UTF-8
+// becomes U+FFFD. Returns the bytes in `out`.
+static inline size_t json_quote_character_(char out[8], const char* text, size_t n, size_t* taken) {
+    static const char values[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
+    *taken = utf8_character(text, n);
+    if (*taken == 0) {
+        *taken = 1;
+        return utf8_encode(out, 0xfffd);
+    }
+    unsigned char c = (unsigned char)text[0];
+    const char* value = c == '\0' ? NULL : strchr(values, c);
+    if (value != NULL) {
+        out[0] = '\\', out[1] = names[value - values];
+        return 2;
+    }
+    if (c < 0x20 || c == 0x7f) { return (size_t)snprintf(out, 8, "\\u%04x", c); }
+    memcpy(out, text, *taken);
+    return *taken;
+}
+
+// Writes a text as a JSON string, with its quotes.
+static inline void json_write_text(FILE* out, const char* text, size_t bytes) {
+    size_t taken;
+    fputc('"', out);
+    for (size_t i = 0; i < bytes; i += taken) {
+        char character[8];
+        size_t n = json_quote_character_(character, text + i, bytes - i, &taken);
+        fwrite(character, 1, n, out);
+    }
+    fputc('"', out);
+}
+
+// Writes a number; JSON has none that is not finite: null then.
+static inline void json_write_number(FILE* out, double value) {
+    fprintf(out, isfinite(value) ? "%.9g" : "null", value);
+}
+
+#endif

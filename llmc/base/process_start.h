@@ -1,0 +1,70 @@
+/*
+What each program does first, before it starts a thread or opens a file.
+*/
+#ifndef LLMC_BASE_PROCESS_START_H
+#define LLMC_BASE_PROCESS_START_H
+
+#include <sys/resource.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "cgroup.h"
+#include "thread.h"
+#include "utils.h"
+
+enum { MAIN_STACK = 256 << 10 }; // bytes that the main thread needs; no function's frame is larger than 16 KiB
+
+// Ends the program if the main thread's stack is too small. Threads of libraries (OpenMP, CUDA, NCCL), whose stacks would
+// have the size of the main thread's, get those of THREAD_STACK bytes.
+static inline void start_check_stack_(void) {
+    struct rlimit limit;
+    pthread_attr_t attributes;
+    size_t size;
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < MAIN_STACK) {
+        fatal("the stack is limited to %zu KiB, and %d are needed; raise it: ulimit -s 8192",
+              (size_t)limit.rlim_cur >> 10, MAIN_STACK >> 10);
+    }
+    if (pthread_getattr_default_np(&attributes) != 0) { return; }
+    if (pthread_attr_getstacksize(&attributes, &size) == 0 && size < THREAD_STACK) {
+        pthread_attr_setstacksize(&attributes, THREAD_STACK);
+        pthread_setattr_default_np(&attributes);
+    }
+    pthread_attr_destroy(&attributes);
+}
+
+// A container's quota bounds the number of OpenMP threads, unless OMP_NUM_THREADS says it.
+static inline void start_bound_threads_(void) {
+#ifdef _OPENMP
+    const char* asked = getenv("OMP_NUM_THREADS");
+    int cores = cpu_cores();
+    if ((asked == NULL || asked[0] == '\0') && cores < omp_get_max_threads()) { omp_set_num_threads(cores); }
+#endif
+}
+
+// OpenMP's threads spin at the end of a loop for some microseconds only, about as long as it takes to wake one that sleeps: by
+// default it is milliseconds, which other programs on the same cores could use, and the thread that is waited for. The library
+// reads this from the environment when it is loaded, so the program starts itself again. What the user has set stays.
+static inline void start_wait_briefly_(char** argv) {
+#ifdef _OPENMP
+    char path[4096];
+    if (getenv("OMP_WAIT_POLICY") != NULL || getenv("GOMP_SPINCOUNT") != NULL) { return; }
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    if (length < 0) { return; }
+    path[length] = '\0';
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    setenv("GOMP_SPINCOUNT", "1000", 1);
+    execv(path, argv);
+#else
+    (void)argv;
+#endif
+}
+
+static inline void process_start(char** argv) {
+    keep_standard_files();
+    start_wait_briefly_(argv);
+    start_check_stack_();
+    start_bound_threads_();
+}
+
+#endif

@@ -1,0 +1,277 @@
+/*
+The parts of a checkpoint that other processes hold. Rank 0 alone writes and reads the files, whose bits do not depend on the
+number of processes; where AdamW's moments and the master weights are sharded (parameter_layout.h), they are sent over the
+background connections of comm.h, a piece of a block at a time, in the order of the files:
+
+    saving    rank 0   asks for a piece | reads its own numbers, puts the others' beside them | asks ... | says the end
+              others   answer with their numbers of it, one after the other                   | ...      | the end
+    reading   rank 0   reads a piece, sends each process its numbers of it
+              others   receive them
+
+Only processes that own elements of a piece are asked. Rank 0 requests the next piece before it writes the current one, so that
+both overlap. Every save, also one that fails, ends with one message to every process: its result.
+*/
+#ifndef LLMC_CHECKPOINT_SHARDS_H
+#define LLMC_CHECKPOINT_SHARDS_H
+
+#include "llmc/comm/comm.h"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/model/parameter_layout.h"
+
+// Blocks go through a buffer of this many bytes: few calls, and it stays in the cache from the copy to the write.
+#ifndef CHECKPOINT_BUFFER // a test may have a smaller one, and so a smaller model
+#define CHECKPOINT_BUFFER ((size_t)4 << 20)
+#endif
+
+enum { SHARDS_END = -1 }; // instead of a block: the save is over, and a ShardsEnd follows
+
+// From rank 0
+typedef struct {
+    int32_t block;
+    int32_t unused;
+    uint64_t offset, bytes;
+} ShardsRequest;
+
+// The result of a save
+typedef struct {
+    int32_t result; // the caller's
+    char message[STATUS_BYTES];
+} ShardsEnd;
+
+// To rank 0. The numbers follow, or, where they could not be read, a message of STATUS_BYTES.
+typedef struct {
+    int32_t failed;
+    int32_t unused;
+    uint64_t bytes;
+} ShardsAnswer;
+
+// The source of the blocks: gpt2_copy_out, or gpt2_read_snapshot while training continues.
+typedef struct {
+    GPT2* model;
+    Status (*read)(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
+    char* buffer;   // CHECKPOINT_BUFFER bytes, page-locked where that makes copies faster
+    int not_finite; // set where a number is not finite
+    int give_up;    // set by another thread to abandon this checkpoint; atomic
+    // Rank 0 of several processes; shards_open
+    char* packed;        // CHECKPOINT_BUFFER bytes: an answer
+    size_t* counts;      // (size) numbers of the requested piece in each process
+    ShardsRequest asked; // the request in flight; 0 bytes: none
+} CheckpointSource;
+
+// A source that reads from the model itself.
+static inline CheckpointSource checkpoint_source(GPT2* model, char* buffer) {
+    CheckpointSource from;
+    memset(&from, 0, sizeof(from));
+    from.model = model;
+    from.read = gpt2_copy_out;
+    from.buffer = buffer;
+    return from;
+}
+
+static inline Comm* shards_comm(const GPT2* model) { return gpt2_info(model)->settings.comm; }
+
+// 1 if a block is sharded: this process has only its own elements.
+static inline int shards_has(const GPT2* model, GPT2Block block) {
+    return gpt2_info(model)->sharded && block >= GPT2_MOMENTS1;
+}
+
+// ----------------------------------------------------------------------------
+// Numbers in their places in a piece of a block, from element `first` on, and one process's of them, one after the other
+
+// counts[r] (size) = how many of them are rank r's.
+static inline void shards_count_(const ParameterLayout* l, size_t first, size_t count, size_t* counts) {
+    LayoutRun run;
+    memset(counts, 0, (size_t)l->size * sizeof(size_t));
+    for (size_t i = 0; i < count; i += run.count) {
+        run = layout_run(l, first + i, count - i);
+        counts[run.rank] += run.count;
+    }
+}
+
+// Returns how many numbers were packed; `packed` may be the piece itself.
+static inline size_t shards_pack(const ParameterLayout* l, int rank, char* packed, const char* piece, size_t first,
+                                 size_t count) {
+    LayoutRun run;
+    size_t n = 0;
+    for (size_t i = 0; i < count; i += run.count) {
+        run = layout_run(l, first + i, count - i);
+        if (run.rank != rank) { continue; }
+        memmove(packed + n * sizeof(float), piece + i * sizeof(float), run.count * sizeof(float));
+        n += run.count;
+    }
+    return n;
+}
+
+static inline void shards_unpack(const ParameterLayout* l, int rank, char* piece, const char* packed, size_t first,
+                                 size_t count) {
+    LayoutRun run;
+    for (size_t i = 0; i < count; i += run.count) {
+        run = layout_run(l, first + i, count - i);
+        if (run.rank != rank) { continue; }
+        memcpy(piece + i * sizeof(float), packed, run.count * sizeof(float));
+        packed += run.count * sizeof(float);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// Saving: rank 0
+
+// Allocates memory for answers, if there are other processes.
+static inline void shards_open(CheckpointSource* from) {
+    int size = comm_size(shards_comm(from->model));
+    if (size == 1 || comm_rank(shards_comm(from->model)) != 0) { return; }
+    from->packed = (char*)malloc_check(CHECKPOINT_BUFFER);
+    from->counts = (size_t*)calloc_check((size_t)size, sizeof(size_t));
+}
+
+static inline void shards_close(CheckpointSource* from) {
+    free(from->packed);
+    free(from->counts);
+    from->packed = NULL, from->counts = NULL;
+}
+
+static inline Status shards_ask_(CheckpointSource* from, GPT2Block block, size_t offset, size_t bytes) {
+    Comm* comm = shards_comm(from->model);
+    ShardsRequest request = {(int32_t)block, 0, offset, bytes};
+    shards_count_(gpt2_layout(from->model), offset / sizeof(float), bytes / sizeof(float), from->counts);
+    for (int rank = 1; rank < comm_size(comm); rank++) {
+        if (from->counts[rank] > 0) { TRY(comm_background_send(comm, rank, &request, sizeof(request))); }
+    }
+    from->asked = request;
+    return STATUS_OK;
+}
+
+// Receives a process's answer and puts its numbers into from->buffer. *failed becomes 1, and its message this thread's, where
+// it could not read them; an error is one of the connection.
+static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest* asked, int rank, int* failed) {
+    Comm* comm = shards_comm(from->model);
+    char message[STATUS_BYTES];
+    ShardsAnswer answer = {0, 0, 0};
+    size_t first = (size_t)asked->offset / sizeof(float), count = (size_t)asked->bytes / sizeof(float);
+    TRY(comm_background_receive(comm, rank, &answer, sizeof(answer)));
+    if (answer.failed) {
+        TRY(comm_background_receive(comm, rank, message, sizeof(message)));
+        message[sizeof(message) - 1] = '\0';
+        *failed = 1;
+        status_fail("rank %d: %s", rank, message);
+        return STATUS_OK;
+    }
+    if (answer.bytes != from->counts[rank] * sizeof(float)) {
+        return status_fail("rank %d has %zu bytes of a checkpoint's piece, not %zu", rank, (size_t)answer.bytes,
+                           from->counts[rank] * sizeof(float));
+    }
+    TRY(comm_background_receive(comm, rank, from->packed, (size_t)answer.bytes));
+    shards_unpack(gpt2_layout(from->model), rank, from->buffer, from->packed, first, count);
+    return STATUS_OK;
+}
+
+// Receives all answers, also those after one that failed, so that the next message on each connection is the next save's.
+static inline Status shards_receive_all_(CheckpointSource* from) {
+    ShardsRequest asked = from->asked;
+    int failed = 0, size = asked.bytes > 0 ? comm_size(shards_comm(from->model)) : 0;
+    from->asked.bytes = 0;
+    for (int rank = 1; rank < size; rank++) {
+        if (from->counts[rank] > 0) { TRY(shards_receive_(from, &asked, rank, &failed)); }
+    }
+    return failed ? STATUS_ERROR : STATUS_OK;
+}
+
+// The bytes of the next piece of what is left
+static inline size_t shards_piece(size_t left) {
+    size_t most = CHECKPOINT_BUFFER;
+    return left < most ? left : most;
+}
+
+// The piece at `offset` of a block, all of its numbers, into from->buffer. Pieces are read one after the other.
+static inline Status shards_read(CheckpointSource* from, GPT2Block block, size_t offset, size_t bytes) {
+    if (!shards_has(from->model, block)) { return from->read(from->model, from->buffer, block, offset, bytes); }
+    size_t next = offset + bytes, left = gpt2_block_bytes(from->model, block) - next;
+    if (from->asked.bytes == 0) { TRY(shards_ask_(from, block, offset, bytes)); }
+    TRY(from->read(from->model, from->buffer, block, offset, bytes));
+    TRY(shards_receive_all_(from));
+    return left > 0 ? shards_ask_(from, block, next, shards_piece(left)) : STATUS_OK;
+}
+
+// The end of a save, for every process that answers.
+static inline void shards_end(CheckpointSource* from, const ShardsEnd* end) {
+    Comm* comm = shards_comm(from->model);
+    ShardsRequest request = {SHARDS_END, 0, 0, 0};
+    status_clear();
+    Status status = shards_receive_all_(from); // of a save that was broken off
+    for (int rank = 1; rank < comm_size(comm); rank++) {
+        if (comm_background_send(comm, rank, &request, sizeof(request)) != STATUS_OK) { continue; }
+        status = comm_background_send(comm, rank, end, sizeof(*end));
+    }
+    (void)status; // who cannot be told is gone, and the run with it
+    status_clear();
+}
+
+// ----------------------------------------------------------------------------
+// Saving: the others
+
+static inline Status shards_answer_(CheckpointSource* from, const ShardsRequest* r) {
+    Comm* comm = shards_comm(from->model);
+    char message[STATUS_BYTES] = "";
+    ShardsAnswer answer = {0, 0, 0};
+    size_t offset = (size_t)r->offset, bytes = (size_t)r->bytes;
+    Status status = bytes <= CHECKPOINT_BUFFER && r->block >= 0 && r->block <= (int)GPT2_MASTER_WEIGHTS
+                        ? from->read(from->model, from->buffer, (GPT2Block)r->block, offset, bytes)
+                        : status_fail("rank 0 asks for %zu bytes of block %d", bytes, (int)r->block);
+    if (status != STATUS_OK) {
+        snprintf(message, sizeof(message), "%s", status_message());
+        status_clear();
+        answer.failed = 1;
+        TRY(comm_background_send(comm, 0, &answer, sizeof(answer)));
+        return comm_background_send(comm, 0, message, sizeof(message));
+    }
+    answer.bytes = sizeof(float) * shards_pack(gpt2_layout(from->model), comm_rank(comm), from->buffer, from->buffer,
+                                               offset / sizeof(float), bytes / sizeof(float));
+    TRY(comm_background_send(comm, 0, &answer, sizeof(answer)));
+    return comm_background_send(comm, 0, from->buffer, (size_t)answer.bytes);
+}
+
+// Answers rank 0 until the save is over; *end is its result. Returns an error only of the connection.
+static inline Status shards_serve(CheckpointSource* from, ShardsEnd* end) {
+    Comm* comm = shards_comm(from->model);
+    ShardsRequest request;
+    status_clear();
+    for (;;) {
+        TRY(comm_background_receive(comm, 0, &request, sizeof(request)));
+        if (request.block == SHARDS_END) { break; }
+        TRY(shards_answer_(from, &request));
+    }
+    TRY(comm_background_receive(comm, 0, end, sizeof(*end)));
+    end->message[sizeof(end->message) - 1] = '\0';
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Reading
+
+// Rank 0's piece of a block, in every process: all of it or, of a block in shards, this process's numbers. `packed` is scratch
+// for as many bytes.
+static inline Status shards_spread(GPT2* model, GPT2Block block, char* piece, char* packed, size_t offset,
+                                   size_t bytes) {
+    Comm* comm = shards_comm(model);
+    const ParameterLayout* l = gpt2_layout(model);
+    size_t first = offset / sizeof(float), count = bytes / sizeof(float), n;
+    if (!shards_has(model, block)) { return comm_broadcast(comm, piece, bytes, 0); }
+    if (comm_rank(comm) == 0) {
+        for (int rank = 1; rank < comm_size(comm); rank++) {
+            n = shards_pack(l, rank, packed, piece, first, count);
+            if (n > 0) { TRY(comm_background_send(comm, rank, packed, n * sizeof(float))); }
+        }
+        return STATUS_OK;
+    }
+    n = 0;
+    for (size_t i = 0, run_count; i < count; i += run_count) {
+        LayoutRun run = layout_run(l, first + i, count - i);
+        n += run.rank == comm_rank(comm) ? run.count : 0;
+        run_count = run.count;
+    }
+    if (n > 0) { TRY(comm_background_receive(comm, 0, packed, n * sizeof(float))); }
+    shards_unpack(l, comm_rank(comm), piece, packed, first, count);
+    return STATUS_OK;
+}
+
+#endif

@@ -1,0 +1,315 @@
+/*
+Communication between the processes of one run, over TCP. They meet at rank 0, their settings are compared, and then they
+exchange blocks of host memory or, through a CommDevice, of device memory. Collective functions are called by all processes in
+the same order, by the main thread; they return when this process's part is done, or with an error as soon as any process has
+failed. With one process Comm is NULL, which every function accepts.
+
+    comm/state.h   the structs; comm_health(), comm_fail()
+    comm/meet.h    (comm/file.h, comm/socket.h, comm/wait.h) every process connects to rank 0, sends the job's token, its rank
+                   and its settings, and receives the addresses of the others; then each pair connects
+    comm/move.h    blocks over the connections of all pairs at the same time
+    comm/watch.h   the thread that detects faults, and ends a process that does not end by itself
+*/
+#ifndef LLMC_COMM_COMM_H
+#define LLMC_COMM_COMM_H
+
+#include "meet.h"
+#include "move.h"
+#include "state.h"
+#include "watch.h"
+
+// ----------------------------------------------------------------------------
+// Host memory
+
+// All-gather: all has size blocks of `bytes`, of which this process has filled its own; block i becomes rank i's.
+static inline Status comm_gather_(Comm* c, uint32_t call, void* all, size_t bytes) {
+    CommMove m;
+    if (c == NULL) { return STATUS_OK; }
+    for (int i = 1; c->imagined && i < c->size; i++) { memcpy((char*)all + (size_t)i * bytes, all, bytes); }
+    if (c->imagined) { return STATUS_OK; }
+    comm_move_open_(&m, c, COMM_DATA, call, 2 * (size_t)c->size);
+    for (int k = 1; k < c->size; k++) {
+        int to = (c->rank + k) % c->size, from = (c->rank + c->size - k) % c->size;
+        comm_move_add_(&m, c, COMM_SEND, to, (char*)all + (size_t)c->rank * bytes, bytes);
+        comm_move_add_(&m, c, COMM_RECEIVE, from, (char*)all + (size_t)from * bytes, bytes);
+    }
+    return comm_move_run_(&m, c);
+}
+
+static inline Status comm_gather(Comm* c, void* all, size_t bytes) {
+    return comm_gather_(c, COMM_CALL_GATHER, all, bytes);
+}
+
+// Returns when all processes have called it.
+static inline Status comm_barrier_(Comm* c, uint32_t call) {
+    char* bytes = (char*)comm_alloc_((size_t)comm_size(c), 1);
+    if (bytes == NULL) { return STATUS_ERROR; }
+    Status status = comm_gather_(c, call, bytes, 1);
+    free(bytes);
+    return status;
+}
+
+static inline Status comm_barrier(Comm* c) { return comm_barrier_(c, COMM_CALL_BARRIER); }
+
+// Part `rank` of `size` parts of data
+static inline CommBlock comm_part_(void* data, size_t bytes, int rank, int size) {
+    size_t most = bytes / (size_t)size + 1, begin = (size_t)rank * most < bytes ? (size_t)rank * most : bytes;
+    CommBlock part = {rank, (char*)data + begin, bytes - begin < most ? bytes - begin : most};
+    return part;
+}
+
+// Broadcast: data (bytes) becomes the root's in every process. The root sends each of the others a part, which these send on to
+// all: so the root sends at most twice the bytes, whatever the number of processes.
+static inline Status comm_broadcast(Comm* c, void* data, size_t bytes, int root) {
+    CommMove m;
+    if (c == NULL || c->imagined) { return STATUS_OK; }
+    CommBlock own = comm_part_(data, bytes, c->rank, c->size);
+    comm_move_open_(&m, c, COMM_DATA, COMM_CALL_BROADCAST, (size_t)c->size);
+    for (int i = 0; i < c->size && c->rank == root; i++) {
+        CommBlock part = comm_part_(data, bytes, i, c->size);
+        if (i != root) { comm_move_add_(&m, c, COMM_SEND, i, part.data, part.bytes); }
+    }
+    if (c->rank != root) { comm_move_add_(&m, c, COMM_RECEIVE, root, own.data, own.bytes); }
+    TRY(comm_move_run_(&m, c));
+    comm_move_open_(&m, c, COMM_DATA, COMM_CALL_BROADCAST, 2 * (size_t)c->size);
+    for (int i = 0; i < c->size; i++) {
+        CommBlock part = comm_part_(data, bytes, i, c->size);
+        if (i == c->rank) { continue; }
+        if (i != root) { comm_move_add_(&m, c, COMM_SEND, i, own.data, own.bytes); }
+        if (c->rank != root) { comm_move_add_(&m, c, COMM_RECEIVE, i, part.data, part.bytes); }
+    }
+    return comm_move_run_(&m, c);
+}
+
+// The lines "name value" must be equal in every process; an error in every process names the rank, the name, both values.
+static inline Status comm_compare(Comm* c, const char* settings) {
+    if (c == NULL) { return STATUS_OK; }
+    uint64_t length = strlen(settings);
+    TRY(comm_broadcast(c, &length, sizeof(length), 0));
+    char* first = (char*)comm_alloc_(length + 1, 1);
+    char(*differences)[COMM_TEXT_BYTES] =
+        (char(*)[COMM_TEXT_BYTES])comm_alloc_((size_t)c->size, sizeof(char[COMM_TEXT_BYTES]));
+    if (first != NULL && c->rank == 0) { memcpy(first, settings, length); }
+    Status status = first != NULL && differences != NULL ? comm_broadcast(c, first, length, 0) : STATUS_ERROR;
+    if (status == STATUS_OK) {
+        comm_difference_(differences[c->rank], c->rank, settings, first);
+        status = comm_gather(c, differences, COMM_TEXT_BYTES);
+    }
+    // no process continues, and perhaps ends, before all have the differences
+    Status met = status == STATUS_OK ? comm_barrier(c) : STATUS_OK;
+    for (int i = 0; i < c->size && status == STATUS_OK; i++) {
+        differences[i][COMM_TEXT_BYTES - 1] = '\0';
+        if (differences[i][0] == '\0') { continue; }
+        status_clear(); // of the barrier, where another one has ended with this already
+        status = status_fail("%s", differences[i]);
+    }
+    if (status == STATUS_OK) { status = met; }
+    free(first);
+    free(differences);
+    return status;
+}
+
+// ----------------------------------------------------------------------------
+// Tensors: in host memory or, with a device, in its memory, in stream order (a cudaStream_t, which sockets ignore)
+
+// Waits, with the mutex, until no thread aborts the device.
+static inline void comm_wait_for_abort_(Comm* c) {
+    while (c->aborting) {
+        pthread_mutex_unlock(&c->mutex);
+        poll(NULL, 0, 10);
+        pthread_mutex_lock(&c->mutex);
+    }
+}
+
+// From here on tensors are in the device's memory; comm_close closes it. The previous device is not called any more.
+static inline void comm_use_device(Comm* c, CommDevice device) {
+    if (c == NULL) { return; }
+    pthread_mutex_lock(&c->mutex);
+    comm_wait_for_abort_(c);
+    c->device = device;
+    pthread_mutex_unlock(&c->mutex);
+}
+
+// A device's function has failed, perhaps because another process has ended.
+static inline Status comm_device_status_(Comm* c, Status status) {
+    char text[COMM_TEXT_BYTES];
+    if (status == STATUS_OK) { return STATUS_OK; }
+    snprintf(text, sizeof(text), "rank %d: %.900s", c->rank, status_message());
+    status_clear();
+    return comm_judge_(c, text);
+}
+
+// Copies this process's own blocks: the k-th sent to itself is the k-th received from itself.
+static inline void comm_copy_own_(const CommBlock* sent, int num_sent, const CommBlock* received, int num_received,
+                                  int rank) {
+    for (int i = 0, j = 0; i < num_sent; i++) {
+        if (sent[i].rank != rank || sent[i].bytes == 0) { continue; }
+        while (j < num_received && (received[j].rank != rank || received[j].bytes == 0)) { j++; }
+        if (j < num_received && received[j].data != sent[i].data) {
+            memcpy(received[j].data, sent[i].data, sent[i].bytes);
+        }
+        j++;
+    }
+}
+
+// Sends and receives any number of blocks to and from each rank: between two ranks the k-th sent is the k-th received. Empty
+// blocks are skipped; own blocks are copied, unless source and destination are the same.
+static inline Status comm_tensor_exchange(Comm* c, const CommBlock* sent, int num_sent, const CommBlock* received,
+                                          int num_received, void* stream) {
+    CommMove m;
+    if (c != NULL && c->device.exchange != NULL) {
+        TRY(comm_health(c));
+        return comm_device_status_(
+            c, c->device.exchange(c->device.context, sent, num_sent, received, num_received, stream));
+    }
+    comm_copy_own_(sent, num_sent, received, num_received, comm_rank(c));
+    if (c == NULL) { return STATUS_OK; }
+    comm_move_open_(&m, c, COMM_DATA, COMM_CALL_EXCHANGE, (size_t)num_sent + (size_t)num_received);
+    for (int i = 0; i < num_sent; i++) {
+        if (sent[i].rank != c->rank) { comm_move_add_(&m, c, COMM_SEND, sent[i].rank, sent[i].data, sent[i].bytes); }
+    }
+    for (int i = 0; i < num_received; i++) {
+        if (received[i].rank == c->rank) { continue; }
+        comm_move_add_(&m, c, COMM_RECEIVE, received[i].rank, received[i].data, received[i].bytes);
+    }
+    return comm_move_run_(&m, c);
+}
+
+static inline void comm_add_(void* sum, const void* numbers, size_t count, CommNumber type) {
+    for (size_t i = 0; i < count; i++) {
+        if (type == COMM_FLOAT) { ((float*)sum)[i] += ((const float*)numbers)[i]; }
+        if (type == COMM_DOUBLE) { ((double*)sum)[i] += ((const double*)numbers)[i]; }
+        if (type == COMM_UINT64) { ((uint64_t*)sum)[i] += ((const uint64_t*)numbers)[i]; }
+    }
+}
+
+// All-reduce: numbers (count) become their sums over all ranks, the same bits in each. Where at most one rank has a number
+// other than zero at an index, the sum is exact in any order, and NaN and infinities are preserved.
+static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, CommNumber type, void* stream) {
+    CommMove m;
+    if (c == NULL) { return STATUS_OK; }
+    if (c->device.merge != NULL) {
+        TRY(comm_health(c));
+        return comm_device_status_(c, c->device.merge(c->device.context, numbers, count, type, stream));
+    }
+    size_t bytes = count * (type == COMM_FLOAT ? sizeof(float) : sizeof(double));
+    char* theirs = (char*)comm_alloc_(bytes, (size_t)c->size);
+    if (theirs == NULL) { return STATUS_ERROR; }
+    char* sent = theirs + (size_t)c->rank * bytes;
+    if (bytes > 0) { memcpy(sent, numbers, bytes); }
+    comm_move_open_(&m, c, COMM_DATA, COMM_CALL_MERGE, 2 * (size_t)c->size);
+    for (int i = 0; i < c->size; i++) {
+        if (i == c->rank) { continue; }
+        comm_move_add_(&m, c, COMM_SEND, i, sent, bytes);
+        comm_move_add_(&m, c, COMM_RECEIVE, i, theirs + (size_t)i * bytes, bytes);
+    }
+    Status status = comm_move_run_(&m, c);
+    if (status == STATUS_OK && bytes > 0) { memcpy(numbers, theirs, bytes); }
+    for (int i = 1; i < c->size && status == STATUS_OK; i++) { // in the order of ranks, in each of them
+        comm_add_(numbers, theirs + (size_t)i * bytes, count, type);
+    }
+    free(theirs);
+    return status;
+}
+
+// ----------------------------------------------------------------------------
+// A second connection between each process and rank 0, for one background thread. rank: 0 or, in rank 0, the other process.
+
+static inline Status comm_background_(Comm* c, int direction, int rank, const void* data, size_t bytes) {
+    CommMove m;
+    if (c == NULL || bytes == 0) { return STATUS_OK; }
+    if (rank < 0 || rank >= c->size || rank == c->rank || c->peers[rank].fd[COMM_BACKGROUND] < 0) {
+        return status_fail("no background connection of rank %d with rank %d", c->rank, rank);
+    }
+    comm_move_open_(&m, c, COMM_BACKGROUND, COMM_CALL_BACKGROUND, 1);
+    comm_move_add_(&m, c, direction, rank, data, bytes);
+    return comm_move_run_(&m, c);
+}
+
+static inline Status comm_background_send(Comm* c, int rank, const void* data, size_t bytes) {
+    return comm_background_(c, COMM_SEND, rank, data, bytes);
+}
+
+static inline Status comm_background_receive(Comm* c, int rank, void* data, size_t bytes) {
+    return comm_background_(c, COMM_RECEIVE, rank, data, bytes);
+}
+
+// ----------------------------------------------------------------------------
+
+// fatal() in a run of several processes: notifies the others; if one of them has failed before, its error is reported instead.
+static inline void comm_fatal_hook_(void* comm, char* text, size_t size) {
+    Comm* c = (Comm*)comm;
+    char cause[COMM_TEXT_BYTES];
+    comm_fail(c, text);
+    if (comm_cause_(c, cause, sizeof(cause))) { snprintf(text, size, "%s", cause); }
+    temporary_unlink_all();
+}
+
+// The end of the run, or of what is left of it after a failure; all processes call it.
+static inline void comm_close(Comm* c) {
+    if (c == NULL) { return; }
+    if (c->has_thread) {
+        int well = comm_barrier_(c, COMM_CALL_CLOSE) == STATUS_OK;
+        pthread_mutex_lock(&c->mutex);
+        c->device_closing = 1;
+        comm_wait_for_abort_(c);
+        pthread_mutex_unlock(&c->mutex);
+        if (c->device.close != NULL) { c->device.close(c->device.context); }
+        pthread_mutex_lock(&c->mutex);
+        c->closing = 1;
+        if (well) { comm_notify_all_(c, COMM_END, ""); }
+        pthread_mutex_unlock(&c->mutex);
+        pthread_join(c->thread, NULL);
+        set_fatal_hook(NULL, NULL);
+        comm_drain_(c);
+    }
+    comm_disconnect_(c);
+    pthread_mutex_destroy(&c->mutex);
+    free(c->peers);
+    free(c);
+}
+
+static inline Comm* comm_create_(int rank, int size) {
+    Comm* c = (Comm*)calloc_check(1, sizeof(Comm));
+    c->rank = rank, c->size = size, c->listener = -1;
+    c->peers = (CommPeer*)calloc_check((size_t)size, sizeof(CommPeer));
+    for (int i = 0; i < size; i++) {
+        for (int k = 0; k < COMM_KINDS; k++) { c->peers[i].fd[k] = -1; }
+    }
+    pthread_mutex_init(&c->mutex, NULL);
+    return c;
+}
+
+// A Comm of so many processes, of which there is none but this: for --plan, which waits for nobody. As rank 0, it broadcasts to
+// nobody, and gathers from each what it has itself.
+static inline Comm* comm_imagine(int size) {
+    Comm* c = comm_create_(0, size);
+    c->imagined = 1;
+    return c;
+}
+
+// All processes of the run call it; it returns when they have met, and error lines begin with the rank from then on. *comm is
+// NULL on an error, and with one process.
+static inline Status comm_open(Comm** comm, CommSettings settings) {
+    char name[32];
+    *comm = NULL;
+    status_clear();
+    if (settings.size == 1) { return STATUS_OK; }
+    if (settings.size < 1 || settings.size > COMM_MAX_PROCESSES || settings.rank < 0 ||
+        settings.rank >= settings.size) {
+        return status_fail("rank %d of %d processes: there may be up to %d, the first of which is rank 0",
+                           settings.rank, settings.size, COMM_MAX_PROCESSES);
+    }
+    snprintf(name, sizeof(name), "rank %d", settings.rank);
+    set_process_name(name);
+    Comm* c = comm_create_(settings.rank, settings.size);
+    if (comm_meet_(c, &settings) != STATUS_OK) {
+        comm_close(c);
+        return STATUS_ERROR;
+    }
+    set_fatal_hook(comm_fatal_hook_, c);
+    *comm = c;
+    return STATUS_OK;
+}
+
+#endif

@@ -1,0 +1,194 @@
+/*
+Transfers of blocks of host memory over the connections of comm.h: all of a call's blocks at the same time, those between two
+processes in order. Each block follows a header with the function that sends it, its number on the connection and its bytes, so
+that processes that are not at the same point of the program end with an error, not with wrong numbers.
+*/
+#ifndef LLMC_COMM_MOVE_H
+#define LLMC_COMM_MOVE_H
+
+#include <sys/uio.h>
+
+#include "state.h"
+
+enum { COMM_RECEIVE = 0, COMM_SEND = 1 };
+
+// The functions that send blocks
+enum {
+    COMM_CALL_BARRIER = 1,
+    COMM_CALL_BROADCAST,
+    COMM_CALL_GATHER,
+    COMM_CALL_EXCHANGE,
+    COMM_CALL_MERGE,
+    COMM_CALL_CLOSE,
+    COMM_CALL_BACKGROUND
+};
+
+// The header of a block: little-endian, like all supported machines.
+typedef struct {
+    uint32_t magic;  // of the function that sends it
+    uint32_t number; // of the block on this connection
+    uint64_t bytes;
+} CommHeader;
+
+typedef struct {
+    int rank, direction;
+    char* data;
+    size_t bytes;
+    CommHeader header;
+    size_t done; // bytes of header and block
+    int next;    // transfer of the same process and direction, or -1
+} CommTransfer;
+
+// All transfers of one call
+typedef struct {
+    CommKind kind;
+    uint32_t magic;
+    int failed;              // 1: there was no memory, which comm_move_run_ returns
+    CommTransfer* transfers; // (capacity)
+    int count, left;
+    int (*first)[2], (*last)[2]; // (size) of each process and direction: transfers, or -1
+    struct pollfd* fds;          // (size)
+} CommMove;
+
+// Memory of zeros, or NULL and an error
+static inline void* comm_alloc_(size_t count, size_t size) {
+    void* p = calloc(count ? count : 1, size);
+    if (p == NULL) {
+        status_fail("out of memory: %zu bytes for the exchange with other processes", size_mul(count, size));
+    }
+    return p;
+}
+
+static inline void comm_move_open_(CommMove* m, const Comm* c, CommKind kind, uint32_t magic, size_t capacity) {
+    memset(m, 0, sizeof(*m));
+    m->kind = kind, m->magic = magic;
+    m->transfers = (CommTransfer*)comm_alloc_(capacity, sizeof(CommTransfer));
+    m->first = (int(*)[2])comm_alloc_((size_t)c->size, sizeof(int[2]));
+    m->last = (int(*)[2])comm_alloc_((size_t)c->size, sizeof(int[2]));
+    m->fds = (struct pollfd*)comm_alloc_((size_t)c->size, sizeof(struct pollfd));
+    m->failed = m->transfers == NULL || m->first == NULL || m->last == NULL || m->fds == NULL;
+    for (int i = 0; i < c->size && !m->failed; i++) {
+        m->first[i][0] = m->first[i][1] = m->last[i][0] = m->last[i][1] = -1;
+    }
+}
+
+static inline void comm_move_add_(CommMove* m, Comm* c, int direction, int rank, const void* data, size_t bytes) {
+    if (bytes == 0 || m->failed) { return; }
+    CommTransfer* t = &m->transfers[m->count];
+    memset(t, 0, sizeof(*t));
+    t->rank = rank, t->direction = direction, t->bytes = bytes, t->next = -1;
+    t->data = (char*)(uintptr_t)data;
+    if (direction == COMM_SEND) {
+        t->header.magic = m->magic, t->header.bytes = bytes;
+        t->header.number = c->peers[rank].moved[m->kind][COMM_SEND]++;
+    }
+    int* last = &m->last[rank][direction];
+    if (*last >= 0) { m->transfers[*last].next = m->count; }
+    if (*last < 0) { m->first[rank][direction] = m->count; }
+    *last = m->count++;
+    m->left++;
+}
+
+// The connection to a process is closed. The reason, if there is one, comes over the control connections.
+static inline Status comm_lost_(Comm* c, int rank) {
+    char text[COMM_TEXT_BYTES];
+    snprintf(text, sizeof(text), "rank %d: its connection with rank %d broke", rank, c->rank);
+    return comm_judge_(c, text);
+}
+
+// The received header is not that of the expected block.
+static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTransfer* t) {
+    char text[COMM_TEXT_BYTES];
+    uint32_t number = c->peers[t->rank].moved[m->kind][COMM_RECEIVE]++;
+    if (t->header.magic == m->magic && t->header.number == number && t->header.bytes == t->bytes) { return STATUS_OK; }
+    if (t->header.magic == COMM_CALL_CLOSE || m->magic == COMM_CALL_CLOSE) {
+        int theirs = t->header.magic == COMM_CALL_CLOSE;
+        snprintf(text, sizeof(text), "rank %d has come to the end of the run while rank %d goes on",
+                 theirs ? t->rank : c->rank, theirs ? c->rank : t->rank);
+        comm_record_(c, 0, text);
+        return comm_health(c);
+    }
+    snprintf(text, sizeof(text),
+             "rank %d is at another point of the program than rank %d: block %u of %llu bytes in call %u, "
+             "awaited was block %u of %zu bytes in call %u",
+             t->rank, c->rank, t->header.number, (unsigned long long)t->header.bytes, t->header.magic, number, t->bytes,
+             m->magic);
+    comm_record_(c, 0, text);
+    return comm_health(c);
+}
+
+// Transfers what a connection can take now in one direction. Returns the bytes, 0 if it would block, -1 if it is closed.
+static inline ssize_t comm_advance_(int fd, CommTransfer* t) {
+    size_t head = sizeof(t->header), most = (size_t)1 << 22; // so that no connection waits long for another
+    struct iovec parts[2];
+    struct msghdr message;
+    memset(&message, 0, sizeof(message));
+    message.msg_iov = parts;
+    if (t->done < head) {
+        parts[0].iov_base = (char*)&t->header + t->done;
+        parts[0].iov_len = head - t->done;
+        message.msg_iovlen = 1;
+    }
+    if (t->done >= head || t->direction == COMM_SEND) { // what is received is looked at first
+        size_t at = t->done < head ? 0 : t->done - head;
+        struct iovec* part = &parts[message.msg_iovlen++];
+        part->iov_base = t->data + at;
+        part->iov_len = t->bytes - at < most ? t->bytes - at : most;
+    }
+    ssize_t n = t->direction == COMM_SEND ? sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                          : recvmsg(fd, &message, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) { return 0; }
+    if (n > 0) { t->done += (size_t)n; }
+    return n > 0 ? n : -1;
+}
+
+// Continues the transfers of a process in one direction.
+static inline Status comm_serve_(Comm* c, CommMove* m, int rank, int direction) {
+    for (ssize_t moved = 0; moved < 1 << 20 && m->first[rank][direction] >= 0;) {
+        CommTransfer* t = &m->transfers[m->first[rank][direction]];
+        size_t head = sizeof(t->header), before = t->done;
+        ssize_t n = comm_advance_(c->peers[rank].fd[m->kind], t);
+        if (n == 0) { break; }
+        if (n < 0) { return comm_lost_(c, rank); }
+        moved += n;
+        if (direction == COMM_RECEIVE && before < head && t->done >= head) { TRY(comm_check_header_(c, m, t)); }
+        if (t->done < head + t->bytes) { continue; }
+        m->first[rank][direction] = t->next;
+        m->left--;
+    }
+    return STATUS_OK;
+}
+
+// Runs all transfers to their end and frees them.
+static inline Status comm_move_run_(CommMove* m, Comm* c) {
+    struct pollfd* fds = m->fds;
+    Status status = m->failed ? STATUS_ERROR : comm_health(c);
+    while (m->left > 0 && status == STATUS_OK) {
+        for (int i = 0; i < c->size; i++) {
+            int in = m->first[i][COMM_RECEIVE] >= 0, out = m->first[i][COMM_SEND] >= 0;
+            fds[i].fd = in || out ? c->peers[i].fd[m->kind] : -1;
+            fds[i].events = (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0));
+            fds[i].revents = 0;
+        }
+        if (poll(fds, (nfds_t)c->size, 100) < 0 && errno != EINTR) {
+            status = status_fail("poll: %s", strerror(errno));
+        }
+        for (int i = 0; i < c->size && status == STATUS_OK; i++) {
+            int broken = fds[i].revents & (POLLERR | POLLHUP | POLLNVAL);
+            if ((fds[i].revents & POLLOUT || broken) && m->first[i][COMM_SEND] >= 0) {
+                status = comm_serve_(c, m, i, COMM_SEND);
+            }
+            if (status == STATUS_OK && (fds[i].revents & POLLIN || broken) && m->first[i][COMM_RECEIVE] >= 0) {
+                status = comm_serve_(c, m, i, COMM_RECEIVE);
+            }
+        }
+        if (status == STATUS_OK) { status = comm_health(c); }
+    }
+    free(fds);
+    free(m->transfers);
+    free(m->first);
+    free(m->last);
+    return status;
+}
+
+#endif

@@ -1,0 +1,388 @@
+/*
+NCCL as the CommDevice of comm.h: exchange is one group of sends and receives in stream order, merge is an all-reduce.
+
+    main thread      calls all of NCCL but the abort. The communicator is non-blocking: each call returns at once, and the
+                     thread polls until its kernels are enqueued, or another process has failed
+    watcher          polls for asynchronous errors of NCCL, and aborts the communicator when comm.h requests it: then its
+                     kernels end, and a main thread that waits for them in cudaStreamSynchronize returns and finds the error
+The mutex is held during each call, never during a wait. comm.h's own thread only sets a flag, so it can end the process even
+where NCCL hangs.
+*/
+#ifndef LLMC_EXCHANGE_COMM_NCCL_CUH
+#define LLMC_EXCHANGE_COMM_NCCL_CUH
+
+#include <sched.h>
+
+#include "llmc/comm/comm.h"
+#include "nccl.cuh"
+
+// The maximum of CTAs of NCCL's kernels, each of which takes an SM from the compute kernels that run at the same time. On two
+// H200s 12 and more saturate NVLink with large buckets; with 32, steps are slightly shorter than with 16, for 400 MiB more of
+// buffers (dev/LOG.md). The environment variable NCCL_MAX_CTAS overrides it; dev/bench/nccl_exchange.cu measures.
+constexpr int NCCL_CTAS = 16;
+
+constexpr double NCCL_OPEN_TIMEOUT = 300.0, NCCL_CLOSE_TIMEOUT = 10.0; // seconds
+
+typedef struct {
+    Nccl library;
+    Comm* processes;
+    int device; // index of the GPU
+    int has_watcher;
+    pthread_t watcher;
+    pthread_mutex_t mutex; // guards what follows
+    NcclComm comm;         // NULL before it is opened, and once it is aborted or closed
+    int stop;              // 1: the watcher shall end
+    int asked;             // atomic; 1: the communicator shall be aborted
+} NcclTransport;
+
+// ----------------------------------------------------------------------------
+// Errors
+
+// Records an error of one line: what `call` returned, and NCCL's own message where there is one.
+static inline Status nccl_fail_(NcclTransport* t, const char* call, int result) {
+    const char* words = t->library.GetLastError != NULL && t->comm != NULL ? t->library.GetLastError(t->comm) : NULL;
+    char line[512] = "";
+    if (words != NULL && words[0] != '\0') {
+        snprintf(line, sizeof(line), ": %s", words);
+        for (char* c = line; *c != '\0'; c++) { *c = *c == '\n' ? ' ' : *c; }
+    }
+    return status_fail("NCCL: %s returned %d: %s%s", call, result, t->library.GetErrorString(result), line);
+}
+
+// Locks the mutex and returns the communicator; NULL, without the lock, once it is aborted.
+static inline NcclComm nccl_lock_(NcclTransport* t) {
+    pthread_mutex_lock(&t->mutex);
+    if (t->comm != NULL && !__atomic_load_n(&t->asked, __ATOMIC_ACQUIRE)) { return t->comm; }
+    pthread_mutex_unlock(&t->mutex);
+    return NULL;
+}
+
+static inline Status nccl_aborted_(NcclTransport* t) {
+    TRY(comm_health(t->processes));
+    return status_fail("NCCL's communicator was aborted");
+}
+
+// Polls until the last call is complete: a non-blocking communicator accepts the next call only then. timeout in seconds, 0 for
+// none.
+static inline Status nccl_wait_(NcclTransport* t, const char* call, double timeout) {
+    double begin = wall_seconds();
+    for (;;) {
+        int state = NCCL_SUCCESS;
+        NcclComm comm = nccl_lock_(t);
+        if (comm == NULL) { return nccl_aborted_(t); }
+        int result = t->library.CommGetAsyncError(comm, &state);
+        if (result == NCCL_SUCCESS) { result = state; }
+        Status status = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? STATUS_OK : nccl_fail_(t, call, result);
+        pthread_mutex_unlock(&t->mutex);
+        if (status != STATUS_OK || result == NCCL_SUCCESS) { return status; }
+        TRY(comm_health(t->processes));
+        double waited = wall_seconds() - begin;
+        waited < 0.002 ? (void)sched_yield() : (void)poll(NULL, 0, 1);
+        if (timeout > 0.0 && waited > timeout) {
+            return status_fail("NCCL: %s was not done within %g s", call, timeout);
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The watcher
+
+// Queries NCCL's asynchronous error in this process: NCCL_SUCCESS where there is none; else `text` describes it.
+static inline int nccl_noticed_(NcclTransport* t, char* text, size_t size) {
+    int state = NCCL_SUCCESS;
+    NcclComm comm = nccl_lock_(t);
+    if (comm == NULL) { return NCCL_SUCCESS; }
+    if (t->library.CommGetAsyncError(comm, &state) != NCCL_SUCCESS || state == NCCL_IN_PROGRESS) {
+        state = NCCL_SUCCESS;
+    }
+    if (state != NCCL_SUCCESS) {
+        status_clear();
+        nccl_fail_(t, "a transfer", state);
+        snprintf(text, size, "rank %d: %.900s", comm_rank(t->processes), status_message());
+        status_clear();
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return state;
+}
+
+static inline void* nccl_watch_(void* context) {
+    NcclTransport* t = (NcclTransport*)context;
+    char text[1024];
+    int told = 0;
+    cudaSetDevice(t->device);
+    for (;;) {
+        pthread_mutex_lock(&t->mutex);
+        int asked = __atomic_load_n(&t->asked, __ATOMIC_ACQUIRE), stop = t->stop;
+        NcclComm comm = t->comm;
+        if (asked) { t->comm = NULL; }
+        pthread_mutex_unlock(&t->mutex);
+        if (asked && comm != NULL) { t->library.CommAbort(comm); }
+        if (asked || stop) { return NULL; }
+        if (!told && nccl_noticed_(t, text, sizeof(text)) != NCCL_SUCCESS) {
+            told = 1;
+            comm_judge_(t->processes, text); // if a process has ended, that is the cause, not this process's error
+            status_clear();
+        }
+        poll(NULL, 0, 20);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The CommDevice
+
+static inline void nccl_copy_own_(int rank, const CommBlock* sent, int num_sent, const CommBlock* received,
+                                  int num_received, cudaStream_t stream) {
+    for (int i = 0, j = 0; i < num_sent; i++) {
+        if (sent[i].rank != rank || sent[i].bytes == 0) { continue; }
+        while (j < num_received && (received[j].rank != rank || received[j].bytes == 0)) { j++; }
+        if (j == num_received) { return; }
+        if (received[j].data != sent[i].data) {
+            cuda_try(cudaMemcpyAsync(received[j].data, sent[i].data, sent[i].bytes, cudaMemcpyDeviceToDevice, stream));
+        }
+        j++;
+    }
+}
+
+// The sends and receives of an exchange as one NCCL group. The first error is kept; the group is closed in any case.
+static inline Status nccl_group_(NcclTransport* t, const CommBlock* sent, int num_sent, const CommBlock* received,
+                                 int num_received, cudaStream_t stream) {
+    const Nccl* n = &t->library;
+    int rank = comm_rank(t->processes), worst = NCCL_SUCCESS;
+    const char* call = "ncclGroupEnd";
+    NcclComm comm = nccl_lock_(t);
+    if (comm == NULL) { return nccl_aborted_(t); }
+    int result = n->GroupStart();
+    for (int i = 0; i < num_sent && result == NCCL_SUCCESS; i++) {
+        if (sent[i].rank == rank || sent[i].bytes == 0) { continue; }
+        result = n->Send(sent[i].data, sent[i].bytes, NCCL_CHAR, sent[i].rank, comm, stream);
+        if (result == NCCL_IN_PROGRESS) { result = NCCL_SUCCESS; }
+        if (result != NCCL_SUCCESS) { worst = result, call = "ncclSend"; }
+    }
+    for (int i = 0; i < num_received && result == NCCL_SUCCESS; i++) {
+        if (received[i].rank == rank || received[i].bytes == 0) { continue; }
+        result = n->Recv(received[i].data, received[i].bytes, NCCL_CHAR, received[i].rank, comm, stream);
+        if (result == NCCL_IN_PROGRESS) { result = NCCL_SUCCESS; }
+        if (result != NCCL_SUCCESS) { worst = result, call = "ncclRecv"; }
+    }
+    result = n->GroupEnd();
+    if (worst == NCCL_SUCCESS && result != NCCL_IN_PROGRESS) { worst = result; }
+    Status status = worst == NCCL_SUCCESS ? STATUS_OK : nccl_fail_(t, call, worst);
+    pthread_mutex_unlock(&t->mutex);
+    return status;
+}
+
+static inline Status nccl_exchange_(void* context, const CommBlock* sent, int num_sent, const CommBlock* received,
+                                    int num_received, void* stream) {
+    NcclTransport* t = (NcclTransport*)context;
+    int rank = comm_rank(t->processes), others = 0;
+    TRY(comm_health(t->processes));
+    nccl_copy_own_(rank, sent, num_sent, received, num_received, (cudaStream_t)stream);
+    for (int i = 0; i < num_sent; i++) { others |= sent[i].rank != rank && sent[i].bytes > 0; }
+    for (int i = 0; i < num_received; i++) { others |= received[i].rank != rank && received[i].bytes > 0; }
+    if (!others) { return status_now(); }
+    TRY(nccl_group_(t, sent, num_sent, received, num_received, (cudaStream_t)stream));
+    TRY(nccl_wait_(t, "an exchange", 0.0));
+    return status_now();
+}
+
+static inline Status nccl_merge_(void* context, void* numbers, size_t count, CommNumber type, void* stream) {
+    NcclTransport* t = (NcclTransport*)context;
+    int kind = type == COMM_FLOAT ? NCCL_FLOAT : type == COMM_DOUBLE ? NCCL_DOUBLE : NCCL_UINT64;
+    TRY(comm_health(t->processes));
+    if (count == 0) { return STATUS_OK; }
+    NcclComm comm = nccl_lock_(t);
+    if (comm == NULL) { return nccl_aborted_(t); }
+    int result = t->library.AllReduce(numbers, numbers, count, kind, NCCL_SUM, comm, (cudaStream_t)stream);
+    Status status =
+        result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? STATUS_OK : nccl_fail_(t, "ncclAllReduce", result);
+    pthread_mutex_unlock(&t->mutex);
+    TRY(status);
+    return nccl_wait_(t, "ncclAllReduce", 0.0);
+}
+
+// Called by comm.h's thread
+static inline void nccl_abort_(void* context) {
+    NcclTransport* t = (NcclTransport*)context;
+    __atomic_store_n(&t->asked, 1, __ATOMIC_RELEASE); // without the mutex, which a call that hangs may hold
+}
+
+// Closes a healthy communicator after all of its work is done; aborts any other.
+static inline void nccl_close_(void* context) {
+    NcclTransport* t = (NcclTransport*)context;
+    NcclComm comm = comm_health(t->processes) == STATUS_OK ? nccl_lock_(t) : NULL;
+    if (comm != NULL) {
+        int result = t->library.CommFinalize(comm);
+        pthread_mutex_unlock(&t->mutex);
+        int well = (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) &&
+                   nccl_wait_(t, "ncclCommFinalize", NCCL_CLOSE_TIMEOUT) == STATUS_OK;
+        comm = well ? nccl_lock_(t) : NULL;
+        if (comm != NULL) {
+            t->comm = NULL;
+            t->library.CommDestroy(comm);
+            pthread_mutex_unlock(&t->mutex);
+        }
+    }
+    pthread_mutex_lock(&t->mutex);
+    if (t->comm != NULL) { nccl_abort_(t); }
+    t->stop = 1;
+    pthread_mutex_unlock(&t->mutex);
+    if (t->has_watcher) { pthread_join(t->watcher, NULL); }
+    pthread_mutex_destroy(&t->mutex);
+    free(t);
+}
+
+// ----------------------------------------------------------------------------
+// Opening
+
+// What a process sends about its GPU
+typedef struct {
+    char uuid[16]; // of the GPU
+    char machine[64], bus[32];
+    int version; // of NCCL
+} NcclPeer;
+
+// An error, in all processes, where two of them share a GPU or their NCCL versions differ.
+static inline Status nccl_compare_peers_(const NcclPeer* peers, int size) {
+    char a[32], b[32];
+    for (int i = 0; i < size; i++) {
+        for (int j = 0; j < i; j++) {
+            if (memcmp(peers[i].uuid, peers[j].uuid, sizeof(peers[i].uuid)) == 0) {
+                return status_fail(
+                    "rank %d and rank %d both have GPU %s of %s; each process needs its own: start fewer, "
+                    "or let --gpus or the launcher choose them",
+                    j, i, peers[i].bus, peers[i].machine);
+            }
+        }
+        if (peers[i].version != peers[0].version) {
+            return status_fail("rank %d has NCCL %s, rank 0 has %s; NCCL_LIBRARY= names a file", i,
+                               nccl_version_text(a, sizeof(a), peers[i].version),
+                               nccl_version_text(b, sizeof(b), peers[0].version));
+        }
+    }
+    return STATUS_OK;
+}
+
+static inline Status nccl_check_peers_(NcclTransport* t) {
+    cudaDeviceProp properties;
+    TRY(cuda_try(cudaGetDeviceProperties(&properties, t->device)));
+    int size = comm_size(t->processes);
+    NcclPeer* peers = (NcclPeer*)calloc_check((size_t)size, sizeof(NcclPeer));
+    NcclPeer* own = &peers[comm_rank(t->processes)];
+    own->version = t->library.version;
+    memcpy(own->uuid, &properties.uuid, sizeof(own->uuid));
+    if (gethostname(own->machine, sizeof(own->machine) - 1) != 0) { strcpy(own->machine, "a machine"); }
+    Status status = cuda_try(cudaDeviceGetPCIBusId(own->bus, sizeof(own->bus), t->device));
+    if (status == STATUS_OK) { status = comm_gather(t->processes, peers, sizeof(NcclPeer)); }
+    if (status == STATUS_OK) { status = nccl_compare_peers_(peers, size); }
+    free(peers);
+    return status;
+}
+
+// Waits for the stream; an error as soon as a process has failed.
+static inline Status nccl_synchronize_(NcclTransport* t, cudaStream_t stream) {
+    for (cudaError_t error; (error = cudaStreamQuery(stream)) != cudaSuccess; poll(NULL, 0, 1)) {
+        if (error != cudaErrorNotReady) { return cuda_try(error); }
+        TRY(comm_health(t->processes));
+    }
+    return STATUS_OK;
+}
+
+// A first transfer between each pair and a first all-reduce, in which NCCL connects the pairs and allocates its memory. Each
+// process sends its rank to every other, and all add 1; the results are checked.
+static inline Status nccl_greet_(NcclTransport* t, uint64_t* device, cudaStream_t stream) {
+    size_t size = (size_t)comm_size(t->processes), rank = (size_t)comm_rank(t->processes);
+    uint64_t* host = (uint64_t*)calloc_check(size + 1, sizeof(uint64_t)); // of each rank, and the sum
+    CommBlock* blocks = (CommBlock*)calloc_check(2 * size, sizeof(CommBlock));
+    host[rank] = rank, host[size] = 1;
+    for (size_t i = 0; i < size; i++) {
+        CommBlock sent = {(int)i, device + rank, sizeof(uint64_t)}, received = {(int)i, device + i, sizeof(uint64_t)};
+        blocks[i] = sent, blocks[size + i] = received;
+    }
+    size_t bytes = (size + 1) * sizeof(uint64_t);
+    Status status = cuda_try(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream));
+    if (status == STATUS_OK) { status = nccl_exchange_(t, blocks, (int)size, blocks + size, (int)size, stream); }
+    if (status == STATUS_OK) { status = nccl_merge_(t, device + size, 1, COMM_UINT64, stream); }
+    if (status == STATUS_OK) { status = nccl_synchronize_(t, stream); }
+    if (status == STATUS_OK) { status = cuda_try(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost)); }
+    for (size_t i = 0; i <= size && status == STATUS_OK; i++) {
+        if (host[i] == i) { continue; }
+        status = status_fail("NCCL moved a wrong number: %llu instead of %zu", (unsigned long long)host[i], i);
+    }
+    free(host);
+    free(blocks);
+    return status;
+}
+
+static inline Status nccl_connect_(NcclTransport* t) {
+    cudaStream_t stream = NULL;
+    uint64_t* numbers = NULL;
+    Status status = cuda_try(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    if (status == STATUS_OK) {
+        status = cuda_try(cudaMalloc(&numbers, ((size_t)comm_size(t->processes) + 1) * sizeof(uint64_t)));
+    }
+    if (status == STATUS_OK) { status = nccl_greet_(t, numbers, stream); }
+    if (status != STATUS_OK) { return status; } // the process is about to end, perhaps with kernels in flight
+    cudaFree(numbers);
+    cudaStreamDestroy(stream);
+    return STATUS_OK;
+}
+
+static inline Status nccl_start_(NcclTransport* t, int ctas) {
+    NcclId id;
+    NcclConfig config = nccl_config();
+    NcclComm comm = NULL;
+    int size = comm_size(t->processes), rank = comm_rank(t->processes);
+    TRY(cuda_try(cudaSetDevice(t->device)));
+    TRY(nccl_load(&t->library));
+    TRY(nccl_check_peers_(t));
+    memset(&id, 0, sizeof(id));
+    int result = rank == 0 ? t->library.GetUniqueId(&id) : NCCL_SUCCESS;
+    if (result != NCCL_SUCCESS) { return nccl_fail_(t, "ncclGetUniqueId", result); }
+    TRY(comm_broadcast(t->processes, &id, sizeof(id), 0));
+    config.blocking = 0;
+    config.max_ctas = ctas;
+    result = t->library.CommInitRankConfig(&comm, size, id, rank, &config);
+    pthread_mutex_lock(&t->mutex);
+    t->comm = comm;
+    pthread_mutex_unlock(&t->mutex);
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) {
+        return nccl_fail_(t, "ncclCommInitRankConfig", result);
+    }
+    if (!thread_start(&t->watcher, nccl_watch_, t)) { return status_fail("no thread to watch NCCL"); }
+    t->has_watcher = 1;
+    TRY(nccl_wait_(t, "ncclCommInitRankConfig", NCCL_OPEN_TIMEOUT));
+    return nccl_connect_(t);
+}
+
+// nccl_open with another maximum of CTAs, for benchmarks
+static inline Status nccl_open_ctas(CommDevice* device, Comm* processes, int index, int ctas) {
+    CommDevice none = {};
+    *device = none;
+    NcclTransport* t = (NcclTransport*)calloc_check(1, sizeof(NcclTransport));
+    t->processes = processes;
+    t->device = index;
+    pthread_mutex_init(&t->mutex, NULL);
+    if (nccl_start_(t, ctas) != STATUS_OK) {
+        struct timespec end;
+        clock_gettime(CLOCK_REALTIME, &end);
+        end.tv_sec += 3; // the process is about to end; NCCL's own threads should end before it
+        nccl_abort_(t);
+        if (t->has_watcher && pthread_timedjoin_np(t->watcher, NULL, &end) != 0) { return STATUS_ERROR; }
+        pthread_mutex_destroy(&t->mutex);
+        free(t);
+        return STATUS_ERROR;
+    }
+    device->exchange = nccl_exchange_;
+    device->merge = nccl_merge_;
+    device->abort = nccl_abort_;
+    device->close = nccl_close_;
+    device->context = t;
+    return STATUS_OK;
+}
+
+// For comm_use_device, in a run of several processes: all of them call it, each with the index of its GPU.
+static inline Status nccl_open(CommDevice* device, Comm* processes, int index) {
+    return nccl_open_ctas(device, processes, index, NCCL_CTAS);
+}
+
+#endif

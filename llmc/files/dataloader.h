@@ -1,0 +1,687 @@
+/*
+The batches of a training run, from token files ("shards"). A shard is the header ([2] number of tokens, [3] vocabulary,
+0 if the writer did not say) and its tokens, as uint16 (magic 20240520, version 1) or uint32 (20240801, version 7).
+
+A sample of a shard is B * T tokens and one more, the last target: a micro-batch. Samples are read in the order of the file, or
+shuffled, the shards for each epoch and the samples for each shard, by the Mersenne Twister: in the order of llm.c with one
+process and the same seed. Each rank gets a contiguous run of the micro-batches of a step (dataloader_share).
+
+While a batch is in use, a thread prefetches the next one of the same shard, and touches nothing but that batch's memory: the
+loader's position is always the consumer's. If the thread has not begun when the batch is needed, the consumer reads it.
+
+Checksums (checked_file.h), where shards have them, are verified before a shard's first batch, once in a run: when the loader
+is opened if the shards have up to 1 GiB in all; else the thread, after each batch, verifies a piece of the next shard.
+An error while the loader opens ends the program; later errors are returned as a Status, so that a run can still be saved.
+*/
+#ifndef LLMC_FILES_DATALOADER_H
+#define LLMC_FILES_DATALOADER_H
+
+#include <glob.h>
+#include <sys/stat.h>
+
+#include "llmc/base/atomic_file.h"
+#include "llmc/base/checked_file.h"
+#include "llmc/base/rand.h"
+#include "llmc/base/thread.h"
+#include "llmc/base/utils.h"
+
+enum { TOKENS_MAGIC_16 = 20240520, TOKENS_VERSION_16 = 1, TOKENS_MAGIC_32 = 20240801, TOKENS_VERSION_32 = 7 };
+
+// The allocator of batches: the GPU trainer passes page-locked memory. alloc returns NULL on failure. {NULL, NULL}: malloc and
+// free.
+typedef struct {
+    void* (*alloc)(size_t bytes);
+    void (*release)(void* memory);
+} HostAlloc;
+
+typedef struct {
+    FILE* file;
+    const char* path;
+    size_t num_tokens;
+    size_t token_bytes; // 2 or 4
+    int vocab_size;     // 0: not known
+    int has_checksums;
+} TokenFile;
+
+// A batch and the order to read it
+typedef struct {
+    int* tokens;    // (B*T + 1): the inputs are the first B*T, the targets the last B*T
+    void* raw;      // (B*T + 1) as the file has them
+    size_t first;   // position in the shard of tokens[0]
+    size_t count;   // B*T + 1
+    int vocab_size; // tokens must be below it; 0: any
+    TokenFile shard;
+    char error[1400]; // what went wrong, for the consumer to say; "" if nothing did
+} TokenBatch;
+
+// A batch stays in place while the next one is in use and the one after it is being read.
+enum { DATALOADER_BATCHES = 3 };
+
+typedef enum { FETCH_NOTHING, FETCH_WANTED, FETCH_UNDER_WAY, FETCH_DONE, FETCH_END } FetchState;
+
+// The verification of shards, one after the other. Everything is guarded by the mutex.
+typedef struct {
+    pthread_mutex_t mutex;
+    unsigned char* verified;    // (num_shards) 1: the shard's bytes have their checksums, or it has none
+    size_t shard;               // the one under way, in alphabetical order, or SIZE_MAX
+    size_t pace;                // bytes to verify after a batch
+    CheckedReader reader;       // of it; open while it is under way
+    char warning[STATUS_BYTES]; // what was found wrong ahead of time, or ""
+} TokenVerifier;
+
+// The batches and the thread that reads them; on the heap, so that a loader may be copied from place to place.
+typedef struct {
+    TokenBatch batches[DATALOADER_BATCHES];
+    TokenBatch* wanted; // what the thread is to read
+    FetchState state;   // of it; guarded by the mutex
+    int has_thread;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    TokenVerifier verifier;
+} TokenFetcher;
+
+typedef struct {
+    size_t B, T;
+    int vocab_size;
+    HostAlloc memory;
+    // which micro-batches are this process's: of each step rank * micro_steps and those that follow it
+    size_t rank, size;
+    size_t micro_steps; // micro-batches of a step that one process has
+    size_t micro_step;  // how many of them this step has given; 0: the position is where a step begins
+    glob_t paths;
+    uint64_t* names;      // (num_shards) digests of the files' names, without their folders
+    size_t num_tokens;    // of all shards
+    size_t num_batches;   // of an epoch
+    size_t num_unchecked; // shards without checksums
+    // position and order; what a state file holds
+    size_t num_shards;
+    size_t current_shard_idx;  // in the order of shard_indices
+    size_t current_sample_idx; // the next sample, in the order of intra_shard_indices
+    size_t shard_num_samples;
+    int should_shuffle;
+    int* shard_indices;       // (num_shards), NULL if not shuffled
+    int* intra_shard_indices; // (shard_num_samples), NULL if not shuffled
+    mt19937_state shuffle_rng;
+    // reading
+    TokenFile shard; // the current one
+    TokenFetcher* fetcher;
+    int batch;      // the current one
+    int prefetch;   // 0: each batch is read on demand
+    int other_data; // 1: a state may be of other files (--resume-anyway); dataloader_state.h fits it to these
+} DataLoader;
+
+// ----------------------------------------------------------------------------
+// Token files
+
+// Parses the header of an open file, and checks it and the file's length.
+static inline Status token_file_parse_(TokenFile* t, const CheckedReader* r) {
+    const int32_t* header = r->header;
+    int expected_version = header[0] == TOKENS_MAGIC_32 ? TOKENS_VERSION_32 : TOKENS_VERSION_16;
+    if (header[1] != expected_version) {
+        return status_fail("%s: version %d of the token format with magic number %d, expected %d", t->path,
+                           (int)header[1], (int)header[0], expected_version);
+    }
+    if (header[2] < 0 || header[3] < 0 || header[3] > MAX_VOCAB_SIZE) {
+        return status_fail("%s: its header says %d tokens of a vocabulary of %d, %d at most; the file is corrupt",
+                           t->path, (int)header[2], (int)header[3], (int)MAX_VOCAB_SIZE);
+    }
+    t->file = r->file;
+    t->num_tokens = (size_t)header[2];
+    t->vocab_size = header[3];
+    t->token_bytes = header[0] == TOKENS_MAGIC_32 ? 4 : 2;
+    t->has_checksums = r->has_checksums;
+    size_t size = HEADER_BYTES + r->body_bytes;
+    size_t expected = size_add(HEADER_BYTES, size_mul(t->num_tokens, t->token_bytes));
+    if (size == expected) { return STATUS_OK; }
+    return status_fail("%s has %zu bytes, but its header says %zu tokens, which take %zu; the file is truncated or "
+                       "corrupt",
+                       t->path, size, t->num_tokens, expected);
+}
+
+// Opens a token file and checks its header, with its checksum, and its length. After an error nothing is open.
+static inline Status token_file_open(TokenFile* t, const char* path) {
+    CheckedReader r;
+    memset(t, 0, sizeof(*t));
+    t->path = path;
+    TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
+    if (token_file_parse_(t, &r) == STATUS_OK) { return STATUS_OK; }
+    checked_close(&r);
+    t->file = NULL;
+    return STATUS_ERROR;
+}
+
+// The tokens of an open file whose header is right, each below vocab_size, in raw and then in tokens.
+static inline Status token_file_read_(int* tokens, unsigned char* raw, const TokenFile* t, CheckedReader* r,
+                                      int vocab_size) {
+    if (tokens == NULL || raw == NULL) {
+        return status_fail("out of memory: %zu tokens of %s", t->num_tokens, t->path);
+    }
+    TRY(checked_read(r, raw, r->body_bytes));
+    for (size_t i = 0; i < t->num_tokens; i++) {
+        uint32_t token = t->token_bytes == 2 ? ((uint16_t*)(void*)raw)[i] : ((uint32_t*)(void*)raw)[i];
+        if (token >= (uint32_t)vocab_size) {
+            return status_fail("%s: token %u at position %zu is not below the model's vocabulary of %d", t->path,
+                               (unsigned)token, i, vocab_size);
+        }
+        tokens[i] = (int)token;
+    }
+    return STATUS_OK;
+}
+
+// All tokens of a file, each below vocab_size; the caller frees them. After an error there are none.
+static inline Status token_file_load(int** tokens, size_t* count, const char* path, int vocab_size) {
+    CheckedReader r;
+    TokenFile t;
+    memset(&t, 0, sizeof(t));
+    t.path = path;
+    *tokens = NULL, *count = 0;
+    TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
+    Status status = token_file_parse_(&t, &r);
+    if (status == STATUS_OK) { // else the sizes are any
+        unsigned char* raw = (unsigned char*)malloc(r.body_bytes + 1);
+        *tokens = (int*)malloc(size_add(size_mul(t.num_tokens, sizeof(int)), 1));
+        *count = t.num_tokens;
+        status = token_file_read_(*tokens, raw, &t, &r, vocab_size);
+        free(raw);
+    }
+    checked_close(&r);
+    if (status == STATUS_OK) { return STATUS_OK; }
+    free(*tokens);
+    *tokens = NULL, *count = 0;
+    return STATUS_ERROR;
+}
+
+// Finds the file whose name is the pattern itself or, if there is none, all that match it, in alphabetical order. Returns 0, or
+// glob()'s error.
+static inline int token_file_glob(glob_t* paths, const char* pattern) {
+    int is_name = file_exists(pattern);
+    char *literal = (char*)malloc_check(2 * strlen(pattern) + 1), *end = literal;
+    for (const char* c = pattern; *c != '\0'; c++) {
+        if (is_name && strchr("*?[\\", *c) != NULL) { *end++ = '\\'; }
+        *end++ = *c;
+    }
+    *end = '\0';
+    memset(paths, 0, sizeof(*paths));
+    int status = glob(literal, 0, NULL, paths);
+    free(literal);
+    return status;
+}
+
+// The same, but ends the program with one line if there are none.
+static inline glob_t token_file_paths(const char* pattern) {
+    glob_t paths;
+    int status = token_file_glob(&paths, pattern);
+    if (status == GLOB_NOMATCH) {
+        fatal("no token file matches %s; a script in dev/data writes them, for example python3 "
+              "dev/data/tinyshakespeare.py",
+              pattern);
+    }
+    if (status != 0) { fatal("cannot list the files that match %s: %s", pattern, strerror(errno)); }
+    return paths;
+}
+
+// The vocabulary size in the header of a pattern's first file; 0 if it has none.
+static inline int dataloader_vocab_size(const char* pattern) {
+    glob_t paths = token_file_paths(pattern);
+    TokenFile t;
+    check(token_file_open(&t, paths.gl_pathv[0]));
+    fclose(t.file);
+    globfree(&paths);
+    return t.vocab_size;
+}
+
+// ----------------------------------------------------------------------------
+// Verifying shards; in either thread, with the verifier's mutex locked, so it neither ends the program nor touches the loader
+
+static const size_t TOKENS_VERIFIED_AT_ONCE = (size_t)1 << 30; // bytes of shards; more are verified one by one
+
+// Starts to verify a shard. A file that cannot be opened, or that has no checksums, is left to the code that opens it.
+static inline void token_verifier_begin_(TokenVerifier* v, size_t shard, const char* path) {
+    checked_close(&v->reader);
+    v->shard = SIZE_MAX;
+    if (v->verified[shard]) { return; }
+    if (checked_open_either(&v->reader, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file") == STATUS_OK) {
+        v->shard = shard;
+    }
+    status_clear();
+}
+
+// Verifies up to `bytes` more bytes of the current shard.
+static inline Status token_verifier_go_on_(TokenVerifier* v, size_t bytes) {
+    if (v->shard == SIZE_MAX) { return STATUS_OK; }
+    size_t left = v->reader.body_bytes - v->reader.body.at, n = v->reader.has_checksums ? left : 0;
+    Status status = checked_skip(&v->reader, n < bytes ? n : bytes);
+    if (status == STATUS_OK && n > bytes) { return STATUS_OK; }
+    if (status == STATUS_OK) { v->verified[v->shard] = 1; }
+    checked_close(&v->reader);
+    v->shard = SIZE_MAX;
+    return status;
+}
+
+// Verifies a shard that has not been verified yet, or the rest of it.
+static inline Status token_verifier_finish_(TokenVerifier* v, size_t shard, const char* path) {
+    pthread_mutex_lock(&v->mutex);
+    Status status = STATUS_OK;
+    if (!v->verified[shard]) {
+        if (v->shard != shard) { token_verifier_begin_(v, shard, path); }
+        status = token_verifier_go_on_(v, SIZE_MAX);
+    }
+    pthread_mutex_unlock(&v->mutex);
+    return status;
+}
+
+// Verifies a piece of the next shard in advance. A shard is verified again when it is opened, as it may have been replaced.
+static inline void token_verifier_ahead_(TokenVerifier* v) {
+    pthread_mutex_lock(&v->mutex);
+    status_clear();
+    if (token_verifier_go_on_(v, v->pace) != STATUS_OK) {
+        snprintf(v->warning, sizeof(v->warning), "%s", status_message());
+    }
+    status_clear();
+    pthread_mutex_unlock(&v->mutex);
+}
+
+// ----------------------------------------------------------------------------
+// Reading a batch; runs in either thread, so it neither ends the program nor touches the loader
+
+static inline void token_batch_read_(TokenBatch* b) {
+    const TokenFile* shard = &b->shard;
+    size_t bytes = b->count * shard->token_bytes, got = 0;
+    off_t offset = (off_t)(HEADER_BYTES + b->first * shard->token_bytes);
+    b->error[0] = '\0';
+    while (got < bytes) {
+        ssize_t n = pread(fileno(shard->file), (char*)b->raw + got, bytes - got, offset + (off_t)got);
+        if (n > 0) {
+            got += (size_t)n;
+        } else if (n == 0 || errno != EINTR) {
+            const char* reason = n == 0 ? "it has become shorter since it was opened" : strerror(errno);
+            snprintf(b->error, sizeof(b->error), "cannot read %s, bytes %lld to %lld: %s", shard->path,
+                     (long long)offset, (long long)offset + (long long)bytes - 1, reason);
+            return;
+        }
+    }
+    for (size_t i = 0; i < b->count; i++) {
+        uint32_t token = shard->token_bytes == 2 ? ((uint16_t*)b->raw)[i] : ((uint32_t*)b->raw)[i];
+        if (token > (uint32_t)INT32_MAX || (b->vocab_size > 0 && token >= (uint32_t)b->vocab_size)) {
+            size_t at = HEADER_BYTES + (b->first + i) * shard->token_bytes;
+            snprintf(b->error, sizeof(b->error),
+                     "%s: token %u at position %zu (bytes %zu to %zu) is not below the model's vocabulary of %d; train "
+                     "a model with another --vocab-size, or make the file again with its tokenizer",
+                     shard->path, (unsigned)token, b->first + i, at, at + shard->token_bytes - 1, b->vocab_size);
+            return;
+        }
+        b->tokens[i] = (int)token;
+    }
+}
+
+// The thread: reads what is wanted until the end.
+static inline void* token_fetcher_thread_(void* fetcher) {
+    TokenFetcher* f = (TokenFetcher*)fetcher;
+    pthread_mutex_lock(&f->mutex);
+    while (f->state != FETCH_END) {
+        if (f->state != FETCH_WANTED) {
+            pthread_cond_wait(&f->changed, &f->mutex);
+            continue;
+        }
+        f->state = FETCH_UNDER_WAY;
+        pthread_mutex_unlock(&f->mutex);
+        token_batch_read_(f->wanted);
+        pthread_mutex_lock(&f->mutex);
+        f->state = FETCH_DONE;
+        pthread_cond_signal(&f->changed);
+        pthread_mutex_unlock(&f->mutex);
+        token_verifier_ahead_(&f->verifier);
+        pthread_mutex_lock(&f->mutex);
+    }
+    pthread_mutex_unlock(&f->mutex);
+    return NULL;
+}
+
+// Asks the thread for a batch, or to end; the first request starts it. Where the system refuses a thread, nothing is
+// fetched ahead, and the consumer reads each batch itself.
+static inline void token_fetcher_ask_(TokenFetcher* f, FetchState what, TokenBatch* batch) {
+    pthread_mutex_lock(&f->mutex);
+    f->state = what;
+    f->wanted = batch;
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->mutex);
+    if (!f->has_thread && what == FETCH_WANTED) { f->has_thread = thread_start(&f->thread, token_fetcher_thread_, f); }
+}
+
+// Cancels the request, or waits for its end if it has begun. Returns 1 if the batch was read.
+static inline int token_fetcher_wait_(TokenFetcher* f) {
+    pthread_mutex_lock(&f->mutex);
+    while (f->state == FETCH_UNDER_WAY) { pthread_cond_wait(&f->changed, &f->mutex); }
+    int fetched = f->state == FETCH_DONE;
+    f->state = FETCH_NOTHING;
+    pthread_mutex_unlock(&f->mutex);
+    return fetched;
+}
+
+// Tells a batch which sample it is to hold.
+static inline void dataloader_order_(const DataLoader* d, TokenBatch* b, size_t sample_idx) {
+    size_t sample = d->should_shuffle ? (size_t)d->intra_shard_indices[sample_idx] : sample_idx;
+    b->first = sample * d->B * d->T;
+    b->shard = d->shard;
+}
+
+static inline TokenBatch* dataloader_next_batch_(const DataLoader* d) {
+    return &d->fetcher->batches[(d->batch + 1) % DATALOADER_BATCHES];
+}
+
+// The micro-batches of lower ranks before this process's next one
+static inline size_t dataloader_ahead_(const DataLoader* d) {
+    return d->micro_step == 0 ? d->rank * d->micro_steps : 0;
+}
+
+// Starts to prefetch this process's batch after the one in use, if it is in the same shard.
+static inline void dataloader_fetch_(DataLoader* d) {
+    size_t next = d->current_sample_idx + dataloader_ahead_(d);
+    if (!d->prefetch || next >= d->shard_num_samples) { return; }
+    dataloader_order_(d, dataloader_next_batch_(d), next);
+    token_fetcher_ask_(d->fetcher, FETCH_WANTED, dataloader_next_batch_(d));
+}
+
+// ----------------------------------------------------------------------------
+// Shards
+
+static inline size_t dataloader_samples_(const DataLoader* d, TokenFile shard) {
+    return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / size_mul(d->B, d->T);
+}
+
+// The shard, in alphabetical order, that is at this place of the epoch
+static inline size_t dataloader_shard_at_(const DataLoader* d, size_t place) {
+    return d->should_shuffle ? (size_t)d->shard_indices[place] : place;
+}
+
+// Requests the verification of the next shard while this one is in use, within a quarter of the batches that this process has
+// of it, so that it is complete in time.
+static inline void dataloader_verify_ahead_(DataLoader* d) {
+    TokenVerifier* v = &d->fetcher->verifier;
+    size_t next = d->current_shard_idx + 1;
+    if (next >= d->num_shards) { return; }
+    size_t i = dataloader_shard_at_(d, next);
+    pthread_mutex_lock(&v->mutex);
+    if (v->shard != i) { token_verifier_begin_(v, i, d->paths.gl_pathv[i]); } // else the position was put back
+    if (v->shard == i) { v->pace = size_add(4 * d->size * v->reader.body_bytes / d->shard_num_samples, 1 << 16); }
+    pthread_mutex_unlock(&v->mutex);
+}
+
+// Warns once of an error in a later shard.
+static inline void dataloader_warn_(DataLoader* d) {
+    TokenVerifier* v = &d->fetcher->verifier;
+    if (pthread_mutex_trylock(&v->mutex) != 0) { return; } // the thread is at it: the next batch will do
+    if (v->warning[0] != '\0') {
+        print_warning("%s; the run ends when it gets there, unless the file is replaced by a whole one", v->warning);
+        v->warning[0] = '\0';
+    }
+    pthread_mutex_unlock(&v->mutex);
+}
+
+static inline void dataloader_close_shard_(DataLoader* d) {
+    if (d->shard.file != NULL) { fclose(d->shard.file); }
+    d->shard.file = NULL;
+}
+
+// Opens the shard at current_shard_idx, verified. Call it while no thread reads. After an error the loader is as it was.
+static inline Status dataloader_open_shard_(DataLoader* d) {
+    size_t i = dataloader_shard_at_(d, d->current_shard_idx);
+    TokenFile shard;
+    status_clear();
+    TRY(token_verifier_finish_(&d->fetcher->verifier, i, d->paths.gl_pathv[i]));
+    TRY(token_file_open(&shard, d->paths.gl_pathv[i]));
+    if (dataloader_samples_(d, shard) == 0) { // it was checked once: the file has changed
+        fclose(shard.file);
+        return status_fail("%s has become too short for a batch since the run began", shard.path);
+    }
+    dataloader_close_shard_(d);
+    d->shard = shard;
+    d->shard_num_samples = dataloader_samples_(d, shard);
+    dataloader_verify_ahead_(d);
+    return STATUS_OK;
+}
+
+static inline void dataloader_allocate_order_(DataLoader* d) {
+    free(d->intra_shard_indices);
+    d->intra_shard_indices = (int*)malloc_check(d->shard_num_samples * sizeof(int));
+}
+
+// Begins the shard at current_shard_idx.
+static inline Status dataloader_begin_shard_(DataLoader* d) {
+    TRY(dataloader_open_shard_(d));
+    d->current_sample_idx = 0;
+    if (!d->should_shuffle) { return STATUS_OK; }
+    dataloader_allocate_order_(d);
+    init_identity_permutation(d->intra_shard_indices, (int)d->shard_num_samples);
+    random_permutation(d->intra_shard_indices, (int)d->shard_num_samples, &d->shuffle_rng);
+    return STATUS_OK;
+}
+
+static inline Status dataloader_begin_epoch_(DataLoader* d) {
+    d->current_shard_idx = 0;
+    if (d->should_shuffle) { random_permutation(d->shard_indices, (int)d->num_shards, &d->shuffle_rng); }
+    return dataloader_begin_shard_(d);
+}
+
+// Starts an epoch, and a step. Not shuffled, every epoch is the same; shuffled, each differs. After an error the position must
+// be set again (dataloader_state.h).
+static inline Status dataloader_reset(DataLoader* d) {
+    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
+    d->micro_step = 0;
+    return dataloader_begin_epoch_(d);
+}
+
+// Opens the shard again whose position was set without it (dataloader_set_position).
+static inline Status dataloader_open_again_(DataLoader* d) {
+    size_t samples = d->shard_num_samples;
+    if (d->shard.file != NULL) { return STATUS_OK; }
+    TRY(dataloader_open_shard_(d));
+    if (d->shard_num_samples == samples) { return STATUS_OK; }
+    dataloader_close_shard_(d);
+    d->shard_num_samples = samples;
+    return status_fail("%s has changed since the run began: it has another number of batches", d->shard.path);
+}
+
+// The digest of a file's name, without its folder
+static inline uint64_t dataloader_name_(const char* path) {
+    const char* slash = strrchr(path, '/');
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char* c = slash != NULL ? slash + 1 : path; *c != '\0'; c++) {
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+// Checks every shard at the start, so that an invalid one does not end the run later; the tokens only if they are few, see
+// above.
+static inline void dataloader_check_shards_(DataLoader* d) {
+    size_t needed = size_add(size_mul(d->B, d->T), 1), bytes = 0;
+    int vocab_size = 0; // the first that a shard names
+    for (size_t i = 0; i < d->num_shards; i++) {
+        TokenFile t;
+        check(token_file_open(&t, d->paths.gl_pathv[i]));
+        if (t.num_tokens < needed) {
+            fatal(
+                "%s holds %zu tokens, a batch needs %zu (B %zu x T %zu, and one); choose a smaller -b or -t, or larger "
+                "files",
+                t.path, t.num_tokens, needed, d->B, d->T);
+        }
+        if (d->vocab_size > 0 && t.vocab_size > d->vocab_size) {
+            fatal(
+                "%s holds tokens of a vocabulary of %d, the model's is %d; use the model's tokenizer, or another model",
+                t.path, t.vocab_size, d->vocab_size);
+        }
+        if (vocab_size == 0) { vocab_size = t.vocab_size; }
+        if (t.vocab_size != 0 && t.vocab_size != vocab_size) {
+            fatal("%s holds tokens of a vocabulary of %d, other files of the pattern of %d; train on one kind", t.path,
+                  t.vocab_size, vocab_size);
+        }
+        d->num_tokens += t.num_tokens;
+        d->num_batches += dataloader_samples_(d, t);
+        d->num_unchecked += !t.has_checksums;
+        bytes += t.num_tokens * t.token_bytes;
+        fclose(t.file);
+    }
+    for (size_t i = 0; i < d->num_shards && bytes <= TOKENS_VERIFIED_AT_ONCE; i++) {
+        check(token_verifier_finish_(&d->fetcher->verifier, i, d->paths.gl_pathv[i]));
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The loader
+
+// Opens all files that match `pattern` for batches of B rows of T tokens. Tokens must be below vocab_size; 0 skips that
+// check. Ends with one line that names the file and its fault.
+static inline void dataloader_open(DataLoader* d, const char* pattern, int B, int T, int shuffle, unsigned seed,
+                                   int vocab_size, HostAlloc alloc) {
+    memset(d, 0, sizeof(*d));
+    d->B = (size_t)B, d->T = (size_t)T;
+    d->size = d->micro_steps = 1;
+    d->vocab_size = vocab_size;
+    d->memory = alloc;
+    d->paths = token_file_paths(pattern);
+    d->num_shards = d->paths.gl_pathc;
+    d->fetcher = (TokenFetcher*)calloc_check(1, sizeof(TokenFetcher));
+    pthread_mutex_init(&d->fetcher->mutex, NULL);
+    pthread_cond_init(&d->fetcher->changed, NULL);
+    pthread_mutex_init(&d->fetcher->verifier.mutex, NULL);
+    d->fetcher->verifier.shard = SIZE_MAX;
+    d->fetcher->verifier.verified = (unsigned char*)calloc_check(d->num_shards, 1);
+    dataloader_check_shards_(d);
+    d->names = (uint64_t*)malloc_check(d->num_shards * sizeof(uint64_t));
+    for (size_t i = 0; i < d->num_shards; i++) { d->names[i] = dataloader_name_(d->paths.gl_pathv[i]); }
+
+    d->should_shuffle = shuffle;
+    if (shuffle) {
+        manual_seed(&d->shuffle_rng, seed);
+        d->shard_indices = (int*)malloc_check(d->num_shards * sizeof(int));
+        init_identity_permutation(d->shard_indices, (int)d->num_shards);
+    }
+    size_t count = d->B * d->T + 1;
+    for (int i = 0; i < DATALOADER_BATCHES; i++) {
+        TokenBatch* b = &d->fetcher->batches[i];
+        b->tokens = (int*)(alloc.alloc ? alloc.alloc(count * sizeof(int)) : malloc_check(count * sizeof(int)));
+        if (b->tokens == NULL) { fatal("a batch of %zu tokens: no host memory for it", count); }
+        b->raw = malloc_check(count * sizeof(uint32_t));
+        b->count = count;
+        b->vocab_size = vocab_size;
+    }
+    d->prefetch = 1;
+    check(dataloader_reset(d));
+}
+
+// Gives this process, one of `size`, its share of each step of micro_batches, which size divides: dataloader_next gives the
+// micro-batches rank * K .. rank * K + K - 1, K = micro_batches / size, and skips the others'. At the end of a step all
+// processes are at the position of a run with one process. Called after dataloader_open.
+static inline void dataloader_share(DataLoader* d, int rank, int size, int micro_batches) {
+    if (micro_batches % size != 0) { fatal("%d processes cannot share %d micro-batches", size, micro_batches); }
+    token_fetcher_wait_(d->fetcher);
+    d->rank = (size_t)rank, d->size = (size_t)size;
+    d->micro_steps = (size_t)(micro_batches / size);
+    d->micro_step = 0;
+    dataloader_verify_ahead_(d); // at the pace of these batches
+}
+
+// The tokens of all shards together
+static inline size_t dataloader_tokens(const DataLoader* d) { return d->num_tokens; }
+
+// The number of batches of an epoch: a remainder of less than a batch at the end of a shard is dropped.
+static inline size_t dataloader_batches(const DataLoader* d) { return d->num_batches; }
+
+// At the end of a shard, starts the next one, or the next epoch.
+static inline Status dataloader_pass_end_(DataLoader* d) {
+    if (d->current_sample_idx < d->shard_num_samples) { return STATUS_OK; }
+    return ++d->current_shard_idx < d->num_shards ? dataloader_begin_shard_(d) : dataloader_begin_epoch_(d);
+}
+
+// Skips batches of other processes: the position becomes that after reading them.
+static inline Status dataloader_skip_(DataLoader* d, size_t count) {
+    while (count > 0) {
+        TRY(dataloader_pass_end_(d));
+        size_t left = d->shard_num_samples - d->current_sample_idx, n = count < left ? count : left;
+        d->current_sample_idx += n;
+        count -= n;
+    }
+    return STATUS_OK;
+}
+
+// Advances after a batch. After the last one of a step the position is the end of the step, as in all processes.
+static inline Status dataloader_advance_(DataLoader* d) {
+    d->current_sample_idx++;
+    d->micro_step = (d->micro_step + 1) % d->micro_steps;
+    return d->micro_step > 0 ? STATUS_OK : dataloader_skip_(d, (d->size - 1 - d->rank) * d->micro_steps);
+}
+
+// Returns this process's next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both remain valid until the
+// second next call, so that a copy to the GPU may still be in flight during the next call. Begins with status_clear(). An error
+// names the file and its bytes; then there is no batch, and the position must be set again (dataloader_state.h).
+static inline Status dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
+    int fetched = token_fetcher_wait_(d->fetcher);
+    status_clear();
+    *inputs = NULL, *targets = NULL;
+    dataloader_warn_(d);
+    TRY(dataloader_open_again_(d));
+    TRY(dataloader_skip_(d, dataloader_ahead_(d)));
+    TRY(dataloader_pass_end_(d)); // then nothing was fetched: no thread goes beyond a shard
+    TokenBatch* b = dataloader_next_batch_(d);
+    if (!fetched) {
+        dataloader_order_(d, b, d->current_sample_idx);
+        token_batch_read_(b);
+    }
+    if (b->error[0] != '\0') { return status_fail("%s", b->error); }
+    d->batch = (d->batch + 1) % DATALOADER_BATCHES;
+    TRY(dataloader_advance_(d));
+    *inputs = b->tokens;
+    *targets = b->tokens + 1;
+    dataloader_fetch_(d);
+    return STATUS_OK;
+}
+
+static inline struct stat token_file_stat_(const char* path) {
+    struct stat file;
+    if (stat(path, &file) != 0) { fatal("cannot look at %s: %s", path, strerror(errno)); }
+    return file;
+}
+
+// The number of files that a and b share, under any name; *first is the first of them.
+static inline size_t dataloader_shared_files(const DataLoader* a, const DataLoader* b, const char** first) {
+    size_t shared = 0;
+    struct stat* files = (struct stat*)malloc_check(b->num_shards * sizeof(struct stat));
+    for (size_t j = 0; j < b->num_shards; j++) { files[j] = token_file_stat_(b->paths.gl_pathv[j]); }
+    for (size_t i = 0; i < a->num_shards; i++) {
+        struct stat file = token_file_stat_(a->paths.gl_pathv[i]);
+        size_t j = 0;
+        while (j < b->num_shards && (files[j].st_dev != file.st_dev || files[j].st_ino != file.st_ino)) { j++; }
+        if (j == b->num_shards) { continue; }
+        if (shared == 0) { *first = a->paths.gl_pathv[i]; }
+        shared++;
+    }
+    free(files);
+    return shared;
+}
+
+static inline void dataloader_close(DataLoader* d) {
+    TokenFetcher* f = d->fetcher;
+    token_fetcher_wait_(f);
+    token_fetcher_ask_(f, FETCH_END, NULL);
+    if (f->has_thread) { pthread_join(f->thread, NULL); }
+    for (int i = 0; i < DATALOADER_BATCHES; i++) {
+        d->memory.release ? d->memory.release(f->batches[i].tokens) : free(f->batches[i].tokens);
+        free(f->batches[i].raw);
+    }
+    checked_close(&f->verifier.reader);
+    free(f->verifier.verified);
+    pthread_mutex_destroy(&f->verifier.mutex);
+    pthread_mutex_destroy(&f->mutex);
+    pthread_cond_destroy(&f->changed);
+    free(f);
+    free(d->names);
+    free(d->shard_indices);
+    free(d->intra_shard_indices);
+    dataloader_close_shard_(d);
+    globfree(&d->paths);
+    memset(d, 0, sizeof(*d));
+}
+
+#endif

@@ -1,0 +1,194 @@
+/*
+Writes a tokenizer in the format of Hugging Face's transformers: vocab.json, merges.txt, tokenizer_config.json and
+special_tokens_map.json, from the tokens of tokenizer.h, in id order.
+
+Text in these files has one printable character for each byte, GPT-2's alphabet: printable bytes of Latin-1 are themselves, the
+others, in their order, U+0100 and up. A token's merge is the last step of byte pair encoding its bytes with the tokens before
+it (bpe.h), when two parts are left. A vocabulary with tokens for which this fails is no byte pair encoding and is not written.
+Where tokens are bytes, there are 256 tokens and no merges: transformers then splits text into bytes, as we do. The files of
+a tokenizer that came from a Hugging Face folder are copied.
+*/
+#ifndef LLMC_FILES_HUGGING_FACE_TOKENIZER_H
+#define LLMC_FILES_HUGGING_FACE_TOKENIZER_H
+
+#include "llmc/base/atomic_file.h"
+#include "llmc/base/json.h"
+#include "llmc/text/tokenizer.h"
+
+enum { HUGGING_FACE_TOKEN = 255 }; // bytes of the longest token
+
+// ----------------------------------------------------------------------------
+// Files of a folder
+
+static inline Status export_file_path(char path[1024], const char* folder, const char* name) {
+    int n = snprintf(path, 1024, "%s/%s", folder, name);
+    return n < 1024 ? STATUS_OK : status_fail("path is longer than 1023 bytes: %s/%s", folder, name);
+}
+
+// Opens a file that is printed to; atomic_commit ends it.
+static inline Status export_open(AtomicFile* file, const char* folder, const char* name) {
+    char path[1024];
+    TRY(export_file_path(path, folder, name));
+    return atomic_open(file, path);
+}
+
+static inline void hugging_face_remove_tokenizer(const char* folder) {
+    char path[1024];
+    for (int i = 0; i < NUM_VOCAB_FILES; i++) {
+        if (export_file_path(path, folder, vocab_files[i]) == STATUS_OK) { remove(path); }
+    }
+}
+
+// Copies the tokenizer's files of a folder into another: those that are there, and not in the other already.
+NOINLINE Status hugging_face_copy_tokenizer(const char* to, const char* from) {
+    char path[1024], piece[1 << 12];
+    for (int i = 0; i < NUM_VOCAB_FILES; i++) {
+        AtomicFile file;
+        FILE* source;
+        struct stat st;
+        size_t n;
+        TRY(export_file_path(path, to, vocab_files[i]));
+        int is_there = file_exists(path);
+        TRY(export_file_path(path, from, vocab_files[i]));
+        if (is_there || !file_exists(path)) { continue; }
+        TRY(fopen_regular(&source, &st, path));
+        Status status = export_open(&file, to, vocab_files[i]);
+        int is_open = status == STATUS_OK;
+        while (status == STATUS_OK && (n = fread(piece, 1, sizeof(piece), source)) > 0) {
+            status = atomic_write(&file, piece, n);
+        }
+        if (status == STATUS_OK && ferror(source)) {
+            status = status_fail("cannot read %s: %s", path, strerror(errno));
+        }
+        fclose(source);
+        if (status == STATUS_OK) { status = atomic_commit(&file); }
+        if (status != STATUS_OK && is_open) { atomic_abandon(&file); }
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Merges
+
+// 1 for <|endoftext|>, which is not made of text. The newline of a vocabulary of bytes is.
+static inline int export_is_special_(const Tokenizer* t, int id) { return token_list_has(&t->special, id); }
+
+// Fills first (vocab_size): the bytes of the first part of each token that is a merge, 0 for the others.
+static inline Status export_merges_(const Bpe* bpe, const Tokenizer* t, int* first) {
+    for (int id = 0; id < t->vocab_size; id++) {
+        size_t n;
+        int end[HUGGING_FACE_TOKEN];
+        const unsigned char* s = tokenizer_decode(t, id, &n);
+        first[id] = 0;
+        if (export_is_special_(t, id) || n == 0) { continue; } // n == 0: an id of a padded vocabulary
+        if (n > HUGGING_FACE_TOKEN || bpe_find_(bpe, s, n) != id) {
+            return status_fail("token %d of the tokenizer has the bytes of another, or too many", id);
+        }
+        if (n == 1) { continue; }
+        if (bpe_parts(bpe, id, end) != 2) {
+            return status_fail("token %d of the tokenizer is no merge of two tokens before it", id);
+        }
+        first[id] = end[0];
+    }
+    return STATUS_OK;
+}
+
+// The merges of a tokenizer, which the caller frees. An error: it is no byte pair encoding.
+static inline Status hugging_face_merges(int** first, const Tokenizer* t) {
+    Bpe bpe;
+    *first = NULL;
+    TRY(bpe_prepare(&bpe, t->bytes, t->offsets, NULL, t->vocab_size, &t->special));
+    int* merges = (int*)malloc_check((size_t)t->vocab_size * sizeof(int));
+    Status status = export_merges_(&bpe, t, merges);
+    bpe_free(&bpe);
+    if (status == STATUS_OK) { *first = merges; }
+    if (status != STATUS_OK) { free(merges); }
+    return status;
+}
+
+// ----------------------------------------------------------------------------
+// Writing
+
+// Bytes in the alphabet, as UTF-8: up to 2 for each. Returns their number.
+static inline size_t export_text_(char* text, const unsigned char* s, size_t n) {
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) { at += utf8_encode(text + at, vocab_character(s[i])); }
+    return at;
+}
+
+static inline Status export_write_vocab_(const char* folder, const Tokenizer* t) {
+    AtomicFile file;
+    char text[2 * HUGGING_FACE_TOKEN];
+    size_t n;
+    TRY(export_open(&file, folder, "vocab.json"));
+    for (int id = 0; id < t->vocab_size; id++) {
+        const unsigned char* s = tokenizer_decode(t, id, &n);
+        if (n == 0) { continue; }
+        fputs(id > 0 ? ", " : "{", file.file);
+        if (export_is_special_(t, id)) { // written as in special_tokens_map.json
+            json_write_text(file.file, (const char*)s, n);
+        } else {
+            json_write_text(file.file, text, export_text_(text, s, n));
+        }
+        fprintf(file.file, ": %d", id);
+    }
+    fputs("}\n", file.file);
+    return atomic_commit(&file);
+}
+
+static inline Status export_write_merges_(const char* folder, const Tokenizer* t, const int* first) {
+    AtomicFile file;
+    char text[2 * HUGGING_FACE_TOKEN + 2];
+    size_t n;
+    TRY(export_open(&file, folder, "merges.txt"));
+    fputs("#version: 0.2\n", file.file);
+    for (int id = 0; id < t->vocab_size; id++) {
+        const unsigned char* s = tokenizer_decode(t, id, &n);
+        size_t part = (size_t)first[id];
+        if (part == 0) { continue; }
+        size_t bytes = export_text_(text, s, part);
+        text[bytes++] = ' ';
+        bytes += export_text_(text + bytes, s + part, n - part);
+        text[bytes++] = '\n';
+        fwrite(text, 1, bytes, file.file);
+    }
+    return atomic_commit(&file);
+}
+
+// The three special tokens of GPT-2, which are one; null where there is none.
+static inline void export_print_special_(FILE* f, const Tokenizer* t) {
+    static const char* const names[] = {"bos_token", "eos_token", "unk_token"};
+    size_t n;
+    const unsigned char* s = tokenizer_decode(t, t->eot_token, &n);
+    for (int i = 0; i < 3; i++) {
+        fprintf(f, "%s  \"%s\": ", i > 0 ? ",\n" : "", names[i]);
+        if (export_is_special_(t, t->eot_token)) {
+            json_write_text(f, (const char*)s, n);
+        } else {
+            fputs("null", f);
+        }
+    }
+}
+
+// Writes the tokenizer's files; `first` is what hugging_face_merges gave.
+static inline Status hugging_face_write_tokenizer(const char* folder, const Tokenizer* t, const int* first,
+                                                  int trained_len) {
+    AtomicFile file;
+    TRY(export_write_vocab_(folder, t));
+    TRY(export_write_merges_(folder, t, first));
+    TRY(export_open(&file, folder, "special_tokens_map.json"));
+    fputs("{\n", file.file);
+    if (export_is_special_(t, t->eot_token)) { export_print_special_(file.file, t); }
+    fputs("\n}\n", file.file);
+    TRY(atomic_commit(&file));
+    TRY(export_open(&file, folder, "tokenizer_config.json"));
+    fputs("{\n  \"tokenizer_class\": \"GPT2Tokenizer\",\n  \"add_prefix_space\": false,\n", file.file);
+    fprintf(file.file, "  \"clean_up_tokenization_spaces\": false,\n  \"errors\": \"replace\",\n");
+    fprintf(file.file, "  \"model_max_length\": %d,\n", trained_len);
+    export_print_special_(file.file, t);
+    fputs("\n}\n", file.file);
+    return atomic_commit(&file);
+}
+
+#endif

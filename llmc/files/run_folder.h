@@ -1,0 +1,434 @@
+/*
+The folder of a run (-o) on the disk: its checkpoints and the newest whole one of them, files left by a killed run, whether
+another run is active, and which checkpoints -nk deletes.
+
+    run_folder_lock(&folder, "log124M");                 // a second run ends here
+    run_folder_scan(&scan, "log124M");
+    int step = run_folder_newest(&folder, &scan, is_whole); // a function on a folder and a step
+    ...                                                  // all that could refuse the run
+    run_folder_clean(&scan, step);                       // the first change on the disk
+    run_folder_keep(&folder, 5, 1000, 400);              // after checkpoint 400 was written; in any thread
+
+Only files with the names of checkpoint.h's, main.log, main.jsonl, main.flags and their .tmp files are looked at, and only they
+are ever removed.
+*/
+#ifndef LLMC_FILES_RUN_FOLDER_H
+#define LLMC_FILES_RUN_FOLDER_H
+
+#include <dirent.h>
+#include <limits.h>
+#include <sys/file.h>
+
+#include "llmc/base/status.h"
+
+typedef struct {
+    char path[1024];
+    int lock;     // file descriptor of the lock; -1: none
+    int* damaged; // (num_damaged) steps of checkpoints that were found not to be whole
+    int num_damaged;
+    char damage[2048]; // what is wrong with the newest of them
+} RunFolder;
+
+typedef enum { FOLDER_MODEL, FOLDER_STATE, FOLDER_DONE, FOLDER_LOG, FOLDER_TEMPORARY } FolderFileKind;
+
+typedef struct {
+    FolderFileKind kind;
+    int step; // -1: the file is of no step
+    char name[64];
+} FolderFile;
+
+typedef struct {
+    char path[1024];
+    int exists;        // 0: there is no such folder
+    int log_has_lines; // main.log exists and is not empty
+    FolderFile* files; // (num_files), the newest step first
+    size_t num_files;
+} RunFolderScan;
+
+// ----------------------------------------------------------------------------
+// Scanning
+
+// Reads the digits of a step at *name and moves it past them: 8 digits, or more where the step needs them.
+static inline int folder_step_(const char** name) {
+    long long step = 0;
+    int digits = 0;
+    for (; **name >= '0' && **name <= '9' && digits < 11; (*name)++, digits++) { step = 10 * step + (**name - '0'); }
+    return digits < 8 || (digits > 8 && step < 100000000) || step > INT_MAX ? -1 : (int)step;
+}
+
+// 1 if a file of that name is one of a run's.
+static inline int folder_parse_(FolderFile* file, const char* name) {
+    static const char* const prefixes[] = {"model_", "state_", "DONE_"};
+    if (strlen(name) >= sizeof(file->name)) { return 0; }
+    strcpy(file->name, name);
+    file->kind = FOLDER_LOG, file->step = -1;
+    static const char* const logs[] = {"main.log", "main.jsonl", "main.flags"};
+    const char* rest = NULL;
+    for (size_t i = 0; i < sizeof(logs) / sizeof(logs[0]); i++) {
+        if (strncmp(name, logs[i], strlen(logs[i])) == 0) { rest = name + strlen(logs[i]); }
+    }
+    for (int kind = FOLDER_MODEL; rest == NULL && kind <= FOLDER_DONE; kind++) {
+        size_t length = strlen(prefixes[kind]);
+        if (strncmp(name, prefixes[kind], length) != 0) { continue; }
+        rest = name + length;
+        file->kind = (FolderFileKind)kind;
+        file->step = folder_step_(&rest);
+        if (file->step < 0) { return 0; }
+        if (kind == FOLDER_STATE) { // _<rank>
+            size_t digits = strspn(rest + (*rest == '_'), "0123456789");
+            if (*rest != '_' || digits != 5) { return 0; }
+            rest += 6;
+        }
+        if (kind != FOLDER_DONE) {
+            if (strncmp(rest, ".bin", 4) != 0) { return 0; }
+            rest += 4;
+        }
+    }
+    if (rest != NULL && strcmp(rest, ".tmp") == 0) { file->kind = FOLDER_TEMPORARY; }
+    return rest != NULL && (*rest == '\0' || file->kind == FOLDER_TEMPORARY);
+}
+
+static inline int folder_compare_(const void* a, const void* b) {
+    const FolderFile *x = (const FolderFile*)a, *y = (const FolderFile*)b;
+    if (x->step != y->step) { return x->step < y->step ? 1 : -1; }
+    return strcmp(x->name, y->name);
+}
+
+static inline void run_folder_scan_free(RunFolderScan* scan) {
+    free(scan->files);
+    scan->files = NULL, scan->num_files = 0;
+}
+
+static inline Status folder_add_(RunFolderScan* scan, const char* name, size_t* capacity) {
+    FolderFile file;
+    if (!folder_parse_(&file, name)) { return STATUS_OK; }
+    if (scan->num_files == *capacity) {
+        *capacity = *capacity ? 2 * *capacity : 64;
+        FolderFile* more = (FolderFile*)realloc(scan->files, *capacity * sizeof(FolderFile));
+        if (more == NULL) { return status_fail("out of memory: cannot list %s", scan->path); }
+        scan->files = more;
+    }
+    scan->files[scan->num_files++] = file;
+    return STATUS_OK;
+}
+
+// Lists the files of a run in a folder, which need not exist; run_folder_scan_free frees the list. A folder that cannot be
+// read is an error: to a run that resumes it would look empty.
+static inline Status run_folder_scan(RunFolderScan* scan, const char* path) {
+    char log[1024 + 16];
+    struct stat st;
+    struct dirent* entry;
+    size_t capacity = 0;
+    status_clear();
+    memset(scan, 0, sizeof(*scan));
+    if (strlen(path) > 960) { return status_fail("-o: the path is longer than 960 bytes: %s", path); }
+    strcpy(scan->path, path);
+    DIR* dir = opendir(path);
+    if (dir == NULL && errno == ENOENT) { return STATUS_OK; }
+    while (dir != NULL && (errno = 0, entry = readdir(dir)) != NULL) {
+        if (folder_add_(scan, entry->d_name, &capacity) != STATUS_OK) { break; }
+    }
+    int error = errno;
+    if (dir != NULL) { closedir(dir); }
+    if (status_now() == STATUS_OK && error != 0) {
+        status_fail("cannot read the directory %s: %s", path, strerror(error));
+    }
+    if (status_now() != STATUS_OK) { run_folder_scan_free(scan); }
+    TRY(status_now());
+    if (scan->num_files > 0) { qsort(scan->files, scan->num_files, sizeof(FolderFile), folder_compare_); }
+    snprintf(log, sizeof(log), "%s/main.log", path);
+    scan->log_has_lines = stat(log, &st) == 0 && st.st_size > 0;
+    scan->exists = 1;
+    return STATUS_OK;
+}
+
+// 1 if the folder has a file of that kind and step.
+static inline int folder_has_(const RunFolderScan* scan, FolderFileKind kind, int step) {
+    for (size_t i = 0; i < scan->num_files; i++) {
+        if (scan->files[i].kind == kind && scan->files[i].step == step) { return 1; }
+    }
+    return 0;
+}
+
+// 1 if all files of the step's checkpoint are there.
+static inline int folder_complete_(const RunFolderScan* scan, int step) {
+    return folder_has_(scan, FOLDER_DONE, step) && folder_has_(scan, FOLDER_MODEL, step) &&
+           folder_has_(scan, FOLDER_STATE, step);
+}
+
+// 1 if the step has its DONE and only one of its other files: no kill leaves that, so a user has removed the other.
+static inline int folder_is_apart_(const RunFolderScan* scan, int step) {
+    return folder_has_(scan, FOLDER_DONE, step) &&
+           folder_has_(scan, FOLDER_MODEL, step) != folder_has_(scan, FOLDER_STATE, step);
+}
+
+// The newest step of which a user has removed a file, or -1.
+static inline int run_folder_apart(const RunFolderScan* scan) {
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->kind == FOLDER_DONE && folder_is_apart_(scan, f->step)) { return f->step; }
+    }
+    return -1;
+}
+
+// The newest step below `below` whose checkpoint has all its files; -1 if there is none.
+static inline int run_folder_next(const RunFolderScan* scan, int below) {
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->kind == FOLDER_DONE && f->step < below && folder_complete_(scan, f->step)) { return f->step; }
+    }
+    return -1;
+}
+
+// The newest step with its DONE and its weights, for callers that need the weights only; -1 if there is none.
+static inline int run_folder_newest_weights(const RunFolderScan* scan) {
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->kind == FOLDER_DONE && folder_has_(scan, FOLDER_MODEL, f->step)) { return f->step; }
+    }
+    return -1;
+}
+
+// 1 if the folder holds files of a checkpoint, whole or not.
+static inline int run_folder_has_checkpoints(const RunFolderScan* scan) {
+    for (size_t i = 0; i < scan->num_files; i++) {
+        if (scan->files[i].kind <= FOLDER_DONE) { return 1; }
+    }
+    return 0;
+}
+
+static inline int folder_is_damaged_(const RunFolder* folder, int step) {
+    for (int i = 0; i < folder->num_damaged; i++) {
+        if (folder->damaged[i] == step) { return 1; }
+    }
+    return 0;
+}
+
+// Ends the program if a file of a checkpoint exists but cannot be opened, for lack of permission or because of a dangling link:
+// it may be whole, and a run that skipped it would replace it. I/O errors count as damage.
+static inline void folder_check_access_(const RunFolderScan* scan, int step) {
+    char path[1024 + 64];
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->step != step || (f->kind != FOLDER_MODEL && f->kind != FOLDER_STATE)) { continue; }
+        snprintf(path, sizeof(path), "%s/%s", scan->path, f->name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 && errno != EIO) {
+            fatal("-y 1: cannot open %s: %s; mend that, or move the files of checkpoint %d away", path, strerror(errno),
+                  step);
+        }
+        if (fd >= 0) { close(fd); }
+    }
+}
+
+// The newest checkpoint that passes `verify`, or -1. Reports the others, with the reason, and keeps them: run_folder_keep
+// deletes those older than a whole one, and the run replaces later ones when it reaches their steps.
+static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan,
+                                    Status (*verify)(const char* path, int step)) {
+    int step = run_folder_next(scan, INT_MAX);
+    for (; step >= 0; step = run_folder_next(scan, step)) {
+        status_clear();
+        if (verify(scan->path, step) == STATUS_OK) { break; }
+        folder_check_access_(scan, step);
+        printf("note: passed over checkpoint %d: %s\n", step, status_message());
+        if (folder->num_damaged == 0) { snprintf(folder->damage, sizeof(folder->damage), "%s", status_message()); }
+        folder->damaged = (int*)realloc(folder->damaged, (size_t)(folder->num_damaged + 1) * sizeof(int));
+        if (folder->damaged == NULL) { fatal("out of memory: cannot list damaged checkpoints"); }
+        folder->damaged[folder->num_damaged++] = step;
+    }
+    for (size_t i = 0; i < scan->num_files && scan->files[i].step > step; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->kind != FOLDER_DONE || !folder_is_apart_(scan, f->step)) { continue; }
+        int has_model = folder_has_(scan, FOLDER_MODEL, f->step);
+        printf("note: passed over checkpoint %d: %s/%s_%08d%s.bin is not there\n", f->step, scan->path,
+               has_model ? "state" : "model", f->step, has_model ? "_00000" : "");
+    }
+    status_clear();
+    return step;
+}
+
+// ----------------------------------------------------------------------------
+// Removing
+
+static inline Status folder_remove_(const char* path, const char* name) {
+    char file[1024 + 64];
+    snprintf(file, sizeof(file), "%s/%s", path, name);
+    if (remove(file) == 0 || errno == ENOENT) { return STATUS_OK; }
+    return status_fail("cannot delete %s: %s", file, strerror(errno));
+}
+
+// Removes a checkpoint. DONE goes first, the state last: what is left of an interrupted removal is not a checkpoint, and
+// has a state, which without its DONE is of no use to anybody.
+static inline Status folder_remove_step_(const RunFolderScan* scan, int step) {
+    static const FolderFileKind order[] = {FOLDER_DONE, FOLDER_MODEL, FOLDER_STATE};
+    Status status = STATUS_OK;
+    for (size_t k = 0; k < sizeof(order) / sizeof(order[0]); k++) {
+        for (size_t i = 0; i < scan->num_files && status == STATUS_OK; i++) {
+            const FolderFile* f = &scan->files[i];
+            if (f->step == step && f->kind == order[k]) { status = folder_remove_(scan->path, f->name); }
+        }
+    }
+    return status;
+}
+
+// A damaged checkpoint that was written anew is whole.
+static inline void folder_forget_damage_(RunFolder* folder, int step) {
+    int left = 0;
+    for (int i = 0; i < folder->num_damaged; i++) {
+        if (folder->damaged[i] != step) { folder->damaged[left++] = folder->damaged[i]; }
+    }
+    folder->num_damaged = left;
+}
+
+// Implements -nk after checkpoint `newest` was written: of the checkpoints up to it, keeps the `keep` newest and those at
+// multiples of `major`; deletes older and damaged ones. It counts what is on the disk. keep 0: keeps all; major 0: no
+// multiples. Does not print or end the program, so that any thread may call it.
+static inline Status run_folder_keep(RunFolder* folder, int keep, int major, int newest) {
+    RunFolderScan scan;
+    int kept = 0;
+    folder_forget_damage_(folder, newest);
+    if (keep <= 0) { return STATUS_OK; }
+    TRY(run_folder_scan(&scan, folder->path));
+    Status status = STATUS_OK;
+    for (int step = run_folder_next(&scan, newest); step >= 0; step = run_folder_next(&scan, step)) {
+        int damaged = folder_is_damaged_(folder, step);
+        int stays = (!damaged && kept + 1 < keep) || (major > 0 && step % major == 0);
+        kept += !damaged;
+        if (!stays && status == STATUS_OK) { status = folder_remove_step_(&scan, step); }
+    }
+    run_folder_scan_free(&scan);
+    return status;
+}
+
+// Why a file is a leftover of a killed run, for a run that resumes from `step` (-1: starts); NULL if it is not. A lone model
+// file of an earlier step may have been kept on purpose.
+static inline const char* folder_leftover_(const RunFolderScan* scan, const FolderFile* f, int step) {
+    if (f->kind == FOLDER_TEMPORARY) { return "its writing did not end"; }
+    if (f->kind == FOLDER_LOG || folder_complete_(scan, f->step) || folder_is_apart_(scan, f->step)) { return NULL; }
+    if (f->kind == FOLDER_DONE) { return "its checkpoint is not there"; }
+    int abandoned = f->step > step || folder_has_(scan, FOLDER_STATE, f->step);
+    return abandoned ? "its checkpoint was not completed" : NULL;
+}
+
+// Removes the leftovers of a killed run from its folder, and prints them.
+static inline Status run_folder_clean(const RunFolderScan* scan, int step) {
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const char* why = folder_leftover_(scan, &scan->files[i], step);
+        if (why == NULL) { continue; }
+        TRY(folder_remove_(scan->path, scan->files[i].name));
+        printf("note: removed %s/%s: %s\n", scan->path, scan->files[i].name, why);
+    }
+    return STATUS_OK;
+}
+
+// Removes all files of a run, for --overwrite. A kill in between leaves no checkpoint that looks whole.
+static inline Status run_folder_clear(const RunFolderScan* scan) {
+    size_t removed = 0;
+    for (int done = 1; done >= 0; done--) {
+        for (size_t i = 0; i < scan->num_files; i++) {
+            if ((scan->files[i].kind == FOLDER_DONE) != done) { continue; }
+            TRY(folder_remove_(scan->path, scan->files[i].name));
+            removed++;
+        }
+    }
+    if (removed > 0) { printf("note: --overwrite removed %zu files of a run from %s\n", removed, scan->path); }
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// One run at a time: a lock that the kernel releases when the process ends, however it ends
+
+// Who holds the lock, as it has written into the file: "process 123 on host".
+static inline void folder_holder_(char* text, size_t size, int fd) {
+    char content[256] = {0}, host[200] = "";
+    long pid = 0;
+    ssize_t n = pread(fd, content, sizeof(content) - 1, 0);
+    if (n > 0 && sscanf(content, "%ld %199[a-zA-Z0-9._-]", &pid, host) == 2) {
+        snprintf(text, size, "process %ld on %s", pid, host);
+    } else {
+        snprintf(text, size, "another process");
+    }
+}
+
+// 1 if an open file is the one of that name: another run may have removed it, and made its own.
+static inline int folder_is_named_(int fd, const char* file) {
+    struct stat opened, named;
+    return fstat(fd, &opened) == 0 && stat(file, &named) == 0 && opened.st_dev == named.st_dev &&
+           opened.st_ino == named.st_ino;
+}
+
+// 1 if a file is empty or begins as folder_holder_ reads it, in one line: what a run writes, also where the disk was full.
+static inline int folder_is_lock_(int fd) {
+    char content[256] = {0};
+    long pid = 0;
+    ssize_t n = pread(fd, content, sizeof(content) - 1, 0);
+    const char* end = content + strcspn(content, "\n");
+    return n == 0 || (n > 0 && sscanf(content, "%ld", &pid) == 1 && pid > 0 && end + 1 >= content + n);
+}
+
+// Opens and locks <path>/lock. 1: locked; 0: the file system has no locks; -1: an error, errno is why.
+static inline int folder_try_lock_(int* fd, const char* file) {
+    for (int attempt = 0; attempt < 100; attempt++) {
+        *fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        if (*fd < 0) { return -1; }
+        if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
+            return errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL ? 0 : -1;
+        }
+        // the run before has removed its file between our open and our lock: then this lock is nobody's
+        if (folder_is_named_(*fd, file)) { return 1; }
+        close(*fd);
+    }
+    *fd = -1;
+    errno = EBUSY;
+    return -1;
+}
+
+// Locks a folder for this run, and names it; one that does not exist is only named. An error names who holds the lock.
+static inline Status run_folder_lock(RunFolder* folder, const char* path) {
+    char file[1024 + 8], text[256], holder[256];
+    struct stat st;
+    status_clear();
+    memset(folder, 0, sizeof(*folder));
+    folder->lock = -1;
+    if (strlen(path) > 960) { return status_fail("-o: the path is longer than 960 bytes: %s", path); }
+    strcpy(folder->path, path);
+    if (stat(path, &st) != 0 && errno == ENOENT) { return STATUS_OK; }
+    snprintf(file, sizeof(file), "%s/lock", path);
+    int fd, locked = folder_try_lock_(&fd, file), error = errno;
+    if (locked < 0 && fd >= 0) { folder_holder_(holder, sizeof(holder), fd); }
+    if (locked <= 0 && fd >= 0) { close(fd); }
+    if (locked < 0 && error == EWOULDBLOCK) {
+        return status_fail("-o %s: %s is at work there (it holds %s); wait for it, or name another folder", path,
+                           holder, file);
+    }
+    if (locked < 0) { return status_fail("cannot lock %s: %s", file, strerror(error)); }
+    if (locked == 0) {
+        printf("note: the file system of %s has no locks: nothing keeps a second run out\n", path);
+        return STATUS_OK;
+    }
+    if (!folder_is_lock_(fd)) {
+        close(fd);
+        return status_fail("-o %s: its file `lock` is no run's; move that away, or name another folder", path);
+    }
+    char host[200] = "?";
+    gethostname(host, sizeof(host) - 1);
+    int length = snprintf(text, sizeof(text), "%ld %s\n", (long)getpid(), host);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) { /* a full disk: it is locked still */
+    }
+    folder->lock = fd;
+    return STATUS_OK;
+}
+
+// Ends the lock and removes its file, unless somebody has: then the name is another run's.
+static inline void run_folder_unlock(RunFolder* folder) {
+    free(folder->damaged);
+    folder->damaged = NULL, folder->num_damaged = 0;
+    if (folder->lock < 0) { return; }
+    char file[1024 + 8];
+    snprintf(file, sizeof(file), "%s/lock", folder->path);
+    if (folder_is_named_(folder->lock, file)) { remove(file); }
+    close(folder->lock);
+    folder->lock = -1;
+}
+
+#endif

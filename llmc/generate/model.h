@@ -1,0 +1,130 @@
+/*
+The model of a run of generate_gpt2: its weights, wherever they come from, its tokenizer, and what there is of memory.
+*/
+#ifndef LLMC_GENERATE_MODEL_H
+#define LLMC_GENERATE_MODEL_H
+
+#include "flags.h"
+#include "llmc/model/gpt2_decoder.h"
+#include "llmc/base/progress.h"
+#include "llmc/text/tokenizer.h"
+#include "llmc/files/weights_file.h"
+
+typedef struct {
+    const Options* options;
+    GPT2Config config;
+    float* params; // (parameters) in fp32, in table order; NULL once the model has them
+    GPT2* model;
+    Tokenizer tokenizer;
+    double load_seconds;
+} GenerateModel;
+
+// The tokenizer's path: --tokenizer, or the model's folder if it has one, or the project's file.
+static inline const char* generate_tokenizer_path_(const Options* o, char* text, size_t size) {
+    if (o->tokenizer != NULL) {
+        if (!file_exists(o->tokenizer)) { fatal("--tokenizer %s: %s", o->tokenizer, strerror(errno)); }
+        return o->tokenizer;
+    }
+    return tokenizer_of_model(o->model, text, size);
+}
+
+// Reads weights and tokenizer. Ends the program with one line if one is missing or they do not match; the tokenizer may be
+// missing if no text will be encoded.
+static inline void generate_model_read(GenerateModel* m, const Options* o, int encodes) {
+    char path[1200];
+    int unchecked = 0;
+    double begin = wall_seconds();
+    memset(m, 0, sizeof(*m));
+    m->options = o;
+    if (weights_is_descriptor(o->model)) {
+        fatal("-e %s: the weights of a model are needed, " WEIGHTS_HELP "; ./train_gpt2 makes them", o->model);
+    }
+    check(weights_load(&m->params, o->model, &m->config, &unchecked));
+    const char* tokenizer = generate_tokenizer_path_(o, path, sizeof(path));
+    if (encodes && m->config.vocab_size != BYTE_VOCAB_SIZE && file_missing(tokenizer)) {
+        fatal("text needs a tokenizer, and there is no %s; python3 dev/data/tokenizer.py writes GPT-2's, "
+              "--tokenizer names another",
+              tokenizer);
+    }
+    if (o->tokenizer != NULL && m->config.vocab_size == BYTE_VOCAB_SIZE) {
+        print_warning("--tokenizer %s is not read: the %d tokens of this model are bytes", tokenizer, BYTE_VOCAB_SIZE);
+    }
+    (encodes ? tokenizer_load : tokenizer_load_to_decode)(&m->tokenizer, tokenizer, m->config.vocab_size);
+    m->load_seconds = wall_seconds() - begin;
+}
+
+// T: --context or, by default, what the model was trained on.
+static inline int generate_context(const Options* o, GPT2Config config) {
+    return o->context > 0 ? o->context : gpt2_trained_length(config);
+}
+
+typedef struct {
+    char text[96];
+} ContextRemark;
+
+// Where it is the trained length alone that limits a context: that it does, and what allows more; else "".
+static inline ContextRemark generate_context_remark(const Options* o, GPT2Config config) {
+    ContextRemark remark = {""};
+    if (o->context == 0 && gpt2_trained_length(config) < config.max_seq_len) {
+        snprintf(remark.text, sizeof(remark.text), " (the model's trained length; --context allows up to %d)",
+                 config.max_seq_len);
+    }
+    return remark;
+}
+
+// Builds the model, and frees the weights that it was built from.
+static inline void generate_model_build(GenerateModel* m) {
+    double begin = wall_seconds();
+    check(gpt2_prepare_threads());
+    check(gpt2_create(&m->model, m->config, gpt2_default_settings()));
+    check(gpt2_set_parameters(m->model, m->params));
+    free(m->params);
+    m->params = NULL;
+    m->load_seconds += wall_seconds() - begin;
+}
+
+static inline void generate_model_free(GenerateModel* m) {
+    gpt2_free(m->model);
+    free(m->params);
+    tokenizer_free(&m->tokenizer);
+}
+
+// 1 if what a plan needs beside the weights fits into what is free now.
+static inline int generate_fits(const GPT2Plan* plan) {
+    GPT2Memory memory;
+    size_t needs[2] = {0, 0}; // of the GPU's memory, of the host's
+    static const PlanRowId rows[] = {PLAN_KV_CACHE,    PLAN_DECODER, PLAN_HOST_DECODER, PLAN_ACTIVATIONS,
+                                     PLAN_HOST_LOSSES, PLAN_BATCH,   PLAN_LIBRARIES};
+    if (gpt2_available_memory(&memory) != STATUS_OK) { return 1; }
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const PlanRow* r = &plan->rows[rows[i]];
+        size_t* need = &needs[r->memory == PLAN_HOST];
+        *need = size_add(*need, r->bytes);
+    }
+    return (!memory.has_device || needs[0] <= memory.device_free) && needs[1] <= memory.host_free;
+}
+
+// The plan of a decoder for B sequences of T tokens, or, with `scoring`, of forward passes of such batches.
+static inline GPT2Plan generate_plan(const GenerateModel* m, int B, int T, int scoring) {
+    GPT2Plan plan;
+    check(gpt2_plan(&plan, m->config, gpt2_default_settings(), scoring ? B : 0, scoring ? T : 0, 0, 0));
+    if (!scoring) { check(gpt2_decoder_plan(&plan, m->config, B, T)); }
+    return plan;
+}
+
+// B, at most `all`: --batch, or where that is auto the largest power of two, up to `most`, of which the memory is there.
+static inline int generate_batch(const GenerateModel* m, size_t all, int most, int T, int scoring) {
+    int is_auto = m->options->batch == CLI_AUTO, limit = is_auto ? most : m->options->batch;
+    int B = all < (size_t)limit ? (int)all : limit;
+    while (is_auto && (B & (B - 1)) != 0) { B &= B - 1; }
+    for (;; B /= 2) {
+        GPT2Plan plan = generate_plan(m, B, T, scoring);
+        if (generate_fits(&plan) || (is_auto && B == 1)) { return B; }
+        if (is_auto) { continue; }
+        size_t host = plan_phase(&plan, PLAN_HOST, PLAN_TRAINING), gpu = plan_phase(&plan, PLAN_DEVICE, PLAN_TRAINING);
+        fatal("-b %d: so many sequences of %d tokens take %.0f MiB, more than is free; lower -b or --context", B, T,
+              (double)(host > gpu ? host : gpu) / (1 << 20));
+    }
+}
+
+#endif

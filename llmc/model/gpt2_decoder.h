@@ -1,0 +1,116 @@
+/*
+Generation of sequences with a KV cache. Declared once; generate_gpt2.c and generate_gpt2.cu implement it. generate.h and the
+tests are built on this file and gpt2_model.h alone.
+
+    check(gpt2_decoder_create(&decoder, model, B, T));
+    check(gpt2_decoder_prefill(decoder, prompts, num_prompts));
+    while (any slot is active) { check(gpt2_decoder_next(decoder, tokens)); }
+    gpt2_decoder_free(decoder);
+
+A sequence's tokens and the bits of its logits depend on its own tokens, sampler and sample number alone, not on B or the other
+slots; on the CPU, nor on how many tokens were processed at a time. (On the GPU a prompt uses the training's attention, appended
+tokens use decode attention.) Errors as in gpt2_model.h.
+*/
+#ifndef LLMC_MODEL_GPT2_DECODER_H
+#define LLMC_MODEL_GPT2_DECODER_H
+
+#include "gpt2_model.h"
+#include "sampler.h"
+
+typedef struct GPT2Decoder GPT2Decoder;
+
+// One prompt of a batch: sequence `slot` is restarted with these tokens. The coin of the token at position p of the sequence is
+// sampler_coin(sampler.seed, sample, p); the sampler's penalty applies to all tokens of the sequence so far.
+typedef struct {
+    int slot;
+    const int* tokens; // (count)
+    int count;         // 1 to T
+    SamplerSettings sampler;
+    uint64_t sample; // any number: sequences with the same one, and the same seed, have the same coins
+} DecoderPrompt;
+
+// Adds the caches and scratch of a decoder for B sequences of up to T tokens to a plan: the rows KV_CACHE, DECODER and
+// HOST_DECODER. plan.h says how to read it.
+Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T);
+
+// A decoder for B sequences of up to T tokens each, T <= max_seq_len, with a model whose weights are set, and stay as they are
+// until gpt2_decoder_free. gpt2_allocate is not needed. On an error *decoder is NULL.
+Status gpt2_decoder_create(GPT2Decoder** decoder, GPT2* model, int B, int T);
+
+// Called before gpt2_free; NULL is allowed.
+void gpt2_decoder_free(GPT2Decoder* d);
+
+// Starts sequences, all in one batch. They are active afterwards.
+Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts);
+
+// Appends given tokens (count), instead of sampled ones, to a sequence.
+Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count);
+
+// The next token of every active sequence: sampled from its logits, appended, and the logits after it computed. tokens (B): -1
+// for slots that are not active. A sequence that has T tokens still gets a token, which is not appended, and is inactive
+// afterwards.
+Status gpt2_decoder_next(GPT2Decoder* d, int* tokens);
+
+// Makes the sequence inactive: gpt2_decoder_next skips it; its cache is kept.
+void gpt2_decoder_stop(GPT2Decoder* d, int slot);
+
+// Makes a stopped sequence active again, unless it is full.
+void gpt2_decoder_resume(GPT2Decoder* d, int slot);
+
+// Tokens in the cache, of the prompt and sampled ones
+int gpt2_decoder_length(const GPT2Decoder* d, int slot);
+
+// The logits (V) after a sequence's last token, to the host.
+Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot);
+
+// ----------------------------------------------------------------------------
+// What every implementation has beside its cache: buffers in one block of memory, by a table DECODER_BUFFERS(X, ctx) of
+// X(ctx, type, name, count)
+
+// The buffer's pointer, a member of GPT2Decoder
+#define DECODER_POINTER_(ctx, type, name, count) type* name;
+
+// Points it into `memory`, unless the decoder d is NULL, and adds its bytes to `total`, which becomes SIZE_MAX on overflow.
+#define DECODER_PLACE_(ctx, type, name, count)                                                                         \
+    if (d != NULL) { d->name = (type*)(void*)(memory + total); }                                                       \
+    total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));
+
+// ----------------------------------------------------------------------------
+// Checks that every implementation makes
+
+// Refuses sizes that no decoder of this model can have.
+static inline Status gpt2_decoder_check_sizes(GPT2Config config, int B, int T) {
+    TRY(gpt2_check_sizes(config, B, T));
+    return B <= 1 << 16 ? STATUS_OK : status_fail("a decoder for %d sequences; 65,536 are the most", B);
+}
+
+// Refuses prompts, for B sequences of up to T tokens, without a valid slot of their own, or that are too long.
+static inline Status gpt2_decoder_check_prompts(const GPT2Info* info, const DecoderPrompt* prompts, int num_prompts,
+                                                int B, int T) {
+    if (num_prompts < 1 || num_prompts > B) { return status_fail("%d prompts for %d sequences", num_prompts, B); }
+    for (int i = 0; i < num_prompts; i++) {
+        const DecoderPrompt* p = &prompts[i];
+        if (p->slot < 0 || p->slot >= B) { return status_fail("a prompt for sequence %d of %d", p->slot, B); }
+        for (int k = 0; k < i; k++) {
+            if (prompts[k].slot == p->slot) { return status_fail("two prompts for sequence %d", p->slot); }
+        }
+        if (p->count < 1 || p->count > T) {
+            return status_fail("a prompt of %d tokens, for sequences of 1 to %d", p->count, T);
+        }
+        TRY(gpt2_check_tokens(info, p->tokens, (size_t)p->count));
+    }
+    return STATUS_OK;
+}
+
+// Refuses tokens that do not fit after the `length` tokens of sequence `slot`, or a sequence that has not been started.
+static inline Status gpt2_decoder_check_append(const GPT2Info* info, int slot, int length, const int* tokens, int count,
+                                               int B, int T) {
+    if (slot < 0 || slot >= B) { return status_fail("tokens for sequence %d of %d", slot, B); }
+    if (length < 1) { return status_fail("tokens for sequence %d, which has no prompt yet", slot); }
+    if (count < 1 || count > T - length) {
+        return status_fail("%d tokens more for a sequence of %d; %d are the most", count, length, T);
+    }
+    return gpt2_check_tokens(info, tokens, (size_t)count);
+}
+
+#endif

@@ -1,0 +1,354 @@
+/*
+What a trainer's model offers: GPT-2 in memory, its passes and its optimizer. Declared here once; a program has one
+implementation, train_gpt2.c or train_gpt2.cu. trainer.h, checkpoint.h and the tests are built on this file alone.
+
+    GPT2* model;
+    check(gpt2_create(&model, config, gpt2_default_settings()));
+    check(gpt2_allocate(model, B, T, 1));
+    check(gpt2_set_parameters(model, params));
+    for each step { for each micro-step { gpt2_forward(); gpt2_backward(); }  gpt2_grad_norm();  gpt2_update(); }
+    gpt2_free(model);
+
+A function that returns a Status begins with status_clear(). On STATUS_ERROR status_message() says what was wrong; the
+process and the CUDA context remain usable, the model can be freed, and a refused argument changes nothing.
+*/
+#ifndef LLMC_MODEL_GPT2_MODEL_H
+#define LLMC_MODEL_GPT2_MODEL_H
+
+#include "llmc/base/doctor.h"
+#include "gpt2.h"
+#include "gradient_tree.h"
+#include "llmc/base/host_memory.h"
+#include "parameter_layout.h"
+#include "plan.h"
+#include "llmc/base/status.h"
+
+typedef struct GPT2 GPT2;
+typedef struct Comm Comm; // comm.h
+
+// How a model computes. The CPU trainer has no master weights, no tf32 and no GELU in epilogues.
+typedef struct {
+    int recompute;      // what the backward pass recomputes instead of keeping: 0 nothing, 1 GELU, 2 also LayerNorm
+    int master_weights; // 1: AdamW updates an fp32 copy of bf16 weights; 0: the weights, with stochastic rounding
+    int tf32;           // 1: fp32 GEMMs may use tf32 tensor cores
+    int gelu_fusion;    // GELU in cuBLASLt's epilogues: 0 never, 1 forward, 2 forward and backward
+    int micro_steps;    // maximum of micro-steps per step in this process; gradient buffers are sized for it
+    Comm* comm;         // the processes that train this model together; NULL: this one alone
+    int zero;           // 1: a process has the moments and master weights of its shard only (ZeRO-1); 0: it has all
+    int sum_any;      // 1: gradients are summed in any order; 0: in that of gradient_tree.h, the same bits for any 2^n
+    int copy_engines; // 1: copy engines exchange data between GPUs of one machine, where possible; 0: NCCL's kernels
+    int graphs;       // 1: on one GPU, passes over full batches are CUDA graphs from the second on (pass_graph.cuh)
+} GPT2Settings;
+
+static inline GPT2Settings gpt2_default_settings(void) {
+    GPT2Settings s;
+    s.recompute = 1, s.master_weights = 1, s.tf32 = 1, s.gelu_fusion = 0;
+    s.micro_steps = 1, s.comm = NULL, s.zero = 1, s.sum_any = 0, s.copy_engines = 1, s.graphs = 1;
+    return s;
+}
+
+// The state of a model that its users may read.
+typedef struct {
+    GPT2Config config;
+    GPT2Settings settings;
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t num_parameters;
+    size_t weight_bytes;   // of one weight: 4 in fp32, 2 in bf16
+    size_t memory_bytes;   // that the model has allocated; on the GPU, of device memory
+    int rank, size;        // of this process, among those that train the model
+    int copy_engines;      // 1: copy engines exchange data between the GPUs
+    int sharded;           // 1: moments and master weights are those of this process's shard only
+    size_t elements;       // of weights and of gradients, with the padding between tensors (parameter_layout.h)
+    size_t shard_elements; // of moments, and of master weights: the same number, or a shard's
+    int B, T;              // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
+    int training;          // 1: the model has gradients and AdamW's moments
+    int queues;            // 1: passes and updates are asynchronous: the call only enqueues them
+    float mean_loss;       // nats: of the last step, over all processes; after its gpt2_grad_norm
+    float grad_norm;       // of its gradients; likewise
+    float* losses;         // (B,T) nats, on the host: of the last gpt2_validate
+    // Weights, of all processes, that the last gpt2_update left as they were because their new value was not finite; after
+    // gpt2_wait_update.
+    unsigned long long non_finite_weights;
+} GPT2Info;
+
+// The blocks of memory that have an element for each parameter. In memory they are in the order of parameter_layout.h; the
+// functions below use table order.
+typedef enum {
+    GPT2_WEIGHTS,       // weight_bytes each
+    GPT2_GRADIENTS,     // fp32, and so are the rest
+    GPT2_MOMENTS1,      // AdamW's first moments
+    GPT2_MOMENTS2,      // AdamW's second moments
+    GPT2_MASTER_WEIGHTS // only where bf16 weights are trained with settings.master_weights
+} GPT2Block;
+
+// ----------------------------------------------------------------------------
+// Planning: nothing is allocated, and no GPU is needed
+
+// The memory of a model with these settings, allocated for B rows of T tokens: the rows by which gpt2_create and gpt2_allocate
+// allocate, and overheads. With B and T 0, gpt2_create alone. `training` as for gpt2_allocate; snapshot 1: with a copy in host
+// memory from which checkpoints are written. Sizes that no model can have are an error.
+Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot);
+
+// The memory of this machine. An error if this trainer needs a GPU and finds none that it supports; the host's memory is
+// filled in all the same.
+Status gpt2_available_memory(GPT2Memory* memory);
+
+// The properties of this build and machine that determine the bits of a run, as they are named in a run's identity; "": none.
+typedef struct {
+    char precision[32], gemm[384], attention[128];
+    char gemm_library[128]; // with its version, which chooses the algorithm
+    char compiler[128];     // with its version, which chooses the multiply-adds that are fused
+    char device[256], compute_capability[16], sms[16];
+} GPT2Numerics;
+
+// For batches of B rows of T tokens. Errors as in gpt2_available_memory, and where no variant of attention serves the shape.
+Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, int B, int T);
+
+// ----------------------------------------------------------------------------
+// Building and freeing
+
+// Creates a model with memory for its weights, which are not set yet. On an error *model is NULL.
+Status gpt2_create(GPT2** model, GPT2Config config, GPT2Settings settings);
+
+// Allocates activations for batches of up to B rows of up to T tokens and, with `training`, gradients, zeroed moments and the
+// master weights, which gpt2_set_parameters fills afterwards. Called once for a model; after an error, call gpt2_free.
+Status gpt2_allocate(GPT2* model, int B, int T, int training);
+
+// Frees a model that gpt2_create has returned, in whatever state; NULL is allowed.
+void gpt2_free(GPT2* model);
+
+// Valid, and kept up to date, until gpt2_free.
+const GPT2Info* gpt2_info(const GPT2* model);
+
+// The order of the parameters in memory, and which shard each is in. Valid until gpt2_free.
+const ParameterLayout* gpt2_layout(const GPT2* model);
+
+// ----------------------------------------------------------------------------
+// Parameters, gradients, moments
+
+// Set the weights from, or copy them to, num_parameters floats on the host, in table order. Setting casts to the training
+// precision and fills the master weights, if any; the padding rows of wte, V to Vp-1, become zero whatever is given.
+Status gpt2_set_parameters(GPT2* model, const float* params);
+Status gpt2_get_parameters(GPT2* model, float* params);
+
+// The size of a block, of all shards together; 0 if the model has no such block.
+size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
+
+// Copy bytes offset .. offset+bytes-1 of a block, without a cast, to the host and back. Of a sharded block only the elements of
+// this process's shard are copied; the others are left unchanged, in `host` and in the model. The gradients are those of the
+// subtree of the last micro-step; after the last one, with several processes, the shard's are sums over all of them (with zero
+// 0, all are).
+Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
+Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes);
+
+// The gradients to num_parameters floats on the host, in table order.
+static inline Status gpt2_get_gradients(GPT2* model, float* grads) {
+    return gpt2_copy_out(model, grads, GPT2_GRADIENTS, 0, gpt2_block_bytes(model, GPT2_GRADIENTS));
+}
+
+// ----------------------------------------------------------------------------
+// Passes. inputs and targets (B,T) are tokens on the host. The GPU reads them in stream order: they must not change until
+// the second next gpt2_forward has returned.
+
+// The forward pass of a batch up to the final LayerNorm, with B and T at most as allocated.
+Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
+
+// Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. Refused after
+// gpt2_backward, which replaces them by their gradient. The weights must still be those of the pass. Logits are not rounded to
+// the training precision.
+Status gpt2_get_logits(GPT2* model, float* logits, int t);
+
+// A forward pass and the batch's losses, from logits in fp32, which are in gpt2_info()->losses; *loss is their mean in nats.
+Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T);
+
+// The gradients of the batch of the last gpt2_forward, whose inputs are given again, added up over this process's
+// grad_accum_steps micro-steps (settings.micro_steps at most) and scaled to the mean over all processes. The first
+// micro-step (0) overwrites what was there; the last one adds the other processes' to those of this process's shard. Refused
+// a second time without another gpt2_forward, whose activations it overwrites.
+Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step);
+
+// 1: from the next gpt2_backward on nothing is exchanged: gradients, loss and norm are those of this process's own
+// micro-steps, for finding a fault in them. 0, the default: of all processes.
+void gpt2_set_local(GPT2* model, int local);
+
+// After the last micro-step: *norm is the Euclidean norm of all gradients, and gpt2_info()->mean_loss the loss of the step.
+// With NULL it waits for neither: gpt2_update needs neither on the host, and gpt2_wait_update returns after both are known.
+Status gpt2_grad_norm(GPT2* model, float* norm);
+
+// One AdamW step (adamw.cuh, cpu/adamw.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
+// (gpt2_grad_norm) exceeds grad_clip are scaled down to it; 0: no clipping. A process updates its shard, and receives the other
+// shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients
+// (gpt2_grad_norm) is not finite, all weights and moments are left unchanged; on the GPU without the host. A single weight
+// whose new value or second moment is not finite is left unchanged with its moments, and counted in
+// gpt2_info()->non_finite_weights.
+Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
+                   float grad_clip, int step);
+
+// Waits for the last gpt2_update, but not for anything called after it; reports errors up to then. Afterwards gpt2_info() has
+// mean_loss, grad_norm and non_finite_weights of its step.
+Status gpt2_wait_update(GPT2* model);
+
+// Waits until all work of the functions above is done, and reports its errors.
+Status gpt2_synchronize(GPT2* model);
+
+// ----------------------------------------------------------------------------
+// Finding faults. Both wait for all work so far, and then read the results.
+
+// The first number that is not finite, in the order of computation: weights; activations of the last forward pass, layer by
+// layer; losses; gradients from the last layer to the first; moments. text, of `size` bytes, names its tensor: "weights:
+// qkvw, layer 2", "forward: fch of layer 3", "backward: gradient of fcw, layer 3"; "" if every number is finite.
+Status gpt2_find_non_finite(GPT2* model, char* text, size_t size);
+
+// *digest = a 64-bit sum over the bits and positions of all gradients in this process's memory, in any order: equal
+// gradients have equal digests, and a change of one of them always changes it.
+Status gpt2_gradient_digest(GPT2* model, uint64_t* digest);
+
+// ----------------------------------------------------------------------------
+// Snapshot: a copy of weights, moments and master weights from which a checkpoint is written while training continues.
+
+// Allocates its memory, after gpt2_allocate with `training`: on the GPU or, where gpt2_snapshot_room says that it does not fit,
+// in page-locked memory on the host. After an error there is none, and the model is unchanged. Called once for a model.
+Status gpt2_allocate_snapshot(GPT2* model);
+
+// Takes a snapshot, after all work so far; no gpt2_read_snapshot may run meanwhile. On return training may continue.
+Status gpt2_take_snapshot(GPT2* model);
+
+// Copies bytes offset .. offset+bytes-1 of a block (not the gradients) from the snapshot to the host, as gpt2_copy_out does.
+// One other thread may call this while the model trains; errors are recorded in that thread.
+Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
+
+// "GPU", "host" or "none".
+const char* gpt2_snapshot_place(const GPT2* model);
+
+// ----------------------------------------------------------------------------
+// The machine
+
+// How many GPUs this process sees; 0 in the CPU trainer, which needs none.
+int gpt2_num_devices(void);
+
+// Selects this process's GPU, in all of its threads; the default is 0. Called before any other function here.
+void gpt2_use_device(int device);
+
+// Starts the threads of the CPU trainer's kernels; an error if their stacks are too small, or there is no memory for their
+// scratch. Called once, after processes were forked and before a model computes.
+Status gpt2_prepare_threads(void);
+
+// Host memory for batches, page-locked in the GPU trainer. NULL if there is not enough; gpt2_host_free frees it.
+void* gpt2_host_alloc(size_t bytes);
+void gpt2_host_free(void* memory);
+
+// The dense peak of this process's GPU in the training precision, in FLOP/s (gpu_peaks.h); 0 where it is not known, and on
+// the CPU
+double gpt2_peak_flops(const GPT2* model);
+
+// Adds the rows of --doctor on the hardware: devices, and a GEMM and attention against fp64.
+void gpt2_doctor(Doctor* doctor);
+
+// Prints the rows about the machine of the table that a run prints first.
+void gpt2_print_device(const GPT2* model);
+
+// Prints a line about the GPU's clocks, power and temperature; nothing on the CPU.
+void gpt2_log_device(const GPT2* model);
+
+// NVTX ranges on a profiler's timeline (Nsight Systems); an error of the GPU names the last one. They nest, and cost almost
+// nothing without a profiler. A name must last as long as the program.
+void gpt2_range_begin(const char* name);
+void gpt2_range_end(void);
+
+// ----------------------------------------------------------------------------
+// Checks that every implementation makes
+
+// Refuses settings that no model can have.
+static inline Status gpt2_check_settings(GPT2Settings s) {
+    return s.micro_steps >= 1 ? STATUS_OK : status_fail("a model for %d micro-steps", s.micro_steps);
+}
+
+// Refuses sizes of a batch that no model of this context length can be allocated for.
+static inline Status gpt2_check_sizes(GPT2Config config, int B, int T) {
+    if (B < 1 || T < 1 || T > config.max_seq_len) {
+        return status_fail("a batch of %d x %d tokens does not fit a context of %d", B, T, config.max_seq_len);
+    }
+    if (B > INT_MAX / T) { return status_fail("%d x %d tokens are 2^31 or more; use a smaller batch", B, T); }
+    return STATUS_OK;
+}
+
+// Refuses a model that has its activations already.
+static inline Status gpt2_check_allocation(const GPT2Info* info, int B, int T) {
+    if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
+    return gpt2_check_sizes(info->config, B, T);
+}
+
+// Refuses a batch larger than what was allocated, in B or in T: scratch is sized for both.
+static inline Status gpt2_check_batch(const GPT2Info* info, int B, int T) {
+    if (B >= 1 && B <= info->B && T >= 1 && T <= info->T) { return STATUS_OK; }
+    return status_fail("a batch of %d x %d tokens does not fit a model allocated for %d x %d", B, T, info->B, info->T);
+}
+
+// Refuses tokens outside of the vocabulary.
+static inline Status gpt2_check_tokens(const GPT2Info* info, const int* tokens, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] < 0 || tokens[i] >= info->config.vocab_size) {
+            return status_fail("token %d in a batch is outside of the model's vocabulary of %d", tokens[i],
+                               info->config.vocab_size);
+        }
+    }
+    return STATUS_OK;
+}
+
+// Refuses a row of logits that the last forward pass, of B rows of T tokens, did not compute, and any row after_backward.
+static inline Status gpt2_check_row(int t, int B, int T, int after_backward) {
+    if (t < 0 || t >= B * T) { return status_fail("logits of row %d, after a forward pass of %d rows", t, B * T); }
+    if (!after_backward) { return STATUS_OK; }
+    return status_fail("the logits' gradient has replaced them; call gpt2_get_logits before gpt2_backward");
+}
+
+// Refuses a model without memory for gradients and moments.
+static inline Status gpt2_check_training(const GPT2Info* info) {
+    return info->training ? STATUS_OK : status_fail("this model was not allocated for training");
+}
+
+// Refuses a backward pass before any forward pass or after_backward (one of the same batch, whose activations it has
+// overwritten), a micro-step outside of its step, and a step that needs more gradient buffers than there are.
+static inline Status gpt2_check_backward(const GPT2Info* info, size_t BT, int after_backward, int grad_accum_steps,
+                                         int micro_step) {
+    TRY(gpt2_check_training(info));
+    if (BT == 0) { return status_fail("gpt2_backward before gpt2_forward"); }
+    if (after_backward) { return status_fail("gpt2_backward with no gpt2_forward before it"); }
+    if (micro_step < 0 || micro_step >= grad_accum_steps) {
+        return status_fail("micro-step %d of %d", micro_step, grad_accum_steps);
+    }
+    int most = info->settings.micro_steps;
+    int buffers = info->settings.sum_any || gradient_buffers(grad_accum_steps, 0) <= gradient_buffers(most, 0);
+    if (grad_accum_steps <= most && buffers) { return STATUS_OK; }
+    return status_fail("a step of %d micro-steps, of a model made for %d (GPT2Settings.micro_steps)", grad_accum_steps,
+                       most);
+}
+
+// What a snapshot holds of a model for training, in bytes. Only bf16 weights have master weights.
+static inline size_t gpt2_snapshot_bytes(const GPT2Info* info) {
+    size_t masters = info->weight_bytes < sizeof(float) && info->settings.master_weights ? sizeof(float) : 0;
+    size_t shard = size_mul(info->shard_elements, 2 * sizeof(float) + masters);
+    return size_add(size_mul(info->elements, info->weight_bytes), shard);
+}
+
+// 1 if a GPU with `available` of `total` bytes free has ample room for a snapshot: a tenth of its memory stays free, and
+// 1 GiB at least.
+static inline int gpt2_snapshot_room(size_t bytes, size_t available, size_t total) {
+    size_t reserve = total / 10 > (size_t)1 << 30 ? total / 10 : (size_t)1 << 30;
+    return available >= size_add(bytes, reserve);
+}
+
+// Refuses a range of bytes outside of a block.
+static inline Status gpt2_check_block(size_t block_bytes, size_t offset, size_t bytes) {
+    if (offset <= block_bytes && bytes <= block_bytes - offset) { return STATUS_OK; }
+    return status_fail("bytes %zu to %zu of a block of %zu", offset, size_add(offset, bytes), block_bytes);
+}
+
+// Refuses a snapshot that has not been taken, a block that it does not hold, or a range outside of the block.
+static inline Status gpt2_check_snapshot(int taken, GPT2Block block, size_t block_bytes, size_t offset, size_t bytes) {
+    if (!taken) { return status_fail("no snapshot has been taken"); }
+    if (block == GPT2_GRADIENTS) { return status_fail("a snapshot holds no gradients"); }
+    return gpt2_check_block(block_bytes, offset, bytes);
+}
+
+#endif

@@ -1,0 +1,198 @@
+/*
+--doctor: whether this machine, this folder and these files are fit for a run: the machine's part is gpt2_doctor's, the rest
+is here. Nothing ends the program before the table is whole; it writes a file of 32 MB in the output folder and removes it.
+*/
+#ifndef LLMC_RUN_DOCTOR_H
+#define LLMC_RUN_DOCTOR_H
+
+#include <signal.h>
+#include <sys/statvfs.h>
+
+#include "llmc/base/checked_file.h"
+#include "flags.h"
+#include "llmc/files/dataloader.h"
+#include "llmc/base/doctor.h"
+#include "llmc/files/evalloader.h"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/files/model_file.h"
+#include "llmc/text/tokenizer.h"
+#include "llmc/files/weights_file.h"
+
+enum { DOCTOR_MIB = 32 }; // of the file that is written
+
+static inline void run_doctor_memory_(Doctor* d) {
+    HostMemory m = host_memory("");
+    int ok = m.available >= (size_t)1 << 30;
+    doctor_row(d, ok ? DOCTOR_OK : DOCTOR_FAULT, "host memory",
+               "end other programs, or raise the limit of the container or job", "%.1f of %.1f GiB available (%s)",
+               (double)m.available / (1 << 30), (double)m.total / (1 << 30), m.limit);
+}
+
+static inline void run_doctor_cores_(Doctor* d) {
+    int cores = cpu_affinity();
+    double quota = cpu_quota("");
+    if (quota < (double)cores) {
+        doctor_row(d, DOCTOR_OK, "cores", NULL, "%d, of which the cgroup's quota gives the time of %.3g: %d threads",
+                   cores, quota, cpu_cores_within(cores, quota));
+    } else {
+        doctor_row(d, DOCTOR_OK, "cores", NULL, "%d, without a quota", cores);
+    }
+}
+
+// The output folder, or the one that it will be created in
+static inline void run_doctor_folder_(Doctor* d, const Options* o) {
+    char folder[1000];
+    struct statvfs disk;
+    snprintf(folder, sizeof(folder), "%.960s", o->output_dir ? o->output_dir : ".");
+    while (!file_exists(folder)) {
+        char* slash = strrchr(folder, '/');
+        if (slash == NULL) { strcpy(folder, "."); }
+        if (slash != NULL) { slash[slash == folder] = '\0'; }
+    }
+    double start = wall_seconds();
+    Status written = atomic_probe(folder, (size_t)DOCTOR_MIB << 20);
+    double seconds = wall_seconds() - start;
+    doctor_row(d, written == STATUS_OK ? DOCTOR_OK : DOCTOR_FAULT, "write, fsync, rename",
+               "make room, or name a folder on a disk that can be written to with -o", "%s in %s",
+               written == STATUS_OK ? "done" : status_message(), folder);
+    if (written == STATUS_OK) {
+        doctor_row(d, DOCTOR_OK, "writing speed", NULL, "%.0f MB/s (%d MiB in %.2f s)", DOCTOR_MIB * 1.048576 / seconds,
+                   (int)DOCTOR_MIB, seconds);
+    }
+    if (statvfs(folder, &disk) != 0 || disk.f_blocks == 0) { return; } // some do not say
+    double free_gib = (double)disk.f_bavail * (double)disk.f_frsize / (1 << 30);
+    doctor_row(d, free_gib >= 2.0 ? DOCTOR_OK : DOCTOR_FAULT, "disk", "make room: a checkpoint of 124M takes 1.7 GB",
+               "%.1f GiB free in %s", free_gib, folder);
+}
+
+// ----------------------------------------------------------------------------
+// Files, each read to its end where it has checksums
+
+// The row of a file. A file that is the default of its flag may be missing; any other may not.
+static inline void run_doctor_file_(Doctor* d, const char* name, const char* path, Status status, int has_checksums,
+                                    const char* mend) {
+    if (status != STATUS_OK) {
+        doctor_row(d, DOCTOR_FAULT, name, mend, "%s", status_message());
+    } else {
+        doctor_row(d, DOCTOR_OK, name, NULL, "%s: %s", path,
+                   has_checksums ? "whole, by its checksums" : "sound, but it has no checksums");
+    }
+}
+
+static inline Status run_doctor_tokens_(const char* path, int* has_checksums) {
+    CheckedReader r;
+    TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file"));
+    *has_checksums = r.has_checksums;
+    size_t bytes = r.header[0] == TOKENS_MAGIC_32 ? 4 : 2;
+    Status status = r.header[2] >= 0 && (size_t)r.header[2] * bytes == r.body_bytes
+                        ? checked_verify(&r)
+                        : status_fail("%s: its header says %d tokens, it has %zu bytes of them; the file is truncated",
+                                      path, (int)r.header[2], r.body_bytes);
+    checked_close(&r);
+    return status;
+}
+
+// All files of -i or -j; a row for each that is not whole, and one for the others
+static inline void run_doctor_data_(Doctor* d, const char* name, const char* pattern, int is_default) {
+    static const char mend[] = "make the file again: a script in dev/data writes it";
+    glob_t paths;
+    size_t whole = 0, unchecked = 0;
+    if (token_file_glob(&paths, pattern) != 0) {
+        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name,
+                   "python3 dev/data/tinyshakespeare.py writes the default; -i and -j name other files",
+                   "no file matches %s", pattern);
+        return;
+    }
+    for (size_t i = 0; i < paths.gl_pathc; i++) {
+        int has_checksums = 0;
+        if (run_doctor_tokens_(paths.gl_pathv[i], &has_checksums) != STATUS_OK) {
+            doctor_row(d, DOCTOR_FAULT, name, mend, "%s", status_message());
+            continue;
+        }
+        whole++;
+        unchecked += !has_checksums;
+    }
+    if (whole > 0 && unchecked == 0) {
+        doctor_row(d, DOCTOR_OK, name, NULL, "%zu files of %s: whole, by their checksums", whole, pattern);
+    } else if (whole > 0) {
+        doctor_row(d, DOCTOR_OK, name, NULL, "%zu files of %s; %zu of them have no checksums", whole, pattern,
+                   unchecked);
+    }
+    globfree(&paths);
+}
+
+// A file of one kind by its magic number
+static inline void run_doctor_checked_(Doctor* d, const char* name, const char* path, int32_t magic, const char* what,
+                                       int is_default, const char* mend) {
+    CheckedReader r;
+    if (!file_exists(path)) {
+        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name, mend, "%s: no such file", path);
+        return;
+    }
+    Status status = checked_open(&r, path, magic, what);
+    int has_checksums = status == STATUS_OK && r.has_checksums;
+    if (status == STATUS_OK) { status = checked_verify(&r); }
+    run_doctor_file_(d, name, path, status, has_checksums, mend);
+    checked_close(&r);
+}
+
+// A .bin is read to its end; of Hugging Face's files the headers are, which say what every byte is.
+static inline void run_doctor_model_(Doctor* d, const Options* o, int is_default) {
+    static const char mend[] = "name other weights, or start a new model, such as -e d12";
+    ModelHeader header;
+    WeightsSource source;
+    GPT2Config config;
+    if (!weights_is_file(o->model)) { return; } // a new model
+    if (!file_exists(o->model)) {
+        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, "model", mend, "%s: no such file", o->model);
+        return;
+    }
+    memset(&header, 0, sizeof(header));
+    Status status = weights_find(&source, o->model);
+    if (status == STATUS_OK) {
+        status = source.is_hugging_face ? weights_read_config(source.path, &config)
+                                        : model_file_verify(source.path, &header);
+    }
+    run_doctor_file_(d, "model", o->model, status, header.has_checksums, mend);
+}
+
+static inline void run_doctor_tokenizer_(Doctor* d, const char* path, int is_default) {
+    const char* mend = "python3 dev/data/tokenizer.py writes it; without it samples print as numbers";
+    Vocab v;
+    if (!folder_exists(path)) {
+        run_doctor_checked_(d, "tokenizer", path, TOKENIZER_MAGIC, "tokenizer file", is_default, mend);
+        return;
+    }
+    Status status = vocab_read_folder(&v, path);
+    run_doctor_file_(d, "tokenizer", path, status, 0, "--tokenizer names another");
+    if (status == STATUS_OK) { vocab_free(&v); }
+}
+
+static inline void run_doctor_files_(Doctor* d, const Options* o) {
+    Options defaults = cli_defaults();
+    run_doctor_data_(d, "training data", o->train_data, strcmp(o->train_data, defaults.train_data) == 0);
+    run_doctor_data_(d, "validation data", o->val_data, strcmp(o->val_data, defaults.val_data) == 0);
+    run_doctor_model_(d, o, strcmp(o->model, defaults.model) == 0);
+    run_doctor_tokenizer_(d, o->tokenizer, strcmp(o->tokenizer, defaults.tokenizer) == 0);
+    if (o->hellaswag) {
+        run_doctor_checked_(d, "HellaSwag", o->hellaswag_data, EVAL_MAGIC, "multiple-choice evaluation file", 0,
+                            "python3 dev/data/hellaswag.py writes it; or leave out -h");
+    }
+}
+
+// Prints the table; returns the program's exit code.
+static inline int run_doctor(const Options* o) {
+    Doctor d = {0, 0};
+    signal(SIGXFSZ, SIG_IGN); // a limit on files is a row of the table, not the end of the program
+    print_table_line();
+    gpt2_doctor(&d);
+    run_doctor_cores_(&d);
+    run_doctor_memory_(&d);
+    run_doctor_folder_(&d, o);
+    run_doctor_files_(&d, o);
+    print_table_line();
+    printf("%d checked, %d not ok\n", d.rows, d.faults);
+    return d.faults == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+#endif

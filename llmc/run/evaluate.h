@@ -1,0 +1,220 @@
+/*
+Evaluation between two steps: the validation loss, HellaSwag, a sample. Several processes share the batches of an evaluation,
+batch i being process i % size's, and combine the results in the order of the batches: they are those of one process.
+*/
+#ifndef LLMC_RUN_EVALUATE_H
+#define LLMC_RUN_EVALUATE_H
+
+#include "llmc/base/progress.h"
+#include "llmc/model/sampler.h"
+#include "llmc/base/signals.h"
+#include "save.h"
+
+// A loss that is not finite: the one of the lowest batch, over all processes
+typedef struct {
+    int batch; // INT_MAX: none
+    float loss;
+    char found[256]; // the place of the first number that is not finite
+} BadLoss;
+
+// Records this process's first loss that is not finite, right after its batch.
+static inline void trainer_look_at_loss_(Trainer* t, BadLoss* bad, int batch, float loss) {
+    if (isfinite(loss) || bad->batch != INT_MAX || t->warned_of_evaluation) { return; }
+    bad->batch = batch, bad->loss = isnan(loss) ? (float)NAN : loss; // NaN without a sign
+    check(gpt2_find_non_finite(t->model, bad->found, sizeof(bad->found)));
+}
+
+// Reduces it over all processes.
+static inline void trainer_agree_on_loss_(Trainer* t, BadLoss* bad) {
+    int n = comm_size(t->comm), lowest = 0;
+    if (n == 1) { return; }
+    BadLoss* all = (BadLoss*)calloc_check((size_t)n, sizeof(BadLoss));
+    all[comm_rank(t->comm)] = *bad;
+    check(comm_gather(t->comm, all, sizeof(BadLoss)));
+    for (int i = 1; i < n; i++) { lowest = all[i].batch < all[lowest].batch ? i : lowest; }
+    *bad = all[lowest];
+    if (bad->found[0] != '\0') {
+        snprintf(bad->found, sizeof(bad->found), "rank %d: %.200s", lowest, all[lowest].found);
+    }
+    free(all);
+}
+
+// Ends the run on such a loss or, with --non-finite skip, warns once.
+static inline void trainer_evaluation_not_finite_(Trainer* t, int step, const char* what, const BadLoss* bad) {
+    const char* found = strstr(bad->found, "weights: ");
+    const char* first = bad->found[0] ? bad->found : "forward: the mean of losses that are all finite";
+    if (strcmp(t->options.non_finite, "stop") == 0) {
+        int good = found == NULL;
+        trainer_fail_(t, step, good, EXIT_NOT_FINITE, "after step %d/%d: the loss of %s is %g; first not finite: %s",
+                      step, t->num_steps, what, (double)bad->loss, first);
+        return;
+    }
+    t->warned_of_evaluation = 1;
+    if (comm_rank(t->comm) != 0) { return; }
+    print_warning("after step %d/%d: the loss of %s is %g; first not finite: %s; the run goes on (--non-finite skip)",
+                  step, t->num_steps, what, (double)bad->loss, first);
+}
+
+// The mean of all losses (batches) of a validation, added in the order of the batches: batch i is process i % size's.
+static inline float trainer_mean_loss_(const Trainer* t, const float* own) {
+    int n = comm_size(t->comm), each = CEIL_DIV(t->val_batches, n);
+    double sum = 0.0;
+    float* all = (float*)calloc_check((size_t)n * (size_t)each, sizeof(float));
+    memcpy(all + (size_t)comm_rank(t->comm) * (size_t)each, own, (size_t)each * sizeof(float));
+    check(comm_gather(t->comm, all, (size_t)each * sizeof(float)));
+    for (int i = 0; i < t->val_batches && isfinite(sum); i++) {
+        sum += (double)all[(size_t)(i % n) * (size_t)each + (size_t)(i / n)];
+    }
+    free(all);
+    return isnan(sum) ? (float)NAN : (float)(sum / t->val_batches);
+}
+
+// Fills this process's losses, one for each of its batches, up to one that is not finite or a signal.
+static inline Status trainer_val_losses_(Trainer* t, float* losses, BadLoss* bad) {
+    const Options* o = &t->options;
+    const int *inputs, *targets;
+    int n = comm_size(t->comm);
+    TRY(dataloader_reset(&t->val));
+    for (int i = comm_rank(t->comm); i < t->val_batches && !signals_stop(); i += n) {
+        float* loss = &losses[i / n];
+        TRY(dataloader_next(&t->val, &inputs, &targets));
+        check(gpt2_validate(t->model, loss, inputs, targets, o->batch, o->time));
+        trainer_look_at_loss_(t, bad, i, *loss);
+        if (!isfinite(*loss)) { break; }
+        progress_update("validation", (size_t)i + 1, (size_t)t->val_batches);
+    }
+    return STATUS_OK;
+}
+
+// Writes a line of main.jsonl with one number.
+static inline void trainer_log_number_(Trainer* t, int step, const char* name, double value) {
+    if (!step_log_begin(&t->log, step)) { return; }
+    step_log_number(&t->log, name, value);
+    step_log_end(&t->log);
+}
+
+static inline void trainer_validate(Trainer* t, int step) {
+    BadLoss bad = {INT_MAX, 0.0f, ""};
+    float* losses = (float*)calloc_check((size_t)t->val_batches, sizeof(float));
+    gpt2_range_begin("validate");
+    Status status = agree(&t->agreement, trainer_val_losses_(t, losses, &bad));
+    progress_end();
+    if (status != STATUS_OK) {
+        trainer_fail_(t, step, 1, EXIT_FAILURE, "the validation after step %d/%d: its batches cannot be read: %s", step,
+                      t->num_steps, status_message());
+    } else if (!agreement_stop(&t->agreement)) { // interrupted, it has no result: a resumed run repeats it
+        trainer_agree_on_loss_(t, &bad);
+        float loss = trainer_mean_loss_(t, losses);
+        printf("val loss %f\n", loss);
+        logger_val(&t->logger, step, loss);
+        trainer_log_number_(t, step, "validation", (double)loss);
+        if (bad.batch != INT_MAX) { trainer_evaluation_not_finite_(t, step, "validation", &bad); }
+    }
+    gpt2_range_end();
+    free(losses);
+}
+
+// The sum of a small number over all processes.
+static inline int trainer_sum_(const Trainer* t, int own) {
+    int n = comm_size(t->comm), sum = 0;
+    int32_t* all = (int32_t*)calloc_check((size_t)n, sizeof(int32_t));
+    all[comm_rank(t->comm)] = own;
+    check(comm_gather(t->comm, all, sizeof(int32_t)));
+    for (int i = 0; i < n; i++) { sum += all[i]; }
+    free(all);
+    return sum;
+}
+
+// The number of this process's examples that the model answers correctly; batch i belongs to process i % size.
+static inline int trainer_correct_answers_(Trainer* t, BadLoss* bad) {
+    const Options* o = &t->options;
+    EvalLoader* e = &t->hellaswag;
+    int correct = 0, n = comm_size(t->comm), stops = strcmp(o->non_finite, "stop") == 0;
+    for (int i = comm_rank(t->comm); i < e->num_batches && !signals_stop(); i += n) {
+        evalloader_fill(e, i);
+        float loss; // of the whole batch; the score needs each token's
+        check(gpt2_validate(t->model, &loss, e->inputs, e->targets, o->batch, o->time));
+        correct += evalloader_score(e, gpt2_info(t->model)->losses);
+        trainer_look_at_loss_(t, bad, i, loss);
+        if (stops && !isfinite(loss)) { break; }
+        progress_update("HellaSwag", (size_t)i + 1, (size_t)e->num_batches);
+    }
+    return correct;
+}
+
+// HellaSwag (Zellers et al. 2019): the model's answer is the ending, of four, with the lowest mean loss per token.
+static inline void trainer_hellaswag(Trainer* t, int step) {
+    BadLoss bad = {INT_MAX, 0.0f, ""};
+    gpt2_range_begin("HellaSwag");
+    int correct = trainer_correct_answers_(t, &bad);
+    progress_end();
+    check(agree(&t->agreement, STATUS_OK));
+    if (!agreement_stop(&t->agreement)) {
+        trainer_agree_on_loss_(t, &bad);
+        if (bad.batch != INT_MAX) { trainer_evaluation_not_finite_(t, step, "HellaSwag", &bad); }
+    }
+    if (!agreement_stop(&t->agreement) && !t->ended) {
+        correct = trainer_sum_(t, correct);
+        float accuracy = (float)correct / (float)t->hellaswag.num_examples;
+        printf("HellaSwag: %d/%d = %f\n", correct, t->hellaswag.num_examples, accuracy);
+        logger_eval(&t->logger, step, accuracy);
+        trainer_log_number_(t, step, "hellaswag", (double)accuracy);
+    }
+    gpt2_range_end();
+}
+
+static inline void trainer_evaluate(Trainer* t, int step) {
+    if (!trainer_due(t, step, t->options.val_every) || agreement_stop(&t->agreement)) { return; }
+    trainer_keep_line(t);
+    if (t->val_batches > 0) { trainer_validate(t, step); }
+    int goes_on = step > 0 && !t->ended && !agreement_stop(&t->agreement);
+    if (t->options.hellaswag && goes_on) { trainer_hellaswag(t, step); }
+}
+
+// Prints text that the model generates from an end-of-text token, in rank 0 only.
+static inline void trainer_sample(Trainer* t, int step) {
+    const Options* o = &t->options;
+    if (comm_rank(t->comm) != 0 || o->sample_every == 0 || step == 0 || !trainer_due(t, step, o->sample_every)) {
+        return;
+    }
+    if (t->ended || agreement_stop(&t->agreement)) { return; }
+    int V = gpt2_info(t->model)->config.vocab_size, T = o->time;
+    int length = o->sample_tokens < T ? o->sample_tokens : T;
+    int* tokens = (int*)malloc_check((size_t)T * sizeof(int));
+    float* logits = (float*)malloc_check(2 * (size_t)V * sizeof(float)); // the second half is scratch
+    unsigned long long rng = (unsigned long long)o->sample_seed;
+    char* text = NULL;
+    size_t bytes = 0, shown = 0;
+    FILE* copy = open_memstream(&text, &bytes);
+    if (copy == NULL) { fatal("out of memory: cannot keep a sample"); }
+    for (int i = 0; i < T; i++) { tokens[i] = t->tokenizer.eot_token; }
+    gpt2_range_begin("sample");
+    trainer_keep_line(t);
+    printf("generating:\n---\n");
+    for (int n = 1; n < length && !signals_stop(); n++) {
+        int window = 64; // forward on the next power of two of tokens: few shapes to plan GEMMs for
+        while (window < n) { window *= 2; }
+        check(gpt2_forward(t->model, tokens, 1, window < T ? window : T));
+        check(gpt2_get_logits(t->model, logits, n - 1));
+        float coin = random_f32(&rng);
+        tokens[n] = sample_logits(logits, V, (float)o->temperature, o->top_k, coin, logits + V);
+        tokenizer_print(copy, &t->tokenizer, tokens[n]);
+        fflush(copy);
+        fwrite(text + shown, 1, bytes - shown, stdout);
+        shown = bytes;
+        fflush(stdout);
+    }
+    printf("\n---\n");
+    fclose(copy);
+    if (step_log_begin(&t->log, step)) {
+        step_log_text(&t->log, "event", "sample");
+        step_log_text(&t->log, "text", text);
+        step_log_end(&t->log);
+    }
+    free(text);
+    gpt2_range_end();
+    free(logits);
+    free(tokens);
+}
+
+#endif

@@ -1,0 +1,286 @@
+/*
+The gradients of one step, summed over its micro-steps, and how to compute them again from the same batches: to compare both
+bit for bit, or to find the first number that is not finite. For that, the loader is reset to the beginning of the step; other
+steps only pay for a copy of the loader's position.
+
+    train_step_begin(&s);                          // saves the loader's position
+    Status status = train_step_compute(&s, &r);    // an error: of the data. train_step_rewind resets the loader.
+
+In a run of several processes, all call the same functions, which return the same in all. They agree on errors between the last
+backward pass and the norm (agreement.h); until then, a process that cannot read its data continues with another batch.
+*/
+#ifndef LLMC_RUN_GRADIENTS_H
+#define LLMC_RUN_GRADIENTS_H
+
+#include <math.h>
+
+#include "llmc/comm/agreement.h"
+#include "llmc/files/dataloader_state.h"
+#include "llmc/model/gpt2_model.h"
+
+typedef struct {
+    GPT2* model;
+    DataLoader* loader;
+    int accumulation;      // micro-steps of this process
+    Agreement* agreement;  // of all processes
+    DataLoaderState begin; // the loader's position at the beginning of the step
+    int* stand_in;         // (B*T) used in place of a batch that cannot be read; NULL before the first
+    // the next step's first batch
+    int ahead;                   // 1: it was read, and its forward pass issued
+    DataLoaderState next;        // the loader's position before it
+    const int *inputs, *targets; // (B*T)
+} TrainStep;
+
+typedef struct {
+    float loss; // nats: the mean of the step's tokens; NaN has no sign, so that logs of equal runs are equal
+    float norm; // of the gradients
+} StepResult;
+
+static inline int step_is_finite(StepResult r) { return isfinite(r.loss) && isfinite(r.norm); }
+
+// 1 if the loader's orders are those of the copy: a new shard or epoch changes them, and the generator with them.
+static inline int train_step_same_orders_(const DataLoader* d, const DataLoaderState* copy) {
+    return d->should_shuffle && copy->shuffled && copy->shard == d->current_shard_idx &&
+           copy->num_samples == d->shard_num_samples &&
+           memcmp(&copy->rng, &d->shuffle_rng, sizeof(d->shuffle_rng)) == 0;
+}
+
+// Saves the loader's position; copies its orders, which may be long, only if they have changed.
+static inline void train_step_remember_(const DataLoader* d, DataLoaderState* copy) {
+    if (train_step_same_orders_(d, copy)) {
+        copy->sample = d->current_sample_idx;
+        return;
+    }
+    dataloader_state_free(copy);
+    check(dataloader_get_state(d, copy));
+}
+
+static inline void train_step_begin(TrainStep* s) {
+    DataLoaderState before = s->begin;
+    if (!s->ahead) {
+        train_step_remember_(s->loader, &s->begin);
+        return;
+    }
+    s->begin = s->next;
+    s->next = before;
+}
+
+// Resets the loader to its position at train_step_begin, even if its files cannot be read.
+static inline void train_step_rewind(TrainStep* s) {
+    dataloader_set_position(s->loader, &s->begin);
+    s->ahead = 0;
+}
+
+// Returns the next step's first batch, if it was read, to the loader, which is then between two steps.
+static inline void train_step_give_back(TrainStep* s) {
+    if (s->ahead) { dataloader_set_position(s->loader, &s->next); }
+    s->ahead = 0;
+}
+
+static inline void train_step_free(TrainStep* s) {
+    dataloader_state_free(&s->begin);
+    dataloader_state_free(&s->next);
+    free(s->stand_in);
+    s->stand_in = NULL;
+}
+
+static inline void train_step_forward_(TrainStep* s, const int* inputs) {
+    check(gpt2_forward(s->model, inputs, (int)s->loader->B, (int)s->loader->T));
+}
+static inline void train_step_backward_(TrainStep* s, const int* inputs, const int* targets, int micro) {
+    check(gpt2_backward(s->model, inputs, targets, s->accumulation, micro));
+}
+
+// Forward and backward pass of the loader's next batch; train_step_ahead may have issued the first one's forward pass.
+static inline Status train_step_micro_(TrainStep* s, int micro) {
+    if (!s->ahead) {
+        TRY(dataloader_next(s->loader, &s->inputs, &s->targets));
+        train_step_forward_(s, s->inputs);
+    }
+    s->ahead = 0;
+    train_step_backward_(s, s->inputs, s->targets, micro);
+    return STATUS_OK;
+}
+
+// Issues the forward pass of the next step's first batch before the result of this step is known, so that the GPU stays busy
+// while the host reads that:
+//
+//     train_step_gradients(&s);  gpt2_grad_norm(model, NULL);  gpt2_update(model, ..);  train_step_ahead(&s);
+//     StepResult r = train_step_update_result(&s);
+//
+// If the batch cannot be read, the next step reports it.
+static inline void train_step_ahead(TrainStep* s) {
+    train_step_remember_(s->loader, &s->next);
+    s->ahead = 1;
+    if (dataloader_next(s->loader, &s->inputs, &s->targets) == STATUS_OK) {
+        train_step_forward_(s, s->inputs);
+    } else {
+        train_step_give_back(s);
+        status_clear();
+    }
+}
+
+// Completes the step without data: the other processes wait for this one's part of the sums.
+static inline void train_step_stand_in_(TrainStep* s, int micro) {
+    if (comm_size(s->agreement->comm) == 1) { return; }
+    if (s->stand_in == NULL) { s->stand_in = (int*)calloc_check(s->loader->B * s->loader->T, sizeof(int)); }
+    char message[STATUS_BYTES]; // which the passes would clear
+    snprintf(message, sizeof(message), "%s", status_message());
+    for (; micro < s->accumulation; micro++) {
+        train_step_forward_(s, s->stand_in);
+        train_step_backward_(s, s->stand_in, s->stand_in, micro);
+    }
+    status_clear();
+    status_fail("%s", message);
+}
+
+// Returns the model's loss and gradient norm, and records them for the comparison with the other processes.
+static inline StepResult train_step_take_(TrainStep* s) {
+    const GPT2Info* info = gpt2_info(s->model);
+    StepResult r;
+    r.loss = isnan(info->mean_loss) ? (float)NAN : info->mean_loss;
+    r.norm = isnan(info->grad_norm) ? (float)NAN : info->grad_norm;
+    s->agreement->result[0] = r.loss, s->agreement->result[1] = r.norm;
+    return r;
+}
+
+// The result of the gradients, before an update; and the result after gpt2_update.
+static inline StepResult train_step_result(TrainStep* s) {
+    float norm;
+    check(gpt2_grad_norm(s->model, &norm));
+    return train_step_take_(s);
+}
+static inline StepResult train_step_update_result(TrainStep* s) {
+    check(gpt2_wait_update(s->model));
+    return train_step_take_(s);
+}
+
+// Runs all micro-steps. An error is one of the data, here and below; an error of the model ends the program.
+static inline Status train_step_gradients(TrainStep* s) {
+    Status status = STATUS_OK;
+    for (int micro = 0; status == STATUS_OK && micro < s->accumulation; micro++) {
+        status = train_step_micro_(s, micro);
+        if (status != STATUS_OK) { train_step_stand_in_(s, micro); }
+    }
+    return agree(s->agreement, status);
+}
+
+static inline Status train_step_compute(TrainStep* s, StepResult* r) {
+    TRY(train_step_gradients(s));
+    *r = train_step_result(s);
+    return STATUS_OK;
+}
+
+// A process's result of recomputing a step
+typedef struct {
+    uint64_t digests[2]; // of its gradients
+} StepDigests;
+
+// Appends the digests of each process in which they differ; for a single process, always. Returns the number of processes in
+// which they differ.
+static inline int train_step_compare_(Comm* comm, StepDigests own, char* text, size_t size) {
+    int n = comm_size(comm), different = 0;
+    StepDigests* all = (StepDigests*)calloc_check((size_t)n, sizeof(StepDigests));
+    all[comm_rank(comm)] = own;
+    check(comm_gather(comm, all, sizeof(StepDigests)));
+    for (int i = 0; i < n; i++) {
+        const uint64_t* d = all[i].digests;
+        char rank[32] = "";
+        size_t length = strlen(text);
+        different += d[0] != d[1];
+        if (n > 1) { snprintf(rank, sizeof(rank), " of rank %d", i); }
+        if (n > 1 && d[0] == d[1]) { continue; }
+        snprintf(text + length, size - length, ", gradients' digest%s %016llx and %016llx", rank,
+                 (unsigned long long)d[0], (unsigned long long)d[1]);
+    }
+    free(all);
+    return different;
+}
+
+// Recomputes the step from the same batches. *same is 1 if loss, norm and every gradient have the same bits; else 0, and text
+// describes what differs, and in which processes.
+static inline Status train_step_verify(TrainStep* s, StepResult first, int* same, char* text, size_t size) {
+    StepDigests own;
+    StepResult second;
+    check(gpt2_gradient_digest(s->model, &own.digests[0]));
+    train_step_rewind(s);
+    TRY(train_step_compute(s, &second));
+    check(gpt2_gradient_digest(s->model, &own.digests[1]));
+    snprintf(text, size, "loss %.9g and %.9g, gradient norm %.9g and %.9g", first.loss, second.loss, first.norm,
+             second.norm);
+    int different = train_step_compare_(s->agreement->comm, own, text, size);
+    *same = memcmp(&first, &second, sizeof(first)) == 0 && different == 0;
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// The first number that is not finite
+
+typedef struct {
+    int again;      // 0: everything is finite this time, so the first computation was wrong or not deterministic
+    int weights;    // 1: it is one of the weights
+    char text[320]; // its process, where there are several, its tensor and micro-step
+} NonFinite;
+
+// Recomputes this process's micro-steps until the first number that is not finite; leaves the loader at the end of the step.
+static inline Status train_step_find_own_(TrainStep* s, NonFinite* f) {
+    Comm* comm = s->agreement->comm;
+    const int *inputs, *targets;
+    char found[256] = "";
+    for (int micro = 0; micro < s->accumulation; micro++) {
+        if (found[0] != '\0') {
+            TRY(dataloader_next(s->loader, &inputs, &targets));
+            continue;
+        }
+        TRY(train_step_micro_(s, micro));
+        check(gpt2_find_non_finite(s->model, found, sizeof(found)));
+        if (found[0] == '\0') { continue; }
+        snprintf(f->text, sizeof(f->text), "%s, micro-step %d of %d", found,
+                 comm_rank(comm) * s->accumulation + micro + 1, comm_size(comm) * s->accumulation);
+    }
+    return STATUS_OK;
+}
+
+// For all processes together: the sums over them may not be finite although each one's numbers are.
+static inline Status train_step_find_in_sums_(TrainStep* s, NonFinite* f) {
+    StepResult r;
+    if (comm_size(s->agreement->comm) == 1) {
+        r = train_step_result(s);
+    } else {
+        train_step_rewind(s);
+        TRY(train_step_compute(s, &r));
+    }
+    f->again = !step_is_finite(r);
+    snprintf(f->text, sizeof(f->text), "%s",
+             isfinite(r.loss) ? "backward: the norm of gradients that are all finite"
+                              : "forward: the mean of losses that are all finite");
+    if (!f->again || comm_size(s->agreement->comm) == 1) { return STATUS_OK; }
+    char found[256];
+    check(gpt2_find_non_finite(s->model, found, sizeof(found)));
+    if (agree_on_text(s->agreement->comm, found[0] != '\0', found, sizeof(found)) >= 0) {
+        snprintf(f->text, sizeof(f->text), "%s, summed over all processes", found);
+    }
+    return STATUS_OK;
+}
+
+// Recomputes the step until the first number that is not finite, and returns its place, in the lowest rank that has one.
+static inline Status train_step_find_non_finite(TrainStep* s, NonFinite* f) {
+    Comm* comm = s->agreement->comm;
+    memset(f, 0, sizeof(*f));
+    train_step_rewind(s);
+    gpt2_set_local(s->model, comm_size(comm) > 1);
+    Status status = train_step_find_own_(s, f);
+    gpt2_set_local(s->model, 0);
+    TRY(agree(s->agreement, status));
+    int rank = agree_on_text(comm, f->text[0] != '\0', f->text, sizeof(f->text));
+    f->weights = strncmp(f->text, "weights", 7) == 0;
+    if (rank < 0) { return train_step_find_in_sums_(s, f); }
+    f->again = 1;
+    if (comm_size(comm) == 1) { return STATUS_OK; }
+    char text[sizeof(f->text)];
+    snprintf(text, sizeof(text), "rank %d: %.280s", rank, f->text);
+    memcpy(f->text, text, sizeof(text));
+    return STATUS_OK;
+}
+
+#endif

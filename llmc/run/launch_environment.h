@@ -1,0 +1,398 @@
+/*
+The rank of this process and the address of rank 0, from the environment variables of torchrun, mpirun, mpiexec or srun, or from
+llm.c's flags. Contradictions end with one line that names both sides.
+
+    which      the innermost launcher, in the order of launch_launchers: torchrun under srun counts, not srun. A launcher of
+               one process is none. Slurm's variables count in a step (srun) alone, not in a batch script
+    where      -ps, else MASTER_ADDR, else the first host of SLURM_STEP_NODELIST, this machine where all processes are on
+               it, or the machine of Open MPI's mpirun
+    port       --rendezvous-port, else MASTER_PORT unless torchrun's agent listens there, else one of 20480 to 28671 that
+               follows from the job's ids; without a job 20240
+*/
+#ifndef LLMC_RUN_LAUNCH_ENVIRONMENT_H
+#define LLMC_RUN_LAUNCH_ENVIRONMENT_H
+
+#include "flags.h"
+#include "llmc/base/digest.h"
+
+// Which process of the run this is, and where it finds rank 0. The texts stay as long as the process.
+typedef struct {
+    int rank, size;             // of all processes of the run
+    int local_rank, local_size; // of those on this machine; local_rank is the index of the GPU
+    const char* address;        // of rank 0's machine, or NULL
+    const char* file;           // to meet by, or NULL
+    const char* token;          // that the processes of this run share
+    const char* how;            // what started it: "alone", "--gpus", "torchrun", "mpirun", "mpiexec", "srun", "-pn"
+    int port;                   // that rank 0 listens on
+    int listener;               // rank 0: a socket that listens already, or -1
+} Launch;
+
+enum { LAUNCH_MOST = 4096, LAUNCH_PORT = 20240, LAUNCH_FIRST_PORT = 20480, LAUNCH_PORTS = 8192, LAUNCH_PER_NODE = 8 };
+
+// The variables of a launcher; `ids` tell one of its jobs from another and are the same in all processes of a job.
+typedef struct {
+    const char *name, *rank, *size, *local_rank, *local_size;
+    const char* ids[3];
+} Launcher;
+
+static const Launcher launch_launchers[] = {
+    {"torchrun",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"}},
+    {"mpirun",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", NULL}},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"PMI_JOBID", "SLURM_JOB_ID", NULL}},
+    {"srun",
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_LOCALID",
+     NULL,
+     {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
+};
+enum { NUM_LAUNCHERS = sizeof(launch_launchers) / sizeof(launch_launchers[0]), LAUNCH_TORCHRUN = 0, LAUNCH_SRUN = 3 };
+
+static inline Launch launch_alone(void) {
+    Launch l = {0, 1, 0, 1, NULL, NULL, "", "alone", 0, -1};
+    return l;
+}
+
+// ----------------------------------------------------------------------------
+// Variables
+
+// The value, or NULL if it is not set or empty
+static inline const char* launch_text_(const char* name) {
+    const char* value = name ? getenv(name) : NULL;
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+// A whole number from `smallest` to `largest`; `missing` where the variable is not set.
+static inline int launch_number_(const char* name, int smallest, int largest, int missing) {
+    const char* text = launch_text_(name);
+    char* end = NULL;
+    if (text == NULL) { return missing; }
+    errno = 0;
+    long number = strtol(text, &end, 10);
+    if (*end != '\0' || errno != 0 || number < smallest || number > largest) {
+        fatal("the environment variable %s is '%s': must be a whole number from %d to %d; unset it where no launcher "
+              "has set it",
+              name, text, smallest, largest);
+    }
+    return (int)number;
+}
+
+// The n-th number of Slurm's "4(x2),3": 4, 4, 3. 0 if there is none.
+static inline int launch_tasks_of_node(const char* text, int node) {
+    while (text != NULL && *text != '\0') {
+        char* end;
+        long tasks = strtol(text, &end, 10), nodes = 1;
+        if (end == text || tasks < 1 || tasks > LAUNCH_MOST) { return 0; }
+        if (end[0] == '(' && end[1] == 'x') { nodes = strtol(end + 2, &end, 10); }
+        if (node < nodes) { return (int)tasks; }
+        node -= (int)nodes;
+        text = strchr(end, ',');
+        text = text ? text + 1 : NULL;
+    }
+    return 0;
+}
+
+// The first host of a list such as "node[01-03,7],gpu5" or "n[2-3]-ib[1-2]": node01, n2-ib1.
+static inline void launch_first_host(char* host, size_t size, const char* list) {
+    size_t n = 0;
+    int skipping = 0; // in brackets, behind the first number
+    for (int inside = 0; *list != '\0' && (inside || *list != ','); list++) {
+        if (*list == '[' || *list == ']') {
+            inside = *list == '[';
+            skipping = 0;
+            continue;
+        }
+        skipping = skipping || (inside && (*list == '-' || *list == ','));
+        if (!skipping && n + 1 < size) { host[n++] = *list; }
+    }
+    host[n] = '\0';
+}
+
+// ----------------------------------------------------------------------------
+// Which process this is
+
+// 1 if the launcher's rank and size are set. Only one of them is an error, except for Slurm, which sets SLURM_PROCID in a
+// batch script, too.
+static inline int launch_is_set_(const Launcher* launcher) {
+    int rank = launch_text_(launcher->rank) != NULL, size = launch_text_(launcher->size) != NULL;
+    if (rank != size && launcher != &launch_launchers[LAUNCH_SRUN]) {
+        fatal("the environment has %s but no %s; let %s set both, or unset it", rank ? launcher->rank : launcher->size,
+              rank ? launcher->size : launcher->rank, launcher->name);
+    }
+    return rank && size;
+}
+
+// Reads a launcher's variables into *l. Returns 0 if it has started at most one process.
+static inline int launch_ask_(const Launcher* launcher, Launch* l) {
+    *l = launch_alone();
+    if (!launch_is_set_(launcher)) { return 0; }
+    l->how = launcher->name;
+    l->size = launch_number_(launcher->size, 1, LAUNCH_MOST, 1);
+    l->rank = launch_number_(launcher->rank, 0, INT_MAX, 0);
+    if (l->rank >= l->size) {
+        fatal("%s %d is not below %s %d; let %s set both, or unset them", launcher->rank, l->rank, launcher->size,
+              l->size, launcher->name);
+    }
+    l->local_rank = launch_number_(launcher->local_rank, 0, INT_MAX, -1);
+    l->local_size = launch_number_(launcher->local_size, 1, l->size, 0);
+    if (launcher == &launch_launchers[LAUNCH_SRUN]) {
+        const char* tasks = launch_text_("SLURM_STEP_TASKS_PER_NODE");
+        l->local_size = launch_tasks_of_node(tasks, launch_number_("SLURM_NODEID", 0, INT_MAX, 0));
+    }
+    if (l->local_size > 0 && l->local_rank >= l->local_size) {
+        fatal("%s %d is not below the %d processes of this machine; let %s set both, or unset them",
+              launcher->local_rank, l->local_rank, l->local_size, launcher->name);
+    }
+    return l->size > 1;
+}
+
+// Refuses variables that another job has left over, with which processes would mistake their rank. A launcher `a` started under
+// `b` has at least as many processes; with equally many, their ranks agree, except under torchrun, which chooses the order of
+// machines itself.
+static inline void launch_agree_(const Launcher* a, const Launcher* b) {
+    int size = launch_number_(a->size, 1, LAUNCH_MOST, 1), other = launch_number_(b->size, 1, LAUNCH_MOST, 1);
+    int rank = launch_number_(a->rank, 0, INT_MAX, 0), other_rank = launch_number_(b->rank, 0, INT_MAX, 0);
+    int by_hand = a == &launch_launchers[LAUNCH_TORCHRUN] && launch_text_("TORCHELASTIC_RUN_ID") == NULL;
+    if (other == 1 || (size > other && !by_hand)) { return; }
+    if (size != other) {
+        fatal("%s's %s is %d and %s's %s is %d: they disagree; unset the variables of the one that did not start this "
+              "process",
+              a->name, a->size, size, b->name, b->size, other);
+    }
+    if (rank == other_rank || (a == &launch_launchers[LAUNCH_TORCHRUN] && !by_hand)) { return; }
+    fatal("%s's %s is %d and %s's %s is %d: they disagree; unset the variables of the one that did not start this "
+          "process",
+          a->name, a->rank, rank, b->name, b->rank, other_rank);
+}
+
+// The launcher that has started this process and others, or NULL. Ends the program if another one's variables contradict it.
+static inline const Launcher* launch_launcher_(Launch* l) {
+    const Launcher* found = NULL;
+    for (int i = 0; i < NUM_LAUNCHERS; i++) {
+        if (found == NULL && launch_ask_(&launch_launchers[i], l)) { found = &launch_launchers[i]; }
+    }
+    for (int i = 0; i < NUM_LAUNCHERS && found != NULL; i++) {
+        const Launcher* other = &launch_launchers[i];
+        if (other == found || !launch_is_set_(other)) { continue; }
+        other < found ? launch_agree_(other, found) : launch_agree_(found, other);
+    }
+    return found;
+}
+
+// Computes local rank and size from -pg, as llm.c does, if the launcher has not set them.
+static inline void launch_local_place_(Launch* l, const Options* o) {
+    int per_node = o->gpus_per_node > 0 ? o->gpus_per_node : LAUNCH_PER_NODE;
+    if (l->local_rank < 0) { l->local_rank = l->rank % per_node; }
+    int rest = l->size - (l->rank - l->local_rank);
+    if (l->local_size == 0) { l->local_size = rest < per_node ? rest : per_node; }
+}
+
+// What says that there are other processes, and how to be without them: variables may be those of a shell that a launcher has
+// started (srun --pty bash). It stays until the next call. NULL where this program has started them all.
+static inline const char* launch_reason(const Launch* l) {
+    static char reason[1024];
+    size_t n = 0;
+    for (int i = 0; i < NUM_LAUNCHERS; i++) {
+        const Launcher* a = &launch_launchers[i];
+        if (!launch_text_(a->rank) || !launch_text_(a->size) || (n == 0 && strcmp(a->name, l->how) != 0)) { continue; }
+        if (n == 0) {
+            n = (size_t)snprintf(reason, sizeof(reason),
+                                 "%s's %s %d and %s %d say that it has started %d processes already; if it did not "
+                                 "start this one: unset",
+                                 a->name, a->rank, l->rank, a->size, l->size, l->size);
+        }
+        n += (size_t)snprintf(reason + n, sizeof(reason) - n, " %s %s", a->rank, a->size);
+    }
+    if (n == 0 && l->how[1] == 'p' && l->how[2] == 'n') {
+        n = (size_t)snprintf(reason, sizeof(reason), "-pn %d says that there are so many processes", l->size);
+    }
+    return n > 0 ? reason : NULL;
+}
+
+// Ends the program if -pn, -pr or -pg contradicts the launcher.
+static inline void launch_check_flags_(const Launch* l, const Options* o) {
+    if (o->num_processes > 0 && o->num_processes != l->size) {
+        fatal("-pn %d, but %s; else leave out -pn", o->num_processes, launch_reason(l));
+    }
+    if (o->process_rank >= 0 && o->process_rank != l->rank) {
+        fatal("-pr %d, but %s; else leave out -pr", o->process_rank, launch_reason(l));
+    }
+    if (o->gpus_per_node > 0 && l->local_rank >= o->gpus_per_node) {
+        fatal("-pg %d, but by %s this process is number %d of its machine, counted from 0; leave out -pg",
+              o->gpus_per_node, l->how, l->local_rank);
+    }
+}
+
+// The place by -pn and -pr: of this process, or of the first of `started` processes on this machine.
+static inline Launch launch_by_hand(const Options* o, int started) {
+    Launch l = launch_alone();
+    int size = o->num_processes > 0 ? o->num_processes : started,
+        pmix_rank = launch_number_("PMIX_RANK", 0, INT_MAX, -1);
+    int rank = o->process_rank >= 0 ? o->process_rank : size == started ? 0 : pmix_rank;
+    if (pmix_rank > 0 && o->num_processes == 0) {
+        fatal("PMIX_RANK is %d, and nothing says how many processes there are; say it with -pn", pmix_rank);
+    }
+    if (o->process_rank >= 0 && o->num_processes == 0) {
+        fatal("-pr %d needs -pn, the number of processes", o->process_rank);
+    }
+    if (rank < 0) {
+        fatal("-pn %d needs -pr, the rank of this process; or let torchrun, mpirun or srun start them", size);
+    }
+    if (rank >= size) { fatal("-pr %d is not below -pn %d; ranks are counted from 0", rank, size); }
+    if (started > size - rank) {
+        fatal("-pn %d with %d processes on this machine, from -pr %d on: those are too many; lower --%s, or raise -pn",
+              size, started, rank, CLI_TRAINER & FOR_GPU ? "gpus" : "processes");
+    }
+    if (size == 1) { return l; }
+    l.how = "-pn";
+    l.rank = rank;
+    l.size = size;
+    l.local_rank = started > 1 ? 0 : -1;
+    l.local_size = started > 1 ? started : 0;
+    return l;
+}
+
+// ----------------------------------------------------------------------------
+// The address of rank 0
+
+// The machine of Open MPI's mpirun, where rank 0 usually is: "1.0;tcp://10.0.0.1,10.1.0.1:4711", or in release 5 the
+// namespace "prterun-HOST-PID@1". 0 if neither says it.
+static inline int launch_mpirun_host(char* host, size_t size) {
+    const char *uri = launch_text_("OMPI_MCA_orte_hnp_uri"), *space = launch_text_("PMIX_NAMESPACE");
+    const char* begin = uri ? strstr(uri, "tcp://") : NULL;
+    size_t length = 0;
+    if (begin != NULL) {
+        begin += strlen("tcp://");
+        length = strcspn(begin, ",:");
+    } else if (space != NULL && strncmp(space, "prterun-", 8) == 0 && strrchr(space, '-') > space + 8) {
+        begin = space + 8;
+        length = (size_t)(strrchr(space, '-') - begin);
+    }
+    if (length == 0 || length >= size) { return 0; }
+    snprintf(host, size, "%.*s", (int)length, begin);
+    return 1;
+}
+
+// The host of rank 0; ends the program with one line if it is not known.
+static inline const char* launch_address_(const Launch* l, const Options* o) {
+    static char host[512];
+    const char *master = launch_text_("MASTER_ADDR"), *nodes = launch_text_("SLURM_STEP_NODELIST");
+    if (o->server_ip != NULL) { return o->server_ip; }
+    if (l->how[0] == '-' && o->fs_path != NULL) { // -pi tcp or mpi
+        fatal("-pi %s needs -ps, the address of the machine of rank 0; -pf %s is for -pi fs", o->init_method,
+              o->fs_path);
+    }
+    if (l->how[0] == '-') {
+        fatal("-pn %d needs -ps, the address of the machine of rank 0, or -pf, a folder that all machines share",
+              l->size);
+    }
+    if (master != NULL) { return master; }
+    if (l->local_size == l->size) { return "127.0.0.1"; }
+    if (strcmp(l->how, "srun") == 0 && nodes != NULL) {
+        launch_first_host(host, sizeof(host), nodes);
+        if (host[0] != '\0') { return host; }
+    }
+    if (strcmp(l->how, "mpirun") == 0 && launch_mpirun_host(host, sizeof(host))) { return host; }
+    fatal("%s does not say where rank 0 is%s; name its machine with -ps, or a folder that all machines share with -pf; "
+          "%s",
+          l->how, strcmp(l->how, "torchrun") == 0 ? ": MASTER_ADDR is not set" : "", launch_reason(l));
+}
+
+// The digest of the ids that the launcher gave the job, the same in all its processes; *known: there are ids. It excludes the
+// number of processes, so that processes started with different numbers meet and report that.
+static inline uint64_t launch_job_digest_(const Launch* l, const Launcher* launcher, int* known) {
+    char text[1024];
+    int n = snprintf(text, sizeof(text), "%s", l->how);
+    *known = 0;
+    for (int i = 0; i < 3 && launcher != NULL && launcher->ids[i] != NULL; i++) {
+        const char* value = launch_text_(launcher->ids[i]);
+        *known = *known || value != NULL;
+        n += snprintf(text + n, sizeof(text) - (size_t)n, " %.256s", value ? value : "");
+    }
+    Digest digest = digest_begin();
+    digest_update(&digest, text, (size_t)n);
+    return digest_end(digest);
+}
+
+// Sets the rendezvous file.
+static inline void launch_meeting_file_(Launch* l, const Options* o) {
+    static char file[1024];
+    struct stat st;
+    if (o->fs_path == NULL) { fatal("-pi fs needs -pf, a folder that all machines share"); }
+    if (stat(o->fs_path, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        fatal("-pf %s: no such folder; create it, on a file system that all machines share", o->fs_path);
+    }
+    if (snprintf(file, sizeof(file), "%s/rendezvous-%s", o->fs_path, l->token) >= (int)sizeof(file)) {
+        fatal("-pf %.64s...: the path is too long", o->fs_path);
+    }
+    l->file = file;
+    l->port = o->rendezvous_port;
+}
+
+// Sets address, port, file and token.
+static inline void launch_meeting_(Launch* l, const Launcher* launcher, const Options* o) {
+    static char token[32];
+    int known;
+    uint64_t job = launch_job_digest_(l, launcher, &known);
+    snprintf(token, sizeof(token), "%016llx", (unsigned long long)job);
+    l->token = token;
+    if (o->init_method == NULL && o->fs_path != NULL && o->server_ip != NULL) {
+        fatal("-pf %s and -ps %s: the processes meet by one of them; leave out the other, or say which with -pi fs or "
+              "-pi tcp",
+              o->fs_path, o->server_ip);
+    }
+    if (o->init_method ? strcmp(o->init_method, "fs") == 0 : o->fs_path != NULL) {
+        launch_meeting_file_(l, o);
+        return;
+    }
+    l->address = launch_address_(l, o);
+    // torchrun's agent itself listens on MASTER_PORT if it shares its store with the processes
+    const char* agent = launch_text_("TORCHELASTIC_USE_AGENT_STORE");
+    int taken = agent != NULL && strchr("Tt1", agent[0]) != NULL;
+    int master_port = launcher == NULL || taken ? 0 : launch_number_("MASTER_PORT", 1, 65535, 0);
+    l->port = o->rendezvous_port ? o->rendezvous_port
+              : master_port      ? master_port
+              : known            ? LAUNCH_FIRST_PORT + (int)(job % LAUNCH_PORTS)
+                                 : LAUNCH_PORT;
+}
+
+// This process's place by environment and flags; a single process if neither has any.
+static inline Launch launch_from_environment(const Options* o) {
+    Launch l = launch_alone();
+    const Launcher* launcher = launch_launcher_(&l);
+    if (launcher != NULL) {
+        launch_check_flags_(&l, o);
+    } else {
+        l = launch_by_hand(o, 1);
+    }
+    if (l.size == 1) { return l; }
+    if (launcher == NULL && o->init_method != NULL && strcmp(o->init_method, "mpi") == 0) {
+        fatal("-pi mpi, but mpirun has not started this process; start it with mpirun, or say -pi tcp and -ps");
+    }
+    launch_meeting_(&l, launcher, o);
+    launch_local_place_(&l, o);
+    return l;
+}
+
+// The GPU of a process, of `visible` ones: that of its local rank, or the only one if CUDA_VISIBLE_DEVICES gives each process a
+// different one.
+static inline int launch_device(const Launch* l, int visible) {
+    const char* list = launch_text_("CUDA_VISIBLE_DEVICES");
+    if (l->local_rank < visible || visible == 0) { return l->local_rank; } // without GPUs the model reports the error
+    if (visible == 1 && list != NULL && strchr(list, ',') == NULL) { return 0; }
+    fatal("rank %d is number %d of its machine, counted from 0, and sees %d GPU%s; start fewer processes, or say with "
+          "-pg how many a machine has",
+          l->rank, l->local_rank, visible, visible == 1 ? "" : "s");
+}
+
+#endif

@@ -1,0 +1,219 @@
+/*
+main.log, the record of a run that scripts and plots read, in llm.c's lines, but for the learning rate, which
+has seven significant digits here and six decimals there:
+  s:0 run:<the run's id>
+  s:<step> trl:<training loss> lr:<learning rate> norm:<gradient norm>
+  s:<step> tel:<validation loss>
+  s:<step> eval:<accuracy>
+The file is opened for each line and closed again, so that a crash loses none. A full disk does not end a run: lines that cannot
+be written are kept, and written when there is space again.
+*/
+#ifndef LLMC_RUN_LOGGER_H
+#define LLMC_RUN_LOGGER_H
+
+#include <inttypes.h>
+
+#include "llmc/base/atomic_file.h"
+#include "llmc/base/utils.h"
+
+enum { LOGGER_LINE = 256, LOGGER_PENDING = 1 << 20 }; // bytes of the longest line, and of all that wait
+
+typedef struct {
+    char path[1024];
+    int fd;               // that lines go to; 0: `path` is opened for each
+    int active;           // 0: nothing is written
+    uint64_t run;         // the id in the first line; 0: there is none
+    char* pending;        // lines that wait to be written, or NULL
+    size_t pending_bytes; //
+    size_t lost;          // lines for which there was no room among them
+    int error;            // errno of the last write; 0: it went well
+} Logger;
+
+// ----------------------------------------------------------------------------
+// Opening
+
+static inline int logger_format_run_(char* line, size_t size, uint64_t run) {
+    return run ? snprintf(line, size, "s:0 run:%" PRIu64 "\n", run) : 0;
+}
+
+// 1 if the line is the one of the run's id.
+static inline int logger_parse_run_(const char* line, uint64_t* run) {
+    return sscanf(line, "s:0 run:%" SCNu64, run) == 1;
+}
+
+// The id of the run that wrote <dir>/main.log, which is its first line; 0 if there is no such file, or it does not say.
+static inline uint64_t logger_read_run(const char* dir) {
+    char path[1024], line[LOGGER_LINE] = "";
+    uint64_t run = 0;
+    snprintf(path, sizeof(path), "%s/main.log", dir);
+    FILE* file;
+    struct stat st;
+    if (fopen_regular(&file, &st, path) != STATUS_OK) { status_clear(); }
+    int found = file != NULL && fgets(line, sizeof(line), file) != NULL && logger_parse_run_(line, &run);
+    if (file != NULL) { fclose(file); }
+    return found ? run : 0;
+}
+
+// Rewrites the log without what a crashed run wrote after its last checkpoint: lines of step `resume_step` and later,
+// which the resumed run writes again, and a last line that was cut short.
+static inline void logger_rewind_(const Logger* logger, int resume_step) {
+    FILE* old;
+    struct stat st;
+    AtomicFile kept;
+    char* line = NULL;
+    char first[LOGGER_LINE] = "";
+    size_t capacity = 0;
+    ssize_t length;
+    uint64_t run;
+    check(fopen_regular(&old, &st, logger->path));
+    check(atomic_open(&kept, logger->path));
+    check(atomic_write(&kept, first, (size_t)logger_format_run_(first, sizeof(first), logger->run)));
+    while ((length = getline(&line, &capacity, old)) > 0) {
+        int step;
+        int whole = line[length - 1] == '\n';
+        if (whole && logger->run != 0 && logger_parse_run_(line, &run)) { continue; }
+        if (whole && (sscanf(line, "s:%d ", &step) != 1 || step < resume_step)) {
+            check(atomic_write(&kept, line, (size_t)length));
+        }
+    }
+    free(line);
+    fclose(old);
+    check(atomic_commit(&kept));
+}
+
+// Opens <dir>/main.log; with dir NULL the logger is silent. resume_step < 0: a new run, the log starts with the run's id
+// alone. Otherwise the run continues at that step: the lines of earlier steps are kept. A log that cannot be written ends
+// the program here: later it does not.
+static inline void logger_open(Logger* logger, const char* dir, int resume_step, uint64_t run) {
+    memset(logger, 0, sizeof(*logger));
+    if (dir == NULL) { return; }
+    int length = snprintf(logger->path, sizeof(logger->path), "%s/main.log", dir);
+    if (length >= (int)sizeof(logger->path)) {
+        fatal("the output directory's name is too long for a log file: %s", dir);
+    }
+    logger->active = 1;
+    logger->run = run;
+    if (resume_step >= 0 && file_exists(logger->path)) {
+        logger_rewind_(logger, resume_step);
+        return;
+    }
+    char line[LOGGER_LINE] = "";
+    struct stat st;
+    size_t bytes = (size_t)logger_format_run_(line, sizeof(line), run);
+    if (stat(logger->path, &st) == 0 && S_ISFIFO(st.st_mode)) { // it would be waited for, at each line
+        fatal("cannot write %s: %s; move it away", logger->path, regular_file_fault(&st));
+    }
+    FILE* file = fopen_check(logger->path, "w");
+    fwrite_check(line, 1, bytes, file, logger->path);
+    if (fclose(file) != 0) { fatal("cannot write %s: %s", logger->path, strerror(errno)); }
+}
+
+// ----------------------------------------------------------------------------
+// Writing
+
+// Appends to the file all or nothing. Returns 0, or errno.
+static inline int logger_append_(const Logger* logger, const char* text, size_t bytes) {
+    char first[LOGGER_LINE] = "";
+    struct stat st;
+    int fd = logger->fd ? logger->fd : open(logger->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) { return errno; }
+    if (fstat(fd, &st) != 0) { st.st_size = 0; }
+    errno = 0;
+    size_t head = st.st_size == 0 ? (size_t)logger_format_run_(first, sizeof(first), logger->run) : 0;
+    int ok = write(fd, first, head) == (ssize_t)head && write(fd, text, bytes) == (ssize_t)bytes;
+    int error = ok ? 0 : errno ? errno : ENOSPC; // a write that was cut short says why when it is tried again
+    if (!ok && ftruncate(fd, st.st_size) != 0) { /* no regular file: there is nothing to take back */
+    }
+    if (logger->fd == 0 && close(fd) != 0 && ok) { error = errno; }
+    return error;
+}
+
+// Keeps a line for later.
+static inline void logger_keep_(Logger* logger, const char* line, size_t bytes) {
+    if (logger->pending == NULL) { logger->pending = (char*)malloc(LOGGER_PENDING); }
+    if (logger->pending == NULL || bytes > LOGGER_PENDING - logger->pending_bytes || logger->lost > 0) {
+        logger->lost++; // and all after it: main.log has no gaps but at the end of what was kept
+        return;
+    }
+    memcpy(logger->pending + logger->pending_bytes, line, bytes);
+    logger->pending_bytes += bytes;
+}
+
+// Records the result of a write; prints a warning when writes begin to fail, and a note when they succeed again.
+static inline void logger_note_(Logger* logger, int error) {
+    if (error != 0 && logger->error == 0) {
+        print_warning("cannot write %s: %s; the run goes on and keeps its lines", logger->path, strerror(error));
+    }
+    if (error == 0 && logger->error != 0) {
+        print_warning("%s can be written again; it lacks %zu lines of what came meanwhile", logger->path, logger->lost);
+    }
+    logger->error = error;
+}
+
+// Tries to write what waits, after writing has failed.
+static inline void logger_retry_(Logger* logger) {
+    if (logger->error == 0) { return; }
+    logger_note_(logger, logger_append_(logger, logger->pending, logger->pending_bytes));
+    if (logger->error == 0) { logger->pending_bytes = 0, logger->lost = 0; }
+}
+
+// Writes a whole line, or keeps it for later.
+static inline void logger_write(Logger* logger, const char* line, size_t bytes) {
+    logger_retry_(logger);
+    if (logger->error == 0) { logger_note_(logger, logger_append_(logger, line, bytes)); }
+    if (logger->error != 0) { logger_keep_(logger, line, bytes); }
+}
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static inline void
+logger_line_(Logger* logger, const char* format, ...) {
+    char line[LOGGER_LINE] = "";
+    if (!logger->active) { return; }
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    logger_write(logger, line, length < LOGGER_LINE ? (size_t)length : LOGGER_LINE - 1);
+}
+
+static inline void logger_train(Logger* logger, int step, float loss, float learning_rate, float norm) {
+    logger_line_(logger, "s:%d trl:%.6f lr:%.6e norm:%.4f\n", step, (double)loss, (double)learning_rate, (double)norm);
+}
+
+static inline void logger_val(Logger* logger, int step, float loss) {
+    logger_line_(logger, "s:%d tel:%.6f\n", step, (double)loss);
+}
+
+static inline void logger_eval(Logger* logger, int step, float accuracy) {
+    logger_line_(logger, "s:%d eval:%.4f\n", step, (double)accuracy);
+}
+
+// Tries a last time to write pending lines, and reports what main.log lacks.
+static inline void logger_close(Logger* logger) {
+    if (logger->active) { logger_retry_(logger); }
+    if (logger->active && logger->error != 0) {
+        size_t lines = logger->lost;
+        for (size_t i = 0; i < logger->pending_bytes; i++) { lines += logger->pending[i] == '\n'; }
+        print_warning("cannot write %s: %s; it lacks the last %zu lines", logger->path, strerror(logger->error), lines);
+    }
+    free(logger->pending);
+    logger->pending = NULL, logger->pending_bytes = 0, logger->active = 0;
+}
+
+// ----------------------------------------------------------------------------
+// stdout, which may be a file on a full disk, or a pipe whose reader has gone
+
+// Flushes stdout. The first failure is reported on stderr, and the run continues. Returns 1 if stdout has failed, now or
+// before. SIGPIPE must be ignored, or it ends the program first.
+static inline int stdout_flush(int* failed) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) { return *failed; }
+    if (!*failed) { print_warning("cannot write stdout: %s; the run goes on without", strerror(errno ? errno : EIO)); }
+    clearerr(stdout);
+    *failed = 1;
+    return 1;
+}
+
+#endif

@@ -1,0 +1,351 @@
+/*
+Everything before the first step: the options are checked, the folder is locked, the data opened, the model built or read, in
+all processes of a run at the same time.
+Nothing is allocated before all that can be checked without a model has been checked, and nothing is written before the model
+stands. All of it ends the program with one line if something is wrong.
+*/
+#ifndef LLMC_RUN_OPEN_H
+#define LLMC_RUN_OPEN_H
+
+#include "llmc/files/model_file.h"
+#include "llmc/base/signals.h"
+#include "llmc/base/table.h"
+#include "options.h"
+#include "llmc/files/weights_file.h"
+
+enum { GPT2_VOCAB_SIZE = 50257 };
+
+// The sizes of the model: those of a file or folder of weights, or those that a descriptor names.
+static inline GPT2Config trainer_config(const Trainer* t, const char* source) {
+    const Options* o = &t->options;
+    if (run_start_is_file(&t->start, source)) { return run_start_config(&t->start, source); }
+    int vocab_size = o->vocab_size ? o->vocab_size : dataloader_vocab_size(o->train_data);
+    return gpt2_config_for_rows(source, vocab_size ? vocab_size : GPT2_VOCAB_SIZE, o->time);
+}
+
+// The model's settings, from the flags and the number of processes.
+static inline GPT2Settings trainer_settings(const Trainer* t) {
+    const Options* o = &t->options;
+    GPT2Settings s = gpt2_default_settings();
+    s.recompute = o->recompute;
+    s.master_weights = o->master_weights;
+    s.tf32 = o->tf32;
+    s.gelu_fusion = o->gelu_fusion;
+    s.micro_steps = run_plan_micro_steps(o, o->batch, comm_size(t->comm));
+    s.comm = t->comm;
+    s.zero = o->zero;
+    s.sum_any = strcmp(o->sum_order, "any") == 0;
+    s.copy_engines = strcmp(o->exchange, "auto") == 0;
+    s.graphs = o->cuda_graphs;
+    return s;
+}
+
+// The trained length of the model in this run: -t, or more if its initial weights had more. A run that began with new weights
+// has had one -t, also where its checkpoint is older than this field.
+static inline int trainer_trained_length_(const Trainer* t, GPT2Config config, int is_file) {
+    const RunIdentity* before = &t->start.before;
+    char origin[128] = "";
+    if (t->resumed) { run_identity_value(before->text, before->text_bytes, "initial-weights", origin, sizeof(origin)); }
+    int length = is_file && strcmp(origin, "new") != 0 ? gpt2_trained_length(config) : 0;
+    return length > t->options.time ? length : t->options.time;
+}
+
+// The model, with the weights of a file or folder or, where the source is a descriptor, new ones.
+static inline void trainer_build_model(Trainer* t, GPT2Config config, const char* source) {
+    Options* o = &t->options;
+    GPT2Config trained = config;
+    int is_file = run_start_is_file(&t->start, source);
+    trained.trained_len = trainer_trained_length_(t, config, is_file);
+    check(gpt2_create(&t->model, trained, trainer_settings(t)));
+    t->peak_flops = gpt2_peak_flops(t->model);
+    check(gpt2_allocate(t->model, o->batch, o->time, 1));
+    float* params;
+    if (is_file) {
+        params = run_start_load(&t->start, source, config, &t->unchecked_model);
+    } else {
+        params = (float*)malloc_check(gpt2_info(t->model)->num_parameters * sizeof(float));
+        gpt2_init_parameters(params, config, (unsigned int)o->seed);
+    }
+    check(gpt2_set_parameters(t->model, params));
+    free(params);
+}
+
+// The rows on a run of several processes
+static inline void trainer_print_processes_(const Trainer* t) {
+    if (comm_size(t->comm) == 1) { return; }
+    print_table_row("all processes", "%d, %d on this machine, started by %s", t->launch.size, t->launch.local_size,
+                    t->launch.how);
+    const char* device = gpt2_info(t->model)->copy_engines ? "copy engines; sums by NCCL" : "NCCL";
+    print_table_row("tensors between them", "%s", t->comm->device.exchange != NULL ? device : "TCP");
+    print_table_row("ZeRO stage", "%s", gpt2_info(t->model)->sharded ? "1: moments and master weights in shards" : "0");
+    print_table_line();
+}
+
+static inline void trainer_print(const Trainer* t, const char* source) {
+    const Options* o = &t->options;
+    const GPT2Info* info = gpt2_info(t->model);
+    GPT2Config c = info->config;
+    cli_print(o, o->all_flags ? NULL : "--train-data|--val-data|--model|--batch|--time|--total-batch");
+    gpt2_print_device(t->model);
+    print_table_line();
+    trainer_print_processes_(t);
+    print_table_row("run", "%" PRIu64, t->start.identity.run); // as in main.log
+    print_table_row("weights from", "%s", source);
+    print_table_row("context maxT", "%d", c.max_seq_len);
+    print_table_row("vocabulary V (Vp)", "%d (%d)", c.vocab_size, c.padded_vocab_size);
+    print_table_row("layers L", "%d", c.num_layers);
+    print_table_row("heads NH", "%d", c.num_heads);
+    print_table_row("channels C", "%d", c.channels);
+    print_table_row("parameters", "%zu", info->num_parameters);
+    print_table_row("memory", "%.0f MiB", (double)info->memory_bytes / (1 << 20));
+    run_plan_print_peaks(&t->plan);
+    print_table_row("snapshot", "%s", gpt2_snapshot_place(t->model));
+    print_table_row("training tokens", "%zu", dataloader_tokens(&t->train));
+    print_table_row("validation tokens", "%zu", dataloader_tokens(&t->val));
+    print_table_row("steps", "%d", t->num_steps);
+    print_table_row("validation batches", "%d", t->val_batches);
+    print_table_row("micro-steps of a step", "%d%s", t->accumulation, comm_size(t->comm) > 1 ? " in each process" : "");
+    print_table_line();
+    if (o->time < c.trained_len) {
+        printf("note: -t %d is shorter than the %d tokens that the weights were trained on: position embeddings beyond "
+               "stay as they are\n",
+               o->time, c.trained_len);
+    } else if (o->time < c.max_seq_len) {
+        printf("note: -t %d is shorter than the model's context of %d: position embeddings beyond stay untrained\n",
+               o->time, c.max_seq_len);
+    }
+    fflush(stdout);
+}
+
+// Adds "<unchecked> of <files> files of <name>", or the name of the one that there is, to a list.
+static inline void trainer_list_unchecked_(char* list, size_t size, const char* name, size_t unchecked, size_t files) {
+    size_t at = strlen(list);
+    if (unchecked == 0) { return; }
+    at += (size_t)snprintf(list + at, size - at, "%s", at > 0 ? ", " : "");
+    if (files > 1 && at < size) {
+        at += (size_t)snprintf(list + at, size - at, "%zu of %zu files of ", unchecked, files);
+    }
+    if (at < size) { snprintf(list + at, size - at, "%s", name); }
+}
+
+// Says once which files have no checksums.
+NOINLINE void trainer_note_unchecked_(const Trainer* t, const char* source) {
+    const Options* o = &t->options;
+    char list[4096] = "";
+    trainer_list_unchecked_(list, sizeof(list), source, (size_t)t->unchecked_model, 1);
+    trainer_list_unchecked_(list, sizeof(list), o->train_data, t->train.num_unchecked, t->train.num_shards);
+    if (strcmp(o->train_data, o->val_data) != 0) {
+        trainer_list_unchecked_(list, sizeof(list), o->val_data, t->val.num_unchecked, t->val.num_shards);
+    }
+    trainer_list_unchecked_(list, sizeof(list), o->hellaswag_data, (size_t)t->hellaswag.unchecked, 1);
+    trainer_list_unchecked_(list, sizeof(list), t->tokenizer_path, (size_t)t->tokenizer.unchecked, 1);
+    if (list[0] == '\0') { return; }
+    printf("note: no checksums in %s (made by another program or an older version): damage would go unnoticed\n", list);
+}
+
+// Refuses rows that are longer than the context of the model of -e or, at -y 1, of the checkpoint.
+static inline void trainer_check_context_(const Options* o, GPT2Config c) {
+    if (o->time <= c.max_seq_len) { return; }
+    if (!o->resume && weights_is_descriptor(o->model)) {
+        fatal("-t %d is longer than the model's context of %d; lower it, or lengthen that: -e gpt2:l%dc%dh%dt%d",
+              o->time, c.max_seq_len, c.num_layers, c.channels, c.num_heads, o->time);
+    }
+    fatal("-t %d is longer than the model's context of %d, which its weights have fixed; lower it", o->time,
+          c.max_seq_len);
+}
+
+// Chooses what is auto, and refuses sizes that do not fit.
+static inline void trainer_plan_(Trainer* t, GPT2Config config) {
+    Options* o = &t->options;
+    trainer_check_context_(o, config);
+    run_plan_open(&t->plan, o, config, trainer_settings(t), t->launch.local_size, t->start.batch);
+    trainer_check_batch_(o, comm_size(t->comm));
+    if (!o->plan) { run_plan_check(&t->plan, o); }
+}
+
+// A run that ends with an error still finishes a save in progress.
+static CheckpointWriter* trainer_writer_;
+static inline void trainer_finish_save_(void) { checkpoint_writer_wait(trainer_writer_); }
+
+// Opens the checkpoint writer. Without -n only signals request checkpoints, which need no snapshot.
+NOINLINE void trainer_open_writer_(Trainer* t) {
+    const Options* o = &t->options;
+    CheckpointWriterSettings s;
+    s.folder = &t->start.folder;
+    s.keep = o->checkpoints_keep, s.major = o->checkpoint_major;
+    s.in_background = t->plan.snapshot;
+    s.newest = t->start.step;
+    if (run_plan_snapshots(o) && !t->plan.snapshot) {
+        printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
+    }
+    checkpoint_writer_open(&t->writer, t->model, s);
+    trainer_writer_ = &t->writer;
+    atexit(trainer_finish_save_);
+}
+
+// The tokenizer of the run: --tokenizer, or that of the weights, if they have one of their own.
+NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source) {
+    const char* path = t->options.tokenizer;
+    char folder[1024];
+    if (strcmp(path, TOKENIZER_FILE) == 0 && weights_is_file(source)) {
+        path = tokenizer_of_model(source, folder, sizeof(folder));
+    }
+    snprintf(t->tokenizer_path, sizeof(t->tokenizer_path), "%s", path);
+}
+
+// Keeps a tokenizer of Hugging Face with the run: copies its files, and removes those of a run that --overwrite replaces.
+NOINLINE void trainer_keep_tokenizer_(const Trainer* t) {
+    const char *from = t->tokenizer_path, *to = t->options.output_dir;
+    struct stat source, run;
+    int has_one = folder_exists(from) && stat(from, &source) == 0;
+    if (t->resumed || to == NULL || comm_rank(t->comm) != 0 || stat(to, &run) != 0) { return; }
+    if (has_one && source.st_dev == run.st_dev && source.st_ino == run.st_ino) { return; }
+    if (t->options.overwrite) { hugging_face_remove_tokenizer(to); }
+    if (has_one) { check(hugging_face_copy_tokenizer(to, from)); }
+}
+
+// -h 1 without the file that is its default trains without HellaSwag, as llm.c does. Rank 0's answer counts for all.
+static inline void trainer_find_hellaswag_(Trainer* t) {
+    Options* o = &t->options;
+    int32_t missing = file_missing(o->hellaswag_data);
+    if (!o->hellaswag || strcmp(o->hellaswag_data, cli_defaults().hellaswag_data) != 0) { return; }
+    check(comm_broadcast(t->comm, &missing, sizeof(missing), 0));
+    if (!missing) { return; }
+    printf("note: -h 1 has no effect: there is no %s, which python3 dev/data/hellaswag.py writes\n", o->hellaswag_data);
+    o->hellaswag = 0;
+}
+
+// Opens the data files and computes the number of steps: all that needs the model's sizes, but no model.
+static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
+    const Options* o = &t->options;
+    HostAlloc memory = {o->plan ? NULL : gpt2_host_alloc, o->plan ? NULL : gpt2_host_free};
+    int V = config.vocab_size, rank = comm_rank(t->comm), size = comm_size(t->comm);
+    dataloader_open(&t->train, o->train_data, o->batch, o->time, !o->overfit, (unsigned int)o->seed, V, memory);
+    dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 0, V, memory);
+    dataloader_share(&t->train, rank, size, o->total_batch / (o->batch * o->time));
+    dataloader_share(&t->val, rank, size, size); // batch i is process i % size's
+    trainer_check_data_(t);
+    if (o->hellaswag) {
+        evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time);
+        evalloader_check_vocab(&t->hellaswag, V);
+    }
+    if (o->sample_every > 0 && rank == 0) { tokenizer_load_to_decode(&t->tokenizer, t->tokenizer_path, V); }
+    t->accumulation = o->total_batch / (o->batch * o->time) / size;
+    t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(dataloader_tokens(&t->train) / (size_t)o->total_batch);
+    size_t val_batches = dataloader_batches(&t->val);
+    t->val_batches = o->val_steps >= 0 && (size_t)o->val_steps < val_batches ? o->val_steps : (int)val_batches;
+    if (t->first_step > t->num_steps) {
+        fatal("-x %d: the checkpoint in %s is already at step %d", t->num_steps, o->output_dir, t->first_step);
+    }
+    t->schedule = run_start_schedule(o, t->num_steps);
+    trainer_check_steps_(t);
+}
+
+// Prints the plan, and exits. Of several processes rank 0 prints its own plan; the exit code covers all.
+#if defined(__GNUC__)
+__attribute__((noreturn, unused))
+#endif
+static void
+trainer_print_plan_(const Trainer* t) {
+    RunShape shape;
+    shape.train_tokens = dataloader_tokens(&t->train), shape.val_tokens = dataloader_tokens(&t->val);
+    shape.first_step = t->first_step, shape.num_steps = t->num_steps;
+    shape.accumulation = t->accumulation, shape.val_batches = t->val_batches;
+    int code = run_plan_print(&t->plan, &t->options, &shape);
+    code = run_plan_most_(t->comm, code);
+    comm_close(t->comm);
+    exit(code);
+}
+
+// The locked folder, unlocked at exit
+static RunFolder* trainer_locked_;
+static inline void trainer_unlock_(void) { run_folder_unlock(trainer_locked_); }
+
+// Selects the process's GPU and sets up the agreement with the others.
+static inline void trainer_begin_(Trainer* t) {
+    int devices = comm_size(t->comm) > 1 ? gpt2_num_devices() : 0;
+    if (devices > 0) { t->device = launch_device(&t->launch, devices); }
+    gpt2_use_device(t->device);
+    t->agreement.comm = t->comm;
+    if (comm_size(t->comm) > 1) { signals_begin_steps(); } // from here on, processes agree on signals
+}
+
+// Creates or clears the folder, and opens --log-json. An existing folder is changed only after the log could be opened; a new
+// one is created first, as the log may be in it.
+static inline void trainer_begin_folder_(Trainer* t) {
+    const char* log = comm_rank(t->comm) == 0 ? t->options.log_json : NULL;
+    int exists = t->start.scan.exists;
+    if (exists) { step_log_open(&t->log, log); }
+    run_start_begin(&t->start, &t->options);
+    if (!exists) { step_log_open(&t->log, log); }
+}
+
+// Writes the first line of main.jsonl and --log-json, which identifies the run.
+static inline void trainer_begin_log_(Trainer* t) {
+    char run[32];
+    t->logged_save = -1;
+    if (!step_log_begin(&t->log, t->first_step)) { return; }
+    snprintf(run, sizeof(run), "%" PRIu64,
+             t->start.identity.run); // a number would lose its last digits in some readers
+    step_log_text(&t->log, "event", t->resumed ? "resume" : "start");
+    step_log_text(&t->log, "run", run);
+    step_log_text(&t->log, "program", CLI_PROGRAM);
+    step_log_number(&t->log, "steps", t->num_steps);
+    step_log_number(&t->log, "tokens_per_step", t->options.total_batch);
+    step_log_number(&t->log, "parameters", (double)gpt2_info(t->model)->num_parameters);
+    step_log_settings(&t->log, &t->start.identity);
+    step_log_end(&t->log);
+}
+
+// Everything before the first step. Ends the program with one line on an error. Checks all that needs no model before it
+// allocates one, and writes nothing before the model is complete.
+static inline void trainer_open(Trainer* t) {
+    Options* o = &t->options;
+    GPT2Numerics numerics;
+    trainer_begin_(t);
+    check(gpt2_prepare_threads());
+    t->start.folder.lock = -1;
+    trainer_locked_ = &t->start.folder;
+    atexit(trainer_unlock_);
+    run_start_open(&t->start, o, t->comm);
+    trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
+    trainer_find_hellaswag_(t);
+    t->resumed = t->start.step >= 0;
+    t->first_step = t->resumed ? t->start.step : 0;
+    CheckpointPaths paths = checkpoint_paths(o->output_dir ? o->output_dir : "", t->first_step);
+    const char* source = t->resumed ? paths.model : o->model;
+    GPT2Config config = trainer_config(t, source);
+    trainer_plan_(t, config);
+    trainer_find_tokenizer_(t, source);
+    trainer_open_data_(t, config);
+    if (o->plan) { trainer_print_plan_(t); }
+    check(gpt2_numerics(&numerics, config, trainer_settings(t), o->batch, o->time));
+    run_start_describe(&t->start, o, config, &numerics, &t->train, &t->val, t->num_steps);
+    run_start_compare(&t->start, o);
+
+    trainer_build_model(t, config, source);
+    if (o->output_dir != NULL) { trainer_open_writer_(t); }
+    outlier_init(&t->outliers.loss);
+    outlier_init(&t->outliers.grad_norm);
+    if (t->resumed) {
+        t->train.other_data = o->resume_anyway && t->start.before.data != t->start.identity.data;
+        run_start_check(&t->start, checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step));
+    }
+    trainer_begin_folder_(t);
+    trainer_keep_tokenizer_(t);
+    logger_open(&t->logger, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed ? t->first_step : -1,
+                t->start.identity.run);
+    step_log_open_own(&t->log, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed);
+    trainer_begin_log_(t);
+    t->terminal = comm_rank(t->comm) == 0 && terminal_can_rewrite();
+    trainer_print(t, source);
+    trainer_note_unchecked_(t, source);
+    t->step.model = t->model, t->step.loader = &t->train, t->step.accumulation = t->accumulation;
+    t->step.agreement = &t->agreement;
+    t->saved_step = t->resumed ? t->first_step : -1;
+    if (comm_rank(t->comm) == 0) { watchdog_start(&t->watchdog); }
+    check(agree(&t->agreement, STATUS_OK)); // on signals received since
+    signals_begin_steps();
+}
+
+#endif

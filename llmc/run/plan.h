@@ -1,0 +1,444 @@
+/*
+Planning a run's memory, disk and time before anything is allocated: the choice of -b auto and -r auto, the refusal of a run
+that does not fit, and the table that --plan prints.
+
+    run_plan_open     chooses B and r, and fills the rows of memory
+    run_plan_check    ends the program with one line if the run does not fit
+    run_plan_print    --plan's table; returns the exit code
+    run_plan_close    prints the plan's error
+
+-b auto is the largest B that fits and divides the tokens of -d that a process has, or without -d the largest power of two that
+fits, up to 64. -r auto is the least of 0, 1, 2 that fits. Where both are auto, B is chosen for -r 1 (for 2 if no B fits 1),
+then r for that B. A twentieth of the memory stays free of what is chosen here.
+*/
+#ifndef LLMC_RUN_PLAN_H
+#define LLMC_RUN_PLAN_H
+
+#include <sys/statvfs.h>
+
+#include "llmc/checkpoint/checkpoint.h"
+#include "flags.h"
+#include "llmc/comm/comm.h"
+#include "llmc/files/dataloader.h"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/base/progress.h"
+#include "step_times.h"
+#include "llmc/base/table.h"
+
+enum { AUTO_BATCH_MOST = 64 }; // without -d; more rows make no step faster that has 64
+
+typedef struct {
+    GPT2Plan plan;
+    GPT2Memory memory;
+    GPT2Config config;
+    GPT2Settings settings;
+    char no_gpu[STATUS_BYTES];         // why no GPU is usable, if this trainer needs one
+    size_t fewest_tokens, most_tokens; // of the run's token files
+    size_t evaluation_bytes;           // of HellaSwag's file
+    int snapshot; // 1: memory suffices for a snapshot, from which checkpoints are written in the background
+} RunPlan;
+
+// ----------------------------------------------------------------------------
+// The rows of a run
+
+// Reads the headers of the token files.
+static inline void run_plan_tokens_(RunPlan* p, const char* pattern) {
+    glob_t paths = token_file_paths(pattern);
+    for (size_t i = 0; i < paths.gl_pathc; i++) {
+        TokenFile file;
+        check(token_file_open(&file, paths.gl_pathv[i]));
+        p->fewest_tokens = file.num_tokens < p->fewest_tokens ? file.num_tokens : p->fewest_tokens;
+        p->most_tokens = file.num_tokens > p->most_tokens ? file.num_tokens : p->most_tokens;
+        fclose(file.file);
+    }
+    globfree(&paths);
+}
+
+// Adds the run's memory besides the model: batches of both loaders, the order of a shard, HellaSwag, file buffers.
+static inline void run_plan_add_rows_(RunPlan* p, const Options* o, int B) {
+    size_t BT = size_mul((size_t)B, (size_t)o->time), V = (size_t)p->config.vocab_size;
+    size_t batch = size_mul(size_add(BT, 1), 2 * sizeof(int)); // as the file has the tokens, and as int
+    size_t loaders = size_mul(2 * DATALOADER_BATCHES, batch);
+    loaders = size_add(loaders, p->most_tokens / BT * sizeof(int));
+    if (o->hellaswag) { loaders = size_add(loaders, size_add(p->evaluation_bytes, size_mul(BT, 2 * sizeof(int) + 1))); }
+    size_t weights = p->plan.rows[PLAN_HOST_WEIGHTS].bytes;
+    size_t files = o->output_dir && o->checkpoint_every > 0 && weights > CHECKPOINT_BUFFER ? CHECKPOINT_BUFFER : 0;
+    if (o->sample_every > 0) { files += 2 * V * sizeof(float) + (size_t)o->time * sizeof(int); }
+    plan_set(&p->plan, PLAN_HOST_LOADERS, PLAN_HOST, PLAN_ALWAYS, loaders);
+    plan_set(&p->plan, PLAN_HOST_FILES, PLAN_HOST, PLAN_TRAINING, files);
+}
+
+// A snapshot is on the GPU if gpt2_allocate_snapshot will find room there.
+static inline void run_plan_place_snapshot_(RunPlan* p) {
+    size_t bytes = p->plan.rows[PLAN_HOST_SNAPSHOT].bytes, held = plan_device_held(&p->plan);
+    const GPT2Memory* m = &p->memory;
+    if (bytes == 0 || !m->has_device || held > m->device_free) { return; }
+    if (!gpt2_snapshot_room(bytes, m->device_free - held, m->device_total)) { return; }
+    plan_set(&p->plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, 0, 0);
+    plan_set(&p->plan, PLAN_SNAPSHOT, PLAN_DEVICE, PLAN_TRAINING, bytes);
+}
+
+// Micro-steps of a step of -d tokens, in each process, with a B; 1 if -d is not given, or B not chosen yet.
+static inline int run_plan_micro_steps(const Options* o, int B, int processes) {
+    size_t tokens = B > 0 ? size_mul((size_t)B, (size_t)o->time) : 0,
+           all = o->total_batch > 0 ? (size_t)o->total_batch / (size_t)processes : 0;
+    return tokens > 0 && all > tokens ? (int)(all / tokens) : 1;
+}
+
+// The least, and the largest, of a number in all processes: their GPUs may have different memory free.
+static inline int run_plan_least_(Comm* comm, int number) {
+    int n = comm_size(comm);
+    int32_t* all = (int32_t*)calloc_check((size_t)n, sizeof(int32_t));
+    all[comm_rank(comm)] = number;
+    check(comm_gather(comm, all, sizeof(int32_t)));
+    for (int i = 0; i < n; i++) { number = all[i] < number ? all[i] : number; }
+    free(all);
+    return number;
+}
+static inline int run_plan_most_(Comm* comm, int number) { return -run_plan_least_(comm, -number); }
+
+// Plans for a B and an r. Returns 1 if it fits and leaves `percent_free` of the memory; invalid sizes count as a plan that
+// does not fit, with the error in status_message().
+static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompute, int snapshot, size_t percent_free) {
+    GPT2Memory memory = p->memory;
+    memory.device_free -= memory.device_free / 100 * percent_free;
+    memory.host_free -= memory.host_free / 100 * percent_free;
+    p->settings.recompute = recompute;
+    p->settings.micro_steps = run_plan_micro_steps(o, B, comm_size(p->settings.comm));
+    if (gpt2_plan(&p->plan, p->config, p->settings, B, o->time, 1, snapshot) != STATUS_OK) { return 0; }
+    run_plan_add_rows_(p, o, B);
+    run_plan_place_snapshot_(p);
+    return plan_fits(&p->plan, &memory);
+}
+
+static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
+
+// 1 if a snapshot is needed: checkpoints are written in the background.
+static inline int run_plan_snapshots(const Options* o) { return run_plan_saves_(o) && o->async_save; }
+
+// ----------------------------------------------------------------------------
+// The choice
+
+enum { AUTO_PERCENT_FREE = 5 };
+
+// Refuses a -d that is no multiple of the tokens of a micro-batch in all processes, and names the next that is, or the one
+// before where that is too large. B 0: it is still to be chosen.
+static inline void run_plan_check_total(int d, int B, int T, int processes) {
+    long long tokens = (long long)(B > 0 ? B : 1) * T * processes, next = (d / tokens + 1) * tokens;
+    char what[96] = "";
+    if (d > 0 && d % tokens == 0) { return; }
+    if (B > 0) { snprintf(what, sizeof(what), "-b %d times ", B); }
+    snprintf(what + strlen(what), sizeof(what) - strlen(what), "-t %d", T);
+    if (processes > 1) { snprintf(what + strlen(what), sizeof(what) - strlen(what), " times %d processes", processes); }
+    if (tokens > INT_MAX) { fatal("%s is more than 2^31 tokens; lower one", what); }
+    fatal("-d %d is not a multiple of %s = %lld tokens; -d %lld is", d, what, tokens,
+          next <= INT_MAX ? next : next - tokens);
+}
+
+// The largest B that fits with an r and divides the tokens of a step; 0 if none does.
+static inline int run_plan_largest_batch_(RunPlan* p, const Options* o, int recompute, int snapshot) {
+    size_t limit = (p->fewest_tokens - 1) / (size_t)o->time; // rows that every token file can fill
+    if (limit > (size_t)(INT_MAX / o->time)) { limit = (size_t)(INT_MAX / o->time); }
+    if (limit > 1 << 20) { limit = 1 << 20; } // the largest -b
+    int given = o->total_batch > 0, processes = comm_size(p->settings.comm);
+    int rows = given ? o->total_batch / o->time / processes : AUTO_BATCH_MOST;
+    for (int B = rows < (int)limit ? rows : (int)limit; B >= 1; B--) {
+        int divides = given ? rows % B == 0 : (B & (B - 1)) == 0;
+        if (divides && run_plan_try_(p, o, B, recompute, snapshot, AUTO_PERCENT_FREE)) { return B; }
+    }
+    return 0;
+}
+
+static inline int run_plan_auto_batch_(RunPlan* p, const Options* o) {
+    int first = o->recompute == CLI_AUTO ? 1 : o->recompute;
+    int last = o->recompute == CLI_AUTO && p->settings.gelu_fusion == 0 ? 2 : first;
+    if (o->total_batch != -1) { run_plan_check_total(o->total_batch, 0, o->time, comm_size(p->settings.comm)); }
+    for (int snapshot = run_plan_snapshots(o); snapshot >= 0; snapshot--) {
+        for (int r = first; r <= last; r++) {
+            int B = run_plan_largest_batch_(p, o, r, snapshot);
+            if (B > 0) { return B; }
+        }
+    }
+    return 1; // run_plan_check says what is missing
+}
+
+// With GELU in cuBLASLt's epilogues the bits depend on r: then auto is 1 everywhere.
+static inline int run_plan_auto_recompute_(RunPlan* p, const Options* o) {
+    if (p->settings.gelu_fusion > 0) { return 1; }
+    for (int snapshot = run_plan_snapshots(o); snapshot >= 0; snapshot--) {
+        for (int r = 0; r <= 2; r++) {
+            if (run_plan_try_(p, o, o->batch, r, snapshot, AUTO_PERCENT_FREE)) { return r; }
+        }
+    }
+    return 2;
+}
+
+// Chooses the options that are auto, the same in all processes, and plans for this one. local_size: processes that share
+// this machine's memory. resumed_batch: the B of the checkpoint from which the run resumes, or 0.
+static inline void run_plan_open(RunPlan* p, Options* o, GPT2Config config, GPT2Settings settings, int local_size,
+                                 int resumed_batch) {
+    struct stat file;
+    memset(p, 0, sizeof(*p));
+    p->config = config, p->settings = settings;
+    p->fewest_tokens = SIZE_MAX;
+    run_plan_tokens_(p, o->train_data);
+    run_plan_tokens_(p, o->val_data);
+    if (p->fewest_tokens == 0) { p->fewest_tokens = 1; } // such a file is refused when it is opened
+    p->evaluation_bytes = o->hellaswag && stat(o->hellaswag_data, &file) == 0 ? (size_t)file.st_size : 0;
+    if (gpt2_available_memory(&p->memory) != STATUS_OK) {
+        snprintf(p->no_gpu, sizeof(p->no_gpu), "%s", status_message());
+        if (!o->plan) { fatal("%s", p->no_gpu); }
+    }
+    p->memory.host_free /= (size_t)local_size;
+    if (o->batch == CLI_AUTO && resumed_batch > 0) { o->batch = resumed_batch; }
+    if (o->batch == CLI_AUTO) { o->batch = run_plan_least_(settings.comm, run_plan_auto_batch_(p, o)); }
+    if (o->recompute == CLI_AUTO) { o->recompute = run_plan_most_(settings.comm, run_plan_auto_recompute_(p, o)); }
+    p->snapshot = run_plan_snapshots(o) && run_plan_try_(p, o, o->batch, o->recompute, 1, 0);
+    p->snapshot = run_plan_least_(settings.comm, p->snapshot);
+    if (!p->snapshot) { run_plan_try_(p, o, o->batch, o->recompute, 0, 0); }
+    check(status_now()); // sizes that no model can have
+}
+
+// ----------------------------------------------------------------------------
+// The refusal
+
+static inline double plan_gib(size_t bytes) { return (double)bytes / (1 << 30); }
+static inline double plan_mib(size_t bytes) { return (double)bytes / (1 << 20); }
+
+// Which flags would make the run fit
+static inline void run_plan_advice_(const RunPlan* p, const Options* o, char* text, size_t size) {
+    RunPlan other = *p;
+    Options less = *o;
+    int most = p->settings.gelu_fusion > 0 ? o->recompute : 2;
+    if (run_plan_try_(&other, o, o->batch, most, 0, 0)) {
+        snprintf(text, size, "-r %d fits", most);
+        return;
+    }
+    int B = run_plan_largest_batch_(&other, &less, most, 0);
+    if (B > 0) {
+        snprintf(text, size, "-b %d -r %d fits, with -d %d for the same step", B, most, o->total_batch);
+    } else {
+        snprintf(text, size, "no -b fits: take a smaller model (-e) or a shorter -t");
+    }
+}
+
+// Ends the program with one line if the run does not fit.
+static inline void run_plan_check(const RunPlan* p, const Options* o) {
+    char advice[160];
+    int on_device = !plan_fits_device(&p->plan, &p->memory);
+    if (plan_fits(&p->plan, &p->memory)) { return; }
+    size_t needed = plan_peak(&p->plan, on_device ? PLAN_DEVICE : PLAN_HOST);
+    size_t available = on_device ? p->memory.device_free + p->plan.rows[PLAN_CONTEXT].bytes : p->memory.host_free;
+    run_plan_advice_(p, o, advice, sizeof(advice));
+    fatal("-e %s with -b %d -t %d -r %d needs %.2f GiB of %s memory, %.2f GiB are available (%s); %s; --plan shows the "
+          "rows",
+          o->model, o->batch, o->time, o->recompute, plan_gib(needed), on_device ? "GPU" : "host", plan_gib(available),
+          on_device ? "what other processes leave" : p->memory.host_limit, advice);
+}
+
+// ----------------------------------------------------------------------------
+// The table of --plan
+
+// The facts about the run that --plan prints beside its memory
+typedef struct {
+    size_t train_tokens, val_tokens;
+    int first_step, num_steps, accumulation, val_batches;
+} RunShape;
+
+static inline void run_plan_print_row_(const char* name, size_t bytes, const char* note) {
+    print_table_row(name, "%12.1f MiB%s%s", plan_mib(bytes), note[0] ? "   " : "", note);
+}
+
+static inline void run_plan_print_memory_(const RunPlan* p, PlanMemory memory) {
+    for (int i = 0; i < NUM_PLAN_ROWS; i++) {
+        const PlanRow* r = &p->plan.rows[i];
+        if (r->memory != memory || r->phases == 0 || r->bytes == 0) { continue; }
+        const char* note = r->phases == PLAN_LOADING ? "while they are loaded" : "";
+        run_plan_print_row_(r->name, r->bytes, note);
+        for (int a = 0; i == PLAN_ACTIVATIONS && a < NUM_ACTIVATION_TENSORS; a++) {
+            char name[64];
+            snprintf(name, sizeof(name), "  %s", p->plan.activations[a].name);
+            if (p->plan.activations[a].bytes > 0) { run_plan_print_row_(name, p->plan.activations[a].bytes, ""); }
+        }
+    }
+}
+
+// Rows of both kinds of memory, each with its peak and the memory available
+static inline void run_plan_print_memories_(const RunPlan* p) {
+    const GPT2Memory* m = &p->memory;
+    size_t context = p->plan.rows[PLAN_CONTEXT].bytes;
+    if (plan_peak(&p->plan, PLAN_DEVICE) > 0) {
+        print_table_row("GPU memory", "%s", "");
+        print_table_line();
+        run_plan_print_memory_(p, PLAN_DEVICE);
+        print_table_line();
+        run_plan_print_row_("GPU peak", plan_peak(&p->plan, PLAN_DEVICE), "");
+        if (m->has_device) {
+            run_plan_print_row_("GPU available", m->device_free + context,
+                                plan_fits_device(&p->plan, m) ? "" : "too little");
+        }
+        print_table_line();
+    }
+    print_table_row("host memory", "%s", "");
+    print_table_line();
+    run_plan_print_memory_(p, PLAN_HOST);
+    print_table_line();
+    run_plan_print_row_("host peak", plan_peak(&p->plan, PLAN_HOST), "");
+    run_plan_print_row_("host available", m->host_free, plan_fits_host(&p->plan, m) ? m->host_limit : "too little");
+    print_table_line();
+}
+
+// The largest number of checkpoints on the disk: those kept by -nk and -nm, and the one being written
+static inline size_t run_plan_checkpoints_(const Options* o, int first_step, int num_steps) {
+    if (!run_plan_saves_(o)) { return 0; }
+    size_t every = (size_t)o->checkpoint_every, steps = (size_t)(num_steps - first_step);
+    size_t written = steps / every + (steps % every != 0);
+    size_t major = o->checkpoint_major > 0 ? steps / (size_t)o->checkpoint_major : 0;
+    size_t kept = (size_t)o->checkpoints_keep + 1 + major;
+    return o->checkpoints_keep > 0 && kept < written ? kept : written;
+}
+
+// Bytes that are free where `folder` is, or will be; SIZE_MAX where its file system does not say
+static inline size_t run_plan_free_disk_(const char* folder) {
+    char path[1024];
+    struct statvfs disk;
+    snprintf(path, sizeof(path), "%s", folder);
+    while (statvfs(path, &disk) != 0) {
+        char* slash = strrchr(path, '/');
+        if (slash == NULL) { strcpy(path, "."); }
+        if (slash == path) { path[1] = '\0'; }
+        if (slash != NULL && slash != path) { *slash = '\0'; }
+        if ((slash == NULL || slash == path) && statvfs(path, &disk) != 0) { return SIZE_MAX; }
+    }
+    return disk.f_blocks == 0 ? SIZE_MAX : size_mul((size_t)disk.f_bavail, (size_t)disk.f_frsize);
+}
+
+// Returns 1 if the disk has room for the checkpoints.
+static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const RunShape* s) {
+    size_t count = run_plan_checkpoints_(o, s->first_step, s->num_steps);
+    size_t bytes =
+        size_add(p->plan.checkpoint_bytes, p->most_tokens / ((size_t)o->batch * (size_t)o->time) * sizeof(int));
+    run_plan_print_row_("a checkpoint", bytes, "");
+    if (count == 0) { return 1; }
+    size_t all = size_mul(count, bytes), available = run_plan_free_disk_(o->output_dir);
+    char note[64];
+    snprintf(note, sizeof(note), "%zu at a time", count);
+    run_plan_print_row_("checkpoints", all, note);
+    if (available == SIZE_MAX) {
+        print_table_row("disk available", "not known");
+    } else {
+        run_plan_print_row_("disk available", available, all <= available ? "" : "too little");
+    }
+    return all <= available;
+}
+
+// The processor of a run on the CPU, and how many threads it may have
+static inline void run_plan_processor_(char* text, size_t size) {
+    char line[256], name[128] = "CPU";
+    const char* threads = getenv("OMP_NUM_THREADS");
+    FILE* file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (sscanf(line, "model name : %127[^\n]", name) == 1) { break; }
+    }
+    if (file != NULL) { fclose(file); }
+    snprintf(text, size, "%s, %ld processors, OMP_NUM_THREADS=%.8s, ", name, sysconf(_SC_NPROCESSORS_ONLN),
+             threads ? threads : "");
+}
+
+// The settings that determine the time of a step
+static inline const char* run_plan_key(char* text, size_t size, const RunPlan* p, const Options* o) {
+    char processor[200] = "", processes[32] = "";
+    GPT2Numerics n;
+    GPT2Config c = p->config;
+    if (gpt2_numerics(&n, c, p->settings, o->batch, o->time) != STATUS_OK) { strcpy(n.device, "no GPU"); }
+    status_clear();
+    if ((int)CLI_TRAINER == (int)FOR_CPU) { run_plan_processor_(processor, sizeof(processor)); }
+    if (comm_size(p->settings.comm) > 1) {
+        snprintf(processes, sizeof(processes), " -z %d, %d processes", p->settings.zero, comm_size(p->settings.comm));
+    }
+    snprintf(text, size, "%s%.100s, %s, %.60s; L %d NH %d C %d V %d; B %d T %d -d %d -r %d -w %d -ge %d%s", processor,
+             n.device, n.precision, n.attention, c.num_layers, c.num_heads, c.channels, c.vocab_size, o->batch, o->time,
+             o->total_batch, o->recompute, p->settings.master_weights, p->settings.gelu_fusion, processes);
+    return text;
+}
+
+static inline void run_plan_print_time_(const RunPlan* p, const Options* o, const RunShape* s) {
+    char key[STEP_TIMES_LINE], run[32];
+    double milliseconds = 0.0;
+    int steps = 0, left = s->num_steps - s->first_step;
+    if (!step_times_read(run_plan_key(key, sizeof(key), p, o), &milliseconds, &steps)) {
+        print_table_row("time of a step", "not known: no such run of %d steps or more was here", STEP_TIMES_LEAST);
+        return;
+    }
+    print_table_row("time of a step", "%.2f ms, the median of %d steps of the last such run", milliseconds, steps);
+    print_table_row("time of the run", "%s for %d steps, without validation",
+                    format_duration(run, sizeof(run), milliseconds * 1e-3 * left), left);
+}
+
+// Returns the program's exit code: 1 if memory or disk cannot hold the run.
+static inline int run_plan_print(const RunPlan* p, const Options* o, const RunShape* s) {
+    print_table_line();
+    print_table_row("model", "%s", o->model);
+    print_table_row("batch -b, row -t", "%d, %d", o->batch, o->time);
+    print_table_row("recompute -r", "%d", o->recompute);
+    print_table_line();
+    run_plan_print_memories_(p);
+    print_table_row("training tokens", "%zu", s->train_tokens);
+    print_table_row("validation tokens", "%zu", s->val_tokens);
+    char processes[32] = "";
+    if (comm_size(p->settings.comm) > 1) {
+        snprintf(processes, sizeof(processes), " x %d processes", comm_size(p->settings.comm));
+    }
+    print_table_row("tokens of a step", "%d: B %d x T %d x %d micro-steps%s", o->total_batch, o->batch, o->time,
+                    s->accumulation, processes);
+    print_table_row("steps", "%d to %d: %.0f tokens", s->first_step, s->num_steps,
+                    (double)(s->num_steps - s->first_step) * o->total_batch);
+    print_table_row("validation batches", "%d", s->val_batches);
+    int disk = run_plan_print_disk_(p, o, s);
+    run_plan_print_time_(p, o, s);
+    print_table_line();
+    int fits = plan_fits(&p->plan, &p->memory);
+    if (p->no_gpu[0] != '\0') { printf("note: %s; what a GPU has free is not known\n", p->no_gpu); }
+    if (run_plan_snapshots(o) && !p->snapshot) {
+        printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
+    }
+    if (!fits) {
+        char advice[160];
+        run_plan_advice_(p, o, advice, sizeof(advice));
+        printf("note: the run does not fit into memory: %s\n", advice);
+    }
+    if (!disk) { printf("note: the checkpoints do not fit onto the disk of %s\n", o->output_dir); }
+    return fits && disk ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+// The rows on memory of the table that a run prints first
+static inline void run_plan_print_peaks(const RunPlan* p) {
+    size_t device = plan_peak(&p->plan, PLAN_DEVICE), context = p->plan.rows[PLAN_CONTEXT].bytes;
+    const GPT2Memory* m = &p->memory;
+    if (device > 0) {
+        print_table_row("GPU memory", "%.0f MiB planned, %.0f available", plan_mib(device),
+                        plan_mib(m->device_free + context));
+    }
+    print_table_row("host memory", "%.0f MiB planned, %.0f available", plan_mib(plan_peak(&p->plan, PLAN_HOST)),
+                    plan_mib(m->host_free));
+}
+
+// At the end of a run, while its model is still there: what was planned and what was taken, and the time of a step for later
+// plans.
+static inline void run_plan_close(const RunPlan* p, const Options* o, StepTimes* times) {
+    char key[STEP_TIMES_LINE];
+    GPT2Memory now;
+    size_t peak = host_memory_peak();
+    if (p->memory.has_device &&
+        gpt2_available_memory(&now) == STATUS_OK) { // without the context, which was there before
+        printf("GPU memory: %.0f MiB planned, %.0f MiB used\n", plan_mib(plan_device_held(&p->plan)),
+               plan_mib(p->memory.device_free > now.device_free ? p->memory.device_free - now.device_free : 0));
+    }
+    if (peak > 0) {
+        printf("host memory: %.0f MiB planned, %.0f MiB used\n", plan_mib(plan_peak(&p->plan, PLAN_HOST)),
+               plan_mib(peak));
+    }
+    step_times_write(run_plan_key(key, sizeof(key), p, o), times);
+}
+
+#endif

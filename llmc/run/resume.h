@@ -1,0 +1,444 @@
+/*
+Starting or resuming a run: finds the folder's newest whole checkpoint, takes the flags that are not typed from it, compares its
+settings and data with those of this run, and refuses a folder that holds another run. Nothing on the disk is changed before
+all that can fail has succeeded:
+
+    run_start_open()      locks the folder; finds and verifies the checkpoint; refuses a folder that is in use; takes flags
+    run_start_describe()  the identity of this run
+    run_start_compare()   prints every difference to the checkpoint; refuses those that change the result
+    ...                   the model is built and the checkpoint read
+    run_start_begin()     creates or clears the folder, removes what a killed run left
+
+All of them end with one line where the run is refused, and all processes of a run call them. Rank 0 alone looks at the
+folder, or at any file of weights; the others receive what they need, and end without a line where rank 0 has said why, unless
+they were started by hand.
+*/
+#ifndef LLMC_RUN_RESUME_H
+#define LLMC_RUN_RESUME_H
+
+#include "llmc/checkpoint/checkpoint.h"
+#include "llmc/files/dataloader.h"
+#include "logger.h"
+#include "llmc/base/progress.h"
+#include "kept_flags.h"
+#include "llmc/files/run_folder.h"
+#include "llmc/checkpoint/identity.h"
+#include "schedulers.h"
+#include "llmc/files/weights_file.h"
+
+typedef struct {
+    Comm* comm;
+    RunFolder folder;     // rank 0; the others have none
+    RunFolderScan scan;   // rank 0
+    int by_hand;          // 1: each process, or those of each machine, was started by hand with -pn
+    int step;             // of the checkpoint to resume from; -1: a new run
+    int batch;            // B of the checkpoint, used for -b auto; 0: none
+    RunIdentity identity; // of this run
+    RunIdentity before;   // of the run that wrote the checkpoint; all 0 if the checkpoint has none
+    RunIdentity flags;    // main.flags: of the run before, then of this one
+    char* command;        // the command of the run that -y 1 goes on with; NULL: none
+    uint64_t log;         // rank 0: the id in main.log; 0 if it does not say
+} RunStart;
+
+// ----------------------------------------------------------------------------
+// Rank 0 and the others
+
+// As check(), but the other processes do not repeat an error that rank 0 has printed, unless they were started by hand, perhaps
+// with a terminal each.
+static inline void run_start_check(const RunStart* s, Status status) {
+    static const char said[] = "rank 0: ";
+    int is_other = comm_rank(s->comm) != 0 && !s->by_hand;
+    if (status != STATUS_OK && is_other && strncmp(status_message(), said, sizeof(said) - 1) == 0) {
+        exit(EXIT_FAILURE);
+    }
+    check(status);
+}
+
+// Broadcasts rank 0's data (bytes). If rank 0 has ended with an error, the others end too.
+static inline void run_start_share_(const RunStart* s, void* data, size_t bytes) {
+    run_start_check(s, comm_broadcast(s->comm, data, bytes, 0));
+}
+
+// Waits for all processes: none continues if one has failed.
+static inline void run_start_wait_(const RunStart* s) { run_start_check(s, comm_barrier(s->comm)); }
+
+// ----------------------------------------------------------------------------
+// Finding
+
+// Refuses a new run in a folder that holds another. `why`: what -y 1 would do.
+static inline void run_start_refuse_used_(const RunStart* s, const char* why) {
+    const RunFolderScan* scan = &s->scan;
+    char what[128] = "";
+    int step = run_folder_next(scan, INT_MAX);
+    if (!run_folder_has_checkpoints(scan) && !scan->log_has_lines) { return; }
+    if (step >= 0) {
+        snprintf(what, sizeof(what), "checkpoint %d", step);
+    } else if (run_folder_has_checkpoints(scan)) {
+        snprintf(what, sizeof(what), "parts of a checkpoint");
+    }
+    if (scan->log_has_lines) { strcat(what, what[0] ? ", main.log" : "main.log"); }
+    fatal("-o %s holds a run (%s): %s, --overwrite removes it, or name another folder%s%s", s->folder.path, what, why,
+          s->command ? ". The run's command: " : "", s->command ? s->command : "");
+}
+
+// Refuses a folder that cannot be created, or in which nothing can be saved, before a model is built for it.
+static inline void run_start_check_folder_(const char* folder) {
+    char path[1024];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s", folder);
+    while (stat(path, &st) != 0 && errno == ENOENT && strcmp(path, ".") != 0) { // its nearest existing parent
+        char* slash = strrchr(path, '/');
+        if (slash == path) { slash++; }
+        slash != NULL ? (void)(*slash = '\0') : (void)strcpy(path, ".");
+    }
+    if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        fatal("-o %s: %s is not a directory; name another folder", folder, path);
+    }
+    if (atomic_probe(path, 1) != STATUS_OK) {
+        fatal("-o %s: no checkpoint could be saved there: %s; name another folder", folder, status_message());
+    }
+}
+
+static char run_start_verifying_[64]; // the checkpoint being verified
+static inline void run_start_report_(size_t done, size_t total) { progress_update(run_start_verifying_, done, total); }
+
+// Verifies a checkpoint; shows progress if that takes some seconds.
+static inline Status run_start_verify_(const char* directory, int step) {
+    snprintf(run_start_verifying_, sizeof(run_start_verifying_), "verifying checkpoint %d", step);
+    progress_begin(run_start_verifying_, 3.0);
+    Status status = checkpoint_verify(directory, step, run_start_report_);
+    progress_end();
+    return status;
+}
+
+// B of a checkpoint: from its settings or, in older ones, its state's header; 0 if neither has it.
+static inline int run_start_batch_(const RunStart* s) {
+    char value[32];
+    int32_t header[HEADER_INTS] = {0};
+    run_identity_value(s->before.text, s->before.text_bytes, "--batch", value, sizeof(value));
+    if (atoi(value) > 0) { return atoi(value); }
+    FILE* file = fopen(checkpoint_paths(s->folder.path, s->step).state, "rb");
+    int whole = file != NULL && fread(header, sizeof(header), 1, file) == 1 && header[0] == STATE_MAGIC;
+    if (file != NULL) { fclose(file); }
+    return whole && header[STATE_BATCH] > 0 && header[STATE_BATCH] <= 1 << 20 ? header[STATE_BATCH] : 0;
+}
+
+// Rank 0: locks and scans the output directory, if there is one, and finds the checkpoint that -y 1 resumes from.
+NOINLINE void run_start_find_(RunStart* s, const Options* o) {
+    if (o->plan) { // writes nothing, so it needs no lock: a run may be active there
+        snprintf(s->folder.path, sizeof(s->folder.path), "%s", o->output_dir);
+    } else {
+        run_start_check_folder_(o->output_dir);
+        check(run_folder_lock(&s->folder, o->output_dir));
+    }
+    check(run_folder_scan(&s->scan, o->output_dir));
+    s->log = logger_read_run(o->output_dir);
+    if (o->resume) {
+        check(run_flags_read(&s->flags, o->output_dir));
+        s->step = run_folder_newest(&s->folder, &s->scan, run_start_verify_);
+    }
+    if (s->step >= 0) {
+        check(checkpoint_read_identity(&s->before, o->output_dir, s->step));
+        s->batch = run_start_batch_(s);
+    }
+    if (s->step >= 0 || o->overwrite) { return; }
+    if (s->folder.num_damaged > 0) {
+        fatal("-o %s: no checkpoint is whole: %s; --overwrite begins anew, or name another folder", o->output_dir,
+              s->folder.damage);
+    }
+    if (!o->resume) { run_start_refuse_used_(s, "-y 1 goes on with it"); }
+    if (run_folder_apart(&s->scan) >= 0) {
+        char why[96];
+        snprintf(why, sizeof(why), "files of checkpoint %d are missing; put them back", run_folder_apart(&s->scan));
+        run_start_refuse_used_(s, why);
+    }
+}
+
+// Broadcasts rank 0's lines.
+static inline void run_start_share_lines_(const RunStart* s, RunIdentity* id) {
+    char* text = id->text;
+    run_start_share_(s, id, sizeof(*id));
+    id->text = comm_rank(s->comm) == 0 ? text : id->text != NULL ? (char*)calloc_check(id->text_bytes + 1, 1) : NULL;
+    if (id->text != NULL) { run_start_share_(s, id->text, id->text_bytes + 1); }
+}
+
+// Broadcasts rank 0's findings
+static inline void run_start_share_found_(RunStart* s) {
+    run_start_share_(s, &s->step, sizeof(s->step));
+    run_start_share_(s, &s->batch, sizeof(s->batch));
+    run_start_share_lines_(s, &s->before);
+    run_start_share_lines_(s, &s->flags);
+}
+
+// Takes the flags of main.flags, then those of the checkpoint, as they were used.
+static inline void run_start_take_(const RunStart* s, Options* o) {
+    char file[1024];
+    snprintf(file, sizeof(file), "%.960s/main.flags", o->output_dir);
+    run_flags_take(o, &s->flags, CLI_TRAINER, file);
+    run_flags_take(o, &s->before, CLI_TRAINER, o->output_dir);
+}
+
+// Sets the flags that are not typed to those of the run that goes on. Which ones are typed, rank 0 says: their values are the
+// same in all processes. It is the first to take them, and so the one to say what cannot be taken.
+static inline void run_start_take_flags_(RunStart* s, Options* o) {
+    int root = comm_rank(s->comm) == 0;
+    if (root) { run_start_take_(s, o); }
+    run_start_share_(s, o->typed, sizeof(o->typed));
+    if (!root) { run_start_take_(s, o); }
+    char* words = run_flags_words(o, CLI_TRAINER);
+    if (root && words[0] != '\0') { printf("note: -y 1 takes from the run in %s:%s\n", o->output_dir, words); }
+    free(words);
+    s->command = run_flags_command(o->output_dir, &s->flags, &s->before);
+}
+
+// Finds the checkpoint to resume from, and takes its flags. On return rank 0 holds the folder's lock.
+static inline void run_start_open(RunStart* s, Options* o, Comm* comm) {
+    memset(s, 0, sizeof(*s));
+    s->comm = comm;
+    s->by_hand = o->num_processes > 0;
+    s->step = -1;
+    s->folder.lock = -1;
+    if (o->output_dir == NULL) { return; }
+    if (comm_rank(comm) == 0) { run_start_find_(s, o); }
+    run_start_share_found_(s);
+    if (s->step >= 0 || s->flags.text != NULL) { run_start_take_flags_(s, o); }
+    run_identity_free(&s->flags);
+    s->flags = run_flags_lines(o);
+}
+
+// ----------------------------------------------------------------------------
+// Files of weights
+
+// 1 if -e names weights, 0 if it describes a new model; rank 0 decides, as a folder may exist only on its machine.
+static inline int run_start_is_file(const RunStart* s, const char* name) {
+    int is_file = comm_rank(s->comm) == 0 ? weights_is_file(name) : 0;
+    run_start_share_(s, &is_file, sizeof(is_file));
+    return is_file;
+}
+
+// The sizes of the model whose weights a file or folder holds.
+static inline GPT2Config run_start_config(const RunStart* s, const char* path) {
+    GPT2Config config;
+    memset(&config, 0, sizeof(config));
+    if (comm_rank(s->comm) == 0) {
+        if (file_missing(path)) {
+            fatal("-e %s: no such file; name " WEIGHTS_HELP ", or start a new model, such as -e d12", path);
+        }
+        check(weights_read_config(path, &config));
+    }
+    run_start_share_(s, &config, sizeof(config));
+    return config;
+}
+
+// The weights of a file or folder, in fp32, which the caller frees. *unchecked is 1 if the files have no checksums.
+static inline float* run_start_load(const RunStart* s, const char* path, GPT2Config config, int* unchecked) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    float* params = NULL;
+    if (comm_rank(s->comm) == 0) {
+        GPT2Config found;
+        check(weights_load(&params, path, &found, unchecked));
+        if (memcmp(&found, &config, sizeof(config)) != 0) {
+            fatal("%s has changed while this run began: it holds a model of other sizes now; start again", path);
+        }
+    }
+    size_t bytes = gpt2_parameters(table, config) * sizeof(float); // bytes read
+    if (params == NULL) { params = (float*)malloc_check(bytes); }
+    run_start_share_(s, unchecked, sizeof(*unchecked));
+    run_start_share_(s, params, bytes);
+    return params;
+}
+
+// ----------------------------------------------------------------------------
+// This run
+
+static inline LearningRateScheduler run_start_schedule(const Options* o, int num_steps) {
+    LearningRateScheduler s = {o->scheduler, (float)o->learning_rate, o->warmup, num_steps, (float)o->final_fraction};
+    return s;
+}
+
+// 1 if the learning rate of a step depends on the total number of steps.
+static inline int run_start_steps_matter_(const Options* o) {
+    return strcmp(o->scheduler, "constant") != 0 && o->final_fraction != 1.0;
+}
+
+// Rank 0: the origin of the initial weights. If their files are gone when the run resumes, the checkpoint's record is used.
+static inline void run_start_origin_(const RunStart* s, const char* path, char* origin, size_t size) {
+    if (s->step >= 0 && !file_exists(path)) {
+        printf("note: -e %s: no such file; the checkpoint's weights are taken, whatever it held\n", path);
+        run_identity_value(s->before.text, s->before.text_bytes, "initial-weights", origin, size);
+        return;
+    }
+    Digest digest = digest_begin();
+    status_clear();
+    check(weights_identity(&digest, path));
+    snprintf(origin, size, "file, digest %016" PRIx64, digest_end(digest));
+}
+
+// Appends sizes and origin of the initial weights that -e names, even if the weights come from a checkpoint, whose `config` is
+// given then. Where nothing names them, they are the checkpoint's.
+static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2Config config) {
+    char origin[128] = "new";
+    int named = s->step < 0 || o->typed[CLI_INDEX_model] || o->typed[CLI_INDEX_vocab_size];
+    int is_file = named && run_start_is_file(s, o->model);
+    if (!named) { run_identity_value(s->before.text, s->before.text_bytes, "initial-weights", origin, sizeof(origin)); }
+    if (is_file && comm_rank(s->comm) == 0) { run_start_origin_(s, o->model, origin, sizeof(origin)); }
+    if (is_file) { run_start_share_(s, origin, sizeof(origin)); }
+    if (named && !is_file && s->step >= 0) { // a size without a context may have meant 1024: the checkpoint's serves
+        config = gpt2_config_for_rows(o->model, o->vocab_size ? o->vocab_size : config.vocab_size, config.max_seq_len);
+    }
+    run_identity_line(&s->identity, IDENTITY_RESULT, "initial-weights", "%s", origin);
+    run_identity_line(&s->identity, IDENTITY_FIXED, "model", "V %d, Vp %d, L %d, NH %d, C %d, maxT %d",
+                      config.vocab_size, config.padded_vocab_size, config.num_layers, config.num_heads, config.channels,
+                      config.max_seq_len);
+}
+
+// Appends what in this build and machine determines the bits of a run.
+static inline void run_start_describe_numerics_(RunIdentity* id, const GPT2Numerics* n) {
+    const struct {
+        const char *name, *value;
+    } lines[] = {{"precision", n->precision},
+                 {"gemm", n->gemm},
+                 {"gemm-library", n->gemm_library},
+                 {"attention", n->attention},
+                 {"compiler", n->compiler},
+                 {"device", n->device},
+                 {"compute-capability", n->compute_capability},
+                 {"SMs", n->sms}};
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        if (lines[i].value[0]) { run_identity_line(id, IDENTITY_RESULT, lines[i].name, "%s", lines[i].value); }
+    }
+}
+
+// Fills in the identity of this run. `config` is the model's, `numerics` is from gpt2_numerics.
+static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config config, const GPT2Numerics* numerics,
+                                      const DataLoader* train, const DataLoader* val, int num_steps) {
+    RunIdentity* id = &s->identity;
+    run_identity_line(id, IDENTITY_FREE, "format", "1");
+    run_identity_flags(id, o);
+    run_identity_line(id, run_start_steps_matter_(o) ? IDENTITY_RESULT : IDENTITY_FREE, "--max-steps", "%d", num_steps);
+    if (o->gelu_fusion > 0) { // else -r does not change a bit
+        run_identity_line(id, IDENTITY_RESULT, "--recompute", "%d", o->recompute);
+    }
+    run_identity_sum_order(id, o->sum_order, comm_size(s->comm));
+    run_start_describe_model_(s, o, config);
+    run_start_describe_numerics_(id, numerics);
+    check(run_identity_files(id, IDENTITY_DATA, "training-data", &train->paths, dataloader_tokens(train)));
+    check(run_identity_files(id, IDENTITY_FREE, "validation-data", &val->paths, dataloader_tokens(val)));
+    run_identity_complete(id);
+    if (s->before.run != 0) { id->run = s->before.run; }
+}
+
+// Compares the number of steps. Another one changes the result where it changes the learning rate of a step that is done.
+static inline void run_start_compare_steps_(const RunStart* s, const Options* o, IdentityDifferences* d) {
+    char before[32], now[32];
+    int known = run_identity_value(s->before.text, s->before.text_bytes, "--max-steps", before, sizeof(before));
+    run_identity_value(s->identity.text, s->identity.text_bytes, "--max-steps", now, sizeof(now));
+    if (!known || strcmp(before, now) == 0) { return; }
+    LearningRateScheduler was = run_start_schedule(o, atoi(before)), is = run_start_schedule(o, atoi(now));
+    int step = s->step - 1; // the last one whose rate differs
+    while (step >= 0 && get_learning_rate(&was, step) == get_learning_rate(&is, step)) { step--; }
+    d->differences++;
+    d->changing += step >= 0;
+    printf("note: --max-steps: the checkpoint has %s, this run %s ", before, now);
+    if (step < 0) {
+        printf("(the run goes on: the learning rates of its steps so far are the same)\n");
+    } else {
+        printf("(changes the result: step %d had the learning rate %.4g, and has %.4g in a run of %s steps)\n",
+               step + 1, (double)get_learning_rate(&was, step), (double)get_learning_rate(&is, step), now);
+    }
+}
+
+// Rank 0: prints the differences of a resumed run to the checkpoint's, and refuses those that change the result; a new run
+// refuses a folder with another run's log.
+static inline void run_start_compare_before_(RunStart* s, const Options* o) {
+    if (s->step < 0) {
+        int own_log = s->scan.log_has_lines && s->log == s->identity.run;
+        if (o->resume && !o->overwrite && !own_log) {
+            run_start_refuse_used_(s, "its settings or data are others, or not known");
+        }
+        return;
+    }
+    IdentityDifferences d = {0, 0, 0};
+    if (s->before.text_bytes == 0) {
+        printf("note: checkpoint %d does not hold the settings of its run: nothing was compared\n", s->step);
+    } else {
+        d = run_identity_compare(stdout, s->before.text, s->before.text_bytes, &s->identity);
+        run_start_compare_steps_(s, o, &d);
+    }
+    if (s->log != 0 && s->before.run != 0 && s->log != s->before.run) {
+        printf("note: main.log: the checkpoint's run is %" PRIu64 ", the log's %" PRIu64 "\n", s->before.run, s->log);
+        d.changing++;
+    }
+    if (d.fixed > 0) {
+        fatal("-y 1: checkpoint %d in %s cannot be resumed with %d of these settings (see the notes above); give its "
+              "own. The run's command: %s",
+              s->step, o->output_dir, d.fixed, s->command);
+    }
+    if (d.changing > 0 && !o->resume_anyway) {
+        fatal(
+            "-y 1: %d of these settings (see the notes above) change the result of the run in %s at step %d; give its "
+            "own, or say --resume-anyway. The run's command: %s",
+            d.changing, o->output_dir, s->step, s->command);
+    }
+}
+
+// Refuses processes with different settings, data or devices: rank 0 names one of them.
+static inline void run_start_compare_processes_(const RunStart* s) {
+    char* settings = run_identity_settings(&s->identity);
+    if (settings == NULL) { fatal("out of memory: no room for the settings of the run"); }
+    status_clear();
+    Status alike = comm_compare(s->comm, settings);
+    free(settings);
+    if (alike != STATUS_OK && comm_rank(s->comm) != 0) {
+        status_clear();
+        run_start_wait_(s); // until rank 0 has printed it
+    }
+    check(alike);
+}
+
+// Compares this run with the other processes' and with the checkpoint's.
+static inline void run_start_compare(RunStart* s, const Options* o) {
+    if (comm_size(s->comm) > 1) { run_start_compare_processes_(s); }
+    if (comm_rank(s->comm) == 0) { run_start_compare_before_(s, o); }
+    run_start_wait_(s);
+}
+
+// ----------------------------------------------------------------------------
+// The first changes on the disk
+
+// Rank 0: creates or clears the folder.
+static inline void run_start_begin_folder_(RunStart* s, const Options* o) {
+    if (!s->scan.exists) {
+        create_directory(o->output_dir);
+        check(run_folder_lock(&s->folder, o->output_dir));
+        check(run_folder_scan(&s->scan, o->output_dir)); // another run may have written there since
+        if (!o->overwrite) { run_start_refuse_used_(s, "it has just begun"); }
+    }
+    status_clear();
+    check(s->step < 0 && o->overwrite ? run_folder_clear(&s->scan) : run_folder_clean(&s->scan, s->step));
+    if (s->step >= 0) { // the run may have been killed between its last checkpoint and the deletion of the one too many
+        check(run_folder_keep(&s->folder, o->checkpoints_keep, o->checkpoint_major, s->step));
+    }
+    check(run_flags_write(&s->flags, o->output_dir));
+    run_folder_scan_free(&s->scan);
+}
+
+// Creates the folder, or clears it: of another run's files with --overwrite, else of a killed run's leftovers. Changes nothing
+// before all processes have arrived here.
+static inline void run_start_begin(RunStart* s, const Options* o) {
+    run_start_wait_(s);
+    if (o->output_dir != NULL && comm_rank(s->comm) == 0) { run_start_begin_folder_(s, o); }
+    run_start_wait_(s);
+}
+
+static inline void run_start_close(RunStart* s) {
+    run_folder_scan_free(&s->scan);
+    run_folder_unlock(&s->folder);
+    run_identity_free(&s->identity);
+    run_identity_free(&s->before);
+    run_identity_free(&s->flags);
+    free(s->command);
+    s->command = NULL;
+}
+
+#endif

@@ -1,0 +1,305 @@
+/*
+Byte pair encoding: text to token ids (Sennrich et al. 2016, https://arxiv.org/abs/1508.07909; on bytes, Radford et al. 2019).
+A token's rank is the place of its merge in the order in which they were learned; in GPT-2 it is the id. The tokens' bytes
+and ranks are all that is needed: among the adjacent pairs whose bytes together are a token, the one with the lowest rank is
+merged (the first of equal ones), until there is none.
+
+The text is split into pieces (gpt2_pieces.h). Short ones are cached with their ids, in a direct-mapped hash table; long ones
+are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one thread at a time.
+*/
+#ifndef LLMC_TEXT_BPE_H
+#define LLMC_TEXT_BPE_H
+
+#include "gpt2_pieces.h"
+#include "llmc/base/status.h"
+#include "llmc/base/utils.h"
+
+typedef struct {
+    int* ids;
+    size_t count, capacity;
+} TokenList;
+
+static inline void token_list_free(TokenList* list) {
+    free(list->ids);
+    memset(list, 0, sizeof(*list));
+}
+
+// Makes room for so many more ids.
+static inline void token_list_reserve(TokenList* list, size_t more) {
+    if (list->capacity - list->count >= more) { return; }
+    size_t capacity = size_add(list->count, more) + list->capacity / 2 + 1024;
+    int* ids = (int*)malloc_check(size_mul(capacity, sizeof(int)));
+    if (list->count > 0) { memcpy(ids, list->ids, list->count * sizeof(int)); }
+    free(list->ids);
+    list->ids = ids, list->capacity = capacity;
+}
+
+static inline void token_list_add(TokenList* list, const int* ids, size_t count) {
+    token_list_reserve(list, count);
+    memcpy(list->ids + list->count, ids, count * sizeof(int));
+    list->count += count;
+}
+
+// 1 if a list holds an id.
+static inline int token_list_has(const TokenList* list, int id) {
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->ids[i] == id) { return 1; }
+    }
+    return 0;
+}
+
+enum { BPE_NONE = -1, BPE_CACHE_LOG2 = 14, BPE_CACHED_BYTES = 15, BPE_CACHED_IDS = 3 };
+
+// A token in the hash table
+typedef struct {
+    uint32_t hash; // of its bytes
+    int32_t id;    // BPE_NONE: the slot is free
+} BpeSlot;
+
+// A piece in the cache
+typedef struct {
+    uint64_t key[2]; // its bytes, then zeros; the last byte is their number; 0: the slot is free
+    int32_t ids[BPE_CACHED_IDS];
+    int32_t count;
+} BpeCached;
+
+// A neighbour pair in the queue: the rank of the token that it would be in the upper half, where it begins in the lower
+typedef uint64_t BpeMerge;
+
+typedef struct {
+    const unsigned char* bytes; // the tokens', which the caller keeps
+    const size_t* offsets;
+    const int* ranks; // of each token, -1 for those that no merge makes, which the caller keeps; NULL: ids
+    int is_whole;     // 1: a text is one piece
+    size_t longest;   // bytes of the longest token
+    BpeSlot* slots;   // (mask + 1) open addressing, half full at most
+    uint32_t mask;
+    BpeCached* cache; // (1 << BPE_CACHE_LOG2)
+    // for the piece at hand, by the byte that a part begins with: the part after it and before it, and what it and the
+    // part after it merge to, or BPE_NONE
+    uint32_t *next, *previous;
+    int32_t* merged;
+    BpeMerge* queue; // (2 * room) a binary heap, the least first
+    size_t room, queued;
+} Bpe;
+
+static inline uint64_t bpe_load8_(const unsigned char* s) {
+    uint64_t word;
+    memcpy(&word, s, 8);
+    return word;
+}
+
+// The bytes as a number, of n <= 8 of them
+static inline uint64_t bpe_load_(const unsigned char* s, size_t n) {
+    uint64_t word = 0;
+    for (size_t i = 0; i < n; i++) { word |= (uint64_t)s[i] << 8 * i; }
+    return word;
+}
+
+static inline uint64_t bpe_mix_(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 32;
+}
+
+static inline uint32_t bpe_hash_(const unsigned char* s, size_t n) {
+    uint64_t hash = n;
+    for (; n > 8; n -= 8, s += 8) { hash = bpe_mix_(hash, bpe_load8_(s)); }
+    return (uint32_t)bpe_mix_(hash, bpe_load_(s, n));
+}
+
+// The slot of these bytes in the hash table: their own, or a free one for them
+static inline BpeSlot* bpe_slot_(const Bpe* b, const unsigned char* s, size_t n) {
+    uint32_t hash = bpe_hash_(s, n), i = hash & b->mask;
+    for (;; i = (i + 1) & b->mask) {
+        BpeSlot* slot = &b->slots[i];
+        if (slot->id == BPE_NONE) { return slot; }
+        const size_t* at = &b->offsets[slot->id];
+        if (slot->hash == hash && at[1] - at[0] == n && memcmp(b->bytes + at[0], s, n) == 0) { return slot; }
+    }
+}
+
+// The token that has these bytes, or BPE_NONE
+static inline int32_t bpe_find_(const Bpe* b, const unsigned char* s, size_t n) {
+    return n > b->longest ? (int32_t)BPE_NONE : bpe_slot_(b, s, n)->id;
+}
+
+static inline void bpe_free(Bpe* b) {
+    free(b->slots);
+    free(b->cache);
+    free(b->next);
+    free(b->previous);
+    free(b->merged);
+    free(b->queue);
+    memset(b, 0, sizeof(*b));
+}
+
+static inline int bpe_rank_(const Bpe* b, int id) { return b->ranks != NULL ? b->ranks[id] : id; }
+
+// Builds the table of tokens 0 to vocab_size - 1, token i being bytes[offsets[i]] to bytes[offsets[i + 1] - 1]. In it are those
+// that text is made of: no special ones, none without bytes, none that no merge makes.
+static inline void bpe_index(Bpe* b, const unsigned char* bytes, const size_t* offsets, const int* ranks,
+                             int vocab_size, const TokenList* special) {
+    uint32_t slots = 512;
+    while (slots < 2 * (uint32_t)vocab_size) { slots *= 2; }
+    memset(b, 0, sizeof(*b));
+    b->bytes = bytes, b->offsets = offsets, b->ranks = ranks, b->mask = slots - 1;
+    b->slots = (BpeSlot*)malloc_check(slots * sizeof(BpeSlot));
+    for (uint32_t i = 0; i < slots; i++) { b->slots[i].id = BPE_NONE; }
+    for (int id = 0; id < vocab_size; id++) {
+        size_t n = offsets[id + 1] - offsets[id];
+        if (n == 0 || (n > 1 && bpe_rank_(b, id) < 0) || token_list_has(special, id)) { continue; }
+        BpeSlot* slot = bpe_slot_(b, bytes + offsets[id], n);
+        if (slot->id != BPE_NONE) { continue; } // of tokens with the same bytes the first
+        slot->hash = bpe_hash_(bytes + offsets[id], n), slot->id = id;
+        if (n > b->longest) { b->longest = n; }
+    }
+}
+
+// Builds the tables as bpe_index does. Fails if a byte is no token: not every text could be encoded.
+static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_t* offsets, const int* ranks,
+                                 int vocab_size, const TokenList* special) {
+    bpe_index(b, bytes, offsets, ranks, vocab_size, special);
+    for (int i = 0; i < 256; i++) {
+        unsigned char byte = (unsigned char)i;
+        if (bpe_find_(b, &byte, 1) != BPE_NONE) { continue; }
+        bpe_free(b);
+        return status_fail("no token is the byte 0x%02x, so not every text can be encoded", (unsigned)i);
+    }
+    b->cache = (BpeCached*)calloc_check((size_t)1 << BPE_CACHE_LOG2, sizeof(BpeCached));
+    return STATUS_OK;
+}
+
+// The parts of a token's bytes (n) that the merges of lower ranks leave: their ends in end[]. Returns how many.
+static inline int bpe_parts(const Bpe* b, int id, int* end) {
+    const unsigned char* s = b->bytes + b->offsets[id];
+    int parts = (int)(b->offsets[id + 1] - b->offsets[id]);
+    for (int i = 0; i < parts; i++) { end[i] = i + 1; }
+    for (;;) {
+        int least = bpe_rank_(b, id), at = -1;
+        for (int i = 0; i + 1 < parts; i++) {
+            int begin = i > 0 ? end[i - 1] : 0;
+            int32_t both = bpe_find_(b, s + begin, (size_t)(end[i + 1] - begin));
+            if (both != BPE_NONE && bpe_rank_(b, both) < least) { least = bpe_rank_(b, both), at = i; }
+        }
+        if (at < 0) { return parts; }
+        memmove(&end[at], &end[at + 1], (size_t)(parts - at - 1) * sizeof(int));
+        parts--;
+    }
+}
+
+// ----------------------------------------------------------------------------
+// One piece
+
+// Makes room for a piece of n bytes.
+static inline void bpe_reserve_(Bpe* b, size_t n) {
+    if (n <= b->room) { return; }
+    size_t room = n + n / 2 + 64;
+    free(b->next), free(b->previous), free(b->merged), free(b->queue);
+    b->next = (uint32_t*)malloc_check(room * sizeof(uint32_t));
+    b->previous = (uint32_t*)malloc_check(room * sizeof(uint32_t));
+    b->merged = (int32_t*)malloc_check(room * sizeof(int32_t));
+    b->queue = (BpeMerge*)malloc_check(2 * room * sizeof(BpeMerge));
+    b->room = room;
+}
+
+static inline void bpe_push_(Bpe* b, BpeMerge merge) {
+    size_t i = b->queued++;
+    for (; i > 0 && b->queue[(i - 1) / 2] > merge; i = (i - 1) / 2) { b->queue[i] = b->queue[(i - 1) / 2]; }
+    b->queue[i] = merge;
+}
+
+static inline BpeMerge bpe_pop_(Bpe* b) {
+    BpeMerge least = b->queue[0], last = b->queue[--b->queued];
+    size_t i = 0;
+    for (size_t child = 1; child < b->queued; child = 2 * i + 1) {
+        child += child + 1 < b->queued && b->queue[child + 1] < b->queue[child];
+        if (b->queue[child] >= last) { break; }
+        b->queue[i] = b->queue[child];
+        i = child;
+    }
+    b->queue[i] = last;
+    return least;
+}
+
+// Looks up what the part at `at` and the one after it merge to.
+static inline void bpe_look_(Bpe* b, const unsigned char* s, uint32_t at, uint32_t n) {
+    uint32_t middle = b->next[at];
+    b->merged[at] = middle < n ? bpe_find_(b, s + at, b->next[middle] - at) : (int32_t)BPE_NONE;
+    if (b->merged[at] != BPE_NONE) { bpe_push_(b, (uint64_t)(uint32_t)bpe_rank_(b, b->merged[at]) << 32 | at); }
+}
+
+// Appends the ids of a piece of n bytes, of which there is room for n.
+static inline void bpe_merge_(Bpe* b, const unsigned char* s, uint32_t n, TokenList* out) {
+    bpe_reserve_(b, n);
+    b->queued = 0;
+    for (uint32_t i = 0; i < n; i++) { b->next[i] = i + 1, b->previous[i] = i - 1; }
+    for (uint32_t i = 0; i < n; i++) { bpe_look_(b, s, i, n); }
+    while (b->queued > 0) {
+        BpeMerge merge = bpe_pop_(b);
+        uint32_t at = (uint32_t)merge, middle = b->next[at];
+        int32_t id = b->merged[at]; // its parts may have been merged with others since
+        if (id == BPE_NONE || bpe_rank_(b, id) != (int)(merge >> 32)) { continue; }
+        b->merged[middle] = BPE_NONE;
+        b->next[at] = b->next[middle];
+        if (b->next[at] < n) { b->previous[b->next[at]] = at; }
+        bpe_look_(b, s, at, n);
+        if (at > 0) { bpe_look_(b, s, b->previous[at], n); }
+    }
+    for (uint32_t at = 0; at < n; at = b->next[at]) { out->ids[out->count++] = bpe_find_(b, s + at, b->next[at] - at); }
+}
+
+// Appends the ids of a piece, of which there is room for n.
+static inline void bpe_piece_(Bpe* b, const unsigned char* s, size_t n, TokenList* out) {
+    int32_t id = bpe_find_(b, s, n);
+    if (id != BPE_NONE) {
+        out->ids[out->count++] = id;
+    } else {
+        bpe_merge_(b, s, (uint32_t)n, out);
+    }
+}
+
+// The same for a short piece, by the cache; room for BPE_CACHED_IDS. `left`: bytes of the text from the piece on
+static inline void bpe_short_piece_(Bpe* b, const unsigned char* s, size_t n, size_t left, TokenList* out) {
+    uint64_t low, high;
+    if (left >= 16) {
+        low = bpe_load8_(s) & (n < 8 ? ((uint64_t)1 << 8 * n) - 1 : UINT64_MAX);
+        high = n <= 8 ? 0 : bpe_load8_(s + 8) & (((uint64_t)1 << 8 * (n - 8)) - 1);
+    } else {
+        low = bpe_load_(s, n < 8 ? n : 8), high = n <= 8 ? 0 : bpe_load_(s + 8, n - 8);
+    }
+    high |= (uint64_t)n << 56;
+    uint64_t hash = (low ^ (high * 0xff51afd7ed558ccdu)) * 0x9e3779b97f4a7c15u;
+    BpeCached* slot = &b->cache[hash >> (64 - BPE_CACHE_LOG2)];
+    if (slot->key[0] == low && slot->key[1] == high) {
+        memcpy(out->ids + out->count, slot->ids, sizeof(slot->ids));
+        out->count += (size_t)slot->count;
+        return;
+    }
+    size_t before = out->count;
+    bpe_piece_(b, s, n, out);
+    if (out->count - before > BPE_CACHED_IDS) { return; }
+    slot->key[0] = low, slot->key[1] = high, slot->count = (int32_t)(out->count - before);
+    memcpy(slot->ids, out->ids + before, (out->count - before) * sizeof(int));
+}
+
+// Appends the ids of a text or, if more follows (is_end 0), of the pieces whose end is certain. *used: their bytes.
+static inline Status bpe_encode(Bpe* b, const void* text, size_t bytes, int is_end, TokenList* out, size_t* used) {
+    const unsigned char* s = (const unsigned char*)text;
+    size_t at = 0;
+    while (at < bytes) {
+        size_t end = b->is_whole ? bytes : gpt2_piece_end(s, at, bytes), n = end - at;
+        if (!is_end && bytes - end < PIECE_LOOK_AHEAD) { break; }
+        if (n > UINT32_MAX / 2) { return status_fail("%zu bytes without a point to cut at are too many", n); }
+        token_list_reserve(out, n + BPE_CACHED_IDS);
+        if (n <= BPE_CACHED_BYTES) {
+            bpe_short_piece_(b, s + at, n, bytes - at, out);
+        } else {
+            bpe_piece_(b, s + at, n, out);
+        }
+        at = end;
+    }
+    *used = at;
+    return STATUS_OK;
+}
+
+#endif

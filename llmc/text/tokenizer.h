@@ -1,0 +1,342 @@
+/*
+From token ids to text and back. Two vocabularies: the 256 bytes, which need no file, and GPT-2's, from a file that
+dev/data/tokenizer.py writes: the header ([2] vocabulary size, [3] the id of <|endoftext|> from version 2 on), then each
+token as one byte of length and its bytes; or from a Hugging Face folder (vocab_json.h). A token is bytes, not text: one
+character may take several tokens. Checksums, where the file has them, are verified (checked_file.h). Any bytes can be encoded
+(bpe.h), and decode to themselves. Special tokens, such as <|endoftext|>, are not made of text: tokenizer_encode makes text of
+their names, tokenizer_encode_prompt the tokens, as transformers does.
+*/
+#ifndef LLMC_TEXT_TOKENIZER_H
+#define LLMC_TEXT_TOKENIZER_H
+
+#include "bpe.h"
+#include "llmc/base/checked_file.h"
+#include "llmc/base/utf8.h"
+#include "llmc/base/utils.h"
+#include "vocab_json.h"
+
+#define TOKENIZER_FILE "gpt2_tokenizer.bin" // what programs take where none is named
+
+enum { TOKENIZER_MAGIC = 20240328, BYTE_VOCAB_SIZE = 256 };
+
+typedef struct {
+    int vocab_size;
+    int eot_token;          // what a sample begins with: <|endoftext|>, or a newline where tokens are bytes
+    int ready;              // 0: there is no file; tokens print as numbers
+    int unchecked;          // 1: it came from a file without checksums
+    unsigned char* bytes;   // all tokens' bytes, one after the other
+    size_t* offsets;        // (vocab_size + 1) token i is bytes[offsets[i]] .. bytes[offsets[i+1] - 1]
+    unsigned char begun[4]; // the first bytes of a UTF-8 character whose rest is still to be printed
+    int begun_length;
+    TokenList special;      // tokens that are not made of text
+    size_t longest_special; // bytes of the longest of their names
+    Bpe* bpe;               // NULL until tokenizer_prepare_encode()
+    char* folder;           // of Hugging Face, which it came from; NULL: none. From there, as in Vocab:
+    int *ranks, *firsts;
+    int add_prefix_space, is_whole;
+    int is_inside; // 1: the beginning of a text has been encoded
+} Tokenizer;
+
+static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t bytes) {
+    t->vocab_size = vocab_size;
+    t->bytes = (unsigned char*)malloc_check(bytes);
+    t->offsets = (size_t*)malloc_check(((size_t)vocab_size + 1) * sizeof(size_t));
+    t->offsets[0] = 0;
+    t->ready = 1;
+}
+
+static inline void tokenizer_add_special_(Tokenizer* t, int id) {
+    size_t n = t->offsets[id + 1] - t->offsets[id];
+    token_list_add(&t->special, &id, 1);
+    if (n > t->longest_special) { t->longest_special = n; }
+}
+
+// Reads the tokens of an open file, whose header has been read.
+static inline void tokenizer_read_tokens_(Tokenizer* t, CheckedReader* file, const char* path, int vocab_size) {
+    size_t left = file->body_bytes, at = 0;
+    if (left > (size_t)vocab_size * 256) { // a byte of length and up to 255 bytes
+        fatal("%s has trailing bytes: %zu for %d tokens; it is corrupt", path, left, vocab_size);
+    }
+    unsigned char* body = (unsigned char*)malloc_check(left); // (length byte, bytes) of each token
+    check(checked_read(file, body, left));
+    tokenizer_allocate_(t, vocab_size, left);
+    for (int i = 0; i < vocab_size; i++) {
+        size_t length = at < left ? body[at] : 1; // beyond the end: caught by the next line
+        if (at + 1 + length > left) { fatal("%s ends inside token %d of %d; it is truncated", path, i, vocab_size); }
+        if (length == 0) { fatal("%s: token %d is empty; the file is corrupt", path, i); }
+        memcpy(t->bytes + t->offsets[i], body + at + 1, length);
+        t->offsets[i + 1] = t->offsets[i] + length;
+        at += 1 + length;
+    }
+    if (at != left) {
+        fatal("%s has %zu trailing bytes after its %d tokens; it is corrupt", path, left - at, vocab_size);
+    }
+    free(body);
+}
+
+static inline void tokenizer_load_bytes_(Tokenizer* t) {
+    tokenizer_allocate_(t, BYTE_VOCAB_SIZE, BYTE_VOCAB_SIZE);
+    for (int i = 0; i < BYTE_VOCAB_SIZE; i++) {
+        t->bytes[i] = (unsigned char)i;
+        t->offsets[i + 1] = (size_t)i + 1;
+    }
+    t->eot_token = '\n';
+}
+
+// A Hugging Face folder. Ids of the model beyond its tokens have no text.
+static inline void tokenizer_load_folder_(Tokenizer* t, const char* path, int vocab_size) {
+    Vocab v;
+    check(vocab_read_folder(&v, path));
+    if (vocab_size == 0) { vocab_size = v.num_tokens; }
+    if (v.num_tokens > vocab_size) {
+        fatal("%s holds %d tokens, the model's vocabulary has %d; --tokenizer names another folder", path, v.num_tokens,
+              vocab_size);
+    }
+    tokenizer_allocate_(t, vocab_size, v.offsets[v.num_tokens]);
+    memcpy(t->bytes, v.bytes, v.offsets[v.num_tokens]);
+    for (int i = 0; i <= vocab_size; i++) { t->offsets[i] = v.offsets[i < v.num_tokens ? i : v.num_tokens]; }
+    for (size_t i = 0; i < v.special.count; i++) { tokenizer_add_special_(t, v.special.ids[i]); }
+    t->eot_token = v.eot_token;
+    t->add_prefix_space = v.add_prefix_space, t->is_whole = v.is_whole;
+    t->ranks = v.ranks, t->firsts = v.firsts;
+    v.ranks = NULL, v.firsts = NULL;
+    t->folder = (char*)malloc_check(strlen(path) + 1);
+    strcpy(t->folder, path);
+    t->unchecked = 1;
+    vocab_free(&v);
+}
+
+static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int vocab_size) {
+    CheckedReader file;
+    check(checked_open(&file, path, TOKENIZER_MAGIC, "tokenizer file"));
+    const int32_t* header = file.header;
+    if (header[1] != 1 && header[1] != 2) {
+        fatal("%s: tokenizer version %d is not supported: 1 and 2 are", path, (int)header[1]);
+    }
+    if (header[2] < 1 || header[2] > MAX_VOCAB_SIZE) {
+        fatal("%s: %d tokens are not from 1 to %d; the file is corrupt", path, (int)header[2], (int)MAX_VOCAB_SIZE);
+    }
+    if (vocab_size == 0) { vocab_size = header[2]; }
+    if (header[2] != vocab_size) {
+        fatal("%s holds %d tokens, the model's vocabulary has %d; --tokenizer names another file", path, (int)header[2],
+              vocab_size);
+    }
+    t->eot_token = header[1] == 2 ? header[3] : vocab_size - 1; // <|endoftext|> is GPT-2's last
+    if (t->eot_token < 0 || t->eot_token >= vocab_size) {
+        fatal("%s: end-of-text token %d is not below the vocabulary of %d", path, t->eot_token, vocab_size);
+    }
+    tokenizer_read_tokens_(t, &file, path, vocab_size);
+    tokenizer_add_special_(t, t->eot_token);
+    t->unchecked = !file.has_checksums;
+    checked_close(&file);
+}
+
+// Loads the tokenizer of a model with this vocabulary (vocab_size 0: any) from a file or a Hugging Face folder. If it does not
+// exist, prints a note to stderr, and samples print as numbers. Ends the program with one line if it is invalid, or has another
+// vocabulary.
+static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size) {
+    memset(t, 0, sizeof(*t));
+    if (vocab_size == BYTE_VOCAB_SIZE) {
+        tokenizer_load_bytes_(t);
+        return;
+    }
+    t->vocab_size = vocab_size;
+    t->eot_token = vocab_size - 1;
+    if (file_missing(path)) {
+        fprintf(stderr, "no tokenizer file %s: tokens print as numbers; python3 dev/data/tokenizer.py writes it\n",
+                path);
+    } else if (folder_exists(path)) {
+        tokenizer_load_folder_(t, path, vocab_size);
+    } else {
+        tokenizer_load_file_(t, path, vocab_size);
+    }
+}
+
+// The same for a program that encodes no text: TOKENIZER_FILE counts as missing if it has another vocabulary, as it may belong
+// to other models.
+static inline void tokenizer_load_to_decode(Tokenizer* t, const char* path, int vocab_size) {
+    int32_t header[3] = {0};
+    FILE* file = strcmp(path, TOKENIZER_FILE) == 0 && vocab_size != BYTE_VOCAB_SIZE ? fopen(path, "rb") : NULL;
+    size_t words = file != NULL ? fread(header, sizeof(int32_t), 3, file) : 0;
+    if (file != NULL) { fclose(file); }
+    if (words < 3 || header[0] != TOKENIZER_MAGIC || header[2] == vocab_size) {
+        tokenizer_load(t, path, vocab_size);
+        return;
+    }
+    fprintf(stderr, "%s holds %d tokens, the model's vocabulary has %d: tokens print as numbers\n", path,
+            (int)header[2], vocab_size);
+    memset(t, 0, sizeof(*t));
+    t->vocab_size = vocab_size;
+    t->eot_token = vocab_size - 1;
+}
+
+// The path of a model's own tokenizer: the folder of its weights, or that they are in, if it has one; else TOKENIZER_FILE.
+static inline const char* tokenizer_of_model(const char* model, char* folder, size_t size) {
+    const char* slash = strrchr(model, '/');
+    int length = folder_exists(model) ? (int)strlen(model) : slash != NULL ? (int)(slash - model) : 0;
+    snprintf(folder, size, "%.*s", length > 0 ? length : 1, length > 0 ? model : slash != NULL ? "/" : ".");
+    return vocab_in_folder(folder) ? folder : TOKENIZER_FILE;
+}
+
+static inline void tokenizer_free(Tokenizer* t) {
+    if (t->bpe != NULL) { bpe_free(t->bpe); }
+    token_list_free(&t->special);
+    free(t->folder);
+    free(t->ranks);
+    free(t->firsts);
+    free(t->bpe);
+    free(t->bytes);
+    free(t->offsets);
+    memset(t, 0, sizeof(*t));
+}
+
+// Returns the bytes of a token and their number; NULL and 0 if the token or the tokenizer does not exist, or the token has
+// no text. The bytes may hold a NUL, and none follows them.
+static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int id, size_t* length) {
+    *length = 0;
+    if (!t->ready || id < 0 || id >= t->vocab_size) { return NULL; }
+    *length = t->offsets[id + 1] - t->offsets[id];
+    return *length > 0 ? t->bytes + t->offsets[id] : NULL;
+}
+
+// Fails if byte pair encoding by bytes and ranks would make a token of other halves than its merge does: the merges of a
+// tokenizer that was trained never do, nor ids that are their order.
+static inline Status tokenizer_check_merges_(const Tokenizer* t, const Bpe* bpe) {
+    int end[VOCAB_TOKEN_BYTES];
+    for (int id = 0; id < t->vocab_size; id++) {
+        size_t n;
+        const unsigned char* s = tokenizer_decode(t, id, &n);
+        if (n < 2 || bpe_find_(bpe, s, n) != id) { continue; }
+        if (bpe_parts(bpe, id, end) == 2 && (t->firsts == NULL || end[0] == t->firsts[id])) { continue; }
+        return status_fail("%s: token %d is no merge of two tokens before it%s", t->folder, id,
+                           t->firsts == NULL ? ": there is no merges.txt, and the ids are not the order of merges"
+                                             : "");
+    }
+    return STATUS_OK;
+}
+
+// Builds what tokenizer_encode needs, once: for GPT-2's vocabulary 10 ms. Fails if there is no tokenizer, or its tokens
+// cannot encode every text.
+static inline Status tokenizer_prepare_encode(Tokenizer* t) {
+    if (t->bpe != NULL || (t->ready && t->vocab_size == BYTE_VOCAB_SIZE)) { return STATUS_OK; }
+    if (!t->ready) {
+        return status_fail("text needs a tokenizer: --tokenizer FILE, which python3 dev/data/tokenizer.py writes");
+    }
+    Bpe* bpe = (Bpe*)malloc_check(sizeof(Bpe));
+    Status status = bpe_prepare(bpe, t->bytes, t->offsets, t->ranks, t->vocab_size, &t->special);
+    if (status == STATUS_OK && t->folder != NULL) {
+        status = tokenizer_check_merges_(t, bpe);
+        if (status != STATUS_OK) { bpe_free(bpe); }
+    }
+    if (status != STATUS_OK) {
+        free(bpe);
+        return STATUS_ERROR;
+    }
+    bpe->is_whole = t->is_whole;
+    t->bpe = bpe;
+    return STATUS_OK;
+}
+
+// The beginning of a text with a space before it
+static inline Status tokenizer_encode_after_space_(Tokenizer* t, const char* text, size_t bytes, int is_end,
+                                                   TokenList* out, size_t* used) {
+    char* spaced = (char*)malloc_check(bytes + 1);
+    spaced[0] = ' ';
+    memcpy(spaced + 1, text, bytes);
+    Status status = bpe_encode(t->bpe, spaced, bytes + 1, is_end, out, used);
+    free(spaced);
+    t->is_inside = !is_end && *used > 0;
+    *used -= *used > 0;
+    return status;
+}
+
+// Appends the ids of a text or, if more follows (is_end 0), of its first *used bytes; the caller passes the rest again, with
+// more. Names of special tokens in it are text. Bytes that are not UTF-8 are encoded unchanged.
+static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_t bytes, int is_end, TokenList* out,
+                                           size_t* used) {
+    *used = 0;
+    TRY(tokenizer_prepare_encode(t));
+    if (t->bpe != NULL && t->add_prefix_space && !t->is_inside && bytes > 0 && text[0] != ' ') {
+        return tokenizer_encode_after_space_(t, text, bytes, is_end, out, used);
+    }
+    if (t->bpe != NULL) {
+        Status status = bpe_encode(t->bpe, text, bytes, is_end, out, used);
+        t->is_inside = !is_end && (t->is_inside || *used > 0);
+        return status;
+    }
+    token_list_reserve(out, bytes);
+    for (size_t i = 0; i < bytes; i++) { out->ids[out->count++] = (unsigned char)text[i]; }
+    *used = bytes;
+    return STATUS_OK;
+}
+
+// Where the first name of a special token in a text begins, *id being the one with the longest name there; `bytes`: nowhere.
+static inline size_t tokenizer_find_special_(const Tokenizer* t, const char* text, size_t bytes, int* id) {
+    for (size_t at = 0; at < bytes; at++) {
+        size_t longest = 0;
+        for (size_t i = 0; i < t->special.count; i++) {
+            size_t n;
+            const unsigned char* name = tokenizer_decode(t, t->special.ids[i], &n);
+            if (n <= longest || n > bytes - at || memcmp(text + at, name, n) != 0) { continue; }
+            longest = n, *id = t->special.ids[i];
+        }
+        if (longest > 0) { return at; }
+    }
+    return bytes;
+}
+
+// As tokenizer_encode_part, with special tokens where their names are.
+static inline Status tokenizer_encode_special_part(Tokenizer* t, const char* text, size_t bytes, int is_end,
+                                                   TokenList* out, size_t* used) {
+    *used = 0;
+    for (;;) {
+        const char* rest = text + *used;
+        size_t left = bytes - *used, done, n, waits = t->longest_special > 0 ? t->longest_special - 1 : 0;
+        size_t sure = is_end ? left : left > waits ? left - waits : 0; // the bytes after may begin a name
+        int id = 0;
+        size_t at = tokenizer_find_special_(t, rest, left, &id);
+        int found = at < sure;
+        TRY(tokenizer_encode_part(t, rest, found ? at : sure, found || is_end, out, &done));
+        *used += done;
+        if (!found) { return STATUS_OK; }
+        tokenizer_decode(t, id, &n);
+        token_list_add(out, &id, 1);
+        *used += n;
+    }
+}
+
+// Appends the ids of a text.
+static inline Status tokenizer_encode(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
+    size_t used;
+    return tokenizer_encode_part(t, text, bytes, 1, out, &used);
+}
+
+// Appends the ids of a prompt, in which the names of special tokens are the tokens.
+static inline Status tokenizer_encode_prompt(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
+    size_t used;
+    return tokenizer_encode_special_part(t, text, bytes, 1, out, &used);
+}
+
+// Prints a token so that a terminal can show it: whole UTF-8 characters, also those that several tokens make together,
+// without control characters other than white space; prints the number of a token that the tokenizer does not have.
+static inline void tokenizer_print(FILE* out, Tokenizer* t, int id) {
+    size_t length;
+    const unsigned char* bytes = tokenizer_decode(t, id, &length);
+    if (bytes == NULL) {
+        fprintf(out, "%d ", id);
+        return;
+    }
+    for (size_t i = 0; i < length; i++) {
+        t->begun[t->begun_length++] = bytes[i];
+        int whole = utf8_length(t->begun, t->begun_length);
+        if (whole == 0) { // invalid: drop the bytes so far; this byte may begin a character
+            t->begun[0] = bytes[i];
+            t->begun_length = 1;
+            whole = utf8_length(t->begun, 1);
+        }
+        if (whole == t->begun_length && !is_control_character(t->begun)) { fwrite(t->begun, 1, (size_t)whole, out); }
+        if (whole == 0 || whole == t->begun_length) { t->begun_length = 0; }
+    }
+}
+
+#endif
