@@ -1,6 +1,6 @@
-// llmc/checkpoint/identity.h: equal runs have equal identities, any other setting or data another one, and every difference
-// between a checkpoint and a run is said.
-#include "llmc/checkpoint/identity.h"
+// checkpoint/identity.h and run/settings.h: equal runs have equal identities, any other setting or data another one, and every
+// difference between a checkpoint and a run is said.
+#include "llmc/run/settings.h"
 
 #include "unit.h"
 

@@ -10,7 +10,7 @@ and a checkpoint has those that its bits depend on, as they were used: "auto" an
 #define LLMC_RUN_KEPT_FLAGS_H
 
 #include "llmc/base/atomic_file.h"
-#include "llmc/checkpoint/identity.h"
+#include "settings.h"
 
 // The flags of this command as lines; run_identity_free frees them.
 static inline RunIdentity run_flags_lines(const Options* o) {
@@ -70,7 +70,7 @@ static inline const char* run_flags_text_(IdentityLine line) {
 static inline void run_flags_take(Options* o, const RunIdentity* lines, int who, const char* file) {
     const char *p = lines->text, *end = p + lines->text_bytes;
     while (p < end) {
-        IdentityLine line = identity_next_line_(&p, end);
+        IdentityLine line = run_identity_next_line(&p, end);
         const CliFlag* f = line.effect >= 0 ? identity_flag_(line) : NULL;
         if (f == NULL || !(f->who & who) || f->effect == CLI_COMMAND || o->typed[f - cli_flags]) { continue; }
         char name[1200];

@@ -22,7 +22,7 @@ they were started by hand.
 #include "llmc/base/progress.h"
 #include "kept_flags.h"
 #include "llmc/files/run_folder.h"
-#include "llmc/checkpoint/identity.h"
+#include "settings.h"
 #include "schedulers.h"
 #include "llmc/files/weights_file.h"
 

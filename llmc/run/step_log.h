@@ -139,7 +139,7 @@ static inline void step_log_settings(StepLog* log, const RunIdentity* id) {
     int count = 0;
     fputs(",\"settings\":{", log->line);
     while (p < end) {
-        IdentityLine line = identity_next_line_(&p, end);
+        IdentityLine line = run_identity_next_line(&p, end);
         if (line.effect < 0) { continue; }
         if (count++ > 0) { fputc(',', log->line); }
         json_write_text(log->line, line.name, (size_t)line.name_length);
