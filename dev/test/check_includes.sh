@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks that includes only go down, programs -> dev/cuda -> llmc, and that each header of llmc compiles alone: .h with the
-# C compiler, .cuh with nvcc where there is one. Takes 15 s on two cores, writes to a temporary folder only.
+# Checks that includes only go down, programs -> dev/cuda -> llmc and between the rooms of llmc, and that each header of llmc
+# compiles alone: .h with the C compiler, .cuh with nvcc where there is one. 30 s on two cores; writes to a temporary folder only.
 #
 #     dev/test/check_includes.sh            checks; exit code 1 and a line for each fault
-#     dev/test/check_includes.sh --graph    prints who includes whom, a line for each include, and the sums by floor
+#     dev/test/check_includes.sh --graph    prints who includes whom, a line for each include, and the sums by room
 #
 # CC and NVCC name other compilers; NVCC= (empty) skips the .cuh files.
 set -euo pipefail
@@ -32,23 +32,44 @@ edges() {
         }'
 }
 
-# Adds both floors to each edge: 0 llmc, 1 dev/cuda, 2 programs, their tests and benches.
-floors() {
-    awk 'function floor(f) { return f ~ /^llmc\// ? 0 : f ~ /^dev\/cuda\// || f ~ /^build\/.*_variants\.h$/ ? 1 : 2 }
-         { print floor($1), floor($2), $1, $2 }'
+# The rooms, each with those that it may include: itself, those named here, and llmc/base. dev/cuda itself, where the variants of
+# attention lie, and programs, tests and benches may include every room.
+arrows='llmc/run: checkpoint files comm text model
+llmc/checkpoint: files comm model
+llmc/generate: files text model
+llmc/exchange: cuda comm model
+llmc/cpu: model
+llmc/cuda: model
+llmc/files: text model
+llmc/comm:
+llmc/model:
+llmc/text:
+llmc/base:'
+
+# Adds to each edge both rooms, and whether the first may include the second.
+rooms() {
+    awk -v arrows="$arrows" '
+        BEGIN { for (n = split(arrows, line, "\n"); n > 0; n--) {
+                    split(line[n], part, ":"); known[part[1]] = 1; allowed[part[1], "llmc/base"] = 1
+                    for (k = split(part[2], names, " "); k > 0; k--) { allowed[part[1], "llmc/" names[k]] = 1 } } }
+        function room(f) {
+            if (f ~ /^llmc\//) { sub(/\/[^\/]*$/, "", f); return f }
+            return f ~ /^dev\/cuda\// || f ~ /^build\/.*_variants\.h$/ ? "dev/cuda" : "programs"
+        }
+        { a = room($1); b = room($2)
+          down = a == "programs" || (a == "dev/cuda" && b != "programs") || (a in known && a == b) || ((a, b) in allowed)
+          print $1, $2, a, b, down ? "down" : "up" }'
 }
 
 if [ "${1:-}" = --graph ]; then
-    edges | floors | awk '
-        BEGIN { split("llmc dev/cuda programs", name, " ") }
-        { printf "%-40s -> %s\n", $3, $4; sum[$1 " " $2]++ }
-        END { for (a = 2; a >= 0; a--) { for (b = 2; b >= 0; b--) {
-                  printf "%4d  %s -> %s%s\n", sum[a " " b], name[a + 1], name[b + 1], (b > a ? "   (must be 0)" : "") } } }'
+    edges | rooms | awk '
+        { printf "%-40s -> %s%s\n", $1, $2, $5 == "up" ? "   (UP)" : ""; sum[$3 " -> " $4 ($5 == "up" ? "   (must be 0)" : "")]++ }
+        END { for (pair in sum) { printf "%4d  %s\n", sum[pair], pair | "sort -k2" } }'
     exit
 fi
 [ $# -eq 0 ] || { echo "error: $1: the only argument is --graph" >&2; exit 1; }
 
-faults=$(edges | floors | awk '$2 > $1 { print $3 " includes " $4 ": includes go down, programs -> dev/cuda -> llmc" }')
+faults=$(edges | rooms | awk '$5 == "up" { print $1 " includes " $2 ": " $3 " is not above " $4 }')
 printf '%s' "${faults:+$faults
 }" >&2
 
