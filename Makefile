@@ -102,7 +102,9 @@ empty :=
 space := $(empty) $(empty)
 NVCCFLAGS = -std=c++17 -I. $(or $(host_only),$(arch_flags)) -t 2 -Xcompiler -Wall,-Wextra,$(subst $(space),$(comma),$(harden)) \
     $(warn_on_spills) $(if $(WERROR),-Werror all-warnings)
-variant_names = $(patsubst dev/cuda/attention_$(1)_%.cu,%,$(wildcard dev/cuda/attention_$(1)_*.cu))
+variant_files = $(wildcard dev/cuda/$(1)_*.cu dev/cuda/*/$(1)_*.cu)
+variants_of = $(notdir $(basename $(call variant_files,$(1))))
+variant_names = $(patsubst attention_$(1)_%,%,$(call variants_of,attention_$(1)))
 known_variant = $(if $(filter $(2),$(call variant_names,$(1))),,$(error $(3)=$(2): no such variant; choose of: $(call variant_names,$(1))))
 ifneq ($(ATTENTION_FORWARD),)
 $(call known_variant,forward,$(ATTENTION_FORWARD),ATTENTION_FORWARD)
@@ -117,20 +119,21 @@ $(call known_variant,decode,$(ATTENTION_DECODE),ATTENTION_DECODE)
 attention_flags += -DATTENTION_DECODE=$(ATTENTION_DECODE)
 endif
 
-# The variants that a program trains or generates with: those in the rules of dev/cuda/*_choice.h, whose third column says for
+# The variants that a program trains or generates with: those in the rules of dev/cuda/*/choice.h, whose third column says for
 # attention whether the rule is of fp32, and the one that attention_decode.h names
-ruled = $(sort $(shell sed -n '/ $(2)_rules\[/,/^}/ s/^ *{"\([a-z0-9_]*\)"$(comma) [^$(comma)]*$(comma) $(3)$(comma).*/\1/p' dev/cuda/$(1)_choice.h))
+ruled = $(sort $(shell sed -n '/ $(2)_rules\[/,/^}/ s/^ *{"\([a-z0-9_]*\)"$(comma) [^$(comma)]*$(comma) $(3)$(comma).*/\1/p' dev/cuda/$(1)/choice.h))
 forward_16bit := $(call ruled,attention,attention_forward,0)
 forward_fp32 := $(call ruled,attention,attention_forward,1)
 backward_16bit := $(call ruled,attention,attention_backward,0)
 backward_fp32 := $(call ruled,attention,attention_backward,1)
 matmul_ruled := $(call ruled,matmul,matmul,.*)
-decode_ruled := $(shell sed -n 's/^\#define ATTENTION_DECODE \([a-z0-9_]*\)$$/\1/p' dev/cuda/attention_decode.h)
+decode_ruled := $(shell sed -n 's/^\#define ATTENTION_DECODE \([a-z0-9_]*\)$$/\1/p' dev/cuda/decode/attention_decode.h)
 CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 
-training_variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_forward_*.cu dev/cuda/attention_backward_*.cu))
-decode_variants := $(patsubst dev/cuda/%.cu,%,$(wildcard dev/cuda/attention_decode_*.cu))
-matmul_variants := $(patsubst dev/cuda/%.cu,%,$(filter-out dev/cuda/matmul_bench.cu,$(wildcard dev/cuda/matmul_*.cu)))
+training_variants := $(call variants_of,attention_forward) $(call variants_of,attention_backward)
+decode_variants := $(call variants_of,attention_decode)
+matmul_variants := $(call variants_of,matmul)
+vpath %.cu dev/cuda dev/cuda/attention dev/cuda/matmul dev/cuda/decode
 variants := $(training_variants) $(decode_variants) $(matmul_variants)
 # Their programs, build/<name>_<precision>; those on tensor cores have no fp32.
 fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
@@ -139,7 +142,7 @@ fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
 # include those of the rules, test_gpu_pairs.cu the others of attention. $(call held,LIST,FILES,16 BIT,FP32)
 hash := \#
 held = $(hash)ifdef PRECISION_FP32\n$(call held_list,$(1),$(2),$(4))$(hash)else\n$(call held_list,$(1),$(2),$(3))$(hash)endif\n
-held_list = $(foreach v,$(3),$(hash)include "dev/cuda/$(2)_$(v).cu"\n)$(hash)define $(1)_VARIANTS(X) $(foreach v,$(3),X($(v)))\n
+held_list = $(foreach v,$(3),$(hash)include "$(wildcard dev/cuda/$(2)_$(v).cu dev/cuda/matmul/$(2)_$(v).cu)"\n)$(hash)define $(1)_VARIANTS(X) $(foreach v,$(3),X($(v)))\n
 held_ruled = $(hash)ifndef ATTENTION_$(1)\n$(call held,ATTENTION_$(1),attention_$(2),$($(2)_16bit),$($(2)_fp32))$(hash)endif\n
 held_others = $(call held,OTHER_$(1),attention_$(2),$(filter-out $($(2)_16bit),$(3)),$(filter-out $($(2)_fp32) %mma,$(3)))
 attention_held = $(call held_ruled,FORWARD,forward)$(call held_ruled,BACKWARD,backward)
@@ -200,12 +203,12 @@ $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_ke
 # Tests that need no GPU: PTX of the kernels in their headers is enough, and takes ptxas no time. The driver compiles
 # test_nccl's own where there are GPUs.
 $(cuda_unit_tests): private host_only := -gencode arch=compute_80,code=compute_80
-# The kernels of training and of generating, and their launchers, compiled once: dev/cuda/variants.cuh.
+# The kernels of training and of generating, and their launchers, compiled once: dev/cuda/bench/variants.cuh.
 # A program with -DKERNELS_APART is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
 training_kernels = build/attention_$(1).o build/matmul_$(1).o
 decoding_kernels = $(training_kernels) build/decode_$(1).o
 define kernels_rule
-build/attention_$(1).o build/matmul_$(1).o build/decode_$(1).o: build/%_$(1).o: dev/cuda/%.cu build/trainer.flags
+build/attention_$(1).o build/matmul_$(1).o build/decode_$(1).o: build/%_$(1).o: %.cu build/trainer.flags
 	$$(nvcc) $(call define_precision,$(1)) $(attention_flags) $(shared_object) $$(dependencies) -c $$< -o $$@ $$(strict)
 endef
 shared_object := -Xcompiler -fPIC,-fvisibility=hidden
@@ -229,26 +232,26 @@ train_gpt2cu test_gpt2cu generate_gpt2cu: %: build/%_$(precision) build/precisio
 build/train_gpt2cu_fp16 build/test_gpt2cu_fp16 build/generate_gpt2cu_fp16:
 	$(error PRECISION=FP16: the trainer scales no loss, so fp16 is for the variants of dev/cuda; take BF16 or FP32)
 
-# The variants. $(call variant_rule,PRECISION,BENCH,VARIANTS)
+# The variants. $(call variant_rule,PRECISION,ROOM,VARIANTS)
 define variant_rule
-$(filter $(3:%=build/%_$(1)),$(variant_programs)): build/%_$(1): dev/cuda/%.cu build/$(2)_$(1).o build/gpu.flags
-	$$(nvcc) $(call define_precision,$(1)) $$(dependencies) $$< build/$(2)_$(1).o -o $$@ $$(CUDA_LDLIBS) $$(strict)
-build/$(2)_$(1).o: dev/cuda/$(2).cu build/gpu.flags
+$(filter $(3:%=build/%_$(1)),$(variant_programs)): build/%_$(1): %.cu build/$(2)_bench_$(1).o build/gpu.flags
+	$$(nvcc) $(call define_precision,$(1)) $$(dependencies) $$< build/$(2)_bench_$(1).o -o $$@ $$(CUDA_LDLIBS) $$(strict)
+build/$(2)_bench_$(1).o: dev/cuda/$(2)/bench.cu build/gpu.flags
 	$$(nvcc) $(call define_precision,$(1)) $$(dependencies) -c $$< -o $$@ $$(strict)
 endef
-$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),attention_bench,$(training_variants))))
-$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),decode_bench,$(decode_variants))))
-$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),matmul_bench,$(matmul_variants))))
+$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),attention,$(training_variants))))
+$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),decode,$(decode_variants))))
+$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),matmul,$(matmul_variants))))
 $(variants): %: build/%_$(precision)
 variants: $(variant_programs)
-# for dev/cuda/sanitize.sh: see WARP_ARRIVALS in llmc/cuda/hopper.cuh. It may spill registers.
+# for dev/cuda/bench/sanitize.sh: see WARP_ARRIVALS in llmc/cuda/hopper.cuh. It may spill registers.
 define racecheck_rule
-$(2:%=build/racecheck_%_bf16): build/racecheck_%_bf16: dev/cuda/%.cu build/$(1)_bf16.o build/gpu.flags
-	$$(subst -Werror all-warnings,,$$(subst -Xptxas --warn-on-spills,,$$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES $$(dependencies) $$< build/$(1)_bf16.o \
+$(2:%=build/racecheck_%_bf16): build/racecheck_%_bf16: %.cu build/$(1)_bench_bf16.o build/gpu.flags
+	$$(subst -Werror all-warnings,,$$(subst -Xptxas --warn-on-spills,,$$(nvcc))) -DPRECISION_BF16 -DEVERY_LANE_ARRIVES $$(dependencies) $$< build/$(1)_bench_bf16.o \
 	    -o $$@ $$(CUDA_LDLIBS)
 endef
-$(eval $(call racecheck_rule,attention_bench,$(training_variants)))
-$(eval $(call racecheck_rule,matmul_bench,$(matmul_variants)))
+$(eval $(call racecheck_rule,attention,$(training_variants)))
+$(eval $(call racecheck_rule,matmul,$(matmul_variants)))
 
 # Every CUDA program there is, to see that all of them compile
 cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libattention.so variants \
@@ -287,7 +290,7 @@ uninstall:
 # For clangd: how each program is compiled. CUDA files get clang's flags, which clangd understands, not nvcc's.
 clang_cuda := clang++ -x cuda -std=c++17 -I. --cuda-gpu-arch=sm_80 --cuda-path=$(patsubst %/bin/nvcc,%,$(NVCC)) -DPRECISION_BF16
 c_programs := $(wildcard *.c dev/test/*.c dev/bench/*.c)
-cu_programs := $(wildcard *.cu dev/cuda/*.cu dev/test/*.cu dev/bench/*.cu)
+cu_programs := $(wildcard *.cu dev/cuda/*.cu dev/cuda/*/*.cu dev/test/*.cu dev/bench/*.cu)
 compile_commands.json: FORCE $(held_variants)
 	@{ echo '['; \
 	    for f in $(c_programs); do printf '  {"directory": "%s", "file": "%s", "command": "%s"},\n' \
@@ -399,8 +402,8 @@ build/libattention_ptx.so: private arch_flags := -gencode arch=compute_90,code=c
 build/libattention_sm_90.so build/libattention_ptx.so: dev/cuda/libattention.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 $(dependencies) $(shared_object) -shared $< -o $@ $(strict)
 
-# Attention with one thing left out beside attention: for dev/cuda/energy_by_cause.py
-build/energy_by_cause: dev/cuda/energy_by_cause.cu build/gpu.flags
+# Attention with one thing left out beside attention: for dev/bench/energy_by_cause.py
+build/energy_by_cause: dev/bench/energy_by_cause.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # NCCL between the GPUs of this machine, build/nccl_exchange 4 for four of them; what NVLink takes of the power limit
@@ -494,7 +497,7 @@ sanitized_variants := $(sort $(forward_16bit) $(forward_fp32) $(backward_16bit) 
 sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
 sanitizer_needs = $(filter %ward_$(1)_$(if $(filter $(forward_fp32),$(1)),fp32,bf16) %decode_$(1)_$(if $(filter $(forward_fp32),$(1)),fp32,bf16) %matmul_$(1)_bf16,$(variant_programs)) \
     $(if $(filter %wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_$(1),$(variants))))
-$(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/sanitize.sh $(v)))
+$(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/bench/sanitize.sh $(v)))
 gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 test_resume_run_bf16 test_resume_run_fp32 plan_memory_bf16 plan_memory_fp32 faults_bf16 faults_fp32 \
     soak_short_bf16 several_gpus several_gpus_small test_without_gpu test_hardening_cuda $(without_sm_90a) \
     $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
@@ -576,7 +579,7 @@ compete:
 	@echo "error: make compete races the variants on a GPU, and there is no GPU here" >&2; exit 1
 else
 compete: variants
-	dev/cuda/compete.sh
+	dev/cuda/bench/compete.sh
 endif
 
 # ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kern
 Two more prepare the inputs of qkv and fc where these do not: they normalise them (from four sequences on; in fp32, and before
 Hopper, from 17), or, where LayerNorm is folded (decode/folded_norm.cuh) and no moments are there, compute the statistics.
 Each starts while its predecessor ends, and prefetches its weights meanwhile (dependent_launch.cuh). For a few sequences all
-that follows the sampler is one kernel (decode_step.cuh), with the same bits; where all active sequences are greedy it samples,
+that follows the sampler is one kernel (decode/step.cuh), with the same bits; where all active sequences are greedy it samples,
 too. The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the
 GPU computes this one's logits. Prompts use the same kernels, with many rows at a time, or, long ones on Hopper, the training's
 GEMM (prompt_matmul.cuh); their attention is the training's.
@@ -18,9 +18,9 @@ GEMM (prompt_matmul.cuh); their attention is the training's.
 #endif
 #include "train_gpt2.cu"
 
-#include "dev/cuda/decode.cuh"
-#include "dev/cuda/decode_step.cuh"
-#include "dev/cuda/prompt_matmul.cuh"
+#include "dev/cuda/decode/decode.cuh"
+#include "dev/cuda/decode/step.cuh"
+#include "dev/cuda/decode/prompt_matmul.cuh"
 #include "dev/cuda/decode/linear.cuh"
 #include "dev/cuda/decode/sampler.cuh"
 #include "llmc/model/gpt2_decoder.h"

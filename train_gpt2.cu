@@ -2,18 +2,19 @@
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
 This file is the model: llmc/model/gpt2_model.h documents its functions. Attention and the GEMM groups are the variants that
-dev/cuda/attention.cuh and dev/cuda/matmul.cuh choose; everything else is in llmc/, one header per idea. No floating-point sum
-uses atomics in an open order, so the same seed gives the same bits. Several processes, each with a GPU, share the model through
-llmc/exchange/buckets.cuh. The training loop is trainer_main in llmc/run/trainer.h, which the CPU trainer shares.
+dev/cuda/attention/attention.cuh and dev/cuda/matmul/matmul.cuh choose; everything else is in llmc/, one header per idea. No
+floating-point sum uses atomics in an open order, so the same seed gives the same bits. Several processes, each with a GPU,
+share the model through llmc/exchange/buckets.cuh. The training loop is trainer_main in llmc/run/trainer.h, which the CPU
+trainer shares.
 */
 #include "llmc/model/gpt2_model.h"
 #include "llmc/cuda/common.cuh"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/encoder.cuh"
 #include "llmc/cuda/layernorm.cuh"
-#include "dev/cuda/attention.cuh"
+#include "dev/cuda/attention/attention.cuh"
 #include "dev/cuda/doctor.cuh"
-#include "dev/cuda/matmul.cuh"
+#include "dev/cuda/matmul/matmul.cuh"
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/exchange/buckets.cuh"
@@ -114,7 +115,7 @@ constexpr size_t SCALARS_BYTES = 256;             // a row of logits follows, al
 static_assert(sizeof(Scalars) <= SCALARS_BYTES, "");
 constexpr int EVALUATION_ROWS = 1024; // of fp32 logits at a time
 
-// The variants that -ge asks for by name; NULL: those of matmul_choice.h
+// The variants that -ge asks for by name; NULL: those of matmul/choice.h
 static const char* gpt2_fc_variant(GPT2Settings settings) {
     return settings.gelu_fusion >= 1 ? "cublaslt_epilogue" : NULL;
 }
@@ -122,12 +123,12 @@ static const char* gpt2_dgelu_variant(GPT2Settings settings) {
     return settings.gelu_fusion >= 2 ? "cublaslt_epilogue" : NULL;
 }
 
-// A GEMM group of the passes, for which dev/cuda/matmul.cuh chooses a variant
+// A GEMM group of the passes, for which dev/cuda/matmul/matmul.cuh chooses a variant
 struct ModelGemm {
     const char* name;
     MatmulGroup group;
     MatmulSizes sizes;
-    const char* variant; // NULL: that of matmul_choice.h
+    const char* variant; // NULL: that of matmul/choice.h
     int backward;
 };
 enum { MODEL_GEMMS = 14 };

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <thread>
 
-#include "dev/cuda/bench.h"
+#include "dev/cuda/bench/bench.h"
 #include "llmc/cuda/matmul.cuh"
 
 struct Case {

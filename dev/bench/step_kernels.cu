@@ -5,7 +5,7 @@ What a training step consists of: its operations by group, each group timed with
 
 The operations of train_gpt2.cu are wrapped below: while one step runs, each is kept with its arguments. So a group can run
 again by itself, over all layers, as can the step and, instead of it, plain GEMMs of its sizes. All are CUDA graphs, steady as
-in dev/cuda/bench.h. A group, the line `step` and the line `GEMMs alone` are each
+in dev/cuda/bench/bench.h. A group, the line `step` and the line `GEMMs alone` are each
 
     GROUP,OPERATIONS,MS,ALONE_MS,JOULES,GB,TFLOP
 
@@ -13,9 +13,9 @@ ms within the step, by events between its operations; ms and joules of the group
 the bytes that it must move at least, every operand once, and its FLOPs, both counted. The step lacks what train_gpt2.cu copies
 and clears, and the host: speed.csv has the time of a whole one. dev/bench/step_kernels.py writes step_kernels.csv.
 */
-#include "dev/cuda/attention.cuh"
-#include "dev/cuda/matmul.cuh"
-#include "dev/cuda/bench.h"
+#include "dev/cuda/attention/attention.cuh"
+#include "dev/cuda/matmul/matmul.cuh"
+#include "dev/cuda/bench/bench.h"
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/encoder.cuh"

@@ -10,8 +10,8 @@ scores, all of them written and read, and twice the FLOPs, because the library h
 #ifndef ATTENTION_BACKWARD_CUBLAS_CU
 #define ATTENTION_BACKWARD_CUBLAS_CU
 
-#include "attention.h"
-#include "cublas_batches.cuh"
+#include "attention/attention.h"
+#include "attention/cublas_batches.cuh"
 
 namespace cublas {
 
@@ -74,7 +74,7 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 } // namespace cublas
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, cublas::backward_configs); }
 #endif
 

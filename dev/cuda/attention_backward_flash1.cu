@@ -11,8 +11,8 @@ Br = Bc is the largest number of rows whose tiles fit the shared memory of a CTA
 #ifndef ATTENTION_BACKWARD_FLASH1_CU
 #define ATTENTION_BACKWARD_FLASH1_CU
 
-#include "attention.h"
-#include "flash1_rows.cuh"
+#include "attention/attention.h"
+#include "attention/flash1_rows.cuh"
 
 namespace flash1 {
 
@@ -150,7 +150,7 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 } // namespace flash1
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, flash1::backward_configs); }
 #endif
 

@@ -12,8 +12,8 @@ P for dQ: 7 matrix multiplications instead of 5, on scores that are in registers
 #ifndef ATTENTION_BACKWARD_FLASH2_CU
 #define ATTENTION_BACKWARD_FLASH2_CU
 
-#include "attention.h"
-#include "register_tiles.cuh"
+#include "attention/attention.h"
+#include "attention/register_tiles.cuh"
 
 namespace flash2 {
 
@@ -227,7 +227,7 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 } // namespace flash2
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, flash2::backward_configs); }
 #endif
 

@@ -13,9 +13,9 @@ global memory in an enforced order, for the same bits every time (see wgmma). He
 That is 7 GEMMs instead of 5, but no fp32 copy of dQ, no memset, no cast kernel, no atomics, no waiting between CTAs. For heads
 of 128 five GEMMs are faster all the same: mma_backward_pairs.cuh. Paper: Dao, FlashAttention-2 (2023), algorithm 2.
 */
-#include "attention.h"
-#include "mma_backward_pairs.cuh"
-#include "mma_tiles.cuh"
+#include "attention/attention.h"
+#include "attention/mma_backward_pairs.cuh"
+#include "attention/mma_tiles.cuh"
 
 namespace mma {
 
@@ -373,6 +373,6 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 } // namespace mma
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, mma::backward_configs, 80); }
 #endif

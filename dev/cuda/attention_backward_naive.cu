@@ -10,7 +10,7 @@ Slow, obvious, correct, deterministic; 8 B NH T^2 bytes of scratch.
 #ifndef ATTENTION_BACKWARD_NAIVE_CU
 #define ATTENTION_BACKWARD_NAIVE_CU
 
-#include "attention.h"
+#include "attention/attention.h"
 
 namespace naive {
 
@@ -95,7 +95,7 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 } // namespace naive
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, naive::backward_configs); }
 #endif
 

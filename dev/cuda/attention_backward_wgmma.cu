@@ -13,11 +13,11 @@ A CTA owns a block of 128 or 192 keys and loops over the query blocks that atten
 Roles: two producer threads, two dQ writer threads, two or three consumer warpgroups. README.md in this folder draws them:
 timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024).
 */
-#include "attention.h"
-#include "key_blocks.cuh"
+#include "attention/attention.h"
+#include "attention/key_blocks.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/mma.cuh"
-#include "wgmma_columns.cuh"
+#include "bench/wgmma_columns.cuh"
 
 namespace wgmma {
 
@@ -1033,6 +1033,6 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 } // namespace wgmma
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, wgmma::backward_configs, 90); }
 #endif

@@ -8,8 +8,8 @@ causal mask.
 #ifndef ATTENTION_FORWARD_CUBLAS_CU
 #define ATTENTION_FORWARD_CUBLAS_CU
 
-#include "attention.h"
-#include "cublas_batches.cuh"
+#include "attention/attention.h"
+#include "attention/cublas_batches.cuh"
 
 namespace cublas {
 
@@ -67,7 +67,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 } // namespace cublas
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, cublas::forward_configs); }
 #endif
 

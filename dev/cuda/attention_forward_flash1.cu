@@ -12,8 +12,8 @@ paper's M / 4d, less the tile of scores.
 #ifndef ATTENTION_FORWARD_FLASH1_CU
 #define ATTENTION_FORWARD_FLASH1_CU
 
-#include "attention.h"
-#include "flash1_rows.cuh"
+#include "attention/attention.h"
+#include "attention/flash1_rows.cuh"
 
 namespace flash1 {
 
@@ -147,7 +147,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 } // namespace flash1
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, flash1::forward_configs); }
 #endif
 

@@ -9,8 +9,8 @@ Tiles above the diagonal are skipped, by CTA and again by warp; CTAs with the mo
 #ifndef ATTENTION_FORWARD_FLASH2_CU
 #define ATTENTION_FORWARD_FLASH2_CU
 
-#include "attention.h"
-#include "register_tiles.cuh"
+#include "attention/attention.h"
+#include "attention/register_tiles.cuh"
 
 namespace flash2 {
 
@@ -154,7 +154,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 } // namespace flash2
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, flash2::forward_configs); }
 #endif
 

@@ -13,9 +13,9 @@ Against flash2, which multiplies on CUDA cores:
 - Long rows first, and heads in groups whose K and V stay in L2 while the group's query blocks run.
 Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 */
-#include "attention.h"
-#include "mma_tiles.cuh"
-#include "online_softmax.cuh"
+#include "attention/attention.h"
+#include "attention/mma_tiles.cuh"
+#include "attention/online_softmax.cuh"
 
 namespace mma {
 
@@ -227,6 +227,6 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 } // namespace mma
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, mma::forward_configs, 80); }
 #endif

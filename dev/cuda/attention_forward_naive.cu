@@ -7,7 +7,7 @@ output row; keys and values are read from global memory, one row at a time, the 
 #ifndef ATTENTION_FORWARD_NAIVE_CU
 #define ATTENTION_FORWARD_NAIVE_CU
 
-#include "attention.h"
+#include "attention/attention.h"
 
 namespace naive {
 
@@ -58,7 +58,7 @@ static constexpr AttentionForwardConfig forward_configs[] = {{"128 threads", 0, 
 } // namespace naive
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, naive::forward_configs); }
 #endif
 

@@ -13,11 +13,11 @@ own diagonal down to the first. Against mma:
 Roles: one thread loads K and V, one loads Q; consumers release stages by mbarriers, and ping-pong in some configurations.
 README.md here has timeline and barriers. Papers: FlashAttention-2 (2023), algorithm 1; -3 (2024), sections 3.1 and 3.2.
 */
-#include "attention.h"
+#include "attention/attention.h"
 #include "llmc/cuda/divisor.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/mma.cuh"
-#include "online_softmax.cuh"
+#include "attention/online_softmax.cuh"
 
 namespace wgmma {
 
@@ -587,6 +587,6 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 } // namespace wgmma
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention_bench.h"
+#include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, wgmma::forward_configs, 90); }
 #endif

@@ -5,7 +5,7 @@ where there are several GPUs. A fault of one row leaves the others to be checked
 #ifndef DOCTOR_CUH
 #define DOCTOR_CUH
 
-#include "attention.cuh"
+#include "attention/attention.cuh"
 #include "llmc/base/doctor.h"
 #include "llmc/model/fp64_reference.h"
 #include "llmc/cuda/matmul.cuh"

@@ -6,7 +6,7 @@ exported. Whatever the arguments, a function returns, and the CUDA context stays
 #include <initializer_list>
 #include <utility>
 
-#include "attention.cuh"
+#include "attention/attention.cuh"
 #include "libattention.h"
 
 #if !defined(PRECISION_BF16)

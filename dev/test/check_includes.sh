@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks that includes only go down, programs -> dev/cuda -> llmc and between the rooms of llmc, and that each header of llmc
-# compiles alone: .h with the C compiler, .cuh with nvcc where there is one. 30 s on two cores; writes to a temporary folder only.
+# compiles alone: .h with the C compiler, .cuh with nvcc where there is one. 30 s on two cores; writes to a temporary folder
+# only.
 #
 #     dev/test/check_includes.sh            checks; exit code 1 and a line for each fault
 #     dev/test/check_includes.sh --graph    prints who includes whom, a line for each include, and the sums by room
@@ -32,15 +33,19 @@ edges() {
         }'
 }
 
-# The rooms, each with those that it may include: itself, those named here, and llmc/base. dev/cuda itself, where the variants of
-# attention lie, and programs, tests and benches may include every room.
-arrows='llmc/run: checkpoint files comm text model
-llmc/checkpoint: files comm model
-llmc/generate: files text model
-llmc/exchange: cuda comm model
-llmc/cpu: model
-llmc/cuda: model
-llmc/files: text model
+# The rooms, each with those that it may include: itself, those named here, and llmc/base. The floor of dev/cuda, where the
+# variants of attention lie and what holds all of them, may include every room; so may programs, tests and benches.
+arrows='dev/cuda/decode: dev/cuda/attention dev/cuda/matmul dev/cuda/bench llmc/cuda llmc/model
+dev/cuda/attention: dev/cuda/bench llmc/cuda llmc/model
+dev/cuda/matmul: dev/cuda/bench llmc/cuda llmc/model
+dev/cuda/bench: llmc/cuda
+llmc/run: llmc/checkpoint llmc/files llmc/comm llmc/text llmc/model
+llmc/checkpoint: llmc/files llmc/comm llmc/model
+llmc/generate: llmc/files llmc/text llmc/model
+llmc/exchange: llmc/cuda llmc/comm llmc/model
+llmc/cpu: llmc/model
+llmc/cuda: llmc/model
+llmc/files: llmc/text llmc/model
 llmc/comm:
 llmc/model:
 llmc/text:
@@ -51,10 +56,12 @@ rooms() {
     awk -v arrows="$arrows" '
         BEGIN { for (n = split(arrows, line, "\n"); n > 0; n--) {
                     split(line[n], part, ":"); known[part[1]] = 1; allowed[part[1], "llmc/base"] = 1
-                    for (k = split(part[2], names, " "); k > 0; k--) { allowed[part[1], "llmc/" names[k]] = 1 } } }
+                    for (k = split(part[2], names, " "); k > 0; k--) { allowed[part[1], names[k]] = 1 } } }
         function room(f) {
-            if (f ~ /^llmc\//) { sub(/\/[^\/]*$/, "", f); return f }
-            return f ~ /^dev\/cuda\// || f ~ /^build\/.*_variants\.h$/ ? "dev/cuda" : "programs"
+            if (f ~ /^build\/.*_variants\.h$/) { sub(/^build/, "dev/cuda", f); sub(/_variants\.h$/, "", f); return f }
+            if (f !~ /^(llmc|dev\/cuda)\//) { return "programs" }
+            sub(/\/[^\/]*$/, "", f)
+            return f
         }
         { a = room($1); b = room($2)
           down = a == "programs" || (a == "dev/cuda" && b != "programs") || (a in known && a == b) || ((a, b) in allowed)

@@ -1,6 +1,6 @@
-// Which attention serves what: the rules of dev/cuda/attention_choice.h over GPUs, precisions and shapes, and the sizes
+// Which attention serves what: the rules of dev/cuda/attention/choice.h over GPUs, precisions and shapes, and the sizes
 // that the contract refuses. Needs no GPU.
-#include "dev/cuda/attention_choice.h"
+#include "dev/cuda/attention/choice.h"
 #include "unit.h"
 
 // "variant config" of a shape, with "-" for the first configuration that fits

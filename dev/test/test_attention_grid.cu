@@ -1,7 +1,7 @@
 // The grids of mma's kernels, run through without a GPU: each block of each head is a thread block's, the first blocks of a
 // group's heads come first, and no size that the contract allows exceeds a grid's limits.
-#include "dev/cuda/attention.h"
-#include "dev/cuda/mma_tiles.cuh"
+#include "dev/cuda/attention/attention.h"
+#include "dev/cuda/attention/mma_tiles.cuh"
 #include "unit.h"
 
 #include <vector>

@@ -1,10 +1,10 @@
-// What dev/cuda/bench.h does beside the GPU: command line, energy from a counter that ticks seldom, rows of the leaderboard.
-// And that a variant's name is that of its file.
+// What dev/cuda/bench/bench.h does beside the GPU: command line, energy from a counter that ticks seldom, rows of the
+// leaderboard. And that a variant's name is that of its file.
 // Needs no GPU.
-#include "dev/cuda/attention_bench.h"
-#include "dev/cuda/bench.h"
-#include "dev/cuda/decode_bench.h"
-#include "dev/cuda/matmul_bench.h"
+#include "dev/cuda/attention/bench.h"
+#include "dev/cuda/bench/bench.h"
+#include "dev/cuda/decode/bench.h"
+#include "dev/cuda/matmul/bench.h"
 #include "unit.h"
 
 static const std::vector<BenchSize> sizes = {{"-m", "M", "rows", 8}, {"-n", "N", "columns", 64}};

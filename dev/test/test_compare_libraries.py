@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of dev/cuda/compare_libraries.py without a GPU: what is timed when, energy, rows, ratios and goals.
+"""Tests of dev/cuda/bench/compare_libraries.py without a GPU: what is timed when, energy, rows, ratios and goals.
 
 python3 dev/test/test_compare_libraries.py
 """
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "cuda"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "cuda", "bench"))
 
 import compare_libraries
 from compare_libraries import OURS, Reading, Timing

@@ -1,7 +1,7 @@
 // How decode is cut up, run through without a GPU: the contract's sizes and addresses (attention_decode.h), which lane of split
 // has which keys and channels, where chunks leave their results, and in which order they are merged.
-#include "dev/cuda/attention_decode_naive.cu"
-#include "dev/cuda/decode.cuh"
+#include "dev/cuda/decode/attention_decode_naive.cu"
+#include "dev/cuda/decode/decode.cuh"
 #include "unit.h"
 
 #include <string>

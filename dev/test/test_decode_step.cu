@@ -1,7 +1,7 @@
-// How a step in one kernel (dev/cuda/decode_step.cuh) is cut: every tile of every matrix has one CTA, that of the residual
+// How a step in one kernel (dev/cuda/decode/step.cuh) is cut: every tile of every matrix has one CTA, that of the residual
 // stream the same one twice; a warp's segments are decode/matmul.cuh's; a group's sums have a thread each; all of it fits the
 // shared memory; and every pair of elements has a word of its own. Needs no GPU.
-#include "dev/cuda/decode_step.cuh"
+#include "dev/cuda/decode/step.cuh"
 
 #include "unit.h"
 

@@ -1,7 +1,7 @@
 // What serves a GPU of 9.0 whose code was compiled without sm_90a's instructions: the tables of variants name none of the
 // kernels that would be empty, and still serve everything. Needs no GPU.
-#include "dev/cuda/attention_choice.h"
-#include "dev/cuda/matmul_choice.h"
+#include "dev/cuda/attention/choice.h"
+#include "dev/cuda/matmul/choice.h"
 #include "llmc/cuda/device_code.cuh"
 #include "unit.h"
 

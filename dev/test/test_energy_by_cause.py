@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of dev/cuda/energy_by_cause.py: every cause of its table still changes the sources, and, with stand-ins for
+"""Tests of dev/bench/energy_by_cause.py: every cause of its table still changes the sources, and, with stand-ins for
 nvidia-smi, make and the program that measures, what it builds and writes.
 
 python3 dev/test/test_energy_by_cause.py          # needs sed
@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "cuda"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "bench"))
 
 import energy_by_cause
 from energy_by_cause import NOTHING, Cause
@@ -21,7 +21,7 @@ from measuring_tools import called, program, refused
 # make's library says what was left out of which sources; the program's energy is 100 mJ less 10 for each library before
 MAKE = """#!/bin/sh
 while [ "$1" != -C ]; do shift; done
-cat "$2"/dev/cuda/online_softmax.cuh >"$2"/libattention.so
+cat "$2"/dev/cuda/attention/online_softmax.cuh >"$2"/libattention.so
 """
 MEASURE = """#!/bin/sh
 shift 2

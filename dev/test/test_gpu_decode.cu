@@ -3,8 +3,8 @@
 // replay every row is held against fp64 on the host, and against the bits of the same sequence decoded alone with another
 // max_length. Needs a GPU.
 //
-// The bound is decode_reference.h's: ||out - ref||^2 <= 4 (c^2 (sum_j P_j^2 |v_j|^2 + |ref|^2) + u^2 |ref|^2).
-#include "dev/cuda/decode.cuh"
+// The bound is decode/reference.h's: ||out - ref||^2 <= 4 (c^2 (sum_j P_j^2 |v_j|^2 + |ref|^2) + u^2 |ref|^2).
+#include "dev/cuda/decode/decode.cuh"
 #include "unit.h"
 
 #include <vector>

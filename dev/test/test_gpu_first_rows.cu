@@ -6,8 +6,8 @@
 // nearest are off by .212 (1 / sqrt(32 ln 2), where their logarithms are spread evenly), out of the first 64 rows by less, as
 // it is exact in the first. P in one part adds its own error: .236 to .241 together in the first 64 rows; behind them, by an
 // emulation, .268 to .281 against the newest maximum, and .288 to .299 against that of the diagonal block.
-#include "dev/cuda/attention.cuh"
-#include "dev/cuda/attention_reference.h"
+#include "dev/cuda/attention/attention.cuh"
+#include "dev/cuda/attention/reference.h"
 #include "unit.h"
 
 #include <vector>

@@ -783,7 +783,7 @@ int main(int argc, char** argv) {
     decoder_is_forward("gpt2:l2c128h2t160", 1000, 160, 1);
     decoder_is_forward("gpt2:l3c192h3t100", 500, 100, 30);
     decoder_is_forward("gpt2:l1c768h6t300", 777, 300, 290);
-    // a step in one kernel (decode_step.cuh; not C = 800): every head size, one split of a sum over C and two, segments of 3
+    // a step in one kernel (decode/step.cuh; not C = 800): every head size, one split of a sum over C and two, segments of 3
     // chunks and of 4, chunks of keys that are merged
     decoder_is_forward("gpt2:l3c832h13t300", 1000, 300, 250);
     decoder_is_forward("gpt2:l2c576h6t140", 500, 140, 120);

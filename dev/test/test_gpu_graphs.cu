@@ -135,6 +135,6 @@ int main(void) {
     for (int micro_steps : {1, 2, 3, 4, 8, 12}) { test_graphs(small, 4, 64, micro_steps, 0); }
     for (int recompute : {1, 2}) { test_graphs(small, 4, 64, 2, recompute); }
     test_graphs(deep, 2, 64, 12, 0);  // whose graphs take some MB
-    test_graphs(wide, 8, 1024, 2, 0); // as large as what the rules of matmul_choice.h and the table of algorithms serve
+    test_graphs(wide, 8, 1024, 2, 0); // as large as what the rules of matmul/choice.h and the table of algorithms serve
     return unit_end();
 }

@@ -10,8 +10,8 @@
 //
 // Outputs begin as NaN, or with numbers that are to be added to; tensors stand between guards; scratch memory begins as NaN;
 // every kernel runs twice and must give the same bits. Rows and batches are odd; channels are multiples of a 16-byte vector.
-#include "dev/cuda/attention.cuh"
-#include "dev/cuda/matmul.cuh"
+#include "dev/cuda/attention/attention.cuh"
+#include "dev/cuda/matmul/matmul.cuh"
 #include "llmc/cuda/adamw.cuh"
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/column_sum.cuh"

@@ -7,7 +7,7 @@ dev/test/reference_test.h.
 #define ATTENTION_ALL
 #define MATMUL_ALL
 #include "train_gpt2.cu"
-// The variants that no rule of attention_choice.h names in this precision, by their files; the others come with attention.cu's
+// The variants that no rule of attention/choice.h names in this precision, by their files; the others come with attention.cu's
 // object.
 #include "build/other_variants.h"
 #include "reference_test.h"
@@ -75,7 +75,7 @@ static void check_pairs(const char* dump) {
 }
 
 // A run's identity names every GEMM that another variant than the library's baseline serves, and the baseline for none: at one
-// sequence of 64 tokens, where no rule of matmul_choice.h names another.
+// sequence of 64 tokens, where no rule of matmul/choice.h names another.
 static void check_names(const char* variant, const char* expected) {
     const GPT2Config config = {1024, 50257, 50304, 12, 12, 768, 0};
     char text[sizeof(((GPT2Numerics*)NULL)->gemm)];

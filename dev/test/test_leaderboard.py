@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of dev/cuda/compete.sh with programs that only write rows, and of plot_leaderboard.py on figures made up here.
+"""Tests of dev/cuda/bench: compete.sh with programs that only write rows, plot_leaderboard.py on figures made up here.
 
 python3 dev/test/test_leaderboard.py
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "cuda"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "cuda", "bench"))
 
 import plot_leaderboard
 
@@ -233,15 +233,20 @@ def program(path, header, rows):
 
 def compete(folder, *variants, smi="echo Made Up", **environment):
     """compete.sh of a copy in the folder, whose GPU is called Made Up; returns what it printed and its exit code."""
-    os.makedirs(f"{folder}/dev/cuda", exist_ok=True)
+    for room in ("bench", "decode", "matmul"):
+        os.makedirs(f"{folder}/dev/cuda/{room}", exist_ok=True)
     os.makedirs(f"{folder}/build", exist_ok=True)
-    shutil.copy(COMPETE, f"{folder}/dev/cuda")
+    shutil.copy(COMPETE, f"{folder}/dev/cuda/bench")
     path = Path(folder) / "nvidia-smi"
     path.write_text(f"#!/bin/sh\n{smi}\n")
     path.chmod(0o755)
     settings = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", **environment)
     done = subprocess.run(
-        ["bash", f"{folder}/dev/cuda/compete.sh", *variants], env=settings, capture_output=True, text=True, check=False
+        ["bash", f"{folder}/dev/cuda/bench/compete.sh", *variants],
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout + done.stderr, done.returncode
 
@@ -249,7 +254,7 @@ def compete(folder, *variants, smi="echo Made Up", **environment):
 def test_compete_enters_both_boards(folder):
     output, code = compete(folder, "split")
     assert code == 1 and "build variants first" in output, output
-    Path(folder, "dev/cuda/attention_decode_split.cu").touch()
+    Path(folder, "dev/cuda/decode/attention_decode_split.cu").touch()
     Path(folder, "dev/cuda/attention_forward_mma.cu").touch()
     program(
         Path(folder, "build/attention_forward_mma_bf16"), TRAINING, [row("forward", "mma", "8,1024,12,64", 0.05, 300)]
@@ -275,8 +280,8 @@ def test_compete_enters_both_boards(folder):
 def test_compete_enters_matmul(folder):
     output, code = compete(folder, "cublaslt")
     assert code == 1 and "build variants first" in output, output
-    for name in ("bench", "cublaslt", "wgmma"):
-        Path(folder, f"dev/cuda/matmul_{name}.cu").touch()
+    for name in ("bench", "matmul_cublaslt", "matmul_wgmma"):
+        Path(folder, f"dev/cuda/matmul/{name}.cu").touch()
     old = [matmul_row(group, "cublaslt", "65536,768,3072", 0.9, trains="yes") for group in ("fc", "weight")]
     for precision in ("bf16", "fp32"):
         rows = old if precision == "bf16" else [r.replace("bf16", "fp32") for r in old]

@@ -1,6 +1,6 @@
-// Which variant serves which group of the matmul competition: the rules of dev/cuda/matmul_choice.h over GPUs, precisions and
+// Which variant serves which group of the matmul competition: the rules of dev/cuda/matmul/choice.h over GPUs, precisions and
 // sizes, and the sizes that the contract refuses. Needs no GPU.
-#include "dev/cuda/matmul_choice.h"
+#include "dev/cuda/matmul/choice.h"
 #include "unit.h"
 
 static MatmulSizes sizes(int R, int IN, int OUT, int vocab_size) {

@@ -1,7 +1,7 @@
 // What wgmma_matmul.cuh computes with integers, run through without a GPU: every element of D is computed once from all of K,
 // by one warpgroup; operands and outputs lie in shared memory where TMA, wgmma and stmatrix expect them; and the ring of
 // stages, its barriers simulated arrival by arrival in random orders, neither stops nor shows a consumer what is not its own.
-#include "dev/cuda/wgmma_matmul.cuh"
+#include "dev/cuda/matmul/wgmma_matmul.cuh"
 #include "unit.h"
 
 #include <algorithm>

@@ -4,7 +4,7 @@ LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) * rstd * w + b over the chann
 Forward is fused with the residual addition before it. Backward is fused with what reads the same rows: it adds to the
 gradient of the residual stream in place, and sums over its columns for the gradients of w, of b, and of the bias of the
 GEMM whose output was added to the residual stream. Any number of channels; wide rows take a slower path. With -DKERNELS_APART
-both launchers are only declared here: the program is linked with the object of dev/cuda/matmul.cu, which defines them.
+both launchers are only declared here: the program is linked with the object of dev/cuda/matmul/matmul.cu, which defines them.
 */
 #ifndef LLMC_CUDA_LAYERNORM_CUH
 #define LLMC_CUDA_LAYERNORM_CUH

@@ -1,6 +1,6 @@
 /*
 Tensor cores through mma.sync, for sm_80 and up: one function per PTX instruction, named after its mnemonic. The tiles
-that the mma variants multiply with them are in dev/cuda/mma_tiles.cuh.
+that the mma variants multiply with them are in dev/cuda/attention/mma_tiles.cuh.
 
 Everything is in 16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation. The PTX ISA describes each
 instruction under its name, and the layouts under "Matrix fragments for mma.m16n8k16 with floating point type".

@@ -2,7 +2,7 @@
 The gradients of the biases of q, k and v without a pass over dqkv. Each row of P sums to 1 and each row of dS to 0, so the
 column sums of dqkv are, for a head, with sums over j <= i:
 
-    dq  the sum of dq_sums, partial sums that attention's backward pass writes (dev/cuda/attention.cuh)
+    dq  the sum of dq_sums, partial sums that attention's backward pass writes (dev/cuda/attention/attention.cuh)
     dk  sum_j sum_i dS_ij q_i = sum_i q_i sum_j dS_ij = 0: a bias of k shifts all scores of a row alike; softmax is unchanged
     dv  sum_j sum_i P_ij dO_i = sum_i dO_i = W^T sum_i dresidual_i, where dO = dresidual W is attproj's input gradient
 */

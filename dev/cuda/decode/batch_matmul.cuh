@@ -21,7 +21,7 @@ If C has several splits, they are a cluster: each CTA stores its sums in the sha
 #include "llmc/cuda/hopper.cuh"
 #endif
 
-// Rows of inp, which the kernels here do not normalise. A step of fewer sequences is mostly one kernel (decode_step.cuh).
+// Rows of inp, which the kernels here do not normalise. A step of fewer sequences is mostly one kernel (decode/step.cuh).
 constexpr int BATCH_MIN_ROWS = 4;
 constexpr int BATCH_MAX_CHUNKS = 4; // of a segment
 

@@ -6,7 +6,7 @@ floats, which have the floats' order. Counts are exact, and sums are in fp64, in
 decode_sample_kernel begins a step: it samples the token of every active sequence, writes it to page-locked memory for the host,
 and embeds it for the layers that follow. decode_feed_kernel does the same with a given token. If all sequences are greedy,
 decode_greedy_kernel takes the token from the largest logit's key (logit_key.cuh), which the head has left; a step in one kernel
-(dev/cuda/decode_step.cuh) samples so by itself.
+(dev/cuda/decode/step.cuh) samples so by itself.
 */
 #ifndef LLMC_DECODE_SAMPLER_CUH
 #define LLMC_DECODE_SAMPLER_CUH

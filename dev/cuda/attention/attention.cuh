@@ -1,0 +1,260 @@
+/*
+The attention that a program trains with: the variants it is built with, and the launchers of those that attention/choice.h
+names for a GPU, a precision and a shape. The contract is attention.h's; what is raced in dev/cuda is what trains here.
+
+    make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      builds with these variants alone, by name
+
+With -DATTENTION_ALL attention_force() gives the two variants to take, of these or of the program's own:
+dev/test/test_gpu_pairs.cu tests all pairs of those that can train so.
+
+Launchers record errors and return (llmc/base/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
+*/
+#ifndef ATTENTION_CUH
+#define ATTENTION_CUH
+
+#include "attention.h"
+#include "llmc/cuda/column_sum.cuh"
+#include "dev/cuda/bench/variants.cuh"
+
+#define ATTENTION_TEXT_(x) #x
+#define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
+
+#ifndef KERNELS_APART
+// The variants that this program holds, X(variant) for each: those that attention/choice.h names, by the Makefile, or one
+#include "build/attention_variants.h"
+#ifdef ATTENTION_FORWARD
+// clang-format off
+#define ATTENTION_FORWARD_FILE_(variant) ATTENTION_TEXT(attention_forward_##variant.cu)
+// clang-format on
+#define ATTENTION_FORWARD_FILE(variant) ATTENTION_FORWARD_FILE_(variant)
+#include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
+#define ATTENTION_FORWARD_VARIANTS(X) X(ATTENTION_FORWARD)
+#endif
+
+#ifdef ATTENTION_BACKWARD
+// clang-format off
+#define ATTENTION_BACKWARD_FILE_(variant) ATTENTION_TEXT(attention_backward_##variant.cu)
+// clang-format on
+#define ATTENTION_BACKWARD_FILE(variant) ATTENTION_BACKWARD_FILE_(variant)
+#include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
+#define ATTENTION_BACKWARD_VARIANTS(X) X(ATTENTION_BACKWARD)
+#endif
+#endif // KERNELS_APART
+
+// A variant and its table of configurations
+template <class Config_> struct AttentionVariant {
+    typedef Config_ Config;
+    const char* name;
+    const Config* configs;
+    size_t num_configs;
+
+    template <size_t N> constexpr AttentionVariant(const char* name, const Config (&table)[N])
+        : name(name), configs(table), num_configs(N) {}
+    // Whether it has a configuration for the head size
+    bool serves(int HS) const { return attention_config(configs, num_configs, nullptr, HS, SIZE_MAX) != nullptr; }
+};
+typedef AttentionVariant<AttentionForwardConfig> AttentionForwardVariant;
+typedef AttentionVariant<AttentionBackwardConfig> AttentionBackwardVariant;
+
+extern const Variants<AttentionForwardVariant> attention_forward_variants;
+extern const Variants<AttentionBackwardVariant> attention_backward_variants;
+
+// ----------------------------------------------------------------------------
+// Compile-time checks: every variant can train, and has the configurations that the rules name.
+
+template <class Variant> constexpr bool attention_has_config(const Variant& v, const char* name, int HS) {
+    for (size_t n = 0; n < v.num_configs; n++) {
+        const typename Variant::Config& c = v.configs[n];
+        if (same_text(c.name, name) && (c.HS == 0 || c.HS == HS)) { return true; }
+    }
+    return false;
+}
+template <class Variant, size_t N, size_t M>
+constexpr bool attention_rules_hold(const AttentionRule (&rules)[N], const Variant (&variants)[M]) {
+    for (const AttentionRule& r : rules) {
+        for (const Variant& v : variants) {
+            if (!r.config || !same_text(r.variant, v.name)) { continue; }
+            if (!attention_has_config(v, r.config, r.HS)) { return false; }
+        }
+    }
+    return true;
+}
+template <class Variant, size_t M> constexpr bool attention_all_launch(const Variant (&variants)[M]) {
+    for (const Variant& v : variants) {
+        for (size_t n = 0; n < v.num_configs; n++) {
+            if (v.configs[n].launch == nullptr) { return false; }
+        }
+    }
+    return true;
+}
+
+#ifndef KERNELS_APART
+#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::forward_configs},
+static constexpr AttentionForwardVariant attention_forward_table[] = {ATTENTION_FORWARD_VARIANTS(ATTENTION_VARIANT)};
+#undef ATTENTION_VARIANT
+#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::backward_configs},
+static constexpr AttentionBackwardVariant attention_backward_table[] = {ATTENTION_BACKWARD_VARIANTS(ATTENTION_VARIANT)};
+#undef ATTENTION_VARIANT
+constexpr Variants<AttentionForwardVariant> attention_forward_variants(attention_forward_table);
+constexpr Variants<AttentionBackwardVariant> attention_backward_variants(attention_backward_table);
+static_assert(attention_all_launch(attention_forward_table),
+              "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
+static_assert(attention_rules_hold(attention_forward_rules, attention_forward_table),
+              "attention/choice.h names a configuration that a variant's forward_configs do not have");
+static_assert(attention_rules_hold(attention_backward_rules, attention_backward_table),
+              "attention/choice.h names a configuration that a variant's backward_configs do not have");
+#endif // KERNELS_APART
+
+// ----------------------------------------------------------------------------
+// The choice
+
+// The variants requested by name; nullptr: the default of attention/choice.h
+#ifdef ATTENTION_ALL
+static const AttentionForwardVariant* attention_forced_forward = nullptr;
+static const AttentionBackwardVariant* attention_forced_backward = nullptr;
+// Selects these variants from the next launch on; nullptr: the default of attention/choice.h. Their scratch differs: call
+// attention_backward_scratch_bytes() again.
+static inline void attention_force(const AttentionForwardVariant* forward, const AttentionBackwardVariant* backward) {
+    attention_forced_forward = forward, attention_forced_backward = backward;
+}
+#else
+#ifdef ATTENTION_FORWARD
+static const AttentionForwardVariant* const attention_forced_forward = attention_forward_variants.first;
+#else
+static constexpr const AttentionForwardVariant* attention_forced_forward = nullptr;
+#endif
+#ifdef ATTENTION_BACKWARD
+static const AttentionBackwardVariant* const attention_forced_backward = attention_backward_variants.first;
+#else
+static constexpr const AttentionBackwardVariant* attention_forced_backward = nullptr;
+#endif
+#endif
+
+template <class Variant>
+static inline const Variant* attention_find(const Variants<Variant>& variants, const char* name) {
+    for (const Variant& v : variants) {
+        if (strcmp(v.name, name) == 0) { return &v; }
+    }
+    status_fail("attention: this program has no variant %s that can train in " PRECISION_NAME, name);
+    return nullptr;
+}
+
+template <class Config> struct AttentionChoice {
+    const char* variant;  // "" if nothing serves the shape; an error is recorded
+    const Config* config; // nullptr in that case
+};
+
+template <class Variant> static inline AttentionChoice<typename Variant::Config>
+attention_choice_on(AttentionGpu gpu, AttentionDirection direction, const Variants<Variant>& variants,
+                    const Variant* forced, int B, int T, int NH, int HS) {
+    const AttentionRule* rule = attention_rule(direction, forced ? forced->name : nullptr,
+                                               sizeof(floatX) == sizeof(float), gpu.capability, B, T, NH, HS);
+    const char* name = forced ? forced->name : rule ? rule->variant : nullptr;
+    if (!name) {
+        status_fail("attention: no variant serves head size %d in " PRECISION_NAME " on compute capability %d.%d", HS,
+                    gpu.capability / 10, gpu.capability % 10);
+        return {"", nullptr};
+    }
+    const Variant* v = forced ? forced : attention_find(variants, name);
+    if (!v) { return {"", nullptr}; }
+    const typename Variant::Config* config =
+        attention_config(v->configs, v->num_configs, rule ? rule->config : nullptr, HS, gpu.shared_limit);
+    if (!config) {
+        status_fail("attention: %s has no configuration for head size %d that fits the %zu bytes of shared memory of "
+                    "this GPU",
+                    name, HS, gpu.shared_limit);
+        return {"", nullptr};
+    }
+    return {name, config};
+}
+template <class Variant> static inline AttentionChoice<typename Variant::Config>
+attention_choice(AttentionDirection direction, const Variants<Variant>& variants, const Variant* forced, int B, int T,
+                 int NH, int HS) {
+    AttentionGpu gpu;
+    if (attention_gpu(&gpu) != STATUS_OK) { return {"", nullptr}; }
+    return attention_choice_on(gpu, direction, variants, forced, B, T, NH, HS);
+}
+static inline AttentionChoice<AttentionForwardConfig> attention_forward_choice(int B, int T, int NH, int HS) {
+    return attention_choice(ATTENTION_FORWARD_PASS, attention_forward_variants, attention_forced_forward, B, T, NH, HS);
+}
+static inline AttentionChoice<AttentionBackwardConfig> attention_backward_choice(int B, int T, int NH, int HS) {
+    return attention_choice(ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T, NH,
+                            HS);
+}
+
+// The names of the variants that serve the shape on the current GPU; "" and an error if none does
+static inline const char* attention_forward_name(int B, int T, int NH, int HS) {
+    return attention_forward_choice(B, T, NH, HS).variant;
+}
+static inline const char* attention_backward_name(int B, int T, int NH, int HS) {
+    return attention_backward_choice(B, T, NH, HS).variant;
+}
+
+// ----------------------------------------------------------------------------
+// The launchers
+
+// Whether the addresses, or-ed together, are aligned as the contract wants it; an error if they are not
+static inline bool attention_aligned(uintptr_t tensors, uintptr_t scratch = 0) {
+    if (tensors % 16 == 0 && scratch % 256 == 0) { return true; }
+    status_fail("attention: qkv, out and their gradients must be aligned to 16 bytes, scratch to 256");
+    return false;
+}
+
+// out (B,T,NH,HS), l and m (B,NH,T) from qkv (B,T,3,NH,HS)
+static inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                                     cudaStream_t stream) {
+    const AttentionForwardConfig* config = attention_forward_choice(B, T, NH, HS).config;
+    if (!config || !attention_aligned((uintptr_t)out | (uintptr_t)qkv)) { return; }
+    config->launch(out, l, m, qkv, B, T, NH, HS, stream);
+}
+
+// Bytes of scratch; SIZE_MAX if the size does not fit. 0 and an error if nothing serves.
+static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
+    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+    return config ? config->scratch_bytes(B, T, NH, HS) : 0;
+}
+// The same for another GPU than this machine's
+static inline size_t attention_backward_scratch_bytes_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
+    const AttentionBackwardConfig* config =
+        attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,
+                            NH, HS)
+            .config;
+    return config ? config->scratch_bytes(B, T, NH, HS) : 0;
+}
+
+// dqkv (B,T,3,NH,HS) from dout and the forward's inputs and outputs; scratch of the size that the function above returns
+static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                      const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
+                                      cudaStream_t stream) {
+    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+    const uintptr_t tensors = (uintptr_t)dqkv | (uintptr_t)dout | (uintptr_t)qkv | (uintptr_t)out;
+    if (!config || !attention_aligned(tensors, (uintptr_t)scratch)) { return; }
+    config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+}
+
+// An upper bound of the rows of dq_sums that the function below writes, on the given GPU. 0 and an error if nothing serves.
+static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
+    const AttentionBackwardConfig* config =
+        attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,
+                            NH, HS)
+            .config;
+    return !config ? 0 : config->sum_rows ? config->sum_rows(B, T) : COLUMN_SUM_BLOCKS;
+}
+
+// The same as attention_backward(), and dq_sums (rows returned, NH*HS), fp32, aligned to 16 bytes: they add up to the column
+// sums of dQ. A configuration that does not write them is followed by a pass over dQ.
+static inline int attention_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
+                                               const floatX* out, const float* l, const float* m, void* scratch, int B,
+                                               int T, int NH, int HS, cudaStream_t stream) {
+    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+    const uintptr_t tensors = (uintptr_t)dqkv | (uintptr_t)dout | (uintptr_t)qkv | (uintptr_t)out | (uintptr_t)dq_sums;
+    if (!config || !attention_aligned(tensors, (uintptr_t)scratch)) { return 0; }
+    if (config->launch_with_sums) {
+        config->launch_with_sums(dqkv, dq_sums, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+        return config->sum_rows(B, T);
+    }
+    config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+    return column_sum_rows(dq_sums, dqkv, B * T, NH * HS, (size_t)3 * NH * HS, stream);
+}
+
+#endif

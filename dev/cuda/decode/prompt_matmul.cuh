@@ -1,0 +1,70 @@
+/*
+The linear layers of long prompts in 16 bit on Hopper: the GEMM of wgmma_matmul.cuh behind the interface of decode_linear, for
+the many rows of a prompt. The kernels of a step, which read W once for a few rows, are bound by L2 there.
+
+An element is summed in the order of C whatever tile it is in, so a row's bits do not depend on the other rows. They differ from
+those of a step's kernels: which of the two serves a prompt depends on its own length alone.
+*/
+#ifndef PROMPT_MATMUL_CUH
+#define PROMPT_MATMUL_CUH
+
+#include "matmul.cuh"
+#if !defined(PRECISION_FP32)
+#include "dev/cuda/matmul/wgmma_matmul.cuh"
+#endif
+
+constexpr int PROMPT_GEMM_TOKENS = 17; // least number of tokens; up to 16 are one row tile of a decode step's kernels
+
+// Whether this GPU and this build have the GEMM
+static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }
+
+// Whether the SMs finish tiles of 192 columns no later than those of 128: a tile takes time by its columns, and an SM one at a
+// time. Where both take as long, the wide ones are fewer.
+static inline bool prompt_tiles_are_wide(LaunchGpu gpu, int M, int OC) {
+    const auto columns_of_an_sm = [&](int columns) {
+        return CEIL_DIV(CEIL_DIV(M, 128) * CEIL_DIV(OC, columns), gpu.sms) * columns;
+    };
+    return columns_of_an_sm(192) <= columns_of_an_sm(128);
+}
+
+// As decode_linear with a bias, for all rows; out has no padding: its stride is OC. C and OC are multiples of 8.
+Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+
+#ifndef KERNELS_APART
+#if !defined(PRECISION_FP32)
+// out (M,OC) = inp W^T through F, which may read out as its aux, in tiles of 128 rows
+template <class Tile, class F> static inline Status prompt_gemm_of(const DecodeLinear& p, cudaStream_t stream) {
+    typedef wgmma::MatmulTiles<Tile, false, false, wgmma::Elementwise<F>> C;
+    const wgmma::Gemm<C> gemm = {{p.M, p.OC, p.C}, p.inp, p.weight, p.out, nullptr, F::aux ? p.out : nullptr};
+    wgmma::EpilogueInput in = {};
+    in.bias = p.bias;
+    return wgmma::launch_gemms<C>(&gemm, 1, in, nullptr, stream);
+}
+
+template <class F> static inline Status prompt_gemm(LaunchGpu gpu, const DecodeLinear& p, cudaStream_t stream) {
+    return prompt_tiles_are_wide(gpu, p.M, p.OC) ? prompt_gemm_of<wgmma::PingPong128x192x2, F>(p, stream)
+                                                 : prompt_gemm_of<wgmma::PingPong128x128x2, F>(p, stream);
+}
+
+Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+    if (p.norm_weight != NULL) {
+        decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
+        p.inp = normed;
+    }
+    switch (p.epilogue) {
+    case DECODE_GELU:
+        return prompt_gemm<wgmma::GeluOfBias>(gpu, p, stream);
+    case DECODE_RESIDUAL:
+        return prompt_gemm<wgmma::AddBiasAndSkip>(gpu, p, stream);
+    default:
+        return prompt_gemm<wgmma::AddBias>(gpu, p, stream);
+    }
+}
+#else
+Status prompt_linear(LaunchGpu, DecodeLinear, floatX*, cudaStream_t) {
+    return status_fail("prompt_linear: not in fp32");
+}
+#endif
+#endif // KERNELS_APART
+
+#endif

@@ -1,0 +1,217 @@
+/*
+The matmul groups that a program trains with: the variants that it holds, and the launchers of those that matmul/choice.h names
+for a GPU, a precision, a group and its sizes. The contract is matmul.h's; what is raced in dev/cuda is what trains here.
+
+With -DMATMUL_ALL matmul_force() names the variant to take for every group that it serves, whatever the sizes are:
+dev/test/test_gpu_pairs.cu tests them so.
+
+Launchers record errors and return (llmc/base/status.h).
+*/
+#ifndef MATMUL_CUH
+#define MATMUL_CUH
+
+#include "matmul.h"
+#include "dev/cuda/bench/variants.cuh"
+
+#ifndef KERNELS_APART
+#include "build/matmul_variants.h" // those that matmul/choice.h names, by the Makefile: MATMUL_VARIANTS(X)
+#endif
+
+struct MatmulVariant {
+    const char* name;
+    const MatmulConfig* configs;
+    size_t num_configs;
+
+    template <size_t N> constexpr MatmulVariant(const char* name, const MatmulConfig (&table)[N])
+        : name(name), configs(table), num_configs(N) {}
+};
+extern const Variants<MatmulVariant> matmul_variants;
+
+#ifndef KERNELS_APART
+#define MATMUL_VARIANT(v) {#v, v::matmul_configs},
+static constexpr MatmulVariant matmul_table[] = {MATMUL_VARIANTS(MATMUL_VARIANT)};
+#undef MATMUL_VARIANT
+constexpr Variants<MatmulVariant> matmul_variants(matmul_table);
+
+// Compile-time check: this program holds the configurations that the rules of its precision name.
+constexpr bool matmul_holds(const MatmulRule& r) {
+    for (const MatmulVariant& v : matmul_table) {
+        if (!same_text(r.variant, v.name)) { continue; }
+        for (size_t n = 0; n < v.num_configs; n++) {
+            const MatmulConfig& c = v.configs[n];
+            if ((r.group == -1 || r.group == c.group) && (!r.config || same_text(r.config, c.name))) { return true; }
+        }
+    }
+    return false;
+}
+constexpr bool matmul_rules_hold() {
+    for (const MatmulRule& r : matmul_rules) {
+        if ((sizeof(floatX) < sizeof(float) || r.fp32) && !matmul_holds(r)) { return false; }
+    }
+    return true;
+}
+static_assert(matmul_rules_hold(), "matmul/choice.h names a configuration that a variant's matmul_configs do not have");
+#endif // KERNELS_APART
+
+// ----------------------------------------------------------------------------
+// The choice
+
+#ifdef MATMUL_ALL
+static const char* matmul_forced = nullptr;
+// Selects this variant from the next launch on, where it supports the GEMM; nullptr: matmul/choice.h's. Scratch differs.
+static inline void matmul_force(const char* variant) { matmul_forced = variant; }
+#else
+static constexpr const char* matmul_forced = nullptr;
+#endif
+
+// The first configuration of a variant, called `name` unless that is nullptr, that serves the sizes; nullptr if none does.
+static inline const MatmulConfig* matmul_config_of(const char* variant, const char* name, MatmulGroup group,
+                                                   MatmulSizes s) {
+    for (const MatmulVariant& v : matmul_variants) {
+        if (strcmp(v.name, variant) == 0) { return matmul_config(v.configs, v.num_configs, name, group, s); }
+    }
+    return nullptr;
+}
+
+// The configuration that serves on a GPU of this compute capability: of `variant`, unless that is nullptr. An error and nullptr
+// where none does.
+static inline const MatmulConfig* matmul_choice_on(int capability, const char* variant, MatmulGroup group,
+                                                   MatmulSizes s) {
+    const char* fault = matmul_unsupported(group, s);
+    const MatmulConfig* config = nullptr;
+    if (!fault && matmul_forced) { config = matmul_config_of(matmul_forced, nullptr, group, s); }
+    if (!fault && !config && variant) { config = matmul_config_of(variant, nullptr, group, s); }
+    if (!fault && !config && !variant) {
+        const MatmulRule* rule = matmul_rule(group, sizeof(floatX) == sizeof(float), capability, s);
+        config = rule ? matmul_config_of(rule->variant, rule->config, group, s) : nullptr;
+    }
+    if (!config) {
+        status_fail("matmul: %s of %d rows, %d channels in and %d out: %s", matmul_group_names[group], s.R, s.IN, s.OUT,
+                    fault ? fault : "no configuration serves them");
+    }
+    return config;
+}
+
+// The name of the variant that serves on a GPU of this compute capability; "none" and an error if nothing does.
+static inline const char* matmul_choice_name_on(int capability, const char* variant, MatmulGroup group, MatmulSizes s) {
+    const MatmulConfig* config = matmul_choice_on(capability, variant, group, s);
+    for (const MatmulVariant& v : matmul_variants) {
+        if (config >= v.configs && config < v.configs + v.num_configs) { return v.name; }
+    }
+    return "none";
+}
+
+// Bytes of scratch on a GPU of this compute capability; 0 and an error if nothing serves.
+static inline size_t matmul_scratch_bytes_on(int capability, const char* variant, MatmulGroup group, MatmulSizes s) {
+    const MatmulConfig* config = matmul_choice_on(capability, variant, group, s);
+    return config ? config->scratch_bytes(s) : 0;
+}
+
+// ----------------------------------------------------------------------------
+// The launchers, in the words of matmul.h
+
+// The context of a model's groups. Scratch as large as the function above says for each group that is launched; alignment as in
+// matmul.h.
+struct MatmulGroups {
+    MatmulContext context;
+    int capability; // DeviceCode's
+    cudaStream_t stream;
+};
+
+static inline void matmul_launch(MatmulGroups* g, const char* variant, MatmulGroup group, const MatmulTensors& t,
+                                 MatmulSizes s) {
+    const MatmulConfig* config = matmul_choice_on(g->capability, variant, group, s);
+    if (config) { config->launch(&g->context, &t, s, g->stream); }
+}
+
+static inline void matmul_qkv(MatmulGroups* g, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
+                              int R, int C) {
+    MatmulTensors t = {};
+    t.out = out, t.inp = inp, t.weight = weight, t.bias = bias;
+    matmul_launch(g, nullptr, MATMUL_QKV, t, {R, C, 3 * C, 0});
+}
+
+static inline void matmul_residual(MatmulGroups* g, floatX* residual, floatX* ln, float* mean, float* rstd,
+                                   const floatX* skip, const floatX* inp, const floatX* weight, const floatX* bias,
+                                   const floatX* ln_weight, const floatX* ln_bias, int R, int IN, int OUT) {
+    MatmulTensors t = {};
+    t.residual = residual, t.ln = ln, t.mean = mean, t.rstd = rstd;
+    t.skip = skip, t.inp = inp, t.weight = weight, t.bias = bias, t.ln_weight = ln_weight, t.ln_bias = ln_bias;
+    matmul_launch(g, nullptr, MATMUL_RESIDUAL, t, {R, IN, OUT, 0});
+}
+
+// Whether fc may keep the derivative of GELU for dgelu, instead of pre.
+static inline bool matmul_has_derivative(const MatmulGroups* g, const char* fc_variant, const char* dgelu_variant,
+                                         int R, int C) {
+    const MatmulConfig* fc = matmul_choice_on(g->capability, fc_variant, MATMUL_FC, {R, C, 4 * C, 0});
+    const MatmulConfig* dgelu = matmul_choice_on(g->capability, dgelu_variant, MATMUL_DGELU, {R, 4 * C, C, 0});
+    return fc && fc->has_derivative && dgelu && dgelu->has_derivative;
+}
+
+static inline void matmul_fc(MatmulGroups* g, const char* variant, floatX* pre, floatX* derivative, floatX* act,
+                             const floatX* inp, const floatX* weight, const floatX* bias, int R, int C) {
+    MatmulTensors t = {};
+    t.pre = pre, t.derivative = derivative, t.act = act, t.inp = inp, t.weight = weight, t.bias = bias;
+    matmul_launch(g, variant, MATMUL_FC, t, {R, C, 4 * C, 0});
+}
+
+// Returns whether a row's gradient is logits_scale (R) times the row of logits; else logits hold the gradient itself.
+static inline bool matmul_classifier(MatmulGroups* g, floatX* logits, float* logits_scale, float* losses,
+                                     const floatX* inp, const floatX* weight, const int* targets, float gradient_scale,
+                                     int R, int C, int V, int Vp) {
+    const MatmulSizes s = {R, C, Vp, V};
+    const MatmulConfig* config = matmul_choice_on(g->capability, nullptr, MATMUL_CLASSIFIER, s);
+    MatmulTensors t = {};
+    t.logits = logits, t.logits_scale = logits_scale, t.losses = losses;
+    t.inp = inp, t.weight = weight, t.targets = targets, t.gradient_scale = gradient_scale;
+    if (config) { config->launch(&g->context, &t, s, g->stream); }
+    return config && config->scaled;
+}
+
+static inline void matmul_dgelu(MatmulGroups* g, const char* variant, floatX* dpre, floatX* act, float* dbias,
+                                const floatX* dout, const floatX* weight, floatX* pre, floatX* derivative, int R,
+                                int C) {
+    MatmulTensors t = {};
+    t.dpre = dpre, t.act = act, t.dbias = dbias, t.dout = dout, t.weight = weight;
+    t.pre = pre, t.derivative = derivative;
+    matmul_launch(g, variant, MATMUL_DGELU, t, {R, 4 * C, C, 0});
+}
+
+static inline void matmul_input(MatmulGroups* g, floatX* dinp, const floatX* dout, const floatX* weight, int R, int IN,
+                                int OUT) {
+    MatmulTensors t = {};
+    t.dinp = dinp, t.dout = dout, t.weight = weight;
+    matmul_launch(g, nullptr, MATMUL_INPUT, t, {R, IN, OUT, 0});
+}
+
+static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* dout, const floatX* inp, int accumulate,
+                                 int R, int IN, int OUT) {
+    MatmulTensors t = {};
+    t.dweight = dweight, t.dout = dout, t.inp = inp, t.accumulate = accumulate;
+    matmul_launch(g, nullptr, MATMUL_WEIGHT, t, {R, IN, OUT, 0});
+}
+
+// Whether one launch computes a group's weight gradients; else each has its own choice.
+static inline bool matmul_weights_at_once(int capability, MatmulGroup group, MatmulSizes s) {
+    if (matmul_forced) { return matmul_config_of(matmul_forced, nullptr, group, s) != nullptr; }
+    const MatmulRule* rule = matmul_rule(group, sizeof(floatX) == sizeof(float), capability, s);
+    return rule && rule->group == (int)group;
+}
+
+// The weight gradients of a group of several: layer[0] belongs to matmul_layer_part(group).first, and so on.
+static inline void matmul_layer_weights(MatmulGroups* g, MatmulGroup group, const MatmulLayerWeight* layer,
+                                        int accumulate, int R, int C) {
+    const MatmulLayerPart part = matmul_layer_part(group);
+    const MatmulSizes sizes = {R, C, C, 0};
+    const bool at_once = matmul_weights_at_once(g->capability, group, sizes);
+    MatmulTensors t = {};
+    t.accumulate = accumulate;
+    for (int n = part.end - 1; n >= part.first; n--) { // as the backward pass goes
+        const MatmulLayerWeight w = t.layer[n] = layer[n - part.first];
+        const MatmulSizes s = matmul_layer_sizes(n, sizes);
+        if (!at_once) { matmul_weight(g, w.dweight, w.dout, w.inp, accumulate, R, s.IN, s.OUT); }
+    }
+    if (at_once) { matmul_launch(g, nullptr, group, t, sizes); }
+}
+
+#endif

@@ -1,0 +1,137 @@
+/*
+The contract of the matmul groups: the GEMMs of the training step, each with the operations around it as one group.
+
+A variant matmul_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each configuration, and the
+table `matmul_configs`, of any of the groups, best first for each. matmul/choice.h chooses among them. The file ends with
+
+    #if __INCLUDE_LEVEL__ == 0 // the program, not an include
+    #include "bench.h"
+    int main(int argc, char** argv) { return matmul_main(argc, argv, <variant>::matmul_configs); }
+    #endif
+*/
+#ifndef MATMUL_H
+#define MATMUL_H
+
+#include "llmc/cuda/common.cuh"
+#include "choice.h"
+
+// The contract.
+//
+//     group          what it computes, from W (OUT,IN)
+//     qkv            out (R,OUT) = inp (R,IN) W^T + bias
+//     residual       residual (R,OUT) = skip (R,OUT) + inp W^T + bias
+//                    ln (R,OUT) = (residual - mean) rstd ln_weight + ln_bias, with mean and rstd (R) of residual
+//     fc             act (R,OUT) = gelu(pre) of pre = inp W^T + bias;  pre (R,OUT) or, where that is NULL and the
+//                    configuration `has_derivative`, derivative (R,OUT) = gelu'(pre)
+//     classifier     losses (R) += cross entropy of logits = inp W^T over their first vocab_size columns, in nats;
+//                    logits (R,OUT), times logits_scale (R) where the configuration is `scaled`, = gradient_scale * its
+//                    gradient there, 0 in the other columns
+//     dgelu          dpre (R,IN) = (dout (R,OUT) W) * gelu'(pre), which is derivative (R,IN) where pre is NULL;
+//                    act (R,IN) = gelu(pre), or not where act is NULL, as it is without pre;  dbias (IN) += column sums of dpre
+//     dlayernorm     dresidual (R,IN) += gradient of LayerNorm's input, from dln = dout (R,OUT) W, residual, mean, rstd and
+//                    ln_weight;  dln_weight (IN) += column sums of dln * xhat;  dln_bias (IN) += those of dln;
+//                    dresidual_sum (IN) += those of the new dresidual, or not where it is NULL
+//     input          dinp (R,IN) = dout (R,OUT) W
+//     weight         dweight (OUT,IN) = dout^T (OUT,R) inp (R,IN), or += where `accumulate`;
+//                    dbias (OUT) += column sums of dout, or not where it is NULL
+//     mlp_weights, layer_weights
+//                    the same for each of layer[2..3], [0..3], whose sizes matmul_layer_sizes() says; IN = OUT = C
+//
+// gelu is llmc/cuda/gelu.cuh's, LayerNorm llmc/cuda/layernorm.cuh's, cross entropy llmc/cuda/classifier.cuh's. GEMMs accumulate
+// in fp32. What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was
+// rounded to it; an intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not.
+// But a configuration that has_derivative computes gelu'(pre) of pre rounded to floatX, and rounds it too, in fc as in dgelu:
+// dpre has the same bits whether fc kept pre or the derivative.
+//
+// All sizes that matmul_unsupported() accepts, with 64-bit offsets; a configuration that serves fewer says so by `unsupported`.
+// Every element of the outputs is written; nothing else is. Tensors do not overlap and are aligned to 16 bytes, scratch to 256;
+// but residual needs at most (R,OUT) of scratch, and ln may overlap it.
+//
+// Same inputs, same bits. `accumulate` gives the bits of overwriting and then adding, in fp32, to what was there. A launcher
+// allocates nothing on the device, synchronises nothing and keeps no state but what `context` holds; it is safe inside a CUDA
+// graph once the same sizes have been launched outside, and on several streams at once with a context for each. The initial
+// contents of scratch do not matter. A launcher that cannot launch records why by status_fail() or cuda_try()
+// (llmc/base/status.h) and returns.
+
+struct Matmul; // llmc/cuda/matmul.cuh: cuBLASLt's handle, its workspace, the plans made so far
+
+struct MatmulContext {
+    Matmul* library; // NULL for variants that do without
+    void* scratch;
+};
+
+// One weight gradient of several
+struct MatmulLayerWeight {
+    float *dweight, *dbias;   // (OUT,IN), (OUT) or NULL
+    const floatX *dout, *inp; // (R,OUT), (R,IN)
+};
+
+// Pointers that a group does not use are NULL.
+struct MatmulTensors {
+    const floatX* inp;    // (R,IN)
+    const floatX* weight; // (OUT,IN)
+    const floatX* bias;   // (OUT)
+    const floatX* dout;   // (R,OUT)
+    // forward
+    floatX* out;                       // (R,OUT)
+    const floatX* skip;                // (R,OUT)
+    floatX* residual;                  // (R,OUT); an input of dlayernorm, (R,IN)
+    floatX* ln;                        // (R,OUT)
+    float *mean, *rstd;                // (R); inputs of dlayernorm
+    const floatX *ln_weight, *ln_bias; // (OUT); of dlayernorm (IN)
+    floatX* pre;                       // (R,OUT); an input of dgelu, (R,IN)
+    floatX* derivative;                // as pre, and NULL if pre is not
+    floatX* act;                       // (R,OUT); of dgelu (R,IN) or NULL
+    floatX* logits;                    // (R,OUT)
+    float* logits_scale;               // (R), of configurations that are `scaled`
+    float* losses;                     // (R)
+    const int* targets;                // (R), each below vocab_size
+    float gradient_scale;
+    // backward
+    floatX* dpre;                 // (R,IN)
+    floatX* dinp;                 // (R,IN)
+    floatX* dresidual;            // (R,IN)
+    float *dln_weight, *dln_bias; // (IN)
+    float* dresidual_sum;         // (IN) or NULL
+    float* dweight;               // (OUT,IN)
+    float* dbias;                 // of dgelu (IN), of weight (OUT) or NULL
+    int accumulate;               // of weights: dweight +=
+    MatmulLayerWeight layer[NUM_MATMUL_LAYER];
+};
+
+typedef void (*MatmulLaunch)(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream);
+
+// One way to launch a group
+struct MatmulConfig {
+    const char* name; // as the bench prints it and --config names it; no comma: a CSV field
+    MatmulGroup group;
+    const char* (*unsupported)(MatmulSizes s); // of what the contract serves: half a sentence, or NULL if it is served
+    size_t (*scratch_bytes)(MatmulSizes s);    // may be 0
+    MatmulLaunch launch;
+    bool scaled = false;         // of classifier: a row's gradient is logits_scale times its logits
+    bool has_derivative = false; // of fc, dgelu: derivative instead of pre is served, too
+};
+
+// The sizes of layer[n]
+__host__ __device__ inline MatmulSizes matmul_layer_sizes(int n, MatmulSizes s) {
+    const int C = s.IN, IN = n == MATMUL_LAYER_FCPROJ ? 4 * C : C;
+    const int OUT = n == MATMUL_LAYER_QKV ? 3 * C : n == MATMUL_LAYER_FC ? 4 * C : C;
+    return {s.R, IN, OUT, 0};
+}
+
+// For configurations that serve all that the contract does, and for those without scratch
+static inline const char* matmul_serves_all(MatmulSizes) { return nullptr; }
+static inline size_t matmul_no_scratch(MatmulSizes) { return 0; }
+
+// The variant's first configuration of the group that serves the sizes, and is called `name` unless that is nullptr; nullptr
+// where there is none.
+static inline const MatmulConfig* matmul_config(const MatmulConfig* configs, size_t num_configs, const char* name,
+                                                MatmulGroup group, MatmulSizes s) {
+    for (const MatmulConfig* c = configs; c < configs + num_configs; c++) {
+        if (c->group != group || (name && strcmp(c->name, name) != 0)) { continue; }
+        if (!c->unsupported(s)) { return c; }
+    }
+    return nullptr;
+}
+
+#endif

@@ -1,0 +1,110 @@
+/*
+cuBLASLt's GEMMs through llmc/cuda/matmul.cuh, which chooses their algorithms, and separate kernels of llmc: the baseline that
+every other variant is measured against, and what trains where matmul/choice.h names no other. Of the library's epilogues only
+the bias is used.
+*/
+#ifndef MATMUL_CUBLASLT_CU
+#define MATMUL_CUBLASLT_CU
+
+#include "matmul.h"
+
+#include "llmc/cuda/classifier.cuh"
+#include "llmc/cuda/column_sum.cuh"
+#include "llmc/cuda/gelu.cuh"
+#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/matmul.cuh"
+
+namespace cublaslt {
+
+static inline Matmul* library_on(MatmulContext* context, cudaStream_t stream) {
+    context->library->stream = stream;
+    return context->library;
+}
+// Bytes of a tensor in scratch, rounded up so that what follows is aligned to 256.
+static inline size_t tensor_bytes(int rows, int columns) {
+    return CEIL_DIV((size_t)rows * columns * sizeof(floatX), (size_t)256) * 256;
+}
+
+inline void qkv(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    matmul_forward(library_on(context, stream), t->out, t->inp, t->weight, t->bias, s.R, s.IN, s.OUT);
+}
+
+inline size_t residual_scratch(MatmulSizes s) { return tensor_bytes(s.R, s.OUT); }
+inline void residual(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    floatX* branch = (floatX*)context->scratch; // (R,OUT)
+    matmul_forward(library_on(context, stream), branch, t->inp, t->weight, t->bias, s.R, s.IN, s.OUT);
+    residual_layernorm_forward(t->residual, t->ln, t->mean, t->rstd, t->skip, branch, t->ln_weight, t->ln_bias, s.R,
+                               s.OUT, stream);
+}
+
+inline void fc(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    matmul_forward(library_on(context, stream), t->pre, t->inp, t->weight, t->bias, s.R, s.IN, s.OUT);
+    gelu_forward(t->act, t->pre, (size_t)s.R * s.OUT, stream);
+}
+
+inline void classifier(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    matmul_forward(library_on(context, stream), t->logits, t->inp, t->weight, NULL, s.R, s.IN, s.OUT);
+    fused_classifier(t->logits, t->losses, t->targets, t->gradient_scale, s.R, s.vocab_size, s.OUT, stream);
+}
+
+inline size_t dgelu_scratch(MatmulSizes s) { return column_sum_scratch_bytes(s.IN); }
+inline void dgelu(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    matmul_backward_input(library_on(context, stream), t->dpre, t->dout, t->weight, NULL, s.R, s.IN, s.OUT);
+    gelu_backward(t->dpre, t->dbias, t->act, t->pre, (float*)context->scratch, s.R, s.IN, stream);
+}
+
+inline size_t dlayernorm_scratch(MatmulSizes s) {
+    return tensor_bytes(s.R, s.IN) + layernorm_backward_scratch_bytes(s.IN);
+}
+inline void dlayernorm(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    floatX* dln = (floatX*)context->scratch; // (R,IN)
+    float* partial = (float*)((char*)context->scratch + tensor_bytes(s.R, s.IN));
+    matmul_backward_input(library_on(context, stream), dln, t->dout, t->weight, NULL, s.R, s.IN, s.OUT);
+    layernorm_backward(t->dresidual, t->dln_weight, t->dln_bias, t->dresidual_sum, NULL, dln, t->residual, t->ln_weight,
+                       t->mean, t->rstd, partial, s.R, s.IN, 0, stream);
+}
+
+inline void input(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    matmul_backward_input(library_on(context, stream), t->dinp, t->dout, t->weight, NULL, s.R, s.IN, s.OUT);
+}
+
+static inline void weight_gradient(MatmulContext* context, MatmulLayerWeight w, int accumulate, MatmulSizes s,
+                                   cudaStream_t stream) {
+    if (w.dbias != NULL) { column_sum(w.dbias, w.dout, (float*)context->scratch, s.R, s.OUT, stream); }
+    matmul_backward_weight(library_on(context, stream), w.dweight, w.dout, w.inp, accumulate, s.R, s.IN, s.OUT);
+}
+inline size_t weight_scratch(MatmulSizes s) { return column_sum_scratch_bytes(s.OUT); }
+inline void weight(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    weight_gradient(context, {t->dweight, t->dbias, t->dout, t->inp}, t->accumulate, s, stream);
+}
+
+inline size_t layer_weights_scratch(MatmulSizes s) { return weight_scratch(matmul_layer_sizes(MATMUL_LAYER_FC, s)); }
+template <MatmulGroup group>
+void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    constexpr MatmulLayerPart part = matmul_layer_part(group);
+    for (int n = part.end - 1; n >= part.first; n--) { // as the backward pass goes
+        weight_gradient(context, t->layer[n], t->accumulate, matmul_layer_sizes(n, s), stream);
+    }
+}
+
+static constexpr MatmulConfig matmul_configs[] = {
+    {"separate", MATMUL_QKV, matmul_serves_all, matmul_no_scratch, qkv},
+    {"separate", MATMUL_RESIDUAL, matmul_serves_all, residual_scratch, residual},
+    {"separate", MATMUL_FC, matmul_serves_all, matmul_no_scratch, fc},
+    {"separate", MATMUL_CLASSIFIER, matmul_serves_all, matmul_no_scratch, classifier},
+    {"separate", MATMUL_DGELU, matmul_serves_all, dgelu_scratch, dgelu},
+    {"separate", MATMUL_DLAYERNORM, matmul_serves_all, dlayernorm_scratch, dlayernorm},
+    {"separate", MATMUL_INPUT, matmul_serves_all, matmul_no_scratch, input},
+    {"separate", MATMUL_WEIGHT, matmul_serves_all, weight_scratch, weight},
+    {"separate", MATMUL_MLP_WEIGHTS, matmul_serves_all, layer_weights_scratch, layer_weights<MATMUL_MLP_WEIGHTS>},
+    {"separate", MATMUL_LAYER_WEIGHTS, matmul_serves_all, layer_weights_scratch, layer_weights<MATMUL_LAYER_WEIGHTS>},
+};
+
+} // namespace cublaslt
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "bench.h"
+int main(int argc, char** argv) { return matmul_main(argc, argv, cublaslt::matmul_configs); }
+#endif
+
+#endif

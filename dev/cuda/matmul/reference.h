@@ -1,0 +1,453 @@
+/*
+What the variants of the matmul groups are checked against: random inputs of two kinds, the GEMMs in fp64 on the GPU, and for
+each output the correct value and the error that a correct kernel may make (matmul/tolerance.h).
+
+The GEMM of a group is computed for some rows of its result, a random one of each of up to REFERENCE_ROWS equal parts: all
+rows in the sweep's small shapes, a sample in the raced ones to keep them affordable. Sums over rows of a GEMM's result are
+computed for a sample of columns likewise. What a kernel computes from an output that it stores (LayerNorm, GELU, column sums)
+is checked against fp64 of that output as stored, in all rows.
+*/
+#ifndef MATMUL_REFERENCE_H
+#define MATMUL_REFERENCE_H
+
+#include "matmul.h"
+#include "tolerance.h"
+#include "dev/cuda/bench/random.cuh"
+
+#if defined(PRECISION_FP32)
+#define MATMUL_PRECISION (MatmulPrecision{0x1p-24, 0})
+#elif defined(PRECISION_FP16)
+#define MATMUL_PRECISION (MatmulPrecision{0x1p-11, 0x1p-25})
+#else
+#define MATMUL_PRECISION (MatmulPrecision{0x1p-8, 0})
+#endif
+
+constexpr int REFERENCE_ROWS = 1024, REFERENCE_COLUMNS = 64;
+constexpr int REFERENCE_THREADS = 256;
+
+// ----------------------------------------------------------------------------
+// Inputs
+
+// ordinary: N(0,1). outliers: some channels have a mean of 8, like GPT-2's activations, so that sums over rows do not cancel.
+enum Pattern { ORDINARY, OUTLIERS, NUM_PATTERNS };
+static const char* const pattern_names[NUM_PATTERNS] = {"ordinary", "outlier channels"};
+
+// The distribution of a tensor's elements. SCALED: N(0, 1/K), so that a sum of K products has variance 1
+enum Fill { NORMAL, WITH_OUTLIERS, SCALED, WIDE, TARGETS, MEANS, RSTDS, NUM_FILLS };
+
+struct FillOf {
+    Fill fill;
+    Pattern pattern;
+    int64_t columns; // of the tensor
+    float scale;     // of SCALED
+    int vocab_size;  // of TARGETS
+    uint64_t seed;
+};
+__device__ inline float fill_at(const FillOf& f, int64_t i) {
+    const float x = normal_at(f.seed, i);
+    switch (f.fill) {
+    case SCALED:
+        return x * f.scale;
+    case WIDE: // covers the whole curved range of GELU and its derivative
+        return 2 * x;
+    case MEANS: // MEANS and RSTDS: LayerNorm statistics that differ from 0 and 1
+        return 0.1f * x;
+    case RSTDS:
+        return 0.8f + 0.4f * uniform_at(f.seed, i);
+    case WITH_OUTLIERS:
+        return f.pattern == OUTLIERS && i % f.columns % 97 == 5 ? x + 8 : x;
+    default:
+        return x;
+    }
+}
+template <class T> __global__ void fill_tensor(T* x, int64_t elements, FillOf f) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < elements;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        x[i] = (T)fill_at(f, i);
+    }
+}
+// Any column of the vocabulary, often the first and the last
+__global__ void fill_targets(int* targets, int64_t rows, FillOf f) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows) { return; }
+    const int any = (int)(mix(f.seed ^ mix(i)) % (uint64_t)f.vocab_size);
+    targets[i] = i % 7 == 3 ? 0 : i % 5 == 2 ? f.vocab_size - 1 : any;
+}
+
+// ----------------------------------------------------------------------------
+// GEMMs in fp64
+
+// Sampled rows or columns, ascending; all of them if index is nullptr
+struct Choice {
+    const int* index;
+    int count;
+    __device__ int64_t operator[](int64_t i) const { return index ? index[i] : i; }
+};
+
+// Element (i, k) of a matrix with a row stride of `row` elements and a column stride of `column`
+struct Operand {
+    const floatX* x;
+    int64_t row, column;
+    Choice rows;
+    __device__ double at(int64_t i, int64_t k) const { return (double)(float)x[rows[i] * row + k * column]; }
+};
+
+// d(i,j) = sum_k A(i,k) B(j,k), d (A.rows, B.rows), with the error of an fp32 sum. Tiles of 64x64, 4x4 elements a thread.
+__global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(MatmulBounded* d, Operand A, Operand B, int64_t K) {
+    constexpr int TILE = 64, STEP = 8;
+    __shared__ double a[STEP][TILE + 1], b[STEP][TILE + 1];
+    const int64_t i0 = (int64_t)blockIdx.x * TILE, j0 = (int64_t)blockIdx.y * TILE;
+    const int ti = threadIdx.x / 16, tj = threadIdx.x % 16;
+    double sum[4][4] = {}, squares[4][4] = {};
+    auto load = [&](double(&s)[STEP][TILE + 1], const Operand& X, int64_t first, int64_t k0) {
+        for (int n = threadIdx.x; n < TILE * STEP; n += REFERENCE_THREADS) {
+            const int i = X
+            .column == 1 ? n / STEP : n % TILE, k = X
+            .column == 1 ? n % STEP : n / TILE;
+            s[k][i] = first + i < X
+            .rows.count&& k0 + k < K ? X
+            .at(first + i, k0 + k) : 0;
+        }
+    };
+    for (int64_t k0 = 0; k0 < K; k0 += STEP) {
+        __syncthreads();
+        load(a, A, i0, k0);
+        load(b, B, j0, k0);
+        __syncthreads();
+        for (int k = 0; k < STEP; k++) {
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    const double x = a[k][ti + 16 * m] * b[k][tj + 16 * n];
+                    sum[m][n] += x;
+                    squares[m][n] += x * x;
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const int64_t i = i0 + ti + 16 * m, j = j0 + tj + 16 * n;
+            if (i >= A.rows.count || j >= B.rows.count) { continue; }
+            d[i * B.rows.count + j] = {sum[m][n], matmul_sum_error((double)K, sum[m][n], squares[m][n])};
+        }
+    }
+}
+
+// The sum over the block's threads, returned to all of them
+__device__ inline double reference_sum(double x) {
+    __shared__ double partial[REFERENCE_THREADS];
+    __syncthreads();
+    partial[threadIdx.x] = x;
+    __syncthreads();
+    for (int n = REFERENCE_THREADS / 2; n > 0; n /= 2) {
+        if (threadIdx.x < n) { partial[threadIdx.x] += partial[threadIdx.x + n]; }
+        __syncthreads();
+    }
+    return partial[0];
+}
+
+// ----------------------------------------------------------------------------
+// Sums over rows, a thread block each, and over columns
+
+// norms (rows) of the stored x (rows, C)
+__global__ void __launch_bounds__(REFERENCE_THREADS) reference_norms(MatmulNorm* norms, const floatX* x, int C) {
+    const floatX* row = x + (int64_t)blockIdx.x * C;
+    double sum = 0, squares = 0, centred_squares = 0, product_squares = 0;
+    for (int c = threadIdx.x; c < C; c += REFERENCE_THREADS) {
+        const double v = (double)(float)row[c];
+        sum += v, squares += v * v;
+    }
+    sum = reference_sum(sum), squares = reference_sum(squares);
+    for (int c = threadIdx.x; c < C; c += REFERENCE_THREADS) {
+        const double v = (double)(float)row[c], centred = v - sum / C;
+        centred_squares += centred * centred, product_squares += centred * v * centred * v;
+    }
+    centred_squares = reference_sum(centred_squares), product_squares = reference_sum(product_squares);
+    if (threadIdx.x == 0) {
+        norms[blockIdx.x] = matmul_norm(MATMUL_PRECISION, C, sum, squares, centred_squares, product_squares);
+    }
+}
+
+// softmax (z's rows) of the first V of Vp logits
+__global__ void __launch_bounds__(REFERENCE_THREADS)
+    reference_softmax(MatmulSoftmax* softmax, const MatmulBounded* z, int V, int Vp) {
+    const MatmulBounded* row = z + (int64_t)blockIdx.x * Vp;
+    __shared__ double partial[REFERENCE_THREADS];
+    double maximum = -INFINITY, sum = 0, error = 0;
+    for (int v = threadIdx.x; v < V; v += REFERENCE_THREADS) { maximum = fmax(maximum, row[v].value); }
+    partial[threadIdx.x] = maximum;
+    __syncthreads();
+    for (int n = 0; n < REFERENCE_THREADS; n++) { maximum = fmax(maximum, partial[n]); }
+    for (int v = threadIdx.x; v < V; v += REFERENCE_THREADS) {
+        const double p = exp(row[v].value - maximum);
+        sum += p, error += p * matmul_intermediate_error(MATMUL_PRECISION, row[v]);
+    }
+    sum = reference_sum(sum), error = reference_sum(error);
+    if (threadIdx.x == 0) { softmax[blockIdx.x] = {maximum, sum, error / sum}; }
+}
+
+// The inputs of LayerNorm's backward besides z = dln
+struct NormBackward {
+    const floatX *x, *weight; // (R,C), (C)
+    const float *mean, *rstd; // (R)
+    int C;
+    __device__ double xhat(int64_t row, int64_t c) const {
+        return ((double)(float)x[row * C + c] - (double)mean[row]) * (double)rstd[row];
+    }
+    __device__ MatmulBounded g(MatmulBounded z, int64_t c) const {
+        const double w = (double)(float)weight[c];
+        return {z.value * w, fabs(w) * matmul_intermediate_error(MATMUL_PRECISION, z)};
+    }
+};
+// sums (sampled rows) from z (sampled rows, C)
+__global__ void __launch_bounds__(REFERENCE_THREADS)
+    reference_norm_sums(MatmulNormSums* sums, const MatmulBounded* z, Choice rows, NormBackward n) {
+    MatmulNormSums s = {};
+    const int64_t row = rows[blockIdx.x];
+    for (int c = threadIdx.x; c < n.C; c += REFERENCE_THREADS) {
+        const MatmulBounded g = n.g(z[(int64_t)blockIdx.x * n.C + c], c);
+        const double xhat = n.xhat(row, c), gx = g.value * xhat, gx_error = g.error * xhat;
+        s.g += g.value, s.g_squares += g.value * g.value, s.g_errors += g.error * g.error;
+        s.gx += gx, s.gx_squares += gx * gx, s.gx_errors += gx_error * gx_error;
+    }
+    for (double* x : {&s.g, &s.gx, &s.g_squares, &s.gx_squares, &s.g_errors, &s.gx_errors}) { *x = reference_sum(*x); }
+    if (threadIdx.x == 0) { sums[blockIdx.x] = s; }
+}
+// dln_weight = sum_R z xhat and dln_bias = sum_R z, from z (R, sampled columns). A thread block per column.
+__global__ void __launch_bounds__(REFERENCE_THREADS)
+    reference_norm_columns(MatmulColumn* weight, MatmulColumn* bias, const MatmulBounded* z, Choice columns, int R,
+                           NormBackward n) {
+    MatmulColumn w = {}, b = {};
+    for (int64_t row = threadIdx.x; row < R; row += REFERENCE_THREADS) {
+        const MatmulBounded dln = z[row * columns.count + blockIdx.x];
+        const double error = matmul_intermediate_error(MATMUL_PRECISION, dln);
+        const double xhat = n.xhat(row, columns[blockIdx.x]), x = dln.value * xhat;
+        w.sum += x, w.squares += x * x, w.term_squares += error * xhat * error * xhat;
+        b.sum += dln.value, b.squares += dln.value * dln.value, b.term_squares += error * error;
+    }
+    for (MatmulColumn* m : {&w, &b}) {
+        for (double* x : {&m->sum, &m->squares, &m->term_squares}) { *x = reference_sum(*x); }
+    }
+    if (threadIdx.x == 0) { weight[blockIdx.x] = w, bias[blockIdx.x] = b; }
+}
+
+// sums (n) over the rows of x (rows, n). `rounded`: a kernel may have summed x before it was rounded to floatX. A thread block
+// per 32 columns.
+__global__ void __launch_bounds__(REFERENCE_THREADS)
+    reference_columns(MatmulColumn* sums, const floatX* x, int rows, int n, bool rounded) {
+    __shared__ MatmulColumn partial[REFERENCE_THREADS];
+    const int column = blockIdx.x * 32 + threadIdx.x % 32;
+    MatmulColumn c = {};
+    for (int64_t row = threadIdx.x / 32; row < rows && column < n; row += REFERENCE_THREADS / 32) {
+        const double v = (double)(float)x[row * n + column];
+        c.sum += v, c.squares += v * v;
+    }
+    partial[threadIdx.x] = c;
+    __syncthreads();
+    if (threadIdx.x >= 32 || column >= n) { return; }
+    for (int k = threadIdx.x + 32; k < REFERENCE_THREADS; k += 32) {
+        c.sum += partial[k].sum, c.squares += partial[k].squares;
+    }
+    const double u = MATMUL_PRECISION.u;
+    c.term_squares = rounded ? u * u * c.squares : 0;
+    sums[column] = c;
+}
+
+// ----------------------------------------------------------------------------
+// The expected value of each output: want(i, row, j, column) for the i-th sampled row and the j-th sampled column
+
+struct WantLinear { // z + bias
+    const MatmulBounded* z;
+    const floatX* bias; // or nullptr
+    int64_t N;
+    __device__ MatmulBounded operator()(int64_t i, int64_t, int64_t j, int64_t column) const {
+        const MatmulBounded x = z[i * N + j];
+        return matmul_rounded(MATMUL_PRECISION, bias ? matmul_plus(x, (double)(float)bias[column]) : x);
+    }
+};
+struct WantGeluOfLinear { // act, if fc does not store z + bias
+    WantLinear pre;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        return matmul_gelu_of(MATMUL_PRECISION, pre(i, row, j, column));
+    }
+};
+struct WantDerivative { // gelu'(z + bias)
+    WantLinear pre;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        return matmul_derivative_of(MATMUL_PRECISION, pre(i, row, j, column));
+    }
+};
+struct WantFp32 { // z in fp32
+    const MatmulBounded* z;
+    int64_t N;
+    __device__ MatmulBounded operator()(int64_t i, int64_t, int64_t j, int64_t) const {
+        return matmul_plus(z[i * N + j], 0);
+    }
+};
+struct WantResidual {
+    const MatmulBounded* z;
+    const floatX *bias, *skip;
+    int64_t N;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        return matmul_residual(MATMUL_PRECISION, z[i * N + j], (double)(float)bias[column],
+                               (double)(float)skip[row * N + column]);
+    }
+};
+struct WantNorm { // ln, from the stored residual
+    const MatmulNorm* norms;
+    const floatX *x, *weight, *bias;
+    int64_t N;
+    __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t column) const {
+        return matmul_normalised(MATMUL_PRECISION, norms[row], (double)(float)x[row * N + column],
+                                 (double)(float)weight[column], (double)(float)bias[column]);
+    }
+};
+struct WantMean {
+    const MatmulNorm* norms;
+    __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t) const { return norms[row].mean; }
+};
+struct WantRstd {
+    const MatmulNorm* norms;
+    __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t) const { return norms[row].rstd; }
+};
+struct WantGelu { // gelu of the stored pre
+    const floatX* pre;
+    int64_t N;
+    __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t column) const {
+        return matmul_gelu(MATMUL_PRECISION, (double)(float)pre[row * N + column]);
+    }
+};
+struct WantDgelu {
+    const MatmulBounded* z;
+    const floatX* pre;
+    int64_t N;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        return matmul_dgelu(MATMUL_PRECISION, z[i * N + j], (double)(float)pre[row * N + column]);
+    }
+};
+struct WantTimes { // z derivative
+    const MatmulBounded* z;
+    const floatX* derivative;
+    int64_t N;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        const MatmulBounded exact = {(double)(float)derivative[row * N + column], 0};
+        return matmul_times(MATMUL_PRECISION, z[i * N + j], exact);
+    }
+};
+struct WantNormBackward { // dresidual, from its old value
+    const MatmulBounded* z;
+    const MatmulNormSums* sums;
+    NormBackward n;
+    const floatX* before;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        return matmul_norm_backward(MATMUL_PRECISION, sums[i], n.C, n.g(z[i * n.C + j], column), n.xhat(row, column),
+                                    (double)n.rstd[row], (double)(float)before[row * n.C + column]);
+    }
+};
+struct WantColumn { // a sum over rows, added to the old value; the sampled columns are rows of `got`
+    const MatmulColumn* sums;
+    const float* before;
+    int rows;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t, int64_t) const {
+        return matmul_column(sums[i], rows, (double)before[row]);
+    }
+};
+struct WantLoss {
+    const MatmulBounded* z;
+    const MatmulSoftmax* softmax;
+    const int* targets;
+    const float* before;
+    int64_t Vp;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t, int64_t) const {
+        MatmulBounded target = z[i * Vp + targets[row]];
+        target.error = matmul_intermediate_error(MATMUL_PRECISION, target);
+        return matmul_loss(softmax[i], target, (double)before[row]);
+    }
+};
+struct WantDlogits {
+    const MatmulBounded* z;
+    const MatmulSoftmax* softmax;
+    const int* targets;
+    int V;
+    int64_t Vp;
+    double scale;
+    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
+        if (column >= V) { return {0, 0}; }
+        MatmulBounded logit = z[i * Vp + j];
+        logit.error = matmul_intermediate_error(MATMUL_PRECISION, logit);
+        return matmul_dlogit(MATMUL_PRECISION, softmax[i], logit, targets[row] == column, scale);
+    }
+};
+
+// ----------------------------------------------------------------------------
+// Comparing
+
+struct Difference {
+    unsigned long long not_finite; // elements: not finite, or not written
+    double error2, reference2;     // sums of squares
+    unsigned long long worst; // high word: largest error / tolerance, as a float's bits; low word: the element's index
+};
+struct Element {
+    double got;
+    MatmulBounded want;
+};
+// got (., ld) at the sampled rows and columns, times the row's factor unless factors is nullptr
+template <class T, class Want> __device__ inline Element element_at(const T* got, int64_t ld, const float* factors,
+                                                                    Choice rows, Choice columns, Want want, int64_t n) {
+    const int64_t i = n / columns.count, j = n % columns.count, row = rows[i], column = columns[j];
+    const double factor = factors ? (double)factors[row] : 1;
+    return {(double)(float)got[row * ld + column] * factor, want(i, row, j, column)};
+}
+template <class T, class Want> __global__ void __launch_bounds__(REFERENCE_THREADS)
+    compare_elements(Difference* difference, const T* got, int64_t ld, const float* factors, Choice rows,
+                     Choice columns, Want want) {
+    double error2 = 0, reference2 = 0;
+    unsigned long long not_finite = 0, worst = 0;
+    const int64_t elements = (int64_t)rows.count * columns.count;
+    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < elements;
+         n += (int64_t)gridDim.x * blockDim.x) {
+        const Element e = element_at(got, ld, factors, rows, columns, want, n);
+        const double error = fabs(e.got - e.want.value);
+        // NaN counts as the largest; an error of 0 passes a tolerance of 0
+        const double ratio = error <= 1e30 * e.want.error ? error * (1 / e.want.error) : 1e30;
+        const float over = error == 0 ? 0 : (float)ratio;
+        if (!isfinite(e.got)) { not_finite++; }
+        error2 += error * error, reference2 += e.want.value * e.want.value;
+        const unsigned long long bits = (unsigned long long)__float_as_uint(over) << 32 | (unsigned)n;
+        worst = bits > worst ? bits : worst; // positive floats order as their bits
+    }
+    error2 = reference_sum(error2), reference2 = reference_sum(reference2);
+    atomicMax(&difference->worst, worst);
+    if (not_finite) { atomicAdd(&difference->not_finite, not_finite); }
+    if (threadIdx.x == 0) {
+        atomicAdd(&difference->error2, error2);
+        atomicAdd(&difference->reference2, reference2);
+    }
+}
+template <class T, class Want> __global__ void look_at(Element* e, const T* got, int64_t ld, const float* factors,
+                                                       Choice rows, Choice columns, Want want, int64_t n) {
+    *e = element_at(got, ld, factors, rows, columns, want, n);
+}
+
+// *count += the number of elements of `sum` that differ in bits from before + overwritten
+__global__ void count_other_sums(unsigned long long* count, const float* sum, const float* before,
+                                 const float* overwritten, int64_t n) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        if (__float_as_uint(sum[i]) != __float_as_uint(before[i] + overwritten[i])) { atomicAdd(count, 1ull); }
+    }
+}
+
+// *digest += a hash of x's words and their positions, summed so that the order of threads does not matter
+__global__ void add_words(unsigned long long* digest, const uint32_t* x, size_t words) {
+    unsigned long long sum = 0;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += (size_t)gridDim.x * blockDim.x) {
+        sum += mix(mix(i) ^ x[i]);
+    }
+    atomicAdd(digest, sum);
+}
+
+#endif
