@@ -133,7 +133,8 @@ CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 training_variants := $(call variants_of,attention_forward) $(call variants_of,attention_backward)
 decode_variants := $(call variants_of,attention_decode)
 matmul_variants := $(call variants_of,matmul)
-vpath %.cu dev/cuda dev/cuda/attention dev/cuda/matmul dev/cuda/decode
+vpath %.cu dev/cuda dev/cuda/attention dev/cuda/matmul dev/cuda/decode $(wildcard dev/test/*)
+vpath %.c $(wildcard dev/test/*)
 variants := $(training_variants) $(decode_variants) $(matmul_variants)
 # Their programs, build/<name>_<precision>; those on tensor cores have no fp32.
 fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
@@ -150,10 +151,10 @@ matmul_held = $(call held,MATMUL,matmul,$(matmul_ruled),$(filter-out %wgmma,$(ma
 other_held = $(call held_others,FORWARD,forward,$(call variant_names,forward))$(call \
     held_others,BACKWARD,backward,$(call variant_names,backward))
 variant_programs := $(foreach p,bf16 fp16,$(variants:%=build/%_$(p))) $(fp32_variants:%=build/%_fp32)
-unit_tests := $(patsubst dev/test/%.c,build/%,$(wildcard dev/test/test_*.c))
+unit_tests := $(patsubst %.c,build/%,$(notdir $(wildcard dev/test/*/test_*.c)))
 # CUDA programs whose tests need no GPU, and in both precisions those that do
-cuda_unit_tests := $(if $(NVCC),$(patsubst dev/test/%.cu,build/%,$(filter-out dev/test/test_gpu_%,$(wildcard dev/test/test_*.cu))))
-gpu_unit_tests := $(foreach p,bf16 fp32,$(patsubst dev/test/%.cu,build/%_$(p),$(wildcard dev/test/test_gpu_*.cu)))
+cuda_unit_tests := $(if $(NVCC),$(patsubst %.cu,build/%,$(filter-out test_gpu_%,$(notdir $(wildcard dev/test/*/test_*.cu)))))
+gpu_unit_tests := $(foreach p,bf16 fp32,$(patsubst %.cu,build/%_$(p),$(notdir $(wildcard dev/test/*/test_gpu_*.cu))))
 gpu_unit_tests := $(filter-out build/test_gpu_first_rows_fp32,$(gpu_unit_tests)) # of variants on tensor cores
 # of every variant, which a program with those of ATTENTION_FORWARD and ATTENTION_BACKWARD does not hold
 gpu_unit_tests := $(if $(ATTENTION_FORWARD)$(ATTENTION_BACKWARD),$(filter-out build/test_gpu_pairs_%,$(gpu_unit_tests)),$(gpu_unit_tests))
@@ -289,8 +290,8 @@ uninstall:
 
 # For clangd: how each program is compiled. CUDA files get clang's flags, which clangd understands, not nvcc's.
 clang_cuda := clang++ -x cuda -std=c++17 -I. --cuda-gpu-arch=sm_80 --cuda-path=$(patsubst %/bin/nvcc,%,$(NVCC)) -DPRECISION_BF16
-c_programs := $(wildcard *.c dev/test/*.c dev/bench/*.c)
-cu_programs := $(wildcard *.cu dev/cuda/*.cu dev/cuda/*/*.cu dev/test/*.cu dev/bench/*.cu)
+c_programs := $(wildcard *.c dev/test/*/*.c dev/bench/*.c)
+cu_programs := $(wildcard *.cu dev/cuda/*.cu dev/cuda/*/*.cu dev/test/*/*.cu dev/bench/*.cu)
 compile_commands.json: FORCE $(held_variants)
 	@{ echo '['; \
 	    for f in $(c_programs); do printf '  {"directory": "%s", "file": "%s", "command": "%s"},\n' \
@@ -339,17 +340,17 @@ check = $(eval $(call check_rule,$(1),$(2),$(3)))
 
 # Unit tests at -Og, which compiles in a third of the time; at -O3, as the programs, those of kernels and of speed.
 test_cflags = $(patsubst -O3,$(or $(test_optimize),-Og),$(CFLAGS))
-build/test_%: dev/test/test_%.c build/cpu.flags
+build/test_%: test_%.c build/cpu.flags
 	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
 $(patsubst %,build/test_%,cpu_kernels several_processes decoder gradient_tree finite_check checksum digest checkpoint): private test_optimize := -O3
 build/test_libattention: private LDLIBS += -ldl
 build/test_libattention: | $(if $(NVCC),libattention.so)
 
-# The trainers with the faults that tests ask for: dev/test/train_with_faults.h
-build/train_gpt2_faults: dev/test/train_with_faults.c build/cpu.flags
+# The trainers with the faults that tests ask for: dev/test/whole/train_with_faults.h
+build/train_gpt2_faults: dev/test/whole/train_with_faults.c build/cpu.flags
 	$(CC) $(CFLAGS) -MF $@.d $< -o $@ $(LDLIBS)
 define faults_rule
-build/train_gpt2cu_faults_$(1): dev/test/train_with_faults.cu build/trainer.flags $(call training_kernels,$(1))
+build/train_gpt2cu_faults_$(1): dev/test/whole/train_with_faults.cu build/trainer.flags $(call training_kernels,$(1))
 	$$(call compile_apart,$(1))
 endef
 $(foreach p,bf16 fp32,$(eval $(call faults_rule,$(p))))
@@ -357,7 +358,7 @@ $(foreach p,bf16 fp32,$(eval $(call faults_rule,$(p))))
 build/cpu_decode build/cpu_step: build/%: dev/bench/%.c build/cpu.flags
 	$(CC) $(CFLAGS) -DTRAINER='"train_gpt2.c"' -MF $@.d $< -o $@ $(LDLIBS)
 # Our side of test_transformers.py
-build/transformers_side: dev/test/transformers_side.c build/cpu.flags
+build/transformers_side: dev/test/whole/transformers_side.c build/cpu.flags
 	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
 # The GPU trainer with timing events around what it exchanges with other processes: for dev/bench/scaling.py
 build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags $(call training_kernels,bf16)
@@ -373,7 +374,7 @@ build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(sanitize) -fsanitize=address,undefined $(unsanitized) -fno-sanitize-recover=all -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
 # Those that train models would spend a third of their time on what AddressSanitizer sees when the address is used.
-build/sanitized/test_gpt2 build/sanitized/dev/test/test_several_processes: private unsanitized := -fno-sanitize=pointer-overflow,null
+build/sanitized/test_gpt2 build/sanitized/test_several_processes: private unsanitized := -fno-sanitize=pointer-overflow,null
 
 # Under ThreadSanitizer: threads that write checkpoints, read weights, watch the other processes. Without OpenMP,
 # whose own threads it takes for races.
@@ -381,9 +382,9 @@ build/tsan/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fopenmp,$(sanitize)) -fsanitize=thread -MF build/tsan_$(notdir $*).d $< -o $@ $(LDLIBS)
 
-build/test_decode_step: dev/test/test_decode_step.cu build/trainer.flags build/decode_bf16.o
+build/test_decode_step: dev/test/decode/test_decode_step.cu build/trainer.flags build/decode_bf16.o
 	$(call compile_apart,bf16)
-build/test_%: dev/test/test_%.cu build/gpu.flags
+build/test_%: test_%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 
 # cuBLASLt's algorithms for a step's GEMMs, of which llmc/cuda/matmul_algorithms.h has the winners; build/gemm_algorithms
@@ -412,7 +413,7 @@ build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
 
 # Those that train or generate have the kernels of a program.
 define gpu_unit_test_rule
-$(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): dev/test/%.cu build/trainer.flags
+$(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): %.cu build/trainer.flags
 	$$(call compile_apart,$(1))
 $(patsubst %,build/test_gpu_%_$(1),first_rows generate graphs kernels pairs processes): $(call training_kernels,$(1))
 build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decode_$(1).o
@@ -421,50 +422,50 @@ $(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
 
 # What needs no GPU: unit tests in C, as they are and under AddressSanitizer and UBSan, in CUDA and in Python, and the trainer.
 # Not sanitized is the test of the library, whose CUDA driver maps memory where ASan has its shadow.
-sanitized_tests := $(patsubst build/%,build/sanitized/dev/test/%,$(filter-out build/test_libattention,$(unit_tests))) \
+sanitized_tests := $(patsubst build/%,build/sanitized/%,$(filter-out build/test_libattention,$(unit_tests))) \
     build/sanitized/test_gpt2
-python_tests := $(wildcard dev/test/test_*.py)
+python_tests := $(wildcard dev/test/*/test_*.py)
 $(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(sanitized_tests),$(call check,sanitized-$(notdir $(t)),$(t),$(t)))
-tsan_tests := $(patsubst %,build/tsan/dev/test/%,test_checkpoint_writer test_checkpoint_shards test_comm test_weights_file)
+tsan_tests := $(patsubst %,build/tsan/%,test_checkpoint_writer test_checkpoint_shards test_comm test_weights_file)
 $(foreach t,$(tsan_tests),$(call check,tsan-$(notdir $(t)),$(t),$(t)))
 $(foreach t,$(filter-out %test_data.py %test_reference.py %test_evaluate.py %test_transformers.py,$(python_tests)),$(call check,$(notdir $(t:.py=)),,$(python) $(t)))
-$(call check,test_data,tokenize_gpt2,$(python) dev/test/test_data.py)
+$(call check,test_data,tokenize_gpt2,$(python) dev/test/scripts/test_data.py)
 # PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
 torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
-$(call check,test_reference,,$$(torch_python) dev/test/test_reference.py)
-$(call check,test_transformers,build/transformers_side,$$(torch_python) dev/test/test_transformers.py build/transformers_side)
-$(call check,test_evaluate,generate_gpt2,$$(torch_python) dev/test/test_evaluate.py ./generate_gpt2)
-$(call check,test_makefile,train_gpt2,dev/test/test_makefile.sh)
+$(call check,test_reference,,$$(torch_python) dev/test/scripts/test_reference.py)
+$(call check,test_transformers,build/transformers_side,$$(torch_python) dev/test/whole/test_transformers.py build/transformers_side)
+$(call check,test_evaluate,generate_gpt2,$$(torch_python) dev/test/scripts/test_evaluate.py ./generate_gpt2)
+$(call check,test_makefile,train_gpt2,dev/test/whole/test_makefile.sh)
 $(call check,test_gpt2,test_gpt2,./test_gpt2)
-$(call check,training,train_gpt2,dev/test/test_training.sh ./train_gpt2)
-$(call check,generate,generate_gpt2 train_gpt2,dev/test/test_generate.sh ./generate_gpt2)
-$(call check,faults,build/train_gpt2_faults,dev/test/test_faults.sh build/train_gpt2_faults)
+$(call check,training,train_gpt2,dev/test/whole/test_training.sh ./train_gpt2)
+$(call check,generate,generate_gpt2 train_gpt2,dev/test/whole/test_generate.sh ./generate_gpt2)
+$(call check,faults,build/train_gpt2_faults,dev/test/whole/test_faults.sh build/train_gpt2_faults)
 # the same as on a GPU, where a step begins before the result of the last one is known
-$(call check,faults_ahead,build/train_gpt2_faults,env FAULT_AHEAD=1 dev/test/test_faults.sh build/train_gpt2_faults)
+$(call check,faults_ahead,build/train_gpt2_faults,env FAULT_AHEAD=1 dev/test/whole/test_faults.sh build/train_gpt2_faults)
 # Several processes: the same bits for any number of them, and what becomes of the others when one dies
 process_programs := train_gpt2 build/train_gpt2_faults
-$(call check,test_processes,$(process_programs),dev/test/test_processes.sh ./train_gpt2 build/train_gpt2_faults)
-$(call check,process_faults,$(process_programs),$(python) dev/test/process_faults.py ./train_gpt2 build/train_gpt2_faults)
+$(call check,test_processes,$(process_programs),dev/test/whole/test_processes.sh ./train_gpt2 build/train_gpt2_faults)
+$(call check,process_faults,$(process_programs),$(python) dev/test/whole/process_faults.py ./train_gpt2 build/train_gpt2_faults)
 # What a run shows: in a file, on a terminal, with --log-json
-$(call check,run_output,$(process_programs),$(python) dev/test/run_output.py ./train_gpt2 build/train_gpt2_faults)
-$(call check,test_plan_run,train_gpt2,dev/test/test_plan.sh ./train_gpt2)
-$(call check,test_resume_run,train_gpt2,dev/test/test_resume.sh ./train_gpt2)
-$(call check,test_environment,train_gpt2,dev/test/test_environment.sh ./train_gpt2)
-$(call check,test_doctor,train_gpt2,dev/test/test_doctor.sh ./train_gpt2)
-$(call check,test_launch_run,train_gpt2 build/test_launch_gpu,dev/test/test_launch.sh ./train_gpt2 build/test_launch_gpu)
-$(call check,test_tokenize,tokenize_gpt2,dev/test/test_tokenize.sh ./tokenize_gpt2)
-$(call check,compare_tokenizer,tokenize_gpt2,$(python) dev/test/compare_tokenizer.py ./tokenize_gpt2 --short)
+$(call check,run_output,$(process_programs),$(python) dev/test/whole/run_output.py ./train_gpt2 build/train_gpt2_faults)
+$(call check,test_plan_run,train_gpt2,dev/test/whole/test_plan.sh ./train_gpt2)
+$(call check,test_resume_run,train_gpt2,dev/test/whole/test_resume.sh ./train_gpt2)
+$(call check,test_environment,train_gpt2,dev/test/whole/test_environment.sh ./train_gpt2)
+$(call check,test_doctor,train_gpt2,dev/test/whole/test_doctor.sh ./train_gpt2)
+$(call check,test_launch_run,train_gpt2 build/test_launch_gpu,dev/test/whole/test_launch.sh ./train_gpt2 build/test_launch_gpu)
+$(call check,test_tokenize,tokenize_gpt2,dev/test/whole/test_tokenize.sh ./tokenize_gpt2)
+$(call check,compare_tokenizer,tokenize_gpt2,$(python) dev/test/text/compare_tokenizer.py ./tokenize_gpt2 --short)
 # the benches of the CPU compile, and one runs
 $(call check,cpu_benches,build/cpu_decode build/cpu_step,build/cpu_decode gpt2:l1c64h1t64 2 4 4 1)
-$(call check,test_hardening,train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2,dev/test/test_hardening.sh train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2)
+$(call check,test_hardening,train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2,dev/test/whole/test_hardening.sh train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2)
 # Damaged files and command lines: the corpus and some seconds of new ones, and a minute; make fuzz FUZZ_SECONDS=3600 for longer
 FUZZ_SECONDS ?= 60
-$(call check,fuzz_short,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=3 build/sanitized/dev/test/fuzz)
-$(call check,fuzz,build/sanitized/dev/test/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/dev/test/fuzz)
+$(call check,fuzz_short,build/sanitized/fuzz,env FUZZ_SECONDS=3 build/sanitized/fuzz)
+$(call check,fuzz,build/sanitized/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/fuzz)
 check-fuzz: export CHECK_TIMEOUT ?= $(shell echo $$(($(FUZZ_SECONDS) + 300)))
 # A trainer among faults: a few of each kind here, many in make soak
-$(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/soak.py ./train_gpt2 --short)
+$(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/whole/soak.py ./train_gpt2 --short)
 unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
 cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_resume_run check-test_launch_run check-test_doctor check-test_environment check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-cpu_benches check-test_hardening
 sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
@@ -472,20 +473,20 @@ sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests)))
 # What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
 # kernels of llmc against fp64; every variant's sweep; and compute-sanitizer on small shapes of those that train
 $(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
-$(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/test_training.sh build/train_gpt2cu_$(p)))
-$(foreach p,bf16 fp32,$(call check,test_plan_run_$(p),build/train_gpt2cu_$(p),dev/test/test_plan.sh build/train_gpt2cu_$(p)))
-$(foreach p,bf16 fp32,$(call check,test_resume_run_$(p),build/train_gpt2cu_$(p) train_gpt2,dev/test/test_resume.sh build/train_gpt2cu_$(p) ./train_gpt2))
-$(foreach p,bf16 fp32,$(call check,plan_memory_$(p),build/train_gpt2cu_$(p),dev/test/test_plan.sh build/train_gpt2cu_$(p) memory))
-$(foreach p,bf16 fp32,$(call check,generate_$(p),build/generate_gpt2cu_$(p) train_gpt2,dev/test/test_generate.sh build/generate_gpt2cu_$(p)))
-$(call check,evaluate_bf16,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
-$(call check,evaluate_fp32,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
-$(call check,test_without_gpu,build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 train_gpt2,dev/test/test_without_gpu.sh build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 ./train_gpt2)
-$(call check,test_hardening_cuda,train_gpt2cu test_gpt2cu libattention.so,dev/test/test_hardening.sh train_gpt2cu test_gpt2cu libattention.so)
-$(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),dev/test/test_faults.sh build/train_gpt2cu_faults_$(p)))
+$(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/whole/test_training.sh build/train_gpt2cu_$(p)))
+$(foreach p,bf16 fp32,$(call check,test_plan_run_$(p),build/train_gpt2cu_$(p),dev/test/whole/test_plan.sh build/train_gpt2cu_$(p)))
+$(foreach p,bf16 fp32,$(call check,test_resume_run_$(p),build/train_gpt2cu_$(p) train_gpt2,dev/test/whole/test_resume.sh build/train_gpt2cu_$(p) ./train_gpt2))
+$(foreach p,bf16 fp32,$(call check,plan_memory_$(p),build/train_gpt2cu_$(p),dev/test/whole/test_plan.sh build/train_gpt2cu_$(p) memory))
+$(foreach p,bf16 fp32,$(call check,generate_$(p),build/generate_gpt2cu_$(p) train_gpt2,dev/test/whole/test_generate.sh build/generate_gpt2cu_$(p)))
+$(call check,evaluate_bf16,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
+$(call check,evaluate_fp32,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
+$(call check,test_without_gpu,build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 train_gpt2,dev/test/whole/test_without_gpu.sh build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 ./train_gpt2)
+$(call check,test_hardening_cuda,train_gpt2cu test_gpt2cu libattention.so,dev/test/whole/test_hardening.sh train_gpt2cu test_gpt2cu libattention.so)
+$(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),dev/test/whole/test_faults.sh build/train_gpt2cu_faults_$(p)))
 # each start of the GPU trainer takes two seconds: fewer faults than on the CPU
-$(call check,soak_short_bf16,build/train_gpt2cu_bf16,$(python) dev/test/soak.py build/train_gpt2cu_bf16 --short --only kill term full --kill 5 --term 3 --jobs 4)
-$(call check,several_gpus,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/test_several_gpus.sh)
-$(call check,several_gpus_small,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/test_several_gpus.sh small)
+$(call check,soak_short_bf16,build/train_gpt2cu_bf16,$(python) dev/test/whole/soak.py build/train_gpt2cu_bf16 --short --only kill term full --kill 5 --term 3 --jobs 4)
+$(call check,several_gpus,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/whole/test_several_gpus.sh)
+$(call check,several_gpus_small,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/whole/test_several_gpus.sh small)
 check-several_gpus: export CHECK_TIMEOUT ?= 900
 $(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
 $(call check,libattention_sm_90,build/libattention_sm_90.so build/test_libattention,build/test_libattention build/libattention_sm_90.so)
@@ -559,9 +560,9 @@ mutants:
 
 # Some minutes, on the CPU trainer and, where there is a GPU, on its trainer
 soak_trainers := ./train_gpt2 $(if $(and $(gpu),$(NVCC)),build/train_gpt2cu_bf16)
-soak: build/sanitized/dev/test/fuzz $(soak_trainers) build/train_gpt2_faults $(if $(filter build/%,$(soak_trainers)),build/train_gpt2cu_faults_bf16)
+soak: build/sanitized/fuzz $(soak_trainers) build/train_gpt2_faults $(if $(filter build/%,$(soak_trainers)),build/train_gpt2cu_faults_bf16)
 	$< flips
-	@for trainer in $(soak_trainers); do $(python) dev/test/soak.py $$trainer $(SOAK_FLAGS) || exit 1; done
+	@for trainer in $(soak_trainers); do $(python) dev/test/whole/soak.py $$trainer $(SOAK_FLAGS) || exit 1; done
 
 # The GPU's tests side by side, with training and generating whose results must be those of alone
 LOAD_SECONDS ?= 120
@@ -571,7 +572,7 @@ load:
 	@echo "error: make load runs the GPU's tests side by side, and there is no GPU here" >&2; exit 1
 else
 load: $(load_programs)
-	dev/test/gpu_load.sh $(LOAD_SECONDS) $(load_programs)
+	dev/test/whole/gpu_load.sh $(LOAD_SECONDS) $(load_programs)
 endif
 
 ifeq ($(gpu),)

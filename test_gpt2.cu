@@ -1,10 +1,10 @@
 /*
-The GPU trainer against PyTorch: logits, loss, every gradient, ten steps, determinism. See dev/test/reference_test.h.
+The GPU trainer against PyTorch: logits, loss, every gradient, ten steps, determinism. See dev/test/whole/reference_test.h.
 
     ./test_gpt2cu [MODEL debug_state.bin]      MODEL as -e of the trainer; default: the dumps in dev/reference
 */
 #include "train_gpt2.cu"
-#include "dev/test/reference_test.h"
+#include "dev/test/whole/reference_test.h"
 
 int main(int argc, char** argv) {
     GPT2Settings settings = gpt2_default_settings();

@@ -66,7 +66,7 @@ struct GPT2 {
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// Bytes that a process takes beside its tensors: code, libraries, the threads' stacks and scratch. dev/test/test_plan.c
+// Bytes that a process takes beside its tensors: code, libraries, the threads' stacks and scratch. dev/test/model/test_plan.c
 // compares it with a process. Of the threads' scratch what the kernels that they take work of have touched: .3 to .9 MiB each.
 static size_t process_bytes(void) { return ((size_t)2816 << 10) + (size_t)cpu_threads() * (576 << 10); }
 

@@ -56,7 +56,7 @@ done
 for check in bits:124M killed:killed; do
     wanted "${check%:*}" || continue
     if [ "$gpus" -lt 2 ]; then skipped+=("${check%:*}: one GPU here"); continue; fi
-    section "${check%:*}" dev/test/test_several_gpus.sh "${check#*:}"
+    section "${check%:*}" dev/test/whole/test_several_gpus.sh "${check#*:}"
 done
 for n in 2 4 8; do [ "$n" -le "$gpus" ] || skipped+=("$n GPUs: $gpus here"); done
 "$python" -c 'import torch' 2>/dev/null || skipped+=("PyTorch: this Python has none")

@@ -406,7 +406,7 @@ PLACES = [
     (
         "`test_gpt2.*`, `dev/test/`",
         "the trainers against PyTorch's dumps; unit and end-to-end tests",
-        "test_gpt2.* dev/test/*",
+        "test_gpt2.* dev/test/*.* dev/test/*/*",
     ),
     ("`dev/data/`", "text to token files, a script for each dataset", "dev/data/*.py"),
     ("`dev/reference/`", "the PyTorch model that writes the dumps, and small dumps", "dev/reference/*.py"),

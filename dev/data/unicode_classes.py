@@ -28,8 +28,8 @@ The classes of characters in GPT-2's pattern, by Unicode {version}: letters (gen
 space (the property White_Space). A character's class is two bits of a block of {block}; equal blocks are stored once.
 Written by dev/data/unicode_classes.py.
 */
-#ifndef LLMC_UNICODE_CLASSES_H
-#define LLMC_UNICODE_CLASSES_H
+#ifndef LLMC_TEXT_UNICODE_CLASSES_H
+#define LLMC_TEXT_UNICODE_CLASSES_H
 
 #include <stdint.h>
 

@@ -65,7 +65,7 @@ def write_state(path, x, y, logits, loss, gradients, losses, settings):
 
 
 def write_errors(path, errors, batches):
-    """Writes the errors of bf16, {name: error}, that dev/test/reference_test.h reads beside a debug state."""
+    """Writes the errors of bf16, {name: error}, that dev/test/whole/reference_test.h reads beside a debug state."""
     with OutputFile(path) as out:
         out.write(f"# root mean square errors of bf16 over {batches} batches (dev/reference/rounding.py)\n".encode())
         for name, error in errors.items():

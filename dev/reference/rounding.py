@@ -5,8 +5,9 @@ stands wherever train_gpt2.cu stores a tensor; the arithmetic in between is fp64
 much. Weights are bf16 copies of the fp32 master weights; their gradients are fp32. Attention rounds P and dS as well,
 before the GEMMs that they enter.
 
-measure() gives, for each tensor that dev/test/reference_test.h compares, the root mean square of its error over some
-batches; the test allows three times as much. A fault that is larger than our rounding is refused, and nothing else is.
+measure() gives, for each tensor that dev/test/whole/reference_test.h compares, the root mean square of its error over
+some batches; the test allows three times as much. A fault that is larger than our rounding is refused, and nothing
+else is.
 """
 
 import copy

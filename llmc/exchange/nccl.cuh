@@ -13,7 +13,7 @@ of the Python package nvidia-nccl, which comes with PyTorch, for the python3 in 
 
 #include "llmc/cuda/common.cuh"
 
-// From nccl.h; dev/test/test_nccl.cu compares them with it where there is one.
+// From nccl.h; dev/test/exchange/test_nccl.cu compares them with it where there is one.
 enum { NCCL_SUCCESS = 0, NCCL_INVALID_USAGE = 5, NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7 }; // ncclResult_t
 enum { NCCL_CHAR = 0, NCCL_UINT64 = 5, NCCL_FLOAT = 7, NCCL_DOUBLE = 8 };                       // ncclDataType_t
 enum { NCCL_SUM = 0 };                                                                          // ncclRedOp_t

@@ -5,7 +5,7 @@ names for a GPU, a precision and a shape. The contract is attention.h's; what is
     make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      builds with these variants alone, by name
 
 With -DATTENTION_ALL attention_force() gives the two variants to take, of these or of the program's own:
-dev/test/test_gpu_pairs.cu tests all pairs of those that can train so.
+dev/test/whole/test_gpu_pairs.cu tests all pairs of those that can train so.
 
 Launchers record errors and return (llmc/base/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
 */

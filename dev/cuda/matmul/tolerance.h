@@ -1,6 +1,6 @@
 /*
 How far from fp64 a correct kernel of the matmul competition may be: a first-order model of rounding, in plain C, so that
-dev/test/test_matmul_tolerance.c holds it against emulated tensor cores and against faults without a GPU.
+dev/test/matmul/test_matmul_tolerance.c holds it against emulated tensor cores and against faults without a GPU.
 
 An fp32 sum of K terms x_k. s^2 = sum_k x_k^2 is what the sum of terms of random signs is like; the partial sums on the way
 to z are then 3 s + |z|/2 on average at most, also where z is the largest of 10^8 elements. Tensor cores add 16 terms at a

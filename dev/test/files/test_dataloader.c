@@ -1,0 +1,1050 @@
+/*
+llmc/files/dataloader.h: which tokens come in which order, through shards, epochs, shuffling, several processes, prefetch and
+resume, and which files are refused.
+
+Most tests read three shards of 5, 3 and 7 samples for B = 1, T = 4. Token p of shard f is 100 f + p / 4, so the first
+token of a batch tells its shard and its sample.
+*/
+#include <stdlib.h>
+
+static size_t most_asked; // bytes of the largest allocation
+static void* counted_malloc(size_t bytes) {
+    if (bytes > most_asked) { most_asked = bytes; }
+    return malloc(bytes);
+}
+#define malloc counted_malloc
+#include "llmc/files/dataloader_state.h"
+#undef malloc
+
+#include "dev/test/fixtures/unit.h"
+
+enum { V = 50257, NUM_SHARDS = 3, NUM_SAMPLES = 15 };
+static const int shard_tokens[NUM_SHARDS] = {4 * 5 + 1, 4 * 3 + 2, 4 * 7 + 1};
+static const HostAlloc host_memory = {NULL, NULL};
+
+static void write_tokens(const char* path, const uint16_t* tokens, int n, int vocab_size) {
+    unit_write_format(path, TOKENS_MAGIC_16, TOKENS_VERSION_16, n, vocab_size, tokens, 2 * (size_t)n);
+}
+
+// Writes the shards, if they are not there; returns the pattern that matches them.
+static const char* write_shards(void) {
+    const char* pattern = unit_path("shard_*.bin");
+    if (file_exists(unit_path("shard_0.bin"))) { return pattern; }
+    for (int f = 0; f < NUM_SHARDS; f++) {
+        uint16_t tokens[64];
+        char name[32];
+        for (int p = 0; p < shard_tokens[f]; p++) { tokens[p] = (uint16_t)(100 * f + p / 4); }
+        snprintf(name, sizeof(name), "shard_%d.bin", f);
+        write_tokens(unit_path(name), tokens, shard_tokens[f], V);
+    }
+    return pattern;
+}
+
+static void open_shards(DataLoader* d, int B, int shuffle) {
+    dataloader_open(d, write_shards(), B, 4, shuffle, 42, V, host_memory);
+}
+
+// The first token of the next batch
+static int next_sample(DataLoader* d) {
+    const int *inputs, *targets;
+    check(dataloader_next(d, &inputs, &targets));
+    return inputs[0];
+}
+
+static int next_samples_are(DataLoader* d, const int* expected, int n) {
+    int same = 1;
+    for (int i = 0; i < n; i++) {
+        int sample = next_sample(d);
+        if (sample != expected[i]) { printf("    batch %d begins with %d, expected %d\n", i, sample, expected[i]); }
+        same = same && sample == expected[i];
+    }
+    return same;
+}
+
+// 1 as soon as the thread has read what it was asked for; 0 after ten seconds
+static int thread_is_done(TokenFetcher* f) {
+    int done = 0;
+    for (int i = 0; i < 10000 && !done; i++) {
+        usleep(1000);
+        pthread_mutex_lock(&f->mutex);
+        done = f->state == FETCH_DONE;
+        pthread_mutex_unlock(&f->mutex);
+    }
+    return done;
+}
+
+// ----------------------------------------------------------------------------
+// Order
+
+static void unshuffled_batches_follow_the_files(void) {
+    static const int epoch[NUM_SAMPLES] = {0, 1, 2, 3, 4, 100, 101, 102, 200, 201, 202, 203, 204, 205, 206};
+    DataLoader d;
+    open_shards(&d, 1, 0);
+    CHECK(dataloader_tokens(&d) == 21 + 14 + 29 && dataloader_batches(&d) == NUM_SAMPLES);
+    for (int i = 0; i < 3; i++) { CHECK(next_samples_are(&d, epoch, NUM_SAMPLES)); } // and around again
+    CHECK(next_samples_are(&d, epoch, 7));
+    CHECK(thread_is_done(d.fetcher));
+    check(dataloader_reset(&d)); // in the middle of a shard, with a batch in store
+    CHECK(next_samples_are(&d, epoch, NUM_SAMPLES));
+    dataloader_close(&d);
+}
+
+// The order of llm.c's loader on the same files, printed by it
+static void shuffled_batches_come_in_llmc_s_order(void) {
+    static const int alone[30] = {202, 200, 205, 203, 201, 206, 204, 100, 102, 101, 1,   0,   4,   2,   3,
+                                  100, 101, 102, 3,   0,   1,   4,   2,   206, 203, 202, 201, 204, 205, 200};
+    DataLoader d;
+    open_shards(&d, 1, 1);
+    CHECK(next_samples_are(&d, alone, 30));
+    dataloader_close(&d);
+}
+
+static void every_epoch_visits_every_sample_once(void) {
+    DataLoader d;
+    open_shards(&d, 1, 1);
+    int last_order[NUM_SAMPLES] = {0}, changed = 0;
+    for (int epoch = 0; epoch < 5; epoch++) {
+        int visits[300] = {0}, order[NUM_SAMPLES], once = 1;
+        for (int i = 0; i < NUM_SAMPLES; i++) { visits[order[i] = next_sample(&d)]++; }
+        for (int f = 0; f < NUM_SHARDS; f++) {
+            for (int s = 0; s < (shard_tokens[f] - 1) / 4; s++) { once = once && visits[100 * f + s] == 1; }
+        }
+        CHECK(once);
+        changed += memcmp(order, last_order, sizeof(order)) != 0;
+        memcpy(last_order, order, sizeof(order));
+    }
+    CHECK(changed == 5);
+    dataloader_close(&d);
+}
+
+// Batches (B,T) of random tokens: they follow each other, and targets are the tokens after the inputs.
+static void batches_hold_the_files_tokens(int B, int T, int wide) {
+    enum { N = 1000 };
+    static uint32_t tokens[N];
+    static uint16_t tokens16[N];
+    mt19937_state rng;
+    manual_seed(&rng, 9);
+    for (int i = 0; i < N; i++) {
+        tokens[i] = randint32(&rng) % (wide ? 128256u : 65536u);
+        tokens16[i] = (uint16_t)tokens[i];
+    }
+    const char* path = unit_path("random.bin");
+    if (wide) {
+        unit_write_format(path, TOKENS_MAGIC_32, TOKENS_VERSION_32, N, 128256, tokens, sizeof(tokens));
+    } else {
+        write_tokens(path, tokens16, N, 0);
+    }
+    CHECK(dataloader_vocab_size(path) == (wide ? 128256 : 0));
+    int samples = (N - 1) / (B * T), same = 1;
+    DataLoader d;
+    dataloader_open(&d, path, B, T, 0, 42, 0, host_memory);
+    for (int batch = 0; batch < 2 * samples; batch++) {
+        const int *inputs, *targets;
+        const uint32_t* expected = tokens + batch % samples * B * T;
+        check(dataloader_next(&d, &inputs, &targets));
+        for (int i = 0; i < B * T; i++) {
+            same = same && inputs[i] == (int)expected[i] && targets[i] == (int)expected[i + 1];
+        }
+    }
+    CHECK(same);
+    dataloader_close(&d);
+}
+
+static void prefetched_batches_are_the_same(void) {
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        DataLoader ahead, plain;
+        open_shards(&ahead, 1, shuffle);
+        open_shards(&plain, 1, shuffle);
+        plain.prefetch = 0;
+        int same = 1;
+        for (int i = 0; i < 10 * NUM_SAMPLES; i++) {
+            const int *x[2], *y[2];
+            check(dataloader_next(&ahead, &x[0], &y[0]));
+            check(dataloader_next(&plain, &x[1], &y[1]));
+            same = same && memcmp(x[0], x[1], 4 * sizeof(int)) == 0 && memcmp(y[0], y[1], 4 * sizeof(int)) == 0;
+            same = same && ahead.current_sample_idx == plain.current_sample_idx;
+            same = same && ahead.current_shard_idx == plain.current_shard_idx;
+            same = same && memcmp(&ahead.shuffle_rng, &plain.shuffle_rng, sizeof(plain.shuffle_rng)) == 0;
+            if (i % 37 == 36) {
+                check(dataloader_reset(&ahead));
+                check(dataloader_reset(&plain));
+            }
+        }
+        CHECK(same);
+        dataloader_close(&ahead);
+        dataloader_close(&plain);
+    }
+}
+
+static void the_thread_reads_ahead_but_not_beyond_a_shard(void) {
+    DataLoader d;
+    open_shards(&d, 1, 0);
+    for (int sample = 0; sample < 4; sample++) {
+        CHECK(next_sample(&d) == sample);
+        CHECK(thread_is_done(d.fetcher));
+        CHECK(dataloader_next_batch_(&d)->tokens[0] == sample + 1);
+    }
+    CHECK(next_sample(&d) == 4); // the last of the shard
+    CHECK(d.fetcher->state == FETCH_NOTHING);
+    DataLoader moved = d;
+    CHECK(next_sample(&moved) == 100);
+    CHECK(thread_is_done(moved.fetcher));
+    dataloader_close(&moved);
+}
+
+static void a_batch_stays_until_the_second_next_call(void) {
+    DataLoader d;
+    open_shards(&d, 1, 1);
+    const int *before = NULL, *inputs, *targets;
+    int copy[5], stays = 1;
+    for (int i = 0; i < 4 * NUM_SAMPLES; i++) {
+        check(dataloader_next(&d, &inputs, &targets));
+        usleep(100); // for the thread to write where it should not
+        stays = stays && (before == NULL || memcmp(before, copy, sizeof(copy)) == 0);
+        memcpy(copy, inputs, sizeof(copy)); // (T) and the last target
+        before = inputs;
+    }
+    CHECK(stays);
+    dataloader_close(&d);
+}
+
+// ----------------------------------------------------------------------------
+// Memory, sizes
+
+static int allocated, released;
+static void* count_alloc(size_t bytes) {
+    allocated++;
+    return malloc_check(bytes);
+}
+static void count_release(void* memory) {
+    released++;
+    free(memory);
+}
+
+static void batches_live_in_the_memory_of_the_caller(void) {
+    HostAlloc counted = {count_alloc, count_release};
+    DataLoader d;
+    dataloader_open(&d, write_shards(), 1, 4, 0, 42, V, counted);
+    next_sample(&d);
+    CHECK(allocated == DATALOADER_BATCHES && released == 0);
+    dataloader_close(&d);
+    CHECK(released == allocated);
+}
+
+// A sparse file of 1.2e9 tokens, the last of which lie beyond 2^31 bytes
+static void offsets_have_64_bits(void) {
+    const char* path = unit_path("large.bin");
+    const int n = 1200000001, T = 1000;
+    uint16_t last[3] = {7, 8, 9};
+    unit_write_format(path, TOKENS_MAGIC_16, TOKENS_VERSION_16, n, 0, "", 0);
+    unit_truncate(path, HEADER_BYTES + 2 * (size_t)n);
+    FILE* file = fopen_check(path, "r+b");
+    unit_seek(file, HEADER_BYTES + 2 * ((int64_t)n - 3), path);
+    fwrite_check(last, 2, 3, file, path);
+    fclose(file);
+    DataLoader d;
+    const int *inputs, *targets;
+    dataloader_open(&d, path, 1, T, 0, 42, 10, host_memory);
+    d.current_sample_idx = d.shard_num_samples - 1;
+    check(dataloader_next(&d, &inputs, &targets));
+    CHECK(inputs[T - 3] == 0 && inputs[T - 2] == 7 && inputs[T - 1] == 8 && targets[T - 1] == 9);
+    dataloader_close(&d);
+    remove(path);
+}
+
+// ----------------------------------------------------------------------------
+// Resume
+
+// Writes the tail as the body of a file; returns its bytes.
+static size_t save_state(const DataLoader* d, const char* path) {
+    const int32_t header[HEADER_INTS] = {0};
+    DataLoaderState state;
+    CheckedWriter file;
+    check(dataloader_get_state(d, &state));
+    check(checked_create(&file, path, header, dataloader_state_bytes(&state)));
+    check(dataloader_state_write(&state, &file));
+    size_t bytes = file.body.at;
+    CHECK(bytes == file.body.body_bytes);
+    fclose(file.file.file); // a checked_commit without its flush to the disk, which takes long, and without checksums
+    temporary_remove(file.file.slot);
+    rename(file.file.temporary, path);
+    dataloader_state_free(&state);
+    return bytes;
+}
+
+static void load_state(DataLoader* d, const char* path, size_t shard_idx, size_t sample_idx) {
+    DataLoaderState state;
+    CheckedReader file;
+    check(checked_open(&file, path, 0, "state"));
+    check(dataloader_state_read(&state, &file, d->should_shuffle, shard_idx, sample_idx, d->should_shuffle));
+    check(checked_end(&file)); // the whole tail was read
+    check(dataloader_set_state(d, &state, path));
+    dataloader_state_free(&state);
+    checked_close(&file);
+}
+
+// Stops after each number of batches, through two epochs, and goes on with a fresh loader from the state file.
+static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle) {
+    const char* path = unit_path("state.bin");
+    int all = 1;
+    for (int stop = 0; stop <= 2 * NUM_SAMPLES; stop++) {
+        DataLoader whole, resumed;
+        open_shards(&whole, 1, shuffle);
+        for (int i = 0; i < stop; i++) { next_sample(&whole); }
+        save_state(&whole, path);
+        open_shards(&resumed, 1, shuffle);
+        for (int i = 0; i < stop % 3; i++) { next_sample(&resumed); } // wherever it was before, with a batch in store
+        if (stop % 3 > 0) { all = all && thread_is_done(resumed.fetcher); }
+        load_state(&resumed, path, whole.current_shard_idx, whole.current_sample_idx);
+        for (int i = 0; i < 3 * NUM_SAMPLES; i++) {
+            const int *x[2], *y[2];
+            check(dataloader_next(&whole, &x[0], &y[0]));
+            check(dataloader_next(&resumed, &x[1], &y[1]));
+            all = all && memcmp(x[0], x[1], 4 * sizeof(int)) == 0 && memcmp(y[0], y[1], 4 * sizeof(int)) == 0;
+        }
+        dataloader_close(&whole);
+        dataloader_close(&resumed);
+    }
+    CHECK(all);
+}
+
+// The tail of llm.c's state files: number of shards, their order, number of samples, their order, the generator; then the names
+static void the_state_has_llmc_s_layout(void) {
+    DataLoader d;
+    const char* path = unit_path("state.bin");
+    open_shards(&d, 1, 0);
+    CHECK(save_state(&d, path) == 0);
+    dataloader_close(&d);
+    open_shards(&d, 1, 1); // begins with shard 2, of 7 samples
+    CHECK(save_state(&d, path) == 8 + 3 * 4 + 8 + 7 * 4 + sizeof(mt19937_state) + 3 * 8);
+    size_t bytes, num_shards, num_samples;
+    char *file = unit_read(path, &bytes), *state = file + HEADER_BYTES;
+    memcpy(&num_shards, state, 8);
+    memcpy(&num_samples, state + 20, 8);
+    CHECK(num_shards == 3 && num_samples == 7);
+    CHECK(memcmp(state + 8, d.shard_indices, 12) == 0);
+    CHECK(memcmp(state + 28, d.intra_shard_indices, 28) == 0);
+    CHECK(memcmp(state + 56, &d.shuffle_rng, sizeof(mt19937_state)) == 0);
+    free(file);
+    dataloader_close(&d);
+}
+
+static void a_state_that_does_not_fit_is_refused(void) {
+    DataLoader d, other;
+    const char* path = unit_path("state.bin");
+    open_shards(&d, 1, 1);
+    size_t bytes = save_state(&d, path);
+    CHECK_FATAL("state.bin|token file 3|are 3", load_state(&d, path, 3, 0));
+    CHECK_FATAL("state.bin|sample 8|7", load_state(&d, path, 0, 8));
+    CHECK_FATAL("state.bin|7 samples|3", load_state(&d, path, 1, 0)); // the order is the first shard's
+    open_shards(&other, 2, 1);                                        // another batch
+    CHECK_FATAL("state.bin|7 samples|3", load_state(&other, path, 0, 0));
+    dataloader_close(&other);
+    dataloader_open(&other, unit_path("shard_[01].bin"), 1, 4, 1, 42, V, host_memory); // other data
+    CHECK_FATAL("state.bin|3 token files|2", load_state(&other, path, 0, 0));
+    dataloader_close(&other);
+    for (size_t cut = 0; cut < bytes; cut += cut < 64 ? 4 : 491) {
+        save_state(&d, path);
+        unit_truncate(path, HEADER_BYTES + cut);
+        CHECK_FATAL("state.bin|truncated", load_state(&d, path, 0, 0));
+    }
+    static const struct {
+        size_t offset;
+        uint16_t value;
+        const char* words;
+    } patches[] = {
+        {8, 3, "state.bin|order of 3|corrupt"},                         // a shard that does not exist
+        {10, 0xffff, "state.bin|order of 3|corrupt"},                   // a negative one
+        {4, 1, "state.bin|order of 4294967299|corrupt"},                // 2^32 more of them than there are
+        {28, 7, "state.bin|order of 7|corrupt"},                        // a sample that does not exist
+        {56 + 8, 5000, "state.bin|random number generator is corrupt"}, // a generator that never was
+    };
+    for (size_t i = 0; i < sizeof(patches) / sizeof(patches[0]); i++) {
+        save_state(&d, path);
+        unit_patch(path, HEADER_BYTES + patches[i].offset, patches[i].value);
+        CHECK_FATAL(patches[i].words, load_state(&d, path, 0, 0));
+    }
+    save_state(&d, path);
+    unit_patch(path, HEADER_BYTES + 8, (uint16_t)d.shard_indices[1]); // a shard twice
+    CHECK_FATAL("state.bin|entry 1|corrupt", load_state(&d, path, 0, 0));
+    dataloader_close(&d);
+    open_shards(&d, 1, 0);
+    save_state(&d, path);
+    CHECK_FATAL("token file 3|are 3", load_state(&d, path, 3, 0));
+    CHECK_FATAL("sample 6|shard_0.bin|5", load_state(&d, path, 0, 6));
+    dataloader_close(&d);
+}
+
+// ----------------------------------------------------------------------------
+// Bad files
+
+static void open_pattern(const char* pattern) {
+    DataLoader d;
+    dataloader_open(&d, pattern, 1, 4, 0, 42, 256, host_memory);
+    for (int i = 0; i < 3; i++) { next_sample(&d); }
+    dataloader_close(&d);
+}
+
+// How many files of the first pattern the second matches too, and the first of them
+static size_t shared(const char* a_pattern, const char* b_pattern, const char* expected) {
+    DataLoader a, b;
+    const char* first = NULL;
+    dataloader_open(&a, a_pattern, 1, 4, 1, 42, V, host_memory);
+    dataloader_open(&b, b_pattern, 1, 4, 0, 42, V, host_memory);
+    size_t n = dataloader_shared_files(&a, &b, &first);
+    CHECK(expected == NULL ? first == NULL : first != NULL && strcmp(first, expected) == 0);
+    dataloader_close(&a);
+    dataloader_close(&b);
+    return n;
+}
+
+static void shared_files_are_counted(void) {
+    const char *all = write_shards(), *one = unit_path("shard_1.bin"), *two = unit_path("shard_[12].bin");
+    const char *link = unit_path("another_name.bin"), *zero = unit_path("shard_0.bin");
+    CHECK(shared(all, one, one) == 1);
+    CHECK(shared(one, all, one) == 1);
+    CHECK(shared(all, two, one) == 2);
+    CHECK(shared(all, all, zero) == 3);
+    CHECK(shared(zero, two, NULL) == 0);
+    CHECK(symlink("shard_1.bin", link) == 0);
+    CHECK(shared(link, two, link) == 1); // a file under two names
+    CHECK(shared(link, zero, NULL) == 0);
+    remove(link);
+}
+
+// A file whose name reads as a pattern is that file, also beside one that the pattern matches.
+static void a_name_that_is_there_is_no_pattern(void) {
+    const char* const names[] = {"odd[5].bin", "odd*.bin", "odd?.bin", "odd\\5.bin"};
+    uint16_t tokens[5] = {1, 2, 3, 4, 5};
+    write_tokens(unit_path("odd5.bin"), tokens, 5, 50257);
+    CHECK(dataloader_vocab_size(unit_path("odd[5].bin")) == 50257);
+    for (int i = 0; i < 4; i++) {
+        const char* path = unit_path(names[i]);
+        write_tokens(path, tokens, 5, 256 + i);
+        CHECK(dataloader_vocab_size(path) == 256 + i);
+        glob_t paths = token_file_paths(path);
+        CHECK(paths.gl_pathc == 1 && strcmp(paths.gl_pathv[0], path) == 0);
+        globfree(&paths);
+        remove(path);
+    }
+    remove(unit_path("odd5.bin"));
+}
+
+static void bad_files_are_refused(void) {
+    uint16_t tokens[13] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}; // three samples
+    const char *pattern = unit_path("bad*.bin"), *bad = unit_path("bad.bin");
+    CHECK_FATAL("bad*.bin|dev/data", open_pattern(pattern));
+    CHECK_FATAL("bad*.bin|dev/data", dataloader_vocab_size(pattern));
+    CHECK_FATAL("Is a directory", open_pattern(unit_folder));
+    unit_write_format(bad, 20240326, 1, 13, 0, tokens, sizeof(tokens));
+    CHECK_FATAL("bad.bin|20240326|20240520|20240801", open_pattern(pattern));
+    CHECK_FATAL("bad.bin|20240326", dataloader_vocab_size(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_16, 7, 13, 0, tokens, sizeof(tokens));
+    CHECK_FATAL("bad.bin|version 7|expected 1", open_pattern(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_32, 1, 13, 0, tokens, sizeof(tokens));
+    CHECK_FATAL("bad.bin|version 1|expected 7", open_pattern(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_16, 1, -13, 0, tokens, sizeof(tokens));
+    CHECK_FATAL("bad.bin|-13|corrupt", open_pattern(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_16, 1, 14, 0, tokens, sizeof(tokens)); // a token too few
+    CHECK_FATAL("bad.bin|1050 bytes|14 tokens|1052", open_pattern(pattern));
+    unit_write_format(bad, TOKENS_MAGIC_16, 1, 12, 0, tokens, sizeof(tokens)); // a token too many
+    CHECK_FATAL("bad.bin|1050 bytes|12 tokens|1048", open_pattern(pattern));
+    write_tokens(bad, tokens, 4, 0);
+    CHECK_FATAL("bad.bin|4 tokens|a batch needs 5|-b|-t", open_pattern(pattern));
+    write_tokens(bad, tokens, 13, 50257);
+    CHECK_FATAL("bad.bin|50257|256", open_pattern(pattern));
+    write_tokens(bad, tokens, 13, INT32_MAX); // the padded vocabulary would not be an int
+    CHECK_FATAL("bad.bin|vocabulary of 2147483647|16777216", dataloader_vocab_size(pattern));
+    CHECK_FATAL("bad.bin|vocabulary of 2147483647|16777216", open_pattern(pattern));
+    write_tokens(bad, tokens, 13, MAX_VOCAB_SIZE + 1);
+    CHECK_FATAL("bad.bin|vocabulary of 16777217|16777216", dataloader_vocab_size(pattern));
+    write_tokens(bad, tokens, 13, MAX_VOCAB_SIZE);
+    CHECK(dataloader_vocab_size(pattern) == MAX_VOCAB_SIZE);
+    write_tokens(bad, tokens, 13, -1);
+    CHECK_FATAL("bad.bin|vocabulary of -1", dataloader_vocab_size(pattern));
+    write_tokens(bad, tokens, 13, 256);
+    write_tokens(unit_path("bad2.bin"), tokens, 13, 128);
+    CHECK_FATAL("bad2.bin|128|256", open_pattern(pattern));
+    remove(unit_path("bad2.bin"));
+    for (size_t cut = 0; cut < HEADER_BYTES + sizeof(tokens); cut += 151) {
+        write_tokens(bad, tokens, 13, 0);
+        unit_truncate(bad, cut);
+        CHECK_FATAL("bad.bin|truncated", open_pattern(pattern));
+    }
+}
+
+static void open_batches(const char* path, int B, int T) {
+    DataLoader d;
+    dataloader_open(&d, path, B, T, 0, 42, 256, host_memory);
+    dataloader_close(&d);
+}
+
+// B * T may be beyond 32 bits: 2^60 tokens are not zero tokens.
+static void batches_that_no_size_can_hold_are_refused(void) {
+    uint16_t tokens[13] = {0};
+    const char* path = unit_path("bad.bin");
+    write_tokens(path, tokens, 13, 256);
+    CHECK_FATAL("bad.bin|13 tokens|-b|-t", open_batches(path, 1 << 30, 1 << 30));
+    CHECK_FATAL("bad.bin|13 tokens|-b|-t", open_batches(path, INT32_MAX, INT32_MAX));
+}
+
+// The first batch, one that the thread reads, and the last target of all
+static void tokens_beyond_the_vocabulary_are_refused(void) {
+    static const int positions[3] = {0, 6, 12};
+    const char* bad = unit_path("bad.bin");
+    for (int i = 0; i < 3; i++) {
+        uint16_t tokens[13] = {0};
+        char words[96];
+        tokens[positions[i]] = 255;
+        write_tokens(bad, tokens, 13, 0);
+        CHECK_NO_CRASH(open_pattern(bad));
+        tokens[positions[i]] = 256;
+        write_tokens(bad, tokens, 13, 0);
+        snprintf(words, sizeof(words), "bad.bin|token 256 at position %d (bytes %d to %d)|256", positions[i],
+                 1024 + 2 * positions[i], 1025 + 2 * positions[i]);
+        CHECK_FATAL(words, open_pattern(bad));
+    }
+    uint32_t wide[13] = {0};
+    wide[2] = 0x80000000u; // no int
+    unit_write_format(bad, TOKENS_MAGIC_32, TOKENS_VERSION_32, 13, 0, wide, sizeof(wide));
+    DataLoader d;
+    dataloader_open(&d, bad, 1, 4, 0, 42, 0, host_memory);
+    CHECK_FATAL("bad.bin|token 2147483648 at position 2", next_sample(&d));
+    dataloader_close(&d);
+}
+
+static void shrink_and_go_on(DataLoader* d, size_t bytes) {
+    unit_truncate(d->shard.path, bytes);
+    for (int i = 0; i < NUM_SAMPLES; i++) { next_sample(d); }
+}
+
+static void a_file_that_shrinks_during_the_run_is_noticed(void) {
+    DataLoader d;
+    open_shards(&d, 1, 0);
+    d.prefetch = 0;
+    next_sample(&d);
+    CHECK_FATAL("shard_0.bin|bytes 1040 to 1049|shorter", shrink_and_go_on(&d, HEADER_BYTES + 20));
+    dataloader_close(&d);
+}
+
+// Fails, with a message that has these words in it, and does not end the program.
+static int next_fails(DataLoader* d, const char* words) {
+    const int *inputs, *targets;
+    Status status = dataloader_next(d, &inputs, &targets);
+    int right = status == STATUS_ERROR && strstr(status_message(), words) != NULL;
+    if (!right) { printf("    expected '%s', is '%s'\n", words, status_message()); }
+    status_clear();
+    return right;
+}
+
+// In the middle of an epoch: what goes wrong with a file is an error, after which the loader can be put back without its
+// files, and goes on when they are whole again.
+static void errors_do_not_end_a_run(int shuffle) {
+    static const char* words[] = {"cannot open", "is truncated", "token 50257 at position 0 (bytes 1024 to 1025)",
+                                  "has changed since the run began"};
+    const char *shard = unit_path("shard_1.bin"), *away = unit_path("away.bin");
+    for (int fault = 0; fault < 4; fault++) {
+        uint16_t tokens[14] = {V, V, V, V, V, V, V, V, V, V, V, V, V, V};
+        DataLoader whole, d;
+        DataLoaderState state;
+        int batches = shuffle ? 7 : 5, inside = fault == 3; // shuffled, the order begins with shards 2 and 1
+        open_shards(&whole, 1, shuffle);
+        open_shards(&d, 1, shuffle);
+        for (int i = 0; i < batches + inside; i++) { CHECK(next_sample(&whole) == next_sample(&d)); }
+        check(dataloader_get_state(&d, &state));
+        rename(shard, away);
+        if (fault == 1) { unit_write(shard, tokens, 10); }
+        if (fault == 2) { write_tokens(shard, tokens, 14, 0); }
+        if (fault == 3) { write_tokens(shard, tokens, 10, 0); }
+        if (inside) { dataloader_set_position(&d, &state); } // else the file that is open is still the old one
+        for (int attempt = 0; attempt < 2; attempt++) {
+            CHECK(next_fails(&d, words[fault]));
+            dataloader_set_position(&d, &state);
+            CHECK(d.current_shard_idx == whole.current_shard_idx && d.current_sample_idx == whole.current_sample_idx);
+            CHECK(d.shard_num_samples == whole.shard_num_samples);
+        }
+        rename(away, shard);
+        for (int i = 0; i < 2 * NUM_SAMPLES; i++) { CHECK(next_sample(&whole) == next_sample(&d)); }
+        dataloader_state_free(&state);
+        dataloader_close(&whole);
+        dataloader_close(&d);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// Several processes
+
+enum { MOST_PROCESSES = 4 };
+
+// A loader of one process, and those of `size` that share the same steps of M micro-batches
+typedef struct {
+    int size, M;
+    DataLoader alone, of[MOST_PROCESSES];
+} SharedSteps;
+
+static void open_shared(SharedSteps* s, int size, int micro_steps, int shuffle) {
+    s->size = size, s->M = size * micro_steps;
+    open_shards(&s->alone, 1, shuffle);
+    for (int rank = 0; rank < size; rank++) {
+        open_shards(&s->of[rank], 1, shuffle);
+        dataloader_share(&s->of[rank], rank, size, s->M);
+    }
+}
+
+static void close_shared(SharedSteps* s) {
+    dataloader_close(&s->alone);
+    for (int rank = 0; rank < s->size; rank++) { dataloader_close(&s->of[rank]); }
+}
+
+// 1 where both stand at the same place of the same orders.
+static int states_are_equal(const DataLoader* a, const DataLoader* b) {
+    DataLoaderState x, y;
+    check(dataloader_get_state(a, &x));
+    check(dataloader_get_state(b, &y));
+    int same = x.shard == y.shard && x.sample == y.sample && x.num_samples == y.num_samples;
+    if (same && x.shuffled) {
+        same = memcmp(x.shard_order, y.shard_order, x.num_shards * sizeof(int)) == 0 &&
+               memcmp(x.sample_order, y.sample_order, x.num_samples * sizeof(int)) == 0 &&
+               memcmp(&x.rng, &y.rng, sizeof(x.rng)) == 0;
+    }
+    dataloader_state_free(&x);
+    dataloader_state_free(&y);
+    return same;
+}
+
+// One step: rank r's micro-batches are those of the one process from r * K on, and all end at the same place.
+static int step_is_shared(SharedSteps* s) {
+    int same = 1, K = s->M / s->size;
+    for (int i = 0; i < s->M; i++) { same = same && next_sample(&s->of[i / K]) == next_sample(&s->alone); }
+    for (int rank = 0; rank < s->size; rank++) { same = same && states_are_equal(&s->alone, &s->of[rank]); }
+    return same;
+}
+
+static void for_all_sizes(void (*test)(SharedSteps* s, int shuffle)) {
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        for (int size = 1; size <= MOST_PROCESSES; size++) {
+            for (int micro_steps = 1; micro_steps <= 5; micro_steps++) { // steps of up to 20 of an epoch's 15 samples
+                SharedSteps s;
+                open_shared(&s, size, micro_steps, shuffle);
+                test(&s, shuffle);
+                close_shared(&s);
+            }
+        }
+    }
+}
+
+// Through shards and epochs
+static void processes_get_what_one_process_gets(SharedSteps* s, int shuffle) {
+    int same = 1;
+    (void)shuffle;
+    for (int step = 0; step < 60; step++) { same = same && step_is_shared(s); }
+    CHECK(same);
+}
+
+// A process that computes a step again, from wherever in it, puts its loader back.
+static void a_step_is_repeated(SharedSteps* s, int shuffle) {
+    int same = 1, K = s->M / s->size;
+    (void)shuffle;
+    for (int step = 0; step < 30; step++) {
+        for (int rank = 0; rank < s->size; rank++) {
+            DataLoader* d = &s->of[rank];
+            DataLoaderState begin;
+            int first[5] = {0};
+            check(dataloader_get_state(d, &begin));
+            for (int k = 0; k < K; k++) { first[k] = next_sample(d); }
+            dataloader_set_position(d, &begin);
+            for (int k = 0; k <= step % K; k++) { same = same && next_sample(d) == first[k]; }
+            dataloader_set_position(d, &begin);
+            dataloader_state_free(&begin);
+        }
+        same = same && step_is_shared(s);
+    }
+    CHECK(same);
+}
+
+// At the end of any step another number of processes goes on, from one state file. Each has been somewhere before.
+static void others_go_on(SharedSteps* s, int shuffle) {
+    const char* path = unit_path("state.bin");
+    int same = 1, size = s->size % MOST_PROCESSES + 1;
+    for (int steps = 0; steps < 8; steps++) {
+        SharedSteps next;
+        save_state(&s->of[s->size - 1], path);
+        open_shared(&next, size, s->M / s->size, shuffle);
+        for (int i = 0; i < steps % 3; i++) { next_sample(&next.of[0]); }
+        load_state(&next.alone, path, s->alone.current_shard_idx, s->alone.current_sample_idx);
+        for (int rank = 0; rank < size; rank++) {
+            load_state(&next.of[rank], path, s->alone.current_shard_idx, s->alone.current_sample_idx);
+        }
+        for (int i = 0; i < 5; i++) { same = same && step_is_shared(&next); }
+        close_shared(&next);
+        same = same && step_is_shared(s);
+    }
+    CHECK(same);
+}
+
+// -a 1 begins an epoch for each step, a validation for each of its own.
+static void an_epoch_begins_anew(SharedSteps* s, int shuffle) {
+    int same = 1;
+    for (int round = 0; round < 5; round++) {
+        same = same && step_is_shared(s);
+        if (!shuffle) { next_sample(&s->of[s->size - 1]); } // also in the middle of a step
+        for (int rank = 0; rank < s->size; rank++) { check(dataloader_reset(&s->of[rank])); }
+        check(dataloader_reset(&s->alone));
+    }
+    CHECK(same);
+}
+
+// Batches of a validation: number i is that of rank i % size.
+static void processes_take_turns(void) {
+    enum { SIZE = 3 };
+    DataLoader alone, of[SIZE];
+    int same = 1;
+    open_shards(&alone, 1, 0);
+    for (int rank = 0; rank < SIZE; rank++) {
+        open_shards(&of[rank], 1, 0);
+        dataloader_share(&of[rank], rank, SIZE, SIZE);
+    }
+    for (int round = 0; round < 3; round++) {
+        int batches = NUM_SAMPLES - round; // the last round is not everybody's
+        for (int i = 0; i < batches; i++) { same = same && next_sample(&of[i % SIZE]) == next_sample(&alone); }
+        for (int rank = 0; rank < SIZE; rank++) { check(dataloader_reset(&of[rank])); }
+        check(dataloader_reset(&alone));
+    }
+    CHECK(same);
+    for (int rank = 0; rank < SIZE; rank++) { dataloader_close(&of[rank]); }
+    dataloader_close(&alone);
+}
+
+// The first of rank 1's and rank 2's samples, of three processes with one micro-batch each; and whether the next one, which
+// lies in the shard where the step has ended, is read meanwhile.
+static void the_thread_reads_across_what_others_have(void) {
+    static const int own[2][6] = {{1, 4, 102, 202, 205, 1}, {2, 100, 200, 203, 206, 2}};
+    static const int ahead[2][5] = {{1, 1, 1, 1, 0}, {0, 0, 1, 1, 0}};
+    for (int rank = 1; rank <= 2; rank++) {
+        DataLoader d;
+        open_shards(&d, 1, 0);
+        dataloader_share(&d, rank, 3, 3);
+        for (int i = 0; i < 5; i++) {
+            CHECK(next_sample(&d) == own[rank - 1][i]);
+            if (ahead[rank - 1][i]) {
+                CHECK(thread_is_done(d.fetcher) && dataloader_next_batch_(&d)->tokens[0] == own[rank - 1][i + 1]);
+            } else {
+                CHECK(d.fetcher->state == FETCH_NOTHING);
+            }
+        }
+        CHECK(next_sample(&d) == own[rank - 1][5]);
+        dataloader_close(&d);
+    }
+}
+
+static void micro_batches_that_cannot_be_shared_are_refused(void) {
+    DataLoader d;
+    open_shards(&d, 1, 0);
+    CHECK_FATAL("3 processes cannot share 4", dataloader_share(&d, 0, 3, 4));
+    dataloader_close(&d);
+}
+
+// A file that only others read is needed, too: it ends the step for all.
+static void a_file_of_others_fails_too(void) {
+    const char *shard = unit_path("shard_1.bin"), *away = unit_path("away.bin");
+    for (int rank = 0; rank < 2; rank++) {
+        DataLoader d;
+        DataLoaderState state;
+        open_shards(&d, 1, 0);
+        dataloader_share(&d, rank, 2, 2);
+        CHECK(next_sample(&d) == rank && next_sample(&d) == 2 + rank);
+        check(dataloader_get_state(&d, &state));
+        rename(shard, away); // the next step has sample 4 of shard 0 and sample 0 of shard 1
+        CHECK(next_fails(&d, "cannot open"));
+        dataloader_set_position(&d, &state);
+        CHECK(next_fails(&d, "cannot open"));
+        rename(away, shard);
+        dataloader_set_position(&d, &state);
+        CHECK(next_sample(&d) == (rank ? 100 : 4) && next_sample(&d) == (rank ? 102 : 101));
+        dataloader_state_free(&state);
+        dataloader_close(&d);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// Checksums
+
+// Writes three shards as write_shards does, with checksums; returns their pattern.
+static const char* write_sealed(void) {
+    for (int f = 0; f < NUM_SHARDS; f++) {
+        uint16_t tokens[64];
+        char name[32];
+        for (int p = 0; p < shard_tokens[f]; p++) { tokens[p] = (uint16_t)(100 * f + p / 4); }
+        snprintf(name, sizeof(name), "sealed_%d.bin", f);
+        write_tokens(unit_path(name), tokens, shard_tokens[f], V);
+        unit_seal(unit_path(name));
+    }
+    return unit_path("sealed_*.bin");
+}
+
+static void read_all(const char* pattern) {
+    DataLoader d;
+    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
+    for (int i = 0; i < NUM_SAMPLES; i++) { next_sample(&d); }
+    dataloader_close(&d);
+}
+
+static void shards_without_checksums_are_counted(void) {
+    static const char* names[] = {"sealed_0.bin", "sealed_1.bin", "sealed_2.bin"};
+    DataLoader d;
+    const char* pattern = write_sealed();
+    for (size_t unchecked = 0; unchecked <= NUM_SHARDS; unchecked++) {
+        if (unchecked > 0) { unit_unseal(unit_path(names[unchecked - 1])); }
+        dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
+        CHECK(d.num_unchecked == unchecked);
+        CHECK(next_sample(&d) == 0 && next_sample(&d) == 1);
+        dataloader_close(&d);
+    }
+}
+
+// Few tokens: all are verified before the first step.
+static void damaged_shards_are_refused_when_the_loader_opens(void) {
+    const char *pattern = write_sealed(), *last = unit_path("sealed_2.bin");
+    DataLoader d;
+    CHECK_ENDS_WELL(read_all(pattern));
+    for (size_t at = 0; at < HEADER_BYTES + 58; at += at < HEADER_BYTES ? 37 : 1) {
+        unit_flip(last, 8 * at + at % 8);
+        CHECK_FATAL(at < HEADER_BYTES ? "sealed_2.bin" : "sealed_2.bin: bytes 1024 to 1081 do not have their checksum",
+                    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory));
+        unit_flip(last, 8 * at + at % 8);
+    }
+    CHECK_ENDS_WELL(read_all(pattern));
+}
+
+// Makes the shards more than are verified at once: a last one of 1.2 GB that is a hole in the file, without checksums.
+static void add_large_shard(const char* name) {
+    int32_t header[HEADER_INTS] = {TOKENS_MAGIC_16, TOKENS_VERSION_16, 600000000, V};
+    unit_write(unit_path(name), header, sizeof(header));
+    unit_truncate(unit_path(name), HEADER_BYTES + (size_t)1200000000);
+}
+
+// Reads all three shards, in a child; where `repair`, the second is whole again as soon as its damage is known.
+static void read_damaged(const char* pattern, int repair) {
+    DataLoader d;
+    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
+    next_sample(&d);
+    int known = 0;
+    for (int i = 0; i < 10000 && !known; i++) { // the thread finds it while the first shard is in use
+        usleep(1000);
+        pthread_mutex_lock(&d.fetcher->verifier.mutex);
+        known = d.fetcher->verifier.warning[0] != '\0';
+        pthread_mutex_unlock(&d.fetcher->verifier.mutex);
+    }
+    if (repair) { unit_flip(unit_path("sealed_1.bin"), 8 * 1030); }
+    for (int i = 1; i < NUM_SAMPLES; i++) { next_sample(&d); }
+    _exit(known ? 0 : 7);
+}
+
+static void many_shards_are_verified_one_ahead(void) {
+    const char *pattern = write_sealed(), *first = unit_path("sealed_0.bin"), *second = unit_path("sealed_1.bin");
+    const char* found = "sealed_1.bin: bytes 1024 to 1051 do not have their checksum; the file is corrupt";
+    DataLoader d;
+    add_large_shard("sealed_3.bin");
+    CHECK_ENDS_WELL(read_all(pattern));
+    unit_flip(first, 8 * 1030); // the first shard is verified before the first batch
+    CHECK_FATAL("sealed_0.bin: bytes 1024 to 1065", dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory));
+    unit_flip(first, 8 * 1030);
+    for (int repair = 0; repair < 2; repair++) {
+        unit_flip(second, 8 * 1030);
+        if (unit_fork()) { read_damaged(pattern, repair); }
+        UnitChild child = unit_wait();
+        CHECK(child.exit_code == 1 - repair && strncmp(child.text, "warning: ", 9) == 0 && strstr(child.text, found));
+        CHECK((strstr(child.text, "\nerror: ") != NULL) == !repair);
+        if (!repair) { unit_flip(second, 8 * 1030); }
+    }
+    unit_flip(second, 8 * 1030); // without the thread it is found where it begins
+    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
+    d.prefetch = 0;
+    for (int i = 0; i < 5; i++) { CHECK(next_sample(&d) == i); }
+    CHECK_FATAL(found, next_sample(&d));
+    dataloader_close(&d);
+    remove(unit_path("sealed_3.bin"));
+}
+
+// ----------------------------------------------------------------------------
+// Resume with other files
+
+// A shard of so many samples for B = 1, T = 4, as those of write_shards; 0: none.
+static void write_shard(const char* name, int f, int samples) {
+    uint16_t tokens[64];
+    for (int p = 0; p <= 4 * samples; p++) { tokens[p] = (uint16_t)(100 * f + p / 4); }
+    remove(unit_path(name));
+    if (samples > 0) { write_tokens(unit_path(name), tokens, 4 * samples + 1, V); }
+}
+
+typedef struct {
+    const char* name;
+    int f, before, after; // its samples when the state was saved, and when it is read
+} ChangedShard;
+
+// Reads k batches of the shards as they were and goes on with them as they are: what is left of the epoch is each sample that
+// was not read yet, once; a file that was read to its end is behind it, however long it is now. Then a whole epoch comes.
+static int goes_on_after(int k, const ChangedShard* shards, int n, int has_names) {
+    static unsigned char seen[500];
+    FILE* nowhere = fopen_check("/dev/null", "w");
+    const char* state_file = unit_path("state.bin");
+    DataLoaderState state;
+    DataLoader d;
+    int left = 0, all = 0, ok = 1;
+    memset(seen, 0, sizeof(seen));
+    for (int i = 0; i < n; i++) { write_shard(shards[i].name, shards[i].f, shards[i].before); }
+    open_shards(&d, 1, 1);
+    for (int i = 0; i < k; i++) { seen[next_sample(&d)] = 1; }
+    check(dataloader_get_state(&d, &state));
+    dataloader_close(&d);
+    uint64_t current = state.names[state.shard_order[state.shard]];
+    if (!has_names) {
+        free(state.names);
+        state.names = NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        write_shard(shards[i].name, shards[i].f, shards[i].after);
+        all += shards[i].after;
+        const unsigned char* own = seen + 100 * shards[i].f;
+        int was_read = shards[i].before > 0 && memchr(own, 0, (size_t)shards[i].before) == NULL;
+        if (was_read && dataloader_name_(shards[i].name) != current) { continue; }
+        for (int s = 0; s < shards[i].after; s++) { left += !own[s]; }
+    }
+    open_shards(&d, 1, 1);
+    check(dataloader_fit_state(nowhere, &d, &state, "state"));
+    fclose(nowhere);
+    check(dataloader_set_state(&d, &state, state_file));
+    for (int i = 0; i < left; i++) { ok = !seen[next_sample(&d)]++ && ok; }
+    memset(seen, 0, sizeof(seen));
+    for (int i = 0; i < all; i++) { ok = !seen[next_sample(&d)]++ && ok; }
+    dataloader_close(&d);
+    dataloader_state_free(&state);
+    for (int i = 0; i < n; i++) { remove(unit_path(shards[i].name)); }
+    if (!ok) { printf("    after %d batches, with %s of %d\n", k, shards[0].name, shards[0].after); }
+    return ok;
+}
+
+static void a_state_fits_other_files(void) {
+    static const ChangedShard kinds[][4] = {
+        {{"shard_0.bin", 0, 5, 5},
+         {"shard_1.bin", 1, 3, 3},
+         {"shard_2.bin", 2, 7, 7},
+         {"shard_3.bin", 3, 0, 4}}, // added
+        {{"shard_+.bin", 3, 0, 4},
+         {"shard_0.bin", 0, 5, 5},
+         {"shard_1.bin", 1, 3, 3},
+         {"shard_2.bin", 2, 7, 7}}, // in front
+        {{"shard_0.bin", 0, 5, 0},
+         {"shard_1.bin", 1, 3, 3},
+         {"shard_2.bin", 2, 7, 7},
+         {"shard_3.bin", 3, 4, 4}}, // gone
+        {{"shard_0.bin", 0, 5, 5}, {"shard_1.bin", 1, 3, 3}, {"shard_2.bin", 2, 7, 0}, {"shard_3.bin", 3, 4, 0}},
+        {{"shard_0.bin", 0, 5, 2},
+         {"shard_1.bin", 1, 3, 1},
+         {"shard_2.bin", 2, 7, 3},
+         {"shard_3.bin", 3, 4, 2}}, // shorter
+        {{"shard_0.bin", 0, 5, 6},
+         {"shard_1.bin", 1, 3, 9},
+         {"shard_2.bin", 2, 7, 9},
+         {"shard_3.bin", 3, 4, 5}}, // longer
+        {{"shard_0.bin", 0, 5, 0}, {"shard_1.bin", 1, 3, 5}, {"shard_2.bin", 2, 7, 2}, {"shard_3.bin", 3, 0, 4}},
+        {{"shard_0.bin", 0, 5, 5},
+         {"shard_1.bin", 1, 3, 3},
+         {"shard_2.bin", 2, 7, 7},
+         {"shard_3.bin", 3, 4, 4}}, // the same
+    };
+    for (int f = 0; f < NUM_SHARDS; f++) {
+        write_shard(f == 0 ? "shard_0.bin" : f == 1 ? "shard_1.bin" : "shard_2.bin", f, 0);
+    }
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        int batches = 0, ok = 1, in_front = kinds[i][0].f == 3;
+        for (int s = 0; s < 4; s++) { batches += kinds[i][s].before; }
+        for (int k = 0; k <= batches; k++) {
+            ok = goes_on_after(k, kinds[i], 4, 1) && ok;
+            int gone = kinds[i][0].after == 0;
+            if (!in_front && !gone) { ok = goes_on_after(k, kinds[i], 4, 0) && ok; } // an older version's
+        }
+        CHECK(ok);
+    }
+}
+
+// Files of one name in several folders come in the same order.
+static void files_of_one_name_are_told_apart(void) {
+    uint64_t names[3] = {7, 7, 7};
+    DataLoader d;
+    DataLoaderState s;
+    memset(&d, 0, sizeof(d));
+    memset(&s, 0, sizeof(s));
+    d.names = s.names = names;
+    d.num_shards = 3, s.num_shards = 2;
+    int* now = dataloader_find_files_(&d, &s);
+    CHECK(now[0] == 0 && now[1] == 1);
+    free(now);
+    d.num_shards = 1;
+    now = dataloader_find_files_(&d, &s);
+    CHECK(now[0] == 0 && now[1] == -1);
+    free(now);
+}
+
+// What a refused header says is not allocated.
+static void a_refused_file_takes_no_memory(void) {
+    const char* path = unit_path("refused.bin");
+    uint16_t tokens[5] = {1, 2, 3, 4, 5};
+    int* loaded;
+    size_t count;
+    status_clear();
+    write_tokens(path, tokens, 5, V);
+    CHECK(token_file_load(&loaded, &count, path, V) == STATUS_OK && count == 5 && loaded[4] == 5);
+    free(loaded);
+    CHECK(token_file_load(&loaded, &count, path, 5) == STATUS_ERROR && loaded == NULL);
+    CHECK(strstr(status_message(), "refused.bin: token 5 at position 4 is not below the model's vocabulary of 5") !=
+          NULL);
+    unit_write_format(path, TOKENS_MAGIC_32, TOKENS_VERSION_32, INT32_MAX, V, tokens, sizeof(tokens));
+    most_asked = 0;
+    CHECK(token_file_load(&loaded, &count, path, V) == STATUS_ERROR && loaded == NULL && count == 0);
+    CHECK(strstr(status_message(), "its header says 2147483647 tokens") != NULL && most_asked < 1 << 20);
+    status_clear();
+}
+
+int main(void) {
+    unshuffled_batches_follow_the_files();
+    shuffled_batches_come_in_llmc_s_order();
+    every_epoch_visits_every_sample_once();
+    batches_hold_the_files_tokens(1, 1, 0);
+    batches_hold_the_files_tokens(3, 16, 0);
+    batches_hold_the_files_tokens(8, 8, 0);
+    batches_hold_the_files_tokens(6, 5, 1);
+    batches_hold_the_files_tokens(9, 111, 0); // the whole file is one sample
+    prefetched_batches_are_the_same();
+    the_thread_reads_ahead_but_not_beyond_a_shard();
+    a_batch_stays_until_the_second_next_call();
+    batches_live_in_the_memory_of_the_caller();
+    offsets_have_64_bits();
+    a_resumed_loader_goes_on_as_if_nothing_had_happened(0);
+    a_resumed_loader_goes_on_as_if_nothing_had_happened(1);
+    the_state_has_llmc_s_layout();
+    a_state_that_does_not_fit_is_refused();
+    shared_files_are_counted();
+    a_name_that_is_there_is_no_pattern();
+    bad_files_are_refused();
+    batches_that_no_size_can_hold_are_refused();
+    tokens_beyond_the_vocabulary_are_refused();
+    errors_do_not_end_a_run(0);
+    errors_do_not_end_a_run(1);
+    for_all_sizes(processes_get_what_one_process_gets);
+    for_all_sizes(a_step_is_repeated);
+    for_all_sizes(others_go_on);
+    for_all_sizes(an_epoch_begins_anew);
+    processes_take_turns();
+    the_thread_reads_across_what_others_have();
+    micro_batches_that_cannot_be_shared_are_refused();
+    a_file_of_others_fails_too();
+    a_file_that_shrinks_during_the_run_is_noticed();
+    shards_without_checksums_are_counted();
+    damaged_shards_are_refused_when_the_loader_opens();
+    many_shards_are_verified_one_ahead();
+    a_state_fits_other_files();
+    files_of_one_name_are_told_apart();
+    a_refused_file_takes_no_memory();
+    return unit_end();
+}

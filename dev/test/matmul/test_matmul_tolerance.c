@@ -1,0 +1,316 @@
+// How far from fp64 a kernel of the matmul competition may be (dev/cuda/matmul/tolerance.h): sums as tensor cores make them,
+// and the neighbours of a GEMM in fp32, stay within it and come near it; faults do not stay within it. Needs no GPU.
+#include "dev/cuda/matmul/tolerance.h"
+#include "llmc/base/rand.h"
+#include "dev/test/fixtures/unit.h"
+
+static const MatmulPrecision bf16 = {0x1p-8, 0}, fp32 = {0x1p-24, 0};
+
+static double round_to(double x, double u) { // to nearest, ties to even: u = 2^-8 has 8 bits
+    int exponent;
+    double mantissa = frexp(x, &exponent); // .5 .. 1
+    return x == 0 ? 0 : ldexp(rint(mantissa / u), exponent) * u;
+}
+static double truncated(double x, int below) {
+    return ldexp(trunc(ldexp(x, -below)), below);
+} // to a multiple of 2^below
+
+// accumulator + the sum of n products as a Hopper tensor core adds: every term is aligned to the largest, two bits below an
+// fp32 mantissa's last, and cut off there; so is the sum, to fp32.
+static double tensor_core_add(double accumulator, const double* products, int n) {
+    int largest, exponent;
+    double most = fabs(accumulator), sum;
+    for (int k = 0; k < n; k++) { most = fmax(most, fabs(products[k])); }
+    if (most == 0) { return 0; }
+    frexp(most, &largest);
+    sum = truncated(accumulator, largest - 26);
+    for (int k = 0; k < n; k++) { sum += truncated(products[k], largest - 26); }
+    if (sum == 0) { return 0; }
+    frexp(sum, &exponent);
+    return truncated(sum, exponent - 24);
+}
+
+static mt19937_state generator;
+static void fill(double* x, int n, double mean, double u) { // N(mean, 1), rounded
+    float batch[16];
+    for (int i = 0; i < n; i++) {
+        if (i % 16 == 0) { normal_(batch, 16, (float)mean, 1.0f, &generator); }
+        x[i] = round_to((double)batch[i % 16], u);
+    }
+}
+// 0 where it is exact, also of a bound that allows nothing else
+static double ratio_of(double got, MatmulBounded want) {
+    return got == want.value ? 0 : fabs(got - want.value) / want.error;
+}
+
+// ----------------------------------------------------------------------------
+// Sums
+
+enum { LONGEST = 65536 };
+static double a[LONGEST], b[LONGEST], products[LONGEST];
+
+// a.b of K numbers of N(mean, 1) in fp64, and as tensor cores of `width` products make it; width 0: by fp32 FMAs
+typedef struct {
+    double z, squares, got;
+} Sum;
+static Sum random_sum(int K, int width, double mean) {
+    Sum s = {0, 0, 0};
+    float fused = 0;
+    fill(a, K, mean, bf16.u), fill(b, K, mean, bf16.u);
+    for (int k = 0; k < K; k++) {
+        products[k] = a[k] * b[k];
+        s.z += products[k], s.squares += products[k] * products[k];
+        fused = fmaf((float)a[k], (float)b[k], fused);
+    }
+    for (int k = 0; width > 0 && k < K; k += width) {
+        s.got = tensor_core_add(s.got, products + k, K - k < width ? K - k : width);
+    }
+    if (width == 0) { s.got = (double)fused; }
+    return s;
+}
+
+static void sums_are_within(void) {
+    const int lengths[] = {8, 64, 768, 3072, LONGEST}, widths[] = {16, 8, 0};
+    const double means[] = {0, 0.5};
+    for (int l = 0; l < 5; l++) {
+        for (int w = 0; w < 3; w++) {
+            for (int m = 0; m < 2; m++) {
+                const int K = lengths[l];
+                double worst = 0;
+                for (int n = 0; n < 400000 / (K + 400); n++) {
+                    Sum s = random_sum(K, widths[w], means[m]);
+                    worst = worse(worst, fabs(s.got - s.z) / matmul_sum_error(K, s.z, s.squares));
+                }
+                if (!CHECK(worst <= 1)) { printf("    K %d, %d at a time: %.3g times\n", K, widths[w], worst); }
+                if (widths[w] == 8) { CHECK(worst > 0.01); } // what the model is for
+            }
+        }
+    }
+}
+
+// Of a sum of K products: the share of outputs at which leaving out products from .. to - 1 is refused
+static double refused_without(int K, int from, int to, MatmulPrecision p, int outputs) {
+    int refused = 0;
+    for (int n = 0; n < outputs; n++) {
+        Sum s = random_sum(K, 16, 0);
+        MatmulBounded want = {s.z, matmul_sum_error(K, s.z, s.squares)};
+        for (int k = from; k < to; k++) { s.got -= products[k]; }
+        refused += !(ratio_of(round_to(s.got, p.u), matmul_rounded(p, want)) <= 1);
+    }
+    return (double)refused / outputs;
+}
+static void products_left_out_are_refused(void) {
+    CHECK(refused_without(3072, 0, 0, bf16, 100) == 0);
+    CHECK(refused_without(3072, 1024, 1024 + 64, bf16, 100) > 0.9); // a k-block
+    CHECK(refused_without(768, 767, 768, bf16, 400) > 0.25);        // one product, behind the last whole block
+    CHECK(refused_without(LONGEST, 4096, 4096 + 64, fp32, 30) > 0.9);
+    CHECK(refused_without(LONGEST, 1, 2, fp32, 60) > 0.25); // one row of a weight gradient
+}
+
+// ----------------------------------------------------------------------------
+// Neighbours, in fp32 from a z that is right
+
+enum { C = 768, ROWS = 200 };
+static double row[C], other[C], weight[C], bias[C];
+
+// residual, with and without rounding in between
+static void residual(void) {
+    double worst = 0;
+    int no_bias = 0, next_row = 0;
+    fill(row, C, 0, fp32.u), fill(bias, C, 0, bf16.u), fill(weight, C, 0, bf16.u), fill(other, C, 8, bf16.u);
+    for (int c = 0; c < C; c++) {
+        MatmulBounded want = matmul_residual(bf16, (MatmulBounded){row[c], 0}, bias[c], other[c]);
+        double branch = row[c] + bias[c];
+        worst = worse(worst, ratio_of(round_to(branch + other[c], bf16.u), want));
+        worst = worse(worst, ratio_of(round_to(round_to(branch, bf16.u) + other[c], bf16.u), want));
+        no_bias += !(ratio_of(round_to(row[c] + other[c], bf16.u), want) <= 1);
+        next_row += !(ratio_of(round_to(branch + other[(c + 1) % C], bf16.u), want) <= 1);
+    }
+    CHECK(worst <= 1 && worst > 0.5);
+    CHECK(no_bias > C / 2 && next_row > C / 2);
+}
+
+static void gelu(void) {
+    double worst = 0, rounded = 0;
+    int squared = 0, sigmoid = 0, other = 0;
+    for (int n = -600; n <= 600; n++) {
+        const double x = n / 75.0, z = 1.7, pre = round_to(x, bf16.u), t = matmul_gelu_tanh(pre);
+        const double approximate = t + copysign(0x1p-10 * 0x1.02p-1, x); // 2^-10.987
+        MatmulBounded want = matmul_gelu(bf16, pre), derivative = matmul_gelu_derivative(pre);
+        MatmulBounded dgelu = matmul_dgelu(bf16, (MatmulBounded){z, 0}, pre);
+        worst = worse(worst, ratio_of(round_to(x / 2 * (1 + matmul_gelu_tanh(x)), bf16.u), want));
+        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16.u), want));
+        const double slope = matmul_gelu_slope(pre);
+        const double d = (1 + approximate) / 2 + pre / 2 * (1 - approximate * approximate) * slope;
+        worst = worse(worst, ratio_of(d, derivative));
+        worst = worse(worst, ratio_of(round_to(round_to(z, bf16.u) * d, bf16.u), dgelu));
+        // three roundings, each of almost half a unit: that of near, of the derivative and of what they make
+        const double near = 1.0117, three = round_to(round_to(near, bf16.u) * round_to(d, bf16.u), bf16.u);
+        rounded = worse(rounded, ratio_of(three, matmul_dgelu(bf16, (MatmulBounded){near, 0}, pre)));
+        // of a sum that is not stored: the kernel's is rounded, the reference knows x
+        const MatmulBounded sum = matmul_rounded(bf16, (MatmulBounded){x, 0});
+        worst = worse(worst, ratio_of(round_to(d, bf16.u), matmul_derivative_of(bf16, sum)));
+        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16.u), matmul_gelu_of(bf16, sum)));
+        other += !(ratio_of(round_to(d, bf16.u), matmul_derivative_of(bf16, matmul_plus(sum, 0.1))) <= 1);
+        squared += !(ratio_of(z * ((1 + t) / 2 + pre / 2 * (1 - t) * slope), dgelu) <= 1);
+        sigmoid += !(ratio_of(pre / (1 + exp(-1.702 * pre)), want) <= 1);
+    }
+    CHECK(worst <= 1 && worst > 0.5);
+    CHECK(rounded <= 1 && rounded > 0.5);
+    CHECK(squared > 200 && sigmoid > 200 && other > 200);
+    CHECK_NEAR(matmul_gelu(fp32, 1).value, 0.8411919906, 1e-9);
+    CHECK_NEAR(matmul_gelu_derivative(1).value, 1.0829640839, 1e-9);
+}
+
+// mean and rstd of a row, in fp64
+static void norm(double* mean, double* rstd, const double* x) {
+    double sum = 0, squares = 0;
+    for (int c = 0; c < C; c++) { sum += x[c]; }
+    *mean = sum / C;
+    for (int c = 0; c < C; c++) { squares += (x[c] - *mean) * (x[c] - *mean); }
+    *rstd = 1 / sqrt(squares / C + 1e-5);
+}
+static MatmulNorm norm_of(const double* x) {
+    double mean, rstd, squares = 0, centred_squares = 0, product_squares = 0;
+    norm(&mean, &rstd, x);
+    for (int c = 0; c < C; c++) {
+        const double centred = x[c] - mean;
+        squares += x[c] * x[c], centred_squares += centred * centred,
+            product_squares += centred * x[c] * centred * x[c];
+    }
+    return matmul_norm(bf16, C, C * mean, squares, centred_squares, product_squares);
+}
+
+static void layernorm_forward(void) {
+    double worst = 0;
+    int twice = 0, no_bias = 0;
+    fill(weight, C, 0, bf16.u), fill(bias, C, 0, bf16.u);
+    for (int n = 0; n < ROWS; n++) {
+        double mean, rstd;
+        fill(row, C, 0.3, fp32.u); // before it is rounded
+        for (int c = 0; c < C; c++) { row[c] += c % 97 == 5 ? 8 : 0, other[c] = round_to(row[c], bf16.u); }
+        const MatmulNorm want = norm_of(other);
+        for (int stored = 0; stored < 2; stored++) { // from what is stored, or from what was rounded to it
+            const double* x = stored ? other : row;
+            norm(&mean, &rstd, x);
+            worst = worse(worst, worse(ratio_of(mean, want.mean), ratio_of(rstd, want.rstd)));
+            for (int c = 0; c < C; c++) {
+                MatmulBounded y = matmul_normalised(bf16, want, other[c], weight[c], bias[c]);
+                worst = worse(worst, ratio_of(round_to((x[c] - mean) * rstd * weight[c] + bias[c], bf16.u), y));
+                no_bias += !(ratio_of(round_to((x[c] - mean) * rstd * weight[c], bf16.u), y) <= 1);
+            }
+        }
+        twice += !(ratio_of(mean + row[0] / C, want.mean) <= 1); // one column twice
+    }
+    CHECK(worst <= 1 && worst > 0.1);
+    CHECK(no_bias > ROWS * C && twice > ROWS / 4);
+}
+
+// dln rounded before it is used, or not
+static void layernorm_backward(void) {
+    static double g_[2][C], xhat[C], dresidual[C], dln[C];
+    double worst = 0;
+    int no_mean = 0;
+    fill(weight, C, 0, bf16.u);
+    for (int n = 0; n < ROWS; n++) {
+        MatmulNormSums s = {0, 0, 0, 0, 0, 0};
+        double sum[2] = {0, 0}, sum_x[2] = {0, 0};
+        const double rstd = 1.2;
+        fill(dln, C, 0.2, fp32.u), fill(xhat, C, 0, fp32.u), fill(dresidual, C, 0, bf16.u);
+        for (int c = 0; c < C; c++) {
+            g_[0][c] = dln[c] * weight[c], g_[1][c] = round_to(dln[c], bf16.u) * weight[c];
+            const double error = fabs(weight[c]) * matmul_intermediate_error(bf16, (MatmulBounded){dln[c], 0});
+            const double gx = g_[0][c] * xhat[c];
+            s.g += g_[0][c], s.g_squares += g_[0][c] * g_[0][c], s.g_errors += error * error;
+            s.gx += gx, s.gx_squares += gx * gx, s.gx_errors += error * xhat[c] * error * xhat[c];
+            for (int r = 0; r < 2; r++) { sum[r] += g_[r][c], sum_x[r] += g_[r][c] * xhat[c]; }
+        }
+        for (int c = 0; c < C; c++) {
+            MatmulBounded g = {g_[0][c], fabs(weight[c]) * matmul_intermediate_error(bf16, (MatmulBounded){dln[c], 0})};
+            MatmulBounded want = matmul_norm_backward(bf16, s, C, g, xhat[c], rstd, dresidual[c]);
+            for (int r = 0; r < 2; r++) {
+                const double dx = (g_[r][c] - sum[r] / C - xhat[c] * sum_x[r] / C) * rstd;
+                worst = worse(worst, ratio_of(round_to(dresidual[c] + dx, bf16.u), want));
+            }
+            const double dx = (g_[0][c] - xhat[c] * sum_x[0] / C) * rstd;
+            no_mean += !(ratio_of(round_to(dresidual[c] + dx, bf16.u), want) <= 1);
+        }
+    }
+    CHECK(worst <= 1 && worst > 0.3);
+    CHECK(no_mean > 0);
+}
+
+// Summed as stored in bf16 and before; `mean` of the column
+static void column_sums(int rows, double mean) {
+    const double before = 0.7;
+    double worst = 0;
+    int left_out = 0, rounded = 0;
+    for (int n = 0; n < 20; n++) {
+        MatmulColumn stored = {0, 0, 0}, exact = {0, 0, 0};
+        double fused = 0; // of the numbers before rounding
+        float sum = 0;
+        fill(a, rows, mean, fp32.u);
+        for (int k = 0; k < rows; k++) {
+            const double x = round_to(a[k], bf16.u);
+            stored.sum += x, stored.squares += x * x, sum += (float)x, fused += a[k];
+        }
+        exact = stored, stored.term_squares = bf16.u * bf16.u * stored.squares;
+        MatmulBounded want = matmul_column(stored, rows, before), tight = matmul_column(exact, rows, before);
+        worst = worse(worst, worse(ratio_of(fused + before, want), ratio_of((double)sum + before, tight)));
+        left_out += !(ratio_of(stored.sum - round_to(a[n], bf16.u) + before, tight) <= 1);
+        rounded += !(ratio_of(round_to(stored.sum, bf16.u) + before, tight) <= 1); // a bias gradient in bf16
+    }
+    CHECK(worst <= 1 && worst > 0.003);
+    CHECK(left_out >= 10 && rounded >= 10);
+}
+
+static void classifier(void) {
+    const double scale = 0.5;
+    double worst = 0;
+    int not_scaled = 0, not_subtracted = 0, padding = 0;
+    for (int n = 0; n < ROWS; n++) {
+        const int target = n * 3 % C;
+        MatmulSoftmax s = {-INFINITY, 0, 0};
+        double sum[2] = {0, 0}, loss, with_padding;
+        fill(row, C, 0, fp32.u);
+        for (int c = 0; c < C; c++) { row[c] *= 3, s.maximum = fmax(s.maximum, row[c]); }
+        for (int c = 0; c < C; c++) {
+            const double p = exp(row[c] - s.maximum);
+            s.sum += p, s.error += p * matmul_intermediate_error(bf16, (MatmulBounded){row[c], 0});
+            sum[0] += exp(row[c]), sum[1] += exp(round_to(row[c], bf16.u));
+        }
+        s.error /= s.sum;
+        for (int r = 0; r < 2; r++) { // logits as they are, and rounded
+            MatmulBounded z = {row[target], matmul_intermediate_error(bf16, (MatmulBounded){row[target], 0})};
+            MatmulBounded want = matmul_loss(s, z, 0.25);
+            loss = log(sum[r]) - (r ? round_to(row[target], bf16.u) : row[target]) + 0.25;
+            with_padding = loss + log(1 + 0.1); // 47 columns of 0 beside 50257 of N(0,1) weigh less; here 77 of 768
+            worst = worse(worst, ratio_of(loss, want));
+            padding += !(ratio_of(with_padding, want) <= 1);
+            for (int c = 0; c < C; c++) {
+                MatmulBounded logit = {row[c], matmul_intermediate_error(bf16, (MatmulBounded){row[c], 0})};
+                MatmulBounded d = matmul_dlogit(bf16, s, logit, c == target, scale);
+                const double p = exp(r ? round_to(row[c], bf16.u) : row[c]) / sum[r];
+                worst = worse(worst, ratio_of(round_to(scale * (p - (c == target)), bf16.u), d));
+                not_scaled += !(ratio_of(round_to(p - (c == target), bf16.u), d) <= 1);
+                not_subtracted += c == target && !(ratio_of(round_to(scale * p, bf16.u), d) <= 1);
+            }
+        }
+    }
+    CHECK(worst <= 1 && worst > 0.3);
+    CHECK(not_scaled > 2 * ROWS * C * 9 / 10 && not_subtracted == 2 * ROWS && padding > ROWS);
+}
+
+int main(void) {
+    manual_seed(&generator, 42);
+    sums_are_within();
+    products_left_out_are_refused();
+    residual();
+    gelu();
+    layernorm_forward();
+    layernorm_backward();
+    column_sums(LONGEST, 0);
+    column_sums(1024, 8);
+    classifier();
+    return unit_end();
+}

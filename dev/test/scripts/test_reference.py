@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Tests of dev/reference: the committed dumps are what the model computes, files read back, batches come in order.
+
+    python3 dev/test/scripts/test_reference.py     # 20 s; ends in 'N passed, N failed'
+
+Needs PyTorch 1.13 or newer and numpy; without them it says so and tests nothing.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+import unit
+
+REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "reference")
+DUMPS = ["tiny", "tiny_heads", "long_hs64", "long_hs128"]
+EXPECTED_ORDER = [1, 3, 9, 7, 6, 0, 8, 4, 5, 2, 9, 8, 2, 5, 1, 0, 7, 6, 4, 3]  # two epochs of ten samples, seed 42
+
+
+def path_of(name):
+    return os.path.join(REFERENCE, name)
+
+
+def read_state(path, config):
+    """A debug state as a dict of arrays; everything after the header is 32 bits wide."""
+    common.verify(path)
+    words = np.fromfile(path, np.int32)
+    header, rest = words[:256], words[256:]
+    B, T, steps = (int(i) for i in header[2:5])
+    sizes = {"x": B * T, "y": B * T, "logits": B * T * config.vocab_size, "loss": 1}
+    sizes["gradients"] = len(rest) - sum(sizes.values()) - steps
+    sizes["losses"] = steps
+    state = {"settings": header[5:11].view(np.float32).tolist()}
+    for name, size in sizes.items():
+        part, rest = rest[:size], rest[size:]
+        state[name] = torch.from_numpy(part.astype(np.int64)).view(B, T) if name in "xy" else part.view(np.float32)
+    return state
+
+
+def run(script, *arguments, code=0):
+    command = [sys.executable, path_of(script), *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == code, f"exit code {done.returncode}, expected {code}: {done.stderr}"
+    if code:
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, f"not one line: {done.stderr!r}"
+    return done.stdout, done.stderr
+
+
+def test_committed_dumps_are_what_the_model_computes(_):
+    """Recomputed in fp64 and compared in fp32: half a unit in the last place is 6e-8 of a number, 1e-6 leaves room."""
+    for name in DUMPS:
+        net = formats.read_model(path_of(f"{name}.bin")).double()
+        state = read_state(path_of(f"{name}_debug_state.bin"), net.config)
+        rate, *adam, clip = state["settings"]
+        assert np.allclose([rate, *adam, clip], [1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0])
+        optimizer = model.make_optimizer(net, rate, *adam)
+        losses = []
+        for step in range(10):
+            logits, loss = net(state["x"], state["y"])
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 0:
+                gradients = torch.cat([p.grad.flatten() for _, tensors in net.tensors() for p in tensors]).numpy()
+                computed = logits.detach().numpy().ravel()
+            model.clip_gradients(net, clip)
+            optimizer.step()
+            losses.append(loss.item())
+        for what, values in (("logits", computed), ("gradients", gradients), ("losses", np.array(losses))):
+            assert values.shape == state[what].shape, what
+            error = np.linalg.norm(values - state[what]) / np.linalg.norm(values)
+            assert error <= 1e-6, f"{name}: {what} differ by {error:.2e}"
+        assert state["loss"][0] == state["losses"][0]
+
+
+def test_committed_dumps_carry_checksums(_):
+    for name in DUMPS:
+        for path in (path_of(f"{name}.bin"), path_of(f"{name}_debug_state.bin")):
+            assert common.verify(path), path
+
+
+def test_clipping_only_shrinks(_):
+    net = model.GPT2(model.Config(10, 7, 1, 1, 32))
+    for scale, clipped in ((0.001, False), (10.0, True)):
+        for parameter in net.parameters():
+            parameter.grad = torch.full_like(parameter, scale)
+        before = sum(p.numel() for p in net.parameters()) ** 0.5 * scale
+        norm = model.clip_gradients(net, 1.0).item()
+        after = sum(p.grad.square().sum().item() for p in net.parameters()) ** 0.5
+        assert abs(norm / before - 1) < 1e-5 and abs(after / (1.0 if clipped else before) - 1) < 1e-5
+
+
+def test_committed_dumps_reach_the_main_loops(_):
+    """Heads of 64 and of 128 beyond T = 1024, two layers, two heads, and weights that bf16 does not represent."""
+    longest, layers, heads, exact = {}, 0, 0, []
+    for name in DUMPS:
+        net = formats.read_model(path_of(f"{name}.bin"))
+        c = net.config
+        T = read_state(path_of(f"{name}_debug_state.bin"), c)["x"].shape[1]
+        HS = c.channels // c.heads
+        longest[HS] = max(T, longest.get(HS, 0))
+        layers, heads = max(layers, c.layers), max(heads, c.heads)
+        exact.append(all(torch.equal(p.bfloat16().float(), p) for p in net.parameters()))
+    assert longest[64] > 1024 and longest[128] > 1024, longest
+    assert layers >= 2 and heads >= 2 and not all(exact), (layers, heads, exact)
+
+
+def test_committed_errors_are_what_our_rounding_gives(_):
+    """Measured again on fewer batches: relative errors of whole tensors hardly differ from batch to batch."""
+    for name in ("tiny", "tiny_heads"):
+        with open(path_of(f"{name}_bf16_errors.csv"), encoding="utf-8") as f:
+            committed = dict(line.strip().split(",") for line in f if not line.startswith("#"))
+        net = formats.read_model(path_of(f"{name}.bin")).double()
+        state = read_state(path_of(f"{name}_debug_state.bin"), net.config)
+        rate, *adam, clip = state["settings"]
+        errors = rounding.measure(net, [(state["x"], state["y"])], 10, clip, rate, *adam)
+        assert sorted(errors) == sorted(committed), set(errors) ^ set(committed)
+        for what in errors:
+            if not what.startswith("loss"):
+                assert 0.5 <= errors[what] / float(committed[what]) <= 2, f"{name}: {what} {errors[what]}"
+
+
+def test_padding_is_zero_and_bf16_is_rounded(folder):
+    for name in DUMPS:
+        exact = formats.read_model(path_of(f"{name}.bin"))
+        path = os.path.join(folder, "rounded.bin")
+        with contextlib.redirect_stdout(None):
+            formats.write_model(exact, path, torch.bfloat16)
+        rounded = formats.read_model(path)
+        assert not exact.wte[exact.config.vocab_size :].any() and len(exact.wte) % 128 == 0
+        for (row, a), (_, b) in zip(exact.tensors(), rounded.tensors()):
+            for x, y in zip(a, b):
+                assert torch.equal(x.bfloat16().float(), y), row.name
+
+
+def test_checkpoints_read_back(folder):
+    net = model.GPT2(model.Config(10, 7, 2, 2, 64, trained=4))
+    model.initialise_for_tests(net, seed=1)
+    path = os.path.join(folder, "m.bin")
+    with contextlib.redirect_stdout(None):
+        formats.write_model(net, path, torch.float32)
+    again = formats.read_model(path)
+    assert again.config == net.config and again.config.trained_length == 4
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
+    with open(path, "r+b") as f:
+        content = f.read()
+        f.seek(len(content) // 2)
+        f.write(bytes([content[len(content) // 2] ^ 4]))
+    _, error = run("train_reference.py", "-e", path, code=1)
+    assert path in error and "do not have their checksum" in error
+    with open(path, "ab") as f:
+        f.write(b"x")
+    _, error = run("train_reference.py", "-e", path, code=1)
+    assert path in error and "its header describes a model of" in error
+
+
+def test_hugging_face_checkpoints_are_transposed(folder):
+    """Written by Hugging Face's conventions from known weights, and read back to the same weights."""
+    net = model.GPT2(model.Config(10, 7, 2, 2, 64))
+    model.initialise_for_tests(net, seed=1)
+    tensors = {}
+    for row, owned in net.tensors():
+        name, transposed = formats.HUGGING_FACE[row.name]
+        for layer, tensor in enumerate(owned):
+            value = tensor.detach()[:7] if row.name == "wte" else tensor.detach()
+            key = f"transformer.h.{layer}.{name}" if row.per_layer else f"transformer.{name}"
+            tensors[key] = (value.t() if transposed else value).contiguous()
+    torch.save(tensors, os.path.join(folder, "pytorch_model.bin"))
+    settings = {"n_positions": 10, "vocab_size": 7, "n_layer": 2, "n_head": 2, "n_embd": 64}
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(settings, f)
+    again = formats.read_hugging_face(folder)
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
+    assert again.config.trained_length == 10
+    for length in (4, 11, "4"):
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+            json.dump(settings | {"flashgpt_trained_length": length}, f)
+        if length == 4:
+            assert formats.read_hugging_face(folder).config.trained_length == 4
+            continue
+        try:
+            formats.read_hugging_face(folder)
+        except SystemExit as error:
+            assert f"a trained length of {length} tokens is not between 1 and the context of 10" in str(error), error
+        else:
+            raise AssertionError(f"a trained length of {length} is read")
+
+
+def test_batches_come_in_the_order_of_the_trainers(folder):
+    """The shuffled order of ten samples under seed 42, and of the next epoch, as llm.c's loader draws it."""
+    path = os.path.join(folder, "tokens.bin")
+    header = np.zeros(256, np.int32)
+    header[:3] = 20240520, 1, 61
+    np.concatenate([header.view(np.uint16), np.arange(61, dtype=np.uint16)]).tofile(path)
+    loader = train_reference.TokenLoader(path, 2, 3, 61)
+    for sample in (*range(10), 0):
+        x, y = loader.next_batch()
+        assert x.flatten().tolist() == list(range(6 * sample, 6 * sample + 6)) and torch.equal(y, x + 1)
+    loader = train_reference.TokenLoader(path, 2, 3, 61, shuffle_seed=42)
+    order = [int(loader.next_batch()[0][0, 0]) // 6 for _ in range(20)]
+    assert order == EXPECTED_ORDER, order
+
+
+def test_a_flipped_token_ends_the_training(folder):
+    path = os.path.join(folder, "tokens.bin")
+    with common.CheckedFile(path, 20240520, 1, 61) as out:
+        out.write(np.arange(61, dtype=np.uint16))
+        out.finish()
+    train_reference.TokenLoader(path, 2, 3, 61)
+    with open(path, "r+b") as f:
+        f.seek(1024 + 2 * 60)
+        f.write(b"\0\0")
+    try:
+        train_reference.TokenLoader(path, 2, 3, 61)
+    except SystemExit as error:
+        assert f"{path}: bytes 1024 to 1145 do not have" in str(error.code), error.code
+        return
+    raise AssertionError("read")
+
+
+def test_schedules(_):
+    args = argparse.Namespace(learning_rate=1.0, final_fraction=0.1, warmup=10, max_steps=110, scheduler="")
+    expected = {  # at the first step, the last of the warm-up, half-way and the end
+        "constant": [1, 1, 1, 1],
+        "linear": [0.1, 1, 0.55, 0.1],
+        "cosine": [0.1, 1, 0.55, 0.1],
+        "wsd": [0.1, 1, 1, 0.1],
+    }
+    for args.scheduler, rates in expected.items():
+        got = [train_reference.learning_rate(args, step) for step in (0, 9, 60, 110)]
+        assert np.allclose(got, rates), (args.scheduler, got)
+    args.scheduler = "wsd"  # 1 - sqrt from 80% of the steps on: a quarter of the way down it has come half of it
+    assert np.isclose(train_reference.learning_rate(args, 88 + 22 // 4), 0.1 + 0.9 * (1 - (5 / 22) ** 0.5))
+
+
+def test_training_lowers_the_loss(folder):
+    """A small model, twenty steps on one sample: the loss falls, and main.log has the trainers' lines."""
+    tokens = os.path.join(folder, "tokens.bin")
+    header = np.zeros(256, np.int32)
+    header[:3] = 20240520, 1, 65
+    run_of_tokens = (np.arange(65) * 7 % 251).astype(np.uint16)
+    np.concatenate([header.view(np.uint16), run_of_tokens]).tofile(tokens)
+    out = os.path.join(folder, "log")
+    data = ["-e", path_of("tiny.bin"), "-i", tokens, "-j", tokens, "-o", out, "--device", "cpu", "--dtype", "float32"]
+    run("train_reference.py", *data, "-b", 1, "-t", 64, "-x", 20, "-l", "1e-3", "-v", 0)
+    with open(os.path.join(out, "main.log"), encoding="utf-8") as f:
+        lines = f.read().splitlines()
+    losses = [float(line.split("trl:")[1].split()[0]) for line in lines[:-1]]
+    assert len(losses) == 20 and losses[-1] < losses[0] - 1 and lines[-1].startswith("s:20 tel:")
+    stated, _ = run("../../scripts/plot_run.py", *[os.path.join(out, "main.log")] * 2, "--difference")
+    assert "20 steps: largest difference 0.000000" in stated
+    _, error = run("train_reference.py", *data, "-b", 2, "-t", 64, code=1)
+    assert tokens in error and "a batch of 2 x 64 needs 129" in error
+
+
+if __name__ == "__main__":
+    unit.need("torch", "numpy")
+    sys.path.insert(0, REFERENCE)
+    import argparse
+
+    import numpy as np
+    import torch
+
+    import common
+    import formats
+    import model
+    import rounding
+    import train_reference
+
+    sys.exit(unit.run(globals()))

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Tests of dev/bench/scaling.py and what README shows of it, with programs that only sleep and speak; seconds.
+
+python3 dev/test/scripts/test_scaling.py
+"""
+
+import contextlib
+import csv
+import io
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "bench"))
+
+import readme_tables
+import scaling
+
+import unit
+
+TRAINER = """#!/bin/bash
+echo "$CUDA_VISIBLE_DEVICES: $*" >>FOLDER/said
+case "$*" in *"${FAILS_WITH:-no such flag}"*) echo "error: it fails"; exit 1 ;; esac
+while [ $# -gt 0 ]; do
+    case $1 in --gpus) gpus=$2 ;; -x) steps=$2 ;; esac
+    shift
+done
+echo "| memory                | $((100 / gpus)) MiB  |"
+for i in $(seq "$steps"); do
+    if [ "$i" -le 5 ]; then sleep 0.2; else sleep 0.0$((1 + gpus)); fi
+    echo "$EPOCHREALTIME" >>FOLDER/times
+    echo "step $i/$steps"
+done
+"""
+
+
+# One that sleeps in its last step alone: all lines at once would be steps of 0.000 ms.
+HASTY = TRAINER.replace("sleep", ": sleep").replace(
+    '    echo "$E', '    [ "$i" -lt "$steps" ] || sleep 0.1\n    echo "$E'
+)
+assert HASTY.count("|| sleep 0.1") == 1
+
+
+def program(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace("FOLDER", folder))
+    os.chmod(path, 0o755)
+    return path
+
+
+PROFILE = """#!/bin/bash
+echo "$PROFILE: $*" >>FOLDER/said
+for span in step wait-gradients wait-weights wait-sums exchange-gradients exchange-weights; do
+    echo "profile $span 1.5"
+done
+"""
+
+
+def gpus(folder, n):
+    """A stand-in for nvidia-smi that shows so many"""
+    cases = f"-L) seq -f 'GPU %g: a' {n} ;; *name*) echo NVIDIA H200 ;; *) echo 580 ;;"
+    program(folder, "nvidia-smi", f"#!/bin/sh\ncase $1 in {cases} esac\n")
+
+
+def measured(folder, *flags, trainer=HASTY, here=2):
+    """The rows that a run of scaling.py writes with stand-ins for nvidia-smi and the trainer, and what it printed."""
+    gpus(folder, here)
+    trainer, path = program(folder, "trainer", trainer), os.path.join(folder, "scaling.csv")
+    profile = program(folder, "profile", PROFILE)
+    before, argv = os.environ["PATH"], sys.argv
+    os.environ["PATH"] = f"{folder}:{before}"
+    sys.argv = ["scaling.py", "--trainer", trainer, "--output", folder, "--warm-up", "0", "--seconds", "0.5"]
+    sys.argv += ["--peers", "0", "--profile", profile]
+    sys.argv += flags
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            scaling.main()
+    finally:
+        os.environ["PATH"], sys.argv = before, argv
+    with open(path, newline="", encoding="utf-8") as f:
+        return path, list(csv.DictReader(f)), out.getvalue()
+
+
+def test_rounds_alternate_and_take_another_gpu_each_time(folder):
+    _, rows, said = measured(folder, "--models", "d12", "--others", trainer=TRAINER)
+    assert [(row["gpus"], row["first_gpu"], row["round"]) for row in rows] == [
+        ("1", "0", "0"),
+        ("2", "0", "0"),
+        ("1", "1", "1"),
+        ("2", "0", "1"),
+    ], rows
+    with open(os.path.join(folder, "times"), encoding="utf-8") as f:
+        times = list(map(float, f.read().split()))
+    for i, row in enumerate(rows):
+        n, run = int(row["gpus"]), times[15 * i : 15 * (i + 1)]
+        ms = 1000 * (run[14] - run[4]) / 10  # with the first five steps it would be 60 more
+        assert abs(float(row["ms"]) - ms) < 40, (row, ms)
+        assert int(row["mib"]) == 100 // n and (row["zero"], row["sum_order"]) == (
+            ("1", "tree") if n == 2 else ("", "")
+        )
+        assert abs(float(row["tok_s"]) - n * 65536 / float(row["ms"]) * 1000) < 1e-4 * float(row["tok_s"]), row
+    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
+        commands = f.read().splitlines()
+    assert [c.split(": ")[0] for c in commands] == ["0", "0,1", "1", "0,1", "5:20"], commands
+    assert "-x 26" in commands[4] and "--gpus 2" in commands[4], commands
+    with open(os.path.join(folder, "scaling_profile.csv"), newline="", encoding="utf-8") as f:
+        profile = list(csv.DictReader(f))
+    assert len(profile) == 1 and profile[0]["wait_weights_ms"] == "1.5" and profile[0]["gpus"] == "2", profile
+    assert "-d 131072" in commands[1] and "-d 65536" in commands[0] and "-b 64" in commands[1], commands
+    table = [line.split() for line in said.splitlines()[-3:]]
+    assert table[0] == ["model", "GPUs", "ms", "tokens/s", "MiB", "of", "N", "x", "1", "predicted"], table
+    assert table[1][:3] == ["124M", "flashgpt", "1"] and table[2][:3] == ["124M", "flashgpt", "2"], table
+    of_one, predicted = (float(text.rstrip("%")) for text in table[2][-2:])
+    assert abs(of_one - 100 * float(table[1][3]) / float(table[2][3])) < 0.2 and 90 < predicted < 100, table
+
+
+def test_readme_shows_the_means_of_the_rounds(folder):
+    path, rows, _ = measured(folder, "--models", "d48", "--rounds", "1")
+    how = [(row["zero"], row["sum_order"], row["exchange"]) for row in rows]
+    assert how[:2] == [("", "", ""), ("1", "tree", "auto")] and len(how) == 5, rows
+    for i, ms in enumerate((100, 110, 105, 106, 120)):
+        rows[i]["ms"] = str(ms)
+    second = [{**rows[0], "ms": "104", "round": "1"}, {**rows[1], "ms": "100", "round": "1"}]
+    with open(path, "w", newline="", encoding="utf-8") as f:
+        writer = csv.DictWriter(f, scaling.COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows + second)
+    runs = readme_tables.scaling_runs(os.path.relpath(path, readme_tables.ROOT))
+    found = {run["setting"]: (run["ms_one"], run["ms"], round(run["percent"], 1)) for run in runs}
+    expected = {"": (102, 105, 97.1), "--exchange nccl": (102, 105, 97.1), "-z 0": (102, 120, 85.0)}
+    expected["--sum-order any --exchange nccl"] = (102, 106, 96.2)
+    assert found == expected, found
+    assert runs[0]["rounds"] == 2
+
+
+def test_without_measurements_readme_has_no_table(folder):
+    assert readme_tables.scaling_runs(os.path.join(folder, "none.csv")) == []
+
+
+def test_the_rows_of_an_earlier_call_go(folder):
+    measured(folder, "--models", "d12", "--others")
+    _, rows, _ = measured(folder, "--models", "d12", "--others", "--rounds", "1")
+    assert len(rows) == 2, rows
+
+
+def test_what_was_measured_before_a_run_failed_is_kept(folder):
+    os.environ["FAILS_WITH"] = "--exchange nccl"
+    try:
+        measured(folder, "--models", "d12", "--rounds", "1")
+    except SystemExit as ended:
+        assert "it fails" in str(ended.code), ended.code
+    else:
+        raise AssertionError("a run that failed went unnoticed")
+    finally:
+        del os.environ["FAILS_WITH"]
+    with open(os.path.join(folder, "scaling.csv"), newline="", encoding="utf-8") as f:
+        assert [row["gpus"] for row in csv.DictReader(f)] == ["1", "2"]
+
+
+def test_too_few_gpus_are_refused(folder):
+    for n, flags, text in (
+        (2, ["--gpus", "4"], "nvidia-smi shows 2 GPUs here; --gpus is 4"),
+        (0, [], "shows no GPUs here"),
+    ):
+        try:
+            measured(folder, *flags, here=n)
+        except SystemExit as ended:
+            assert text in str(ended.code), ended.code
+        else:
+            raise AssertionError(f"{flags} went through on {n}")
+
+
+def test_without_pytorch_its_rows_are_left_out(folder):
+    has_torch, scaling.has_torch = scaling.has_torch, lambda: False
+    try:
+        _, rows, said = measured(folder, "--models", "d12", "--rounds", "1", "--others", "--peers", "1")
+    finally:
+        scaling.has_torch = has_torch
+    assert [row["program"] for row in rows] == ["flashgpt", "flashgpt"] and "PyTorch: skipped" in said, (rows, said)
+
+
+def eight_gpus(folder, n, *sections):
+    """What dev/bench/eight_gpus.sh says at the end on n GPUs that are not there, with a Python that has no PyTorch."""
+    gpus(folder, n)
+    program(folder, "trainer", HASTY)
+    text = f'#!/bin/sh\ncase "$1" in *scaling.py) exec {sys.executable} "$@" --peers 0 ;; *) exit 1 ;; esac\n'
+    program(folder, "python3", text)
+    names = {"PATH": f"{folder}:{os.environ['PATH']}", "TRAINER": f"{folder}/trainer", "OUTPUT": folder, "COMMIT": "a"}
+    command = [os.path.join(scaling.ROOT, "dev", "bench", "eight_gpus.sh"), *sections]
+    done = subprocess.run(command, env={**os.environ, **names}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.rpartition("s: of ")[2].splitlines(), done.stderr
+
+
+def test_eight_gpus_in_one_call(folder):
+    code, lines, _ = eight_gpus(folder, 8, "124M")
+    assert code == 0 and lines[0] == "8 GPUs" and len(lines) == 9, lines
+    rows = [line.split() for line in lines[2:7]]
+    assert [row[:-5] for row in rows[1:]] == [
+        ["124M", "flashgpt", *how] for how in (["2"], ["4"], ["8"], ["-z", "0", "8"])
+    ], rows
+    assert rows[0][:3] == ["124M", "flashgpt", "1"] and [row[-3] for row in rows[1:]] == ["50", "25", "12", "12"], rows
+    assert lines[7].startswith("124M: ok") and lines[8].startswith("skipped: PyTorch"), lines
+    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
+        commands = f.read().splitlines()
+    assert len(commands) == 5 and all("-x 174 " in command for command in commands), commands
+    assert "-d 524288" in commands[3] and commands[4].endswith("-z 0 --sum-order tree --exchange auto"), commands
+
+
+def test_what_fewer_gpus_cannot_do_is_said(folder):
+    code, lines, _ = eight_gpus(folder, 1, "bits", "killed")
+    skipped = ["bits: one GPU here", "killed: one GPU here", "PyTorch: this Python has none"]
+    expected = [*skipped[:2], *(f"{n} GPUs: 1 here" for n in (2, 4, 8)), skipped[2]]
+    assert code == 0 and lines == ["1 GPUs", *(f"skipped: {text}" for text in expected)], lines
+
+
+def test_a_section_that_is_not_there_is_named(folder):
+    code, _, said = eight_gpus(folder, 8, "124")
+    assert code == 1 and said == "error: 124: no such section; choose of: 124M 1558M bits killed\n", said
+
+
+def test_a_run_that_fails_fails_the_call(folder):
+    os.environ["FAILS_WITH"] = "-z 0"
+    try:
+        code, lines, _ = eight_gpus(folder, 2, "124M")
+    finally:
+        del os.environ["FAILS_WITH"]
+    assert code == 1 and any(line.startswith("124M: FAILED") for line in lines), lines
+
+
+if __name__ == "__main__":
+    scaling.SLOWEST = dict.fromkeys(scaling.SLOWEST, 0.05)
+    sys.exit(unit.run(globals()))

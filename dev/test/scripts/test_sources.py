@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Tests of the sources themselves: rules of CONTRIBUTING.md that no compiler sees.
+
+    python3 dev/test/scripts/test_sources.py          # ends in 'N passed, N failed'
+
+Needs the standard library only. Each rule is also given a text that breaks it, which it must name.
+"""
+
+import glob
+import os
+import re
+import sys
+
+import unit
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+C_PATTERNS = ("*.c", "*.cu", "llmc/*/*.*", "dev/**/*.c", "dev/**/*.h", "dev/**/*.cu", "dev/**/*.cuh")
+CUDA_PATTERNS = ("*.cu", "llmc/*/*.cuh", "dev/**/*.cu", "dev/**/*.cuh", "dev/test/**/*.h")
+PTX_HEADERS = ("llmc/cuda/ptx.cuh", "llmc/cuda/mma.cuh", "llmc/cuda/hopper.cuh")
+TEXT_PATTERNS = (*C_PATTERNS, "Makefile", "*.md", ".ci/run", "scripts/*.*", "dev/**/*.py", "dev/**/*.sh", "dev/**/*.md")
+SHELL_PATTERNS = ("Makefile", ".ci/run", "scripts/*.sh", "dev/**/*.sh")
+HEAD_LINES = 15
+COMMENT_COLUMNS = 128  # code is clang-format's matter, Python ruff's
+DUMP_BYTES = 4_000_000  # of all dumps and their measured errors together
+
+# Words of this project's own for what has a name in the field; CONTRIBUTING.md says which to use.
+OWN_WORDS = re.compile(
+    r"\b([Cc]ontestants?|[Mm]ultiprocessors?|[Bb]locks? of threads|measured peak|"
+    r"[Aa]rena|[Ll]adder|[Ss]lack|SLACK|[Tt]ickets?|[Mm]overs?|[Cc]limb(s|ed)?|[Dd]eliverers?|goes on behind)\b"
+)
+# What copies between GPUs is CUDA's copy engine; what loads tiles of attention is TMA.
+TMA_WORDS = re.compile(r"\b[Cc]opy engines?\b")
+
+
+def read(patterns):
+    """Path and text of each file, this one left aside: it names what it forbids."""
+    paths = {path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)}
+    for path in sorted(paths - {os.path.abspath(__file__)}):
+        with open(path, encoding="utf-8") as f:
+            yield os.path.relpath(path, ROOT), f.read()
+
+
+def unchecked_launches(text):
+    """Lines with a kernel launch that no cudaGetLastError() follows before its function, `}` in column 0, ends."""
+    waiting = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if "<<<" in line:
+            waiting.append(number)
+        if "cudaGetLastError()" in line:
+            waiting = []
+        if line.startswith("}"):
+            yield from waiting
+            waiting = []
+
+
+def head_lines(text):
+    """The length of the comment that a file begins with."""
+    if text.startswith("/*"):
+        return text[: text.index("*/")].count("\n") + 1
+    lines = text.splitlines()
+    return next((n for n, line in enumerate(lines) if not line.startswith("//")), len(lines))
+
+
+def long_comments(text, marker):
+    """The lines with a comment alone, whole or a part of one, that are too long; `marker`: // (and /* */), or #."""
+    found, block = [], False
+    for number, line in enumerate(text.splitlines(), 1):
+        begins = marker == "//" and line.lstrip().startswith("/*")
+        if (block or begins or line.lstrip().startswith(marker)) and len(line) > COMMENT_COLUMNS:
+            found.append(number)
+        block = (block or begins) and "*/" not in line
+    return found
+
+
+def own_words(text):
+    """The lines with such a word; names of CUDA's own functions have it only as a part."""
+    return [n for n, line in enumerate(text.splitlines(), 1) if OWN_WORDS.search(line)]
+
+
+def inline_ptx(text):
+    """The lines where an instruction of PTX begins; asm volatile("" ...) is none."""
+    return [text.count("\n", 0, m.start()) + 1 for m in re.finditer(r'\basm\b(\s+volatile)?\s*\((?!\s*"")', text)]
+
+
+def test_every_kernel_launch_is_looked_at(_):
+    assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n}\n")) == [2]
+    assert list(unchecked_launches("void f() {\n    k<<<1, 1>>>();\n    cuda_try(cudaGetLastError());\n}\n")) == []
+    launches = 0
+    for path, text in read(("llmc/*/*.cuh", "dev/cuda/**/*.cuh", "dev/cuda/attention_*ward_*.cu", "*.cu")):
+        launches += text.count("<<<")
+        assert not (lines := list(unchecked_launches(text))), f"{path}: no cudaGetLastError() after lines {lines}"
+    assert launches > 30, f"only {launches} launches found"
+
+
+def test_heads_have_at_most_fifteen_lines(_):
+    assert head_lines("/*\n" + "x\n" * 14 + "*/\n") == 16
+    assert head_lines("// a\n// b\n#include <x.h>\n") == 2
+    for path, text in read(C_PATTERNS):
+        assert head_lines(text) <= HEAD_LINES, f"{path}: its head has {head_lines(text)} lines"
+
+
+def test_comments_have_at_most_128_columns(_):
+    long, short = 63 * "ä " + "end", 60 * "ä " + "end"
+    assert long_comments(f"// {long}\n/*\n{long}\n*/\n// {short}\nf(); {long}\n", "//") == [1, 3]
+    assert long_comments(f"  # {long}\n{long}\n# {short}\n", "#") == [1]
+    for patterns, marker in ((C_PATTERNS, "//"), (SHELL_PATTERNS, "#")):
+        for path, text in read(patterns):
+            assert not (lines := long_comments(text, marker)), f"{path}: comments beyond column 128 in lines {lines}"
+
+
+def test_the_words_are_the_field_s(_):
+    assert own_words("cudaDevAttrMultiProcessorCount\nthe multiprocessors\na Contestant\n") == [2, 3]
+    for path, text in read(TEXT_PATTERNS):
+        if path != os.path.join("dev", "LOG.md") and path != "CHANGELOG.md":  # they may say what a thing was called
+            assert not (lines := own_words(text)), f"{path}: lines {lines}"
+    for path, text in read(("dev/cuda/**/*.*", "llmc/cuda/hopper.cuh", "llmc/cuda/mma.cuh")):
+        assert not TMA_WORDS.search(text), f"{path}: a copy engine is TMA there"
+
+
+def test_ptx_is_in_its_headers(_):
+    assert inline_ptx('asm volatile("" : "+l"(p));\nasm("trap;");\nasm volatile(\n    "exit;");\n') == [2, 3]
+    for path, text in read(CUDA_PATTERNS):
+        if path not in PTX_HEADERS:
+            assert not (lines := inline_ptx(text)), (
+                f"{path}: lines {lines}: an instruction is a function of llmc/cuda/ptx.cuh"
+            )
+
+
+def test_the_dumps_are_small(_):
+    patterns = ("dev/reference/*.bin", "dev/reference/*_errors.csv")
+    sizes = [os.path.getsize(path) for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]
+    assert len(sizes) >= 12 and sum(sizes) <= DUMP_BYTES, f"{len(sizes)} files of {sum(sizes):,} bytes"
+
+
+if __name__ == "__main__":
+    sys.exit(unit.run(globals()))

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Tests of dev/bench/step_cost.py and plan_accuracy.py with programs that only sleep or speak; seconds.
+
+python3 dev/test/scripts/test_step_cost.py
+"""
+
+import contextlib
+import csv
+import io
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "bench"))
+
+import measured
+import plan_accuracy
+import step_cost
+
+import unit
+from measuring_tools import refused
+
+SHAPE = ("d12", 256, 4, 32)
+
+
+def program(folder, name, first, then, steps=7, code=0):
+    """A stand-in for a trainer: its first two steps take `first` seconds each, the others `then`."""
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f'#!/bin/sh\necho "$@" >>{folder}/said\nfor i in $(seq {steps}); do\n')
+        f.write(
+            f"if [ $i -le 2 ]; then sleep {first}; else sleep {then}; fi\necho step $i/{steps}\ndone\nexit {code}\n"
+        )
+    os.chmod(path, 0o755)
+    return path
+
+
+def quietly(function, *arguments):
+    with contextlib.redirect_stdout(io.StringIO()):
+        return function(*arguments)
+
+
+def test_the_first_steps_do_not_count(folder):
+    before, now = program(folder, "before", 1, 0.02), program(folder, "now", 0.01, 0.06)
+    row = quietly(step_cost.compare, {"before": before, "now": now}, SHAPE, folder, 2)
+    assert 20 <= float(row["before_ms"]) < 200 and float(row["now_ms"]) >= 60, row  # the first two would make it 300
+    assert row["rounds"] == 2 and row["steps"] == 5, row
+    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
+        said = f.read().splitlines()
+    assert len(said) == 4 and len(set(said)) == 1 and "-b 4 -t 32 -x 7" in said[0], said
+
+
+def test_a_trainer_that_fails_ends_in_one_line(folder):
+    for steps, code in ((7, 1), (6, 0)):
+        path = program(folder, "bad", 0, 0, steps, code)
+        try:
+            step_cost.milliseconds(path, SHAPE, folder)
+        except SystemExit as error:
+            assert f"exit code {code}, {steps} steps: step {steps}" in str(error.code), error.code
+            continue
+        raise AssertionError("it was timed")
+
+
+def test_the_plan_and_what_was_used_are_read(folder):
+    path = os.path.join(folder, "trainer")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(
+            "#!/bin/sh\necho GPU memory: 90 MiB planned, 91 MiB used\necho host memory: 7 MiB planned, 6 MiB used\n"
+        )
+    os.chmod(path, 0o755)
+    said = plan_accuracy.measure(path, ("d12", 256, 4, 32, "-r 2"), folder)
+    assert said == [("GPU", 90, 91), ("host", 7, 6)], said
+    try:
+        plan_accuracy.measure(program(folder, "other", 0, 0), ("d12", 256, 4, 32, "-r 2"), folder)
+    except SystemExit as error:
+        assert "says nothing of planned and used memory" in str(error.code), error.code
+    else:
+        raise AssertionError("no figures, and no fault")
+    with open(os.path.join(plan_accuracy.ROOT, "llmc", "run", "plan.h"), encoding="utf-8") as f:
+        lines = re.findall(r'printf\("((?:GPU|host) memory: [^"]*)\\n"', f.read())
+    assert sorted(lines) == [f"{kind} memory: %.0f MiB planned, %.0f MiB used" for kind in ("GPU", "host")], lines
+
+
+def test_a_row_replaces_that_of_its_machine_and_shape(folder):
+    path = os.path.join(folder, "new", "a.csv")
+    row = {**dict.fromkeys(step_cost.COLUMNS, "x"), "B": 4}
+    for machine, percent in (("one", "1"), ("two", "2"), ("one", "3")):
+        key = ("machine", "model", "B", "T")
+        quietly(measured.write_rows, path, step_cost.COLUMNS, key, [{**row, "machine": machine, "percent": percent}])
+    with open(path, newline="", encoding="utf-8") as f:
+        assert [(r["machine"], r["percent"]) for r in csv.DictReader(f)] == [("two", "2"), ("one", "3")]
+
+
+def test_rows_that_do_not_fit_a_file_replace_nothing(folder):
+    path = os.path.join(folder, "a.csv")
+    row = {**dict.fromkeys(step_cost.COLUMNS, "x"), "B": 4}
+
+    def write():
+        quietly(measured.write_rows, path, step_cost.COLUMNS, ("machine", "B"), [row])
+
+    for there in (b"machine,B,unknown\none,4,5\n", b"machine,ms\none,5\n", b"machine,B\none,4,5\n"):
+        with open(path, "wb") as f:
+            f.write(there)
+        refused(f"{path} has other columns", write)
+        with open(path, "rb") as f:
+            assert f.read() == there
+        with open(f"{path}.new", newline="", encoding="utf-8") as f:
+            assert [r["B"] for r in csv.DictReader(f)] == ["4"]
+    with open(path, "wb") as f:
+        f.write(b"\xff\xfe")
+    refused(f"cannot read {path}", write)
+    os.remove(path)
+    os.mkdir(path)
+    refused(f"cannot read {path}", write)
+
+
+if __name__ == "__main__":
+    step_cost.WARM_UP, step_cost.STEPS = 2, 5
+    sys.exit(unit.run(globals()))

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# --doctor of the given trainer (./train_gpt2) and scripts/doctor.sh: what is fit is ok, each thing that is not is named with
+# its mend and sets the exit code. Takes seconds; writes to a temporary folder only.
+. dev/test/fixtures/unit.sh
+trainer=${1:?usage: $0 ./train_gpt2}
+# doctor CODE FLAG...: --doctor ends with the exit code; its table is in $dir/table
+doctor() {
+    local code
+    "$trainer" --doctor "${@:2}" >"$dir/table" 2>"$dir/stderr"
+    code=$?
+    [ $code -eq "$1" ] && [ ! -s "$dir/stderr" ] && return 0
+    echo "exit code $code:"
+    cat "$dir/table" "$dir/stderr"
+    return 1
+}
+# is RESULT NAME [TEXT]: the table has a row with this result, this name and, in its value, TEXT
+is() {
+    grep -E "^\| $2 +\| $1  " "$dir/table" | grep -qF -- "${3:-}" && return 0
+    cat "$dir/table"
+    return 1
+}
+rows_not_ok() { [ "$(grep -c '| NOT OK  ' "$dir/table")" -eq "$1" ]; }
+
+"$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c llmc/*/*.h >"$dir/data.log" 2>&1 ||
+    { cat "$dir/data.log"; exit 1; }
+data=(-i "$dir/text_train.bin" -j "$dir/text_val.bin")
+
+check "all is well here" doctor 0 "${data[@]}" -o "$dir/new/folder" -e d12
+for row in "GEMM against fp64" attention "its gradient" "host memory" "write, fsync, rename" disk "training data" "validation data"; do
+    check "$row is ok" is ok "$row"
+done
+check "nothing is not ok" rows_not_ok 0
+check "the files are verified by their checksums" is ok "training data" "whole, by their checksums"
+check "nothing is left behind" test ! -e "$dir/new"
+
+# a flipped bit in the middle of a data file, and a data file that is not there
+cp "$dir/text_train.bin" "$dir/damaged.bin"
+"$python" - "$dir/damaged.bin" <<'EOF'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(70000)
+    byte = f.read(1)[0]
+    f.seek(70000)
+    f.write(bytes([byte ^ 4]))
+EOF
+check "damaged data are found" doctor 1 -i "$dir/*d*.bin" -j "$dir/text_val.bin"
+check "the damaged file is named" is "NOT OK" "training data" "damaged.bin: bytes 66560 to"
+check "the mend is told" grep -q -- "-> make the file again" "$dir/table"
+check "files beside it are ok" is ok "validation data"
+check "only one row is not ok" rows_not_ok 1
+check "a data file that is named must be there" doctor 1 -i "$dir/nothing.bin" -j "$dir/text_val.bin"
+check "it is named" is "NOT OK" "training data" "nothing.bin"
+truncate -s 5000 "$dir/damaged.bin"
+check "a truncated file is found" doctor 1 -i "$dir/damaged.bin" -j "$dir/text_val.bin"
+
+# folders that cannot be written to
+check "a read-only folder is found" doctor 1 "${data[@]}" -o /proc
+check "it is named" is "NOT OK" "write, fsync, rename" "/proc"
+no_speed() { ! grep "writing speed" "$dir/table"; }
+check "what was not written has no speed" no_speed
+full() { (ulimit -f 1024; doctor "$@"); }
+check "a full disk is found" full 1 "${data[@]}" -o "$dir"
+check "the row says so" is "NOT OK" "write, fsync, rename" "File too large"
+check "its mend is told" grep -q -- "-> make room" "$dir/table"
+check "no file is left" test -z "$(find "$dir" -name 'probe_*')"
+
+# other files of a run
+head -c 5000 /dev/zero >"$dir/model.bin"
+check "a damaged model is found" doctor 1 "${data[@]}" -e "$dir/model.bin" --tokenizer "$dir/model.bin"
+check "the model is named" is "NOT OK" model "model.bin is not a GPT-2 model"
+check "the tokenizer is named" is "NOT OK" tokenizer "model.bin is not a tokenizer file"
+check "a missing default is no fault" doctor 0 "${data[@]}" --tokenizer gpt2_tokenizer.bin
+
+# the script
+# script CODE FLAG...: scripts/doctor.sh ends with the exit code; its table is in $dir/table
+script() {
+    scripts/doctor.sh "${@:2}" >"$dir/table" 2>&1
+    local code=$?
+    [ $code -eq "$1" ] && return 0
+    echo "exit code $code:"
+    cat "$dir/table"
+    return 1
+}
+check "scripts/doctor.sh finds all that is needed" script 0 "${data[@]}" -o "$dir"
+check "the compiler is ok" is ok "C compiler"
+check "the trainer is ok" is ok trainer
+without_compiler() { CC=/nowhere/cc script "$@"; }
+check "scripts/doctor.sh fails without a compiler" without_compiler 1 "${data[@]}"
+check "the compiler is named" is "NOT OK" "C compiler" /nowhere/cc
+check "scripts/doctor.sh fails where the trainer finds a fault" script 1 -i "$dir/damaged.bin" -o "$dir"
+
+finish

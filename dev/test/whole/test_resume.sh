@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# -y 1 of the given trainer: what is not typed is the run's, what is typed may conflict, and another -x goes on where it changes
+# no step that is done. Takes seconds; writes to a temporary folder only.
+#
+#     dev/test/whole/test_resume.sh ./train_gpt2
+#     dev/test/whole/test_resume.sh build/train_gpt2cu_bf16 ./train_gpt2     and a run of one that goes on in the other
+. dev/test/fixtures/unit.sh
+trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu [the other]}
+other=${2:-}
+write_text
+run=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -e gpt2:l2c64h2t64 -b 4 -t 64 -d 512 -l 2e-3 -u 5 -q 0.1 -c 0.1 -x 20
+    -v 5 -m 4 -s 7 -g 8 -n 10 --seed 7)
+
+# trains FLAG...: the trainer ends well; $dir/out is what it prints
+trains() {
+    "$trainer" "$@" >"$dir/out" 2>"$dir/err" && [ ! -s "$dir/err" ] && return 0
+    grep '^note: ' "$dir/out"
+    cat "$dir/err"
+    return 1
+}
+# refused TEXT FLAG...: it ends with exit code 1 and one line, with TEXT in it
+refused() {
+    local text=$1 code
+    shift
+    "$trainer" "$@" >"$dir/out" 2>"$dir/err"
+    code=$?
+    [ $code -eq 1 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] && grep -qF -- "$text" "$dir/err" && return 0
+    echo "exit code $code, stderr:"
+    cat "$dir/err"
+    return 1
+}
+says() { grep -qF -- "$1" "$dir/out" && return 0; grep '^note: ' "$dir/out"; return 1; }
+silent() { ! grep '^note: ' "$dir/out"; }
+# copy FROM TO FILE...: a run that stopped at step 10, with these files beside its checkpoint
+copy() {
+    local from=$1 to=$2
+    shift 2
+    rm -rf "${dir:?}/$to"
+    mkdir "$dir/$to"
+    cp "$dir/$from"/*00000010* "$dir/$to"
+    for file in "$@"; do cp "$dir/$from/$file" "$dir/$to"; done
+}
+# same A B [STEP]: the two runs have written the same files
+same() {
+    local file files=(main.log model_000000"${3:-20}".bin state_000000"${3:-20}"_00000.bin)
+    for file in "${files[@]}"; do cmp "$dir/$1/$file" "$dir/$2/$file" || return 1; done
+}
+
+check "a run ends" trains "${run[@]}" -o "$dir/whole"
+check "a new run has no note" silent
+
+# nothing is typed
+copy whole bare main.log main.flags
+check "-o and -y 1 alone go on" trains -o "$dir/bare" -y 1
+check "what is taken is said" says "note: -y 1 takes from the run in $dir/bare: -i $dir/text_train.bin -j $dir/text_val.bin -e gpt2:l2c64h2t64 -n 10 -t 64 -d 512 -x 20 -l 0.002 -u 5 -q 0.1 -c 0.1 --seed 7 -v 5 -m 4 -s 7 -g 8"
+check "to the files of a run without a stop" same whole bare
+check "its flags are what they were" cmp "$dir/whole/main.flags" "$dir/bare/main.flags"
+check "a run that is done is done" trains -o "$dir/bare" -y 1
+check "--plan takes them too" trains -o "$dir/bare" -y 1 --plan
+copy whole moved main.log
+check "a folder of an older version needs the data's names" refused "tiny_shakespeare_train.bin" -o "$dir/moved" -y 1
+check "and no more" trains -o "$dir/moved" -y 1 -i "$dir/text_train.bin" -j "$dir/text_val.bin" -v 5 -m 4 -n 10 -s 0
+check "to the same files" same whole moved
+rm -rf "$dir/killed"
+mkdir "$dir/killed"
+cp "$dir/whole/main.flags" "$dir/killed"
+head -n 2 "$dir/whole/main.log" >"$dir/killed/main.log"
+check "a run without a checkpoint begins again" trains -o "$dir/killed" -y 1
+check "as it was" same whole killed
+sed -i 's/^free --val-every 5/free --val-every often/' "$dir/killed/main.flags"
+check "a damaged main.flags is named" refused "$dir/killed/main.flags: --val-every often: must be a whole number" -o "$dir/killed" -y 1
+
+# what is typed
+copy whole typed main.log main.flags
+check "what changes no result is this command's" trains -o "$dir/typed" -y 1 -v 0 -s 0 -n 5 --seed 7
+check "to the same weights" cmp "$dir/whole/model_00000020.bin" "$dir/typed/model_00000020.bin"
+check "of which there are more" test -e "$dir/typed/DONE_00000015"
+check "the next command has it" grep -qx 'free --checkpoint-every 5' "$dir/typed/main.flags"
+copy whole typed main.log main.flags
+check "another seed is refused" refused "1 of these settings (see the notes above) change the result" -o "$dir/typed" -y 1 --seed 42
+check "though it is the default's" says "note: --seed: the checkpoint has 7, this run 42 (changes the result)"
+command=$(sed 's/.*The run.s command: //' "$dir/err")
+check "the command that made the run is told" test "${command#./train_gpt2* }" = "-o $dir/typed -y 1 -i $dir/text_train.bin -j $dir/text_val.bin -e gpt2:l2c64h2t64 -n 10 -t 64 -d 512 -x 20 -l 0.002 -u 5 -q 0.1 -c 0.1 --seed 7 -v 5 -m 4 -s 7 -g 8"
+check "it goes on" eval "$trainer ${command#* }" >"$dir/out"
+check "with nothing that is not typed" silent
+check "to the same files" same whole typed
+check "another model is refused" refused "cannot be resumed with 1 of these settings" -o "$dir/bare" -y 1 -e gpt2:l3c64h2t64
+check "another vocabulary is another model" refused "cannot be resumed with 1 of these settings" -o "$dir/bare" -y 1 --vocab-size 300
+check "another batch is refused" refused "give its own. The run's command: ./train_gpt2" -o "$dir/bare" -y 1 -b 8 --resume-anyway
+cp "$dir/text_train.bin" "$dir/elsewhere.bin"
+check "data elsewhere are the same data" trains -o "$dir/bare" -y 1 -i "$dir/elsewhere.bin"
+check "other data are refused" refused "1 of these settings" -o "$dir/bare" -y 1 -i "$dir/text_val.bin" -m 0
+
+# more steps
+for k in wsd constant; do
+    check "a run with -k $k ends" trains "${run[@]}" -k $k -o "$dir/$k"
+    check "a longer one too" trains "${run[@]}" -k $k -x 40 -o "$dir/longer_$k"
+    copy $k more_$k main.log main.flags
+    check "-x 40 goes on before the decay of -k $k" trains -o "$dir/more_$k" -y 1 -x 40
+    check "which is said" says "note: --max-steps: the checkpoint has 20, this run 40 (the run goes on: the learning rates of its steps so far are the same)"
+    check "to the weights of the longer run" cmp -i 1024 "$dir/longer_$k/model_00000040.bin" "$dir/more_$k/model_00000040.bin"
+done
+check "after it it is refused" refused "1 of these settings" -o "$dir/wsd" -y 1 -x 40
+check "which says what it changes" says "note: --max-steps: the checkpoint has 20, this run 40 (changes the result: step 20 had the learning rate 0.0004412, and has 0.002 in a run of 40 steps)"
+check "a cosine depends on the steps" refused "1 of these settings" -o "$dir/bare" -y 1 -x 40
+check "--resume-anyway goes on" trains -o "$dir/bare" -y 1 -x 21 --resume-anyway
+
+# a checkpoint that is older than a flag
+older() { # NAME LINE: the checkpoint without a line of its settings, and without checksums
+    copy whole "$1" main.log main.flags
+    sed -i "/^$2 /d" "$dir/$1/main.flags"
+    "$python" - "$dir/$1/state_00000010_00000.bin" "$2" <<'END'
+import sys
+sys.path.insert(0, "dev/data")
+import checksum
+
+with open(sys.argv[1], "rb") as f:
+    data = bytearray(f.read())
+at = data.rindex(f"\n{sys.argv[2]} ".encode())
+end = data.index(b"\n", at + 1)
+settings = int.from_bytes(data[168:172], "little") - (end - at)
+data[168:172] = settings.to_bytes(4, "little")
+data[4 * checksum.MARK : checksum.HEADER_BYTES] = bytes(checksum.HEADER_BYTES - 4 * checksum.MARK)
+del data[at:end]
+with open(sys.argv[1], "wb") as f:
+    f.write(data)
+END
+}
+older default "result --skip-loss-z"
+check "a flag that it lacks has its default" trains -o "$dir/default" -y 1
+check "so that the run goes on" same whole default
+older another "result --skip-loss-z"
+check "another value is refused" refused "1 of these settings" -o "$dir/another" -y 1 -sl 3
+check "both are said" says "note: --skip-loss-z: the checkpoint has 0 by default, this run 3 (changes the result)"
+
+# several processes
+if "$trainer" --help | grep -q -- '--processes'; then
+    copy whole two main.log main.flags
+    check "two processes take the flags, too" trains -o "$dir/two" -y 1 --processes 2
+    check "to the same files" same whole two
+    copy whole two main.log main.flags
+    check "one line says what is refused" refused "1 of these settings" -o "$dir/two" -y 1 --processes 2 --seed 3
+    sed -i 's/^free --val-every 5/free --val-every often/' "$dir/two/main.flags"
+    check "and what is damaged" refused "main.flags: --val-every often" -o "$dir/two" -y 1 --processes 2
+fi
+
+# a run that begins to keep master weights
+if "$trainer" --help | grep -q -- '--master-weights' && ! [[ $trainer == *fp32* ]]; then
+    check "a run without master weights ends" trains "${run[@]}" -w 0 -o "$dir/plain"
+    copy plain without main.log main.flags
+    check "it goes on without" trains -o "$dir/without" -y 1
+    check "to the same files" same plain without
+    copy plain with main.log main.flags
+    check "with them it is refused" refused "1 of these settings" -o "$dir/with" -y 1 -w 1
+    check "--resume-anyway begins to keep them" trains -o "$dir/with" -y 1 -w 1 --resume-anyway
+    check "as the weights were" awk -v a="$(sed -n 's/^s:20 tel://p' "$dir/plain/main.log")" \
+        -v b="$(sed -n 's/^s:20 tel://p' "$dir/with/main.log")" 'BEGIN { exit !(b != "" && (a - b)^2 < 0.01) }'
+fi
+
+# begun by one trainer, resumed by the other
+for pair in ${other:+"$trainer $other" "$other $trainer"}; do
+    read -r trainer other <<<"$pair"
+    check "a run of $trainer ends" trains "${run[@]}" -o "$dir/of_one"
+    trainer=$other
+    check "$other refuses it" refused "change the result" -o "$dir/of_one" -y 1 -x 20
+    check "and says why" says "note: device: "
+    check "--resume-anyway goes on" trains -o "$dir/of_one" -y 1 -x 30 --resume-anyway
+    rm -rf "$dir/of_one"
+done
+finish
