@@ -26,13 +26,9 @@ typedef struct {
 
 // Returns the lowest rank in which `mine` is not 0, or -1. The text (size bytes) of that rank is copied to all.
 static inline int agree_on_text(Comm* comm, int mine, char* text, size_t size) {
-    int n = comm_size(comm), lowest = 0;
-    int32_t* all = (int32_t*)calloc_check((size_t)n, sizeof(int32_t));
-    all[comm_rank(comm)] = mine != 0;
-    check(comm_gather(comm, all, sizeof(int32_t)));
-    while (lowest < n && !all[lowest]) { lowest++; }
-    free(all);
-    if (lowest == n) { return -1; }
+    int lowest = mine ? comm_rank(comm) : INT_MAX;
+    check(comm_min(comm, &lowest));
+    if (lowest == INT_MAX) { return -1; }
     check(comm_broadcast(comm, text, size, lowest));
     return lowest;
 }

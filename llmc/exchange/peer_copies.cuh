@@ -163,16 +163,14 @@ static inline Status peer_open(PeerCopies* p, Comm* comm, void* const blocks[PEE
     p->flags_of = (unsigned**)calloc_check(size, sizeof(unsigned*));
     p->waited_for = (unsigned*)calloc_check(size, sizeof(unsigned));
     PeerExport* exports = (PeerExport*)calloc_check(size, sizeof(PeerExport));
-    int32_t* mapped = (int32_t*)calloc_check(size, sizeof(int32_t));
+    int mapped = 0;
     exports[p->rank] = peer_export_(p, blocks);
     Status status = comm_gather(comm, exports, sizeof(PeerExport));
     if (status == STATUS_OK) {
-        mapped[p->rank] = peer_map_all_(p, exports);
-        status = comm_gather(comm, mapped, sizeof(int32_t));
+        mapped = peer_map_all_(p, exports);
+        status = comm_min(comm, &mapped);
     }
-    p->open = status == STATUS_OK;
-    for (size_t r = 0; r < size; r++) { p->open = p->open && mapped[r]; }
-    free(mapped);
+    p->open = status == STATUS_OK && mapped;
     free(exports);
     (void)cudaGetLastError(); // from memory that could not be shared
     if (!p->open) {

@@ -26,17 +26,15 @@ static inline void trainer_look_at_loss_(Trainer* t, BadLoss* bad, int batch, fl
 
 // Reduces it over all processes.
 static inline void trainer_agree_on_loss_(Trainer* t, BadLoss* bad) {
-    int n = comm_size(t->comm), lowest = 0;
-    if (n == 1) { return; }
-    BadLoss* all = (BadLoss*)calloc_check((size_t)n, sizeof(BadLoss));
-    all[comm_rank(t->comm)] = *bad;
-    check(comm_gather(t->comm, all, sizeof(BadLoss)));
-    for (int i = 1; i < n; i++) { lowest = all[i].batch < all[lowest].batch ? i : lowest; }
-    *bad = all[lowest];
-    if (bad->found[0] != '\0') {
-        snprintf(bad->found, sizeof(bad->found), "rank %d: %.200s", lowest, all[lowest].found);
-    }
-    free(all);
+    char found[sizeof(bad->found)];
+    int first = bad->batch;
+    if (comm_size(t->comm) == 1) { return; }
+    check(comm_min(t->comm, &first));
+    if (first == INT_MAX) { return; }
+    int rank = first % comm_size(t->comm); // whose batch it is
+    check(comm_broadcast(t->comm, bad, sizeof(*bad), rank));
+    memcpy(found, bad->found, sizeof(found));
+    if (found[0] != '\0') { snprintf(bad->found, sizeof(bad->found), "rank %d: %.200s", rank, found); }
 }
 
 // Ends the run on such a loss or, with --non-finite skip, warns once.
@@ -114,17 +112,6 @@ static inline void trainer_validate(Trainer* t, int step) {
     free(losses);
 }
 
-// The sum of a small number over all processes.
-static inline int trainer_sum_(const Trainer* t, int own) {
-    int n = comm_size(t->comm), sum = 0;
-    int32_t* all = (int32_t*)calloc_check((size_t)n, sizeof(int32_t));
-    all[comm_rank(t->comm)] = own;
-    check(comm_gather(t->comm, all, sizeof(int32_t)));
-    for (int i = 0; i < n; i++) { sum += all[i]; }
-    free(all);
-    return sum;
-}
-
 // The number of this process's examples that the model answers correctly; batch i belongs to process i % size.
 static inline int trainer_correct_answers_(Trainer* t, BadLoss* bad) {
     const Options* o = &t->options;
@@ -154,7 +141,7 @@ static inline void trainer_hellaswag(Trainer* t, int step) {
         if (bad.batch != INT_MAX) { trainer_evaluation_not_finite_(t, step, "HellaSwag", &bad); }
     }
     if (!agreement_stop(&t->agreement) && !t->ended) {
-        correct = trainer_sum_(t, correct);
+        check(comm_sum(t->comm, &correct));
         float accuracy = (float)correct / (float)t->hellaswag.num_examples;
         printf("HellaSwag: %d/%d = %f\n", correct, t->hellaswag.num_examples, accuracy);
         logger_eval(&t->logger, step, accuracy);

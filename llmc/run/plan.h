@@ -87,12 +87,7 @@ static inline int run_plan_micro_steps(const Options* o, int B, int processes) {
 
 // The least, and the largest, of a number in all processes: their GPUs may have different memory free.
 static inline int run_plan_least_(Comm* comm, int number) {
-    int n = comm_size(comm);
-    int32_t* all = (int32_t*)calloc_check((size_t)n, sizeof(int32_t));
-    all[comm_rank(comm)] = number;
-    check(comm_gather(comm, all, sizeof(int32_t)));
-    for (int i = 0; i < n; i++) { number = all[i] < number ? all[i] : number; }
-    free(all);
+    check(comm_min(comm, &number));
     return number;
 }
 static inline int run_plan_most_(Comm* comm, int number) { return -run_plan_least_(comm, -number); }

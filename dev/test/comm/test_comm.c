@@ -120,6 +120,12 @@ static void gathers_and_broadcasts(Comm* c) {
     }
     check(comm_tensor_exchange(c, own, count, shared, count, NULL));
     for (int i = 0; i < size; i++) { CLAIM(numbers[i] == i + 1); }
+    for (int least = 0; least < size; least++) { // of rank `least`
+        int number = rank == least ? -3 - size : rank, sum = number, all_but_one = size * (size - 1) / 2 - least;
+        check(comm_min(c, &number));
+        check(comm_sum(c, &sum));
+        CLAIM(number == -3 - size && sum == all_but_one - 3 - size);
+    }
 }
 
 // Number i is rank i % size's.
