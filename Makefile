@@ -327,17 +327,6 @@ endif
 # ----------------------------------------------------------------------------
 # Tests
 
-# A check is a program with its arguments: `make check-NAME` builds it and runs it. `make test` builds all programs, then runs
-# the checks that this machine can; dev/test/planted_faults.sh runs them one by one on sources with a fault.
-# $(call check,NAME,WHAT IT NEEDS,COMMAND)
-define check_rule
-.PHONY: check-$(1)
-needs_$(1) := $(2)
-check-$(1): $(2)
-	@dev/test/check.sh $(1) $(3)
-endef
-check = $(eval $(call check_rule,$(1),$(2),$(3)))
-
 # Unit tests at -Og, which compiles in a third of the time; at -O3, as the programs, those of kernels and of speed.
 test_cflags = $(patsubst -O3,$(or $(test_optimize),-Og),$(CFLAGS))
 build/test_%: test_%.c build/cpu.flags
@@ -422,111 +411,7 @@ $(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
 
 # What needs no GPU: unit tests in C, as they are and under AddressSanitizer and UBSan, in CUDA and in Python, and the trainer.
 # Not sanitized is the test of the library, whose CUDA driver maps memory where ASan has its shadow.
-sanitized_tests := $(patsubst build/%,build/sanitized/%,$(filter-out build/test_libattention,$(unit_tests))) \
-    build/sanitized/test_gpt2
-python_tests := $(wildcard dev/test/*/test_*.py)
-$(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
-$(foreach t,$(sanitized_tests),$(call check,sanitized-$(notdir $(t)),$(t),$(t)))
-tsan_tests := $(patsubst %,build/tsan/%,test_checkpoint_writer test_checkpoint_shards test_comm test_weights_file)
-$(foreach t,$(tsan_tests),$(call check,tsan-$(notdir $(t)),$(t),$(t)))
-$(foreach t,$(filter-out %test_data.py %test_reference.py %test_evaluate.py %test_transformers.py,$(python_tests)),$(call check,$(notdir $(t:.py=)),,$(python) $(t)))
-$(call check,test_data,tokenize_gpt2,$(python) dev/test/scripts/test_data.py)
-# PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
-torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
-$(call check,test_reference,,$$(torch_python) dev/test/scripts/test_reference.py)
-$(call check,test_transformers,build/transformers_side,$$(torch_python) dev/test/whole/test_transformers.py build/transformers_side)
-$(call check,test_evaluate,generate_gpt2,$$(torch_python) dev/test/scripts/test_evaluate.py ./generate_gpt2)
-$(call check,test_makefile,train_gpt2,dev/test/whole/test_makefile.sh)
-$(call check,test_gpt2,test_gpt2,./test_gpt2)
-$(call check,training,train_gpt2,dev/test/whole/test_training.sh ./train_gpt2)
-$(call check,generate,generate_gpt2 train_gpt2,dev/test/whole/test_generate.sh ./generate_gpt2)
-$(call check,faults,build/train_gpt2_faults,dev/test/whole/test_faults.sh build/train_gpt2_faults)
-# the same as on a GPU, where a step begins before the result of the last one is known
-$(call check,faults_ahead,build/train_gpt2_faults,env FAULT_AHEAD=1 dev/test/whole/test_faults.sh build/train_gpt2_faults)
-# Several processes: the same bits for any number of them, and what becomes of the others when one dies
-process_programs := train_gpt2 build/train_gpt2_faults
-$(call check,test_processes,$(process_programs),dev/test/whole/test_processes.sh ./train_gpt2 build/train_gpt2_faults)
-$(call check,process_faults,$(process_programs),$(python) dev/test/whole/process_faults.py ./train_gpt2 build/train_gpt2_faults)
-# What a run shows: in a file, on a terminal, with --log-json
-$(call check,run_output,$(process_programs),$(python) dev/test/whole/run_output.py ./train_gpt2 build/train_gpt2_faults)
-$(call check,test_plan_run,train_gpt2,dev/test/whole/test_plan.sh ./train_gpt2)
-$(call check,test_resume_run,train_gpt2,dev/test/whole/test_resume.sh ./train_gpt2)
-$(call check,test_environment,train_gpt2,dev/test/whole/test_environment.sh ./train_gpt2)
-$(call check,test_doctor,train_gpt2,dev/test/whole/test_doctor.sh ./train_gpt2)
-$(call check,test_launch_run,train_gpt2 build/test_launch_gpu,dev/test/whole/test_launch.sh ./train_gpt2 build/test_launch_gpu)
-$(call check,test_tokenize,tokenize_gpt2,dev/test/whole/test_tokenize.sh ./tokenize_gpt2)
-$(call check,compare_tokenizer,tokenize_gpt2,$(python) dev/test/text/compare_tokenizer.py ./tokenize_gpt2 --short)
-# the benches of the CPU compile, and one runs
-$(call check,cpu_benches,build/cpu_decode build/cpu_step,build/cpu_decode gpt2:l1c64h1t64 2 4 4 1)
-$(call check,test_hardening,train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2,dev/test/whole/test_hardening.sh train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2)
-# Damaged files and command lines: the corpus and some seconds of new ones, and a minute; make fuzz FUZZ_SECONDS=3600 for longer
-FUZZ_SECONDS ?= 60
-$(call check,fuzz_short,build/sanitized/fuzz,env FUZZ_SECONDS=3 build/sanitized/fuzz)
-$(call check,fuzz,build/sanitized/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/fuzz)
-check-fuzz: export CHECK_TIMEOUT ?= $(shell echo $$(($(FUZZ_SECONDS) + 300)))
-# A trainer among faults: a few of each kind here, many in make soak
-$(call check,soak_short,train_gpt2 build/train_gpt2_faults,$(python) dev/test/whole/soak.py ./train_gpt2 --short)
-unit_checks := $(patsubst %,check-%,$(notdir $(unit_tests) $(cuda_unit_tests) $(python_tests:.py=)) test_makefile)
-cpu_checks := check-test_gpt2 check-generate check-run_output check-test_tokenize check-compare_tokenizer check-training check-test_plan_run check-test_resume_run check-test_launch_run check-test_doctor check-test_environment check-faults check-faults_ahead check-test_processes check-process_faults check-soak_short check-cpu_benches check-test_hardening
-sanitizer_checks := $(patsubst %,check-sanitized-%,$(notdir $(sanitized_tests))) $(patsubst %,check-tsan-%,$(notdir $(tsan_tests)))
-
-# What needs one: the trainer against PyTorch, with its own attention and with every pair of variants; training runs; the
-# kernels of llmc against fp64; every variant's sweep; and compute-sanitizer on small shapes of those that train
-$(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
-$(foreach p,bf16 fp32,$(call check,training_$(p),build/train_gpt2cu_$(p),dev/test/whole/test_training.sh build/train_gpt2cu_$(p)))
-$(foreach p,bf16 fp32,$(call check,test_plan_run_$(p),build/train_gpt2cu_$(p),dev/test/whole/test_plan.sh build/train_gpt2cu_$(p)))
-$(foreach p,bf16 fp32,$(call check,test_resume_run_$(p),build/train_gpt2cu_$(p) train_gpt2,dev/test/whole/test_resume.sh build/train_gpt2cu_$(p) ./train_gpt2))
-$(foreach p,bf16 fp32,$(call check,plan_memory_$(p),build/train_gpt2cu_$(p),dev/test/whole/test_plan.sh build/train_gpt2cu_$(p) memory))
-$(foreach p,bf16 fp32,$(call check,generate_$(p),build/generate_gpt2cu_$(p) train_gpt2,dev/test/whole/test_generate.sh build/generate_gpt2cu_$(p)))
-$(call check,evaluate_bf16,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
-$(call check,evaluate_fp32,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
-$(call check,test_without_gpu,build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 train_gpt2,dev/test/whole/test_without_gpu.sh build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 ./train_gpt2)
-$(call check,test_hardening_cuda,train_gpt2cu test_gpt2cu libattention.so,dev/test/whole/test_hardening.sh train_gpt2cu test_gpt2cu libattention.so)
-$(foreach p,bf16 fp32,$(call check,faults_$(p),build/train_gpt2cu_faults_$(p),dev/test/whole/test_faults.sh build/train_gpt2cu_faults_$(p)))
-# each start of the GPU trainer takes two seconds: fewer faults than on the CPU
-$(call check,soak_short_bf16,build/train_gpt2cu_bf16,$(python) dev/test/whole/soak.py build/train_gpt2cu_bf16 --short --only kill term full --kill 5 --term 3 --jobs 4)
-$(call check,several_gpus,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/whole/test_several_gpus.sh)
-$(call check,several_gpus_small,build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16,dev/test/whole/test_several_gpus.sh small)
-check-several_gpus: export CHECK_TIMEOUT ?= 900
-$(foreach t,$(gpu_unit_tests),$(call check,$(notdir $(t)),$(t),$(t)))
-$(call check,libattention_sm_90,build/libattention_sm_90.so build/test_libattention,build/test_libattention build/libattention_sm_90.so)
-$(call check,libattention_ptx,build/libattention_ptx.so build/test_libattention,build/test_libattention build/libattention_ptx.so sm_90a)
-without_sm_90a := $(if $(filter-out 90,$(GPU_ARCH)),,libattention_sm_90 libattention_ptx)
-$(foreach t,$(variant_programs),$(call check,$(notdir $(t)),$(t),$(t) --check-only))
-# of those in the rules, all but the library's
-sanitized_variants := $(sort $(forward_16bit) $(forward_fp32) $(backward_16bit) $(backward_fp32) $(filter-out cublas%,$(matmul_ruled)) $(decode_ruled))
-sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
-sanitizer_needs = $(filter %ward_$(1)_$(if $(filter $(forward_fp32),$(1)),fp32,bf16) %decode_$(1)_$(if $(filter $(forward_fp32),$(1)),fp32,bf16) %matmul_$(1)_bf16,$(variant_programs)) \
-    $(if $(filter %wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_$(1),$(variants))))
-$(foreach v,$(sanitized_variants),$(call check,sanitizer_$(v),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/bench/sanitize.sh $(v)))
-gpu_checks := $(patsubst %,check-%,test_gpt2cu_bf16 test_gpt2cu_fp32 training_bf16 training_fp32 generate_bf16 generate_fp32 evaluate_bf16 evaluate_fp32 test_plan_run_bf16 test_plan_run_fp32 test_resume_run_bf16 test_resume_run_fp32 plan_memory_bf16 plan_memory_fp32 faults_bf16 faults_fp32 \
-    soak_short_bf16 several_gpus several_gpus_small test_without_gpu test_hardening_cuda $(without_sm_90a) \
-    $(notdir $(gpu_unit_tests) $(variant_programs)) $(if $(sanitizer),$(sanitized_variants:%=sanitizer_%)))
-
-ifneq ($(and $(gpu),$(NVCC)),)
-checks_here := $(gpu_checks)
-not_here := $(if $(sanitizer),,sanitizer checks: no compute-sanitizer here)
-else
-not_here := $(words $(gpu_checks)) checks on a GPU: $(if $(gpu),no nvcc,no GPU) here
-endif
-checks_here += $(cpu_checks) $(unit_checks) $(sanitizer_checks) check-fuzz_short check-fuzz
-# What takes long and seldom finds what the others do not: make test-long. Without a GPU, where there may be two cores, that
-# includes what needs its kernels compiled, and tests of scripts. On one the trainer's scripts take bf16, and the variants, too;
-# unit tests take both precisions.
-long := fuzz faults_ahead soak_short $(sanitizer_checks:check-%=%) $(sanitized_variants:%=sanitizer_%) \
-    $(if $(and $(gpu),$(NVCC)),,test_decode_step test_libattention test_bench test_makefile test_reference test_evaluate test_scaling test_report) \
-    several_gpus soak_short_bf16 \
-    test_gpu_pairs_fp32 training_fp32 test_plan_run_fp32 test_resume_run_fp32 generate_fp32 evaluate_fp32 faults_fp32 \
-    $(notdir $(filter-out %_bf16,$(variant_programs)))
-long_checks := $(filter $(long:%=check-%),$(checks_here))
-# The longest come first, so that none of them is left to run alone at the end.
-first_checks := $(patsubst %,check-%,several_gpus several_gpus_small faults_bf16 training_bf16 faults_fp32 training_fp32 test_plan_run_bf16 \
-    generate_bf16 test_gpu_kernels_bf16 test_gpu_kernels_fp32 test_gpu_pairs_bf16 test_makefile \
-    fuzz training test_data test_processes faults faults_ahead sanitized-test_gpt2 sanitized-test_several_processes \
-    process_faults soak_short tsan-test_checkpoint_shards test_reference test_plan_run test_scaling test_evaluate)
-longest_first = $(filter $(1),$(first_checks)) $(filter-out $(first_checks),$(1))
-checks_of_test := $(call longest_first,$(filter-out $(long_checks),$(checks_here)))
-checks_of_test-long := $(call longest_first,$(long_checks))
+include dev/test/checks.mk
 
 # Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, half as many, but four:
 # some wait most of their time. CHECK_JOBS=1: one by one. make test CHECKS='faults test_comm': these alone.
@@ -544,7 +429,7 @@ test test-long:
 	    dev/test/run_checks.sh '$@$(if $(asked), CHECKS=...)' $(or $(asked),$(checks_of_$@))
 fuzz: check-fuzz
 checks:
-	@printf '%s\n' $(unit_checks) $(cpu_checks) check-fuzz_short check-fuzz $(sanitizer_checks) $(gpu_checks)
+	@printf '%s\n' $(sort $(cpu_checks) $(gpu_checks))
 
 # ARGS='-o log124M': the flags of a run
 doctor:

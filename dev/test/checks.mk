@@ -1,0 +1,121 @@
+# The checks of make test and make test-long; the Makefile includes this table. `make check-NAME` builds what a check needs and
+# runs it, `make test` builds all programs first, and dev/test/planted_faults.sh runs checks one by one on sources with a fault.
+#
+#     $(call check,NAME,KIND,NEEDS,COMMAND)
+#     $(call precisions,NAME,KIND,NEEDS,COMMAND)     NAME_bf16 and, long, NAME_fp32; _P in NEEDS and COMMAND is _bf16 or _fp32
+#
+# KIND says where and when it runs: cpu everywhere, gpu where there are a GPU and nvcc; long in make test-long; slow there where
+# there is no GPU, and there may be two cores; early among the first, so that no long one is left to run alone at the end.
+define check_rule
+.PHONY: check-$(1)
+needs_$(1) := $(2)
+check-$(1): $(2)
+	@dev/test/check.sh $(1) $(3)
+endef
+check = $(eval $(call check_rule,$(1),$(3),$(4)))$(foreach k,$(2),$(eval $(k)_checks += check-$(1)))
+precisions = $(foreach p,bf16 fp32,$(call check,$(1)_$(p),gpu $(2) $(if $(filter fp32,$(p)),long),$(subst _P,_$(p),$(3)),$(subst _P,_$(p),$(4))))
+whole := dev/test/whole
+
+# Unit tests, and the same under sanitizers
+early_units := test_gpu_kernels_bf16 test_gpu_kernels_fp32 test_gpu_pairs_bf16
+slow_units := test_decode_step test_libattention test_bench
+$(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),cpu $(if $(filter $(slow_units),$(notdir $(t))),slow),$(t),$(t)))
+$(foreach t,$(gpu_unit_tests),$(call \
+    check,$(notdir $(t)),gpu $(if $(filter $(early_units),$(notdir $(t))),early) $(if $(filter %pairs_fp32,$(t)),long),$(t),$(t)))
+early_sanitized := test_gpt2 test_several_processes
+$(foreach t,test_gpt2 $(filter-out test_libattention,$(notdir $(unit_tests))),$(call \
+    check,sanitized-$(t),cpu long $(if $(filter $(early_sanitized),$(t)),early),build/sanitized/$(t),build/sanitized/$(t)))
+$(foreach t,test_checkpoint_writer test_checkpoint_shards test_comm test_weights_file,$(call \
+    check,tsan-$(t),cpu long $(if $(filter %shards,$(t)),early),build/tsan/$(t),build/tsan/$(t)))
+
+# Scripts
+# PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
+torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
+$(foreach t,$(filter-out test_data test_reference test_evaluate test_scaling test_report,$(notdir $(basename $(wildcard dev/test/scripts/test_*.py)))),$(call \
+    check,$(t),cpu,,$(python) dev/test/scripts/$(t).py))
+$(call check,test_data,cpu early,tokenize_gpt2,$(python) dev/test/scripts/test_data.py)
+$(call check,test_scaling,cpu slow early,,$(python) dev/test/scripts/test_scaling.py)
+$(call check,test_report,cpu slow,,$(python) dev/test/scripts/test_report.py)
+$(call check,test_reference,cpu slow early,,$$(torch_python) dev/test/scripts/test_reference.py)
+$(call check,test_evaluate,cpu slow early,generate_gpt2,$$(torch_python) dev/test/scripts/test_evaluate.py ./generate_gpt2)
+$(call check,evaluate_bf16,gpu,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
+$(call check,evaluate_fp32,gpu long,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
+$(call check,test_transformers,cpu,build/transformers_side,$$(torch_python) $(whole)/test_transformers.py build/transformers_side)
+$(call check,test_makefile,cpu slow early,train_gpt2,$(whole)/test_makefile.sh)
+
+# The trainers against PyTorch
+$(call check,test_gpt2,cpu,test_gpt2,./test_gpt2)
+$(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),gpu,build/test_gpt2cu_$(p),build/test_gpt2cu_$(p)))
+
+# Runs from end to end. What a run shows: in a file, on a terminal, with --log-json. faults_ahead is as on a GPU, where a step
+# begins before the result of the last one is known.
+$(call check,training,cpu early,train_gpt2,$(whole)/test_training.sh ./train_gpt2)
+$(call precisions,training,early,build/train_gpt2cu_P,$(whole)/test_training.sh build/train_gpt2cu_P)
+$(call check,generate,cpu,generate_gpt2 train_gpt2,$(whole)/test_generate.sh ./generate_gpt2)
+$(call check,generate_bf16,gpu early,build/generate_gpt2cu_bf16 train_gpt2,$(whole)/test_generate.sh build/generate_gpt2cu_bf16)
+$(call check,generate_fp32,gpu long,build/generate_gpt2cu_fp32 train_gpt2,$(whole)/test_generate.sh build/generate_gpt2cu_fp32)
+$(call check,faults,cpu early,build/train_gpt2_faults,$(whole)/test_faults.sh build/train_gpt2_faults)
+$(call check,faults_ahead,cpu long early,build/train_gpt2_faults,env FAULT_AHEAD=1 $(whole)/test_faults.sh build/train_gpt2_faults)
+$(call precisions,faults,early,build/train_gpt2cu_faults_P,$(whole)/test_faults.sh build/train_gpt2cu_faults_P)
+process_programs := train_gpt2 build/train_gpt2_faults
+$(call check,test_processes,cpu early,$(process_programs),$(whole)/test_processes.sh ./train_gpt2 build/train_gpt2_faults)
+$(call check,process_faults,cpu early,$(process_programs),$(python) $(whole)/process_faults.py ./train_gpt2 build/train_gpt2_faults)
+$(call check,run_output,cpu,$(process_programs),$(python) $(whole)/run_output.py ./train_gpt2 build/train_gpt2_faults)
+several := build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16
+$(call check,several_gpus,gpu long early,$(several),$(whole)/test_several_gpus.sh)
+$(call check,several_gpus_small,gpu early,$(several),$(whole)/test_several_gpus.sh small)
+check-several_gpus: export CHECK_TIMEOUT ?= 900
+$(call check,test_plan_run,cpu early,train_gpt2,$(whole)/test_plan.sh ./train_gpt2)
+$(call check,test_plan_run_bf16,gpu early,build/train_gpt2cu_bf16,$(whole)/test_plan.sh build/train_gpt2cu_bf16)
+$(call check,test_plan_run_fp32,gpu long,build/train_gpt2cu_fp32,$(whole)/test_plan.sh build/train_gpt2cu_fp32)
+$(foreach p,bf16 fp32,$(call check,plan_memory_$(p),gpu,build/train_gpt2cu_$(p),$(whole)/test_plan.sh build/train_gpt2cu_$(p) memory))
+$(call check,test_resume_run,cpu,train_gpt2,$(whole)/test_resume.sh ./train_gpt2)
+$(call precisions,test_resume_run,,build/train_gpt2cu_P train_gpt2,$(whole)/test_resume.sh build/train_gpt2cu_P ./train_gpt2)
+$(call check,test_environment,cpu,train_gpt2,$(whole)/test_environment.sh ./train_gpt2)
+$(call check,test_doctor,cpu,train_gpt2,$(whole)/test_doctor.sh ./train_gpt2)
+$(call check,test_launch_run,cpu,train_gpt2 build/test_launch_gpu,$(whole)/test_launch.sh ./train_gpt2 build/test_launch_gpu)
+without_gpu := build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16
+$(call check,test_without_gpu,gpu,$(without_gpu) train_gpt2,$(whole)/test_without_gpu.sh $(without_gpu) ./train_gpt2)
+$(call check,test_tokenize,cpu,tokenize_gpt2,$(whole)/test_tokenize.sh ./tokenize_gpt2)
+$(call check,compare_tokenizer,cpu,tokenize_gpt2,$(python) dev/test/text/compare_tokenizer.py ./tokenize_gpt2 --short)
+$(call check,cpu_benches,cpu,build/cpu_decode build/cpu_step,build/cpu_decode gpt2:l1c64h1t64 2 4 4 1)
+hardened := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2
+$(call check,test_hardening,cpu,$(hardened),$(whole)/test_hardening.sh $(hardened))
+hardened := train_gpt2cu test_gpt2cu libattention.so
+$(call check,test_hardening_cuda,gpu,$(hardened),$(whole)/test_hardening.sh $(hardened))
+
+# Damaged files and command lines: the corpus and some seconds of new ones, and a minute; make fuzz FUZZ_SECONDS=3600 for longer.
+# And a trainer among faults: a few of each kind here, many in make soak; each start of the GPU trainer takes two seconds.
+FUZZ_SECONDS ?= 60
+$(call check,fuzz_short,cpu,build/sanitized/fuzz,env FUZZ_SECONDS=3 build/sanitized/fuzz)
+$(call check,fuzz,cpu long early,build/sanitized/fuzz,env FUZZ_SECONDS=$(FUZZ_SECONDS) build/sanitized/fuzz)
+check-fuzz: export CHECK_TIMEOUT ?= $(shell echo $$(($(FUZZ_SECONDS) + 300)))
+$(call check,soak_short,cpu long early,train_gpt2 build/train_gpt2_faults,$(python) $(whole)/soak.py ./train_gpt2 --short)
+$(call check,soak_short_bf16,gpu long,build/train_gpt2cu_bf16,$(python) $(whole)/soak.py build/train_gpt2cu_bf16 --short \
+    --only kill term full --kill 5 --term 3 --jobs 4)
+
+# Every variant's sweep; compute-sanitizer on small shapes of those in the rules, all but the library's; the library as builds
+# without sm_90a have it
+$(foreach t,$(variant_programs),$(call check,$(notdir $(t)),gpu $(if $(filter %_bf16,$(t)),,long),$(t),$(t) --check-only))
+sanitized_variants := $(sort $(forward_16bit) $(forward_fp32) $(backward_16bit) $(backward_fp32) $(filter-out cublas%,$(matmul_ruled)) $(decode_ruled))
+sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
+sanitizer_precision = $(if $(filter $(forward_fp32),$(1)),fp32,bf16)
+sanitizer_needs = $(filter %ward_$(1)_$(sanitizer_precision) %decode_$(1)_$(sanitizer_precision) %matmul_$(1)_bf16,$(variant_programs)) \
+    $(if $(filter %wgmma,$(1)),$(patsubst %,build/racecheck_%_bf16,$(filter %_$(1),$(variants))))
+$(foreach v,$(sanitized_variants),$(call \
+    check,sanitizer_$(v),$(if $(sanitizer),gpu long),$(call sanitizer_needs,$(v)),env QUICK=1 dev/cuda/bench/sanitize.sh $(v)))
+for_sm_90 := $(if $(filter-out 90,$(GPU_ARCH)),,gpu)
+$(call check,libattention_sm_90,$(for_sm_90),build/libattention_sm_90.so build/test_libattention,build/test_libattention build/libattention_sm_90.so)
+$(call check,libattention_ptx,$(for_sm_90),build/libattention_ptx.so build/test_libattention,build/test_libattention build/libattention_ptx.so sm_90a)
+
+ifneq ($(and $(gpu),$(NVCC)),)
+checks_here := $(gpu_checks) $(cpu_checks)
+not_here := $(if $(sanitizer),,sanitizer checks: no compute-sanitizer here)
+else
+checks_here := $(cpu_checks)
+long_checks += $(slow_checks)
+not_here := $(words $(gpu_checks)) checks on a GPU: $(if $(gpu),no nvcc,no GPU) here
+endif
+early_first = $(filter $(1),$(early_checks)) $(filter-out $(early_checks),$(1))
+checks_of_test := $(call early_first,$(filter-out $(long_checks),$(checks_here)))
+checks_of_test-long := $(call early_first,$(filter $(long_checks),$(checks_here)))
