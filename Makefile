@@ -268,7 +268,7 @@ build/%.d: ; # what a compiler wrote beside a program is not a target of its own
 # ----------------------------------------------------------------------------
 # Installing, and what other tools read
 
-VERSION := 0.1.0
+VERSION = $(shell sed -n 's/^.define FLASHGPT_VERSION "\(.*\)".*/\1/p' llmc/base/cli.h)
 PREFIX ?= /usr/local
 libdir := $(PREFIX)/lib
 includedir := $(PREFIX)/include

@@ -469,10 +469,10 @@ int main(int argc, char** argv) {
     int is_encode = strcmp(command, "encode") == 0, is_decode = strcmp(command, "decode") == 0, num_files = 0;
     if (strcmp(command, "--help") == 0) {
         printf("./tokenize_gpt2 encode|decode [FILE]... [flag value]...    without a FILE: standard input\n\n");
-    } else if (!is_encode && !is_decode && strcmp(command, "serve") != 0) {
-        fatal("%s: encode, decode or serve was expected; ./tokenize_gpt2 --help says more", command);
-    } else {
+    } else if (is_encode || is_decode || strcmp(command, "serve") == 0) {
         argc--, argv++;
+    } else if (strcmp(command, "--version") != 0) {
+        fatal("%s: encode, decode or serve was expected; ./tokenize_gpt2 --help says more", command);
     }
     char** flags = (char**)calloc_check((size_t)argc + 1, sizeof(char*));
     char** files = (char**)calloc_check((size_t)argc + 1, sizeof(char*));

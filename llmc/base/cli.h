@@ -15,6 +15,8 @@ unknown flag is refused with the name that is nearest to it.
 #include "table.h"
 #include "utils.h"
 
+#define FLASHGPT_VERSION "0.2.0" // CITATION.cff and CHANGELOG.md name it too
+
 typedef const char* cli_text; // NULL: not given
 typedef int cli_whole;
 typedef double cli_number;
@@ -116,13 +118,14 @@ static inline void cli_help_(FILE* out, const CliProgram* p) {
         if (cli_default_text_(p, f) != NULL) { fprintf(out, " (default %s)", cli_default_text_(p, f)); }
         fputc('\n', out);
     }
-    fprintf(out, "      --help\n        this text\n");
+    fprintf(out, "      --help, --version\n        prints this text, or only the version\n");
 }
 
 // Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none.
 static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, size_t length) {
     NearestWord nearest = nearest_word_begin(word, length);
     nearest_word_try(&nearest, "--help");
+    nearest_word_try(&nearest, "--version");
     for (int i = 0; i < p->num_flags; i++) {
         const CliFlag* f = &p->flags[i];
         const char* names[2] = {f->short_name, f->long_name};
@@ -204,12 +207,15 @@ static inline void cli_set_(void* options, const CliFlag* f, const char* name, c
     }
 }
 
-// Reads the command line into options, which hold the defaults, and marks the flags that are given. --help prints the usage
-// text and exits with 0; anything wrong ends with one line on stderr and exit code 1.
+// Reads the command line into options, which hold the defaults, and marks the flags that are given. --help prints the
+// version and the usage text, --version the version alone; both exit with 0. Anything wrong ends with one line on stderr and
+// exit code 1.
 static inline void cli_parse_(void* options, unsigned char* typed, const CliProgram* p, int argc, char** argv) {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            cli_help_(stdout, p);
+        int is_help = strcmp(argv[i], "--help") == 0;
+        if (is_help || strcmp(argv[i], "--version") == 0) {
+            puts("flashgpt " FLASHGPT_VERSION);
+            if (is_help) { cli_help_(stdout, p); }
             if (fflush(stdout) != 0 && errno != EPIPE) { fatal("cannot write to stdout: %s", strerror(errno)); }
             exit(EXIT_SUCCESS);
         }

@@ -381,6 +381,23 @@ static void help_and_settings_list_the_flags_of_this_trainer(void) {
     CHECK(child.exit_code == 0 && child.length == 0);
 }
 
+// --help begins with the version, which is all that --version prints.
+static void help_begins_with_the_version(void) {
+    const char line[] = "flashgpt " FLASHGPT_VERSION "\n";
+    const char* flags[] = {"--help", "--version"};
+    for (int i = 0; i < 2; i++) {
+        if (unit_fork()) {
+            dup2(STDERR_FILENO, STDOUT_FILENO); // the parent reads it
+            PARSE("-b", "8", flags[i]);
+            _exit(7);
+        }
+        UnitChild child = unit_wait();
+        CHECK(strncmp(child.text, line, strlen(line)) == 0);
+        CHECK(i == 0 ? strstr(child.text, "Usage: ./") == child.text + strlen(line) : child.exit_code == 0);
+        CHECK((child.length == strlen(line)) == (i == 1));
+    }
+}
+
 // Every flag stands under a heading, each heading before its flag; and the example is a command line.
 static void help_has_groups_and_an_example(void) {
     char* help = printed(print_help);
@@ -449,6 +466,7 @@ int main(void) {
     typed_flags_are_marked();
     llmc_s_command_lines_work();
     help_and_settings_list_the_flags_of_this_trainer();
+    help_begins_with_the_version();
     help_has_groups_and_an_example();
     settings_are_those_that_differ();
     return unit_end();

@@ -3,12 +3,13 @@
 
     python3 dev/test/scripts/test_sources.py          # ends in 'N passed, N failed'
 
-Needs the standard library only. Each rule is also given a text that breaks it, which it must name.
+Needs the standard library and make. Each rule is also given a text that breaks it, which it must name.
 """
 
 import glob
 import os
 import re
+import subprocess
 import sys
 
 import unit
@@ -124,6 +125,24 @@ def test_ptx_is_in_its_headers(_):
             assert not (lines := inline_ptx(text)), (
                 f"{path}: lines {lines}: an instruction is a function of llmc/cuda/ptx.cuh"
             )
+
+
+def test_every_place_names_the_same_version(_):
+    """The programs' --help has it from llmc/base/cli.h, as libattention.pc has; dates of a release agree, too."""
+    make = subprocess.run(
+        ["make", "-n", "-s", "build/libattention.pc"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    releases = {
+        "llmc/base/cli.h": r'^#define FLASHGPT_VERSION "(.*)"',
+        "CITATION.cff": r"^version: (.*)\ndate-released: (.*)$",
+        "CHANGELOG.md": r"^## (\d.*), (\d{4}-\d\d-\d\d)$",
+    }
+    found = [("libattention.pc", *re.search(r"'Version: (.*?)'", make.stdout).groups())]
+    for path, pattern in releases.items():
+        with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+            found.append((path, *re.search(pattern, f.read(), re.MULTILINE).groups()))
+    assert len({version for _, version, *_ in found}) == 1, found
+    assert len({date for _, _, *dates in found for date in dates}) == 1, found
 
 
 def test_the_dumps_are_small(_):

@@ -112,6 +112,7 @@ p.stdin.close()
 assert p.wait() == 0'
 check "a program is served" "$python" -c "$serve" "$program" "$dir/t.bin"
 
+check "--version needs none, nor a tokenizer" is "$("$program" --help | sed -n 's/^flashgpt /&/p')" "$program" --version
 check "a command is needed" refused "encode, decode or serve was expected" "$program" --tokenizer x
 check "flags are checked" refused "must be one of keep|replace|refuse" tok encode --broken-utf8 x
 check "a tokenizer is needed" refused "none.bin" "$program" encode --tokenizer "$dir/none.bin"
