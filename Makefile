@@ -8,7 +8,7 @@
 # make compete         race all variants on this GPU      make planted-faults  try the tests on sources with a fault
 # make libattention.so the fastest variants, with a C interface
 # make install         libattention.so, libattention.h and a pkg-config file, under PREFIX; make uninstall removes them
-# make doctor          whether this machine can build and run everything: a table, with the mend for what is not ok
+# make doctor          whether this machine can build and run everything, and how to fix what is not ok
 # make profile         a short run of the GPU trainer under Nsight Systems, or Nsight Compute where only that is there
 # make cuda            every CUDA program there is, to see that all of them compile
 # make fuzz            damaged files of every format, for FUZZ_SECONDS=60
@@ -267,26 +267,11 @@ build/%.d: ; # what a compiler wrote beside a program is not a target of its own
 
 # ----------------------------------------------------------------------------
 # Installing, and what other tools read
-
-VERSION = $(shell sed -n 's/^.define FLASHGPT_VERSION "\(.*\)".*/\1/p' llmc/base/cli.h)
 PREFIX ?= /usr/local
-libdir := $(PREFIX)/lib
-includedir := $(PREFIX)/include
-
-build/libattention.pc: FORCE
-	@mkdir -p build
-	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: libattention' \
-	    'Description: causal self-attention for NVIDIA GPUs, forward and backward, in bf16' 'Version: $(VERSION)' \
-	    'Libs: -L$${libdir} -lattention' 'Cflags: -I$${includedir}' > $@
-
-install: libattention.so build/libattention.pc
-	install -d "$(DESTDIR)$(libdir)/pkgconfig" "$(DESTDIR)$(includedir)"
-	install -m 755 libattention.so "$(DESTDIR)$(libdir)/libattention.so"
-	install -m 644 dev/cuda/libattention.h "$(DESTDIR)$(includedir)/libattention.h"
-	install -m 644 build/libattention.pc "$(DESTDIR)$(libdir)/pkgconfig/libattention.pc"
+install: libattention.so
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh
 uninstall:
-	rm -f "$(DESTDIR)$(libdir)/libattention.so" "$(DESTDIR)$(includedir)/libattention.h" \
-	    "$(DESTDIR)$(libdir)/pkgconfig/libattention.pc"
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh --remove
 
 # For clangd: how each program is compiled. CUDA files get clang's flags, which clangd understands, not nvcc's.
 clang_cuda := clang++ -x cuda -std=c++17 -I. --cuda-gpu-arch=sm_80 --cuda-path=$(patsubst %/bin/nvcc,%,$(NVCC)) -DPRECISION_BF16
@@ -303,170 +288,21 @@ compile_commands.json: FORCE $(held_variants)
 help:
 	@sed -n '/^# make /,/^$$/ { s/^# \{0,1\}//p }' Makefile
 
-# A short run under a profiler: steps, layers and kernels are NVTX ranges. On this project's own text, in a small model.
-nsys := $(shell command -v nsys 2>/dev/null)
-ncu := $(shell command -v ncu 2>/dev/null)
-profile_run = ./train_gpt2cu -i build/profile_train.bin -j build/profile_val.bin -b 16 -t 1024 -d 16384 -v 0 -s 0 --cuda-graphs 0
-ifeq ($(gpu),)
 profile:
-	@echo "error: make profile runs the GPU trainer, and there is no GPU here" >&2; exit 1
-else ifeq ($(nsys)$(ncu),)
-profile:
-	@echo "error: make profile needs nsys (Nsight Systems) or ncu (Nsight Compute) in PATH; the CUDA Toolkit has both" >&2; exit 1
-else
-profile: train_gpt2cu
-	$(python) dev/data/text.py --tokenizer bytes --output build/profile README.md Makefile llmc dev
-ifneq ($(nsys),)
-	$(nsys) profile --force-overwrite true --trace cuda,nvtx,cublas -o build/profile $(profile_run) -e d12 -x 10
-	$(nsys) stats --force-export true --report nvtx_sum,cuda_gpu_kern_sum build/profile.nsys-rep
-else
-	$(ncu) --set basic --launch-skip 400 --launch-count 100 $(profile_run) -e gpt2:l2c768h12 -x 20 | tee build/profile.txt
-endif
-endif
+	@scripts/profile.sh
 
-# ----------------------------------------------------------------------------
-# Tests
-
-# Unit tests at -Og, which compiles in a third of the time; at -O3, as the programs, those of kernels and of speed.
-test_cflags = $(patsubst -O3,$(or $(test_optimize),-Og),$(CFLAGS))
-build/test_%: test_%.c build/cpu.flags
-	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
-$(patsubst %,build/test_%,cpu_kernels several_processes decoder gradient_tree finite_check checksum digest checkpoint): private test_optimize := -O3
-build/test_libattention: private LDLIBS += -ldl
-build/test_libattention: | $(if $(NVCC),libattention.so)
-
-# The trainers with the faults that tests ask for: dev/test/whole/train_with_faults.h
-build/train_gpt2_faults: dev/test/whole/train_with_faults.c build/cpu.flags
-	$(CC) $(CFLAGS) -MF $@.d $< -o $@ $(LDLIBS)
-define faults_rule
-build/train_gpt2cu_faults_$(1): dev/test/whole/train_with_faults.cu build/trainer.flags $(call training_kernels,$(1))
-	$$(call compile_apart,$(1))
-endef
-$(foreach p,bf16 fp32,$(eval $(call faults_rule,$(p))))
-# The CPU's benches: cpu_decode.sh and cpu_step.sh, in dev/bench, build and run them
-build/cpu_decode build/cpu_step: build/%: dev/bench/%.c build/cpu.flags
-	$(CC) $(CFLAGS) -DTRAINER='"train_gpt2.c"' -MF $@.d $< -o $@ $(LDLIBS)
-# Our side of test_transformers.py
-build/transformers_side: dev/test/whole/transformers_side.c build/cpu.flags
-	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
-# The GPU trainer with timing events around what it exchanges with other processes: for dev/bench/scaling.py
-build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags $(call training_kernels,bf16)
-	$(call compile_apart,bf16)
-# The operations of a step by group, for dev/bench/step_kernels.py; build/step_kernels d12 64
-build/step_kernels: dev/bench/step_kernels.cu build/trainer.flags $(call training_kernels,bf16)
-	$(call compile_apart,bf16)
-
-# Under AddressSanitizer and UBSan, whose frames are larger. -Og compiles in half the time of -O1, and runs as fast but for a
-# tenth.
-sanitize = $(filter-out -O3 $(small_frames) %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -Og -g
-build/sanitized/%: %.c build/cpu.flags
-	@mkdir -p $(@D)
-	$(CC) $(sanitize) -fsanitize=address,undefined $(unsanitized) -fno-sanitize-recover=all -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
-# Those that train models would spend a third of their time on what AddressSanitizer sees when the address is used.
-build/sanitized/test_gpt2 build/sanitized/test_several_processes: private unsanitized := -fno-sanitize=pointer-overflow,null
-
-# Under ThreadSanitizer: threads that write checkpoints, read weights, watch the other processes. Without OpenMP,
-# whose own threads it takes for races.
-build/tsan/%: %.c build/cpu.flags
-	@mkdir -p $(@D)
-	$(CC) $(filter-out -fopenmp,$(sanitize)) -fsanitize=thread -MF build/tsan_$(notdir $*).d $< -o $@ $(LDLIBS)
-
-build/test_decode_step: dev/test/decode/test_decode_step.cu build/trainer.flags build/decode_bf16.o
-	$(call compile_apart,bf16)
-build/test_%: test_%.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
-
-# cuBLASLt's algorithms for a step's GEMMs, of which llmc/cuda/matmul_algorithms.h has the winners; build/gemm_algorithms
-# 65536,768
-build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
-
-# Tokens/s of the GPU decoder, for dev/bench/generate.py; build/generate_speed d12 64
-build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags $(call decoding_kernels,bf16)
-	$(call compile_apart,bf16)
-
-# The library as builds without sm_90a have it on a GPU of 9.0: code for sm_90, where other variants must serve, and PTX with
-# wgmma alone, where nothing can
-build/libattention_sm_90.so: private arch_flags := -gencode arch=compute_90,code=sm_90
-build/libattention_ptx.so: private arch_flags := -gencode arch=compute_90,code=compute_90 -DATTENTION_FORWARD=wgmma -DATTENTION_BACKWARD=wgmma
-build/libattention_sm_90.so build/libattention_ptx.so: dev/cuda/libattention.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 $(dependencies) $(shared_object) -shared $< -o $@ $(strict)
-
-# Attention with one thing left out beside attention: for dev/bench/energy_by_cause.py
-build/energy_by_cause: dev/bench/energy_by_cause.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
-
-# NCCL between the GPUs of this machine, build/nccl_exchange 4 for four of them; what NVLink takes of the power limit
-build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
-
-# Those that train or generate have the kernels of a program.
-define gpu_unit_test_rule
-$(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): %.cu build/trainer.flags
-	$$(call compile_apart,$(1))
-$(patsubst %,build/test_gpu_%_$(1),first_rows generate graphs kernels pairs processes): $(call training_kernels,$(1))
-build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decode_$(1).o
-endef
-$(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
-
-# What needs no GPU: unit tests in C, as they are and under AddressSanitizer and UBSan, in CUDA and in Python, and the trainer.
-# Not sanitized is the test of the library, whose CUDA driver maps memory where ASan has its shadow.
-include dev/test/checks.mk
-
-# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, half as many, but four:
-# some wait most of their time. CHECK_JOBS=1: one by one. make test CHECKS='faults test_comm': these alone.
-cores := $(shell nproc 2>/dev/null || echo 2)
-CHECK_JOBS ?= $(shell echo $$(($(cores) < 8 ? 4 : $(cores) / 2)))
-GPU_JOBS ?= 3
-asked := $(patsubst %,check-%,$(patsubst check-%,%,$(CHECKS)))
-test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
-# under another name, or make -n would run the checks
-make_itself := $(MAKE)
-test-long: export CHECK_TIMEOUT ?= 900
-test test-long:
-	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' \
-	    ON_GPU='$(gpu_checks:check-%=%)' GPU_JOBS=$(GPU_JOBS) ALONE='plan_memory_bf16 plan_memory_fp32' \
-	    dev/test/run_checks.sh '$@$(if $(asked), CHECKS=...)' $(or $(asked),$(checks_of_$@))
-fuzz: check-fuzz
-checks:
-	@printf '%s\n' $(sort $(cpu_checks) $(gpu_checks))
+compete: $(if $(gpu),variants)
+	@dev/cuda/bench/compete.sh
 
 # ARGS='-o log124M': the flags of a run
 doctor:
 	@scripts/doctor.sh $(ARGS)
 
-# Faults that the checks must refuse, in copies of the sources; dev/test/planted_faults.txt lists them
-planted-faults:
-	dev/test/planted_faults.sh
+# ----------------------------------------------------------------------------
+# Tests
 
-# A sample of small changes that the checks must refuse: dev/test/mutants.py
-mutants:
-	@$(python) dev/test/mutants.py --checks '$(checks_here)' $(MUTANTS_FLAGS)
-
-# Some minutes, on the CPU trainer and, where there is a GPU, on its trainer
-soak_trainers := ./train_gpt2 $(if $(and $(gpu),$(NVCC)),build/train_gpt2cu_bf16)
-soak: build/sanitized/fuzz $(soak_trainers) build/train_gpt2_faults $(if $(filter build/%,$(soak_trainers)),build/train_gpt2cu_faults_bf16)
-	$< flips
-	@for trainer in $(soak_trainers); do $(python) dev/test/whole/soak.py $$trainer $(SOAK_FLAGS) || exit 1; done
-
-# The GPU's tests side by side, with training and generating whose results must be those of alone
-LOAD_SECONDS ?= 120
-load_programs := build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 $(gpu_unit_tests)
-ifeq ($(gpu),)
-load:
-	@echo "error: make load runs the GPU's tests side by side, and there is no GPU here" >&2; exit 1
-else
-load: $(load_programs)
-	dev/test/whole/gpu_load.sh $(LOAD_SECONDS) $(load_programs)
-endif
-
-ifeq ($(gpu),)
-compete:
-	@echo "error: make compete races the variants on a GPU, and there is no GPU here" >&2; exit 1
-else
-compete: variants
-	dev/cuda/bench/compete.sh
-endif
+# What tests are built from, the table of the checks, make test and make load
+include dev/test/checks.mk
 
 # ----------------------------------------------------------------------------
 # Format and static checks

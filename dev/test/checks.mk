@@ -6,6 +6,93 @@
 #
 # KIND says where and when it runs: cpu everywhere, gpu where there are a GPU and nvcc; long in make test-long; slow there where
 # there is no GPU, and there may be two cores; early among the first, so that no long one is left to run alone at the end.
+
+# Unit tests at -Og, which compiles in a third of the time; at -O3, as the programs, those of kernels and of speed.
+test_cflags = $(patsubst -O3,$(or $(test_optimize),-Og),$(CFLAGS))
+build/test_%: test_%.c build/cpu.flags
+	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
+$(patsubst %,build/test_%,cpu_kernels several_processes decoder gradient_tree finite_check checksum digest checkpoint): private test_optimize := -O3
+build/test_libattention: private LDLIBS += -ldl
+build/test_libattention: | $(if $(NVCC),libattention.so)
+
+# The trainers with the faults that tests ask for: dev/test/whole/train_with_faults.h
+build/train_gpt2_faults: dev/test/whole/train_with_faults.c build/cpu.flags
+	$(CC) $(CFLAGS) -MF $@.d $< -o $@ $(LDLIBS)
+define faults_rule
+build/train_gpt2cu_faults_$(1): dev/test/whole/train_with_faults.cu build/trainer.flags $(call training_kernels,$(1))
+	$$(call compile_apart,$(1))
+endef
+$(foreach p,bf16 fp32,$(eval $(call faults_rule,$(p))))
+# The CPU's benches: cpu_decode.sh and cpu_step.sh, in dev/bench, build and run them
+build/cpu_decode build/cpu_step: build/%: dev/bench/%.c build/cpu.flags
+	$(CC) $(CFLAGS) -DTRAINER='"train_gpt2.c"' -MF $@.d $< -o $@ $(LDLIBS)
+# Our side of test_transformers.py
+build/transformers_side: dev/test/whole/transformers_side.c build/cpu.flags
+	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
+# The GPU trainer with timing events around what it exchanges with other processes: for dev/bench/scaling.py
+build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags $(call training_kernels,bf16)
+	$(call compile_apart,bf16)
+# The operations of a step by group, for dev/bench/step_kernels.py; build/step_kernels d12 64
+build/step_kernels: dev/bench/step_kernels.cu build/trainer.flags $(call training_kernels,bf16)
+	$(call compile_apart,bf16)
+
+# Under AddressSanitizer and UBSan, whose frames are larger. -Og compiles in half the time of -O1, and runs as fast but for a
+# tenth.
+sanitize = $(filter-out -O3 $(small_frames) %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -Og -g
+build/sanitized/%: %.c build/cpu.flags
+	@mkdir -p $(@D)
+	$(CC) $(sanitize) -fsanitize=address,undefined $(unsanitized) -fno-sanitize-recover=all -MF build/sanitized_$(notdir $*).d $< -o $@ $(LDLIBS)
+# Those that train models would spend a third of their time on what AddressSanitizer sees when the address is used.
+build/sanitized/test_gpt2 build/sanitized/test_several_processes: private unsanitized := -fno-sanitize=pointer-overflow,null
+
+# Under ThreadSanitizer: threads that write checkpoints, read weights, watch the other processes. Without OpenMP,
+# whose own threads it takes for races.
+build/tsan/%: %.c build/cpu.flags
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fopenmp,$(sanitize)) -fsanitize=thread -MF build/tsan_$(notdir $*).d $< -o $@ $(LDLIBS)
+
+build/test_decode_step: dev/test/decode/test_decode_step.cu build/trainer.flags build/decode_bf16.o
+	$(call compile_apart,bf16)
+build/test_%: test_%.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
+
+# cuBLASLt's algorithms for a step's GEMMs, of which llmc/cuda/matmul_algorithms.h has the winners; build/gemm_algorithms
+# 65536,768
+build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
+
+# Tokens/s of the GPU decoder, for dev/bench/generate.py; build/generate_speed d12 64
+build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags $(call decoding_kernels,bf16)
+	$(call compile_apart,bf16)
+
+# The library as builds without sm_90a have it on a GPU of 9.0: code for sm_90, where other variants must serve, and PTX with
+# wgmma alone, where nothing can
+build/libattention_sm_90.so: private arch_flags := -gencode arch=compute_90,code=sm_90
+build/libattention_ptx.so: private arch_flags := -gencode arch=compute_90,code=compute_90 -DATTENTION_FORWARD=wgmma -DATTENTION_BACKWARD=wgmma
+build/libattention_sm_90.so build/libattention_ptx.so: dev/cuda/libattention.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $(shared_object) -shared $< -o $@ $(strict)
+
+# Attention with one thing left out beside attention: for dev/bench/energy_by_cause.py
+build/energy_by_cause: dev/bench/energy_by_cause.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
+
+# NCCL between the GPUs of this machine, build/nccl_exchange 4 for four of them; what NVLink takes of the power limit
+build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
+
+# Those that train or generate have the kernels of a program.
+define gpu_unit_test_rule
+$(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): %.cu build/trainer.flags
+	$$(call compile_apart,$(1))
+$(patsubst %,build/test_gpu_%_$(1),first_rows generate graphs kernels pairs processes): $(call training_kernels,$(1))
+build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decode_$(1).o
+endef
+$(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
+
+# What needs no GPU: unit tests in C, as they are and under AddressSanitizer and UBSan, in CUDA and in Python, and the trainer.
+# Not sanitized is the test of the library, whose CUDA driver maps memory where ASan has its shadow.
+
+# The checks
 define check_rule
 .PHONY: check-$(1)
 needs_$(1) := $(2)
@@ -119,3 +206,45 @@ endif
 early_first = $(filter $(1),$(early_checks)) $(filter-out $(early_checks),$(1))
 checks_of_test := $(call early_first,$(filter-out $(long_checks),$(checks_here)))
 checks_of_test-long := $(call early_first,$(filter $(long_checks),$(checks_here)))
+
+# ----------------------------------------------------------------------------
+# Running them
+
+# Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, half as many, but four:
+# some wait most of their time. CHECK_JOBS=1: one by one. make test CHECKS='faults test_comm': these alone.
+cores := $(shell nproc 2>/dev/null || echo 2)
+CHECK_JOBS ?= $(shell echo $$(($(cores) < 8 ? 4 : $(cores) / 2)))
+GPU_JOBS ?= 3
+asked := $(patsubst %,check-%,$(patsubst check-%,%,$(CHECKS)))
+test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
+# under another name, or make -n would run the checks
+make_itself := $(MAKE)
+test-long: export CHECK_TIMEOUT ?= 900
+test test-long:
+	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' \
+	    ON_GPU='$(gpu_checks:check-%=%)' GPU_JOBS=$(GPU_JOBS) ALONE='plan_memory_bf16 plan_memory_fp32' \
+	    dev/test/run_checks.sh '$@$(if $(asked), CHECKS=...)' $(or $(asked),$(checks_of_$@))
+fuzz: check-fuzz
+checks:
+	@printf '%s\n' $(sort $(cpu_checks) $(gpu_checks))
+
+# Faults that the checks must refuse, in copies of the sources; dev/test/planted_faults.txt lists them
+planted-faults:
+	dev/test/planted_faults.sh
+
+# A sample of small changes that the checks must refuse: dev/test/mutants.py
+mutants:
+	@$(python) dev/test/mutants.py --checks '$(checks_here)' $(MUTANTS_FLAGS)
+
+# Some minutes, on the CPU trainer and, where there is a GPU, on its trainer
+soak_trainers := ./train_gpt2 $(if $(and $(gpu),$(NVCC)),build/train_gpt2cu_bf16)
+soak: build/sanitized/fuzz $(soak_trainers) build/train_gpt2_faults $(if $(filter build/%,$(soak_trainers)),build/train_gpt2cu_faults_bf16)
+	$< flips
+	@for trainer in $(soak_trainers); do $(python) dev/test/whole/soak.py $$trainer $(SOAK_FLAGS) || exit 1; done
+
+# The GPU's tests side by side, with training and generating whose results must be those of alone
+LOAD_SECONDS ?= 120
+load_programs := build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 build/test_gpt2cu_bf16 build/test_gpt2cu_fp32 $(gpu_unit_tests)
+load: $(if $(gpu),$(load_programs))
+	@$(if $(gpu),dev/test/whole/gpu_load.sh $(LOAD_SECONDS) $(load_programs),\
+	    echo "error: make load runs the GPU's tests side by side, and there is no GPU here" >&2; exit 1)

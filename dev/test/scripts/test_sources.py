@@ -9,7 +9,6 @@ Needs the standard library and make. Each rule is also given a text that breaks 
 import glob
 import os
 import re
-import subprocess
 import sys
 
 import unit
@@ -128,16 +127,13 @@ def test_ptx_is_in_its_headers(_):
 
 
 def test_every_place_names_the_same_version(_):
-    """The programs' --help has it from llmc/base/cli.h, as libattention.pc has; dates of a release agree, too."""
-    make = subprocess.run(
-        ["make", "-n", "-s", "build/libattention.pc"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
+    """The programs' --help and libattention.pc have it from llmc/base/cli.h; dates of a release agree, too."""
     releases = {
         "llmc/base/cli.h": r'^#define FLASHGPT_VERSION "(.*)"',
         "CITATION.cff": r"^version: (.*)\ndate-released: (.*)$",
         "CHANGELOG.md": r"^## (\d.*), (\d{4}-\d\d-\d\d)$",
     }
-    found = [("libattention.pc", *re.search(r"'Version: (.*?)'", make.stdout).groups())]
+    found = []
     for path, pattern in releases.items():
         with open(os.path.join(ROOT, path), encoding="utf-8") as f:
             found.append((path, *re.search(pattern, f.read(), re.MULTILINE).groups()))

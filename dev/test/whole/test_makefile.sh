@@ -13,7 +13,8 @@ failed=0
 unset MAKEFLAGS MFLAGS MAKELEVEL RECORD COMMIT CHECKS CHECK_JOBS GPU_JOBS WERROR PRECISION GPU_ARCH ATTENTION_FORWARD ATTENTION_BACKWARD DESTDIR PREFIX
 
 mkdir -p "$dir/tree/dev"
-cp -r "$root"/Makefile "$root"/*.c "$root"/*.cu "$dir/tree"
+cp -r "$root"/Makefile "$root"/*.c "$root"/*.cu "$root"/scripts "$dir/tree"
+ln -s "$root/llmc" "$dir/tree/llmc"
 cp -r "$root"/dev/cuda "$root"/dev/test "$root"/dev/bench "$dir/tree/dev"
 cd "$dir/tree" || exit 1
 calls=$dir/calls
@@ -121,6 +122,7 @@ check "make install" run_make install DESTDIR="$target" PREFIX=/opt/attention
 check "installs library, header and pkg-config file" is "$(installed)" \
     "./opt/attention/include/libattention.h ./opt/attention/lib/libattention.so ./opt/attention/lib/pkgconfig/libattention.pc "
 check "the pkg-config file names PREFIX" grep -qx prefix=/opt/attention "$target/opt/attention/lib/pkgconfig/libattention.pc"
+check "and the version of the programs" grep -qx "Version: $(sed -n 's/^version: //p' "$root/CITATION.cff")" "$target/opt/attention/lib/pkgconfig/libattention.pc"
 check "make uninstall" run_make uninstall DESTDIR="$target" PREFIX=/opt/attention
 check "removes them" is "$(installed)" ""
 
@@ -143,7 +145,7 @@ sed -i 's/^    {"mma", NULL, 0/    {"mine", NULL, 0, 80, INT_MAX, 0, NULL},\n&/'
 check "with a rule for 16 bit programs hold it there" is "$(variants_of 'forward_mine.cu')" "1 1 "
 check "and make test sanitizes it" eval 'run_make checks sanitizer=found && grep -qx check-sanitizer_mine "$dir/out"'
 check "a variant on tensor cores is in no list of fp32" is "$(grep -B3 -e else build/*_variants.h | grep -c 'mma')" 0
-cp "$root/dev/cuda/attention_choice.h" dev/cuda && rm dev/cuda/attention_forward_mine.cu
+cp "$root/dev/cuda/attention/choice.h" dev/cuda/attention && rm dev/cuda/attention_forward_mine.cu
 check "without them all is as before" is "$(variants_of mine)" "0 0 "
 
 # what make test would run: says TARGET ARGUMENT...
@@ -160,7 +162,7 @@ without_gpu() { says test && ! grep bf16 "$dir/says" && grep -q " checks on a GP
 check "without a GPU those that need one are skipped, and it is said" without_gpu
 
 # One that fails, hangs, does not build or cannot run holds up no other, and the end says what became of it.
-stand_in() { cat >"$1.sh" && printf '$(call check,%s,%s,bash %s.sh)\n' "$1" "${2-}" "$1" >>Makefile; }
+stand_in() { cat >"$1.sh" && printf '$(call check,%s,cpu,%s,bash %s.sh)\n' "$1" "${2-}" "$1" >>Makefile; }
 stand_in good <<<'echo 3 passed, 0 failed'
 stand_in bad <<<'echo it is broken; echo 4 passed, 2 failed; exit 1'
 stand_in hangs <<<'sleep 1000 & sleep 1000'
@@ -245,7 +247,6 @@ EOF
 echo 'sleep 0.2; echo 3 passed, 0 failed; exit ${WRONG_TEST:-0}' >load_test.sh
 chmod +x trainer.sh generator.sh load_test.sh
 sed -i '1i #!/usr/bin/env bash' trainer.sh generator.sh load_test.sh
-ln -s "$root/llmc" llmc
 cp -r "$root/dev/data" dev
 load() { env "$@" dev/test/whole/gpu_load.sh 1 ./trainer.sh ./generator.sh ./load_test.sh >"$dir/out" 2>"$dir/err"; }
 check "under load all is as alone" load A=b
