@@ -1,13 +1,12 @@
 """
-Turns dev/cuda/leaderboard/<gpu>.csv, which `make compete` writes, into the tables of dev/cuda/README.md and two plots
-beside the CSV: TFLOP/s against T, forward and backward, in each mode. What is beside it is shown, too: of other
-libraries, <gpu>_libraries.csv by compare_libraries.py, tables and a line each in steady mode; of decode,
-<gpu>_decode.csv, tables and a plot of GB/s against T; and of matmul, <gpu>_matmul.csv, tables and a plot of times
-against cublaslt's.
+Turns dev/cuda/leaderboard/<gpu>.csv, which `make compete` writes, into tables in the README.md beside it and two plots:
+TFLOP/s against T, forward and backward, in each mode. Files beside it are shown as well: <gpu>_libraries.csv, from
+compare_libraries.py, as tables and a curve for each library in steady mode; <gpu>_decode.csv as tables and a plot of
+GB/s against T; <gpu>_matmul.csv as tables and a plot of times relative to cublaslt's.
 
     python3 dev/cuda/bench/plot_leaderboard.py dev/cuda/leaderboard/nvidia-h200.csv
 
-The README's part between the two marker lines of that GPU is replaced; where there is none yet, it is appended.
+Replaces the part of the page between the two marker lines of that GPU; appends it if there is none yet.
 """
 
 import csv
@@ -18,7 +17,6 @@ sys.path.append(str(Path(__file__).parents[2] / "data"))
 
 from data_common import Parser
 
-README = Path(__file__).parents[1] / "README.md"
 OVERVIEW_SHAPE = (8, 1024, 12, 64)
 CURVE_TOKENS = 32768  # the plots' shapes: this many tokens in rows of T, 12 heads of 64
 DIRECTIONS = ("forward", "backward")
@@ -138,12 +136,12 @@ def libraries_summary(rows):
 
 
 def libraries_section(rows):
-    """The lines of README on other libraries: in each mode and direction TFLOP/s at every shape, and the ratio."""
+    """The lines on other libraries: in each mode and direction TFLOP/s at every shape, and the ratio."""
     found = sorted({(r["driver"], r["cuda"], r["torch"], r["cudnn"], r["date"], r["commit"]) for r in rows})
     told = "; ".join(
         f"Driver {d}, CUDA {c}, torch {t}, cuDNN {n}, {date}, commit {commit}" for d, c, t, n, date, commit in found
     )
-    lines = ["", "#### Beside other libraries", "", f"{told}. Ratio: the best peer's time / ours; of all shapes:", ""]
+    lines = ["", "### Beside other libraries", "", f"{told}. Ratio: the best peer's time / ours; of all shapes:", ""]
     lines += libraries_summary(rows)
     for mode, title in MODES.items():
         for direction in DIRECTIONS:
@@ -274,8 +272,8 @@ def decode_table(rows):
 
 
 def decode_section(rows, plot):
-    """The lines of README on decode: in each mode and precision a table, then the plot."""
-    lines = ["", "#### Decode", "", f"{environments(rows)} GB/s count K and V of all tokens once."]
+    """The lines on decode: in each mode and precision a table, then the plot."""
+    lines = ["", "### Decode", "", f"{environments(rows)} GB/s count K and V of all tokens once."]
     for mode, title in MODES.items():
         for precision in sorted({r["precision"] for r in rows}):
             here = [r for r in fastest(rows) if (r["mode"], r["precision"]) == (mode, precision)]
@@ -311,8 +309,8 @@ def matmul_table(rows):
 
 
 def matmul_section(rows, plot):
-    """The lines of README on matmul: in each mode and precision a table, then the plot."""
-    lines = ["", "#### Matmul", "", f"{environments(rows)} TFLOP/s count the GEMM alone."]
+    """The lines on matmul: in each mode and precision a table, then the plot."""
+    lines = ["", "### Matmul", "", f"{environments(rows)} TFLOP/s count the GEMM alone."]
     for mode, title in MODES.items():
         for precision in sorted({r["precision"] for r in rows}):
             here = [r for r in fastest(rows) if (r["mode"], r["precision"]) == (mode, precision)]
@@ -331,10 +329,11 @@ def environments(rows):
     )
 
 
-def write_readme(rows, libraries, decode, matmul, name, plots):
+def write_page(page, rows, libraries, decode, matmul, name, plots):
+    """Writes the tables of GPU `name` into the page, between its markers; plots: {direction: the SVG's name}."""
     begin, end = f"<!-- leaderboard {name} -->", f"<!-- end of leaderboard {name} -->"
     best = fastest(rows)
-    lines = [begin, f"### {rows[0]['gpu']}", "", environments(rows), "", differences(rows)]
+    lines = [begin, f"## {rows[0]['gpu']}", "", environments(rows), "", differences(rows)]
     for mode, title in MODES.items():
         here = [r for r in best if r["mode"] == mode]
         if not here:
@@ -353,13 +352,13 @@ def write_readme(rows, libraries, decode, matmul, name, plots):
     if matmul:
         lines += matmul_section(matmul, plots["matmul"])
     text = "\n".join([*lines, "", end])
-    readme = README.read_text()
-    if begin in readme and end in readme:
-        before, rest = readme.split(begin, 1)
+    old = page.read_text() if page.exists() else "# Leaderboard\n"
+    if begin in old and end in old:
+        before, rest = old.split(begin, 1)
         text = before + text + rest.split(end, 1)[1]
     else:
-        text = readme.rstrip("\n") + "\n\n" + text + "\n"
-    README.write_text(text)
+        text = old.rstrip("\n") + "\n\n" + text + "\n"
+    page.write_text(text)
 
 
 def pyplot():
@@ -487,8 +486,9 @@ def main():
         plot_decode(decode, svgs["decode"])
     if matmul:
         plot_matmul(matmul, svgs["matmul"])
-    write_readme(rows, libraries, decode, matmul, path.stem, {d: f"leaderboard/{svg.name}" for d, svg in svgs.items()})
-    print(f"{README}: {len(rows)} rows of {path}")
+    page = path.with_name("README.md")
+    write_page(page, rows, libraries, decode, matmul, path.stem, {d: svg.name for d, svg in svgs.items()})
+    print(f"{page}: {len(rows)} rows of {path}")
 
 
 if __name__ == "__main__":

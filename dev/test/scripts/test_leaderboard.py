@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of dev/cuda/bench: compete.sh with programs that only write rows, plot_leaderboard.py on figures made up here.
+"""Tests of dev/cuda/bench: compete.sh with programs that only write rows, plot_leaderboard.py on figures made up here,
+and of the pages in dev/cuda: tables as their CSVs say, links that lead somewhere.
 
 python3 dev/test/scripts/test_leaderboard.py
 """
@@ -8,6 +9,7 @@ import contextlib
 import importlib.util
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import plot_leaderboard
 import unit
 
 COMPETE = Path(plot_leaderboard.__file__).parent / "compete.sh"
+LEADERBOARDS = Path(plot_leaderboard.__file__).resolve().parents[1] / "leaderboard"
 TRAINING = (
     "gpu,driver,cuda,date,commit,direction,variant,precision,B,T,NH,HS,config,trains,mode,"
     "ms,tflops,mj,pj_per_flop,sm_mhz,of_gemm,rel_err,deterministic"
@@ -55,20 +58,19 @@ def libraries(path, shape="8,1024,12,64", modes=("steady",), direction="forward"
 
 
 def board(folder):
-    """A leaderboard of two variants and a README for it; returns the CSV's path."""
+    """A leaderboard of two variants and a page for it; returns the CSV's path."""
     path = Path(folder) / "gpu.csv"
     rows = [TRAINING]
     for shape in ("8,1024,12,64", "32,1024,12,64", "64,512,12,64"):
         for direction in ("forward", "backward"):
             rows += [row(direction, "naive", shape, 5, 2), row(direction, "wgmma", shape, 0.05, 300)]
     path.write_text("\n".join(rows) + "\n")
-    plot_leaderboard.README = Path(folder) / "README.md"
-    plot_leaderboard.README.write_text("# Before\n")
+    path.with_name("README.md").write_text("# Before\n")
     return path
 
 
 def run(path, plots=False):
-    """plot_leaderboard.py on the CSV, with its plots or without. Returns README's text."""
+    """plot_leaderboard.py on the CSV, with its plots or without. Returns the page."""
     drawn = {name: getattr(plot_leaderboard, name) for name in ("plot", "plot_decode", "plot_matmul")}
     if not plots:
         for name in drawn:
@@ -78,14 +80,19 @@ def run(path, plots=False):
         plot_leaderboard.main()
     for name, function in drawn.items():
         setattr(plot_leaderboard, name, function)
-    return plot_leaderboard.README.read_text()
+    return path.with_name("README.md").read_text()
 
 
 def test_tables_of_training(folder):
     text = run(board(folder))
-    assert "### MADEUP" in text and "| 8,1024,12,64 | 2.0 | **300.0** | 0.05 | 1.5 | 2.00 |" in text, text
+    assert "\n## MADEUP" in text and "![forward](gpu_forward.svg)" in text, text
+    assert "| 8,1024,12,64 | 2.0 | **300.0** | 0.05 | 1.5 | 2.00 |" in text, text
     assert "Decode" not in text and text.startswith("# Before")
-    assert run(Path(folder) / "gpu.csv") == text  # replaced, not appended
+    page = Path(folder) / "README.md"
+    page.write_text(text.replace("300.0", "299.0") + "# After\n")
+    assert run(Path(folder) / "gpu.csv") == text + "# After\n"  # replaced, not appended
+    page.unlink()
+    assert run(Path(folder) / "gpu.csv") == text.replace("# Before", "# Leaderboard")
 
 
 def test_tables_of_decode(folder):
@@ -102,7 +109,7 @@ def test_tables_of_decode(folder):
     assert "| 64,1024,12,64 | – | **2,564** | 3.9 | 90% | 1.5 |" in text, text
     assert "| 64,1024,12,64 | **2,000** | 5.0 | 90% | – |" in text, text
     assert "| 64,1024,12,64 | decode | bf16 | steady | 128 keys | 256 keys | 2.6% |" in text, text
-    assert "![decode](leaderboard/gpu_decode.svg)" in text
+    assert "![decode](gpu_decode.svg)" in text
     path.with_name("gpu_decode.csv").write_text("\n".join(r.replace(",0.9,2e-3", ",,2e-3") for r in rows) + "\n")
     assert "| 1,256,12,64 | 100 | **2,500** | 4.0 | – | 1.5 |" in run(path, plots=True), "no share is known"
 
@@ -127,7 +134,44 @@ def test_tables_of_matmul(folder):
     assert "| fc | 65536,768,3072 | **0.8** | separate | 600 | 80% | – | 1,500 |" in text, text
     path.with_name("gpu_matmul.csv").write_text("\n".join(r.replace(",0.8,1500", ",,1500") for r in rows) + "\n")
     assert "| fc | 65536,768,3072 | 0.9 | **0.6** | 128x256 | 600 | – | 1.5 | 1,500 |" in run(path), "no share is known"
-    assert "![matmul](leaderboard/gpu_matmul.svg)" in text and "Rested, matmul, bf16, ms:" in text
+    assert "![matmul](gpu_matmul.svg)" in text and "Rested, matmul, bf16, ms:" in text
+
+
+def test_the_committed_tables_are_those_of_their_files(folder):
+    committed = LEADERBOARDS / "README.md"
+    for file in (*LEADERBOARDS.glob("*.csv"), committed):
+        shutil.copy(file, folder)
+    gpus = re.findall("<!-- leaderboard (.*) -->", committed.read_text())
+    assert gpus == ["nvidia-h200"], gpus
+    for gpu in gpus:
+        assert run(Path(folder, f"{gpu}.csv")) == committed.read_text(), f"run plot_leaderboard.py on {gpu}.csv"
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+def dead_links(page):
+    """The links of a page, except those to other sites, to a file or a heading that does not exist."""
+    dead = []
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not link.startswith("http") and not (target.exists() and (not anchor or anchor in anchors(target))):
+            dead.append(link)
+    return dead
+
+
+def test_links_of_the_pages_lead_somewhere(folder):
+    page = Path(folder) / "page.md"
+    page.write_text("# Of wgmma: one tile\n[a](page.md) [b](#of-wgmma-one-tile) [c](gone.md) [d](page.md#gone)\n")
+    assert dead_links(page) == ["gone.md", "page.md#gone"]
+    pages = list(LEADERBOARDS.parent.glob("**/*.md"))
+    assert len(pages) >= 2, pages
+    for page in pages:
+        assert not (dead := dead_links(page)), f"{page}: {dead}"
 
 
 def test_peers(folder):
