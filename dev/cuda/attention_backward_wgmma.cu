@@ -10,7 +10,7 @@ A CTA owns a block of 128 or 192 keys and loops over the query blocks that atten
 - dQ is added to fp32 accumulators in scratch by TMA reduce-add, in the order in which CTAs took the key blocks from the
   work counter (DqChain): the same bits always, and a CTA waits only for work that was taken before its own.
 - D of a key block's own queries is computed by its consumers: dout is read once. Masked 64 x 64 scores are skipped.
-Roles: two producer threads, two dQ writer threads, two or three consumer warpgroups. README.md in this folder draws them:
+Roles: two producer threads, two dQ writer threads, two or three consumer warpgroups. attention/PROTOCOL.md draws them:
 timeline, dQ chain, barriers. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., FlashAttention-3 (2024).
 */
 #include "attention/attention.h"
@@ -72,7 +72,7 @@ template <int HS_, int CONSUMERS> struct BackwardTiles {
         floatX O[boxes][computes_D ? Br * 64 : 0];                // (Br, HS), of the first step
         alignas(1024) float dQ[writers][dq_elements];             // dQ tiles: fp32, or the final 16-bit one
         float lse[2][Br], minus_D[2][Br];                         // (Br), as statistics_row() permutes them
-        // Barriers; README.md has the table of who arrives and who waits.
+        // Barriers; attention/PROTOCOL.md has the table of who arrives and who waits.
         Mbarrier K_full[2], K_empty[2], V_full[v_stages], V_empty[v_stages];
         Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];
         Mbarrier dS_full[2], dS_empty[2];
@@ -119,7 +119,7 @@ __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 
 // counter: dQ = sum of dS_j K_j over j = 0 .. jq, where key block jq holds the diagonal and behind = jq - j.
 // Two accumulators in scratch alternate along the chain, so that a reduce-add may take the time of two steps. The first
 // contribution to an accumulator is stored, the others are added. The last but one adds accumulator 1 to its own dQ and both
-// to accumulator 0; the last one adds accumulator 0 to its own dQ, which completes it. README.md has the table.
+// to accumulator 0; the last one adds accumulator 0 to its own dQ, which completes it. attention/PROTOCOL.md has the table.
 struct DqChain {
     int before, after; // number of key blocks in the chain before and after j
     __host__ __device__ DqChain(int j, bool reversed, int behind)
@@ -625,7 +625,7 @@ template <class C> struct BackwardConsumer {
         compute_P_dS<skip, true>(S, dP, skip ? 64 : w * 64 - first * Br);
     }
 
-    // Works off the CTA's key blocks: dK, dV and the dQ tiles of consumer w. README.md has the timeline of one block.
+    // Works off the CTA's key blocks: dK, dV and the dQ tiles of consumer w. attention/PROTOCOL.md has the timeline of a block.
     __device__ void run(const BackwardProblem& p, const BackwardScratch& scratch) {
         for (;; n++) {
             s.work_full[n % 2].wait(n / 2 % 2);

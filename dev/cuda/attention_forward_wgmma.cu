@@ -11,7 +11,7 @@ own diagonal down to the first. Against mma:
 - O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted; so P < 2^8. As the
   largest P of a row is then not exactly 1, a head's first rows, where out is largest, multiply V by P's rounding error too.
 Roles: one thread loads K and V, one loads Q; consumers release stages by mbarriers, and ping-pong in some configurations.
-README.md here has timeline and barriers. Papers: FlashAttention-2 (2023), algorithm 1; -3 (2024), sections 3.1 and 3.2.
+attention/PROTOCOL.md has timeline and barriers. Papers: FlashAttention-2 (2023), algorithm 1; -3 (2024), sections 3.1 and 3.2.
 */
 #include "attention/attention.h"
 #include "llmc/cuda/divisor.cuh"
@@ -446,7 +446,7 @@ template <class C> struct ForwardConsumer {
         }
     }
 
-    // The loop over the CTA's tiles. README.md has the timeline of one tile.
+    // The loop over the CTA's tiles. attention/PROTOCOL.md has the timeline of one tile.
     __device__ void run(const CUtensorMap* out, float* l, float* m, int T) {
         if (w == C::warpgroups - 1) { pingpong_arrive(); } // consumer 0 begins
         for (uint32_t n = 0;; n++) {

@@ -1,5 +1,5 @@
 /*
-GEMM on Hopper, D (M,N) = A B^T with 16-bit operands and fp32 accumulation: persistent CTAs, wgmma fed by TMA.
+GEMM on Hopper, D (M,N) = A B^T of 16-bit operands, fp32 accumulation: persistent CTAs, wgmma fed by TMA. PROTOCOL.md draws it.
 Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A and B each. Warpgroups 1 and 2 are consumers:
 - cooperative: both own rows of every tile of the CTA. One runs some k-blocks ahead: it multiplies while the other stores.
 - ping-pong: they take the CTA's tiles alternately. One starts its main loop once the other has issued its last k-block (a

@@ -142,7 +142,7 @@ def test_the_committed_tables_are_those_of_their_files(folder):
     for file in (*LEADERBOARDS.glob("*.csv"), committed):
         shutil.copy(file, folder)
     gpus = re.findall("<!-- leaderboard (.*) -->", committed.read_text())
-    assert gpus == ["nvidia-h200"], gpus
+    assert "nvidia-h200" in gpus, gpus
     for gpu in gpus:
         assert run(Path(folder, f"{gpu}.csv")) == committed.read_text(), f"run plot_leaderboard.py on {gpu}.csv"
 
@@ -154,8 +154,12 @@ def anchors(page):
 
 
 def dead_links(page):
-    """The links of a page, except those to other sites, to a file or a heading that does not exist."""
-    dead = []
+    """What a page names and does not exist: files and headings that it links to, and sources, which are anywhere under
+    its folder, or else a path from dev/cuda or the root."""
+    sources = re.findall(r"`([\w./]+\.(?:cuh?|[ch]|py|sh|txt))`", page.read_text())
+    roots = LEADERBOARDS.parents[0], LEADERBOARDS.parents[2]
+    known = {source for source in sources if any((root / source).exists() for root in roots)}
+    dead = [source for source in sources if source not in known and not any(page.parent.rglob(source))]
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
@@ -166,12 +170,32 @@ def dead_links(page):
 
 def test_links_of_the_pages_lead_somewhere(folder):
     page = Path(folder) / "page.md"
-    page.write_text("# Of wgmma: one tile\n[a](page.md) [b](#of-wgmma-one-tile) [c](gone.md) [d](page.md#gone)\n")
-    assert dead_links(page) == ["gone.md", "page.md#gone"]
+    page.write_text(
+        "# Of wgmma: one tile\n[a](page.md) [b](#of-wgmma-one-tile) [c](gone.md) [d](page.md#gone) `gone.cu`\n"
+    )
+    assert dead_links(page) == ["gone.cu", "gone.md", "page.md#gone"]
     pages = list(LEADERBOARDS.parent.glob("**/*.md"))
-    assert len(pages) >= 2, pages
+    assert len(pages) >= 5, pages
     for page in pages:
         assert not (dead := dead_links(page)), f"{page}: {dead}"
+
+
+def test_the_gains_of_the_steps_are_those_of_the_leaderboard(_):
+    rows = plot_leaderboard.fastest(plot_leaderboard.read(LEADERBOARDS / "nvidia-h200.csv"))
+    ms = {
+        (r["variant"], r["precision"], r["direction"]): r["ms"]
+        for r in rows
+        if (r["shape"], r["mode"]) == (plot_leaderboard.OVERVIEW_SHAPE, "steady")
+    }
+    page = (LEADERBOARDS.parent / "README.md").read_text()
+    steps = {"cublas": "naive", "flash1": "naive", "flash2": "flash1", "mma": "flash2", "wgmma": "mma"}
+    for step, before in steps.items():
+        precision = "bf16" if before in ("flash2", "mma") else "fp32"
+        times = [(ms[before, precision, d], ms[step, precision, d]) for d in plot_leaderboard.DIRECTIONS]
+        gains = ", ".join(f"{slow / fast:.1f} ×" for slow, fast in times)
+        assert re.search(rf"^\| `{step}` \|.*\| {gains}( of {before})? \|$", page, re.MULTILINE), (step, gains)
+    first = ", ".join(f"{ms['naive', 'fp32', d]:.3g} ms" for d in plot_leaderboard.DIRECTIONS)
+    assert re.search(rf"^\| `naive` \|.*\| {first} \|$", page, re.MULTILINE), first
 
 
 def test_peers(folder):
