@@ -43,12 +43,12 @@ PEERS = {"cuDNN": "cuDNN", "FA2": "FlashAttention-2", "FA3": "FlashAttention-3",
 
 
 def read_csv(path, columns):
-    """The rows of a CSV file with at least these columns, as texts; ends with one line where it is none."""
+    """The rows of a CSV file with at least these columns, as strings; anything else ends in one line."""
     try:
         with open(path, newline="", encoding="utf-8") as f:
             rows = list(csv.DictReader(f))
     except (OSError, UnicodeDecodeError) as error:
-        sys.exit(f"error: cannot read {path}: {getattr(error, 'strerror', None) or 'it is no text'}")
+        sys.exit(f"error: cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}")
     if not rows:
         sys.exit(f"error: {path} has no rows")
     for number, row in enumerate(rows, 2):
@@ -59,11 +59,11 @@ def read_csv(path, columns):
 
 
 def number_of(path, number, row, column):
-    """A row's number, None where it was not measured; ends with one line where it is none."""
+    """A row's number, None if it was not measured; anything else ends in one line."""
     try:
         return float(row[column]) if row[column] else None
     except ValueError:
-        sys.exit(f"error: {path}, line {number}: {column} is '{row[column]}', no number")
+        sys.exit(f"error: {path}, line {number}: {column} is '{row[column]}', not a number")
 
 
 def read(path, columns=LEADERBOARD):
@@ -84,7 +84,7 @@ def read_libraries(path):
     """compare_libraries.py's rows, shape, TFLOP/s and ratio as numbers."""
     rows = read_csv(path, LIBRARIES)
     if not any(row["provider"] == OURS for row in rows):
-        sys.exit(f"error: {path} has no row of ours, such as compare_libraries.py writes them")
+        sys.exit(f"error: {path} has no row of provider {OURS}; compare_libraries.py writes one for each shape")
     for number, row in enumerate(rows, 2):
         row["shape"] = tuple(int(number_of(path, number, row, size) or 0) for size in SIZES[0])
         row["tflops"] = number_of(path, number, row, "tflops")
@@ -102,13 +102,13 @@ def peers_of(libraries):
 
 
 def spread(values):
-    """The smallest and the largest number, as a text; one where they look the same."""
+    """The smallest and the largest number, as a string; only one if they look the same."""
     ends = [f"{value:.2f}" for value in (min(values), max(values))] if values else ["–"]
     return " to ".join(dict.fromkeys(ends))
 
 
 def libraries_summary(rows):
-    """The lines on how far ahead ours are, for each head size and length of rows, and how exact they are."""
+    """How far ahead ours is, for each head size and length of rows, and how accurate it is: lines of the page."""
     ours = [r for r in rows if r["provider"] == OURS]
     columns = [(d, m) for d in DIRECTIONS for m in MODES if any((r["direction"], r["mode"]) == (d, m) for r in ours)]
     lines = []
@@ -161,7 +161,7 @@ def libraries_section(rows):
 
 
 def peer_curve(points):
-    """Of the shapes with 12 heads of 64, for each T that with the tokens nearest to the plot's: [(T, B, TFLOP/s)]."""
+    """Among shapes with 12 heads of 64, for each T the one with tokens nearest to the plot's: [(T, B, TFLOP/s)]."""
     nearest = {}
     for (B, T, NH, HS), tflops in points.items():
         distance = abs(B * T - CURVE_TOKENS)
@@ -233,7 +233,7 @@ def shapes_table(rows, direction):
 
 
 def differences(rows, does="trains"):
-    """Where the fastest configuration of what trains is not the one that trains: a table, or a sentence."""
+    """Where the configuration that trains is not the fastest of its variant: a table, or a sentence if nowhere."""
     lines = []
     for best in fastest(rows):
         key = [best[column] for column in ("mode", "direction", "variant", "precision", "shape")]
@@ -252,7 +252,7 @@ def differences(rows, does="trains"):
 
 
 def share(value):
-    """A share of the GEMM or of the read; none where bench.h did not believe it."""
+    """A share of the GEMM or of the read; a dash if bench.h rejected it."""
     return "–" if value is None else f"{100 * value:.0f}%"
 
 
@@ -320,7 +320,7 @@ def matmul_section(rows, plot):
 
 
 def environments(rows):
-    """A sentence: with what the rows were measured, and whether every time with the same bits."""
+    """Two sentences: driver, CUDA, date and commit of the rows, and which variants are not deterministic."""
     unsure = sorted({r["variant"] for r in rows if r["deterministic"] != "yes"})
     found = sorted({(r["driver"], r["cuda"], r["date"], r["commit"]) for r in rows})
     return (

@@ -207,7 +207,7 @@ def test_peers(folder):
     points |= {(1, 8192, 12, 64): 4.0, (32, 1024, 16, 128): 5.0}
     assert plot_leaderboard.peer_curve(points) == [(1024, 32, 2.0), (8192, 1, 4.0)]  # the tokens nearest to the plot's
     path.write_text(path.read_text().replace(",ours,", ",theirs,"))
-    assert "has no row of ours" in refused(plot_leaderboard.read_libraries, path)
+    assert "has no row of provider ours" in refused(plot_leaderboard.read_libraries, path)
 
 
 def refused(read, path):
@@ -229,10 +229,10 @@ def test_what_is_no_leaderboard_is_refused_in_one_line(folder):
         path.write_text("# A text\n\nof some lines\n")
         assert f"{path}, line 2: no column " in refused(read, path)
         path.write_bytes(bytes(range(256)))
-        assert f"cannot read {path}: it is no text" in refused(read, path)
+        assert f"cannot read {path}: it is not text" in refused(read, path)
         assert "Is a directory" in refused(read, path.parent)
     path.write_text(good.replace(",300,", ",fast,"))
-    assert "line 3: tflops is 'fast', no number" in refused(plot_leaderboard.read, path)
+    assert "line 3: tflops is 'fast', not a number" in refused(plot_leaderboard.read, path)
     path.write_text(good + "cut,off\n")
     assert "line 14: no column" in refused(plot_leaderboard.read, path)
     path.write_text(good.replace("steady", "tired"))
