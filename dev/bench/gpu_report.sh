@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that README shows about training on a GPU, in one command. Each section writes its own file in
-# dev/bench/<gpu>/; python3 dev/bench/readme_tables.py then brings them into README.
+# Everything that docs/measured.md shows about training on a GPU, in one command. Each section writes its own file in
+# dev/bench/<gpu>/; python3 dev/bench/readme_tables.py then brings them there.
 #
 #     dev/bench/gpu_report.sh [--only SECTION]... [--list]
 #

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Writes README.md's figures from the committed measurements.
+"""Writes the figures of README.md and docs/*.md from the committed measurements, and checks links and commands.
 
-    python3 dev/bench/readme_tables.py            # rewrites the generated parts of README.md
-    python3 dev/bench/readme_tables.py --check    # fails where README.md differs from what the files say
+    python3 dev/bench/readme_tables.py            # rewrites the generated parts
+    python3 dev/bench/readme_tables.py --check    # fails if a generated part is out of date
 
-A generated part stands between <!-- generated: NAME --> and <!-- end -->; NAME is a function below. Outside of these
-parts README.md may state no measured figure: --check refuses a number with a unit there.
+A generated part is between <!-- generated: NAME --> and <!-- end -->; NAME is a function below. It may be in any of the
+documents. Outside generated parts, a number with a unit of measurement is refused: every figure needs a file. Links of
+all Markdown files are followed, anchors too. Commands in the documents may only use programs, scripts, make targets and
+flags that exist.
 """
 
 import csv
 import difflib
+import fnmatch
 import glob
 import math
 import os
@@ -21,15 +24,15 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pard
 
 from data_common import ROOT, Parser
 
-README = os.path.join(ROOT, "README.md")
 BENCH = "dev/bench"
 H200 = f"{BENCH}/nvidia-h200"
 LIBRARIES = {"cudnn": "cuDNN", "flash": "FlashAttention-2"}
+PROVIDERS = {"FA2": "FlashAttention-2", "FA3": "FlashAttention-3", "FA4": "FlashAttention-4"}
 SIZES = {"d6": "30M", "d12": "124M", "d24": "355M", "d36": "774M", "d48": "1558M"}
 
 
 class Fault(Exception):
-    """A committed file that is missing or does not hold what README needs."""
+    """A committed file that is missing or does not hold what the documents need."""
 
 
 def read_csv(path, columns=()):
@@ -79,10 +82,11 @@ def quickstart():
     runs = [(f"an {row['gpu']}", row, f"{H200}/quickstart.csv") for row in gpu[-1:]]
     runs += [(f"{cpu['cores']} CPU cores ({cpu['machine']})", cpu, path)]
     said = [
-        f"[{seconds_in_words(row['seconds'])}]({file}) on {where}, to a validation loss of {float(row['val_loss']):.2f}"
+        f"[{seconds_in_words(row['seconds'])}]({file}) and {row['disk_mib']} MiB of disk on {where}, reaching a "
+        f"validation loss of {float(row['val_loss']):.2f}"
         for where, row, file in runs
     ]
-    return f"The first takes {'; '.join(said)} nats a byte."
+    return f"The quickstart takes {'; '.join(said)} nats a byte."
 
 
 def reference():
@@ -339,6 +343,60 @@ def generation():
     )
 
 
+def speeds():
+    """README's table: of each measurement one shape or two, ours and others'."""
+    head = (
+        "In bf16, on NVIDIA H200s except for the last row; attention beside the fastest other library. "
+        "[All tables](docs/measured.md) have versions, commits and the commands that measured them."
+    )
+    table = [head, "", "| | flashgpt | others |", "|---|---:|---|"]
+
+    def add(what, path, ours, others):
+        table.append(f"| [{what}]({path}) | {ours} | {', '.join(f'{who} {value}' for who, value in others)} |")
+
+    path, shapes = f"{H200}/speed.csv", {}
+    for row in need(read_csv(path), path):
+        best = shapes.setdefault((row["model"], row["B"], row["T"]), {})
+        best[row["program"]] = max(best.get(row["program"], 0), float(row["tok_s"]))
+    for (model, B, T), best in shapes.items():
+        others = sorted(((value, who) for who, value in best.items() if who != "flashgpt"), reverse=True)
+        if others:
+            what = f"training {SIZES.get(model, model)}, {B} × {T}, tokens/s"
+            add(what, path, thousands(best["flashgpt"]), [(who, thousands(value)) for value, who in others])
+    path = f"{H200}/scaling.csv"
+    for ours in scaling_runs(path):
+        others = [r for r in scaling_runs(path) if r["program"] != "flashgpt"]
+        others = [r for r in others if (r["model"], r["gpus"]) == (ours["model"], ours["gpus"])]
+        if others and ours["program"] == "flashgpt" and not ours["setting"]:
+            size = f"{SIZES.get(ours['model'], ours['model'])}, {ours['B']} × {ours['T']} a GPU"
+            what = f"training {size}, {ours['gpus']} GPUs, tokens/s"
+            add(what, path, thousands(ours["tok_s"]), [(f"{r['program']} DDP", thousands(r["tok_s"])) for r in others])
+    path = "dev/cuda/leaderboard/nvidia-h200_libraries.csv"
+    rows = [r for r in read_csv(path) if r["mode"] == "steady" and [r[c] for c in ("B", "T", "NH", "HS")] == LIKE_124M]
+    for ours in rows:
+        peers = [r for r in rows if r["direction"] == ours["direction"] and r["provider"] == ours["best_peer"]]
+        if ours["provider"] == "ours" and peers:
+            peer = PROVIDERS.get(ours["best_peer"], ours["best_peer"])
+            what = f"attention {ours['direction']}, as in 124M, TFLOP/s"
+            add(
+                what,
+                path,
+                f"{float(ours['tflops']):.0f}",
+                [(peer, f"{float(peers[0]['tflops']):.0f}")],
+            )
+    path = f"{H200}/generate.csv"
+    rows = [row for row in read_csv(path) if (row["model"], row["batch"]) == ("d12", "1")]
+    for ours in (row for row in rows if row["who"] == "flashgpt"):
+        others = [(row["who"], thousands(row["tokens_per_s"])) for row in rows if row is not ours]
+        add("generating with 124M, one sequence, tokens/s", path, thousands(ours["tokens_per_s"]), others)
+    path = f"{BENCH}/cpu_step.csv"
+    row = [row for row in need(read_csv(path), path) if (row["B"], row["T"]) == ("4", "64")][-1]
+    what = f"training 124M on {row['cores']} CPU cores, 4 × 64, ms a step"
+    add(what, path, thousands(row["ms"]), [("llm.c", thousands(row["ms_llmc"]))])
+    return "\n".join(table)
+
+
+LIKE_124M = ["64", "1024", "12", "64"]
 MODES = {
     "steady": "at the power limit, as while training",
     "rested": "each timed CUDA graph after a sleep twice as long",
@@ -389,35 +447,54 @@ def attention():
 
 # name, what it is, the files whose lines count
 PLACES = [
-    ("`train_gpt2.cu`", "the GPU trainer: forward, backward and update of the model", "train_gpt2.cu"),
-    ("`train_gpt2.c`", "the CPU trainer: the same functions", "train_gpt2.c"),
-    ("`generate_gpt2.*`", "prompts, on the GPU and on the CPU: a model's passes over a KV cache", "generate_gpt2.*"),
-    ("`tokenize_gpt2.c`", "text to GPT-2's tokens and back", "tokenize_gpt2.c"),
+    ("`train_gpt2.cu`, `.c`", "the GPU and the CPU trainer: forward, backward and update", "train_gpt2.*"),
+    (
+        "`generate_gpt2.*`, `tokenize_gpt2.c`",
+        "from prompt to text; from text to tokens",
+        "generate_gpt2.* tokenize_gpt2.c",
+    ),
     (
         "`dev/cuda/`",
-        "attention, decode and GEMMs: the variants, their contracts, checks and benchmarks, and the choice of one",
+        "attention, GEMMs and decoding: every variant with its contract, check and benchmark",
         "dev/cuda/*.* dev/cuda/*/*.*",
     ),
+    ("`llmc/run/`", "the training loop; its flags, launch, resume, plan and logs", "llmc/run/*"),
     (
-        "`llmc/`",
-        "headers that all are built on, each complete in itself: the run, the files, the kernels",
-        "llmc/*/*.*",
+        "`llmc/checkpoint/`, `generate/`",
+        "checkpoints, and the thread that writes them; prompts, samples and scores",
+        "llmc/checkpoint/* llmc/generate/*",
     ),
+    (
+        "`llmc/exchange/`, `cuda/`, `cpu/`, `files/`",
+        "tensors between GPUs; kernels and PTX; models, Hugging Face's folders, token files",
+        "llmc/exchange/* llmc/cuda/* llmc/cpu/* llmc/files/*",
+    ),
+    (
+        "`llmc/comm/`, `model/`, `text/`",
+        "processes: meeting, TCP, watching each other; GPT-2's tables, sizes and layouts; the tokenizer",
+        "llmc/comm/* llmc/model/* llmc/text/*",
+    ),
+    ("`llmc/base/`", "command lines, JSON, checked files, signals, errors", "llmc/base/*"),
     (
         "`test_gpt2.*`, `dev/test/`",
         "the trainers against PyTorch's dumps; unit and end-to-end tests",
         "test_gpt2.* dev/test/*.* dev/test/*/*",
     ),
-    ("`dev/data/`", "text to token files, a script for each dataset", "dev/data/*.py"),
-    ("`dev/reference/`", "the PyTorch model that writes the dumps, and small dumps", "dev/reference/*.py"),
-    ("`dev/bench/`", "the scripts behind this page's figures, and their results", "dev/bench/*.*"),
-    ("`scripts/`", "quickstart, runs on several machines, plots and pages of runs", "scripts/*.*"),
-    ("`dev/scaling/`", "a model of a step on thousands of GPUs, fitted to what was measured", "dev/scaling/*.*"),
+    (
+        "`dev/data/`, `dev/reference/`",
+        "datasets; PyTorch's model, which writes the dumps",
+        "dev/data/* dev/reference/*",
+    ),
+    (
+        "`dev/bench/`, `dev/scaling/`, `scripts/`",
+        "measurements; a model of thousands of GPUs; quickstart, launch scripts, plots of runs",
+        "dev/bench/* dev/scaling/* scripts/*",
+    ),
 ]
 
 
 def places(old=""):
-    """What is where, and how long. A count stays while it is within a tenth of the truth: few commits change README."""
+    """What is where, and how long. A count stays while it is within a tenth of the truth: few commits change it."""
     table = ["| | | lines |", "|---|---|---:|"]
     for name, what, patterns in PLACES:
         paths = [path for pattern in patterns.split() for path in glob.glob(os.path.join(ROOT, pattern))]
@@ -444,73 +521,182 @@ def rounded(count):
 
 
 # ----------------------------------------------------------------------------
-# README.md
+# The documents
 
 REQUIRED = (quickstart, reference, curves, speed, bits, cpu, attention, places)
-PARTS = {f.__name__: f for f in (*REQUIRED, step_cost, plan_accuracy, checkpoint_cost, scaling, generation)}
+PARTS = {f.__name__: f for f in (*REQUIRED, speeds, step_cost, plan_accuracy, checkpoint_cost, scaling, generation)}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)\n?<!-- end -->", re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 # a number with a unit of measurement
 FIGURE = re.compile(
     r"\d[\d.,]*\s?(?:ms|µs|seconds?|minutes?|hours?|tok/s|tokens/s|[KMG]i?B|nats|TFLOP/s|GFLOP/s|%|times|×|W|J)(?![\w/])"
 )
 
 
-def generate(text):
-    """README's text with every part written anew."""
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as f:
+        return f.read()
+
+
+def find(*patterns):
+    """The files that match, relative to the root."""
+    paths = {path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)}
+    return sorted(os.path.relpath(path, ROOT) for path in paths)
+
+
+def generate(name, text):
+    """A document's text with every part written anew."""
     found = [match[2] for match in PART.finditer(text)]
-    unknown = [name for name in found if name not in PARTS]
+    unknown = [part for part in found if part not in PARTS]
     if unknown or text.count("<!-- generated:") != len(found):
-        raise Fault(f"README.md: a marker without its end, or a part that does not exist: {', '.join(unknown) or '?'}")
-    missing = [f.__name__ for f in REQUIRED if f.__name__ not in found]
-    if missing:
-        raise Fault(f"README.md has no <!-- generated: {missing[0]} -->")
+        raise Fault(f"{name}: a marker without its end, or a part that does not exist: {', '.join(unknown) or '?'}")
+
+    above = os.path.relpath(".", os.path.dirname(name) or ".")  # the parts name files from the root
 
     def written(match):
         body = places(match[3]) if match[2] == "places" else PARTS[match[2]]()
+        body = LINK.sub(lambda link: f"]({os.path.normpath(os.path.join(above, link[1]))}{link[2] or ''})", body)
         return f"{match[1]}{body}\n<!-- end -->" if body else f"{match[1]}<!-- end -->"
 
     return PART.sub(written, text)
 
 
-def stray_figures(text):
+def missing_parts(texts):
+    """Required parts that no document has."""
+    found = {match[2] for text in texts for match in PART.finditer(text)}
+    return [f"no document has <!-- generated: {part.__name__} -->" for part in REQUIRED if part.__name__ not in found]
+
+
+def prose(text):
+    """A text without its code blocks, in lines of the same numbers."""
+    return re.sub(r"^```.*?^```", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+
+
+def stray_figures(name, text):
     """Figures outside of the generated parts and of code."""
-    text = PART.sub(lambda match: "\n" * match[0].count("\n"), text)
-    text = re.sub(r"```.*?```", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
-    text = re.sub(r"`[^`\n]*`", "", text)
+    text = prose(PART.sub(lambda match: "\n" * match[0].count("\n"), text))
     return [
-        f"README.md:{number}: '{match[0]}' is a figure without a file; generate it or leave it out"
-        for number, line in enumerate(text.split("\n"), 1)
+        f"{name}:{number}: '{match[0]}' is a figure without a file; generate it or leave it out"
+        for number, line in enumerate(re.sub(r"`[^`\n]*`", "", text).split("\n"), 1)
         for match in FIGURE.finditer(line)
     ]
 
 
-def missing_links(text):
+def anchors(text):
+    """The anchors of a text's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.*?) *$", prose(text), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def missing_links(name, text):
     """Links into the repository that lead nowhere."""
-    links = {link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("http")}
-    return [
-        f"README.md: {link}: no such file" for link in sorted(links) if not os.path.exists(os.path.join(ROOT, link))
-    ]
+    for link, anchor in sorted(set(LINK.findall(prose(text)))):
+        target = os.path.normpath(os.path.join(os.path.dirname(name), link)) if link else name
+        if not os.path.exists(os.path.join(ROOT, target)):
+            yield f"{name}: {link}: no such file"
+        elif anchor and anchor not in anchors(read(target)):
+            yield f"{name}: {link}{anchor}: {target} has no such heading"
+
+
+FLAG_TABLES = {
+    "train_gpt2": ("llmc/run/flags.h", "llmc/model/flags.h"),
+    "generate_gpt2": ("llmc/generate/flags.h", "llmc/model/flags.h"),
+    "tokenize_gpt2": ("tokenize_gpt2.c",),
+    "test_gpt2": (),
+}
+FOREIGN_FLAGS = {"--help", "--pty"}  # every program's; srun's
+CODE = re.compile(r"[\w*][\w.*/-]*\.(?:c|h|cu|cuh|sh|py|md|csv|svg)\b")  # files of ours in code
+
+
+def flags_of(paths):
+    return {flag for path in paths for flag in re.findall(r'"(--?[a-z][\w-]*)', read(path))} | FOREIGN_FLAGS
+
+
+def missing_targets(words):
+    """Of the arguments of make, the targets and variables that the Makefile does not have."""
+    text = read("Makefile")
+    targets = {word for rule in re.findall(r"^([^\t#=\n]*?):(?!=)", text, re.MULTILINE) for word in rule.split()}
+    for word in words:
+        name, assigned, _ = word.partition("=")
+        if assigned and not re.search(rf"\b{name}\b", text):
+            yield f"make {word}: the Makefile has no such variable"
+        elif check := re.fullmatch(r"check-(\w+)", name):  # a name in the Makefile, or a test's file
+            if not re.search(rf"\b{check[1]}\b", text) and not find(f"dev/test/*/{check[1]}.*"):
+                yield f"make {word}: no such check"
+        elif not assigned and name not in targets and not find(f"dev/**/{name}.cu"):
+            yield f"make {word}: no such target"
+
+
+def command_faults(words):
+    """What a command names that does not exist: a program, a script, a target, a flag."""
+    flags = None
+    for n, word in enumerate(words):
+        program = word.removeprefix("./").removesuffix("cu")
+        if word == "make":
+            yield from missing_targets([w for w in words[n + 1 :] if not w.startswith("-")])
+            return
+        if re.fullmatch(r"(\./)?(scripts|dev)/\S+\.(py|sh)", word):
+            if not find(word):
+                yield f"{word}: no such script"
+                return
+            flags = flags_of(find(f"{os.path.dirname(word)}/*.py", f"{os.path.dirname(word)}/*.sh"))
+        elif program in FLAG_TABLES or re.fullmatch(r"\./\w+", word):
+            if program not in FLAG_TABLES:
+                yield f"{word}: no such program"
+                return
+            flags = flags_of(FLAG_TABLES[program])
+        elif flags is not None and re.fullmatch(r"--?[a-z][\w-]*", word) and word not in flags:
+            yield f"{' '.join(words[:n])}: no flag {word}"
+
+
+def missing_commands(name, text):
+    """Commands, flags and files of the code, in blocks and in lines, that do not exist."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = "".join(block for language, block in fences if not language)  # ```text is what is printed
+    spans = re.findall(r"`([^`\n]+)`", prose(text))
+    runs = [span for span in spans if re.match(r"(\./\w+ |make |python3 |scripts/|dev/)", span)]
+    lines = re.sub(r"(^|\s)#.*", "", blocks.replace("\\\n", " "), flags=re.MULTILINE).split("\n") + runs
+    for line in lines:
+        for command in re.split(r"&&|[|;<>()]", line):
+            for fault in command_faults(re.findall(r"""'[^']*'|"[^"]*"|\S+""", command)):
+                yield f"{name}: {fault}"
+    known = flags_of([path for paths in FLAG_TABLES.values() for path in paths])
+    known |= flags_of(find("scripts/*.py", "dev/*/*.py"))
+    here = [os.path.basename(path) for path in find("*.*", "scripts/*.*", "dev/**/*.*", "llmc/*/*.*")]
+    for span in spans:
+        for flag in re.findall(r"(?<![\w-])--?[a-z][\w-]*", span):
+            if flag not in known:
+                yield f"{name}: `{span}`: no program has a flag {flag}"
+        for path in CODE.findall(span.replace("path/to/llm.c", "")):
+            if not (find(path) if "/" in path else fnmatch.filter(here, path)):
+                yield f"{name}: `{span}`: no such file"
 
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where README.md is not up to date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a document is not up to date")
     args = parser.parse_args()
-    with open(README, encoding="utf-8") as f:
-        old = f.read()
+    stale, texts = [], {}
     try:
-        new = generate(old)
+        for name in find("README.md", "docs/*.md"):
+            old = read(name)
+            texts[name] = generate(name, old)
+            if texts[name] != old and args.check:
+                both = (text.splitlines(True) for text in (old, texts[name]))
+                sys.stderr.writelines(difflib.unified_diff(*both, name, "generated"))
+                stale.append(name)
+            elif texts[name] != old:
+                with open(os.path.join(ROOT, name), "w", encoding="utf-8") as f:
+                    f.write(texts[name])
     except Fault as fault:
         sys.exit(f"error: {fault}")
-    if not args.check:
-        with open(README, "w", encoding="utf-8") as f:
-            f.write(new)
-    elif new != old:
-        sys.stderr.writelines(
-            difflib.unified_diff(*(text.splitlines(True) for text in (old, new)), "README.md", "generated")
-        )
-        sys.exit("error: README.md is not what the measurements say: run python3 dev/bench/readme_tables.py")
-    faults = stray_figures(new) + missing_links(new)
+    if stale:
+        sys.exit(f"error: not what the measurements say: {', '.join(stale)}; run python3 dev/bench/readme_tables.py")
+    faults = missing_parts(texts.values())
+    for name, text in texts.items():
+        faults += [*stray_figures(name, text), *missing_commands(name, text)]
+    for name in find("*.md", "docs/*.md", "dev/**/*.md"):
+        faults += missing_links(name, texts.get(name) or read(name))
     if faults:
         sys.exit("error: " + "\n".join(faults))
 

@@ -29,7 +29,7 @@ from measured import BENCH, commit_of, file_name, gpu_query, processor, provenan
 from data_common import ROOT, Parser, TokenFile, fail, positive_int, run
 
 WARM_UP, STEPS = 50, 200
-SHAPES = {  # model, vocabulary, B, T: the largest batch of README's table, one whose step is short; and quickstart's
+SHAPES = {  # model, vocabulary, B, T: the largest batch of docs/measured.md, one whose step is short; and quickstart's
     "train_gpt2cu": [("d12", 50257, 64, 1024), ("d12", 50257, 4, 1024)],
     "train_gpt2": [("gpt2:l4c128h4t64", 256, 16, 64)],
 }

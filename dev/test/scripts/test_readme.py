@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of dev/bench/readme_tables.py: README's figures are those of the committed files, and no others.
+"""Tests of dev/bench/readme_tables.py: figures of README.md and docs/*.md are those of the committed files, and no
+others; links lead somewhere; commands name what exists.
 
     python3 dev/test/scripts/test_readme.py          # ends in 'N passed, N failed'
 
@@ -43,11 +44,33 @@ def read(folder, path):
         return f.read()
 
 
+def documents(folder):
+    return ["README.md", *(f"docs/{name}" for name in sorted(os.listdir(os.path.join(folder, "docs"))))]
+
+
+def refused(folder, path, added, words):
+    """--check refuses a text at the end of a document in these words, and accepts the document without it."""
+    before = read(folder, path)
+    edit(folder, path, lambda text: text + added)
+    said = script(folder, "--check", code=1)
+    assert words in said, f"{path}: {added!r}: {said}"
+    edit(folder, path, lambda text: before)
+
+
 def test_what_the_script_writes_passes_its_check(folder):
     script(folder, "--check")
-    before = read(folder, "README.md")
+    before = {name: read(folder, name) for name in documents(folder)}
+    assert len(before) >= 7
     script(folder)
-    assert read(folder, "README.md") == before
+    assert {name: read(folder, name) for name in before} == before
+
+
+def test_README_is_short(folder):
+    text = read(folder, "README.md")
+    lines, words = text.count("\n"), len(text.split())
+    assert lines <= 150 and words <= 2000, f"{lines} lines, {words} words"
+    screen = text[: text.index("## Two commands")]
+    assert "](dev/" in screen and not re.search(r"wgmma|TMA|`[lm]`", screen)
 
 
 def test_a_figure_changed_in_README_is_refused(folder):
@@ -55,7 +78,7 @@ def test_a_figure_changed_in_README_is_refused(folder):
     assert "nats a byte" in script(folder, "--check", code=1)
 
 
-def test_a_measurement_that_README_does_not_show_yet_is_refused(folder):
+def test_a_measurement_that_is_not_shown_yet_is_refused(folder):
     edit(folder, "dev/bench/cpu_step.csv", lambda text: text.replace(",2070,", ",2071,"))
     assert "2,071" in script(folder, "--check", code=1)
     script(folder)
@@ -64,15 +87,69 @@ def test_a_measurement_that_README_does_not_show_yet_is_refused(folder):
 
 def test_a_figure_without_a_file_is_refused(folder):
     for figure in ("12 ms", "1.79 nats", "500,000 tokens/s", "3 times", "90%", "two 7.5 GB"):
-        edit(folder, "README.md", lambda text, figure=figure: text + f"\nIt takes {figure}.\n")
-        assert "without a file" in script(folder, "--check", code=1), figure
-        edit(folder, "README.md", lambda text, figure=figure: text.replace(f"\nIt takes {figure}.\n", ""))
+        refused(
+            folder,
+            "README.md",
+            f"\nIt takes {figure}.\n",
+            f"'{figure.removeprefix('two ')}' is a figure without a file",
+        )
+    refused(folder, "docs/running.md", "\nIt takes 12 ms.\n", "docs/running.md:")
     script(folder, "--check")
 
 
 def test_a_link_that_leads_nowhere_is_refused(folder):
-    edit(folder, "README.md", lambda text: text + "\n[gone](dev/gone.md)\n")
-    assert "dev/gone.md: no such file" in script(folder, "--check", code=1)
+    for path, link, words in (
+        ("README.md", "dev/gone.md", "dev/gone.md: no such file"),
+        ("README.md", "docs/running.md#gone", "docs/running.md has no such heading"),
+        ("README.md", "#gone", "README.md has no such heading"),
+        ("docs/faults.md", "dev/LOG.md", "docs/faults.md: dev/LOG.md: no such file"),
+        ("docs/faults.md", "../dev/gone.md", "docs/faults.md: ../dev/gone.md: no such file"),
+        ("CONTRIBUTING.md", "README.md#several-gpus-several-machines", "README.md has no such heading"),
+        ("dev/data/README.md", "../gone.md", "dev/data/README.md: ../gone.md: no such file"),
+    ):
+        refused(folder, path, f"\n[gone]({link})\n", words)
+    edit(folder, "docs/faults.md", lambda text: text + "\n[log](../dev/LOG.md), [here](#what-is-not-covered)\n")
+    script(folder, "--check")
+
+
+def test_links_of_a_part_are_right_wherever_it_is(folder):
+    part = re.compile(r"<!-- generated: cpu -->.*?<!-- end -->", re.DOTALL)
+    assert "](../dev/bench/cpu_step.csv)" in part.search(read(folder, "docs/measured.md"))[0]
+    edit(folder, "docs/measured.md", lambda text: part.sub("", text))
+    assert "no document has <!-- generated: cpu -->" in script(folder, "--check", code=1)
+    edit(folder, "README.md", lambda text: text + "\n<!-- generated: cpu -->\n<!-- end -->\n")
+    script(folder)
+    assert "](dev/bench/cpu_step.csv)" in part.search(read(folder, "README.md"))[0]
+    script(folder, "--check")
+
+
+def test_a_command_that_does_not_exist_is_refused(folder):
+    for command, words in (
+        ("./train_gpt3 -e d12", "./train_gpt3: no such program"),
+        ("python3 dev/data/gone.py", "dev/data/gone.py: no such script"),
+        ("scripts/gone.sh", "scripts/gone.sh: no such script"),
+        ("make gone", "make gone: no such target"),
+        ("make check-gone", "make check-gone: no such check"),
+        ("make train_gpt2cu ATTENTION_GONE=mma", "no such variable"),
+        ("make train_gpt2 && ./train_gpt2 -e d6 --gone", "no flag --gone"),
+        ("srun ./train_gpt2cu -e d6 -zz 1", "no flag -zz"),
+        ("./generate_gpt2 --prompt 'a --gone b' \\\n    --gone", "no flag --gone"),
+        ("./generate_gpt2 -e log6 --overwrite --plan", "no flag --plan"),  # the trainers'
+        ("scripts/plot_run.py log6 --gone", "no flag --gone"),
+    ):
+        refused(folder, "docs/running.md", f"\n```\n{command}\n```\n", words)
+    refused(folder, "README.md", "\n```\nmake gone\n```\n", "README.md: make gone: no such target")
+    for span, words in (
+        ("--gone", "no program has a flag --gone"),
+        ("make gone", "make gone: no such target"),
+        ("python3 dev/data/gone.py", "no such script"),
+        ("test_gone.sh", "`test_gone.sh`: no such file"),
+        ("llmc/cpu_*.h", "`llmc/cpu_*.h`: no such file"),
+    ):
+        refused(folder, "docs/faults.md", f"\nSee `{span}`.\n", words)
+    good = "make check-test_cli check-faults attention_forward_mma PRECISION=FP32  # --gone\n./tokenize_gpt2 encode --endoftext | wc -l"
+    edit(folder, "docs/faults.md", lambda text: f"{text}\n```\n{good}\n```\n\n```text\n./gone --gone\n```\n")
+    script(folder, "--check")
 
 
 def test_markers_must_be_whole_and_known(folder):
@@ -81,9 +158,10 @@ def test_markers_must_be_whole_and_known(folder):
         lambda text: text.replace("<!-- generated: speed -->", ""),
         lambda text: text[: text.rindex("<!-- end -->")],
     ):
-        shutil.copy(os.path.join(ROOT, "README.md"), folder)
-        edit(folder, "README.md", change)
-        assert "README.md" in script(folder, "--check", code=1)
+        shutil.copy(os.path.join(ROOT, "docs", "measured.md"), os.path.join(folder, "docs"))
+        edit(folder, "docs/measured.md", change)
+        said = script(folder, "--check", code=1)
+        assert "docs/measured.md: a marker" in said or "no document has <!-- generated: speed -->" in said, said
 
 
 def test_bad_input_ends_in_one_line(folder):
@@ -134,27 +212,28 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
             "0.120 s of training in place of 9.500 s (1.3%) for 1558M, 8 × 1024, whose 21.8 GB are written in 12.5 s",
         ),
     }
+    edit(folder, "dev/LOG.md", lambda text: "")  # it links to them
     for path in new:
         if os.path.exists(os.path.join(folder, path)):
             os.remove(os.path.join(folder, path))
     script(folder)
     for name in ("step_cost", "plan_accuracy", "checkpoint_cost"):
-        assert f"<!-- generated: {name} -->\n<!-- end -->\n" in read(folder, "README.md"), name
+        assert f"<!-- generated: {name} -->\n<!-- end -->\n" in read(folder, "docs/measured.md"), name
     for path, (lines, shown) in new.items():
         script(folder, "--check")
         with open(os.path.join(folder, path), "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")
         assert shown in script(folder, "--check", code=1)  # it is measured and not shown
         script(folder)
-        assert shown in read(folder, "README.md"), shown
-    assert "450 MiB for 500 (GPU, NVIDIA H200)." in read(folder, "README.md")
+        assert shown in read(folder, "docs/measured.md"), shown
+    assert "450 MiB for 500 (GPU, NVIDIA H200)." in read(folder, "docs/measured.md")
     script(folder, "--check")
 
 
 def test_other_bits_show(folder):
     edit(folder, "dev/bench/nvidia-h200/bits.csv", lambda text: re.sub(r"\byes\b", "no", text, count=1))
     script(folder)
-    assert ": OTHER BITS; " in read(folder, "README.md")
+    assert ": OTHER BITS; " in read(folder, "docs/measured.md")
 
 
 def test_a_failed_check_shows(folder):

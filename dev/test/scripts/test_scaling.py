@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of dev/bench/scaling.py and what README shows of it, with programs that only sleep and speak; seconds.
+"""Tests of dev/bench/scaling.py and what docs/measured.md shows of it, with programs that only sleep and speak.
 
 python3 dev/test/scripts/test_scaling.py
 """
