@@ -613,8 +613,8 @@ def flags_of(paths):
 
 
 def missing_targets(words):
-    """Of the arguments of make, the targets and variables that the Makefile does not have."""
-    text = read("Makefile")
+    """Of the arguments of make, the targets and variables that the Makefile and its checks.mk do not have."""
+    text = read("Makefile") + read("dev/test/checks.mk")
     targets = {word for rule in re.findall(r"^([^\t#=\n]*?):(?!=)", text, re.MULTILINE) for word in rule.split()}
     for word in words:
         name, assigned, _ = word.partition("=")
