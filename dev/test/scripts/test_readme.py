@@ -147,7 +147,10 @@ def test_a_command_that_does_not_exist_is_refused(folder):
         ("llmc/cpu_*.h", "`llmc/cpu_*.h`: no such file"),
     ):
         refused(folder, "docs/faults.md", f"\nSee `{span}`.\n", words)
-    good = "make check-test_cli check-faults attention_forward_mma PRECISION=FP32  # --gone\n./tokenize_gpt2 encode --endoftext | wc -l"
+    good = (
+        "make check-test_cli check-faults attention_forward_mma PRECISION=FP32  # --gone\n"
+        "./tokenize_gpt2 encode --endoftext | wc -l"
+    )
     edit(folder, "docs/faults.md", lambda text: f"{text}\n```\n{good}\n```\n\n```text\n./gone --gone\n```\n")
     script(folder, "--check")
 
