@@ -69,7 +69,8 @@ fi
 # 1. Build
 
 if nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then gpu=1; else gpu=0; fi
-if [ $gpu = 1 ] && ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+nvcc=${NVCC-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)} # as in the Makefile
+if [ $gpu = 1 ] && [ -z "$nvcc" ]; then
     echo "There is a GPU but no nvcc: training on the CPU. With the CUDA Toolkit installed, the GPU would be used."
     gpu=0
 fi

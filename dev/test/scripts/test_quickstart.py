@@ -168,6 +168,11 @@ def test_a_wrong_mirror_is_named(folder):
     assert "DATA_MIRROR=/no/such/folder" in quickstart(folder, code=1, DATA_MIRROR="/no/such/folder")
 
 
+def test_a_gpu_without_nvcc_trains_on_the_cpu(folder):
+    said = quickstart(folder, programs={"nvidia-smi": "echo 'GPU 0: NVIDIA H200'"}, NVCC="")
+    assert "There is a GPU but no nvcc: training on the CPU." in said and "== ./train_gpt2, " in said, said
+
+
 def test_arguments_are_refused(folder):
     assert "--help: quickstart.sh takes no arguments" in quickstart(folder, "--help", code=1)
 
