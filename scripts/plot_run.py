@@ -4,7 +4,7 @@
     scripts/plot_run.py log124M                                        # the numbers, on the terminal
     scripts/plot_run.py log124M --html report.html                     # a page: curves, settings, samples, events
     scripts/plot_run.py log_a log_b stdout_c.txt --output curves.png   # a picture: .png, .svg or .pdf
-    scripts/plot_run.py log124M --html report.html --follow            # written again while the run goes on
+    scripts/plot_run.py log124M --html report.html --follow            # written again while the run continues
 
 A run is the folder of the trainer's -o, or a main.log, or what the trainer printed, or what --log-json wrote. What was
 printed joins the folder of its run where that is named too, or where it lies in there. main.log alone has losses,
@@ -354,7 +354,7 @@ def main():
     parser.add_argument(
         "--difference", action="store_true", help="of two runs: how far their losses differ, in numbers and as a curve"
     )
-    parser.add_argument("--follow", action="store_true", help="write again while the runs go on")
+    parser.add_argument("--follow", action="store_true", help="write again while the runs are active")
     parser.add_argument(
         "--every", type=positive_int, default=5, metavar="S", help="seconds between looks at the runs (default: 5)"
     )

@@ -147,7 +147,7 @@ class LineReader:
             self.run.events.append((step, kind, text))
 
     def rewind(self, step, text):
-        """The run goes on at this step: what stood there before no longer counts."""
+        """The run continues at this step: what stood there before no longer counts."""
         for series in self.run.series.values():
             series.drop_from(step)
         self.run.samples = [sample for sample in self.run.samples if sample[0] < step or step == 0]
@@ -237,7 +237,7 @@ class LineReader:
             self.event(step, "note", f"{event}: {message}"[:2000])
 
     def feed_json_begin(self, step, resumed, fields):
-        """A run begins, or goes on from a checkpoint."""
+        """A run begins, or continues from a checkpoint."""
         run = self.run
         if resumed or self.last >= 0:
             self.rewind(step, f"resumed at step {step}" if resumed else "began anew")
@@ -321,7 +321,7 @@ class LineReader:
         return True
 
     def resumed_step(self, source):
-        """The step of the checkpoint that a run goes on from; 0 where it begins."""
+        """The step of the checkpoint that a run continues from; 0 where it begins."""
         match = RESUMED.fullmatch(source)
         return int(match[1]) if match and self.run.flags.get("resume") == "1" else 0
 

@@ -250,7 +250,7 @@ def main():
             print(f"the mirror {args.mirror} holds no {dataset}/.../{sample}; trying the network", flush=True)
         source = HubFiles(dataset, sample, os.path.join(folder, "raw"))
     if place["shards"]:
-        print(f"going on after {place['shards']} shards")
+        print(f"continuing after {place['shards']} shards")
 
     shards = Shards(stem, args.shard_tokens, source, place, args.max_shards or float("inf"))
     documents = read_documents(source, place["file"], place["row"])

@@ -133,7 +133,7 @@ static inline Status json_parse_string_(JsonParser* p) {
         if (*c == '\\') {
             p->at++;
             n = json_escape_(p, out);
-            if (n == 0) { return json_fail_(p, here, "an escape that stands for no character"); }
+            if (n == 0) { return json_fail_(p, here, "an escape that encodes no character"); }
         } else {
             n = utf8_character(c, p->bytes - here);
             if (n == 0) { return json_fail_(p, here, "no UTF-8"); }
@@ -211,7 +211,7 @@ static inline Status json_check_keys_(const JsonParser* p, uint32_t object, size
     qsort(keys, members, sizeof(JsonKey), json_compare_keys_);
     for (size_t i = 1; i < members && status == STATUS_OK; i++) {
         if (json_compare_keys_(&keys[i - 1], &keys[i]) != 0) { continue; }
-        status = status_fail("%s: the key \"%.200s\" stands twice in an object", p->name, keys[i].text);
+        status = status_fail("%s: the key \"%.200s\" appears twice in an object", p->name, keys[i].text);
     }
     free(keys);
     return status;

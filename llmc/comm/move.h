@@ -103,7 +103,7 @@ static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTr
     if (t->header.magic == m->magic && t->header.number == number && t->header.bytes == t->bytes) { return STATUS_OK; }
     if (t->header.magic == COMM_CALL_CLOSE || m->magic == COMM_CALL_CLOSE) {
         int theirs = t->header.magic == COMM_CALL_CLOSE;
-        snprintf(text, sizeof(text), "rank %d has come to the end of the run while rank %d goes on",
+        snprintf(text, sizeof(text), "rank %d has come to the end of the run while rank %d continues",
                  theirs ? t->rank : c->rank, theirs ? c->rank : t->rank);
         comm_record_(c, 0, text);
         return comm_health(c);

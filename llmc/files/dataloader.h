@@ -413,7 +413,7 @@ static inline void dataloader_warn_(DataLoader* d) {
     TokenVerifier* v = &d->fetcher->verifier;
     if (pthread_mutex_trylock(&v->mutex) != 0) { return; } // the thread is at it: the next batch will do
     if (v->warning[0] != '\0') {
-        print_warning("%s; the run ends when it gets there, unless the file is replaced by a whole one", v->warning);
+        print_warning("%s; the run ends when it gets there, unless the file is replaced by an intact one", v->warning);
         v->warning[0] = '\0';
     }
     pthread_mutex_unlock(&v->mutex);

@@ -186,9 +186,9 @@ static inline Status dataloader_fit_samples_(const DataLoader* d, DataLoaderStat
     return status;
 }
 
-// Fits the state of other files to those of a loader, and prints where the run goes on: in the file that it was in, or the next
-// one of the epoch that is still there, after the samples that it has had of it. What is new comes at the end of a file or an
-// epoch.
+// Fits the state of other files to those of a loader, and prints where the run continues: in the file that it was in, or the
+// next one of the epoch that is still there, after the samples that it has had of it. What is new comes at the end of a file or
+// an epoch.
 static inline Status dataloader_fit_state(FILE* out, const DataLoader* d, DataLoaderState* s, const char* from) {
     const char* path;
     size_t gone = 0;
@@ -208,7 +208,8 @@ static inline Status dataloader_fit_state(FILE* out, const DataLoader* d, DataLo
     s->names = NULL; // a loader has its own
     s->num_shards = d->num_shards;
     TRY(dataloader_fit_samples_(d, s, begin, &path));
-    fprintf(out, "note: the data are others (%zu files added, %zu gone): the run goes on in %s, %s sample %zu of %zu\n",
+    fprintf(out,
+            "note: the data are others (%zu files added, %zu gone): the run continues in %s, %s sample %zu of %zu\n",
             added, gone, path, begin ? "which it begins, at" : "at", s->sample, s->num_samples);
     return STATUS_OK;
 }

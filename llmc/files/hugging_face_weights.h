@@ -222,7 +222,7 @@ static inline Status hugging_face_check_size_(const HuggingFaceWeights* w, const
     if (value == NULL && *size == 0) { return status_fail("%s has no %s", w->config_path, name); }
     if (value == NULL) { return STATUS_OK; }
     if (!json_whole(json, value, INT_MAX, &said) || said == 0) {
-        return status_fail("%s: %s is no whole number above 0", w->config_path, name);
+        return status_fail("%s: %s must be a whole number above 0", w->config_path, name);
     }
     if (*size == 0) { *size = (int)said; }
     if (*size == (int)said) { return STATUS_OK; }
@@ -487,7 +487,7 @@ static inline Status hugging_face_check_finite_(const HuggingFaceReading* r, con
     size_t cols = hugging_face_cols_(b->entry->tensor), n = b->rows * cols, i = 0;
     if (!finite_check_any_32_((const char*)x, n)) { return STATUS_OK; }
     while (isfinite(x[i])) { i++; }
-    return status_fail("%s: %s, element %zu is %s; no run can go on from it", r->w->files[b->entry->file].path,
+    return status_fail("%s: %s, element %zu is %s; no run can continue from it", r->w->files[b->entry->file].path,
                        b->entry->tensor->name, b->first * cols + i,
                        isnan(x[i]) ? "nan"
                        : x[i] < 0  ? "-inf"

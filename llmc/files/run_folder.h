@@ -214,7 +214,7 @@ static inline void folder_check_access_(const RunFolderScan* scan, int step) {
         snprintf(path, sizeof(path), "%s/%s", scan->path, f->name);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0 && errno != EIO) {
-            fatal("-y 1: cannot open %s: %s; mend that, or move the files of checkpoint %d away", path, strerror(errno),
+            fatal("-y 1: cannot open %s: %s; fix that, or move the files of checkpoint %d away", path, strerror(errno),
                   step);
         }
         if (fd >= 0) { close(fd); }

@@ -143,8 +143,7 @@ static inline Status safetensors_parse_shape_(const SafetensorsFile* f, SafeTens
     for (const JsonNode* n = json_first(json, shape); n != NULL; n = json_next(json, shape, n)) {
         size_t size;
         if (!json_whole(json, n, SIZE_MAX - 1, &size)) {
-            return status_fail("%s: %.200s: its shape holds what is no whole number, or too large a one", f->path,
-                               t->name);
+            return status_fail("%s: %.200s: shape has a non-integer or out-of-range dimension", f->path, t->name);
         }
         if (t->dims == SAFETENSORS_MOST_DIMS) {
             return status_fail("%s: %.200s has more than %d dimensions", f->path, t->name, (int)SAFETENSORS_MOST_DIMS);
@@ -166,7 +165,7 @@ static inline Status safetensors_parse_offsets_(const SafetensorsFile* f, SafeTe
     size_t bits = safetensors_dtypes[t->dtype].bits;
     if (second == NULL || json_next(json, offsets, second) != NULL ||
         !json_whole(json, first, SIZE_MAX - 1, &t->begin) || !json_whole(json, second, SIZE_MAX - 1, &t->end)) {
-        return status_fail("%s: %.200s: its data_offsets are no two whole numbers", f->path, t->name);
+        return status_fail("%s: %.200s: data_offsets must be two whole numbers", f->path, t->name);
     }
     if (t->begin > t->end) {
         return status_fail("%s: %.200s: its data_offsets end (%zu) before they begin (%zu)", f->path, t->name, t->end,

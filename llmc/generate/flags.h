@@ -37,9 +37,9 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
     X(stop, NULL, "--stop", texts, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                                   \
       "a text before which a sample ends; may be given again and again")                                               \
     X(ignore_end, NULL, "--ignore-end", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                         \
-      "a sample goes on after <|endoftext|>, which else ends it")                                                      \
+      "a sample continues after <|endoftext|>, which else ends it")                                                      \
     X(overflow, NULL, "--overflow", text, "stop", 0, 0, "stop|slide", FOR_BOTH, FREE,                                  \
-      "what a sample does that has filled the context: end, or go on from its last half")                              \
+      "what a sample does that has filled the context: end, or continue from its last half")                              \
     X(context, NULL, "--context", whole, 0, 0, 1 << 24, NULL, FOR_BOTH, FREE,                                          \
       "tokens that a sequence, or a window of --perplexity, can have; 0: what is needed, at most what the model was trained on") \
     X(batch, "-b", "--batch", whole, CLI_AUTO, 1, 1 << 16, "auto", FOR_BOTH, FREE,                                     \

@@ -101,7 +101,7 @@ static inline void generate_report_context_(const GenerateModel* m, const Genera
     if (ended + slid == 0) { return; }
     fprintf(stderr, "context      full at %d tokens%s: %d of %d samples %s\n", g->T,
             generate_context_remark(m->options, m->config).text, ended + slid, g->num_samples,
-            slid > 0 ? "went on from their last half" : "ended there; --overflow slide lets them go on");
+            slid > 0 ? "continued from their last half" : "ended there; --overflow slide lets them continue");
 }
 
 static inline void generate_report_(const GenerateModel* m, const Generation* g, const GPT2Plan* plan) {

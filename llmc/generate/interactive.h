@@ -39,7 +39,7 @@ static inline void interactive_prefill_(Interactive* t, int count) {
 }
 
 static inline void interactive_slide_(Interactive* t) {
-    interactive_note_(t, "going on from its last half");
+    interactive_note_(t, "continuing from its last half");
     t->slides++;
     interactive_prefill_(t, generate_kept(t->T));
 }

@@ -66,10 +66,10 @@ static inline Status finite_check_fail_(const FiniteCheck* c, size_t index, cons
     const char* value = (bits & 0x007fffffu) != 0 ? "nan" : bits >> 31 ? "-inf" : "inf";
     size_t layer_count = p->rows * p->cols;
     if (p->layers > 1) {
-        return status_fail("%s: %s, layer %zu, element %zu is %s; no run can go on from it", c->path, p->name,
+        return status_fail("%s: %s, layer %zu, element %zu is %s; no run can continue from it", c->path, p->name,
                            index / layer_count, index % layer_count, value);
     }
-    return status_fail("%s: %s, element %zu is %s; no run can go on from it", c->path, p->name, index, value);
+    return status_fail("%s: %s, element %zu is %s; no run can continue from it", c->path, p->name, index, value);
 }
 
 // Takes the next numbers; fails, and names the tensor, its layer and the element, at the first that is not finite.

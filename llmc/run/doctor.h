@@ -75,7 +75,7 @@ static inline void run_doctor_file_(Doctor* d, const char* name, const char* pat
         doctor_row(d, DOCTOR_FAULT, name, mend, "%s", status_message());
     } else {
         doctor_row(d, DOCTOR_OK, name, NULL, "%s: %s", path,
-                   has_checksums ? "whole, by its checksums" : "sound, but it has no checksums");
+                   has_checksums ? "intact, by its checksums" : "sound, but it has no checksums");
     }
 }
 
@@ -113,7 +113,7 @@ static inline void run_doctor_data_(Doctor* d, const char* name, const char* pat
         unchecked += !has_checksums;
     }
     if (whole > 0 && unchecked == 0) {
-        doctor_row(d, DOCTOR_OK, name, NULL, "%zu files of %s: whole, by their checksums", whole, pattern);
+        doctor_row(d, DOCTOR_OK, name, NULL, "%zu files of %s: intact, by their checksums", whole, pattern);
     } else if (whole > 0) {
         doctor_row(d, DOCTOR_OK, name, NULL, "%zu files of %s; %zu of them have no checksums", whole, pattern,
                    unchecked);

@@ -49,7 +49,7 @@ static inline void trainer_evaluation_not_finite_(Trainer* t, int step, const ch
     }
     t->warned_of_evaluation = 1;
     if (comm_rank(t->comm) != 0) { return; }
-    print_warning("after step %d/%d: the loss of %s is %g; first not finite: %s; the run goes on (--non-finite skip)",
+    print_warning("after step %d/%d: the loss of %s is %g; first not finite: %s; the run continues (--non-finite skip)",
                   step, t->num_steps, what, (double)bad->loss, first);
 }
 

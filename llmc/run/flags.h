@@ -42,11 +42,11 @@ its command lines work unchanged.
     X(checkpoint_major, "-nm", "--checkpoint-major", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, FREE,                       \
       "checkpoints at multiples of this step are never deleted; 0: no such")                                           \
     X(async_save, NULL, "--async-save", toggle, 1, 0, 1, NULL, FOR_BOTH, FREE,                                         \
-      "1: training goes on while a checkpoint is written, from a snapshot in memory; 0: it waits")                     \
+      "1: training continues while a checkpoint is written, from a snapshot in memory; 0: it waits")                     \
     X(log_json, NULL, "--log-json", text, NULL, 0, 0, "-",  FOR_BOTH, COMMAND,                                         \
       "for other programs: a file to which each step, validation and checkpoint is appended as one line of JSON; - for stdout, and what is printed goes to stderr") \
     X(resume, "-y", "--resume", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                              \
-      "1: go on from the newest checkpoint in the output directory, if there is one. A flag that is not given is the run's, but for those of this command: -o, --log-json, --plan, --doctor, --all-flags, --overwrite, --resume-anyway, and how processes are started and meet") \
+      "1: continue from the newest checkpoint in the output directory, if there is one. A flag that is not given is the run's, but for those of this command: -o, --log-json, --plan, --doctor, --all-flags, --overwrite, --resume-anyway, and how processes are started and meet") \
     G(batch, "Batch and length")                                                                                       \
     X(batch, "-b", "--batch", whole, 4, 1, 1 << 20, "auto", FOR_BOTH, RESULT,                                          \
       "B, rows of a micro-batch; auto: the largest that fits in memory and divides -d, without -d a power of two up to 64") \
@@ -121,7 +121,7 @@ its command lines work unchanged.
       "steps between lines on the GPU's clocks, power and temperature; -1: none")                                      \
     G(resume_anyway, "Before the first step")                                                                          \
     X(resume_anyway, NULL, "--resume-anyway", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                \
-      "go on although settings or data differ from those of the checkpoint")                                           \
+      "continue although settings or data differ from those of the checkpoint")                                           \
     X(overwrite, NULL, "--overwrite", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                        \
       "a new run may replace the checkpoints and the log of another one")                                              \
     X(plan, NULL, "--plan", toggle, 0, 0, 1, NULL, FOR_BOTH, COMMAND,                                                  \

@@ -142,7 +142,7 @@ static inline void logger_keep_(Logger* logger, const char* line, size_t bytes) 
 // Records the result of a write; prints a warning when writes begin to fail, and a note when they succeed again.
 static inline void logger_note_(Logger* logger, int error) {
     if (error != 0 && logger->error == 0) {
-        print_warning("cannot write %s: %s; the run goes on and keeps its lines", logger->path, strerror(error));
+        print_warning("cannot write %s: %s; the run continues and keeps its lines", logger->path, strerror(error));
     }
     if (error == 0 && logger->error != 0) {
         print_warning("%s can be written again; it lacks %zu lines of what came meanwhile", logger->path, logger->lost);
@@ -210,7 +210,9 @@ static inline void logger_close(Logger* logger) {
 static inline int stdout_flush(int* failed) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) { return *failed; }
-    if (!*failed) { print_warning("cannot write stdout: %s; the run goes on without", strerror(errno ? errno : EIO)); }
+    if (!*failed) {
+        print_warning("cannot write stdout: %s; the run continues without", strerror(errno ? errno : EIO));
+    }
     clearerr(stdout);
     *failed = 1;
     return 1;

@@ -88,7 +88,7 @@ static inline void trainer_check_options(Options* o, int processes) {
     if (strcmp(log, "main.log") == 0 || strcmp(log, "main.jsonl") == 0) {
         fatal("--log-json %s: a run's own log has that name; choose another", o->log_json);
     }
-    if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to go on with"); }
+    if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to continue"); }
     if (o->checkpoints_keep > 0 && o->checkpoint_every == 0) {
         printf("note: -nk %d without -n, the steps between checkpoints: there are none to keep\n", o->checkpoints_keep);
     }

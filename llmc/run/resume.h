@@ -143,10 +143,10 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     }
     if (s->step >= 0 || o->overwrite) { return; }
     if (s->folder.num_damaged > 0) {
-        fatal("-o %s: no checkpoint is whole: %s; --overwrite begins anew, or name another folder", o->output_dir,
+        fatal("-o %s: no checkpoint is complete: %s; --overwrite begins anew, or name another folder", o->output_dir,
               s->folder.damage);
     }
-    if (!o->resume) { run_start_refuse_used_(s, "-y 1 goes on with it"); }
+    if (!o->resume) { run_start_refuse_used_(s, "-y 1 continues it"); }
     if (run_folder_apart(&s->scan) >= 0) {
         char why[96];
         snprintf(why, sizeof(why), "files of checkpoint %d are missing; put them back", run_folder_apart(&s->scan));
@@ -341,7 +341,7 @@ static inline void run_start_compare_steps_(const RunStart* s, const Options* o,
     d->changing += step >= 0;
     printf("note: --max-steps: the checkpoint has %s, this run %s ", before, now);
     if (step < 0) {
-        printf("(the run goes on: the learning rates of its steps so far are the same)\n");
+        printf("(the run continues: the learning rates of its steps so far are the same)\n");
     } else {
         printf("(changes the result: step %d had the learning rate %.4g, and has %.4g in a run of %s steps)\n",
                step + 1, (double)get_learning_rate(&was, step), (double)get_learning_rate(&is, step), now);

@@ -90,7 +90,7 @@ static inline void trainer_say_failure_(const Trainer* t) {
     if (t->failure[0] == '\0' || comm_rank(t->comm) != 0) { return; }
     // a folder may have been deleted
     if (t->saved_step >= 0 && file_exists(checkpoint_paths(t->options.output_dir, t->saved_step).done)) {
-        print_error("%s; checkpoint %08d in %s is whole", t->failure, t->saved_step, t->options.output_dir);
+        print_error("%s; checkpoint %08d in %s is complete", t->failure, t->saved_step, t->options.output_dir);
     } else {
         print_error("%s; there is no checkpoint", t->failure);
     }
@@ -109,7 +109,7 @@ static inline void trainer_stop_(Trainer* t, int step, int number) {
     } else if (t->writer.result != CHECKPOINT_SAVED) {
         printf("stopped by %s after step %d/%d, which is not saved\n", signals_name(number), step, t->num_steps);
     } else {
-        printf("stopped by %s after step %d/%d; -o %s -y 1 goes on from there\n", signals_name(number), step,
+        printf("stopped by %s after step %d/%d; -o %s -y 1 continues from there\n", signals_name(number), step,
                t->num_steps, o->output_dir);
     }
 }

@@ -97,7 +97,7 @@ static inline int identity_is_newer_(IdentityLine line) {
 }
 
 static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLine before, IdentityLine now) {
-    static const char* const remarks[] = {"the run goes on", "changes the result", "changes the result",
+    static const char* const remarks[] = {"the run continues", "changes the result", "changes the result",
                                           "cannot change"};
     int known = before.effect >= 0 && now.effect >= 0; // the line is missing in files of some versions
     int effect = known && now.effect > before.effect ? now.effect : before.effect;

@@ -153,8 +153,8 @@ static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
                       o->max_skips, f.text);
     } else {
         trainer_fail_(t, step, 1, EXIT_NOT_FINITE,
-                      "%s; first not finite: %s; the step changed no weight, and --non-finite skip would go on", what,
-                      f.text);
+                      "%s; first not finite: %s; the step changed no weight, and --non-finite skip would continue",
+                      what, f.text);
     }
 }
 

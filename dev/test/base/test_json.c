@@ -128,12 +128,12 @@ static void what_is_no_json_is_refused(void) {
         {"\"a", "the text ends in a string"},
         {"\"\n\"", "a control character in a string"},
         {"\"\x1f\"", "a control character in a string"},
-        {"\"\\x\"", "an escape that stands for no character"},
-        {"\"\\u12\"", "an escape that stands for no character"},
-        {"\"\\ud800\"", "an escape that stands for no character"}, // half of a pair
-        {"\"\\ud800\\u0041\"", "an escape that stands for no character"},
-        {"\"\\udc00\"", "an escape that stands for no character"},
-        {"\"\\", "an escape that stands for no character"},
+        {"\"\\x\"", "an escape that encodes no character"},
+        {"\"\\u12\"", "an escape that encodes no character"},
+        {"\"\\ud800\"", "an escape that encodes no character"}, // half of a pair
+        {"\"\\ud800\\u0041\"", "an escape that encodes no character"},
+        {"\"\\udc00\"", "an escape that encodes no character"},
+        {"\"\\", "an escape that encodes no character"},
         {"\"\xff\"", "no UTF-8"},
         {"\"\xc0\x80\"", "no UTF-8"},               // a longer form
         {"\"\xed\xa0\x80\"", "no UTF-8"},           // a surrogate
@@ -279,9 +279,9 @@ static void surrogate_pairs_are_the_code_points_they_say(void) {
         char text[32], expected[8];
         snprintf(text, sizeof(text), "\"\\u%04x\"", c);
         if (c >= 0xd800 && c <= 0xdfff) { // half of a pair, alone, and before what is no second half
-            CHECK(refuses(text, "an escape that stands for no character"));
+            CHECK(refuses(text, "an escape that encodes no character"));
             snprintf(text, sizeof(text), "\"\\u%04x\\u%04x\"", c, c % 2 ? 0xdbff : 0xe000);
-            CHECK(refuses(text, "an escape that stands for no character"));
+            CHECK(refuses(text, "an escape that encodes no character"));
             continue;
         }
         utf8_of(expected, c);

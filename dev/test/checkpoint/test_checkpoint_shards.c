@@ -309,7 +309,7 @@ static void check_around(int size, void (*body)(Comm* c), const char* warning) {
 static void a_failed_save_is_known_to_all(void) {
     check_around(4, with_a_full_disk, "checkpoint 00000020 was not written: cannot ");
     check_around(3, with_a_lost_gpu, "checkpoint 00000020 was not written: rank 2: the GPU is gone");
-    check_around(2, with_a_nan, "is nan; no run can go on from it");
+    check_around(2, with_a_nan, "is nan; no run can continue from it");
 }
 
 static int slow_reads;

@@ -168,7 +168,7 @@ static void lines_wait_until_there_is_room(void) {
     logger_close(&logger);
     read_what_was_said();
     CHECK(unit_file_is(unit_path("main.log"), uninterrupted));
-    CHECK(count("warning: cannot write") == 1 && count("main.log: No space left on device; the run goes on") == 1);
+    CHECK(count("warning: cannot write") == 1 && count("main.log: No space left on device; the run continues") == 1);
     CHECK(count("can be written again") == 1);
 }
 

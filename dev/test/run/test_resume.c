@@ -220,7 +220,7 @@ static void other_steps_are_refused_where_they_matter(void) {
         run_otherwise(resumes, numerics.precision, "fp32", notes, sizeof(notes));
         snprintf(begin, sizeof(begin), "note: --max-steps: the checkpoint has 100, this run %d (%s%s)\n", num_steps,
                  runs[i].note ? "changes the result: "
-                              : "the run goes on: the learning rates of its steps so far are the same",
+                              : "the run continues: the learning rates of its steps so far are the same",
                  runs[i].note ? runs[i].note : "");
         int ok = runs[i].note ? ended_saying(0, 1, "1 of these settings") : all_ended_well(1);
         if (!CHECK(ok && strcmp(notes, begin) == 0)) { printf("    -k %s\n%s%s", runs[i].scheduler, notes, begin); }

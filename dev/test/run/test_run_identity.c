@@ -130,7 +130,7 @@ static void differences_are_said_with_both_values(void) {
 
     checkpoint = of_two(IDENTITY_FREE, "1", "a"), run = of_two(IDENTITY_FREE, "2", "a");
     CHECK(they_are(differences(checkpoint.text, checkpoint.text_bytes, &run), 1, 0, 0));
-    CHECK(strstr(notes, "the checkpoint has 1, this run 2 (the run goes on)"));
+    CHECK(strstr(notes, "the checkpoint has 1, this run 2 (the run continues)"));
     run_identity_free(&run);
     run = of_two(IDENTITY_RESULT, "2", "a"); // harmless to the one, not to the other
     CHECK(they_are(differences(checkpoint.text, checkpoint.text_bytes, &run), 1, 1, 0));
@@ -145,15 +145,15 @@ static void settings_of_one_side_alone(void) {
     RunIdentity run = of_two(IDENTITY_RESULT, "1", "a");
     CHECK(they_are(differences(text, sizeof(text) - 1, &run), 2, 0, 0));
     CHECK(strstr(notes, "--thing: the checkpoint does not say, this run has 1\n"));
-    CHECK(strstr(notes, "old: the checkpoint has 5, this trainer has no such setting (the run goes on)\n"));
+    CHECK(strstr(notes, "old: the checkpoint has 5, this trainer has no such setting (the run continues)\n"));
     static const char newer[] = "data training-data a\nresult --thing 1\nresult --newer 5\nfree --harmless 6\n"
                                 "fixed --newest 7\nresult --tf32 0\nresult --zero-sum 1";
     CHECK(they_are(differences(newer, sizeof(newer) - 1, &run), 5, 3,
                    1)); // the GPU trainer has --tf32, and another device
     CHECK(strstr(notes, "--newer: the checkpoint has 5, this trainer has no such setting (changes the result)\n"));
     CHECK(strstr(notes, "--newest: the checkpoint has 7, this trainer has no such setting (cannot change)\n"));
-    CHECK(strstr(notes, "--harmless: the checkpoint has 6, this trainer has no such setting (the run goes on)\n"));
-    CHECK(strstr(notes, "--tf32: the checkpoint has 0, this trainer has no such setting (the run goes on)\n"));
+    CHECK(strstr(notes, "--harmless: the checkpoint has 6, this trainer has no such setting (the run continues)\n"));
+    CHECK(strstr(notes, "--tf32: the checkpoint has 0, this trainer has no such setting (the run continues)\n"));
     CHECK(they_are(differences("", 0, &run), 2, 0, 0));
     static const char escape[] = "result --thing \033[2J\n";
     differences(escape, sizeof(escape) - 1, &run);

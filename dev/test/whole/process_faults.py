@@ -266,7 +266,7 @@ def twice(trial):
 
 
 def saves(trial):
-    """SIGUSR1 to the launcher: a checkpoint, and the run goes on."""
+    """SIGUSR1 to the launcher: a checkpoint, and the run continues."""
     trial.begin(fault="slow@5:1")
     trial.await_step(4)
     os.kill(trial.started[0][0].pid, signal.SIGUSR1)
@@ -338,7 +338,7 @@ def unsound(fault, code, cause, newest, *flags, named=None):
 
 
 def full_disk(trial):
-    """A disk that is full at rank 0: the run goes on, and says in the end that its last state was not saved"""
+    """A disk that is full at rank 0: the run continues, and says in the end that its last state was not saved"""
     size = os.path.getsize(os.path.join(trial.suite.reference, files_of(4)[1])) >> 10
     trial.begin(limit=size // 2)
     trial.end(codes=(4,))

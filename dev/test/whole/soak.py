@@ -223,7 +223,7 @@ def mounted(trial, kilobytes):
 
 
 def case_tmpfs(trial):
-    """A full file system, of growing sizes: the run goes on and keeps what is whole; with room again it resumes"""
+    """A full file system, of growing sizes: the run continues and keeps what is whole; with room again it resumes"""
     reference = trial.soak.references["small"]
     checkpoint = sum(os.path.getsize(os.path.join(reference.folder, name)) for name in files_of(reference.steps)) >> 10
     kilobytes = 32 + int(3.5 * checkpoint * trial.random.random())

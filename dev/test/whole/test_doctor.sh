@@ -30,7 +30,7 @@ for row in "GEMM against fp64" attention "its gradient" "host memory" "write, fs
     check "$row is ok" is ok "$row"
 done
 check "nothing is not ok" rows_not_ok 0
-check "the files are verified by their checksums" is ok "training data" "whole, by their checksums"
+check "the files are verified by their checksums" is ok "training data" "intact, by their checksums"
 check "nothing is left behind" test ! -e "$dir/new"
 
 # a flipped bit in the middle of a data file, and a data file that is not there

@@ -90,7 +90,7 @@ check "its step is saved" has_checkpoints validation "DONE_00000010 "
 check "and is as it would be" cmp "$dir/ten/model_00000010.bin" "$dir/validation/model_00000010.bin"
 check "its log" logs validation '^s:10 tel:nan$'
 check "with skip it is said once" ends validation2 nan-validation@5,nan-validation@10 0 1 \
-    "the loss of validation is nan; first not finite: forward: the mean of losses that are all finite; the run goes on" -v 5 --non-finite skip
+    "the loss of validation is nan; first not finite: forward: the mean of losses that are all finite; the run continues" -v 5 --non-finite skip
 check "and logged" logs validation2 '^s:10 tel:nan$'
 
 # signals at known moments: whatever is under way, the state after the last step is saved, and a resumed run goes on from there
@@ -119,7 +119,7 @@ check "SIGUSR1 in a step" well usr1 usr1@5
 check "saves its end and goes on" has_checkpoints usr1 "DONE_00000006 "
 for file in model state; do check "SIGUSR1's $file" cmp "$dir/term/${file}"_00000006*.bin "$dir/usr1/${file}"_00000006*.bin; done
 
-# token files that are damaged while the run goes on: the state before the step is saved, and a run that has them back goes on
+# token files that are damaged while the run continues: the state before the step is saved, and a run that has them back goes on
 cut() { # NAME SPLIT FAULTS CODE TEXT FLAG...: the split's file is cut off at the end of a step; it is back afterwards
     local name=$1 file=$dir/text_$2.bin faults=$3 code=$4 text=$5 result
     shift 5
@@ -183,7 +183,7 @@ mv "$dir/pieces/b.bin" "$dir/gone"
 check "a shard that is gone is one of other data" ends damaged "" 1 1 "--resume-anyway" "${shards[@]}" -y 1
 mv "$dir/gone" "$dir/pieces/b.bin"
 flip "$dir/pieces/b.bin" 2000
-check "whole again, the run goes on" well damaged "" "${shards[@]}" -y 1 -n 3
+check "whole again, the run continues" well damaged "" "${shards[@]}" -y 1 -n 3
 for file in model_00000006.bin state_00000006_00000.bin main.log; do
     check "and writes the same $file" same shards damaged $file
 done

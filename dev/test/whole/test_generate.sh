@@ -125,7 +125,7 @@ check "of a context that is not full it says nothing" test -z "$(grep "^context"
 check "of one that is, how many samples ended there" \
     grep -q "^context      full at 64 tokens: 2 of 4 samples ended there; --overflow slide lets" "$dir/report"
 "$generate" -e "$model" -p int -n 100 --overflow slide >"$dir/plain" 2>"$dir/report" </dev/null
-check "or went on" grep -q "^context      full at 64 tokens: 1 of 1 samples went on from their last half" "$dir/report"
+check "or went on" grep -q "^context      full at 64 tokens: 1 of 1 samples continued from their last half" "$dir/report"
 "$generate" -e "$model" -p int -n 3 -b 100 >"$dir/plain" 2>"$dir/report" </dev/null
 check "no more sequences at a time than there are" grep -q "1 sequence at a time" "$dir/report"
 
@@ -137,7 +137,7 @@ printf 'int\nvoid\n' | "$generate" -q -e "$model" --interactive -n 20 --temperat
 of "$model" -p $'int\n' -n 20 --temperature 0 --echo 0 >"$dir/continued"
 check "a line is continued" same <(head -c 20 "$dir/interactive") <(head -c 20 "$dir/continued")
 printf 'int\n' | "$generate" -e "$model" --interactive -n 200 --overflow slide >"$dir/interactive" 2>"$dir/report"
-check "a full context is said" grep -q "the context of 64 tokens is full: going on from its last half" "$dir/report"
+check "a full context is said" grep -q "the context of 64 tokens is full: continuing from its last half" "$dir/report"
 
 printf 'int\nvoid\nint\n' | "$generate" -e "$model" --interactive -n 200 --ignore-end >"$dir/interactive" 2>"$dir/report"
 check "an answer that a full context ends says so, each time and once" \
@@ -278,7 +278,7 @@ check "a sample ends there" tells once "context      full at 32 tokens $longer: 
 check "a shorter one says nothing" tells none "trained" -p int -n 20
 check "a longer one by --context" tells none "full at" -p int -n 40 --context 64
 printf 'int\n' | "$generate" -e "$dir/rows" --interactive -n 40 --overflow slide >"$dir/interactive" 2>"$dir/score"
-check "so do answers" says "^\[the context of 32 tokens $longer is full: going on from its last half\]$"
+check "so do answers" says "^\[the context of 32 tokens $longer is full: continuing from its last half\]$"
 write_hellaswag 'examples = [question(0, 1, b"a" * 30, [b"main", b"x = ", b"y", b"z"])]'
 check "questions are answered beyond with --context" tells once "HellaSwag: " --hellaswag "$dir/hellaswag.bin" --context 34
 of "$dir/rows" --export "$dir/rows_hf" 2>"$dir/score"

@@ -97,7 +97,7 @@ for k in wsd constant; do
     check "a longer one too" trains "${run[@]}" -k $k -x 40 -o "$dir/longer_$k"
     copy $k more_$k main.log main.flags
     check "-x 40 goes on before the decay of -k $k" trains -o "$dir/more_$k" -y 1 -x 40
-    check "which is said" says "note: --max-steps: the checkpoint has 20, this run 40 (the run goes on: the learning rates of its steps so far are the same)"
+    check "which is said" says "note: --max-steps: the checkpoint has 20, this run 40 (the run continues: the learning rates of its steps so far are the same)"
     check "to the weights of the longer run" cmp -i 1024 "$dir/longer_$k/model_00000040.bin" "$dir/more_$k/model_00000040.bin"
 done
 check "after it it is refused" refused "1 of these settings" -o "$dir/wsd" -y 1 -x 40
@@ -128,7 +128,7 @@ END
 }
 older default "result --skip-loss-z"
 check "a flag that it lacks has its default" trains -o "$dir/default" -y 1
-check "so that the run goes on" same whole default
+check "so that the run continues" same whole default
 older another "result --skip-loss-z"
 check "another value is refused" refused "1 of these settings" -o "$dir/another" -y 1 -sl 3
 check "both are said" says "note: --skip-loss-z: the checkpoint has 0 by default, this run 3 (changes the result)"

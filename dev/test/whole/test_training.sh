@@ -262,7 +262,7 @@ id=$(sed -n '1s/^s:0 run://p' "$dir/whole/main.log")
 check "main.log begins with the run's id" test -n "$id"
 check "it is the one that the run prints" grep -qE "^\| run +\| $id +\|" "$dir/whole.log"
 copy used 00000040
-check "a new run in the folder of a run" fails_with "holds a run (checkpoint 40, main.log): -y 1 goes on with it, --overwrite" \
+check "a new run in the folder of a run" fails_with "holds a run (checkpoint 40, main.log): -y 1 continues it, --overwrite" \
     "${common[@]}" -e $model -o "$dir/used"
 check "nothing of it has gone" same whole used state_00000040_00000.bin
 touch "$dir/used/notes.txt"
@@ -339,7 +339,7 @@ check "another run's log is refused" fails_with "holds a run (main.log): its set
     --seed 43 -o "$dir/begun"
 copy begun 00000040
 : >"$dir/begun/model_00000040.bin"
-check "a folder without a whole checkpoint is refused" fails_with "no checkpoint is whole: $dir/begun/model_00000040.bin" \
+check "a folder without a whole checkpoint is refused" fails_with "no checkpoint is complete: $dir/begun/model_00000040.bin" \
     "${again[@]}" -o "$dir/begun"
 check "--overwrite begins anew there" run begun "${again[@]}" --overwrite
 check "it is the same run too" same whole begun model_00000040.bin
@@ -378,7 +378,7 @@ kill -9 $first
 check "a killed run's lock is nobody's" run locked "${again[@]}"
 check "the lock's file has gone" test ! -e "$dir/locked/lock"
 
-# checkpoints that cannot be written: the run goes on, and its end says so
+# checkpoints that cannot be written: the run continues, and its end says so
 (ulimit -f 100; exec "$trainer" "${common[@]}" -e $model -s 0 -n 20 -o "$dir/limited") >/dev/null 2>"$dir/stderr"
 check "a run whose last checkpoint cannot be written ends with exit code 4" test $? -eq 4
 check "each failed save is said" test "$(grep -c '^warning: checkpoint 000000[24]0 was not written: ' "$dir/stderr")" -eq 2
@@ -390,19 +390,19 @@ check "its log is whole" same whole limited main.log
 "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/full" >/dev/full 2>"$dir/stderr"
 check "a full disk under stdout does not end a run" test $? -eq 0
 check "it is said once" test "$(cat "$dir/stderr")" = \
-    "warning: cannot write stdout: No space left on device; the run goes on without"
+    "warning: cannot write stdout: No space left on device; the run continues without"
 head -c 1M /dev/zero >"$dir/1M"
 (ulimit -f 1024; "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 >>"$dir/1M" 2>"$dir/stderr")
 check "nor does a limit on the size of files" test $? -eq 0
 check "it is said once" test "$(cat "$dir/stderr")" = \
-    "warning: cannot write stdout: File too large; the run goes on without"
+    "warning: cannot write stdout: File too large; the run continues without"
 { "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/pipe" 2>"$dir/stderr"; echo $? >"$dir/code"; } | true
 check "nor does a pipe that nobody reads" test "$(cat "$dir/code")" = 0
 check "its log is whole" same full pipe main.log
 "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/full" --overwrite >&- 2>"$dir/stderr"
 check "nor a stdout that is closed, and nothing is printed into another file" test $? -eq 0
 check "it is said at once" test "$(cat "$dir/stderr")" = \
-    "warning: cannot write stdout: Bad file descriptor; the run goes on without"
+    "warning: cannot write stdout: Bad file descriptor; the run continues without"
 
 check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
 check "a missing value" fails_with "-b needs a value; ./train_gpt2" -b
