@@ -141,9 +141,9 @@ static void what_is_no_json_is_refused(void) {
         {"\"\xe2\x82\"", "no UTF-8"},               // cut off
         {"\xef\xbb\xbf{}", "a value was expected"}, // a byte order mark
         {"[1] // comment", "more text"},
-        {"{\"a\":1,\"b\":2,\"a\":3}", "the key \"a\" stands twice"},
-        {"{\"a\":1,\"\\u0061\":3}", "the key \"a\" stands twice"},
-        {"[{\"x\":{\"b\":[],\"b\":[]}}]", "the key \"b\" stands twice"},
+        {"{\"a\":1,\"b\":2,\"a\":3}", "the key \"a\" appears twice"},
+        {"{\"a\":1,\"\\u0061\":3}", "the key \"a\" appears twice"},
+        {"[{\"x\":{\"b\":[],\"b\":[]}}]", "the key \"b\" appears twice"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) { CHECK(refuses(bad[i].text, bad[i].words)); }
     CHECK(json_parse(&json, "a.json", "1\0", 2) != STATUS_OK); // a NUL ends nothing
@@ -178,7 +178,7 @@ static void many_keys_are_held_apart_quickly(void) {
     CHECK(parse(text) == STATUS_OK);
     json_free(&json);
     sprintf(text + at, ",\"k17\":0}");
-    CHECK(refuses(text, "\"k17\" stands twice"));
+    CHECK(refuses(text, "\"k17\" appears twice"));
     CHECK((double)(clock() - start) / CLOCKS_PER_SEC < 5.0);
     free(text);
 }

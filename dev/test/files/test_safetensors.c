@@ -142,14 +142,14 @@ static void names_stand_once(void) {
     CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
                              "\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
                              4),
-                  "\"x\" stands twice"));
+                  "\"x\" appears twice"));
     CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
                              "\"\\u0078\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
                              4),
-                  "\"x\" stands twice"));
+                  "\"x\" appears twice"));
     CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"shape\":[4],\"data_offsets\":[0,4]}}", 4),
-                  "stands twice"));
-    CHECK(refused(write_file("{\"__metadata__\":{\"a\":\"b\",\"a\":\"c\"}}", 0), "stands twice"));
+                  "appears twice"));
+    CHECK(refused(write_file("{\"__metadata__\":{\"a\":\"b\",\"a\":\"c\"}}", 0), "appears twice"));
     CHECK(refused(write_file("{\"x\\u0000y\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2),
                   "holds a NUL"));
 }
@@ -170,11 +170,11 @@ static void members_are_what_the_format_says(void) {
     CHECK(refused(write_file(X("32", "[1]", "[0,4]"), 4), "its dtype is no text"));
     CHECK(refused(write_file(X("\"U8\"", "4", "[0,4]"), 4), "its shape is no list"));
     CHECK(refused(write_file(X("\"U8\"", "{}", "[0,4]"), 4), "its shape is no list"));
-    CHECK(refused(write_file(X("\"U8\"", "[-4]", "[0,4]"), 4), "no whole number"));
-    CHECK(refused(write_file(X("\"U8\"", "[4.0]", "[0,4]"), 4), "no whole number"));
-    CHECK(refused(write_file(X("\"U8\"", "[4e0]", "[0,4]"), 4), "no whole number"));
-    CHECK(refused(write_file(X("\"U8\"", "[\"4\"]", "[0,4]"), 4), "no whole number"));
-    CHECK(refused(write_file(X("\"U8\"", "[null]", "[0,4]"), 4), "no whole number"));
+    CHECK(refused(write_file(X("\"U8\"", "[-4]", "[0,4]"), 4), "non-integer or out-of-range"));
+    CHECK(refused(write_file(X("\"U8\"", "[4.0]", "[0,4]"), 4), "non-integer or out-of-range"));
+    CHECK(refused(write_file(X("\"U8\"", "[4e0]", "[0,4]"), 4), "non-integer or out-of-range"));
+    CHECK(refused(write_file(X("\"U8\"", "[\"4\"]", "[0,4]"), 4), "non-integer or out-of-range"));
+    CHECK(refused(write_file(X("\"U8\"", "[null]", "[0,4]"), 4), "non-integer or out-of-range"));
     CHECK(refused(write_file(X("\"U8\"", "[1,1,1,1,1,1,1,1,4]", "[0,4]"), 4), "more than 8 dimensions"));
     CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,4,4]"), 4), "no two whole numbers"));
     CHECK(refused(write_file(X("\"U8\"", "[4]", "[4]"), 4), "no two whole numbers"));

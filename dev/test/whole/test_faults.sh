@@ -46,7 +46,7 @@ done
 # stop: the state before the step is saved, whatever -n is
 first="first not finite: backward: gradient of wte, micro-step 2 of 2"
 check "a NaN gradient stops the run" ends stopped nan-gradient@12:1 3 1 "step 13/20: the gradient norm is nan; $first"
-check "it names the checkpoint" grep -qF "checkpoint 00000012 in $dir/stopped is whole" "$dir/stopped.stderr"
+check "it names the checkpoint" grep -qF "checkpoint 00000012 in $dir/stopped is complete" "$dir/stopped.stderr"
 check "that is the only one" has_checkpoints stopped "DONE_00000012 "
 for file in model_00000012.bin state_00000012_00000.bin; do
     check "the step has not touched $file" same whole stopped $file
@@ -56,7 +56,7 @@ check "an Inf gradient" ends inf inf-gradient@13 3 1 "the gradient norm is inf; 
 check "its step is saved beside the others" has_checkpoints inf "DONE_00000004 DONE_00000008 DONE_00000012 DONE_00000013 "
 check "-nk deletes none for it" ends keep inf-gradient@13 3 1 "checkpoint 00000013" -n 4 -nk 1
 check "so the last one stays" has_checkpoints keep "DONE_00000012 DONE_00000013 "
-check "a step that is saved already" ends twice inf-gradient@8 3 1 "checkpoint 00000008 in $dir/twice is whole" -n 4
+check "a step that is saved already" ends twice inf-gradient@8 3 1 "checkpoint 00000008 in $dir/twice is complete" -n 4
 check "a NaN loss in the first step" ends at_once nan-loss@0 3 1 "the loss is nan; first not finite: forward: "
 check "saves nothing" has_checkpoints at_once ""
 check "and says so" grep -qF "there is no checkpoint" "$dir/at_once.stderr"
@@ -131,7 +131,7 @@ cut() { # NAME SPLIT FAULTS CODE TEXT FLAG...: the split's file is cut off at th
 }
 unread="its batches cannot be read: "
 check "training data that is cut off stops the run" cut data train cut-file@9 1 "step 11/20: ${unread}cannot read $dir/text_train.bin, bytes "
-check "it names the checkpoint" grep -qF "shorter since it was opened; checkpoint 00000010 in $dir/data is whole" "$dir/data.stderr"
+check "it names the checkpoint" grep -qF "shorter since it was opened; checkpoint 00000010 in $dir/data is complete" "$dir/data.stderr"
 check "validation data" cut data_val val cut-file@7 1 "the validation after step 10/20: $unread$dir/text_val.bin has 2000 bytes" -v 5
 for name in data data_val; do
     check "$name: its step is saved" has_checkpoints $name "DONE_00000010 "
