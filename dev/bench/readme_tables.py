@@ -107,7 +107,7 @@ def reference():
             f"{passed} checks passed" if failed == "0" else f"{failed} of {int(passed) + int(failed)} checks FAILED"
         )
         said.append(
-            f"in [{precision}]({path}) {outcome}, with a largest relative error of a gradient of {max(errors):.1e}"
+            f"in [{precision}]({path}) {outcome}, and the largest relative error of a gradient is {max(errors):.1e}"
         )
     return f"On GPT-2 124M (B=4, T=256), {'; '.join(said)}."
 
@@ -128,8 +128,8 @@ def curves():
         )
     steps = rows[0]["steps"]
     return (
-        f"{steps} steps of 124M on TinyShakespeare beside PyTorch, from the same weights, batches and schedule, one "
-        f"run of each ([curves.csv]({path}); {provenance(rows[0])}).\n\n" + "\n".join(lines)
+        f"{steps} steps of 124M on TinyShakespeare compared with PyTorch, from the same weights, batches and schedule, "
+        f"one run of each ([curves.csv]({path}); {provenance(rows[0])}).\n\n" + "\n".join(lines)
     )
 
 
@@ -170,8 +170,8 @@ def bits():
     same = {"yes": "the same bits", "no": "OTHER BITS"}
     said = [f"{row['what']}: {same[row['same']]}" for row in need(read_csv(path), path)]
     return (
-        f"Weights and moments of 124M in bf16 after 200 steps, against those of a first run ([bits.csv]({path})): "
-        f"{'; '.join(said)}."
+        "Weights and moments of 124M in bf16 after 200 steps, compared with those of a first run "
+        f"([bits.csv]({path})): {'; '.join(said)}."
     )
 
 
@@ -213,12 +213,14 @@ def step_cost():
         shape = f"{SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']}"
         strays = f" ± {float(row['percent_strays']):.2f}" if int(row["rounds"]) > 1 else ""
         ratio = f"{float(row['percent']):+.2f}%{strays}"
-        said.append(f"{ratio} for {shape} ({float(row['before_ms']):.2f} and {float(row['now_ms']):.2f} ms)")
+        said.append(
+            f"{ratio} for {shape} ({float(row['before_ms']):.2f} ms without, {float(row['now_ms']):.2f} ms with)"
+        )
     first = rows[0]
-    many = f"Steady, means of {first['rounds']} rounds of {first['steps']} steps after 50, and how far a round strays"
+    many = f"Steady, means of {first['rounds']} rounds of {first['steps']} steps after 50, ± the deviation of a round"
     once = f"Steady, means of {first['steps']} steps after 50, one round"
     return (
-        f"A step with all checks on, against one of commit {first['before']} without them: {'; '.join(said)}. "
+        f"Time of a step with all checks on, compared with commit {first['before']} without them: {'; '.join(said)}. "
         f"{many if int(first['rounds']) > 1 else once} "
         f"([step_cost.csv]({path}); {first['machine']}{software(first)}, {first['date']}, commit {first['commit']})."
     )
@@ -234,18 +236,20 @@ def plan_accuracy():
             here = [float(row["percent"]) for row in large if row["memory"] == kind]
             runs = f"{len(here)} run{'s' * (len(here) != 1)} on {rows[0]['machine']}"
             link = f"[{os.path.basename(path)}]({path})"
-            much.append(f"{kind} memory of {runs} by {min(here):+.2f}% to {max(here):+.2f}% ({link})")
+            much.append(f"- {kind} memory of {runs}: {min(here):+.2f}% to {max(here):+.2f}% ({link})")
         for row in rows:
             if row not in large:
-                little.append(f"{row['used_mib']} MiB for {row['planned_mib']} ({row['memory']}, {row['machine']})")
+                little.append(
+                    f"{row['used_mib']} MiB instead of {row['planned_mib']} ({row['memory']}, {row['machine']})"
+                )
     if not much:
         return ""
-    small = f" Of small models, whose threads and libraries weigh more: {'; '.join(little)}." if little else ""
-    return f"What runs took differs from what `--plan` said: {'; '.join(much)}.{small}"
+    small = f"\n\nIn small models, threads and libraries weigh more: {'; '.join(little)}." if little else ""
+    return "Memory that runs used, compared with what `--plan` said:\n\n" + "\n".join(much) + small
 
 
 def checkpoint_cost():
-    """What a save beside training costs the steps, of what one costs that training waits for."""
+    """How long a save in the background delays training, compared with a save that training waits for."""
     path = f"{H200}/checkpoint_cost.csv"
     rows = read_csv(path)
     if not rows:
@@ -253,15 +257,16 @@ def checkpoint_cost():
     said = []
     for row in rows:
         shape = f"{SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']}"
-        lost = f"{float(row['extra_ms']) / 1000:.3f} s of training in place of {float(row['blocking_s']):.3f} s"
         said.append(
-            f"{lost} ({float(row['percent']):.1f}%) for {shape}, whose {float(row['gb']):.1f} GB are written in "
-            f"{float(row['write_s']):.1f} s from a snapshot in {row['snapshot']} memory"
+            f"- {shape}: {float(row['extra_ms']) / 1000:.3f} s instead of {float(row['blocking_s']):.3f} s "
+            f"({float(row['percent']):.1f}%); {float(row['gb']):.1f} GB are written in {float(row['write_s']):.1f} s "
+            f"from a snapshot in {row['snapshot']} memory"
         )
     first = rows[0]
     return (
-        f"A save costs, beside one that training waits for: {'; '.join(said)} ([checkpoint_cost.csv]({path}); "
-        f"{first['gpu']}{software(first)}, {first['date']}, commit {first['commit']})."
+        "How long a save in the background delays training, compared with a save that training waits for "
+        f"([checkpoint_cost.csv]({path}); {first['gpu']}{software(first)}, {first['date']}, commit {first['commit']}):"
+        "\n\n" + "\n".join(said)
     )
 
 
@@ -308,14 +313,14 @@ def scaling():
         ms = {name[:-3]: float(value) for name, value in row.items() if name.endswith("_ms")}
         said.append(
             f"{SIZES.get(row['model'], row['model'])} on {row['gpus']} waits {ms['wait_gradients']:.2f} ms for "
-            f"gradients, {ms['wait_weights']:.2f} for weights and {ms['wait_sums']:.2f} for norm and losses, of "
-            f"{ms['exchange_gradients'] + ms['exchange_weights']:.1f} ms that they are under way"
+            f"gradients, {ms['wait_weights']:.2f} for weights and {ms['wait_sums']:.2f} for norm and losses, out of "
+            f"{ms['exchange_gradients'] + ms['exchange_weights']:.1f} ms of transfers"
         )
     exposed = f"\n\nExposed communication in one step ([profile]({waits})): {'; '.join(said)}." if said else ""
     image = f"\n\n![Several GPUs beside one]({plot})" if os.path.exists(os.path.join(ROOT, plot)) else ""
     return (
-        f"Steady steps of bf16 without accumulation, in rounds of one GPU and all ([scaling.csv]({path})): "
-        f"{'; '.join(shown)}.\n\n" + "\n".join(lines) + exposed + image
+        "Steady-state steps in bf16 without accumulation, alternating between one GPU and all "
+        f"([scaling.csv]({path})): {'; '.join(shown)}.\n\n" + "\n".join(lines) + exposed + image
     )
 
 
@@ -336,7 +341,7 @@ def generation():
         )
     shown = dict.fromkeys(map(provenance, rows))
     sizes = {(row["prompt"], row["new"]) for row in rows}
-    tokens = "; ".join(f"{prompt} tokens of prompt and {new} new ones" for prompt, new in sorted(sizes))
+    tokens = "; ".join(f"a prompt of {prompt} tokens and {new} new ones" for prompt, new in sorted(sizes))
     return (
         f"Greedy, bf16, random weights, {tokens}, medians of five rounds ([generate.csv]({path})): "
         f"{'; '.join(shown)}.\n\n" + "\n".join(lines)
@@ -346,7 +351,7 @@ def generation():
 def speeds():
     """README's table: of each measurement one shape or two, ours and others'."""
     head = (
-        "In bf16, on NVIDIA H200s except for the last row; attention beside the fastest other library. "
+        "In bf16, on NVIDIA H200s except for the last row. Attention is compared with the fastest other library. "
         "[All tables](docs/measured.md) have versions, commits and the commands that measured them."
     )
     table = [head, "", "| | flashgpt | others |", "|---|---:|---|"]

@@ -195,7 +195,7 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
     new = {
         "dev/bench/nvidia-h200/step_cost.csv": (
             [cost, f"d12,64,1024,108.900,109.009,0.10,0.04,4,200,NVIDIA H200,{when},abc1234,def5678"],
-            "+0.10% ± 0.04 for 124M, 64 × 1024 (108.90 and 109.01 ms)",
+            "+0.10% ± 0.04 for 124M, 64 × 1024 (108.90 ms without, 109.01 ms with)",
         ),
         "dev/bench/nvidia-h200/plan_accuracy.csv": (
             [
@@ -204,15 +204,15 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
                 f"d12,4,1024,-r 0,GPU,1000,980,-2.00,NVIDIA H200,{when},def5678",
                 f"d6,4,64,-r 0,GPU,500,450,-10.00,NVIDIA H200,{when},def5678",
             ],
-            "GPU memory of 2 runs on NVIDIA H200 by -2.00% to +1.00%",
+            "GPU memory of 2 runs on NVIDIA H200: -2.00% to +1.00%",
         ),
         "dev/bench/cpu_plan_accuracy.csv": (
             [plan, f"d12,1,1024,-r 0,host,2701,2705,0.15,AMD EPYC,{when},def5678"],
-            "host memory of 1 run on AMD EPYC by +0.15% to +0.15%",
+            "host memory of 1 run on AMD EPYC: +0.15% to +0.15%",
         ),
         "dev/bench/nvidia-h200/checkpoint_cost.csv": (
             [save, f"d48,8,1024,300.10,9.500,0.020,120.0,1.3,12.500,1.74,21.80,42,GPU,NVIDIA H200,580,{when},def5678"],
-            "0.120 s of training in place of 9.500 s (1.3%) for 1558M, 8 × 1024, whose 21.8 GB are written in 12.5 s",
+            "1558M, 8 × 1024: 0.120 s instead of 9.500 s (1.3%); 21.8 GB are written in 12.5 s",
         ),
     }
     edit(folder, "dev/LOG.md", lambda text: "")  # it links to them
@@ -229,7 +229,7 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
         assert shown in script(folder, "--check", code=1)  # it is measured and not shown
         script(folder)
         assert shown in read(folder, "docs/measured.md"), shown
-    assert "450 MiB for 500 (GPU, NVIDIA H200)." in read(folder, "docs/measured.md")
+    assert "450 MiB instead of 500 (GPU, NVIDIA H200)." in read(folder, "docs/measured.md")
     script(folder, "--check")
 
 
