@@ -344,7 +344,7 @@ static void shards_are_read(void) {
                "{\"weight_map\":{\"transformer.wte.weight\":\"model-00001-of-00003.safetensors\"}}");
     CHECK(refuses(folder(), "lists 1 tensors, its files hold"));
     write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"x\",\"a\":\"x\"}}");
-    CHECK(refuses(folder(), "\"a\" stands twice"));
+    CHECK(refuses(folder(), "\"a\" appears twice"));
     write_text("model.safetensors.index.json", "{\"weight_map\":[]}");
     CHECK(refuses(folder(), "has no weight_map"));
     write_text("model.safetensors.index.json", "[]");
@@ -379,7 +379,7 @@ static void config_json_must_agree(void) {
         {"{}", "config.json has no n_head"},
         {"[]", "config.json is no JSON object"},
         {"{\"n_head\":2", "config.json is no JSON"},
-        {"{\"n_head\":2,\"n_head\":2}", "\"n_head\" stands twice"},
+        {"{\"n_head\":2,\"n_head\":2}", "\"n_head\" appears twice"},
         {"{\"n_head\":\"2\"}", "n_head must be a whole number above 0"},
         {"{\"n_head\":0}", "n_head must be a whole number above 0"},
         {"{\"n_head\":-2}", "n_head must be a whole number above 0"},
