@@ -803,7 +803,7 @@ static void attention_errors(double errors[2], size_t B, size_t T, size_t NH, si
 }
 
 void gpt2_doctor(Doctor* doctor) {
-    static const char mend[] = "this processor or compiler computes wrongly: run make test, try another compiler";
+    static const char fix[] = "this processor or compiler computes wrongly: run make test, try another compiler";
     static const char* const names[] = {"GEMM against fp64", "attention", "its gradient"};
     const double tolerance = 1e-5; // sums of up to 200 products in fp32; a wrong kernel is off by a tenth and more
     if (gpt2_prepare_threads() != STATUS_OK) {
@@ -815,7 +815,7 @@ void gpt2_doctor(Doctor* doctor) {
     attention_errors(errors + 1, 2, 160, 2, 64);
     doctor_row(doctor, DOCTOR_OK, "processor", NULL, "CPU, %d threads, vectors of %d floats", cpu_threads(), LANES);
     for (int i = 0; i < 3; i++) {
-        doctor_row(doctor, errors[i] <= tolerance ? DOCTOR_OK : DOCTOR_FAULT, names[i], mend,
+        doctor_row(doctor, errors[i] <= tolerance ? DOCTOR_OK : DOCTOR_FAULT, names[i], fix,
                    "off by %.1e of the result, %.0e allowed", errors[i], tolerance);
     }
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whether this machine can build and run everything here: a table of what is ok and what is not, with the mend for each. First
+# Whether this machine can build and run everything here: a table of what is ok and what is not, with the fix for each. First
 # the tools, then what the trainer itself finds out (--doctor): memory, disk, data files, a GEMM and attention against fp64;
 # where there are several GPUs, NCCL.
 # Takes a few seconds, and 15 s to build the CPU trainer where there is none; writes in build/ and a test file that it removes.
@@ -28,12 +28,12 @@ first_line() { # of what a command prints; all of it is read, so that no pipe br
 
 # tool RESULT NAME MEND COMMAND...: a row with the first line that the command prints; RESULT where there is no such command
 tool() {
-    local missing=$1 name=$2 mend=$3 text
+    local missing=$1 name=$2 fix=$3 text
     shift 3
     if command -v "$1" >/dev/null 2>&1 && text=$(first_line "$@") && [ -n "$text" ]; then
         row ok "$name" "$text"
     else
-        row "$missing" "$name" "$1 is not here, or does not run" "$mend"
+        row "$missing" "$name" "$1 is not here, or does not run" "$fix"
     fi
 }
 

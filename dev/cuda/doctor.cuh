@@ -156,6 +156,13 @@ static inline void doctor_peers(Doctor* d) {
                "%d of %d pairs of %d GPUs", reached, pairs, count);
 }
 
+// Versions as CUDA gives them, 1000 * major + 10 * minor. A driver of an older minor version runs this program's code, too.
+static inline void doctor_driver(Doctor* d, int driver, int runtime) {
+    doctor_row(d, driver / 1000 >= runtime / 1000 ? DOCTOR_OK : DOCTOR_FAULT, "CUDA driver", "install a newer driver",
+               "up to CUDA %d.%d; this program is of %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
+               runtime % 1000 / 10);
+}
+
 static inline void gpu_doctor(Doctor* d, const cudaDeviceProp* device) {
     int driver = 0, runtime = 0;
     char bus[32] = "0";
@@ -170,9 +177,7 @@ static inline void gpu_doctor(Doctor* d, const cudaDeviceProp* device) {
                    "none for sm_90a: the variants of older GPUs serve");
     }
     status_clear();
-    doctor_row(d, driver / 1000 >= runtime / 1000 ? DOCTOR_OK : DOCTOR_FAULT, "CUDA driver", "install a newer driver",
-               "up to CUDA %d.%d; this program is of %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
-               runtime % 1000 / 10);
+    doctor_driver(d, driver, runtime);
     status_clear();
     cuda_try(cudaMemGetInfo(&available, &total));
     doctor_row(d, available >= (size_t)2 << 30 ? DOCTOR_OK : DOCTOR_FAULT, "GPU memory",

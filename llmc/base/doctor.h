@@ -14,12 +14,12 @@ typedef struct {
     int rows, faults; // faults: rows that are not ok
 } Doctor;
 
-// A row. `mend` is what to do where it is not ok; NULL if there is nothing to do.
+// A row. `fix` is what to do where it is not ok; NULL if there is nothing to do.
 #if defined(__GNUC__)
 __attribute__((format(printf, 5, 6)))
 #endif
 static inline void
-doctor_row(Doctor* d, DoctorResult result, const char* name, const char* mend, const char* format, ...) {
+doctor_row(Doctor* d, DoctorResult result, const char* name, const char* fix, const char* format, ...) {
     static const char* const words[] = {"ok    ", "-     ", "NOT OK"};
     char value[3000];
     va_list args;
@@ -29,7 +29,7 @@ doctor_row(Doctor* d, DoctorResult result, const char* name, const char* mend, c
     d->rows++;
     d->faults += result == DOCTOR_FAULT;
     print_table_row(name, "%s  %s", words[result], value);
-    if (result != DOCTOR_OK && mend != NULL) { print_table_row("", "        -> %s", mend); }
+    if (result != DOCTOR_OK && fix != NULL) { print_table_row("", "        -> %s", fix); }
     fflush(stdout);
 }
 

@@ -70,9 +70,9 @@ static inline void run_doctor_folder_(Doctor* d, const Options* o) {
 
 // The row of a file. A file that is the default of its flag may be missing; any other may not.
 static inline void run_doctor_file_(Doctor* d, const char* name, const char* path, Status status, int has_checksums,
-                                    const char* mend) {
+                                    const char* fix) {
     if (status != STATUS_OK) {
-        doctor_row(d, DOCTOR_FAULT, name, mend, "%s", status_message());
+        doctor_row(d, DOCTOR_FAULT, name, fix, "%s", status_message());
     } else {
         doctor_row(d, DOCTOR_OK, name, NULL, "%s: %s", path,
                    has_checksums ? "intact, by its checksums" : "sound, but it has no checksums");
@@ -94,7 +94,7 @@ static inline Status run_doctor_tokens_(const char* path, int* has_checksums) {
 
 // All files of -i or -j; a row for each that is not whole, and one for the others
 static inline void run_doctor_data_(Doctor* d, const char* name, const char* pattern, int is_default) {
-    static const char mend[] = "make the file again: a script in dev/data writes it";
+    static const char fix[] = "make the file again: a script in dev/data writes it";
     glob_t paths;
     size_t whole = 0, unchecked = 0;
     if (token_file_glob(&paths, pattern) != 0) {
@@ -106,7 +106,7 @@ static inline void run_doctor_data_(Doctor* d, const char* name, const char* pat
     for (size_t i = 0; i < paths.gl_pathc; i++) {
         int has_checksums = 0;
         if (run_doctor_tokens_(paths.gl_pathv[i], &has_checksums) != STATUS_OK) {
-            doctor_row(d, DOCTOR_FAULT, name, mend, "%s", status_message());
+            doctor_row(d, DOCTOR_FAULT, name, fix, "%s", status_message());
             continue;
         }
         whole++;
@@ -123,28 +123,28 @@ static inline void run_doctor_data_(Doctor* d, const char* name, const char* pat
 
 // A file of one kind by its magic number
 static inline void run_doctor_checked_(Doctor* d, const char* name, const char* path, int32_t magic, const char* what,
-                                       int is_default, const char* mend) {
+                                       int is_default, const char* fix) {
     CheckedReader r;
     if (!file_exists(path)) {
-        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name, mend, "%s: no such file", path);
+        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name, fix, "%s: no such file", path);
         return;
     }
     Status status = checked_open(&r, path, magic, what);
     int has_checksums = status == STATUS_OK && r.has_checksums;
     if (status == STATUS_OK) { status = checked_verify(&r); }
-    run_doctor_file_(d, name, path, status, has_checksums, mend);
+    run_doctor_file_(d, name, path, status, has_checksums, fix);
     checked_close(&r);
 }
 
 // A .bin is read to its end; of Hugging Face's files the headers are, which say what every byte is.
 static inline void run_doctor_model_(Doctor* d, const Options* o, int is_default) {
-    static const char mend[] = "name other weights, or start a new model, such as -e d12";
+    static const char fix[] = "name other weights, or start a new model, such as -e d12";
     ModelHeader header;
     WeightsSource source;
     GPT2Config config;
     if (!weights_is_file(o->model)) { return; } // a new model
     if (!file_exists(o->model)) {
-        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, "model", mend, "%s: no such file", o->model);
+        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, "model", fix, "%s: no such file", o->model);
         return;
     }
     memset(&header, 0, sizeof(header));
@@ -153,14 +153,14 @@ static inline void run_doctor_model_(Doctor* d, const Options* o, int is_default
         status = source.is_hugging_face ? weights_read_config(source.path, &config)
                                         : model_file_verify(source.path, &header);
     }
-    run_doctor_file_(d, "model", o->model, status, header.has_checksums, mend);
+    run_doctor_file_(d, "model", o->model, status, header.has_checksums, fix);
 }
 
 static inline void run_doctor_tokenizer_(Doctor* d, const char* path, int is_default) {
-    const char* mend = "python3 dev/data/tokenizer.py writes it; without it samples print as numbers";
+    const char* fix = "python3 dev/data/tokenizer.py writes it; without it samples print as numbers";
     Vocab v;
     if (!folder_exists(path)) {
-        run_doctor_checked_(d, "tokenizer", path, TOKENIZER_MAGIC, "tokenizer file", is_default, mend);
+        run_doctor_checked_(d, "tokenizer", path, TOKENIZER_MAGIC, "tokenizer file", is_default, fix);
         return;
     }
     Status status = vocab_read_folder(&v, path);

@@ -1,5 +1,6 @@
 // What the GPU code of llmc does where CUDA calls fail: each failure is told anew, with its reason, and nothing goes on with
 // what a failed call has not written. No GPU is used, also where there is one.
+#include "dev/cuda/doctor.cuh"
 #include "llmc/cuda/gpu_info.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/nvtx.cuh"
@@ -62,10 +63,39 @@ static void no_gpu_is_asked_about() {
     CHECK(!file_exists(called));
 }
 
+// CUDA's and cuBLAS's checks end the program, with the call and its error; a success does not.
+static void failures_end_the_program() {
+    CHECK_FATAL("test_no_gpu.cu|failed returned CUBLAS_STATUS_NOT_SUPPORTED", {
+        const cublasStatus_t well = CUBLAS_STATUS_SUCCESS, failed = CUBLAS_STATUS_NOT_SUPPORTED;
+        cublas_check(well);
+        cublas_check(failed);
+    });
+    CHECK_FATAL("test_no_gpu.cu|failed returned cudaErrorInvalidValue", {
+        const cudaError_t well = cudaSuccess, failed = cudaErrorInvalidValue;
+        cuda_check(well);
+        cuda_check(failed);
+    });
+}
+
+// A driver of an older major version does not run this program; of an older minor one it does.
+static void old_drivers_are_a_fault() {
+    static const int drivers[][2] = {{13000, 0}, {13010, 0}, {14000, 0}, {12080, 1}, {11040, 1}};
+    for (const int(&driver)[2] : drivers) {
+        Doctor d = {};
+        doctor_driver(&d, driver[0], 13000);
+        CHECK(d.rows == 1 && d.faults == driver[1]);
+    }
+    Doctor d = {};
+    doctor_driver(&d, 13000, 13020);
+    CHECK(d.faults == 0);
+}
+
 int main() {
     setenv("CUDA_VISIBLE_DEVICES", "-1", 1); // before the first CUDA call
     every_failure_has_its_reason();
     errors_name_the_range();
     no_gpu_is_asked_about();
+    failures_end_the_program();
+    old_drivers_are_a_fault();
     return unit_end();
 }

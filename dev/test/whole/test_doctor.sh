@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # --doctor of the given trainer (./train_gpt2) and scripts/doctor.sh: what is fit is ok, each thing that is not is named with
-# its mend and sets the exit code. Takes seconds; writes to a temporary folder only.
+# its fix and sets the exit code. Takes seconds; writes to a temporary folder only.
 . dev/test/fixtures/unit.sh
 trainer=${1:?usage: $0 ./train_gpt2}
 # doctor CODE FLAG...: --doctor ends with the exit code; its table is in $dir/table
@@ -45,7 +45,7 @@ with open(sys.argv[1], "r+b") as f:
 EOF
 check "damaged data are found" doctor 1 -i "$dir/*d*.bin" -j "$dir/text_val.bin"
 check "the damaged file is named" is "NOT OK" "training data" "damaged.bin: bytes 66560 to"
-check "the mend is told" grep -q -- "-> make the file again" "$dir/table"
+check "the fix is told" grep -q -- "-> make the file again" "$dir/table"
 check "files beside it are ok" is ok "validation data"
 check "only one row is not ok" rows_not_ok 1
 check "a data file that is named must be there" doctor 1 -i "$dir/nothing.bin" -j "$dir/text_val.bin"
@@ -61,7 +61,7 @@ check "what was not written has no speed" no_speed
 full() { (ulimit -f 1024; doctor "$@"); }
 check "a full disk is found" full 1 "${data[@]}" -o "$dir"
 check "the row says so" is "NOT OK" "write, fsync, rename" "File too large"
-check "its mend is told" grep -q -- "-> make room" "$dir/table"
+check "its fix is told" grep -q -- "-> make room" "$dir/table"
 check "no file is left" test -z "$(find "$dir" -name 'probe_*')"
 
 # other files of a run
