@@ -7,9 +7,9 @@ where there are several GPUs. A fault of one row leaves the others to be checked
 
 #include "attention/attention.cuh"
 #include "llmc/base/doctor.h"
-#include "llmc/model/fp64_reference.h"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/exchange/nccl.cuh"
+#include "llmc/model/fp64_reference.h"
 
 #include <vector>
 

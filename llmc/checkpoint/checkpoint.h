@@ -15,15 +15,15 @@ run's processes rank 0 alone sees the files (checkpoint/shards.h), which are the
 #ifndef LLMC_CHECKPOINT_CHECKPOINT_H
 #define LLMC_CHECKPOINT_CHECKPOINT_H
 
+#include "identity.h"
+#include "outlier_detector.h"
+#include "shards.h"
 #include "llmc/base/atomic_file.h"
 #include "llmc/base/checked_file.h"
-#include "shards.h"
 #include "llmc/files/dataloader_state.h"
+#include "llmc/files/model_file.h"
 #include "llmc/model/finite_check.h"
 #include "llmc/model/gpt2_model.h"
-#include "llmc/files/model_file.h"
-#include "outlier_detector.h"
-#include "identity.h"
 
 enum { STATE_MAGIC = 20240527, STATE_VERSION = 1 };
 

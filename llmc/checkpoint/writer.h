@@ -19,8 +19,8 @@ to see it, the result, the message and settings.newest are the same everywhere.
 #include <pthread.h>
 
 #include "checkpoint.h"
-#include "llmc/files/run_folder.h"
 #include "llmc/base/thread.h"
+#include "llmc/files/run_folder.h"
 
 typedef enum {
     CHECKPOINT_NONE,       // none was due yet

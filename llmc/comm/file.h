@@ -11,8 +11,8 @@ another job, or of a process that has ended. Files appear whole: they are linked
 #include <signal.h>
 #include <sys/random.h>
 
-#include "llmc/base/atomic_file.h"
 #include "socket.h"
+#include "llmc/base/atomic_file.h"
 
 enum { COMM_FILE_BYTES = 4096, COMM_SECRET_BYTES = 33 };
 

@@ -7,8 +7,8 @@ AdamW (Loshchilov and Hutter 2019) on fp32 moments and, where there are any, fp3
 #include <math.h>
 
 #include "common.cuh"
-#include "llmc/model/grad_clip.h"
 #include "ptx.cuh"
+#include "llmc/model/grad_clip.h"
 
 typedef struct {
     float learning_rate, beta1, beta2, epsilon;

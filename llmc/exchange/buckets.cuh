@@ -18,11 +18,11 @@ together, as late as they can still be hidden.
 
 #include <math.h>
 
+#include "peer_copies.cuh"
+#include "tree_sum.cuh"
 #include "llmc/comm/comm.h"
 #include "llmc/cuda/nvtx.cuh"
 #include "llmc/model/parameter_layout.h"
-#include "peer_copies.cuh"
-#include "tree_sum.cuh"
 
 // The blocks of memory that processes share for copy engines (peer_copies.cuh)
 enum { PEER_GRADIENTS, PEER_WEIGHTS };

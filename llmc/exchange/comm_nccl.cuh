@@ -13,8 +13,8 @@ where NCCL hangs.
 
 #include <sched.h>
 
-#include "llmc/comm/comm.h"
 #include "nccl.cuh"
+#include "llmc/comm/comm.h"
 
 // The maximum of CTAs of NCCL's kernels, each of which takes an SM from the compute kernels that run at the same time. On two
 // H200s 12 and more saturate NVLink with large buckets; with 32, steps are slightly shorter than with 16, for 400 MiB more of

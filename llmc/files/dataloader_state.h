@@ -7,8 +7,8 @@ while the loader is used. Values from a file are checked before a loader uses th
 #ifndef LLMC_FILES_DATALOADER_STATE_H
 #define LLMC_FILES_DATALOADER_STATE_H
 
-#include "llmc/base/checked_file.h"
 #include "dataloader.h"
+#include "llmc/base/checked_file.h"
 #include "llmc/base/status.h"
 
 typedef struct {

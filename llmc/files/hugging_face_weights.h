@@ -18,12 +18,12 @@ transformers saved. Weights that are not finite are refused as everywhere.
 
 #include <sched.h>
 
-#include "llmc/base/cgroup.h"
 #include "hugging_face_names.h"
 #include "model_file.h"
 #include "safetensors.h"
-#include "llmc/base/thread.h"
 #include "weight_types.h"
+#include "llmc/base/cgroup.h"
+#include "llmc/base/thread.h"
 
 enum {
     HUGGING_FACE_MOST_FILES = 256,

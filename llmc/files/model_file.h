@@ -15,11 +15,11 @@ that are damaged or not finite are refused.
 #ifndef LLMC_FILES_MODEL_FILE_H
 #define LLMC_FILES_MODEL_FILE_H
 
+#include "weight_types.h"
 #include "llmc/base/checked_file.h"
 #include "llmc/base/digest.h"
 #include "llmc/model/finite_check.h"
 #include "llmc/model/gpt2.h"
-#include "weight_types.h"
 
 enum { MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5 };
 

@@ -13,10 +13,10 @@ return a Status, with a message that names the file.
 #ifndef LLMC_FILES_WEIGHTS_FILE_H
 #define LLMC_FILES_WEIGHTS_FILE_H
 
-#include "llmc/base/file_identity.h"
 #include "hugging_face_weights.h"
 #include "model_file.h"
 #include "run_folder.h"
+#include "llmc/base/file_identity.h"
 
 #define WEIGHTS_HELP "a .bin or .safetensors file, or a folder of Hugging Face or of a run"
 

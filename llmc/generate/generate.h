@@ -12,7 +12,6 @@ Text goes to stdout, everything else to stderr.
 #ifndef LLMC_GENERATE_GENERATE_H
 #define LLMC_GENERATE_GENERATE_H
 
-#include "llmc/files/export_weights.h"
 #include "interactive.h"
 #include "model.h"
 #include "samples.h"
@@ -20,6 +19,7 @@ Text goes to stdout, everything else to stderr.
 #include "llmc/base/host_memory.h"
 #include "llmc/base/process_start.h"
 #include "llmc/base/signals.h"
+#include "llmc/files/export_weights.h"
 
 enum { EXIT_INTERRUPTED = 128 + SIGINT };
 

@@ -9,8 +9,8 @@ the number of slots, nor on the other samples.
 #include <signal.h>
 
 #include "prompts.h"
-#include "llmc/model/gpt2_decoder.h"
 #include "llmc/base/json.h"
+#include "llmc/model/gpt2_decoder.h"
 #include "llmc/text/stream.h"
 
 // X(id, name in JSON): why a sample ended

@@ -9,10 +9,10 @@ but the file's first is scored once, in every window but the first with at least
 #ifndef LLMC_GENERATE_SCORE_H
 #define LLMC_GENERATE_SCORE_H
 
-#include "llmc/files/dataloader.h"
-#include "llmc/files/evalloader.h"
 #include "model.h"
 #include "llmc/base/json.h"
+#include "llmc/files/dataloader.h"
+#include "llmc/files/evalloader.h"
 #include "llmc/text/stream.h"
 
 typedef struct {

@@ -15,12 +15,12 @@ process and the CUDA context remain usable, the model can be freed, and a refuse
 #ifndef LLMC_MODEL_GPT2_MODEL_H
 #define LLMC_MODEL_GPT2_MODEL_H
 
-#include "llmc/base/doctor.h"
 #include "gpt2.h"
 #include "gradient_tree.h"
-#include "llmc/base/host_memory.h"
 #include "parameter_layout.h"
 #include "plan.h"
+#include "llmc/base/doctor.h"
+#include "llmc/base/host_memory.h"
 #include "llmc/base/status.h"
 
 typedef struct GPT2 GPT2;

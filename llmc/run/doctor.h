@@ -8,15 +8,15 @@ is here. Nothing ends the program before the table is whole; it writes a file of
 #include <signal.h>
 #include <sys/statvfs.h>
 
-#include "llmc/base/checked_file.h"
 #include "flags.h"
-#include "llmc/files/dataloader.h"
+#include "llmc/base/checked_file.h"
 #include "llmc/base/doctor.h"
+#include "llmc/files/dataloader.h"
 #include "llmc/files/evalloader.h"
-#include "llmc/model/gpt2_model.h"
 #include "llmc/files/model_file.h"
-#include "llmc/text/tokenizer.h"
 #include "llmc/files/weights_file.h"
+#include "llmc/model/gpt2_model.h"
+#include "llmc/text/tokenizer.h"
 
 enum { DOCTOR_MIB = 32 }; // of the file that is written
 

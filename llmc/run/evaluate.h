@@ -5,10 +5,10 @@ batch i being process i % size's, and combine the results in the order of the ba
 #ifndef LLMC_RUN_EVALUATE_H
 #define LLMC_RUN_EVALUATE_H
 
-#include "llmc/base/progress.h"
-#include "llmc/model/sampler.h"
-#include "llmc/base/signals.h"
 #include "save.h"
+#include "llmc/base/progress.h"
+#include "llmc/base/signals.h"
+#include "llmc/model/sampler.h"
 
 // A loss that is not finite: the one of the lowest batch, over all processes
 typedef struct {

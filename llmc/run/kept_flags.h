@@ -9,8 +9,8 @@ and a checkpoint has those that its bits depend on, as they were used: "auto" an
 #ifndef LLMC_RUN_KEPT_FLAGS_H
 #define LLMC_RUN_KEPT_FLAGS_H
 
-#include "llmc/base/atomic_file.h"
 #include "settings.h"
+#include "llmc/base/atomic_file.h"
 
 // The flags of this command as lines; run_identity_free frees them.
 static inline RunIdentity run_flags_lines(const Options* o) {

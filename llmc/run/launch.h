@@ -15,9 +15,9 @@ A process alone starts nothing, opens no socket and prints nothing more.
 #include <omp.h>
 #endif
 
+#include "launch_local.h"
 #include "llmc/base/cgroup.h"
 #include "llmc/comm/comm.h"
-#include "launch_local.h"
 
 // Divides the machine's cores among its processes, unless OMP_NUM_THREADS is set or the launcher has bound each to its own
 // cores.

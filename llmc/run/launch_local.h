@@ -20,10 +20,10 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "llmc/comm/socket.h"
 #include "launch_environment.h"
 #include "launch_lines.h"
 #include "llmc/base/signals.h"
+#include "llmc/comm/socket.h"
 
 #define LAUNCH_FLAG (CLI_TRAINER & FOR_GPU ? "--gpus" : "--processes")
 

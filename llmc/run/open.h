@@ -7,10 +7,10 @@ stands. All of it ends the program with one line if something is wrong.
 #ifndef LLMC_RUN_OPEN_H
 #define LLMC_RUN_OPEN_H
 
-#include "llmc/files/model_file.h"
+#include "options.h"
 #include "llmc/base/signals.h"
 #include "llmc/base/table.h"
-#include "options.h"
+#include "llmc/files/model_file.h"
 #include "llmc/files/weights_file.h"
 
 enum { GPT2_VOCAB_SIZE = 50257 };

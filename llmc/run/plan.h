@@ -16,14 +16,14 @@ then r for that B. A twentieth of the memory stays free of what is chosen here.
 
 #include <sys/statvfs.h>
 
-#include "llmc/checkpoint/checkpoint.h"
 #include "flags.h"
+#include "step_times.h"
+#include "llmc/base/progress.h"
+#include "llmc/base/table.h"
+#include "llmc/checkpoint/checkpoint.h"
 #include "llmc/comm/comm.h"
 #include "llmc/files/dataloader.h"
 #include "llmc/model/gpt2_model.h"
-#include "llmc/base/progress.h"
-#include "step_times.h"
-#include "llmc/base/table.h"
 
 enum { AUTO_BATCH_MOST = 64 }; // without -d; more rows make no step faster that has 64
 

@@ -16,14 +16,14 @@ they were started by hand.
 #ifndef LLMC_RUN_RESUME_H
 #define LLMC_RUN_RESUME_H
 
+#include "kept_flags.h"
+#include "logger.h"
+#include "schedulers.h"
+#include "settings.h"
+#include "llmc/base/progress.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/files/dataloader.h"
-#include "logger.h"
-#include "llmc/base/progress.h"
-#include "kept_flags.h"
 #include "llmc/files/run_folder.h"
-#include "settings.h"
-#include "schedulers.h"
 #include "llmc/files/weights_file.h"
 
 typedef struct {

@@ -4,8 +4,8 @@ Checkpoints of a run, those that are due and those that a signal requests; and t
 #ifndef LLMC_RUN_SAVE_H
 #define LLMC_RUN_SAVE_H
 
-#include "llmc/base/signals.h"
 #include "state.h"
+#include "llmc/base/signals.h"
 
 // The step of the next checkpoint after `step`, or -1
 static inline int trainer_next_checkpoint_(const Trainer* t, int step) {

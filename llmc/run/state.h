@@ -7,24 +7,24 @@ others' stdout is /dev/null.
 #ifndef LLMC_RUN_STATE_H
 #define LLMC_RUN_STATE_H
 
-#include "llmc/comm/agreement.h"
-#include "llmc/checkpoint/writer.h"
 #include "flags.h"
-#include "llmc/files/dataloader.h"
-#include "llmc/files/evalloader.h"
-#include "llmc/model/gpt2_model.h"
+#include "gradients.h"
 #include "launch.h"
 #include "logger.h"
-#include "llmc/checkpoint/outlier_detector.h"
-#include "resume.h"
 #include "plan.h"
+#include "resume.h"
 #include "schedulers.h"
 #include "step_log.h"
-#include "llmc/base/terminal_curve.h"
 #include "step_times.h"
-#include "llmc/files/hugging_face_tokenizer.h"
-#include "gradients.h"
+#include "llmc/base/terminal_curve.h"
 #include "llmc/base/watchdog.h"
+#include "llmc/checkpoint/outlier_detector.h"
+#include "llmc/checkpoint/writer.h"
+#include "llmc/comm/agreement.h"
+#include "llmc/files/dataloader.h"
+#include "llmc/files/evalloader.h"
+#include "llmc/files/hugging_face_tokenizer.h"
+#include "llmc/model/gpt2_model.h"
 
 // Exit codes of a run. EXIT_SUCCESS also after a signal that ends the run; EXIT_FAILURE: the request was invalid.
 enum { EXIT_NOT_FINITE = 3, EXIT_NOT_SAVED = 4, EXIT_CORRUPTION = 5 };

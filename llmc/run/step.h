@@ -6,9 +6,9 @@ host has read the result of this one, so that the device does not wait for the h
 #ifndef LLMC_RUN_STEP_H
 #define LLMC_RUN_STEP_H
 
-#include "llmc/model/gpu_peaks.h"
-#include "llmc/base/progress.h"
 #include "save.h"
+#include "llmc/base/progress.h"
+#include "llmc/model/gpu_peaks.h"
 
 // FLOPs of a token, forward and backward, of which MFU is computed: 6 per parameter that is in a GEMM (all but the position
 // embedding), and per layer 2 T C for the forward of causal attention and 4 T C for its backward.

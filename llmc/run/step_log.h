@@ -17,8 +17,8 @@ belong to steps that are repeated. A full disk is treated as in logger.h. Only r
 
 #include <time.h>
 
-#include "llmc/base/json.h"
 #include "logger.h"
+#include "llmc/base/json.h"
 #include "llmc/checkpoint/identity.h"
 
 typedef struct {

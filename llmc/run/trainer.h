@@ -10,12 +10,12 @@ one more iteration than updates. A signal (signals.h) ends the loop after the ch
 #ifndef LLMC_RUN_TRAINER_H
 #define LLMC_RUN_TRAINER_H
 
-#include "llmc/base/process_start.h"
 #include "doctor.h"
 #include "evaluate.h"
 #include "open.h"
 #include "save.h"
 #include "step.h"
+#include "llmc/base/process_start.h"
 
 // Waits for the last save. The run has not ended well where that could not be written.
 static inline void trainer_close_writer_(Trainer* t) {

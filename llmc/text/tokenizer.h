@@ -10,10 +10,10 @@ their names, tokenizer_encode_prompt the tokens, as transformers does.
 #define LLMC_TEXT_TOKENIZER_H
 
 #include "bpe.h"
+#include "vocab_json.h"
 #include "llmc/base/checked_file.h"
 #include "llmc/base/utf8.h"
 #include "llmc/base/utils.h"
-#include "vocab_json.h"
 
 #define TOKENIZER_FILE "gpt2_tokenizer.bin" // what programs take where none is named
 

@@ -13,8 +13,8 @@ Launchers record errors and return (llmc/base/status.h): no GPU, a head size or 
 #define ATTENTION_CUH
 
 #include "attention.h"
-#include "llmc/cuda/column_sum.cuh"
 #include "dev/cuda/bench/variants.cuh"
+#include "llmc/cuda/column_sum.cuh"
 
 #define ATTENTION_TEXT_(x) #x
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)

@@ -27,9 +27,9 @@ trains    yes: the trainer takes it at this shape on this GPU. forced: it does w
 #include <thread>
 #include <vector>
 
-#include "llmc/cuda/cublas_common.cuh"
-#include "llmc/base/nearest_word.h"
 #include "random.cuh"
+#include "llmc/base/nearest_word.h"
+#include "llmc/cuda/cublas_common.cuh"
 
 // ----------------------------------------------------------------------------
 // The command line

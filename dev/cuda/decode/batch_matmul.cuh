@@ -15,8 +15,8 @@ If C has several splits, they are a cluster: each CTA stores its sums in the sha
 #ifndef LLMC_DECODE_BATCH_MATMUL_CUH
 #define LLMC_DECODE_BATCH_MATMUL_CUH
 
-#include "matmul.cuh"
 #include "logit_key.cuh"
+#include "matmul.cuh"
 #if !defined(PRECISION_FP32)
 #include "llmc/cuda/hopper.cuh"
 #endif

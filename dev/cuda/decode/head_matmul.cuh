@@ -16,8 +16,8 @@ M = 64, OC = 50257: 77 MB of W are 16.4 us at 4.7 TB/s. A CTA's six units take 7
 #ifndef LLMC_DECODE_HEAD_MATMUL_CUH
 #define LLMC_DECODE_HEAD_MATMUL_CUH
 
-#include "matmul.cuh"
 #include "logit_key.cuh"
+#include "matmul.cuh"
 #if !defined(PRECISION_FP32)
 #include "llmc/cuda/hopper.cuh"
 #endif

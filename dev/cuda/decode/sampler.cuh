@@ -11,8 +11,8 @@ decode_greedy_kernel takes the token from the largest logit's key (logit_key.cuh
 #ifndef LLMC_DECODE_SAMPLER_CUH
 #define LLMC_DECODE_SAMPLER_CUH
 
-#include "rows.cuh"
 #include "logit_key.cuh"
+#include "rows.cuh"
 #include "llmc/model/sampler.h"
 
 constexpr int SAMPLE_THREADS = 1024, SAMPLE_WARPS = SAMPLE_THREADS / WARP_SIZE;

@@ -12,8 +12,8 @@ table `matmul_configs`, of any of the groups, best first for each. matmul/choice
 #ifndef MATMUL_H
 #define MATMUL_H
 
-#include "llmc/cuda/common.cuh"
 #include "choice.h"
+#include "llmc/cuda/common.cuh"
 
 // The contract.
 //

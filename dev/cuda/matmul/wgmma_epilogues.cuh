@@ -13,11 +13,11 @@ stored, and the first output overwrites them in place. Chunks of other outputs g
 #ifndef WGMMA_EPILOGUES_CUH
 #define WGMMA_EPILOGUES_CUH
 
+#include "wgmma_schedule.cuh"
+#include "dev/cuda/bench/wgmma_columns.cuh"
 #include "llmc/cuda/gelu.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/mma.cuh"
-#include "dev/cuda/bench/wgmma_columns.cuh"
-#include "wgmma_schedule.cuh"
 
 namespace wgmma {
 
