@@ -1,9 +1,10 @@
 /*
 The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of train_gpt2.cu, and trains where there is no GPU.
 
-This file is the model: llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu, one header per layer. No
-two threads add to the same number, and gradients are added in the order of llmc/model/gradient_tree.h: so the same seed gives
-the same bits for any number of threads and, where it is a power of two, of processes.
+This file is the model: forward, backward, update, and then what they rest on: exchange between processes, memory, copies,
+snapshots. llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu, one header per layer. No two threads
+add to the same number, and gradients are added in the order of llmc/model/gradient_tree.h: so the same seed gives the same bits
+for any number of threads and, where it is a power of two, of processes.
 The training loop is trainer_main in llmc/run/trainer.h, which the GPU trainer shares.
 */
 #include <sys/mman.h>
@@ -62,6 +63,345 @@ struct GPT2 {
     void* snapshot;
     int snapshot_taken;
 };
+
+// Below, with what they exchange: is there another process to exchange with; the gradients of a step; the new weights
+static int exchanges(const GPT2* model);
+static Status gpt2_exchange_gradients(GPT2* model);
+static Status gpt2_gather(GPT2* model, float* memory);
+
+// ----------------------------------------------------------------------------
+// One layer's slice of the tables
+
+// Pointers to its parameters, or to their gradients; tensors without layers are the same for every layer.
+static ParameterTensors gpt2_layer_tensors(const GPT2* model, float* memory, int layer) {
+    ParameterTensors w;
+    layout_point(&w, &model->layout, memory, sizeof(float), (size_t)layer);
+    return w;
+}
+static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
+    ActivationTensors y;
+    gpt2_slice_activations(&y, &model->acts, model->plan.activations, (size_t)layer, sizeof(float));
+    return y;
+}
+// (B,T,C) the residual stream that enters a layer
+static float* gpt2_layer_input(const GPT2* model, int layer) {
+    return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
+}
+
+// ----------------------------------------------------------------------------
+// Forward
+
+// The logits (B,T,Vp) stay in acts.output.
+Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
+    GPT2Config c = model->info.config;
+    ActivationTensors a = model->acts;
+    ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0);
+    size_t B = (size_t)B_, T = (size_t)T_, BT = B * T, C = (size_t)c.channels, NH = (size_t)c.num_heads;
+    status_clear();
+    TRY(gpt2_check_batch(&model->info, B_, T_));
+    TRY(gpt2_check_tokens(&model->info, inputs, BT));
+    model->last_B = B_, model->last_T = T_;
+    model->last_pass = PASS_FORWARD;
+
+    encoder_forward(a.encoded, inputs, p.wte, p.wpe, B, T, C);
+    for (int i = 0; i < c.num_layers; i++) {
+        ParameterTensors w = gpt2_layer_tensors(model, model->params_memory, i);
+        ActivationTensors y = gpt2_layer_activations(model, i);
+        const float* inp = gpt2_layer_input(model, i);
+        // residual2 = inp + attproj(attention(ln1(inp)))
+        layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C);
+        matmul_forward(y.qkv, NULL, y.ln1, w.qkvw, w.qkvb, BT, C, 3 * C);
+        attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, C / NH);
+        matmul_forward(y.residual2, inp, y.atty, w.attprojw, w.attprojb, BT, C, C);
+        // residual3 = residual2 + fcproj(gelu(fc(ln2(residual2))))
+        layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C);
+        matmul_forward(y.fch, NULL, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
+        gelu_forward(y.fch_gelu, y.fch, BT * 4 * C);
+        matmul_forward(y.residual3, y.residual2, y.fch_gelu, w.fcprojw, w.fcprojb, BT, 4 * C, C);
+    }
+    const float* last = gpt2_layer_input(model, c.num_layers); // the last layer's output
+    layernorm_forward(a.lnf, a.lnf_mean, a.lnf_rstd, last, p.lnfw, p.lnfb, BT, C);
+    matmul_forward(a.output, NULL, a.lnf, p.wte, NULL, BT, C, (size_t)c.padded_vocab_size);
+    return STATUS_OK;
+}
+
+Status gpt2_get_logits(GPT2* model, float* logits, int t) {
+    size_t V = (size_t)model->info.config.vocab_size, Vp = (size_t)model->info.config.padded_vocab_size;
+    status_clear();
+    TRY(gpt2_check_row(t, model->last_B, model->last_T, model->last_pass == PASS_BACKWARD));
+    memcpy(logits, model->acts.output + (size_t)t * Vp, V * sizeof(float));
+    return STATUS_OK;
+}
+
+// The mean of the losses (B,T) of the last batch.
+static double gpt2_mean_loss(const GPT2* model) {
+    size_t BT = (size_t)model->last_B * (size_t)model->last_T;
+    double sum = 0.0;
+    for (size_t i = 0; i < BT; i++) { sum += (double)model->acts.losses[i]; }
+    return sum / (double)BT;
+}
+
+Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T) {
+    GPT2Config c = model->info.config;
+    size_t BT = (size_t)B * (size_t)T;
+    status_clear();
+    TRY(gpt2_check_batch(&model->info, B, T)); // and the targets: a forward pass replaces the batch before it
+    TRY(gpt2_check_tokens(&model->info, targets, BT));
+    TRY(gpt2_forward(model, inputs, B, T));
+    classifier(model->acts.losses, model->acts.output, targets, 0.0f, 0, BT, (size_t)c.vocab_size,
+               (size_t)c.padded_vocab_size);
+    model->last_pass = PASS_VALIDATE;
+    *loss = (float)gpt2_mean_loss(model);
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Backward
+
+// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input. The gradients of the layer's
+// parameters overwrite those in the buffer `grads` or, with `accumulate`, are added to them.
+static void gpt2_backward_layer(GPT2* model, float* grads, int i, size_t B, size_t T, int accumulate) {
+    size_t BT = B * T, C = (size_t)model->info.config.channels, NH = (size_t)model->info.config.num_heads;
+    float *dresidual = model->acts.dresidual, *dbtc = model->acts.dbtc, *dbt4c = model->acts.dbt4c;
+    ParameterTensors w = gpt2_layer_tensors(model, model->params_memory, i);
+    ParameterTensors g = gpt2_layer_tensors(model, grads, i);
+    ActivationTensors y = gpt2_layer_activations(model, i);
+    const float* inp = gpt2_layer_input(model, i);
+
+    // MLP: fcproj, GELU, fc, ln2
+    if (model->info.settings.recompute >= 1) { gelu_forward(y.fch_gelu, y.fch, BT * 4 * C); }
+    matmul_backward_weight(g.fcprojw, g.fcprojb, dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
+    matmul_backward_input(dbt4c, dresidual, w.fcprojw, BT, 4 * C, C);
+    gelu_backward(dbt4c, y.fch, BT * 4 * C);
+    if (model->info.settings.recompute >= 2) {
+        layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C);
+    }
+    matmul_backward_weight(g.fcw, g.fcb, dbt4c, y.ln2, accumulate, BT, C, 4 * C);
+    matmul_backward_input(dbtc, dbt4c, w.fcw, BT, C, 4 * C);
+    layernorm_backward(dresidual, g.ln2w, g.ln2b, dbtc, y.residual2, w.ln2w, y.ln2_mean, y.ln2_rstd, 1, accumulate, BT,
+                       C);
+
+    // attention: attproj, attention, qkv, ln1; dqkv (B,T,3,NH,HS) takes the first three quarters of dbt4c
+    float* dqkv = dbt4c;
+    matmul_backward_weight(g.attprojw, g.attprojb, dresidual, y.atty, accumulate, BT, C, C);
+    matmul_backward_input(dbtc, dresidual, w.attprojw, BT, C, C);
+    attention_backward(dqkv, dbtc, y.qkv, y.atty, y.l, y.m, B, T, NH, C / NH);
+    if (model->info.settings.recompute >= 2) {
+        layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C);
+    }
+    matmul_backward_weight(g.qkvw, g.qkvb, dqkv, y.ln1, accumulate, BT, C, 3 * C);
+    matmul_backward_input(dbtc, dqkv, w.qkvw, BT, C, 3 * C);
+    layernorm_backward(dresidual, g.ln1w, g.ln1b, dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd, 1, accumulate, BT, C);
+}
+
+// The gradients of the last forward pass's batch, after the classifier has overwritten the logits by their gradients
+static void gpt2_backward_pass(GPT2* model, float* grads, const int* inputs, int accumulate) {
+    GPT2Config c = model->info.config;
+    ActivationTensors a = model->acts;
+    ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0), g = gpt2_layer_tensors(model, grads, 0);
+    size_t B = (size_t)model->last_B, T = (size_t)model->last_T, BT = B * T, C = (size_t)c.channels;
+    size_t Vp = (size_t)c.padded_vocab_size;
+    matmul_backward_weight(g.wte, NULL, a.output, a.lnf, accumulate, BT, C, Vp);
+    matmul_backward_input(a.dbtc, a.output, p.wte, BT, C, Vp);
+    const float* last = gpt2_layer_input(model, c.num_layers); // the last layer's output
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dbtc, last, p.lnfw, a.lnf_mean, a.lnf_rstd, 0, accumulate, BT, C);
+    for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, grads, i, B, T, accumulate); }
+    if (!accumulate) { memset(g.wpe, 0, (size_t)c.max_seq_len * C * sizeof(float)); }
+    encoder_backward(g.wte, g.wpe, a.dresidual, inputs, B, T, C);
+}
+
+// Buffer i of the tree of sums
+static float* gpt2_buffer(const GPT2* model, int i) {
+    return i == 0 ? model->grads_memory : model->tree_memory + (size_t)(i - 1) * model->layout.elements;
+}
+
+// buffer[first] += (buffer[first+1] + (.. + buffer[last]))
+static void gpt2_add_buffers(GPT2* model, int first, int last) {
+    const size_t n = model->layout.elements;
+#pragma omp parallel for schedule(dynamic)
+    for (size_t begin = 0; begin < n; begin += LAYOUT_BLOCK) { // blocks that stay in the cache between the additions
+        for (int b = last; b > first; b--) {
+            float* sum = gpt2_buffer(model, b - 1) + begin;
+            const float* right = gpt2_buffer(model, b) + begin;
+            for (size_t i = 0; i < LAYOUT_BLOCK; i++) { sum[i] += right[i]; }
+        }
+    }
+}
+
+Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
+    GPT2Info* info = &model->info;
+    ActivationTensors a = model->acts;
+    size_t BT = (size_t)model->last_B * (size_t)model->last_T;
+    status_clear();
+    TRY(gpt2_check_backward(info, BT, model->last_pass == PASS_BACKWARD, grad_accum_steps, micro_step));
+    TRY(gpt2_check_tokens(info, inputs, BT));
+    TRY(gpt2_check_tokens(info, targets, BT));
+    int any = info->settings.sum_any;
+    GradientLeaf leaf = gradient_leaf(any ? 1 : grad_accum_steps, 0, any ? 0 : micro_step);
+    if (any) { leaf.accumulate = micro_step > 0; }
+    if (micro_step == 0) { info->mean_loss = info->grad_norm = 0.0f; } // of the step before
+
+    float micro_batches = (float)grad_accum_steps * (float)info->size;
+    float dloss = 1.0f / ((float)BT * micro_batches); // the loss is a mean over tokens and micro-batches
+    classifier(a.losses, a.output, targets, dloss, 1, BT, (size_t)info->config.vocab_size,
+               (size_t)info->config.padded_vocab_size);
+    model->last_pass = PASS_BACKWARD;
+    model->micro_steps = grad_accum_steps;
+    model->micro_losses[info->rank * grad_accum_steps + micro_step] = (float)gpt2_mean_loss(model);
+    gpt2_backward_pass(model, gpt2_buffer(model, leaf.buffer), inputs, leaf.accumulate);
+    gpt2_add_buffers(model, leaf.first, leaf.buffer);
+    model->last_sum = gpt2_buffer(model, leaf.first);
+    return micro_step == grad_accum_steps - 1 ? gpt2_exchange_gradients(model) : STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Update
+
+// The loss of the step: gathers the losses of all processes' micro-batches, and adds them up in their order.
+static Status gpt2_sum_losses(GPT2* model) {
+    size_t own = (size_t)model->micro_steps, all = own * (size_t)model->info.size;
+    size_t first = own * (size_t)model->info.rank;
+    double sum = 0.0;
+    if (exchanges(model)) {
+        for (size_t i = 0; i < all; i++) {
+            if (i < first || i >= first + own) { model->micro_losses[i] = 0.0f; }
+        }
+        TRY(comm_tensor_merge(model->comm, model->micro_losses, all, COMM_FLOAT, NULL));
+        first = 0, own = all;
+    }
+    for (size_t i = first; i < first + own; i++) { sum += (double)model->micro_losses[i]; }
+    model->info.mean_loss = own > 0 ? (float)(sum / (double)own) : 0.0f;
+    return STATUS_OK;
+}
+
+// Sums the squares of each block, then the blocks in their order: the same bits for any number of processes.
+Status gpt2_grad_norm(GPT2* model, float* norm) {
+    size_t blocks = model->layout.elements / LAYOUT_BLOCK;
+    double sum = 0.0;
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    TRY(gpt2_sum_losses(model));
+    if (exchanges(model)) {
+        memset(model->block_sums, 0, blocks * sizeof(double));
+        for (int i = 0; i < model->layout.num_buckets; i++) {
+            size_t begin, count;
+            layout_shard_part(&model->layout, i, model->info.rank, &begin, &count);
+            square_blocks(model->block_sums + begin / LAYOUT_BLOCK, model->grads_memory + begin, count / LAYOUT_BLOCK);
+        }
+        TRY(comm_tensor_merge(model->comm, model->block_sums, blocks, COMM_DOUBLE, NULL));
+    } else {
+        square_blocks(model->block_sums, model->grads_memory, blocks);
+    }
+    for (size_t i = 0; i < blocks; i++) { sum += model->block_sums[i]; }
+    model->info.grad_norm = (float)sqrt(sum);
+    if (norm != NULL) { *norm = model->info.grad_norm; }
+    return STATUS_OK;
+}
+
+// Sums over all processes the number of weights that the step left unchanged
+static Status gpt2_sum_kept(GPT2* model, size_t kept) {
+    size_t size = (size_t)model->info.size;
+    uint64_t* counts = model->exchange.counts;
+    model->info.non_finite_weights = kept;
+    if (!model->info.sharded) { return STATUS_OK; }
+    memset(counts, 0, size * sizeof(uint64_t));
+    counts[model->info.rank] = kept;
+    TRY(comm_tensor_merge(model->comm, counts, size, COMM_UINT64, NULL));
+    model->info.non_finite_weights = 0;
+    for (size_t i = 0; i < size; i++) { model->info.non_finite_weights += counts[i]; }
+    return STATUS_OK;
+}
+
+Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
+                   float grad_clip, int step) {
+    size_t kept = 0;
+    float grad_scale = grad_clip_scale(model->info.grad_norm, grad_clip);
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    model->info.non_finite_weights = 0;
+    if (!isfinite(model->info.mean_loss) || !isfinite(model->info.grad_norm)) {
+        return STATUS_OK;
+    } // there is no update
+    for (int i = 0; i < model->layout.num_buckets; i++) {
+        const LayoutBucket* b = &model->layout.buckets[i];
+        size_t begin = b->begin, count = b->count, moments = b->begin;
+        if (model->info.sharded) {
+            layout_shard_part(&model->layout, i, model->info.rank, &begin, &count);
+            moments = b->shard_begin;
+        }
+        size_t decay_end = b->begin + b->decay_end, decays = decay_end > begin ? decay_end - begin : 0;
+        for (int vectors = 0; vectors < 2; vectors++) { // first the matrices, which decay, then the vectors
+            size_t at = vectors ? (decays < count ? decays : count) : 0,
+                   end = vectors || decays > count ? count : decays;
+            kept += adamw_update(model->params_memory + begin + at, model->m_memory + moments + at,
+                                 model->v_memory + moments + at, model->grads_memory + begin + at, end - at,
+                                 learning_rate, beta1, beta2, epsilon, vectors ? 0.0f : weight_decay, grad_scale, step);
+        }
+    }
+    if (model->info.sharded) { TRY(gpt2_gather(model, model->params_memory)); }
+    return gpt2_sum_kept(model, kept);
+}
+
+// ----------------------------------------------------------------------------
+// Exchange between processes
+
+static int exchanges(const GPT2* model) { return model->info.size > 1 && !model->local; }
+
+// Bytes `begin` .. `begin`+`count` of floats, as a block to or from a rank
+static CommBlock comm_block(int rank, float* memory, size_t begin, size_t count) {
+    CommBlock b = {rank, memory + begin, count * sizeof(float)};
+    return b;
+}
+
+// Reduce-scatter of a bucket: this process's part becomes the sum over all processes, in the order of the gradient tree.
+static Status gpt2_sum_part(GPT2* model, int bucket) {
+    const ParameterLayout* l = &model->layout;
+    Exchange* x = &model->exchange;
+    int rank = model->info.rank, size = model->info.size, n = 0;
+    size_t own, own_count, begin, count, per_rank = l->buckets[bucket].per_rank;
+    layout_shard_part(l, bucket, rank, &own, &own_count);
+    for (int r = 0; r < size; r++) {
+        if (r == rank) { continue; }
+        layout_shard_part(l, bucket, r, &begin, &count);
+        x->pieces[r] = model->received + (size_t)n * per_rank;
+        x->sent[n] = comm_block(r, model->grads_memory, begin, count);
+        x->received[n] = comm_block(r, model->received, (size_t)n * per_rank, own_count);
+        n++;
+    }
+    x->pieces[rank] = model->grads_memory + own;
+    TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < own_count; i += LAYOUT_BLOCK) {
+        gradient_tree_sum_range(model->grads_memory + own, x->pieces, size, i, i + LAYOUT_BLOCK);
+    }
+    return STATUS_OK;
+}
+
+// All-gather of the shards of weights or gradients, bucket by bucket
+static Status gpt2_gather(GPT2* model, float* memory) {
+    const ParameterLayout* l = &model->layout;
+    Exchange* x = &model->exchange;
+    size_t own, own_count, begin, count;
+    for (int i = 0; i < l->num_buckets; i++) {
+        int n = 0;
+        layout_shard_part(l, i, model->info.rank, &own, &own_count);
+        for (int r = 0; r < model->info.size; r++) {
+            if (r == model->info.rank) { continue; }
+            layout_shard_part(l, i, r, &begin, &count);
+            x->sent[n] = comm_block(r, memory, own, own_count);
+            x->received[n++] = comm_block(r, memory, begin, count);
+        }
+        TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
+    }
+    return STATUS_OK;
+}
+
+// After the last micro-step: the gradients of this process's shard become sums over all processes; with zero 0 all do.
+static Status gpt2_exchange_gradients(GPT2* model) {
+    if (!exchanges(model)) { return STATUS_OK; }
+    for (int i = model->layout.num_buckets - 1; i >= 0; i--) { TRY(gpt2_sum_part(model, i)); }
+    return model->info.sharded ? STATUS_OK : gpt2_gather(model, model->grads_memory);
+}
 
 // ----------------------------------------------------------------------------
 // Building and freeing
@@ -348,340 +688,6 @@ Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offse
 }
 
 const char* gpt2_snapshot_place(const GPT2* model) { return model->snapshot == NULL ? "none" : "host"; }
-
-// ----------------------------------------------------------------------------
-// One layer's slice of the tables
-
-// Pointers to its parameters, or to their gradients; tensors without layers are the same for every layer.
-static ParameterTensors gpt2_layer_tensors(const GPT2* model, float* memory, int layer) {
-    ParameterTensors w;
-    layout_point(&w, &model->layout, memory, sizeof(float), (size_t)layer);
-    return w;
-}
-static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
-    ActivationTensors y;
-    gpt2_slice_activations(&y, &model->acts, model->plan.activations, (size_t)layer, sizeof(float));
-    return y;
-}
-// (B,T,C) the residual stream that enters a layer
-static float* gpt2_layer_input(const GPT2* model, int layer) {
-    return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
-}
-
-// ----------------------------------------------------------------------------
-// Forward
-
-// The logits (B,T,Vp) stay in acts.output.
-Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
-    GPT2Config c = model->info.config;
-    ActivationTensors a = model->acts;
-    ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0);
-    size_t B = (size_t)B_, T = (size_t)T_, BT = B * T, C = (size_t)c.channels, NH = (size_t)c.num_heads;
-    status_clear();
-    TRY(gpt2_check_batch(&model->info, B_, T_));
-    TRY(gpt2_check_tokens(&model->info, inputs, BT));
-    model->last_B = B_, model->last_T = T_;
-    model->last_pass = PASS_FORWARD;
-
-    encoder_forward(a.encoded, inputs, p.wte, p.wpe, B, T, C);
-    for (int i = 0; i < c.num_layers; i++) {
-        ParameterTensors w = gpt2_layer_tensors(model, model->params_memory, i);
-        ActivationTensors y = gpt2_layer_activations(model, i);
-        const float* inp = gpt2_layer_input(model, i);
-        // residual2 = inp + attproj(attention(ln1(inp)))
-        layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C);
-        matmul_forward(y.qkv, NULL, y.ln1, w.qkvw, w.qkvb, BT, C, 3 * C);
-        attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, C / NH);
-        matmul_forward(y.residual2, inp, y.atty, w.attprojw, w.attprojb, BT, C, C);
-        // residual3 = residual2 + fcproj(gelu(fc(ln2(residual2))))
-        layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C);
-        matmul_forward(y.fch, NULL, y.ln2, w.fcw, w.fcb, BT, C, 4 * C);
-        gelu_forward(y.fch_gelu, y.fch, BT * 4 * C);
-        matmul_forward(y.residual3, y.residual2, y.fch_gelu, w.fcprojw, w.fcprojb, BT, 4 * C, C);
-    }
-    const float* last = gpt2_layer_input(model, c.num_layers); // the last layer's output
-    layernorm_forward(a.lnf, a.lnf_mean, a.lnf_rstd, last, p.lnfw, p.lnfb, BT, C);
-    matmul_forward(a.output, NULL, a.lnf, p.wte, NULL, BT, C, (size_t)c.padded_vocab_size);
-    return STATUS_OK;
-}
-
-Status gpt2_get_logits(GPT2* model, float* logits, int t) {
-    size_t V = (size_t)model->info.config.vocab_size, Vp = (size_t)model->info.config.padded_vocab_size;
-    status_clear();
-    TRY(gpt2_check_row(t, model->last_B, model->last_T, model->last_pass == PASS_BACKWARD));
-    memcpy(logits, model->acts.output + (size_t)t * Vp, V * sizeof(float));
-    return STATUS_OK;
-}
-
-// The mean of the losses (B,T) of the last batch.
-static double gpt2_mean_loss(const GPT2* model) {
-    size_t BT = (size_t)model->last_B * (size_t)model->last_T;
-    double sum = 0.0;
-    for (size_t i = 0; i < BT; i++) { sum += (double)model->acts.losses[i]; }
-    return sum / (double)BT;
-}
-
-Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* targets, int B, int T) {
-    GPT2Config c = model->info.config;
-    size_t BT = (size_t)B * (size_t)T;
-    status_clear();
-    TRY(gpt2_check_batch(&model->info, B, T)); // and the targets: a forward pass replaces the batch before it
-    TRY(gpt2_check_tokens(&model->info, targets, BT));
-    TRY(gpt2_forward(model, inputs, B, T));
-    classifier(model->acts.losses, model->acts.output, targets, 0.0f, 0, BT, (size_t)c.vocab_size,
-               (size_t)c.padded_vocab_size);
-    model->last_pass = PASS_VALIDATE;
-    *loss = (float)gpt2_mean_loss(model);
-    return STATUS_OK;
-}
-
-// ----------------------------------------------------------------------------
-// Exchange between processes
-
-static int exchanges(const GPT2* model) { return model->info.size > 1 && !model->local; }
-
-// Bytes `begin` .. `begin`+`count` of floats, as a block to or from a rank
-static CommBlock comm_block(int rank, float* memory, size_t begin, size_t count) {
-    CommBlock b = {rank, memory + begin, count * sizeof(float)};
-    return b;
-}
-
-// Reduce-scatter of a bucket: this process's part becomes the sum over all processes, in the order of the gradient tree.
-static Status gpt2_sum_part(GPT2* model, int bucket) {
-    const ParameterLayout* l = &model->layout;
-    Exchange* x = &model->exchange;
-    int rank = model->info.rank, size = model->info.size, n = 0;
-    size_t own, own_count, begin, count, per_rank = l->buckets[bucket].per_rank;
-    layout_shard_part(l, bucket, rank, &own, &own_count);
-    for (int r = 0; r < size; r++) {
-        if (r == rank) { continue; }
-        layout_shard_part(l, bucket, r, &begin, &count);
-        x->pieces[r] = model->received + (size_t)n * per_rank;
-        x->sent[n] = comm_block(r, model->grads_memory, begin, count);
-        x->received[n] = comm_block(r, model->received, (size_t)n * per_rank, own_count);
-        n++;
-    }
-    x->pieces[rank] = model->grads_memory + own;
-    TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
-#pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < own_count; i += LAYOUT_BLOCK) {
-        gradient_tree_sum_range(model->grads_memory + own, x->pieces, size, i, i + LAYOUT_BLOCK);
-    }
-    return STATUS_OK;
-}
-
-// All-gather of the shards of weights or gradients, bucket by bucket
-static Status gpt2_gather(GPT2* model, float* memory) {
-    const ParameterLayout* l = &model->layout;
-    Exchange* x = &model->exchange;
-    size_t own, own_count, begin, count;
-    for (int i = 0; i < l->num_buckets; i++) {
-        int n = 0;
-        layout_shard_part(l, i, model->info.rank, &own, &own_count);
-        for (int r = 0; r < model->info.size; r++) {
-            if (r == model->info.rank) { continue; }
-            layout_shard_part(l, i, r, &begin, &count);
-            x->sent[n] = comm_block(r, memory, own, own_count);
-            x->received[n++] = comm_block(r, memory, begin, count);
-        }
-        TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
-    }
-    return STATUS_OK;
-}
-
-// After the last micro-step: the gradients of this process's shard become sums over all processes; with zero 0 all do.
-static Status gpt2_exchange_gradients(GPT2* model) {
-    if (!exchanges(model)) { return STATUS_OK; }
-    for (int i = model->layout.num_buckets - 1; i >= 0; i--) { TRY(gpt2_sum_part(model, i)); }
-    return model->info.sharded ? STATUS_OK : gpt2_gather(model, model->grads_memory);
-}
-
-// ----------------------------------------------------------------------------
-// Backward
-
-// Turns acts.dresidual from the gradient of a layer's output into the gradient of its input. The gradients of the layer's
-// parameters overwrite those in the buffer `grads` or, with `accumulate`, are added to them.
-static void gpt2_backward_layer(GPT2* model, float* grads, int i, size_t B, size_t T, int accumulate) {
-    size_t BT = B * T, C = (size_t)model->info.config.channels, NH = (size_t)model->info.config.num_heads;
-    float *dresidual = model->acts.dresidual, *dbtc = model->acts.dbtc, *dbt4c = model->acts.dbt4c;
-    ParameterTensors w = gpt2_layer_tensors(model, model->params_memory, i);
-    ParameterTensors g = gpt2_layer_tensors(model, grads, i);
-    ActivationTensors y = gpt2_layer_activations(model, i);
-    const float* inp = gpt2_layer_input(model, i);
-
-    // MLP: fcproj, GELU, fc, ln2
-    if (model->info.settings.recompute >= 1) { gelu_forward(y.fch_gelu, y.fch, BT * 4 * C); }
-    matmul_backward_weight(g.fcprojw, g.fcprojb, dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
-    matmul_backward_input(dbt4c, dresidual, w.fcprojw, BT, 4 * C, C);
-    gelu_backward(dbt4c, y.fch, BT * 4 * C);
-    if (model->info.settings.recompute >= 2) {
-        layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C);
-    }
-    matmul_backward_weight(g.fcw, g.fcb, dbt4c, y.ln2, accumulate, BT, C, 4 * C);
-    matmul_backward_input(dbtc, dbt4c, w.fcw, BT, C, 4 * C);
-    layernorm_backward(dresidual, g.ln2w, g.ln2b, dbtc, y.residual2, w.ln2w, y.ln2_mean, y.ln2_rstd, 1, accumulate, BT,
-                       C);
-
-    // attention: attproj, attention, qkv, ln1; dqkv (B,T,3,NH,HS) takes the first three quarters of dbt4c
-    float* dqkv = dbt4c;
-    matmul_backward_weight(g.attprojw, g.attprojb, dresidual, y.atty, accumulate, BT, C, C);
-    matmul_backward_input(dbtc, dresidual, w.attprojw, BT, C, C);
-    attention_backward(dqkv, dbtc, y.qkv, y.atty, y.l, y.m, B, T, NH, C / NH);
-    if (model->info.settings.recompute >= 2) {
-        layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C);
-    }
-    matmul_backward_weight(g.qkvw, g.qkvb, dqkv, y.ln1, accumulate, BT, C, 3 * C);
-    matmul_backward_input(dbtc, dqkv, w.qkvw, BT, C, 3 * C);
-    layernorm_backward(dresidual, g.ln1w, g.ln1b, dbtc, inp, w.ln1w, y.ln1_mean, y.ln1_rstd, 1, accumulate, BT, C);
-}
-
-// The gradients of the last forward pass's batch, after the classifier has overwritten the logits by their gradients
-static void gpt2_backward_pass(GPT2* model, float* grads, const int* inputs, int accumulate) {
-    GPT2Config c = model->info.config;
-    ActivationTensors a = model->acts;
-    ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0), g = gpt2_layer_tensors(model, grads, 0);
-    size_t B = (size_t)model->last_B, T = (size_t)model->last_T, BT = B * T, C = (size_t)c.channels;
-    size_t Vp = (size_t)c.padded_vocab_size;
-    matmul_backward_weight(g.wte, NULL, a.output, a.lnf, accumulate, BT, C, Vp);
-    matmul_backward_input(a.dbtc, a.output, p.wte, BT, C, Vp);
-    const float* last = gpt2_layer_input(model, c.num_layers); // the last layer's output
-    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dbtc, last, p.lnfw, a.lnf_mean, a.lnf_rstd, 0, accumulate, BT, C);
-    for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, grads, i, B, T, accumulate); }
-    if (!accumulate) { memset(g.wpe, 0, (size_t)c.max_seq_len * C * sizeof(float)); }
-    encoder_backward(g.wte, g.wpe, a.dresidual, inputs, B, T, C);
-}
-
-// Buffer i of the tree of sums
-static float* gpt2_buffer(const GPT2* model, int i) {
-    return i == 0 ? model->grads_memory : model->tree_memory + (size_t)(i - 1) * model->layout.elements;
-}
-
-// buffer[first] += (buffer[first+1] + (.. + buffer[last]))
-static void gpt2_add_buffers(GPT2* model, int first, int last) {
-    const size_t n = model->layout.elements;
-#pragma omp parallel for schedule(dynamic)
-    for (size_t begin = 0; begin < n; begin += LAYOUT_BLOCK) { // blocks that stay in the cache between the additions
-        for (int b = last; b > first; b--) {
-            float* sum = gpt2_buffer(model, b - 1) + begin;
-            const float* right = gpt2_buffer(model, b) + begin;
-            for (size_t i = 0; i < LAYOUT_BLOCK; i++) { sum[i] += right[i]; }
-        }
-    }
-}
-
-Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
-    GPT2Info* info = &model->info;
-    ActivationTensors a = model->acts;
-    size_t BT = (size_t)model->last_B * (size_t)model->last_T;
-    status_clear();
-    TRY(gpt2_check_backward(info, BT, model->last_pass == PASS_BACKWARD, grad_accum_steps, micro_step));
-    TRY(gpt2_check_tokens(info, inputs, BT));
-    TRY(gpt2_check_tokens(info, targets, BT));
-    int any = info->settings.sum_any;
-    GradientLeaf leaf = gradient_leaf(any ? 1 : grad_accum_steps, 0, any ? 0 : micro_step);
-    if (any) { leaf.accumulate = micro_step > 0; }
-    if (micro_step == 0) { info->mean_loss = info->grad_norm = 0.0f; } // of the step before
-
-    float micro_batches = (float)grad_accum_steps * (float)info->size;
-    float dloss = 1.0f / ((float)BT * micro_batches); // the loss is a mean over tokens and micro-batches
-    classifier(a.losses, a.output, targets, dloss, 1, BT, (size_t)info->config.vocab_size,
-               (size_t)info->config.padded_vocab_size);
-    model->last_pass = PASS_BACKWARD;
-    model->micro_steps = grad_accum_steps;
-    model->micro_losses[info->rank * grad_accum_steps + micro_step] = (float)gpt2_mean_loss(model);
-    gpt2_backward_pass(model, gpt2_buffer(model, leaf.buffer), inputs, leaf.accumulate);
-    gpt2_add_buffers(model, leaf.first, leaf.buffer);
-    model->last_sum = gpt2_buffer(model, leaf.first);
-    return micro_step == grad_accum_steps - 1 ? gpt2_exchange_gradients(model) : STATUS_OK;
-}
-
-// ----------------------------------------------------------------------------
-// Update
-
-// The loss of the step: gathers the losses of all processes' micro-batches, and adds them up in their order.
-static Status gpt2_sum_losses(GPT2* model) {
-    size_t own = (size_t)model->micro_steps, all = own * (size_t)model->info.size;
-    size_t first = own * (size_t)model->info.rank;
-    double sum = 0.0;
-    if (exchanges(model)) {
-        for (size_t i = 0; i < all; i++) {
-            if (i < first || i >= first + own) { model->micro_losses[i] = 0.0f; }
-        }
-        TRY(comm_tensor_merge(model->comm, model->micro_losses, all, COMM_FLOAT, NULL));
-        first = 0, own = all;
-    }
-    for (size_t i = first; i < first + own; i++) { sum += (double)model->micro_losses[i]; }
-    model->info.mean_loss = own > 0 ? (float)(sum / (double)own) : 0.0f;
-    return STATUS_OK;
-}
-
-// Sums the squares of each block, then the blocks in their order: the same bits for any number of processes.
-Status gpt2_grad_norm(GPT2* model, float* norm) {
-    size_t blocks = model->layout.elements / LAYOUT_BLOCK;
-    double sum = 0.0;
-    status_clear();
-    TRY(gpt2_check_training(&model->info));
-    TRY(gpt2_sum_losses(model));
-    if (exchanges(model)) {
-        memset(model->block_sums, 0, blocks * sizeof(double));
-        for (int i = 0; i < model->layout.num_buckets; i++) {
-            size_t begin, count;
-            layout_shard_part(&model->layout, i, model->info.rank, &begin, &count);
-            square_blocks(model->block_sums + begin / LAYOUT_BLOCK, model->grads_memory + begin, count / LAYOUT_BLOCK);
-        }
-        TRY(comm_tensor_merge(model->comm, model->block_sums, blocks, COMM_DOUBLE, NULL));
-    } else {
-        square_blocks(model->block_sums, model->grads_memory, blocks);
-    }
-    for (size_t i = 0; i < blocks; i++) { sum += model->block_sums[i]; }
-    model->info.grad_norm = (float)sqrt(sum);
-    if (norm != NULL) { *norm = model->info.grad_norm; }
-    return STATUS_OK;
-}
-
-// Sums over all processes the number of weights that the step left unchanged
-static Status gpt2_sum_kept(GPT2* model, size_t kept) {
-    size_t size = (size_t)model->info.size;
-    uint64_t* counts = model->exchange.counts;
-    model->info.non_finite_weights = kept;
-    if (!model->info.sharded) { return STATUS_OK; }
-    memset(counts, 0, size * sizeof(uint64_t));
-    counts[model->info.rank] = kept;
-    TRY(comm_tensor_merge(model->comm, counts, size, COMM_UINT64, NULL));
-    model->info.non_finite_weights = 0;
-    for (size_t i = 0; i < size; i++) { model->info.non_finite_weights += counts[i]; }
-    return STATUS_OK;
-}
-
-Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
-                   float grad_clip, int step) {
-    size_t kept = 0;
-    float grad_scale = grad_clip_scale(model->info.grad_norm, grad_clip);
-    status_clear();
-    TRY(gpt2_check_training(&model->info));
-    model->info.non_finite_weights = 0;
-    if (!isfinite(model->info.mean_loss) || !isfinite(model->info.grad_norm)) {
-        return STATUS_OK;
-    } // there is no update
-    for (int i = 0; i < model->layout.num_buckets; i++) {
-        const LayoutBucket* b = &model->layout.buckets[i];
-        size_t begin = b->begin, count = b->count, moments = b->begin;
-        if (model->info.sharded) {
-            layout_shard_part(&model->layout, i, model->info.rank, &begin, &count);
-            moments = b->shard_begin;
-        }
-        size_t decay_end = b->begin + b->decay_end, decays = decay_end > begin ? decay_end - begin : 0;
-        for (int vectors = 0; vectors < 2; vectors++) { // first the matrices, which decay, then the vectors
-            size_t at = vectors ? (decays < count ? decays : count) : 0,
-                   end = vectors || decays > count ? count : decays;
-            kept += adamw_update(model->params_memory + begin + at, model->m_memory + moments + at,
-                                 model->v_memory + moments + at, model->grads_memory + begin + at, end - at,
-                                 learning_rate, beta1, beta2, epsilon, vectors ? 0.0f : weight_decay, grad_scale, step);
-        }
-    }
-    if (model->info.sharded) { TRY(gpt2_gather(model, model->params_memory)); }
-    return gpt2_sum_kept(model, kept);
-}
 
 // ----------------------------------------------------------------------------
 // Finding faults
