@@ -1,4 +1,4 @@
-"""Reads what a run has left, also while it is active: its folder (-o), a main.log, a captured stdout, a --log-json file.
+"""Reads what a run has left, or leaves while active: its folder (-o), a main.log, a captured stdout, a --log-json file.
 
 What a log's lines say is run_lines.py's.
 """

@@ -195,7 +195,8 @@ static void sizes_do_not_wrap_around(void) {
     CHECK(refused(write_file(X("\"F32\"", "[4611686018427387904]", "[0,0]"), 0), "elements of 32 bits")); // 4 * 2^62
     CHECK(refused(write_file(X("\"F32\"", "[576460752303423489]", "[0,4]"), 4),
                   "elements of 32 bits")); // 32 * (2^59 + 1)
-    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,18446744073709551619]"), 4), "must be two whole numbers")); // 2^64 + 3
+    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,18446744073709551619]"), 4),
+                  "must be two whole numbers")); // 2^64 + 3
     CHECK(refused(write_file(X("\"U8\"", "[4]", "[18446744073709551612,18446744073709551614]"), 4),
                   "of which the file has 4"));
     CHECK(refused(write_file(X("\"F4\"", "[3]", "[0,2]"), 2), "3 elements of 4 bits"));
