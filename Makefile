@@ -268,10 +268,11 @@ build/%.d: ; # what a compiler wrote beside a program is not a target of its own
 # ----------------------------------------------------------------------------
 # Installing, and what other tools read
 PREFIX ?= /usr/local
+install_to = PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" libdir="$(libdir)" includedir="$(includedir)" scripts/install.sh
 install: libattention.so
-	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh
+	@$(install_to)
 uninstall:
-	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh --remove
+	@$(install_to) --remove
 
 # For clangd: how each program is compiled. CUDA files get clang's flags, which clangd understands, not nvcc's.
 clang_cuda := clang++ -x cuda -std=c++17 -I. --cuda-gpu-arch=sm_80 --cuda-path=$(patsubst %/bin/nvcc,%,$(NVCC)) -DPRECISION_BF16
@@ -290,7 +291,6 @@ help:
 
 profile:
 	@scripts/profile.sh
-
 compete: $(if $(gpu),variants)
 	@dev/cuda/bench/compete.sh
 

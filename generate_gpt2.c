@@ -1,7 +1,6 @@
 /*
 From a checkpoint and prompts to text, on the CPU. The model is train_gpt2.c's; the decoder, with its KV cache, is below:
-llmc/model/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate/generate.h, which the GPU
-shares.
+llmc/model/gpt2_decoder.h documents its functions. The program is generate_main in generate/generate.h, which the GPU shares.
 
 A pass computes up to DECODER_ROWS tokens of any sequences: of prompts, appended ones, or the next token of each. All take the
 same code, in which the order of a token's sums does not depend on the other tokens (llmc/cpu/decode.h): so results do not

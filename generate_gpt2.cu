@@ -1,7 +1,6 @@
 /*
 From a checkpoint and prompts to text, on the GPU. The model is train_gpt2.cu's; the decoder, with its KV cache, is below:
-llmc/model/gpt2_decoder.h documents its functions. The program is generate_main in llmc/generate/generate.h, which the CPU
-shares.
+llmc/model/gpt2_decoder.h documents its functions. The program is generate_main in generate/generate.h, which the CPU shares.
 
 A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer, and the head:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head

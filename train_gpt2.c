@@ -64,7 +64,7 @@ struct GPT2 {
     int snapshot_taken;
 };
 
-// Below, with what they exchange: is there another process to exchange with; the gradients of a step; the new weights
+// Defined below, under "Exchange between processes"
 static int exchanges(const GPT2* model);
 static Status gpt2_exchange_gradients(GPT2* model);
 static Status gpt2_gather(GPT2* model, float* memory);

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs libattention.so, its header and a pkg-config file under PREFIX, or removes them: make install, make uninstall.
 #
-#     PREFIX=/usr/local DESTDIR= scripts/install.sh [--remove]
+#     PREFIX=/usr/local DESTDIR= libdir=PREFIX/lib includedir=PREFIX/include scripts/install.sh [--remove]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-prefix=${PREFIX:-/usr/local} to=${DESTDIR:-}${PREFIX:-/usr/local}
-library=$to/lib/libattention.so header=$to/include/libattention.h package=$to/lib/pkgconfig/libattention.pc
+prefix=${PREFIX:-/usr/local} root=${DESTDIR:-}
+libdir=${libdir:-$prefix/lib} includedir=${includedir:-$prefix/include}
+library=$root$libdir/libattention.so header=$root$includedir/libattention.h package=$root$libdir/pkgconfig/libattention.pc
 if [ "${1:-}" = --remove ]; then
     rm -f "$library" "$header" "$package"
     exit
@@ -17,8 +18,8 @@ install -m 755 libattention.so "$library"
 install -m 644 dev/cuda/libattention.h "$header"
 cat >"$package" <<END
 prefix=$prefix
-libdir=\${prefix}/lib
-includedir=\${prefix}/include
+libdir=${libdir/#$prefix/\${prefix\}}
+includedir=${includedir/#$prefix/\${prefix\}}
 
 Name: libattention
 Description: causal self-attention for NVIDIA GPUs, forward and backward, in bf16

@@ -70,7 +70,9 @@ def build(folder, cause):
     shutil.rmtree(tree, ignore_errors=True)
     for part in ("dev/cuda", "llmc"):
         shutil.copytree(Path(ROOT, part), Path(tree, part))
-    shutil.copy(Path(ROOT, "Makefile"), tree)
+    Path(tree, "dev/test").mkdir()
+    for part in ("Makefile", "dev/test/checks.mk"):  # the first includes the second
+        shutil.copy(Path(ROOT, part), Path(tree, part))
     if cause.expression:
         edit(tree, cause)
     variants = {"forward": "flash2", "backward": "flash2", cause.direction: "wgmma"}

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Checks that includes only go down, programs -> dev/cuda -> llmc and between the rooms of llmc, and that each header of llmc
-# compiles alone: .h with the C compiler, .cuh with nvcc where there is one. 30 s on two cores; writes to a temporary folder
-# only.
+# compiles alone: .h with the C compiler, .cuh with nvcc where there is one. 30 s on two cores.
 #
 #     dev/test/check_includes.sh            checks; exit code 1 and a line for each fault
 #     dev/test/check_includes.sh --graph    prints who includes whom, a line for each include, and the sums by room

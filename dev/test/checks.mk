@@ -1,5 +1,6 @@
-# The checks of make test and make test-long; the Makefile includes this table. `make check-NAME` builds what a check needs and
-# runs it, `make test` builds all programs first, and dev/test/planted_faults.sh runs checks one by one on sources with a fault.
+# What tests and benches are built from, the table of the checks, and the targets that run them; the Makefile includes this.
+# `make check-NAME` builds what a check needs and runs it, `make test` builds all programs first, and dev/test/planted_faults.sh
+# runs checks one by one on sources with a fault.
 #
 #     $(call check,NAME,KIND,NEEDS,COMMAND)
 #     $(call precisions,NAME,KIND,NEEDS,COMMAND)     NAME_bf16 and, long, NAME_fp32; _P in NEEDS and COMMAND is _bf16 or _fp32
@@ -36,8 +37,7 @@ build/exchange_profile: dev/bench/exchange_profile.cu build/trainer.flags $(call
 build/step_kernels: dev/bench/step_kernels.cu build/trainer.flags $(call training_kernels,bf16)
 	$(call compile_apart,bf16)
 
-# Under AddressSanitizer and UBSan, whose frames are larger. -Og compiles in half the time of -O1, and runs as fast but for a
-# tenth.
+# Under AddressSanitizer and UBSan, whose frames are larger. -Og compiles in half the time of -O1 and runs a tenth slower.
 sanitize = $(filter-out -O3 $(small_frames) %_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2,$(CFLAGS)) -Og -g
 build/sanitized/%: %.c build/cpu.flags
 	@mkdir -p $(@D)
@@ -56,8 +56,7 @@ build/test_decode_step: dev/test/decode/test_decode_step.cu build/trainer.flags 
 build/test_%: test_%.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 
-# cuBLASLt's algorithms for a step's GEMMs, of which llmc/cuda/matmul_algorithms.h has the winners; build/gemm_algorithms
-# 65536,768
+# cuBLASLt's algorithms for a step's GEMMs, whose winners llmc/cuda/matmul_algorithms.h has; build/gemm_algorithms 65536,768
 build/gemm_algorithms: dev/bench/gemm_algorithms.cu build/gpu.flags
 	$(nvcc) -DPRECISION_BF16 $(dependencies) $< -o $@ $(CUDA_LDLIBS) $(strict)
 

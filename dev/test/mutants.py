@@ -147,9 +147,10 @@ class Checks:
         """The checks that depend on `path`, the one of the same name first, then those that depend on the fewest files,
         while they cost less than `budget` seconds together; at least one."""
         stem = os.path.splitext(os.path.basename(path))[0]
+        folder = os.path.basename(os.path.dirname(path))
 
         def order(check):
-            named = re.fullmatch(f"check-(test_)?{re.escape(stem)}(_bf16|_fp32|_fp16)?", check)
+            named = re.fullmatch(f"check-(test_)?({folder}_)?{re.escape(stem)}(_bf16|_fp32|_fp16)?", check)
             return not named, len(self.closure(check)), self.cost(check)
 
         for n, check in enumerate(sorted((c for c in self.names if path in self.closure(c)), key=order)):

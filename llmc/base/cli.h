@@ -37,7 +37,7 @@ enum { CLI_TRAINER = FOR_CPU };
 #endif
 
 // Would a run that resumes with another value compute other weights? RESULT: it would, and the flag is held against the
-// checkpoint's. FREE: it would not. COMMAND: nor there, and the flag says where or how this command runs, so that -y 1 does not
+// checkpoint's. FREE: it would not. COMMAND: it would not, and the flag says where or how this command runs, so -y 1 does not
 // take it from the run.
 enum { CLI_FREE = 0, CLI_RESULT = 1, CLI_COMMAND = 2 };
 

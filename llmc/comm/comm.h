@@ -40,7 +40,6 @@ static inline Status comm_gather(Comm* c, void* all, size_t bytes) {
     return comm_gather_(c, COMM_CALL_GATHER, all, bytes);
 }
 
-// The least of a number in all processes, or with is_sum their sum
 static inline Status comm_reduce_(Comm* c, int* number, int is_sum) {
     int32_t *all = (int32_t*)comm_alloc_((size_t)comm_size(c), sizeof(int32_t)), result;
     if (all == NULL) { return STATUS_ERROR; }
@@ -48,14 +47,15 @@ static inline Status comm_reduce_(Comm* c, int* number, int is_sum) {
     Status status = comm_gather(c, all, sizeof(int32_t));
     result = all[0];
     for (int i = 1; i < comm_size(c); i++) {
-        if (is_sum || all[i] < result) { result = all[i] + (is_sum ? result : 0); }
+        int least = all[i] < result ? all[i] : result;
+        result = is_sum ? result + all[i] : least;
     }
     free(all);
     if (status == STATUS_OK) { *number = result; }
     return status;
 }
 
-// *number becomes the least that any process has, or the sum of all; in each process the same.
+// Reduce *number over all processes, to the minimum or to the sum. Every process gets the result.
 static inline Status comm_min(Comm* c, int* number) { return comm_reduce_(c, number, 0); }
 static inline Status comm_sum(Comm* c, int* number) { return comm_reduce_(c, number, 1); }
 

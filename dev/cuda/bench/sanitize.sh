@@ -9,8 +9,7 @@
 #
 #     make variants && dev/cuda/bench/sanitize.sh            all of them
 #     dev/cuda/bench/sanitize.sh mma wgmma                   these variants, of attention and of matmul
-#     QUICK=1 dev/cuda/bench/sanitize.sh wgmma               one precision, and of these shapes those of 400 rows, as in make
-# test
+#     QUICK=1 dev/cuda/bench/sanitize.sh wgmma               one precision; of these shapes those of 400 rows, as in make test
 #
 # memcheck, racecheck and synccheck watch the variant's own kernels (of cublaslt those of llmc), initcheck the bench's too,
 # for it must see who writes the inputs. The four tools run side by side. A tool that is not done after LIMIT seconds (300)

@@ -18,9 +18,11 @@ from energy_by_cause import NOTHING, Cause
 import unit
 from measuring_tools import called, program, refused
 
-# make's library says what was left out of which sources; the program's energy is 100 mJ less 10 for each library before
-MAKE = """#!/bin/sh
+# make's library says what was left out of which sources, after the real make has read their Makefile; the program's
+# energy is 100 mJ less 10 for each library before
+MAKE = f"""#!/bin/sh
 while [ "$1" != -C ]; do shift; done
+{shutil.which("make")} -n -C "$2" NVCC=nvcc libattention.so >/dev/null || exit 1
 cat "$2"/dev/cuda/attention/online_softmax.cuh >"$2"/libattention.so
 """
 MEASURE = """#!/bin/sh

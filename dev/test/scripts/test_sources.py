@@ -9,6 +9,8 @@ Needs the standard library and make. Each rule is also given a text that breaks 
 import glob
 import os
 import re
+import shutil
+import subprocess
 import sys
 
 import unit
@@ -140,6 +142,21 @@ def test_every_place_names_the_same_version(_):
             found.append((path, *re.search(pattern, f.read(), re.MULTILINE).groups()))
     assert len({version for _, version, *_ in found}) == 1, found
     assert len({date for _, _, *dates in found for date in dates}) == 1, found
+
+
+def test_an_include_that_runs_up_is_refused(folder):
+    shutil.copytree(os.path.join(ROOT, "llmc"), os.path.join(folder, "llmc"))
+    os.makedirs(os.path.join(folder, "dev/test"))
+    shutil.copy(os.path.join(ROOT, "dev/test/check_includes.sh"), os.path.join(folder, "dev/test"))
+    command = [os.path.join(folder, "dev/test/check_includes.sh")]
+    settings = {**os.environ, "CC": "true", "NVCC": ""}  # no header is compiled
+    for include, fault in (("llmc/base/utf8.h", ""), ("llmc/run/flags.h", "llmc/model is not above llmc/run\n")):
+        with open(os.path.join(folder, "llmc/model/sampler.h"), "a", encoding="utf-8") as f:
+            f.write(f'#include "{include}"\n')
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+        assert done.returncode == (fault != "") and done.stderr.endswith(fault) and bool(done.stderr) == bool(fault), (
+            done
+        )
 
 
 def test_the_dumps_are_small(_):

@@ -125,6 +125,11 @@ check "the pkg-config file names PREFIX" grep -qx prefix=/opt/attention "$target
 check "and the version of the programs" grep -qx "Version: $(sed -n 's/^version: //p' "$root/CITATION.cff")" "$target/opt/attention/lib/pkgconfig/libattention.pc"
 check "make uninstall" run_make uninstall DESTDIR="$target" PREFIX=/opt/attention
 check "removes them" is "$(installed)" ""
+check "make install elsewhere" run_make install DESTDIR="$target" PREFIX=/opt libdir=/usr/lib64
+check "takes libdir" grep -qx libdir=/usr/lib64 "$target/usr/lib64/pkgconfig/libattention.pc"
+check "beside what follows PREFIX" grep -qx 'includedir=${prefix}/include' "$target/usr/lib64/pkgconfig/libattention.pc"
+check "and removes it from there" run_make uninstall DESTDIR="$target" PREFIX=/opt libdir=/usr/lib64
+check "all of it" is "$(installed)" ""
 
 check "make compile_commands.json" run_make compile_commands.json
 all_programs() { # JSON, with an entry for each program

@@ -4,8 +4,7 @@
 # and mistakes end in one line. What becomes of processes that die is process_faults.py's.
 #
 #     dev/test/whole/test_processes.sh ./train_gpt2 build/train_gpt2_faults           # half a minute on two cores
-#     dev/test/whole/test_processes.sh build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16 2     # with NCCL, on up to two
-# GPUs
+#     dev/test/whole/test_processes.sh build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16 2   # NCCL, on up to two GPUs
 . dev/test/fixtures/unit.sh
 usage="usage: $0 ./train_gpt2 build/train_gpt2_faults, or the GPU's two and the number of GPUs"
 trainer=${1:?$usage}

@@ -4,8 +4,7 @@
 # are fewer than two GPUs.
 #
 #     make build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16
-#     dev/test/whole/test_several_gpus.sh [small] [124M] [faults]       # all three, or these; killed: a rank of 124M on all
-# GPUs
+#     dev/test/whole/test_several_gpus.sh [small] [124M] [faults]       # all three, or these; killed: a rank of 124M
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 [ "$gpus" -ge 2 ] || { echo "skipped: several GPUs are tested where there are two or more, here are $gpus"; exit 0; }
 cd "$(dirname "$0")/../../.." || exit 1
