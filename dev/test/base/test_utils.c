@@ -1,4 +1,7 @@
 // llmc/base/utils.h: errors in one line, sizes, and reading.
+#include <pthread.h>
+#include <time.h>
+
 #include "llmc/base/utils.h"
 
 #include "dev/test/fixtures/unit.h"
@@ -27,6 +30,25 @@ static void lines_name_the_process(void) {
     }
     child = unit_wait();
     CHECK(child.exit_code == 1 && strcmp(child.text, "error: rank 1 has ended\n") == 0);
+}
+
+static void* end_with_an_error(void* unused) {
+    (void)unused;
+    fatal("a second reason");
+}
+
+// A thread that meets an error while another ends the process adds no line of its own.
+static void only_one_thread_tells_why(void) {
+    if (unit_fork()) {
+        pthread_t thread;
+        struct timespec moment = {0, 100000000};
+        __atomic_store_n(&error_line_.state, ERROR_ENDING, __ATOMIC_RELEASE);
+        if (pthread_create(&thread, NULL, end_with_an_error, NULL) != 0) { _exit(2); }
+        nanosleep(&moment, NULL);
+        _exit(3);
+    }
+    UnitChild child = unit_wait();
+    CHECK(child.exit_code == 3 && child.length == 0);
 }
 
 // Whatever a file name or a flag holds, a message stays one line and steers no terminal; UTF-8 passes.
@@ -120,6 +142,7 @@ static void the_worst_error_is_nan_where_one_is(void) {
 int main(void) {
     errors_are_one_line_and_exit_code_1();
     lines_name_the_process();
+    only_one_thread_tells_why();
     errors_stay_one_line();
     sizes_that_do_not_fit_stay_size_max();
     files_and_their_faults_are_named();

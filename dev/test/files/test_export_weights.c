@@ -1,6 +1,7 @@
 // llmc/files/export_weights.h: targets by their names, read -> write -> read, and what is never overwritten.
 #include <sys/resource.h>
 
+#include "dev/test/fixtures/file_calls.h"
 #include "llmc/files/export_weights.h"
 
 #include "dev/test/fixtures/unit.h"
@@ -311,6 +312,20 @@ static void a_write_that_fails_leaves_what_was_there(void) {
     free(params);
 }
 
+static void a_file_system_that_cannot_exchange_folders_keeps_both(void) {
+    float* params = make_weights(0);
+    const char* folder = unit_path("exchange");
+    CHECK(export_to(folder, params, "auto", 0) == STATUS_OK);
+    file_calls_begin();
+    file_faults.exchange = EINVAL;
+    CHECK(refused(folder, "auto", 1, "exchange.tmp|in the place of|remove that first"));
+    file_faults.exchange = 0;
+    CHECK(reads_as(folder, params));
+    CHECK(export_to(folder, params, "auto", 1) == STATUS_OK && reads_as(folder, params));
+    export_remove_(folder);
+    free(params);
+}
+
 static void a_tokenizer_that_is_no_bpe_is_said(void) {
     float* params = make_weights(0);
     Tokenizer t;
@@ -345,6 +360,7 @@ int main(void) {
     what_a_killed_export_left_is_removed();
     two_exports_to_a_folder_do_not_mix();
     a_write_that_fails_leaves_what_was_there();
+    a_file_system_that_cannot_exchange_folders_keeps_both();
     a_tokenizer_that_is_no_bpe_is_said();
     return unit_end();
 }

@@ -129,6 +129,21 @@ def test_ptx_is_in_its_headers(_):
             )
 
 
+def keeps_old_errors(text):
+    """Public functions of the model and the decoder in which a Status is looked at before status_clear()."""
+    functions = dict(re.findall(r"^Status (gpt2_\w+)\([^;{]*\) \{\n(.*?)^\}", text, re.DOTALL | re.MULTILINE))
+    for name, body in functions.items():
+        first = re.search(r"status_clear\(\)|status_fail\(|status_now\(|TRY\((\w+)", body)
+        if first and first.group() != "status_clear()" and first.group(1) not in functions:
+            yield name
+
+
+def test_public_functions_forget_older_errors(_):
+    assert list(keeps_old_errors("Status gpt2_x(int a) {\n    TRY(f());\n    status_clear();\n}\n")) == ["gpt2_x"]
+    found = [f"{path}: {name}" for path, text in read(("*.c", "*.cu")) for name in keeps_old_errors(text)]
+    assert not found, found
+
+
 def test_every_place_names_the_same_version(_):
     """The programs' --help and libattention.pc have it from llmc/base/cli.h; dates of a release agree, too."""
     releases = {

@@ -499,7 +499,8 @@ check "a clip below epsilon" notes "--grad-clip 1e-09 is not above --epsilon 1e-
 check "beta1 above beta2" notes "--beta1 0.99 is above --beta2 0.95" "${short[@]}" --beta1 0.99
 check "warm-up to a constant rate" notes "-u 5 has no effect" "${short[@]}" -k constant -q 1
 check "decay of a constant rate" notes "-q 0.1 has no effect" "${short[@]}" -k constant -u 0
-check "--help" "$trainer" --help >/dev/null
+check "--help explains every flag" explained "$trainer"
+check "--help explains every flag" explained "$trainer"
 
 # llm.c's command lines: followed where nothing is lost, which a note says
 mkdir -p "$dir/elsewhere/$(dirname "$trainer")"
