@@ -80,8 +80,8 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     TRY(gpt2_decoder_check_sizes(config, B, T));
     size_t sequences = size_mul((size_t)B, (size_t)config.num_layers);
     size_t cache = size_mul(size_mul(sequences, 2 * sizeof(float)), decoder_cache_size(config, T));
-    plan_set(plan, PLAN_KV_CACHE, PLAN_HOST, PLAN_TRAINING, cache);
-    plan_set(plan, PLAN_DECODER, PLAN_HOST, PLAN_TRAINING, decoder_place(NULL, NULL, config, B, T));
+    plan_set(plan, PLAN_KV_CACHE, PLAN_HOST, cache);
+    plan_set(plan, PLAN_DECODER, PLAN_HOST, decoder_place(NULL, NULL, config, B, T));
     return STATUS_OK;
 }
 

@@ -150,9 +150,9 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     host += (size_t)B * (sizeof(DecodeSlot) + sizeof(DecoderPrompt));
     host += (size_t)decoder_prompt_rows(B, T) * sizeof(PromptRow);
     host += (size_t)config.padded_vocab_size * sizeof(float);
-    plan_set(plan, PLAN_KV_CACHE, PLAN_DEVICE, PLAN_TRAINING, cache);
-    plan_set(plan, PLAN_DECODER, PLAN_DEVICE, PLAN_TRAINING, decoder_place(NULL, NULL, config, B, T, attention_bytes));
-    plan_set(plan, PLAN_HOST_DECODER, PLAN_HOST, PLAN_TRAINING, host);
+    plan_set(plan, PLAN_KV_CACHE, PLAN_DEVICE, cache);
+    plan_set(plan, PLAN_DECODER, PLAN_DEVICE, decoder_place(NULL, NULL, config, B, T, attention_bytes));
+    plan_set(plan, PLAN_HOST_DECODER, PLAN_HOST, host);
     return STATUS_OK;
 }
 

@@ -406,9 +406,8 @@ static Status gpt2_exchange_gradients(GPT2* model) {
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// Bytes that a process takes beside its tensors: code, libraries, the threads' stacks and scratch. dev/test/model/test_plan.c
-// compares it with a process. Of the threads' scratch what the kernels that they take work of have touched: .3 to .9 MiB each.
-static size_t process_bytes(void) { return ((size_t)2816 << 10) + (size_t)cpu_threads() * (576 << 10); }
+// Bytes that a process takes beside its tensors, rounded up: code, libraries, and the threads' stacks and scratch
+static size_t process_bytes(void) { return (size_t)(4 + cpu_threads()) << 20; }
 
 // Micro-batches of a step, over all processes
 static size_t micro_batches(GPT2Settings settings) {
@@ -429,13 +428,13 @@ static void gpt2_plan_training(GPT2Plan* plan, const ParameterLayout* layout, GP
     size_t received = size_mul((size_t)layout->size - 1, part * sizeof(float));
     size_t sums = layout->elements / LAYOUT_BLOCK * sizeof(double) + micro_batches(settings) * sizeof(float);
     size_t further = (size_t)gradient_buffers_of(settings) - 1;
-    plan_set(plan, PLAN_GRADIENTS, PLAN_HOST, PLAN_TRAINING, all);
-    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_HOST, PLAN_TRAINING, size_mul(all, further));
-    plan_set(plan, PLAN_RECEIVED, PLAN_HOST, PLAN_TRAINING, received);
-    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_HOST, PLAN_TRAINING, sums);
-    plan_set(plan, PLAN_MOMENTS1, PLAN_HOST, PLAN_TRAINING, moments);
-    plan_set(plan, PLAN_MOMENTS2, PLAN_HOST, PLAN_TRAINING, moments);
-    if (snapshot) { plan_set(plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING, all + 2 * moments); }
+    plan_set(plan, PLAN_GRADIENTS, PLAN_HOST, all);
+    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_HOST, size_mul(all, further));
+    plan_set(plan, PLAN_RECEIVED, PLAN_HOST, received);
+    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_HOST, sums);
+    plan_set(plan, PLAN_MOMENTS1, PLAN_HOST, moments);
+    plan_set(plan, PLAN_MOMENTS2, PLAN_HOST, moments);
+    if (snapshot) { plan_set(plan, PLAN_SNAPSHOT, PLAN_HOST, all + 2 * moments); }
 }
 
 Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
@@ -448,13 +447,12 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
     TRY(layout_create(&layout, config, comm_size(settings.comm)));
     size_t bytes = gpt2_parameters(layout.table, config) * sizeof(float);
     plan->checkpoint_bytes = 3 * bytes;
-    plan_set(plan, PLAN_WEIGHTS, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, layout.elements * sizeof(float));
-    plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, bytes);
-    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, PLAN_ALWAYS, process_bytes());
+    plan_set(plan, PLAN_WEIGHTS, PLAN_HOST, layout.elements * sizeof(float));
+    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, process_bytes());
     if (B != 0 || T != 0) {
         size_t activations =
             gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
-        plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, PLAN_TRAINING, activations);
+        plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, activations);
         if (training) { gpt2_plan_training(plan, &layout, settings, snapshot); }
     }
     layout_free(&layout);

@@ -103,10 +103,9 @@ struct GPT2 {
 // ----------------------------------------------------------------------------
 // Planning
 
-// Memory that CUDA takes beside the allocations here: before the first one, after it (kernels are loaded at their first
-// launch), and on the host. Measured on an H200 with driver 580 and CUDA 13; the last lines of a run show how far off they are.
-constexpr size_t CONTEXT_BYTES = (size_t)622 << 20, LIBRARIES_BYTES = (size_t)12 << 20;
-constexpr size_t HOST_PROCESS_BYTES = (size_t)360 << 20;
+// Memory that CUDA takes beside the allocations here: on the GPU for kernels (loaded at their first launch, when the buffer in
+// which weights are cast is freed), and on the host. Rounded up; the last lines of a run show how far off they are.
+constexpr size_t LIBRARIES_BYTES = (size_t)20 << 20, HOST_PROCESS_BYTES = (size_t)376 << 20;
 constexpr size_t NCCL_BYTES = (size_t)1 << 30; // nccl_exchange measured 484 MiB with 16 CTAs on two GPUs
 // Per layer of a pass that is a CUDA graph: fp32 takes nearly as much, bf16 two thirds. Graphs share pieces of 2 MB.
 constexpr size_t FORWARD_GRAPH_BYTES = (size_t)32 << 10, BACKWARD_GRAPH_BYTES = (size_t)72 << 10;
@@ -212,37 +211,33 @@ static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings se
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t n = gpt2_parameters(table, config), masters = gpt2_has_masters(settings) ? sizeof(float) : 0;
     plan->checkpoint_bytes = n * (sizeof(floatX) + 2 * sizeof(float) + masters);
-    plan_set(plan, PLAN_CONTEXT, PLAN_DEVICE, PLAN_ALWAYS, CONTEXT_BYTES);
-    plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, PLAN_ALWAYS, LIBRARIES_BYTES);
-    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, PLAN_ALWAYS, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
-    plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, PLAN_ALWAYS, layout->elements * sizeof(floatX));
-    plan_set(plan, PLAN_CAST, PLAN_DEVICE, PLAN_LOADING, CAST_ELEMENTS * sizeof(float));
-    plan_set(plan, PLAN_NCCL, PLAN_DEVICE, PLAN_ALWAYS, layout->size > 1 ? NCCL_BYTES : 0);
-    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, PLAN_ALWAYS, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
-    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, PLAN_ALWAYS, sizeof(Scalars));
-    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, PLAN_ALWAYS, HOST_PROCESS_BYTES);
-    plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, PLAN_LOADING, n * sizeof(float));
+    plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, LIBRARIES_BYTES);
+    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
+    plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, layout->elements * sizeof(floatX));
+    plan_set(plan, PLAN_NCCL, PLAN_DEVICE, layout->size > 1 ? NCCL_BYTES : 0);
+    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
+    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, sizeof(Scalars));
+    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, HOST_PROCESS_BYTES);
 }
 
 // The rows of gradients, moments and master weights, and of the buffers for sums of gradients.
 static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout, int snapshot) {
-    const int phases = PLAN_LOADING | PLAN_TRAINING;
     size_t n = layout->elements, shard = settings.zero ? layout->shard_elements : n, wte, at;
     size_t micro_steps = (size_t)settings.micro_steps, losses = (size_t)(layout->size + 1) * micro_steps;
     size_t masters = gpt2_has_masters(settings) ? shard * sizeof(float) : 0;
     layout_group_range(layout, LAYOUT_WTE, &at, &wte);
     size_t tree = settings.sum_any ? 0 : size_mul((size_t)gradient_buffers(settings.micro_steps, 1) - 1, n);
     tree = size_add(tree, gpt2_has_wte_leaf(settings) ? wte : 0);
-    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, phases, n * sizeof(float));
-    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_DEVICE, phases, size_mul(tree, sizeof(float)));
-    plan_set(plan, PLAN_RECEIVED, PLAN_DEVICE, phases, exchange_received_bytes(layout, settings.sum_any));
-    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_DEVICE, phases, (n / LAYOUT_BLOCK + losses) * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, phases, shard * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, phases, shard * sizeof(float));
-    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, phases, masters);
+    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, n * sizeof(float));
+    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_DEVICE, size_mul(tree, sizeof(float)));
+    plan_set(plan, PLAN_RECEIVED, PLAN_DEVICE, exchange_received_bytes(layout, settings.sum_any));
+    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_DEVICE, (n / LAYOUT_BLOCK + losses) * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, shard * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, shard * sizeof(float));
+    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, masters);
+    plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, n * sizeof(float));
     if (snapshot) {
-        plan_set(plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, PLAN_TRAINING,
-                 n * sizeof(floatX) + 2 * shard * sizeof(float) + masters);
+        plan_set(plan, PLAN_SNAPSHOT, PLAN_HOST, n * sizeof(floatX) + 2 * shard * sizeof(float) + masters);
     }
 }
 
@@ -250,8 +245,8 @@ static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const Par
 static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, size_t BT) {
     size_t V = config.vocab_size, buckets = (BT < V ? BT : V) + 1;
     size_t sorted = buckets * sizeof(int2) + BT * sizeof(int);
-    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, sorted);
-    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, sorted);
+    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, sorted);
+    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, sorted);
 }
 
 // Bytes of the graphs of full batches: one for the forward pass, and one for the backward pass of each kind of leaf
@@ -280,12 +275,12 @@ static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     TRY(status_now());
     size_t activations = gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0,
                                           sizeof(floatX), scratch);
-    plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, activations);
-    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, PLAN_LOADING | PLAN_TRAINING, 2 * BT * sizeof(int));
-    plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, PLAN_LOADING | PLAN_TRAINING, BT * sizeof(float));
+    plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, activations);
+    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, 2 * BT * sizeof(int));
+    plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, BT * sizeof(float));
     if (!training) { return STATUS_OK; }
     gpt2_plan_gradients(plan, settings, layout, snapshot);
-    plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, PLAN_TRAINING, gpt2_graph_bytes(config, settings, layout->size));
+    plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, gpt2_graph_bytes(config, settings, layout->size));
     gpt2_plan_sorted(plan, config, BT);
     return STATUS_OK;
 }

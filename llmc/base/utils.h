@@ -15,6 +15,7 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -217,6 +218,25 @@ static inline int file_missing(const char* path) {
 static inline int folder_exists(const char* path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+// Shortens a path to the nearest part of it that exists, or to ".".
+static inline void existing_folder(char* path) {
+    while (!file_exists(path) && strcmp(path, ".") != 0) {
+        char* slash = strrchr(path, '/');
+        if (slash == NULL) { strcpy(path, "."); }
+        if (slash != NULL) { slash[slash == path] = '\0'; }
+    }
+}
+
+// Bytes that are free where `folder` is, or will be; SIZE_MAX where its file system does not say
+static inline size_t disk_free(const char* folder) {
+    char path[1024];
+    struct statvfs disk;
+    snprintf(path, sizeof(path), "%s", folder);
+    existing_folder(path);
+    if (statvfs(path, &disk) != 0 || disk.f_blocks == 0) { return SIZE_MAX; }
+    return size_mul((size_t)disk.f_bavail, (size_t)disk.f_frsize);
 }
 
 // 1 if a name ends in `end`.

@@ -121,7 +121,7 @@ static inline int generate_batch(const GenerateModel* m, size_t all, int most, i
         GPT2Plan plan = generate_plan(m, B, T, scoring);
         if (generate_fits(&plan) || (is_auto && B == 1)) { return B; }
         if (is_auto) { continue; }
-        size_t host = plan_phase(&plan, PLAN_HOST, PLAN_TRAINING), gpu = plan_phase(&plan, PLAN_DEVICE, PLAN_TRAINING);
+        size_t host = plan_bytes(&plan, PLAN_HOST), gpu = plan_bytes(&plan, PLAN_DEVICE);
         fatal("-b %d: so many sequences of %d tokens take %.0f MiB, more than is free; lower -b or --context", B, T,
               (double)(host > gpu ? host : gpu) / (1 << 20));
     }

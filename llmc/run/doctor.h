@@ -6,7 +6,6 @@ is here. Nothing ends the program before the table is whole; it writes a file of
 #define LLMC_RUN_DOCTOR_H
 
 #include <signal.h>
-#include <sys/statvfs.h>
 
 #include "flags.h"
 #include "llmc/base/checked_file.h"
@@ -42,13 +41,8 @@ static inline void run_doctor_cores_(Doctor* d) {
 // The output folder, or the one that it will be created in
 static inline void run_doctor_folder_(Doctor* d, const Options* o) {
     char folder[1000];
-    struct statvfs disk;
     snprintf(folder, sizeof(folder), "%.960s", o->output_dir ? o->output_dir : ".");
-    while (!file_exists(folder)) {
-        char* slash = strrchr(folder, '/');
-        if (slash == NULL) { strcpy(folder, "."); }
-        if (slash != NULL) { slash[slash == folder] = '\0'; }
-    }
+    existing_folder(folder);
     double start = wall_seconds();
     Status written = atomic_probe(folder, (size_t)DOCTOR_MIB << 20);
     double seconds = wall_seconds() - start;
@@ -59,8 +53,9 @@ static inline void run_doctor_folder_(Doctor* d, const Options* o) {
         doctor_row(d, DOCTOR_OK, "writing speed", NULL, "%.0f MB/s (%d MiB in %.2f s)", DOCTOR_MIB * 1.048576 / seconds,
                    (int)DOCTOR_MIB, seconds);
     }
-    if (statvfs(folder, &disk) != 0 || disk.f_blocks == 0) { return; } // some do not say
-    double free_gib = (double)disk.f_bavail * (double)disk.f_frsize / (1 << 30);
+    size_t bytes = disk_free(folder);
+    if (bytes == SIZE_MAX) { return; } // some do not say
+    double free_gib = (double)bytes / (1 << 30);
     doctor_row(d, free_gib >= 2.0 ? DOCTOR_OK : DOCTOR_FAULT, "disk", "make room: a checkpoint of 124M takes 1.7 GB",
                "%.1f GiB free in %s", free_gib, folder);
 }

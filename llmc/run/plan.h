@@ -14,8 +14,6 @@ then r for that B. A twentieth of the memory stays free of what is chosen here.
 #ifndef LLMC_RUN_PLAN_H
 #define LLMC_RUN_PLAN_H
 
-#include <sys/statvfs.h>
-
 #include "flags.h"
 #include "step_times.h"
 #include "llmc/base/progress.h"
@@ -54,28 +52,25 @@ static inline void run_plan_tokens_(RunPlan* p, const char* pattern) {
     globfree(&paths);
 }
 
-// Adds the run's memory besides the model: batches of both loaders, the order of a shard, HellaSwag, file buffers.
+static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
+
+// Adds the run's memory besides the model: batches of both loaders, the order of a shard, HellaSwag, the buffer of a checkpoint.
 static inline void run_plan_add_rows_(RunPlan* p, const Options* o, int B) {
-    size_t BT = size_mul((size_t)B, (size_t)o->time), V = (size_t)p->config.vocab_size;
+    size_t BT = size_mul((size_t)B, (size_t)o->time);
     size_t batch = size_mul(size_add(BT, 1), 2 * sizeof(int)); // as the file has the tokens, and as int
-    size_t loaders = size_mul(2 * DATALOADER_BATCHES, batch);
+    size_t loaders = size_mul((2 * DATALOADER_BATCHES + (o->hellaswag ? 2 : 0)), batch);
     loaders = size_add(loaders, p->most_tokens / BT * sizeof(int));
-    if (o->hellaswag) { loaders = size_add(loaders, size_add(p->evaluation_bytes, size_mul(BT, 2 * sizeof(int) + 1))); }
-    size_t weights = p->plan.rows[PLAN_HOST_WEIGHTS].bytes;
-    size_t files = o->output_dir && o->checkpoint_every > 0 && weights > CHECKPOINT_BUFFER ? CHECKPOINT_BUFFER : 0;
-    if (o->sample_every > 0) { files += 2 * V * sizeof(float) + (size_t)o->time * sizeof(int); }
-    plan_set(&p->plan, PLAN_HOST_LOADERS, PLAN_HOST, PLAN_ALWAYS, loaders);
-    plan_set(&p->plan, PLAN_HOST_FILES, PLAN_HOST, PLAN_TRAINING, files);
+    plan_set(&p->plan, PLAN_HOST_LOADERS, PLAN_HOST, size_add(loaders, p->evaluation_bytes));
+    plan_set(&p->plan, PLAN_HOST_FILES, PLAN_HOST, run_plan_saves_(o) ? CHECKPOINT_BUFFER : 0);
 }
 
 // A snapshot is on the GPU if gpt2_allocate_snapshot will find room there.
 static inline void run_plan_place_snapshot_(RunPlan* p) {
-    size_t bytes = p->plan.rows[PLAN_HOST_SNAPSHOT].bytes, held = plan_device_held(&p->plan);
+    PlanRow* snapshot = &p->plan.rows[PLAN_SNAPSHOT];
+    size_t held = plan_bytes(&p->plan, PLAN_DEVICE);
     const GPT2Memory* m = &p->memory;
-    if (bytes == 0 || !m->has_device || held > m->device_free) { return; }
-    if (!gpt2_snapshot_room(bytes, m->device_free - held, m->device_total)) { return; }
-    plan_set(&p->plan, PLAN_HOST_SNAPSHOT, PLAN_HOST, 0, 0);
-    plan_set(&p->plan, PLAN_SNAPSHOT, PLAN_DEVICE, PLAN_TRAINING, bytes);
+    if (!m->has_device || held > m->device_free) { return; }
+    if (gpt2_snapshot_room(snapshot->bytes, m->device_free - held, m->device_total)) { snapshot->memory = PLAN_DEVICE; }
 }
 
 // Micro-steps of a step of -d tokens, in each process, with a B; 1 if -d is not given, or B not chosen yet.
@@ -105,8 +100,6 @@ static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompu
     run_plan_place_snapshot_(p);
     return plan_fits(&p->plan, &memory);
 }
-
-static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
 
 // 1 if a snapshot is needed: checkpoints are written in the background.
 static inline int run_plan_snapshots(const Options* o) { return run_plan_saves_(o) && o->async_save; }
@@ -203,13 +196,12 @@ static inline double plan_mib(size_t bytes) { return (double)bytes / (1 << 20); 
 // Which flags would make the run fit
 static inline void run_plan_advice_(const RunPlan* p, const Options* o, char* text, size_t size) {
     RunPlan other = *p;
-    Options less = *o;
     int most = p->settings.gelu_fusion > 0 ? o->recompute : 2;
     if (run_plan_try_(&other, o, o->batch, most, 0, 0)) {
         snprintf(text, size, "-r %d fits", most);
         return;
     }
-    int B = run_plan_largest_batch_(&other, &less, most, 0);
+    int B = run_plan_largest_batch_(&other, o, most, 0);
     if (B > 0) {
         snprintf(text, size, "-b %d -r %d fits, with -d %d for the same step", B, most, o->total_batch);
     } else {
@@ -222,8 +214,8 @@ static inline void run_plan_check(const RunPlan* p, const Options* o) {
     char advice[160];
     int on_device = !plan_fits_device(&p->plan, &p->memory);
     if (plan_fits(&p->plan, &p->memory)) { return; }
-    size_t needed = plan_peak(&p->plan, on_device ? PLAN_DEVICE : PLAN_HOST);
-    size_t available = on_device ? p->memory.device_free + p->plan.rows[PLAN_CONTEXT].bytes : p->memory.host_free;
+    size_t needed = plan_bytes(&p->plan, on_device ? PLAN_DEVICE : PLAN_HOST);
+    size_t available = on_device ? p->memory.device_free : p->memory.host_free;
     run_plan_advice_(p, o, advice, sizeof(advice));
     fatal("-e %s with -b %d -t %d -r %d needs %.2f GiB of %s memory, %.2f GiB are available (%s); %s; --plan shows the "
           "rows",
@@ -247,9 +239,8 @@ static inline void run_plan_print_row_(const char* name, size_t bytes, const cha
 static inline void run_plan_print_memory_(const RunPlan* p, PlanMemory memory) {
     for (int i = 0; i < NUM_PLAN_ROWS; i++) {
         const PlanRow* r = &p->plan.rows[i];
-        if (r->memory != memory || r->phases == 0 || r->bytes == 0) { continue; }
-        const char* note = r->phases == PLAN_LOADING ? "while they are loaded" : "";
-        run_plan_print_row_(r->name, r->bytes, note);
+        if (r->memory != memory || r->bytes == 0) { continue; }
+        run_plan_print_row_(r->name, r->bytes, "");
         for (int a = 0; i == PLAN_ACTIVATIONS && a < NUM_ACTIVATION_TENSORS; a++) {
             char name[64];
             snprintf(name, sizeof(name), "  %s", p->plan.activations[a].name);
@@ -261,16 +252,14 @@ static inline void run_plan_print_memory_(const RunPlan* p, PlanMemory memory) {
 // Rows of both kinds of memory, each with its peak and the memory available
 static inline void run_plan_print_memories_(const RunPlan* p) {
     const GPT2Memory* m = &p->memory;
-    size_t context = p->plan.rows[PLAN_CONTEXT].bytes;
-    if (plan_peak(&p->plan, PLAN_DEVICE) > 0) {
+    if (plan_bytes(&p->plan, PLAN_DEVICE) > 0) {
         print_table_row("GPU memory", "%s", "");
         print_table_line();
         run_plan_print_memory_(p, PLAN_DEVICE);
         print_table_line();
-        run_plan_print_row_("GPU peak", plan_peak(&p->plan, PLAN_DEVICE), "");
+        run_plan_print_row_("GPU peak", plan_bytes(&p->plan, PLAN_DEVICE), "");
         if (m->has_device) {
-            run_plan_print_row_("GPU available", m->device_free + context,
-                                plan_fits_device(&p->plan, m) ? "" : "too little");
+            run_plan_print_row_("GPU available", m->device_free, plan_fits_device(&p->plan, m) ? "" : "too little");
         }
         print_table_line();
     }
@@ -278,7 +267,7 @@ static inline void run_plan_print_memories_(const RunPlan* p) {
     print_table_line();
     run_plan_print_memory_(p, PLAN_HOST);
     print_table_line();
-    run_plan_print_row_("host peak", plan_peak(&p->plan, PLAN_HOST), "");
+    run_plan_print_row_("host peak", plan_bytes(&p->plan, PLAN_HOST), "");
     run_plan_print_row_("host available", m->host_free, plan_fits_host(&p->plan, m) ? m->host_limit : "too little");
     print_table_line();
 }
@@ -293,21 +282,6 @@ static inline size_t run_plan_checkpoints_(const Options* o, int first_step, int
     return o->checkpoints_keep > 0 && kept < written ? kept : written;
 }
 
-// Bytes that are free where `folder` is, or will be; SIZE_MAX where its file system does not say
-static inline size_t run_plan_free_disk_(const char* folder) {
-    char path[1024];
-    struct statvfs disk;
-    snprintf(path, sizeof(path), "%s", folder);
-    while (statvfs(path, &disk) != 0) {
-        char* slash = strrchr(path, '/');
-        if (slash == NULL) { strcpy(path, "."); }
-        if (slash == path) { path[1] = '\0'; }
-        if (slash != NULL && slash != path) { *slash = '\0'; }
-        if ((slash == NULL || slash == path) && statvfs(path, &disk) != 0) { return SIZE_MAX; }
-    }
-    return disk.f_blocks == 0 ? SIZE_MAX : size_mul((size_t)disk.f_bavail, (size_t)disk.f_frsize);
-}
-
 // Returns 1 if the disk has room for the checkpoints.
 static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const RunShape* s) {
     size_t count = run_plan_checkpoints_(o, s->first_step, s->num_steps);
@@ -315,7 +289,7 @@ static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const
         size_add(p->plan.checkpoint_bytes, p->most_tokens / ((size_t)o->batch * (size_t)o->time) * sizeof(int));
     run_plan_print_row_("a checkpoint", bytes, "");
     if (count == 0) { return 1; }
-    size_t all = size_mul(count, bytes), available = run_plan_free_disk_(o->output_dir);
+    size_t all = size_mul(count, bytes), available = disk_free(o->output_dir);
     char note[64];
     snprintf(note, sizeof(note), "%zu at a time", count);
     run_plan_print_row_("checkpoints", all, note);
@@ -408,14 +382,11 @@ static inline int run_plan_print(const RunPlan* p, const Options* o, const RunSh
 
 // The rows on memory of the table that a run prints first
 static inline void run_plan_print_peaks(const RunPlan* p) {
-    size_t device = plan_peak(&p->plan, PLAN_DEVICE), context = p->plan.rows[PLAN_CONTEXT].bytes;
-    const GPT2Memory* m = &p->memory;
-    if (device > 0) {
-        print_table_row("GPU memory", "%.0f MiB planned, %.0f available", plan_mib(device),
-                        plan_mib(m->device_free + context));
+    double device = plan_mib(plan_bytes(&p->plan, PLAN_DEVICE)), host = plan_mib(plan_bytes(&p->plan, PLAN_HOST));
+    if (device > 0.0) {
+        print_table_row("GPU memory", "%.0f MiB planned, %.0f available", device, plan_mib(p->memory.device_free));
     }
-    print_table_row("host memory", "%.0f MiB planned, %.0f available", plan_mib(plan_peak(&p->plan, PLAN_HOST)),
-                    plan_mib(m->host_free));
+    print_table_row("host memory", "%.0f MiB planned, %.0f available", host, plan_mib(p->memory.host_free));
 }
 
 // At the end of a run, while its model is still there: what was planned and what was taken, and the time of a step for later
@@ -424,13 +395,12 @@ static inline void run_plan_close(const RunPlan* p, const Options* o, StepTimes*
     char key[STEP_TIMES_LINE];
     GPT2Memory now;
     size_t peak = host_memory_peak();
-    if (p->memory.has_device &&
-        gpt2_available_memory(&now) == STATUS_OK) { // without the context, which was there before
-        printf("GPU memory: %.0f MiB planned, %.0f MiB used\n", plan_mib(plan_device_held(&p->plan)),
+    if (p->memory.has_device && gpt2_available_memory(&now) == STATUS_OK) {
+        printf("GPU memory: %.0f MiB planned, %.0f MiB used\n", plan_mib(plan_bytes(&p->plan, PLAN_DEVICE)),
                plan_mib(p->memory.device_free > now.device_free ? p->memory.device_free - now.device_free : 0));
     }
     if (peak > 0) {
-        printf("host memory: %.0f MiB planned, %.0f MiB used\n", plan_mib(plan_peak(&p->plan, PLAN_HOST)),
+        printf("host memory: %.0f MiB planned, %.0f MiB used\n", plan_mib(plan_bytes(&p->plan, PLAN_HOST)),
                plan_mib(peak));
     }
     step_times_write(run_plan_key(key, sizeof(key), p, o), times);
