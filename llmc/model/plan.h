@@ -82,8 +82,8 @@ static inline void plan_set(GPT2Plan* plan, PlanRowId id, PlanMemory memory, siz
     plan->rows[id].bytes = bytes;
 }
 
-// The bytes of a kind of memory that a run takes; SIZE_MAX on overflow. The buffer from which weights are loaded is freed before
-// a snapshot is allocated: of the two, only the larger counts.
+// The bytes of a kind of memory that a run takes; SIZE_MAX on overflow. The buffer from which weights are loaded is freed
+// before a snapshot is allocated: of the two, only the larger counts.
 static inline size_t plan_bytes(const GPT2Plan* plan, PlanMemory memory) {
     const PlanRow *loaded = &plan->rows[PLAN_HOST_WEIGHTS], *snapshot = &plan->rows[PLAN_SNAPSHOT];
     const PlanRow* smaller = loaded->bytes < snapshot->bytes ? loaded : snapshot;

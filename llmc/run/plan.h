@@ -1,6 +1,6 @@
 /*
-Planning a run's memory, disk and time before anything is allocated: the choice of -b auto and -r auto, the refusal of a run
-that does not fit, and the table that --plan prints.
+Planning a run's memory and disk before anything is allocated: the choice of -b auto and -r auto, the refusal of a run that
+does not fit, and the table that --plan prints.
 
     run_plan_open     chooses B and r, and fills the rows of memory
     run_plan_check    ends the program with one line if the run does not fit
@@ -15,8 +15,6 @@ then r for that B. A twentieth of the memory stays free of what is chosen here.
 #define LLMC_RUN_PLAN_H
 
 #include "flags.h"
-#include "step_times.h"
-#include "llmc/base/progress.h"
 #include "llmc/base/table.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/comm/comm.h"
@@ -301,49 +299,6 @@ static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const
     return all <= available;
 }
 
-// The processor of a run on the CPU, and how many threads it may have
-static inline void run_plan_processor_(char* text, size_t size) {
-    char line[256], name[128] = "CPU";
-    const char* threads = getenv("OMP_NUM_THREADS");
-    FILE* file = fopen("/proc/cpuinfo", "r");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        if (sscanf(line, "model name : %127[^\n]", name) == 1) { break; }
-    }
-    if (file != NULL) { fclose(file); }
-    snprintf(text, size, "%s, %ld processors, OMP_NUM_THREADS=%.8s, ", name, sysconf(_SC_NPROCESSORS_ONLN),
-             threads ? threads : "");
-}
-
-// The settings that determine the time of a step
-static inline const char* run_plan_key(char* text, size_t size, const RunPlan* p, const Options* o) {
-    char processor[200] = "", processes[32] = "";
-    GPT2Numerics n;
-    GPT2Config c = p->config;
-    if (gpt2_numerics(&n, c, p->settings, o->batch, o->time) != STATUS_OK) { strcpy(n.device, "no GPU"); }
-    status_clear();
-    if ((int)CLI_TRAINER == (int)FOR_CPU) { run_plan_processor_(processor, sizeof(processor)); }
-    if (comm_size(p->settings.comm) > 1) {
-        snprintf(processes, sizeof(processes), " -z %d, %d processes", p->settings.zero, comm_size(p->settings.comm));
-    }
-    snprintf(text, size, "%s%.100s, %s, %.60s; L %d NH %d C %d V %d; B %d T %d -d %d -r %d -w %d -ge %d%s", processor,
-             n.device, n.precision, n.attention, c.num_layers, c.num_heads, c.channels, c.vocab_size, o->batch, o->time,
-             o->total_batch, o->recompute, p->settings.master_weights, p->settings.gelu_fusion, processes);
-    return text;
-}
-
-static inline void run_plan_print_time_(const RunPlan* p, const Options* o, const RunShape* s) {
-    char key[STEP_TIMES_LINE], run[32];
-    double milliseconds = 0.0;
-    int steps = 0, left = s->num_steps - s->first_step;
-    if (!step_times_read(run_plan_key(key, sizeof(key), p, o), &milliseconds, &steps)) {
-        print_table_row("time of a step", "not known: no such run of %d steps or more was here", STEP_TIMES_LEAST);
-        return;
-    }
-    print_table_row("time of a step", "%.2f ms, the median of %d steps of the last such run", milliseconds, steps);
-    print_table_row("time of the run", "%s for %d steps, without validation",
-                    format_duration(run, sizeof(run), milliseconds * 1e-3 * left), left);
-}
-
 // Returns the program's exit code: 1 if memory or disk cannot hold the run.
 static inline int run_plan_print(const RunPlan* p, const Options* o, const RunShape* s) {
     print_table_line();
@@ -364,7 +319,6 @@ static inline int run_plan_print(const RunPlan* p, const Options* o, const RunSh
                     (double)(s->num_steps - s->first_step) * o->total_batch);
     print_table_row("validation batches", "%d", s->val_batches);
     int disk = run_plan_print_disk_(p, o, s);
-    run_plan_print_time_(p, o, s);
     print_table_line();
     int fits = plan_fits(&p->plan, &p->memory);
     if (p->no_gpu[0] != '\0') { printf("note: %s; what a GPU has free is not known\n", p->no_gpu); }
@@ -389,10 +343,8 @@ static inline void run_plan_print_peaks(const RunPlan* p) {
     print_table_row("host memory", "%.0f MiB planned, %.0f available", host, plan_mib(p->memory.host_free));
 }
 
-// At the end of a run, while its model is still there: what was planned and what was taken, and the time of a step for later
-// plans.
-static inline void run_plan_close(const RunPlan* p, const Options* o, StepTimes* times) {
-    char key[STEP_TIMES_LINE];
+// At the end of a run, while its model is still there: what was planned and what was taken
+static inline void run_plan_close(const RunPlan* p) {
     GPT2Memory now;
     size_t peak = host_memory_peak();
     if (p->memory.has_device && gpt2_available_memory(&now) == STATUS_OK) {
@@ -403,7 +355,6 @@ static inline void run_plan_close(const RunPlan* p, const Options* o, StepTimes*
         printf("host memory: %.0f MiB planned, %.0f MiB used\n", plan_mib(plan_bytes(&p->plan, PLAN_HOST)),
                plan_mib(peak));
     }
-    step_times_write(run_plan_key(key, sizeof(key), p, o), times);
 }
 
 #endif

@@ -15,7 +15,6 @@ others' stdout is /dev/null.
 #include "resume.h"
 #include "schedulers.h"
 #include "step_log.h"
-#include "step_times.h"
 #include "llmc/base/terminal_curve.h"
 #include "llmc/base/watchdog.h"
 #include "llmc/checkpoint/outlier_detector.h"
@@ -36,7 +35,6 @@ typedef struct {
     Agreement agreement; // of all of them
     int device;          // index of the GPU
     RunPlan plan;
-    StepTimes times;
     GPT2* model;
     DataLoader train, val;
     EvalLoader hellaswag;

@@ -66,7 +66,6 @@ static inline void trainer_report(Trainer* t, int step, StepResult result, float
     int done = step - t->first_step; // steps before this one
     t->seconds += done > 0 ? seconds : 0.0;
     t->timed_steps += done > 0;
-    if (done > 0) { step_times_add(&t->times, seconds); }
     t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
     float loss = result.loss, norm = result.norm;
     double mfu = mfu_of(flops_per_token(gpt2_info(t->model), o->time) * rate, t->peak_flops, comm_size(t->comm));

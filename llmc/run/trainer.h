@@ -43,7 +43,7 @@ static inline int trainer_close(Trainer* t) {
     if (t->terminal) { curve_print(stdout, &t->curve, t->first_step, terminal_columns(), terminal_is_utf8()); }
     if (t->timed_steps > 0) { printf("total average iteration time: %f ms\n", t->seconds / t->timed_steps * 1e3); }
     if (t->options.output_dir != NULL) { trainer_close_writer_(t); }
-    if (comm_rank(t->comm) == 0) { run_plan_close(&t->plan, &t->options, &t->times); }
+    if (comm_rank(t->comm) == 0) { run_plan_close(&t->plan); }
     logger_close(&t->logger);
     trainer_close_log_(t);
     watchdog_stop(&t->watchdog);

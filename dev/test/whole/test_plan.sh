@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # --plan, -b auto and -r auto of the given trainer (./train_gpt2 or ./train_gpt2cu), and that a run which cannot fit never
-# begins. Takes seconds; writes to a temporary folder only, where the user's cache folder is too.
+# begins. Takes seconds; writes to a temporary folder only.
 #
 #     dev/test/whole/test_plan.sh ./train_gpt2
 #     dev/test/whole/test_plan.sh ./train_gpt2cu memory     that a run takes what was planned of the GPU's memory, and no more
 . dev/test/fixtures/unit.sh
 trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
-export XDG_CACHE_HOME=$dir/cache
 # trains CODE FLAG...: the trainer ends with the exit code; $dir/out and $dir/err are what it prints
 trains() {
     local code
@@ -72,25 +71,11 @@ check "it has the snapshot" row snapshot MiB
 check "it has the tokens of a step" row "tokens of a step" "512: B 4 x T 64 x 2 micro-steps"
 check "it has the steps" row steps "0 to 40: 20480 tokens"
 check "it has the checkpoints that stand on the disk at a time" row checkpoints "3 at a time"
-check "it knows no time yet" row "time of a step" "not known"
 check "it does not train" test -z "$(grep '^step ' "$dir/out")"
-check "it writes nothing" test ! -e "$dir/new" -a ! -e "$XDG_CACHE_HOME"
+check "it writes nothing" test ! -e "$dir/new"
 check "options are checked as for a run" trains 1 -e $model -b 4 -d 500 -x 40 --plan
 check "a run too long is planned, and refused by its exit code" trains 1 -e gpt2:l9000c8192h64t64 -b 4 -x 40 --plan
 check "the plan says why" grep -q '^note: the run does not fit' "$dir/out"
-
-# the time of a step, once it was measured
-check "a run of 30 steps ends" trains 0 -e $model -b 4 -d 512 -x 30
-check "its time is kept" grep -q 'L 2 NH 2 C 64 V 256; B 4 T 64 -d 512 -r 0' "$XDG_CACHE_HOME/flashgpt/step_times"
-check "a plan tells it" trains 0 -e $model -b 4 -d 512 -x 40 --plan
-check "as a median" row "time of a step" "ms, the median of 29 steps"
-check "another batch has another time" trains 0 -e $model -b 8 -d 512 -x 40 --plan
-check "which is not known" row "time of a step" "not known"
-cp "$XDG_CACHE_HOME/flashgpt/step_times" "$dir/times"
-check "a run of 10 steps ends" trains 0 -e $model -b 8 -d 512 -x 10
-check "its time is not kept" cmp -s "$XDG_CACHE_HOME/flashgpt/step_times" "$dir/times"
-unwritable() { XDG_CACHE_HOME=/proc/nothing trains 0 -e $model -b 4 -d 512 -x 25 && [ ! -s "$dir/err" ]; }
-check "a cache that cannot be written is not spoken of" unwritable
 
 # -b auto and -r auto
 check "-b auto without -d" trains 0 -e $model -b auto -x 2
