@@ -52,7 +52,7 @@ static inline void run_plan_tokens_(RunPlan* p, const char* pattern) {
 
 static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
 
-// Adds the run's memory besides the model: batches of both loaders, the order of a shard, HellaSwag, the buffer of a checkpoint.
+// Adds the run's memory besides the model: batches of both loaders, the order of a shard, HellaSwag, a checkpoint's buffer.
 static inline void run_plan_add_rows_(RunPlan* p, const Options* o, int B) {
     size_t BT = size_mul((size_t)B, (size_t)o->time);
     size_t batch = size_mul(size_add(BT, 1), 2 * sizeof(int)); // as the file has the tokens, and as int
