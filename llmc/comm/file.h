@@ -143,16 +143,22 @@ static inline Status comm_file_put_(const char* path, const char* text) {
     return well ? STATUS_OK : status_fail("cannot write the rendezvous file %s: %s", path, strerror(error));
 }
 
-// Rank 0, which listens: writes the file. `slot` is for comm_file_remove_, `secret` for those who come.
-static inline Status comm_file_write_(const char* path, const char* token, int listener, int* slot, char* secret) {
-    char text[COMM_FILE_BYTES];
+// A random token, as COMM_SECRET_BYTES of hexadecimal digits
+static inline Status comm_secret_(char* secret) {
     unsigned char bytes[(COMM_SECRET_BYTES - 1) / 2];
-    CommFile f;
-    memset(&f, 0, sizeof(f));
     if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
         return status_fail("no random numbers: %s", strerror(errno));
     }
     for (size_t i = 0; i < sizeof(bytes); i++) { snprintf(secret + 2 * i, 3, "%02x", bytes[i]); }
+    return STATUS_OK;
+}
+
+// Rank 0, which listens: writes the file. `slot` is for comm_file_remove_, `secret` for those who come.
+static inline Status comm_file_write_(const char* path, const char* token, int listener, int* slot, char* secret) {
+    char text[COMM_FILE_BYTES];
+    CommFile f;
+    memset(&f, 0, sizeof(f));
+    TRY(comm_secret_(secret));
     if (gethostname(f.host, sizeof(f.host) - 1) != 0 || f.host[0] == '\0') { strcpy(f.host, "unknown"); }
     comm_machine_(f.machine, sizeof(f.machine));
     comm_job_(f.job, token);

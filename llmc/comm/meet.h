@@ -416,7 +416,7 @@ static inline void comm_disconnect_(Comm* c) {
 
 // From here on the control connections are watched.
 static inline Status comm_watch_begin_(Comm* c, double fault_timeout) {
-    c->grace = fault_timeout / 2.0 < 5.0 ? fault_timeout / 2.0 : 5.0;
+    c->grace = comm_grace(fault_timeout);
     c->silence = fault_timeout - c->grace - 0.5 > 1.0 ? fault_timeout - c->grace - 0.5 : 1.0;
     for (int i = 0; i < c->size; i++) { c->peers[i].heard = wall_seconds(); }
     if (!thread_start(&c->thread, comm_watch_, c)) { return status_fail("no thread to watch the other processes"); }

@@ -3,7 +3,6 @@ How a run becomes several processes, and how they meet.
 
     launch_environment.h   which process this is, by torchrun, mpirun, srun or llm.c's flags
     launch_local.h         --gpus N (CPU trainer: --processes N) starts them on this machine
-    launch_lines.h         their stderr, where this program has started them
 
 A process alone starts nothing, opens no socket and prints nothing more.
 */
@@ -15,6 +14,7 @@ A process alone starts nothing, opens no socket and prints nothing more.
 #include <omp.h>
 #endif
 
+#include "flags.h"
 #include "launch_local.h"
 #include "llmc/base/cgroup.h"
 #include "llmc/comm/comm.h"
@@ -35,28 +35,29 @@ static inline void launch_share_cores_(const Launch* l) {
 #endif
 }
 
+static inline LaunchFlags launch_flags(const Options* o) {
+    int is_gpu = CLI_TRAINER & FOR_GPU, start = is_gpu ? o->gpus : o->processes;
+    LaunchFlags f;
+    f.start_flag = is_gpu ? "--gpus" : "--processes";
+    f.start = start == CLI_ALL ? LAUNCH_EVERY_GPU : start;
+    f.num_processes = o->num_processes, f.process_rank = o->process_rank;
+    f.gpus_per_node = o->gpus_per_node, f.rendezvous_port = o->rendezvous_port;
+    f.init_method = o->init_method, f.server_ip = o->server_ip, f.fs_path = o->fs_path;
+    f.fault_timeout = o->fault_timeout;
+    return f;
+}
+
 // To be called before any thread and any CUDA call. If the options request processes on this machine, it starts them and
 // returns in each of them; the parent waits for them and exits with their worst exit code. Contradictions end the program with
 // one line. In ranks other than 0, stdout is /dev/null from here on.
 static inline Launch launch_processes(const Options* o, int argc, char** argv) {
     (void)argc, (void)argv;
-    int asked = CLI_TRAINER & FOR_GPU ? o->gpus : o->processes;
-    Launch l = launch_alone();
-    if (launch_launcher_(&l) != NULL && asked != 0) {
-        char number[16] = "all";
-        if (asked != CLI_ALL) { snprintf(number, sizeof(number), "%d", asked); }
-        fatal("%s %s, but %s; else leave out %s", LAUNCH_FLAG, number, launch_reason(&l), LAUNCH_FLAG);
-    }
-    int count = launch_local_count(o);
-    if (count > 1) {
-        l = launch_by_hand(o, count);
-        l.local_size = count;
-        if (l.size > count) { launch_meeting_(&l, NULL, o); }
-        l.how = l.size > count ? "-pn" : LAUNCH_FLAG;
-        l = launch_local(l, o, count);
-    } else {
-        l = launch_from_environment(o);
-    }
+    LaunchFlags f = launch_flags(o);
+    Launch l = launch_by_launcher();
+    launch_check_flags(&l, &f);
+    int count = launch_local_count(&f);
+    l = launch_place(l, &f, count);
+    if (count > 1) { l = launch_local(l, &f, count); }
     if (l.size > 1) { launch_share_cores_(&l); }
     int nowhere = l.rank > 0 ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
     if (nowhere >= 0) {
@@ -99,22 +100,20 @@ static inline void launch_program_(char* text, size_t size) {
 
 // The lines that must be equal in all processes: the program and the flags. The caller frees them.
 static inline char* launch_settings(const Options* o) {
-    size_t size = 256;
-    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
-        const void* member = (const char*)o + cli_flags[i].offset;
-        const char* text = cli_flags[i].type == CLI_text ? *(const cli_text*)member : NULL;
-        size += 128 + (text ? strlen(text) : 0);
-    }
-    char *settings = (char*)malloc_check(size), program[96], number[64];
+    char *settings = NULL, program[96], number[64];
+    size_t size;
+    FILE* lines = open_memstream(&settings, &size);
+    if (lines == NULL) { fatal("out of memory for the settings"); }
     launch_program_(program, sizeof(program));
-    size_t n = (size_t)snprintf(settings, size, "the program %s\n", program);
+    fprintf(lines, "the program %s\n", program);
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
         if (!(f->who & CLI_TRAINER) || launch_may_differ_(f)) { continue; }
         const char* value =
             f->offset == offsetof(Options, output_dir) && o->output_dir ? "given" : cli_value_(o, f, number);
-        n += (size_t)snprintf(settings + n, size - n, "%s %s\n", f->long_name, value ? value : "-");
+        fprintf(lines, "%s %s\n", f->long_name, value ? value : "-");
     }
+    if (fclose(lines) != 0) { fatal("out of memory for the settings"); }
     return settings;
 }
 
@@ -138,7 +137,6 @@ static inline Comm* comm_start(const Launch* l, const Options* o) {
     Status status = comm_open(&comm, s);
     free(settings);
     check(status);
-    launch_has_met();
     return comm;
 }
 

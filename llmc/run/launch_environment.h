@@ -4,36 +4,51 @@ llm.c's flags. Contradictions end with one line that names both sides.
 
     which      the innermost launcher, in the order of launch_launchers: torchrun under srun counts, not srun. A launcher of
                one process is none. Slurm's variables count in a step (srun) alone, not in a batch script
-    where      -ps, else MASTER_ADDR, else the first host of SLURM_STEP_NODELIST, this machine where all processes are on
-               it, or the machine of Open MPI's mpirun
+    where      -ps, else MASTER_ADDR, else this machine where all processes are on it, the first host of
+               SLURM_STEP_NODELIST, or the machine of Open MPI's mpirun
     port       --rendezvous-port, else MASTER_PORT unless torchrun's agent listens there, else one of 20480 to 28671 that
                follows from the job's ids; without a job 20240
 */
 #ifndef LLMC_RUN_LAUNCH_ENVIRONMENT_H
 #define LLMC_RUN_LAUNCH_ENVIRONMENT_H
 
-#include "flags.h"
+#include <limits.h>
+
 #include "llmc/base/digest.h"
+#include "llmc/base/utils.h"
 
-// Which process of the run this is, and where it finds rank 0. The texts stay as long as the process.
+// What the flags say of launching; what is not given is 0 or NULL, but for process_rank, which is -1.
 typedef struct {
-    int rank, size;             // of all processes of the run
-    int local_rank, local_size; // of those on this machine; local_rank is the index of the GPU
-    const char* address;        // of rank 0's machine, or NULL
-    const char* file;           // to meet by, or NULL
-    const char* token;          // that the processes of this run share
-    const char* how;            // what started it: "alone", "--gpus", "torchrun", "mpirun", "mpiexec", "srun", "-pn"
-    int port;                   // that rank 0 listens on
-    int listener;               // rank 0: a socket that listens already, or -1
-} Launch;
-
-enum { LAUNCH_MOST = 4096, LAUNCH_PORT = 20240, LAUNCH_FIRST_PORT = 20480, LAUNCH_PORTS = 8192, LAUNCH_PER_NODE = 8 };
+    const char* start_flag;              // "--gpus" or "--processes":
+    int start;                           // so many processes on this machine, or LAUNCH_EVERY_GPU
+    int num_processes, process_rank;     // -pn, -pr
+    int gpus_per_node, rendezvous_port;  // -pg, --rendezvous-port
+    const char *init_method, *server_ip; // -pi, -ps
+    const char* fs_path;                 // -pf
+    double fault_timeout;                // --fault-timeout, in seconds
+} LaunchFlags;
 
 // The variables of a launcher; `ids` tell one of its jobs from another and are the same in all processes of a job.
 typedef struct {
     const char *name, *rank, *size, *local_rank, *local_size;
     const char* ids[3];
 } Launcher;
+
+// Which process of the run this is, and where it finds rank 0. The texts stay as long as the process.
+typedef struct {
+    int rank, size;             // of all processes of the run
+    int local_rank, local_size; // of those on this machine; local_rank is the index of the GPU
+    const Launcher* launcher;   // that has started it, or NULL
+    const char* how;            // the same as text: "alone", "--gpus", "torchrun", "mpirun", "mpiexec", "srun", "-pn"
+    const char* address;        // of rank 0's machine, or NULL
+    const char* file;           // to meet by, or NULL
+    const char* token;          // that the processes of this run share
+    int port;                   // that rank 0 listens on
+    int listener;               // rank 0: a socket that listens already, or -1
+} Launch;
+
+enum { LAUNCH_MOST = 4096, LAUNCH_PORT = 20240, LAUNCH_FIRST_PORT = 20480, LAUNCH_PORTS = 8192, LAUNCH_PER_NODE = 8 };
+enum { LAUNCH_EVERY_GPU = -1 };
 
 static const Launcher launch_launchers[] = {
     {"torchrun",
@@ -53,13 +68,13 @@ static const Launcher launch_launchers[] = {
      "SLURM_PROCID",
      "SLURM_STEP_NUM_TASKS",
      "SLURM_LOCALID",
-     NULL,
+     NULL, // see launch_slurm_tasks_
      {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
 };
-enum { NUM_LAUNCHERS = sizeof(launch_launchers) / sizeof(launch_launchers[0]), LAUNCH_TORCHRUN = 0, LAUNCH_SRUN = 3 };
+enum { NUM_LAUNCHERS = sizeof(launch_launchers) / sizeof(launch_launchers[0]), LAUNCH_SRUN = 3 };
 
 static inline Launch launch_alone(void) {
-    Launch l = {0, 1, 0, 1, NULL, NULL, "", "alone", 0, -1};
+    Launch l = {0, 1, 0, 1, NULL, "alone", NULL, NULL, "", 0, -1};
     return l;
 }
 
@@ -87,19 +102,11 @@ static inline int launch_number_(const char* name, int smallest, int largest, in
     return (int)number;
 }
 
-// The n-th number of Slurm's "4(x2),3": 4, 4, 3. 0 if there is none.
-static inline int launch_tasks_of_node(const char* text, int node) {
-    while (text != NULL && *text != '\0') {
-        char* end;
-        long tasks = strtol(text, &end, 10), nodes = 1;
-        if (end == text || tasks < 1 || tasks > LAUNCH_MOST) { return 0; }
-        if (end[0] == '(' && end[1] == 'x') { nodes = strtol(end + 2, &end, 10); }
-        if (node < nodes) { return (int)tasks; }
-        node -= (int)nodes;
-        text = strchr(end, ',');
-        text = text ? text + 1 : NULL;
-    }
-    return 0;
+// Processes on this machine, by Slurm's list of all machines: 4 of "4(x2),3", where the last one has fewer. 0: not known
+static inline int launch_slurm_tasks_(void) {
+    const char* text = launch_text_("SLURM_STEP_TASKS_PER_NODE");
+    long tasks = text ? strtol(text, NULL, 10) : 0;
+    return tasks > 0 && tasks <= LAUNCH_MOST ? (int)tasks : 0;
 }
 
 // The first host of a list such as "node[01-03,7],gpu5" or "n[2-3]-ib[1-2]": node01, n2-ib1.
@@ -132,66 +139,30 @@ static inline int launch_is_set_(const Launcher* launcher) {
     return rank && size;
 }
 
-// Reads a launcher's variables into *l. Returns 0 if it has started at most one process.
-static inline int launch_ask_(const Launcher* launcher, Launch* l) {
-    *l = launch_alone();
-    if (!launch_is_set_(launcher)) { return 0; }
-    l->how = launcher->name;
-    l->size = launch_number_(launcher->size, 1, LAUNCH_MOST, 1);
-    l->rank = launch_number_(launcher->rank, 0, INT_MAX, 0);
-    if (l->rank >= l->size) {
-        fatal("%s %d is not below %s %d; let %s set both, or unset them", launcher->rank, l->rank, launcher->size,
-              l->size, launcher->name);
+// The place of this process by the innermost launcher that has started several; alone if there is none.
+static inline Launch launch_by_launcher(void) {
+    Launch l = launch_alone();
+    const Launcher* a = launch_launchers;
+    while (a < launch_launchers + NUM_LAUNCHERS &&
+           (!launch_is_set_(a) || launch_number_(a->size, 1, LAUNCH_MOST, 1) == 1)) {
+        a++;
     }
-    l->local_rank = launch_number_(launcher->local_rank, 0, INT_MAX, -1);
-    l->local_size = launch_number_(launcher->local_size, 1, l->size, 0);
-    if (launcher == &launch_launchers[LAUNCH_SRUN]) {
-        const char* tasks = launch_text_("SLURM_STEP_TASKS_PER_NODE");
-        l->local_size = launch_tasks_of_node(tasks, launch_number_("SLURM_NODEID", 0, INT_MAX, 0));
+    if (a == launch_launchers + NUM_LAUNCHERS) { return l; }
+    l.launcher = a;
+    l.how = a->name;
+    l.size = launch_number_(a->size, 1, LAUNCH_MOST, 1);
+    l.rank = launch_number_(a->rank, 0, INT_MAX, 0);
+    if (l.rank >= l.size) {
+        fatal("%s %d is not below %s %d; let %s set both, or unset them", a->rank, l.rank, a->size, l.size, a->name);
     }
-    if (l->local_size > 0 && l->local_rank >= l->local_size) {
-        fatal("%s %d is not below the %d processes of this machine; let %s set both, or unset them",
-              launcher->local_rank, l->local_rank, l->local_size, launcher->name);
-    }
-    return l->size > 1;
-}
-
-// Refuses variables that another job has left over, with which processes would mistake their rank. A launcher `a` started under
-// `b` has at least as many processes; with equally many, their ranks agree, except under torchrun, which chooses the order of
-// machines itself.
-static inline void launch_agree_(const Launcher* a, const Launcher* b) {
-    int size = launch_number_(a->size, 1, LAUNCH_MOST, 1), other = launch_number_(b->size, 1, LAUNCH_MOST, 1);
-    int rank = launch_number_(a->rank, 0, INT_MAX, 0), other_rank = launch_number_(b->rank, 0, INT_MAX, 0);
-    int by_hand = a == &launch_launchers[LAUNCH_TORCHRUN] && launch_text_("TORCHELASTIC_RUN_ID") == NULL;
-    if (other == 1 || (size > other && !by_hand)) { return; }
-    if (size != other) {
-        fatal("%s's %s is %d and %s's %s is %d: they disagree; unset the variables of the one that did not start this "
-              "process",
-              a->name, a->size, size, b->name, b->size, other);
-    }
-    if (rank == other_rank || (a == &launch_launchers[LAUNCH_TORCHRUN] && !by_hand)) { return; }
-    fatal("%s's %s is %d and %s's %s is %d: they disagree; unset the variables of the one that did not start this "
-          "process",
-          a->name, a->rank, rank, b->name, b->rank, other_rank);
-}
-
-// The launcher that has started this process and others, or NULL. Ends the program if another one's variables contradict it.
-static inline const Launcher* launch_launcher_(Launch* l) {
-    const Launcher* found = NULL;
-    for (int i = 0; i < NUM_LAUNCHERS; i++) {
-        if (found == NULL && launch_ask_(&launch_launchers[i], l)) { found = &launch_launchers[i]; }
-    }
-    for (int i = 0; i < NUM_LAUNCHERS && found != NULL; i++) {
-        const Launcher* other = &launch_launchers[i];
-        if (other == found || !launch_is_set_(other)) { continue; }
-        other < found ? launch_agree_(other, found) : launch_agree_(found, other);
-    }
-    return found;
+    l.local_rank = launch_number_(a->local_rank, 0, INT_MAX, -1);
+    l.local_size = a->local_size ? launch_number_(a->local_size, 1, l.size, 0) : launch_slurm_tasks_();
+    return l;
 }
 
 // Computes local rank and size from -pg, as llm.c does, if the launcher has not set them.
-static inline void launch_local_place_(Launch* l, const Options* o) {
-    int per_node = o->gpus_per_node > 0 ? o->gpus_per_node : LAUNCH_PER_NODE;
+static inline void launch_local_place_(Launch* l, const LaunchFlags* f) {
+    int per_node = f->gpus_per_node > 0 ? f->gpus_per_node : LAUNCH_PER_NODE;
     if (l->local_rank < 0) { l->local_rank = l->rank % per_node; }
     int rest = l->size - (l->rank - l->local_rank);
     if (l->local_size == 0) { l->local_size = rest < per_node ? rest : per_node; }
@@ -201,60 +172,54 @@ static inline void launch_local_place_(Launch* l, const Options* o) {
 // started (srun --pty bash). It stays until the next call. NULL where this program has started them all.
 static inline const char* launch_reason(const Launch* l) {
     static char reason[1024];
-    size_t n = 0;
-    for (int i = 0; i < NUM_LAUNCHERS; i++) {
-        const Launcher* a = &launch_launchers[i];
-        if (!launch_text_(a->rank) || !launch_text_(a->size) || (n == 0 && strcmp(a->name, l->how) != 0)) { continue; }
-        if (n == 0) {
-            n = (size_t)snprintf(reason, sizeof(reason),
-                                 "%s's %s %d and %s %d say that it has started %d processes already; if it did not "
-                                 "start this one: unset",
-                                 a->name, a->rank, l->rank, a->size, l->size, l->size);
-        }
-        n += (size_t)snprintf(reason + n, sizeof(reason) - n, " %s %s", a->rank, a->size);
+    const Launcher* a = l->launcher;
+    if (a == NULL && strcmp(l->how, "-pn") != 0) { return NULL; }
+    if (a == NULL) {
+        snprintf(reason, sizeof(reason), "-pn %d says that there are so many processes", l->size);
+    } else {
+        snprintf(reason, sizeof(reason),
+                 "%s's %s %d and %s %d say that it has started %d processes already; if it did not start this one: "
+                 "unset %s %s",
+                 a->name, a->rank, l->rank, a->size, l->size, l->size, a->rank, a->size);
     }
-    if (n == 0 && l->how[1] == 'p' && l->how[2] == 'n') {
-        n = (size_t)snprintf(reason, sizeof(reason), "-pn %d says that there are so many processes", l->size);
-    }
-    return n > 0 ? reason : NULL;
+    return reason;
 }
 
-// Ends the program if -pn, -pr or -pg contradicts the launcher.
-static inline void launch_check_flags_(const Launch* l, const Options* o) {
-    if (o->num_processes > 0 && o->num_processes != l->size) {
-        fatal("-pn %d, but %s; else leave out -pn", o->num_processes, launch_reason(l));
+// Ends the program if a flag contradicts the launcher.
+static inline void launch_check_flags(const Launch* l, const LaunchFlags* f) {
+    if (l->launcher == NULL) { return; }
+    if (f->start == LAUNCH_EVERY_GPU) {
+        fatal("%s all, but %s; else leave out %s", f->start_flag, launch_reason(l), f->start_flag);
     }
-    if (o->process_rank >= 0 && o->process_rank != l->rank) {
-        fatal("-pr %d, but %s; else leave out -pr", o->process_rank, launch_reason(l));
+    if (f->start != 0) {
+        fatal("%s %d, but %s; else leave out %s", f->start_flag, f->start, launch_reason(l), f->start_flag);
     }
-    if (o->gpus_per_node > 0 && l->local_rank >= o->gpus_per_node) {
-        fatal("-pg %d, but by %s this process is number %d of its machine, counted from 0; leave out -pg",
-              o->gpus_per_node, l->how, l->local_rank);
+    if (f->num_processes > 0 && f->num_processes != l->size) {
+        fatal("-pn %d, but %s; else leave out -pn", f->num_processes, launch_reason(l));
+    }
+    if (f->process_rank >= 0 && f->process_rank != l->rank) {
+        fatal("-pr %d, but %s; else leave out -pr", f->process_rank, launch_reason(l));
     }
 }
 
 // The place by -pn and -pr: of this process, or of the first of `started` processes on this machine.
-static inline Launch launch_by_hand(const Options* o, int started) {
+static inline Launch launch_by_hand(const LaunchFlags* f, int started) {
     Launch l = launch_alone();
-    int size = o->num_processes > 0 ? o->num_processes : started,
-        pmix_rank = launch_number_("PMIX_RANK", 0, INT_MAX, -1);
-    int rank = o->process_rank >= 0 ? o->process_rank : size == started ? 0 : pmix_rank;
-    if (pmix_rank > 0 && o->num_processes == 0) {
-        fatal("PMIX_RANK is %d, and nothing says how many processes there are; say it with -pn", pmix_rank);
-    }
-    if (o->process_rank >= 0 && o->num_processes == 0) {
-        fatal("-pr %d needs -pn, the number of processes", o->process_rank);
+    int size = f->num_processes > 0 ? f->num_processes : started;
+    int rank = f->process_rank >= 0 ? f->process_rank : size == started ? 0 : -1;
+    if (f->process_rank >= 0 && f->num_processes == 0) {
+        fatal("-pr %d needs -pn, the number of processes", f->process_rank);
     }
     if (rank < 0) {
         fatal("-pn %d needs -pr, the rank of this process; or let torchrun, mpirun or srun start them", size);
     }
     if (rank >= size) { fatal("-pr %d is not below -pn %d; ranks are counted from 0", rank, size); }
     if (started > size - rank) {
-        fatal("-pn %d with %d processes on this machine, from -pr %d on: those are too many; lower --%s, or raise -pn",
-              size, started, rank, CLI_TRAINER & FOR_GPU ? "gpus" : "processes");
+        fatal("-pn %d with %d processes on this machine, from -pr %d on: those are too many; lower %s, or raise -pn",
+              size, started, rank, f->start_flag);
     }
     if (size == 1) { return l; }
-    l.how = "-pn";
+    l.how = size > started ? "-pn" : f->start_flag;
     l.rank = rank;
     l.size = size;
     l.local_rank = started > 1 ? 0 : -1;
@@ -284,16 +249,13 @@ static inline int launch_mpirun_host(char* host, size_t size) {
 }
 
 // The host of rank 0; ends the program with one line if it is not known.
-static inline const char* launch_address_(const Launch* l, const Options* o) {
+static inline const char* launch_address_(const Launch* l, const LaunchFlags* f) {
     static char host[512];
     const char *master = launch_text_("MASTER_ADDR"), *nodes = launch_text_("SLURM_STEP_NODELIST");
-    if (o->server_ip != NULL) { return o->server_ip; }
-    if (l->how[0] == '-' && o->fs_path != NULL) { // -pi tcp or mpi
-        fatal("-pi %s needs -ps, the address of the machine of rank 0; -pf %s is for -pi fs", o->init_method,
-              o->fs_path);
-    }
-    if (l->how[0] == '-') {
-        fatal("-pn %d needs -ps, the address of the machine of rank 0, or -pf, a folder that all machines share",
+    if (f->server_ip != NULL) { return f->server_ip; }
+    if (l->launcher == NULL) {
+        fatal("-pn %d needs -ps, the address of the machine of rank 0 (-pi tcp), or -pf, a folder that all machines "
+              "share (-pi fs)",
               l->size);
     }
     if (master != NULL) { return master; }
@@ -303,19 +265,19 @@ static inline const char* launch_address_(const Launch* l, const Options* o) {
         if (host[0] != '\0') { return host; }
     }
     if (strcmp(l->how, "mpirun") == 0 && launch_mpirun_host(host, sizeof(host))) { return host; }
-    fatal("%s does not say where rank 0 is%s; name its machine with -ps, or a folder that all machines share with -pf; "
-          "%s",
-          l->how, strcmp(l->how, "torchrun") == 0 ? ": MASTER_ADDR is not set" : "", launch_reason(l));
+    fatal(
+        "%s does not say where rank 0 is; name its machine with -ps, or a folder that all machines share with -pf; %s",
+        l->how, launch_reason(l));
 }
 
 // The digest of the ids that the launcher gave the job, the same in all its processes; *known: there are ids. It excludes the
 // number of processes, so that processes started with different numbers meet and report that.
-static inline uint64_t launch_job_digest_(const Launch* l, const Launcher* launcher, int* known) {
+static inline uint64_t launch_job_digest_(const Launch* l, int* known) {
     char text[1024];
     int n = snprintf(text, sizeof(text), "%s", l->how);
     *known = 0;
-    for (int i = 0; i < 3 && launcher != NULL && launcher->ids[i] != NULL; i++) {
-        const char* value = launch_text_(launcher->ids[i]);
+    for (int i = 0; i < 3 && l->launcher != NULL; i++) {
+        const char* value = launch_text_(l->launcher->ids[i]);
         *known = *known || value != NULL;
         n += snprintf(text + n, sizeof(text) - (size_t)n, " %.256s", value ? value : "");
     }
@@ -325,62 +287,49 @@ static inline uint64_t launch_job_digest_(const Launch* l, const Launcher* launc
 }
 
 // Sets the rendezvous file.
-static inline void launch_meeting_file_(Launch* l, const Options* o) {
+static inline void launch_meeting_file_(Launch* l, const LaunchFlags* f) {
     static char file[1024];
     struct stat st;
-    if (o->fs_path == NULL) { fatal("-pi fs needs -pf, a folder that all machines share"); }
-    if (stat(o->fs_path, &st) != 0 || !S_ISDIR(st.st_mode)) {
-        fatal("-pf %s: no such folder; create it, on a file system that all machines share", o->fs_path);
+    if (f->fs_path == NULL) { fatal("-pi fs needs -pf, a folder that all machines share"); }
+    if (stat(f->fs_path, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        fatal("-pf %s: no such folder; create it, on a file system that all machines share", f->fs_path);
     }
-    if (snprintf(file, sizeof(file), "%s/rendezvous-%s", o->fs_path, l->token) >= (int)sizeof(file)) {
-        fatal("-pf %.64s...: the path is too long", o->fs_path);
+    if (snprintf(file, sizeof(file), "%s/rendezvous-%s", f->fs_path, l->token) >= (int)sizeof(file)) {
+        fatal("-pf %.64s...: the path is too long", f->fs_path);
     }
     l->file = file;
-    l->port = o->rendezvous_port;
+    l->port = f->rendezvous_port;
 }
 
 // Sets address, port, file and token.
-static inline void launch_meeting_(Launch* l, const Launcher* launcher, const Options* o) {
+static inline void launch_meeting_(Launch* l, const LaunchFlags* f) {
     static char token[32];
     int known;
-    uint64_t job = launch_job_digest_(l, launcher, &known);
+    uint64_t job = launch_job_digest_(l, &known);
     snprintf(token, sizeof(token), "%016llx", (unsigned long long)job);
     l->token = token;
-    if (o->init_method == NULL && o->fs_path != NULL && o->server_ip != NULL) {
-        fatal("-pf %s and -ps %s: the processes meet by one of them; leave out the other, or say which with -pi fs or "
-              "-pi tcp",
-              o->fs_path, o->server_ip);
-    }
-    if (o->init_method ? strcmp(o->init_method, "fs") == 0 : o->fs_path != NULL) {
-        launch_meeting_file_(l, o);
+    if (f->init_method ? strcmp(f->init_method, "fs") == 0 : f->fs_path != NULL && f->server_ip == NULL) {
+        launch_meeting_file_(l, f);
         return;
     }
-    l->address = launch_address_(l, o);
+    l->address = launch_address_(l, f);
     // torchrun's agent itself listens on MASTER_PORT if it shares its store with the processes
     const char* agent = launch_text_("TORCHELASTIC_USE_AGENT_STORE");
     int taken = agent != NULL && strchr("Tt1", agent[0]) != NULL;
-    int master_port = launcher == NULL || taken ? 0 : launch_number_("MASTER_PORT", 1, 65535, 0);
-    l->port = o->rendezvous_port ? o->rendezvous_port
+    int master_port = l->launcher == NULL || taken ? 0 : launch_number_("MASTER_PORT", 1, 65535, 0);
+    l->port = f->rendezvous_port ? f->rendezvous_port
               : master_port      ? master_port
               : known            ? LAUNCH_FIRST_PORT + (int)(job % LAUNCH_PORTS)
                                  : LAUNCH_PORT;
 }
 
-// This process's place by environment and flags; a single process if neither has any.
-static inline Launch launch_from_environment(const Options* o) {
-    Launch l = launch_alone();
-    const Launcher* launcher = launch_launcher_(&l);
-    if (launcher != NULL) {
-        launch_check_flags_(&l, o);
-    } else {
-        l = launch_by_hand(o, 1);
-    }
-    if (l.size == 1) { return l; }
-    if (launcher == NULL && o->init_method != NULL && strcmp(o->init_method, "mpi") == 0) {
-        fatal("-pi mpi, but mpirun has not started this process; start it with mpirun, or say -pi tcp and -ps");
-    }
-    launch_meeting_(&l, launcher, o);
-    launch_local_place_(&l, o);
+// The place of this process, which `l` has from a launcher, or else from flags: with `started` above 1 that of the first of
+// so many processes, which this one starts.
+static inline Launch launch_place(Launch l, const LaunchFlags* f, int started) {
+    if (l.launcher == NULL) { l = launch_by_hand(f, started); }
+    if (l.size == started) { return l; } // they meet by launch_local.h, or it is alone
+    launch_meeting_(&l, f);
+    launch_local_place_(&l, f);
     return l;
 }
 

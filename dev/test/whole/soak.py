@@ -139,7 +139,7 @@ def case_term(trial):
                 process = trial.start(trial.command(run, "-y", 1, *every))
                 if signals < wanted and strike(trial, process, watch, reference):
                     number = trial.random.choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-                    second = trial.random.choice([None, None, 0]) if run == "small" else trial.random.uniform(0.25, 0.5)
+                    second = trial.random.choice([None, None, 0]) if run == "small" else trial.random.uniform(0.6, 0.8)
                     second = None if number == signal.SIGUSR1 else second
                     stop(trial, process, number, before, second, 0 if every else reference.steps)
                     signals += 1

@@ -46,8 +46,6 @@ check "MPICH's" pair mpich PMI_RANK=@ PMI_SIZE=2 MPI_LOCALRANKID=@ MPI_LOCALNRAN
 meet=(--rendezvous-port "$(port)")
 check "Slurm's" pair slurm SLURM_PROCID=@ SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=@ SLURM_STEP_TASKS_PER_NODE='1(x2)' \
     SLURM_JOB_ID=11 SLURM_STEP_ID=0 SLURM_STEP_NODELIST='localhos[t,u]'
-meet=(--rendezvous-port "$(port)" -pn 2 -pi tcp -ps 127.0.0.1)
-check "two of which each starts its own" pair hand PMIX_RANK=@
 for mpirun in mpirun.openmpi mpirun.mpich; do
     oversubscribe=()
     [ $mpirun = mpirun.mpich ] || oversubscribe=(--allow-run-as-root --oversubscribe)

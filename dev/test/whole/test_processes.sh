@@ -201,15 +201,17 @@ for n in "${several[@]}"; do
     check "to the same files" same whole "killed${n}_one"
 done
 
-# Mistakes. Of all processes together one line, exit code 1.
+# Mistakes. Each process has at most a line, all with the same text; exit code 1.
 fails_with() { # fails_with TEXT COMMAND...
-    local text=$1 code
+    local text=$1 code lines
     shift
     "$@" >"$dir/stdout" 2>"$dir/stderr"
     code=$?
     without_waits "$dir/stderr"
-    [ $code -eq 1 ] && [ "$(wc -l <"$dir/stderr")" -eq 1 ] && grep -qF -- "$text" "$dir/stderr" && return 0
-    echo "exit code $code, expected 1; stderr, expected one line with '$text':"
+    lines=$(wc -l <"$dir/stderr")
+    [ $code -eq 1 ] && [ "$(grep -c '^error: ' "$dir/stderr")" -eq "$lines" ] && [ "$lines" -le 2 ] &&
+        [ "$(grep -cF -- "$text" "$dir/stderr")" -eq "$lines" ] && [ "$lines" -gt 0 ] && return 0
+    echo "exit code $code, expected 1; stderr, expected a line or two with '$text':"
     cat "$dir/stderr"
     return 1
 }
@@ -218,7 +220,7 @@ two=("${short[@]}" "$flag" 2 -d $((4 * rows)))
 check "processes that do not divide the micro-batches" fails_with "$((4 * rows))" "${two[@]}" -d $((3 * rows)) # the next -d
 cp "$dir/stderr" "$dir/divide"
 for word in -d -b -t " 2 "; do check "they are named: $word" grep -qF -- "$word" "$dir/divide"; done
-check "a file that is missing is said once" fails_with "nothing.bin" "${two[@]}" -i "$dir/nothing.bin"
+check "a file that is missing" fails_with "nothing.bin" "${two[@]}" -i "$dir/nothing.bin"
 check "a model that is missing" fails_with "nothing.bin" "${two[@]}" -e "$dir/nothing.bin"
 check "a flag that is wrong" fails_with "-b" "${two[@]}" -b x
 check "fewer than no process" fails_with "$flag" "${two[@]}" $flag -1
