@@ -351,7 +351,7 @@ static void begin(int processes, void (*act)(const Launch*)) {
     environment("");
     if (!unit_fork()) { return; }
     signal(SIGCHLD, SIG_IGN); // as some programs leave it to those that they start
-    alarm(60); // a parent that waits for ever fails, and takes its processes with it
+    alarm(60);                // a parent that waits for ever fails, and takes its processes with it
     Options o = NO_OPTIONS;
     o.fault_timeout = 1.0;
     LaunchFlags f = launch_flags(&o);

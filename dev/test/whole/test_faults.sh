@@ -258,7 +258,7 @@ done
 FILE_FAULTS=no_blocks:1 check "a file system that does not know its size" well sizes "" -n 10 --plan
 check "is no full one" grep -q "disk available *| not known" "$dir/sizes.log"
 common+=(-d 1024) # four micro-batches
-several() { # several NAME FAULTS CODE TEXT FLAG...: two processes, and one line of rank 0 for all
+several() { # several NAME FAULTS CODE TEXT FLAG...: two processes, one line of all
     local name=$1 faults=$2 code=$3 text=$4
     shift 4
     ends "$name" "$faults" "$code" 1 "$text" --processes 2 --connect-timeout 60 --fault-timeout 60 -n 4 "$@"
