@@ -11,6 +11,8 @@ With one process nothing is sent, and a signal takes effect at once.
 #ifndef LLMC_COMM_AGREEMENT_H
 #define LLMC_COMM_AGREEMENT_H
 
+#include <limits.h>
+
 #include "comm.h"
 #include "llmc/base/signals.h"
 
