@@ -100,700 +100,17 @@ struct GPT2 {
     PassGraphs graphs; // of passes over full batches
 };
 
-// ----------------------------------------------------------------------------
-// Planning
-
-// Memory that CUDA takes beside the allocations here: on the GPU for kernels (loaded at their first launch, when the buffer in
-// which weights are cast is freed), and on the host. Rounded up; the last lines of a run show how far off they are.
-constexpr size_t LIBRARIES_BYTES = (size_t)20 << 20, HOST_PROCESS_BYTES = (size_t)376 << 20;
-constexpr size_t NCCL_BYTES = (size_t)1 << 30; // nccl_exchange measured 484 MiB with 16 CTAs on two GPUs
-// Per layer of a pass that is a CUDA graph: fp32 takes nearly as much, bf16 two thirds. Graphs share pieces of 2 MB.
-constexpr size_t FORWARD_GRAPH_BYTES = (size_t)32 << 10, BACKWARD_GRAPH_BYTES = (size_t)72 << 10;
-constexpr size_t CAST_ELEMENTS = (size_t)4 << 20; // weights that are cast at a time
-constexpr size_t SCALARS_BYTES = 256;             // a row of logits follows, aligned as cuBLASLt likes it
-static_assert(sizeof(Scalars) <= SCALARS_BYTES, "");
-constexpr int EVALUATION_ROWS = 1024; // of fp32 logits at a time
-
-// The variants that -ge asks for by name; NULL: those of matmul/choice.h
-static const char* gpt2_fc_variant(GPT2Settings settings) {
-    return settings.gelu_fusion >= 1 ? "cublaslt_epilogue" : NULL;
-}
-static const char* gpt2_dgelu_variant(GPT2Settings settings) {
-    return settings.gelu_fusion >= 2 ? "cublaslt_epilogue" : NULL;
-}
-
-// A GEMM group of the passes, for which dev/cuda/matmul/matmul.cuh chooses a variant
-struct ModelGemm {
-    const char* name;
-    MatmulGroup group;
-    MatmulSizes sizes;
-    const char* variant; // NULL: that of matmul/choice.h
-    int backward;
-};
-enum { MODEL_GEMMS = 14 };
-
-// All of them, for R rows of tokens, in the order of a layer's passes
-static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Settings settings, int R) {
-    MatmulSizes layer[NUM_MATMUL_LAYER], qkv, attproj, fc, fcproj;
-    const int C = config.channels;
-    for (int n = 0; n < NUM_MATMUL_LAYER; n++) { layer[n] = matmul_layer_sizes(n, {R, C, C, 0}); }
-    qkv = layer[MATMUL_LAYER_QKV], attproj = layer[MATMUL_LAYER_ATTPROJ];
-    fc = layer[MATMUL_LAYER_FC], fcproj = layer[MATMUL_LAYER_FCPROJ];
-    const MatmulSizes classifier = {R, C, config.padded_vocab_size, config.vocab_size}, weights = {R, C, C, 0};
-    const ModelGemm all[MODEL_GEMMS] = {{"qkv", MATMUL_QKV, qkv, NULL, 0},
-                                        {"attproj", MATMUL_RESIDUAL, attproj, NULL, 0},
-                                        {"fc", MATMUL_FC, fc, gpt2_fc_variant(settings), 0},
-                                        {"fcproj", MATMUL_RESIDUAL, fcproj, NULL, 0},
-                                        {"classifier", MATMUL_CLASSIFIER, classifier, NULL, 1},
-                                        {"input of fcproj", MATMUL_DGELU, fcproj, gpt2_dgelu_variant(settings), 1},
-                                        {"weight of fcproj", MATMUL_WEIGHT, fcproj, NULL, 1},
-                                        {"input of fc", MATMUL_INPUT, fc, NULL, 1},
-                                        {"weight of fc", MATMUL_WEIGHT, fc, NULL, 1},
-                                        {"input of attproj", MATMUL_INPUT, attproj, NULL, 1},
-                                        {"weight of attproj", MATMUL_WEIGHT, attproj, NULL, 1},
-                                        {"input of qkv", MATMUL_INPUT, qkv, NULL, 1},
-                                        {"weight of qkv", MATMUL_WEIGHT, qkv, NULL, 1},
-                                        {"weights of fc and fcproj", MATMUL_MLP_WEIGHTS, weights, NULL, 1}};
-    memcpy(gemms, all, sizeof(all));
-}
-
-// Bytes of the factors of the logits' gradient, with which scratch begins; the classifier's own scratch follows.
-static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(float), 256); }
-
-// The beginning of scratch in a layer, before the scratch of its kernels: the inputs of qkv_bias_backward. At 0 the column sums
-// of the gradient of attproj's output, at dq_sums the partial sums of dQ.
-struct QkvBiasSums {
-    size_t dq_sums, end; // in bytes
-};
-static QkvBiasSums gpt2_qkv_bias_sums(AttentionGpu gpu, int B, int T, int NH, int C) {
-    const size_t rows = attention_dq_sum_rows_on(gpu, B, T, NH, C / NH),
-                 dq_sums = size_round_up(C * sizeof(float), 256);
-    return {dq_sums, size_round_up(dq_sums + rows * C * sizeof(float), 256)};
-}
-
-// Bytes of scratch for a batch of B rows of T tokens: the maximum over the backward kernels. An error if no variant
-// serves. Without a GPU: for compute capability 9.0.
-static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
-    int C = config.channels, NH = config.num_heads, R = B * T;
-    ModelGemm gemms[MODEL_GEMMS];
-    AttentionGpu gpu;
-    if (attention_gpu(&gpu) != STATUS_OK) {
-        status_clear();
-        gpu = {90, SIZE_MAX};
-    }
-    size_t sizes[] = {layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
-    size_t layer = sizes[0] > sizes[1] ? sizes[0] : sizes[1], classifier = 0;
-    gpt2_gemms(gemms, config, settings, R);
-    for (const ModelGemm& g : gemms) {
-        size_t bytes = g.backward ? matmul_scratch_bytes_on(gpu.capability, g.variant, g.group, g.sizes) : 0;
-        if (g.group == MATMUL_CLASSIFIER) { classifier = size_add(bytes, gpt2_factors_bytes(R)); }
-        layer = bytes > layer && g.group != MATMUL_CLASSIFIER ? bytes : layer;
-    }
-    layer = size_add(layer, gpt2_qkv_bias_sums(gpu, B, T, NH, C).end);
-    return layer > classifier ? layer : classifier;
-}
-
-// 1 if AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
-static int gpt2_has_masters(GPT2Settings settings) { return settings.master_weights && sizeof(floatX) < 4; }
-
-// 1 if some micro-steps' gradients are accumulated in place. wte's gradient has two parts, of a GEMM and of the embedding:
-// they must be summed first, in a buffer of their own.
-static int gpt2_has_wte_leaf(GPT2Settings settings) { return settings.micro_steps > 1 && !settings.sum_any; }
-
-// The leaf of micro-step i of micro_steps: the buffer of its gradients
-static GradientLeaf gpt2_leaf(GPT2Settings settings, int micro_steps, int i) {
-    if (settings.sum_any) { return {0, i > 0, 0}; }
-    return gradient_leaf(micro_steps, 1, i);
-}
-
-// The rows of the plan for gpt2_create
-static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout) {
-    GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    size_t n = gpt2_parameters(table, config), masters = gpt2_has_masters(settings) ? sizeof(float) : 0;
-    plan->checkpoint_bytes = n * (sizeof(floatX) + 2 * sizeof(float) + masters);
-    plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, LIBRARIES_BYTES);
-    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
-    plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, layout->elements * sizeof(floatX));
-    plan_set(plan, PLAN_NCCL, PLAN_DEVICE, layout->size > 1 ? NCCL_BYTES : 0);
-    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
-    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, sizeof(Scalars));
-    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, HOST_PROCESS_BYTES);
-}
-
-// The rows of gradients, moments and master weights, and of the buffers for sums of gradients.
-static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout, int snapshot) {
-    size_t n = layout->elements, shard = settings.zero ? layout->shard_elements : n, wte, at;
-    size_t micro_steps = (size_t)settings.micro_steps, losses = (size_t)(layout->size + 1) * micro_steps;
-    size_t masters = gpt2_has_masters(settings) ? shard * sizeof(float) : 0;
-    layout_group_range(layout, LAYOUT_WTE, &at, &wte);
-    size_t tree = settings.sum_any ? 0 : size_mul((size_t)gradient_buffers(settings.micro_steps, 1) - 1, n);
-    tree = size_add(tree, gpt2_has_wte_leaf(settings) ? wte : 0);
-    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, n * sizeof(float));
-    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_DEVICE, size_mul(tree, sizeof(float)));
-    plan_set(plan, PLAN_RECEIVED, PLAN_DEVICE, exchange_received_bytes(layout, settings.sum_any));
-    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_DEVICE, (n / LAYOUT_BLOCK + losses) * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, shard * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, shard * sizeof(float));
-    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, masters);
-    plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, n * sizeof(float));
-    if (snapshot) {
-        plan_set(plan, PLAN_SNAPSHOT, PLAN_HOST, n * sizeof(floatX) + 2 * shard * sizeof(float) + masters);
-    }
-}
-
-// The rows of a batch sorted by token: buckets, one for each token that occurs and one more, and the order of all positions.
-static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, size_t BT) {
-    size_t V = config.vocab_size, buckets = (BT < V ? BT : V) + 1;
-    size_t sorted = buckets * sizeof(int2) + BT * sizeof(int);
-    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, sorted);
-    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, sorted);
-}
-
-// Bytes of the graphs of full batches: one for the forward pass, and one for the backward pass of each kind of leaf
-static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int processes) {
-    GradientLeaf kinds[MAX_PASS_GRAPHS - 1];
-    int count = 0;
-    if (!settings.graphs || processes > 1) { return 0; }
-    for (int i = 0; i < settings.micro_steps && count < MAX_PASS_GRAPHS - 1; i++) {
-        const GradientLeaf leaf = gpt2_leaf(settings, settings.micro_steps, i);
-        int known = 0;
-        while (known < count && !(kinds[known] == leaf)) { known++; }
-        if (known == count) { kinds[count++] = leaf; }
-    }
-    return size_round_up(config.num_layers * (FORWARD_GRAPH_BYTES + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
-}
-
-// gpt2_plan after the checks of its sizes, with the model's layout
-static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
-                             int B, int T, int training, int snapshot) {
-    gpt2_plan_weights(plan, config, settings, layout);
-    if (B == 0 && T == 0) { return STATUS_OK; }
-    TRY(gpt2_check_sizes(config, B, T));
-    const char* fault = attention_unsupported(B, T, config.num_heads, config.channels / config.num_heads);
-    if (fault != NULL) { return status_fail("attention: %s", fault); }
-    size_t BT = (size_t)B * T, scratch = training ? gpt2_scratch_bytes(config, settings, B, T) : 0;
-    TRY(status_now());
-    size_t activations = gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0,
-                                          sizeof(floatX), scratch);
-    plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, activations);
-    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, 2 * BT * sizeof(int));
-    plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, BT * sizeof(float));
-    if (!training) { return STATUS_OK; }
-    gpt2_plan_gradients(plan, settings, layout, snapshot);
-    plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, gpt2_graph_bytes(config, settings, layout->size));
-    gpt2_plan_sorted(plan, config, BT);
-    return STATUS_OK;
-}
-
-Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
-    ParameterLayout layout;
-    plan_clear(plan);
-    status_clear();
-    TRY(gpt2_config_status(config, "the model"));
-    TRY(gpt2_check_settings(settings));
-    TRY(layout_create(&layout, config, comm_size(settings.comm)));
-    gpt2_plan_with(plan, config, settings, &layout, B, T, training, snapshot);
-    layout_free(&layout);
-    return status_now();
-}
+// Defined below, under "Parameters, gradients, moments" and "Planning"
+static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction);
+static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T);
 
 // ----------------------------------------------------------------------------
-// Building and freeing. After an error nothing more is allocated, and nothing is launched.
-
-// Device memory. NULL, with the error recorded, where there is not enough, and after an error.
-static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
-    void* p = NULL;
-    if (status_now() != STATUS_OK) { return NULL; }
-    cudaError_t error = cudaMalloc(&p, bytes);
-    if (error != cudaErrorMemoryAllocation) { return cuda_try(error) == STATUS_OK ? p : NULL; }
-    size_t available = 0, total = 0;
-    (void)cudaGetLastError(); // or the check after the next launch would report it
-    cudaMemGetInfo(&available, &total);
-    status_fail("%s: %.1f MiB of GPU memory asked for, %.1f MiB free; %s", what, (double)bytes / (1 << 20),
-                (double)available / (1 << 20), advice);
-    return NULL;
-}
-
-static void* device_alloc(GPT2* model, size_t bytes, const char* what) {
-    void* p = tensor_alloc(bytes, what, PLAN_LESS_TO_TRAIN);
-    model->info.memory_bytes += p != NULL ? bytes : 0;
-    return p;
-}
-
-// Page-locked memory on the host
-static void* pinned_alloc(size_t bytes) {
-    void* p = NULL;
-    if (status_now() != STATUS_OK) { return NULL; }
-    return cuda_try(cudaMallocHost(&p, bytes)) == STATUS_OK ? p : NULL;
-}
-
-// A row of the plan; NULL if it has no bytes, and after an error.
-static void* row_alloc(GPT2* model, PlanRowId id) {
-    const PlanRow* row = &model->plan.rows[id];
-    if (row->bytes == 0) { return NULL; }
-    return row->memory == PLAN_DEVICE ? device_alloc(model, row->bytes, row->name) : pinned_alloc(row->bytes);
-}
-
-static int gpt2_device; // of this process
-
-int gpt2_num_devices(void) {
-    int count = 0;
-    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
-
-void gpt2_use_device(int device) { gpt2_device = device; }
-Status gpt2_prepare_threads(void) { return STATUS_OK; } // the GPU computes
-
-// Selects the GPU; an error if there is none that this build runs on.
-static Status gpt2_find_gpu(cudaDeviceProp* device) {
-    int count = 0;
-    cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0) {
-        return status_fail("no usable GPU: %s; on the CPU run ./train_gpt2 and ./generate_gpt2",
-                           cudaGetErrorString(error));
-    }
-    if (gpt2_device >= count) {
-        return status_fail("this process is to have GPU %d, and sees %d; start one process for each GPU", gpt2_device,
-                           count);
-    }
-    TRY(cuda_try(cudaSetDevice(gpt2_device)));
-    TRY(cuda_try(cudaGetDeviceProperties(device, gpt2_device)));
-    if (device->major < 8) {
-        return status_fail("%s has compute capability %d.%d; this trainer needs 8.0 or newer", device->name,
-                           device->major, device->minor);
-    }
-    cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, cast_to_fp32_kernel) != cudaSuccess) {
-        return status_fail("this build has no code for %s (compute capability %d.%d); run make clean and make "
-                           "train_gpt2cu here",
-                           device->name, device->major, device->minor);
-    }
-    return STATUS_OK;
-}
-
-// The compute capability by which the tables of variants choose on the selected GPU, 90 for 9.0; 0 and an error without one
-static int gpt2_capability(void) {
-    DeviceCode code;
-    device_code(&code);
-    return code.capability;
-}
-
-// Connects the model to those of the other processes.
-static Status gpt2_join(GPT2* model) {
-    GPT2Settings settings = model->info.settings;
-    CommDevice device = {};
-    if (model->info.size == 1) { return STATUS_OK; }
-    TRY(GPT2_OPEN_DEVICE(&device, settings.comm, gpt2_device));
-    comm_use_device(settings.comm, device);
-    return exchange_create(&model->exchange, settings.comm, &model->layout, model->stream, settings.sum_any);
-}
-
-// gpt2_create, into a model that is all zeros
-static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) {
-    GPT2Info* info = &model->info;
-    TRY(gpt2_config_status(config, "the model"));
-    TRY(gpt2_find_gpu(&model->device));
-    TRY(cuda_try(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking)));
-    info->config = config;
-    info->settings = settings;
-    info->num_parameters = gpt2_parameters(info->table, config);
-    info->weight_bytes = sizeof(floatX);
-    info->queues = 1;
-    info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);
-    info->sharded = settings.zero && info->size > 1;
-    TRY(layout_create(&model->layout, config, info->size));
-    info->elements = model->layout.elements;
-    info->shard_elements = settings.zero ? model->layout.shard_elements : model->layout.elements;
-    TRY(gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0));
-    TRY(matmul_create(&model->matmul, settings.tf32, model->stream));
-    model->graphs.cleared = model->matmul.slots, model->graphs.cleared_bytes = MATMUL_SLOTS_BYTES;
-    info->memory_bytes = model->plan.rows[PLAN_WORKSPACE].bytes;
-    model->params_memory = (floatX*)row_alloc(model, PLAN_WEIGHTS);
-    model->scalars = (Scalars*)row_alloc(model, PLAN_SCALARS);
-    model->scalars_host = (Scalars*)row_alloc(model, PLAN_HOST_RESULTS);
-    TRY(status_now());
-    model->logits_row = (float*)((char*)model->scalars + SCALARS_BYTES);
-    layout_point(&model->params, &model->layout, model->params_memory, sizeof(floatX), 0);
-    TRY(cuda_try(cudaMemset(model->params_memory, 0, info->elements * sizeof(floatX)))); // and between the tensors
-    memset(model->scalars_host, 0, sizeof(Scalars));
-    TRY(cuda_try(cudaMemset(model->scalars, 0, sizeof(Scalars))));
-    TRY(cuda_try(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming)));
-    TRY(cuda_try(cudaEventCreateWithFlags(&model->updated, cudaEventDisableTiming)));
-    return gpt2_join(model);
-}
-
-Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
-    status_clear();
-    *result = NULL;
-    GPT2* model = (GPT2*)calloc(1, sizeof(GPT2));
-    if (model == NULL) { return status_fail("no memory for a model"); }
-    if (gpt2_build(model, config, settings) != STATUS_OK) {
-        gpt2_free(model);
-        return STATUS_ERROR;
-    }
-    *result = model;
-    return STATUS_OK;
-}
-
-// A lower bound, in seconds, of a layer's backward pass over BT tokens: twice the 24 C^2 FLOPs a token of the forward pass's
-// GEMMs, at the 16-bit peak of the tensor cores
-static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
-    int kilohertz = 0, major = model->device.major;
-    int flops_per_clock = major >= 10 ? 8192 : major == 9 ? 4096 : 2048; // per SM, of the fastest GPUs of each
-    double C = model->info.config.channels;
-    cuda_try(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, gpt2_device));
-    return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
-}
-
-// Allocates gradients, moments and master weights, all zeros, which the padding between tensors stays. BT: tokens of a batch.
-static Status gpt2_allocate_gradients(GPT2* model, size_t BT) {
-    GPT2Info* info = &model->info;
-    size_t blocks = info->elements / LAYOUT_BLOCK, all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
-    model->tree_buffers = info->settings.sum_any ? 1 : gradient_buffers(info->settings.micro_steps, 1);
-    model->grads_memory = (float*)row_alloc(model, PLAN_GRADIENTS);
-    model->tree_memory = (float*)row_alloc(model, PLAN_GRADIENT_TREE);
-    model->exchange.received = (float*)row_alloc(model, PLAN_RECEIVED);
-    model->block_sums = (float*)row_alloc(model, PLAN_BLOCK_SUMS);
-    model->m_memory = (float*)row_alloc(model, PLAN_MOMENTS1);
-    model->v_memory = (float*)row_alloc(model, PLAN_MOMENTS2);
-    model->master_weights = (float*)row_alloc(model, PLAN_MASTER_WEIGHTS);
-    TRY(status_now());
-    if (gpt2_has_wte_leaf(info->settings)) {
-        model->wte_memory = model->tree_memory + (size_t)(model->tree_buffers - 1) * info->elements;
-    }
-    model->micro_losses = model->block_sums + blocks + all_losses;
-    layout_point(&model->grads, &model->layout, model->grads_memory, sizeof(float), 0);
-    void* memory[] = {model->grads_memory, model->tree_memory, model->block_sums,
-                      model->m_memory,     model->v_memory,    model->master_weights};
-    const PlanRowId rows[] = {PLAN_GRADIENTS, PLAN_GRADIENT_TREE, PLAN_BLOCK_SUMS,
-                              PLAN_MOMENTS1,  PLAN_MOMENTS2,      PLAN_MASTER_WEIGHTS};
-    for (int i = 0; i < 6; i++) {
-        if (memory[i] != NULL) { TRY(cuda_try(cudaMemset(memory[i], 0, model->plan.rows[rows[i]].bytes))); }
-    }
-    TRY(cuda_try(cudaDeviceSynchronize()));
-    if (info->size == 1 || !info->settings.copy_engines || info->settings.sum_any) { return STATUS_OK; }
-    TRY(exchange_open_peers(&model->exchange, model->grads_memory, model->params_memory,
-                            gpt2_layer_seconds(model, BT)));
-    info->copy_engines = model->exchange.peers.open;
-    return STATUS_OK;
-}
-
-// Allocates what training needs beside the activations; BT is the number of tokens of a batch.
-static Status gpt2_allocate_training(GPT2* model, size_t BT) {
-    size_t V = model->info.config.vocab_size;
-    size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
-    model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
-    model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
-    TRY(status_now());
-    model->token_counts = (int*)malloc(V * sizeof(int));
-    if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
-    model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
-    model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
-    return gpt2_allocate_gradients(model, BT);
-}
-
-Status gpt2_allocate(GPT2* model, int B, int T, int training) {
-    GPT2Info* info = &model->info;
-    GPT2Config c = info->config;
-    status_clear();
-    TRY(gpt2_check_allocation(info, B, T));
-    TRY(gpt2_plan(&model->plan, c, info->settings, B, T, training, 0));
-    size_t BT = (size_t)B * T;
-    attention_forward_name(B, T, c.num_heads, c.channels / c.num_heads); // an error if no variant serves
-    model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
-    model->inputs = (int*)row_alloc(model, PLAN_BATCH);
-    info->losses = (float*)row_alloc(model, PLAN_HOST_LOSSES);
-    TRY(status_now());
-    gpt2_point_activations(&model->acts, model->plan.activations, model->acts_memory);
-    model->targets = model->inputs + BT;
-    if (training) { TRY(gpt2_allocate_training(model, BT)); }
-    info->B = B;
-    info->T = T;
-    info->training = training;
-    return STATUS_OK;
-}
-
-Status gpt2_available_memory(GPT2Memory* memory) {
-    HostMemory host = host_memory("");
-    cudaDeviceProp device;
-    memset(memory, 0, sizeof(*memory));
-    status_clear();
-    memory->host_free = host.available, memory->host_total = host.total, memory->host_limit = host.limit;
-    TRY(gpt2_find_gpu(&device));
-    TRY(cuda_try(cudaMemGetInfo(&memory->device_free, &memory->device_total)));
-    memory->has_device = 1;
-    return STATUS_OK;
-}
-
-// Frees what has been allocated; errors of pending work belong to the functions that launched it.
-void gpt2_free(GPT2* model) {
-    if (model == NULL) { return; }
-    if (model->stream != NULL) { cudaDeviceSynchronize(); }
-    peer_close(&model->exchange.peers);
-    void* on_device[] = {model->params_memory, model->grads_memory, model->tree_memory, model->exchange.received,
-                         model->block_sums,    model->m_memory,     model->v_memory,    model->master_weights,
-                         model->acts_memory,   model->inputs,       model->scalars,     model->sorted.buckets};
-    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host};
-    for (void* p : on_device) {
-        if (p != NULL) { cudaFree(p); }
-    }
-    for (void* p : on_host) {
-        if (p != NULL) { cudaFreeHost(p); }
-    }
-    exchange_free(&model->exchange);
-    layout_free(&model->layout);
-    free(model->token_counts);
-    snapshot_free(&model->snapshot);
-    pass_graphs_free(&model->graphs);
-    matmul_destroy(&model->matmul);
-    if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }
-    if (model->updated != NULL) { cudaEventDestroy(model->updated); }
-    if (model->stream != NULL) { cudaStreamDestroy(model->stream); }
-    (void)cudaGetLastError(); // or this thread's next model would report it
-    free(model);
-}
-
-const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
-const ParameterLayout* gpt2_layout(const GPT2* model) { return &model->layout; }
-void gpt2_set_local(GPT2* model, int local) { model->local = local; }
-
-// 1 if gradients, losses and updates are shared with other processes.
-static int gpt2_shares(const GPT2* model) { return model->info.size > 1 && !model->local; }
-
-// ----------------------------------------------------------------------------
-// Parameters, gradients, moments
-
-// Makes the model's stream wait for the weights that all processes have updated.
-static void gpt2_wait_weights(GPT2* model) {
-    for (int layer = -1; layer < model->info.config.num_layers; layer++) {
-        exchange_wait_weights(&model->exchange, layer);
-    }
-}
+// One layer's slice of the tables
 
 // Buffer `i` of the gradient tree
 static float* gpt2_gradients(const GPT2* model, int i) {
     return i == 0 ? model->grads_memory : model->tree_memory + (size_t)(i - 1) * model->info.elements;
 }
-// A block's memory; NULL if the model has none.
-static char* gpt2_block(const GPT2* model, GPT2Block block) {
-    switch (block) {
-    case GPT2_WEIGHTS:
-        return (char*)model->params_memory;
-    case GPT2_GRADIENTS:
-        return (char*)gpt2_gradients(model, model->leaf.first); // of the subtree of the last micro-step
-    case GPT2_MOMENTS1:
-        return (char*)model->m_memory;
-    case GPT2_MOMENTS2:
-        return (char*)model->v_memory;
-    case GPT2_MASTER_WEIGHTS:
-        return (char*)model->master_weights;
-    }
-    return NULL;
-}
-
-static size_t gpt2_element(GPT2Block block) { return block == GPT2_WEIGHTS ? sizeof(floatX) : sizeof(float); }
-
-size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
-    if (gpt2_block(model, block) == NULL) { return 0; }
-    return model->info.num_parameters * gpt2_element(block);
-}
-
-// A copy after all work in all streams, finished on return
-static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
-    TRY(cuda_try(cudaDeviceSynchronize()));
-    TRY(cuda_try(cudaMemcpy(to, from, bytes, direction)));
-    return cuda_try(cudaDeviceSynchronize()); // a copy from pageable memory may still be in flight
-}
-
-// 1 if this process has only its shard of a block.
-static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
-    return model->info.sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
-}
-// Bytes of a block in this process's memory
-static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
-    if (gpt2_block(model, block) == NULL) { return 0; }
-    return (gpt2_is_sharded(model, block) ? model->info.shard_elements : model->info.elements) * gpt2_element(block);
-}
-
-// Calls act(position, memory offset, size) for each contiguous piece of bytes offset .. offset+bytes-1 of a block, all in
-// bytes: `position` counts from `offset`, the memory offset from the block's memory. Skips other processes' shards; stops at an
-// error.
-template <class Act>
-static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
-    size_t element = gpt2_element(block), done = 0;
-    while (done < bytes) {
-        size_t skip = (offset + done) % element; // bytes of an element before the range
-        LayoutRun run = layout_run(&model->layout, (offset + done) / element, CEIL_DIV(bytes - done + skip, element));
-        size_t from = gpt2_is_sharded(model, block) ? run.shard_offset : run.offset, n = run.count * element - skip;
-        n = n < bytes - done ? n : bytes - done;
-        if (!gpt2_is_sharded(model, block) || run.rank == model->info.rank) {
-            TRY(act(done, from * element + skip, n));
-        }
-        done += n;
-    }
-    return STATUS_OK;
-}
-
-Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
-    const char* memory = gpt2_block(model, block);
-    status_clear();
-    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    TRY(cuda_try(cudaDeviceSynchronize()));
-    return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
-        return cuda_try(cudaMemcpy((char*)host + at, memory + from, n, cudaMemcpyDeviceToHost));
-    });
-}
-
-Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
-    char* memory = gpt2_block(model, block);
-    status_clear();
-    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    TRY(cuda_try(cudaDeviceSynchronize()));
-    gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
-        return cuda_try(cudaMemcpy(memory + from, (const char*)host + at, n, cudaMemcpyHostToDevice));
-    });
-    TRY(status_now());
-    return cuda_try(cudaDeviceSynchronize()); // copies from pageable memory may still be in flight
-}
-
-// CAST_ELEMENTS floats on the device, to be freed with cudaFree.
-static float* cast_alloc(GPT2* model) {
-    size_t held = model->info.memory_bytes;
-    float* staging = (float*)device_alloc(model, CAST_ELEMENTS * sizeof(float), "parameters in fp32");
-    model->info.memory_bytes = held; // temporary memory is not counted
-    return staging;
-}
-
-// Sets a run of the weights, and their master weights, from `staging`, fp32 on the device.
-static void load_run(GPT2* model, LayoutRun run, const float* staging) {
-    const GPT2Info* info = &model->info;
-    if (sizeof(floatX) < sizeof(float)) {
-        cast_from_fp32(model->params_memory + run.offset, staging, run.count, model->stream);
-    } else {
-        cuda_try(cudaMemcpyAsync(model->params_memory + run.offset, staging, run.count * sizeof(float),
-                                 cudaMemcpyDeviceToDevice, model->stream));
-    }
-    if (model->master_weights == NULL || (info->sharded && run.rank != info->rank)) { return; }
-    float* master = model->master_weights + (info->sharded ? run.shard_offset : run.offset);
-    cuda_try(cudaMemcpyAsync(master, staging, run.count * sizeof(float), cudaMemcpyDeviceToDevice, model->stream));
-}
-
-// Piece by piece, through a fp32 staging buffer on the device. The padding rows of wte, which is the first tensor, become zero.
-Status gpt2_set_parameters(GPT2* model, const float* params) {
-    GPT2Config c = model->info.config;
-    size_t C = c.channels, padding = c.vocab_size * C, padding_end = c.padded_vocab_size * C;
-    status_clear();
-    float* staging = cast_alloc(model);
-    TRY(status_now());
-    cuda_try(cudaDeviceSynchronize());
-    for (size_t i = 0, n = model->info.num_parameters, most; i < n && status_now() == STATUS_OK; i += most) {
-        size_t end = i < padding ? padding : i < padding_end ? padding_end : n;
-        LayoutRun run = layout_run(&model->layout, i, end - i < CAST_ELEMENTS ? end - i : CAST_ELEMENTS);
-        most = run.count;
-        if (i >= padding && i < padding_end) {
-            cuda_try(cudaMemsetAsync(staging, 0, run.count * sizeof(float), model->stream));
-        } else {
-            cuda_try(
-                cudaMemcpyAsync(staging, params + i, run.count * sizeof(float), cudaMemcpyHostToDevice, model->stream));
-        }
-        load_run(model, run, staging);
-    }
-    cuda_try(cudaDeviceSynchronize());
-    cuda_try(cudaFree(staging));
-    return status_now();
-}
-
-Status gpt2_get_parameters(GPT2* model, float* params) {
-    size_t n = model->info.num_parameters;
-    if (sizeof(floatX) == sizeof(float)) { return gpt2_copy_out(model, params, GPT2_WEIGHTS, 0, n * sizeof(float)); }
-    status_clear();
-    float* staging = cast_alloc(model);
-    TRY(status_now());
-    cuda_try(cudaDeviceSynchronize());
-    for (size_t i = 0, most; i < n && status_now() == STATUS_OK; i += most) {
-        LayoutRun run = layout_run(&model->layout, i, n - i < CAST_ELEMENTS ? n - i : CAST_ELEMENTS);
-        most = run.count;
-        cast_to_fp32(staging, model->params_memory + run.offset, run.count, model->stream);
-        cuda_try(
-            cudaMemcpyAsync(params + i, staging, run.count * sizeof(float), cudaMemcpyDeviceToHost, model->stream));
-    }
-    cuda_try(cudaDeviceSynchronize());
-    cuda_try(cudaFree(staging));
-    return status_now();
-}
-
-// Copies the scalars from the device in stream order; readers must wait for the copy.
-static void gpt2_copy_scalars(GPT2* model) {
-    cuda_try(
-        cudaMemcpyAsync(model->scalars_host, model->scalars, sizeof(Scalars), cudaMemcpyDeviceToHost, model->stream));
-}
-
-// Takes over the scalars after a wait. An error if a process has failed: then the wait may have ended without them.
-static Status gpt2_take_scalars(GPT2* model) {
-    TRY(status_now());
-    TRY(comm_health(model->info.settings.comm));
-    model->info.mean_loss = model->scalars_host->loss;
-    model->info.grad_norm = model->scalars_host->norm;
-    model->info.non_finite_weights = model->scalars_host->non_finite_weights;
-    return STATUS_OK;
-}
-
-static Status gpt2_read_scalars(GPT2* model) {
-    gpt2_copy_scalars(model);
-    cuda_try(cudaStreamSynchronize(model->stream));
-    return gpt2_take_scalars(model);
-}
-
-// ----------------------------------------------------------------------------
-// Snapshot
-
-Status gpt2_allocate_snapshot(GPT2* model) {
-    enum { BLOCKS = GPT2_MASTER_WEIGHTS + 1 };
-    const void* blocks[BLOCKS];
-    size_t sizes[BLOCKS], available = 0, total = 0, bytes = gpt2_snapshot_bytes(&model->info);
-    status_clear();
-    TRY(gpt2_check_training(&model->info));
-    if (model->snapshot.memory != NULL) {
-        return status_fail("gpt2_allocate_snapshot: this model has its snapshot already");
-    }
-    for (int i = 0; i < BLOCKS; i++) {
-        blocks[i] = gpt2_block(model, (GPT2Block)i);
-        sizes[i] = i == GPT2_GRADIENTS ? 0 : gpt2_memory_bytes(model, (GPT2Block)i);
-    }
-    TRY(cuda_try(cudaMemGetInfo(&available, &total)));
-    if (gpt2_snapshot_room(bytes, available, total)) {
-        if (snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 1) == STATUS_OK) {
-            model->info.memory_bytes += bytes;
-            return STATUS_OK;
-        }
-        status_clear(); // another process has taken the memory since
-    }
-    return snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 0);
-}
-
-Status gpt2_take_snapshot(GPT2* model) {
-    status_clear();
-    if (model->snapshot.memory == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
-    NvtxRange range("snapshot");
-    gpt2_wait_weights(model);
-    return snapshot_take(&model->snapshot, model->stream);
-}
-
-Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
-    status_clear();
-    TRY(gpt2_check_snapshot(model->snapshot.taken, block, gpt2_block_bytes(model, block), offset, bytes));
-    TRY(cuda_try(cudaSetDevice(gpt2_device))); // a new thread's current device is 0
-    return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
-        return snapshot_read(&model->snapshot, (char*)host + at, block, from, n);
-    });
-}
-
-const char* gpt2_snapshot_place(const GPT2* model) {
-    return model->snapshot.memory == NULL ? "none" : model->snapshot.on_gpu ? "GPU" : "host";
-}
-
-// ----------------------------------------------------------------------------
-// One layer's slice of the tables
 
 static ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
     ParameterTensors w;
@@ -814,6 +131,24 @@ static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
 // (B,T,C) the residual stream that enters a layer
 static floatX* gpt2_layer_input(const GPT2* model, int layer) {
     return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
+}
+
+// 1 if gradients, losses and updates are shared with other processes.
+static int gpt2_shares(const GPT2* model) { return model->info.size > 1 && !model->local; }
+
+// The variants that -ge asks for by name; NULL: those of matmul/choice.h
+static const char* gpt2_fc_variant(GPT2Settings settings) {
+    return settings.gelu_fusion >= 1 ? "cublaslt_epilogue" : NULL;
+}
+static const char* gpt2_dgelu_variant(GPT2Settings settings) {
+    return settings.gelu_fusion >= 2 ? "cublaslt_epilogue" : NULL;
+}
+
+// The compute capability by which the tables of variants choose on the selected GPU, 90 for 9.0; 0 and an error without one
+static int gpt2_capability(void) {
+    DeviceCode code;
+    device_code(&code);
+    return code.capability;
 }
 
 // The context of the GEMM groups
@@ -920,6 +255,8 @@ Status gpt2_get_logits(GPT2* model, float* logits, int t) {
     return device_copy(logits, model->logits_row, c.vocab_size * sizeof(float), cudaMemcpyDeviceToHost);
 }
 
+constexpr int EVALUATION_ROWS = 1024; // of fp32 logits at a time
+
 // acts.losses += the losses of the last forward pass's batch, for the targets on the device. From logits in fp32: those in bf16
 // are rounded by up to 2^-9 of themselves. Some rows at a time, in acts.output, or of a batch of one token, which has no room
 // for a row in fp32, in logits_row.
@@ -960,6 +297,26 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
 
 // ----------------------------------------------------------------------------
 // Backward
+
+// The leaf of micro-step i of micro_steps: the buffer of its gradients
+static GradientLeaf gpt2_leaf(GPT2Settings settings, int micro_steps, int i) {
+    if (settings.sum_any) { return {0, i > 0, 0}; }
+    return gradient_leaf(micro_steps, 1, i);
+}
+
+// Bytes of the factors of the logits' gradient, with which scratch begins; the classifier's own scratch follows.
+static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(float), 256); }
+
+// The beginning of scratch in a layer, before the scratch of its kernels: the inputs of qkv_bias_backward. At 0 the column sums
+// of the gradient of attproj's output, at dq_sums the partial sums of dQ.
+struct QkvBiasSums {
+    size_t dq_sums, end; // in bytes
+};
+static QkvBiasSums gpt2_qkv_bias_sums(AttentionGpu gpu, int B, int T, int NH, int C) {
+    const size_t rows = attention_dq_sum_rows_on(gpu, B, T, NH, C / NH),
+                 dq_sums = size_round_up(C * sizeof(float), 256);
+    return {dq_sums, size_round_up(dq_sums + rows * C * sizeof(float), 256)};
+}
 
 // Gradients of vectors, and of wpe, are always added to the leaf's buffer: so for a leaf that overwrites they are zeroed first.
 // Its GEMMs overwrite. In a layer the vectors are stored after the matrices, ln1w first.
@@ -1149,6 +506,35 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
 // ----------------------------------------------------------------------------
 // Update
 
+// Copies the scalars from the device in stream order; readers must wait for the copy.
+static void gpt2_copy_scalars(GPT2* model) {
+    cuda_try(
+        cudaMemcpyAsync(model->scalars_host, model->scalars, sizeof(Scalars), cudaMemcpyDeviceToHost, model->stream));
+}
+
+// Takes over the scalars after a wait. An error if a process has failed: then the wait may have ended without them.
+static Status gpt2_take_scalars(GPT2* model) {
+    TRY(status_now());
+    TRY(comm_health(model->info.settings.comm));
+    model->info.mean_loss = model->scalars_host->loss;
+    model->info.grad_norm = model->scalars_host->norm;
+    model->info.non_finite_weights = model->scalars_host->non_finite_weights;
+    return STATUS_OK;
+}
+
+static Status gpt2_read_scalars(GPT2* model) {
+    gpt2_copy_scalars(model);
+    cuda_try(cudaStreamSynchronize(model->stream));
+    return gpt2_take_scalars(model);
+}
+
+// Makes the model's stream wait for the weights that all processes have updated.
+static void gpt2_wait_weights(GPT2* model) {
+    for (int layer = -1; layer < model->info.config.num_layers; layer++) {
+        exchange_wait_weights(&model->exchange, layer);
+    }
+}
+
 // All-reduces the sums of squares of all blocks and the losses of all micro-batches, of which this process has some; then
 // computes the step's loss.
 static void gpt2_merge_sums(GPT2* model) {
@@ -1254,6 +640,635 @@ Status gpt2_synchronize(GPT2* model) {
     status_clear();
     cuda_try(cudaStreamSynchronize(model->stream));
     return gpt2_take_scalars(model);
+}
+
+// ----------------------------------------------------------------------------
+// The program
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "llmc/run/trainer.h"
+
+int main(int argc, char** argv) { return trainer_main(argc, argv); }
+#endif
+
+// ----------------------------------------------------------------------------
+// Planning
+
+// Memory that CUDA takes beside the allocations here: on the GPU for kernels (loaded at their first launch, when the buffer in
+// which weights are cast is freed), and on the host. Rounded up; the last lines of a run show how far off they are.
+constexpr size_t LIBRARIES_BYTES = (size_t)20 << 20, HOST_PROCESS_BYTES = (size_t)376 << 20;
+constexpr size_t NCCL_BYTES = (size_t)1 << 30; // nccl_exchange measured 484 MiB with 16 CTAs on two GPUs
+// Per layer of a pass that is a CUDA graph: fp32 takes nearly as much, bf16 two thirds. Graphs share pieces of 2 MB.
+constexpr size_t FORWARD_GRAPH_BYTES = (size_t)32 << 10, BACKWARD_GRAPH_BYTES = (size_t)72 << 10;
+constexpr size_t CAST_ELEMENTS = (size_t)4 << 20; // weights that are cast at a time
+constexpr size_t SCALARS_BYTES = 256;             // a row of logits follows, aligned as cuBLASLt likes it
+static_assert(sizeof(Scalars) <= SCALARS_BYTES, "");
+
+// A GEMM group of the passes, for which dev/cuda/matmul/matmul.cuh chooses a variant
+struct ModelGemm {
+    const char* name;
+    MatmulGroup group;
+    MatmulSizes sizes;
+    const char* variant; // NULL: that of matmul/choice.h
+    int backward;
+};
+enum { MODEL_GEMMS = 14 };
+
+// All of them, for R rows of tokens, in the order of a layer's passes
+static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Settings settings, int R) {
+    MatmulSizes layer[NUM_MATMUL_LAYER], qkv, attproj, fc, fcproj;
+    const int C = config.channels;
+    for (int n = 0; n < NUM_MATMUL_LAYER; n++) { layer[n] = matmul_layer_sizes(n, {R, C, C, 0}); }
+    qkv = layer[MATMUL_LAYER_QKV], attproj = layer[MATMUL_LAYER_ATTPROJ];
+    fc = layer[MATMUL_LAYER_FC], fcproj = layer[MATMUL_LAYER_FCPROJ];
+    const MatmulSizes classifier = {R, C, config.padded_vocab_size, config.vocab_size}, weights = {R, C, C, 0};
+    const ModelGemm all[MODEL_GEMMS] = {{"qkv", MATMUL_QKV, qkv, NULL, 0},
+                                        {"attproj", MATMUL_RESIDUAL, attproj, NULL, 0},
+                                        {"fc", MATMUL_FC, fc, gpt2_fc_variant(settings), 0},
+                                        {"fcproj", MATMUL_RESIDUAL, fcproj, NULL, 0},
+                                        {"classifier", MATMUL_CLASSIFIER, classifier, NULL, 1},
+                                        {"input of fcproj", MATMUL_DGELU, fcproj, gpt2_dgelu_variant(settings), 1},
+                                        {"weight of fcproj", MATMUL_WEIGHT, fcproj, NULL, 1},
+                                        {"input of fc", MATMUL_INPUT, fc, NULL, 1},
+                                        {"weight of fc", MATMUL_WEIGHT, fc, NULL, 1},
+                                        {"input of attproj", MATMUL_INPUT, attproj, NULL, 1},
+                                        {"weight of attproj", MATMUL_WEIGHT, attproj, NULL, 1},
+                                        {"input of qkv", MATMUL_INPUT, qkv, NULL, 1},
+                                        {"weight of qkv", MATMUL_WEIGHT, qkv, NULL, 1},
+                                        {"weights of fc and fcproj", MATMUL_MLP_WEIGHTS, weights, NULL, 1}};
+    memcpy(gemms, all, sizeof(all));
+}
+
+// Bytes of scratch for a batch of B rows of T tokens: the maximum over the backward kernels. An error if no variant
+// serves. Without a GPU: for compute capability 9.0.
+static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
+    int C = config.channels, NH = config.num_heads, R = B * T;
+    ModelGemm gemms[MODEL_GEMMS];
+    AttentionGpu gpu;
+    if (attention_gpu(&gpu) != STATUS_OK) {
+        status_clear();
+        gpu = {90, SIZE_MAX};
+    }
+    size_t sizes[] = {layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
+    size_t layer = sizes[0] > sizes[1] ? sizes[0] : sizes[1], classifier = 0;
+    gpt2_gemms(gemms, config, settings, R);
+    for (const ModelGemm& g : gemms) {
+        size_t bytes = g.backward ? matmul_scratch_bytes_on(gpu.capability, g.variant, g.group, g.sizes) : 0;
+        if (g.group == MATMUL_CLASSIFIER) { classifier = size_add(bytes, gpt2_factors_bytes(R)); }
+        layer = bytes > layer && g.group != MATMUL_CLASSIFIER ? bytes : layer;
+    }
+    layer = size_add(layer, gpt2_qkv_bias_sums(gpu, B, T, NH, C).end);
+    return layer > classifier ? layer : classifier;
+}
+
+// 1 if AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
+static int gpt2_has_masters(GPT2Settings settings) { return settings.master_weights && sizeof(floatX) < 4; }
+
+// 1 if some micro-steps' gradients are accumulated in place. wte's gradient has two parts, of a GEMM and of the embedding:
+// they must be summed first, in a buffer of their own.
+static int gpt2_has_wte_leaf(GPT2Settings settings) { return settings.micro_steps > 1 && !settings.sum_any; }
+
+// The rows of the plan for gpt2_create
+static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t n = gpt2_parameters(table, config), masters = gpt2_has_masters(settings) ? sizeof(float) : 0;
+    plan->checkpoint_bytes = n * (sizeof(floatX) + 2 * sizeof(float) + masters);
+    plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, LIBRARIES_BYTES);
+    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
+    plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, layout->elements * sizeof(floatX));
+    plan_set(plan, PLAN_NCCL, PLAN_DEVICE, layout->size > 1 ? NCCL_BYTES : 0);
+    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
+    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, sizeof(Scalars));
+    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, HOST_PROCESS_BYTES);
+}
+
+// The rows of gradients, moments and master weights, and of the buffers for sums of gradients.
+static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout, int snapshot) {
+    size_t n = layout->elements, shard = settings.zero ? layout->shard_elements : n, wte, at;
+    size_t micro_steps = (size_t)settings.micro_steps, losses = (size_t)(layout->size + 1) * micro_steps;
+    size_t masters = gpt2_has_masters(settings) ? shard * sizeof(float) : 0;
+    layout_group_range(layout, LAYOUT_WTE, &at, &wte);
+    size_t tree = settings.sum_any ? 0 : size_mul((size_t)gradient_buffers(settings.micro_steps, 1) - 1, n);
+    tree = size_add(tree, gpt2_has_wte_leaf(settings) ? wte : 0);
+    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, n * sizeof(float));
+    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_DEVICE, size_mul(tree, sizeof(float)));
+    plan_set(plan, PLAN_RECEIVED, PLAN_DEVICE, exchange_received_bytes(layout, settings.sum_any));
+    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_DEVICE, (n / LAYOUT_BLOCK + losses) * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, shard * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, shard * sizeof(float));
+    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, masters);
+    plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, n * sizeof(float));
+    if (snapshot) {
+        plan_set(plan, PLAN_SNAPSHOT, PLAN_HOST, n * sizeof(floatX) + 2 * shard * sizeof(float) + masters);
+    }
+}
+
+// The rows of a batch sorted by token: buckets, one for each token that occurs and one more, and the order of all positions.
+static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, size_t BT) {
+    size_t V = config.vocab_size, buckets = (BT < V ? BT : V) + 1;
+    size_t sorted = buckets * sizeof(int2) + BT * sizeof(int);
+    plan_set(plan, PLAN_SORTED, PLAN_DEVICE, sorted);
+    plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, sorted);
+}
+
+// Bytes of the graphs of full batches: one for the forward pass, and one for the backward pass of each kind of leaf
+static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int processes) {
+    GradientLeaf kinds[MAX_PASS_GRAPHS - 1];
+    int count = 0;
+    if (!settings.graphs || processes > 1) { return 0; }
+    for (int i = 0; i < settings.micro_steps && count < MAX_PASS_GRAPHS - 1; i++) {
+        const GradientLeaf leaf = gpt2_leaf(settings, settings.micro_steps, i);
+        int known = 0;
+        while (known < count && !(kinds[known] == leaf)) { known++; }
+        if (known == count) { kinds[count++] = leaf; }
+    }
+    return size_round_up(config.num_layers * (FORWARD_GRAPH_BYTES + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
+}
+
+// gpt2_plan after the checks of its sizes, with the model's layout
+static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
+                             int B, int T, int training, int snapshot) {
+    gpt2_plan_weights(plan, config, settings, layout);
+    if (B == 0 && T == 0) { return STATUS_OK; }
+    TRY(gpt2_check_sizes(config, B, T));
+    const char* fault = attention_unsupported(B, T, config.num_heads, config.channels / config.num_heads);
+    if (fault != NULL) { return status_fail("attention: %s", fault); }
+    size_t BT = (size_t)B * T, scratch = training ? gpt2_scratch_bytes(config, settings, B, T) : 0;
+    TRY(status_now());
+    size_t activations = gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0,
+                                          sizeof(floatX), scratch);
+    plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, activations);
+    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, 2 * BT * sizeof(int));
+    plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, BT * sizeof(float));
+    if (!training) { return STATUS_OK; }
+    gpt2_plan_gradients(plan, settings, layout, snapshot);
+    plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, gpt2_graph_bytes(config, settings, layout->size));
+    gpt2_plan_sorted(plan, config, BT);
+    return STATUS_OK;
+}
+
+Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
+    ParameterLayout layout;
+    plan_clear(plan);
+    status_clear();
+    TRY(gpt2_config_status(config, "the model"));
+    TRY(gpt2_check_settings(settings));
+    TRY(layout_create(&layout, config, comm_size(settings.comm)));
+    gpt2_plan_with(plan, config, settings, &layout, B, T, training, snapshot);
+    layout_free(&layout);
+    return status_now();
+}
+
+// ----------------------------------------------------------------------------
+// Building and freeing. After an error nothing more is allocated, and nothing is launched.
+
+// Device memory. NULL, with the error recorded, where there is not enough, and after an error.
+static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
+    void* p = NULL;
+    if (status_now() != STATUS_OK) { return NULL; }
+    cudaError_t error = cudaMalloc(&p, bytes);
+    if (error != cudaErrorMemoryAllocation) { return cuda_try(error) == STATUS_OK ? p : NULL; }
+    size_t available = 0, total = 0;
+    (void)cudaGetLastError(); // or the check after the next launch would report it
+    cudaMemGetInfo(&available, &total);
+    status_fail("%s: %.1f MiB of GPU memory asked for, %.1f MiB free; %s", what, (double)bytes / (1 << 20),
+                (double)available / (1 << 20), advice);
+    return NULL;
+}
+
+static void* device_alloc(GPT2* model, size_t bytes, const char* what) {
+    void* p = tensor_alloc(bytes, what, PLAN_LESS_TO_TRAIN);
+    model->info.memory_bytes += p != NULL ? bytes : 0;
+    return p;
+}
+
+// Page-locked memory on the host
+static void* pinned_alloc(size_t bytes) {
+    void* p = NULL;
+    if (status_now() != STATUS_OK) { return NULL; }
+    return cuda_try(cudaMallocHost(&p, bytes)) == STATUS_OK ? p : NULL;
+}
+
+// A row of the plan; NULL if it has no bytes, and after an error.
+static void* row_alloc(GPT2* model, PlanRowId id) {
+    const PlanRow* row = &model->plan.rows[id];
+    if (row->bytes == 0) { return NULL; }
+    return row->memory == PLAN_DEVICE ? device_alloc(model, row->bytes, row->name) : pinned_alloc(row->bytes);
+}
+
+static int gpt2_device; // of this process
+
+int gpt2_num_devices(void) {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+void gpt2_use_device(int device) { gpt2_device = device; }
+Status gpt2_prepare_threads(void) { return STATUS_OK; } // the GPU computes
+
+// Selects the GPU; an error if there is none that this build runs on.
+static Status gpt2_find_gpu(cudaDeviceProp* device) {
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+        return status_fail("no usable GPU: %s; on the CPU run ./train_gpt2 and ./generate_gpt2",
+                           cudaGetErrorString(error));
+    }
+    if (gpt2_device >= count) {
+        return status_fail("this process is to have GPU %d, and sees %d; start one process for each GPU", gpt2_device,
+                           count);
+    }
+    TRY(cuda_try(cudaSetDevice(gpt2_device)));
+    TRY(cuda_try(cudaGetDeviceProperties(device, gpt2_device)));
+    if (device->major < 8) {
+        return status_fail("%s has compute capability %d.%d; this trainer needs 8.0 or newer", device->name,
+                           device->major, device->minor);
+    }
+    cudaFuncAttributes attributes;
+    if (cudaFuncGetAttributes(&attributes, cast_to_fp32_kernel) != cudaSuccess) {
+        return status_fail("this build has no code for %s (compute capability %d.%d); run make clean and make "
+                           "train_gpt2cu here",
+                           device->name, device->major, device->minor);
+    }
+    return STATUS_OK;
+}
+
+// Connects the model to those of the other processes.
+static Status gpt2_join(GPT2* model) {
+    GPT2Settings settings = model->info.settings;
+    CommDevice device = {};
+    if (model->info.size == 1) { return STATUS_OK; }
+    TRY(GPT2_OPEN_DEVICE(&device, settings.comm, gpt2_device));
+    comm_use_device(settings.comm, device);
+    return exchange_create(&model->exchange, settings.comm, &model->layout, model->stream, settings.sum_any);
+}
+
+// gpt2_create, into a model that is all zeros
+static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) {
+    GPT2Info* info = &model->info;
+    TRY(gpt2_config_status(config, "the model"));
+    TRY(gpt2_find_gpu(&model->device));
+    TRY(cuda_try(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking)));
+    info->config = config;
+    info->settings = settings;
+    info->num_parameters = gpt2_parameters(info->table, config);
+    info->weight_bytes = sizeof(floatX);
+    info->queues = 1;
+    info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);
+    info->sharded = settings.zero && info->size > 1;
+    TRY(layout_create(&model->layout, config, info->size));
+    info->elements = model->layout.elements;
+    info->shard_elements = settings.zero ? model->layout.shard_elements : model->layout.elements;
+    TRY(gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0));
+    TRY(matmul_create(&model->matmul, settings.tf32, model->stream));
+    model->graphs.cleared = model->matmul.slots, model->graphs.cleared_bytes = MATMUL_SLOTS_BYTES;
+    info->memory_bytes = model->plan.rows[PLAN_WORKSPACE].bytes;
+    model->params_memory = (floatX*)row_alloc(model, PLAN_WEIGHTS);
+    model->scalars = (Scalars*)row_alloc(model, PLAN_SCALARS);
+    model->scalars_host = (Scalars*)row_alloc(model, PLAN_HOST_RESULTS);
+    TRY(status_now());
+    model->logits_row = (float*)((char*)model->scalars + SCALARS_BYTES);
+    layout_point(&model->params, &model->layout, model->params_memory, sizeof(floatX), 0);
+    TRY(cuda_try(cudaMemset(model->params_memory, 0, info->elements * sizeof(floatX)))); // and between the tensors
+    memset(model->scalars_host, 0, sizeof(Scalars));
+    TRY(cuda_try(cudaMemset(model->scalars, 0, sizeof(Scalars))));
+    TRY(cuda_try(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming)));
+    TRY(cuda_try(cudaEventCreateWithFlags(&model->updated, cudaEventDisableTiming)));
+    return gpt2_join(model);
+}
+
+Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
+    status_clear();
+    *result = NULL;
+    GPT2* model = (GPT2*)calloc(1, sizeof(GPT2));
+    if (model == NULL) { return status_fail("no memory for a model"); }
+    if (gpt2_build(model, config, settings) != STATUS_OK) {
+        gpt2_free(model);
+        return STATUS_ERROR;
+    }
+    *result = model;
+    return STATUS_OK;
+}
+
+// A lower bound, in seconds, of a layer's backward pass over BT tokens: twice the 24 C^2 FLOPs a token of the forward pass's
+// GEMMs, at the 16-bit peak of the tensor cores
+static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
+    int kilohertz = 0, major = model->device.major;
+    int flops_per_clock = major >= 10 ? 8192 : major == 9 ? 4096 : 2048; // per SM, of the fastest GPUs of each
+    double C = model->info.config.channels;
+    cuda_try(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, gpt2_device));
+    return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
+}
+
+// Allocates gradients, moments and master weights, all zeros, which the padding between tensors stays. BT: tokens of a batch.
+static Status gpt2_allocate_gradients(GPT2* model, size_t BT) {
+    GPT2Info* info = &model->info;
+    size_t blocks = info->elements / LAYOUT_BLOCK, all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
+    model->tree_buffers = info->settings.sum_any ? 1 : gradient_buffers(info->settings.micro_steps, 1);
+    model->grads_memory = (float*)row_alloc(model, PLAN_GRADIENTS);
+    model->tree_memory = (float*)row_alloc(model, PLAN_GRADIENT_TREE);
+    model->exchange.received = (float*)row_alloc(model, PLAN_RECEIVED);
+    model->block_sums = (float*)row_alloc(model, PLAN_BLOCK_SUMS);
+    model->m_memory = (float*)row_alloc(model, PLAN_MOMENTS1);
+    model->v_memory = (float*)row_alloc(model, PLAN_MOMENTS2);
+    model->master_weights = (float*)row_alloc(model, PLAN_MASTER_WEIGHTS);
+    TRY(status_now());
+    if (gpt2_has_wte_leaf(info->settings)) {
+        model->wte_memory = model->tree_memory + (size_t)(model->tree_buffers - 1) * info->elements;
+    }
+    model->micro_losses = model->block_sums + blocks + all_losses;
+    layout_point(&model->grads, &model->layout, model->grads_memory, sizeof(float), 0);
+    void* memory[] = {model->grads_memory, model->tree_memory, model->block_sums,
+                      model->m_memory,     model->v_memory,    model->master_weights};
+    const PlanRowId rows[] = {PLAN_GRADIENTS, PLAN_GRADIENT_TREE, PLAN_BLOCK_SUMS,
+                              PLAN_MOMENTS1,  PLAN_MOMENTS2,      PLAN_MASTER_WEIGHTS};
+    for (int i = 0; i < 6; i++) {
+        if (memory[i] != NULL) { TRY(cuda_try(cudaMemset(memory[i], 0, model->plan.rows[rows[i]].bytes))); }
+    }
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    if (info->size == 1 || !info->settings.copy_engines || info->settings.sum_any) { return STATUS_OK; }
+    TRY(exchange_open_peers(&model->exchange, model->grads_memory, model->params_memory,
+                            gpt2_layer_seconds(model, BT)));
+    info->copy_engines = model->exchange.peers.open;
+    return STATUS_OK;
+}
+
+// Allocates what training needs beside the activations; BT is the number of tokens of a batch.
+static Status gpt2_allocate_training(GPT2* model, size_t BT) {
+    size_t V = model->info.config.vocab_size;
+    size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
+    model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
+    model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
+    TRY(status_now());
+    model->token_counts = (int*)malloc(V * sizeof(int));
+    if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
+    model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
+    model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
+    return gpt2_allocate_gradients(model, BT);
+}
+
+Status gpt2_allocate(GPT2* model, int B, int T, int training) {
+    GPT2Info* info = &model->info;
+    GPT2Config c = info->config;
+    status_clear();
+    TRY(gpt2_check_allocation(info, B, T));
+    TRY(gpt2_plan(&model->plan, c, info->settings, B, T, training, 0));
+    size_t BT = (size_t)B * T;
+    attention_forward_name(B, T, c.num_heads, c.channels / c.num_heads); // an error if no variant serves
+    model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
+    model->inputs = (int*)row_alloc(model, PLAN_BATCH);
+    info->losses = (float*)row_alloc(model, PLAN_HOST_LOSSES);
+    TRY(status_now());
+    gpt2_point_activations(&model->acts, model->plan.activations, model->acts_memory);
+    model->targets = model->inputs + BT;
+    if (training) { TRY(gpt2_allocate_training(model, BT)); }
+    info->B = B;
+    info->T = T;
+    info->training = training;
+    return STATUS_OK;
+}
+
+Status gpt2_available_memory(GPT2Memory* memory) {
+    HostMemory host = host_memory("");
+    cudaDeviceProp device;
+    memset(memory, 0, sizeof(*memory));
+    status_clear();
+    memory->host_free = host.available, memory->host_total = host.total, memory->host_limit = host.limit;
+    TRY(gpt2_find_gpu(&device));
+    TRY(cuda_try(cudaMemGetInfo(&memory->device_free, &memory->device_total)));
+    memory->has_device = 1;
+    return STATUS_OK;
+}
+
+// Frees what has been allocated; errors of pending work belong to the functions that launched it.
+void gpt2_free(GPT2* model) {
+    if (model == NULL) { return; }
+    if (model->stream != NULL) { cudaDeviceSynchronize(); }
+    peer_close(&model->exchange.peers);
+    void* on_device[] = {model->params_memory, model->grads_memory, model->tree_memory, model->exchange.received,
+                         model->block_sums,    model->m_memory,     model->v_memory,    model->master_weights,
+                         model->acts_memory,   model->inputs,       model->scalars,     model->sorted.buckets};
+    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host};
+    for (void* p : on_device) {
+        if (p != NULL) { cudaFree(p); }
+    }
+    for (void* p : on_host) {
+        if (p != NULL) { cudaFreeHost(p); }
+    }
+    exchange_free(&model->exchange);
+    layout_free(&model->layout);
+    free(model->token_counts);
+    snapshot_free(&model->snapshot);
+    pass_graphs_free(&model->graphs);
+    matmul_destroy(&model->matmul);
+    if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }
+    if (model->updated != NULL) { cudaEventDestroy(model->updated); }
+    if (model->stream != NULL) { cudaStreamDestroy(model->stream); }
+    (void)cudaGetLastError(); // or this thread's next model would report it
+    free(model);
+}
+
+const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
+const ParameterLayout* gpt2_layout(const GPT2* model) { return &model->layout; }
+void gpt2_set_local(GPT2* model, int local) { model->local = local; }
+
+// ----------------------------------------------------------------------------
+// Parameters, gradients, moments
+
+// A block's memory; NULL if the model has none.
+static char* gpt2_block(const GPT2* model, GPT2Block block) {
+    switch (block) {
+    case GPT2_WEIGHTS:
+        return (char*)model->params_memory;
+    case GPT2_GRADIENTS:
+        return (char*)gpt2_gradients(model, model->leaf.first); // of the subtree of the last micro-step
+    case GPT2_MOMENTS1:
+        return (char*)model->m_memory;
+    case GPT2_MOMENTS2:
+        return (char*)model->v_memory;
+    case GPT2_MASTER_WEIGHTS:
+        return (char*)model->master_weights;
+    }
+    return NULL;
+}
+
+static size_t gpt2_element(GPT2Block block) { return block == GPT2_WEIGHTS ? sizeof(floatX) : sizeof(float); }
+
+size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
+    if (gpt2_block(model, block) == NULL) { return 0; }
+    return model->info.num_parameters * gpt2_element(block);
+}
+
+// A copy after all work in all streams, finished on return
+static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    TRY(cuda_try(cudaMemcpy(to, from, bytes, direction)));
+    return cuda_try(cudaDeviceSynchronize()); // a copy from pageable memory may still be in flight
+}
+
+// 1 if this process has only its shard of a block.
+static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
+    return model->info.sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
+}
+// Bytes of a block in this process's memory
+static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
+    if (gpt2_block(model, block) == NULL) { return 0; }
+    return (gpt2_is_sharded(model, block) ? model->info.shard_elements : model->info.elements) * gpt2_element(block);
+}
+
+// Calls act(position, memory offset, size) for each contiguous piece of bytes offset .. offset+bytes-1 of a block, all in
+// bytes: `position` counts from `offset`, the memory offset from the block's memory. Skips other processes' shards; stops at an
+// error.
+template <class Act>
+static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
+    size_t element = gpt2_element(block), done = 0;
+    while (done < bytes) {
+        size_t skip = (offset + done) % element; // bytes of an element before the range
+        LayoutRun run = layout_run(&model->layout, (offset + done) / element, CEIL_DIV(bytes - done + skip, element));
+        size_t from = gpt2_is_sharded(model, block) ? run.shard_offset : run.offset, n = run.count * element - skip;
+        n = n < bytes - done ? n : bytes - done;
+        if (!gpt2_is_sharded(model, block) || run.rank == model->info.rank) {
+            TRY(act(done, from * element + skip, n));
+        }
+        done += n;
+    }
+    return STATUS_OK;
+}
+
+Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    const char* memory = gpt2_block(model, block);
+    status_clear();
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
+        return cuda_try(cudaMemcpy((char*)host + at, memory + from, n, cudaMemcpyDeviceToHost));
+    });
+}
+
+Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
+    char* memory = gpt2_block(model, block);
+    status_clear();
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
+        return cuda_try(cudaMemcpy(memory + from, (const char*)host + at, n, cudaMemcpyHostToDevice));
+    });
+    TRY(status_now());
+    return cuda_try(cudaDeviceSynchronize()); // copies from pageable memory may still be in flight
+}
+
+// CAST_ELEMENTS floats on the device, to be freed with cudaFree.
+static float* cast_alloc(GPT2* model) {
+    size_t held = model->info.memory_bytes;
+    float* staging = (float*)device_alloc(model, CAST_ELEMENTS * sizeof(float), "parameters in fp32");
+    model->info.memory_bytes = held; // temporary memory is not counted
+    return staging;
+}
+
+// Sets a run of the weights, and their master weights, from `staging`, fp32 on the device.
+static void load_run(GPT2* model, LayoutRun run, const float* staging) {
+    const GPT2Info* info = &model->info;
+    if (sizeof(floatX) < sizeof(float)) {
+        cast_from_fp32(model->params_memory + run.offset, staging, run.count, model->stream);
+    } else {
+        cuda_try(cudaMemcpyAsync(model->params_memory + run.offset, staging, run.count * sizeof(float),
+                                 cudaMemcpyDeviceToDevice, model->stream));
+    }
+    if (model->master_weights == NULL || (info->sharded && run.rank != info->rank)) { return; }
+    float* master = model->master_weights + (info->sharded ? run.shard_offset : run.offset);
+    cuda_try(cudaMemcpyAsync(master, staging, run.count * sizeof(float), cudaMemcpyDeviceToDevice, model->stream));
+}
+
+// Piece by piece, through a fp32 staging buffer on the device. The padding rows of wte, which is the first tensor, become zero.
+Status gpt2_set_parameters(GPT2* model, const float* params) {
+    GPT2Config c = model->info.config;
+    size_t C = c.channels, padding = c.vocab_size * C, padding_end = c.padded_vocab_size * C;
+    status_clear();
+    float* staging = cast_alloc(model);
+    TRY(status_now());
+    cuda_try(cudaDeviceSynchronize());
+    for (size_t i = 0, n = model->info.num_parameters, most; i < n && status_now() == STATUS_OK; i += most) {
+        size_t end = i < padding ? padding : i < padding_end ? padding_end : n;
+        LayoutRun run = layout_run(&model->layout, i, end - i < CAST_ELEMENTS ? end - i : CAST_ELEMENTS);
+        most = run.count;
+        if (i >= padding && i < padding_end) {
+            cuda_try(cudaMemsetAsync(staging, 0, run.count * sizeof(float), model->stream));
+        } else {
+            cuda_try(
+                cudaMemcpyAsync(staging, params + i, run.count * sizeof(float), cudaMemcpyHostToDevice, model->stream));
+        }
+        load_run(model, run, staging);
+    }
+    cuda_try(cudaDeviceSynchronize());
+    cuda_try(cudaFree(staging));
+    return status_now();
+}
+
+Status gpt2_get_parameters(GPT2* model, float* params) {
+    size_t n = model->info.num_parameters;
+    if (sizeof(floatX) == sizeof(float)) { return gpt2_copy_out(model, params, GPT2_WEIGHTS, 0, n * sizeof(float)); }
+    status_clear();
+    float* staging = cast_alloc(model);
+    TRY(status_now());
+    cuda_try(cudaDeviceSynchronize());
+    for (size_t i = 0, most; i < n && status_now() == STATUS_OK; i += most) {
+        LayoutRun run = layout_run(&model->layout, i, n - i < CAST_ELEMENTS ? n - i : CAST_ELEMENTS);
+        most = run.count;
+        cast_to_fp32(staging, model->params_memory + run.offset, run.count, model->stream);
+        cuda_try(
+            cudaMemcpyAsync(params + i, staging, run.count * sizeof(float), cudaMemcpyDeviceToHost, model->stream));
+    }
+    cuda_try(cudaDeviceSynchronize());
+    cuda_try(cudaFree(staging));
+    return status_now();
+}
+
+// ----------------------------------------------------------------------------
+// Snapshot
+
+Status gpt2_allocate_snapshot(GPT2* model) {
+    enum { BLOCKS = GPT2_MASTER_WEIGHTS + 1 };
+    const void* blocks[BLOCKS];
+    size_t sizes[BLOCKS], available = 0, total = 0, bytes = gpt2_snapshot_bytes(&model->info);
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    if (model->snapshot.memory != NULL) {
+        return status_fail("gpt2_allocate_snapshot: this model has its snapshot already");
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = gpt2_block(model, (GPT2Block)i);
+        sizes[i] = i == GPT2_GRADIENTS ? 0 : gpt2_memory_bytes(model, (GPT2Block)i);
+    }
+    TRY(cuda_try(cudaMemGetInfo(&available, &total)));
+    if (gpt2_snapshot_room(bytes, available, total)) {
+        if (snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 1) == STATUS_OK) {
+            model->info.memory_bytes += bytes;
+            return STATUS_OK;
+        }
+        status_clear(); // another process has taken the memory since
+    }
+    return snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 0);
+}
+
+Status gpt2_take_snapshot(GPT2* model) {
+    status_clear();
+    if (model->snapshot.memory == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
+    NvtxRange range("snapshot");
+    gpt2_wait_weights(model);
+    return snapshot_take(&model->snapshot, model->stream);
+}
+
+Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    status_clear();
+    TRY(gpt2_check_snapshot(model->snapshot.taken, block, gpt2_block_bytes(model, block), offset, bytes));
+    TRY(cuda_try(cudaSetDevice(gpt2_device))); // a new thread's current device is 0
+    return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
+        return snapshot_read(&model->snapshot, (char*)host + at, block, from, n);
+    });
+}
+
+const char* gpt2_snapshot_place(const GPT2* model) {
+    return model->snapshot.memory == NULL ? "none" : model->snapshot.on_gpu ? "GPU" : "host";
 }
 
 // ----------------------------------------------------------------------------
@@ -1403,9 +1418,3 @@ void gpt2_print_device(const GPT2* model) {
 void gpt2_log_device(const GPT2*) { gpu_info_print(); }
 void gpt2_range_begin(const char* name) { nvtx_begin(name); }
 void gpt2_range_end(void) { nvtx_end(); }
-
-#if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "llmc/run/trainer.h"
-
-int main(int argc, char** argv) { return trainer_main(argc, argv); }
-#endif
