@@ -1,11 +1,11 @@
 /*
 The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of train_gpt2.cu, and trains where there is no GPU.
 
-This file is the model: forward, backward, update, and then what they rest on: exchange between processes, memory, copies,
-snapshots. llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu, one header per layer. No two threads
+This file is the model: forward, backward, update, the training loop, and then what they rest on: exchange between processes,
+memory, copies, snapshots. llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu, one header per layer. No two threads
 add to the same number, and gradients are added in the order of llmc/model/gradient_tree.h: so the same seed gives the same bits
 for any number of threads and, where it is a power of two, of processes.
-The training loop is trainer_main in llmc/run/trainer.h, which the GPU trainer shares.
+The parts of the loop are in llmc/run, which the GPU trainer shares.
 */
 #include <sys/mman.h>
 
@@ -341,6 +341,27 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     if (model->info.sharded) { TRY(gpt2_gather(model, model->params_memory)); }
     return gpt2_sum_kept(model, kept);
 }
+
+// ----------------------------------------------------------------------------
+// The program
+
+#if __INCLUDE_LEVEL__ == 0 // the program, not an include
+#include "llmc/run/trainer.h"
+
+// Step N is the state after N updates: the last one is evaluated and saved, and updates nothing.
+int main(int argc, char** argv) {
+    Trainer* t = trainer_start(argc, argv);
+    for (int step = t->first_step; step <= t->num_steps && !t->ended; step++) {
+        trainer_evaluate(t, step);   // the validation loss, and HellaSwag
+        trainer_sample(t, step);     // some text
+        trainer_checkpoint(t, step); // if one is due, or a signal asks for it
+        if (step == t->num_steps || t->ended || !trainer_gradients(t, step)) { break; }
+        trainer_update(t, step);
+        trainer_report(t, step);
+    }
+    return trainer_close(t);
+}
+#endif
 
 // ----------------------------------------------------------------------------
 // Exchange between processes
@@ -838,9 +859,3 @@ int gpt2_num_devices(void) { return 0; }
 void gpt2_use_device(int device) { (void)device; }
 void gpt2_range_begin(const char* name) { (void)name; }
 void gpt2_range_end(void) {}
-
-#if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "llmc/run/trainer.h"
-
-int main(int argc, char** argv) { return trainer_main(argc, argv); }
-#endif

@@ -1,11 +1,11 @@
 /*
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
-This file is the model: llmc/model/gpt2_model.h documents its functions. Attention and the GEMM groups are the variants that
+This file is the model: forward, backward, update, the training loop, and then what they rest on: memory, copies, snapshots.
+llmc/model/gpt2_model.h documents its functions. Attention and the GEMM groups are the variants that
 dev/cuda/attention/attention.cuh and dev/cuda/matmul/matmul.cuh choose; everything else is in llmc/, one header per idea. No
 floating-point sum uses atomics in an open order, so the same seed gives the same bits. Several processes, each with a GPU,
-share the model through llmc/exchange/buckets.cuh. The training loop is trainer_main in llmc/run/trainer.h, which the CPU
-trainer shares.
+share the model through llmc/exchange/buckets.cuh. The parts of the loop are in llmc/run, which the CPU trainer shares.
 */
 #include "llmc/model/gpt2_model.h"
 #include "llmc/cuda/common.cuh"
@@ -648,7 +648,19 @@ Status gpt2_synchronize(GPT2* model) {
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "llmc/run/trainer.h"
 
-int main(int argc, char** argv) { return trainer_main(argc, argv); }
+// Step N is the state after N updates: the last one is evaluated and saved, and updates nothing.
+int main(int argc, char** argv) {
+    Trainer* t = trainer_start(argc, argv);
+    for (int step = t->first_step; step <= t->num_steps && !t->ended; step++) {
+        trainer_evaluate(t, step);   // the validation loss, and HellaSwag
+        trainer_sample(t, step);     // some text
+        trainer_checkpoint(t, step); // if one is due, or a signal asks for it
+        if (step == t->num_steps || t->ended || !trainer_gradients(t, step)) { break; }
+        trainer_update(t, step);
+        trainer_report(t, step);
+    }
+    return trainer_close(t);
+}
 #endif
 
 // ----------------------------------------------------------------------------

@@ -119,6 +119,8 @@ static Status profiled_norm(GPT2* model, float* norm) {
 #define gpt2_grad_norm profiled_norm
 #include "llmc/run/trainer.h"
 
+#include "dev/test/fixtures/train_main.h"
+
 static void print_profile(void) {
     double sum[NUM_SPAN_KINDS] = {0.0};
     int steps = 0;
@@ -146,7 +148,7 @@ int main(int argc, char** argv) {
         strcmp(profile.without, "weights") != 0) {
         fatal("PROFILE_WITHOUT=%s: gradients or weights is wanted", profile.without);
     }
-    int exit_code = trainer_main(argc, argv);
+    int exit_code = train_main(argc, argv);
     if (exit_code == EXIT_SUCCESS && profile.rank == 0) { print_profile(); }
     return exit_code;
 }

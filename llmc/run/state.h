@@ -51,6 +51,10 @@ typedef struct {
     Outliers outliers;
     Outliers outliers_before; // the current step
     TrainStep step;           // its gradients
+    double begun;             // when it began
+    float learning_rate;
+    StepResult result;
+    float loss_z, norm_z;
     Watchdog watchdog;
     CheckpointWriter writer;   // open where there is an -o
     int first_step, num_steps; // steps first_step .. num_steps-1 are trained

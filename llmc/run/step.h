@@ -1,7 +1,7 @@
 /*
-One step of a run: gradients, the checks on them, AdamW, and the line that is printed. Results that are not finite, or that
-differ when they are recomputed, end the run before the update. With an asynchronous model the next step is enqueued before the
-host has read the result of this one, so that the device does not wait for the host.
+One step of a run: trainer_gradients, trainer_update with its checks, and trainer_report, the line that is printed. Results
+that are not finite, or that differ when they are recomputed, end the run before the update. With an asynchronous model the next
+step is enqueued before the host has read the result of this one, so that the device does not wait for the host.
 */
 #ifndef LLMC_RUN_STEP_H
 #define LLMC_RUN_STEP_H
@@ -10,89 +10,9 @@ host has read the result of this one, so that the device does not wait for the h
 #include "llmc/base/progress.h"
 #include "llmc/model/gpu_peaks.h"
 
-// FLOPs of a token, forward and backward, of which MFU is computed: 6 per parameter that is in a GEMM (all but the position
-// embedding), and per layer 2 T C for the forward of causal attention and 4 T C for its backward.
-static inline double flops_per_token(const GPT2Info* info, int T) {
-    GPT2Config c = info->config;
-    double multiplied = (double)info->num_parameters - (double)c.max_seq_len * c.channels;
-    return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
-}
-
-// " (+1.23z)"; empty without a z-score: while the detector's window fills, and for values that are not finite.
-static inline const char* format_z(char* text, size_t size, float z) {
-    text[0] = '\0';
-    if (isfinite(z)) { snprintf(text, size, " (%+.2fz)", (double)z); }
-    return text;
-}
-
-// Writes the step's line of main.jsonl
-static inline void trainer_log_step_(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
-                                     float learning_rate, double seconds, double mfu) {
-    StepLog* log = &t->log;
-    if (!step_log_begin(log, step)) { return; }
-    step_log_number(log, "loss", (double)result.loss);
-    step_log_number(log, "norm", (double)result.norm);
-    step_log_number(log, "lr", (double)learning_rate);
-    step_log_number(log, "ms", 1e3 * seconds);
-    step_log_number(log, "tokens_per_second", t->options.total_batch / seconds);
-    if (isfinite(mfu)) { step_log_number(log, "mfu", mfu); }
-    step_log_number(log, "memory", (double)gpt2_info(t->model)->memory_bytes);
-    step_log_number(log, "loss_z", (double)loss_z);
-    step_log_number(log, "norm_z", (double)norm_z);
-    step_log_flag(log, "finite", step_is_finite(result));
-    step_log_flag(log, "skipped", t->skipped);
-    step_log_end(log);
-}
-
-// Shows a step on a terminal, in one line that the next one overwrites, at most ten times a second.
-static inline void trainer_show_step_(Trainer* t, int step, StepResult result, double mfu, const char* left) {
-    char line[512], of_peak[32];
-    double now = wall_seconds();
-    size_t columns = (size_t)terminal_columns();
-    curve_add(&t->curve, result.loss);
-    if (now - t->shown < PROGRESS_TERMINAL_SECONDS && step + 1 < t->num_steps) { return; }
-    t->shown = now;
-    snprintf(line, sizeof(line), "step %d/%d | loss %.4f | norm %.3f | %.0f tok/s | %s left%s | %.0f MiB", step + 1,
-             t->num_steps, (double)result.loss, (double)result.norm, t->rate, left,
-             format_mfu(of_peak, sizeof(of_peak), mfu), (double)gpt2_info(t->model)->memory_bytes / (1 << 20));
-    if (columns <= sizeof(line)) { line[columns - 1] = '\0'; }
-    terminal_line_show(line);
-}
-
-static inline void trainer_report(Trainer* t, int step, StepResult result, float loss_z, float norm_z,
-                                  float learning_rate, double seconds) {
-    const Options* o = &t->options;
-    double rate = o->total_batch / seconds;
-    int done = step - t->first_step; // steps before this one
-    t->seconds += done > 0 ? seconds : 0.0;
-    t->timed_steps += done > 0;
-    t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
-    float loss = result.loss, norm = result.norm;
-    double mfu = mfu_of(flops_per_token(gpt2_info(t->model), o->time) * rate, t->peak_flops, comm_size(t->comm));
-    char left[32], of_loss[32], of_norm[32], of_peak[32];
-    double seconds_left = (double)(t->num_steps - step - 1) * o->total_batch / t->rate;
-    format_duration(left, sizeof(left), done > 0 || seconds_left <= 0.0 ? seconds_left : (double)NAN);
-    snprintf(t->line, sizeof(t->line),
-             "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms%s | %.0f tok/s | %s left\n", step + 1,
-             t->num_steps, loss, format_z(of_loss, sizeof(of_loss), loss_z), norm,
-             format_z(of_norm, sizeof(of_norm), norm_z), learning_rate, seconds * 1e3,
-             format_mfu(of_peak, sizeof(of_peak), mfu), t->rate, left);
-    if (t->terminal) {
-        trainer_show_step_(t, step, result, mfu, left);
-    } else {
-        trainer_keep_line(t);
-    }
-    stdout_flush(&t->stdout_failed);
-    if (o->log_gpu_every > 0 && comm_rank(t->comm) == 0 && (step + 1) % o->log_gpu_every == 0) {
-        if (t->terminal) { trainer_keep_line(t); }
-        gpt2_log_device(t->model);
-    }
-    logger_train(&t->logger, step, loss, learning_rate, norm);
-    trainer_log_step_(t, step, result, loss_z, norm_z, learning_rate, seconds, mfu);
-}
-
 // Warns once of a loss that exceeds log(vocabulary) by a nat, and the smallest of the last 128 losses by half.
-static inline void trainer_watch_loss_(Trainer* t, int step, double smallest, float loss) {
+static inline void trainer_watch_loss_(Trainer* t, int step, double smallest) {
+    float loss = t->result.loss;
     double guessing = log((double)gpt2_info(t->model)->config.vocab_size);
     if (t->warned_of_loss || !((double)loss > guessing + 1.0 && (double)loss > 1.5 * smallest)) { return; }
     t->warned_of_loss = 1;
@@ -118,8 +38,9 @@ static inline void trainer_no_batch_(Trainer* t, int step) {
 
 // Handles a loss or gradient norm that is not finite: the step counts, but does not update. Ends the run or, with --non-finite
 // skip, continues, at most --max-skips times in a row. Weights that are not finite end it in any case.
-static inline void trainer_not_finite_(Trainer* t, int step, StepResult r) {
+static inline void trainer_not_finite_(Trainer* t, int step) {
     const Options* o = &t->options;
+    StepResult r = t->result;
     NonFinite f;
     char what[128];
     int loss_is = !isfinite(r.loss), skip = strcmp(o->non_finite, "skip") == 0;
@@ -162,11 +83,11 @@ static inline int trainer_verifies_(const Trainer* t, int step) {
 }
 
 // Recomputes the step every --verify-every steps. If the results differ, ends the run before the update.
-static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
+static inline void trainer_verify_(Trainer* t, int step) {
     char text[1024];
     int same = 0;
     if (!trainer_verifies_(t, step)) { return; }
-    if (train_step_verify(&t->step, r, &same, text, sizeof(text)) != STATUS_OK) {
+    if (train_step_verify(&t->step, t->result, &same, text, sizeof(text)) != STATUS_OK) {
         trainer_no_batch_(t, step);
         return;
     }
@@ -178,20 +99,20 @@ static inline void trainer_verify_(Trainer* t, int step, StepResult r) {
 }
 
 // Returns 1 and prints a note if loss or norm are outliers that -sl or -sg skip.
-static inline int trainer_skips_(const Trainer* t, float loss_z, float norm_z) {
+static inline int trainer_skips_(const Trainer* t) {
     const Options* o = &t->options;
-    int skip_loss = o->skip_loss_z > 0.0 && loss_z > o->skip_loss_z;
-    if (!skip_loss && !(o->skip_grad_z > 0.0 && norm_z > o->skip_grad_z)) { return 0; }
+    int skip_loss = o->skip_loss_z > 0.0 && t->loss_z > o->skip_loss_z;
+    if (!skip_loss && !(o->skip_grad_z > 0.0 && t->norm_z > o->skip_grad_z)) { return 0; }
     terminal_line_clear();
     printf("skipping the update: the %s has a z-score of %f\n", skip_loss ? "loss" : "gradient norm",
-           skip_loss ? loss_z : norm_z);
+           skip_loss ? t->loss_z : t->norm_z);
     return 1;
 }
 
 // AdamW, with the gradients clipped to a norm of --grad-clip. Does nothing if loss or norm is not finite.
-static inline void trainer_update_(Trainer* t, int step, float learning_rate) {
+static inline void trainer_adamw_(Trainer* t, int step) {
     const Options* o = &t->options;
-    check(gpt2_update(t->model, learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
+    check(gpt2_update(t->model, t->learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
                       (float)o->weight_decay, (float)o->grad_clip, step + 1));
 }
 
@@ -217,17 +138,6 @@ static inline void trainer_end_before_(Trainer* t, int step) {
                   t->num_steps);
 }
 
-// Computes the gradients of a step. An error is one of the data.
-static inline Status trainer_compute_(Trainer* t) {
-    t->outliers_before = t->outliers;
-    train_step_begin(&t->step);
-    if (t->options.overfit) {
-        TRY(dataloader_reset(&t->train));
-        train_step_begin(&t->step);
-    }
-    return train_step_gradients(&t->step);
-}
-
 // 1 if the host decides whether to update, by the step's loss and norm, or after recomputing it.
 static inline int trainer_decides_(const Trainer* t, int step) {
     return t->options.skip_loss_z > 0.0 || t->options.skip_grad_z > 0.0 || trainer_verifies_(t, step);
@@ -241,71 +151,147 @@ static inline int trainer_follows_(const Trainer* t, int step) {
            !trainer_due(t, step, o->checkpoint_every);
 }
 
-// The result of a step
-typedef struct {
-    StepResult result;
-    float loss_z, norm_z;
-    double smallest; // of the previous losses
-} StepOutcome;
-
-static inline StepOutcome trainer_outcome_(Trainer* t, StepResult result) {
-    StepOutcome s;
-    s.result = result;
-    s.smallest = outlier_smallest(&t->outliers.loss);
-    s.loss_z = (float)outlier_update(&t->outliers.loss, (double)result.loss);
-    s.norm_z = (float)outlier_update(&t->outliers.grad_norm, (double)result.norm);
-    t->skipped = 1;
-    return s;
+// Enqueues the update after the gradients and, if nothing is due in between, the next step's first forward pass.
+static inline void trainer_queue_(Trainer* t, int step) {
+    check(gpt2_grad_norm(t->model, NULL));
+    trainer_adamw_(t, step);
+    if (trainer_follows_(t, step + 1)) { train_step_ahead(&t->step); }
 }
 
-// Enqueues the update after the gradients and, if nothing is due in between, the next step's first forward pass.
-static inline void trainer_queue_(Trainer* t, int step, float learning_rate) {
-    check(gpt2_grad_norm(t->model, NULL));
-    trainer_update_(t, step, learning_rate);
-    if (trainer_follows_(t, step + 1)) { train_step_ahead(&t->step); }
+// Computes the gradients of a step. An error is one of the data.
+static inline Status trainer_compute_(Trainer* t) {
+    t->outliers_before = t->outliers;
+    train_step_begin(&t->step);
+    if (t->options.overfit) {
+        TRY(dataloader_reset(&t->train));
+        train_step_begin(&t->step);
+    }
+    return train_step_gradients(&t->step);
+}
+
+// Begins a step: forward and backward passes of its micro-steps, the mean gradient of total_batch tokens. Returns 0 where the
+// run ends instead: a batch cannot be read, or another process has ended it.
+static inline int trainer_gradients(Trainer* t, int step) {
+    gpt2_range_begin("step");
+    t->begun = wall_seconds();
+    watchdog_begin(&t->watchdog, step + 1, t->begun);
+    t->learning_rate = get_learning_rate(&t->schedule, step);
+    Status data = trainer_compute_(t);
+    if (data == STATUS_OK && !t->agreement.ending && t->agreement.difference[0] == '\0') { return 1; }
+    data == STATUS_OK ? trainer_end_before_(t, step) : trainer_no_batch_(t, step);
+    gpt2_range_end();
+    watchdog_end(&t->watchdog, wall_seconds());
+    return 0;
 }
 
 // Updates, skips the update, or ends the run, as the gradients require. If the host does not decide, the update is enqueued
 // before the step's result is known; it does nothing if loss or norm is not finite.
-static inline StepOutcome trainer_apply_(Trainer* t, int step, float learning_rate) {
+static inline void trainer_update(Trainer* t, int step) {
     int decides = trainer_decides_(t, step);
-    if (!decides) { trainer_queue_(t, step, learning_rate); }
-    StepOutcome s = trainer_outcome_(t, decides ? train_step_result(&t->step) : train_step_update_result(&t->step));
-    if (!step_is_finite(s.result)) {
-        trainer_not_finite_(t, step, s.result);
-        return s;
+    if (!decides) { trainer_queue_(t, step); }
+    t->result = decides ? train_step_result(&t->step) : train_step_update_result(&t->step);
+    double smallest = outlier_smallest(&t->outliers.loss); // of the losses before
+    t->loss_z = (float)outlier_update(&t->outliers.loss, (double)t->result.loss);
+    t->norm_z = (float)outlier_update(&t->outliers.grad_norm, (double)t->result.norm);
+    t->skipped = 1;
+    if (!step_is_finite(t->result)) {
+        trainer_not_finite_(t, step);
+        return;
     }
     t->skips = 0;
-    trainer_watch_loss_(t, step, s.smallest, s.result.loss);
+    trainer_watch_loss_(t, step, smallest);
     if (decides) {
-        trainer_verify_(t, step, s.result);
-        if (t->ended || trainer_skips_(t, s.loss_z, s.norm_z)) { return s; }
-        trainer_update_(t, step, learning_rate);
+        trainer_verify_(t, step);
+        if (t->ended || trainer_skips_(t)) { return; }
+        trainer_adamw_(t, step);
         check(gpt2_wait_update(t->model));
     }
     trainer_check_update_(t, step);
-    return s;
 }
 
-// One step: the mean gradient of total_batch tokens in micro-steps, then AdamW.
-static inline void trainer_step(Trainer* t, int step) {
-    if (step == t->num_steps || t->ended) { return; }
-    gpt2_range_begin("step");
-    double start = wall_seconds();
-    watchdog_begin(&t->watchdog, step + 1, start);
-    float learning_rate = get_learning_rate(&t->schedule, step);
-    Status data = trainer_compute_(t);
-    if (data == STATUS_OK && !t->agreement.ending && t->agreement.difference[0] == '\0') {
-        StepOutcome s = trainer_apply_(t, step, learning_rate);
-        gpt2_range_end();
-        double end = wall_seconds();
-        watchdog_end(&t->watchdog, end);
-        trainer_report(t, step, s.result, s.loss_z, s.norm_z, learning_rate, end - start);
-        return;
-    }
-    data == STATUS_OK ? trainer_end_before_(t, step) : trainer_no_batch_(t, step);
+// ----------------------------------------------------------------------------
+// The report
+
+// FLOPs of a token, forward and backward, of which MFU is computed: 6 per parameter that is in a GEMM (all but the position
+// embedding), and per layer 2 T C for the forward of causal attention and 4 T C for its backward.
+static inline double flops_per_token(const GPT2Info* info, int T) {
+    GPT2Config c = info->config;
+    double multiplied = (double)info->num_parameters - (double)c.max_seq_len * c.channels;
+    return 6.0 * multiplied + 6.0 * (double)c.num_layers * (double)T * (double)c.channels;
+}
+
+// " (+1.23z)"; empty without a z-score: while the detector's window fills, and for values that are not finite.
+static inline const char* format_z(char* text, size_t size, float z) {
+    text[0] = '\0';
+    if (isfinite(z)) { snprintf(text, size, " (%+.2fz)", (double)z); }
+    return text;
+}
+
+// Writes the step's line of main.jsonl
+static inline void trainer_log_step_(Trainer* t, int step, double seconds, double mfu) {
+    StepLog* log = &t->log;
+    if (!step_log_begin(log, step)) { return; }
+    step_log_number(log, "loss", (double)t->result.loss);
+    step_log_number(log, "norm", (double)t->result.norm);
+    step_log_number(log, "lr", (double)t->learning_rate);
+    step_log_number(log, "ms", 1e3 * seconds);
+    step_log_number(log, "tokens_per_second", t->options.total_batch / seconds);
+    if (isfinite(mfu)) { step_log_number(log, "mfu", mfu); }
+    step_log_number(log, "memory", (double)gpt2_info(t->model)->memory_bytes);
+    step_log_number(log, "loss_z", (double)t->loss_z);
+    step_log_number(log, "norm_z", (double)t->norm_z);
+    step_log_flag(log, "finite", step_is_finite(t->result));
+    step_log_flag(log, "skipped", t->skipped);
+    step_log_end(log);
+}
+
+// Shows a step on a terminal, in one line that the next one overwrites, at most ten times a second.
+static inline void trainer_show_step_(Trainer* t, int step, double mfu, const char* left) {
+    char line[512], of_peak[32];
+    double now = wall_seconds();
+    size_t columns = (size_t)terminal_columns();
+    curve_add(&t->curve, t->result.loss);
+    if (now - t->shown < PROGRESS_TERMINAL_SECONDS && step + 1 < t->num_steps) { return; }
+    t->shown = now;
+    snprintf(line, sizeof(line), "step %d/%d | loss %.4f | norm %.3f | %.0f tok/s | %s left%s | %.0f MiB", step + 1,
+             t->num_steps, (double)t->result.loss, (double)t->result.norm, t->rate, left,
+             format_mfu(of_peak, sizeof(of_peak), mfu), (double)gpt2_info(t->model)->memory_bytes / (1 << 20));
+    if (columns <= sizeof(line)) { line[columns - 1] = '\0'; }
+    terminal_line_show(line);
+}
+
+// Ends the step: its line on stdout, in main.log and in main.jsonl.
+static inline void trainer_report(Trainer* t, int step) {
+    const Options* o = &t->options;
+    double end = wall_seconds(), seconds = end - t->begun, rate = o->total_batch / seconds;
     gpt2_range_end();
-    watchdog_end(&t->watchdog, wall_seconds());
+    watchdog_end(&t->watchdog, end);
+    int done = step - t->first_step; // steps before this one
+    t->seconds += done > 0 ? seconds : 0.0;
+    t->timed_steps += done > 0;
+    t->rate = done < 2 ? rate : 0.95 * t->rate + 0.05 * rate; // the first step warms up and does not count
+    float loss = t->result.loss, norm = t->result.norm;
+    double mfu = mfu_of(flops_per_token(gpt2_info(t->model), o->time) * rate, t->peak_flops, comm_size(t->comm));
+    char left[32], of_loss[32], of_norm[32], of_peak[32];
+    double seconds_left = (double)(t->num_steps - step - 1) * o->total_batch / t->rate;
+    format_duration(left, sizeof(left), done > 0 || seconds_left <= 0.0 ? seconds_left : (double)NAN);
+    snprintf(t->line, sizeof(t->line),
+             "step %4d/%d | loss %7.6f%s | norm %6.4f%s | lr %.2e | %.2f ms%s | %.0f tok/s | %s left\n", step + 1,
+             t->num_steps, loss, format_z(of_loss, sizeof(of_loss), t->loss_z), norm,
+             format_z(of_norm, sizeof(of_norm), t->norm_z), t->learning_rate, seconds * 1e3,
+             format_mfu(of_peak, sizeof(of_peak), mfu), t->rate, left);
+    if (t->terminal) {
+        trainer_show_step_(t, step, mfu, left);
+    } else {
+        trainer_keep_line(t);
+    }
+    stdout_flush(&t->stdout_failed);
+    if (o->log_gpu_every > 0 && comm_rank(t->comm) == 0 && (step + 1) % o->log_gpu_every == 0) {
+        if (t->terminal) { trainer_keep_line(t); }
+        gpt2_log_device(t->model);
+    }
+    logger_train(&t->logger, step, loss, t->learning_rate, norm);
+    trainer_log_step_(t, step, seconds, mfu);
 }
 
 #endif

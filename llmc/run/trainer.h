@@ -1,11 +1,11 @@
 /*
 A training run, on the CPU or on the GPU: everything is built on the functions of gpt2_model.h, which train_gpt2.c or
-train_gpt2.cu defines. trainer_main, at the end, is the training loop:
+train_gpt2.cu defines. Their main is the training loop:
 
-    open { evaluate, sample, checkpoint, step } close
+    open { evaluate, sample, checkpoint, gradients, update, report } close
 
-Each of the four acts at its scheduled steps, in all processes of a run. Step N is the state after N updates, so the loop has
-one more iteration than updates. A signal (signals.h) ends the loop after the checkpoint that it requests.
+Each acts at its scheduled steps, in all processes of a run. Step N is the state after N updates, so that the loop evaluates,
+samples and saves once more than it updates. A signal (signals.h) ends it after the checkpoint that it requests.
 */
 #ifndef LLMC_RUN_TRAINER_H
 #define LLMC_RUN_TRAINER_H
@@ -16,6 +16,23 @@ one more iteration than updates. A signal (signals.h) ends the loop after the ch
 #include "save.h"
 #include "step.h"
 #include "llmc/base/process_start.h"
+
+// Parses the command line, starts the processes of the run, and does everything before its first step. --doctor and --plan end
+// the program here.
+static inline Trainer* trainer_start(int argc, char** argv) {
+    static Trainer trainer;
+    process_start(argv);
+    trainer.options = cli_parse(argc, argv);
+    if (trainer.options.doctor) { exit(run_doctor(&trainer.options)); }
+    signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so
+    trainer.launch = launch_processes(&trainer.options, argc, argv);
+    signals_install();
+    const char* log = trainer.options.log_json;
+    if (log != NULL && strcmp(log, "-") == 0 && trainer.launch.rank == 0) { step_log_take_stdout(&trainer.log); }
+    trainer.comm = comm_start(&trainer.launch, &trainer.options);
+    trainer_open(&trainer);
+    return &trainer;
+}
 
 // Waits for the last save. The run has not ended well where that could not be written.
 static inline void trainer_close_writer_(Trainer* t) {
@@ -58,27 +75,6 @@ static inline int trainer_close(Trainer* t) {
     trainer_say_failure_(t);
     comm_close(t->comm);
     return t->exit_code;
-}
-
-static inline int trainer_main(int argc, char** argv) {
-    static Trainer trainer;
-    process_start(argv);
-    trainer.options = cli_parse(argc, argv);
-    if (trainer.options.doctor) { return run_doctor(&trainer.options); }
-    signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so
-    trainer.launch = launch_processes(&trainer.options, argc, argv);
-    signals_install();
-    const char* log = trainer.options.log_json;
-    if (log != NULL && strcmp(log, "-") == 0 && trainer.launch.rank == 0) { step_log_take_stdout(&trainer.log); }
-    trainer.comm = comm_start(&trainer.launch, &trainer.options);
-    trainer_open(&trainer);
-    for (int step = trainer.first_step; step <= trainer.num_steps && !trainer.ended; step++) {
-        trainer_evaluate(&trainer, step);
-        trainer_sample(&trainer, step);
-        trainer_checkpoint(&trainer, step);
-        trainer_step(&trainer, step);
-    }
-    return trainer_close(&trainer);
 }
 
 #endif

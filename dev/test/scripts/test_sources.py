@@ -174,6 +174,14 @@ def test_an_include_that_runs_up_is_refused(folder):
         )
 
 
+def test_the_training_loops_are_the_same(_):
+    loops = set()
+    for path in ("train_gpt2.c", "train_gpt2.cu", "dev/test/fixtures/train_main.h"):
+        with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+            loops.add(re.search(r"Trainer\* t = trainer_start.*?\n}\n", f.read(), re.DOTALL).group())
+    assert len(loops) == 1, loops
+
+
 def test_the_dumps_are_small(_):
     patterns = ("dev/reference/*.bin", "dev/reference/*_errors.csv")
     sizes = [os.path.getsize(path) for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]

@@ -28,5 +28,5 @@ static void file_faults_read(void) {
 int main(int argc, char** argv) {
     file_faults_read();
     faults_read();
-    return trainer_main(argc, argv);
+    return train_main(argc, argv);
 }

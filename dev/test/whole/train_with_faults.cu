@@ -5,5 +5,5 @@
 
 int main(int argc, char** argv) {
     faults_read();
-    return trainer_main(argc, argv);
+    return train_main(argc, argv);
 }

@@ -283,6 +283,8 @@ static inline void fault_ahead(TrainStep* s) {
 
 #define train_step_ahead fault_ahead
 #include "llmc/run/trainer.h"
+
+#include "dev/test/fixtures/train_main.h"
 #undef train_step_ahead
 #undef launch_processes
 #undef get_learning_rate
