@@ -9,7 +9,7 @@ The parts of the loop are in llmc/run, which the GPU trainer shares.
 */
 #include <sys/mman.h>
 
-#include "llmc/model/gpt2_model.h"
+#include "llmc/model/gpt2_machine.h"
 #include "llmc/comm/comm.h"
 #include "llmc/base/cpu_check.h"
 #include "llmc/cpu/matmul.h"
@@ -19,10 +19,9 @@ The parts of the loop are in llmc/run, which the GPU trainer shares.
 #include "llmc/cpu/gelu.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/adamw.h"
+#include "llmc/cpu/doctor.h"
 #include "llmc/cpu/numbers.h"
-#include "llmc/model/fp64_reference.h"
 #include "llmc/model/grad_clip.h"
-#include "llmc/base/table.h"
 #include "llmc/model/tensor_search.h"
 
 GPT2_DECLARE_PARAMETERS(ParameterTensors, float);
@@ -600,14 +599,10 @@ void gpt2_set_local(GPT2* model, int local) { model->local = local; }
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
-// A block's memory; NULL if the model has none.
+// A block's memory; NULL if the model has none: fp32 weights are their own master.
 static char* gpt2_block(const GPT2* model, GPT2Block block) {
-    const float* memory = block == GPT2_WEIGHTS     ? model->params_memory
-                          : block == GPT2_GRADIENTS ? model->last_sum
-                          : block == GPT2_MOMENTS1  ? model->m_memory
-                          : block == GPT2_MOMENTS2  ? model->v_memory
-                                                    : NULL; // fp32 weights are their own master
-    return (char*)(uintptr_t)memory;
+    const float* const blocks[] = {model->params_memory, model->last_sum, model->m_memory, model->v_memory, NULL};
+    return (char*)(uintptr_t)blocks[block];
 }
 
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
@@ -796,62 +791,11 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     strcpy(n->attention, "flash2 forward, flash2 backward");
     snprintf(n->compiler, sizeof(n->compiler), "%s %d.%d.%d, " MULTIPLY_ADD, COMPILER);
     snprintf(n->device, sizeof(n->device), "CPU, vectors of %d floats", LANES);
+    snprintf(n->machine, sizeof(n->machine), "CPU, %d threads, vectors of %d floats", cpu_threads(), LANES);
     return STATUS_OK;
 }
 
-// The errors against fp64 of a GEMM of (N,C) by (OC,C), and of attention over (B,T) tokens, on random inputs
-static double gemm_error(size_t N, size_t C, size_t OC) {
-    float* inp = (float*)malloc_check((N * C + OC * C + N * OC) * sizeof(float));
-    double* reference = (double*)malloc_check(N * OC * sizeof(double));
-    float *weight = inp + N * C, *out = weight + OC * C;
-    doctor_numbers(inp, N * C + OC * C, 1);
-    fp64_gemm(reference, inp, weight, N, C, OC);
-    matmul_forward(out, NULL, inp, weight, NULL, N, C, OC);
-    double error = fp64_error(out, reference, N * OC);
-    free(reference);
-    free(inp);
-    return error;
-}
-static void attention_errors(double errors[2], size_t B, size_t T, size_t NH, size_t HS) {
-    size_t n = B * T * NH * HS, rows = B * NH * T;
-    float* qkv = (float*)malloc_check((8 * n + 2 * rows) * sizeof(float));
-    double* reference = (double*)malloc_check(4 * n * sizeof(double));
-    float *dout = qkv + 3 * n, *out = dout + n, *dqkv = out + n, *l = dqkv + 3 * n, *m = l + rows;
-    doctor_numbers(qkv, 4 * n, 2);
-    fp64_attention(reference, reference + n, qkv, dout, B, T, NH, HS);
-    attention_forward(out, l, m, qkv, B, T, NH, HS);
-    attention_backward(dqkv, dout, qkv, out, l, m, B, T, NH, HS);
-    errors[0] = fp64_error(out, reference, n);
-    errors[1] = fp64_error(dqkv, reference + n, 3 * n);
-    free(reference);
-    free(qkv);
-}
-
-void gpt2_doctor(Doctor* doctor) {
-    static const char fix[] = "this processor or compiler computes wrongly: run make test, try another compiler";
-    static const char* const names[] = {"GEMM against fp64", "attention", "its gradient"};
-    const double tolerance = 1e-5; // sums of up to 200 products in fp32; a wrong kernel is off by a tenth and more
-    if (gpt2_prepare_threads() != STATUS_OK) {
-        doctor_row(doctor, DOCTOR_FAULT, "threads", "let OpenMP's threads have stacks of 1M, or end other programs",
-                   "%s", status_message());
-        return;
-    }
-    double errors[3] = {gemm_error(128, 192, 256), 0.0, 0.0};
-    attention_errors(errors + 1, 2, 160, 2, 64);
-    doctor_row(doctor, DOCTOR_OK, "processor", NULL, "CPU, %d threads, vectors of %d floats", cpu_threads(), LANES);
-    for (int i = 0; i < 3; i++) {
-        doctor_row(doctor, errors[i] <= tolerance ? DOCTOR_OK : DOCTOR_FAULT, names[i], fix,
-                   "off by %.1e of the result, %.0e allowed", errors[i], tolerance);
-    }
-}
-
-void gpt2_print_device(const GPT2* model) {
-    (void)model;
-    print_table_row("device", "CPU, %d threads, vectors of %d floats", cpu_threads(), LANES);
-    print_table_row("GEMM", "%s", gemm_name);
-    print_table_row("precision", "fp32");
-    print_table_row("attention", "flash2");
-}
+void gpt2_doctor(Doctor* doctor) { cpu_doctor(doctor, gpt2_prepare_threads()); }
 
 // Functions that only the GPU trainer needs
 void gpt2_log_device(const GPT2* model) { (void)model; }

@@ -7,7 +7,7 @@ dev/cuda/attention/attention.cuh and dev/cuda/matmul/matmul.cuh choose; everythi
 floating-point sum uses atomics in an open order, so the same seed gives the same bits. Several processes, each with a GPU,
 share the model through llmc/exchange/buckets.cuh. The parts of the loop are in llmc/run, which the CPU trainer shares.
 */
-#include "llmc/model/gpt2_model.h"
+#include "llmc/model/gpt2_machine.h"
 #include "llmc/cuda/common.cuh"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/encoder.cuh"
@@ -28,7 +28,6 @@ share the model through llmc/exchange/buckets.cuh. The parts of the loop are in 
 #include "llmc/cuda/pass_graph.cuh"
 #include "llmc/cuda/qkv_bias.cuh"
 #include "llmc/cuda/snapshot.cuh"
-#include "llmc/base/table.h"
 #include "llmc/model/tensor_search.h"
 
 #if defined(PRECISION_FP16)
@@ -868,6 +867,13 @@ static void* row_alloc(GPT2* model, PlanRowId id) {
     return row->memory == PLAN_DEVICE ? device_alloc(model, row->bytes, row->name) : pinned_alloc(row->bytes);
 }
 
+// The same on the device, all zeros
+static float* zeros_alloc(GPT2* model, PlanRowId id) {
+    void* p = row_alloc(model, id);
+    if (p != NULL) { cuda_try(cudaMemset(p, 0, model->plan.rows[id].bytes)); }
+    return (float*)p;
+}
+
 static int gpt2_device; // of this process
 
 int gpt2_num_devices(void) {
@@ -977,26 +983,19 @@ static Status gpt2_allocate_gradients(GPT2* model, size_t BT) {
     GPT2Info* info = &model->info;
     size_t blocks = info->elements / LAYOUT_BLOCK, all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
     model->tree_buffers = info->settings.sum_any ? 1 : gradient_buffers(info->settings.micro_steps, 1);
-    model->grads_memory = (float*)row_alloc(model, PLAN_GRADIENTS);
-    model->tree_memory = (float*)row_alloc(model, PLAN_GRADIENT_TREE);
-    model->exchange.received = (float*)row_alloc(model, PLAN_RECEIVED);
-    model->block_sums = (float*)row_alloc(model, PLAN_BLOCK_SUMS);
-    model->m_memory = (float*)row_alloc(model, PLAN_MOMENTS1);
-    model->v_memory = (float*)row_alloc(model, PLAN_MOMENTS2);
-    model->master_weights = (float*)row_alloc(model, PLAN_MASTER_WEIGHTS);
+    model->grads_memory = zeros_alloc(model, PLAN_GRADIENTS);
+    model->tree_memory = zeros_alloc(model, PLAN_GRADIENT_TREE);
+    model->exchange.received = zeros_alloc(model, PLAN_RECEIVED);
+    model->block_sums = zeros_alloc(model, PLAN_BLOCK_SUMS);
+    model->m_memory = zeros_alloc(model, PLAN_MOMENTS1);
+    model->v_memory = zeros_alloc(model, PLAN_MOMENTS2);
+    model->master_weights = zeros_alloc(model, PLAN_MASTER_WEIGHTS);
     TRY(status_now());
     if (gpt2_has_wte_leaf(info->settings)) {
         model->wte_memory = model->tree_memory + (size_t)(model->tree_buffers - 1) * info->elements;
     }
     model->micro_losses = model->block_sums + blocks + all_losses;
     layout_point(&model->grads, &model->layout, model->grads_memory, sizeof(float), 0);
-    void* memory[] = {model->grads_memory, model->tree_memory, model->block_sums,
-                      model->m_memory,     model->v_memory,    model->master_weights};
-    const PlanRowId rows[] = {PLAN_GRADIENTS, PLAN_GRADIENT_TREE, PLAN_BLOCK_SUMS,
-                              PLAN_MOMENTS1,  PLAN_MOMENTS2,      PLAN_MASTER_WEIGHTS};
-    for (int i = 0; i < 6; i++) {
-        if (memory[i] != NULL) { TRY(cuda_try(cudaMemset(memory[i], 0, model->plan.rows[rows[i]].bytes))); }
-    }
     TRY(cuda_try(cudaDeviceSynchronize()));
     if (info->size == 1 || !info->settings.copy_engines || info->settings.sum_any) { return STATUS_OK; }
     TRY(exchange_open_peers(&model->exchange, model->grads_memory, model->params_memory,
@@ -1087,21 +1086,11 @@ void gpt2_set_local(GPT2* model, int local) { model->local = local; }
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
-// A block's memory; NULL if the model has none.
+// A block's memory; NULL if the model has none. The gradients are those of the subtree of the last micro-step.
 static char* gpt2_block(const GPT2* model, GPT2Block block) {
-    switch (block) {
-    case GPT2_WEIGHTS:
-        return (char*)model->params_memory;
-    case GPT2_GRADIENTS:
-        return (char*)gpt2_gradients(model, model->leaf.first); // of the subtree of the last micro-step
-    case GPT2_MOMENTS1:
-        return (char*)model->m_memory;
-    case GPT2_MOMENTS2:
-        return (char*)model->v_memory;
-    case GPT2_MASTER_WEIGHTS:
-        return (char*)model->master_weights;
-    }
-    return NULL;
+    void* const blocks[] = {model->params_memory, gpt2_gradients(model, model->leaf.first), model->m_memory,
+                            model->v_memory, model->master_weights};
+    return (char*)blocks[block];
 }
 
 static size_t gpt2_element(GPT2Block block) { return block == GPT2_WEIGHTS ? sizeof(floatX) : sizeof(float); }
@@ -1133,16 +1122,13 @@ static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
 // error.
 template <class Act>
 static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
-    size_t element = gpt2_element(block), done = 0;
-    while (done < bytes) {
-        size_t skip = (offset + done) % element; // bytes of an element before the range
-        LayoutRun run = layout_run(&model->layout, (offset + done) / element, CEIL_DIV(bytes - done + skip, element));
-        size_t from = gpt2_is_sharded(model, block) ? run.shard_offset : run.offset, n = run.count * element - skip;
-        n = n < bytes - done ? n : bytes - done;
-        if (!gpt2_is_sharded(model, block) || run.rank == model->info.rank) {
-            TRY(act(done, from * element + skip, n));
+    const int sharded = gpt2_is_sharded(model, block);
+    for (size_t done = 0; done < bytes;) {
+        const LayoutBytes run = layout_bytes(&model->layout, gpt2_element(block), offset + done, bytes - done);
+        if (!sharded || run.rank == model->info.rank) {
+            TRY(act(done, sharded ? run.shard_offset : run.offset, run.bytes));
         }
-        done += n;
+        done += run.bytes;
     }
     return STATUS_OK;
 }
@@ -1372,7 +1358,7 @@ static void gpt2_describe_gemms(char* text, size_t size, int capability, GPT2Con
 }
 
 Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, int B, int T) {
-    int NH = config.num_heads, HS = config.channels / NH;
+    int NH = config.num_heads, HS = config.channels / NH, driver = 0, runtime = 0;
     cudaDeviceProp device;
     memset(n, 0, sizeof(*n));
     status_clear();
@@ -1389,6 +1375,11 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     snprintf(n->device, sizeof(n->device), "%s", device.name);
     snprintf(n->compute_capability, sizeof(n->compute_capability), "%d.%d", device.major, device.minor);
     snprintf(n->sms, sizeof(n->sms), "%d", device.multiProcessorCount);
+    snprintf(n->machine, sizeof(n->machine), "%s, %d SMs", device.name, device.multiProcessorCount);
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    snprintf(n->cuda, sizeof(n->cuda), "driver %d.%d, runtime %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
+             runtime % 1000 / 10);
     return status_now();
 }
 
@@ -1401,30 +1392,6 @@ void gpt2_doctor(Doctor* doctor) {
         doctor_row(doctor, DOCTOR_FAULT, "GPU", "install NVIDIA's driver, or run ./train_gpt2, which needs no GPU",
                    "%s", status_message());
     }
-}
-
-void gpt2_print_device(const GPT2* model) {
-    int driver = 0, runtime = 0;
-    cudaDriverGetVersion(&driver);
-    cudaRuntimeGetVersion(&runtime);
-    print_table_row("device", "%s, %d SMs", model->device.name, model->device.multiProcessorCount);
-    print_table_row("CUDA", "driver %d.%d, runtime %d.%d", driver / 1000, driver % 1000 / 10, runtime / 1000,
-                    runtime % 1000 / 10);
-    const GPT2Info* info = &model->info;
-    const char* precision = gpt2_precision(info->settings);
-    const double peak = gpt2_peak_flops(model);
-    print_table_row("precision", "%s", precision);
-    if (peak > 0.0) {
-        print_table_row("MFU", "of %.4g TFLOP/s, the dense %s peak", peak * 1e-12, precision);
-    } else {
-        print_table_row("MFU", "unknown: no %s peak for %s in llmc/model/gpu_peaks.h", precision, model->device.name);
-    }
-    int B = info->B, T = info->T, NH = info->config.num_heads, HS = info->config.channels / NH;
-    char gemms[sizeof(((GPT2Numerics*)NULL)->gemm)];
-    gpt2_describe_gemms(gemms, sizeof(gemms), gpt2_capability(), info->config, info->settings, B, T);
-    print_table_row("GEMMs", "%s", gemms);
-    print_table_row("attention", "%s forward, %s backward", attention_forward_name(B, T, NH, HS),
-                    attention_backward_name(B, T, NH, HS));
 }
 
 void gpt2_log_device(const GPT2*) { gpu_info_print(); }

@@ -99,6 +99,9 @@ typedef struct {
     char gemm_library[128]; // with its version, which chooses the algorithm
     char compiler[128];     // with its version, which chooses the multiply-adds that are fused
     char device[256], compute_capability[16], sms[16];
+    // for those who read it, and no part of the identity
+    char machine[320]; // the device, with its number of threads or SMs
+    char cuda[64];     // versions of driver and runtime; "": no GPU
 } GPT2Numerics;
 
 // For batches of B rows of T tokens. Errors as in gpt2_available_memory, and where no variant of attention serves the shape.
@@ -223,12 +226,6 @@ const char* gpt2_snapshot_place(const GPT2* model);
 // ----------------------------------------------------------------------------
 // The machine
 
-// How many GPUs this process sees; 0 in the CPU trainer, which needs none.
-int gpt2_num_devices(void);
-
-// Selects this process's GPU, in all of its threads; the default is 0. Called before any other function here.
-void gpt2_use_device(int device);
-
 // Starts the threads of the CPU trainer's kernels; an error if their stacks are too small, or there is no memory for their
 // scratch. Called once, after processes were forked and before a model computes.
 Status gpt2_prepare_threads(void);
@@ -237,23 +234,8 @@ Status gpt2_prepare_threads(void);
 void* gpt2_host_alloc(size_t bytes);
 void gpt2_host_free(void* memory);
 
-// The dense peak of this process's GPU in the training precision, in FLOP/s (gpu_peaks.h); 0 where it is not known, and on
-// the CPU
-double gpt2_peak_flops(const GPT2* model);
-
 // Adds the rows of --doctor on the hardware: devices, and a GEMM and attention against fp64.
 void gpt2_doctor(Doctor* doctor);
-
-// Prints the rows about the machine of the table that a run prints first.
-void gpt2_print_device(const GPT2* model);
-
-// Prints a line about the GPU's clocks, power and temperature; nothing on the CPU.
-void gpt2_log_device(const GPT2* model);
-
-// NVTX ranges on a profiler's timeline (Nsight Systems); an error of the GPU names the last one. They nest, and cost almost
-// nothing without a profiler. A name must last as long as the program.
-void gpt2_range_begin(const char* name);
-void gpt2_range_end(void);
 
 // ----------------------------------------------------------------------------
 // Checks that every implementation makes

@@ -81,13 +81,28 @@ static inline void trainer_print_processes_(const Trainer* t) {
     print_table_line();
 }
 
-static inline void trainer_print(const Trainer* t, const char* source) {
+// The rows on the machine
+static inline void trainer_print_machine_(const Trainer* t, const GPT2Numerics* n) {
+    const double peak = t->peak_flops;
+    print_table_row("device", "%s", n->machine);
+    if (n->cuda[0] != '\0') { print_table_row("CUDA", "%s", n->cuda); }
+    print_table_row("precision", "%s", n->precision);
+    if (peak > 0.0) {
+        print_table_row("MFU", "of %.4g TFLOP/s, the dense %s peak", peak * 1e-12, n->precision);
+    } else if (n->cuda[0] != '\0') {
+        print_table_row("MFU", "unknown: no %s peak for %s in llmc/model/gpu_peaks.h", n->precision, n->device);
+    }
+    print_table_row("GEMMs", "%s", n->gemm);
+    print_table_row("attention", "%s", n->attention);
+    print_table_line();
+}
+
+static inline void trainer_print(const Trainer* t, const char* source, const GPT2Numerics* numerics) {
     const Options* o = &t->options;
     const GPT2Info* info = gpt2_info(t->model);
     GPT2Config c = info->config;
     cli_print(o, o->all_flags ? NULL : "--train-data|--val-data|--model|--batch|--time|--total-batch");
-    gpt2_print_device(t->model);
-    print_table_line();
+    trainer_print_machine_(t, numerics);
     trainer_print_processes_(t);
     print_table_row("run", "%" PRIu64, t->start.identity.run); // as in main.log
     print_table_row("weights from", "%s", source);
@@ -338,7 +353,7 @@ static inline void trainer_open(Trainer* t) {
     step_log_open_own(&t->log, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed);
     trainer_begin_log_(t);
     t->terminal = comm_rank(t->comm) == 0 && terminal_can_rewrite();
-    trainer_print(t, source);
+    trainer_print(t, source, &numerics);
     trainer_note_unchecked_(t, source);
     t->step.model = t->model, t->step.loader = &t->train, t->step.accumulation = t->accumulation;
     t->step.agreement = &t->agreement;
