@@ -1,10 +1,10 @@
 /*
 The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of train_gpt2.cu, and trains where there is no GPU.
 
-This file is the model: forward, backward, update, the training loop, and then what they rest on: exchange between
-processes, memory, copies, snapshots. llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu, one header per layer. No two threads
-add to the same number, and gradients are added in the order of llmc/model/gradient_tree.h: so the same seed gives the same bits
-for any number of threads and, where it is a power of two, of processes.
+This file is the model: forward, backward, update, the training loop, and then what they rest on: exchange between processes,
+memory, copies. llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu, one header per layer. No two
+threads add to the same number, and gradients are added in the order of llmc/model/gradient_tree.h: so the same seed gives the
+same bits for any number of threads and, where it is a power of two, of processes.
 The parts of the loop are in llmc/run, which the GPU trainer shares.
 */
 #include <sys/mman.h>
