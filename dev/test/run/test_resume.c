@@ -11,7 +11,8 @@ static const char *const NOT_THERE = "/dev/null/run", *const NO_MODEL = "/dev/nu
 
 static Options options;
 static const GPT2Config config = {8, V, 128, 1, 1, 32, 0};
-static GPT2Numerics numerics = {"fp32", "own", "flash", "cuBLASLt 13.0.2", "nvcc 13.0.88", "NVIDIA H200", "9.0", "132"};
+static GPT2Numerics numerics = {"fp32", "own", "flash", "cuBLASLt 13.0.2", "nvcc 13.0.88", "NVIDIA H200", "9.0",
+                                "132",  "",    ""};
 static const char* data_name = "tokens.bin";
 static void (*change)(Comm* c); // of what a process is started with, or NULL
 static int fails = -1;          // the rank that fails before the run begins
