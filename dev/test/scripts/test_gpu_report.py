@@ -71,18 +71,18 @@ PROGRAMS = {
         esac""",
 }
 
-# a trainer that saves its first checkpoint at step 80, in no time
+# a trainer whose first checkpoint, 2 GB of step 80, is written beside three steps of 110 ms
 SAVES = r"""#!/bin/bash
 while [ $# -gt 0 ]; do case $1 in -x) x=$2;; -o) o=$2;; esac; shift; done
 mkdir -p $o
 echo "| snapshot              | GPU                              |"
 for ((i = 1; i <= x; i++)); do
-    echo "step $i/$x | loss 7.1 (+0.1z) | norm 1.0 (-0.2z) | 100.00 ms | 51.2% MFU | 9 tok/s | 3s left"
+    case $i,$o in 8[123],*async) ms=110.00;; *) ms=100.00;; esac
+    echo "step $i/$x | loss 7.1 (+0.1z) | norm 1.0 (-0.2z) | $ms ms | 51.2% MFU | 9 tok/s | 3s left"
     case $i,$o in
-    80,*async | 40,*blocking)
-        echo weights >$o/model_000000$i.bin
-        case $o in *async) stall=0.010 write=1.000;; *) stall=1.500 write=0.000;; esac
-        echo "wrote checkpoint 000000$i to $o ($stall s, and $write s beside training)";;
+    83,*async) truncate -s 2000000000 $o/model_00000080.bin
+        echo "wrote checkpoint 00000080 to $o (0.010 s, and 0.800 s beside training)";;
+    40,*blocking) echo "wrote checkpoint 00000040 to $o (1.500 s, and 0.000 s beside training)";;
     esac
 done
 """
@@ -214,7 +214,8 @@ def test_what_a_checkpoint_costs_other_models_stays(folder):
     report(folder, "d12", script="checkpoint_cost.sh")
     with open(path, encoding="utf-8") as f:
         after = f.read().splitlines()
-    assert after[0] == before[0] and after[1].startswith("d12,32,1024,100.00,1.500,0.010,"), after
+    measured = "d12,32,1024,100.00,1.500,0.010,40.0,2.7,0.800,2.50,2.00,3,GPU,NVIDIA H200,580.1,13.0,"
+    assert after[0] == before[0] and after[1].startswith(measured) and after[1].endswith(",abc1234"), after
     assert after[2:] == [row for row in before if row.startswith("d48,")] != [], after
     with open(path, "w", encoding="utf-8") as f:
         f.write("model,other\nd48,1\n")

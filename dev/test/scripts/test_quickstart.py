@@ -12,6 +12,10 @@ import shutil
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "bench"))
+
+import quickstart as bench
+
 import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -110,6 +114,7 @@ def test_without_a_network_it_says_what_it_trains_on(folder):
     assert "rror" not in said and "attempt" not in said and "--mirror" not in said, said
     (note,) = [line for line in said.splitlines() if line.startswith("note: ")]
     assert note.startswith("note: cannot download https://there: no route to host. The model learns this project's own")
+    assert "with a network, or with DATA_MIRROR=FOLDER where FOLDER holds input.txt.\n" in said, said
     assert "prompted static inline \n" in said and text_of(folder, "model/model_00001500.bin").split()[0].endswith(
         "quickstart/sources_train.bin"
     )
@@ -171,6 +176,30 @@ def test_a_wrong_mirror_is_named(folder):
 def test_a_gpu_without_nvcc_trains_on_the_cpu(folder):
     said = quickstart(folder, programs={"nvidia-smi": "echo 'GPU 0: NVIDIA H200'"}, NVCC="")
     assert "There is a GPU but no nvcc: training on the CPU." in said and "== ./train_gpt2, " in said, said
+
+
+def test_without_git_the_bench_copies_what_is_source(folder):
+    root, copy = os.path.join(folder, "root"), os.path.join(folder, "copy")
+    sources = ["Makefile", "dev/data/text.py", "dev/cuda/decode/bench.cu", "docs/a.md", ".gitignore"]
+    left = [
+        "build/train.o",
+        "train_gpt2",
+        "gpt2_124M.bin",
+        "dev/data/tinyshakespeare/train.bin",
+        "dev/bench/__pycache__/a.pyc",
+    ]
+    for name in (*sources, *left):
+        os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+        with open(os.path.join(root, name), "w", encoding="utf-8") as f:
+            f.write("/build/\n/train_gpt2\n")
+    kept = bench.ROOT, bench.output_of
+    bench.ROOT, bench.output_of = root, lambda *command: ""
+    try:
+        bench.copy_sources(copy)
+    finally:
+        bench.ROOT, bench.output_of = kept
+    found = [os.path.relpath(os.path.join(place, name), copy) for place, _, names in os.walk(copy) for name in names]
+    assert sorted(found) == sorted(sources), found
 
 
 def test_arguments_are_refused(folder):

@@ -6,6 +6,7 @@ python3 dev/test/scripts/test_scaling.py
 
 import contextlib
 import csv
+import importlib.util
 import io
 import os
 import subprocess
@@ -13,6 +14,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "bench"))
 
+import plot_scaling
 import readme_tables
 import scaling
 
@@ -179,6 +181,48 @@ def test_without_pytorch_its_rows_are_left_out(folder):
     finally:
         scaling.has_torch = has_torch
     assert [row["program"] for row in rows] == ["flashgpt", "flashgpt"] and "PyTorch: skipped" in said, (rows, said)
+
+
+def test_pytorch_is_measured_on_one_gpu_and_on_all(folder):
+    text = 'echo "$CUDA_VISIBLE_DEVICES: $*" >>FOLDER/torch\necho "d12, PyTorch 2.11.0+cu130, NVIDIA H200"\n'
+    text += 'echo "mean 100.000 ms of 10 steps (median 99.00, fastest 98.00), 9 tok/s, 31000 MiB"\n'
+    kept = sys.executable, scaling.importlib.util.find_spec
+    sys.executable = program(folder, "python", "#!/bin/sh\n" + text)
+    scaling.importlib.util.find_spec = lambda name: name == "torch" or None
+    try:
+        _, rows, _ = measured(folder, "--models", "d12", "--rounds", "1", "--others", "--peers", "1")
+    finally:
+        sys.executable, scaling.importlib.util.find_spec = kept
+    peers = [[row[c] for c in ("program", "gpus", "ms", "tok_s", "joules", "mib", "zero")] for row in rows[2:]]
+    assert peers == [
+        ["PyTorch 2.11", n, "100.000", tok_s, "", "31000", ""] for n, tok_s in (("1", "655360"), ("2", "1310720"))
+    ]
+    with open(os.path.join(folder, "torch"), encoding="utf-8") as f:
+        one, two = f.read().splitlines()
+    assert (
+        one.startswith("0: ") and "torch.distributed.run" not in one and "--model d12 --batch 64 --time 1024" in one
+    ), one
+    assert two.startswith("0,1: -m torch.distributed.run") and "--nproc-per-node=2" in two, two
+
+
+def test_the_bars_of_a_group_stand_side_by_side(folder):
+    if importlib.util.find_spec("matplotlib") is None:
+        raise unit.Skipped("no matplotlib")
+    from matplotlib.axes import Axes
+
+    path, _, _ = measured(folder, "--models", "d12", "d48", "--rounds", "1")
+    drawn, kept, argv = [], Axes.bar, sys.argv
+    Axes.bar = lambda axes, x, height, width, **how: drawn.append((x, width)) or kept(axes, x, height, width, **how)
+    sys.argv = ["plot_scaling.py", path]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            plot_scaling.main()
+    finally:
+        Axes.bar, sys.argv = kept, argv
+    at = sorted(x for x, _ in drawn)
+    expected = [group + place for group in (0, 1) for place in (-0.3, -0.1, 0.1, 0.3)]
+    assert all(abs(x - y) < 1e-9 for x, y in zip(at, expected)) and len(at) == 8, at
+    assert all(0.15 < width < 0.2 for _, width in drawn) and os.path.exists(f"{folder}/scaling.svg"), drawn
 
 
 def eight_gpus(folder, n, *sections):

@@ -18,7 +18,7 @@ import plan_accuracy
 import step_cost
 
 import unit
-from measuring_tools import refused
+from measuring_tools import called, refused
 
 SHAPE = ("d12", 256, 4, 32)
 
@@ -79,6 +79,44 @@ def test_the_plan_and_what_was_used_are_read(folder):
     with open(os.path.join(plan_accuracy.ROOT, "llmc", "run", "plan.h"), encoding="utf-8") as f:
         lines = re.findall(r'printf\("((?:GPU|host) memory: [^"]*)\\n"', f.read())
     assert sorted(lines) == [f"{kind} memory: %.0f MiB planned, %.0f MiB used" for kind in ("GPU", "host")], lines
+
+
+def test_rows_say_which_trainer_was_measured_and_where(folder):
+    """Of main(), with stand-ins for what it builds: the CPU's trainer, and that of a GPU."""
+    kept = step_cost.build, plan_accuracy.build, plan_accuracy.measure, step_cost.SHAPES
+    built, before = [], os.path.join(folder, "before")
+    os.mkdir(before)
+    for name, text in (("COMMIT", "1234567\n"), ("Makefile", "")):
+        with open(os.path.join(before, name), "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def build(sources, name):
+        built.append((os.path.basename(sources), name))
+        return program(folder, name, 0, 0)
+
+    step_cost.build = plan_accuracy.build = build
+    plan_accuracy.measure = lambda program, shape, folder: [("host", 50, 60), ("GPU", 0, 7)]
+    step_cost.SHAPES = dict.fromkeys(step_cost.SHAPES, [SHAPE])
+    try:
+        for tool, flags in ((step_cost, [before, "--rounds", "1"]), (plan_accuracy, [])):
+            path = os.path.join(folder, f"{tool.__name__}.csv")
+            for name, machine, driver in (
+                ("train_gpt2", measured.processor(), ""),
+                ("train_gpt2cu", "NVIDIA H200", "580.1"),
+            ):
+                built.clear()
+                rows, _ = called(tool, folder, path, *flags, *([] if driver else ["--cpu"]))
+                row = rows[-1]
+                assert (row["machine"], row["driver"], row["commit"]) == (machine, driver, "abcdef0"), row
+                assert {trainer for _, trainer in built} == {name} and None not in row.values(), (built, row)
+                if tool is step_cost:
+                    assert built[0] == ("before", name) and row["before"] == "1234567" and row["B"] == "4", (built, row)
+                else:
+                    found = [r for r in rows if r["machine"] == machine]
+                    assert len(found) == 2 * len(plan_accuracy.SHAPES[name]), found
+                    assert [r["percent"] for r in found[:2]] == ["20.00", ""] and found[0]["planned_mib"] == "50", found
+    finally:
+        step_cost.build, plan_accuracy.build, plan_accuracy.measure, step_cost.SHAPES = kept
 
 
 def test_a_row_replaces_that_of_its_machine_and_shape(folder):
