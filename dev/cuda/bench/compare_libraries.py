@@ -191,7 +191,7 @@ def reference(qkv, dout, b, h):
     T, HS = q.shape
     g = dout[b, :, h].double()
     scores = (q @ k.T) * HS**-0.5
-    scores.masked_fill_(torch.ones(T, T, dtype=torch.bool, device="cuda").triu_(1), float("-inf"))
+    scores.masked_fill_(torch.ones(T, T, dtype=torch.bool, device=q.device).triu_(1), float("-inf"))
     P = scores.softmax(-1)
     out = P @ v
     dS = P * (g @ v.T - (g * out).sum(-1, keepdim=True)) * HS**-0.5

@@ -5,10 +5,12 @@ python3 dev/test/scripts/test_compare_libraries.py
 """
 
 import contextlib
+import functools
 import io
 import os
 import random
 import sys
+import types
 from pathlib import Path
 from typing import ClassVar
 
@@ -96,13 +98,13 @@ def test_steady_warms_up_alone_and_then_times(folder):
 
 
 def test_rested_sleeps_for_two_replays(folder):
-    timings, log = timed("rested", {"a": 1.0, "long": 60.0})
+    timings, log = timed("rested", {"a": 0.75, "long": 60.0})
     for before, entry in zip(log, log[1:]):
         if entry[1] == "time":
-            assert before[1] == "sleep" and abs(before[2] - 2e-3 * 2 * {"a": 1.0, "long": 60.0}[entry[0]]) < 1e-9
+            assert before[1] == "sleep" and abs(before[2] - 2e-3 * 2 * {"a": 0.75, "long": 60.0}[entry[0]]) < 1e-9
     times = [entry[0] for entry in log if entry[1] == "time"]
     assert (times.count("a"), times.count("long")) == (9, 3), times
-    assert timings["long"] == Timing(60.0, None, None)
+    assert timings == {"a": Timing(0.75, None, None), "long": Timing(60.0, None, None)}, timings
 
 
 def test_power_counts_from_tick_to_tick(folder):
@@ -238,6 +240,141 @@ def test_a_library_of_this_folder_is_loaded_by_its_name(folder):
         raise AssertionError("an empty library was loaded")
     finally:
         os.chdir(kept)
+
+
+@contextlib.contextmanager
+def replaced(**names):
+    """compare_libraries with other things under some of its names."""
+    kept = {name: getattr(compare_libraries, name) for name in names}
+    vars(compare_libraries).update(names)
+    try:
+        yield
+    finally:
+        vars(compare_libraries).update(kept)
+
+
+def need_torch():
+    if compare_libraries.torch is None:
+        raise unit.Skipped("no torch")
+    return compare_libraries.torch
+
+
+def test_errors_are_relative_to_attention_in_fp64(folder):
+    torch = need_torch()
+    torch.manual_seed(1)
+    B, T, NH, HS = 2, 70, 3, 8
+    qkv, dout = torch.randn(B, T, 3, NH, HS).double().requires_grad_(), torch.randn(B, T, NH, HS).double()
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+    scores = (q @ k.transpose(2, 3) * HS**-0.5).masked_fill(torch.ones(T, T).triu(1) > 0, float("-inf"))
+    out = (scores.softmax(-1) @ v).transpose(1, 2)
+    (dqkv,) = torch.autograd.grad(out, qkv, dout)
+    right, wrong = object.__new__(compare_libraries.Ours), object.__new__(compare_libraries.Ours)
+    right.out, right.dqkv, wrong.out, wrong.dqkv = out.detach(), dqkv, out.detach().clone(), 1.5 * dqkv
+    wrong.out[:, :64] *= 2  # rows from 64 on are right
+    errors = compare_libraries.relative_errors({"right": right, "wrong": wrong}, qkv.detach(), dout)
+    assert max(errors["right"].values()) < 1e-12, errors
+    found = {label: round(x, 6) for label, x in errors["wrong"].items()}
+    assert found.pop("out") > 0.9 and found == {"out_from_64": 0, "dq": 0.5, "dk": 0.5, "dv": 0.5}, found
+
+
+def test_a_shape_runs_all_that_is_timed_and_compared(folder):
+    log = []
+
+    class Entrant:
+        def __init__(self, *arguments):
+            self.peer = arguments[0]
+            self.name = OURS if len(arguments) == 4 else self.peer.name
+
+        def forward(self):
+            log.append((self.name, "forward"))
+
+        def backward(self):
+            log.append((self.name, "backward"))
+
+    def on_cpu(function, *size, device):
+        assert device == "cuda"
+        return function(*size)
+
+    def errors(entrants, *inputs):
+        assert all(log.index((name, "forward")) < log.index((name, "backward")) for name in entrants), log
+        assert [tuple(x.shape) for x in inputs] == [(1, 8, 3, 2, 4), (1, 8, 2, 4)]
+        return dict.fromkeys(entrants, 0)
+
+    torch = need_torch()
+    device = types.SimpleNamespace(L2_cache_size=1000)
+    cuda = {"get_device_properties": lambda index: [device][index], "Stream": object}
+    cuda["stream"] = lambda stream: contextlib.nullcontext()
+    fake = types.SimpleNamespace(cuda=types.SimpleNamespace(**cuda), manual_seed=torch.manual_seed)
+    fake.randn = functools.partial(on_cpu, torch.randn)
+    peers = [compare_libraries.Peer(name, det, None) for name, det in (("a", False), ("a det", True), ("bad", False))]
+    names = {"torch": fake, "Ours": Entrant, "PeerOnInputs": Entrant, "Replays": lambda calls, stream: len(calls)}
+    names |= {
+        "time_steady": lambda graphs, *_: graphs,
+        "time_rested": lambda graphs, _: graphs,
+        "relative_errors": errors,
+    }
+    with replaced(works=lambda peer, *_: peer.name != "bad", **names):
+        timings, found = compare_libraries.measure(None, peers, (1, 8, 2, 4), ["steady", "rested"], None, None)
+    # 512 bytes of inputs: four sets hold more than twice L2, and 200 launches are 50 of each
+    expected = {"forward": {OURS: 200, "a": 200}, "backward": {OURS: 200, "a": 200, "a det": 200}}
+    assert timings == {(d, mode): graphs for d, graphs in expected.items() for mode in ("steady", "rested")}, timings
+    assert found == dict.fromkeys((OURS, "a", "a det"), 0), found
+
+
+def test_peers_are_pytorchs_and_those_of_the_folders(folder):
+    Path(folder, "flash_attn_interface.py").write_text(
+        "def flash_attn_func(q, k, v, causal, deterministic): return deterministic\n"
+    )
+    attention = types.ModuleType("torch.nn.attention")
+    attention.SDPBackend = types.SimpleNamespace(FLASH_ATTENTION=1, CUDNN_ATTENTION=2)
+    attention.sdpa_kernel = None
+    parents = {name: sys.modules.get(name) or types.ModuleType(name) for name in ("torch", "torch.nn")}
+    kept, path = dict(sys.modules), list(sys.path)
+    sys.modules.update({**parents, "torch.nn.attention": attention})
+    deterministic = types.SimpleNamespace(fill_uninitialized_memory=True)
+    try:
+        fake = types.SimpleNamespace(utils=types.SimpleNamespace(deterministic=deterministic))
+        with replaced(torch=fake), contextlib.redirect_stdout(io.StringIO()) as said:
+            peers = compare_libraries.find_peers(folder, None)
+    finally:
+        sys.modules.clear()
+        sys.modules.update(kept)
+        sys.path[:] = path
+    names = [(peer.name, peer.deterministic) for peer in peers]
+    assert names == [("cuDNN", False), ("FA2", False), ("FA2 det", True), ("FA3", False), ("FA3 det", True)], names
+    assert [peer.attention(1, 2, 3) for peer in peers[3:]] == [False, True]
+    assert (
+        not deterministic.fill_uninitialized_memory and said.getvalue() == "FA4: left out, --flash4 names no folder\n"
+    )
+
+
+def test_the_meter_reads_the_first_gpu_by_its_bus(folder):
+    class Nvml:
+        def nvmlInit_v2(self):
+            return 0
+
+        def nvmlDeviceGetHandleByPciBusId_v2(self, name, device):
+            return 0 if name == b"00000001:0a:02.0" else 1
+
+        def nvmlDeviceGetTotalEnergyConsumption(self, device, millijoules):
+            millijoules._obj.value = 2500
+            return 0
+
+        def nvmlDeviceGetClockInfo(self, device, clock, mhz):
+            mhz._obj.value = 1700
+            return clock != 1
+
+    buses = [types.SimpleNamespace(pci_domain_id=1, pci_bus_id=10, pci_device_id=2)]
+    buses += [types.SimpleNamespace(pci_domain_id=1, pci_bus_id=11, pci_device_id=2)]
+    fake = types.SimpleNamespace(cuda=types.SimpleNamespace(get_device_properties=lambda index: buses[index]))
+    kept, compare_libraries.ctypes.CDLL = compare_libraries.ctypes.CDLL, lambda name: Nvml()
+    try:
+        with replaced(torch=fake):
+            assert compare_libraries.Meter().read(0.25) == Reading(0.25, 2.5, 1700)
+            buses.reverse()
+            assert compare_libraries.Meter().read(0.25) is None, "a GPU that NVML does not know"
+    finally:
+        compare_libraries.ctypes.CDLL = kept
 
 
 if __name__ == "__main__":

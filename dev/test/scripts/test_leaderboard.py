@@ -93,6 +93,9 @@ def test_tables_of_training(folder):
     assert run(Path(folder) / "gpu.csv") == text + "# After\n"  # replaced, not appended
     page.unlink()
     assert run(Path(folder) / "gpu.csv") == text.replace("# Before", "# Leaderboard")
+    other = row("forward", "wgmma", "4,2048,12,64", 0.05, 300).replace("1.5,2,1700", ",,")
+    page.with_name("gpu.csv").write_text(page.with_name("gpu.csv").read_text() + other + "\n")
+    assert "| 4,2048,12,64 | – | **300.0** | 0.05 | – | – |" in run(Path(folder) / "gpu.csv"), "no energy is known"
 
 
 def test_tables_of_decode(folder):
@@ -393,6 +396,56 @@ def test_compete_refuses_other_columns(folder):
 def test_compete_needs_a_driver(folder):
     said = compete(folder, "split", smi="echo It cannot find the driver; exit 9")
     assert said == ("error: nvidia-smi shows no GPU here\n", 1), said
+
+
+def sanitize(folder, *variants, tool="exit 0", programs=(), **environment):
+    """sanitize.sh of a copy in the folder with a stand-in for compute-sanitizer: what it printed, its code, the calls."""
+    os.makedirs(f"{folder}/dev/cuda/bench", exist_ok=True)
+    os.makedirs(f"{folder}/build", exist_ok=True)
+    shutil.copy(COMPETE.with_name("sanitize.sh"), f"{folder}/dev/cuda/bench")
+    stand_ins = {"compute-sanitizer": f'echo "$*" >>said.$2\n{tool}', "make": 'cp "build/${2#*racecheck_}" "$2"'}
+    for name, text in {**stand_ins, **{f"build/{name}": "" for name in programs}}.items():
+        path = Path(folder, name)
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+    done = subprocess.run(
+        ["bash", f"{folder}/dev/cuda/bench/sanitize.sh", *variants],
+        env=dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", TMPDIR=folder, **environment),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = {path.suffix[1:]: path.read_text().splitlines() for path in Path(folder).glob("said.*")}
+    assert not list(Path(folder).glob("tmp.*")), "logs stay behind"
+    return done.stdout, done.stderr, done.returncode, said
+
+
+def test_sanitize_takes_what_is_built_through_four_tools(folder):
+    clean = "memcheck clean, racecheck clean, initcheck clean, synccheck clean\n"
+    programs = ["attention_forward_naive_fp32", "matmul_wgmma_bf16", "attention_forward_wgmma_bf16"]
+    said, _, code, calls = sanitize(folder, "naive", "wgmma", programs=programs, QUICK="1")
+    shapes = [f"attention_forward_wgmma_bf16 -b 1 -h 2 -t 400 -d {d}: " for d in (64, 96, 128)]
+    shapes = [
+        "attention_forward_naive_fp32 -b 1 -h 2 -t 130 -d 64: ",
+        *shapes,
+        "matmul_wgmma_bf16 -r 400 -i 392 -o 456: ",
+    ]
+    assert (code, said) == (0, "".join(shape + clean for shape in shapes)), said
+    program = "--error-exitcode 1 build/{}matmul_wgmma_bf16 --check-only -r 400 -i 392 -o 456"
+    assert calls["racecheck"][-1] == "--tool racecheck --kernel-name kns=wgmma " + program.format("racecheck_"), calls
+    assert calls["memcheck"][-1] == "--tool memcheck --kernel-name kns=wgmma " + program.format(""), calls
+    assert calls["initcheck"][-1] == "--tool initcheck " + program.format(""), calls
+
+
+def test_sanitize_names_the_tool_that_found_something(folder):
+    tool = 'case $2 in synccheck) echo "a barrier"; exit 1 ;; initcheck) exec sleep 60 ;; esac'
+    said, errors, code, _ = sanitize(
+        folder, "mma", tool=tool, programs=["attention_backward_mma_bf16"], LIMIT="1", QUICK="1"
+    )
+    verdict = "memcheck clean, racecheck clean, initcheck NOT DONE in 1 s, synccheck FAILED"
+    assert code == 1 and said.splitlines()[0].endswith(verdict) and "a barrier" in errors, (said, errors)
+    _, errors, code, _ = sanitize(folder, "flash2")
+    assert (code, errors) == (1, "error: no program of flash2 in build/: run make variants\n"), errors
 
 
 if __name__ == "__main__":

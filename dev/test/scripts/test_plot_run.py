@@ -42,6 +42,12 @@ def test_main_log(folder):
     assert set(values(run, "lr").values()) == {3e-4} and run.last_step() == 100
 
 
+def test_a_damaged_first_line_is_left_unread(folder):
+    for damaged in ("s:0 trl:? lr:1e-3 norm:1\n", "s:x trl:5.0 lr:1e-3 norm:1\n"):
+        (run,) = read(write(f"{folder}/main.log", damaged + main_log(first=1, run=None)))
+        assert sorted(values(run, "loss")) == list(range(1, 100)) and run.unread_lines == 1, run.unread_lines
+
+
 def test_stdout_has_the_same_steps_as_main_log(folder):
     (run,) = read(write(f"{folder}/out.txt", stdout()))
     assert values(run, "loss") == {step: float(f"{loss(step):.6f}") for step in range(100)}

@@ -233,6 +233,19 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
     script(folder, "--check")
 
 
+def test_what_trains_is_shown_though_another_was_faster(folder):
+    def add(text):
+        row = next(r for r in text.splitlines() if ",forward,wgmma,bf16,64,1024,12,64," in r and ",yes,steady," in r)
+        columns = dict(zip(text.splitlines()[0].split(","), row.split(",")))
+        columns.update(config="faster", trains="no", tflops="999.00")
+        return text + ",".join(columns.values()) + "\n"
+
+    edit(folder, "dev/cuda/leaderboard/nvidia-h200.csv", add)
+    before = read(folder, "docs/measured.md")
+    script(folder)
+    assert read(folder, "docs/measured.md") == before
+
+
 def test_other_bits_show(folder):
     edit(folder, "dev/bench/nvidia-h200/bits.csv", lambda text: re.sub(r"\byes\b", "no", text, count=1))
     script(folder)

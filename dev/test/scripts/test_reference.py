@@ -7,10 +7,13 @@ Needs PyTorch 1.13 or newer and numpy; without them it says so and tests nothing
 """
 
 import contextlib
+import io
 import json
 import os
+import re
 import subprocess
 import sys
+import types
 
 import unit
 
@@ -252,6 +255,39 @@ def test_training_lowers_the_loss(folder):
     assert "20 steps: largest difference 0.000000" in stated
     _, error = run("train_reference.py", *data, "-b", 2, "-t", 64, code=1)
     assert tokens in error and "a batch of 2 x 64 needs 129" in error
+
+
+def test_a_pytorch_step_is_timed(_):
+    """time_torch.py's main() on a model of a layer, with a stand-in for torch.nn.attention."""
+    backends, names = [], ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+    stand_in = types.ModuleType("torch.nn.attention")
+    stand_in.SDPBackend = types.SimpleNamespace(**{name: name for name in names})
+    stand_in.sdpa_kernel = lambda backend: backends.append(backend) or contextlib.nullcontext()
+    kept, argv = sys.modules.get("torch.nn.attention"), sys.argv
+    sys.modules["torch.nn.attention"] = stand_in
+    try:
+        import time_torch
+
+        time_torch.SIZES = {"d12": (1, 2, 32)}
+        for sdpa in ("auto", "cudnn", "flash"):
+            flags = (
+                "--batch 2 --time 8 --vocab 64 --steps 3 --warm-up 1 --compile 0 --dtype float32 --device cpu --sdpa"
+            )
+            sys.argv = ["time_torch.py", *flags.split(), sdpa]
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                time_torch.main()
+            size, times = said.getvalue().splitlines()
+            assert size.startswith(f"d12, B=2, T=8, float32, sdpa {sdpa}, eager, PyTorch {torch.__version__}, CPU"), (
+                size
+            )
+            mean, tok_s = re.match(r"mean ([\d.]+) ms of 3 steps after 1 .*, ([\d,]+) tok/s$", times).groups()
+            assert abs(float(mean) * int(tok_s.replace(",", "")) / 16000 - 1) < 0.01, times
+    finally:
+        sys.argv = argv
+        sys.modules.pop("torch.nn.attention")
+        if kept:
+            sys.modules["torch.nn.attention"] = kept
+    assert backends == ["CUDNN_ATTENTION", "FLASH_ATTENTION"], backends
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ class Checker(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
+        assert all(re.fullmatch("[a-zA-Z][a-zA-Z-]*", name) for name, _ in attributes), (tag, attributes)
         self.links += [value for name, value in attributes if name in ("src", "href", "srcset", "action")]
         self.handlers += [name for name, _ in attributes if name.startswith("on")]
         if tag not in self.VOID:
@@ -86,6 +87,16 @@ def test_the_page_holds_all_of_itself(folder):
     assert data["runs"][0]["series"]["loss"]["s"] == list(range(100))
     assert data["runs"][1]["series"]["loss"]["s"] == list(range(80)), "NaN is no point"
     assert [40, "resume"] in data["runs"][0]["marks"] and [80, "nan"] in data["runs"][1]["marks"]
+
+
+def test_an_axis_goes_from_the_first_step_to_the_last(folder):
+    page = text_of(two_runs(folder))
+    for panel in ("loss", "lr", "norm"):
+        svg = re.search(rf'id="panel-{panel}".*?<svg.*?</svg>', page, re.DOTALL)[0]
+        box = re.search(r'<clipPath [^>]*><rect x="([\d.]+)" [^>]*?width="([\d.]+)"', svg)
+        left, right = float(box[1]) + 4, float(box[1]) + float(box[2]) - 4
+        xs = [float(x) for d in re.findall(r'class="curve" d="M([^"]*)"', svg) for x in re.findall(r"([\d.]+) ", d)]
+        assert (min(xs), max(xs)) == (left, right), (panel, left, right, min(xs), max(xs))
 
 
 def test_what_the_page_says(folder):

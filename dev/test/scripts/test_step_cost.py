@@ -96,7 +96,7 @@ def test_rows_say_which_trainer_was_measured_and_where(folder):
 
     step_cost.build = plan_accuracy.build = build
     plan_accuracy.measure = lambda program, shape, folder: [("host", 50, 60), ("GPU", 0, 7)]
-    step_cost.SHAPES = dict.fromkeys(step_cost.SHAPES, [SHAPE])
+    step_cost.SHAPES = {name: [SHAPE] for name in step_cost.SHAPES}
     try:
         for tool, flags in ((step_cost, [before, "--rounds", "1"]), (plan_accuracy, [])):
             path = os.path.join(folder, f"{tool.__name__}.csv")
