@@ -117,7 +117,7 @@ $(foreach t,test_checkpoint_writer test_checkpoint_shards test_comm test_weights
 # Scripts
 # PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
 torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
-$(foreach t,$(filter-out test_data test_reference test_evaluate test_scaling test_report,$(notdir $(basename $(wildcard dev/test/scripts/test_*.py)))),$(call \
+$(foreach t,$(filter-out test_data test_reference test_evaluate test_scaling test_report test_cpu_step,$(notdir $(basename $(wildcard dev/test/scripts/test_*.py)))),$(call \
     check,$(t),cpu,,$(python) dev/test/scripts/$(t).py))
 $(call check,test_data,cpu early,tokenize_gpt2,$(python) dev/test/scripts/test_data.py)
 $(call check,test_scaling,cpu slow early,,$(python) dev/test/scripts/test_scaling.py)
@@ -164,7 +164,7 @@ without_gpu := build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16
 $(call check,test_without_gpu,gpu,$(without_gpu) train_gpt2,$(whole)/test_without_gpu.sh $(without_gpu) ./train_gpt2)
 $(call check,test_tokenize,cpu,tokenize_gpt2,$(whole)/test_tokenize.sh ./tokenize_gpt2)
 $(call check,compare_tokenizer,cpu,tokenize_gpt2,$(python) dev/test/text/compare_tokenizer.py ./tokenize_gpt2 --short)
-$(call check,cpu_benches,cpu,build/cpu_decode build/cpu_step,build/cpu_decode gpt2:l1c64h1t64 2 4 4 1)
+$(call check,test_cpu_step,cpu,build/cpu_decode build/cpu_step,$(python) dev/test/scripts/test_cpu_step.py)
 hardened := train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2
 $(call check,test_hardening,cpu,$(hardened),$(whole)/test_hardening.sh $(hardened))
 hardened := train_gpt2cu test_gpt2cu libattention.so

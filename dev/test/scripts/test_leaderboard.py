@@ -399,7 +399,7 @@ def test_compete_needs_a_driver(folder):
 
 
 def sanitize(folder, *variants, tool="exit 0", programs=(), **environment):
-    """sanitize.sh of a copy in the folder with a stand-in for compute-sanitizer: what it printed, its code, the calls."""
+    """sanitize.sh of a copy in the folder with a stand-in for compute-sanitizer: its output, code and calls."""
     os.makedirs(f"{folder}/dev/cuda/bench", exist_ok=True)
     os.makedirs(f"{folder}/build", exist_ok=True)
     shutil.copy(COMPETE.with_name("sanitize.sh"), f"{folder}/dev/cuda/bench")
