@@ -372,7 +372,7 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }
     const MatmulLayerWeight mlp[] = {{g.fcw, NULL, y.dbt4c, y.ln2}, {g.fcprojw, NULL, y.dresidual, y.fch_gelu}};
-    matmul_layer_weights(&groups, MATMUL_MLP_WEIGHTS, mlp, accumulate, BT, C);
+    matmul_mlp_weights(&groups, mlp, accumulate, BT, C);
     matmul_input(&groups, y.dbtc, y.dbt4c, w.fcw, BT, C, 4 * C);
     layernorm_backward(y.dresidual, g.ln2w, g.ln2b, g.attprojb, dresidual_sum, y.dbtc, y.residual2, w.ln2w, y.ln2_mean,
                        y.ln2_rstd, (float*)scratch, BT, C, 0, stream);

@@ -31,12 +31,11 @@ static const std::vector<BenchText> matmul_texts = {
 static const struct {
     MatmulGroup group;
     int in, out;
-} model_shapes[] = {{MATMUL_QKV, 1, 3},         {MATMUL_RESIDUAL, 1, 1},     {MATMUL_RESIDUAL, 4, 1},
-                    {MATMUL_FC, 1, 4},          {MATMUL_CLASSIFIER, 1, 0},   {MATMUL_DGELU, 4, 1},
-                    {MATMUL_DLAYERNORM, 1, 4},  {MATMUL_DLAYERNORM, 1, 3},   {MATMUL_INPUT, 1, 1},
-                    {MATMUL_INPUT, 1, 0},       {MATMUL_WEIGHT, 1, 3},       {MATMUL_WEIGHT, 1, 1},
-                    {MATMUL_WEIGHT, 1, 4},      {MATMUL_WEIGHT, 4, 1},       {MATMUL_WEIGHT, 1, 0},
-                    {MATMUL_MLP_WEIGHTS, 1, 1}, {MATMUL_LAYER_WEIGHTS, 1, 1}};
+} model_shapes[] = {
+    {MATMUL_QKV, 1, 3},        {MATMUL_RESIDUAL, 1, 1}, {MATMUL_RESIDUAL, 4, 1}, {MATMUL_FC, 1, 4},
+    {MATMUL_CLASSIFIER, 1, 0}, {MATMUL_DGELU, 4, 1},    {MATMUL_INPUT, 1, 4},    {MATMUL_INPUT, 1, 3},
+    {MATMUL_INPUT, 1, 1},      {MATMUL_INPUT, 1, 0},    {MATMUL_WEIGHT, 1, 3},   {MATMUL_WEIGHT, 1, 1},
+    {MATMUL_WEIGHT, 1, 4},     {MATMUL_WEIGHT, 4, 1},   {MATMUL_WEIGHT, 1, 0},   {MATMUL_MLP_WEIGHTS, 1, 1}};
 constexpr int PADDED_VOCABULARY = 50304;
 
 // One case to check or time. Without `optional`, the group's optional tensors are nullptr; with `derivative`, fc and dgelu use
@@ -51,15 +50,15 @@ struct Case {
 // The sizes of a group at a shape R,IN,OUT. The classifier's last columns are padding, as 47 of GPT-2's 50304 are. Ends the
 // program if the contract excludes the shape.
 static MatmulSizes sizes_of(MatmulGroup group, int R, int IN, int OUT) {
-    MatmulSizes s = {R, IN, matmul_layer_part(group).end > 0 ? IN : OUT, 0};
+    MatmulSizes s = {R, IN, group == MATMUL_MLP_WEIGHTS ? IN : OUT, 0};
     if (group == MATMUL_CLASSIFIER) { s.vocab_size = OUT > 64 ? OUT - 47 : OUT - OUT / 8; }
     const char* why = matmul_unsupported(group, s);
     if (why) { fatal("%s at R %d IN %d OUT %d: %s", matmul_group_names[group], R, IN, OUT, why); }
     return s;
 }
 
-// In training, groups weight and layer_weights compute no bias gradient: other kernels sum the columns.
-static bool trains_with_optional(MatmulGroup group) { return group != MATMUL_WEIGHT && group != MATMUL_LAYER_WEIGHTS; }
+// In training, group weight computes no bias gradient: other kernels sum the columns.
+static bool trains_with_optional(MatmulGroup group) { return group != MATMUL_WEIGHT; }
 
 // ----------------------------------------------------------------------------
 // The tensors of each group, listed once: allocation, filling, checking and the bytes in a table's row follow from it.
@@ -80,18 +79,14 @@ struct TensorOf {
 };
 #define TENSOR(member) #member, offsetof(MatmulTensors, member)
 
-static std::vector<TensorOf> layer_tensors(const Case& c) {
+static std::vector<TensorOf> mlp_tensors(const Case& c) {
     std::vector<TensorOf> list;
-    const MatmulLayerPart part = matmul_layer_part(c.group);
-    for (int n = part.first; n < part.end; n++) {
-        const MatmulSizes s = matmul_layer_sizes(n, c.s);
-        const size_t at = offsetof(MatmulTensors, layer) + n * sizeof(MatmulLayerWeight);
+    for (int n = 0; n < 2; n++) {
+        const MatmulSizes s = matmul_mlp_sizes(n, c.s);
+        const size_t at = offsetof(MatmulTensors, mlp) + n * sizeof(MatmulLayerWeight);
         list.push_back({"dweight", at + offsetof(MatmulLayerWeight, dweight), OUTPUT, TYPE_FLOAT, s.OUT, s.IN});
         list.push_back({"dout", at + offsetof(MatmulLayerWeight, dout), INPUT, TYPE_X, s.R, s.OUT, WITH_OUTLIERS});
         list.push_back({"inp", at + offsetof(MatmulLayerWeight, inp), INPUT, TYPE_X, s.R, s.IN, WITH_OUTLIERS});
-        if (n == MATMUL_LAYER_QKV && c.optional) {
-            list.push_back({"dbias", at + offsetof(MatmulLayerWeight, dbias), ADDED, TYPE_FLOAT, 1, s.OUT});
-        }
     }
     return list;
 }
@@ -101,14 +96,12 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
     std::vector<TensorOf> list;
     switch (c.group) { // what the GEMM reads
     case MATMUL_MLP_WEIGHTS:
-    case MATMUL_LAYER_WEIGHTS:
-        return layer_tensors(c);
+        return mlp_tensors(c);
     case MATMUL_WEIGHT:
         list = {{TENSOR(dout), INPUT, TYPE_X, R, OUT, WITH_OUTLIERS},
                 {TENSOR(inp), INPUT, TYPE_X, R, IN, WITH_OUTLIERS}};
         break;
     case MATMUL_DGELU:
-    case MATMUL_DLAYERNORM:
     case MATMUL_INPUT:
         list = {{TENSOR(dout), INPUT, TYPE_X, R, OUT, WITH_OUTLIERS},
                 {TENSOR(weight), INPUT, TYPE_X, OUT, IN, SCALED, 1 / sqrtf((float)OUT)}};
@@ -149,16 +142,6 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
         if (c.derivative) { rest[0] = {TENSOR(derivative), INPUT, TYPE_X, R, IN}; }
         if (c.optional) { rest.push_back({TENSOR(act), OUTPUT, TYPE_X, R, IN}); }
         break;
-    case MATMUL_DLAYERNORM:
-        rest = {{TENSOR(residual), INPUT, TYPE_X, R, IN, WITH_OUTLIERS},
-                {TENSOR(mean), INPUT, TYPE_FLOAT, R, 1, MEANS},
-                {TENSOR(rstd), INPUT, TYPE_FLOAT, R, 1, RSTDS},
-                {TENSOR(ln_weight), INPUT, TYPE_X, 1, IN},
-                {TENSOR(dresidual), ADDED, TYPE_X, R, IN, WITH_OUTLIERS},
-                {TENSOR(dln_weight), ADDED, TYPE_FLOAT, 1, IN},
-                {TENSOR(dln_bias), ADDED, TYPE_FLOAT, 1, IN}};
-        if (c.optional) { rest.push_back({TENSOR(dresidual_sum), ADDED, TYPE_FLOAT, 1, IN}); }
-        break;
     case MATMUL_INPUT:
         rest = {{TENSOR(dinp), OUTPUT, TYPE_X, R, IN}};
         break;
@@ -177,22 +160,17 @@ struct WeightOf {
     const char* name;
 };
 static std::vector<WeightOf> weights_of(const Case& c, const MatmulTensors& t) {
-    static const char* const names[NUM_MATMUL_LAYER] = {"qkv's ", "attproj's ", "fc's ", "fcproj's "};
     std::vector<WeightOf> list;
     if (c.group == MATMUL_WEIGHT) { list.push_back({{t.dweight, t.dbias, t.dout, t.inp}, c.s, ""}); }
-    const MatmulLayerPart part = matmul_layer_part(c.group);
-    for (int n = part.first; n < part.end; n++) { list.push_back({t.layer[n], matmul_layer_sizes(n, c.s), names[n]}); }
+    for (int n = 0; n < 2 && c.group == MATMUL_MLP_WEIGHTS; n++) {
+        list.push_back({t.mlp[n], matmul_mlp_sizes(n, c.s), n == 0 ? "fc's " : "fcproj's "});
+    }
     return list;
 }
 
 static double flops_of(const Case& c) {
-    const MatmulLayerPart part = matmul_layer_part(c.group);
-    double sum = part.end > 0 ? 0 : 2.0 * c.s.R * c.s.IN * c.s.OUT;
-    for (int n = part.first; n < part.end; n++) {
-        const MatmulSizes s = matmul_layer_sizes(n, c.s);
-        sum += 2.0 * s.R * s.IN * s.OUT;
-    }
-    return sum;
+    // of mlp_weights: two GEMMs of four times as many
+    return (c.group == MATMUL_MLP_WEIGHTS ? 8 : 1) * 2.0 * c.s.R * c.s.IN * c.s.OUT;
 }
 // Compulsory memory traffic in bytes: every input and output once, tensors that are added to twice
 static double least_bytes_of(const Case& c) {
@@ -310,8 +288,6 @@ struct GemmReference {
 };
 struct Reference {
     std::vector<GemmReference> gemms; // one a weight; one for groups without weight gradients
-    Choice columns;                   // dlayernorm: column_z holds all rows of these columns
-    Buffer column_index, column_z;
 };
 
 static Buffer gemm_compute(const Operand& A, const Operand& B, int64_t K) {
@@ -341,16 +317,11 @@ static Reference reference_compute(const Case& c, const MatmulTensors& t, unsign
         g.N = IN;
         g.z = gemm_compute({t.dout, OUT, 1, g.rows}, {t.weight, 1, IN, {nullptr, IN}}, OUT);
     }
-    if (c.group == MATMUL_DLAYERNORM) {
-        r.columns = choose(&r.column_index, IN, REFERENCE_COLUMNS, seed);
-        r.column_z = gemm_compute({t.dout, OUT, 1, {nullptr, R}}, {t.weight, 1, IN, r.columns}, OUT);
-    }
     r.gemms.push_back(g);
     return r;
 }
 static void reference_free(Reference* r) {
     for (GemmReference& g : r->gemms) { buffer_free(&g.index), buffer_free(&g.z); }
-    buffer_free(&r->column_index), buffer_free(&r->column_z);
 }
 
 // ----------------------------------------------------------------------------
@@ -425,28 +396,6 @@ static void judge_classifier(Verdict* v, const std::string& what, const GemmRefe
                  WantLoss{z, softmax, t.targets, before.losses, g.N});
 }
 
-static void judge_dlayernorm(Verdict* v, const std::string& what, const Reference& r, const MatmulTensors& t,
-                             const MatmulTensors& before, int R) {
-    const GemmReference& g = r.gemms[0];
-    const MatmulBounded* z = g.z.as<MatmulBounded>();
-    const NormBackward n = {t.residual, t.ln_weight, t.mean, t.rstd, g.N};
-    const Choice one = {nullptr, 1};
-    Temporary<MatmulNormSums> sums(g.rows.count);
-    Temporary<MatmulColumn> weights(r.columns.count), biases(r.columns.count);
-    reference_norm_sums<<<g.rows.count, REFERENCE_THREADS>>>(sums, z, g.rows, n);
-    cuda_check(cudaGetLastError());
-    reference_norm_columns<<<r.columns.count, REFERENCE_THREADS>>>(weights, biases, r.column_z.as<MatmulBounded>(),
-                                                                   r.columns, R, n);
-    cuda_check(cudaGetLastError());
-    judge_output(v, what, "dresidual", t.dresidual, g.N, g.rows, {nullptr, g.N},
-                 WantNormBackward{z, sums, n, before.dresidual});
-    judge_output(v, what, "dln_weight", t.dln_weight, 1, r.columns, one, WantColumn{weights, before.dln_weight, R});
-    judge_output(v, what, "dln_bias", t.dln_bias, 1, r.columns, one, WantColumn{biases, before.dln_bias, R});
-    if (t.dresidual_sum) {
-        judge_columns(v, what, "dresidual_sum", t.dresidual_sum, before.dresidual_sum, t.dresidual, R, g.N, true);
-    }
-}
-
 // Ends the program if an output is wrong, else returns the errors. scaled: the configuration's
 static Verdict judge(const Case& c, const Reference& r, const MatmulTensors& t, const MatmulTensors& before,
                      bool scaled, const std::string& what) {
@@ -492,9 +441,6 @@ static Verdict judge(const Case& c, const Reference& r, const MatmulTensors& t, 
         }
         judge_columns(&v, what, "dbias", t.dbias, before.dbias, t.dpre, c.s.R, g.N, true);
         if (t.act) { judge_output(&v, what, "act", t.act, g.N, all_rows, columns, WantGelu{t.pre, g.N}); }
-        break;
-    case MATMUL_DLAYERNORM:
-        judge_dlayernorm(&v, what, r, t, before, c.s.R);
         break;
     case MATMUL_INPUT:
         judge_output(&v, what, "dinp", t.dinp, g.N, g.rows, columns, WantLinear{z, nullptr, g.N});

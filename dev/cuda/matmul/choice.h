@@ -17,11 +17,9 @@ Names only, in plain C, so that a query compiles no kernel. matmul.h is the cont
     X(FC, "fc", "pre = inp W^T + bias, or gelu'(pre) in its place; act = gelu(pre)")                                   \
     X(CLASSIFIER, "classifier", "logits = inp W^T; losses += cross entropy; logits = its gradient")                    \
     X(DGELU, "dgelu", "dpre = (dout W) * gelu'(pre); act = gelu(pre); dbias += column sums of dpre")                   \
-    X(DLAYERNORM, "dlayernorm", "dresidual += LayerNorm backward of dout W; its parameters' gradients, column sums")   \
     X(INPUT, "input", "dinp = dout W")                                                                                 \
     X(WEIGHT, "weight", "dweight = or += dout^T inp; dbias += column sums of dout")                                    \
-    X(MLP_WEIGHTS, "mlp_weights", "a layer's weight gradients of fc and fcproj")                                       \
-    X(LAYER_WEIGHTS, "layer_weights", "the four weight gradients of a layer")
+    X(MLP_WEIGHTS, "mlp_weights", "a layer's weight gradients of fc and fcproj")
 
 #define MATMUL_GROUP_ID_(id, name, formula) MATMUL_##id,
 typedef enum { MATMUL_GROUPS(MATMUL_GROUP_ID_) NUM_MATMUL_GROUPS } MatmulGroup;
@@ -39,20 +37,12 @@ static const char* const matmul_group_formulas[NUM_MATMUL_GROUPS] = {MATMUL_GROU
 
 typedef struct {
     int R;          // rows: B*T tokens
-    int IN, OUT;    // channels: W is (OUT,IN). Of several weights: both are C
+    int IN, OUT;    // channels: W is (OUT,IN). Of mlp_weights: both are C
     int vocab_size; // classifier: the real columns of OUT, the padded vocabulary; 0 for every other group
 } MatmulSizes;
 
-// The weights of a layer, and the range [first, end) of them whose gradients a group computes
+// The weights of a layer
 enum { MATMUL_LAYER_QKV, MATMUL_LAYER_ATTPROJ, MATMUL_LAYER_FC, MATMUL_LAYER_FCPROJ, NUM_MATMUL_LAYER };
-typedef struct {
-    int first, end;
-} MatmulLayerPart;
-static inline MATMUL_CONSTEXPR MatmulLayerPart matmul_layer_part(MatmulGroup group) {
-    const int mlp = group == MATMUL_MLP_WEIGHTS, all = group == MATMUL_LAYER_WEIGHTS;
-    const MatmulLayerPart part = {mlp ? MATMUL_LAYER_FC : 0, mlp || all ? NUM_MATMUL_LAYER : 0};
-    return part;
-}
 
 // Why the contract does not serve these sizes, for the end of an error message; NULL if it does. Any ints are valid
 // arguments.
@@ -61,7 +51,7 @@ static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
     if (s.IN % 8 != 0 || s.OUT % 8 != 0) { return "channels in and out must be multiples of 8"; } // 16 bytes of 16 bit
     // Kernels index rows and channels by an int, and round them up to whole tiles; fc has four times C channels.
     if (s.R > 1 << 30 || s.IN > 1 << 24 || s.OUT > 1 << 24) { return "rows must be at most 2^30, channels 2^24"; }
-    if (matmul_layer_part(group).end > 0 && s.IN != s.OUT) { return "channels in and out must both be the model's"; }
+    if (group == MATMUL_MLP_WEIGHTS && s.IN != s.OUT) { return "channels in and out must both be the model's"; }
     if (group == MATMUL_CLASSIFIER && (s.vocab_size < 1 || s.vocab_size > s.OUT)) {
         return "the vocabulary must be at least 1 and at most the channels out";
     }

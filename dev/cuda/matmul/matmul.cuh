@@ -191,27 +191,26 @@ static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* 
     matmul_launch(g, nullptr, MATMUL_WEIGHT, t, {R, IN, OUT, 0});
 }
 
-// Whether one launch computes a group's weight gradients; else each has its own choice.
-static inline bool matmul_weights_at_once(int capability, MatmulGroup group, MatmulSizes s) {
-    if (matmul_forced) { return matmul_config_of(matmul_forced, nullptr, group, s) != nullptr; }
-    const MatmulRule* rule = matmul_rule(group, sizeof(floatX) == sizeof(float), capability, s);
-    return rule && rule->group == (int)group;
+// Whether one launch computes fc's and fcproj's weight gradients; else each has its own choice.
+static inline bool matmul_mlp_at_once(int capability, MatmulSizes s) {
+    if (matmul_forced) { return matmul_config_of(matmul_forced, nullptr, MATMUL_MLP_WEIGHTS, s) != nullptr; }
+    const MatmulRule* rule = matmul_rule(MATMUL_MLP_WEIGHTS, sizeof(floatX) == sizeof(float), capability, s);
+    return rule && rule->group == MATMUL_MLP_WEIGHTS;
 }
 
-// The weight gradients of a group of several: layer[0] belongs to matmul_layer_part(group).first, and so on.
-static inline void matmul_layer_weights(MatmulGroups* g, MatmulGroup group, const MatmulLayerWeight* layer,
-                                        int accumulate, int R, int C) {
-    const MatmulLayerPart part = matmul_layer_part(group);
+static inline void matmul_mlp_weights(MatmulGroups* g, const MatmulLayerWeight (&mlp)[2], int accumulate, int R,
+                                      int C) {
     const MatmulSizes sizes = {R, C, C, 0};
-    const bool at_once = matmul_weights_at_once(g->capability, group, sizes);
-    MatmulTensors t = {};
-    t.accumulate = accumulate;
-    for (int n = part.end - 1; n >= part.first; n--) { // as the backward pass goes
-        const MatmulLayerWeight w = t.layer[n] = layer[n - part.first];
-        const MatmulSizes s = matmul_layer_sizes(n, sizes);
-        if (!at_once) { matmul_weight(g, w.dweight, w.dout, w.inp, accumulate, R, s.IN, s.OUT); }
+    if (matmul_mlp_at_once(g->capability, sizes)) {
+        MatmulTensors t = {};
+        t.mlp[0] = mlp[0], t.mlp[1] = mlp[1], t.accumulate = accumulate;
+        matmul_launch(g, nullptr, MATMUL_MLP_WEIGHTS, t, sizes);
+        return;
     }
-    if (at_once) { matmul_launch(g, nullptr, group, t, sizes); }
+    for (int n = 1; n >= 0; n--) { // as the backward pass goes
+        const MatmulSizes s = matmul_mlp_sizes(n, sizes);
+        matmul_weight(g, mlp[n].dweight, mlp[n].dout, mlp[n].inp, accumulate, R, s.IN, s.OUT);
+    }
 }
 
 #endif

@@ -28,18 +28,14 @@ table `matmul_configs`, of any of the groups, best first for each. matmul/choice
 //                    gradient there, 0 in the other columns
 //     dgelu          dpre (R,IN) = (dout (R,OUT) W) * gelu'(pre), which is derivative (R,IN) where pre is NULL;
 //                    act (R,IN) = gelu(pre), or not where act is NULL, as it is without pre;  dbias (IN) += column sums of dpre
-//     dlayernorm     dresidual (R,IN) += gradient of LayerNorm's input, from dln = dout (R,OUT) W, residual, mean, rstd and
-//                    ln_weight;  dln_weight (IN) += column sums of dln * xhat;  dln_bias (IN) += those of dln;
-//                    dresidual_sum (IN) += those of the new dresidual, or not where it is NULL
 //     input          dinp (R,IN) = dout (R,OUT) W
 //     weight         dweight (OUT,IN) = dout^T (OUT,R) inp (R,IN), or += where `accumulate`;
 //                    dbias (OUT) += column sums of dout, or not where it is NULL
-//     mlp_weights, layer_weights
-//                    the same for each of layer[2..3], [0..3], whose sizes matmul_layer_sizes() says; IN = OUT = C
+//     mlp_weights    the same for fc's and fcproj's, mlp[0] and mlp[1], whose sizes matmul_mlp_sizes() says; IN = OUT = C
 //
 // gelu is llmc/cuda/gelu.cuh's, LayerNorm llmc/cuda/layernorm.cuh's, cross entropy llmc/cuda/classifier.cuh's. GEMMs accumulate
 // in fp32. What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was
-// rounded to it; an intermediate that is no output (dln, logits, inp W^T + bias of residual) may be rounded to floatX or not.
+// rounded to it; an intermediate that is no output (logits, inp W^T + bias of residual) may be rounded to floatX or not.
 // But a configuration that has_derivative computes gelu'(pre) of pre rounded to floatX, and rounds it too, in fc as in dgelu:
 // dpre has the same bits whether fc kept pre or the derivative.
 //
@@ -60,7 +56,7 @@ struct MatmulContext {
     void* scratch;
 };
 
-// One weight gradient of several
+// A weight gradient
 struct MatmulLayerWeight {
     float *dweight, *dbias;   // (OUT,IN), (OUT) or NULL
     const floatX *dout, *inp; // (R,OUT), (R,IN)
@@ -75,10 +71,10 @@ struct MatmulTensors {
     // forward
     floatX* out;                       // (R,OUT)
     const floatX* skip;                // (R,OUT)
-    floatX* residual;                  // (R,OUT); an input of dlayernorm, (R,IN)
+    floatX* residual;                  // (R,OUT)
     floatX* ln;                        // (R,OUT)
-    float *mean, *rstd;                // (R); inputs of dlayernorm
-    const floatX *ln_weight, *ln_bias; // (OUT); of dlayernorm (IN)
+    float *mean, *rstd;                // (R)
+    const floatX *ln_weight, *ln_bias; // (OUT)
     floatX* pre;                       // (R,OUT); an input of dgelu, (R,IN)
     floatX* derivative;                // as pre, and NULL if pre is not
     floatX* act;                       // (R,OUT); of dgelu (R,IN) or NULL
@@ -88,15 +84,12 @@ struct MatmulTensors {
     const int* targets;                // (R), each below vocab_size
     float gradient_scale;
     // backward
-    floatX* dpre;                 // (R,IN)
-    floatX* dinp;                 // (R,IN)
-    floatX* dresidual;            // (R,IN)
-    float *dln_weight, *dln_bias; // (IN)
-    float* dresidual_sum;         // (IN) or NULL
-    float* dweight;               // (OUT,IN)
-    float* dbias;                 // of dgelu (IN), of weight (OUT) or NULL
-    int accumulate;               // of weights: dweight +=
-    MatmulLayerWeight layer[NUM_MATMUL_LAYER];
+    floatX* dpre;             // (R,IN)
+    floatX* dinp;             // (R,IN)
+    float* dweight;           // (OUT,IN)
+    float* dbias;             // of dgelu (IN), of weight (OUT) or NULL
+    int accumulate;           // of weights: dweight +=
+    MatmulLayerWeight mlp[2]; // fc, fcproj
 };
 
 typedef void (*MatmulLaunch)(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream);
@@ -112,11 +105,15 @@ struct MatmulConfig {
     bool has_derivative = false; // of fc, dgelu: derivative instead of pre is served, too
 };
 
-// The sizes of layer[n]
+// The sizes of the n-th weight of a layer
 __host__ __device__ inline MatmulSizes matmul_layer_sizes(int n, MatmulSizes s) {
     const int C = s.IN, IN = n == MATMUL_LAYER_FCPROJ ? 4 * C : C;
     const int OUT = n == MATMUL_LAYER_QKV ? 3 * C : n == MATMUL_LAYER_FC ? 4 * C : C;
     return {s.R, IN, OUT, 0};
+}
+// Those of mlp[n]
+__host__ __device__ inline MatmulSizes matmul_mlp_sizes(int n, MatmulSizes s) {
+    return matmul_layer_sizes(n == 0 ? MATMUL_LAYER_FC : MATMUL_LAYER_FCPROJ, s);
 }
 
 // For configurations that serve all that the contract does, and for those without scratch

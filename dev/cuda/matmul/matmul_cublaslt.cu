@@ -53,17 +53,6 @@ inline void dgelu(MatmulContext* context, const MatmulTensors* t, MatmulSizes s,
     gelu_backward(t->dpre, t->dbias, t->act, t->pre, (float*)context->scratch, s.R, s.IN, stream);
 }
 
-inline size_t dlayernorm_scratch(MatmulSizes s) {
-    return tensor_bytes(s.R, s.IN) + layernorm_backward_scratch_bytes(s.IN);
-}
-inline void dlayernorm(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    floatX* dln = (floatX*)context->scratch; // (R,IN)
-    float* partial = (float*)((char*)context->scratch + tensor_bytes(s.R, s.IN));
-    matmul_backward_input(library_on(context, stream), dln, t->dout, t->weight, NULL, s.R, s.IN, s.OUT);
-    layernorm_backward(t->dresidual, t->dln_weight, t->dln_bias, t->dresidual_sum, NULL, dln, t->residual, t->ln_weight,
-                       t->mean, t->rstd, partial, s.R, s.IN, 0, stream);
-}
-
 inline void input(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     matmul_backward_input(library_on(context, stream), t->dinp, t->dout, t->weight, NULL, s.R, s.IN, s.OUT);
 }
@@ -78,12 +67,10 @@ inline void weight(MatmulContext* context, const MatmulTensors* t, MatmulSizes s
     weight_gradient(context, {t->dweight, t->dbias, t->dout, t->inp}, t->accumulate, s, stream);
 }
 
-inline size_t layer_weights_scratch(MatmulSizes s) { return weight_scratch(matmul_layer_sizes(MATMUL_LAYER_FC, s)); }
-template <MatmulGroup group>
-void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    constexpr MatmulLayerPart part = matmul_layer_part(group);
-    for (int n = part.end - 1; n >= part.first; n--) { // as the backward pass goes
-        weight_gradient(context, t->layer[n], t->accumulate, matmul_layer_sizes(n, s), stream);
+inline size_t mlp_weights_scratch(MatmulSizes s) { return weight_scratch(matmul_mlp_sizes(0, s)); }
+inline void mlp_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    for (int n = 1; n >= 0; n--) { // as the backward pass goes
+        weight_gradient(context, t->mlp[n], t->accumulate, matmul_mlp_sizes(n, s), stream);
     }
 }
 
@@ -93,11 +80,9 @@ static constexpr MatmulConfig matmul_configs[] = {
     {"separate", MATMUL_FC, matmul_serves_all, matmul_no_scratch, fc},
     {"separate", MATMUL_CLASSIFIER, matmul_serves_all, matmul_no_scratch, classifier},
     {"separate", MATMUL_DGELU, matmul_serves_all, dgelu_scratch, dgelu},
-    {"separate", MATMUL_DLAYERNORM, matmul_serves_all, dlayernorm_scratch, dlayernorm},
     {"separate", MATMUL_INPUT, matmul_serves_all, matmul_no_scratch, input},
     {"separate", MATMUL_WEIGHT, matmul_serves_all, weight_scratch, weight},
-    {"separate", MATMUL_MLP_WEIGHTS, matmul_serves_all, layer_weights_scratch, layer_weights<MATMUL_MLP_WEIGHTS>},
-    {"separate", MATMUL_LAYER_WEIGHTS, matmul_serves_all, layer_weights_scratch, layer_weights<MATMUL_LAYER_WEIGHTS>},
+    {"separate", MATMUL_MLP_WEIGHTS, matmul_serves_all, mlp_weights_scratch, mlp_weights},
 };
 
 } // namespace cublaslt

@@ -130,8 +130,6 @@ static constexpr MatmulConfig matmul_configs[] = {
 #if __INCLUDE_LEVEL__ == 0 // what races without training
     SOFTMAX_CONFIG("128x128 ping-pong cluster 2", PingPong128x128x2),
     SOFTMAX_CONFIG("128x256 cluster 2", Tile128x256x2),
-    SOFTMAX_CONFIG("64x256 ping-pong cluster 2", PingPong64x256x2),
-    SOFTMAX_CONFIG("128x128 ping-pong cluster 2x2", PingPong128x128x2x2),
 #endif
 };
 #undef SOFTMAX_CONFIG

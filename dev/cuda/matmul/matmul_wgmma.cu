@@ -5,8 +5,8 @@ for what needs a whole row or column. Against cublaslt:
   runs while the other consumer warpgroup multiplies. pre is read once by dgelu, LayerNorm reads one tensor instead of two.
   Where act is kept, fc's epilogue stores the derivative of GELU, three more instructions an element; dgelu's only multiplies.
 - Weight gradients: split-K over R for the tiles that do not fill a wave, added in a fixed order. The first column of tiles
-  multiplies dout by ones as well: its column sums without a pass of their own. layer_weights is the four GEMMs of a layer in
-  one launch, with one such last wave instead of four.
+  multiplies dout by ones as well: its column sums without a pass of their own. mlp_weights is two GEMMs in one launch, with one
+  such last wave instead of two.
 
     group          A (M,K)           B (N,K)          D (M,N)
     forward        inp               W                (R,OUT)
@@ -65,17 +65,6 @@ template <class T> void fc(MatmulContext*, const MatmulTensors* t, MatmulSizes s
 
 template <class T> void input(MatmulContext*, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     input_gemm<T, Plain>(t->dinp, nullptr, nullptr, nullptr, t, s, stream);
-}
-
-// Scratch of dlayernorm: dln (R,IN), then what LayerNorm backward needs.
-static size_t dln_bytes(MatmulSizes s) { return CEIL_DIV(sizeof(floatX) * s.R * (size_t)s.IN, (size_t)256) * 256; }
-static size_t dlayernorm_scratch_bytes(MatmulSizes s) { return dln_bytes(s) + layernorm_backward_scratch_bytes(s.IN); }
-template <class T> void dlayernorm(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    floatX* const dln = (floatX*)context->scratch;
-    float* const partials = (float*)((char*)context->scratch + dln_bytes(s));
-    if (input_gemm<T, Plain>(dln, nullptr, nullptr, nullptr, t, s, stream) != STATUS_OK) { return; }
-    layernorm_backward(t->dresidual, t->dln_weight, t->dln_bias, t->dresidual_sum, NULL, dln, t->residual, t->ln_weight,
-                       t->mean, t->rstd, partials, s.R, s.IN, 0, stream);
 }
 
 // Scratch of dgelu: the column sums over each consumer's rows of a tile.
@@ -143,28 +132,20 @@ template <class T> void weight(MatmulContext* context, const MatmulTensors* t, M
 }
 template <class T> size_t weight_scratch_bytes(MatmulSizes s) { return weights_scratch_bytes<T>(&s, 1); }
 
-// The sizes of the weights of a layer whose gradients group G computes; returns how many there are
-template <MatmulGroup G> int part_sizes(MatmulSizes* sizes, MatmulSizes s) {
-    constexpr MatmulLayerPart part = matmul_layer_part(G);
-    for (int n = part.first; n < part.end; n++) { sizes[n - part.first] = matmul_layer_sizes(n, s); }
-    return part.end - part.first;
+template <class T>
+void mlp_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    const MatmulSizes sizes[] = {matmul_mlp_sizes(0, s), matmul_mlp_sizes(1, s)};
+    weight_gemms<T>(context, t->mlp, sizes, 2, t->accumulate, stream);
 }
-template <class T, MatmulGroup G>
-void layer_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    MatmulSizes sizes[NUM_MATMUL_LAYER];
-    const int gemms = part_sizes<G>(sizes, s);
-    weight_gemms<T>(context, t->layer + matmul_layer_part(G).first, sizes, gemms, t->accumulate, stream);
-}
-template <class T, MatmulGroup G> size_t layer_weights_scratch_bytes(MatmulSizes s) {
-    MatmulSizes sizes[NUM_MATMUL_LAYER];
-    const int gemms = part_sizes<G>(sizes, s);
-    return weights_scratch_bytes<T>(sizes, gemms);
+template <class T> size_t mlp_weights_scratch_bytes(MatmulSizes s) {
+    const MatmulSizes sizes[] = {matmul_mlp_sizes(0, s), matmul_mlp_sizes(1, s)};
+    return weights_scratch_bytes<T>(sizes, 2);
 }
 
-// Tiles are counted by an int, of 64 by 128 the smallest; layer_weights has 12 C of them by C.
+// Tiles are counted by an int, of 64 by 128 the smallest; mlp_weights has 8 C of them by C.
 static const char* too_many_tiles(MatmulSizes s) {
     const double rows = s.R > s.OUT ? s.R : s.OUT, columns = s.IN > s.OUT ? s.IN : s.OUT;
-    return (rows / 64 + 1) * (columns / 128 + 1) * 12 > 1e9 ? "its tensors have too many tiles for an int" : nullptr;
+    return (rows / 64 + 1) * (columns / 128 + 1) * 8 > 1e9 ? "its tensors have too many tiles for an int" : nullptr;
 }
 
 // A row of the table: a group's launcher and scratch for one tile
@@ -173,55 +154,32 @@ static const char* too_many_tiles(MatmulSizes s) {
         name, MATMUL_##id, too_many_tiles, scratch, group<tile>, false,                                                \
             MATMUL_##id == MATMUL_FC || MATMUL_##id == MATMUL_DGELU                                                    \
     }
-#define WGMMA_WEIGHTS(name, id, tile)                                                                                  \
-    {                                                                                                                  \
-        name, MATMUL_##id, too_many_tiles, layer_weights_scratch_bytes<tile, MATMUL_##id>,                             \
-            layer_weights<tile, MATMUL_##id>                                                                           \
-    }
 static constexpr MatmulConfig matmul_configs[] = {
     WGMMA_CONFIG("128x192 ping-pong cluster 2", RESIDUAL, PingPong128x192x2, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x192 ping-pong cluster 2", FC, PingPong128x192x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x192 ping-pong cluster 2", DGELU, PingPong128x192x2, dgelu,
                  dgelu_scratch_bytes<PingPong128x192x2>),
     WGMMA_CONFIG("128x256 cluster 2", WEIGHT, Tile128x256x2, weight, weight_scratch_bytes<Tile128x256x2>),
-    WGMMA_WEIGHTS("128x256 cluster 2", MLP_WEIGHTS, Tile128x256x2),
+    WGMMA_CONFIG("128x256 cluster 2", MLP_WEIGHTS, Tile128x256x2, mlp_weights,
+                 mlp_weights_scratch_bytes<Tile128x256x2>),
 #if __INCLUDE_LEVEL__ == 0 // raced but not used in training: a minute of compile time
-#define WGMMA_CONFIGS(id, group, scratch)                                                                              \
-    WGMMA_CONFIG("128x256 cluster 2", id, Tile128x256x2, group, scratch),                                              \
-        WGMMA_CONFIG("64x256 ping-pong cluster 2", id, PingPong64x256x2, group, scratch)
-#define WGMMA_PING_PONG(id, group, scratch)                                                                            \
-    WGMMA_CONFIG("128x128 ping-pong cluster 2", id, PingPong128x128x2, group, scratch)
-#define WGMMA_192(id, group, scratch) WGMMA_CONFIG("128x192 ping-pong cluster 2", id, PingPong128x192x2, group, scratch)
-    WGMMA_CONFIGS(QKV, qkv, matmul_no_scratch),
-    WGMMA_PING_PONG(QKV, qkv, matmul_no_scratch),
-    WGMMA_192(QKV, qkv, matmul_no_scratch),
-    WGMMA_CONFIG("128x256", QKV, Tile128x256, qkv, matmul_no_scratch),
-    WGMMA_CONFIGS(RESIDUAL, residual, matmul_no_scratch),
-    WGMMA_PING_PONG(RESIDUAL, residual, matmul_no_scratch),
-    WGMMA_CONFIG("128x128 ping-pong cluster 2x2", RESIDUAL, PingPong128x128x2x2, residual, matmul_no_scratch),
-    WGMMA_PING_PONG(FC, fc, matmul_no_scratch),
+    WGMMA_CONFIG("128x256 cluster 2", QKV, Tile128x256x2, qkv, matmul_no_scratch),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2", QKV, PingPong128x128x2, qkv, matmul_no_scratch),
+    WGMMA_CONFIG("128x192 ping-pong cluster 2", QKV, PingPong128x192x2, qkv, matmul_no_scratch),
+    WGMMA_CONFIG("128x256 cluster 2", RESIDUAL, Tile128x256x2, residual, matmul_no_scratch),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2", RESIDUAL, PingPong128x128x2, residual, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", FC, Tile128x256x2, fc, matmul_no_scratch),
-    WGMMA_CONFIG("128x128 ping-pong cluster 2x2", FC, PingPong128x128x2x2, fc, matmul_no_scratch),
-    WGMMA_PING_PONG(DGELU, dgelu, dgelu_scratch_bytes<PingPong128x128x2>),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2", FC, PingPong128x128x2, fc, matmul_no_scratch),
     WGMMA_CONFIG("128x256 cluster 2", DGELU, Tile128x256x2, dgelu, dgelu_scratch_bytes<Tile128x256x2>),
-    WGMMA_CONFIG("64x256 ping-pong cluster 2", DGELU, PingPong64x256x2, dgelu, dgelu_scratch_bytes<PingPong64x256x2>),
-    WGMMA_CONFIG("128x128 ping-pong cluster 2x2", DGELU, PingPong128x128x2x2, dgelu,
-                 dgelu_scratch_bytes<PingPong128x128x2x2>),
-    WGMMA_CONFIGS(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
-    WGMMA_PING_PONG(DLAYERNORM, dlayernorm, dlayernorm_scratch_bytes),
-    WGMMA_CONFIGS(INPUT, input, matmul_no_scratch),
-    WGMMA_PING_PONG(INPUT, input, matmul_no_scratch),
-    WGMMA_192(INPUT, input, matmul_no_scratch),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2", DGELU, PingPong128x128x2, dgelu,
+                 dgelu_scratch_bytes<PingPong128x128x2>),
+    WGMMA_CONFIG("128x256 cluster 2", INPUT, Tile128x256x2, input, matmul_no_scratch),
+    WGMMA_CONFIG("128x128 ping-pong cluster 2", INPUT, PingPong128x128x2, input, matmul_no_scratch),
+    WGMMA_CONFIG("128x192 ping-pong cluster 2", INPUT, PingPong128x192x2, input, matmul_no_scratch),
     WGMMA_CONFIG("128x128 ping-pong cluster 2", WEIGHT, PingPong128x128x2, weight,
                  weight_scratch_bytes<PingPong128x128x2>),
-    WGMMA_WEIGHTS("128x256 cluster 2", LAYER_WEIGHTS, Tile128x256x2),
-    WGMMA_WEIGHTS("128x128 ping-pong cluster 2", LAYER_WEIGHTS, PingPong128x128x2),
-#undef WGMMA_192
-#undef WGMMA_PING_PONG
-#undef WGMMA_CONFIGS
 #endif
 };
-#undef WGMMA_WEIGHTS
 #undef WGMMA_CONFIG
 
 } // namespace wgmma

@@ -3,9 +3,8 @@ What the variants of the matmul groups are checked against: random inputs of two
 each output the correct value and the error that a correct kernel may make (matmul/tolerance.h).
 
 The GEMM of a group is computed for some rows of its result, a random one of each of up to REFERENCE_ROWS equal parts: all
-rows in the sweep's small shapes, a sample in the raced ones to keep them affordable. Sums over rows of a GEMM's result are
-computed for a sample of columns likewise. What a kernel computes from an output that it stores (LayerNorm, GELU, column sums)
-is checked against fp64 of that output as stored, in all rows.
+rows in the sweep's small shapes, a sample in the raced ones to keep them affordable. What a kernel computes from an output that
+it stores (LayerNorm, GELU, column sums) is checked against fp64 of that output as stored, in all rows.
 */
 #ifndef MATMUL_REFERENCE_H
 #define MATMUL_REFERENCE_H
@@ -22,7 +21,7 @@ is checked against fp64 of that output as stored, in all rows.
 #define MATMUL_PRECISION (MatmulPrecision{0x1p-8, 0})
 #endif
 
-constexpr int REFERENCE_ROWS = 1024, REFERENCE_COLUMNS = 64;
+constexpr int REFERENCE_ROWS = 1024;
 constexpr int REFERENCE_THREADS = 256;
 
 // ----------------------------------------------------------------------------
@@ -33,7 +32,7 @@ enum Pattern { ORDINARY, OUTLIERS, NUM_PATTERNS };
 static const char* const pattern_names[NUM_PATTERNS] = {"ordinary", "outlier channels"};
 
 // The distribution of a tensor's elements. SCALED: N(0, 1/K), so that a sum of K products has variance 1
-enum Fill { NORMAL, WITH_OUTLIERS, SCALED, WIDE, TARGETS, MEANS, RSTDS, NUM_FILLS };
+enum Fill { NORMAL, WITH_OUTLIERS, SCALED, WIDE, TARGETS, NUM_FILLS };
 
 struct FillOf {
     Fill fill;
@@ -50,10 +49,6 @@ __device__ inline float fill_at(const FillOf& f, int64_t i) {
         return x * f.scale;
     case WIDE: // covers the whole curved range of GELU and its derivative
         return 2 * x;
-    case MEANS: // MEANS and RSTDS: LayerNorm statistics that differ from 0 and 1
-        return 0.1f * x;
-    case RSTDS:
-        return 0.8f + 0.4f * uniform_at(f.seed, i);
     case WITH_OUTLIERS:
         return f.pattern == OUTLIERS && i % f.columns % 97 == 5 ? x + 8 : x;
     default:
@@ -190,51 +185,6 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     if (threadIdx.x == 0) { softmax[blockIdx.x] = {maximum, sum, error / sum}; }
 }
 
-// The inputs of LayerNorm's backward besides z = dln
-struct NormBackward {
-    const floatX *x, *weight; // (R,C), (C)
-    const float *mean, *rstd; // (R)
-    int C;
-    __device__ double xhat(int64_t row, int64_t c) const {
-        return ((double)(float)x[row * C + c] - (double)mean[row]) * (double)rstd[row];
-    }
-    __device__ MatmulBounded g(MatmulBounded z, int64_t c) const {
-        const double w = (double)(float)weight[c];
-        return {z.value * w, fabs(w) * matmul_intermediate_error(MATMUL_PRECISION, z)};
-    }
-};
-// sums (sampled rows) from z (sampled rows, C)
-__global__ void __launch_bounds__(REFERENCE_THREADS)
-    reference_norm_sums(MatmulNormSums* sums, const MatmulBounded* z, Choice rows, NormBackward n) {
-    MatmulNormSums s = {};
-    const int64_t row = rows[blockIdx.x];
-    for (int c = threadIdx.x; c < n.C; c += REFERENCE_THREADS) {
-        const MatmulBounded g = n.g(z[(int64_t)blockIdx.x * n.C + c], c);
-        const double xhat = n.xhat(row, c), gx = g.value * xhat, gx_error = g.error * xhat;
-        s.g += g.value, s.g_squares += g.value * g.value, s.g_errors += g.error * g.error;
-        s.gx += gx, s.gx_squares += gx * gx, s.gx_errors += gx_error * gx_error;
-    }
-    for (double* x : {&s.g, &s.gx, &s.g_squares, &s.gx_squares, &s.g_errors, &s.gx_errors}) { *x = reference_sum(*x); }
-    if (threadIdx.x == 0) { sums[blockIdx.x] = s; }
-}
-// dln_weight = sum_R z xhat and dln_bias = sum_R z, from z (R, sampled columns). A thread block per column.
-__global__ void __launch_bounds__(REFERENCE_THREADS)
-    reference_norm_columns(MatmulColumn* weight, MatmulColumn* bias, const MatmulBounded* z, Choice columns, int R,
-                           NormBackward n) {
-    MatmulColumn w = {}, b = {};
-    for (int64_t row = threadIdx.x; row < R; row += REFERENCE_THREADS) {
-        const MatmulBounded dln = z[row * columns.count + blockIdx.x];
-        const double error = matmul_intermediate_error(MATMUL_PRECISION, dln);
-        const double xhat = n.xhat(row, columns[blockIdx.x]), x = dln.value * xhat;
-        w.sum += x, w.squares += x * x, w.term_squares += error * xhat * error * xhat;
-        b.sum += dln.value, b.squares += dln.value * dln.value, b.term_squares += error * error;
-    }
-    for (MatmulColumn* m : {&w, &b}) {
-        for (double* x : {&m->sum, &m->squares, &m->term_squares}) { *x = reference_sum(*x); }
-    }
-    if (threadIdx.x == 0) { weight[blockIdx.x] = w, bias[blockIdx.x] = b; }
-}
-
 // sums (n) over the rows of x (rows, n). `rounded`: a kernel may have summed x before it was rounded to floatX. A thread block
 // per 32 columns.
 __global__ void __launch_bounds__(REFERENCE_THREADS)
@@ -338,17 +288,7 @@ struct WantTimes { // z derivative
         return matmul_times(MATMUL_PRECISION, z[i * N + j], exact);
     }
 };
-struct WantNormBackward { // dresidual, from its old value
-    const MatmulBounded* z;
-    const MatmulNormSums* sums;
-    NormBackward n;
-    const floatX* before;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
-        return matmul_norm_backward(MATMUL_PRECISION, sums[i], n.C, n.g(z[i * n.C + j], column), n.xhat(row, column),
-                                    (double)n.rstd[row], (double)(float)before[row * n.C + column]);
-    }
-};
-struct WantColumn { // a sum over rows, added to the old value; the sampled columns are rows of `got`
+struct WantColumn { // a sum over rows, added to the old value; the columns are rows of `got`
     const MatmulColumn* sums;
     const float* before;
     int rows;

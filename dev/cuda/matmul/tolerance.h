@@ -155,25 +155,6 @@ MATMUL_BOTH MatmulBounded matmul_normalised(MatmulPrecision p, MatmulNorm n, dou
     return matmul_rounded(p, r);
 }
 
-// Backward. With g = dln weight and xhat = (x - mean) rstd, all sums over the C channels of a row:
-typedef struct {
-    double g, gx;                 // of g, of g xhat
-    double g_squares, gx_squares; // of the squares of g, of g xhat
-    double g_errors, gx_errors;   // of the squared errors of g, of g xhat
-} MatmulNormSums;
-
-// dresidual + (g - mean(g) - xhat mean(g xhat)) rstd
-MATMUL_BOTH MatmulBounded matmul_norm_backward(MatmulPrecision p, MatmulNormSums s, int C, MatmulBounded g, double xhat,
-                                               double rstd, double dresidual) {
-    const double mean_g = s.g / C, mean_gx = s.gx / C;
-    const double mean_g_error = (matmul_sum_error(C, s.g, s.g_squares) + MATMUL_SIGMAS * sqrt(s.g_errors)) / C;
-    const double mean_gx_error = (matmul_sum_error(C, s.gx, s.gx_squares) + MATMUL_SIGMAS * sqrt(s.gx_errors)) / C;
-    const double fp32 = 8 * MATMUL_FP32_ROUNDOFF * (fabs(g.value) + fabs(mean_g) + 2 * fabs(xhat * mean_gx));
-    MatmulBounded dx = {(g.value - mean_g - xhat * mean_gx) * rstd,
-                        (g.error + mean_g_error + fabs(xhat) * mean_gx_error + fp32) * rstd};
-    return matmul_rounded(p, matmul_plus(dx, dresidual));
-}
-
 // ----------------------------------------------------------------------------
 // Cross entropy of a row of logits z, which may be rounded before they are used
 

@@ -390,32 +390,13 @@ template <class C> static inline TileOrder order_of(const GemmSize* sizes, int g
                       C::narrows);
 }
 
-// A launch of `clusters` clusters; the attribute must live as long as the configuration.
-template <class C>
-static inline cudaLaunchConfig_t launch_config(cudaLaunchAttribute* cluster, int clusters, cudaStream_t stream) {
-    cluster->id = cudaLaunchAttributeClusterDimension;
-    cluster->val.clusterDim = {C::T::cluster, 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = clusters * C::T::cluster;
-    config.blockDim = C::threads;
-    config.dynamicSmemBytes = C::shared_bytes;
-    config.stream = stream;
-    config.attrs = cluster, config.numAttrs = 1;
-    return config;
-}
-
-// The number of clusters that are resident at once, with a CTA on each SM. GPCs have an even number of SMs, but not always a
-// multiple of four: for larger clusters the occupancy calculator is asked.
+// The number of clusters that are resident at once, with a CTA on each SM: GPCs have an even number of SMs.
 template <class C> static inline Status num_clusters(int* clusters) {
-    auto kernel = matmul_kernel<C>;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    static_assert(C::T::cluster <= 2, "GPCs do not always have a multiple of four SMs");
     TRY(hopper_num_sms(clusters));
     *clusters /= C::T::cluster;
-    TRY(cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)));
-    if (C::T::cluster <= 2) { return STATUS_OK; }
-    cudaLaunchAttribute cluster;
-    const cudaLaunchConfig_t config = launch_config<C>(&cluster, *clusters, 0);
-    return cuda_try(cudaOccupancyMaxActiveClusters(clusters, kernel, &config));
+    return cuda_try(
+        cudaFuncSetAttribute(matmul_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
 }
 
 template <class Operand> static inline Status operand_map(CUtensorMap* map, const floatX* x, int rows, int K) {
@@ -462,7 +443,14 @@ template <class C> static inline Status launch_gemms(const Gemm<C>* g, int gemms
         }
     }
     cudaLaunchAttribute cluster;
-    const cudaLaunchConfig_t config = launch_config<C>(&cluster, min(p.order.items(), clusters), stream);
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {C::T::cluster, 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = min(p.order.items(), clusters) * C::T::cluster;
+    config.blockDim = C::threads;
+    config.dynamicSmemBytes = C::shared_bytes;
+    config.stream = stream;
+    config.attrs = &cluster, config.numAttrs = 1;
     TRY(cuda_try(cudaLaunchKernelEx(&config, matmul_kernel<C>, p)));
     if constexpr (C::Epilogue::partial_tiles) {
         const int tiles = p.order.split_tiles();

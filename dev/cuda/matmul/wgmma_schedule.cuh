@@ -155,12 +155,9 @@ template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N =
     __host__ __device__ static constexpr bool takes(int w, int n) { return !pingpong || n % 2 == w; }
 };
 
-// The tiles in use, rows x columns; x2: in clusters of two, x2x2: of two by two
+// The tiles in use, rows x columns, in clusters of two
 typedef Tile<1, 256, false, 2> Tile128x256x2;
-typedef Tile<1, 256, false, 1> Tile128x256;
 typedef Tile<2, 128, true, 2> PingPong128x128x2;
-typedef Tile<2, 128, true, 2, 2> PingPong128x128x2x2;
-typedef Tile<1, 256, true, 2> PingPong64x256x2;
 typedef Tile<2, 192, true, 2> PingPong128x192x2;
 
 // ----------------------------------------------------------------------------

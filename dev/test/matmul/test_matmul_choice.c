@@ -43,7 +43,6 @@ static void winners_train(void) {
         CHECK(serves(C == 768 ? "wgmma" : "cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, C, C));
         CHECK(serves(C == 768 ? "wgmma" : "cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, 4 * C, C));
         CHECK(serves(C == 1280 ? "wgmma" : "cublaslt", MATMUL_MLP_WEIGHTS, 0, 90, 8192, C, C));
-        CHECK(serves("cublaslt", MATMUL_LAYER_WEIGHTS, 0, 90, 8192, C, C));
         CHECK(serves("softmax_wgmma", MATMUL_CLASSIFIER, 0, 90, 8192, C, 50304));
         CHECK(serves("cublaslt", MATMUL_CLASSIFIER, 1, 90, 8192, C, 50304));
         CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, C, C));
@@ -61,18 +60,9 @@ static void winners_train(void) {
     CHECK(serves("cublaslt", MATMUL_DGELU, 0, 90, 65536, 4 * 1608, 1608));
 }
 
-// Of the groups of several weight gradients, which they are; the others have none.
-static void parts_of_a_layer(void) {
-    CHECK(matmul_layer_part(MATMUL_MLP_WEIGHTS).first == MATMUL_LAYER_FC);
-    CHECK(matmul_layer_part(MATMUL_MLP_WEIGHTS).end == MATMUL_LAYER_FCPROJ + 1);
-    CHECK(matmul_layer_part(MATMUL_LAYER_WEIGHTS).first == 0);
-    CHECK(matmul_layer_part(MATMUL_LAYER_WEIGHTS).end == NUM_MATMUL_LAYER);
-    for (int group = 0; group <= MATMUL_WEIGHT; group++) { CHECK(matmul_layer_part((MatmulGroup)group).end == 0); }
-}
-
 static void groups_have_names(void) {
     CHECK(strcmp(matmul_group_names[MATMUL_QKV], "qkv") == 0);
-    CHECK(strcmp(matmul_group_names[MATMUL_LAYER_WEIGHTS], "layer_weights") == 0);
+    CHECK(strcmp(matmul_group_names[MATMUL_MLP_WEIGHTS], "mlp_weights") == 0);
     for (int group = 0; group < NUM_MATMUL_GROUPS; group++) {
         CHECK(strchr(matmul_group_names[group], ',') == NULL && matmul_group_formulas[group][0] != '\0'); // a CSV field
     }
@@ -84,9 +74,8 @@ static void refused_sizes(void) {
     CHECK(matmul_unsupported(MATMUL_QKV, sizes(0, 8, 8, 0)) != NULL);
     CHECK(matmul_unsupported(MATMUL_QKV, sizes(1, 12, 8, 0)) != NULL);
     CHECK(matmul_unsupported(MATMUL_QKV, sizes(1, 8, 12, 0)) != NULL);
-    CHECK(matmul_unsupported(MATMUL_LAYER_WEIGHTS, sizes(1, 8, 16, 0)) != NULL);
     CHECK(matmul_unsupported(MATMUL_MLP_WEIGHTS, sizes(1, 8, 16, 0)) != NULL);
-    CHECK(matmul_unsupported(MATMUL_LAYER_WEIGHTS, sizes(1, 16, 16, 0)) == NULL);
+    CHECK(matmul_unsupported(MATMUL_MLP_WEIGHTS, sizes(1, 16, 16, 0)) == NULL);
     CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50257)) == NULL);
     CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50304)) == NULL);
     CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50305)) != NULL);
@@ -104,7 +93,6 @@ static void refused_sizes(void) {
 int main(void) {
     everything_is_served();
     winners_train();
-    parts_of_a_layer();
     groups_have_names();
     refused_sizes();
     return unit_end();

@@ -421,9 +421,7 @@ template <class C> static void test_ring() {
         CHECK(ring_works<C>({{3 * rows, columns, 1001}, {rows, 2 * columns, 1001}}, 3, NO_FAULT));
     }
     for (Fault fault : {RELEASES_BEFORE, PRODUCER_PARITY}) { CHECK(!ring_works<C>(long_tiles, 3, fault)); }
-    if (C::T::cluster > 1) {
-        for (Fault fault : {RELEASES_OWN_CTA, BYTES_OF_ONE_CTA}) { CHECK(!ring_works<C>(long_tiles, 3, fault)); }
-    }
+    for (Fault fault : {RELEASES_OWN_CTA, BYTES_OF_ONE_CTA}) { CHECK(!ring_works<C>(long_tiles, 3, fault)); }
     CHECK(!ring_works<C>(long_tiles, 3, ONE_RELEASE_TOO_FEW));
     CHECK(ring_works<C>(long_tiles, 3, CONSUMER_STAYS) == !C::T::pingpong);
     CHECK(ring_works<C>(long_tiles, 3, NO_TURNS) == !C::T::pingpong);
@@ -452,11 +450,9 @@ template <class T> static void test_tile() {
 
 int main(void) {
     test_tile<Tile128x256x2>();
-    test_tile<Tile128x256>();
     test_tile<PingPong128x128x2>();
-    test_tile<PingPong128x128x2x2>();
-    test_tile<PingPong64x256x2>();
     test_tile<PingPong128x192x2>();
+    test_tile<Tile<2, 128, true, 2, 2>>(); // sharing rows of A, too
     test_balance();
     test_fragments();
     test_ring_of_chunks();
