@@ -139,14 +139,14 @@ variants := $(training_variants) $(decode_variants) $(matmul_variants)
 # Their programs, build/<name>_<precision>; those on tensor cores have no fp32.
 fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
 
-# Those that programs hold, build/<operation>_variants.h: the #includes, and X(variant) for each. attention.cuh and matmul.cuh
-# include those of the rules, test_gpu_pairs.cu the others of attention. $(call held,LIST,FILES,16 BIT,FP32)
+# Those that programs hold, build/<operation>_variants.h: the #includes, and X(variant) for each. attention.cu and matmul.cu
+# include those of the rules, or that of ATTENTION_FORWARD, and test_gpu_pairs.cu the others of attention. $(call held,LIST,FILES,16 BIT,FP32)
 hash := \#
 held = $(hash)ifdef PRECISION_FP32\n$(call held_list,$(1),$(2),$(4))$(hash)else\n$(call held_list,$(1),$(2),$(3))$(hash)endif\n
 held_list = $(foreach v,$(3),$(hash)include "$(wildcard dev/cuda/$(2)_$(v).cu dev/cuda/matmul/$(2)_$(v).cu)"\n)$(hash)define $(1)_VARIANTS(X) $(foreach v,$(3),X($(v)))\n
-held_ruled = $(hash)ifndef ATTENTION_$(1)\n$(call held,ATTENTION_$(1),attention_$(2),$($(2)_16bit),$($(2)_fp32))$(hash)endif\n
 held_others = $(call held,OTHER_$(1),attention_$(2),$(filter-out $($(2)_16bit),$(3)),$(filter-out $($(2)_fp32) %mma,$(3)))
-attention_held = $(call held_ruled,FORWARD,forward)$(call held_ruled,BACKWARD,backward)
+held_chosen = $(call held,ATTENTION_$(1),attention_$(2),$(or $(ATTENTION_$(1)),$($(2)_16bit)),$(or $(ATTENTION_$(1)),$($(2)_fp32)))
+attention_held = $(call held_chosen,FORWARD,forward)$(call held_chosen,BACKWARD,backward)
 matmul_held = $(call held,MATMUL,matmul,$(matmul_ruled),$(filter-out %wgmma,$(matmul_ruled)))
 other_held = $(call held_others,FORWARD,forward,$(call variant_names,forward))$(call \
     held_others,BACKWARD,backward,$(call variant_names,backward))
@@ -205,7 +205,7 @@ $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_ke
 # test_nccl's own where there are GPUs.
 $(cuda_unit_tests): private host_only := -gencode arch=compute_80,code=compute_80
 # The kernels of training and of generating, and their launchers, compiled once: dev/cuda/bench/variants.cuh.
-# A program with -DKERNELS_APART is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
+# A program is linked with $(call training_kernels,PRECISION) or $(call decoding_kernels,PRECISION).
 training_kernels = build/attention_$(1).o build/matmul_$(1).o
 decoding_kernels = $(training_kernels) build/decode_$(1).o
 define kernels_rule
@@ -216,7 +216,7 @@ shared_object := -Xcompiler -fPIC,-fvisibility=hidden
 $(foreach p,bf16 fp32,$(eval $(call kernels_rule,$(p))))
 # $(call compile_apart,PRECISION): the recipe of such a program
 compile_apart = $(call nvcc_apart,$(1)) $(filter %.o,$^) -o $@ $(CUDA_LDLIBS) $(strict)
-nvcc_apart = $(nvcc) $(call define_precision,$(1)) $(attention_flags) -DKERNELS_APART $(dependencies) $<
+nvcc_apart = $(nvcc) $(call define_precision,$(1)) $(attention_flags) $(dependencies) $<
 # The trainers in both precisions, build/train_gpt2cu_fp32, build/test_gpt2cu_bf16, ..., compiled beside their kernels
 define trainer_rule
 build/train_gpt2cu_$(1).o build/test_gpt2cu_$(1).o build/generate_gpt2cu_$(1).o: build/%cu_$(1).o: %.cu build/trainer.flags
@@ -259,7 +259,7 @@ cuda: $(foreach p,train test generate,$(p)_gpt2cu build/$(p)_gpt2cu_fp32) libatt
     $(cuda_unit_tests) $(gpu_unit_tests) build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/generate_speed build/gemm_algorithms build/energy_by_cause
 
 libattention.so: dev/cuda/libattention.cu build/trainer.flags build/attention_bf16.o
-	$(nvcc) -DPRECISION_BF16 $(attention_flags) -DKERNELS_APART $(shared_object) -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
+	$(nvcc) -DPRECISION_BF16 $(attention_flags) $(shared_object) -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
 	    -MMD -MP -MF build/$@.d -MT $@ $< build/attention_bf16.o -o $@ $(strict)
 
 -include $(wildcard build/*.d)

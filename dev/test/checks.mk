@@ -66,10 +66,13 @@ build/generate_speed: dev/bench/generate_speed.cu build/trainer.flags $(call dec
 
 # The library as builds without sm_90a have it on a GPU of 9.0: code for sm_90, where other variants must serve, and PTX with
 # wgmma alone, where nothing can
-build/libattention_sm_90.so: private arch_flags := -gencode arch=compute_90,code=sm_90
-build/libattention_ptx.so: private arch_flags := -gencode arch=compute_90,code=compute_90 -DATTENTION_FORWARD=wgmma -DATTENTION_BACKWARD=wgmma
-build/libattention_sm_90.so build/libattention_ptx.so: dev/cuda/libattention.cu build/gpu.flags
-	$(nvcc) -DPRECISION_BF16 $(dependencies) $(shared_object) -shared $< -o $@ $(strict)
+build/libattention_sm_90.so build/attention_sm_90.o: private arch_flags := -gencode arch=compute_90,code=sm_90
+build/libattention_ptx.so build/attention_ptx.o: private arch_flags := -gencode arch=compute_90,code=compute_90 \
+    -DATTENTION_FORWARD=wgmma -DATTENTION_BACKWARD=wgmma
+build/attention_sm_90.o build/attention_ptx.o: dev/cuda/attention/attention.cu build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $(shared_object) -c $< -o $@ $(strict)
+build/libattention_sm_90.so build/libattention_ptx.so: build/lib%.so: dev/cuda/libattention.cu build/%.o build/gpu.flags
+	$(nvcc) -DPRECISION_BF16 $(dependencies) $(shared_object) -shared $< build/$*.o -o $@ $(strict)
 
 # Attention with one thing left out beside attention: for dev/bench/energy_by_cause.py
 build/energy_by_cause: dev/bench/energy_by_cause.cu build/gpu.flags

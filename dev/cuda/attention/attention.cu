@@ -1,2 +1,49 @@
-// The variants of attention that train: an object that programs with -DKERNELS_APART are linked with, and libattention.so.
+// The variants of attention that train, with their kernels: an object of the programs that train or generate, and of
+// libattention.so.
 #include "attention.cuh"
+#include "build/attention_variants.h" // those of attention/choice.h's rules, or of ATTENTION_FORWARD and _BACKWARD: X(variant)
+
+#define ATTENTION_VARIANT(v) {#v, v::forward_configs},
+static constexpr AttentionForwardVariant attention_forward_table[] = {ATTENTION_FORWARD_VARIANTS(ATTENTION_VARIANT)};
+#undef ATTENTION_VARIANT
+#define ATTENTION_VARIANT(v) {#v, v::backward_configs},
+static constexpr AttentionBackwardVariant attention_backward_table[] = {ATTENTION_BACKWARD_VARIANTS(ATTENTION_VARIANT)};
+#undef ATTENTION_VARIANT
+constexpr Variants<AttentionForwardVariant> attention_forward_variants(attention_forward_table);
+constexpr Variants<AttentionBackwardVariant> attention_backward_variants(attention_backward_table);
+
+// ----------------------------------------------------------------------------
+// Compile-time checks: every variant can train, and has the configurations that the rules name.
+
+template <class Variant> constexpr bool attention_has_config(const Variant& v, const char* name, int HS) {
+    for (size_t n = 0; n < v.num_configs; n++) {
+        const typename Variant::Config& c = v.configs[n];
+        if (same_text(c.name, name) && (c.HS == 0 || c.HS == HS)) { return true; }
+    }
+    return false;
+}
+template <class Variant, size_t N, size_t M>
+constexpr bool attention_rules_hold(const AttentionRule (&rules)[N], const Variant (&variants)[M]) {
+    for (const AttentionRule& r : rules) {
+        for (const Variant& v : variants) {
+            if (!r.config || !same_text(r.variant, v.name)) { continue; }
+            if (!attention_has_config(v, r.config, r.HS)) { return false; }
+        }
+    }
+    return true;
+}
+template <class Variant, size_t M> constexpr bool attention_all_launch(const Variant (&variants)[M]) {
+    for (const Variant& v : variants) {
+        for (size_t n = 0; n < v.num_configs; n++) {
+            if (v.configs[n].launch == nullptr) { return false; }
+        }
+    }
+    return true;
+}
+
+static_assert(attention_all_launch(attention_forward_table),
+              "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
+static_assert(attention_rules_hold(attention_forward_rules, attention_forward_table),
+              "attention/choice.h names a configuration that a variant's forward_configs do not have");
+static_assert(attention_rules_hold(attention_backward_rules, attention_backward_table),
+              "attention/choice.h names a configuration that a variant's backward_configs do not have");

@@ -4,8 +4,9 @@ names for a GPU, a precision and a shape. The contract is attention.h's; what is
 
     make train_gpt2cu ATTENTION_FORWARD=flash2 ATTENTION_BACKWARD=mma      builds with these variants alone, by name
 
-With -DATTENTION_ALL attention_force() gives the two variants to take, of these or of the program's own:
-dev/test/whole/test_gpu_pairs.cu tests all pairs of those that can train so.
+A program is linked with attention.cu's object, where their kernels are compiled once for all programs of a precision.
+attention_force() gives the two variants to take, of these or of the program's own: dev/test/whole/test_gpu_pairs.cu tests all
+pairs of those that can train so.
 
 Launchers record errors and return (llmc/base/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
 */
@@ -18,28 +19,6 @@ Launchers record errors and return (llmc/base/status.h): no GPU, a head size or 
 
 #define ATTENTION_TEXT_(x) #x
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
-
-#ifndef KERNELS_APART
-// The variants that this program holds, X(variant) for each: those that attention/choice.h names, by the Makefile, or one
-#include "build/attention_variants.h"
-#ifdef ATTENTION_FORWARD
-// clang-format off
-#define ATTENTION_FORWARD_FILE_(variant) ATTENTION_TEXT(attention_forward_##variant.cu)
-// clang-format on
-#define ATTENTION_FORWARD_FILE(variant) ATTENTION_FORWARD_FILE_(variant)
-#include ATTENTION_FORWARD_FILE(ATTENTION_FORWARD)
-#define ATTENTION_FORWARD_VARIANTS(X) X(ATTENTION_FORWARD)
-#endif
-
-#ifdef ATTENTION_BACKWARD
-// clang-format off
-#define ATTENTION_BACKWARD_FILE_(variant) ATTENTION_TEXT(attention_backward_##variant.cu)
-// clang-format on
-#define ATTENTION_BACKWARD_FILE(variant) ATTENTION_BACKWARD_FILE_(variant)
-#include ATTENTION_BACKWARD_FILE(ATTENTION_BACKWARD)
-#define ATTENTION_BACKWARD_VARIANTS(X) X(ATTENTION_BACKWARD)
-#endif
-#endif // KERNELS_APART
 
 // A variant and its table of configurations
 template <class Config_> struct AttentionVariant {
@@ -60,75 +39,7 @@ extern const Variants<AttentionForwardVariant> attention_forward_variants;
 extern const Variants<AttentionBackwardVariant> attention_backward_variants;
 
 // ----------------------------------------------------------------------------
-// Compile-time checks: every variant can train, and has the configurations that the rules name.
-
-template <class Variant> constexpr bool attention_has_config(const Variant& v, const char* name, int HS) {
-    for (size_t n = 0; n < v.num_configs; n++) {
-        const typename Variant::Config& c = v.configs[n];
-        if (same_text(c.name, name) && (c.HS == 0 || c.HS == HS)) { return true; }
-    }
-    return false;
-}
-template <class Variant, size_t N, size_t M>
-constexpr bool attention_rules_hold(const AttentionRule (&rules)[N], const Variant (&variants)[M]) {
-    for (const AttentionRule& r : rules) {
-        for (const Variant& v : variants) {
-            if (!r.config || !same_text(r.variant, v.name)) { continue; }
-            if (!attention_has_config(v, r.config, r.HS)) { return false; }
-        }
-    }
-    return true;
-}
-template <class Variant, size_t M> constexpr bool attention_all_launch(const Variant (&variants)[M]) {
-    for (const Variant& v : variants) {
-        for (size_t n = 0; n < v.num_configs; n++) {
-            if (v.configs[n].launch == nullptr) { return false; }
-        }
-    }
-    return true;
-}
-
-#ifndef KERNELS_APART
-#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::forward_configs},
-static constexpr AttentionForwardVariant attention_forward_table[] = {ATTENTION_FORWARD_VARIANTS(ATTENTION_VARIANT)};
-#undef ATTENTION_VARIANT
-#define ATTENTION_VARIANT(v) {ATTENTION_TEXT(v), v::backward_configs},
-static constexpr AttentionBackwardVariant attention_backward_table[] = {ATTENTION_BACKWARD_VARIANTS(ATTENTION_VARIANT)};
-#undef ATTENTION_VARIANT
-constexpr Variants<AttentionForwardVariant> attention_forward_variants(attention_forward_table);
-constexpr Variants<AttentionBackwardVariant> attention_backward_variants(attention_backward_table);
-static_assert(attention_all_launch(attention_forward_table),
-              "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
-static_assert(attention_rules_hold(attention_forward_rules, attention_forward_table),
-              "attention/choice.h names a configuration that a variant's forward_configs do not have");
-static_assert(attention_rules_hold(attention_backward_rules, attention_backward_table),
-              "attention/choice.h names a configuration that a variant's backward_configs do not have");
-#endif // KERNELS_APART
-
-// ----------------------------------------------------------------------------
 // The choice
-
-// The variants requested by name; nullptr: the default of attention/choice.h
-#ifdef ATTENTION_ALL
-static const AttentionForwardVariant* attention_forced_forward = nullptr;
-static const AttentionBackwardVariant* attention_forced_backward = nullptr;
-// Selects these variants from the next launch on; nullptr: the default of attention/choice.h. Their scratch differs: call
-// attention_backward_scratch_bytes() again.
-static inline void attention_force(const AttentionForwardVariant* forward, const AttentionBackwardVariant* backward) {
-    attention_forced_forward = forward, attention_forced_backward = backward;
-}
-#else
-#ifdef ATTENTION_FORWARD
-static const AttentionForwardVariant* const attention_forced_forward = attention_forward_variants.first;
-#else
-static constexpr const AttentionForwardVariant* attention_forced_forward = nullptr;
-#endif
-#ifdef ATTENTION_BACKWARD
-static const AttentionBackwardVariant* const attention_forced_backward = attention_backward_variants.first;
-#else
-static constexpr const AttentionBackwardVariant* attention_forced_backward = nullptr;
-#endif
-#endif
 
 template <class Variant>
 static inline const Variant* attention_find(const Variants<Variant>& variants, const char* name) {
@@ -137,6 +48,25 @@ static inline const Variant* attention_find(const Variants<Variant>& variants, c
     }
     status_fail("attention: this program has no variant %s that can train in " PRECISION_NAME, name);
     return nullptr;
+}
+
+// The variants requested by name, at build time or by attention_force(); nullptr: the default of attention/choice.h
+#ifdef ATTENTION_FORWARD
+static const AttentionForwardVariant* attention_forced_forward =
+    attention_find(attention_forward_variants, ATTENTION_TEXT(ATTENTION_FORWARD));
+#else
+static const AttentionForwardVariant* attention_forced_forward = nullptr;
+#endif
+#ifdef ATTENTION_BACKWARD
+static const AttentionBackwardVariant* attention_forced_backward =
+    attention_find(attention_backward_variants, ATTENTION_TEXT(ATTENTION_BACKWARD));
+#else
+static const AttentionBackwardVariant* attention_forced_backward = nullptr;
+#endif
+// Selects these variants from the next launch on; nullptr: the default of attention/choice.h. Their scratch differs: call
+// attention_backward_scratch_bytes() again.
+static inline void attention_force(const AttentionForwardVariant* forward, const AttentionBackwardVariant* backward) {
+    attention_forced_forward = forward, attention_forced_backward = backward;
 }
 
 template <class Config> struct AttentionChoice {

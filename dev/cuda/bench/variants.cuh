@@ -1,8 +1,8 @@
 /*
 The variants of an operation that a program holds: the Makefile lists them, by their files and the rules of *_choice.h.
 
-Variants are compiled where one of these is included; with -DKERNELS_APART the program is linked with the objects of
-attention.cu, matmul.cu and decode.cu instead, which programs of one precision share: their kernels compile once.
+Their kernels are compiled once for all programs of a precision, which are linked with the objects of attention.cu, matmul.cu
+and decode.cu.
 */
 #ifndef VARIANTS_CUH
 #define VARIANTS_CUH

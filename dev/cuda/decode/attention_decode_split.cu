@@ -597,7 +597,7 @@ template <> struct Serving<64> { typedef DecodeTiles<64, 4, 8, 4, 3> Tiles; };
 template <> struct Serving<96> { typedef DecodeTiles<96, 4, 8, 2, 2> Tiles; };
 template <> struct Serving<128> { typedef DecodeTiles<128, 4, 8, 2, 2> Tiles; };
 #endif
-#ifndef KERNELS_APART
+#if defined(DECODE_KERNELS) || __INCLUDE_LEVEL__ == 0
 // Names are keys of a chunk and warps of a CTA.
 static constexpr AttentionDecodeConfig decode_configs[] = {
 #if defined(PRECISION_FP32)

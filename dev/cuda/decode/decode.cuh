@@ -17,7 +17,7 @@ Launchers record errors and return (llmc/base/status.h): a head size that nothin
 
 extern const Variants<AttentionDecodeConfig> attention_decode_configs;
 
-#ifndef KERNELS_APART
+#ifdef DECODE_KERNELS
 // clang-format off
 #define DECODE_FILE_(variant) DECODE_TEXT(attention_decode_##variant.cu)
 // clang-format on

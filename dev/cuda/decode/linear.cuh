@@ -1,12 +1,12 @@
 /*
 The launcher of decoding's linear layers, for any number of rows. All kernels add in decode/matmul.cuh's order, so they give the
-same bits. With -DKERNELS_APART the program is linked with decode.cu's object.
+same bits. The program is linked with decode.cu's object, which defines them.
 */
 #ifndef LLMC_DECODE_LINEAR_CUH
 #define LLMC_DECODE_LINEAR_CUH
 
 #include "matmul.cuh"
-#ifndef KERNELS_APART
+#ifdef DECODE_KERNELS
 #include "cluster_matmul.cuh"
 #include "head_matmul.cuh"
 #include "warpgroup_matmul.cuh"
@@ -18,7 +18,7 @@ bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t s
 // Whether it raises p.row_keys, which are not NULL, to those of all rows that it writes
 bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p);
 
-#ifndef KERNELS_APART
+#ifdef DECODE_KERNELS
 bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p) {
 #if !defined(PRECISION_FP32)
     if (head_tiling(gpu, p).kernel != NULL) { return true; }

@@ -456,7 +456,7 @@ template <int MT, int NT, bool NORM> __global__ void __launch_bounds__(DECODE_TH
 // ----------------------------------------------------------------------------
 // The launcher
 
-#ifndef KERNELS_APART
+#ifdef DECODE_KERNELS
 typedef void (*DecodeLinearKernel)(DecodeLinear p, int cta_rows, int clustered);
 
 static inline DecodeLinearKernel decode_linear_choice(DecodeTiling t, int norm) {

@@ -30,7 +30,7 @@ static inline bool prompt_tiles_are_wide(LaunchGpu gpu, int M, int OC) {
 // As decode_linear with a bias, for all rows; out has no padding: its stride is OC. C and OC are multiples of 8.
 Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 
-#ifndef KERNELS_APART
+#ifdef DECODE_KERNELS
 #if !defined(PRECISION_FP32)
 // out (M,OC) = inp W^T through F, which may read out as its aux, in tiles of 128 rows
 template <class Tile, class F> static inline Status prompt_gemm_of(const DecodeLinear& p, cudaStream_t stream) {
@@ -65,6 +65,6 @@ Status prompt_linear(LaunchGpu, DecodeLinear, floatX*, cudaStream_t) {
     return status_fail("prompt_linear: not in fp32");
 }
 #endif
-#endif // KERNELS_APART
+#endif // DECODE_KERNELS
 
 #endif

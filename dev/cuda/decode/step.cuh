@@ -1015,7 +1015,7 @@ template <int HS> constexpr Kernel kernel_of() {
     return {HS, plan<Tiles>, launch<Tiles>, exchange_words<Tiles>};
 }
 extern const Variants<Kernel> kernels;
-#ifndef KERNELS_APART
+#ifdef DECODE_KERNELS
 static constexpr Kernel kernel_table[] = {kernel_of<32>(), kernel_of<64>(), kernel_of<96>(), kernel_of<128>()};
 constexpr Variants<Kernel> kernels(kernel_table);
 #endif

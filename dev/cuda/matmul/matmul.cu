@@ -1,2 +1,27 @@
-// The variants of matmul that train, and LayerNorm: an object that programs with -DKERNELS_APART are linked with.
+// The variants of matmul that train, with their kernels, and LayerNorm: an object of the programs that train or generate.
 #include "matmul.cuh"
+#include "build/matmul_variants.h" // those of matmul/choice.h's rules: MATMUL_VARIANTS(X)
+
+#define MATMUL_VARIANT(v) {#v, v::matmul_configs},
+static constexpr MatmulVariant matmul_table[] = {MATMUL_VARIANTS(MATMUL_VARIANT)};
+#undef MATMUL_VARIANT
+constexpr Variants<MatmulVariant> matmul_variants(matmul_table);
+
+// Compile-time check: this program holds the configurations that the rules of its precision name.
+constexpr bool matmul_holds(const MatmulRule& r) {
+    for (const MatmulVariant& v : matmul_table) {
+        if (!same_text(r.variant, v.name)) { continue; }
+        for (size_t n = 0; n < v.num_configs; n++) {
+            const MatmulConfig& c = v.configs[n];
+            if ((r.group == -1 || r.group == c.group) && (!r.config || same_text(r.config, c.name))) { return true; }
+        }
+    }
+    return false;
+}
+constexpr bool matmul_rules_hold() {
+    for (const MatmulRule& r : matmul_rules) {
+        if ((sizeof(floatX) < sizeof(float) || r.fp32) && !matmul_holds(r)) { return false; }
+    }
+    return true;
+}
+static_assert(matmul_rules_hold(), "matmul/choice.h names a configuration that a variant's matmul_configs do not have");

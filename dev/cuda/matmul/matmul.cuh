@@ -2,8 +2,9 @@
 The matmul groups that a program trains with: the variants that it holds, and the launchers of those that matmul/choice.h names
 for a GPU, a precision, a group and its sizes. The contract is matmul.h's; what is raced in dev/cuda is what trains here.
 
-With -DMATMUL_ALL matmul_force() names the variant to take for every group that it serves, whatever the sizes are:
-dev/test/whole/test_gpu_pairs.cu tests them so.
+A program is linked with matmul.cu's object, where their kernels are compiled once for all programs of a precision.
+matmul_force() names the variant to take for every group that it serves, whatever the sizes are: dev/test/whole/test_gpu_pairs.cu
+tests them so.
 
 Launchers record errors and return (llmc/base/status.h).
 */
@@ -12,10 +13,6 @@ Launchers record errors and return (llmc/base/status.h).
 
 #include "matmul.h"
 #include "dev/cuda/bench/variants.cuh"
-
-#ifndef KERNELS_APART
-#include "build/matmul_variants.h" // those that matmul/choice.h names, by the Makefile: MATMUL_VARIANTS(X)
-#endif
 
 struct MatmulVariant {
     const char* name;
@@ -27,42 +24,12 @@ struct MatmulVariant {
 };
 extern const Variants<MatmulVariant> matmul_variants;
 
-#ifndef KERNELS_APART
-#define MATMUL_VARIANT(v) {#v, v::matmul_configs},
-static constexpr MatmulVariant matmul_table[] = {MATMUL_VARIANTS(MATMUL_VARIANT)};
-#undef MATMUL_VARIANT
-constexpr Variants<MatmulVariant> matmul_variants(matmul_table);
-
-// Compile-time check: this program holds the configurations that the rules of its precision name.
-constexpr bool matmul_holds(const MatmulRule& r) {
-    for (const MatmulVariant& v : matmul_table) {
-        if (!same_text(r.variant, v.name)) { continue; }
-        for (size_t n = 0; n < v.num_configs; n++) {
-            const MatmulConfig& c = v.configs[n];
-            if ((r.group == -1 || r.group == c.group) && (!r.config || same_text(r.config, c.name))) { return true; }
-        }
-    }
-    return false;
-}
-constexpr bool matmul_rules_hold() {
-    for (const MatmulRule& r : matmul_rules) {
-        if ((sizeof(floatX) < sizeof(float) || r.fp32) && !matmul_holds(r)) { return false; }
-    }
-    return true;
-}
-static_assert(matmul_rules_hold(), "matmul/choice.h names a configuration that a variant's matmul_configs do not have");
-#endif // KERNELS_APART
-
 // ----------------------------------------------------------------------------
 // The choice
 
-#ifdef MATMUL_ALL
 static const char* matmul_forced = nullptr;
 // Selects this variant from the next launch on, where it supports the GEMM; nullptr: matmul/choice.h's. Scratch differs.
 static inline void matmul_force(const char* variant) { matmul_forced = variant; }
-#else
-static constexpr const char* matmul_forced = nullptr;
-#endif
 
 // The first configuration of a variant, called `name` unless that is nullptr, that serves the sizes; nullptr if none does.
 static inline const MatmulConfig* matmul_config_of(const char* variant, const char* name, MatmulGroup group,

@@ -11,7 +11,7 @@ the bias is used.
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/column_sum.cuh"
 #include "llmc/cuda/gelu.cuh"
-#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/layernorm_kernels.cuh"
 #include "llmc/cuda/matmul.cuh"
 
 namespace cublaslt {

@@ -15,7 +15,7 @@ DGELU_BGRAD and BGRADB, are not used: it overwrites a bias gradient, which is ad
 
 #include "llmc/cuda/column_sum.cuh"
 #include "llmc/cuda/gelu.cuh"
-#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/layernorm_kernels.cuh"
 #include "llmc/cuda/matmul.cuh"
 
 namespace cublaslt_epilogue {

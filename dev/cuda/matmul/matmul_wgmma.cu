@@ -19,7 +19,7 @@ for what needs a whole row or column. Against cublaslt:
 #include "matmul.h"
 #include "wgmma_matmul.cuh"
 
-#include "llmc/cuda/layernorm.cuh"
+#include "llmc/cuda/layernorm_kernels.cuh"
 
 namespace wgmma {
 

@@ -1,5 +1,6 @@
 // How decode is cut up, run through without a GPU: the contract's sizes and addresses (attention_decode.h), which lane of split
 // has which keys and channels, where chunks leave their results, and in which order they are merged.
+#define DECODE_KERNELS
 #include "dev/cuda/decode/attention_decode_naive.cu"
 #include "dev/cuda/decode/decode.cuh"
 #include "dev/test/fixtures/unit.h"

@@ -1,6 +1,7 @@
 // How linear layers of decoding are cut (dev/cuda/decode/matmul.cuh and its _batch_, _cluster_, _warpgroup_, _head_
 // companions): every chunk of every sum belongs to one segment, whose warp and CTA depend on the tiling, but whose place in the
 // sum does not; and tiles cover the output and fit the shared memory. Needs no GPU.
+#define DECODE_KERNELS
 #include "dev/cuda/decode/prompt_matmul.cuh"
 #include "dev/cuda/decode/linear.cuh"
 #include "dev/cuda/decode/sampler.cuh"

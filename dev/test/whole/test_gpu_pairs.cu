@@ -4,8 +4,6 @@ variant of the matmul groups, on the committed dumps: logits, loss and gradients
 bits; of GEMMs with their neighbours so does every recompute setting. And a run's identity names the variants of its GEMMs. See
 dev/test/whole/reference_test.h.
 */
-#define ATTENTION_ALL
-#define MATMUL_ALL
 #include "train_gpt2.cu"
 // The variants that no rule of attention/choice.h names in this precision, by their files; the others come with attention.cu's
 // object.
