@@ -56,12 +56,14 @@ def library(folder, cause):
 
 def edit(tree, cause):
     """Applies a cause to a copy of the sources."""
-    path = Path(tree, cause.path)
-    before = path.read_text(encoding="utf-8")
-    done = subprocess.run(["sed", cause.expression, path], check=False, capture_output=True, text=True)
-    if done.returncode or done.stdout == before:
-        fail(f"{TABLE.name}: `{cause.left_out}` no longer applies to {cause.path} {done.stderr.strip()}".rstrip())
-    path.write_text(done.stdout, encoding="utf-8")
+    changed = False
+    for path in (Path(tree, name) for name in cause.path.split(",")):
+        before = path.read_text(encoding="utf-8")
+        done = subprocess.run(["sed", cause.expression, path], check=True, capture_output=True, text=True)
+        path.write_text(done.stdout, encoding="utf-8")
+        changed |= done.stdout != before
+    if not changed:
+        fail(f"{TABLE.name}: `{cause.left_out}` no longer applies to {cause.path}")
 
 
 def build(folder, cause):

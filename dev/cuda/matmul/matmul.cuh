@@ -3,8 +3,8 @@ The matmul groups that a program trains with: the variants that it holds, and th
 for a GPU, a precision, a group and its sizes. The contract is matmul.h's; what is raced in dev/cuda is what trains here.
 
 A program is linked with matmul.cu's object, where their kernels are compiled once for all programs of a precision.
-matmul_force() names the variant to take for every group that it serves, whatever the sizes are: dev/test/whole/test_gpu_pairs.cu
-tests them so.
+matmul_force() names the variant to take for every group that it serves, whatever the sizes are:
+dev/test/whole/test_gpu_pairs.cu tests them so.
 
 Launchers record errors and return (llmc/base/status.h).
 */

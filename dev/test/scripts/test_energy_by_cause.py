@@ -46,13 +46,12 @@ def test_every_cause_still_applies(folder):
     for cause in causes:
         if cause.left_out == NOTHING:
             continue
-        target = Path(folder, cause.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(energy_by_cause.ROOT, cause.path), target)
-        energy_by_cause.edit(folder, cause)
-        for part in cause.expression.split(";s/"):  # each of several edits, too
-            one = part if part.startswith("s/") else "s/" + part
-            shutil.copy(Path(energy_by_cause.ROOT, cause.path), target)
+        for part in ("", *cause.expression.split(";s/")):  # all edits of it, and each of them
+            one = cause.expression if not part else part if part.startswith("s/") else "s/" + part
+            for name in cause.path.split(","):
+                target = Path(folder, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(Path(energy_by_cause.ROOT, name), target)
             energy_by_cause.edit(folder, cause._replace(expression=one))
 
 
