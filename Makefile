@@ -140,7 +140,7 @@ variants := $(training_variants) $(decode_variants) $(matmul_variants)
 fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
 
 # Those that programs hold, build/<operation>_variants.h: the #includes, and X(variant) for each. attention.cu and matmul.cu
-# include those of the rules, or that of ATTENTION_FORWARD, and test_gpu_pairs.cu the others of attention. $(call held,LIST,FILES,16 BIT,FP32)
+# include those of the rules, or that of ATTENTION_FORWARD; test_gpu_pairs.cu those left. $(call held,LIST,FILES,16 BIT,FP32)
 hash := \#
 held = $(hash)ifdef PRECISION_FP32\n$(call held_list,$(1),$(2),$(4))$(hash)else\n$(call held_list,$(1),$(2),$(3))$(hash)endif\n
 held_list = $(foreach v,$(3),$(hash)include "$(wildcard dev/cuda/$(2)_$(v).cu dev/cuda/matmul/$(2)_$(v).cu)"\n)$(hash)define $(1)_VARIANTS(X) $(foreach v,$(3),X($(v)))\n

@@ -47,7 +47,7 @@ static void span_end(int span, cudaStream_t stream) {
 }
 
 static void profiled_gradients(BucketExchange* x, float* grads, int group, int all) {
-    exchange_after_compute_(x); // so that the span begins when the gradients are ready
+    exchange_after_compute(x); // so that the span begins when the gradients are ready
     int span = span_begin(EXCHANGE_GRADIENTS, x->stream);
     if (strcmp(profile.without, "gradients") != 0) { exchange_gradients(x, grads, group, all); }
     span_end(span, x->stream);
@@ -58,7 +58,7 @@ static void profiled_gradients_end(BucketExchange* x) {
     span_end(span, x->compute);
 }
 static void profiled_weights(BucketExchange* x, void* weights, size_t element, int first, int end) {
-    exchange_after_compute_(x);
+    exchange_after_compute(x);
     int span = span_begin(EXCHANGE_WEIGHTS, x->stream);
     if (strcmp(profile.without, "weights") != 0) { exchange_weights(x, weights, element, first, end); }
     span_end(span, x->stream);

@@ -25,21 +25,21 @@ static std::vector<StepGemm> gemms_of_step(int R, int C) {
     const cudaDataType_t x = CudaType<floatX>::value, f = CUDA_R_32F;
     const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS, none = CUBLASLT_EPILOGUE_DEFAULT;
     const int Vp = PADDED_VOCABULARY;
-    return {{"qkv", matmul_shape_(3 * C, R, C, 1, 0, bias, x), false},
-            {"attproj", matmul_shape_(C, R, C, 1, 0, bias, x), true},
-            {"fc", matmul_shape_(4 * C, R, C, 1, 0, bias, x), false},
-            {"fcproj", matmul_shape_(C, R, 4 * C, 1, 0, bias, x), true},
-            {"logits", matmul_shape_(Vp, R, C, 1, 0, none, x), false},
-            {"input of logits", matmul_shape_(C, R, Vp, 0, 0, none, x), false},
-            {"input of fcproj", matmul_shape_(4 * C, R, C, 0, 0, none, x), false},
-            {"input of fc", matmul_shape_(C, R, 4 * C, 0, 0, none, x), false},
-            {"input of attproj", matmul_shape_(C, R, C, 0, 0, none, x), false},
-            {"input of qkv", matmul_shape_(C, R, 3 * C, 0, 0, none, x), false},
-            {"weight of qkv", matmul_shape_(C, 3 * C, R, 0, 1, none, f), false},
-            {"weight of attproj", matmul_shape_(C, C, R, 0, 1, none, f), false},
-            {"weight of fc", matmul_shape_(C, 4 * C, R, 0, 1, none, f), false},
-            {"weight of fcproj", matmul_shape_(4 * C, C, R, 0, 1, none, f), false},
-            {"weight of wte", matmul_shape_(C, Vp, R, 0, 1, none, f), false}};
+    return {{"qkv", matmul_shape(3 * C, R, C, 1, 0, bias, x), false},
+            {"attproj", matmul_shape(C, R, C, 1, 0, bias, x), true},
+            {"fc", matmul_shape(4 * C, R, C, 1, 0, bias, x), false},
+            {"fcproj", matmul_shape(C, R, 4 * C, 1, 0, bias, x), true},
+            {"logits", matmul_shape(Vp, R, C, 1, 0, none, x), false},
+            {"input of logits", matmul_shape(C, R, Vp, 0, 0, none, x), false},
+            {"input of fcproj", matmul_shape(4 * C, R, C, 0, 0, none, x), false},
+            {"input of fc", matmul_shape(C, R, 4 * C, 0, 0, none, x), false},
+            {"input of attproj", matmul_shape(C, R, C, 0, 0, none, x), false},
+            {"input of qkv", matmul_shape(C, R, 3 * C, 0, 0, none, x), false},
+            {"weight of qkv", matmul_shape(C, 3 * C, R, 0, 1, none, f), false},
+            {"weight of attproj", matmul_shape(C, C, R, 0, 1, none, f), false},
+            {"weight of fc", matmul_shape(C, 4 * C, R, 0, 1, none, f), false},
+            {"weight of fcproj", matmul_shape(4 * C, C, R, 0, 1, none, f), false},
+            {"weight of wte", matmul_shape(C, Vp, R, 0, 1, none, f), false}};
 }
 
 __global__ void fill_kernel(floatX* x, size_t n, unsigned seed) { // about normal
@@ -73,10 +73,10 @@ struct Search {
     std::set<std::tuple<int, int, int, int>> seen;
 
     void add(const cublasLtMatmulAlgo_t& algorithm) {
-        const int tile = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID);
-        const int cluster = matmul_cluster_of_(&algorithm);
-        const int custom = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
-        const int splits = matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+        const int tile = matmul_algorithm_setting(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID);
+        const int cluster = matmul_algorithm_cluster(&algorithm);
+        const int custom = matmul_algorithm_setting(&algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
+        const int splits = matmul_algorithm_setting(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
         if (!seen.insert({tile, cluster, custom, splits}).second) { return; }
         candidates.push_back({algorithm, tile, cluster, custom, candidates.empty(), 0, 0});
     }
@@ -88,17 +88,17 @@ struct Search {
         int found = 0, most_custom = 0;
         size_t written;
         cublas_check(cublasLtMatmulPreferenceCreate(&preference));
-        matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MATMUL_WORKSPACE);
-        matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                       (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+        matmul_prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MATMUL_WORKSPACE);
+        matmul_prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                      (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
         add(plan.algorithm);
         cublas_check(cublasLtMatmulAlgoGetHeuristic(mm->handle, plan.desc, plan.a, plan.b, plan.d, plan.d, preference,
                                                     LIBRARY_CHOICES, results.data(), &found));
         cublas_check(cublasLtMatmulPreferenceDestroy(preference));
         for (int i = 0; i < found; i++) { // what the table of llmc/cuda/matmul_algorithms.h can say of them
             const cublasLtMatmulAlgo_t* a = &results[i].algo;
-            vary(matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_cluster_of_(a),
-                 matmul_config_of_(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION));
+            vary(matmul_algorithm_setting(a, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_algorithm_cluster(a),
+                 matmul_algorithm_setting(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION));
         }
         cublas_check(cublasLtMatmulAlgoCapGetAttribute(&plan.algorithm, CUBLASLT_ALGO_CAP_TILE_IDS, NULL, 0, &written));
         std::vector<uint32_t> tiles(written / sizeof(uint32_t));
@@ -117,7 +117,7 @@ struct Search {
     }
     void vary(int tile, int cluster, int custom) {
         cublasLtMatmulAlgo_t algorithm = plan.algorithm;
-        if (matmul_vary_(mm, &plan, &algorithm, &plan.workspace_bytes, tile, cluster, custom)) { add(algorithm); }
+        if (matmul_vary(mm, &plan, &algorithm, &plan.workspace_bytes, tile, cluster, custom)) { add(algorithm); }
     }
 
     bool run(const Candidate& c, bool adds) {
@@ -182,10 +182,10 @@ static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char*
     Search s = {};
     s.mm = mm, s.gemm = gemm, s.a = a, s.b = b, s.d = d;
     s.plan.shape = gemm.shape;
-    check(matmul_describe_(mm, &s.plan));
-    check(matmul_choose_(mm, &s.plan));
+    check(matmul_describe(mm, &s.plan));
+    check(matmul_choose(mm, &s.plan));
     if (gemm.shape.epilogue == CUBLASLT_EPILOGUE_BIAS) {
-        check(matmul_set_(s.plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias));
+        check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias));
     }
     cuda_check(cudaEventCreate(&s.begin));
     cuda_check(cudaEventCreate(&s.end));
@@ -203,7 +203,7 @@ static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char*
     }
     fflush(stdout);
     cudaEventDestroy(s.begin), cudaEventDestroy(s.end);
-    matmul_destroy_plan_(&s.plan);
+    matmul_destroy_plan(&s.plan);
 }
 
 int main(int argc, char** argv) {

@@ -76,8 +76,8 @@ static void transfer(Bench* b, Kind kind, size_t bytes) {
     } else {
         result = t->library.AllGather(own, b->memory, part, NCCL_CHAR, t->comm, b->transfer);
     }
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) { check(nccl_fail_(t, "a transfer", result)); }
-    check(nccl_wait_(t, "a transfer", 0.0));
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) { check(nccl_fail(t, "a transfer", result)); }
+    check(nccl_wait(t, "a transfer", 0.0));
 }
 
 // Milliseconds of one transfer, the median of 5 times 4; *host: microseconds of the host

@@ -230,7 +230,7 @@ template <class Launch> static TimedGraph capture(GPT2* model, const Launch& lau
     TimedGraph timed;
     timed.launches = std::max(1, (int)ceil(2.0 / estimate_ms));
     matmul_begin_pass(&model->matmul);
-    check(pass_graph_capture_(&model->graphs, &timed.executable, model->stream, [&] {
+    check(pass_graph_capture(&model->graphs, &timed.executable, model->stream, [&] {
         for (int n = 0; n < timed.launches; n++) { launch(); }
     }));
     timed.replay_ms = timed.launches * estimate_ms;

@@ -14,7 +14,6 @@ Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPREC
 #include <stdlib.h>
 #include <string.h>
 
-#include "last_range.cuh"
 #include "ptx.cuh"
 #include "llmc/base/status.h"
 #include "llmc/base/utils.h"
@@ -63,6 +62,25 @@ static inline int cuda_is_kernel_error(cudaError_t error) {
 static inline int cuda_launches_block(void) {
     const char* blocking = getenv("CUDA_LAUNCH_BLOCKING");
     return blocking != NULL && strcmp(blocking, "1") == 0;
+}
+
+// The NVTX range (nvtx.cuh) that this thread began last. Kernels run asynchronously, so their errors are reported by a later,
+// unrelated call: the range says in which part of the step that call was.
+struct LastRange {
+    const char* name; // NULL before the first; it must last, as string literals do
+    int number;       // such as a layer's; -1 for none
+};
+inline thread_local LastRange last_range = {NULL, -1};
+
+// "backward layer 3", written to text; "" before the first range. Returns text.
+static inline const char* last_range_name(char* text, size_t size) {
+    text[0] = '\0';
+    if (last_range.name != NULL && last_range.number >= 0) {
+        snprintf(text, size, "%s %d", last_range.name, last_range.number);
+    } else if (last_range.name != NULL) {
+        snprintf(text, size, "%s", last_range.name);
+    }
+    return text;
 }
 
 // The same for libraries: records the failure (status.h) and returns the Status. A kernel's error says where in the step it was

@@ -63,7 +63,7 @@ static inline Status matmul_create(Matmul* mm, int tf32, cudaStream_t stream) {
 // Later GEMMs may use all slots again: they are behind the earlier ones in the stream.
 static inline void matmul_begin_pass(Matmul* mm) { mm->slots_used = 0; }
 
-static inline void matmul_destroy_plan_(MatmulPlan* p) {
+static inline void matmul_destroy_plan(MatmulPlan* p) {
     if (p->a != NULL) { cublasLtMatrixLayoutDestroy(p->a); }
     if (p->b != NULL) { cublasLtMatrixLayoutDestroy(p->b); }
     if (p->d != NULL) { cublasLtMatrixLayoutDestroy(p->d); }
@@ -71,27 +71,27 @@ static inline void matmul_destroy_plan_(MatmulPlan* p) {
 }
 
 static inline void matmul_destroy(Matmul* mm) {
-    for (int i = 0; i < mm->num_plans; i++) { matmul_destroy_plan_(&mm->plans[i]); }
+    for (int i = 0; i < mm->num_plans; i++) { matmul_destroy_plan(&mm->plans[i]); }
     if (mm->handle != NULL) { cublasLtDestroy(mm->handle); }
     if (mm->workspace != NULL) { cudaFree(mm->workspace); }
 }
 
 template <class V>
-static inline Status matmul_set_(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, V v) {
+static inline Status matmul_set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, V v) {
     return cublas_try(cublasLtMatmulDescSetAttribute(desc, name, &v, sizeof(v)));
 }
 
 // cuBLASLt's description of the GEMM of p->shape, without an algorithm.
-static inline Status matmul_describe_(Matmul* mm, MatmulPlan* p) {
+static inline Status matmul_describe(Matmul* mm, MatmulPlan* p) {
     MatmulShape shape = p->shape;
     int ask_bias = shape.epilogue == CUBLASLT_EPILOGUE_BIAS || shape.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     int ask_aux = shape.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || shape.epilogue == CUBLASLT_EPILOGUE_DGELU;
     TRY(cublas_try(cublasLtMatmulDescCreate(&p->desc, mm->compute, CUDA_R_32F)));
-    TRY(matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
-    TRY(matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
-    TRY(matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue));
-    if (ask_bias) { TRY(matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CudaType<floatX>::value)); }
-    if (ask_aux) { TRY(matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)shape.m)); }
+    TRY(matmul_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+    TRY(matmul_set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+    TRY(matmul_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue));
+    if (ask_bias) { TRY(matmul_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CudaType<floatX>::value)); }
+    if (ask_aux) { TRY(matmul_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)shape.m)); }
 
     cudaDataType_t type = CudaType<floatX>::value;
     int a_rows = shape.transpose_a ? shape.k : shape.m, a_cols = shape.transpose_a ? shape.m : shape.k;
@@ -101,22 +101,22 @@ static inline Status matmul_describe_(Matmul* mm, MatmulPlan* p) {
     return cublas_try(cublasLtMatrixLayoutCreate(&p->d, shape.out_type, shape.m, shape.n, shape.m));
 }
 
-template <class V> static inline Status matmul_prefer_(cublasLtMatmulPreference_t preference,
-                                                       cublasLtMatmulPreferenceAttributes_t name, V v) {
+template <class V> static inline Status matmul_prefer(cublasLtMatmulPreference_t preference,
+                                                      cublasLtMatmulPreferenceAttributes_t name, V v) {
     return cublas_try(cublasLtMatmulPreferenceSetAttribute(preference, name, &v, sizeof(v)));
 }
 
 // The algorithm: cuBLASLt's first choice among those that reduce the parts of a split-K in fp32, not in D's 16 bit, and before
 // C is added, not part by part to D in place.
-static inline Status matmul_choose_(Matmul* mm, MatmulPlan* p) {
+static inline Status matmul_choose(Matmul* mm, MatmulPlan* p) {
     cublasLtMatmulPreference_t preference;
     const uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, as_d = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
     TRY(cublas_try(cublasLtMatmulPreferenceCreate(&preference)));
-    matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MATMUL_WORKSPACE);
-    matmul_prefer_(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                   p->shape.out_type == CUDA_R_32F ? in_fp32 | as_d : in_fp32);
+    matmul_prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MATMUL_WORKSPACE);
+    matmul_prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                  p->shape.out_type == CUDA_R_32F ? in_fp32 | as_d : in_fp32);
     cublas_try(
         cublasLtMatmulAlgoGetHeuristic(mm->handle, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &found));
     cublas_try(cublasLtMatmulPreferenceDestroy(preference));
@@ -129,13 +129,14 @@ static inline Status matmul_choose_(Matmul* mm, MatmulPlan* p) {
     return STATUS_OK;
 }
 
-static inline int matmul_config_of_(const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
+static inline int matmul_algorithm_setting(const cublasLtMatmulAlgo_t* algorithm,
+                                           cublasLtMatmulAlgoConfigAttributes_t name) {
     int value = 0;
     size_t written;
     cublas_try(cublasLtMatmulAlgoConfigGetAttribute(algorithm, name, &value, sizeof(value), &written));
     return value;
 }
-static inline int matmul_cluster_of_(const cublasLtMatmulAlgo_t* algorithm) {
+static inline int matmul_algorithm_cluster(const cublasLtMatmulAlgo_t* algorithm) {
     uint16_t shape = 0;
     size_t written;
     cublas_try(cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &shape,
@@ -149,8 +150,8 @@ static inline bool matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmu
 
 // Sets an algorithm's tile, cluster and custom option. Returns whether the library accepts them for the plan and the workspace
 // suffices; false is no error.
-static inline bool matmul_vary_(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm,
-                                size_t* workspace_bytes, int tile, int cluster, int custom) {
+static inline bool matmul_vary(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm,
+                               size_t* workspace_bytes, int tile, int cluster, int custom) {
     cublasLtMatmulHeuristicResult_t result;
     const bool runs = matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tile) &&
                       matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster) &&
@@ -169,11 +170,11 @@ static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
     cublasLtMatmulAlgo_t algorithm = p->algorithm;
     const int plain = s->epilogue == CUBLASLT_EPILOGUE_DEFAULT || s->epilogue == CUBLASLT_EPILOGUE_BIAS;
     if (tuned == NULL || !plain || sizeof(floatX) == 4) { return STATUS_OK; }
-    if (matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_ID) != MATMUL_ALGORITHM_ID ||
-        matmul_config_of_(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) {
+    if (matmul_algorithm_setting(&algorithm, CUBLASLT_ALGO_CONFIG_ID) != MATMUL_ALGORITHM_ID ||
+        matmul_algorithm_setting(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) {
         return status_now();
     }
-    if (matmul_vary_(mm, p, &algorithm, &p->workspace_bytes, tuned->tile, tuned->cluster, tuned->custom)) {
+    if (matmul_vary(mm, p, &algorithm, &p->workspace_bytes, tuned->tile, tuned->cluster, tuned->custom)) {
         p->algorithm = algorithm;
     }
     return STATUS_OK;
@@ -191,9 +192,8 @@ static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
     MatmulPlan* p = &mm->plans[mm->num_plans];
     memset(p, 0, sizeof(*p));
     p->shape = shape;
-    if (matmul_describe_(mm, p) != STATUS_OK || matmul_choose_(mm, p) != STATUS_OK ||
-        matmul_tune_(mm, p) != STATUS_OK) {
-        matmul_destroy_plan_(p);
+    if (matmul_describe(mm, p) != STATUS_OK || matmul_choose(mm, p) != STATUS_OK || matmul_tune_(mm, p) != STATUS_OK) {
+        matmul_destroy_plan(p);
         return NULL;
     }
     mm->num_plans++;
@@ -206,8 +206,8 @@ static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b
                            const floatX* bias, const floatX* aux) {
     MatmulPlan* p = matmul_plan_(mm, shape);
     if (p == NULL) { return; }
-    if (bias != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias); }
-    if (aux != NULL) { matmul_set_(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void*)aux); }
+    if (bias != NULL) { matmul_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias); }
+    if (aux != NULL) { matmul_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void*)aux); }
     float alpha = 1.0f, beta = c != NULL ? 1.0f : 0.0f;
     char* workspace = mm->workspace;
     size_t bytes = MATMUL_WORKSPACE;
@@ -218,8 +218,8 @@ static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b
                               &p->algorithm, workspace, bytes, mm->stream));
 }
 
-static inline MatmulShape matmul_shape_(int m, int n, int k, int ta, int tb, cublasLtEpilogue_t epilogue,
-                                        cudaDataType_t out_type) {
+static inline MatmulShape matmul_shape(int m, int n, int k, int ta, int tb, cublasLtEpilogue_t epilogue,
+                                       cudaDataType_t out_type) {
     MatmulShape shape;
     memset(&shape, 0, sizeof(shape)); // plans are compared byte by byte
     shape.m = m, shape.n = n, shape.k = k;
@@ -233,28 +233,28 @@ static inline MatmulShape matmul_shape_(int m, int n, int k, int ta, int tb, cub
 static inline void matmul_forward(Matmul* mm, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
                                   int BT, int C, int OC) {
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, epilogue, CudaType<floatX>::value);
+    MatmulShape shape = matmul_shape(OC, BT, C, 1, 0, epilogue, CudaType<floatX>::value);
     matmul_(mm, out, weight, inp, shape, NULL, bias, NULL);
 }
 
 // The same in fp32, without a bias: logits, which 16 bits would round by some hundredths of a nat
 static inline void matmul_logits(Matmul* mm, float* out, const floatX* inp, const floatX* weight, int BT, int C,
                                  int OC) {
-    matmul_(mm, out, weight, inp, matmul_shape_(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F), NULL, NULL,
+    matmul_(mm, out, weight, inp, matmul_shape(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F), NULL, NULL,
             NULL);
 }
 
 // out (BT, OC) = skip (BT, OC) + inp (BT, C) W^T + bias
 static inline void matmul_residual_forward(Matmul* mm, floatX* out, const floatX* skip, const floatX* inp,
                                            const floatX* weight, const floatX* bias, int BT, int C, int OC) {
-    MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_BIAS, CudaType<floatX>::value);
+    MatmulShape shape = matmul_shape(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_BIAS, CudaType<floatX>::value);
     matmul_(mm, out, weight, inp, shape, skip, bias, NULL);
 }
 
 // pre (BT, OC) = inp (BT, C) W^T + bias and out = gelu(pre), in one GEMM.
 static inline void matmul_gelu_forward(Matmul* mm, floatX* out, floatX* pre, const floatX* inp, const floatX* weight,
                                        const floatX* bias, int BT, int C, int OC) {
-    MatmulShape shape = matmul_shape_(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CudaType<floatX>::value);
+    MatmulShape shape = matmul_shape(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CudaType<floatX>::value);
     matmul_(mm, out, weight, inp, shape, NULL, bias, pre);
 }
 
@@ -262,14 +262,14 @@ static inline void matmul_gelu_forward(Matmul* mm, floatX* out, floatX* pre, con
 static inline void matmul_backward_input(Matmul* mm, floatX* dinp, const floatX* dout, const floatX* weight,
                                          const floatX* pre, int BT, int C, int OC) {
     cublasLtEpilogue_t epilogue = pre ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT;
-    MatmulShape shape = matmul_shape_(C, BT, OC, 0, 0, epilogue, CudaType<floatX>::value);
+    MatmulShape shape = matmul_shape(C, BT, OC, 0, 0, epilogue, CudaType<floatX>::value);
     matmul_(mm, dinp, weight, dout, shape, NULL, NULL, pre);
 }
 
 // dweight (OC, C), fp32, = dout^T inp, or += with `accumulate`; dout is (BT, OC), inp (BT, C).
 static inline void matmul_backward_weight(Matmul* mm, float* dweight, const floatX* dout, const floatX* inp,
                                           int accumulate, int BT, int C, int OC) {
-    MatmulShape shape = matmul_shape_(C, OC, BT, 0, 1, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F);
+    MatmulShape shape = matmul_shape(C, OC, BT, 0, 1, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F);
     matmul_(mm, dweight, inp, dout, shape, accumulate ? dweight : NULL, NULL, NULL);
 }
 

@@ -5,7 +5,7 @@ nothing is linked; without a profiler a range costs two calls through a pointer.
 #ifndef LLMC_CUDA_NVTX_CUH
 #define LLMC_CUDA_NVTX_CUH
 
-#include "last_range.cuh"
+#include "common.cuh"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>

@@ -143,8 +143,8 @@ static inline Status pass_graph_clear_first_(const PassGraphs* g, cudaGraph_t gr
 }
 
 // Captures the work that launch() enqueues, without running it.
-template <class Launch> static inline Status pass_graph_capture_(const PassGraphs* g, cudaGraphExec_t* executable,
-                                                                 cudaStream_t stream, const Launch& launch) {
+template <class Launch> static inline Status pass_graph_capture(const PassGraphs* g, cudaGraphExec_t* executable,
+                                                                cudaStream_t stream, const Launch& launch) {
     cudaGraph_t graph = NULL;
     TRY(cuda_try(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
     launch();
@@ -166,7 +166,7 @@ static inline Status pass_graph_run(PassGraphs* g, PassKey key, cudaStream_t str
         launch();
         return status_now();
     }
-    if (pass->executable == NULL) { TRY(pass_graph_capture_(g, &pass->executable, stream, launch)); }
+    if (pass->executable == NULL) { TRY(pass_graph_capture(g, &pass->executable, stream, launch)); }
     g->launches++;
     cuda_try(cudaGraphLaunch(pass->executable, stream));
     return status_now();

@@ -146,7 +146,7 @@ static inline Status exchange_open_peers(BucketExchange* x, float* grads, void* 
 }
 
 // Later work in the exchange stream waits for all work so far in the model's stream; and the other way round.
-static inline void exchange_after_compute_(BucketExchange* x) {
+static inline void exchange_after_compute(BucketExchange* x) {
     cuda_try(cudaEventRecord(x->computed, x->compute));
     cuda_try(cudaStreamWaitEvent(x->stream, x->computed, 0));
 }
@@ -233,7 +233,7 @@ static inline void exchange_gradients(BucketExchange* x, float* grads, int group
     }
     int above = group >= 0 ? x->held : 0;
     x->held -= above;
-    exchange_after_compute_(x);
+    exchange_after_compute(x);
     for (int i = group + above; i >= group; i--) { exchange_group_(x, grads, i, all); }
 }
 
@@ -248,7 +248,7 @@ static inline void exchange_gradients_end(BucketExchange* x) { compute_after_exc
 static inline void exchange_weights(BucketExchange* x, void* weights, size_t element, int first, int end) {
     NvtxRange range(first < 0 ? "gather embeddings" : "gather weights of layer", first);
     if (status_now() != STATUS_OK) { return; }
-    exchange_after_compute_(x);
+    exchange_after_compute(x);
     int n = 0;
     for (int i = first; i < end; i++) {
         if (i < 0) { n = exchange_add_parts_(x, n, (char*)weights, element, LAYOUT_WTE); }
@@ -273,7 +273,7 @@ static inline void exchange_wait_weights(BucketExchange* x, int layer) {
 // additions does not matter: at most one process has a number other than 0 at each index, or the numbers are integers.
 static inline void exchange_merge(BucketExchange* x, void* numbers, size_t count, CommNumber type) {
     if (status_now() != STATUS_OK) { return; }
-    exchange_after_compute_(x);
+    exchange_after_compute(x);
     comm_tensor_merge(x->comm, numbers, count, type, x->stream);
     compute_after_exchange_(x);
 }

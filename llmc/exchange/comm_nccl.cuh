@@ -39,7 +39,7 @@ typedef struct {
 // Errors
 
 // Records an error of one line: what `call` returned, and NCCL's own message where there is one.
-static inline Status nccl_fail_(NcclTransport* t, const char* call, int result) {
+static inline Status nccl_fail(NcclTransport* t, const char* call, int result) {
     const char* words = t->library.GetLastError != NULL && t->comm != NULL ? t->library.GetLastError(t->comm) : NULL;
     char line[512] = "";
     if (words != NULL && words[0] != '\0') {
@@ -64,7 +64,7 @@ static inline Status nccl_aborted_(NcclTransport* t) {
 
 // Polls until the last call is complete: a non-blocking communicator accepts the next call only then. timeout in seconds, 0 for
 // none.
-static inline Status nccl_wait_(NcclTransport* t, const char* call, double timeout) {
+static inline Status nccl_wait(NcclTransport* t, const char* call, double timeout) {
     double begin = wall_seconds();
     for (;;) {
         int state = NCCL_SUCCESS;
@@ -72,7 +72,7 @@ static inline Status nccl_wait_(NcclTransport* t, const char* call, double timeo
         if (comm == NULL) { return nccl_aborted_(t); }
         int result = t->library.CommGetAsyncError(comm, &state);
         if (result == NCCL_SUCCESS) { result = state; }
-        Status status = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? STATUS_OK : nccl_fail_(t, call, result);
+        Status status = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? STATUS_OK : nccl_fail(t, call, result);
         pthread_mutex_unlock(&t->mutex);
         if (status != STATUS_OK || result == NCCL_SUCCESS) { return status; }
         TRY(comm_health(t->processes));
@@ -97,7 +97,7 @@ static inline int nccl_noticed_(NcclTransport* t, char* text, size_t size) {
     }
     if (state != NCCL_SUCCESS) {
         status_clear();
-        nccl_fail_(t, "a transfer", state);
+        nccl_fail(t, "a transfer", state);
         snprintf(text, size, "rank %d: %.900s", comm_rank(t->processes), status_message());
         status_clear();
     }
@@ -166,7 +166,7 @@ static inline Status nccl_group_(NcclTransport* t, const CommBlock* sent, int nu
     }
     result = n->GroupEnd();
     if (worst == NCCL_SUCCESS && result != NCCL_IN_PROGRESS) { worst = result; }
-    Status status = worst == NCCL_SUCCESS ? STATUS_OK : nccl_fail_(t, call, worst);
+    Status status = worst == NCCL_SUCCESS ? STATUS_OK : nccl_fail(t, call, worst);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }
@@ -181,7 +181,7 @@ static inline Status nccl_exchange_(void* context, const CommBlock* sent, int nu
     for (int i = 0; i < num_received; i++) { others |= received[i].rank != rank && received[i].bytes > 0; }
     if (!others) { return status_now(); }
     TRY(nccl_group_(t, sent, num_sent, received, num_received, (cudaStream_t)stream));
-    TRY(nccl_wait_(t, "an exchange", 0.0));
+    TRY(nccl_wait(t, "an exchange", 0.0));
     return status_now();
 }
 
@@ -194,10 +194,10 @@ static inline Status nccl_merge_(void* context, void* numbers, size_t count, Com
     if (comm == NULL) { return nccl_aborted_(t); }
     int result = t->library.AllReduce(numbers, numbers, count, kind, NCCL_SUM, comm, (cudaStream_t)stream);
     Status status =
-        result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? STATUS_OK : nccl_fail_(t, "ncclAllReduce", result);
+        result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? STATUS_OK : nccl_fail(t, "ncclAllReduce", result);
     pthread_mutex_unlock(&t->mutex);
     TRY(status);
-    return nccl_wait_(t, "ncclAllReduce", 0.0);
+    return nccl_wait(t, "ncclAllReduce", 0.0);
 }
 
 // Called by comm.h's thread
@@ -214,7 +214,7 @@ static inline void nccl_close_(void* context) {
         int result = t->library.CommFinalize(comm);
         pthread_mutex_unlock(&t->mutex);
         int well = (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) &&
-                   nccl_wait_(t, "ncclCommFinalize", NCCL_CLOSE_TIMEOUT) == STATUS_OK;
+                   nccl_wait(t, "ncclCommFinalize", NCCL_CLOSE_TIMEOUT) == STATUS_OK;
         comm = well ? nccl_lock_(t) : NULL;
         if (comm != NULL) {
             t->comm = NULL;
@@ -337,7 +337,7 @@ static inline Status nccl_start_(NcclTransport* t, int ctas) {
     TRY(nccl_check_peers_(t));
     memset(&id, 0, sizeof(id));
     int result = rank == 0 ? t->library.GetUniqueId(&id) : NCCL_SUCCESS;
-    if (result != NCCL_SUCCESS) { return nccl_fail_(t, "ncclGetUniqueId", result); }
+    if (result != NCCL_SUCCESS) { return nccl_fail(t, "ncclGetUniqueId", result); }
     TRY(comm_broadcast(t->processes, &id, sizeof(id), 0));
     config.blocking = 0;
     config.max_ctas = ctas;
@@ -345,12 +345,10 @@ static inline Status nccl_start_(NcclTransport* t, int ctas) {
     pthread_mutex_lock(&t->mutex);
     t->comm = comm;
     pthread_mutex_unlock(&t->mutex);
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) {
-        return nccl_fail_(t, "ncclCommInitRankConfig", result);
-    }
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) { return nccl_fail(t, "ncclCommInitRankConfig", result); }
     if (!thread_start(&t->watcher, nccl_watch_, t)) { return status_fail("no thread to watch NCCL"); }
     t->has_watcher = 1;
-    TRY(nccl_wait_(t, "ncclCommInitRankConfig", NCCL_OPEN_TIMEOUT));
+    TRY(nccl_wait(t, "ncclCommInitRankConfig", NCCL_OPEN_TIMEOUT));
     return nccl_connect_(t);
 }
 

@@ -1319,9 +1319,9 @@ static int gpu_capability(void) {
 // Whether the plan made last has the table's algorithm.
 static bool is_taken(const Matmul* mm, const MatmulAlgorithm* a) {
     const cublasLtMatmulAlgo_t* algorithm = &mm->plans[mm->num_plans - 1].algorithm;
-    return matmul_config_of_(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID) == a->tile &&
-           matmul_cluster_of_(algorithm) == a->cluster &&
-           matmul_config_of_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) == a->custom;
+    return matmul_algorithm_setting(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID) == a->tile &&
+           matmul_algorithm_cluster(algorithm) == a->cluster &&
+           matmul_algorithm_setting(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) == a->custom;
 }
 
 // GEMMs of as many rows as llmc/cuda/matmul_algorithms.h speaks of, against the same in parts, which have the library's choice.
@@ -1352,10 +1352,10 @@ static void test_tuned(Matmul* mm, const MatmulAlgorithm* a) {
     } else if (!CHECK(is_taken(mm, a))) {
         const cublasLtMatmulAlgo_t* taken = &mm->plans[mm->num_plans - 1].algorithm;
         printf("    %d x %d x %d, transpose_a %d: algorithm %d, tile %d, cluster %d, custom option %d, %d splits\n",
-               a->m, a->n, a->k, a->transpose_a, matmul_config_of_(taken, CUBLASLT_ALGO_CONFIG_ID),
-               matmul_config_of_(taken, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_cluster_of_(taken),
-               matmul_config_of_(taken, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
-               matmul_config_of_(taken, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
+               a->m, a->n, a->k, a->transpose_a, matmul_algorithm_setting(taken, CUBLASLT_ALGO_CONFIG_ID),
+               matmul_algorithm_setting(taken, CUBLASLT_ALGO_CONFIG_TILE_ID), matmul_algorithm_cluster(taken),
+               matmul_algorithm_setting(taken, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+               matmul_algorithm_setting(taken, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
     }
     for (int first = 0; first < R; first += part) { multiply_rows(parts, sum.data, first, std::min(part, R - first)); }
     wait_for_gpu();
