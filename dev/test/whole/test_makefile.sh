@@ -143,6 +143,8 @@ check "and builds nothing" is "$(number_of_calls)" 0
 
 # A new variant is in the lists by its file, and trains by its rule.
 variants_of() { run_make build/other_variants.h build/attention_variants.h && grep -h -c "$1" build/other_variants.h build/attention_variants.h | tr '\n' ' '; }
+held_alone() { run_make build/attention_variants.h "ATTENTION_FORWARD=$1" && grep -c '#include.*forward_' build/attention_variants.h; }
+check "programs hold a forced variant alone, in both precisions" is "$(held_alone flash1)" 2
 cp dev/cuda/attention_forward_naive.cu dev/cuda/attention_forward_mine.cu
 check "the file of a new variant enters it in test_gpu_pairs, in both precisions" is "$(variants_of 'forward_mine.cu')" "2 0 "
 check "by name, too" is "$(variants_of 'FORWARD_VARIANTS(X).* X(mine)')" "2 0 "
