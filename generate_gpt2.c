@@ -50,6 +50,7 @@ typedef struct {
 
 struct GPT2Decoder {
     GPT2* model;
+    GPT2Config config;
     GPT2Plan plan;
     int B, T;
     int num_rows, num_groups;
@@ -91,8 +92,8 @@ Status gpt2_decoder_create(GPT2Decoder** result, GPT2* model, int B, int T) {
     status_clear();
     if (d == NULL) { return status_fail("no memory for a decoder"); }
     plan_clear(&d->plan);
-    d->model = model, d->B = B, d->T = T;
-    if (gpt2_decoder_plan(&d->plan, model->info.config, B, T) == STATUS_OK) {
+    d->model = model, d->config = gpt2_info(model)->config, d->B = B, d->T = T;
+    if (gpt2_decoder_plan(&d->plan, d->config, B, T) == STATUS_OK) {
         const PlanRow *cache = &d->plan.rows[PLAN_KV_CACHE], *rest = &d->plan.rows[PLAN_DECODER];
         d->cache = (float*)tensor_alloc(cache->bytes, cache->name, PLAN_LESS_TO_DECODE);
         d->memory = tensor_alloc(rest->bytes, rest->name, PLAN_LESS_TO_DECODE);
@@ -101,7 +102,7 @@ Status gpt2_decoder_create(GPT2Decoder** result, GPT2* model, int B, int T) {
         gpt2_decoder_free(d);
         return STATUS_ERROR;
     }
-    decoder_place(d, (char*)d->memory, model->info.config, B, T);
+    decoder_place(d, (char*)d->memory, d->config, B, T);
     *result = d;
     return STATUS_OK;
 }
@@ -117,7 +118,7 @@ void gpt2_decoder_free(GPT2Decoder* d) {
 // A pass
 
 static KeyValues decoder_cache(const GPT2Decoder* d, int layer, int slot) {
-    size_t size = decoder_cache_size(d->model->info.config, d->T);
+    size_t size = decoder_cache_size(d->config, d->T);
     float* k = d->cache + ((size_t)layer * (size_t)d->B + (size_t)slot) * 2 * size;
     KeyValues c = {k, k + size, CEIL_DIV((size_t)d->T, (size_t)ATTENTION_BLOCK)};
     return c;
@@ -173,20 +174,19 @@ static void decoder_head(GPT2Decoder* d, ParameterTensors p, size_t C) {
         decoder_layernorm(d->ln + count * C, d->residual + (size_t)r * C, p.lnfw, p.lnfb, 1, C);
         d->last_slots[count++] = d->rows[r].slot;
     }
-    Linear x = {
-        d->logits, d->last_slots, NULL, d->ln, p.wte, NULL, 0, count, C, (size_t)d->model->info.config.vocab_size};
+    Linear x = {d->logits, d->last_slots, NULL, d->ln, p.wte, NULL, 0, count, C, (size_t)d->config.vocab_size};
     linear_forward(x);
 }
 
 // Computes the rows that were put together, and begins a new pass.
 static void decoder_pass(GPT2Decoder* d) {
-    const GPT2Config c = d->model->info.config;
+    const GPT2Config c = d->config;
     size_t C = (size_t)c.channels, NH = (size_t)c.num_heads, rows = (size_t)d->num_rows;
-    ParameterTensors p = gpt2_layer_tensors(d->model, d->model->params_memory, 0);
+    ParameterTensors p = gpt2_layer_parameters(d->model, 0);
     if (rows == 0) { return; }
     decoder_encode(d, p, C);
     for (int i = 0; i < c.num_layers; i++) {
-        ParameterTensors w = gpt2_layer_tensors(d->model, d->model->params_memory, i);
+        ParameterTensors w = gpt2_layer_parameters(d->model, i);
         // residual += attproj(attention(ln1(residual)))
         decoder_layernorm(d->ln, d->residual, w.ln1w, w.ln1b, rows, C);
         decoder_linear(d, d->qkv, NULL, d->ln, w.qkvw, w.qkvb, 0, C, 3 * C);
@@ -223,7 +223,7 @@ static int decoder_has(const GPT2Decoder* d, int slot) { return slot >= 0 && slo
 
 Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
     status_clear();
-    TRY(gpt2_decoder_check_prompts(&d->model->info, prompts, num_prompts, d->B, d->T));
+    TRY(gpt2_decoder_check_prompts(gpt2_info(d->model), prompts, num_prompts, d->B, d->T));
     for (int i = 0; i < num_prompts; i++) {
         const DecoderPrompt* p = &prompts[i];
         DecoderSequence begun = {0, 1, p->sampler, p->sample};
@@ -236,14 +236,14 @@ Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int nu
 
 Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count) {
     status_clear();
-    TRY(gpt2_decoder_check_append(&d->model->info, slot, gpt2_decoder_length(d, slot), tokens, count, d->B, d->T));
+    TRY(gpt2_decoder_check_append(gpt2_info(d->model), slot, gpt2_decoder_length(d, slot), tokens, count, d->B, d->T));
     for (int k = 0; k < count; k++) { decoder_push(d, slot, tokens[k], k == count - 1); }
     decoder_pass(d);
     return STATUS_OK;
 }
 
 Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
-    const int V = d->model->info.config.vocab_size;
+    const int V = d->config.vocab_size;
     status_clear();
 #pragma omp parallel for schedule(dynamic)
     for (int slot = 0; slot < d->B; slot++) {
@@ -279,7 +279,7 @@ void gpt2_decoder_resume(GPT2Decoder* d, int slot) {
 int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, slot) ? d->sequences[slot].length : 0; }
 
 Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {
-    size_t V = (size_t)d->model->info.config.vocab_size;
+    size_t V = (size_t)d->config.vocab_size;
     status_clear();
     if (gpt2_decoder_length(d, slot) < 1) {
         return status_fail("logits of sequence %d of %d, which has no token", slot, d->B);

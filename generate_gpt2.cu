@@ -75,6 +75,8 @@ enum DecoderBegin { BEGIN_SAMPLE, BEGIN_FEED, BEGIN_GREEDY, DECODER_BEGINS };
 
 struct GPT2Decoder {
     GPT2* model;
+    GPT2Config config;
+    cudaStream_t stream; // the model's
     GPT2Plan plan;
     LaunchGpu gpu;
     const decode_step::Kernel* step_kernel; // NULL: a step is several kernels
@@ -158,16 +160,17 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
 
 // Where so many rows of the residual stream have their vectors' moments, or NULL
 static float2* decoder_moments(const GPT2Decoder* d, int rows) {
-    bool folded = decode_folds_norm(d->gpu, d->model->info.config.channels);
+    bool folded = decode_folds_norm(d->gpu, d->config.channels);
     return folded && rows <= DECODER_MOMENT_ROWS ? d->moments : NULL;
 }
 
 static DecodeBegin decoder_begin(const GPT2Decoder* d) {
-    GPT2Config c = d->model->info.config;
+    GPT2Config c = d->config;
+    ParameterTensors all = gpt2_layer_parameters(d->model, 0);
     DecodeBegin p = {};
     p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
     p.row_keys = d->row_keys;
-    p.x = d->x, p.moments = decoder_moments(d, d->B), p.wte = d->model->params.wte, p.wpe = d->model->params.wpe;
+    p.x = d->x, p.moments = decoder_moments(d, d->B), p.wte = all.wte, p.wpe = all.wpe;
     p.step = d->step, p.word = d->words, p.feed = d->feed;
     p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
     p.words = (int)CEIL_DIV((size_t)c.vocab_size, 32);
@@ -180,16 +183,16 @@ typedef struct {
     float2* sums;
 } FoldedNorm;
 static FoldedNorm decoder_folded_norm(const GPT2Decoder* d, int layer, int half) {
-    size_t C = (size_t)d->model->info.config.channels, row = ((size_t)layer * 7 + (half == 0 ? 0 : 3)) * C;
+    size_t C = (size_t)d->config.channels, row = ((size_t)layer * 7 + (half == 0 ? 0 : 3)) * C;
     if (!decode_folds_norm(d->gpu, (int)C)) { return {}; }
     return {d->folded_weights + row * C, d->norm_sums + row};
 }
 static void decoder_fold_norms(GPT2Decoder* d) {
-    int C = d->model->info.config.channels;
-    for (int i = 0; i < d->model->info.config.num_layers && decode_folds_norm(d->gpu, C); i++) {
+    int C = d->config.channels;
+    for (int i = 0; i < d->config.num_layers && decode_folds_norm(d->gpu, C); i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
         FoldedNorm qkv = decoder_folded_norm(d, i, 0), fc = decoder_folded_norm(d, i, 1);
-        cudaStream_t stream = d->model->stream;
+        cudaStream_t stream = d->stream;
         decode_fold_norm(qkv.weight, qkv.sums, w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, stream);
         decode_fold_norm(fc.weight, fc.sums, w.fcw, w.fcb, w.ln2w, w.ln2b, C, 4 * C, stream);
     }
@@ -197,8 +200,8 @@ static void decoder_fold_norms(GPT2Decoder* d) {
 
 // Chooses between one kernel and several for a step, and copies the addresses of the weights, which are final, to the GPU.
 static void decoder_plan_step(GPT2Decoder* d) {
-    GPT2Config c = d->model->info.config;
-    const ParameterTensors* all = &d->model->params;
+    GPT2Config c = d->config;
+    ParameterTensors all = gpt2_layer_parameters(d->model, 0);
     int CTAs = d->gpu.sms, L = c.num_layers;
     decode_step::Step p = {};
     if (!d->gpu.hopper) { return; }
@@ -214,7 +217,7 @@ static void decoder_plan_step(GPT2Decoder* d) {
     }
     d->one_step = p;
     for (int i = 0; i <= L; i++) {
-        decode_step::Layer layer = {{all->lnfw, NULL}, {all->lnfb, NULL}, {all->wte}, {}, {}};
+        decode_step::Layer layer = {{all.lnfw, NULL}, {all.lnfb, NULL}, {all.wte}, {}, {}};
         if (i < L) {
             ParameterTensors w = gpt2_layer_parameters(d->model, i);
             layer = {{w.ln1w, w.ln2w},
@@ -230,23 +233,23 @@ static void decoder_plan_step(GPT2Decoder* d) {
                 }
             }
         }
-        cuda_try(cudaMemcpyAsync(d->layers + i, &layer, sizeof(layer), cudaMemcpyHostToDevice, d->model->stream));
+        cuda_try(cudaMemcpyAsync(d->layers + i, &layer, sizeof(layer), cudaMemcpyHostToDevice, d->stream));
     }
 }
 
 // The head: logits (B,Vp) of the slots that have a position, from x (B,C)
 static DecodeLinear decoder_head_layer(const GPT2Decoder* d) {
-    GPT2Config c = d->model->info.config;
-    const ParameterTensors* p = &d->model->params;
+    GPT2Config c = d->config;
+    ParameterTensors p = gpt2_layer_parameters(d->model, 0);
     DecodeLinear head = {};
-    head.logits = d->logits, head.inp = d->x, head.weight = p->wte, head.positions = d->positions;
-    head.norm_weight = p->lnfw, head.norm_bias = p->lnfb, head.row_keys = d->row_keys;
+    head.logits = d->logits, head.inp = d->x, head.weight = p.wte, head.positions = d->positions;
+    head.norm_weight = p.lnfw, head.norm_bias = p.lnfb, head.row_keys = d->row_keys;
     head.M = d->B, head.C = c.channels, head.OC = c.vocab_size, head.stride = c.padded_vocab_size;
     return head;
 }
 
 static Status decoder_build(GPT2Decoder* d) {
-    GPT2Config c = d->model->info.config;
+    GPT2Config c = d->config;
     size_t attention_bytes, B = (size_t)d->B;
     TRY(gpt2_decoder_plan(&d->plan, c, d->B, d->T));
     TRY(decoder_attention_bytes(&attention_bytes, c, d->B, d->T));
@@ -269,13 +272,13 @@ static Status decoder_build(GPT2Decoder* d) {
     decoder_place(d, (char*)d->memory, c, d->B, d->T, attention_bytes);
     memset(d->words, 0, B * sizeof(unsigned long long));
     // the cache, too: numbers read must be finite even if they are multiplied by 0
-    cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->model->stream));
-    cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->model->stream));
+    cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->stream));
+    cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->stream));
     gpt2_wait_weights(d->model);
     decoder_fold_norms(d);
     decoder_plan_step(d);
     d->keyed = d->step_kernel == NULL && decode_keeps_keys(d->gpu, decoder_head_layer(d));
-    return cuda_try(cudaStreamSynchronize(d->model->stream));
+    return cuda_try(cudaStreamSynchronize(d->stream));
 }
 
 Status gpt2_decoder_create(GPT2Decoder** result, GPT2* model, int B, int T) {
@@ -284,7 +287,7 @@ Status gpt2_decoder_create(GPT2Decoder** result, GPT2* model, int B, int T) {
     GPT2Decoder* d = (GPT2Decoder*)calloc(1, sizeof(GPT2Decoder));
     if (d == NULL) { return status_fail("no memory for a decoder"); }
     plan_clear(&d->plan);
-    d->model = model, d->B = B, d->T = T;
+    d->model = model, d->config = gpt2_info(model)->config, d->stream = gpt2_stream(model), d->B = B, d->T = T;
     if (decoder_build(d) != STATUS_OK) {
         gpt2_decoder_free(d);
         return STATUS_ERROR;
@@ -295,7 +298,7 @@ Status gpt2_decoder_create(GPT2Decoder** result, GPT2* model, int B, int T) {
 
 void gpt2_decoder_free(GPT2Decoder* d) {
     if (d == NULL) { return; }
-    cudaStreamSynchronize(d->model->stream);
+    cudaStreamSynchronize(d->stream);
     for (int i = 0; i < DECODER_MAX_BUCKETS; i++) {
         for (int begin = 0; begin < DECODER_BEGINS; begin++) {
             if (d->graphs[begin][i] != NULL) { cudaGraphExecDestroy(d->graphs[begin][i]); }
@@ -318,10 +321,10 @@ void gpt2_decoder_free(GPT2Decoder* d) {
 // The layers
 
 static floatX* decoder_keys(const GPT2Decoder* d, int layer) {
-    return d->cache + (size_t)layer * 2 * decoder_cache_size(d->model->info.config, d->B, d->T);
+    return d->cache + (size_t)layer * 2 * decoder_cache_size(d->config, d->B, d->T);
 }
 static floatX* decoder_values(const GPT2Decoder* d, int layer) {
-    return decoder_keys(d, layer) + decoder_cache_size(d->model->info.config, d->B, d->T);
+    return decoder_keys(d, layer) + decoder_cache_size(d->config, d->B, d->T);
 }
 
 // The rows that linear layers are applied to: M rows of the residual stream x (M,C); positions as in DecodeLinear. moments
@@ -349,10 +352,10 @@ static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const 
     p.positions = r.positions, p.M = r.M, p.C = C, p.OC = OC, p.stride = OC, p.epilogue = epilogue;
     p.next_reads_early = before_attention;
     if (r.long_prompts) {
-        prompt_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
+        prompt_linear(r.d->gpu, p, r.d->ln, r.d->stream);
         return;
     }
-    bool written = decode_linear(r.d->gpu, p, r.d->ln, r.d->model->stream);
+    bool written = decode_linear(r.d->gpu, p, r.d->ln, r.d->stream);
     if (epilogue == DECODE_RESIDUAL) { *r.moments_written = written; }
 }
 static void decoder_qkv(DecoderRows r, int layer, ParameterTensors w, int C) {
@@ -367,11 +370,11 @@ static void decoder_after_attention(DecoderRows r, int layer, ParameterTensors w
     decoder_linear(r, r.x, r.d->fch, w.fcprojw, w.fcprojb, NULL, NULL, {}, 4 * C, C, DECODE_RESIDUAL);
 }
 
-static void decoder_head(GPT2Decoder* d) { decode_linear(d->gpu, decoder_head_layer(d), d->ln, d->model->stream); }
+static void decoder_head(GPT2Decoder* d) { decode_linear(d->gpu, decoder_head_layer(d), d->ln, d->stream); }
 
 // One token of every slot that has a position
 static void decoder_layers(GPT2Decoder* d, int max_length) {
-    GPT2Config c = d->model->info.config;
+    GPT2Config c = d->config;
     int C = c.channels, NH = c.num_heads;
     float2* moments = decoder_moments(d, d->B);
     bool written = moments != NULL; // by the kernel that has embedded the tokens
@@ -380,7 +383,7 @@ static void decoder_layers(GPT2Decoder* d, int max_length) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
         decoder_qkv(rows, i, w, C);
         attention_decode(d->atty, decoder_keys(d, i), decoder_values(d, i), d->qkv, d->positions, d->attention_scratch,
-                         d->B, d->T, NH, C / NH, max_length, d->model->stream);
+                         d->B, d->T, NH, C / NH, max_length, d->stream);
         decoder_after_attention(rows, i, w, C);
     }
     decoder_head(d);
@@ -391,16 +394,16 @@ static void decoder_layers(GPT2Decoder* d, int max_length) {
 
 // The first kernel is no dependent launch: all work before the graph has completed.
 static void decoder_launch_step(GPT2Decoder* d, DecoderBegin begin, int max_length) {
-    if (begin == BEGIN_FEED) { decode_feed_kernel<<<(unsigned)d->B, 256, 0, d->model->stream>>>(decoder_begin(d)); }
+    if (begin == BEGIN_FEED) { decode_feed_kernel<<<(unsigned)d->B, 256, 0, d->stream>>>(decoder_begin(d)); }
     if (begin == BEGIN_SAMPLE) {
-        decode_sample_kernel<<<(unsigned)d->B, SAMPLE_THREADS, 0, d->model->stream>>>(decoder_begin(d));
+        decode_sample_kernel<<<(unsigned)d->B, SAMPLE_THREADS, 0, d->stream>>>(decoder_begin(d));
     }
     if (begin == BEGIN_GREEDY && d->step_kernel == NULL) {
-        decode_greedy_kernel<<<(unsigned)d->B, GREEDY_THREADS, 0, d->model->stream>>>(decoder_begin(d));
+        decode_greedy_kernel<<<(unsigned)d->B, GREEDY_THREADS, 0, d->stream>>>(decoder_begin(d));
     }
     cuda_try(cudaGetLastError());
     if (d->step_kernel != NULL) {
-        d->step_kernel->launch(d->gpu, d->one_step, begin == BEGIN_GREEDY, max_length, d->model->stream);
+        d->step_kernel->launch(d->gpu, d->one_step, begin == BEGIN_GREEDY, max_length, d->stream);
     } else {
         decoder_layers(d, max_length);
     }
@@ -416,9 +419,9 @@ static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, DecoderBegi
     if (*exec == NULL) {
         int bound = d->T < 1 << bucket ? d->T : 1 << bucket;
         // relaxed: a kernel's first launch may load it
-        TRY(cuda_try(cudaStreamBeginCapture(d->model->stream, cudaStreamCaptureModeRelaxed)));
+        TRY(cuda_try(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed)));
         decoder_launch_step(d, begin, bound);
-        cuda_try(cudaStreamEndCapture(d->model->stream, &graph));
+        cuda_try(cudaStreamEndCapture(d->stream, &graph));
         if (status_now() == STATUS_OK) { cuda_try(cudaGraphInstantiate(exec, graph, 0)); }
         if (graph != NULL) { cudaGraphDestroy(graph); }
         TRY(status_now());
@@ -433,8 +436,8 @@ static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, DecoderBegi
 // Caches k and v of a layer's N rows, and computes their attention: consecutive prompts of equal length as one batch, with the
 // configuration that each would have alone, for the same bits.
 static void decoder_prompt_attention(GPT2Decoder* d, int layer, const DecoderPrompt* prompts, int num_prompts, int N) {
-    int C = d->model->info.config.channels, NH = d->model->info.config.num_heads, HS = C / NH;
-    cudaStream_t stream = d->model->stream;
+    int C = d->config.channels, NH = d->config.num_heads, HS = C / NH;
+    cudaStream_t stream = d->stream;
     prompt_cache(d->gpu, decoder_keys(d, layer), decoder_values(d, layer), d->qkv, d->rows, N, d->T, NH, HS, stream);
     size_t row = 0;
     for (int i = 0, end; i < num_prompts; i = end) {
@@ -454,9 +457,9 @@ static int decoder_prompt_is_long(const GPT2Decoder* d, const DecoderPrompt* p) 
 // Processes prompts of at most R tokens in all, either all long or none: fills the caches, computes the logits after each, and
 // sets their slots
 static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
-    const ParameterTensors* p = &d->model->params;
-    int C = d->model->info.config.channels, N = 0, words = (int)CEIL_DIV((size_t)d->model->info.config.vocab_size, 32);
-    cudaStream_t stream = d->model->stream;
+    ParameterTensors p = gpt2_layer_parameters(d->model, 0);
+    int C = d->config.channels, N = 0, words = (int)CEIL_DIV((size_t)d->config.vocab_size, 32);
+    cudaStream_t stream = d->stream;
     for (int b = 0; b < d->B; b++) { d->last_host[b] = -1; }
     for (int i = 0; i < num_prompts; i++) {
         for (int t = 0; t < prompts[i].count; t++) { d->rows_host[N++] = {prompts[i].tokens[t], prompts[i].slot, t}; }
@@ -468,9 +471,9 @@ static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int 
     int is_long = decoder_prompt_is_long(d, prompts);
     float2* moments = is_long ? NULL : decoder_moments(d, N);
     bool written = moments != NULL;
-    prompt_embed(d->gpu, d->prompt_x, moments, d->rows, p->wte, p->wpe, N, C, stream);
+    prompt_embed(d->gpu, d->prompt_x, moments, d->rows, p.wte, p.wpe, N, C, stream);
     DecoderRows rows = {d, d->prompt_x, moments, &written, NULL, N, is_long};
-    for (int i = 0; i < d->model->info.config.num_layers; i++) {
+    for (int i = 0; i < d->config.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
         decoder_qkv(rows, i, w, C);
         decoder_prompt_attention(d, i, prompts, num_prompts, N);
@@ -487,7 +490,7 @@ static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int 
 
 Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
     status_clear();
-    TRY(gpt2_decoder_check_prompts(&d->model->info, prompts, num_prompts, d->B, d->T));
+    TRY(gpt2_decoder_check_prompts(gpt2_info(d->model), prompts, num_prompts, d->B, d->T));
     NvtxRange range("prompts");
     gpt2_wait_weights(d->model);
     int sorted = 0;
@@ -520,14 +523,14 @@ int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, 
 
 Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count) {
     status_clear();
-    TRY(gpt2_decoder_check_append(&d->model->info, slot, gpt2_decoder_length(d, slot), tokens, count, d->B, d->T));
+    TRY(gpt2_decoder_check_append(gpt2_info(d->model), slot, gpt2_decoder_length(d, slot), tokens, count, d->B, d->T));
     NvtxRange range("append");
     for (int i = 0; i < count; i++) {
         cudaGraphExec_t graph;
         TRY(decoder_graph(d, &graph, BEGIN_FEED, d->sequences[slot].length + 1));
-        decode_set_feed_kernel<<<1, 1, 0, d->model->stream>>>(d->feed, slot, tokens[i]);
+        decode_set_feed_kernel<<<1, 1, 0, d->stream>>>(d->feed, slot, tokens[i]);
         TRY(cuda_try(cudaGetLastError()));
-        TRY(cuda_try(cudaGraphLaunch(graph, d->model->stream)));
+        TRY(cuda_try(cudaGraphLaunch(graph, d->stream)));
         d->sequences[slot].length++;
         d->sequences[slot].keyed = d->step_kernel != NULL;
     }
@@ -540,7 +543,7 @@ static Status decoder_wait(GPT2Decoder* d, int* tokens) {
     for (int b = 0; b < d->B; b++) {
         for (unsigned spins = 1; (unsigned)(words[b] >> 32) != d->steps; spins++) {
             if (spins % 4096 != 0) { continue; }
-            cudaError_t error = cudaStreamQuery(d->model->stream);
+            cudaError_t error = cudaStreamQuery(d->stream);
             if (error == cudaErrorNotReady) { continue; }
             TRY(cuda_try(error));
             if ((unsigned)(words[b] >> 32) != d->steps) { return status_fail("decode: a step ended without a token"); }
@@ -564,7 +567,7 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
     NvtxRange range("step");
     cudaGraphExec_t graph;
     TRY(decoder_graph(d, &graph, sampled ? BEGIN_SAMPLE : BEGIN_GREEDY, max_length));
-    TRY(cuda_try(cudaGraphLaunch(graph, d->model->stream)));
+    TRY(cuda_try(cudaGraphLaunch(graph, d->stream)));
     d->steps++;
     TRY(decoder_wait(d, tokens));
     for (int b = 0; b < d->B; b++) {
@@ -582,7 +585,7 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
 
 static void decoder_set_active(GPT2Decoder* d, int slot, int active) {
     if (d->sequences[slot].active == active) { return; }
-    decode_set_active_kernel<<<1, 1, 0, d->model->stream>>>(d->slots, slot, active);
+    decode_set_active_kernel<<<1, 1, 0, d->stream>>>(d->slots, slot, active);
     cuda_try(cudaGetLastError());
     d->sequences[slot].active = active;
 }
@@ -597,14 +600,14 @@ void gpt2_decoder_resume(GPT2Decoder* d, int slot) {
 }
 
 Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {
-    size_t V = (size_t)d->model->info.config.vocab_size, Vp = (size_t)d->model->info.config.padded_vocab_size;
+    size_t V = (size_t)d->config.vocab_size, Vp = (size_t)d->config.padded_vocab_size;
     status_clear();
     if (gpt2_decoder_length(d, slot) < 1) {
         return status_fail("logits of sequence %d of %d, which has no token", slot, d->B);
     }
     TRY(cuda_try(cudaMemcpyAsync(d->logits_host, d->logits + (size_t)slot * Vp, V * sizeof(float),
-                                 cudaMemcpyDeviceToHost, d->model->stream)));
-    TRY(cuda_try(cudaStreamSynchronize(d->model->stream)));
+                                 cudaMemcpyDeviceToHost, d->stream)));
+    TRY(cuda_try(cudaStreamSynchronize(d->stream)));
     memcpy(logits, d->logits_host, V * sizeof(float));
     return STATUS_OK;
 }

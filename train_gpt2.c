@@ -77,6 +77,9 @@ static ParameterTensors gpt2_layer_tensors(const GPT2* model, float* memory, int
     layout_point(&w, &model->layout, memory, sizeof(float), (size_t)layer);
     return w;
 }
+ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
+    return gpt2_layer_tensors(model, model->params_memory, layer);
+}
 static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
     ActivationTensors y;
     gpt2_slice_activations(&y, &model->acts, model->plan.activations, (size_t)layer, sizeof(float));

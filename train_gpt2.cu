@@ -116,6 +116,8 @@ static ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
     layout_point(&w, &model->layout, model->params_memory, sizeof(floatX), layer);
     return w;
 }
+// The stream of all of the model's work, for generate_gpt2.cu
+cudaStream_t gpt2_stream(const GPT2* model) { return model->stream; }
 // Pointers into the gradient buffer of the micro-step
 static GradientTensors gpt2_layer_gradients(const GPT2* model, int layer) {
     GradientTensors g;

@@ -1,6 +1,7 @@
 /*
 Generation of sequences with a KV cache. Declared once; generate_gpt2.c and generate_gpt2.cu implement it. generate.h and the
-tests are built on this file and gpt2_model.h alone.
+tests are built on this file and gpt2_model.h alone. Both implementations read the trainer's model through gpt2_info and
+gpt2_layer_parameters, on the GPU also gpt2_wait_weights and gpt2_stream.
 
     check(gpt2_decoder_create(&decoder, model, B, T));
     check(gpt2_decoder_prefill(decoder, prompts, num_prompts));

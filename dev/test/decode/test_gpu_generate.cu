@@ -510,7 +510,7 @@ static GPT2Decoder* new_decoder(GPT2* model, int B, int T) {
     return d;
 }
 static std::vector<float> logits_of(GPT2Decoder* d, int slot) {
-    std::vector<float> x((size_t)d->model->info.config.vocab_size);
+    std::vector<float> x((size_t)d->config.vocab_size);
     check(gpt2_decoder_logits(d, x.data(), slot));
     return x;
 }
