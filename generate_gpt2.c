@@ -40,7 +40,7 @@ typedef struct {
     X(ctx, float, atty, R * C)               /* (R,NH,HS) attention output */                                          \
     X(ctx, float, fch, R * 4 * C)            /* (R,4C) after the GELU */                                               \
     X(ctx, float, logits, B * V)             /* (B,V) after each sequence's last token */                              \
-    X(ctx, float, sampling, B * 2 * V)       /* (B,2V) scratch */                                                      \
+    X(ctx, float, sampling, B * V)           /* (B,V) scratch */                                                      \
     X(ctx, int, tokens, B * T)               /* (B,T) */                                                               \
     X(ctx, DecoderSequence, sequences, B)    /* (B) */                                                                 \
     X(ctx, DecoderRow, rows, R)              /* (num_rows) of the pass that is being assembled */                      \
@@ -251,9 +251,9 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
         const size_t at = (size_t)slot;
         tokens[slot] = -1;
         if (!s->active) { continue; }
-        tokens[slot] = sample_token(d->logits + at * (size_t)V, V, &s->sampler, d->tokens + at * (size_t)d->T,
-                                    s->length, sampler_coin(s->sampler.seed, s->sample, (uint64_t)s->length),
-                                    d->sampling + at * 2 * (size_t)V);
+        tokens[slot] =
+            sample_token(d->logits + at * (size_t)V, V, &s->sampler, d->tokens + at * (size_t)d->T, s->length,
+                         sampler_coin(s->sampler.seed, s->sample, (uint64_t)s->length), d->sampling + at * (size_t)V);
     }
     for (int slot = 0; slot < d->B; slot++) {
         if (tokens[slot] < 0) { continue; }

@@ -1,7 +1,7 @@
 /*
-Sampling a token from logits, in two ways: sample_logits, for the trainer's samples, draws from one sequence of random numbers;
-sample_token, for the decoder (gpt2_decoder.h), has more settings and a coin that depends on seed, sample and position alone, so
-that a sample does not depend on others in the batch. The GPU's decoder implements the same definition.
+Sampling a token from logits with a coin. The trainer's samples draw their coins from llm.c's sequence of random numbers; the
+decoder's (gpt2_decoder.h) depend on seed, sample and position alone, so that a sample does not depend on others in the batch.
+The GPU's decoder implements the same definition.
 */
 #ifndef LLMC_MODEL_SAMPLER_H
 #define LLMC_MODEL_SAMPLER_H
@@ -41,70 +41,12 @@ static inline int sample_argmax(const float* logits /* (V) */, int V) {
     return best;
 }
 
-// The k-th largest logit, 1 <= k <= V. A heap with the smallest on top holds the k largest seen: heap[i] <= its children
-// heap[2i+1], heap[2i+2]. heap is (k).
-static inline float sample_kth_largest(const float* logits /* (V) */, int V, size_t k, float* heap) {
-    size_t filled = 0;
-    for (int i = 0; i < V; i++) {
-        float x = isnan(logits[i]) ? -INFINITY : logits[i];
-        size_t hole;
-        if (filled < k) { // grow: move the parents that are larger down, from the end
-            for (hole = filled++; hole > 0 && heap[(hole - 1) / 2] > x; hole = (hole - 1) / 2) {
-                heap[hole] = heap[(hole - 1) / 2];
-            }
-        } else { // replace the smallest: move the smaller children up, from the top
-            if (!(x > heap[0])) { continue; }
-            for (hole = 0; 2 * hole + 1 < k;) {
-                size_t child = 2 * hole + 1;
-                if (child + 1 < k && heap[child + 1] < heap[child]) { child++; }
-                if (heap[child] >= x) { break; }
-                heap[hole] = heap[child];
-                hole = child;
-            }
-        }
-        heap[hole] = x;
-    }
-    return heap[0];
-}
-
-// Draws an index from softmax(logits / temperature) over the top_k largest logits: the first i at which the cumulated
-// probability exceeds `coin`, uniform in [0, 1). temperature 0: the largest logit; top_k 0: all logits. Among logits
-// that tie for the k-th place the first ones are in. scratch is (V).
-static inline int sample_logits(const float* logits /* (V) */, int V, float temperature, int top_k, float coin,
-                                float* scratch) {
-    int largest = sample_argmax(logits, V);
-    if (!(temperature > 0.0f) || !isfinite(logits[largest])) { return largest; }
-    float threshold = -INFINITY; // logits above it are in, and the first `ties` of those equal to it
-    int ties = V;
-    if (top_k > 0 && top_k < V) {
-        threshold = sample_kth_largest(logits, V, (size_t)top_k, scratch);
-        ties = top_k;
-        for (int i = 0; i < V; i++) { ties -= logits[i] > threshold; }
-    }
-    double norm = 0.0; // sum_i exp((x_i - max x) / temperature)
-    for (int i = 0; i < V; i++) {
-        int in = logits[i] > threshold || (logits[i] == threshold && ties-- > 0);
-        scratch[i] = in ? expf((logits[i] - logits[largest]) / temperature) : 0.0f;
-        norm += scratch[i];
-    }
-    double point = (double)coin * norm, cumulated = 0.0;
-    for (int i = 0; i < V; i++) {
-        cumulated += scratch[i];
-        if (point < cumulated) { return i; }
-    }
-    return largest; // only where coin is not below 1
-}
-
-// ----------------------------------------------------------------------------
-// The decoder's sampler
-
 // How a sequence's tokens are chosen.
 typedef struct {
-    float temperature; // of the softmax; 0: always the likeliest token
-    int top_k;         // among the k likeliest tokens; 0: all
-    float top_p;       // among the fewest of the likeliest whose probabilities reach p together; 1: all
-    float
-        repetition_penalty; // what logits of tokens that were there are divided by, or multiplied where negative; 1: none
+    float temperature;        // of the softmax; 0: always the likeliest token
+    int top_k;                // among the k likeliest tokens; 0: all
+    float top_p;              // among the fewest of the likeliest whose probabilities reach p together; 1: all
+    float repetition_penalty; // divides logits of tokens that were there, or multiplies negative ones; 1: none
     uint64_t seed;
 } SamplerSettings;
 
@@ -119,7 +61,7 @@ SAMPLER_HD static inline int sampler_is_greedy(const SamplerSettings* s) {
 }
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection in which every bit of the result depends on all of x.
-SAMPLER_HD static inline uint64_t sampler_mix_(uint64_t x) {
+SAMPLER_HD static inline uint64_t sampler_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
@@ -127,9 +69,9 @@ SAMPLER_HD static inline uint64_t sampler_mix_(uint64_t x) {
 
 // A hash of three numbers: for any two of them fixed, a bijection in the third.
 SAMPLER_HD static inline uint64_t sampler_hash_(uint64_t a, uint64_t b, uint64_t c) {
-    uint64_t x = sampler_mix_(a + 0x9e3779b97f4a7c15u); // odd constant: the golden ratio
-    x = sampler_mix_((x ^ b) + 0x9e3779b97f4a7c15u);
-    return sampler_mix_((x ^ c) + 0x9e3779b97f4a7c15u);
+    uint64_t x = sampler_mix(a + 0x9e3779b97f4a7c15u); // odd constant: the golden ratio
+    x = sampler_mix((x ^ b) + 0x9e3779b97f4a7c15u);
+    return sampler_mix((x ^ c) + 0x9e3779b97f4a7c15u);
 }
 
 // The identifier of a sample's coins: a hash of its prompt's tokens, its number among the prompt's samples, and how often its
@@ -169,22 +111,29 @@ SAMPLER_HD static inline float sampler_exp(float x) {
     return y * scale;
 }
 
-// The fewest of the largest weights whose sum reaches `target`: those above *threshold, and the first *ties of those equal to
-// it. weights is (V), none negative, one at least positive. Such floats are ordered as their bits are: three histograms, of 11,
-// 11 and 10 bits, find the threshold's bits from the highest to the lowest.
-static inline void sampler_nucleus_(const float* weights, int V, double target, float* threshold, int* ties) {
+// An unsigned integer with the order of the floats; NaN counts as -inf. x is not -0.
+SAMPLER_HD static inline unsigned sample_key(float x) {
+    unsigned bits;
+    if (x != x) { return 0x007fffffu; }
+    memcpy(&bits, &x, sizeof(bits));
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The fewest of the largest x (V) whose weights reach `target` together: those above *threshold, and the first *ties of those
+// equal to it. An x weighs one where `counted`, else itself, and is not negative. Three histograms of keys, of 11, 11 and 10
+// bits, find the threshold's key from the highest bits to the lowest.
+static inline void sample_largest(float* threshold, int* ties, const float* x, int V, int counted, double target) {
     static const int shifts[3] = {21, 10, 0}, widths[3] = {11, 11, 10};
-    uint32_t found = 0, known = 0; // bits of the threshold; which of them are known
-    double above = 0.0;            // the sum of the weights that are larger
+    uint32_t found = 0, known = 0; // bits of the threshold's key; which of them are known
+    double above = 0.0;            // the weight of what is larger
     double* sums = (double*)malloc_check(sizeof(*sums) << 11);
     for (int pass = 0; pass < 3; pass++) {
         double before = above;
         uint32_t mask = (1u << widths[pass]) - 1, bin = 0;
         memset(sums, 0, sizeof(*sums) << 11);
         for (int i = 0; i < V; i++) {
-            uint32_t bits;
-            memcpy(&bits, &weights[i], sizeof(bits));
-            if (((bits ^ found) & known) == 0) { sums[bits >> shifts[pass] & mask] += (double)weights[i]; }
+            uint32_t key = sample_key(x[i] + 0.0f); // -0 becomes 0
+            if (((key ^ found) & known) == 0) { sums[key >> shifts[pass] & mask] += counted ? 1.0 : (double)x[i]; }
         }
         for (uint32_t i = mask + 1; i-- > 0;) { // the first that reaches the target, else the last that has weight
             if (!(sums[i] > 0.0)) { continue; }
@@ -194,8 +143,10 @@ static inline void sampler_nucleus_(const float* weights, int V, double target, 
         found |= bin << shifts[pass], known |= mask << shifts[pass];
     }
     free(sums);
+    found = found >> 31 ? found & 0x7fffffffu : ~found;
     memcpy(threshold, &found, sizeof(found));
-    for (*ties = 1; *ties < V && above + *ties * (double)*threshold < target;) { ++*ties; }
+    double each = counted ? 1.0 : (double)*threshold;
+    for (*ties = 1; *ties < V && above + *ties * each < target;) { ++*ties; }
 }
 
 // Sets to 0 all weights but those above the threshold and the first `ties` of those equal to it; returns the sum of the rest.
@@ -212,7 +163,7 @@ static inline double sampler_keep_(float* weights, int V, float threshold, int t
 // Draws a token; `coin` is uniform in [0, 1). Steps: the penalty, once for each token in seen (num_seen); the temperature;
 // top-k: the top_k largest logits; top-p: the fewest of the largest probabilities whose sum reaches top_p; then the first
 // token, by index, at which the cumulative probability of the rest exceeds the coin. Of equal logits, and of equal
-// probabilities, those with the lowest indices are kept. scratch is (2 * V).
+// probabilities, those with the lowest indices are kept. scratch is (V).
 static inline int sample_token(const float* logits /* (V) */, int V, const SamplerSettings* s, const int* seen,
                                int num_seen, float coin, float* scratch) {
     float* x = scratch; // logits, then weights
@@ -225,11 +176,7 @@ static inline int sample_token(const float* logits /* (V) */, int V, const Sampl
     int largest = sample_argmax(x, V);
     float top = x[largest];
     if (!(s->temperature > 0.0f) || !isfinite(top)) { return largest; }
-    if (s->top_k > 0 && s->top_k < V) {
-        threshold = sample_kth_largest(x, V, (size_t)s->top_k, scratch + V);
-        ties = s->top_k;
-        for (int i = 0; i < V; i++) { ties -= x[i] > threshold; }
-    }
+    if (s->top_k > 0 && s->top_k < V) { sample_largest(&threshold, &ties, x, V, 1, s->top_k); }
     double norm = 0.0; // sum_i exp((x_i - max x) / temperature)
     for (int i = 0; i < V; i++) {
         int in = x[i] > threshold || (x[i] == threshold && ties-- > 0);
@@ -237,7 +184,7 @@ static inline int sample_token(const float* logits /* (V) */, int V, const Sampl
         norm += (double)x[i];
     }
     if (s->top_p < 1.0f) {
-        sampler_nucleus_(x, V, (double)s->top_p * norm, &threshold, &ties);
+        sample_largest(&threshold, &ties, x, V, 0, (double)s->top_p * norm);
         norm = sampler_keep_(x, V, threshold, ties);
     }
     double point = (double)coin * norm, cumulated = 0.0;

@@ -169,6 +169,7 @@ static inline void trainer_sample(Trainer* t, int step) {
     int length = o->sample_tokens < T ? o->sample_tokens : T;
     int* tokens = (int*)malloc_check((size_t)T * sizeof(int));
     float* logits = (float*)malloc_check(2 * (size_t)V * sizeof(float)); // the second half is scratch
+    SamplerSettings sampler = {(float)o->temperature, o->top_k, 1.0f, 1.0f, 0};
     unsigned long long rng = (unsigned long long)o->sample_seed;
     char* text = NULL;
     size_t bytes = 0, shown = 0;
@@ -184,7 +185,7 @@ static inline void trainer_sample(Trainer* t, int step) {
         check(gpt2_forward(t->model, tokens, 1, window < T ? window : T));
         check(gpt2_get_logits(t->model, logits, n - 1));
         float coin = random_f32(&rng);
-        tokens[n] = sample_logits(logits, V, (float)o->temperature, o->top_k, coin, logits + V);
+        tokens[n] = sample_token(logits, V, &sampler, NULL, 0, coin, logits + V);
         tokenizer_print(copy, &t->tokenizer, tokens[n]);
         fflush(copy);
         fwrite(text + shown, 1, bytes - shown, stdout);

@@ -5,16 +5,7 @@ order.
 #ifndef LLMC_LOGIT_KEY_CUH
 #define LLMC_LOGIT_KEY_CUH
 
-#include <cuda_runtime.h>
-#include <string.h>
-
-// An unsigned integer with the order of the floats; NaN counts as -inf. x is not -0.
-__host__ __device__ inline unsigned sample_key(float x) {
-    unsigned bits;
-    if (x != x) { return 0x007fffffu; }
-    memcpy(&bits, &x, sizeof(bits));
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
+#include "llmc/model/sampler.h"
 
 // The largest key of a row is that of the token which sample_argmax returns; 0 is below all keys. token_of_key(): that token,
 // of V.

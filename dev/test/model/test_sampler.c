@@ -3,7 +3,13 @@
 
 #include "dev/test/fixtures/unit.h"
 
-static float scratch[2000];
+static float scratch[1000];
+
+// The token of a coin without top-p and penalty
+static int sample_logits(const float* logits, int V, float temperature, int top_k, float coin) {
+    SamplerSettings s = {temperature, top_k, 1.0f, 1.0f, 0};
+    return sample_token(logits, V, &s, NULL, 0, coin, scratch);
+}
 
 static void random_numbers_are_llmc_s(void) {
     unsigned long long state = 1337;
@@ -22,16 +28,16 @@ static void random_numbers_are_llmc_s(void) {
 
 static void without_temperature_the_largest_wins(void) {
     float logits[6] = {1.0f, 5.0f, -3.0f, 5.0f, NAN, 4.0f};
-    CHECK(sample_logits(logits, 6, 0.0f, 0, 0.99f, scratch) == 1); // the first of the equal
-    CHECK(sample_logits(logits, 6, 1.0f, 1, 0.99f, scratch) == 1); // top-1 is the same
+    CHECK(sample_logits(logits, 6, 0.0f, 0, 0.99f) == 1); // the first of the equal
+    CHECK(sample_logits(logits, 6, 1.0f, 1, 0.99f) == 1); // top-1 is the same
     float begins_with_nan[3] = {NAN, -7.0f, -8.0f};
-    CHECK(sample_logits(begins_with_nan, 3, 0.0f, 0, 0.5f, scratch) == 1);
+    CHECK(sample_logits(begins_with_nan, 3, 0.0f, 0, 0.5f) == 1);
     float single[1] = {-2.0f};
-    CHECK(sample_logits(single, 1, 1.0f, 0, 0.5f, scratch) == 0);
+    CHECK(sample_logits(single, 1, 1.0f, 0, 0.5f) == 0);
 }
 
 // Coins (i + 1/2) / N fall into an interval of length p either floor(pN) or ceil(pN) times. The probabilities carry the
-// error of expf and its argument, below 1e-6: less than one coin of 10000.
+// error of sampler_exp and its argument, below 1e-6: less than one coin of 10000.
 static void coins_choose_in_proportion(const float* logits, int V, float temperature, int top_k) {
     enum { N = 10000 };
     double weight[8] = {0}, norm = 0.0;
@@ -44,7 +50,7 @@ static void coins_choose_in_proportion(const float* logits, int V, float tempera
     }
     int last = -1, ordered = 1;
     for (int i = 0; i < N; i++) {
-        int token = sample_logits(logits, V, temperature, top_k, ((float)i + 0.5f) / N, scratch);
+        int token = sample_logits(logits, V, temperature, top_k, ((float)i + 0.5f) / N);
         ordered = ordered && token >= last;
         last = token;
         counts[token]++;
@@ -82,7 +88,7 @@ static void choices_are_llmc_s(void) {
             norm += exp((double)logits[i]);
         }
         float coin = random_f32(&state);
-        int token = sample_logits(logits, V, 1.0f, 0, coin, scratch);
+        int token = sample_logits(logits, V, 1.0f, 0, coin);
         int theirs = llmc_sample_softmax(logits, V, coin);
         if (token == theirs) { continue; }
         differ++;
@@ -100,46 +106,58 @@ static int compare_floats(const void* a, const void* b) {
 
 static void kth_largest_is_the_sorted_one(void) {
     enum { V = 257 };
-    float logits[V], sorted[V], heap[V] = {0};
+    float logits[V], sorted[V];
     unsigned long long state = 5;
-    for (int round = 0; round < 4; round++) { // the later the round, the more of them are equal
-        for (int i = 0; i < V; i++) { logits[i] = (float)(random_u32(&state) % (1000000u >> (6 * round))); }
+    for (int round = 0; round < 4; round++) { // the later the round, the more of them are equal; half are negative
+        for (int i = 0; i < V; i++) {
+            logits[i] = (float)(random_u32(&state) % (1000000u >> (6 * round))) - (float)(500000u >> (6 * round));
+        }
         memcpy(sorted, logits, sizeof(sorted));
         qsort(sorted, V, sizeof(float), compare_floats);
         int same = 1;
-        for (int k = 1; k <= V; k++) { same = same && sample_kth_largest(logits, V, k, heap) == sorted[k - 1]; }
+        for (int k = 1; k <= V; k++) {
+            float threshold;
+            int ties, above = 0;
+            sample_largest(&threshold, &ties, logits, V, 1, k);
+            for (int i = 0; i < V; i++) { above += logits[i] > threshold; }
+            same = same && threshold == sorted[k - 1] && above + ties == k;
+        }
         CHECK(same);
     }
+    float threshold, zeros[3] = {0.0f, -0.0f, -1.0f}; // both zeros tie
+    int ties;
+    sample_largest(&threshold, &ties, zeros, 3, 1, 2.0);
+    CHECK(threshold == 0.0f && ties == 2);
 }
 
 static void extreme_logits_are_safe(void) {
     float huge[4] = {-1e4f, 1e4f, 9999.0f, -INFINITY};
-    CHECK(sample_logits(huge, 4, 1.0f, 0, 0.1f, scratch) == 1);
-    CHECK(sample_logits(huge, 4, 1.0f, 0, 0.9f, scratch) == 2); // exp(0) : exp(-1) is 73% : 27%
+    CHECK(sample_logits(huge, 4, 1.0f, 0, 0.1f) == 1);
+    CHECK(sample_logits(huge, 4, 1.0f, 0, 0.9f) == 2); // exp(0) : exp(-1) is 73% : 27%
     float impossible[3] = {-INFINITY, 0.0f, NAN};
     for (int i = 0; i < 10; i++) {
-        CHECK(sample_logits(impossible, 3, 1.0f, 0, (float)i / 10.0f, scratch) == 1);
-        CHECK(sample_logits(impossible, 3, 1.0f, 2, (float)i / 10.0f, scratch) == 1);
+        CHECK(sample_logits(impossible, 3, 1.0f, 0, (float)i / 10.0f) == 1);
+        CHECK(sample_logits(impossible, 3, 1.0f, 2, (float)i / 10.0f) == 1);
     }
     float certain[3] = {0.0f, INFINITY, 3.0f};
-    CHECK(sample_logits(certain, 3, 1.0f, 0, 0.1f, scratch) == 1);
+    CHECK(sample_logits(certain, 3, 1.0f, 0, 0.1f) == 1);
     float nothing[3] = {NAN, NAN, NAN};
-    int token = sample_logits(nothing, 3, 1.0f, 2, 0.5f, scratch);
+    int token = sample_logits(nothing, 3, 1.0f, 2, 0.5f);
     CHECK(token >= 0 && token < 3);
     float first_nan[4] = {NAN, 0.0f, -0.5f, -1.0f};
-    CHECK(sample_logits(first_nan, 4, 1.0f, 2, 0.99f, scratch) == 2); // NaN takes no place among the top k
+    CHECK(sample_logits(first_nan, 4, 1.0f, 2, 0.99f) == 2); // NaN takes no place among the top k
     float flat[3] = {0.0f, 0.0f, 0.0f};
-    CHECK(sample_logits(flat, 3, 1e-30f, 0, 0.99f, scratch) == 2); // a small temperature divides no 0 by 0
-    CHECK(sample_logits(huge, 4, 1e-30f, 0, 0.99f, scratch) == 1);
-    CHECK(sample_logits(flat, 3, 1.0f, 0, 0x1.fffffep-1f, scratch) == 2); // the largest coin below 1
-    CHECK(sample_logits(flat, 3, 1.0f, 1000, 0.99f, scratch) == 2);       // top-k beyond V is all
+    CHECK(sample_logits(flat, 3, 1e-30f, 0, 0.99f) == 2); // a small temperature divides no 0 by 0
+    CHECK(sample_logits(huge, 4, 1e-30f, 0, 0.99f) == 1);
+    CHECK(sample_logits(flat, 3, 1.0f, 0, 0x1.fffffep-1f) == 2); // the largest coin below 1
+    CHECK(sample_logits(flat, 3, 1.0f, 1000, 0.99f) == 2);       // top-k beyond V is all
 }
 
 // ----------------------------------------------------------------------------
-// The decoder's sampler
+// Coins, top-p and the penalty
 
 static void coins_are_functions_of_their_arguments(void) {
-    CHECK(sampler_mix_(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu); // SplitMix64's first number from seed 0
+    CHECK(sampler_mix(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu); // SplitMix64's first number from seed 0
     CHECK(sampler_coin(0, 0, 0) == 0x1.1c13a8p-3f && sampler_coin(1337, 2, 3) == 0x1.7042dp-2f); // on the GPU too
     enum { N = 1 << 16, BINS = 64 };
     for (int argument = 0; argument < 3; argument++) { // each by itself makes uniform numbers
@@ -285,23 +303,10 @@ static void tokens_come_as_often_as_they_are_probable(void) {
     CHECK(good); // 5 standard deviations
 }
 
-static void settings_that_say_nothing_change_nothing(void) {
-    enum { V = 1000 };
-    static float logits[V];
-    static const int seen[] = {0, 5, 999};
-    unsigned long long state = 17;
-    int same = 1;
-    for (int round = 0; round < 200; round++) {
-        for (int i = 0; i < V; i++) { logits[i] = 12.0f * random_f32(&state) - 6.0f; }
-        SamplerSettings s = {round % 4 == 0 ? 0.0f : 0.9f, round % 3 * 40, 1.0f, 1.0f, 1};
-        float coin = random_f32(&state);
-        same = same && sample_token(logits, V, &s, seen, 3, coin, scratch) ==
-                           sample_logits(logits, V, s.temperature, s.top_k, coin, scratch);
-    }
-    CHECK(same);
+static void the_penalty_applies_once(void) {
     SamplerSettings s = sampler_greedy();
     float two[3] = {2.0f, 3.0f, -1.0f};
-    CHECK(sample_token(two, 3, &s, seen, 0, 0.9f, scratch) == 1);
+    CHECK(sample_token(two, 3, &s, NULL, 0, 0.9f, scratch) == 1);
     s.repetition_penalty = 2.0f; // greedy too: 3 becomes 1.5, however often it was there
     CHECK(sample_token(two, 3, &s, (const int[]){1, 1, 1}, 3, 0.9f, scratch) == 0);
     CHECK(sample_token(two, 3, &s, (const int[]){0, 1}, 2, 0.9f, scratch) == 1);
@@ -341,7 +346,7 @@ int main(void) {
     samples_have_coins_of_their_own();
     tokens_are_the_definition_s();
     tokens_come_as_often_as_they_are_probable();
-    settings_that_say_nothing_change_nothing();
+    the_penalty_applies_once();
     extreme_logits_of_tokens_are_safe();
     return unit_end();
 }
