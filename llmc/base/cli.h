@@ -54,7 +54,7 @@ typedef struct {
     int who, effect;
     const char* help;
     const char* default_text; // as --help shows it
-    size_t offset;            // of the member in Options
+    size_t offset, size;      // of the member in Options
 } CliFlag;
 
 // A heading of --help, before the flag at this offset
@@ -71,6 +71,7 @@ typedef struct {
     int num_flags;
     const CliGroup* groups;
     int num_groups;
+    const void* defaults; // Options
 } CliProgram;
 
 // The value of a flag as --help shows it
@@ -101,7 +102,7 @@ static inline const char* cli_default_text_(const CliProgram* p, const CliFlag* 
 }
 
 // Prints the usage text of this build of a program to `out`.
-static inline void cli_help_(FILE* out, const CliProgram* p) {
+static inline void cli_help(const CliProgram* p, FILE* out) {
     const char* heading = NULL; // one that waits for a flag of this build
     fprintf(out, "Usage: ./%s [flag value]...\nFor example: ./%s %s\n", p->name, p->name, p->example);
     for (int i = 0; i < p->num_flags; i++) {
@@ -172,7 +173,9 @@ static inline void cli_append_(cli_texts* list, const char* value) {
     list->items[list->count++] = value;
 }
 
-static inline void cli_set_(void* options, const CliFlag* f, const char* name, const char* value) {
+// Sets a flag, which messages call `name`, to a value as it is typed; one that it cannot have ends the program with one line. A
+// text must last as long as the options.
+static inline void cli_set(void* options, const CliFlag* f, const char* name, const char* value) {
     void* member = (char*)options + f->offset;
     if (f->type == CLI_texts) {
         cli_append_((cli_texts*)member, value);
@@ -215,7 +218,7 @@ static inline void cli_parse_(void* options, unsigned char* typed, const CliProg
         int is_help = strcmp(argv[i], "--help") == 0;
         if (is_help || strcmp(argv[i], "--version") == 0) {
             puts("flashgpt " FLASHGPT_VERSION);
-            if (is_help) { cli_help_(stdout, p); }
+            if (is_help) { cli_help(p, stdout); }
             if (fflush(stdout) != 0 && errno != EPIPE) { fatal("cannot write to stdout: %s", strerror(errno)); }
             exit(EXIT_SUCCESS);
         }
@@ -225,7 +228,7 @@ static inline void cli_parse_(void* options, unsigned char* typed, const CliProg
         const char* value = equals ? equals + 1 : argv[i + 1]; // argv[argc] is NULL
         int bare = flag->type == CLI_toggle && equals == NULL && (value == NULL || value[0] == '-');
         if (value == NULL && !bare) { fatal("flag %s needs a value; ./%s --help lists all flags", argv[i], p->name); }
-        cli_set_(options, flag, equals ? flag->long_name : argv[i], bare ? "1" : value);
+        cli_set(options, flag, equals ? flag->long_name : argv[i], bare ? "1" : value);
         typed[flag - p->flags] = 1;
         i += equals == NULL && !bare;
     }
@@ -240,48 +243,32 @@ static inline const char* cli_number_text_(char* text, size_t size, double numbe
     return text;
 }
 
-// The value of a flag as it can be typed, in `number` unless it is a text; NULL for a text that is not given.
-static inline const char* cli_value_(const void* options, const CliFlag* f, char number[64]) {
+// The value of a flag as it can be typed, in `number` unless it is a text; "" for a text that is not given. Of texts that may be
+// given again and again, how many there are.
+static inline const char* cli_value(const void* options, const CliFlag* f, char number[64]) {
     const void* member = (const char*)options + f->offset;
-    if (f->type == CLI_text) { return *(const cli_text*)member; }
+    if (f->type == CLI_text) { return *(const cli_text*)member ? *(const cli_text*)member : ""; }
     if (f->type == CLI_number) { return cli_number_text_(number, 64, *(const cli_number*)member); }
+    if (f->type == CLI_texts) {
+        snprintf(number, 64, "%d given", ((const cli_texts*)member)->count);
+        return number;
+    }
     if (f->choices != NULL && *(const cli_whole*)member == CLI_AUTO) { return f->choices; }
     snprintf(number, 64, "%d", *(const cli_whole*)member); // toggles are int too
     return number;
 }
 
+// 1 if the options hold another value for a flag than the defaults do.
+static inline int cli_differs(const void* options, const void* defaults, const CliFlag* f) {
+    char numbers[2][64];
+    return strcmp(cli_value(options, f, numbers[0]), cli_value(defaults, f, numbers[1])) != 0;
+}
+
 // ----------------------------------------------------------------------------
 // The settings of a run, as the table that it prints first
 
-// The value that the options hold for a flag, for a table
-static inline const char* cli_shown_(const void* options, const CliFlag* f, char number[64]) {
-    const void* member = (const char*)options + f->offset;
-    if (f->type == CLI_texts) {
-        snprintf(number, 64, "%d given", ((const cli_texts*)member)->count);
-        return number;
-    }
-    const char* value = cli_value_(options, f, number);
-    return value ? value : "-";
-}
-
-// 1 if the options hold another value for a flag than the defaults do.
-static inline int cli_differs_(const void* options, const void* defaults, const CliFlag* f) {
-    char numbers[2][64];
-    const void* member = (const char*)options + f->offset;
-    if (f->type == CLI_texts) { return ((const cli_texts*)member)->count > 0; } // by default none
-    const char *x = cli_value_(options, f, numbers[0]), *y = cli_value_(defaults, f, numbers[1]);
-    return x == NULL || y == NULL ? x != y : strcmp(x, y) != 0;
-}
-
-// Sets a flag of one value back to its default.
-static inline void cli_reset_(void* options, const void* defaults, const CliFlag* f) {
-    size_t bytes = f->type == CLI_text     ? sizeof(cli_text)
-                   : f->type == CLI_number ? sizeof(cli_number)
-                                           : sizeof(cli_whole);
-    memcpy((char*)options + f->offset, (const char*)defaults + f->offset, bytes);
-}
-
-static inline void cli_print_(const void* options, const void* defaults, const char* always, const CliProgram* p) {
+// Prints the flags that differ from their defaults and those named in `always`, such as "--model|--batch"; NULL: all.
+static inline void cli_print(const CliProgram* p, const void* options, const char* always) {
     char number[64];
     int others = 0;
     print_table_line();
@@ -290,8 +277,9 @@ static inline void cli_print_(const void* options, const void* defaults, const c
     for (int i = 0; i < p->num_flags; i++) {
         const CliFlag* f = &p->flags[i];
         if (!(f->who & CLI_TRAINER)) { continue; }
-        if (always == NULL || cli_is_choice_(always, f->long_name) || cli_differs_(options, defaults, f)) {
-            print_table_row(f->long_name + 2, "%s", cli_shown_(options, f, number));
+        if (always == NULL || cli_is_choice_(always, f->long_name) || cli_differs(options, p->defaults, f)) {
+            const char* value = cli_value(options, f, number);
+            print_table_row(f->long_name + 2, "%s", value[0] != '\0' ? value : "-");
         } else {
             others++;
         }
@@ -308,28 +296,32 @@ static inline void cli_print_(const void* options, const void* defaults, const c
 #define CLI_MEMBER_(member, s, l, type, ...) cli_##type member;
 #define CLI_INDEX_(member, ...) CLI_INDEX_##member,
 #define CLI_ROW_(member, s, l, type, value, min, max, choices, who, effect, help)                                      \
-    {s, l, CLI_##type, min, max, choices, who, CLI_##effect, help, #value, offsetof(Options, member)},
-#define CLI_DEFAULT_(member, s, l, type, value, ...) CLI_DEFAULT_##type##_(o.member, value)
-#define CLI_DEFAULT_text_(member, value) member = value;
-#define CLI_DEFAULT_whole_(member, value) member = value;
-#define CLI_DEFAULT_number_(member, value) member = value;
-#define CLI_DEFAULT_toggle_(member, value) member = value;
-#define CLI_DEFAULT_texts_(member, value) member.items = value, member.count = 0;
+    {s,                                                                                                                \
+     l,                                                                                                                \
+     CLI_##type,                                                                                                       \
+     min,                                                                                                              \
+     max,                                                                                                              \
+     choices,                                                                                                          \
+     who,                                                                                                              \
+     CLI_##effect,                                                                                                     \
+     help,                                                                                                             \
+     #value,                                                                                                           \
+     offsetof(Options, member),                                                                                        \
+     sizeof(cli_##type)},
+#define CLI_DEFAULT_(member, s, l, type, value, ...) CLI_DEFAULT_##type##_(value),
+#define CLI_DEFAULT_text_(value) value
+#define CLI_DEFAULT_whole_(value) value
+#define CLI_DEFAULT_number_(value) value
+#define CLI_DEFAULT_toggle_(value) value
+#define CLI_DEFAULT_texts_(value)                                                                                      \
+    { value, 0 }
 
-// Of functions that not every program with flags calls: in its own file clang warns of them.
-#if defined(__GNUC__)
-#define CLI_UNUSED __attribute__((unused))
-#else
-#define CLI_UNUSED
-#endif
-
-// Declares Options and the functions on them, for a program with this name and these flags: FLAGS(X, G) is a table of
+// Declares Options, cli_defaults(), cli_parse() and cli_program, for a program with this name and these flags: FLAGS(X, G) is a table of
 //     X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
 //     G(member, heading)    of the flags from this one on, in --help
 // `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL if any
 // text will do, and "-" where - alone will, too. A whole number may also be the word that is its choice, "auto" or "all".
-// `effect` is FREE, RESULT or COMMAND. cli_print prints the flags that differ from their defaults and those named in `always`,
-// such as "--model|--batch"; NULL: all. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu, example: see
+// `effect` is FREE, RESULT or COMMAND. A default of CLI_MODEL is shown as that macro's text. of_cpu, of_gpu, example: see
 // CliProgram.
 #define CLI_DECLARE(FLAGS, name, of_cpu, of_gpu, example)                                                              \
     enum { FLAGS(CLI_INDEX_, CLI_NO_) NUM_CLI_FLAGS };                                                                 \
@@ -339,32 +331,22 @@ static inline void cli_print_(const void* options, const void* defaults, const c
     } Options;                                                                                                         \
     static const CliFlag cli_flags[] = {FLAGS(CLI_ROW_, CLI_NO_)};                                                     \
     static const CliGroup cli_groups[] = {FLAGS(CLI_NO_, CLI_GROUP_)};                                                 \
-    static inline CliProgram cli_program(void) {                                                                       \
-        CliProgram p = {name,          CLI_MODEL,  of_cpu,                                                             \
-                        of_gpu,        example,    cli_flags,                                                          \
-                        NUM_CLI_FLAGS, cli_groups, sizeof(cli_groups) / sizeof(cli_groups[0])};                        \
-        return p;                                                                                                      \
-    }                                                                                                                  \
-    static inline Options cli_defaults(void) {                                                                         \
-        Options o;                                                                                                     \
-        memset(o.typed, 0, sizeof(o.typed));                                                                           \
-        FLAGS(CLI_DEFAULT_, CLI_NO_)                                                                                   \
-        return o;                                                                                                      \
-    }                                                                                                                  \
-    CLI_UNUSED static inline void cli_help(FILE* out) {                                                                \
-        CliProgram p = cli_program();                                                                                  \
-        cli_help_(out, &p);                                                                                            \
-    }                                                                                                                  \
+    static const Options cli_default_options = {FLAGS(CLI_DEFAULT_, CLI_NO_){0}};                                      \
+    static const CliProgram cli_program = {name,                                                                       \
+                                           CLI_MODEL,                                                                  \
+                                           of_cpu,                                                                     \
+                                           of_gpu,                                                                     \
+                                           example,                                                                    \
+                                           cli_flags,                                                                  \
+                                           NUM_CLI_FLAGS,                                                              \
+                                           cli_groups,                                                                 \
+                                           sizeof(cli_groups) / sizeof(cli_groups[0]),                                 \
+                                           &cli_default_options};                                                      \
+    static inline Options cli_defaults(void) { return cli_default_options; }                                           \
     static inline Options cli_parse(int argc, char** argv) {                                                           \
-        CliProgram p = cli_program();                                                                                  \
-        Options o = cli_defaults();                                                                                    \
-        cli_parse_(&o, o.typed, &p, argc, argv);                                                                       \
+        Options o = cli_default_options;                                                                               \
+        cli_parse_(&o, o.typed, &cli_program, argc, argv);                                                             \
         return o;                                                                                                      \
-    }                                                                                                                  \
-    CLI_UNUSED static inline void cli_print(const Options* o, const char* always) {                                    \
-        CliProgram p = cli_program();                                                                                  \
-        Options defaults = cli_defaults();                                                                             \
-        cli_print_(o, &defaults, always, &p);                                                                          \
     }
 
 #endif

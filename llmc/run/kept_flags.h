@@ -17,13 +17,7 @@ static inline RunIdentity run_flags_lines(const Options* o) {
     RunIdentity lines;
     memset(&lines, 0, sizeof(lines));
     run_identity_line(&lines, IDENTITY_FREE, "program", "%s", CLI_PROGRAM);
-    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
-        const CliFlag* f = &cli_flags[i];
-        char number[64];
-        if (!(f->who & CLI_TRAINER) || f->effect == CLI_COMMAND) { continue; }
-        run_identity_line(&lines, f->effect == CLI_RESULT ? IDENTITY_RESULT : IDENTITY_FREE, f->long_name, "%s",
-                          cli_value_(o, f, number));
-    }
+    run_identity_flags(&lines, o, 1);
     return lines;
 }
 
@@ -71,11 +65,11 @@ static inline void run_flags_take(Options* o, const RunIdentity* lines, int who,
     const char *p = lines->text, *end = p + lines->text_bytes;
     while (p < end) {
         IdentityLine line = run_identity_next_line(&p, end);
-        const CliFlag* f = line.effect >= 0 ? identity_flag_(line) : NULL;
+        const CliFlag* f = line.effect >= 0 ? run_identity_flag(line) : NULL;
         if (f == NULL || !(f->who & who) || f->effect == CLI_COMMAND || o->typed[f - cli_flags]) { continue; }
         char name[1200];
         snprintf(name, sizeof(name), "%s: %s", file, f->long_name);
-        cli_set_(o, f, name, run_flags_text_(line));
+        cli_set(o, f, name, run_flags_text_(line));
     }
 }
 
@@ -101,9 +95,9 @@ static inline char* run_flags_words(const Options* o, int who) {
     for (int i = 0; out != NULL && i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
         if (!(f->who & who) || f->effect == CLI_COMMAND || o->typed[i]) { continue; }
-        if (!cli_differs_(o, &defaults, f)) { continue; }
+        if (!cli_differs(o, &defaults, f)) { continue; }
         fprintf(out, " %s ", f->short_name ? f->short_name : f->long_name);
-        run_flags_quote_(out, cli_value_(o, f, number));
+        run_flags_quote_(out, cli_value(o, f, number));
     }
     if (out == NULL || fclose(out) != 0) { fatal("out of memory: no room for the flags of the run"); }
     mask_controls(text, bytes); // a file's text must not steer a terminal

@@ -110,8 +110,8 @@ static inline char* launch_settings(const Options* o) {
         const CliFlag* f = &cli_flags[i];
         if (!(f->who & CLI_TRAINER) || launch_may_differ_(f)) { continue; }
         const char* value =
-            f->offset == offsetof(Options, output_dir) && o->output_dir ? "given" : cli_value_(o, f, number);
-        fprintf(lines, "%s %s\n", f->long_name, value ? value : "-");
+            f->offset == offsetof(Options, output_dir) && o->output_dir ? "given" : cli_value(o, f, number);
+        fprintf(lines, "%s %s\n", f->long_name, value[0] != '\0' ? value : "-");
     }
     if (fclose(lines) != 0) { fatal("out of memory for the settings"); }
     return settings;

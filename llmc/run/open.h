@@ -101,7 +101,7 @@ static inline void trainer_print(const Trainer* t, const char* source, const GPT
     const Options* o = &t->options;
     const GPT2Info* info = gpt2_info(t->model);
     GPT2Config c = info->config;
-    cli_print(o, o->all_flags ? NULL : "--train-data|--val-data|--model|--batch|--time|--total-batch");
+    cli_print(&cli_program, o, o->all_flags ? NULL : "--train-data|--val-data|--model|--batch|--time|--total-batch");
     trainer_print_machine_(t, numerics);
     trainer_print_processes_(t);
     print_table_row("run", "%" PRIu64, t->start.identity.run); // as in main.log

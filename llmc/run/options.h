@@ -57,10 +57,10 @@ static inline void trainer_note_llmc_(Options* o) {
     char value[64];
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        if ((f->who & CLI_TRAINER) || !cli_differs_(o, &defaults, f)) { continue; }
+        if ((f->who & CLI_TRAINER) || !cli_differs(o, &defaults, f)) { continue; }
         printf("note: %s %s has no effect on the CPU\n", f->short_name ? f->short_name : f->long_name,
-               cli_shown_(o, f, value));
-        cli_reset_(o, &defaults, f);
+               cli_value(o, f, value));
+        memcpy((char*)o + f->offset, (const char*)&defaults + f->offset, f->size);
     }
     if (o->zero > 1) {
         printf("note: -z %d: there is no stage %d of ZeRO; as with -z 1, whose bits are the same\n", o->zero, o->zero);

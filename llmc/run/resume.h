@@ -314,7 +314,7 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
                                       const DataLoader* train, const DataLoader* val, int num_steps) {
     RunIdentity* id = &s->identity;
     run_identity_line(id, IDENTITY_FREE, "format", "1");
-    run_identity_flags(id, o);
+    run_identity_flags(id, o, 0);
     run_identity_line(id, run_start_steps_matter_(o) ? IDENTITY_RESULT : IDENTITY_FREE, "--max-steps", "%d", num_steps);
     if (o->gelu_fusion > 0) { // else -r does not change a bit
         run_identity_line(id, IDENTITY_RESULT, "--recompute", "%d", o->recompute);

@@ -28,14 +28,16 @@ static inline int identity_effect_(const CliFlag* f) {
     return f->effect == CLI_RESULT ? IDENTITY_RESULT : -1;
 }
 
-// Appends the flags of this trainer that change the result. What is "auto", or -1 for all, has been resolved before.
-static inline void run_identity_flags(RunIdentity* id, const Options* options) {
+// Appends the flags of this trainer that change the result, or, for main.flags, all that -y 1 takes from a run. In an identity,
+// what is "auto", or -1 for all, has been resolved before.
+static inline void run_identity_flags(RunIdentity* id, const Options* options, int all) {
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        int effect = identity_effect_(f);
+        int result = f->effect == CLI_RESULT ? IDENTITY_RESULT : IDENTITY_FREE;
+        int effect = !all ? identity_effect_(f) : f->effect == CLI_COMMAND ? -1 : result;
         char number[64];
         if (!(f->who & CLI_TRAINER) || effect < 0) { continue; }
-        run_identity_line(id, (IdentityEffect)effect, f->long_name, "%s", cli_value_(options, f, number));
+        run_identity_line(id, (IdentityEffect)effect, f->long_name, "%s", cli_value(options, f, number));
     }
 }
 
@@ -63,7 +65,7 @@ typedef struct {
 } IdentityDifferences;
 
 // The flag of the trainers, this or the other, that a line is about; NULL if it is about none.
-static inline const CliFlag* identity_flag_(IdentityLine line) {
+static inline const CliFlag* run_identity_flag(IdentityLine line) {
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const char* name = cli_flags[i].long_name;
         if (strlen(name) == line.name_length && memcmp(name, line.name, line.name_length) == 0) {
@@ -76,12 +78,12 @@ static inline const CliFlag* identity_flag_(IdentityLine line) {
 // The line of a checkpoint that has none, as it is older than the flag, which then had its default. `number` holds the value.
 static inline IdentityLine identity_default_(IdentityLine now, char number[64]) {
     const Options defaults = cli_defaults();
-    const CliFlag* f = identity_flag_(now);
+    const CliFlag* f = run_identity_flag(now);
     int is_order = now.name_length == 9 && memcmp(now.name, "sum-order", 9) == 0; // --sum-order, with processes
     IdentityLine line = now;
     line.is_default = 1;
     line.effect = is_order || (f != NULL && identity_effect_(f) >= 0) ? now.effect : -1;
-    line.value = is_order ? defaults.sum_order : line.effect >= 0 ? cli_value_(&defaults, f, number) : "";
+    line.value = is_order ? defaults.sum_order : line.effect >= 0 ? cli_value(&defaults, f, number) : "";
     line.value_length = strlen(line.value);
     return line;
 }
@@ -93,7 +95,7 @@ static inline int identity_same_(IdentityLine a, IdentityLine b) {
 
 // A flag that no trainer of this version has: a newer one has trained with it.
 static inline int identity_is_newer_(IdentityLine line) {
-    return line.name_length > 2 && memcmp(line.name, "--", 2) == 0 && identity_flag_(line) == NULL;
+    return line.name_length > 2 && memcmp(line.name, "--", 2) == 0 && run_identity_flag(line) == NULL;
 }
 
 static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLine before, IdentityLine now) {
@@ -136,7 +138,7 @@ static inline IdentityDifferences run_identity_compare(FILE* out, const char* te
         IdentityLine before = run_identity_find(text, bytes, now.name, now.name_length);
         char number[64];
         if (before.effect < 0) { before = identity_default_(now, number); }
-        int steps = identity_flag_(now) == &cli_flags[CLI_INDEX_max_steps];
+        int steps = run_identity_flag(now) == &cli_flags[CLI_INDEX_max_steps];
         if (!steps && !identity_same_(before, now)) { identity_print_(out, &d, before, now); }
     }
     for (p = text, end = text + bytes; p < end;) {

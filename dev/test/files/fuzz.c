@@ -729,7 +729,7 @@ static void read_command_line(const char* text) {
         if (f->type == CLI_whole && f->choices != NULL && value == CLI_AUTO) { continue; }
         if (!(value >= f->smallest && value <= f->largest)) { fuzz_fault("a flag's value is outside of its bounds"); }
     }
-    cli_print(&options, NULL);
+    cli_print(&cli_program, &options, NULL);
     trainer_check_options(&options, 1);
 }
 

@@ -283,12 +283,12 @@ static void typed_flags_are_marked(void) {
         if (!CHECK(o.typed[i] == given)) { printf("    %s\n", cli_flags[i].long_name); }
     }
     char number[64];
-    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_batch], number), "4") == 0);
-    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_learning_rate], number), "0.1") == 0);
-    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_scheduler], number), "wsd") == 0);
-    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_overwrite], number), "1") == 0);
-    CHECK(strcmp(cli_value_(&o, &cli_flags[CLI_INDEX_recompute], number), "auto") == 0);
-    CHECK(cli_value_(&o, &cli_flags[CLI_INDEX_output_dir], number) == NULL);
+    CHECK(strcmp(cli_value(&o, &cli_flags[CLI_INDEX_batch], number), "4") == 0);
+    CHECK(strcmp(cli_value(&o, &cli_flags[CLI_INDEX_learning_rate], number), "0.1") == 0);
+    CHECK(strcmp(cli_value(&o, &cli_flags[CLI_INDEX_scheduler], number), "wsd") == 0);
+    CHECK(strcmp(cli_value(&o, &cli_flags[CLI_INDEX_overwrite], number), "1") == 0);
+    CHECK(strcmp(cli_value(&o, &cli_flags[CLI_INDEX_recompute], number), "auto") == 0);
+    CHECK(cli_value(&o, &cli_flags[CLI_INDEX_output_dir], number)[0] == '\0');
 }
 
 // The flags of llm.c's reproduction of GPT-2 124M; the last of two values counts.
@@ -337,10 +337,10 @@ static char* printed(void (*print)(void)) {
     return unit_read(path, &bytes);
 }
 
-static void print_help(void) { cli_help(stdout); }
+static void print_help(void) { cli_help(&cli_program, stdout); }
 static void print_settings(void) {
     Options o = PARSE("-b", "17", "-l", "0.125", "-o", "somewhere", "--overwrite");
-    cli_print(&o, NULL);
+    cli_print(&cli_program, &o, NULL);
 }
 
 static void help_and_settings_list_the_flags_of_this_trainer(void) {
@@ -425,11 +425,11 @@ static void help_has_groups_and_an_example(void) {
 
 static void print_few(void) {
     Options o = PARSE("-l", "0.125", "-x", "-1", "--overwrite", "--async-save", "0", "--beta1", "0.9");
-    cli_print(&o, "--model|--batch");
+    cli_print(&cli_program, &o, "--model|--batch");
 }
 static void print_fewest(void) {
     Options o = parse(0, NULL);
-    cli_print(&o, "--batch");
+    cli_print(&cli_program, &o, "--batch");
 }
 
 // A run begins with what is always printed and what is not as by default, in the table's order, and says how many are not.

@@ -39,13 +39,13 @@ static void every_flag_comes_back_but_the_command_s(void) {
         RunIdentity lines = run_flags_lines(&run);
         run_flags_take(&o, &lines, CLI_TRAINER, "log/main.flags");
         int same = f->effect == CLI_COMMAND ? strstr(lines.text, f->long_name) == NULL
-                                            : strcmp(cli_value_(&o, f, number), cli_value_(&run, f, other)) == 0;
+                                            : strcmp(cli_value(&o, f, number), cli_value(&run, f, other)) == 0;
         if (!CHECK(same)) { printf("    %s\n", f->long_name); }
         o = cli_defaults();
         o.typed[i] = 1; // what is typed stays
         run_flags_take(&o, &lines, CLI_TRAINER, "log/main.flags");
         Options defaults = cli_defaults();
-        const char *kept = cli_value_(&o, f, number), *given = cli_value_(&defaults, f, other);
+        const char *kept = cli_value(&o, f, number), *given = cli_value(&defaults, f, other);
         if (!CHECK(kept == given || strcmp(kept, given) == 0)) { printf("    %s\n", f->long_name); }
         run_identity_free(&lines);
     }

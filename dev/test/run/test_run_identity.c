@@ -7,7 +7,7 @@
 static RunIdentity of_flags(const Options* o) {
     RunIdentity id;
     memset(&id, 0, sizeof(id));
-    run_identity_flags(&id, o);
+    run_identity_flags(&id, o, 0);
     run_identity_complete(&id);
     return id;
 }
@@ -183,7 +183,7 @@ static void a_flag_that_a_checkpoint_lacks_has_its_default(void) {
         CHECK(they_are(differences(old.text, old.text_bytes, &run), 0, 0, 0));
         run_identity_free(&run);
         snprintf(value, sizeof(value), "%s: the checkpoint has %s by default, this run ", f->long_name,
-                 cli_value_(&o, f, number));
+                 cli_value(&o, f, number));
         if (f->type == CLI_text) {
             *(cli_text*)member = "another";
         } else if (f->type == CLI_number) {
