@@ -295,28 +295,19 @@ static inline void cli_print(const CliProgram* p, const void* options, const cha
 #define CLI_GROUP_(member, heading) {offsetof(Options, member), heading},
 #define CLI_MEMBER_(member, s, l, type, ...) cli_##type member;
 #define CLI_INDEX_(member, ...) CLI_INDEX_##member,
+// clang-format off
 #define CLI_ROW_(member, s, l, type, value, min, max, choices, who, effect, help)                                      \
-    {s,                                                                                                                \
-     l,                                                                                                                \
-     CLI_##type,                                                                                                       \
-     min,                                                                                                              \
-     max,                                                                                                              \
-     choices,                                                                                                          \
-     who,                                                                                                              \
-     CLI_##effect,                                                                                                     \
-     help,                                                                                                             \
-     #value,                                                                                                           \
-     offsetof(Options, member),                                                                                        \
+    {s, l, CLI_##type, min, max, choices, who, CLI_##effect, help, #value, offsetof(Options, member),                  \
      sizeof(cli_##type)},
 #define CLI_DEFAULT_(member, s, l, type, value, ...) CLI_DEFAULT_##type##_(value),
 #define CLI_DEFAULT_text_(value) value
 #define CLI_DEFAULT_whole_(value) value
 #define CLI_DEFAULT_number_(value) value
 #define CLI_DEFAULT_toggle_(value) value
-#define CLI_DEFAULT_texts_(value)                                                                                      \
-    { value, 0 }
+#define CLI_DEFAULT_texts_(value) {value, 0}
 
-// Declares Options, cli_defaults(), cli_parse() and cli_program, for a program with this name and these flags: FLAGS(X, G) is a table of
+// Declares Options, cli_defaults(), cli_parse() and cli_program, for a program with this name and these flags. FLAGS(X, G) is a
+// table of
 //     X(member, short name, long name, type, default, smallest, largest, choices, who, effect, help)
 //     G(member, heading)    of the flags from this one on, in --help
 // `type` is text, whole, number, toggle or texts. `choices` lists the words a text may be, separated by '|'; NULL if any
@@ -332,21 +323,14 @@ static inline void cli_print(const CliProgram* p, const void* options, const cha
     static const CliFlag cli_flags[] = {FLAGS(CLI_ROW_, CLI_NO_)};                                                     \
     static const CliGroup cli_groups[] = {FLAGS(CLI_NO_, CLI_GROUP_)};                                                 \
     static const Options cli_default_options = {FLAGS(CLI_DEFAULT_, CLI_NO_){0}};                                      \
-    static const CliProgram cli_program = {name,                                                                       \
-                                           CLI_MODEL,                                                                  \
-                                           of_cpu,                                                                     \
-                                           of_gpu,                                                                     \
-                                           example,                                                                    \
-                                           cli_flags,                                                                  \
-                                           NUM_CLI_FLAGS,                                                              \
-                                           cli_groups,                                                                 \
-                                           sizeof(cli_groups) / sizeof(cli_groups[0]),                                 \
-                                           &cli_default_options};                                                      \
+    static const CliProgram cli_program = {name, CLI_MODEL, of_cpu, of_gpu, example, cli_flags, NUM_CLI_FLAGS,         \
+        cli_groups, sizeof(cli_groups) / sizeof(cli_groups[0]), &cli_default_options};                                 \
     static inline Options cli_defaults(void) { return cli_default_options; }                                           \
     static inline Options cli_parse(int argc, char** argv) {                                                           \
         Options o = cli_default_options;                                                                               \
         cli_parse_(&o, o.typed, &cli_program, argc, argv);                                                             \
         return o;                                                                                                      \
     }
+// clang-format on
 
 #endif
