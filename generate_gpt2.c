@@ -56,7 +56,7 @@ struct GPT2Decoder {
     int num_rows, num_groups;
     float* cache; // (L,B,2,NH,blocks,HS * ATTENTION_BLOCK) keys and values: cpu/decode.h
     void* memory;
-    DECODER_BUFFERS(DECODER_POINTER_, )
+    DECODER_BUFFERS(DECODER_POINTER, )
 };
 
 // ----------------------------------------------------------------------------
@@ -66,7 +66,7 @@ struct GPT2Decoder {
 static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int B_, int T_) {
     size_t B = (size_t)B_, T = (size_t)T_, C = (size_t)config.channels, V = (size_t)config.vocab_size;
     size_t R = DECODER_ROWS, total = 0;
-    DECODER_BUFFERS(DECODER_PLACE_, )
+    DECODER_BUFFERS(DECODER_PLACE, )
     return total;
 }
 

@@ -85,7 +85,7 @@ struct GPT2Decoder {
     int B, T, R;
     floatX* cache; // (L,2,B,NH,T,HS) keys and values
     void* memory;
-    DECODER_BUFFERS(DECODER_POINTER_, )
+    DECODER_BUFFERS(DECODER_POINTER, )
     DecoderSequence* sequences;                                  // (B)
     unsigned steps;                                              // launched so far
     unsigned long long* words;                                   // (B) page-locked: sampled_word
@@ -132,7 +132,7 @@ static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int
     size_t folded = (size_t)decode_norm_foldable(config.channels);
     const decode_step::Kernel* step = decode_step::choice(B_, config.channels / config.num_heads);
     size_t exchange_words = step == NULL ? 0 : step->exchange_words(B_, config.channels, config.num_heads, T_);
-    DECODER_BUFFERS(DECODER_PLACE_, )
+    DECODER_BUFFERS(DECODER_PLACE, )
     return total;
 }
 

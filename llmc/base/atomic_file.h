@@ -119,7 +119,7 @@ static inline int atomic_sync_file(int fd, const char* path) {
 
 // Brings the new name onto the disk too, where the file system can. A directory is opened for reading alone, which some refuse
 // (EACCES) or do not take for fsync (EBADF).
-static inline Status atomic_sync_directory_(const char* path) {
+static inline Status atomic_sync_directory(const char* path) {
     static int noted;
     char directory[1024];
     const char* slash = strrchr(path, '/');
@@ -155,7 +155,7 @@ static inline Status atomic_commit(AtomicFile* a) {
     }
     temporary_remove(a->slot);
     a->file = NULL;
-    return atomic_sync_directory_(a->path);
+    return atomic_sync_directory(a->path);
 }
 
 // Fails if files cannot be saved in a folder: writes one of so many bytes as a checkpoint is written, and removes it.

@@ -243,8 +243,8 @@ static inline const char* cli_number_text_(char* text, size_t size, double numbe
     return text;
 }
 
-// The value of a flag as it can be typed, in `number` unless it is a text; "" for a text that is not given. Of texts that may be
-// given again and again, how many there are.
+// The value of a flag as it can be typed, in `number` unless it is a text; "" for a text that is not given. Of texts that may
+// be given again and again, how many there are.
 static inline const char* cli_value(const void* options, const CliFlag* f, char number[64]) {
     const void* member = (const char*)options + f->offset;
     if (f->type == CLI_text) { return *(const cli_text*)member ? *(const cli_text*)member : ""; }

@@ -90,7 +90,8 @@ static inline void signals_end_(int number, int exit_code) {
     _exit(exit_code);
 }
 
-static inline long long signals_now_(void) {
+// Milliseconds of a clock that never goes back; safe in a signal handler
+static inline long long signals_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
@@ -98,7 +99,7 @@ static inline long long signals_now_(void) {
 
 static inline void signals_stop_handler_(int number, siginfo_t* info, void* context) {
     int error = errno;
-    long long first = 0, ms = signals_now_(); // when the first one came, and this one
+    long long first = 0, ms = signals_now(); // when the first one came, and this one
     (void)context;
     if (signals_of_own_write(number, info)) { return; }
     if (!__atomic_load_n(&signals_.running, __ATOMIC_RELAXED)) { signals_end_(number, 0); }

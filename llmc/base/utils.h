@@ -44,16 +44,17 @@ typedef struct {
 // ERROR_SAID: a line with the reason was printed. ERROR_ENDING: another thread ends the process, and prints the line if needed.
 enum { ERROR_SAID = 1, ERROR_ENDING = 2, ERROR_BYTES = 4000 };
 
+// The line that this process ends with, one in all files of a program
 #ifdef __cplusplus
-inline ErrorLine error_line_;
+inline ErrorLine error_line;
 #else
-static ErrorLine error_line_;
+static ErrorLine error_line;
 #endif
 
 // Prints "<kind>: <message>" to stderr, in one write. Control characters in names and texts become '?', so that it is one line
 // and free of terminal escapes.
 static inline void print_text_(const char* kind, char* message) {
-    const char* process = error_line_.process;
+    const char* process = error_line.process;
     mask_controls(message, strlen(message));
     fflush(stdout);
     terminal_line_clear();
@@ -61,9 +62,9 @@ static inline void print_text_(const char* kind, char* message) {
 }
 
 // The same without stdio, whose locks another thread may hold forever: for a thread that ends the process.
-static inline void say_error_(const char* message) {
+static inline void say_error(const char* message) {
     char line[ERROR_BYTES];
-    const char* process = error_line_.process;
+    const char* process = error_line.process;
     int length = snprintf(line, sizeof(line), "error: %s%s%s\n", process, process[0] ? ": " : "", message);
     size_t n = length < (int)sizeof(line) ? (size_t)length : sizeof(line) - 1;
     mask_controls(line, n - 1);
@@ -85,20 +86,19 @@ static inline void print_line_(const char* kind, const char* format, va_list arg
 
 // From here on this process's lines begin with "error: <name>: ", "warning: <name>: ".
 static inline void set_process_name(const char* name) {
-    snprintf(error_line_.process, sizeof(error_line_.process), "%s", name);
+    snprintf(error_line.process, sizeof(error_line.process), "%s", name);
 }
 
 // fatal() calls the hook with its message, which the hook may change, before it prints it. NULL: no hook.
 static inline void set_fatal_hook(void (*hook)(void* context, char* text, size_t size), void* context) {
-    error_line_.context = context;
-    __atomic_store_n(&error_line_.failing, hook, __ATOMIC_RELEASE);
+    error_line.context = context;
+    __atomic_store_n(&error_line.failing, hook, __ATOMIC_RELEASE);
 }
 
 // Acquires the right to print why the process ends; never returns if another thread already ends it.
 static inline void claim_error_line_(void) {
     int expected = 0;
-    if (!__atomic_compare_exchange_n(&error_line_.state, &expected, ERROR_SAID, 0, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_ACQUIRE)) {
+    if (!__atomic_compare_exchange_n(&error_line.state, &expected, ERROR_SAID, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
         while (expected == ERROR_ENDING) { pause(); }
     }
 }
@@ -149,8 +149,8 @@ fatal(const char* format, ...) {
     va_start(args, format);
     format_message_(message, format, args);
     va_end(args);
-    void (*hook)(void*, char*, size_t) = __atomic_load_n(&error_line_.failing, __ATOMIC_ACQUIRE);
-    if (hook != NULL) { hook(error_line_.context, message, sizeof(message)); }
+    void (*hook)(void*, char*, size_t) = __atomic_load_n(&error_line.failing, __ATOMIC_ACQUIRE);
+    if (hook != NULL) { hook(error_line.context, message, sizeof(message)); }
     claim_error_line_();
     print_text_("error", message);
     if (hook != NULL) { _exit(EXIT_FAILURE); }

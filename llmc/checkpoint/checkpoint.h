@@ -198,7 +198,7 @@ static inline Status checkpoint_write_state(CheckedWriter* file, CheckpointSourc
 
 // The output directory may have been deleted since the run began.
 static inline Status checkpoint_make_directory_(const char* directory) {
-    if (mkdir(directory, 0755) == 0) { return atomic_sync_directory_(directory); }
+    if (mkdir(directory, 0755) == 0) { return atomic_sync_directory(directory); }
     if (errno == EEXIST) { return STATUS_OK; }
     return status_fail("cannot create directory %s: %s", directory, strerror(errno));
 }

@@ -27,13 +27,13 @@ static inline Status comm_gather_(Comm* c, uint32_t call, void* all, size_t byte
     if (c == NULL) { return STATUS_OK; }
     for (int i = 1; c->imagined && i < c->size; i++) { memcpy((char*)all + (size_t)i * bytes, all, bytes); }
     if (c->imagined) { return STATUS_OK; }
-    comm_move_open_(&m, c, COMM_DATA, call, 2 * (size_t)c->size);
+    comm_move_open(&m, c, COMM_DATA, call, 2 * (size_t)c->size);
     for (int k = 1; k < c->size; k++) {
         int to = (c->rank + k) % c->size, from = (c->rank + c->size - k) % c->size;
-        comm_move_add_(&m, c, COMM_SEND, to, (char*)all + (size_t)c->rank * bytes, bytes);
-        comm_move_add_(&m, c, COMM_RECEIVE, from, (char*)all + (size_t)from * bytes, bytes);
+        comm_move_add(&m, c, COMM_SEND, to, (char*)all + (size_t)c->rank * bytes, bytes);
+        comm_move_add(&m, c, COMM_RECEIVE, from, (char*)all + (size_t)from * bytes, bytes);
     }
-    return comm_move_run_(&m, c);
+    return comm_move_run(&m, c);
 }
 
 static inline Status comm_gather(Comm* c, void* all, size_t bytes) {
@@ -41,7 +41,7 @@ static inline Status comm_gather(Comm* c, void* all, size_t bytes) {
 }
 
 static inline Status comm_reduce_(Comm* c, int* number, int is_sum) {
-    int32_t *all = (int32_t*)comm_alloc_((size_t)comm_size(c), sizeof(int32_t)), result;
+    int32_t *all = (int32_t*)comm_alloc((size_t)comm_size(c), sizeof(int32_t)), result;
     if (all == NULL) { return STATUS_ERROR; }
     all[comm_rank(c)] = *number;
     Status status = comm_gather(c, all, sizeof(int32_t));
@@ -61,7 +61,7 @@ static inline Status comm_sum(Comm* c, int* number) { return comm_reduce_(c, num
 
 // Returns when all processes have called it.
 static inline Status comm_barrier_(Comm* c, uint32_t call) {
-    char* bytes = (char*)comm_alloc_((size_t)comm_size(c), 1);
+    char* bytes = (char*)comm_alloc((size_t)comm_size(c), 1);
     if (bytes == NULL) { return STATUS_ERROR; }
     Status status = comm_gather_(c, call, bytes, 1);
     free(bytes);
@@ -83,21 +83,21 @@ static inline Status comm_broadcast(Comm* c, void* data, size_t bytes, int root)
     CommMove m;
     if (c == NULL || c->imagined) { return STATUS_OK; }
     CommBlock own = comm_part_(data, bytes, c->rank, c->size);
-    comm_move_open_(&m, c, COMM_DATA, COMM_CALL_BROADCAST, (size_t)c->size);
+    comm_move_open(&m, c, COMM_DATA, COMM_CALL_BROADCAST, (size_t)c->size);
     for (int i = 0; i < c->size && c->rank == root; i++) {
         CommBlock part = comm_part_(data, bytes, i, c->size);
-        if (i != root) { comm_move_add_(&m, c, COMM_SEND, i, part.data, part.bytes); }
+        if (i != root) { comm_move_add(&m, c, COMM_SEND, i, part.data, part.bytes); }
     }
-    if (c->rank != root) { comm_move_add_(&m, c, COMM_RECEIVE, root, own.data, own.bytes); }
-    TRY(comm_move_run_(&m, c));
-    comm_move_open_(&m, c, COMM_DATA, COMM_CALL_BROADCAST, 2 * (size_t)c->size);
+    if (c->rank != root) { comm_move_add(&m, c, COMM_RECEIVE, root, own.data, own.bytes); }
+    TRY(comm_move_run(&m, c));
+    comm_move_open(&m, c, COMM_DATA, COMM_CALL_BROADCAST, 2 * (size_t)c->size);
     for (int i = 0; i < c->size; i++) {
         CommBlock part = comm_part_(data, bytes, i, c->size);
         if (i == c->rank) { continue; }
-        if (i != root) { comm_move_add_(&m, c, COMM_SEND, i, own.data, own.bytes); }
-        if (c->rank != root) { comm_move_add_(&m, c, COMM_RECEIVE, i, part.data, part.bytes); }
+        if (i != root) { comm_move_add(&m, c, COMM_SEND, i, own.data, own.bytes); }
+        if (c->rank != root) { comm_move_add(&m, c, COMM_RECEIVE, i, part.data, part.bytes); }
     }
-    return comm_move_run_(&m, c);
+    return comm_move_run(&m, c);
 }
 
 // The lines "name value" must be equal in every process; an error in every process names the rank, the name, both values.
@@ -105,13 +105,13 @@ static inline Status comm_compare(Comm* c, const char* settings) {
     if (c == NULL) { return STATUS_OK; }
     uint64_t length = strlen(settings);
     TRY(comm_broadcast(c, &length, sizeof(length), 0));
-    char* first = (char*)comm_alloc_(length + 1, 1);
+    char* first = (char*)comm_alloc(length + 1, 1);
     char(*differences)[COMM_TEXT_BYTES] =
-        (char(*)[COMM_TEXT_BYTES])comm_alloc_((size_t)c->size, sizeof(char[COMM_TEXT_BYTES]));
+        (char(*)[COMM_TEXT_BYTES])comm_alloc((size_t)c->size, sizeof(char[COMM_TEXT_BYTES]));
     if (first != NULL && c->rank == 0) { memcpy(first, settings, length); }
     Status status = first != NULL && differences != NULL ? comm_broadcast(c, first, length, 0) : STATUS_ERROR;
     if (status == STATUS_OK) {
-        comm_difference_(differences[c->rank], c->rank, settings, first);
+        comm_difference(differences[c->rank], c->rank, settings, first);
         status = comm_gather(c, differences, COMM_TEXT_BYTES);
     }
     // no process continues, and perhaps ends, before all have the differences
@@ -155,7 +155,7 @@ static inline Status comm_device_status_(Comm* c, Status status) {
     if (status == STATUS_OK) { return STATUS_OK; }
     snprintf(text, sizeof(text), "rank %d: %.900s", c->rank, status_message());
     status_clear();
-    return comm_judge_(c, text);
+    return comm_judge(c, text);
 }
 
 // Copies this process's own blocks: the k-th sent to itself is the k-th received from itself.
@@ -183,15 +183,15 @@ static inline Status comm_tensor_exchange(Comm* c, const CommBlock* sent, int nu
     }
     comm_copy_own_(sent, num_sent, received, num_received, comm_rank(c));
     if (c == NULL) { return STATUS_OK; }
-    comm_move_open_(&m, c, COMM_DATA, COMM_CALL_EXCHANGE, (size_t)num_sent + (size_t)num_received);
+    comm_move_open(&m, c, COMM_DATA, COMM_CALL_EXCHANGE, (size_t)num_sent + (size_t)num_received);
     for (int i = 0; i < num_sent; i++) {
-        if (sent[i].rank != c->rank) { comm_move_add_(&m, c, COMM_SEND, sent[i].rank, sent[i].data, sent[i].bytes); }
+        if (sent[i].rank != c->rank) { comm_move_add(&m, c, COMM_SEND, sent[i].rank, sent[i].data, sent[i].bytes); }
     }
     for (int i = 0; i < num_received; i++) {
         if (received[i].rank == c->rank) { continue; }
-        comm_move_add_(&m, c, COMM_RECEIVE, received[i].rank, received[i].data, received[i].bytes);
+        comm_move_add(&m, c, COMM_RECEIVE, received[i].rank, received[i].data, received[i].bytes);
     }
-    return comm_move_run_(&m, c);
+    return comm_move_run(&m, c);
 }
 
 static inline void comm_add_(void* sum, const void* numbers, size_t count, CommNumber type) {
@@ -212,17 +212,17 @@ static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, Com
         return comm_device_status_(c, c->device.merge(c->device.context, numbers, count, type, stream));
     }
     size_t bytes = count * (type == COMM_FLOAT ? sizeof(float) : sizeof(double));
-    char* theirs = (char*)comm_alloc_(bytes, (size_t)c->size);
+    char* theirs = (char*)comm_alloc(bytes, (size_t)c->size);
     if (theirs == NULL) { return STATUS_ERROR; }
     char* sent = theirs + (size_t)c->rank * bytes;
     if (bytes > 0) { memcpy(sent, numbers, bytes); }
-    comm_move_open_(&m, c, COMM_DATA, COMM_CALL_MERGE, 2 * (size_t)c->size);
+    comm_move_open(&m, c, COMM_DATA, COMM_CALL_MERGE, 2 * (size_t)c->size);
     for (int i = 0; i < c->size; i++) {
         if (i == c->rank) { continue; }
-        comm_move_add_(&m, c, COMM_SEND, i, sent, bytes);
-        comm_move_add_(&m, c, COMM_RECEIVE, i, theirs + (size_t)i * bytes, bytes);
+        comm_move_add(&m, c, COMM_SEND, i, sent, bytes);
+        comm_move_add(&m, c, COMM_RECEIVE, i, theirs + (size_t)i * bytes, bytes);
     }
-    Status status = comm_move_run_(&m, c);
+    Status status = comm_move_run(&m, c);
     if (status == STATUS_OK && bytes > 0) { memcpy(numbers, theirs, bytes); }
     for (int i = 1; i < c->size && status == STATUS_OK; i++) { // in the order of ranks, in each of them
         comm_add_(numbers, theirs + (size_t)i * bytes, count, type);
@@ -240,9 +240,9 @@ static inline Status comm_background_(Comm* c, int direction, int rank, const vo
     if (rank < 0 || rank >= c->size || rank == c->rank || c->peers[rank].fd[COMM_BACKGROUND] < 0) {
         return status_fail("no background connection of rank %d with rank %d", c->rank, rank);
     }
-    comm_move_open_(&m, c, COMM_BACKGROUND, COMM_CALL_BACKGROUND, 1);
-    comm_move_add_(&m, c, direction, rank, data, bytes);
-    return comm_move_run_(&m, c);
+    comm_move_open(&m, c, COMM_BACKGROUND, COMM_CALL_BACKGROUND, 1);
+    comm_move_add(&m, c, direction, rank, data, bytes);
+    return comm_move_run(&m, c);
 }
 
 static inline Status comm_background_send(Comm* c, int rank, const void* data, size_t bytes) {
@@ -260,7 +260,7 @@ static inline void comm_fatal_hook_(void* comm, char* text, size_t size) {
     Comm* c = (Comm*)comm;
     char cause[COMM_TEXT_BYTES];
     comm_fail(c, text);
-    if (comm_cause_(c, cause, sizeof(cause))) { snprintf(text, size, "%s", cause); }
+    if (comm_cause(c, cause, sizeof(cause))) { snprintf(text, size, "%s", cause); }
     temporary_unlink_all();
 }
 
@@ -276,13 +276,13 @@ static inline void comm_close(Comm* c) {
         if (c->device.close != NULL) { c->device.close(c->device.context); }
         pthread_mutex_lock(&c->mutex);
         c->closing = 1;
-        if (well) { comm_notify_all_(c, COMM_END, ""); }
+        if (well) { comm_notify_all(c, COMM_END, ""); }
         pthread_mutex_unlock(&c->mutex);
         pthread_join(c->thread, NULL);
         set_fatal_hook(NULL, NULL);
-        comm_drain_(c);
+        comm_drain(c);
     }
-    comm_disconnect_(c);
+    comm_disconnect(c);
     pthread_mutex_destroy(&c->mutex);
     free(c->peers);
     free(c);
@@ -322,7 +322,7 @@ static inline Status comm_open(Comm** comm, CommSettings settings) {
     snprintf(name, sizeof(name), "rank %d", settings.rank);
     set_process_name(name);
     Comm* c = comm_create_(settings.rank, settings.size);
-    if (comm_meet_(c, &settings) != STATUS_OK) {
+    if (comm_meet(c, &settings) != STATUS_OK) {
         comm_close(c);
         return STATUS_ERROR;
     }

@@ -110,7 +110,7 @@ static inline int comm_file_read_(CommFile* f, const char* path, const char* tok
 }
 
 // Rank 0: refuses a file that is there.
-static inline Status comm_file_refuse_(const char* path, const char* token) {
+static inline Status comm_file_refuse(const char* path, const char* token) {
     CommFile f;
     int found = comm_file_read_(&f, path, token);
     if (found == 0) { return STATUS_OK; }
@@ -144,7 +144,7 @@ static inline Status comm_file_put_(const char* path, const char* text) {
 }
 
 // A random token, as COMM_SECRET_BYTES of hexadecimal digits
-static inline Status comm_secret_(char* secret) {
+static inline Status comm_secret(char* secret) {
     unsigned char bytes[(COMM_SECRET_BYTES - 1) / 2];
     if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
         return status_fail("no random numbers: %s", strerror(errno));
@@ -153,32 +153,33 @@ static inline Status comm_secret_(char* secret) {
     return STATUS_OK;
 }
 
-// Rank 0, which listens: writes the file. `slot` is for comm_file_remove_, `secret` for those who come.
-static inline Status comm_file_write_(const char* path, const char* token, int listener, int* slot, char* secret) {
+// Rank 0, which listens: writes the file. `slot` is for comm_file_remove, `secret` for those who come.
+static inline Status comm_file_write(const char* path, const char* token, int listener, int* slot, char* secret) {
     char text[COMM_FILE_BYTES];
     CommFile f;
     memset(&f, 0, sizeof(f));
-    TRY(comm_secret_(secret));
+    TRY(comm_secret(secret));
     if (gethostname(f.host, sizeof(f.host) - 1) != 0 || f.host[0] == '\0') { strcpy(f.host, "unknown"); }
     comm_machine_(f.machine, sizeof(f.machine));
     comm_job_(f.job, token);
     snprintf(text, sizeof(text),
              "%saddress %s\nport %d\nsecret %s\njob =%s\nhost %s\nmachine =%s\npid %d\nbegan %llu\nend\n",
-             comm_file_head_, comm_host_(listener), comm_port_(listener), secret, f.job, f.host, f.machine,
-             (int)getpid(), comm_began_((int)getpid()));
+             comm_file_head_, comm_host(listener), comm_port(listener), secret, f.job, f.host, f.machine, (int)getpid(),
+             comm_began_((int)getpid()));
     TRY(comm_file_put_(path, text));
     *slot = temporary_add(path);
     return STATUS_OK;
 }
 
-static inline void comm_file_remove_(const char* path, int slot) {
+// Rank 0, once all have met: removes the file, which `slot` of the temporary files holds.
+static inline void comm_file_remove(const char* path, int slot) {
     unlink(path);
     temporary_remove(slot);
 }
 
 // The others: wait for the file until the deadline, and learn from it where rank 0 listens.
-static inline Status comm_file_wait_(const char* path, const char* token, double deadline, struct sockaddr_in* root,
-                                     char* secret) {
+static inline Status comm_file_wait(const char* path, const char* token, double deadline, struct sockaddr_in* root,
+                                    char* secret) {
     CommFile f;
     int found;
     while ((found = comm_file_read_(&f, path, token)) == 0) {
@@ -191,7 +192,7 @@ static inline Status comm_file_wait_(const char* path, const char* token, double
     }
     if (found < 0) { return STATUS_ERROR; }
     strcpy(secret, f.secret);
-    return comm_resolve_(root, f.address, f.port, deadline);
+    return comm_resolve(root, f.address, f.port, deadline);
 }
 
 #endif

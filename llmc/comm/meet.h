@@ -60,7 +60,7 @@ typedef struct {
 // Were they started alike?
 
 // Writes into `text` (COMM_TEXT_BYTES) how the settings of a rank differ from rank 0's; "" if they do not.
-static inline void comm_difference_(char* text, int rank, const char* theirs, const char* ours) {
+static inline void comm_difference(char* text, int rank, const char* theirs, const char* ours) {
     text[0] = '\0';
     while (strcmp(ours, theirs) != 0) { // line by line
         size_t a = strcspn(ours, "\n"), b = strcspn(theirs, "\n");
@@ -148,7 +148,7 @@ static inline void comm_admit_(CommMeeting* m, CommVisitor* v) {
     } else if (!known || *peer_fd >= 0) {
         snprintf(text, sizeof(text), "two processes were started as rank %d", rank);
     } else if (h->kind == COMM_CONTROL) {
-        comm_difference_(text, rank, v->settings, m->settings.settings);
+        comm_difference(text, rank, v->settings, m->settings.settings);
     }
     if (text[0] != '\0' && m->fault[0] == '\0') { memcpy(m->fault, text, sizeof(text)); }
     m->missing--;
@@ -157,7 +157,7 @@ static inline void comm_admit_(CommMeeting* m, CommVisitor* v) {
         return;
     }
     *peer_fd = v->fd;
-    comm_tune_(v->fd);
+    comm_tune(v->fd);
     if (h->kind == COMM_CONTROL) {
         c->peers[rank].address = v->from;
         c->peers[rank].address.sin_port = htons((uint16_t)h->port);
@@ -230,7 +230,7 @@ static inline Status comm_accept_(CommMeeting* m, int missing, CommKind first_ki
     double deadline = m->deadline;
     int n = c->size + 64;
     char absent[300], own[64];
-    snprintf(own, sizeof(own), "%s port %d", comm_host_(c->listener), comm_port_(c->listener));
+    snprintf(own, sizeof(own), "%s port %d", comm_host(c->listener), comm_port(c->listener));
     const char* where = c->rank == 0 && m->where[0] != '\0' ? m->where : own;
     m->missing = missing;
     m->num_visitors = n;
@@ -275,8 +275,8 @@ static inline Status comm_meet_at_root_(CommMeeting* m) {
     for (int i = 1; i < c->size; i++) {
         int fd = c->peers[i].fd[COMM_CONTROL];
         double soon = wall_seconds() + 5.0;
-        int told = fd >= 0 && comm_write_(fd, &welcome, sizeof(welcome), soon) &&
-                   (met != STATUS_OK || comm_write_(fd, addresses, table, soon));
+        int told = fd >= 0 && comm_write(fd, &welcome, sizeof(welcome), soon) &&
+                   (met != STATUS_OK || comm_write(fd, addresses, table, soon));
         if (!told && met == STATUS_OK) { met = status_fail("rank %d has ended while the others came", i); }
     }
     free(addresses);
@@ -286,16 +286,16 @@ static inline Status comm_meet_at_root_(CommMeeting* m) {
 // The others: say hello to rank 0, and wait for its welcome. 1: it is here; 0: the connection closed before; -1: what
 // listens there is another program
 static inline int comm_say_hello_(CommMeeting* m, int fd, CommWelcome* welcome) {
-    CommHello hello = comm_hello_(m, COMM_CONTROL, comm_port_(m->c->listener));
+    CommHello hello = comm_hello_(m, COMM_CONTROL, comm_port(m->c->listener));
     double last = wall_seconds() + m->settings.connect_timeout + 10.0; // rank 0 gives up before
     size_t head = sizeof(welcome->magic) + sizeof(welcome->version);
-    if (!comm_write_(fd, &hello, sizeof(hello), last) ||
-        !comm_write_(fd, m->settings.settings, strlen(m->settings.settings), last) ||
-        !comm_read_(fd, welcome, head, last)) {
+    if (!comm_write(fd, &hello, sizeof(hello), last) ||
+        !comm_write(fd, m->settings.settings, strlen(m->settings.settings), last) ||
+        !comm_read(fd, welcome, head, last)) {
         return 0;
     }
     if (welcome->magic != COMM_MAGIC || welcome->version != COMM_VERSION) { return -1; }
-    if (!comm_read_(fd, (char*)welcome + head, sizeof(*welcome) - head, last)) { return 0; }
+    if (!comm_read(fd, (char*)welcome + head, sizeof(*welcome) - head, last)) { return 0; }
     welcome->text[sizeof(welcome->text) - 1] = '\0';
     return 1;
 }
@@ -317,13 +317,13 @@ static inline Status comm_find_root_(CommMeeting* m, struct sockaddr_in root, Co
     }
     for (;;) {
         comm_wait_for_(&m->wait, "rank 0, which does not answer at %s", m->where);
-        TRY(comm_connect_(fd, root, m->deadline, gone));
-        struct sockaddr_in own = comm_own_end_(*fd);
+        TRY(comm_connect(fd, root, m->deadline, gone));
+        struct sockaddr_in own = comm_own_end(*fd);
         own.sin_port = 0;
-        if (comm_is_loopback_(own) && m->settings.file == NULL && !comm_is_digits_(m->settings.address)) {
+        if (comm_is_loopback(own) && m->settings.file == NULL && !comm_is_digits(m->settings.address)) {
             own.sin_addr.s_addr = htonl(INADDR_ANY); // what is localhost here has another name elsewhere
         }
-        if (c->listener < 0) { TRY(comm_listen_(&c->listener, own, c->size)); }
+        if (c->listener < 0) { TRY(comm_listen(&c->listener, own, c->size)); }
         comm_wait_for_(&m->wait, "rank 0 at %s, which was reached and waits for others", m->where);
         int said = comm_say_hello_(m, *fd, welcome);
         if (said == 1) { return STATUS_OK; }
@@ -350,10 +350,10 @@ static inline Status comm_meet_root_(CommMeeting* m, struct sockaddr_in root) {
     if (welcome.text[0] != '\0') { return status_fail("%s", welcome.text); }
     m->settings.fault_timeout = welcome.fault_timeout;
     struct sockaddr_in* addresses = (struct sockaddr_in*)malloc_check(table);
-    int came = comm_read_(c->peers[0].fd[COMM_CONTROL], addresses, table, wall_seconds() + 10.0);
+    int came = comm_read(c->peers[0].fd[COMM_CONTROL], addresses, table, wall_seconds() + 10.0);
     for (int i = 1; i < c->size && came; i++) {
         c->peers[i].address = addresses[i];
-        if (comm_is_loopback_(addresses[i])) { c->peers[i].address.sin_addr = root.sin_addr; } // beside rank 0
+        if (comm_is_loopback(addresses[i])) { c->peers[i].address.sin_addr = root.sin_addr; } // beside rank 0
     }
     c->peers[0].address = root;
     free(addresses);
@@ -370,8 +370,8 @@ static inline Status comm_connect_all_(CommMeeting* m) {
             TRY(comm_health(c));
             comm_wait_for_(&m->wait, "rank %d, which does not answer at %s port %d", i,
                            inet_ntoa(c->peers[i].address.sin_addr), ntohs(c->peers[i].address.sin_port));
-            TRY(comm_connect_(fd, c->peers[i].address, m->deadline, NULL));
-            if (!comm_write_(*fd, &hello, sizeof(hello), m->deadline)) {
+            TRY(comm_connect(fd, c->peers[i].address, m->deadline, NULL));
+            if (!comm_write(*fd, &hello, sizeof(hello), m->deadline)) {
                 return status_fail("rank %d has ended while the others came", i);
             }
         }
@@ -385,7 +385,7 @@ static inline Status comm_connected_(CommMeeting* m) {
     Comm* c = m->c;
     if (c->rank != 0) {
         pthread_mutex_lock(&c->mutex);
-        comm_notify_(c->peers[0].fd[COMM_CONTROL], COMM_READY, "");
+        comm_notify(c->peers[0].fd[COMM_CONTROL], COMM_READY, "");
         pthread_mutex_unlock(&c->mutex);
         return STATUS_OK;
     }
@@ -404,7 +404,8 @@ static inline Status comm_connected_(CommMeeting* m) {
     return STATUS_OK;
 }
 
-static inline void comm_disconnect_(Comm* c) {
+// Closes all connections to the other processes.
+static inline void comm_disconnect(Comm* c) {
     for (int i = 0; i < c->size; i++) {
         for (int k = 0; k < COMM_KINDS; k++) {
             if (c->peers[i].fd[k] >= 0) { close(c->peers[i].fd[k]); }
@@ -419,7 +420,7 @@ static inline Status comm_watch_begin_(Comm* c, double fault_timeout) {
     c->grace = comm_grace(fault_timeout);
     c->silence = fault_timeout - c->grace - 0.5 > 1.0 ? fault_timeout - c->grace - 0.5 : 1.0;
     for (int i = 0; i < c->size; i++) { c->peers[i].heard = wall_seconds(); }
-    if (!thread_start(&c->thread, comm_watch_, c)) { return status_fail("no thread to watch the other processes"); }
+    if (!thread_start(&c->thread, comm_watch, c)) { return status_fail("no thread to watch the other processes"); }
     c->has_thread = 1;
     return STATUS_OK;
 }
@@ -431,18 +432,16 @@ static inline Status comm_listen_as_root_(CommMeeting* m) {
     const CommSettings* s = &m->settings;
     struct sockaddr_in root;
     if (s->address == NULL) {
-        root = comm_own_address_();
+        root = comm_own_address();
         root.sin_port = htons((uint16_t)s->port);
-        return comm_listen_(&m->c->listener, root, m->c->size);
+        return comm_listen(&m->c->listener, root, m->c->size);
     }
-    TRY(comm_look_up_until_(&root, s->address, s->port, m->deadline));
-    int here = comm_is_here_(root), is_name = !comm_is_digits_(s->address);
-    if (s->file == NULL && (!here || (comm_is_loopback_(root) && is_name))) {
-        root.sin_addr.s_addr = htonl(INADDR_ANY);
-    }
+    TRY(comm_look_up_until(&root, s->address, s->port, m->deadline));
+    int here = comm_is_here(root), is_name = !comm_is_digits(s->address);
+    if (s->file == NULL && (!here || (comm_is_loopback(root) && is_name))) { root.sin_addr.s_addr = htonl(INADDR_ANY); }
     snprintf(m->where, sizeof(m->where), "%.255s port %d%s", s->address, s->port,
              here ? "" : ", an address that no interface of this machine has");
-    return comm_listen_(&m->c->listener, root, m->c->size);
+    return comm_listen(&m->c->listener, root, m->c->size);
 }
 
 // Rank 0 listens; the others learn where.
@@ -454,12 +453,12 @@ static inline Status comm_find_address_(CommMeeting* m, struct sockaddr_in* root
     memset(root, 0, sizeof(*root));
     if (s->address != NULL) { comm_wait_for_(&m->wait, "the address of %.255s, where rank 0 is", s->address); }
     if (s->file != NULL) { comm_wait_for_(&m->wait, "rank 0 to write the rendezvous file %.512s", s->file); }
-    if (c->rank == 0 && s->file != NULL) { TRY(comm_file_refuse_(s->file, token)); }
+    if (c->rank == 0 && s->file != NULL) { TRY(comm_file_refuse(s->file, token)); }
     if (c->rank == 0 && c->listener < 0) { TRY(comm_listen_as_root_(m)); }
-    if (s->file == NULL) { return c->rank == 0 ? STATUS_OK : comm_resolve_(root, s->address, s->port, m->deadline); }
+    if (s->file == NULL) { return c->rank == 0 ? STATUS_OK : comm_resolve(root, s->address, s->port, m->deadline); }
     memset(m->token, 0, sizeof(m->token));
-    if (c->rank == 0) { return comm_file_write_(s->file, token, c->listener, slot, m->token); }
-    return comm_file_wait_(s->file, token, m->deadline, root, m->token);
+    if (c->rank == 0) { return comm_file_write(s->file, token, c->listener, slot, m->token); }
+    return comm_file_wait(s->file, token, m->deadline, root, m->token);
 }
 
 static inline Status comm_check_settings_(const CommSettings* s) {
@@ -480,10 +479,10 @@ static inline Status comm_meet_all_(CommMeeting* m) {
     Comm* c = m->c;
     struct sockaddr_in root;
     int slot = -1;
-    TRY(comm_allow_connections_(c->size));
+    TRY(comm_allow_connections(c->size));
     TRY(comm_find_address_(m, &root, &slot));
     Status status = c->rank == 0 ? comm_meet_at_root_(m) : comm_meet_root_(m, root);
-    if (c->rank == 0 && m->settings.file != NULL) { comm_file_remove_(m->settings.file, slot); }
+    if (c->rank == 0 && m->settings.file != NULL) { comm_file_remove(m->settings.file, slot); }
     if (status == STATUS_OK) { status = comm_watch_begin_(c, m->settings.fault_timeout); }
     if (status == STATUS_OK) {
         status = comm_connect_all_(m);
@@ -494,7 +493,7 @@ static inline Status comm_meet_all_(CommMeeting* m) {
 }
 
 // Returns when all processes have met and are connected.
-static inline Status comm_meet_(Comm* c, const CommSettings* settings) {
+static inline Status comm_meet(Comm* c, const CommSettings* settings) {
     CommMeeting m;
     memset(&m, 0, sizeof(m));
     m.c = c, m.settings = *settings, m.deadline = wall_seconds() + settings->connect_timeout;
@@ -504,9 +503,9 @@ static inline Status comm_meet_(Comm* c, const CommSettings* settings) {
     if (c->listener >= 0) { fcntl(c->listener, F_SETFL, fcntl(c->listener, F_GETFL) | O_NONBLOCK); }
     TRY(comm_check_settings_(&m.settings));
     strcpy(m.token, m.settings.token);
-    comm_wait_begin_(&m.wait, settings->reason, settings->connect_timeout);
+    comm_wait_begin(&m.wait, settings->reason, settings->connect_timeout);
     Status status = comm_meet_all_(&m);
-    comm_wait_end_(&m.wait);
+    comm_wait_end(&m.wait);
     if (c->listener >= 0) { close(c->listener); }
     c->listener = -1;
     return status;

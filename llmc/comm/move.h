@@ -43,7 +43,7 @@ typedef struct {
 typedef struct {
     CommKind kind;
     uint32_t magic;
-    int failed;              // 1: there was no memory, which comm_move_run_ returns
+    int failed;              // 1: there was no memory, which comm_move_run returns
     CommTransfer* transfers; // (capacity)
     int count, left;
     int (*first)[2], (*last)[2]; // (size) of each process and direction: transfers, or -1
@@ -51,7 +51,7 @@ typedef struct {
 } CommMove;
 
 // Memory of zeros, or NULL and an error
-static inline void* comm_alloc_(size_t count, size_t size) {
+static inline void* comm_alloc(size_t count, size_t size) {
     void* p = calloc(count ? count : 1, size);
     if (p == NULL) {
         status_fail("out of memory: %zu bytes for the exchange with other processes", size_mul(count, size));
@@ -59,20 +59,22 @@ static inline void* comm_alloc_(size_t count, size_t size) {
     return p;
 }
 
-static inline void comm_move_open_(CommMove* m, const Comm* c, CommKind kind, uint32_t magic, size_t capacity) {
+// Begins a move of up to `capacity` blocks over connections of this kind; out of memory sets `failed` and the status.
+static inline void comm_move_open(CommMove* m, const Comm* c, CommKind kind, uint32_t magic, size_t capacity) {
     memset(m, 0, sizeof(*m));
     m->kind = kind, m->magic = magic;
-    m->transfers = (CommTransfer*)comm_alloc_(capacity, sizeof(CommTransfer));
-    m->first = (int(*)[2])comm_alloc_((size_t)c->size, sizeof(int[2]));
-    m->last = (int(*)[2])comm_alloc_((size_t)c->size, sizeof(int[2]));
-    m->fds = (struct pollfd*)comm_alloc_((size_t)c->size, sizeof(struct pollfd));
+    m->transfers = (CommTransfer*)comm_alloc(capacity, sizeof(CommTransfer));
+    m->first = (int(*)[2])comm_alloc((size_t)c->size, sizeof(int[2]));
+    m->last = (int(*)[2])comm_alloc((size_t)c->size, sizeof(int[2]));
+    m->fds = (struct pollfd*)comm_alloc((size_t)c->size, sizeof(struct pollfd));
     m->failed = m->transfers == NULL || m->first == NULL || m->last == NULL || m->fds == NULL;
     for (int i = 0; i < c->size && !m->failed; i++) {
         m->first[i][0] = m->first[i][1] = m->last[i][0] = m->last[i][1] = -1;
     }
 }
 
-static inline void comm_move_add_(CommMove* m, Comm* c, int direction, int rank, const void* data, size_t bytes) {
+// Adds a block to send to a rank (direction 1), or to receive from it (0), after those added before.
+static inline void comm_move_add(CommMove* m, Comm* c, int direction, int rank, const void* data, size_t bytes) {
     if (bytes == 0 || m->failed) { return; }
     CommTransfer* t = &m->transfers[m->count];
     memset(t, 0, sizeof(*t));
@@ -93,7 +95,7 @@ static inline void comm_move_add_(CommMove* m, Comm* c, int direction, int rank,
 static inline Status comm_lost_(Comm* c, int rank) {
     char text[COMM_TEXT_BYTES];
     snprintf(text, sizeof(text), "rank %d: its connection with rank %d broke", rank, c->rank);
-    return comm_judge_(c, text);
+    return comm_judge(c, text);
 }
 
 // The received header is not that of the expected block.
@@ -105,7 +107,7 @@ static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTr
         int theirs = t->header.magic == COMM_CALL_CLOSE;
         snprintf(text, sizeof(text), "rank %d has come to the end of the run while rank %d continues",
                  theirs ? t->rank : c->rank, theirs ? c->rank : t->rank);
-        comm_record_(c, 0, text);
+        comm_record(c, 0, text);
         return comm_health(c);
     }
     snprintf(text, sizeof(text),
@@ -113,7 +115,7 @@ static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTr
              "awaited was block %u of %zu bytes in call %u",
              t->rank, c->rank, t->header.number, (unsigned long long)t->header.bytes, t->header.magic, number, t->bytes,
              m->magic);
-    comm_record_(c, 0, text);
+    comm_record(c, 0, text);
     return comm_health(c);
 }
 
@@ -160,7 +162,7 @@ static inline Status comm_serve_(Comm* c, CommMove* m, int rank, int direction) 
 }
 
 // Runs all transfers to their end and frees them.
-static inline Status comm_move_run_(CommMove* m, Comm* c) {
+static inline Status comm_move_run(CommMove* m, Comm* c) {
     struct pollfd* fds = m->fds;
     Status status = m->failed ? STATUS_ERROR : comm_health(c);
     while (m->left > 0 && status == STATUS_OK) {

@@ -16,7 +16,7 @@
 #include "llmc/base/utils.h"
 
 // This end of a connection, or what a socket listens on.
-static inline struct sockaddr_in comm_own_end_(int fd) {
+static inline struct sockaddr_in comm_own_end(int fd) {
     struct sockaddr_in address;
     socklen_t length = sizeof(address);
     memset(&address, 0, sizeof(address));
@@ -24,13 +24,14 @@ static inline struct sockaddr_in comm_own_end_(int fd) {
     return address;
 }
 
-static inline int comm_port_(int fd) { return ntohs(comm_own_end_(fd).sin_port); }
+// The port of a socket's own end
+static inline int comm_port(int fd) { return ntohs(comm_own_end(fd).sin_port); }
 
 // As text, which is valid until the next call.
-static inline const char* comm_host_(int fd) { return inet_ntoa(comm_own_end_(fd).sin_addr); }
+static inline const char* comm_host(int fd) { return inet_ntoa(comm_own_end(fd).sin_addr); }
 
 // Small blocks go at once, and programs that this one starts do not get the connection.
-static inline void comm_tune_(int fd) {
+static inline void comm_tune(int fd) {
     int yes = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
 }
@@ -49,10 +50,11 @@ static inline int comm_look_up_(struct sockaddr_in* address, const char* name) {
     return 0;
 }
 
-static inline int comm_is_loopback_(struct sockaddr_in a) { return ntohl(a.sin_addr.s_addr) >> 24 == 127; }
+// 1 for 127.0.0.0/8
+static inline int comm_is_loopback(struct sockaddr_in a) { return ntohl(a.sin_addr.s_addr) >> 24 == 127; }
 
 // 1 if an interface of this machine that is up has the address, and where interfaces cannot be listed.
-static inline int comm_is_here_(struct sockaddr_in a) {
+static inline int comm_is_here(struct sockaddr_in a) {
     struct ifaddrs* interfaces = NULL;
     int here = 0;
     if (getifaddrs(&interfaces) != 0) { return 1; }
@@ -61,7 +63,7 @@ static inline int comm_is_here_(struct sockaddr_in a) {
         if (!(i->ifa_flags & IFF_UP) || i->ifa_addr == NULL) { continue; }
         memset(&own, 0, sizeof(own));
         if (i->ifa_addr->sa_family == AF_INET) { memcpy(&own, i->ifa_addr, sizeof(own)); }
-        here |= comm_is_loopback_(a) ? (i->ifa_flags & IFF_LOOPBACK) != 0 : own.sin_addr.s_addr == a.sin_addr.s_addr;
+        here |= comm_is_loopback(a) ? (i->ifa_flags & IFF_LOOPBACK) != 0 : own.sin_addr.s_addr == a.sin_addr.s_addr;
     }
     freeifaddrs(interfaces);
     return here;
@@ -69,19 +71,19 @@ static inline int comm_is_here_(struct sockaddr_in a) {
 
 // The address that other machines know this one by: that of its name, if an interface has it, or else of its first network;
 // loopback where it has none.
-static inline struct sockaddr_in comm_own_address_(void) {
+static inline struct sockaddr_in comm_own_address(void) {
     struct sockaddr_in address;
     struct ifaddrs* interfaces = NULL;
     char name[256] = "";
     memset(&address, 0, sizeof(address));
-    if (gethostname(name, sizeof(name) - 1) == 0 && comm_look_up_(&address, name) == 0 && !comm_is_loopback_(address) &&
-        comm_is_here_(address)) {
+    if (gethostname(name, sizeof(name) - 1) == 0 && comm_look_up_(&address, name) == 0 && !comm_is_loopback(address) &&
+        comm_is_here(address)) {
         return address;
     }
     memset(&address, 0, sizeof(address));
     address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (getifaddrs(&interfaces) != 0) { return address; }
-    for (const struct ifaddrs* i = interfaces; i != NULL && comm_is_loopback_(address); i = i->ifa_next) {
+    for (const struct ifaddrs* i = interfaces; i != NULL && comm_is_loopback(address); i = i->ifa_next) {
         if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) { continue; }
         memcpy(&address, i->ifa_addr, sizeof(address));
     }
@@ -90,14 +92,14 @@ static inline struct sockaddr_in comm_own_address_(void) {
 }
 
 // 1 for 10.0.0.1, 0 for a name
-static inline int comm_is_digits_(const char* name) {
+static inline int comm_is_digits(const char* name) {
     struct in_addr digits;
     return inet_aton(name, &digits) != 0;
 }
 
 // The IPv4 address that this machine has for a name or digits. A name that is not known yet (of a pod that is about to start)
 // is looked up again until the deadline.
-static inline Status comm_look_up_until_(struct sockaddr_in* address, const char* name, int port, double deadline) {
+static inline Status comm_look_up_until(struct sockaddr_in* address, const char* name, int port, double deadline) {
     int error;
     while ((error = comm_look_up_(address, name)) != 0) {
         if (strchr(name, ':') != NULL) {
@@ -112,7 +114,7 @@ static inline Status comm_look_up_until_(struct sockaddr_in* address, const char
         }
         poll(NULL, 0, 500);
     }
-    if (comm_is_loopback_(*address) && !comm_is_here_(*address)) {
+    if (comm_is_loopback(*address) && !comm_is_here(*address)) {
         return status_fail("the loopback interface is down, and rank 0 is at %s; bring it up: ip link set lo up", name);
     }
     address->sin_port = htons((uint16_t)port);
@@ -121,17 +123,17 @@ static inline Status comm_look_up_until_(struct sockaddr_in* address, const char
 
 // The IPv4 address of rank 0, from a name or digits. Many systems give their own name a loopback address (127.0.1.1 of
 // Debian), by which no other machine finds them: there it is the one that the others know.
-static inline Status comm_resolve_(struct sockaddr_in* address, const char* name, int port, double deadline) {
-    TRY(comm_look_up_until_(address, name, port, deadline));
-    if (comm_is_loopback_(*address) && strcmp(name, "localhost") != 0 && !comm_is_digits_(name)) {
-        *address = comm_own_address_();
+static inline Status comm_resolve(struct sockaddr_in* address, const char* name, int port, double deadline) {
+    TRY(comm_look_up_until(address, name, port, deadline));
+    if (comm_is_loopback(*address) && strcmp(name, "localhost") != 0 && !comm_is_digits(name)) {
+        *address = comm_own_address();
         address->sin_port = htons((uint16_t)port);
     }
     return STATUS_OK;
 }
 
 // Listens on that address only; port 0 takes any.
-static inline Status comm_listen_(int* listener, struct sockaddr_in address, int size) {
+static inline Status comm_listen(int* listener, struct sockaddr_in address, int size) {
     int yes = 1;
     *listener = comm_socket_();
     if (*listener < 0) { return status_fail("no socket: %s", strerror(errno)); }
@@ -159,13 +161,13 @@ static inline int comm_try_connect_(int fd, struct sockaddr_in to, double deadli
 
 // Connects, again and again until the deadline: the other side may not have started yet. `gone`: what it means where nobody
 // listens there, or NULL: not yet.
-static inline Status comm_connect_(int* fd, struct sockaddr_in to, double deadline, const char* gone) {
+static inline Status comm_connect(int* fd, struct sockaddr_in to, double deadline, const char* gone) {
     for (;;) {
         *fd = comm_socket_();
         if (*fd < 0) { return status_fail("no socket: %s", strerror(errno)); }
         int error = comm_try_connect_(*fd, to, deadline);
         if (error == 0) {
-            comm_tune_(*fd);
+            comm_tune(*fd);
             return STATUS_OK;
         }
         close(*fd);
@@ -181,7 +183,7 @@ static inline Status comm_connect_(int* fd, struct sockaddr_in to, double deadli
 
 // Room for the connections of so many processes, three with each, and for who visits and what else is open: poll() takes no
 // more entries than files may be open.
-static inline Status comm_allow_connections_(int processes) {
+static inline Status comm_allow_connections(int processes) {
     struct rlimit limit;
     rlim_t least = 3 * (rlim_t)processes + 80, wanted = least + 256;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) { return STATUS_OK; }
@@ -208,11 +210,12 @@ static inline int comm_transfer_(int fd, int writing, char* data, size_t bytes, 
     return 1;
 }
 
-static inline int comm_write_(int fd, const void* data, size_t bytes, double deadline) {
+// Write, or read, all bytes until the deadline, in seconds of wall_seconds(); return 0 if that fails.
+static inline int comm_write(int fd, const void* data, size_t bytes, double deadline) {
     return comm_transfer_(fd, 1, (char*)(uintptr_t)data, bytes, deadline);
 }
 
-static inline int comm_read_(int fd, void* data, size_t bytes, double deadline) {
+static inline int comm_read(int fd, void* data, size_t bytes, double deadline) {
     return comm_transfer_(fd, 0, (char*)data, bytes, deadline);
 }
 

@@ -97,7 +97,7 @@ typedef struct Comm {
 enum { COMM_HEARTBEAT = 'h', COMM_READY = 'r', COMM_FAILURE = 'f', COMM_END = 'e' };
 
 // Best effort: who does not take it has a full connection, and does not live.
-static inline void comm_notify_(int fd, int kind, const char* text) {
+static inline void comm_notify(int fd, int kind, const char* text) {
     unsigned char notice[4 + COMM_TEXT_BYTES] = {(unsigned char)kind};
     size_t n = strlen(text);
     if (n > COMM_TEXT_BYTES - 1) { n = COMM_TEXT_BYTES - 1; }
@@ -106,15 +106,16 @@ static inline void comm_notify_(int fd, int kind, const char* text) {
     if (fd >= 0 && send(fd, notice, 4 + n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) { return; }
 }
 
-static inline void comm_notify_all_(Comm* c, int kind, const char* text) {
-    for (int i = 0; i < c->size; i++) { comm_notify_(c->peers[i].fd[COMM_CONTROL], kind, text); }
+// Sends a notice to all processes that this one has a control connection with.
+static inline void comm_notify_all(Comm* c, int kind, const char* text) {
+    for (int i = 0; i < c->size; i++) { comm_notify(c->peers[i].fd[COMM_CONTROL], kind, text); }
 }
 
 // Seconds that a process has to end by itself after another has failed, of those of --fault-timeout
 static inline double comm_grace(double fault_timeout) { return fault_timeout / 2.0 < 5.0 ? fault_timeout / 2.0 : 5.0; }
 
 // Waits, at most a second, until the notices are on the other machines, where the end of this process cannot lose them.
-static inline void comm_drain_(const Comm* c) {
+static inline void comm_drain(const Comm* c) {
     for (int tries = 0, waiting = 1; waiting && tries < 100; tries++) {
         waiting = 0;
         for (int i = 0; i < c->size; i++) {
@@ -130,10 +131,10 @@ static inline void comm_drain_(const Comm* c) {
 // Failure
 
 // The run has failed. The first cause stays, and goes to all before anybody here sees it.
-static inline void comm_record_(Comm* c, int own, const char* cause) {
+static inline void comm_record(Comm* c, int own, const char* cause) {
     pthread_mutex_lock(&c->mutex);
     if (c->cause[0] == '\0' && !c->closing) {
-        comm_notify_all_(c, COMM_FAILURE, cause);
+        comm_notify_all(c, COMM_FAILURE, cause);
         snprintf(c->cause, sizeof(c->cause), "%s", cause);
         c->own = own;
         __atomic_store_n(&c->failed, 1, __ATOMIC_RELEASE);
@@ -143,7 +144,7 @@ static inline void comm_record_(Comm* c, int own, const char* cause) {
 
 // Copies why the run has failed, as this process says it: without its own rank, which its lines begin with anyway. Returns
 // 1 if the cause is another process's.
-static inline int comm_cause_(Comm* c, char* text, size_t size) {
+static inline int comm_cause(Comm* c, char* text, size_t size) {
     char own[32];
     pthread_mutex_lock(&c->mutex);
     snprintf(own, sizeof(own), "rank %d: ", c->rank);
@@ -158,7 +159,7 @@ static inline int comm_cause_(Comm* c, char* text, size_t size) {
 static inline Status comm_health(Comm* c) {
     char text[COMM_TEXT_BYTES];
     if (c == NULL || !__atomic_load_n(&c->failed, __ATOMIC_ACQUIRE)) { return STATUS_OK; }
-    comm_cause_(c, text, sizeof(text));
+    comm_cause(c, text, sizeof(text));
     return status_fail("%s", text);
 }
 
@@ -168,15 +169,15 @@ static inline void comm_fail(Comm* c, const char* cause) {
     if (c == NULL) { return; }
     int length = snprintf(text, sizeof(text), "rank %d: %s", c->rank, cause);
     if (length >= (int)sizeof(text)) { strcpy(text + sizeof(text) - 4, "..."); }
-    comm_record_(c, 1, text);
-    comm_drain_(c);
+    comm_record(c, 1, text);
+    comm_drain(c);
 }
 
 // Something failed here, perhaps because another process has ended: what rank 0 says of that within some seconds counts,
 // and after them `cause`.
-static inline Status comm_judge_(Comm* c, const char* cause) {
+static inline Status comm_judge(Comm* c, const char* cause) {
     for (int i = 0; i < 60 && comm_health(c) == STATUS_OK; i++) { poll(NULL, 0, 50); }
-    comm_record_(c, 1, cause);
+    comm_record(c, 1, cause);
     return comm_health(c);
 }
 

@@ -56,8 +56,8 @@ comm_wait_for_(CommWait* w, const char* format, ...) {
     va_end(args);
 }
 
-// `reason` stays until comm_wait_end_. Without a thread to be had, nothing is said.
-static inline void comm_wait_begin_(CommWait* w, const char* reason, double timeout) {
+// `reason` stays until comm_wait_end. Without a thread to be had, nothing is said.
+static inline void comm_wait_begin(CommWait* w, const char* reason, double timeout) {
     sigset_t all, before;
     memset(w, 0, sizeof(*w));
     w->reason = reason, w->timeout = timeout;
@@ -71,7 +71,8 @@ static inline void comm_wait_begin_(CommWait* w, const char* reason, double time
     if (!w->has_thread) { close(w->ends[0]), close(w->ends[1]); }
 }
 
-static inline void comm_wait_end_(CommWait* w) {
+// Ends the notes of comm_wait_begin.
+static inline void comm_wait_end(CommWait* w) {
     if (!w->has_thread) { return; }
     close(w->ends[1]);
     pthread_join(w->thread, NULL);

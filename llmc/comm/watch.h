@@ -21,7 +21,7 @@ static inline int comm_hear_(Comm* c, CommPeer* peer) {
         if (peer->got >= 4 && peer->got == wanted) {
             peer->notice[wanted] = '\0';
             peer->got = 0;
-            if (peer->notice[0] == COMM_FAILURE) { comm_record_(c, 0, (const char*)peer->notice + 4); }
+            if (peer->notice[0] == COMM_FAILURE) { comm_record(c, 0, (const char*)peer->notice + 4); }
             if (peer->notice[0] == COMM_READY) { __atomic_store_n(&peer->ready, 1, __ATOMIC_RELEASE); }
             if (peer->notice[0] == COMM_END) { peer->ended = 1; }
             continue;
@@ -40,13 +40,13 @@ static inline void comm_watch_peer_(Comm* c, int rank, double now) {
     if (peer->fd[COMM_CONTROL] < 0 || peer->ended) { return; }
     if (!comm_hear_(c, peer) && !peer->ended) {
         snprintf(text, sizeof(text), "rank %d has ended without a word: its connection closed", rank);
-        comm_record_(c, 0, text);
+        comm_record(c, 0, text);
     }
     double silence = now - peer->heard;
     if (silence > c->silence) {
         snprintf(text, sizeof(text), "rank %d has been silent for %.0f s: it was stopped, or its machine is gone", rank,
                  silence);
-        comm_record_(c, 0, text);
+        comm_record(c, 0, text);
     }
 }
 
@@ -87,13 +87,13 @@ static inline void comm_end_process_(Comm* c) {
         poll(NULL, 0, 20);
     }
     temporary_unlink_all();
-    comm_cause_(c, text, sizeof(text));
-    if (__atomic_exchange_n(&error_line_.state, ERROR_ENDING, __ATOMIC_ACQ_REL) == 0) { say_error_(text); }
+    comm_cause(c, text, sizeof(text));
+    if (__atomic_exchange_n(&error_line.state, ERROR_ENDING, __ATOMIC_ACQ_REL) == 0) { say_error(text); }
     _exit(EXIT_FAILURE);
 }
 
 // Until the end of the run.
-static inline void* comm_watch_(void* comm) {
+static inline void* comm_watch(void* comm) {
     Comm* c = (Comm*)comm;
     double interval = c->silence / 4.0 < 1.0 ? c->silence / 4.0 : 1.0, last = 0.0, before = wall_seconds();
     for (;;) {
@@ -101,7 +101,7 @@ static inline void* comm_watch_(void* comm) {
         int closing = c->closing, failed = c->cause[0] != '\0';
         double now = wall_seconds();
         if (now - last >= interval) {
-            comm_notify_all_(c, COMM_HEARTBEAT, "");
+            comm_notify_all(c, COMM_HEARTBEAT, "");
             last = now;
         }
         pthread_mutex_unlock(&c->mutex);

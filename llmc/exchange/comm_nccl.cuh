@@ -120,7 +120,7 @@ static inline void* nccl_watch_(void* context) {
         if (asked || stop) { return NULL; }
         if (!told && nccl_noticed_(t, text, sizeof(text)) != NCCL_SUCCESS) {
             told = 1;
-            comm_judge_(t->processes, text); // if a process has ended, that is the cause, not this process's error
+            comm_judge(t->processes, text); // if a process has ended, that is the cause, not this process's error
             status_clear();
         }
         poll(NULL, 0, 20);

@@ -217,7 +217,7 @@ static inline Status export_rename_(const char* temporary, const char* path, int
     TRY(export_lock_(&replaced, path)); // it will be `temporary`, until it is removed
     Status status = STATUS_OK;
     if (rename(temporary, path) == 0) {
-        status = atomic_sync_directory_(path);
+        status = atomic_sync_directory(path);
     } else if ((errno != ENOTEMPTY && errno != EEXIST) || !overwrite) {
         status = status_fail("cannot rename %s to %s: %s", temporary, path, strerror(errno));
     } else if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
@@ -225,7 +225,7 @@ static inline Status export_rename_(const char* temporary, const char* path, int
             status_fail("cannot put %s in the place of %s: %s; remove that first", temporary, path, strerror(errno));
     } else {
         export_remove_(temporary);
-        status = atomic_sync_directory_(path);
+        status = atomic_sync_directory(path);
     }
     export_unlock_(replaced);
     return status;

@@ -82,7 +82,7 @@ static inline Status export_merges_(const Bpe* bpe, const Tokenizer* t, int* fir
         const unsigned char* s = tokenizer_decode(t, id, &n);
         first[id] = 0;
         if (export_is_special_(t, id) || n == 0) { continue; } // n == 0: an id of a padded vocabulary
-        if (n > HUGGING_FACE_TOKEN || bpe_find_(bpe, s, n) != id) {
+        if (n > HUGGING_FACE_TOKEN || bpe_find(bpe, s, n) != id) {
             return status_fail("token %d of the tokenizer has the bytes of another, or too many", id);
         }
         if (n == 1) { continue; }

@@ -69,10 +69,10 @@ Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot);
 // X(ctx, type, name, count)
 
 // The buffer's pointer, a member of GPT2Decoder
-#define DECODER_POINTER_(ctx, type, name, count) type* name;
+#define DECODER_POINTER(ctx, type, name, count) type* name;
 
 // Points it into `memory`, unless the decoder d is NULL, and adds its bytes to `total`, which becomes SIZE_MAX on overflow.
-#define DECODER_PLACE_(ctx, type, name, count)                                                                         \
+#define DECODER_PLACE(ctx, type, name, count)                                                                          \
     if (d != NULL) { d->name = (type*)(void*)(memory + total); }                                                       \
     total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));
 

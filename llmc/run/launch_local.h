@@ -79,11 +79,11 @@ static inline void launch_open_meeting_(Launch* l) {
     static char token[COMM_SECRET_BYTES];
     struct sockaddr_in address;
     l->address = "127.0.0.1";
-    check(comm_resolve_(&address, l->address, 0, 0.0));
-    check(comm_listen_(&l->listener, address, l->size));
-    check(comm_secret_(token));
+    check(comm_resolve(&address, l->address, 0, 0.0));
+    check(comm_listen(&l->listener, address, l->size));
+    check(comm_secret(token));
     l->token = token;
-    l->port = comm_port_(l->listener);
+    l->port = comm_port(l->listener);
 }
 
 // Runs in a new process: sets its place in the run.

@@ -119,7 +119,7 @@ static inline BpeSlot* bpe_slot_(const Bpe* b, const unsigned char* s, size_t n)
 }
 
 // The token that has these bytes, or BPE_NONE
-static inline int32_t bpe_find_(const Bpe* b, const unsigned char* s, size_t n) {
+static inline int32_t bpe_find(const Bpe* b, const unsigned char* s, size_t n) {
     return n > b->longest ? (int32_t)BPE_NONE : bpe_slot_(b, s, n)->id;
 }
 
@@ -161,7 +161,7 @@ static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_
     bpe_index(b, bytes, offsets, ranks, vocab_size, special);
     for (int i = 0; i < 256; i++) {
         unsigned char byte = (unsigned char)i;
-        if (bpe_find_(b, &byte, 1) != BPE_NONE) { continue; }
+        if (bpe_find(b, &byte, 1) != BPE_NONE) { continue; }
         bpe_free(b);
         return status_fail("no token is the byte 0x%02x, so not every text can be encoded", (unsigned)i);
     }
@@ -178,7 +178,7 @@ static inline int bpe_parts(const Bpe* b, int id, int* end) {
         int least = bpe_rank_(b, id), at = -1;
         for (int i = 0; i + 1 < parts; i++) {
             int begin = i > 0 ? end[i - 1] : 0;
-            int32_t both = bpe_find_(b, s + begin, (size_t)(end[i + 1] - begin));
+            int32_t both = bpe_find(b, s + begin, (size_t)(end[i + 1] - begin));
             if (both != BPE_NONE && bpe_rank_(b, both) < least) { least = bpe_rank_(b, both), at = i; }
         }
         if (at < 0) { return parts; }
@@ -224,7 +224,7 @@ static inline BpeMerge bpe_pop_(Bpe* b) {
 // Looks up what the part at `at` and the one after it merge to.
 static inline void bpe_look_(Bpe* b, const unsigned char* s, uint32_t at, uint32_t n) {
     uint32_t middle = b->next[at];
-    b->merged[at] = middle < n ? bpe_find_(b, s + at, b->next[middle] - at) : (int32_t)BPE_NONE;
+    b->merged[at] = middle < n ? bpe_find(b, s + at, b->next[middle] - at) : (int32_t)BPE_NONE;
     if (b->merged[at] != BPE_NONE) { bpe_push_(b, (uint64_t)(uint32_t)bpe_rank_(b, b->merged[at]) << 32 | at); }
 }
 
@@ -245,12 +245,12 @@ static inline void bpe_merge_(Bpe* b, const unsigned char* s, uint32_t n, TokenL
         bpe_look_(b, s, at, n);
         if (at > 0) { bpe_look_(b, s, b->previous[at], n); }
     }
-    for (uint32_t at = 0; at < n; at = b->next[at]) { out->ids[out->count++] = bpe_find_(b, s + at, b->next[at] - at); }
+    for (uint32_t at = 0; at < n; at = b->next[at]) { out->ids[out->count++] = bpe_find(b, s + at, b->next[at] - at); }
 }
 
 // Appends the ids of a piece, of which there is room for n.
 static inline void bpe_piece_(Bpe* b, const unsigned char* s, size_t n, TokenList* out) {
-    int32_t id = bpe_find_(b, s, n);
+    int32_t id = bpe_find(b, s, n);
     if (id != BPE_NONE) {
         out->ids[out->count++] = id;
     } else {

@@ -206,7 +206,7 @@ static inline Status tokenizer_check_merges_(const Tokenizer* t, const Bpe* bpe)
     for (int id = 0; id < t->vocab_size; id++) {
         size_t n;
         const unsigned char* s = tokenizer_decode(t, id, &n);
-        if (n < 2 || bpe_find_(bpe, s, n) != id) { continue; }
+        if (n < 2 || bpe_find(bpe, s, n) != id) { continue; }
         if (bpe_parts(bpe, id, end) == 2 && (t->firsts == NULL || end[0] == t->firsts[id])) { continue; }
         return status_fail("%s: token %d is no merge of two tokens before it%s", t->folder, id,
                            t->firsts == NULL ? ": there is no merges.txt, and the ids are not the order of merges"

@@ -218,7 +218,7 @@ static inline Status vocab_add_merge_(Vocab* v, const Bpe* bpe, int number, cons
         return status_fail("%s: merge %d is not two tokens and a space between them", path, number + 1);
     }
     memcpy(merged + n, half, m);
-    int id = bpe_find_(bpe, merged, n + m);
+    int id = bpe_find(bpe, merged, n + m);
     if (id == BPE_NONE || v->ranks[id] >= 0) {
         return status_fail("%s: merge %d makes %s", path, number + 1,
                            id == BPE_NONE ? "no token of the vocabulary" : "a token that another has made");

@@ -512,18 +512,18 @@ static void notices_are_waited_for_a_second(void) {
     memset(&c, 0, sizeof(c));
     memset(&peer, 0, sizeof(peer));
     listen_here();
-    here = comm_own_end_(listener);
-    check(comm_connect_(&peer.fd[COMM_CONTROL], here, wall_seconds() + 15.0, NULL));
+    here = comm_own_end(listener);
+    check(comm_connect(&peer.fd[COMM_CONTROL], here, wall_seconds() + 15.0, NULL));
     int other = accept(listener, NULL, NULL);
     c.size = 1, c.peers = &peer;
     static const char full[1 << 16];
     while (send(peer.fd[COMM_CONTROL], full, sizeof(full), MSG_DONTWAIT) > 0) {}
     double start = wall_seconds();
-    comm_drain_(&c);
+    comm_drain(&c);
     CHECK_NEAR(wall_seconds() - start, 8.0, 7.2);
     close(other);
     start = wall_seconds();
-    comm_drain_(&c);
+    comm_drain(&c);
     CHECK(wall_seconds() - start < 0.8);
     close(peer.fd[COMM_CONTROL]);
     close(listener);

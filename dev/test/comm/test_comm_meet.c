@@ -301,9 +301,9 @@ static void a_port_in_use_is_said(void) {
     CommSettings s = settings_of(0, 2);
     int taken = -1;
     struct sockaddr_in address;
-    check(comm_resolve_(&address, "127.0.0.1", 0, 0.0));
-    check(comm_listen_(&taken, address, 1));
-    s.address = "127.0.0.1", s.file = NULL, s.port = comm_port_(taken), s.listener = -1;
+    check(comm_resolve(&address, "127.0.0.1", 0, 0.0));
+    check(comm_listen(&taken, address, 1));
+    s.address = "127.0.0.1", s.file = NULL, s.port = comm_port(taken), s.listener = -1;
     CHECK_FATAL("Address already in use|name another --rendezvous-port", {
         Comm* c;
         check(comm_open(&c, s));
@@ -314,9 +314,8 @@ static void a_port_in_use_is_said(void) {
 static void a_port_behind_the_address_is_said(void) {
     struct sockaddr_in address;
     CHECK_FATAL("no IPv4 address of 127.0.0.1:5000|--rendezvous-port",
-                check(comm_resolve_(&address, "127.0.0.1:5000", 1, 0.0)));
-    CHECK_FATAL("no IPv4 address of ::1|takes a name or an IPv4 address",
-                check(comm_resolve_(&address, "::1", 1, 0.0)));
+                check(comm_resolve(&address, "127.0.0.1:5000", 1, 0.0)));
+    CHECK_FATAL("no IPv4 address of ::1|takes a name or an IPv4 address", check(comm_resolve(&address, "::1", 1, 0.0)));
 }
 
 // Rank 0 would wait for connections that it cannot take.
@@ -373,7 +372,7 @@ static void a_connection_that_is_not_taken_is_said(void) {
     memset(processes, 0, sizeof(processes));
     listen_here();
     listen(listener, 0);
-    here = comm_own_end_(listener);
+    here = comm_own_end(listener);
     for (int i = 0; i < 8; i++) {
         fds[i] = comm_socket_();
         CHECK(connect(fds[i], (const struct sockaddr*)&here, sizeof(here)) == 0 || errno == EINPROGRESS);
@@ -457,8 +456,8 @@ static void rank_0_goes_on_when_all_have_met(void) {
 static int connect_here(void) {
     int fd = -1;
     struct sockaddr_in to;
-    check(comm_resolve_(&to, "127.0.0.1", port, 0.0));
-    check(comm_connect_(&fd, to, wall_seconds() + 15.0, NULL));
+    check(comm_resolve(&to, "127.0.0.1", port, 0.0));
+    check(comm_connect(&fd, to, wall_seconds() + 15.0, NULL));
     return fd;
 }
 static void rank_0_late(CommSettings* s) {
