@@ -74,7 +74,7 @@ static inline int signals_of_own_write(int number, const siginfo_t* info) {
 // Writes a line to stderr, which begins with the rank of one of several processes; async-signal-safe.
 static inline void signals_say_(int number, const char* text) {
     char line[256];
-    const char* parts[] = {error_line_.process, error_line_.process[0] ? ": " : "", signals_name(number), text};
+    const char* parts[] = {error_line.process, error_line.process[0] ? ": " : "", signals_name(number), text};
     size_t n = 0;
     for (int i = 0; i < 4; i++) {
         memcpy(line + n, parts[i], strlen(parts[i]));

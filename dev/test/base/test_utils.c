@@ -42,7 +42,7 @@ static void only_one_thread_tells_why(void) {
     if (unit_fork()) {
         pthread_t thread;
         struct timespec moment = {0, 100000000};
-        __atomic_store_n(&error_line_.state, ERROR_ENDING, __ATOMIC_RELEASE);
+        __atomic_store_n(&error_line.state, ERROR_ENDING, __ATOMIC_RELEASE);
         if (pthread_create(&thread, NULL, end_with_an_error, NULL) != 0) { _exit(2); }
         nanosleep(&moment, NULL);
         _exit(3);
