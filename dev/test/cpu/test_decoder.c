@@ -372,7 +372,7 @@ static void test_memory(void) {
           (size_t)3 * 7 * 2 * 1024 * 64 * sizeof(float)); // 1024: whole blocks of keys
     size_t rows = (size_t)DECODER_ROWS * 10 * 64 * sizeof(float), logits = (size_t)7 * 3 * 500 * sizeof(float);
     CHECK_NEAR((double)plan.rows[PLAN_DECODER].bytes, (double)(rows + logits + 7 * 1000 * sizeof(int)), 20e3);
-    CHECK(plan_peak(&plan, PLAN_HOST) == plan.rows[PLAN_KV_CACHE].bytes + plan.rows[PLAN_DECODER].bytes);
+    CHECK(plan_bytes(&plan, PLAN_HOST) == plan.rows[PLAN_KV_CACHE].bytes + plan.rows[PLAN_DECODER].bytes);
     CHECK(refused(gpt2_decoder_plan(&plan, config, 1, 1001), "context of 1000"));
     GPT2* model = random_model("gpt2:l300c32h1t32768", 10, 1); // 165 TB of keys and values, more than addresses
     GPT2Decoder* d;
