@@ -237,7 +237,8 @@ def test_the_trainers_lines_are_those_that_the_report_reads(folder):
     assert any("| %.2f ms%s |" in step for step in steps), steps
     assert re.search(r'print_table_row\("memory", "%.0f MiB', trainer)
     with open(os.path.join(folder, "train_gpt2.cu"), encoding="utf-8") as f:
-        assert re.search(r'print_table_row\("attention", "%s forward, %s backward"', f.read())
+        assert re.search(r'n->attention, sizeof\(n->attention\), "%s forward, %s backward"', f.read())
+    assert 'print_table_row("attention", "%s", n->attention);' in trainer
 
 
 def what_the_report_reads(folder):
