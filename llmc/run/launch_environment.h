@@ -308,7 +308,11 @@ static inline void launch_meeting_(Launch* l, const LaunchFlags* f) {
     uint64_t job = launch_job_digest_(l, &known);
     snprintf(token, sizeof(token), "%016llx", (unsigned long long)job);
     l->token = token;
-    if (f->init_method ? strcmp(f->init_method, "fs") == 0 : f->fs_path != NULL && f->server_ip == NULL) {
+    if (f->init_method == NULL && f->fs_path != NULL && f->server_ip != NULL) {
+        fatal("-pf %s and -ps %s: processes meet by one of them; drop the other, or choose with -pi fs or -pi tcp",
+              f->fs_path, f->server_ip);
+    }
+    if (f->init_method ? strcmp(f->init_method, "fs") == 0 : f->fs_path != NULL) {
         launch_meeting_file_(l, f);
         return;
     }

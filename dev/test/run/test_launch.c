@@ -242,6 +242,7 @@ static void contradictions_end_with_one_line(void) {
     REFUSED("", "-pn 2 needs -ps|-pi tcp|-pf", "-pn", "2", "-pr", "0", "-pi", "tcp", "-pf", "/tmp");
     REFUSED("", "-pi fs needs -pf", "-pn", "2", "-pr", "0", "-pi", "fs");
     REFUSED("", "-pf /no/such/folder|no such folder", "-pn", "2", "-pr", "0", "-pf", "/no/such/folder");
+    REFUSED("", "-pf /tmp|-ps a|-pi", "-pn", "2", "-pr", "0", "-pf", "/tmp", "-ps", "a");
 }
 
 // Of launchers that were started under one another the innermost counts.
