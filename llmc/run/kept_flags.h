@@ -88,14 +88,13 @@ static inline void run_flags_quote_(FILE* out, const char* word) {
 // " -b 8 -t 64", which the caller frees: the flags of the trainers `who` that have another value than their default, but for
 // those that are typed.
 static inline char* run_flags_words(const Options* o, int who) {
-    const Options defaults = cli_defaults();
     char *text = NULL, number[64];
     size_t bytes;
     FILE* out = open_memstream(&text, &bytes);
     for (int i = 0; out != NULL && i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
         if (!(f->who & who) || f->effect == CLI_COMMAND || o->typed[i]) { continue; }
-        if (!cli_differs(o, &defaults, f)) { continue; }
+        if (!cli_differs(o, &cli_default_options, f)) { continue; }
         fprintf(out, " %s ", f->short_name ? f->short_name : f->long_name);
         run_flags_quote_(out, cli_value(o, f, number));
     }

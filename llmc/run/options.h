@@ -53,14 +53,14 @@ static inline void trainer_check_batch_(Options* o, int processes) {
 
 // Follows llm.c's command lines where nothing is lost: its CPU trainer has no flags, and -z 2 and 3 are no stages of its own.
 static inline void trainer_note_llmc_(Options* o) {
-    Options defaults = cli_defaults();
+    const Options* defaults = &cli_default_options;
     char value[64];
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        if ((f->who & CLI_TRAINER) || !cli_differs(o, &defaults, f)) { continue; }
+        if ((f->who & CLI_TRAINER) || !cli_differs(o, defaults, f)) { continue; }
         printf("note: %s %s has no effect on the CPU\n", f->short_name ? f->short_name : f->long_name,
                cli_value(o, f, value));
-        memcpy((char*)o + f->offset, (const char*)&defaults + f->offset, f->size);
+        memcpy((char*)o + f->offset, (const char*)defaults + f->offset, f->size);
     }
     if (o->zero > 1) {
         printf("note: -z %d: there is no stage %d of ZeRO; as with -z 1, whose bits are the same\n", o->zero, o->zero);

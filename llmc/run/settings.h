@@ -77,13 +77,13 @@ static inline const CliFlag* run_identity_flag(IdentityLine line) {
 
 // The line of a checkpoint that has none, as it is older than the flag, which then had its default. `number` holds the value.
 static inline IdentityLine identity_default_(IdentityLine now, char number[64]) {
-    const Options defaults = cli_defaults();
+    const Options* defaults = &cli_default_options;
     const CliFlag* f = run_identity_flag(now);
     int is_order = now.name_length == 9 && memcmp(now.name, "sum-order", 9) == 0; // --sum-order, with processes
     IdentityLine line = now;
     line.is_default = 1;
     line.effect = is_order || (f != NULL && identity_effect_(f) >= 0) ? now.effect : -1;
-    line.value = is_order ? defaults.sum_order : line.effect >= 0 ? cli_value(&defaults, f, number) : "";
+    line.value = is_order ? defaults->sum_order : line.effect >= 0 ? cli_value(defaults, f, number) : "";
     line.value_length = strlen(line.value);
     return line;
 }

@@ -138,9 +138,8 @@ static int measure(const char* number) {
     double planned = (double)plan_bytes(&plan, PLAN_HOST), used = (double)host_memory_peak();
     printf("%s, B %d, T %d, recompute %d: %.1f MiB planned, %.1f MiB used\n", s.descriptor, s.B, s.T, s.recompute,
            planned / (1 << 20), used / (1 << 20));
-    double allowed =
-        used < 512 << 20 ? 16 << 20 : 0.03 * used; // a thread touches .3 to .9 MiB of scratch; the plan has 1 MiB
-    allowed = fmax(allowed, 0.7 * (1 << 20) * cpu_threads());
+    double allowed = used < 512 << 20 ? 16 << 20 : 0.03 * used;
+    allowed = fmax(allowed, (double)(1 << 20) * cpu_threads()); // a thread touches up to 1 MiB of scratch, as planned
     return fabs(planned - used) <= allowed ? 0 : 1;
 }
 
