@@ -589,6 +589,32 @@ static void too_many_gpus_are_refused(void) {
     REFUSED("CUDA_VISIBLE_DEVICES=-1", "--gpus 2|no GPU|CUDA_VISIBLE_DEVICES=-1", "--gpus", "2");
 }
 
+// Threads: the machine's cores by its processes; under srun those of the task, if they are fewer.
+static void cores_are_shared(void) {
+#if defined(_OPENMP)
+    Launch l = {.how = "torchrun", .local_size = 1};
+    char* given = getenv("OMP_NUM_THREADS");
+    given = given != NULL ? strdup(given) : NULL;
+    environment("SLURM_CPUS_PER_TASK=1");
+    unsetenv("OMP_NUM_THREADS");
+    launch_share_cores_(&l);
+    CHECK(omp_get_max_threads() == cpu_cores());
+    l.local_size = 2 * cpu_cores();
+    launch_share_cores_(&l);
+    CHECK(omp_get_max_threads() == 1);
+    l.local_size = 1, l.how = "srun";
+    omp_set_num_threads(2);
+    launch_share_cores_(&l);
+    CHECK(omp_get_max_threads() == 1);
+    omp_set_num_threads(2);
+    setenv("OMP_NUM_THREADS", "2", 1);
+    launch_share_cores_(&l);
+    CHECK(omp_get_max_threads() == 2);
+    given != NULL ? setenv("OMP_NUM_THREADS", given, 1) : unsetenv("OMP_NUM_THREADS");
+    free(given);
+#endif
+}
+
 // As a trainer that says what it would start, with eight GPUs; for test_launch.sh. Its micro-batches must be whole.
 static int say_place(int argc, char** argv) {
     Options o = cli_parse(argc, argv);
@@ -616,6 +642,7 @@ int main(int argc, char** argv) {
     a_plan_waits_for_nobody();
     a_process_takes_the_gpu_of_its_number();
     settings_name_the_flags();
+    cores_are_shared();
     too_many_gpus_are_refused();
     processes_are_started_and_waited_for();
     a_failure_ends_all();
