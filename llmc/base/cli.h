@@ -325,7 +325,7 @@ static inline void cli_print(const CliProgram* p, const void* options, const cha
     static const Options cli_default_options = {FLAGS(CLI_DEFAULT_, CLI_NO_){0}};                                      \
     static const CliProgram cli_program = {name, CLI_MODEL, of_cpu, of_gpu, example, cli_flags, NUM_CLI_FLAGS,         \
         cli_groups, sizeof(cli_groups) / sizeof(cli_groups[0]), &cli_default_options};                                 \
-    static inline Options cli_defaults(void) { return cli_default_options; }                                           \
+    __attribute__((unused)) static inline Options cli_defaults(void) { return cli_default_options; }                   \
     static inline Options cli_parse(int argc, char** argv) {                                                           \
         Options o = cli_default_options;                                                                               \
         cli_parse_(&o, o.typed, &cli_program, argc, argv);                                                             \
