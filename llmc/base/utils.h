@@ -44,7 +44,7 @@ typedef struct {
 // ERROR_SAID: a line with the reason was printed. ERROR_ENDING: another thread ends the process, and prints the line if needed.
 enum { ERROR_SAID = 1, ERROR_ENDING = 2, ERROR_BYTES = 4000 };
 
-// The line that this process ends with, one in all files of a program
+// The line that this process ends with: one object for the whole program
 #ifdef __cplusplus
 inline ErrorLine error_line;
 #else
@@ -220,7 +220,7 @@ static inline int folder_exists(const char* path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// Shortens a path to the nearest part of it that exists, or to ".".
+// Shortens a path to its longest part that exists, or to ".".
 static inline void existing_folder(char* path) {
     while (!file_exists(path) && strcmp(path, ".") != 0) {
         char* slash = strrchr(path, '/');
@@ -229,7 +229,7 @@ static inline void existing_folder(char* path) {
     }
 }
 
-// Bytes that are free where `folder` is, or will be; SIZE_MAX where its file system does not say
+// Free bytes of the file system that holds `folder`, or will hold it; SIZE_MAX if it does not say
 static inline size_t disk_free(const char* folder) {
     char path[1024];
     struct statvfs disk;

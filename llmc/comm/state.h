@@ -111,7 +111,7 @@ static inline void comm_notify_all(Comm* c, int kind, const char* text) {
     for (int i = 0; i < c->size; i++) { comm_notify(c->peers[i].fd[COMM_CONTROL], kind, text); }
 }
 
-// Seconds that a process has to end by itself after another has failed, of those of --fault-timeout
+// Seconds that a process gets to end by itself after another one has failed; they are part of --fault-timeout.
 static inline double comm_grace(double fault_timeout) { return fault_timeout / 2.0 < 5.0 ? fault_timeout / 2.0 : 5.0; }
 
 // Waits, at most a second, until the notices are on the other machines, where the end of this process cannot lose them.

@@ -56,7 +56,7 @@ comm_wait_for_(CommWait* w, const char* format, ...) {
     va_end(args);
 }
 
-// `reason` stays until comm_wait_end. Without a thread to be had, nothing is said.
+// `reason` stays until comm_wait_end. Prints nothing if no thread can be started.
 static inline void comm_wait_begin(CommWait* w, const char* reason, double timeout) {
     sigset_t all, before;
     memset(w, 0, sizeof(*w));

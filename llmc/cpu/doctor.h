@@ -38,7 +38,7 @@ static inline void cpu_attention_errors_(double errors[2], size_t B, size_t T, s
     free(qkv);
 }
 
-// The processor's rows of --doctor. `threads`: whether they could be prepared
+// Adds the processor's rows of --doctor. `threads` is the status of preparing its threads.
 static inline void cpu_doctor(Doctor* doctor, Status threads) {
     static const char fix[] = "this processor or compiler computes wrongly: run make test, try another compiler";
     static const char* const names[] = {"GEMM against fp64", "attention", "its gradient"};

@@ -50,8 +50,7 @@ static inline LaunchFlags launch_flags(const Options* o) {
 // To be called before any thread and any CUDA call. If the options request processes on this machine, it starts them and
 // returns in each of them; the parent waits for them and exits with their worst exit code. Contradictions end the program with
 // one line. In ranks other than 0, stdout is /dev/null from here on.
-static inline Launch launch_processes(const Options* o, int argc, char** argv) {
-    (void)argc, (void)argv;
+static inline Launch launch_processes(const Options* o) {
     LaunchFlags f = launch_flags(o);
     Launch l = launch_by_launcher();
     launch_check_flags(&l, &f);

@@ -102,7 +102,8 @@ static inline int launch_number_(const char* name, int smallest, int largest, in
     return (int)number;
 }
 
-// Processes on this machine, by Slurm's list of all machines: 4 of "4(x2),3", where the last one has fewer. 0: not known
+// Processes on this machine: the first number of Slurm's list of all machines, 4 of "4(x2),3". 0: not known. Only the number of
+// threads follows from it, so a machine with fewer processes may have a wrong one.
 static inline int launch_slurm_tasks_(void) {
     const char* text = launch_text_("SLURM_STEP_TASKS_PER_NODE");
     long tasks = text ? strtol(text, NULL, 10) : 0;

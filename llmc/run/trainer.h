@@ -25,7 +25,7 @@ static inline Trainer* trainer_start(int argc, char** argv) {
     trainer.options = cli_parse(argc, argv);
     if (trainer.options.doctor) { exit(run_doctor(&trainer.options)); }
     signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so
-    trainer.launch = launch_processes(&trainer.options, argc, argv);
+    trainer.launch = launch_processes(&trainer.options);
     signals_install();
     const char* log = trainer.options.log_json;
     if (log != NULL && strcmp(log, "-") == 0 && trainer.launch.rank == 0) { step_log_take_stdout(&trainer.log); }

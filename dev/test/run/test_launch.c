@@ -220,7 +220,7 @@ static void flags_of_llmc_are_understood(void) {
 #define REFUSED(variables, words, ...)                                                                                 \
     do {                                                                                                               \
         environment(variables);                                                                                        \
-        CHECK_FATAL(words, Options o = OPTIONS(__VA_ARGS__); launch_processes(&o, 0, NULL));                           \
+        CHECK_FATAL(words, Options o = OPTIONS(__VA_ARGS__); launch_processes(&o));                                    \
     } while (0)
 
 static void contradictions_end_with_one_line(void) {
@@ -287,7 +287,7 @@ static void a_plan_waits_for_nobody(void) {
     environment(SRUN);
     if (unit_fork()) {
         alarm(20);
-        Launch l = launch_processes(&o, 0, NULL);
+        Launch l = launch_processes(&o);
         Comm* comm = comm_start(&l, &o);
         int numbers[11] = {7}, number = 5;
         check(comm_gather(comm, numbers, sizeof(int)));
@@ -567,7 +567,7 @@ static void processes_meet(void) {
         environment("");
         if (unit_fork()) {
             Options o = way == 0 ? OPTIONS("--processes", "3") : OPTIONS("--processes", "3", "-pn", "3");
-            Launch l = launch_processes(&o, 0, NULL);
+            Launch l = launch_processes(&o);
             Comm* comm = comm_start(&l, &o);
             int ranks[3] = {-1, -1, -1};
             ranks[l.rank] = l.rank;

@@ -124,8 +124,8 @@ static inline void fault_close_sockets(void) {
     }
 }
 
-static inline Launch fault_launch(const Options* o, int argc, char** argv) {
-    Launch launch = launch_processes(o, argc, argv);
+static inline Launch fault_launch(const Options* o) {
+    Launch launch = launch_processes(o);
     faults.rank = launch.rank;
     return launch;
 }
