@@ -137,7 +137,12 @@ def main():
     parser.add_argument("--build-only", action="store_true", help="build the libraries, and measure nothing")
     parser.add_argument("--built", action="store_true", help="measure the libraries that are there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="so many builds at a time")
-    parser.add_argument("--program", default=os.path.join(ROOT, "build", "energy_by_cause"), metavar="FILE")
+    parser.add_argument(
+        "--program",
+        default=os.path.join(ROOT, "build", "energy_by_cause"),
+        metavar="FILE",
+        help="what is timed (default: %(default)s)",
+    )
     parser.add_argument("--output", metavar="FILE", help="the CSV; default: dev/cuda/leaderboard/<gpu>_causes.csv")
     args = parser.parse_args()
     causes = read_causes()

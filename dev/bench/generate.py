@@ -122,12 +122,19 @@ def case(text):
 def main():
     parser = Parser(__doc__)
     parser.add_argument("--output", metavar="FILE", help="the CSV; default: dev/bench/<gpu>/generate.csv")
-    parser.add_argument("--program", default=os.path.join(ROOT, "build", "generate_speed"), metavar="FILE")
-    parser.add_argument("--prompt", type=positive_int, default=64)
-    parser.add_argument("--new", type=positive_int, default=192)
-    parser.add_argument("--rounds", type=positive_int, default=5)
-    parser.add_argument("--only-ours", action="store_true")
-    parser.add_argument("--cases", nargs="+", type=case, default=CASES, metavar="MODEL:BATCH")
+    parser.add_argument(
+        "--program",
+        default=os.path.join(ROOT, "build", "generate_speed"),
+        metavar="FILE",
+        help="what is timed (default: %(default)s)",
+    )
+    parser.add_argument("--prompt", type=positive_int, default=64, help="tokens (default: %(default)s)")
+    parser.add_argument("--new", type=positive_int, default=192, help="tokens (default: %(default)s)")
+    parser.add_argument("--rounds", type=positive_int, default=5, help="default: %(default)s")
+    parser.add_argument("--only-ours", action="store_true", help="without PyTorch and transformers")
+    parser.add_argument(
+        "--cases", nargs="+", type=case, default=CASES, metavar="MODEL:BATCH", help="models and sequences a batch"
+    )
     args = parser.parse_args()
     if not os.path.exists(args.program):
         fail(f"{args.program} is not there: make build/generate_speed")

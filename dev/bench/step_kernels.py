@@ -112,11 +112,18 @@ def read_rows(path, commits):
 
 def main():
     parser = Parser(__doc__)
-    parser.add_argument("--cases", nargs="+", type=case, default=CASES, metavar="MODEL:BATCH")
+    parser.add_argument(
+        "--cases", nargs="+", type=case, default=CASES, metavar="MODEL:BATCH", help="models, and rows a GPU"
+    )
     parser.add_argument(
         "-t", type=positive_int, default=1024, metavar="T", help="tokens of a row; default: %(default)s"
     )
-    parser.add_argument("--program", default=os.path.join(ROOT, "build", "step_kernels"), metavar="FILE")
+    parser.add_argument(
+        "--program",
+        default=os.path.join(ROOT, "build", "step_kernels"),
+        metavar="FILE",
+        help="what is timed (default: %(default)s)",
+    )
     parser.add_argument("--output", metavar="FILE", help="the CSV; default: dev/bench/<gpu>/step_kernels.csv")
     parser.add_argument("--table", nargs="+", metavar="COMMIT", help="print these commits' tables, side by side")
     args = parser.parse_args()

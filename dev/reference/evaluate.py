@@ -38,7 +38,12 @@ def parse_arguments():
     what.add_argument("--hellaswag", metavar="FILE", help="questions, as dev/data/hellaswag.py writes them")
     parser.add_argument("--window", type=positive_int, metavar="T", help="default: what the model was trained on")
     parser.add_argument("--stride", type=positive_int, metavar="S", help="default: half a window, rounded up")
-    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float64")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "float64", "bfloat16"],
+        default="float64",
+        help="of the computation (default: %(default)s)",
+    )
     parser.add_argument("--against", metavar="PROGRAM", help="generate_gpt2 or generate_gpt2cu")
     parser.add_argument(
         "--tolerance",

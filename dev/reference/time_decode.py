@@ -7,7 +7,6 @@ The same initial weights and prompts, and so, but for rounding, the same tokens:
 """
 
 import os
-import sys
 import time
 
 try:
@@ -16,6 +15,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"error: no Python package {error.name} here: pip install torch numpy") from None
 
+from common import Parser, positive_int
 from model import GPT2, LAYERNORM_EPSILON, SIZES, Config, initialise
 
 VOCAB = 50257
@@ -56,15 +56,25 @@ class Decoder:
         return F.linear(last, m.wte[:VOCAB]).argmax(-1)
 
 
+def parse_arguments():
+    parser = Parser(__doc__)
+    parser.add_argument("model", choices=SIZES, help="GPT-2 by depth")
+    for name, words in (("B", "sequences"), ("prompt", "tokens of a prompt"), ("new", "tokens after it")):
+        parser.add_argument(name, type=positive_int, help=words)
+    parser.add_argument("rounds", type=positive_int, help="how often it is timed")
+    return parser.parse_args()
+
+
 @torch.no_grad()
 def main():
-    name, (B, prompt, new, rounds) = sys.argv[1], map(int, sys.argv[2:6])
-    layers, heads, channels = SIZES[name]
+    args = parse_arguments()
+    B, prompt, new = args.B, args.prompt, args.new
+    layers, heads, channels = SIZES[args.model]
     torch.set_num_threads(os.cpu_count())
     model = GPT2(Config(1024, VOCAB, layers, heads, channels))
     initialise(model, seed=42)
     tokens = torch.tensor([[i * 2654435761 % 2**32 % VOCAB for i in range(prompt)]] * B)
-    for _ in range(rounds):
+    for _ in range(args.rounds):
         decoder = Decoder(model, B, prompt + new)
         begin = time.perf_counter()
         drawn = [decoder.forward(tokens)]

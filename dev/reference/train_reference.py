@@ -142,9 +142,9 @@ def parse_arguments():
         metavar="X",
         help="largest gradient norm; 0: none (default: %(default)s)",
     )
-    add("--beta1", type=float, default=0.9, metavar="X")
-    add("--beta2", type=float, default=0.95, metavar="X")
-    add("--epsilon", type=float, default=1e-8, metavar="X")
+    add("--beta1", type=float, default=0.9, metavar="X", help="of the first moment (default: %(default)s)")
+    add("--beta2", type=float, default=0.95, metavar="X", help="of the second moment (default: %(default)s)")
+    add("--epsilon", type=float, default=1e-8, metavar="X", help="of AdamW (default: %(default)s)")
     add("-v", "--val-every", type=int, default=20, metavar="N", help="steps between validations; 0: only at the end")
     add("-m", "--val-steps", type=positive_int, default=20, metavar="N", help="batches of a validation")
     add("-f", "--tf32", type=int, choices=[0, 1], default=1, help="1: tf32 GEMMs in float32 (default: %(default)s)")

@@ -52,7 +52,7 @@ def parse_arguments():
     model.add_argument("--model", choices=SIZES, help="GPT-2 by depth")
     model.add_argument("--hf", metavar="DIR", help="a local Hugging Face checkpoint of GPT-2")
     for size in ("layers", "heads", "channels"):
-        model.add_argument(f"--{size}", type=positive_int, metavar="N")
+        model.add_argument(f"--{size}", type=positive_int, metavar="N", help=f"{size} of a model of its own")
     model.add_argument("--context", type=positive_int, metavar="N", help="default: 1024")
     model.add_argument("--vocab", type=positive_int, metavar="N", help="default: 50257")
     model.add_argument(

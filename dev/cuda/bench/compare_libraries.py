@@ -471,10 +471,16 @@ def print_rows(rows):
 def main():
     parser = Parser(__doc__)
     parser.add_argument("shapes", nargs="*", help="B,T,NH,HS")
-    parser.add_argument("--library", type=Path, default=Path(ROOT) / "libattention.so", metavar="FILE")
+    parser.add_argument(
+        "--library",
+        type=Path,
+        default=Path(ROOT) / "libattention.so",
+        metavar="FILE",
+        help="ours (default: %(default)s)",
+    )
     parser.add_argument("--flash3", type=Path, metavar="FOLDER", help="where FlashAttention-3 lies")
     parser.add_argument("--flash4", type=Path, metavar="FOLDER", help="where FlashAttention-4 lies")
-    parser.add_argument("--mode", choices=(*MODES, "both"), default="both")
+    parser.add_argument("--mode", choices=(*MODES, "both"), default="both", help="default: %(default)s")
     parser.add_argument("--output", metavar="FILE", help="the CSV; default: dev/cuda/leaderboard/<gpu>_libraries.csv")
     args = parser.parse_args()
     shapes = [shape_of(text) for text in args.shapes] or SHAPES

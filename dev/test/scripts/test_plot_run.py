@@ -134,6 +134,10 @@ def test_names_of_runs(folder):
     names = [run.name for run in read(f"{folder}/quickstart/model", f"{folder}/a/quickstart/model")]
     assert names == [f"{os.path.basename(folder)}/quickstart", "a/quickstart"], names
     assert [run.name for run in read(f"{folder}/model/x")] == ["x"]
+    for top in ("b", "c"):  # which differ above the folder that a name is extended by
+        write(f"{folder}/{top}/runs/y/main.log", main_log())
+    names = [run.name for run in read(f"{folder}/b/runs/y/main.log", f"{folder}/c/runs/y/main.log")]
+    assert names == ["runs/y (1)", "runs/y (2)"], names
 
 
 def test_numbers_beyond_all_that_a_run_has(folder):
@@ -337,6 +341,11 @@ def test_flags_that_a_table_leaves_out_are_compared_as_defaults(folder):
     write(os.path.join(folder, "c", "main.log"), main_log(run=3))
     runs = run_log.read_runs([os.path.join(folder, name) for name in ("a.txt", "b.txt", "c")])
     assert run_log.differences(runs) == []
+    for name, of_table in (("d", short), ("e", long)):  # a table beside the log of its run
+        write(os.path.join(folder, name, "main.log"), main_log(run=of_table["run"]))
+        write(os.path.join(folder, name, "stdout.txt"), stdout(**of_table))
+    runs = run_log.read_runs([os.path.join(folder, name) for name in ("d", "e")])
+    assert run_log.differences(runs) == [("learning-rate", ["default", "0.002"])], run_log.differences(runs)
 
 
 def test_damaged_state_files_are_said_and_the_rest_is_shown(folder):
@@ -408,6 +417,11 @@ def test_smoothing_is_the_same_for_a_few_points_as_for_all(folder):
     for step, value in run_curves.smooth(run_curves.buckets(series, 250), 200)[20:]:
         assert abs(value - fine[step]) <= 0.03 * fine[step], (step, value, fine[step])
     assert run_curves.smooth([(0, 4.0, 4.0, 4.0), (1, 2.0, 2.0, 2.0)], 10)[0] == (0, 4.0), "unbiased at its beginning"
+
+
+def test_every_color_is_two(folder):
+    pairs = [color for pair in run_curves.COLORS for color in pair]
+    assert len(pairs) == 16 and all(len(color) == 7 and color[0] == "#" for color in pairs), pairs
 
 
 def test_ticks(folder):

@@ -124,6 +124,16 @@ def best_cells(page):
     return {name: re.findall(r'<td class="number best">(.*?)</td>', cells) for name, cells in rows}
 
 
+def test_the_condition_of_a_run(folder):
+    def said(out):
+        write(f"{folder}/out.txt", out)
+        return run_report.condition(run_report.run_log.read_runs([f"{folder}/out.txt"])[0])
+
+    assert said(stdout(0, 60)) == ("good", "running, step 60 of 100")
+    assert said(stdout(0, 100))[0] == "good" and "finished" in said(stdout(0, 100))[1]
+    assert said(stdout(0, 60) + "median step: 10 ms\n") == ("warn", "stopped at step 60 of 100")
+
+
 def test_losses_of_different_vocabularies_are_not_compared(folder):
     runs = {"a": (256, 3), "b": (256, 2), "c": (50257, 1), "d": (50257, 4), "e": (None, 0), "g": (None, 5)}
     for name, (size, more) in runs.items():
