@@ -131,7 +131,7 @@ def test_the_condition_of_a_run(folder):
 
     assert said(stdout(0, 60)) == ("good", "running, step 60 of 100")
     assert said(stdout(0, 100))[0] == "good" and "finished" in said(stdout(0, 100))[1]
-    assert said(stdout(0, 60) + "median step: 10 ms\n") == ("warn", "stopped at step 60 of 100")
+    assert said(stdout(0, 60) + "host memory: 9 MiB planned, 8 MiB used\n") == ("warn", "stopped at step 60 of 100")
 
 
 def test_losses_of_different_vocabularies_are_not_compared(folder):
