@@ -6,11 +6,8 @@ A sample of a shard is B * T tokens and one more, the last target: a micro-batch
 shuffled, the shards for each epoch and the samples for each shard, by the Mersenne Twister: in the order of llm.c with one
 process and the same seed. Each rank gets a contiguous run of the micro-batches of a step (dataloader_share).
 
-While a batch is in use, a thread prefetches the next one of the same shard, and touches nothing but that batch's memory: the
-loader's position is always the consumer's. If the thread has not begun when the batch is needed, the consumer reads it.
-
 Checksums (checked_file.h), where shards have them, are verified before a shard's first batch, once in a run: when the loader
-is opened if the shards have up to 1 GiB in all; else the thread, after each batch, verifies a piece of the next shard.
+is opened if the shards have up to 1 GiB in all; else a thread verifies the next shard while one is in use.
 An error while the loader opens ends the program; later errors are returned as a Status, so that a run can still be saved.
 */
 #ifndef LLMC_FILES_DATALOADER_H
@@ -43,43 +40,14 @@ typedef struct {
     int has_checksums;
 } TokenFile;
 
-// A batch and the order to read it
+// A file of the pattern
 typedef struct {
-    int* tokens;    // (B*T + 1): the inputs are the first B*T, the targets the last B*T
-    void* raw;      // (B*T + 1) as the file has them
-    size_t first;   // position in the shard of tokens[0]
-    size_t count;   // B*T + 1
-    int vocab_size; // tokens must be below it; 0: any
-    TokenFile shard;
-    char error[1400]; // what went wrong, for the consumer to say; "" if nothing did
-} TokenBatch;
+    const char* path;
+    int verified; // 1: its bytes have their checksums, or it has none
+} TokenShard;
 
-// A batch stays in place while the next one is in use and the one after it is being read.
+// A batch stays in place while the next two are read and used.
 enum { DATALOADER_BATCHES = 3 };
-
-typedef enum { FETCH_NOTHING, FETCH_WANTED, FETCH_UNDER_WAY, FETCH_DONE, FETCH_END } FetchState;
-
-// The verification of shards, one after the other. Everything is guarded by the mutex.
-typedef struct {
-    pthread_mutex_t mutex;
-    unsigned char* verified;    // (num_shards) 1: the shard's bytes have their checksums, or it has none
-    size_t shard;               // the one under way, in alphabetical order, or SIZE_MAX
-    size_t pace;                // bytes to verify after a batch
-    CheckedReader reader;       // of it; open while it is under way
-    char warning[STATUS_BYTES]; // what was found wrong ahead of time, or ""
-} TokenVerifier;
-
-// The batches and the thread that reads them; on the heap, so that a loader may be copied from place to place.
-typedef struct {
-    TokenBatch batches[DATALOADER_BATCHES];
-    TokenBatch* wanted; // what the thread is to read
-    FetchState state;   // of it; guarded by the mutex
-    int has_thread;
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    TokenVerifier verifier;
-} TokenFetcher;
 
 typedef struct {
     size_t B, T;
@@ -90,6 +58,7 @@ typedef struct {
     size_t micro_steps; // micro-batches of a step that one process has
     size_t micro_step;  // how many of them this step has given; 0: the position is where a step begins
     glob_t paths;
+    TokenShard* shards;   // (num_shards) in alphabetical order
     uint64_t* names;      // (num_shards) digests of the files' names, without their folders
     size_t num_tokens;    // of all shards
     size_t num_batches;   // of an epoch
@@ -104,10 +73,12 @@ typedef struct {
     int* intra_shard_indices; // (shard_num_samples), NULL if not shuffled
     mt19937_state shuffle_rng;
     // reading
-    TokenFile shard; // the current one
-    TokenFetcher* fetcher;
-    int batch;      // the current one
-    int prefetch;   // 0: each batch is read on demand
+    TokenFile shard;                  // the current one
+    int* batches[DATALOADER_BATCHES]; // (B*T + 1) each: the inputs are the first B*T, the targets the last B*T
+    int batch;                        // the current one
+    void* raw;                        // (B*T + 1) tokens as the file has them
+    int verifies;                     // 1: the thread is at work, or waits to be joined
+    pthread_t verifier;
     int other_data; // 1: a state may be of other files (--resume-anyway); dataloader_state.h fits it to these
 } DataLoader;
 
@@ -232,155 +203,30 @@ static inline int dataloader_vocab_size(const char* pattern) {
 }
 
 // ----------------------------------------------------------------------------
-// Verifying shards; in either thread, with the verifier's mutex locked, so it neither ends the program nor touches the loader
+// Verifying shards
 
 static const size_t TOKENS_VERIFIED_AT_ONCE = (size_t)1 << 30; // bytes of shards; more are verified one by one
 
-// Starts to verify a shard. A file that cannot be opened, or that has no checksums, is left to the code that opens it.
-static inline void token_verifier_begin_(TokenVerifier* v, size_t shard, const char* path) {
-    checked_close(&v->reader);
-    v->shard = SIZE_MAX;
-    if (v->verified[shard]) { return; }
-    if (checked_open_either(&v->reader, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file") == STATUS_OK) {
-        v->shard = shard;
-    }
-    status_clear();
-}
-
-// Verifies up to `bytes` more bytes of the current shard.
-static inline Status token_verifier_go_on_(TokenVerifier* v, size_t bytes) {
-    if (v->shard == SIZE_MAX) { return STATUS_OK; }
-    size_t left = v->reader.body_bytes - v->reader.body.at, n = v->reader.has_checksums ? left : 0;
-    Status status = checked_skip(&v->reader, n < bytes ? n : bytes);
-    if (status == STATUS_OK && n > bytes) { return STATUS_OK; }
-    if (status == STATUS_OK) { v->verified[v->shard] = 1; }
-    checked_close(&v->reader);
-    v->shard = SIZE_MAX;
+// Verifies a shard, unless that is done.
+static inline Status token_shard_verify_(TokenShard* shard) {
+    CheckedReader r;
+    if (shard->verified) { return STATUS_OK; }
+    TRY(checked_open_either(&r, shard->path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
+    Status status = r.has_checksums ? checked_verify(&r) : STATUS_OK;
+    checked_close(&r);
+    shard->verified = status == STATUS_OK;
     return status;
 }
 
-// Verifies a shard that has not been verified yet, or the rest of it.
-static inline Status token_verifier_finish_(TokenVerifier* v, size_t shard, const char* path) {
-    pthread_mutex_lock(&v->mutex);
-    Status status = STATUS_OK;
-    if (!v->verified[shard]) {
-        if (v->shard != shard) { token_verifier_begin_(v, shard, path); }
-        status = token_verifier_go_on_(v, SIZE_MAX);
-    }
-    pthread_mutex_unlock(&v->mutex);
-    return status;
-}
-
-// Verifies a piece of the next shard in advance. A shard is verified again when it is opened, as it may have been replaced.
-static inline void token_verifier_ahead_(TokenVerifier* v) {
-    pthread_mutex_lock(&v->mutex);
-    status_clear();
-    if (token_verifier_go_on_(v, v->pace) != STATUS_OK) {
-        snprintf(v->warning, sizeof(v->warning), "%s", status_message());
-    }
-    status_clear();
-    pthread_mutex_unlock(&v->mutex);
-}
-
-// ----------------------------------------------------------------------------
-// Reading a batch; runs in either thread, so it neither ends the program nor touches the loader
-
-static inline void token_batch_read_(TokenBatch* b) {
-    const TokenFile* shard = &b->shard;
-    size_t bytes = b->count * shard->token_bytes, got = 0;
-    off_t offset = (off_t)(HEADER_BYTES + b->first * shard->token_bytes);
-    b->error[0] = '\0';
-    while (got < bytes) {
-        ssize_t n = pread(fileno(shard->file), (char*)b->raw + got, bytes - got, offset + (off_t)got);
-        if (n > 0) {
-            got += (size_t)n;
-        } else if (n == 0 || errno != EINTR) {
-            const char* reason = n == 0 ? "it has become shorter since it was opened" : strerror(errno);
-            snprintf(b->error, sizeof(b->error), "cannot read %s, bytes %lld to %lld: %s", shard->path,
-                     (long long)offset, (long long)offset + (long long)bytes - 1, reason);
-            return;
-        }
-    }
-    for (size_t i = 0; i < b->count; i++) {
-        uint32_t token = shard->token_bytes == 2 ? ((uint16_t*)b->raw)[i] : ((uint32_t*)b->raw)[i];
-        if (token > (uint32_t)INT32_MAX || (b->vocab_size > 0 && token >= (uint32_t)b->vocab_size)) {
-            size_t at = HEADER_BYTES + (b->first + i) * shard->token_bytes;
-            snprintf(b->error, sizeof(b->error),
-                     "%s: token %u at position %zu (bytes %zu to %zu) is not below the model's vocabulary of %d; train "
-                     "a model with another --vocab-size, or make the file again with its tokenizer",
-                     shard->path, (unsigned)token, b->first + i, at, at + shard->token_bytes - 1, b->vocab_size);
-            return;
-        }
-        b->tokens[i] = (int)token;
-    }
-}
-
-// The thread: reads what is wanted until the end.
-static inline void* token_fetcher_thread_(void* fetcher) {
-    TokenFetcher* f = (TokenFetcher*)fetcher;
-    pthread_mutex_lock(&f->mutex);
-    while (f->state != FETCH_END) {
-        if (f->state != FETCH_WANTED) {
-            pthread_cond_wait(&f->changed, &f->mutex);
-            continue;
-        }
-        f->state = FETCH_UNDER_WAY;
-        pthread_mutex_unlock(&f->mutex);
-        token_batch_read_(f->wanted);
-        pthread_mutex_lock(&f->mutex);
-        f->state = FETCH_DONE;
-        pthread_cond_signal(&f->changed);
-        pthread_mutex_unlock(&f->mutex);
-        token_verifier_ahead_(&f->verifier);
-        pthread_mutex_lock(&f->mutex);
-    }
-    pthread_mutex_unlock(&f->mutex);
+// The thread, which says nothing: a damaged shard is read again when its turn comes, and may be replaced until then.
+static inline void* token_shard_thread_(void* shard) {
+    (void)token_shard_verify_((TokenShard*)shard);
     return NULL;
 }
 
-// Asks the thread for a batch, or to end; the first request starts it. Where the system refuses a thread, nothing is
-// fetched ahead, and the consumer reads each batch itself.
-static inline void token_fetcher_ask_(TokenFetcher* f, FetchState what, TokenBatch* batch) {
-    pthread_mutex_lock(&f->mutex);
-    f->state = what;
-    f->wanted = batch;
-    pthread_cond_signal(&f->changed);
-    pthread_mutex_unlock(&f->mutex);
-    if (!f->has_thread && what == FETCH_WANTED) { f->has_thread = thread_start(&f->thread, token_fetcher_thread_, f); }
-}
-
-// Cancels the request, or waits for its end if it has begun. Returns 1 if the batch was read.
-static inline int token_fetcher_wait_(TokenFetcher* f) {
-    pthread_mutex_lock(&f->mutex);
-    while (f->state == FETCH_UNDER_WAY) { pthread_cond_wait(&f->changed, &f->mutex); }
-    int fetched = f->state == FETCH_DONE;
-    f->state = FETCH_NOTHING;
-    pthread_mutex_unlock(&f->mutex);
-    return fetched;
-}
-
-// Tells a batch which sample it is to hold.
-static inline void dataloader_order_(const DataLoader* d, TokenBatch* b, size_t sample_idx) {
-    size_t sample = d->should_shuffle ? (size_t)d->intra_shard_indices[sample_idx] : sample_idx;
-    b->first = sample * d->B * d->T;
-    b->shard = d->shard;
-}
-
-static inline TokenBatch* dataloader_next_batch_(const DataLoader* d) {
-    return &d->fetcher->batches[(d->batch + 1) % DATALOADER_BATCHES];
-}
-
-// The micro-batches of lower ranks before this process's next one
-static inline size_t dataloader_ahead_(const DataLoader* d) {
-    return d->micro_step == 0 ? d->rank * d->micro_steps : 0;
-}
-
-// Starts to prefetch this process's batch after the one in use, if it is in the same shard.
-static inline void dataloader_fetch_(DataLoader* d) {
-    size_t next = d->current_sample_idx + dataloader_ahead_(d);
-    if (!d->prefetch || next >= d->shard_num_samples) { return; }
-    dataloader_order_(d, dataloader_next_batch_(d), next);
-    token_fetcher_ask_(d->fetcher, FETCH_WANTED, dataloader_next_batch_(d));
+static inline void dataloader_join_(DataLoader* d) {
+    if (d->verifies) { pthread_join(d->verifier, NULL); }
+    d->verifies = 0;
 }
 
 // ----------------------------------------------------------------------------
@@ -395,28 +241,11 @@ static inline size_t dataloader_shard_at_(const DataLoader* d, size_t place) {
     return d->should_shuffle ? (size_t)d->shard_indices[place] : place;
 }
 
-// Requests the verification of the next shard while this one is in use, within a quarter of the batches that this process has
-// of it, so that it is complete in time.
+// Starts the thread that verifies the next shard while this one is in use.
 static inline void dataloader_verify_ahead_(DataLoader* d) {
-    TokenVerifier* v = &d->fetcher->verifier;
-    size_t next = d->current_shard_idx + 1;
-    if (next >= d->num_shards) { return; }
-    size_t i = dataloader_shard_at_(d, next);
-    pthread_mutex_lock(&v->mutex);
-    if (v->shard != i) { token_verifier_begin_(v, i, d->paths.gl_pathv[i]); } // else the position was put back
-    if (v->shard == i) { v->pace = size_add(4 * d->size * v->reader.body_bytes / d->shard_num_samples, 1 << 16); }
-    pthread_mutex_unlock(&v->mutex);
-}
-
-// Warns once of an error in a later shard.
-static inline void dataloader_warn_(DataLoader* d) {
-    TokenVerifier* v = &d->fetcher->verifier;
-    if (pthread_mutex_trylock(&v->mutex) != 0) { return; } // the thread is at it: the next batch will do
-    if (v->warning[0] != '\0') {
-        print_warning("%s; the run ends when it gets there, unless the file is replaced by an intact one", v->warning);
-        v->warning[0] = '\0';
-    }
-    pthread_mutex_unlock(&v->mutex);
+    if (d->current_shard_idx + 1 >= d->num_shards) { return; }
+    TokenShard* next = &d->shards[dataloader_shard_at_(d, d->current_shard_idx + 1)];
+    if (!next->verified) { d->verifies = thread_start(&d->verifier, token_shard_thread_, next); }
 }
 
 static inline void dataloader_close_shard_(DataLoader* d) {
@@ -424,13 +253,14 @@ static inline void dataloader_close_shard_(DataLoader* d) {
     d->shard.file = NULL;
 }
 
-// Opens the shard at current_shard_idx, verified. Call it while no thread reads. After an error the loader is as it was.
+// Opens the shard at current_shard_idx, verified. After an error the loader is as it was.
 static inline Status dataloader_open_shard_(DataLoader* d) {
-    size_t i = dataloader_shard_at_(d, d->current_shard_idx);
+    TokenShard* next = &d->shards[dataloader_shard_at_(d, d->current_shard_idx)];
     TokenFile shard;
     status_clear();
-    TRY(token_verifier_finish_(&d->fetcher->verifier, i, d->paths.gl_pathv[i]));
-    TRY(token_file_open(&shard, d->paths.gl_pathv[i]));
+    dataloader_join_(d);
+    TRY(token_shard_verify_(next));
+    TRY(token_file_open(&shard, next->path));
     if (dataloader_samples_(d, shard) == 0) { // it was checked once: the file has changed
         fclose(shard.file);
         return status_fail("%s has become too short for a batch since the run began", shard.path);
@@ -467,7 +297,6 @@ static inline Status dataloader_begin_epoch_(DataLoader* d) {
 // Starts an epoch, and a step. Not shuffled, every epoch is the same; shuffled, each differs. After an error the position must
 // be set again (dataloader_state.h).
 static inline Status dataloader_reset(DataLoader* d) {
-    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
     d->micro_step = 0;
     return dataloader_begin_epoch_(d);
 }
@@ -500,7 +329,7 @@ static inline void dataloader_check_shards_(DataLoader* d) {
     int vocab_size = 0; // the first that a shard names
     for (size_t i = 0; i < d->num_shards; i++) {
         TokenFile t;
-        check(token_file_open(&t, d->paths.gl_pathv[i]));
+        check(token_file_open(&t, d->shards[i].path));
         if (t.num_tokens < needed) {
             fatal(
                 "%s holds %zu tokens, a batch needs %zu (B %zu x T %zu, and one); choose a smaller -b or -t, or larger "
@@ -524,7 +353,7 @@ static inline void dataloader_check_shards_(DataLoader* d) {
         fclose(t.file);
     }
     for (size_t i = 0; i < d->num_shards && bytes <= TOKENS_VERIFIED_AT_ONCE; i++) {
-        check(token_verifier_finish_(&d->fetcher->verifier, i, d->paths.gl_pathv[i]));
+        check(token_shard_verify_(&d->shards[i]));
     }
 }
 
@@ -542,15 +371,11 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
     d->memory = alloc;
     d->paths = token_file_paths(pattern);
     d->num_shards = d->paths.gl_pathc;
-    d->fetcher = (TokenFetcher*)calloc_check(1, sizeof(TokenFetcher));
-    pthread_mutex_init(&d->fetcher->mutex, NULL);
-    pthread_cond_init(&d->fetcher->changed, NULL);
-    pthread_mutex_init(&d->fetcher->verifier.mutex, NULL);
-    d->fetcher->verifier.shard = SIZE_MAX;
-    d->fetcher->verifier.verified = (unsigned char*)calloc_check(d->num_shards, 1);
+    d->shards = (TokenShard*)calloc_check(d->num_shards, sizeof(TokenShard));
+    for (size_t i = 0; i < d->num_shards; i++) { d->shards[i].path = d->paths.gl_pathv[i]; }
     dataloader_check_shards_(d);
     d->names = (uint64_t*)malloc_check(d->num_shards * sizeof(uint64_t));
-    for (size_t i = 0; i < d->num_shards; i++) { d->names[i] = dataloader_name_(d->paths.gl_pathv[i]); }
+    for (size_t i = 0; i < d->num_shards; i++) { d->names[i] = dataloader_name_(d->shards[i].path); }
 
     d->should_shuffle = shuffle;
     if (shuffle) {
@@ -560,14 +385,11 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
     }
     size_t count = d->B * d->T + 1;
     for (int i = 0; i < DATALOADER_BATCHES; i++) {
-        TokenBatch* b = &d->fetcher->batches[i];
-        b->tokens = (int*)(alloc.alloc ? alloc.alloc(count * sizeof(int)) : malloc_check(count * sizeof(int)));
-        if (b->tokens == NULL) { fatal("a batch of %zu tokens: no host memory for it", count); }
-        b->raw = malloc_check(count * sizeof(uint32_t));
-        b->count = count;
-        b->vocab_size = vocab_size;
+        size_t bytes = count * sizeof(int);
+        d->batches[i] = (int*)(alloc.alloc ? alloc.alloc(bytes) : malloc_check(bytes));
+        if (d->batches[i] == NULL) { fatal("a batch of %zu tokens: no host memory for it", count); }
     }
-    d->prefetch = 1;
+    d->raw = malloc_check(count * sizeof(uint32_t));
     check(dataloader_reset(d));
 }
 
@@ -576,11 +398,9 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
 // processes are at the position of a run with one process. Called after dataloader_open.
 static inline void dataloader_share(DataLoader* d, int rank, int size, int micro_batches) {
     if (micro_batches % size != 0) { fatal("%d processes cannot share %d micro-batches", size, micro_batches); }
-    token_fetcher_wait_(d->fetcher);
     d->rank = (size_t)rank, d->size = (size_t)size;
     d->micro_steps = (size_t)(micro_batches / size);
     d->micro_step = 0;
-    dataloader_verify_ahead_(d); // at the pace of these batches
 }
 
 // The tokens of all shards together
@@ -613,28 +433,52 @@ static inline Status dataloader_advance_(DataLoader* d) {
     return d->micro_step > 0 ? STATUS_OK : dataloader_skip_(d, (d->size - 1 - d->rank) * d->micro_steps);
 }
 
+// Reads the next sample of the shard into tokens (B*T + 1).
+static inline Status dataloader_read_(const DataLoader* d, int* tokens) {
+    const TokenFile* shard = &d->shard;
+    size_t sample = d->current_sample_idx, count = d->B * d->T + 1, bytes = count * shard->token_bytes, got = 0;
+    if (d->should_shuffle) { sample = (size_t)d->intra_shard_indices[sample]; }
+    size_t first = sample * d->B * d->T;
+    off_t offset = (off_t)(HEADER_BYTES + first * shard->token_bytes);
+    while (got < bytes) {
+        ssize_t n = pread(fileno(shard->file), (char*)d->raw + got, bytes - got, offset + (off_t)got);
+        if (n > 0) {
+            got += (size_t)n;
+        } else if (n == 0 || errno != EINTR) {
+            const char* reason = n == 0 ? "it has become shorter since it was opened" : strerror(errno);
+            return status_fail("cannot read %s, bytes %lld to %lld: %s", shard->path, (long long)offset,
+                               (long long)offset + (long long)bytes - 1, reason);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint32_t token = shard->token_bytes == 2 ? ((uint16_t*)d->raw)[i] : ((uint32_t*)d->raw)[i];
+        if (token > (uint32_t)INT32_MAX || (d->vocab_size > 0 && token >= (uint32_t)d->vocab_size)) {
+            size_t at = HEADER_BYTES + (first + i) * shard->token_bytes;
+            return status_fail(
+                "%s: token %u at position %zu (bytes %zu to %zu) is not below the model's vocabulary of %d; train "
+                "a model with another --vocab-size, or make the file again with its tokenizer",
+                shard->path, (unsigned)token, first + i, at, at + shard->token_bytes - 1, d->vocab_size);
+        }
+        tokens[i] = (int)token;
+    }
+    return STATUS_OK;
+}
+
 // Returns this process's next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both remain valid until the
 // second next call, so that a copy to the GPU may still be in flight during the next call. Begins with status_clear(). An error
 // names the file and its bytes; then there is no batch, and the position must be set again (dataloader_state.h).
 static inline Status dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
-    int fetched = token_fetcher_wait_(d->fetcher);
     status_clear();
     *inputs = NULL, *targets = NULL;
-    dataloader_warn_(d);
     TRY(dataloader_open_again_(d));
-    TRY(dataloader_skip_(d, dataloader_ahead_(d)));
-    TRY(dataloader_pass_end_(d)); // then nothing was fetched: no thread goes beyond a shard
-    TokenBatch* b = dataloader_next_batch_(d);
-    if (!fetched) {
-        dataloader_order_(d, b, d->current_sample_idx);
-        token_batch_read_(b);
-    }
-    if (b->error[0] != '\0') { return status_fail("%s", b->error); }
+    if (d->micro_step == 0) { TRY(dataloader_skip_(d, d->rank * d->micro_steps)); } // those of lower ranks
+    TRY(dataloader_pass_end_(d));
     d->batch = (d->batch + 1) % DATALOADER_BATCHES;
+    int* tokens = d->batches[d->batch];
+    TRY(dataloader_read_(d, tokens));
     TRY(dataloader_advance_(d));
-    *inputs = b->tokens;
-    *targets = b->tokens + 1;
-    dataloader_fetch_(d);
+    *inputs = tokens;
+    *targets = tokens + 1;
     return STATUS_OK;
 }
 
@@ -662,20 +506,12 @@ static inline size_t dataloader_shared_files(const DataLoader* a, const DataLoad
 }
 
 static inline void dataloader_close(DataLoader* d) {
-    TokenFetcher* f = d->fetcher;
-    token_fetcher_wait_(f);
-    token_fetcher_ask_(f, FETCH_END, NULL);
-    if (f->has_thread) { pthread_join(f->thread, NULL); }
+    dataloader_join_(d);
     for (int i = 0; i < DATALOADER_BATCHES; i++) {
-        d->memory.release ? d->memory.release(f->batches[i].tokens) : free(f->batches[i].tokens);
-        free(f->batches[i].raw);
+        d->memory.release ? d->memory.release(d->batches[i]) : free(d->batches[i]);
     }
-    checked_close(&f->verifier.reader);
-    free(f->verifier.verified);
-    pthread_mutex_destroy(&f->verifier.mutex);
-    pthread_mutex_destroy(&f->mutex);
-    pthread_cond_destroy(&f->changed);
-    free(f);
+    free(d->raw);
+    free(d->shards);
     free(d->names);
     free(d->shard_indices);
     free(d->intra_shard_indices);

@@ -223,7 +223,6 @@ static inline Status dataloader_state_count_(size_t saved, size_t now, const cha
 // Puts a loader that was opened with the same files and settings back to where it stood: the next batch is the one that would
 // have followed. `path` is the state file, for messages.
 static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* s, const char* path) {
-    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
     d->micro_step = 0;
     if (s->shuffled != d->should_shuffle) {
         return status_fail("%s was written with -a %d; resume with the same", path, !s->shuffled);
@@ -255,7 +254,6 @@ static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* 
 // Puts a loader back to where it stood when dataloader_get_state copied it, without its files: it may be one of them that
 // cannot be read. The next dataloader_next opens the shard; that it stands there can be saved without.
 static inline void dataloader_set_position(DataLoader* d, const DataLoaderState* s) {
-    token_fetcher_wait_(d->fetcher); // whatever was fetched is not the next batch
     d->micro_step = 0;
     dataloader_close_shard_(d);
     d->current_shard_idx = s->shard, d->current_sample_idx = s->sample;

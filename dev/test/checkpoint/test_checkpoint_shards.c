@@ -383,7 +383,6 @@ int main(void) {
     run_folder.lock = -1;
     outliers = make_outliers();
     open_loader(&loader, 1);
-    loader.prefetch = 0; // a thread does not survive a fork
     for (int i = 0; i < 5; i++) { check(dataloader_next(&loader, &inputs, &targets)); }
     one_process_writes_them();
     the_files_do_not_depend_on_the_number_of_processes();

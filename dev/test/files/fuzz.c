@@ -272,7 +272,6 @@ static void write_tokens_32(int seed, const char* path) {
 
 static void open_loader(DataLoader* d, const char* path, int shuffle, int vocab_size) {
     dataloader_open(d, path, 2, 4, shuffle, 42, vocab_size, ordinary_memory);
-    d->prefetch = 0; // a thread does not survive the longjmp from an error
 }
 
 static void use_batches(DataLoader* d, int n, int vocab_size) {

@@ -1,6 +1,6 @@
 /*
-llmc/files/dataloader.h: which tokens come in which order, through shards, epochs, shuffling, several processes, prefetch and
-resume, and which files are refused.
+llmc/files/dataloader.h: which tokens come in which order, through shards, epochs, shuffling, several processes and resume,
+and which files are refused.
 
 Most tests read three shards of 5, 3 and 7 samples for B = 1, T = 4. Token p of shard f is 100 f + p / 4, so the first
 token of a batch tells its shard and its sample.
@@ -61,18 +61,6 @@ static int next_samples_are(DataLoader* d, const int* expected, int n) {
     return same;
 }
 
-// 1 as soon as the thread has read what it was asked for; 0 after ten seconds
-static int thread_is_done(TokenFetcher* f) {
-    int done = 0;
-    for (int i = 0; i < 10000 && !done; i++) {
-        usleep(1000);
-        pthread_mutex_lock(&f->mutex);
-        done = f->state == FETCH_DONE;
-        pthread_mutex_unlock(&f->mutex);
-    }
-    return done;
-}
-
 // ----------------------------------------------------------------------------
 // Order
 
@@ -83,8 +71,7 @@ static void unshuffled_batches_follow_the_files(void) {
     CHECK(dataloader_tokens(&d) == 21 + 14 + 29 && dataloader_batches(&d) == NUM_SAMPLES);
     for (int i = 0; i < 3; i++) { CHECK(next_samples_are(&d, epoch, NUM_SAMPLES)); } // and around again
     CHECK(next_samples_are(&d, epoch, 7));
-    CHECK(thread_is_done(d.fetcher));
-    check(dataloader_reset(&d)); // in the middle of a shard, with a batch in store
+    check(dataloader_reset(&d)); // in the middle of a shard
     CHECK(next_samples_are(&d, epoch, NUM_SAMPLES));
     dataloader_close(&d);
 }
@@ -150,48 +137,6 @@ static void batches_hold_the_files_tokens(int B, int T, int wide) {
     dataloader_close(&d);
 }
 
-static void prefetched_batches_are_the_same(void) {
-    for (int shuffle = 0; shuffle < 2; shuffle++) {
-        DataLoader ahead, plain;
-        open_shards(&ahead, 1, shuffle);
-        open_shards(&plain, 1, shuffle);
-        plain.prefetch = 0;
-        int same = 1;
-        for (int i = 0; i < 10 * NUM_SAMPLES; i++) {
-            const int *x[2], *y[2];
-            check(dataloader_next(&ahead, &x[0], &y[0]));
-            check(dataloader_next(&plain, &x[1], &y[1]));
-            same = same && memcmp(x[0], x[1], 4 * sizeof(int)) == 0 && memcmp(y[0], y[1], 4 * sizeof(int)) == 0;
-            same = same && ahead.current_sample_idx == plain.current_sample_idx;
-            same = same && ahead.current_shard_idx == plain.current_shard_idx;
-            same = same && memcmp(&ahead.shuffle_rng, &plain.shuffle_rng, sizeof(plain.shuffle_rng)) == 0;
-            if (i % 37 == 36) {
-                check(dataloader_reset(&ahead));
-                check(dataloader_reset(&plain));
-            }
-        }
-        CHECK(same);
-        dataloader_close(&ahead);
-        dataloader_close(&plain);
-    }
-}
-
-static void the_thread_reads_ahead_but_not_beyond_a_shard(void) {
-    DataLoader d;
-    open_shards(&d, 1, 0);
-    for (int sample = 0; sample < 4; sample++) {
-        CHECK(next_sample(&d) == sample);
-        CHECK(thread_is_done(d.fetcher));
-        CHECK(dataloader_next_batch_(&d)->tokens[0] == sample + 1);
-    }
-    CHECK(next_sample(&d) == 4); // the last of the shard
-    CHECK(d.fetcher->state == FETCH_NOTHING);
-    DataLoader moved = d;
-    CHECK(next_sample(&moved) == 100);
-    CHECK(thread_is_done(moved.fetcher));
-    dataloader_close(&moved);
-}
-
 static void a_batch_stays_until_the_second_next_call(void) {
     DataLoader d;
     open_shards(&d, 1, 1);
@@ -199,7 +144,6 @@ static void a_batch_stays_until_the_second_next_call(void) {
     int copy[5], stays = 1;
     for (int i = 0; i < 4 * NUM_SAMPLES; i++) {
         check(dataloader_next(&d, &inputs, &targets));
-        usleep(100); // for the thread to write where it should not
         stays = stays && (before == NULL || memcmp(before, copy, sizeof(copy)) == 0);
         memcpy(copy, inputs, sizeof(copy)); // (T) and the last target
         before = inputs;
@@ -293,8 +237,7 @@ static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle) {
         for (int i = 0; i < stop; i++) { next_sample(&whole); }
         save_state(&whole, path);
         open_shards(&resumed, 1, shuffle);
-        for (int i = 0; i < stop % 3; i++) { next_sample(&resumed); } // wherever it was before, with a batch in store
-        if (stop % 3 > 0) { all = all && thread_is_done(resumed.fetcher); }
+        for (int i = 0; i < stop % 3; i++) { next_sample(&resumed); } // wherever it was before
         load_state(&resumed, path, whole.current_shard_idx, whole.current_sample_idx);
         for (int i = 0; i < 3 * NUM_SAMPLES; i++) {
             const int *x[2], *y[2];
@@ -521,7 +464,6 @@ static void shrink_and_go_on(DataLoader* d, size_t bytes) {
 static void a_file_that_shrinks_during_the_run_is_noticed(void) {
     DataLoader d;
     open_shards(&d, 1, 0);
-    d.prefetch = 0;
     next_sample(&d);
     CHECK_FATAL("shard_0.bin|bytes 1040 to 1049|shorter", shrink_and_go_on(&d, HEADER_BYTES + 20));
     dataloader_close(&d);
@@ -715,28 +657,6 @@ static void processes_take_turns(void) {
     dataloader_close(&alone);
 }
 
-// The first of rank 1's and rank 2's samples, of three processes with one micro-batch each; and whether the next one, which
-// lies in the shard where the step has ended, is read meanwhile.
-static void the_thread_reads_across_what_others_have(void) {
-    static const int own[2][6] = {{1, 4, 102, 202, 205, 1}, {2, 100, 200, 203, 206, 2}};
-    static const int ahead[2][5] = {{1, 1, 1, 1, 0}, {0, 0, 1, 1, 0}};
-    for (int rank = 1; rank <= 2; rank++) {
-        DataLoader d;
-        open_shards(&d, 1, 0);
-        dataloader_share(&d, rank, 3, 3);
-        for (int i = 0; i < 5; i++) {
-            CHECK(next_sample(&d) == own[rank - 1][i]);
-            if (ahead[rank - 1][i]) {
-                CHECK(thread_is_done(d.fetcher) && dataloader_next_batch_(&d)->tokens[0] == own[rank - 1][i + 1]);
-            } else {
-                CHECK(d.fetcher->state == FETCH_NOTHING);
-            }
-        }
-        CHECK(next_sample(&d) == own[rank - 1][5]);
-        dataloader_close(&d);
-    }
-}
-
 static void micro_batches_that_cannot_be_shared_are_refused(void) {
     DataLoader d;
     open_shards(&d, 1, 0);
@@ -823,23 +743,6 @@ static void add_large_shard(const char* name) {
     unit_truncate(unit_path(name), HEADER_BYTES + (size_t)1200000000);
 }
 
-// Reads all three shards, in a child; where `repair`, the second is whole again as soon as its damage is known.
-static void read_damaged(const char* pattern, int repair) {
-    DataLoader d;
-    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
-    next_sample(&d);
-    int known = 0;
-    for (int i = 0; i < 10000 && !known; i++) { // the thread finds it while the first shard is in use
-        usleep(1000);
-        pthread_mutex_lock(&d.fetcher->verifier.mutex);
-        known = d.fetcher->verifier.warning[0] != '\0';
-        pthread_mutex_unlock(&d.fetcher->verifier.mutex);
-    }
-    if (repair) { unit_flip(unit_path("sealed_1.bin"), 8 * 1030); }
-    for (int i = 1; i < NUM_SAMPLES; i++) { next_sample(&d); }
-    _exit(known ? 0 : 7);
-}
-
 static void many_shards_are_verified_one_ahead(void) {
     const char *pattern = write_sealed(), *first = unit_path("sealed_0.bin"), *second = unit_path("sealed_1.bin");
     const char* found = "sealed_1.bin: bytes 1024 to 1051 do not have their checksum; the file is corrupt";
@@ -849,20 +752,19 @@ static void many_shards_are_verified_one_ahead(void) {
     unit_flip(first, 8 * 1030); // the first shard is verified before the first batch
     CHECK_FATAL("sealed_0.bin: bytes 1024 to 1065", dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory));
     unit_flip(first, 8 * 1030);
-    for (int repair = 0; repair < 2; repair++) {
-        unit_flip(second, 8 * 1030);
-        if (unit_fork()) { read_damaged(pattern, repair); }
-        UnitChild child = unit_wait();
-        CHECK(child.exit_code == 1 - repair && strncmp(child.text, "warning: ", 9) == 0 && strstr(child.text, found));
-        CHECK((strstr(child.text, "\nerror: ") != NULL) == !repair);
-        if (!repair) { unit_flip(second, 8 * 1030); }
+    for (int damaged = 0; damaged < 2; damaged++) { // the second while the first is in use
+        if (damaged) { unit_flip(second, 8 * 1030); }
+        dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
+        dataloader_join_(&d);
+        CHECK(d.shards[0].verified && d.shards[1].verified == !damaged && !d.shards[2].verified);
+        for (int i = 0; i < 5; i++) { CHECK(next_sample(&d) == i); }
+        if (damaged) {
+            CHECK_FATAL(found, next_sample(&d));
+            unit_flip(second, 8 * 1030); // in time for its turn
+        }
+        CHECK(next_sample(&d) == 100);
+        dataloader_close(&d);
     }
-    unit_flip(second, 8 * 1030); // without the thread it is found where it begins
-    dataloader_open(&d, pattern, 1, 4, 0, 42, V, host_memory);
-    d.prefetch = 0;
-    for (int i = 0; i < 5; i++) { CHECK(next_sample(&d) == i); }
-    CHECK_FATAL(found, next_sample(&d));
-    dataloader_close(&d);
     remove(unit_path("sealed_3.bin"));
 }
 
@@ -1015,8 +917,6 @@ int main(void) {
     batches_hold_the_files_tokens(8, 8, 0);
     batches_hold_the_files_tokens(6, 5, 1);
     batches_hold_the_files_tokens(9, 111, 0); // the whole file is one sample
-    prefetched_batches_are_the_same();
-    the_thread_reads_ahead_but_not_beyond_a_shard();
     a_batch_stays_until_the_second_next_call();
     batches_live_in_the_memory_of_the_caller();
     offsets_have_64_bits();
@@ -1036,7 +936,6 @@ int main(void) {
     for_all_sizes(others_go_on);
     for_all_sizes(an_epoch_begins_anew);
     processes_take_turns();
-    the_thread_reads_across_what_others_have();
     micro_batches_that_cannot_be_shared_are_refused();
     a_file_of_others_fails_too();
     a_file_that_shrinks_during_the_run_is_noticed();

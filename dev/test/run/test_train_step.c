@@ -209,7 +209,6 @@ static int a_step_without_data_is_taken_back(int shuffle, int bad, int ahead) {
     StepResult r;
     pair_open(&p, shuffle);
     int failed = 0, same = 1, not_begun = 0;
-    p.reference.prefetch = 0; // reads nothing while the files are cut off
     for (int step = 0; step < STEPS; step++) {
         train_step_begin(&p.expected);
         check(train_step_compute(&p.expected, &r));
