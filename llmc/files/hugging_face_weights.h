@@ -16,20 +16,14 @@ transformers saved. Weights that are not finite are refused as everywhere.
 #ifndef LLMC_FILES_HUGGING_FACE_WEIGHTS_H
 #define LLMC_FILES_HUGGING_FACE_WEIGHTS_H
 
-#include <sched.h>
-
 #include "hugging_face_names.h"
 #include "model_file.h"
 #include "safetensors.h"
 #include "weight_types.h"
-#include "llmc/base/cgroup.h"
-#include "llmc/base/thread.h"
 
 enum {
     HUGGING_FACE_MOST_FILES = 256,
-    HUGGING_FACE_MOST_THREADS = 8,
-    HUGGING_FACE_BAND_ROWS = 64,     // rows of a tensor that are read and transposed at a time
-    HUGGING_FACE_BAND = 1 << 18,     // elements that are, at most, where that is a row or more
+    HUGGING_FACE_ROWS = 64,          // of a tensor that are read and transposed at a time
     HUGGING_FACE_MOST_JSON = 1 << 26 // bytes of config.json or of the index
 };
 
@@ -455,140 +449,66 @@ static inline void hugging_face_transpose_(float* RESTRICT out, const float* RES
     }
 }
 
-// Rows of a tensor, as many as fit a buffer
-typedef struct {
-    const HuggingFaceEntry* entry;
-    size_t first, rows;
-} HuggingFaceBand;
-
+// What is read, and where it goes
 typedef struct {
     const HuggingFaceWeights* w;
     float* params;
     size_t offsets[NUM_PARAMETER_TENSORS], slices[NUM_PARAMETER_TENSORS]; // of a parameter and its layers, in params
-    HuggingFaceBand* bands;                                               // (count)
-    size_t count, next;                                                   // taken by threads in their order
-    size_t buffer;                                                        // elements of a thread's buffers
-    pthread_mutex_t mutex;
-    size_t failed;            // the first band that failed; SIZE_MAX: none
-    char error[STATUS_BYTES]; // why
+    uint16_t* raw;                                                        // rows of a tensor as the file has them
+    float* floats;                                                        // and cast
 } HuggingFaceReading;
 
 // A tensor as a matrix: a vector is one row.
 static inline size_t hugging_face_rows_(const SafeTensor* t) { return t->dims == 2 ? t->shape[0] : 1; }
 static inline size_t hugging_face_cols_(const SafeTensor* t) { return t->shape[t->dims - 1]; }
 
-static inline size_t hugging_face_band_rows_(const SafeTensor* t) {
-    size_t rows = HUGGING_FACE_BAND / hugging_face_cols_(t), most = HUGGING_FACE_BAND_ROWS;
-    return rows < 1 ? 1 : rows < most ? rows : most;
-}
-
-// Refuses the first number of a band that is not finite.
-static inline Status hugging_face_check_finite_(const HuggingFaceReading* r, const HuggingFaceBand* b, const float* x) {
-    size_t cols = hugging_face_cols_(b->entry->tensor), n = b->rows * cols, i = 0;
+// Refuses the first number that is not finite of n, which begin at element `first` of a tensor.
+static inline Status hugging_face_check_finite_(const HuggingFaceReading* r, const HuggingFaceEntry* e, size_t first,
+                                                const float* x, size_t n) {
+    size_t i = 0;
     if (!finite_check_any_32_((const char*)x, n)) { return STATUS_OK; }
     while (isfinite(x[i])) { i++; }
-    return status_fail("%s: %s, element %zu is %s; no run can continue from it", r->w->files[b->entry->file].path,
-                       b->entry->tensor->name, b->first * cols + i,
+    return status_fail("%s: %s, element %zu is %s; no run can continue from it", r->w->files[e->file].path,
+                       e->tensor->name, first + i,
                        isnan(x[i]) ? "nan"
                        : x[i] < 0  ? "-inf"
                                    : "inf");
 }
 
-// Reads a band, casts, checks, and puts it where it belongs; of the head, compares it with wte. `raw` and `floats` hold
-// r->buffer elements each.
-static inline Status hugging_face_read_band_(HuggingFaceReading* r, const HuggingFaceBand* b, uint16_t* raw,
-                                             float* floats) {
-    const HuggingFaceEntry* e = b->entry;
+// Reads rows of a tensor, casts, checks, and puts them where they belong; of the head, compares them with wte.
+static inline Status hugging_face_read_rows_(const HuggingFaceReading* r, const HuggingFaceEntry* e, size_t first,
+                                             size_t rows) {
     const SafeTensor* t = e->tensor;
     int is_head = e->parameter == HUGGING_FACE_IS_HEAD, parameter = is_head ? (int)PARAMETER_wte : e->parameter;
     int transposed = hugging_face_tensor(r->w->config, parameter, 0).transposed;
-    size_t cols = hugging_face_cols_(t), n = b->rows * cols, element = safetensors_dtypes[t->dtype].bits / 8;
+    size_t cols = hugging_face_cols_(t), n = rows * cols, element = safetensors_dtypes[t->dtype].bits / 8;
     float* out = r->params + r->offsets[parameter] + (is_head ? 0 : (size_t)e->layer * r->slices[parameter]);
-    float* x = transposed || is_head ? floats : out + b->first * cols;
-    void* from = t->dtype == SAFETENSORS_F32 ? (void*)x : (void*)raw;
-    TRY(safetensors_read(&r->w->files[e->file], t, b->first * cols * element, from, n * element));
+    float* x = transposed || is_head ? r->floats : out + first * cols;
+    void* from = t->dtype == SAFETENSORS_F32 ? (void*)x : (void*)r->raw;
+    TRY(safetensors_read(&r->w->files[e->file], t, first * cols * element, from, n * element));
     hugging_face_cast_(x, from, t->dtype, n);
-    TRY(hugging_face_check_finite_(r, b, x));
-    if (is_head && memcmp(x, out + b->first * cols, n * sizeof(float)) != 0) {
+    TRY(hugging_face_check_finite_(r, e, first * cols, x, n));
+    if (is_head && memcmp(x, out + first * cols, n * sizeof(float)) != 0) {
         return status_fail("%s: " HUGGING_FACE_HEAD " is not wte.weight; a head of its own is not computed here",
                            r->w->files[e->file].path);
     }
-    if (transposed) { hugging_face_transpose_(out, x, b->first, b->rows, cols, hugging_face_rows_(t)); }
+    if (transposed) { hugging_face_transpose_(out, x, first, rows, cols, hugging_face_rows_(t)); }
     return STATUS_OK;
 }
 
-// Takes bands until there are none left, or one has failed. Bands are taken in order, so that the first that fails is the same
-// for any number of threads.
-static inline void* hugging_face_work_(void* reading) {
-    HuggingFaceReading* r = (HuggingFaceReading*)reading;
-    uint16_t* raw = (uint16_t*)malloc(r->buffer * sizeof(uint16_t));
-    float* floats = (float*)malloc(r->buffer * sizeof(float));
-    status_clear();
-    for (;;) {
-        pthread_mutex_lock(&r->mutex);
-        size_t i = r->failed != SIZE_MAX ? r->count : r->next++;
-        pthread_mutex_unlock(&r->mutex);
-        if (i >= r->count) { break; }
-        Status status = raw != NULL && floats != NULL ? hugging_face_read_band_(r, &r->bands[i], raw, floats)
-                                                      : status_fail("out of memory: cannot read %s", r->w->path);
-        if (status == STATUS_OK) { continue; }
-        pthread_mutex_lock(&r->mutex);
-        if (i < r->failed) {
-            r->failed = i;
-            snprintf(r->error, sizeof(r->error), "%s", status_message());
-        }
-        pthread_mutex_unlock(&r->mutex);
-        break;
-    }
-    free(raw);
-    free(floats);
-    return NULL;
-}
-
-static inline int hugging_face_threads_(const HuggingFaceReading* r) {
-    int n = cpu_cores();
-    n = n < HUGGING_FACE_MOST_THREADS ? n : HUGGING_FACE_MOST_THREADS;
-    return r->count < 32 ? 1 : n; // a small model is read before a thread has started
-}
-
-// Reads bands with several threads.
-static inline Status hugging_face_run_(HuggingFaceReading* r) {
-    pthread_t threads[HUGGING_FACE_MOST_THREADS];
-    int n = hugging_face_threads_(r) - 1, started = 0;
-    r->next = 0;
-    while (started < n && thread_start(&threads[started], hugging_face_work_, r)) { started++; }
-    hugging_face_work_(r);
-    for (int i = 0; i < started; i++) { pthread_join(threads[i], NULL); }
-    status_clear();
-    return r->failed == SIZE_MAX ? STATUS_OK : status_fail("%s", r->error);
-}
-
-static inline int hugging_face_compare_places_(const void* a, const void* b) {
-    const HuggingFaceBand *x = (const HuggingFaceBand*)a, *y = (const HuggingFaceBand*)b;
-    if (x->entry->file != y->entry->file) { return x->entry->file < y->entry->file ? -1 : 1; }
-    if (x->entry != y->entry) { return x->entry->tensor->begin < y->entry->tensor->begin ? -1 : 1; }
-    return x->first < y->first ? -1 : x->first > y->first;
-}
-
-// Lists the bands of all tensors, or of the head alone, in the order of the files. r->bands is NULL: counts them.
-static inline void hugging_face_list_(HuggingFaceReading* r, int of_head) {
-    const HuggingFaceWeights* w = r->w;
-    r->count = 0;
-    for (size_t i = 0; i < w->count; i++) {
-        const HuggingFaceEntry* e = &w->entries[i];
-        size_t rows = hugging_face_rows_(e->tensor), step;
-        if (of_head ? e->parameter != HUGGING_FACE_IS_HEAD : e->parameter < 0) { continue; }
-        step = hugging_face_band_rows_(e->tensor);
-        if (step * hugging_face_cols_(e->tensor) > r->buffer) { r->buffer = step * hugging_face_cols_(e->tensor); }
-        for (size_t first = 0; first < rows; first += step, r->count++) {
-            if (r->bands == NULL) { continue; }
-            HuggingFaceBand* b = &r->bands[r->count];
-            b->entry = e, b->first = first, b->rows = rows - first < step ? rows - first : step;
+// Reads all tensors: the head last, which is compared.
+static inline Status hugging_face_read_all_(const HuggingFaceReading* r) {
+    for (int of_head = 0; of_head < 2; of_head++) {
+        for (size_t i = 0; i < r->w->count; i++) {
+            const HuggingFaceEntry* e = &r->w->entries[i];
+            size_t rows = hugging_face_rows_(e->tensor), step = HUGGING_FACE_ROWS;
+            if (of_head ? e->parameter != HUGGING_FACE_IS_HEAD : e->parameter < 0) { continue; }
+            for (size_t first = 0; first < rows; first += step) {
+                TRY(hugging_face_read_rows_(r, e, first, rows - first < step ? rows - first : step));
+            }
         }
     }
-    if (r->bands != NULL && r->count > 0) {
-        qsort(r->bands, r->count, sizeof(HuggingFaceBand), hugging_face_compare_places_);
-    }
+    return STATUS_OK;
 }
 
 // Reads all weights into params, whose rows of padding become 0.
@@ -596,23 +516,20 @@ static inline Status hugging_face_read(const HuggingFaceWeights* w, float* param
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     HuggingFaceReading r;
     size_t at = 0, C = (size_t)w->config.channels, V = (size_t)w->config.vocab_size;
+    size_t most = HUGGING_FACE_ROWS * 4 * C; // no row is longer than the MLP's
     memset(&r, 0, sizeof(r));
-    r.w = w, r.params = params, r.failed = SIZE_MAX;
+    r.w = w, r.params = params;
     gpt2_parameters(table, w->config);
     for (int i = 0; i < NUM_PARAMETER_TENSORS; at += table[i++].count) {
         r.offsets[i] = at, r.slices[i] = table[i].rows * table[i].cols;
     }
     memset(params + V * C, 0, (table[PARAMETER_wte].rows - V) * C * sizeof(float));
-    hugging_face_list_(&r, 0);
-    r.bands = (HuggingFaceBand*)malloc(r.count * sizeof(HuggingFaceBand));
-    if (r.bands == NULL) { return status_fail("out of memory: cannot read %s", w->path); }
-    pthread_mutex_init(&r.mutex, NULL);
-    hugging_face_list_(&r, 0);
-    Status status = hugging_face_run_(&r);
-    hugging_face_list_(&r, 1);
-    if (status == STATUS_OK) { status = hugging_face_run_(&r); }
-    pthread_mutex_destroy(&r.mutex);
-    free(r.bands);
+    r.raw = (uint16_t*)malloc(most * sizeof(uint16_t));
+    r.floats = (float*)malloc(most * sizeof(float));
+    Status status = r.raw != NULL && r.floats != NULL ? hugging_face_read_all_(&r)
+                                                      : status_fail("out of memory: cannot read %s", w->path);
+    free(r.raw);
+    free(r.floats);
     return status;
 }
 
