@@ -11,6 +11,7 @@ package unicodedata2 16.0.0, for any Python. A character that is younger than th
 number, for both: its text is cut elsewhere, and comes back the same.
 """
 
+import itertools
 import os
 import unicodedata
 
@@ -20,37 +21,42 @@ VERSION = "16.0.0"
 HEADER = os.path.join(ROOT, "llmc", "text", "unicode_classes.h")
 OTHER, LETTER, NUMBER, SPACE = range(4)
 CODE_POINTS = 0x110000
-BLOCK = 128  # characters of a block: the table names blocks, many of which are the same
+LONGEST = 0x3FFF  # characters of a run, whose class is in the two lowest bits of 16
 
 HEAD = """\
 /*
 The classes of characters in GPT-2's pattern, by Unicode {version}: letters (general category L), numbers (N), and white
-space (the property White_Space). A character's class is two bits of a block of {block}; equal blocks are stored once.
-Written by dev/data/unicode_classes.py.
+space (the property White_Space). Written by dev/data/unicode_classes.py.
 */
 #ifndef LLMC_TEXT_UNICODE_CLASSES_H
 #define LLMC_TEXT_UNICODE_CLASSES_H
 
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {{ UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE }};
 enum {{ UNICODE_CLASSES_END = 0x{end:x} }}; // from here on all are UNICODE_OTHER
 
+// Runs of characters of one class, from U+0000 on: 4 * how many they are + their class
 // clang-format off
-static const uint8_t UNICODE_BLOCK_OF[UNICODE_CLASSES_END / {block}] = {{
-{index}
-}};
-
-static const uint32_t UNICODE_BLOCKS[][{words}] = {{ // 16 characters a word, the first in the lowest bits
-{blocks}
+static const uint16_t UNICODE_RUNS[] = {{
+{runs}
 }};
 // clang-format on
 
-// The class of a code point
-static inline int unicode_class(uint32_t c) {{
-    if (c >= UNICODE_CLASSES_END) {{ return UNICODE_OTHER; }}
-    return (int)(UNICODE_BLOCKS[UNICODE_BLOCK_OF[c / {block}]][c % {block} / 16] >> 2 * (c % 16) & 3);
+static uint8_t unicode_classes[UNICODE_CLASSES_END]; // of each character, once unicode_classes_fill() was called
+
+static inline void unicode_classes_fill(void) {{
+    size_t at = 0;
+    if (unicode_classes['A'] == UNICODE_LETTER) {{ return; }}
+    for (size_t i = 0; i < sizeof(UNICODE_RUNS) / sizeof(UNICODE_RUNS[0]); at += UNICODE_RUNS[i++] / 4u) {{
+        memset(unicode_classes + at, UNICODE_RUNS[i] % 4, UNICODE_RUNS[i] / 4u);
+    }}
 }}
+
+// The class of a code point
+static inline int unicode_class(uint32_t c) {{ return c < UNICODE_CLASSES_END ? unicode_classes[c] : UNICODE_OTHER; }}
 
 #endif
 """
@@ -113,27 +119,14 @@ def lines_of(items, indent):
 
 
 def header_text(classes):
-    blocks, index = {}, []
-    for first in range(0, CODE_POINTS, BLOCK):
-        index.append(blocks.setdefault(bytes(classes[first : first + BLOCK]), len(blocks)))
-    empty = blocks[bytes(BLOCK)]
-    while index[-1] == empty:
-        index.pop()
-    assert len(blocks) <= 256
-    words = [
-        "{"
-        + ", ".join(f"0x{sum(b << 2 * i for i, b in enumerate(block[w : w + 16])):x}" for w in range(0, BLOCK, 16))
-        + "}"
-        for block in blocks
-    ]
-    return HEAD.format(
-        version=VERSION,
-        block=BLOCK,
-        words=BLOCK // 16,
-        end=len(index) * BLOCK,
-        index=lines_of(map(str, index), "    "),
-        blocks=lines_of(words, "    "),
-    )
+    end = max(c for c, kind in enumerate(classes) if kind != OTHER) + 1
+    runs = []
+    for kind, run_of in itertools.groupby(classes[:end]):
+        left = len(list(run_of))
+        while left > 0:
+            runs.append(4 * min(left, LONGEST) + kind)
+            left -= runs[-1] // 4
+    return HEAD.format(version=VERSION, end=end, runs=lines_of(map(str, runs), "    "))
 
 
 def main():

@@ -158,6 +158,7 @@ static inline void bpe_index(Bpe* b, const unsigned char* bytes, const size_t* o
 // Builds the tables as bpe_index does. Fails if a byte is no token: not every text could be encoded.
 static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_t* offsets, const int* ranks,
                                  int vocab_size, const TokenList* special) {
+    unicode_classes_fill();
     bpe_index(b, bytes, offsets, ranks, vocab_size, special);
     for (int i = 0; i < 256; i++) {
         unsigned char byte = (unsigned char)i;

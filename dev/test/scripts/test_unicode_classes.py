@@ -23,14 +23,10 @@ def header_classes():
     """The class of every code point, as the header has it."""
     with open(unicode_classes.HEADER, encoding="ascii") as f:
         text = f.read()
-    index, blocks = re.search(
-        r"BLOCK_OF\[.*?= \{(.*?)\n\};.*UNICODE_BLOCKS.*? = \{(.*?)\n\};", text, re.DOTALL
-    ).groups()
-    words = [int(word, 16) for word in re.findall(r"0x[0-9a-f]+", blocks)]
+    runs = re.search(r"UNICODE_RUNS\[\] = \{(.*?)\n\};", text, re.DOTALL).group(1)
     classes = bytearray()
-    for block in map(int, re.findall(r"\d+", index)):
-        for word in words[8 * block : 8 * block + 8]:
-            classes += bytes(word >> 2 * i & 3 for i in range(16))
+    for run in map(int, re.findall(r"\d+", runs)):
+        classes += bytes([run % 4]) * (run // 4)
     return classes + bytes(unicode_classes.CODE_POINTS - len(classes))
 
 

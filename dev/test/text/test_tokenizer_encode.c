@@ -699,9 +699,9 @@ static void bad_folders_are_refused(void) {
 
 int main(void) {
     make_vocabulary();
-    pieces_are_tiktoken_s();
-    broken_utf8_is_a_sign();
     pairs_merge_by_lowest_id_first();
+    pieces_are_tiktoken_s(); // by the classes that preparing a tokenizer has filled in
+    broken_utf8_is_a_sign();
     long_tokens_and_zero_bytes();
     the_end_of_text_is_no_text();
     its_name_in_a_prompt_is_the_token();
