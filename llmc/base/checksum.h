@@ -1,8 +1,8 @@
 /*
 CRC32C (Castagnoli: iSCSI's, RFC 3720), the checksum of our files: it detects every change of up to 32 bits in a row, and all
 other changes but one in 2^32. Computed by the processor's instruction where there is one (SSE4.2, ARMv8's CRC), detected at run
-time, so that a program built for an older processor uses it, too; otherwise eight bytes at a time by tables (slicing-by-8,
-Kounavis and Berry 2005). All give the same values. Speeds: dev/bench/checksum_speed.csv.
+time, so that a program built for an older processor uses it, too; otherwise byte by byte, by a table. Both give the same
+values. Speeds: dev/bench/checksum_speed.csv.
 */
 #ifndef LLMC_BASE_CHECKSUM_H
 #define LLMC_BASE_CHECKSUM_H
@@ -21,41 +21,20 @@ typedef uint32_t (*Crc32c)(uint32_t crc, const unsigned char* p, size_t bytes); 
 // ----------------------------------------------------------------------------
 // Portable
 
-// table[k][b]: what byte b followed by k zero bytes contributes
-typedef struct {
-    uint32_t table[8][256];
-} Crc32cTables;
+static uint32_t crc32c_table_[256]; // what each byte contributes
 
-static inline Crc32cTables* crc32c_tables_(void) {
-    static Crc32cTables tables;
-    return &tables;
-}
-
-static inline void crc32c_make_tables_(void) {
-    Crc32cTables* t = crc32c_tables_();
+static inline void crc32c_make_table_(void) {
     for (uint32_t b = 0; b < 256; b++) {
         uint32_t crc = b;
         for (int bit = 0; bit < 8; bit++) { crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0); } // reflected
-        t->table[0][b] = crc;
-    }
-    for (int k = 1; k < 8; k++) {
-        for (int b = 0; b < 256; b++) {
-            uint32_t crc = t->table[k - 1][b];
-            t->table[k][b] = crc >> 8 ^ t->table[0][crc & 255];
-        }
+        crc32c_table_[b] = crc;
     }
 }
 
 static inline uint32_t crc32c_portable_(uint32_t crc, const unsigned char* p, size_t bytes) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, crc32c_make_tables_);
-    uint32_t(*t)[256] = crc32c_tables_()->table;
-    for (; bytes >= 8; p += 8, bytes -= 8) {
-        crc ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-        crc = t[7][crc & 255] ^ t[6][crc >> 8 & 255] ^ t[5][crc >> 16 & 255] ^ t[4][crc >> 24] ^ t[3][p[4]] ^
-              t[2][p[5]] ^ t[1][p[6]] ^ t[0][p[7]];
-    }
-    for (; bytes > 0; p++, bytes--) { crc = crc >> 8 ^ t[0][(crc ^ *p) & 255]; }
+    pthread_once(&once, crc32c_make_table_);
+    for (; bytes > 0; p++, bytes--) { crc = crc >> 8 ^ crc32c_table_[(crc ^ *p) & 255]; }
     return crc;
 }
 

@@ -85,7 +85,7 @@ static int print_speeds(void) {
             double speed = 400.0 * (double)sizeof(piece) / (wall_seconds() - start) * 1e-9;
             best = speed > best ? speed : best;
         }
-        printf("%s,%zu,%.2f\n", k == 0 ? "tables" : "instruction", sizeof(piece) + 0 * crc, best);
+        printf("%s,%zu,%.2f\n", k == 0 ? "table" : "instruction", sizeof(piece) + 0 * crc, best);
     }
     return EXIT_SUCCESS;
 }
