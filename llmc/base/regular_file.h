@@ -39,6 +39,20 @@ static inline Status fopen_regular(FILE** file, struct stat* st, const char* pat
     return status_fail("cannot open %s: %s", path, strerror(errno));
 }
 
+// Reads n bytes of an open file, from byte `at` on. Any thread may.
+static inline Status read_at(int fd, const char* path, size_t at, void* dst, size_t n) {
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(fd, (char*)dst + done, n - done, (off_t)(at + done));
+        if (got < 0 && errno == EINTR) { continue; }
+        if (got <= 0) {
+            return status_fail("cannot read %s, bytes %zu to %zu: %s", path, at, at + n - 1,
+                               got < 0 ? strerror(errno) : "it has become shorter since it was opened");
+        }
+        done += (size_t)got;
+    }
+    return STATUS_OK;
+}
+
 // What a file is, by its first bytes, and what to do about it; NULL if they are none of those that come in a file's place.
 static inline const char* foreign_file(const char* s, size_t bytes) {
     static const char* const pages[] = {"<!doctype html", "<html", "<?xml"};

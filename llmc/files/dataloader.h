@@ -19,6 +19,7 @@ An error while the loader opens ends the program; later errors are returned as a
 #include "llmc/base/atomic_file.h"
 #include "llmc/base/checked_file.h"
 #include "llmc/base/rand.h"
+#include "llmc/base/regular_file.h"
 #include "llmc/base/thread.h"
 #include "llmc/base/utils.h"
 
@@ -436,24 +437,15 @@ static inline Status dataloader_advance_(DataLoader* d) {
 // Reads the next sample of the shard into tokens (B*T + 1).
 static inline Status dataloader_read_(const DataLoader* d, int* tokens) {
     const TokenFile* shard = &d->shard;
-    size_t sample = d->current_sample_idx, count = d->B * d->T + 1, bytes = count * shard->token_bytes, got = 0;
+    size_t sample = d->current_sample_idx, count = d->B * d->T + 1;
     if (d->should_shuffle) { sample = (size_t)d->intra_shard_indices[sample]; }
     size_t first = sample * d->B * d->T;
-    off_t offset = (off_t)(HEADER_BYTES + first * shard->token_bytes);
-    while (got < bytes) {
-        ssize_t n = pread(fileno(shard->file), (char*)d->raw + got, bytes - got, offset + (off_t)got);
-        if (n > 0) {
-            got += (size_t)n;
-        } else if (n == 0 || errno != EINTR) {
-            const char* reason = n == 0 ? "it has become shorter since it was opened" : strerror(errno);
-            return status_fail("cannot read %s, bytes %lld to %lld: %s", shard->path, (long long)offset,
-                               (long long)offset + (long long)bytes - 1, reason);
-        }
-    }
+    size_t at = HEADER_BYTES + first * shard->token_bytes;
+    TRY(read_at(fileno(shard->file), shard->path, at, d->raw, count * shard->token_bytes));
     for (size_t i = 0; i < count; i++) {
         uint32_t token = shard->token_bytes == 2 ? ((uint16_t*)d->raw)[i] : ((uint32_t*)d->raw)[i];
         if (token > (uint32_t)INT32_MAX || (d->vocab_size > 0 && token >= (uint32_t)d->vocab_size)) {
-            size_t at = HEADER_BYTES + (first + i) * shard->token_bytes;
+            at += i * shard->token_bytes;
             return status_fail(
                 "%s: token %u at position %zu (bytes %zu to %zu) is not below the model's vocabulary of %d; train "
                 "a model with another --vocab-size, or make the file again with its tokenizer",

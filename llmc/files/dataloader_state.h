@@ -220,37 +220,6 @@ static inline Status dataloader_state_count_(size_t saved, size_t now, const cha
                        what, now);
 }
 
-// Puts a loader that was opened with the same files and settings back to where it stood: the next batch is the one that would
-// have followed. `path` is the state file, for messages.
-static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* s, const char* path) {
-    d->micro_step = 0;
-    if (s->shuffled != d->should_shuffle) {
-        return status_fail("%s was written with -a %d; resume with the same", path, !s->shuffled);
-    }
-    if (s->shuffled) {
-        TRY(dataloader_state_count_(s->num_shards, d->num_shards, "token files", path));
-        memcpy(d->shard_indices, s->shard_order, s->num_shards * sizeof(int));
-    }
-    if (s->shard >= d->num_shards) {
-        return status_fail("%s was saved in token file %zu, counted from 0; now there are %zu", path, s->shard,
-                           d->num_shards);
-    }
-    d->current_shard_idx = s->shard;
-    TRY(dataloader_open_shard_(d));
-    if (s->sample > d->shard_num_samples) {
-        return status_fail("%s was saved at sample %zu of %s, which now has %zu: the data or the batch is another",
-                           path, s->sample, d->shard.path, d->shard_num_samples);
-    }
-    d->current_sample_idx = s->sample;
-    if (s->shuffled) {
-        TRY(dataloader_state_count_(s->num_samples, d->shard_num_samples, "samples in its token file", path));
-        dataloader_allocate_order_(d);
-        memcpy(d->intra_shard_indices, s->sample_order, s->num_samples * sizeof(int));
-        d->shuffle_rng = s->rng;
-    }
-    return STATUS_OK;
-}
-
 // Puts a loader back to where it stood when dataloader_get_state copied it, without its files: it may be one of them that
 // cannot be read. The next dataloader_next opens the shard; that it stands there can be saved without.
 static inline void dataloader_set_position(DataLoader* d, const DataLoaderState* s) {
@@ -263,6 +232,27 @@ static inline void dataloader_set_position(DataLoader* d, const DataLoaderState*
     dataloader_allocate_order_(d);
     memcpy(d->intra_shard_indices, s->sample_order, s->num_samples * sizeof(int));
     d->shuffle_rng = s->rng;
+}
+
+// Puts a loader that was opened with the same files and settings back to where it stood: the next batch is the one that would
+// have followed. `path` is the state file, for messages.
+static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* s, const char* path) {
+    if (s->shuffled != d->should_shuffle) {
+        return status_fail("%s was written with -a %d; resume with the same", path, !s->shuffled);
+    }
+    if (s->shuffled) { TRY(dataloader_state_count_(s->num_shards, d->num_shards, "token files", path)); }
+    if (s->shard >= d->num_shards) {
+        return status_fail("%s was saved in token file %zu, counted from 0; now there are %zu", path, s->shard,
+                           d->num_shards);
+    }
+    dataloader_set_position(d, s);
+    TRY(dataloader_open_shard_(d));
+    if (s->sample > d->shard_num_samples) {
+        return status_fail("%s was saved at sample %zu of %s, which now has %zu: the data or the batch is another",
+                           path, s->sample, d->shard.path, d->shard_num_samples);
+    }
+    if (!s->shuffled) { return STATUS_OK; }
+    return dataloader_state_count_(s->num_samples, d->shard_num_samples, "samples in its token file", path);
 }
 
 #endif

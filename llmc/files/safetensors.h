@@ -88,21 +88,6 @@ static inline void safetensors_close(SafetensorsFile* f) {
     f->fd = -1, f->tensors = NULL, f->path = NULL, f->count = 0;
 }
 
-// Reads n bytes of the file from `at` on.
-static inline Status safetensors_pread_(const SafetensorsFile* f, size_t at, void* dst, size_t n) {
-    char* p = (char*)dst;
-    while (n > 0) {
-        ssize_t got = pread(f->fd, p, n, (off_t)at);
-        if (got < 0 && errno == EINTR) { continue; }
-        if (got <= 0) {
-            return status_fail("cannot read %s: %s", f->path,
-                               got < 0 ? strerror(errno) : "it has become shorter since it was opened");
-        }
-        p += got, at += (size_t)got, n -= (size_t)got;
-    }
-    return STATUS_OK;
-}
-
 // ----------------------------------------------------------------------------
 // The header
 
@@ -262,7 +247,7 @@ static inline Status safetensors_read_header_(SafetensorsFile* f, size_t length)
     char* text = (char*)malloc(length);
     snprintf(name, sizeof(name), "%.1000s: its header", f->path);
     if (text == NULL) { return status_fail("out of memory: cannot read %s", f->path); }
-    Status status = safetensors_pread_(f, 8, text, length);
+    Status status = read_at(f->fd, f->path, 8, text, length);
     if (status == STATUS_OK && text[0] != '{') {
         status = status_fail("%s is no safetensors file: its header does not begin with '{'", f->path);
     }
@@ -286,7 +271,7 @@ static inline Status safetensors_open_(SafetensorsFile* f) {
         return status_fail("%s has %zu bytes, less than any safetensors file; it is truncated, or no such file",
                            f->path, size);
     }
-    TRY(safetensors_pread_(f, 0, bytes, 8));
+    TRY(read_at(f->fd, f->path, 0, bytes, 8));
     for (int i = 7; i >= 0; i--) { length = length << 8 | bytes[i]; }
     if (length > SAFETENSORS_MOST_HEADER) {
         return status_fail("%s is no safetensors file: it says that its header has %" PRIu64 " bytes, %d are the most",
@@ -323,7 +308,7 @@ static inline Status safetensors_read(const SafetensorsFile* f, const SafeTensor
     if (offset > all || bytes > all - offset) {
         return status_fail("%s: more bytes of %s than it has", f->path, t->name);
     }
-    return safetensors_pread_(f, f->data_at + t->begin + offset, dst, bytes);
+    return read_at(f->fd, f->path, f->data_at + t->begin + offset, dst, bytes);
 }
 
 // "(50257, 768)"
