@@ -205,7 +205,6 @@ static inline void comm_add_(void* sum, const void* numbers, size_t count, CommN
 // All-reduce: numbers (count) become their sums over all ranks, the same bits in each. Where at most one rank has a number
 // other than zero at an index, the sum is exact in any order, and NaN and infinities are preserved.
 static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, CommNumber type, void* stream) {
-    CommMove m;
     if (c == NULL) { return STATUS_OK; }
     if (c->device.merge != NULL) {
         TRY(comm_health(c));
@@ -214,15 +213,8 @@ static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, Com
     size_t bytes = count * (type == COMM_FLOAT ? sizeof(float) : sizeof(double));
     char* theirs = (char*)comm_alloc(bytes, (size_t)c->size);
     if (theirs == NULL) { return STATUS_ERROR; }
-    char* sent = theirs + (size_t)c->rank * bytes;
-    if (bytes > 0) { memcpy(sent, numbers, bytes); }
-    comm_move_open(&m, c, COMM_DATA, COMM_CALL_MERGE, 2 * (size_t)c->size);
-    for (int i = 0; i < c->size; i++) {
-        if (i == c->rank) { continue; }
-        comm_move_add(&m, c, COMM_SEND, i, sent, bytes);
-        comm_move_add(&m, c, COMM_RECEIVE, i, theirs + (size_t)i * bytes, bytes);
-    }
-    Status status = comm_move_run(&m, c);
+    if (bytes > 0) { memcpy(theirs + (size_t)c->rank * bytes, numbers, bytes); }
+    Status status = comm_gather_(c, COMM_CALL_MERGE, theirs, bytes);
     if (status == STATUS_OK && bytes > 0) { memcpy(numbers, theirs, bytes); }
     for (int i = 1; i < c->size && status == STATUS_OK; i++) { // in the order of ranks, in each of them
         comm_add_(numbers, theirs + (size_t)i * bytes, count, type);

@@ -101,10 +101,7 @@ static inline void comm_refuse_(CommVisitor* v, const char* text) {
     memset(&welcome, 0, sizeof(welcome));
     welcome.magic = COMM_MAGIC, welcome.version = COMM_VERSION;
     snprintf(welcome.text, sizeof(welcome.text), "%s", text);
-    if (v->hello.kind == COMM_CONTROL && send(v->fd, &welcome, sizeof(welcome), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-        comm_leave_(v, 1);
-        return;
-    }
+    if (v->hello.kind == COMM_CONTROL) { (void)!send(v->fd, &welcome, sizeof(welcome), MSG_NOSIGNAL | MSG_DONTWAIT); }
     comm_leave_(v, 1);
 }
 
