@@ -16,6 +16,7 @@ begin with status_clear(). No globals: each thread may have its own files.
 
 #include "atomic_file.h"
 #include "checksum.h"
+#include "digest.h"
 #include "regular_file.h"
 #include "status.h"
 #include "utils.h"
@@ -280,5 +281,35 @@ static inline Status checked_end(CheckedReader* r) {
 
 // Reads what is left and verifies it.
 static inline Status checked_verify(CheckedReader* r) { return checked_skip(r, r->body_bytes - r->body.at); }
+
+// ----------------------------------------------------------------------------
+// Files told from others by their contents: a file may be moved, or get another name
+
+enum { IDENTITY_SAMPLES = 16, IDENTITY_SAMPLE_BYTES = 4096 };
+
+// Adds a file to a digest: its size and its header, which holds the checksums of all the rest. Of a file without
+// checksums, 16 samples of 4 KiB are added, from its first byte to its last.
+NOINLINE Status identity_file(Digest* digest, const char* path) {
+    int32_t header[HEADER_INTS] = {0};
+    char sample[IDENTITY_SAMPLE_BYTES];
+    struct stat st;
+    int fd;
+    TRY(open_regular(&fd, &st, path));
+    int ok = pread(fd, header, sizeof(header), 0) >= 0;
+    uint64_t size = (uint64_t)st.st_size;
+    digest_update(digest, &size, sizeof(size));
+    digest_update(digest, header, sizeof(header));
+    int samples = header[CHECKED_AT] == CHECKED_MARK ? 0 : IDENTITY_SAMPLES;
+    uint64_t last = size > sizeof(sample) ? size - sizeof(sample) : 0;
+    for (int i = 0; i < samples && ok; i++) {
+        memset(sample, 0, sizeof(sample));
+        uint64_t at = last / (IDENTITY_SAMPLES - 1) * (uint64_t)i;
+        ok = pread(fd, sample, sizeof(sample), (off_t)(i == IDENTITY_SAMPLES - 1 ? last : at)) >= 0;
+        digest_update(digest, sample, sizeof(sample));
+    }
+    if (!ok) { status_fail("cannot read %s: %s", path, strerror(errno)); }
+    close(fd);
+    return ok ? STATUS_OK : STATUS_ERROR;
+}
 
 #endif

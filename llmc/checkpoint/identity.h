@@ -16,8 +16,8 @@ has the lines of the trainers' flags, and compares.
 #include <glob.h>
 #include <inttypes.h>
 
+#include "llmc/base/checked_file.h"
 #include "llmc/base/digest.h"
-#include "llmc/base/file_identity.h"
 #include "llmc/base/status.h"
 
 typedef enum {

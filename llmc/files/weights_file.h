@@ -16,7 +16,6 @@ return a Status, with a message that names the file.
 #include "hugging_face_weights.h"
 #include "model_file.h"
 #include "run_folder.h"
-#include "llmc/base/file_identity.h"
 
 #define WEIGHTS_HELP "a .bin or .safetensors file, or a folder of Hugging Face or of a run"
 

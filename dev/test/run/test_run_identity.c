@@ -263,8 +263,8 @@ static void files_are_told_by_their_contents(void) {
     unit_write_format(b, 20240520, 1, BYTES / 2, 256, body, BYTES - 2);
     CHECK(digest_of(b) != digest);
     unit_write_format(b, 20240520, 1, BYTES / 2, 256, body, BYTES);
-    unit_patch(b, 4 * IDENTITY_CHECKSUMS, IDENTITY_CHECKSUM_MARK & 0xffff); // checksums: the header says all
-    unit_patch(b, 4 * IDENTITY_CHECKSUMS + 2, IDENTITY_CHECKSUM_MARK >> 16);
+    unit_patch(b, 4 * CHECKED_AT, CHECKED_MARK & 0xffff); // checksums: the header says all
+    unit_patch(b, 4 * CHECKED_AT + 2, CHECKED_MARK >> 16);
     digest = digest_of(b);
     unit_patch(b, 4 * 127, 5);
     CHECK(digest_of(b) != digest);
