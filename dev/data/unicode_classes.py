@@ -56,7 +56,9 @@ static inline void unicode_classes_fill(void) {{
 }}
 
 // The class of a code point
-static inline int unicode_class(uint32_t c) {{ return c < UNICODE_CLASSES_END ? unicode_classes[c] : UNICODE_OTHER; }}
+static inline int unicode_class(uint32_t c) {{
+    return c < UNICODE_CLASSES_END ? unicode_classes[c] : (int)UNICODE_OTHER;
+}}
 
 #endif
 """
