@@ -193,15 +193,11 @@ static inline Status export_bin_(const char* path, const float* params, GPT2Conf
 // Opens a folder and locks it while *fd is open; *fd is -1 if there is none. Fails if another process has locked it, or has
 // just replaced it.
 static inline Status export_lock_(int* fd, const char* folder) {
-    struct stat locked, named;
     *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*fd < 0 && errno == ENOENT) { return STATUS_OK; }
     if (*fd < 0) { return status_fail("--export: cannot open %s: %s", folder, strerror(errno)); }
     int busy = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; // some file systems have no locks
-    if (!busy && fstat(*fd, &locked) == 0 && stat(folder, &named) == 0 && locked.st_dev == named.st_dev &&
-        locked.st_ino == named.st_ino) {
-        return STATUS_OK;
-    }
+    if (!busy && folder_is_named(*fd, folder)) { return STATUS_OK; }
     close(*fd);
     *fd = -1;
     return export_busy_(folder);

@@ -351,7 +351,7 @@ static inline void folder_holder_(char* text, size_t size, int fd) {
 }
 
 // 1 if an open file is the one of that name: another run may have removed it, and made its own.
-static inline int folder_is_named_(int fd, const char* file) {
+static inline int folder_is_named(int fd, const char* file) {
     struct stat opened, named;
     return fstat(fd, &opened) == 0 && stat(file, &named) == 0 && opened.st_dev == named.st_dev &&
            opened.st_ino == named.st_ino;
@@ -375,7 +375,7 @@ static inline int folder_try_lock_(int* fd, const char* file) {
             return errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL ? 0 : -1;
         }
         // the run before has removed its file between our open and our lock: then this lock is nobody's
-        if (folder_is_named_(*fd, file)) { return 1; }
+        if (folder_is_named(*fd, file)) { return 1; }
         close(*fd);
     }
     *fd = -1;
@@ -426,7 +426,7 @@ static inline void run_folder_unlock(RunFolder* folder) {
     if (folder->lock < 0) { return; }
     char file[1024 + 8];
     snprintf(file, sizeof(file), "%s/lock", folder->path);
-    if (folder_is_named_(folder->lock, file)) { remove(file); }
+    if (folder_is_named(folder->lock, file)) { remove(file); }
     close(folder->lock);
     folder->lock = -1;
 }
