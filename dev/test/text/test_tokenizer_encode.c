@@ -1,4 +1,4 @@
-// From text to tokens: llmc/text/gpt2_pieces.h, bpe.h, vocab_json.h and tokenizer_encode(). The vocabulary is made here;
+// From text to tokens: llmc/text/bpe.h, vocab_json.h and tokenizer_encode(). The vocabulary is made here;
 // GPT-2's own is compared by dev/test/text/compare_tokenizer.py.
 #include "llmc/text/tokenizer.h"
 
