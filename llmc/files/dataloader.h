@@ -219,9 +219,11 @@ static inline Status token_shard_verify_(TokenShard* shard) {
     return status;
 }
 
-// The thread, which says nothing: a damaged shard is read again when its turn comes, and may be replaced until then.
+// The thread. A damaged shard is read again when its turn comes, and may be replaced until then.
 static inline void* token_shard_thread_(void* shard) {
-    (void)token_shard_verify_((TokenShard*)shard);
+    if (token_shard_verify_((TokenShard*)shard) == STATUS_OK) { return NULL; }
+    print_warning("%s; the run ends when it gets there, unless the file is replaced by an intact one",
+                  status_message());
     return NULL;
 }
 

@@ -173,6 +173,7 @@ check "a run on shards ends" well shards "" "${shards[@]}" -n 3
 flip "$dir/pieces/b.bin" 2000
 check "a damaged shard stops the run" ends damaged "" 1 2 \
     "error: step 4/6: $unread$dir/pieces/b.bin: bytes 1024 to 4609 do not have their checksum; the file is corrupt; checkpoint 00000003" "${shards[@]}"
+check "it was said before" grep -q "^warning: $dir/pieces/b.bin: bytes 1024 to 4609" "$dir/damaged.stderr"
 for file in model_00000003.bin state_00000003_00000.bin; do
     check "the step is taken back: $file" same shards damaged $file
 done
