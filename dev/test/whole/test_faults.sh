@@ -177,7 +177,7 @@ check "it was said before" grep -q "^warning: $dir/pieces/b.bin: bytes 1024 to 4
 for file in model_00000003.bin state_00000003_00000.bin; do
     check "the step is taken back: $file" same shards damaged $file
 done
-check "still damaged" ends damaged "" 1 1 "step 4/6: $unread" "${shards[@]}" -y 1
+check "still damaged" ends damaged "" 1 2 "step 4/6: $unread" "${shards[@]}" -y 1
 check "its checkpoint stays" has_checkpoints damaged "DONE_00000003 "
 mv "$dir/pieces/b.bin" "$dir/gone"
 check "a shard that is gone is one of other data" ends damaged "" 1 1 "--resume-anyway" "${shards[@]}" -y 1
