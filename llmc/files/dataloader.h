@@ -45,6 +45,7 @@ typedef struct {
 typedef struct {
     const char* path;
     int verified; // 1: its bytes have their checksums, or it has none
+    int warned;   // 1: the thread has said that they do not
 } TokenShard;
 
 // A batch stays in place while the next two are read and used.
@@ -220,8 +221,10 @@ static inline Status token_shard_verify_(TokenShard* shard) {
 }
 
 // The thread. A damaged shard is read again when its turn comes, and may be replaced until then.
-static inline void* token_shard_thread_(void* shard) {
-    if (token_shard_verify_((TokenShard*)shard) == STATUS_OK) { return NULL; }
+static inline void* token_shard_thread_(void* context) {
+    TokenShard* shard = (TokenShard*)context;
+    if (token_shard_verify_(shard) == STATUS_OK || shard->warned) { return NULL; }
+    shard->warned = 1;
     print_warning("%s; the run ends when it gets there, unless the file is replaced by an intact one",
                   status_message());
     return NULL;
