@@ -10,14 +10,28 @@ global memory in an enforced order, for the same bits every time (see wgmma). He
    computes D, once, and leaves log(l) + m and D in scratch for the second kernel.
 2. The key kernel gives a warp 16 M keys and computes the transposes S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T in
    registers are operand A of dV += P^T dO and dK += dS^T Q.
-That is 7 GEMMs instead of 5, but no fp32 copy of dQ, no memset, no cast kernel, no atomics, no waiting between CTAs. For heads
-of 128 five GEMMs are faster all the same: mma_backward_pairs.cuh. Paper: Dao, FlashAttention-2 (2023), algorithm 2.
+That is 7 GEMMs instead of 5, but no fp32 copy of dQ, no memset, no cast kernel, no atomics, no waiting between CTAs.
+Paper: Dao, FlashAttention-2 (2023), algorithm 2.
 */
 #include "attention/attention.h"
-#include "attention/mma_backward_pairs.cuh"
 #include "attention/mma_tiles.cuh"
 
 namespace mma {
+
+// The statistics of a query row: P = 2^(scale LOG2_E s - lse), dS = P (dP + minus_d).
+struct alignas(8) RowStatistics {
+    float lse;     // log2(l) + m LOG2_E; infinity for rows past T, so that their P is 0
+    float minus_d; // -rowsum(dO o O)
+};
+// Rounded as forward does it, so that P is the same.
+__device__ inline float row_lse(float l, float m, bool exists) {
+    return exists ? __fmul_rn(m, LOG2_E) + lg2_approx(l) : INFINITY;
+}
+constexpr int padded_rows = 128; // rows of a head in scratch are padded to a multiple of this
+// The index of row t of a head in scratch, t < padded T. Blocks are counted in 32 bits to save a register.
+__host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
+    return (int64_t)(head * CEIL_DIV(T, padded_rows) + t / padded_rows) * padded_rows + t % padded_rows;
+}
 
 // Configuration of the query kernel: warps, rows of a warp / 16, keys of a block and of a step, CTAs per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTiles {
@@ -365,7 +379,6 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<QueryTiles<64, 4, 2, 64, 32, 2>, KeyTiles<64, 4, 2, 64, 32, 2>>("128x64 128x64"),
     backward_config<QueryTiles<96, 4, 2, 64, 32, 2>, KeyTiles<96, 4, 1, 64, 64, 2>>("128x64 64x64"),
     backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 4, 1, 32, 32, 2>>("64x64 64x32"),
-    pairs_config<PairTiles<128, 4>>("128x64 pairs"),
     backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 64, 2>>("64x64 64x64"),
     backward_config<QueryTiles<128, 4, 1, 32, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x32 64x32"),
 };

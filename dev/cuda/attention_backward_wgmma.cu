@@ -152,16 +152,6 @@ inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     return rows * (2 * HS + 2) * sizeof(float) + (dq_tiles * 2 + rows / padded_rows + 1) * sizeof(int);
 }
 
-template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
-    const int key_blocks = CEIL_DIV(T, C::Bc), padded_T = CEIL_DIV(T, padded_rows) * padded_rows;
-    const int group_heads = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8)));
-    // Not with computes_D, where reversed heads before the last group would have no D; heads of 128 gain nothing by it, and for
-    // those of 96 it was not tried.
-    const bool may_alternate = C::rotating_dq;
-    return {KeyBlockOrder(B, NH, key_blocks, CEIL_DIV(T, C::Br), group_heads, num_sms, may_alternate), T, padded_T,
-            (int64_t)B * NH * padded_T / C::Br * C::dq_tiles};
-}
-
 template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
                                                   const floatX* out, const float* l, const float* m, void* scratch,
                                                   int B, int T, int NH, int HS, cudaStream_t stream) {

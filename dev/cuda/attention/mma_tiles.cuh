@@ -64,22 +64,6 @@ __device__ inline void load_tile(uint32_t tile, const floatX* source, int stride
     }
 }
 
-// Stores a (16 M, 16), fragments of operand A, to chunks `chunk` (even) and the next of 16 M rows of a tile.
-template <int HS, int M> __device__ inline void store_a(uint32_t tile, const uint32_t (&a)[M][4], int chunk, int lane) {
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        stmatrix_x4(Tile<HS>::at(tile + Tile<HS>::lane_a(lane), i * 16, chunk), a[i][0], a[i][1], a[i][2], a[i][3]);
-#else
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int r = e % 2 * 8 + lane / 4;
-            st_shared(tile + i * 16 * Tile<HS>::row_bytes + Tile<HS>::offset(r, chunk + e / 2) + lane % 4 * 4, a[i][e]);
-        }
-#endif
-    }
-}
-
 // Stores a warp's accumulators x (16 M, HS), rounded to 16 bit, to 16 M rows of a tile.
 template <int HS, int M>
 __device__ inline void store_accumulators(uint32_t tile, const float (&x)[M][HS / 8][4], int lane) {

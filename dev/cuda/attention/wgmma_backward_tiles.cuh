@@ -5,8 +5,8 @@ order in which key blocks add to dQ.
 #ifndef WGMMA_BACKWARD_TILES_CUH
 #define WGMMA_BACKWARD_TILES_CUH
 
-#include "key_blocks.cuh"
-#include "dev/cuda/attention/attention.h"
+#include "attention.h"
+#include "llmc/cuda/divisor.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/mma.cuh"
 
@@ -96,10 +96,84 @@ struct BackwardScratch {
     int* work_counter; // how many work items have been taken
     float* dq_sums;    // not in scratch: an output (dq_sum_rows(), NH * HS), or NULL
 };
-// The sizes of a launch.
-struct BackwardProblem : KeyBlockOrder {
+
+// ----------------------------------------------------------------------------
+// The order in which CTAs take key blocks from the work counter. A CTA that adds its part of dQ behind those taken before it then
+// sums in a fixed order, waits only for CTAs that run, and finds them ahead of it.
+//
+// Heads come in groups of group_heads, whose key blocks are interleaved: for every j all heads of the group. j descends and each
+// key block begins at its own diagonal: so key block j + 1, which is taken before j, reaches every query block a step or more
+// earlier, and its dQ has been added when j needs it. In a reversed group j ascends, longest first, and query blocks descend from
+// the last. The last group, from first_reversed_head on, is reversed, so that all CTAs end at about the same time. Alternating
+// groups are a wave each, every other one reversed: a CTA that had a short key block takes a long one next.
+
+// The sizes of a launch, and the order that follows from them. A work item is a key block of a head.
+struct BackwardProblem {
+    int heads, key_blocks, query_blocks, work_items; // key blocks and query blocks of a head, key blocks of all heads
+    bool alternating;                                // groups are a wave each; those with odd numbers are reversed
+    int first_reversed_head, first_reversed_item;    // of the last group, which is reversed
+    // Heads whose key blocks are interleaved: of a group, of the last but one, of the last.
+    Divisor group_heads, last_heads, reversed_heads;
+    Divisor group_items, NH; // key blocks of a group
     int T, padded_T;
     int64_t dq_tiles; // of all heads
+};
+template <class C> BackwardProblem backward_problem(int B, int T, int NH, int num_sms) {
+    BackwardProblem p;
+    p.T = T, p.padded_T = CEIL_DIV(T, padded_rows) * padded_rows, p.heads = B * NH, p.NH = NH;
+    p.key_blocks = CEIL_DIV(T, C::Bc), p.query_blocks = CEIL_DIV(T, C::Br), p.work_items = p.heads * p.key_blocks;
+    p.dq_tiles = (int64_t)p.heads * p.padded_T / C::Br * C::dq_tiles;
+    // Groups alternate if there are heads for at least two waves, and if a wave of whole heads leaves at most 1/32 of the SMs
+    // idle. Not with computes_D, where reversed heads before the last group would have no D; heads of 128 gain nothing by it,
+    // and for those of 96 it was not tried.
+    const int wave = num_sms / p.key_blocks;
+    p.alternating = C::rotating_dq && p.heads >= 2 * wave && num_sms % p.key_blocks <= num_sms / 32;
+    int group_heads = max(1, (int)(C::group_bytes / ((int64_t)T * C::HS * 8))),
+        last = CEIL_DIV(2 * num_sms, p.key_blocks);
+    if (p.alternating) { // the last group is one wave if the number of waves is even, else the rest and up to three waves
+        const int rest = p.heads % (2 * wave);
+        group_heads = wave;
+        last = rest == 0 ? wave : min(3 * wave + rest, p.heads - wave);
+    }
+    p.first_reversed_head = p.heads - min(p.heads, last);
+    p.first_reversed_item = p.first_reversed_head * p.key_blocks;
+    p.group_heads = group_heads, p.group_items = group_heads * p.key_blocks;
+    p.last_heads = max(1, p.first_reversed_head % group_heads), p.reversed_heads = p.heads - p.first_reversed_head;
+    return p;
+}
+
+// A work item's head and key block.
+struct KeyBlock {
+    int head, j;
+    bool reversed; // j ascends from item to item, and query blocks are visited from the last to the diagonal
+    __host__ __device__ KeyBlock(int work_item, const BackwardProblem& p) {
+        head = -1, j = 0, reversed = false;
+        if (work_item >= p.work_items) { return; }
+        const bool last = work_item >= p.first_reversed_item;
+        const int group = p.group_items.quotient(work_item),
+                  first = last ? p.first_reversed_head : group * p.group_heads.d;
+        const bool whole = first + p.group_heads.d <= p.first_reversed_head;
+        const Divisor& heads = last ? p.reversed_heads : whole ? p.group_heads : p.last_heads;
+        reversed = last || (p.alternating && group % 2 == 1);
+        int n = work_item - first * p.key_blocks, k = heads.quotient(n);
+        j = reversed ? k : p.key_blocks - 1 - k;
+        head = first + n - k * heads.d;
+    }
+    // Head and j as one thread of a CTA has found them, for the others.
+    __host__ __device__ explicit KeyBlock(int2 packed)
+        : head(packed.x), j(packed.y < 0 ? ~packed.y : packed.y), reversed(packed.y < 0) {}
+    __host__ __device__ int2 packed() const { return make_int2(head, reversed ? ~j : j); }
+    __host__ __device__ bool none() const { return head < 0; } // no work item is left
+    __host__ __device__ int b(const BackwardProblem& p) const { return p.NH.quotient(head); }
+    __host__ __device__ int h(const BackwardProblem& p) const { return p.NH.remainder(head); }
+    // The number of steps: query blocks from the diagonal to the last row. A key block has C::steps_per_block of its own.
+    template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
+        return p.query_blocks - j * C::steps_per_block;
+    }
+    // The query block of step i, counted from the one that holds the key block's first key.
+    template <class C> __host__ __device__ int query_offset(int i, const BackwardProblem& p) const {
+        return reversed ? steps<C>(p) - 1 - i : i;
+    }
 };
 
 // The position of a query's statistics among those of 16 queries: rows 2c, 2c + 1, 2c + 8 and 2c + 9, which a thread with

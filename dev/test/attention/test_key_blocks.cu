@@ -1,5 +1,5 @@
-// The order in which the backward kernels of wgmma and mma take key blocks, and wgmma adds dQ and computes D, without a GPU:
-// KeyBlockOrder, KeyBlock, DqChain. Blocks are worked off one by one in the order of the work counter, which is the hardest
+// The order in which wgmma's backward takes key blocks, adds dQ and computes D, without a GPU:
+// BackwardProblem, KeyBlock, DqChain. Blocks are worked off one by one in the order of the work counter, which is the hardest
 // case: then a block finds only what earlier ones have left.
 #include "dev/cuda/attention_backward_wgmma.cu"
 #include "dev/test/fixtures/unit.h"
@@ -19,7 +19,7 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int num_sm
     std::vector<bool> D(p.work_items); // of each head's 128 queries of a key block: stored in scratch
     for (int n = 0; n < p.work_items; n++) { D[n] = !C::computes_D || n / p.key_blocks >= p.first_reversed_head; }
     for (int work_item = 0; work_item < p.work_items; work_item++) {
-        const KeyBlock block(KeyBlock(work_item, p).packed()); // as the roles of a CTA exchange it
+        const wgmma::KeyBlock block(wgmma::KeyBlock(work_item, p).packed()); // as the roles of a CTA exchange it
         if (block.head < 0 || block.head >= heads || block.j < 0 || block.j >= p.key_blocks) { return false; }
         taken[block.head * p.key_blocks + block.j]++;
         for (int i = 0; i < block.steps<C>(p); i++) {
@@ -31,8 +31,6 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int num_sm
             }
             if (!D[queries]) { return false; }
             const wgmma::DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
-            const int behind = offset / C::steps_per_block; // as mma_backward_pairs.cuh asks for its chain
-            if (block.before(behind) != chain.before || block.after(behind) != chain.after) { return false; }
             DqTile& dq_tile = dq_tiles[(size_t)block.head * p.query_blocks + block.j * C::steps_per_block + offset];
             uint64_t dQ = 1ull << block.j;
             if (chain.reads()) {
@@ -53,7 +51,7 @@ template <class C> static bool every_dq_is_complete(int heads, int T, int num_sm
     for (int n : taken) {
         if (n != 1) { return false; }
     }
-    if (!KeyBlock(KeyBlock(p.work_items, p).packed()).none()) { return false; }
+    if (!wgmma::KeyBlock(wgmma::KeyBlock(p.work_items, p).packed()).none()) { return false; }
     for (size_t n = 0; n < dq_tiles.size(); n++) {
         const int key_blocks = (int)(n % p.query_blocks) / C::steps_per_block + 1; // that these queries see
         if (dq_tiles[n].results != 1 || dq_tiles[n].dQ != (2ull << (key_blocks - 1)) - 1) { return false; }
@@ -68,7 +66,7 @@ template <class C> static double imbalance(int heads, int T, int num_sms) {
     std::vector<double> done(num_sms);
     double sum = 0;
     for (int work_item = 0; work_item < p.work_items; work_item++) {
-        const double time = KeyBlock(work_item, p).steps<C>(p) + 0.25;
+        const double time = wgmma::KeyBlock(work_item, p).steps<C>(p) + 0.25;
         *std::min_element(done.begin(), done.end()) += time;
         sum += time;
     }
