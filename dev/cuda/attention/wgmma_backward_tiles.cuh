@@ -98,14 +98,14 @@ struct BackwardScratch {
 };
 
 // ----------------------------------------------------------------------------
-// The order in which CTAs take key blocks from the work counter. A CTA that adds its part of dQ behind those taken before it then
-// sums in a fixed order, waits only for CTAs that run, and finds them ahead of it.
+// The order in which CTAs take key blocks from the work counter. A CTA that adds its part of dQ behind those taken before it
+// then sums in a fixed order, waits only for CTAs that run, and finds them ahead of it.
 //
-// Heads come in groups of group_heads, whose key blocks are interleaved: for every j all heads of the group. j descends and each
-// key block begins at its own diagonal: so key block j + 1, which is taken before j, reaches every query block a step or more
-// earlier, and its dQ has been added when j needs it. In a reversed group j ascends, longest first, and query blocks descend from
-// the last. The last group, from first_reversed_head on, is reversed, so that all CTAs end at about the same time. Alternating
-// groups are a wave each, every other one reversed: a CTA that had a short key block takes a long one next.
+// Heads come in groups of group_heads, whose key blocks are interleaved: for every j all heads of the group. j descends and
+// each key block begins at its own diagonal: so key block j + 1, which is taken before j, reaches every query block a step or
+// more earlier, and its dQ has been added when j needs it. In a reversed group j ascends, longest first, and query blocks
+// descend from the last. The last group, from first_reversed_head on, is reversed, so that all CTAs end at about the same
+// time. Alternating groups are a wave each, every other one reversed: a CTA that had a short key block takes a long one next.
 
 // The sizes of a launch, and the order that follows from them. A work item is a key block of a head.
 struct BackwardProblem {
