@@ -7,9 +7,6 @@ scores, all of them written and read, and twice the FLOPs, because the library h
     P = exp(Q K^T / sqrt(HS) - m) / l        dP = dO V^T        dS = P (dP - D)        D = rowsum(dO O)
     dV = P^T dO        dQ = dS K / sqrt(HS)        dK = dS^T Q / sqrt(HS)
 */
-#ifndef ATTENTION_BACKWARD_CUBLAS_CU
-#define ATTENTION_BACKWARD_CUBLAS_CU
-
 #include "attention/attention.h"
 #include "attention/cublas_batches.cuh"
 
@@ -51,8 +48,8 @@ inline void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv,
     for (int b = 0; b < B; b++) {
         const floatX *q = qkv + qkv_offset(b, 0, 0, T, NH, HS), *k = q + NH * HS, *v = k + NH * HS;
         const floatX* dO = dout + out_offset(b, 0, T, NH, HS);
-        multiply_abt<floatX>(handle, {S + b * NH * head, ld, head}, {q, token, HS}, {k, token, HS}, scale, T, NH, HS);
-        multiply_abt<floatX>(handle, {dP + b * NH * head, ld, head}, {dO, out_token, HS}, {v, token, HS}, 1, T, NH, HS);
+        multiply_abt(handle, {S + b * NH * head, ld, head}, {q, token, HS}, {k, token, HS}, scale, T, NH, HS);
+        multiply_abt(handle, {dP + b * NH * head, ld, head}, {dO, out_token, HS}, {v, token, HS}, 1, T, NH, HS);
     }
     causal_softmax_backward<<<(unsigned)CEIL_DIV(rows, (int64_t)8), 8 * WARP_SIZE, 0, stream>>>(
         P, dS, S, dP, dout, out, l, m, B, T, NH, HS, (int)ld);
@@ -62,9 +59,9 @@ inline void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv,
         const floatX* dO = dout + out_offset(b, 0, T, NH, HS);
         floatX *dq = dqkv + qkv_offset(b, 0, 0, T, NH, HS), *dk = dq + NH * HS, *dv = dk + NH * HS;
         const Matrices<const floatX> P_b = {P + b * NH * head, ld, head}, dS_b = {dS + b * NH * head, ld, head};
-        multiply_ab<floatX>(handle, {dv, token, HS}, P_b, true, {dO, out_token, HS}, 1, T, NH, HS);
-        multiply_ab<floatX>(handle, {dq, token, HS}, dS_b, false, {k, token, HS}, scale, T, NH, HS);
-        multiply_ab<floatX>(handle, {dk, token, HS}, dS_b, true, {q, token, HS}, scale, T, NH, HS);
+        multiply_ab(handle, {dv, token, HS}, P_b, true, {dO, out_token, HS}, 1, T, NH, HS);
+        multiply_ab(handle, {dq, token, HS}, dS_b, false, {k, token, HS}, scale, T, NH, HS);
+        multiply_ab(handle, {dk, token, HS}, dS_b, true, {q, token, HS}, scale, T, NH, HS);
     }
 }
 
@@ -76,6 +73,4 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, cublas::backward_configs); }
-#endif
-
 #endif

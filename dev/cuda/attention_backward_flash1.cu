@@ -8,9 +8,6 @@ dQ, and so every bit. dV_j = sum_i P_ij dO_i sums over all rows of the query blo
 
 Br = Bc is the largest number of rows whose tiles fit the shared memory of a CTA on this GPU.
 */
-#ifndef ATTENTION_BACKWARD_FLASH1_CU
-#define ATTENTION_BACKWARD_FLASH1_CU
-
 #include "attention/attention.h"
 #include "attention/flash1_rows.cuh"
 
@@ -115,43 +112,27 @@ static inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     return (size_t)B * NH * T * (HS + 1) * sizeof(float);
 }
 
-template <int HS, int THREADS> void backward_size(floatX* dqkv, float* dQ, const float* D, const floatX* dout,
-                                                  const floatX* qkv, const float* l, const float* m, int B, int T,
-                                                  int NH, cudaStream_t stream) {
-    BackwardSizes sizes = {};
-    if (backward_sizes(&sizes, HS) != STATUS_OK) { return; }
-    auto kernel = backward_head<HS>;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)sizes.shared_bytes)) != STATUS_OK) { return; }
-    kernel<<<B * NH, THREADS, sizes.shared_bytes, stream>>>(dqkv, dQ, D, dout, qkv, l, m, T, NH, sizes.rows);
-    cuda_try(cudaGetLastError());
-}
-
-template <int THREADS> void backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                     const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
-                                     cudaStream_t stream) {
+inline void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
+                            const float* m, void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
     const int64_t rows = (int64_t)B * NH * T;
     float *dQ = (float*)scratch, *D = dQ + rows * HS;
     backward_D<<<(unsigned)CEIL_DIV(rows, (int64_t)8), 8 * WARP_SIZE, 0, stream>>>(D, dout, out, B, T, NH, HS);
     cuda_try(cudaGetLastError());
-    auto launch = HS == 32   ? backward_size<32, THREADS>
-                  : HS == 64 ? backward_size<64, THREADS>
-                  : HS == 96 ? backward_size<96, THREADS>
-                             : backward_size<128, THREADS>;
-    launch(dqkv, dQ, D, dout, qkv, l, m, B, T, NH, stream);
+    BackwardSizes sizes = {};
+    if (backward_sizes(&sizes, HS) != STATUS_OK) { return; }
+    auto kernel = HS == 32   ? backward_head<32>
+                  : HS == 64 ? backward_head<64>
+                  : HS == 96 ? backward_head<96>
+                             : backward_head<128>;
+    attention_launch(kernel, B * NH, 1024, sizes.shared_bytes, stream, dqkv, dQ, D, dout, qkv, l, m, T, NH, sizes.rows);
 }
 
 static constexpr AttentionBackwardConfig backward_configs[] = {
-    {"1024 threads", 0, 0, backward<1024>, backward_scratch_bytes},
-    {"512 threads", 0, 0, backward<512>, backward_scratch_bytes},
-    {"256 threads", 0, 0, backward<256>, backward_scratch_bytes},
-};
+    {"1024 threads", 0, 0, launch_backward, backward_scratch_bytes}};
 
 } // namespace flash1
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, flash1::backward_configs); }
-#endif
-
 #endif

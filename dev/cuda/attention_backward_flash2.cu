@@ -9,27 +9,22 @@ P for dQ: 7 matrix multiplications instead of 5, on scores that are in registers
     L_i = m_i + log(l_i)        P_ij = exp(s_ij - L_i)        dS_ij = P_ij (dO_i.v_j - D_i)        D_i = dO_i.O_i
     dq_i = sum_j dS_ij k_j / sqrt(HS)        dk_j = sum_i dS_ij q_i / sqrt(HS)        dv_j = sum_i P_ij dO_i
 */
-#ifndef ATTENTION_BACKWARD_FLASH2_CU
-#define ATTENTION_BACKWARD_FLASH2_CU
-
 #include "attention/attention.h"
 #include "attention/register_tiles.cuh"
 
 namespace flash2 {
 
-using namespace register_tiles;
-
 // What backward needs of a row: {L_i log2(e), D_i}. (B,NH,T) of them are the scratch.
 typedef float2 RowTerms;
 
 // A CTA owns `own` rows (queries for dQ, keys for dK and dV) and iterates over the others, `step` rows at a time.
-template <int HS, int WARPS, int TM, int TN> struct BackwardTiles {
-    static constexpr int threads = 32 * WARPS, own = 4 * TM * WARPS, step = 8 * TN;
+template <int HS_, int TM_, int TN_> struct BackwardTiles {
+    static constexpr int HS = HS_, TM = TM_, TN = TN_, own = 4 * TM * WARPS, step = 8 * TN;
     static constexpr int stride = operand_stride(HS);
     struct Shared {
-        float A[own * stride], B[own * stride]; // of the owned rows: Q and dO, or K and V
-        float X
-        [step * stride], Y[step * stride];    // of the step's rows: K and V, or Q and dO
+        // A, B: of the owned rows, Q and dO or K and V; X, Y: of the step's rows, K and V or Q and dO
+        float A[own * stride], B[own * stride], X
+        [step * stride], Y[step * stride];
         float E[own * exchange_stride(step)]; // P or dS
         RowTerms terms[step];                 // of the step's queries
     };
@@ -43,9 +38,9 @@ __device__ inline void weight_and_gradient(float& S, float& G, RowTerms row, flo
 }
 
 // Row terms of the CTA's own queries, into scratch: the warps take the rows round-robin.
-template <int HS, int ROWS, int WARPS>
-__device__ inline void compute_row_terms(RowTerms* terms, const floatX* dO, const floatX* O, const float* l,
-                                         const float* m, int64_t stride, int limit) {
+template <int HS, int ROWS> __device__ inline void compute_row_terms(RowTerms* terms, const floatX* dO, const floatX* O,
+                                                                     const float* l, const float* m, int64_t stride,
+                                                                     int limit) {
     const int lane = threadIdx.x % WARP_SIZE;
     for (int row = threadIdx.x / WARP_SIZE; row < min(ROWS, limit); row += WARPS) {
         float D = 0;
@@ -56,13 +51,12 @@ __device__ inline void compute_row_terms(RowTerms* terms, const floatX* dO, cons
 }
 
 // dQ of a query block, summed over its key blocks, and the row terms for the kernel that follows.
-template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+template <class C> __global__ void __launch_bounds__(THREADS, 2)
     backward_queries(floatX* dqkv, RowTerms* terms, const floatX* dout, const floatX* qkv, const floatX* out,
                      const float* l, const float* m, int B, int T, int NH) {
-    using Tiles = BackwardTiles<HS, WARPS, TM, TN>;
-    constexpr int Br = Tiles::own, Bc = Tiles::step, threads = Tiles::threads;
+    constexpr int HS = C::HS, TM = C::TM, TN = C::TN, Br = C::own, Bc = C::step;
     extern __shared__ __align__(16) char shared_memory[];
-    typename Tiles::Shared& tile = *reinterpret_cast<typename Tiles::Shared*>(shared_memory);
+    typename C::Shared& tile = *reinterpret_cast<typename C::Shared*>(shared_memory);
 
     const int heads = B * NH, head = blockIdx.x % heads, b = head / NH, h = head % NH;
     const int i0 = (gridDim.x / heads - 1 - blockIdx.x / heads) * Br; // the longest rows first
@@ -78,10 +72,10 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     const int warp_row = at.warp * 4 * TM, first = i0 + warp_row, last = first + 4 * TM - 1; // the warp's queries
     float* dS = tile.E + warp_row * exchange_stride(Bc);
 
-    load_tile<Br, HS, threads>(tile.A, qkv + q, token, T - i0);
-    load_tile<Br, HS, threads>(tile.B, dout + o, out_token, T - i0);
-    load_tile<Bc, HS, threads>(tile.X, k, token, T);
-    compute_row_terms<HS, Br, WARPS>(terms + row0, dout + o, out + o, l + row0, m + row0, out_token, T - i0);
+    load_tile<Br, HS>(tile.A, qkv + q, token, T - i0);
+    load_tile<Br, HS>(tile.B, dout + o, out_token, T - i0);
+    load_tile<Bc, HS>(tile.X, k, token, T);
+    compute_row_terms<HS, Br>(terms + row0, dout + o, out + o, l + row0, m + row0, out_token, T - i0);
     __syncthreads();
     RowTerms row[TM]; // rows from T on repeat row T - 1 and are not stored
 #pragma unroll
@@ -89,13 +83,13 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
 
     float dQ[TM][HS / 8] = {};
     for (int j0 = 0; j0 < min(i0 + Br, T); j0 += Bc) {
-        load_tile<Bc, HS, threads>(tile.Y, v + (int64_t)j0 * token, token, T - j0);
+        load_tile<Bc, HS>(tile.Y, v + (int64_t)j0 * token, token, T - j0);
         finish_loads();
         __syncthreads(); // K and V have arrived
         if (j0 <= last) {
             float S[TM][TN] = {}, G[TM][TN] = {};
-            multiply_abt<HS>(S, tile.A + warp_row * Tiles::stride, tile.X, at); // S = Q K^T
-            multiply_abt<HS>(G, tile.B + warp_row * Tiles::stride, tile.Y, at); // G = dO V^T
+            multiply_abt<HS>(S, tile.A + warp_row * C::stride, tile.X, at); // S = Q K^T
+            multiply_abt<HS>(G, tile.B + warp_row * C::stride, tile.Y, at); // G = dO V^T
 #pragma unroll
             for (int r = 0; r < TM; r++) {
 #pragma unroll
@@ -110,7 +104,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
         }
         __syncthreads(); // K and V have been read
         if (j0 + Bc < min(i0 + Br, T)) {
-            load_tile<Bc, HS, threads>(tile.X, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
+            load_tile<Bc, HS>(tile.X, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
         }
     }
     float scales[TM];
@@ -120,12 +114,11 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
 }
 
 // dK and dV of a key block, summed over the query blocks from its diagonal on. Scores are transposed: rows are keys.
-template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+template <class C> __global__ void __launch_bounds__(THREADS, 2)
     backward_keys(floatX* dqkv, const RowTerms* terms, const floatX* dout, const floatX* qkv, int B, int T, int NH) {
-    using Tiles = BackwardTiles<HS, WARPS, TM, TN>;
-    constexpr int Bc = Tiles::own, Br = Tiles::step, threads = Tiles::threads;
+    constexpr int HS = C::HS, TM = C::TM, TN = C::TN, Bc = C::own, Br = C::step;
     extern __shared__ __align__(16) char shared_memory[];
-    typename Tiles::Shared& tile = *reinterpret_cast<typename Tiles::Shared*>(shared_memory);
+    typename C::Shared& tile = *reinterpret_cast<typename C::Shared*>(shared_memory);
 
     const int heads = B * NH, head = blockIdx.x % heads, b = head / NH, h = head % NH;
     const int j0 = blockIdx.x / heads * Bc;             // the first keys have the most queries
@@ -141,20 +134,20 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     float* E = tile.E + warp_row * exchange_stride(Br);
 
     float dK[TM][HS / 8] = {}, dV[TM][HS / 8] = {};
-    load_tile<Bc, HS, threads>(tile.A, qkv + k, token, T - j0);
-    load_tile<Bc, HS, threads>(tile.B, qkv + v, token, T - j0);
+    load_tile<Bc, HS>(tile.A, qkv + k, token, T - j0);
+    load_tile<Bc, HS>(tile.B, qkv + v, token, T - j0);
     for (int i0 = j0 / Br * Br; i0 < T; i0 += Br) {
-        load_tile<Br, HS, threads>(tile.X, q + (int64_t)i0 * token, token, T - i0);
-        load_tile<Br, HS, threads>(tile.Y, dO + (int64_t)i0 * out_token, out_token, T - i0);
-        for (int n = threadIdx.x; n < Br; n += threads) { // queries from T on have P = exp(-inf) = 0
+        load_tile<Br, HS>(tile.X, q + (int64_t)i0 * token, token, T - i0);
+        load_tile<Br, HS>(tile.Y, dO + (int64_t)i0 * out_token, out_token, T - i0);
+        for (int n = threadIdx.x; n < Br; n += THREADS) { // queries from T on have P = exp(-inf) = 0
             tile.terms[n] = i0 + n < T ? terms[i0 + n] : RowTerms{INFINITY, 0};
         }
         finish_loads();
         __syncthreads(); // Q, dO and the row terms have arrived
         if (first <= i0 + Br - 1) {
             float S[TM][TN] = {}, G[TM][TN] = {};
-            multiply_abt<HS>(S, tile.A + warp_row * Tiles::stride, tile.X, at); // S^T = K Q^T
-            multiply_abt<HS>(G, tile.B + warp_row * Tiles::stride, tile.Y, at); // G^T = V dO^T
+            multiply_abt<HS>(S, tile.A + warp_row * C::stride, tile.X, at); // S^T = K Q^T
+            multiply_abt<HS>(G, tile.B + warp_row * C::stride, tile.Y, at); // G^T = V dO^T
 #pragma unroll
             for (int c = 0; c < TN; c++) {
                 const RowTerms row = tile.terms[at.col + 8 * c];
@@ -183,44 +176,28 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
 
 static inline size_t backward_scratch_bytes(int B, int T, int NH, int) { return (size_t)B * NH * T * sizeof(RowTerms); }
 
-// QM×QN scores of a thread in the kernel of the queries, KM×KN in that of the keys
-template <int HS, int WARPS, int QM, int QN, int KM, int KN> struct BackwardLaunch {
-    using Queries = BackwardTiles<HS, WARPS, QM, QN>;
-    using Keys = BackwardTiles<HS, WARPS, KM, KN>;
-    static constexpr size_t query_bytes = sizeof(typename Queries::Shared), key_bytes = sizeof(typename Keys::Shared);
+template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                                 const float* l, const float* m, void* scratch, int B, int T, int NH,
+                                                 int, cudaStream_t stream) {
+    RowTerms* terms = (RowTerms*)scratch;
+    attention_launch(backward_queries<Q>, B * NH * CEIL_DIV(T, Q::own), THREADS, sizeof(typename Q::Shared), stream,
+                     dqkv, terms, dout, qkv, out, l, m, B, T, NH);
+    attention_launch(backward_keys<K>, B * NH * CEIL_DIV(T, K::own), THREADS, sizeof(typename K::Shared), stream, dqkv,
+                     terms, dout, qkv, B, T, NH);
+}
 
-    static void launch(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out, const float* l,
-                       const float* m, void* scratch, int B, int T, int NH, int, cudaStream_t stream) {
-        auto queries = backward_queries<HS, WARPS, QM, QN>;
-        auto keys = backward_keys<HS, WARPS, KM, KN>;
-        const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-        if (cuda_try(cudaFuncSetAttribute(queries, shared, (int)query_bytes)) != STATUS_OK) { return; }
-        if (cuda_try(cudaFuncSetAttribute(keys, shared, (int)key_bytes)) != STATUS_OK) { return; }
-        queries<<<B * NH * CEIL_DIV(T, Queries::own), Queries::threads, query_bytes, stream>>>(
-            dqkv, (RowTerms*)scratch, dout, qkv, out, l, m, B, T, NH);
-        cuda_try(cudaGetLastError());
-        keys<<<B * NH * CEIL_DIV(T, Keys::own), Keys::threads, key_bytes, stream>>>(dqkv, (RowTerms*)scratch, dout, qkv,
-                                                                                    B, T, NH);
-        cuda_try(cudaGetLastError());
-    }
-    static constexpr AttentionBackwardConfig config(const char* name) {
-        return {name, HS, query_bytes > key_bytes ? query_bytes : key_bytes, launch, backward_scratch_bytes};
-    }
-};
-
+template <class Q, class K> constexpr AttentionBackwardConfig backward_config(const char* name) {
+    return {name, Q::HS, std::max(sizeof(typename Q::Shared), sizeof(typename K::Shared)), launch_backward<Q, K>,
+            backward_scratch_bytes};
+}
 // Names are warps, scores of a thread in the kernel of the queries and in that of the keys.
 static constexpr AttentionBackwardConfig backward_configs[] = {
-    BackwardLaunch<32, 4, 4, 8, 4, 8>::config("4 warps 4x8 4x8"),
-    BackwardLaunch<64, 4, 8, 4, 4, 8>::config("4 warps 8x4 4x8"),
-    BackwardLaunch<96, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
-    BackwardLaunch<128, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
-#if __INCLUDE_LEVEL__ == 0 // raced but not used in training: slower
-    BackwardLaunch<32, 4, 8, 4, 8, 4>::config("4 warps 8x4 8x4"),
-    BackwardLaunch<32, 4, 4, 4, 4, 4>::config("4 warps 4x4 4x4"),
-    BackwardLaunch<64, 4, 4, 8, 4, 4>::config("4 warps 4x8 4x4"),
-    BackwardLaunch<64, 2, 8, 4, 4, 8>::config("2 warps 8x4 4x8"),
-    BackwardLaunch<96, 4, 4, 8, 4, 4>::config("4 warps 4x8 4x4"),
-    BackwardLaunch<128, 2, 4, 4, 4, 4>::config("2 warps 4x4 4x4"),
+    backward_config<BackwardTiles<32, 4, 8>, BackwardTiles<32, 4, 8>>("4 warps 4x8 4x8"),
+    backward_config<BackwardTiles<64, 8, 4>, BackwardTiles<64, 4, 8>>("4 warps 8x4 4x8"),
+    backward_config<BackwardTiles<96, 4, 4>, BackwardTiles<96, 4, 4>>("4 warps 4x4 4x4"),
+    backward_config<BackwardTiles<128, 4, 4>, BackwardTiles<128, 4, 4>>("4 warps 4x4 4x4"),
+#if __INCLUDE_LEVEL__ == 0 // raced but not used in training
+    backward_config<BackwardTiles<64, 4, 8>, BackwardTiles<64, 4, 4>>("4 warps 4x8 4x4"),
 #endif
 };
 
@@ -229,6 +206,4 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, flash2::backward_configs); }
-#endif
-
 #endif

@@ -350,37 +350,27 @@ template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dou
     int heads = B * NH;
     int64_t reread_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V in the first, Q and dO in the second
     RowStatistics* statistics = (RowStatistics*)scratch;
-    auto query = attention_backward_query_kernel<Q>;
-    auto key = attention_backward_key_kernel<K>;
     AttentionGrid query_grid, key_grid;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    if (cuda_try(cudaFuncSetAttribute(query, shared, (int)Q::shared_bytes)) != STATUS_OK) { return; }
-    if (cuda_try(cudaFuncSetAttribute(key, shared, (int)K::shared_bytes)) != STATUS_OK) { return; }
     if (attention_grid(&query_grid, CEIL_DIV(T, Q::Br), heads, reread_bytes) != STATUS_OK) { return; }
     if (attention_grid(&key_grid, CEIL_DIV(T, K::Bc), heads, reread_bytes) != STATUS_OK) { return; }
-    query<<<query_grid.size, Q::threads, Q::shared_bytes, stream>>>(dqkv, statistics, dout, qkv, out, l, m, T, NH,
-                                                                    heads, query_grid.group);
-    cuda_try(cudaGetLastError());
-    key<<<key_grid.size, K::threads, K::shared_bytes, stream>>>(dqkv, dout, qkv, statistics, T, NH, heads,
-                                                                key_grid.group);
-    cuda_try(cudaGetLastError());
+    attention_launch(attention_backward_query_kernel<Q>, query_grid.size, Q::threads, Q::shared_bytes, stream, dqkv,
+                     statistics, dout, qkv, out, l, m, T, NH, heads, query_grid.group);
+    attention_launch(attention_backward_key_kernel<K>, key_grid.size, K::threads, K::shared_bytes, stream, dqkv, dout,
+                     qkv, statistics, T, NH, heads, key_grid.group);
 }
 
 // A row of the table; names are rows of a block x keys of a stage in the query kernel, then keys of a block x queries of a
 // stage in the key kernel.
 template <class Q, class K> constexpr AttentionBackwardConfig backward_config(const char* name) {
-    return {name, Q::HS, Q::shared_bytes > K::shared_bytes ? Q::shared_bytes : K::shared_bytes, launch_backward<Q, K>,
-            backward_scratch_bytes};
+    constexpr size_t shared_bytes = std::max(Q::shared_bytes, K::shared_bytes);
+    static_assert(shared_bytes <= 99 << 10, "so much shared memory has every GPU from 8.0 on");
+    return {name, Q::HS, shared_bytes, launch_backward<Q, K>, backward_scratch_bytes};
 }
 static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<QueryTiles<32, 4, 2, 64, 32, 3>, KeyTiles<32, 4, 2, 128, 32, 3>>("128x64 128x128"),
-    backward_config<QueryTiles<32, 4, 2, 128, 64, 2>, KeyTiles<32, 4, 2, 128, 64, 2>>("128x128 128x128"),
     backward_config<QueryTiles<64, 4, 2, 128, 32, 2>, KeyTiles<64, 4, 2, 128, 32, 2>>("128x128 128x128"),
-    backward_config<QueryTiles<64, 4, 2, 64, 32, 2>, KeyTiles<64, 4, 2, 64, 32, 2>>("128x64 128x64"),
     backward_config<QueryTiles<96, 4, 2, 64, 32, 2>, KeyTiles<96, 4, 1, 64, 64, 2>>("128x64 64x64"),
-    backward_config<QueryTiles<96, 4, 1, 64, 32, 2>, KeyTiles<96, 4, 1, 32, 32, 2>>("64x64 64x32"),
     backward_config<QueryTiles<128, 4, 1, 64, 32, 2>, KeyTiles<128, 4, 1, 64, 64, 2>>("64x64 64x64"),
-    backward_config<QueryTiles<128, 4, 1, 32, 32, 2>, KeyTiles<128, 4, 1, 32, 32, 2>>("64x32 64x32"),
 };
 
 } // namespace mma

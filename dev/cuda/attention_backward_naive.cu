@@ -7,9 +7,6 @@ The gradients by their definition: one thread for each element, with P and dS ma
 
 Slow, obvious, correct, deterministic; 8 B NH T^2 bytes of scratch.
 */
-#ifndef ATTENTION_BACKWARD_NAIVE_CU
-#define ATTENTION_BACKWARD_NAIVE_CU
-
 #include "attention/attention.h"
 
 namespace naive {
@@ -97,6 +94,4 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
 int main(int argc, char** argv) { return attention_backward_main(argc, argv, naive::backward_configs); }
-#endif
-
 #endif

@@ -5,9 +5,6 @@ Against naive: both GEMMs run at the library's speed, on tensor cores in 16 bit,
 T×T scores in memory, written and read in fp32 and again in the training precision, and twice the FLOPs: the library has no
 causal mask.
 */
-#ifndef ATTENTION_FORWARD_CUBLAS_CU
-#define ATTENTION_FORWARD_CUBLAS_CU
-
 #include "attention/attention.h"
 #include "attention/cublas_batches.cuh"
 
@@ -49,15 +46,15 @@ inline void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, v
     cublasHandle_t handle = handle_on(stream, scratch);
     for (int b = 0; b < B; b++) { // S = Q K^T / sqrt(HS)
         const floatX *q = qkv + qkv_offset(b, 0, 0, T, NH, HS), *k = q + NH * HS;
-        multiply_abt<floatX>(handle, {S + b * NH * head, ld, head}, {q, token, HS}, {k, token, HS},
-                             1 / sqrtf((float)HS), T, NH, HS);
+        multiply_abt(handle, {S + b * NH * head, ld, head}, {q, token, HS}, {k, token, HS}, 1 / sqrtf((float)HS), T, NH,
+                     HS);
     }
     causal_softmax<<<(unsigned)CEIL_DIV(rows, (int64_t)8), 8 * WARP_SIZE, 0, stream>>>(P, l, m, S, rows, T, (int)ld);
     cuda_try(cudaGetLastError());
     for (int b = 0; b < B; b++) { // out = P V
         const floatX* v = qkv + qkv_offset(b, 2, 0, T, NH, HS);
-        multiply_ab<floatX>(handle, {out + out_offset(b, 0, T, NH, HS), NH * HS, HS}, {P + b * NH * head, ld, head},
-                            false, {v, token, HS}, 1, T, NH, HS);
+        multiply_ab(handle, {out + out_offset(b, 0, T, NH, HS), NH * HS, HS}, {P + b * NH * head, ld, head}, false,
+                    {v, token, HS}, 1, T, NH, HS);
     }
 }
 
@@ -69,6 +66,4 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, cublas::forward_configs); }
-#endif
-
 #endif

@@ -9,9 +9,6 @@ to global memory and back T / Bc times; every multiply-add reads both of its ope
 Bc is the largest number of keys, with Br = min(Bc, HS) queries, whose tiles fit the shared memory of a CTA on this GPU: the
 paper's M / 4d, less the tile of scores.
 */
-#ifndef ATTENTION_FORWARD_FLASH1_CU
-#define ATTENTION_FORWARD_FLASH1_CU
-
 #include "attention/attention.h"
 #include "attention/flash1_rows.cuh"
 
@@ -104,44 +101,29 @@ template <int HS> __global__ void forward_head(floatX* out, float* O, float* l, 
 // O in fp32
 inline size_t forward_scratch_bytes(int B, int T, int NH, int HS) { return (size_t)B * T * NH * HS * sizeof(float); }
 
-template <int HS, int THREADS> void forward_size(floatX* out, float* l, float* m, const floatX* qkv, float* O, int B,
-                                                 int T, int NH, cudaStream_t stream) {
+inline void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T, int NH,
+                           int HS, cudaStream_t stream) {
     ForwardSizes sizes = {};
     if (forward_sizes(&sizes, HS) != STATUS_OK) { return; }
-    auto kernel = forward_head<HS>;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)sizes.shared_bytes)) != STATUS_OK) { return; }
-    kernel<<<B * NH, THREADS, sizes.shared_bytes, stream>>>(out, O, l, m, qkv, T, NH, sizes.Br, sizes.Bc);
-    cuda_try(cudaGetLastError());
-}
-
-template <int THREADS> void forward(floatX* out, float* l, float* m, const floatX* qkv, void* scratch, int B, int T,
-                                    int NH, int HS, cudaStream_t stream) {
-    auto launch = HS == 32   ? forward_size<32, THREADS>
-                  : HS == 64 ? forward_size<64, THREADS>
-                  : HS == 96 ? forward_size<96, THREADS>
-                             : forward_size<128, THREADS>;
+    auto kernel = HS == 32   ? forward_head<32>
+                  : HS == 64 ? forward_head<64>
+                  : HS == 96 ? forward_head<96>
+                             : forward_head<128>;
     float* O = sizeof(floatX) == sizeof(float) ? (float*)out : (float*)scratch;
-    launch(out, l, m, qkv, O, B, T, NH, stream);
+    attention_launch(kernel, B * NH, 1024, sizes.shared_bytes, stream, out, O, l, m, qkv, T, NH, sizes.Br, sizes.Bc);
+}
+// In fp32, where out itself holds O
+inline void launch_forward_in_place(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                                    cudaStream_t stream) {
+    launch_forward(out, l, m, qkv, nullptr, B, T, NH, HS, stream);
 }
 
-#if defined(PRECISION_FP32) // out itself holds O
-template <int THREADS> void forward_in_place(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH,
-                                             int HS, cudaStream_t stream) {
-    forward<THREADS>(out, l, m, qkv, nullptr, B, T, NH, HS, stream);
-}
-template <int THREADS> constexpr AttentionForwardConfig forward_config(const char* name) {
-    return {name, 0, 0, forward_in_place<THREADS>};
-}
-#else
-template <int THREADS> constexpr AttentionForwardConfig forward_config(const char* name) {
-    return {name, 0, 0, nullptr, forward<THREADS>, forward_scratch_bytes};
-}
-#endif
 static constexpr AttentionForwardConfig forward_configs[] = {
-    forward_config<1024>("1024 threads"),
-    forward_config<512>("512 threads"),
-    forward_config<256>("256 threads"),
+#if defined(PRECISION_FP32)
+    {"1024 threads", 0, 0, launch_forward_in_place},
+#else
+    {"1024 threads", 0, 0, nullptr, launch_forward, forward_scratch_bytes},
+#endif
 };
 
 } // namespace flash1
@@ -149,6 +131,4 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, flash1::forward_configs); }
-#endif
-
 #endif

@@ -6,19 +6,14 @@ Against flash1: the loops are swapped, nothing goes back and forth to global mem
 TM×TN scores from registers instead of one score, so that a 16-byte read from shared memory feeds 10 or more multiply-adds.
 Tiles above the diagonal are skipped, by CTA and again by warp; CTAs with the most keys start first.
 */
-#ifndef ATTENTION_FORWARD_FLASH2_CU
-#define ATTENTION_FORWARD_FLASH2_CU
-
 #include "attention/attention.h"
 #include "attention/register_tiles.cuh"
 
 namespace flash2 {
 
-using namespace register_tiles;
-
 // Br queries by Bc keys; a warp has 4 TM queries, a thread TM×TN scores.
-template <int HS, int WARPS, int TM, int TN> struct ForwardTiles {
-    static constexpr int threads = 32 * WARPS, Br = 4 * TM * WARPS, Bc = 8 * TN;
+template <int HS_, int TM_, int TN_> struct ForwardTiles {
+    static constexpr int HS = HS_, TM = TM_, TN = TN_, Br = 4 * TM * WARPS, Bc = 8 * TN;
     static constexpr int stride = operand_stride(HS);
     struct Shared {
         float Q[Br * stride], K[Bc * stride], V[Bc * stride], P[Br * exchange_stride(Bc)];
@@ -54,12 +49,11 @@ template <int TM> struct OnlineSoftmax {
     }
 };
 
-template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(32 * WARPS, 8 / WARPS)
+template <class C> __global__ void __launch_bounds__(THREADS, 2)
     forward_blocks(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH) {
-    using Tiles = ForwardTiles<HS, WARPS, TM, TN>;
-    constexpr int Br = Tiles::Br, Bc = Tiles::Bc, threads = Tiles::threads;
+    constexpr int HS = C::HS, TM = C::TM, TN = C::TN, Br = C::Br, Bc = C::Bc;
     extern __shared__ __align__(16) char shared_memory[];
-    typename Tiles::Shared& tile = *reinterpret_cast<typename Tiles::Shared*>(shared_memory);
+    typename C::Shared& tile = *reinterpret_cast<typename C::Shared*>(shared_memory);
 
     const int heads = B * NH, head = blockIdx.x % heads, b = head / NH, h = head % NH;
     const int i0 = (gridDim.x / heads - 1 - blockIdx.x / heads) * Br; // the longest rows first
@@ -75,16 +69,16 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
 
     float O[TM][HS / 8] = {};
     OnlineSoftmax<TM> softmax;
-    load_tile<Br, HS, threads>(tile.Q, q, token, T - i0);
-    load_tile<Bc, HS, threads>(tile.K, k, token, T);
+    load_tile<Br, HS>(tile.Q, q, token, T - i0);
+    load_tile<Bc, HS>(tile.K, k, token, T);
     for (int j0 = 0; j0 < min(i0 + Br, T); j0 += Bc) {
         finish_loads();
         __syncthreads(); // K has arrived, and V of the previous tile has been read
-        load_tile<Bc, HS, threads>(tile.V, v + (int64_t)j0 * token, token, T - j0);
+        load_tile<Bc, HS>(tile.V, v + (int64_t)j0 * token, token, T - j0);
         if (j0 <= last) {
             float S[TM][TN] = {}, rescale[TM];
-            multiply_abt<HS>(S, tile.Q + warp_row * Tiles::stride, tile.K, at); // S = Q K^T
-            if (j0 + Bc - 1 > first) {                                          // the diagonal crosses this tile
+            multiply_abt<HS>(S, tile.Q + warp_row * C::stride, tile.K, at); // S = Q K^T
+            if (j0 + Bc - 1 > first) {                                      // the diagonal crosses this tile
 #pragma unroll
                 for (int r = 0; r < TM; r++) {
 #pragma unroll
@@ -104,7 +98,7 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
         finish_loads();
         __syncthreads(); // V has arrived, and K has been read
         if (j0 + Bc < min(i0 + Br, T)) {
-            load_tile<Bc, HS, threads>(tile.K, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
+            load_tile<Bc, HS>(tile.K, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
         }
         if (j0 <= last) { multiply_ab<Bc>(O, P, tile.V, at); } // O += P V
     }
@@ -124,30 +118,21 @@ template <int HS, int WARPS, int TM, int TN> __global__ void __launch_bounds__(3
     store_tile(out_rows, (int64_t)NH * HS, O, inverse, at, T - first);
 }
 
-template <int HS, int WARPS, int TM, int TN>
-void forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int, cudaStream_t stream) {
-    using Tiles = ForwardTiles<HS, WARPS, TM, TN>;
-    constexpr int bytes = sizeof(typename Tiles::Shared);
-    auto kernel = forward_blocks<HS, WARPS, TM, TN>;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    if (cuda_try(cudaFuncSetAttribute(kernel, shared, bytes)) != STATUS_OK) { return; }
-    kernel<<<B * NH * CEIL_DIV(T, Tiles::Br), Tiles::threads, bytes, stream>>>(out, l, m, qkv, B, T, NH);
-    cuda_try(cudaGetLastError());
+template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int,
+                                       cudaStream_t stream) {
+    attention_launch(forward_blocks<C>, B * NH * CEIL_DIV(T, C::Br), THREADS, sizeof(typename C::Shared), stream, out,
+                     l, m, qkv, B, T, NH);
 }
 
-template <int HS, int WARPS, int TM, int TN> constexpr AttentionForwardConfig forward_config(const char* name) {
-    return {name, HS, sizeof(typename ForwardTiles<HS, WARPS, TM, TN>::Shared), forward<HS, WARPS, TM, TN>};
+template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
+    return {name, C::HS, sizeof(typename C::Shared), launch_forward<C>};
 }
 // Names are Br x Bc, scores of a thread.
 static constexpr AttentionForwardConfig forward_configs[] = {
-    forward_config<32, 4, 4, 8>("64x64 4x8"),   forward_config<64, 4, 4, 8>("64x64 4x8"),
-    forward_config<96, 4, 8, 4>("128x32 8x4"),  forward_config<128, 4, 4, 4>("64x32 4x4"),
-#if __INCLUDE_LEVEL__ == 0 // raced but not used in training: slower
-    forward_config<32, 4, 8, 8>("128x64 8x8"),  forward_config<64, 4, 8, 8>("128x64 8x8"),
-    forward_config<64, 2, 8, 8>("64x64 8x8"),   forward_config<64, 4, 8, 4>("128x32 8x4"),
-    forward_config<64, 8, 4, 8>("128x64 4x8"),  forward_config<64, 2, 4, 8>("32x64 4x8"),
-    forward_config<96, 4, 4, 8>("64x64 4x8"),   forward_config<96, 4, 4, 4>("64x32 4x4"),
-    forward_config<128, 4, 8, 4>("128x32 8x4"), forward_config<128, 4, 4, 8>("64x64 4x8"),
+    forward_config<ForwardTiles<32, 4, 8>>("64x64 4x8"),  forward_config<ForwardTiles<64, 4, 8>>("64x64 4x8"),
+    forward_config<ForwardTiles<96, 8, 4>>("128x32 8x4"), forward_config<ForwardTiles<128, 4, 4>>("64x32 4x4"),
+#if __INCLUDE_LEVEL__ == 0 // raced but not used in training
+    forward_config<ForwardTiles<64, 8, 8>>("128x64 8x8"),
 #endif
 };
 
@@ -156,6 +141,4 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, flash2::forward_configs); }
-#endif
-
 #endif

@@ -198,30 +198,22 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                        cudaStream_t stream) {
     int64_t reread_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V
-    auto kernel = attention_forward_kernel<C>;
     AttentionGrid grid;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
     if (attention_grid(&grid, CEIL_DIV(T, C::Br), B * NH, reread_bytes) != STATUS_OK) { return; }
-    kernel<<<grid.size, C::threads, C::shared_bytes, stream>>>(out, l, m, qkv, T, NH, B * NH, grid.group);
-    cuda_try(cudaGetLastError());
+    attention_launch(attention_forward_kernel<C>, grid.size, C::threads, C::shared_bytes, stream, out, l, m, qkv, T, NH,
+                     B * NH, grid.group);
 }
 
 // A row of the table; names are rows x keys of a block, and warps.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
+    static_assert(C::shared_bytes <= 99 << 10, "so much shared memory has every GPU from 8.0 on");
     return {name, C::HS, C::shared_bytes, launch_forward<C>};
 }
 static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<ForwardTiles<32, 4, 2, 128, 64, 3>>("128x128 4 warps"),
-    forward_config<ForwardTiles<32, 4, 2, 64, 64, 3>>("128x64 4 warps"),
     forward_config<ForwardTiles<64, 4, 2, 128, 64, 2>>("128x128 4 warps"),
-    forward_config<ForwardTiles<64, 4, 2, 64, 64, 2>>("128x64 4 warps"),
-    forward_config<ForwardTiles<64, 4, 1, 64, 64, 3>>("64x64 4 warps"),
-    forward_config<ForwardTiles<64, 2, 2, 64, 64, 4>>("64x64 2 warps"),
     forward_config<ForwardTiles<96, 4, 2, 64, 32, 2>>("128x64 4 warps"),
-    forward_config<ForwardTiles<96, 4, 1, 64, 64, 2>>("64x64 4 warps"),
     forward_config<ForwardTiles<128, 4, 2, 64, 32, 2>>("128x64 4 warps"),
-    forward_config<ForwardTiles<128, 4, 1, 64, 64, 2>>("64x64 4 warps"),
 };
 
 } // namespace mma

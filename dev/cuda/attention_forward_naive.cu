@@ -4,9 +4,6 @@ One thread for each query row. Slow, obvious, correct: everything else is measur
 A first pass over the keys finds the row's maximum, a second one sums exp(s_j - m) and exp(s_j - m) v_j. Each thread holds its
 output row; keys and values are read from global memory, one row at a time, the same row in all lanes of a warp.
 */
-#ifndef ATTENTION_FORWARD_NAIVE_CU
-#define ATTENTION_FORWARD_NAIVE_CU
-
 #include "attention/attention.h"
 
 namespace naive {
@@ -40,17 +37,15 @@ __global__ void forward_rows(floatX* out, float* l, float* m, const floatX* qkv,
     l[n] = sum;
 }
 
-template <int HS>
-void forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int, cudaStream_t stream) {
-    const unsigned blocks = (unsigned)CEIL_DIV((int64_t)B * NH * T, (int64_t)128);
-    forward_rows<HS><<<blocks, 128, 0, stream>>>(out, l, m, qkv, B, T, NH);
-    cuda_try(cudaGetLastError());
-}
-
 inline void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                            cudaStream_t stream) {
-    auto launch = HS == 32 ? forward<32> : HS == 64 ? forward<64> : HS == 96 ? forward<96> : forward<128>;
-    launch(out, l, m, qkv, B, T, NH, HS, stream);
+    auto kernel = HS == 32   ? forward_rows<32>
+                  : HS == 64 ? forward_rows<64>
+                  : HS == 96 ? forward_rows<96>
+                             : forward_rows<128>;
+    const unsigned blocks = (unsigned)CEIL_DIV((int64_t)B * NH * T, (int64_t)128);
+    kernel<<<blocks, 128, 0, stream>>>(out, l, m, qkv, B, T, NH);
+    cuda_try(cudaGetLastError());
 }
 
 static constexpr AttentionForwardConfig forward_configs[] = {{"128 threads", 0, 0, launch_forward}};
@@ -60,6 +55,4 @@ static constexpr AttentionForwardConfig forward_configs[] = {{"128 threads", 0, 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
 int main(int argc, char** argv) { return attention_forward_main(argc, argv, naive::forward_configs); }
-#endif
-
 #endif

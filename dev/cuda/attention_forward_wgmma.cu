@@ -560,12 +560,9 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS, C::box_channels) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&out_map, out, B, T, NH, HS, C::box_channels) != STATUS_OK) { return; }
-    auto kernel = attention_forward_kernel<C>;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
     const ForwardProblem p = forward_problem<C>(B, T, NH, num_sms);
-    kernel<<<p.ctas, C::threads, C::shared_bytes, stream>>>(out_map, l, m, qkv_map, p);
-    cuda_try(cudaGetLastError());
+    attention_launch(attention_forward_kernel<C>, p.ctas, C::threads, C::shared_bytes, stream, out_map, l, m, qkv_map,
+                     p);
 }
 
 // A row of the table of configurations; names are rows of a tile x keys of a block.
@@ -574,14 +571,11 @@ template <class C> constexpr AttentionForwardConfig forward_config(const char* n
 }
 static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<ForwardTiles<32, 4, 64, 9, false>>("256x64"),
-    forward_config<ForwardTiles<32, 3, 128, 5, true>>("192x128"),
     forward_config<ForwardTiles<64, 4, 64, 9, false>>("256x64"),
     forward_config<ForwardTiles<64, 3, 128, 5, true>>("192x128"),
-    forward_config<ForwardTiles<64, 2, 128, 5, true>>("128x128"),
     forward_config<ForwardTiles<96, 2, 128, 3, false>>("128x128"),
     forward_config<ForwardTiles<96, 3, 64, 4, false>>("192x64"),
     forward_config<ForwardTiles<128, 3, 64, 4, false>>("192x64"),
-    forward_config<ForwardTiles<128, 2, 128, 2, false>>("128x128"),
 };
 
 } // namespace wgmma

@@ -13,6 +13,8 @@ for the variant, the first entry that serves the head size and fits the GPU is t
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
+#include <algorithm>
+
 #include "choice.h"
 #include "llmc/cuda/device_code.cuh"
 
@@ -97,6 +99,16 @@ template <class Config> static inline const Config* attention_config(const Confi
         if ((c->HS == 0 || c->HS == HS) && c->shared_bytes <= shared_limit) { return c; }
     }
     return nullptr;
+}
+
+// Launches a kernel with so many bytes of dynamic shared memory; records an error if it cannot.
+template <class... Parameters, class... Arguments>
+static inline void attention_launch(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared_bytes,
+                                    cudaStream_t stream, Arguments... arguments) {
+    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)shared_bytes)) != STATUS_OK) { return; }
+    kernel<<<blocks, threads, shared_bytes, stream>>>(arguments...);
+    cuda_try(cudaGetLastError());
 }
 
 // ----------------------------------------------------------------------------

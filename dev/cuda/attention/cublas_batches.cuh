@@ -33,31 +33,30 @@ static inline cublasHandle_t handle_on(cudaStream_t stream, void* workspace) {
 static inline int padded(int T) { return CEIL_DIV(T, 8) * 8; }
 
 // A matrix for each head
-template <class X> struct Matrices {
-    X
-    *data;
+template <class T> struct Matrices {
+    T* data;
     int64_t ld, head;
 };
 
 // scores (T×T, fp32) = scale A B^T, with A and B T×HS
-template <class X> static inline void multiply_abt(cublasHandle_t handle, Matrices<float> scores, Matrices<const X> A,
-                                                   Matrices<const X> B, float scale, int T, int NH, int HS) {
+static inline void multiply_abt(cublasHandle_t handle, Matrices<float> scores, Matrices<const floatX> A,
+                                Matrices<const floatX> B, float scale, int T, int NH, int HS) {
+    const cudaDataType_t type = CudaType<floatX>::value;
     const float zero = 0;
-    cublas_try(cublasGemmStridedBatchedEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, T, T, HS, &scale, B.data,
-                                          CudaType<X>::value, (int)B.ld, B.head, A.data, CudaType<X>::value, (int)A.ld,
-                                          A.head, &zero, scores.data, CUDA_R_32F, (int)scores.ld, scores.head, NH,
-                                          CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    cublas_try(cublasGemmStridedBatchedEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, T, T, HS, &scale, B.data, type, (int)B.ld,
+                                          B.head, A.data, type, (int)A.ld, A.head, &zero, scores.data, CUDA_R_32F,
+                                          (int)scores.ld, scores.head, NH, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
 // C (T×HS) = scale W B, or scale W^T B where `transposed`, with W T×T and B T×HS
-template <class X> static inline void multiply_ab(cublasHandle_t handle, Matrices<X> C, Matrices<const X> W,
-                                                  bool transposed, Matrices<const X> B, float scale, int T, int NH,
-                                                  int HS) {
+static inline void multiply_ab(cublasHandle_t handle, Matrices<floatX> C, Matrices<const floatX> W, bool transposed,
+                               Matrices<const floatX> B, float scale, int T, int NH, int HS) {
+    const cudaDataType_t type = CudaType<floatX>::value;
     const float zero = 0;
     cublas_try(cublasGemmStridedBatchedEx(handle, CUBLAS_OP_N, transposed ? CUBLAS_OP_T : CUBLAS_OP_N, HS, T, T, &scale,
-                                          B.data, CudaType<X>::value, (int)B.ld, B.head, W.data, CudaType<X>::value,
-                                          (int)W.ld, W.head, &zero, C.data, CudaType<X>::value, (int)C.ld, C.head, NH,
-                                          CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+                                          B.data, type, (int)B.ld, B.head, W.data, type, (int)W.ld, W.head, &zero,
+                                          C.data, type, (int)C.ld, C.head, NH, CUBLAS_COMPUTE_32F,
+                                          CUBLAS_GEMM_DEFAULT));
 }
 
 } // namespace cublas

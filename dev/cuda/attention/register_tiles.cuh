@@ -13,7 +13,9 @@ Both let a warp read B without bank conflicts. No other warp has its rows, so st
 
 #include "attention.h"
 
-namespace register_tiles {
+namespace flash2 {
+
+constexpr int WARPS = 4, THREADS = WARPS * WARP_SIZE; // of a CTA
 
 // Row strides, in floats, of a tile with `width` columns in shared memory, padded against bank conflicts: operands of A B^T are
 // read down a column, 8 rows of 16 bytes at a time; exchanged tiles are written 4 rows of 8 columns at a time.
@@ -110,7 +112,7 @@ template <int TM, int TN> __device__ inline void exchange(float* tile, const flo
 
 // Begins to copy ROWS rows of WIDTH numbers to shared memory as floats, with zeros from row `limit` on. fp32 goes by
 // cp.async, which finish_loads() waits for; 16-bit numbers are converted on the way and are there on return.
-template <int ROWS, int WIDTH, int THREADS>
+template <int ROWS, int WIDTH>
 __device__ inline void load_tile(float* tile, const floatX* rows, int row_stride, int limit) {
     constexpr int vectors = WIDTH / x128::size, stride = operand_stride(WIDTH);
     constexpr int pass = THREADS / vectors; // rows at a time; where 24 vectors do not divide the threads, some idle
@@ -157,6 +159,6 @@ __device__ inline void store_tile(floatX* rows, int64_t row_stride, const float 
     }
 }
 
-} // namespace register_tiles
+} // namespace flash2
 
 #endif

@@ -112,7 +112,7 @@ int main(void) {
                 bool holds = check_configuration<ForwardTiles<64, 4, 64, 9, false>>(heads, T, num_sms) &&
                              check_configuration<ForwardTiles<64, 3, 128, 5, true>>(heads, T, num_sms) &&
                              check_configuration<ForwardTiles<96, 3, 64, 4, false>>(heads, T, num_sms) &&
-                             check_configuration<ForwardTiles<128, 2, 128, 2, false>>(heads, T, num_sms) &&
+                             check_configuration<ForwardTiles<96, 2, 128, 3, false>>(heads, T, num_sms) &&
                              check_configuration<ForwardTiles<128, 3, 64, 4, false>>(heads, T, num_sms);
                 if (!CHECK(holds)) { printf("    heads %d, T %d, SMs %d\n", heads, T, num_sms); }
             }
