@@ -127,7 +127,7 @@ static void rows(Bench* b, int ctas) {
     size_t before, after, total;
     double host, alone = time_gemms(b, 0);
     cuda_check(cudaMemGetInfo(&before, &total));
-    check(nccl_open_ctas(&b->device, b->c, b->rank, ctas));
+    check(nccl_open(&b->device, b->c, b->rank, ctas));
     cuda_check(cudaMemGetInfo(&after, &total));
     comm_use_device(b->c, b->device);
     double loaded = time_gemms(b, 20), per_gb = (loaded - alone) / (20 * 0.125);

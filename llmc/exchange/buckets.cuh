@@ -116,7 +116,7 @@ static inline Status exchange_measure_(BucketExchange* x, double* seconds) {
     cuda_try(cudaEventCreate(&end));
     for (int i = 0; i < 2; i++) { // the first copy wakes the link
         cuda_try(cudaEventRecord(begin, x->stream));
-        cuda_try(cudaMemcpyAsync(x->received, x->peers.blocks[next * PEER_BLOCKS + PEER_GRADIENTS], bytes,
+        cuda_try(cudaMemcpyAsync(x->received, x->peers.peers[next].blocks[PEER_GRADIENTS], bytes,
                                  cudaMemcpyDeviceToDevice, x->stream));
         cuda_try(cudaEventRecord(end, x->stream));
     }

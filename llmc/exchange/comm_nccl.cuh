@@ -13,6 +13,8 @@ where NCCL hangs.
 
 #include <sched.h>
 
+#include <vector>
+
 #include "nccl.cuh"
 #include "llmc/comm/comm.h"
 
@@ -49,6 +51,9 @@ static inline Status nccl_fail(NcclTransport* t, const char* call, int result) {
     return status_fail("NCCL: %s returned %d: %s%s", call, result, t->library.GetErrorString(result), line);
 }
 
+// Whether a call has begun or done what it was asked: a non-blocking communicator returns NCCL_IN_PROGRESS, too.
+static inline bool nccl_accepted_(int result) { return result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS; }
+
 // Locks the mutex and returns the communicator; NULL, without the lock, once it is aborted.
 static inline NcclComm nccl_lock_(NcclTransport* t) {
     pthread_mutex_lock(&t->mutex);
@@ -72,7 +77,7 @@ static inline Status nccl_wait(NcclTransport* t, const char* call, double timeou
         if (comm == NULL) { return nccl_aborted_(t); }
         int result = t->library.CommGetAsyncError(comm, &state);
         if (result == NCCL_SUCCESS) { result = state; }
-        Status status = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? STATUS_OK : nccl_fail(t, call, result);
+        Status status = nccl_accepted_(result) ? STATUS_OK : nccl_fail(t, call, result);
         pthread_mutex_unlock(&t->mutex);
         if (status != STATUS_OK || result == NCCL_SUCCESS) { return status; }
         TRY(comm_health(t->processes));
@@ -147,26 +152,21 @@ static inline void nccl_copy_own_(int rank, const CommBlock* sent, int num_sent,
 static inline Status nccl_group_(NcclTransport* t, const CommBlock* sent, int num_sent, const CommBlock* received,
                                  int num_received, cudaStream_t stream) {
     const Nccl* n = &t->library;
-    int rank = comm_rank(t->processes), worst = NCCL_SUCCESS;
     const char* call = "ncclGroupEnd";
     NcclComm comm = nccl_lock_(t);
     if (comm == NULL) { return nccl_aborted_(t); }
-    int result = n->GroupStart();
-    for (int i = 0; i < num_sent && result == NCCL_SUCCESS; i++) {
-        if (sent[i].rank == rank || sent[i].bytes == 0) { continue; }
-        result = n->Send(sent[i].data, sent[i].bytes, NCCL_CHAR, sent[i].rank, comm, stream);
-        if (result == NCCL_IN_PROGRESS) { result = NCCL_SUCCESS; }
-        if (result != NCCL_SUCCESS) { worst = result, call = "ncclSend"; }
-    }
-    for (int i = 0; i < num_received && result == NCCL_SUCCESS; i++) {
-        if (received[i].rank == rank || received[i].bytes == 0) { continue; }
-        result = n->Recv(received[i].data, received[i].bytes, NCCL_CHAR, received[i].rank, comm, stream);
-        if (result == NCCL_IN_PROGRESS) { result = NCCL_SUCCESS; }
-        if (result != NCCL_SUCCESS) { worst = result, call = "ncclRecv"; }
-    }
-    result = n->GroupEnd();
-    if (worst == NCCL_SUCCESS && result != NCCL_IN_PROGRESS) { worst = result; }
-    Status status = worst == NCCL_SUCCESS ? STATUS_OK : nccl_fail(t, call, worst);
+    int worst = n->GroupStart();
+    auto add = [&](const CommBlock& b, bool send) {
+        if (worst != NCCL_SUCCESS || b.rank == comm_rank(t->processes) || b.bytes == 0) { return; }
+        int result = send ? n->Send(b.data, b.bytes, NCCL_CHAR, b.rank, comm, stream)
+                          : n->Recv(b.data, b.bytes, NCCL_CHAR, b.rank, comm, stream);
+        if (!nccl_accepted_(result)) { worst = result, call = send ? "ncclSend" : "ncclRecv"; }
+    };
+    for (int i = 0; i < num_sent; i++) { add(sent[i], true); }
+    for (int i = 0; i < num_received; i++) { add(received[i], false); }
+    int ended = n->GroupEnd();
+    if (worst == NCCL_SUCCESS) { worst = ended; }
+    Status status = nccl_accepted_(worst) ? STATUS_OK : nccl_fail(t, call, worst);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }
@@ -193,8 +193,7 @@ static inline Status nccl_merge_(void* context, void* numbers, size_t count, Com
     NcclComm comm = nccl_lock_(t);
     if (comm == NULL) { return nccl_aborted_(t); }
     int result = t->library.AllReduce(numbers, numbers, count, kind, NCCL_SUM, comm, (cudaStream_t)stream);
-    Status status =
-        result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? STATUS_OK : nccl_fail(t, "ncclAllReduce", result);
+    Status status = nccl_accepted_(result) ? STATUS_OK : nccl_fail(t, "ncclAllReduce", result);
     pthread_mutex_unlock(&t->mutex);
     TRY(status);
     return nccl_wait(t, "ncclAllReduce", 0.0);
@@ -213,8 +212,7 @@ static inline void nccl_close_(void* context) {
     if (comm != NULL) {
         int result = t->library.CommFinalize(comm);
         pthread_mutex_unlock(&t->mutex);
-        int well = (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) &&
-                   nccl_wait(t, "ncclCommFinalize", NCCL_CLOSE_TIMEOUT) == STATUS_OK;
+        int well = nccl_accepted_(result) && nccl_wait(t, "ncclCommFinalize", NCCL_CLOSE_TIMEOUT) == STATUS_OK;
         comm = well ? nccl_lock_(t) : NULL;
         if (comm != NULL) {
             t->comm = NULL;
@@ -242,40 +240,32 @@ typedef struct {
 } NcclPeer;
 
 // An error, in all processes, where two of them share a GPU or their NCCL versions differ.
-static inline Status nccl_compare_peers_(const NcclPeer* peers, int size) {
-    char a[32], b[32];
-    for (int i = 0; i < size; i++) {
-        for (int j = 0; j < i; j++) {
-            if (memcmp(peers[i].uuid, peers[j].uuid, sizeof(peers[i].uuid)) == 0) {
-                return status_fail(
-                    "rank %d and rank %d both have GPU %s of %s; each process needs its own: start fewer, "
-                    "or let --gpus or the launcher choose them",
-                    j, i, peers[i].bus, peers[i].machine);
-            }
+static inline Status nccl_check_peers_(NcclTransport* t) {
+    cudaDeviceProp properties;
+    TRY(cuda_try(cudaGetDeviceProperties(&properties, t->device)));
+    std::vector<NcclPeer> peers((size_t)comm_size(t->processes));
+    NcclPeer& own = peers[comm_rank(t->processes)];
+    own.version = t->library.version;
+    memcpy(own.uuid, &properties.uuid, sizeof(own.uuid));
+    if (gethostname(own.machine, sizeof(own.machine) - 1) != 0) { strcpy(own.machine, "a machine"); }
+    TRY(cuda_try(cudaDeviceGetPCIBusId(own.bus, sizeof(own.bus), t->device)));
+    TRY(comm_gather(t->processes, peers.data(), sizeof(NcclPeer)));
+    for (size_t i = 0; i < peers.size(); i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (memcmp(peers[i].uuid, peers[j].uuid, sizeof(own.uuid)) != 0) { continue; }
+            return status_fail(
+                "rank %zu and rank %zu both have GPU %s of %s; each process needs its own: start fewer, or "
+                "let --gpus or the launcher choose them",
+                j, i, peers[i].bus, peers[i].machine);
         }
         if (peers[i].version != peers[0].version) {
-            return status_fail("rank %d has NCCL %s, rank 0 has %s; NCCL_LIBRARY= names a file", i,
+            char a[32], b[32];
+            return status_fail("rank %zu has NCCL %s, rank 0 has %s; NCCL_LIBRARY= names a file", i,
                                nccl_version_text(a, sizeof(a), peers[i].version),
                                nccl_version_text(b, sizeof(b), peers[0].version));
         }
     }
     return STATUS_OK;
-}
-
-static inline Status nccl_check_peers_(NcclTransport* t) {
-    cudaDeviceProp properties;
-    TRY(cuda_try(cudaGetDeviceProperties(&properties, t->device)));
-    int size = comm_size(t->processes);
-    NcclPeer* peers = (NcclPeer*)calloc_check((size_t)size, sizeof(NcclPeer));
-    NcclPeer* own = &peers[comm_rank(t->processes)];
-    own->version = t->library.version;
-    memcpy(own->uuid, &properties.uuid, sizeof(own->uuid));
-    if (gethostname(own->machine, sizeof(own->machine) - 1) != 0) { strcpy(own->machine, "a machine"); }
-    Status status = cuda_try(cudaDeviceGetPCIBusId(own->bus, sizeof(own->bus), t->device));
-    if (status == STATUS_OK) { status = comm_gather(t->processes, peers, sizeof(NcclPeer)); }
-    if (status == STATUS_OK) { status = nccl_compare_peers_(peers, size); }
-    free(peers);
-    return status;
 }
 
 // Waits for the stream; an error as soon as a process has failed.
@@ -288,41 +278,32 @@ static inline Status nccl_synchronize_(NcclTransport* t, cudaStream_t stream) {
 }
 
 // A first transfer between each pair and a first all-reduce, in which NCCL connects the pairs and allocates its memory. Each
-// process sends its rank to every other, and all add 1; the results are checked.
-static inline Status nccl_greet_(NcclTransport* t, uint64_t* device, cudaStream_t stream) {
-    size_t size = (size_t)comm_size(t->processes), rank = (size_t)comm_rank(t->processes);
-    uint64_t* host = (uint64_t*)calloc_check(size + 1, sizeof(uint64_t)); // of each rank, and the sum
-    CommBlock* blocks = (CommBlock*)calloc_check(2 * size, sizeof(CommBlock));
-    host[rank] = rank, host[size] = 1;
+// process sends its rank to every other, and all add 1; the results are checked. After an error nothing is freed: the process
+// is about to end, perhaps with kernels in flight.
+static inline Status nccl_greet_(NcclTransport* t) {
+    const size_t size = (size_t)comm_size(t->processes), rank = (size_t)comm_rank(t->processes);
+    std::vector<uint64_t> numbers(size + 1); // of each rank, and the sum
+    std::vector<CommBlock> sent, received;
+    cudaStream_t stream;
+    uint64_t* device;
+    const size_t bytes = numbers.size() * sizeof(uint64_t);
+    TRY(cuda_try(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+    TRY(cuda_try(cudaMalloc(&device, bytes)));
+    numbers[rank] = rank, numbers[size] = 1;
     for (size_t i = 0; i < size; i++) {
-        CommBlock sent = {(int)i, device + rank, sizeof(uint64_t)}, received = {(int)i, device + i, sizeof(uint64_t)};
-        blocks[i] = sent, blocks[size + i] = received;
+        sent.push_back({(int)i, device + rank, sizeof(uint64_t)});
+        received.push_back({(int)i, device + i, sizeof(uint64_t)});
     }
-    size_t bytes = (size + 1) * sizeof(uint64_t);
-    Status status = cuda_try(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream));
-    if (status == STATUS_OK) { status = nccl_exchange_(t, blocks, (int)size, blocks + size, (int)size, stream); }
-    if (status == STATUS_OK) { status = nccl_merge_(t, device + size, 1, COMM_UINT64, stream); }
-    if (status == STATUS_OK) { status = nccl_synchronize_(t, stream); }
-    if (status == STATUS_OK) { status = cuda_try(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost)); }
-    for (size_t i = 0; i <= size && status == STATUS_OK; i++) {
-        if (host[i] == i) { continue; }
-        status = status_fail("NCCL moved a wrong number: %llu instead of %zu", (unsigned long long)host[i], i);
+    TRY(cuda_try(cudaMemcpyAsync(device, numbers.data(), bytes, cudaMemcpyHostToDevice, stream)));
+    TRY(nccl_exchange_(t, sent.data(), (int)size, received.data(), (int)size, stream));
+    TRY(nccl_merge_(t, device + size, 1, COMM_UINT64, stream));
+    TRY(nccl_synchronize_(t, stream));
+    TRY(cuda_try(cudaMemcpy(numbers.data(), device, bytes, cudaMemcpyDeviceToHost)));
+    for (size_t i = 0; i <= size; i++) {
+        if (numbers[i] == i) { continue; }
+        return status_fail("NCCL moved a wrong number: %llu instead of %zu", (unsigned long long)numbers[i], i);
     }
-    free(host);
-    free(blocks);
-    return status;
-}
-
-static inline Status nccl_connect_(NcclTransport* t) {
-    cudaStream_t stream = NULL;
-    uint64_t* numbers = NULL;
-    Status status = cuda_try(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    if (status == STATUS_OK) {
-        status = cuda_try(cudaMalloc(&numbers, ((size_t)comm_size(t->processes) + 1) * sizeof(uint64_t)));
-    }
-    if (status == STATUS_OK) { status = nccl_greet_(t, numbers, stream); }
-    if (status != STATUS_OK) { return status; } // the process is about to end, perhaps with kernels in flight
-    cudaFree(numbers);
+    cudaFree(device);
     cudaStreamDestroy(stream);
     return STATUS_OK;
 }
@@ -345,17 +326,16 @@ static inline Status nccl_start_(NcclTransport* t, int ctas) {
     pthread_mutex_lock(&t->mutex);
     t->comm = comm;
     pthread_mutex_unlock(&t->mutex);
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS) { return nccl_fail(t, "ncclCommInitRankConfig", result); }
+    if (!nccl_accepted_(result)) { return nccl_fail(t, "ncclCommInitRankConfig", result); }
     if (!thread_start(&t->watcher, nccl_watch_, t)) { return status_fail("no thread to watch NCCL"); }
     t->has_watcher = 1;
     TRY(nccl_wait(t, "ncclCommInitRankConfig", NCCL_OPEN_TIMEOUT));
-    return nccl_connect_(t);
+    return nccl_greet_(t);
 }
 
-// nccl_open with another maximum of CTAs, for benchmarks
-static inline Status nccl_open_ctas(CommDevice* device, Comm* processes, int index, int ctas) {
-    CommDevice none = {};
-    *device = none;
+// For comm_use_device, in a run of several processes: all of them call it, each with the index of its GPU.
+static inline Status nccl_open(CommDevice* device, Comm* processes, int index, int ctas = NCCL_CTAS) {
+    *device = {};
     NcclTransport* t = (NcclTransport*)calloc_check(1, sizeof(NcclTransport));
     t->processes = processes;
     t->device = index;
@@ -370,17 +350,8 @@ static inline Status nccl_open_ctas(CommDevice* device, Comm* processes, int ind
         free(t);
         return STATUS_ERROR;
     }
-    device->exchange = nccl_exchange_;
-    device->merge = nccl_merge_;
-    device->abort = nccl_abort_;
-    device->close = nccl_close_;
-    device->context = t;
+    *device = {nccl_exchange_, nccl_merge_, nccl_abort_, nccl_close_, t};
     return STATUS_OK;
-}
-
-// For comm_use_device, in a run of several processes: all of them call it, each with the index of its GPU.
-static inline Status nccl_open(CommDevice* device, Comm* processes, int index) {
-    return nccl_open_ctas(device, processes, index, NCCL_CTAS);
 }
 
 #endif

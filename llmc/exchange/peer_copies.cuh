@@ -24,15 +24,20 @@ enum { PEER_BLOCKS = 2, PEER_MACHINE_BYTES = 64 };
 
 typedef CUresult (*PeerStreamValue)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
 
+// Another process's memory; NULL for the own rank
+struct Peer {
+    char* blocks[PEER_BLOCKS];
+    unsigned* flags;
+    unsigned waited_for; // the last exchange of this process that the stream has waited for
+};
+
 struct PeerCopies {
     int open;
     Comm* comm;
     int rank, size;
-    char** blocks;        // (size, PEER_BLOCKS) the others' memory; NULL for the own rank
-    unsigned** flags_of;  // (size) the others' flags
-    unsigned* flags;      // (size) on the device: the last exchange that each process has announced
-    unsigned exchange;    // number of the current exchange, from 1
-    unsigned* waited_for; // (size) the last exchange of each process that the stream has waited for
+    Peer* peers;       // (size)
+    unsigned* flags;   // (size) on the device: the last exchange that each process has announced
+    unsigned exchange; // number of the current exchange, from 1
     PeerStreamValue wait, write;
     cudaStream_t rescue; // for peer_abort_
     int device;
@@ -51,7 +56,6 @@ struct PeerExport {
 
 // An identifier that differs between machines, and between boots of one
 static inline void peer_machine_(char machine[PEER_MACHINE_BYTES]) {
-    memset(machine, 0, PEER_MACHINE_BYTES);
     FILE* file = fopen("/proc/sys/kernel/random/boot_id", "r");
     if (file == NULL) { return; }
     if (fgets(machine, PEER_MACHINE_BYTES, file) == NULL) { machine[0] = '\0'; }
@@ -84,8 +88,8 @@ static inline PeerExport peer_export_(PeerCopies* p, void* const blocks[PEER_BLO
     return e;
 }
 
-static inline int peer_map_(void** memory, cudaIpcMemHandle_t handle) {
-    if (cudaIpcOpenMemHandle(memory, handle, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess) { return 1; }
+template <class T> static inline int peer_map_(T** memory, cudaIpcMemHandle_t handle) {
+    if (cudaIpcOpenMemHandle((void**)memory, handle, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess) { return 1; }
     *memory = NULL;
     return 0;
 }
@@ -98,10 +102,8 @@ static inline int peer_map_all_(PeerCopies* p, const PeerExport* exports) {
     }
     for (int r = 0; r < p->size && ok; r++) {
         if (r == p->rank) { continue; }
-        for (int i = 0; i < PEER_BLOCKS && ok; i++) {
-            ok = peer_map_((void**)&p->blocks[r * PEER_BLOCKS + i], exports[r].handles[i]);
-        }
-        ok = ok && peer_map_((void**)&p->flags_of[r], exports[r].handles[PEER_BLOCKS]);
+        for (int i = 0; i < PEER_BLOCKS && ok; i++) { ok = peer_map_(&p->peers[r].blocks[i], exports[r].handles[i]); }
+        ok = ok && peer_map_(&p->peers[r].flags, exports[r].handles[PEER_BLOCKS]);
     }
     return ok;
 }
@@ -130,26 +132,19 @@ static inline void peer_device_close_(void* peers) {
     if (inner->close != NULL) { inner->close(inner->context); }
 }
 
-static inline void peer_unmap_(PeerCopies* p) {
-    for (int r = 0; r < p->size; r++) {
-        for (int i = 0; i < PEER_BLOCKS; i++) {
-            char* block = p->blocks[r * PEER_BLOCKS + i];
-            if (block != NULL) { cudaIpcCloseMemHandle(block); }
-        }
-        if (p->flags_of[r] != NULL) { cudaIpcCloseMemHandle(p->flags_of[r]); }
-    }
-}
-
 // Unmaps the others' memory and frees the flags; all processes call it. Freeing memory that others have mapped is undefined
 // behaviour in CUDA: so each waits until all have unmapped. After an error the flags are not freed: the process ends.
 static inline void peer_release_(PeerCopies* p) {
-    peer_unmap_(p);
+    for (int r = 0; r < p->size; r++) {
+        for (char* block : p->peers[r].blocks) {
+            if (block != NULL) { cudaIpcCloseMemHandle(block); }
+        }
+        if (p->peers[r].flags != NULL) { cudaIpcCloseMemHandle(p->peers[r].flags); }
+    }
     if (comm_barrier(p->comm) == STATUS_OK && p->flags != NULL) { cudaFree(p->flags); }
     if (p->rescue != NULL) { cudaStreamDestroy(p->rescue); }
     (void)cudaGetLastError();
-    free(p->blocks);
-    free(p->flags_of);
-    free(p->waited_for);
+    free(p->peers);
     *p = {};
 }
 
@@ -158,11 +153,8 @@ static inline void peer_release_(PeerCopies* p) {
 static inline Status peer_open(PeerCopies* p, Comm* comm, void* const blocks[PEER_BLOCKS]) {
     *p = {};
     p->comm = comm, p->rank = comm_rank(comm), p->size = comm_size(comm);
-    size_t size = (size_t)p->size;
-    p->blocks = (char**)calloc_check(size * PEER_BLOCKS, sizeof(char*));
-    p->flags_of = (unsigned**)calloc_check(size, sizeof(unsigned*));
-    p->waited_for = (unsigned*)calloc_check(size, sizeof(unsigned));
-    PeerExport* exports = (PeerExport*)calloc_check(size, sizeof(PeerExport));
+    p->peers = (Peer*)calloc_check((size_t)p->size, sizeof(Peer));
+    PeerExport* exports = (PeerExport*)calloc_check((size_t)p->size, sizeof(PeerExport));
     int mapped = 0;
     exports[p->rank] = peer_export_(p, blocks);
     Status status = comm_gather(comm, exports, sizeof(PeerExport));
@@ -202,7 +194,7 @@ static inline Status peer_driver_(CUresult result, const char* call) {
 static inline Status peer_announce(PeerCopies* p, cudaStream_t stream) {
     p->exchange++;
     for (int k = 1; k < p->size; k++) {
-        unsigned* flag = p->flags_of[(p->rank + k) % p->size] + p->rank;
+        unsigned* flag = p->peers[(p->rank + k) % p->size].flags + p->rank;
         TRY(peer_driver_(p->write((CUstream)stream, (CUdeviceptr)flag, p->exchange, CU_STREAM_WRITE_VALUE_DEFAULT),
                          "cuStreamWriteValue32"));
     }
@@ -212,12 +204,13 @@ static inline Status peer_announce(PeerCopies* p, cudaStream_t stream) {
 // to (bytes) = the bytes from `offset` on of a block of process r, after that process has announced this exchange.
 static inline Status peer_copy(PeerCopies* p, void* to, int r, int block, size_t offset, size_t bytes,
                                cudaStream_t stream) {
-    if (p->waited_for[r] != p->exchange) {
+    Peer* peer = &p->peers[r];
+    if (peer->waited_for != p->exchange) {
         TRY(peer_driver_(p->wait((CUstream)stream, (CUdeviceptr)(p->flags + r), p->exchange, CU_STREAM_WAIT_VALUE_GEQ),
                          "cuStreamWaitValue32"));
-        p->waited_for[r] = p->exchange;
+        peer->waited_for = p->exchange;
     }
-    const char* from = p->blocks[r * PEER_BLOCKS + block] + offset;
+    const char* from = peer->blocks[block] + offset;
     return bytes == 0 ? STATUS_OK : cuda_try(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
 }
 

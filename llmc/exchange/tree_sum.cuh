@@ -96,23 +96,12 @@ static inline void tree_sum(float* out, const float* own, const float* received,
     TreePieces pieces = {own, received, stride, rank, N};
     int ranks = gradient_tree_power_(N); // 2^a
     unsigned grid = tree_sum_grid(CEIL_DIV(n, f128::size));
-    switch (ranks) {
-    case 1:
-        tree_sum_kernel<1, 0><<<grid, TREE_SUM_THREADS, 0, stream>>>(out, pieces, ranks, n);
-        break;
-    case 2:
-        tree_sum_kernel<2, 0><<<grid, TREE_SUM_THREADS, 0, stream>>>(out, pieces, ranks, n);
-        break;
-    case 4:
-        tree_sum_kernel<4, 0><<<grid, TREE_SUM_THREADS, 0, stream>>>(out, pieces, ranks, n);
-        break;
-    case 8:
-        tree_sum_kernel<8, 0><<<grid, TREE_SUM_THREADS, 0, stream>>>(out, pieces, ranks, n);
-        break;
-    default:
-        tree_sum_kernel<8, 10><<<grid, TREE_SUM_THREADS, 0, stream>>>(out, pieces, ranks, n);
-        break;
-    }
+    auto kernel = ranks == 1   ? tree_sum_kernel<1, 0>
+                  : ranks == 2 ? tree_sum_kernel<2, 0>
+                  : ranks == 4 ? tree_sum_kernel<4, 0>
+                  : ranks == 8 ? tree_sum_kernel<8, 0>
+                               : tree_sum_kernel<8, 10>;
+    kernel<<<grid, TREE_SUM_THREADS, 0, stream>>>(out, pieces, ranks, n);
     cuda_try(cudaGetLastError());
 }
 

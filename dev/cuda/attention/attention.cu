@@ -15,27 +15,19 @@ constexpr Variants<AttentionBackwardVariant> attention_backward_variants(attenti
 // ----------------------------------------------------------------------------
 // Compile-time checks: every variant can train, and has the configurations that the rules name.
 
-template <class Variant> constexpr bool attention_has_config(const Variant& v, const char* name, int HS) {
-    for (size_t n = 0; n < v.num_configs; n++) {
-        const typename Variant::Config& c = v.configs[n];
-        if (same_text(c.name, name) && (c.HS == 0 || c.HS == HS)) { return true; }
-    }
-    return false;
-}
 template <class Variant, size_t N, size_t M>
 constexpr bool attention_rules_hold(const AttentionRule (&rules)[N], const Variant (&variants)[M]) {
     for (const AttentionRule& r : rules) {
         for (const Variant& v : variants) {
-            if (!r.config || !same_text(r.variant, v.name)) { continue; }
-            if (!attention_has_config(v, r.config, r.HS)) { return false; }
+            if (same_text(r.variant, v.name) && r.config && !v.config(r.config, r.HS, SIZE_MAX)) { return false; }
         }
     }
     return true;
 }
 template <class Variant, size_t M> constexpr bool attention_all_launch(const Variant (&variants)[M]) {
     for (const Variant& v : variants) {
-        for (size_t n = 0; n < v.num_configs; n++) {
-            if (v.configs[n].launch == nullptr) { return false; }
+        for (const typename Variant::Config& c : v) {
+            if (c.launch == nullptr) { return false; }
         }
     }
     return true;

@@ -14,26 +14,10 @@ Launchers record errors and return (llmc/base/status.h): no GPU, a head size or 
 #define ATTENTION_CUH
 
 #include "attention.h"
-#include "dev/cuda/bench/variants.cuh"
 #include "llmc/cuda/column_sum.cuh"
 
 #define ATTENTION_TEXT_(x) #x
 #define ATTENTION_TEXT(x) ATTENTION_TEXT_(x)
-
-// A variant and its table of configurations
-template <class Config_> struct AttentionVariant {
-    typedef Config_ Config;
-    const char* name;
-    const Config* configs;
-    size_t num_configs;
-
-    template <size_t N> constexpr AttentionVariant(const char* name, const Config (&table)[N])
-        : name(name), configs(table), num_configs(N) {}
-    // Whether it has a configuration for the head size
-    bool serves(int HS) const { return attention_config(configs, num_configs, nullptr, HS, SIZE_MAX) != nullptr; }
-};
-typedef AttentionVariant<AttentionForwardConfig> AttentionForwardVariant;
-typedef AttentionVariant<AttentionBackwardConfig> AttentionBackwardVariant;
 
 extern const Variants<AttentionForwardVariant> attention_forward_variants;
 extern const Variants<AttentionBackwardVariant> attention_backward_variants;
@@ -50,23 +34,29 @@ static inline const Variant* attention_find(const Variants<Variant>& variants, c
     return nullptr;
 }
 
-// The variants requested by name, at build time or by attention_force(); nullptr: the default of attention/choice.h
+// The variants of a direction, and the one requested by name, at build time or by attention_force(); nullptr: the default of
+// attention/choice.h
+template <class Variant> struct AttentionHeld {
+    AttentionDirection direction;
+    const Variants<Variant>& variants;
+    const Variant* forced = nullptr;
+};
+static AttentionHeld<AttentionForwardVariant> attention_forward_held = {
+    ATTENTION_FORWARD_PASS, attention_forward_variants,
 #ifdef ATTENTION_FORWARD
-static const AttentionForwardVariant* attention_forced_forward =
-    attention_find(attention_forward_variants, ATTENTION_TEXT(ATTENTION_FORWARD));
-#else
-static const AttentionForwardVariant* attention_forced_forward = nullptr;
+    attention_find(attention_forward_variants, ATTENTION_TEXT(ATTENTION_FORWARD))
 #endif
+};
+static AttentionHeld<AttentionBackwardVariant> attention_backward_held = {
+    ATTENTION_BACKWARD_PASS, attention_backward_variants,
 #ifdef ATTENTION_BACKWARD
-static const AttentionBackwardVariant* attention_forced_backward =
-    attention_find(attention_backward_variants, ATTENTION_TEXT(ATTENTION_BACKWARD));
-#else
-static const AttentionBackwardVariant* attention_forced_backward = nullptr;
+    attention_find(attention_backward_variants, ATTENTION_TEXT(ATTENTION_BACKWARD))
 #endif
+};
 // Selects these variants from the next launch on; nullptr: the default of attention/choice.h. Their scratch differs: call
 // attention_backward_scratch_bytes() again.
 static inline void attention_force(const AttentionForwardVariant* forward, const AttentionBackwardVariant* backward) {
-    attention_forced_forward = forward, attention_forced_backward = backward;
+    attention_forward_held.forced = forward, attention_backward_held.forced = backward;
 }
 
 template <class Config> struct AttentionChoice {
@@ -74,42 +64,35 @@ template <class Config> struct AttentionChoice {
     const Config* config; // nullptr in that case
 };
 
+// gpu: nullptr for the current one
 template <class Variant> static inline AttentionChoice<typename Variant::Config>
-attention_choice_on(AttentionGpu gpu, AttentionDirection direction, const Variants<Variant>& variants,
-                    const Variant* forced, int B, int T, int NH, int HS) {
-    const AttentionRule* rule = attention_rule(direction, forced ? forced->name : nullptr,
-                                               sizeof(floatX) == sizeof(float), gpu.capability, B, T, NH, HS);
-    const char* name = forced ? forced->name : rule ? rule->variant : nullptr;
-    if (!name) {
+attention_choice(const AttentionHeld<Variant>& held, const AttentionGpu* gpu, int B, int T, int NH, int HS) {
+    AttentionGpu current;
+    if (!gpu && attention_gpu(&current) != STATUS_OK) { return {"", nullptr}; }
+    const AttentionGpu& g = gpu ? *gpu : current;
+    const AttentionRule* rule = attention_rule(held.direction, held.forced ? held.forced->name : nullptr,
+                                               sizeof(floatX) == sizeof(float), g.capability, B, T, NH, HS);
+    if (!held.forced && !rule) {
         status_fail("attention: no variant serves head size %d in " PRECISION_NAME " on compute capability %d.%d", HS,
-                    gpu.capability / 10, gpu.capability % 10);
+                    g.capability / 10, g.capability % 10);
         return {"", nullptr};
     }
-    const Variant* v = forced ? forced : attention_find(variants, name);
+    const Variant* v = held.forced ? held.forced : attention_find(held.variants, rule->variant);
     if (!v) { return {"", nullptr}; }
-    const typename Variant::Config* config =
-        attention_config(v->configs, v->num_configs, rule ? rule->config : nullptr, HS, gpu.shared_limit);
+    const typename Variant::Config* config = v->config(rule ? rule->config : nullptr, HS, g.shared_limit);
     if (!config) {
         status_fail("attention: %s has no configuration for head size %d that fits the %zu bytes of shared memory of "
                     "this GPU",
-                    name, HS, gpu.shared_limit);
+                    v->name, HS, g.shared_limit);
         return {"", nullptr};
     }
-    return {name, config};
-}
-template <class Variant> static inline AttentionChoice<typename Variant::Config>
-attention_choice(AttentionDirection direction, const Variants<Variant>& variants, const Variant* forced, int B, int T,
-                 int NH, int HS) {
-    AttentionGpu gpu;
-    if (attention_gpu(&gpu) != STATUS_OK) { return {"", nullptr}; }
-    return attention_choice_on(gpu, direction, variants, forced, B, T, NH, HS);
+    return {v->name, config};
 }
 static inline AttentionChoice<AttentionForwardConfig> attention_forward_choice(int B, int T, int NH, int HS) {
-    return attention_choice(ATTENTION_FORWARD_PASS, attention_forward_variants, attention_forced_forward, B, T, NH, HS);
+    return attention_choice(attention_forward_held, nullptr, B, T, NH, HS);
 }
 static inline AttentionChoice<AttentionBackwardConfig> attention_backward_choice(int B, int T, int NH, int HS) {
-    return attention_choice(ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T, NH,
-                            HS);
+    return attention_choice(attention_backward_held, nullptr, B, T, NH, HS);
 }
 
 // The names of the variants that serve the shape on the current GPU; "" and an error if none does
@@ -145,46 +128,35 @@ static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int 
 }
 // The same for another GPU than this machine's
 static inline size_t attention_backward_scratch_bytes_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
-    const AttentionBackwardConfig* config =
-        attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,
-                            NH, HS)
-            .config;
+    const AttentionBackwardConfig* config = attention_choice(attention_backward_held, &gpu, B, T, NH, HS).config;
     return config ? config->scratch_bytes(B, T, NH, HS) : 0;
 }
-
-// dqkv (B,T,3,NH,HS) from dout and the forward's inputs and outputs; scratch of the size that the function above returns
-static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                      const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
-                                      cudaStream_t stream) {
-    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
-    const uintptr_t tensors = (uintptr_t)dqkv | (uintptr_t)dout | (uintptr_t)qkv | (uintptr_t)out;
-    if (!config || !attention_aligned(tensors, (uintptr_t)scratch)) { return; }
-    config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
-}
-
 // An upper bound of the rows of dq_sums that the function below writes, on the given GPU. 0 and an error if nothing serves.
 static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
-    const AttentionBackwardConfig* config =
-        attention_choice_on(gpu, ATTENTION_BACKWARD_PASS, attention_backward_variants, attention_forced_backward, B, T,
-                            NH, HS)
-            .config;
+    const AttentionBackwardConfig* config = attention_choice(attention_backward_held, &gpu, B, T, NH, HS).config;
     return !config ? 0 : config->sum_rows ? config->sum_rows(B, T) : COLUMN_SUM_BLOCKS;
 }
 
-// The same as attention_backward(), and dq_sums (rows returned, NH*HS), fp32, aligned to 16 bytes: they add up to the column
-// sums of dQ. A configuration that does not write them is followed by a pass over dQ.
+// dqkv (B,T,3,NH,HS) from dout and the forward's inputs and outputs; scratch of the size that the function above returns. And,
+// unless it is nullptr, dq_sums (rows returned, NH*HS), fp32, aligned to 16 bytes: they add up to the column sums of dQ. A
+// configuration that does not write them is followed by a pass over dQ.
 static inline int attention_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
                                                const floatX* out, const float* l, const float* m, void* scratch, int B,
                                                int T, int NH, int HS, cudaStream_t stream) {
     const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
     const uintptr_t tensors = (uintptr_t)dqkv | (uintptr_t)dout | (uintptr_t)qkv | (uintptr_t)out | (uintptr_t)dq_sums;
     if (!config || !attention_aligned(tensors, (uintptr_t)scratch)) { return 0; }
-    if (config->launch_with_sums) {
+    if (dq_sums && config->launch_with_sums) {
         config->launch_with_sums(dqkv, dq_sums, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
         return config->sum_rows(B, T);
     }
     config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
-    return column_sum_rows(dq_sums, dqkv, B * T, NH * HS, (size_t)3 * NH * HS, stream);
+    return dq_sums ? column_sum_rows(dq_sums, dqkv, B * T, NH * HS, (size_t)3 * NH * HS, stream) : 0;
+}
+static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                      const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
+                                      cudaStream_t stream) {
+    attention_backward_with_sums(dqkv, nullptr, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
 }
 
 #endif

@@ -16,6 +16,7 @@ for the variant, the first entry that serves the head size and fits the GPU is t
 #include <algorithm>
 
 #include "choice.h"
+#include "dev/cuda/bench/variants.cuh"
 #include "llmc/cuda/device_code.cuh"
 
 // The contract.
@@ -92,14 +93,34 @@ static inline Status attention_gpu(AttentionGpu* gpu) {
 
 // The first configuration of a variant's table that serves the head size and fits the GPU, and is called `name` unless
 // that is nullptr; nullptr if there is none.
-template <class Config> static inline const Config* attention_config(const Config* configs, size_t num_configs,
-                                                                     const char* name, int HS, size_t shared_limit) {
+template <class Config> constexpr const Config* attention_config(const Config* configs, size_t num_configs,
+                                                                 const char* name, int HS, size_t shared_limit) {
     for (const Config* c = configs; c < configs + num_configs; c++) {
-        if (name && strcmp(c->name, name) != 0) { continue; }
+        if (name && !same_text(c->name, name)) { continue; }
         if ((c->HS == 0 || c->HS == HS) && c->shared_bytes <= shared_limit) { return c; }
     }
     return nullptr;
 }
+
+// A variant and its table of configurations
+template <class Config_> struct AttentionVariant {
+    typedef Config_ Config;
+    const char* name;
+    const Config* configs;
+    size_t num_configs;
+
+    template <size_t N> constexpr AttentionVariant(const char* name, const Config (&table)[N])
+        : name(name), configs(table), num_configs(N) {}
+    constexpr const Config* config(const char* name, int HS, size_t shared_limit) const {
+        return attention_config(configs, num_configs, name, HS, shared_limit);
+    }
+    // Whether it has a configuration for the head size
+    bool serves(int HS) const { return config(nullptr, HS, SIZE_MAX) != nullptr; }
+    constexpr const Config* begin() const { return configs; }
+    constexpr const Config* end() const { return configs + num_configs; }
+};
+typedef AttentionVariant<AttentionForwardConfig> AttentionForwardVariant;
+typedef AttentionVariant<AttentionBackwardConfig> AttentionBackwardVariant;
 
 // Launches a kernel with so many bytes of dynamic shared memory; records an error if it cannot.
 template <class... Parameters, class... Arguments>

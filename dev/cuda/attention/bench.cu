@@ -39,6 +39,7 @@ struct TensorSet {
 
 struct Forward {
     typedef AttentionForwardConfig Config;
+    typedef AttentionForwardVariant Variant;
     static constexpr const char* name = "forward";
     static constexpr AttentionDirection direction = ATTENTION_FORWARD_PASS;
     static constexpr Tensor first_tensor = OUT, last_tensor = OUT;
@@ -66,6 +67,7 @@ struct Forward {
 
 struct Backward {
     typedef AttentionBackwardConfig Config;
+    typedef AttentionBackwardVariant Variant;
     static constexpr const char* name = "backward";
     static constexpr AttentionDirection direction = ATTENTION_BACKWARD_PASS;
     static constexpr Tensor first_tensor = DQ, last_tensor = DV;
@@ -228,9 +230,12 @@ static inline std::vector<Shape> sweep_shapes(const BenchOptions& o) {
     return shapes;
 }
 
+// Those of a variant's configurations that are checked and timed
+template <class Direction> using Configs = std::vector<const typename Direction::Config*>;
+
 // Checks every configuration at all shapes of the sweep and all patterns; prints a line for each.
-template <class Direction> static void
-check_sweep(const char* variant, const std::vector<const typename Direction::Config*>& configs, const BenchOptions& o) {
+template <class Direction>
+static void check_sweep(const char* variant, const Configs<Direction>& configs, const BenchOptions& o) {
     int all_checks = 0;
     std::vector<Verdict> verdicts(configs.size());
     std::vector<int> checks(configs.size());
@@ -268,29 +273,28 @@ check_sweep(const char* variant, const std::vector<const typename Direction::Con
 // ----------------------------------------------------------------------------
 // Timing
 
-// The column `trains`: whether the trainer chooses the configuration at the shape. The table is the variant's.
-template <class Direction> static const char* trains(const char* variant, const typename Direction::Config* table,
-                                                     size_t num_configs, const typename Direction::Config& config,
+// The column `trains`: whether the trainer chooses the configuration at the shape
+template <class Direction> static const char* trains(const typename Direction::Variant& variant,
+                                                     const typename Direction::Config& config,
                                                      const cudaDeviceProp& gpu, Shape s) {
     DeviceCode code;
     check(device_code(&code));
-    const int capability = code.capability, fp32 = sizeof(floatX) == sizeof(float);
     auto rule = [&](const char* name) {
-        return attention_rule(Direction::direction, name, fp32, capability, s.B, s.T, s.NH, s.HS);
+        return attention_rule(Direction::direction, name, sizeof(floatX) == sizeof(float), code.capability, s.B, s.T,
+                              s.NH, s.HS);
     };
-    const AttentionRule *forced = rule(variant), *free_choice = rule(nullptr);
-    const typename Direction::Config* chosen =
-        attention_config(table, num_configs, forced ? forced->config : nullptr, s.HS, gpu.sharedMemPerBlockOptin);
-    if (chosen != &config || config.launch == nullptr) { return "no"; }
-    return free_choice && strcmp(free_choice->variant, variant) == 0 ? "yes" : "forced";
+    const AttentionRule *forced = rule(variant.name), *free_choice = rule(nullptr);
+    if (variant.config(forced ? forced->config : nullptr, s.HS, gpu.sharedMemPerBlockOptin) != &config ||
+        config.launch == nullptr) {
+        return "no";
+    }
+    return free_choice && strcmp(free_choice->variant, variant.name) == 0 ? "yes" : "forced";
 }
 
 // Checks the configurations at the shape, times them and prints a row for each.
-template <class Direction> static void bench(const char* variant, const typename Direction::Config* table,
-                                             size_t num_configs,
-                                             const std::vector<const typename Direction::Config*>& configs,
+template <class Direction> static void bench(const typename Direction::Variant& v, const Configs<Direction>& configs,
                                              const BenchOptions& o, const BenchGpu& gpu, Shape s) {
-    typedef typename Direction::Config Config;
+    const char* variant = v.name;
     printf("\nattention_%s_%s, %s, %s, B %d T %d NH %d HS %d\n", Direction::name, variant, PRECISION_NAME,
            gpu.properties.name, s.B, s.T, s.NH, s.HS);
 
@@ -308,13 +312,13 @@ template <class Direction> static void bench(const char* variant, const typename
 
     size_t scratch_bytes = 0;
     std::vector<Racer> racers;
-    for (const Config* c : configs) {
+    for (const typename Direction::Config* c : configs) {
         if (c->HS != 0 && c->HS != s.HS) { continue; }
         const std::string what = describe<Direction>(variant, c->name, s, ORDINARY);
-        const Verdict v = check<Direction>(*c, tensors[0], r, what, 1);
+        const Verdict verdict = check<Direction>(*c, tensors[0], r, what, 1);
         auto launch = [c, s, &tensors](int n, cudaStream_t stream) { Direction::launch(*c, tensors[n], s, stream); };
-        racers.push_back({c->name, trains<Direction>(variant, table, num_configs, *c, gpu.properties, s), v.rel_err,
-                          v.deterministic, launch});
+        racers.push_back(
+            {c->name, trains<Direction>(v, *c, gpu.properties, s), verdict.rel_err, verdict.deterministic, launch});
         scratch_bytes = std::max(scratch_bytes, Direction::scratch_bytes(*c, s));
     }
     if (racers.empty()) { fatal("no configuration of %s serves head size %d on this GPU", variant, s.HS); }
@@ -338,15 +342,13 @@ template <class Direction> static void bench(const char* variant, const typename
 // ----------------------------------------------------------------------------
 // Mains
 
-template <class Direction> static int attention_main(int argc, char** argv, const char* variant,
-                                                     const typename Direction::Config* table, size_t num_configs,
-                                                     int compute_capability) {
-    const std::string program = std::string("attention_") + Direction::name + "_" + variant + "_" + PRECISION_NAME;
+template <class Direction>
+static int run_variant(int argc, char** argv, const typename Direction::Variant& v, int compute_capability) {
+    const std::string program = std::string("attention_") + Direction::name + "_" + v.name + "_" + PRECISION_NAME;
     const BenchOptions o = bench_options(argc, argv, program.c_str(), attention_sizes);
     std::string names;
-    std::vector<const typename Direction::Config*> configs;
-    for (size_t n = 0; n < num_configs; n++) {
-        const typename Direction::Config& c = table[n];
+    Configs<Direction> configs;
+    for (const typename Direction::Config& c : v) {
         if (names.find(c.name) == std::string::npos) { names += (names.empty() ? "" : ", ") + std::string(c.name); }
         if (!o.config || strcmp(o.config, c.name) == 0) { configs.push_back(&c); }
     }
@@ -366,20 +368,16 @@ template <class Direction> static int attention_main(int argc, char** argv, cons
                p.sharedMemPerBlockOptin / 1024);
         configs.erase(configs.begin() + n);
     }
-    if (o.sweep || o.check_only) { check_sweep<Direction>(variant, configs, o); }
+    if (o.sweep || o.check_only) { check_sweep<Direction>(v.name, configs, o); }
     if (o.check_only) { return EXIT_SUCCESS; }
     measure_gemm(&gpu, o);
-    for (const std::vector<int>& shape : o.shapes) {
-        bench<Direction>(variant, table, num_configs, configs, o, gpu, attention_shape(shape));
-    }
+    for (const std::vector<int>& shape : o.shapes) { bench<Direction>(v, configs, o, gpu, attention_shape(shape)); }
     return EXIT_SUCCESS;
 }
 
-int attention_forward_main(int argc, char** argv, const char* variant, const AttentionForwardConfig* table,
-                           size_t num_configs, int compute_capability) {
-    return attention_main<Forward>(argc, argv, variant, table, num_configs, compute_capability);
+int attention_main(int argc, char** argv, const AttentionForwardVariant& variant, int compute_capability) {
+    return run_variant<Forward>(argc, argv, variant, compute_capability);
 }
-int attention_backward_main(int argc, char** argv, const char* variant, const AttentionBackwardConfig* table,
-                            size_t num_configs, int compute_capability) {
-    return attention_main<Backward>(argc, argv, variant, table, num_configs, compute_capability);
+int attention_main(int argc, char** argv, const AttentionBackwardVariant& variant, int compute_capability) {
+    return run_variant<Backward>(argc, argv, variant, compute_capability);
 }

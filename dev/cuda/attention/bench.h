@@ -7,23 +7,20 @@ kernels alone.
 #define ATTENTION_BENCH_H
 
 #include "attention.h"
-#include "dev/cuda/bench/variants.cuh"
 
 // compute_capability: the least that the variant runs on, such as 80; 0 if any will do.
-int attention_forward_main(int argc, char** argv, const char* variant, const AttentionForwardConfig* table,
-                           size_t num_configs, int compute_capability);
-int attention_backward_main(int argc, char** argv, const char* variant, const AttentionBackwardConfig* table,
-                            size_t num_configs, int compute_capability);
+int attention_main(int argc, char** argv, const AttentionForwardVariant& variant, int compute_capability);
+int attention_main(int argc, char** argv, const AttentionBackwardVariant& variant, int compute_capability);
 
 template <size_t N> static inline int
 attention_forward_main(int argc, char** argv, const AttentionForwardConfig (&table)[N], int compute_capability = 0) {
-    const std::string variant = variant_of(__BASE_FILE__, "attention_forward_");
-    return attention_forward_main(argc, argv, variant.c_str(), table, N, compute_capability);
+    const std::string name = variant_of(__BASE_FILE__, "attention_forward_");
+    return attention_main(argc, argv, AttentionForwardVariant(name.c_str(), table), compute_capability);
 }
 template <size_t N> static inline int
 attention_backward_main(int argc, char** argv, const AttentionBackwardConfig (&table)[N], int compute_capability = 0) {
-    const std::string variant = variant_of(__BASE_FILE__, "attention_backward_");
-    return attention_backward_main(argc, argv, variant.c_str(), table, N, compute_capability);
+    const std::string name = variant_of(__BASE_FILE__, "attention_backward_");
+    return attention_main(argc, argv, AttentionBackwardVariant(name.c_str(), table), compute_capability);
 }
 
 #endif

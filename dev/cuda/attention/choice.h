@@ -32,25 +32,11 @@ typedef struct {
     const char* variant;
     const char* config; // of the variant's table; NULL: its first that serves the head size and fits the GPU
     int fp32;           // 1: serves fp32; 0: bf16 and fp16
-    int capability_from, capability_to;  // compute capability; 90 is 9.0 with code for sm_90a
-    int HS;                              // the head size that it serves; 0: every one
-    int (*serves)(int B, int T, int NH); // which shapes; NULL: every one
+    int capability_from, capability_to; // compute capability; 90 is 9.0 with code for sm_90a
+    int HS;                             // the head size that it serves; 0: every one
+    int longer_than;                    // serves sequences of more tokens than so many
+    int64_t most_rows;                  // and at most so many rows, B NH T
 } AttentionRule;
-
-// Few long rows, with at most 32 MB of K and V at HS = 64 in 16 bit: smaller tiles leave fewer SMs idle at the end.
-static inline int attention_few_long_rows(int B, int T, int NH) {
-    return T > 4096 && (int64_t)B * NH * T * 64 * 4 <= 32 << 20;
-}
-// More consumers and smaller key blocks pay off where most key blocks are off the diagonal.
-static inline int attention_forward_long_rows(int B, int T, int NH) {
-    (void)B, (void)NH;
-    return T > 2048;
-}
-// Larger key blocks pay off where most of them are off the diagonal; they compute no column sums of dQ.
-static inline int attention_backward_long_rows(int B, int T, int NH) {
-    (void)B, (void)NH;
-    return T > 1024;
-}
 
 #ifdef __cplusplus
 #define ATTENTION_TABLE constexpr // attention.cuh checks at compile time that the configurations exist
@@ -59,26 +45,29 @@ static inline int attention_backward_long_rows(int B, int T, int NH) {
 #endif
 
 // The first row that fits serves.
+// clang-format off
 ATTENTION_TABLE AttentionRule attention_forward_rules[] = {
-    // clang-format off
-    {"wgmma", NULL, 0, 90, 90, 32, NULL},
-    {"wgmma", "192x128", 0, 90, 90, 64, attention_few_long_rows},
-    {"wgmma", NULL, 0, 90, 90, 64, NULL},
-    {"wgmma", "192x64", 0, 90, 90, 96, attention_forward_long_rows},
-    {"wgmma", NULL, 0, 90, 90, 96, NULL},
-    {"wgmma", NULL, 0, 90, 90, 128, NULL},
-    {"mma", NULL, 0, 80, INT_MAX, 0, NULL},
-    {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
-    // clang-format on
+    {"wgmma", NULL, 0, 90, 90, 32, 0, INT64_MAX},
+    // few long rows, with at most 32 MB of K and V in 16 bit: smaller tiles leave fewer SMs idle at the end
+    {"wgmma", "192x128", 0, 90, 90, 64, 4096, (32 << 20) / (64 * 4)},
+    {"wgmma", NULL, 0, 90, 90, 64, 0, INT64_MAX},
+    // more consumers and smaller key blocks pay off where most key blocks are off the diagonal
+    {"wgmma", "192x64", 0, 90, 90, 96, 2048, INT64_MAX},
+    {"wgmma", NULL, 0, 90, 90, 96, 0, INT64_MAX},
+    {"wgmma", NULL, 0, 90, 90, 128, 0, INT64_MAX},
+    {"mma", NULL, 0, 80, INT_MAX, 0, 0, INT64_MAX},
+    {"flash2", NULL, 1, 0, INT_MAX, 0, 0, INT64_MAX},
 };
 ATTENTION_TABLE AttentionRule attention_backward_rules[] = {
-    {"wgmma", "64x192", 0, 90, 90, 64, attention_backward_long_rows},
-    {"wgmma", NULL, 0, 90, 90, 64, NULL},
-    {"wgmma", NULL, 0, 90, 90, 96, NULL},
-    {"wgmma", NULL, 0, 90, 90, 128, NULL},
-    {"mma", NULL, 0, 80, INT_MAX, 0, NULL},
-    {"flash2", NULL, 1, 0, INT_MAX, 0, NULL},
+    // larger key blocks pay off where most of them are off the diagonal; they compute no column sums of dQ
+    {"wgmma", "64x192", 0, 90, 90, 64, 1024, INT64_MAX},
+    {"wgmma", NULL, 0, 90, 90, 64, 0, INT64_MAX},
+    {"wgmma", NULL, 0, 90, 90, 96, 0, INT64_MAX},
+    {"wgmma", NULL, 0, 90, 90, 128, 0, INT64_MAX},
+    {"mma", NULL, 0, 80, INT_MAX, 0, 0, INT64_MAX},
+    {"flash2", NULL, 1, 0, INT_MAX, 0, 0, INT64_MAX},
 };
+// clang-format on
 
 // The row that serves B sequences of T tokens with NH heads of HS channels; NULL if none does. With `variant` not NULL
 // only rows of that variant are considered; where none of them fits, the first configuration of its table serves.
@@ -92,7 +81,8 @@ static inline const AttentionRule* attention_rule(AttentionDirection direction, 
         const AttentionRule* r = &rules[n];
         if (variant != NULL && strcmp(r->variant, variant) != 0) { continue; }
         if (r->fp32 != fp32 || capability < r->capability_from || capability > r->capability_to) { continue; }
-        if ((r->HS == 0 || r->HS == HS) && (r->serves == NULL || r->serves(B, T, NH))) { return r; }
+        if (r->HS != 0 && r->HS != HS) { continue; }
+        if (T > r->longer_than && (int64_t)B * NH * T <= r->most_rows) { return r; }
     }
     return NULL;
 }

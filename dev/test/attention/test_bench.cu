@@ -105,12 +105,12 @@ static void test_choice_of_racers() {
 
 // The mains of the benches, which only note the name that they get
 static std::string named;
-int attention_forward_main(int, char**, const char* variant, const AttentionForwardConfig*, size_t, int) {
-    named = variant;
+int attention_main(int, char**, const AttentionForwardVariant& variant, int) {
+    named = variant.name;
     return 0;
 }
-int attention_backward_main(int, char**, const char* variant, const AttentionBackwardConfig*, size_t, int) {
-    named = variant;
+int attention_main(int, char**, const AttentionBackwardVariant& variant, int) {
+    named = variant.name;
     return 0;
 }
 int attention_decode_main(int, char**, const char* variant, const AttentionDecodeConfig*, size_t) {

@@ -148,7 +148,7 @@ check "programs hold a forced variant alone, in both precisions" is "$(held_alon
 cp dev/cuda/attention_forward_naive.cu dev/cuda/attention_forward_mine.cu
 check "the file of a new variant enters it in test_gpu_pairs, in both precisions" is "$(variants_of 'forward_mine.cu')" "2 0 "
 check "by name, too" is "$(variants_of 'FORWARD_VARIANTS(X).* X(mine)')" "2 0 "
-sed -i 's/^    {"mma", NULL, 0/    {"mine", NULL, 0, 80, INT_MAX, 0, NULL},\n&/' dev/cuda/attention/choice.h
+sed -i 's/^    {"mma", NULL, 0/    {"mine", NULL, 0, 80, INT_MAX, 0, 0, INT64_MAX},\n&/' dev/cuda/attention/choice.h
 check "with a rule for 16 bit programs hold it there" is "$(variants_of 'forward_mine.cu')" "1 1 "
 check "and make test sanitizes it" eval 'run_make checks sanitizer=found && grep -qx check-sanitizer_mine "$dir/out"'
 check "a variant on tensor cores is in no list of fp32" is "$(grep -B3 -e else build/*_variants.h | grep -c 'mma')" 0
