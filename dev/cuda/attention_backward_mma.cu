@@ -61,14 +61,10 @@ template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTile
 // (log(l) + m) log2(e) of the lane's rows; `row` is the warp's first.
 template <int M> __device__ inline void load_logsums(RowStatistics (&rows)[M][2], const float* l, const float* m,
                                                      int row, int T, int lane) {
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int t = row + 16 * i + 8 * h + lane / 4, at = min(t, T - 1);
-            rows[i][h].lse = row_lse(l[at], m[at], t < T);
-        }
-    }
+    for_each_row<M>([&](int i, int h) {
+        int t = row + 16 * i + 8 * h + lane / 4, at = min(t, T - 1);
+        rows[i][h].lse = row_lse(l[at], m[at], t < T);
+    });
 }
 
 // -D = -rowsum(dO o O) of the lane's rows. dO and O are tile addresses with lane_a.
@@ -85,14 +81,10 @@ template <int HS, int M> __device__ inline void row_dots(RowStatistics (&rows)[M
             for (int e = 0; e < 4; e++) { D[i][e % 2] = dot_x2(x[i][e], y[i][e], D[i][e % 2]); }
         }
     }
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) { // the four lanes of a quad share a row
-            D[i][h] += __shfl_xor_sync(0xffffffffu, D[i][h], 1);
-            rows[i][h].minus_d = -(D[i][h] + __shfl_xor_sync(0xffffffffu, D[i][h], 2));
-        }
-    }
+    for_each_row<M>([&](int i, int h) { // the four lanes of a quad share a row
+        D[i][h] += __shfl_xor_sync(0xffffffffu, D[i][h], 1);
+        rows[i][h].minus_d = -(D[i][h] + __shfl_xor_sync(0xffffffffu, D[i][h], 2));
+    });
 }
 
 // A warp's rows against `step` keys: dQ += (P o (dO V^T - D)) K. K_b, V_b carry lane_b, K_a carries lane_a; the lane's
@@ -105,27 +97,13 @@ template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C:
     float S[M][N][4], dP[M][N][4];
     fill(S, 0.0f);
     mma_abt(S, Q, K_b); // S = Q K^T
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) { dP[i][n][e] = rows[i][e / 2].minus_d; }
-        }
-    }
-    mma_abt(dP, dO, V_b); // dP - D = dO V^T - D
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) { // dS = P o (dP - D)
-                float P = ex2_approx_ftz(fmaf(S[i][n][e], C::scale * LOG2_E, -rows[i][e / 2].lse));
-                if (masked && column + 8 * n + e % 2 > row + 16 * i + e / 2 * 8) { P = 0; }
-                dP[i][n][e] *= P;
-            }
-        }
-    }
+    for_each(dP, [&](float& x, int i, int, int e) { x = rows[i][e / 2].minus_d; });
+    mma_abt(dP, dO, V_b);                             // dP - D = dO V^T - D
+    for_each(dP, [&](float& x, int i, int n, int e) { // dS = P o (dP - D)
+        float P = ex2_approx_ftz(fmaf(S[i][n][e], C::scale * LOG2_E, -rows[i][e / 2].lse));
+        if (masked && column + 8 * n + e % 2 > row + 16 * i + e / 2 * 8) { P = 0; }
+        x *= P;
+    });
 #pragma unroll
     for (int k = 0; k < N / 2; k++) { // dQ += dS K
         uint32_t dS[M][4];
@@ -176,14 +154,10 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     Q.load();
     dO.load();
     row_dots<HS>(rows, dO.address, o_tile + warp_offset + Tile<HS>::lane_a(lane));
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int t = row + 16 * i + 8 * h + lane / 4;
-            if (lane % 4 == 0) { statistics[statistics_offset(task.head, t, T)] = rows[i][h]; }
-        }
-    }
+    for_each_row<M>([&](int i, int h) {
+        int t = row + 16 * i + 8 * h + lane / 4;
+        if (lane % 4 == 0) { statistics[statistics_offset(task.head, t, T)] = rows[i][h]; }
+    });
 
     float dQ[M][HS / 8][4];
     fill(dQ, 0.0f);

@@ -37,8 +37,7 @@ template <int M> struct OnlineSoftmax {
     float sum[M][2]; // of exp(scale S - m), this lane's columns only
 
     __device__ explicit OnlineSoftmax(float scale) : scale(scale) {
-#pragma unroll
-        for (int i = 0; i < M; i++) { m[i][0] = m[i][1] = -INFINITY, sum[i][0] = sum[i][1] = 0; }
+        for_each_row<M>([&](int i, int h) { m[i][h] = -INFINITY, sum[i][h] = 0; });
     }
     // Adopts the maxima of S if some row of the warp exceeds its own by more than `threshold`; then sum and O are multiplied by
     // exp(old m - m).
@@ -46,26 +45,18 @@ template <int M> struct OnlineSoftmax {
     __device__ void update(const float (&S)[M][N][4], float (&O)[M][D][4], const float threshold) {
         float x[M][2];
         bool exceeds = false;
+        for_each_row<M>([&](int i, int h) {
+            x[i][h] = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
 #pragma unroll
-        for (int i = 0; i < M; i++) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                x[i][h] = fmaxf(S[i][0][2 * h], S[i][0][2 * h + 1]);
-#pragma unroll
-                for (int n = 1; n < N; n++) { x[i][h] = fmaxf(x[i][h], fmaxf(S[i][n][2 * h], S[i][n][2 * h + 1])); }
-                exceeds |= scale * x[i][h] - m[i][h] > threshold;
-            }
-        }
+            for (int n = 1; n < N; n++) { x[i][h] = fmaxf(x[i][h], fmaxf(S[i][n][2 * h], S[i][n][2 * h + 1])); }
+            exceeds |= scale * x[i][h] - m[i][h] > threshold;
+        });
         if (!__any_sync(0xffffffffu, exceeds)) { return; }
+        for_each_row<M>([&](int i, int h) {
+            float factor = adopt_row_maximum(m[i][h], sum[i][h], x[i][h], scale);
 #pragma unroll
-        for (int i = 0; i < M; i++) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float factor = adopt_row_maximum(m[i][h], sum[i][h], x[i][h], scale);
-#pragma unroll
-                for (int n = 0; n < D; n++) { O[i][n][2 * h] *= factor, O[i][n][2 * h + 1] *= factor; }
-            }
-        }
+            for (int n = 0; n < D; n++) { O[i][n][2 * h] *= factor, O[i][n][2 * h + 1] *= factor; }
+        });
     }
     // S <- P = exp(scale S - m) in columns 16 k to 16 k + 15; sum += P.
     template <int N> __device__ void exponentiate(float (&S)[M][N][4], int k) {
@@ -84,16 +75,9 @@ template <int M> struct OnlineSoftmax {
 
 // S = -inf above the diagonal. (row, column) is the lane's first element of S.
 template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], int row, int column) {
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                if (column + 8 * n + e % 2 > row + 16 * i + e / 2 * 8) { S[i][n][e] = -INFINITY; }
-            }
-        }
-    }
+    for_each(S, [=](float& s, int i, int n, int e) {
+        if (column + 8 * n + e % 2 > row + 16 * i + e / 2 * 8) { s = -INFINITY; }
+    });
 }
 
 // A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's offset,
@@ -177,20 +161,16 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         }
     }
 
+    for_each_row<M>([&](int i, int h) {
+        int t = row + 16 * i + 8 * h + lane / 4;
+        float sum = softmax.l(i, h), factor = 1 / sum;
 #pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int t = row + 16 * i + 8 * h + lane / 4;
-            float sum = softmax.l(i, h), factor = 1 / sum;
-#pragma unroll
-            for (int n = 0; n < HS / 8; n++) { O[i][n][2 * h] *= factor, O[i][n][2 * h + 1] *= factor; } // O /= l
-            if (lane % 4 == 0 && t < T) {
-                l[(int64_t)task.head * T + t] = sum;
-                m[(int64_t)task.head * T + t] = softmax.m[i][h];
-            }
+        for (int n = 0; n < HS / 8; n++) { O[i][n][2 * h] *= factor, O[i][n][2 * h + 1] *= factor; } // O /= l
+        if (lane % 4 == 0 && t < T) {
+            l[(int64_t)task.head * T + t] = sum;
+            m[(int64_t)task.head * T + t] = softmax.m[i][h];
         }
-    }
+    });
     floatX* o = out + out_offset(b, h, T, NH, HS) + (int64_t)row * NH * HS;
     store_rows<HS>(o, q_rows, O, NH * HS, T - row, lane);
 }

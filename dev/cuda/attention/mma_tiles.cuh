@@ -147,26 +147,30 @@ struct AttentionTask {
 // A warp's matrix multiplications. Accumulators (16 M, 8 N) are float[M][N][4], A fragments (16 M, 16 K) uint32_t[K][M][4], as
 // mma_m16n8k16 has them. Tile addresses already hold the lane's part, lane_a or lane_b.
 
-template <int M, int N> __device__ inline void fill(float (&x)[M][N][4], float value) {
+// f(x, i, n, e) for each element of accumulators; f(i, h) for each of a lane's rows, 16 i + 8 h + lane/4.
+template <int M, int N, class F> __device__ inline void for_each(float (&x)[M][N][4], F f) {
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll
         for (int n = 0; n < N; n++) {
 #pragma unroll
-            for (int e = 0; e < 4; e++) { x[i][n][e] = value; }
+            for (int e = 0; e < 4; e++) { f(x[i][n][e], i, n, e); }
         }
     }
 }
-
-template <int M, int N> __device__ inline void multiply(float (&x)[M][N][4], float factor) {
+template <int M, class F> __device__ inline void for_each_row(F f) {
 #pragma unroll
     for (int i = 0; i < M; i++) {
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) { x[i][n][e] *= factor; }
-        }
+        for (int h = 0; h < 2; h++) { f(i, h); }
     }
+}
+
+template <int M, int N> __device__ inline void fill(float (&x)[M][N][4], float value) {
+    for_each(x, [=](float& element, int, int, int) { element = value; });
+}
+template <int M, int N> __device__ inline void multiply(float (&x)[M][N][4], float factor) {
+    for_each(x, [=](float& element, int, int, int) { element *= factor; });
 }
 
 // a = chunks 2k and 2k+1 of 16 M rows of a tile, with lane_a.
