@@ -72,5 +72,5 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
-int main(int argc, char** argv) { return attention_backward_main(argc, argv, cublas::backward_configs); }
+int main(int argc, char** argv) { return attention_main(argc, argv, cublas::backward_configs); }
 #endif

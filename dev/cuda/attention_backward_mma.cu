@@ -351,5 +351,5 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
-int main(int argc, char** argv) { return attention_backward_main(argc, argv, mma::backward_configs, 80); }
+int main(int argc, char** argv) { return attention_main(argc, argv, mma::backward_configs, 80); }
 #endif

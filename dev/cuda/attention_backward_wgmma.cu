@@ -16,6 +16,7 @@ draws them. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., Flas
 #include "attention/wgmma_backward_writers.cuh"
 #include "attention/wgmma_backward_pair.cuh"
 #include "attention/wgmma_backward_rotating.cuh"
+#include "llmc/cuda/dependent_launch.cuh"
 
 namespace wgmma {
 
@@ -156,17 +157,15 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
                                                   const floatX* out, const float* l, const float* m, void* scratch,
                                                   int B, int T, int NH, int HS, cudaStream_t stream) {
     int num_sms;
+    LaunchGpu gpu;
     CUtensorMap qkv_map, dqkv_map, dout_map, out_map, dq_map, kv_map;
-    if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
+    if (hopper_num_sms(&num_sms) != STATUS_OK || launch_gpu(&gpu) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dqkv_map, dqkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dout_map, dout, B, T, NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&out_map, out, B, T, NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dq_map, dqkv, B, T, 3 * NH * C::parts, C::dq_channels) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&kv_map, qkv, B, T, 3 * NH * C::parts, C::dq_channels) != STATUS_OK) { return; }
-    auto kernel = attention_backward_kernel<C>;
-    const auto shared = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    if (cuda_try(cudaFuncSetAttribute(kernel, shared, (int)C::shared_bytes)) != STATUS_OK) { return; }
     const BackwardProblem p = backward_problem<C>(B, T, NH, num_sms);
 
     BackwardScratch parts;
@@ -186,17 +185,9 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
     attention_backward_statistics_kernel<C::HS>
         <<<lse_ctas + D_ctas, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, counts, lse_ctas, first_D_row);
     if (cuda_try(cudaGetLastError()) != STATUS_OK) { return; }
-    cudaLaunchAttribute early; // programmatic dependent launch: CTAs start before the statistics kernel has ended
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(min(p.work_items, num_sms));
-    launch.blockDim = dim3(C::threads);
-    launch.dynamicSmemBytes = C::shared_bytes;
-    launch.stream = stream;
-    launch.attrs = &early;
-    launch.numAttrs = 1;
-    cuda_try(cudaLaunchKernelEx(&launch, kernel, dqkv_map, dout_map, qkv_map, out_map, dq_map, kv_map, parts, p));
+    // CTAs start before the statistics kernel has ended
+    launch_dependent(gpu, attention_backward_kernel<C>, min(p.work_items, num_sms), C::threads, C::shared_bytes, 1,
+                     stream, dqkv_map, dout_map, qkv_map, out_map, dq_map, kv_map, parts, p);
 }
 
 template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
@@ -229,5 +220,5 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
-int main(int argc, char** argv) { return attention_backward_main(argc, argv, wgmma::backward_configs, 90); }
+int main(int argc, char** argv) { return attention_main(argc, argv, wgmma::backward_configs, 90); }
 #endif

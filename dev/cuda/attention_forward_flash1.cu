@@ -130,5 +130,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, flash1::forward_configs); }
+int main(int argc, char** argv) { return attention_main(argc, argv, flash1::forward_configs); }
 #endif

@@ -200,5 +200,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, mma::forward_configs, 80); }
+int main(int argc, char** argv) { return attention_main(argc, argv, mma::forward_configs, 80); }
 #endif

@@ -582,5 +582,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "attention/bench.h"
-int main(int argc, char** argv) { return attention_forward_main(argc, argv, wgmma::forward_configs, 90); }
+int main(int argc, char** argv) { return attention_main(argc, argv, wgmma::forward_configs, 90); }
 #endif

@@ -92,22 +92,20 @@ static inline Status nccl_wait(NcclTransport* t, const char* call, double timeou
 // ----------------------------------------------------------------------------
 // The watcher
 
-// Queries NCCL's asynchronous error in this process: NCCL_SUCCESS where there is none; else `text` describes it.
-static inline int nccl_noticed_(NcclTransport* t, char* text, size_t size) {
+// Whether NCCL has an asynchronous error in this process; `text` describes it.
+static inline bool nccl_noticed_(NcclTransport* t, char* text, size_t size) {
     int state = NCCL_SUCCESS;
     NcclComm comm = nccl_lock_(t);
-    if (comm == NULL) { return NCCL_SUCCESS; }
-    if (t->library.CommGetAsyncError(comm, &state) != NCCL_SUCCESS || state == NCCL_IN_PROGRESS) {
-        state = NCCL_SUCCESS;
-    }
-    if (state != NCCL_SUCCESS) {
+    if (comm == NULL) { return false; }
+    bool failed = t->library.CommGetAsyncError(comm, &state) == NCCL_SUCCESS && !nccl_accepted_(state);
+    if (failed) {
         status_clear();
         nccl_fail(t, "a transfer", state);
         snprintf(text, size, "rank %d: %.900s", comm_rank(t->processes), status_message());
         status_clear();
     }
     pthread_mutex_unlock(&t->mutex);
-    return state;
+    return failed;
 }
 
 static inline void* nccl_watch_(void* context) {
@@ -115,7 +113,7 @@ static inline void* nccl_watch_(void* context) {
     char text[1024];
     int told = 0;
     cudaSetDevice(t->device);
-    for (;;) {
+    for (;; poll(NULL, 0, 20)) {
         pthread_mutex_lock(&t->mutex);
         int asked = __atomic_load_n(&t->asked, __ATOMIC_ACQUIRE), stop = t->stop;
         NcclComm comm = t->comm;
@@ -123,12 +121,11 @@ static inline void* nccl_watch_(void* context) {
         pthread_mutex_unlock(&t->mutex);
         if (asked && comm != NULL) { t->library.CommAbort(comm); }
         if (asked || stop) { return NULL; }
-        if (!told && nccl_noticed_(t, text, sizeof(text)) != NCCL_SUCCESS) {
+        if (!told && nccl_noticed_(t, text, sizeof(text))) {
             told = 1;
             comm_judge(t->processes, text); // if a process has ended, that is the cause, not this process's error
             status_clear();
         }
-        poll(NULL, 0, 20);
     }
 }
 

@@ -7,7 +7,7 @@ for the variant, the first entry that serves the head size and fits the GPU is t
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "bench.h"
-    int main(int argc, char** argv) { return attention_forward_main(argc, argv, <variant>::forward_configs); }
+    int main(int argc, char** argv) { return attention_main(argc, argv, <variant>::forward_configs); }
     #endif
 */
 #ifndef ATTENTION_H

@@ -12,15 +12,11 @@ kernels alone.
 int attention_main(int argc, char** argv, const AttentionForwardVariant& variant, int compute_capability);
 int attention_main(int argc, char** argv, const AttentionBackwardVariant& variant, int compute_capability);
 
-template <size_t N> static inline int
-attention_forward_main(int argc, char** argv, const AttentionForwardConfig (&table)[N], int compute_capability = 0) {
-    const std::string name = variant_of(__BASE_FILE__, "attention_forward_");
-    return attention_main(argc, argv, AttentionForwardVariant(name.c_str(), table), compute_capability);
-}
-template <size_t N> static inline int
-attention_backward_main(int argc, char** argv, const AttentionBackwardConfig (&table)[N], int compute_capability = 0) {
-    const std::string name = variant_of(__BASE_FILE__, "attention_backward_");
-    return attention_main(argc, argv, AttentionBackwardVariant(name.c_str(), table), compute_capability);
+template <class Config, size_t N>
+static inline int attention_main(int argc, char** argv, const Config (&table)[N], int compute_capability = 0) {
+    constexpr bool forward = std::is_same<Config, AttentionForwardConfig>::value;
+    const std::string name = variant_of(__BASE_FILE__, forward ? "attention_forward_" : "attention_backward_");
+    return attention_main(argc, argv, AttentionVariant<Config>(name.c_str(), table), compute_capability);
 }
 
 #endif

@@ -136,10 +136,10 @@ static void test_names() {
     CHECK(variant_of("/a.cu/b/matmul_softmax_wgmma.cu", "matmul_") == "softmax_wgmma");
     CHECK(variant_of("mine.cu", "attention_decode_") == "mine");
     CHECK(name_of<AttentionForwardConfig>([](int c, char** v, const AttentionForwardConfig(&t)[1]) {
-              return attention_forward_main(c, v, t);
+              return attention_main(c, v, t);
           }) == "test_bench");
     CHECK(name_of<AttentionBackwardConfig>([](int c, char** v, const AttentionBackwardConfig(&t)[1]) {
-              return attention_backward_main(c, v, t);
+              return attention_main(c, v, t);
           }) == "test_bench");
     CHECK(name_of<AttentionDecodeConfig>([](int c, char** v, const AttentionDecodeConfig(&t)[1]) {
               return attention_decode_main(c, v, t);
