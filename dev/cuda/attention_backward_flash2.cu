@@ -107,10 +107,8 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
             load_tile<Bc, HS>(tile.X, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
         }
     }
-    float scales[TM];
-#pragma unroll
-    for (int r = 0; r < TM; r++) { scales[r] = scale; }
-    store_tile(dqkv + q + warp_row * token, token, dQ, scales, at, T - first);
+    store_tile(
+        dqkv + q + warp_row * token, token, dQ, [=](int) { return scale; }, at, T - first);
 }
 
 // dK and dV of a key block, summed over the query blocks from its diagonal on. Scores are transposed: rows are keys.
@@ -167,11 +165,10 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
         }
         __syncthreads(); // Q and dO have been read
     }
-    float scales[TM], ones[TM];
-#pragma unroll
-    for (int r = 0; r < TM; r++) { scales[r] = scale, ones[r] = 1; }
-    store_tile(dqkv + k + warp_row * token, token, dK, scales, at, T - first);
-    store_tile(dqkv + v + warp_row * token, token, dV, ones, at, T - first);
+    store_tile(
+        dqkv + k + warp_row * token, token, dK, [=](int) { return scale; }, at, T - first);
+    store_tile(
+        dqkv + v + warp_row * token, token, dV, [](int) { return 1.0f; }, at, T - first);
 }
 
 static inline size_t backward_scratch_bytes(int B, int T, int NH, int) { return (size_t)B * NH * T * sizeof(RowTerms); }

@@ -115,7 +115,8 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     floatX* out_rows = out + out_offset(b, h, T, NH, HS) + (int64_t)first * NH * HS;
-    store_tile(out_rows, (int64_t)NH * HS, O, inverse, at, T - first);
+    store_tile(
+        out_rows, (int64_t)NH * HS, O, [&](int r) { return inverse[r]; }, at, T - first);
 }
 
 template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int,

@@ -525,9 +525,8 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 }
 
 // The heads of a section of the tile order: as many as have 16 MB of K and V, which then stay in L2 while their tiles run.
-inline int64_t kv_bytes(int heads, int T, int HS) { return (int64_t)heads * T * HS * 4; }
 inline int heads_per_section(int heads, int T, int HS) {
-    int64_t sections = CEIL_DIV(kv_bytes(heads, T, HS), (int64_t)16 << 20);
+    const int64_t sections = CEIL_DIV((int64_t)heads * T * HS * 4, (int64_t)16 << 20);
     return CEIL_DIV(heads, (int)min((int64_t)heads, sections));
 }
 

@@ -140,10 +140,9 @@ __device__ inline void load_tile(float* tile, const floatX* rows, int row_stride
 }
 __device__ inline void finish_loads() { __pipeline_wait_prior(0); }
 
-// Stores a thread's tile of A B times `scale` per row to rows of global memory, up to row `limit`.
-template <int TM, int COLUMNS>
-__device__ inline void store_tile(floatX* rows, int64_t row_stride, const float (&C)[TM][COLUMNS],
-                                  const float (&scale)[TM], ThreadPosition at, int limit) {
+// Stores a thread's tile of A B, row r times scale(r), to rows of global memory, up to row `limit`.
+template <int TM, int COLUMNS, class Scale> __device__ inline void
+store_tile(floatX* rows, int64_t row_stride, const float (&C)[TM][COLUMNS], Scale scale, ThreadPosition at, int limit) {
 #pragma unroll
     for (int r = 0; r < TM; r++) {
         const int row = at.row + 4 * r;
@@ -152,7 +151,7 @@ __device__ inline void store_tile(floatX* rows, int64_t row_stride, const float 
         for (int c = 0; c < COLUMNS; c += 4) {
             alignas(4 * sizeof(floatX)) floatX x[4];
 #pragma unroll
-            for (int n = 0; n < 4; n++) { x[n] = (floatX)(C[r][c + n] * scale[r]); }
+            for (int n = 0; n < 4; n++) { x[n] = (floatX)(C[r][c + n] * scale(r)); }
             typedef typename std::conditional<sizeof(floatX) == 4, float4, uint2>::type Word;
             *reinterpret_cast<Word*>(rows + row * row_stride + 4 * at.col + 8 * c) = *reinterpret_cast<Word*>(x);
         }
