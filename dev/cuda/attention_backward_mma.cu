@@ -198,7 +198,7 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
     constexpr int M = C::M, N = C::step / 8;
     float S[M][N][4], dP[M][N][4];
     fill(S, 0.0f);
-    mma_abt<C::HS>(S, K, Q_b); // S^T = K Q^T
+    mma_abt(S, WarpRows<C::HS, M, false>{K}, Q_b); // S^T = K Q^T
 #pragma unroll
     for (int n = 0; n < N; n++) {
         float4 two = *reinterpret_cast<const float4*>(rows + 8 * n); // {lse, -D} of the lane's two queries
@@ -212,7 +212,7 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
         }
     }
     fill(dP, 0.0f);
-    mma_abt<C::HS>(dP, V, Q_b + C::q_bytes); // dP^T = V dO^T
+    mma_abt(dP, WarpRows<C::HS, M, false>{V}, Q_b + C::q_bytes); // dP^T = V dO^T
 #pragma unroll
     for (int n = 0; n < N; n++) { // dP -= D; dP = -D before the GEMM, as in the query kernel, would spill here
         float4 two = *reinterpret_cast<const float4*>(rows + 8 * n);

@@ -194,22 +194,6 @@ __device__ inline void mma_abt_step(float (&s)[M][N][4], const uint32_t (&a)[M][
     }
 }
 
-// s (16 M, 8 N) += A B^T, with A (16 M, HS) in fragments.
-template <int HS, int M, int N>
-__device__ inline void mma_abt(float (&s)[M][N][4], const uint32_t (&a)[HS / 16][M][4], uint32_t tile) {
-#pragma unroll
-    for (int k = 0; k < HS / 16; k++) { mma_abt_step<HS>(s, a[k], tile, k); }
-}
-// s (16 M, 8 N) += A B^T, with A in shared memory, tile_a with lane_a.
-template <int HS, int M, int N> __device__ inline void mma_abt(float (&s)[M][N][4], uint32_t tile_a, uint32_t tile) {
-#pragma unroll
-    for (int k = 0; k < HS / 16; k++) {
-        uint32_t a[M][4];
-        load_a<HS>(a, tile_a, k);
-        mma_abt_step<HS>(s, a, tile, k);
-    }
-}
-
 // A warp's 16 M rows as operand A throughout a kernel: fragments in registers or, where registers are short, the tile in shared
 // memory.
 template <int HS, int M, bool in_registers> struct WarpRows {
@@ -223,13 +207,18 @@ template <int HS, int M, bool in_registers> struct WarpRows {
         }
     }
 };
-// s += rows B^T
+// s (16 M, 8 N) += rows B^T
 template <int HS, int M, bool in_registers, int N>
 __device__ inline void mma_abt(float (&s)[M][N][4], const WarpRows<HS, M, in_registers>& rows, uint32_t tile) {
-    if constexpr (in_registers) {
-        mma_abt<HS>(s, rows.fragments, tile);
-    } else {
-        mma_abt<HS>(s, rows.address, tile);
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        if constexpr (in_registers) {
+            mma_abt_step<HS>(s, rows.fragments[k], tile, k);
+        } else {
+            uint32_t a[M][4];
+            load_a<HS>(a, rows.address, k);
+            mma_abt_step<HS>(s, a, tile, k);
+        }
     }
 }
 
