@@ -8,7 +8,7 @@ Checkpoints of a training run, in llm.c's files: in the output directory, for st
 (N as %08d.) Files appear under their names only when they are complete. Both hold checksums (checked_file.h), the step, the
 run's id and the digest of the weights, so that damaged or renamed files, or files of two runs, are refused. After its header
 a state file holds: first moments, second moments, master weights where there are any, the order of the data where it is
-shuffled (dataloader_state.h), two OutlierDetectors, and the run's settings as text. A number that is not finite is neither
+shuffled (dataloader.h), two OutlierDetectors, and the run's settings as text. A number that is not finite is neither
 written nor read. Nothing here ends the program: a failed save must not end a run, nor a damaged checkpoint a resume. Of a
 run's processes rank 0 alone sees the files (checkpoint/shards.h), which are the same for any number of them.
 */
@@ -20,7 +20,7 @@ run's processes rank 0 alone sees the files (checkpoint/shards.h), which are the
 #include "shards.h"
 #include "llmc/base/atomic_file.h"
 #include "llmc/base/checked_file.h"
-#include "llmc/files/dataloader_state.h"
+#include "llmc/files/dataloader.h"
 #include "llmc/files/model_file.h"
 #include "llmc/model/finite_check.h"
 #include "llmc/model/gpt2_model.h"
@@ -47,7 +47,7 @@ enum {
     STATE_SETTINGS = 42,        // bytes of the settings' text at the end of the file, or 0
     STATE_SETTINGS_DIGEST = 44, // 64 bit; of the settings that a result depends on, or 0
     STATE_DATA_DIGEST = 46,     // 64 bit; of the training data, or 0
-    STATE_NAMES = 48            // 1: the order of the data ends with the names of its files
+    STATE_NAMES = 48            // 1, of an older version: the order of the data ends with 64 bits for each of its files
 };
 
 enum { MODEL_RUN = 12 }; // 64 bit; the run's id, in the header of the model file
@@ -172,7 +172,6 @@ static inline void checkpoint_state_header_(int32_t* header, const GPT2* model, 
     header[STATE_BATCH] = gpt2_info(model)->B;
     header[STATE_TIME] = gpt2_info(model)->T;
     header[STATE_OUTLIERS] = 1;
-    header[STATE_NAMES] = run->loader.names != NULL;
     header[STATE_SETTINGS] = (int32_t)run->identity.text_bytes;
     memcpy(&header[STATE_MODEL], &contents, sizeof(contents));
     memcpy(&header[STATE_RUN], &run->identity.run, sizeof(run->identity.run));
@@ -440,9 +439,7 @@ NOINLINE Status checkpoint_read_at_root_(GPT2* model, DataLoader* loader, RunSta
     if (result == STATUS_OK) {
         result = checkpoint_read_state_(model, run, info->config, info->num_parameters, &state);
     }
-    if (result == STATUS_OK && loader->other_data) {
-        result = dataloader_fit_state(stdout, loader, &run->loader, paths->state);
-    }
+    if (result == STATUS_OK) { result = dataloader_begin_other_data(loader, &run->loader); }
     if (result == STATUS_OK) { result = dataloader_set_state(loader, &run->loader, paths->state); }
     checked_close(&state);
     return result;
@@ -464,10 +461,9 @@ static inline Status checkpoint_receive_blocks_(GPT2* model) {
 static inline Status checkpoint_spread_run_(Comm* comm, RunState* run) {
     DataLoaderState* l = &run->loader;
     int *shards = l->shard_order, *samples = l->sample_order;
-    uint64_t* names = l->names;
     TRY(comm_broadcast(comm, &run->outliers, sizeof(run->outliers), 0));
     TRY(comm_broadcast(comm, l, sizeof(*l), 0));
-    l->shard_order = shards, l->sample_order = samples, l->names = names;
+    l->shard_order = shards, l->sample_order = samples;
     if (!l->shuffled) { return STATUS_OK; }
     if (comm_rank(comm) != 0) {
         l->shard_order = dataloader_state_copy_(NULL, l->num_shards);

@@ -61,7 +61,6 @@ typedef struct {
     size_t micro_step;  // how many of them this step has given; 0: the position is where a step begins
     glob_t paths;
     TokenShard* shards;   // (num_shards) in alphabetical order
-    uint64_t* names;      // (num_shards) digests of the files' names, without their folders
     size_t num_tokens;    // of all shards
     size_t num_batches;   // of an epoch
     size_t num_unchecked; // shards without checksums
@@ -81,7 +80,7 @@ typedef struct {
     void* raw;                        // (B*T + 1) tokens as the file has them
     int verifies;                     // 1: the thread is at work, or waits to be joined
     pthread_t verifier;
-    int other_data; // 1: a state may be of other files (--resume-anyway); dataloader_state.h fits it to these
+    int other_data; // 1: a state may be of other files (--resume-anyway)
 } DataLoader;
 
 // ----------------------------------------------------------------------------
@@ -113,56 +112,51 @@ static inline Status token_file_parse_(TokenFile* t, const CheckedReader* r) {
 }
 
 // Opens a token file and checks its header, with its checksum, and its length. After an error nothing is open.
-static inline Status token_file_open(TokenFile* t, const char* path) {
-    CheckedReader r;
+static inline Status token_file_begin(TokenFile* t, CheckedReader* r, const char* path) {
     memset(t, 0, sizeof(*t));
     t->path = path;
-    TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
-    if (token_file_parse_(t, &r) == STATUS_OK) { return STATUS_OK; }
-    checked_close(&r);
+    TRY(checked_open_either(r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
+    if (token_file_parse_(t, r) == STATUS_OK) { return STATUS_OK; }
+    checked_close(r);
     t->file = NULL;
     return STATUS_ERROR;
 }
 
-// The tokens of an open file whose header is right, each below vocab_size, in raw and then in tokens.
-static inline Status token_file_read_(int* tokens, unsigned char* raw, const TokenFile* t, CheckedReader* r,
-                                      int vocab_size) {
-    if (tokens == NULL || raw == NULL) {
-        return status_fail("out of memory: %zu tokens of %s", t->num_tokens, t->path);
-    }
-    TRY(checked_read(r, raw, r->body_bytes));
-    for (size_t i = 0; i < t->num_tokens; i++) {
-        uint32_t token = t->token_bytes == 2 ? ((uint16_t*)(void*)raw)[i] : ((uint32_t*)(void*)raw)[i];
-        if (token >= (uint32_t)vocab_size) {
-            return status_fail("%s: token %u at position %zu is not below the model's vocabulary of %d", t->path,
-                               (unsigned)token, i, vocab_size);
-        }
+static inline Status token_file_open(TokenFile* t, const char* path) {
+    CheckedReader r;
+    return token_file_begin(t, &r, path);
+}
+
+// Casts tokens as a file has them, up to the first that is not below `limit`, which is cast too; returns how many are below.
+static inline size_t token_file_cast(int* tokens, const void* raw, const TokenFile* t, size_t count, uint32_t limit) {
+    for (size_t i = 0; i < count; i++) {
+        uint32_t token = t->token_bytes == 2 ? ((const uint16_t*)raw)[i] : ((const uint32_t*)raw)[i];
         tokens[i] = (int)token;
+        if (token >= limit) { return i; }
     }
-    return STATUS_OK;
+    return count;
 }
 
 // All tokens of a file, each below vocab_size; the caller frees them. After an error there are none.
 static inline Status token_file_load(int** tokens, size_t* count, const char* path, int vocab_size) {
     CheckedReader r;
     TokenFile t;
-    memset(&t, 0, sizeof(t));
-    t.path = path;
     *tokens = NULL, *count = 0;
-    TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
-    Status status = token_file_parse_(&t, &r);
-    if (status == STATUS_OK) { // else the sizes are any
-        unsigned char* raw = (unsigned char*)malloc(r.body_bytes + 1);
-        *tokens = (int*)malloc(size_add(size_mul(t.num_tokens, sizeof(int)), 1));
-        *count = t.num_tokens;
-        status = token_file_read_(*tokens, raw, &t, &r, vocab_size);
-        free(raw);
+    TRY(token_file_begin(&t, &r, path));
+    void* raw = malloc(r.body_bytes + 1);
+    int* all = (int*)malloc(size_add(size_mul(t.num_tokens, sizeof(int)), 1));
+    Status status = raw != NULL && all != NULL ? checked_read(&r, raw, r.body_bytes)
+                                               : status_fail("out of memory: %zu tokens of %s", t.num_tokens, path);
+    size_t good = status == STATUS_OK ? token_file_cast(all, raw, &t, t.num_tokens, (uint32_t)vocab_size) : 0;
+    if (status == STATUS_OK && good < t.num_tokens) {
+        status = status_fail("%s: token %u at position %zu is not below the model's vocabulary of %d", path,
+                             (unsigned)all[good], good, vocab_size);
     }
+    free(raw);
     checked_close(&r);
-    if (status == STATUS_OK) { return STATUS_OK; }
-    free(*tokens);
-    *tokens = NULL, *count = 0;
-    return STATUS_ERROR;
+    if (status == STATUS_OK) { *tokens = all, *count = t.num_tokens; }
+    if (status != STATUS_OK) { free(all); }
+    return status;
 }
 
 // Finds the file whose name is the pattern itself or, if there is none, all that match it, in alphabetical order. Returns 0, or
@@ -212,8 +206,9 @@ static const size_t TOKENS_VERIFIED_AT_ONCE = (size_t)1 << 30; // bytes of shard
 // Verifies a shard, unless that is done.
 static inline Status token_shard_verify_(TokenShard* shard) {
     CheckedReader r;
+    TokenFile t;
     if (shard->verified) { return STATUS_OK; }
-    TRY(checked_open_either(&r, shard->path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file (dev/data writes them)"));
+    TRY(token_file_begin(&t, &r, shard->path));
     Status status = r.has_checksums ? checked_verify(&r) : STATUS_OK;
     checked_close(&r);
     shard->verified = status == STATUS_OK;
@@ -301,7 +296,7 @@ static inline Status dataloader_begin_epoch_(DataLoader* d) {
 }
 
 // Starts an epoch, and a step. Not shuffled, every epoch is the same; shuffled, each differs. After an error the position must
-// be set again (dataloader_state.h).
+// be set again (dataloader_set_position).
 static inline Status dataloader_reset(DataLoader* d) {
     d->micro_step = 0;
     return dataloader_begin_epoch_(d);
@@ -316,16 +311,6 @@ static inline Status dataloader_open_again_(DataLoader* d) {
     dataloader_close_shard_(d);
     d->shard_num_samples = samples;
     return status_fail("%s has changed since the run began: it has another number of batches", d->shard.path);
-}
-
-// The digest of a file's name, without its folder
-static inline uint64_t dataloader_name_(const char* path) {
-    const char* slash = strrchr(path, '/');
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (const char* c = slash != NULL ? slash + 1 : path; *c != '\0'; c++) {
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
-    }
-    return hash;
 }
 
 // Checks every shard at the start, so that an invalid one does not end the run later; the tokens only if they are few, see
@@ -380,8 +365,6 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
     d->shards = (TokenShard*)calloc_check(d->num_shards, sizeof(TokenShard));
     for (size_t i = 0; i < d->num_shards; i++) { d->shards[i].path = d->paths.gl_pathv[i]; }
     dataloader_check_shards_(d);
-    d->names = (uint64_t*)malloc_check(d->num_shards * sizeof(uint64_t));
-    for (size_t i = 0; i < d->num_shards; i++) { d->names[i] = dataloader_name_(d->shards[i].path); }
 
     d->should_shuffle = shuffle;
     if (shuffle) {
@@ -447,23 +430,19 @@ static inline Status dataloader_read_(const DataLoader* d, int* tokens) {
     size_t first = sample * d->B * d->T;
     size_t at = HEADER_BYTES + first * shard->token_bytes;
     TRY(read_at(fileno(shard->file), shard->path, at, d->raw, count * shard->token_bytes));
-    for (size_t i = 0; i < count; i++) {
-        uint32_t token = shard->token_bytes == 2 ? ((uint16_t*)d->raw)[i] : ((uint32_t*)d->raw)[i];
-        if (token > (uint32_t)INT32_MAX || (d->vocab_size > 0 && token >= (uint32_t)d->vocab_size)) {
-            at += i * shard->token_bytes;
-            return status_fail(
-                "%s: token %u at position %zu (bytes %zu to %zu) is not below the model's vocabulary of %d; train "
-                "a model with another --vocab-size, or make the file again with its tokenizer",
-                shard->path, (unsigned)token, first + i, at, at + shard->token_bytes - 1, d->vocab_size);
-        }
-        tokens[i] = (int)token;
-    }
-    return STATUS_OK;
+    uint32_t limit = d->vocab_size > 0 ? (uint32_t)d->vocab_size : (uint32_t)INT32_MAX + 1;
+    size_t good = token_file_cast(tokens, d->raw, shard, count, limit);
+    if (good == count) { return STATUS_OK; }
+    at += good * shard->token_bytes;
+    return status_fail(
+        "%s: token %u at position %zu (bytes %zu to %zu) is not below the model's vocabulary of %d; train "
+        "a model with another --vocab-size, or make the file again with its tokenizer",
+        shard->path, (unsigned)tokens[good], first + good, at, at + shard->token_bytes - 1, d->vocab_size);
 }
 
 // Returns this process's next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both remain valid until the
 // second next call, so that a copy to the GPU may still be in flight during the next call. Begins with status_clear(). An error
-// names the file and its bytes; then there is no batch, and the position must be set again (dataloader_state.h).
+// names the file and its bytes; then there is no batch, and the position must be set again (dataloader_set_position).
 static inline Status dataloader_next(DataLoader* d, const int** inputs, const int** targets) {
     status_clear();
     *inputs = NULL, *targets = NULL;
@@ -479,26 +458,18 @@ static inline Status dataloader_next(DataLoader* d, const int** inputs, const in
     return STATUS_OK;
 }
 
-static inline struct stat token_file_stat_(const char* path) {
-    struct stat file;
-    if (stat(path, &file) != 0) { fatal("cannot look at %s: %s", path, strerror(errno)); }
-    return file;
-}
-
 // The number of files that a and b share, under any name; *first is the first of them.
 static inline size_t dataloader_shared_files(const DataLoader* a, const DataLoader* b, const char** first) {
     size_t shared = 0;
-    struct stat* files = (struct stat*)malloc_check(b->num_shards * sizeof(struct stat));
-    for (size_t j = 0; j < b->num_shards; j++) { files[j] = token_file_stat_(b->paths.gl_pathv[j]); }
     for (size_t i = 0; i < a->num_shards; i++) {
-        struct stat file = token_file_stat_(a->paths.gl_pathv[i]);
-        size_t j = 0;
-        while (j < b->num_shards && (files[j].st_dev != file.st_dev || files[j].st_ino != file.st_ino)) { j++; }
-        if (j == b->num_shards) { continue; }
-        if (shared == 0) { *first = a->paths.gl_pathv[i]; }
-        shared++;
+        for (size_t j = 0; j < b->num_shards; j++) {
+            struct stat x, y;
+            int known = stat(a->shards[i].path, &x) == 0 && stat(b->shards[j].path, &y) == 0;
+            if (!known || x.st_dev != y.st_dev || x.st_ino != y.st_ino) { continue; }
+            if (shared++ == 0) { *first = a->shards[i].path; }
+            break;
+        }
     }
-    free(files);
     return shared;
 }
 
@@ -509,12 +480,153 @@ static inline void dataloader_close(DataLoader* d) {
     }
     free(d->raw);
     free(d->shards);
-    free(d->names);
     free(d->shard_indices);
     free(d->intra_shard_indices);
     dataloader_close_shard_(d);
     globfree(&d->paths);
     memset(d, 0, sizeof(*d));
+}
+
+// ----------------------------------------------------------------------------
+// The position of a loader, as a state file (checkpoint.h) holds it: the position in its header and, for a loader that
+// shuffles, the tail  num_shards (size_t), shard_order, num_samples (size_t), sample_order, rng. It is a copy: a thread may
+// write it while the loader is used. Values from a file are checked before a loader uses them. Where several processes share
+// the steps (dataloader_share), a state is taken at the end of a step: it is the same as with one process.
+
+typedef struct {
+    int shuffled;         // 0: there is only the position
+    size_t shard, sample; // the next sample, in the orders below
+    size_t num_shards;    // of all files
+    size_t num_samples;   // of this shard
+    int* shard_order;     // (num_shards), NULL if not shuffled
+    int* sample_order;    // (num_samples), NULL if not shuffled
+    mt19937_state rng;
+} DataLoaderState;
+
+static inline void dataloader_state_free(DataLoaderState* s) {
+    free(s->shard_order);
+    free(s->sample_order);
+    memset(s, 0, sizeof(*s));
+}
+
+// A permutation of n in memory of its own; NULL if there is none.
+static inline int* dataloader_state_copy_(const int* order, size_t n) {
+    int* copy = (int*)malloc(size_mul(n ? n : 1, sizeof(int)));
+    if (copy != NULL && order != NULL) { memcpy(copy, order, n * sizeof(int)); }
+    return copy;
+}
+
+// Copies where the loader stands; dataloader_state_free frees the copy.
+static inline Status dataloader_get_state(const DataLoader* d, DataLoaderState* s) {
+    memset(s, 0, sizeof(*s));
+    s->shuffled = d->should_shuffle;
+    s->shard = d->current_shard_idx, s->sample = d->current_sample_idx;
+    s->num_shards = d->num_shards, s->num_samples = d->shard_num_samples;
+    if (!s->shuffled) { return STATUS_OK; }
+    s->shard_order = dataloader_state_copy_(d->shard_indices, s->num_shards);
+    s->sample_order = dataloader_state_copy_(d->intra_shard_indices, s->num_samples);
+    s->rng = d->shuffle_rng;
+    if (s->shard_order != NULL && s->sample_order != NULL) { return STATUS_OK; }
+    dataloader_state_free(s);
+    return status_fail("out of memory: no copy of the order of the data");
+}
+
+// The bytes of the tail
+static inline size_t dataloader_state_bytes(const DataLoaderState* s) {
+    if (!s->shuffled) { return 0; }
+    return 2 * sizeof(size_t) + (s->num_shards + s->num_samples) * sizeof(int) + sizeof(s->rng);
+}
+
+static inline Status dataloader_state_write(const DataLoaderState* s, CheckedWriter* file) {
+    if (!s->shuffled) { return STATUS_OK; }
+    TRY(checked_write(file, &s->num_shards, sizeof(size_t)));
+    TRY(checked_write(file, s->shard_order, s->num_shards * sizeof(int)));
+    TRY(checked_write(file, &s->num_samples, sizeof(size_t)));
+    TRY(checked_write(file, s->sample_order, s->num_samples * sizeof(int)));
+    return checked_write(file, &s->rng, sizeof(s->rng));
+}
+
+// Reads a count and a permutation of 0..count-1, into memory of its own.
+static inline Status dataloader_state_read_order_(int** order, size_t* count, CheckedReader* file) {
+    size_t n;
+    TRY(checked_read(file, count, sizeof(*count)));
+    n = *count;
+    if (n > file->body_bytes / sizeof(int)) {
+        return status_fail("%s: an order of %zu entries does not fit its %zu bytes; the file is truncated or corrupt",
+                           file->path, n, file->body_bytes);
+    }
+    *order = dataloader_state_copy_(NULL, n);
+    char* seen = (char*)calloc(n ? n : 1, 1);
+    Status result = *order != NULL && seen != NULL
+                        ? checked_read(file, *order, n * sizeof(int))
+                        : status_fail("out of memory: an order of %zu entries of the data", n);
+    for (size_t i = 0; result == STATUS_OK && i < n; i++) {
+        int entry = (*order)[i];
+        if (entry < 0 || (size_t)entry >= n || seen[entry]++) {
+            result =
+                status_fail("%s: entry %zu, %d, is not one of an order of %zu, or there twice; the file is corrupt",
+                            file->path, i, entry, n);
+        }
+    }
+    free(seen);
+    return result;
+}
+
+// Reads the tail of a state file. `shuffled`, `shard`, `sample` and `has_names` are those of its header. Also after an error
+// dataloader_state_free frees what it took.
+static inline Status dataloader_state_read(DataLoaderState* s, CheckedReader* file, int shuffled, size_t shard,
+                                           size_t sample, int has_names) {
+    memset(s, 0, sizeof(*s));
+    s->shuffled = shuffled, s->shard = shard, s->sample = sample;
+    if (!shuffled) { return STATUS_OK; }
+    TRY(dataloader_state_read_order_(&s->shard_order, &s->num_shards, file));
+    TRY(dataloader_state_read_order_(&s->sample_order, &s->num_samples, file));
+    TRY(checked_read(file, &s->rng, sizeof(s->rng)));
+    if (!mt19937_valid(&s->rng)) { return status_fail("%s: its random number generator is corrupt", file->path); }
+    return has_names ? checked_skip(file, s->num_shards * sizeof(uint64_t)) : STATUS_OK;
+}
+
+// Puts a loader back to where it stood when dataloader_get_state copied it, without its files: it may be one of them that
+// cannot be read. The next dataloader_next opens the shard; that it stands there can be saved without.
+static inline void dataloader_set_position(DataLoader* d, const DataLoaderState* s) {
+    d->micro_step = 0;
+    dataloader_close_shard_(d);
+    d->current_shard_idx = s->shard, d->current_sample_idx = s->sample;
+    d->shard_num_samples = s->num_samples;
+    if (!s->shuffled) { return; }
+    memcpy(d->shard_indices, s->shard_order, s->num_shards * sizeof(int));
+    dataloader_allocate_order_(d);
+    memcpy(d->intra_shard_indices, s->sample_order, s->num_samples * sizeof(int));
+    d->shuffle_rng = s->rng;
+}
+
+// Puts a loader that was opened with the same files and settings back to where it stood: the next batch is the one that would
+// have followed. `path` is the state file, for messages.
+static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* s, const char* path) {
+    if (s->shuffled != d->should_shuffle) {
+        return status_fail("%s was written with -a %d; resume with the same", path, !s->shuffled);
+    }
+    if (s->shard >= d->num_shards || (s->shuffled && s->num_shards != d->num_shards)) {
+        return status_fail("%s was saved in token file %zu, counted from 0, of other data; now there are %zu", path,
+                           s->shard, d->num_shards);
+    }
+    dataloader_set_position(d, s);
+    TRY(dataloader_open_shard_(d));
+    size_t now = d->shard_num_samples;
+    if (s->sample <= now && (!s->shuffled || s->num_samples == now)) { return STATUS_OK; }
+    return status_fail("%s was saved at sample %zu of %s, which now has %zu: the data or the batch is another", path,
+                       s->sample, d->shard.path, now);
+}
+
+// Replaces a shuffled state of other files (--resume-anyway) by the beginning of an epoch of the loader's, whose order follows
+// from the state's generator.
+static inline Status dataloader_begin_other_data(DataLoader* d, DataLoaderState* s) {
+    if (!d->other_data || !s->shuffled || !d->should_shuffle) { return STATUS_OK; }
+    d->shuffle_rng = s->rng;
+    TRY(dataloader_reset(d));
+    printf("note: the data are others: the run begins an epoch of them, in %s\n", d->shard.path);
+    dataloader_state_free(s);
+    return dataloader_get_state(d, s);
 }
 
 #endif

@@ -15,7 +15,7 @@ backward pass and the norm (agreement.h); until then, a process that cannot read
 #include <math.h>
 
 #include "llmc/comm/agreement.h"
-#include "llmc/files/dataloader_state.h"
+#include "llmc/files/dataloader.h"
 #include "llmc/model/gpt2_model.h"
 
 typedef struct {

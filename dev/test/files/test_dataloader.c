@@ -13,7 +13,7 @@ static void* counted_malloc(size_t bytes) {
     return malloc(bytes);
 }
 #define malloc counted_malloc
-#include "llmc/files/dataloader_state.h"
+#include "llmc/files/dataloader.h"
 #undef malloc
 
 #include "dev/test/fixtures/unit.h"
@@ -220,7 +220,7 @@ static void load_state(DataLoader* d, const char* path, size_t shard_idx, size_t
     DataLoaderState state;
     CheckedReader file;
     check(checked_open(&file, path, 0, "state"));
-    check(dataloader_state_read(&state, &file, d->should_shuffle, shard_idx, sample_idx, d->should_shuffle));
+    check(dataloader_state_read(&state, &file, d->should_shuffle, shard_idx, sample_idx, 0));
     check(checked_end(&file)); // the whole tail was read
     check(dataloader_set_state(d, &state, path));
     dataloader_state_free(&state);
@@ -251,7 +251,7 @@ static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle) {
     CHECK(all);
 }
 
-// The tail of llm.c's state files: number of shards, their order, number of samples, their order, the generator; then the names
+// The tail of llm.c's state files: number of shards, their order, number of samples, their order, the generator
 static void the_state_has_llmc_s_layout(void) {
     DataLoader d;
     const char* path = unit_path("state.bin");
@@ -259,7 +259,7 @@ static void the_state_has_llmc_s_layout(void) {
     CHECK(save_state(&d, path) == 0);
     dataloader_close(&d);
     open_shards(&d, 1, 1); // begins with shard 2, of 7 samples
-    CHECK(save_state(&d, path) == 8 + 3 * 4 + 8 + 7 * 4 + sizeof(mt19937_state) + 3 * 8);
+    CHECK(save_state(&d, path) == 8 + 3 * 4 + 8 + 7 * 4 + sizeof(mt19937_state));
     size_t bytes, num_shards, num_samples;
     char *file = unit_read(path, &bytes), *state = file + HEADER_BYTES;
     memcpy(&num_shards, state, 8);
@@ -279,12 +279,12 @@ static void a_state_that_does_not_fit_is_refused(void) {
     size_t bytes = save_state(&d, path);
     CHECK_FATAL("state.bin|token file 3|are 3", load_state(&d, path, 3, 0));
     CHECK_FATAL("state.bin|sample 8|7", load_state(&d, path, 0, 8));
-    CHECK_FATAL("state.bin|7 samples|3", load_state(&d, path, 1, 0)); // the order is the first shard's
-    open_shards(&other, 2, 1);                                        // another batch
-    CHECK_FATAL("state.bin|7 samples|3", load_state(&other, path, 0, 0));
+    CHECK_FATAL("state.bin|sample 0|has 3", load_state(&d, path, 1, 0)); // the order is the first shard's
+    open_shards(&other, 2, 1);                                           // another batch
+    CHECK_FATAL("state.bin|sample 0|has 3", load_state(&other, path, 0, 0));
     dataloader_close(&other);
     dataloader_open(&other, unit_path("shard_[01].bin"), 1, 4, 1, 42, V, host_memory); // other data
-    CHECK_FATAL("state.bin|3 token files|2", load_state(&other, path, 0, 0));
+    CHECK_FATAL("state.bin|other data|are 2", load_state(&other, path, 0, 0));
     dataloader_close(&other);
     for (size_t cut = 0; cut < bytes; cut += cut < 64 ? 4 : 491) {
         save_state(&d, path);
@@ -778,121 +778,59 @@ static void many_shards_are_verified_one_ahead(void) {
 // ----------------------------------------------------------------------------
 // Resume with other files
 
-// A shard of so many samples for B = 1, T = 4, as those of write_shards; 0: none.
-static void write_shard(const char* name, int f, int samples) {
-    uint16_t tokens[64];
-    for (int p = 0; p <= 4 * samples; p++) { tokens[p] = (uint16_t)(100 * f + p / 4); }
-    remove(unit_path(name));
-    if (samples > 0) { write_tokens(unit_path(name), tokens, 4 * samples + 1, V); }
-}
-
-typedef struct {
-    const char* name;
-    int f, before, after; // its samples when the state was saved, and when it is read
-} ChangedShard;
-
-// Reads k batches of the shards as they were and goes on with them as they are: what is left of the epoch is each sample that
-// was not read yet, once; a file that was read to its end is behind it, however long it is now. Then a whole epoch comes.
-static int goes_on_after(int k, const ChangedShard* shards, int n, int has_names) {
-    static unsigned char seen[500];
-    FILE* nowhere = fopen_check("/dev/null", "w");
-    const char* state_file = unit_path("state.bin");
-    DataLoaderState state;
-    DataLoader d;
-    int left = 0, all = 0, ok = 1;
-    memset(seen, 0, sizeof(seen));
-    for (int i = 0; i < n; i++) { write_shard(shards[i].name, shards[i].f, shards[i].before); }
-    open_shards(&d, 1, 1);
-    for (int i = 0; i < k; i++) { seen[next_sample(&d)] = 1; }
-    check(dataloader_get_state(&d, &state));
-    dataloader_close(&d);
-    uint64_t current = state.names[state.shard_order[state.shard]];
-    if (!has_names) {
-        free(state.names);
-        state.names = NULL;
-    }
-    for (int i = 0; i < n; i++) {
-        write_shard(shards[i].name, shards[i].f, shards[i].after);
-        all += shards[i].after;
-        const unsigned char* own = seen + 100 * shards[i].f;
-        int was_read = shards[i].before > 0 && memchr(own, 0, (size_t)shards[i].before) == NULL;
-        if (was_read && dataloader_name_(shards[i].name) != current) { continue; }
-        for (int s = 0; s < shards[i].after; s++) { left += !own[s]; }
-    }
-    open_shards(&d, 1, 1);
-    check(dataloader_fit_state(nowhere, &d, &state, "state"));
-    fclose(nowhere);
-    check(dataloader_set_state(&d, &state, state_file));
-    for (int i = 0; i < left; i++) { ok = !seen[next_sample(&d)]++ && ok; }
-    memset(seen, 0, sizeof(seen));
-    for (int i = 0; i < all; i++) { ok = !seen[next_sample(&d)]++ && ok; }
-    dataloader_close(&d);
-    dataloader_state_free(&state);
-    for (int i = 0; i < n; i++) { remove(unit_path(shards[i].name)); }
-    if (!ok) { printf("    after %d batches, with %s of %d\n", k, shards[0].name, shards[0].after); }
-    return ok;
-}
-
-static void a_state_fits_other_files(void) {
-    static const ChangedShard kinds[][4] = {
-        {{"shard_0.bin", 0, 5, 5},
-         {"shard_1.bin", 1, 3, 3},
-         {"shard_2.bin", 2, 7, 7},
-         {"shard_3.bin", 3, 0, 4}}, // added
-        {{"shard_+.bin", 3, 0, 4},
-         {"shard_0.bin", 0, 5, 5},
-         {"shard_1.bin", 1, 3, 3},
-         {"shard_2.bin", 2, 7, 7}}, // in front
-        {{"shard_0.bin", 0, 5, 0},
-         {"shard_1.bin", 1, 3, 3},
-         {"shard_2.bin", 2, 7, 7},
-         {"shard_3.bin", 3, 4, 4}}, // gone
-        {{"shard_0.bin", 0, 5, 5}, {"shard_1.bin", 1, 3, 3}, {"shard_2.bin", 2, 7, 0}, {"shard_3.bin", 3, 4, 0}},
-        {{"shard_0.bin", 0, 5, 2},
-         {"shard_1.bin", 1, 3, 1},
-         {"shard_2.bin", 2, 7, 3},
-         {"shard_3.bin", 3, 4, 2}}, // shorter
-        {{"shard_0.bin", 0, 5, 6},
-         {"shard_1.bin", 1, 3, 9},
-         {"shard_2.bin", 2, 7, 9},
-         {"shard_3.bin", 3, 4, 5}}, // longer
-        {{"shard_0.bin", 0, 5, 0}, {"shard_1.bin", 1, 3, 5}, {"shard_2.bin", 2, 7, 2}, {"shard_3.bin", 3, 0, 4}},
-        {{"shard_0.bin", 0, 5, 5},
-         {"shard_1.bin", 1, 3, 3},
-         {"shard_2.bin", 2, 7, 7},
-         {"shard_3.bin", 3, 4, 4}}, // the same
-    };
-    for (int f = 0; f < NUM_SHARDS; f++) {
-        write_shard(f == 0 ? "shard_0.bin" : f == 1 ? "shard_1.bin" : "shard_2.bin", f, 0);
-    }
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        int batches = 0, ok = 1, in_front = kinds[i][0].f == 3;
-        for (int s = 0; s < 4; s++) { batches += kinds[i][s].before; }
-        for (int k = 0; k <= batches; k++) {
-            ok = goes_on_after(k, kinds[i], 4, 1) && ok;
-            int gone = kinds[i][0].after == 0;
-            if (!in_front && !gone) { ok = goes_on_after(k, kinds[i], 4, 0) && ok; } // an older version's
+// Reads k batches of two shards and goes on with three or with one: with an epoch of those, whose order follows from the state.
+static void other_data_begin_an_epoch(void) {
+    const char* patterns[] = {"shard_?.bin", "shard_0.bin"};
+    write_shards();
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < 8; k++) {
+            DataLoader before, d[2];
+            DataLoaderState state[2];
+            int seen[256] = {0}, samples = 0, ok = 1;
+            dataloader_open(&before, unit_path("shard_[01].bin"), 1, 4, 1, 42, V, host_memory);
+            for (int n = 0; n < k; n++) { next_sample(&before); }
+            for (int n = 0; n < 2; n++) {
+                check(dataloader_get_state(&before, &state[n]));
+                dataloader_open(&d[n], unit_path(patterns[i]), 1, 4, 1, 43 + (unsigned)n, V, host_memory);
+                d[n].other_data = 1;
+                check(dataloader_begin_other_data(&d[n], &state[n]));
+                check(dataloader_set_state(&d[n], &state[n], "state"));
+                dataloader_state_free(&state[n]);
+            }
+            for (size_t n = 0; n < dataloader_batches(&d[0]); n++, samples++) {
+                int sample = next_sample(&d[0]);
+                ok = ok && !seen[sample]++ && next_sample(&d[1]) == sample;
+            }
+            CHECK(ok && samples == (i == 0 ? NUM_SAMPLES : 5));
+            dataloader_close(&before);
+            dataloader_close(&d[0]);
+            dataloader_close(&d[1]);
         }
-        CHECK(ok);
     }
 }
 
-// Files of one name in several folders come in the same order.
-static void files_of_one_name_are_told_apart(void) {
-    uint64_t names[3] = {7, 7, 7};
+// States of an older version end with names of the files.
+static void names_of_the_files_are_passed_over(void) {
+    const char* path = unit_path("state.bin");
+    const int32_t header[HEADER_INTS] = {0};
+    const uint64_t names[3] = {1, 2, 3};
     DataLoader d;
-    DataLoaderState s;
-    memset(&d, 0, sizeof(d));
-    memset(&s, 0, sizeof(s));
-    d.names = s.names = names;
-    d.num_shards = 3, s.num_shards = 2;
-    int* now = dataloader_find_files_(&d, &s);
-    CHECK(now[0] == 0 && now[1] == 1);
-    free(now);
-    d.num_shards = 1;
-    now = dataloader_find_files_(&d, &s);
-    CHECK(now[0] == 0 && now[1] == -1);
-    free(now);
+    DataLoaderState state;
+    CheckedWriter out;
+    CheckedReader in;
+    open_shards(&d, 1, 1);
+    check(dataloader_get_state(&d, &state));
+    check(checked_create(&out, path, header, dataloader_state_bytes(&state) + sizeof(names)));
+    check(dataloader_state_write(&state, &out));
+    check(checked_write(&out, names, sizeof(names)));
+    check(checked_commit(&out));
+    dataloader_state_free(&state);
+    check(checked_open(&in, path, 0, "state"));
+    CHECK(dataloader_state_read(&state, &in, 1, 0, 0, 1) == STATUS_OK && checked_end(&in) == STATUS_OK);
+    CHECK(dataloader_set_state(&d, &state, path) == STATUS_OK);
+    dataloader_state_free(&state);
+    checked_close(&in);
+    dataloader_close(&d);
 }
 
 // What a refused header says is not allocated.
@@ -949,8 +887,8 @@ int main(void) {
     shards_without_checksums_are_counted();
     damaged_shards_are_refused_when_the_loader_opens();
     many_shards_are_verified_one_ahead();
-    a_state_fits_other_files();
-    files_of_one_name_are_told_apart();
+    other_data_begin_an_epoch();
+    names_of_the_files_are_passed_over();
     a_refused_file_takes_no_memory();
     return unit_end();
 }
