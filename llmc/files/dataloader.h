@@ -623,6 +623,7 @@ static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* 
 static inline Status dataloader_begin_other_data(DataLoader* d, DataLoaderState* s) {
     if (!d->other_data || !s->shuffled || !d->should_shuffle) { return STATUS_OK; }
     d->shuffle_rng = s->rng;
+    init_identity_permutation(d->shard_indices, (int)d->num_shards);
     TRY(dataloader_reset(d));
     printf("note: the data are others: the run begins an epoch of them, in %s\n", d->shard.path);
     dataloader_state_free(s);

@@ -781,6 +781,7 @@ static void many_shards_are_verified_one_ahead(void) {
 // Reads k batches of two shards and goes on with three or with one: with an epoch of those, whose order follows from the state.
 static void other_data_begin_an_epoch(void) {
     const char* patterns[] = {"shard_?.bin", "shard_0.bin"};
+    remove(unit_path("shard_0.bin")); // which a test has truncated
     write_shards();
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < 8; k++) {
