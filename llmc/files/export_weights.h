@@ -2,24 +2,24 @@
 A model's weights for other programs, by what the target is called:
 
     model.bin            llm.c's file, fp32 or bf16 (model_file.h)
-    model.safetensors    one file with Hugging Face's names (hugging_face.h)
-    any other name       a folder for Hugging Face's transformers: model, configuration, tokenizer
+    model.safetensors    one file with Hugging Face's names (hugging_face_weights.h)
+    any other name       a folder for Hugging Face's transformers: model.safetensors, config.json, generation_config.json and
+                         the tokenizer's files. transformers takes what config.json does not say from its GPT2Config.
 
     TRY(export_check(target, "auto", 0));                                       // before the weights are read
     TRY(export_weights(target, params, config, "auto", &tokenizer, 0));
 
 A target appears whole or not at all: a folder is written as <target>.tmp and then renamed. Nothing is overwritten unless
 `overwrite` is 1, and then of folders only those that hold nothing but such an export, which is there until the new one is
-whole. What a killed export has left in <target>.tmp is removed by the next one; that of one at work is locked, and refused.
+whole. While there is a <target>.tmp, another export is at work, or was killed, and a new one is refused.
 */
 #ifndef LLMC_FILES_EXPORT_WEIGHTS_H
 #define LLMC_FILES_EXPORT_WEIGHTS_H
 
 #include <dirent.h>
 #include <limits.h>
-#include <sys/file.h>
 
-#include "hugging_face.h"
+#include "hugging_face_tokenizer.h"
 #include "weights_file.h"
 
 // ----------------------------------------------------------------------------
@@ -99,17 +99,16 @@ static inline Status export_path_(char path[1024], const char* target) {
     return STATUS_OK;
 }
 
-static inline Status export_busy_(const char* folder) {
-    return status_fail("--export: another export is writing %s; wait for it, or name another folder", folder);
-}
-
 static inline Status export_make_(const char* folder) {
     if (mkdir(folder, 0777) == 0) { return STATUS_OK; }
-    if (errno == EEXIST && folder_exists(folder)) { return export_busy_(folder); } // it was not there just before
+    if (errno == EEXIST) {
+        return status_fail("--export: another export is writing %s, or was killed; wait for it, or remove that",
+                           folder);
+    }
     return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
 }
 
-// Fails if an existing folder cannot be renamed, or is a current directory, which a replacement would remove.
+// Fails if an existing folder cannot be renamed, or is the current directory, which a replacement would remove.
 static inline Status export_check_place_(const char* path) {
     struct stat folder, here;
     if (stat(path, &folder) == 0 && stat(".", &here) == 0 && folder.st_dev == here.st_dev &&
@@ -117,12 +116,6 @@ static inline Status export_check_place_(const char* path) {
         return status_fail("--export %s is the folder that you are in, and would be replaced; name a folder in it",
                            path);
     }
-#ifdef STATX_ATTR_MOUNT_ROOT
-    struct statx found;
-    if (statx(AT_FDCWD, path, 0, 0, &found) == 0 && (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
-        return status_fail("--export %s is a mount point, which cannot be replaced; name a folder in it", path);
-    }
-#endif
     if (access(path, W_OK | X_OK) != 0) { // it could be renamed, but not removed then
         return status_fail("--export: cannot replace %s: %s", path, strerror(errno));
     }
@@ -134,11 +127,8 @@ static inline Status export_check_folder_(const char* path, int overwrite) {
     int entries;
     if (folder_exists(path)) { TRY(export_check_place_(path)); }
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-    TRY(export_look_(temporary, &entries));
-    if (!folder_exists(temporary)) {
-        TRY(export_make_(temporary));
-        rmdir(temporary);
-    }
+    TRY(export_make_(temporary));
+    rmdir(temporary);
     if (!folder_exists(path)) {
         return name_exists(path) ? status_fail("--export %s is a file, which stays as it is; a folder is written", path)
                                  : STATUS_OK;
@@ -167,7 +157,178 @@ static inline Status export_check(const char* target, const char* dtype, int ove
 }
 
 // ----------------------------------------------------------------------------
-// Writing
+// model.safetensors
+
+static const size_t EXPORT_ROWS = 64; // of a tensor, in the file's shape, that are transposed and cast at a time
+
+// A file of weights that is being written.
+typedef struct {
+    SafetensorsWriter out;
+    GPT2Config config;
+    const float* params;
+    WeightType type;
+    float* block; // (EXPORT_ROWS, 4C) transposed
+    char* bytes;  // the same, cast
+} ExportWriter;
+
+// What is done with each tensor of the file, in its order, which is the table's.
+typedef Status (*ExportVisit)(ExportWriter* w, const HuggingFaceTensor* t, const float* weights);
+
+static inline Status export_visit_(ExportWriter* w, ExportVisit visit) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    const float* weights = w->params;
+    gpt2_parameters(table, w->config);
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        int layers = layout_has_layers_(i) ? w->config.num_layers : 1;
+        for (int layer = 0; layer < layers; layer++) {
+            HuggingFaceTensor t = hugging_face_tensor(w->config, i, layer);
+            TRY(visit(w, &t, weights));
+            weights += table[i].rows * table[i].cols;
+        }
+    }
+    return STATUS_OK;
+}
+
+static inline Status export_declare_(ExportWriter* w, const HuggingFaceTensor* t, const float* weights) {
+    char name[sizeof(HUGGING_FACE_PREFIX) + HUGGING_FACE_NAME_BYTES];
+    (void)weights;
+    snprintf(name, sizeof(name), "%s%s", HUGGING_FACE_PREFIX, t->name);
+    size_t bytes = t->shape[0] * t->shape[1] * weight_types[w->type].bytes;
+    return safetensors_declare(&w->out, name, weight_types[w->type].safetensors, t->dims, t->shape, bytes);
+}
+
+// Rows `first` to `first + n` of a tensor, in the file's shape: block[i][j] = weights[j][first + i] where it is transposed.
+static inline const float* export_rows_(ExportWriter* w, const HuggingFaceTensor* t, const float* weights, size_t first,
+                                        size_t n) {
+    size_t rows = t->shape[0], cols = t->shape[1];
+    if (!t->transposed) { return weights + first * cols; }
+    for (size_t j = 0; j < cols; j++) {
+        for (size_t i = 0; i < n; i++) { w->block[i * cols + j] = weights[j * rows + first + i]; }
+    }
+    return w->block;
+}
+
+static inline Status export_tensor_(ExportWriter* w, const HuggingFaceTensor* t, const float* weights) {
+    const char* type = weight_types[w->type].name;
+    for (size_t i = 0, n; i < t->shape[0]; i += n) {
+        n = t->shape[0] - i < EXPORT_ROWS ? t->shape[0] - i : EXPORT_ROWS;
+        size_t count = n * t->shape[1];
+        const float* rows = export_rows_(w, t, weights, i, n);
+        if (cast_weights(w->bytes, w->type, rows, count) > 0) {
+            return status_fail("%s has a weight that is too large for --export-dtype %s; fp32 keeps it", t->name, type);
+        }
+        TRY(atomic_write(&w->out.file, w->bytes, count * weight_types[w->type].bytes));
+    }
+    return STATUS_OK;
+}
+
+static inline Status export_write_all_(ExportWriter* w) {
+    TRY(export_visit_(w, export_declare_));
+    TRY(safetensors_begin(&w->out));
+    TRY(export_visit_(w, export_tensor_));
+    return atomic_commit(&w->out.file);
+}
+
+// Writes a model.safetensors, whatever its name. params: fp32 in table order; the padding rows of wte are left out.
+static inline Status hugging_face_write_model(const char* path, const float* params, GPT2Config config,
+                                              WeightType type) {
+    ExportWriter w;
+    size_t most = EXPORT_ROWS * 4 * (size_t)config.channels;
+    w.config = config, w.params = params, w.type = type;
+    TRY(safetensors_create(&w.out, path));
+    w.block = (float*)malloc(most * sizeof(float));
+    w.bytes = (char*)malloc(most * sizeof(float));
+    Status status = w.block != NULL && w.bytes != NULL ? export_write_all_(&w)
+                                                       : status_fail("out of memory: cannot write %s", path);
+    if (status != STATUS_OK) { atomic_abandon(&w.out.file); }
+    free(w.block);
+    free(w.bytes);
+    return status;
+}
+
+// ----------------------------------------------------------------------------
+// The folder's other files
+
+// The tokens that transformers begins and ends a text with; -1: none
+typedef struct {
+    int bos, eos;
+} HuggingFaceEnds;
+
+// <|endoftext|> is both; where tokens are bytes, a text begins with a newline, as in training, and nothing ends it.
+static inline HuggingFaceEnds hugging_face_ends(GPT2Config config, const Tokenizer* tokenizer) {
+    int known = tokenizer != NULL && tokenizer->ready;
+    HuggingFaceEnds ends = {config.vocab_size - 1, config.vocab_size - 1};
+    if (known) { ends.bos = ends.eos = tokenizer->eot_token; }
+    if (config.vocab_size == BYTE_VOCAB_SIZE) { ends.bos = '\n', ends.eos = -1; }
+    return ends;
+}
+
+static inline void export_print_ends_(FILE* f, HuggingFaceEnds ends) {
+    fprintf(f, "  \"bos_token_id\": %d,\n  \"eos_token_id\": ", ends.bos);
+    ends.eos >= 0 ? fprintf(f, "%d", ends.eos) : fprintf(f, "null");
+}
+
+static inline Status export_write_config_(const char* folder, GPT2Config config, WeightType type,
+                                          HuggingFaceEnds ends) {
+    AtomicFile file;
+    TRY(export_open(&file, folder, "config.json"));
+    FILE* f = file.file;
+    fprintf(f, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n");
+    for (int i = 0; i < NUM_HUGGING_FACE_SIZES; i++) {
+        const int* size = (const int*)(const void*)((const char*)&config + hugging_face_sizes[i].member);
+        fprintf(f, "  \"%s\": %d,\n", hugging_face_sizes[i].key, *size);
+    }
+    fprintf(f, "  \"n_ctx\": %d,\n  \"n_inner\": null,\n", config.max_seq_len);
+    if (gpt2_trained_length(config) < config.max_seq_len) {
+        fprintf(f, "  \"" HUGGING_FACE_TRAINED_LEN "\": %d,\n", config.trained_len);
+    }
+    fprintf(f, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n");
+    fprintf(f, "  \"initializer_range\": 0.02,\n  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n");
+    fprintf(f, "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"use_cache\": true,\n");
+    export_print_ends_(f, ends);
+    fprintf(f, ",\n  \"torch_dtype\": \"%s\"\n}\n", weight_types[type].torch);
+    return atomic_commit(&file);
+}
+
+static inline Status export_write_generation_(const char* folder, HuggingFaceEnds ends) {
+    AtomicFile file;
+    TRY(export_open(&file, folder, "generation_config.json"));
+    fprintf(file.file, "{\n  \"_from_model_config\": true,\n");
+    export_print_ends_(file.file, ends);
+    fprintf(file.file, "\n}\n");
+    return atomic_commit(&file);
+}
+
+// The tokenizer's files, where it can have them; where it cannot, a warning says why, and the model goes without.
+static inline Status export_try_tokenizer_(const char* folder, const Tokenizer* tokenizer, int trained_len) {
+    int* merges;
+    if (tokenizer->folder != NULL) { return hugging_face_copy_tokenizer(folder, tokenizer->folder); }
+    if (hugging_face_merges(&merges, tokenizer) != STATUS_OK) {
+        print_warning("no tokenizer is exported: %s", status_message());
+        status_clear();
+        return STATUS_OK;
+    }
+    Status status = hugging_face_write_tokenizer(folder, tokenizer, merges, trained_len);
+    free(merges);
+    return status;
+}
+
+// Writes all files into a folder that exists. tokenizer NULL, or not ready: without its files.
+static inline Status export_hugging_face(const char* folder, const float* params, GPT2Config config, WeightType type,
+                                         const Tokenizer* tokenizer) {
+    char path[1024];
+    HuggingFaceEnds ends = hugging_face_ends(config, tokenizer);
+    TRY(export_file_path(path, folder, "model.safetensors"));
+    TRY(hugging_face_write_model(path, params, config, type));
+    TRY(export_write_generation_(folder, ends));
+    if (tokenizer != NULL && tokenizer->ready) {
+        TRY(export_try_tokenizer_(folder, tokenizer, gpt2_trained_length(config)));
+    }
+    return export_write_config_(folder, config, type, ends);
+}
+
+// ----------------------------------------------------------------------------
+// The targets
 
 // llm.c's file. Weights that are fp16 without loss are written in fp32, which loses nothing either.
 static inline Status export_bin_(const char* path, const float* params, GPT2Config config, WeightType type) {
@@ -190,59 +351,28 @@ static inline Status export_bin_(const char* path, const float* params, GPT2Conf
     return checked_commit(&file);
 }
 
-// Opens a folder and locks it while *fd is open; *fd is -1 if there is none. Fails if another process has locked it, or has
-// just replaced it.
-static inline Status export_lock_(int* fd, const char* folder) {
-    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*fd < 0 && errno == ENOENT) { return STATUS_OK; }
-    if (*fd < 0) { return status_fail("--export: cannot open %s: %s", folder, strerror(errno)); }
-    int busy = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; // some file systems have no locks
-    if (!busy && folder_is_named(*fd, folder)) { return STATUS_OK; }
-    close(*fd);
-    *fd = -1;
-    return export_busy_(folder);
-}
-
-static inline void export_unlock_(int fd) {
-    if (fd >= 0) { close(fd); }
-}
-
 // Renames a complete folder to `path`, replacing an empty folder or, with `overwrite`, an export there.
 static inline Status export_rename_(const char* temporary, const char* path, int overwrite) {
-    int replaced = -1;
-    TRY(export_lock_(&replaced, path)); // it will be `temporary`, until it is removed
-    Status status = STATUS_OK;
-    if (rename(temporary, path) == 0) {
-        status = atomic_sync_directory(path);
-    } else if ((errno != ENOTEMPTY && errno != EEXIST) || !overwrite) {
-        status = status_fail("cannot rename %s to %s: %s", temporary, path, strerror(errno));
-    } else if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
-        status =
-            status_fail("cannot put %s in the place of %s: %s; remove that first", temporary, path, strerror(errno));
-    } else {
+    if (rename(temporary, path) != 0) {
+        if (!overwrite || renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
+            return status_fail("cannot put %s in the place of %s: %s; remove that first", temporary, path,
+                               strerror(errno));
+        }
         export_remove_(temporary);
-        status = atomic_sync_directory(path);
     }
-    export_unlock_(replaced);
-    return status;
+    return atomic_sync_directory(path);
 }
 
-static inline Status export_folder_(const char* path, const float* params, GPT2Config config, const char* dtype,
+static inline Status export_folder_(const char* path, const float* params, GPT2Config config, WeightType type,
                                     const Tokenizer* tokenizer, int overwrite) {
     char temporary[1024 + 8];
     struct stat st;
-    int left = -1, fd = -1;
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-    TRY(export_lock_(&left, temporary)); // what a killed export has left is not locked
-    if (left >= 0) { export_remove_(temporary); }
-    export_unlock_(left);
     TRY(export_make_(temporary));
-    TRY(export_lock_(&fd, temporary));
-    Status status = export_hugging_face(temporary, params, config, dtype, tokenizer);
+    Status status = export_hugging_face(temporary, params, config, type, tokenizer);
     if (stat(path, &st) == 0) { (void)!chmod(temporary, st.st_mode & 07777); } // where a folder is replaced, its own
     if (status == STATUS_OK) { status = export_rename_(temporary, path, overwrite); }
     if (status != STATUS_OK) { export_remove_(temporary); }
-    export_unlock_(fd);
     return status;
 }
 
@@ -282,7 +412,7 @@ static inline Status export_weights(const char* target, const float* params, GPT
         TRY(export_safetensors_(path, params, config, type));
         break;
     case EXPORT_FOLDER:
-        TRY(export_folder_(path, params, config, dtype, tokenizer, overwrite));
+        TRY(export_folder_(path, params, config, type, tokenizer, overwrite));
         break;
     }
     export_note_trained_(target, config);

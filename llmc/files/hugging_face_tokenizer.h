@@ -41,28 +41,23 @@ static inline void hugging_face_remove_tokenizer(const char* folder) {
 
 // Copies the tokenizer's files of a folder into another: those that are there, and not in the other already.
 NOINLINE Status hugging_face_copy_tokenizer(const char* to, const char* from) {
-    char path[1024], piece[1 << 12];
+    char path[1024];
     for (int i = 0; i < NUM_VOCAB_FILES; i++) {
         AtomicFile file;
-        FILE* source;
         struct stat st;
-        size_t n;
+        int fd;
         TRY(export_file_path(path, to, vocab_files[i]));
         int is_there = file_exists(path);
         TRY(export_file_path(path, from, vocab_files[i]));
         if (is_there || !file_exists(path)) { continue; }
-        TRY(fopen_regular(&source, &st, path));
-        Status status = export_open(&file, to, vocab_files[i]);
-        int is_open = status == STATUS_OK;
-        while (status == STATUS_OK && (n = fread(piece, 1, sizeof(piece), source)) > 0) {
-            status = atomic_write(&file, piece, n);
-        }
-        if (status == STATUS_OK && ferror(source)) {
-            status = status_fail("cannot read %s: %s", path, strerror(errno));
-        }
-        fclose(source);
+        TRY(open_regular(&fd, &st, path));
+        char* bytes = (char*)malloc_check((size_t)st.st_size);
+        Status status = read_at(fd, path, 0, bytes, (size_t)st.st_size);
+        if (status == STATUS_OK) { status = export_open(&file, to, vocab_files[i]); }
+        if (status == STATUS_OK) { status = atomic_write(&file, bytes, (size_t)st.st_size); }
         if (status == STATUS_OK) { status = atomic_commit(&file); }
-        if (status != STATUS_OK && is_open) { atomic_abandon(&file); }
+        free(bytes);
+        close(fd);
         TRY(status);
     }
     return STATUS_OK;

@@ -1,6 +1,6 @@
 /*
-Reads GPT-2 in Hugging Face's format: model.safetensors, or the shards that model.safetensors.index.json lists, in fp32, fp16
-or bf16, with config.json.
+GPT-2 as Hugging Face's transformers has it: the names of the tensors, which of them are transposed, the keys of config.json;
+and a reader of model.safetensors, or of model-00001-of-0000N.safetensors and so on, in fp32, fp16 or bf16, with config.json.
 
     HuggingFaceWeights w;
     TRY(hugging_face_open(&w, "gpt2"));         a folder, or one .safetensors file; everything but the numbers is checked
@@ -16,23 +16,100 @@ transformers saved. Weights that are not finite are refused as everywhere.
 #ifndef LLMC_FILES_HUGGING_FACE_WEIGHTS_H
 #define LLMC_FILES_HUGGING_FACE_WEIGHTS_H
 
-#include "hugging_face_names.h"
+#include <limits.h>
+
 #include "model_file.h"
 #include "safetensors.h"
-#include "weight_types.h"
+#include "llmc/model/parameter_layout.h"
 
 enum {
     HUGGING_FACE_MOST_FILES = 256,
     HUGGING_FACE_ROWS = 64,          // of a tensor that are read and transposed at a time
-    HUGGING_FACE_MOST_JSON = 1 << 26 // bytes of config.json or of the index
+    HUGGING_FACE_MOST_JSON = 1 << 26 // bytes of config.json
 };
+
+// ----------------------------------------------------------------------------
+// Names. A weight of ours is (rows, cols), out = inp W^T + b. Transformers' Conv1D keeps attention's and the MLP's weights as
+// (cols, rows). wte has V rows there: no padding. Names may have "transformer." before them; the head, lm_head.weight, is wte.
+
+// In the order of gpt2.h's table
+static const struct {
+    const char* name;
+    int transposed;
+} hugging_face_tensors[NUM_PARAMETER_TENSORS] = {
+    {"wte.weight", 0},
+    {"wpe.weight", 0},
+    {"h.%d.ln_1.weight", 0},
+    {"h.%d.ln_1.bias", 0},
+    {"h.%d.attn.c_attn.weight", 1},
+    {"h.%d.attn.c_attn.bias", 0},
+    {"h.%d.attn.c_proj.weight", 1},
+    {"h.%d.attn.c_proj.bias", 0},
+    {"h.%d.ln_2.weight", 0},
+    {"h.%d.ln_2.bias", 0},
+    {"h.%d.mlp.c_fc.weight", 1},
+    {"h.%d.mlp.c_fc.bias", 0},
+    {"h.%d.mlp.c_proj.weight", 1},
+    {"h.%d.mlp.c_proj.bias", 0},
+    {"ln_f.weight", 0},
+    {"ln_f.bias", 0},
+};
+
+#define HUGGING_FACE_PREFIX "transformer."
+#define HUGGING_FACE_HEAD "lm_head.weight"
+
+static const struct {
+    const char* key; // of config.json
+    size_t member;   // of GPT2Config
+} hugging_face_sizes[] = {
+    {"n_positions", offsetof(GPT2Config, max_seq_len)}, {"vocab_size", offsetof(GPT2Config, vocab_size)},
+    {"n_layer", offsetof(GPT2Config, num_layers)},      {"n_head", offsetof(GPT2Config, num_heads)},
+    {"n_embd", offsetof(GPT2Config, channels)},
+};
+enum { NUM_HUGGING_FACE_SIZES = sizeof(hugging_face_sizes) / sizeof(hugging_face_sizes[0]) };
+
+// A key of ours, where it is less than n_positions: the longest rows, in tokens, that the weights were trained on. transformers
+// keeps keys that it does not know.
+#define HUGGING_FACE_TRAINED_LEN "flashgpt_trained_length"
+
+enum { HUGGING_FACE_NAME_BYTES = 64 };
+
+typedef struct {
+    char name[HUGGING_FACE_NAME_BYTES]; // without the prefix
+    int transposed;                     // 1: the file has (cols, rows)
+    int dims;                           // 1 or 2
+    size_t shape[2];                    // in the file
+} HuggingFaceTensor;
+
+// A parameter of gpt2.h's table in a layer; `layer` says nothing where the parameter has no layers.
+static inline HuggingFaceTensor hugging_face_tensor(GPT2Config config, int parameter, int layer) {
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    HuggingFaceTensor t;
+    gpt2_parameters(table, config);
+    const char* format = hugging_face_tensors[parameter].name;
+    if (strstr(format, "%d") == NULL) {
+        snprintf(t.name, sizeof(t.name), "%s", format);
+    } else {
+        snprintf(t.name, sizeof(t.name), "h.%d%s", layer, format + sizeof("h.%d") - 1);
+    }
+    const GPT2Parameter* p = &table[parameter];
+    size_t rows = parameter == (int)PARAMETER_wte ? (size_t)config.vocab_size : p->rows;
+    t.transposed = hugging_face_tensors[parameter].transposed;
+    t.dims = p->cols > 1 ? 2 : 1;
+    t.shape[0] = t.transposed ? p->cols : rows;
+    t.shape[1] = t.transposed ? rows : p->cols;
+    return t;
+}
+
+// ----------------------------------------------------------------------------
+// The files
 
 // What a tensor of the files is: a parameter of gpt2.h's table, or one of these
 enum { HUGGING_FACE_UNKNOWN = -1, HUGGING_FACE_IS_HEAD = -2, HUGGING_FACE_IS_MASK = -3 };
 
 typedef struct {
-    const char* name; // without the prefix
-    int file;
+    const char* name; // without the prefixes
+    const SafetensorsFile* file;
     const SafeTensor* tensor;
     int parameter, layer;
 } HuggingFaceEntry;
@@ -40,12 +117,11 @@ typedef struct {
 typedef struct {
     char path[1024];        // as it was named
     char config_path[1024]; // config.json; "": there is none
-    char index_path[1024];  // "": one file
     int heads_guessed;      // 1: there is no config.json
     GPT2Config config;
     SafetensorsFile* files; // (num_files) opened, with their paths
     int num_files;
-    HuggingFaceEntry* entries; // (count) by name
+    HuggingFaceEntry* entries; // (count)
     size_t count;
 } HuggingFaceWeights;
 
@@ -56,163 +132,92 @@ static inline void hugging_face_close(HuggingFaceWeights* w) {
     w->files = NULL, w->entries = NULL, w->num_files = 0, w->count = 0;
 }
 
-// ----------------------------------------------------------------------------
-// The files
-
-static inline int hugging_face_compare_(const void* a, const void* b) {
-    return strcmp(((const HuggingFaceEntry*)a)->name, ((const HuggingFaceEntry*)b)->name);
-}
-
 static inline HuggingFaceEntry* hugging_face_find_(const HuggingFaceWeights* w, const char* name) {
-    HuggingFaceEntry key;
-    memset(&key, 0, sizeof(key));
-    key.name = name;
-    if (w->count == 0) { return NULL; }
-    return (HuggingFaceEntry*)bsearch(&key, w->entries, w->count, sizeof(key), hugging_face_compare_);
+    for (size_t i = 0; i < w->count; i++) {
+        if (strcmp(w->entries[i].name, name) == 0) { return &w->entries[i]; }
+    }
+    return NULL;
 }
 
-// Opens num_files files, and lists their tensors by name.
-static inline Status hugging_face_open_files_(HuggingFaceWeights* w, char** paths, int num_files) {
-    w->files = (SafetensorsFile*)calloc((size_t)num_files + 1, sizeof(SafetensorsFile));
-    if (w->files == NULL) { return status_fail("out of memory: cannot read %s", w->path); }
-    for (w->num_files = 0; w->num_files < num_files; w->num_files++) {
-        TRY(safetensors_open(&w->files[w->num_files], paths[w->num_files]));
-        w->count += w->files[w->num_files].count;
+// Takes off what wraps a model when its state_dict() is saved: torch.compile, DataParallel, transformers' own model.
+static inline const char* hugging_face_unwrapped_(const char* name) {
+    static const char* const wraps[] = {"_orig_mod.", "module.", HUGGING_FACE_PREFIX};
+    for (int i = 0; i < 3; i++) {
+        size_t n = strlen(wraps[i]);
+        if (strncmp(name, wraps[i], n) == 0) { name += n, i = -1; }
     }
-    w->entries = (HuggingFaceEntry*)calloc(w->count + 1, sizeof(HuggingFaceEntry));
-    if (w->entries == NULL) { return status_fail("out of memory: cannot read %s", w->path); }
-    HuggingFaceEntry* e = w->entries;
-    for (int i = 0; i < num_files; i++) {
-        for (size_t k = 0; k < w->files[i].count; k++, e++) {
-            e->file = i, e->tensor = &w->files[i].tensors[k], e->name = e->tensor->name;
-            e->parameter = HUGGING_FACE_UNKNOWN;
-        }
-    }
-    if (w->count > 0) { qsort(w->entries, w->count, sizeof(HuggingFaceEntry), hugging_face_compare_); }
-    for (size_t i = 1; i < w->count; i++) {
-        const HuggingFaceEntry *a = &w->entries[i - 1], *b = &w->entries[i];
-        if (strcmp(a->name, b->name) != 0) { continue; }
-        return status_fail("%s: %.200s is in two files", w->path, a->name);
+    return name;
+}
+
+// Opens a file, and adds its tensors to those of the model.
+static inline Status hugging_face_open_file_(HuggingFaceWeights* w, const char* path) {
+    SafetensorsFile* file = &w->files[w->num_files];
+    TRY(safetensors_open(file, path));
+    w->num_files++;
+    HuggingFaceEntry* more =
+        (HuggingFaceEntry*)realloc(w->entries, (w->count + file->count + 1) * sizeof(HuggingFaceEntry));
+    if (more == NULL) { return status_fail("out of memory: cannot read %s", path); }
+    w->entries = more;
+    for (size_t i = 0; i < file->count; i++) {
+        HuggingFaceEntry e = {hugging_face_unwrapped_(file->tensors[i].name), file, &file->tensors[i],
+                              HUGGING_FACE_UNKNOWN, 0};
+        w->entries[w->count++] = e;
     }
     return STATUS_OK;
 }
 
-// 1 if a name of the index is a file of its folder, and no path that leads elsewhere.
-static inline int hugging_face_is_plain_(const char* name, size_t bytes) {
-    size_t n = strlen(name);
-    return n == bytes && n > 0 && n < 256 && name[0] != '.' && strchr(name, '/') == NULL && strchr(name, '\\') == NULL;
+// The path of file i of n, from 1 on, in a folder
+static inline void hugging_face_path_(char path[1024], const char* folder, int i, int n) {
+    if (n == 1) {
+        snprintf(path, 1024, "%.700s/model.safetensors", folder);
+    } else {
+        snprintf(path, 1024, "%.700s/model-%05d-of-%05d.safetensors", folder, i, n);
+    }
 }
 
-typedef struct {
-    char* paths[HUGGING_FACE_MOST_FILES]; // (count) each of them once
-    int count;
-} HuggingFacePaths;
-
-// Adds the file of an entry of a weight_map, unless it is there.
-static inline Status hugging_face_add_path_(const HuggingFaceWeights* w, HuggingFacePaths* p, const char* folder,
-                                            const Json* json, const JsonNode* key) {
-    const JsonNode* file = json_value(key);
-    const char* name = file->type == (unsigned)JSON_STRING ? json_string(json, file) : "";
-    if (!hugging_face_is_plain_(name, file->bytes)) {
-        return status_fail("%s: the file of %.200s, \"%.200s\", is no plain name of a file in its folder",
-                           w->index_path, json_string(json, key), name);
+// How many files hold the model in a folder; 0: it has none.
+static inline int hugging_face_count_files(const char* folder) {
+    char path[1024];
+    for (int n = 1; n <= HUGGING_FACE_MOST_FILES; n++) {
+        hugging_face_path_(path, folder, 1, n);
+        if (name_exists(path)) { return n; }
     }
-    for (int i = p->count - 1; i >= 0; i--) {
-        if (strcmp(p->paths[i] + strlen(folder) + 1, name) == 0) { return STATUS_OK; }
-    }
-    if (p->count == HUGGING_FACE_MOST_FILES) {
-        return status_fail("%s lists more than %d files", w->index_path, (int)HUGGING_FACE_MOST_FILES);
-    }
-    size_t bytes = strlen(folder) + strlen(name) + 2;
-    char* path = (char*)malloc(bytes);
-    if (path == NULL) { return status_fail("out of memory: cannot read %s", w->path); }
-    snprintf(path, bytes, "%s/%s", folder, name);
-    p->paths[p->count++] = path;
-    return STATUS_OK;
-}
-
-// Checks a weight_map against the files: each tensor is in the file that it is said to be in, and no file holds another.
-static inline Status hugging_face_check_map_(const HuggingFaceWeights* w, const char* folder, const Json* json,
-                                             const JsonNode* map) {
-    size_t listed = 0;
-    for (const JsonNode* key = json_first(json, map); key != NULL; key = json_next(json, map, key), listed++) {
-        const char *name = json_string(json, key), *file = json_string(json, json_value(key));
-        const HuggingFaceEntry* e = strlen(name) == key->bytes ? hugging_face_find_(w, name) : NULL;
-        if (e == NULL || strcmp(w->files[e->file].path + strlen(folder) + 1, file) != 0) {
-            return status_fail("%s: %.200s is not in %s", w->index_path, name, file);
-        }
-    }
-    if (listed == w->count) { return STATUS_OK; }
-    return status_fail("%s lists %zu tensors, its files hold %zu", w->index_path, listed, w->count);
-}
-
-// Opens the files of a weight_map.
-static inline Status hugging_face_open_map_(HuggingFaceWeights* w, const char* folder, const Json* json,
-                                            const JsonNode* map) {
-    HuggingFacePaths p = {{NULL}, 0};
-    Status status = STATUS_OK;
-    const JsonNode* key = json_first(json, map);
-    for (; key != NULL && status == STATUS_OK; key = json_next(json, map, key)) {
-        status = hugging_face_add_path_(w, &p, folder, json, key);
-    }
-    if (status == STATUS_OK) { status = hugging_face_open_files_(w, p.paths, p.count); }
-    if (status == STATUS_OK) { status = hugging_face_check_map_(w, folder, json, map); }
-    while (p.count > 0) { free(p.paths[--p.count]); }
-    return status;
-}
-
-static inline Status hugging_face_open_index_(HuggingFaceWeights* w, const char* folder) {
-    Json json;
-    TRY(json_read_file(&json, w->index_path, HUGGING_FACE_MOST_JSON));
-    const JsonNode* map = json_member(&json, json_root(&json), "weight_map");
-    Status status = map != NULL && map->type == (unsigned)JSON_OBJECT
-                        ? hugging_face_open_map_(w, folder, &json, map)
-                        : status_fail("%s has no weight_map", w->index_path);
-    json_free(&json);
-    return status;
-}
-
-// 1 for a name such as model-00001-of-00003.safetensors: one of several files, of which none is a model alone.
-static inline int hugging_face_is_shard_(const char* path) {
-    const size_t length = sizeof("-00001-of-00003.safetensors") - 1, n = strlen(path);
-    int index, count = 0, end = 0;
-    const char* tail = n < length ? path : path + n - length;
-    return sscanf(tail, "-%5d-of-%5d.safetensors%n", &index, &count, &end) == 2 && end == (int)length && count > 1;
+    return 0;
 }
 
 // Finds and opens the files of a folder, or the one that is named, and config.json beside them.
-static inline Status hugging_face_find_files_(HuggingFaceWeights* w) {
-    char folder[1024], path[1024], *only = path;
-    int is_folder = folder_exists(w->path);
+static inline Status hugging_face_open_files_(HuggingFaceWeights* w) {
+    char folder[1024], path[1024];
+    int is_folder = folder_exists(w->path), n = is_folder ? hugging_face_count_files(w->path) : 1;
     const char* slash = strrchr(w->path, '/');
     snprintf(folder, sizeof(folder), "%.700s", is_folder ? w->path : slash == NULL ? "." : w->path);
     if (!is_folder && slash != NULL) { folder[slash == w->path ? 1 : slash - w->path] = '\0'; }
     snprintf(w->config_path, sizeof(w->config_path), "%.700s/config.json", folder);
     if (!name_exists(w->config_path)) { w->config_path[0] = '\0'; }
-    if (!is_folder && hugging_face_is_shard_(w->path)) {
-        return status_fail("%s is one of several files of a model; name the folder that holds them", w->path);
+    w->files = (SafetensorsFile*)calloc((size_t)n + 1, sizeof(SafetensorsFile));
+    if (w->files == NULL) { return status_fail("out of memory: cannot read %s", w->path); }
+    if (!is_folder) { return hugging_face_open_file_(w, w->path); }
+    for (int i = 1; i <= n; i++) {
+        hugging_face_path_(path, folder, i, n);
+        TRY(hugging_face_open_file_(w, path));
     }
-    snprintf(path, sizeof(path), is_folder ? "%.700s/model.safetensors" : "%.700s", w->path);
-    if (!is_folder || name_exists(path)) { return hugging_face_open_files_(w, &only, 1); }
-    snprintf(w->index_path, sizeof(w->index_path), "%.700s/model.safetensors.index.json", folder);
-    return hugging_face_open_index_(w, folder);
+    return STATUS_OK;
 }
 
 // ----------------------------------------------------------------------------
 // config.json
 
-// The value of a key, by either of its names; NULL if it is not there, or null.
-static inline const JsonNode* hugging_face_key_(const Json* json, const char* name, const char* other) {
+// The value of a key; NULL if it is not there, or null.
+static inline const JsonNode* hugging_face_key_(const Json* json, const char* name) {
     const JsonNode* value = json_member(json, json_root(json), name);
-    if (value == NULL && other != NULL) { value = json_member(json, json_root(json), other); }
     return value == NULL || value->type == (unsigned)JSON_NULL ? NULL : value;
 }
 
 // Checks a size of config.json, where it says it, against that of the tensors.
 static inline Status hugging_face_check_size_(const HuggingFaceWeights* w, const Json* json, const char* name,
-                                              const char* other, int* size) {
+                                              int* size) {
     size_t said;
-    const JsonNode* value = hugging_face_key_(json, name, other);
+    const JsonNode* value = hugging_face_key_(json, name);
     if (value == NULL && *size == 0) { return status_fail("%s has no %s", w->config_path, name); }
     if (value == NULL) { return STATUS_OK; }
     if (!json_whole(json, value, INT_MAX, &said) || said == 0) {
@@ -223,44 +228,47 @@ static inline Status hugging_face_check_size_(const HuggingFaceWeights* w, const
     return status_fail("%s: %s is %zu, but the tensors of %s make it %d", w->config_path, name, said, w->path, *size);
 }
 
-// A toggle that must be `wanted`, where it is there
-static inline Status hugging_face_check_toggle_(const HuggingFaceWeights* w, const Json* json, const char* name,
-                                                int wanted) {
-    const JsonNode* value = hugging_face_key_(json, name, NULL);
-    if (value == NULL || value->type == (wanted ? (unsigned)JSON_TRUE : (unsigned)JSON_FALSE)) { return STATUS_OK; }
-    return status_fail("%s: %s is not %s; this model is not the GPT-2 that is computed here", w->config_path, name,
-                       wanted ? "true" : "false");
-}
-
-// Checks that config.json describes GPT-2's computation. reorder_and_upcast_attn only changes rounding, and may be anything.
-static inline Status hugging_face_check_model_(const HuggingFaceWeights* w, const Json* json) {
-    const JsonNode* type = hugging_face_key_(json, "model_type", NULL);
-    const JsonNode* activation = hugging_face_key_(json, "activation_function", "hidden_act");
-    const JsonNode* epsilon = hugging_face_key_(json, "layer_norm_epsilon", NULL);
-    const JsonNode* inner = hugging_face_key_(json, "n_inner", NULL);
+// Takes the number of heads from config.json, and checks that its sizes are the tensors' and that it describes GPT-2's
+// computation. reorder_and_upcast_attn only changes rounding, and may be anything.
+static inline Status hugging_face_check_config_(HuggingFaceWeights* w, const Json* json) {
+    static const struct {
+        const char *key, *value, *other; // as the text has them
+    } keys[] = {
+        {"model_type", "gpt2", ""},           {"activation_function", "gelu_new", "gelu_pytorch_tanh"},
+        {"scale_attn_weights", "true", ""},   {"scale_attn_by_inverse_layer_idx", "false", ""},
+        {"add_cross_attention", "false", ""}, {"tie_word_embeddings", "true", ""},
+    };
+    GPT2Config* c = &w->config;
+    if (json_root(json)->type != (unsigned)JSON_OBJECT) { return status_fail("%s is no JSON object", w->config_path); }
+    for (int i = 0; i < NUM_HUGGING_FACE_SIZES; i++) {
+        int* size = (int*)(void*)((char*)c + hugging_face_sizes[i].member);
+        TRY(hugging_face_check_size_(w, json, hugging_face_sizes[i].key, size));
+    }
+    if (hugging_face_key_(json, HUGGING_FACE_TRAINED_LEN) != NULL) {
+        TRY(hugging_face_check_size_(w, json, HUGGING_FACE_TRAINED_LEN, &c->trained_len));
+    }
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const JsonNode* n = hugging_face_key_(json, keys[i].key);
+        char text[64] = "";
+        if (n != NULL) { snprintf(text, sizeof(text), "%.*s", (int)n->bytes, json_string(json, n)); }
+        if (n == NULL || strcmp(text, keys[i].value) == 0 || strcmp(text, keys[i].other) == 0) { continue; }
+        return status_fail("%s: %s is not %s; this model is not the GPT-2 that is computed here", w->config_path,
+                           keys[i].key, keys[i].value);
+    }
+    const JsonNode *epsilon = hugging_face_key_(json, "layer_norm_epsilon"),
+                   *inner = hugging_face_key_(json, "n_inner");
     double number = 0.0;
     size_t width;
-    if (type != NULL && !json_is(json, type, "gpt2")) {
-        return status_fail("%s: model_type is not \"gpt2\"; other models are not read", w->config_path);
-    }
-    if (activation != NULL && !json_is(json, activation, "gelu_new") &&
-        !json_is(json, activation, "gelu_pytorch_tanh")) {
-        return status_fail("%s: activation_function is not \"gelu_new\"; others are not computed here", w->config_path);
-    }
     if (epsilon != NULL && (!json_number(json, epsilon, &number) || !(fabs(number - 1e-5) <= 1e-12))) {
         return status_fail("%s: layer_norm_epsilon is not 1e-5; others are not computed here", w->config_path);
     }
-    if (inner != NULL && (!json_whole(json, inner, INT_MAX, &width) || width != 4 * (size_t)w->config.channels)) {
+    if (inner != NULL && (!json_whole(json, inner, INT_MAX, &width) || width != 4 * (size_t)c->channels)) {
         return status_fail("%s: n_inner is not 4 times n_embd; others are not computed here", w->config_path);
     }
-    TRY(hugging_face_check_toggle_(w, json, "scale_attn_weights", 1));
-    if (w->config.num_layers > 1) { TRY(hugging_face_check_toggle_(w, json, "scale_attn_by_inverse_layer_idx", 0)); }
-    TRY(hugging_face_check_toggle_(w, json, "add_cross_attention", 0));
-    int has_head = hugging_face_find_(w, HUGGING_FACE_HEAD) != NULL; // hugging_face_read compares it with wte
-    return has_head ? STATUS_OK : hugging_face_check_toggle_(w, json, "tie_word_embeddings", 1);
+    return STATUS_OK;
 }
 
-// Reads config.json: the number of heads, and whether the rest is as the tensors say.
+// Reads config.json. Without one, heads have 64 channels.
 static inline Status hugging_face_read_config_(HuggingFaceWeights* w) {
     Json json;
     GPT2Config* c = &w->config;
@@ -272,17 +280,7 @@ static inline Status hugging_face_read_config_(HuggingFaceWeights* w) {
                            w->path, c->channels);
     }
     TRY(json_read_file(&json, w->config_path, HUGGING_FACE_MOST_JSON));
-    Status status = json_root(&json)->type == (unsigned)JSON_OBJECT
-                        ? STATUS_OK
-                        : status_fail("%s is no JSON object", w->config_path);
-#define HUGGING_FACE_CHECK_(ctx, member, name, other)                                                                  \
-    if (status == STATUS_OK) { status = hugging_face_check_size_(w, &json, name, other, &c->member); }
-    HUGGING_FACE_SIZES(HUGGING_FACE_CHECK_, )
-#undef HUGGING_FACE_CHECK_
-    if (status == STATUS_OK && hugging_face_key_(&json, HUGGING_FACE_TRAINED_LEN, NULL) != NULL) {
-        status = hugging_face_check_size_(w, &json, HUGGING_FACE_TRAINED_LEN, NULL, &c->trained_len);
-    }
-    if (status == STATUS_OK) { status = hugging_face_check_model_(w, &json); }
+    Status status = hugging_face_check_config_(w, &json);
     json_free(&json);
     return status;
 }
@@ -304,38 +302,13 @@ static inline int hugging_face_is_matrix_(const HuggingFaceEntry* e) {
     return e != NULL && e->tensor->dims == 2 && e->tensor->elements > 0;
 }
 
-// Takes off what wraps a model when its state_dict() is saved: torch.compile, DataParallel, or both.
-static inline const char* hugging_face_unwrapped_(const char* name) {
-    static const char* const wraps[] = {"_orig_mod.", "module."};
-    for (int i = 0; i < 2; i++) {
-        size_t n = strlen(wraps[i]);
-        if (strncmp(name, wraps[i], n) == 0) { name += n, i = -1; }
-    }
-    return name;
-}
-
-static inline void hugging_face_sort_(HuggingFaceWeights* w) {
-    if (w->count > 0) { qsort(w->entries, w->count, sizeof(HuggingFaceEntry), hugging_face_compare_); }
-}
-
-// Takes the prefixes off the names, where they have some, and the model's sizes from the shapes.
+// Takes the model's sizes from the shapes and names.
 static inline Status hugging_face_find_sizes_(HuggingFaceWeights* w) {
-    const size_t prefix = sizeof(HUGGING_FACE_PREFIX) - 1;
     int layer = 0;
     GPT2Config* c = &w->config;
-    for (size_t i = 0; i < w->count; i++) { w->entries[i].name = hugging_face_unwrapped_(w->entries[i].name); }
-    hugging_face_sort_(w);
-    int has_prefix = hugging_face_find_(w, HUGGING_FACE_PREFIX "wte.weight") != NULL;
-    for (size_t i = 0; has_prefix && i < w->count; i++) {
-        if (strncmp(w->entries[i].name, HUGGING_FACE_PREFIX, prefix) == 0) { w->entries[i].name += prefix; }
-    }
-    hugging_face_sort_(w);
     for (size_t i = 0; i < w->count; i++) {
-        const char* name = w->entries[i].name;
-        if (i > 0 && strcmp(name, w->entries[i - 1].name) == 0) {
-            return status_fail("%s holds %.200s twice, with other prefixes", w->path, name);
-        }
-        if (hugging_face_layer_(name, &layer) != NULL && layer >= c->num_layers) { c->num_layers = layer + 1; }
+        int is_layer = hugging_face_layer_(w->entries[i].name, &layer) != NULL;
+        if (is_layer && layer >= c->num_layers) { c->num_layers = layer + 1; }
     }
     const HuggingFaceEntry *wte = hugging_face_find_(w, "wte.weight"), *wpe = hugging_face_find_(w, "wpe.weight");
     const char* missing = !hugging_face_is_matrix_(wte)   ? "wte.weight (V, C)"
@@ -350,21 +323,18 @@ static inline Status hugging_face_find_sizes_(HuggingFaceWeights* w) {
 }
 
 // Refuses a tensor of another shape, or of numbers that are not read.
-static inline Status hugging_face_check_tensor_(const HuggingFaceWeights* w, const HuggingFaceEntry* e,
-                                                const HuggingFaceTensor* expected) {
+static inline Status hugging_face_check_tensor_(const HuggingFaceEntry* e, const HuggingFaceTensor* expected) {
     const SafeTensor* t = e->tensor;
     char is[256], should_be[256];
     int same = t->dims == expected->dims;
     for (int i = 0; i < t->dims && same; i++) { same = t->shape[i] == expected->shape[i]; }
     if (!same) {
-        return status_fail("%s: %s has the shape %s, not %s as in a GPT-2 of these sizes", w->files[e->file].path,
-                           t->name, safetensors_shape_text(is, sizeof(is), t->shape, t->dims),
+        return status_fail("%s: %s has the shape %s, not %s as in a GPT-2 of these sizes", e->file->path, t->name,
+                           safetensors_shape_text(is, sizeof(is), t->shape, t->dims),
                            safetensors_shape_text(should_be, sizeof(should_be), expected->shape, expected->dims));
     }
-    if (t->dtype == SAFETENSORS_F32 || t->dtype == SAFETENSORS_F16 || t->dtype == SAFETENSORS_BF16) {
-        return STATUS_OK;
-    }
-    return status_fail("%s: %s is in %s; F32, F16 and BF16 are read", w->files[e->file].path, t->name,
+    if (t->dtype <= SAFETENSORS_BF16) { return STATUS_OK; }
+    return status_fail("%s: %s is in %s; F32, F16 and BF16 are read", e->file->path, t->name,
                        safetensors_dtypes[t->dtype].name);
 }
 
@@ -376,7 +346,7 @@ static inline Status hugging_face_match_(HuggingFaceWeights* w) {
             HuggingFaceTensor expected = hugging_face_tensor(w->config, parameter, layer);
             HuggingFaceEntry* e = hugging_face_find_(w, expected.name);
             if (e == NULL) { return status_fail("%s has no %s", w->path, expected.name); }
-            TRY(hugging_face_check_tensor_(w, e, &expected));
+            TRY(hugging_face_check_tensor_(e, &expected));
             e->parameter = parameter, e->layer = layer;
         }
     }
@@ -393,19 +363,19 @@ static inline Status hugging_face_check_others_(HuggingFaceWeights* w) {
         if (e->parameter != HUGGING_FACE_UNKNOWN) { continue; }
         if (strcmp(e->name, HUGGING_FACE_HEAD) == 0) {
             e->parameter = HUGGING_FACE_IS_HEAD;
-            TRY(hugging_face_check_tensor_(w, e, &head));
+            TRY(hugging_face_check_tensor_(e, &head));
         } else if (rest != NULL && (strcmp(rest, "attn.bias") == 0 || strcmp(rest, "attn.masked_bias") == 0)) {
             e->parameter = HUGGING_FACE_IS_MASK;
         } else {
-            return status_fail("%s holds %.200s, which is no tensor of a GPT-2 with %d layers", w->files[e->file].path,
-                               e->tensor->name, w->config.num_layers);
+            return status_fail("%s holds %.200s, which is no tensor of a GPT-2 with %d layers, or there twice",
+                               e->file->path, e->tensor->name, w->config.num_layers);
         }
     }
     return STATUS_OK;
 }
 
 static inline Status hugging_face_open_(HuggingFaceWeights* w) {
-    TRY(hugging_face_find_files_(w));
+    TRY(hugging_face_open_files_(w));
     TRY(hugging_face_find_sizes_(w));
     TRY(hugging_face_read_config_(w));
     TRY(gpt2_config_status(w->config, w->path));
@@ -426,86 +396,50 @@ static inline Status hugging_face_open(HuggingFaceWeights* w, const char* path) 
 // ----------------------------------------------------------------------------
 // Numbers
 
-// Casts n numbers of the file to fp32. raw may be x itself where it is fp32.
-static inline void hugging_face_cast_(float* x, const void* raw, SafetensorsDtype dtype, size_t n) {
+// Casts n numbers of a file to fp32.
+static inline void hugging_face_cast_(float* x, const void* raw, int dtype, size_t n) {
     const uint16_t* half = (const uint16_t*)raw;
-    if (dtype == SAFETENSORS_F16) {
-        for (size_t i = 0; i < n; i++) { x[i] = fp16_to_float(half[i]); }
-    } else if (dtype == SAFETENSORS_BF16) {
-        for (size_t i = 0; i < n; i++) { x[i] = bf16_to_float(half[i]); }
+    if (dtype == SAFETENSORS_F32) { memcpy(x, raw, n * sizeof(float)); }
+    for (size_t i = 0; i < n && dtype != SAFETENSORS_F32; i++) {
+        x[i] = dtype == SAFETENSORS_F16 ? fp16_to_float(half[i]) : bf16_to_float(half[i]);
     }
 }
 
-// out (cols, R) gets rows first .. first+rows-1 of a matrix (R, cols), of which x is these rows: out[c][first + r] = x[r][c].
-// A block is 16 columns: a cache line of each row.
-static inline void hugging_face_transpose_(float* RESTRICT out, const float* RESTRICT x, size_t first, size_t rows,
-                                           size_t cols, size_t R) {
-    const size_t BLOCK = 16;
-    for (size_t c0 = 0; c0 < cols; c0 += BLOCK) {
-        size_t end = cols - c0 < BLOCK ? cols : c0 + BLOCK;
-        for (size_t c = c0; c < end; c++) {
-            for (size_t r = 0; r < rows; r++) { out[c * R + first + r] = x[r * cols + c]; }
+// Reads a tensor, casts it, and puts it to `out`, where its weights belong; compares the head with them.
+static inline Status hugging_face_read_tensor_(const HuggingFaceEntry* e, float* out, int transposed, void* raw,
+                                               float* x) {
+    const SafeTensor* t = e->tensor; // as a matrix: a vector is one row
+    size_t rows = t->dims == 2 ? t->shape[0] : 1, cols = t->shape[t->dims - 1];
+    size_t element = safetensors_dtypes[t->dtype].bits / 8;
+    for (size_t first = 0, n; first < rows; first += n) {
+        n = rows - first < HUGGING_FACE_ROWS ? rows - first : (size_t)HUGGING_FACE_ROWS;
+        TRY(safetensors_read(e->file, t, first * cols * element, raw, n * cols * element));
+        hugging_face_cast_(x, raw, t->dtype, n * cols);
+        if (transposed) { // out is (cols, rows)
+            for (size_t c = 0; c < cols; c++) {
+                for (size_t r = 0; r < n; r++) { out[c * rows + first + r] = x[r * cols + c]; }
+            }
+        } else if (e->parameter != HUGGING_FACE_IS_HEAD) {
+            memcpy(out + first * cols, x, n * cols * sizeof(float));
+        } else if (memcmp(out + first * cols, x, n * cols * sizeof(float)) != 0) {
+            return status_fail("%s: " HUGGING_FACE_HEAD " is not wte.weight; a head of its own is not computed here",
+                               e->file->path);
         }
     }
-}
-
-// What is read, and where it goes
-typedef struct {
-    const HuggingFaceWeights* w;
-    float* params;
-    size_t offsets[NUM_PARAMETER_TENSORS], slices[NUM_PARAMETER_TENSORS]; // of a parameter and its layers, in params
-    uint16_t* raw;                                                        // rows of a tensor as the file has them
-    float* floats;                                                        // and cast
-} HuggingFaceReading;
-
-// A tensor as a matrix: a vector is one row.
-static inline size_t hugging_face_rows_(const SafeTensor* t) { return t->dims == 2 ? t->shape[0] : 1; }
-static inline size_t hugging_face_cols_(const SafeTensor* t) { return t->shape[t->dims - 1]; }
-
-// Refuses the first number that is not finite of n, which begin at element `first` of a tensor.
-static inline Status hugging_face_check_finite_(const HuggingFaceReading* r, const HuggingFaceEntry* e, size_t first,
-                                                const float* x, size_t n) {
-    size_t i = 0;
-    if (!finite_check_any_32_((const char*)x, n)) { return STATUS_OK; }
-    while (isfinite(x[i])) { i++; }
-    return status_fail("%s: %s, element %zu is %s; no run can continue from it", r->w->files[e->file].path,
-                       e->tensor->name, first + i,
-                       isnan(x[i]) ? "nan"
-                       : x[i] < 0  ? "-inf"
-                                   : "inf");
-}
-
-// Reads rows of a tensor, casts, checks, and puts them where they belong; of the head, compares them with wte.
-static inline Status hugging_face_read_rows_(const HuggingFaceReading* r, const HuggingFaceEntry* e, size_t first,
-                                             size_t rows) {
-    const SafeTensor* t = e->tensor;
-    int is_head = e->parameter == HUGGING_FACE_IS_HEAD, parameter = is_head ? (int)PARAMETER_wte : e->parameter;
-    int transposed = hugging_face_tensor(r->w->config, parameter, 0).transposed;
-    size_t cols = hugging_face_cols_(t), n = rows * cols, element = safetensors_dtypes[t->dtype].bits / 8;
-    float* out = r->params + r->offsets[parameter] + (is_head ? 0 : (size_t)e->layer * r->slices[parameter]);
-    float* x = transposed || is_head ? r->floats : out + first * cols;
-    void* from = t->dtype == SAFETENSORS_F32 ? (void*)x : (void*)r->raw;
-    TRY(safetensors_read(&r->w->files[e->file], t, first * cols * element, from, n * element));
-    hugging_face_cast_(x, from, t->dtype, n);
-    TRY(hugging_face_check_finite_(r, e, first * cols, x, n));
-    if (is_head && memcmp(x, out + first * cols, n * sizeof(float)) != 0) {
-        return status_fail("%s: " HUGGING_FACE_HEAD " is not wte.weight; a head of its own is not computed here",
-                           r->w->files[e->file].path);
-    }
-    if (transposed) { hugging_face_transpose_(out, x, first, rows, cols, hugging_face_rows_(t)); }
     return STATUS_OK;
 }
 
-// Reads all tensors: the head last, which is compared.
-static inline Status hugging_face_read_all_(const HuggingFaceReading* r) {
+// Reads all tensors, the head last; raw and x have room for HUGGING_FACE_ROWS rows.
+static inline Status hugging_face_read_all_(const HuggingFaceWeights* w, float* params, const GPT2Parameter* table,
+                                            void* raw, float* x) {
     for (int of_head = 0; of_head < 2; of_head++) {
-        for (size_t i = 0; i < r->w->count; i++) {
-            const HuggingFaceEntry* e = &r->w->entries[i];
-            size_t rows = hugging_face_rows_(e->tensor), step = HUGGING_FACE_ROWS;
+        for (size_t i = 0; i < w->count; i++) {
+            const HuggingFaceEntry* e = &w->entries[i];
             if (of_head ? e->parameter != HUGGING_FACE_IS_HEAD : e->parameter < 0) { continue; }
-            for (size_t first = 0; first < rows; first += step) {
-                TRY(hugging_face_read_rows_(r, e, first, rows - first < step ? rows - first : step));
-            }
+            int parameter = of_head ? (int)PARAMETER_wte : e->parameter;
+            float* out = params + (size_t)e->layer * table[parameter].rows * table[parameter].cols;
+            for (int k = 0; k < parameter; k++) { out += table[k].count; }
+            TRY(hugging_face_read_tensor_(e, out, hugging_face_tensors[parameter].transposed, raw, x));
         }
     }
     return STATUS_OK;
@@ -514,23 +448,18 @@ static inline Status hugging_face_read_all_(const HuggingFaceReading* r) {
 // Reads all weights into params, whose rows of padding become 0.
 static inline Status hugging_face_read(const HuggingFaceWeights* w, float* params) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    HuggingFaceReading r;
-    size_t at = 0, C = (size_t)w->config.channels, V = (size_t)w->config.vocab_size;
-    size_t most = HUGGING_FACE_ROWS * 4 * C; // no row is longer than the MLP's
-    memset(&r, 0, sizeof(r));
-    r.w = w, r.params = params;
-    gpt2_parameters(table, w->config);
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; at += table[i++].count) {
-        r.offsets[i] = at, r.slices[i] = table[i].rows * table[i].cols;
-    }
+    FiniteCheck finite;
+    size_t n = gpt2_parameters(table, w->config), C = (size_t)w->config.channels, V = (size_t)w->config.vocab_size;
+    size_t most = HUGGING_FACE_ROWS * 4 * C * sizeof(float); // no row is longer than the MLP's
     memset(params + V * C, 0, (table[PARAMETER_wte].rows - V) * C * sizeof(float));
-    r.raw = (uint16_t*)malloc(most * sizeof(uint16_t));
-    r.floats = (float*)malloc(most * sizeof(float));
-    Status status = r.raw != NULL && r.floats != NULL ? hugging_face_read_all_(&r)
-                                                      : status_fail("out of memory: cannot read %s", w->path);
-    free(r.raw);
-    free(r.floats);
-    return status;
+    void* raw = malloc(most);
+    float* x = (float*)malloc(most);
+    Status status = raw != NULL && x != NULL ? hugging_face_read_all_(w, params, table, raw, x)
+                                             : status_fail("out of memory: cannot read %s", w->path);
+    free(raw);
+    free(x);
+    finite_check_begin(&finite, w->config, sizeof(float), w->path);
+    return status == STATUS_OK ? finite_check_update(&finite, params, n * sizeof(float)) : status;
 }
 
 #endif

@@ -1,13 +1,12 @@
 /*
-Reads safetensors files: 8 bytes of length N (little endian), N bytes of JSON, then the tensors' bytes.
+Safetensors files: 8 bytes of length N (little endian), N bytes of JSON, then the tensors' bytes.
 
     {"__metadata__": {"format": "pt"}, "wte.weight": {"dtype": "F32", "shape": [50257, 768], "data_offsets": [0, 154389504]}}
 
-All rules of the format are enforced on opening: N is at most 100 MB and inside the file; the header is UTF-8 that begins with
-'{', and may end in spaces; keys are unique; metadata is text; a tensor has a known dtype, whole numbers for a shape, and the
-number of bytes that follows from them (without overflow); the tensors fill the data without a hole or an overlap.
+Opening a file checks all of its header: N is at most 100 MB and inside the file; the header is JSON in UTF-8 that begins with
+'{'; a tensor has a known dtype, whole numbers for a shape, and the number of bytes that follows from them (without overflow);
+the tensors fill the data without a hole or an overlap.
 
-    SafetensorsFile file;
     TRY(safetensors_open(&file, path));
     TRY(safetensors_read(&file, &file.tensors[i], offset, dst, bytes)); // 0 <= i < file.count; any thread may
     safetensors_close(&file);
@@ -19,6 +18,7 @@ number of bytes that follows from them (without overflow); the tensors fill the 
 #include <inttypes.h>
 #include <unistd.h>
 
+#include "llmc/base/atomic_file.h"
 #include "llmc/base/json.h"
 #include "llmc/base/regular_file.h"
 #include "llmc/base/status.h"
@@ -26,45 +26,21 @@ number of bytes that follows from them (without overflow); the tensors fill the 
 
 enum { SAFETENSORS_MOST_HEADER = 100000000, SAFETENSORS_MOST_DIMS = 8 };
 
-// X(ctx, dtype, bits of an element)
-#define SAFETENSORS_DTYPES(X, ctx)                                                                                     \
-    X(ctx, F32, 32)                                                                                                    \
-    X(ctx, F16, 16)                                                                                                    \
-    X(ctx, BF16, 16)                                                                                                   \
-    X(ctx, F64, 64)                                                                                                    \
-    X(ctx, I64, 64)                                                                                                    \
-    X(ctx, I32, 32)                                                                                                    \
-    X(ctx, I16, 16)                                                                                                    \
-    X(ctx, I8, 8)                                                                                                      \
-    X(ctx, U64, 64)                                                                                                    \
-    X(ctx, U32, 32)                                                                                                    \
-    X(ctx, U16, 16)                                                                                                    \
-    X(ctx, U8, 8)                                                                                                      \
-    X(ctx, BOOL, 8)                                                                                                    \
-    X(ctx, C64, 64)                                                                                                    \
-    X(ctx, F8_E5M2, 8)                                                                                                 \
-    X(ctx, F8_E4M3, 8)                                                                                                 \
-    X(ctx, F8_E8M0, 8)                                                                                                 \
-    X(ctx, F6_E2M3, 6)                                                                                                 \
-    X(ctx, F6_E3M2, 6)                                                                                                 \
-    X(ctx, F4, 4)
-
-#define SAFETENSORS_ID_(ctx, name, bits) SAFETENSORS_##name,
-typedef enum { SAFETENSORS_DTYPES(SAFETENSORS_ID_, ) SAFETENSORS_NUM_DTYPES } SafetensorsDtype;
-#undef SAFETENSORS_ID_
-
+// The types of the format, and their bits. Weights are read from the first three.
 static const struct {
     const char* name;
     size_t bits;
 } safetensors_dtypes[] = {
-#define SAFETENSORS_ROW_(ctx, name, bits) {#name, bits},
-    SAFETENSORS_DTYPES(SAFETENSORS_ROW_, )
-#undef SAFETENSORS_ROW_
+    {"F32", 32}, {"F16", 16},    {"BF16", 16},   {"U16", 16},    {"F64", 64},    {"I64", 64},    {"I32", 32},
+    {"I16", 16}, {"I8", 8},      {"U64", 64},    {"U32", 32},    {"U8", 8},      {"BOOL", 8},    {"C64", 64},
+    {"F4", 4},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
 };
+enum { NUM_SAFETENSORS_DTYPES = sizeof(safetensors_dtypes) / sizeof(safetensors_dtypes[0]) };
+enum { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16 };
 
 typedef struct {
     const char* name; // in the file's header; without NULs
-    SafetensorsDtype dtype;
+    int dtype;        // in safetensors_dtypes
     int dims;
     size_t shape[SAFETENSORS_MOST_DIMS];
     size_t elements;
@@ -91,107 +67,48 @@ static inline void safetensors_close(SafetensorsFile* f) {
 // ----------------------------------------------------------------------------
 // The header
 
-// Text -> text
-static inline Status safetensors_check_metadata_(const SafetensorsFile* f, const JsonNode* metadata) {
-    const Json* json = &f->header;
-    if (metadata->type != (unsigned)JSON_OBJECT) {
-        return status_fail("%s: __metadata__ is no object; the file is corrupt", f->path);
+// Reads a list of whole numbers, `most` at most; returns how many, or -1 if it is no such list.
+static inline int safetensors_numbers_(const Json* json, const JsonNode* list, size_t* numbers, int most) {
+    int n = 0;
+    if (list->type != (unsigned)JSON_ARRAY) { return -1; }
+    for (const JsonNode* one = json_first(json, list); one != NULL; one = json_next(json, list, one), n++) {
+        if (n == most || !json_whole(json, one, SIZE_MAX - 1, &numbers[n])) { return -1; }
     }
-    for (const JsonNode* key = json_first(json, metadata); key != NULL; key = json_next(json, metadata, key)) {
-        if (json_value(key)->type == (unsigned)JSON_STRING) { continue; }
-        return status_fail("%s: __metadata__: the value of \"%.200s\" is no text; the file is corrupt", f->path,
-                           json_string(json, key));
-    }
-    return STATUS_OK;
-}
-
-static inline Status safetensors_parse_dtype_(const SafetensorsFile* f, SafeTensor* t, const JsonNode* dtype) {
-    for (int i = 0; i < (int)SAFETENSORS_NUM_DTYPES; i++) {
-        if (!json_is(&f->header, dtype, safetensors_dtypes[i].name)) { continue; }
-        t->dtype = (SafetensorsDtype)i;
-        return STATUS_OK;
-    }
-    if (dtype->type != (unsigned)JSON_STRING) {
-        return status_fail("%s: %.200s: its dtype is no text", f->path, t->name);
-    }
-    return status_fail("%s: %.200s has the dtype \"%.40s\", which the format does not know", f->path, t->name,
-                       json_string(&f->header, dtype));
-}
-
-// The shape, and how many elements it makes
-static inline Status safetensors_parse_shape_(const SafetensorsFile* f, SafeTensor* t, const JsonNode* shape) {
-    const Json* json = &f->header;
-    if (shape->type != (unsigned)JSON_ARRAY) {
-        return status_fail("%s: %.200s: its shape is no list", f->path, t->name);
-    }
-    t->elements = 1;
-    for (const JsonNode* n = json_first(json, shape); n != NULL; n = json_next(json, shape, n)) {
-        size_t size;
-        if (!json_whole(json, n, SIZE_MAX - 1, &size)) {
-            return status_fail("%s: %.200s: shape has a non-integer or out-of-range dimension", f->path, t->name);
-        }
-        if (t->dims == SAFETENSORS_MOST_DIMS) {
-            return status_fail("%s: %.200s has more than %d dimensions", f->path, t->name, (int)SAFETENSORS_MOST_DIMS);
-        }
-        t->shape[t->dims++] = size;
-        if (size != 0 && t->elements > (SIZE_MAX - 1) / size) {
-            return status_fail("%s: %.200s: its shape makes more elements than can be counted", f->path, t->name);
-        }
-        t->elements *= size;
-    }
-    return STATUS_OK;
-}
-
-// [begin, end], which must be what dtype and shape make
-static inline Status safetensors_parse_offsets_(const SafetensorsFile* f, SafeTensor* t, const JsonNode* offsets) {
-    const Json* json = &f->header;
-    const JsonNode* first = offsets->type == (unsigned)JSON_ARRAY ? json_first(json, offsets) : NULL;
-    const JsonNode* second = first != NULL ? json_next(json, offsets, first) : NULL;
-    size_t bits = safetensors_dtypes[t->dtype].bits;
-    if (second == NULL || json_next(json, offsets, second) != NULL ||
-        !json_whole(json, first, SIZE_MAX - 1, &t->begin) || !json_whole(json, second, SIZE_MAX - 1, &t->end)) {
-        return status_fail("%s: %.200s: data_offsets must be two whole numbers", f->path, t->name);
-    }
-    if (t->begin > t->end) {
-        return status_fail("%s: %.200s: its data_offsets end (%zu) before they begin (%zu)", f->path, t->name, t->end,
-                           t->begin);
-    }
-    if (t->end > f->data_bytes) {
-        return status_fail(
-            "%s: %.200s ends at byte %zu of the data, of which the file has %zu; it is truncated or corrupt", f->path,
-            t->name, t->end, f->data_bytes);
-    }
-    if (t->elements > (SIZE_MAX - 1) / bits || t->elements * bits % 8 != 0 ||
-        t->elements * bits / 8 != t->end - t->begin) {
-        return status_fail("%s: %.200s has %zu bytes, but its shape and its dtype %s make %zu elements of %zu bits",
-                           f->path, t->name, t->end - t->begin, safetensors_dtypes[t->dtype].name, t->elements, bits);
-    }
-    return STATUS_OK;
+    return n;
 }
 
 static inline Status safetensors_parse_tensor_(const SafetensorsFile* f, SafeTensor* t, const JsonNode* key) {
-    static const char* const names[] = {"dtype", "shape", "data_offsets"};
     const Json* json = &f->header;
-    const JsonNode *value = json_value(key), *members[3] = {NULL, NULL, NULL};
+    const JsonNode *value = json_value(key), *dtype = json_member(json, value, "dtype");
+    const JsonNode *shape = json_member(json, value, "shape"), *range = json_member(json, value, "data_offsets");
+    size_t offsets[2];
     memset(t, 0, sizeof(*t));
     t->name = json_string(json, key);
     if (strlen(t->name) != key->bytes) { return status_fail("%s: the name %.200s holds a NUL", f->path, t->name); }
-    if (value->type != (unsigned)JSON_OBJECT) { return status_fail("%s: %.200s is no object", f->path, t->name); }
-    for (const JsonNode* k = json_first(json, value); k != NULL; k = json_next(json, value, k)) {
-        int i = 0;
-        while (i < 3 && !json_is(json, k, names[i])) { i++; }
-        if (i == 3) {
-            return status_fail("%s: %.200s has a key \"%.40s\", which the format does not know", f->path, t->name,
-                               json_string(json, k));
-        }
-        members[i] = json_value(k);
+    if (dtype == NULL || shape == NULL || range == NULL) {
+        return status_fail("%s: %.200s has not all of dtype, shape and data_offsets", f->path, t->name);
     }
-    for (int i = 0; i < 3; i++) {
-        if (members[i] == NULL) { return status_fail("%s: %.200s has no %s", f->path, t->name, names[i]); }
+    while (t->dtype < NUM_SAFETENSORS_DTYPES && !json_is(json, dtype, safetensors_dtypes[t->dtype].name)) {
+        t->dtype++;
     }
-    TRY(safetensors_parse_dtype_(f, t, members[0]));
-    TRY(safetensors_parse_shape_(f, t, members[1]));
-    return safetensors_parse_offsets_(f, t, members[2]);
+    if (t->dtype == NUM_SAFETENSORS_DTYPES) {
+        return status_fail("%s: %.200s has a dtype that the format does not know", f->path, t->name);
+    }
+    t->dims = safetensors_numbers_(json, shape, t->shape, SAFETENSORS_MOST_DIMS);
+    if (t->dims < 0 || safetensors_numbers_(json, range, offsets, 2) != 2) {
+        return status_fail("%s: %.200s: its shape must be up to %d whole numbers, its data_offsets two", f->path,
+                           t->name, (int)SAFETENSORS_MOST_DIMS);
+    }
+    size_t bits = safetensors_dtypes[t->dtype].bits;
+    t->begin = offsets[0], t->end = offsets[1], t->elements = 1;
+    for (int i = 0; i < t->dims; i++) { t->elements = size_mul(t->elements, t->shape[i]); }
+    size_t all_bits = size_mul(t->elements, bits);
+    if (all_bits != SIZE_MAX && all_bits % 8 == 0 && t->begin <= t->end && t->end - t->begin == all_bits / 8) {
+        return STATUS_OK;
+    }
+    return status_fail(
+        "%s: %.200s has the bytes %zu to %zu, but its shape and its dtype %s make %zu elements of %zu bits", f->path,
+        t->name, t->begin, t->end, safetensors_dtypes[t->dtype].name, t->elements, bits);
 }
 
 static inline int safetensors_compare_(const void* a, const void* b) {
@@ -204,38 +121,29 @@ static inline int safetensors_compare_(const void* a, const void* b) {
 // The tensors lie one after the other, and fill the data.
 static inline Status safetensors_check_cover_(const SafetensorsFile* f) {
     size_t at = 0;
-    for (size_t i = 0; i < f->count; i++) {
-        const SafeTensor* t = &f->tensors[i];
-        if (t->begin > at) {
-            return status_fail("%s: bytes %zu to %zu of the data belong to no tensor (before %.200s)", f->path, at,
-                               t->begin - 1, t->name);
+    for (size_t i = 0; i < f->count; at = f->tensors[i++].end) {
+        if (f->tensors[i].begin != at) {
+            return status_fail("%s: %.200s does not begin at byte %zu of the data, where the tensor before it ends",
+                               f->path, f->tensors[i].name, at);
         }
-        if (t->begin < at) {
-            return status_fail("%s: %.200s and %.200s overlap in the data", f->path, f->tensors[i - 1].name, t->name);
-        }
-        at = t->end;
     }
     if (at == f->data_bytes) { return STATUS_OK; }
-    return status_fail("%s has %zu trailing bytes after its last tensor; it is corrupt", f->path, f->data_bytes - at);
+    return status_fail("%s: its tensors end at byte %zu of the data, of which it has %zu; it is truncated or corrupt",
+                       f->path, at, f->data_bytes);
 }
 
-// Takes the header apart: twice, first to check it and to count its tensors.
 static inline Status safetensors_parse_(SafetensorsFile* f) {
     const Json* json = &f->header;
     const JsonNode* root = json_root(json);
-    for (int pass = 0; pass < 2; pass++) {
-        SafeTensor checked;
-        f->count = 0;
-        for (const JsonNode* key = json_first(json, root); key != NULL; key = json_next(json, root, key)) {
-            if (json_is(json, key, "__metadata__")) {
-                TRY(safetensors_check_metadata_(f, json_value(key)));
-                continue;
-            }
-            TRY(safetensors_parse_tensor_(f, pass == 0 ? &checked : &f->tensors[f->count], key));
-            f->count++;
+    for (const JsonNode* key = json_first(json, root); key != NULL; key = json_next(json, root, key)) {
+        if (json_is(json, key, "__metadata__")) { continue; }
+        if ((f->count & (f->count + 1)) == 0) { // 0, 1, 3, 7: there is room for one more, and it doubles
+            SafeTensor* more = (SafeTensor*)realloc(f->tensors, 2 * (f->count + 1) * sizeof(SafeTensor));
+            if (more == NULL) { return status_fail("out of memory: cannot read %s", f->path); }
+            f->tensors = more;
         }
-        if (pass == 0) { f->tensors = (SafeTensor*)malloc((f->count + 1) * sizeof(SafeTensor)); }
-        if (f->tensors == NULL) { return status_fail("out of memory: cannot read %s", f->path); }
+        TRY(safetensors_parse_tensor_(f, &f->tensors[f->count], key));
+        f->count++;
     }
     if (f->count > 0) { qsort(f->tensors, f->count, sizeof(SafeTensor), safetensors_compare_); }
     return safetensors_check_cover_(f);
@@ -250,10 +158,6 @@ static inline Status safetensors_read_header_(SafetensorsFile* f, size_t length)
     Status status = read_at(f->fd, f->path, 8, text, length);
     if (status == STATUS_OK && text[0] != '{') {
         status = status_fail("%s is no safetensors file: its header does not begin with '{'", f->path);
-    }
-    while (length > 1 && text[length - 1] == ' ') { length--; }
-    if (status == STATUS_OK && text[length - 1] != '}') {
-        status = status_fail("%s: its header does not end with '}' and spaces; the file is corrupt", f->path);
     }
     if (status == STATUS_OK) { status = json_parse(&f->header, name, text, length); }
     free(text);
@@ -319,6 +223,54 @@ static inline const char* safetensors_shape_text(char* text, size_t size, const 
     }
     if (at < size) { snprintf(text + at, size - at, ")"); }
     return text;
+}
+
+// ----------------------------------------------------------------------------
+// Writing. The header has the tensors in the order of their bytes; spaces at its end align them to a multiple of 8. The same
+// weights give the same bytes. A failure leaves nothing behind, as with atomic_file.h.
+//
+//     TRY(safetensors_create(&w, path));
+//     TRY(safetensors_declare(&w, "wte.weight", "F32", 2, shape, bytes)); // each tensor
+//     TRY(safetensors_begin(&w));
+//     TRY(atomic_write(&w.file, data, bytes));                            // their bytes, in the same order
+//     TRY(atomic_commit(&w.file));
+
+typedef struct {
+    AtomicFile file;
+    size_t data_bytes; // of the tensors that are declared
+} SafetensorsWriter;
+
+static inline Status safetensors_create(SafetensorsWriter* w, const char* path) {
+    static const char header[] =
+        "\0\0\0\0\0\0\0\0{\"__metadata__\":{\"format\":\"pt\"}"; // transformers asks for the format
+    w->data_bytes = 0;
+    TRY(atomic_open(&w->file, path));
+    return atomic_write(&w->file, header, sizeof(header) - 1);
+}
+
+// The next tensor. Its name has no character that JSON escapes; `type` is F32, BF16 or F16.
+static inline Status safetensors_declare(SafetensorsWriter* w, const char* name, const char* type, int dimensions,
+                                         const size_t* shape, size_t bytes) {
+    char text[512];
+    int n = snprintf(text, sizeof(text), ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", name, type);
+    for (int i = 0; i < dimensions; i++) {
+        n += snprintf(text + n, sizeof(text) - (size_t)n, "%s%zu", i > 0 ? "," : "", shape[i]);
+    }
+    n += snprintf(text + n, sizeof(text) - (size_t)n, "],\"data_offsets\":[%zu,%zu]}", w->data_bytes,
+                  w->data_bytes + bytes);
+    w->data_bytes += bytes;
+    return atomic_write(&w->file, text, (size_t)n);
+}
+
+// Ends the header, when all tensors are declared.
+static inline Status safetensors_begin(SafetensorsWriter* w) {
+    unsigned char length[8];
+    TRY(atomic_write(&w->file, "}", 1));
+    off_t end = ftello(w->file.file);
+    size_t bytes = size_round_up((size_t)end, 8) - 8, blanks = bytes + 8 - (size_t)end;
+    TRY(atomic_write(&w->file, "       ", blanks));
+    for (int i = 0; i < 8; i++) { length[i] = (unsigned char)(bytes >> 8 * i); }
+    return atomic_overwrite(&w->file, 0, length, sizeof(length));
 }
 
 #endif

@@ -3,7 +3,7 @@ The weights named on the command line (-e), in any of these formats:
 
     model.bin             llm.c's and this project's file (model_file.h)
     model.safetensors     Hugging Face's, with config.json in the same folder (hugging_face_weights.h)
-    a folder              of Hugging Face: model.safetensors, or shards with their index, and config.json;
+    a folder              of Hugging Face: model.safetensors, or model-00001-of-0000N.safetensors and so on, and config.json;
                           of a run (-o): its newest checkpoint that has its DONE
     d12                   none of these: a descriptor of a new model (gpt2.h)
 
@@ -68,8 +68,7 @@ static inline int weights_folder_has_(const char* folder, const char* name) {
 // A folder of Hugging Face, or of a run. One that is both is refused: nobody could say which is meant.
 static inline Status weights_find_in_folder_(WeightsSource* source, const char* folder) {
     RunFolderScan scan;
-    source->is_hugging_face =
-        weights_folder_has_(folder, "model.safetensors") || weights_folder_has_(folder, "model.safetensors.index.json");
+    source->is_hugging_face = hugging_face_count_files(folder) > 0;
     if (!source->is_hugging_face && weights_folder_has_(folder, "pytorch_model.bin")) {
         return status_fail("%s holds pytorch_model.bin, which is not read here, and no model.safetensors: load it with "
                            "transformers and save it anew",

@@ -142,7 +142,6 @@ static int fuzz_fclose(FILE* file) {
 #undef stderr
 #undef stdout
 
-#include "llmc/files/safetensors_write.h"
 #include "dev/test/fixtures/model_stub.h"
 
 // ----------------------------------------------------------------------------
@@ -614,24 +613,6 @@ static void write_safetensors(int seed, const char* path) {
                          seed > 0);
 }
 
-// An index of two shards, and these
-static void write_index(int seed, const char* path) {
-    static char text[8192];
-    size_t at = (size_t)sprintf(text, "{\"metadata\":{\"total_size\":52},\"weight_map\":{");
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        at += (size_t)sprintf(text + at, "%s\"%s\":\"%s.safetensors\"", i > 0 ? "," : "",
-                              hugging_face_tensor(small_config, i, 0).name,
-                              seed == 1 ? "c"
-                              : i < 8   ? "a"
-                                        : "b");
-    }
-    at += (size_t)sprintf(text + at, "}}");
-    write_safetensors_of(in_folder("a.safetensors"), "BF16", "", 0, 7, 0);
-    write_safetensors_of(in_folder("b.safetensors"), "BF16", "", 8, NUM_PARAMETER_TENSORS - 1, 0);
-    write_safetensors_of(in_folder("c.safetensors"), "F16", "", 0, NUM_PARAMETER_TENSORS - 1, 0);
-    write_input(path, (const uint8_t*)text, at);
-}
-
 // A file beside the input explains memory too.
 static void allow_file(const char* name) {
     struct stat st;
@@ -653,13 +634,6 @@ static void use_weights(const char* path) {
 static void read_safetensors(const char* path) {
     write_config_json(0, in_folder("config.json"));
     use_weights(path);
-}
-
-static void read_index(const char* path) {
-    (void)path;
-    write_config_json(0, in_folder("config.json"));
-    allow_file("a.safetensors"), allow_file("b.safetensors"), allow_file("c.safetensors");
-    use_weights(fuzz_folder);
 }
 
 static void read_config_json(const char* path) {
@@ -760,7 +734,6 @@ static const Format formats[] = {
       "-o\nout\n-y\n1\n-n\n20\n-nk\n1\n-nm\n100", "--help", "-h\n1\n-sl\n2.5\n-sg\n3\n-m\n-1\n-v\n0\n--seed=7"},
      OF_WORDS},
     {"safetensors", "model_12.safetensors", 3, write_safetensors, read_safetensors, {NULL}, OF_JSON_HEADER},
-    {"index", "model.safetensors.index.json", 2, write_index, read_index, {NULL}, OF_JSON},
     {"config", "config.json", 2, write_config_json, read_config_json, {NULL}, OF_JSON},
     {"json",
      NULL,

@@ -1,5 +1,5 @@
-// llmc/files/hugging_face.h, hugging_face_tokenizer.h, safetensors_write.h: the files of an export, byte for byte.
-#include "llmc/files/hugging_face.h"
+// llmc/files/export_weights.h, hugging_face_tokenizer.h, safetensors.h: the files of an export, byte for byte.
+#include "llmc/files/export_weights.h"
 
 #include "dev/test/fixtures/unit.h"
 
@@ -172,7 +172,7 @@ static void config_json_has_the_trained_length(const float* params, const char* 
     for (int i = 0; i < 3; i++) {
         GPT2Config config = CONFIG;
         config.trained_len = lengths[i];
-        CHECK(export_hugging_face(folder, params, config, "auto", NULL) == STATUS_OK);
+        CHECK(export_hugging_face(folder, params, config, WEIGHTS_FP32, NULL) == STATUS_OK);
         check(json_read_file(&json, unit_path("config.json"), 10000));
         CHECK(whole(&json, "flashgpt_trained_length") == (lengths[i] == 4 ? 4 : -1) &&
               whole(&json, "n_positions") == 5);
@@ -186,7 +186,7 @@ static void config_json_describes_the_model(const float* params) {
     const char* folder = unit_path("model.safetensors");
     snprintf(path, sizeof(path), "%.*s", (int)(strrchr(folder, '/') - folder), folder);
     config_json_has_the_trained_length(params, path);
-    CHECK(export_hugging_face(path, params, CONFIG, "auto", NULL) == STATUS_OK);
+    CHECK(export_hugging_face(path, params, CONFIG, WEIGHTS_FP32, NULL) == STATUS_OK);
     check(json_read_file(&json, unit_path("config.json"), 10000));
     CHECK(whole(&json, "vocab_size") == 3 && whole(&json, "n_positions") == 5 && whole(&json, "n_ctx") == 5);
     CHECK(whole(&json, "n_layer") == 2 && whole(&json, "n_head") == 1 && whole(&json, "n_embd") == 32);

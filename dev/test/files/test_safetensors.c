@@ -103,7 +103,7 @@ static void the_length_of_the_header_is_checked(void) {
     CHECK(refused(write_raw(100000001, header, n, 4), "100000000 are the most"));
     CHECK(refused(write_raw(100000000, header, n, 4), "truncated or corrupt"));
     CHECK(refused(write_raw(n + 5, header, n, 4), "truncated or corrupt"));
-    CHECK(refused(write_raw(n + 4, header, n, 4), "does not end with '}'"));
+    CHECK(refused(write_raw(n + 4, header, n, 4), "more text after the value"));
     CHECK(refused(write_raw(n - 1, header, n, 4), "',' or '}' was expected"));
     CHECK(refused(write_raw(0, header, n, 4), "header has 0 bytes"));
     CHECK(refused(write_raw(1, header, n, 4), "header has 1 bytes"));
@@ -123,10 +123,9 @@ static void the_header_is_json_in_utf_8(void) {
     CHECK(refused(write_file(" " X("\"U8\"", "[4]", "[0,4]"), 4), "does not begin with '{'"));
     CHECK(refused(write_file("[1, 2, 3]", 0), "does not begin with '{'"));
     CHECK(refused(write_file("\x80\x02}q\x01.", 30), "does not begin with '{'")); // a pickle
-    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,4]") "\n", 4), "does not end with '}' and spaces"));
     static const char nuls[] = X("\"U8\"", "[4]", "[0,4]")
     "\0";
-    CHECK(refused(write_raw(sizeof(nuls), nuls, sizeof(nuls), 4), "does not end with '}' and spaces"));
+    CHECK(refused(write_raw(sizeof(nuls), nuls, sizeof(nuls), 4), "more text after the value"));
     CHECK(refused(write_file("{\"x\xff\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4), "no UTF-8"));
     CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}}", 4), "more text"));
     CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},}", 4),
@@ -155,50 +154,48 @@ static void names_stand_once(void) {
 }
 
 static void members_are_what_the_format_says(void) {
-    CHECK(refused(write_file("{\"__metadata__\":[]}", 0), "__metadata__ is no object"));
-    CHECK(refused(write_file("{\"__metadata__\":null}", 0), "__metadata__ is no object"));
-    CHECK(refused(write_file("{\"__metadata__\":{\"a\":1}}", 0), "the value of \"a\" is no text"));
-    CHECK(refused(write_file("{\"__metadata__\":{\"a\":{\"b\":\"c\"}}}", 0), "the value of \"a\" is no text"));
-    CHECK(refused(write_file("{\"x\":[]}", 0), "x is no object"));
-    CHECK(refused(write_file("{\"x\":{}}", 0), "x has no dtype"));
-    CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"data_offsets\":[0,0]}}", 0), "x has no shape"));
-    CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[0]}}", 0), "x has no data_offsets"));
-    CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0],\"y\":0}}", 0),
-                  "a key \"y\""));
-    CHECK(refused(write_file(X("\"F31\"", "[1]", "[0,4]"), 4), "dtype \"F31\", which the format does not know"));
-    CHECK(refused(write_file(X("\"f32\"", "[1]", "[0,4]"), 4), "dtype \"f32\", which the format does not know"));
-    CHECK(refused(write_file(X("32", "[1]", "[0,4]"), 4), "its dtype is no text"));
-    CHECK(refused(write_file(X("\"U8\"", "4", "[0,4]"), 4), ": x: its shape is no list"));
-    CHECK(refused(write_file(X("\"U8\"", "{}", "[0,4]"), 4), "its shape is no list"));
-    CHECK(refused(write_file(X("\"U8\"", "[-4]", "[0,4]"), 4), "non-integer or out-of-range"));
-    CHECK(refused(write_file(X("\"U8\"", "[4.0]", "[0,4]"), 4), "non-integer or out-of-range"));
-    CHECK(refused(write_file(X("\"U8\"", "[4e0]", "[0,4]"), 4), "non-integer or out-of-range"));
-    CHECK(refused(write_file(X("\"U8\"", "[\"4\"]", "[0,4]"), 4), "non-integer or out-of-range"));
-    CHECK(refused(write_file(X("\"U8\"", "[null]", "[0,4]"), 4), "non-integer or out-of-range"));
-    CHECK(refused(write_file(X("\"U8\"", "[1,1,1,1,1,1,1,1,4]", "[0,4]"), 4), "more than 8 dimensions"));
-    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,4,4]"), 4), "must be two whole numbers"));
-    CHECK(refused(write_file(X("\"U8\"", "[4]", "[4]"), 4), "must be two whole numbers"));
-    CHECK(refused(write_file(X("\"U8\"", "[4]", "[]"), 4), "must be two whole numbers"));
-    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,-4]"), 4), "must be two whole numbers"));
-    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,4.0]"), 4), "must be two whole numbers"));
-    CHECK(refused(write_file(X("\"U8\"", "[4]", "{\"0\":4}"), 4), "must be two whole numbers"));
+    CHECK(refused(write_file("{\"x\":[]}", 0), "x has not all of dtype, shape and data_offsets"));
+    CHECK(refused(write_file("{\"x\":{}}", 0), "x has not all of"));
+    CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"data_offsets\":[0,0]}}", 0), "x has not all of"));
+    CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[0]}}", 0), "x has not all of"));
+    CHECK(refused(write_file(X("\"F31\"", "[1]", "[0,4]"), 4), "a dtype that the format does not know"));
+    CHECK(refused(write_file(X("\"f32\"", "[1]", "[0,4]"), 4), "a dtype that the format does not know"));
+    CHECK(refused(write_file(X("32", "[1]", "[0,4]"), 4), "a dtype that the format does not know"));
+    CHECK(refused(write_file(X("\"U8\"", "4", "[0,4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "{}", "[0,4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[-4]", "[0,4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[4.0]", "[0,4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[4e0]", "[0,4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(
+        refused(write_file(X("\"U8\"", "[\"4\"]", "[0,4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(
+        refused(write_file(X("\"U8\"", "[null]", "[0,4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[1,1,1,1,1,1,1,1,4]", "[0,4]"), 4),
+                  "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,4,4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[4]", "[4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[4]", "[]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,-4]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,4.0]"), 4), "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(
+        refused(write_file(X("\"U8\"", "[4]", "{\"0\":4}"), 4), "must be up to 8 whole numbers, its data_offsets two"));
 }
 
 static void sizes_do_not_wrap_around(void) {
-    CHECK(refused(write_file(X("\"F32\"", "[99999999999999999999]", "[0,4]"), 4), "out-of-range dimension"));
-    CHECK(refused(write_file(X("\"U8\"", "[18446744073709551615]", "[0,4]"), 4), "out-of-range dimension"));
+    CHECK(refused(write_file(X("\"F32\"", "[99999999999999999999]", "[0,4]"), 4),
+                  "must be up to 8 whole numbers, its data_offsets two"));
+    CHECK(refused(write_file(X("\"U8\"", "[18446744073709551615]", "[0,4]"), 4),
+                  "must be up to 8 whole numbers, its data_offsets two"));
     CHECK(refused(write_file(X("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0),
-                  "more elements than can be counted")); // 2^64
-    CHECK(refused(write_file(X("\"U8\"", "[4294967297,4294967297]", "[0,4]"), 4), "more elements than can be counted"));
-    CHECK(
-        refused(write_file(X("\"U8\"", "[4294967296,4294967296,0]", "[0,0]"), 0), "more elements than can be counted"));
+                  "elements of 8 bits")); // 2^64
+    CHECK(refused(write_file(X("\"U8\"", "[4294967297,4294967297]", "[0,4]"), 4), "elements of 8 bits"));
     CHECK(refused(write_file(X("\"F32\"", "[4611686018427387904]", "[0,0]"), 0), "elements of 32 bits")); // 4 * 2^62
     CHECK(refused(write_file(X("\"F32\"", "[576460752303423489]", "[0,4]"), 4),
                   "elements of 32 bits")); // 32 * (2^59 + 1)
     CHECK(refused(write_file(X("\"U8\"", "[4]", "[0,18446744073709551619]"), 4),
-                  "must be two whole numbers")); // 2^64 + 3
+                  "must be up to 8 whole numbers, its data_offsets two")); // 2^64 + 3
     CHECK(refused(write_file(X("\"U8\"", "[4]", "[18446744073709551612,18446744073709551614]"), 4),
-                  "of which the file has 4"));
+                  "elements of 8 bits"));
     CHECK(refused(write_file(X("\"F4\"", "[3]", "[0,2]"), 2), "3 elements of 4 bits"));
 }
 
@@ -215,16 +212,16 @@ static void tensors_fill_the_data_without_holes_or_overlaps(void) {
         {0, 8, 8, 8, 8, NULL},
         {0, 0, 0, 8, 8, NULL},
         {0, 8, 0, 0, 8, NULL},
-        {0, 4, 3, 8, 8, "x and y overlap"},
-        {0, 4, 0, 4, 4, "overlap"},
-        {0, 8, 2, 4, 8, "overlap"},
-        {2, 4, 0, 8, 8, "y and x overlap"},
-        {0, 8, 4, 4, 8, "overlap"}, // without elements, but inside of another
-        {0, 4, 5, 8, 8, "bytes 4 to 4 of the data belong to no tensor"},
-        {1, 4, 4, 8, 8, "bytes 0 to 0 of the data"},
-        {0, 4, 4, 8, 9, "1 trailing bytes"},
-        {0, 4, 4, 8, 7, "y ends at byte 8 of the data, of which the file has 7"},
-        {0, 4, 8, 4, 8, "end (4) before they begin (8)"},
+        {0, 4, 3, 8, 8, "y does not begin at byte 4"},
+        {0, 4, 0, 4, 4, "does not begin at byte"},
+        {0, 8, 2, 4, 8, "does not begin at byte"},
+        {2, 4, 0, 8, 8, "x does not begin at byte 8"},
+        {0, 8, 4, 4, 8, "does not begin at byte"}, // without elements, but inside of another
+        {0, 4, 5, 8, 8, "y does not begin at byte 4"},
+        {1, 4, 4, 8, 8, "x does not begin at byte 0"},
+        {0, 4, 4, 8, 9, "end at byte 8 of the data, of which it has 9"},
+        {0, 4, 4, 8, 7, "end at byte 8 of the data, of which it has 7"},
+        {0, 4, 8, 4, 8, "y has the bytes 8 to 4"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char header[256];
@@ -236,10 +233,10 @@ static void tensors_fill_the_data_without_holes_or_overlaps(void) {
         if (cases[i].words == NULL) { safetensors_close(&file); }
     }
     CHECK(refused(write_file(X("\"F32\"", "[2]", "[0,4]"), 4),
-                  "has 4 bytes, but its shape and its dtype F32 make 2 elements"));
-    CHECK(refused(write_file(X("\"F32\"", "[1]", "[0,8]"), 8), "has 8 bytes, but its shape"));
-    CHECK(refused(write_file(X("\"U8\"", "[0]", "[0,4]"), 4), "has 4 bytes, but its shape"));
-    CHECK(refused(write_file("{}", 4), "4 trailing bytes"));
+                  "has the bytes 0 to 4, but its shape and its dtype F32 make 2 elements"));
+    CHECK(refused(write_file(X("\"F32\"", "[1]", "[0,8]"), 8), "has the bytes 0 to 8, but its shape"));
+    CHECK(refused(write_file(X("\"U8\"", "[0]", "[0,4]"), 4), "has the bytes 0 to 4, but its shape"));
+    CHECK(refused(write_file("{}", 4), "end at byte 0 of the data, of which it has 4"));
 }
 
 // A file cut off at any byte is refused.
