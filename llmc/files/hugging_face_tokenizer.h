@@ -70,7 +70,7 @@ NOINLINE Status hugging_face_copy_tokenizer(const char* to, const char* from) {
 static inline int export_is_special_(const Tokenizer* t, int id) { return token_list_has(&t->special, id); }
 
 // Fills first (vocab_size): the bytes of the first part of each token that is a merge, 0 for the others.
-static inline Status export_merges_(const Bpe* bpe, const Tokenizer* t, int* first) {
+static inline Status export_merges_(Bpe* bpe, const Tokenizer* t, int* first) {
     for (int id = 0; id < t->vocab_size; id++) {
         size_t n;
         int end[HUGGING_FACE_TOKEN];

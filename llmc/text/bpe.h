@@ -10,6 +10,8 @@ are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one 
 #ifndef LLMC_TEXT_BPE_H
 #define LLMC_TEXT_BPE_H
 
+#include <limits.h>
+
 #include "unicode_classes.h"
 #include "llmc/base/status.h"
 #include "llmc/base/utf8.h"
@@ -127,7 +129,6 @@ typedef struct {
     const unsigned char* bytes; // the tokens', which the caller keeps
     const size_t* offsets;
     const int* ranks; // of each token, -1 for those that no merge makes, which the caller keeps; NULL: ids
-    int is_whole;     // 1: a text is one piece
     size_t longest;   // bytes of the longest token
     BpeSlot* slots;   // (mask + 1) open addressing, half full at most
     uint32_t mask;
@@ -140,16 +141,10 @@ typedef struct {
     size_t room, queued;
 } Bpe;
 
-static inline uint64_t bpe_load8_(const unsigned char* s) {
-    uint64_t word;
-    memcpy(&word, s, 8);
-    return word;
-}
-
 // The bytes as a number, of n <= 8 of them
 static inline uint64_t bpe_load_(const unsigned char* s, size_t n) {
     uint64_t word = 0;
-    for (size_t i = 0; i < n; i++) { word |= (uint64_t)s[i] << 8 * i; }
+    memcpy(&word, s, n);
     return word;
 }
 
@@ -160,7 +155,7 @@ static inline uint64_t bpe_mix_(uint64_t hash, uint64_t word) {
 
 static inline uint32_t bpe_hash_(const unsigned char* s, size_t n) {
     uint64_t hash = n;
-    for (; n > 8; n -= 8, s += 8) { hash = bpe_mix_(hash, bpe_load8_(s)); }
+    for (; n > 8; n -= 8, s += 8) { hash = bpe_mix_(hash, bpe_load_(s, 8)); }
     return (uint32_t)bpe_mix_(hash, bpe_load_(s, n));
 }
 
@@ -227,24 +222,6 @@ static inline Status bpe_prepare(Bpe* b, const unsigned char* bytes, const size_
     return STATUS_OK;
 }
 
-// The parts of a token's bytes (n) that the merges of lower ranks leave: their ends in end[]. Returns how many.
-static inline int bpe_parts(const Bpe* b, int id, int* end) {
-    const unsigned char* s = b->bytes + b->offsets[id];
-    int parts = (int)(b->offsets[id + 1] - b->offsets[id]);
-    for (int i = 0; i < parts; i++) { end[i] = i + 1; }
-    for (;;) {
-        int least = bpe_rank_(b, id), at = -1;
-        for (int i = 0; i + 1 < parts; i++) {
-            int begin = i > 0 ? end[i - 1] : 0;
-            int32_t both = bpe_find(b, s + begin, (size_t)(end[i + 1] - begin));
-            if (both != BPE_NONE && bpe_rank_(b, both) < least) { least = bpe_rank_(b, both), at = i; }
-        }
-        if (at < 0) { return parts; }
-        memmove(&end[at], &end[at + 1], (size_t)(parts - at - 1) * sizeof(int));
-        parts--;
-    }
-}
-
 // ----------------------------------------------------------------------------
 // One piece
 
@@ -279,19 +256,20 @@ static inline BpeMerge bpe_pop_(Bpe* b) {
     return least;
 }
 
-// Looks up what the part at `at` and the one after it merge to.
-static inline void bpe_look_(Bpe* b, const unsigned char* s, uint32_t at, uint32_t n) {
+// Looks up what the part at `at` and the one after it merge to, by a rank below `limit`.
+static inline void bpe_look_(Bpe* b, const unsigned char* s, uint32_t at, uint32_t n, int limit) {
     uint32_t middle = b->next[at];
-    b->merged[at] = middle < n ? bpe_find(b, s + at, b->next[middle] - at) : (int32_t)BPE_NONE;
-    if (b->merged[at] != BPE_NONE) { bpe_push_(b, (uint64_t)(uint32_t)bpe_rank_(b, b->merged[at]) << 32 | at); }
+    int32_t id = middle < n ? bpe_find(b, s + at, b->next[middle] - at) : (int32_t)BPE_NONE;
+    b->merged[at] = id != BPE_NONE && bpe_rank_(b, id) < limit ? id : (int32_t)BPE_NONE;
+    if (b->merged[at] != BPE_NONE) { bpe_push_(b, (uint64_t)(uint32_t)bpe_rank_(b, id) << 32 | at); }
 }
 
-// Appends the ids of a piece of n bytes, of which there is room for n.
-static inline void bpe_merge_(Bpe* b, const unsigned char* s, uint32_t n, TokenList* out) {
+// Merges the parts of a piece of n bytes by the ranks below `limit`: b->next leads from one that is left to the next.
+static inline void bpe_merge_(Bpe* b, const unsigned char* s, uint32_t n, int limit) {
     bpe_reserve_(b, n);
     b->queued = 0;
     for (uint32_t i = 0; i < n; i++) { b->next[i] = i + 1, b->previous[i] = i - 1; }
-    for (uint32_t i = 0; i < n; i++) { bpe_look_(b, s, i, n); }
+    for (uint32_t i = 0; i < n; i++) { bpe_look_(b, s, i, n, limit); }
     while (b->queued > 0) {
         BpeMerge merge = bpe_pop_(b);
         uint32_t at = (uint32_t)merge, middle = b->next[at];
@@ -300,10 +278,18 @@ static inline void bpe_merge_(Bpe* b, const unsigned char* s, uint32_t n, TokenL
         b->merged[middle] = BPE_NONE;
         b->next[at] = b->next[middle];
         if (b->next[at] < n) { b->previous[b->next[at]] = at; }
-        bpe_look_(b, s, at, n);
-        if (at > 0) { bpe_look_(b, s, b->previous[at], n); }
+        bpe_look_(b, s, at, n, limit);
+        if (at > 0) { bpe_look_(b, s, b->previous[at], n, limit); }
     }
-    for (uint32_t at = 0; at < n; at = b->next[at]) { out->ids[out->count++] = bpe_find(b, s + at, b->next[at] - at); }
+}
+
+// The parts of a token's bytes that the merges of lower ranks leave: their ends in end[]. Returns how many.
+static inline int bpe_parts(Bpe* b, int id, int* end) {
+    uint32_t n = (uint32_t)(b->offsets[id + 1] - b->offsets[id]);
+    int parts = 0;
+    bpe_merge_(b, b->bytes + b->offsets[id], n, bpe_rank_(b, id));
+    for (uint32_t at = 0; at < n; at = b->next[at]) { end[parts++] = (int)b->next[at]; }
+    return parts;
 }
 
 // Appends the ids of a piece, of which there is room for n.
@@ -311,21 +297,19 @@ static inline void bpe_piece_(Bpe* b, const unsigned char* s, size_t n, TokenLis
     int32_t id = bpe_find(b, s, n);
     if (id != BPE_NONE) {
         out->ids[out->count++] = id;
-    } else {
-        bpe_merge_(b, s, (uint32_t)n, out);
+        return;
     }
+    bpe_merge_(b, s, (uint32_t)n, INT_MAX);
+    for (size_t at = 0; at < n; at = b->next[at]) { out->ids[out->count++] = bpe_find(b, s + at, b->next[at] - at); }
 }
 
-// The same for a short piece, by the cache; room for BPE_CACHED_IDS. `left`: bytes of the text from the piece on
-static inline void bpe_short_piece_(Bpe* b, const unsigned char* s, size_t n, size_t left, TokenList* out) {
+// The same for a short piece, by the cache; room for BPE_CACHED_IDS
+static inline void bpe_short_piece_(Bpe* b, const unsigned char* s, size_t n, TokenList* out) {
+    unsigned char bytes[16] = {0};
     uint64_t low, high;
-    if (left >= 16) {
-        low = bpe_load8_(s) & (n < 8 ? ((uint64_t)1 << 8 * n) - 1 : UINT64_MAX);
-        high = n <= 8 ? 0 : bpe_load8_(s + 8) & (((uint64_t)1 << 8 * (n - 8)) - 1);
-    } else {
-        low = bpe_load_(s, n < 8 ? n : 8), high = n <= 8 ? 0 : bpe_load_(s + 8, n - 8);
-    }
-    high |= (uint64_t)n << 56;
+    memcpy(bytes, s, n);
+    bytes[15] = (unsigned char)n;
+    memcpy(&low, bytes, 8), memcpy(&high, bytes + 8, 8);
     uint64_t hash = (low ^ (high * 0xff51afd7ed558ccdu)) * 0x9e3779b97f4a7c15u;
     BpeCached* slot = &b->cache[hash >> (64 - BPE_CACHE_LOG2)];
     if (slot->key[0] == low && slot->key[1] == high) {
@@ -345,12 +329,12 @@ static inline Status bpe_encode(Bpe* b, const void* text, size_t bytes, int is_e
     const unsigned char* s = (const unsigned char*)text;
     size_t at = 0;
     while (at < bytes) {
-        size_t end = b->is_whole ? bytes : gpt2_piece_end(s, at, bytes), n = end - at;
+        size_t end = gpt2_piece_end(s, at, bytes), n = end - at;
         if (!is_end && bytes - end < PIECE_LOOK_AHEAD) { break; }
         if (n > UINT32_MAX / 2) { return status_fail("%zu bytes without a point to cut at are too many", n); }
         token_list_reserve(out, n + BPE_CACHED_IDS);
         if (n <= BPE_CACHED_BYTES) {
-            bpe_short_piece_(b, s + at, n, bytes - at, out);
+            bpe_short_piece_(b, s + at, n, out);
         } else {
             bpe_piece_(b, s + at, n, out);
         }

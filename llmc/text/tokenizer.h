@@ -31,10 +31,8 @@ typedef struct {
     TokenList special;      // tokens that are not made of text
     size_t longest_special; // bytes of the longest of their names
     Bpe* bpe;               // NULL until tokenizer_prepare_encode()
-    char* folder;           // of Hugging Face, which it came from; NULL: none. From there, as in Vocab:
-    int *ranks, *firsts;
-    int add_prefix_space, is_whole;
-    int is_inside; // 1: the beginning of a text has been encoded
+    char* folder;           // of Hugging Face, which it came from; NULL: none
+    int *ranks, *firsts;    // from there, as in Vocab
 } Tokenizer;
 
 static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t bytes) {
@@ -97,7 +95,6 @@ static inline void tokenizer_load_folder_(Tokenizer* t, const char* path, int vo
     for (int i = 0; i <= vocab_size; i++) { t->offsets[i] = v.offsets[i < v.num_tokens ? i : v.num_tokens]; }
     for (size_t i = 0; i < v.special.count; i++) { tokenizer_add_special_(t, v.special.ids[i]); }
     t->eot_token = v.eot_token;
-    t->add_prefix_space = v.add_prefix_space, t->is_whole = v.is_whole;
     t->ranks = v.ranks, t->firsts = v.firsts;
     v.ranks = NULL, v.firsts = NULL;
     t->folder = (char*)malloc_check(strlen(path) + 1);
@@ -106,7 +103,8 @@ static inline void tokenizer_load_folder_(Tokenizer* t, const char* path, int vo
     vocab_free(&v);
 }
 
-static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int vocab_size) {
+// With `or_none`, a file of another vocabulary counts as missing.
+static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int vocab_size, int or_none) {
     CheckedReader file;
     check(checked_open(&file, path, TOKENIZER_MAGIC, "tokenizer file"));
     const int32_t* header = file.header;
@@ -115,6 +113,12 @@ static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int voca
     }
     if (header[2] < 1 || header[2] > MAX_VOCAB_SIZE) {
         fatal("%s: %d tokens are not from 1 to %d; the file is corrupt", path, (int)header[2], (int)MAX_VOCAB_SIZE);
+    }
+    if (or_none && header[2] != vocab_size) {
+        fprintf(stderr, "%s holds %d tokens, the model's vocabulary has %d: tokens print as numbers\n", path,
+                (int)header[2], vocab_size);
+        checked_close(&file);
+        return;
     }
     if (vocab_size == 0) { vocab_size = header[2]; }
     if (header[2] != vocab_size) {
@@ -131,10 +135,7 @@ static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int voca
     checked_close(&file);
 }
 
-// Loads the tokenizer of a model with this vocabulary (vocab_size 0: any) from a file or a Hugging Face folder. If it does not
-// exist, prints a note to stderr, and samples print as numbers. Ends the program with one line if it is invalid, or has another
-// vocabulary.
-static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size) {
+static inline void tokenizer_load_(Tokenizer* t, const char* path, int vocab_size, int or_none) {
     memset(t, 0, sizeof(*t));
     if (vocab_size == BYTE_VOCAB_SIZE) {
         tokenizer_load_bytes_(t);
@@ -148,26 +149,20 @@ static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size
     } else if (folder_exists(path)) {
         tokenizer_load_folder_(t, path, vocab_size);
     } else {
-        tokenizer_load_file_(t, path, vocab_size);
+        tokenizer_load_file_(t, path, vocab_size, or_none);
     }
 }
 
-// The same for a program that encodes no text: TOKENIZER_FILE counts as missing if it has another vocabulary, as it may belong
-// to other models.
+// Loads the tokenizer of a model with this vocabulary (vocab_size 0: any) from a file or a Hugging Face folder. If it does not
+// exist, prints a note to stderr, and samples print as numbers. Ends the program with one line if it is invalid, or has another
+// vocabulary.
+static inline void tokenizer_load(Tokenizer* t, const char* path, int vocab_size) {
+    tokenizer_load_(t, path, vocab_size, 0);
+}
+
+// The same for a program that encodes no text: TOKENIZER_FILE may belong to other models.
 static inline void tokenizer_load_to_decode(Tokenizer* t, const char* path, int vocab_size) {
-    int32_t header[3] = {0};
-    FILE* file = strcmp(path, TOKENIZER_FILE) == 0 && vocab_size != BYTE_VOCAB_SIZE ? fopen(path, "rb") : NULL;
-    size_t words = file != NULL ? fread(header, sizeof(int32_t), 3, file) : 0;
-    if (file != NULL) { fclose(file); }
-    if (words < 3 || header[0] != TOKENIZER_MAGIC || header[2] == vocab_size) {
-        tokenizer_load(t, path, vocab_size);
-        return;
-    }
-    fprintf(stderr, "%s holds %d tokens, the model's vocabulary has %d: tokens print as numbers\n", path,
-            (int)header[2], vocab_size);
-    memset(t, 0, sizeof(*t));
-    t->vocab_size = vocab_size;
-    t->eot_token = vocab_size - 1;
+    tokenizer_load_(t, path, vocab_size, strcmp(path, TOKENIZER_FILE) == 0);
 }
 
 // The path of a model's own tokenizer: the folder of its weights, or that they are in, if it has one; else TOKENIZER_FILE.
@@ -201,7 +196,7 @@ static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int id, 
 
 // Fails if byte pair encoding by bytes and ranks would make a token of other halves than its merge does: the merges of a
 // tokenizer that was trained never do, nor ids that are their order.
-static inline Status tokenizer_check_merges_(const Tokenizer* t, const Bpe* bpe) {
+static inline Status tokenizer_check_merges_(const Tokenizer* t, Bpe* bpe) {
     int end[VOCAB_TOKEN_BYTES];
     for (int id = 0; id < t->vocab_size; id++) {
         size_t n;
@@ -232,22 +227,8 @@ static inline Status tokenizer_prepare_encode(Tokenizer* t) {
         free(bpe);
         return STATUS_ERROR;
     }
-    bpe->is_whole = t->is_whole;
     t->bpe = bpe;
     return STATUS_OK;
-}
-
-// The beginning of a text with a space before it
-static inline Status tokenizer_encode_after_space_(Tokenizer* t, const char* text, size_t bytes, int is_end,
-                                                   TokenList* out, size_t* used) {
-    char* spaced = (char*)malloc_check(bytes + 1);
-    spaced[0] = ' ';
-    memcpy(spaced + 1, text, bytes);
-    Status status = bpe_encode(t->bpe, spaced, bytes + 1, is_end, out, used);
-    free(spaced);
-    t->is_inside = !is_end && *used > 0;
-    *used -= *used > 0;
-    return status;
 }
 
 // Appends the ids of a text or, if more follows (is_end 0), of its first *used bytes; the caller passes the rest again, with
@@ -256,14 +237,7 @@ static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_
                                            size_t* used) {
     *used = 0;
     TRY(tokenizer_prepare_encode(t));
-    if (t->bpe != NULL && t->add_prefix_space && !t->is_inside && bytes > 0 && text[0] != ' ') {
-        return tokenizer_encode_after_space_(t, text, bytes, is_end, out, used);
-    }
-    if (t->bpe != NULL) {
-        Status status = bpe_encode(t->bpe, text, bytes, is_end, out, used);
-        t->is_inside = !is_end && (t->is_inside || *used > 0);
-        return status;
-    }
+    if (t->bpe != NULL) { return bpe_encode(t->bpe, text, bytes, is_end, out, used); }
     token_list_reserve(out, bytes);
     for (size_t i = 0; i < bytes; i++) { out->ids[out->count++] = (unsigned char)text[i]; }
     *used = bytes;

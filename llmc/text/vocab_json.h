@@ -4,8 +4,8 @@ of token to id, and merges.txt, the merges in the order in which they were learn
 the printable ones of ASCII and Latin-1 encode themselves, U+0100, U+0101, ... the other 68 bytes in order. Added tokens, such
 as <|endoftext|>, are special: their names are text as it is, and no text is made of them.
 
-Whatever else tokenizer.json can ask for, and would give other tokens, is refused by its name. Where vocab.json stands alone,
-the ids are the order of merges.
+Whatever else these files can ask for, and would give other tokens, is refused by its name: also a space before each text, and
+added tokens beside vocab.json. Where vocab.json stands alone, the ids are the order of merges.
 */
 #ifndef LLMC_TEXT_VOCAB_JSON_H
 #define LLMC_TEXT_VOCAB_JSON_H
@@ -32,8 +32,6 @@ typedef struct {
     TokenList special; // added tokens
     int* ranks;  // (num_tokens) the place of the merge that makes a token, -1: none does; NULL: merges are not listed
     int* firsts; // (num_tokens) the bytes of such a merge's first half
-    int add_prefix_space;
-    int is_whole; // 1: a text is not split into pieces
 } Vocab;
 
 static inline void vocab_free(Vocab* v) {
@@ -91,7 +89,6 @@ static inline size_t vocab_bytes_(const char* text, size_t bytes, unsigned char*
 // A token while a file is read: its name, and 1 if it is an added one
 typedef struct {
     const JsonNode* name;
-    const Json* json;
     int is_added;
 } VocabEntry;
 
@@ -105,21 +102,21 @@ static inline Status vocab_enter_(VocabEntry* entries, size_t count, const Json*
                            text != NULL ? text : "", count);
     }
     VocabEntry* e = &entries[id];
-    const char* other = e->name != NULL ? json_string(e->json, e->name) : text;
+    const char* other = e->name != NULL ? json_string(json, e->name) : text;
     if (e->name != NULL && (!is_added || e->name->bytes != name->bytes || memcmp(other, text, name->bytes) != 0)) {
         return status_fail("%s: \"%.200s\" and \"%.200s\" have the same id %zu", path, other, text, id);
     }
-    e->name = name, e->json = json, e->is_added |= is_added;
+    e->name = name, e->is_added |= is_added;
     return STATUS_OK;
 }
 
 // Fills in the tokens.
-static inline Status vocab_fill_(Vocab* v, const VocabEntry* entries, const char* path) {
+static inline Status vocab_fill_(Vocab* v, const Json* json, const VocabEntry* entries, const char* path) {
     unsigned char token[VOCAB_TOKEN_BYTES];
     for (int id = 0; id < v->num_tokens; id++) {
         const VocabEntry* e = &entries[id];
         if (e->name == NULL) { return status_fail("%s: no token has the id %d", path, id); }
-        const char* name = json_string(e->json, e->name);
+        const char* name = json_string(json, e->name);
         size_t n = e->is_added ? e->name->bytes : vocab_bytes_(name, e->name->bytes, token);
         if (n == 0) {
             return status_fail("%s: token %d, \"%.200s\", is not made of the characters that stand for bytes; only "
@@ -142,49 +139,50 @@ static inline int vocab_find_(const Vocab* v, const char* name, size_t bytes) {
     return -1;
 }
 
-// Added tokens: tokenizer.json's array of objects, or added_tokens.json's object of name to id
-typedef struct {
-    const Json* json;
-    const JsonNode* list; // NULL: none
-} VocabAdded;
-
-static inline const JsonNode* vocab_added_name_(const VocabAdded* a, const JsonNode* key) {
-    return a->list->type == (unsigned)JSON_OBJECT ? key : json_member(a->json, key, "content");
+// A member that is there and is not null
+static inline const JsonNode* vocab_member_(const Json* json, const JsonNode* object, const char* name) {
+    const JsonNode* value = object != NULL ? json_member(json, object, name) : NULL;
+    return value == NULL || value->type == (unsigned)JSON_NULL ? NULL : value;
 }
 
-static inline const JsonNode* vocab_added_id_(const VocabAdded* a, const JsonNode* key) {
-    return a->list->type == (unsigned)JSON_OBJECT ? json_value(key) : json_member(a->json, key, "id");
+static inline int vocab_is_true_(const Json* json, const JsonNode* object, const char* name, int otherwise) {
+    const JsonNode* value = vocab_member_(json, object, name);
+    return value == NULL ? otherwise : value->type == (unsigned)JSON_TRUE;
 }
 
-// Says what of an added token is not served.
-static inline void vocab_warn_added_(const VocabAdded* a, const JsonNode* key, const char* path) {
+static inline Status vocab_unread_(const char* path, const char* part, const char* what) {
+    return status_fail("%s: %s %.100s is not read: only byte-level BPE, as GPT-2's; --tokenizer names another", path,
+                       part, what);
+}
+
+// Checks an added token, an object with its content and its id.
+static inline Status vocab_check_added_(const Json* json, const JsonNode* one, const char* path) {
     static const char* const names[] = {"lstrip", "rstrip", "single_word"};
-    for (int i = 0; i < 3; i++) {
-        const JsonNode* toggle = json_member(a->json, key, names[i]);
-        if (toggle == NULL || toggle->type != (unsigned)JSON_TRUE) { continue; }
-        const JsonNode* name = vocab_added_name_(a, key);
-        print_warning("%s: %s of the added token \"%.200s\" is not read", path, names[i], json_string(a->json, name));
+    const JsonNode* name = vocab_member_(json, one, "content");
+    if (name == NULL || name->type != (unsigned)JSON_STRING) {
+        return status_fail("%s: an added token has no name", path);
     }
+    for (int i = 0; i < 3; i++) {
+        if (vocab_is_true_(json, one, names[i], 0)) { return vocab_unread_(path, "an added token's", names[i]); }
+    }
+    return STATUS_OK;
 }
 
-// Reads the tokens of an object of token to id, and the added ones.
-static inline Status vocab_read_tokens_(Vocab* v, const Json* json, const JsonNode* vocab, const VocabAdded* added,
+// Reads the tokens of an object of token to id and, where `added` is not NULL, of an array of added ones.
+static inline Status vocab_read_tokens_(Vocab* v, const Json* json, const JsonNode* vocab, const JsonNode* added,
                                         const char* path) {
     size_t text_bytes = 1, count = 0;
+    const JsonNode *key, *one, *first = added != NULL ? json_first(json, added) : NULL;
     if (vocab == NULL || vocab->type != (unsigned)JSON_OBJECT) {
         return status_fail("%s is not an object of token to id, and has none", path);
     }
-    for (const JsonNode* key = json_first(json, vocab); key != NULL; key = json_next(json, vocab, key)) {
+    for (key = json_first(json, vocab); key != NULL; key = json_next(json, vocab, key)) {
         count++, text_bytes += key->bytes; // a byte takes one of UTF-8 at least
     }
-    const JsonNode* one = added->list != NULL ? json_first(added->json, added->list) : NULL;
-    for (; one != NULL; one = json_next(added->json, added->list, one)) {
-        const JsonNode* name = vocab_added_name_(added, one);
-        if (name == NULL || name->type != (unsigned)JSON_STRING) {
-            return status_fail("%s: an added token has no name", path);
-        }
-        count += json_member(json, vocab, json_string(added->json, name)) == NULL, text_bytes += name->bytes;
-        vocab_warn_added_(added, one, path);
+    for (one = first; one != NULL; one = json_next(json, added, one)) {
+        TRY(vocab_check_added_(json, one, path));
+        const JsonNode* name = json_member(json, one, "content");
+        count += json_member(json, vocab, json_string(json, name)) == NULL, text_bytes += name->bytes;
     }
     if (count > MAX_VOCAB_SIZE) { return status_fail("%s has more than %d tokens", path, (int)MAX_VOCAB_SIZE); }
     VocabEntry* entries = (VocabEntry*)calloc_check(count + 1, sizeof(VocabEntry));
@@ -192,16 +190,14 @@ static inline Status vocab_read_tokens_(Vocab* v, const Json* json, const JsonNo
     v->bytes = (unsigned char*)malloc_check(text_bytes);
     v->offsets = (size_t*)calloc_check(count + 1, sizeof(size_t));
     Status status = STATUS_OK;
-    one = json_first(json, vocab);
-    for (; one != NULL && status == STATUS_OK; one = json_next(json, vocab, one)) {
-        status = vocab_enter_(entries, count, json, one, json_value(one), 0, path);
+    for (key = json_first(json, vocab); key != NULL && status == STATUS_OK; key = json_next(json, vocab, key)) {
+        status = vocab_enter_(entries, count, json, key, json_value(key), 0, path);
     }
-    one = added->list != NULL ? json_first(added->json, added->list) : NULL;
-    for (; one != NULL && status == STATUS_OK; one = json_next(added->json, added->list, one)) {
-        status = vocab_enter_(entries, count, added->json, vocab_added_name_(added, one), vocab_added_id_(added, one),
-                              1, path);
+    for (one = first; one != NULL && status == STATUS_OK; one = json_next(json, added, one)) {
+        status = vocab_enter_(entries, count, json, json_member(json, one, "content"), json_member(json, one, "id"), 1,
+                              path);
     }
-    if (status == STATUS_OK) { status = vocab_fill_(v, entries, path); }
+    if (status == STATUS_OK) { status = vocab_fill_(v, json, entries, path); }
     free(entries);
     return status;
 }
@@ -284,26 +280,10 @@ static inline Status vocab_read_merge_list_(Vocab* v, const Json* json, const Js
 // ----------------------------------------------------------------------------
 // tokenizer.json
 
-// A member that is there and is not null
-static inline const JsonNode* vocab_member_(const Json* json, const JsonNode* object, const char* name) {
-    const JsonNode* value = object != NULL ? json_member(json, object, name) : NULL;
-    return value == NULL || value->type == (unsigned)JSON_NULL ? NULL : value;
-}
-
-static inline int vocab_is_true_(const Json* json, const JsonNode* object, const char* name, int otherwise) {
-    const JsonNode* value = vocab_member_(json, object, name);
-    return value == NULL ? otherwise : value->type == (unsigned)JSON_TRUE;
-}
-
 // The type that an object names
 static inline const char* vocab_type_(const Json* json, const JsonNode* object) {
     const JsonNode* type = vocab_member_(json, object, "type");
     return type != NULL && type->type == (unsigned)JSON_STRING ? json_string(json, type) : "without a type";
-}
-
-static inline Status vocab_unread_(const char* path, const char* part, const char* what) {
-    return status_fail("%s: %s %.100s is not read: only byte-level BPE, as GPT-2's; --tokenizer names another", path,
-                       part, what);
 }
 
 // Refuses what would give other tokens than ours.
@@ -330,6 +310,7 @@ static inline Status vocab_check_parts_(const Json* json, const char* path) {
         return vocab_unread_(path, "model's", "dropout");
     }
     if (vocab_is_true_(json, model, "ignore_merges", 0)) { return vocab_unread_(path, "model's", "ignore_merges"); }
+    if (!vocab_is_true_(json, split, "use_regex", 1)) { return vocab_unread_(path, "pre_tokenizer's", "use_regex"); }
     if (post != NULL && strcmp(vocab_type_(json, post), "ByteLevel") != 0) {
         print_warning("%s: post_processor %.100s is not read: a prompt gets no tokens beside those of its text", path,
                       vocab_type_(json, post));
@@ -337,17 +318,17 @@ static inline Status vocab_check_parts_(const Json* json, const char* path) {
     return STATUS_OK;
 }
 
-static inline Status vocab_read_tokenizer_json_(Vocab* v, const char* path) {
+static inline Status vocab_read_tokenizer_json_(Vocab* v, const char* path, int* prefix_space) {
     Json json;
     TRY(json_read_file(&json, path, VOCAB_JSON_MOST_BYTES));
     const JsonNode *root = json_root(&json), *model = vocab_member_(&json, root, "model");
-    VocabAdded added = {&json, vocab_member_(&json, root, "added_tokens")};
+    const JsonNode* added = vocab_member_(&json, root, "added_tokens");
     Status status = vocab_check_parts_(&json, path);
-    if (status == STATUS_OK && added.list != NULL && added.list->type != (unsigned)JSON_ARRAY) {
+    if (status == STATUS_OK && added != NULL && added->type != (unsigned)JSON_ARRAY) {
         status = status_fail("%s: added_tokens is no array", path);
     }
     if (status == STATUS_OK) {
-        status = vocab_read_tokens_(v, &json, vocab_member_(&json, model, "vocab"), &added, path);
+        status = vocab_read_tokens_(v, &json, vocab_member_(&json, model, "vocab"), added, path);
     }
     const JsonNode* merges = vocab_member_(&json, model, "merges");
     if (status == STATUS_OK && (merges == NULL || merges->type != (unsigned)JSON_ARRAY)) {
@@ -355,8 +336,7 @@ static inline Status vocab_read_tokenizer_json_(Vocab* v, const char* path) {
     }
     if (status == STATUS_OK) { status = vocab_read_merge_list_(v, &json, merges, path); }
     const JsonNode* split = vocab_member_(&json, root, "pre_tokenizer");
-    v->add_prefix_space = vocab_is_true_(&json, split, "add_prefix_space", 1); // the tokenizers library's defaults
-    v->is_whole = !vocab_is_true_(&json, split, "use_regex", 1);
+    *prefix_space = vocab_is_true_(&json, split, "add_prefix_space", 1); // the tokenizers library's default
     json_free(&json);
     return status;
 }
@@ -365,11 +345,12 @@ static inline Status vocab_read_tokenizer_json_(Vocab* v, const char* path) {
 // vocab.json and merges.txt
 
 static inline Status vocab_read_pair_(Vocab* v, const char* folder) {
-    char path[1024 + 32], more[1024 + 32];
+    char path[1024 + 32];
     struct stat st;
-    Json json, added_json = {NULL, NULL};
-    VocabAdded added = {&added_json, NULL};
-    FILE* file = NULL;
+    Json json;
+    FILE* file;
+    snprintf(path, sizeof(path), "%s/added_tokens.json", folder);
+    if (file_exists(path)) { return vocab_unread_(path, "beside vocab.json,", "this file"); }
     snprintf(path, sizeof(path), "%s/vocab.json", folder);
     if (!file_exists(path)) {
         return status_fail(
@@ -378,18 +359,12 @@ static inline Status vocab_read_pair_(Vocab* v, const char* folder) {
             folder);
     }
     TRY(json_read_file(&json, path, VOCAB_JSON_MOST_BYTES));
-    snprintf(more, sizeof(more), "%s/added_tokens.json", folder);
-    Status status = file_exists(more) ? json_read_file(&added_json, more, VOCAB_JSON_MOST_BYTES) : STATUS_OK;
-    if (status == STATUS_OK && added_json.nodes != NULL) { added.list = json_root(&added_json); }
-    if (added.list != NULL && added.list->type != (unsigned)JSON_OBJECT) {
-        status = status_fail("%s is not an object of token to id", more);
-    }
-    if (status == STATUS_OK) { status = vocab_read_tokens_(v, &json, json_root(&json), &added, path); }
-    json_free(&added_json);
+    Status status = vocab_read_tokens_(v, &json, json_root(&json), NULL, path);
     json_free(&json);
+    TRY(status);
     snprintf(path, sizeof(path), "%s/merges.txt", folder);
-    if (status == STATUS_OK && file_exists(path)) { status = fopen_regular(&file, &st, path); }
-    if (file == NULL) { return status; }
+    if (!file_exists(path)) { return STATUS_OK; }
+    TRY(fopen_regular(&file, &st, path));
     status = vocab_read_merges_(v, file, path);
     fclose(file);
     return status;
@@ -406,7 +381,7 @@ static inline const JsonNode* vocab_named_(const Json* json, const char* key) {
 }
 
 // tokenizer_config.json: the end of a text, and add_prefix_space, which transformers takes from here.
-static inline Status vocab_read_config_(Vocab* v, const char* folder) {
+static inline Status vocab_read_config_(Vocab* v, const char* folder, int* prefix_space) {
     char path[1024 + 32];
     Json json;
     snprintf(path, sizeof(path), "%s/tokenizer_config.json", folder);
@@ -414,17 +389,19 @@ static inline Status vocab_read_config_(Vocab* v, const char* folder) {
     TRY(json_read_file(&json, path, VOCAB_JSON_MOST_BYTES));
     const JsonNode* eos = vocab_named_(&json, "eos_token");
     if (eos != NULL) { v->eot_token = vocab_find_(v, json_string(&json, eos), eos->bytes); }
-    v->add_prefix_space = vocab_is_true_(&json, json_root(&json), "add_prefix_space", v->add_prefix_space);
+    *prefix_space = vocab_is_true_(&json, json_root(&json), "add_prefix_space", *prefix_space);
     json_free(&json);
     return STATUS_OK;
 }
 
 static inline Status vocab_read_folder_(Vocab* v, const char* folder) {
     char path[1024 + 32];
+    int prefix_space = 0;
     snprintf(path, sizeof(path), "%s/tokenizer.json", folder);
-    TRY(file_exists(path) ? vocab_read_tokenizer_json_(v, path) : vocab_read_pair_(v, folder));
+    TRY(file_exists(path) ? vocab_read_tokenizer_json_(v, path, &prefix_space) : vocab_read_pair_(v, folder));
     v->eot_token = -1;
-    TRY(vocab_read_config_(v, folder));
+    TRY(vocab_read_config_(v, folder, &prefix_space));
+    if (prefix_space) { return vocab_unread_(folder, "the tokenizer's", "add_prefix_space"); }
     if (v->eot_token < 0) { v->eot_token = vocab_find_(v, "<|endoftext|>", 13); }
     if (v->eot_token < 0) { v->eot_token = vocab_find_(v, "</s>", 4); }
     if (v->eot_token < 0) {
