@@ -13,12 +13,12 @@ known. Files appear whole or not at all.
 #include <inttypes.h>
 
 #include "llmc/base/atomic_file.h"
-#include "llmc/base/checked_file.h"
 #include "llmc/base/cli.h"
 #include "llmc/base/cpu_check.h"
-#include "llmc/files/dataloader.h" // the magic numbers of token files
 #include "llmc/base/process_start.h"
 #include "llmc/base/signals.h"
+#include "llmc/files/dataloader.h" // token files
+#include "llmc/text/stream.h"
 #include "llmc/text/tokenizer.h"
 
 #define CLI_MODEL ""
@@ -44,31 +44,30 @@ enum { BUFFER_BYTES = 1 << 20 };
 // Where bytes go: standard output, or a file that appears when it is whole
 
 typedef struct {
-    int is_file;
-    AtomicFile file;
+    FILE* out;
+    const char* name;
+    AtomicFile file; // where `out` is not standard output
 } Output;
 
 static void output_open(Output* o, const char* path) {
-    o->is_file = path != NULL;
-    if (!o->is_file) { return; }
+    o->out = stdout, o->name = "standard output";
+    if (path == NULL) { return; }
     check(atomic_check(path));
     check(atomic_open(&o->file, path));
+    o->out = o->file.file, o->name = o->file.temporary;
+}
+
+static void output_check(const Output* o, int ok) {
+    if (!ok) { fatal("cannot write %s: %s", o->name, strerror(errno)); }
 }
 
 static void output_write(Output* o, const void* data, size_t bytes) {
-    if (o->is_file) {
-        check(atomic_write(&o->file, data, bytes));
-    } else if (fwrite(data, 1, bytes, stdout) != bytes) {
-        fatal("cannot write standard output: %s", strerror(errno));
-    }
+    output_check(o, fwrite(data, 1, bytes, o->out) == bytes);
 }
 
 static void output_close(Output* o) {
-    if (o->is_file) {
-        check(atomic_commit(&o->file));
-    } else if (fflush(stdout) != 0) {
-        fatal("cannot write standard output: %s", strerror(errno));
-    }
+    output_check(o, fflush(o->out) == 0);
+    if (o->out != stdout) { check(atomic_commit(&o->file)); }
 }
 
 // ----------------------------------------------------------------------------
@@ -103,22 +102,6 @@ static void input_close(Input* in) {
 // ----------------------------------------------------------------------------
 // Encoding
 
-// Bytes that wait to be encoded
-typedef struct {
-    char* data;
-    size_t count, capacity;
-} Text;
-
-// Makes room for so many more bytes; it doubles, so that a word of any length is copied in linear time.
-static char* text_reserve(Text* t, size_t more) {
-    if (t->capacity - t->count < more) {
-        t->capacity = 2 * t->capacity + more;
-        t->data = (char*)realloc(t->data, t->capacity);
-        if (t->data == NULL) { fatal("out of memory: %zu bytes without a point to cut at", t->capacity); }
-    }
-    return t->data + t->count;
-}
-
 typedef struct {
     const Options* options;
     Tokenizer tokenizer;
@@ -126,120 +109,71 @@ typedef struct {
     Output output;
     int is_token_file;
     uint64_t numbers; // that are written
-    uint64_t met;     // <|endoftext|> in the texts
-    size_t begun;     // bytes of one at the end of what has been read
+    int met;          // 1: <|endoftext|> is in the texts
 } Encoder;
 
-// Appends the bytes to the text with what is no UTF-8 replaced, a sequence that begins well and breaks off by one character.
-// Returns how many bytes are done; up to three at the end wait for what follows, unless it is the end.
-static size_t append_replaced(Text* out, const unsigned char* s, size_t n, int is_end) {
-    char* to = text_reserve(out, 3 * n);
-    size_t at = 0;
-    while (at < n) {
-        int left = n - at < 4 ? (int)(n - at) : 4, good = 1;
-        size_t length = utf8_character((const char*)s + at, n - at);
-        while (length == 0 && good <= left && utf8_length(s + at, good) > 0) { good++; } // it is broken at `good`
-        if (length == 0 && good > left && !is_end) { break; }
-        memcpy(to, length > 0 ? (const char*)s + at : "\xef\xbf\xbd", length > 0 ? length : 3);
-        to += length > 0 ? length : 3;
-        at += length > 0 ? length : good > 1 ? (size_t)good - 1 : 1;
+// Appends bytes, which begin at `offset` of the input, to the text, as --broken-utf8 says.
+static void append_text(Encoder* e, const Input* in, TextStream* text, const unsigned char* s, size_t n,
+                        uint64_t offset, int is_end) {
+    const char* broken = e->options->broken_utf8;
+    if (strcmp(broken, "keep") == 0) {
+        text_append(&text->out, s, n);
+        return;
     }
-    out->count = (size_t)(to - out->data);
-    return at;
-}
-
-// Ends the program with one line if the bytes, which begin at `offset` of the input, are not UTF-8. Returns as append_replaced.
-static size_t check_utf8(const Input* in, uint64_t offset, const unsigned char* s, size_t n, int is_end) {
-    size_t at = 0;
-    while (at < n) {
-        size_t length = utf8_character((const char*)s + at, n - at);
-        int left = n - at < 4 ? (int)(n - at) : 4;
-        if (length == 0 && !is_end && left < 4 && utf8_length(s + at, left) > 0) { break; }
-        if (length == 0) {
-            fatal("%s: byte %" PRIu64
-                  " (0x%02x) is not UTF-8; convert the text, or let --broken-utf8 keep or replace it",
-                  in->name, offset + at, (unsigned)s[at]);
+    for (size_t i = 0; i <= n && text->broken == 0; i++) {
+        int begun = text->begun_length;
+        unsigned char first = begun > 0 ? text->begun[0] : i < n ? s[i] : 0; // of the character under way
+        if (i < n) { text_stream_show(text, s + i, 1); }
+        if (i == n && is_end) { text_stream_end(text); }
+        if (text->broken == 0 || strcmp(broken, "replace") == 0) {
+            text->broken = 0;
+            continue;
         }
-        at += length;
+        fatal("%s: byte %" PRIu64 " (0x%02x) is not UTF-8; convert the text, or let --broken-utf8 keep or replace it",
+              in->name, offset + i - (uint64_t)begun, (unsigned)first);
     }
-    return at;
 }
 
 // Writes the ids as numbers, sixteen a line, and forgets them.
 static void write_numbers(Encoder* e) {
-    char text[1 << 13];
-    size_t n = 0;
-    for (size_t i = 0; i < e->ids.count; i++) {
-        char digits[12] = {0};
-        int length = 0;
-        if (e->numbers > 0) { text[n++] = e->numbers % 16 == 0 ? '\n' : ' '; }
-        for (int id = e->ids.ids[i]; id > 0 || length == 0; id /= 10) { digits[length++] = (char)('0' + id % 10); }
-        while (length > 0) { text[n++] = digits[--length]; }
-        e->numbers++;
-        if (n > sizeof(text) - 16) {
-            output_write(&e->output, text, n);
-            n = 0;
-        }
+    FILE* out = e->output.out;
+    for (size_t i = 0; i < e->ids.count; i++, e->numbers++) {
+        fprintf(out, "%s%d", e->numbers == 0 ? "" : e->numbers % 16 == 0 ? "\n" : " ", e->ids.ids[i]);
     }
-    output_write(&e->output, text, n);
+    output_check(&e->output, !ferror(out));
     e->ids.count = 0;
 }
 
-// Counts <|endoftext|> in bytes that follow those before. Its first character is in it only once.
-static void count_endoftext(Encoder* e, const unsigned char* s, size_t n) {
-    size_t length;
-    const unsigned char* name = tokenizer_decode(&e->tokenizer, e->tokenizer.eot_token, &length);
-    for (size_t i = 0; i < n; i++) {
-        e->begun = s[i] == name[e->begun] ? e->begun + 1 : s[i] == name[0];
-        if (e->begun < length) { continue; }
-        e->met++;
-        e->begun = 0;
-    }
-}
-
 // Encodes the beginning of the text that is certain, at the end all, and keeps the rest.
-static void encode_text(Encoder* e, Text* text, int is_end) {
-    size_t used = 0;
+static void encode_text(Encoder* e, TextBuffer* text, int is_end) {
+    size_t used = 0, length;
+    const char* data = (const char*)text->bytes;
+    const unsigned char* name = tokenizer_decode(&e->tokenizer, e->tokenizer.eot_token, &length);
+    if (text->count == 0) { return; }
+    e->met = e->met || memmem(data, text->count, name, length) != NULL;
     check((e->options->allow_special ? tokenizer_encode_special_part : tokenizer_encode_part)(
-        &e->tokenizer, text->data, text->count, is_end, &e->ids, &used));
-    memmove(text->data, text->data + used, text->count - used);
+        &e->tokenizer, data, text->count, is_end, &e->ids, &used));
+    memmove(text->bytes, data + used, text->count - used);
     text->count -= used;
     if (!e->is_token_file) { write_numbers(e); }
 }
 
 static void encode_input(Encoder* e, Input* in) {
-    static unsigned char raw[BUFFER_BYTES + 4];
-    const char* broken = e->options->broken_utf8;
-    Text text = {0};
-    size_t waiting = 0, enough = 0; // bytes of `raw` that begin a character; bytes of text that are worth a trial
+    static unsigned char raw[BUFFER_BYTES];
+    TextStream text = text_stream_begin(NULL, 0, 0);
+    size_t enough = 0; // bytes of text that are worth a trial
     uint64_t offset = 0;
     for (int is_end = 0; !is_end;) {
-        size_t n = input_read(in, raw + waiting, BUFFER_BYTES);
+        size_t n = input_read(in, raw, BUFFER_BYTES), mark = offset == 0 ? utf8_mark(raw, n) : 0;
         is_end = n < BUFFER_BYTES;
-        size_t mark = offset == 0 && waiting == 0 ? utf8_mark(raw, n) : 0;
-        if (mark > 0) {
-            note_mark_dropped(in->name);
-            memmove(raw, raw + mark, n -= mark);
-            offset = mark;
-        }
-        count_endoftext(e, raw + waiting, n);
-        n += waiting;
-        size_t used = n;
-        if (strcmp(broken, "replace") == 0) {
-            used = append_replaced(&text, raw, n, is_end);
-        } else {
-            if (strcmp(broken, "refuse") == 0) { used = check_utf8(in, offset, raw, n, is_end); }
-            memcpy(text_reserve(&text, used + 1), raw, used);
-            text.count += used;
-        }
-        waiting = n - used;
-        memmove(raw, raw + used, waiting);
-        offset += used;
-        if (text.count < enough && !is_end) { continue; }
-        encode_text(e, &text, is_end);
-        enough = 2 * text.count; // rescan an unfinished word only when it has doubled
+        if (mark > 0) { note_mark_dropped(in->name); }
+        append_text(e, in, &text, raw + mark, n - mark, offset + mark, is_end);
+        offset += n;
+        if (text.out.count < enough && !is_end) { continue; }
+        encode_text(e, &text.out, is_end);
+        enough = 2 * text.out.count; // rescan an unfinished word only when it has doubled
     }
-    free(text.data);
+    text_stream_free(&text);
 }
 
 // Ids as a token file holds them: uint16, or uint32 where the vocabulary does not fit; in place. Returns the bytes.
@@ -282,14 +216,11 @@ static void encode(Encoder* e, char** files, int count) {
             token_list_reserve(&e->ids, 1);
             e->ids.ids[e->ids.count++] = e->tokenizer.eot_token;
         }
-        e->begun = 0;
         encode_input(e, &in);
         input_close(&in);
     }
-    if (e->met > 0 && !e->options->allow_special && e->tokenizer.special.count > 0) {
-        fprintf(stderr,
-                "note: <|endoftext|> occurs %" PRIu64 " time%s, encoded as text; --allow-special makes it the token\n",
-                e->met, e->met == 1 ? "" : "s");
+    if (e->met && !e->options->allow_special && e->tokenizer.special.count > 0) {
+        print_note("<|endoftext|> occurs, encoded as text; --allow-special makes it the token");
     }
     if (e->is_token_file) { write_token_file(e, path); }
     if (e->numbers > 0) { output_write(&e->output, "\n", 1); }
@@ -314,29 +245,19 @@ static void decode_id(Encoder* e, const Input* in, uint64_t id, uint64_t index) 
 // A token file; it is closed before its last bytes have been verified only where that ends the program.
 static void decode_token_file(Encoder* e, const Input* in) {
     static unsigned char body[BUFFER_BYTES];
+    static int ids[BUFFER_BYTES / 2];
     CheckedReader file;
-    check(checked_open_either(&file, in->name, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file"));
-    size_t width = file.header[0] == TOKENS_MAGIC_32 ? 4 : 2, count = (size_t)file.header[2];
-    if (file.header[1] != (width == 4 ? TOKENS_VERSION_32 : TOKENS_VERSION_16)) {
-        fatal("%s: version %d of token files is not supported", in->name, (int)file.header[1]);
-    }
-    if (file.header[2] < 0 || file.body_bytes != count * width) {
-        fatal("%s holds %zu bytes of tokens, its header says %d tokens; it is corrupt", in->name, file.body_bytes,
-              (int)file.header[2]);
-    }
-    if (file.header[3] != 0 && file.header[3] != e->tokenizer.vocab_size) {
+    TokenFile t;
+    check(token_file_begin(&t, &file, in->name));
+    if (t.vocab_size != 0 && t.vocab_size != e->tokenizer.vocab_size) {
         fatal("%s is of a vocabulary of %d tokens, the tokenizer has %d; --tokenizer names another", in->name,
-              (int)file.header[3], e->tokenizer.vocab_size);
+              t.vocab_size, e->tokenizer.vocab_size);
     }
-    for (size_t at = 0; at < count;) {
-        size_t n = count - at < BUFFER_BYTES / width ? count - at : BUFFER_BYTES / width;
-        check(checked_read(&file, body, n * width));
-        for (size_t i = 0; i < n; i++) {
-            uint32_t id = 0; // little-endian, as the files are
-            memcpy(&id, body + i * width, width);
-            decode_id(e, in, id, at + i);
-        }
-        at += n;
+    for (size_t at = 0, n; at < t.num_tokens; at += n) {
+        n = t.num_tokens - at < BUFFER_BYTES / t.token_bytes ? t.num_tokens - at : BUFFER_BYTES / t.token_bytes;
+        check(checked_read(&file, body, n * t.token_bytes));
+        token_file_cast(ids, body, &t, n, UINT32_MAX);
+        for (size_t i = 0; i < n; i++) { decode_id(e, in, (uint32_t)ids[i], at + i); }
     }
     checked_close(&file);
 }
@@ -398,23 +319,21 @@ static void decode(Encoder* e, char** files, int count) {
 static void serve(Encoder* e) {
     Input in = {stdin, "standard input"};
     uint32_t bytes, count;
-    Text text = {0};
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     output_open(&e->output, NULL);
     for (size_t n; (n = input_read(&in, &bytes, sizeof(bytes))) > 0;) {
-        text.count = 0;
-        char* data = text_reserve(&text, (size_t)bytes + 1);
+        char* data = (char*)malloc_check((size_t)bytes);
         if (n < sizeof(bytes) || input_read(&in, data, bytes) < bytes) { fatal("standard input ends inside a text"); }
         e->ids.count = 0;
         check(tokenizer_encode(&e->tokenizer, data, bytes, &e->ids));
+        free(data);
         count = (uint32_t)e->ids.count;
         output_write(&e->output, &count, sizeof(count));
         output_write(&e->output, e->ids.ids, pack_ids(&e->ids, e->tokenizer.vocab_size));
         output_close(&e->output);
     }
-    free(text.data);
 }
 
 // ----------------------------------------------------------------------------
@@ -429,36 +348,14 @@ static void load_tokenizer(Tokenizer* t, const char* path) {
     check(tokenizer_prepare_encode(t));
 }
 
-// Ends the program with one line if --output is one of the files that are read, or the tokenizer, whatever its name is there.
+// Ends the program with one line if --output is one of the files that are read, whatever its name is there.
 static void check_output(const Options* o, char** files, int count) {
     struct stat out, in;
-    if (o->output == NULL || stat(o->output, &out) != 0) { return; }
-    for (int i = -1; i < (count > 0 ? count : 1); i++) {
-        const char* name = i < 0 ? o->tokenizer : count > 0 ? files[i] : "-";
-        int is_stdin = i >= 0 && strcmp(name, "-") == 0;
-        if ((is_stdin ? fstat(STDIN_FILENO, &in) : stat(name, &in)) != 0) { continue; }
+    for (int i = 0; o->output != NULL && i < count; i++) {
+        if (stat(o->output, &out) != 0 || stat(files[i], &in) != 0) { continue; }
         if (in.st_dev != out.st_dev || in.st_ino != out.st_ino) { continue; }
-        fatal("--output %s is %s, which is read; name another file", o->output, is_stdin ? "standard input" : name);
+        fatal("--output %s is %s, which is read; name another file", o->output, files[i]);
     }
-}
-
-// Parts a command line's flags, with their values, from its files; argv[0] stays with the flags. Both arrays have argc + 1
-// entries. Returns how many flags and values there are.
-static int part_arguments(int argc, char** argv, char** flags, char** files, int* num_files) {
-    int n = 0;
-    for (int i = 0; i < argc; i++) {
-        const char* next = i + 1 < argc ? argv[i + 1] : "";
-        if (i > 0 && (argv[i][0] != '-' || argv[i][1] == '\0')) {
-            files[(*num_files)++] = argv[i];
-            continue;
-        }
-        flags[n++] = argv[i];
-        int is_toggle = strcmp(argv[i], "--endoftext") == 0 || strcmp(argv[i], "--allow-special") == 0;
-        int has_value = is_toggle ? strcmp(next, "0") == 0 || strcmp(next, "1") == 0 : strchr(argv[i], '=') == NULL;
-        if (i > 0 && has_value && i + 1 < argc) { flags[n++] = argv[++i]; }
-    }
-    flags[n] = NULL;
-    return n;
 }
 
 int main(int argc, char** argv) {
@@ -474,9 +371,9 @@ int main(int argc, char** argv) {
     } else if (strcmp(command, "--version") != 0) {
         fatal("%s: encode, decode or serve was expected; ./tokenize_gpt2 --help says more", command);
     }
-    char** flags = (char**)calloc_check((size_t)argc + 1, sizeof(char*));
-    char** files = (char**)calloc_check((size_t)argc + 1, sizeof(char*));
-    Options options = cli_parse(part_arguments(argc, argv, flags, files, &num_files), flags);
+    char** files = argv + 1; // those before the first flag
+    while (num_files + 1 < argc && (files[num_files][0] != '-' || files[num_files][1] == '\0')) { num_files++; }
+    Options options = cli_parse(argc - num_files, argv + num_files);
     Encoder e = {.options = &options};
     check_output(&options, files, num_files);
     load_tokenizer(&e.tokenizer, options.tokenizer);
@@ -492,7 +389,5 @@ int main(int argc, char** argv) {
     }
     token_list_free(&e.ids);
     tokenizer_free(&e.tokenizer);
-    free(flags);
-    free(files);
     return EXIT_SUCCESS;
 }
