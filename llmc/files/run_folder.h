@@ -48,44 +48,31 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Scanning
 
-// Reads the digits of a step at *name and moves it past them: 8 digits, or more where the step needs them.
-static inline int folder_step_(const char** name) {
-    long long step = 0;
-    int digits = 0;
-    for (; **name >= '0' && **name <= '9' && digits < 11; (*name)++, digits++) { step = 10 * step + (**name - '0'); }
-    return digits < 8 || (digits > 8 && step < 100000000) || step > INT_MAX ? -1 : (int)step;
-}
-
-// 1 if a file of that name is one of a run's.
+// 1 if a file of that name is one of a run's: the name is what its step and rank are printed as, or that and .tmp.
 static inline int folder_parse_(FolderFile* file, const char* name) {
-    static const char* const prefixes[] = {"model_", "state_", "DONE_"};
+    static const char* const logs[] = {"main.log", "main.jsonl", "main.flags"};
+    char base[sizeof(file->name)], printed[sizeof(file->name)] = "";
+    int step = -1, rank = -1, is_temporary = ends_with(name, ".tmp");
     if (strlen(name) >= sizeof(file->name)) { return 0; }
     strcpy(file->name, name);
-    file->kind = FOLDER_LOG, file->step = -1;
-    static const char* const logs[] = {"main.log", "main.jsonl", "main.flags"};
-    const char* rest = NULL;
-    for (size_t i = 0; i < sizeof(logs) / sizeof(logs[0]); i++) {
-        if (strncmp(name, logs[i], strlen(logs[i])) == 0) { rest = name + strlen(logs[i]); }
+    snprintf(base, sizeof(base), "%.*s", (int)strlen(name) - (is_temporary ? 4 : 0), name);
+    file->kind = FOLDER_LOG;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(base, logs[i]) == 0) { strcpy(printed, base); }
     }
-    for (int kind = FOLDER_MODEL; rest == NULL && kind <= FOLDER_DONE; kind++) {
-        size_t length = strlen(prefixes[kind]);
-        if (strncmp(name, prefixes[kind], length) != 0) { continue; }
-        rest = name + length;
-        file->kind = (FolderFileKind)kind;
-        file->step = folder_step_(&rest);
-        if (file->step < 0) { return 0; }
-        if (kind == FOLDER_STATE) { // _<rank>
-            size_t digits = strspn(rest + (*rest == '_'), "0123456789");
-            if (*rest != '_' || digits != 5) { return 0; }
-            rest += 6;
-        }
-        if (kind != FOLDER_DONE) {
-            if (strncmp(rest, ".bin", 4) != 0) { return 0; }
-            rest += 4;
-        }
+    if (sscanf(base, "model_%d", &step) == 1) {
+        file->kind = FOLDER_MODEL;
+        snprintf(printed, sizeof(printed), "model_%08d.bin", step);
+    } else if (sscanf(base, "state_%d_%d", &step, &rank) == 2) {
+        file->kind = FOLDER_STATE;
+        snprintf(printed, sizeof(printed), "state_%08d_%05d.bin", step, rank);
+    } else if (sscanf(base, "DONE_%d", &step) == 1) {
+        file->kind = FOLDER_DONE;
+        snprintf(printed, sizeof(printed), "DONE_%08d", step);
     }
-    if (rest != NULL && strcmp(rest, ".tmp") == 0) { file->kind = FOLDER_TEMPORARY; }
-    return rest != NULL && (*rest == '\0' || file->kind == FOLDER_TEMPORARY);
+    file->step = step;
+    if (is_temporary) { file->kind = FOLDER_TEMPORARY; }
+    return base[0] != '\0' && strcmp(base, printed) == 0 && strchr(base, '-') == NULL;
 }
 
 static inline int folder_compare_(const void* a, const void* b) {
@@ -162,31 +149,30 @@ static inline int folder_is_apart_(const RunFolderScan* scan, int step) {
            folder_has_(scan, FOLDER_MODEL, step) != folder_has_(scan, FOLDER_STATE, step);
 }
 
-// The newest step of which a user has removed a file, or -1.
-static inline int run_folder_apart(const RunFolderScan* scan) {
+static inline int folder_has_weights_(const RunFolderScan* scan, int step) {
+    return folder_has_(scan, FOLDER_MODEL, step);
+}
+
+// The newest step below `below` with its DONE that is such, or -1.
+static inline int folder_find_(const RunFolderScan* scan, int below, int (*is)(const RunFolderScan* scan, int step)) {
     for (size_t i = 0; i < scan->num_files; i++) {
         const FolderFile* f = &scan->files[i];
-        if (f->kind == FOLDER_DONE && folder_is_apart_(scan, f->step)) { return f->step; }
+        if (f->kind == FOLDER_DONE && f->step < below && is(scan, f->step)) { return f->step; }
     }
     return -1;
 }
 
+// The newest step of which a user has removed a file, or -1.
+static inline int run_folder_apart(const RunFolderScan* scan) { return folder_find_(scan, INT_MAX, folder_is_apart_); }
+
 // The newest step below `below` whose checkpoint has all its files; -1 if there is none.
 static inline int run_folder_next(const RunFolderScan* scan, int below) {
-    for (size_t i = 0; i < scan->num_files; i++) {
-        const FolderFile* f = &scan->files[i];
-        if (f->kind == FOLDER_DONE && f->step < below && folder_complete_(scan, f->step)) { return f->step; }
-    }
-    return -1;
+    return folder_find_(scan, below, folder_complete_);
 }
 
 // The newest step with its DONE and its weights, for callers that need the weights only; -1 if there is none.
 static inline int run_folder_newest_weights(const RunFolderScan* scan) {
-    for (size_t i = 0; i < scan->num_files; i++) {
-        const FolderFile* f = &scan->files[i];
-        if (f->kind == FOLDER_DONE && folder_has_(scan, FOLDER_MODEL, f->step)) { return f->step; }
-    }
-    return -1;
+    return folder_find_(scan, INT_MAX, folder_has_weights_);
 }
 
 // 1 if the folder holds files of a checkpoint, whole or not.
@@ -236,12 +222,10 @@ static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan
         if (folder->damaged == NULL) { fatal("out of memory: cannot list damaged checkpoints"); }
         folder->damaged[folder->num_damaged++] = step;
     }
-    for (size_t i = 0; i < scan->num_files && scan->files[i].step > step; i++) {
-        const FolderFile* f = &scan->files[i];
-        if (f->kind != FOLDER_DONE || !folder_is_apart_(scan, f->step)) { continue; }
-        int has_model = folder_has_(scan, FOLDER_MODEL, f->step);
-        printf("note: passed over checkpoint %d: %s/%s_%08d%s.bin is not there\n", f->step, scan->path,
-               has_model ? "state" : "model", f->step, has_model ? "_00000" : "");
+    for (int s = INT_MAX; (s = folder_find_(scan, s, folder_is_apart_)) > step;) {
+        int has_model = folder_has_(scan, FOLDER_MODEL, s);
+        printf("note: passed over checkpoint %d: %s/%s_%08d%s.bin is not there\n", s, scan->path,
+               has_model ? "state" : "model", s, has_model ? "_00000" : "");
     }
     status_clear();
     return step;
@@ -338,26 +322,14 @@ static inline Status run_folder_clear(const RunFolderScan* scan) {
 // ----------------------------------------------------------------------------
 // One run at a time: a lock that the kernel releases when the process ends, however it ends
 
-// Who holds the lock, as it has written into the file: "process 123 on host".
-static inline void folder_holder_(char* text, size_t size, int fd) {
-    char content[256] = {0}, host[200] = "";
-    long pid = 0;
-    ssize_t n = pread(fd, content, sizeof(content) - 1, 0);
-    if (n > 0 && sscanf(content, "%ld %199[a-zA-Z0-9._-]", &pid, host) == 2) {
-        snprintf(text, size, "process %ld on %s", pid, host);
-    } else {
-        snprintf(text, size, "another process");
-    }
-}
-
 // 1 if an open file is the one of that name: another run may have removed it, and made its own.
-static inline int folder_is_named(int fd, const char* file) {
+static inline int folder_is_named_(int fd, const char* file) {
     struct stat opened, named;
     return fstat(fd, &opened) == 0 && stat(file, &named) == 0 && opened.st_dev == named.st_dev &&
            opened.st_ino == named.st_ino;
 }
 
-// 1 if a file is empty or begins as folder_holder_ reads it, in one line: what a run writes, also where the disk was full.
+// 1 if a file is empty or begins as run_folder_lock writes it, in one line: what a run writes, also where the disk was full.
 static inline int folder_is_lock_(int fd) {
     char content[256] = {0};
     long pid = 0;
@@ -375,7 +347,7 @@ static inline int folder_try_lock_(int* fd, const char* file) {
             return errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL ? 0 : -1;
         }
         // the run before has removed its file between our open and our lock: then this lock is nobody's
-        if (folder_is_named(*fd, file)) { return 1; }
+        if (folder_is_named_(*fd, file)) { return 1; }
         close(*fd);
     }
     *fd = -1;
@@ -385,7 +357,7 @@ static inline int folder_try_lock_(int* fd, const char* file) {
 
 // Locks a folder for this run, and names it; one that does not exist is only named. An error names who holds the lock.
 static inline Status run_folder_lock(RunFolder* folder, const char* path) {
-    char file[1024 + 8], text[256], holder[256];
+    char file[1024 + 8], text[256] = "", host[200] = "?";
     struct stat st;
     status_clear();
     memset(folder, 0, sizeof(*folder));
@@ -395,11 +367,11 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
     if (stat(path, &st) != 0 && errno == ENOENT) { return STATUS_OK; }
     snprintf(file, sizeof(file), "%s/lock", path);
     int fd, locked = folder_try_lock_(&fd, file), error = errno;
-    if (locked < 0 && fd >= 0) { folder_holder_(holder, sizeof(holder), fd); }
+    if (locked < 0 && fd >= 0 && pread(fd, text, sizeof(text) - 1, 0) > 0) { text[strcspn(text, "\n")] = '\0'; }
     if (locked <= 0 && fd >= 0) { close(fd); }
     if (locked < 0 && error == EWOULDBLOCK) {
-        return status_fail("-o %s: %s is at work there (it holds %s); wait for it, or name another folder", path,
-                           holder, file);
+        return status_fail("-o %s: process %s is at work there (it holds %s); wait for it, or name another folder",
+                           path, text, file);
     }
     if (locked < 0) { return status_fail("cannot lock %s: %s", file, strerror(error)); }
     if (locked == 0) {
@@ -410,7 +382,6 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
         close(fd);
         return status_fail("-o %s: its file `lock` is no run's; move that away, or name another folder", path);
     }
-    char host[200] = "?";
     gethostname(host, sizeof(host) - 1);
     int length = snprintf(text, sizeof(text), "%ld %s\n", (long)getpid(), host);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) { /* a full disk: it is locked still */
@@ -426,7 +397,7 @@ static inline void run_folder_unlock(RunFolder* folder) {
     if (folder->lock < 0) { return; }
     char file[1024 + 8];
     snprintf(file, sizeof(file), "%s/lock", folder->path);
-    if (folder_is_named(folder->lock, file)) { remove(file); }
+    if (folder_is_named_(folder->lock, file)) { remove(file); }
     close(folder->lock);
     folder->lock = -1;
 }

@@ -92,6 +92,8 @@ static void names_are_a_runs_or_not(void) {
                                          "DONE_0000002x",
                                          "DONE_00000020x",
                                          "DONE_+0000020",
+                                         "DONE_-0000020",
+                                         ".tmp",
                                          "DONE_2147483648",
                                          "DONE_99999999999999999",
                                          "DONE_000000020",
@@ -307,7 +309,7 @@ static void one_run_at_a_time(void) {
     char holder[64], host[200] = "";
     pid_t child = child_with_lock();
     gethostname(host, sizeof(host) - 1);
-    snprintf(holder, sizeof(holder), "process %d on ", (int)child);
+    snprintf(holder, sizeof(holder), "process %d ", (int)child);
     CHECK(run_folder_lock(&f, folder()) != STATUS_OK);
     CHECK(strstr(status_message(), holder) && strstr(status_message(), host) && strstr(status_message(), folder()));
     kill(child, SIGKILL);
