@@ -302,19 +302,10 @@ static inline Status checkpoint_check_pair_(const CheckedReader* state, const Mo
     return STATUS_OK;
 }
 
-// A number that is not finite may be damage: then that is what is wrong with the file.
-static inline Status checkpoint_not_finite_(CheckedReader* file) {
-    char message[STATUS_BYTES];
-    snprintf(message, sizeof(message), "%s", status_message());
-    status_clear();
-    TRY(checked_verify(file));
-    return status_fail("%s", message);
-}
-
 // Reads the next bytes of a block, and looks at each number.
 static inline Status checkpoint_read_numbers_(CheckedReader* file, FiniteCheck* check, char* buffer, size_t bytes) {
     TRY(checked_read(file, buffer, bytes));
-    return finite_check_update(check, buffer, bytes) == STATUS_OK ? STATUS_OK : checkpoint_not_finite_(file);
+    return finite_check_update(check, buffer, bytes) == STATUS_OK ? STATUS_OK : model_file_not_finite(file);
 }
 
 // Reads the next block of the file, of `count` floats. It goes to the block of the model, where there is a model that has it,
@@ -468,9 +459,6 @@ static inline Status checkpoint_spread_run_(Comm* comm, RunState* run) {
     if (comm_rank(comm) != 0) {
         l->shard_order = dataloader_state_copy_(NULL, l->num_shards);
         l->sample_order = dataloader_state_copy_(NULL, l->num_samples);
-    }
-    if (l->shard_order == NULL || l->sample_order == NULL) {
-        return status_fail("out of memory: no room for the order of the data");
     }
     TRY(comm_broadcast(comm, l->shard_order, l->num_shards * sizeof(int), 0));
     return comm_broadcast(comm, l->sample_order, l->num_samples * sizeof(int), 0);

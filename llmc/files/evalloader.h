@@ -43,18 +43,16 @@ typedef struct {
 
 // Checks the example at words[0..left-1]; returns the number of words it takes.
 static inline size_t evalloader_check_example_(EvalLoader* e, const uint16_t* words, size_t left, int index) {
-    if (left < 5 || words[0] != EVAL_EXAMPLE_MARK || words[2] != index || words[1] % 2 != 0) {
-        fatal("%s: there is no example %d where it should begin; the file is truncated or corrupt", e->path, index);
-    }
-    size_t length = words[1] / 2u, at = 5, context = 0;
-    if (length > left) { fatal("%s ends inside example %d; it is truncated", e->path, index); }
-    if (words[4] != EVAL_ENDINGS || words[3] >= EVAL_ENDINGS) {
-        fatal("%s: example %d has %d endings and label %d, expected %d endings", e->path, index, words[4], words[3],
-              (int)EVAL_ENDINGS);
+    size_t length = left < 5 ? 0 : words[1] / 2u, at = 5, context = 0;
+    if (length < 5 || length > left || words[0] != EVAL_EXAMPLE_MARK || words[1] % 2 != 0 || words[2] != index ||
+        words[3] >= EVAL_ENDINGS || words[4] != EVAL_ENDINGS) {
+        fatal("%s: there is no example %d of %d endings where it should begin; the file is truncated or corrupt",
+              e->path, index, (int)EVAL_ENDINGS);
     }
     for (int part = 0; part <= EVAL_ENDINGS; part++) { // the context, then the endings
         size_t n = at < length ? words[at] : 0;
-        if (n == 0 || at + 1 + n > length) {
+        size_t end = at + 1 + n;
+        if (n == 0 || end > length || (part == EVAL_ENDINGS && end != length)) {
             fatal("%s: example %d does not fit its length of %zu bytes; the file is corrupt", e->path, index,
                   2 * length);
         }
@@ -64,12 +62,11 @@ static inline size_t evalloader_check_example_(EvalLoader* e, const uint16_t* wo
             fatal("%s: example %d takes %zu tokens, a row has T = %zu; choose a larger -t, or leave out -h", e->path,
                   index, context + n, e->T);
         }
-        for (size_t i = at + 1; i <= at + n; i++) {
+        for (size_t i = at + 1; i < end; i++) {
             if (words[i] > e->largest_token) { e->largest_token = words[i]; }
         }
-        at += 1 + n;
+        at = end;
     }
-    if (at != length) { fatal("%s: example %d has trailing words; the file is corrupt", e->path, index); }
     return length;
 }
 
@@ -84,9 +81,6 @@ static inline void evalloader_read_(EvalLoader* e) {
         fatal("%s: its header says %d examples, 1 to %d fit into its %zu bytes; the file is truncated or corrupt",
               e->path, (int)header[2],
               words / EVAL_SMALLEST < EVAL_MAX_EXAMPLES ? (int)(words / EVAL_SMALLEST) : (int)EVAL_MAX_EXAMPLES, bytes);
-    }
-    if (words > (size_t)header[2] * EVAL_EXAMPLE_MARK / 2) { // no example is longer than its length in 16 bits can say
-        fatal("%s has trailing bytes after its %d examples; it is corrupt", e->path, (int)header[2]);
     }
     e->num_examples = header[2];
     e->words = (uint16_t*)malloc_check(bytes);

@@ -1,8 +1,7 @@
 /*
 A model in a file: llm.c's checkpoint of weights. A header of 256 int32 (magic, version, sizes), then all parameters in
 the order of gpt2.h's table, in fp32 (version 3) or bf16 (version 5). What this project writes also has, in words that llm.c
-leaves 0, checksums (checked_file.h), the step, the trained length, and 64 bits that identify the weights. In files of the
-version before, which have no checksums, these 64 bits are a digest of the weights (digest.h), and are verified.
+leaves 0, checksums (checked_file.h), the step, the trained length, and 64 bits that identify the weights.
 
 Writing:   TRY(model_file_create(&file, path, config, version));      a CheckedWriter
            TRY(checked_write(&file, weights, bytes));                 as often as need be
@@ -17,7 +16,6 @@ that are damaged or not finite are refused.
 
 #include "weight_types.h"
 #include "llmc/base/checked_file.h"
-#include "llmc/base/digest.h"
 #include "llmc/model/finite_check.h"
 #include "llmc/model/gpt2.h"
 
@@ -116,8 +114,6 @@ typedef struct {
     CheckedReader file;
     ModelHeader header;
     FiniteCheck finite;
-    Digest digest;                 // of what has been read, where the file has a digest and no checksums
-    char not_finite[STATUS_BYTES]; // the first weight that is not, or ""
 } ModelReader;
 
 static inline void model_reader_close(ModelReader* r) { checked_close(&r->file); }
@@ -130,35 +126,29 @@ static inline Status model_reader_open(ModelReader* r, const char* path) {
         model_reader_close(r);
         return STATUS_ERROR;
     }
-    r->digest = digest_begin();
     finite_check_begin(&r->finite, r->header.config, model_file_element(r->header.version), r->file.path);
     return STATUS_OK;
 }
 
-// Reads the next bytes, a whole number of weights. One that is not finite is reported only at the end, after the checks have
-// excluded damage.
+// A number that is not finite may be damage: then that is what is wrong with the file.
+static inline Status model_file_not_finite(CheckedReader* file) {
+    char message[STATUS_BYTES];
+    snprintf(message, sizeof(message), "%s", status_message());
+    status_clear();
+    TRY(checked_verify(file));
+    return status_fail("%s", message);
+}
+
+// Reads the next bytes, a whole number of weights, and looks at each.
 static inline Status model_reader_read(ModelReader* r, void* dst, size_t bytes) {
     const size_t PIECE = 128 << 10; // stays in the cache from one check to the next
     for (size_t i = 0; i < bytes; i += PIECE) {
         char* p = (char*)dst + i;
         size_t n = bytes - i < PIECE ? bytes - i : PIECE;
         TRY(checked_read(&r->file, p, n));
-        if (r->header.digest != 0 && !r->file.has_checksums) { digest_update(&r->digest, p, n); }
-        if (r->not_finite[0] != '\0' || finite_check_update(&r->finite, p, n) == STATUS_OK) { continue; }
-        snprintf(r->not_finite, sizeof(r->not_finite), "%s", status_message());
-        status_clear();
+        if (finite_check_update(&r->finite, p, n) != STATUS_OK) { return model_file_not_finite(&r->file); }
     }
     return STATUS_OK;
-}
-
-// After the last weight: fails if the file is damaged, or holds a weight that is not finite.
-static inline Status model_reader_end(ModelReader* r) {
-    TRY(checked_end(&r->file));
-    if (r->header.digest != 0 && !r->file.has_checksums && r->header.digest != digest_end(r->digest)) {
-        return status_fail("%s: the weights do not have the digest that its header says; the file is corrupt",
-                           r->file.path);
-    }
-    return r->not_finite[0] == '\0' ? STATUS_OK : status_fail("%s", r->not_finite);
 }
 
 // The header of a model file. The header's own checksum and the file's length are checked, the weights are not.
@@ -177,7 +167,7 @@ NOINLINE Status model_reader_verify(ModelReader* r) {
         n = left < sizeof(buffer) ? left : sizeof(buffer);
         TRY(model_reader_read(r, buffer, n));
     }
-    return model_reader_end(r);
+    return checked_end(&r->file);
 }
 
 // Reads a whole model file for its checks alone.
@@ -217,7 +207,7 @@ NOINLINE Status gpt2_load_parameters(float** params, const char* path, ModelHead
     float* p = (float*)malloc(size_mul(n, sizeof(float)));
     Status status = p != NULL ? model_reader_floats_(&r, p, n)
                               : status_fail("%s: no %zu bytes of host memory for its weights", path, 4 * n);
-    if (status == STATUS_OK) { status = model_reader_end(&r); }
+    if (status == STATUS_OK) { status = checked_end(&r.file); }
     model_reader_close(&r);
     if (status == STATUS_OK) { *params = p; }
     if (status != STATUS_OK) { free(p); }

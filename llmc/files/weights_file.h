@@ -59,29 +59,16 @@ static inline Status weights_find_in_run_(WeightsSource* source, const char* fol
     return STATUS_OK;
 }
 
-static inline int weights_folder_has_(const char* folder, const char* name) {
-    char path[1024];
-    snprintf(path, sizeof(path), "%.900s/%s", folder, name);
-    return name_exists(path);
-}
-
-// A folder of Hugging Face, or of a run. One that is both is refused: nobody could say which is meant.
+// A folder of Hugging Face, or of a run
 static inline Status weights_find_in_folder_(WeightsSource* source, const char* folder) {
-    RunFolderScan scan;
+    char pickle[1024];
+    snprintf(pickle, sizeof(pickle), "%.900s/pytorch_model.bin", folder);
     source->is_hugging_face = hugging_face_count_files(folder) > 0;
-    if (!source->is_hugging_face && weights_folder_has_(folder, "pytorch_model.bin")) {
-        return status_fail("%s holds pytorch_model.bin, which is not read here, and no model.safetensors: load it with "
-                           "transformers and save it anew",
-                           folder);
-    }
-    if (!source->is_hugging_face) { return weights_find_in_run_(source, folder); }
-    TRY(run_folder_scan(&scan, folder));
-    int has_run = run_folder_newest_weights(&scan) >= 0;
-    run_folder_scan_free(&scan);
-    return has_run
-               ? status_fail("%s holds a model of Hugging Face and checkpoints of a run: name the file that is meant",
-                             folder)
-               : STATUS_OK;
+    if (source->is_hugging_face) { return STATUS_OK; }
+    if (!name_exists(pickle)) { return weights_find_in_run_(source, folder); }
+    return status_fail("%s holds pytorch_model.bin, which is not read here, and no model.safetensors: load it with "
+                       "transformers and save it anew",
+                       folder);
 }
 
 // Finds the files that a name stands for. Begins with status_clear().

@@ -10,6 +10,7 @@ their names, tokenizer_encode_prompt the tokens, as transformers does.
 #define LLMC_TEXT_TOKENIZER_H
 
 #include "bpe.h"
+#include "stream.h"
 #include "vocab_json.h"
 #include "llmc/base/checked_file.h"
 #include "llmc/base/utf8.h"
@@ -26,8 +27,7 @@ typedef struct {
     int unchecked;          // 1: it came from a file without checksums
     unsigned char* bytes;   // all tokens' bytes, one after the other
     size_t* offsets;        // (vocab_size + 1) token i is bytes[offsets[i]] .. bytes[offsets[i+1] - 1]
-    unsigned char begun[4]; // the first bytes of a UTF-8 character whose rest is still to be printed
-    int begun_length;
+    TextStream shown;       // what tokenizer_print has printed
     TokenList special;      // tokens that are not made of text
     size_t longest_special; // bytes of the longest of their names
     Bpe* bpe;               // NULL until tokenizer_prepare_encode()
@@ -176,6 +176,7 @@ static inline const char* tokenizer_of_model(const char* model, char* folder, si
 static inline void tokenizer_free(Tokenizer* t) {
     if (t->bpe != NULL) { bpe_free(t->bpe); }
     token_list_free(&t->special);
+    text_stream_free(&t->shown);
     free(t->folder);
     free(t->ranks);
     free(t->firsts);
@@ -292,7 +293,8 @@ static inline Status tokenizer_encode_prompt(Tokenizer* t, const char* text, siz
 }
 
 // Prints a token so that a terminal can show it: whole UTF-8 characters, also those that several tokens make together,
-// without control characters other than white space; prints the number of a token that the tokenizer does not have.
+// without control characters other than white space, and U+FFFD for what is no character; prints the number of a token that
+// the tokenizer does not have.
 static inline void tokenizer_print(FILE* out, Tokenizer* t, int id) {
     size_t length;
     const unsigned char* bytes = tokenizer_decode(t, id, &length);
@@ -300,17 +302,9 @@ static inline void tokenizer_print(FILE* out, Tokenizer* t, int id) {
         fprintf(out, "%d ", id);
         return;
     }
-    for (size_t i = 0; i < length; i++) {
-        t->begun[t->begun_length++] = bytes[i];
-        int whole = utf8_length(t->begun, t->begun_length);
-        if (whole == 0) { // invalid: drop the bytes so far; this byte may begin a character
-            t->begun[0] = bytes[i];
-            t->begun_length = 1;
-            whole = utf8_length(t->begun, 1);
-        }
-        if (whole == t->begun_length && !is_control_character(t->begun)) { fwrite(t->begun, 1, (size_t)whole, out); }
-        if (whole == 0 || whole == t->begun_length) { t->begun_length = 0; }
-    }
+    t->shown.terminal = 1;
+    text_stream_show(&t->shown, bytes, length);
+    text_write(&t->shown.out, out);
 }
 
 #endif

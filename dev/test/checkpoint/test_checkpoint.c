@@ -350,8 +350,6 @@ static void older_states_are_read(void) {
     CHECK(checkpoint_read_identity(&id, folder(), STEP) == STATUS_OK);
     CHECK(id.run == 0 && id.settings == 0 && id.data == 0 && id.text_bytes == 0 && id.text[0] == '\0');
     run_identity_free(&id);
-    unit_patch(model_path(), 5000, 1);
-    CHECK(checkpoint_verify(folder(), STEP, NULL) != STATUS_OK && strstr(status_message(), "digest") != NULL);
     for (size_t i = 0; i < 4; i++) {
         unit_patch(model_path(), 4 * MODEL_DIGEST + 2 * i, 0);
         unit_patch(state_path(), 4 * STATE_MODEL + 2 * i, 0);

@@ -127,7 +127,7 @@ static int fuzz_fclose(FILE* file) {
 
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/run/flags.h"
-#include "llmc/files/debug_state.h"
+#include "dev/test/fixtures/debug_state.h"
 #include "llmc/files/evalloader.h"
 #include "llmc/text/tokenizer.h"
 #include "llmc/run/trainer.h"

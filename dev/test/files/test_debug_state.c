@@ -1,5 +1,5 @@
-// llmc/files/debug_state.h: what was written is read, and a damaged file ends with one line that names it and its fault.
-#include "llmc/files/debug_state.h"
+// dev/test/fixtures/debug_state.h: what was written is read, and a damaged file ends with one line that names it and its fault.
+#include "dev/test/fixtures/debug_state.h"
 #include "dev/test/fixtures/unit.h"
 
 enum { B = 2, T = 3, V = 5, STEPS = 4 };

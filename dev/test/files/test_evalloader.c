@@ -178,14 +178,14 @@ static void bad_files_are_refused(void) {
     CHECK_FATAL("bad.bin|trailing bytes after its 4 examples", open_and_walk(bad, 4, T));
     words[3] = 4; // the first example's label
     unit_write_format(bad, EVAL_MAGIC, 1, NUM_EXAMPLES, 0, words, bytes);
-    CHECK_FATAL("bad.bin|example 0|label 4", open_and_walk(bad, 4, T));
+    CHECK_FATAL("bad.bin|no example 0 of 4 endings", open_and_walk(bad, 4, T));
     n = make_examples(words, 1);
     words[1] += 2; // a word after the last ending
     unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * (n + 1));
-    CHECK_FATAL("bad.bin|example 0|trailing words", open_and_walk(bad, 4, T));
+    CHECK_FATAL("bad.bin|example 0|does not fit", open_and_walk(bad, 4, T));
     words[1] = 65534; // longer than the file
     unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * n);
-    CHECK_FATAL("bad.bin|ends inside example 0", open_and_walk(bad, 4, T));
+    CHECK_FATAL("bad.bin|no example 0 of 4 endings", open_and_walk(bad, 4, T));
     words[1] = (uint16_t)(2 * (n - 1)); // a word too few for it
     unit_write_format(bad, EVAL_MAGIC, 1, 1, 0, words, 2 * (n - 1));
     CHECK_FATAL("bad.bin|example 0|does not fit", open_and_walk(bad, 4, T));

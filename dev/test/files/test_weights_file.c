@@ -621,9 +621,6 @@ static void a_run_s_folder_gives_its_newest_checkpoint(void) {
     free(loaded);
     unit_flip(unit_path("model_00000020.bin"), 8 * 5000);
     CHECK(refuses(folder(), "model_00000020.bin: bytes"));
-    make_tensors(WEIGHTS_FP32, "");
-    write_tensors(model(), 0, num_tensors, 1);
-    CHECK(refuses(folder(), "holds a model of Hugging Face and checkpoints of a run"));
     unit_clean();
     write_text("pytorch_model.bin", "");
     CHECK(refuses(folder(), "holds pytorch_model.bin, which is not read here, and no model.safetensors: load it with "

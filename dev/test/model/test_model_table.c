@@ -459,31 +459,6 @@ static void damage_is_noticed_by_its_checksum(void) {
     CHECK_ENDS_WELL(verify(path));
 }
 
-// Files of the version before have a digest of the weights and no checksums.
-static void damage_is_noticed_by_the_digest_of_older_files(void) {
-    for (int version = MODEL_VERSION_FP32; version <= MODEL_VERSION_BF16; version += 2) {
-        const char* path = write_model("older.bin", version);
-        size_t size;
-        char* data = unit_read(path, &size);
-        Digest d = digest_begin();
-        digest_update(&d, data + HEADER_BYTES, size - HEADER_BYTES);
-        uint64_t digest = digest_end(d);
-        memcpy(data + 4 * MODEL_DIGEST, &digest, sizeof(digest));
-        size_t offsets[] = {HEADER_BYTES, HEADER_BYTES + 1, size / 2, size - 2};
-        for (size_t i = 0; i < 4; i++) {
-            data[offsets[i]] ^= 0x04;
-            unit_write(path, data, size);
-            CHECK_FATAL("older.bin|digest|corrupt", load(path));
-            CHECK_FATAL("older.bin|digest|corrupt", verify(path));
-            data[offsets[i]] ^= 0x04;
-        }
-        unit_write(path, data, size);
-        CHECK_ENDS_WELL(load(path));
-        CHECK_ENDS_WELL(verify(path));
-        free(data);
-    }
-}
-
 static void weights_that_are_not_finite_are_refused(void) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t qkvw = 0;
@@ -535,7 +510,6 @@ int main(void) {
     checkpoints_come_back();
     broken_checkpoints_are_refused();
     damage_is_noticed_by_its_checksum();
-    damage_is_noticed_by_the_digest_of_older_files();
     weights_that_are_not_finite_are_refused();
     contents_are_identified();
     return unit_end();

@@ -88,16 +88,18 @@ static void damage_is_noticed_where_the_file_has_checksums(void) {
     CHECK_FATAL("sealed.bin: its header (bytes 0 to 1023)", load(path));
 }
 
+#define BROKEN "\xef\xbf\xbd" // U+FFFD
+
 static void terminals_get_only_what_they_can_show(void) {
     Tokenizer t;
     tokenizer_load(&t, write_tokenizer("v2.bin", 2, V, 10), V);
     CHECK(prints_as(&t, (int[]){0, 1, 2}, 3, "Hello world\n\t", 13));
-    CHECK(prints_as(&t, (int[]){3, 4}, 2, "ab\xc3\xa9", 4));    // NUL goes
-    CHECK(prints_as(&t, (int[]){5, 6}, 2, "\xe2\x82\xac!", 4)); // a euro sign of two tokens
-    CHECK(prints_as(&t, (int[]){5, 0, 6}, 3, "Hello!", 6));     // its halves apart are nothing
-    CHECK(prints_as(&t, (int[]){5, 4, 5, 5, 6}, 5, "\xc3\xa9\xe2\x82\xac!", 6));
-    CHECK(prints_as(&t, (int[]){7, 8, 9}, 3, "[2JX", 4));           // escape and C1 codes go, invalid bytes too
-    CHECK(prints_as(&t, (int[]){99, -1, 0}, 3, "99 -1 Hello", 11)); // tokens that do not exist
+    CHECK(prints_as(&t, (int[]){3, 4}, 2, "ab\xc3\xa9", 4));                  // NUL goes
+    CHECK(prints_as(&t, (int[]){5, 6}, 2, "\xe2\x82\xac!", 4));               // a euro sign of two tokens
+    CHECK(prints_as(&t, (int[]){5, 0, 6}, 3, BROKEN "Hello" BROKEN "!", 12)); // its halves apart are none
+    CHECK(prints_as(&t, (int[]){5, 4, 5, 5, 6}, 5, BROKEN "\xc3\xa9" BROKEN "\xe2\x82\xac!", 12));
+    CHECK(prints_as(&t, (int[]){7, 8, 9}, 3, "[2J" BROKEN BROKEN "X", 10)); // escape and C1 codes go
+    CHECK(prints_as(&t, (int[]){99, -1, 0}, 3, "99 -1 Hello", 11));         // tokens that do not exist
     tokenizer_free(&t);
 }
 

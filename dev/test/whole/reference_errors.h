@@ -6,7 +6,7 @@ reference_test.h.
 #ifndef REFERENCE_ERRORS_H
 #define REFERENCE_ERRORS_H
 
-#include "llmc/files/debug_state.h"
+#include "dev/test/fixtures/debug_state.h"
 #include "llmc/model/gpt2_model.h"
 #include "dev/test/fixtures/worst.h"
 

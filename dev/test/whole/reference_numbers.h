@@ -7,7 +7,7 @@ reference_test.h.
 #ifndef REFERENCE_NUMBERS_H
 #define REFERENCE_NUMBERS_H
 
-#include "llmc/files/debug_state.h"
+#include "dev/test/fixtures/debug_state.h"
 #include "llmc/model/gpt2_model.h"
 #include "llmc/model/gradient_digest.h"
 #include "llmc/base/thread.h"

@@ -15,7 +15,7 @@ A tensor's error is ||x - reference|| / ||reference||, a loss's is in nats. Prin
 #ifndef REFERENCE_TEST_H
 #define REFERENCE_TEST_H
 
-#include "llmc/files/debug_state.h"
+#include "dev/test/fixtures/debug_state.h"
 #include "llmc/model/gpt2_model.h"
 #include "llmc/files/weights_file.h"
 #include "reference_errors.h"
