@@ -3,8 +3,7 @@ A model's weights for other programs, by what the target is called:
 
     model.bin            llm.c's file, fp32 or bf16 (model_file.h)
     model.safetensors    one file with Hugging Face's names (hugging_face_weights.h)
-    any other name       a folder for Hugging Face's transformers: model.safetensors, config.json, generation_config.json and
-                         the tokenizer's files. transformers takes what config.json does not say from its GPT2Config.
+    any other name       a folder for Hugging Face's transformers: model.safetensors, config.json and the tokenizer's files. transformers takes what config.json does not say from its GPT2Config.
 
     TRY(export_check(target, "auto", 0));                                       // before the weights are read
     TRY(export_weights(target, params, config, "auto", &tokenizer, 0));
@@ -263,11 +262,6 @@ static inline HuggingFaceEnds hugging_face_ends(GPT2Config config, const Tokeniz
     return ends;
 }
 
-static inline void export_print_ends_(FILE* f, HuggingFaceEnds ends) {
-    fprintf(f, "  \"bos_token_id\": %d,\n  \"eos_token_id\": ", ends.bos);
-    ends.eos >= 0 ? fprintf(f, "%d", ends.eos) : fprintf(f, "null");
-}
-
 static inline Status export_write_config_(const char* folder, GPT2Config config, WeightType type,
                                           HuggingFaceEnds ends) {
     AtomicFile file;
@@ -285,17 +279,9 @@ static inline Status export_write_config_(const char* folder, GPT2Config config,
     fprintf(f, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n");
     fprintf(f, "  \"initializer_range\": 0.02,\n  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n");
     fprintf(f, "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"use_cache\": true,\n");
-    export_print_ends_(f, ends);
+    fprintf(f, "  \"bos_token_id\": %d,\n  \"eos_token_id\": ", ends.bos);
+    ends.eos >= 0 ? fprintf(f, "%d", ends.eos) : fprintf(f, "null");
     fprintf(f, ",\n  \"torch_dtype\": \"%s\"\n}\n", weight_types[type].torch);
-    return atomic_commit(&file);
-}
-
-static inline Status export_write_generation_(const char* folder, HuggingFaceEnds ends) {
-    AtomicFile file;
-    TRY(export_open(&file, folder, "generation_config.json"));
-    fprintf(file.file, "{\n  \"_from_model_config\": true,\n");
-    export_print_ends_(file.file, ends);
-    fprintf(file.file, "\n}\n");
     return atomic_commit(&file);
 }
 
@@ -320,7 +306,6 @@ static inline Status export_hugging_face(const char* folder, const float* params
     HuggingFaceEnds ends = hugging_face_ends(config, tokenizer);
     TRY(export_file_path(path, folder, "model.safetensors"));
     TRY(hugging_face_write_model(path, params, config, type));
-    TRY(export_write_generation_(folder, ends));
     if (tokenizer != NULL && tokenizer->ready) {
         TRY(export_try_tokenizer_(folder, tokenizer, gpt2_trained_length(config)));
     }

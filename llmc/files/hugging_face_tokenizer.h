@@ -1,6 +1,5 @@
 /*
-Writes a tokenizer in the format of Hugging Face's transformers: vocab.json, merges.txt, tokenizer_config.json and
-special_tokens_map.json, from the tokens of tokenizer.h, in id order.
+Writes a tokenizer in the format of Hugging Face's transformers: vocab.json, merges.txt and tokenizer_config.json, from the tokens of tokenizer.h, in id order.
 
 Text in these files has one printable character for each byte, GPT-2's alphabet: printable bytes of Latin-1 are themselves, the
 others, in their order, U+0100 and up. A token's merge is the last step of byte pair encoding its bytes with the tokens before
@@ -121,7 +120,7 @@ static inline Status export_write_vocab_(const char* folder, const Tokenizer* t)
         const unsigned char* s = tokenizer_decode(t, id, &n);
         if (n == 0) { continue; }
         fputs(id > 0 ? ", " : "{", file.file);
-        if (export_is_special_(t, id)) { // written as in special_tokens_map.json
+        if (export_is_special_(t, id)) { // written as in tokenizer_config.json
             json_write_text(file.file, (const char*)s, n);
         } else {
             json_write_text(file.file, text, export_text_(text, s, n));
@@ -151,37 +150,27 @@ static inline Status export_write_merges_(const char* folder, const Tokenizer* t
     return atomic_commit(&file);
 }
 
-// The three special tokens of GPT-2, which are one; null where there is none.
-static inline void export_print_special_(FILE* f, const Tokenizer* t) {
-    static const char* const names[] = {"bos_token", "eos_token", "unk_token"};
-    size_t n;
-    const unsigned char* s = tokenizer_decode(t, t->eot_token, &n);
-    for (int i = 0; i < 3; i++) {
-        fprintf(f, "%s  \"%s\": ", i > 0 ? ",\n" : "", names[i]);
-        if (export_is_special_(t, t->eot_token)) {
-            json_write_text(f, (const char*)s, n);
-        } else {
-            fputs("null", f);
-        }
-    }
-}
-
 // Writes the tokenizer's files; `first` is what hugging_face_merges gave.
 static inline Status hugging_face_write_tokenizer(const char* folder, const Tokenizer* t, const int* first,
                                                   int trained_len) {
+    static const char* const special[] = {"bos_token", "eos_token", "unk_token"};
     AtomicFile file;
+    size_t n;
+    const unsigned char* s = tokenizer_decode(t, t->eot_token, &n);
     TRY(export_write_vocab_(folder, t));
     TRY(export_write_merges_(folder, t, first));
-    TRY(export_open(&file, folder, "special_tokens_map.json"));
-    fputs("{\n", file.file);
-    if (export_is_special_(t, t->eot_token)) { export_print_special_(file.file, t); }
-    fputs("\n}\n", file.file);
-    TRY(atomic_commit(&file));
     TRY(export_open(&file, folder, "tokenizer_config.json"));
     fputs("{\n  \"tokenizer_class\": \"GPT2Tokenizer\",\n  \"add_prefix_space\": false,\n", file.file);
     fprintf(file.file, "  \"clean_up_tokenization_spaces\": false,\n  \"errors\": \"replace\",\n");
-    fprintf(file.file, "  \"model_max_length\": %d,\n", trained_len);
-    export_print_special_(file.file, t);
+    fprintf(file.file, "  \"model_max_length\": %d", trained_len);
+    for (int i = 0; i < 3; i++) { // one token, or none
+        fprintf(file.file, ",\n  \"%s\": ", special[i]);
+        if (export_is_special_(t, t->eot_token)) {
+            json_write_text(file.file, (const char*)s, n);
+        } else {
+            fputs("null", file.file);
+        }
+    }
     fputs("\n}\n", file.file);
     return atomic_commit(&file);
 }

@@ -1,5 +1,5 @@
-// llmc/files/weight_types.h: casts between fp32, bf16 and fp16, against what the formats are.
-#include "llmc/files/weight_types.h"
+// llmc/files/model_file.h: casts between fp32, bf16 and fp16, against what the formats are.
+#include "llmc/files/model_file.h"
 
 #include "dev/test/fixtures/unit.h"
 

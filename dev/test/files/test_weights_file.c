@@ -4,7 +4,6 @@ shards, in every type and with all that its versions have written give the same 
 checkpoint; and what is no GPT-2, or is damaged, is refused with one line.
 */
 #include "llmc/files/weights_file.h"
-#include "llmc/files/weight_types.h"
 
 #include "dev/test/fixtures/unit.h"
 

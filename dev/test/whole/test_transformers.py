@@ -207,7 +207,7 @@ def test_config_json_says_what_transformers_would(folder):
         k: (found.get(k), theirs.get(k)) for k in found.keys() | theirs if found.get(k) != theirs.get(k)
     }
     with Silent():
-        generation = transformers.GenerationConfig.from_pretrained(export)
+        generation = transformers.AutoModelForCausalLM.from_pretrained(export).generation_config
     assert (generation.bos_token_id, generation.eos_token_id) == (256, 256)
 
 
