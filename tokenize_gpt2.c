@@ -264,27 +264,16 @@ static void decode_token_file(Encoder* e, const Input* in) {
 
 // Numbers, with white space between them
 static void decode_numbers(Encoder* e, Input* in) {
-    static unsigned char text[BUFFER_BYTES];
-    uint64_t id = 0, index = 0, offset = 0;
-    int digits = 0;
-    for (size_t n = 1; n > 0; offset += n) {
-        n = input_read(in, text, BUFFER_BYTES);
-        for (size_t i = 0; i < n; i++) {
-            int is_space = text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r');
-            if (text[i] >= '0' && text[i] <= '9' && digits < 10) {
-                id = 10 * id + (uint64_t)(text[i] - '0');
-                digits++;
-            } else if (!is_space) {
-                fatal("%s: byte %" PRIu64 " is no digit of a token; decode reads numbers with white space between "
-                      "them, and token files by their names",
-                      in->name, offset + i);
-            } else if (digits > 0) {
-                decode_id(e, in, id, index++);
-                id = 0, digits = 0;
-            }
-        }
+    uint64_t id, index = 0;
+    int found;
+    for (; (found = fscanf(in->file, "%" SCNu64, &id)) == 1; index++) { decode_id(e, in, id, index); }
+    if (ferror(in->file)) { fatal("cannot read %s: %s", in->name, strerror(errno)); }
+    if (found != EOF) {
+        fatal("%s: after token number %" PRIu64
+              " there is no number; decode reads numbers with white space between them, "
+              "and token files by their names",
+              in->name, index);
     }
-    if (digits > 0) { decode_id(e, in, id, index); }
 }
 
 // 1 if the input is a token file. A pipe, of which nothing can be read twice, is none.

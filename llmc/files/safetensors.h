@@ -205,24 +205,10 @@ static inline Status safetensors_open(SafetensorsFile* f, const char* path) {
 
 // ----------------------------------------------------------------------------
 
-// Bytes `offset` and following of a tensor. Any thread may read.
+// Bytes `offset` and following of a tensor, which has them. Any thread may read.
 static inline Status safetensors_read(const SafetensorsFile* f, const SafeTensor* t, size_t offset, void* dst,
                                       size_t bytes) {
-    size_t all = t->end - t->begin;
-    if (offset > all || bytes > all - offset) {
-        return status_fail("%s: more bytes of %s than it has", f->path, t->name);
-    }
     return read_at(f->fd, f->path, f->data_at + t->begin + offset, dst, bytes);
-}
-
-// "(50257, 768)"
-static inline const char* safetensors_shape_text(char* text, size_t size, const size_t* shape, int dims) {
-    size_t at = (size_t)snprintf(text, size, "(");
-    for (int i = 0; i < dims && at < size; i++) {
-        at += (size_t)snprintf(text + at, size - at, "%s%zu", i > 0 ? ", " : "", shape[i]);
-    }
-    if (at < size) { snprintf(text + at, size - at, ")"); }
-    return text;
 }
 
 // ----------------------------------------------------------------------------

@@ -49,7 +49,6 @@ static const SafeTensor* find(const char* name) {
 
 static void sound_files_are_read(void) {
     unsigned char bytes[8];
-    char text[64];
     const char* path =
         write_file("{\"__metadata__\":{\"format\":\"pt\",\"a\":\"\"}, \"b\":{\"shape\":[2,1,2], \"dtype\":\"BF16\","
                    "\"data_offsets\":[4,12]},\"a.x\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
@@ -59,11 +58,9 @@ static void sound_files_are_read(void) {
     const SafeTensor *a = find("a.x"), *b = find("b");
     CHECK(a == &file.tensors[0] && a->dims == 0 && a->elements == 1 && a->dtype == SAFETENSORS_F32);
     CHECK(b == &file.tensors[1] && b->dims == 3 && b->elements == 4 && b->dtype == SAFETENSORS_BF16);
-    CHECK(strcmp(safetensors_shape_text(text, sizeof(text), b->shape, b->dims), "(2, 1, 2)") == 0);
+    CHECK(b->shape[0] == 2 && b->shape[1] == 1 && b->shape[2] == 2);
     CHECK(find("none")->elements == 0 && find("x") == NULL);
     CHECK(safetensors_read(&file, b, 2, bytes, 6) == STATUS_OK && bytes[0] == 6 && bytes[5] == 11);
-    CHECK(safetensors_read(&file, b, 3, bytes, 6) != STATUS_OK && strstr(status_message(), "more bytes of b"));
-    status_clear();
     unit_truncate(path, (size_t)(file.data_at + 8));
     CHECK(safetensors_read(&file, b, 2, bytes, 6) != STATUS_OK && strstr(status_message(), "shorter"));
     safetensors_close(&file);
